@@ -42,11 +42,12 @@ const (
 	StateWaiting       State = "waiting"             // for an upstream connection
 	StateActive        State = "active"              // something is under way
 	StateInTransaction State = "idle in transaction" // it waits for its client and holds a server connection
+	StatePinned        State = "pinned"              // likewise, outside a transaction, for what Info.Pinned says
 )
 
 // States lists all of them.
 func States() []State {
-	return []State{StateQueued, StateStarting, StateIdle, StateWaiting, StateActive, StateInTransaction}
+	return []State{StateQueued, StateStarting, StateIdle, StateWaiting, StateActive, StateInTransaction, StatePinned}
 }
 
 // Info is a session at one moment. Fields that do not apply are empty.
@@ -68,6 +69,7 @@ type Info struct {
 	Endpoint  string    // whose connection it holds; empty: none
 	ServerPID uint32    // of the PostgreSQL server's process
 	Held      time.Time // when it got the connection; zero: it holds none
+	Pinned    string    // the state of the session that it holds the connection for, such as "temporary objects"
 
 	BytesIn, BytesOut uint64 // from and to the client, where they are counted for this session
 }

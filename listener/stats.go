@@ -50,6 +50,7 @@ type Stats struct {
 	Name, Protocol string
 	Address        string // of the first listener; empty before Serve
 	Active, Queued int
+	Pinned         int // sessions that hold an upstream connection beyond what they do, for state in it
 	MaxConns       int
 	Draining       bool
 	// Since the start. Accepted counts every accepted connection, Rejected the accepted connections

@@ -316,7 +316,9 @@ func TestDrainCutsOffStatements(t *testing.T) {
 
 // TestNotificationsOfOthers listens where the gateway cannot see it.
 func TestNotificationsOfOthers(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		c.OnState, pc.Limits.MaxSize = pgproxy.ResetState, 1
+	})
 	do(t, g.connect(t, ""), "do $$ begin execute 'listen private'; end $$")
 	cfg, err := pgx.ParseConfig(g.dsn(""))
 	if err != nil {

@@ -35,6 +35,11 @@ type Config struct {
 	RequireTLS bool
 	// ShowStatements has Sessions tell how the last statement of each client begins that holds a server connection.
 	ShowStatements bool
+	// OnState is what becomes of session state that cannot follow its client in transaction mode; the zero value is PinState.
+	OnState OnState
+	// MaxPinned is how many server connections of a backend clients may keep for such state; 0 = half of its Limits.MaxSize, and at least 1.
+	// Further clients are told (53400), and their state is undone.
+	MaxPinned int
 	// LoginTimeout bounds startup and authentication; 0 = DefaultLoginTimeout.
 	LoginTimeout time.Duration
 }
@@ -64,6 +69,12 @@ func (c Config) Verify() error {
 	}
 	if c.RequireTLS && c.TLS == nil {
 		bad("RequireTLS needs TLS")
+	}
+	if c.OnState < PinState || c.OnState > ResetState {
+		bad("OnState %d is unknown", int(c.OnState))
+	}
+	if c.MaxPinned < 0 {
+		bad("MaxPinned %d is negative", c.MaxPinned)
 	}
 	if c.LoginTimeout < 0 {
 		bad("LoginTimeout %v is negative", c.LoginTimeout)

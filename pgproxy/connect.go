@@ -34,6 +34,8 @@ type server struct {
 	shared bool          // used in transaction mode: it may hold state without a flag
 	idleAt time.Duration // when it was last released, by clock
 
+	notified  []byte // notifications that came while collects
+	collects  bool   // keep is asking: the client may turn out to listen
 	heldSince uint32 // a tick; guarded by cancelMu of the session that has it, as is statement
 	statement []byte // how the last one begins, if that is to be shown
 
@@ -60,8 +62,9 @@ type sessionFlags byte
 const (
 	leftSettings sessionFlags = 1 << iota // SET, RESET
 	leftListen
-	leftPrepare // by SQL
-	leftCursor  // maybe WITH HOLD
+	leftPrepare  // by SQL
+	leftCursor   // maybe WITH HOLD
+	leftAnything // what only DISCARD ALL takes away
 )
 
 // started is when clock began.

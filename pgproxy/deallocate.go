@@ -198,8 +198,8 @@ func statementEnd(text string) int {
 	return len(text)
 }
 
-// quotedEnd returns the length of a quoted text; a doubled quote makes two quoted texts, one behind the other.
-func quotedEnd(text string, escapes bool) int {
+// quotedEnd returns the length of what is in quotes; a quote that is doubled makes it two of them, one behind the other.
+func quotedEnd[T string | []byte](text T, escapes bool) int {
 	for i := 1; i < len(text); i++ {
 		switch {
 		case escapes && text[i] == '\\':
@@ -212,7 +212,7 @@ func quotedEnd(text string, escapes bool) int {
 }
 
 // dollarQuotedEnd returns the length of a $tag$string$tag$, 1 for another dollar sign.
-func dollarQuotedEnd(text string) int {
+func dollarQuotedEnd[T string | []byte](text T) int {
 	n := 1
 	for n < len(text) && text[n] != '$' && inIdentifier(text[n]) {
 		n++
@@ -220,12 +220,12 @@ func dollarQuotedEnd(text string) int {
 	if n == len(text) || text[n] != '$' || n > 1 && text[1] >= '0' && text[1] <= '9' {
 		return 1
 	}
-	tag := text[:n+1]
-	end := strings.Index(text[n+1:], tag)
-	if end < 0 {
-		return len(text)
+	for i := n + 1; i+n < len(text); i++ {
+		if text[i] == '$' && text[i+n] == '$' && string(text[i:i+n]) == string(text[:n]) {
+			return i + n + 1
+		}
 	}
-	return end + 2*len(tag)
+	return len(text)
 }
 
 // identifier splits the identifier off that a text begins with, after space; one in quotes keeps them. "" is none.

@@ -57,13 +57,14 @@
 // clients get the answers of a direct connection.
 //
 // In transaction mode a server connection is leased at the first message that needs one and
-// released at ReadyForQuery 'I' once everything sent has been answered: no Sync is outstanding, no
-// pipeline, portal or COPY is open. Named prepared statements work: they are kept per client and
-// prepared where a server connection lacks them. Settings follow the client: those given at
-// startup, and those made by SET or set_config, which are read from the server after the
-// transaction (keep.go). LISTEN, PREPARE and WITH HOLD cursors are undone; temporary tables and
-// session-level advisory locks are invisible to the proxy, stay on their server connection, and
-// need session mode.
+// given back at ReadyForQuery 'I' once everything sent has been answered: no Sync is
+// outstanding, no pipeline or portal open, no COPY under way. Named prepared statements work:
+// they are kept per client and prepared where a server connection lacks them. Settings
+// follow the client: those given at startup, and those that it makes by SET or set_config, which are
+// read from the server when the transaction is over (keep.go). State that cannot follow a client,
+// such as temporary tables, LISTEN and session-level advisory locks, pins it: the lease lasts until
+// that is gone (pin.go). What a statement may leave is judged by its text (pintext.go); where only
+// the server can tell, the gateway asks it after the transaction (keep.go).
 //
 // In session mode a client has one server connection from its login to its last message, and gets
 // the process ID of that server. DISCARD ALL runs before another client gets it; if the text of a

@@ -148,6 +148,8 @@ type Machine struct {
 type FakePool struct {
 	Free   []*FakeServer
 	tables tables
+	rules  pinRules
+	made   uint64 // machines
 }
 
 // FakeServer is a server connection of a FakePool.
@@ -156,6 +158,7 @@ type FakeServer struct {
 	In    func(msg []byte) // called with each message to the server
 	Undo  func(sql string) // called with SQL that makes its settings a client's
 	Owner *Machine         // nil = it is free
+	Left  traces           // what a look finds
 	state serverState
 }
 
@@ -168,10 +171,21 @@ func (p *FakePool) NewServer(name string, statements int, in func(msg []byte), u
 	return f
 }
 
+// Leave has looks find one kind of state; "" = none.
+func (f *FakeServer) Leave(kind string) {
+	f.Left = 0
+	for _, k := range traceNames {
+		if k.name == kind {
+			f.Left = k.of
+		}
+	}
+}
+
 // NewMachine returns the machine of a client of the pool.
 func NewMachine(p *FakePool, mode Mode, log func(format string, args ...any)) *Machine {
 	m := &Machine{Pool: p, Log: log}
-	m.m = machine{work: new(work), shared: &p.tables, mode: mode}
+	p.made++
+	m.m = machine{work: new(work), shared: &p.tables, rules: &p.rules, client: p.made, mode: mode}
 	m.m.st.reset()
 	m.m.takeSettings(nil)
 	return m
@@ -301,6 +315,14 @@ func (d *Machine) Settle() {
 	if m.st.quiet() {
 		m.settle()
 	}
+	if len(d.waiting) == 0 && m.due() && m.traces != 0 {
+		parts, _ := m.look()
+		d.Log("look for %v", parts)
+		m.found(d.srv.Left&parts, false)
+		if m.staying() {
+			m.server.flags &^= leftSettings
+		}
+	}
 	if !m.over() || len(d.waiting) > 0 {
 		return
 	}
@@ -364,4 +386,38 @@ func (b *Postgres) Statements(ctx context.Context) (shared, onServer, doubtful i
 	b.tables.texts.mu.Lock()
 	defer b.tables.texts.mu.Unlock()
 	return len(b.tables.texts.byKey), len(lease.Value().stmts.at), len(lease.Value().stmts.stale)
+}
+
+// Judged exposes judge: kinds of state, behind "?" if there may be any.
+func Judged(sql string) string {
+	left := judge([]byte(sql))
+	if left&traceUnknown != 0 {
+		return "?" + left.String()
+	}
+	return left.String()
+}
+
+// JudgedPlain compares judgePlain with judgeWhole: it reports whether the text is plain, and whether they agree if it is.
+func JudgedPlain(sql string) (plain, same bool) {
+	left, plain := judgePlain([]byte(sql))
+	return plain, !plain || left == judgeWhole([]byte(sql))
+}
+
+// JudgeText is judge.
+func JudgeText(text []byte) uint32 { return uint32(judge(text)) }
+
+// Verdicts exposes verdicts.
+type Verdicts struct{ v verdicts }
+
+// Judge is JudgeText for a text that may have come before.
+func (v *Verdicts) Judge(text []byte) uint32 { return uint32(v.v.judge(text)) }
+
+// Kept returns how many texts there are.
+func (v *Verdicts) Kept() (n int) {
+	for i := range v.v.at {
+		if v.v.at[i].Load() != nil {
+			n++
+		}
+	}
+	return n
 }

@@ -428,11 +428,12 @@ func (s *session) giveBack(now time.Duration) bool {
 		now = clock()
 	}
 	srv.idleAt, srv.shared = now, true
+	s.machine.leaveServer()
 	if !s.lease.TryRelease() {
 		return false
 	}
 	s.lease, s.srv = upstream.Lease[*server]{}, nil
-	s.machine.release()
+	s.machine.forgetServer()
 	s.rest()
 	return true
 }

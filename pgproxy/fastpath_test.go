@@ -131,6 +131,7 @@ func TestRequestsOfAllSizes(t *testing.T) {
 	g, f := startFake(t, nil)
 	holder, w := g.dial(t), g.dial(t)
 	srv := preparedOnFake(t, w, f)
+	reset := false
 	const around, around2 = 40, 44 // the messages of executed, and of unnamed with Sync, without what varies, in bytes
 	for _, size := range []int{0, 1, 100, 145, 146, 147, 148, 500, 507, 508, 10000, 16<<10 - 7, 16<<10 - 6, 16<<10 - 5, 40000,
 		151 - around, 152 - around, 153 - around, 511 - around, 512 - around, 513 - around, 15<<10 - 46, 15<<10 - 45, 15<<10 - 44,
@@ -147,6 +148,12 @@ func TestRequestsOfAllSizes(t *testing.T) {
 			{append(unnamed(text), &pgwire.Sync{}), []pgwire.Message{&pgwire.ParseComplete{}, &pgwire.BindComplete{}}, &pgwire.Parse{Query: text}, "PBDES"},
 		} {
 			holder.send(query("begin"))
+			if reset {
+				if got := srv.answerQuery(); !has(got, "RESET ALL") {
+					t.Errorf("%d bytes: the next lease begins with %.20q", size, got)
+				}
+				reset = false
+			}
 			srv.read()
 			srv.send(&pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ReadyForQuery{Status: pgwire.TxActive})
 			holder.until(pgwire.TypeReadyForQuery)
@@ -163,6 +170,12 @@ func TestRequestsOfAllSizes(t *testing.T) {
 			got := make([]byte, len(answer))
 			if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
 				t.Fatalf("%s of %d bytes: another answer (%v)", c.types, size, err)
+			}
+			if c.types == "Q" && size >= 16<<10 { // of which nobody knows what it leaves
+				if got := srv.answerLook("0"); !has(got, "pg_settings") {
+					t.Errorf("%d bytes: then the server is asked %.20q", size, got)
+				}
+				reset = true
 			}
 		}
 	}

@@ -110,7 +110,9 @@ func TestPartOfADateStyle(t *testing.T) {
 // server connection in session mode.
 func TestSessionAfterTransactions(t *testing.T) {
 	db := pgtest.Shared(t)
-	g := start(t, db, small)
+	g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		c.OnState, pc.Limits.MaxSize = pgproxy.ResetState, 1
+	})
 	sessions := start(t, db, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
 		c.Mode, c.Databases = pgproxy.Session, map[string]pgproxy.Backend{"*": g.backend}
 	})

@@ -23,44 +23,180 @@ var errSettingsKept = errors.New("settings that cannot follow the client in tran
 // connection that has others.
 const maxSettingBytes = 64 << 10
 
-// keepDue reports whether the transaction is over and has changed settings.
-func (m *machine) keepDue() bool {
-	return m.work != nil && m.mode == Transaction && m.server != nil && m.server.flags&leftSettings != 0 && m.st.free()
+// due reports whether the transaction is over and may have left something: the server is to be asked, see keep.
+func (m *machine) due() bool {
+	return m.work != nil && m.mode == Transaction && m.server != nil && (m.traces != 0 || m.server.flags&leftSettings != 0) && m.st.free()
 }
 
-// keep reads the settings that the client has made, if it may have made some. The client gets its answers first. No
-// server reader runs. An error is the end of the session: the client has settings that the gateway does not know.
+// keep asks the server what the transaction has left, where that may be something: settings, which are the client's from now on, and what pins
+// the client. The client is told first what it waits for. No server reader runs. An error is the end of the session: the client has settings
+// that the gateway does not know. A client that keeps the server connection has all its settings afterwards.
 func (s *session) keep() error {
 	m, srv := &s.machine, s.srv
-	if !m.keepDue() {
+	if !m.due() {
 		return nil
 	}
 	if err := s.c.Writer.Flush(); err != nil {
 		return clientWriteError(err)
 	}
-	s.endCancels() // release looks whether they have ended
-	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
-	rows, err := srv.settingRows(m.keepSQL(false))
-	for canceled(err) { // until the deadline
-		rows, err = srv.settingRows(m.keepSQL(true))
+	if m.over() {
+		s.endCancels() // release looks whether they have ended
 	}
-	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() && !canceled(err) {
-		// A server that is not quite PostgreSQL: the client's settings are undone, as leftSettings asks for.
-		if !s.b.unreadable.Swap(true) { // once, because every client of such a server would log it
+	srv.collects, srv.notified = true, nil
+	err := s.askLeft()
+	if err == nil {
+		err = s.dealWithLeft()
+	}
+	srv.collects = false
+	if err != nil || s.srv == nil {
+		return err
+	}
+	return s.tellNotified()
+}
+
+// dealWithLeft does what askLeft asks for: it undoes what the client has left, or has the server connection stay the client's. The server
+// connection may be gone then.
+func (s *session) dealWithLeft() error {
+	m, srv := &s.machine, s.srv
+	srv.unnamed = 0
+	switch {
+	case srv.flags&leftAnything != 0 && !srv.leave:
+		if err := srv.wipeLeft(resetTimeout); err != nil {
+			s.c.Logger().Debug("server connection discarded", "endpoint", srv.endpoint, "error", err)
+			s.discard()
+		}
+	case m.staying():
+		return s.stay()
+	}
+	return nil
+}
+
+// askLeft asks what the transaction has left, and takes note of it.
+func (s *session) askLeft() error {
+	m, srv := &s.machine, s.srv
+	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
+	defer func() { _ = srv.conn.SetDeadline(time.Time{}) }()
+	parts, settings := m.look()
+	rows, err := s.left(parts, settings)
+	blind := parts != 0 && ordinary(err)
+	if blind && !s.b.unseen.Swap(true) { // once, for every client of such a server would say so
+		s.c.Logger().Warn("what clients leave in their sessions cannot be seen: it is undone", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
+	}
+	if err == nil && parts != 0 {
+		rows, parts = rows[:len(rows)-1], seenIn(rows[len(rows)-1])
+	}
+	if blind {
+		rows, err = nil, nil
+		if settings {
+			rows, err = s.left(0, true)
+		}
+	}
+	if err == nil || ordinary(err) {
+		m.found(parts, blind)
+	}
+	switch {
+	case err == nil && settings:
+		return m.keepSettings(rows)
+	case ordinary(err): // A server that is not quite PostgreSQL: what the client set is undone, as leftSettings asks for.
+		if !s.b.unreadable.Swap(true) {
 			s.c.Logger().Warn("clients' settings cannot be read and do not follow them", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
 		}
-		if err = srv.exec("ROLLBACK"); err == nil {
-			srv.unnamed = 0
-			_ = srv.conn.SetDeadline(time.Time{})
-			return nil
+		if m.staying() { // until the client leaves it
+			srv.leave = true
+			srv.flags &^= leftSettings
 		}
+	case err != nil:
+		return s.serverFailed(fmt.Errorf("reading what the client has left: %w", err), false)
+	}
+	return nil
+}
+
+// ordinary reports whether a server has refused a statement, and the server connection is as good as before.
+func ordinary(err error) bool {
+	said, ok := errors.AsType[*pgwire.ErrorResponse](err)
+	return ok && !said.Fatal() && !canceled(err)
+}
+
+// left asks for kinds of state, and for settings. The kinds that there are come in the last row.
+func (s *session) left(parts traces, settings bool) (rows []pgwire.Param, err error) {
+	m, srv := &s.machine, s.srv
+	if parts == 0 && !settings {
+		return nil, nil
+	}
+	rows, err = srv.settingRows(m.keepSQL(parts, settings, false))
+	for canceled(err) { // until the deadline
+		rows, err = srv.settingRows(m.keepSQL(parts, settings, true))
+	}
+	if ordinary(err) {
+		if ended := srv.exec("ROLLBACK"); ended != nil {
+			err = ended
+		}
+	}
+	if err == nil && parts != 0 && (len(rows) == 0 || rows[len(rows)-1].Name != "") {
+		err = errBackendProtocol
+	}
+	return rows, err
+}
+
+// tellNotified gives the client the notifications that came meanwhile, if it listens.
+func (s *session) tellNotified() error {
+	srv := s.srv
+	told := srv.notified
+	srv.notified = nil
+	switch {
+	case len(told) == 0:
+	case srv.pins&traceChannels == 0:
+		srv.flags |= leftListen // a function did: it may have been another client's
+	default:
+		if _, err := s.c.Writer.Write(told); err != nil {
+			return clientWriteError(err)
+		}
+	}
+	return nil
+}
+
+// stay gives a server connection that the client keeps those of the client's settings that it has lost: RESET goes back to what the gateway's
+// login has. And it has the server forget other clients' values of sequences.
+func (s *session) stay() error {
+	m, srv := &s.machine, s.srv
+	if m.foreign { // in a transaction that waits for no other, whatever the client has set
+		if err := s.execSoon("BEGIN ISOLATION LEVEL READ COMMITTED;DISCARD SEQUENCES;COMMIT"); err != nil {
+			return err
+		}
+		m.foreign, m.drew, srv.drawn = false, false, 0
+	}
+	if srv.settings == m.settingsKey && srv.flags&leftSettings == 0 && srv.view == m.reported {
+		return nil
+	}
+	sql := m.settingsSQL()
+	if first := m.encodingSQL(sql); first != "" {
+		if err := s.execSoon(first); err != nil {
+			return err
+		}
+	}
+	if sql != "" {
+		if err := s.execSoon(sql); err != nil {
+			return err
+		}
+	}
+	srv.flags &^= leftSettings
+	m.settingsApplied()
+	return nil
+}
+
+// execSoon runs SQL of the gateway's in the client's server connection, again where it is canceled. An error has been dealt with.
+func (s *session) execSoon(sql string) error {
+	srv := s.srv
+	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
+	err := srv.exec(sql)
+	for canceled(err) { // until the deadline
+		err = srv.exec(sql)
 	}
 	_ = srv.conn.SetDeadline(time.Time{})
 	if err != nil {
-		return s.serverFailed(fmt.Errorf("reading the client's settings: %w", err), false)
+		return s.serverFailed(fmt.Errorf("keeping the server connection for the client: %w", err), false)
 	}
-	srv.unnamed = 0
-	return m.keepSettings(rows)
+	return nil
 }
 
 // canceled reports whether a server has canceled a statement, as its statement_timeout has it, or refused one in a transaction in which it had.
@@ -78,10 +214,10 @@ func (s *server) settingRows(sql string) (rows []pgwire.Param, err error) {
 	})
 }
 
-// keepSQL returns the query for all settings that the client may have made: settings of the server by their source, and
-// by name custom ones and roles, which pg_settings does not have. It waits for nothing, whatever isolation level the
-// client has set. With untimed it ignores the client's statement_timeout, for a repetition after a canceled query.
-func (m *machine) keepSQL(untimed bool) string {
+// keepSQL returns what reads all that the client may have set: settings of the server by their source, and by name custom ones and roles,
+// which pg_settings does not have; and as the last row, without a name, which kinds of state there are. Whatever isolation level the client has
+// set, it waits for nothing. With untimed it may take long, whatever statement_timeout the client has set; it goes before one that was canceled.
+func (m *machine) keepSQL(parts traces, settings, untimed bool) string {
 	var b strings.Builder
 	timeout := ""
 	if untimed {
@@ -92,9 +228,21 @@ func (m *machine) keepSQL(untimed bool) string {
 		b.WriteString("SELECT 'statement_timeout', pg_catalog.current_setting('statement_timeout');SET LOCAL statement_timeout = 0;")
 		timeout = ",'statement_timeout'"
 	}
+	if settings {
+		m.settingRowsSQL(&b, timeout)
+	}
+	if parts != 0 {
+		b.WriteString("SELECT ''," + lookSQL(parts) + ";")
+	}
+	b.WriteString("COMMIT")
+	return b.String()
+}
+
+// settingRowsSQL adds the part of keepSQL that is about settings, but for those in a list, each after a comma.
+func (m *machine) settingRowsSQL(b *strings.Builder, but string) {
 	const equals = " OPERATOR(pg_catalog.=) " // which the client's search_path does not replace
 	b.WriteString("SELECT name, setting FROM pg_catalog.pg_settings WHERE source" + equals + "'session' AND NOT name" + equals +
-		"ANY (ARRAY['transaction_isolation','transaction_read_only','transaction_deferrable'" + timeout + "]) " +
+		"ANY (ARRAY['transaction_isolation','transaction_read_only','transaction_deferrable'" + but + "]) " +
 		"UNION ALL SELECT n, pg_catalog.current_setting(n, true) FROM (VALUES ('session_authorization'),('role')")
 	names := m.customNames()
 	for _, name := range names {
@@ -104,8 +252,7 @@ func (m *machine) keepSQL(untimed bool) string {
 	if len(names) > 0 { // an extension's settings are among the first, if they are the client's
 		b.WriteString(" WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_settings AS s WHERE pg_catalog.lower(s.name)" + equals + "pg_catalog.lower(n))")
 	}
-	b.WriteString(";COMMIT")
-	return b.String()
+	b.WriteString(";")
 }
 
 // customNames returns the names of custom settings that the client may have.
@@ -144,7 +291,9 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 			list = append(list, p)
 		}
 	}
-	same := !m.unsure && !m.unnamedSetting // the server connection has just these
+	hidden := m.unnamedSetting && m.staying()
+	srv.hidden = srv.hidden || hidden
+	same := !m.unsure && (!m.unnamedSetting || hidden) // the server connection has just these
 	m.unsure, m.unnamedSetting, m.kept = false, false, true
 	for _, p := range m.params {
 		i := tracked(p.Name)
@@ -165,8 +314,13 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	slices.SortFunc(list, func(a, b pgwire.Param) int {
 		return cmp.Or(cmp.Compare(lateness(a.Name), lateness(b.Name)), cmp.Compare(a.Name, b.Name))
 	})
+	was, key := m.reported, m.settingsKey
 	m.reported, m.settingsKey = unique.Make(view), keyOf(list)
 	m.replan()
+	if m.looked&traceUnknown != 0 && m.prepared && (m.reported != was || m.settingsKey != key) {
+		srv.flags |= leftPrepare // perhaps under settings that were not seen, and are not those of the statements' plans
+	}
+	m.looked = 0
 	if same {
 		srv.settings = m.settingsKey
 		srv.flags &^= leftSettings

@@ -166,9 +166,11 @@ func TestSettingsThatCannotFollow(t *testing.T) {
 
 // TestSettingsOfRefusedName: the name of a custom setting in a text that failed says nothing; here it is one that an extension has.
 func TestSettingsOfRefusedName(t *testing.T) {
-	g := start(t, pgtest.Shared(t), small)
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		c.OnState, pc.Limits.MaxSize = pgproxy.ResetState, 1
+	})
 	conn, other := g.connect(t, ""), g.connect(t, "")
-	for _, sql := range []string{"load 'auto_explain'", "begin", "savepoint a"} {
+	for _, sql := range []string{"begin", "load 'auto_explain'", "savepoint a"} {
 		do(t, conn, sql)
 	}
 	if _, err := conn.Exec(t.Context(), "set auto_explain.log_format = 'nothing'"); err == nil {

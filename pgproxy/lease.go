@@ -61,13 +61,7 @@ func (s *session) acquire() error {
 		s.waited = s.leaseAt.Sub(asked)
 	}
 	if s.srv.shared && s.machine.mode == Session {
-		_ = s.srv.conn.SetDeadline(time.Now().Add(resetTimeout))
-		if err := s.srv.wipe(); err != nil {
-			endpoint := s.srv.endpoint
-			s.discard()
-			return fmt.Errorf("PostgreSQL server %s: DISCARD ALL: %w", endpoint, err)
-		}
-		_ = s.srv.conn.SetDeadline(time.Time{})
+		s.srv.flags |= leftAnything
 	}
 	return s.sync()
 }
@@ -87,6 +81,7 @@ var errAllDead = errors.New("every server connection was dead")
 // discard closes the server connection.
 func (s *session) discard() {
 	s.endCancels()
+	s.machine.unpin()
 	s.lease.Discard()
 	s.srv, s.machine.server = nil, nil
 }
@@ -193,7 +188,14 @@ func (s *session) sync() error {
 	if m.inSync() {
 		return nil
 	}
-	sql, srv := m.syncSQL(), s.srv
+	srv := s.srv
+	if srv.flags&leftAnything != 0 {
+		if err := srv.wipeLeft(resetTimeout); err != nil {
+			s.discard()
+			return fmt.Errorf("PostgreSQL server %s: DISCARD ALL: %w", srv.endpoint, err)
+		}
+	}
+	sql := m.syncSQL()
 	if sql == "" {
 		return nil
 	}
@@ -256,6 +258,10 @@ func (s *server) query(sql string, row func(*pgwire.DataRow)) error {
 			if err := s.readParameter(); err != nil {
 				return err
 			}
+		case pgwire.TypeNotificationResponse:
+			if err := s.readNotification(); err != nil {
+				return err
+			}
 		case pgwire.TypeDataRow:
 			if err := s.readRow(row); err != nil {
 				return err
@@ -292,6 +298,15 @@ func (s *server) readRow(row func(*pgwire.DataRow)) error {
 	}
 	row(&m)
 	return nil
+}
+
+// readNotification reads the body of a NotificationResponse, and keeps it while keep asks for that.
+func (s *server) readNotification() error {
+	body, err := s.r.Body()
+	if err == nil && s.collects {
+		s.notified = append(pgwire.AppendHeader(s.notified, pgwire.TypeNotificationResponse, len(body)), body...)
+	}
+	return err
 }
 
 // readParameter reads the body of a ParameterStatus and notes the value.

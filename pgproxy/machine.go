@@ -3,6 +3,7 @@ package pgproxy
 import (
 	"fmt"
 	"math"
+	"sync/atomic"
 	"unique"
 
 	"github.com/headpond/headpond/pgwire"
@@ -22,7 +23,9 @@ type machine struct {
 	clientStatements
 	server *serverState // of the server connection that is leased; nil = none
 	shared *tables
+	rules  *pinRules
 	params []pgwire.Param // the client's at startup
+	client uint64         // Client.number
 	mode   Mode
 	pinned bool // session mode: the lease lasts as long as the session
 	single bool // statement mode, else like transaction mode: the client may not begin a transaction block
@@ -34,6 +37,9 @@ type machine struct {
 type tables struct {
 	texts    sharedTexts
 	accepted acceptedParams
+	pins     pinCount
+	verdicts verdicts
+	asked    atomic.Bool // some client has asked for values of sequences: currval, lastval
 }
 
 // serverState is the state of a server connection beyond its socket. It belongs to the session that has leased it.
@@ -49,6 +55,12 @@ type serverState struct {
 	leave   bool
 	stmts   prepared
 	unnamed uint64 // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
+
+	pins      traces        // why its client keeps it beyond its transaction; 0 = it does not
+	shownPins atomic.Uint32 // the same, for other goroutines
+	counted   bool          // by takePin
+	hidden    bool          // its client has set what nobody knows the name of: it is undone once the client keeps it no more
+	drawn     uint64        // whose values of sequences currval and lastval may tell: machine.client; 0 = nobody's; or drawnByMany
 }
 
 // clientView has a client's settings. Idle clients with the same settings share it.
@@ -64,11 +76,12 @@ type clientStatements struct {
 	stmts     map[string]*statement
 	stmtBytes int
 	unnamed   unnamed
+	undone    traces // state that was taken from the client, which has not been told
 }
 
 // none reports whether nothing is lost without them.
 func (s *clientStatements) none() bool {
-	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamed.id == 0
+	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamed.id == 0 && s.undone == 0
 }
 
 // work is the state that a machine needs while its session is not idle. Idle ones share one.
@@ -97,10 +110,16 @@ type work struct {
 	resets     bool              // session mode: a text with RESET, DISCARD or SET … TO DEFAULT is perhaps not answered yet
 	defaults   bool              // session mode: there was a text with SET … TO DEFAULT: any SET may be one that was prepared
 	customs    []string          // names of custom settings in texts since the server connection was leased
-	// unnamedSetting: a text has since set something with an unknown name.
-	unnamedSetting bool
-	kept           bool   // the client's settings are not only those of its startup; see keepSettings
-	reports        uint16 // of which trackedNames a value was reported since then
+	reports    uint16            // of which trackedNames a value was reported since then
+	kept       bool              // the client's settings are not only those of its startup; see keepSettings
+
+	unnamedSetting bool // a text set something since then, of which nobody knows the name
+
+	traces  traces // what statements may have left, since the last look or the lease
+	looked  traces // traces before the last look
+	listens bool   // LISTEN was answered since the server connection was leased
+	foreign bool   // currval and lastval may tell of another client
+	drew    bool   // statements since then may have used sequences
 }
 
 // message is a message to be judged. It has 32 bytes: larger structures are passed on the stack.
@@ -177,20 +196,47 @@ func (m *machine) begin(server *serverState) {
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
+	m.traces, m.looked, m.listens, m.drew = 0, 0, false, false
+	m.foreign = server.drawn != 0 && server.drawn != m.client && m.mode == Transaction
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting = m.customs[:0], false
 	clear(m.drops)
 	clear(m.standing)
 }
 
-// over reports whether the lease has served its purpose: all is answered, and the server connection is not pinned.
-func (m *machine) over() bool { return m.st.settled() && !m.pinned }
+// over reports whether the lease has served its purpose: all is answered, and nothing is left that the client keeps the server connection for,
+// as far as is known.
+func (m *machine) over() bool {
+	return m.st.settled() && !m.pinned && (m.traces|m.server.pins == 0 || m.st.doubtful)
+}
 
 // fit reports whether another client may have the server connection now.
 func (m *machine) fit() bool { return m.st.free() && !m.server.leave }
 
 // release ends the lease of a server connection, once over reports that.
 func (m *machine) release() {
+	m.leaveServer()
+	m.forgetServer()
+}
+
+// leaveServer notes in the server connection what its next client is to know. It is called before anybody else can have that, and again
+// if it is not given back after all.
+func (m *machine) leaveServer() {
+	m.unpin()
+	if m.server.hidden {
+		m.server.hidden = false
+		m.server.flags |= leftSettings
+	}
+	if m.drew {
+		m.server.drawn = m.client
+		if m.foreign {
+			m.server.drawn = drawnByMany
+		}
+	}
+}
+
+// forgetServer is the rest of release: somebody else may have the server connection by now.
+func (m *machine) forgetServer() {
 	m.changesDone(lastOfAll)
 	m.trimUnnamed()
 	m.server = nil
@@ -210,7 +256,7 @@ func (m *machine) unleased(typ byte) {
 // alone reports whether all that a lost server connection can have done is one statement outside a transaction: nothing the client sent
 // before is undone without its knowledge, and nothing it sent after waits to run outside the transaction it was meant for.
 func (m *machine) alone() bool {
-	return !m.pinned && m.st.ends == 1 && m.st.owed() <= maxAlone &&
+	return !m.staying() && m.st.ends == 1 && m.st.owed() <= maxAlone && !m.st.first().kind.own() &&
 		m.st.tx == pgwire.TxIdle && !m.st.copyIn && !m.st.copyOut && !m.st.unsynced
 }
 
@@ -224,7 +270,8 @@ func (m *machine) lost() {
 		}
 		m.doubtful[name] = true
 	}
-	m.server = nil
+	m.unpin()
+	m.server, m.traces = nil, 0
 	m.st.reset()
 }
 

@@ -28,6 +28,9 @@ func (m *machine) clientMessage(msg message) (action, error) {
 	if m.mode == Session {
 		return m.inSession(msg), nil
 	}
+	if m.foreign && m.st.empty() && m.st.tx == pgwire.TxIdle && m.shared.asked.Load() {
+		m.forgetSequences()
+	}
 	switch msg.typ {
 	case pgwire.TypeQuery:
 		return m.query(msg), nil
@@ -64,7 +67,7 @@ func (m *machine) withoutServer(msg message) (action, error) {
 		m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 		return action{do: take}, nil
 	}
-	if m.st.skipping {
+	if m.st.skipping || m.tellUndone(msg) {
 		return action{do: take}, nil
 	}
 	switch {
@@ -94,8 +97,12 @@ func (m *machine) copied(msg message) action {
 
 // query judges Query in transaction mode.
 func (m *machine) query(msg message) action {
-	if !msg.whole(maxPeek) {
-		return action{do: more, n: min(msg.size(), maxPeek)}
+	if !msg.whole(maxJudgedQuery) {
+		return action{do: more, n: min(msg.size(), maxJudgedQuery)}
+	}
+	left := m.judgeBody(msg)
+	if e := m.refusal(left); e != nil {
+		return m.refuseQuery(e)
 	}
 	text, act := m.deallocating(msg)
 	drop := ""
@@ -110,6 +117,7 @@ func (m *machine) query(msg message) action {
 		}
 		drop = m.standIn(names)
 	}
+	m.note(left)
 	m.noteSettings(msg.body)
 	if o := (op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body)}); !m.dropUnnamed(o) {
 		m.st.push(o)
@@ -125,6 +133,8 @@ func (m *machine) call(msg message) action {
 	if callsSetConfig(msg.body) {
 		m.settingChanged()
 		m.unnamedSetting = true
+	} else {
+		m.note(traceUnknown | leftByCall(msg.body))
 	}
 	m.st.push(op{kind: opFunction})
 	return action{do: pass}
@@ -186,6 +196,12 @@ func (m *machine) bind(msg message) (action, error) {
 	if m.st.skipping {
 		return action{do: take}, nil
 	}
+	left := m.leftBy(name)
+	if e := m.refusal(left); e != nil {
+		m.rejectWith(e)
+		return action{do: take}, nil
+	}
+	m.note(left)
 	server, st, on, ok := m.ensure(name)
 	if !ok {
 		return action{do: take}, nil

@@ -16,10 +16,10 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the machine's behaviour into testdata/machine; commit it only if you understand what changed")
 
-// TestMachineScripts plays the conversations in testdata/machine. A line "client> Message" is a message of the client,
-// "b> Message" of the client b, "server> Message" of the server connection that client has leased, "b< Message" of the
-// one that b has. The indented lines below are the machine's actions. Directives: "mode session", "server NAME
-// [STATEMENTS]".
+// TestMachineScripts plays the conversations in testdata/machine. A line "client> Message" is a message of the client, "b> Message" of
+// the client b, "server> Message" of the server connection that client has leased, "b< Message" of the one that b has. The indented lines
+// below say what the machine does. Directives: "mode session", "server NAME [STATEMENTS]", and "left CLIENT [KIND]": what looks find in the server
+// connection that a client has leased.
 func TestMachineScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/machine/*.txt")
 	if err != nil || len(files) == 0 {
@@ -77,6 +77,9 @@ func playMachine(t *testing.T, script string) string {
 		case line == "" || strings.HasPrefix(line, "#"):
 		case word == "mode":
 			p.mode = pgproxy.Session
+		case word == "left":
+			name, kind, _ := strings.Cut(rest, " ")
+			p.clients[name].Leased().Leave(kind)
 		case word == "server" && rest != "":
 			p.addServer(rest)
 		case strings.HasSuffix(word, ">") && word != "server>":
@@ -125,7 +128,7 @@ func (p *player) client(name, line string) {
 func (p *player) server(name, line string) {
 	m, toClient := p.machine(name)
 	if m.Leased() == nil {
-		p.t.Fatalf("%s has no server connection to say %q", name, line)
+		p.t.Fatalf("%s\n%s has no server connection to say %q", p.out.String(), name, line)
 	}
 	if err := m.Server(p.parse(line), toClient); err != nil {
 		p.say("error: %v", err)

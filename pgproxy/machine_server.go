@@ -17,11 +17,15 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	if n := wanted(msg); len(msg.body) < n {
 		return action{do: more, n: n}, nil
 	}
+	o := m.st.first()
+	if o != nil && o.kind.own() && (!asynchronous(msg.typ) || msg.typ == pgwire.TypeNoticeResponse) { // whose notices are the gateway's
+		return m.ownAnswer(msg)
+	}
 	status := pgwire.TxStatus(0)
 	switch msg.typ {
 	case pgwire.TypeNotificationResponse:
-		if m.mode == Transaction && m.server.flags&leftListen == 0 {
-			m.server.flags |= leftListen // a function did: it was another client's
+		if m.mode == Transaction && !m.listens && m.server.pins&traceChannels == 0 {
+			m.server.flags |= leftListen // a function did: it may have been another client's
 			return action{do: take}, nil
 		}
 	case pgwire.TypeParameterStatus:
@@ -35,7 +39,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		if status == pgwire.TxIdle {
 			m.startOver()
 		}
-		if o := m.st.first(); o != nil && o.deallocates() {
+		if o != nil && o.deallocates() {
 			m.notDeallocated(o.name)
 		}
 	case pgwire.TypeCommandComplete:
@@ -43,7 +47,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 			m.commandDone(msg.body)
 		}
 	case pgwire.TypeParameterDescription, pgwire.TypeRowDescription, pgwire.TypeNoData:
-		if o := m.st.first(); o.tells() {
+		if o.tells() {
 			if n := min(msg.size(), maxPeek); len(msg.body) < n {
 				return action{do: more, n: n}, nil
 			}
@@ -63,6 +67,17 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		return action{do: take}, err
 	}
 	return action{do: pass}, err
+}
+
+// answersOwn reports whether the server is about to answer a Query of the gateway's own.
+func (m *machine) answersOwn() bool {
+	o := m.st.first()
+	return o != nil && o.kind.own()
+}
+
+// asynchronous reports whether a server says this whenever it likes.
+func asynchronous(typ byte) bool {
+	return typ == pgwire.TypeNotificationResponse || typ == pgwire.TypeParameterStatus || typ == pgwire.TypeNoticeResponse
 }
 
 // wanted returns how much of a message of the server is looked at, in bytes.
@@ -107,7 +122,7 @@ func unchanging(inQuery bool, typ byte, body []byte) bool {
 // connection doubtful, and must be found at its release.
 func (m *machine) inQuery() (is, ok bool) {
 	o := m.st.first()
-	if o == nil {
+	if o == nil || o.kind.own() {
 		return false, false
 	}
 	return o.kind == opQuery && !o.deallocates() && !m.st.copyOut && !m.st.ignored, true
@@ -117,7 +132,7 @@ func (m *machine) inQuery() (is, ok bool) {
 // fast path leaves all others, and the messages behind them, to the session.
 func (m *machine) usual(typ byte, body []byte) bool {
 	o := m.st.first()
-	if o == nil {
+	if o == nil || o.kind.own() {
 		return false
 	}
 	switch typ {
@@ -184,6 +199,7 @@ func (m *machine) commandDone(tag []byte) {
 		m.reset = true
 	case "LISTEN\x00":
 		m.server.flags |= leftListen
+		m.listens = true
 	case "PREPARE\x00":
 		m.server.flags |= leftPrepare
 	case "DECLARE CURSOR\x00":
@@ -201,15 +217,19 @@ func (m *machine) commandDone(tag []byte) {
 
 // failed judges an ErrorResponse, the body of which begins with b.
 func (m *machine) failed(b []byte) (action, error) {
-	if bytes.Contains(b, []byte("\x00VFATAL\x00")) || bytes.Contains(b, []byte("\x00VPANIC\x00")) {
+	if isFatal(b) {
 		return action{do: fatal}, nil
 	}
+	var instead *pgwire.ErrorResponse
 	if m.server.standby() && bytes.Contains(b, []byte("\x00C25006\x00")) {
 		m.server.leave = true
 	}
 	if o := m.st.first(); o != nil {
 		if o.deallocates() {
 			m.notDeallocated(o.name)
+		}
+		if o.kind == opQuery {
+			instead = o.err
 		}
 		switch {
 		case o.on == nil:
@@ -228,16 +248,24 @@ func (m *machine) failed(b []byte) (action, error) {
 	if m.st.failed.silent {
 		return action{do: take}, nil
 	}
-	if instead := m.inPlaceOfError(); instead != nil {
+	if instead == nil {
+		instead = m.inPlaceOfError()
+	}
+	if instead != nil {
 		m.say(instead)
 		return action{do: take}, nil
 	}
 	return action{do: pass}, nil
 }
 
-// statementErrors begin the SQLSTATE in an ErrorResponse about a prepared statement that may be outdated: its plan must
-// not change its result type; an object of its plan is gone, or has another type or name; a type is unknown to the
-// system tables (XX000); a function has deallocated it. Its next use parses it again.
+// isFatal reports whether the ErrorResponse the body of which begins with b ends the session.
+func isFatal(b []byte) bool {
+	return bytes.Contains(b, []byte("\x00VFATAL\x00")) || bytes.Contains(b, []byte("\x00VPANIC\x00"))
+}
+
+// statementErrors begin the SQLSTATE in an ErrorResponse about a prepared statement that is perhaps not what it would be if it was
+// parsed now: its plan must not change its result type; what it was planned with is gone, or has another type or name; a type
+// is unknown to the system tables (XX000); a function has deallocated it. Whoever uses it next has it parsed again.
 var statementErrors = [][]byte{[]byte("\x00C0A000\x00"), []byte("\x00C42"), []byte("\x00CXX"), []byte("\x00C26000\x00")}
 
 // inPlaceOfError returns the error to send in place of the server's, nil to pass the server's on: a message of the

@@ -20,7 +20,14 @@ func (m *machine) applied() {
 	if srv.flags&leftPrepare != 0 {
 		srv.stmts.clear()
 	}
-	srv.flags, srv.settings, srv.unnamed = 0, m.settingsKey, 0
+	srv.flags = 0
+	m.settingsApplied()
+}
+
+// settingsApplied is applied for settingsSQL.
+func (m *machine) settingsApplied() {
+	srv := m.server
+	srv.settings, srv.unnamed = m.settingsKey, 0
 	view := m.reported.Value()
 	for i, known := range srv.params.known {
 		if known {
@@ -38,7 +45,6 @@ func (m *machine) applied() {
 // them.
 func (m *machine) syncSQL() string {
 	srv := m.server
-	reset := m.unsure || srv.settings != m.settingsKey || srv.flags&leftSettings != 0
 	var sql strings.Builder
 	for _, d := range []struct {
 		when bool
@@ -47,11 +53,21 @@ func (m *machine) syncSQL() string {
 		{srv.flags&leftCursor != 0, "CLOSE ALL;"},
 		{srv.flags&leftListen != 0, "UNLISTEN *;"},
 		{srv.flags&leftPrepare != 0, "DEALLOCATE ALL;"},
-		{reset, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"},
 	} {
 		if d.when {
 			sql.WriteString(d.sql)
 		}
+	}
+	return sql.String() + m.settingsSQL()
+}
+
+// settingsSQL returns what gives the server connection the client's settings, "" if it has them.
+func (m *machine) settingsSQL() string {
+	srv := m.server
+	reset := m.unsure || srv.settings != m.settingsKey || srv.flags&leftSettings != 0
+	var sql strings.Builder
+	if reset {
+		sql.WriteString("SET SESSION AUTHORIZATION DEFAULT;RESET ALL;")
 	}
 	sep := "SELECT "
 	set := func(name, value string) {

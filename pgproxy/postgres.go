@@ -60,6 +60,7 @@ type Postgres struct {
 	baseline   baseline // what the newest server connection reported
 	retired    atomic.Bool
 	unreadable atomic.Bool // keep could not read the settings of a client, and has said so
+	unseen     atomic.Bool // likewise lookAt what a client has left
 
 	updating sync.Mutex // and Retire; the fields below are up's last settings
 	with     upstream.Settings
@@ -99,6 +100,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
 	b := &Postgres{cfg: cfg}
 	b.with = withMaxSize(cfg.Settings)
+	b.tables.pins.setUsual(b.with.Limits.MaxSize)
 	up, err := upstream.New(upstream.Config[*server]{
 		Name: cfg.Name, Settings: b.with, Open: b.open, Close: b.close, Check: check,
 		Interrupt: func(s *server, _ error) { s.interrupt() },
@@ -142,6 +144,7 @@ func (b *Postgres) Update(s upstream.Settings) error {
 	err := b.up.Update(s)
 	if err == nil {
 		b.with = s
+		b.tables.pins.setUsual(s.Limits.MaxSize)
 	}
 	return err
 }

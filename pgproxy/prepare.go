@@ -73,7 +73,14 @@ func (m *machine) parseNamed(name string, full, body []byte) {
 		m.rejectTooLarge(name, size)
 		return
 	}
-	st := &statement{sharedText: m.shared.texts.get(m.plan, body), since: notYet}
+	text := m.shared.texts.get(m.plan, body)
+	if e := m.refusal(text.left); e != nil {
+		m.shared.texts.put(text)
+		m.rejectWith(e)
+		return
+	}
+	m.asks(text.left)
+	st := &statement{sharedText: text, since: notYet}
 	m.own(name, st)
 	if len(m.fresh) < maxAlone {
 		m.fresh = append(m.fresh, name)

@@ -27,6 +27,7 @@ type Proxy struct {
 	cutting    sync.Once // arranges for cutOff
 	traffic    *traffic.Set
 	ticks      ticks
+	pins       pinRules
 
 	mu      sync.Mutex // not held across I/O
 	clients map[uint32]*Client
@@ -64,6 +65,8 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p.srv.Measure(p.traffic)
 	p.countUpstreams(set)
+	p.pins.proxy = proxies.Add(1)
+	p.pins.set(&set.Config)
 	p.settings.Store(set)
 	return p, nil
 }
@@ -136,12 +139,17 @@ func (p *Proxy) Update(cfg Config) error {
 		return err
 	}
 	p.countUpstreams(set)
+	p.pins.set(&set.Config)
 	p.settings.Store(set)
 	return nil
 }
 
 // Stats returns the listener's counters.
-func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }
+func (p *Proxy) Stats() listener.Stats {
+	st := p.srv.Stats()
+	st.Pinned = int(p.pins.pinned.Load())
+	return st
+}
 
 // register makes a client known for cancel requests and drains.
 func (p *Proxy) register(c *Client) {

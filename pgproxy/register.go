@@ -99,7 +99,13 @@ func (s *session) inform(info *listener.Info, works bool) {
 	defer s.cancelMu.Unlock()
 	if srv := s.target; srv != nil {
 		info.Endpoint, info.ServerPID, info.Held, info.Statement = srv.endpoint, srv.key.ProcessID, at(srv.heldSince), string(srv.statement)
-		if !works && info.State == listener.StateActive {
+		pins := traces(srv.shownPins.Load())
+		info.Pinned = pins.String()
+		switch {
+		case works || info.State != listener.StateActive && info.State != listener.StateIdle:
+		case pins != 0:
+			info.State = listener.StatePinned
+		case info.State == listener.StateActive:
 			info.State = listener.StateInTransaction
 		}
 	} else if s.acquiring != nil {

@@ -424,6 +424,7 @@ var errClientWrite = errors.New("cannot write to the client")
 // is held.
 func (s *session) answer(h pgwire.Header) error {
 	m, r := &s.machine, s.srv.r
+	own := m.answersOwn()
 	msg := newMessage(h)
 	act := action{do: more, n: min(h.Len, r.Buffered())}
 	for act.do == more {
@@ -435,7 +436,9 @@ func (s *session) answer(h pgwire.Header) error {
 			return err
 		}
 	}
-	s.count(msg, act)
+	if !own {
+		s.count(msg, act)
+	}
 	s.tell()
 	var err error
 	switch act.do {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/headpond/headpond/pgwire"
@@ -113,7 +114,9 @@ func (s *session) clean() error {
 		}
 		s.machine.st.tx = pgwire.TxIdle
 	}
-	if s.machine.pinned {
+	left := s.machine.traces | srv.pins
+	srv.leave = srv.leave || left&indelible != 0
+	if (s.machine.pinned || left != 0) && !srv.leave {
 		if err := srv.wipe(); err != nil {
 			return err
 		}
@@ -121,8 +124,14 @@ func (s *session) clean() error {
 	return srv.conn.SetDeadline(time.Time{})
 }
 
-// wipe undoes all that clients left in a server connection.
+// wipe undoes all that clients left in a server connection. Where transactions are deferrable by default, DISCARD ALL would wait for those of
+// others, as RESET does not.
 func (s *server) wipe() error {
+	if strings.Contains(s.settings, "default_transaction_deferrable=") {
+		if err := s.exec("RESET ALL"); err != nil {
+			return err
+		}
+	}
 	if err := s.exec("DISCARD ALL"); err != nil {
 		return err
 	}
@@ -131,10 +140,20 @@ func (s *server) wipe() error {
 	return nil
 }
 
+// wipeLeft is wipe, within a time.
+func (s *server) wipeLeft(within time.Duration) error {
+	_ = s.conn.SetDeadline(time.Now().Add(within))
+	err := s.wipe()
+	if err == nil {
+		err = s.conn.SetDeadline(time.Time{})
+	}
+	return err
+}
+
 // wiped notes that DISCARD ALL has been done.
 func (s *serverState) wiped() {
 	s.stmts.clear()
-	s.flags, s.settings, s.unnamed = 0, "", 0
+	s.flags, s.settings, s.unnamed, s.drawn = 0, "", 0, 0
 }
 
 // stopServerReader ends the server reader of a session whose client has left. A server reader in the middle of an answer

@@ -151,6 +151,20 @@ func callsSetConfig(body []byte) bool {
 	return len(body) >= oidSize && binary.BigEndian.Uint32(body) == oidSetConfig
 }
 
+// leftByCall returns what a FunctionCall with that body leaves of what a look does not tell.
+func leftByCall(body []byte) traces {
+	if len(body) < oidSize {
+		return 0
+	}
+	switch binary.BigEndian.Uint32(body) {
+	case oidSetseed:
+		return traceSeed
+	case oidReplicationOriginSessionSetup:
+		return traceOrigin
+	}
+	return 0
+}
+
 // hintsOfCall returns the hints in the body of a FunctionCall.
 func hintsOfCall(body []byte) hints {
 	if len(body) < oidSize {

@@ -69,19 +69,19 @@ func (s *session) readerAnswered() {
 	case s.learning && s.machine.caughtUp():
 	case !s.machine.st.quiet() || s.srv.r.HasMessage():
 		return
-	case free:
-	case s.resident || !s.waiting || s.srv.r.Buffered() > 0: // nothing else watches the server connection now
+	case free || s.machine.due():
+	case s.resident || !s.waiting || s.srv.r.Buffered() > 0: // nobody else watches the server connection now
 		s.allowDrain()
 		return
 	}
 	s.reading = false
-	keep := free && s.machine.keepDue() // which takes a round trip: the session's goroutine does that
-	if free && !keep && !s.forwarding {
+	due := s.machine.due() // which takes a round trip: the session's goroutine does that
+	if free && !due && !s.forwarding {
 		_ = s.c.Writer.Flush()
 		s.release()
 	}
 	s.allowDrain()
-	if s.waiting && (!s.resident || keep) {
+	if s.waiting && (!s.resident || s.srv != nil && due) {
 		s.nudged = true
 		_ = s.c.Conn.SetReadDeadline(unixPast) // the session's goroutine continues to watch, or gives up its stack
 	}

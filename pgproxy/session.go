@@ -162,7 +162,7 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 		return s
 	}
 	s := &session{b: b, c: c, ctx: ctx, meter: c.Meter()}
-	s.machine = machine{shared: &b.tables, params: c.Params, mode: c.Mode}
+	s.machine = machine{shared: &b.tables, rules: &c.proxy.pins, params: c.Params, client: c.number(), mode: c.Mode}
 	if c.Mode == Statement {
 		s.machine.mode, s.machine.single = Transaction, true
 	}
@@ -356,7 +356,7 @@ func (s *session) next() (h pgwire.Header, ok bool, err error) {
 			s.mu.Unlock()
 			return s.idle()
 		}
-		if !s.reading && s.srv != nil && s.machine.over() && s.machine.keepDue() { // the server reader has left that
+		if !s.reading && s.machine.due() { // the server reader has left that
 			s.mu.Unlock()
 			if err := s.caughtUp(); err != nil {
 				return pgwire.Header{}, false, err
@@ -376,10 +376,25 @@ func (s *session) next() (h pgwire.Header, ok bool, err error) {
 			return h, false, err
 		}
 		again, err = s.waitEnded(again, err)
+		if err == nil && !again {
+			err = s.comesAfter()
+		}
 		if err != nil || !again {
 			return h, true, err
 		}
 	}
+}
+
+// comesAfter has done first what is due when the client's message has come: it was faster than the nudge of the server reader that has left
+// that, and belongs to the client's next transaction.
+func (s *session) comesAfter() error {
+	s.mu.Lock()
+	due := !s.reading && s.machine.due()
+	s.mu.Unlock()
+	if !due {
+		return nil
+	}
+	return s.caughtUp()
 }
 
 // waitEnded notes that the wait for the client's message is over, and judges why.
@@ -456,7 +471,7 @@ const headerSize = 5
 
 // allowDrain makes a client that waits at a boundary one that a drain may end. mu is held.
 func (s *session) allowDrain() {
-	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.machine.st.skipping || s.machine.pinned && s.machine.st.settled()) {
+	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.machine.st.skipping || s.machine.staying() && s.machine.st.settled()) {
 		return
 	}
 	s.c.state.Store(clientIdle)
@@ -469,7 +484,7 @@ func (s *session) allowDrain() {
 // appropriate, and returns it for the log.
 func (s *session) explain(err error) error {
 	s.mu.Lock()
-	open := s.srv != nil && !(s.machine.pinned && s.machine.st.settled())
+	open := s.srv != nil && !(s.machine.staying() && s.machine.st.settled())
 	s.mu.Unlock()
 	var lost *backendError
 	switch {

@@ -28,6 +28,7 @@ const (
 	opInjectedExecute                // CommandComplete without rows, likewise
 	opRejected                       // ErrorResponse, which is to be replaced by err
 	opSaidClose                      // nothing: CloseComplete is due to the client without asking
+	opOwn                            // a Query of the gateway's, the answer to which the client does not see
 )
 
 // op is a message the server has not answered yet, or an answer that must be sent in order.
@@ -41,12 +42,15 @@ type op struct {
 	// name is the client's name of st, if it is preparing or closing that; of opQuery and opExecute, those of the statements that are
 	// deallocated, with NULs between; of opInjectedClose, the server's, if it is one of ours.
 	name string
-	id   uint64 // of the change of the unnamed statement it is, as work.changes has it; 0 = none
-	err  *pgwire.ErrorResponse
+	id   uint64                // of the change of the unnamed statement it is, as work.changes has it; 0 = none
+	err  *pgwire.ErrorResponse // of opRejected, and of opQuery: of one that is refused
 }
 
+// own reports whether it is a Query of the gateway's own.
+func (k opKind) own() bool { return k == opOwn }
+
 // extended reports whether an error before or in the op makes the server skip it.
-func (k opKind) extended() bool { return k != opQuery && k != opFunction && k != opSync }
+func (k opKind) extended() bool { return k != opQuery && k != opFunction && k != opSync && !k.own() }
 
 // deallocates reports whether the server deallocates the stand-in of a client's statement.
 func (o *op) deallocates() bool { return o.name != "" && (o.kind == opQuery || o.kind == opExecute) }
@@ -54,7 +58,7 @@ func (o *op) deallocates() bool { return o.name != "" && (o.kind == opQuery || o
 // injected reports whether the client did not ask for it.
 func (k opKind) injected() bool {
 	switch k {
-	case opInjectedParse, opInjectedClose, opInjectedDescribe, opInjectedBind, opInjectedExecute, opRejected:
+	case opInjectedParse, opInjectedClose, opInjectedDescribe, opInjectedBind, opInjectedExecute, opRejected, opOwn:
 		return true
 	}
 	return false
@@ -66,7 +70,7 @@ func (o *op) tells() bool {
 }
 
 // ends reports whether the answer ends with ReadyForQuery.
-func (k opKind) ends() bool { return k == opQuery || k == opFunction || k == opSync }
+func (k opKind) ends() bool { return k == opQuery || k == opFunction || k == opSync || k.own() }
 
 // errBackendProtocol is the cause when a server sends an answer without a request.
 var errBackendProtocol = errors.New("pgproxy: unexpected message from the server")
@@ -300,7 +304,7 @@ func (s *state) ready(status pgwire.TxStatus) (forward bool, err error) {
 	for !s.empty() {
 		kind, silent := s.first().kind, s.first().silent
 		if s.drop(); kind.ends() {
-			if kind != opSync {
+			if kind != opSync && !kind.own() {
 				s.answered++
 			}
 			return !silent, nil

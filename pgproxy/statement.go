@@ -59,6 +59,7 @@ type sharedText struct {
 	refs     int         // statements of clients and of servers; guarded by sharedTexts.mu
 	sweeps   bool        // it takes named statements away
 	sets     bool        // settingsIn finds something in it
+	left     traces      // as judge has it
 	accepted atomic.Bool // by the server that was asked last
 }
 
@@ -82,17 +83,32 @@ type sharedTexts struct {
 
 // get returns the text with a body under settings, and counts a reference.
 func (t *sharedTexts) get(plan unique.Handle[string], body []byte) *sharedText {
+	if text := t.find(plan, body); text != nil {
+		return text
+	}
+	made := &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body), sets: settingsIn(body).any(), left: judge(body)} // mu is not held
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	text := t.byKey[textKey{plan, string(body)}]
+	text := t.byKey[made.textKey]
 	if text == nil {
-		text = &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body), sets: settingsIn(body).any()}
 		if t.byKey == nil {
 			t.byKey = make(map[textKey]*sharedText)
 		}
-		t.byKey[text.textKey] = text
+		text = made
+		t.byKey[made.textKey] = made
 	}
 	text.refs++
+	return text
+}
+
+// find returns the text if it is there, and counts a reference.
+func (t *sharedTexts) find(plan unique.Handle[string], body []byte) *sharedText {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := t.byKey[textKey{plan, string(body)}]
+	if text != nil {
+		text.refs++
+	}
 	return text
 }
 

@@ -229,7 +229,9 @@ func TestSessionsAreIsolated(t *testing.T) {
 
 // TestTransactionsAreIsolated does the same with state that can be undone in transaction mode.
 func TestTransactionsAreIsolated(t *testing.T) {
-	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		c.OnState, pc.Limits.MaxSize = pgproxy.ResetState, 1
+	})
 	first, second := g.connect(t, ""), g.connect(t, "")
 	for _, sql := range []string{"set work_mem='13MB'", "set session authorization default", "prepare p1 as select 1", "listen c1",
 		"declare cur cursor with hold for select 1"} {

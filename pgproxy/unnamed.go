@@ -20,6 +20,7 @@ type unnamed struct {
 	once   bool   // it was used in the pipeline that parsed it
 	sweeps bool   // as in statement
 	sets   bool   // likewise
+	left   traces // likewise
 	text   []byte // its Parse body after the name; nil = not kept
 }
 
@@ -56,11 +57,20 @@ func (m *machine) parseUnnamed(msg message) action {
 	if kept && !msg.whole(msg.size()) {
 		return action{do: more, n: msg.size()}
 	}
+	left := traceUnknown
+	if kept {
+		left = m.shared.verdicts.judge(msg.body[1:])
+	}
+	if e := m.refusal(left); e != nil {
+		m.rejectWith(e)
+		return action{do: take}
+	}
+	m.asks(left)
 	id, ok := m.change(op{kind: opParse}, true)
 	if !ok {
 		return action{do: take}
 	}
-	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id}, id, true
+	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id, left: left}, id, true
 	if kept {
 		m.unnamed.text, m.unnamed.sweeps, m.unnamed.sets = m.keep(msg.body[1:]), sweeps(msg.body[1:]), settingsIn(msg.body[1:]).any()
 	}

@@ -136,7 +136,8 @@ func (s *session) serverSpoke() error {
 	return s.c.Writer.Flush()
 }
 
-// caughtUp notes that the server has been heard as far as is known, and gives it back if all is answered. No server reader runs.
+// caughtUp notes that the server has been heard as far as is known. If all is answered, and nothing is left in it, it gives it back. No server
+// reader runs.
 func (s *session) caughtUp() error {
 	s.mu.Lock()
 	over := s.srv == nil || s.reading
@@ -147,10 +148,10 @@ func (s *session) caughtUp() error {
 	if s.machine.st.quiet() {
 		s.nothingOwed()
 	}
-	if s.machine.over() {
-		if err := s.keep(); err != nil {
-			return err
-		}
+	if err := s.keep(); err != nil {
+		return err
+	}
+	if s.srv != nil && s.machine.over() {
 		s.release()
 	}
 	return nil

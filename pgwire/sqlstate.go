@@ -58,6 +58,7 @@ const (
 	StateTooManyConnections     = "53300"
 	StateConfigLimitExceeded    = "53400"
 	StateProgramLimitExceeded   = "54000"
+	StateNotInPrerequisiteState = "55000"
 	StateObjectInUse            = "55006"
 	StateLockNotAvailable       = "55P03"
 	StateQueryCanceled          = "57014"

@@ -339,7 +339,7 @@ function sessionRow() {
   cell("who or what", what, statement);
   cell("state", state, since);
   cell("holds", holds, held);
-  const kinds = { active: "good", queued: "warn", waiting: "warn", "idle in transaction": "warn" };
+  const kinds = { active: "good", queued: "warn", waiting: "warn", "idle in transaction": "warn", pinned: "warn" };
   return {
     root,
     update(s) {
@@ -349,6 +349,7 @@ function sessionRow() {
       setText(what, clip(who(s)));
       setText(statement, clip(s.statement));
       setTag(state, kinds[s.state] || "", s.state);
+      state.title = s.pinned;
       setText(since, (s.draining ? "drains, " : "") + "for " + uptime(s.state_seconds));
       const pid = s.server_pid ? " pid " + s.server_pid : "";
       setText(holds, s.held_since ? s.endpoint + pid : s.upstream ? "none of " + s.upstream : "–");

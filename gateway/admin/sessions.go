@@ -18,7 +18,7 @@ type Session struct {
 	Listener     string     `json:"listener"`
 	Protocol     string     `json:"protocol"`
 	Client       string     `json:"client"`
-	State        string     `json:"state"` // queued, starting, idle, waiting, active or "idle in transaction"
+	State        string     `json:"state"` // queued, starting, idle, waiting, active, "idle in transaction" or pinned
 	Since        time.Time  `json:"since"`
 	StateSeconds float64    `json:"state_seconds"`
 	Draining     bool       `json:"draining"`
@@ -36,6 +36,7 @@ type Session struct {
 	ServerPID    uint32     `json:"server_pid"`
 	HeldSince    *time.Time `json:"held_since"` // null: it holds no connection
 	HeldSeconds  float64    `json:"held_seconds"`
+	Pinned       string     `json:"pinned"` // the state that it keeps the connection for beyond its transactions, such as "temporary objects"
 	BytesIn      uint64     `json:"bytes_in"`
 	BytesOut     uint64     `json:"bytes_out"`
 }
@@ -82,6 +83,7 @@ type query struct {
 // States that the API's clients know.
 const (
 	StateInTransaction = string(listener.StateInTransaction)
+	StatePinned        = string(listener.StatePinned)
 	stateDraining      = "draining" // matches the sessions of a listener that drains, whatever they do
 )
 
@@ -145,7 +147,7 @@ func session(s listener.Info, now time.Time) Session {
 		ID: s.ID, Listener: s.Listener, Protocol: s.Protocol, Client: s.Client, State: string(s.State), Since: s.Since,
 		StateSeconds: max(now.Sub(s.Since).Seconds(), 0), Draining: s.Draining, Accepted: s.Accepted,
 		User: s.User, Database: s.Database, Application: s.Application, Method: s.Method, Host: s.Host, Path: s.Path, Statement: s.Statement,
-		Streams: s.Streams, Upstream: s.Upstream, Endpoint: s.Endpoint, ServerPID: s.ServerPID, HeldSince: timeOrNil(s.Held),
+		Streams: s.Streams, Upstream: s.Upstream, Endpoint: s.Endpoint, ServerPID: s.ServerPID, HeldSince: timeOrNil(s.Held), Pinned: s.Pinned,
 		BytesIn: s.BytesIn, BytesOut: s.BytesOut,
 	}
 	if !s.Held.IsZero() {

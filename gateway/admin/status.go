@@ -78,6 +78,7 @@ type Listener struct {
 	Address  string            `json:"address"`
 	Active   int               `json:"active"`
 	Queued   int               `json:"queued"`
+	Pinned   int               `json:"pinned"` // sessions that keep a server connection between transactions for state in it
 	MaxConns int               `json:"max_conns"`
 	Draining bool              `json:"draining"`
 	Accepted uint64            `json:"accepted"`
@@ -240,7 +241,7 @@ func listenerStatus(l listener.Stats, expires time.Time) Listener {
 		last = map[string]time.Time{}
 	}
 	return Listener{
-		Name: l.Name, Protocol: l.Protocol, Address: l.Address, Active: l.Active, Queued: l.Queued, MaxConns: l.MaxConns, Draining: l.Draining,
+		Name: l.Name, Protocol: l.Protocol, Address: l.Address, Active: l.Active, Queued: l.Queued, Pinned: l.Pinned, MaxConns: l.MaxConns, Draining: l.Draining,
 		Accepted: l.Accepted, Rejected: l.Rejected, Errors: errs, LastErrors: last, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
 		LastRejected:       timeOrNil(l.LastRejected),
 		CertificateExpires: timeOrNil(expires),

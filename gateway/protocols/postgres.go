@@ -39,9 +39,10 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 	}
 	cfg := pgproxy.Config{
 		Listener: l.Common, Users: users, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
-		ShowStatements: pg.ShowStatements,
-		Mode:           modes[pg.Mode],
-		Auth:           auths[pg.Auth],
+		ShowStatements: pg.ShowStatements, MaxPinned: pg.MaxPinned,
+		OnState: map[OnState]pgproxy.OnState{PinState: pgproxy.PinState, RefuseState: pgproxy.RefuseState, ResetState: pgproxy.ResetState}[pg.OnState],
+		Mode:    modes[pg.Mode],
+		Auth:    auths[pg.Auth],
 	}
 	for _, db := range pg.Databases {
 		if cfg.Databases[db.Name], err = extend.Runs[pgproxy.Backend](l, db.Upstream); err != nil {
@@ -75,8 +76,12 @@ type PostgresListener struct {
 	// RequireTLS refuses clients without TLS, except those of Unix sockets.
 	RequireTLS bool `conf:"require_tls"`
 	// ShowStatements has the list of sessions show how each client's last statement begins. Statements hold secrets.
-	ShowStatements bool       `conf:"show_statements"`
-	Databases      []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
+	ShowStatements bool `conf:"show_statements"`
+	// OnState is what becomes of session state that cannot follow its client in transaction mode.
+	OnState OnState `conf:"on_session_state" default:"pin"`
+	// MaxPinned is how many server connections of an upstream clients may keep for such state; 0: half of its max_size, at least 1.
+	MaxPinned int        `conf:"max_pinned" min:"0" max:"1000000"`
+	Databases []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
 }
 
 // PoolMode is how long a client keeps a server connection.
@@ -95,6 +100,19 @@ var modes = map[PoolMode]pgproxy.Mode{
 
 // Values implements config.Enum.
 func (PoolMode) Values() []string { return []string{"transaction", "session", "statement"} }
+
+// OnState is what becomes of session state that cannot follow its client.
+type OnState string
+
+// What becomes of it.
+const (
+	PinState    OnState = "pin"
+	RefuseState OnState = "refuse"
+	ResetState  OnState = "reset"
+)
+
+// Values implements config.Enum.
+func (OnState) Values() []string { return []string{"pin", "refuse", "reset"} }
 
 // Auth is the way in which clients of a postgres listener authenticate.
 type Auth string
@@ -170,6 +188,9 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 	}
 	if pg.RequireTLS && l.TLS == nil {
 		c.Report(c.Mark(&pg.RequireTLS), "require_tls: there is no TLS to require; give the listener \"tls\" with \"cert\" and \"key\"")
+	}
+	if c.Written(&pg.MaxPinned) && (pg.Mode == SessionMode || pg.OnState != PinState) {
+		c.Warn(c.Mark(&pg.MaxPinned), "max_pinned: has no effect without mode: transaction and on_session_state: pin")
 	}
 	checkUsers(c, pg)
 	checkAuth(c, l, pg)

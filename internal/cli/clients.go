@@ -52,6 +52,12 @@ func printClients(w io.Writer, s admin.Sessions) {
 		if state == admin.StateInTransaction {
 			state = "idle in tx"
 		}
+		if c.Pinned != "" {
+			if state != admin.StatePinned {
+				state += ", pinned"
+			}
+			state += ": " + c.Pinned
+		}
 		if c.Draining {
 			state += ", draining"
 		}

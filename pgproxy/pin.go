@@ -1,0 +1,321 @@
+package pgproxy
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// In transaction mode a client whose transaction has left state in its session that cannot follow it keeps its server connection until that
+// state is gone: it is pinned. What a statement may leave is judged by its text (pintext.go). Where that is something which the server can
+// tell of, the gateway has a look once the transaction is over: it asks the server, together with settings (keep.go), after the client
+// has been given its answer, and before the server connection goes back to the pool. Transactions that may leave nothing are not followed by a
+// look.
+
+// OnState is what becomes, in transaction mode, of session state that cannot follow its client to another server connection: temporary
+// tables, session-level advisory locks, LISTEN, SQL's PREPARE, cursors WITH HOLD and so on.
+type OnState int
+
+// What can become of it.
+const (
+	PinState    OnState = iota // the client keeps its server connection for as long as there is such state; the default
+	RefuseState                // statements that announce it are refused (0A000); what is left unannounced is undone
+	ResetState                 // it is undone before the next transaction
+)
+
+// String returns "pin", "refuse" or "reset".
+func (o OnState) String() string {
+	switch o {
+	case RefuseState:
+		return "refuse"
+	case ResetState:
+		return "reset"
+	}
+	return "pin"
+}
+
+// pinRules are a Proxy's, and the number of its clients that are pinned.
+type pinRules struct {
+	proxy  uint32       // a number of the Proxy's own
+	on     atomic.Int32 // an OnState
+	max    atomic.Int64 // server connections of a backend that may be pinned; 0 = the backend's pinCount.usual
+	pinned atomic.Int64
+}
+
+// proxies counts Proxies.
+var proxies atomic.Uint32
+
+// number is a number of the client's own among the clients of all Proxies.
+func (c *Client) number() uint64 { return uint64(c.proxy.pins.proxy)<<32 | uint64(c.id) }
+
+// set takes them over from a Config.
+func (r *pinRules) set(cfg *Config) {
+	r.on.Store(int32(cfg.OnState))
+	r.max.Store(int64(cfg.MaxPinned))
+}
+
+// pinCount counts the pinned server connections of a backend.
+type pinCount struct {
+	n     atomic.Int64
+	usual atomic.Int64 // how many there may be where nothing else is said; 0 = 1
+}
+
+// setUsual leaves half of the connections to everybody else, where there are two.
+func (c *pinCount) setUsual(maxSize int) { c.usual.Store(int64(max(maxSize/2, 1))) }
+
+// limit is how many server connections of the backend may be pinned.
+func (m *machine) pinLimit() int64 {
+	return cmp.Or(m.rules.max.Load(), m.shared.pins.usual.Load(), 1)
+}
+
+// takePin takes a place among the pinned server connections, unless there are too many.
+func (m *machine) takePin() bool {
+	srv := m.server
+	if srv.counted {
+		return true
+	}
+	if m.shared.pins.n.Add(1) > m.pinLimit() {
+		m.shared.pins.n.Add(-1)
+		return false
+	}
+	srv.counted = true
+	return true
+}
+
+// pin notes what pins the server connection, which has a place.
+func (m *machine) pin(kinds traces) {
+	if m.server.pins == 0 {
+		m.rules.pinned.Add(1)
+	}
+	m.server.pin(kinds)
+}
+
+// unpin ends what takePin and pin began, if they did.
+func (m *machine) unpin() {
+	srv := m.server
+	if srv == nil {
+		return
+	}
+	if srv.pins != 0 {
+		srv.pin(0)
+		m.rules.pinned.Add(-1)
+	}
+	if srv.counted {
+		srv.counted = false
+		m.shared.pins.n.Add(-1)
+	}
+}
+
+// pin notes what pins the server connection.
+func (s *serverState) pin(kinds traces) {
+	s.pins = kinds
+	s.shownPins.Store(uint32(kinds))
+}
+
+// judgeBody judges the text of a Query, as much as is there.
+func (m *machine) judgeBody(msg message) traces {
+	if len(msg.body) < msg.size() || msg.size() > maxJudgedQuery {
+		return traceUnknown
+	}
+	return m.shared.verdicts.judge(msg.body)
+}
+
+// staying reports whether the client keeps its server connection beyond its transaction.
+func (m *machine) staying() bool { return m.pinned || m.server != nil && m.server.pins != 0 }
+
+// leftBy returns what the client's statement of a name may leave, when it is executed.
+func (m *machine) leftBy(name []byte) traces {
+	switch st := m.stmts[string(statementKey(name))]; {
+	case len(name) == 0:
+		return m.unnamed.left
+	case st != nil:
+		return st.left
+	case (m.server.pins|m.traces)&traceStatements != 0:
+		return traceUnknown // by PREPARE
+	}
+	return 0
+}
+
+// asks has the server forget what it knows of sequences if a statement that is parsed, or about to run, may ask for that.
+func (m *machine) asks(left traces) {
+	if left&traceAsks != 0 && !m.shared.asked.Load() {
+		m.shared.asked.Store(true)
+	}
+	if m.foreign && left&(traceAsks|traceUnknown) != 0 {
+		m.forgetSequences()
+	}
+}
+
+// note notes what a statement that is about to run may leave.
+func (m *machine) note(left traces) {
+	if left == 0 {
+		return
+	}
+	m.asks(left)
+	m.drew = m.drew || left&(traceWrites|traceSequences|traceUnknown) != 0
+	if left &= suspicious | traceLess; left == traceLess && m.server.pins == 0 {
+		return
+	}
+	m.traces |= left
+}
+
+// drawnByMany is in serverState.drawn where several clients have used sequences.
+const drawnByMany = math.MaxUint64
+
+// forgetSequences has the server forget what currval and lastval would tell of other clients, before the message that is judged. It does
+// nothing where the client itself may have used sequences, or in the middle of a pipeline.
+func (m *machine) forgetSequences() {
+	if m.drew || m.st.unsynced || m.st.skipping || m.st.copyIn || m.st.tx == pgwire.TxFailed {
+		return
+	}
+	if _, ok := m.change(op{kind: opOwn}, false); ok {
+		m.foreign, m.server.unnamed, m.server.drawn = false, 0, 0
+		m.ask(&pgwire.Query{SQL: "DISCARD SEQUENCES"})
+	}
+}
+
+// refusal returns the error in the place of a statement, nil if it may run. A statement that announces state has a place among the pinned
+// from then on, to the end of its transaction at least.
+func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
+	if left&traceLasts != 0 {
+		left |= traceObjects
+	} else {
+		left &^= traceObjects
+	}
+	if m.foreign && left&(traceAsks|traceSequences) == traceAsks && m.st.unsynced && !m.drew { // what asks has sent would be in the middle of a pipeline
+		return errorResponse(pgwire.SeverityError, pgwire.StateNotInPrerequisiteState, "lastval and currval are not yet defined in this session", "")
+	}
+	if left &= evident | traceObjects; left == 0 || m.mode != Transaction {
+		return nil
+	}
+	on := OnState(m.rules.on.Load())
+	switch {
+	case on == RefuseState:
+		e := errorResponse(pgwire.SeverityError, pgwire.StateFeatureNotSupported,
+			fmt.Sprintf("this would leave state in the session (%v), which is not kept in transaction mode: on_session_state is refuse", left), "")
+		e.Hint = "Use a listener with on_session_state: pin, or with mode: session."
+		return e
+	case on == PinState && !m.takePin():
+		return m.tooManyPinned(fmt.Sprintf("this would leave state in the session (%v)", left))
+	}
+	return nil
+}
+
+// tooManyPinned is the error of a client that cannot be pinned.
+func (m *machine) tooManyPinned(what string) *pgwire.ErrorResponse {
+	return errorResponse(pgwire.SeverityError, pgwire.StateConfigLimitExceeded,
+		fmt.Sprintf("%s, and no more clients may keep a server connection for that: max_pinned is %d", what, m.pinLimit()),
+		"Raise max_pinned of the listener and max_size of the pool, use a listener with mode: session, or do without such state.")
+}
+
+// refuseQuery answers a Query with an error. The server is asked to run what is no SQL, so that it is where it would be after an error.
+func (m *machine) refuseQuery(e *pgwire.ErrorResponse) action {
+	if _, ok := m.change(op{kind: opQuery, err: e}, true); ok {
+		m.noUnnamed()
+		m.ask(&pgwire.Query{SQL: rejectSQL})
+	}
+	return action{do: take}
+}
+
+// look returns which kinds of state the server is to be asked for, now that the transaction is over, and whether it is to be asked for
+// settings.
+func (m *machine) look() (parts traces, settings bool) {
+	srv := m.server
+	parts = m.traces & lookable
+	if m.traces&traceUnknown != 0 || m.traces != 0 && srv.pins != 0 {
+		parts = lookable
+	}
+	if m.traces&traceUnknown != 0 {
+		srv.flags |= leftSettings
+		m.unnamedSetting = true // the server does not list custom ones
+	}
+	m.looked, m.traces = m.traces, 0
+	srv.leave = srv.leave || m.looked&indelible != 0
+	return parts, srv.flags&leftSettings != 0
+}
+
+// lookParts are the questions of a look. Names are qualified: the client's search_path may be anything.
+var lookParts = []struct {
+	of  traces
+	sql string
+}{
+	{traceObjects, "EXISTS (SELECT FROM pg_catalog.pg_depend WHERE refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass" +
+		" AND refobjid OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())"},
+	{traceLocks, "EXISTS (SELECT FROM pg_catalog.pg_locks WHERE locktype OPERATOR(pg_catalog.=) 'advisory' AND pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid())"},
+	{traceCursors, "EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE is_holdable)"},
+	{traceStatements, "EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE from_sql)"},
+	{traceChannels, "EXISTS (SELECT FROM pg_catalog.pg_listening_channels())"},
+}
+
+// lookSQL returns the expression of the kinds of state there are, of some, as a number.
+func lookSQL(parts traces) string {
+	var b strings.Builder
+	b.WriteString("0")
+	for _, part := range lookParts {
+		if parts&part.of != 0 {
+			fmt.Fprintf(&b, " OPERATOR(pg_catalog.+) CASE WHEN %s THEN %d ELSE 0 END", part.sql, part.of)
+		}
+	}
+	return b.String()
+}
+
+// seenIn returns the kinds of state in the answer to lookSQL.
+func seenIn(row pgwire.Param) traces {
+	n, _ := strconv.ParseUint(row.Value, 10, 32)
+	return traces(n) & lookable
+}
+
+// ownAnswer judges what the server says to a Query of the gateway's own.
+func (m *machine) ownAnswer(msg message) (action, error) {
+	switch msg.typ {
+	case pgwire.TypeErrorResponse:
+		if isFatal(msg.body) {
+			return action{do: fatal}, nil
+		}
+		m.foreign, m.server.drawn = true, drawnByMany // a cancel request came late
+	case pgwire.TypeReadyForQuery:
+		_, err := m.st.ready(pgwire.TxStatus(firstByte(msg.body)))
+		return action{do: take}, err
+	}
+	return action{do: take}, nil
+}
+
+// found deals with what the last transaction has left, but for settings: what a look has seen, unless it was blind, and what statements have
+// said.
+func (m *machine) found(seen traces, blind bool) {
+	srv, on := m.server, OnState(m.rules.on.Load())
+	left := seen | (m.looked|srv.pins)&stated
+	if blind {
+		left = (m.looked|srv.pins)&stated | srv.pins
+		srv.leave = srv.leave || left != 0
+	}
+	switch {
+	case m.looked == 0:
+	case left == 0 && !blind:
+		m.unpin()
+	case left != 0 && on == PinState && m.takePin():
+		m.pin(left)
+	default:
+		m.unpin()
+		srv.flags |= leftAnything
+		if on == PinState {
+			m.undone |= left
+		}
+	}
+}
+
+// tellUndone answers a message with what became of the state that the client left; false = there is nothing to tell.
+func (m *machine) tellUndone(msg message) bool {
+	if m.undone == 0 {
+		return false
+	}
+	m.say(m.tooManyPinned(fmt.Sprintf("what the last transaction left in the session (%v) has been undone", m.undone)))
+	m.undone = 0
+	m.unleased(msg.typ)
+	return true
+}

@@ -1,0 +1,512 @@
+package pgproxy
+
+import (
+	"bytes"
+	"strings"
+)
+
+// traces are kinds of state that a statement may leave in its session, beyond its transaction and out of sight of the gateway: see judge. What
+// SET and set_config leave is not among them: see settingsIn.
+type traces uint32
+
+const (
+	// A look at the server connection tells of these, see lookParts.
+	traceObjects    traces = 1 << iota // temporary tables, views, sequences, functions
+	traceLocks                         // advisory locks of the session
+	traceCursors                       // WITH HOLD
+	traceStatements                    // prepared by SQL
+	traceChannels                      // LISTEN
+
+	// Nothing tells of these but the statement itself.
+	traceSeed      // of random
+	traceLibraries // LOAD
+	traceDblink    // connections of dblink
+	traceOrigin    // of replication
+
+	traceUnknown   // a function that is not known, or a text that is not understood: everything that a look tells of, and settings
+	traceLess      // the statement may take state away
+	traceSequences // what currval and lastval return changes; it does not pin, for hardly any client asks for that later
+	traceAsks      // it asks for that, see forgetSequences
+	traceWrites    // it may use sequences unseen: defaults of columns do
+	traceLasts     // with traceObjects: they outlive the transaction, unless they are dropped
+)
+
+const (
+	// lookable are the kinds that a look tells of.
+	lookable = traceObjects | traceLocks | traceCursors | traceStatements | traceChannels
+	// stated are those that only the statement tells of, from when on they stay.
+	stated = traceSeed | traceLibraries | traceDblink | traceOrigin
+	// indelible are those that DISCARD ALL does not take away: the server connection is closed in the end.
+	indelible = traceSeed | traceLibraries | traceDblink | traceOrigin
+	// suspicious is what a transaction must not end the lease with before it has been dealt with.
+	suspicious = lookable | stated | traceUnknown
+	// evident are those that a statement announces, so that it can be refused.
+	evident = traceLocks | traceCursors | traceStatements | traceChannels | traceLibraries | traceDblink | traceOrigin
+)
+
+// traceNames name kinds, for people.
+var traceNames = []struct {
+	of   traces
+	name string
+}{
+	{traceObjects, "temporary objects"}, {traceLocks, "advisory locks"}, {traceCursors, "cursors WITH HOLD"}, {traceStatements, "PREPARE"},
+	{traceChannels, "LISTEN"}, {traceSequences, "values of sequences"}, {traceSeed, "setseed"},
+	{traceLibraries, "LOAD"}, {traceDblink, "dblink"}, {traceOrigin, "replication origin"},
+}
+
+// String lists the kinds of state in t.
+func (t traces) String() string {
+	var names []string
+	for _, kind := range traceNames {
+		if t&kind.of != 0 {
+			names = append(names, kind.name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// maxJudged is how much of a text judge reads, in bytes, and maxJudgedQuery that of a Query, which is not kept: nobody knows what longer ones
+// leave.
+const (
+	maxJudged      = maxUnnamed
+	maxJudgedQuery = maxPeek
+)
+
+// judge returns what a text of SQL may leave behind. It is no parser: it knows words, strings, comments and what looks like the call of a
+// function. Where it errs it takes a text for worse than it is, but for functions that hide behind views, triggers, rules, defaults,
+// operators, casts and policies, and those of users that have the name of one of PostgreSQL's own.
+func judge(text []byte) (left traces) {
+	text = withoutNul(text)
+	if len(text) > maxJudged {
+		return traceUnknown
+	}
+	if left, ok := judgePlain(text); ok {
+		return left
+	}
+	return judgeWhole(text)
+}
+
+// withoutNul returns what comes before the first NUL, which ends a text.
+func withoutNul(text []byte) []byte {
+	if i := bytes.IndexByte(text, 0); i >= 0 {
+		return text[:i]
+	}
+	return text
+}
+
+// judgePlain is judge for texts in which nothing is called: one statement that begins with a word of plainStatements, without a parenthesis
+// or a backslash. Of what else may leave something, pg_temp and INTO are words of such statements; INSERT INTO is plain.
+func judgePlain(text []byte) (left traces, ok bool) {
+	n := 0
+	for n < len(text) && inWord[text[n]] && n < maxName {
+		n++
+	}
+	for _, plain := range plainStatements {
+		if isWord(text[:n], plain.word) {
+			rest := text[n:]
+			for _, c := range []byte{'(', ';', '\\'} {
+				if bytes.IndexByte(rest, c) >= 0 {
+					return 0, false
+				}
+			}
+			return plain.left, !mentions(rest, "temp") && (plain.into || !mentions(rest, "into"))
+		}
+	}
+	return 0, false
+}
+
+// plainStatements are what most statements begin with, and what statements says of that.
+var plainStatements = []struct {
+	word string
+	left traces
+	into bool
+}{{"select", 0, false}, {"begin", 0, true}, {"commit", 0, true}, {"rollback", 0, true}, {"insert", traceWrites, true}, {"delete", traceWrites, true}}
+
+// mentions reports whether a word of four lower-case letters is in a text, in whatever case, also as part of another one.
+func mentions(text []byte, word string) bool {
+	for i := 0; i+4 <= len(text); i++ {
+		if text[i]|0x20 == word[0] && text[i+1]|0x20 == word[1] && text[i+2]|0x20 == word[2] && text[i+3]|0x20 == word[3] {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeWhole reads all of a text for judge.
+func judgeWhole(text []byte) traces {
+	j := textJudge{text: text, first: true}
+	for j.at < len(text) {
+		j.next()
+	}
+	return j.left
+}
+
+// word is where a word is in a text.
+type word struct{ from, to int }
+
+// textJudge reads a text for judge.
+type textJudge struct {
+	text     []byte
+	at       int
+	left     traces
+	first    bool          // the next word begins a statement
+	closed   bool          // what comes before the next word is a closing parenthesis
+	open     bool          // a name behind a closing parenthesis may be a function, not only an alias
+	block    bool          // the statement is DO: what is quoted runs
+	declare  bool          // the statement is DECLARE
+	drops    bool          // lastDrop is known
+	lastDrop int           // where the last ON COMMIT DROP is; -1 = nowhere
+	spelled  [maxName]byte // see key
+	before   word          // the word before the next one, if nothing but space is between them
+}
+
+// Classes of bytes.
+const (
+	otherByte byte = iota
+	spaceByte
+	wordByte
+	digitByte
+	quoteByte
+	dollarByte
+	commentByte // it may begin one
+)
+
+var byteClasses = func() (class [256]byte) {
+	for i := range class {
+		if inIdentifier(byte(i)) {
+			class[i] = wordByte
+		}
+	}
+	for _, c := range " \t\n\v\f\r" {
+		class[c] = spaceByte
+	}
+	for c := '0'; c <= '9'; c++ {
+		class[c] = digitByte
+	}
+	class['\''], class['"'], class['$'], class['-'], class['/'] = quoteByte, quoteByte, dollarByte, commentByte, commentByte
+	return class
+}()
+
+// inWord is inIdentifier.
+var inWord = func() (in [256]bool) {
+	for i := range in {
+		in[i] = inIdentifier(byte(i))
+	}
+	return in
+}()
+
+// next reads one token.
+func (j *textJudge) next() {
+	switch text, c := j.text, j.text[j.at]; byteClasses[c] {
+	case spaceByte:
+		j.at++
+	case wordByte:
+		j.word()
+	case digitByte:
+		for ; j.at < len(text) && (inWord[text[j.at]] || text[j.at] == '.'); j.at++ {
+			if c := text[j.at] | 0x20; c != '.'|0x20 && c != 'e' && byteClasses[text[j.at]] != digitByte { // older servers read 1into as 1 INTO
+				j.left |= traceUnknown
+			}
+		}
+		j.other()
+	case quoteByte:
+		if c == '"' {
+			j.word()
+			return
+		}
+		j.string(false)
+	case dollarByte:
+		if n := j.at + 1; n < len(text) && byteClasses[text[n]] != digitByte { // else it is a parameter
+			from := j.at
+			j.at += dollarQuotedEnd(text[from:])
+			j.runs(text[from:j.at])
+		} else {
+			j.at = n
+		}
+		j.other()
+	case commentByte:
+		n := space(text[j.at:], ' ')
+		if j.at += max(n, 1); n == 0 {
+			j.other()
+		}
+	default:
+		j.at++
+		j.other()
+		j.closed = c == ')'
+		if c == ';' {
+			j.first, j.declare, j.block = true, false, false
+		} else if c != '(' {
+			j.first = false
+		}
+	}
+}
+
+// other notes a token that is no word.
+func (j *textJudge) other() { j.before, j.closed = word{}, false }
+
+// string reads a string. One with a backslash that may or may not mean something is not understood.
+func (j *textJudge) string(escapes bool) {
+	n := quotedEnd(j.text[j.at:], escapes)
+	inside := j.text[j.at : j.at+n]
+	for i := range inside {
+		if inside[i] == '\\' && (!escapes || inside[i-1] >= 0x80) { // the half of a character, in some encodings
+			j.left |= traceUnknown
+			break
+		}
+	}
+	j.at += n
+	j.runs(inside)
+	j.other()
+}
+
+// runs notes what a string says that DO runs: of what a look does not tell, for that there is one is certain. It is not read as SQL: words in
+// the strings and comments of the block count, too.
+func (j *textJudge) runs(block []byte) {
+	if !j.block {
+		return
+	}
+	var before []byte
+	for i := 0; i < len(block); {
+		if !inWord[block[i]] {
+			i++
+			continue
+		}
+		from := i
+		for i < len(block) && inWord[block[i]] {
+			i++
+		}
+		name := block[from:i]
+		if len(name) <= maxName {
+			j.left |= functions[string(bytes.ToLower(name))] & stated
+		}
+		if isWord(name, "load") {
+			j.left |= traceLibraries
+		}
+		if isWord(name, "seed") && isOneOf(before, "set", "session", "local", "set_config") {
+			j.left |= traceSeed
+		}
+		before = name
+	}
+}
+
+// word reads a word: a keyword, or a name with all its parts.
+func (j *textJudge) word() {
+	text, name, qualifier := j.text, word{}, word{}
+	for {
+		name = word{j.at, j.at}
+		if text[j.at] == '"' {
+			name.to += quotedEnd(text[j.at:], false)
+		} else {
+			for name.to < len(text) && inWord[text[name.to]] {
+				name.to++
+			}
+		}
+		j.at = name.to
+		if c := j.text[name.to-min(name.to-name.from, 1)]; c >= 0x80 && name.to < len(text) && text[name.to] >= '@' {
+			j.left |= traceUnknown // that may be the other half of a character
+		}
+		if name.to == name.from { // after a dot there is something else
+			j.other()
+			return
+		}
+		i := j.at + j.gap(j.at)
+		if i >= len(text) || text[i] != '.' {
+			break
+		}
+		qualifier = name
+		i++
+		if i += j.gap(i); i >= len(text) || text[i] != '"' && !inWord[text[i]] {
+			j.at = i
+			j.other()
+			return
+		}
+		j.at = i
+	}
+	if j.at < len(text) && text[j.at] == '\'' && name.to == name.from+1 {
+		j.string(text[name.from]|0x20 == 'e')
+		return
+	}
+	if name.to == name.from+1 && text[name.from]|0x20 == 'u' && bytes.HasPrefix(text[j.at:], []byte(`&"`)) {
+		j.left |= traceUnknown // a name that is spelled in code points
+	}
+	j.meaning(name, qualifier)
+	j.before, j.first, j.closed = name, false, false
+}
+
+// gap is the length of the space and comments at a place.
+func (j *textJudge) gap(at int) int {
+	if at >= len(j.text) {
+		return 0
+	}
+	switch c := byteClasses[j.text[at]]; {
+	case c != spaceByte && c != commentByte:
+		return 0
+	case c == spaceByte && at+1 < len(j.text) && byteClasses[j.text[at+1]] == wordByte: // one space, nearly always
+		return 1
+	}
+	return space(j.text[at:], ' ')
+}
+
+// is reports whether a word is a keyword, given in lower case.
+func (j *textJudge) is(w word, keyword string) bool {
+	if w.to-w.from != len(keyword) {
+		return false
+	}
+	for i := range len(keyword) {
+		c := j.text[w.from+i]
+		if c-'A' < 26 {
+			c |= 0x20
+		}
+		if c != keyword[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// meaning notes what a word says about what is left. qualifier is the part of the name before it.
+func (j *textJudge) meaning(name, qualifier word) {
+	if j.first && (qualifier == word{}) {
+		j.left |= j.begins(name)
+	} else {
+		j.left |= j.within(name, qualifier)
+	}
+	if i := j.at + j.gap(j.at); i < len(j.text) && j.text[i] == '(' {
+		j.left |= j.call(name, qualifier)
+	}
+}
+
+// begins returns what the first word of a statement says.
+func (j *textJudge) begins(name word) traces {
+	j.declare, j.block = j.is(name, "declare"), j.is(name, "do")
+	left := statements[string(j.key(name))]
+	if left == traceStatements {
+		if next := j.at + j.gap(j.at); isTransaction(j.text[next:]) {
+			return 0
+		}
+	}
+	return left
+}
+
+// isTransaction reports whether what follows PREPARE is TRANSACTION and a string: it may be the name of a statement, too.
+func isTransaction(text []byte) bool {
+	word, rest := identifier(string(text[:min(len(text), maxSetName)]))
+	rest = rest[space([]byte(rest), ' '):]
+	return strings.EqualFold(word, "transaction") && strings.HasPrefix(rest, "'")
+}
+
+// within returns what a word that is not the first one says.
+func (j *textJudge) within(name, qualifier word) traces {
+	switch c := j.text[name.from] | 0x20; {
+	case qualifier != word{} && j.isTemp(qualifier):
+		return traceObjects | traceLasts
+	case c == 't' && (j.is(name, "temp") || j.is(name, "temporary")):
+		if j.is(j.before, "create") || j.is(j.before, "replace") || j.is(j.before, "into") || j.is(j.before, "local") || j.is(j.before, "global") {
+			if j.dropsOnCommit() {
+				return traceObjects
+			}
+			return traceObjects | traceLasts
+		}
+	case c == 'h' && j.declare && j.is(name, "hold") && j.is(j.before, "with"):
+		return traceCursors
+	case (c == 's' || c == '"'|0x20) && qualifier == word{} && string(j.key(name)) == "seed" && (j.is(j.before, "set") || j.is(j.before, "session") || j.is(j.before, "local")):
+		return traceSeed
+	case c == 'i' && j.is(name, "into") && !j.is(j.before, "insert") && !j.is(j.before, "merge"):
+		return traceObjects // which search_path may have begin with pg_temp
+	case c == 'c' && j.is(name, "create"):
+		return traceObjects
+	case c == 'i' && j.is(name, "insert") || c == 'm' && j.is(name, "merge"):
+		return traceWrites
+	case c == 'e' && j.is(name, "execute"):
+		return traceUnknown // also of a trigger
+	case c == 'o' && (j.is(name, "on") && j.is(j.before, "distinct") || j.is(name, "operator")):
+		j.open = true
+	}
+	if j.isTemp(name) {
+		return traceObjects
+	}
+	return 0
+}
+
+// isTemp reports whether a name is that of the schema of temporary objects: pg_temp, or pg_temp_3, which is the same one.
+func (j *textJudge) isTemp(name word) bool {
+	return name.to-name.from >= len("pg_temp") && bytes.HasPrefix(j.key(name), []byte("pg_temp"))
+}
+
+// dropsOnCommit reports whether the text says ON COMMIT DROP.
+func (j *textJudge) dropsOnCommit() bool {
+	if !j.drops {
+		j.drops, j.lastDrop = true, bytes.LastIndex(bytes.ToLower(j.text), []byte("on commit drop"))
+	}
+	return j.lastDrop > j.at
+}
+
+// key returns a word as statements and functions have it, nothing for one that is too long to be there. It is valid until the next call.
+func (j *textJudge) key(w word) []byte {
+	if w.to-w.from > maxName {
+		return nil
+	}
+	key := j.spelled[:0]
+	for _, c := range j.text[w.from:w.to] {
+		switch {
+		case c == '"':
+			return bytes.Trim(j.text[w.from:w.to], `"`)
+		case c-'A' < 26:
+			c |= 0x20
+		}
+		key = append(key, c)
+	}
+	return key
+}
+
+// call returns what a name before a parenthesis says, which may be no function at all.
+func (j *textJudge) call(name, qualifier word) traces {
+	left, known := functions[string(j.key(name))]
+	if known && (qualifier == word{} || string(j.key(qualifier)) == "pg_catalog") {
+		return left | j.sets(name)
+	}
+	if left &= stated; left != 0 { // an extension may be in any schema
+		return left | traceUnknown
+	}
+	if j.closed && !j.open || j.conflicts(name) { // columns of an alias, or of an index
+		return 0
+	}
+	before := j.before
+	for _, keyword := range beforeColumns {
+		if j.is(before, keyword) {
+			return 0
+		}
+	}
+	return traceUnknown
+}
+
+// beforeColumns are the words between which and a parenthesis no function is called: the columns of what they name are in it.
+var beforeColumns = []string{"into", "table", "references", "as", "view", "exists", "copy", "with", "recursive", "prepare"}
+
+// conflicts reports whether a name before a parenthesis is that of ON CONFLICT (columns) DO: DO is no name.
+func (j *textJudge) conflicts(name word) bool {
+	if !j.is(name, "conflict") || !j.is(j.before, "on") {
+		return false
+	}
+	i := j.at + j.gap(j.at) + 1
+	for i < len(j.text) && (inWord[j.text[i]] || bytes.IndexByte([]byte(" \t\n\r,\""), j.text[i]) >= 0) {
+		i++
+	}
+	if i >= len(j.text) || j.text[i] != ')' {
+		return false
+	}
+	i++
+	i += j.gap(i)
+	return i+2 < len(j.text) && isWord(j.text[i:i+2], "do") && !inWord[j.text[i+2]]
+}
+
+// sets returns what a call of set_config says; any other name says nothing.
+func (j *textJudge) sets(name word) traces {
+	if !j.is(name, "set_config") {
+		return 0
+	}
+	if setting, _ := configured(j.text[j.at:]); strings.EqualFold(setting, "seed") {
+		return traceSeed
+	}
+	return 0
+}

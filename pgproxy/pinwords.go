@@ -1,0 +1,51 @@
+package pgproxy
+
+import "strings"
+
+// statements are the words that begin statements which may leave something behind whatever follows.
+var statements = tableOf(map[traces]string{
+	traceWrites:                `insert update delete merge with copy explain alter refresh truncate import`,
+	traceObjects | traceWrites: `create`, // which search_path may have begin with pg_temp
+	traceLess:                  `drop close deallocate discard unlisten`,
+	traceStatements:            `prepare`,
+	traceChannels:              `listen`,
+	traceLibraries:             `load`,
+	traceUnknown:               `do call execute`,
+})
+
+// functions are the words before a parenthesis that are known: keywords, types, and functions of PostgreSQL and of widespread extensions.
+// Of the latter it has those that leave nothing behind, and those of which it is known what they leave.
+var functions = tableOf(map[traces]string{
+	0:              keywordsBeforeParenthesis + harmlessFunctions + ` set_config`, // see settingsIn
+	traceLocks:     `pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock pg_try_advisory_lock_shared`,
+	traceLess:      `pg_advisory_unlock pg_advisory_unlock_shared pg_advisory_unlock_all`,
+	traceSequences: `nextval setval`,
+	traceAsks:      `currval lastval`,
+	traceSeed:      `setseed`,
+	traceDblink:    `dblink_connect dblink_connect_u`,
+	traceOrigin:    `pg_replication_origin_session_setup`,
+})
+
+// tableOf makes a table of words by what they say.
+func tableOf(lists map[traces]string) map[string]traces {
+	table := make(map[string]traces)
+	for left, words := range lists {
+		for word := range strings.FieldsSeq(words) {
+			table[word] = left
+		}
+	}
+	return table
+}
+
+// keywordsBeforeParenthesis are words that may stand before one and are no functions, or such as the grammar knows.
+const keywordsBeforeParenthesis = `
+	add all and any array as asc between by bit case cast char character check coalesce collate column columns constraint cross cube current_time
+	current_timestamp cycle dec decimal default delete desc distinct do else end escape except exclude exists extract fetch filter float for from full
+	generated greatest group grouping having ilike in include inner insert int integer intersect interval into is join key last lateral least left like limit
+	list localtime localtimestamp materialized natural nchar next not nothing null nullif nulls numeric of offset on only operator option or order
+	over overlay partition position precision primary range real returning returns right rollup row rows select set sets similar smallint some
+	statistics storage copy explain vacuum analyze reindex cluster substring symmetric tablesample then time timestamp timestamptz timetz to treat trim union unique update user using values
+	varbit varchar varying view when where window with within without xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse
+	xmlpi xmlroot xmlserialize xmltable json json_array json_arrayagg json_exists json_object json_objectagg json_query json_scalar
+	json_serialize json_table json_value merge_action bpchar text hash btree gin gist brin spgist system bernoulli
+`
