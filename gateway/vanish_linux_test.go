@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -71,7 +72,7 @@ upstreams:
 		if got := optionsOf(t, c.RemoteAddr(), c.LocalAddr()); got != clients {
 			t.Errorf("clients: %s, want %s", got, clients)
 		}
-		if got := optionsOf(t, server.RemoteAddr(), l.Addr()); got != servers {
+		if got := optionsOf(t, server.RemoteAddr(), l.Addr()); !strings.HasPrefix(got, servers) {
 			t.Errorf("servers: %s, want %s", got, servers)
 		}
 		_ = c.Close()
@@ -86,5 +87,5 @@ upstreams:
 	reload("", ", keep_alive: {tcp_user_timeout: 1500ms}")
 	look("on 1, idle 15, interval 15, count 9, user timeout 0", "on 1, idle 15, interval 15, count 9, user timeout 1500")
 	reload("", "")
-	look("on 1, idle 15, interval 15, count 9, user timeout 0", "on 0, idle 7200, interval 75, count 9, user timeout 0")
+	look("on 1, idle 15, interval 15, count 9, user timeout 0", "on 0, ") // the others are the system's
 }
