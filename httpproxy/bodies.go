@@ -194,6 +194,7 @@ const longChunk = 32 << 10
 // chunkedBody decodes a body and sends it in chunks of this proxy's own.
 func (s *session) chunkedBody(out []byte) error {
 	s.chunks.Reset()
+	s.chunks.Own = s.place() != nil // made of DATA frames
 	for {
 		content, n, done, err := next(&s.chunks, &s.server)
 		if err != nil && !errors.Is(err, httpwire.ErrIncomplete) {

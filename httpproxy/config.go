@@ -39,7 +39,7 @@ const requestIDField = "X-Request-Id"
 // ErrConfig is wrapped by every error about an invalid Config.
 var ErrConfig = errors.New("httpproxy: invalid configuration")
 
-// Upstream is where a route leads: pooled HTTP/1.1 connections to a set of endpoints. NewUpstream makes one.
+// Upstream is where a route leads: pooled connections to a set of endpoints. NewUpstream makes one.
 type Upstream = upstream.Upstream[*httppool.Conn]
 
 // Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes and

@@ -1,5 +1,5 @@
 // Package httpproxy is the gateway's listener protocol "http": HTTP/1.1 and HTTP/2 from clients, routed by host,
-// path, method, headers, query and fields of JSON bodies, forwarded over pooled HTTP/1.1 connections, streaming both ways.
+// path, method, headers, query and fields of JSON bodies, forwarded over pooled connections of HTTP/1.1 or HTTP/2, streaming both ways.
 //
 //	api, err := httpproxy.NewUpstream("api", httpproxy.UpstreamOptions{Settings: upstream.Settings{
 //		Endpoints: upstream.Endpoints("127.0.0.1:9001", "127.0.0.1:9002"),
@@ -44,9 +44,8 @@
 //
 // # Limits
 //
-// To servers only HTTP/1.1 is spoken, so gRPC, which needs HTTP/2 there, does not work; trailers themselves do.
-// HTTP/1.1 upgrades (WebSocket) pass; WebSocket over HTTP/2 (RFC 8441) does not. A server that logs connections in
-// (NTLM, Negotiate) cannot be used: its connections are never used twice.
+// HTTP/1.1 upgrades (WebSocket) pass to servers of HTTP/1.1; WebSocket over HTTP/2 (RFC 8441) does not, on either side.
+// A server that logs connections in (NTLM, Negotiate) cannot be used: its connections are never used twice.
 //
 // Unstable until 1.0.
 package httpproxy

@@ -29,6 +29,25 @@ func CodedField(status int, name, value string) []byte {
 	return appendCoded(appendStatus([]byte{emptyTable}, status), &httpwire.Field{Name: []byte(name), Value: []byte(value)})
 }
 
+// ServerBlock decodes a block of fields of a server in two frames, of which the first is empty, and begins the next with other fields.
+func ServerBlock(fields, others []byte) error {
+	c := &h2Server{next: 3}
+	c.decoder = hpack.NewDecoder(tableSize, c.head.field)
+	for _, step := range []func() error{
+		func() error { return c.headers(0, 1, nil) },
+		func() error { return c.fragment(fields, true) },
+		func() error { return c.headers(0, 1, others) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// GRPCTimeout reads a value of the field grpc-timeout.
+func GRPCTimeout(value string) time.Duration { return grpcTimeout(value) }
+
 // QueryHas reports whether a query meets a route's condition.
 func QueryHas(query, name, value string) bool {
 	c := conditionsOf([]FieldMatch{{name, value}})[0]

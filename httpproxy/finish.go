@@ -29,6 +29,10 @@ func (s *session) finish(err error) bool {
 		s.p.done(s.request(), x.target.name, x.result)
 	}
 	s.releaseOut()
+	x.kept = nil
+	if err != nil && x.wrote {
+		s.breakGRPC(err)
+	}
 	if err != nil && x.bare {
 		_ = s.client.conn.SetLinger(0) // or the received part would look like the whole body
 		return false
@@ -63,6 +67,9 @@ func (s *session) failed(err error) {
 	x.result.Status, x.result.BytesOut = httppool.WriteFailure(w, s.request(), err, httppool.Failure{
 		Upstream: x.target.name, RequestIDField: requestIDField, RequestID: string(x.id),
 	})
+	if w.grpc {
+		x.result.BytesOut = 0
+	}
 	if w.status == 0 { // the client has gone
 		x.close = true
 		return
@@ -183,6 +190,7 @@ type answer struct {
 	header http.Header
 	status int
 	close  bool
+	grpc   bool // it is to be one of gRPC
 	keep   bool // and an HTTP/1.0 client needs to know it if not
 	body   bytes.Buffer
 }
@@ -193,6 +201,7 @@ func newAnswer(closes bool) *answer { return &answer{header: http.Header{}, clos
 func (s *session) newAnswer(closes bool) *answer {
 	w := newAnswer(closes)
 	w.keep = !closes && s.req.Minor == 0
+	w.grpc = s.asksGRPC()
 	return w
 }
 
@@ -208,6 +217,9 @@ func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
 // bytes is the whole message.
 func (a *answer) bytes() []byte {
 	var b bytes.Buffer
+	if a.grpc {
+		a.inGRPC()
+	}
 	b.WriteString("HTTP/1.1 " + strconv.Itoa(a.status) + " " + http.StatusText(a.status) + crlf)
 	b.WriteString(dateField(time.Now()))
 	switch {

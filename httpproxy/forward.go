@@ -47,6 +47,8 @@ type exchange struct {
 	body     int64          // bytes of body that are in the client's buffer, or being uploaded
 	inline   bool           // the whole body is in the client's buffer
 	up       *uploading     // nil unless a fiber sends the body
+	refusals int            // by servers of HTTP/2
+	kept     []byte         // of the body, what was read after its head and is sent again with it
 	sent     time.Time      // when the request's head was, last
 	answered bool           // a byte of the response has arrived
 	written  int            // bytes of the request that its first write has taken; see httppool.Conn.Unsent
@@ -117,6 +119,9 @@ func (s *session) serve(size int) bool {
 	}
 	if d := x.target.route.Timeout; d > 0 {
 		x.until = s.now.Add(d)
+	}
+	if st := s.stream; st != nil && st.timeout > 0 {
+		x.until = x.earlier(s.now.Add(st.timeout))
 	}
 	s.note(path)
 	if x.target.affinity != nil && !x.peeked {
@@ -288,14 +293,16 @@ func (s *session) renew() error {
 	return s.acquire()
 }
 
+// whole reports whether all that was read of the body is still there.
+func (s *session) whole() bool { return s.ex.up == nil || !s.ex.up.more }
+
 // stale says whether the request, whose connection has failed, may be sent again: the keep-alive race, in which the
 // server closed an idle connection just as it was used. It had been idle, no byte of an answer came, nothing of the body
 // is gone, and either no byte of the request was accepted by the socket or it is idempotent. A server that is only slow has
 // the request.
 func (s *session) stale() bool {
 	x := &s.ex
-	whole := x.up == nil || !x.up.more // the bytes behind the head are still in the client's buffer
-	return x.result.Reused && !x.answered && whole && (x.lease.Value().Unsent(x.written) || s.req.Idempotent())
+	return x.result.Reused && !x.answered && s.whole() && (x.lease.Value().Unsent(x.written) || s.req.Idempotent())
 }
 
 // acquire leases a connection that is alive.
@@ -328,6 +335,15 @@ func (s *session) acquire() error {
 		if l.Value().Alive() {
 			return s.hold(l)
 		}
+		if _, ok := l.Value().NetConn().(*h2Place); ok { // then its pool has more of the same connection
+			if renewed, err := x.stale.Renew(ctx, l); err != nil {
+				return err
+			} else if renewed {
+				return s.hold(l)
+			}
+			x.avoid = append(x.avoid, l.Endpoint())
+			continue
+		}
 		if err := x.stale.Next(l); err != nil {
 			if err := s.unusable(err); err != nil {
 				return err
@@ -358,6 +374,9 @@ func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
 	if s.stream != nil && !s.stream.uses(c) {
 		l.Release() // nothing was sent on it
 		return httppool.ErrClientGone
+	}
+	if p := s.place(); p != nil {
+		p.c.counted(l.Traffic())
 	}
 	x.result.Endpoint, x.result.Reused = l.Endpoint(), c.Use(s.now)
 	s.about.holds(x.result.Endpoint, s.now)
@@ -590,8 +609,8 @@ func (s *session) fail(step string, err error) error {
 	case errors.Is(err, httppool.ErrClientGone):
 	case s.ctx.Err() != nil:
 		err = context.Cause(s.ctx)
-	case x.late() && (errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(upload, os.ErrDeadlineExceeded)):
-		err = context.DeadlineExceeded
+	case x.late() && (errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(upload, os.ErrDeadlineExceeded) || errors.Is(err, errServerReset)):
+		err = context.DeadlineExceeded // by our clock or by the server's, which has the same deadline
 	case errors.Is(upload, httppool.ErrRequestBody):
 		err = upload
 	case errors.Is(upload, os.ErrDeadlineExceeded) && errors.Is(err, net.ErrClosed): // see startUpload
@@ -604,9 +623,9 @@ func (s *session) fail(step string, err error) error {
 		}
 	default:
 		if !x.wrote && !errors.Is(err, httpwire.ErrMalformed) {
-			x.retry = s.afterReset()
+			x.retry = s.afterReset(err)
 		}
-		blame = x.answered || !x.result.Reused
+		blame = (x.answered || !x.result.Reused || errors.Is(err, errServerReset)) && !errors.Is(err, errNotBegun)
 		err = serverError(err)
 	}
 	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.result.Reused, Err: err}

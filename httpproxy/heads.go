@@ -93,6 +93,10 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 				told.via = appendJoined(told.via, f.Value)
 				continue
 			}
+		case httpwire.Trailer:
+			if s.place() == nil {
+				continue
+			}
 		default:
 			continue // of this connection, or written below
 		}

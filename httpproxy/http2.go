@@ -73,7 +73,8 @@ type http2 struct {
 
 	mu       sync.Mutex // held for a few instructions
 	streams  map[uint32]*h2Stream
-	active   int       // of them, those whose answers are not whole
+	active   int       // of them, those whose answers are not whole and that nobody has reset: the client takes these at most for open
+	room     h2Waiter  // the reader waits for streams to unwind; see admit
 	window   int64     // that the client gives
 	idle     time.Time // since when there has been no stream; zero = there are some
 	initial  int64     // of each stream
@@ -492,6 +493,7 @@ func (h *http2) broken(err error) {
 		h.err = err
 	}
 	h.failAll(err)
+	h.room.wake()
 	h.lookBy(time.Unix(1, 0))
 }
 
@@ -541,9 +543,8 @@ func (h *http2) open(id uint32, ends bool) error {
 	if h.fields.bad {
 		return h.refuse(id, codeProtocol, ends)
 	}
-	st := &h2Stream{h: h, id: id, ended: ends, head: h.fields.method == "HEAD", left: h.fields.length}
+	st := &h2Stream{h: h, id: id, ended: ends, head: h.fields.method == "HEAD", left: h.fields.length, timeout: h.fields.timeout}
 	st.chunked = !ends && st.left < 0
-	st.chunks.Own = true
 	if h.fields.large {
 		return h.answerLarge(st)
 	}
@@ -558,17 +559,31 @@ func (h *http2) open(id uint32, ends bool) error {
 	return nil
 }
 
-// admit reports whether there may be one more stream.
+// admit reports whether there may be one more stream. Streams that are over for the client, because their answers are whole or they were
+// reset, may take time to unwind. They are bounded, too, but the client cannot know that: it waits, and nothing more is read from it.
 func (h *http2) admit(st *h2Stream) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.gone || h.active >= h.limits.streams || len(h.streams) >= 2*h.limits.streams {
+	for len(h.streams) >= 2*h.limits.streams && h.active < h.limits.streams && h.err == nil {
+		h.sendSoon()
+		h.room.wait(&h.mu, nil)
+	}
+	if h.gone || h.active >= h.limits.streams || h.err != nil {
 		return false
 	}
 	h.streams[st.id] = st
 	h.active++
+	st.active = true
 	h.idle = time.Time{}
 	return true
+}
+
+// rests notes that the client takes the stream for closed, so that it may begin another. mu is held.
+func (st *h2Stream) rests() {
+	if st.active {
+		st.active = false
+		st.h.active--
+	}
 }
 
 // refuse resets a stream.
@@ -590,7 +605,6 @@ func (h *http2) answerLarge(st *h2Stream) error {
 	h.p.noteRefused(h.lc)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.active++ // until its answer is whole, which is now
 	h.out = st.appendFields(appendStatus(nil, 431), true)
 	if !st.ended {
 		h.leaveBehind(st.id)
@@ -615,6 +629,11 @@ func (h *http2) control() error {
 func (h *http2) flushSoon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.sendSoon()
+}
+
+// sendSoon is flushSoon with mu held.
+func (h *http2) sendSoon() {
 	if h.pending() && !h.flushing && h.err == nil {
 		h.run(func() { _ = h.flush(nil) })
 	}
@@ -640,6 +659,7 @@ func (h *http2) reset(id uint32) error {
 // giveUp ends a stream for the client. mu is held.
 func (h *http2) giveUp(st *h2Stream, err error) error {
 	st.fail(err)
+	st.rests()
 	if h.resets++; h.resets > maxResets {
 		return codeCalm
 	}

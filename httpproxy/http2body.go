@@ -58,40 +58,65 @@ func (b *h2Body) drop() {
 	*b = h2Body{}
 }
 
-// readable reports whether there is something of the request. mu is held.
-func (st *h2Stream) readable() bool {
-	return len(st.in.bufs) > 0 || len(st.framing) > 0 || st.last != nil
+// h2Content is what has come of a message, of which somebody reads the text in HTTP/1.1.
+type h2Content struct {
+	in       h2Body
+	chunked  bool   // the body has no length of its own
+	held     int    // bytes of a body with a length that nobody reads before its end has come
+	chunk    int    // of the chunk that is read
+	framing  []byte // before and after it, in frameBuf or last; or a head
+	frameBuf [chunkOverhead]byte
+	last     []byte // after the last chunk; nil = it is not known yet
 }
 
-// take moves received bytes of the body to p, in HTTP/1.1's framing; more says that there is a frame to send. mu is
-// held.
-func (st *h2Stream) take(p []byte) (n int, more bool) {
-	for n < len(p) && st.readable() {
-		unread := st.in.size()
+// readable reports whether there is something to read.
+func (c *h2Content) readable() bool {
+	return c.in.size() > c.held || len(c.framing) > 0 || c.last != nil
+}
+
+// text moves what has come to p; content is how much of that is no framing.
+func (c *h2Content) text(p []byte) (n, content int) {
+	for n < len(p) && c.readable() {
+		unread := c.in.size() - c.held
 		switch {
-		case len(st.framing) > 0:
-			k := copy(p[n:], st.framing)
-			st.framing = st.framing[k:]
+		case len(c.framing) > 0:
+			k := copy(p[n:], c.framing)
+			c.framing = c.framing[k:]
 			n += k
 		case unread == 0:
-			st.framing, st.last = st.last, nil
-		case st.chunked && st.chunk == 0:
-			st.chunk = unread
-			st.framing = append(strconv.AppendUint(st.frameBuf[:0], uint64(unread), 16), crlf...)
+			c.framing, c.last = c.last, nil
+		case c.chunked && c.chunk == 0:
+			c.chunk = unread
+			c.framing = append(strconv.AppendUint(c.frameBuf[:0], uint64(unread), 16), crlf...)
 		default:
-			if st.chunked {
-				unread = st.chunk
+			if c.chunked {
+				unread = c.chunk
 			}
-			k := st.in.get(p[n:min(len(p), n+unread)])
-			st.spent += int64(k)
+			k := c.in.get(p[n:min(len(p), n+unread)])
+			content += k
 			n += k
-			if st.chunked {
-				if st.chunk -= k; st.chunk == 0 {
-					st.framing = append(st.frameBuf[:0], crlf...)
+			if c.chunked {
+				if c.chunk -= k; c.chunk == 0 {
+					c.framing = append(c.frameBuf[:0], crlf...)
 				}
 			}
 		}
 	}
+	return n, content
+}
+
+// complete ends the body; trailers are lines.
+func (c *h2Content) complete(trailers []byte) {
+	c.held = 0
+	if c.chunked {
+		c.last = slices.Concat([]byte("0\r\n"), trailers, []byte(crlf))
+	}
+}
+
+// take moves what has come of the request to p; more says that there is a frame to be sent. mu is held.
+func (st *h2Stream) take(p []byte) (n int, more bool) {
+	n, content := st.text(p)
+	st.spent += int64(content)
 	if st.spent >= h2Window/4 && !st.ended {
 		st.widen()
 	}

@@ -3,6 +3,7 @@ package httpproxy
 import (
 	"bytes"
 	"strconv"
+	"time"
 
 	"golang.org/x/net/http2/hpack"
 
@@ -23,8 +24,9 @@ type h2Head struct {
 	cookie  []byte
 
 	method, scheme, path, authority, host string
-	regular                               bool  // a field has come that is no pseudo field
-	length                                int64 // Content-Length; -1 = none
+	regular                               bool          // a field has come that is no pseudo field
+	length                                int64         // Content-Length; -1 = none
+	timeout                               time.Duration // of gRPC; 0 = none
 }
 
 func (b *h2Head) reset(trailer bool) {
@@ -90,6 +92,8 @@ func (b *h2Head) plain(name, value string) {
 		}
 		b.cookie = append(b.cookie, value...)
 		return
+	case grpcTimeoutField:
+		b.timeout = grpcTimeout(value)
 	}
 	b.fields = appendLine(b.fields, name, value)
 }

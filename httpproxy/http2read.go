@@ -2,7 +2,6 @@ package httpproxy
 
 import (
 	"encoding/binary"
-	"slices"
 	"time"
 )
 
@@ -195,9 +194,7 @@ func (st *h2Stream) over(ends bool) (over, ended bool) {
 
 // complete ends the request; mu is held.
 func (st *h2Stream) complete(trailers []byte) {
-	if st.chunked {
-		st.last = slices.Concat([]byte("0\r\n"), trailers, []byte(crlf))
-	}
+	st.h2Content.complete(trailers)
 	st.ended = true
 	st.reader.wake()
 }

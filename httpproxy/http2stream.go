@@ -1,7 +1,6 @@
 package httpproxy
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -22,46 +21,34 @@ type h2Stream struct {
 	fiber.NoLoop
 	h       *http2
 	id      uint32
-	head    bool // it asks for a head only
-	chunked bool // the request's body has no Content-Length
+	head    bool          // it asks for a head only
+	timeout time.Duration // that its client gives the exchange; 0 = none
 
 	start []byte // the request's head in HTTP/1.1, which serve takes
 	about about  // has its own mutex
 
 	// Guarded by h.mu.
-	in       h2Body // of the request's body
-	left     int64  // of the body with a length
-	chunk    int    // of the chunk that is read
-	framing  []byte // before and after it, in frameBuf or last
-	frameBuf [chunkOverhead]byte
-	last     []byte // after the last chunk; nil = it is not known yet
-	spent    int64  // of the stream's window, not yet given back
-	extra    int64  // that the window is larger than at first
-	ended    bool   // the client has sent all
-	err      error  // it is over
-	window   int64  // that the client gives besides the initial one; both together may be negative
-	reader   h2Waiter
-	writer   h2Waiter
-	server   *httppool.Conn // that the request is on
-	waits    *waiting       // for one; nil = it has not waited
-	finished bool           // the response has been sent whole
-	lingers  bool           // and the end of the request is waited for; see CloseWrite
-	closed   bool
+	h2Content       // of the request
+	left      int64 // of the body with a length
+	spent     int64 // of the stream's window, not yet given back
+	extra     int64 // that the window is larger than at first
+	active    bool  // it counts as h.active
+	ended     bool  // the client has sent all
+	err       error // it is over
+	window    int64 // that the client gives besides the initial one; both together may be negative
+	reader    h2Waiter
+	writer    h2Waiter
+	server    *httppool.Conn // that the request is on
+	waits     *waiting       // for one; nil = it has not waited
+	finished  bool           // the response has been sent whole
+	lingers   bool           // and the end of the request is waited for; see CloseWrite
+	closed    bool
 
 	// The writer's.
-	resp   httpwire.Response
-	chunks httpwire.Chunks
-	began  bool   // the final head is sent
-	rest   []byte // of written bytes, incomplete
-	toSend int64  // of a body with a length
-	block  []byte // of fields
-}
-
-// h2Waiter is one side's wait.
-type h2Waiter struct {
-	by    time.Time    // the deadline
-	wait  *fiber.Group // nil = no fiber waits
-	timer *time.Timer  // nil = none was needed yet
+	resp  httpwire.Response
+	began bool // the final head is sent
+	out   h2Outgoing
+	block []byte // of fields
 }
 
 var _ fiber.Stream = (*h2Stream)(nil)
@@ -92,7 +79,7 @@ func (st *h2Stream) await() error {
 		if st.finished && (st.ended || !st.lingers) {
 			return io.EOF
 		}
-		if !st.wait(&st.reader) {
+		if !st.reader.wait(&st.h.mu, st) {
 			return os.ErrDeadlineExceeded
 		}
 	}
@@ -106,46 +93,12 @@ func (st *h2Stream) WaitReadable() error {
 	return st.await()
 }
 
-// wait waits until it is woken; false = the deadline has passed. mu is held, and released meanwhile.
-func (st *h2Stream) wait(w *h2Waiter) bool {
-	if !w.by.IsZero() {
-		left := time.Until(w.by)
-		switch {
-		case left <= 0:
-			return false
-		case w.timer == nil:
-			w.timer = time.AfterFunc(left, st.look)
-		default:
-			w.timer.Reset(left)
-		}
-	}
-	g := new(fiber.Group)
-	g.Add(1)
-	w.wait = g
-	st.h.unlocked(g.Wait)
-	return true
-}
-
-// look wakes the waiter to look again.
+// look wakes the waiters to look again.
 func (st *h2Stream) look() {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
 	st.reader.wake()
 	st.writer.wake()
-}
-
-// wake is called with mu held.
-func (w *h2Waiter) wake() {
-	if g := w.wait; g != nil {
-		w.wait = nil
-		g.Done()
-	}
-}
-
-func (w *h2Waiter) stop() {
-	if w.timer != nil {
-		w.timer.Stop()
-	}
 }
 
 // fail ends the stream; mu is held.
@@ -203,47 +156,22 @@ func (st *h2Stream) PeerClosed() bool { return st.Ended() }
 
 // Write takes the response, as HTTP/1.1.
 func (st *h2Stream) Write(p []byte) (int, error) {
-	total := len(p)
-	if len(st.rest) > 0 {
-		p = append(st.rest, p...)
-		st.rest = nil
+	if _, err := st.out.write(p, st.pass); err != nil {
+		return 0, err
 	}
-	for len(p) > 0 {
-		n, err := st.pass(p)
-		if errors.Is(err, httpwire.ErrIncomplete) {
-			st.rest = bytes.Clone(p[n:])
-			break
-		}
-		if err != nil {
-			return 0, err
-		}
-		p = p[n:]
-	}
-	return total, st.h.flush(st)
+	return len(p), st.h.flush(st)
 }
 
 // pass passes the beginning of p on, and returns its length.
 func (st *h2Stream) pass(p []byte) (int, error) {
-	switch {
-	case !st.began:
-		n, err := st.resp.Parse(p, st.head)
-		if err != nil {
-			return 0, err
-		}
-		return n, st.sendHead()
-	case st.finished:
-		return 0, errors.New("more than a response")
-	case st.resp.Length == httpwire.Chunked:
-		return st.passChunks(p)
-	case st.resp.Length == httpwire.Unframed:
-		return len(p), st.sendData(p, false)
+	if st.began {
+		return st.out.pass(p, st)
 	}
-	k := int(min(st.toSend, int64(len(p))))
-	st.toSend -= int64(k)
-	if k < len(p) && st.toSend == 0 {
-		return 0, errors.New("more than a response")
+	n, err := st.resp.Parse(p, st.head)
+	if err != nil {
+		return 0, err
 	}
-	return k, st.sendData(p[:k], st.toSend == 0)
+	return n, st.sendHead()
 }
 
 // sendHead sends the head of an interim or of the final response.
@@ -259,8 +187,8 @@ func (st *h2Stream) sendHead() error {
 			st.block = appendCoded(st.block, f)
 		}
 	}
-	st.toSend = r.Length
 	st.began = final
+	st.out.begin(r.Length)
 	return st.sendFields(final && r.Length == 0)
 }
 
@@ -290,48 +218,18 @@ func (st *h2Stream) appendFields(block []byte, last bool) []byte {
 // finish notes whether the response has been sent whole. mu is held.
 func (st *h2Stream) finish(last bool) {
 	if st.finished = last; last {
-		st.h.active-- // for the client may send another now
+		st.rests()
 		st.reader.wake()
 	}
 }
 
-// passChunks passes the content of chunks on, together with the end if that is there.
-func (st *h2Stream) passChunks(p []byte) (total int, err error) {
-	var held []byte
-	for {
-		content, n, done, err := st.chunks.Next(p[total:])
-		if errors.Is(err, httpwire.ErrMalformed) {
-			return 0, err
-		}
-		if len(held) > 0 && (len(content) > 0 || err != nil || done && len(st.chunks.Trailer) > 0) {
-			if err := st.sendData(held, false); err != nil {
-				return 0, err
-			}
-			held = nil
-		}
-		total += n
-		switch {
-		case err != nil:
-			return total, err
-		case done && len(st.chunks.Trailer) > 0:
-			st.block = st.block[:0]
-			for i := range st.chunks.Trailer {
-				st.block = appendCoded(st.block, &st.chunks.Trailer[i])
-			}
-			return total, st.sendFields(true)
-		case done:
-			return total, st.sendData(held, true)
-		}
-		if len(content) > 0 {
-			held = content
-		}
-		if total == len(p) {
-			if len(held) > 0 {
-				return total, st.sendData(held, false)
-			}
-			return total, nil
-		}
+// sendTrailers ends the response with fields.
+func (st *h2Stream) sendTrailers(fields []httpwire.Field) error {
+	st.block = st.block[:0]
+	for i := range fields {
+		st.block = appendCoded(st.block, &fields[i])
 	}
+	return st.sendFields(true)
 }
 
 // sendData sends content, as far as the client gives room for it.
@@ -343,8 +241,8 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 		if err := st.room(); err != nil {
 			return err
 		}
-		n := int(min(int64(len(p)), maxFrame, h.initial+st.window, h.window))
-		if n <= 0 && len(p) > 0 { // wait for the client
+		n := int(max(min(int64(len(p)), maxFrame, h.initial+st.window, h.window), 0))
+		if n == 0 && len(p) > 0 { // wait for the client
 			if err := st.starve(); err != nil {
 				return err
 			}
@@ -383,7 +281,7 @@ func (st *h2Stream) starve() error {
 	}
 	h.starved++
 	defer func() { h.starved-- }()
-	if !st.wait(&st.writer) {
+	if !st.writer.wait(&h.mu, st) {
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -423,9 +321,7 @@ func (st *h2Stream) close() {
 	case !st.ended:
 		h.out = appendReset(h.outgoing(), st.id, codeNone)
 	}
-	if !st.finished {
-		h.active--
-	}
+	st.rests()
 	if st.err == nil && st.finished {
 		h.resets = max(h.resets-1, 0)
 	}
@@ -438,6 +334,7 @@ func (st *h2Stream) close() {
 	st.in.drop()
 	h.extra -= st.extra
 	delete(h.streams, st.id)
+	h.room.wake()
 	if len(h.streams) == 0 {
 		h.rest()
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// Proxy accepts HTTP/1.1 and HTTP/2 and forwards requests over pooled HTTP/1.1 connections. All methods are safe for
+// Proxy accepts HTTP/1.1 and HTTP/2 and forwards requests over pooled connections. All methods are safe for
 // concurrent use.
 type Proxy struct {
 	srv      *listener.Server

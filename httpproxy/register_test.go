@@ -225,6 +225,7 @@ func TestManySessions(t *testing.T) {
 			}
 		}()
 	}
+	conntest.Eventually(t, "the busy ones are listed, too", func() bool { return len(p.Sessions()) == sessions+busy })
 	for range lists {
 		before := asked.Load()
 		conntest.Eventually(t, "requests continue", func() bool { return asked.Load() > before })

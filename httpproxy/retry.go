@@ -155,8 +155,7 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 	x := &s.ex
 	t := x.target
 	p := &t.retries
-	whole := x.up == nil || !x.up.more // the bytes behind the head are still in the client's buffer
-	if !p.on[cause] || x.tries+1 >= p.attempts || x.late() || !whole || !unseen && !p.repeatable(&s.req) {
+	if !p.on[cause] || x.tries+1 >= p.attempts || x.late() || !s.whole() || !unseen && !p.repeatable(&s.req) {
 		return false
 	}
 	counts := t.traffic.Shard(int(s.shard))
@@ -173,14 +172,32 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 }
 
 // afterReset is how the request, whose connection has ended before the client has got a byte of the answer, is sent again.
-func (s *session) afterReset() retry {
+func (s *session) afterReset(err error) retry {
 	switch {
-	case s.stale():
+	case errors.Is(err, errRefused):
+		return s.afterRefusal()
+	case errors.Is(err, errNotBegun) && s.whole(), s.stale() && !errors.Is(err, errServerReset):
 		return renewed
 	case s.mayRetry(causeReset, s.ex.lease.Value().Unsent(s.ex.written)):
 		return elsewhere
 	}
 	return noRetry
+}
+
+// afterRefusal is how a request is sent again that an HTTP/2 server has refused. A server that refuses it again is overloaded: each further
+// attempt takes from the retry budget.
+func (s *session) afterRefusal() retry {
+	x := &s.ex
+	t := x.target
+	x.refusals++
+	switch {
+	case !s.whole():
+		return noRetry
+	case x.refusals > 1 && !t.budget.take(time.Now(), t.retries.percent):
+		t.traffic.Shard(int(s.shard)).Add(retriesRefused, 1)
+		return noRetry
+	}
+	return renewed
 }
 
 // rejected reports whether the final response, of a status from 502 and with a head of n bytes in the server's buffer, is dropped and the

@@ -61,15 +61,37 @@ func failures(r *traffic.Row) float64 {
 	return float64(r.Counts[classOf(0)] + r.Counts[classOf(http.StatusInternalServerError)])
 }
 
+// Counts of an endpoint that a route does not have: of HTTP/2.
+const (
+	connsOpened = statusClasses + iota
+	connsClosed
+	connsLeft      // by GOAWAY
+	streamsRefused // by REFUSED_STREAM
+	endpointCounts
+)
+
 var endpointTraffic = &traffic.Schema{
-	Counts: statusClasses, Timings: endpointTimings,
+	Counts: endpointCounts, Timings: endpointTimings,
 	Views: []traffic.View{{
-		Counters: byStatus("http_upstream_requests_total",
-			"Requests sent to an endpoint, by the class of its answer's status; none: there was no whole answer."),
+		Counters: append(byStatus("http_upstream_requests_total",
+			"Requests sent to an endpoint, by the class of its answer's status; none: there was no whole answer."), connCounters()...),
 		Histograms: []traffic.Timer{
 			{Name: "http_upstream_request_seconds", Help: "Time from sending a request to the end of the response.", Read: traffic.Time(requestTime)},
 		},
 	}},
+}
+
+func connCounters() []traffic.Counter {
+	list := []traffic.Counter{
+		{Name: "http_upstream_connections_opened_total", Help: "HTTP/2 connections to an endpoint on which requests were sent."},
+		{Name: "http_upstream_connections_closed_total", Help: "Those of them that are closed."},
+		{Name: "http_upstream_goaways_total", Help: "HTTP/2 connections on which the server told us to send no more requests (GOAWAY)."},
+		{Name: "http_upstream_refused_streams_total", Help: "Requests that the server gave back unread (REFUSED_STREAM)."},
+	}
+	for i := range list {
+		list[i].Read = traffic.Count(connsOpened + i)
+	}
+	return list
 }
 
 // label is a route's name in counters: its host and path, "=" before an exact path, "~" before an expression. It leaves

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -29,7 +30,8 @@ type uploading struct {
 	at    atomic.Int64 // when the last byte was written, or sending ended otherwise, in ns since began; 0 = not yet
 	err   error        // to be read once over is
 	n     int64        // bytes of content; likewise
-	more  bool         // more of it was read than the part behind the head; likewise
+	more  bool         // something of it was read that had not come with the head, and was not kept; likewise
+	keeps bool         // what has just been read is kept
 	in    stream       // data read beyond the client's buffer; likewise
 	on    fiber.Transfer
 	until atomic.Int64 // the deadline of all writes once the exchange is over, in ns since began; 0 = it is not
@@ -98,8 +100,25 @@ func (s *session) uploaded(up *uploading) {
 // errAbandoned: the exchange was over before the body was sent.
 var errAbandoned = errors.New("the exchange is over")
 
+// maxKept is how much of a body that comes after its head is kept, so that a request can be sent again which a server of HTTP/2 gives back
+// unread. Requests of gRPC's unary calls are rarely larger.
+const maxKept = 16 << 10
+
+// fillKept reads a part of the body, and keeps it where the request may come back.
+func (s *session) fillKept(up *uploading) (int, error) {
+	n, err := up.in.fill()
+	if x := &s.ex; n > 0 && s.place() != nil && !up.more && len(x.kept)+n <= maxKept {
+		x.kept = append(x.kept, up.in.bytes()[len(up.in.bytes())-n:]...)
+		up.keeps = true
+	}
+	return n, err
+}
+
 func (s *session) upload(up *uploading) error {
 	ahead := s.client.bytes()[s.ex.size:]
+	if len(s.ex.kept) > 0 {
+		ahead = slices.Concat(ahead, s.ex.kept)
+	}
 	up.begun.Store(len(ahead) > 0)
 	if s.req.Length == httpwire.Chunked {
 		return s.uploadChunks(up, ahead)
@@ -110,7 +129,29 @@ func (s *session) upload(up *uploading) error {
 		return err
 	}
 	up.n += n
+	if s.place() != nil && s.req.Length <= maxKept {
+		return s.uploadKept(up, s.req.Length-n)
+	}
 	return s.uploadContent(up, s.req.Length-n, true)
+}
+
+// uploadKept is uploadContent of a small body, which is kept.
+func (s *session) uploadKept(up *uploading, left int64) error {
+	for left > 0 {
+		if len(up.in.bytes()) == 0 {
+			if err := s.moreBody(up, func() (int, error) { return s.fillKept(up) }); err != nil {
+				return err
+			}
+		}
+		piece := up.in.upTo(int(left))
+		left -= int64(len(piece))
+		if err := s.toServer(up, piece, left == 0); err != nil {
+			return err
+		}
+		up.n += int64(len(piece))
+		up.in.take(len(piece))
+	}
+	return nil
 }
 
 // uploadContent moves the next left bytes of content from the client to the server; with last nothing comes behind them. It reads
@@ -146,11 +187,12 @@ func (s *session) moreBody(up *uploading, receive func() (int, error)) error {
 	if up.state.Load() == uploadFailed { // endUpload's deadline may have come before this one
 		return errAbandoned
 	}
+	up.keeps = false
 	n, err := receive()
 	s.count(n, 0)
 	if n > 0 {
 		up.begun.Store(true)
-		up.more = true
+		up.more = up.more || !up.keeps
 	}
 	switch {
 	case err != nil && up.state.Load() == uploadFailed:
@@ -223,7 +265,7 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 func (s *session) moreChunks(up *uploading, out []byte) error {
 	left := s.upChunks.Left()
 	if left < longChunk {
-		return s.moreBody(up, up.in.fill)
+		return s.moreBody(up, func() (int, error) { return s.fillKept(up) })
 	}
 	up.in.release()
 	if err := s.toServer(up, appendChunkSize(out, left), false); err != nil {

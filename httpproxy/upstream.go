@@ -31,6 +31,14 @@ type UpstreamOptions struct {
 	upstream.Settings               // zero fields of Limits: see the function Limits
 	ConnectTimeout    time.Duration // 0 = 5s; bounds connecting, and again the TLS handshake
 	TLS               *tls.Config   // nil = plain HTTP
+	// Protocol is the version of HTTP that the servers speak. With HTTP/2 many requests share a connection: what the pools lease, and
+	// Limits count, are then places for one request each, and of the connections there are as many as the places need.
+	Protocol Protocol
+	// MaxConnStreams bounds the requests at a time on one HTTP/2 connection, besides what its server allows. 0 = DefaultMaxConnStreams.
+	MaxConnStreams int
+	// PingAfter is for how long an HTTP/2 connection with requests under way may be silent before its server is asked by a PING whether
+	// it lives; it has 15 seconds to answer, or PingAfter if that is less. 0 = DefaultPingAfter.
+	PingAfter time.Duration
 	// Dial connects to an endpoint; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
 	// Go starts a Dial, see pool.Config. fiber.Go saves the trip from a goroutine if Dial is an engine's: on a fiber it
@@ -39,23 +47,35 @@ type UpstreamOptions struct {
 	Logger *slog.Logger
 }
 
-// NewUpstream makes the upstream of a route: pooled HTTP/1.1 connections.
+// NewUpstream makes the upstream of a route: pooled connections of HTTP/1.1 or HTTP/2. The error wraps ErrConfig or upstream.ErrConfig.
 // A connection is looked at before each use and after it, whatever o.Limits says. Close or Drain it in the end.
 func NewUpstream(name string, o UpstreamOptions) (*Upstream, error) {
-	dialer := &httppool.Dialer{Dial: o.Dial, DialTimeout: o.ConnectTimeout, TLSTimeout: o.ConnectTimeout, TLS: o.TLS}
+	if err := o.verifyProtocol(); err != nil {
+		return nil, err
+	}
 	o.Limits = Limits(o.Limits)
+	opener := newOpener(&o)
 	return upstream.New(upstream.Config[*httppool.Conn]{
 		Name:      name,
 		Settings:  o.Settings,
-		Open:      dialer.Open,
+		Open:      opener.open,
 		Go:        o.Go,
-		Affinity:  func(c *httppool.Conn) int { return c.NetConn().Loop() },
+		Affinity:  affinityOf,
 		Close:     func(c *httppool.Conn) { _ = c.Close() },
 		Interrupt: func(c *httppool.Conn, _ error) { c.Interrupt() },
 		Check:     checkAlive,
 		Traffic:   endpointTraffic,
 		Logger:    o.Logger,
 	})
+}
+
+// affinityOf is the loop that a connection lives on, or the one that a place is on.
+func affinityOf(c *httppool.Conn) int {
+	nc := c.NetConn()
+	if st, ok := nc.(*h2Place); ok {
+		nc = st.c.conn
+	}
+	return nc.Loop()
 }
 
 // Limits fills the zero fields of l with the defaults for HTTP. Use it for the limits of Upstream.Update.

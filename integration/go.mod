@@ -6,6 +6,7 @@ go 1.27.2
 require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/summerwind/h2spec v2.2.1+incompatible
+	google.golang.org/grpc v1.85.0
 	// Not newer than 0.32: in go.work later ones bring the released program a pre-release of gorilla/websocket.
 	k8s.io/api v0.32.10
 	k8s.io/client-go v0.32.10
@@ -16,7 +17,7 @@ require (
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/fatih/color v1.19.0 // indirect
 	github.com/fxamacker/cbor/v2 v2.7.0 // indirect
-	github.com/go-logr/logr v1.4.2 // indirect
+	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/google/gofuzz v1.2.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
@@ -33,6 +34,11 @@ require (
 	golang.org/x/term v0.47.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.7.0 // indirect
+	// These two: in go.work other modules' requirements would otherwise bring versions that contain packages of grpc's modules, too.
+	cloud.google.com/go v0.112.0 // indirect
+	google.golang.org/genproto v0.0.0-20260817212433-ac3dfec99bb1 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/apimachinery v0.32.10 // indirect
 	k8s.io/klog/v2 v2.130.1 // indirect

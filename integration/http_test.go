@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -96,6 +98,40 @@ func TestCurlUploads(t *testing.T) {
 		t.Errorf("the connection was not used again:\n%s", out)
 	}
 	upload("--http2-prior-knowledge -H 'Expect: 100-continue'", "< HTTP/2 100 ", 1) // curl 7.88 cannot use such a connection again
+}
+
+// TestCurlToHTTP2: what curl sends in either version reaches a server of HTTP/2, and back. Its offer to change to HTTP/2 in clear text is
+// not taken up.
+func TestCurlToHTTP2(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server-Proto", r.Proto)
+		_, _ = io.Copy(w, r.Body)
+	}))
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	listen := address(t)
+	startGateway(t, httpConfig(listen, "max_size: 4", s.Listener.Addr().String())+"    protocol: h2c\n")
+	sent, got := filepath.Join(t.TempDir(), "sent"), filepath.Join(t.TempDir(), "got")
+	body := bytes.Repeat([]byte("0123456789abcde\n"), 200_000)
+	if err := os.WriteFile(sent, body, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, version := range map[string]string{"--http1.1": "1.1", "--http2": "1.1", "--http2-prior-knowledge": "2"} {
+		for _, from := range []string{"--data-binary @" + sent, "-H Transfer-Encoding:chunked -T " + sent} {
+			if version == "2" {
+				from = strings.Replace(from, "-H Transfer-Encoding:chunked ", "", 1)
+			}
+			out, code := shell(t, "curl -sS --fail "+args+" "+from+" -o "+got+" -D - -w 'by %{http_version}\\n' http://"+listen+"/echo 2>&1")
+			if code != 0 || !containsAll(out, []string{"Server-Proto: HTTP/2.0", "by " + version + "\n"}) {
+				t.Errorf("%s %s: exit code %d:\n%s", args, from, code, out)
+			}
+			if answer := readFile(t, got); answer != string(body) {
+				t.Errorf("%s %s: %d bytes came back, want %d", args, from, len(answer), len(body))
+			}
+		}
+	}
 }
 
 func TestHTTPRoutesAndHeaders(t *testing.T) {

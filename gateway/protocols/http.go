@@ -12,8 +12,8 @@ import (
 )
 
 func init() {
-	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Reuses: true, Config: config.ListenerProtocol{
-		Name: config.HTTP, Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true,
+	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Reuses: true, Config: config.ListenerProtocol{
+		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true,
 		// A server takes thousands of connections; 60s is below the keep-alive time of common servers, so that our side closes first, and
 		// each exchange looks at its connection anyway.
 		Pool: config.Pool{MaxSize: 1024, IdleTimeout: time.Minute, CheckAfter: -1},
@@ -33,8 +33,13 @@ func newHTTPBackend(s extend.Settings) (extend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	keys, shared := config.PartOf[HTTPUpstreamKeys](s.Config), HTTP2Upstream{}
+	if keys.HTTP2 != nil {
+		shared = *keys.HTTP2
+	}
 	u, err := httpproxy.NewUpstream(s.Config.Name, httpproxy.UpstreamOptions{
 		Settings: s.Settings, ConnectTimeout: s.Config.ConnectTimeout, TLS: tlsConfig, Dial: s.Dial, Go: s.Start, Logger: s.Logger,
+		Protocol: keys.Version, MaxConnStreams: shared.MaxStreams, PingAfter: shared.PingAfter,
 	})
 	if err != nil {
 		return nil, err

@@ -18,14 +18,15 @@ import (
 // Conn is a connection to an HTTP/1.1 server, the resource of this package's pools. It belongs to the lease's holder;
 // only Close and Interrupt may be called from elsewhere. While idle it holds no buffer.
 type Conn struct {
-	link        atomic.Pointer[link]                     // stored by the lease's holder only
-	redial      func(ctx context.Context) (*link, error) // nil after NewConn
+	link        atomic.Pointer[Link]                     // stored by the lease's holder only
+	redial      func(ctx context.Context) (*Link, error) // nil after NewConn
 	interrupted atomic.Bool
 }
 
-// link is a Conn's socket. Reopen gives the Conn another one. Code that still holds the former, such as an uploader
-// that is slow to notice its end, then works on a closed socket and not on the next request's.
-type link struct {
+// Link is a Conn's socket. Reopen gives the Conn another one. Code that still holds the former, such as an uploader
+// that is slow to notice its end, then works on a closed socket and not on the next request's. A Link belongs to the Conn
+// that OpenConn makes of it; until then to who opened it.
+type Link struct {
 	nc     fiber.Stream // requests are written to it: raw, or TLS over raw
 	raw    fiber.Stream
 	opened time.Time
@@ -52,8 +53,8 @@ func NewConn(ctx context.Context, nc net.Conn, cfg *tls.Config) (*Conn, error) {
 }
 
 // newLink is NewConn without the Conn.
-func newLink(ctx context.Context, nc net.Conn, cfg *tls.Config) (*link, error) {
-	l := &link{raw: fiber.StreamOf(nc), opened: time.Now(), plain: cfg == nil && isSocket(nc)}
+func newLink(ctx context.Context, nc net.Conn, cfg *tls.Config) (*Link, error) {
+	l := &Link{raw: fiber.StreamOf(nc), opened: time.Now(), plain: cfg == nil && isSocket(nc)}
 	l.nc = l.raw
 	if l.plain {
 		l.asker = fiber.NewAsker(l.raw)
@@ -69,6 +70,30 @@ func newLink(ctx context.Context, nc net.Conn, cfg *tls.Config) (*link, error) {
 	return l, nil
 }
 
+// NewLink makes a Link of a stream that carries requests in HTTP/1.1 one after the other, such as a place on a connection that
+// several users share. opened is when that connection was; see Conn.Use. Whether a request may be sent again is for the
+// stream's Sent to say.
+func NewLink(s fiber.Stream, opened time.Time) *Link {
+	return &Link{nc: s, raw: s, opened: opened}
+}
+
+// NetConn returns the stream that messages are written to; see Conn.NetConn.
+func (l *Link) NetConn() fiber.Stream { return l.nc }
+
+// Close closes it at once.
+func (l *Link) Close() error { return l.close() }
+
+// OpenConn makes a Conn of what open returns, which is called again by Conn.Reopen; a Conn of an error is none.
+func OpenConn(ctx context.Context, open func(ctx context.Context) (*Link, error)) (*Conn, error) {
+	l, err := open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{redial: open}
+	c.link.Store(l)
+	return c, nil
+}
+
 func isSocket(nc net.Conn) bool {
 	switch nc.(type) {
 	case *net.TCPConn, *net.UnixConn:
@@ -78,7 +103,7 @@ func isSocket(nc net.Conn) bool {
 }
 
 // arm sets the read deadline of a plain link; the zero Time is none.
-func (l *link) arm(at time.Time) error {
+func (l *Link) arm(at time.Time) error {
 	if l.armed.Equal(at) {
 		return nil
 	}
@@ -92,10 +117,12 @@ type Dialer struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// DialTimeout bounds connecting. 0 = 5s.
 	DialTimeout time.Duration
-	// TLS makes Open a TLS client. ServerName is taken from the address if empty; ALPN is always "http/1.1". Sessions
+	// TLS makes Open a TLS client. ServerName is taken from the address if empty; its NextProtos are those of ALPN. Sessions
 	// are resumed: without a ClientSessionCache the Dialer keeps its own, except with VerifyPeerCertificate, which is
 	// not called for resumed ones, or with SessionTicketsDisabled.
 	TLS *tls.Config
+	// ALPN are the protocols that are offered in TLS. Nil = "http/1.1".
+	ALPN []string
 	// TLSTimeout bounds the TLS handshake. 0 = 5s.
 	TLSTimeout time.Duration
 
@@ -107,16 +134,11 @@ const defaultDialTimeout = 5 * time.Second
 
 // Open connects to address. Its error says which step failed and wraps the cause.
 func (d *Dialer) Open(ctx context.Context, address string) (*Conn, error) {
-	l, err := d.open(ctx, address)
-	if err != nil {
-		return nil, err
-	}
-	c := &Conn{redial: func(ctx context.Context) (*link, error) { return d.open(ctx, address) }}
-	c.link.Store(l)
-	return c, nil
+	return OpenConn(ctx, func(ctx context.Context) (*Link, error) { return d.Link(ctx, address) })
 }
 
-func (d *Dialer) open(ctx context.Context, address string) (*link, error) {
+// Link is Open for who makes the Conn itself, with OpenConn.
+func (d *Dialer) Link(ctx context.Context, address string) (*Link, error) {
 	dial := d.Dial
 	if dial == nil {
 		dial = netaddr.Dial
@@ -139,7 +161,9 @@ func (d *Dialer) open(ctx context.Context, address string) (*link, error) {
 func (d *Dialer) config(address string) *tls.Config {
 	d.prepare.Do(func() {
 		d.secure = tlsclient.WithSessions(d.TLS).Clone()
-		d.secure.NextProtos = []string{"http/1.1"}
+		if d.secure.NextProtos = d.ALPN; d.ALPN == nil {
+			d.secure.NextProtos = []string{"http/1.1"}
+		}
 	})
 	return tlsclient.For(d.secure, address)
 }
@@ -160,7 +184,7 @@ func (c *Conn) Interrupt() {
 	_ = c.Close()
 }
 
-func (l *link) close() error {
+func (l *Link) close() error {
 	if l.closed.Swap(true) {
 		return nil
 	}
@@ -172,7 +196,7 @@ func (l *link) close() error {
 // read and do not count. Sockets that cannot be examined (not the operating system's, or not on a Unix) count as alive.
 func (c *Conn) Alive() bool { return c.link.Load().alive() }
 
-func (l *link) alive() bool {
+func (l *Link) alive() bool {
 	return !l.closed.Load() && l.nc.State().Idle()
 }
 
@@ -191,7 +215,7 @@ func (c *Conn) Use(began time.Time) (idled bool) {
 	return l.use(began)
 }
 
-func (l *link) use(began time.Time) (idled bool) {
+func (l *Link) use(began time.Time) (idled bool) {
 	idled = l.used || l.opened.Before(began)
 	l.used = true
 	if idled {
@@ -205,7 +229,7 @@ func (l *link) use(began time.Time) (idled bool) {
 // not idempotent, can then be sent again.
 func (c *Conn) Unsent(n int) bool { return c.link.Load().unsent(n) }
 
-func (l *link) unsent(n int) bool { return n == 0 || !l.nc.Sent() }
+func (l *Link) unsent(n int) bool { return n == 0 || !l.nc.Sent() }
 
 // ErrNotReopened: a Conn made by NewConn does not know how to connect, and an interrupted one must not.
 var ErrNotReopened = errors.New("the connection cannot be opened again")
@@ -218,7 +242,7 @@ func (c *Conn) Reopen(ctx context.Context) error {
 	if c.redial == nil || c.interrupted.Load() {
 		return ErrNotReopened
 	}
-	var l *link
+	var l *Link
 	var err error
 	fiber.Block(func() { l, err = c.redial(ctx) }) // Dialer.Dial may wait
 	if err != nil {

@@ -62,7 +62,7 @@ type exchange struct {
 	opt   *Options
 	lease Lease
 	own   poolLease // the lease, if it comes from the Transport's own pool
-	conn  *link
+	conn  *Link
 	rd    *reader
 	stop  func() bool // stops watching the context; nil while it is not watched
 	eager bool        // the context is watched, and deadlines are set, from the start; otherwise see readLazily

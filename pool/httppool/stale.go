@@ -8,19 +8,21 @@ import (
 )
 
 const (
-	maxStale  = 256 // connections found dead before giving up: one restart may kill a whole pool's
-	maxUnused = 2   // of them, those opened for this request and never used: a server that hangs up at once will do so again
-	maxFailed = 3   // failed reopenings, each at an endpoint that a connection could be leased from
+	maxStale   = 256 // connections found dead before giving up: one restart may kill a whole pool's
+	maxUnused  = 2   // of them, those opened for this request and never used: a server that hangs up at once will do so again
+	maxRenewed = 8   // reopenings for a request that was not answered afterwards: connections that others share may end at any time
+	maxFailed  = 3   // failed reopenings, each at an endpoint that a connection could be leased from
 )
 
 // Stale replaces the connections that one request finds closed by the server: when they are leased (see Conn.Alive), or when
 // the request is sent on them (see Conn.Use). None of them counts as an attempt. The zero value is for a new request; it is
 // not for concurrent use.
 type Stale struct {
-	first  time.Time // when the first was found
-	all    int
-	unused int // of connections opened since
-	failed int
+	first   time.Time // when the first was found
+	all     int
+	unused  int // of connections opened since
+	failed  int
+	renewed int
 }
 
 // Next closes and discards the connection of l, after which another may be leased. Its *Error means that leasing another
@@ -64,6 +66,11 @@ func (s *Stale) next(l Lease) error {
 // pointless. Only a connection that cannot be opened counts against the endpoint.
 func (s *Stale) Renew(ctx context.Context, l Lease) (renewed bool, err error) {
 	countStale(l)
+	if s.renewed++; s.renewed > maxRenewed {
+		gone := &Error{Endpoint: l.Endpoint(), Step: "acquire", Err: fmt.Errorf("%w on each of %d connections", ErrServerGone, maxRenewed)}
+		l.Fail(gone)
+		return false, gone
+	}
 	panicked := true
 	defer func() {
 		if panicked { // in the program's own Dial
@@ -76,6 +83,7 @@ func (s *Stale) Renew(ctx context.Context, l Lease) (renewed bool, err error) {
 	case cause == nil:
 		return true, nil
 	case errors.Is(cause, ErrNotReopened):
+		s.renewed-- // nothing was opened
 		return false, s.next(l)
 	case ctx.Err() != nil:
 		l.Discard()

@@ -1,0 +1,98 @@
+package httpproxy_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
+)
+
+// TestGRPCTimeout reads what the specification of gRPC over HTTP/2 allows, and nothing else.
+func TestGRPCTimeout(t *testing.T) {
+	for value, want := range map[string]time.Duration{
+		"1H": time.Hour, "2M": 2 * time.Minute, "3S": 3 * time.Second, "4m": 4 * time.Millisecond, "5u": 5 * time.Microsecond, "6n": 6,
+		"99999999u": 99_999_999 * time.Microsecond, "007S": 7 * time.Second,
+		"0S":         1,                        // over at once
+		"99999999H":  0,                        // beyond what a Duration can be
+		"2000000H":   2_000_000 * time.Hour,    // and within
+		"99999999M":  99_999_999 * time.Minute, // likewise
+		"100000000n": 0, "": 0, "S": 0, "1": 0, "1s": 0, "-1S": 0, "+1S": 0, "1.5S": 0, " 1S": 0, "1S ": 0, "1_0S": 0, "0xS": 0,
+	} {
+		if got := httpproxy.GRPCTimeout(value); got != want {
+			t.Errorf("%q: %v, want %v", value, got, want)
+		}
+	}
+}
+
+// call calls a method of gRPC that has so long.
+func call(t *testing.T, url, timeout string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/grpc")
+	req.Header.Set("Grpc-Timeout", timeout)
+	resp, _ := doWith(t, clientFor(t, "HTTP/2.0"), req)
+	return resp
+}
+
+// TestGRPCDeadline: a call ends when its time is over, wherever it is then: without an answer, reset by the server that has the same
+// deadline, or waiting for a place.
+func TestGRPCDeadline(t *testing.T) {
+	want := func(t *testing.T, resp *http.Response) {
+		t.Helper()
+		if code := resp.Header.Get("Grpc-Status"); resp.StatusCode != http.StatusOK || code != "4" {
+			t.Errorf("%d, grpc-status %q %q", resp.StatusCode, code, resp.Header.Get("Grpc-Message"))
+		}
+	}
+	t.Run("without an answer", func(t *testing.T) {
+		reset := make(chan http2.ErrCode, 1)
+		backend := serveFrames(t, func(s *frames) {
+			s.request()
+			if f, ok := s.await(http2.FrameRSTStream).(*http2.RSTStreamFrame); ok {
+				reset <- f.ErrCode
+			}
+			close(reset)
+			s.drain()
+		})
+		want(t, call(t, h2cTo(t, backend).url, "100m"))
+		if code := <-reset; code != http2.ErrCodeCancel {
+			t.Errorf("the server was told %v", code)
+		}
+	})
+	t.Run("reset by the server", func(t *testing.T) {
+		backend := serveFrames(t, func(s *frames) {
+			id, _ := s.request()
+			<-time.After(100 * time.Millisecond) // its deadline
+			_ = s.WriteRSTStream(id, http2.ErrCodeCancel)
+			s.drain()
+		})
+		want(t, call(t, h2cTo(t, backend).url, "100m"))
+	})
+	t.Run("waiting", func(t *testing.T) {
+		came := make(chan struct{})
+		backend := serveFrames(t, func(s *frames) {
+			s.request()
+			close(came)
+			s.drain()
+		})
+		u := newUpstreamWith(t, httpproxy.UpstreamOptions{
+			Protocol: httpproxy.ProtocolH2C, Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: time.Hour}},
+		}, backend)
+		p := startProxy(t, routeTo(u))
+		first := clientFor(t, "HTTP/2.0")
+		go func() {
+			if resp, err := first.Get(p.url); err == nil {
+				_ = resp.Body.Close()
+			}
+		}()
+		<-came
+		want(t, call(t, p.url, "50m"))
+	})
+}

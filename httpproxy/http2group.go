@@ -1,0 +1,283 @@
+package httpproxy
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// Protocol says in which version of HTTP an upstream's servers are spoken to.
+type Protocol string
+
+// The protocols.
+const (
+	// ProtocolH1 is HTTP/1.1; "" is the same.
+	ProtocolH1 Protocol = "h1"
+	// ProtocolH2 is HTTP/2 over TLS. A server that does not choose it by ALPN cannot be used.
+	ProtocolH2 Protocol = "h2"
+	// ProtocolH2C is HTTP/2 without TLS, with prior knowledge: the server must expect it.
+	ProtocolH2C Protocol = "h2c"
+	// ProtocolAuto is what each server chooses by ALPN, HTTP/2 or HTTP/1.1. It needs TLS.
+	ProtocolAuto Protocol = "auto"
+)
+
+// Values lists all protocols; it is the set of values that a configuration file may have.
+func (Protocol) Values() []string { return []string{"h1", "h2", "h2c", "auto"} }
+
+// Multiplexes reports whether connections may carry several requests at a time.
+func (p Protocol) Multiplexes() bool { return p != "" && p != ProtocolH1 }
+
+// Defaults of UpstreamOptions for HTTP/2, used where a field is zero.
+const (
+	// DefaultMaxConnStreams is what common servers allow, or more.
+	DefaultMaxConnStreams = 100
+	// DefaultPingAfter finds a dead connection within a minute. gRPC servers allow a single PING at that rate, but no series: see
+	// pingGap.
+	DefaultPingAfter = 30 * time.Second
+)
+
+// verifyProtocol reports what is wrong with the options that concern HTTP/2.
+func (o *UpstreamOptions) verifyProtocol() error {
+	switch o.Protocol {
+	case "", ProtocolH1:
+	case ProtocolH2, ProtocolAuto:
+		if o.TLS == nil {
+			return fmt.Errorf("%w: the protocol %s is chosen by ALPN, which needs TLS; without TLS it is %s or %s", ErrConfig, o.Protocol, ProtocolH2C, ProtocolH1)
+		}
+	case ProtocolH2C:
+		if o.TLS != nil {
+			return fmt.Errorf("%w: the protocol h2c is HTTP/2 without TLS; with TLS it is %s or %s", ErrConfig, ProtocolH2, ProtocolAuto)
+		}
+	default:
+		return fmt.Errorf("%w: there is no protocol %q", ErrConfig, o.Protocol)
+	}
+	if o.MaxConnStreams < 0 || o.PingAfter < 0 {
+		return fmt.Errorf("%w: MaxConnStreams and PingAfter must not be negative", ErrConfig)
+	}
+	return nil
+}
+
+// opener opens what the pools of an upstream lease. Any goroutine may use it.
+type opener struct {
+	dialer   *httppool.Dialer
+	protocol Protocol
+	scheme   byte // of all requests, as HPACK has it
+	most     int  // streams of a connection
+	pings    time.Duration
+	patience time.Duration // with a server that does not begin to speak HTTP/2
+	logger   *slog.Logger
+	lifetime time.Duration // of a connection, in which it gets streams; 0 = any
+
+	mu     sync.Mutex          // held for a few instructions
+	groups map[string]*h2Group // by endpoint
+}
+
+// defaultConnectTimeout is httppool.Dialer's.
+const defaultConnectTimeout = 5 * time.Second
+
+func newOpener(o *UpstreamOptions) *opener {
+	d := &httppool.Dialer{Dial: o.Dial, DialTimeout: o.ConnectTimeout, TLSTimeout: o.ConnectTimeout, TLS: o.TLS}
+	switch o.Protocol {
+	case ProtocolH2:
+		d.ALPN = []string{"h2"}
+	case ProtocolAuto:
+		d.ALPN = []string{"h2", "http/1.1"}
+	}
+	scheme := byte(schemeHTTP)
+	if o.TLS != nil {
+		scheme = schemeHTTPS
+	}
+	return &opener{
+		dialer: d, protocol: o.Protocol, scheme: scheme, groups: map[string]*h2Group{}, lifetime: o.Limits.MaxLifetime,
+		most: cmp.Or(o.MaxConnStreams, DefaultMaxConnStreams), pings: cmp.Or(o.PingAfter, DefaultPingAfter),
+		patience: cmp.Or(o.ConnectTimeout, defaultConnectTimeout), logger: cmp.Or(o.Logger, slog.Default()),
+	}
+}
+
+// open opens a connection, or takes a place on one that is open.
+func (o *opener) open(ctx context.Context, endpoint string) (*httppool.Conn, error) {
+	if !o.protocol.Multiplexes() {
+		return o.dialer.Open(ctx, endpoint)
+	}
+	return httppool.OpenConn(ctx, func(ctx context.Context) (*httppool.Link, error) {
+		g := o.group(endpoint)
+		defer o.leave(g)
+		return g.link(ctx)
+	})
+}
+
+// group returns that of an endpoint, to be left again.
+func (o *opener) group(endpoint string) *h2Group {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	g := o.groups[endpoint]
+	if g == nil {
+		g = &h2Group{o: o, endpoint: endpoint}
+		o.groups[endpoint] = g
+	}
+	g.users++
+	return g
+}
+
+// leave forgets a group that has neither users nor connections.
+func (o *opener) leave(g *h2Group) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if g.users--; g.users == 0 && g.empty() {
+		delete(o.groups, g.endpoint)
+	}
+}
+
+// h2Group are the HTTP/2 connections to one endpoint. Connections are users of it, too.
+type h2Group struct {
+	o        *opener
+	endpoint string
+	users    int         // guarded by o.mu
+	dialing  fiber.Mutex // held while a connection is opened, so that those who come meanwhile share it
+
+	mu     sync.Mutex // held for a few instructions; a connection's is locked within it
+	conns  []*h2Server
+	alone  bool // the server has chosen HTTP/1.1: connections are not shared
+	failed int  // attempts to open one
+	err    error
+}
+
+func (g *h2Group) empty() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.conns) == 0
+}
+
+// link returns a place on a connection with room for one, or a new connection's.
+func (g *h2Group) link(ctx context.Context) (*httppool.Link, error) {
+	l, alone, failed, _ := g.look()
+	if l != nil {
+		return l, nil
+	}
+	if alone {
+		return g.dial(ctx)
+	}
+	l, alone, err := g.linkFirst(ctx, failed)
+	if alone {
+		return g.dial(ctx)
+	}
+	return l, err
+}
+
+// linkFirst opens a connection, unless others have done so meanwhile, or have failed more often than failed says. alone = it is of no use
+// to wait for others, for connections are not shared.
+func (g *h2Group) linkFirst(ctx context.Context, failed int) (l *httppool.Link, alone bool, err error) {
+	g.dialing.Lock()
+	defer g.dialing.Unlock()
+	l, alone, now, err := g.look()
+	switch {
+	case l != nil || alone:
+		return l, alone, nil
+	case ctx.Err() != nil:
+		return nil, false, context.Cause(ctx)
+	case now != failed: // for all who have waited
+		return nil, false, err
+	}
+	l, err = g.dial(ctx)
+	return l, false, err
+}
+
+// look returns a place, if there is one.
+func (g *h2Group) look() (l *httppool.Link, alone bool, failed int, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.conns {
+		if p := c.attach(); p != nil {
+			return httppool.NewLink(p, c.opened), false, g.failed, nil
+		}
+	}
+	return nil, g.alone, g.failed, g.err
+}
+
+// maxDismissed is how many connections are opened for one place when the server leaves them at once.
+const maxDismissed = 3
+
+// dial opens a connection.
+func (g *h2Group) dial(ctx context.Context) (l *httppool.Link, err error) {
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.failed++
+			g.err = err
+		}
+	}()
+	for range maxDismissed {
+		if l, err = g.dialOnce(ctx); !errors.Is(err, errNotBegun) {
+			break
+		}
+	}
+	return l, err
+}
+
+func (g *h2Group) dialOnce(ctx context.Context) (*httppool.Link, error) {
+	raw, err := g.o.dialer.Link(ctx, g.endpoint)
+	if err != nil {
+		return nil, err
+	}
+	chosen := g.o.protocol == ProtocolH2C || negotiated(raw) == "h2"
+	if !chosen && g.o.protocol == ProtocolH2 {
+		_ = raw.Close()
+		return nil, errNoALPN
+	}
+	g.mu.Lock()
+	g.alone = !chosen
+	g.mu.Unlock()
+	if !chosen {
+		return raw, nil
+	}
+	c := newH2Server(g, raw)
+	p, err := c.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return httppool.NewLink(p, c.opened), nil
+}
+
+var (
+	errNoALPN  = errors.New("the server does not choose HTTP/2 by ALPN: let it offer h2, or set protocol to auto or h1")
+	errNoPlace = errors.New("the server takes no request on a new HTTP/2 connection")
+)
+
+// negotiated is the protocol that TLS's ALPN has chosen.
+func negotiated(l *httppool.Link) string {
+	if c, ok := l.NetConn().(interface{ ConnectionState() tls.ConnectionState }); ok {
+		return c.ConnectionState().NegotiatedProtocol
+	}
+	return ""
+}
+
+// add and remove keep the list of connections.
+func (g *h2Group) add(c *h2Server) {
+	g.o.mu.Lock()
+	g.users++
+	g.o.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conns = append(g.conns, c)
+}
+
+func (g *h2Group) remove(c *h2Server) {
+	g.mu.Lock()
+	for i := range g.conns {
+		if g.conns[i] == c {
+			g.conns = append(g.conns[:i:i], g.conns[i+1:]...)
+			break
+		}
+	}
+	g.mu.Unlock()
+	g.o.leave(g)
+}

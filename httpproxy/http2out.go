@@ -1,0 +1,108 @@
+package httpproxy
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/headpond/headpond/httpwire"
+)
+
+// h2Outgoing makes frames of a message that is written in HTTP/1.1: of what follows its head.
+type h2Outgoing struct {
+	length int64 // of the body that is left; or httpwire.Chunked, or Unframed
+	over   bool  // the message is whole
+	chunks httpwire.Chunks
+	rest   []byte // of what was written, in part
+}
+
+// h2Sink takes the content. last says that nothing comes behind it.
+type h2Sink interface {
+	sendData(p []byte, last bool) error
+	sendTrailers(fields []httpwire.Field) error
+}
+
+// begin begins a body. One of httpwire.Unframed is never over.
+func (o *h2Outgoing) begin(length int64) {
+	o.length, o.over = length, length == 0
+	o.chunks.Reset()
+	o.chunks.Own = true
+}
+
+// write has pass take what p begins with until there is nothing left, or not enough for it. n is how much of p is dealt with.
+func (o *h2Outgoing) write(p []byte, pass func(p []byte) (int, error)) (n int, err error) {
+	kept := len(o.rest)
+	if kept > 0 {
+		p = append(o.rest, p...)
+		o.rest = nil
+	}
+	for n < len(p) {
+		k, err := pass(p[n:])
+		n += k
+		if errors.Is(err, httpwire.ErrIncomplete) {
+			o.rest = bytes.Clone(p[n:])
+			n = len(p)
+			break
+		}
+		if err != nil {
+			return max(n-kept, 0), err
+		}
+	}
+	return n - kept, nil
+}
+
+var errBeyond = errors.New("more than one message")
+
+// pass passes on what p begins with, and returns how much that is.
+func (o *h2Outgoing) pass(p []byte, to h2Sink) (int, error) {
+	switch {
+	case o.over:
+		return 0, errBeyond
+	case o.length == httpwire.Chunked:
+		return o.passChunks(p, to)
+	case o.length == httpwire.Unframed:
+		return len(p), to.sendData(p, false)
+	}
+	k := int(min(o.length, int64(len(p))))
+	o.length -= int64(k)
+	if k < len(p) && o.length == 0 {
+		return 0, errBeyond
+	}
+	o.over = o.length == 0
+	return k, to.sendData(p[:k], o.over)
+}
+
+// passChunks passes the content of chunks on, together with the end if that is there.
+func (o *h2Outgoing) passChunks(p []byte, to h2Sink) (total int, err error) {
+	var held []byte
+	for {
+		content, n, done, err := o.chunks.Next(p[total:])
+		if errors.Is(err, httpwire.ErrMalformed) {
+			return 0, err
+		}
+		if len(held) > 0 && (len(content) > 0 || err != nil || done && len(o.chunks.Trailer) > 0) {
+			if err := to.sendData(held, false); err != nil {
+				return 0, err
+			}
+			held = nil
+		}
+		total += n
+		o.over = done
+		switch {
+		case err != nil:
+			return total, err
+		case done && len(o.chunks.Trailer) > 0:
+			return total, to.sendTrailers(o.chunks.Trailer)
+		case done:
+			return total, to.sendData(held, true)
+		}
+		if len(content) > 0 {
+			held = content
+		}
+		if total == len(p) {
+			if len(held) > 0 {
+				return total, to.sendData(held, false)
+			}
+			return total, nil
+		}
+	}
+}

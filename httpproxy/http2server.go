@@ -1,0 +1,512 @@
+package httpproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/pool/httppool"
+	"github.com/headpond/headpond/traffic"
+)
+
+// Bounds of an HTTP/2 connection to a server. The windows are those of clients' connections: what a stream's client does not take is
+// bounded by the stream's window, and the connection's is given back as soon as something has come. So no client stops another.
+const (
+	// pingGap is how long a server that says nothing but that it lives is left alone: gRPC servers close connections on which PING comes
+	// more often than every five minutes, unless they have sent an answer meanwhile.
+	pingGap = 5*time.Minute + 10*time.Second
+	// maxStrikes is how many PINGs may come sooner, because a request has been sent since the last: gRPC servers allow two.
+	maxStrikes = 2
+	// writeTime is how long a server may take for maxOut bytes: it is given up, as one that answers no PING.
+	writeTime = 45 * time.Second
+	// linger is how long a connection stays whose last user was cut off: the next one may come soon.
+	linger = time.Second
+)
+
+// h2Server is an HTTP/2 connection to a server, on which h2Places have streams. One fiber of the connection's loop reads it and another
+// writes what has come together in out, so that no request waits for the socket, nor another's deadline for it.
+type h2Server struct {
+	g       *h2Group
+	link    *httppool.Link
+	conn    fiber.Stream
+	opened  time.Time
+	in      stream
+	decoder *hpack.Decoder
+	writing fiber.Group // the writer
+	ready   fiber.Group // the server's SETTINGS have come, or the connection is over
+
+	// The reader's.
+	greeted   bool
+	head      h2Answer
+	block     []byte // of fields, as far as it has come
+	blockOf   uint32 // the stream; 0 = none is under way
+	blockEnds bool   // END_STREAM
+	fragments int
+	content   []byte // of a frame that came in pieces
+	heard     time.Time
+	answered  bool // an answer, or a part of one, has come since the last PING
+	pinged    time.Time
+	waiting   bool // for the answer to it
+	strikes   int  // PINGs without an answer, or a part of one, between them
+
+	cell atomic.Pointer[traffic.Cell] // of the endpoint; nil = no request has been sent yet
+
+	mu        sync.Mutex // held for a few instructions
+	settled   bool       // SETTINGS have come
+	streams   map[uint32]*h2Place
+	places    int       // that somebody has
+	next      uint32    // the next stream
+	most      int       // streams at a time
+	since     time.Time // when there was none, and then one
+	left      time.Time // when the last place was given up
+	asked     time.Time // when the first request was sent since the server has been heard; zero = none has been
+	rests     bool      // the reader sends no PING for long, unless there is another request
+	window    int64     // that the server gives
+	initial   int64     // of each stream
+	taken     int64     // of body, not yet given back to the server
+	extra     int64     // that streams have beyond their windows
+	owed      int       // answers in out
+	out       []byte
+	writer    h2Waiter
+	starved   int        // writers that wait
+	beginners []*h2Place // of them, those that have no stream yet
+	widened   bool       // there is room for what they have
+	again     bool       // the reader is to look again
+	began     bool       // a block of fields has been sent
+	gone      bool       // no stream is begun any more
+	dismissed bool       // because the server says so
+	farewell  bool       // out is the last that is sent
+	err       error
+}
+
+func newH2Server(g *h2Group, l *httppool.Link) *h2Server {
+	c := &h2Server{
+		g: g, link: l, conn: l.NetConn(), opened: time.Now(), streams: make(map[uint32]*h2Place), next: 1,
+		most: g.o.most, places: 1, window: 64<<10 - 1, initial: 64<<10 - 1,
+	}
+	c.heard = c.opened
+	c.in.use(c.conn)
+	c.decoder = hpack.NewDecoder(tableSize, c.head.field)
+	return c
+}
+
+// start begins to speak, and returns the first place when the server has; on an error the connection is closed.
+func (c *h2Server) start(ctx context.Context) (*h2Place, error) {
+	by := c.opened.Add(c.g.o.patience)
+	if end, ok := ctx.Deadline(); ok && end.Before(by) {
+		by = end
+	}
+	c.out = append(c.outgoing(), h2Preface...)
+	c.out = appendFrame(c.out, 2*6, frameSettings, 0, 0)
+	c.out = appendSetting(c.out, settingPush, 0)
+	c.out = appendSetting(c.out, settingHeaderList, maxResponseHead)
+	c.out = appendWindow(c.out, 0, h2AllWindow-(64<<10-1))
+	c.g.add(c)
+	c.ready.Add(1)
+	c.writing.Add(1)
+	c.conn.Go(func() {
+		defer c.writing.Done()
+		defer c.recovered()
+		c.write()
+	})
+	c.conn.Go(func() { c.read(by) })
+	c.ready.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.dismissed:
+		return nil, errNotBegun
+	case c.err != nil:
+		return nil, c.err
+	case c.most < 1:
+		c.detach(false)
+		return nil, errNoPlace
+	}
+	return &h2Place{c: c}, nil
+}
+
+// recovered is to be deferred by the fibers of the connection: a panic ends nothing else.
+func (c *h2Server) recovered() {
+	if v := recover(); v != nil {
+		c.g.o.logger.Error("an HTTP/2 connection to a server panicked", "endpoint", c.g.endpoint, "panic", v, "stack", string(debug.Stack()))
+		c.locked(func() { c.broken(errPanicked) })
+	}
+}
+
+// locked runs fn with mu held.
+func (c *h2Server) locked(fn func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fn()
+}
+
+// read is the reader. It ends the connection. The server is to have begun to speak by a time.
+func (c *h2Server) read(by time.Time) {
+	err := errPanicked
+	defer func() { c.end(err) }()
+	defer c.recovered()
+	err = c.serve(by)
+}
+
+func (c *h2Server) serve(by time.Time) error {
+	for !c.settled {
+		if err := c.frame(by); err != nil {
+			return c.notHTTP2(err)
+		}
+	}
+	c.greeted = true
+	c.ready.Done()
+	for {
+		if err := c.frame(time.Time{}); err != nil {
+			return err
+		}
+	}
+}
+
+// notHTTP2 says why the server has not begun.
+func (c *h2Server) notHTTP2(err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return errors.New("the server says nothing in HTTP/2: does it expect HTTP/1.1?")
+	case errors.Is(err, errNotFrames):
+		return err
+	}
+	return fmt.Errorf("beginning HTTP/2: %w", err)
+}
+
+// end closes the connection.
+func (c *h2Server) end(err error) {
+	code, broken := errors.AsType[h2Code](err)
+	if errors.Is(err, errPanicked) {
+		code = codeInternal
+	}
+	if errors.Is(err, errH2Over) {
+		err = net.ErrClosed
+	}
+	c.locked(func() {
+		if !broken && c.err != nil {
+			err = c.err
+		}
+		c.out = appendGoAway(c.outgoing(), 0, code)
+		c.farewell = true
+		c.broken(err)
+	})
+	_ = c.conn.SetWriteDeadline(time.Now().Add(byeTime))
+	c.writing.Wait()
+	_ = c.link.Close()
+	c.in.drop()
+	c.g.remove(c)
+	c.count(connsClosed)
+	if !c.greeted {
+		c.ready.Done()
+	}
+}
+
+// broken ends all streams, and has reader and writer end. mu is held.
+func (c *h2Server) broken(err error) {
+	if c.err == nil {
+		c.err = lost(err)
+	}
+	c.gone = true
+	for _, st := range c.streams {
+		st.fail(c.err)
+	}
+	c.wakeWriters()
+	c.lookNow()
+	c.writer.wake()
+}
+
+// lost is the error of streams whose connection is over. It wraps nothing that could be taken for a stream's own deadline.
+func lost(err error) error { return fmt.Errorf("the HTTP/2 connection is over: %v", err) } //nolint:errorlint // see there
+
+// lookNow lets the reader look, which may be about to set a deadline that it found before. mu is held.
+func (c *h2Server) lookNow() {
+	c.again = true
+	_ = c.conn.SetReadDeadline(time.Unix(1, 0))
+}
+
+// outgoing returns what is to be sent, to be appended to. mu is held.
+func (c *h2Server) outgoing() []byte {
+	if c.out == nil {
+		c.out = buffers.Get().(*[bufferSize]byte)[:0]
+	}
+	return c.out
+}
+
+// pending reports whether there is something to be sent. mu is held.
+func (c *h2Server) pending() bool { return len(c.out) > 0 || c.taken >= h2AllWindow/4 }
+
+// write is the writer.
+func (c *h2Server) write() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		for !c.pending() && !c.farewell {
+			c.writer.wait(&c.mu, c)
+		}
+		if c.farewell && len(c.out) == 0 {
+			return
+		}
+		out := c.outgoing()
+		if c.taken >= h2AllWindow/4 { // not before: it would not be worth a frame
+			out = appendWindow(out, 0, c.taken)
+			c.taken = 0
+		}
+		c.out, c.owed = nil, 0
+		err := c.send(out)
+		if err != nil {
+			c.broken(err)
+		}
+		if err != nil || c.farewell && len(c.out) == 0 {
+			c.farewell, c.out = true, nil
+			return
+		}
+		c.wakeWriters()
+	}
+}
+
+// look lets the writer look again.
+func (c *h2Server) look() { c.locked(c.writer.wake) }
+
+// send sends out. mu is held, and given up meanwhile.
+func (c *h2Server) send(out []byte) error {
+	limit := writeTime
+	if c.farewell {
+		limit = byeTime
+	}
+	_ = c.conn.SetWriteDeadline(time.Now().Add(limit)) // with mu held: end's, which is shorter, comes behind it
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	_, err := c.conn.Write(out)
+	putOut(out)
+	return err
+}
+
+// wakeWriters is called with mu held when there is room, or none is needed.
+func (c *h2Server) wakeWriters() {
+	if c.starved == 0 {
+		return
+	}
+	for _, st := range c.streams {
+		st.writer.wake()
+	}
+	for _, st := range c.beginners {
+		st.writer.wake()
+	}
+}
+
+// need waits until n bytes are there, or the connection is over.
+func (c *h2Server) need(n int, by time.Time) error {
+	for len(c.in.bytes()) < n {
+		if err := c.fill(by); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill reads once. It looks after the connection meanwhile.
+func (c *h2Server) fill(limit time.Time) error {
+	for {
+		by, err := c.deadline(time.Now(), limit)
+		if err != nil {
+			return err
+		}
+		_ = c.conn.SetReadDeadline(by)
+		if c.changed() {
+			continue
+		}
+		n, err := c.in.fill()
+		if n > 0 {
+			c.heard, c.waiting = time.Now(), false
+			return nil
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+}
+
+// changed is called before the reader waits: lookNow's deadline may have come before the one it has set.
+func (c *h2Server) changed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.widened {
+		c.widened = false
+		c.wakeWriters()
+	}
+	return c.again
+}
+
+// deadline says when the reader is to look again. The error says that it is over. The server must have said something by limit; zero = it
+// has.
+func (c *h2Server) deadline(now, limit time.Time) (time.Time, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.again, c.rests = false, false
+	if !c.asked.After(c.heard) {
+		c.asked = time.Time{}
+	}
+	switch {
+	case c.err != nil:
+		return limit, c.err
+	case !limit.IsZero() && !now.Before(limit):
+		return limit, os.ErrDeadlineExceeded
+	case !limit.IsZero():
+		return limit, nil
+	case c.gone && len(c.streams) == 0:
+		return limit, errH2Over
+	case c.places == 0 && !now.Before(c.left.Add(linger)):
+		c.gone = true
+		return limit, errH2Over
+	case c.places == 0:
+		return c.left.Add(linger), nil
+	case len(c.streams) == 0:
+		return now.Add(c.g.o.pings / 2), nil
+	}
+	return c.watch(now)
+}
+
+// errSilent: the server answers no PING.
+var errSilent = errors.New("the server answers no PING")
+
+// watch has a server that is silent with requests under way show that it lives. mu is held.
+func (c *h2Server) watch(now time.Time) (time.Time, error) {
+	if c.waiting {
+		by := c.pinged.Add(min(pongWithin, c.g.o.pings))
+		if !now.Before(by) {
+			return by, errSilent
+		}
+		return by, nil
+	}
+	silent := c.heard
+	if silent.Before(c.since) {
+		silent = c.since
+	}
+	by := silent.Add(c.g.o.pings)
+	if c.answered || c.pinged.IsZero() {
+		c.strikes = 0
+	} else if !c.asked.IsZero() && c.strikes < maxStrikes {
+		by = c.asked.Add(c.g.o.pings)
+	} else if next := c.pinged.Add(pingGap); by.Before(next) {
+		by, c.rests = next, c.strikes < maxStrikes
+	}
+	if now.Before(by) {
+		return by, nil
+	}
+	if !c.answered && !c.pinged.IsZero() && now.Before(c.pinged.Add(pingGap)) {
+		c.strikes++
+	}
+	c.pinged, c.waiting, c.answered = now, true, false
+	c.out = append(appendFrame(c.outgoing(), 8, framePing, 0, 0), "headpond"...)
+	c.writer.wake()
+	return now.Add(min(pongWithin, c.g.o.pings)), nil
+}
+
+// attach returns a place on the connection; nil = there is none.
+func (c *h2Server) attach() *h2Place {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.settled || c.gone || c.places >= c.most || c.g.o.lifetime > 0 && time.Since(c.opened) > c.g.o.lifetime {
+		return nil
+	}
+	c.places++
+	return &h2Place{c: c}
+}
+
+// detach gives a place up. cut says that it was in the middle of a request. mu is held.
+func (c *h2Server) detach(cut bool) {
+	c.places--
+	if c.places > 0 {
+		return
+	}
+	if c.left = time.Now(); !cut {
+		c.left = time.Time{}
+	}
+	c.lookNow()
+}
+
+// roomForHead waits while the server takes nothing: heads know no flow control, and places that were given up make room for others. mu is
+// held, and given up meanwhile.
+func (c *h2Server) roomForHead(st *h2Place) error {
+	for !st.closed && !c.gone && len(c.out) >= maxOut {
+		c.beginners = append(c.beginners, st)
+		err := st.starve()
+		c.beginners = slices.DeleteFunc(c.beginners, func(b *h2Place) bool { return b == st })
+		if err != nil {
+			return err
+		}
+	}
+	if st.closed {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// begin begins a stream; the error is that there can be none. mu is held.
+func (c *h2Server) begin(st *h2Place) error {
+	if c.gone || len(c.streams) >= c.most {
+		return errNotBegun
+	}
+	now := time.Now()
+	if len(c.streams) == 0 {
+		c.since = now
+	}
+	if c.asked.IsZero() {
+		c.asked = now
+	}
+	if c.rests {
+		c.rests = false
+		c.lookNow()
+	}
+	st.id = c.next
+	if c.next += 2; c.next > maxStream-2 {
+		c.gone = true
+	}
+	c.streams[st.id] = st
+	return nil
+}
+
+// forget takes a stream out that is over. mu is held.
+func (c *h2Server) forget(st *h2Place) {
+	if !st.open {
+		return
+	}
+	st.open = false
+	delete(c.streams, st.id)
+	c.extra -= st.extra
+	st.extra = 0
+	if c.gone && len(c.streams) == 0 {
+		c.lookNow()
+	}
+}
+
+// count counts for the endpoint what has happened to the connection.
+func (c *h2Server) count(what int) {
+	if cell := c.cell.Load(); cell != nil {
+		cell.Shard(traffic.ShardOf(c.conn.Loop())).Add(what, 1)
+	}
+}
+
+// counted has what happens to the connection counted in the endpoint's cell, from its first request on.
+func (c *h2Server) counted(cell *traffic.Cell) {
+	if cell != nil && c.cell.Load() == nil && c.cell.CompareAndSwap(nil, cell) {
+		c.count(connsOpened)
+	}
+}
+
+// place is the place on an HTTP/2 connection that the session has; nil = it has a connection of its own.
+func (s *session) place() *h2Place {
+	p, _ := s.server.conn.(*h2Place)
+	return p
+}
