@@ -294,3 +294,32 @@ func TestPlacesOfPinned(t *testing.T) {
 		t.Errorf("beyond the places: %s %q", types, bodies)
 	}
 }
+
+// TestNotificationsOfEnded has a client whose session ends while it is looked at, when it listens: the next client on the server connection is
+// pinned for LISTEN, and told of its own channel only.
+func TestNotificationsOfEnded(t *testing.T) {
+	g := startPins(t, 1, nil)
+	told := pgtest.Shared(t).Connect(t)
+	w := g.dial(t)
+	for range 10 {
+		w.send(query("select set_config('zz.big', repeat('x', 70000), false); select pin.run('listen zz')"))
+		for range 20 {
+			simple(t, told, "notify zz, 'secret'")
+		}
+		if said := w.toTheEnd(); !has(said, "54000") {
+			t.Fatalf("told %.200q", said)
+		}
+		_ = w.Close()
+		next := g.dial(t)
+		if types, bodies := next.ask(query("listen other_channel")); has(bodies, "secret") {
+			t.Errorf("%s %q", types, bodies)
+		}
+		simple(t, told, "notify other_channel, 'mine'")
+		if typ, body := next.read(); typ != pgwire.TypeNotificationResponse || !has(body, "mine") {
+			t.Errorf("told %c %q", typ, body)
+		}
+		next.send(&pgwire.Terminate{})
+		next.toTheEnd()
+		w = g.dial(t)
+	}
+}
