@@ -349,7 +349,7 @@ function sessionRow() {
       setText(what, clip(who(s)));
       setText(statement, clip(s.statement));
       setTag(state, kinds[s.state] || "", s.state);
-      state.title = s.pinned;
+      if (state.title !== s.pinned) state.title = s.pinned;
       setText(since, (s.draining ? "drains, " : "") + "for " + uptime(s.state_seconds));
       const pid = s.server_pid ? " pid " + s.server_pid : "";
       setText(holds, s.held_since ? s.endpoint + pid : s.upstream ? "none of " + s.upstream : "–");
