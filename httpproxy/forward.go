@@ -407,7 +407,7 @@ func (s *session) sendAndReceive(raw []byte) error {
 	if err := s.receive(); err != nil || s.ex.upgraded { // then the lease is settled
 		return err
 	}
-	return s.settle()
+	return s.endLease()
 }
 
 // send writes the head, with the body if that is there.
@@ -564,8 +564,8 @@ func (s *session) clientGone() bool {
 	return s.client.conn.State() == fiber.Dead
 }
 
-// settle gives the lease back if the connection is at a clean boundary, and closes it otherwise.
-func (s *session) settle() error {
+// endLease gives the lease back if the connection is at a clean boundary, and closes it otherwise.
+func (s *session) endLease() error {
 	x := &s.ex
 	if s.stream != nil {
 		s.stream.uses(nil)

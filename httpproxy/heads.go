@@ -76,7 +76,7 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	dst = s.appendHost(dst)
 	dst = append(dst, crlf...)
 	trusted := s.trusted()
-	var told forwarded
+	var received forwarded
 	for i := range r.Fields {
 		f := &r.Fields[i]
 		if r.Listed(f) {
@@ -85,12 +85,12 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 		switch f.Known {
 		case httpwire.Other, httpwire.Authorization, httpwire.Date:
 		case httpwire.XForwardedFor, httpwire.XForwardedHost, httpwire.XForwardedProto, httpwire.Forwarded, httpwire.ForwardedRFC:
-			if !trusted || told.note(f, t.forwarded) {
+			if !trusted || received.note(f, t.forwarded) {
 				continue
 			}
 		case httpwire.Via:
 			if t.via != "" {
-				told.via = appendJoined(told.via, f.Value)
+				received.via = appendJoined(received.via, f.Value)
 				continue
 			}
 		case httpwire.Trailer:
@@ -102,7 +102,7 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 		}
 		dst = appendField(dst, f)
 	}
-	dst = s.appendForwarded(dst, &told)
+	dst = s.appendForwarded(dst, &received)
 	version := "1.1 "
 	switch {
 	case s.stream != nil:
@@ -110,7 +110,7 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	case r.Minor == 0:
 		version = "1.0 "
 	}
-	dst = appendVia(dst, told.via, version, t.via)
+	dst = appendVia(dst, received.via, version, t.via)
 	dst = append(dst, requestIDField+": "...)
 	dst = append(dst, s.ex.id...)
 	dst = append(dst, crlf...)
@@ -186,29 +186,29 @@ func appendField(dst []byte, f *httpwire.Field) []byte {
 }
 
 // appendForwarded appends the fields about the client.
-func (s *session) appendForwarded(dst []byte, told *forwarded) []byte {
+func (s *session) appendForwarded(dst []byte, received *forwarded) []byte {
 	p := s.from()
 	proto := "http"
 	if s.isTLS != nil {
 		proto = "https"
 	}
-	if p.addr.IsValid() || told.xff != nil {
+	if p.addr.IsValid() || received.xff != nil {
 		dst = append(dst, "X-Forwarded-For: "...)
-		dst = append(dst, told.xff...)
+		dst = append(dst, received.xff...)
 		if p.addr.IsValid() {
-			if told.xff != nil {
+			if received.xff != nil {
 				dst = append(dst, ", "...)
 			}
 			dst = append(dst, p.text...)
 		}
 		dst = append(dst, crlf...)
 	}
-	if !told.proto {
+	if !received.proto {
 		dst = append(dst, "X-Forwarded-Proto: "...)
 		dst = append(dst, proto...)
 		dst = append(dst, crlf...)
 	}
-	if !told.host && len(s.req.Host) > 0 {
+	if !received.host && len(s.req.Host) > 0 {
 		dst = append(dst, "X-Forwarded-Host: "...)
 		dst = append(dst, s.req.Host...)
 		dst = append(dst, crlf...)
@@ -217,8 +217,8 @@ func (s *session) appendForwarded(dst []byte, told *forwarded) []byte {
 		return dst
 	}
 	dst = append(dst, "Forwarded: "...)
-	if told.rfc != nil {
-		dst = append(dst, told.rfc...)
+	if received.rfc != nil {
+		dst = append(dst, received.rfc...)
 		dst = append(dst, ", "...)
 	}
 	dst = append(dst, "for="...)

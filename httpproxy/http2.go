@@ -74,7 +74,7 @@ type http2 struct {
 	mu       sync.Mutex // held for a few instructions
 	streams  map[uint32]*h2Stream
 	active   int       // of them, those whose answers are not whole and that nobody has reset: the client takes these at most for open
-	room     h2Waiter  // the reader waits for streams to unwind; see admit
+	room     h2Waiter  // the reader waits for streams to unwind; see mayOpen
 	window   int64     // that the client gives
 	idle     time.Time // since when there has been no stream; zero = there are some
 	initial  int64     // of each stream
@@ -230,7 +230,7 @@ func (h *http2) fill() error {
 		}
 		h.flushSoon()
 		_ = h.conn.SetReadDeadline(by)
-		again, idle := h.settle()
+		again, idle := h.beforeWait()
 		if again {
 			continue
 		}
@@ -254,9 +254,9 @@ func (h *http2) fill() error {
 	}
 }
 
-// settle is called before the reader waits: again says that lookBy's deadline may have come before the one it has set,
+// beforeWait is called before the reader waits: again says that lookBy's deadline may have come before the one it has set,
 // idle that no stream is open.
-func (h *http2) settle() (again, idle bool) {
+func (h *http2) beforeWait() (again, idle bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.widened {
@@ -289,7 +289,7 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 		h.draining = true
 	}
 	if h.draining && !h.gone {
-		h.leave(now)
+		h.drain(now)
 	}
 	switch by := h.begun.Add(h.limits.readHeader); {
 	case h.err != nil:
@@ -320,8 +320,8 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 	return by.Add(pongWithin), nil
 }
 
-// rest is called when there is no stream any more. mu is held.
-func (h *http2) rest() {
+// becameIdle is called when there is no stream any more. mu is held.
+func (h *http2) becameIdle() {
 	h.idle = time.Now()
 	switch {
 	case h.gone:
@@ -336,9 +336,9 @@ func (h *http2) rest() {
 // goodbye is the PING whose answer shows that the client has read GOAWAY.
 const goodbye = "good-bye"
 
-// leave ends a connection without losing a request (RFC 9113, section 6.8): the client is asked to begin no more
+// drain ends a connection without losing a request (RFC 9113, section 6.8): the client is asked to begin no more
 // streams, and those that it began before are served. mu is held.
-func (h *http2) leave(now time.Time) {
+func (h *http2) drain(now time.Time) {
 	switch {
 	case h.leaving.IsZero():
 		h.leaving = now
@@ -552,16 +552,16 @@ func (h *http2) open(id uint32, ends bool) error {
 	if st.start, ok = h.fields.appendHTTP1(make([]byte, 0, h.fields.size+fieldOverhead), ends); !ok {
 		return h.refuse(id, codeProtocol, ends)
 	}
-	if !h.admit(st) {
+	if !h.mayOpen(st) {
 		return h.refuse(id, codeRefused, ends)
 	}
 	h.run(st.serve)
 	return nil
 }
 
-// admit reports whether there may be one more stream. Streams that are over for the client, because their answers are whole or they were
+// mayOpen reports whether there may be one more stream. Streams that are over for the client, because their answers are whole or they were
 // reset, may take time to unwind. They are bounded, too, but the client cannot know that: it waits, and nothing more is read from it.
-func (h *http2) admit(st *h2Stream) bool {
+func (h *http2) mayOpen(st *h2Stream) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for len(h.streams) >= 2*h.limits.streams && h.active < h.limits.streams && h.err == nil {

@@ -109,7 +109,7 @@ func (o *opener) open(ctx context.Context, endpoint string) (*httppool.Conn, err
 	}
 	return httppool.OpenConn(ctx, func(ctx context.Context) (*httppool.Link, error) {
 		g := o.group(endpoint)
-		defer o.leave(g)
+		defer o.forgetUnused(g)
 		return g.link(ctx)
 	})
 }
@@ -127,8 +127,8 @@ func (o *opener) group(endpoint string) *h2Group {
 	return g
 }
 
-// leave forgets a group that has neither users nor connections.
-func (o *opener) leave(g *h2Group) {
+// forgetUnused forgets a group that has neither users nor connections.
+func (o *opener) forgetUnused(g *h2Group) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if g.users--; g.users == 0 && g.empty() {
@@ -279,5 +279,5 @@ func (g *h2Group) remove(c *h2Server) {
 		}
 	}
 	g.mu.Unlock()
-	g.o.leave(g)
+	g.o.forgetUnused(g)
 }

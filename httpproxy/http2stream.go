@@ -336,7 +336,7 @@ func (st *h2Stream) close() {
 	delete(h.streams, st.id)
 	h.room.wake()
 	if len(h.streams) == 0 {
-		h.rest()
+		h.becameIdle()
 	}
 }
 

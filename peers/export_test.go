@@ -171,7 +171,7 @@ func (q Quotas) Enter(service, peer string, limits Limits, now time.Time) (Quota
 }
 
 // Leave counts the end of one.
-func (q Quotas) Leave(k Quota) { q.q.leave(k.k) }
+func (q Quotas) Leave(k Quota) { q.q.ended(k.k) }
 
 // Spend returns how long n bytes have to wait.
 func (q Quotas) Spend(k Quota, n, rate int, now time.Time) time.Duration {

@@ -374,8 +374,8 @@ func (g *gossip) poke() {
 	}
 }
 
-// leave announces that no service is offered any more.
-func (g *gossip) leave() {
+// withdraw announces that no service is offered any more.
+func (g *gossip) withdraw() {
 	g.mu.Lock()
 	again := g.leaving
 	g.leaving = true

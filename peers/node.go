@@ -181,7 +181,7 @@ func (n *Node) Addrs() (all []string) {
 // Withdraw accepts no more connections to services, informs the peers, and waits until open ones have ended. When ctx
 // ends first they are cut off, and the error says how many. The node can still call others.
 func (n *Node) Withdraw(ctx context.Context) error {
-	n.gossip.leave()
+	n.gossip.withdraw()
 	return n.server.Drain(ctx)
 }
 
@@ -201,7 +201,7 @@ func (n *Node) Close() {
 	n.closing.Do(func() {
 		n.end()
 		if n.gossip != nil {
-			n.gossip.leave()
+			n.gossip.withdraw()
 		}
 		n.links.close()
 		if n.syncer != nil {

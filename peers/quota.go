@@ -128,8 +128,8 @@ func (q *quotas) enter(key quotaKey, limits Limits, now time.Time) (*quota, erro
 	return k, nil
 }
 
-// leave counts a connection that has ended.
-func (q *quotas) leave(k *quota) {
+// ended counts a connection that has ended.
+func (q *quotas) ended(k *quota) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	k.open--
@@ -175,13 +175,13 @@ func (q *quotas) limited(s Service, connect func(context.Context) (net.Conn, err
 		}
 		c, err := connect(ctx)
 		if err != nil {
-			q.leave(k)
+			q.ended(k)
 			return nil, err
 		}
 		m := &meteredConn{Stream: fiber.StreamOf(c), quotas: q, quota: k, rate: s.PerPeer.BytesPerSecond, closed: make(chan struct{})}
 		m.close = sync.OnceFunc(func() {
 			close(m.closed)
-			q.leave(k)
+			q.ended(k)
 		})
 		return m, nil
 	}

@@ -188,22 +188,22 @@ func (s *syncer) serve(st network.Stream) {
 	sent = w.Flush() == nil && st.Close() == nil
 }
 
-// told is a record, and how long it is valid.
-type told struct {
+// validRecord is a record, and how long it is valid.
+type validRecord struct {
 	sealed []byte
 	life   time.Duration
 }
 
 // tell returns all records: this node's, and those of the table.
-func (g *gossip) tell(now time.Time) (all []told) {
+func (g *gossip) tell(now time.Time) (all []validRecord) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.own != nil && !g.leaving {
-		all = append(all, told{g.own, maxLife})
+		all = append(all, validRecord{g.own, maxLife})
 	}
 	for _, e := range g.table.entries {
 		if life := e.expires.Sub(now); life > 0 {
-			all = append(all, told{e.sealed, life})
+			all = append(all, validRecord{e.sealed, life})
 		}
 	}
 	return all

@@ -54,11 +54,11 @@ type Client struct { // of 80 bytes, one of the allocator's sizes: there may be 
 	// read, possibly on another goroutine. It begins with NextIdle.
 	Session any
 
-	worker atomic.Pointer[worker] // nil = nothing runs for the client
-	id     uint32                 // the process ID that it gets; the key in Proxy.clients
-	state  atomic.Int32           // clientBusy, clientIdle, clientInterrupted, clientOpen
-	turn   turn
-	killed atomic.Bool // by an operator
+	worker   atomic.Pointer[worker] // nil = nothing runs for the client
+	id       uint32                 // the process ID that it gets; the key in Proxy.clients
+	state    atomic.Int32           // clientBusy, clientIdle, clientInterrupted, clientOpen
+	activity activity
+	killed   atomic.Bool // by an operator
 }
 
 // Login has a client's startup parameters. Clients with the same parameters share one: it must not be changed.
@@ -172,10 +172,10 @@ func (c *Client) OnCancel(fn func(ctx context.Context)) {
 
 // Working marks that the session waits for something other than the client. If the client
 // disconnects meanwhile, the function of OnCancel is called. Done ends it.
-func (c *Client) Working() { c.turn.set(c.proxy.ticks.now.Load(), true) }
+func (c *Client) Working() { c.activity.set(c.proxy.ticks.now.Load(), true) }
 
 // Done ends the mark of Working.
-func (c *Client) Done() { c.turn.set(c.proxy.ticks.now.Load(), false) }
+func (c *Client) Done() { c.activity.set(c.proxy.ticks.now.Load(), false) }
 
 // NextIdle waits for the next message at a boundary where the session could end: no
 // transaction open, nothing outstanding. It flushes Writer first if no message has arrived,
@@ -216,7 +216,7 @@ const (
 
 // patience is how long the client may be idle now.
 func (c *Client) patience() time.Duration {
-	if c.turn.n.Load() == 0 {
+	if c.activity.n.Load() == 0 {
 		return firstPatience
 	}
 	return patience
@@ -257,7 +257,7 @@ func (c *Client) carry(ctx context.Context) {
 	suspended := false
 	defer func() {
 		if !suspended {
-			c.proxy.leave(c)
+			c.proxy.endStartup(c)
 		}
 	}()
 	err := c.backend.Serve(ctx, c)

@@ -103,8 +103,8 @@ func newServer(conn net.Conn, endpoint string) *server {
 	return &server{conn: raw, raw: raw, endpoint: endpoint}
 }
 
-// rest gives back the buffers of a connection that is to be idle.
-func (s *server) rest() {
+// releaseBuffers gives back the buffers of a connection that is to be idle.
+func (s *server) releaseBuffers() {
 	s.r.Release()
 	s.w.Release()
 }
@@ -299,7 +299,7 @@ func (s *server) readBaseline() error {
 		}
 		switch h.Type {
 		case pgwire.TypeReadyForQuery:
-			s.rest()
+			s.releaseBuffers()
 			s.idleAt = clock()
 			s.view = unique.Make(s.params)
 			return nil

@@ -23,7 +23,7 @@ func PatiencesAfter(idle time.Duration) (first, second time.Duration) {
 	p.ticks.now.Store(1000)
 	s := &session{c: &Client{Login: &Login{proxy: p}}}
 	if idle > 0 {
-		s.c.turn.set(1000-uint32(idle/tick), false)
+		s.c.activity.set(1000-uint32(idle/tick), false)
 	}
 	s.restore(unique.Make(clientView{}))
 	ask := func() time.Duration {
@@ -313,7 +313,7 @@ func (d *Machine) Settle() {
 		return
 	}
 	if m.st.quiet() {
-		m.settle()
+		m.nothingOwed()
 	}
 	if len(d.waiting) == 0 && m.due() && m.traces != 0 {
 		parts, _ := m.look()
@@ -370,7 +370,7 @@ func Judge(statement, text string, request, answer []byte) (round func() bool) {
 			return false
 		}
 		m.release()
-		s.rest()
+		s.returnWork()
 		return true
 	}
 }

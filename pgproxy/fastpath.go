@@ -134,7 +134,7 @@ func (s *session) ask() (waits, over bool) {
 		c.Reader.Unread(b)
 		return false, s.giveUp()
 	}
-	s.rest()
+	s.returnWork()
 	if len(b) <= maxHeld {
 		x.held = uint8(copy(x.request[:], b))
 	} else {
@@ -301,7 +301,7 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 		m.toServer = append(out[:0], out[sent:]...)
 	}
 	s.unread(b[n:])
-	s.leave()
+	s.handOver()
 	return true
 }
 
@@ -355,18 +355,18 @@ func (s *session) answered() (waits, over bool) {
 	b, over := srv.conn.TryRead(0)
 	switch {
 	case over:
-		s.leave()
+		s.handOver()
 		return false, true
 	case len(b) == 0:
 		return true, false
 	}
 	n, now := s.judgeAnswer(b)
 	if n < len(b) || !s.machine.over() || len(s.machine.toClient) > 0 {
-		_, _ = c.Writer.Write(b[:n]) // which has room for it; the machine's messages follow: turn may wait for room
+		_, _ = c.Writer.Write(b[:n]) // which has room for it; the machine's messages follow: exchange may wait for room
 		if n < len(b) {
 			srv.r.Unread(b[n:])
 		}
-		s.leave()
+		s.handOver()
 		return false, true
 	}
 	sent := x.client.TryWrite(b)
@@ -374,7 +374,7 @@ func (s *session) answered() (waits, over bool) {
 		_, _ = c.Writer.Write(b[sent:])
 	}
 	if !s.giveBack(now) {
-		s.leave()
+		s.handOver()
 		return false, true
 	}
 	c.Done()
@@ -434,12 +434,12 @@ func (s *session) giveBack(now time.Duration) bool {
 	}
 	s.lease, s.srv = upstream.Lease[*server]{}, nil
 	s.machine.forgetServer()
-	s.rest()
+	s.returnWork()
 	return true
 }
 
-// leave hands the server connection to the session, with the running request.
-func (s *session) leave() {
+// handOver hands the server connection to the session, with the running request.
+func (s *session) handOver() {
 	s.forwarding = true
 	s.c.Done()
 }

@@ -60,7 +60,7 @@ func (s *session) dealWithLeft() error {
 	m, srv := &s.machine, s.srv
 	srv.unnamed = 0
 	switch {
-	case srv.flags&leftAnything != 0 && !srv.leave:
+	case srv.flags&leftAnything != 0 && !srv.doomed:
 		if err := srv.wipeLeft(resetTimeout); err != nil {
 			s.c.Logger().Debug("server connection discarded", "endpoint", srv.endpoint, "error", err)
 			s.discard()
@@ -102,7 +102,7 @@ func (s *session) askLeft() error {
 			s.c.Logger().Warn("clients' settings cannot be read and do not follow them", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
 		}
 		if m.staying() { // until the client leaves it
-			srv.leave = true
+			srv.doomed = true
 			srv.flags &^= leftSettings
 		}
 	case err != nil:

@@ -50,9 +50,9 @@ type serverState struct {
 	newest   *baseline                    // reported to clients; nil = a probe's
 	settings string                       // the settings applied, as machine.settingsKey has it
 	flags    sessionFlags
-	// leave means that it is to be closed: a client wanted to write, and this is a standby, the name of which may stand
+	// doomed means that it is to be closed: a client wanted to write, and this is a standby, the name of which may stand
 	// for the primary by now; or a client of session mode may have left state there that DISCARD ALL does not undo.
-	leave   bool
+	doomed  bool
 	stmts   prepared
 	unnamed uint64 // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
 
@@ -211,7 +211,7 @@ func (m *machine) over() bool {
 }
 
 // fit reports whether another client may have the server connection now.
-func (m *machine) fit() bool { return m.st.free() && !m.server.leave }
+func (m *machine) fit() bool { return m.st.free() && !m.server.doomed }
 
 // release ends the lease of a server connection, once over reports that.
 func (m *machine) release() {
@@ -282,8 +282,8 @@ func (m *machine) dropped() {
 	m.loseUnnamed()
 }
 
-// settle records that the server owes nothing: data kept for running requests is forgotten.
-func (m *machine) settle() {
+// nothingOwed records that the server owes nothing: data kept for running requests is forgotten.
+func (m *machine) nothingOwed() {
 	m.pending, m.synced = m.pending[:0], 0
 	m.changesDone(lastOfAll)
 }

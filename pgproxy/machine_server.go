@@ -222,7 +222,7 @@ func (m *machine) failed(b []byte) (action, error) {
 	}
 	var instead *pgwire.ErrorResponse
 	if m.server.standby() && bytes.Contains(b, []byte("\x00C25006\x00")) {
-		m.server.leave = true
+		m.server.doomed = true
 	}
 	if o := m.st.first(); o != nil {
 		if o.deallocates() {

@@ -31,7 +31,7 @@ func (m *machine) inSession(msg message) action {
 		m.noteText(msg.body)
 		m.st.push(op{kind: opQuery})
 	case pgwire.TypeFunctionCall:
-		m.server.leave = m.server.leave || hintsOfCall(msg.body)&hintRemains != 0
+		m.server.doomed = m.server.doomed || hintsOfCall(msg.body)&hintRemains != 0
 		m.st.push(op{kind: opFunction})
 	case pgwire.TypeParse:
 		_, text, _ := bytes.Cut(msg.body, []byte{0})
@@ -173,14 +173,14 @@ func restoreSQL(p pgwire.Param) string {
 // noteStartup records the lasting effects of the client's startup settings, in session mode.
 func (m *machine) noteStartup() {
 	for _, p := range m.params {
-		m.server.leave = m.server.leave || strings.Contains(p.Name, ".")
+		m.server.doomed = m.server.doomed || strings.Contains(p.Name, ".")
 	}
 }
 
 // noteText records the lasting effects of a text, and whether it resets startup settings, if the client has some.
 func (m *machine) noteText(text []byte) {
 	seen := hintsOf(text)
-	m.server.leave = m.server.leave || seen&hintRemains != 0
+	m.server.doomed = m.server.doomed || seen&hintRemains != 0
 	if seen&hintResets == 0 || len(m.params) == 0 {
 		return
 	}

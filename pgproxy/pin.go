@@ -235,7 +235,7 @@ func (m *machine) look() (parts traces, settings bool) {
 		m.unnamedSetting = true // the server does not list custom ones
 	}
 	m.looked, m.traces = m.traces, 0
-	srv.leave = srv.leave || m.looked&indelible != 0
+	srv.doomed = srv.doomed || m.looked&indelible != 0
 	return parts, srv.flags&leftSettings != 0
 }
 
@@ -292,7 +292,7 @@ func (m *machine) found(seen traces, blind bool) {
 	left := seen | (m.looked|srv.pins)&stated
 	if blind {
 		left = (m.looked|srv.pins)&stated | srv.pins
-		srv.leave = srv.leave || left != 0
+		srv.doomed = srv.doomed || left != 0
 	}
 	switch {
 	case m.looked == 0:

@@ -213,7 +213,7 @@ func check(ctx context.Context, s *server) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(unixPast) })
 	err := s.exec("")
 	s.unnamed = 0 // any Query destroys it
-	s.rest()
+	s.releaseBuffers()
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}

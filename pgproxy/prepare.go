@@ -115,7 +115,7 @@ func (m *machine) prepare(st *statement, o op) *serverStatement {
 	}
 	srv.stmts.add(on)
 	m.sendParse(on.name, st.body)
-	if st.told() && m.st.push(op{kind: opInjectedDescribe, st: st, on: on}) {
+	if st.isDescribed() && m.st.push(op{kind: opInjectedDescribe, st: st, on: on}) {
 		m.ask(&pgwire.Describe{Object: pgwire.ObjectStatement, Name: on.name})
 	}
 	srv.stmts.surplus()
@@ -164,7 +164,7 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 			m.unlike = nil
 		}
 		on = m.prepare(st, op{kind: opInjectedParse})
-		if st.told() {
+		if st.isDescribed() {
 			m.unseen = st
 		}
 	}

@@ -27,11 +27,11 @@ func (t *ticks) move() { t.now.Store(1 + uint32(clock()/tick)) }
 // at is the time that a tick stands for.
 func at(tickNumber uint32) time.Time { return started.Add(time.Duration(tickNumber-1) * tick) }
 
-// turn is the state of a session and its start, in one atomic number: twice the tick, and 1 while it waits for its
+// activity is the state of a session and its start, in one atomic number: twice the tick, and 1 while it waits for its
 // server. 0 means that it has not asked for anything yet.
-type turn struct{ n atomic.Uint32 }
+type activity struct{ n atomic.Uint32 }
 
-func (t *turn) set(now uint32, works bool) {
+func (t *activity) set(now uint32, works bool) {
 	n := now << 1
 	if works {
 		n |= 1
@@ -69,7 +69,7 @@ func (e *entry) Kill(stream uint64) bool {
 func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Info {
 	c := (*Client)(e)
 	info.User, info.Database, info.Application, info.Upstream = c.User, c.Database, c.ApplicationName, c.backend.Name()
-	n := c.turn.n.Load()
+	n := c.activity.n.Load()
 	if n != 0 {
 		info.Since = at(n >> 1)
 	}
@@ -89,7 +89,7 @@ func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Inf
 
 // inform adds what the client holds. Another goroutine's.
 func (s *session) inform(info *listener.Info, works bool) {
-	if n := s.readerTurn.n.Load(); n != 0 && !works {
+	if n := s.readerActivity.n.Load(); n != 0 && !works {
 		works = n&1 == 1
 		if since := at(n >> 1); since.After(info.Since) {
 			info.Since = since
@@ -196,11 +196,11 @@ func (c *Client) over(ctx context.Context) error {
 
 // NextInTransaction waits for the next message where the session holds something for its client meanwhile.
 func (c *Client) NextInTransaction() (pgwire.Header, error) {
-	c.turn.set(c.proxy.ticks.now.Load(), false)
+	c.activity.set(c.proxy.ticks.now.Load(), false)
 	c.state.Store(clientOpen)
 	h, err := c.Reader.Next()
 	c.state.Store(clientBusy)
-	c.turn.set(c.proxy.ticks.now.Load(), false)
+	c.activity.set(c.proxy.ticks.now.Load(), false)
 	return h, err
 }
 
@@ -213,18 +213,18 @@ func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id,
 
 // working is a client whose server worked for it, at a look of Proxy.watch.
 type working struct {
-	client *Client
-	turn   uint32
+	client   *Client
+	activity uint32
 }
 
 // stillWorking returns the clients of before whose servers have been working since, and those whose do now.
 func (p *Proxy) stillWorking(before []working) (still, now []working) {
 	p.mu.Lock()
 	for _, c := range p.clients {
-		if n := c.turn.n.Load(); n&1 == 1 {
+		if n := c.activity.n.Load(); n&1 == 1 {
 			now = append(now, working{c, n})
 		}
 	}
 	p.mu.Unlock()
-	return slices.DeleteFunc(before, func(w working) bool { return w.client.turn.n.Load() != w.turn }), now
+	return slices.DeleteFunc(before, func(w working) bool { return w.client.activity.n.Load() != w.activity }), now
 }

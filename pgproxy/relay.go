@@ -297,8 +297,8 @@ func (s *session) writeFailed(err error) error {
 	return s.backendGone(err, false)
 }
 
-// turn sends gathered messages to the server, and reads its answers unless the server reader does.
-func (s *session) turn() error {
+// exchange sends gathered messages to the server, and reads its answers unless the server reader does.
+func (s *session) exchange() error {
 	if s.forwarding && s.srv != nil {
 		s.mu.Lock()
 		s.tell() // the fast path may have left something, for the server, too
@@ -315,8 +315,8 @@ func (s *session) turn() error {
 	s.forwarding = false
 	broken := s.broken
 	over := s.reading || s.srv == nil
-	if s.reading && !s.machine.st.quiet() && s.readerTurn.n.Load()&1 == 0 {
-		s.readerTurn.set(s.c.proxy.ticks.now.Load(), true)
+	if s.reading && !s.machine.st.quiet() && s.readerActivity.n.Load()&1 == 0 {
+		s.readerActivity.set(s.c.proxy.ticks.now.Load(), true)
 	}
 	s.mu.Unlock()
 	if over || broken != nil {
@@ -332,7 +332,7 @@ func (s *session) turn() error {
 
 // finish ends a session as a server does that reads Terminate: once all that was asked before is done.
 func (s *session) finish() error {
-	if err := s.turn(); err != nil {
+	if err := s.exchange(); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -549,7 +549,7 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	}
 	code := sqlStateOfLost(cause)
 	s.c.CountSQLState(code)
-	s.lease.Traffic().Shard(s.meter.place).Add(classOf(code), 1)
+	s.lease.Traffic().Shard(s.meter.index).Add(classOf(code), 1)
 	if fatal, ok := errors.AsType[*fatalError](cause); ok && !stay {
 		s.c.Writer.Header(pgwire.TypeErrorResponse, len(fatal.body))
 		_, _ = s.c.Writer.Write(fatal.body) // Flush reports the error

@@ -31,7 +31,7 @@ func (s *session) release() {
 		s.lease.Discard()
 		return
 	}
-	srv.rest()
+	srv.releaseBuffers()
 	srv.idleAt = clock()
 	srv.shared = !s.machine.pinned
 	if s.c.AccessLog() && !s.machine.pinned && !s.leaseAt.IsZero() { // it may have been switched on meanwhile
@@ -104,7 +104,7 @@ func (s *session) clean() error {
 	if torn || !s.machine.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || len(s.machine.toServer) > 0 || srv.cancelInDoubt.Load() {
 		return errInDoubt
 	}
-	if s.machine.pinned && srv.leave {
+	if s.machine.pinned && srv.doomed {
 		return errRemains
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(resetTimeout))
@@ -115,8 +115,8 @@ func (s *session) clean() error {
 		s.machine.st.tx = pgwire.TxIdle
 	}
 	left := s.machine.traces | srv.pins
-	srv.leave = srv.leave || left&indelible != 0
-	if (s.machine.pinned || left != 0) && !srv.leave {
+	srv.doomed = srv.doomed || left&indelible != 0
+	if (s.machine.pinned || left != 0) && !srv.doomed {
 		if err := srv.wipe(); err != nil {
 			return err
 		}

@@ -62,8 +62,8 @@ func (s *session) readServer() {
 // readerAnswered looks whether the server reader has done its work. mu is held.
 func (s *session) readerAnswered() {
 	free := s.machine.over()
-	if s.machine.st.quiet() && s.readerTurn.n.Load()&1 == 1 {
-		s.readerTurn.set(s.c.proxy.ticks.now.Load(), false)
+	if s.machine.st.quiet() && s.readerActivity.n.Load()&1 == 1 {
+		s.readerActivity.set(s.c.proxy.ticks.now.Load(), false)
 	}
 	switch {
 	case s.learning && s.machine.caughtUp():

@@ -56,13 +56,13 @@ type session struct {
 	broken     error // set by the server reader: the session is over
 	meter      Meter
 
-	readers    fiber.Group
-	runReader  func()        // started by startServerReader
-	readerTurn turn          // of the server reader's messages
-	sent       int           // bytes sent to srv since it was last quiet
-	leaseAt    time.Time     // for the access log
-	waited     time.Duration // for the lease, for the access log
-	began      time.Time     // of a session in session mode, for the access log
+	readers        fiber.Group
+	runReader      func()        // started by startServerReader
+	readerActivity activity      // of the server reader's messages
+	sent           int           // bytes sent to srv since it was last quiet
+	leaseAt        time.Time     // for the access log
+	waited         time.Duration // for the lease, for the access log
+	began          time.Time     // of a session in session mode, for the access log
 
 	waitCtx    context.Context // of acquires; ended by a cancel request
 	waitCancel context.CancelFunc
@@ -99,7 +99,7 @@ func (s *session) keptState() any {
 // restore is the reverse of keptState.
 func (s *session) restore(rest any) {
 	s.resumed = true
-	last := s.c.turn.n.Load() >> 1
+	last := s.c.activity.n.Load() >> 1
 	if last == 0 || s.c.proxy.ticks.now.Load()-last >= seldomAfter {
 		s.seldom = 2
 	}
@@ -129,7 +129,7 @@ func (s *session) wake() {
 	if s.machine.work != nil {
 		return
 	}
-	w := works.atHand[s.meter.place%len(works.atHand)].Swap(nil)
+	w := works.atHand[s.meter.index%len(works.atHand)].Swap(nil)
 	if w == nil {
 		w, _ = works.pool.Get().(*work)
 	}
@@ -140,8 +140,8 @@ func (s *session) wake() {
 	s.machine.work = w
 }
 
-// rest gives that back. Nothing is owed to the client, or the server connection is lost.
-func (s *session) rest() {
+// returnWork gives that back. Nothing is owed to the client, or the server connection is lost.
+func (s *session) returnWork() {
 	w := s.machine.work
 	if w == nil {
 		return
@@ -151,7 +151,7 @@ func (s *session) rest() {
 	if !w.st.free() || cap(w.st.queue) > maxKeptOps {
 		w.st.reset()
 	}
-	if !works.atHand[s.meter.place%len(works.atHand)].CompareAndSwap(nil, w) {
+	if !works.atHand[s.meter.index%len(works.atHand)].CompareAndSwap(nil, w) {
 		works.pool.Put(w)
 	}
 }
@@ -326,13 +326,13 @@ func (s *session) loop() error {
 		if ok {
 			if over, err := s.fromClient(h); over || err != nil {
 				if over && s.wasIdle && err == nil {
-					s.rest()
+					s.returnWork()
 				}
 				return err
 			}
 		}
 		if !s.c.Reader.HasMessage() {
-			if err := s.turn(); err != nil {
+			if err := s.exchange(); err != nil {
 				return err
 			}
 		}
@@ -423,7 +423,7 @@ func (s *session) boundary() bool { return !s.reading && s.srv == nil && !s.mach
 // idle waits for the client's next message outside every transaction, and holds as little as can
 // be meanwhile.
 func (s *session) idle() (h pgwire.Header, ok bool, err error) {
-	s.rest()
+	s.returnWork()
 	s.meter.asked = 0
 	s.x.took, s.wasIdle = false, true
 	defer func() {

@@ -95,8 +95,8 @@ func (p *Proxy) startup(ctx context.Context, conn *listener.Conn) *Client {
 	return c
 }
 
-// leave ends what startup began.
-func (p *Proxy) leave(c *Client) {
+// endStartup ends what startup began.
+func (p *Proxy) endStartup(c *Client) {
 	c.OnCancel(nil)
 	c.Writer.Release()
 	c.Reader.Release()

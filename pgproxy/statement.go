@@ -43,8 +43,8 @@ type statement struct {
 // notYet is later than everything.
 const notYet = math.MaxUint64
 
-// told reports whether the client got a description of the statement's parameters or columns.
-func (s *statement) told() bool { return s.parameters != 0 || s.columns != 0 }
+// isDescribed reports whether the client got a description of the statement's parameters or columns.
+func (s *statement) isDescribed() bool { return s.parameters != 0 || s.columns != 0 }
 
 // served reports whether a server's statement is as good for the client as one that would be parsed now, with the
 // description that the client got.

@@ -126,7 +126,7 @@ func waited(r *traffic.Row) traffic.Histogram {
 // Meter measures the requests and transactions of a client. It belongs to the session of a Backend, as the Client does.
 type Meter struct {
 	shard   *traffic.Shard
-	place   int
+	index   int
 	asked   time.Duration // when the request began, by clock; 0 = none is under way
 	opened  time.Duration // when the open transaction began, if its last request belongs to another; 0 = none is open
 	queries uint64        // answered since the last ReadyForQuery
@@ -134,12 +134,12 @@ type Meter struct {
 
 // Meter returns a new one.
 func (c *Client) Meter() Meter {
-	place := c.place()
-	return Meter{shard: c.traffic.Shard(place), place: place}
+	index := c.shardIndex()
+	return Meter{shard: c.traffic.Shard(index), index: index}
 }
 
-// place is the shard of the client's loop.
-func (c *Client) place() int {
+// shardIndex is the shard of the client's loop.
+func (c *Client) shardIndex() int {
 	if conn, ok := c.accepted(); ok {
 		return conn.Shard()
 	}
@@ -190,7 +190,7 @@ func (m *Meter) ready(status pgwire.TxStatus, more bool) (now time.Duration) {
 }
 
 // CountSQLState counts an error that is sent to the client. Error and Fatal call it.
-func (c *Client) CountSQLState(code string) { c.traffic.Shard(c.place()).Add(classOf(code), 1) }
+func (c *Client) CountSQLState(code string) { c.traffic.Shard(c.shardIndex()).Add(classOf(code), 1) }
 
 // measure counts the request that ReadyForQuery has ended, and returns its end, by clock; 0 = no request was running.
 // Where a server reader runs, mu is held.
@@ -200,7 +200,7 @@ func (s *session) measure(status pgwire.TxStatus) (now time.Duration) {
 	st.answered = 0
 	asked := s.meter.asked
 	if now = s.meter.ready(status, st.ends > 0); now > 0 {
-		s.lease.Traffic().Shard(s.meter.place).Observe(timeAlone, now-max(asked, s.leasedAt))
+		s.lease.Traffic().Shard(s.meter.index).Observe(timeAlone, now-max(asked, s.leasedAt))
 	}
 	return now
 }
@@ -220,7 +220,7 @@ func (s *session) countError(b []byte) {
 	_, code, _ := bytes.Cut(b, []byte("\x00C"))
 	class := classOf(code)
 	s.meter.shard.Add(class, 1)
-	s.lease.Traffic().Shard(s.meter.place).Add(class, 1)
+	s.lease.Traffic().Shard(s.meter.index).Add(class, 1)
 }
 
 // countUpstreams looks up the upstreams of set's databases, and shows each before its first use.

@@ -160,7 +160,7 @@ func (s *session) caughtUp() error {
 // nothingOwed forgets data kept for messages that are all answered. Where a server reader runs, mu is held.
 func (s *session) nothingOwed() {
 	s.sent = 0
-	s.machine.settle()
+	s.machine.nothingOwed()
 }
 
 // suspend arranges for the session to continue, with the server connection, when the client or the server sends
@@ -177,7 +177,7 @@ func (s *session) suspend() bool {
 	}
 	s.c.Writer.Release()
 	s.c.Reader.Release()
-	s.srv.rest()
+	s.srv.releaseBuffers()
 	s.c.Reader, s.c.Writer = nil, nil
 	s.asleep, s.c.Session = true, s
 	return true

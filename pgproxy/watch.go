@@ -46,7 +46,7 @@ func (p *Proxy) watch(ctx context.Context) {
 // trip there, and a session on that loop may be waiting for mu.
 func abandoned(still []working) (gone []*Client) {
 	for _, w := range still {
-		if w.client.Conn.PeerClosed() && w.client.turn.n.Load() == w.turn {
+		if w.client.Conn.PeerClosed() && w.client.activity.n.Load() == w.activity {
 			gone = append(gone, w.client)
 		}
 	}

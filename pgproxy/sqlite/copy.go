@@ -120,7 +120,7 @@ func (p *copyParser) statement() (*copyStatement, error) {
 	if p.accept(";"); p.i < len(p.tokens) {
 		return nil, p.syntaxError()
 	}
-	return c, c.settle(p.given)
+	return c, c.resolve(p.given)
 }
 
 // source reads a query in parentheses, or a table and its columns.
@@ -251,8 +251,8 @@ func (p *copyParser) give(name, value string) error {
 	return nil
 }
 
-// settle sets the options that were given, and the defaults of the others.
-func (o *copyOptions) settle(given map[string]string) error {
+// resolve sets the options that were given, and the defaults of the others.
+func (o *copyOptions) resolve(given map[string]string) error {
 	o.format, o.delimiter, o.null = "text", '\t', `\N`
 	if format, ok := given["format"]; ok {
 		o.format = strings.ToLower(format)

@@ -131,7 +131,7 @@ type CopyFormat struct{ o copyOptions }
 // NewCopyFormat makes one of the options of a COPY.
 func NewCopyFormat(options map[string]string) (*CopyFormat, error) {
 	f := new(CopyFormat)
-	return f, f.o.settle(options)
+	return f, f.o.resolve(options)
 }
 
 // Line returns a row as COPY TO sends it, and the values that it then has: a value of the text format that looks like NULL is one.

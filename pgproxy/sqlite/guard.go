@@ -114,8 +114,8 @@ func (g *guard) cut() {
 	}
 }
 
-// leave keeps cut from setting deadlines.
-func (g *guard) leave() {
+// release keeps cut from setting deadlines.
+func (g *guard) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.left = true

@@ -39,11 +39,11 @@ func (c *change) edit(table string, may allowed, fn func(t *tableText) error) er
 	if sql == before {
 		return nil
 	}
-	was, err := c.shape(rows[0], may)
+	was, err := c.fingerprint(rows[0], may)
 	if err != nil {
 		return err
 	}
-	is, err := c.shape(sql, may)
+	is, err := c.fingerprint(sql, may)
 	if err != nil {
 		return err
 	}
@@ -67,8 +67,8 @@ var shapeQueries = []string{
 		FROM sqlite_schema s JOIN pragma_foreign_key_list(s.name) f WHERE s.type = 'table' AND NOT ?2`,
 }
 
-// shape makes a table in a database in memory and describes it: SQLite does not read what a schema is replaced with before it uses it.
-func (c *change) shape(sql string, may allowed) (shape []string, err error) {
+// fingerprint makes a table in a database in memory and describes it: SQLite does not read what a schema is replaced with before it uses it.
+func (c *change) fingerprint(sql string, may allowed) (shape []string, err error) {
 	scratch, err := sqlite.OpenConn(":memory:", sqlite.OpenReadWrite|sqlite.OpenMemory)
 	if err != nil {
 		return nil, err

@@ -106,7 +106,7 @@ func (s *session) releaseAll() {
 // farewell ends the session: err is the reason. The client, which may not read, gets it after the
 // connections have been released.
 func (s *session) farewell(err error) error {
-	s.guard.leave()
+	s.guard.release()
 	s.releaseAll()
 	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
 	switch {
