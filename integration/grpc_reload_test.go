@@ -54,9 +54,12 @@ func TestGRPCReloadLosesNoStream(t *testing.T) {
 		return err
 	})
 	for _, changed := range []string{
-		config + "    http2: {max_streams: 2}\n", // other connections
-		grpcConfig(listen, second),               // another server
-		strings.Replace(config, "max_size: 500", "max_size: 400, max_lifetime: 1m", 1), // limits
+		// Other connections.
+		config + "    http2: {max_streams: 2}\n",
+		// Another server.
+		grpcConfig(listen, second),
+		// Limits.
+		strings.Replace(config, "max_size: 500", "max_size: 400, max_lifetime: 1m", 1),
 		config + "    connect_timeout: 7s\n",
 		grpcConfig(listen, second, first),
 		config,
