@@ -21,7 +21,7 @@ import (
 
 const (
 	startTimeout = 60 * time.Second // a slow, busy machine; crash recovery included
-	stopTimeout  = 20 * time.Second // then it is killed
+	stopTimeout  = time.Minute      // likewise; then it is killed
 	startTries   = 5                // another process may take the port we found free
 )
 
@@ -206,7 +206,7 @@ func (c *Cluster) stop() error {
 	return errors.Join(fmt.Errorf("the server did not stop within %s and was killed\n%s", stopTimeout, c.Log()), err)
 }
 
-// remove stops the server at once and deletes its files.
+// remove stops the server at once and deletes its files, and what a killed server leaves in the system.
 func (c *Cluster) remove() error {
 	var err error
 	if p := c.getProc(); p != nil && !p.ended() {
@@ -216,7 +216,7 @@ func (c *Cluster) remove() error {
 	if c.dir == "" {
 		return err
 	}
-	return errors.Join(err, os.RemoveAll(c.dir))
+	return errors.Join(err, removeSegment(filepath.Join(c.data(), "postmaster.pid")), os.RemoveAll(c.dir))
 }
 
 func (c *Cluster) setProc(p *process) { c.mu.Lock(); defer c.mu.Unlock(); c.proc = p }

@@ -23,6 +23,8 @@ func (c *Cluster) configure() error {
 		{"max_wal_senders", "0"},
 		{"shared_buffers", "32MB"},
 		{"max_connections", "100"},
+		// In files of the data directory: a killed server leaves what it has in /dev/shm.
+		{"dynamic_shared_memory_type", "mmap"},
 		{"lc_messages", "C"},
 		{"log_line_prefix", "%m [%p] %q%u@%d "},
 	}

@@ -21,6 +21,6 @@
 // postgres or nobody, because PostgreSQL refuses to run as root. On Linux the server also
 // dies when the test binary is killed.
 //
-// Files made by initdb are kept in the temporary directory for a day and copied, so that
-// only the first test of a day pays for initdb.
+// Files made by initdb are kept in the temporary directory and copied, so that only the first test
+// of a day pays for initdb.
 package pgtest

@@ -1,13 +1,17 @@
 package pgtest
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // apply makes cmd run as the account, and end with this process: should the test binary
@@ -36,6 +40,32 @@ func killAll(pid int) error {
 		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended already
 	}
 	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// removeSegment removes the System V shared memory that a killed server has left, of which a system has room for a few thousand. The
+// server's pid file names it in line 7, by key and id; a server that was stopped, or has not come so far, has no such line.
+func removeSegment(pidFile string) error {
+	data, err := os.ReadFile(pidFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var key, id int
+	if lines := strings.Split(string(data), "\n"); len(lines) < 7 {
+		return nil
+	} else if n, _ := fmt.Sscan(lines[6], &key, &id); n != 2 {
+		return nil
+	}
+	var now unix.SysvShmDesc
+	if _, err := unix.SysvShmCtl(id, unix.IPC_STAT, &now); err != nil || now.Perm.Key != int32(key) {
+		return nil // it is gone, and the id perhaps another's
+	}
+	if _, err := unix.SysvShmCtl(id, unix.IPC_RMID, nil); err != nil {
+		return fmt.Errorf("remove the shared memory of a killed server: %w", err)
+	}
+	return nil
 }
 
 // children returns the direct children of pid, which are all of a PostgreSQL server's processes.

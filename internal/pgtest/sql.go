@@ -11,7 +11,7 @@ import (
 )
 
 // sqlTimeout bounds the statements tests run to prepare a cluster.
-const sqlTimeout = 30 * time.Second
+const sqlTimeout = time.Minute
 
 // Connect returns a connection as the superuser to database "postgres", past any
 // password check. It is closed when the test ends.

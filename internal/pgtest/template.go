@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// templateAge is how long a kept data directory is trusted. Cleaners of temporary
-// directories remove single files after ten days or more; a day is far below that.
-const templateAge = 24 * time.Hour
+// templateAge is when a kept data directory is removed: nobody copies one of the day before yesterday. Cleaners of temporary directories remove
+// single files after ten days or more.
+const templateAge = 48 * time.Hour
 
 // superuser and password are the cluster's owner role. It is a test server on loopback.
 const (
@@ -18,13 +18,12 @@ const (
 	password  = "pgtest-superuser"
 )
 
-// template returns a data directory made by initdb for this server and account,
-// making it when there is none of today. Concurrent processes may both make one; the
-// last step is a rename, so that a directory of that name is always whole.
+// template returns a data directory made by initdb for this server and account, making it when there is none of today. Concurrent processes
+// may all make one; the last step is a rename that only the first can do, so that a directory of that name is always whole, and stays.
 func template(s server, as account) (string, error) {
-	name := fmt.Sprintf("headpond-pgtest-%s-%d", s.version, as.uid)
-	dir := filepath.Join(tempDir(), name)
-	if fresh(dir, as) {
+	prefix := filepath.Join(tempDir(), fmt.Sprintf("headpond-pgtest-%s-%d-", s.version, as.uid))
+	dir := prefix + time.Now().UTC().Format(time.DateOnly)
+	if kept(dir, as) {
 		return dir, nil
 	}
 	work, err := as.mkdir("hp-initdb-")
@@ -36,29 +35,31 @@ func template(s server, as account) (string, error) {
 	if err := initdb(s, as, work, data); err != nil {
 		return "", err
 	}
-	if fresh(dir, as) { // another process was faster
-		return dir, nil
-	}
-	if _, err := os.Lstat(dir); err == nil {
-		// Too old, or not ours: move it to another name, then remove it.
-		if err := os.Rename(dir, filepath.Join(work, "old")); err != nil {
-			return "", fmt.Errorf("replace the old template: %w", err)
-		}
-	}
-	if err := os.Rename(data, dir); err != nil && !fresh(dir, as) {
+	if err := os.Rename(data, dir); err != nil && !kept(dir, as) {
 		return "", fmt.Errorf("keep the template: %w", err)
 	}
+	removeOld(prefix)
 	return dir, nil
 }
 
-// fresh reports whether dir is a data directory of ours, made less than templateAge ago.
-func fresh(dir string, as account) bool {
+// kept reports whether dir is a data directory of ours.
+func kept(dir string, as account) bool {
 	info, err := os.Lstat(dir)
 	if err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 || !as.owns(info) {
 		return false
 	}
-	control, err := os.Stat(filepath.Join(dir, "PG_VERSION"))
-	return err == nil && time.Since(control.ModTime()) < templateAge
+	_, err = os.Stat(filepath.Join(dir, "PG_VERSION"))
+	return err == nil
+}
+
+// removeOld removes templates of earlier days. What cannot be removed takes some space and does no harm.
+func removeOld(prefix string) {
+	old, _ := filepath.Glob(prefix + "*")
+	for _, dir := range old {
+		if made, err := os.Stat(filepath.Join(dir, "PG_VERSION")); err == nil && time.Since(made.ModTime()) > templateAge {
+			_ = os.RemoveAll(dir)
+		}
+	}
 }
 
 // initdb makes a data directory.
