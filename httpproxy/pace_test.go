@@ -23,7 +23,7 @@ func paced(t *testing.T, run func(t testing.TB, unit time.Duration)) {
 		switch failures := try.end(); {
 		case failures == "":
 			return
-		case unit > time.Second:
+		case unit > 10*time.Second:
 			t.Errorf("with a unit of %v, too: %s", unit, failures)
 			return
 		default:

@@ -21,6 +21,7 @@ import (
 //	GET  /bytes/N   N bytes
 //	GET  /hold      sends the header and one byte, the rest after release
 //	GET  /wait      answers after release
+//	GET  /never     does not answer
 type httpBackend struct {
 	*httptest.Server
 	holding chan struct{} // one value for each request that has begun to hold
@@ -54,6 +55,7 @@ func startHTTP(t testing.TB) *httpBackend {
 		_, _ = io.WriteString(w, "released\n")
 	}
 	mux.HandleFunc("GET /wait", hold)
+	mux.HandleFunc("GET /never", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	mux.HandleFunc("GET /hold", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "x")
 		_ = http.NewResponseController(w).Flush()

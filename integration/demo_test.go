@@ -34,11 +34,11 @@ func TestDemo(t *testing.T) {
 		if p.Ended() {
 			t.Fatalf("the demo ended: %v\n%s", p.Err, p.out)
 		}
-		resp, err := adminClient.Get(at("http://127.0.0.1:9090/readyz"))
-		if err != nil {
-			return err
+		code, body, err := get(adminClient, at("http://127.0.0.1:9090/readyz"))
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("%d %s", code, body)
 		}
-		return resp.Body.Close()
+		return err
 	})
 	for _, c := range []struct{ command, want string }{
 		{"psql -h 127.0.0.1 -p 6432 -U demo demo -c 'select count(*) from users' </dev/null", "(1 row)"},

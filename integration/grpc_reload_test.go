@@ -173,7 +173,7 @@ func TestGRPCHealth(t *testing.T) {
 		backends = append(backends, addr)
 	}
 	listen := address(t)
-	g := startGateway(t, grpcConfig(listen, backends...)+"    health: {grpc: true, interval: 100ms}\n")
+	g := startGateway(t, grpcConfig(listen, backends...)+"    health: {grpc: true, interval: 100ms, timeout: 1m}\n")
 	service := testgrpc.NewTestServiceClient(grpcClient(t, listen))
 	for out, s := range servers {
 		serves := 1 - out

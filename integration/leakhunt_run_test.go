@@ -70,7 +70,7 @@ type seen struct {
 const (
 	huntDatabase = "hunt"
 	// huntSettles bounds the wait for what comes a moment later, also straight on a server; only cases that go wrong wait for so long.
-	huntSettles = time.Second
+	huntSettles = 10 * time.Second
 	huntTick    = 5 * time.Millisecond
 	// protocolViolation is what PgBouncer says of everything that it says itself.
 	protocolViolation = "08P01"

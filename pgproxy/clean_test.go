@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
 )
@@ -261,7 +263,16 @@ func TestNameAfterServerWasLost(t *testing.T) {
 // TestCancelInDoubt leaves a cancel request unanswered: the server may still handle it, so the
 // connection must not go to another client.
 func TestCancelInDoubt(t *testing.T) {
-	g, f := startFake(t, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.LoginTimeout = 2 * time.Second })
+	g, f := startFake(t, nil)
+	patience := func(d time.Duration) {
+		err := g.Update(pgproxy.Config{
+			Listener: listener.Config{Name: "db", Logger: slog.New(slog.NewTextHandler(g.log, nil))}, Auth: pgproxy.AuthTrust,
+			Databases: map[string]pgproxy.Backend{"*": g.backend}, LoginTimeout: d,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	logged := make(chan struct{})
 	var a *wire
 	go func() { defer close(logged); a = g.dial(t) }()
@@ -269,6 +280,7 @@ func TestCancelInDoubt(t *testing.T) {
 	<-logged
 	a.send(query("slow"))
 	first.read()
+	patience(2 * time.Second) // with cancel requests; logins have longer
 	canceler, err := net.Dial("tcp", g.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -279,6 +291,7 @@ func TestCancelInDoubt(t *testing.T) {
 	if _, _, err := cw.try(); !isEnd(err) { // given up
 		t.Fatal(err)
 	}
+	patience(0)
 	first.send(&pgwire.CommandComplete{Tag: "SELECT 0"}, &pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 	a.until(pgwire.TypeReadyForQuery)
 	b := g.dial(t)

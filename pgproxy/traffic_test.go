@@ -13,11 +13,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/traffic"
+	"github.com/headpond/headpond/upstream"
 )
 
 // counted returns a snapshot's counters and histograms, by name, labels and class, without zeros. The seconds of users
@@ -45,7 +48,7 @@ func counted(s traffic.Snapshot) map[string]float64 {
 // wantTraffic waits until exactly these things have been counted.
 func (g *gateway) wantTraffic(t *testing.T, want map[string]float64) {
 	t.Helper()
-	until := time.Now().Add(20 * time.Second)
+	until := time.Now().Add(conntest.Patience)
 	for got := counted(g.Stats().Traffic[0]); !maps.Equal(got, want); got = counted(g.Stats().Traffic[0]) {
 		if time.Now().After(until) {
 			t.Fatalf("counted\n%v, want\n%v", got, want)
@@ -138,14 +141,16 @@ func TestTrafficOfExtendedQueries(t *testing.T) {
 // up.
 func TestTrafficOfWaits(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, c *pgproxy.PostgresConfig) {
-		c.Limits.MaxSize, c.Limits.AcquireTimeout = 1, 200*time.Millisecond
+		c.Limits.MaxSize = 1
 	})
 	holder, waiter := g.connect(t, ""), g.connect(t, "")
 	do(t, holder, "begin")
+	g.setAcquireTimeout(t, 200*time.Millisecond)
 	_, err := waiter.Exec(t.Context(), "select 1")
 	if e := (*pgconn.PgError)(nil); !errors.As(err, &e) || e.Code != "53300" {
 		t.Fatalf("no server connection: %v", err)
 	}
+	g.setAcquireTimeout(t, conntest.Patience)
 	done := make(chan error, 1)
 	go func() { _, err := waiter.Exec(context.Background(), "select 1"); done <- err }()
 	for g.backend.Status().Endpoints[0].Pool.Waiting == 0 {
@@ -162,6 +167,18 @@ func TestTrafficOfWaits(t *testing.T) {
 		if h.Quantile(0) > time.Second || h.Sum <= 0 {
 			t.Errorf("waits %v in all, at least %v", h.Sum, h.Quantile(0))
 		}
+	}
+}
+
+// setAcquireTimeout has those wait for so long for the backend's only connection who come from now on.
+func (g *gateway) setAcquireTimeout(t *testing.T, limit time.Duration) {
+	t.Helper()
+	s := g.backend.Status()
+	err := g.backend.Update(upstream.Settings{
+		Endpoints: upstream.Endpoints(s.Endpoints[0].Address), Limits: pool.Limits{MaxSize: 1, AcquireTimeout: limit},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
