@@ -113,12 +113,13 @@ func (p *plan) mountCredentials() error {
 	return nil
 }
 
-func (p *plan) execute(t *template.Template) []byte {
-	var text bytes.Buffer
-	if err := t.Execute(&text, p); err != nil {
+// execute makes a file of a template. Templates are parsed only here, so that a gateway has none in memory.
+func (p *plan) execute(text string) []byte {
+	var out bytes.Buffer
+	if err := template.Must(template.New("").Funcs(functions).Parse(text)).Execute(&out, p); err != nil {
 		panic(err) // the template asks for an unknown field
 	}
-	return text.Bytes()
+	return out.Bytes()
 }
 
 // Port is the port of the admin page, and AdminHost its host.

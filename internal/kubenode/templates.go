@@ -11,12 +11,8 @@ const drainSeconds = 10
 
 var functions = template.FuncMap{"quote": quote, "drain": func() int { return drainSeconds }, "stop": func() int { return 2 * drainSeconds }}
 
-func parse(name, text string) *template.Template {
-	return template.Must(template.New(name).Funcs(functions).Parse(text))
-}
-
 // configTemplate is the gateway's configuration.
-var configTemplate = parse("config", `# Made by "headpond kube": the API servers, for the clients on this node.
+const configTemplate = `# Made by "headpond kube": the API servers, for the clients on this node.
 admin: {{quote .Admin}}
 drain_timeout: {{drain}}s
 listeners:
@@ -58,10 +54,10 @@ upstreams:
       timeout: 1s
       fall: 2
     rebalance: {}
-`)
+`
 
 // unitTemplate is a systemd unit. Root without capabilities can read the files of root, such as kubeconfigs, and little else.
-var unitTemplate = parse("unit", `# Made by "headpond kube".
+const unitTemplate = `# Made by "headpond kube".
 [Unit]
 Description=Headpond, the way to the Kubernetes API servers
 Documentation=https://github.com/headpond/headpond
@@ -92,10 +88,10 @@ PrivateDevices=true
 
 [Install]
 WantedBy=multi-user.target
-`)
+`
 
 // podTemplate is a static pod.
-var podTemplate = parse("pod", `# Made by "headpond kube". The kubelet runs it without asking an API server.
+const podTemplate = `# Made by "headpond kube". The kubelet runs it without asking an API server.
 apiVersion: v1
 kind: Pod
 metadata:
@@ -147,7 +143,7 @@ spec:
         path: {{quote .Path}}
         type: {{.Type}}
 {{- end}}
-`)
+`
 
 // splitAdmin returns where a probe reaches the admin page.
 func splitAdmin(address string) (host, port string) {
