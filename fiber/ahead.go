@@ -88,6 +88,8 @@ func (a *ahead) OnReadable(fn func()) bool {
 	return true
 }
 
+func (a *ahead) Suspend() bool { return len(a.bytes) == 0 && a.Stream.Suspend() }
+
 func (a *ahead) CopyTo(dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	if len(a.bytes) > 0 {
 		n, err := dst.Write(a.bytes)

@@ -257,6 +257,9 @@ func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 	return ready, c.opError("read", err)
 }
 
+// Suspend implements Stream. It returns false: what runs on the connection's fiber is its user's.
+func (*Conn) Suspend() bool { return false }
+
 // OnReadable runs fn as a fiber of the connection's loop, once, as soon as a Read would not
 // wait, also because of the deadline or Close. Unlike a fiber in WaitReadable it needs no stack
 // meanwhile, which is most of the cost of a connection that is idle for long. It is for the connection's

@@ -28,6 +28,9 @@ type Stream interface {
 	// OnReadable runs fn, once, as soon as a Read would not wait, so that no stack is held meanwhile; nil cancels it. It is
 	// for the one user, on the connection's loop; elsewhere, and where there is no loop, it does nothing and returns false.
 	OnReadable(fn func()) bool
+	// Suspend lets the one user return from its fiber and be called anew as soon as there is something to read, so that an idle
+	// session has neither stack nor buffers. It returns false where nobody would call; see package listener's Conn.Suspend, which can.
+	Suspend() bool
 
 	// CopyTo copies received data to dst until one of them ends: readErr is the error of receiving, io.EOF at the end
 	// of the stream; otherwise writeErr is the error of dst. moved is called with the size of every piece, in bytes,
@@ -123,6 +126,9 @@ func (NoLoop) WaitEither(net.Conn, time.Duration) (ready, otherReady bool, err e
 
 // OnReadable returns false.
 func (NoLoop) OnReadable(func()) bool { return false }
+
+// Suspend returns false.
+func (NoLoop) Suspend() bool { return false }
 
 // SyscallConn is not supported.
 func (NoLoop) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }

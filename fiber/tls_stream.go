@@ -43,6 +43,9 @@ func (t *TLSConn) OnReadable(fn func()) bool {
 	return true
 }
 
+// Suspend is Stream's. It returns false while decrypted data has not been read, of whose presence the connection below knows nothing.
+func (t *TLSConn) Suspend() bool { return !t.Buffered() && t.under.Suspend() }
+
 // CopyTo is Stream's, by reading and writing.
 func (t *TLSConn) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr error) {
 	return Copy(t, dst, moved)

@@ -150,7 +150,7 @@ func (h *http2) unlocked(fn func()) {
 }
 
 // Resume implements listener.Resumer.
-func (h *http2) Resume(ctx context.Context) {
+func (h *http2) Resume(ctx context.Context, _ *listener.Conn) {
 	h.ctx, h.suspended = ctx, false
 	h.carry()
 }

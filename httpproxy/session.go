@@ -191,7 +191,7 @@ func (s *session) carry() {
 }
 
 // Resume implements listener.Resumer.
-func (s *session) Resume(ctx context.Context) {
+func (s *session) Resume(ctx context.Context, _ *listener.Conn) {
 	s.ctx = ctx
 	s.carry()
 }

@@ -66,7 +66,7 @@ var (
 // c.
 func (c *Conn) Raw() fiber.Stream { return c.source() }
 
-// Suspend lets an idle session give up its stack. When it returns true, the Handler (or Resume)
+// Suspend implements fiber.Stream: it lets an idle session give up its stack. When it returns true, the Handler (or Resume)
 // must return at once, without closing the connection. As soon as there is something to read, the
 // read deadline has passed or the connection was closed, Resume of the attached session, which must
 // be a Resumer, is called with a new context. Only the fiber that runs the session may call

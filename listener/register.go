@@ -27,8 +27,8 @@ type Session interface {
 // Resumer is a Session that can be suspended, see Conn.Suspend.
 type Resumer interface {
 	Session
-	// Resume continues the session. The rules of Handler.ServeConn apply to it.
-	Resume(ctx context.Context)
+	// Resume continues the session of conn. The rules of Handler.ServeConn apply to it.
+	Resume(ctx context.Context, conn *Conn)
 }
 
 // State is the activity of a session.

@@ -30,7 +30,7 @@ func (s *Server) serveConn(c *Conn) {
 		return
 	}
 	admitted, c.server = true, s
-	s.runPart(c, func(ctx context.Context) {
+	s.runPart(c, func(ctx context.Context, c *Conn) {
 		if s.begin(c) {
 			s.handler.ServeConn(ctx, c)
 		}
@@ -38,10 +38,10 @@ func (s *Server) serveConn(c *Conn) {
 }
 
 // runPart runs a session to its end, or until it suspends itself.
-func (s *Server) runPart(c *Conn, part func(context.Context)) {
+func (s *Server) runPart(c *Conn, part func(context.Context, *Conn)) {
 	defer s.endPart(c)
 	defer s.recoverSession(c)
-	part(s.sessionContext())
+	part(s.sessionContext(), c)
 }
 
 // endPart closes and forgets a session that has ended; one that has suspended itself is resumed when there is something to read.

@@ -34,7 +34,7 @@ func (n *nap) suspend() {
 	}
 }
 
-func (n *nap) Resume(ctx context.Context) {
+func (n *nap) Resume(ctx context.Context, _ *listener.Conn) {
 	if ctx.Err() != nil {
 		return
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -58,8 +57,17 @@ type Client struct { // of 80 bytes, one of the allocator's sizes: there may be 
 	id       uint32                 // the process ID that it gets; the key in Proxy.clients
 	state    atomic.Int32           // clientBusy, clientIdle, clientInterrupted, clientOpen
 	activity activity
-	killed   atomic.Bool // by an operator
+	flags    atomic.Uint32
 }
+
+// The flags of a Client.
+const (
+	clientTLS    = 1 << iota // received bytes may be a part of a record
+	clientKilled             // by an operator
+)
+
+func (c *Client) isTLS() bool  { return c.flags.Load()&clientTLS != 0 }
+func (c *Client) killed() bool { return c.flags.Load()&clientKilled != 0 }
 
 // Login has a client's startup parameters. Clients with the same parameters share one: it must not be changed.
 type Login struct {
@@ -225,35 +233,24 @@ func (c *Client) patience() time.Duration {
 // suspend waits for the client, and when that takes long, arranges for the session to continue by
 // Serve; else it returns false, with the data or error still unread.
 func (c *Client) suspend(wait time.Duration) bool {
-	conn, ok := c.accepted()
-	if !ok || c.Reader.Buffered() > 0 {
+	if c.Reader.Buffered() > 0 {
 		return false
 	}
-	if ready, err := c.Conn.WaitReadableFor(wait); ready || err != nil || !conn.Suspend() {
+	if ready, err := c.Conn.WaitReadableFor(wait); ready || err != nil || !c.Conn.Suspend() {
 		return false
 	}
 	c.Reader, c.Writer = nil, nil
 	return true
 }
 
-// accepted is the connection below Conn.
-func (c *Client) accepted() (conn *listener.Conn, ok bool) {
-	var accepted net.Conn = c.Conn
-	if t, ok := c.Conn.(*fiber.TLSConn); ok {
-		accepted = t.NetConn()
-	}
-	conn, ok = accepted.(*listener.Conn)
-	return conn, ok
-}
-
-// goOn resumes a suspended session.
-func (c *Client) goOn(ctx context.Context) {
+// resume continues a suspended session. accepted is Conn, or the connection below its TLS.
+func (c *Client) resume(ctx context.Context, accepted *listener.Conn) {
 	c.Reader, c.Writer = pgwire.NewReader(c.Conn), pgwire.NewWriter(c.Conn)
-	c.carry(ctx)
+	c.carry(ctx, accepted)
 }
 
 // carry runs the session to its end, or to where it is suspended.
-func (c *Client) carry(ctx context.Context) {
+func (c *Client) carry(ctx context.Context, accepted *listener.Conn) {
 	suspended := false
 	defer func() {
 		if !suspended {
@@ -262,7 +259,7 @@ func (c *Client) carry(ctx context.Context) {
 	}()
 	err := c.backend.Serve(ctx, c)
 	if suspended = err == ErrSuspended; !suspended { //nolint:errorlint // Serve returns it as it is
-		c.logEnd(err)
+		c.logEnd(err, time.Since(accepted.Accepted()))
 	}
 }
 
@@ -296,7 +293,7 @@ func (c *Client) cutOff() {
 // for a client that does not read. It is also for clients that are cut off.
 func (c *Client) Goodbye() error {
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(goodbyeTime))
-	if c.killed.Load() {
+	if c.killed() {
 		return c.Fatal(pgwire.StateAdminShutdown, "terminating connection due to administrator command", "")
 	}
 	return c.Fatal(pgwire.StateAdminShutdown, "headpond is shutting down", "Connect again.")

@@ -50,7 +50,7 @@ const (
 func (s *session) initFastPath() {
 	x := &s.x
 	parker, parks := pool.ParkerOf(s.ctx).(pool.TryParker)
-	if parks && s.plain() && s.c.Conn.Loop() != 0 && s.c.Mode != Session {
+	if parks && !s.c.isTLS() && s.c.Conn.Loop() != 0 && s.c.Mode != Session {
 		x.client, x.parker, x.step, x.cancel, x.likely = s.c.Conn, parker, s.stepFastPath, s.cancelWait, true
 	}
 }

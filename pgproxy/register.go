@@ -45,12 +45,12 @@ type entry Client
 var _ listener.Resumer = (*entry)(nil)
 
 // Resume implements listener.Resumer.
-func (e *entry) Resume(ctx context.Context) { (*Client)(e).goOn(ctx) }
+func (e *entry) Resume(ctx context.Context, conn *listener.Conn) { (*Client)(e).resume(ctx, conn) }
 
 // Kill implements listener.Session.
 func (e *entry) Kill(stream uint64) bool {
 	c := (*Client)(e)
-	if stream != 0 || c.killed.Swap(true) {
+	if stream != 0 || c.flags.Or(clientKilled)&clientKilled != 0 {
 		return false
 	}
 	c.CountError(listener.ReasonKilled)
@@ -177,7 +177,7 @@ func (s *session) held(srv *server) {
 func (c *Client) Killable(ctx context.Context) (killable context.Context, end func()) {
 	killable, kill := context.WithCancelCause(ctx)
 	c.worker.Store(&worker{onKill: kill})
-	if c.killed.Load() {
+	if c.killed() {
 		kill(errKilled)
 	}
 	return killable, func() {
@@ -188,7 +188,7 @@ func (c *Client) Killable(ctx context.Context) (killable context.Context, end fu
 
 // over is ctx's error, or that the session has been ended by an operator.
 func (c *Client) over(ctx context.Context) error {
-	if c.killed.Load() {
+	if c.killed() {
 		return errKilled
 	}
 	return ctx.Err()

@@ -61,7 +61,7 @@ func (p *Proxy) ServeConn(ctx context.Context, conn *listener.Conn) {
 	// The stack below a session is kept small, and keeps nothing of the startup: there are many
 	// clients, and most of them are idle.
 	if c := p.startup(ctx, conn); c != nil {
-		c.carry(ctx)
+		c.carry(ctx, conn)
 	}
 }
 
@@ -105,11 +105,7 @@ func (p *Proxy) endStartup(c *Client) {
 }
 
 // logEnd reports how a session ended.
-func (c *Client) logEnd(err error) {
-	var took time.Duration
-	if conn, ok := c.accepted(); ok {
-		took = time.Since(conn.Accepted())
-	}
+func (c *Client) logEnd(err error, took time.Duration) {
 	if err == nil || errors.Is(err, io.EOF) {
 		c.Logger().Debug("client left", "duration", took)
 		return
@@ -165,10 +161,11 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 		g.set.logins.keep(g.packet, login)
 	}
 	c := &Client{Conn: g.conn, Reader: g.r, Writer: g.w, Login: login}
-	g.proxy.register(c)
-	if conn, ok := c.accepted(); ok {
-		conn.Attach((*entry)(c))
+	if g.isTLS {
+		c.flags.Store(clientTLS)
 	}
+	g.proxy.register(c)
+	g.accepted.Attach((*entry)(c))
 	return c, nil
 }
 

@@ -134,16 +134,8 @@ type Meter struct {
 
 // Meter returns a new one.
 func (c *Client) Meter() Meter {
-	index := c.shardIndex()
+	index := traffic.ShardOf(c.Conn.Loop())
 	return Meter{shard: c.traffic.Shard(index), index: index}
-}
-
-// shardIndex is the shard of the client's loop.
-func (c *Client) shardIndex() int {
-	if conn, ok := c.accepted(); ok {
-		return conn.Shard()
-	}
-	return traffic.ShardOf(0)
 }
 
 // Asked is to be called when a message of the client has come.
@@ -190,7 +182,9 @@ func (m *Meter) ready(status pgwire.TxStatus, more bool) (now time.Duration) {
 }
 
 // CountSQLState counts an error that is sent to the client. Error and Fatal call it.
-func (c *Client) CountSQLState(code string) { c.traffic.Shard(c.shardIndex()).Add(classOf(code), 1) }
+func (c *Client) CountSQLState(code string) {
+	c.traffic.Shard(traffic.ShardOf(c.Conn.Loop())).Add(classOf(code), 1)
+}
 
 // measure counts the request that ReadyForQuery has ended, and returns its end, by clock; 0 = no request was running.
 // Where a server reader runs, mu is held.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -52,7 +51,7 @@ func (s *session) watch() (again bool, err error) {
 				return false, ErrSuspended
 			}
 			wait = 0
-		case !s.plain():
+		case s.c.isTLS():
 			return false, nil
 		default:
 			if err := s.c.Reader.Fill(); err != nil {
@@ -73,7 +72,7 @@ func (s *session) arrive(n int) error {
 		s.mu.Lock()
 		reading, open := s.reading, s.machine.st.tx != pgwire.TxIdle
 		s.mu.Unlock()
-		if reading || !s.plain() {
+		if reading || s.c.isTLS() {
 			return nil
 		}
 		_, spoke, err := s.waitEither(0)
@@ -95,13 +94,6 @@ func (s *session) arrive(n int) error {
 		}
 	}
 	return nil
-}
-
-// plain reports whether the client is known to have sent something when its connection is readable: with TLS that may be a
-// part of a record.
-func (s *session) plain() bool {
-	_, isTLS := s.c.Conn.(*fiber.TLSConn)
-	return !isTLS
 }
 
 // waitEither waits for as long as patience lasts, 0 = for ever, until the client can be read, or the server.
@@ -166,12 +158,11 @@ func (s *session) nothingOwed() {
 // suspend arranges for the session to continue, with the server connection, when the client or the server sends
 // something. The session stays in memory, without its stack and buffers.
 func (s *session) suspend() bool {
-	conn, accepted := s.c.accepted()
 	raw := s.srv.raw
-	if !accepted || s.c.Reader.Buffered() > 0 || s.srv.r.Buffered() > 0 || s.srv.r.Left() > 0 || !raw.OnReadable(s.call) {
+	if s.c.Reader.Buffered() > 0 || s.srv.r.Buffered() > 0 || s.srv.r.Left() > 0 || !raw.OnReadable(s.call) {
 		return false
 	}
-	if !conn.Suspend() {
+	if !s.c.Conn.Suspend() {
 		raw.OnReadable(nil)
 		return false
 	}

@@ -26,9 +26,6 @@ var allowedAsserts = map[string]string{
 	"pool/httppool/upgrade.go closeWrite interface{CloseWrite() error}": "the client's side of an upgrade may be a hijacked connection of net/http",
 	"pgwire/reader.go NewReader waiter":                                 "a codec that imports only the standard library reads any io.Reader; WaitReadable may be unsupported",
 	"pgwire/reader.go SetSource waiter":                                 "the same",
-	"pgproxy/backend.go accepted *fiber.TLSConn":                        "only a listener's connection, below TLS or not, can suspend its session",
-	"pgproxy/backend.go accepted *listener.Conn":                        "the same",
-	"pgproxy/wait.go plain *fiber.TLSConn":                              "in TLS received bytes may be part of a record",
 }
 
 // TestNobodyAsksWhatAConnectionCan: a fiber.Stream has all methods that sessions need, and reports unsupported ones.
