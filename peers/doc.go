@@ -6,7 +6,7 @@
 //
 // # Design
 //
-// Between two nodes that use each other's services there is one libp2p connection, over QUIC, TCP or WebSocket. The one
+// Between two nodes that use each other's services there is one libp2p connection, over TCP, QUIC or WebSocket. The one
 // that dials has a stream of the protocol /headpond/tunnel/1 in it, and in that stream a session of package tunnel, in
 // which each connection to a service is a stream. So opening one costs no round trip and no handshake, idle connections
 // cost next to nothing, a slow one stops no other, and all of them continue when the libp2p connection is lost and made

@@ -21,6 +21,8 @@ const (
 
 	LinesPerSecond = linesPerSecond
 	MaxSkew        = maxSkew
+
+	TransportDelay = transportDelay
 )
 
 // The reasons for refusals.
@@ -28,6 +30,9 @@ var (
 	ErrForged, ErrFuture, ErrStale = errForged, errFuture, errStale
 	ErrKnown, ErrFull              = errKnown, errFull
 )
+
+// RankAddrs says when to dial which address of a peer.
+var RankAddrs = rankAddrs
 
 // Host is the node's libp2p host.
 func (n *Node) Host() host.Host { return n.host }

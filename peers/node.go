@@ -12,6 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	relayv2 "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/relay"
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
@@ -143,7 +144,7 @@ func newHost(cfg *Config, gate *offenders) (host.Host, error) {
 		libp2p.Identity(key), libp2p.UserAgent("headpond/" + cfg.Version), libp2p.NoListenAddrs, libp2p.DisableMetrics(),
 		libp2p.ResourceManager(limits), libp2p.ConnectionManager(keeper), libp2p.ConnectionGater(gate), libp2p.WithDialTimeout(cfg.DialTimeout),
 		libp2p.Security(libp2ptls.ID, libp2ptls.New), libp2p.Security(noise.ID, noise.New), libp2p.Muxer(yamux.ID, yamux.DefaultTransport),
-		libp2p.Transport(tcp.NewTCPTransport), libp2p.Transport(websocket.New),
+		libp2p.Transport(tcp.NewTCPTransport), libp2p.Transport(websocket.New), libp2p.SwarmOpts(swarm.WithDialRanker(rankAddrs)),
 	}
 	if len(cfg.NetworkKey) > 0 {
 		options = append(options, libp2p.PrivateNetwork(cfg.NetworkKey))

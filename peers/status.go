@@ -7,7 +7,6 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
-	ma "github.com/multiformats/go-multiaddr"
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tunnel"
@@ -128,10 +127,7 @@ func (n *Node) peerStatus(id peer.ID) PeerStatus {
 }
 
 // isRelayed reports whether another node carries a connection.
-func isRelayed(c network.Conn) bool {
-	_, err := c.RemoteMultiaddr().ValueForProtocol(ma.P_CIRCUIT)
-	return err == nil
-}
+func isRelayed(c network.Conn) bool { return isCircuit(c.RemoteMultiaddr()) }
 
 // Sessions describes the connections to services here that other nodes have open, in no order.
 func (n *Node) Sessions() []listener.Info { return n.server.Sessions() }

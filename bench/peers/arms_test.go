@@ -24,17 +24,20 @@ import (
 	"github.com/headpond/headpond/peers/extension"
 )
 
-// quic is where the far node listens, unless an arm is about another transport.
-const quic = "/ip4/127.0.0.1/udp/0/quic-v1"
+// Where the far node listens: on both, as by default, if an arm is not about one of them.
+const (
+	quic = "/ip4/127.0.0.1/udp/0/quic-v1"
+	both = quic + `", "/ip4/127.0.0.1/tcp/0`
+)
 
 // arms start two nodes before a server (host:port), and return the URL of the near one.
 var arms = []struct {
 	name  string
 	start func(b *testing.B, server string) string
 }{
-	{"headpond", func(b *testing.B, server string) string { return nodes(b, server, "peers", quic) }},
-	{"gateway", func(b *testing.B, server string) string { return nodes(b, server, "http, upstream: web", quic) }},
-	{"tcp", func(b *testing.B, server string) string { return nodes(b, server, "peers", "/ip4/127.0.0.1/tcp/0") }},
+	{"headpond", func(b *testing.B, server string) string { return nodes(b, server, "peers", both) }},
+	{"gateway", func(b *testing.B, server string) string { return nodes(b, server, "http, upstream: web", both) }},
+	{"quic", func(b *testing.B, server string) string { return nodes(b, server, "peers", quic) }},
 	{"https", overHTTPS},
 	{"study", study},
 	{"harness", func(_ *testing.B, server string) string { return "http://" + server }},

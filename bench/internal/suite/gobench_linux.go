@@ -89,7 +89,7 @@ var goSuites = []goSuite{
 // goArms are the names that tell arms apart within a benchmark's name.
 var goArms = []string{
 	"headpond", "puddle", "vitesslike", "channel", "mutexslice", "syncpool", "databasesql",
-	"kernel", "raw", "resumable", "tcp", "https", "yamux", "smux", "study", "studypooled", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway",
+	"kernel", "raw", "resumable", "tcp", "https", "yamux", "smux", "study", "studypooled", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway", "quic",
 }
 
 // goBenchmark runs one suite's compiled benchmarks.
