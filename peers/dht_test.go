@@ -58,6 +58,27 @@ func TestDHTFindsANode(t *testing.T) {
 	}
 }
 
+// TestDHTFindsARelayedNode: a node that nobody can connect to is found by its ID, at its relay.
+func TestDHTFindsARelayedNode(t *testing.T) {
+	b, _ := start(t, peers.Config{DHT: true, RelayForAnyone: true})
+	a := behind(t, b, peers.Config{Listen: []string{}, Services: []peers.Service{unnamed(t)}})
+	c, _ := start(t, peers.Config{Bootstrap: b.Addrs(), DHT: true})
+	joined(t, c, 1)
+	target := peers.Target{Peer: a.ID(), Service: "echo"}
+	conntest.Eventually(t, "it is found", func() bool { // once it has told b of its place
+		conn, err := c.Dial(soon(t), target)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		conntest.Exchange(t, conn, "at its relay")
+		return true
+	})
+	if s := statusOf(c, a); !s.Relayed || c.Status().DHT.Found == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestDHTFindsAMovedNode: a node that is called has another address after a restart, and is found there.
 func TestDHTFindsAMovedNode(t *testing.T) {
 	b, _ := start(t, peers.Config{DHT: true})

@@ -47,6 +47,8 @@ type gossip struct {
 	quiet pubsub.RelayCancelFunc
 	wake  chan struct{} // has a place
 
+	audience audience
+
 	mu       sync.Mutex // held for a few instructions
 	table    *table
 	own      []byte // the record of this node; nil: none
@@ -93,7 +95,8 @@ func newGossip(n *Node, key crypto.PrivKey, services []Service) (*gossip, error)
 			return string(sum[:])
 		}),
 		pubsub.WithMaxMessageSize(4*maxRecord), pubsub.WithFloodPublish(true), pubsub.WithPeerScore(scores()),
-		pubsub.WithSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(topicServices)), pubsub.WithLogger(n.log), pubsub.WithRPCLogger(slog.New(slog.DiscardHandler)))
+		pubsub.WithSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(topicServices)), pubsub.WithRawTracer(&g.audience),
+		pubsub.WithLogger(n.log), pubsub.WithRPCLogger(slog.New(slog.DiscardHandler)))
 	if err == nil {
 		err = ps.RegisterTopicValidator(topicServices, pubsub.ValidatorEx(g.validate), pubsub.WithValidatorInline(true))
 	}

@@ -186,6 +186,17 @@ type forger struct {
 
 func newForger(t *testing.T, victim *peers.Node) *forger {
 	t.Helper()
+	f := newStranger(t)
+	if err := f.connect(t, victim); err != nil {
+		t.Fatal(err)
+	}
+	conntest.Eventually(t, "the victim listens", func() bool { return f.hears(victim) })
+	return f
+}
+
+// newStranger makes a forger that is not connected.
+func newStranger(t *testing.T) *forger {
+	t.Helper()
 	key := newKey(t)
 	identity, err := crypto.UnmarshalEd25519PrivateKey(key)
 	if err != nil {
@@ -210,12 +221,12 @@ func newForger(t *testing.T, victim *peers.Node) *forger {
 	if _, err := topic.Relay(); err != nil {
 		t.Fatal(err)
 	}
-	f := &forger{h, topic, key}
-	if err := f.connect(t, victim); err != nil {
-		t.Fatal(err)
-	}
-	conntest.Eventually(t, "the victim listens", func() bool { return slices.Contains(topic.ListPeers(), victim.Host().ID()) })
-	return f
+	return &forger{h, topic, key}
+}
+
+// hears reports whether a node has opened its stream for records to the forger.
+func (f *forger) hears(n *peers.Node) bool {
+	return slices.Contains(f.topic.ListPeers(), n.Host().ID())
 }
 
 func (f *forger) connect(t *testing.T, victim *peers.Node) error {

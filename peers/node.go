@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/libp2p/go-libp2p"
@@ -68,11 +69,12 @@ func New(cfg Config) (*Node, error) {
 	}
 	cfg = cfg.withDefaults()
 	gate := &offenders{}
-	h, err := newHost(&cfg, gate)
+	n := &Node{cfg: cfg}
+	h, err := newHost(&cfg, gate, &n.circuits)
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, id: h.ID(), host: h, log: cfg.Logger.With("node", h.ID().String())}
+	n.id, n.host, n.log = h.ID(), h, cfg.Logger.With("node", h.ID().String())
 	n.life, n.end = context.WithCancel(context.Background())
 	n.circuits.init(n, cfg.Relays)
 	n.known.init(n)
@@ -110,6 +112,9 @@ func (n *Node) start() error {
 	if n.syncer, err = newSyncer(n); err != nil {
 		return err
 	}
+	if err := n.gossip.startRejoin(); err != nil {
+		return err
+	}
 	if err := n.startRelay(); err != nil {
 		return err
 	}
@@ -127,7 +132,7 @@ func (n *Node) start() error {
 }
 
 // newHost makes the libp2p host. It does not listen yet.
-func newHost(cfg *Config, gate *offenders) (host.Host, error) {
+func newHost(cfg *Config, gate *offenders, relayed *circuits) (host.Host, error) {
 	key, _, err := identityOf(cfg.Key)
 	if err != nil {
 		return nil, err
@@ -151,13 +156,16 @@ func newHost(cfg *Config, gate *offenders) (host.Host, error) {
 	} else {
 		options = append(options, libp2p.Transport(quic.NewTransport))
 	}
-	if len(cfg.Announce) > 0 {
-		var told []ma.Multiaddr
-		for _, a := range cfg.Announce {
-			told = append(told, ma.StringCast(a))
-		}
-		options = append(options, libp2p.AddrsFactory(func([]ma.Multiaddr) []ma.Multiaddr { return told }))
+	var told []ma.Multiaddr
+	for _, a := range cfg.Announce {
+		told = append(told, ma.StringCast(a))
 	}
+	options = append(options, libp2p.AddrsFactory(func(own []ma.Multiaddr) []ma.Multiaddr {
+		if len(told) > 0 {
+			own = told
+		}
+		return slices.Concat(relayed.all(), own) // peers are told, and tell others by the DHT
+	}))
 	h, err := libp2p.New(append(options, natOptions(cfg)...)...)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrConfig, err), keeper.Close(), limits.Close())
@@ -168,8 +176,10 @@ func newHost(cfg *Config, gate *offenders) (host.Host, error) {
 // ID returns the node's peer ID.
 func (n *Node) ID() string { return n.id.String() }
 
-// addrs is where the node can be connected to.
-func (n *Node) addrs() []ma.Multiaddr { return append(n.circuits.all(), n.host.Addrs()...) }
+// addrs is where the node can be connected to, the addresses at relays first.
+func (n *Node) addrs() []ma.Multiaddr {
+	return append(n.circuits.all(), slices.DeleteFunc(n.host.Addrs(), isCircuit)...)
+}
 
 // Addrs returns where the node can be connected to, multiaddresses that end in /p2p/ID.
 func (n *Node) Addrs() (all []string) {

@@ -34,7 +34,10 @@ type circuits struct {
 
 // init reads the relays of the configuration.
 func (c *circuits) init(n *Node, texts []string) {
-	c.node, c.addrs, c.relays, c.lost = n, map[peer.ID][]ma.Multiaddr{}, map[peer.ID]peer.AddrInfo{}, map[peer.ID]chan struct{}{}
+	c.mu.Lock() // libp2p asks for the addresses already
+	c.addrs = map[peer.ID][]ma.Multiaddr{}
+	c.mu.Unlock()
+	c.node, c.relays, c.lost = n, map[peer.ID]peer.AddrInfo{}, map[peer.ID]chan struct{}{}
 	for _, text := range texts {
 		info, _ := ParsePeer(text) // Verify has
 		all := c.relays[info.ID]

@@ -1,0 +1,143 @@
+package peers
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	pubsub "github.com/libp2p/go-libp2p-pubsub"
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+)
+
+// rejoinInterval is how often connected peers to which records do not go are looked for.
+const rejoinInterval = 3 * time.Second
+
+// audience are the peers to which pubsub has a stream. pubsub opens one when libp2p has identified a peer, which is tried once for a connection
+// and given five seconds, and gives up when the stream cannot be opened, or breaks five times in ten minutes. Without more a busy machine, or a bad
+// network, would leave peers connected that hear no records as long as the connection lasts.
+type audience struct {
+	mu    sync.Mutex // held for a few instructions
+	peers map[peer.ID]bool
+}
+
+var _ pubsub.RawTracer = (*audience)(nil)
+
+func (a *audience) has(id peer.ID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.peers[id]
+}
+
+// startRejoin begins to look after the audience. The syncer must be there.
+func (g *gossip) startRejoin() error {
+	again, err := g.node.host.EventBus().Emitter(new(event.EvtPeerProtocolsUpdated))
+	if err != nil {
+		return fmt.Errorf("peers: %w", err)
+	}
+	g.node.work.Go(func() { g.rejoin(again) })
+	return nil
+}
+
+// rejoin makes pubsub open streams to peers that have none, until the node ends.
+func (g *gossip) rejoin(again event.Emitter) {
+	defer func() { _ = again.Close() }()
+	tick := time.NewTicker(rejoinInterval)
+	defer tick.Stop()
+	missing := map[peer.ID]bool{}
+	for {
+		select {
+		case <-g.node.life.Done():
+			return
+		case <-tick.C:
+		}
+		before := missing
+		missing = map[peer.ID]bool{}
+		for _, id := range g.node.host.Network().Peers() {
+			if g.hears(id) {
+				continue
+			}
+			if missing[id] = true; before[id] { // else it may have just been connected
+				g.node.log.Debug("peers: a connected peer hears no records, trying again", "peer", id.String())
+				_ = again.Emit(event.EvtPeerProtocolsUpdated{Peer: id, Added: pubsub.GossipSubDefaultProtocols})
+				g.node.syncer.ask(id) // it has not been asked for its table either
+			}
+		}
+	}
+}
+
+// hears reports whether records go to a peer, or cannot: it has no connection of its own, or does not speak the protocol.
+func (g *gossip) hears(id peer.ID) bool {
+	if g.audience.has(id) || g.node.host.Network().Connectedness(id) != network.Connected {
+		return true
+	}
+	all, err := g.node.host.Peerstore().GetProtocols(id)
+	if err != nil || len(all) == 0 { // it has not been identified
+		return false
+	}
+	speaks, err := g.node.host.Peerstore().SupportsProtocols(id, pubsub.GossipSubDefaultProtocols...)
+	return err == nil && len(speaks) == 0
+}
+
+// OnNewOutboundStream implements pubsub.RawTracer.
+func (a *audience) OnNewOutboundStream(id peer.ID, _ protocol.ID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.peers == nil {
+		a.peers = map[peer.ID]bool{}
+	}
+	a.peers[id] = true
+}
+
+// OnClosedOutboundStream implements pubsub.RawTracer.
+func (a *audience) OnClosedOutboundStream(id peer.ID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.peers, id)
+}
+
+// What follows are the other events of pubsub.RawTracer.
+
+// Join implements pubsub.RawTracer.
+func (*audience) Join(string) {}
+
+// Leave implements pubsub.RawTracer.
+func (*audience) Leave(string) {}
+
+// Graft implements pubsub.RawTracer.
+func (*audience) Graft(peer.ID, string) {}
+
+// Prune implements pubsub.RawTracer.
+func (*audience) Prune(peer.ID, string) {}
+
+// ValidateMessage implements pubsub.RawTracer.
+func (*audience) ValidateMessage(*pubsub.Message) {}
+
+// DeliverMessage implements pubsub.RawTracer.
+func (*audience) DeliverMessage(*pubsub.Message) {}
+
+// RejectMessage implements pubsub.RawTracer.
+func (*audience) RejectMessage(*pubsub.Message, string) {}
+
+// DuplicateMessage implements pubsub.RawTracer.
+func (*audience) DuplicateMessage(*pubsub.Message) {}
+
+// ThrottlePeer implements pubsub.RawTracer.
+func (*audience) ThrottlePeer(peer.ID) {}
+
+// RecvRPC implements pubsub.RawTracer.
+func (*audience) RecvRPC(*pubsub.RPC) {}
+
+// SendRPC implements pubsub.RawTracer.
+func (*audience) SendRPC(*pubsub.RPC, peer.ID) {}
+
+// SendRPCCompleted implements pubsub.RawTracer.
+func (*audience) SendRPCCompleted(*pubsub.RPC, peer.ID, time.Duration) {}
+
+// DropRPC implements pubsub.RawTracer.
+func (*audience) DropRPC(*pubsub.RPC, peer.ID) {}
+
+// UndeliverableMessage implements pubsub.RawTracer.
+func (*audience) UndeliverableMessage(*pubsub.Message) {}
