@@ -29,25 +29,35 @@ func (n *Node) Ping(ctx context.Context, addr string) (rtt time.Duration, path s
 	return result.RTT, n.peerStatus(info.ID).Path, nil
 }
 
-// pingInterval is how often the round trip to the peers that this node has to do with is measured.
-const pingInterval = 15 * time.Second
+// pingInterval is how often the round trip to the peers that this node has to do with is measured, firstPing how often those are looked for to
+// which it is not known.
+const (
+	pingInterval = 15 * time.Second
+	firstPing    = time.Second
+)
 
 // measure measures them, until the node ends.
 func (n *Node) measure() {
-	again := time.NewTicker(pingInterval)
-	defer again.Stop()
+	look := time.NewTicker(firstPing)
+	defer look.Stop()
+	var all time.Time
 	for {
+		var now time.Time
 		select {
 		case <-n.life.Done():
 			return
-		case <-again.C:
+		case now = <-look.C:
+		}
+		again := now.Sub(all) >= pingInterval
+		if again {
+			all = now
 		}
 		ids := n.known.ids()
 		for _, l := range n.links.all() {
 			ids = append(ids, l.peer)
 		}
 		for _, id := range ids {
-			if len(n.host.Network().ConnsToPeer(id)) == 0 {
+			if len(n.host.Network().ConnsToPeer(id)) == 0 || !again && n.host.Peerstore().LatencyEWMA(id) > 0 {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(n.life, n.cfg.KeepAlive)

@@ -229,10 +229,8 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, key string, tag reflect.St
 		d.report(at(n), "%s: want a list such as [a, b], got %s", key, describe(n))
 		return
 	}
-	if d.checkLength(n, len(n.Content), key, tag); len(n.Content) == 0 {
-		return
-	}
-	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	d.checkLength(n, len(n.Content), key, tag)
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))) // an empty list is not nil, as one that is not there
 	for i, item := range n.Content {
 		restore := d.enter(tag.Get("scope"), scopeName(item), i)
 		d.value(item, v.Index(i), key, tag)

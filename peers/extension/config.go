@@ -204,6 +204,9 @@ func carried(u *config.Upstream) bool { return len(targetsOf(u)) > 0 }
 
 // texts turns a list of texts of one type into strings.
 func texts[T ~string](list []T) (out []string) {
+	if list != nil {
+		out = []string{} // an empty list is not the default
+	}
 	for _, t := range list {
 		out = append(out, string(t))
 	}

@@ -70,6 +70,15 @@ func keyOf(t *testing.T) (file, id string) {
 	return file, id
 }
 
+// TestListensNowhere: with an empty list the node listens nowhere, and is not where the default is.
+func TestListensNowhere(t *testing.T) {
+	key, _ := keyOf(t)
+	n := &node{Gateway: gatewaytest.Run(t, gatewaytest.Parse(t, `peers: {key: "{key}", listen: [], mdns: false}`, "{key}", key))}
+	if all := n.self(t).Addresses; len(all) > 0 {
+		t.Errorf("it listens at %q", all)
+	}
+}
+
 // self is what the admin pages show of the gateway as a node.
 func (n *node) self(t *testing.T) extension.NodeStatus {
 	t.Helper()
