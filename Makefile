@@ -113,9 +113,9 @@ test-kube: ## Test before three real API servers, beside HAProxy, on each engine
 test-blackhole: ## Test sessions whose packets are dropped, in a network namespace, on each engine (needs root, nft; a minute)
 	@GO='$(GO)' ENGINES='$(ENGINES)' sh scripts/test-blackhole.sh
 
-test-peers: ## Test peers for long: 200 nodes, 10,000 requests, behind NAT, killed (needs root, iproute2, nftables; HEADPOND_NODES=…)
+test-peers: ## Test peers for long: 200 nodes, 10,000 requests, behind NAT, killed, partitioned (needs root, iproute2, nftables, miniupnpd; HEADPOND_NODES=…)
 	$(GO) test -tags long -count 1 -timeout 30m -v -run 'Newcomer|ManyRequests' ./peers
-	$(GO) test -tags netns -count 1 -timeout 15m -v -run 'BehindNAT|KilledUnderLoad' ./peers/cmd/headpond
+	$(GO) test -tags netns -count 1 -timeout 15m -v -run 'BehindNAT|KilledUnderLoad|AfterPartition|UPnP' ./peers/cmd/headpond
 
 clean: ## Remove what build made
 	rm -rf bin dist

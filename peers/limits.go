@@ -7,6 +7,7 @@ import (
 	"github.com/libp2p/go-libp2p"
 	corenet "github.com/libp2p/go-libp2p/core/network"
 	rcmgr "github.com/libp2p/go-libp2p/p2p/host/resource-manager"
+	"github.com/libp2p/go-libp2p/p2p/muxer/yamux"
 	"github.com/libp2p/go-libp2p/p2p/net/connmgr"
 	"github.com/libp2p/go-libp2p/x/rate"
 )
@@ -69,6 +70,20 @@ func newLimits(cfg *Config) (corenet.ResourceManager, error) {
 				GracePeriod:      time.Minute,
 			},
 		}))
+}
+
+// How long a TCP or WebSocket connection may be stuck. libp2p's own ten seconds, of which its muxer uses five at worst, end connections that a
+// partition of a few seconds has stopped, and a hole in a NAT may not be punched again.
+const (
+	muxerTimeout = 30 * time.Second // for a write, and the answer to a ping
+	muxerPing    = 10 * time.Second // of silence before a ping
+)
+
+// newMuxer makes what divides such a connection into streams.
+func newMuxer() *yamux.Transport {
+	muxer := *yamux.DefaultTransport
+	muxer.ConnectionWriteTimeout, muxer.KeepAliveInterval = muxerTimeout, muxerPing
+	return &muxer
 }
 
 // newKeeper makes the connection manager of a node: beyond three quarters of the connections it closes those that are of the least use, down

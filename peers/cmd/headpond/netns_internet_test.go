@@ -218,11 +218,14 @@ func (ns *namespace) listen(address string) net.Listener {
 	return l
 }
 
+// routerSuffix is in the name of the namespace of the router of a site.
+const routerSuffix = "-nat"
+
 // behindNAT makes a namespace with the private network 10.0.n.0/24 behind a router with an address of the internet, as people have it at
 // home: what goes out gets the router's address, what comes in without having been asked for is dropped.
 func behindNAT(t *testing.T, i *internet, name, address string, n int) *namespace {
 	t.Helper()
-	router, inside := newNamespace(t, name+"-nat"), newNamespace(t, name)
+	router, inside := newNamespace(t, name+routerSuffix), newNamespace(t, name)
 	i.attach(router, address)
 	run(t, "ip", "link", "add", "lan", "netns", router.name, "type", "veth", "peer", "name", "lan", "netns", inside.name)
 	for k, ns := range []*namespace{router, inside} {
@@ -236,7 +239,7 @@ func behindNAT(t *testing.T, i *internet, name, address string, n int) *namespac
 table ip home {
 	chain out { type nat hook postrouting priority 100; oifname "wan" masquerade; }
 	chain in { type filter hook input priority 0; iifname "wan" ct state established,related accept; iifname "wan" drop; }
-	chain through { type filter hook forward priority 0; iifname "wan" ct state established,related accept; iifname "wan" drop; }
+	chain through { type filter hook forward priority 0; iifname "wan" ct state established,related accept; iifname "wan" ct status dnat accept; iifname "wan" drop; }
 }
 `)
 	if out, err := rules.CombinedOutput(); err != nil {

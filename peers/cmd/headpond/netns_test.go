@@ -106,6 +106,7 @@ func (s *site) kill() {
 
 // status is what the admin page tells of peers.
 func (s *site) status() (all struct {
+	Node   []extension.NodeStatus  `json:"node"`
 	Peers  []extension.PeerStatus  `json:"peers"`
 	Offers []extension.OfferStatus `json:"peer_services"`
 }) {
