@@ -11,23 +11,23 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// Forms of PostgreSQL's ALTER TABLE that SQLite lacks. A unique constraint becomes a unique index, marked by a comment.
-// What changes the definition of a column or a constraint, and nothing in the file's pages, is an edit of the CREATE
-// TABLE that SQLite keeps as a text (https://www.sqlite.org/lang_altertable.html, section 7).
+// ALTER TABLE and other changes of a schema that SQLite lacks. A unique constraint becomes a unique index with a
+// comment that marks it. A change that leaves the file's pages alone (a constraint, the definition of a column) edits
+// the text of CREATE TABLE that SQLite stores (https://www.sqlite.org/lang_altertable.html, section 7).
 
-// constraintMark is the comment in the SQL of an index that is a constraint to clients.
+// constraintMark is the comment in an index's SQL that marks it as a constraint.
 const constraintMark = "/* constraint */"
 
-// change is a statement that is carried out by several of SQLite's, on the writer.
+// change is one statement of a client that runs as several statements of SQLite on the writer.
 type change struct {
 	s       *session
 	cs      *connState
 	conn    *sqlite.Conn
-	touched []string // tables to check in the end
+	touched []string // tables to check at the end
 }
 
-// schemaCommand makes a command that changes the schema by fn. Triggers do not fire for the rows it changes. An error, also of
-// the check at the end, ends the transaction around it as every statement's does.
+// schemaCommand makes a command that changes the schema by fn. Triggers do not fire for the rows that fn changes. As
+// with any statement, an error fails the transaction, including an error of the check at the end.
 func schemaCommand(tag string, fn func(c *change) error) *command {
 	return &command{run: func(ctx context.Context, s *session) (string, [][]string, error) {
 		h, _, err := s.connFor(ctx, true)
@@ -46,7 +46,7 @@ func schemaCommand(tag string, fn func(c *change) error) *command {
 		if err := setTriggers(h.conn, false); err != nil {
 			return "", nil, err
 		}
-		defer func() { _ = setTriggers(h.conn, true) }() // it fails for an option that SQLite does not have only
+		defer func() { _ = setTriggers(h.conn, true) }() // fails only for an unknown option
 		c := &change{s: s, cs: h.cs, conn: h.conn}
 		if err := fn(c); err != nil {
 			return "", nil, err
@@ -60,7 +60,8 @@ func schemaCommand(tag string, fn func(c *change) error) *command {
 	}}
 }
 
-// parseSchemaCommand recognises the statements of schemaCommand; nil if tokens are for SQLite.
+// parseSchemaCommand recognises statements for schemaCommand. It returns nil for statements that
+// SQLite itself runs.
 func parseSchemaCommand(src string, tokens []token) (*command, error) {
 	switch thing := createdThing(tokens); {
 	case tokens[0].is("TRUNCATE"):
@@ -82,7 +83,7 @@ func (c *change) run(sql string) error {
 	return err
 }
 
-// query runs a statement of SQLite's own and returns its first column.
+// query runs a statement in SQLite's dialect and returns its first column.
 func (c *change) query(sql string, args ...string) (rows []string, err error) {
 	stmt, _, err := c.conn.PrepareTransient(sql)
 	if err != nil {
@@ -96,7 +97,7 @@ func (c *change) query(sql string, args ...string) (rows []string, err error) {
 		c.cs.callError = nil
 		row, err := stmt.Step()
 		switch {
-		case c.cs.callError != nil: // which the driver loses, see connState.step
+		case c.cs.callError != nil: // the driver loses a function's error, see connState.step
 			return nil, c.cs.callError
 		case err != nil && isConstraint(err):
 			return nil, c.cs.constraintError(err, nil)
@@ -109,13 +110,13 @@ func (c *change) query(sql string, args ...string) (rows []string, err error) {
 	}
 }
 
-// do runs a statement of SQLite's own.
+// do runs a statement in SQLite's dialect.
 func (c *change) do(format string, args ...any) error {
 	_, err := c.query(fmt.Sprintf(format, args...))
 	return err
 }
 
-// qualifiedAt reads the name of a table from token i on, as it is in the file, and returns its last token.
+// qualifiedAt reads a table name from token i on. It returns the name as the file has it, and the name's last token.
 func qualifiedAt(tokens []token, i int) (name string, last int) {
 	if i >= len(tokens) {
 		return "", i
@@ -130,7 +131,7 @@ func qualifiedAt(tokens []token, i int) (name string, last int) {
 	return name, i
 }
 
-// parseNames reads the names of tables a, b from token i on, and the options behind them.
+// parseNames reads a list of table names from token i on, and the options that follow it.
 func parseNames(src string, tokens []token, i int, options ...string) (names []string, found map[string]bool, err error) {
 	found = map[string]bool{}
 	wantName := true
@@ -171,7 +172,7 @@ func parseTruncate(src string, tokens []token) (*command, error) {
 	}
 	return schemaCommand("TRUNCATE TABLE", func(c *change) error {
 		list := slices.Clone(tables)
-		for i := 0; i < len(list); i++ { // with CASCADE it grows
+		for i := 0; i < len(list); i++ { // CASCADE appends to list
 			children, err := c.referencing(list[i])
 			if err != nil {
 				return err
@@ -197,19 +198,19 @@ func parseTruncate(src string, tokens []token) (*command, error) {
 	}), nil
 }
 
-// deferring runs fn with the foreign keys unchecked until it ends. All tables that refer to those of fn are its, or have lost their
-// foreign keys before.
+// deferring runs fn with foreign keys unchecked until fn returns. Every table that refers to a table of fn is itself
+// part of fn, or has lost its foreign keys before.
 func (c *change) deferring(fn func() error) error {
 	if err := c.do("PRAGMA defer_foreign_keys = ON"); err != nil {
 		return err
 	}
 	if err := fn(); err != nil {
-		return err // and the end of the transaction ends it
+		return err // the end of the transaction resets the pragma
 	}
 	return c.do("PRAGMA defer_foreign_keys = OFF")
 }
 
-// parseDrop reads DROP TABLE a, b [CASCADE] and the same of views and indexes.
+// parseDrop reads DROP TABLE a, b [CASCADE], and the same for views and indexes.
 func parseDrop(src string, tokens []token) (*command, error) {
 	i, exists := 2, ""
 	if i+1 < len(tokens) && tokens[i].is("IF") && tokens[i+1].is("EXISTS") {
@@ -237,8 +238,8 @@ func parseDrop(src string, tokens []token) (*command, error) {
 	}), nil
 }
 
-// dropParents drops the foreign keys of other tables that refer to tables to be dropped: SQLite would act on ON DELETE, and leave
-// the foreign keys in place.
+// dropParents removes the foreign keys of other tables that refer to tables to be dropped. SQLite would run ON DELETE
+// actions and keep the foreign keys.
 func (c *change) dropParents(tables []string, cascade bool) error {
 	for _, table := range tables {
 		children, err := c.referencing(table)
@@ -372,7 +373,7 @@ func parseAction(src string, tokens []token, lo, hi int) (action, error) {
 			k++
 		}
 	}
-	rest := func() bool { // nothing, or what does not matter, is behind the name
+	rest := func() bool { // only words without effect follow the name
 		named := at(k).kind == kindIdent || at(k).kind == kindQuoted
 		return named && (lo+k+1 == hi || at(k+1).isAny("CASCADE", "RESTRICT") && lo+k+2 == hi)
 	}
@@ -413,12 +414,12 @@ func parseAction(src string, tokens []token, lo, hi int) (action, error) {
 	return nil, syntaxError(src, tokens[hi-1])
 }
 
-// sqliteAction is an action that SQLite has.
+// sqliteAction passes an action on to SQLite.
 func sqliteAction(what string) action {
 	return func(c *change, table string) error { return c.do("ALTER TABLE main.%s %s", quoteIdent(table), what) }
 }
 
-// addConstraint adds a constraint of a table.
+// addConstraint adds a table constraint.
 func addConstraint(d tableConstraint) (action, error) {
 	switch d.kind {
 	case "UNIQUE":
@@ -448,7 +449,7 @@ func addConstraint(d tableConstraint) (action, error) {
 	return nil, unsupported("ALTER TABLE ADD %s", d.kind).hint("SQLite makes a table's primary key when it makes the table.")
 }
 
-// freeName returns the name of a constraint to be added.
+// freeName returns the name for a new constraint, or an error if it is taken.
 func (t *tableText) freeName(table string, d tableConstraint) (string, error) {
 	if d.name != "" {
 		if t.constraint(table, d.name) != nil {
@@ -468,11 +469,11 @@ func (t *tableText) freeName(table string, d tableConstraint) (string, error) {
 	return name, nil
 }
 
-// addUnique makes a unique constraint.
+// addUnique adds a unique constraint.
 func (c *change) addUnique(table, name string, columns []string) error {
 	list := make([]string, len(columns))
 	for i, column := range columns {
-		if err := c.hasColumn(table, column); err != nil { // SQLite would take its quoted name for a string
+		if err := c.hasColumn(table, column); err != nil { // SQLite reads an unknown quoted name as a string
 			return err
 		}
 		list[i] = quoteIdent(column)
@@ -489,8 +490,8 @@ func (c *change) hasColumn(table, column string) error {
 	return err
 }
 
-// addColumn adds a column by its name and type first, gives it its default, and then the rest of its definition, which
-// SQLite's ADD COLUMN takes in part only.
+// addColumn adds a column in steps: its name and type, its default, the rest of its definition. SQLite's ADD COLUMN
+// does not accept all of it at once.
 func addColumn(name, text string, ifNotExists bool) action {
 	return func(c *change, table string) error {
 		there, err := c.query("SELECT name FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE", table, name)
@@ -531,7 +532,7 @@ func addColumn(name, text string, ifNotExists bool) action {
 	}
 }
 
-// dropConstraint drops a constraint by its name.
+// dropConstraint removes a constraint by its name.
 func dropConstraint(name string, ifExists bool) action {
 	return func(c *change, table string) error {
 		index, err := c.query("SELECT name FROM main.sqlite_schema WHERE type = 'index' AND tbl_name = ?1 AND name = ?2 COLLATE NOCASE AND sql LIKE 'CREATE UNIQUE INDEX % /* constraint */ %'", table, name)
@@ -559,7 +560,7 @@ func dropConstraint(name string, ifExists bool) action {
 	}
 }
 
-// dropColumn drops a column, and as PostgreSQL does the indexes and foreign keys it is a part of.
+// dropColumn removes a column and, like PostgreSQL, the indexes and foreign keys that use it.
 func dropColumn(name string, ifExists bool) action {
 	return func(c *change, table string) error {
 		there, err := c.query("SELECT name FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE", table, name)
@@ -601,7 +602,8 @@ func alterColumn(src string, tokens []token, i, hi int) (action, error) {
 			return c.edit(table, allowed{column: name}, func(t *tableText) error { return t.editColumn(name, fn) })
 		}
 	}
-	// Rows that are older than the column do not hold it: SQLite reads its default for them. They get it before it is another.
+	// Rows older than the column do not store its value: SQLite reads the default instead. Store the old default in
+	// them before it changes.
 	editDefault := func(fn func(d *columnDefinition)) action {
 		act := edit(fn)
 		return func(c *change, table string) error {
@@ -655,14 +657,14 @@ func alterColumn(src string, tokens []token, i, hi int) (action, error) {
 	return nil, unsupported("ALTER COLUMN %s", strings.ToUpper(at(1).text)).at(src, tokens[i].start)
 }
 
-// alterType changes the type of a column, and its values with it.
+// alterType changes the type of a column and converts its values.
 func alterType(name, written, typ, using string) action {
 	return func(c *change, table string) error {
 		rowid, err := c.query("SELECT 1 FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE AND pk = 1 AND upper(type) = 'INTEGER'", table, name)
 		if err != nil {
 			return err
 		}
-		if len(rowid) > 0 { // it must stay INTEGER, which holds all integers
+		if len(rowid) > 0 { // the rowid must stay INTEGER, which holds all integers
 			if castAffinity(typ) == "INTEGER" {
 				return c.edit(table, allowed{column: name}, func(t *tableText) error {
 					return t.editColumn(name, func(d *columnDefinition) { d.typ = keyType(typ) })
@@ -685,7 +687,7 @@ func alterType(name, written, typ, using string) action {
 		if err != nil {
 			return err
 		}
-		for _, index := range names { // what a partial index or one of expressions has may depend on the type
+		for _, index := range names { // the contents of partial indexes and expression indexes may depend on the type
 			if err := c.do("DROP INDEX main.%s", quoteIdent(index)); err != nil {
 				return err
 			}

@@ -21,14 +21,14 @@ const (
 	oidInt2Vector = 22
 )
 
-// arrayTypes are the arrays that are understood, by the type of their elements.
+// arrayTypes maps the type of an element to the type of its array, for the supported arrays.
 var arrayTypes = map[uint32]uint32{
 	oidBool: 1000, oidBytea: 1001, oidChar: 1002, oidName: 1003, oidInt2: 1005, oidInt4: 1007, oidText: oidTextArray, oidBpchar: 1014, oidVarchar: 1015, oidInt8: 1016,
 	oidFloat4: 1021, oidFloat8: 1022, oidOID: 1028, oidTimestamp: 1115, oidDate: 1182, oidTime: 1183, oidTimestamptz: 1185, oidNumeric: 1231,
 	oidUUID: 2951, oidJSON: 199, oidJSONB: 3807,
 }
 
-// elementTypes is arrayTypes the other way round.
+// elementTypes is the inverse of arrayTypes.
 var elementTypes = func() map[uint32]uint32 {
 	m := map[uint32]uint32{}
 	for element, array := range arrayTypes {
@@ -37,7 +37,7 @@ var elementTypes = func() map[uint32]uint32 {
 	return m
 }()
 
-// arrayOf returns the type of an array with such elements, text[] if nothing is known of them.
+// arrayOf returns the type of an array with such elements, text[] for unknown elements.
 func arrayOf(element uint32) uint32 {
 	if oid, ok := arrayTypes[element]; ok {
 		return oid
@@ -45,7 +45,7 @@ func arrayOf(element uint32) uint32 {
 	return oidTextArray
 }
 
-// elementOf returns the type of the elements of an array type, unspecified for other types.
+// elementOf returns the element type of an array type, unspecified for other types.
 func elementOf(oid uint32) uint32 {
 	if oid == oidInt2Vector {
 		return oidInt2
@@ -53,7 +53,8 @@ func elementOf(oid uint32) uint32 {
 	return elementTypes[oid]
 }
 
-// maxElements bounds an array, and what functions make of it: each takes some dozens of bytes while it is read.
+// maxElements bounds the elements of an array, including one made by a function. Each takes a few dozen bytes while the
+// array is read.
 const maxElements = 1 << 20
 
 var (
@@ -62,7 +63,7 @@ var (
 	errElements   = fmt.Errorf("more than %d elements", maxElements)
 )
 
-// parseArray reads an array in PostgreSQL's notation, or in JSON's, or a vector of integers ("1 2"). An element is nil for NULL.
+// parseArray reads an array in PostgreSQL's or JSON's notation, or a vector of integers ("1 2"). NULL elements are nil.
 func parseArray(s string) ([]any, error) {
 	s = strings.TrimSpace(s)
 	switch {
@@ -150,7 +151,7 @@ func nextElement(s string) (element any, rest string, err error) {
 	return nil, "", errArray
 }
 
-// elementText writes an element of an array as a text of PostgreSQL.
+// elementText returns an element in PostgreSQL's text format.
 func elementText(element any, oid uint32) string {
 	switch v := element.(type) {
 	case string:
@@ -190,7 +191,7 @@ func appendArray(dst []byte, list []any, element uint32) []byte {
 	return append(dst, '}')
 }
 
-// encodeArray appends a value as an array of the type oid. ok is false if it is none.
+// encodeArray appends v as an array of type oid. ok is false if v is not an array.
 func encodeArray(dst []byte, v value, oid uint32, format int16) (out []byte, ok bool) {
 	if v.typ != sqlite.TypeText {
 		return dst, false
@@ -211,13 +212,13 @@ func encodeArray(dst []byte, v value, oid uint32, format int16) (out []byte, ok 
 		dimensions = 0
 	}
 	dst = binary.BigEndian.AppendUint32(dst, dimensions)
-	dst = binary.BigEndian.AppendUint32(dst, 1) // there may be NULLs
+	dst = binary.BigEndian.AppendUint32(dst, 1) // flag: may contain NULLs
 	dst = binary.BigEndian.AppendUint32(dst, element)
 	if len(list) == 0 {
 		return dst, true
 	}
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(list)))
-	dst = binary.BigEndian.AppendUint32(dst, 1) // the first one's index
+	dst = binary.BigEndian.AppendUint32(dst, 1) // lower bound
 	for _, e := range list {
 		at := len(dst)
 		dst = append(dst, 0xff, 0xff, 0xff, 0xff)
@@ -232,7 +233,7 @@ func encodeArray(dst []byte, v value, oid uint32, format int16) (out []byte, ok 
 	return dst, true
 }
 
-// appendElement appends an element in binary.
+// appendElement appends an element in binary format.
 func appendElement(dst []byte, text string, oid uint32) ([]byte, bool) {
 	i, err := strconv.ParseInt(text, 10, 64)
 	switch oid {
@@ -272,7 +273,7 @@ func mustEncode(dst []byte, v value, oid uint32, ok bool) ([]byte, bool) {
 	return c.encode(dst, v)
 }
 
-// decodeArray turns an array parameter in binary into the text that is bound.
+// decodeArray converts an array parameter in binary format to the text that is bound.
 func decodeArray(raw []byte, oid uint32) (string, error) {
 	if len(raw) < 12 {
 		return "", errArray
@@ -317,7 +318,7 @@ func decodeArray(raw []byte, oid uint32) (string, error) {
 	return string(text), err
 }
 
-// binaryElement decodes an element of an array.
+// binaryElement decodes an element in binary format.
 func binaryElement(raw []byte, oid uint32) (any, error) {
 	if size := int(typeSize(oid)); oid != oidName && size > 0 && len(raw) != size {
 		return nil, errArray
@@ -366,7 +367,7 @@ func binaryElement(raw []byte, oid uint32) (any, error) {
 	return string(raw), nil
 }
 
-// arrayCall gives the type of a call of a function that returns an array or takes one; unspecified for others.
+// arrayCall returns the result type of a function that takes or returns an array; unspecified for other functions.
 func (ty *typer) arrayCall(name string, lo, hi int) uint32 {
 	args := splitItems(ty.tokens, lo+2, min(closing(ty.tokens, lo+1), hi))
 	switch {
@@ -390,7 +391,7 @@ func (ty *typer) arrayCall(name string, lo, hi int) uint32 {
 	return oidUnspecified
 }
 
-// arrayFunctions are the functions into which the rewriter turns the syntax of arrays.
+// arrayFunctions are the functions that implement the syntax of arrays, see the rewriter.
 func arrayFunctions() map[string]fn {
 	return map[string]fn{
 		"pg_list":     {[]int{-1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) { return jsonArray(args) }},
@@ -399,7 +400,7 @@ func arrayFunctions() map[string]fn {
 		"pg_zip":      {[]int{-1}, zipArrays},
 		"pg_item":     {[]int{2}, itemOfArray},
 		"pg_subscripts": {[]int{1, 2}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
-			if len(args) > 1 && args[1].Int64() != 1 { // there is one dimension
+			if len(args) > 1 && args[1].Int64() != 1 { // only one dimension is supported
 				return sqlite.Value{}, nil
 			}
 			list, err := arrayOfValue(args[0])
@@ -431,7 +432,7 @@ func arrayFunctions() map[string]fn {
 	}
 }
 
-// wordFunctions make arrays of texts, and take elements away.
+// wordFunctions are the functions on arrays of texts.
 func wordFunctions() map[string]fn {
 	return map[string]fn{
 		"regexp_split_to_array": {[]int{2}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
@@ -471,7 +472,7 @@ func wordFunctions() map[string]fn {
 	}
 }
 
-// arrayOfValue reads an array, nil for NULL.
+// arrayOfValue reads an array; nil for NULL.
 func arrayOfValue(v sqlite.Value) ([]any, error) {
 	if isNull(v) {
 		return nil, nil
@@ -486,7 +487,7 @@ func arrayOfValue(v sqlite.Value) ([]any, error) {
 	return list, nil
 }
 
-// lowerBound is the subscript of the first element: 0 of a vector, 1 of an array.
+// lowerBound is the subscript of the first element: 0 for a vector, 1 for an array.
 func lowerBound(s string) int {
 	if strings.HasPrefix(s, "{") || strings.HasPrefix(s, "[") {
 		return 1
@@ -507,7 +508,7 @@ func marshal(v any) (sqlite.Value, error) {
 	return text(string(out)), err
 }
 
-// jsonOf turns a value of SQLite into an element.
+// jsonOf converts a value of SQLite to an element.
 func jsonOf(v sqlite.Value) any {
 	switch v.Type() {
 	case sqlite.TypeNull:
@@ -530,7 +531,7 @@ func jsonArray(args []sqlite.Value) (sqlite.Value, error) {
 	return marshal(list)
 }
 
-// castArray is CAST(x AS type[]): its elements become numbers where the type has such.
+// castArray implements CAST(x AS type[]). Elements become numbers if the element type is a number.
 func castArray(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	list, err := arrayOfValue(args[0])
 	if err != nil || list == nil {
@@ -570,7 +571,8 @@ func invalidElement(oid uint32, word string) error {
 	return sqlError(pgwire.StateInvalidTextRepresent, "invalid input syntax for type %s: %q", typeName(oid), clip(word))
 }
 
-// elementsOf gives json_each what x = ANY (array) compares x with: NULL for NULL, so that the comparison gives NULL.
+// elementsOf returns the elements that x = ANY (array) compares x with, for json_each. It returns NULL for NULL, so
+// that the comparison is NULL.
 func elementsOf(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	list, err := arrayOfValue(args[0])
 	if err != nil {
@@ -582,7 +584,7 @@ func elementsOf(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return marshal(list)
 }
 
-// zipArrays gives json_each the rows of unnest(a, b): an array of arrays.
+// zipArrays returns the rows of unnest(a, b), for json_each: an array of arrays.
 func zipArrays(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	var rows [][]any
 	for i, arg := range args {
@@ -606,7 +608,7 @@ func zipArrays(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return marshal(rows)
 }
 
-// itemOfArray is a[i].
+// itemOfArray implements a[i].
 func itemOfArray(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	list, err := arrayOfValue(args[0])
 	if err != nil || isNull(args[1]) {
@@ -626,7 +628,7 @@ func itemOfArray(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return text(elementText(list[i], oidText)), nil
 }
 
-// arrayLength is array_length(a, 1), NULL for an empty array, or cardinality(a).
+// arrayLength implements array_length(a, 1), which is NULL for an empty array, and cardinality(a).
 func arrayLength(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	list, err := arrayOfValue(args[0])
 	if err != nil || list == nil || len(args) == 2 && (len(list) == 0 || args[1].Int64() != 1) {
@@ -635,14 +637,15 @@ func arrayLength(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return sqlite.IntegerValue(int64(len(list))), nil
 }
 
-// aggregate is array_agg, bool_and or bool_or. Errors go to the connection's callError, as those of other functions.
+// aggregate implements array_agg, bool_and and bool_or. Like other functions it reports errors in the connection's
+// callError.
 type aggregate struct {
 	cs     *connState
 	list   []any
 	result func(list []any) (sqlite.Value, error)
 }
 
-// Step takes one value.
+// Step adds one value.
 func (a *aggregate) Step(_ sqlite.Context, args []sqlite.Value) error {
 	if len(a.list) == maxElements {
 		a.list, a.cs.callError = nil, sqlError(pgwire.StateProgramLimitExceeded, "an aggregate of %v", errElements)
@@ -651,13 +654,13 @@ func (a *aggregate) Step(_ sqlite.Context, args []sqlite.Value) error {
 	return nil
 }
 
-// WindowInverse takes the oldest value back.
+// WindowInverse removes the oldest value.
 func (a *aggregate) WindowInverse(sqlite.Context, []sqlite.Value) error {
 	a.list = a.list[min(1, len(a.list)):]
 	return nil
 }
 
-// WindowValue returns the result for the values there are, NULL if there is none.
+// WindowValue returns the result for the current values, NULL if there are none.
 func (a *aggregate) WindowValue(sqlite.Context) (sqlite.Value, error) {
 	if len(a.list) == 0 {
 		return sqlite.Value{}, nil
@@ -668,7 +671,7 @@ func (a *aggregate) WindowValue(sqlite.Context) (sqlite.Value, error) {
 // Finalize ends the aggregate.
 func (a *aggregate) Finalize(sqlite.Context) {}
 
-// all makes bool_and (of true) and bool_or (of false): NULLs do not count.
+// all makes bool_and (truth is true) and bool_or (truth is false). NULLs are ignored.
 func all(truth bool) func(list []any) (sqlite.Value, error) {
 	return func(list []any) (sqlite.Value, error) {
 		seen := false
@@ -687,7 +690,7 @@ func all(truth bool) func(list []any) (sqlite.Value, error) {
 	}
 }
 
-// registerAggregates gives a connection the aggregates that SQLite has not.
+// registerAggregates registers the aggregates that SQLite lacks.
 func registerAggregates(cs *connState) error {
 	for name, result := range map[string]func([]any) (sqlite.Value, error){
 		"array_agg": func(list []any) (sqlite.Value, error) { return marshal(list) },

@@ -35,10 +35,10 @@ type Config struct {
 	Name string
 	// Path of the database file; it is created if it does not exist.
 	Path string
-	// Limits are the limits of the readers (MaxSize 0 = number of CPUs, at least 4). AcquireTimeout
-	// (0 = 30 s) and MaxWaiters also apply to the queue for the writer.
+	// Limits bounds the readers (MaxSize 0 = number of CPUs, at least 4). AcquireTimeout (0 = 30 s)
+	// and MaxWaiters also apply to the queue for the writer.
 	Limits pool.Limits
-	// BusyTimeout is how long a lock of another process is waited for. 0 = 5 s.
+	// BusyTimeout is how long to wait for a lock held by another process. 0 = 5 s.
 	BusyTimeout time.Duration
 	// ReadOnly opens the file read-only.
 	ReadOnly bool
@@ -46,18 +46,19 @@ type Config struct {
 	// sends nothing for that long (SQLSTATE 25P03). 0 = 1 minute. A client can
 	// shorten it by SET idle_in_transaction_session_timeout.
 	IdleInTransaction time.Duration
-	// StatementTimeout interrupts statements that run longer, the time to send
-	// the rows included. 0 = unlimited. A client can shorten it by SET.
+	// StatementTimeout interrupts statements that run longer, including the time to send the rows.
+	// 0 = unlimited. A client can shorten it by SET.
 	StatementTimeout time.Duration
 	// StallTimeout ends a session that holds a connection and whose client does not read. While
-	// others wait for a connection it is a twelfth. 0 = 1 minute.
+	// other sessions wait for a connection it is a twelfth. 0 = 1 minute.
 	StallTimeout time.Duration
-	// MaxMessage bounds a message of a client, in bytes, and four times that bounds its prepared
-	// statements, and its portals. 0 = 64 MiB.
+	// MaxMessage bounds a client's message, in bytes. A client's prepared statements are bounded by
+	// four times that, and so are its portals. 0 = 64 MiB.
 	MaxMessage int
-	// MaxMemory bounds SQLite's memory for the statements of all clients at a time, in bytes
-	// (SQLSTATE 53200), and one value a fourth of it (54000). 0 = 512 MiB, negative = unlimited.
-	// SQLite has one memory in a process: several Backends share the sum, with other users of it.
+	// MaxMemory bounds the memory, in bytes, that SQLite uses for the statements of all clients
+	// together (SQLSTATE 53200). One value is bounded by a fourth of it (54000). 0 = 512 MiB,
+	// negative = unlimited. SQLite has one heap per process: all Backends, and other users of
+	// SQLite in the process, share the sum of their limits.
 	MaxMemory int64
 	// Logger gets errors of the file; default slog.Default.
 	Logger *slog.Logger
@@ -87,12 +88,12 @@ type Backend struct {
 	cfg     Config
 	db      *sqlitepool.DB
 	states  sync.Map // *sqlite.Conn → *connState
-	wide    sync.Map // columnKey of columns declared with a smaller integer than they hold → true
+	wide    sync.Map // columnKey of columns that hold larger integers than their declared type → true
 	crowd   crowd
 	started time.Time
-	conns   int64       // how many of them there can be
-	bounded atomic.Bool // its part of SQLite's memory is allowed
-	// turns counts the answers to all clients.
+	conns   int64       // maximum number of connections
+	bounded atomic.Bool // allowMemory was called for this backend
+	// turns counts the answers sent to all clients, see session.giveWay.
 	turns atomic.Uint64
 	// generation counts changes of the schema made through this backend.
 	generation atomic.Uint64
@@ -100,8 +101,8 @@ type Backend struct {
 
 var _ pgproxy.Backend = (*Backend)(nil)
 
-// New opens the file. Errors are those of sqlitepool.Open: a missing directory,
-// a file that is no database, limits that make no sense.
+// New opens the file. Errors are those of sqlitepool.Open: a missing directory, a file that is not
+// a database, invalid limits.
 func New(cfg Config) (*Backend, error) {
 	b := &Backend{cfg: cfg.withDefaults(), started: time.Now()}
 	db, err := sqlitepool.Open(cfg.Path, sqlitepool.Config{
@@ -126,7 +127,7 @@ func New(cfg Config) (*Backend, error) {
 	return b, nil
 }
 
-// setup makes a new connection one that speaks PostgreSQL's functions and catalogs.
+// setup prepares a new connection: PostgreSQL's functions and catalogs, and limits.
 func (b *Backend) setup(conn *sqlite.Conn) error {
 	cs := newConnState(conn, &b.wide)
 	if err := b.registerFunctions(cs); err != nil {
@@ -159,8 +160,8 @@ func (b *Backend) state(conn *sqlite.Conn) *connState {
 	return cs.(*connState)
 }
 
-// Serve runs one client's session until it leaves or ctx ends. SQLite computes and waits for files, which
-// would hold a fiber's loop: the session has a goroutine.
+// Serve runs one client's session until the client disconnects or ctx ends. It runs in a goroutine of its own: SQLite
+// computes and reads files, which would block a fiber's loop.
 func (b *Backend) Serve(ctx context.Context, c *pgproxy.Client) (err error) {
 	fiber.Block(func() { err = b.run(ctx, c) })
 	return err
@@ -203,8 +204,8 @@ func (b *Backend) Status() upstream.Status {
 	return st
 }
 
-// Drain closes the connections once no session uses them any more, or returns
-// ctx's error.
+// Drain closes the connections when no session uses them any more. It returns ctx's error if ctx
+// ends first.
 func (b *Backend) Drain(ctx context.Context) error {
 	err := b.db.Drain(ctx)
 	if err == nil && b.bounded.CompareAndSwap(true, false) {
@@ -213,13 +214,13 @@ func (b *Backend) Drain(ctx context.Context) error {
 	return err
 }
 
-// Exec runs a script of SQLite's own SQL in one transaction, to create a schema
-// or sample data before clients come.
+// Exec runs a script in SQLite's dialect in one transaction, to create a schema or sample data
+// before clients connect.
 func (b *Backend) Exec(ctx context.Context, script string) error {
 	err := b.db.Write(ctx, func(conn *sqlite.Conn) error { return sqlitex.ExecuteScript(conn, script, nil) })
 	b.generation.Add(1)
 	return err
 }
 
-// keyOf is what pg_backend_pid answers.
+// keyOf is the value of pg_backend_pid.
 func keyOf(key pgwire.BackendKeyData) int64 { return int64(key.ProcessID) }

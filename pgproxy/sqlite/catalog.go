@@ -7,12 +7,12 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// The catalogs are temporary views over sqlite_schema and the pragma functions,
-// so they are always up to date. The rewriter drops "pg_catalog." and turns
-// "information_schema.x" into information_schema_x. A relation's OID is 16384
-// plus its row in sqlite_schema; the primary key by rowid, which is no index to
-// SQLite, has that of its table plus 1000000000, and NULL for sqlite_name.
-// relhastriggers is true for every table, because psql shows foreign keys only then.
+// The catalogs are temporary views over sqlite_schema and the pragma functions, so they are always
+// up to date. The rewriter drops "pg_catalog." and turns "information_schema.x" into
+// information_schema_x. A relation's OID is 16384 plus its rowid in sqlite_schema. A primary key
+// that is the rowid has no index in SQLite; its OID is that of its table plus 1000000000, and its
+// sqlite_name is NULL. relhastriggers is true for every table, because psql shows foreign keys only
+// then.
 var catalogViews = []struct{ name, query string }{
 	{"pg_namespace", `SELECT 2200 AS oid, 'public' AS nspname, 10 AS nspowner, NULL AS nspacl
 		UNION ALL SELECT 11, 'pg_catalog', 10, NULL UNION ALL SELECT 13000, 'information_schema', 10, NULL`},
@@ -133,7 +133,7 @@ var catalogViews = []struct{ name, query string }{
 		FROM pg_constraint k LEFT JOIN pg_class i ON i.oid = k.conindid WHERE k.contype = 'f'`},
 }
 
-// createCatalog makes the views on a new connection.
+// createCatalog creates the views on a new connection.
 func createCatalog(conn *sqlite.Conn) error {
 	if err := createTypes(conn); err != nil {
 		return err
@@ -149,7 +149,7 @@ func createCatalog(conn *sqlite.Conn) error {
 	return nil
 }
 
-// emptyViews are the empty catalogs that queries of the others join.
+// emptyViews are empty catalogs that queries of other catalogs join.
 var emptyViews = map[string]string{
 	"pg_statio_all_tables": "relid schemaname relname",
 	"pg_enum":              "oid enumtypid enumsortorder enumlabel",
@@ -168,7 +168,7 @@ var emptyViews = map[string]string{
 	"pg_policy":            "oid polname polrelid polcmd polpermissive polroles polqual polwithcheck",
 }
 
-// createEmpty makes the empty views.
+// createEmpty creates the empty views.
 func createEmpty(conn *sqlite.Conn) error {
 	for name, columns := range emptyViews {
 		list := "NULL AS " + strings.ReplaceAll(columns, " ", ", NULL AS ")
@@ -179,7 +179,7 @@ func createEmpty(conn *sqlite.Conn) error {
 	return nil
 }
 
-// createTypes makes pg_type, and the functions the other views type columns by.
+// createTypes creates pg_type and the functions that give the other views the types of columns.
 func createTypes(conn *sqlite.Conn) error {
 	var rows []string
 	row := func(oid uint32, name string, size int16, category, input string, element, array uint32) {
@@ -231,7 +231,7 @@ var catalogBools = func() map[string]bool {
 	return m
 }()
 
-// emptyCatalogs are those SQLite has nothing to show in.
+// emptyCatalogs are the catalogs that are always empty, because SQLite has no such objects.
 var emptyCatalogs = func() map[string]bool {
 	m := map[string]bool{}
 	for _, s := range strings.Fields(`pg_policy pg_statistic_ext pg_publication pg_publication_rel pg_publication_namespace pg_trigger pg_inherits
@@ -246,10 +246,10 @@ var emptyCatalogs = func() map[string]bool {
 	return m
 }()
 
-// emptyCatalog answers a query of a catalog that is always empty here with no
-// rows, without running it: such queries use syntax SQLite has not. nil if
-// tokens, which were made of source, are another query. A catalog only joined by LEFT JOIN does not make
-// the result empty, and exists as an empty view.
+// emptyCatalog answers a query of a catalog that is always empty, without running it: such queries
+// use syntax that SQLite lacks. It returns nil for other queries. tokens are the rewritten form of
+// source. A catalog that is only joined by LEFT JOIN does not make the result empty; it exists as
+// an empty view.
 func emptyCatalog(tokens, source []token) *command {
 	if len(tokens) == 0 || !tokens[0].is("SELECT") {
 		return nil
@@ -272,7 +272,7 @@ func emptyCatalog(tokens, source []token) *command {
 	return noRows(source)
 }
 
-// noRows makes the answer without rows, its columns named as the query has them.
+// noRows makes a command that returns no rows, with the query's column names.
 func noRows(tokens []token) *command {
 	cmd := &command{run: nothing}
 	for _, it := range selectItems(tokens) {
@@ -281,7 +281,8 @@ func noRows(tokens []token) *command {
 	return cmd
 }
 
-// catalogColumnTypes are the types of the catalogs' columns, which are expressions to SQLite; the others are texts.
+// catalogColumnTypes are the types of the catalogs' columns that are not text. SQLite has no type for them, because
+// they are expressions.
 var catalogColumnTypes = func() map[string]uint32 {
 	m := map[string]uint32{}
 	for oid, names := range map[uint32]string{

@@ -14,7 +14,7 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// SQLSTATEs of casts that package pgwire has no names for.
+// SQLSTATEs of casts that package pgwire does not define.
 const (
 	stateDatetimeOverflow = "22008"
 	stateCannotCoerce     = "42846"
@@ -26,14 +26,14 @@ type value struct {
 	typ   sqlite.ColumnType
 	int   int64
 	float float64
-	text  []byte // of a text or blob; valid until the statement steps
+	text  []byte // of a text or blob; valid until the next step
 }
 
 func intValue(n int64) value     { return value{typ: sqlite.TypeInteger, int: n} }
 func floatValue(f float64) value { return value{typ: sqlite.TypeFloat, float: f} }
 func textValue(s string) value   { return value{typ: sqlite.TypeText, text: []byte(s)} }
 
-// fromSQL returns an argument of a SQL function. Its text is valid during the call.
+// fromSQL returns an argument of a SQL function. Its text is valid until the function returns.
 func fromSQL(v sqlite.Value) value {
 	switch v.Type() {
 	case sqlite.TypeInteger:
@@ -79,11 +79,11 @@ func (v value) bind(stmt *sqlite.Stmt, n int) {
 	}
 }
 
-// coercions convert any value to SQLite's form of a type with its own format, or return
-// PostgreSQL's error. Casts, parameters in text format and type literals all go through it.
+// coercions convert a value to SQLite's form of a type, or return PostgreSQL's error. Casts,
+// parameters in text format and type literals use them.
 var coercions map[uint32]func(oid uint32, v value) (value, error)
 
-func init() { // refers to itself by the error messages
+func init() { // in init: the error messages refer to the map itself
 	coercions = map[uint32]func(oid uint32, v value) (value, error){
 		oidInt2: toInt, oidInt4: toInt, oidInt8: toInt, oidOID: toInt, oidFloat4: toFloat, oidFloat8: toFloat, oidNumeric: toNumeric,
 		oidBool: toBool, oidBytea: toBytea, oidText: toText, oidVarchar: toText, oidBpchar: toText, oidName: toText, oidChar: toText,
@@ -92,7 +92,7 @@ func init() { // refers to itself by the error messages
 	}
 }
 
-// coerce converts v to a type. NULL stays NULL; a type not known takes any value.
+// coerce converts v to a type. NULL stays NULL; an unknown type accepts any value.
 func coerce(oid uint32, v value) (value, error) {
 	if f := coercions[oid]; f != nil && v.typ != sqlite.TypeNull {
 		return f(oid, v)
@@ -113,10 +113,10 @@ func cannotCast(oid uint32, v value) error {
 	return sqlError(stateCannotCoerce, "cannot cast type %s to %s", kind, typeName(oid))
 }
 
-// quoted is v in a message.
+// quoted returns v for an error text.
 func quoted(v value) string { return `"` + clip(string(v.plain(nil))) + `"` }
 
-// trimmed is the text of v without blanks around it.
+// trimmed returns the text of v without surrounding blanks.
 func (v value) trimmed() string { return strings.TrimSpace(string(v.text)) }
 
 // intLimits are the ranges of the integer types.
@@ -130,7 +130,7 @@ func toInt(oid uint32, v value) (value, error) {
 	switch v.typ {
 	case sqlite.TypeFloat:
 		f := math.RoundToEven(v.float)
-		if !(f >= -1<<63 && f < 1<<63) { // NaN, too
+		if !(f >= -1<<63 && f < 1<<63) { // also false for NaN
 			return v, outOfRange(oid, v)
 		}
 		n = int64(f)
@@ -166,7 +166,7 @@ func toFloat(oid uint32, v value) (value, error) {
 		if errors.Is(err, strconv.ErrRange) {
 			return v, outOfRange(oid, v)
 		}
-		if err != nil || math.IsNaN(f) || strings.ContainsAny(s, "_xX") { // SQLite would make NULL of NaN
+		if err != nil || math.IsNaN(f) || strings.ContainsAny(s, "_xX") { // SQLite would store NaN as NULL
 			return v, invalid(oid, v)
 		}
 		return floatValue(f), nil
@@ -226,7 +226,7 @@ func toBytea(oid uint32, v value) (value, error) {
 	return value{typ: sqlite.TypeBlob, text: b}, nil
 }
 
-// toText gives the text of a value; a blob's bytes are the text, as in SQLite.
+// toText returns a value as text; a blob's bytes are the text, as in SQLite.
 func toText(_ uint32, v value) (value, error) {
 	if exact, ok := exactNumeric(v); ok {
 		return textValue(exact), nil
@@ -240,7 +240,7 @@ func toText(_ uint32, v value) (value, error) {
 	return value{typ: sqlite.TypeText, text: v.text}, nil
 }
 
-// checkText refuses values that are no text to PostgreSQL and its clients.
+// checkText refuses bytes that are not a text in PostgreSQL.
 func checkText(b []byte) error {
 	if isText(b) {
 		return nil
@@ -274,7 +274,7 @@ func toUUID(oid uint32, v value) (value, error) {
 	return value{typ: sqlite.TypeText, text: appendUUID(nil, u)}, nil
 }
 
-// parseUUID reads the forms PostgreSQL takes, and 16 bytes.
+// parseUUID reads PostgreSQL's notations of a UUID, and 16 bytes.
 func parseUUID(v value) (u [16]byte, ok bool) {
 	switch v.typ {
 	case sqlite.TypeBlob:
@@ -303,8 +303,8 @@ func appendUUID(dst []byte, u [16]byte) []byte {
 	return hex.AppendEncode(append(dst, '-'), u[10:])
 }
 
-// toTime converts to one of the types of date and time, kept as texts that sort
-// by time. A zone in the text counts for timestamptz only, as in PostgreSQL.
+// toTime converts to a type of date or time. Those are stored as texts that sort by time. A zone in
+// the text counts for timestamptz only, as in PostgreSQL.
 func toTime(oid uint32, v value) (value, error) {
 	if v.typ == sqlite.TypeBlob {
 		return v, cannotCast(oid, v)
@@ -319,9 +319,9 @@ func toTime(oid uint32, v value) (value, error) {
 	return textValue(formatTime(t, oid)), nil
 }
 
-// moment reads a date or time kept as SQLite's functions take it: text, an
-// integer of seconds since 1970, or a Julian day number. wall takes the time
-// on the clock of the zone in the text, for the types without a zone.
+// moment reads a date or time in a form that SQLite's functions accept: text, integer seconds since
+// 1970, or a Julian day number. wall keeps the clock time of the zone in the text, for the types
+// without a zone.
 func moment(oid uint32, v value, wall bool) (t time.Time, ok bool) {
 	switch v.typ {
 	case sqlite.TypeInteger:
@@ -343,7 +343,7 @@ func moment(oid uint32, v value, wall bool) (t time.Time, ok bool) {
 	return t, ok
 }
 
-// looksLikeTime recognises a date or time with a field out of range.
+// looksLikeTime recognises a date or time in which a field is out of range.
 func looksLikeTime(s string) bool {
 	n := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
 	return n > 0 && n <= 4 && (s[n] == '-' || s[n] == ':') && strings.Trim(s, "0123456789-:. TZ+") == "" && strings.ContainsAny(s[n+1:], "0123456789")

@@ -10,24 +10,25 @@ import (
 )
 
 const (
-	// crowdedAfter is how long a session waits for a connection before those that hold one are
-	// hurried, and how long until they are again.
+	// crowdedAfter is how long a session waits for a connection before the sessions that hold one
+	// get a shorter limit, and how often that is repeated.
 	crowdedAfter = time.Second
-	// crowdedPart is the part of Config.StallTimeout that a client has for taking its next rows while
-	// others wait for its connection: 5 seconds by default.
+	// crowdedPart divides Config.StallTimeout: the time a client has to take its next rows while other sessions wait
+	// for the connection. 5 seconds by default.
 	crowdedPart = 12
 )
 
-// crowd knows the sessions that write to their clients: each has connections for as long as its client likes.
+// crowd lists the sessions that send to their clients while they hold a connection. A client that reads slowly keeps
+// its session on this list.
 type crowd struct {
-	mu      sync.Mutex // held while a deadline is set, which does not wait
+	mu      sync.Mutex // may be held while a deadline is set: that does not block
 	senders map[*session]held
 }
 
-// held is the connection that a session has while it writes to its client.
+// held says which connections a session holds while it sends.
 type held struct{ writer, reader bool }
 
-// add says that s writes to its client while it has connections, until remove.
+// add lists s as a sender that holds h, until remove.
 func (c *crowd) add(s *session, h held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,9 +44,8 @@ func (c *crowd) remove(s *session) {
 	delete(c.senders, s)
 }
 
-// bounded is the client, to which a session writes. While a statement runs, which holds a
-// connection or will need one, and while the session holds a connection between statements, the
-// client has Config.StallTimeout to take something.
+// bounded writes to a session's client. The client must read something within Config.StallTimeout
+// while a statement runs or the session holds a connection between statements.
 type bounded struct{ s *session }
 
 // Write implements io.Writer.
@@ -55,7 +55,7 @@ func (b bounded) Write(p []byte) (int, error) {
 		s.sending = true
 		s.hurried.Store(false)
 		_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
-		if s.ctx.Err() != nil { // the deadline before may have been that of a kill or a drain
+		if s.ctx.Err() != nil { // the call above may have replaced the deadline of a kill or a drain
 			return 0, context.Cause(s.ctx)
 		}
 		write := s.pinned != nil && s.pinned.write
@@ -77,10 +77,11 @@ func (s *session) stopSending() {
 	}
 }
 
-// patient is a session's wait for a connection: only then are holders hurried.
+// patient parks a session that waits for a connection. While it is parked, the holders of
+// connections get a shorter limit.
 type patient struct {
 	b     *Backend
-	write bool          // it waits for the writer
+	write bool          // for the writer, not a reader
 	ready chan struct{} // capacity 1
 }
 
@@ -102,7 +103,8 @@ func (p *patient) Park(ctx context.Context) error {
 // Unpark implements pool.Parker.
 func (p *patient) Unpark() { p.ready <- struct{}{} }
 
-// waiting says that a session waits for a connection, until the returned function is called.
+// waiting shortens the limits of holders while a session waits for a connection. The caller calls
+// over when the wait ends.
 func (b *Backend) waiting(write bool) (over func()) {
 	var done atomic.Bool
 	var hurry func()
@@ -119,7 +121,8 @@ func (b *Backend) waiting(write bool) (over func()) {
 	}
 }
 
-// hurry gives the clients that have not taken a row, or sent data of a COPY, since the last time little time to do so.
+// hurry gives the clients of sessions that hold such a connection limit to take a row or to send data of a COPY, unless
+// they have done so since the last call.
 func (c *crowd) hurry(write bool, limit time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,35 +10,36 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// watchAfter is how long a statement runs, at least, before the connection is watched for
-// the client's leaving: short statements are not worth it.
+// watchAfter is how long a statement runs before the connection is watched for a disconnect of the
+// client. Most statements end earlier and need no watch.
 const watchAfter = 250 * time.Millisecond
 
-// guard ends the statement under way for reasons from outside the session's
-// goroutine. Its methods but interrupt and look are for that goroutine.
+// guard interrupts the running statement on a cancel request, a timeout, a disconnect of the client
+// or the end of the session. Only interrupt, cut, hurry and look may be called from any goroutine;
+// the other methods belong to the session's goroutine.
 type guard struct {
 	s *session
 
 	mu      sync.Mutex   // held for a few instructions
 	ctx     *statement   // nil while nothing runs
-	conn    *sqlite.Conn // which the statement uses
-	hit     bool         // conn was interrupted
+	conn    *sqlite.Conn // the connection that the statement runs on
+	hit     bool         // Interrupt(conn) was called and Resume(conn) was not
 	watched chan struct{}
 	reading bool // the session reads from the client while the statement runs, see takeReader
-	left    bool // the session says farewell: its deadlines are its own
+	left    bool // the session is ending and sets its own deadlines
 
 	limit *time.Timer // statement_timeout
 
-	// watch calls look. It is set when a statement begins, unless it still is from an earlier one,
-	// of which then it finds the end: so short statements share it.
+	// watch runs look, watchAfter after it was set. A statement sets it unless it is still set from
+	// an earlier one; look then sets it again for the current statement. So short statements rarely
+	// touch the timer.
 	watch  *time.Timer
 	set    bool
-	number uint64 // of statements
-	looked uint64 // the statement that ran when the watch was set
+	number uint64 // statements begun so far
+	looked uint64 // number when the watch was set
 }
 
-// statement is the context of one statement. It makes a channel only for those who want
-// to wait for its end.
+// statement is the context of one statement. Done makes its channel when it is first called.
 type statement struct {
 	context.Context // of the session
 	mu              sync.Mutex
@@ -67,14 +68,14 @@ func (c *statement) Err() error {
 	return nil
 }
 
-// ended returns why the statement has to end, or nil.
+// ended returns the cause that ended the statement, nil if there is none.
 func (c *statement) ended() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cause
 }
 
-// end gives the reason. The first one counts.
+// end ends the context with a cause. Later calls do nothing.
 func (c *statement) end(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +87,7 @@ func (c *statement) end(cause error) {
 	}
 }
 
-// interrupt cancels the statement under way, if any. Safe for every goroutine.
+// interrupt cancels the running statement, if any. It may be called from any goroutine.
 func (g *guard) interrupt(cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,8 +104,8 @@ func (g *guard) interrupt(cause error) {
 	}
 }
 
-// cut ends the statement under way and whatever the session waits for, its context having ended. The deadlines that
-// ended the wait before may have been replaced meanwhile; see session.limitRead. Called from any goroutine.
+// cut interrupts the statement and every wait of the session, after the session's context has ended. Deadlines set by
+// the context's end may have been replaced meanwhile; see session.limitRead. It may be called from any goroutine.
 func (g *guard) cut() {
 	g.interrupt(context.Cause(g.s.ctx))
 	g.mu.Lock()
@@ -114,14 +115,14 @@ func (g *guard) cut() {
 	}
 }
 
-// release keeps cut from setting deadlines.
+// release stops cut from changing deadlines.
 func (g *guard) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.left = true
 }
 
-// begin begins a statement, whose context it returns.
+// begin begins a statement and returns its context.
 func (g *guard) begin() *statement {
 	ctx := &statement{Context: g.s.ctx}
 	if g.s.ctx.Err() != nil {
@@ -140,7 +141,7 @@ func (g *guard) begin() *statement {
 	return ctx
 }
 
-// setWatch makes look look at the statement under way. The lock is held.
+// setWatch starts the timer of look. g.mu is held.
 func (g *guard) setWatch() {
 	g.set, g.looked = true, g.number
 	if g.watch == nil {
@@ -150,8 +151,9 @@ func (g *guard) setWatch() {
 	}
 }
 
-// look waits for the client to send or to leave, if the statement of the last look still runs. It
-// reads ahead through the session's Reader, which the session does not touch before guard.end.
+// look waits until the client sends something or disconnects, if the statement for which the watch
+// was set still runs. It peeks at the session's Reader, which the session does not touch before
+// guard.end.
 func (g *guard) look() {
 	g.mu.Lock()
 	g.set = false
@@ -173,8 +175,8 @@ func (g *guard) look() {
 	}
 }
 
-// use says that the statement under way runs on conn from now on. An error is the reason
-// to end it.
+// use records that the running statement uses conn from now on. It returns the cause if the
+// statement has already been interrupted.
 func (g *guard) use(conn *sqlite.Conn) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -188,8 +190,8 @@ func (g *guard) use(conn *sqlite.Conn) error {
 	return nil
 }
 
-// drop says that no statement that can be interrupted runs on conn any more: an interrupt
-// that comes later would hit the next one.
+// drop records that no statement uses conn any more. Without it a late interrupt would hit the
+// connection's next statement.
 func (g *guard) drop(conn *sqlite.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -203,7 +205,7 @@ func (g *guard) drop(conn *sqlite.Conn) {
 	}
 }
 
-// end ends the statement and returns the reason if it was interrupted.
+// end ends the statement and returns the cause if it was interrupted.
 func (g *guard) end() error {
 	if g.limit != nil {
 		g.limit.Stop()
@@ -223,7 +225,8 @@ func (g *guard) end() error {
 	return ctx.ended()
 }
 
-// endWatch waits for the end of the look that has made the channel watched, if any.
+// endWatch makes look return and waits for it; watched is look's channel, nil if look is not
+// reading.
 func (g *guard) endWatch(watched chan struct{}) {
 	if watched != nil {
 		_ = g.s.c.Conn.SetReadDeadline(time.Unix(1, 0))
@@ -232,7 +235,7 @@ func (g *guard) endWatch(watched chan struct{}) {
 	}
 }
 
-// takeReader gives the session its Reader while a statement is under way, until giveReader.
+// takeReader lets the session use its Reader while a statement runs, until giveReader.
 func (g *guard) takeReader() {
 	g.mu.Lock()
 	watched := g.watched
@@ -244,7 +247,7 @@ func (g *guard) takeReader() {
 	g.endWatch(watched)
 }
 
-// giveReader ends takeReader.
+// giveReader lets look use the session's Reader again.
 func (g *guard) giveReader() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -252,8 +255,8 @@ func (g *guard) giveReader() {
 	_ = g.s.c.Conn.SetReadDeadline(time.Time{})
 }
 
-// readWithin gives the client, from which the session is about to read, a limit for sending something.
-// An error is the reason to end the statement, which ends a read, too.
+// readWithin limits the time in which the client must send something. It returns the cause if the statement was
+// interrupted, which also ends a read in progress.
 func (g *guard) readWithin(limit time.Duration) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -263,12 +266,12 @@ func (g *guard) readWithin(limit time.Duration) error {
 	return g.s.c.Conn.SetReadDeadline(time.Now().Add(limit))
 }
 
-// hurry gives the client a limit for taking what is sent to it, or for sending if the session reads.
-// Safe for every goroutine.
+// hurry limits the time in which the client must read what is sent, or send something if the session is reading. It may
+// be called from any goroutine.
 func (g *guard) hurry(limit time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.s.ctx.Err() != nil { // its deadlines have passed
+	if g.s.ctx.Err() != nil { // the session is ending; keep its deadlines
 		return
 	}
 	if g.ctx == nil || !g.reading {
@@ -278,7 +281,7 @@ func (g *guard) hurry(limit time.Duration) {
 	}
 }
 
-// close ends the watch for good.
+// close stops the watch.
 func (g *guard) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,23 +13,24 @@ import (
 )
 
 const (
-	// DefaultMaxMemory has room for several values of the largest message, far below what a small machine has.
+	// DefaultMaxMemory has room for several values of the largest message and fits a small machine.
 	DefaultMaxMemory = 512 << 20
-	// valueShare is which part of MaxMemory one value may take: an operator has two operands and a result.
+	// valueShare divides MaxMemory to bound one value: an operator has two operands and a result.
 	valueShare = 4
-	// connMemory is what a connection takes beside its statements' values and its page cache, in bytes: its schema.
+	// connMemory is allowed for the schema of each connection, in bytes, in addition to its page cache and the values
+	// of its statements.
 	connMemory = 2 << 20
-	// trimFrom is how much SQLite must have given back before its allocator is made to do so, too, in bytes.
+	// trimFrom is how much memory SQLite must have freed before its allocator returns it to the system, in bytes.
 	trimFrom = 16 << 20
-	// trimAfter is how long after a statement that is looked at.
+	// trimAfter is the delay between a statement and the trim.
 	trimAfter = time.Second
 )
 
-// memoryCounted tells that SQLite counts its memory, without which it cannot bound it.
+// memoryCounted reports whether SQLite counts its memory. Without it no limit on the sum can hold.
 var memoryCounted = countMemory()
 
-// countMemory has SQLite count what it takes, which modernc's build leaves out. It must come before the
-// process opens its first database: afterwards, values are bounded, and not what they take together.
+// countMemory turns on SQLite's memory counters, which modernc's build disables. SQLite accepts this only before the
+// process opens its first database. Later, single values are still bounded, but not their sum.
 func countMemory() bool {
 	tls := libc.NewTLS()
 	defer tls.Close()
@@ -38,19 +39,19 @@ func countMemory() bool {
 	return lib.Xsqlite3_config(tls, lib.SQLITE_CONFIG_MEMSTATUS, args) == lib.SQLITE_OK
 }
 
-// heap is SQLite's memory, of which a process has one.
+// heap describes SQLite's memory. There is one heap for the whole process.
 var heap struct {
 	mu     sync.Mutex
 	values int64        // the sum of the backends' MaxMemory
-	caches int64        // what the page caches of their connections may take, in bytes
-	conns  atomic.Int64 // what their connections take beside, in bytes
-	armed  atomic.Bool  // trimNow will be called
+	caches int64        // the sum of the page caches' limits, in bytes
+	conns  atomic.Int64 // connMemory of all connections, in bytes
+	armed  atomic.Bool  // a call of trimNow is scheduled
 
-	trimming sync.Mutex // held by trimNow, which takes a while: the peak is the first caller's
+	trimming sync.Mutex // held during trimNow: SQLite reports the peak to one caller only
 }
 
-// allowMemory adds to the bound of SQLite's memory what values may take, and so many connections with a page cache of
-// so many bytes each beside them. Without backends there is no bound.
+// allowMemory raises SQLite's heap limit by values, and by conns connections with a page cache of cache bytes each.
+// Negative arguments lower it; zero means no limit.
 func allowMemory(values, conns, cache int64) {
 	heap.mu.Lock()
 	defer heap.mu.Unlock()
@@ -61,15 +62,15 @@ func allowMemory(values, conns, cache int64) {
 	lib.Xsqlite3_hard_heap_limit64(tls, heap.values+heap.caches+heap.conns.Add(conns*connMemory))
 }
 
-// trimLater sees to it that memory is given back some time after the statement that is beginning.
+// trimLater schedules a trim after the current statement.
 func trimLater() {
 	if memoryCounted && !heap.armed.Load() && heap.armed.CompareAndSwap(false, true) {
 		time.AfterFunc(trimAfter, trimNow)
 	}
 }
 
-// trimNow gives the system back what statements have taken since the last time. When it returns that is done, also
-// if it was called meanwhile by others.
+// trimNow returns memory that statements have freed since the last call to the system. It also waits for a concurrent
+// call.
 func trimNow() {
 	heap.trimming.Lock()
 	defer heap.trimming.Unlock()
@@ -80,12 +81,12 @@ func trimNow() {
 	if peak-used >= trimFrom {
 		trim(tls, peak)
 	}
-	if used-cached(tls) >= heap.conns.Load()+trimFrom { // a statement is under way
+	if used-cached(tls) >= heap.conns.Load()+trimFrom { // a statement still uses memory; try again later
 		trimLater()
 	}
 }
 
-// cached returns how much of SQLite's memory page caches take.
+// cached returns how many bytes of SQLite's memory the page caches take.
 func cached(tls *libc.TLS) int64 {
 	const size = int(unsafe.Sizeof(int64(0)))
 	now := tls.Alloc(2 * size)
@@ -96,12 +97,13 @@ func cached(tls *libc.TLS) int64 {
 	return **(**int64)(unsafe.Pointer(&now)) // SQLite's memory is not Go's, and does not move
 }
 
-// trim makes modernc's allocator give back large regions that are free. It keeps as many bytes as were in use at
-// a time, and of each size, a power of two, the pages of the region freed last. Regions that nothing was
-// written to take the place of those; with ballast in use meanwhile, there is room to keep them.
+// trim makes modernc's allocator return large free regions to the system. The allocator keeps as many bytes as were in
+// use at the peak, and for each power of two the pages of the region freed last. trim therefore allocates and frees
+// untouched regions of each size, which take the place of the used ones; ballast keeps the bytes in use high enough
+// that they are kept.
 func trim(tls *libc.TLS, peak int64) {
-	region := func(power int) uintptr { return libc.Xmalloc(tls, types.Size_t(1)<<power-64<<10) } // with its header, still that power
-	const smallest = 23                                                                           // as a power of two: of smaller ones it keeps 4 MiB each
+	region := func(power int) uintptr { return libc.Xmalloc(tls, types.Size_t(1)<<power-64<<10) } // the allocator adds a header, which must not exceed the power
+	const smallest = 23                                                                           // a power of two; of smaller regions the allocator keeps at most 4 MiB each
 	largest := bits.Len64(uint64(peak))
 	ballast := region(largest + 2)
 	for power := smallest; power <= largest; power++ {

@@ -21,54 +21,54 @@ import (
 const (
 	maxStatements = 1000
 	maxPortals    = 100
-	keptMessages  = 4        // its statements, and its portals' parameters, take at most so many times Config.MaxMessage
-	maxSmall      = 64 << 10 // small ones do not count, in bytes: there are few
+	keptMessages  = 4        // a client's statements take at most this many times Config.MaxMessage; its portals' parameters too
+	maxSmall      = 64 << 10 // statements and portals up to this many bytes are not counted; their number is bounded
 )
 
-// crowdedTurns is how many answers to others, between two to one client, show that many ask at once.
+// crowdedTurns is how many answers to other clients, between two to this one, show that many clients send at once.
 const crowdedTurns = 4
 
-// session is one client. It is used by the goroutine of Serve, except for
-// guard, which a cancel request reaches from another.
+// session is the session of one client. Serve's goroutine owns it, except for guard, which cancel
+// requests use from other goroutines.
 type session struct {
 	b     *Backend
 	c     *pgproxy.Client
-	ctx   context.Context // acquires in it wait with patient
+	ctx   context.Context // carries patient as pool.Parker
 	guard guard
 	meter pgproxy.Meter
 
 	patient           *patient
 	settings, initial map[string]string
-	before, later     map[string]string // see changing; nil = nothing has changed
+	before, later     map[string]string // see changing; nil if nothing changed
 	statements        map[string]*prepared
 	portals           map[string]*portal
 
 	block, failed bool // in a transaction block; failed in it
 	mode          txMode
-	asked         modes // by the block's BEGIN and SET TRANSACTION
+	asked         modes // set by the block's BEGIN and SET TRANSACTION
 	savepoints    []string
 	pinned        *handle // the transaction's connection
 	schemaChanged bool
 
-	skipping  bool // an error in the extended protocol: skip to Sync
-	limited   bool // the rest of the message must arrive in a limited time
-	idle      bool // nothing outstanding: the session could end here
+	skipping  bool // after an error in the extended protocol: skip messages until Sync
+	limited   bool // a read deadline is set for the current message
+	idle      bool // nothing is outstanding: the session could end here
 	row, cell []byte
-	large     []large     // values of the row under way that are not in row
-	running   bool        // a statement is under way
+	large     []large     // values of the current row that are sent from SQLite's memory
+	running   bool        // a statement runs
 	sending   bool        // the client has a time limit for reading
-	readers   int         // how many of the readers it has
-	shared    *handle     // the reader of portals that stay open, see share
-	sharedGen uint64      // the generation of the schema that it reads
+	readers   int         // readers that the session holds
+	shared    *handle     // the reader that open portals share, see sharedReader
+	sharedGen uint64      // the schema's generation in the snapshot of shared
 	turn      uint64      // Backend.turns at its last answer
-	hurried   atomic.Bool // others wait for its connection and its client has taken nothing since
+	hurried   atomic.Bool // the client's limit was shortened and it has taken nothing since
 
-	// Messages of every request, kept so that sending them allocates nothing.
+	// Reused for every request, so that sending them allocates nothing.
 	readyMessage    pgwire.ReadyForQuery
 	completeMessage pgwire.CommandComplete
 }
 
-// Reasons a statement or session is interrupted.
+// Causes of an interrupted statement or session.
 var (
 	errCanceled    = sqlError(pgwire.StateQueryCanceled, "canceling statement due to user request")
 	errTimeout     = sqlError(pgwire.StateQueryCanceled, "canceling statement due to statement timeout")
@@ -96,15 +96,15 @@ func (s *session) serve() error {
 	}
 }
 
-// releaseAll gives all connections back.
+// releaseAll releases all connections of the session.
 func (s *session) releaseAll() {
 	s.leaveBlock()
 	_ = s.unpin(false)
 	s.closePortals(true)
 }
 
-// farewell ends the session: err is the reason. The client, which may not read, gets it after the
-// connections have been released.
+// farewell ends the session because of err. It releases the connections before it sends the last
+// message: the client may not be reading.
 func (s *session) farewell(err error) error {
 	s.guard.release()
 	s.releaseAll()
@@ -130,7 +130,7 @@ func (s *session) farewell(err error) error {
 	return err
 }
 
-// greet sends the messages before the first ReadyForQuery.
+// greet sends the messages of the startup that come before the first ReadyForQuery.
 func (s *session) greet() {
 	for _, p := range s.c.Params {
 		if err := s.set(p.Name, p.Value); err != nil {
@@ -151,13 +151,12 @@ func (s *session) ready() {
 	s.readyMessage.Status = status
 	s.c.Writer.Send(&s.readyMessage)
 	s.meter.Ready(status, false)
-	s.idle = status == pgwire.TxIdle && !s.holds() // as a cursor WITH HOLD does
+	s.idle = status == pgwire.TxIdle && !s.holds() // a cursor WITH HOLD keeps its connection outside transactions
 }
 
-// next waits for the next message. While the session holds a connection the
-// wait is bounded.
+// next waits for the next message. The wait is limited while the session holds a connection.
 func (s *session) next() (pgwire.Header, error) {
-	if s.ctx.Err() != nil { // and what was done last may have cleared the deadlines that end the session
+	if s.ctx.Err() != nil { // the deadlines set at the end of ctx may have been cleared since
 		return pgwire.Header{}, context.Cause(s.ctx)
 	}
 	if s.idle {
@@ -185,8 +184,8 @@ func (s *session) next() (pgwire.Header, error) {
 	return h, s.idleError(err)
 }
 
-// giveWay runs the sessions that are ready before this one answers its client, if many clients ask at once. Their answers
-// are then sent one after the other, so that a process with many connections is woken once for all of them.
+// giveWay lets other ready sessions run before this one flushes its answer, if many clients send at once. The answers
+// then reach the sockets close together, and a client process with many connections wakes up once for all of them.
 func (s *session) giveWay() {
 	now := s.b.turns.Add(1)
 	if now-s.turn >= crowdedTurns && !s.c.Reader.HasMessage() {
@@ -195,8 +194,8 @@ func (s *session) giveWay() {
 	s.turn = now
 }
 
-// limitRead sets the time until which the client has to send something; the zero time is no limit. An error means
-// that the session is over: the deadline that a kill or a drain has set may just have been replaced.
+// limitRead sets the read deadline; the zero time means none. It returns an error if the session has ended, because the
+// call may just have replaced the deadline set by a kill or a drain.
 func (s *session) limitRead(until time.Time) error {
 	if err := s.c.Conn.SetReadDeadline(until); err != nil {
 		return errClientGone
@@ -204,11 +203,11 @@ func (s *session) limitRead(until time.Time) error {
 	return context.Cause(s.ctx)
 }
 
-// minBodyRate is how slowly the rest of a long message may come while the
-// session holds a connection, in bytes per second.
+// minBodyRate is the slowest rate, in bytes per second, at which the rest of a long message may
+// arrive while the session holds a connection.
 const minBodyRate = 64 << 10
 
-// idleError turns a read's time-out into errIdleTooLong.
+// idleError replaces a read timeout by errIdleTooLong.
 func (s *session) idleError(err error) error {
 	if s.limited && errors.Is(err, os.ErrDeadlineExceeded) {
 		return errIdleTooLong
@@ -216,7 +215,7 @@ func (s *session) idleError(err error) error {
 	return err
 }
 
-// body reads the message's body, or skips it, and ends the time limit of next.
+// body reads or skips the message's body and ends the time limit set by next.
 func (s *session) body(skip bool) (body []byte, err error) {
 	if skip {
 		err = s.c.Reader.Skip()
@@ -231,7 +230,7 @@ func (s *session) body(skip bool) (body []byte, err error) {
 	return body, err
 }
 
-// holds reports whether a connection is leased while nothing runs.
+// holds reports whether the session holds a connection between statements.
 func (s *session) holds() bool {
 	if s.pinned != nil {
 		return true
@@ -244,10 +243,10 @@ func (s *session) holds() bool {
 	return false
 }
 
-// dispatch handles one message. Errors it returns end the session.
+// dispatch handles one message. A returned error ends the session.
 func (s *session) dispatch(h pgwire.Header) error {
 	switch h.Type {
-	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail: // the rest of a COPY that has failed
+	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail: // left over from a failed COPY
 		_, err := s.body(true)
 		return err
 	}
@@ -300,8 +299,7 @@ func (s *session) flush() error {
 	return nil
 }
 
-// fail sends the client an error and fails the transaction. The result is not nil if the session
-// cannot continue.
+// fail sends err to the client and marks the transaction failed. A returned error ends the session.
 func (s *session) fail(err error, skip bool) error {
 	s.skipping = skip
 	if cause := context.Cause(s.ctx); cause != nil || errors.Is(err, errClientGone) {
@@ -329,8 +327,7 @@ func (s *session) notice(state, msg string) {
 	s.c.Writer.Send(&n)
 }
 
-// query runs the statements of a simple query. Outside a block they are one
-// transaction.
+// query runs the statements of a simple query, outside a block in one implicit transaction.
 func (s *session) query(body []byte) error {
 	var m pgwire.Query
 	if err := m.Decode(body); err != nil {
@@ -382,8 +379,8 @@ func (s *session) sync() error {
 	return nil
 }
 
-// guarded runs fn with a context that a cancel request, the statement
-// time-out, the client's leaving and the end of the session cancel.
+// guarded runs fn with the context of a statement. A cancel request, the statement timeout, a
+// disconnect of the client or the end of the session cancels it.
 func (s *session) guarded(fn func(ctx context.Context) error) error {
 	s.running = true
 	err := fn(s.guard.begin())
