@@ -7,20 +7,20 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// command is a statement the session answers itself.
+// command is a statement that the session answers without SQLite.
 type command struct {
-	fields []pgwire.Field // none: no rows
-	// run returns the tag and the rows.
+	fields []pgwire.Field // empty if the command returns no rows
+	// run returns the command tag and the rows.
 	run func(ctx context.Context, s *session) (tag string, rows [][]string, err error)
-	// endsFailed is set for statements that a failed transaction accepts.
+	// endsFailed is set for statements that are accepted in a failed transaction.
 	endsFailed bool
-	// declare and fetch are set instead of run for statements that open and read cursors.
+	// declare and fetch replace run in statements that open and read cursors.
 	declare *declaration
 	fetch   *fetch
 }
 
-// parseCommand recognises the commands of a session, transactions and
-// settings; nil if tokens are for SQLite.
+// parseCommand recognises session commands, transactions and settings. It returns nil for
+// statements that SQLite runs.
 func parseCommand(tokens []token) (*command, error) {
 	arg := func(i int) token {
 		if i < len(tokens) && !tokens[i].is(";") {
@@ -49,7 +49,7 @@ func parseCommand(tokens []token) (*command, error) {
 		return simple("DISCARD "+strings.ToUpper(arg(1).text), func(s *session) error { return s.discard(arg(1).is("ALL")) }), nil
 	case t.is("DEALLOCATE"):
 		return parseDeallocate(tokens[len(tokens)-1]), nil
-	case t.is("CREATE") && arg(1).is("SCHEMA"): // a schema is a part of its tables' names, see ownSchema
+	case t.is("CREATE") && arg(1).is("SCHEMA"): // does nothing: schemas are prefixes of table names, see ownSchema
 		return simple("CREATE SCHEMA", func(*session) error { return nil }), nil
 	case t.is("DROP") && arg(1).is("SCHEMA"):
 		return nil, unsupported("DROP SCHEMA").hint("A schema is a part of its tables' names: drop the tables.")
@@ -69,7 +69,7 @@ func simple(tag string, fn func(s *session) error) *command {
 	return &command{run: func(_ context.Context, s *session) (string, [][]string, error) { return tag, nil, fn(s) }}
 }
 
-// parseBegin reads BEGIN with PostgreSQL's modes or SQLite's.
+// parseBegin reads BEGIN with PostgreSQL's or SQLite's modes.
 func parseBegin(tokens []token) *command {
 	m := parseModes(tokens)
 	tag := "BEGIN"
@@ -79,7 +79,8 @@ func parseBegin(tokens []token) *command {
 	return &command{run: func(ctx context.Context, s *session) (string, [][]string, error) { return tag, nil, s.begin(ctx, m) }}
 }
 
-// ending makes a command that ends a transaction block and with AND CHAIN begins another like it.
+// ending makes a command that ends a transaction block. With AND CHAIN it begins another with the
+// same modes.
 func ending(tokens []token, end func(*session) (tag string, err error)) *command {
 	last := len(tokens) - 1
 	chain := last > 1 && tokens[last].is("CHAIN") && tokens[last-1].is("AND")
@@ -136,7 +137,7 @@ func parseSet(tokens []token) (*command, error) {
 	case tokens[i].is("CHARACTERISTICS"):
 		m := parseModes(tokens[i:])
 		return simple("SET", func(s *session) error { return s.setCharacteristics(m) }), nil
-	case tokens[i].is("AUTHORIZATION") && tokens[i+1].is("DEFAULT"): // as a pooler before this one sends it
+	case tokens[i].is("AUTHORIZATION") && tokens[i+1].is("DEFAULT"): // poolers send it
 		return simple("SET", func(*session) error { return nil }), nil
 	case tokens[i].is("AUTHORIZATION"):
 		return nil, unsupported("SET SESSION AUTHORIZATION")
@@ -158,7 +159,7 @@ func parseSet(tokens []token) (*command, error) {
 	return set(name, value2(tokens[i+2:]))
 }
 
-// value2 joins the values of a SET as SHOW prints them.
+// value2 joins the values of a SET in the format of SHOW.
 func value2(tokens []token) string {
 	var parts []string
 	for _, t := range tokens {
@@ -258,5 +259,5 @@ func parseDeallocate(t token) *command {
 	})
 }
 
-// nothing is a query without rows.
+// nothing runs a query that returns no rows.
 func nothing(context.Context, *session) (string, [][]string, error) { return "SELECT 0", nil, nil }

@@ -12,28 +12,28 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// maxCachedSQL bounds the text of a statement kept compiled, in bytes: long ones
-// carry their values with them, and are seldom seen again.
+// maxCachedSQL bounds the text of a cached compiled statement, in bytes. Longer ones contain their
+// values and are seldom repeated.
 const maxCachedSQL = 16 << 10
 
-// maxCompiled bounds the compiled statements kept per connection: enough for
-// the statements of an application, small beside SQLite's page cache.
+// maxCompiled bounds the cached statements per connection: enough for the statements of an
+// application, little memory beside SQLite's page cache.
 const maxCompiled = 128
 
-// connState is the backend's state of each connection of the pools. Only the holder of the
-// connection uses it.
+// connState is the backend's state for a pooled connection. Only the holder of the connection uses
+// it.
 type connState struct {
 	conn      *sqlite.Conn
-	wide      *sync.Map // columns of the file, see widen
-	session   *session  // its present holder; nil when idle
+	wide      *sync.Map // Backend.wide
+	session   *session  // the session that holds the connection; nil when idle
 	cache     map[string]*list.Element
 	order     *list.List // of *compiled, most recently used first
 	compiling bool
-	tables    map[string]bool          // read or written by the statement being compiled
+	tables    map[string]bool          // tables of the statement being compiled
 	schemas   map[string][]schemaField // by lower-case table name
-	schemaGen uint64                   // of schemas
-	seen      uint64                   // generation the connection itself has noticed
-	callError error                    // of a function called by the step under way
+	schemaGen uint64                   // generation of schemas
+	seen      uint64                   // generation that the connection was refreshed to
+	callError error                    // of a function called by the current step
 }
 
 // schemaField is one column of a table.
@@ -42,13 +42,13 @@ type schemaField struct {
 	oid  uint32
 }
 
-// compiled is a statement of SQLite. It belongs to its connection.
+// compiled is a statement that SQLite has compiled. It belongs to its connection.
 type compiled struct {
 	sql    string
 	stmt   *sqlite.Stmt
 	tables map[string]bool
-	gen    uint64 // of the schema it was compiled with
-	busy   bool   // under way in a portal
+	gen    uint64 // generation of the schema it was compiled with
+	busy   bool   // in use by a portal
 	cached bool
 }
 
@@ -56,9 +56,9 @@ func newConnState(conn *sqlite.Conn, wide *sync.Map) *connState {
 	return &connState{conn: conn, wide: wide, cache: map[string]*list.Element{}, order: list.New(), schemas: map[string][]schemaField{}}
 }
 
-// compile prepares sql, from the cache if it is there, not under way and of
-// this generation of the schema: SQLite compiles an older one again only when
-// it is stepped, and until then describes what there was.
+// compile prepares sql. It takes the statement from the cache if it is there, not busy, and
+// compiled in this generation of the schema. SQLite compiles an outdated statement again only when
+// it is stepped, and describes the old columns until then.
 func (cs *connState) compile(rw *rewritten, src string, generation uint64) (*compiled, error) {
 	trimLater()
 	if e, ok := cs.cache[rw.sql]; ok && !e.Value.(*compiled).busy {
@@ -95,8 +95,8 @@ func (cs *connState) compile(rw *rewritten, src string, generation uint64) (*com
 	return c, nil
 }
 
-// refresh makes the connection notice that the schema was changed by another:
-// SQLite looks when it steps a statement, not when it compiles one.
+// refresh makes the connection notice schema changes of other connections. SQLite checks for them
+// when it steps a statement, not when it compiles one.
 func (cs *connState) refresh(generation uint64) error {
 	if cs.seen == generation {
 		return nil
@@ -108,7 +108,7 @@ func (cs *connState) refresh(generation uint64) error {
 	return nil
 }
 
-// evict finalizes the least recently used statements beyond keep.
+// evict finalizes the least recently used statements until keep are left.
 func (cs *connState) evict(keep int) {
 	for e := cs.order.Back(); e != nil && cs.order.Len() > keep; {
 		prev := e.Prev()
@@ -119,7 +119,7 @@ func (cs *connState) evict(keep int) {
 	}
 }
 
-// remove finalizes a statement of the cache.
+// remove finalizes a cached statement.
 func (cs *connState) remove(e *list.Element) {
 	c := e.Value.(*compiled)
 	cs.order.Remove(e)
@@ -127,8 +127,8 @@ func (cs *connState) remove(e *list.Element) {
 	c.stmt.Finalize()
 }
 
-// step steps a statement. A function's error comes out here, because the driver (1.4.2) loses it:
-// the statement continues with NULL, and its transaction is rolled back for the error.
+// step steps a statement. It returns the error of a function from callError, because the driver
+// (1.4.2) loses it: the statement would continue with NULL. The caller rolls the transaction back.
 func (cs *connState) step(c *compiled) (row bool, err error) {
 	cs.callError = nil
 	if row, err = c.stmt.Step(); cs.callError != nil {
@@ -140,18 +140,18 @@ func (cs *connState) step(c *compiled) (row bool, err error) {
 	return row, err
 }
 
-// done gives a compiled statement back.
+// done returns a compiled statement to the cache, or finalizes it.
 func (c *compiled) done() {
 	if !c.cached {
 		c.stmt.Finalize()
 		return
 	}
-	_ = c.stmt.Reset() // repeats the error of the last step, which was reported
+	_ = c.stmt.Reset() // returns the last step's error, which was reported
 	_ = c.stmt.ClearBindings()
 	c.busy = false
 }
 
-// compileError adds the position in the client's text.
+// compileError adds the position in the client's text to an error.
 func compileError(err error, rw *rewritten, src string) error {
 	resp := toResponse(err)
 	if offset, ok := sqlite.ErrorOffset(err); ok && rw.plain == "" {
@@ -160,10 +160,10 @@ func compileError(err error, rw *rewritten, src string) error {
 	return resp
 }
 
-// Authorize collects the tables of a statement while it is compiled and refuses access beyond the
-// database file, and changes of the connection, which others use next. A PRAGMA may take effect
-// while it is compiled, behind EXPLAIN too, so that the words of the statement are not enough to
-// judge by.
+// Authorize collects the tables of a statement while it is compiled. It refuses access to anything
+// but the database file, and changes of the connection, which other sessions use later. It must
+// decide at compile time: some PRAGMAs take effect while they are compiled, even after EXPLAIN, so
+// the statement's words do not tell.
 func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 	if !cs.compiling {
 		return sqlite.AuthResultOK
@@ -176,7 +176,7 @@ func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 			return sqlite.AuthResultDeny
 		}
 	case sqlite.OpRead, sqlite.OpUpdate, sqlite.OpInsert, sqlite.OpDelete:
-		if a.Database() == "temp" && (a.Type() == sqlite.OpInsert || a.Type() == sqlite.OpDelete) { // all that creates or drops there
+		if a.Database() == "temp" && (a.Type() == sqlite.OpInsert || a.Type() == sqlite.OpDelete) { // from a CREATE or DROP in temp
 			return sqlite.AuthResultDeny
 		}
 		if a.Accessor() == "" && len(cs.tables) < maxCompiled {
@@ -186,12 +186,12 @@ func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 	return sqlite.AuthResultOK
 }
 
-// schemaQuery reports of each column whether it is a view's: SQLite gives those of expressions an
-// affinity for a type. The catalogs are temporary views.
+// schemaQuery returns a table's columns and whether they belong to a view. SQLite gives a view's
+// expressions an affinity instead of a type. The catalogs are temporary views.
 var schemaQuery = `SELECT x.name, ` + keyDecl("?1") + `, ?1 COLLATE NOCASE IN (SELECT name FROM sqlite_schema WHERE type = 'view'),
 	?1 COLLATE NOCASE IN (SELECT name FROM sqlite_temp_schema) FROM pragma_table_xinfo(?1) x WHERE x.hidden <> 1`
 
-// schema returns the columns of a table or view, kept until the schema changes.
+// schema returns the columns of a table or view. They are cached until the schema changes.
 func (cs *connState) schema(table string, generation uint64) []schemaField {
 	if cs.schemaGen != generation {
 		cs.schemaGen, cs.schemas = generation, map[string][]schemaField{}
@@ -217,7 +217,7 @@ func (cs *connState) schema(table string, generation uint64) []schemaField {
 	return fields
 }
 
-// declaredFields returns the columns of a table as SQLite has them.
+// declaredFields returns the columns of a table as declared in SQLite.
 func (cs *connState) declaredFields(table string) (fields []schemaField, view, catalog bool) {
 	stmt, _, err := cs.conn.PrepareTransient(schemaQuery)
 	if err != nil {
@@ -240,7 +240,7 @@ func (cs *connState) declaredFields(table string) (fields []schemaField, view, c
 	}
 }
 
-// viewTypes gives the columns of a view the types from its query.
+// viewTypes sets the types of a view's columns from its query.
 func (cs *connState) viewTypes(view string, fields []schemaField, generation uint64) {
 	sql, err := lookup("SELECT sql FROM main.sqlite_schema WHERE type = 'view' AND name = ?1 COLLATE NOCASE")(cs, []sqlite.Value{text(view)})
 	if err != nil {
@@ -254,13 +254,13 @@ func (cs *connState) viewTypes(view string, fields []schemaField, generation uin
 	}
 }
 
-// viewQuery returns the query of a CREATE VIEW.
+// viewQuery returns the query in a CREATE VIEW.
 func viewQuery(tokens []token) []token {
 	return tokens[slices.IndexFunc(tokens, func(t token) bool { return t.is("AS") })+1:]
 }
 
-// columnType returns the type of the column of that name in the tables of c,
-// unspecified if there is none or they differ.
+// columnType returns the type of the named column in the tables of c. It is unspecified if no table
+// has it or their types differ.
 func (cs *connState) columnType(c *compiled, name string, generation uint64) uint32 {
 	var found uint32
 	name = strings.ToLower(name)
@@ -278,7 +278,7 @@ func (cs *connState) columnType(c *compiled, name string, generation uint64) uin
 	return found
 }
 
-// describe settles the types of a statement's parameters and columns. Columns without a known type
+// describe determines the types of a statement's parameters and columns. Columns of unknown type
 // are text, as which every value can be sent.
 func (cs *connState) describe(c *compiled, p *prepared, generation uint64) error {
 	ty := &typer{tokens: p.tokens, params: p.params, table: func(name string) []schemaField {
@@ -300,7 +300,7 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) error
 		it, name := (*item)(nil), c.stmt.ColumnName(i)
 		if k := itemOf(items, i, len(p.columns)); k >= 0 {
 			it = &items[k]
-			if len(p.names) == len(items) { // else the rewriter has taken a star apart
+			if len(p.names) == len(items) { // otherwise the rewriter has expanded a star
 				name = cmp.Or(p.names[k], name)
 			}
 		} else {
@@ -330,7 +330,7 @@ func (cs *connState) describe(c *compiled, p *prepared, generation uint64) error
 func (cs *connState) resultDecl(c *compiled, i int, generation uint64) uint32 {
 	decl := columnDecl(c.stmt, i)
 	if table := c.stmt.ColumnTableName(i); table != "" && decl != "" {
-		oid := uint32(oidInt8) // of a rowid without a name
+		oid := uint32(oidInt8) // a rowid without a column
 		for _, f := range cs.schema(table, generation) {
 			if strings.EqualFold(f.name, columnOrigin(c.stmt, i)) {
 				oid = f.oid
@@ -341,7 +341,7 @@ func (cs *connState) resultDecl(c *compiled, i int, generation uint64) uint32 {
 	return viewOID(decl)
 }
 
-// isCompound reports whether UNION or a relative of it may join the rows of a statement.
+// isCompound reports whether a statement contains UNION, EXCEPT or INTERSECT.
 func isCompound(tokens []token) bool {
 	return slices.ContainsFunc(tokens, func(t token) bool { return t.isAny("UNION", "EXCEPT", "INTERSECT") })
 }
@@ -358,7 +358,7 @@ func viewOID(decl string) uint32 {
 	return oid
 }
 
-// wireType maps the types expressions have to those results are sent as.
+// wireType maps the type of an expression to the type in which its results are sent.
 func wireType(oid uint32) uint32 {
 	switch {
 	case oid == oidFloat4:
@@ -371,8 +371,8 @@ func wireType(oid uint32) uint32 {
 	return oid
 }
 
-// itemOf finds the expression of result column i of n: counted from the left
-// before the first star and from the right after the last; -1 if it is of a star.
+// itemOf returns the index of the expression that makes result column i of n. It counts from the
+// left before the first star, from the right after the last, and returns -1 for a column of a star.
 func itemOf(items []item, i, n int) int {
 	star := func(it item) bool { return it.star }
 	if i < len(items) && !slices.ContainsFunc(items[:i+1], star) {
@@ -384,7 +384,7 @@ func itemOf(items []item, i, n int) int {
 	return -1
 }
 
-// insertTypes returns the types of the columns an INSERT fills, in order.
+// insertTypes returns the types of the columns that an INSERT fills, in order.
 func (cs *connState) insertTypes(tokens []token, generation uint64) []uint32 {
 	table, names := insertTarget(tokens)
 	if table == "" {

@@ -9,10 +9,10 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// SQLite forgets the names of constraints, and has none for those without.
-// They are found in the text of CREATE TABLE, or made as PostgreSQL makes them.
+// SQLite does not keep the names of constraints. They are read from the text of CREATE TABLE. A
+// constraint without a name gets the one that PostgreSQL would give it.
 
-// constraints returns the constraints of a table of the file, each with its name.
+// constraints returns the constraints of a table in the file, each with a name.
 func (cs *connState) constraints(table string) []tableConstraint {
 	if t := cs.textOf(table); t != nil {
 		return t.constraints(table)
@@ -35,8 +35,8 @@ func (cs *connState) keyName(table string, columns []string) string {
 	return name.Text()
 }
 
-// indexName gives the index of a constraint the constraint's name; without an
-// index it is about the primary key by rowid.
+// indexName is the function that returns the constraint name of an index. Without an index it
+// returns the name of a primary key that is the rowid.
 func indexName(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	table, index := args[0].Text(), args[1].Text()
 	if index != "" && !strings.HasPrefix(index, "sqlite_autoindex_") {
@@ -62,7 +62,7 @@ var (
 	failedIndex   = regexp.MustCompile(`^UNIQUE constraint failed: index '(.+)'$`)
 )
 
-// constraintError says which constraint a statement violated as PostgreSQL does.
+// constraintError returns PostgreSQL's error for the constraint that a statement violated.
 func (cs *connState) constraintError(err error, tables map[string]bool) error {
 	resp := toResponse(err)
 	said := *resp
@@ -101,7 +101,7 @@ func (cs *connState) constraintError(err error, tables map[string]bool) error {
 	return resp
 }
 
-// isConstraint reports whether a step ended with one of the violations that constraintError explains.
+// isConstraint reports whether err is a violation that constraintError explains.
 func isConstraint(err error) bool {
 	state, ok := constraintStates[sqlite.ErrCode(err)]
 	return ok && state != pgwire.StateForeignKeyViolation

@@ -10,17 +10,17 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// stateBadCopy is bad_copy_file_format, for which package pgwire has no name.
+// stateBadCopy is bad_copy_file_format, which package pgwire does not define.
 const stateBadCopy = "22P04"
 
 // copyStatement is a COPY statement.
 type copyStatement struct {
-	table   string   // its name in the file; "" = COPY (query)
+	table   string   // name in the file; "" for COPY (query)
 	columns []string // nil = all
 	query   string
 	from    bool // FROM STDIN, not TO STDOUT
 	copyOptions
-	scratch []byte // of a value on its way
+	scratch []byte // reused to encode values
 }
 
 // copyOptions are the options of a COPY.
@@ -29,10 +29,10 @@ type copyOptions struct {
 	delimiter     byte
 	quote, escape byte // of csv
 	null          string
-	header, match bool // match: the header must have the names of the columns
+	header, match bool // match: the header must name the columns
 }
 
-// parseCopy reads a COPY statement; nil if tokens are another statement.
+// parseCopy reads a COPY statement. It returns nil for other statements.
 func parseCopy(src string, tokens []token) (*command, error) {
 	if !tokens[0].is("COPY") {
 		return nil, nil
@@ -87,7 +87,7 @@ func (p *copyParser) syntaxError() error {
 
 func (p *copyParser) statement() (*copyStatement, error) {
 	c := &copyStatement{}
-	if p.peek().is("BINARY") && p.i+1 < len(p.tokens) && !p.tokens[p.i+1].isAny("FROM", "TO", "(") { // the syntax before 7.3
+	if p.peek().is("BINARY") && p.i+1 < len(p.tokens) && !p.tokens[p.i+1].isAny("FROM", "TO", "(") { // the syntax of PostgreSQL 7.2
 		p.given["format"] = "binary"
 		p.i++
 	}
@@ -123,7 +123,7 @@ func (p *copyParser) statement() (*copyStatement, error) {
 	return c, c.resolve(p.given)
 }
 
-// source reads a query in parentheses, or a table and its columns.
+// source reads a query in parentheses, or a table with its columns.
 func (p *copyParser) source(c *copyStatement) error {
 	isName := func(t token) bool { return t.kind == kindIdent || t.kind == kindQuoted }
 	if p.peek().is("(") {
@@ -147,7 +147,7 @@ func (p *copyParser) source(c *copyStatement) error {
 		if schema := c.table; schemas[strings.ToLower(schema)] || strings.EqualFold(schema, "main") {
 			c.table = p.peek().name()
 		} else {
-			c.table = schema + "." + p.peek().name() // as ownSchema has it
+			c.table = schema + "." + p.peek().name() // see ownSchema
 		}
 		p.i++
 	}
@@ -173,7 +173,7 @@ func (p *copyParser) source(c *copyStatement) error {
 	}
 }
 
-// options reads the options in PostgreSQL's syntax, or that before 9.0.
+// options reads the options, in the current syntax or in that of PostgreSQL 8.4.
 func (p *copyParser) options() error {
 	if p.accept("USING") {
 		if !p.accept("DELIMITERS") {
@@ -226,7 +226,7 @@ func (p *copyParser) options() error {
 	}
 }
 
-// option reads an option's value, which a flag may lack.
+// option reads the value of an option. A flag may have none.
 func (p *copyParser) option(name string) error {
 	switch t := p.peek(); {
 	case strings.HasPrefix(name, "force_"):
@@ -251,7 +251,7 @@ func (p *copyParser) give(name, value string) error {
 	return nil
 }
 
-// resolve sets the options that were given, and the defaults of the others.
+// resolve sets the given options, and defaults for the others.
 func (o *copyOptions) resolve(given map[string]string) error {
 	o.format, o.delimiter, o.null = "text", '\t', `\N`
 	if format, ok := given["format"]; ok {
@@ -323,7 +323,7 @@ func (o *copyOptions) set(name, value string) error {
 	return nil
 }
 
-// check refuses values that could not be distinguished from data.
+// check refuses delimiters, quotes and NULL texts that could not be told from data.
 func (o *copyOptions) check() error {
 	invalid := func(message string) error { return sqlError(pgwire.StateInvalidParameterValue, "%s", message) }
 	switch {
@@ -346,7 +346,7 @@ func (o *copyOptions) check() error {
 	return nil
 }
 
-// wireFormat is how the values are sent.
+// wireFormat is the protocol's format code of the values.
 func (o *copyOptions) wireFormat() int16 {
 	if o.format == "binary" {
 		return pgwire.FormatBinary
@@ -363,8 +363,8 @@ func (o *copyOptions) wireFormats(n int) []int16 {
 	return formats
 }
 
-// copyColumns returns the columns that a COPY of a table has unless it names some: all but the generated ones, none if there
-// is no such table.
+// copyColumns returns the columns that a COPY of a table has by default: all but the generated ones. It returns none if
+// the table does not exist.
 func (s *session) copyColumns(ctx context.Context, table string) ([]string, error) {
 	h, own, err := s.connFor(ctx, false)
 	if err != nil {
@@ -384,7 +384,7 @@ func tableColumns(conn *sqlite.Conn, table string) (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = stmt.Reset() }() // repeats the error of Step
+	defer func() { _ = stmt.Reset() }() // returns the error of Step again
 	stmt.BindText(1, table)
 	for {
 		row, err := stmt.Step()
@@ -395,7 +395,7 @@ func tableColumns(conn *sqlite.Conn, table string) (names []string, err error) {
 	}
 }
 
-// quoteNames lists names as SQL.
+// quoteNames returns names as a quoted, comma-separated list.
 func quoteNames(names []string) string {
 	quoted := make([]string, len(names))
 	for i, name := range names {

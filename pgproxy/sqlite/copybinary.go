@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// take returns the next n bytes, valid until the next call. io.EOF means that there is nothing more, io.ErrUnexpectedEOF that
-// there is less.
+// take returns the next n bytes, valid until the next call. It returns io.EOF at the end of the data and
+// io.ErrUnexpectedEOF if fewer than n bytes are left.
 func (in *copyIn) take(n int) ([]byte, error) {
 	for len(in.buf)-in.at < n {
 		if err := in.more(); err != nil {
@@ -24,7 +24,7 @@ func (in *copyIn) take(n int) ([]byte, error) {
 	return in.buf[in.at-n : in.at], nil
 }
 
-// field is take within a header or a row, where no end is expected.
+// field is take inside a header or a row, where the data must not end.
 func (in *copyIn) field(n int) ([]byte, error) {
 	b, err := in.take(n)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -33,7 +33,7 @@ func (in *copyIn) field(n int) ([]byte, error) {
 	return b, err
 }
 
-// binaryHeader reads what comes before the rows.
+// binaryHeader reads the header of the binary format.
 func (in *copyIn) binaryHeader() error {
 	b, err := in.field(len(copySignature) + 8)
 	if err != nil {
@@ -61,7 +61,7 @@ func (in *copyIn) binaryRows() (n int, err error) {
 	for {
 		in.line++
 		b, err := in.take(2)
-		if errors.Is(err, io.EOF) { // as clients of old end it
+		if errors.Is(err, io.EOF) { // old clients omit the trailer
 			return n, nil
 		}
 		if err != nil {

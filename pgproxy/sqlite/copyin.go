@@ -11,7 +11,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// copyIn is a COPY FROM STDIN under way. It runs in the statement's context, and reads the session's Reader itself.
+// copyIn is the state of a COPY FROM STDIN. It runs in the context of a statement and reads the session's Reader
+// itself.
 type copyIn struct {
 	*copyStatement
 	s       *session
@@ -20,17 +21,17 @@ type copyIn struct {
 	c       *compiled
 	h       *handle
 
-	buf    []byte // buf[at:] has come and is not used yet
+	buf    []byte // buf[at:] is received and not parsed
 	at     int
 	ended  bool // the client has sent CopyDone
-	crlf   bool // lines end with CR LF, as the first does
-	line   int  // number of the current line, from 1; of a record of csv, of its last line
+	crlf   bool // the first line ended with CR LF, so all must
+	line   int  // current line, from 1; in a csv record, its last line
 	record []byte
 	values [][]byte // of the current record; nil = NULL
-	cell   []byte   // the values without their escapes
+	cell   []byte   // decoded values that differ from the bytes in record
 }
 
-// copyFrom fills a table with the client's data and returns the number of rows.
+// copyFrom inserts the client's data into a table and returns the number of rows.
 func (s *session) copyFrom(ctx context.Context, c *copyStatement) (int, error) {
 	in := &copyIn{copyStatement: c, s: s, columns: c.columns}
 	h, _, err := s.connFor(ctx, true)
@@ -73,7 +74,7 @@ func (s *session) copyFrom(ctx context.Context, c *copyStatement) (int, error) {
 	return n, err
 }
 
-// compile compiles the INSERT of a row.
+// compile compiles the INSERT statement for one row.
 func (in *copyIn) compile() error {
 	query := []byte("INSERT INTO " + quoteIdent(in.table) + " (" + quoteNames(in.columns) + ") VALUES (")
 	for i := range in.columns {
@@ -92,7 +93,7 @@ func (in *copyIn) compile() error {
 	gen := in.s.b.generation.Load()
 	if in.c, err = in.h.cs.compile(prep.rw, prep.src, gen); err != nil {
 		resp := *toResponse(err)
-		resp.Position = "" // in a statement that the client does not know
+		resp.Position = "" // the client does not know the statement
 		return &resp
 	}
 	err = in.h.cs.describe(in.c, prep, gen)
@@ -100,7 +101,7 @@ func (in *copyIn) compile() error {
 	return err
 }
 
-// more waits for data and adds it to buf; io.EOF is the end of the COPY.
+// more waits for data and appends it to buf. It returns io.EOF at the end of the COPY.
 func (in *copyIn) more() error {
 	r := in.s.c.Reader
 	for r.Left() == 0 {
@@ -136,7 +137,7 @@ func (in *copyIn) more() error {
 	return nil
 }
 
-// message handles the header of a message between those with data.
+// message handles the header of a message. Those other than CopyData are read here.
 func (in *copyIn) message(h pgwire.Header) error {
 	if h.Type == pgwire.TypeCopyData {
 		return nil
@@ -149,7 +150,7 @@ func (in *copyIn) message(h pgwire.Header) error {
 	case pgwire.TypeCopyDone:
 		in.ended = true
 		return r.Skip()
-	case pgwire.TypeSync, pgwire.TypeFlush: // as the protocol has it
+	case pgwire.TypeSync, pgwire.TypeFlush: // ignored, as the protocol says
 		return r.Skip()
 	case pgwire.TypeTerminate:
 		return errClientGone
@@ -167,10 +168,10 @@ func (in *copyIn) message(h pgwire.Header) error {
 	return errors.Join(r.Skip(), protocolError("unexpected message type 0x%02X during COPY from stdin", h.Type))
 }
 
-// enoughBuffered is from how many bytes on a Reader does not wait for a header or a piece of a body.
+// enoughBuffered is the number of buffered bytes from which a Reader returns a header or a chunk without waiting.
 const enoughBuffered = 1 << 10
 
-// wait bounds how long the client may send nothing.
+// wait limits how long the client may send nothing.
 func (in *copyIn) wait() error {
 	if in.s.c.Reader.Buffered() >= enoughBuffered {
 		return nil
@@ -179,7 +180,7 @@ func (in *copyIn) wait() error {
 	return in.s.guard.readWithin(in.s.b.cfg.StallTimeout)
 }
 
-// readError distinguishes a client that stalls or has gone from one that violates the protocol.
+// readError distinguishes a stalled or disconnected client from a protocol violation.
 func (in *copyIn) readError(err error) error {
 	var resp *responseError
 	switch {
@@ -191,7 +192,7 @@ func (in *copyIn) readError(err error) error {
 	return errClientGone
 }
 
-// drain skips messages behind the end of the data, up to the end of the COPY.
+// drain skips messages after the end of the data until the COPY ends.
 func (in *copyIn) drain() error {
 	for {
 		in.at = len(in.buf)
@@ -204,7 +205,7 @@ func (in *copyIn) drain() error {
 	}
 }
 
-// located adds to an error the line it is about, and the column, or the line's text.
+// located adds the line to an error, and the column or the line's text.
 func (in *copyIn) located(err error, column string) error {
 	resp := *toResponse(err)
 	resp.Where = fmt.Sprintf("COPY %s, line %d", in.table, in.line)
@@ -217,7 +218,7 @@ func (in *copyIn) located(err error, column string) error {
 	return &resp
 }
 
-// bad is an error of the data's format.
+// bad returns an error in the data's format.
 func (in *copyIn) bad(format string, args ...any) error {
 	return in.located(sqlError(stateBadCopy, format, args...), "")
 }
@@ -235,12 +236,12 @@ func (in *copyIn) bind(i int, raw []byte) error {
 	return in.located(err, where)
 }
 
-// insert inserts the row that was bound.
+// insert inserts the bound row.
 func (in *copyIn) insert() error {
 	_, err := in.h.cs.step(in.c)
 	if err != nil {
 		err = in.located(err, "")
 	}
-	_ = in.c.stmt.Reset() // repeats the error of the step
+	_ = in.c.stmt.Reset() // returns the error of the step again
 	return err
 }

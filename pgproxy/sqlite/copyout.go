@@ -10,13 +10,13 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// copySignature begins the data of a binary COPY.
+// copySignature is the beginning of binary COPY data.
 const copySignature = "PGCOPY\n\xff\r\n\x00"
 
-// copyVerbs are the statements that COPY (query) takes.
+// copyVerbs are the statements allowed in COPY (query).
 var copyVerbs = map[string]bool{"SELECT": true, "VALUES": true, "INSERT": true, "UPDATE": true, "DELETE": true}
 
-// copyTo sends the rows of a table or a query and returns how many there are.
+// copyTo sends the rows of a table or a query and returns their number.
 func (s *session) copyTo(ctx context.Context, c *copyStatement) (int, error) {
 	prep, err := s.copySource(ctx, c)
 	if err != nil {
@@ -69,10 +69,10 @@ func (s *session) copySource(ctx context.Context, c *copyStatement) (*prepared, 
 	return prep, nil
 }
 
-// copyRows sends the data, each row as one message.
+// copyRows sends the data, one message per row.
 func (s *session) copyRows(p *portal, c *copyStatement) (n int, err error) {
 	if c.format == "binary" {
-		s.sendCopyData(append([]byte(copySignature), make([]byte, 8)...)) // no flags, no extension
+		s.sendCopyData(append([]byte(copySignature), make([]byte, 8)...)) // no flags, no header extension
 	}
 	if c.header {
 		s.sendCopyData(c.headerLine(p.columns))
@@ -103,7 +103,7 @@ func (s *session) sendCopyData(data []byte) {
 	_, _ = s.c.Writer.Write(data) // the Writer keeps the error
 }
 
-// headerLine is the line with the names of the columns.
+// headerLine returns the line with the column names.
 func (o *copyOptions) headerLine(columns []column) (line []byte) {
 	for i := range columns {
 		if i > 0 {
@@ -114,7 +114,7 @@ func (o *copyOptions) headerLine(columns []column) (line []byte) {
 	return append(line, '\n')
 }
 
-// copyRow sends the current row, number n.
+// copyRow sends row n.
 func (s *session) copyRow(p *portal, c *copyStatement, n int) error {
 	row := s.row[:0]
 	if c.format == "binary" {
@@ -171,7 +171,7 @@ func (s *session) copyRow(p *portal, c *copyStatement, n int) error {
 // copyEscapes are the letters that stand for control characters in the text format.
 const copyEscapes, copyEscaped = "bfnrtv", "\b\f\n\r\t\v"
 
-// appendValue adds a value in the text or csv format. alone means that it is the only one of its row.
+// appendValue appends a value in text or csv format. alone means that the row has no other value.
 func (o *copyOptions) appendValue(dst, v []byte, alone bool) []byte {
 	if o.format == "csv" {
 		return o.appendQuoted(dst, v, alone)
@@ -190,7 +190,7 @@ func (o *copyOptions) appendValue(dst, v []byte, alone bool) []byte {
 	return dst
 }
 
-// appendQuoted adds a value in the csv format, in quotes where it would be taken for something else.
+// appendQuoted appends a value in csv format, with quotes where it could be misread.
 func (o *copyOptions) appendQuoted(dst, v []byte, alone bool) []byte {
 	special := func(b byte) bool { return b == o.delimiter || b == o.quote || b == '\n' || b == '\r' }
 	plain := string(v) != o.null && (!alone || string(v) != `\.`)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// textRows inserts the rows of the formats text and csv.
+// textRows inserts the rows of the text and csv formats.
 func (in *copyIn) textRows() (n int, err error) {
 	for first := true; ; first = false {
 		if err := in.next(first); err != nil {
@@ -46,7 +46,7 @@ func (in *copyIn) row() error {
 	return in.insert()
 }
 
-// checkHeader compares the names of the header with those of the columns, if HEADER MATCH asks for it.
+// checkHeader compares the header with the column names if HEADER MATCH asks for it.
 func (in *copyIn) checkHeader() error {
 	if !in.match {
 		return nil
@@ -62,7 +62,7 @@ func (in *copyIn) checkHeader() error {
 	return nil
 }
 
-// scanner finds the end of a record: state that is kept from one piece of data to the next.
+// scanner finds the end of a record. It keeps its state between chunks of data.
 type scanner struct {
 	escaped bool // the byte before was an escape
 	quoted  bool // within quotes
@@ -70,7 +70,8 @@ type scanner struct {
 	crs     bool // a CR was not followed by a LF
 }
 
-// end returns the index of the LF that ends the record in b, -1 if that has not come, and counts the lines of a record of csv.
+// end returns the index of the LF that ends the record in b, -1 if it has not been received. It counts the lines of a
+// csv record.
 func (in *copyIn) end(sc *scanner, b []byte) int {
 	csv := in.format == "csv"
 	for i, c := range b {
@@ -99,7 +100,7 @@ func (in *copyIn) end(sc *scanner, b []byte) int {
 	return -1
 }
 
-// next makes the next record the current one; io.EOF is the end of the data. The record is valid until the next call.
+// next reads the next record; io.EOF is the end of the data. The record is valid until the next call.
 func (in *copyIn) next(first bool) error {
 	in.line++
 	in.record = nil
@@ -112,7 +113,7 @@ func (in *copyIn) next(first bool) error {
 		}
 		seen = len(in.buf) - in.at
 		err := in.more()
-		if errors.Is(err, io.EOF) && seen > 0 { // the last line lacks its end
+		if errors.Is(err, io.EOF) && seen > 0 { // the last line has no line end
 			in.record = in.buf[in.at:]
 			in.at = len(in.buf)
 			sc.cr = false
@@ -143,10 +144,10 @@ func (in *copyIn) next(first bool) error {
 	return nil
 }
 
-// split makes the values of the current record. A value that is not the record's own bytes is in cell.
+// split splits the current record into values. Values that differ from the bytes of the record are stored in cell.
 func (in *copyIn) split() {
 	in.values, in.cell = in.values[:0], in.cell[:0]
-	if cap(in.cell) < len(in.record) { // so that it does not move
+	if cap(in.cell) < len(in.record) { // so that appending never moves values
 		in.cell = make([]byte, 0, len(in.record))
 	}
 	rest, more := in.record, true
@@ -159,7 +160,7 @@ func (in *copyIn) split() {
 	}
 }
 
-// textField reads a value of the text format; more means that another follows in rest.
+// textField reads a value of the text format. more reports whether another one follows in rest.
 func (in *copyIn) textField(b []byte) (rest []byte, more bool) {
 	end, escapes := 0, false
 	for end < len(b) && b[end] != in.delimiter {
@@ -187,7 +188,7 @@ func (in *copyIn) textField(b []byte) (rest []byte, more bool) {
 	return rest, more
 }
 
-// appendUnescaped adds a value without its backslashes.
+// appendUnescaped appends a value with its backslashes decoded.
 func appendUnescaped(dst, b []byte) []byte {
 	for i := 0; i < len(b); {
 		if b[i] != '\\' || i+1 == len(b) {
@@ -227,7 +228,7 @@ func isDigit(b byte, base int) bool {
 	return b >= '0' && b <= '9' || b >= 'a' && b <= 'f' || b >= 'A' && b <= 'F'
 }
 
-// csvField reads a value of the csv format; more means that another follows in rest.
+// csvField reads a value of the csv format. more reports whether another one follows in rest.
 func (in *copyIn) csvField(b []byte) (rest []byte, more bool) {
 	if end := bytes.IndexByte(b, in.delimiter); bytes.IndexByte(b[:max(end, 0)], in.quote) < 0 && (end >= 0 || bytes.IndexByte(b, in.quote) < 0) {
 		raw := b

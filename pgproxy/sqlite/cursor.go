@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Cursors of SQL: DECLARE, FETCH, MOVE and CLOSE. A cursor is a portal with a name, as in PostgreSQL: FETCH reads portals of
-// the extended protocol, too, and the protocol's Describe, Execute and Close take cursors.
+// The SQL statements DECLARE, FETCH, MOVE and CLOSE. A cursor is a named portal, as in PostgreSQL: FETCH also reads
+// portals of the extended protocol, and the protocol's Describe, Execute and Close accept cursors.
 
 // declaration is DECLARE name CURSOR FOR query.
 type declaration struct {
@@ -19,14 +19,14 @@ type declaration struct {
 	query        *prepared
 }
 
-// fetch is FETCH or MOVE: it passes over skip rows and takes count.
+// fetch is FETCH or MOVE: it skips skip rows and takes count.
 type fetch struct {
 	name        string
 	move        bool
 	skip, count int
 }
 
-// prepareDeclare reads DECLARE. params are the types that Parse declared for its query.
+// prepareDeclare reads DECLARE. params are the types that Parse declared for the query.
 func prepareDeclare(src string, tokens []token, params []uint32) (*prepared, error) {
 	at := func(i int) token { return tokenAt(tokens, i) }
 	d := &declaration{name: cursorName(at(1))}
@@ -45,7 +45,7 @@ func prepareDeclare(src string, tokens []token, params []uint32) (*prepared, err
 		return nil, cursorSyntax(src, at(min(i, len(tokens)-1)), "DECLARE name CURSOR FOR query")
 	}
 	query := src[tokens[i+1].start:]
-	if tokens[i+1].is("DECLARE") { // a cursor for a cursor for …
+	if tokens[i+1].is("DECLARE") { // DECLARE … CURSOR FOR DECLARE …
 		return nil, cursorSyntax(src, tokens[i+1], "a query behind FOR")
 	}
 	var err error
@@ -76,7 +76,7 @@ func cursorSyntax(src string, near token, want string) error {
 	return sqlError(pgwire.StateSyntaxError, "syntax error at or near %q: want %s", clip(near.text), want).at(src, near.start)
 }
 
-// cursorName returns the name that t is, in lower case unless it is quoted; empty if it is none.
+// cursorName returns the name in t, in lower case unless it is quoted; empty if t is not a name.
 func cursorName(t token) string {
 	switch t.kind {
 	case kindIdent:
@@ -94,7 +94,7 @@ func parseFetch(tokens []token) (*command, error) {
 	f := &fetch{move: verb == "MOVE", count: 1}
 	i, relative, back := 1, false, false
 	switch t := at(1); {
-	case t.kind == kindIdent && at(2).kind == kindOp && at(2).text == "": // the name of a cursor may be any word
+	case t.kind == kindIdent && at(2).kind == kindOp && at(2).text == "": // any word may be a cursor's name
 	case t.isAny("NEXT", "FORWARD"):
 		i = 2
 	case t.is("RELATIVE"):
@@ -161,7 +161,7 @@ func noCursor(name string) error {
 	return sqlError(pgwire.StateInvalidCursorName, "cursor %q does not exist", name)
 }
 
-// declare opens the cursor that p, a DECLARE, says.
+// declare opens the cursor of p, a DECLARE.
 func (s *session) declare(ctx context.Context, p *portal) error {
 	d := p.prep.command.declare
 	switch {
@@ -176,7 +176,7 @@ func (s *session) declare(ctx context.Context, p *portal) error {
 	case d.query.rw.params > len(p.params):
 		return sqlError(pgwire.StateUndefinedParameter, "there is no parameter $1: a simple query has none")
 	}
-	query := *d.query // which may be described again while this or another cursor reads
+	query := *d.query // a copy: d.query may be described again while this or another cursor reads
 	cursor := &portal{prep: &query, params: p.params, formats: p.formats, cursor: true, hold: d.hold, lasting: !d.hold}
 	if err := room(s, "open portals", s.portals, (*portal).cost, cursor); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (s *session) declare(ctx context.Context, p *portal) error {
 	return nil
 }
 
-// pause leaves the portal until more of its rows are fetched. At its end its connection is released.
+// pause ends a FETCH. It releases the connection after the last row; before that the portal keeps it.
 func (p *portal) pause() {
 	switch {
 	case p.run == nil:
@@ -207,7 +207,8 @@ func (p *portal) pause() {
 	}
 }
 
-// fetchFields describes the rows of a FETCH; none if there is no such cursor, as in PostgreSQL.
+// fetchFields describes the rows of a FETCH. There are none if the cursor does not exist, as in
+// PostgreSQL.
 func (s *session) fetchFields(c *command) []pgwire.Field {
 	if cursor := s.portals[c.fetch.name]; cursor != nil && !c.fetch.move {
 		return cursor.fields()
@@ -215,7 +216,7 @@ func (s *session) fetchFields(c *command) []pgwire.Field {
 	return nil
 }
 
-// bindFetch gives p, a FETCH, the columns of its cursor: in the cursor's formats, or in those of a Bind.
+// bindFetch gives p, a FETCH, the columns of its cursor, in the cursor's formats or in those of a Bind.
 func (s *session) bindFetch(p *portal, formats []int16, bind bool) error {
 	cursor := s.portals[p.prep.command.fetch.name]
 	if cursor == nil || p.prep.command.fetch.move {
@@ -228,7 +229,7 @@ func (s *session) bindFetch(p *portal, formats []int16, bind bool) error {
 	return setFormats(p.columns, formats)
 }
 
-// setFormats sets the formats that a Bind asks for.
+// setFormats sets the formats requested by a Bind.
 func setFormats(columns []column, formats []int16) error {
 	for i := range columns {
 		f := formatOf(formats, i)
@@ -240,7 +241,7 @@ func setFormats(columns []column, formats []int16) error {
 	return nil
 }
 
-// fetchCursor finds the cursor of p, a FETCH or MOVE, and takes it up.
+// fetchCursor finds the cursor of p, a FETCH or MOVE, and continues or opens it.
 func (s *session) fetchCursor(ctx context.Context, p *portal) (*portal, error) {
 	f := p.prep.command.fetch
 	cursor := s.portals[f.name]
@@ -253,7 +254,7 @@ func (s *session) fetchCursor(ctx context.Context, p *portal) (*portal, error) {
 		return nil, planChanged()
 	case cursor.run != nil:
 		return cursor, s.guard.use(cursor.run.h.conn)
-	case !cursor.done: // a portal of the extended protocol that was not executed
+	case !cursor.done: // a portal of the extended protocol, not executed yet
 		cursor.lasting = true
 		return cursor, s.open(ctx, cursor)
 	}
@@ -272,13 +273,13 @@ func sameColumns(a, b []column) bool {
 	return true
 }
 
-// runFetch takes rows of a cursor: as many as p, a FETCH or MOVE, says, and at most limit if that is not 0.
+// runFetch takes rows of a cursor: the number in p, a FETCH or MOVE, and at most limit if that is not 0.
 func (s *session) runFetch(ctx context.Context, p *portal, limit int) (suspended bool, err error) {
 	f := p.prep.command.fetch
 	cursor, err := s.fetchCursor(ctx, p)
 	n := 0
 	if err == nil && cursor.run != nil {
-		if p.left == 0 { // else it continues where the limit has suspended it
+		if p.left == 0 { // otherwise it continues after the limit suspended it
 			p.left = f.count
 			_, err = cursor.skip(f.skip)
 		}
@@ -312,7 +313,7 @@ func (s *session) runFetch(ctx context.Context, p *portal, limit int) (suspended
 	return false, s.confirm(p, verb+itoa(n))
 }
 
-// skip passes over n rows, or as many as there are.
+// skip skips up to n rows.
 func (p *portal) skip(n int) (skipped int, err error) {
 	for ; err == nil && p.run.pending && skipped < n; skipped++ {
 		p.run.pending, err = p.run.h.cs.step(p.run.c)

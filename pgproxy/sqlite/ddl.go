@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// created returns the first words of a CREATE, ALTER or DROP, such as "CREATE TABLE" and, of a UNIQUE one, "CREATE INDEX";
-// "" in other statements.
+// created returns what a CREATE, ALTER or DROP is about, such as "CREATE TABLE", without words such as UNIQUE; "" for
+// other statements.
 func (r *rewriter) created() string { return createdThing(r.tokens) }
 
 func createdThing(tokens []token) string {
@@ -20,7 +20,7 @@ func createdThing(tokens []token) string {
 	return strings.ToUpper(tokens[0].text) + " " + strings.ToUpper(tokens[i].text)
 }
 
-// definition edits words that only the definitions of tables and indexes have.
+// definition edits words that occur only in the definitions of tables and indexes.
 func (r *rewriter) definition(i int, word string) (int, error) {
 	next := r.at(i + 1)
 	switch what := r.created(); {
@@ -48,9 +48,10 @@ func (r *rewriter) definition(i int, word string) (int, error) {
 	return i, nil
 }
 
-// identity drops GENERATED … AS IDENTITY: SQLite itself counts an INTEGER primary key.
+// identity drops GENERATED … AS IDENTITY: SQLite numbers the rows of an INTEGER primary key by
+// itself.
 func (r *rewriter) identity(i int) (int, error) {
-	last := i + 3 // of GENERATED ALWAYS AS IDENTITY
+	last := i + 3 // GENERATED ALWAYS AS IDENTITY
 	if r.at(i + 1).is("BY") {
 		last++
 	}
@@ -73,12 +74,12 @@ func (r *rewriter) identity(i int) (int, error) {
 	return last, r.serial(lo + 1)
 }
 
-// notOfSequence reports whether t cannot be in the options of a sequence: words, names and numbers are.
+// notOfSequence reports whether t cannot be part of a sequence's options, which are words, names and numbers.
 func (t token) notOfSequence() bool {
 	return t.kind != kindIdent && t.kind != kindQuoted && t.kind != kindNumber && !t.isAny("-", ".")
 }
 
-// serial makes the type at token i INTEGER. SQLite counts only primary keys.
+// serial replaces the type at token i by INTEGER. SQLite numbers primary keys only.
 func (r *rewriter) serial(i int) error {
 	lo, hi := r.columnAround(i)
 	name := r.at(lo).name()
@@ -86,7 +87,7 @@ func (r *rewriter) serial(i int) error {
 	for k := lo; k < hi; k++ {
 		key = key || r.tokens[k].is("PRIMARY")
 	}
-	for k := 0; k+3 < len(r.tokens) && !key; k++ { // PRIMARY KEY (name), the only column of the key
+	for k := 0; k+3 < len(r.tokens) && !key; k++ { // PRIMARY KEY (name) with this column only
 		key = r.tokens[k].is("PRIMARY") && r.at(k+2).is("(") && strings.EqualFold(r.at(k+3).name(), name) && r.at(k+4).is(")")
 	}
 	if !key {
@@ -96,10 +97,11 @@ func (r *rewriter) serial(i int) error {
 	return nil
 }
 
-// bigKey is how the text of a table says that its primary key, which counts by itself only as INTEGER, was declared with 8 bytes.
+// bigKey is the type of a primary key that was declared with 8 bytes. SQLite numbers the rows of a key only if its type
+// is INTEGER, so a comment keeps the difference.
 const bigKey = "INTEGER /* bigint */"
 
-// keyType returns what a primary key that counts by itself is declared as, for a type of integers in PostgreSQL.
+// keyType returns the type for a numbered primary key that has an integer type of PostgreSQL.
 func keyType(typ string) string {
 	if declaredOID(typ) == oidInt8 {
 		return bigKey
@@ -107,13 +109,14 @@ func keyType(typ string) string {
 	return "INTEGER"
 }
 
-// keyDecl is the declared type of column x, a row of pragma_table_xinfo, in SQL: BIGINT for such a key. table is the table's name.
+// keyDecl is the SQL for the declared type of column x, a row of pragma_table_xinfo; BIGINT for bigKey. table is the
+// table's name.
 func keyDecl(table string) string {
 	return "CASE WHEN x.pk = 1 AND upper(x.type) = 'INTEGER' AND EXISTS (SELECT 1 FROM main.sqlite_schema b WHERE b.type = 'table'" +
 		" AND b.name = " + table + " COLLATE NOCASE AND instr(b.sql, '" + bigKey + "')) THEN 'BIGINT' ELSE x.type END"
 }
 
-// columnAround returns the tokens of the column's definition that token i is a part of.
+// columnAround returns the range of the column definition that contains token i.
 func (r *rewriter) columnAround(i int) (lo, hi int) {
 	for lo = i; lo > 0 && !r.tokens[lo-1].isAny(",", "(", "COLUMN", "ADD", "EXISTS"); lo-- {
 		if r.tokens[lo-1].is(")") {
@@ -130,7 +133,8 @@ func (r *rewriter) columnAround(i int) (lo, hi int) {
 	return lo, min(hi, len(r.tokens))
 }
 
-// columnDefault edits DEFAULT in the definition of a column, where SQLite takes a literal, or an expression in parentheses.
+// columnDefault edits DEFAULT in a column's definition. SQLite accepts a literal there, or an expression in
+// parentheses.
 func (r *rewriter) columnDefault(i int) int {
 	value, next := r.at(i+1), r.at(i+2)
 	end := i + 1
@@ -145,7 +149,7 @@ func (r *rewriter) columnDefault(i int) int {
 		return i
 	}
 	last := end
-	for r.at(last + 1).is("::") { // the type of a literal is the column's
+	for r.at(last + 1).is("::") { // a literal has the column's type
 		typ, end := typeAt(r.tokens, last+2)
 		if typ == "" {
 			return i
@@ -156,7 +160,7 @@ func (r *rewriter) columnDefault(i int) int {
 	case value.isAny("now", "transaction_timestamp", "statement_timestamp", "clock_timestamp", "localtimestamp") && (!call || end == i+3):
 		r.drop(i+1, last)
 		r.replace[i+1] = "CURRENT_TIMESTAMP"
-	case value.isAny("gen_random_uuid", "uuid_generate_v4") && end == i+3: // an expression that other programs that write to the file can compute
+	case value.isAny("gen_random_uuid", "uuid_generate_v4") && end == i+3: // replaced by an expression that every program with SQLite can compute
 		r.drop(i+1, last)
 		r.replace[i+1] = "(lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-' ||" +
 			" substr('89ab', 1 + (random() & 3), 1) || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6))))"

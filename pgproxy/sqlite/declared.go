@@ -7,13 +7,13 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// Declarations in the catalogs: more than the types in which columns are sent, so that a tool that reads them can make
-// the same table again.
+// Declared types for the catalogs. They are more exact than the types in which columns are sent, so that tools which
+// read them can recreate the table.
 
-// catalogTypes are the types that the catalogs tell apart and results do not.
+// catalogTypes are the types that differ in the catalogs and not in results.
 var catalogTypes = map[string]uint32{"VARCHAR": oidVarchar, "NVARCHAR": oidVarchar, "CHAR": oidBpchar, "NCHAR": oidBpchar, "BPCHAR": oidBpchar, "CHARACTER": oidBpchar}
 
-// declaredType gives the type of a declaration such as VARCHAR(20).
+// declaredType returns the type of a declaration such as VARCHAR(20).
 func declaredType(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	decl := strings.ToUpper(strings.TrimSpace(args[0].Text()))
 	oid := declaredOID(decl)
@@ -30,7 +30,8 @@ func declaredType(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return sqlite.IntegerValue(int64(oid)), nil
 }
 
-// declaredModifier gives atttypmod: 4 more than the length of VARCHAR(20), precision and scale of NUMERIC(10,2); -1 if there is none.
+// declaredModifier returns atttypmod: the length plus 4 for VARCHAR(20), precision and scale for NUMERIC(10,2), -1 for
+// others.
 func declaredModifier(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return sqlite.IntegerValue(int64(modifierOf(args[0].Text()))), nil
 }
@@ -60,13 +61,13 @@ func modifierOf(decl string) int32 {
 	return -1
 }
 
-// textOf returns the parsed CREATE TABLE of a table, nil if there is none.
+// textOf returns the parsed CREATE TABLE of a table, nil if it has none.
 func (cs *connState) textOf(table string) *tableText {
 	sql, err := lookup("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE")(cs, []sqlite.Value{text(table)})
 	if err != nil {
 		return nil
 	}
-	t, _ := parseTable(sql.Text()) // nil with an error
+	t, _ := parseTable(sql.Text()) // nil if it returns an error
 	return t
 }
 
@@ -80,7 +81,7 @@ func (cs *connState) foreignKey(args []sqlite.Value) *tableConstraint {
 	return nil
 }
 
-// foreignKeyName is pg_key_name(table, columns).
+// foreignKeyName implements pg_key_name(table, columns).
 func foreignKeyName(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	if d := cs.foreignKey(args); d != nil {
 		return text(d.name), nil
@@ -89,13 +90,13 @@ func foreignKeyName(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return text(d.defaultName(args[0].Text())), nil
 }
 
-// foreignKeyDeferrable is pg_key_deferrable(table, columns).
+// foreignKeyDeferrable implements pg_key_deferrable(table, columns).
 func foreignKeyDeferrable(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	d := cs.foreignKey(args)
 	return yes(d != nil && strings.Contains(strings.ToUpper(d.text), "INITIALLY DEFERRED")), nil
 }
 
-// checksOf gives the CHECK constraints of a table: an array of names and definitions.
+// checksOf returns the CHECK constraints of a table as an array of names and definitions.
 func checksOf(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	list := [][]string{}
 	for _, c := range cs.constraints(args[0].Text()) {

@@ -14,7 +14,7 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// bindParam binds parameter n (from 1) of the given type and format. raw nil is NULL.
+// bindParam binds parameter n (from 1) of the given type and format. A nil raw is NULL.
 func bindParam(stmt *sqlite.Stmt, n int, oid uint32, format int16, raw []byte) error {
 	if raw == nil {
 		stmt.BindNull(n)
@@ -32,7 +32,7 @@ func bindParam(stmt *sqlite.Stmt, n int, oid uint32, format int16, raw []byte) e
 	return bindText(stmt, n, oid, raw)
 }
 
-// notBinary gives an error of bindBinary its SQLSTATE, if it has none.
+// notBinary adds a SQLSTATE to an error of bindBinary that has none.
 func notBinary(err error, n int, oid uint32) error {
 	var resp *responseError
 	if errors.As(err, &resp) {
@@ -41,7 +41,7 @@ func notBinary(err error, n int, oid uint32) error {
 	return sqlError(pgwire.StateInvalidBinaryRepresent, "parameter $%d is no binary %s: %v", n, typeName(oid), err)
 }
 
-// clip shortens a text that is quoted in a message.
+// clip shortens a text for an error message.
 func clip(s string) string {
 	if len(s) > 80 {
 		return strings.ToValidUTF8(s[:80], "") + "…"
@@ -49,7 +49,7 @@ func clip(s string) string {
 	return s
 }
 
-// bindText binds the text form of a type.
+// bindText binds a parameter in text format.
 func bindText(stmt *sqlite.Stmt, n int, oid uint32, raw []byte) error {
 	v := value{typ: sqlite.TypeText, text: raw}
 	var err error
@@ -58,7 +58,7 @@ func bindText(stmt *sqlite.Stmt, n int, oid uint32, raw []byte) error {
 		if err = checkText(raw); err == nil {
 			v = guess(v)
 		}
-	case coercions[oid] == nil: // kept as its text
+	case coercions[oid] == nil: // stored as text
 		err = checkText(raw)
 	default:
 		v, err = coerce(oid, v)
@@ -70,19 +70,19 @@ func bindText(stmt *sqlite.Stmt, n int, oid uint32, raw []byte) error {
 	return nil
 }
 
-// inParameter adds to an error which parameter it is about.
+// inParameter adds the parameter's number to an error.
 func inParameter(err error, n int) error {
 	resp := *toResponse(err)
 	resp.Where = fmt.Sprintf("parameter $%d", n)
 	return &resp
 }
 
-// sqliteDigits is how many digits SQLite prints of a float.
+// sqliteDigits is the number of digits with which SQLite prints a float.
 const sqliteDigits = 15
 
-// guess returns the value of a text nothing is known about. One that is exactly how SQLite
-// prints a number becomes that number, because SQLite, unlike PostgreSQL,
-// does not convert a text that meets a number in an expression.
+// guess converts a text of unknown type. If it is exactly what SQLite prints for a number, it
+// becomes that number: SQLite, unlike PostgreSQL, does not convert a text that is compared with a
+// number in an expression.
 func guess(v value) value {
 	if len(v.text) > maxInt64Len {
 		return v
@@ -99,10 +99,10 @@ func guess(v value) value {
 	return v
 }
 
-// maxInt64Len is the longest text of a 64-bit integer, in bytes.
+// maxInt64Len is the length of the longest 64-bit integer, in bytes.
 const maxInt64Len = len("-9223372036854775808")
 
-// parseBytea reads PostgreSQL's hex form; any other text stands for its bytes.
+// parseBytea reads PostgreSQL's hex format. Any other text stands for its bytes.
 func parseBytea(s string) ([]byte, bool) {
 	if hexed, ok := strings.CutPrefix(s, `\x`); ok {
 		b, err := hex.DecodeString(hexed)
@@ -111,14 +111,14 @@ func parseBytea(s string) ([]byte, bool) {
 	return []byte(s), !strings.Contains(s, `\`)
 }
 
-// offsetOf is how far a time's zone is ahead of UTC.
+// offsetOf returns the offset of a time's zone from UTC.
 func offsetOf(t time.Time) time.Duration {
 	_, seconds := t.Zone()
 	return time.Duration(seconds) * time.Second
 }
 
-// formatTime gives a time as SQLite's own CURRENT_TIMESTAMP writes it, in UTC,
-// with microseconds if there are any, so that texts sort by time.
+// formatTime formats a time like SQLite's CURRENT_TIMESTAMP, in UTC, with microseconds if there are
+// any, so that texts sort by time.
 func formatTime(t time.Time, oid uint32) string {
 	switch oid {
 	case oidDate:
@@ -183,7 +183,7 @@ func bindBinary(stmt *sqlite.Stmt, n int, oid uint32, raw []byte) error {
 	return nil
 }
 
-// bindFloat refuses NaN, of which SQLite would make NULL.
+// bindFloat refuses NaN, which SQLite would store as NULL.
 func bindFloat(stmt *sqlite.Stmt, n int, f float64) error {
 	if math.IsNaN(f) {
 		return errors.New("SQLite cannot keep NaN")

@@ -18,11 +18,11 @@ import (
 // column is one result column.
 type column struct {
 	pgwire.Field
-	table, origin string // the column of a table it comes from; "" = an expression
+	table, origin string // table and column it comes from; "" for an expression
 }
 
-// readValue reads a column of the current row. buf is reused for texts and
-// blobs; the second result is buf grown.
+// readValue reads a column of the current row. Texts and blobs are read into buf, which may grow;
+// the second result is the new buf.
 func readValue(stmt *sqlite.Stmt, col int, buf []byte) (value, []byte) {
 	v := value{typ: stmt.ColumnType(col)}
 	switch v.typ {
@@ -40,7 +40,7 @@ func readValue(stmt *sqlite.Stmt, col int, buf []byte) (value, []byte) {
 	return v, buf
 }
 
-// plain appends v as SQLite would print it, a blob as PostgreSQL prints bytea.
+// plain appends v in the format of SQLite's shell; a blob in that of PostgreSQL's bytea.
 func (v value) plain(dst []byte) []byte {
 	switch v.typ {
 	case sqlite.TypeInteger:
@@ -68,9 +68,8 @@ func appendFloat(dst []byte, f float64) []byte {
 	return strconv.AppendFloat(dst, f, 'f', -1, 64)
 }
 
-// encode appends v, which is not NULL, as a value of c's type and format. ok is
-// false if v does not fit the type: nothing leaves the gateway that contradicts
-// the type it was announced with.
+// encode appends v, which is not NULL, in c's type and format. ok is false if v does not fit the
+// type: values that contradict the announced type are never sent.
 func (c *column) encode(dst []byte, v value) (out []byte, ok bool) {
 	bin := c.Format == pgwire.FormatBinary
 	switch c.TypeOID {
@@ -111,7 +110,7 @@ func (c *column) encode(dst []byte, v value) (out []byte, ok bool) {
 	return v.plain(dst), v.typ != sqlite.TypeText || isText(v.text)
 }
 
-// isText reports whether b is what PostgreSQL takes for text: UTF-8 without NUL.
+// isText reports whether b is a valid text in PostgreSQL: UTF-8 without NUL.
 func isText(b []byte) bool { return bytes.IndexByte(b, 0) < 0 && utf8.Valid(b) }
 
 func encodeJSON(dst []byte, v value, version bool) ([]byte, bool) {
@@ -126,7 +125,7 @@ func encodeJSON(dst []byte, v value, version bool) ([]byte, bool) {
 	return dst, v.typ == sqlite.TypeInteger || json.Valid(dst[at:])
 }
 
-// padScale adds the zeros that a numeric in dst[at:] lacks behind its point: NUMERIC(10,2) shows two digits.
+// padScale appends the zeros that a numeric in dst[at:] lacks after its decimal point: NUMERIC(10,2) shows two digits.
 func padScale(dst []byte, at, scale int) []byte {
 	number := dst[at:]
 	if bytes.ContainsAny(number, "eEnN") || scale == 0 {
@@ -171,7 +170,7 @@ func encodeBool(dst []byte, v value, bin bool) ([]byte, bool) {
 	return append(dst, 'f'), true
 }
 
-// parseBool reads the texts PostgreSQL takes for a bool.
+// parseBool reads PostgreSQL's notations of a bool.
 func parseBool(s string) (b, ok bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "t", "true", "y", "yes", "on", "1":
@@ -276,7 +275,7 @@ func encodeTime(dst []byte, v value, oid uint32, bin bool) ([]byte, bool) {
 }
 
 const (
-	// epoch2000 is PostgreSQL's zero of time in Unix seconds.
+	// epoch2000 is the epoch of PostgreSQL's times, in Unix seconds.
 	epoch2000   = 946684800
 	timeLayout  = "2006-01-02 15:04:05.999999"
 	clockLayout = "15:04:05.999999"
@@ -288,7 +287,7 @@ var timeLayouts = []string{
 	"2006-01-02 15:04:05.999999999 Z07", "2006-01-02 Z07:00", "2006-01-02 Z07",
 }
 
-// parseZoned reads a time as people keep it in SQLite, in the zone it names, else UTC.
+// parseZoned reads a time in the usual notations, in the zone in the text or else in UTC.
 func parseZoned(s string) (time.Time, bool) {
 	s = strings.TrimSpace(s)
 	if t, ok := parsePlain(s); ok {
@@ -305,7 +304,8 @@ func parseZoned(s string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// parsePlain is the fast path of parseZoned: YYYY-MM-DD, or with HH:MM:SS as SQLite and this package write it.
+// parsePlain is the fast path of parseZoned: YYYY-MM-DD, optionally with HH:MM:SS, as written by SQLite and this
+// package.
 func parsePlain(s string) (t time.Time, ok bool) {
 	if len(s) != len(time.DateOnly) && len(s) != len(time.DateTime) || s[4] != '-' || s[7] != '-' {
 		return t, false
@@ -342,8 +342,8 @@ func parseClock(s string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// misfit is the error for a value that does not fit its column's type: SQLite
-// lets a column hold anything, a PostgreSQL client reads one type.
+// misfit returns the error for a value that does not fit its column's type. SQLite allows any value
+// in a column; a PostgreSQL client reads one type.
 func misfit(c *column, v value, row int) error {
 	text := strconv.Quote(clip(string(v.plain(nil))))
 	number := v.typ == sqlite.TypeInteger || v.typ == sqlite.TypeFloat

@@ -17,7 +17,7 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// responseError is an error that goes to the client as it is.
+// responseError is an error that is sent to the client unchanged.
 type responseError struct {
 	pgwire.ErrorResponse
 	cause error
@@ -53,7 +53,8 @@ func (e *responseError) because(err error) *responseError {
 	return e
 }
 
-// reasonOf is what an error is counted as that is no client's fault; "" = it is one, or another's.
+// reasonOf returns the reason under which an error is counted; "" for errors that the client
+// caused.
 func reasonOf(state string) string {
 	switch state {
 	case pgwire.StateDiskFull:
@@ -70,7 +71,7 @@ func unsupported(format string, args ...any) *responseError {
 	return sqlError(pgwire.StateFeatureNotSupported, format+" is not supported by the SQLite backend", args...)
 }
 
-// toResponse turns any error into the client's error. Errors without a SQLSTATE get one by the
+// toResponse converts any error to one for the client. Errors without a SQLSTATE get one from the
 // errors that they wrap.
 func toResponse(err error) *responseError {
 	var resp *responseError
@@ -154,7 +155,7 @@ func fromSQLite(code sqlite.ResultCode, err error) *responseError {
 	case sqlite.ResultFull:
 		return full(err)
 	case sqlite.ResultIOErr:
-		if code == sqlite.ResultIOErrSHMSize { // the index of the write-ahead log did not get its room
+		if code == sqlite.ResultIOErrSHMSize { // the WAL index could not be allocated
 			return full(err)
 		}
 	}
@@ -177,7 +178,7 @@ var (
 	driverSuffix = regexp.MustCompile(` \(\d+\)$`)
 )
 
-// driverMessage takes the driver's packaging off SQLite's own message.
+// driverMessage removes the driver's additions from SQLite's message.
 func driverMessage(err error) string {
 	msg := driverPrefix.ReplaceAllString(err.Error(), "")
 	msg = strings.TrimPrefix(msg, "sqlite: ")
@@ -186,8 +187,8 @@ func driverMessage(err error) string {
 	return driverSuffix.ReplaceAllString(msg, "")
 }
 
-// messageStates maps SQLite's messages for the one code it has for every
-// mistake in a statement (build.c, resolve.c, expr.c, parse.y).
+// messageStates maps SQLite's messages to SQLSTATEs, because SQLite has one code for every mistake
+// in a statement (build.c, resolve.c, expr.c, parse.y).
 var messageStates = []struct{ part, state string }{
 	{"no such table", pgwire.StateUndefinedTable},
 	{"no such view", pgwire.StateUndefinedTable},

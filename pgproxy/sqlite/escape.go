@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// unescape decodes the inside of an E” string as PostgreSQL does
+// unescape decodes the content of an E'' string as PostgreSQL does
 // (https://www.postgresql.org/docs/15/sql-syntax-lexical.html, 4.1.2.2).
 func unescape(s string) string {
 	var b strings.Builder
@@ -25,8 +25,8 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// escape writes what the escape s begins with, without its backslash, stands
-// for, and returns its length.
+// escape writes the character for the escape sequence at the beginning of s, without its backslash,
+// and returns its length.
 func escape(b *strings.Builder, s string) int {
 	if k := strings.IndexByte("nrtbf", s[0]); k >= 0 {
 		b.WriteByte("\n\r\t\b\f"[k])

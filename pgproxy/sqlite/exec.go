@@ -12,7 +12,7 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// maxKeptRow bounds the row buffer a session keeps between rows, in bytes.
+// maxKeptRow bounds the row buffer that a session keeps between rows, in bytes.
 const maxKeptRow = 256 << 10
 
 // portal is a bound statement.
@@ -22,29 +22,28 @@ type portal struct {
 	formats []int16 // of the parameters
 	columns []column
 	run     *running
-	begun   running // what run points to, unless the statement is another portal's
+	begun   running // run points here, except in the portal of a FETCH
 	done    bool
-	rows    [][]string // of a command, not yet sent
+	rows    [][]string // rows of a command that are not sent yet
 	tag     string
-	last    bool // ends a simple query, and so the transaction around it
+	last    bool // last of a simple query: its end ends the implicit transaction
 	among   bool // one of several statements of a simple query
-	left    int  // rows that a suspended FETCH still takes
+	left    int  // rows that a suspended FETCH has still to take
 	cursor  bool // made by DECLARE
-	hold    bool // stays when transactions end
-	lasting bool // may stay open while others of its transaction run
+	hold    bool // WITH HOLD: survives the transaction
+	lasting bool // may stay open while other statements of its transaction run
 }
 
-// running is a statement under way.
+// running is a statement that has begun.
 type running struct {
 	h       *handle
-	own     bool // h is released with the statement
+	own     bool // close releases h
 	c       *compiled
-	pending bool // a row has been stepped to and not been sent
+	pending bool // the current row has not been sent
 }
 
-// close ends the statement. The interrupt goes first: one that comes later
-// would hit another statement of the connection, and an interrupted connection
-// would keep the parameters.
+// close ends the statement. It calls guard.drop first: a later interrupt would hit another
+// statement of the connection, and an interrupted connection would not clear its parameters.
 func (r *running) close() {
 	r.h.cs.session.guard.drop(r.h.conn)
 	r.c.done()
@@ -60,13 +59,13 @@ func (s *session) closePortal(name string) {
 	}
 }
 
-// cost is about what its parameters take, in bytes.
+// cost is the approximate memory of the parameters, in bytes.
 func (p *portal) cost() int {
 	n := 0
 	for _, v := range p.params {
 		n += len(v)
 	}
-	if p.cursor { // its query is nowhere else
+	if p.cursor { // the query of a cursor is stored here only
 		n += p.prep.cost()
 	}
 	return n
@@ -79,7 +78,7 @@ func (p *portal) close() {
 	}
 }
 
-// closePortals closes all portals, or those that end with a transaction.
+// closePortals closes all portals, or without held those that end with the transaction.
 func (s *session) closePortals(held bool) {
 	for name, p := range s.portals {
 		if held || !p.hold {
@@ -96,7 +95,7 @@ func (s *session) checkFailed(p *prepared) error {
 	return nil
 }
 
-// runSimple runs one statement of a simple query. alone tells that it is the only one, last that none follows.
+// runSimple runs one statement of a simple query. alone means that it is the only one, last that none follows.
 func (s *session) runSimple(ctx context.Context, prep *prepared, alone, last bool) error {
 	if err := s.checkFailed(prep); err != nil {
 		return err
@@ -133,8 +132,8 @@ func (s *session) runSimple(ctx context.Context, prep *prepared, alone, last boo
 	return err
 }
 
-// openSimple is open for a statement of which the client knows no columns yet,
-// so that a read can begin again when the schema turns out to be another.
+// openSimple is open for a statement whose columns the client does not know yet. If the schema has
+// changed, a read can begin again.
 func (s *session) openSimple(ctx context.Context, p *portal) error {
 	err := s.open(ctx, p)
 	if errors.Is(err, errPlanChanged) && !p.prep.write {
@@ -156,7 +155,7 @@ func (p *portal) fields() []pgwire.Field {
 	return fields
 }
 
-// vacuum runs VACUUM, which SQLite allows outside a transaction only.
+// vacuum runs VACUUM, which SQLite allows only outside transactions.
 func (s *session) vacuum(ctx context.Context, prep *prepared, alone bool) error {
 	if s.block || s.pinned != nil || !alone {
 		return sqlError(pgwire.StateActiveTransaction, "VACUUM cannot run inside a transaction block")
@@ -191,7 +190,7 @@ func (s *session) runCommand(ctx context.Context, p *portal) error {
 	return err
 }
 
-// connForPortal is connFor for the statement of a portal.
+// connForPortal is connFor for a portal's statement.
 func (s *session) connForPortal(ctx context.Context, p *portal) (h *handle, own bool, err error) {
 	write := p.prep.write || p.prep.rw.locking && s.block && s.mode != txReadOnly && !s.b.db.ReadOnly()
 	if !write {
@@ -205,7 +204,7 @@ func (s *session) connForPortal(ctx context.Context, p *portal) (h *handle, own 
 	return h, own, err
 }
 
-// open begins a statement: leases the connection, compiles, binds, and steps to the first row.
+// open begins a statement: it leases the connection, compiles, binds, and steps to the first row.
 func (s *session) open(ctx context.Context, p *portal) error {
 	h, own, err := s.connForPortal(ctx, p)
 	if err != nil {
@@ -249,8 +248,8 @@ func planChanged() error {
 		hint("The schema changed: prepare the statement again.")
 }
 
-// describeAgain describes the statement if it never was or the schema changed
-// since, and sees to it that the client's picture of the columns still holds.
+// describeAgain describes the statement if it has not been described in this generation of the
+// schema. It returns an error if the client knows other columns.
 func (s *session) describeAgain(cs *connState, c *compiled, p *portal, gen uint64) error {
 	if p.prep.described && p.prep.generation == gen {
 		if p.columns == nil {
@@ -286,7 +285,8 @@ func paramType(types []uint32, i int) uint32 {
 	return oidUnspecified
 }
 
-// formatOf applies the protocol's rule: none = text, one = for all, else each.
+// formatOf applies the protocol's rule: no format means text, one is for all columns, otherwise
+// each column has its own.
 func formatOf(formats []int16, i int) int16 {
 	switch {
 	case len(formats) == 1:
@@ -297,8 +297,8 @@ func formatOf(formats []int16, i int) int16 {
 	return pgwire.FormatText
 }
 
-// stream sends rows until there are no more, or max if that is not 0, and then
-// the tag. suspended tells that max was reached.
+// stream sends up to limit rows (0 = all), and the tag after the last one. suspended means that the
+// limit was reached.
 func (s *session) stream(p *portal, limit int) (suspended bool, err error) {
 	if p.prep.command != nil {
 		return s.streamCommand(p, limit)
@@ -312,7 +312,7 @@ func (s *session) stream(p *portal, limit int) (suspended bool, err error) {
 	return false, s.complete(p, n)
 }
 
-// sendRows sends rows until there are no more, or limit if that is not 0.
+// sendRows sends up to limit rows (0 = all) and returns their number.
 func (s *session) sendRows(p *portal, limit int) (n int, err error) {
 	written := s.c.Writer.Written()
 	for ; p.run.pending && (limit == 0 || n < limit); n++ {
@@ -332,8 +332,8 @@ func (s *session) sendRows(p *portal, limit int) (n int, err error) {
 	return n, nil
 }
 
-// moveOn gives the client, which took some rows, another while for the next,
-// and reports whether it has left.
+// moveOn renews the client's time limit after it has taken some rows. It returns errClientGone if
+// the client has disconnected.
 func (s *session) moveOn() error {
 	s.hurried.Store(false)
 	err := s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
@@ -357,8 +357,8 @@ func (s *session) complete(p *portal, n int) error {
 	return s.confirm(p, p.prep.tag(n))
 }
 
-// confirm sends the tag of a statement that has run. What only COMMIT can refuse (a full disk, a deferred
-// constraint) is not confirmed: the last statement of a simple query commits first.
+// confirm sends a statement's tag. The last statement of a simple query commits first, because a COMMIT can fail (full
+// disk, deferred constraint).
 func (s *session) confirm(p *portal, tag string) error {
 	if p.last {
 		if err := s.endImplicit(true); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// extended handles a message of the extended protocol.
+// extended handles one message of the extended protocol.
 func (s *session) extended(typ byte, body []byte) error {
 	var err error
 	switch typ {
@@ -61,7 +61,7 @@ func (s *session) parse(body []byte) error {
 	if err != nil {
 		return shiftPosition(err, m.Query, src)
 	}
-	delete(s.statements, m.Name) // the unnamed one gives way
+	delete(s.statements, m.Name) // the unnamed statement is replaced
 	if err := room(s, "prepared statements", s.statements, (*prepared).cost, p); err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (s *session) describeFirst(p *prepared) error {
 	return err
 }
 
-// room reports an error if a client would keep too many bytes with one more.
+// room returns an error if one more statement or portal would exceed the client's memory limit.
 func room[T any](s *session, what string, kept map[string]T, cost func(T) int, more T) error {
 	total := cost(more)
 	if total <= maxSmall {
@@ -104,7 +104,7 @@ func room[T any](s *session, what string, kept map[string]T, cost func(T) int, m
 	return nil
 }
 
-// describePrepared compiles the statement to learn its types and mistakes.
+// describePrepared compiles the statement to find its types and errors.
 func (s *session) describePrepared(ctx context.Context, p *prepared) error {
 	h, own := s.pinned, false
 	if h == nil {
@@ -187,7 +187,7 @@ func (s *session) bind(body []byte) error {
 	return nil
 }
 
-// copyParams makes the values, which alias the reader's buffer, copies.
+// copyParams copies the values, which alias the reader's buffer.
 func copyParams(params [][]byte) [][]byte {
 	size := 0
 	for _, v := range params {

@@ -12,7 +12,7 @@ import (
 // stateInvalidRegexp is invalid_regular_expression.
 const stateInvalidRegexp = "2201B"
 
-// fn is a SQL function: its numbers of arguments and what it computes.
+// fn is a SQL function: the numbers of arguments it accepts and its implementation.
 type fn struct {
 	args []int
 	call func(cs *connState, args []sqlite.Value) (sqlite.Value, error)
@@ -32,7 +32,7 @@ func constant(v sqlite.Value, args ...int) fn {
 	return fn{args, func(*connState, []sqlite.Value) (sqlite.Value, error) { return v, nil }}
 }
 
-// ofSession makes a function without arguments of the session that asks.
+// ofSession makes a function without arguments that depends on the calling session.
 func ofSession(f func(s *session) sqlite.Value) fn {
 	return fn{[]int{0}, func(cs *connState, _ []sqlite.Value) (sqlite.Value, error) {
 		if cs.session == nil {
@@ -42,8 +42,7 @@ func ofSession(f func(s *session) sqlite.Value) fn {
 	}}
 }
 
-// registerFunctions gives a connection the functions clients and catalog
-// queries of PostgreSQL call.
+// registerFunctions registers the functions of PostgreSQL that clients and catalog queries call.
 func (b *Backend) registerFunctions(cs *connState) error {
 	casts := map[string]fn{}
 	for name, oid := range castFunctions {
@@ -71,7 +70,7 @@ func (b *Backend) registerFunctions(cs *connState) error {
 	return registerAggregates(cs)
 }
 
-// sessionFunctions are about the session, the server and the clock.
+// sessionFunctions are functions about the session, the server and the clock.
 func (b *Backend) sessionFunctions() map[string]fn {
 	user := ofSession(func(s *session) sqlite.Value { return text(s.c.User) })
 	database := ofSession(func(s *session) sqlite.Value { return text(s.c.Database) })
@@ -118,7 +117,7 @@ func (b *Backend) sessionFunctions() map[string]fn {
 	}
 }
 
-// valueFunctions compute on values: what the rewriter calls, and matching.
+// valueFunctions are functions on values: pattern matching, and those that the rewriter calls.
 func valueFunctions() map[string]fn {
 	return map[string]fn{
 		"regexp": {[]int{2}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
@@ -146,7 +145,7 @@ func valueFunctions() map[string]fn {
 	}
 }
 
-// compilePattern compiles a regular expression of a statement.
+// compilePattern compiles a regular expression in a statement.
 func compilePattern(pattern string) (*regexp.Regexp, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {
@@ -155,7 +154,7 @@ func compilePattern(pattern string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-// castTo makes the function that casts to a type.
+// castTo makes the function for a cast to a type.
 func castTo(oid uint32) fn {
 	return fn{[]int{1}, func(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 		v, err := coerce(oid, fromSQL(args[0]))
@@ -166,12 +165,12 @@ func castTo(oid uint32) fn {
 	}}
 }
 
-// plainName matches what needs no quotes as an identifier.
+// plainName matches identifiers that need no quotes.
 var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
 func isNull(v sqlite.Value) bool { return v.Type() == sqlite.TypeNull }
 
-// pretty gives a size as PostgreSQL's pg_size_pretty does.
+// pretty formats a size like pg_size_pretty.
 func pretty(n int64) string {
 	units := []string{"bytes", "kB", "MB", "GB", "TB"}
 	i := 0
@@ -181,7 +180,7 @@ func pretty(n int64) string {
 	return fmt.Sprintf("%d %s", n, units[i])
 }
 
-// catalogFunctions answer what psql and GUI tools ask about the catalogs.
+// catalogFunctions are the functions that psql and GUI tools call on the catalogs.
 func catalogFunctions() map[string]fn {
 	truth, null := yes(true), sqlite.Value{}
 	return map[string]fn{
@@ -233,7 +232,7 @@ func ofOwner() fn {
 	}}
 }
 
-// lookup makes a function that asks the same connection.
+// lookup makes a function that runs a query on the same connection.
 func lookup(query string) func(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return func(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 		stmt, _, err := cs.conn.PrepareTransient(query)
@@ -260,7 +259,7 @@ func lookup(query string) func(cs *connState, args []sqlite.Value) (sqlite.Value
 	}
 }
 
-// regclass turns the OID of a relation into its name, and a name into the OID.
+// regclass converts the OID of a relation to its name, or a name to the OID.
 func regclass(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	if args[0].Type() == sqlite.TypeText && strings.Trim(args[0].Text(), "0123456789") != "" {
 		name := args[0].Text()[strings.LastIndexByte(args[0].Text(), '.')+1:]
@@ -272,8 +271,7 @@ func regclass(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return lookup("SELECT relname FROM pg_class WHERE oid = ?1")(cs, args)
 }
 
-// indexDef gives the definition of an index, or with a column number the name
-// of that column.
+// indexDef returns the definition of an index, or with a column number the name of that column.
 func indexDef(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	if len(args) == 3 && args[1].Int64() > 0 {
 		return lookup(fmt.Sprintf("SELECT attname FROM pg_attribute WHERE attrelid = ?1 AND attnum = %d", args[1].Int64()))(cs, args)
@@ -281,14 +279,14 @@ func indexDef(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return lookup("SELECT indexdef FROM pg_index WHERE indexrelid = ?1")(cs, args)
 }
 
-// regtype turns the OID of a type into its name, and a name into the OID; NULL if there is none.
+// regtype converts the OID of a type to its name, or a name to the OID; NULL if it does not exist.
 func regtype(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	if args[0].Type() == sqlite.TypeInteger {
 		return text(typeName(uint32(args[0].Int64()))), nil
 	}
 	name, array := strings.CutSuffix(strings.ToLower(strings.TrimPrefix(args[0].Text(), "pg_catalog.")), "[]")
 	for _, t := range pgTypes {
-		if t.name == name || t.typ == name && t.oid != oidChar { // char is character
+		if t.name == name || t.typ == name && t.oid != oidChar { // the name char means character
 			if array {
 				return sqlite.IntegerValue(int64(arrayTypes[t.oid])), nil
 			}
@@ -298,7 +296,7 @@ func regtype(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return sqlite.Value{}, nil
 }
 
-// formatType is format_type(oid, modifier).
+// formatType implements format_type(oid, modifier).
 func formatType(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	oid, array := uint32(args[0].Int64()), ""
 	if element, ok := elementTypes[oid]; ok {

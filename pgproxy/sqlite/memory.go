@@ -51,7 +51,7 @@ var heap struct {
 }
 
 // allowMemory raises SQLite's heap limit by values, and by conns connections with a page cache of cache bytes each.
-// Negative arguments lower it; zero means no limit.
+// Negative values and conns lower it. A limit of zero means none.
 func allowMemory(values, conns, cache int64) {
 	heap.mu.Lock()
 	defer heap.mu.Unlock()
