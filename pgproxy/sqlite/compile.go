@@ -176,7 +176,7 @@ func (cs *connState) Authorize(a sqlite.Action) sqlite.AuthResult {
 			return sqlite.AuthResultDeny
 		}
 	case sqlite.OpRead, sqlite.OpUpdate, sqlite.OpInsert, sqlite.OpDelete:
-		if a.Database() == "temp" && (a.Type() == sqlite.OpInsert || a.Type() == sqlite.OpDelete) { // from a CREATE or DROP in temp
+		if a.Database() == "temp" && (a.Type() == sqlite.OpInsert || a.Type() == sqlite.OpDelete) { // every CREATE or DROP in temp does one of these
 			return sqlite.AuthResultDeny
 		}
 		if a.Accessor() == "" && len(cs.tables) < maxCompiled {

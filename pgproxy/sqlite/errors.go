@@ -53,8 +53,8 @@ func (e *responseError) because(err error) *responseError {
 	return e
 }
 
-// reasonOf returns the reason under which an error is counted; "" for errors that the client
-// caused.
+// reasonOf returns the reason under which an error is counted; "" for the errors of clients and for
+// all others.
 func reasonOf(state string) string {
 	switch state {
 	case pgwire.StateDiskFull:

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// typer finds the types of expressions from their tokens. SQLite has no static
-// types for expressions, but a Describe must answer before a row exists. The
-// rules are PostgreSQL's where they are plain; what is not covered comes out as
-// oidUnspecified, and the caller sends text.
+// typer finds the types of expressions from their tokens. SQLite has no static types for
+// expressions, but Describe must be answered before a row exists. The rules are PostgreSQL's where
+// they are simple. Expressions that they do not cover have the type oidUnspecified, and the caller
+// sends text.
 type typer struct {
 	tokens   []token
 	table    func(name string) []schemaField // the columns of a table of the file
-	anyTable func(name string) uint32        // a column of whatever tables the statement uses, where no SELECT tells which
+	anyTable func(name string) uint32        // a column of any table of the statement, for places outside a SELECT
 	params   []uint32                        // types of $1, …
 	scopes   *scopes
 }
@@ -73,8 +73,8 @@ func (ty *typer) binary(lo, hi int) (oid uint32, found bool) {
 	return 0, false
 }
 
-// textOperator gives the type of ||, -> and ->> at token at: text, but that of the elements where the rewriter takes an element of
-// an array by it.
+// textOperator returns the type of ||, -> and ->> at token at. It is text, or the element type where the rewriter
+// subscripts an array with the operator.
 func (ty *typer) textOperator(lo, at int) uint32 {
 	if !ty.tokens[at-1].is("pg_set_row") || at+1 >= len(ty.tokens) {
 		return oidText
@@ -93,7 +93,7 @@ func (ty *typer) textOperator(lo, at int) uint32 {
 	return oidText
 }
 
-// find returns the last operator of ops outside parentheses and CASE, -1 if none.
+// find returns the last operator of ops outside parentheses and CASE, -1 if there is none.
 func (ty *typer) find(lo, hi int, ops []string) int {
 	depth, at := 0, -1
 	for i := lo; i < hi; i++ {
@@ -114,8 +114,8 @@ func (ty *typer) find(lo, hi int, ops []string) int {
 	return at
 }
 
-// arithmetic gives the type of a+b. SQLite computes with 64-bit integers and
-// doubles: a result that the type of PostgreSQL does not hold is refused when it is sent.
+// arithmetic returns the type of a+b. SQLite computes with 64-bit integers and doubles; a result
+// that does not fit PostgreSQL's type is refused when it is sent.
 func arithmetic(a, b uint32) uint32 {
 	switch oid := common(a, b); {
 	case a == oidFloat8 || b == oidFloat8:
@@ -128,11 +128,11 @@ func arithmetic(a, b uint32) uint32 {
 	return oidNumeric
 }
 
-// maxOperand is the longest operand that dateArithmetic looks into, in tokens: those that nest would be looked into for each level.
+// maxOperand bounds the operands that dateArithmetic reads, in tokens: nested operands are read once per level.
 const maxOperand = 64
 
-// dateArithmetic returns the first + or - with a date or a time with a date as an operand, -1 if there is none. SQLite would compute with the
-// digits that such a text begins with.
+// dateArithmetic returns the first + or - of which an operand is a date, or a time with a date; -1 if there is none.
+// SQLite would compute with the digits at the beginning of such a text.
 func (ty *typer) dateArithmetic() int {
 	for i, t := range ty.tokens {
 		if i == 0 || !t.isAny("+", "-") || !endsOperand(ty.tokens[i-1]) {
@@ -141,7 +141,7 @@ func (ty *typer) dateArithmetic() int {
 		lo, hi := i-1, i+1
 		if ty.at(lo).is(")") {
 			if lo = max(opening(ty.tokens, lo), 0); lo > 0 && ty.at(lo-1).kind == kindIdent && endsOperand(ty.at(lo-1)) {
-				lo-- // the name of a function
+				lo-- // include the function's name
 			}
 		}
 		for lo > 1 && ty.at(lo-1).is(".") {
@@ -167,7 +167,7 @@ func (ty *typer) dateArithmetic() int {
 func (ty *typer) primary(lo, hi int) uint32 {
 	t := ty.tokens[lo]
 	switch {
-	case t.is("+") && hi > lo+1: // does nothing in SQLite, to texts too
+	case t.is("+") && hi > lo+1: // a unary plus does nothing in SQLite, even to texts
 		return ty.sub(lo+1, hi)
 	case t.is("-") && hi > lo+1:
 		return arithmetic(ty.sub(lo+1, hi), oidInt2)
@@ -187,7 +187,7 @@ func (ty *typer) primary(lo, hi int) uint32 {
 	return oidUnspecified
 }
 
-// leaf gives the type of the literal, parameter or column at token i.
+// leaf returns the type of the literal, parameter or column at token i.
 func (ty *typer) leaf(i int) uint32 {
 	t := ty.tokens[i]
 	switch t.kind {
@@ -218,7 +218,7 @@ func (ty *typer) leaf(i int) uint32 {
 	return ty.column(i)
 }
 
-// numberType gives the type of a literal: of an integer the smallest that holds it.
+// numberType returns the type of a number; for an integer the smallest that holds it.
 func numberType(s string) uint32 {
 	n, err := strconv.ParseInt(s, 0, 64)
 	switch {
@@ -246,7 +246,7 @@ func (ty *typer) castType(lo, hi int) uint32 {
 	return oidUnspecified
 }
 
-// caseType returns the common type of CASE's results.
+// caseType returns the common type of the results of CASE.
 func (ty *typer) caseType(lo, hi int) (oid uint32) {
 	depth, from := 0, -1
 	for i := lo; i < hi; i++ {
@@ -268,7 +268,8 @@ func (ty *typer) caseType(lo, hi int) (oid uint32) {
 	return oid
 }
 
-// functionTypes gives the result types of functions; sameAsArgs is not a type.
+// functionTypes are the result types of functions. sameAsArgs marks functions that return the type
+// of their arguments.
 const sameAsArgs = ^uint32(0)
 
 var functionTypes = func() map[string]uint32 {
@@ -301,7 +302,7 @@ var functionTypes = func() map[string]uint32 {
 	return m
 }()
 
-// call gives the type of a function call, with its FILTER and OVER if any.
+// call returns the type of a function call, including FILTER and OVER.
 func (ty *typer) call(lo, hi int) uint32 {
 	name := strings.ToLower(ty.tokens[lo].name())
 	if oid := ty.arrayCall(name, lo, hi); oid != oidUnspecified {
@@ -366,7 +367,7 @@ func splitItems(tokens []token, lo, hi int) []item {
 	return items
 }
 
-// dropAlias returns the end of an item without its alias, and of an aggregate's argument without ORDER BY.
+// dropAlias returns the end of an item without its alias, or of an aggregate's argument without ORDER BY.
 func dropAlias(tokens []token, lo, hi int) int {
 	for i := lo; i+1 < hi; i++ {
 		if tokens[i].isAny("(", "[") {
@@ -386,14 +387,14 @@ func dropAlias(tokens []token, lo, hi int) int {
 	return hi
 }
 
-// endsType reports whether token i is the last word of a type of several, which looks like an alias.
+// endsType reports whether token i is the last word of a type name of several words. Such a word looks like an alias.
 func endsType(tokens []token, i int) bool {
 	prev := tokens[i-1]
 	return tokens[i].is("PRECISION") && prev.is("DOUBLE") || tokens[i].is("VARYING") && prev.is("CHARACTER") || tokens[i].is("ZONE") && prev.is("TIME")
 }
 
-// selectItems returns the result expressions of a statement: of its first
-// SELECT, first row of VALUES, or RETURNING; nil if it has none.
+// selectItems returns the result expressions of a statement: of its first SELECT, the first row of
+// VALUES, or RETURNING. It returns nil if there are none.
 func selectItems(tokens []token) []item {
 	verb := mainVerb(tokens)
 	if verb >= len(tokens) {
@@ -430,8 +431,8 @@ func endOfList(tokens []token, lo int) int {
 	return len(tokens)
 }
 
-// mainVerb returns the index of the keyword that says what a statement does:
-// the first one, or after WITH the first verb outside parentheses.
+// mainVerb returns the index of the statement's main keyword: the first token or, after WITH, the
+// first verb outside parentheses.
 func mainVerb(tokens []token) int {
 	if len(tokens) == 0 || !tokens[0].is("WITH") {
 		return 0

@@ -9,16 +9,17 @@ import (
 )
 
 const (
-	// largeValue is from when on a text or blob is sent from SQLite's memory, piece by piece, in bytes:
-	// copies of it, twice as long in hex, would take several times its size.
+	// largeValue is the size in bytes from which a text or blob is sent in pieces from SQLite's memory. Copies of it,
+	// and a hex form of twice its length, would take several times its size.
 	largeValue = 64 << 10
-	// maxRow is the largest DataRow a client accepts, in bytes: PostgreSQL's limit for a message.
+	// maxRow is the largest DataRow that clients accept, in bytes: PostgreSQL's limit for a
+	// message.
 	maxRow = 1<<30 - 1 - 4
 )
 
-// large is a value of a row that has not been copied.
+// large is a value of the current row that is sent from SQLite's memory.
 type large struct {
-	at   int // in the row: behind its length
+	at   int // position in the row, after the value's length
 	col  int
 	size int // as sent, in bytes
 	hex  bool
@@ -39,7 +40,7 @@ func (c *column) isLarge(stmt *sqlite.Stmt, i int) (l large, ok bool) {
 		return l, false
 	}
 	if typ == sqlite.TypeText && c.TypeOID != oidBytea && !isText(columnMemory(stmt, i)) {
-		return l, false // encode refuses it
+		return l, false // not a valid text: encode refuses it
 	}
 	l.col = i
 	if l.hex = typ == sqlite.TypeBlob; c.TypeOID == oidBytea {
@@ -51,7 +52,7 @@ func (c *column) isLarge(stmt *sqlite.Stmt, i int) (l large, ok bool) {
 	return l, true
 }
 
-// writeRow sends a row and the large values that belong in it.
+// writeRow sends a row, with the large values in their places.
 func (s *session) writeRow(stmt *sqlite.Stmt, row []byte) error {
 	total := len(row)
 	for _, l := range s.large {
@@ -76,7 +77,7 @@ func (s *session) writeRow(stmt *sqlite.Stmt, row []byte) error {
 	return nil
 }
 
-// writeLarge sends a value while the client takes some of it in time.
+// writeLarge sends a value in pieces and renews the client's time limit after each.
 func (s *session) writeLarge(value io.Reader, hexed bool) error {
 	dst := io.Writer(s.c.Writer)
 	if hexed {
@@ -88,7 +89,7 @@ func (s *session) writeLarge(value io.Reader, hexed bool) error {
 	}
 	piece := s.cell[:largeValue]
 	for {
-		n, _ := value.Read(piece) // of memory: all there is, then 0
+		n, _ := value.Read(piece) // reads from memory and fails only at the end, with n = 0
 		if n == 0 {
 			return nil
 		}

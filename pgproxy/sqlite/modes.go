@@ -7,16 +7,16 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// modes are the modes of BEGIN or SET TRANSACTION; "" means the session's default.
+// modes are the modes in BEGIN or SET TRANSACTION; "" means the session's default.
 type modes struct {
-	isolation, readOnly string // as the settings transaction_isolation and transaction_read_only have it
+	isolation, readOnly string // values of the settings transaction_isolation and transaction_read_only
 	immediate           bool   // SQLite's IMMEDIATE or EXCLUSIVE
 }
 
-// isolations are the isolation levels, those of the first word alone first.
+// isolations are the isolation levels. The one that is a single word comes first.
 var isolations = []string{"serializable", "repeatable read", "read committed", "read uncommitted"}
 
-// parseModes reads PostgreSQL's transaction modes and SQLite's.
+// parseModes reads the transaction modes of PostgreSQL and SQLite.
 func parseModes(tokens []token) (m modes) {
 	for i, t := range tokens[1:] {
 		before := tokens[i]
@@ -38,17 +38,17 @@ func parseModes(tokens []token) (m modes) {
 	return m
 }
 
-// or returns m with missing modes from other.
+// or returns m with its missing modes from other.
 func (m modes) or(other modes) modes {
 	return modes{cmp.Or(m.isolation, other.isolation), cmp.Or(m.readOnly, other.readOnly), m.immediate || other.immediate}
 }
 
-// defaults are the modes of a transaction without its own.
+// defaults are the modes of a transaction that gives none.
 func (s *session) defaults() modes {
 	return modes{isolation: s.settings["default_transaction_isolation"], readOnly: s.settings["default_transaction_read_only"]}
 }
 
-// modeOf returns how a transaction block of these modes runs.
+// modeOf returns how a transaction block with these modes reads and writes.
 func (s *session) modeOf(m modes) txMode {
 	all := m.or(s.defaults())
 	switch {
@@ -64,7 +64,7 @@ func (s *session) modeOf(m modes) txMode {
 	return txReadCommitted
 }
 
-// setTransaction is SET TRANSACTION.
+// setTransaction implements SET TRANSACTION.
 func (s *session) setTransaction(m modes) error {
 	if !s.block {
 		s.notice(pgwire.StateNoActiveTransaction, "SET TRANSACTION can only be used in transaction blocks")
@@ -78,7 +78,7 @@ func (s *session) setTransaction(m modes) error {
 	return nil
 }
 
-// setCharacteristics is SET SESSION CHARACTERISTICS AS TRANSACTION.
+// setCharacteristics implements SET SESSION CHARACTERISTICS AS TRANSACTION.
 func (s *session) setCharacteristics(m modes) error {
 	for name, v := range map[string]string{"default_transaction_isolation": m.isolation, "default_transaction_read_only": m.readOnly} {
 		if v == "" {

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// PostgreSQL names a result column that has no alias by the column, the function or the type that makes it, and what is
-// around a subquery may use these names; SQLite has the whole expression for a name.
+// Names of result columns. PostgreSQL names a column without an alias after the column, function or type in its
+// expression, and queries around a subquery use these names. SQLite's name is the whole expression.
 
-// nameItems names the columns of the SELECT at token i, unless it is the statement's own: those get their names when they are described.
+// nameItems adds aliases to the columns of the SELECT at token i. The statement's own SELECT is left out: Describe
+// names its columns.
 func (r *rewriter) nameItems(i int) {
 	if !r.stored && i == mainVerb(r.tokens) {
 		return
@@ -29,12 +30,12 @@ func (r *rewriter) nameItems(i int) {
 	}
 }
 
-// ownFunctions are functions, beside castFunctions, that only the rewriter calls: it has given a name to their result
-// if there is one.
+// ownFunctions are functions that only the rewriter calls, in addition to castFunctions. Where their result needs a
+// name, the rewriter has added it.
 var ownFunctions = words("pg_array pg_default pg_elements pg_item pg_list pg_position pg_regclass pg_regnamespace pg_regproc pg_regrole pg_regtype pg_trim timezone_of")
 
-// resultNames returns the names of a statement's result columns, one for each of its select items: "" for those that keep
-// SQLite's name, because they have an alias or are columns as they are.
+// resultNames returns a name for each select item of a statement. It is "" for columns that keep SQLite's name because
+// they have an alias or are plain columns.
 func resultNames(tokens []token) []string {
 	items := selectItems(tokens)
 	names := make([]string, len(items))
@@ -46,9 +47,9 @@ func resultNames(tokens []token) []string {
 	return names
 }
 
-// repeatedName returns the name of a column that a star stands for. When a subquery has several columns of one name, SQLite
-// numbers the later ones (a, a:1); PostgreSQL does not. origin is the column of a table that it is, earlier are the columns before it.
-// Source: sqlite3ColumnsFromExprList of SQLite
+// repeatedName returns the name of a column that a star stands for. When a subquery has several columns of one name,
+// SQLite numbers the later ones (a, a:1) and PostgreSQL does not. origin is the table column it comes from, earlier are
+// the columns before it. Source: sqlite3ColumnsFromExprList of SQLite
 func repeatedName(name, origin string, earlier []column) string {
 	colon := strings.LastIndexByte(name, ':')
 	if colon < 0 || name == origin || strings.Trim(name[colon+1:], "0123456789") != "" {
@@ -62,7 +63,7 @@ func repeatedName(name, origin string, earlier []column) string {
 	return name
 }
 
-// itemName returns the name of a select item, that of its alias or column, too.
+// itemName returns the name of a select item, including one from its alias.
 func itemName(tokens []token, it item) string {
 	switch {
 	case it.hi < len(tokens) && tokens[it.hi].is("AS") && it.hi+1 < len(tokens):
@@ -74,12 +75,12 @@ func itemName(tokens []token, it item) string {
 	return cmp.Or(name, "?column?")
 }
 
-// aliased reports whether an alias stands at token i, which follows an item.
+// aliased reports whether an alias begins at token i, the first token after an item.
 func aliased(tokens []token, i int) bool {
 	return tokens[i].is("AS") || (tokens[i].kind == kindIdent || tokens[i].kind == kindQuoted) && !endsItem(tokens[i]) && !tokens[i].is("FROM")
 }
 
-// plainColumn reports whether an item is the name of a column.
+// plainColumn reports whether an item is just a column.
 func plainColumn(item []token) bool {
 	for i, t := range item {
 		if i%2 == 1 && !t.is(".") || i%2 == 0 && t.kind != kindIdent && t.kind != kindQuoted {
@@ -89,23 +90,24 @@ func plainColumn(item []token) bool {
 	return !(len(item) == 1 && item[0].kind == kindIdent && valueWords[strings.ToUpper(item[0].text)])
 }
 
-// valueWords are words that look like a column and are none.
+// valueWords are words that look like a column and are values.
 var valueWords = words(`TRUE FALSE NULL CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP
 	CURRENT_USER SESSION_USER CURRENT_ROLE CURRENT_SCHEMA CURRENT_CATALOG`)
 
-// expressionName returns the name that PostgreSQL gives to the result of the expression in tokens[lo:hi], "" for ?column?
+// expressionName returns PostgreSQL's name for the result of the expression in tokens[lo:hi], "" for ?column?
 // (FigureColname in its parse_target.c).
 func expressionName(tokens []token, lo, hi int) string {
 	if lo+1 == hi || lo+3 == hi && tokens[lo+1].is(".") {
 		if plainColumn(tokens[lo:hi]) {
-			return "" // SQLite names it as well
+			return "" // SQLite gives it the same name
 		}
 	}
 	name, _ := figure(tokens, lo, hi)
 	return name
 }
 
-// figure is expressionName; sure = the name is of more than a type, and stays that of the expression when it is cast.
+// figure is expressionName. sure is false if the name comes from a type only; a cast around the expression then
+// replaces it.
 func figure(tokens []token, lo, hi int) (name string, sure bool) {
 	if lo >= hi || hi > len(tokens) {
 		return "", false
@@ -131,15 +133,15 @@ func figure(tokens []token, lo, hi int) (name string, sure bool) {
 			}
 		case t.is("AT") && next+4 <= hi && tokens[next+1].is("TIME") && tokens[next+2].is("ZONE"):
 			name, sure, next = "timezone", true, next+4
-		default: // an operator
+		default: // an operator follows
 			return "", false
 		}
 	}
 	return name, sure
 }
 
-// figurePrimary is figure for the first operand of the expression at lo; next is the token behind
-// that.
+// figurePrimary is figure for the first operand of the expression at lo. next is the token after
+// that operand.
 func figurePrimary(tokens []token, lo, hi int) (name string, sure bool, next int) {
 	t, end := tokens[lo], hi
 	opens := lo+1 < hi && tokens[lo+1].isAny("(", "[")
@@ -183,7 +185,7 @@ func figurePrimary(tokens []token, lo, hi int) (name string, sure bool, next int
 	return name, sure, end + 1
 }
 
-// figureInside is figure for parentheses: a subquery has the name of its column.
+// figureInside is figure for parentheses. A subquery has the name of its column.
 func figureInside(tokens []token, lo, hi int) (name string, sure bool) {
 	if !tokens[min(lo, len(tokens)-1)].isAny("SELECT", "WITH", "VALUES") {
 		return figure(tokens, lo, hi)
@@ -199,7 +201,7 @@ func figureInside(tokens []token, lo, hi int) (name string, sure bool) {
 	return itemName(query, items[0]), true
 }
 
-// figureCase is figure for the CASE at token lo: it has the name of the expression behind ELSE.
+// figureCase is figure for the CASE at token lo. It has the name of the expression after ELSE.
 func figureCase(tokens []token, lo, hi int) (name string, sure bool, next int) {
 	depth, otherwise := 0, -1
 	for i := lo; i < hi; i++ {
@@ -226,10 +228,10 @@ func figureCase(tokens []token, lo, hi int) (name string, sure bool, next int) {
 	return "", false, hi
 }
 
-// calledAs are functions with another name in PostgreSQL's grammar.
+// calledAs are functions that PostgreSQL's grammar renames.
 var calledAs = map[string]string{"trim": "btrim"}
 
-// figureNamed is figure for the column or the call at token lo.
+// figureNamed is figure for the column or function call at token lo.
 func figureNamed(tokens []token, lo, hi int) (name string, sure bool, next int) {
 	i := lo
 	for i+2 < hi && tokens[i+1].is(".") && tokens[i+2].kind != kindOp {
@@ -262,7 +264,7 @@ func figureNamed(tokens []token, lo, hi int) (name string, sure bool, next int) 
 	return name, true, next
 }
 
-// nameOf returns a name as PostgreSQL understands it.
+// nameOf returns a name as PostgreSQL reads it.
 func nameOf(t token) string {
 	if t.kind == kindIdent {
 		return strings.ToLower(t.text)
@@ -270,7 +272,7 @@ func nameOf(t token) string {
 	return t.name()
 }
 
-// castName returns the name of a type in PostgreSQL's catalog, which is that of a column without another.
+// castName returns the name of a type in PostgreSQL's catalog, which names the result of a cast.
 func castName(typ string) string {
 	typ = strings.ToLower(strings.TrimRight(typ, "[]"))
 	if strings.HasPrefix(typ, "reg") {

@@ -9,9 +9,9 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// The driver does not export sqlite3_column_decltype, and without it a column's declared type is lost behind an alias. The
-// fields it needs are found by name when the program starts. If a later driver
-// renames them, columns count as undeclared and TestDeclaredTypes fails.
+// The driver does not export sqlite3_column_decltype. Without it the declared type of a column with
+// an alias is unknown. The driver's fields for it are found by name when the program starts. If a
+// later driver renames them, columns count as undeclared and TestDeclaredTypes fails.
 var (
 	stmtHandle = offset(reflect.TypeFor[sqlite.Stmt](), "stmt", reflect.TypeFor[uintptr]())
 	stmtConn   = offset(reflect.TypeFor[sqlite.Stmt](), "conn", reflect.TypeFor[*sqlite.Conn]())
@@ -28,8 +28,8 @@ func offset(t reflect.Type, name string, want reflect.Type) int {
 	return int(f.Offset)
 }
 
-// setDefensive, switched on, keeps SQL from damaging the file on purpose. The driver's own way passes one argument
-// where SQLite reads two, the second from memory that is not its.
+// setDefensive switches on a mode in which SQL cannot damage the file deliberately. The driver's own function passes
+// one argument where SQLite reads two, so the second comes from arbitrary memory.
 func setDefensive(conn *sqlite.Conn, on bool) error {
 	if !nativeOK {
 		return conn.SetDefensive(on)
@@ -37,7 +37,7 @@ func setDefensive(conn *sqlite.Conn, on bool) error {
 	return configure(conn, lib.SQLITE_DBCONFIG_DEFENSIVE, on)
 }
 
-// setTriggers switches the triggers of all tables on or off, for this connection.
+// setTriggers switches all triggers on or off for this connection.
 func setTriggers(conn *sqlite.Conn, on bool) error {
 	if !nativeOK {
 		return unsupported("this statement")
@@ -45,7 +45,7 @@ func setTriggers(conn *sqlite.Conn, on bool) error {
 	return configure(conn, lib.SQLITE_DBCONFIG_ENABLE_TRIGGER, on)
 }
 
-// configure switches an option of sqlite3_db_config, which no interrupt stops.
+// configure sets an option of sqlite3_db_config. Interrupts do not affect it.
 func configure(conn *sqlite.Conn, option int32, on bool) error {
 	p := unsafe.Pointer(conn)
 	tls, handle := *(**libc.TLS)(unsafe.Add(p, connTLS)), *(*uintptr)(unsafe.Add(p, connHandle))
@@ -53,7 +53,7 @@ func configure(conn *sqlite.Conn, option int32, on bool) error {
 	if on {
 		to = 1
 	}
-	args := libc.NewVaList(to, uintptr(0)) // the old value is not used
+	args := libc.NewVaList(to, uintptr(0)) // no pointer for the old value
 	defer libc.Xfree(tls, args)
 	return sqlite.ResultCode(lib.Xsqlite3_db_config(tls, handle, option, args)).ToError()
 }
@@ -65,8 +65,8 @@ func native(stmt *sqlite.Stmt) (*libc.TLS, uintptr) {
 	return tls, *(*uintptr)(unsafe.Add(p, stmtHandle))
 }
 
-// columnDecl returns the declared type of the table column that result column
-// col comes from, "" for an expression.
+// columnDecl returns the declared type of the table column behind result column col, "" for an
+// expression.
 func columnDecl(stmt *sqlite.Stmt, col int) string {
 	if !nativeOK {
 		return ""
@@ -78,8 +78,7 @@ func columnDecl(stmt *sqlite.Stmt, col int) string {
 	return ""
 }
 
-// columnOrigin returns the name of the table column that result column col comes
-// from, "" for an expression.
+// columnOrigin returns the name of the table column behind result column col, "" for an expression.
 func columnOrigin(stmt *sqlite.Stmt, col int) string {
 	if !nativeOK {
 		return ""
@@ -91,8 +90,8 @@ func columnOrigin(stmt *sqlite.Stmt, col int) string {
 	return ""
 }
 
-// columnMemory returns the text or blob of a column of the current row where SQLite has it. It is
-// valid until the statement steps or the column is read as another type.
+// columnMemory returns a text or blob of the current row in SQLite's memory. It is valid until the
+// next step, or until the column is read as another type.
 func columnMemory(stmt *sqlite.Stmt, col int) []byte {
 	if !nativeOK {
 		b := make([]byte, stmt.ColumnLen(col))

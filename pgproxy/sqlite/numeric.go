@@ -9,14 +9,13 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// exactMark ends a numeric that is kept as text, because neither a 64-bit
-// integer nor a double is it exactly. Without a mark SQLite would take the
-// text for a number on its way into a column of type NUMERIC, and round it. The
-// mark is a no-break space: SQLite's functions read the number before it, and
-// so do Python's Decimal and JavaScript's Number.
+// exactMark ends a numeric that is stored as text because neither a 64-bit integer nor a double
+// represents it exactly. Without a mark SQLite would convert the text when it is stored in a
+// NUMERIC column, and round it. The mark is a no-break space: SQLite's functions read the number
+// before it, and so do Python's Decimal and JavaScript's Number.
 const exactMark = "\u00a0"
 
-// exactNumeric returns the decimal of a marked text.
+// exactNumeric returns the decimal number in a marked text.
 func exactNumeric(v value) (s string, ok bool) {
 	if v.typ != sqlite.TypeText || len(v.text) < len(exactMark) || v.text[len(v.text)-1] != exactMark[1] {
 		return "", false
@@ -25,8 +24,8 @@ func exactNumeric(v value) (s string, ok bool) {
 	return s, ok && isDecimal(s)
 }
 
-// numericValue returns a decimal the way SQLite keeps a NUMERIC: as an integer if it is one,
-// as the double that prints as it, else as marked text.
+// numericValue returns a decimal number in the form that SQLite stores for NUMERIC: an integer if
+// it is one, a double if that prints as the same digits, otherwise a marked text.
 func numericValue(s string) (v value, ok bool) {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return intValue(n), true
@@ -44,7 +43,7 @@ func numericValue(s string) (v value, ok bool) {
 	return textValue(s + exactMark), true
 }
 
-// canonical takes a decimal's plus sign, leading zeros and zeros behind the point off.
+// canonical removes a plus sign, leading zeros, and zeros at the end of the fraction.
 func canonical(s string) string {
 	sign, s := strings.HasPrefix(s, "-"), strings.TrimLeft(s, "+-")
 	whole, frac, _ := strings.Cut(s, ".")
@@ -60,7 +59,7 @@ func canonical(s string) string {
 	return whole
 }
 
-// plainDecimal writes a decimal without its exponent.
+// plainDecimal returns a decimal number without an exponent.
 func plainDecimal(s string) (string, bool) {
 	mantissa, power, found := strings.Cut(strings.ToLower(s), "e")
 	if !found {
@@ -87,7 +86,7 @@ func plainDecimal(s string) (string, bool) {
 	return sign + canonicalWhole(s), isDecimal(s)
 }
 
-// canonicalWhole takes the zeros before a decimal off.
+// canonicalWhole removes leading zeros.
 func canonicalWhole(s string) string {
 	if s = strings.TrimLeft(s, "0"); s == "" || s[0] == '.' {
 		return "0" + s
@@ -95,7 +94,7 @@ func canonicalWhole(s string) string {
 	return s
 }
 
-// isDecimal reports whether s is a decimal number without exponent.
+// isDecimal reports whether s is a decimal number without an exponent.
 func isDecimal(s string) bool {
 	if s != "" && (s[0] == '+' || s[0] == '-') {
 		s = s[1:]
@@ -104,8 +103,8 @@ func isDecimal(s string) bool {
 	return len(whole)+len(frac) > 0 && len(s) < maxNumeric && digits(whole) && digits(frac)
 }
 
-// maxNumeric bounds the text of a numeric, in bytes; PostgreSQL keeps 131072 digits before the
-// point, clients do not send a tenth of that.
+// maxNumeric bounds the text of a numeric, in bytes. PostgreSQL stores 131072 digits before the
+// point; clients do not send a tenth of that.
 const maxNumeric = 16000
 
 func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }
@@ -145,7 +144,7 @@ func appendNumeric(dst []byte, s string) []byte {
 	return dst
 }
 
-// parseNumeric reads the binary form into a decimal.
+// parseNumeric converts the binary form to a decimal number.
 func parseNumeric(b []byte) (string, error) {
 	if len(b) < 8 {
 		return "", fmt.Errorf("%d bytes are too short for a numeric", len(b))

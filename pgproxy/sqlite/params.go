@@ -15,15 +15,14 @@ func paramNumber(t token) int {
 
 // paramList is a list in parentheses that is being read.
 type paramList struct {
-	open, index int  // of its parenthesis; of the element
+	open, index int  // token of the parenthesis; number of the element
 	in          bool // x IN (…)
 	row         bool // a row of VALUES
 }
 
-// inferParams fills the unspecified of ty.params, $1 first, from what stands
-// beside each parameter: a cast, the other side of an operator, the column it
-// is put into, what its list is compared with. insertColumns are the types of
-// the columns an INSERT fills.
+// inferParams sets the unspecified types in ty.params ($1 first) from the context of each
+// parameter: a cast, the other operand, the column it is stored in, the operand its list is
+// compared with. insertColumns are the types of the columns that an INSERT fills.
 func (ty *typer) inferParams(insertColumns []uint32) {
 	lists, rowEnd := []paramList{{}}, -1
 	for i, t := range ty.tokens {
@@ -70,7 +69,7 @@ func (ty *typer) at(i int) token {
 	return ty.tokens[i]
 }
 
-// beside infers the type of the parameter at token i from its neighbours.
+// beside infers the type of the parameter at token i from the tokens around it.
 func (ty *typer) beside(i int) uint32 {
 	prev, next := ty.at(i-1), ty.at(i+1)
 	switch {
@@ -106,7 +105,7 @@ func (ty *typer) beside(i int) uint32 {
 
 var comparisons = []string{"=", "==", "<>", "!=", "<", ">", "<=", ">=", "IS", "NOT"}
 
-// number keeps numeric types only: beside a plus there is nothing else.
+// number returns oid if it is numeric: an operand of + has a numeric type.
 func number(oid uint32) uint32 {
 	if numberRank[oid] == 0 || oid == oidBool {
 		return oidUnspecified
@@ -114,7 +113,7 @@ func number(oid uint32) uint32 {
 	return oid
 }
 
-// operandBefore gives the type of the operand that ends at token end.
+// operandBefore returns the type of the operand that ends at token end.
 func (ty *typer) operandBefore(end int) uint32 {
 	for end > 0 && ty.at(end).isAny("NOT", "IS") {
 		end--
@@ -126,7 +125,7 @@ func (ty *typer) operandBefore(end int) uint32 {
 	return ty.sub(r.operandStart(end), end+1)
 }
 
-// operandAfter gives the type of the operand that begins at token i.
+// operandAfter returns the type of the operand that begins at token i.
 func (ty *typer) operandAfter(i int) uint32 {
 	if i >= len(ty.tokens) {
 		return oidUnspecified
@@ -144,7 +143,7 @@ func (ty *typer) operandAfter(i int) uint32 {
 	return ty.sub(i, min(end+1, len(ty.tokens)))
 }
 
-// insertTarget returns the table and the column names (nil for all) of an INSERT.
+// insertTarget returns the table of an INSERT and its column names (nil for all).
 func insertTarget(tokens []token) (table string, columns []string) {
 	i := mainVerb(tokens)
 	if i >= len(tokens) || !tokens[i].isAny("INSERT", "REPLACE") {

@@ -7,26 +7,26 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// prepared is a statement of a client: analysed, and once described with its
-// types known. It holds no connection.
+// prepared is a parsed statement of a client and, once it has been described, its types. It holds
+// no connection.
 type prepared struct {
 	src        string // as the client sent it
 	rw         *rewritten
 	tokens     []token // of rw.sql
-	verb       string  // SELECT, INSERT, … behind a WITH too
+	verb       string  // SELECT, INSERT, …; the one after WITH
 	write      bool    // needs the writer
 	command    *command
 	params     []uint32
-	names      []string // of the result columns, see resultNames
+	names      []string // names of the result columns, see resultNames
 	columns    []column
 	described  bool
-	generation uint64 // of the schema it was described with
+	generation uint64 // generation of the schema it was described with
 }
 
-// readVerbs are the statements a reader runs.
+// readVerbs are the statements that run on a reader.
 var readVerbs = map[string]bool{"SELECT": true, "VALUES": true, "EXPLAIN": true, "PRAGMA": true}
 
-// prepare analyses one statement. params are the types Parse declared.
+// prepare parses one statement. params are the types that Parse declared.
 func prepare(src string, params []uint32) (*prepared, error) {
 	p := &prepared{src: src}
 	tokens := tokenize(src)
@@ -81,7 +81,7 @@ func prepare(src string, params []uint32) (*prepared, error) {
 	return p, nil
 }
 
-// empty reports whether the statement has only blanks and comments.
+// empty reports whether the statement consists of blanks and comments.
 func (p *prepared) empty() bool { return p.rw == nil && p.command == nil }
 
 // cost is the approximate memory of the statement, in bytes.
@@ -96,8 +96,8 @@ func (p *prepared) cost() int {
 	return n
 }
 
-// fields returns the description of the result, with the formats asked for;
-// none if there are no rows.
+// fields describes the result in the requested formats. It returns none for a statement without
+// rows.
 func (p *prepared) fields() []pgwire.Field {
 	if p.command != nil {
 		return p.command.fields
@@ -150,7 +150,7 @@ func (p *prepared) changesRows() bool {
 	return false
 }
 
-// changesSchema reports whether types may be different after the statement.
+// changesSchema reports whether the statement may change the types of columns.
 func (p *prepared) changesSchema() bool {
 	switch p.verb {
 	case "CREATE", "DROP", "ALTER", "VACUUM":
@@ -159,7 +159,8 @@ func (p *prepared) changesSchema() bool {
 	return false
 }
 
-// readPragmas are the PRAGMAs that only report; those with true take an argument.
+// readPragmas are the PRAGMAs that only report. The value tells whether the PRAGMA may have an
+// argument.
 var readPragmas = map[string]bool{
 	"table_info": true, "table_xinfo": true, "table_list": true, "index_list": true, "index_info": true, "index_xinfo": true,
 	"foreign_key_list": true, "foreign_key_check": true, "integrity_check": true, "quick_check": true,
@@ -169,8 +170,8 @@ var readPragmas = map[string]bool{
 	"synchronous": false, "foreign_keys": false, "busy_timeout": false, "cache_size": false,
 }
 
-// refuse returns a clear error for statements that PostgreSQL or SQLite supports but a shared
-// SQLite file does not.
+// refuse returns an error for statements that PostgreSQL or SQLite supports but a shared SQLite
+// file does not.
 func refuse(tokens []token) error {
 	second, third := token{kind: kindOp}, token{kind: kindOp}
 	if len(tokens) > 1 {
@@ -179,7 +180,7 @@ func refuse(tokens []token) error {
 	if len(tokens) > 2 {
 		third = tokens[2]
 	}
-	if second.is("OR") && len(tokens) > 3 { // OR REPLACE
+	if second.is("OR") && len(tokens) > 3 { // skip OR REPLACE
 		second = tokens[3]
 	}
 	switch first := tokens[0]; {

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/pool/sqlitepool"
 )
 
-// Refuse ends the session of a client whose database file could not be opened, with New's error
-// err: the client gets the error with its SQLSTATE, and the refusal is counted and logged.
+// Refuse ends the session of a client whose database file could not be opened. err is New's error:
+// it is sent to the client with its SQLSTATE, counted and logged.
 func Refuse(c *pgproxy.Client, err error) error {
 	resp := toResponse(err)
 	if resp.Code == pgwire.StateInternalError || errors.Is(err, sqlitepool.ErrReadOnly) {

@@ -14,19 +14,19 @@ import (
 // rewritten is a statement in SQLite's dialect.
 type rewritten struct {
 	sql     string
-	locking bool           // had FOR UPDATE or FOR SHARE
+	locking bool           // contained FOR UPDATE or FOR SHARE
 	catalog bool           // reads pg_catalog or information_schema
 	params  int            // highest $n
 	inOrder bool           // $1, $2, … occur once each, in this order
-	plain   string         // sql with ? for each, if that is better; else ""
-	casts   map[int]uint32 // types parameters are bound with because they are cast, by number
+	plain   string         // sql with ? for every parameter if that is cheaper, see manyParams; else ""
+	casts   map[int]uint32 // parameter number → type of its cast, in which it is bound
 	marks   []mark
 }
 
-// mark ties a place in the rewritten text to its place in the client's.
+// mark maps a position in the rewritten text to one in the client's text.
 type mark struct{ out, src int }
 
-// position maps a byte offset of the rewritten text to one of the client's.
+// position maps a byte offset in the rewritten text to one in the client's text.
 func (r *rewritten) position(out int) int {
 	i := sort.Search(len(r.marks), func(i int) bool { return r.marks[i].out > out })
 	if i == 0 {
@@ -35,38 +35,38 @@ func (r *rewritten) position(out int) int {
 	return r.marks[i-1].src
 }
 
-// rewriter holds the edits to a statement: text before tokens, and tokens replaced.
+// rewriter collects the edits to a statement: text before and after tokens, and replaced tokens.
 type rewriter struct {
 	sql      string
 	tokens   []token
-	before   map[int]string // text in front of token i
-	after    map[int]string // and behind it
+	before   map[int]string // text before token i
+	after    map[int]string // text after token i
 	replace  map[int]string
 	started  map[int]int   // last token of a cast → first token of its operand
-	noLock   int           // no FOR before this token begins a locking clause
-	sets     map[int]int   // the end of a FROM clause → how many functions with rows its select list has
-	moves    map[int]moved // by the first token
-	nsets    int           // functions with rows
+	noLock   int           // a FOR before this token does not begin a locking clause
+	sets     map[int]int   // end of a FROM clause → number of set-returning functions in its select list
+	moves    map[int]moved // first token → moved tokens
+	nsets    int           // number of set-returning functions
 	written  *written
-	counted  int // a DEFAULT, and place is how many values stand before it
+	counted  int // token of a DEFAULT; place is the number of values before it
 	place    int
 	conflict bool     // the first ON CONFLICT has been seen
 	params   []uint32 // types Parse declared
-	stored   bool     // the text becomes part of the file's schema
+	stored   bool     // the text is stored in the file's schema
 	out      rewritten
 }
 
-// rewrite turns one statement of PostgreSQL's dialect into SQLite's: $n, E” and $$ strings, casts,
-// pg_catalog names, regular expression operators. Texts in strings, quoted names and comments are
-// left alone, and SQLite's own syntax is unchanged. params are the types the client declared its
-// parameters with.
+// rewrite translates one statement from PostgreSQL's dialect to SQLite's: $n, E” and $$ strings,
+// casts, pg_catalog names, regular expression operators. The contents of strings, quoted names and
+// comments do not change, nor does SQLite's own syntax. params are the types that the client
+// declared for its parameters.
 func rewrite(sql string, params ...uint32) (*rewritten, error) {
 	r := &rewriter{sql: sql, params: params, tokens: tokenize(sql), before: map[int]string{}, after: map[int]string{}, replace: map[int]string{}, started: map[int]int{}, sets: map[int]int{}, moves: map[int]moved{}}
 	r.out.casts = map[int]uint32{}
 	r.out.catalog = r.readsCatalog()
 	r.stored = r.at(0).isAny("CREATE", "ALTER")
 	for i := 0; i < len(r.tokens); i++ {
-		if _, done := r.replace[i]; done { // as part of what stands before it
+		if _, done := r.replace[i]; done { // edited with the construct before it
 			continue
 		}
 		next, err := r.rewriteAt(i)
@@ -79,7 +79,7 @@ func rewrite(sql string, params ...uint32) (*rewritten, error) {
 	return &r.out, nil
 }
 
-// readsCatalog reports whether a name of PostgreSQL's catalogs occurs.
+// readsCatalog reports whether the statement names one of PostgreSQL's catalogs.
 func (r *rewriter) readsCatalog() bool {
 	for _, t := range r.tokens {
 		if t.kind != kindIdent && t.kind != kindQuoted {
@@ -100,7 +100,7 @@ func (r *rewriter) at(i int) token {
 	return r.tokens[i]
 }
 
-// drop removes the tokens from i to j, both included.
+// drop removes tokens i to j inclusive.
 func (r *rewriter) drop(i, j int) {
 	for ; i <= j; i++ {
 		r.replace[i] = ""
@@ -131,7 +131,7 @@ func (r *rewriter) rewriteAt(i int) (int, error) {
 	return i, nil
 }
 
-// maxParams is the largest 16-bit count of the protocol.
+// maxParams is the largest 16-bit count in the protocol.
 const maxParams = 65535
 
 func (r *rewriter) param(i int) error {
@@ -173,8 +173,8 @@ func (r *rewriter) operator(i int) (int, error) {
 	return i, nil
 }
 
-// match writes a matching operator in place of tokens i to j. SQLite has one
-// REGEXP; for the case-insensitive one the pattern gets a prefix.
+// match replaces tokens i to j by a match with an operator of SQLite. SQLite has one REGEXP; the
+// pattern of a case-insensitive match gets a prefix.
 func (r *rewriter) match(i, j int, to string) {
 	r.drop(i, j)
 	if strings.HasSuffix(to, "IREGEXP") {
@@ -183,17 +183,17 @@ func (r *rewriter) match(i, j int, to string) {
 	r.replace[j] = " " + to + " "
 }
 
-// endsOperand reports whether a binary operator can follow t.
+// endsOperand reports whether t can be the end of an operand, so that a binary operator can follow.
 func endsOperand(t token) bool {
 	return t.kind != kindOp && !(t.kind == kindIdent && reserved[strings.ToUpper(t.text)]) || t.is(")") || t.is("]")
 }
 
-// reserved are keywords that cannot be a type, nor a name before an operator or parenthesis.
+// reserved are keywords that cannot be a type, or a name before an operator or parenthesis.
 var reserved = words(`ALL AND AS BETWEEN BY CASE COLLATE CROSS DELETE DISTINCT ELSE ESCAPE EXCEPT EXISTS FROM GLOB
 		GROUP HAVING IN INNER INSERT INTERSECT INTO IS JOIN LEFT LIKE ILIKE LIMIT NOT OFFSET ON OR ORDER OUTER REGEXP RETURNING RIGHT
 		SELECT SET THEN UNION UPDATE USING VALUES WHEN WHERE WITH FILTER OVER PARTITION DEFAULT CHECK`)
 
-// words returns the set of the words of a text.
+// words returns the set of the words in text.
 func words(text string) map[string]bool {
 	m := map[string]bool{}
 	for _, s := range strings.Fields(text) {
@@ -244,16 +244,16 @@ func (r *rewriter) doubleColon(i int) (int, error) {
 	return last, nil
 }
 
-// maxCasts bounds the text that the casts of one expression put before it, in bytes: about 1,000 of
-// them, the depth of an expression at which SQLite gives up.
+// maxCasts bounds the text inserted before an expression for its casts, in bytes: about 1,000
+// casts, the depth at which SQLite refuses an expression.
 const maxCasts = 5000
 
 func tooManyCasts(r *rewriter, i int) error {
 	return sqlError(pgwire.StateProgramLimitExceeded, "too many casts of one expression").at(r.sql, r.tokens[i].start)
 }
 
-// castCode returns the text before and after the operand of a cast. Other programs read the file,
-// too, so SQL that becomes part of it has SQLite's own casts.
+// castCode returns the text before and after the operand of a cast. In SQL that is stored in the
+// file a cast is SQLite's own, because other programs run it, too.
 func (r *rewriter) castCode(name string) (open, end string) {
 	if strings.HasSuffix(name, "[]") {
 		return "pg_array(", ", " + strconv.Itoa(int(castOID(name))) + ")"
@@ -261,7 +261,7 @@ func (r *rewriter) castCode(name string) (open, end string) {
 	switch name = strings.ToLower(name); name {
 	case "regclass", "regtype", "regnamespace", "regrole", "regproc":
 		return "pg_" + name + "(", ")"
-	case "blob": // SQLite's cast to bytes
+	case "blob": // SQLite's own cast to blob
 		return "CAST(", " AS BLOB)"
 	}
 	if !r.stored {
@@ -270,8 +270,8 @@ func (r *rewriter) castCode(name string) (open, end string) {
 	return "CAST(", " AS " + castAffinity(name) + ")"
 }
 
-// boundAs reports whether token i is a parameter that is bound as a value of
-// the type, so that its cast has nothing left to do.
+// boundAs reports whether token i is a parameter that is bound in this type, so that its cast can
+// be dropped.
 func (r *rewriter) boundAs(i int, name string) bool {
 	n, to := paramNumber(r.tokens[i]), castOID(name)
 	if n < 1 {
@@ -295,7 +295,7 @@ func (r *rewriter) boundAs(i int, name string) bool {
 	return false
 }
 
-// number replaces a literal with more digits than a double or 64-bit integer has by a cast of its text.
+// number replaces a literal with more digits than a double or a 64-bit integer holds by a cast of its text.
 func (r *rewriter) number(i int) {
 	s := r.tokens[i].text
 	if len(s) <= sqliteDigits || r.stored {
@@ -306,15 +306,15 @@ func (r *rewriter) number(i int) {
 		s = "-" + s
 	}
 	if v, ok := numericValue(s); ok && v.typ == sqlite.TypeText {
-		if signed { // SQLite would make a double of it
+		if signed { // otherwise SQLite would read a double
 			r.drop(i-1, i-1)
 		}
 		r.replace[i] = castFunction(oidNumeric) + "(" + quoteString(s) + ")"
 	}
 }
 
-// typeAt reads a type name from token i on and returns it without
-// qualification and length, and its last token; "" if there is none.
+// typeAt reads a type name from token i on. It returns the name without schema and length, and its
+// last token; "" if there is no type name.
 func typeAt(tokens []token, i int) (name string, last int) {
 	if i+2 < len(tokens) && tokens[i+1].is(".") && (tokens[i].kind == kindIdent || tokens[i].kind == kindQuoted) {
 		i += 2
@@ -358,7 +358,7 @@ func typeAt(tokens []token, i int) (name string, last int) {
 	return name, last
 }
 
-// assemble writes the edited statement and the map back to its source.
+// assemble writes the edited statement and its position marks.
 func (r *rewriter) assemble() {
 	w := assembler{r: r, arrays: map[int][]string{}}
 	w.write(0, len(r.tokens)-1)
@@ -374,12 +374,12 @@ func (r *rewriter) assemble() {
 type assembler struct {
 	r           *rewriter
 	b           strings.Builder
-	at          int              // the end of the last token
-	lastChanged bool             // it was edited
-	arrays      map[int][]string // texts that have been moved, by the token that they go before
+	at          int              // end of the last token written
+	lastChanged bool             // the last token was edited
+	arrays      map[int][]string // moved texts, by the token before which they are written
 }
 
-// write writes the tokens from i to last, both included.
+// write writes tokens i to last inclusive.
 func (w *assembler) write(i, last int) {
 	r := w.r
 	for ; i <= last; i++ {
@@ -396,8 +396,8 @@ func (w *assembler) write(i, last int) {
 		if !changed {
 			text = t.text
 		}
-		// An edited token must not grow together with its neighbour; only the
-		// "_" of information_schema_x is to.
+		// An edited token must be separated from its neighbours. The "_" of information_schema_x is
+		// the exception.
 		edited := changed && text != "_" || r.before[i] != ""
 		if w.at == t.start && i > 0 && (edited || w.lastChanged) {
 			w.b.WriteByte(' ')
@@ -410,7 +410,7 @@ func (w *assembler) write(i, last int) {
 	}
 }
 
-// move writes tokens to where they go.
+// move writes moved tokens to their new place.
 func (w *assembler) move(i int, m moved) {
 	here, marks := w.b.String(), len(w.r.out.marks)
 	w.b.Reset()
@@ -421,7 +421,7 @@ func (w *assembler) move(i int, m moved) {
 	w.r.out.marks, w.lastChanged = w.r.out.marks[:marks], true
 }
 
-// join writes the text that was moved before token i.
+// join writes the texts that were moved before token i.
 func (w *assembler) join(i int) {
 	if arrays := w.arrays[i]; arrays != nil {
 		w.b.WriteString(w.r.join(i, arrays))
@@ -429,11 +429,11 @@ func (w *assembler) join(i int) {
 	}
 }
 
-// manyParams is from when on a parameter's number costs more than it is worth:
-// SQLite keeps numbers in a list, and the driver asks for each one's name.
+// manyParams is the number of parameters from which plain ? are used: SQLite searches a list for
+// each numbered parameter, and the driver asks for the name of each.
 const manyParams = 500
 
-// plainParams turns every ?1 into ?.
+// plainParams replaces every ?1 by ?.
 func plainParams(sql string) string {
 	var b strings.Builder
 	at := 0
@@ -447,8 +447,8 @@ func plainParams(sql string) string {
 	return b.String()
 }
 
-// unnested returns the blanks and comments between two tokens without comments
-// that SQLite might see end elsewhere.
+// unnested returns the blanks and comments between two tokens, with nested comments replaced:
+// SQLite would end those earlier.
 func unnested(gap string) string {
 	if strings.Count(gap, "/*") < 2 {
 		return gap
@@ -456,7 +456,7 @@ func unnested(gap string) string {
 	return " "
 }
 
-// stringValue decodes a string token of any of the three notations.
+// stringValue decodes a string token in any of the three notations.
 func stringValue(text string) string {
 	switch text[0] {
 	case '$':

@@ -8,16 +8,18 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Functions that return rows, and lists of column names behind what stands in FROM. SQLite has neither, but it has
-// table-valued functions, which may refer to what stands before them, and WITH, whose tables take lists of names.
+// Set-returning functions, and column lists after an alias in FROM. SQLite lacks both. It has table-valued functions,
+// whose arguments may refer to earlier tables in FROM, and WITH, whose tables accept column lists.
 
-// arrayMakers are functions that give a row for each element of the array that another function makes of the same arguments.
+// arrayMakers are set-returning functions that return the elements of an array, and the function that makes this array
+// from the same arguments.
 var arrayMakers = map[string]string{"generate_subscripts": "pg_subscripts", "regexp_split_to_table": "regexp_split_to_array", "string_to_table": "string_to_array"}
 
-// maxSets bounds the functions with rows of one statement: each is looked for in its surroundings.
+// maxSets bounds the set-returning functions of a statement: each is looked up in its surrounding
+// clauses.
 const maxSets = 64
 
-// namedColumns edits (SELECT …) AS t(a, b), with VALUES too, at its opening parenthesis.
+// namedColumns edits (SELECT …) AS t(a, b), also with VALUES. i is the opening parenthesis.
 func (r *rewriter) namedColumns(i int) {
 	end := closing(r.tokens, i)
 	if end == len(r.tokens) || !r.at(i+1).isAny("SELECT", "VALUES", "WITH") || !r.at(i-1).isAny("FROM", "JOIN", ",", "LATERAL") {
@@ -36,7 +38,8 @@ func (r *rewriter) namedColumns(i int) {
 	r.drop(alias+1, last)
 }
 
-// aliasAt reads [AS] alias [(a, b)] from token i on: the alias's index, -1 if there is none, its names of columns, the last token.
+// aliasAt reads [AS] alias [(a, b)] from token i on. It returns the index of the alias (-1 if there is none), the
+// column names, and the last token.
 func aliasAt(tokens []token, i int) (alias int, names []string, last int) {
 	if i < len(tokens) && tokens[i].is("AS") {
 		i++
@@ -57,13 +60,14 @@ func aliasAt(tokens []token, i int) (alias int, names []string, last int) {
 	return i, names, end
 }
 
-// endsItem reports whether a keyword ends an item of a FROM clause.
+// endsItem reports whether a keyword ends an item of FROM.
 func endsItem(t token) bool {
 	return t.isAny("ON", "USING", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "WITH", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT",
 		"OFFSET", "UNION", "EXCEPT", "INTERSECT", "WINDOW", "RETURNING", "FOR", "SET", "FETCH")
 }
 
-// clauseOf walks back from token i to the keyword of the clause that it stands in, out of parentheses too if deep is set.
+// clauseOf returns the keyword of the clause that contains token i. With deep it also searches outside the parentheses
+// around i.
 func (r *rewriter) clauseOf(i int, deep bool) int {
 	for i--; i >= 0; i-- {
 		switch t := r.tokens[i]; {
@@ -78,7 +82,7 @@ func (r *rewriter) clauseOf(i int, deep bool) int {
 	return -1
 }
 
-// setFunction edits a call of a function that returns rows: in FROM, or in a select list.
+// setFunction edits the call of a set-returning function in FROM or in a select list.
 func (r *rewriter) setFunction(i int, name string) (last int, err error) {
 	if r.nsets++; r.nsets > maxSets {
 		return i, sqlError(pgwire.StateProgramLimitExceeded, "more than %d functions that return rows", maxSets)
@@ -112,7 +116,7 @@ func (r *rewriter) setInFrom(i, end int, name string) (int, error) {
 	if arrayMakers[name] != "" {
 		args = args[:min(1, len(args))]
 	}
-	if alias >= 0 && len(names) == 0 && (len(args) == 1 || name == "generate_series") { // several columns keep the function's name
+	if alias >= 0 && len(names) == 0 && (len(args) == 1 || name == "generate_series") { // with one column the alias is also the column's name
 		names = []string{r.tokens[alias].name()}
 	}
 	for k := len(names); k < len(args); k++ {
@@ -144,7 +148,7 @@ func (r *rewriter) setInFrom(i, end int, name string) (int, error) {
 	return i, nil
 }
 
-// setColumns lists the columns of pg_rows(pg_zip(…)) by name.
+// setColumns returns SQL for the columns of pg_rows(pg_zip(…)), with their names.
 func setColumns(of string, names []string, arrays int, ordinal bool) string {
 	var list []string
 	for k, name := range names {
@@ -161,7 +165,7 @@ func setColumns(of string, names []string, arrays int, ordinal bool) string {
 	return strings.Join(list, ", ")
 }
 
-// series edits generate_series(first, last[, step]) into a recursive table.
+// series replaces generate_series(first, last[, step]) by a recursive table.
 func (r *rewriter) series(i, end, args int, name string) {
 	r.replace[i] = "(WITH RECURSIVE pg_range(first, last, step) AS (SELECT"
 	r.replace[i+1] = " "
@@ -174,13 +178,13 @@ func (r *rewriter) series(i, end, args int, name string) {
 		" SELECT n AS " + quoteIdent(name) + " FROM pg_series)"
 }
 
-// refersToColumns reports whether the arguments in tokens[lo:hi] name a column of a table.
+// refersToColumns reports whether the arguments in tokens[lo:hi] name a column.
 func (r *rewriter) refersToColumns(lo, hi int) bool {
 	return slices.ContainsFunc(r.tokens[lo:hi], func(t token) bool { return t.is(".") })
 }
 
-// lateral edits a function of the columns of tables before it in FROM, which is possible only for pg_rows itself; it has
-// other columns, so that of what the select list may say of it only * is understood.
+// lateral edits a set-returning function whose arguments are columns of earlier tables in FROM. Only pg_rows itself can
+// be used there. Its columns have other names, so the select list can refer to them only by *.
 func (r *rewriter) lateral(i, end int, as, columns string) error {
 	from := r.clauseOf(i, false)
 	star := from - 1
@@ -205,14 +209,16 @@ func (r *rewriter) lateral(i, end int, as, columns string) error {
 	return nil
 }
 
-// moved is the argument of a function with rows in a select list: tokens of the list that go to the end of the FROM clause.
+// moved is the argument of a set-returning function in a select list. Its tokens are moved to the end of the FROM
+// clause.
 type moved struct {
-	end       int    // its last token
-	at, place int    // the token that it goes before, and which of the arguments there it is
-	call      string // the function around it there, if any
+	end       int    // last token of the argument
+	at, place int    // token before which it is written, and its index among the arguments there
+	call      string // function that is called with it there, "" for none
 }
 
-// setInList edits a function with rows in a select list: it becomes a column of pg_rows, which joins the FROM clause.
+// setInList edits a set-returning function in a select list: it becomes a column of pg_rows, which is joined to the
+// FROM clause.
 func (r *rewriter) setInList(i, end int, name string, sel int) (int, error) {
 	args := splitItems(r.tokens, i+2, end)
 	if len(args) == 0 {
@@ -237,7 +243,8 @@ func (r *rewriter) setInList(i, end int, name string, sel int) (int, error) {
 	return i, nil
 }
 
-// endOfFrom returns the token before which the FROM clause of the SELECT at token i ends, or would.
+// endOfFrom returns the token before which the FROM clause of the SELECT at token i ends, or could
+// be inserted.
 func (r *rewriter) endOfFrom(i int) int {
 	for i++; i < len(r.tokens); i++ {
 		switch t := r.tokens[i]; {
@@ -250,7 +257,7 @@ func (r *rewriter) endOfFrom(i int) int {
 	return len(r.tokens)
 }
 
-// join returns what setInList adds to the FROM clause that ends before token at, with the text of its arguments.
+// join returns the text that setInList adds to the FROM clause before token at. arrays are the texts of the arguments.
 func (r *rewriter) join(at int, arrays []string) string {
 	join := ", "
 	if r.at(r.clauseOf(at, false)).is("SELECT") {

@@ -12,13 +12,15 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-// allowed are the changes that an edit of a CREATE TABLE may make, apart from CHECKs.
+// allowed are the changes that an edit of a CREATE TABLE may make, in addition to changes of CHECK
+// constraints.
 type allowed struct {
-	column  string // its type, default and NOT NULL
-	foreign bool   // the foreign keys
+	column  string // type, default and NOT NULL of this column may change
+	foreign bool   // foreign keys may change
 }
 
-// edit changes the CREATE TABLE of a table. Its rows are checked when the statement ends.
+// edit changes the CREATE TABLE of a table by fn. The rows are checked at the end of the client's
+// statement.
 func (c *change) edit(table string, may allowed, fn func(t *tableText) error) error {
 	rows, err := c.query("SELECT sql FROM main.sqlite_schema WHERE type = 'table' AND name = ?1", table)
 	if err != nil {
@@ -54,8 +56,8 @@ func (c *change) edit(table string, may allowed, fn func(t *tableText) error) er
 	return c.replaceTable(table, sql)
 }
 
-// shapeQueries tell, of the only table of a database, what the pages of the file depend on, and what an edit must not change by the
-// way. ?1 is the column that may change, ?2 is 1 if the foreign keys may.
+// shapeQueries describe the only table of a database: what the pages of the file depend on, and what an edit must not
+// change accidentally. ?1 is the column that may change; ?2 is 1 if the foreign keys may change.
 var shapeQueries = []string{
 	`SELECT json_array(l.wr, l.strict, (SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_sequence'), ?1, ?2)
 		FROM sqlite_schema s JOIN pragma_table_list(s.name) l WHERE s.type = 'table' AND s.name NOT LIKE 'sqlite!_%' ESCAPE '!'`,
@@ -67,7 +69,8 @@ var shapeQueries = []string{
 		FROM sqlite_schema s JOIN pragma_foreign_key_list(s.name) f WHERE s.type = 'table' AND NOT ?2`,
 }
 
-// fingerprint makes a table in a database in memory and describes it: SQLite does not read what a schema is replaced with before it uses it.
+// fingerprint creates the table in a database in memory and returns the results of shapeQueries. SQLite does not parse
+// an edited schema before it is used, so the edit must be checked this way.
 func (c *change) fingerprint(sql string, may allowed) (shape []string, err error) {
 	scratch, err := sqlite.OpenConn(":memory:", sqlite.OpenReadWrite|sqlite.OpenMemory)
 	if err != nil {
@@ -92,7 +95,8 @@ func (c *change) fingerprint(sql string, may allowed) (shape []string, err error
 	return shape, nil
 }
 
-// replaceTable writes another CREATE TABLE into the schema. A new version of it has every connection read it again.
+// replaceTable writes a new CREATE TABLE into the schema. It increments the schema version, so that every connection
+// reads the schema again.
 func (c *change) replaceTable(table, sql string) (err error) {
 	if err := setDefensive(c.conn, false); err != nil {
 		return err
@@ -119,17 +123,17 @@ func (c *change) replaceTable(table, sql string) (err error) {
 	if err := c.do("PRAGMA main.schema_version = %d", int32(version+1)); err != nil {
 		return err
 	}
-	return c.do("SELECT 1 FROM main.sqlite_schema LIMIT 1") // this connection reads it now
+	return c.do("SELECT 1 FROM main.sqlite_schema LIMIT 1") // makes this connection read the new schema
 }
 
-// touch has a table checked when the statement ends.
+// touch marks a table to be checked by verify.
 func (c *change) touch(table string) {
 	if !contains(c.touched, table) {
 		c.touched = append(c.touched, table)
 	}
 }
 
-// verify checks the tables that were edited, and those that refer to them.
+// verify checks the edited tables and those that refer to them.
 func (c *change) verify() error {
 	for _, table := range c.touched {
 		found, err := c.query("SELECT * FROM pragma_integrity_check(?1)", table)
@@ -169,13 +173,14 @@ func (c *change) verify() error {
 // stateNotReady is object_not_in_prerequisite_state.
 const stateNotReady = "55000"
 
-// referencing returns the other tables with a foreign key to a table.
+// referencing returns the other tables that have a foreign key to a table.
 func (c *change) referencing(table string) ([]string, error) {
 	return c.query(`SELECT DISTINCT m.name FROM main.sqlite_schema m JOIN pragma_foreign_key_list(m.name) f
 		WHERE m.type = 'table' AND f."table" = ?1 COLLATE NOCASE AND m.name <> ?1 COLLATE NOCASE`, table)
 }
 
-// parentsExist reports an error if a foreign key of a table refers to a table that is not there, which SQLite notices when rows are written only.
+// parentsExist returns an error if a foreign key of a table refers to a missing table. SQLite would notice that only
+// when rows are written.
 func (c *change) parentsExist(table string) error {
 	missing, err := c.query(`SELECT f."table" FROM pragma_foreign_key_list(?1) f
 		WHERE NOT EXISTS (SELECT 1 FROM main.sqlite_schema m WHERE m.type = 'table' AND m.name = f."table" COLLATE NOCASE)`, table)

@@ -6,27 +6,28 @@ import (
 	"strings"
 )
 
-// scopes resolves the names of columns at each place of a statement: which SELECT a token belongs to, which tables,
-// subqueries and common table expressions that SELECT reads, and what columns they have.
+// scopes resolves column names in a statement: which SELECT contains a token, which tables, subqueries and common table
+// expressions that SELECT reads, and which columns those have.
 type scopes struct {
 	frames []frame
 	arms   []arm       // in the order of their first tokens
-	opened map[int]int // the parenthesis that a frame begins with → the frame
+	opened map[int]int // opening parenthesis → its frame
 }
 
-// frame is the statement or the content of a pair of parentheses.
+// frame is the statement, or the content of a pair of parentheses.
 type frame struct {
-	outer  int // the frame around it, -1 for the statement
-	within int // the arm around it, -1 if there is none
+	outer  int // the enclosing frame, -1 for the statement
+	within int // the enclosing arm, -1 if there is none
 	arms   []int
-	tables []commonTable // of its WITH
-	open   int           // the parenthesis
+	tables []commonTable // tables of its WITH
+	open   int           // opening parenthesis
 	state  frameState
 	fields []schemaField
 	known  bool
 }
 
-// frameState says how far the fields of a frame are known: a recursive table meets its own frame under way.
+// frameState tells whether the fields of a frame are known. A recursive table reaches its own frame while that is being
+// resolved.
 type frameState byte
 
 const (
@@ -39,31 +40,31 @@ const (
 type commonTable struct {
 	name    string
 	columns []string
-	open    int // the parenthesis of its query
+	open    int // opening parenthesis of its query
 }
 
-// arm is one SELECT, or one VALUES with all its rows; UNION and its relatives join the arms of a frame.
+// arm is one SELECT, or one VALUES with all its rows. UNION, EXCEPT and INTERSECT join the arms of a frame.
 type arm struct {
 	lo, hi, frame int
 	read          bool
-	merged        bool // USING or NATURAL has made one column of two
+	merged        bool // USING or NATURAL merges columns
 	relations     []relation
 }
 
-// relation is something to read in FROM. fields are of use only if known is set.
+// relation is one item of FROM. fields are valid only if known is set.
 type relation struct {
 	name   string
 	fields []schemaField
 	known  bool
 }
 
-// maxArms bounds the SELECTs and rows that make the type of a column.
+// maxArms bounds the SELECTs and rows that are read to determine the type of a column.
 const maxArms = 100
 
-// newScopes reads the structure of a statement.
+// newScopes finds the frames and arms of a statement.
 func newScopes(tokens []token) *scopes {
 	s := &scopes{frames: []frame{{outer: -1, within: -1, open: -1}}, opened: map[int]int{}}
-	stack, current := []int{0}, []int{-1} // the open frames, and the arm that each is in
+	stack, current := []int{0}, []int{-1} // the open frames, and the current arm of each
 	end := func(i int) {
 		if a := current[len(current)-1]; a >= 0 {
 			s.arms[a].hi = i
@@ -74,7 +75,7 @@ func newScopes(tokens []token) *scopes {
 		switch {
 		case t.is("("):
 			f := frame{outer: stack[top], within: current[top], open: i}
-			if f.within < 0 { // within parentheses of an expression
+			if f.within < 0 { // inherit the arm around the enclosing parentheses
 				f.within = s.frames[stack[top]].within
 			}
 			s.opened[i] = len(s.frames)
@@ -122,7 +123,7 @@ func commonTables(tokens []token, i int) []commonTable {
 	}
 }
 
-// armAt returns the innermost arm that token i stands in, -1 if there is none.
+// armAt returns the innermost arm that contains token i, -1 if there is none.
 func (s *scopes) armAt(i int) int {
 	a := sort.Search(len(s.arms), func(k int) bool { return s.arms[k].lo > i }) - 1
 	for a >= 0 && i >= s.arms[a].hi {
@@ -133,7 +134,7 @@ func (s *scopes) armAt(i int) int {
 	return a
 }
 
-// scope returns the scopes of the statement, which are made when they are needed first.
+// scope returns the scopes of the statement. The first call makes them.
 func (ty *typer) scope() *scopes {
 	if ty.scopes == nil {
 		ty.scopes = newScopes(ty.tokens)
@@ -141,7 +142,7 @@ func (ty *typer) scope() *scopes {
 	return ty.scopes
 }
 
-// column gives the type of the column that token i names, of whatever its SELECT and those around it read.
+// column returns the type of the column at token i, from the relations of its SELECT and the enclosing ones.
 func (ty *typer) column(i int) uint32 {
 	name, of := strings.ToLower(ty.tokens[i].name()), ""
 	if ty.at(i - 1).is(".") {
@@ -189,7 +190,7 @@ func (ty *typer) relations(a int) []relation {
 	var list []relation
 	for i++; i < hi; {
 		r, last := ty.relationAt(i, s.arms[a].frame)
-		if last < i { // a parenthesis around joins
+		if last < i { // enter the parenthesis of a join
 			i++
 			continue
 		}
@@ -210,8 +211,8 @@ func (ty *typer) relations(a int) []relation {
 	return list
 }
 
-// relationAt reads the relation in FROM at token i, and returns its last token: one before i if it is a parenthesis
-// around others.
+// relationAt reads the item of FROM at token i. It returns its last token, or i-1 for a parenthesis that contains a
+// join.
 func (ty *typer) relationAt(i, within int) (r relation, last int) {
 	t := ty.tokens[i]
 	switch {
@@ -237,7 +238,8 @@ func (ty *typer) relationAt(i, within int) (r relation, last int) {
 	return r, last
 }
 
-// named returns the columns of a table: of WITH, which is looked for from a frame outwards if plain is set, or of the file.
+// named returns the columns of a table: of WITH, searched from the frame within outwards if plain is set, or of the
+// file.
 func (ty *typer) named(name string, within int, plain bool) ([]schemaField, bool) {
 	s := ty.scope()
 	for f := within; f >= 0 && plain; f = s.frames[f].outer {
@@ -263,8 +265,8 @@ func (ty *typer) named(name string, within int, plain bool) ([]schemaField, bool
 	return fields, len(fields) > 0
 }
 
-// frameFields returns the columns of the query in a frame; known is false if they cannot be told. Of a recursive query that asks for
-// itself they are those of its first arm, as in PostgreSQL.
+// frameFields returns the columns of the query in a frame; known is false if they cannot be determined. A recursive
+// query has the columns of its first arm, as in PostgreSQL.
 func (ty *typer) frameFields(f int) (fields []schemaField, known bool) {
 	fr := &ty.scope().frames[f]
 	if fr.state != frameNew {
@@ -289,7 +291,7 @@ func (ty *typer) frameFields(f int) (fields []schemaField, known bool) {
 	return fr.fields, fr.known
 }
 
-// armFields returns the columns that an arm gives.
+// armFields returns the result columns of an arm.
 func (ty *typer) armFields(a int) (list []schemaField, known bool) {
 	lo, hi := ty.scope().arms[a].lo, ty.scope().arms[a].hi
 	if ty.tokens[lo].is("VALUES") {
@@ -341,7 +343,7 @@ func (ty *typer) starFields(a int, it item) (list []schemaField, known bool) {
 	return list, true
 }
 
-// rowFields returns the columns of the rows of VALUES from token i on.
+// rowFields returns the columns of VALUES, whose rows begin at token i.
 func (ty *typer) rowFields(i, hi int) (list []schemaField) {
 	for rows := 0; i < hi && ty.tokens[i].is("(") && rows < maxArms; rows++ {
 		end := closing(ty.tokens, i)
@@ -360,7 +362,7 @@ func (ty *typer) rowFields(i, hi int) (list []schemaField) {
 	return list
 }
 
-// result returns the type of column i of the n that a statement returns, which may be its item it.
+// result returns the type of result column i of n. it is its select item, if any.
 func (ty *typer) result(verb string, i, n int, it *item) uint32 {
 	if verb == "SELECT" || verb == "VALUES" {
 		if fields, known := ty.frameFields(0); known && len(fields) == n {

@@ -6,8 +6,8 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// rowsTable is the table-valued function pg_rows(array): its elements as pg_set_row, counted from 0 by pg_set_n. It is
-// json_each with names of columns that no table has.
+// rowsTable is the table-valued function pg_rows(array). It returns the elements as pg_set_row, with their index from 0
+// as pg_set_n. It is json_each with column names that no table has.
 type rowsTable struct{}
 
 func registerRows(conn *sqlite.Conn) error {
@@ -18,7 +18,7 @@ func registerRows(conn *sqlite.Conn) error {
 	})
 }
 
-// BestIndex wants the array.
+// BestIndex requires the array argument.
 func (rowsTable) BestIndex(in *sqlite.IndexInputs) (*sqlite.IndexOutputs, error) {
 	out := &sqlite.IndexOutputs{ConstraintUsage: make([]sqlite.IndexConstraintUsage, len(in.Constraints)), EstimatedCost: 1e12, EstimatedRows: 1}
 	for i, c := range in.Constraints {
@@ -42,13 +42,13 @@ func (rowsTable) Disconnect() error { return nil }
 // Destroy does nothing.
 func (rowsTable) Destroy() error { return nil }
 
-// rowsCursor is at one element.
+// rowsCursor is a position in an array.
 type rowsCursor struct {
 	rows []json.RawMessage
 	at   int64
 }
 
-// Filter begins with an array.
+// Filter starts at the first element of an array.
 func (c *rowsCursor) Filter(_ sqlite.IndexID, args []sqlite.Value) error {
 	c.rows, c.at = nil, 0
 	if len(args) == 0 || isNull(args[0]) {
@@ -57,13 +57,13 @@ func (c *rowsCursor) Filter(_ sqlite.IndexID, args []sqlite.Value) error {
 	return json.Unmarshal([]byte(args[0].Text()), &c.rows)
 }
 
-// Next goes to the next element.
+// Next moves to the next element.
 func (c *rowsCursor) Next() error {
 	c.at++
 	return nil
 }
 
-// Column returns the element or its number.
+// Column returns the element or its index.
 func (c *rowsCursor) Column(i int, _ bool) (sqlite.Value, error) {
 	switch i {
 	case 0:
@@ -74,13 +74,13 @@ func (c *rowsCursor) Column(i int, _ bool) (sqlite.Value, error) {
 	return sqlite.Value{}, nil
 }
 
-// RowID returns the element's number.
+// RowID returns the element's index.
 func (c *rowsCursor) RowID() (int64, error) { return c.at, nil }
 
-// EOF reports whether there are no more.
+// EOF reports whether the cursor is past the last element.
 func (c *rowsCursor) EOF() bool { return c.at >= int64(len(c.rows)) }
 
-// Close forgets the array.
+// Close releases the array.
 func (c *rowsCursor) Close() error {
 	c.rows = nil
 	return nil

@@ -13,23 +13,23 @@ import (
 	driver "zombiezen.com/go/sqlite"
 )
 
-// serverVersion is the PostgreSQL version reported to clients, because they choose catalog queries
-// by it: psql's of this version are the ones that are answered.
+// serverVersion is the PostgreSQL version reported to clients. Clients choose catalog queries by
+// it; the queries of psql 15 are supported.
 const serverVersion = "15.0"
 
-// maxSettings and maxSetting bound the settings of one session.
+// maxSettings and maxSetting bound the settings of a session.
 const (
 	maxSettings = 256
 	maxSetting  = 4096
 )
 
-// reported are the settings that ParameterStatus reports to a client.
+// reported are the settings that ParameterStatus reports.
 var reported = []string{
 	"application_name", "client_encoding", "DateStyle", "default_transaction_read_only", "in_hot_standby", "integer_datetimes",
 	"IntervalStyle", "is_superuser", "server_encoding", "server_version", "session_authorization", "standard_conforming_strings", "TimeZone",
 }
 
-// fixed are the settings that cannot be changed.
+// fixed are the settings that clients cannot change.
 var fixed = map[string]bool{
 	"server_version": true, "server_version_num": true, "server_encoding": true, "integer_datetimes": true,
 	"is_superuser": true, "session_authorization": true, "in_hot_standby": true, "max_identifier_length": true, "block_size": true,
@@ -49,10 +49,10 @@ func defaults(user string) map[string]string {
 	}
 }
 
-// set changes a setting and informs the client if it is a reported one.
+// set changes a setting and reports it to the client if it is one of reported.
 func (s *session) set(name, val string) error { return s.assign(name, val, false) }
 
-// assign is set, or with local SET LOCAL.
+// assign is set. With local it is SET LOCAL.
 func (s *session) assign(name, val string, local bool) error {
 	key := strings.ToLower(name)
 	if fixed[key] {
@@ -98,7 +98,7 @@ func (s *session) assign(name, val string, local bool) error {
 	return nil
 }
 
-// put gives a setting a value and informs the client.
+// put stores the value of a setting and reports it to the client.
 func (s *session) put(key, val string) {
 	s.settings[key] = val
 	for _, r := range reported {
@@ -108,8 +108,8 @@ func (s *session) put(key, val string) {
 	}
 }
 
-// changing records the value of a setting before the transaction changes it, and its value afterwards if the change is
-// local to the transaction.
+// changing saves the value of a setting before a transaction changes it. For a local change it also saves the value
+// after the transaction.
 func (s *session) changing(key string, local bool) {
 	if s.before == nil {
 		s.before, s.later = maps.Clone(s.settings), map[string]string{}
@@ -121,8 +121,7 @@ func (s *session) changing(key string, local bool) {
 	}
 }
 
-// endSettings ends a transaction for the settings: those that were local to it, or with a rollback all, get their old
-// values.
+// endSettings restores settings at the end of a transaction: the local ones, or all of them after a rollback.
 func (s *session) endSettings(commit bool) {
 	before, back := s.before, s.later
 	if before == nil {
@@ -140,7 +139,7 @@ func (s *session) endSettings(commit bool) {
 	}
 }
 
-// timeout returns a setting that is a time-out, fallback if it is 0.
+// timeout returns a setting that is a timeout, or fallback if it is 0.
 func (s *session) timeout(name string, fallback time.Duration) time.Duration {
 	if d, err := parseTimeout(s.settings[name]); err == nil && d > 0 && (fallback == 0 || d < fallback) {
 		return d
@@ -148,7 +147,7 @@ func (s *session) timeout(name string, fallback time.Duration) time.Duration {
 	return fallback
 }
 
-// parseTimeout reads a time-out as PostgreSQL has it: milliseconds, or with a unit.
+// parseTimeout reads a timeout in PostgreSQL's format: milliseconds, or a number with a unit.
 func parseTimeout(s string) (time.Duration, error) {
 	if ms, err := strconv.Atoi(s); err == nil {
 		if ms < 0 || ms > 1<<31-1 {
@@ -175,7 +174,7 @@ func (s *session) show(name string) (string, error) {
 	return "", sqlError(pgwire.StateUndefinedObject, "unrecognized configuration parameter %q", name)
 }
 
-// showAll returns every setting as SHOW ALL does.
+// showAll returns every setting, for SHOW ALL.
 func (s *session) showAll() [][]string {
 	var rows [][]string
 	for name, v := range s.settings {

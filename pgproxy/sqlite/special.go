@@ -7,8 +7,8 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// syntaxFunctions are the functions into which the rewriter turns PostgreSQL's special syntax, and functions beside
-// them.
+// syntaxFunctions implement special syntax of PostgreSQL that the rewriter turns into function calls, and related
+// functions.
 func syntaxFunctions() map[string]fn {
 	return map[string]fn{
 		"timezone_of": {[]int{2}, timeZone}, "timezone": {[]int{2}, func(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
@@ -42,7 +42,7 @@ func syntaxFunctions() map[string]fn {
 	}
 }
 
-// timeZone is x AT TIME ZONE zone. Times are kept in UTC, and no other zone is known.
+// timeZone implements x AT TIME ZONE zone. Times are stored in UTC; no other zone is supported.
 func timeZone(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	if isNull(args[0]) || isNull(args[1]) {
 		return sqlite.Value{}, nil
@@ -57,7 +57,7 @@ func timeZone(_ *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return text(formatTime(t, oidTimestamp)), nil
 }
 
-// isUTC reports whether a name of a time zone is one of UTC's.
+// isUTC reports whether name is a name of UTC.
 func isUTC(name string) bool {
 	switch strings.ToUpper(name) {
 	case "UTC", "GMT", "Z", "ETC/UTC", "+00", "+00:00", "-00:00", "UCT", "ZULU":
@@ -66,8 +66,8 @@ func isUTC(name string) bool {
 	return false
 }
 
-// defaultOf computes the default of a table's column, which is named, or counted from 0. That of the rowid's column is
-// NULL, for which SQLite takes the next one.
+// defaultOf evaluates the default of a column, given by name or by its index from 0. It returns NULL for the column
+// that is the rowid, which SQLite replaces by the next number.
 func defaultOf(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	query := "SELECT dflt_value FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE"
 	if args[1].Type() == sqlite.TypeInteger {
@@ -77,7 +77,7 @@ func defaultOf(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	if err != nil {
 		return sqlite.Value{}, err
 	}
-	defer func() { _ = stmt.Reset() }() // repeats the error of Step
+	defer func() { _ = stmt.Reset() }() // returns the error of Step again
 	stmt.BindText(1, args[0].Text())
 	if args[1].Type() == sqlite.TypeInteger {
 		stmt.BindInt64(2, args[1].Int64())
@@ -91,7 +91,7 @@ func defaultOf(cs *connState, args []sqlite.Value) (sqlite.Value, error) {
 	return evaluate(cs.conn, stmt.ColumnText(0))
 }
 
-// evaluate computes an expression of SQLite's.
+// evaluate evaluates an expression in SQLite's dialect.
 func evaluate(conn *sqlite.Conn, expression string) (sqlite.Value, error) {
 	stmt, _, err := conn.PrepareTransient("SELECT (" + expression + ")")
 	if err != nil {

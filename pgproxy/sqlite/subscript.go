@@ -2,8 +2,8 @@ package sqlite
 
 import "strings"
 
-// Arrays. SQLite has none: an array is a text, in PostgreSQL's notation as clients send it ({1,2}) or in JSON's
-// as SQLite's functions make it ([1,2]). The rewriter turns the syntax of arrays into calls of functions that take both.
+// Arrays. SQLite has none. An array is a text, in PostgreSQL's notation as clients send it ({1,2}) or in JSON as
+// SQLite's functions make it ([1,2]). The rewriter turns the syntax of arrays into calls of functions that accept both.
 
 // array edits ARRAY[…] and ARRAY(SELECT …).
 func (r *rewriter) array(i int) error {
@@ -13,7 +13,7 @@ func (r *rewriter) array(i int) error {
 	}
 	switch {
 	case r.at(i + 1).is("["):
-		if _, done := r.replace[i]; done { // quantified has
+		if _, done := r.replace[i]; done { // already edited by quantified
 			return nil
 		}
 		if r.at(i+2).isAny("[", "ARRAY") {
@@ -28,7 +28,7 @@ func (r *rewriter) array(i int) error {
 	return nil
 }
 
-// subscript edits a[i]; ARRAY[…] and the [] of a type are not subscripts.
+// subscript edits a[i]. ARRAY[…] and the [] of a type are not subscripts.
 func (r *rewriter) subscript(i int) error {
 	end := closing(r.tokens, i)
 	if end == len(r.tokens) || end == i+1 || i == 0 || !endsOperand(r.tokens[i-1]) || r.at(i-1).is("ARRAY") {
@@ -42,7 +42,8 @@ func (r *rewriter) subscript(i int) error {
 	return r.wrap(i-1, "pg_item(", i, ",", end, ")")
 }
 
-// wrap puts open before the operand that ends at token operand, and replaces tokens i and last. The result is an operand.
+// wrap inserts open before the operand that ends at token operand, and replaces tokens i and last. The result can be an
+// operand again.
 func (r *rewriter) wrap(operand int, open string, i int, text string, last int, end string) error {
 	start := r.operandStart(operand)
 	if len(r.before[start]) > maxCasts {
@@ -54,7 +55,7 @@ func (r *rewriter) wrap(operand int, open string, i int, text string, last int, 
 	return nil
 }
 
-// fieldOf edits (x).name, a field of a composite value: such a value is a JSON object.
+// fieldOf edits (x).name, a field of a composite value. Such a value is a JSON object.
 func (r *rewriter) fieldOf(i int) int {
 	name := r.at(i + 1)
 	if !r.at(i-1).is(")") || name.kind != kindIdent && name.kind != kindQuoted {

@@ -5,14 +5,15 @@ import (
 	"strings"
 )
 
-// renamed are functions that SQLite has by another name.
+// renamed maps functions to their names in SQLite.
 var renamed = map[string]string{
 	"json_build_object": "json_object", "jsonb_build_object": "json_object", "json_build_array": "json_array", "jsonb_build_array": "json_array",
 	"json_agg": "json_group_array", "jsonb_agg": "json_group_array", "json_object_agg": "json_group_object", "jsonb_object_agg": "json_group_object",
 	"char_length": "length", "character_length": "length", "strpos": "instr", "btrim": "trim", "chr": "char", "uuid_generate_v4": "gen_random_uuid",
 }
 
-// call edits the call of a function whose name or syntax SQLite lacks. done = the rewriter continues behind last.
+// call edits a function call whose name or syntax SQLite lacks. If done is set, the rewriter continues after token
+// last.
 func (r *rewriter) call(i int) (last int, done bool, err error) {
 	if r.at(i-1).is(".") && r.beforeName(i) == i-1 {
 		return i, false, nil
@@ -36,7 +37,7 @@ func (r *rewriter) call(i int) (last int, done bool, err error) {
 	return i, false, nil
 }
 
-// inCall returns the first of the keywords among the arguments of the call at token i, outside of parentheses; -1 if there is none.
+// inCall returns the first of the keywords in the call at token i, outside of nested parentheses; -1 if there is none.
 func (r *rewriter) inCall(i int, words ...string) int {
 	end := closing(r.tokens, i+1)
 	for k := i + 2; k < end; k++ {
@@ -64,7 +65,7 @@ func (r *rewriter) extract(i int) bool {
 	return true
 }
 
-// trim edits TRIM([BOTH|LEADING|TRAILING] [characters] FROM x), whose arguments SQLite takes the other way round.
+// trim edits TRIM([BOTH|LEADING|TRAILING] [characters] FROM x). SQLite has these arguments in the opposite order.
 func (r *rewriter) trim(i int) bool {
 	from := r.inCall(i, "FROM")
 	if from < 0 {
@@ -118,7 +119,7 @@ func (r *rewriter) atTimeZone(i int) int {
 	return i + 3
 }
 
-// defaultValue edits DEFAULT where it stands for a value: in a row of VALUES, and in SET.
+// defaultValue edits DEFAULT used as a value, in a row of VALUES and in SET.
 func (r *rewriter) defaultValue(i int) int {
 	prev, next := r.at(i-1), r.at(i+1)
 	ends := next.isAny(")", ",", "WHERE", "FROM", "RETURNING", ";") || i+1 == len(r.tokens)
@@ -144,7 +145,7 @@ func (r *rewriter) defaultValue(i int) int {
 	return i
 }
 
-// placeInRow counts the values before token i in a row of VALUES, from the last DEFAULT on that it was asked for.
+// placeInRow counts the values before token i in a row of VALUES. It starts at the DEFAULT of its previous call.
 func (r *rewriter) placeInRow(i int) int {
 	n := 0
 	for k := i - 1; k >= 0 && !r.tokens[k].is("("); k-- {
@@ -161,7 +162,8 @@ func (r *rewriter) placeInRow(i int) int {
 	return n
 }
 
-// target returns the table that an INSERT or UPDATE writes to, "" in other statements, and the columns an INSERT names.
+// target returns the table that an INSERT or UPDATE writes to ("" in other statements) and the columns named by an
+// INSERT.
 func (r *rewriter) target() (table string, columns []string) {
 	if r.written == nil {
 		r.written = &written{}
@@ -180,7 +182,7 @@ func (r *rewriter) target() (table string, columns []string) {
 		if schema := r.written.table; r.at(name + 1).is(".") {
 			r.written.table = r.at(name + 2).name()
 			if !schemas[strings.ToLower(schema)] && !strings.EqualFold(schema, "main") {
-				r.written.table = schema + "." + r.written.table // as ownSchema has it
+				r.written.table = schema + "." + r.written.table // see ownSchema
 			}
 		}
 	}
@@ -193,7 +195,7 @@ type written struct {
 	columns []string
 }
 
-// upsertSelect separates SELECT … FROM t from ON CONFLICT, which SQLite would take for a condition of a join.
+// upsertSelect separates SELECT … FROM t from ON CONFLICT, which SQLite would read as a join condition.
 func (r *rewriter) upsertSelect(i int) {
 	if r.conflict || !r.at(i+1).is("CONFLICT") || !r.at(mainVerb(r.tokens)).is("INSERT") {
 		return

@@ -8,14 +8,15 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// tableText is a CREATE TABLE as SQLite keeps it: the text before the columns, columns and constraints, and the rest.
+// tableText is a parsed CREATE TABLE: the text before the columns, the columns and constraints, and the text after
+// them.
 type tableText struct {
 	head, tail string
 	items      []string
 }
 
-// parseTable reads a CREATE TABLE. Comments in it are lost. The error is for statements that are something else, such as those
-// of virtual tables, and for what this parser does not cut up as SQLite does.
+// parseTable reads a CREATE TABLE as SQLite stores it. It drops comments. It returns an error for other statements,
+// such as those of virtual tables, and for definitions that it cannot split in the way SQLite does.
 func parseTable(sql string) (*tableText, error) {
 	sql = stripComments(sql)
 	tokens := tokenize(sql)
@@ -27,13 +28,13 @@ func parseTable(sql string) (*tableText, error) {
 	out := &tableText{head: sql[:tokens[open].end], tail: sql[tokens[end].start:]}
 	for _, it := range splitItemsPlain(tokens, open+1, end) {
 		for _, it := range splitConstraints(tokens, it) {
-			out.items = append(out.items, strings.TrimSpace(sql[tokens[it.lo].start:tokens[it.hi].start])) // with bigKey's comment
+			out.items = append(out.items, strings.TrimSpace(sql[tokens[it.lo].start:tokens[it.hi].start])) // includes bigKey's comment
 		}
 	}
 	return out, nil
 }
 
-// splitConstraints returns the items that an item is: SQLite takes table constraints without commas between them.
+// splitConstraints splits an item at its constraints: SQLite accepts table constraints without commas between them.
 func splitConstraints(tokens []token, it item) (items []item) {
 	if !beginsConstraint(tokens[it.lo]) {
 		return []item{it}
@@ -42,7 +43,7 @@ func splitConstraints(tokens []token, it item) (items []item) {
 		switch t := tokens[i]; {
 		case t.is("("):
 			i = closing(tokens, i)
-		case tokens[i-1].is("CONSTRAINT") || i > it.lo+1 && tokens[i-2].is("CONSTRAINT"): // its name, and what it is
+		case tokens[i-1].is("CONSTRAINT") || i > it.lo+1 && tokens[i-2].is("CONSTRAINT"): // the name of a constraint and its keyword
 		case beginsConstraint(t):
 			items = append(items, item{lo: it.lo, hi: i})
 			it.lo = i
@@ -51,12 +52,13 @@ func splitConstraints(tokens []token, it item) (items []item) {
 	return append(items, it)
 }
 
-// beginsConstraint reports whether a constraint of a table begins with a token.
+// beginsConstraint reports whether a token begins a table constraint.
 func beginsConstraint(t token) bool {
 	return t.kind == kindIdent && t.isAny("CONSTRAINT", "PRIMARY", "UNIQUE", "CHECK", "FOREIGN")
 }
 
-// stripComments replaces the comments of a statement of SQLite's by blanks, but that of bigKey. Unlike in PostgreSQL they do not nest.
+// stripComments replaces the comments in a statement of SQLite's dialect by blanks, except that of bigKey. In SQLite
+// comments do not nest.
 func stripComments(sql string) string {
 	var b strings.Builder
 	for i := 0; i < len(sql); {
@@ -87,8 +89,8 @@ func stripComments(sql string) string {
 	return b.String()
 }
 
-// withoutComments returns a client's statement without its comments: SQLite would end a nested one earlier, and read the
-// rest of it as a part of the statement.
+// withoutComments removes the comments from a client's statement. SQLite would end a nested comment earlier and read
+// its remainder as part of the statement.
 func withoutComments(src string, tokens []token) (string, []token) {
 	var b strings.Builder
 	comment, last := false, 0
@@ -109,11 +111,11 @@ func withoutComments(src string, tokens []token) (string, []token) {
 // String returns the statement.
 func (t *tableText) String() string { return t.head + strings.Join(t.items, ", ") + t.tail }
 
-// tableConstraint is a constraint, of a table or of a column.
+// tableConstraint is a constraint of a table or of a column.
 type tableConstraint struct {
-	name, kind, text string // the kind is its first word, in upper case
+	name, kind, text string // kind is its first keyword, in upper case
 	columns          []string
-	item, clause     int // where it is; the clause is -1 for a table's
+	item, clause     int // its position; clause is -1 for a table constraint
 }
 
 // parseDefinition reads a constraint of a table.
@@ -142,7 +144,7 @@ func parseDefinition(text string) tableConstraint {
 	return d
 }
 
-// named returns the constraint's name, or the one that PostgreSQL gives to such a one.
+// named returns the constraint's name, or PostgreSQL's default name for it.
 func (d *tableConstraint) named(table string) string {
 	if d.name != "" {
 		return d.name
@@ -163,7 +165,7 @@ func (d *tableConstraint) defaultName(table string) string {
 	return columns + "_check"
 }
 
-// withName returns the constraint with its name.
+// withName returns the constraint's text with its name.
 func (d *tableConstraint) withName(name string) string {
 	if d.name != "" {
 		return d.text
@@ -171,13 +173,13 @@ func (d *tableConstraint) withName(name string) string {
 	return "CONSTRAINT " + quoteIdent(name) + " " + d.text
 }
 
-// isTableConstraint reports whether an item is a constraint and no column.
+// isTableConstraint reports whether an item is a table constraint rather than a column.
 func isTableConstraint(item string) bool {
 	tokens := tokenize(item)
 	return len(tokens) > 0 && beginsConstraint(tokens[0])
 }
 
-// definitions returns the constraints of a table and of its columns.
+// definitions returns the constraints of the table and of its columns.
 func (t *tableText) definitions() (list []tableConstraint) {
 	columns := map[string]bool{}
 	for _, item := range t.items {
@@ -211,7 +213,7 @@ func (t *tableText) definitions() (list []tableConstraint) {
 	return list
 }
 
-// expression returns the expression in the parentheses of a CHECK.
+// expression returns the expression in parentheses of a CHECK.
 func (d *tableConstraint) expression() string {
 	tokens := tokenize(d.text)
 	open := slices.IndexFunc(tokens, func(t token) bool { return t.is("(") })
@@ -221,7 +223,8 @@ func (d *tableConstraint) expression() string {
 	return strings.TrimSpace(d.text[tokens[open].end:tokens[closing(tokens, open)].start])
 }
 
-// checkedColumn returns the column of a CHECK if it is about one only: it is part of the name then.
+// checkedColumn returns the column of a CHECK that uses exactly one: PostgreSQL's name for the
+// constraint then contains it.
 func checkedColumn(check string, columns map[string]bool) (checked []string) {
 	for _, t := range tokenize(check) {
 		name := t.name()
@@ -247,7 +250,8 @@ func (d *tableConstraint) references() string {
 	return ""
 }
 
-// constraints returns the constraints of a table and of its columns, with PostgreSQL's names for those that have none.
+// constraints returns the constraints of a table and of its columns, with PostgreSQL's default names for those without
+// one.
 func (t *tableText) constraints(table string) []tableConstraint {
 	list, taken := t.definitions(), map[string]int{}
 	for i := range list {
@@ -264,7 +268,7 @@ func (t *tableText) constraints(table string) []tableConstraint {
 	return list
 }
 
-// constraint returns the constraint of that name, nil if there is none.
+// constraint returns the constraint with that name, nil if there is none.
 func (t *tableText) constraint(table, name string) *tableConstraint {
 	list := t.constraints(table)
 	i := slices.IndexFunc(list, func(d tableConstraint) bool { return strings.EqualFold(d.name, name) })
@@ -286,12 +290,12 @@ func (t *tableText) dropParents(tables []string) {
 	}
 }
 
-// contains reports whether a name is among others, in any case.
+// contains reports whether names contains name, ignoring case.
 func contains(names []string, name string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) })
 }
 
-// remove removes a constraint.
+// remove removes a constraint from the text.
 func (t *tableText) remove(d *tableConstraint) {
 	if d.clause < 0 {
 		t.items = append(t.items[:d.item], t.items[d.item+1:]...)
@@ -367,7 +371,7 @@ func parseColumn(text string) *columnDefinition {
 	return d
 }
 
-// startsClause reports whether a clause of a column's definition begins at token i.
+// startsClause reports whether a clause of a column definition begins at token i.
 func startsClause(tokens []token, i int) bool {
 	t, prev := tokens[i], tokens[i-1]
 	if t.kind != kindIdent || prev.isAny("CONSTRAINT", "SET") || i > 1 && tokens[i-2].is("CONSTRAINT") {

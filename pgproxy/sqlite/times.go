@@ -10,8 +10,7 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// timeFunctions are PostgreSQL's functions on dates and times. The zone of
-// every session is UTC.
+// timeFunctions are PostgreSQL's date and time functions. The zone of every session is UTC.
 func timeFunctions() map[string]fn {
 	clock := func(oid uint32) fn {
 		return fn{[]int{0}, func(*connState, []sqlite.Value) (sqlite.Value, error) {

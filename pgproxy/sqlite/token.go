@@ -24,10 +24,10 @@ type token struct {
 	kind       kind
 	start, end int
 	text       string
-	span       int // from a parenthesis or bracket to its partner, in tokens; 0 if it has none
+	span       int // distance to the matching parenthesis or bracket, in tokens; 0 if there is none
 }
 
-// is reports whether t is the keyword or operator s (upper case).
+// is reports whether t is the keyword or operator s (in upper case).
 func (t token) is(s string) bool {
 	return (t.kind == kindIdent || t.kind == kindOp) && strings.EqualFold(t.text, s)
 }
@@ -51,14 +51,14 @@ func (t token) name() string {
 	return strings.ReplaceAll(t.text[1:len(t.text)-1], q+q, q)
 }
 
-// operators of more than one byte, longest first.
+// Operators of more than one byte, longest first.
 var operators = [...]string{"!~~*", "->>", "!~*", "!~~", "~~*", "#>>", "::", "||", "<=", ">=", "<>", "!=", "==", "<<", ">>", "->", "~*", "!~", "~~"}
 
 // tokenize splits sql into tokens and drops blanks and comments. It never fails: an unterminated
-// token reaches to the end, and SQLite then returns an error.
+// token reaches to the end of sql, and SQLite then reports the error.
 func tokenize(sql string) []token {
 	tokens := make([]token, 0, min(len(sql)/4+4, maxTokensAhead))
-	var open []int // parentheses and brackets not closed yet
+	var open []int // open parentheses and brackets
 	for i := 0; i < len(sql) && len(tokens) <= maxTokens; {
 		if n := skipBlank(sql[i:]); n > 0 {
 			i += n
@@ -86,21 +86,21 @@ func tokenize(sql string) []token {
 	return tokens
 }
 
-// subscribes reports whether a bracket at byte i behind t is a subscript's or ARRAY's: one that begins a
-// name in SQLite's brackets has a blank or a comma before it.
+// subscribes reports whether the bracket at byte i, after t, begins a subscript or belongs to ARRAY. A bracket that
+// begins a name in SQLite's notation follows a blank or a comma.
 func subscribes(t token, i int) bool {
 	return t.is("ARRAY") || t.end == i && (t.kind == kindIdent || t.kind == kindQuoted || t.kind == kindParam || t.is(")") || t.is("]"))
 }
 
-// maxTokens bounds the tokens of a client's text: each takes a hundred bytes or two while the statement is prepared.
-// Statements that long are lists of values, which can be parameters.
+// maxTokens bounds the tokens of a client's text. Each takes one or two hundred bytes while the statement is prepared.
+// Longer statements are lists of values, which can be sent as parameters.
 const maxTokens = 1 << 21
 
-// maxTokensAhead bounds the room made for tokens before there are any: a
-// statement with a large literal is long and has few.
+// maxTokensAhead bounds the tokens for which room is allocated in advance: a statement with a large
+// literal is long and has few tokens.
 const maxTokensAhead = 256
 
-// skipBlank returns the length of the blank or comment s begins with.
+// skipBlank returns the length of the blank or comment at the beginning of s.
 func skipBlank(s string) int {
 	switch {
 	case s[0] == ' ' || s[0] >= '\t' && s[0] <= '\r':
@@ -116,8 +116,8 @@ func skipBlank(s string) int {
 	return 0
 }
 
-// commentLen is the length of a comment, in which others nest as in PostgreSQL;
-// to SQLite they do not.
+// commentLen returns the length of the comment at the beginning of s. Comments nest as in
+// PostgreSQL, unlike in SQLite.
 func commentLen(s string) int {
 	depth := 0
 	for i := 0; i+1 < len(s); i++ {
@@ -135,7 +135,7 @@ func commentLen(s string) int {
 	return len(s)
 }
 
-// scan returns the kind and length of the token s begins with.
+// scan returns the kind and length of the token at the beginning of s.
 func scan(s string) (kind, int) {
 	c := s[0]
 	switch {
@@ -166,7 +166,8 @@ func scan(s string) (kind, int) {
 	return kindOp, 1
 }
 
-// isName distinguishes SQLite's [name] from a subscript: a letter first, closed.
+// isName distinguishes [name] in SQLite's notation from a subscript: it begins with a letter and is
+// closed.
 func isName(s string) bool {
 	return s != "" && isIdentStart(s[0]) && strings.IndexByte(s, ']') > 0
 }
@@ -189,7 +190,7 @@ func scanDollar(s string) (kind, int) {
 	return kindParam, n
 }
 
-// quotedLen is the length of a token quoted with q, doubled q inside.
+// quotedLen returns the length of a token quoted with q, in which q is doubled.
 func quotedLen(s string, q byte) int {
 	for i := 1; i < len(s); i++ {
 		if s[i] != q {
@@ -203,7 +204,7 @@ func quotedLen(s string, q byte) int {
 	return len(s)
 }
 
-// escapedLen is quotedLen for an E” string, where a backslash escapes.
+// escapedLen is quotedLen for an E” string, in which a backslash escapes.
 func escapedLen(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch {
@@ -230,7 +231,7 @@ func wordLen(s string) int {
 	return n
 }
 
-// identLen is the length of an identifier, which may contain a $ further on.
+// identLen returns the length of an identifier, which may contain $ after its first byte.
 func identLen(s string) int {
 	n := wordLen(s)
 	for n < len(s) && s[n] == '$' {
@@ -252,9 +253,8 @@ func numberLen(s string) int {
 	return n
 }
 
-// splitStatements cuts sql at the semicolons between statements; those inside
-// the body of CREATE TRIGGER do not count. Empty statements are left out.
-// More than maxTokens are an error.
+// splitStatements splits sql at the semicolons between statements, not at those in the body of
+// CREATE TRIGGER. It leaves out empty statements. More than maxTokens tokens are an error.
 func splitStatements(sql string) ([]string, error) {
 	var out []string
 	tokens := tokenize(sql)
@@ -291,8 +291,8 @@ func isTrigger(tokens []token) bool {
 	return tokens[1].is("TRIGGER") || tokens[1].isAny("TEMP", "TEMPORARY") && tokens[2].is("TRIGGER")
 }
 
-// closing returns the index of the parenthesis that closes the one at open,
-// len(tokens) if none does.
+// closing returns the index of the parenthesis that closes the one at open, len(tokens) if there is
+// none.
 func closing(tokens []token, open int) int {
 	if open >= len(tokens) || tokens[open].span <= 0 {
 		return len(tokens)
@@ -300,8 +300,7 @@ func closing(tokens []token, open int) int {
 	return min(open+tokens[open].span, len(tokens))
 }
 
-// opening returns the index of the parenthesis that the one at end closes, -1
-// if none.
+// opening returns the index of the parenthesis that the one at end closes, -1 if there is none.
 func opening(tokens []token, end int) int {
 	if tokens[end].span >= 0 {
 		return -1

@@ -13,8 +13,8 @@ import (
 type txMode int
 
 const (
-	// txReadCommitted reads with a reader per statement until its first
-	// write; that takes the writer until the block ends.
+	// txReadCommitted uses a reader for each statement until the first write, which takes the
+	// writer until the end of the block.
 	txReadCommitted txMode = iota
 	txSerializable         // takes the writer at its first statement
 	txImmediate            // takes the writer at once
@@ -26,11 +26,11 @@ type handle struct {
 	lease pool.Lease[*sqlite.Conn]
 	conn  *sqlite.Conn
 	cs    *connState
-	write bool // it is the writer
-	users int  // portals that share it
+	write bool // conn is the writer, not a reader
+	users int  // portals that use it
 }
 
-// acquire leases a connection for this session.
+// acquire leases a connection for the session.
 func (s *session) acquire(ctx context.Context, write bool) (*handle, error) {
 	get := s.b.db.AcquireReader
 	if write {
@@ -41,7 +41,7 @@ func (s *session) acquire(ctx context.Context, write bool) (*handle, error) {
 			hint("Close cursors, or raise pool.max_size.")
 	}
 	s.patient.write = write
-	lease, err := get(ctx) // which waits with s.patient
+	lease, err := get(ctx) // waits by s.patient
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
@@ -56,7 +56,7 @@ func (s *session) acquire(ctx context.Context, write bool) (*handle, error) {
 	return h, nil
 }
 
-// release gives the connection back if no other portal uses it.
+// release releases the connection unless another portal uses it.
 func (h *handle) release() {
 	s := h.cs.session
 	s.guard.drop(h.conn)
@@ -73,8 +73,9 @@ func (h *handle) release() {
 	h.lease.Release()
 }
 
-// sharedReader returns the reader of the portals of this transaction that stay open, for another: each with its own, they would
-// wait for one another. The snapshot is that of the first. nil = p takes a connection as any statement.
+// sharedReader returns the reader that the open portals of a transaction share. With a reader each, the portals of
+// several sessions could wait for one another. All read the snapshot of the first. It returns nil if p needs a
+// connection of its own.
 func (s *session) sharedReader(p *portal) *handle {
 	if !p.lasting || s.shared == nil || s.pinned != nil || s.mode != txReadCommitted || s.sharedGen != s.b.generation.Load() {
 		return nil
@@ -83,8 +84,8 @@ func (s *session) sharedReader(p *portal) *handle {
 	return s.shared
 }
 
-// connFor returns the connection a statement runs on; own means that it is for
-// this statement only and the caller releases it.
+// connFor returns the connection for a statement. own means that the caller releases it after the
+// statement.
 func (s *session) connFor(ctx context.Context, write bool) (h *handle, own bool, err error) {
 	if write && s.readOnly() {
 		return nil, false, sqlError(pgwire.StateReadOnlyTransaction, "cannot write in a read-only transaction")
@@ -106,7 +107,7 @@ func (s *session) connFor(ctx context.Context, write bool) (h *handle, own bool,
 	return s.pinned, false, nil
 }
 
-// pin leases a connection until the transaction ends, and begins it.
+// pin leases a connection until the transaction ends, and begins the transaction on it.
 func (s *session) pin(ctx context.Context, write bool, begin string) error {
 	h, err := s.acquire(ctx, write)
 	if err != nil {
@@ -123,19 +124,19 @@ func (s *session) pin(ctx context.Context, write bool, begin string) error {
 	return nil
 }
 
-// execute runs a statement without rows, kept compiled by the driver.
+// execute runs a statement without rows. The driver caches the compiled statement.
 func execute(conn *sqlite.Conn, query string) error {
 	stmt, err := conn.Prepare(query)
 	if err != nil {
 		return err
 	}
 	_, err = stmt.Step()
-	_ = stmt.Reset() // repeats Step's error
+	_ = stmt.Reset() // returns the error of Step again
 	return err
 }
 
-// unpin ends the transaction of the pinned connection by COMMIT or ROLLBACK
-// and gives it back. Portals end with it, but for cursors WITH HOLD.
+// unpin ends the transaction of the pinned connection by COMMIT or ROLLBACK and releases the
+// connection. It closes the portals except cursors WITH HOLD.
 func (s *session) unpin(commit bool) (err error) {
 	s.closePortals(false)
 	defer func() { s.endSettings(commit && err == nil) }()
@@ -148,15 +149,15 @@ func (s *session) unpin(commit bool) (err error) {
 		s.schemaChanged = false
 		defer s.b.generation.Add(1)
 	}
-	defer h.release() // rolls back if it was not committed
+	defer h.release() // rolls back what was not committed
 	if !commit {
 		return nil
 	}
 	return execute(h.conn, "COMMIT")
 }
 
-// endImplicit ends an implicit transaction at Sync or at the end of a simple query, and the portals
-// outside a block.
+// endImplicit ends an implicit transaction, and the portals outside a block, at Sync or at the end
+// of a simple query.
 func (s *session) endImplicit(commit bool) error {
 	if s.block {
 		return nil
@@ -204,8 +205,8 @@ func (s *session) leaveBlock() {
 	s.block, s.failed, s.mode, s.asked, s.savepoints = false, false, txReadCommitted, modes{}, nil
 }
 
-// savepoint runs SAVEPOINT, RELEASE or ROLLBACK TO. They need the connection
-// the block writes with, so the first one takes the writer.
+// savepoint runs SAVEPOINT, RELEASE or ROLLBACK TO. A savepoint needs the connection on which the
+// block writes, so the first one takes the writer.
 func (s *session) savepoint(ctx context.Context, what, name string) error {
 	if !s.block {
 		return sqlError(pgwire.StateNoActiveTransaction, "%s can only be used in transaction blocks", what)
@@ -250,7 +251,7 @@ func (s *session) hasSavepoint(name string) bool {
 	return false
 }
 
-// dropSavepoint forgets the newest savepoint of that name and all after it.
+// dropSavepoint removes the newest savepoint of that name and all later ones.
 func (s *session) dropSavepoint(name string) {
 	for i := len(s.savepoints) - 1; i >= 0; i-- {
 		if strings.EqualFold(s.savepoints[i], name) {
@@ -260,8 +261,8 @@ func (s *session) dropSavepoint(name string) {
 	}
 }
 
-// abort marks the transaction failed after an error. A block without
-// savepoints can only be rolled back, so its connection is given back at once.
+// abort marks the transaction failed. A block without savepoints can only be rolled back, so its
+// connection is released at once.
 func (s *session) abort() {
 	if !s.block {
 		_ = s.unpin(false)
@@ -275,7 +276,7 @@ func (s *session) abort() {
 	}
 }
 
-// status is the status in ReadyForQuery.
+// status returns the status for ReadyForQuery.
 func (s *session) status() pgwire.TxStatus {
 	switch {
 	case s.failed:

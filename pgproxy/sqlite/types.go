@@ -6,12 +6,12 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// OIDs of the PostgreSQL types this backend speaks (pg_type.dat).
+// OIDs of the PostgreSQL types that this backend sends (pg_type.dat).
 const (
 	oidUnspecified = 0
 	oidBool        = 16
 	oidBytea       = 17
-	oidChar        = 18 // "char", one byte of the catalogs
+	oidChar        = 18 // "char": one byte, used in the catalogs
 	oidName        = 19
 	oidInt8        = 20
 	oidInt2        = 21
@@ -33,10 +33,10 @@ const (
 	oidJSONB       = 3802
 )
 
-// pgType is one line of the table of types.
+// pgType is a row of the table of types.
 type pgType struct {
 	oid  uint32
-	name string // as format_type spells it
+	name string // name in the result of format_type
 	typ  string // typname
 	size int16
 }
@@ -54,7 +54,7 @@ var pgTypes = []pgType{
 	{oidNumeric, "numeric", "numeric", -1}, {oidUUID, "uuid", "uuid", 16}, {oidJSONB, "jsonb", "jsonb", -1},
 }
 
-// typeName returns how PostgreSQL spells the type, "text" for an unknown one.
+// typeName returns PostgreSQL's name of the type, "text" for an unknown one.
 func typeName(oid uint32) string {
 	for _, t := range pgTypes {
 		if t.oid == oid {
@@ -73,8 +73,7 @@ func typeSize(oid uint32) int16 {
 	return -1
 }
 
-// declared maps the words a declared column type begins with. Floats are all
-// those of SQLite, of 8 bytes.
+// declared maps the first word of a declared column type. All floats are SQLite's, with 8 bytes.
 var declared = map[string]uint32{
 	"BOOL": oidBool, "BOOLEAN": oidBool,
 	"SMALLINT": oidInt2, "INT2": oidInt2, "TINYINT": oidInt2, "SMALLSERIAL": oidInt2, "SERIAL2": oidInt2,
@@ -89,8 +88,8 @@ var declared = map[string]uint32{
 	"DATE": oidDate, "TIME": oidTime, "DATETIME": oidTimestamp, "TIMESTAMP": oidTimestamp, "TIMESTAMPTZ": oidTimestamptz,
 }
 
-// declaredOID maps a declared column type ("VARCHAR(20)") to the type of the
-// wire, oidUnspecified for none and for one that says nothing.
+// declaredOID maps a declared column type ("VARCHAR(20)") to the type that is sent. It returns
+// oidUnspecified for an empty or ambiguous declaration.
 func declaredOID(decl string) uint32 {
 	decl = strings.ToUpper(strings.TrimSpace(decl))
 	word := decl[:wordLen(decl)]
@@ -107,7 +106,7 @@ func declaredOID(decl string) uint32 {
 	case oid != oidUnspecified:
 		return oid
 	}
-	// Other types are decided as SQLite decides affinity (https://sqlite.org/datatype3.html,
+	// All other types follow SQLite's rules for affinity (https://sqlite.org/datatype3.html,
 	// section 3.1).
 	switch {
 	case has("INT"):
@@ -122,7 +121,7 @@ func declaredOID(decl string) uint32 {
 	return oidUnspecified
 }
 
-// castOID maps the name in a cast, PostgreSQL's or SQLite's.
+// castOID maps the type name in a cast, PostgreSQL's or SQLite's.
 func castOID(name string) uint32 {
 	if element, ok := strings.CutSuffix(name, "[]"); ok {
 		return arrayOf(castOID(element))
@@ -136,7 +135,7 @@ func castOID(name string) uint32 {
 	return declaredOID(name)
 }
 
-// castAffinity returns SQLite's type of a CAST to a PostgreSQL type.
+// castAffinity returns the type for SQLite's CAST that corresponds to a PostgreSQL type.
 func castAffinity(name string) string {
 	switch oid := castOID(name); {
 	case isInt(oid), oid == oidOID:
@@ -151,7 +150,7 @@ func castAffinity(name string) string {
 	return "TEXT"
 }
 
-// castFunctions maps the SQL functions that cast to the types they cast to.
+// castFunctions maps the SQL functions that cast to their result types.
 var castFunctions = func() map[string]uint32 {
 	m := map[string]uint32{}
 	for _, t := range pgTypes {
@@ -162,7 +161,7 @@ var castFunctions = func() map[string]uint32 {
 	return m
 }()
 
-// castFunction returns the SQL function that casts to a type, "" for a type not known.
+// castFunction returns the SQL function that casts to a type, "" for an unknown type.
 func castFunction(oid uint32) string {
 	for _, t := range pgTypes {
 		if t.oid == oid {
@@ -172,19 +171,20 @@ func castFunction(oid uint32) string {
 	return ""
 }
 
-// isInt reports whether the type is an integer to SQLite's operators, which bool is, too.
+// isInt reports whether SQLite's operators treat the type as an integer. bool is one.
 func isInt(oid uint32) bool {
 	return oid == oidInt8 || oid == oidInt4 || oid == oidInt2 || oid == oidBool
 }
 
-// numberRank orders the types of numbers: an operation gives the greater of its operands'.
+// numberRank orders the numeric types: the result of an operation has the higher of its operands'
+// types.
 var numberRank = map[uint32]int{oidBool: 1, oidInt2: 2, oidOID: 3, oidInt4: 3, oidInt8: 4, oidNumeric: 5, oidFloat4: 6, oidFloat8: 6}
 
-// timeRank orders the types of times likewise.
+// timeRank orders the types of times in the same way.
 var timeRank = map[uint32]int{oidDate: 1, oidTimestamp: 2, oidTimestamptz: 3}
 
-// common returns the type for values of both types, as of the branches of CASE
-// or UNION. Where PostgreSQL would refuse it is text, which any value can be sent as.
+// common returns the type for values of both types, for example of the branches of CASE or UNION.
+// Where PostgreSQL reports an error it is text, as which any value can be sent.
 func common(a, b uint32) uint32 {
 	switch {
 	case a == b || b == oidUnspecified:
@@ -203,7 +203,7 @@ func common(a, b uint32) uint32 {
 	return oidText
 }
 
-// field makes the description of a result column.
+// field returns the description of a result column.
 func field(name string, oid uint32) pgwire.Field {
 	return pgwire.Field{Name: name, TypeOID: oid, TypeSize: typeSize(oid), TypeModifier: -1}
 }

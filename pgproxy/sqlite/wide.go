@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// PostgreSQL's INTEGER has 4 bytes, and clients make a number of it where they
-// make a string or a big integer of 8. SQLite's has 8, and files that were not
-// made by way of PostgreSQL use them. So INTEGER is announced as int4, unless the
-// column holds more: the newest and oldest rows are looked at when a table
-// becomes known, and a value that is met later makes its column wide from then on.
+// PostgreSQL's INTEGER has 4 bytes. Clients read it as a number, but 8 bytes as a string or a big
+// integer. SQLite's INTEGER has 8 bytes, and files made by other programs use them. So INTEGER is
+// announced as int4 unless the column holds larger values. The oldest and newest rows are checked
+// when the table is first used. A larger value that is found later makes the column int8 from then
+// on.
 
-// sampled is how many of the oldest and of the newest rows are looked at.
+// sampled is the number of oldest and of newest rows that are checked.
 const sampled = 100
 
-// errWide reports a value beyond the announced type of its column.
+// errWide reports an integer that does not fit the announced type of its column.
 var errWide = errors.New("sqlite: an integer beyond its column's type")
 
 func columnKey(table, column string) string { return strings.ToLower(table + "\x00" + column) }
 
-// widen makes int8 of the integer columns that hold more than their type.
+// widen changes the type of the integer columns that hold larger values to int8.
 func (cs *connState) widen(table string, fields []schemaField) {
 	cs.sample(table, fields)
 	for i, f := range fields {
@@ -30,8 +30,8 @@ func (cs *connState) widen(table string, fields []schemaField) {
 	}
 }
 
-// sample looks at some rows of a table for integers that their column's type
-// does not hold. Views and tables without a rowid are not looked at.
+// sample checks some rows of a table for integers that do not fit their column's type. Views and
+// tables without a rowid are not checked.
 func (cs *connState) sample(table string, fields []schemaField) {
 	var narrow, checks []string
 	for _, f := range fields {
@@ -57,11 +57,12 @@ func (cs *connState) sample(table string, fields []schemaField) {
 				}
 			}
 		}
-		_ = stmt.Finalize() // repeats the error of the step
+		_ = stmt.Finalize() // returns the error of the step again
 	}
 }
 
-// noteWide makes a column wide whose value did not fit; statements are described again.
+// noteWide records that a column holds larger values than announced. Statements are described
+// again.
 func (b *Backend) noteWide(c *column, err error) error {
 	if errors.Is(err, errWide) {
 		b.wide.Store(columnKey(c.table, c.origin), true)

@@ -6,7 +6,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// word edits the construct that begins with an identifier or keyword at token i.
+// word edits the construct that begins with the identifier or keyword at token i.
 func (r *rewriter) word(i int) (int, error) {
 	t, next := r.tokens[i], r.at(i+1)
 	if next.is("(") {
@@ -65,7 +65,7 @@ func (r *rewriter) word(i int) (int, error) {
 
 var schemas = map[string]bool{"public": true, "pg_catalog": true, "information_schema": true}
 
-// qualified edits a name with a schema before it, quoted or not.
+// qualified edits a name with a schema, quoted or not.
 func (r *rewriter) qualified(i int) int {
 	if !r.at(i + 1).is(".") {
 		return i
@@ -76,11 +76,11 @@ func (r *rewriter) qualified(i int) int {
 	return r.ownSchema(i)
 }
 
-// labels are keywords of SQLite that name a column behind AS in PostgreSQL.
+// labels are keywords in SQLite that PostgreSQL allows as column names after AS.
 var labels = words(`ADD ALTER CHECK COLLATE COMMIT CONSTRAINT CREATE DEFAULT DEFERRABLE DELETE DISTINCT DROP ESCAPE EXISTS FOREIGN FROM GROUP HAVING IN INDEX
 	INSERT INTO IS ISNULL JOIN LIMIT NOTNULL NULL ON OR ORDER PRIMARY REFERENCES RETURNING SET TABLE THEN TO TRANSACTION UNION UNIQUE UPDATE USING WHEN WHERE`)
 
-// label quotes a keyword behind AS.
+// label quotes a keyword after AS.
 func (r *rewriter) label(i int) int {
 	if name := r.at(i + 1); name.kind == kindIdent && labels[strings.ToUpper(name.text)] {
 		r.replace[i+1] = quoteIdent(strings.ToLower(name.text))
@@ -89,7 +89,7 @@ func (r *rewriter) label(i int) int {
 	return i
 }
 
-// beforeName returns the token before the name at token i and before its schema, if it has one.
+// beforeName returns the token before the name at token i and before its schema, if any.
 func (r *rewriter) beforeName(i int) int {
 	if r.at(i-1).is(".") && schemas[strings.ToLower(r.at(i-2).name())] {
 		return i - 3
@@ -97,8 +97,8 @@ func (r *rewriter) beforeName(i int) int {
 	return i - 1
 }
 
-// ownSchema edits the name of a table in a schema that SQLite has not: the table is called "schema.table".
-// A pair of names is a table's where a table's name stands, and before a third name.
+// ownSchema edits the name of a table in a schema that SQLite lacks: the table is stored as "schema.table". A pair of
+// names is a table where a table's name is expected, and before a third name.
 func (r *rewriter) ownSchema(i int) int {
 	prev, object := r.at(r.beforeName(i)), r.at(i+2)
 	if prev.is(".") || object.kind != kindIdent && object.kind != kindQuoted || r.tokens[i].isAny("main", "temp", "excluded") {
@@ -108,7 +108,7 @@ func (r *rewriter) ownSchema(i int) int {
 	table := prev.isAny("FROM", "JOIN", "INTO", "UPDATE", "TABLE", "EXISTS", "REFERENCES", "ONLY", "TRUNCATE") && !edited && !r.at(i-2).is("DISTINCT") ||
 		prev.is("ON") && r.created() == "CREATE INDEX"
 	switch {
-	case r.at(i - 1).is("."), table && r.at(i+3).is("."): // of another database: SQLite refuses it
+	case r.at(i - 1).is("."), table && r.at(i+3).is("."): // in another database: SQLite refuses it
 	case table:
 		r.drop(i, i+1)
 		r.replace[i+2] = quoteIdent(r.tokens[i].name() + "." + object.name())
@@ -127,12 +127,12 @@ func (r *rewriter) ownSchema(i int) int {
 	return i
 }
 
-// schema edits the name of a schema before a dot, quoted or not: the catalogs'
-// views have no schema, and the tables are in SQLite's main.
+// schema edits the schema before a dot, quoted or not. The views of the catalogs have no schema,
+// and tables are in SQLite's main.
 func (r *rewriter) schema(i int, name string) int {
 	object := r.at(i + 2)
 	if prev := r.at(i - 1); r.at(i+3).is(".") && prev.isAny("FROM", "JOIN", "INTO", "UPDATE", "TABLE") {
-		return i // of another database: SQLite refuses it
+		return i // in another database: SQLite refuses it
 	}
 	if !r.at(i+1).is(".") || r.at(i-1).is(".") || object.kind != kindIdent && object.kind != kindQuoted || schemas[strings.ToLower(object.name())] {
 		return i
@@ -197,8 +197,8 @@ func (r *rewriter) collate(i int) int {
 	return i
 }
 
-// cast edits CAST(x AS type) where SQLite would take the type's name for
-// another affinity. The operand is edited when its tokens come.
+// cast edits CAST(x AS type) if SQLite would read another affinity from the type's name. The
+// operand's tokens are edited later.
 func (r *rewriter) cast(i int) error {
 	if !r.at(i + 1).is("(") {
 		return nil
@@ -240,7 +240,7 @@ func (r *rewriter) cast(i int) error {
 	return nil
 }
 
-// typedLiteral edits DATE '…' and its relatives.
+// typedLiteral edits typed literals such as DATE '…'.
 func (r *rewriter) typedLiteral(i int) (int, error) {
 	name, last := typeAt(r.tokens, i)
 	literal := r.at(last + 1)
@@ -256,8 +256,8 @@ func (r *rewriter) typedLiteral(i int) (int, error) {
 	return last + 1, nil
 }
 
-// locking drops FOR UPDATE and its relatives at the end of a SELECT: the
-// statement then runs on the one writer, which is a stronger lock.
+// locking drops FOR UPDATE and similar clauses at the end of a SELECT. The statement then runs on
+// the only writer, which is a stronger lock.
 func (r *rewriter) locking(i int) int {
 	if !r.at(i+1).isAny("UPDATE", "SHARE", "NO", "KEY") || i == 0 || !endsOperand(r.tokens[i-1]) {
 		return i
