@@ -373,7 +373,7 @@ func parseAction(src string, tokens []token, lo, hi int) (action, error) {
 			k++
 		}
 	}
-	rest := func() bool { // only words without effect follow the name
+	nameOnly := func() bool { // only words without effect follow the name
 		named := at(k).kind == kindIdent || at(k).kind == kindQuoted
 		return named && (lo+k+1 == hi || at(k+1).isAny("CASCADE", "RESTRICT") && lo+k+2 == hi)
 	}
@@ -388,21 +388,21 @@ func parseAction(src string, tokens []token, lo, hi int) (action, error) {
 		return addColumn(at(k).name(), text(lo+k), exists), nil
 	case at(0).is("DROP") && at(1).is("CONSTRAINT"):
 		k = 2
-		if skip("IF", "EXISTS"); rest() {
+		if skip("IF", "EXISTS"); nameOnly() {
 			return dropConstraint(at(k).name(), exists), nil
 		}
 	case at(0).is("DROP"):
-		if skip("COLUMN", "IF", "EXISTS"); rest() {
+		if skip("COLUMN", "IF", "EXISTS"); nameOnly() {
 			return dropColumn(at(k).name(), exists), nil
 		}
 	case at(0).is("RENAME") && at(1).is("TO"):
-		if k = 2; rest() {
+		if k = 2; nameOnly() {
 			return sqliteAction("RENAME TO " + quoteIdent(at(2).name())), nil
 		}
 	case at(0).is("RENAME") && !at(1).is("CONSTRAINT"):
 		skip("COLUMN")
 		from := at(k)
-		if k += 2; at(k-1).is("TO") && rest() {
+		if k += 2; at(k-1).is("TO") && nameOnly() {
 			return sqliteAction("RENAME COLUMN " + quoteIdent(from.name()) + " TO " + quoteIdent(at(k).name())), nil
 		}
 	case at(0).is("ALTER"):

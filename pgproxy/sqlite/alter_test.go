@@ -90,7 +90,8 @@ func startOdd(t *testing.T) (*server, *pgx.Conn) {
 	return s, s.connect(t)
 }
 
-// TestAlterOddTables: names, comments, indexes, triggers and views that stand in the way leave the file sound and what was not named as it was.
+// TestAlterOddTables: names, comments, indexes, triggers and views that stand in the way leave the file sound and what
+// was not named as it was.
 func TestAlterOddTables(t *testing.T) {
 	s, conn := startOdd(t)
 	for _, test := range []struct{ sql, want string }{

@@ -89,12 +89,12 @@ type Backend struct {
 	db      *sqlitepool.DB
 	states  sync.Map // *sqlite.Conn → *connState
 	wide    sync.Map // columnKey of columns that hold larger integers than their declared type → true
-	crowd   crowd
+	senders senderList
 	started time.Time
 	conns   int64       // maximum number of connections
 	bounded atomic.Bool // allowMemory was called for this backend
-	// turns counts the answers sent to all clients, see session.giveWay.
-	turns atomic.Uint64
+	// answers counts the answers sent to all clients, see session.yieldToOthers.
+	answers atomic.Uint64
 	// generation counts changes of the schema made through this backend.
 	generation atomic.Uint64
 }
@@ -171,10 +171,10 @@ func (b *Backend) run(ctx context.Context, c *pgproxy.Client) error {
 	c.Reader.MaxBody = b.cfg.MaxMessage
 	ctx, end := c.Killable(ctx)
 	defer end()
-	p := newPatient(b)
+	p := newParker(b)
 	s := &session{
 		meter: c.Meter(),
-		b:     b, c: c, ctx: pool.WithParker(ctx, p), patient: p,
+		b:     b, c: c, ctx: pool.WithParker(ctx, p), parker: p,
 		settings:   defaults(c.User),
 		statements: map[string]*prepared{}, portals: map[string]*portal{},
 	}

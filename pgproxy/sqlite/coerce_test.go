@@ -169,7 +169,8 @@ func binaryAnswerOf(t *testing.T, conn *pgx.Conn, sql string) (typ string, v any
 	return typeOf(t, conn, f), v, conn.TypeMap().Scan(f.DataTypeOID, pgtype.BinaryFormatCode, r.Rows[0][0], &v)
 }
 
-// TestNumericIsExact stores decimals that no double is in a NUMERIC column, in every way they can come, and gets them back as they were.
+// TestNumericIsExact stores decimals that no double is in a NUMERIC column, in every way they can come, and gets them
+// back as they were.
 func TestNumericIsExact(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE TABLE sums (id INTEGER PRIMARY KEY, n NUMERIC)`)

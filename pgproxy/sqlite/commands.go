@@ -142,9 +142,9 @@ func parseSet(tokens []token) (*command, error) {
 	case tokens[i].is("AUTHORIZATION"):
 		return nil, unsupported("SET SESSION AUTHORIZATION")
 	case tokens[i].is("TIME"):
-		return set("TimeZone", value2(tokens[i+2:]))
+		return set("TimeZone", settingText(tokens[i+2:]))
 	case tokens[i].isAny("NAMES"):
-		return set("client_encoding", value2(tokens[i+1:]))
+		return set("client_encoding", settingText(tokens[i+1:]))
 	}
 	name := tokens[i].name()
 	for len(tokens) > i+2 && tokens[i+1].is(".") {
@@ -156,11 +156,11 @@ func parseSet(tokens []token) (*command, error) {
 	if tokens[i+2].is("DEFAULT") {
 		return simple("SET", func(s *session) error { return s.reset(name) }), nil
 	}
-	return set(name, value2(tokens[i+2:]))
+	return set(name, settingText(tokens[i+2:]))
 }
 
-// value2 joins the values of a SET in the format of SHOW.
-func value2(tokens []token) string {
+// settingText joins the values of a SET in the format of SHOW.
+func settingText(tokens []token) string {
 	var parts []string
 	for _, t := range tokens {
 		switch {

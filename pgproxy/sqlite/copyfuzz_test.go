@@ -8,8 +8,8 @@ import (
 	"github.com/headpond/headpond/pgproxy/sqlite"
 )
 
-// FuzzCopy checks that COPY FROM reads the rows that COPY TO has written, in pieces of any size, and that it reads data of any kind within
-// its bound of memory.
+// FuzzCopy checks that COPY FROM reads the rows that COPY TO has written, in pieces of any size, and that it reads data
+// of any kind within its bound of memory.
 func FuzzCopy(f *testing.F) {
 	for _, seed := range []struct{ data, delimiter, quote, escape, null string }{
 		{"a|b\n\\N|\\.\r", "", "", "", ""}, {"1,\"a\"\"\",\r\n", ",", "\"", "\"", ""}, {"'it\\'s;", ";", "'", "\\", "NULL"},

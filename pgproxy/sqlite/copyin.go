@@ -176,7 +176,7 @@ func (in *copyIn) wait() error {
 	if in.s.c.Reader.Buffered() >= enoughBuffered {
 		return nil
 	}
-	in.s.hurried.Store(false)
+	in.s.shortened.Store(false)
 	return in.s.guard.readWithin(in.s.b.cfg.StallTimeout)
 }
 

@@ -84,7 +84,7 @@ func (s *session) copyRows(p *portal, c *copyStatement) (n int, err error) {
 		}
 		if w := s.c.Writer.Written(); w != written {
 			written = w
-			if err := s.moveOn(); err != nil {
+			if err := s.renewLimit(); err != nil {
 				return n, err
 			}
 		}

@@ -178,7 +178,7 @@ func (s *session) declare(ctx context.Context, p *portal) error {
 	}
 	query := *d.query // a copy: d.query may be described again while this or another cursor reads
 	cursor := &portal{prep: &query, params: p.params, formats: p.formats, cursor: true, hold: d.hold, lasting: !d.hold}
-	if err := room(s, "open portals", s.portals, (*portal).cost, cursor); err != nil {
+	if err := checkMemory(s, "open portals", s.portals, (*portal).cost, cursor); err != nil {
 		return err
 	}
 	if err := s.openSimple(ctx, cursor); err != nil {

@@ -90,7 +90,8 @@ func TestCursorMistakes(t *testing.T) {
 	}
 }
 
-// The extended protocol describes what FETCH returns, gives its rows in the formats asked for, and binds parameters of a cursor's query.
+// The extended protocol describes what FETCH returns, gives its rows in the formats asked for, and binds parameters of
+// a cursor's query.
 func TestCursorInTheExtendedProtocol(t *testing.T) {
 	conn := start(t).connect(t)
 	tx, err := conn.Begin(t.Context())
@@ -247,7 +248,8 @@ func errOf(results []*pgconn.Result) error {
 	return errors.Join(errs...)
 }
 
-// The cursors and portals of a transaction share one reader, so that they neither wait for one another nor starve other sessions.
+// The cursors and portals of a transaction share one reader, so that they neither wait for one another nor starve other
+// sessions.
 func TestCursorsShareAReader(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize, c.Limits.AcquireTimeout = 2, time.Hour })
 	c, other := s.wire(t), s.connect(t)

@@ -88,7 +88,8 @@ func TestReadOnlyFile(t *testing.T) {
 	}
 }
 
-// TestFullDisk has a file that may not grow, which SQLite says in the same words: clients are told what it is, and it is not counted as a bug.
+// TestFullDisk has a file that may not grow, which SQLite says in the same words: clients are told what it is, and it
+// is not counted as a bug.
 func TestFullDisk(t *testing.T) {
 	s := start(t)
 	if err := s.b.Exec(t.Context(), "PRAGMA max_page_count = 1"); err != nil { // it becomes what there is

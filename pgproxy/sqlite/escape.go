@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// unescape decodes the content of an E” string as PostgreSQL does
+// unescape decodes the content of an E'…' string as PostgreSQL does
 // (https://www.postgresql.org/docs/15/sql-syntax-lexical.html, 4.1.2.2).
 func unescape(s string) string {
 	var b strings.Builder

@@ -321,7 +321,7 @@ func (s *session) sendRows(p *portal, limit int) (n int, err error) {
 		}
 		if w := s.c.Writer.Written(); w != written {
 			written = w
-			if err := s.moveOn(); err != nil {
+			if err := s.renewLimit(); err != nil {
 				return n, err
 			}
 		}
@@ -332,10 +332,10 @@ func (s *session) sendRows(p *portal, limit int) (n int, err error) {
 	return n, nil
 }
 
-// moveOn renews the client's time limit after it has taken some rows. It returns errClientGone if
+// renewLimit renews the client's time limit after it has taken some rows. It returns errClientGone if
 // the client has disconnected.
-func (s *session) moveOn() error {
-	s.hurried.Store(false)
+func (s *session) renewLimit() error {
+	s.shortened.Store(false)
 	err := s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
 	if err != nil || s.c.Writer.Flush() != nil {
 		return errClientGone

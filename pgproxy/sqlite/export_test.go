@@ -17,8 +17,8 @@ import (
 
 // Leases returns two ways to lease a reader and give it back: as a session does, and without one.
 func Leases(ctx context.Context, b *Backend) (asSession, plain func() error) {
-	p := newPatient(b)
-	s := &session{b: b, ctx: pool.WithParker(ctx, p), patient: p}
+	p := newParker(b)
+	s := &session{b: b, ctx: pool.WithParker(ctx, p), parker: p}
 	s.guard.s = s
 	asSession = func() error {
 		h, err := s.acquire(s.ctx, false)
@@ -134,7 +134,8 @@ func NewCopyFormat(options map[string]string) (*CopyFormat, error) {
 	return f, f.o.resolve(options)
 }
 
-// Line returns a row as COPY TO sends it, and the values that it then has: a value of the text format that looks like NULL is one.
+// Line returns a row as COPY TO sends it, and the values that it then has: a value of the text format that looks like
+// NULL is one.
 func (f *CopyFormat) Line(row [][]byte) (line []byte, means [][]byte) {
 	for i, v := range row {
 		if i > 0 {
@@ -160,7 +161,8 @@ func (quiet) SetReadDeadline(time.Time) error { return nil }
 // MaxCopyRow bounds a row for Rows, in bytes.
 const MaxCopyRow = 1 << 16
 
-// Rows returns the rows of the data of a COPY FROM, which comes in messages of so many bytes, and the most bytes held at a time.
+// Rows returns the rows of the data of a COPY FROM, which comes in messages of so many bytes, and the most bytes held
+// at a time.
 func (f *CopyFormat) Rows(data []byte, size, columns int) (rows [][][]byte, held int, err error) {
 	var stream bytes.Buffer
 	w := pgwire.NewWriter(&stream)

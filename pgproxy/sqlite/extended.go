@@ -62,7 +62,7 @@ func (s *session) parse(body []byte) error {
 		return shiftPosition(err, m.Query, src)
 	}
 	delete(s.statements, m.Name) // the unnamed statement is replaced
-	if err := room(s, "prepared statements", s.statements, (*prepared).cost, p); err != nil {
+	if err := checkMemory(s, "prepared statements", s.statements, (*prepared).cost, p); err != nil {
 		return err
 	}
 	s.statements[m.Name] = p
@@ -89,8 +89,8 @@ func (s *session) describeFirst(p *prepared) error {
 	return err
 }
 
-// room returns an error if one more statement or portal would exceed the client's memory limit.
-func room[T any](s *session, what string, kept map[string]T, cost func(T) int, more T) error {
+// checkMemory returns an error if one more statement or portal would exceed the client's memory limit.
+func checkMemory[T any](s *session, what string, kept map[string]T, cost func(T) int, more T) error {
 	total := cost(more)
 	if total <= maxSmall {
 		return nil
@@ -179,7 +179,7 @@ func (s *session) bind(body []byte) error {
 		}
 	}
 	s.closePortal(m.Portal)
-	if err := room(s, "open portals", s.portals, (*portal).cost, p); err != nil {
+	if err := checkMemory(s, "open portals", s.portals, (*portal).cost, p); err != nil {
 		return err
 	}
 	s.portals[m.Portal] = p

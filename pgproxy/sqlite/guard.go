@@ -15,28 +15,28 @@ import (
 const watchAfter = 250 * time.Millisecond
 
 // guard interrupts the running statement on a cancel request, a timeout, a disconnect of the client
-// or the end of the session. Only interrupt, cut, hurry and look may be called from any goroutine;
+// or the end of the session. Only interrupt, endSession, shortenLimit and watchClient may be called from any goroutine;
 // the other methods belong to the session's goroutine.
 type guard struct {
 	s *session
 
-	mu      sync.Mutex   // held for a few instructions
-	ctx     *statement   // nil while nothing runs
-	conn    *sqlite.Conn // the connection that the statement runs on
-	hit     bool         // Interrupt(conn) was called and Resume(conn) was not
-	watched chan struct{}
-	reading bool // the session reads from the client while the statement runs, see takeReader
-	left    bool // the session is ending and sets its own deadlines
+	mu          sync.Mutex   // held for a few instructions
+	ctx         *statement   // nil while nothing runs
+	conn        *sqlite.Conn // the connection that the statement runs on
+	interrupted bool         // Interrupt(conn) was called and Resume(conn) was not
+	watched     chan struct{}
+	reading     bool // the session reads from the client while the statement runs, see takeReader
+	closing     bool // the session is ending and sets its own deadlines
 
 	limit *time.Timer // statement_timeout
 
-	// watch runs look, watchAfter after it was set. A statement sets it unless it is still set from
-	// an earlier one; look then sets it again for the current statement. So short statements rarely
+	// watch runs watchClient, watchAfter after it was set. A statement sets it unless it is still set from
+	// an earlier one; watchClient then sets it again for the current statement. So short statements rarely
 	// touch the timer.
-	watch  *time.Timer
-	set    bool
-	number uint64 // statements begun so far
-	looked uint64 // number when the watch was set
+	watch       *time.Timer
+	watchSet    bool   // the timer is set or watchClient is running
+	number      uint64 // statements begun so far
+	watchNumber uint64 // number when the watch was set
 }
 
 // statement is the context of one statement. Done makes its channel when it is first called.
@@ -95,8 +95,8 @@ func (g *guard) interrupt(cause error) {
 		return
 	}
 	g.ctx.end(cause)
-	if g.conn != nil && !g.hit {
-		g.hit = true
+	if g.conn != nil && !g.interrupted {
+		g.interrupted = true
 		g.s.b.db.Interrupt(g.conn)
 	}
 	if g.reading {
@@ -104,22 +104,23 @@ func (g *guard) interrupt(cause error) {
 	}
 }
 
-// cut interrupts the statement and every wait of the session, after the session's context has ended. Deadlines set by
-// the context's end may have been replaced meanwhile; see session.limitRead. It may be called from any goroutine.
-func (g *guard) cut() {
+// endSession interrupts the statement and every wait of the session, after the session's context has ended. Deadlines
+// set by the context's end may have been replaced meanwhile; see session.limitRead. It may be called from any
+// goroutine.
+func (g *guard) endSession() {
 	g.interrupt(context.Cause(g.s.ctx))
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.left {
+	if !g.closing {
 		_ = g.s.c.Conn.SetDeadline(time.Unix(1, 0))
 	}
 }
 
-// release stops cut from changing deadlines.
+// release stops endSession from changing deadlines.
 func (g *guard) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.left = true
+	g.closing = true
 }
 
 // begin begins a statement and returns its context.
@@ -131,7 +132,7 @@ func (g *guard) begin() *statement {
 	g.mu.Lock()
 	g.ctx = ctx
 	g.number++
-	if !g.set {
+	if !g.watchSet {
 		g.setWatch()
 	}
 	g.mu.Unlock()
@@ -141,34 +142,34 @@ func (g *guard) begin() *statement {
 	return ctx
 }
 
-// setWatch starts the timer of look. g.mu is held.
+// setWatch starts the timer of watchClient. g.mu is held.
 func (g *guard) setWatch() {
-	g.set, g.looked = true, g.number
+	g.watchSet, g.watchNumber = true, g.number
 	if g.watch == nil {
-		g.watch = time.AfterFunc(watchAfter, g.look)
+		g.watch = time.AfterFunc(watchAfter, g.watchClient)
 	} else {
 		g.watch.Reset(watchAfter)
 	}
 }
 
-// look waits until the client sends something or disconnects, if the statement for which the watch
+// watchClient waits until the client sends something or disconnects, if the statement for which the watch
 // was set still runs. It peeks at the session's Reader, which the session does not touch before
 // guard.end.
-func (g *guard) look() {
+func (g *guard) watchClient() {
 	g.mu.Lock()
-	g.set = false
+	g.watchSet = false
 	if g.ctx == nil {
 		g.mu.Unlock()
 		return
 	}
-	if g.looked != g.number || g.reading {
+	if g.watchNumber != g.number || g.reading {
 		g.setWatch()
 		g.mu.Unlock()
 		return
 	}
 	g.watched = make(chan struct{})
 	defer close(g.watched)
-	g.set = true // until end
+	g.watchSet = true // until end
 	g.mu.Unlock()
 	if _, err := g.s.c.Reader.PeekStart(1); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		g.interrupt(errClientGone)
@@ -199,8 +200,8 @@ func (g *guard) drop(conn *sqlite.Conn) {
 		return
 	}
 	g.conn = nil
-	if g.hit {
-		g.hit = false
+	if g.interrupted {
+		g.interrupted = false
 		g.s.b.db.Resume(conn)
 	}
 }
@@ -215,7 +216,7 @@ func (g *guard) end() error {
 	ctx, conn, watched := g.ctx, g.conn, g.watched
 	g.ctx, g.watched = nil, nil
 	if watched != nil {
-		g.set = false
+		g.watchSet = false
 	}
 	g.mu.Unlock()
 	if conn != nil {
@@ -225,7 +226,7 @@ func (g *guard) end() error {
 	return ctx.ended()
 }
 
-// endWatch makes look return and waits for it; watched is look's channel, nil if look is not
+// endWatch makes watchClient return and waits for it; watched is its's channel, nil if it is not
 // reading.
 func (g *guard) endWatch(watched chan struct{}) {
 	if watched != nil {
@@ -247,7 +248,7 @@ func (g *guard) takeReader() {
 	g.endWatch(watched)
 }
 
-// giveReader lets look use the session's Reader again.
+// giveReader lets watchClient use the session's Reader again.
 func (g *guard) giveReader() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -266,9 +267,9 @@ func (g *guard) readWithin(limit time.Duration) error {
 	return g.s.c.Conn.SetReadDeadline(time.Now().Add(limit))
 }
 
-// hurry limits the time in which the client must read what is sent, or send something if the session is reading. It may
-// be called from any goroutine.
-func (g *guard) hurry(limit time.Duration) {
+// shortenLimit limits the time in which the client must read what is sent, or send something if the session is reading.
+// It may be called from any goroutine.
+func (g *guard) shortenLimit(limit time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.s.ctx.Err() != nil { // the session is ending; keep its deadlines

@@ -94,7 +94,7 @@ func (s *session) writeLarge(value io.Reader, hexed bool) error {
 			return nil
 		}
 		_, _ = dst.Write(piece[:n])
-		if err := s.moveOn(); err != nil {
+		if err := s.renewLimit(); err != nil {
 			return err
 		}
 	}

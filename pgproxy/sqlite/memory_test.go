@@ -61,8 +61,8 @@ func TestQueryThatIsTooLong(t *testing.T) {
 	}
 }
 
-// TestMemoryOfStatementUnderWay has a statement keep memory when some is given back: it is looked at again, although page
-// caches may take as much.
+// TestMemoryOfStatementUnderWay has a statement keep memory when some is given back: it is looked at again, although
+// page caches may take as much.
 func TestMemoryOfStatementUnderWay(t *testing.T) {
 	s := start(t)
 	conn := s.connect(t)

@@ -69,8 +69,8 @@ func TestStatementOfManyWords(t *testing.T) {
 	c.want(c.until(pgwire.TypeReadyForQuery), "E 54000", "Z I")
 }
 
-// A look-up with a prepared statement allocates what its portal, its context and its lease take, and once a millisecond, which may be
-// each time, what a look at the file's path takes.
+// A look-up with a prepared statement allocates what its portal, its context and its lease take, and once a
+// millisecond, which may be each time, what a look at the file's path takes.
 func TestPreparedLookUpAllocs(t *testing.T) {
 	const want = 9 + 3
 	if n := testing.AllocsPerRun(200, preparedLookUp(t)); n > want {

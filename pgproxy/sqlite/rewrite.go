@@ -56,7 +56,7 @@ type rewriter struct {
 	out      rewritten
 }
 
-// rewrite translates one statement from PostgreSQL's dialect to SQLite's: $n, E” and $$ strings,
+// rewrite translates one statement from PostgreSQL's dialect to SQLite's: $n, E'…' and $$ strings,
 // casts, pg_catalog names, regular expression operators. The contents of strings, quoted names and
 // comments do not change, nor does SQLite's own syntax. params are the types that the client
 // declared for its parameters.

@@ -98,8 +98,8 @@ var made = []string{"both", "leading", "trailing", " ", "(?i)", "x", "n", "89ab"
 // madeNames are the quoted names that it is rewritten with: those of types, and of functions that have another name.
 var madeNames = []string{"?column?", "ordinality", "case", "timezone", "btrim", "ltrim", "rtrim", "bool", "int2", "int4", "int8", "float4", "float8", "numeric", "bpchar", "varchar", "timestamptz", "timetz"}
 
-// unexplained returns what the rewriting of a statement has added that is neither in the statement, in lower case or as two names
-// in one, nor among those that it makes.
+// unexplained returns what the rewriting of a statement has added that is neither in the statement, in lower case or as
+// two names in one, nor among those that it makes.
 func unexplained(sql string, before, after, made []string) (added []string) {
 	words := map[string]bool{}
 	for _, w := range append(made, before...) {
@@ -137,9 +137,9 @@ func lost(before, after []string) (missing []string) {
 	return missing
 }
 
-// FuzzRewrite checks that the output is made of tokens and, of statements that SQLite's parser accepts, that no string is
-// lost, that no string or quoted name appears but those that the syntax is rewritten with, and that a second rewrite changes
-// no token.
+// FuzzRewrite checks that the output is made of tokens and, of statements that SQLite's parser accepts, that no string
+// is lost, that no string or quoted name appears but those that the syntax is rewritten with, and that a second rewrite
+// changes no token.
 func FuzzRewrite(f *testing.F) {
 	for _, s := range []string{
 		`select $1::int8, 'it''s', "a""b", [x], E'\'', $q$a$q$ from t where a ~ 'x' -- '`, `a::b::c::d[]`, `(x)::text`,

@@ -41,24 +41,24 @@ func (c *change) edit(table string, may allowed, fn func(t *tableText) error) er
 	if sql == before {
 		return nil
 	}
-	was, err := c.fingerprint(rows[0], may)
+	old, err := c.fingerprint(rows[0], may)
 	if err != nil {
 		return err
 	}
-	is, err := c.fingerprint(sql, may)
+	edited, err := c.fingerprint(sql, may)
 	if err != nil {
 		return err
 	}
-	if !slices.Equal(was, is) {
+	if !slices.Equal(old, edited) {
 		return unsupported("this ALTER TABLE").hint("It would change more of the table than it says.")
 	}
 	c.touch(table)
 	return c.replaceTable(table, sql)
 }
 
-// shapeQueries describe the only table of a database: what the pages of the file depend on, and what an edit must not
-// change accidentally. ?1 is the column that may change; ?2 is 1 if the foreign keys may change.
-var shapeQueries = []string{
+// fingerprintQueries describe the only table of a database: what the pages of the file depend on, and what an edit must
+// not change accidentally. ?1 is the column that may change; ?2 is 1 if the foreign keys may change.
+var fingerprintQueries = []string{
 	`SELECT json_array(l.wr, l.strict, (SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_sequence'), ?1, ?2)
 		FROM sqlite_schema s JOIN pragma_table_list(s.name) l WHERE s.type = 'table' AND s.name NOT LIKE 'sqlite!_%' ESCAPE '!'`,
 	`SELECT json_array(x.cid, x.name, x.pk, x.hidden, CASE WHEN x.name <> ?1 COLLATE NOCASE THEN json_array(x.type, x."notnull", x.dflt_value) END, ?2)
@@ -69,9 +69,9 @@ var shapeQueries = []string{
 		FROM sqlite_schema s JOIN pragma_foreign_key_list(s.name) f WHERE s.type = 'table' AND NOT ?2`,
 }
 
-// fingerprint creates the table in a database in memory and returns the results of shapeQueries. SQLite does not parse
-// an edited schema before it is used, so the edit must be checked this way.
-func (c *change) fingerprint(sql string, may allowed) (shape []string, err error) {
+// fingerprint creates the table in a database in memory and returns the results of fingerprintQueries. SQLite does not
+// parse an edited schema before it is used, so the edit must be checked this way.
+func (c *change) fingerprint(sql string, may allowed) (lines []string, err error) {
 	scratch, err := sqlite.OpenConn(":memory:", sqlite.OpenReadWrite|sqlite.OpenMemory)
 	if err != nil {
 		return nil, err
@@ -83,16 +83,16 @@ func (c *change) fingerprint(sql string, may allowed) (shape []string, err error
 	if err := sqlitex.ExecuteTransient(scratch, sql, nil); err != nil {
 		return nil, err
 	}
-	for _, query := range shapeQueries {
+	for _, query := range fingerprintQueries {
 		err := sqlitex.ExecuteTransient(scratch, query, &sqlitex.ExecOptions{Args: []any{may.column, may.foreign}, ResultFunc: func(stmt *sqlite.Stmt) error {
-			shape = append(shape, stmt.ColumnText(0))
+			lines = append(lines, stmt.ColumnText(0))
 			return nil
 		}})
 		if err != nil {
 			return nil, err
 		}
 	}
-	return shape, nil
+	return lines, nil
 }
 
 // replaceTable writes a new CREATE TABLE into the schema. It increments the schema version, so that every connection

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestTypesThroughQueries has expressions in subqueries, common table expressions and views: the types of their columns are known outside.
+// TestTypesThroughQueries has expressions in subqueries, common table expressions and views: the types of their columns
+// are known outside.
 func TestTypesThroughQueries(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE VIEW totals AS SELECT author, count(*), sum(id) AS ids, max(title) AS last FROM posts GROUP BY 1`)

@@ -25,19 +25,19 @@ const (
 	maxSmall      = 64 << 10 // statements and portals up to this many bytes are not counted; their number is bounded
 )
 
-// crowdedTurns is how many answers to other clients, between two to this one, show that many clients send at once.
-const crowdedTurns = 4
+// busyAnswers is how many answers to other clients, between two to this one, show that many clients send at once.
+const busyAnswers = 4
 
 // session is the session of one client. Serve's goroutine owns it, except for guard, which cancel
 // requests use from other goroutines.
 type session struct {
 	b     *Backend
 	c     *pgproxy.Client
-	ctx   context.Context // carries patient as pool.Parker
+	ctx   context.Context // carries parker as pool.Parker
 	guard guard
 	meter pgproxy.Meter
 
-	patient           *patient
+	parker            *connParker
 	settings, initial map[string]string
 	before, later     map[string]string // see changing; nil if nothing changed
 	statements        map[string]*prepared
@@ -50,18 +50,18 @@ type session struct {
 	pinned        *handle // the transaction's connection
 	schemaChanged bool
 
-	skipping  bool // after an error in the extended protocol: skip messages until Sync
-	limited   bool // a read deadline is set for the current message
-	idle      bool // nothing is outstanding: the session could end here
-	row, cell []byte
-	large     []large     // values of the current row that are sent from SQLite's memory
-	running   bool        // a statement runs
-	sending   bool        // the client has a time limit for reading
-	readers   int         // readers that the session holds
-	shared    *handle     // the reader that open portals share, see sharedReader
-	sharedGen uint64      // the schema's generation in the snapshot of shared
-	turn      uint64      // Backend.turns at its last answer
-	hurried   atomic.Bool // the client's limit was shortened and it has taken nothing since
+	skipping   bool // after an error in the extended protocol: skip messages until Sync
+	limited    bool // a read deadline is set for the current message
+	idle       bool // nothing is outstanding: the session could end here
+	row, cell  []byte
+	large      []large     // values of the current row that are sent from SQLite's memory
+	running    bool        // a statement runs
+	sending    bool        // the client has a time limit for reading
+	readers    int         // readers that the session holds
+	shared     *handle     // the reader that open portals share, see sharedReader
+	sharedGen  uint64      // the schema's generation in the snapshot of shared
+	lastAnswer uint64      // Backend.answers at its last answer
+	shortened  atomic.Bool // the client's limit was shortened and it has taken nothing since
 
 	// Reused for every request, so that sending them allocates nothing.
 	readyMessage    pgwire.ReadyForQuery
@@ -80,32 +80,32 @@ func (s *session) serve() error {
 	defer s.releaseAll()
 	s.c.OnCancel(func(context.Context) { s.guard.interrupt(errCanceled) })
 	defer s.c.OnCancel(nil)
-	defer context.AfterFunc(s.ctx, s.guard.cut)()
+	defer context.AfterFunc(s.ctx, s.guard.endSession)()
 	defer s.guard.close()
 	s.c.Writer.SetDest(bounded{s})
 	defer s.c.Writer.SetDest(s.c.Conn)
-	s.greet()
+	s.sendStartup()
 	for {
 		h, err := s.next()
 		if err == nil {
 			err = s.dispatch(h)
 		}
 		if err != nil {
-			return s.farewell(err)
+			return s.finish(err)
 		}
 	}
 }
 
 // releaseAll releases all connections of the session.
 func (s *session) releaseAll() {
-	s.leaveBlock()
+	s.endBlock()
 	_ = s.unpin(false)
 	s.closePortals(true)
 }
 
-// farewell ends the session because of err. It releases the connections before it sends the last
+// finish ends the session because of err. It releases the connections before it sends the last
 // message: the client may not be reading.
-func (s *session) farewell(err error) error {
+func (s *session) finish(err error) error {
 	s.guard.release()
 	s.releaseAll()
 	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
@@ -130,8 +130,8 @@ func (s *session) farewell(err error) error {
 	return err
 }
 
-// greet sends the messages of the startup that come before the first ReadyForQuery.
-func (s *session) greet() {
+// sendStartup sends the messages of the startup that come before the first ReadyForQuery.
+func (s *session) sendStartup() {
 	for _, p := range s.c.Params {
 		if err := s.set(p.Name, p.Value); err != nil {
 			s.notice(pgwire.StateWarning, err.Error())
@@ -160,7 +160,7 @@ func (s *session) next() (pgwire.Header, error) {
 		return pgwire.Header{}, context.Cause(s.ctx)
 	}
 	if s.idle {
-		s.giveWay()
+		s.yieldToOthers()
 		return s.c.NextIdle()
 	}
 	if s.c.Reader.HasMessage() {
@@ -184,14 +184,15 @@ func (s *session) next() (pgwire.Header, error) {
 	return h, s.idleError(err)
 }
 
-// giveWay lets other ready sessions run before this one flushes its answer, if many clients send at once. The answers
-// then reach the sockets close together, and a client process with many connections wakes up once for all of them.
-func (s *session) giveWay() {
-	now := s.b.turns.Add(1)
-	if now-s.turn >= crowdedTurns && !s.c.Reader.HasMessage() {
+// yieldToOthers lets other ready sessions run before this one flushes its answer, if many clients send at once. The
+// answers then reach the sockets close together, and a client process with many connections wakes up once for all of
+// them.
+func (s *session) yieldToOthers() {
+	now := s.b.answers.Add(1)
+	if now-s.lastAnswer >= busyAnswers && !s.c.Reader.HasMessage() {
 		runtime.Gosched()
 	}
-	s.turn = now
+	s.lastAnswer = now
 }
 
 // limitRead sets the read deadline; the zero time means none. It returns an error if the session has ended, because the

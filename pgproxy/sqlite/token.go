@@ -204,7 +204,7 @@ func quotedLen(s string, q byte) int {
 	return len(s)
 }
 
-// escapedLen is quotedLen for an E” string, in which a backslash escapes.
+// escapedLen is quotedLen for an E'…' string, in which a backslash escapes.
 func escapedLen(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch {

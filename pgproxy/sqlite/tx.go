@@ -40,8 +40,8 @@ func (s *session) acquire(ctx context.Context, write bool) (*handle, error) {
 		return nil, sqlError(pgwire.StateConfigLimitExceeded, "the open cursors of this session hold all %d connections for reading", s.readers).
 			hint("Close cursors, or raise pool.max_size.")
 	}
-	s.patient.write = write
-	lease, err := get(ctx) // waits by s.patient
+	s.parker.write = write
+	lease, err := get(ctx) // waits by s.parker
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
@@ -186,7 +186,7 @@ func (s *session) commit() (tag string, err error) {
 		return "COMMIT", s.unpin(true)
 	}
 	failed := s.failed
-	s.leaveBlock()
+	s.endBlock()
 	if failed {
 		return "ROLLBACK", s.unpin(false)
 	}
@@ -197,11 +197,11 @@ func (s *session) rollbackBlock() (tag string, err error) {
 	if !s.block {
 		s.notice(pgwire.StateNoActiveTransaction, "there is no transaction in progress")
 	}
-	s.leaveBlock()
+	s.endBlock()
 	return "ROLLBACK", s.unpin(false)
 }
 
-func (s *session) leaveBlock() {
+func (s *session) endBlock() {
 	s.block, s.failed, s.mode, s.asked, s.savepoints = false, false, txReadCommitted, modes{}, nil
 }
 

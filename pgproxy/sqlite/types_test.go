@@ -246,7 +246,8 @@ func TestDateArithmetic(t *testing.T) {
 	}
 }
 
-// TestBigKeys: a primary key that counts by itself has the type that it was declared with, also after the table was altered.
+// TestBigKeys: a primary key that counts by itself has the type that it was declared with, also after the table was
+// altered.
 func TestBigKeys(t *testing.T) {
 	s := start(t)
 	conn := s.connect(t)

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// crowdedAfter is how long a session waits for a connection before the sessions that hold one
+	// contendedAfter is how long a session waits for a connection before the sessions that hold one
 	// get a shorter limit, and how often that is repeated.
-	crowdedAfter = time.Second
-	// crowdedPart divides Config.StallTimeout: the time a client has to take its next rows while other sessions wait
+	contendedAfter = time.Second
+	// contendedPart divides Config.StallTimeout: the time a client has to take its next rows while other sessions wait
 	// for the connection. 5 seconds by default.
-	crowdedPart = 12
+	contendedPart = 12
 )
 
-// crowd lists the sessions that send to their clients while they hold a connection. A client that reads slowly keeps
-// its session on this list.
-type crowd struct {
+// senderList lists the sessions that send to their clients while they hold a connection. A client that reads slowly
+// keeps its session on this list.
+type senderList struct {
 	mu      sync.Mutex // may be held while a deadline is set: that does not block
 	senders map[*session]held
 }
@@ -29,7 +29,7 @@ type crowd struct {
 type held struct{ writer, reader bool }
 
 // add lists s as a sender that holds h, until remove.
-func (c *crowd) add(s *session, h held) {
+func (c *senderList) add(s *session, h held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.senders == nil {
@@ -38,7 +38,7 @@ func (c *crowd) add(s *session, h held) {
 	c.senders[s] = h
 }
 
-func (c *crowd) remove(s *session) {
+func (c *senderList) remove(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.senders, s)
@@ -53,13 +53,13 @@ func (b bounded) Write(p []byte) (int, error) {
 	s := b.s
 	if !s.sending && (s.running || s.holds()) {
 		s.sending = true
-		s.hurried.Store(false)
+		s.shortened.Store(false)
 		_ = s.c.Conn.SetWriteDeadline(time.Now().Add(s.b.cfg.StallTimeout))
 		if s.ctx.Err() != nil { // the call above may have replaced the deadline of a kill or a drain
 			return 0, context.Cause(s.ctx)
 		}
 		write := s.pinned != nil && s.pinned.write
-		s.b.crowd.add(s, held{writer: write, reader: s.readers > 0 || !write})
+		s.b.senders.add(s, held{writer: write, reader: s.readers > 0 || !write})
 	}
 	n, err := s.c.Conn.Write(p)
 	if !s.running {
@@ -72,25 +72,25 @@ func (b bounded) Write(p []byte) (int, error) {
 func (s *session) stopSending() {
 	if s.sending {
 		s.sending = false
-		s.b.crowd.remove(s)
+		s.b.senders.remove(s)
 		_ = s.c.Conn.SetWriteDeadline(time.Time{})
 	}
 }
 
-// patient parks a session that waits for a connection. While it is parked, the holders of
+// connParker parks a session that waits for a connection. While it is parked, the holders of
 // connections get a shorter limit.
-type patient struct {
+type connParker struct {
 	b     *Backend
 	write bool          // for the writer, not a reader
 	ready chan struct{} // capacity 1
 }
 
-var _ pool.Parker = (*patient)(nil)
+var _ pool.Parker = (*connParker)(nil)
 
-func newPatient(b *Backend) *patient { return &patient{b: b, ready: make(chan struct{}, 1)} }
+func newParker(b *Backend) *connParker { return &connParker{b: b, ready: make(chan struct{}, 1)} }
 
 // Park implements pool.Parker.
-func (p *patient) Park(ctx context.Context) error {
+func (p *connParker) Park(ctx context.Context) error {
 	defer p.b.waiting(p.write)()
 	select {
 	case <-p.ready:
@@ -101,34 +101,34 @@ func (p *patient) Park(ctx context.Context) error {
 }
 
 // Unpark implements pool.Parker.
-func (p *patient) Unpark() { p.ready <- struct{}{} }
+func (p *connParker) Unpark() { p.ready <- struct{}{} }
 
 // waiting shortens the limits of holders while a session waits for a connection. The caller calls
 // over when the wait ends.
 func (b *Backend) waiting(write bool) (over func()) {
 	var done atomic.Bool
-	var hurry func()
-	hurry = func() {
+	var shorten func()
+	shorten = func() {
 		if !done.Load() {
-			b.crowd.hurry(write, b.cfg.StallTimeout/crowdedPart)
-			time.AfterFunc(crowdedAfter, hurry)
+			b.senders.shortenLimits(write, b.cfg.StallTimeout/contendedPart)
+			time.AfterFunc(contendedAfter, shorten)
 		}
 	}
-	t := time.AfterFunc(crowdedAfter, hurry)
+	t := time.AfterFunc(contendedAfter, shorten)
 	return func() {
 		done.Store(true)
 		t.Stop()
 	}
 }
 
-// hurry gives the clients of sessions that hold such a connection limit to take a row or to send data of a COPY, unless
-// they have done so since the last call.
-func (c *crowd) hurry(write bool, limit time.Duration) {
+// shortenLimits gives the clients of sessions that hold such a connection limit to take a row or to send data of a
+// COPY, unless they have done so since the last call.
+func (c *senderList) shortenLimits(write bool, limit time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for s, h := range c.senders {
-		if (write && h.writer || !write && h.reader) && !s.hurried.Swap(true) {
-			s.guard.hurry(limit)
+		if (write && h.writer || !write && h.reader) && !s.shortened.Swap(true) {
+			s.guard.shortenLimit(limit)
 		}
 	}
 }
