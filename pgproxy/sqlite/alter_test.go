@@ -51,7 +51,7 @@ func (s *server) dump(t testing.TB) []string {
 	return all
 }
 
-// isDefensive fails the test unless the writer refuses to have its schema table written.
+// isDefensive fails the test if the writer lets a client write to the schema table.
 func isDefensive(t testing.TB, conn *pgx.Conn) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), `UPDATE sqlite_schema SET sql = sql`)
@@ -90,8 +90,8 @@ func startOdd(t *testing.T) (*server, *pgx.Conn) {
 	return s, s.connect(t)
 }
 
-// TestAlterOddTables: names, comments, indexes, triggers and views that stand in the way leave the file sound and what
-// was not named as it was.
+// Names, comments, indexes, triggers and views of any kind: the file stays sound, and objects that the statement does
+// not name do not change.
 func TestAlterOddTables(t *testing.T) {
 	s, conn := startOdd(t)
 	for _, test := range []struct{ sql, want string }{
@@ -145,7 +145,7 @@ func TestAlterOddTables(t *testing.T) {
 	}
 }
 
-// TestFailedAlter: a refused statement leaves the file unchanged.
+// A refused statement leaves the file unchanged.
 func TestFailedAlter(t *testing.T) {
 	s, conn := startOdd(t)
 	mustExec(t, conn, `CREATE TABLE bad (id serial PRIMARY KEY, a text, b int, c int)`)
@@ -196,7 +196,7 @@ func TestFailedAlter(t *testing.T) {
 	mustExec(t, conn, `INSERT INTO bad DEFAULT VALUES`)
 }
 
-// TestDropAndTruncateCascade: rows of other tables stay, and no foreign key refers to what is gone.
+// Rows of other tables stay, and no foreign key refers to a dropped table.
 func TestDropAndTruncateCascade(t *testing.T) {
 	s, conn := startOdd(t)
 	mustExec(t, conn, `DROP TABLE users CASCADE`)
@@ -217,7 +217,7 @@ func TestDropAndTruncateCascade(t *testing.T) {
 	s.dump(t)
 }
 
-// TestAlterInterrupted: statements that are cancelled at any moment leave the file as it was, or have ended.
+// A statement that is cancelled at any moment has either no effect or its whole effect.
 func TestAlterInterrupted(t *testing.T) {
 	s := start(t)
 	conn := s.connect(t)
@@ -239,7 +239,7 @@ func TestAlterInterrupted(t *testing.T) {
 	}
 }
 
-// TestAlterSeenByOthers: connections of this process and others read the schema again.
+// Connections of this process and of others read the schema again.
 func TestAlterSeenByOthers(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 2 })
 	conn := s.connect(t)
@@ -249,7 +249,7 @@ func TestAlterSeenByOthers(t *testing.T) {
 	}
 	defer other.Close()
 	const insert = `INSERT INTO posts (author, title) VALUES (1, NULL)`
-	if err := sqlitex.Execute(other, insert, nil); err != nil { // which keeps it compiled
+	if err := sqlitex.Execute(other, insert, nil); err != nil { // and keep it compiled
 		t.Fatal(err)
 	}
 	mustExec(t, conn, `DELETE FROM posts WHERE title IS NULL`)

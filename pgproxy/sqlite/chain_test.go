@@ -7,8 +7,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestBehindAnotherGateway: the messages of a pooler between two of its clients are understood, and so are those of the
-// clients.
+// The backend accepts what a pooler sends between two of its clients, and what those clients send.
 func TestBehindAnotherGateway(t *testing.T) {
 	s := start(t)
 	far, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{Name: "far", Settings: upstream.Settings{Endpoints: upstream.Endpoints(s.addr)}, User: "app", DBName: "app"})

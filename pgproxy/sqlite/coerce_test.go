@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// answer is the type and the text of the one value of a simple query.
+// answer returns the type and the text of the single value of a simple query.
 func answer(t *testing.T, conn *pgx.Conn, sql string) (typ, value string, err error) {
 	t.Helper()
 	results, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
@@ -31,7 +31,7 @@ func typeOf(t *testing.T, conn *pgx.Conn, f pgconn.FieldDescription) string {
 	return typ.Name
 }
 
-// TestCasts has each cast type its column and check its value, in a simple query and in a prepared one in binary.
+// Each cast types its column and checks its value, in a simple query and in a prepared one in binary format.
 func TestCasts(t *testing.T) {
 	conn := start(t).connect(t)
 	for sql, want := range map[string]string{
@@ -65,7 +65,7 @@ func TestCasts(t *testing.T) {
 	}
 }
 
-// binaryAnswer asks in binary and returns the text a client makes of the answer.
+// binaryAnswer runs a query in binary format and returns the text that a client makes of the value.
 func binaryAnswer(t *testing.T, conn *pgx.Conn, sql string) (typ, got string, err error) {
 	t.Helper()
 	r := conn.PgConn().ExecParams(t.Context(), sql, nil, nil, nil, []int16{pgwire.FormatBinary}).Read()
@@ -99,7 +99,7 @@ func binaryAnswer(t *testing.T, conn *pgx.Conn, sql string) (typ, got string, er
 	return typ, text, nil
 }
 
-// TestNothingContradictsItsType has values that inference or a column's declaration gives another type.
+// Values for which inference or the column's declaration gives another type.
 func TestNothingContradictsItsType(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE TABLE loose (id INTEGER PRIMARY KEY, n INTEGER, small SMALLINT, u UUID, j JSON, d DATE, at TIME, s TEXT, p NUMERIC)`)
@@ -129,7 +129,7 @@ func TestNothingContradictsItsType(t *testing.T) {
 	}
 }
 
-// TestTimeFunctions covers what reports are grouped by.
+// The functions with which reports group by time.
 func TestTimeFunctions(t *testing.T) {
 	conn := start(t).connect(t)
 	for sql, want := range map[string]string{
@@ -158,7 +158,7 @@ func TestTimeFunctions(t *testing.T) {
 	}
 }
 
-// binaryAnswerOf asks in binary for a value that is another each time.
+// binaryAnswerOf runs a query in binary format and returns a value that differs each time.
 func binaryAnswerOf(t *testing.T, conn *pgx.Conn, sql string) (typ string, v any, err error) {
 	t.Helper()
 	r := conn.PgConn().ExecParams(t.Context(), sql, nil, nil, nil, []int16{pgwire.FormatBinary}).Read()
@@ -169,8 +169,8 @@ func binaryAnswerOf(t *testing.T, conn *pgx.Conn, sql string) (typ string, v any
 	return typeOf(t, conn, f), v, conn.TypeMap().Scan(f.DataTypeOID, pgtype.BinaryFormatCode, r.Rows[0][0], &v)
 }
 
-// TestNumericIsExact stores decimals that no double is in a NUMERIC column, in every way they can come, and gets them
-// back as they were.
+// TestNumericIsExact stores decimals that are not doubles in a NUMERIC column, in every format, and reads them
+// unchanged.
 func TestNumericIsExact(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE TABLE sums (id INTEGER PRIMARY KEY, n NUMERIC)`)
@@ -217,7 +217,7 @@ func TestNumericIsExact(t *testing.T) {
 	}
 }
 
-// TestTextWithNUL has texts refused that PostgreSQL refuses, however they come.
+// Texts that PostgreSQL refuses are refused in every format.
 func TestTextWithNUL(t *testing.T) {
 	conn := start(t).connect(t)
 	for what, value := range map[string]string{"NUL": "a\x00b", "invalid UTF-8": "a\xffb"} {

@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// TestConstraintNames has violations say which constraint as PostgreSQL does.
+// Violations name the constraint as PostgreSQL does.
 func TestConstraintNames(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE TABLE accounts (id INTEGER PRIMARY KEY, email TEXT UNIQUE, org INT NOT NULL, "user name" TEXT CONSTRAINT one_name UNIQUE,
 		age INT CHECK (age > 0), pair INT, CONSTRAINT both UNIQUE (org, pair), UNIQUE (pair, "user name"), CONSTRAINT sane CHECK (age < 200), CHECK (org <> 13))`)
-	mustExec(t, conn, `CREATE TABLE unseparated (a INT, b INT, UNIQUE (a) CHECK (a > 0) CONSTRAINT small CHECK (b < /* far */ 10))`) // as SQLite allows
+	mustExec(t, conn, `CREATE TABLE unseparated (a INT, b INT, UNIQUE (a) CHECK (a > 0) CONSTRAINT small CHECK (b < /* far */ 10))`) // SQLite allows constraints without commas
 	mustExec(t, conn, `INSERT INTO unseparated VALUES (1, 1)`)
 	mustExec(t, conn, `CREATE TABLE keyed (a INT, b INT, PRIMARY KEY (a, b))`)
 	mustExec(t, conn, `CREATE UNIQUE INDEX by_age ON accounts (age)`)

@@ -124,7 +124,7 @@ func TestCopyInTransaction(t *testing.T) {
 	wantState(t, err, "25006", "COPY in a read-only transaction")
 }
 
-// pgx copies in the binary format, in which its values come as the types it has been told of.
+// pgx copies in the binary format, with values of the types that the server described.
 func TestCopyBinary(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE TABLE t (id bigint PRIMARY KEY, s text, f real, at timestamptz, d date, b bytea, ok boolean, u uuid, j jsonb, small smallint)`)
@@ -155,7 +155,7 @@ func TestCopyBinary(t *testing.T) {
 	}
 }
 
-// psql's \copy both ways, with a file of more than a buffer.
+// psql's \copy in both directions, with a file larger than a buffer.
 func TestCopyWithPsql(t *testing.T) {
 	s := start(t)
 	in, out := filepath.Join(t.TempDir(), "in.csv"), filepath.Join(t.TempDir(), "out.csv")
@@ -245,7 +245,7 @@ func TestCopyProtocol(t *testing.T) {
 	c.want(c.until(pgwire.TypeReadyForQuery), "1", "2", "H", "d", "d", "d", "c", "C COPY 3", "Z I")
 }
 
-// A client that begins a COPY and sends nothing loses the writer after the stall time-out.
+// A client that begins a COPY and sends nothing loses the writer after the stall timeout.
 func TestStalledCopyLosesTheWriter(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.StallTimeout = 300 * time.Millisecond })
 	other := s.connect(t)
@@ -260,7 +260,7 @@ func TestStalledCopyLosesTheWriter(t *testing.T) {
 	}
 }
 
-// Where others wait for the writer, a client that sends nothing does not keep it for all of its time.
+// A client that sends nothing loses the writer earlier while other sessions wait for it.
 func TestStalledCopyIsHurried(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.Limits.AcquireTimeout = 50 * time.Second })
 	other := s.connect(t)
@@ -270,7 +270,7 @@ func TestStalledCopyIsHurried(t *testing.T) {
 	mustExec(t, other, `INSERT INTO posts VALUES (8, 1, 'eight')`)
 }
 
-// A cancel request and the statement time-out end a COPY that waits for its client.
+// A cancel request and the statement timeout end a COPY that waits for its client.
 func TestCopyIsCanceled(t *testing.T) {
 	s := start(t)
 	conn := s.connect(t)
@@ -310,7 +310,7 @@ func TestCopyIsCanceled(t *testing.T) {
 	}
 }
 
-// A line without an end takes no more memory than a message may.
+// A line without an end takes no more memory than a message may have.
 func TestCopyLineIsBounded(t *testing.T) {
 	conn := start(t, func(c *sqlite.Config) { c.MaxMessage = 1 << 20 }).connect(t)
 	_, err := conn.PgConn().CopyFrom(t.Context(), io.LimitReader(ones{}, 64<<20), `COPY posts FROM STDIN`)

@@ -8,8 +8,8 @@ import (
 	"github.com/headpond/headpond/pgproxy/sqlite"
 )
 
-// FuzzCopy checks that COPY FROM reads the rows that COPY TO has written, in pieces of any size, and that it reads data
-// of any kind within its bound of memory.
+// FuzzCopy checks that COPY FROM reads the rows that COPY TO wrote, in chunks of any size, and that it reads any data
+// within its memory limit.
 func FuzzCopy(f *testing.F) {
 	for _, seed := range []struct{ data, delimiter, quote, escape, null string }{
 		{"a|b\n\\N|\\.\r", "", "", "", ""}, {"1,\"a\"\"\",\r\n", ",", "\"", "\"", ""}, {"'it\\'s;", ";", "'", "\\", "NULL"},
@@ -57,7 +57,7 @@ func FuzzCopy(f *testing.F) {
 	})
 }
 
-// valuesOf makes values of data: they end at zeros, and NULL begins with a one.
+// valuesOf splits data into values at zero bytes. A value that begins with a one is NULL.
 func valuesOf(data []byte) (values [][]byte) {
 	for v := range bytes.SplitSeq(data, []byte{0}) {
 		if len(v) > 0 && v[0] == 1 {

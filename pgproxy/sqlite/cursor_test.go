@@ -17,7 +17,7 @@ import (
 
 const five = `SELECT column1 AS n FROM (VALUES (1), (2), (3), (4), (5))`
 
-// simple sends a simple query and returns the answer but for ReadyForQuery in a block.
+// simple runs a simple query and returns the answer without ReadyForQuery in a block.
 func (c *wire) simple(sql string) string {
 	c.t.Helper()
 	c.w.Send(&pgwire.Query{SQL: sql})
@@ -45,7 +45,7 @@ func TestCursorInSimpleQueries(t *testing.T) {
 		{`CLOSE ALL`, "C CLOSE CURSOR ALL"},
 		{`DECLARE c CURSOR FOR ` + five + `; FETCH 2 c; FETCH FORWARD ALL FROM c`, "C DECLARE CURSOR; T; D 1; D 2; C FETCH 2; T; D 3; D 4; D 5; C FETCH 3"},
 		{`COMMIT`, "C COMMIT; Z I"},
-		{`FETCH c`, "E 34000; Z I"}, // it ended with its transaction
+		{`FETCH c`, "E 34000; Z I"}, // the cursor ended with its transaction
 		{`DECLARE c CURSOR FOR ` + five + `; FETCH 2 FROM c; CLOSE c`, "C DECLARE CURSOR; T; D 1; D 2; C FETCH 2; C CLOSE CURSOR; Z I"},
 	} {
 		if got := c.simple(step[0]); got != step[1] {
@@ -90,7 +90,7 @@ func TestCursorMistakes(t *testing.T) {
 	}
 }
 
-// The extended protocol describes what FETCH returns, gives its rows in the formats asked for, and binds parameters of
+// The extended protocol describes the rows of FETCH, returns them in the requested formats, and binds the parameters of
 // a cursor's query.
 func TestCursorInTheExtendedProtocol(t *testing.T) {
 	conn := start(t).connect(t)
@@ -120,7 +120,7 @@ func TestCursorInTheExtendedProtocol(t *testing.T) {
 			t.Errorf("%v", users)
 		}
 	}
-	// Another cursor of that name has other columns.
+	// A new cursor of that name has other columns.
 	if _, err := tx.Exec(t.Context(), `CLOSE c; DECLARE c CURSOR FOR SELECT 'x'`); err != nil {
 		t.Fatal(err)
 	}
@@ -154,14 +154,14 @@ func TestCursorIsAPortal(t *testing.T) {
 	}
 }
 
-// A cursor WITH HOLD outlives transactions, good ones and bad.
+// A cursor WITH HOLD survives committed and failed transactions.
 func TestCursorWithHold(t *testing.T) {
 	c := start(t).wire(t)
 	for _, step := range [][2]string{
 		{`DECLARE h CURSOR WITH HOLD FOR SELECT name FROM users ORDER BY id`, "C DECLARE CURSOR; Z I"},
 		{`UPDATE users SET name = name || '!'`, "C UPDATE 2; Z I"},
 		{`BEGIN`, "C BEGIN"},
-		{`FETCH h`, "T; D ada; C FETCH 1"}, // as it was when the cursor was declared
+		{`FETCH h`, "T; D ada; C FETCH 1"}, // in the snapshot of the DECLARE
 		{`SELECT missing`, "E 42703; Z E"},
 		{`ROLLBACK`, "C ROLLBACK; Z I"},
 		{`FETCH 5 FROM h`, "T; D grace; C FETCH 1; Z I"},
@@ -177,14 +177,14 @@ func TestCursorWithHold(t *testing.T) {
 	}
 }
 
-// A session that holds a connection by a cursor and sends nothing is ended, as one in a transaction.
+// A session whose cursor holds a connection is ended when it sends nothing, like one in a transaction.
 func TestCursorWithHoldAndAnIdleClient(t *testing.T) {
 	c := start(t, shortIdle).wire(t)
 	c.simple(`DECLARE h CURSOR WITH HOLD FOR ` + five)
 	c.want(c.until(pgwire.TypeErrorResponse), "E 25P03")
 }
 
-// A fetch that does not end is canceled, and its cursor is gone.
+// An endless fetch can be canceled; its cursor is then closed.
 func TestCancelOfAFetch(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `DECLARE h CURSOR WITH HOLD FOR WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT i FROM r`)
@@ -210,7 +210,7 @@ func TestCancelOfAFetch(t *testing.T) {
 	}
 }
 
-// Cursors are bounded by number and by the bytes of their queries, and give their connections back.
+// Cursors are bounded in number and in the bytes of their queries, and release their connections.
 func TestCursorsAreBounded(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.MaxMessage = 1 << 20 })
 	conn := s.connect(t)
@@ -225,9 +225,9 @@ func TestCursorsAreBounded(t *testing.T) {
 		return err
 	}
 	wantState(t, declare("SELECT length("+large+") WHERE false"), "53400", "cursors with large queries")
-	wantState(t, declare("SELECT 1 WHERE false"), "53400", "many cursors") // each at its end already
+	wantState(t, declare("SELECT 1 WHERE false"), "53400", "many cursors") // each is at its end
 	var got []string
-	for range 20 { // more than there are connections
+	for range 20 { // more than the connections
 		mustExec(t, conn, `DECLARE h CURSOR WITH HOLD FOR SELECT 1`)
 		res, err := conn.PgConn().Exec(t.Context(), `FETCH ALL FROM h; CLOSE h`).ReadAll()
 		if err = errors.Join(err, errOf(res)); err != nil {
@@ -277,7 +277,7 @@ func TestCursorsShareAReader(t *testing.T) {
 	}
 }
 
-// A session whose own cursors hold all readers gets the error at once: none would become free while it waits.
+// A session whose cursors hold all readers gets an error at once: no reader would be released while it waits.
 func TestCursorsThatHoldAllReaders(t *testing.T) {
 	c := start(t, func(c *sqlite.Config) { c.Limits.MaxSize, c.Limits.AcquireTimeout = 2, time.Hour }).wire(t)
 	for _, step := range [][2]string{

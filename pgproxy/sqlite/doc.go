@@ -34,26 +34,27 @@
 //
 // # SQL
 //
-// The SQL is SQLite's. Translated are $1, casts (x::int8, CAST(x AS timestamp)), E'…' and $$…$$
-// strings, ~ and ILIKE, FOR UPDATE, SERIAL, EXTRACT, typed literals (DATE '2024-02-29'), the schema
-// names public, pg_catalog and information_schema. LIKE ignores case, as in SQLite. Statements that
-// a shared file cannot support (LISTEN, temporary tables, roles, PRAGMAs that change something) are
-// refused with SQLSTATE 0A000, and changes of a connection that others use next, in any form, with
-// 42501.
+// The SQL is SQLite's. These forms of PostgreSQL are translated: $1, casts (x::int8, CAST(x AS
+// timestamp)), E'…' and $$…$$ strings, ~ and ILIKE, FOR UPDATE, SERIAL, EXTRACT, typed literals
+// (DATE '2024-02-29'), the schema names public, pg_catalog and information_schema. LIKE ignores
+// case, as in SQLite. Statements that a shared file cannot support (LISTEN, temporary tables,
+// roles, PRAGMAs that change something) are refused with SQLSTATE 0A000. Every change of a
+// connection that other sessions use later is refused with 42501.
 //
-// SQLite has no arrays: they are texts, ({1,2} or [1,2]), and = ANY, ARRAY[…], subscripts, array_agg and unnest are
-// rewritten into functions that take both. DEFAULT among values, names of columns behind a subquery, EXTRACT, GENERATED
-// AS IDENTITY and the like are rewritten, too. A serial or identity column must be the primary key, which SQLite
-// counts. A table of a schema that is not public is kept under the name "schema.table". psql's \d, \dt, \di, \dv, \d
-// NAME, \l, \du, \dn work; the catalogs are views of SQLite's schema.
+// SQLite has no arrays. An array is a text ({1,2} or [1,2]), and = ANY, ARRAY[…], subscripts, array_agg and unnest
+// become calls of functions that accept both notations. DEFAULT as a value, column names after a subquery's alias,
+// EXTRACT, GENERATED AS IDENTITY and others are rewritten, too. A serial or identity column must be the primary key,
+// the only column that SQLite numbers. A table in a schema other than public is stored under the name "schema.table".
+// psql's \d, \dt, \di, \dv, \d NAME, \l, \du, \dn work; the catalogs are views of SQLite's schema.
 //
 // # Cursors
 //
-// DECLARE opens a cursor, which FETCH and MOVE read forward and CLOSE ends; it is a portal of the protocol, too. Rows
-// are found when they are fetched, and nothing is kept, so a cursor holds a connection until its end: a reader, whose
-// snapshot it reads, or in a transaction that has written the writer, and then it may see writes of the transaction
-// while it reads. Cursors end with their transaction, at ROLLBACK TO and at an error in their query. WITH HOLD is for a
-// cursor declared outside a transaction block. Config.IdleInTransaction counts while one holds a reader.
+// DECLARE opens a cursor, which FETCH and MOVE read forward and CLOSE closes. It is also a portal of the protocol. Rows
+// are computed when they are fetched and never stored, so a cursor holds a connection until its end. That is a reader,
+// with one snapshot. In a transaction that has written it is the writer, and the cursor may see later writes of the
+// transaction. Cursors end with their transaction, at ROLLBACK TO and at an error in their query. WITH HOLD is allowed
+// for a cursor declared outside a transaction block. Config.IdleInTransaction applies while such a cursor holds a
+// reader.
 //
 // # Types
 //
@@ -64,55 +65,51 @@
 // comparisons (bool), arithmetic, functions with known results, the branches of CASE, UNION and
 // VALUES together. Otherwise it is text.
 //
-// SQLite's INTEGER has 8 bytes: a column that holds more than its declared type is sent as int8,
-// which the oldest and newest rows show. A larger value that is met later is refused once (22003),
-// and its column is int8 from then on.
+// SQLite's INTEGER has 8 bytes: a column whose oldest or newest rows hold larger values than its
+// declared type is sent as int8. A larger value that is found later is refused once (22003), and
+// its column is int8 from then on.
 //
-// A cast checks its value as PostgreSQL does: 'abc'::int is 22P02, 3000000000::int
-// 22003, '2024-13-45'::date 22008. In CREATE and ALTER, where other programs read
-// it, a cast is SQLite's.
+// A cast checks its value as PostgreSQL does: 'abc'::int is 22P02, 3000000000::int 22003,
+// '2024-13-45'::date 22008. In CREATE and ALTER a cast is SQLite's, because other programs run it,
+// too.
 //
-// SQLite lets a column hold values of another type, and computes with 64-bit integers
-// and doubles only. A value that its column's type does not hold never leaves: the
-// statement ends with 22003 (a number out of range), 22021 (a text with NUL or that is not
-// UTF-8) or 42804, and a hint. Dates and times are read from the three forms of SQLite:
-// text, integer seconds, real Julian days. Parameters of these types are stored as text in UTC, as
-// CURRENT_TIMESTAMP writes it; a zone in a text for DATE or TIMESTAMP does not
-// count, as in PostgreSQL. The zone of every session is UTC.
+// SQLite lets a column hold values of another type, and computes with 64-bit integers and doubles
+// only. A value that does not fit its column's type is never sent: the statement ends with 22003 (a
+// number out of range), 22021 (a text with NUL or that is not UTF-8) or 42804, and a hint. Dates
+// and times are read from the three forms of SQLite: text, integer seconds, real Julian days.
+// Parameters of these types are stored as text in UTC, as CURRENT_TIMESTAMP writes it; a zone in a
+// text for DATE or TIMESTAMP is ignored, as in PostgreSQL. The zone of every session is UTC.
 //
-// A numeric that neither a 64-bit integer nor a double is exactly is stored as its text
-// with a no-break space behind it, without which SQLite would round it, and comes
-// back as it was, as does such a literal. It equals the same digits only, and sorts behind all
-// numbers: ORDER BY n::float8 sorts by value, to 15 digits. Arithmetic, sum and avg
-// compute with doubles. Zeros at the end of other numerics are not kept.
+// A numeric that neither a 64-bit integer nor a double represents exactly is stored as text with a
+// no-break space at its end, without which SQLite would round it. It is returned unchanged, and so
+// is such a literal. It equals only the same digits, and sorts after all numbers: ORDER BY
+// n::float8 sorts by value, to 15 digits. Arithmetic, sum and avg compute with doubles. Zeros at
+// the end of other numerics are not kept.
 //
-// A parameter whose type the client does not give gets that of the column or
-// expression it is compared with or put into. If nothing tells, it is reported
-// with OID 0, and a text that is exactly the way SQLite prints a number is bound
-// as that number. NaN and infinite times, which SQLite would turn into something
-// else, are refused (22P02, 22P03).
+// A parameter without a type from the client gets the type of the column or expression that it is
+// compared with or stored in. If there is none, it is reported with OID 0, and a text that is
+// exactly what SQLite prints for a number is bound as that number. NaN and infinite times, which
+// SQLite would change, are refused (22P02, 22P03).
 //
 // # Transactions
 //
-// The file has one writer and several readers in WAL mode. A statement outside
-// a block reads with a reader of its own, or takes the writer, first come first
-// served, until Sync or the end of the simple query. BEGIN means READ COMMITTED as
-// in PostgreSQL: each statement reads the newest commit, and the first write, or
-// SELECT … FOR UPDATE, takes the writer until the end of the block. So a client idle
-// in a block that has not written holds nothing. BEGIN ISOLATION LEVEL
-// SERIALIZABLE (or REPEATABLE READ) takes the writer at the first statement,
-// BEGIN IMMEDIATE at once, BEGIN READ ONLY keeps one snapshot; SET TRANSACTION and
-// the defaults of the session (SET SESSION CHARACTERISTICS, default_transaction_…)
-// count, too, default_transaction_read_only also outside a block. SAVEPOINT takes the
-// writer. Nobody meets SQLITE_BUSY, except from a writer in another process that
-// holds its lock for too long (55P03); a queue that is too long is 53300.
+// The file has one writer and several readers in WAL mode. A statement outside a block takes a
+// reader, or the writer (first come, first served), until Sync or the end of the simple query.
+// BEGIN means READ COMMITTED as in PostgreSQL: each statement reads the newest commit, and the
+// first write, or SELECT … FOR UPDATE, takes the writer until the end of the block. So a client
+// idle in a block that has not written holds nothing. BEGIN ISOLATION LEVEL SERIALIZABLE (or
+// REPEATABLE READ) takes the writer at the first statement, BEGIN IMMEDIATE at once, BEGIN READ
+// ONLY keeps one snapshot; SET TRANSACTION and the session's defaults (SET SESSION CHARACTERISTICS,
+// default_transaction_…) apply, too; default_transaction_read_only also outside a block. SAVEPOINT
+// takes the writer. Clients never get SQLITE_BUSY, unless a writer in another process holds its
+// lock for too long (55P03). A queue that is too long is 53300.
 //
 // A session that holds the writer or a snapshot and sends nothing is ended after
-// Config.IdleInTransaction (25P03). Rows are streamed while the reader stays at
-// work; a client that stops taking what is sent while its session has a connection, in a
-// statement or between those of a transaction, is dropped after Config.StallTimeout, or a
-// twelfth of that while others wait. Portals of a transaction that stay open share a reader. Cancel
-// requests, time-outs and the client's leaving interrupt the statement.
+// Config.IdleInTransaction (25P03). Rows are streamed while the statement runs. A client that stops
+// reading while its session holds a connection, in a statement or between the statements of a
+// transaction, is disconnected after Config.StallTimeout, or a twelfth of that while other sessions
+// wait. The open portals of a transaction share a reader. Cancel requests, timeouts and a
+// disconnect of the client interrupt the statement.
 //
 // Unstable until 1.0.
 package sqlite

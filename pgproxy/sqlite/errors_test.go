@@ -88,11 +88,11 @@ func TestReadOnlyFile(t *testing.T) {
 	}
 }
 
-// TestFullDisk has a file that may not grow, which SQLite says in the same words: clients are told what it is, and it
-// is not counted as a bug.
+// A file that may not grow is reported with a clear error, and not counted as an internal error. SQLite's message is
+// the same as for a full disk.
 func TestFullDisk(t *testing.T) {
 	s := start(t)
-	if err := s.b.Exec(t.Context(), "PRAGMA max_page_count = 1"); err != nil { // it becomes what there is
+	if err := s.b.Exec(t.Context(), "PRAGMA max_page_count = 1"); err != nil { // the limit becomes the current size
 		t.Fatal(err)
 	}
 	conn := s.connect(t)

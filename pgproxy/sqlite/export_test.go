@@ -15,7 +15,8 @@ import (
 	"modernc.org/libc"
 )
 
-// Leases returns two ways to lease a reader and give it back: as a session does, and without one.
+// Leases returns two functions that lease and release a reader: one as a session does, one with the
+// pool alone.
 func Leases(ctx context.Context, b *Backend) (asSession, plain func() error) {
 	p := newParker(b)
 	s := &session{b: b, ctx: pool.WithParker(ctx, p), parker: p}
@@ -59,7 +60,7 @@ func Literals(sql string) (strings, names []string) {
 	return strings, names
 }
 
-// Names returns the tokens of sql, quoted names by what they stand for, without dots.
+// Names returns the tokens of sql without dots. Quoted names are unquoted.
 func Names(sql string) (names []string) {
 	for _, t := range tokenize(sql) {
 		if !t.is(".") {
@@ -69,7 +70,7 @@ func Names(sql string) (names []string) {
 	return names
 }
 
-// Covered reports whether the tokens of sql lie in order and inside it.
+// Covered reports whether the tokens of sql are in order and within it.
 func Covered(sql string) bool {
 	at := 0
 	for _, t := range tokenize(sql) {
@@ -101,17 +102,17 @@ func NumericRoundTrip(s string) (string, error) { return parseNumeric(appendNume
 // NativeOK reports whether the driver's fields were found.
 func NativeOK() bool { return nativeOK }
 
-// MemoryLimit returns the bound of SQLite's memory in the process, in bytes.
+// MemoryLimit returns SQLite's heap limit, in bytes.
 func MemoryLimit() int64 {
 	heap.mu.Lock()
 	defer heap.mu.Unlock()
 	return heap.values + heap.caches + heap.conns.Load()
 }
 
-// GiveMemoryBack does at once what otherwise happens some time after a statement.
+// GiveMemoryBack trims SQLite's memory now.
 func GiveMemoryBack() { trimNow() }
 
-// MemoryWillBeGivenBack reports whether it will happen by itself.
+// MemoryWillBeGivenBack reports whether a trim is scheduled.
 func MemoryWillBeGivenBack() bool {
 	heap.trimming.Lock()
 	defer heap.trimming.Unlock()
@@ -125,17 +126,17 @@ func Cached() int64 {
 	return cached(tls)
 }
 
-// CopyFormat is what a COPY in one of the formats text and csv reads and writes.
+// CopyFormat reads and writes the text or csv format of a COPY.
 type CopyFormat struct{ o copyOptions }
 
-// NewCopyFormat makes one of the options of a COPY.
+// NewCopyFormat makes a CopyFormat from the options of a COPY.
 func NewCopyFormat(options map[string]string) (*CopyFormat, error) {
 	f := new(CopyFormat)
 	return f, f.o.resolve(options)
 }
 
-// Line returns a row as COPY TO sends it, and the values that it then has: a value of the text format that looks like
-// NULL is one.
+// Line returns a row as COPY TO sends it, and the values that it stands for: a value of the text format that looks like
+// NULL is NULL.
 func (f *CopyFormat) Line(row [][]byte) (line []byte, means [][]byte) {
 	for i, v := range row {
 		if i > 0 {
@@ -161,7 +162,7 @@ func (quiet) SetReadDeadline(time.Time) error { return nil }
 // MaxCopyRow bounds a row for Rows, in bytes.
 const MaxCopyRow = 1 << 16
 
-// Rows returns the rows of the data of a COPY FROM, which comes in messages of so many bytes, and the most bytes held
+// Rows returns the rows in the data of a COPY FROM that arrives in messages of size bytes, and the most bytes buffered
 // at a time.
 func (f *CopyFormat) Rows(data []byte, size, columns int) (rows [][][]byte, held int, err error) {
 	var stream bytes.Buffer

@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A statement that waits for the writer is canceled as well; whoever has the writer keeps it.
+// A statement that waits for the writer can be canceled. The session that holds the writer keeps
+// it.
 func TestCancelWhileWaitingForTheWriter(t *testing.T) {
 	s := start(t)
 	holder, waiter := s.connect(t), s.connect(t)
@@ -39,7 +40,7 @@ func TestCancelWhileWaitingForTheWriter(t *testing.T) {
 	}
 }
 
-// Cancel requests, however many, end statements of their own session only, though all use the same two connections.
+// Cancel requests end only statements of their own session, although all sessions use the same two connections.
 func TestCancelsEndNobodyElsesStatements(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
 	target := s.connect(t)

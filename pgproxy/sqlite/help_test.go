@@ -34,7 +34,7 @@ INSERT INTO users (id, name, email, active, score, avatar, born, seen, price, ag
 	(2, 'grace', NULL, 0, 2, NULL, '1906-12-09', '2026-01-02T03:04:05.25Z', 7, 85);
 INSERT INTO posts VALUES (1, 1, 'notes');`
 
-// server is a gateway listener before a database file.
+// server is a gateway listener for a database file.
 type server struct {
 	addr string
 	path string
@@ -60,7 +60,7 @@ func start(t testing.TB, change ...func(*sqlite.Config)) *server {
 	return serve(t, b, cfg.Path)
 }
 
-// serve puts a proxy before a backend and ends both with the test.
+// serve runs a proxy for a backend. Both are closed at the end of the test.
 func serve(t testing.TB, b pgproxy.Backend, path string) *server {
 	t.Helper()
 	p, err := pgproxy.New(pgproxy.Config{
@@ -127,7 +127,7 @@ func endlessQuery() *pgproto3.Query { return &pgproto3.Query{String: endless} }
 
 func shortIdle(c *sqlite.Config) { c.IdleInTransaction = 300 * time.Millisecond }
 
-// foreign runs SQL on a connection that is not the backend's.
+// foreign runs SQL on a connection outside the backend.
 func (s *server) foreign(t testing.TB, sql string) {
 	t.Helper()
 	conn, err := driver.OpenConn(s.path, driver.OpenReadWrite)

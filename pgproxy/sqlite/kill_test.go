@@ -17,11 +17,11 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// killing is a Backend whose only session is killed while it sets a read deadline, just before that takes effect.
+// killing is a Backend that kills its only session just before a read deadline takes effect.
 type killing struct {
 	*sqlite.Backend
 	p    *pgproxy.Proxy
-	at   int // the deadline to kill at, from 1
+	at   int // number of that deadline, from 1
 	done chan struct{}
 }
 
@@ -35,7 +35,7 @@ type killedConn struct {
 	k *killing
 }
 
-// SetReadDeadline is called by the session's goroutine, and by the kill with a time that has passed.
+// SetReadDeadline is called by the session's goroutine, and by the kill with a time in the past.
 func (c *killedConn) SetReadDeadline(t time.Time) error {
 	if t.IsZero() || t.After(time.Now()) {
 		if c.k.at--; c.k.at == 0 {
@@ -49,7 +49,7 @@ func (c *killedConn) SetReadDeadline(t time.Time) error {
 	return c.Stream.SetReadDeadline(t)
 }
 
-// A session that is killed ends, whichever of its own read deadlines follows the one that the kill sets.
+// A killed session ends, whichever of its own read deadlines follows that of the kill.
 func TestDeadlinesDoNotUndoAKill(t *testing.T) {
 	steps := [][]pgwire.Message{
 		{&pgwire.Query{SQL: `BEGIN; INSERT INTO posts (author, title) VALUES (1, 'x')`}},
@@ -65,7 +65,8 @@ func TestDeadlinesDoNotUndoAKill(t *testing.T) {
 	}
 }
 
-// killedAt reports whether the session has set so many deadlines in these steps. It must end then.
+// killedAt kills the session at its read deadline n. It returns false if the steps set fewer
+// deadlines. The session must end.
 func killedAt(t *testing.T, n int, steps [][]pgwire.Message) (killed bool) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "test.db")
@@ -84,7 +85,7 @@ func killedAt(t *testing.T, n int, steps [][]pgwire.Message) (killed bool) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(15 * time.Second)) // of a session that does not end
+	_ = conn.SetDeadline(time.Now().Add(15 * time.Second)) // for a session that does not end
 	c := &wire{t, pgwire.NewReader(conn), pgwire.NewWriter(conn)}
 	c.w.Send(&pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: "demo"}, {Name: "database", Value: "demo"}}})
 	for i := -1; i < len(steps); i++ {
@@ -111,10 +112,10 @@ func killedAt(t *testing.T, n int, steps [][]pgwire.Message) (killed bool) {
 	return true
 }
 
-// over is what next returns when the session has ended.
+// over is the result of next for an ended session.
 const over = "over"
 
-// next returns what the server says next to a client that is killed at deadline n.
+// next returns the server's next message to a client whose session is killed at deadline n.
 func (k *killing) next(c *wire, n int) string {
 	c.t.Helper()
 	err := c.w.Flush()
@@ -137,7 +138,7 @@ func (k *killing) next(c *wire, n int) string {
 		c.t.Fatalf("killed at deadline %d, the session goes on", n)
 	}
 	select {
-	case <-k.done: // the client was sending just then, and has a reset instead of 57P01
+	case <-k.done: // the client was sending at that moment and got a reset instead of 57P01
 		return over
 	default:
 		c.t.Fatal(err)

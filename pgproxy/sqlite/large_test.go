@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Large values come as they are, whatever stands beside them and in whichever format.
+// Large values arrive unchanged, with any other values in the row and in both formats.
 func TestLargeValues(t *testing.T) {
 	s := start(t)
 	conn := s.connect(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/pgproxy/sqlite"
 )
 
-// resident returns the memory of the process, in bytes.
+// resident returns the resident memory of the process, in bytes.
 func resident(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/statm")
@@ -23,7 +23,7 @@ func resident(t *testing.T) int {
 	return pages * os.Getpagesize()
 }
 
-// TestMemoryIsGivenBack has a statement take memory, which SQLite's allocator keeps.
+// Memory that SQLite's allocator keeps after a statement is returned to the system.
 func TestMemoryIsGivenBack(t *testing.T) {
 	conn := start(t).connect(t)
 	sqlite.GiveMemoryBack()

@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// TestMemoryOfStatementsIsBounded has a client make values that would take all memory, one by one and together.
+// Values that would take all memory are refused, alone and together.
 func TestMemoryOfStatementsIsBounded(t *testing.T) {
 	before := sqlite.MemoryLimit()
 	s := start(t, func(c *sqlite.Config) { c.MaxMemory = 64 << 20 })
@@ -51,7 +51,7 @@ func TestMemoryOfStatementsIsBounded(t *testing.T) {
 	}
 }
 
-// TestQueryThatIsTooLong has a simple query over the limit answered to its end.
+// A simple query over the limit gets a complete answer.
 func TestQueryThatIsTooLong(t *testing.T) {
 	conn := start(t, func(c *sqlite.Config) { c.MaxMessage = 1 << 20 }).connect(t)
 	_, err := conn.Exec(t.Context(), "SELECT 1 -- "+strings.Repeat("x", 2<<20), pgx.QueryExecModeSimpleProtocol)
@@ -61,8 +61,7 @@ func TestQueryThatIsTooLong(t *testing.T) {
 	}
 }
 
-// TestMemoryOfStatementUnderWay has a statement keep memory when some is given back: it is looked at again, although
-// page caches may take as much.
+// A trim during a statement that uses much memory schedules another, even when the page caches may use as much.
 func TestMemoryOfStatementUnderWay(t *testing.T) {
 	s := start(t)
 	conn := s.connect(t)
@@ -80,6 +79,6 @@ func TestMemoryOfStatementUnderWay(t *testing.T) {
 	c.until(pgwire.TypePortalSuspended)
 	sqlite.GiveMemoryBack()
 	if !sqlite.MemoryWillBeGivenBack() {
-		t.Error("40 MB of a statement under way are not looked at again")
+		t.Error("no trim is scheduled while a statement uses 40 MB")
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Transactions are as the session's defaults say, which drivers set in more than one way.
+// Transactions have the session's default modes. Drivers set them in different ways.
 func TestDefaultModesOfTransactions(t *testing.T) {
 	s := start(t)
 	for _, set := range []string{
@@ -35,7 +35,7 @@ func TestDefaultModesOfTransactions(t *testing.T) {
 	}
 }
 
-// A serializable transaction is alone, whichever way it was asked for.
+// A serializable transaction runs alone, however it was requested.
 func TestSerializableByDefault(t *testing.T) {
 	s := start(t)
 	for _, begin := range []string{
@@ -61,10 +61,10 @@ func TestSerializableByDefault(t *testing.T) {
 	}
 }
 
-// Settings are part of their transaction.
+// Settings are rolled back with their transaction.
 func TestSettingsOfATransaction(t *testing.T) {
 	conn := start(t).connect(t)
-	const before = "31s" // so long that no statement takes it
+	const before = "31s" // longer than any statement
 	mustExec(t, conn, "SET statement_timeout = '31s'; SET application_name = 'mine'", pgx.QueryExecModeSimpleProtocol)
 	for sql, want := range map[string]string{
 		"BEGIN; SET LOCAL statement_timeout = '32s'; COMMIT":                                                        before,
@@ -120,7 +120,7 @@ func TestChainedTransactions(t *testing.T) {
 	}
 }
 
-// DEALLOCATE is answered as PostgreSQL does: gateways look at the answer.
+// DEALLOCATE has PostgreSQL's answer: gateways read it.
 func TestDeallocate(t *testing.T) {
 	c := start(t).wire(t)
 	for _, sql := range []string{"DEALLOCATE S1", `DEALLOCATE PREPARE "s1"`, "DEALLOCATE ALL"} {
@@ -139,7 +139,7 @@ func TestDeallocate(t *testing.T) {
 	}
 }
 
-// JDBC leaves the type of a date or time to the server, and names the zone of its machine in any case.
+// JDBC leaves the type of a date or time to the server and always sends the zone of its machine.
 func TestZonesOfParameters(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, "CREATE TABLE times (d DATE, t TIMESTAMP, z TIMESTAMPTZ)")

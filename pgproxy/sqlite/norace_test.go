@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// A large value is sent from SQLite's memory: copies of it, in hex, took several times as much.
+// A large value is sent from SQLite's memory. Copies of it, in hex, took several times its size.
 func TestLargeValueIsNotCopied(t *testing.T) {
 	const size = 64 << 20
 	c := start(t).wire(t)
@@ -44,7 +44,7 @@ func TestLargeValueIsNotCopied(t *testing.T) {
 	}
 }
 
-// A connection that nobody else wants is leased without a timer.
+// A free connection is leased without a timer.
 func TestLeaseWithoutTimer(t *testing.T) {
 	session, plain := sqlite.Leases(t.Context(), start(t).b)
 	allocs := func(lease func() error) float64 {
@@ -54,12 +54,12 @@ func TestLeaseWithoutTimer(t *testing.T) {
 			}
 		})
 	}
-	if n := allocs(session) - allocs(plain); n > 1 { // the handle
+	if n := allocs(session) - allocs(plain); n > 1 { // the handle itself
 		t.Errorf("a session's lease takes %v allocations more", n)
 	}
 }
 
-// A statement that would take gigabytes to analyse is refused.
+// A statement that would take gigabytes to parse is refused.
 func TestStatementOfManyWords(t *testing.T) {
 	c := start(t).wire(t)
 	c.w.Send(&pgwire.Query{SQL: "SELECT " + strings.Repeat("(", 3<<20)})
@@ -69,8 +69,8 @@ func TestStatementOfManyWords(t *testing.T) {
 	c.want(c.until(pgwire.TypeReadyForQuery), "E 54000", "Z I")
 }
 
-// A look-up with a prepared statement allocates what its portal, its context and its lease take, and once a
-// millisecond, which may be each time, what a look at the file's path takes.
+// A look-up by a prepared statement allocates its portal, its context and its lease. Once a millisecond, and possibly
+// each time, it also allocates for a check of the file's path.
 func TestPreparedLookUpAllocs(t *testing.T) {
 	const want = 9 + 3
 	if n := testing.AllocsPerRun(200, preparedLookUp(t)); n > want {
@@ -78,7 +78,7 @@ func TestPreparedLookUpAllocs(t *testing.T) {
 	}
 }
 
-// BenchmarkPrepared is a look-up by key with a prepared statement: Bind, Execute, Sync.
+// BenchmarkPrepared looks a key up by a prepared statement: Bind, Execute, Sync.
 func BenchmarkPrepared(b *testing.B) {
 	look := preparedLookUp(b)
 	b.ReportAllocs()
@@ -87,7 +87,7 @@ func BenchmarkPrepared(b *testing.B) {
 	}
 }
 
-// preparedLookUp returns a function that looks a key up with a prepared statement, and allocates nothing itself.
+// preparedLookUp returns a function that looks a key up by a prepared statement and allocates nothing itself.
 func preparedLookUp(tb testing.TB) func() {
 	s := start(tb)
 	mustExec(tb, s.connect(tb), "CREATE TABLE kv (k INTEGER PRIMARY KEY, v INTEGER)")

@@ -55,7 +55,7 @@ func TestPsql(t *testing.T) {
 		`select 1; select 'a'`:       {"?column?"},
 		`values (1, 'x')`:            {"1 | x"},
 		`pragma table_info(posts)`:   {"author", "INTEGER"},
-		`SELECT quote_ident(relname) FROM pg_class WHERE substring(pg_catalog.quote_ident(relname),1,3)='use' AND relkind = 'r'`: {"users", "(1 row)"}, // completes a name
+		`SELECT quote_ident(relname) FROM pg_class WHERE substring(pg_catalog.quote_ident(relname),1,3)='use' AND relkind = 'r'`: {"users", "(1 row)"}, // tab completion of a name
 		`select quote_ident('A b') || quote_ident('select')`:                                                                     {`"A b""select"`},
 		`show server_version`: {"15.0"},
 		`select version(), current_user, current_database(), current_schema`:                                                {"PostgreSQL 15.0 compatible", "demo", "public"},
@@ -81,5 +81,5 @@ func TestPsql(t *testing.T) {
 	}
 }
 
-// words makes every run of blanks one.
+// words replaces every run of blanks by one.
 func words(s string) string { return strings.Join(strings.Fields(s), " ") }

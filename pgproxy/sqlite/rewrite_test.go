@@ -92,20 +92,20 @@ func TestNumericBinary(t *testing.T) {
 	}
 }
 
-// made are the strings that syntax of PostgreSQL's is rewritten with.
+// made are the strings that the rewriter adds.
 var made = []string{"both", "leading", "trailing", " ", "(?i)", "x", "n", "89ab", "-", "-4"}
 
-// madeNames are the quoted names that it is rewritten with: those of types, and of functions that have another name.
+// madeNames are the quoted names that the rewriter adds: types, and functions with another name in SQLite.
 var madeNames = []string{"?column?", "ordinality", "case", "timezone", "btrim", "ltrim", "rtrim", "bool", "int2", "int4", "int8", "float4", "float8", "numeric", "bpchar", "varchar", "timestamptz", "timetz"}
 
-// unexplained returns what the rewriting of a statement has added that is neither in the statement, in lower case or as
-// two names in one, nor among those that it makes.
+// unexplained returns the elements of after that are not in the statement (also in lower case, or as two names in one)
+// and not in made.
 func unexplained(sql string, before, after, made []string) (added []string) {
 	words := map[string]bool{}
 	for _, w := range append(made, before...) {
 		words[w] = true
 	}
-	var last []string // the last names: of a table and its schema
+	var last []string // the last two names: a schema and its table
 	for _, t := range sqlite.Names(sql) {
 		for _, name := range []string{t, strings.ToLower(t)} {
 			words[name] = true
@@ -116,14 +116,14 @@ func unexplained(sql string, before, after, made []string) (added []string) {
 		last = []string{t, strings.ToLower(t)}
 	}
 	for _, v := range after {
-		if !words[v] && !words[strings.TrimPrefix(v, "-")] { // a number that is too long for SQLite becomes a string
+		if !words[v] && !words[strings.TrimPrefix(v, "-")] { // a number too long for SQLite becomes a string
 			added = append(added, v)
 		}
 	}
 	return added
 }
 
-// lost returns the parts of before that are missing in after.
+// lost returns the elements of before that are missing in after.
 func lost(before, after []string) (missing []string) {
 	count := map[string]int{}
 	for _, v := range after {
@@ -137,9 +137,9 @@ func lost(before, after []string) (missing []string) {
 	return missing
 }
 
-// FuzzRewrite checks that the output is made of tokens and, of statements that SQLite's parser accepts, that no string
-// is lost, that no string or quoted name appears but those that the syntax is rewritten with, and that a second rewrite
-// changes no token.
+// FuzzRewrite checks that the output consists of tokens and that a second rewrite changes none of them. For statements
+// that SQLite's parser accepts it also checks that no string is lost, and that no string or quoted name is added except
+// made and madeNames.
 func FuzzRewrite(f *testing.F) {
 	for _, s := range []string{
 		`select $1::int8, 'it''s', "a""b", [x], E'\'', $q$a$q$ from t where a ~ 'x' -- '`, `a::b::c::d[]`, `(x)::text`,
@@ -165,11 +165,11 @@ func FuzzRewrite(f *testing.F) {
 	})
 }
 
-// notSQL matches the errors of SQLite's parser. Others, such as that there is no such table, come after it.
+// notSQL matches the errors of SQLite's parser. Other errors, such as a missing table, come after parsing.
 var notSQL = regexp.MustCompile(`syntax error|incomplete input|unrecognized token|unknown database`)
 
-// rewriteProblem returns the error in the rewriting of a statement; "" if there is none, or if SQLite rejects such
-// statements.
+// rewriteProblem returns what is wrong with the rewriting of a statement; "" if nothing is, or if SQLite rejects the
+// statement.
 func rewriteProblem(parser *driver.Conn, sql string) string {
 	if !sqlite.Covered(sql) {
 		return fmt.Sprintf("tokens of %q are out of place", sql)
@@ -183,7 +183,7 @@ func rewriteProblem(parser *driver.Conn, sql string) string {
 	}
 	if stmt, _, err := parser.PrepareTransient(out); err == nil {
 		stmt.Finalize()
-	} else if notSQL.MatchString(err.Error()) { // whatever was made of it
+	} else if notSQL.MatchString(err.Error()) { // and the original, too
 		return ""
 	}
 	again, err := sqlite.Rewrite(out)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Long statements take time in proportion to their length: these would run for
-// hours if it were its square.
+// The time for a statement is proportional to its length. These statements would run for hours if
+// it were quadratic.
 func TestLongStatements(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE TABLE wide (a INTEGER, b TEXT)`)

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestTypesThroughQueries has expressions in subqueries, common table expressions and views: the types of their columns
-// are known outside.
+// Columns of subqueries, common table expressions and views have the types of their expressions.
 func TestTypesThroughQueries(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE VIEW totals AS SELECT author, count(*), sum(id) AS ids, max(title) AS last FROM posts GROUP BY 1`)
@@ -60,7 +59,7 @@ func TestTypesThroughQueries(t *testing.T) {
 	}
 }
 
-// TestNamesOfInnerColumns has what PostgreSQL names by a function or by the column behind a cast, used from outside.
+// Columns of a subquery that PostgreSQL names after a function or a cast column can be used outside.
 func TestNamesOfInnerColumns(t *testing.T) {
 	conn := start(t).connect(t)
 	for _, sql := range []string{

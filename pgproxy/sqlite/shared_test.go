@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What one client does to a connection must not reach the next one that gets it.
+// A client's changes of a connection do not affect the connection's next client.
 func TestSharedConnectionsCannotBeChanged(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
 	conn := s.connect(t)
@@ -36,8 +36,8 @@ func TestSharedConnectionsCannotBeChanged(t *testing.T) {
 	mustExec(t, conn, `COMMIT`)
 }
 
-// The statement kept compiled by a connection is not the one to describe after
-// another session has changed the schema.
+// A cached statement is compiled again before it is described if another session has changed the
+// schema.
 func TestStatementAfterSchemaChange(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
 	a, b := s.connect(t), s.connect(t)
@@ -64,7 +64,7 @@ func TestStatementAfterSchemaChange(t *testing.T) {
 	}
 }
 
-// A schema another process changes is met by the first statement, not by an error.
+// A schema change by another process is noticed without an error.
 func TestStatementAfterForeignSchemaChange(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize = 1 })
 	conn := s.connect(t)
@@ -75,8 +75,7 @@ func TestStatementAfterForeignSchemaChange(t *testing.T) {
 	}
 }
 
-// One statement's end must not interrupt another that is under way on the same
-// connection.
+// The end of one statement does not interrupt another on the same connection.
 func TestOpenPortalSurvivesOtherStatements(t *testing.T) {
 	c := start(t).wire(t)
 	c.w.Send(&pgwire.Query{SQL: `BEGIN; UPDATE users SET age = 5`})
@@ -97,7 +96,7 @@ func TestOpenPortalSurvivesOtherStatements(t *testing.T) {
 	}
 }
 
-// A client that holds the writer and sends half a message is idle too.
+// A client that holds the writer and sends half a message counts as idle.
 func TestHalfMessageIsIdleInTransaction(t *testing.T) {
 	s := start(t, shortIdle)
 	c, other := s.wire(t), s.connect(t)

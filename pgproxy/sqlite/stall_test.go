@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// A client that asks for endless rows and takes none holds the only reader
-// until the stall time-out; then others are served.
+// A client that asks for endless rows and reads none holds the only reader until the stall timeout.
+// Then other clients are served.
 func TestStalledClientLosesItsReader(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize, c.StallTimeout = 1, 50*time.Millisecond })
 	other := s.connect(t)
@@ -24,7 +24,7 @@ func TestStalledClientLosesItsReader(t *testing.T) {
 	}
 }
 
-// Where others wait for the reader, a client that takes no rows does not keep it for all of its time.
+// A client that reads no rows loses the reader earlier while other sessions wait for it.
 func TestStalledClientIsHurried(t *testing.T) {
 	s := start(t, func(c *sqlite.Config) {
 		c.Limits.MaxSize, c.Limits.AcquireTimeout = 1, 50*time.Second
@@ -40,8 +40,8 @@ func TestStalledClientIsHurried(t *testing.T) {
 	}
 }
 
-// A client that holds the writer and takes no answers is dropped, whatever they are answers to: rows of its
-// statements, descriptions or errors between them. Others then write.
+// A client that holds the writer and does not read is disconnected, whether rows, descriptions or errors are sent.
+// Other clients can then write.
 func TestStalledClientLosesTheWriter(t *testing.T) {
 	const rows = `WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r LIMIT 5000) SELECT i, zeroblob(10000) FROM r`
 	wide := "SELECT 1" + strings.Repeat(", 1 AS a_column_with_a_long_name", 1500)

@@ -45,7 +45,7 @@ func TestTransactions(t *testing.T) {
 	mustExec(t, a, `ROLLBACK`)
 }
 
-// TestWhatCommitRefusesIsNotConfirmed: a statement that the end of its transaction undoes is not confirmed.
+// The client gets no CommandComplete for a statement that a failed COMMIT undoes.
 func TestWhatCommitRefusesIsNotConfirmed(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE TABLE replies (post INTEGER REFERENCES posts(id) DEFERRABLE INITIALLY DEFERRED)`)
@@ -96,7 +96,7 @@ func TestSavepoints(t *testing.T) {
 		t.Errorf("%d posts", n)
 	}
 	for _, sql := range []string{`BEGIN`, `SAVEPOINT Foo`, `ROLLBACK TO SAVEPOINT foo`, `RELEASE FOO`, `COMMIT`} {
-		mustExec(t, conn, sql) // names fold, as identifiers do
+		mustExec(t, conn, sql) // savepoint names ignore case, like identifiers
 	}
 }
 
@@ -123,7 +123,7 @@ func TestIdleTransaction(t *testing.T) {
 	mustExec(t, reader, `BEGIN`)
 	one[int64](t, reader, `SELECT count(*) FROM users`)
 	mustExec(t, writer, `BEGIN; DELETE FROM posts`, pgx.QueryExecModeSimpleProtocol)
-	mustExec(t, other, `UPDATE users SET age = 1`) // waits for the forgotten writer to be ended
+	mustExec(t, other, `UPDATE users SET age = 1`) // waits until the idle writer is ended
 	_, err := writer.Exec(t.Context(), `COMMIT`)
 	wantState(t, err, "25P03", "after idling in a transaction")
 	if n := one[int64](t, reader, `SELECT age FROM users LIMIT 1`); n != 1 {
@@ -174,7 +174,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// A client whose statement a drain cuts off gets the reason.
+// A client whose statement is ended by a drain gets the reason.
 func TestDrainCutsStatement(t *testing.T) {
 	s := start(t)
 	conn := s.connect(t)
@@ -209,7 +209,7 @@ func TestStatementTimeoutAndDisconnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.PgConn().Conn().Close()
-	// The only reader is released because the statement is interrupted.
+	// The interrupted statement has released the only reader.
 	if n := one[int64](t, s.connect(t), `SELECT count(*) FROM users`); n != 2 {
 		t.Errorf("%d users", n)
 	}
@@ -241,7 +241,7 @@ func TestMixedLoadSeesNoBusy(t *testing.T) {
 	}
 }
 
-// mixed runs 90 % look-ups and 10 % transactions of a read and a write.
+// mixed runs 90 % look-ups and 10 % transactions of one read and one write.
 func mixed(ctx context.Context, url string, rounds int) (written int64, err error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {

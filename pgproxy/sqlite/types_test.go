@@ -52,7 +52,7 @@ func TestDeclaredTypes(t *testing.T) {
 	}
 }
 
-// The dimension of generate_subscripts may be a parameter, as asyncpg makes of every number of SQLAlchemy's.
+// The dimension of generate_subscripts may be a parameter: asyncpg sends every number of SQLAlchemy as one.
 func TestSubscriptsOfADimension(t *testing.T) {
 	conn := start(t).connect(t)
 	for dimension, want := range map[int]int{1: 2, 2: 0} {
@@ -70,7 +70,7 @@ func TestSubscriptsOfADimension(t *testing.T) {
 	}
 }
 
-// Results tell the length of VARCHAR, which Django's inspectdb asks for, and the digits of NUMERIC.
+// Results contain the length of VARCHAR, which Django's inspectdb reads, and the digits of NUMERIC.
 func TestModifiersOfResults(t *testing.T) {
 	conn := start(t).connect(t)
 	res := conn.PgConn().ExecParams(t.Context(), `SELECT email, price, name, email || 'x' FROM users LIMIT 1`, nil, nil, nil, nil).Read()
@@ -156,8 +156,7 @@ func TestValueThatDoesNotFitItsColumn(t *testing.T) {
 	}
 }
 
-// A text nothing is known about is bound as a number only if SQLite would give
-// the same text back.
+// A text of unknown type is bound as a number only if SQLite prints that number as the same text.
 func TestGuessedParametersKeepTheirText(t *testing.T) {
 	conn := start(t).connect(t)
 	mustExec(t, conn, `CREATE TABLE texts (x TEXT)`)
@@ -173,7 +172,7 @@ func TestGuessedParametersKeepTheirText(t *testing.T) {
 	}
 }
 
-// Values that SQLite cannot keep are refused, not changed.
+// Values that SQLite cannot store are refused, not changed.
 func TestValuesSQLiteCannotKeep(t *testing.T) {
 	conn := start(t).connect(t)
 	_, err := conn.Exec(t.Context(), `UPDATE users SET score = $1`, math.NaN())
@@ -188,7 +187,7 @@ func TestValuesSQLiteCannotKeep(t *testing.T) {
 	}
 }
 
-// TestIntegersBeyondFourBytes has INTEGER columns as files not made by way of PostgreSQL have them.
+// INTEGER columns with larger values, in a file made by another program.
 func TestIntegersBeyondFourBytes(t *testing.T) {
 	s := start(t)
 	s.foreign(t, `CREATE TABLE old (id INTEGER PRIMARY KEY, at INTEGER, n INT, late INTEGER); INSERT INTO old VALUES (1, 1767225600000, 5, 5);
@@ -206,7 +205,7 @@ func TestIntegersBeyondFourBytes(t *testing.T) {
 	if id := one[int64](t, conn, `UPDATE old SET at = $1 WHERE id = 7 RETURNING at`, int64(1767225600001)); id != 1767225600001 {
 		t.Errorf("stored %d", id)
 	}
-	// A value that was not among those looked at is refused once, and makes its column wide.
+	// A larger value outside the checked rows is refused once and makes its column int8.
 	_, _, err := answer(t, conn, `SELECT late FROM old WHERE id = 500`)
 	if pg := wantState(t, err, "22003", "a large value met late"); !strings.Contains(pg.Hint, "BIGINT") {
 		t.Errorf("the hint is %q", pg.Hint)
@@ -217,13 +216,13 @@ func TestIntegersBeyondFourBytes(t *testing.T) {
 		}
 	}
 	mustExec(t, conn, `INSERT INTO made VALUES (1, 3000000000)`)
-	_, _, _ = answer(t, conn, `SELECT n FROM made`) // refused if the table was known before
+	_, _, _ = answer(t, conn, `SELECT n FROM made`) // refused if the schema was already cached
 	if n := one[int64](t, s.connect(t), `SELECT n FROM made`); n != 3000000000 {
 		t.Errorf("stored %d", n)
 	}
 }
 
-// TestDateArithmetic: what SQLite would compute with the years of two dates is refused, wherever it stands.
+// Operations that SQLite would compute with the years of two dates are refused everywhere.
 func TestDateArithmetic(t *testing.T) {
 	conn := start(t).connect(t)
 	for _, sql := range []string{
@@ -246,8 +245,7 @@ func TestDateArithmetic(t *testing.T) {
 	}
 }
 
-// TestBigKeys: a primary key that counts by itself has the type that it was declared with, also after the table was
-// altered.
+// A numbered primary key keeps the type of its declaration, also after ALTER TABLE.
 func TestBigKeys(t *testing.T) {
 	s := start(t)
 	conn := s.connect(t)

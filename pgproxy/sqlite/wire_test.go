@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// wire is a client that speaks message by message.
+// wire is a client that sends and receives single messages.
 type wire struct {
 	t testing.TB
 	r *pgwire.Reader
@@ -33,8 +33,8 @@ func (s *server) wire(t testing.TB) *wire {
 	return c
 }
 
-// until flushes and returns the messages up to one of type typ, each as its
-// type and, for some, what it says.
+// until flushes and returns the messages up to one of type typ, each as its type and, for some, its
+// content.
 func (c *wire) until(typ byte) (got []string) {
 	c.t.Helper()
 	if err := c.w.Flush(); err != nil {
@@ -102,7 +102,7 @@ func TestPortalsWithRowLimits(t *testing.T) {
 	c.w.Send(&pgwire.Execute{Portal: "p", MaxRows: 1})
 	c.w.Send(&pgwire.Sync{})
 	c.want(c.until(pgwire.TypeReadyForQuery), "1", "2", "D 1", "s", "Z T")
-	c.w.Send(&pgwire.Query{SQL: `UPDATE users SET age = 5`}) // takes the writer beside the open portal
+	c.w.Send(&pgwire.Query{SQL: `UPDATE users SET age = 5`}) // takes the writer while the portal is open
 	c.want(c.until(pgwire.TypeReadyForQuery), "C UPDATE 2", "Z T")
 	c.w.Send(&pgwire.Execute{Portal: "p"})
 	c.w.Send(&pgwire.Close{Object: pgwire.ObjectPortal, Name: "p"})
@@ -181,8 +181,8 @@ func TestSchemaChangeUnderPreparedStatement(t *testing.T) {
 	}
 }
 
-// A statement another session dropped fails by its own error, and the session and the connection
-// continue.
+// A statement on a table that another session dropped fails with its own error. The session and the
+// connection continue.
 func TestDroppedTableUnderPreparedStatement(t *testing.T) {
 	s := start(t)
 	a, b := s.connect(t), s.connect(t)
@@ -201,7 +201,7 @@ func TestDroppedTableUnderPreparedStatement(t *testing.T) {
 	}
 }
 
-// A message over the limit is refused without being kept, and the session continues.
+// A message over the limit is refused without being buffered, and the session continues.
 func TestMessageOverTheLimit(t *testing.T) {
 	conn := start(t, func(c *sqlite.Config) { c.MaxMessage = 1 << 20 }).connect(t)
 	_, err := conn.Exec(t.Context(), `UPDATE users SET avatar = $1`, make([]byte, 2<<20))
@@ -211,7 +211,7 @@ func TestMessageOverTheLimit(t *testing.T) {
 	}
 }
 
-// What a client keeps is bounded in bytes.
+// The memory that a client can use is bounded in bytes.
 func TestWhatAClientKeepsIsBounded(t *testing.T) {
 	c := start(t, func(c *sqlite.Config) { c.MaxMessage = 1 << 20 }).wire(t)
 	ask := func(messages ...pgwire.Message) string {
