@@ -4,6 +4,6 @@
 //	headpond-bench -quick all
 //	headpond-bench compare A/results.json B/results.json
 //
-// To measure it needs Linux; compare, report and tables work everywhere. Exit codes: 0 done, 1 a problem or a regression, 2 wrong usage,
-// 130 interrupted.
+// Measuring needs Linux; compare, report and tables work on every system. Exit codes: 0 success, 1 failure or
+// regression, 2 wrong usage, 130 interrupted.
 package main

@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// machine describes this one.
+// machine describes this machine.
 func machine() result.Machine {
 	m := result.Machine{Cores: runtime.NumCPU(), Kernel: firstLine("/proc/sys/kernel/osrelease"), TCP: firstLine("/proc/sys/net/ipv4/tcp_congestion_control")}
 	m.Shares = "threads"
@@ -20,7 +20,7 @@ func machine() result.Machine {
 	}
 	m.CPU = value("/proc/cpuinfo", "model name", ":")
 	m.OS = strings.Trim(value("/etc/os-release", "PRETTY_NAME", "="), `"`)
-	_, _ = fmt.Sscan(value("/proc/meminfo", "MemTotal", ":"), &m.Memory) // 0 when it is not said
+	_, _ = fmt.Sscan(value("/proc/meminfo", "MemTotal", ":"), &m.Memory) // 0 0 if unknown
 	m.Memory <<= 10
 	_, _ = fmt.Sscan(firstLine("/proc/loadavg"), &m.Load)
 	return m
@@ -35,7 +35,7 @@ func firstLine(path string) string {
 	return line
 }
 
-// value finds the line "name … sep value" in a file.
+// value returns the value of a line "name … sep value" in a file.
 func value(path, name, sep string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -49,7 +49,7 @@ func value(path, name, sep string) string {
 	return ""
 }
 
-// version asks a gateway for its own.
+// version runs a gateway to print its version.
 func version(ctx context.Context, path string) string {
 	out, err := exec.CommandContext(ctx, path, "version").Output()
 	fields := strings.Fields(string(out))

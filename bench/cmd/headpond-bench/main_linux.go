@@ -95,7 +95,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	return o, o.defaults()
 }
 
-// command is the command line that measures this again, without what is of one machine only.
+// command returns the command line that repeats this measurement, without options that depend on
+// the machine.
 func (o *options) command() string {
 	c := []string{"headpond bench"}
 	if o.Quick {
@@ -111,14 +112,14 @@ func (o *options) command() string {
 	return strings.Join(append(c, o.suites...), " ")
 }
 
-// defaults fills in what was not said.
+// defaults sets the options that were not given.
 func (o *options) defaults() error {
 	seconds := 1.0
 	if o.Quick {
 		seconds = 0.1
 	}
 	if o.rounds <= 0 {
-		o.rounds = 9 // which tolerates one outlier on each side
+		o.rounds = 9 // the interval then tolerates one outlier on each side
 	}
 	if o.Seconds <= 0 {
 		o.Seconds = seconds
@@ -137,7 +138,7 @@ func (o *options) defaults() error {
 	if o.Headpond == "" {
 		o.Headpond = filepath.Join(filepath.Dir(self), "headpond")
 	}
-	if o.Headpond, err = filepath.Abs(o.Headpond); err != nil { // it is started in another folder
+	if o.Headpond, err = filepath.Abs(o.Headpond); err != nil { // it is started in another directory
 		return err
 	}
 	if _, err := os.Stat(o.Headpond); err != nil {
@@ -149,7 +150,7 @@ func (o *options) defaults() error {
 	return nil
 }
 
-// sourceTree returns the nearest folder upwards, or of the working directory, that holds the source, or "".
+// sourceTree returns the source tree that contains dir or the working directory, or "".
 func sourceTree(dir string) string {
 	wd, err := os.Getwd()
 	if err != nil {
@@ -165,7 +166,7 @@ func sourceTree(dir string) string {
 	return ""
 }
 
-// resuming are the arguments that resume a run.
+// resuming returns the arguments with which a run is resumed.
 func resuming(args []string) []string {
 	if slices.Contains(args, "-resume") || slices.Contains(args, "--resume") {
 		return args

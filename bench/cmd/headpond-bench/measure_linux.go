@@ -23,10 +23,10 @@ import (
 	"github.com/headpond/headpond/bench/internal/suite"
 )
 
-// defaultLoops is the gateway's own default.
+// defaultLoops is the gateway's default number of loops.
 func defaultLoops() int { return max(1, runtime.NumCPU()/2) }
 
-// measure runs the suites and writes the reports. What is finished is reported after an interrupt too.
+// measure runs the suites and writes the reports. After an interrupt it reports what is complete.
 func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	// A generator and a backend each hold a thread in raw system calls that Go's scheduler does not see.
 	runtime.GOMAXPROCS(runtime.NumCPU() + load.Threads())
@@ -89,7 +89,7 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (err erro
 	return errors.Join(failed, reports(o, res, stdout))
 }
 
-// reports writes what there is.
+// reports writes the reports of the results so far.
 func reports(o options, res *result.Results, stdout io.Writer) error {
 	if err := report.Terminal(stdout, res); err != nil {
 		return err
@@ -105,7 +105,7 @@ func reports(o options, res *result.Results, stdout io.Writer) error {
 // errCase means that -only matches no case.
 var errCase = errors.New("no such case")
 
-// only leaves in the groups the cases that a pattern matches, and those that say how fast these are to go.
+// only removes cases that do not match pattern, except those that determine the rate of a matching case.
 func only(pattern string, groups []run.Group) error {
 	matches, err := regexp.Compile(pattern)
 	if err != nil {
@@ -130,10 +130,10 @@ func only(pattern string, groups []run.Group) error {
 	return nil
 }
 
-// errPeer means that -peers names no known peer.
+// errPeer means that -peers names an unknown arm.
 var errPeer = errors.New("no such arm")
 
-// known is an error if a wanted name is that of no arm.
+// known returns an error if a wanted name is not the name of an arm.
 func known(wanted []string, groups []run.Group) error {
 	arms := map[string]bool{}
 	for _, g := range groups {
@@ -160,7 +160,7 @@ func contains(wanted []string, arm string) bool {
 	return false
 }
 
-// results makes the file's head, or takes over the one to resume.
+// results makes new results, or loads those of the run to resume.
 func results(ctx context.Context, o options, tools peers.Tools) (*result.Results, error) {
 	settings := result.Settings{Rounds: o.rounds, Seconds: o.Seconds, Quick: o.Quick, Loops: o.Loops}
 	path := filepath.Join(o.out, "results.json")

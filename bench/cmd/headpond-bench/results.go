@@ -20,7 +20,7 @@ const (
 	exitInterrupted = 130
 )
 
-// usage is what there is to call.
+// usage is printed for -h and for wrong usage.
 const usage = `Usage: headpond bench [FLAGS] SUITE…
        headpond bench compare OLD.json NEW.json       what became worse; exit code 1 if anything did
        headpond bench report RESULTS.json PAGE.html   the page again
@@ -29,7 +29,7 @@ const usage = `Usage: headpond bench [FLAGS] SUITE…
 Measures Headpond and its peers on this machine, writes results.json and report.html, and prints the tables. To measure it needs Linux.
 `
 
-// resultsCommand runs a command that needs results only, on every system. The second result is false for any other.
+// resultsCommand runs a command that only reads results, which works on every system. ok is false for other commands.
 func resultsCommand(args []string, stdout, stderr io.Writer) (code int, ok bool) {
 	if len(args) == 0 {
 		return 0, false
@@ -69,7 +69,7 @@ func writePage(data, path string) error {
 	return errors.Join(report.HTML(f, res), f.Close())
 }
 
-// updateFiles draws the tables of Markdown files again.
+// updateFiles updates the tables in Markdown files.
 func updateFiles(paths []string) error {
 	for _, path := range paths {
 		text, err := tables.Update(path)
@@ -83,7 +83,7 @@ func updateFiles(paths []string) error {
 	return nil
 }
 
-// compareFiles tells what changed from one results.json to another.
+// compareFiles prints the changes from one results.json to another.
 func compareFiles(stdout io.Writer, before, after string) error {
 	a, err := result.Load(before)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// delay makes two TUN devices and passes each packet of one to the other after a while, as netem does, for kernels
-// without it. It says "ready" when the devices can be moved to their namespaces, and goes on until it is killed.
+// delay makes two TUN devices and forwards each packet from one to the other after a delay, like netem, for kernels
+// without it. It prints "ready" when the devices can be moved to their namespaces, and runs until it is killed.
 func delay(by time.Duration, first, second string) error {
 	a, err := openTUN(first)
 	if err != nil {
@@ -26,7 +26,7 @@ func delay(by time.Duration, first, second string) error {
 	return <-failed
 }
 
-// openTUN makes a device that goes away with the process.
+// openTUN creates a device that is removed when the process ends.
 func openTUN(name string) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -46,13 +46,13 @@ func openTUN(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// packet is due to be written at a time.
+// packet is a packet and the time at which it must be written.
 type packet struct {
 	data []byte
 	due  time.Time
 }
 
-// inFlight is more than 20 ms of any load of this program.
+// inFlight holds the packets of more than 20 ms under any load of this program.
 const inFlight = 1 << 14
 
 func hold(by time.Duration, dst, src *os.File) error {
@@ -62,7 +62,7 @@ func hold(by time.Duration, dst, src *os.File) error {
 			if d := time.Until(p.due); d > 0 {
 				time.Sleep(d)
 			}
-			_, _ = dst.Write(p.data) // a device that is down, or full, loses packets, as a network does
+			_, _ = dst.Write(p.data) // a device that is down or full loses packets, like a network
 		}
 	}()
 	buf := make([]byte, 64<<10)

@@ -1,6 +1,6 @@
-// Command tunnel-ttfb measures the time to the first byte of short TCP connections,
-// directly and through a tunnel, in turns. scripts/bench-tunnel.sh runs it across
-// network namespaces with a delay between them.
+// Command tunnel-ttfb measures the time to the first byte of short TCP connections, directly and
+// through a tunnel, alternately. scripts/bench-tunnel.sh runs it across network namespaces with a
+// delay between them.
 //
 //	tunnel-ttfb serve 10.0.0.2:9000
 //	tunnel-ttfb load -rate 1000 -seconds 5 -rounds 3 10.0.0.2:9000 127.0.0.1:7000
@@ -65,7 +65,7 @@ func run(args []string) error {
 	return usage
 }
 
-// serve answers each connection's question and closes it.
+// serve reads a request from each connection, answers and closes it.
 func serve(address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -85,7 +85,7 @@ func serve(address string) error {
 	}
 }
 
-// load opens connections at a rate that does not depend on how they fare.
+// load opens connections at a fixed rate, however long they take.
 type load struct{ rate, seconds, rounds int }
 
 // result is one arm in one round.
@@ -102,7 +102,7 @@ func (r *result) quantile(q float64) time.Duration {
 	return r.times[min(len(r.times)-1, int(q*float64(len(r.times))))]
 }
 
-// compare runs the arms in turns and prints each round and the ratio of the medians of all.
+// compare runs the arms alternately. It prints each round and the ratio of the overall medians.
 func (l load) compare(w io.Writer, direct, tunnel string) error {
 	names, addresses := []string{"direct", "tunnel"}, []string{direct, tunnel}
 	var all [2]result
@@ -143,7 +143,7 @@ func ratio(all [2]result, q float64) float64 {
 
 func short(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// round opens connections for the arm's time.
+// round opens connections for the duration of one round.
 func (l load) round(address string) result {
 	var mu sync.Mutex
 	var r result
@@ -167,7 +167,7 @@ func (l load) round(address string) result {
 	return r
 }
 
-// once is one short connection: connect, ask, read the answer to its end.
+// once makes one short connection: it connects, sends a request, and reads the answer to its end.
 func once(address string) (first time.Duration, err error) {
 	begin := time.Now()
 	c, err := net.DialTimeout("tcp", address, patience)

@@ -1,5 +1,5 @@
-// Package arms has the proxies that run in processes of this program: the studies' arms, rebuilt from their description, and
-// what a programmer would write in ten lines.
+// Package arms contains the proxies that run as processes of this program: the studies' arms, rebuilt from their
+// descriptions, and proxies as short as a programmer would write them.
 package arms
 
 import (
@@ -40,7 +40,7 @@ func Main(ctx context.Context, kind, address, target string) error {
 	return errors.Join(err, s.Close())
 }
 
-// unlessDone is err, unless the listener was closed because ctx has ended.
+// unlessDone returns err, or nil if the listener was closed because ctx has ended.
 func unlessDone(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -67,7 +67,7 @@ func Handler(kind, target string) (http.Handler, error) {
 	return nil, fmt.Errorf("no arm %q", kind)
 }
 
-// empty answers as the backend does, without asking it: what a handler costs that forwards for nothing.
+// empty answers like the backend without contacting it: the cost of a handler that forwards nothing.
 func empty(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -78,7 +78,7 @@ func empty(w http.ResponseWriter, r *http.Request) {
 
 var answer [128]byte
 
-// buffered is the old arm of the forwarder's study: the body is read whole, and each request has a transport of its own.
+// buffered is the old arm of the forwarder's study: it reads the whole body, and makes a transport for each request.
 func buffered(w http.ResponseWriter, r *http.Request, target string) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -106,7 +106,8 @@ func buffered(w http.ResponseWriter, r *http.Request, target string) {
 	_, _ = w.Write(answer)
 }
 
-// streamed is its new arm: the standard library's proxy over one transport that keeps 100 connections for 90 seconds.
+// streamed is the study's new arm: the standard library's proxy with one transport that keeps 100 connections for 90
+// seconds.
 func streamed(target string) http.Handler {
 	return &httputil.ReverseProxy{
 		Transport: &http.Transport{MaxIdleConns: 100, MaxIdleConnsPerHost: 100, IdleConnTimeout: 90 * time.Second, DisableCompression: true},
@@ -117,8 +118,8 @@ func streamed(target string) http.Handler {
 	}
 }
 
-// reverseProxy is the standard library's proxy with its best settings: no bound on the connections it keeps, buffers used again,
-// nothing compressed, nothing logged, bodies written 64 KiB at a time.
+// reverseProxy is the standard library's proxy with its best settings: unlimited idle connections, reused buffers, no
+// compression, no log, writes of 64 KiB.
 func reverseProxy(target string) http.Handler {
 	backend := &url.URL{Scheme: "http", Host: target}
 	return &httputil.ReverseProxy{
@@ -151,7 +152,7 @@ func (b *buffers) Get() []byte {
 // Put implements httputil.BufferPool.
 func (b *buffers) Put(p []byte) { b.pool.Put((*[proxyBuffer]byte)(p)) }
 
-// copyBytes is a TCP proxy of two io.Copy for each connection.
+// copyBytes is a TCP proxy that runs two io.Copy for each connection.
 func copyBytes(ctx context.Context, l net.Listener, target string) error {
 	for {
 		c, err := l.Accept()
@@ -179,7 +180,7 @@ func copyConn(client *net.TCPConn, target string) {
 	<-done
 }
 
-// copyHalf copies one direction and passes its end on.
+// copyHalf copies one direction and then half-closes the destination.
 func copyHalf(dst, src *net.TCPConn) error {
 	_, err := io.Copy(dst, src)
 	return errors.Join(err, dst.CloseWrite())

@@ -62,7 +62,8 @@ func Listen(address string, kind Kind) (*Backend, error) {
 // Addr is where the backend listens.
 func (b *Backend) Addr() string { return b.addr }
 
-// Accepted is the number of connections so far: operations divided by its growth is how many a proxy has served by each that it opened.
+// Accepted returns the number of connections so far. Operations divided by its growth tell how often a proxy reuses a
+// connection.
 func (b *Backend) Accepted() int64 { return b.accepted.Load() }
 
 // Serve serves until ctx ends, on a thread of its own.
@@ -105,7 +106,7 @@ func (b *Backend) accept() {
 	for {
 		fd, again, err := poll.Accept(b.listener)
 		if again || err != nil {
-			return // out of descriptors: waiting connections are accepted when one is free
+			return // out of descriptors: connections wait until one is free
 		}
 		b.accepted.Add(1)
 		b.conns[fd] = &conn{fd: fd}
@@ -116,7 +117,7 @@ func (b *Backend) accept() {
 	}
 }
 
-// serve reports whether the connection is to stay.
+// serve handles an event. It returns false if the connection is to be closed.
 func (b *Backend) serve(c *conn, ev poll.Event) bool {
 	if ev.Writable && len(c.out) > 0 && !b.write(c, nil) {
 		return false
@@ -147,7 +148,7 @@ func (b *Backend) serve(c *conn, ev poll.Event) bool {
 	}
 }
 
-// write sends what is outstanding and then p; what does not fit is kept.
+// write sends pending bytes and then p. Bytes that do not fit are kept.
 func (b *Backend) write(c *conn, p []byte) bool {
 	if len(c.out) > 0 {
 		c.out = append(c.out, p...)
@@ -199,14 +200,14 @@ func (b *Backend) http(c *conn, p []byte) bool {
 			ok = b.write(c, answerPost)
 		}
 		if !ok || c.skip < 0 {
-			return false // chunked, which no client or proxy of ours sends
+			return false // chunked: no client or proxy here sends that
 		}
 		p = p[end+4:]
 	}
 	return true
 }
 
-// bodyLength is -1 when a head does not say.
+// bodyLength returns the Content-Length in a head, -1 if there is none.
 func bodyLength(head []byte) int {
 	const field = "\r\ncontent-length:"
 	i := bytes.Index(bytes.ToLower(head), []byte(field))

@@ -7,7 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// Main serves a kind at address until ctx ends. A connection to the stats address gets the number of connections it has had.
+// Main runs a backend at address until ctx ends. A connection to the stats address receives the number of connections
+// accepted so far.
 func Main(ctx context.Context, kind Kind, address, stats string) error {
 	l, err := net.Listen("tcp", stats)
 	if err != nil {
@@ -38,7 +39,7 @@ func Main(ctx context.Context, kind Kind, address, stats string) error {
 	return b.Serve(ctx)
 }
 
-// tell ends when the listener is closed.
+// tell writes the count to each connection of l, until l is closed.
 func tell(l net.Listener, accepted func() int64) {
 	for {
 		c, err := l.Accept()

@@ -15,7 +15,7 @@ import (
 	"github.com/headpond/headpond/internal/certs"
 )
 
-// What the paths of a Std backend do, besides "/", which answers 128 bytes.
+// Paths of a Std backend, in addition to "/", which answers 128 bytes.
 const (
 	EventsPath = "/events" // an event stream: 10 events a second, each the time it was sent in nanoseconds
 	DownPath   = "/down"   // ?size= bytes, as fast as they are taken
@@ -29,7 +29,8 @@ const (
 	slowPause = 5 * time.Millisecond
 )
 
-// Slowly reads r to its end and returns how much there was: 64 KiB each 5 ms for a while, then as fast as it comes.
+// Slowly reads r to its end and returns the number of bytes. For the duration while it reads 64 KiB every 5 ms, then
+// without a limit.
 func Slowly(r io.Reader, while time.Duration) (int64, error) {
 	buf := make([]byte, slowRead)
 	total := int64(0)
@@ -43,11 +44,11 @@ func Slowly(r io.Reader, while time.Duration) (int64, error) {
 			return total, err
 		}
 	}
-	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, r, buf) // io.Discard would bring a buffer of its own
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, r, buf) // without io.Discard's ReadFrom, so that buf is used
 	return total + n, err
 }
 
-// serveStd is the standard library's server, over TLS if that is the kind.
+// serveStd runs the standard library's server, with TLS if secure is set.
 func serveStd(ctx context.Context, l net.Listener, secure bool, accepted *atomic.Int64) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc(EventsPath, events)
@@ -74,7 +75,7 @@ func serveStd(ctx context.Context, l net.Listener, secure bool, accepted *atomic
 
 func events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // nginx then passes each on at once
+	w.Header().Set("X-Accel-Buffering", "no") // tells nginx to forward each event at once
 	flush := http.NewResponseController(w)
 	tick := time.NewTicker(eventInterval)
 	defer tick.Stop()
@@ -97,7 +98,7 @@ func down(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-	_ = Produce(w, size, make([]byte, bulk)) // the client sees that it is short
+	_ = Produce(w, size, make([]byte, bulk)) // on an error the client sees a short body
 }
 
 func up(w http.ResponseWriter, r *http.Request) {

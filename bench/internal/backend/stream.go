@@ -12,8 +12,8 @@ import (
 	"github.com/headpond/headpond/internal/certs"
 )
 
-// StreamHead is how a client of a Stream backend begins: with the number of bytes that it will send and that it wants, both at the
-// same time. They may follow each other on one connection.
+// StreamHead is the header that a client of a Stream backend sends: the number of bytes that it will send, and that it
+// will receive at the same time. Several exchanges may follow each other on one connection.
 func StreamHead(size int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(size)) }
 
 func serveStream(ctx context.Context, address string) error {
@@ -24,7 +24,7 @@ func serveStream(ctx context.Context, address string) error {
 	return serveEach(ctx, l, streamConn)
 }
 
-// serveEchoTLS gives back what comes, over TLS.
+// serveEchoTLS echoes received bytes over TLS.
 func serveEchoTLS(ctx context.Context, address string, accepted *atomic.Int64) error {
 	cfg, _ := certs.New().Configs()
 	l, err := tls.Listen("tcp", address, cfg)
@@ -34,11 +34,11 @@ func serveEchoTLS(ctx context.Context, address string, accepted *atomic.Int64) e
 	return serveEach(ctx, l, func(c net.Conn) {
 		defer c.Close()
 		accepted.Add(1)
-		_, _ = io.Copy(c, c) // until the client hangs up, in whatever way
+		_, _ = io.Copy(c, c) // until the client closes the connection
 	})
 }
 
-// serveEach serves each connection on a goroutine, which ends with its client.
+// serveEach serves each connection on a goroutine, which ends when the client disconnects.
 func serveEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -54,7 +54,7 @@ func serveEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 	}
 }
 
-// bulk is what one write moves.
+// bulk is the size of one write, in bytes.
 const bulk = 256 << 10
 
 func streamConn(c net.Conn) {
@@ -72,18 +72,18 @@ func streamConn(c net.Conn) {
 	}
 }
 
-// Exchange sends size bytes of out and receives as many into in, both at the same time.
+// Exchange sends size bytes of out and receives size bytes into in, at the same time.
 func Exchange(c net.Conn, size int64, in, out []byte) error {
 	sent := make(chan error, 1)
 	go func() { sent <- Produce(c, size, out) }()
 	err := discard(c, size, in)
 	if err != nil {
-		_ = c.Close() // or the other half would wait
+		_ = c.Close() // ends the other half, too
 	}
 	return errors.Join(err, <-sent)
 }
 
-// discard reads size bytes into buf and forgets them.
+// discard reads and drops size bytes, through buf.
 func discard(r io.Reader, size int64, buf []byte) error {
 	for size > 0 {
 		n, err := r.Read(buf[:min(int64(len(buf)), size)])
@@ -94,7 +94,7 @@ func discard(r io.Reader, size int64, buf []byte) error {
 	return nil
 }
 
-// Produce writes size bytes of buf.
+// Produce writes size bytes, repeating buf.
 func Produce(w io.Writer, size int64, buf []byte) error {
 	for size > 0 {
 		n, err := w.Write(buf[:min(int64(len(buf)), size)])

@@ -1,4 +1,4 @@
-// Package compare finds what has become slower between two results.json of one machine.
+// Package compare finds regressions between two results.json files of one machine.
 //
 //	changes := compare.Compare(old, now)
 //	err := compare.Print(os.Stdout, old, now)
@@ -15,17 +15,18 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// ErrRegression means that something has become worse than chance explains.
+// ErrRegression means that a figure has become worse by more than chance explains.
 var ErrRegression = errors.New("regression")
 
-// threshold is the change that matters, when the interval excludes that there was none.
+// threshold is the smallest change that counts, if its interval also excludes no change.
 const threshold = 0.05
 
 // Change is one metric of one arm in both files.
 type Change struct {
 	Case, Arm, Metric string
-	// Ratio is new to old, with a 95 % interval. Where the case's baseline is in both files and the arm is another, it is
-	// the ratio of the ratios to the baseline: what the whole machine did that day falls out. Baselines are not compared themselves.
+	// Ratio is new divided by old, with a 95 % interval. If both files have the case's baseline, and this arm is not
+	// the baseline, it is the ratio of the ratios to the baseline: that removes differences of the whole machine on the
+	// two days. Baselines themselves are not compared.
 	Ratio    result.Ratio
 	Relative bool
 	Verdict  Verdict
@@ -39,10 +40,10 @@ const (
 	Worse  Verdict = "worse"
 	Better Verdict = "better"
 	Same   Verdict = "same"
-	Noise  Verdict = "noise" // the interval is too wide to say
+	Noise  Verdict = "noise" // the interval is too wide for a verdict
 )
 
-// Compare looks at the metrics that have a better and a worse: the first of each case, and p99 at a fixed rate.
+// Compare compares the metrics for which lower or higher is better: the first of each case, and p99 at a fixed rate.
 func Compare(old, now *result.Results) []Change {
 	var changes []Change
 	for _, c := range now.Cases {
@@ -79,7 +80,7 @@ func compareArm(before, after *result.Case, a *result.Arm, metric string) (Chang
 	ch.Verdict = verdict(ch.Ratio, better)
 	if base := after.Baseline; base != "" && base == before.Baseline {
 		if a.Name == base {
-			return ch, false // what others are measured by
+			return ch, false // the baseline
 		}
 		if r := result.Independent2(a, after.Arm(base), before.Arm(a.Name), before.Arm(base), metric); r.Valid() {
 			ch.Verdict = both(ch.Verdict, verdict(r, better))
@@ -89,8 +90,8 @@ func compareArm(before, after *result.Case, a *result.Arm, metric string) (Chang
 	return ch, true
 }
 
-// both is what a figure and its ratio to the baseline say together. A machine that was faster or slower that day moves one of them; a
-// change of ours moves both.
+// both combines the verdicts of a figure and of its ratio to the baseline. A machine that was faster or slower that day
+// changes one of them; a change of the measured program changes both.
 func both(alone, relative Verdict) Verdict {
 	switch {
 	case alone == relative:
@@ -101,7 +102,7 @@ func both(alone, relative Verdict) Verdict {
 	return Same
 }
 
-// verdict weighs a ratio of new to old.
+// verdict judges a ratio of new to old.
 func verdict(r result.Ratio, better string) Verdict {
 	low, high := r.Low, r.High
 	if better == "higher" {
@@ -124,19 +125,19 @@ type Pair struct {
 	Old, Now          result.Ratio
 }
 
-// agreement is how far apart two runs may have a ratio and still agree.
+// agreement is the largest difference, as a fraction, at which the ratios of two runs agree.
 const agreement = 0.10
 
-// Agrees reports whether the runs say the same.
+// Agrees reports whether the ratios of both runs agree.
 func (p Pair) Agrees() bool {
 	apart := p.Now.Value / p.Old.Value
 	return apart <= 1+agreement && apart >= 1/(1+agreement)
 }
 
-// Noise reports whether one of the runs has said itself that the figure is noise.
+// Noise reports whether one of the runs has marked the figure as noise.
 func (p Pair) Noise() bool { return p.Old.Noise() || p.Now.Noise() }
 
-// Pairs are the ratios that the tables of both files show.
+// Pairs returns the ratios that are in the tables of both files.
 func Pairs(old, now *result.Results) []Pair {
 	var pairs []Pair
 	for _, c := range now.Cases {
@@ -155,7 +156,7 @@ func Pairs(old, now *result.Results) []Pair {
 	return pairs
 }
 
-// agree writes how well the ratios of two runs agree, and those that differ though neither run has called them noise.
+// agree prints how many ratios of two runs agree, and those that differ although neither run marked them as noise.
 func agree(b *strings.Builder, pairs []Pair) {
 	sure, same, noise, noiseSame := 0, 0, 0, 0
 	for _, p := range pairs {
@@ -176,7 +177,8 @@ func agree(b *strings.Builder, pairs []Pair) {
 	fmt.Fprintf(b, "Ratios to the baselines: %d of %d agree within %.0f %%; of %d more that a run has marked as noise, %d do\n", same, sure, 100*agreement, noise, noiseSame)
 }
 
-// Print writes what changed and a count of what did not. The error is ErrRegression when something is worse.
+// Print prints the changes, and the number of figures without one. The error is ErrRegression if a figure has become
+// worse.
 func Print(w io.Writer, old, now *result.Results) error {
 	var b strings.Builder
 	if old.Machine.CPU != now.Machine.CPU || old.Machine.Cores != now.Machine.Cores {

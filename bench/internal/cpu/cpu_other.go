@@ -1,9 +1,9 @@
 //go:build !unix
 
-// Package cpu reads what this process has used of the processors.
+// Package cpu reads the processor time of this process.
 package cpu
 
 import "time"
 
-// Time is 0 here.
+// Time always returns 0 on this system.
 func Time() time.Duration { return 0 }

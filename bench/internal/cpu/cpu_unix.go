@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package cpu reads what this process has used of the processors.
+// Package cpu reads the processor time of this process.
 package cpu
 
 import (
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Time is the process's processor time, user and system; 0 where the system does not tell.
+// Time returns the process's processor time, user and system; 0 if it is unknown.
 func Time() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

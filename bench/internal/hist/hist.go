@@ -14,7 +14,7 @@ const (
 	subBits = 6            // 64 buckets to each doubling
 	sub     = 1 << subBits //
 	buckets = (42 - subBits + 1) * sub
-	// maxValue is the largest value recorded: 73 minutes. Longer ones count as this.
+	// maxValue is the largest value recorded: 73 minutes. Longer durations count as this.
 	maxValue = 1<<42 - 1
 )
 
@@ -26,7 +26,7 @@ type Histogram struct {
 	max    int64
 }
 
-// index is the bucket of a value in nanoseconds.
+// index returns the bucket of a value in nanoseconds.
 func index(v int64) int {
 	if v < sub {
 		return int(v)
@@ -35,7 +35,7 @@ func index(v int64) int {
 	return (exp+1)*sub + int(v>>exp) - sub
 }
 
-// value is the middle of a bucket.
+// value returns the middle of a bucket.
 func value(i int) int64 {
 	if i < sub {
 		return int64(i)
@@ -63,13 +63,13 @@ func (h *Histogram) Merge(o *Histogram) {
 	h.max = max(h.max, o.max)
 }
 
-// Count is the number of durations recorded.
+// Count returns the number of recorded durations.
 func (h *Histogram) Count() int64 { return h.n }
 
-// Max is the longest.
+// Max returns the longest duration.
 func (h *Histogram) Max() time.Duration { return time.Duration(h.max) }
 
-// Mean is 0 for an empty histogram.
+// Mean returns the mean, 0 for an empty histogram.
 func (h *Histogram) Mean() time.Duration {
 	if h.n == 0 {
 		return 0
@@ -77,7 +77,8 @@ func (h *Histogram) Mean() time.Duration {
 	return time.Duration(h.sum / h.n)
 }
 
-// Quantile is the duration that a fraction q of all do not exceed; 0 for an empty histogram.
+// Quantile returns the duration that a fraction q of all durations do not exceed; 0 for an empty
+// histogram.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	rank := max(int64(math.Ceil(q*float64(h.n))), 1)
 	var seen int64
@@ -89,7 +90,7 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 	return 0
 }
 
-// Above counts the durations longer than d, to the width of a bucket.
+// Above returns the number of durations longer than d, to the width of a bucket.
 func (h *Histogram) Above(d time.Duration) int64 {
 	var n int64
 	for _, c := range h.counts[index(min(max(int64(d), 0), maxValue))+1:] {

@@ -18,12 +18,12 @@ import (
 type Config struct {
 	// Addr is the server, "127.0.0.1:port".
 	Addr string
-	// Conns is the number of connections, and so of operations at a time. Default 1.
+	// Conns is the number of connections, and so of concurrent operations. Default 1.
 	Conns int
-	// Threads is the number of generators the connections are divided among. Default: see Threads.
+	// Threads is the number of generator threads that share the connections. Default: see Threads.
 	Threads  int
 	Workload Workload
-	// Open connects and logs in; the default connects. It is not used by a Fresh workload.
+	// Open connects and logs in; the default only connects. A Fresh workload does not use it.
 	Open func(ctx context.Context) (net.Conn, error)
 }
 
@@ -36,11 +36,12 @@ type Client struct {
 	workers []*worker
 }
 
-// Result is what one run has seen.
+// Result is the result of one run.
 type Result struct {
-	// Ops were answered within the run; All counts those answered while it ended too, and is what the server's cost is divided by.
+	// Ops counts answers within the run. All also counts answers that came while the run ended; the server's cost is
+	// divided by All.
 	Ops, All int64
-	// Reconnects counts the answers that were the last on their connection, by the server's decision.
+	// Reconnects counts answers after which the server closed the connection.
 	Reconnects int64
 	// Errors counts failed operations; Err is the first.
 	Errors  int64
@@ -107,7 +108,8 @@ func (c *Client) open(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", c.cfg.Addr)
 }
 
-// Run asks for d, at rate operations per second in all, or with rate 0 as fast as answers come. It returns early when ctx ends.
+// Run sends requests for d: rate operations per second in all, or with rate 0 as fast as answers come. It returns early
+// when ctx ends.
 func (c *Client) Run(ctx context.Context, d time.Duration, rate float64) (Result, error) {
 	if err := c.connect(ctx); err != nil {
 		return Result{}, err
@@ -118,7 +120,7 @@ func (c *Client) Run(ctx context.Context, d time.Duration, rate float64) (Result
 	for i, w := range c.workers {
 		share := rate * float64(len(w.conns)) / float64(c.cfg.Conns)
 		wg.Go(func() {
-			// Never unlocked: the thread's timer slack is not as it was, so the runtime ends it with the goroutine.
+			// Never unlocked: this thread's timer slack was changed, so the runtime must end it with the goroutine.
 			runtime.LockOSThread()
 			poll.Precise()
 			results[i], errs[i] = w.run(ctx, d, share)

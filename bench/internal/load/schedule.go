@@ -2,7 +2,7 @@ package load
 
 import "time"
 
-// schedule computes when operations are due: evenly spaced at a fixed rate, or always if the rate is 0.
+// schedule computes when operations are due: at equal intervals, or at once if the rate is 0.
 type schedule struct {
 	rate   float64 // per second
 	issued int64

@@ -13,21 +13,22 @@ import (
 	"time"
 )
 
-// SelfResult is what a generator made of a server whose delays are known.
+// SelfResult is a generator's measurement of a server whose delays are known.
 type SelfResult struct {
 	// Known is the mean time from a request to its answer, by the server's own clock; Measured is the generator's mean.
 	Known, Measured time.Duration
-	// Omitted is the fraction of the operations due during a stall of the server that the generator does not show as late.
+	// Omitted is the fraction of the operations due during a stall of the server that the generator did not record as
+	// late.
 	Omitted float64
 }
 
 // Error is the relative difference of Measured and Known.
 func (r SelfResult) Error() float64 { return float64(r.Measured-r.Known) / float64(r.Known) }
 
-// tolerance is how far off a generator may be.
+// tolerance is the largest error of a usable generator.
 const tolerance = 0.02
 
-// Verdict is nil for a generator that is good enough.
+// Verdict returns an error for a generator that is not usable.
 func (r SelfResult) Verdict() error {
 	switch {
 	case math.Abs(r.Error()) > tolerance:
@@ -45,8 +46,8 @@ const (
 	selfStall = 100 * time.Millisecond
 )
 
-// Self checks a generator in about half a second: against a server that answers after 10 ms, and against one that answers at
-// once but for a stall of 100 ms. What fails is tried again twice, for the machine may have been busy.
+// Self checks a generator in about half a second, against a server that answers after 10 ms and one that answers at
+// once except for a stall of 100 ms. A failed check is repeated twice, because the machine may have been busy.
 func Self(ctx context.Context) (r SelfResult, err error) {
 	for range 3 {
 		if r, err = self(ctx); err != nil || r.Verdict() == nil {
@@ -80,7 +81,7 @@ func self(ctx context.Context) (SelfResult, error) {
 	if r, err = runSelf(ctx, stalls, Config{Conns: 1}, 250*time.Millisecond, selfRate); err != nil {
 		return SelfResult{}, err
 	}
-	// Of those due during the stall half waited for longer than half of it.
+	// Half of the operations due during the stall waited for more than half of it.
 	want := selfRate * (selfStall / 2).Seconds()
 	res.Omitted = max(0, 1-float64(r.Latency.Above(selfStall/2))/want)
 	return res, nil
@@ -96,7 +97,7 @@ func runSelf(ctx context.Context, s *delayed, cfg Config, d time.Duration, rate 
 	return r, errors.Join(err, r.Err, c.Close())
 }
 
-// delayed is an echo server that waits before each answer and keeps book of how long it did.
+// delayed is an echo server that waits before each answer and records the waits.
 type delayed struct {
 	l     net.Listener
 	delay func(i int64) time.Duration
@@ -117,7 +118,7 @@ func newDelayed(delay func(int64) time.Duration) (*delayed, error) {
 
 func (s *delayed) mean() time.Duration { return time.Duration(s.total.Load() / max(s.n.Load(), 1)) }
 
-// close waits for the connections, which the client has closed.
+// close waits for the end of the connections. The client has closed them.
 func (s *delayed) close() {
 	_ = s.l.Close()
 	s.wg.Wait()
@@ -142,11 +143,12 @@ func (s *delayed) serve(c net.Conn) {
 		}
 		began := time.Now()
 		if d := s.delay(s.n.Add(1)); d > 0 {
-			// The runtime's timers are good to a millisecond, the kernel's to 0.1.
+			// Timers of the Go runtime are exact to a millisecond, the kernel's to 0.1 ms.
 			ts := syscall.NsecToTimespec(int64(d))
 			_ = syscall.Nanosleep(&ts, nil)
 		}
-		// Before the answer is sent: after it this thread may wait for a processor while the client has the answer already.
+		// Record before the answer is sent: afterwards this thread may wait for a processor while the client already
+		// has the answer.
 		s.total.Add(int64(time.Since(began)))
 		if _, err := c.Write(b[:]); err != nil {
 			return

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// readSize is what one read can take.
+	// readSize is the largest read, in bytes.
 	readSize = 256 << 10
-	// drainTime is how long a run waits for the answers that are still due when it ends.
+	// drainTime is how long the end of a run waits for outstanding answers.
 	drainTime = 10 * time.Second
 )
 
-// errLate means that answers were still missing drainTime after the end of a run.
+// errLate means that answers were missing drainTime after the end of a run.
 var errLate = errors.New("answers missing long after the end of the round")
 
 // conn is a connection and the operation on it.
@@ -27,16 +27,16 @@ type conn struct {
 	fd    int
 	busy  bool
 	start time.Duration // when the operation was due, on the worker's clock
-	out   []byte        // what of the request is not written yet
+	out   []byte        // unwritten part of the request
 	in    []byte        // the beginning of an answer
-	buf   []byte        // where requests are made
+	buf   []byte        // buffer for requests
 }
 
-// worker is one generator: an epoll loop and the connections it asks on.
+// worker is one generator: an epoll loop and its connections.
 type worker struct {
 	cfg   Config
 	to    syscall.SockaddrInet4
-	from  [4]byte // counts through 127/8: a server sees 28,000 ports of each address
+	from  [4]byte // next source address in 127/8: each address has only 28,000 ports
 	poll  *poll.Poller
 	conns []*conn
 	byFD  map[int]*conn
@@ -65,14 +65,14 @@ func newWorker(cfg Config, number int) (*worker, error) {
 	}, nil
 }
 
-// adopt puts a connected descriptor under a connection.
+// adopt gives a connected descriptor to a connection.
 func (w *worker) adopt(c *conn, fd int) error {
 	c.fd, c.busy, c.out, c.in = fd, false, nil, c.in[:0]
 	w.byFD[fd] = c
 	return w.poll.Add(fd)
 }
 
-// now is the worker's clock.
+// now returns the time on the worker's clock.
 func (w *worker) now() time.Duration { return time.Since(w.began) }
 
 // run is one round.
@@ -101,18 +101,18 @@ func (w *worker) run(ctx context.Context, d time.Duration, rate float64) (Result
 			return w.res, err
 		}
 		if w.res.Errors > int64(len(w.conns))+1000 {
-			break // nothing but errors: the reader wants the first, soon
+			break // every operation fails: report the first error soon
 		}
 	}
 	w.ending = true
 	w.res.Elapsed = w.now()
 	for start, ok := due.next(w.res.Elapsed); ok && rate > 0; start, ok = due.next(w.res.Elapsed) {
-		w.res.Latency.Record(w.res.Elapsed - start) // due and never asked
+		w.res.Latency.Record(w.res.Elapsed - start) // due and never sent
 	}
 	return w.res, w.drain(ctx)
 }
 
-// drain waits for what is outstanding, so that the next round begins with clean connections.
+// drain waits for outstanding answers, so that the next round begins with idle connections.
 func (w *worker) drain(ctx context.Context) error {
 	end := w.now() + drainTime
 	for w.busy > 0 && ctx.Err() == nil {
@@ -123,7 +123,7 @@ func (w *worker) drain(ctx context.Context) error {
 			return err
 		}
 	}
-	if ctx.Err() != nil { // what comes later would be taken for the next round's answers
+	if ctx.Err() != nil { // late answers would count for the next round
 		for _, c := range w.conns {
 			w.drop(c)
 		}
@@ -131,7 +131,7 @@ func (w *worker) drain(ctx context.Context) error {
 	return nil
 }
 
-// turn waits for events and serves them.
+// turn waits for events and handles them.
 func (w *worker) turn(wait time.Duration) error {
 	events, err := w.poll.Wait(wait)
 	if err != nil {
@@ -152,14 +152,14 @@ func (w *worker) turn(wait time.Duration) error {
 	return nil
 }
 
-// begin asks on an idle connection. An operation that fails at once leaves the connection out of this round.
+// begin sends a request on an idle connection. If that fails, the round does not use the connection again.
 func (w *worker) begin(start time.Duration) {
 	c := w.idle[len(w.idle)-1]
 	w.idle = w.idle[:len(w.idle)-1]
 	connecting := c.fd < 0
 	if connecting {
 		if w.cfg.Open != nil && !w.cfg.Workload.Fresh {
-			return // it failed, and to log in anew would be another operation
+			return // the connection failed, and logging in again would be another operation
 		}
 		fd, err := poll.Dial(w.to, w.nextSource())
 		if err == nil {
@@ -176,12 +176,12 @@ func (w *worker) begin(start time.Duration) {
 		c.buf = w.cfg.Workload.Next(c.buf[:0], w.rand)
 		c.out = c.buf
 	}
-	if !connecting { // else it says when it is writable
+	if !connecting { // otherwise epoll reports when it is writable
 		w.flush(c)
 	}
 }
 
-// nextSource counts through the addresses 127.x.0.1 to 127.x.255.254.
+// nextSource returns the addresses 127.x.0.1 to 127.x.255.254 in turn.
 func (w *worker) nextSource() [4]byte {
 	if w.from[3]++; w.from[3] == 255 {
 		w.from[3] = 1
@@ -190,7 +190,7 @@ func (w *worker) nextSource() [4]byte {
 	return w.from
 }
 
-// flush writes what it can of the request.
+// flush writes as much of the request as the socket takes.
 func (w *worker) flush(c *conn) {
 	for len(c.out) > 0 {
 		n, again, err := poll.Write(c.fd, c.out)
@@ -205,7 +205,7 @@ func (w *worker) flush(c *conn) {
 	}
 }
 
-// receive reads what is there and ends the operation when its answer is whole.
+// receive reads available bytes and ends the operation when its answer is complete.
 func (w *worker) receive(c *conn) {
 	for {
 		n, again, err := poll.Read(c.fd, w.buf)
@@ -250,7 +250,7 @@ func (w *worker) receive(c *conn) {
 	}
 }
 
-// done records an operation and, without a rate, begins the next.
+// done records an operation. Without a rate it begins the next.
 func (w *worker) done(c *conn) {
 	now := w.now()
 	c.busy, c.in = false, c.in[:0]
@@ -267,7 +267,7 @@ func (w *worker) done(c *conn) {
 	w.idle = append(w.idle, c)
 }
 
-// fail counts an error and gives the connection up.
+// fail counts an error and closes the connection.
 func (w *worker) fail(c *conn, err error) {
 	w.res.Errors++
 	if w.res.Err == nil {

@@ -11,27 +11,27 @@ import (
 	"strings"
 )
 
-// Workload is one kind of operation: a request, and how its answer is known to be whole. Its functions may be called by several
-// generators at once.
+// Workload is one kind of operation: a request, and how to find the end of its answer. Several generators may call its
+// functions concurrently.
 type Workload struct {
-	// Request is what is sent each time, unless Next is set.
+	// Request is sent for each operation, unless Next is set.
 	Request []byte
 	// Next appends a request to dst.
 	Next func(dst []byte, r *rand.Rand) []byte
-	// Whole returns the length of the answer that b begins with, or 0 when more must be read. The error ErrLast goes with a whole
-	// answer after which the server closes the connection, as it said.
+	// Whole returns the length of the complete answer at the beginning of b, 0 if more bytes must be read. The error
+	// ErrLast accompanies a complete answer after which the server closes the connection.
 	Whole func(b []byte) (int, error)
-	// Fresh opens a connection for each operation, whose time includes that.
+	// Fresh opens a connection for each operation, whose time includes the opening.
 	Fresh bool
 }
 
-// ErrLast marks an answer that is the last on its connection. The operation counts, and the next one connects anew.
+// ErrLast marks the last answer on a connection. The operation counts, and the next one opens a new connection.
 var ErrLast = errors.New("the last answer on this connection")
 
-// errAnswer is what every wrong answer wraps.
+// errAnswer is wrapped by the error of every wrong answer.
 var errAnswer = errors.New("wrong answer")
 
-// Echo sends n bytes and wants n back.
+// Echo sends n bytes and expects n back.
 func Echo(n int) Workload {
 	return Workload{Request: bytes.Repeat([]byte{'e'}, n), Whole: func(b []byte) (int, error) {
 		if len(b) < n {
@@ -41,33 +41,33 @@ func Echo(n int) Workload {
 	}}
 }
 
-// Get asks for a path by HTTP/1.1.
+// Get requests a path over HTTP/1.1.
 func Get(path string) Workload {
 	return Workload{Request: []byte("GET " + path + " HTTP/1.1\r\nHost: bench.test\r\n\r\n"), Whole: wholeHTTP}
 }
 
-// Post sends a body of n bytes by HTTP/1.1.
+// Post sends a body of n bytes over HTTP/1.1.
 func Post(path string, n int) Workload {
 	return PostBody(path, "application/octet-stream", make([]byte, n))
 }
 
-// PostBody sends a body of some type by HTTP/1.1.
+// PostBody sends a body of the given type over HTTP/1.1.
 func PostBody(path, contentType string, body []byte) Workload {
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: bench.test\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", path, contentType, len(body))
 	return Workload{Request: append([]byte(head), body...), Whole: wholeHTTP}
 }
 
-// PerConnection makes each operation of w open a connection of its own; an HTTP request then says that it is the last.
+// PerConnection makes each operation of w open its own connection. HTTP requests then have Connection: close.
 func PerConnection(w Workload) Workload {
 	w.Fresh = true
 	w.Request = bytes.Replace(w.Request, []byte("\r\n\r\n"), []byte("\r\nConnection: close\r\n\r\n"), 1)
 	return w
 }
 
-// maxHead bounds the head of an answer; servers of benchmarks send a few hundred bytes.
+// maxHead bounds the head of an answer. Backends send a few hundred bytes.
 const maxHead = 16 << 10
 
-// wholeHTTP wants a status from 200 to 299 and a Content-Length.
+// wholeHTTP requires a status from 200 to 299 and a Content-Length.
 func wholeHTTP(b []byte) (int, error) {
 	end := bytes.Index(b, []byte("\r\n\r\n"))
 	if end < 0 {
@@ -110,20 +110,20 @@ func Query(text string) Workload {
 	return Workload{Request: appendQuery(nil, text), Whole: wholeQuery}
 }
 
-// LookUp is the transaction of pgbench -S over rows accounts.
+// LookUp is the transaction of pgbench -S on a table of rows accounts.
 func LookUp(rows int) Workload {
 	return Workload{Next: func(dst []byte, r *rand.Rand) []byte {
 		return appendQuery(dst, "SELECT abalance FROM pgbench_accounts WHERE aid = "+strconv.Itoa(1+r.IntN(rows))+";")
 	}, Whole: wholeQuery}
 }
 
-// PreparedLookUp is LookUp by a prepared statement, which Prepare makes on each connection.
+// PreparedLookUp is LookUp with a prepared statement, see Prepare.
 func PreparedLookUp(rows int) Workload {
 	return Workload{Next: func(dst []byte, r *rand.Rand) []byte {
 		key := strconv.Itoa(1 + r.IntN(rows))
 		dst = append(dst, 'B')
 		dst = binary.BigEndian.AppendUint32(dst, uint32(4+len("\x00lookup\x00")+2+2+4+len(key)+2))
-		dst = append(dst, "\x00lookup\x00"+"\x00\x00"+"\x00\x01"...) // unnamed portal, texts, one of them
+		dst = append(dst, "\x00lookup\x00"+"\x00\x00"+"\x00\x01"...) // unnamed portal, text format, one parameter
 		dst = binary.BigEndian.AppendUint32(dst, uint32(len(key)))
 		dst = append(dst, key...)
 		dst = append(dst, 0, 0) // all results as text
@@ -131,7 +131,7 @@ func PreparedLookUp(rows int) Workload {
 	}, Whole: wholeQuery}
 }
 
-// Prepare makes the statement of PreparedLookUp on a connection that is logged in.
+// Prepare makes the statement of PreparedLookUp on a connection that has logged in.
 func Prepare(c io.ReadWriter) error {
 	const text = "\x00SELECT abalance FROM pgbench_accounts WHERE aid = $1\x00"
 	parse := append([]byte{'P'}, binary.BigEndian.AppendUint32(nil, uint32(4+len("lookup")+len(text)+2))...)
@@ -159,7 +159,7 @@ func appendQuery(dst []byte, text string) []byte {
 	return append(dst, 0)
 }
 
-// wholeQuery reads up to ReadyForQuery.
+// wholeQuery finds ReadyForQuery.
 func wholeQuery(b []byte) (int, error) {
 	n := 0
 	for len(b)-n >= 5 {
@@ -180,7 +180,7 @@ func wholeQuery(b []byte) (int, error) {
 	return 0, nil
 }
 
-// Mixed is nine LookUps and one update by key.
+// Mixed is nine LookUps for each update by key.
 func Mixed(rows int) Workload {
 	w := LookUp(rows)
 	look := w.Next

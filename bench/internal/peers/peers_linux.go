@@ -19,13 +19,13 @@ var confs embed.FS
 // templates are the configurations, by file name.
 var templates = template.Must(template.New("").ParseFS(confs, "conf/*"))
 
-// ErrMissing is what a start wraps when the program is not installed.
+// ErrMissing is wrapped by the error of a program that is not installed.
 var ErrMissing = errors.New("not installed")
 
 // Target is a running arm: where to connect and what to measure.
 type Target struct {
 	Addr string
-	// Proc is nil for an arm without a process of its own, such as no proxy at all.
+	// Proc is nil for an arm without its own process, for example no proxy.
 	Proc *proc.Process
 }
 
@@ -39,18 +39,18 @@ type Starter struct {
 	n        atomic.Int64
 }
 
-// Gateway is an arm of ours.
+// Gateway is an arm that runs Headpond.
 type Gateway struct {
 	Engine, Protocol, Target string
-	Warm                     int  // connections kept open ahead of demand
+	Warm                     int  // connections opened ahead of demand
 	TLS                      bool // to the backend
 	SQLite                   bool
 	Postgres                 PostgresAccess
 }
 
-// PostgresAccess is how a pooler lets clients in and how it logs in itself.
+// PostgresAccess is how a pooler authenticates clients, and how it logs in to the server.
 type PostgresAccess struct {
-	Auth, UsersFile      string // to clients: trust or scram-sha-256
+	Auth, UsersFile      string // of clients: trust or scram-sha-256
 	TLSCert, TLSKey      string
 	DB, DBUser, Password string
 }
@@ -95,7 +95,7 @@ func (s *Starter) StartGateway(g Gateway) (*Target, error) {
 	return s.launch(proc.Spec{Name: "headpond-" + g.Engine, Path: s.Headpond, Args: []string{"serve", file}}, addr)
 }
 
-// proxyConf is what the templates of HAProxy and nginx take.
+// proxyConf is the data for the templates of HAProxy and nginx.
 type proxyConf struct {
 	Name, Listen, Target, Dir, User, Module string
 	Threads                                 int
@@ -105,9 +105,9 @@ type proxyConf struct {
 // HAProxy is an arm of HAProxy.
 type HAProxy struct {
 	Mode, Target string // "tcp" or "http"
-	Threads      int    // 0 is its default, one for each processor
+	Threads      int    // 0 0 is HAProxy's default, one per processor
 	TLS          bool   // to the backend
-	Bulk         bool   // HTTP only: larger buffers, which cost memory and spare time with large bodies
+	Bulk         bool   // HTTP only: larger buffers, faster with large bodies at the cost of memory
 }
 
 // StartHAProxy starts HAProxy.
@@ -137,7 +137,7 @@ func (s *Starter) StartNginx(mode, target string, tls bool) (*Target, error) {
 	}
 	conf := proxyConf{Name: fmt.Sprint(s.n.Add(1)), Listen: addr, Target: target, Dir: s.Group.Dir, Threads: s.Loops, TLS: tls, Module: s.Tools.StreamModule}
 	if os.Getuid() == 0 {
-		conf.User = "root" // its temporary files are in our folder
+		conf.User = "root" // its temporary files are in our directory
 	}
 	file, err := s.render("nginx-"+mode+".conf", "nginx", conf)
 	if err != nil {
@@ -146,10 +146,10 @@ func (s *Starter) StartNginx(mode, target string, tls bool) (*Target, error) {
 	return s.launch(proc.Spec{Name: "nginx", Path: s.Tools.Nginx.Path, Args: []string{"-c", file, "-p", s.Group.Dir, "-e", "stderr"}}, addr)
 }
 
-// both runs a program twice and ends both with itself.
+// both runs a program twice. Its end ends both processes.
 const both = `trap 'kill $a $b' TERM; "$0" "$1" & a=$!; "$0" "$1" & b=$!; wait; wait`
 
-// StartPgBouncer starts PgBouncer before the PostgreSQL server at target: one process, or a pair that share the port.
+// StartPgBouncer starts PgBouncer for the PostgreSQL server at target: one process, or two that share the port.
 func (s *Starter) StartPgBouncer(target string, access PostgresAccess, pair bool) (*Target, error) {
 	if s.Tools.PgBouncer.Path == "" {
 		return nil, fmt.Errorf("pgbouncer: %w", ErrMissing)
@@ -178,7 +178,7 @@ func (s *Starter) StartPgBouncer(target string, access PostgresAccess, pair bool
 	return s.launch(spec, addr)
 }
 
-// StartSelf starts this program as a proxy of the given kind before target; see package arms.
+// StartSelf starts this program as a proxy of the given kind for target; see package arms.
 func (s *Starter) StartSelf(kind, target string, env ...string) (*Target, error) {
 	addr, err := proc.FreePort()
 	if err != nil {
@@ -187,7 +187,7 @@ func (s *Starter) StartSelf(kind, target string, env ...string) (*Target, error)
 	return s.launch(proc.Spec{Name: kind, Path: s.Self, Args: []string{"arm", kind, addr, target}, Env: env}, addr)
 }
 
-// StartProgram starts a program that serves HTTP or another protocol at the address in its environment.
+// StartProgram starts a server whose address is given in its environment.
 func (s *Starter) StartProgram(name, path string, args []string, env func(addr string) []string) (*Target, error) {
 	addr, err := proc.FreePort()
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *Starter) StartProgram(name, path string, args []string, env func(addr s
 	return s.launch(proc.Spec{Name: name, Path: path, Args: args, Env: env(addr)}, addr)
 }
 
-// StartBackend starts this program as a backend, whose counters are at a port of their own.
+// StartBackend starts this program as a backend. Its counter is served on another port.
 func (s *Starter) StartBackend(kind string) (*Backend, error) {
 	stats, err := proc.FreePort()
 	if err != nil {
@@ -219,7 +219,7 @@ type Backend struct {
 	stats string
 }
 
-// Accepted asks how many connections the backend has had. Each question is a connection to another port.
+// Accepted returns the backend's number of connections. Each call opens a connection to the counter's port.
 func (b *Backend) Accepted() (int64, error) {
 	c, err := net.Dial("tcp", b.stats)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/headpond/headpond/internal/certs"
 )
 
-// The database of the benchmarks and who owns it.
+// The database of the benchmarks and its owner.
 const (
 	DB       = "bench"
 	DBUser   = "bench"
@@ -33,11 +33,11 @@ type Postgres struct {
 	Rows   int    // in pgbench_accounts
 	// Cert and Key are a self-signed certificate that the server and the poolers use.
 	Cert, Key string
-	// Secret is the bench user's password as the server keeps it (SCRAM-SHA-256$…). A pooler that knows it, and not the password
-	// alone, checks a client without deriving it anew.
+	// Secret is the bench user's password as stored by the server (SCRAM-SHA-256$…). With it a pooler checks a client
+	// without deriving the key again.
 	Secret string
 	bin    string
-	// watch is a connection of the administrator, by the Unix socket.
+	// watch is an administrator's connection over the Unix socket.
 	watch *pgconn.PgConn
 }
 
@@ -62,7 +62,7 @@ ssl_key_file = '%s'
 
 const postgresHBA = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
-// StartPostgres makes a database of scale × 100,000 rows and serves it.
+// StartPostgres creates a database of scale × 100,000 rows and starts its server.
 func (s *Starter) StartPostgres(ctx context.Context, scale int) (*Postgres, error) {
 	bin := s.Tools.Postgres.Path
 	if bin == "" {
@@ -106,7 +106,7 @@ func (s *Starter) StartPostgres(ctx context.Context, scale int) (*Postgres, erro
 	return pg, pg.fill(ctx, cred, port, scale)
 }
 
-// fill waits for the server and makes the database.
+// fill waits for the server and creates the database.
 func (pg *Postgres) fill(ctx context.Context, cred *syscall.Credential, port string, scale int) error {
 	if err := pg.Proc.WaitListening(pg.Addr); err != nil {
 		return err
@@ -136,8 +136,8 @@ func (pg *Postgres) fill(ctx context.Context, cred *syscall.Credential, port str
 	return tool(ctx, cred, pg.Bin("pgbench"), "-h", pg.Socket, "-p", port, "-U", DBUser, "-i", "-q", "-s", fmt.Sprint(scale), DB)
 }
 
-// Counter returns a function that asks how many sessions the database has had; nil before PostgreSQL 14, which does not know. It is for
-// one goroutine at a time.
+// Counter returns a function that reads how many sessions the database has had. It is nil before PostgreSQL 14, which
+// does not count them. It is for one goroutine at a time.
 func (pg *Postgres) Counter() func() (int64, error) {
 	if _, err := pg.sessions(); err != nil {
 		return nil
@@ -155,15 +155,16 @@ func (pg *Postgres) sessions() (int64, error) {
 	return strconv.ParseInt(string(rows[0].Rows[0][0]), 10, 64)
 }
 
-// Bin is the path of a program of the installation.
+// Bin returns the path of a program of the installation.
 func (pg *Postgres) Bin(name string) string { return filepath.Join(pg.bin, name) }
 
-// Access is how a pooler before this server lets clients in without a password.
+// Access is the access through a pooler that asks clients for no password.
 func (pg *Postgres) Access() PostgresAccess {
 	return PostgresAccess{Auth: "trust", DB: DB, DBUser: DBUser, Password: Password}
 }
 
-// certificate makes a self-signed certificate that all may read: it is for this run only.
+// certificate makes a self-signed certificate that all users can read: it is used for this run
+// only.
 func (pg *Postgres) certificate(cred *syscall.Credential) error {
 	cert, key := certs.PEM(certs.New().Certificate)
 	err := errors.Join(os.WriteFile(pg.Cert, cert, 0o644), os.WriteFile(pg.Key, key, 0o600))

@@ -14,19 +14,19 @@ import (
 // Tool is a program that a benchmark needs.
 type Tool struct {
 	Name    string
-	Path    string // empty when it is not installed
+	Path    string // empty if it is not installed
 	Version string
 	Advice  string // how to get it
 }
 
-// Tools are the programs of this machine.
+// Tools are the installed programs.
 type Tools struct {
 	HAProxy, Nginx, PgBouncer, Postgres Tool
-	// StreamModule is the file of nginx's stream module, "" when it is built in. NoStream tells how to get it.
+	// StreamModule is the file of nginx's stream module, "" if it is built in. NoStream tells how to install it.
 	StreamModule, NoStream string
 }
 
-// Missing lists what is not installed and how to get it, a line each.
+// Missing lists the programs that are not installed and how to install them, one per line.
 func (t Tools) Missing() []string {
 	var lines []string
 	for _, tool := range []Tool{t.HAProxy, t.Nginx, t.PgBouncer, t.Postgres} {
@@ -43,7 +43,7 @@ func (t Tools) Missing() []string {
 	return lines
 }
 
-// Versions are those of the programs that are installed.
+// Versions returns the versions of the installed programs.
 func (t Tools) Versions() map[string]string {
 	v := map[string]string{}
 	for _, tool := range []Tool{t.HAProxy, t.Nginx, t.PgBouncer, t.Postgres} {
@@ -54,7 +54,7 @@ func (t Tools) Versions() map[string]string {
 	return v
 }
 
-// Find looks for the programs.
+// Find looks for all programs.
 func Find() Tools {
 	t := Tools{
 		HAProxy:   find("haproxy", "-v", `ersion (\d[\w.]*)`, "apt-get install haproxy | dnf install haproxy | apk add haproxy"),
@@ -66,7 +66,7 @@ func Find() Tools {
 	return t
 }
 
-// find looks in PATH and where administrators' programs are.
+// find looks in PATH and in the directories of system programs.
 func find(name, flag, version, advice string) Tool {
 	t := Tool{Name: name, Advice: advice}
 	for _, candidate := range []string{name, "/usr/sbin/" + name, "/usr/local/sbin/" + name, "/sbin/" + name} {
@@ -81,7 +81,7 @@ func find(name, flag, version, advice string) Tool {
 	return t
 }
 
-// ask runs a program for its version; "unknown" when it does not say.
+// ask runs a program to read its version; "unknown" if it prints none.
 func ask(path, flag, pattern string) string {
 	out, err := exec.Command(path, flag).CombinedOutput()
 	if m := regexp.MustCompile(pattern).FindSubmatch(out); m != nil && err == nil {
@@ -92,7 +92,8 @@ func ask(path, flag, pattern string) string {
 
 var digits = regexp.MustCompile(`\d+`)
 
-// findPostgres returns the newest server with initdb and pgbench beside it; Path is its folder.
+// findPostgres returns the newest server that comes with initdb and pgbench; Path is their
+// directory.
 func findPostgres() Tool {
 	t := Tool{Name: "postgres", Advice: "apt-get install postgresql postgresql-contrib | dnf install postgresql-server postgresql-contrib | apk add postgresql postgresql-contrib"}
 	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
@@ -123,10 +124,10 @@ func atLeast(version string, major, minor int) bool {
 	return a > major || a == major && b >= minor
 }
 
-// newest were the versions when this was written. Debian 12 has HAProxy 2.6, nginx 1.22 and PgBouncer 1.18.
+// newest are the current versions at the time of writing. Debian 12 has HAProxy 2.6, nginx 1.22 and PgBouncer 1.18.
 var newest = map[string][2]int{"haproxy": {3, 2}, "nginx": {1, 28}, "pgbouncer": {1, 24}}
 
-// dated says of a version what a reader should know.
+// dated returns a note for the reader if the version is older than newest.
 func (t Tool) dated() string {
 	if n, ok := newest[t.Name]; ok && t.Version != "unknown" && !atLeast(t.Version, n[0], n[1]) {
 		return fmt.Sprintf("%s (old: %d.%d is out)", t.Version, n[0], n[1])
@@ -144,7 +145,7 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// findStream looks for nginx's stream module, built in or to be loaded.
+// findStream looks for nginx's stream module, built in or loadable.
 func (t *Tools) findStream() {
 	if t.Nginx.Path == "" {
 		return

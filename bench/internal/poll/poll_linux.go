@@ -17,11 +17,11 @@ const (
 	maxWait = 10 * time.Millisecond
 	// bindNoPort is IP_BIND_ADDRESS_NO_PORT: the kernel takes the port when the connection's other end is known.
 	bindNoPort = 24
-	// edge asks for changes only; package syscall has the constant negative on some architectures.
+	// edge is EPOLLET. In package syscall the constant is negative on some architectures.
 	edge = 1 << 31
 )
 
-// Event says what is possible on a descriptor.
+// Event tells what a descriptor is ready for.
 type Event struct {
 	FD                     int
 	Readable, Writable, Up bool // Up: neither closed nor failed
@@ -46,13 +46,13 @@ func New() (*Poller, error) {
 // Close closes the poller and none of its descriptors.
 func (p *Poller) Close() error { return syscall.Close(p.fd) }
 
-// Add watches a descriptor, telling each change once.
+// Add watches a descriptor, edge-triggered.
 func (p *Poller) Add(fd int) error {
 	ev := syscall.EpollEvent{Events: syscall.EPOLLIN | syscall.EPOLLOUT | syscall.EPOLLRDHUP | edge, Fd: int32(fd)}
 	return syscall.EpollCtl(p.fd, syscall.EPOLL_CTL_ADD, fd, &ev)
 }
 
-// AddListener watches a listening socket for as long as something is to be accepted.
+// AddListener watches a listening socket, level-triggered.
 func (p *Poller) AddListener(fd int) error {
 	ev := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(fd)}
 	return syscall.EpollCtl(p.fd, syscall.EPOLL_CTL_ADD, fd, &ev)
@@ -85,19 +85,19 @@ func (p *Poller) Wait(d time.Duration) ([]Event, error) {
 	return p.out, nil
 }
 
-// Precise lets the calling thread sleep to the microsecond; otherwise the kernel rounds up by 50 µs.
+// Precise reduces the timer slack of the calling thread. By default the kernel may wake it 50 µs late.
 func Precise() {
 	const setTimerSlack = 29 // PR_SET_TIMERSLACK
 	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, setTimerSlack, 1, 0)
 }
 
-// Read reads what is there. Again reports that nothing is, yet.
+// Read reads available bytes. again means that there are none yet.
 func Read(fd int, b []byte) (n int, again bool, err error) {
 	r, _, errno := syscall.RawSyscall(syscall.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
 	return outcome(r, errno)
 }
 
-// Write writes what fits.
+// Write writes what fits into the socket's buffer.
 func Write(fd int, b []byte) (n int, again bool, err error) {
 	r, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
 	return outcome(r, errno)
@@ -113,7 +113,7 @@ func outcome(r uintptr, errno syscall.Errno) (int, bool, error) {
 	return 0, false, errno
 }
 
-// Detach takes the socket of a connection for a Poller. The connection is closed; the descriptor is the caller's.
+// Detach returns the socket of a connection, for a Poller. It closes c; the caller owns the descriptor.
 func Detach(c net.Conn) (int, error) {
 	f, ok := c.(interface{ File() (*os.File, error) })
 	if !ok {
@@ -136,7 +136,7 @@ func Detach(c net.Conn) (int, error) {
 	return fd, nil
 }
 
-// Dial begins to connect to an IPv4 address from the source address, which must be one of this machine. It does not wait.
+// Dial begins to connect to an IPv4 address from the source address, which must be local. It does not wait.
 func Dial(to syscall.SockaddrInet4, from [4]byte) (int, error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -154,7 +154,7 @@ func Dial(to syscall.SockaddrInet4, from [4]byte) (int, error) {
 	return fd, nil
 }
 
-// Accept takes the next connection of a listening socket. Again reports that there is none.
+// Accept accepts a connection. again means that there is none.
 func Accept(listener int) (fd int, again bool, err error) {
 	fd, _, err = syscall.Accept4(listener, syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC)
 	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR) {
@@ -167,7 +167,7 @@ func Accept(listener int) (fd int, again bool, err error) {
 	return fd, false, nil
 }
 
-// SocketAddr makes the address that Dial wants of "127.0.0.1:80".
+// SocketAddr converts an address such as "127.0.0.1:80" for Dial.
 func SocketAddr(address string) (syscall.SockaddrInet4, error) {
 	a, err := net.ResolveTCPAddr("tcp4", address)
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// ownerFile says in a group's folder whose it is.
+// ownerFile is the file in a group's directory that identifies its owner.
 const ownerFile = "owner"
 
-// identity tells a process from every other: the boot of the machine, the namespace of its number, the number, and when it began, for
-// numbers are given again. It is empty for a process that is not there.
+// identity distinguishes a process from every other one by the boot of the machine, the PID namespace, the PID, and the
+// start time, because PIDs are reused. It is empty if the process does not exist.
 func identity(pid int) string {
 	fields := stat(pid)
 	if len(fields) < 20 {
@@ -33,7 +33,8 @@ func place() string {
 	return strings.TrimSpace(string(boot)) + " " + space
 }
 
-// stat is /proc/PID/stat from the state on: the name before it may hold anything.
+// stat returns the fields of /proc/PID/stat from the state on. The name before them may contain any
+// byte.
 func stat(pid int) []string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -42,10 +43,11 @@ func stat(pid int) []string {
 	return strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
 }
 
-// abandoned reports whether a folder's owner has certainly ended. An owner of another boot has; one of another namespace may live.
+// abandoned reports whether the owner of a directory has certainly ended. An owner from an earlier boot has; one in
+// another namespace may be alive.
 func abandoned(dir string) bool {
 	data, err := os.ReadFile(filepath.Join(dir, ownerFile))
-	if err != nil { // being made, or half removed
+	if err != nil { // the directory is being made or removed
 		info, err := os.Stat(dir)
 		return err == nil && time.Since(info.ModTime()) > time.Hour
 	}
@@ -61,8 +63,8 @@ func abandoned(dir string) bool {
 	return err == nil && owner[1] == here[1] && identity(pid) != string(data)
 }
 
-// Sweep ends what runs that were killed have left: processes that work in the folder of a run whose own process is gone, and the
-// folder. It returns a line for each such run.
+// Sweep ends what killed runs have left behind: processes in the directory of a run whose own process has ended, and
+// the directory. It returns a line for each such run.
 func Sweep() ([]string, error) {
 	dirs, err := filepath.Glob(filepath.Join(base(), prefix+"*"))
 	var lines []string
@@ -77,7 +79,7 @@ func Sweep() ([]string, error) {
 	return lines, err
 }
 
-// killWithin kills the processes whose working directory is in a folder, where Start puts them.
+// killWithin kills the processes that Start started in a directory.
 func killWithin(dir string) int {
 	n := 0
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
@@ -93,9 +95,9 @@ func killWithin(dir string) int {
 	return n
 }
 
-// Output is cmd.CombinedOutput for a program that ends by itself. The kernel kills it when this process dies before.
+// Output is cmd.CombinedOutput. The kernel kills the program if this process dies first.
 func Output(cmd *exec.Cmd) ([]byte, error) {
-	// The kernel takes the end of the thread that started a process for the end of its parent.
+	// The kernel sends the signal when the thread that started the process ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if cmd.SysProcAttr == nil {

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// Usage is what the machine has done and what of it was this program's, since the machine or the program began.
+// Usage is the processor time used on the machine, and by this program, since the machine or the program began.
 type Usage struct {
 	Total, Busy, Own time.Duration
 }
 
-// Usage reads the processors' time and that of this process, its processes and those that have ended.
+// Usage reads the processor time of the machine and of this process with its children, living and ended.
 func (g *Group) Usage() Usage {
 	u := machineUsage()
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
@@ -29,15 +29,15 @@ func (g *Group) Usage() Usage {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, p := range g.procs {
-		if d, err := p.CPU(); err == nil { // else it has ended, and is counted above
+		if d, err := p.CPU(); err == nil { // otherwise it has ended and is counted above
 			u.Own += d
 		}
 	}
 	return u
 }
 
-// Others is the part of the processors' time that others have used since before, from 0 to 1: other programs, and other virtual
-// machines as far as the kernel knows of them.
+// Others returns the fraction of the processors' time used by others since before: other programs, and other virtual
+// machines as far as the kernel knows.
 func (u Usage) Others(before Usage) float64 {
 	total := u.Total - before.Total
 	if total <= 0 {
@@ -47,8 +47,8 @@ func (u Usage) Others(before Usage) float64 {
 	return min(1, max(0, float64(others)/float64(total)))
 }
 
-// interruptsApart reports whether the kernel charges interrupts, which are mostly those of our own traffic, to no process. It is so
-// where the kernel does not say: then others are rather thought to use too little than too much.
+// interruptsApart reports whether the kernel counts the time of interrupts separately from processes. Most of them come
+// from our own traffic. If it is unknown they count as separate: that underestimates the time of others.
 var interruptsApart = sync.OnceValue(func() bool {
 	release, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	for _, path := range []string{"/proc/config.gz", "/boot/config-" + strings.TrimSpace(string(release))} {

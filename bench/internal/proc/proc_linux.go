@@ -31,11 +31,11 @@ type Spec struct {
 	Env  []string // added to the environment
 	// Unprivileged starts the process as user postgres or nobody when this one runs as root, for programs that refuse to be root.
 	Unprivileged bool
-	// Quit is the signal to ask for the end by. Default: SIGTERM.
+	// Quit is the signal that asks the process to end. Default: SIGTERM.
 	Quit syscall.Signal
 }
 
-// Group is the processes of one benchmark and a folder for their files. Its methods may be called by several goroutines.
+// Group is the processes of one benchmark and a directory for their files. Its methods may be called concurrently.
 type Group struct {
 	Dir string // removed by Stop
 
@@ -43,7 +43,7 @@ type Group struct {
 	procs []*Process
 }
 
-// NewGroup makes the folder, which every user can enter.
+// NewGroup makes the directory, which every user can enter.
 func NewGroup() (*Group, error) {
 	dir, err := os.MkdirTemp(base(), prefix)
 	if err != nil {
@@ -53,10 +53,10 @@ func NewGroup() (*Group, error) {
 	return &Group{Dir: dir}, err
 }
 
-// prefix is how the folders' names begin.
+// prefix is the beginning of the directories' names.
 const prefix = "hp-bench-"
 
-// base is where the folders are.
+// base is the parent of the directories.
 func base() string {
 	if dir := os.TempDir(); len(dir) <= 60 { // the path of a Unix socket has 107 bytes
 		return dir
@@ -70,7 +70,7 @@ func (g *Group) File(name, content string) (string, error) {
 	return path, os.WriteFile(path, []byte(content), 0o644)
 }
 
-// Stop ends all processes and removes the folder.
+// Stop ends all processes and removes the directory.
 func (g *Group) Stop() error {
 	g.mu.Lock()
 	procs := g.procs
@@ -94,7 +94,7 @@ type Process struct {
 	err  error // valid when done is closed
 }
 
-// Start starts a process, whose output goes to a file.
+// Start starts a process. Its output goes to a file.
 func (g *Group) Start(s Spec) (*Process, error) {
 	log, err := os.Create(filepath.Join(g.Dir, fmt.Sprintf("%s-%d.log", s.Name, rand.Uint32())))
 	if err != nil {
@@ -107,8 +107,9 @@ func (g *Group) Start(s Spec) (*Process, error) {
 	if p.quit == 0 {
 		p.quit = syscall.SIGTERM
 	}
-	// In a session of its own, as service managers start it, a process does not see the interrupt meant for this one, and shares
-	// no processor time with the generator of load where the kernel shares by sessions: each of PostgreSQL's has one.
+	// A session of its own, as with service managers. An interrupt for this process then does not reach it. Where the
+	// kernel divides processor time by sessions it does not share with the load generator; each of PostgreSQL's
+	// processes has its own session.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM}
 	if p.quit == syscall.SIGINT || p.quit == syscall.SIGQUIT {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
@@ -129,7 +130,7 @@ func (g *Group) Start(s Spec) (*Process, error) {
 	return p, nil
 }
 
-// run keeps the thread that started the process: when that ends, the kernel takes it for the end of the parent.
+// run keeps the thread that started the process: the kernel would take the end of the thread for the end of the parent.
 func (p *Process) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -177,10 +178,11 @@ func (p *Process) Stop() {
 	<-p.done
 }
 
-// ErrEnded means that a process is gone.
+// ErrEnded means that a process has ended.
 var ErrEnded = errors.New("the process has ended")
 
-// Ended is nil while the process runs; else it says how the process ended, with its last output.
+// Ended returns nil while the process runs, otherwise an error that tells how it ended, with its
+// last output.
 func (p *Process) Ended() error {
 	select {
 	case <-p.done:
@@ -193,7 +195,7 @@ func (p *Process) Ended() error {
 	}
 }
 
-// Log returns the end of what the process has written.
+// Log returns the end of the process's output.
 func (p *Process) Log() string {
 	data, err := os.ReadFile(p.log)
 	if err != nil {
@@ -202,7 +204,7 @@ func (p *Process) Log() string {
 	return string(data[max(0, len(data)-2000):])
 }
 
-// WaitListening returns when addr accepts a connection, or says why it does not within 15 seconds.
+// WaitListening returns when addr accepts a connection. After 15 seconds it returns an error.
 func (p *Process) WaitListening(addr string) error {
 	deadline := time.Now().Add(15 * time.Second)
 	for {
@@ -220,7 +222,7 @@ func (p *Process) WaitListening(addr string) error {
 	}
 }
 
-// pids are the process and its descendants.
+// pids returns the process and its descendants.
 func (p *Process) pids() []int {
 	all := []int{p.pid}
 	for i := 0; i < len(all); i++ {
@@ -229,7 +231,7 @@ func (p *Process) pids() []int {
 	return all
 }
 
-// children are the processes that the threads of one have started.
+// children returns the processes that the threads of pid have started.
 func children(pid int) []int {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/children", pid))
 	if len(lists) == 0 {
@@ -250,7 +252,7 @@ func children(pid int) []int {
 	return found
 }
 
-// childrenBySearch is for kernels without those lists (CONFIG_PROC_CHILDREN): it asks every process for its parent.
+// childrenBySearch is for kernels without those lists (CONFIG_PROC_CHILDREN): it reads the parent of every process.
 func childrenBySearch(parent string) []int {
 	var found []int
 	entries, _ := os.ReadDir("/proc")
@@ -263,9 +265,9 @@ func childrenBySearch(parent string) []int {
 	return found
 }
 
-// CPU is the processor time, user and system, of the process and its descendants: utime and stime of /proc/PID/stat,
-// but from the process's own clock, which counts nanoseconds and not hundredths of a second, and has that of threads
-// that have ended too; for descendants that have ended cutime and cstime, in hundredths. Interrupts and the kernel's
+// CPU returns the processor time, user and system, of the process and its descendants. It is utime plus stime of
+// /proc/PID/stat, but read from the process's clock, which counts nanoseconds instead of hundredths of a second and
+// includes ended threads. For ended descendants it is cutime and cstime, in hundredths. Interrupts and the kernel's
 // half of a loopback packet count for the sender.
 func (p *Process) CPU() (time.Duration, error) {
 	if err := p.Ended(); err != nil {
@@ -288,7 +290,7 @@ func (p *Process) CPU() (time.Duration, error) {
 // tick is the unit of processor times in /proc.
 const tick = 10 * time.Millisecond
 
-// ended is what the children of a process that have ended, and theirs, have used.
+// ended returns the processor time of the ended descendants of a process.
 func ended(pid int) time.Duration {
 	const cutime, cstime = 13, 14
 	var sum time.Duration
@@ -329,14 +331,15 @@ func field(status, name string) int64 {
 	return n
 }
 
-// ResetPeak begins a new peak.
+// ResetPeak resets the peak to the present memory.
 func (p *Process) ResetPeak() {
 	for _, pid := range p.pids() {
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0) // another user's: its peak stays that of its life
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0) // fails for another user's process: its peak is not reset
 	}
 }
 
-// Switches is the number of context switches, voluntary and not, of the living threads of the process and its descendants.
+// Switches returns the number of context switches, voluntary and not, of the living threads of the process and its
+// descendants.
 func (p *Process) Switches() int64 {
 	var sum int64
 	for _, pid := range p.pids() {
@@ -350,7 +353,7 @@ func (p *Process) Switches() int64 {
 	return sum
 }
 
-// FreePort finds a port of 127.0.0.1 nobody listens on; see package freeport.
+// FreePort returns a free port of 127.0.0.1; see package freeport.
 func FreePort() (string, error) {
 	port, err := freeport.Get()
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err

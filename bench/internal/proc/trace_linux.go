@@ -17,7 +17,7 @@ type Trace struct {
 	out string
 }
 
-// ErrNoStrace means that strace is not installed, or not allowed to trace.
+// ErrNoStrace means that strace is not installed or not permitted.
 var ErrNoStrace = errors.New("no strace here")
 
 // Trace attaches to the process, its threads and its descendants. It returns when all of them are traced.
@@ -33,7 +33,7 @@ func (p *Process) Trace() (*Trace, error) {
 		args = append(args, "-p", strconv.Itoa(pid))
 	}
 	t.cmd = exec.Command(path, args...)
-	t.cmd.Dir = filepath.Dir(p.log) // where Sweep looks
+	t.cmd.Dir = filepath.Dir(p.log) // so that Sweep finds it
 	if err := t.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (t *Trace) End() (int64, error) {
 	if err := t.cmd.Process.Signal(os.Interrupt); err != nil {
 		return 0, err
 	}
-	_ = t.cmd.Wait() // killed by the signal, as it says
+	_ = t.cmd.Wait() // the error reports the signal
 	data, err := os.ReadFile(t.out)
 	if err != nil {
 		return 0, err

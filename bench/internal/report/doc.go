@@ -1,2 +1,2 @@
-// Package report shows results: as tables in a terminal and as one page of HTML that needs nothing else.
+// Package report prints results: as tables in a terminal, and as one HTML page without other files.
 package report

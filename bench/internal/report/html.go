@@ -15,16 +15,16 @@ var pageText string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{"noise": noise, "grid": grid}).Parse(pageText))
 
-// noise reports whether a cell says that its figure is.
+// noise reports whether a cell marks its figure as noise.
 func noise(cell string) bool {
 	return strings.HasSuffix(cell, "noise") || strings.HasSuffix(cell, "(noise)")
 }
 
-// grid is what the page's template of a table takes.
+// grid is the data for the page's template of a table.
 func grid(rows [][]string, base string) any {
 	return struct {
 		Rows [][]string
-		Base string // the first cell of the row that others are compared with
+		Base string // the first cell of the baseline's row
 	}{rows, base}
 }
 
@@ -42,21 +42,21 @@ type view struct {
 type suiteView struct {
 	Name   string
 	Cases  []caseView
-	Charts []template.HTML // cost against concurrency
+	Charts []template.HTML // cost by number of clients
 }
 
 type caseView struct {
 	*result.Case
 	Rate   string
-	Noise  string // why all is
+	Noise  string // why every figure is noise
 	Rows   [][]string
-	Less   string // what Net is
+	Less   string // what was subtracted for Net
 	Net    [][]string
 	Errors []string
 	Plots  []template.HTML
 }
 
-// HTML writes one page that needs no other file and runs no script.
+// HTML writes one page without scripts and without other files.
 func HTML(w io.Writer, r *result.Results) error {
 	v := view{Title: "Headpond benchmarks, " + r.Started.Format("2006-01-02"), Facts: Facts(r), HowTo: howTo, Missing: r.Missing, Summary: Summary(r), Note: summaryNote}
 	for _, c := range r.Cases {
@@ -102,20 +102,21 @@ func caseOf(c *result.Case) caseView {
 	return v
 }
 
-// plot adds a drawing, all of whose text is escaped already.
+// plot adds a drawing. Its text is already escaped.
 func (v *caseView) plot(drawing string) {
 	if drawing != "" {
 		v.Plots = append(v.Plots, template.HTML(drawing))
 	}
 }
 
-// family is a title for cases of which only the number of clients differs: what stands before it in theirs.
+// family returns a title for cases that differ only in the number of clients: the text before that number in their
+// titles.
 func family(name string, c *result.Case) string {
 	what, _, _ := strings.Cut(c.Title, ",")
 	return name + ": " + what
 }
 
-// charts draws the families of cases that differ in their number of clients only.
+// charts draws the families of cases that differ only in the number of clients.
 func charts(cases []caseView) []template.HTML {
 	families := map[string][]*result.Case{}
 	var order []string

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// MarkdownPivot is a table with a line for each case that the pattern matches, named by what its group matches, a column with a metric's
-// median for each arm, and one for each ratio "arm/arm". Cases with a floor are less that.
+// MarkdownPivot returns a table with a line for each case that pattern matches, named by the pattern's group. It has a
+// column for each arm, with the median of a metric, and one for each ratio "arm/arm". A case's floor is subtracted.
 func MarkdownPivot(r *result.Results, metric, pattern string, ratios []string) (string, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {
@@ -21,7 +21,7 @@ func MarkdownPivot(r *result.Results, metric, pattern string, ratios []string) (
 	}
 	var cases []*result.Case
 	var names, arms []string
-	most := 0.0 // of the processors, used by others
+	most := 0.0 // largest fraction of the processors used by others
 	for _, c := range r.Cases {
 		m := re.FindStringSubmatch(c.ID)
 		if m == nil {

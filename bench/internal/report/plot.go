@@ -10,14 +10,14 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// Plots are drawn for a phone's width and grow with the page.
+// Plots are drawn for the width of a phone and scale with the page.
 const (
 	plotWidth = 360
 	nameWidth = 104 // for the arms' names
 	barHeight = 18
 )
 
-// arms have the same colour everywhere; others share what is left.
+// armClass gives arms the same colour in every plot. Other arms share the last one.
 var armClass = map[string]int{
 	"gateway-uring": 0, "gateway-epoll": 1, "gateway-goroutine": 2, "haproxy": 3, "haproxy-default": 4, "nginx": 5, "pgbouncer": 6, "pgbouncer-2": 10, "direct": 7,
 	"headpond": 0, "tcppool": 0, "pgpool": 0, "sqlitepool": 0, "gateway-sqlite": 0, "library": 1, "pooled": 0, "ginroute": 1,
@@ -25,7 +25,7 @@ var armClass = map[string]int{
 
 const classes = 12
 
-// class is the style of an arm.
+// class returns the CSS class of an arm.
 func class(name string) string {
 	n, ok := armClass[name]
 	if !ok {
@@ -38,7 +38,7 @@ func class(name string) string {
 	return fmt.Sprintf("a%d", n)
 }
 
-// svg collects a drawing. All text goes through text.
+// svg collects a drawing. Only the method text may add text: it escapes.
 type svg struct{ strings.Builder }
 
 func (s *svg) open(title string, height float64) {
@@ -54,7 +54,7 @@ func (s *svg) line(x1, y1, x2, y2 float64, style string) {
 	fmt.Fprintf(s, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" class="%s"/>`, x1, y1, x2, y2, style)
 }
 
-// bars draws a metric of a case: medians with a line from the least to the most. It is empty without figures.
+// bars draws a metric of a case: medians with a line from the minimum to the maximum. It returns "" without figures.
 func bars(c *result.Case, metric string) string {
 	var arms []*result.Arm
 	most := 0.0
@@ -103,7 +103,7 @@ type tick struct {
 	text string
 }
 
-// chart draws lines over logarithmic axes of positive values.
+// chart draws lines over logarithmic axes. All values are positive.
 func chart(title string, all []series, xs []tick) string {
 	lowX, highX, lowY, highY := math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)
 	for _, l := range all {
@@ -152,7 +152,7 @@ func chart(title string, all []series, xs []tick) string {
 	return s.String()
 }
 
-// mark writes a value of an axis.
+// mark formats a value on an axis.
 func mark(v float64) string {
 	if v >= 1000 {
 		return result.Format(v)
@@ -160,12 +160,12 @@ func mark(v float64) string {
 	return strconv.FormatFloat(v, 'g', 4, 64)
 }
 
-// isPower reports whether a mark is a power of ten.
+// isPower reports whether a value on an axis is a power of ten.
 func isPower(v float64) bool {
 	return math.Abs(math.Log10(v)-math.Round(math.Log10(v))) < 1e-9
 }
 
-// markBelow is the largest of 1, 2, 5, 10, 20, … that is not above v.
+// markBelow returns the largest of 1, 2, 5, 10, 20, … that is at most v.
 func markBelow(v float64) float64 {
 	m := math.Pow(10, math.Floor(math.Log10(v)))
 	for nextMark(m) <= v {
@@ -174,7 +174,7 @@ func markBelow(v float64) float64 {
 	return m
 }
 
-// markAbove is the smallest that is not below v.
+// markAbove returns the smallest of them that is at least v.
 func markAbove(v float64) float64 {
 	m := markBelow(v)
 	if m < v {
@@ -183,7 +183,7 @@ func markAbove(v float64) float64 {
 	return m
 }
 
-// nextMark goes through 1, 2, 5, 10, 20, …
+// nextMark returns the value after v in 1, 2, 5, 10, 20, …
 func nextMark(v float64) float64 {
 	p := math.Pow(10, math.Floor(math.Log10(v)+1e-9))
 	switch m := v / p; {
@@ -195,7 +195,7 @@ func nextMark(v float64) float64 {
 	return 10 * p
 }
 
-// percentiles draws the latencies of a case, from the half to one in 10,000.
+// percentiles draws the latencies of a case, from the median to one in 10,000.
 func percentiles(c *result.Case) string {
 	quantiles := []float64{0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999}
 	var all []series
@@ -216,7 +216,7 @@ func percentiles(c *result.Case) string {
 	return chart("latency in µs by percentile, lower is better", all, []tick{{2, "50 %"}, {10, "90 %"}, {100, "99 %"}, {1000, "99.9 %"}, {10000, "99.99 %"}})
 }
 
-// concurrency draws the first metric of cases that differ in their connections only.
+// concurrency draws the first metric of cases that differ only in their connections.
 func concurrency(cases []*result.Case) string {
 	var all []series
 	var xs []tick

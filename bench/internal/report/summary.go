@@ -7,7 +7,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// summaryRow is one line of the table that the README shows: a case, and the peer it is compared with.
+// summaryRow is a line of the README's table: a case, and the peer that it is compared with.
 type summaryRow struct {
 	id, label, peer string
 }
@@ -25,11 +25,11 @@ var summaryRows = []summaryRow{
 	{"W3d", "PostgreSQL, memory of idle clients", "pgbouncer"},
 }
 
-// summaryArms are its columns.
+// summaryArms are the table's columns.
 var summaryArms = []string{"gateway-uring", "gateway-epoll", "gateway-goroutine"}
 
-// Summary is the engine table, with its head: cost as a ratio to the peer's, and p99 at the same fixed rate. It is empty when
-// nothing of it was measured.
+// Summary returns the engine table with its header: cost as a ratio to the peer's, and p99 at the same fixed rate. It
+// is empty if none of its cases was measured.
 func Summary(r *result.Results) [][]string {
 	rows := [][]string{{"", "peer", "uring", "epoll", "goroutine", "p99 peer", "uring", "epoll", "goroutine"}}
 	for _, s := range summaryRows {
@@ -61,7 +61,7 @@ func Summary(r *result.Results) [][]string {
 	return rows
 }
 
-// paced are the p99 of the peer and the arms at a fixed rate.
+// paced returns the p99 of the peer and of the arms at a fixed rate.
 func paced(c *result.Case, peer string) []string {
 	var cells []string
 	for _, name := range append([]string{peer}, summaryArms...) {
@@ -76,7 +76,7 @@ func paced(c *result.Case, peer string) []string {
 	return cells
 }
 
-// unit is a metric's label without what every reader of the table knows.
+// unit shortens a metric's label to what the table does not say already.
 func unit(metric string) string {
 	switch metric {
 	case result.CPU:
@@ -92,7 +92,7 @@ const summaryNote = "Processor time for each operation as a ratio to the peer's 
 	"then the 99th percentile of the latency at one fixed rate for all, 70 % of what the slowest could. " +
 	"Each has as many threads (loops, workers) as the other, but for the engine goroutine, which takes all processors. Medians of rounds taken in turn."
 
-// Markdown is the summary as a table, and where it was measured. It is empty when nothing of it was.
+// Markdown returns the summary as a table, and where it was measured. It is empty if none of its cases was measured.
 func Markdown(r *result.Results) string {
 	rows := Summary(r)
 	if rows == nil {
@@ -104,7 +104,7 @@ func Markdown(r *result.Results) string {
 	return b.String()
 }
 
-// MarkdownFacts is where and with what it was measured, as a list.
+// MarkdownFacts returns a list of where and with what it was measured.
 func MarkdownFacts(r *result.Results) string {
 	var b strings.Builder
 	for _, line := range Facts(r) {
@@ -113,7 +113,7 @@ func MarkdownFacts(r *result.Results) string {
 	return b.String()
 }
 
-// MarkdownCases is every case as a section with a table.
+// MarkdownCases returns every case as a section with a table.
 func MarkdownCases(r *result.Results) string {
 	var b strings.Builder
 	for i, c := range r.Cases {
@@ -126,7 +126,7 @@ func MarkdownCases(r *result.Results) string {
 	return b.String()
 }
 
-// MarkdownCase is one case's table.
+// MarkdownCase returns one case as a table.
 func MarkdownCase(r *result.Results, id string) (string, error) {
 	c := r.Case(id)
 	if c == nil {
@@ -162,7 +162,7 @@ func markdownCase(b *strings.Builder, c *result.Case) {
 	}
 }
 
-// markdownTable writes rows, of which the first is the head; the columns after the first left ones are figures.
+// markdownTable writes rows. The first is the header; the columns after the first left ones are figures.
 func markdownTable(b *strings.Builder, rows [][]string, left int) {
 	for i, row := range rows {
 		cells := make([]string, len(row))

@@ -40,7 +40,7 @@ func Terminal(w io.Writer, r *result.Results) error {
 	return err
 }
 
-// problems repeats at the end what is easily missed among the tables.
+// problems repeats at the end what could be overlooked among the tables.
 func problems(b *strings.Builder, r *result.Results) {
 	for _, c := range r.Cases {
 		for _, a := range c.Arms {
@@ -55,7 +55,7 @@ func problems(b *strings.Builder, r *result.Results) {
 	}
 }
 
-// head says where, when and with what.
+// head prints where, when and with what it was measured.
 func head(b *strings.Builder, r *result.Results) {
 	for _, line := range Facts(r) {
 		fmt.Fprintln(b, line)
@@ -65,7 +65,7 @@ func head(b *strings.Builder, r *result.Results) {
 	}
 }
 
-// Facts are the lines that every table needs beside it.
+// Facts are the lines that belong to every table.
 func Facts(r *result.Results) []string {
 	var versions []string
 	for name, v := range r.Versions {
@@ -88,7 +88,7 @@ func Facts(r *result.Results) []string {
 	return lines
 }
 
-// plural is a number of things.
+// plural formats a number with its noun.
 func plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -123,7 +123,7 @@ func table(b *strings.Builder, c *result.Case) {
 	}
 }
 
-// rows are a case's table with its head.
+// rows returns a case as a table with its header.
 func rows(c *result.Case) [][]string {
 	table := [][]string{header(c)}
 	for _, a := range c.Arms {
@@ -134,17 +134,17 @@ func rows(c *result.Case) [][]string {
 	return table
 }
 
-// lessFloor says what the second table is.
+// lessFloor explains the second table.
 func lessFloor(c *result.Case) string {
 	return "Less " + c.Floor + ", which does nothing and so costs what measuring costs:"
 }
 
-// disturbed says how much of the machine was not the benchmark's.
+// disturbed tells how much of the machine others used.
 func disturbed(c *result.Case) string {
 	return fmt.Sprintf("Noise: other programs used %.0f %% of the processors meanwhile", 100*c.Others)
 }
 
-// shown are the metrics of which there is a figure.
+// shown returns the metrics that have a figure.
 func shown(c *result.Case) []string {
 	return slices.DeleteFunc(slices.Clone(c.Metrics), func(id string) bool {
 		return id != c.Metrics[0] && !slices.ContainsFunc(c.Arms, func(a *result.Arm) bool { return a.Stat(id).N > 0 })
@@ -189,7 +189,7 @@ func row(c *result.Case, a *result.Arm) []string {
 	return cells
 }
 
-// align writes columns, the first to the left and the others to the right.
+// align writes columns, the first aligned to the left and the others to the right.
 func align(b *strings.Builder, rows [][]string) {
 	var width []int
 	for _, r := range rows {
@@ -213,7 +213,7 @@ func align(b *strings.Builder, rows [][]string) {
 	}
 }
 
-// kernel tells how this one was set up; older results do not have all of it.
+// kernel describes the configuration of the kernel. Older results lack parts of it.
 func kernel(m result.Machine) (text string) {
 	if m.TCP != "" {
 		text = ", TCP by " + m.TCP

@@ -35,7 +35,7 @@ const (
 type Metric struct {
 	ID     string
 	Label  string // with its unit
-	Better string // "lower", "higher" or "" for what is only told
+	Better string // "lower", "higher", or "" for a figure without a better direction
 }
 
 var metrics = map[string]Metric{
@@ -59,10 +59,10 @@ var metrics = map[string]Metric{
 	"MB/s":     {Label: "MB/s", Better: "higher"},
 	Syscalls:   {Label: "syscalls/op", Better: "lower"},
 	Switches:   {Label: "switches/op", Better: "lower"},
-	Closed:     {Label: "closed %", Better: "lower"}, // kept connections that the server closed after an answer
+	Closed:     {Label: "closed %", Better: "lower"}, // fraction of kept connections that the server closed after an answer
 }
 
-// MetricOf describes a metric; one that is not known has its id for a label.
+// MetricOf returns the description of a metric. An unknown metric has its id as its label.
 func MetricOf(id string) Metric {
 	m, ok := metrics[id]
 	if !ok {
@@ -72,7 +72,7 @@ func MetricOf(id string) Metric {
 	return m
 }
 
-// Format writes a value to three significant digits, thousands apart.
+// Format formats a value with three significant digits and separated thousands.
 func Format(v float64) string {
 	a := math.Abs(v)
 	switch {

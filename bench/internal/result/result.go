@@ -11,13 +11,14 @@ import (
 	"github.com/headpond/headpond/bench/internal/hist"
 )
 
-// Schema is the version of the format. A field that changes its meaning or goes makes a new one; a new field does not.
+// Schema is the version of the format. A removed field, or one with a new meaning, makes a new version; a new field
+// does not.
 const Schema = 1
 
 // ErrSchema means that a file was written by another version of the program.
 var ErrSchema = errors.New("not the results of this version")
 
-// ErrFormat means that a file is no results at all, or damaged.
+// ErrFormat means that a file is damaged or does not contain results.
 var ErrFormat = errors.New("not a results.json of headpond bench")
 
 // Results is one benchmark run.
@@ -29,23 +30,23 @@ type Results struct {
 	Versions  map[string]string `json:"versions"` // of Headpond, Go and the peers
 	Settings  Settings          `json:"settings"`
 	Generator Generator         `json:"generator"`
-	Missing   []string          `json:"missing,omitempty"` // what was not measured, and what to install for it
+	Missing   []string          `json:"missing,omitempty"` // what was not measured, and what to install to measure it
 	Cases     []*Case           `json:"cases"`
 }
 
-// Machine is where it ran.
+// Machine describes the machine.
 type Machine struct {
 	CPU    string  `json:"cpu"`
 	Cores  int     `json:"cores"`
 	Memory int64   `json:"memory_bytes"`
 	Kernel string  `json:"kernel"`
 	OS     string  `json:"os"`
-	TCP    string  `json:"tcp,omitempty"`    // the congestion control that is the default: one that paces makes loopback expensive
-	Shares string  `json:"shares,omitempty"` // whose shares of the processors are equal: sessions (each program measured has one) or threads
-	Load   float64 `json:"load"`             // the average of the last minute when it began: above 0.5 something else was running
+	TCP    string  `json:"tcp,omitempty"`    // default congestion control; one that paces makes loopback expensive
+	Shares string  `json:"shares,omitempty"` // what has equal shares of the processors: sessions (each measured program has one) or threads
+	Load   float64 `json:"load"`             // load average of the last minute before the run; above 0.5 other programs were running
 }
 
-// Settings are what a resumed run must share with the one it continues.
+// Settings must be the same in a resumed run and in the one that it continues.
 type Settings struct {
 	Rounds  int     `json:"rounds"`
 	Seconds float64 `json:"seconds"` // of each round
@@ -53,10 +54,10 @@ type Settings struct {
 	Loops   int     `json:"loops"` // of the gateway; threads of HAProxy and workers of nginx
 }
 
-// Generator is how good the load generator was on this machine.
+// Generator describes the accuracy of the load generator on this machine.
 type Generator struct {
 	Threads int `json:"threads"`
-	// KnownMicros is the delay of a server, and MeasuredMicros what the generator made of it.
+	// KnownMicros is the known delay of a server, MeasuredMicros the generator's measurement of it.
 	KnownMicros    float64 `json:"known_us"`
 	MeasuredMicros float64 `json:"measured_us"`
 	Omitted        float64 `json:"omitted"`
@@ -70,25 +71,25 @@ type Case struct {
 	Title    string   `json:"title"`
 	Note     string   `json:"note,omitempty"`
 	Claim    string   `json:"claim,omitempty"`   // what the study published
-	Because  string   `json:"because,omitempty"` // why we measure something else
-	Baseline string   `json:"baseline"`          // the arm that ratios are to
-	Floor    string   `json:"floor,omitempty"`   // the arm that costs what measuring costs; see Net
-	Metrics  []string `json:"metrics"`           // the first is the one that counts
-	Rate     float64  `json:"rate,omitempty"`    // operations per second asked for; 0 = as many as can be
+	Because  string   `json:"because,omitempty"` // why our figures differ
+	Baseline string   `json:"baseline"`          // the arm that ratios refer to
+	Floor    string   `json:"floor,omitempty"`   // the arm whose cost is that of the measurement itself; see Net
+	Metrics  []string `json:"metrics"`           // the first is the main one
+	Rate     float64  `json:"rate,omitempty"`    // requested operations per second; 0 = as many as possible
 	Conns    int      `json:"conns,omitempty"`
-	// Others is the part of the processors' time, from 0 to 1, that other programs have used meanwhile.
+	// Others is the fraction of the processors' time that other programs used meanwhile, from 0 to 1.
 	Others float64 `json:"others,omitempty"`
 	Arms   []*Arm  `json:"arms"`
 }
 
-// Arm is one contestant.
+// Arm is one of the compared programs.
 type Arm struct {
 	Name   string   `json:"name"`
-	Error  string   `json:"error,omitempty"` // why there is no figure, or not every round
+	Error  string   `json:"error,omitempty"` // why figures or rounds are missing
 	Rounds []Sample `json:"rounds"`
-	// Extra are figures that were taken once, outside the rounds.
+	// Extra are figures taken once, outside the rounds.
 	Extra map[string]float64 `json:"extra,omitempty"`
-	// Latency is that of the operations of all rounds; nil when none was taken.
+	// Latency contains the operations of all rounds; nil if it was not measured.
 	Latency *hist.Histogram `json:"latency,omitempty"`
 }
 
@@ -110,8 +111,8 @@ func (a *Arm) Add(s Sample) {
 	a.Latency.Merge(s.Latency)
 }
 
-// Net is the case with what measuring costs subtracted: from each round of an arm the same round of the floor. It is nil without a floor
-// that was measured.
+// Net returns the case with the cost of measuring subtracted: from each round of an arm the same round of the floor. It
+// is nil if the case has no measured floor.
 func (c *Case) Net() *Case {
 	floor := c.Arm(c.Floor)
 	if floor == nil || len(floor.Rounds) == 0 {
@@ -136,7 +137,7 @@ func (c *Case) Net() *Case {
 	return &net
 }
 
-// Load reads a file that Save wrote.
+// Load reads a file written by Save.
 func Load(path string) (*Results, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -160,7 +161,7 @@ func Load(path string) (*Results, error) {
 	return &r, nil
 }
 
-// whole is an error if something is missing that every file has which Save wrote.
+// whole returns an error if a field is missing that Save always writes.
 func (r *Results) whole() error {
 	for i, c := range r.Cases {
 		if c == nil || c.ID == "" || len(c.Metrics) == 0 {
@@ -173,7 +174,7 @@ func (r *Results) whole() error {
 	return nil
 }
 
-// Save replaces the file at once, so that an interrupt leaves the old or the new one.
+// Save replaces the file atomically: an interrupt leaves the old or the new one.
 func (r *Results) Save(path string) error {
 	data, err := json.Marshal(r)
 	if err != nil {

@@ -6,13 +6,14 @@ import (
 	"slices"
 )
 
-// Stat is a metric over the rounds of an arm. It is zero, with N 0, when no round has it.
+// Stat summarises a metric over the rounds of an arm. It is zero, with N 0, if no round has the
+// metric.
 type Stat struct {
 	N                int
 	Min, Median, Max float64
 }
 
-// Stat collects a metric.
+// Stat summarises a metric.
 func (a *Arm) Stat(metric string) Stat {
 	v := a.values(metric)
 	if len(v) == 0 {
@@ -38,7 +39,7 @@ func (a *Arm) values(metric string) []float64 {
 	return v
 }
 
-// median wants a sorted, non-empty list.
+// median returns the median of a sorted, non-empty list.
 func median(v []float64) float64 {
 	n := len(v)
 	if n%2 == 1 {
@@ -47,34 +48,35 @@ func median(v []float64) float64 {
 	return (v[n/2-1] + v[n/2]) / 2
 }
 
-// noisy is the half-width of a ratio's interval, relative to the ratio, above which it says little: two runs whose figures are each known
-// to 7 % are known to agree within 10 %, which is what anybody who repeats a run may expect.
+// noisy is the largest half-width of a meaningful ratio's interval, relative to the ratio. If two runs each know a
+// figure to 7 %, they agree within 10 %, which a reader who repeats a run can expect.
 const noisy = 0.07
 
-// Ratio is how many times as large one arm's figure is as another's, with a 95 % interval; it has no bounds below three rounds.
+// Ratio is one arm's figure divided by another's, with a 95 % interval. With fewer than three rounds it has no
+// interval.
 type Ratio struct {
 	Value, Low, High float64
-	N                int // rounds, of the side that has fewer
-	// Disturbed means that other programs have used much of the machine meanwhile.
+	N                int // number of rounds, of the arm with fewer
+	// Disturbed means that other programs used much of the machine meanwhile.
 	Disturbed bool
 }
 
-// Valid reports whether there was anything to divide.
+// Valid reports whether both figures exist and the ratio is finite.
 func (r Ratio) Valid() bool { return r.Value > 0 && !math.IsInf(r.Value, 0) }
 
-// fewest is the number of rounds below which nothing can be said of how sure a ratio is.
+// fewest is the number of rounds below which the interval of a ratio is unknown.
 const fewest = 3
 
-// Noise reports whether the interval is so wide that the figure says little, or the machine was not the benchmark's.
+// Noise reports whether the interval is too wide for the figure to mean much, or other programs used the machine.
 func (r Ratio) Noise() bool { return r.Disturbed || (r.High-r.Low)/2 > noisy*r.Value }
 
-// Differs reports whether the interval leaves 1 out.
+// Differs reports whether the interval excludes 1.
 func (r Ratio) Differs() bool { return r.Low > 1 || r.High < 1 }
 
 // Spread is the half-width of the interval in percent of the ratio.
 func (r Ratio) Spread() float64 { return 100 * (r.High - r.Low) / 2 / r.Value }
 
-// Short is "0.87", or "1/150" for what is less than a twentieth.
+// Short returns "0.87", or "1/150" for a ratio below a twentieth.
 func (r Ratio) Short() string {
 	switch {
 	case !r.Valid():
@@ -85,7 +87,7 @@ func (r Ratio) Short() string {
 	return Format(r.Value)
 }
 
-// String is "0.87 ±3 %", with "noise" after it when it is.
+// String returns "0.87 ±3 %", followed by "noise" if Noise is true.
 func (r Ratio) String() string {
 	switch {
 	case !r.Valid():
@@ -98,14 +100,14 @@ func (r Ratio) String() string {
 	return fmt.Sprintf("%s ±%.0f %%", r.Short(), math.Ceil(r.Spread()))
 }
 
-// disturbing is the part of the machine above which others disturb.
+// disturbing is the fraction of the machine above which its use by others disturbs a measurement.
 const disturbing = 0.10
 
-// Disturbed reports whether others have used much of the machine while the case was measured, and whether that matters for the figure
-// that counts.
+// Disturbed reports whether others used much of the machine while the case was measured, and whether that matters for
+// its first metric.
 func (c *Case) Disturbed() bool { return len(c.Metrics) > 0 && c.DisturbedIn(c.Metrics[0]) }
 
-// DisturbedIn is Disturbed for any figure. It is false for what does not depend on who else wants the processors: memory.
+// DisturbedIn is Disturbed for any metric. It is false for memory, which does not depend on the use of the processors.
 func (c *Case) DisturbedIn(metric string) bool {
 	return c.Others > disturbing && !slices.Contains([]string{PerClient, Peak, AllocsOp, BytesOp}, metric)
 }
@@ -117,24 +119,26 @@ func (c *Case) Ratio(a, b *Arm, metric string) Ratio {
 	return r
 }
 
-// RatioOf is how many times as large a metric is for arm a as for arm b of the same case. Arms take turns, so a round of one is divided
-// by the same round of the other: what slowed the machine down for a while slowed both, and falls out. The value is the median of these
-// quotients; the interval is that of the sign test, which knows nothing of the noise's shape: of nine rounds, from the second smallest
-// quotient to the second largest. Below nine rounds it is all that was seen.
+// RatioOf divides a metric of arm a by that of arm b in the same case. Arms are measured alternately, and each round of
+// one is divided by the same round of the other: if the machine was slower for a while, both were, and the quotient
+// does not change. The value is the median of the quotients. The interval is that of the sign test, which makes no
+// assumption about the noise: with nine rounds, from the second smallest quotient to the second largest. With fewer
+// rounds it contains all quotients.
 func RatioOf(a, b *Arm, metric string) Ratio { return center(logRatios(a, b, metric)) }
 
-// Independent is RatioOf for arms of different runs, whose rounds have nothing to do with each other: each round of the one is
-// divided by each of the other, and the interval is that of Mann and Whitney's test. Below four rounds it is all that was seen.
+// Independent is RatioOf for arms of different runs, whose rounds do not correspond: each round of the one is divided
+// by each of the other. The interval is that of the Mann-Whitney test. With fewer than four rounds it contains all
+// quotients.
 func Independent(a, b *Arm, metric string) Ratio {
 	return shift(logs(a.values(metric)), logs(b.values(metric)))
 }
 
-// Independent2 is (a to b of one run) to (c to d of another): how a's ratio to its baseline b has changed from c's to d.
+// Independent2 is (a to b of one run) to (c to d of another): the change of the ratio to the baseline, from c/d to a/b.
 func Independent2(a, b, c, d *Arm, metric string) Ratio {
 	return shift(logRatios(a, b, metric), logRatios(c, d, metric))
 }
 
-// logRatios are the logarithms of the quotients of rounds of the same number, of those that have one.
+// logRatios returns the logarithms of the quotients of corresponding rounds.
 func logRatios(a, b *Arm, metric string) []float64 {
 	x, y := a.values(metric), b.values(metric)
 	var q []float64
@@ -144,7 +148,7 @@ func logRatios(a, b *Arm, metric string) []float64 {
 	return logs(q)
 }
 
-// logs leaves out what has no logarithm.
+// logs returns the logarithms of positive values and drops the others.
 func logs(v []float64) []float64 {
 	var l []float64
 	for _, x := range v {
@@ -155,10 +159,10 @@ func logs(v []float64) []float64 {
 	return l
 }
 
-// center is the median of a sample of logarithms.
+// center returns the median of a sample of logarithms, with its interval.
 func center(v []float64) Ratio { return interval(v, heads(len(v)), len(v)) }
 
-// shift is how far x lies above y.
+// shift returns how far x lies above y.
 func shift(x, y []float64) Ratio {
 	var differences []float64
 	for _, a := range x {
@@ -169,8 +173,9 @@ func shift(x, y []float64) Ratio {
 	return interval(differences, rankSums(len(x), len(y)), min(len(x), len(y)))
 }
 
-// interval is the median of the candidates, and those between which 95 % of all samples would have it: ways[k] tells in how many ways
-// k candidates can lie on the wrong side if there is nothing to find. The result is zero, and so not Valid, without candidates.
+// interval returns the median of the candidates and the interval that contains it in 95 % of all samples. ways[k] is
+// the number of ways in which k candidates can lie on the wrong side by chance. Without candidates the result is zero,
+// which is not Valid.
 func interval(candidates, ways []float64, rounds int) Ratio {
 	if len(candidates) == 0 {
 		return Ratio{}
@@ -191,7 +196,7 @@ func interval(candidates, ways []float64, rounds int) Ratio {
 	return Ratio{Value: math.Exp(median(candidates)), Low: math.Exp(candidates[cut-1]), High: math.Exp(candidates[len(candidates)-cut]), N: rounds}
 }
 
-// heads counts the outcomes of n coins by their heads.
+// heads returns for each number of heads how many outcomes of n coins have it.
 func heads(n int) []float64 {
 	ways := make([]float64, n+1)
 	ways[0] = 1
@@ -203,8 +208,8 @@ func heads(n int) []float64 {
 	return ways
 }
 
-// rankSums counts the orders of m and n things by the pairs of which that of the m comes first: the coefficients of Gauss's
-// binomial, a product of (1-q^(n+i))/(1-q^i) for i from 1 to m.
+// rankSums counts the orders of m and n elements by the number of pairs in which the element of m comes first: the
+// Gaussian binomial coefficients, a product of (1-q^(n+i))/(1-q^i) for i from 1 to m.
 func rankSums(m, n int) []float64 {
 	ways := make([]float64, m*n+1)
 	ways[0] = 1

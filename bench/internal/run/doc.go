@@ -1,3 +1,3 @@
-// Package run takes the arms of each case in turn, A B C A B C, keeps what is finished through an interrupt, and tells how long it
-// will still take.
+// Package run measures the arms of each case alternately, A B C A B C. It keeps completed rounds through an interrupt
+// and estimates the remaining time.
 package run

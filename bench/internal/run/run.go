@@ -19,38 +19,41 @@ type Meter interface {
 	Close() error
 }
 
-// Extra is implemented by meters that have figures to take once, after the rounds.
+// Extra is implemented by meters with figures that are taken once, after the rounds.
 type Extra interface {
 	Extra(ctx context.Context, rate float64) (map[string]float64, error)
 }
 
-// Arm is a contestant of a group: it is started anew for each turn of a run, and idle while the others are measured.
+// Arm is one of the compared programs of a group. It is started anew for each part of a run, and idle while others are
+// measured.
 type Arm struct {
 	Name  string
 	Start func(ctx context.Context) (Stopper, error)
 }
 
-// Stopper is the running form of an arm. Cases know its real type.
+// Stopper is a running arm. Cases know its real type.
 type Stopper interface{ Stop() }
 
-// Case is a table to fill.
+// Case is one table of results.
 type Case struct {
-	// Info goes into the results as it is, but for the arms. Its baseline is the first of Baselines that was measured.
+	// Info is copied into the results, without its arms. The baseline is the first of Baselines that was measured.
 	Info      result.Case
 	Baselines []string
-	// Arms are the names of those that take part; empty means all of the group.
+	// Arms names the arms of the case; empty means all arms of the group.
 	Arms []string
 	// Open prepares an arm for this case.
 	Open func(ctx context.Context, arm string, s Stopper) (Meter, error)
-	// RateOf is the case of whose slowest arm's throughput 70 % is asked here; "" for as fast as can be.
+	// RateOf names a case: this one runs at 70 % of the throughput of that case's slowest arm. "" means as fast as
+	// possible.
 	RateOf string
-	// Seconds replaces the length of a round when it is not 0.
+	// Seconds replaces the length of a round if it is not 0.
 	Seconds float64
-	// Beside is about how many seconds a round takes beside its length, for the estimate; it may take four times as many.
+	// Beside is the approximate time that a round takes in addition to its length, in seconds, for the estimate. A
+	// round may take four times as much.
 	Beside float64
-	// Rounds bounds the rounds when it is not 0, for cases that take long.
+	// Rounds limits the number of rounds if it is not 0, for long cases.
 	Rounds int
-	// Cold means that every round begins from nothing, so that there is nothing to warm up.
+	// Cold means that every round starts without state, so that no warm-up is needed.
 	Cold bool
 }
 
@@ -63,39 +66,39 @@ type Group struct {
 	Prepare func(ctx context.Context) error
 }
 
-// saturation is the part of the slowest arm's throughput that all arms are asked for at a fixed rate.
+// saturation is the fraction of the slowest arm's throughput that is requested from all arms at a fixed rate.
 const saturation = 0.7
 
-// turns is how often the arms of a group are started anew, each time for a part of the rounds. Where a process's memory has come to
-// lie, or which processor its threads woke up on, moves a figure by up to a fifth for as long as the process lives: rounds of one process
-// agree with each other, and not with those of the next run.
+// turns is how often the arms of a group are started anew, each time for a part of the rounds. The layout of a
+// process's memory, and the processors on which its threads run, change a figure by up to a fifth for the life of the
+// process: rounds of one process agree with each other, but not with those of another.
 const turns = 3
 
-// warm is how long an arm runs before the first round of a turn, at least: pools fill, pages are touched.
+// warm is the shortest warm-up of an arm before the first round: pools fill and pages are touched.
 const warm = 60 * time.Millisecond
 
-// roundOverhead is what a round takes beside its own time, for the estimate.
+// roundOverhead is the estimated time of a round in addition to its length.
 const roundOverhead = 20 * time.Millisecond
 
 // Runner runs groups into Results.
 type Runner struct {
 	Results *result.Results
 	Path    string    // of results.json
-	Log     io.Writer // progress, a line that is written again and again
+	Log     io.Writer // progress, a line that is overwritten
 	Only    func(arm string) bool
-	Extras  bool // take the figures of Extra too
-	// Others begins to watch the machine; what it returns tells which part of the processors' time others have used
-	// since. nil = unknown.
+	Extras  bool // also take the figures of Extra
+	// Others starts to watch the machine. The returned function tells which fraction of the processors' time others
+	// have used since. nil = unknown.
 	Others func() (since func() float64)
 
-	// Terminal writes one line over and over, and not one for each case.
+	// Terminal overwrites one progress line. Otherwise each case has a line.
 	Terminal bool
 
 	total, done time.Duration // of rounds
 	began       time.Time
 }
 
-// Run fills in what is missing. An interrupt (ctx) ends it within a moment; all finished rounds are saved.
+// Run measures what is missing in the results. When ctx ends it returns within a moment; completed rounds are saved.
 func (r *Runner) Run(ctx context.Context, groups []Group) error {
 	r.began = time.Now()
 	for _, g := range groups {
@@ -131,12 +134,12 @@ func (r *Runner) seconds(c Case) time.Duration {
 
 func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 
-// takes is about how long a round is on its way.
+// takes estimates the time of a round.
 func (r *Runner) takes(c Case) time.Duration {
 	return r.seconds(c) + duration(c.Beside) + roundOverhead
 }
 
-// until is the number of rounds that there are after a turn; turn -1 is before the first.
+// until is the number of rounds that are complete after a turn; turn -1 is before the first.
 func (r *Runner) until(c Case, turn int) int { return r.rounds(c) * (turn + 1) / turns }
 
 // warmUp is how long an arm runs before the first round of a turn.
@@ -147,7 +150,7 @@ func (r *Runner) warmUp(c Case) time.Duration {
 	return max(warm, r.seconds(c)/4)
 }
 
-// cost is how long a turn of a case takes.
+// cost estimates the time of a case in a turn.
 func (r *Runner) cost(g Group, c Case, turn int) time.Duration {
 	rounds := r.until(c, turn) - r.until(c, turn-1)
 	if rounds == 0 {
@@ -167,7 +170,7 @@ func (r *Runner) armsOf(g Group, c Case) []string {
 	return names
 }
 
-// complete reports whether all rounds of a case up to a turn's last are there already, of which nobody may want any.
+// complete reports whether all rounds of a case up to the end of a turn are done.
 func (r *Runner) complete(g Group, c Case, turn int) bool {
 	wanted := r.until(c, turn)
 	res := r.Results.Case(c.Info.ID)
@@ -230,17 +233,17 @@ func (r *Runner) turn(ctx context.Context, g Group, turn int) error {
 	return nil
 }
 
-// skip counts a turn as done.
+// skip counts a turn as done in the estimate.
 func (r *Runner) skip(g Group, turn int) {
 	for _, c := range g.Cases {
 		r.done += r.cost(g, c, turn)
 	}
 }
 
-// start starts the arms, all at the same time, for nothing is measured yet. What fails is said in the second result.
+// start starts all arms at once, because nothing is measured yet. The second result has the errors.
 func (r *Runner) start(ctx context.Context, g Group) (running map[string]Stopper, failed map[string]string) {
 	running, failed = map[string]Stopper{}, map[string]string{}
-	var mu sync.Mutex // guards both
+	var mu sync.Mutex // guards running and failed
 	var wg sync.WaitGroup
 	for _, a := range g.Arms {
 		if r.Only != nil && !r.Only(a.Name) {
@@ -270,7 +273,8 @@ func stop(running map[string]Stopper) {
 	wg.Wait()
 }
 
-// open makes the meters of a case, and the places for its results. An arm that failed in a turn is left out of the later ones.
+// open makes the meters of a case, and its entries in the results. An arm that failed in one turn is left out of later
+// ones.
 func (r *Runner) open(ctx context.Context, g Group, c Case, turn int, running map[string]Stopper, failed map[string]string) (*result.Case, map[string]Meter, error) {
 	res := r.Results.Case(c.Info.ID)
 	if res == nil {
@@ -306,7 +310,7 @@ func (r *Runner) open(ctx context.Context, g Group, c Case, turn int, running ma
 	return res, meters, nil
 }
 
-// measure takes a turn's rounds of a case.
+// measure measures the rounds of a case that belong to a turn.
 func (r *Runner) measure(ctx context.Context, g Group, c Case, turn int, running map[string]Stopper, failed map[string]string) error {
 	res, meters, err := r.open(ctx, g, c, turn, running, failed)
 	defer func() {
@@ -326,7 +330,7 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, turn int, running
 	if err := r.warm(ctx, c, turn, res, meters); err != nil {
 		return err
 	}
-	others, before := func() float64 { return 0 }, res.Others // those of the rounds that are resumed
+	others, before := func() float64 { return 0 }, res.Others // measured in resumed rounds
 	if r.Others != nil {
 		others = r.Others()
 	}
@@ -347,7 +351,7 @@ func (r *Runner) measure(ctx context.Context, g Group, c Case, turn int, running
 	return r.Results.Save(r.Path)
 }
 
-// warm takes a round that does not count of each arm.
+// warm runs each arm for one round that does not count.
 func (r *Runner) warm(ctx context.Context, c Case, turn int, res *result.Case, meters map[string]Meter) error {
 	for _, a := range res.Arms {
 		r.done += r.warmUp(c)
@@ -368,7 +372,7 @@ func (r *Runner) warm(ctx context.Context, c Case, turn int, res *result.Case, m
 	return nil
 }
 
-// extras takes what is taken once. What fails is left out: it is no part of the comparison.
+// extras takes the figures of Extra. An error leaves them out: they are no part of the comparison.
 func (r *Runner) extras(ctx context.Context, res *result.Case, meters map[string]Meter) error {
 	for _, a := range res.Arms {
 		m, ok := meters[a.Name].(Extra)
@@ -385,7 +389,7 @@ func (r *Runner) extras(ctx context.Context, res *result.Case, meters map[string
 	return nil
 }
 
-// round takes one round of one arm, unless it is there already.
+// round measures one round of one arm, unless the results have it.
 func (r *Runner) round(ctx context.Context, c Case, res *result.Case, a *result.Arm, m Meter, round int) error {
 	r.done += r.takes(c)
 	if m == nil || len(a.Rounds) > round || a.Error != "" {
@@ -407,10 +411,10 @@ func (r *Runner) round(ctx context.Context, c Case, res *result.Case, a *result.
 	return r.Results.Save(r.Path)
 }
 
-// patience is how much longer than its time a round may take before its arm is given up: what is measured may hang.
+// patience is how long after its end a round may still run before its arm is given up as hanging.
 const patience = time.Minute
 
-// patiently takes a round.
+// patiently runs a round with a limit of time.
 func patiently(ctx context.Context, m Meter, d time.Duration, beside, rate float64) (result.Sample, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, d+4*duration(beside)+patience, errHangs)
 	defer cancel()
@@ -421,10 +425,11 @@ func patiently(ctx context.Context, m Meter, d time.Duration, beside, rate float
 	return s, err
 }
 
-// errHangs means that a round has not ended.
+// errHangs means that a round has not ended in time.
 var errHangs = fmt.Errorf("no end %v after the end of the round", patience)
 
-// maxError bounds an error in the reports: sixty connections that break say the same sixty times.
+// maxError bounds an error in the reports: if sixty connections break, the text repeats sixty
+// times.
 const maxError = 600
 
 func clip(text string) string {
@@ -434,7 +439,7 @@ func clip(text string) string {
 	return text
 }
 
-// baseline is the first of the names that has figures.
+// baseline returns the first of the names that has figures.
 func baseline(c *result.Case, names []string) string {
 	for _, name := range names {
 		if a := c.Arm(name); a != nil && len(a.Rounds) > 0 {
@@ -444,7 +449,7 @@ func baseline(c *result.Case, names []string) string {
 	return ""
 }
 
-// rate is 70 % of what the slowest arm of case id reached, of those that take part in the paced case too.
+// rate returns 70 % of the throughput of the slowest arm of case id, among the arms that are also in the paced case.
 func (r *Runner) rate(id string, paced *result.Case) float64 {
 	c := r.Results.Case(id)
 	if c == nil {

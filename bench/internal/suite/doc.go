@@ -1,2 +1,3 @@
-// Package suite is the workloads of WORKLOADS.md: which arms, behind what, measured how, beside which published claim.
+// Package suite defines the workloads of WORKLOADS.md: the arms, their backends, the measurement, and the published
+// claims.
 package suite

@@ -4,7 +4,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// engine is workload W7: each engine of the gateway beside the programs it is compared with.
+// engine is workload W7: each engine of the gateway beside the programs that it is compared with.
 func (e *Env) engine() []run.Group {
 	tcp := run.Group{Name: "engine, TCP", Arms: e.byteProxies(e.echoTarget), Prepare: e.prepareEcho, Cases: e.sustained("engine", fast, 64)}
 	standard := append([]string{"reverseproxy", "reverseproxy-default"}, fast...)
@@ -16,7 +16,7 @@ func (e *Env) engine() []run.Group {
 	return []run.Group{only(tcp), only(web), only(sql), e.idleClients("engine"), only(e.streams("engine", fast))}
 }
 
-// only leaves out the arms that no case of the group measures.
+// only removes the arms that no case of the group measures.
 func only(g run.Group) run.Group {
 	wanted := map[string]bool{}
 	for _, c := range g.Cases {

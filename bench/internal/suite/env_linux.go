@@ -15,24 +15,24 @@ type Options struct {
 	Quick    bool
 	Headpond string // the gateway's program
 	Self     string // this program
-	Source   string // the source tree, "" without one
+	Source   string // the source tree, "" if there is none
 	Loops    int
 	Seconds  float64 // of a round
 }
 
-// Env is shared by the groups of one run: backends are started when the first needs them.
+// Env is shared by the groups of a run. Backends are started when the first group needs them.
 type Env struct {
 	Options
 	Starter *peers.Starter
 	Log     io.Writer
-	// Versions are those of the peers that are built in. Groups fills it.
+	// Versions are the versions of the peers that are linked into benchmarks. Groups sets them.
 	Versions map[string]string
 
 	echo, echoTLS *peers.Backend
 	web, stream   *peers.Backend
 	std, stdTLS   *peers.Backend
 	pg            *peers.Postgres
-	users, sqlite string // files: the clients of poolers, a database
+	users, sqlite string // files: the poolers' list of users, a SQLite database
 }
 
 // armTarget is a running arm.
@@ -45,7 +45,7 @@ func (t armTarget) Stop() {
 	}
 }
 
-// backend starts a backend of a kind once.
+// backend starts a backend of a kind, unless it is running.
 func (e *Env) backend(b **peers.Backend, kind string) error {
 	if *b != nil {
 		return nil
@@ -55,7 +55,7 @@ func (e *Env) backend(b **peers.Backend, kind string) error {
 	return err
 }
 
-// postgres starts the server once.
+// postgres starts the server, unless it is running.
 func (e *Env) postgres(ctx context.Context) error {
 	if e.pg != nil {
 		return nil
@@ -69,7 +69,7 @@ func (e *Env) postgres(ctx context.Context) error {
 	return err
 }
 
-// arm makes an arm of a function that starts it.
+// arm makes an arm from a function that starts it.
 func arm(name string, start func() (*peers.Target, error)) run.Arm {
 	return run.Arm{Name: name, Start: func(context.Context) (run.Stopper, error) {
 		t, err := start()
@@ -80,10 +80,11 @@ func arm(name string, start func() (*peers.Target, error)) run.Arm {
 	}}
 }
 
-// engines are those of the gateway, best first.
+// engines are the gateway's engines, best first.
 var engines = []string{"uring", "epoll", "goroutine"}
 
-// gateways are three arms, "gateway-uring" and so on, before what target says when they start.
+// gateways makes three arms, "gateway-uring" and so on, for the address that target returns when
+// they start.
 func (e *Env) gateways(protocol string, target func() string, change func(*peers.Gateway)) []run.Arm {
 	var arms []run.Arm
 	for _, engine := range engines {
@@ -98,7 +99,7 @@ func (e *Env) gateways(protocol string, target func() string, change func(*peers
 	return arms
 }
 
-// defaults are arms with other settings of a peer, which a quick run does without.
+// defaults returns arms with default settings of a peer; none in a quick run.
 func (e *Env) defaults(arms ...run.Arm) []run.Arm {
 	if e.Quick {
 		return nil
@@ -106,21 +107,21 @@ func (e *Env) defaults(arms ...run.Arm) []run.Arm {
 	return arms
 }
 
-// direct is the arm without a proxy: the ceiling of generator and backend together.
+// direct is the arm without a proxy: the limit of generator and backend together.
 func direct(target func() string) run.Arm {
 	return arm("direct", func() (*peers.Target, error) { return &peers.Target{Addr: target()}, nil })
 }
 
-// loadMeter measures by a load generator.
+// loadMeter measures with a load generator.
 type loadMeter struct {
 	client   *load.Client
 	target   *peers.Target
-	fresh    bool     // a connection for each operation
+	fresh    bool     // one connection per operation
 	strict   bool     // no operation may fail
-	accepted accepted // by the backend
+	accepted accepted // counts the backend's connections
 }
 
-// openLoad is the Open of cases whose operations are a load.Workload.
+// openLoad returns the Open of cases whose operations are a load.Workload.
 func (e *Env) openLoad(w load.Workload, conns int, backend func() *peers.Backend) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(ctx context.Context, _ string, s run.Stopper) (run.Meter, error) {
 		t := s.(armTarget).Target
@@ -152,7 +153,7 @@ func (a accepted) count() (int64, error) {
 	return a()
 }
 
-// reuse adds to v how many of the operations there were for each connection opened since there were so many.
+// reuse adds to v the number of operations per connection that the backend has accepted since before.
 func (a accepted) reuse(v map[string]float64, operations float64, before int64) error {
 	if a == nil {
 		return nil
@@ -162,10 +163,10 @@ func (a accepted) reuse(v map[string]float64, operations float64, before int64) 
 	return err
 }
 
-// maxErrors is the part of operations that may fail before a round is none.
+// maxErrors is the largest fraction of operations that may fail in a valid round.
 const maxErrors = 0.001
 
-// tooMany reports whether so many operations have failed that the round is none.
+// tooMany reports whether too many operations have failed for a valid round.
 func (m *loadMeter) tooMany(r load.Result) bool {
 	if m.strict {
 		return r.Errors > 0
@@ -173,13 +174,13 @@ func (m *loadMeter) tooMany(r load.Result) bool {
 	return float64(r.Errors) > maxErrors*float64(r.All)
 }
 
-// micros turns nanoseconds into microseconds.
+// micros converts nanoseconds to microseconds.
 func micros[T ~int64](d T) float64 { return float64(d) / 1e3 }
 
 // account is the cost of a process under test since begin.
 type account struct {
 	target *peers.Target
-	// Before: nanoseconds, and context switches.
+	// Nanoseconds and context switches at the beginning.
 	cpu, switches int64
 }
 
@@ -194,7 +195,7 @@ func begin(t *peers.Target) (account, error) {
 	return a, err
 }
 
-// end returns the nanoseconds of processor time since begin, and the peak of memory in MiB.
+// end returns the processor time since begin in nanoseconds, and the peak of memory in MiB.
 func (a account) end() (cpu int64, peak float64, err error) {
 	if a.target.Proc == nil {
 		return 0, 0, nil

@@ -22,29 +22,29 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// goSuite is a package of bench/ whose testing.B benchmarks are a suite.
+// goSuite is a package of bench/ with testing.B benchmarks.
 type goSuite struct {
 	name, workload, title string
 	baseline              string
 	floor                 string            // the arm whose figures are subtracted in a second table
-	claims                map[string]string // by benchmark, the study's figure
+	claims                map[string]string // benchmark → figure published by the study
 	because               string
 	quick                 *regexp.Regexp // the cases of a quick run; nil = all
-	variants              []goVariant    // what it is run with; nil = once, with nothing
-	share                 float64        // a round is this part of one of other suites
+	variants              []goVariant    // how it is run; nil = once, without changes
+	share                 float64        // length of a round as a fraction of other suites' rounds
 	more                  func(*Env, goBenchmark) run.Group
 }
 
-// goVariant is how benchmarks are run: every one makes a case of its own.
+// goVariant is a way to run benchmarks. Each variant makes a case of its own.
 type goVariant struct {
-	suffix string // of the case
+	suffix string // appended to the case's name
 	args   []string
 	env    []string
 	quick  bool           // in quick runs too
 	only   *regexp.Regexp // the cases; nil = all
 }
 
-// processors are -cpu 1, 2 and 4, with and without a collector.
+// processors runs benchmarks with -cpu 1, 2 and 4, with and without garbage collection.
 func processors() []goVariant {
 	var variants []goVariant
 	for _, gc := range []string{"", "off"} {
@@ -86,21 +86,21 @@ var goSuites = []goSuite{
 	},
 }
 
-// goArms are the names that tell arms apart within a benchmark's name.
+// goArms are the parts of benchmark names that name an arm.
 var goArms = []string{
 	"headpond", "puddle", "vitesslike", "channel", "mutexslice", "syncpool", "databasesql",
 	"kernel", "raw", "resumable", "tcp", "https", "yamux", "smux", "study", "studypooled", "harness", "gin", "echo", "huma", "fuego", "allocated", "pooled", "ginroute", "old", "stdlib", "gateway", "quic",
 }
 
-// goBenchmark runs one suite's compiled benchmarks.
+// goBenchmark is the compiled benchmarks of a package.
 type goBenchmark struct {
 	dir, program string
 }
 
-// Stop has nothing to stop: each round is a process of its own.
+// Stop does nothing: each round is a process of its own.
 func (goBenchmark) Stop() {}
 
-// goGroups compiles a package's benchmarks, asks them for their names and makes a case of each.
+// goGroups compiles a package's benchmarks, lists them and makes a case of each.
 func (e *Env) goGroups(s goSuite) ([]run.Group, error) {
 	b, err := e.compile(s)
 	if err != nil {
@@ -133,7 +133,7 @@ func (e *Env) goGroups(s goSuite) ([]run.Group, error) {
 	return []run.Group{g}, nil
 }
 
-// compile makes the program of a package's benchmarks.
+// compile compiles a package's benchmarks.
 func (e *Env) compile(s goSuite) (goBenchmark, error) {
 	if e.Source == "" {
 		return goBenchmark{}, fmt.Errorf("suite %s runs benchmarks of the source tree: run headpond bench within it", s.name)
@@ -142,7 +142,7 @@ func (e *Env) compile(s goSuite) (goBenchmark, error) {
 	_, _ = fmt.Fprintln(e.Log, "building the benchmarks of", s.name)
 	build := exec.Command("go", "test", "-c", "-o", b.program, ".")
 	build.Dir = b.dir
-	if os.Getenv("GOTOOLCHAIN") == "" { // the one that built this program is there
+	if os.Getenv("GOTOOLCHAIN") == "" { // use the toolchain that built this program: it is installed
 		build.Env = append(os.Environ(), "GOTOOLCHAIN="+runtime.Version()+"+auto")
 	}
 	if out, err := proc.Output(build); err != nil {
@@ -156,14 +156,14 @@ func (e *Env) compile(s goSuite) (goBenchmark, error) {
 	return b, nil
 }
 
-// peerModules are the peers that are built in, by their module.
+// peerModules maps the peers that are linked into benchmarks to their modules.
 var peerModules = map[string]string{
 	"github.com/jackc/puddle/v2": "puddle", "github.com/jackc/pgx/v5": "pgx", "zombiezen.com/go/sqlite": "zombiezen sqlite", "modernc.org/sqlite": "modernc sqlite", "github.com/mattn/go-sqlite3": "mattn sqlite3",
 	"github.com/hashicorp/yamux": "yamux", "github.com/xtaci/smux": "smux",
 	"github.com/gin-gonic/gin": "gin", "github.com/danielgtaylor/huma/v2": "huma", "github.com/go-fuego/fuego": "fuego",
 }
 
-// addVersions notes those of the peers that a program is built with.
+// addVersions records the versions of the peers in a program.
 func (e *Env) addVersions(info *debug.BuildInfo) {
 	for _, m := range info.Deps {
 		if name, ok := peerModules[m.Path]; ok {
@@ -172,7 +172,7 @@ func (e *Env) addVersions(info *debug.BuildInfo) {
 	}
 }
 
-// goCases are the cases of some benchmarks, run in one way.
+// goCases makes the cases for benchmarks in one variant.
 func (e *Env) goCases(s goSuite, found []goFound, v goVariant) []run.Case {
 	cases := map[string]*run.Case{}
 	var order []string
@@ -219,7 +219,7 @@ func (s goSuite) newCase(id string) *run.Case {
 	return c
 }
 
-// goFound is a benchmark, without "Benchmark", and what it reports.
+// goFound is the name of a benchmark, without "Benchmark", and the units that it reports.
 type goFound struct {
 	name    string
 	metrics []string
@@ -245,7 +245,7 @@ func (b goBenchmark) list() ([]goFound, error) {
 	return found, nil
 }
 
-// splitGo takes the arm out of a name: "PoolAcquire/puddle/g=1" is case "PoolAcquire/g=1" of arm "puddle".
+// splitGo removes the arm from a name: "PoolAcquire/puddle/g=1" is case "PoolAcquire/g=1" of arm "puddle".
 func splitGo(name string) (id, arm string) {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
@@ -256,10 +256,11 @@ func splitGo(name string) (id, arm string) {
 	return name, "headpond"
 }
 
-// procs is what testing appends to a name: the number of processors.
+// procs matches what package testing appends to a name: the number of processors.
 var procs = regexp.MustCompile(`-\d+$`)
 
-// parseGo reads a line such as "BenchmarkX/y-2  100  12.3 ns/op  0 B/op  0 allocs/op". Metrics of a benchmark's own keep their unit as id.
+// parseGo parses a line such as "BenchmarkX/y-2  100  12.3 ns/op  0 B/op  0 allocs/op". A benchmark's own metrics have
+// their unit as id.
 func parseGo(line string) (name string, values map[string]float64, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 4 || !strings.HasPrefix(f[0], "Benchmark") {
@@ -308,7 +309,7 @@ func openGo(id string, found []goFound, v goVariant) func(context.Context, strin
 	}
 }
 
-// Close has nothing to close.
+// Close does nothing.
 func (goMeter) Close() error { return nil }
 
 // Round runs the benchmark alone, for about d.

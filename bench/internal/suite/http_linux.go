@@ -12,10 +12,11 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// requestMetrics are those of HTTP, where connections to the backend are used again.
+// requestMetrics are the metrics of HTTP, where connections to the backend are reused.
 var requestMetrics = append(slices.Clone(latencyMetrics), result.Closed)
 
-// fastProxies are the gateway and the peers before an HTTP backend, which may want TLS; with bulk the peers are set up for large bodies.
+// fastProxies are the gateway and the peers, for an HTTP backend, with TLS if tls is set. With bulk the peers are
+// configured for large bodies.
 func (e *Env) fastProxies(target func() string, tls, bulk bool) []run.Arm {
 	haproxy := func(name string, threads int) run.Arm {
 		return arm(name, func() (*peers.Target, error) {
@@ -27,8 +28,9 @@ func (e *Env) fastProxies(target func() string, tls, bulk bool) []run.Arm {
 	return append(arms, arm("nginx", func() (*peers.Target, error) { return e.Starter.StartNginx("http", target(), tls) }))
 }
 
-// webProxies are the arms before an HTTP backend. "reverseproxy" is the standard library's and "library" httppool.Forward, with as many
-// threads as the others have; "harness" is a handler of net/http that answers by itself, so that the others are not below it; "study-old" and "study-new" are the study's.
+// webProxies are the arms for an HTTP backend. "reverseproxy" is the standard library's proxy and "library" is
+// httppool.Forward, each with as many threads as the other arms. "harness" is a net/http handler that answers without a
+// backend, the floor of those two. "study-old" and "study-new" are the study's arms.
 func (e *Env) webProxies(target func() string, bulk bool) []run.Arm {
 	arms := append([]run.Arm{direct(target)}, e.fastProxies(target, false, bulk)...)
 	self := func(name, kind string, env ...string) run.Arm {
@@ -49,7 +51,7 @@ func (e *Env) prepareWeb(context.Context) error { return e.backend(&e.web, "http
 
 func (e *Env) webBackend() *peers.Backend { return e.web }
 
-// gets is W2b with some connections, as fast as can be and at 70 % of the slowest.
+// gets is W2b with conns connections, as fast as possible and at 70 % of the slowest arm.
 func (e *Env) gets(suite string, arms []string, conns int) []run.Case {
 	id := fmt.Sprintf("W2b/%d", conns)
 	full := run.Case{
@@ -65,7 +67,8 @@ func (e *Env) gets(suite string, arms []string, conns int) []run.Case {
 	return []run.Case{full, paced}
 }
 
-// fast are the arms of which 70 % of the slowest still loads the others: without those of the standard library and the study's.
+// fast are the arms of the paced cases. Without the arms of the standard library and the study, 70 % of the slowest is
+// still a load for the others.
 var fast = []string{"direct", "gateway-uring", "gateway-epoll", "gateway-goroutine", "haproxy", "haproxy-default", "nginx"}
 
 // http is workload W2.

@@ -14,19 +14,20 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// idleMeter has clients that do nothing, for the length of a round: those of all arms at once would need too many descriptors.
+// idleMeter has clients that do nothing. They exist for one round only: those of all arms together would need too many
+// descriptors.
 type idleMeter struct {
 	target *peers.Target
 	open   func(context.Context) (net.Conn, error)
 	n      int
 	first  net.Conn
-	before int64 // resident memory with one client, and so with the pool
+	before int64 // resident memory with one client, which includes the pool
 }
 
-// dialers open the clients of W3d at a time; the server's backlog must hold them.
+// dialers is how many clients of W3d connect at a time. The server's backlog must hold them.
 const dialers = 16
 
-// openIdle makes n clients that log in and then wait.
+// openIdle returns the Open of cases with n clients that log in and then wait.
 func openIdle(n int, dial func(addr string) func(context.Context) (net.Conn, error)) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(ctx context.Context, _ string, s run.Stopper) (run.Meter, error) {
 		t := s.(armTarget).Target
@@ -61,8 +62,8 @@ func (m *idleMeter) connect(ctx context.Context) ([]net.Conn, error) {
 	return slices.DeleteFunc(conns, func(c net.Conn) bool { return c == nil }), errors.Join(append(errs, ctx.Err())...)
 }
 
-// quiesce is how long a process may take to finish work that the clients' logins caused, before it counts as idle: the
-// gateway gives memory back once nothing has happened for a second or two.
+// quiesce is how long a process may work after the clients' logins before it counts as idle. The gateway returns memory
+// after a second or two without work.
 const quiesce = 4 * time.Second
 
 // Round connects the clients and measures the process while they are idle.
@@ -95,7 +96,7 @@ func (m *idleMeter) Round(ctx context.Context, d time.Duration, _ float64) (resu
 	}}, nil
 }
 
-// pause waits, unless ctx ends first.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -105,10 +106,10 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Close hangs up.
+// Close closes the first client.
 func (m *idleMeter) Close() error { return m.first.Close() }
 
-// idleClients is W3d, before processes that have done nothing else: what they had needed for that and give back later would be
+// idleClients is W3d. Its processes have done nothing before: memory from earlier work, returned later, would be
 // subtracted from what the clients need.
 func (e *Env) idleClients(suite string) run.Group {
 	n, seconds, rounds := 10_000, max(1, e.Seconds), 5
@@ -121,7 +122,7 @@ func (e *Env) idleClients(suite string) run.Group {
 			Title: fmt.Sprintf("PostgreSQL, %s idle clients", result.Format(float64(n))),
 			Note:  "KiB/client is by how much the resident memory of a process that has done nothing else has grown, with all that it needs once",
 		},
-		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: rounds, Seconds: seconds, Cold: true, // a round is long, and begins and ends with nobody there
+		Baselines: []string{"pgbouncer", "gateway-goroutine"}, Rounds: rounds, Seconds: seconds, Cold: true, // a round is long, and begins and ends without clients
 		Beside: quiesce.Seconds() + float64(n)/2500,
 		Open:   openIdle(n, func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }),
 	}}}

@@ -18,23 +18,24 @@ import (
 // library is an arm that runs in this process.
 type library struct {
 	op func(ctx context.Context) error
-	// each is how many leases one call of op takes, and opened how many connections were opened so far; nil is one for each lease.
+	// each is the number of leases in one call of op. opened returns the number of connections opened so far; nil means
+	// one per lease.
 	each   int
 	opened func() int64
 	close  func()
 }
 
-// Stop frees what the arm holds.
+// Stop releases the arm's resources.
 func (l library) Stop() {
 	if l.close != nil {
 		l.close()
 	}
 }
 
-// libraryMetrics are those of in-process arms. Processor time is this process's, without the server's.
+// libraryMetrics are the metrics of in-process arms. Processor time is that of this process, without the server.
 var libraryMetrics = []string{result.NsOp, result.CPUNs, result.AllocsOp, result.BytesOp, result.P99, result.Reuse}
 
-// callMeter calls an arm again and again.
+// callMeter calls an arm repeatedly.
 type callMeter struct {
 	library
 	goroutines int   // 0 is one
@@ -45,10 +46,10 @@ func openLibrary(_ context.Context, _ string, s run.Stopper) (run.Meter, error) 
 	return &callMeter{library: s.(library)}, nil
 }
 
-// Close has nothing to close.
+// Close does nothing.
 func (*callMeter) Close() error { return nil }
 
-// Round calls for about d.
+// Round calls the arm for about d.
 func (m *callMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -72,7 +73,7 @@ func (m *callMeter) Round(ctx context.Context, d time.Duration, _ float64) (resu
 	}}, nil
 }
 
-// call calls until the given time, from each goroutine once at least.
+// call calls the arm until the given time, at least once on each goroutine.
 func (m *callMeter) call(ctx context.Context, until time.Time) (*hist.Histogram, error) {
 	n := max(m.goroutines, 1)
 	h := make([]hist.Histogram, n)
@@ -97,7 +98,7 @@ func (m *callMeter) call(ctx context.Context, until time.Time) (*hist.Histogram,
 	return &h[0], errors.Join(errs...)
 }
 
-// reuse is how many leases there were for each connection opened.
+// reuse returns the number of leases per opened connection.
 func (m *callMeter) reuse() float64 {
 	if m.opened == nil {
 		return 1
@@ -105,7 +106,7 @@ func (m *callMeter) reuse() float64 {
 	return float64(m.calls*int64(m.each)) / float64(max(m.opened(), 1))
 }
 
-// libraryArm makes an arm of a function that makes its operation.
+// libraryArm makes an arm from a function that starts its operation.
 func libraryArm(name string, start func(ctx context.Context) (library, error)) run.Arm {
 	return run.Arm{Name: name, Start: func(ctx context.Context) (run.Stopper, error) {
 		l, err := start(ctx)
@@ -116,7 +117,7 @@ func libraryArm(name string, start func(ctx context.Context) (library, error)) r
 	}}
 }
 
-// repeated is a library whose op is n times the given one.
+// repeated returns a library whose op runs the given one n times.
 func repeated(n int, op func(ctx context.Context) error) library {
 	return library{each: n, op: func(ctx context.Context) error {
 		for range n {
@@ -128,13 +129,13 @@ func repeated(n int, op func(ctx context.Context) error) library {
 	}}
 }
 
-// pooling adds what a pool tells and how it is closed.
+// pooling adds a pool's count of opened connections, and the function that closes it.
 func (l library) pooling(opened func() int64, end func()) library {
 	l.opened, l.close = opened, end
 	return l
 }
 
-// openedBy is what our own pools tell of the connections that they have opened.
+// openedBy returns the number of connections that one of our pools has opened.
 func openedBy(stats func() pool.Stats) func() int64 {
 	return func() int64 { return int64(stats().Opened) }
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// Round runs the generator and accounts for the process under test. A round in which nothing is answered says nothing, and another one of twice
-// the length takes its place: a short one may be over before a machine that is busy with other things gets round to it.
+// Round runs the generator and measures the cost of the process under test. A round without any answer is repeated with
+// twice the length: on a busy machine a short round may end before the process gets to run.
 func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (result.Sample, error) {
 	for {
 		s, answered, err := m.round(ctx, d, rate)
@@ -21,7 +21,7 @@ func (m *loadMeter) Round(ctx context.Context, d time.Duration, rate float64) (r
 	}
 }
 
-// round is Round of exactly that length, and says whether anything was answered within it.
+// round is Round with exactly this length. answered is false if nothing was answered within it.
 func (m *loadMeter) round(ctx context.Context, d time.Duration, rate float64) (s result.Sample, answered bool, err error) {
 	opened, err := m.accepted.count()
 	if err != nil {
@@ -64,10 +64,11 @@ func (m *loadMeter) round(ctx context.Context, d time.Duration, rate float64) (s
 	return result.Sample{Values: v, Latency: &r.Latency}, true, err
 }
 
-// traceTime is how long a process is traced.
+// traceTime is the duration of a trace.
 const traceTime = 300 * time.Millisecond
 
-// Extra counts the system calls of an operation by strace, which slows the process down and so is no part of a round.
+// Extra counts the system calls per operation with strace. strace slows the process down, so this is not part of a
+// round.
 func (m *loadMeter) Extra(ctx context.Context, rate float64) (map[string]float64, error) {
 	if m.target.Proc == nil {
 		return nil, nil

@@ -23,7 +23,8 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// pgbenchMeter runs pgbench for a number of transactions: it only accepts whole seconds, and a quick run has none.
+// pgbenchMeter runs pgbench for a number of transactions, because pgbench accepts only whole seconds and quick runs are
+// shorter.
 type pgbenchMeter struct {
 	target   *peers.Target
 	path     string
@@ -33,10 +34,11 @@ type pgbenchMeter struct {
 	accepted accepted
 }
 
-// firstTransactions is what each client does in the first round, which tells how fast it is.
+// firstTransactions is the number of transactions per client in the first round, which measures the
+// speed.
 const firstTransactions = 10
 
-// openPgbench is the Open of W3c by pgbench itself.
+// openPgbench returns the Open of W3c with pgbench.
 func (e *Env) openPgbench(clients int, args ...string) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
 		t := s.(armTarget).Target
@@ -49,7 +51,7 @@ func (e *Env) openPgbench(clients int, args ...string) func(context.Context, str
 	}
 }
 
-// Close has nothing to close.
+// Close does nothing.
 func (*pgbenchMeter) Close() error { return nil }
 
 var (
@@ -59,7 +61,7 @@ var (
 	pgbenchError = regexp.MustCompile(`(?m)^pgbench: error: .*`)
 )
 
-// Round runs for about d.
+// Round runs pgbench for about d.
 func (m *pgbenchMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
 	opened, err := m.accepted.count()
 	if err != nil {
@@ -110,10 +112,10 @@ func number(re *regexp.Regexp, out []byte) float64 {
 	return f
 }
 
-// pgbenchMetrics are what pgbench tells.
+// pgbenchMetrics are the metrics that pgbench reports.
 var pgbenchMetrics = []string{result.CPU, result.Throughput, result.Mean, result.Peak, result.Reuse}
 
-// pgbench is W3c by pgbench.
+// pgbench is W3c with pgbench.
 func (e *Env) pgbench() []run.Case {
 	counts, seconds, rounds := []int{1, 32, 200, 1000}, max(2, e.Seconds), 0
 	if e.Quick {
@@ -128,7 +130,7 @@ func (e *Env) pgbench() []run.Case {
 				Note:  "pgbench's clients log in within the round, and that is in the processor time",
 			},
 			Baselines: []string{"pgbouncer", "gateway-goroutine"}, Open: e.openPgbench(n, args...), Seconds: seconds, Rounds: rounds,
-			Arms: namesOf(e.poolers()[1:]), // the server alone logs in a client in another way
+			Arms: namesOf(e.poolers()[1:]), // the server without a pooler logs clients in differently
 		}
 		if strings.Contains(name, "prepared") {
 			c.Info.Note += "; PgBouncer before 1.21 refuses named prepared statements in transaction mode"
@@ -146,19 +148,19 @@ func (e *Env) pgbench() []run.Case {
 	return cases
 }
 
-// loginMeter connects, asks once and disconnects, again and again.
+// loginMeter connects, sends one query and disconnects, repeatedly.
 type loginMeter struct {
 	target   *peers.Target
 	dial     func(context.Context) (net.Conn, error)
 	accepted accepted
 }
 
-// logins is how many clients of W3b do that at a time.
+// logins is the number of clients of W3b that log in at the same time.
 const logins = 8
 
 func (m loginMeter) Close() error { return nil }
 
-// Round counts the logins of d.
+// Round counts the logins within d.
 func (m loginMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
 	opened, err := m.accepted.count()
 	if err != nil {
@@ -207,14 +209,14 @@ func (m loginMeter) Round(ctx context.Context, d time.Duration, _ float64) (resu
 	return result.Sample{Values: v, Latency: all}, m.accepted.reuse(v, n, opened)
 }
 
-// once is one login, SELECT 1 and a goodbye.
+// once is one login, SELECT 1 and Terminate.
 func (m loginMeter) once(ctx context.Context) error {
 	c, err := m.dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.Close() }) // a pooler that does not answer must not hold us
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() }) // do not wait for a pooler that does not answer
 	defer stop()
 	w := load.Query("SELECT 1")
 	if _, err := c.Write(w.Request); err != nil {

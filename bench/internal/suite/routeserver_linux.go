@@ -9,10 +9,10 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// userJSON is what the JSON workload of W5 posts.
+// userJSON is the body that the JSON workload of W5 sends.
 const userJSON = `{"name":"Ada Lovelace","email":"ada@example.com","age":36,"country":"GB"}`
 
-// routeServers is W5 behind real servers, each a process with as many threads as the gateway has loops.
+// routeServers is W5 with real servers. Each is a process with as many threads as the gateway has loops.
 func (e *Env) routeServers(b goBenchmark) run.Group {
 	g := run.Group{Name: "typed handlers, servers"}
 	for _, name := range []string{"gin", "pooled", "ginroute", "prepared"} {
@@ -40,7 +40,7 @@ func (e *Env) routeServers(b goBenchmark) run.Group {
 	return g
 }
 
-// few bounds the rounds of a quick run.
+// few limits the rounds of a quick run.
 func (e *Env) few() int {
 	if e.Quick {
 		return 5

@@ -14,8 +14,8 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// poolers are the server alone, and the arms before it in transaction mode on 20 server connections, which let clients in without a
-// password.
+// poolers are the server without a pooler, and the poolers in transaction mode with 20 server connections. They ask
+// clients for no password.
 func (e *Env) poolers() []run.Arm {
 	target := func() string { return e.pg.Addr }
 	arms := append([]run.Arm{direct(target)}, e.gateways("postgres", target, func(g *peers.Gateway) { g.Postgres = e.pg.Access() })...)
@@ -30,7 +30,7 @@ func (e *Env) poolers() []run.Arm {
 	return append(arms, e.defaults(pgbouncer("pgbouncer-2", true))...)
 }
 
-// preparePostgres starts the server and writes the users' file.
+// preparePostgres starts the server and writes the poolers' list of users.
 func (e *Env) preparePostgres(ctx context.Context) error {
 	if err := e.postgres(ctx); err != nil {
 		return err
@@ -40,7 +40,7 @@ func (e *Env) preparePostgres(ctx context.Context) error {
 	return err
 }
 
-// dialPostgres logs in at an address.
+// dialPostgres returns a function that logs in at an address.
 func dialPostgres(addr, tls string) func(context.Context) (net.Conn, error) {
 	dsn := fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=%s", peers.DBUser, peers.Password, addr, peers.DB, tls)
 	return func(ctx context.Context) (net.Conn, error) {
@@ -48,7 +48,7 @@ func dialPostgres(addr, tls string) func(context.Context) (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		// After a slow write a reader of the package's own waits for the next byte, which it must not have.
+		// After a slow write pgconn reads in the background. Stop that read: the generator must receive the next byte.
 		if err := c.SyncConn(ctx); err != nil {
 			return nil, errors.Join(err, c.Close(ctx))
 		}
@@ -60,7 +60,7 @@ func dialPostgres(addr, tls string) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// dialPrepared logs in and prepares the statement of load.PreparedLookUp.
+// dialPrepared returns a function that logs in and prepares the statement of load.PreparedLookUp.
 func dialPrepared(addr string) func(context.Context) (net.Conn, error) {
 	dial := dialPostgres(addr, "disable")
 	return func(ctx context.Context) (net.Conn, error) {
@@ -74,12 +74,12 @@ func dialPrepared(addr string) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// openQueries is the Open of cases with the simple protocol on kept connections, none of which may fail.
+// openQueries returns the Open of cases with simple queries on kept connections. No query may fail.
 func (e *Env) openQueries(w func() load.Workload, conns int) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return e.openStatements(func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }, w, conns)
 }
 
-// openStatements is openQueries on connections that dial makes.
+// openStatements is openQueries for connections made by dial.
 func (e *Env) openStatements(dial func(addr string) func(context.Context) (net.Conn, error), w func() load.Workload, conns int) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(ctx context.Context, name string, s run.Stopper) (run.Meter, error) {
 		t := s.(armTarget).Target
@@ -98,10 +98,10 @@ func (e *Env) openStatements(dial func(addr string) func(context.Context) (net.C
 	}
 }
 
-// maxDirect is the number of clients above which there is no arm without a pooler: the server takes 400.
+// maxDirect is the largest number of clients with an arm without a pooler: the server accepts 400.
 const maxDirect = 200
 
-// lookUps is W3c in the simple protocol by our own generator, as fast as can be and at 70 % of the slowest.
+// lookUps is W3c with simple queries from our generator, as fast as possible and at 70 % of the slowest arm.
 func (e *Env) lookUps(suite string, conns int) []run.Case {
 	id := fmt.Sprintf("W3c/simple/%d", conns)
 	arms := namesOf(e.poolers())

@@ -20,30 +20,31 @@ import (
 	"github.com/headpond/headpond/pool/sqlitepool"
 )
 
-// sqliteConns is one way for a program to use a SQLite file.
+// sqliteConns is one way to use a SQLite file in a program.
 type sqliteConns interface {
-	// read runs a query and takes all of its rows.
+	// read runs a query and reads all rows.
 	read(ctx context.Context, query string, args ...any) error
-	// write runs a statement in a transaction of its own.
+	// write runs a statement in its own transaction.
 	write(ctx context.Context, query string, args ...any) error
 	opened() int64
 	close()
 }
 
-// sqliteWay opens a file. Each way has as many readers as the study's pool has connections, waits for locks, and
-// writes with synchronous=NORMAL to a write-ahead log.
+// sqliteWay opens a file. Every way has as many readers as the study's pool has connections, waits for locks, and uses
+// a write-ahead log with synchronous=NORMAL.
 type sqliteWay struct {
 	name string
 	open func(path string) (sqliteConns, error)
 }
 
-// sqliteCache is the size in bytes of each connection's page cache, the same for all arms and close to sqlitepool's default.
+// sqliteCache is the page cache of each connection, in bytes. It is the same for all arms and close to sqlitepool's
+// default.
 const sqliteCache = 10 << 20
 
-// sqliteCacheKiB is sqliteCache as PRAGMA cache_size takes it.
+// sqliteCacheKiB is sqliteCache as a value of PRAGMA cache_size.
 var sqliteCacheKiB = fmt.Sprint(-sqliteCache >> 10)
 
-// sqliteWays are what is compared, and mattn where it is built in.
+// sqliteWays are the compared ways; mattn is added if it is linked in.
 var sqliteWays = []sqliteWay{
 	{"sqlitepool", openSQLitePool},
 	{"sqlitepool-query", func(path string) (sqliteConns, error) {
@@ -59,7 +60,7 @@ func modernDSN(path string) string {
 	return "file:" + path + "?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(wal)&_pragma=synchronous(normal)&_pragma=foreign_keys(on)&_pragma=cache_size(" + sqliteCacheKiB + ")"
 }
 
-// ask runs a statement that stays compiled in the connection.
+// ask runs a statement that the connection keeps compiled.
 func ask(c *sqlite.Conn, query string, args []any) error {
 	return sqlitex.Execute(c, query, &sqlitex.ExecOptions{Args: args, ResultFunc: func(*sqlite.Stmt) error { return nil }})
 }
@@ -83,14 +84,15 @@ func (o ours) write(ctx context.Context, query string, args ...any) error {
 func (o ours) opened() int64 { return openedBy(func() pool.Stats { return o.Stats().Readers })() }
 func (o ours) close()        { o.Close() }
 
-// oursQuery is sqlitepool without a snapshot, as the others read.
+// oursQuery is sqlitepool without a snapshot, like the other arms.
 type oursQuery struct{ ours }
 
 func (o oursQuery) read(ctx context.Context, query string, args ...any) error {
 	return o.Query(ctx, func(c *sqlite.Conn) error { return ask(c, query, args) })
 }
 
-// zombiezen is the driver's own pool, which neither begins a snapshot nor looks at what comes back.
+// zombiezen is the driver's own pool. It begins no snapshot and does not check released
+// connections.
 type zombiezen struct{ pool *sqlitex.Pool }
 
 func openZombiezen(path string) (sqliteConns, error) {
@@ -130,11 +132,11 @@ func (z zombiezen) write(ctx context.Context, query string, args ...any) (err er
 func (z zombiezen) opened() int64 { return int64(limits.MaxSize) }
 func (z zombiezen) close()        { _ = z.pool.Close() }
 
-// standard is database/sql as it is advised for SQLite: one connection that writes, several that read.
+// standard is database/sql in the usual set-up for SQLite: one connection that writes, several that read.
 type standard struct {
 	readers, writer *sql.DB
 	prepared        bool
-	statements      sync.Map // *sql.Stmt by text: of readers and of writer
+	statements      sync.Map // *sql.Stmt by text: of the readers and of the writer
 }
 
 func openDatabaseSQL(driver, dsn string, prepared bool) (sqliteConns, error) {
@@ -152,7 +154,7 @@ func openDatabaseSQL(driver, dsn string, prepared bool) (sqliteConns, error) {
 	return &standard{readers: readers, writer: writer, prepared: prepared}, nil
 }
 
-// statement prepares each text once; a text is used with one of the two pools only.
+// statement prepares each text once. A text is used with only one of the two pools.
 func (s *standard) statement(ctx context.Context, db *sql.DB, query string) (*sql.Stmt, error) {
 	if st, ok := s.statements.Load(query); ok {
 		return st.(*sql.Stmt), nil
@@ -216,7 +218,7 @@ func (s *standard) close() {
 	_ = errors.Join(s.readers.Close(), s.writer.Close())
 }
 
-// sqliteUse is a workload of W3f: what each of so many goroutines does again and again.
+// sqliteUse is a workload of W3f: what each of its goroutines repeats.
 type sqliteUse struct {
 	id, title  string
 	goroutines int
@@ -247,7 +249,7 @@ var sqliteUses = []sqliteUse{
 	}},
 }
 
-// sqliteBeside is W3f: sqlitepool beside what it replaces, each with a file of its own.
+// sqliteBeside is W3f: sqlitepool beside the packages that it replaces. Each has its own file.
 func (e *Env) sqliteBeside() run.Group {
 	g := run.Group{Name: "SQLite in a program", Prepare: e.sqliteFile}
 	for _, way := range sqliteWays {
@@ -299,7 +301,7 @@ func (e *Env) startSQLiteWay(ctx context.Context, way sqliteWay) (run.Stopper, e
 		return nil, fmt.Errorf("%s: %w", way.name, err)
 	}
 	a := sqliteArm{c, path}
-	if err := c.read(ctx, sqliteByKey, 1); err != nil { // makes the connection; a later failure would fail each round
+	if err := c.read(ctx, sqliteByKey, 1); err != nil { // opens the connection: an error here ends the arm, not every round
 		a.Stop()
 		return nil, fmt.Errorf("%s: %w", way.name, err)
 	}

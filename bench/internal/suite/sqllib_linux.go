@@ -21,7 +21,7 @@ import (
 	"github.com/headpond/headpond/pool/sqlitepool"
 )
 
-// query is one of the study's, and what it published.
+// query is one of the study's queries with its published figure.
 type query struct {
 	name, postgres, sqlite string
 	times                  int
@@ -41,7 +41,7 @@ var queries = []query{
 // because is why the figures of W3a differ from the study's.
 const because = "the study's client and server shared a container and its connections their set-up; ours are a program and a server over loopback, the password is SCRAM-SHA-256"
 
-// limits are the study's pool.
+// limits are the limits of the study's pool.
 var limits = pool.Limits{MinIdle: 2, MaxSize: 5}
 
 // sqlLibrary is W3a.
@@ -62,9 +62,9 @@ func (e *Env) sqlLibrary() []run.Group {
 	return groups
 }
 
-// dsn is the server's address for a client in a program, over TCP with a password or over the Unix socket.
+// dsn returns the server's address for a client in a program: TCP with a password, or the Unix socket.
 func (e *Env) dsn(how string) string {
-	host, port, _ := net.SplitHostPort(e.pg.Addr) // an address of ours
+	host, port, _ := net.SplitHostPort(e.pg.Addr) // made by this program
 	if how == "unix" {
 		host = e.pg.Socket
 	}
@@ -111,7 +111,7 @@ func (e *Env) postgresLibrary(how string, q query) run.Group {
 		}}}
 }
 
-// slowRounds bounds the rounds of a quick run where one operation without a pool takes half a second.
+// slowRounds limits the rounds of a quick run in which one operation without a pool takes half a second.
 func (e *Env) slowRounds(q query) int {
 	if e.Quick && q.times > 1 {
 		return 5
@@ -137,7 +137,7 @@ func (e *Env) databaseSQLArm(how string, q query) run.Arm {
 	})
 }
 
-// databaseSQL is the pool inside database/sql, which closes none of its five connections.
+// databaseSQL is the pool of database/sql. It keeps all of its five connections open.
 func databaseSQL(driver, dsn, query string, n int) (library, error) {
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
@@ -157,7 +157,7 @@ func databaseSQL(driver, dsn, query string, n int) (library, error) {
 	}).pooling(func() int64 { return int64(db.Stats().OpenConnections) }, func() { _ = db.Close() }), nil
 }
 
-// sqliteFile makes a database with the table of pgbench once, and returns its path.
+// sqliteFile creates a database with pgbench's table, unless it exists.
 func (e *Env) sqliteFile(ctx context.Context) error {
 	if e.sqlite != "" {
 		return nil
@@ -180,7 +180,7 @@ func (e *Env) sqliteFile(ctx context.Context) error {
 	return err
 }
 
-// sqliteRows is the size of the SQLite file's table.
+// sqliteRows is the number of rows in the SQLite file's table.
 const sqliteRows = 100_000
 
 func (e *Env) sqliteLibrary(q query) run.Group {

@@ -36,7 +36,7 @@ func (e *Env) sql() []run.Group {
 	return groups
 }
 
-// logins is W3b: what a pooler saves clients that have no pool.
+// logins is W3b: what a pooler saves for clients without a pool.
 func (e *Env) logins(tls bool) run.Group {
 	mode, name := "disable", "clear"
 	if tls {
@@ -67,7 +67,7 @@ func (e *Env) logins(tls bool) run.Group {
 	}}}
 }
 
-// sqliteWire is W3e: a SQLite file behind the gateway, beside PostgreSQL behind it.
+// sqliteWire is W3e: a SQLite file behind the gateway, beside PostgreSQL behind the gateway.
 func (e *Env) sqliteWire() run.Group {
 	prepare := func(ctx context.Context) error {
 		if err := e.sqliteFile(ctx); err != nil {

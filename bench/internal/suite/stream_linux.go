@@ -14,16 +14,17 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// bulkBytes is what a round of a full run moves each way in all, and bulkTime about how many times as long as other rounds that takes.
+// bulkBytes is the total that a full round moves in each direction. bulkTime is how many times as long as other rounds
+// that takes.
 const (
 	bulkBytes = 4 << 30
 	bulkTime  = 5
 )
 
-// streamBuffer is what one read or write moves.
+// streamBuffer is the size of one read or write.
 const streamBuffer = 256 << 10
 
-// streamMeter moves bulk both ways on some connections.
+// streamMeter moves data in both directions on several connections.
 type streamMeter struct {
 	target  *peers.Target
 	conns   []net.Conn
@@ -46,10 +47,11 @@ func openStream(n int) func(context.Context, string, run.Stopper) (run.Meter, er
 	}
 }
 
-// bulk is what each of n connections moves each way in a round of so many seconds.
+// bulk is how many bytes each of n connections moves in each direction in a round of the given
+// length.
 func bulk(seconds float64, n int) int64 { return int64(seconds * bulkBytes / bulkTime / float64(n)) }
 
-// Round moves as much as belongs to its length, however long that takes.
+// Round moves the bytes that correspond to d, however long that takes.
 func (m *streamMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
 	each := bulk(d.Seconds(), len(m.conns))
 	stop := context.AfterFunc(ctx, func() { _ = m.Close() })
@@ -86,7 +88,7 @@ func (m *streamMeter) Round(ctx context.Context, d time.Duration, _ float64) (re
 	return result.Sample{Values: v}, nil
 }
 
-// Close hangs up.
+// Close closes the connections.
 func (m *streamMeter) Close() error {
 	for _, c := range m.conns {
 		_ = c.Close()
@@ -100,7 +102,7 @@ func (e *Env) prepareStream(context.Context) error {
 	return e.backend(&e.stream, string(backend.Stream))
 }
 
-// connections is "1 connection" or "64 connections".
+// connections returns "1 connection" or "64 connections".
 func connections(n int) string {
 	if n == 1 {
 		return "1 connection"
@@ -108,7 +110,7 @@ func connections(n int) string {
 	return fmt.Sprintf("%d connections", n)
 }
 
-// size is a number of bytes as people write it.
+// size formats a number of bytes.
 func size(n int64) string {
 	if n >= 1<<30 {
 		return result.Format(float64(n)/(1<<30)) + " GiB"

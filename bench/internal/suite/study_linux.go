@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// studyPool is the pool of the pooled-proxy study, from its description: one mutex over everything, held while it dials; at most 10
-// connections for each address and a direct one beyond; a connection is lent again without a look at whether it still lives. What was
-// idle for 5 minutes was closed each minute, which no round lives to see.
+// studyPool is the pool of the pooled-proxy study, rebuilt from its description. One mutex guards everything and is
+// held while it dials. It keeps at most 10 connections per address and opens direct ones beyond that. It does not check
+// a connection before it is used again. The study closed connections that were idle for 5 minutes; a round is shorter.
 type studyPool struct {
 	mu    sync.Mutex // guards what follows
 	conns map[string][]*studyConn
 	dials int64
 }
 
-// studyConn is a connection of it.
+// studyConn is a connection of a studyPool.
 type studyConn struct {
 	net.Conn
 	pooled, inUse bool
 	last          time.Time
 }
 
-// studySize is the bound for each address.
+// studySize is the limit per address.
 const studySize = 10
 
 func (p *studyPool) get(addr string) (*studyConn, error) {

@@ -15,7 +15,7 @@ type builder struct {
 	groups      func(*Env) ([]run.Group, error)
 }
 
-// sure makes a builder's function of one that cannot fail.
+// sure adapts a builder that cannot fail.
 func sure(f func(*Env) []run.Group) func(*Env) ([]run.Group, error) {
 	return func(e *Env) ([]run.Group, error) { return f(e), nil }
 }
@@ -35,7 +35,7 @@ func goBuilders() []builder {
 	return b
 }
 
-// Names lists the suites with a word on each.
+// Names lists the suites with a short description of each.
 func Names() string {
 	var b strings.Builder
 	for _, s := range builders {
@@ -44,8 +44,8 @@ func Names() string {
 	return b.String()
 }
 
-// Groups returns the groups of the named suites; "all" is every one, of which engine is a part. A case that two suites have in
-// common is measured once. What "all" must leave out here is said in the second result, a line each.
+// Groups returns the groups of the named suites; "all" means every suite, and engine is part of others. A case in two
+// suites is measured once. The second result lists what "all" cannot measure on this machine, one line each.
 func (e *Env) Groups(names []string) (groups []run.Group, missing []string, err error) {
 	e.Versions = map[string]string{}
 	seen := map[string]bool{}
@@ -80,5 +80,5 @@ func (e *Env) Groups(names []string) (groups []run.Group, missing []string, err 
 	return groups, missing, nil
 }
 
-// ErrSuite means that a name is not that of a suite.
+// ErrSuite means that a suite is unknown.
 var ErrSuite = errors.New("wrong suite")

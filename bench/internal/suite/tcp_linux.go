@@ -10,13 +10,13 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// latencyMetrics are those of most cases.
+// latencyMetrics are the metrics of most cases.
 var latencyMetrics = []string{result.CPU, result.Throughput, result.P50, result.P99, result.P999, result.Peak, result.Switches, result.Syscalls, result.Reuse}
 
-// echoSize is the request and the answer of W1c.
+// echoSize is the size of the request and the answer of W1c.
 const echoSize = 64
 
-// byteProxies are the arms before a TCP backend: the gateway's engines, the peers, and a pair of goroutines.
+// byteProxies are the arms for a TCP backend: the gateway's engines, the peers, and a pair of goroutines.
 func (e *Env) byteProxies(target func() string) []run.Arm {
 	arms := append([]run.Arm{direct(target)}, e.gateways("tcp", target, nil)...)
 	arms = append(arms, arm("haproxy", func() (*peers.Target, error) {
@@ -31,7 +31,7 @@ func (e *Env) byteProxies(target func() string) []run.Arm {
 	)
 }
 
-// proxyBaselines are the arms that ratios refer to, in order of preference.
+// proxyBaselines are the baselines, in order of preference.
 var proxyBaselines = []string{"haproxy", "nginx", "haproxy-default", "iocopy", "direct"}
 
 // echoTarget is the address of the echo backend.
@@ -41,7 +41,7 @@ func (e *Env) echoBackend() *peers.Backend { return e.echo }
 
 func (e *Env) prepareEcho(context.Context) error { return e.backend(&e.echo, "echo") }
 
-// sustained is W1c with some clients, as fast as can be and at 70 % of the slowest.
+// sustained is W1c with conns clients, as fast as possible and at 70 % of the slowest arm.
 func (e *Env) sustained(suite string, arms []string, conns int) []run.Case {
 	id := fmt.Sprintf("W1c/%d", conns)
 	open := e.openLoad(load.Echo(echoSize), conns, e.echoBackend)
@@ -58,7 +58,7 @@ func (e *Env) sustained(suite string, arms []string, conns int) []run.Case {
 	return []run.Case{full, paced}
 }
 
-// clients is "1 client" or "64 clients".
+// clients returns "1 client" or "64 clients".
 func clients(n int) string {
 	if n == 1 {
 		return "1 client"
@@ -73,7 +73,7 @@ func (e *Env) warmArm() run.Arm {
 	})
 }
 
-// namesOf lists the names of arms.
+// namesOf returns the names of arms.
 func namesOf(arms []run.Arm) []string {
 	var names []string
 	for _, a := range arms {
@@ -100,7 +100,7 @@ func (e *Env) tcp() []run.Group {
 	g.Cases[0].Info.Claim = "4,700 → 103,900 op/s sustained, 22 times, by pooling"
 	g.Cases[0].Info.Because = "the study compared net.Dial with taking a connection from a map and had no proxy in the path; here every byte goes through the proxy"
 	g.Arms = append(g.Arms, e.warmArm())
-	for i := range g.Cases { // of which connections that were opened before change nothing
+	for i := range g.Cases { // connections opened in advance make no difference to these
 		g.Cases[i].Arms = namesOf(arms)
 	}
 	g.Cases = append(g.Cases, run.Case{

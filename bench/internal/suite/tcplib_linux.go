@@ -75,7 +75,7 @@ func (e *Env) dialArm(name string, n int, body []byte) run.Arm {
 	})
 }
 
-// studyArm is the same by the study's pool.
+// studyArm is dialArm with the study's pool.
 func (e *Env) studyArm(n int, body []byte) run.Arm {
 	return libraryArm("study", func(context.Context) (library, error) {
 		p := &studyPool{conns: map[string][]*studyConn{}}
@@ -92,7 +92,7 @@ func (e *Env) studyArm(n int, body []byte) run.Arm {
 	})
 }
 
-// floorArm gets and releases a connection as cheaply as can be: a mutex and a slice by address, and no look at what it hands out.
+// floorArm is the cheapest possible pool: a mutex and a slice per address, without checks.
 func (e *Env) floorArm(n int) run.Arm {
 	return libraryArm("mutexslice", func(context.Context) (library, error) {
 		addr := e.echo.Addr
@@ -116,12 +116,12 @@ func (e *Env) floorArm(n int) run.Arm {
 	})
 }
 
-// pooledArm is the same by tcppool with its defaults, which are the study's: 10 connections, idle for 5 minutes.
+// pooledArm is dialArm with tcppool and its defaults, which are the study's: 10 connections, idle for 5 minutes.
 func (e *Env) pooledArm(name string, n int, body []byte) run.Arm {
 	return pooledBy(tcppool.Config{}, name, n, body, func() string { return e.echo.Addr })
 }
 
-// pooledBy exchanges body, if there is one, on connections of a pool, n times.
+// pooledBy exchanges body (unless empty) on pooled connections, n times.
 func pooledBy(cfg tcppool.Config, name string, n int, body []byte, addr func() string) run.Arm {
 	return libraryArm(name, func(context.Context) (library, error) {
 		d, err := tcppool.New(cfg)
@@ -154,12 +154,12 @@ func (e *Env) prepareEchoTLS(context.Context) error {
 	return e.backend(&e.echoTLS, string(backend.EchoTLS))
 }
 
-// clientTLS is TLS 1.3 to the echo backend.
+// clientTLS is the configuration for TLS 1.3 to the echo backend.
 func clientTLS() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13} //nolint:gosec // the certificate is of this run
 }
 
-// dialTLSArm connects, shakes hands, exchanges body if there is one, and closes, n times.
+// dialTLSArm connects, does the handshake, exchanges body (unless empty) and closes, n times.
 func (e *Env) dialTLSArm(name string, n int, body []byte) run.Arm {
 	return libraryArm(name, func(context.Context) (library, error) {
 		d := tls.Dialer{Config: clientTLS()}
@@ -175,12 +175,12 @@ func (e *Env) dialTLSArm(name string, n int, body []byte) run.Arm {
 	})
 }
 
-// pooledTLSArm is the same by tcppool, which shakes hands when it opens a connection.
+// pooledTLSArm is the same with tcppool, which does the handshake when it opens a connection.
 func (e *Env) pooledTLSArm(name string, n int, body []byte) run.Arm {
 	return pooledBy(tcppool.Config{TLS: clientTLS()}, name, n, body, func() string { return e.echoTLS.Addr })
 }
 
-// tcpToTLS is W1b through the proxy with TLS to the backend.
+// tcpToTLS is W1b through the proxy, with TLS to the backend.
 func (e *Env) tcpToTLS() run.Group {
 	target := func() string { return e.echoTLS.Addr }
 	secure := func(g *peers.Gateway) { g.TLS = true }

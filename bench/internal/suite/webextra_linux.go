@@ -22,7 +22,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// webExtras are W2c, W2d and W2e, whose backends are the standard library's.
+// webExtras are W2c, W2d and W2e. Their backends use the standard library.
 func (e *Env) webExtras() []run.Group {
 	std := func() string { return e.std.Addr }
 	secure := func() string { return e.stdTLS.Addr }
@@ -67,29 +67,31 @@ func (e *Env) webExtras() []run.Group {
 	return []run.Group{plain, tls}
 }
 
-// streamsMeter has connections that live for a round.
+// streamsMeter opens connections that live for a round.
 type streamsMeter struct {
 	target *peers.Target
 	n      int
-	// serve sends a request on connection i and reads its answer. A round of duration d has begun.
+	// serve sends a request on connection i and reads its answer. It is called when a round of
+	// duration d begins.
 	serve func(m *streamsMeter, i int, c net.Conn, d time.Duration) error
-	// whole rounds end with the last answer; others hang up after d.
+	// With whole a round ends with the last answer; otherwise the connections are closed after d.
 	whole  bool
 	sample func(m *streamsMeter, v map[string]float64, took time.Duration, a account) error
 
 	moved  atomic.Int64
 	opened atomic.Int64
-	timed  atomic.Bool // events count
+	timed  atomic.Bool // events are being counted
 	mu     sync.Mutex  // guards what follows
 	delays *hist.Histogram
-	failed error // the first
-	ended  int   // connections that have
+	failed error // the first error
+	ended  int   // connections that have ended
 }
 
 // Close has nothing to close.
 func (m *streamsMeter) Close() error { return nil }
 
-// Round opens the connections, waits until each has begun, looks for d or to the end, and hangs up.
+// Round opens the connections, waits until all have begun, measures for d or until the last answer,
+// and closes them.
 func (m *streamsMeter) Round(ctx context.Context, d time.Duration, _ float64) (result.Sample, error) {
 	m.moved.Store(0)
 	m.opened.Store(0)
@@ -124,7 +126,7 @@ func (m *streamsMeter) Round(ctx context.Context, d time.Duration, _ float64) (r
 	return m.take(a, time.Since(began), before)
 }
 
-// end notes how a connection has ended.
+// end records the end of a connection.
 func (m *streamsMeter) end(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,7 +136,7 @@ func (m *streamsMeter) end(err error) {
 	}
 }
 
-// last waits for d and until something has come, or for the last answer.
+// last waits for d and the first event, or for the last answer.
 func (m *streamsMeter) last(ctx context.Context, d time.Duration, conns []net.Conn, wg *sync.WaitGroup) error {
 	if !m.whole {
 		if err := pause(ctx, d); err != nil {
@@ -148,14 +150,14 @@ func (m *streamsMeter) last(ctx context.Context, d time.Duration, conns []net.Co
 	return ctx.Err()
 }
 
-// something waits for the first event, which comes after the end of a short round when the whole machine has stood still.
+// something waits for the first event. If the machine stood still, that may come after the end of a short round.
 func (m *streamsMeter) something(ctx context.Context) error {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		m.mu.Lock()
 		n, ended := m.delays.Count(), m.ended
 		m.mu.Unlock()
 		if n > 0 || ended > 0 {
-			return nil // take says what has ended
+			return nil // take reports the connections that have ended
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("no event has arrived on %d streams for 10 s", m.n)
@@ -166,7 +168,7 @@ func (m *streamsMeter) something(ctx context.Context) error {
 	}
 }
 
-// take makes the round's figures, if no connection has ended that should not have, or not as it should.
+// take returns the figures of a round, or an error if a connection has ended too early or wrongly.
 func (m *streamsMeter) take(a account, took time.Duration, before int64) (result.Sample, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -222,7 +224,7 @@ func (m *streamsMeter) await(ctx context.Context) error {
 	return nil
 }
 
-// openEvents is the Open of W2d.
+// openEvents returns the Open of W2d.
 func openEvents(n int) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
 		return &streamsMeter{target: s.(armTarget).Target, n: n, serve: subscribe, sample: func(m *streamsMeter, v map[string]float64, _ time.Duration, a account) error {
@@ -237,7 +239,7 @@ func openEvents(n int) func(context.Context, string, run.Stopper) (run.Meter, er
 	}
 }
 
-// subscribe reads events and how old each is.
+// subscribe reads events and records their age.
 func subscribe(m *streamsMeter, _ int, c net.Conn, _ time.Duration) error {
 	if _, err := c.Write([]byte("GET " + backend.EventsPath + " HTTP/1.1\r\nHost: bench.test\r\n\r\n")); err != nil {
 		return err
@@ -278,13 +280,14 @@ func subscribe(m *streamsMeter, _ int, c net.Conn, _ time.Duration) error {
 	}
 }
 
-// slowArms are those of W2c, where every one more moves 64 GiB more each round.
+// slowArms are the arms of W2c. Each further one would move another 64 GiB per round.
 var slowArms = []string{"direct", "gateway-uring", "gateway-epoll", "gateway-goroutine", "haproxy", "nginx"}
 
-// slowBodies is how many bodies of W2c go each way.
+// slowBodies is the number of bodies in each direction in W2c.
 const slowBodies = 32
 
-// openSlow is the Open of W2c: the first half of the clients downloads and reads slowly, the other uploads to a server that reads slowly.
+// openSlow returns the Open of W2c. The first half of the clients download and read slowly; the others upload to a
+// server that reads slowly.
 func openSlow(size int64) func(context.Context, string, run.Stopper) (run.Meter, error) {
 	return func(_ context.Context, _ string, s run.Stopper) (run.Meter, error) {
 		return &streamsMeter{target: s.(armTarget).Target, n: 2 * slowBodies, whole: true, serve: func(m *streamsMeter, i int, c net.Conn, d time.Duration) error {
@@ -307,7 +310,7 @@ func openSlow(size int64) func(context.Context, string, run.Stopper) (run.Meter,
 	}
 }
 
-// download reads a body slowly for d, and then to its end.
+// download reads a body slowly for d, then as fast as possible to its end.
 func download(m *streamsMeter, c net.Conn, size int64, d time.Duration) error {
 	if _, err := fmt.Fprintf(c, "GET %s?size=%d HTTP/1.1\r\nHost: bench.test\r\n\r\n", backend.DownPath, size); err != nil {
 		return err
@@ -322,7 +325,7 @@ func download(m *streamsMeter, c net.Conn, size int64, d time.Duration) error {
 	return err
 }
 
-// upload writes a body to a server that reads it slowly, for d, and wants it acknowledged.
+// upload sends a body to a server that reads slowly for d, and waits for the acknowledgement.
 func upload(m *streamsMeter, c net.Conn, size int64, d time.Duration) error {
 	if _, err := fmt.Fprintf(c, "POST %s?slow=%s HTTP/1.1\r\nHost: bench.test\r\nContent-Length: %d\r\n\r\n", backend.UpPath, d, size); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// webLibrary is W2b by the library in a program, without a proxy.
+// webLibrary is W2b with the library in a program, without a proxy.
 func (e *Env) webLibrary() run.Group {
 	return run.Group{Name: "HTTP library", Prepare: e.prepareWeb, Arms: []run.Arm{
 		e.rawArm(), e.transportArm("stdlib", func(dial dialer) (http.RoundTripper, func(), error) {
@@ -42,7 +42,7 @@ func (e *Env) webLibrary() run.Group {
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// counted is a dialer that counts what it has opened.
+// counted returns a dialer that counts the connections it opens.
 func counted(opened *atomic.Int64) dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		opened.Add(1)
@@ -50,7 +50,7 @@ func counted(opened *atomic.Int64) dialer {
 	}
 }
 
-// transportArm makes requests by a RoundTripper, with a context that can be cancelled as programs have it, and reads the bodies.
+// transportArm sends requests with a RoundTripper and a cancelable context, as programs do, and reads the bodies.
 func (e *Env) transportArm(name string, start func(dialer) (http.RoundTripper, func(), error)) run.Arm {
 	return libraryArm(name, func(context.Context) (library, error) {
 		opened := new(atomic.Int64)
@@ -78,7 +78,7 @@ func (e *Env) transportArm(name string, start func(dialer) (http.RoundTripper, f
 	})
 }
 
-// rawArm writes the same request to a connection, and reads once.
+// rawArm writes the same request to a connection and reads once.
 func (e *Env) rawArm() run.Arm {
 	return libraryArm("raw", func(ctx context.Context) (library, error) {
 		opened := new(atomic.Int64)

@@ -1,10 +1,10 @@
-// Package tables draws the benchmark tables of Markdown files from results.json, so that prose and data cannot disagree. A file says
-// where and what:
+// Package tables draws the benchmark tables of Markdown files from results.json, so that prose and data cannot
+// disagree. A file contains lines that name the tables:
 //
 //	<!-- bench:summary docs/benchmarks/engine.json -->
 //	<!-- /bench -->
 //
-// What is between the two lines is replaced; the path is relative to the Markdown file. After bench: stands
+// The text between the two lines is replaced. Paths are relative to the Markdown file. The word after bench: is one of
 //
 //	summary FILE                          the engines beside the peers, and where that was measured
 //	facts FILE                            where, when and with what it was measured
@@ -27,8 +27,8 @@ import (
 
 var region = regexp.MustCompile(`(?s)(<!-- bench:(\w+) ([^\n]+) -->\n).*?(<!-- /bench -->)`)
 
-// Update returns the text of a Markdown file with its tables as the results have them. Comparing it with the file's text tells whether
-// somebody has typed a figure.
+// Update returns the text of a Markdown file with its tables made from the results. If it differs from the file's text,
+// a figure was edited by hand or is out of date.
 func Update(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
