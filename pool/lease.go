@@ -26,7 +26,7 @@ func (l Lease[T]) Reused() bool { return l.gen > 1 }
 // Release gives the resource back: to the first waiting caller, else to the idle
 // resources. After a hand-over to a waiting goroutine it yields the processor once,
 // so that the waiting goroutine runs first; it does not in a pool that a Parker
-// has waited in. Config.Reset, if set, runs first, in this goroutine. The resource
+// has waited in, or with Config.LongLeases. Config.Reset, if set, runs first, in this goroutine. The resource
 // is closed instead, in this goroutine, when Reset fails, when it is past its
 // lifetime or surplus, or when the pool is closed.
 func (l Lease[T]) Release() {
@@ -84,7 +84,7 @@ func (p *Pool[T]) giveSlow(s *slot[T]) {
 	p.touchLazily()
 	p.core.give(s, &e)
 	p.core.dispatch(&e)
-	yield := e.wake != nil && !p.parkers
+	yield := e.wake != nil && !p.parkers && !p.config.LongLeases
 	p.unlock(&e)
 	if yield {
 		// Otherwise the releasing goroutine would continue, find no idle resource at its next Acquire and queue

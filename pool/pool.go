@@ -44,6 +44,10 @@ type Config[T any] struct {
 	// resources that are not leased, and must only read.
 	Affinity func(T) int
 
+	// LongLeases states that most leases last for ten microseconds or more. Release then does not
+	// yield the processor after a hand-over to a waiting goroutine: that pays for shorter leases only.
+	LongLeases bool
+
 	Limits
 
 	// Hooks observe the pool, for tracing.

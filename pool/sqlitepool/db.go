@@ -34,8 +34,11 @@ type DB struct {
 	nativeOf  func(*sqlite.Conn) native
 	started   time.Time
 	seen      atomic.Pointer[sighting]
-	closing   sync.Mutex // of two connections that close at once neither would be the last, which removes the log
-	logTried  int64      // size above which the next restart of the log is tried; for the writer's holder
+	closing   sync.Mutex    // of two connections that close at once neither would be the last, which removes the log
+	logTried  int64         // size above which the next restart of the log is tried; for the writer's holder
+	logLooked time.Duration // when its length was looked at last, since started; for the writer's holder
+	writing   atomic.Int64  // calls of Write under way
+	kept      atomic.Bool   // the writer may keep a snapshot: see keep.go
 	readers   *pool.Pool[*sqlite.Conn]
 	writer    *pool.Pool[*sqlite.Conn]
 }
@@ -99,9 +102,11 @@ func (db *DB) newPool(kind string, limits pool.Limits, reader bool) (*pool.Pool[
 		Name:   filepath.Base(db.path) + " " + kind,
 		Open:   func(ctx context.Context) (*sqlite.Conn, error) { return db.open(ctx, reader) },
 		Close:  db.closeConn,
-		Check:  func(_ context.Context, conn *sqlite.Conn) error { return db.check(db.state(conn)) },
+		Check:  func(_ context.Context, conn *sqlite.Conn) error { return db.checkIdle(db.state(conn)) },
 		Reset:  func(_ context.Context, conn *sqlite.Conn) error { return db.reset(db.state(conn)) },
 		Limits: limits,
+		// A transaction that writes takes 20 µs at least.
+		LongLeases: !reader,
 	})
 }
 
@@ -113,17 +118,34 @@ func (db *DB) state(conn *sqlite.Conn) *state {
 
 // reset makes a released connection ready for the next holder.
 func (db *DB) reset(st *state) error {
-	if err := st.reset(); err != nil {
+	if err := db.clean(st); err != nil {
 		return err
 	}
 	at := time.Since(db.started)
-	if last := db.seen.Load(); last != nil && at-last.at < checkEvery {
-		return last.same(st, db.path)
-	}
-	if err := db.check(st); err != nil || st.reader {
+	if err := db.checkSince(st, at-checkEvery+1); err != nil || st.reader || st.kept || at-db.logLooked < checkEvery {
 		return err
 	}
+	db.logLooked = at
 	return db.keepLogShort(st)
+}
+
+// clean undoes what the holder left in the connection. A snapshot that Write has kept for the next Write stays.
+func (db *DB) clean(st *state) error {
+	if st.clean() {
+		return nil
+	}
+	if err := db.letGo(st); err != nil {
+		return err
+	}
+	return st.reset()
+}
+
+// checkSince is check, unless there was one since the given time.
+func (db *DB) checkSince(st *state, since time.Duration) error {
+	if last := db.seen.Load(); last != nil && last.at >= since {
+		return last.same(st, db.path)
+	}
+	return db.check(st)
 }
 
 // sighting is the file that was at the path at some time.
@@ -139,6 +161,14 @@ func (s *sighting) same(st *state, path string) error {
 		return fmt.Errorf("sqlitepool: %q was replaced by another file", path)
 	}
 	return nil
+}
+
+// checkIdle is check for an idle connection. Nothing waits for a snapshot that it keeps.
+func (db *DB) checkIdle(st *state) error {
+	if err := db.letGo(st); err != nil {
+		return err
+	}
+	return db.check(st)
 }
 
 // check returns an error if the file that a connection has open is no longer at the path.
@@ -193,6 +223,8 @@ func (db *DB) Query(ctx context.Context, fn func(*sqlite.Conn) error) error {
 // errors of its statements: some end the transaction, and later statements are no
 // longer part of it.
 func (db *DB) Write(ctx context.Context, fn func(*sqlite.Conn) error) error {
+	db.beginWriting()
+	defer db.doneWriting()
 	return db.transact(ctx, true, fn)
 }
 
@@ -210,12 +242,24 @@ func (db *DB) AcquireReader(ctx context.Context) (pool.Lease[*sqlite.Conn], erro
 // SQLite when another process wrote meanwhile. Errors: ErrReadOnly, those of
 // pool.Acquire.
 func (db *DB) AcquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], error) {
+	for {
+		lease, err := db.acquireWriter(ctx)
+		if err != nil || db.letGo(db.state(lease.Value())) == nil {
+			return lease, err
+		}
+		lease.Discard()
+	}
+}
+
+// acquireWriter is AcquireWriter for Write, which may find a kept snapshot.
+func (db *DB) acquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], error) {
 	if db.writer == nil {
 		return pool.Lease[*sqlite.Conn]{}, fmt.Errorf("%w: %s", ErrReadOnly, db.path)
 	}
+	called := time.Since(db.started)
 	for {
 		lease, err := db.writer.Acquire(ctx)
-		if err != nil || db.check(db.state(lease.Value())) == nil {
+		if err != nil || db.checkSince(db.state(lease.Value()), called) == nil {
 			return lease, err
 		}
 		lease.Discard() // the next one opens the file at the path now, or fails

@@ -58,7 +58,8 @@
 // afterwards. Reads prevent the log from being reused, one by its snapshot, many by following each
 // other without a gap. When it has grown by as much again, the writer's release waits for running
 // reads, for a second at most, so that the log can restart. Longer reads let it grow: keep them
-// short. The last connection to close removes the log.
+// short. Writes that wait for each other share a snapshot and put off the checkpoint for a
+// millisecond. The last connection to close removes the log.
 //
 // # Read-only files
 //

@@ -23,6 +23,7 @@ type state struct {
 	file        os.FileInfo // of the database file it has open
 	schemas     []schema    // of the file and of those that Setup has attached
 	logs        []string    // paths of the write-ahead logs
+	kept        bool        // a statement of schemas keeps the snapshot for the next Write: see keep.go
 
 	// done is the connection's interrupt channel. The driver starts a goroutine for every
 	// channel it is given, so this one stays until interrupt has closed it.
@@ -75,13 +76,18 @@ func (st *state) release() {
 	}
 }
 
-// reset makes a released connection as good as new: no interrupt, no statement
-// under way, no transaction, the settings it was opened with. Mostly there is
-// nothing to do, and finding that out costs a few loads.
-func (st *state) reset() error {
-	if st.native.quiet(0) && *st.native.done == st.done && !st.ended.Load() && st.native.settings() == st.opened {
-		return nil
+// clean reports that reset has nothing to do, which is mostly so. It costs a few loads.
+func (st *state) clean() bool {
+	held := 0
+	if st.kept {
+		held = len(st.schemas)
 	}
+	return st.native.quiet(held) && *st.native.done == st.done && !st.ended.Load() && st.native.settings() == st.opened
+}
+
+// reset makes a released connection as good as new: no interrupt, no statement
+// under way, no transaction, the settings it was opened with.
+func (st *state) reset() error {
 	st.arm()
 	st.native.resetAll()
 	if !st.conn.AutocommitEnabled() {

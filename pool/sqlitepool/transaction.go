@@ -23,7 +23,7 @@ const (
 func (db *DB) transact(ctx context.Context, write bool, fn func(*sqlite.Conn) error) error {
 	acquire, in := db.AcquireReader, db.read
 	if write {
-		acquire, in = db.AcquireWriter, db.write
+		acquire, in = db.acquireWriter, db.write
 	}
 	for {
 		lease, err := acquire(ctx)
@@ -79,20 +79,28 @@ func (db *DB) read(ctx context.Context, st *state, fn func(*sqlite.Conn) error) 
 
 // write runs fn between BEGIN IMMEDIATE and COMMIT.
 func (db *DB) write(ctx context.Context, st *state, fn func(*sqlite.Conn) error) (outdated bool, err error) {
-	if err := db.begin(ctx, st.conn); err != nil {
-		return false, explain(ctx, err)
+	begun := false
+	if st.kept { // the schema was looked at in this snapshot
+		if begun, err = db.beginKept(st); err != nil {
+			return false, explain(ctx, err)
+		}
 	}
-	outdated, err = st.hold()
-	if e := st.unhold(); err == nil {
-		err = e
-	}
-	if outdated || err != nil {
-		return outdated, explain(ctx, err)
+	if !begun {
+		if err := db.begin(ctx, st.conn); err != nil {
+			return false, explain(ctx, err)
+		}
+		outdated, err = st.hold()
+		if e := st.unhold(); err == nil {
+			err = e
+		}
+		if outdated || err != nil {
+			return outdated, explain(ctx, err)
+		}
 	}
 	if err := fn(st.conn); err != nil {
 		return false, explain(ctx, err)
 	}
-	return false, commit(ctx, st)
+	return false, db.commit(ctx, st)
 }
 
 // begin starts a transaction that writes. It waits for another process's lock itself, because
@@ -129,7 +137,7 @@ func (db *DB) begin(ctx context.Context, conn *sqlite.Conn) error {
 // commit ends the transaction. It is not interrupted, so that its outcome is
 // known. It resets statements that fn left in the middle of their rows, which would
 // prevent the COMMIT.
-func commit(ctx context.Context, st *state) error {
+func (db *DB) commit(ctx context.Context, st *state) error {
 	st.release()
 	if ctx.Err() != nil {
 		return fmt.Errorf("sqlitepool: rolled back: %w", context.Cause(ctx))
@@ -137,7 +145,13 @@ func commit(ctx context.Context, st *state) error {
 	if st.native.busy(0) {
 		st.arm()
 	}
+	if db.mayKeep(st) {
+		db.keep(st)
+	}
 	err := exec(st.conn, "COMMIT")
+	if err != nil {
+		_ = db.letGo(st) // the COMMIT's error is the one to report
+	}
 	if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultBusy {
 		return fmt.Errorf("sqlitepool: not committed: a transient statement is still under way; finalize it before the function returns: %w", err)
 	}
