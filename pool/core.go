@@ -10,41 +10,44 @@ import "time"
 // resource is idle; and idle+inUse+opening+closing+checking = total ≤ MaxSize,
 // unless MaxSize was made smaller.
 type core[T any] struct {
-	name     string
-	limits   Limits // defaults filled in
-	jitter   func() float64
-	affinity func(T) int // Config.Affinity; nil = no affinity
-
-	idle     []*slot[T] // in the order of their last use, newest last
-	waiters  waiterList[T]
-	all      *slot[T] // every slot with a resource, doubly linked
-	total    int
-	opening  int
-	closing  int
-	checking int
-	direct   int // overflow resources out, not in total
-	closed   bool
-
+	// What each Acquire and Release writes comes first, next to the pool's lock: processors that
+	// take turns exchange one cache line for it.
+	idle               []*slot[T] // in the order of their last use, newest last
+	acquired, released uint64
 	// clock is the coarse clock: the time when the real one was last read. While
 	// ticking, the timer updates it every tick, and the fast paths of Acquire and
 	// Release (allowed by hot) use it.
 	clock   int64
-	ticking bool
 	hot     bool
-	calm    bool   // hot may be set: no hook and no leak report observes each lease
-	seen    uint64 // acquired + released at the last tick
+	ticking bool
+	closed  bool
+	calm    bool // hot may be set: no hook and no leak report observes each lease
+
+	waiters  waiterList[T]
+	total    int
+	opening  int
+	closing  int
+	checking int
+	peak     int         // most leases out, without overflow resources
+	direct   int         // overflow resources out, not in total
+	affinity func(T) int // Config.Affinity; nil = no affinity
+	limits   Limits      // defaults filled in
+
+	name   string
+	jitter func() float64
+	all    *slot[T] // every slot with a resource, doubly linked
+	seen   uint64   // acquired + released at the last tick
 
 	backoff backoff
 	lastErr error
 
-	opened, openFailed, acquired, fresh, waited       uint64
-	timed                                             uint64 // acquires counted in Pool.waits: not served at once
-	timedOut, rejected, canceled, released, discarded uint64
-	overflowed                                        uint64
-	closedFor                                         [reasons]uint64
-	lastRefused                                       int64 // by clock; 0: never
-	peak                                              int   // most leases out, without overflow resources
-	leakAfter                                         int64
+	opened, openFailed, fresh, waited       uint64
+	timed                                   uint64 // acquires counted in Pool.waits: not served at once
+	timedOut, rejected, canceled, discarded uint64
+	overflowed                              uint64
+	closedFor                               [reasons]uint64
+	lastRefused                             int64 // by clock; 0: never
+	leakAfter                               int64
 }
 
 // slot holds one resource. A new one is made for every open.
