@@ -71,6 +71,17 @@ func TestReleaseKeepsLoop(t *testing.T) {
 	b.end(p)
 }
 
+// A pool whose leases are long never yields.
+func TestReleaseOfLongLeases(t *testing.T) {
+	b := &backend{t: t}
+	p := b.start(pool.Limits{MaxSize: 1}, func(c *pool.Config[*res]) { c.LongLeases = true })
+	const n = 40
+	if first := servedFirst(t, p, n); first > n/2 { // the runtime may preempt this goroutine now and then
+		t.Errorf("the waiter went first %d times of %d", first, n)
+	}
+	b.end(p)
+}
+
 // waitFor returns when a caller waits.
 func waitFor(p *pool.Pool[*res]) {
 	for p.Stats().Waiting == 0 {
