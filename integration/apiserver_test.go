@@ -17,14 +17,14 @@ import (
 	"github.com/headpond/headpond/internal/certs"
 )
 
-// The environment of a child that stands for an API server: a process of its own, so that it can be stopped.
+// The environment of a child process that serves as an API server, so that it can be stopped.
 const (
 	apiServerDir     = "HEADPOND_TEST_APISERVER_DIR"
 	apiServerAddress = "HEADPOND_TEST_APISERVER_ADDRESS"
 )
 
-// serveAPI serves TLS: /readyz, which fails while there is a file "unready-" and the address, and /watch, which begins with
-// the address and never ends.
+// serveAPI serves TLS: /readyz, which fails while the file "unready-" plus the address exists, and /watch, which begins
+// with the address and never ends.
 func serveAPI(dir, address string) {
 	http.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if _, err := os.Stat(filepath.Join(dir, "unready-"+address)); err == nil {
@@ -44,7 +44,7 @@ func serveAPI(dir, address string) {
 	fmt.Fprintln(os.Stderr, s.ListenAndServeTLS(filepath.Join(dir, "cert"), filepath.Join(dir, "key")))
 }
 
-// apiServer is a child.
+// apiServer is a child process.
 type apiServer struct {
 	*process
 	t       *testing.T
@@ -72,7 +72,7 @@ func (s *apiServer) signal(sig os.Signal) {
 	}
 }
 
-// unready makes its readiness fail.
+// unready makes the server's readiness fail.
 func (s *apiServer) unready() {
 	s.t.Helper()
 	if err := os.WriteFile(filepath.Join(s.dir, "unready-"+s.address), nil, 0o600); err != nil {
@@ -101,7 +101,7 @@ func startWatch(t *testing.T, address string, cfg *tls.Config) *watch {
 	return w
 }
 
-// event waits for the next event.
+// event returns the next event.
 func (w *watch) event(t *testing.T) string {
 	t.Helper()
 	if !w.lines.Scan() {
@@ -110,17 +110,17 @@ func (w *watch) event(t *testing.T) string {
 	return w.lines.Text()
 }
 
-// awaitEnd reads to the end, which must not look like that of a whole answer.
+// awaitEnd reads to the end of the stream, which must not look like the end of a complete answer.
 func (w *watch) awaitEnd(t *testing.T) {
 	t.Helper()
-	for w.lines.Scan() { // what was sent before
+	for w.lines.Scan() { // sent before the end
 	}
 	if err := w.lines.Err(); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("a watch of a server that hangs ended with %v, want a reset", err)
 	}
 }
 
-// cluster is a gateway before two API servers.
+// cluster is a gateway in front of two API servers.
 type cluster struct {
 	*gateway
 	listen  string
@@ -164,7 +164,7 @@ func (c *cluster) awaitHealthy(s *apiServer, want float64) {
 	})
 }
 
-// watches opens n of them and returns them by server.
+// watches opens n watches and returns them by server.
 func (c *cluster) watches(t *testing.T, n int) map[string][]*watch {
 	t.Helper()
 	all := map[string][]*watch{}
@@ -175,8 +175,9 @@ func (c *cluster) watches(t *testing.T, n int) map[string][]*watch {
 	return all
 }
 
-// TestHungAPIServer stops one of two: new connections and the streams that it had go to the other, whose own go on. When it
-// goes on it is used again. One that is only not ready keeps its streams; and when no server is ready all are used.
+// TestHungAPIServer stops one of two servers. New connections and its streams move to the other server, whose own
+// streams continue. After it continues it is used again. A server that is only not ready keeps its streams. When no
+// server is ready, all are used.
 func TestHungAPIServer(t *testing.T) {
 	c := startCluster(t)
 	before := c.watches(t, 12)

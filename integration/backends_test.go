@@ -70,7 +70,7 @@ func startHTTP(t testing.TB) *httpBackend {
 	return b
 }
 
-// cut closes the server's connections, also those in the middle of a response.
+// cut closes the server's connections, including those in the middle of a response.
 func (b *httpBackend) cut() { b.CloseClientConnections() }
 
 // awaitHold waits until a request holds.
@@ -92,8 +92,8 @@ type zeros struct{}
 // Read implements io.Reader.
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// startEcho starts a TCP server that returns what it gets, and returns its address and a
-// function that ends it with all its connections.
+// startEcho starts a TCP echo server. It returns its address and a function that closes it with all
+// its connections.
 func startEcho(t testing.TB) (addr string, kill func()) {
 	t.Helper()
 	return conntest.ServeAt(t, "127.0.0.1:0", conntest.Echo)

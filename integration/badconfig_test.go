@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// serveFails runs `headpond serve` with a configuration that cannot work and returns what it says.
+// serveFails runs `headpond serve` with an unusable configuration and returns its output.
 func serveFails(t *testing.T, config string) string {
 	t.Helper()
 	file := filepath.Join(sharedDir(t), "headpond.yaml")
@@ -85,7 +85,7 @@ func TestCheckAcceptsAGoodFile(t *testing.T) {
 	}
 }
 
-// TestSecretsStayOutOfTheLog looks for the passwords of clients and server after failures of both.
+// TestSecretsStayOutOfTheLog looks for passwords in the log after failures of clients and servers.
 func TestSecretsStayOutOfTheLog(t *testing.T) {
 	server := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
 	db := newDatabase(t, server, "quiet")

@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// badHTTPConfig has a route to a working backend, one to a dead one, one to a pool of a
-// single connection, one with a short time-out, and one to a backend whose connections
-// are cut; no route for other hosts.
+// badHTTPConfig has routes to a working backend, a dead one, a pool of one connection, one with a
+// short timeout, and one whose connections are cut. Other hosts have no route.
 func badHTTPConfig(listen, alive, dead, cut string) string {
 	return fmt.Sprintf(`listeners:
   - name: web
@@ -69,7 +68,7 @@ func TestHTTPBadInput(t *testing.T) {
 	})
 }
 
-// TestHTTPGarbage: what is no HTTP is answered with 400 and the connection closed.
+// TestHTTPGarbage: bytes that are not HTTP are answered with 400, and the connection is closed.
 func TestHTTPGarbage(t *testing.T) {
 	backend := startHTTP(t)
 	listen := address(t)
@@ -89,7 +88,7 @@ func TestHTTPGarbage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for range repeat {
 				c := dial(t, listen)
-				_, _ = io.WriteString(c, text) // the gateway may hang up before it has read all
+				_, _ = io.WriteString(c, text) // the gateway may close before it has read everything
 				_ = c.CloseWrite()
 				answer, _ := io.ReadAll(io.LimitReader(c, 4096)) // ends with EOF or a reset
 				_ = c.Close()
@@ -105,7 +104,7 @@ func TestHTTPGarbage(t *testing.T) {
 	}
 }
 
-// request asks for a page of a host.
+// request requests a page of a host.
 func request(client *http.Client, addr, host, path string) (code int, body string, err error) {
 	req, err := http.NewRequest(http.MethodGet, "http://"+addr+path, nil)
 	if err != nil {
@@ -121,7 +120,7 @@ func request(client *http.Client, addr, host, path string) (code int, body strin
 	return resp.StatusCode, string(data), err
 }
 
-// status expects a status and a body that names what it is about.
+// status expects a status and a word of the body.
 func status(client *http.Client, addr, host, path string, want int, word string) func(t *testing.T) {
 	return func(t *testing.T) {
 		t.Helper()
@@ -132,7 +131,7 @@ func status(client *http.Client, addr, host, path string, want int, word string)
 	}
 }
 
-// exhaust holds the one connection of a pool and asks again.
+// exhaust holds the only connection of a pool and sends another request.
 func exhaust(t *testing.T, listen string, backend *httpBackend, client *http.Client) {
 	t.Helper()
 	c := dial(t, listen)
@@ -144,7 +143,7 @@ func exhaust(t *testing.T, listen string, backend *httpBackend, client *http.Cli
 	status(client, listen, "one.example", "/", http.StatusServiceUnavailable, "one")(t)
 }
 
-// cutResponse closes a backend's connections while a response is half sent.
+// cutResponse closes a backend's connections in the middle of a response.
 func cutResponse(t *testing.T, listen string, backend *httpBackend) {
 	t.Helper()
 	c := dial(t, listen)
@@ -164,7 +163,7 @@ func cutResponse(t *testing.T, listen string, backend *httpBackend) {
 	}
 }
 
-// cutUpload promises a body, sends a part, and resets.
+// cutUpload announces a body, sends a part of it, and resets the connection.
 func cutUpload(t *testing.T, listen string) {
 	t.Helper()
 	c := dial(t, listen)
@@ -175,7 +174,7 @@ func cutUpload(t *testing.T, listen string) {
 	reset(t, c)
 }
 
-// cutDownload reads the beginning of a large body, and resets.
+// cutDownload reads the beginning of a large body and resets the connection.
 func cutDownload(t *testing.T, listen string) {
 	t.Helper()
 	c := dial(t, listen)
@@ -188,7 +187,7 @@ func cutDownload(t *testing.T, listen string) {
 	reset(t, c)
 }
 
-// reset closes a connection with an RST, as a vanished process's does.
+// reset closes a connection with an RST, as if the process had been killed.
 func reset(t *testing.T, c net.Conn) {
 	t.Helper()
 	if err := errors.Join(c.(*net.TCPConn).SetLinger(0), c.Close()); err != nil {

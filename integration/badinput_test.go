@@ -5,25 +5,25 @@ import (
 	"testing"
 )
 
-// badInput is a fault, and the expected reports of it.
+// badInput is a fault and its expected reports.
 type badInput struct {
 	name string
-	// do makes it happen and checks the client's error in its protocol.
+	// do causes the fault and checks the error that the client gets in its protocol.
 	do func(t *testing.T)
-	// reason is the counter of headpond_listener_errors_total that goes up by one at least.
+	// reason is the counter of headpond_listener_errors_total that must increase.
 	reason string
-	// log are words of one line of the log.
+	// log are words that one line of the log must contain.
 	log []string
 }
 
-// check makes each bad input happen and checks the gateway's log, counters and resources
-// afterwards, while a bystander's requests must continue undisturbed.
+// check causes each fault and then checks the gateway's log, counters and resources. A bystander's
+// requests must continue without errors.
 func check(t *testing.T, g *gateway, listener string, bystander *load, cases []badInput) {
 	t.Helper()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			defer func(outer testing.TB) { g.t = outer }(g.t)
-			g.t = t // who fails when a condition does not come true
+			g.t = t // the test that fails when a condition is not met
 			before, counted := g.footprint(), g.scrape().errors(listener, c.reason)
 			c.do(t)
 			eventually(t, "the counter "+c.reason+" goes up", func() error {
@@ -48,7 +48,7 @@ func check(t *testing.T, g *gateway, listener string, bystander *load, cases []b
 	}
 }
 
-// bystanderSlack is what the bystander's own session may hold at the moment of a scrape.
+// bystanderSlack is what the bystander's own session may use during a scrape.
 var bystanderSlack = footprint{descriptors: 4, goroutines: 6, fibers: 4, sessions: 2, waiting: 1}
 
 func (f footprint) plus(more footprint) footprint {
@@ -58,7 +58,7 @@ func (f footprint) plus(more footprint) footprint {
 	}
 }
 
-// repeat makes something happen often enough that a leak of one each time shows.
+// repeat is how often a fault is caused, so that a leak of one resource each shows.
 const repeat = 20
 
 func times(do func(t *testing.T)) func(t *testing.T) {

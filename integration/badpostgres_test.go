@@ -61,7 +61,7 @@ func TestPostgresBadInput(t *testing.T) {
 	})
 }
 
-// refused connects and expects the SQLSTATE and words of the message.
+// refused connects and expects an error with the SQLSTATE and the words.
 func refused(dsn, state, message string) func(t *testing.T) {
 	return func(t *testing.T) {
 		t.Helper()
@@ -78,14 +78,14 @@ func refused(dsn, state, message string) func(t *testing.T) {
 	}
 }
 
-// startup makes a start-up packet that claims a length.
+// startup makes a startup packet with the given length field.
 func startup(length, version uint32, rest string) []byte {
 	b := binary.BigEndian.AppendUint32(nil, length)
 	b = binary.BigEndian.AppendUint32(b, version)
 	return append(b, rest...)
 }
 
-// garbage sends bytes, then the end, and expects an ErrorResponse with the SQLSTATE.
+// garbage sends bytes and a half-close, and expects an ErrorResponse with the SQLSTATE.
 func garbage(addr string, data []byte, state string) func(t *testing.T) {
 	return func(t *testing.T) {
 		t.Helper()
@@ -101,7 +101,7 @@ func garbage(addr string, data []byte, state string) func(t *testing.T) {
 	}
 }
 
-// wantErrorResponse reads to the end and looks for an ErrorResponse with the SQLSTATE.
+// wantErrorResponse reads to the end and expects an ErrorResponse with the SQLSTATE.
 func wantErrorResponse(t *testing.T, c net.Conn, state string) {
 	t.Helper()
 	answer, err := io.ReadAll(c)
@@ -134,7 +134,8 @@ func afterLogin(dsn string, data []byte, state string) func(t *testing.T) {
 		if _, err := h.Conn.Write(data); err != nil {
 			t.Fatal(err)
 		}
-		// The Frontend, not the connection: pgconn reads ahead after a write that was slow.
+		// Read from the Frontend, not from the connection: after a slow write pgconn has read
+		// ahead.
 		answer, err := h.Frontend.Receive()
 		if e, ok := answer.(*pgproto3.ErrorResponse); !ok || e.Code != state {
 			t.Errorf("answer %#v, %v, want an ErrorResponse with SQLSTATE %s", answer, err, state)
@@ -145,7 +146,7 @@ func afterLogin(dsn string, data []byte, state string) func(t *testing.T) {
 	}
 }
 
-// vanish asks for more than any buffer holds, reads a little, and resets the connection.
+// vanish requests more than all buffers hold, reads a little, and resets the connection.
 func vanish(dsn string) func(t *testing.T) {
 	return func(t *testing.T) {
 		t.Helper()

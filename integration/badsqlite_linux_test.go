@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestReadOnlySQLiteFile runs the gateway as a user who may read the file and not write it; root may do everything.
+// TestReadOnlySQLiteFile runs the gateway as a user who can read the file but not write it. root can always write.
 func TestReadOnlySQLiteFile(t *testing.T) {
 	dir := sharedDir(t)
 	file := filepath.Join(dir, "app.db")
@@ -28,7 +28,7 @@ func TestReadOnlySQLiteFile(t *testing.T) {
 	g.awaitLog("read-only")
 }
 
-// unprivileged runs the gateway as nobody when the test is run by root.
+// unprivileged runs the gateway as nobody if the test is run by root.
 func unprivileged(g *gateway) {
 	if os.Getuid() == 0 {
 		g.as = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

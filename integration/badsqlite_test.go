@@ -25,7 +25,7 @@ func tryQuery(t *testing.T, dsn, sql string) error {
 	return err
 }
 
-// TestSQLiteFileThatIsNone: a file that is no database affects only its own clients, and only until it is repaired.
+// TestSQLiteFileThatIsNone: a file that is not a database affects only its own clients, and only until it is repaired.
 func TestSQLiteFileThatIsNone(t *testing.T) {
 	file := filepath.Join(sharedDir(t), "app.db")
 	text := bytes.Repeat([]byte("this is no database\n"), 1000)
@@ -50,7 +50,7 @@ func TestSQLiteFileThatIsNone(t *testing.T) {
 	eventually(t, "a query works once the file is gone", func() error { return tryQuery(t, sqliteDSN(listen), "select 1") })
 }
 
-// TestCorruptSQLiteFile: a database whose first page is whole and whose others are not opens, and fails when it is read.
+// TestCorruptSQLiteFile: a database in which only the first page is intact opens, and fails when it is read.
 func TestCorruptSQLiteFile(t *testing.T) {
 	file := filepath.Join(sharedDir(t), "app.db")
 	makeDatabase(t, file, "create table big (id integer primary key, pad text); "+
@@ -70,7 +70,7 @@ func TestCorruptSQLiteFile(t *testing.T) {
 	}), "storage", []string{"XX001", file}}})
 }
 
-// damage overwrites all pages of a database but the first, which has the schema.
+// damage overwrites all pages of a database except the first, which contains the schema.
 func damage(t *testing.T, file string) {
 	t.Helper()
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
@@ -91,7 +91,7 @@ func damage(t *testing.T, file string) {
 	}
 }
 
-// makeDatabase makes a SQLite file through a gateway that ends before it returns.
+// makeDatabase makes a SQLite file through a gateway that has ended when it returns.
 func makeDatabase(t *testing.T, file, sql string) {
 	t.Helper()
 	t.Run("make the file", func(t *testing.T) {

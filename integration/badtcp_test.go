@@ -19,7 +19,7 @@ func TestTCPBadInput(t *testing.T) {
 	listen := address(t)
 	g := startGateway(t, tcpConfig(listen, echoAddr, ""), verbose)
 	before := g.footprint()
-	for range repeat { // a byte stream has no garbage: it comes back as it went
+	for range repeat { // every byte is valid: all are echoed
 		c := dial(t, listen)
 		const text = "\x00\xff\x16\x03\x01 GET / HTTP/1.1\r\n\r\n"
 		if _, err := io.WriteString(c, text); err != nil {

@@ -20,15 +20,15 @@ import (
 	"github.com/headpond/headpond/pool/tcppool"
 )
 
-// bannerServer is a real server that speaks first and closes connections whose client is silent.
+// bannerServer is a real server that sends first and closes connections of silent clients.
 type bannerServer struct {
 	endpoints []string             // host:port first
-	closed    func() int           // connections that it has closed for their silence
-	use       func(net.Conn) error // a client that is served, on one connection
+	closed    func() int           // number of connections closed because the client was silent
+	use       func(net.Conn) error // runs a client on a connection
 }
 
-// served has a client served. The server may close a silent connection in the moment in which it is lent: of the two warm ones, which are
-// equally old, each.
+// served runs a client. The server may close a silent connection at the moment when it is lent. That can happen once
+// for each of the two warm connections, which are equally old.
 func (s bannerServer) served(connect func() net.Conn) (err error) {
 	for range 1 + 2 {
 		if err = s.use(connect()); err == nil {
@@ -38,9 +38,9 @@ func (s bannerServer) served(connect func() net.Conn) (err error) {
 	return err
 }
 
-// TestWarmConnectionsToBannerServers: min_idle connections to a server that closes silent ones are given to no client when it has,
-// although the banner that it had sent can still be read from them. They are noticed when they would be given to a client, and by
-// themselves where they are checked.
+// TestWarmConnectionsToBannerServers: connections kept by min_idle are not given to clients after the server has closed
+// them for silence, although the server's banner can still be read from them. They are noticed when they would be lent,
+// and without clients if idle connections are checked.
 func TestWarmConnectionsToBannerServers(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) bannerServer{"SMTP": startExim, "MySQL": startMariaDB} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func warmDialer(t *testing.T, endpoint string) *tcppool.Dialer {
 	return d
 }
 
-// borrows has a client served on a connection of a pool in its own process.
+// borrows runs a client on a connection of an in-process pool.
 func borrows(t *testing.T, s bannerServer, d *tcppool.Dialer) {
 	t.Helper()
 	err := s.served(func() net.Conn {
@@ -120,11 +120,11 @@ func borrows(t *testing.T, s bannerServer, d *tcppool.Dialer) {
 	}
 }
 
-// silence is the number of seconds after which these servers close a silent connection: longer than a busy machine takes for the
-// clients of this test, for a connection that is lent just before its end ends while it is used.
+// silence is after how many seconds these servers close a silent connection. It is longer than a busy machine takes for
+// this test's clients, because a connection that is lent just before its end ends during its use.
 const silence = "8"
 
-// startExim starts a mail server. It says 220 at first, and 421 before it closes.
+// startExim starts a mail server. It sends 220 first, and 421 before it closes.
 func startExim(t *testing.T) bannerServer {
 	bin := installed(t, "exim4-daemon-light", "exim4", "exim")
 	dir := sharedDir(t)
@@ -145,7 +145,7 @@ keep_environment =
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []string{dir, filepath.Join(dir, "spool")} { // of root, it becomes a user of its own
+	for _, d := range []string{dir, filepath.Join(dir, "spool")} { // run by root it changes to its own user
 		_ = os.Mkdir(d, 0o777)
 		if err := os.Chmod(d, 0o777); err != nil {
 			t.Fatal(err)
@@ -156,7 +156,7 @@ keep_environment =
 	return bannerServer{
 		endpoints: []string{addr},
 		closed: func() int {
-			log, err := os.ReadFile(filepath.Join(dir, "mainlog")) // which Exim makes when it has something to say
+			log, err := os.ReadFile(filepath.Join(dir, "mainlog")) // Exim creates it with its first message
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				t.Fatal(err)
 			}
@@ -178,14 +178,14 @@ func useSMTP(c net.Conn) error {
 	return client.Quit()
 }
 
-// startMariaDB starts a database server. It says its version and a challenge at first.
+// startMariaDB starts a database server. It sends its version and a challenge first.
 func startMariaDB(t *testing.T) bannerServer {
 	install := installed(t, "mariadb-server-core", "mariadb-install-db")
 	bin := installed(t, "mariadb-server-core", "mariadbd", "mysqld")
 	client := installed(t, "mariadb-client-core", "mariadb", "mysql")
 	dir := sharedDir(t)
 	as := "--user=" + currentUser(t)
-	data, tmp := "--datadir="+filepath.Join(dir, "data"), "--tmpdir="+dir // a server that starts removes what others have in theirs
+	data, tmp := "--datadir="+filepath.Join(dir, "data"), "--tmpdir="+dir // in a shared tmpdir a starting server removes the files of others
 	if out, code := run(t, patience, install, "--no-defaults", data, tmp, as, "--auth-root-authentication-method=normal", "--skip-test-db"); code != 0 {
 		t.Fatalf("mariadb-install-db: %d\n%s", code, out)
 	}
@@ -224,7 +224,7 @@ func startMariaDB(t *testing.T) bannerServer {
 	}
 }
 
-// lend runs a client program that connects to a Unix socket, of which the other end is c.
+// lend runs a client program that connects to a Unix socket whose other end is c.
 func lend(c net.Conn, client func(socket string) error) error {
 	defer c.Close()
 	dir, err := os.MkdirTemp("", "hp-lend-")
@@ -249,7 +249,7 @@ func lend(c net.Conn, client func(socket string) error) error {
 	return client(filepath.Join(dir, "s"))
 }
 
-// installed finds the first of these, of Debian's package pkg.
+// installed returns the first of the named programs, from Debian's package pkg.
 func installed(t *testing.T, pkg string, names ...string) string {
 	t.Helper()
 	for _, name := range names {
@@ -263,7 +263,7 @@ func installed(t *testing.T, pkg string, names ...string) string {
 	return ""
 }
 
-// awaitServer waits until a server that was started takes connections.
+// awaitServer waits until a started server accepts connections.
 func awaitServer(t *testing.T, p *process, addr string) {
 	t.Helper()
 	eventually(t, p.Cmd.Path+" takes connections", func() error {

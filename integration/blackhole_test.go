@@ -15,15 +15,15 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// Addresses of the namespace that scripts/test-blackhole.sh makes. None is a loopback address, so that the gateway takes their
-// owners for other machines.
+// Addresses of the namespace made by scripts/test-blackhole.sh. None is a loopback address, so that the gateway treats
+// their owners as other machines.
 const (
 	hereAddress  = "10.98.0.10"
 	soundAddress = "10.98.0.1"
 	holeAddress  = "10.98.0.2"
 )
 
-// blackHole drops every packet from and to holeAddress, silently, until the test ends or restore is called.
+// blackHole silently drops all packets from and to holeAddress until the test ends or restore is called.
 func blackHole(t *testing.T) (restore func()) {
 	t.Helper()
 	nft := func(args ...string) {
@@ -47,14 +47,14 @@ func blackHole(t *testing.T) (restore func()) {
 	return restore
 }
 
-// echoAt is an echo server at an address. Its connections end with the test, for which the hole must be gone.
+// echoAt runs an echo server at an address. Its connections end with the test; the hole must be gone then.
 func echoAt(t *testing.T, host string) string {
 	t.Helper()
 	address, _ := conntest.ServeAt(t, host+":0", conntest.Echo)
 	return address
 }
 
-// awaitReset wants a connection to be reset, and logs after how long.
+// awaitReset waits until a connection is reset and logs how long that took.
 func awaitReset(t *testing.T, what string, c net.Conn, since time.Time) {
 	t.Helper()
 	if err := conntest.WantGone(t, c); !errors.Is(err, syscall.ECONNRESET) {
@@ -63,11 +63,12 @@ func awaitReset(t *testing.T, what string, c net.Conn, since time.Time) {
 	t.Logf("%s: reset after %v", what, time.Since(since).Round(10*time.Millisecond))
 }
 
-// The settings of keep_alive. Those by default end a silent session after 150 seconds, and one that has sent something after 15
-// minutes: longer than conntest.Patience.
+// Settings of keep_alive. The defaults end a silent session after 150 seconds, and one with unacknowledged data after
+// 15 minutes: longer than conntest.Patience.
 const soonGone = "keep_alive: {idle: 1s, interval: 1s, count: 3, tcp_user_timeout: 3s}"
 
-// TestBlackHoleOfAServer: sessions of a server whose packets are dropped end by keep_alive, whether they have sent something or not.
+// TestBlackHoleOfAServer: keep_alive ends the sessions of a server whose packets are dropped, with and without data in
+// flight.
 func TestBlackHoleOfAServer(t *testing.T) {
 	wantNamespace(t)
 	listen, server := address(t), echoAt(t, holeAddress)
@@ -97,7 +98,8 @@ upstreams:
 	g.awaitFootprint(before)
 }
 
-// TestBlackHoleOfAClient: the sessions of clients whose packets are dropped end by keep_alive, and so do their connections to servers.
+// TestBlackHoleOfAClient: keep_alive ends the sessions of clients whose packets are dropped, and their connections to
+// servers.
 func TestBlackHoleOfAClient(t *testing.T) {
 	wantNamespace(t)
 	_, port, err := net.SplitHostPort(address(t))
@@ -133,8 +135,8 @@ upstreams:
 	g.awaitFootprint(before)
 }
 
-// TestBlackHoleBehindHealthChecks: the health checks find a server whose packets are dropped, its sessions end, new ones go elsewhere,
-// and it is used again when it is back. Sessions of the other server are not touched.
+// TestBlackHoleBehindHealthChecks: health checks find a server whose packets are dropped. Its sessions end, new ones
+// use the other server, and it is used again when its packets arrive. Sessions of the other server continue.
 func TestBlackHoleBehindHealthChecks(t *testing.T) {
 	wantNamespace(t)
 	listen, lost, sound := address(t), echoAt(t, holeAddress), echoAt(t, soundAddress)
@@ -182,7 +184,7 @@ upstreams:
 	healthy(1)
 }
 
-// wantNamespace keeps the tests from dropping packets of the machine.
+// wantNamespace stops tests that would drop packets of the machine itself.
 func wantNamespace(t *testing.T) {
 	t.Helper()
 	if os.Getenv("HEADPOND_BLACKHOLE") != "1" {

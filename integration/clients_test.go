@@ -24,7 +24,7 @@ func (g *gateway) ctl(args ...string) (out string, code int) {
 	return run(g.t, patience, built(g.t, g.built), append([]string{"ctl", "-admin", g.admin}, args...)...)
 }
 
-// clients asks for sessions as a script does, until there are n.
+// clients lists sessions with `headpond ctl clients -json` until there are n.
 func (g *gateway) clients(n int, filters ...string) []admin.Session {
 	g.t.Helper()
 	var s admin.Sessions
@@ -45,7 +45,8 @@ func (g *gateway) clients(n int, filters ...string) []admin.Session {
 	return s.Sessions
 }
 
-// clientThatExchanged waits for the one session, and until it has counted so many bytes each way, which may be after the client has them.
+// clientThatExchanged waits for the only session to have counted this many bytes in each direction. That may be later
+// than the client has received them.
 func (g *gateway) clientThatExchanged(bytes uint64, filters ...string) (s admin.Session) {
 	g.t.Helper()
 	eventually(g.t, fmt.Sprintf("%d bytes of client %q are counted", bytes, filters), func() error {
@@ -65,7 +66,7 @@ func (g *gateway) kill(id string) {
 	}
 }
 
-// client is a psql that is typed into.
+// client is a psql with typed input.
 type client struct {
 	*process
 	in io.Writer
@@ -81,7 +82,7 @@ func startPsql(t *testing.T, dsn string) *client {
 	return &client{start(t, cmd), in}
 }
 
-// says types a line and waits for what comes then.
+// says types a line and waits for the answer.
 func (c *client) says(t *testing.T, line, answer string) {
 	t.Helper()
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
@@ -100,7 +101,7 @@ func (c *client) hears(t *testing.T, answer string) {
 	})
 }
 
-// TestHoldersAreFoundAndKilled: five silent clients hold all connections of a pool. One command shows them, the log
+// TestHoldersAreFoundAndKilled: five silent clients hold all connections of a pool. One command lists them, the log
 // names them while they hold, another command ends one, and the waiting client is served.
 func TestHoldersAreFoundAndKilled(t *testing.T) {
 	db := newDatabase(t, pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM)), "shop")
@@ -156,7 +157,7 @@ func TestHoldersAreFoundAndKilled(t *testing.T) {
 	})
 }
 
-// TestKilledStatementIsCanceled: the server does not keep working for a killed client.
+// TestKilledStatementIsCanceled: killing a client also cancels its statement at the server.
 func TestKilledStatementIsCanceled(t *testing.T) {
 	server := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
 	db := newDatabase(t, server, "shop")
@@ -187,10 +188,11 @@ func TestKilledStatementIsCanceled(t *testing.T) {
 	}
 }
 
-// TestClientsOfEveryProtocol are listed with their attributes, and can be killed.
+// TestClientsOfEveryProtocol: sessions of every protocol are listed with their attributes and can
+// be killed.
 func TestClientsOfEveryProtocol(t *testing.T) {
 	echoAddr, _ := startEcho(t)
-	web := conntest.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }) // it never answers
+	web := conntest.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }) // a server that never answers
 	peers, raw, sites, lite := address(t), address(t), address(t), address(t)
 	far := startGateway(t, farConfig(peers, "", map[string]string{"echo": echoAddr}))
 	near := nearConfig(peers, raw, "upstream:echo")
@@ -250,7 +252,7 @@ func TestClientsOfEveryProtocol(t *testing.T) {
 	if out, code := psql(t, sqliteDSN(lite), "create table t (n int)"); code != 0 {
 		t.Errorf("the writer is not free: %s", out)
 	}
-	g.clients(0, "-listener", "lite") // psql's session may end after psql
+	g.clients(0, "-listener", "lite") // psql's session may end later than psql
 	idle := connect(t, sqliteDSN(lite))
 	g.kill(g.clients(1, "-listener", "lite", "-state", "idle")[0].ID)
 	if _, err := idle.Exec(t.Context(), "select 1"); err == nil || !strings.Contains(err.Error(), "57P01") {
@@ -258,7 +260,7 @@ func TestClientsOfEveryProtocol(t *testing.T) {
 	}
 }
 
-// TestSessionsAreProtected: foreign web pages cannot end sessions.
+// TestSessionsAreProtected: web pages of other origins cannot end sessions.
 func TestSessionsAreProtected(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	raw := address(t)

@@ -21,19 +21,19 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// crossedOperations is how many operations each of the fifty clients does.
+// crossedOperations is the number of operations of each of the fifty clients.
 var crossedOperations = flag.Int("crossed", 8, "operations of each client of TestCrossedAnswers")
 
 const (
 	crossedClients     = 50
 	crossedConnections = 5
-	crossedLimit       = 10 * time.Minute // for a program
+	crossedLimit       = 10 * time.Minute // for one program
 )
 
-// crossedDrivers are the programs, by driver. Each prints what is not right, and "done" at last.
+// crossedDrivers are the programs, by driver. Each prints its errors and ends with "done".
 var crossedDrivers = map[string]func(t *testing.T, at, mode string) (out string){
 	"asyncpg":        pythonCrossed("asyncpg"),
-	"psycopg":        pythonCrossed("psycopg", "5"), // statements are prepared when they are executed the sixth time
+	"psycopg":        pythonCrossed("psycopg", "5"), // prepares a statement at its sixth execution
 	"psycopg-always": pythonCrossed("psycopg", "0"),
 	"pgx":            pgxCrossed,
 	"node-pg": func(t *testing.T, at, mode string) string {
@@ -55,10 +55,10 @@ func pythonCrossed(driver string, more ...string) func(t *testing.T, at, mode st
 	}
 }
 
-// crossedProgram returns what a program prints, and fails the test if it does not end.
+// crossedProgram returns a program's output. It fails the test if the program does not end.
 func crossedProgram(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
-	var out, errs conntest.Log // a driver's own warnings are of no interest unless the program fails
+	var out, errs conntest.Log // shown only if the program fails
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	p := &process{conntest.Start(t, cmd), &errs}
 	if code := p.awaitEnd(t, crossedLimit); code != 0 {
@@ -67,9 +67,10 @@ func crossedProgram(t *testing.T, cmd *exec.Cmd) string {
 	return out.String()
 }
 
-// TestCrossedAnswers: fifty clients of each driver share five server connections, and each looks whether the answers are its own: through
-// transactions, errors, cancel requests, COPY, pipelines and disconnects. None is crossed and none stuck, also while server
-// connections are killed all the time; then some operations are lost, with an error.
+// TestCrossedAnswers: fifty clients of each driver share five server connections and check that every answer is their
+// own, through transactions, errors, cancel requests, COPY, pipelines and disconnects. No answer is crossed and no
+// client hangs. The same holds while server connections are killed continuously; some operations then fail with an
+// error.
 func TestCrossedAnswers(t *testing.T) {
 	server := pgtest.Start(t)
 	server.CreateUser(t, "me", "")
@@ -105,7 +106,7 @@ func prepareCrossed(t *testing.T, server *pgtest.Cluster) {
 	}
 }
 
-// killBackends ends a server connection of the gateway's, the oldest, every few milliseconds until the test ends.
+// killBackends ends the oldest server connection of the gateway every few milliseconds until the test ends.
 func killBackends(t *testing.T, server *pgtest.Cluster) {
 	conn := server.Connect(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -125,7 +126,7 @@ func killBackends(t *testing.T, server *pgtest.Cluster) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-// judgeCrossed wants no complaint and all operations.
+// judgeCrossed requires that all operations ran without a complaint.
 func judgeCrossed(t *testing.T, out, mode string) {
 	t.Helper()
 	done, lost := 0, 0
@@ -135,7 +136,7 @@ func judgeCrossed(t *testing.T, out, mode string) {
 		}
 		t.Errorf("%.300s", line)
 		if t.Failed() && strings.Count(out, "\n") > 100 {
-			break // more of the same
+			break // the others are alike
 		}
 	}
 	if want := crossedClients * *crossedOperations; done != want {
@@ -147,7 +148,7 @@ func judgeCrossed(t *testing.T, out, mode string) {
 	t.Logf("%d operations, %d lost with their connection", done, lost)
 }
 
-// errCrossed is an answer that is not the client's.
+// errCrossed means that an answer belongs to another client.
 var errCrossed = errors.New("crossed")
 
 func wantAnswer(got, want any) error {
@@ -157,7 +158,7 @@ func wantAnswer(got, want any) error {
 	return nil
 }
 
-// pgxCrossed is the program for pgx, and prints the same.
+// pgxCrossed is the program for pgx. Its output is the same.
 func pgxCrossed(t *testing.T, at, mode string) string {
 	var mu sync.Mutex
 	var out strings.Builder
@@ -207,7 +208,8 @@ func (c *crossedPgx) drop() {
 	}
 }
 
-// operation does one, and connects if it has to. After an error the connection is given up.
+// operation runs one operation and connects if necessary. After an error it gives the connection
+// up.
 func (c *crossedPgx) operation(tag string) (what string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -253,7 +255,7 @@ func (c *crossedPgx) transaction(ctx context.Context, tag string) error {
 	})
 }
 
-// wantError wants an error of the server with the SQLSTATE.
+// wantError requires a server error with the SQLSTATE.
 func wantError(err error, state string) error {
 	var e *pgconn.PgError
 	switch {
@@ -283,7 +285,7 @@ func (c *crossedPgx) fail(ctx context.Context, tag string) error {
 	return wantAnswer(n, 0)
 }
 
-// cancel repeats its request, which may come before the statement.
+// cancel repeats its request, because a request may arrive before the statement.
 func (c *crossedPgx) cancel(ctx context.Context, tag string) error {
 	done := make(chan error, 1)
 	go func() {
@@ -300,7 +302,7 @@ func (c *crossedPgx) cancel(ctx context.Context, tag string) error {
 			}
 			return c.ask(ctx, tag)
 		case <-tick.C:
-			_ = c.conn.PgConn().CancelRequest(ctx) // the statement tells
+			_ = c.conn.PgConn().CancelRequest(ctx) // the statement's result tells whether it worked
 		}
 	}
 }

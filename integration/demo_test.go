@@ -15,7 +15,8 @@ import (
 	"github.com/headpond/headpond/internal/freeport"
 )
 
-// TestDemo runs the commands of the README's first screen, to the letter but for the ports: those may be taken on this machine.
+// TestDemo runs the commands of the README's first screen literally, except for ports that may be in use on this
+// machine.
 func TestDemo(t *testing.T) {
 	first, err := freeport.Get(demo.TCPPort-demo.PostgresPort, demo.HTTPPort-demo.PostgresPort, demo.AdminPort-demo.PostgresPort)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// tcpConfig is one tcp listener before a backend; more is further keys of the listener.
+// tcpConfig is a tcp listener for a backend; more contains further keys of the listener.
 func tcpConfig(listen, backend, more string) string {
 	return fmt.Sprintf(`listeners:
   - name: raw
@@ -41,8 +41,8 @@ func awaitRefused(t *testing.T, addr string) {
 	})
 }
 
-// TestDrainLetsSessionsFinish: at SIGTERM a request under way, a transaction and a byte stream
-// continue to their ends, idle clients are disconnected, and the process ends with 0.
+// TestDrainLetsSessionsFinish: at SIGTERM a running request, a transaction and a byte stream
+// continue to their ends, idle clients are disconnected, and the process exits with 0.
 func TestDrainLetsSessionsFinish(t *testing.T) {
 	db := newDatabase(t, pgtest.Start(t), "drain")
 	backend := startHTTP(t)
@@ -101,7 +101,7 @@ func finishTransaction(t *testing.T, tx pgx.Tx) {
 	}
 }
 
-// TestDrainTimeoutCutsOff: a session that does not end is cut off when drain_timeout is over.
+// TestDrainTimeoutCutsOff: a session that does not end is cut off after drain_timeout.
 func TestDrainTimeoutCutsOff(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	raw := address(t)

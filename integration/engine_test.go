@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestEngineIsTold: the log and the dashboard show which engine runs and why.
+// TestEngineIsTold: the log and the dashboard show which engine runs, and why.
 func TestEngineIsTold(t *testing.T) {
 	g := startGateway(t, tcpConfig(address(t), address(t), ""))
 	_, body := g.get("/api/v1/status")

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// wantState checks that err is a PostgreSQL error with one of the SQLSTATEs, and returns it.
+// wantState requires a PostgreSQL error with one of the SQLSTATEs, and returns it.
 func wantState(t testing.TB, err error, states ...string) *pgconn.PgError {
 	t.Helper()
 	e, ok := errors.AsType[*pgconn.PgError](err)

@@ -41,13 +41,13 @@ type gateway struct {
 // option changes how a gateway is started.
 type option func(*gateway)
 
-// verbose logs at level debug, which has a line for everyday events too, such as a client that left.
+// verbose logs at level debug, which includes everyday events such as a client's disconnect.
 func verbose(g *gateway) { g.log = "log: {level: debug}\n" }
 
-// plain runs the binary users get instead of the one with the race detector.
+// plain runs the released binary instead of the one with the race detector.
 func plain(g *gateway) { g.built = plainBinary }
 
-// withDrainTimeout sets drain_timeout to something else than drainTimeout.
+// withDrainTimeout sets drain_timeout.
 func withDrainTimeout(d time.Duration) option { return func(g *gateway) { g.drain = d } }
 
 func built(t testing.TB, build func() (string, error)) string {
@@ -59,9 +59,9 @@ func built(t testing.TB, build func() (string, error)) string {
 	return path
 }
 
-// startGateway starts `headpond serve` with the configuration, to which it adds admin and
-// drain_timeout, and waits until it is ready. When the test ends the gateway must end
-// within its drain time-out, with exit code 0 and without a data race or panic in its log.
+// startGateway starts `headpond serve` with the configuration plus admin and drain_timeout, and
+// waits until it is ready. At the end of the test the gateway must end within its drain timeout,
+// with exit code 0 and without a data race or panic in its log.
 func startGateway(t testing.TB, config string, opts ...option) *gateway {
 	t.Helper()
 	g := &gateway{
@@ -88,7 +88,7 @@ func startGateway(t testing.TB, config string, opts ...option) *gateway {
 	return g
 }
 
-// sharedDir is a temporary directory that a gateway running as another user can read.
+// sharedDir is a temporary directory that a gateway of another user can read.
 func sharedDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hp-it-")
@@ -102,11 +102,11 @@ func sharedDir(t testing.TB) string {
 	return dir
 }
 
-// write replaces the configuration file. A running gateway sees it at reload.
+// write replaces the configuration file. A running gateway reads it at a reload.
 func (g *gateway) write(config string) {
 	g.t.Helper()
 	text := fmt.Sprintf("admin: %s\ndrain_timeout: %s\n%s%s", g.admin, g.drain, g.log, config)
-	if engine := os.Getenv("HEADPOND_ENGINE"); engine != "" { // the whole suite on one engine
+	if engine := os.Getenv("HEADPOND_ENGINE"); engine != "" { // runs the whole suite on one engine
 		text += "engine: " + engine + "\n" // last: tests ask for line numbers
 	}
 	if err := os.WriteFile(g.config, []byte(text), 0o644); err != nil {
@@ -114,14 +114,14 @@ func (g *gateway) write(config string) {
 	}
 }
 
-// finish ends the gateway as an operator does, if the test has not, and reads its log.
+// finish ends the gateway as an operator does, unless the test has ended it, and reads its log.
 func (g *gateway) finish() {
 	if !g.Ended() {
 		g.signal(syscall.SIGTERM)
 		select {
 		case <-g.Done:
 		case <-time.After(g.drain + 10*time.Second):
-			g.signal(syscall.SIGQUIT) // for the goroutines in the log
+			g.signal(syscall.SIGQUIT) // writes the goroutines to the log
 			<-g.Done
 			g.t.Errorf("the gateway did not end after SIGTERM")
 		}
@@ -161,7 +161,7 @@ func (g *gateway) signal(sig os.Signal) {
 	}
 }
 
-// adminClient keeps no connection, so that it does not change what it measures.
+// adminClient keeps no connections: they would change the measurements.
 var adminClient = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 
 // get fetches an admin page; code 0 means that there was no answer.
@@ -178,7 +178,7 @@ func (g *gateway) get(path string) (code int, body string) {
 	return resp.StatusCode, string(data)
 }
 
-// awaitLog waits for a log line that holds all of the words, in any order and case.
+// awaitLog waits for a log line that contains all words, in any order and case.
 func (g *gateway) awaitLog(words ...string) string {
 	g.t.Helper()
 	var line string
@@ -191,7 +191,7 @@ func (g *gateway) awaitLog(words ...string) string {
 	return line
 }
 
-// eventually polls until the condition holds, and fails the test after patience.
+// eventually polls until the condition holds. It fails the test after patience.
 func eventually(t testing.TB, what string, condition func() error) {
 	t.Helper()
 	deadline := time.After(patience)

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// named is the interop server, which says in its header which one it is, and answers health checks.
+// named is the interop server. It sends its name in a header and answers health checks.
 type named struct {
 	testgrpc.TestServiceServer
 	*health.Server
@@ -34,7 +34,8 @@ func (s named) FullDuplexCall(stream testgrpc.TestService_FullDuplexCallServer) 
 	return s.TestServiceServer.FullDuplexCall(stream)
 }
 
-// TestGRPCReloadLosesNoStream: streams that go on, and calls that come, see nothing of reloads that change all there is to an upstream.
+// TestGRPCReloadLosesNoStream: open streams and new calls are not affected by reloads that change every part of an
+// upstream.
 func TestGRPCReloadLosesNoStream(t *testing.T) {
 	const streams, callers = 6, 4
 	first, _ := startGRPC(t, newNamed("first"))
@@ -81,7 +82,7 @@ func TestGRPCReloadLosesNoStream(t *testing.T) {
 	}
 }
 
-// talk opens a stream to a server, on which each call sends a message and gets one back.
+// talk opens a stream to a server, on which each call sends a message and receives one.
 func talk(t *testing.T, ctx context.Context, service testgrpc.TestServiceClient, server string) func(context.Context) error {
 	t.Helper()
 	stream, err := service.FullDuplexCall(ctx)
@@ -115,7 +116,7 @@ func talk(t *testing.T, ctx context.Context, service testgrpc.TestServiceClient,
 	}
 }
 
-// newTalk opens a stream and returns by whom it is served.
+// newTalk opens a stream and returns the name of the server.
 func newTalk(ctx context.Context, service testgrpc.TestServiceClient) (server string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -163,7 +164,7 @@ func TestReloadChangesTheProtocol(t *testing.T) {
 	}
 }
 
-// TestGRPCHealth: an endpoint of h2c that says it does not serve gets no calls, until it says that it does.
+// TestGRPCHealth: an h2c endpoint that reports NOT_SERVING gets no calls until it reports SERVING.
 func TestGRPCHealth(t *testing.T) {
 	servers := []named{newNamed("first"), newNamed("second")}
 	servers[0].SetServingStatus("", healthgrpc.HealthCheckResponse_NOT_SERVING)

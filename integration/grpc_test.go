@@ -21,13 +21,13 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 )
 
-// grpcConfig is an http listener before servers that speak HTTP/2 without TLS.
+// grpcConfig is an http listener for servers with HTTP/2 without TLS.
 func grpcConfig(listen string, backends ...string) string {
 	return fmt.Sprintf("%s    protocol: h2c\n", httpConfig(listen, "max_size: 500", backends...))
 }
 
-// startGRPC starts a gRPC server of grpc-go's interop tests, which answers health checks if the service can. It returns its address and
-// what stops it at once.
+// startGRPC starts a gRPC server of grpc-go's interop tests. It answers health checks if the service can. stop closes
+// it at once.
 func startGRPC(t testing.TB, service testgrpc.TestServiceServer, opts ...grpc.ServerOption) (addr string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +52,7 @@ func startGRPC(t testing.TB, service testgrpc.TestServiceServer, opts ...grpc.Se
 	return l.Addr().String(), stop
 }
 
-// grpcClient connects to the gateway as grpc-go does.
+// grpcClient connects to the gateway with grpc-go.
 func grpcClient(t testing.TB, addr string) *grpc.ClientConn {
 	t.Helper()
 	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -63,8 +63,8 @@ func grpcClient(t testing.TB, addr string) *grpc.ClientConn {
 	return c
 }
 
-// TestGRPCInterop runs grpc-go's own interoperability tests through the gateway: the four shapes of calls, deadlines, cancellation,
-// metadata and statuses. They end the process if one fails.
+// TestGRPCInterop runs grpc-go's own interoperability tests through the gateway: the four shapes of calls, deadlines,
+// cancellation, metadata and statuses. They end the process if one fails.
 func TestGRPCInterop(t *testing.T) {
 	backend, _ := startGRPC(t, interop.NewTestServer())
 	listen := address(t)
@@ -92,7 +92,7 @@ func TestGRPCInterop(t *testing.T) {
 	})
 }
 
-// TestGRPCServersThatLeave: a server that ends each connection after a while (GOAWAY) loses no call.
+// TestGRPCServersThatLeave: no call fails with a server that ends each connection after a while (GOAWAY).
 func TestGRPCServersThatLeave(t *testing.T) {
 	const callers, conns = 20, 5
 	counted := &counting{}
@@ -132,7 +132,7 @@ func (*counting) HandleConn(context.Context, stats.ConnStats)                   
 func (*counting) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 func (*counting) HandleRPC(context.Context, stats.RPCStats)                       {}
 
-// waitingServer tells when a call has come and when its client has given up.
+// waitingServer reports when a call arrives and when its client has given up.
 type waitingServer struct {
 	testgrpc.UnimplementedTestServiceServer
 	came, left chan struct{}
@@ -141,7 +141,7 @@ type waitingServer struct {
 func (s *waitingServer) EmptyCall(ctx context.Context, _ *testgrpc.Empty) (*testgrpc.Empty, error) {
 	select {
 	case s.came <- struct{}{}:
-	case <-ctx.Done(): // it came too late for its client
+	case <-ctx.Done(): // the call arrived after its client had given up
 		return nil, ctx.Err()
 	}
 	<-ctx.Done()
@@ -149,7 +149,7 @@ func (s *waitingServer) EmptyCall(ctx context.Context, _ *testgrpc.Empty) (*test
 	return nil, ctx.Err()
 }
 
-// StreamingOutputCall sends one message, and then none until its client leaves.
+// StreamingOutputCall sends one message, then waits for the end of its client.
 func (s *waitingServer) StreamingOutputCall(_ *testgrpc.StreamingOutputCallRequest, stream testgrpc.TestService_StreamingOutputCallServer) error {
 	if err := stream.Send(&testgrpc.StreamingOutputCallResponse{}); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (s *waitingServer) StreamingOutputCall(_ *testgrpc.StreamingOutputCallReque
 	return stream.Context().Err()
 }
 
-// TestGRPCCancellation reaches the server, and so does a deadline.
+// TestGRPCCancellation: a cancellation reaches the server, and so does a deadline.
 func TestGRPCCancellation(t *testing.T) {
 	server := &waitingServer{came: make(chan struct{}), left: make(chan struct{}, 1)}
 	backend, _ := startGRPC(t, server)
@@ -181,7 +181,7 @@ func TestGRPCCancellation(t *testing.T) {
 		t.Errorf("canceled: %v", err)
 	}
 	<-server.left
-	for deadline, came := 500*time.Millisecond, false; !came; deadline *= 5 { // a call that does not come in time is not seen by the server
+	for deadline, came := 500*time.Millisecond, false; !came; deadline *= 5 { // a call that arrives after its deadline is not passed to the server
 		ctx, cancel := context.WithTimeout(t.Context(), deadline)
 		failed := call(ctx)
 		select {
@@ -200,7 +200,7 @@ func TestGRPCCancellation(t *testing.T) {
 	}
 }
 
-// TestGRPCErrorsOfTheGateway are such as gRPC's clients understand.
+// TestGRPCErrorsOfTheGateway: errors of the gateway are gRPC statuses.
 func TestGRPCErrorsOfTheGateway(t *testing.T) {
 	server := &waitingServer{came: make(chan struct{}, 1), left: make(chan struct{}, 1)}
 	backend, stop := startGRPC(t, server)

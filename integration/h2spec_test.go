@@ -14,7 +14,7 @@ import (
 	"github.com/summerwind/h2spec/spec"
 )
 
-// notFor are the cases of h2spec that ask for what is not wanted, and why.
+// notFor are cases of h2spec that do not apply, and why.
 var notFor = map[string]string{
 	"plain/http2/3.5/2":   "what does not begin as HTTP/2 is HTTP/1.1 here, and answered in it",
 	"plain/http2/5.3.1/1": "priorities are deprecated (RFC 9113, section 5.3.2), and not looked at",
@@ -23,7 +23,7 @@ var notFor = map[string]string{
 	"tls/http2/5.3.1/2":   "likewise",
 }
 
-// TestH2spec runs each other case, those of the strict mode too, as a client of a listener with TLS and of one without.
+// TestH2spec runs all other cases, including those of the strict mode, against a listener with TLS and one without.
 func TestH2spec(t *testing.T) {
 	backend := startHTTP(t)
 	dir := t.TempDir()

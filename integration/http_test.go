@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// httpConfig is one http listener; pool is the inside of the upstream's pool mapping.
+// httpConfig is an http listener; pool is the content of the upstream's pool mapping.
 func httpConfig(listen, pool string, backends ...string) string {
 	return fmt.Sprintf(`listeners:
   - name: web
@@ -43,7 +43,8 @@ const (
 	maxRSS = 64 << 20
 )
 
-// TestGiBUploadInBoundedMemory measures the user's binary: the race detector multiplies memory.
+// TestGiBUploadInBoundedMemory measures the released binary, because the race detector multiplies
+// memory.
 func TestGiBUploadInBoundedMemory(t *testing.T) {
 	backend := startHTTP(t)
 	listen := address(t)
@@ -77,7 +78,8 @@ func TestGiBUploadInBoundedMemory(t *testing.T) {
 	checkMemory(t, g)
 }
 
-// TestCurlUploads: curl waits for leave before it uploads more than 1 MiB, and its connection serves the next upload too.
+// TestCurlUploads: curl waits for 100 Continue before it uploads more than 1 MiB, and uses its connection for the next
+// upload.
 func TestCurlUploads(t *testing.T) {
 	backend := startHTTP(t)
 	listen := address(t)
@@ -100,8 +102,8 @@ func TestCurlUploads(t *testing.T) {
 	upload("--http2-prior-knowledge -H 'Expect: 100-continue'", "< HTTP/2 100 ", 1) // curl 7.88 cannot use such a connection again
 }
 
-// TestCurlToHTTP2: what curl sends in either version reaches a server of HTTP/2, and back. Its offer to change to HTTP/2 in clear text is
-// not taken up.
+// TestCurlToHTTP2: requests of curl in both versions reach an HTTP/2 server. Its offer to upgrade to HTTP/2 in clear
+// text is ignored.
 func TestCurlToHTTP2(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server-Proto", r.Proto)

@@ -15,8 +15,8 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// load runs workers until stopped. A worker's function does one operation; an error is counted, and
-// the worker continues.
+// load runs workers until it is stopped. A worker calls a function for each operation. Errors are
+// counted, and the worker continues.
 type load struct {
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
@@ -68,7 +68,8 @@ func (l *load) awaitMore(t testing.TB, n int64) {
 	l.await(t, "clients", l.ok.Load()+n)
 }
 
-// await waits until so many operations have succeeded. Its time-out is for each of them, because machines differ in speed.
+// await waits until this many operations have succeeded. The time limit is for each operation, because machines differ
+// in speed.
 func (l *load) await(t testing.TB, who string, want int64) {
 	t.Helper()
 	for done := l.ok.Load(); done < want; done = l.ok.Load() {
@@ -81,10 +82,10 @@ func (l *load) await(t testing.TB, who string, want int64) {
 	}
 }
 
-// opTimeout is how long an operation may hang at worst: a client must get an answer, be it an error.
+// opTimeout is the longest that an operation may take: a client must get an answer, even if it is an error.
 const opTimeout = 40 * time.Second
 
-// session connects, does something and leaves.
+// session connects, calls do and disconnects.
 func session(dsn string, do func(ctx context.Context, conn *pgx.Conn) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, opTimeout)
@@ -98,10 +99,10 @@ func session(dsn string, do func(ctx context.Context, conn *pgx.Conn) error) fun
 	}
 }
 
-// errWrong is an answer that no fault excuses.
+// errWrong is an answer that no fault explains.
 var errWrong = errors.New("another's answer")
 
-// query asks twice, as short-lived clients do.
+// query sends two queries, like a short-lived client.
 func query(dsn string) func(context.Context) error {
 	return session(dsn, func(ctx context.Context, conn *pgx.Conn) error {
 		for i := range 2 {
@@ -162,7 +163,7 @@ func TestHTTPBackendsComeAndGoUnderLoad(t *testing.T) {
 	l.awaitMore(t, 200)
 	flaky.CloseClientConnections()
 	flaky.Close()
-	// One endpoint is left: requests that find the other down go there.
+	// One endpoint is left. Requests that find the other one down use it.
 	l.awaitMore(t, 1000)
 	failed := l.failed.Load()
 	l.awaitMore(t, 1000)

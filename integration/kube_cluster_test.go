@@ -20,13 +20,13 @@ import (
 	"github.com/headpond/headpond/internal/certs"
 )
 
-// adminToken belongs to system:masters, as --token-auth-file has it.
+// adminToken belongs to system:masters in the file of --token-auth-file.
 const adminToken = "admin-of-the-test"
 
-// serviceName is in the certificates of API servers.
+// serviceName is a name in the certificates of API servers.
 const serviceName = "kubernetes.default.svc"
 
-// kubeCluster is three API servers on one etcd, each at an address of its own (scripts/test-kube.sh).
+// kubeCluster is three API servers with one etcd, each at its own address (scripts/test-kube.sh).
 type kubeCluster struct {
 	t       *testing.T
 	dir     string
@@ -46,7 +46,7 @@ func (s *kubeServer) address() string { return s.host + ":6443" }
 
 func (c *kubeCluster) file(name string) string { return filepath.Join(c.dir, name) }
 
-// writeFile writes a file that the gateway may read.
+// writeFile writes a file that the gateway's user can read.
 func writeFile(t *testing.T, path string, data []byte) string {
 	t.Helper()
 	if err := os.WriteFile(path, data, 0o600); err != nil {
@@ -109,7 +109,7 @@ func (s *kubeServer) start() {
 		"--token-auth-file="+c.file("tokens"), "--shutdown-delay-duration=5s"))
 }
 
-// awaitReady waits longer than other tests do: three servers start at once, for the first time with an empty etcd.
+// awaitReady waits longer than other tests: three servers start together, at first with an empty etcd.
 func (s *kubeServer) awaitReady() {
 	s.cluster.t.Helper()
 	client := s.cluster.client(s.address())
@@ -138,19 +138,19 @@ func (s *kubeServer) signal(sig os.Signal) {
 	}
 }
 
-// kill ends a server at once, and waits until it is gone.
+// kill kills a server and waits until it has ended.
 func (s *kubeServer) kill() {
 	s.signal(syscall.SIGKILL)
 	<-s.Done
 }
 
-// client speaks to an address as if it were the cluster's.
+// client returns a client that connects to an address in place of the cluster's.
 func (c *kubeCluster) client(address string) *http.Client {
 	var d net.Dialer
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: c.tls.Clone(), ForceAttemptHTTP2: true, DialContext: dialTo(&d, address)}}
 }
 
-// request sends one request to the cluster and returns the body; an answer that is no success is an error.
+// request sends a request to the cluster and returns the body. Any status but success is an error.
 func (c *kubeCluster) request(client *http.Client, method, path, contentType string, body []byte) ([]byte, error) {
 	req, err := http.NewRequest(method, "https://"+serviceName+path, bytes.NewReader(body))
 	if err != nil {
@@ -172,7 +172,7 @@ func (c *kubeCluster) request(client *http.Client, method, path, contentType str
 	return data, err
 }
 
-// apply applies an object by server-side apply, which takes YAML as it is.
+// apply applies an object by server-side apply, which accepts YAML.
 func (c *kubeCluster) apply(client *http.Client, path, object string) {
 	c.t.Helper()
 	if _, err := c.request(client, http.MethodPatch, path+"?fieldManager=test&force=true", "application/apply-patch+yaml", []byte(object)); err != nil {
@@ -180,7 +180,7 @@ func (c *kubeCluster) apply(client *http.Client, path, object string) {
 	}
 }
 
-// applyRBAC applies deploy/kubernetes/rbac.yaml, and returns a token of its service account.
+// applyRBAC applies deploy/kubernetes/rbac.yaml and returns a token of its service account.
 func (c *kubeCluster) applyRBAC(client *http.Client) string {
 	c.t.Helper()
 	paths := map[string]string{
@@ -191,7 +191,7 @@ func (c *kubeCluster) applyRBAC(client *http.Client) string {
 	for object := range strings.SplitSeq(readFile(c.t, "../deploy/kubernetes/rbac.yaml"), "\n---\n") {
 		for kind, path := range paths {
 			if strings.Contains(object, "\n"+kind) || strings.HasPrefix(object, kind) {
-				eventually(c.t, "applied "+kind, func() error { // the namespace may not be there yet
+				eventually(c.t, "applied "+kind, func() error { // the namespace may not exist yet
 					_, err := c.request(client, http.MethodPatch, path+"?fieldManager=test", "application/apply-patch+yaml", []byte(object))
 					return err
 				})
@@ -205,7 +205,7 @@ func (c *kubeCluster) applyRBAC(client *http.Client) string {
 	return c.newToken(client)
 }
 
-// newToken asks for a token of the gateway's service account.
+// newToken requests a token of the gateway's service account.
 func (c *kubeCluster) newToken(client *http.Client) string {
 	c.t.Helper()
 	data, err := c.request(client, http.MethodPost, "/api/v1/namespaces/kube-system/serviceaccounts/headpond/token", "application/json",

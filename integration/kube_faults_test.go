@@ -31,7 +31,7 @@ const (
 	tickerPath   = "/api/v1/namespaces/default/configmaps/ticker"
 )
 
-// faultLoad is watches and requests through a proxy, while an object changes all the time.
+// faultLoad is watches and requests through a proxy while an object changes continuously.
 type faultLoad struct {
 	c       *kubeCluster
 	proxy   string // address
@@ -41,18 +41,18 @@ type faultLoad struct {
 
 	requests, failed, missing atomic.Int64
 	mu                        sync.Mutex
-	worst, silent             time.Duration // of a request, of a watch
+	worst, silent             time.Duration // longest request, longest silence of a watch
 	errors                    []string
 }
 
-// note keeps the longest times.
+// note records the longest time.
 func (l *faultLoad) note(which *time.Duration, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	*which = max(*which, d)
 }
 
-// noteError keeps the first errors.
+// noteError records the first errors.
 func (l *faultLoad) noteError(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *faultLoad) over() bool {
 	}
 }
 
-// startLoad begins; direct is a server that no fault is of.
+// startLoad starts a load. direct is a server without faults.
 func (c *kubeCluster) startLoad(proxy, direct string) *faultLoad {
 	l := &faultLoad{c: c, proxy: proxy, stop: make(chan struct{})}
 	first := make(chan string)
@@ -86,13 +86,13 @@ func (c *kubeCluster) startLoad(proxy, direct string) *faultLoad {
 	return l
 }
 
-// end stops the load and returns when it is over.
+// end stops the load and waits for its end.
 func (l *faultLoad) end() {
 	l.ending.Do(func() { close(l.stop) })
 	l.running.Wait()
 }
 
-// change counts the object up, at a server directly, and tells its first version.
+// change increments the object at a server directly, and reports the object's first version.
 func (l *faultLoad) change(direct string, first chan<- string) {
 	client := l.c.client(direct)
 	defer client.CloseIdleConnections()
@@ -124,8 +124,8 @@ type tickerObject struct {
 	} `json:"data"`
 }
 
-// watch follows the object through the proxy as client-go does: over HTTP/2 with pings, from the last version after each end. It notes the
-// longest time without an event, and events that are missing.
+// watch follows the object through the proxy like client-go: over HTTP/2 with pings, and after each end from the last
+// version on. It records the longest time without an event, and missing events.
 func (l *faultLoad) watch(version string) {
 	last, heard := 0, time.Now()
 	for !l.over() {
@@ -189,7 +189,7 @@ func (l *faultLoad) events(ctx context.Context, client *http.Client, version str
 	}
 }
 
-// ask sends requests, each on a connection of its own.
+// ask sends requests, each on its own connection.
 func (l *faultLoad) ask() {
 	for !l.over() {
 		client := l.c.client(l.proxy)
@@ -212,7 +212,7 @@ type fault struct {
 	run  func(s *kubeServer)
 }
 
-// wait lets time pass in which the load goes on.
+// wait lets the load run for a while.
 func wait(d time.Duration) { <-time.After(d) }
 
 var kubeFaults = []fault{
@@ -230,14 +230,14 @@ var kubeFaults = []fault{
 	{"graceful stop", func(s *kubeServer) {
 		s.signal(syscall.SIGTERM)
 		wait(faultLasts)
-		_ = s.Cmd.Process.Kill() // if it still waits for its watches
+		_ = s.Cmd.Process.Kill() // if it is still waiting for its watches
 		<-s.Done
 		s.start()
 		s.awaitReady()
 	}},
 }
 
-// startHAProxy starts the peer as the first study has it, and returns its address.
+// startHAProxy starts HAProxy with the configuration of the first study, and returns its address.
 func (c *kubeCluster) startHAProxy() string {
 	listen := address(c.t)
 	text := fmt.Sprintf(`global
@@ -272,8 +272,9 @@ backend api
 	return listen
 }
 
-// TestKubeFaults hangs, kills and stops one of three servers, behind the gateway and behind HAProxy, in turns. It shows for each the failed
-// requests, the worst request and the longest silence of a watch. No event may be missing, and nothing may be silent at the end.
+// TestKubeFaults hangs, kills and stops one of three servers, behind the gateway and behind HAProxy alternately. For
+// each it logs the failed requests, the longest request and the longest silence of a watch. No event may be missing,
+// and no watch may be silent at the end.
 func TestKubeFaults(t *testing.T) {
 	c := startKube(t)
 	listen := address(t)

@@ -40,7 +40,8 @@ func (c *kubeCluster) within(condition func() error) {
 	}
 }
 
-// endpoints are those of the gateway's first upstream, in order, and what its source says is wrong.
+// endpoints returns the endpoints of the gateway's first upstream, in order, and the error of its
+// source.
 func (g *gateway) endpoints() (addresses []string, failing string) {
 	_, body := g.get("/api/v1/status")
 	var s struct {
@@ -76,7 +77,7 @@ func (g *gateway) awaitEndpoints(want ...string) {
 	})
 }
 
-// throughItself is a gateway that asks the API for its endpoints through itself.
+// throughItself is a gateway that requests its endpoints from the API through itself.
 func (c *kubeCluster) throughItself(listen, more string) string {
 	return fmt.Sprintf(`listeners:
   - {name: kube, protocol: tcp, listen: %[1]q, upstream: apiservers}
@@ -88,8 +89,9 @@ upstreams:
 `, listen, c.file("ca"), c.file("token"), serviceName, c.file("kept.json"), more)
 }
 
-// TestKubeAPIServers follows the API servers of a cluster, asked through the gateway itself, with the rights of the manifest: one that dies
-// is removed, one that comes back is added, and a gateway that starts while no server answers knows them all the same.
+// TestKubeAPIServers follows the API servers of a cluster through the gateway itself, with the permissions in the
+// manifest. A server that dies is removed and one that returns is added. A gateway that starts while no server answers
+// still knows all of them.
 func TestKubeAPIServers(t *testing.T) {
 	c := startKube(t)
 	admin := c.client(c.servers[0].address())
@@ -105,7 +107,7 @@ func TestKubeAPIServers(t *testing.T) {
 		t.Errorf("through the gateway: %v", err)
 	}
 	c.servers[2].kill()
-	g.awaitEndpoints(all[:2]...) // the servers notice by a lease of 15 seconds
+	g.awaitEndpoints(all[:2]...) // the lease of a dead server ends after 15 seconds
 	writeFile(t, c.file("token"), []byte(c.newToken(admin)))
 	c.servers[2].start()
 	c.servers[2].awaitReady()
@@ -139,7 +141,7 @@ func TestKubeAPIServers(t *testing.T) {
 	})
 }
 
-// TestKubeForbidden says which right is missing.
+// TestKubeForbidden: the log names the missing permission.
 func TestKubeForbidden(t *testing.T) {
 	c := startKube(t)
 	admin := c.client(c.servers[0].address())
@@ -155,10 +157,11 @@ func TestKubeForbidden(t *testing.T) {
 	g.awaitEndpoints("10.98.0.1:6443", "10.98.0.2:6443", "10.98.0.3:6443")
 }
 
-// changes is how long the EndpointSlice of TestKubeChanges goes on changing.
+// changes is how many times TestKubeChanges changes the EndpointSlice.
 const changes = 60
 
-// TestKubeChanges changes the EndpointSlice of a Service every second, while clients ask without pause: no request may fail.
+// TestKubeChanges changes the EndpointSlice of a Service every second while clients send requests continuously. No
+// request may fail.
 func TestKubeChanges(t *testing.T) {
 	c := startKube(t)
 	admin := c.client(c.servers[0].address())
@@ -222,7 +225,7 @@ upstreams:
 	}
 }
 
-// askAll sends requests, every second on a connection of its own, until stop is closed.
+// askAll sends requests until stop is closed, with a new connection every second.
 func askAll(t *testing.T, address string, stop <-chan struct{}, served *atomic.Int64) {
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()

@@ -12,21 +12,21 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// wireClient is a client that sends one protocol message after the other, so that it can leave after any of them. It is used by one
-// goroutine at a time.
+// wireClient is a client that sends single protocol messages, so that it can disconnect after any of them. One
+// goroutine uses it at a time.
 type wireClient struct {
 	*pgproto3.Frontend
 	conn *net.TCPConn
-	pid  uint32 // what the server, or who stands for it, says at login
+	pid  uint32 // process ID and key from the login's BackendKeyData
 	key  []byte
 	tx   byte   // of the last ReadyForQuery
-	gone string // how the connection ended; "" as long as it has not
+	gone string // how the connection ended; "" while it is open
 }
 
-// wirePatience bounds one answer. Nothing is measured with it: an answer that does not come is told as "stuck".
+// wirePatience bounds the wait for an answer. It measures nothing: a missing answer is reported as "stuck".
 const wirePatience = 20 * time.Second
 
-// connectWire logs in without a password. The error is of the kind that answer returns: "gone 53300", or "stuck".
+// connectWire logs in without a password. An error has the form of answer's result: "gone 53300", or "stuck".
 func connectWire(addr string, params map[string]string) (*wireClient, error) {
 	conn, err := net.DialTimeout("tcp", addr, wirePatience)
 	if err != nil {
@@ -50,13 +50,14 @@ func (c *wireClient) reset() {
 	_ = c.conn.Close()
 }
 
-// query sends a Query and returns its answer.
+// query sends a Query and returns the answer.
 func (c *wireClient) query(sql string) string {
 	c.Send(&pgproto3.Query{String: sql})
 	return c.answer()
 }
 
-// extended sends what drivers send for a statement with parameters, of the unnamed statement, and returns the answer.
+// extended sends the messages that drivers send for a statement with parameters, with the unnamed statement, and
+// returns the answer.
 func (c *wireClient) extended(sql string, args ...string) string {
 	c.sendExtended(sql, args...)
 	c.Send(&pgproto3.Sync{})
@@ -88,9 +89,9 @@ func (c *wireClient) function(oid uint32, args ...string) string {
 	return c.answer()
 }
 
-// answer sends what is waiting, reads up to ReadyForQuery, and returns what a test compares: the values of rows, the SQLSTATEs of errors,
-// notifications. Command tags, notices and row descriptions are left out. A connection that has ended answers "gone", with the SQLSTATE of its
-// last words; one that says nothing is "stuck".
+// answer flushes, reads up to ReadyForQuery, and returns what a test compares: the values of rows, the SQLSTATEs of
+// errors, and notifications. It leaves out command tags, notices and row descriptions. For an ended connection it
+// returns "gone" with the SQLSTATE of its last error, for a silent one "stuck".
 func (c *wireClient) answer() string {
 	if c.gone != "" {
 		return c.gone
@@ -119,7 +120,7 @@ func (c *wireClient) answer() string {
 	}
 }
 
-// note adds what a message tells to said.
+// note appends the content of a message to said.
 func (c *wireClient) note(said []string, m pgproto3.BackendMessage) []string {
 	switch m := m.(type) {
 	case *pgproto3.BackendKeyData:
@@ -141,7 +142,7 @@ func (c *wireClient) note(said []string, m pgproto3.BackendMessage) []string {
 	return said
 }
 
-// ended notes the end of the connection.
+// ended records the end of the connection.
 func (c *wireClient) ended(last string, err error) string {
 	c.gone = strings.TrimSpace("gone " + last)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -168,7 +169,7 @@ func (c *wireClient) receiveType(want pgproto3.BackendMessage) string {
 	}
 }
 
-// terminate leaves as a driver does.
+// terminate disconnects as a driver does.
 func (c *wireClient) terminate() {
 	if c.gone == "" {
 		c.Send(&pgproto3.Terminate{})
@@ -177,7 +178,7 @@ func (c *wireClient) terminate() {
 	c.close()
 }
 
-// cancel asks for the end of what the client runs, over a connection of its own.
+// cancel sends a cancel request on a new connection.
 func (c *wireClient) cancel(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, wirePatience)
 	if err != nil {
@@ -190,6 +191,6 @@ func (c *wireClient) cancel(addr string) error {
 		return err
 	}
 	_ = conn.SetDeadline(time.Now().Add(wirePatience))
-	_, _ = conn.Read(make([]byte, 1)) // the end: it was dealt with
+	_, _ = conn.Read(make([]byte, 1)) // the server closes when the request has been handled
 	return nil
 }

@@ -6,26 +6,27 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// kind is one kind of session state. In its texts {k} is a name of the kind's own, {n} a number of its own, {v} a value: values[0] for the
-// client whose state it is, values[1] for another client that makes the same state for itself.
+// kind is one kind of session state. In its statements {k} stands for a name that is unique to the kind, {n} for a
+// unique number, and {v} for a value: values[0] for the client that makes the state, values[1] for another client that
+// makes the same state.
 type kind struct {
 	group   string // row of the table in docs/postgres.md
 	name    string // in testdata/leakhunt.txt
 	values  [2]string
-	startup map[string]string // in the start-up packet
-	fixture string            // statements that are run once, before
-	known   string            // a statement run once; {r} is the value that it returns
+	startup map[string]string // parameters in the startup packet
+	fixture string            // statements that run once, first
+	known   string            // a statement that runs once; {r} is its result
 	leave   step              // makes the state
-	rival   step              // what another client does to make the same state; nil = leave
-	see     step              // tells whether, and which, state there is
-	alone   bool              // what the client sees depends on whether another client has looked, also straight on the server
-	settles bool              // what others see of it may change a moment after the client has left, also straight on a server
+	rival   step              // makes the same state in another client; nil = leave
+	see     step              // returns the present state
+	alone   bool              // even without a gateway the client's state depends on whether another client has looked
+	settles bool              // even without a gateway other clients may see a change a moment after the client has disconnected
 }
 
-// step is something that a client does; it returns the answers.
+// step is an action of a client. It returns the answers.
 type step func(p *player) string
 
-// queries sends each statement as a Query of its own.
+// queries sends each statement as a Query.
 func queries(statements ...string) step {
 	return func(p *player) string {
 		said := ""
@@ -36,12 +37,12 @@ func queries(statements ...string) step {
 	}
 }
 
-// params sends a statement with parameters by the extended protocol.
+// params sends a statement with parameters in the extended protocol.
 func params(sql string, args ...string) step {
 	return func(p *player) string { return p.extended(p.text(sql), p.texts(args)...) }
 }
 
-// fastPath calls a function by the protocol's FunctionCall.
+// fastPath calls a function with the protocol's FunctionCall.
 func fastPath(signature string, args ...string) step {
 	return func(p *player) string {
 		oid, err := p.hunter.functionOID(signature)
@@ -52,7 +53,7 @@ func fastPath(signature string, args ...string) step {
 	}
 }
 
-// parse prepares a statement by the protocol; an empty name is the unnamed one.
+// parse prepares a statement with Parse; an empty name is the unnamed statement.
 func parse(name, sql string) step {
 	return func(p *player) string {
 		p.Send(&pgproto3.Parse{Name: p.text(name), Query: p.text(sql)})
@@ -61,7 +62,7 @@ func parse(name, sql string) step {
 	}
 }
 
-// execute runs a statement that parse has prepared.
+// execute runs a statement prepared by parse.
 func execute(name string) step {
 	return func(p *player) string {
 		p.sendBind("", p.text(name))
@@ -71,7 +72,7 @@ func execute(name string) step {
 	}
 }
 
-// openPortal leaves a portal of the protocol open in a transaction, with a row still to come.
+// openPortal leaves a portal open in a transaction, with rows still to come.
 func openPortal(p *player) string {
 	begun := p.query("begin")
 	p.Send(&pgproto3.Parse{Query: "select generate_series(1, 2)"})
@@ -81,7 +82,7 @@ func openPortal(p *player) string {
 	return also(begun, p.answer())
 }
 
-// notified has somebody else notify the kind's channel and returns what the client hears of it.
+// notified makes another client notify the kind's channel and returns what the client receives.
 func notified(p *player) string {
 	if err := p.hunter.exec(p.text("notify c_{k}, 'x'")); err != nil {
 		return err.Error()
@@ -89,7 +90,7 @@ func notified(p *player) string {
 	return p.query("select 1")
 }
 
-// The groups, as the table has them.
+// The groups, in the order of the table.
 const (
 	bySet       = "settings by `SET`"
 	byOther     = "settings by other ways (`set_config`, functions, `DO`, `CALL`, views, triggers, fast path)"
@@ -116,10 +117,10 @@ var (
 	showZone   = queries("show timezone")
 	whoAmI     = queries("select current_user, session_user")
 	own        = "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
-	tryLock    = queries(own, "select pg_try_advisory_xact_lock({n})") // leaves no lock of its own
+	tryLock    = queries(own, "select pg_try_advisory_xact_lock({n})") // takes no lock that lasts
 )
 
-// with returns kinds with the parts that all of them share.
+// with adds the common fields to kinds.
 func with(common kind, kinds ...kind) []kind {
 	for i := range kinds {
 		k := &kinds[i]
@@ -228,7 +229,7 @@ func objectKinds() []kind {
 		kind{name: "temporary-sequence", leave: queries("create temp sequence t_{k} start {v}"), see: queries("select last_value from t_{k}")},
 		kind{name: "temporary-function", leave: queries("create function pg_temp.f_{k}() returns int language sql as 'select {v}'"),
 			see: queries("select to_regprocedure('pg_temp.f_{k}()') is not null")},
-		// Dropped is not gone: temp_buffers cannot be changed any more.
+		// A dropped temporary table still has an effect: temp_buffers cannot be changed any more.
 		kind{name: "temporary-buffers", leave: queries("create temp table t_{k} as select {v} as n", "drop table t_{k}"), see: queries("set temp_buffers = '9MB'")},
 	)
 	kinds = append(kinds, with(kind{group: locks, see: tryLock, settles: true},
@@ -290,7 +291,7 @@ func huntKinds() []kind {
 	return kinds
 }
 
-// huntFixture makes what all kinds use.
+// huntFixture creates what all kinds use.
 const huntFixture = `
 create extension pg_trgm;
 create extension dblink;
@@ -302,7 +303,7 @@ create procedure hunt_call(sql text) language plpgsql as 'begin execute sql; end
 create function hunt_trigger() returns trigger language plpgsql as 'begin perform set_config(''work_mem'', new.v, false); return new; end';
 `
 
-// also joins answers, those that are empty left out.
+// also joins two answers, leaving out empty ones.
 func also(a, b string) string {
 	if a == "" || b == "" {
 		return a + b

@@ -16,13 +16,13 @@ var (
 	huntDocs = filepath.Join("..", "docs", "postgres.md")
 )
 
-// question is one of the two that are asked of a case.
+// question is one of the two questions about a case.
 const (
 	leaks  = "leak"
 	losses = "loss"
 )
 
-// huntLine is a line of testdata/leakhunt.txt: the ways in which cases of a kind go wrong.
+// huntLine is a line of testdata/leakhunt.txt: the ways in which a kind goes wrong.
 type huntLine struct {
 	target, question, kind string
 	ways                   []string
@@ -31,7 +31,7 @@ type huntLine struct {
 
 func (l *huntLine) key() string { return l.target + " " + l.question + " " + l.kind }
 
-// allWays stands for all ways. Ways after allBut are those that are left out.
+// allWays stands for all ways, allBut for all except those after it.
 const (
 	allWays = "*"
 	allBut  = "!"
@@ -50,12 +50,12 @@ func wayNames() []string {
 	return names
 }
 
-// withoutWays returns the names of all ways but some.
+// withoutWays returns the names of all ways except some.
 func withoutWays(some []string) []string {
 	return slices.DeleteFunc(wayNames(), func(w string) bool { return slices.Contains(some, w) })
 }
 
-// parseWays reads the ways of a line. Names that are none come back as they are.
+// parseWays reads the ways of a line. Unknown names are returned unchanged.
 func parseWays(text string) []string {
 	if text == allWays {
 		return wayNames()
@@ -67,7 +67,7 @@ func parseWays(text string) []string {
 	return strings.Split(some, ",")
 }
 
-// formatWays is the shorter way to write them.
+// formatWays formats a list of ways in the shorter of the two forms.
 func formatWays(ways []string) string {
 	others := withoutWays(ways)
 	switch {
@@ -112,7 +112,7 @@ func readHuntList(t *testing.T) map[string]*huntLine {
 	return lines
 }
 
-// compare wants exactly those cases to go wrong that the list has.
+// compare requires that exactly the listed cases go wrong.
 func (h *hunt) compare() {
 	listed := readHuntList(h.t)
 	if *huntRewrite {
@@ -156,7 +156,7 @@ const huntListHead = `# What goes wrong in the leak hunt today (integration/leak
 
 `
 
-// writeHuntList writes what was seen, with the reasons that are known.
+// writeHuntList writes the present results with the known reasons.
 func (h *hunt) writeHuntList(listed map[string]*huntLine) {
 	var b strings.Builder
 	b.WriteString(huntListHead)
@@ -191,7 +191,7 @@ func (h *hunt) writeHuntList(listed map[string]*huntLine) {
 	}
 }
 
-// The table is between these in docs/postgres.md.
+// Markers of the table in docs/postgres.md.
 const (
 	tableBegin = "<!-- the leak hunt's table: make leakhunt REWRITE=1 -->\n"
 	tableEnd   = "<!-- end of the leak hunt's table -->\n"
@@ -200,7 +200,7 @@ const (
 // huntColumns are the targets, in the order of the table.
 var huntColumns = []string{"transaction", "session", "pgbouncer-transaction", "pgbouncer-session"}
 
-// writeHuntTable draws the table from what was seen.
+// writeHuntTable writes the table from the present results.
 func (h *hunt) writeHuntTable() {
 	version := pgBouncerVersion()
 	if version == "" {
@@ -269,7 +269,7 @@ func count(b bool) int {
 	return 0
 }
 
-// TestLeakHuntTable: the columns of Headpond in docs/postgres.md say what testdata/leakhunt.txt says.
+// TestLeakHuntTable: Headpond's columns in docs/postgres.md agree with testdata/leakhunt.txt.
 func TestLeakHuntTable(t *testing.T) {
 	listed := readHuntList(t)
 	wrong := func(target, kind string) (leak, loss int) {

@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// startPgBouncer starts one with a pool of one connection for each kind.
+// startPgBouncer starts a PgBouncer with a pool of one connection for each kind.
 func (h *hunt) startPgBouncer(mode string) *huntTarget {
 	target := &huntTarget{name: "pgbouncer-" + mode, addr: address(h.t), kind: "pgbouncer", shares: mode == "transaction"}
 	host, port, err := net.SplitHostPort(target.addr)
@@ -73,7 +73,7 @@ func nobody(h *hunt) *syscall.Credential {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
-// pgBouncerVersion returns what the table calls it, such as "PgBouncer 1.18".
+// pgBouncerVersion returns PgBouncer's name in the table, such as "PgBouncer 1.18".
 func pgBouncerVersion() string {
 	out, err := exec.Command("pgbouncer", "--version").Output()
 	line, _, _ := strings.Cut(string(out), "\n")

@@ -15,7 +15,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// huntTarget is what clients connect to.
+// huntTarget is a server or gateway to which clients connect.
 type huntTarget struct {
 	name   string // in testdata/leakhunt.txt
 	addr   string
@@ -24,7 +24,7 @@ type huntTarget struct {
 	kill   func(p *player) error
 }
 
-// hunter tries cases one after the other. It has a connection of its own to the server.
+// hunter tries cases one after the other, and has its own connection to the server.
 type hunter struct {
 	server *pgx.Conn
 	target *huntTarget
@@ -52,7 +52,7 @@ func (p *player) texts(all []string) []string {
 	return some
 }
 
-// verdict is what was seen of a case, "" where it is as straight on the server.
+// verdict is the result of a case; "" where it is the same as without a gateway.
 type verdict struct {
 	leak string // another client saw something
 	loss string // the client itself missed something
@@ -61,22 +61,23 @@ type verdict struct {
 // seen are the answers in a case.
 type seen struct {
 	made    string // when the client made the state
-	other   string // to another client meanwhile; "" if there was none
-	self    string // when the client looked again; "" if it had left
-	next    string // to a client that came after it had left
+	other   string // to another client meanwhile; "" without one
+	self    string // when the client looked again; "" if it had disconnected
+	next    string // to a client that connected afterwards
 	refused bool   // the other client got no connection
 }
 
 const (
 	huntDatabase = "hunt"
-	// huntSettles bounds the wait for what comes a moment later, also straight on a server; only cases that go wrong wait for so long.
+	// huntSettles limits the wait for effects that come a moment later even without a gateway. Only cases that go wrong
+	// wait that long.
 	huntSettles = 10 * time.Second
 	huntTick    = 5 * time.Millisecond
-	// protocolViolation is what PgBouncer says of everything that it says itself.
+	// protocolViolation is the SQLSTATE of all errors of PgBouncer itself.
 	protocolViolation = "08P01"
 )
 
-// role is the role, and through a gateway the database, of a kind's clients.
+// role is the role of a kind's clients, and their database at a gateway.
 func (k *kind) role() string { return "hunt_" + strings.ReplaceAll(k.name, "-", "_") }
 
 func (h *hunter) exec(sql string) error {
@@ -86,7 +87,7 @@ func (h *hunter) exec(sql string) error {
 	return err
 }
 
-// value returns the last value that a query of the hunter's own returns.
+// queryValue returns the last value of a query of the hunter itself.
 func (h *hunter) queryValue(sql string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), wirePatience)
 	defer cancel()
@@ -115,7 +116,7 @@ func (h *hunter) functionOID(signature string) (uint32, error) {
 	return oid, err
 }
 
-// killServerConnections ends what clients of the kind, or a gateway for them, have on the server, and waits until it is gone.
+// killServerConnections ends the server connections of the kind's clients, and waits until they have ended.
 func (h *hunter) killServerConnections(k *kind) error {
 	return h.exec("select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = '" + k.role() + "'")
 }
@@ -125,13 +126,13 @@ func (h *hunter) awaitRunning(k *kind) error {
 	until := time.Now().Add(huntSettles)
 	for {
 		n, err := h.queryValue("select count(*) from pg_stat_activity where usename = '" + k.role() + "' and state = 'active' and query like '%pg_sleep%'")
-		if err != nil || n != "0" || time.Now().After(until) { // after that it has failed, or run: the case goes on
+		if err != nil || n != "0" || time.Now().After(until) { // after that it has failed or ended, and the case continues
 			return err
 		}
 	}
 }
 
-// join logs in. Only a maker of state has the kind's settings in its start-up packet.
+// join logs in. Only the client that makes the state has the kind's settings in its startup packet.
 func (h *hunter) join(k *kind, value string, maker bool) (*player, error) {
 	p := &player{hunter: h, kind: k, addr: h.target.addr, value: value}
 	p.sub = h.sub[k.name+"/"+value]
@@ -149,7 +150,7 @@ func (h *hunter) join(k *kind, value string, maker bool) (*player, error) {
 	return p, err
 }
 
-// begin logs in the client whose state it will be, on a server connection that nobody has used.
+// begin logs in the client that makes the state, on an unused server connection.
 func (h *hunter) begin(k *kind) (*player, error) {
 	if err := h.killServerConnections(k); err != nil {
 		return nil, err
@@ -158,7 +159,7 @@ func (h *hunter) begin(k *kind) (*player, error) {
 	var err error
 	retry(func() bool {
 		if p, err = h.join(k, k.values[0], true); err != nil {
-			return !lostServer(err.Error()) || strings.Contains(err.Error(), protocolViolation) // a login that was refused is an outcome
+			return !lostServer(err.Error()) || strings.Contains(err.Error(), protocolViolation) // a refused login is a result
 		}
 		answer := p.query("select 1")
 		if answer == "1" {
@@ -171,7 +172,7 @@ func (h *hunter) begin(k *kind) (*player, error) {
 	return p, err
 }
 
-// next has a client look that comes after all others. It has to be served.
+// next connects a client after all others and returns what it sees. It must be served.
 func (h *hunter) next(k *kind, want []string) string {
 	answer := ""
 	settling := time.Now().Add(huntSettles)
@@ -191,7 +192,7 @@ func (h *hunter) next(k *kind, want []string) string {
 	return answer
 }
 
-// retry calls f until it is done, or for wirePatience.
+// retry calls f until it returns true, or for wirePatience.
 func retry(f func() bool) {
 	tick := time.NewTicker(huntTick)
 	defer tick.Stop()
@@ -199,7 +200,7 @@ func retry(f func() bool) {
 	}
 }
 
-// lostServer reports whether an answer tells that there was no server connection, or that it has ended, which may have been before.
+// lostServer reports whether an answer says that there was no server connection, or that it ended, possibly earlier.
 func lostServer(answer string) bool {
 	if strings.Contains(answer, "gone") || strings.Contains(answer, "connection re") {
 		return true
@@ -207,7 +208,7 @@ func lostServer(answer string) bool {
 	return slices.ContainsFunc([]string{"57P01", "08006", "08003", protocolViolation, "53300", "57P03"}, func(code string) bool { return strings.Contains(answer, code) })
 }
 
-// try runs a case and returns the answers. want are those of the same case straight on the server, if they are known.
+// try runs a case and returns the answers. want are those of the same case without a gateway, if they are known.
 func (h *hunter) try(k *kind, w *way, want *seen) (seen, error) {
 	var s seen
 	p, err := h.begin(k)
@@ -227,7 +228,7 @@ func (h *hunter) try(k *kind, w *way, want *seen) (seen, error) {
 	return s, nil
 }
 
-// nexts are the answers that a client that comes later may get.
+// nexts returns the answers that a later client may get.
 func (s *seen) nexts() []string {
 	if s == nil {
 		return nil
@@ -235,7 +236,7 @@ func (s *seen) nexts() []string {
 	return []string{s.next}
 }
 
-// stay lets another client in, has the client look again, and ends it.
+// stay lets another client visit, makes the client look again, and ends it.
 func (h *hunter) stay(k *kind, w *way, p *player, want, s *seen) {
 	if h.target.shares && (p.tx == 'I' || p.gone != "" || h.target.kind == "direct") {
 		s.other, s.refused = h.visit(k, w)
@@ -248,7 +249,7 @@ func (h *hunter) stay(k *kind, w *way, p *player, want, s *seen) {
 	p.terminate()
 }
 
-// visit has another client do its part while the first is idle.
+// visit runs another client's part while the first client is idle.
 func (h *hunter) visit(k *kind, w *way) (answer string, refused bool) {
 	retry(func() bool {
 		var p *player

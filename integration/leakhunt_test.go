@@ -22,7 +22,7 @@ var (
 	huntOnly    = flag.String("leakhunt-kind", "", "try one kind of state only, and tell all that is seen")
 )
 
-// huntWorkers cases run at the same time: most of them wait.
+// huntWorkers is the number of concurrent cases. Most of them wait.
 const huntWorkers = 16
 
 // caseID names a case of the hunt.
@@ -43,13 +43,14 @@ type hunt struct {
 	verdicts map[caseID]verdict
 }
 
-// shortWays are the ways that `make test` tries, with every kind: what every user does, and what resets are most likely to miss.
+// shortWays are the ways that `make test` tries with every kind: the common ones, and those that resets are most likely
+// to miss.
 var shortWays = []string{"other-client", "other-makes-the-same", "own-discard-all", "terminate", "reset-in-transaction"}
 
 // TestLeakHunt makes each kind of session state, disturbs the client, and asks two questions: does another client on
-// the same server connection see the state (a leak), and does the client miss it (a loss)? The result of a direct
-// connection is right. Cases that go wrong have to be in testdata/leakhunt.txt with the reason, and those listed there
-// have to go wrong.
+// the same server connection see the state (a leak), and does the client itself lose it (a loss)? The right result is
+// that of a direct connection. Cases that go wrong must be in testdata/leakhunt.txt with a reason, and listed cases
+// must go wrong.
 func TestLeakHunt(t *testing.T) {
 	h := newHunt(t)
 	h.startTargets()
@@ -72,7 +73,7 @@ func newHunt(t *testing.T) *hunt {
 	return h
 }
 
-// connect connects past gateways.
+// connect connects directly to the server.
 func (h *hunt) connect() *pgx.Conn {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -164,7 +165,7 @@ func (h *hunt) run() {
 	h.t.Logf("%d cases in %v", len(h.verdicts), time.Since(start).Round(time.Millisecond))
 }
 
-// try tries a case. An error of the hunt itself fails the test.
+// try tries a case. An error in the hunt itself fails the test.
 func (h *hunt) try(one *hunter, target *huntTarget, k *kind, w *way, want *seen) seen {
 	one.target = target
 	s, err := one.try(k, w, want)
@@ -177,7 +178,7 @@ func (h *hunt) try(one *hunter, target *huntTarget, k *kind, w *way, want *seen)
 	return s
 }
 
-// runKind tries a kind in all ways: first straight on the server, to learn what is right.
+// runKind tries a kind in all ways, first without a gateway to learn the right results.
 func (h *hunt) runKind(one *hunter, k *kind) {
 	right, alone := map[string]seen{}, map[string]seen{} // with another client, and without
 	for i := range h.staying {
@@ -210,7 +211,8 @@ func (h *hunt) runKind(one *hunter, k *kind) {
 	}
 }
 
-// judge compares a case with what it is straight on the server. A client that lost its server connection may be told so, or go on with its state.
+// judge compares a case with the same case without a gateway. A client that lost its server connection may get an
+// error, or continue with its state.
 func (h *hunt) judge(target *huntTarget, k *kind, w *way, want, got seen, self, next []string) {
 	var v verdict
 	switch {
@@ -233,14 +235,14 @@ func (h *hunt) judge(target *huntTarget, k *kind, w *way, want, got seen, self, 
 	h.verdicts[caseID{target.name, k.name, w.name}] = v
 }
 
-// restarting is the way that takes all clients at once.
+// restarting is the way that affects all clients at once.
 var restarting = way{name: "server-restarted", stays: true}
 
-// restarts tries every kind with a restart of the server between the making and the look.
+// restarts restarts the server between making and looking at the state, for every kind.
 func (h *hunt) restarts() {
 	one := &hunter{server: h.connect(), sub: h.subs, oids: map[string]uint32{}}
 	for _, target := range h.targets {
-		kept := make([]seen, len(h.kinds)) // the client sees it as long as it has its connection
+		kept := make([]seen, len(h.kinds)) // what the client sees while it has its connection
 		straight := h.direct
 		if !target.shares {
 			straight = h.single
@@ -269,7 +271,7 @@ func (h *hunt) restarts() {
 				one.stay(k, &restarting, p, &want, &made[i])
 				made[i].next = one.next(k, want.nexts())
 			}
-			if made[i].other == want.next { // the client is gone for the others, too
+			if made[i].other == want.next { // other clients see the end of the client, too
 				want.other = want.next
 			}
 			h.judge(target, k, &restarting, want, made[i], []string{kept[i].self}, []string{want.next})

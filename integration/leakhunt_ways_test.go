@@ -6,23 +6,23 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// way is what happens between the making of session state and the look at it.
+// way is what happens between making session state and looking at it.
 type way struct {
 	name  string
-	stays bool                  // the client stays and looks again; else do has ended it
+	stays bool                  // the client stays and looks again; otherwise do ends it
 	do    func(p *player) error // what happens to the client, or what it does
-	other step                  // what another client does, if the client stays; nil = it looks for the state
+	other step                  // action of another client while the client stays; nil = look for the state
 	only  string                // the kind of target this is for; "" = each
 }
 
-// says does without an answer.
+// says runs a step and drops its answer.
 func says(s step) func(p *player) error {
 	return func(p *player) error { s(p); return nil }
 }
 
 var nothing = says(func(*player) string { return "" })
 
-// stayingWays are those after which the client goes on. The first is the plain one.
+// stayingWays are the ways in which the client stays connected. The first one does nothing.
 func stayingWays() []way {
 	ways := []way{
 		{name: "other-client", do: nothing},
@@ -44,7 +44,7 @@ func stayingWays() []way {
 	return ways
 }
 
-// leavingWays are those that end the client.
+// leavingWays are the ways in which the client disconnects.
 func leavingWays() []way {
 	return []way{
 		{name: "terminate", do: func(p *player) error { p.terminate(); return nil }},
@@ -64,7 +64,7 @@ func leavingWays() []way {
 	}
 }
 
-// after ends the client when it has done something.
+// after runs steps and then ends the client.
 func after(end func(*wireClient), steps ...step) func(p *player) error {
 	return func(p *player) error {
 		for _, s := range steps {
@@ -75,7 +75,7 @@ func after(end func(*wireClient), steps ...step) func(p *player) error {
 	}
 }
 
-// pipeline sends three parts in one write. The second fails.
+// pipeline sends three parts in one write; the second fails.
 func pipeline(p *player) error {
 	for _, sql := range []string{"select 1", "select 1/0", "select 2"} {
 		p.sendExtended(sql)
@@ -88,7 +88,7 @@ func pipeline(p *player) error {
 	return nil
 }
 
-// copies gives up a COPY of its own data, and takes some of the server's.
+// copies fails a COPY of its own data and reads some of the server's.
 func copies(p *player) error {
 	p.Send(&pgproto3.Query{String: "copy public.hunt_sink from stdin"})
 	p.Send(&pgproto3.CopyData{Data: []byte("x\n")})
@@ -98,7 +98,7 @@ func copies(p *player) error {
 	return nil
 }
 
-// canceled has a statement canceled. A request may come before the statement: it is repeated, as a person repeats Ctrl-C.
+// canceled cancels a statement. A request may arrive before the statement, so it is repeated, like a person's Ctrl-C.
 func canceled(p *player) error {
 	done := make(chan string, 1)
 	go func() { done <- p.query("select pg_sleep(30)") }()
@@ -148,13 +148,13 @@ func copyingIn(p *player) string {
 	return said
 }
 
-// copyingOut leaves while there is more to come than any buffer holds.
+// copyingOut disconnects while more data is to come than all buffers hold.
 func copyingOut(p *player) string {
 	p.Send(&pgproto3.Query{String: "copy (select repeat('x', 100000) from generate_series(1, 2000)) to stdout"})
 	return p.receiveType(&pgproto3.CopyData{})
 }
 
-// unsynced runs a statement of the extended protocol up to a message, without a Sync.
+// unsynced runs a statement in the extended protocol up to a message, without Sync.
 func unsynced(sql string, until pgproto3.BackendMessage) step {
 	return func(p *player) string {
 		p.sendExtended(sql)

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// TestManyClientsOnFewConnections: 500 pgbench clients share 10 server connections; the
-// server itself would refuse them, it takes 40.
+// TestManyClientsOnFewConnections: 500 pgbench clients share 10 server connections. The server
+// itself accepts only 40.
 func TestManyClientsOnFewConnections(t *testing.T) {
 	server := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM), pgtest.WithSetting("max_connections", "40"))
 	db := newDatabase(t, server, "crowd")
@@ -47,7 +47,7 @@ func TestTPCBThroughThePool(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d\n%s", code, out)
 	}
-	// What the transactions wrote must add up, past the gateway.
+	// The sums of what the transactions wrote must agree. Read them directly from the server.
 	got, code := psql(t, db.server.DSN(db.user, db.password, db.name),
 		"select (select count(*) from pgbench_history), (select sum(tbalance) from pgbench_tellers) = (select sum(abalance) from pgbench_accounts)")
 	if want := strconv.Itoa(clients*each) + "|t"; code != 0 || got != want {

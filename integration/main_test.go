@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// prepare makes buildDir, or what is missing in that of -binaries.
+// prepare makes buildDir, or builds what is missing in the directory of -binaries.
 func prepare() (remove func() error, err error) {
 	if buildDir = *binaries; buildDir != "" {
 		for _, binary := range []func() (string, error){plainBinary, raceBinary} {
@@ -49,7 +49,7 @@ func prepare() (remove func() error, err error) {
 	if buildDir, err = os.MkdirTemp("", "hp-bin-"); err != nil {
 		return nil, err
 	}
-	return func() error { return os.RemoveAll(buildDir) }, os.Chmod(buildDir, 0o755) // a test runs the binary as another user
+	return func() error { return os.RemoveAll(buildDir) }, os.Chmod(buildDir, 0o755) // one test runs the binary as another user
 }
 
 // plainBinary builds the program as `make build` does, once.

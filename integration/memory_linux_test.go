@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// idlePipes are the descriptors of pipes that the gateway keeps for its next splice, which are no session's.
+// idlePipes returns the descriptors of pipes that the gateway keeps for later splices. They belong to no session.
 func idlePipes(g *gateway) float64 {
 	folder := fmt.Sprintf("/proc/%d/fd", g.Cmd.Process.Pid)
 	files, _ := os.ReadDir(folder)
@@ -18,13 +18,13 @@ func idlePipes(g *gateway) float64 {
 			n++
 		}
 	}
-	return float64(min(n, 2*keptPipes)) // more are a leak
+	return float64(min(n, 2*keptPipes)) // more would be a leak
 }
 
-// keptPipes is how many the gateway keeps for the next splice, if so many were in use at a time.
+// keptPipes is the most pipes that the gateway keeps for later splices.
 const keptPipes = 8
 
-// checkMemory fails the test when the gateway ever used more than maxRSS.
+// checkMemory fails the test if the gateway ever used more than maxRSS.
 func checkMemory(t *testing.T, g *gateway) {
 	t.Helper()
 	used := memory(t, g, "VmHWM:")
@@ -34,13 +34,13 @@ func checkMemory(t *testing.T, g *gateway) {
 	}
 }
 
-// residentMemory is what the gateway uses now.
+// residentMemory returns the gateway's present memory.
 func residentMemory(t *testing.T, g *gateway) int64 {
 	t.Helper()
 	return memory(t, g, "VmRSS:")
 }
 
-// memory is a figure of the gateway's, in bytes.
+// memory returns a figure of the gateway's memory, in bytes.
 func memory(t *testing.T, g *gateway, field string) int64 {
 	t.Helper()
 	status := readFile(t, fmt.Sprintf("/proc/%d/status", g.Cmd.Process.Pid))

@@ -33,7 +33,7 @@ func (g *gateway) scrape() metrics {
 	return m
 }
 
-// sum adds up the series of a metric that hold all of the labels, written `name="value"`.
+// sum adds the series of a metric that have all labels, given as `name="value"`.
 func (m metrics) sum(name string, labels ...string) float64 {
 	var total float64
 	for series, v := range m {
@@ -50,8 +50,8 @@ func (m metrics) errors(listener, reason string) float64 {
 	return m.sum("headpond_listener_errors_total", `listener="`+listener+`"`, `reason="`+reason+`"`)
 }
 
-// footprint is what a session must give back: descriptors, fibers and goroutines, not counting
-// the connections and pipes that pools keep on purpose.
+// footprint is what sessions must release: descriptors, fibers and goroutines, without the
+// connections and pipes that pools keep.
 type footprint struct{ descriptors, goroutines, fibers, sessions, waiting float64 }
 
 func (g *gateway) footprint() footprint {
@@ -60,18 +60,18 @@ func (g *gateway) footprint() footprint {
 	pooled := m.sum("headpond_pool_idle") + m.sum("headpond_pool_opening")
 	return footprint{
 		descriptors: m.sum("process_open_fds") - pooled - m.sum("headpond_pool_in_use") - idlePipes(g),
-		goroutines:  m.sum("go_goroutines") - m.sum("headpond_engine_spare_fibers"), // the race detector's are all kept
+		goroutines:  m.sum("go_goroutines") - m.sum("headpond_engine_spare_fibers"), // with the race detector all spare fibers are kept
 		fibers:      m.sum("headpond_engine_fibers"),
 		sessions:    m.sum("headpond_listener_connections_active") + m.sum("headpond_pool_in_use"),
 		waiting:     m.sum("headpond_pool_waiting") + m.sum("headpond_listener_connections_queued"),
 	}
 }
 
-// slack is for what comes and goes in a runtime: a timer's or a scrape's goroutine, a
-// descriptor between accept and close.
+// slack allows for the runtime's own changes: the goroutine of a timer or a scrape, a descriptor
+// between accept and close.
 const slack = 3
 
-// awaitFootprint waits until the gateway holds no more than it did before.
+// awaitFootprint waits until the gateway holds no more than before.
 func (g *gateway) awaitFootprint(before footprint) {
 	g.t.Helper()
 	eventually(g.t, "the gateway gives back what its sessions held", func() error {

@@ -15,8 +15,8 @@ import (
 	"github.com/headpond/headpond/mux"
 )
 
-// TestMuxFromPython runs a client that was written from docs/mux-protocol.md alone
-// against the library: the page is precise enough to implement the protocol.
+// TestMuxFromPython runs a client that was written only from docs/mux-protocol.md against the
+// library, to show that the page is precise enough.
 func TestMuxFromPython(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -75,7 +75,7 @@ func (m *muxServer) serve(t *testing.T, l net.Listener) {
 	}
 }
 
-// session serves one until its client ends it.
+// session serves a session until its client ends it.
 func (m *muxServer) session(s *mux.Session) {
 	ctx := context.Background()
 	m.work.Go(func() {

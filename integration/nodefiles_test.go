@@ -21,7 +21,7 @@ import (
 
 const nodeToken = "token-of-the-node"
 
-// nodeFiles is a node with a kubeconfig, before an API server whose certificate has only the name of the Service.
+// nodeFiles is a node with a kubeconfig, and an API server whose certificate has only the name of the Service.
 type nodeFiles struct {
 	dir, kubeconfig, listen string
 	flags                   []string
@@ -64,8 +64,8 @@ func newNode(t *testing.T) *nodeFiles {
 // serviceOfAPI is the name that API servers have in their certificates.
 const serviceOfAPI = "kubernetes.default.svc"
 
-// TestNodeFiles has Kubernetes's own types and clients read what "headpond kube" writes, and goes the whole way: from a kubeconfig through the
-// gateway to an API server.
+// TestNodeFiles reads the files of "headpond kube" with Kubernetes's own types and clients, and connects from a
+// kubeconfig through the gateway to an API server.
 func TestNodeFiles(t *testing.T) {
 	n := newNode(t)
 	program := built(t, plainBinary)
@@ -126,7 +126,8 @@ func TestNodeFiles(t *testing.T) {
 	})
 }
 
-// checkPod checks what an API server would: a kubelet does less, and then does not start the pod.
+// checkPod validates a pod as an API server would. A kubelet validates less and then fails to start
+// the pod.
 func checkPod(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
 	if pod.APIVersion != "v1" || pod.Kind != "Pod" || pod.Namespace != "kube-system" || !pod.Spec.HostNetwork || len(pod.Spec.Containers) != 1 {

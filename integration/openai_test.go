@@ -15,7 +15,7 @@ import (
 	"github.com/headpond/headpond/internal/mockllm"
 )
 
-// openAIClients are the clients of OpenAI, and what each makes of a connection that breaks off.
+// openAIClients are the clients of OpenAI, and what each reports for a broken connection.
 var openAIClients = []struct {
 	name, program, broken string
 	run                   func(t testing.TB, args ...string) *exec.Cmd
@@ -24,7 +24,7 @@ var openAIClients = []struct {
 	{"node", "openai_chat.cjs", "TypeError terminated", func(t testing.TB, args ...string) *exec.Cmd { return clienttest.Node(t, args[0], args[1:]...) }},
 }
 
-// openAISees is what a client of OpenAI prints behind examples/llm.yaml; %s is what it makes of a connection that breaks off.
+// openAISees is what a client of OpenAI prints with examples/llm.yaml; %s is its report of a broken connection.
 const openAISees = `models llama3
 whole I am the model llama3 .  9
 streamed I am the model llama3 . 
@@ -47,8 +47,9 @@ no model NotFoundError 404 of the gateway
 no fallback InternalServerError 503 of the gateway
 `
 
-// TestOpenAIClients: the clients of OpenAI work through the gateway as examples/llm.yaml configures it. They get each word when the model says
-// it; the model is told when they leave; and what fails at the model is an exception of theirs.
+// TestOpenAIClients: the clients of OpenAI work through the gateway with the configuration in examples/llm.yaml. They
+// get each word as soon as the model sends it. The model sees their disconnects, and errors of the model are exceptions
+// in the clients.
 func TestOpenAIClients(t *testing.T) {
 	models := &openAIModels{held: map[string]chan struct{}{}}
 	for _, c := range openAIClients {
@@ -57,7 +58,7 @@ func TestOpenAIClients(t *testing.T) {
 	listen := address(t)
 	startGateway(t, models.config(t, listen))
 	running := map[string]*process{}
-	for _, c := range openAIClients { // side by side, because they are slow to start
+	for _, c := range openAIClients { // concurrently, because they are slow to start
 		running[c.name] = start(t, c.run(t, clienttest.Program(t, c.program), listen))
 	}
 	for _, c := range openAIClients {
@@ -78,7 +79,7 @@ func TestOpenAIClients(t *testing.T) {
 
 // openAIModels are the servers of examples/llm.yaml.
 type openAIModels struct {
-	held    map[string]chan struct{} // of each client; its answer goes on when something is sent
+	held    map[string]chan struct{} // by client: its answer continues with each value sent
 	servers []*mockllm.Server
 }
 
@@ -111,7 +112,7 @@ func (m *openAIModels) canceled() (n int) {
 	return n
 }
 
-// answer does what the first word of the last message says.
+// answer does what the first word of the last message asks for.
 func (m *openAIModels) answer(r *mockllm.Request) iter.Seq2[string, error] {
 	what, rest, _ := strings.Cut(r.Last(), " ")
 	switch what {
@@ -142,7 +143,7 @@ func (m *openAIModels) answer(r *mockllm.Request) iter.Seq2[string, error] {
 	return mockllm.Introduce(r)
 }
 
-// inTurns says three words, each of which is followed by the next only when the client has it.
+// inTurns sends three words, each after the client has received the previous one.
 func inTurns(ctx context.Context, next <-chan struct{}) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		for word := range strings.FieldsSeq("one two three") {
@@ -157,7 +158,7 @@ func inTurns(ctx context.Context, next <-chan struct{}) iter.Seq2[string, error]
 	}
 }
 
-// half says a word and fails.
+// half sends a word and fails.
 func half(err error) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		if yield("half ", nil) {

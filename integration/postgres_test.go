@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// database is a role and a database of its own on a server, with pgbench's tables if asked.
+// database is a separate role and database on a server, with pgbench's tables if asked for.
 type database struct {
 	server               *pgtest.Cluster
 	user, password, name string
@@ -28,7 +28,7 @@ func newDatabase(t testing.TB, server *pgtest.Cluster, name string) database {
 	return db
 }
 
-// pgbenchInit makes pgbench's tables of scale 1, past the gateway.
+// pgbenchInit creates pgbench's tables of scale 1 directly on the server.
 func (db database) pgbenchInit(t testing.TB) {
 	t.Helper()
 	out, code := run(t, time.Minute, program(t, "pgbench"), "-i", "-q", db.server.DSN(db.user, db.password, db.name))
@@ -37,8 +37,8 @@ func (db database) pgbenchInit(t testing.TB) {
 	}
 }
 
-// pgConfig is one postgres listener before the database; clients log in with its user.
-// pool is the inside of the upstream's pool mapping.
+// pgConfig is a postgres listener for the database; clients log in as its user. pool is the content
+// of the upstream's pool mapping.
 func (db database) pgConfig(t testing.TB, listen, mode, pool string) string {
 	t.Helper()
 	return db.pgConfigWith(db.usersFile(t), listen, mode, pool)
@@ -55,7 +55,7 @@ func (db database) usersFile(t testing.TB) string {
 	return file
 }
 
-// pgConfigWith is pgConfig with a users_file that is there.
+// pgConfigWith is pgConfig with an existing users_file.
 func (db database) pgConfigWith(users, listen, mode, pool string) string {
 	return fmt.Sprintf(`listeners:
   - name: db
@@ -70,7 +70,7 @@ upstreams:
 `, listen, mode, users, db.name, db.server.Addr(), pool, db.user, db.password, db.name)
 }
 
-// dsn is where clients of the gateway connect to.
+// dsn is the connection string for clients of the gateway.
 func (db database) dsn(listen string) string {
 	return fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=disable", db.user, db.password, listen, db.name)
 }
@@ -209,7 +209,7 @@ func testCancelHitsItsOwnQuery(t *testing.T, victim, bystander *pgx.Conn) {
 		_, err := victim.PgConn().Exec(t.Context(), "select pg_sleep(600)").ReadAll()
 		done <- err
 	}()
-	// A request may come before its query has reached the server: it is repeated, as by Ctrl-C.
+	// A request may arrive before its query has reached the server, so it is repeated, like Ctrl-C.
 	eventually(t, "the query is cancelled", func() error {
 		if err := victim.PgConn().CancelRequest(t.Context()); err != nil {
 			return err

@@ -9,13 +9,13 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// process is a started command whose output is kept.
+// process is a started command with its output.
 type process struct {
 	*conntest.Process
 	out *conntest.Log
 }
 
-// start starts a command; it is killed when the test ends, if it has not ended by then.
+// start starts a command. It is killed at the end of the test if it still runs.
 func start(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	out := &conntest.Log{}
@@ -23,7 +23,7 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 	return &process{conntest.Start(t, cmd), out}
 }
 
-// awaitEnd waits until the process has ended and returns its exit code, -1 for a signal.
+// awaitEnd waits for the end of the process and returns its exit code, -1 for a signal.
 func (p *process) awaitEnd(t testing.TB, limit time.Duration) int {
 	t.Helper()
 	select {
@@ -35,7 +35,7 @@ func (p *process) awaitEnd(t testing.TB, limit time.Duration) int {
 	}
 }
 
-// run runs a command to its end and returns its combined output and exit code.
+// run runs a command and returns its combined output and exit code.
 func run(t testing.TB, limit time.Duration, name string, args ...string) (string, int) {
 	t.Helper()
 	p := start(t, exec.Command(name, args...))
@@ -43,13 +43,13 @@ func run(t testing.TB, limit time.Duration, name string, args ...string) (string
 	return p.out.String(), code
 }
 
-// shell runs a line as a user types it.
+// shell runs a command line.
 func shell(t testing.TB, line string) (string, int) {
 	t.Helper()
 	return run(t, time.Minute, "sh", "-c", line)
 }
 
-// containsAll ignores case.
+// containsAll reports whether s contains all words, ignoring case.
 func containsAll(s string, words []string) bool {
 	s = strings.ToLower(s)
 	for _, w := range words {

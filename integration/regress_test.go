@@ -18,7 +18,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// regression is one of PostgreSQL's own suites.
+// regression is one of PostgreSQL's own test suites.
 type regression struct {
 	name     string
 	source   string // in PostgreSQL's source
@@ -32,18 +32,20 @@ var regressions = []regression{
 	{"isolation", "src/test/isolation", "src/test/isolation/pg_isolation_regress", "isolation_schedule", nil},
 }
 
-// isolationSeconds is how long a step of the isolation suite may take before it is canceled: straight on the server none does.
+// isolationSeconds is the longest time of a step of the isolation suite before it is canceled. Without a gateway no
+// step takes as long.
 const isolationSeconds = "5"
 
-// TestRegress runs PostgreSQL's regression and isolation suites straight on a server and through the gateway in both modes, each on a new
-// server, and compares what each test prints. One that prints something else than straight on the server has to be in testdata/suites.txt,
-// with the reason. Differences from what PostgreSQL expects are of no interest: the suite's C library is not built.
+// TestRegress runs PostgreSQL's regression and isolation suites directly on a server and through the gateway in both
+// modes, each on a new server, and compares the output of each test. A test whose output differs from the direct run
+// must be in testdata/suites.txt with a reason. Differences from PostgreSQL's expected output do not matter: the
+// suite's C library is not built.
 func TestRegress(t *testing.T) {
 	source := postgresSource(t)
 	for _, r := range regressions {
 		t.Run(r.name, func(t *testing.T) {
 			want := r.run(t, source, "direct")
-			again := r.run(t, source, "direct") // to know what differs by itself
+			again := r.run(t, source, "direct") // to find output that differs in any case
 			for test, out := range want {
 				if !bytes.Equal(out, again[test]) {
 					t.Logf("%s prints something else each time", test)
@@ -63,7 +65,7 @@ func TestRegress(t *testing.T) {
 	}
 }
 
-// postgresSource downloads the source of the installed server as Debian has it, with lists of packages of its own.
+// postgresSource downloads the source of the installed server from Debian, with package lists of its own.
 func postgresSource(t *testing.T) string {
 	t.Helper()
 	dir := sharedDir(t)
@@ -98,7 +100,7 @@ func postgresSource(t *testing.T) string {
 	return filepath.Join(dir, "source")
 }
 
-// run runs a suite on a server of its own, and returns what each test prints.
+// run runs a suite on a new server and returns the output of each test.
 func (r *regression) run(t *testing.T, source, mode string) map[string][]byte {
 	t.Helper()
 	const db = "regression"
@@ -117,7 +119,7 @@ func (r *regression) run(t *testing.T, source, mode string) map[string][]byte {
 		t.Fatal(err)
 	}
 	out := filepath.Join(sharedDir(t), "out")
-	for _, dir := range []string{out, filepath.Join(out, "results")} { // the server writes files there, too
+	for _, dir := range []string{out, filepath.Join(out, "results")} { // the server's user writes files there, too
 		if err := errors.Join(os.Mkdir(dir, 0o777), os.Chmod(dir, 0o777)); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +132,7 @@ func (r *regression) run(t *testing.T, source, mode string) map[string][]byte {
 	cmd.Dir = out
 	cmd.Env = append(os.Environ(), "PGISOLATIONTIMEOUT="+isolationSeconds)
 	start := time.Now()
-	text, _ := cmd.CombinedOutput() // an error where a test fails
+	text, _ := cmd.CombinedOutput() // the error means that a test failed
 	files, err := filepath.Glob(filepath.Join(out, "results", "*.out"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%v: %s", err, text)
@@ -145,7 +147,7 @@ func (r *regression) run(t *testing.T, source, mode string) map[string][]byte {
 
 var milliseconds = regexp.MustCompile(`(?m)\d+\.\d+ ms`)
 
-// withoutPlace removes what each run has of its own: directories, ports, times.
+// withoutPlace removes what differs between runs: directories, ports, times.
 func withoutPlace(text []byte, out, port string) []byte {
 	text = bytes.ReplaceAll(text, []byte(out), []byte("OUT"))
 	text = bytes.ReplaceAll(text, []byte("port "+port), []byte("port PORT"))
@@ -153,7 +155,7 @@ func withoutPlace(text []byte, out, port string) []byte {
 	return milliseconds.ReplaceAll(text, []byte("N ms"))
 }
 
-// sameOutput tells of each test whether it prints what it should, and the first lines in which it does not.
+// sameOutput returns the tests whose output differs, each with the first lines that differ.
 func sameOutput(want, got map[string][]byte) map[string]string {
 	outcomes := make(map[string]string)
 	for test, text := range want {

@@ -92,7 +92,7 @@ func TestReloadAddsAndRemovesListeners(t *testing.T) {
 	})
 }
 
-// join makes one configuration of several: their listeners and their upstreams.
+// join makes one configuration from several: their listeners and their upstreams.
 func join(configs ...string) string {
 	var listeners, upstreams strings.Builder
 	for _, c := range configs {

@@ -22,24 +22,24 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// soak is a gateway with listeners of every protocol, what they lead to, and what is done to them.
+// soak is a gateway with listeners of every protocol, its backends, and their faults.
 type soak struct {
 	g      *gateway
 	db     database
 	users  string // file
 	dir    string // of certificates and the SQLite file
 	web    *httpBackend
-	mortal *mortal // a second one, which dies
+	mortal *mortal // a second one, which is killed and restarted
 	echo   string
-	peers  string  // where the far gateway listens for tunnels
-	cut    *cutter // before it
+	peers  string  // tunnel listener of the far gateway
+	cut    *cutter // in front of peers
 	listen map[string]string
 	loads  map[string]*load
-	steady map[string]bool // nothing happens to their backends: they must not fail
-	ends   []func()        // of clients that keep connections
+	steady map[string]bool // loads whose backends have no faults: they must not fail
+	ends   []func()        // close the clients that keep connections
 }
 
-// Listeners; those that end in s have TLS, those that begin with t use a tunnel.
+// Listeners. Names that end in s have TLS, names that begin with t use a tunnel.
 var soakListeners = []string{"web", "webs", "db", "dbs", "lite", "raw", "raws", "front", "tweb", "traw"}
 
 func newSoak(t *testing.T) *soak {
@@ -61,7 +61,7 @@ func newSoak(t *testing.T) *soak {
 	return s
 }
 
-// config has both web servers, or the one that does not die.
+// config has both web servers, or only the one that is never killed.
 func (s *soak) config(both bool) string {
 	cert := fmt.Sprintf("tls: {cert: %s/ca-soak.crt, key: %[1]s/ca-soak.key}", s.dir)
 	pg := fmt.Sprintf("protocol: postgres, postgres: {mode: transaction, users_file: %s, databases: {%s: pg}}", s.users, s.db.name)
@@ -116,7 +116,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// start begins with all loads.
+// start starts the gateway with all loads.
 func (s *soak) start(t *testing.T) {
 	t.Helper()
 	for proto, at := range map[string]string{
@@ -167,8 +167,8 @@ func (s *soak) tlsDSN() string {
 	return fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=require", s.db.user, s.db.password, s.listen["dbs"], s.db.name)
 }
 
-// round waits until every load works, injects some of the faults in random order while loads that they cannot stop continue, and waits until
-// every load works again. The first round injects all of them.
+// round waits until every load works and injects some of the faults in random order, while loads that the faults cannot
+// stop continue. Then it waits until every load works again. The first round injects all faults.
 func (s *soak) round(t *testing.T, first bool) {
 	t.Helper()
 	s.awaitMore(t, 2, func(string) bool { return true })
@@ -194,7 +194,7 @@ func (s *soak) round(t *testing.T, first bool) {
 			pause(t.Context(), rand.N(200*time.Millisecond))
 		}
 	}
-	s.awaitMore(t, 5, func(name string) bool { // one web server of two is left
+	s.awaitMore(t, 5, func(name string) bool { // one of two web servers is left
 		return s.steady[name] || strings.HasSuffix(name, "get") || strings.HasSuffix(name, "upload")
 	})
 	mend()
@@ -215,7 +215,7 @@ func (s *soak) awaitMore(t *testing.T, n int64, which func(name string) bool) {
 	}
 }
 
-// mortal is an HTTP server that dies and comes back at its address.
+// mortal is an HTTP server that can be killed and restarted at its address.
 type mortal struct {
 	addr    string
 	handler http.Handler
@@ -260,7 +260,7 @@ func webClient(proto string) (client *http.Client, end func()) {
 	}
 	var mu sync.Mutex
 	var conns []net.Conn
-	const window = 128 << 10 // a client that stops reading is to be noticed soon
+	const window = 128 << 10 // small, so that a client that stops reading is noticed soon
 	transport := &http.Transport{
 		Protocols: protocols, MaxIdleConnsPerHost: 64, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: window},
@@ -287,7 +287,7 @@ func webClient(proto string) (client *http.Client, end func()) {
 	}
 }
 
-// ask sends a request and wants a 200.
+// ask sends a request and requires status 200.
 func ask(ctx context.Context, client *http.Client, method, url string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -305,7 +305,7 @@ func ask(ctx context.Context, client *http.Client, method, url string, body io.R
 	return resp, nil
 }
 
-// fetch gets a body of n bytes.
+// fetch downloads a body of n bytes.
 func fetch(client *http.Client, at string, n int64) func(context.Context) error {
 	return func(ctx context.Context) error {
 		resp, err := ask(ctx, client, http.MethodGet, fmt.Sprintf("%s/bytes/%d", at, n), nil)
@@ -321,7 +321,7 @@ func fetch(client *http.Client, at string, n int64) func(context.Context) error 
 	}
 }
 
-// upload sends a body and wants to be told its length.
+// upload sends a body and requires its length as the answer.
 func upload(client *http.Client, at string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n := rand.Int64N(400_000)
@@ -340,12 +340,12 @@ func upload(client *http.Client, at string) func(context.Context) error {
 
 var errHalf = errors.New("that is enough")
 
-// failing is a body that cannot be read.
+// failing is a body whose reader fails.
 type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errHalf }
 
-// halfUpload sends a body and breaks off: in HTTP/2 the stream is reset, in HTTP/1.1 the connection closed.
+// halfUpload sends a part of a body: in HTTP/2 the stream is then reset, in HTTP/1.1 the connection closed.
 func halfUpload(client *http.Client, at string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		resp, err := ask(ctx, client, http.MethodPost, at+"/upload", io.MultiReader(io.LimitReader(zeros{}, 1+rand.Int64N(200_000)), failing{}))
@@ -395,8 +395,8 @@ func readSlowly(client *http.Client, at string) func(context.Context) error {
 	}
 }
 
-// stopReading asks for large bodies and reads nothing of them, gets something else meanwhile, on the same connection in HTTP/2,
-// and resets the connections.
+// stopReading requests large bodies and does not read them, sends other requests meanwhile (in HTTP/2 on the same
+// connection), and resets the connections.
 func stopReading(proto, at string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		client, end := webClient(proto)
@@ -415,7 +415,7 @@ func stopReading(proto, at string) func(context.Context) error {
 	}
 }
 
-// idleBetween leaves a connection alone for long enough that its session gives up its stack.
+// idleBetween leaves a connection idle until its session has given up its stack.
 func idleBetween(proto, at string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		client, end := webClient(proto)
@@ -430,7 +430,7 @@ func idleBetween(proto, at string) func(context.Context) error {
 	}
 }
 
-// stay asks on one connection, in transactions and with pauses.
+// stay sends queries on one connection, in transactions and with pauses.
 func stay(dsn string) func(context.Context) error {
 	return session(dsn, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		for i := 0; i < 5 && err == nil; i++ {
@@ -444,7 +444,7 @@ func stay(dsn string) func(context.Context) error {
 	})
 }
 
-// askEachWay asks twenty times on one connection, now by a prepared statement, now by the unnamed one, now by a simple query.
+// askEachWay sends twenty queries on one connection: by a prepared statement, the unnamed one, and as a simple query.
 func askEachWay(dsn string) func(context.Context) error {
 	ways := []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
 	return session(dsn, func(ctx context.Context, conn *pgx.Conn) error {
@@ -492,7 +492,7 @@ func giveUpQuery(dsn string) func(context.Context) error {
 				}
 				return nil // cancelled, or the server was killed
 			default:
-				_ = conn.PgConn().CancelRequest(ctx) // it may come too early
+				_ = conn.PgConn().CancelRequest(ctx) // the request may arrive too early
 			}
 		}
 	})
@@ -525,7 +525,7 @@ func echoTLS(addr string) error {
 	return echoLine(c)
 }
 
-// sendAndVanish sends to an echo server without reading until nothing has room, and resets the connection.
+// sendAndVanish sends to an echo server without reading until all buffers are full, and resets the connection.
 func sendAndVanish(addr string) error {
 	c, err := net.DialTimeout("tcp", addr, opTimeout)
 	if err != nil {

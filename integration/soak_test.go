@@ -13,10 +13,10 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// TestSoak keeps every protocol busy, with and without TLS and through a tunnel, while backends die and come back, the
-// tunnel's socket is cut, clients vanish, read slowly or not at all, and the configuration changes, and looks for
-// leaked resources. It takes a few seconds, or HEADPOND_SOAK (`make soak`) and then as long again with the binary users
-// get, for the race detector's own memory grows.
+// TestSoak keeps every protocol busy, with and without TLS and through a tunnel, and looks for leaked resources.
+// Meanwhile backends are killed and restarted, the tunnel's socket is cut, clients vanish, read slowly or not at all,
+// and the configuration changes. It takes a few seconds, or HEADPOND_SOAK (`make soak`). A soak then runs as long again
+// with the released binary, because the race detector's own memory grows.
 func TestSoak(t *testing.T) {
 	length, long := conntest.SoakLength(t, 5*time.Second)
 	t.Run("race", func(t *testing.T) { soakFor(t, length) })
@@ -30,10 +30,10 @@ func soakFor(t *testing.T, length time.Duration, opts ...option) (resident []int
 	t.Helper()
 	s := newSoak(t)
 	s.g = startGateway(t, s.config(true), opts...)
-	warm := startLoad(t, 4, s.lite()) // files that SQLite keeps open do not belong to a session
+	warm := startLoad(t, 4, s.lite()) // opens the files that SQLite keeps open
 	warm.awaitMore(t, 50)
 	warm.end()
-	if err := echoSum(s.listen["traw"], 1); err != nil { // nor is the tunnel's session
+	if err := echoSum(s.listen["traw"], 1); err != nil { // opens the tunnel's session
 		t.Fatal(err)
 	}
 	var before footprint
@@ -71,12 +71,12 @@ func soakFor(t *testing.T, length time.Duration, opts ...option) (resident []int
 	return resident
 }
 
-// checkFlat fails the test when the gateway's memory has grown from the second quarter of a long run to the last.
+// checkFlat fails the test if the gateway's memory has grown from the second quarter of a long run to the last.
 func checkFlat(t *testing.T, resident []int64) {
 	t.Helper()
 	n := len(resident)
 	if n < 40 {
-		return // too short a run to tell growing from settling
+		return // too short to see growth
 	}
 	median := func(of []int64) int64 { return slices.Sorted(slices.Values(of))[len(of)/2] }
 	early, late := median(resident[n/4:n/2]), median(resident[3*n/4:])
@@ -95,7 +95,7 @@ func echoOnce(addr string) error {
 	return echoLine(c)
 }
 
-// echoLine does that on a connection, which it closes.
+// echoLine sends a line and reads it back on a connection, which it closes.
 func echoLine(c net.Conn) error {
 	defer c.Close()
 	if err := c.SetDeadline(time.Now().Add(opTimeout)); err != nil {
@@ -115,7 +115,7 @@ func echoLine(c net.Conn) error {
 	return nil
 }
 
-// vanishOnce asks for a large body and resets the connection.
+// vanishOnce requests a large body and resets the connection.
 func vanishOnce(addr string) error {
 	c, err := net.DialTimeout("tcp", addr, opTimeout)
 	if err != nil {

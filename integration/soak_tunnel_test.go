@@ -18,10 +18,11 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// TestSoakTunnel moves connections through a tunnel between two gateways while its sockets
-// are cut and both reload, for a second; or for HEADPOND_SOAK (`make soak`), and then the
-// far one is killed and started again each round. Cuts and reloads must not be noticed; what a kill cuts off must
-// not look complete; and the near gateway must hold no more at the end.
+// TestSoakTunnel moves connections through a tunnel between two gateways while its sockets are cut
+// and both gateways reload, for a second. With HEADPOND_SOAK (`make soak`) it runs that long, and
+// the far gateway is killed and restarted in each round. Cuts and reloads must not be visible, data
+// cut off by a kill must not look complete, and the near gateway must hold no more resources at the
+// end.
 func TestSoakTunnel(t *testing.T) {
 	length, kill := conntest.SoakLength(t, time.Second)
 	echoAddr, _ := startEcho(t)
@@ -45,7 +46,7 @@ upstreams:
 		startLoad(t, 4, unlessKilled(t, &kills, func() error { return echoSum(raw, 1<<rand.IntN(20)) })),
 		startLoad(t, 2, unlessKilled(t, &kills, func() error { _, _, err := get(client, "http://"+web+"/bytes/30000"); return err })),
 		startLoad(t, 1, func(context.Context) error {
-			<-time.After(10 * time.Millisecond) // one that comes at once, again and again, leaves nothing to the others
+			<-time.After(10 * time.Millisecond) // a connection that fails at once must not starve the others
 			return vanishOnce(web)
 		}),
 	}
@@ -89,8 +90,8 @@ upstreams:
 	}
 }
 
-// unlessKilled is an operation that may fail only while the far gateway is killed, and then
-// not as if it had come to its end.
+// unlessKilled wraps an operation that may fail only while the far gateway is killed, and then not
+// with errTruncated.
 func unlessKilled(t *testing.T, kills *atomic.Int64, op func() error) func(context.Context) error {
 	return func(context.Context) error {
 		before := kills.Load()
@@ -105,10 +106,10 @@ func unlessKilled(t *testing.T, kills *atomic.Int64, op func() error) func(conte
 	}
 }
 
-// errTruncated: the beginning of an answer, and then an end as if it were all.
+// errTruncated means that an answer ended early without an error.
 var errTruncated = errors.New("truncated")
 
-// echoSum sends n bytes and their end through a new connection and wants them back, and the end.
+// echoSum sends n bytes and a half-close through a new connection, and expects both back.
 func echoSum(addr string, n int) error {
 	c, err := net.DialTimeout("tcp", addr, opTimeout)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/headpond/headpond/internal/clienttest"
 )
 
-// TestSQLiteWithClients runs programs as people write them with the clients that are tried first: each creates tables, writes, reads
-// and looks at the schema. The programs pass before PostgreSQL, too. Each has a file of its own.
+// TestSQLiteWithClients runs typical programs of the most used clients: each creates tables, writes, reads and looks at
+// the schema. The same programs pass with PostgreSQL. Each has its own file.
 func TestSQLiteWithClients(t *testing.T) {
 	clients := []struct {
 		name string

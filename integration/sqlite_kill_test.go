@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestSQLiteKilledDuringAlter kills the gateway while a client changes a table's definition again and again. What is in the file
-// afterwards is the table of before or after the statement under way, whole, with every row.
+// TestSQLiteKilledDuringAlter kills the gateway while a client changes a table's definition repeatedly. The file must
+// then contain the table before or after the last statement, complete, with every row.
 func TestSQLiteKilledDuringAlter(t *testing.T) {
 	const rows = 500
 	listen := address(t)
@@ -30,7 +30,7 @@ func TestSQLiteKilledDuringAlter(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		close(seen) // another statement is under way, or about to be
+		close(seen) // the next statement runs or is about to run
 		g.killed(t)
 		<-over
 		g = startGateway(t, config, plain)
@@ -39,7 +39,8 @@ func TestSQLiteKilledDuringAlter(t *testing.T) {
 	}
 }
 
-// alterUntilError changes the table until that fails, and tells changed of each statement that has ended until seen is closed.
+// alterUntilError changes the table until that fails. Until seen is closed it sends each completed statement to
+// changed.
 func alterUntilError(t *testing.T, conn *pgx.Conn, changed chan<- struct{}, seen <-chan struct{}) error {
 	for {
 		for _, sql := range []string{
@@ -58,7 +59,7 @@ func alterUntilError(t *testing.T, conn *pgx.Conn, changed chan<- struct{}, seen
 	}
 }
 
-// wantWhole wants a sound file whose table has all its rows, and takes what a killed client left of the changes back.
+// wantWhole requires a sound file whose table has all rows, and reverts the changes left by a killed client.
 func wantWhole(t *testing.T, conn *pgx.Conn, rows int) {
 	t.Helper()
 	var sound string

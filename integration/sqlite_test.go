@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/internal/clienttest"
 )
 
-// sqliteConfig is one postgres listener before a SQLite file.
+// sqliteConfig is a postgres listener for a SQLite file.
 func sqliteConfig(listen, file string) string {
 	return fmt.Sprintf(`listeners:
   - name: lite
@@ -77,7 +77,7 @@ func TestSQLiteWithPgxReadersAndWriters(t *testing.T) {
 	}
 }
 
-// readAndWrite inserts n rows in transactions and reads each back; no client must ever see SQLITE_BUSY.
+// readAndWrite inserts n rows in transactions and reads each back. No client may ever get SQLITE_BUSY.
 func readAndWrite(t *testing.T, conn *pgx.Conn, client, n int) {
 	ctx := t.Context()
 	for i := range n {
@@ -96,7 +96,7 @@ func readAndWrite(t *testing.T, conn *pgx.Conn, client, n int) {
 	}
 }
 
-// psycopgProgram exercises parameters, types, errors and transactions as a Python program does.
+// psycopgProgram exercises parameters, types, errors and transactions in a typical Python program.
 const psycopgProgram = `
 import sys, psycopg
 with psycopg.connect(sys.argv[1]) as conn:

@@ -17,7 +17,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// storm is a gateway whose configuration changes all the time, and what it is put together from.
+// storm is a gateway whose configuration changes continuously, and the parts of that configuration.
 type storm struct {
 	rnd   *rand.Rand
 	g     *gateway
@@ -29,12 +29,13 @@ type storm struct {
 	far   string // a gateway's tunnel listener
 
 	listen map[string]string // the steady listeners' addresses
-	extra  []string          // addresses of listeners that come, go, move and change their protocol
-	admin  [2]string         // where the admin page moves between
+	extra  []string          // addresses for listeners that are added, removed, moved and change their protocol
+	admin  [2]string         // addresses between which the admin page moves
 }
 
-// TestReloadStorm changes everything a reload can change, one reload after the other, while every page of the admin address is read and
-// clients use every protocol. The gateway's log must have no data race, and no client of a listener that stays may notice.
+// TestReloadStorm changes everything that a reload can change, in one reload after the other, while every page of the
+// admin address is read and clients use every protocol. The gateway's log must show no data race, and clients of
+// unchanged listeners must notice nothing.
 func TestReloadStorm(t *testing.T) {
 	const reloads = 60
 	s := newStorm(t)
@@ -52,7 +53,7 @@ func TestReloadStorm(t *testing.T) {
 			t.Errorf("%s: %d of %d clients failed: %v", name, n, n+l.ok.Load(), l.lastError())
 		}
 	}
-	s.g.signal(syscall.SIGTERM) // with scrapers and clients
+	s.g.signal(syscall.SIGTERM) // while scrapers and clients run
 	if code := s.g.awaitEnd(t, drainTimeout+10*time.Second); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
@@ -86,10 +87,10 @@ func newStorm(t *testing.T) *storm {
 	return s
 }
 
-// one returns one of the choices.
+// one returns a random choice.
 func (s *storm) one(choices ...string) string { return choices[s.rnd.IntN(len(choices))] }
 
-// config is another configuration at each call.
+// config returns a different configuration at each call.
 func (s *storm) config() string {
 	pool := fmt.Sprintf("max_size: %d, acquire_timeout: 30s, min_idle: %d", 2+s.rnd.IntN(5), s.rnd.IntN(3))
 	pg := s.db.pgConfigWith(s.users, s.listen["db"], s.one("transaction", "session"), pool)
@@ -125,7 +126,7 @@ func (s *storm) setLog() {
 	}
 }
 
-// extras are some of three listeners, which take each other's addresses too.
+// extras returns some of three listeners, which also exchange their addresses.
 func (s *storm) extras() string {
 	text := "listeners:\n"
 	for i, place := range s.rnd.Perm(len(s.extra))[:3] {
@@ -146,7 +147,7 @@ func (s *storm) extras() string {
 	return text + "upstreams:\n"
 }
 
-// reload applies another configuration. Now and then the admin page moves, or there is a new certificate.
+// reload applies a new configuration. Sometimes the admin page moves, or the certificate changes.
 func (s *storm) reload(t *testing.T, i int) {
 	t.Helper()
 	if i%7 == 3 {
@@ -172,7 +173,7 @@ func (s *storm) reload(t *testing.T, i int) {
 	}
 }
 
-// scrape reads every page of the admin addresses again and again, until the function it returns is called.
+// scrape reads every page of the admin addresses until stop is called.
 func (s *storm) scrape(t *testing.T) (stop func()) {
 	t.Helper()
 	var over atomic.Bool
@@ -197,7 +198,7 @@ func (s *storm) scrape(t *testing.T) (stop func()) {
 	return stop
 }
 
-// traffic is a client of each listener that stays, and one of those that do not.
+// traffic starts a client of each unchanged listener, and one of the changing ones.
 func (s *storm) traffic(t *testing.T) map[string]*load {
 	t.Helper()
 	client := httpClient(t)

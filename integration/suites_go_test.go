@@ -16,7 +16,7 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// goSuite is the suite of a Go module, which is part of it.
+// goSuite is the test suite in a Go module.
 func goSuite(module string, prepare func(t *testing.T, dir string, server *pgtest.Cluster, db string), env func(at place) []string) suite {
 	return suite{
 		prepare: prepare,
@@ -51,7 +51,7 @@ func unpackModule(t *testing.T, module string) string {
 	return source
 }
 
-// pgxSetup makes what pgx's testsetup/postgresql_setup.sql does. Roles are there for the second database already.
+// pgxSetup does what pgx's testsetup/postgresql_setup.sql does. For the second database the roles exist already.
 func pgxSetup(t *testing.T, dir string, server *pgtest.Cluster, db string) {
 	t.Helper()
 	out, code := run(t, time.Minute, program(t, "psql"), "-X", "-q", "-f", filepath.Join(dir, "testsetup", "postgresql_setup.sql"),
@@ -61,7 +61,7 @@ func pgxSetup(t *testing.T, dir string, server *pgtest.Cluster, db string) {
 	}
 }
 
-// goTestLimit ends a package whose tests hang.
+// goTestLimit bounds the tests of a package, in case one hangs.
 const goTestLimit = "10m"
 
 // runGoTests runs the tests of all packages of a module, one package after the other.

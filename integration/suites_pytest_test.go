@@ -13,8 +13,8 @@ import (
 	"github.com/headpond/headpond/internal/clienttest"
 )
 
-// pytestSuite is the suite of a project on PyPI, as its source distribution has it, of the version that integration/clients pins. It needs
-// packages besides the pinned ones; args are pytest's.
+// pytestSuite is the suite in a project's source distribution on PyPI, of the version that integration/clients pins.
+// needs are packages besides the pinned ones; args returns pytest's arguments.
 func pytestSuite(project string, needs []string, args func(at place) (args, env []string)) suite {
 	return suite{
 		unpack: func(t *testing.T) string { return unpackPyPI(t, project, needs) },
@@ -25,7 +25,7 @@ func pytestSuite(project string, needs []string, args func(at place) (args, env 
 	}
 }
 
-// unpackPyPI unpacks a source distribution into the folder source of the directory that it returns.
+// unpackPyPI unpacks a source distribution into the directory source below the one it returns.
 func unpackPyPI(t *testing.T, project string, needs []string) string {
 	t.Helper()
 	dir := sharedDir(t)
@@ -41,13 +41,13 @@ func unpackPyPI(t *testing.T, project string, needs []string) string {
 		t.Fatal(err)
 	}
 	output(t, exec.CommandContext(t.Context(), "tar", "xzf", archives[0], "-C", source, "--strip-components", "1"))
-	if err := os.RemoveAll(filepath.Join(source, "asyncpg")); err != nil { // the installed one is to be tested, which is compiled
+	if err := os.RemoveAll(filepath.Join(source, "asyncpg")); err != nil { // test the installed package, which is compiled
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// installNeeds installs packages for a suite alone.
+// installNeeds installs packages for one suite only.
 func installNeeds(t *testing.T, dir string, needs []string) {
 	t.Helper()
 	if needs != nil {
@@ -55,7 +55,7 @@ func installNeeds(t *testing.T, dir string, needs []string) {
 	}
 }
 
-// runPytest runs pytest in the folder source.
+// runPytest runs pytest in the directory source.
 func runPytest(t *testing.T, dir string, at place, args, env []string) map[string]string {
 	t.Helper()
 	report := filepath.Join(dir, at.mode+".xml")
@@ -72,11 +72,11 @@ func runPytest(t *testing.T, dir string, at place, args, env []string) map[strin
 	return outcomes
 }
 
-// psycopgSource names a directory with psycopg's repository, at the tag of the version that integration/clients pins: its source
-// distribution has no tests.
+// psycopgSource names a directory with psycopg's repository at the tag of the pinned version: its source distribution
+// has no tests.
 const psycopgSource = "PSYCOPG_SOURCE"
 
-// psycopgSuite has what does not need a network beyond the server, nor mypy.
+// psycopgSuite is the tests that need neither another network nor mypy.
 var psycopgSuite = suite{
 	unpack: func(t *testing.T) string {
 		from := os.Getenv(psycopgSource)
@@ -100,7 +100,7 @@ var psycopgSuite = suite{
 	},
 }
 
-// readReport reads what pytest says of each test. A failure is told with its beginning.
+// readReport reads pytest's result of each test, with the beginning of a failure's text.
 func readReport(path string) (map[string]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

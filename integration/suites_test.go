@@ -19,17 +19,19 @@ import (
 
 // suite is a project's own tests.
 type suite struct {
-	// unpack returns a directory with the tests, which is removed when the test ends.
+	// unpack returns a directory with the tests. It is removed at the end of the test.
 	unpack func(t *testing.T) string
-	// run runs them and returns their outcomes by name: "passed", "skipped", or "failed: " and why.
+	// run runs the tests and returns their results by name: "passed", "skipped", or "failed: " with
+	// the reason.
 	run func(t *testing.T, dir string, at place) map[string]string
-	// prepare gives a database what the project's instructions ask for; nil = nothing more than extensions and schemas (prepareForSuite).
+	// prepare sets a database up as the project's instructions say; nil = only extensions and schemas
+	// (prepareForSuite).
 	prepare func(t *testing.T, dir string, server *pgtest.Cluster, db string)
 }
 
-// place is where a suite is run.
+// place is the database in which a suite runs.
 type place struct {
-	suite, mode    string // mode is "direct", or one of the gateway's
+	suite, mode    string // mode is "direct" or a mode of the gateway
 	host, port, db string
 }
 
@@ -58,15 +60,15 @@ func sqlalchemySuite(driver string) suite {
 	})
 }
 
-// TestSuites runs the suites straight on a server, and through the gateway in both modes. A test that ends otherwise than it does straight
-// on the server has to be in testdata/suites.txt, with the reason.
+// TestSuites runs the suites directly on a server, and through the gateway in both modes. A test whose result differs
+// from the direct run must be in testdata/suites.txt with a reason.
 func TestSuites(t *testing.T) {
 	server := pgtest.Start(t, pgtest.WithSetting("max_connections", "300"), pgtest.WithSetting("max_prepared_transactions", "20"))
 	for name, s := range suites {
 		t.Run(name, func(t *testing.T) {
 			dir := s.unpack(t)
 			if dir == "" {
-				return // it has said why
+				return // it has reported the reason
 			}
 			want := s.runIn(t, server, dir, name, "direct")
 			passed := 0
@@ -97,7 +99,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// runIn runs the suite in a database of its own.
+// runIn runs the suite in a new database.
 func (s suite) runIn(t *testing.T, server *pgtest.Cluster, dir, name, mode string) map[string]string {
 	t.Helper()
 	db := strings.ReplaceAll(name, "-", "_") + "_" + mode
@@ -120,7 +122,7 @@ func (s suite) runIn(t *testing.T, server *pgtest.Cluster, dir, name, mode strin
 	return outcomes
 }
 
-// startSuiteGateway starts a gateway before a database of the server.
+// startSuiteGateway starts a gateway for a database of the server.
 func startSuiteGateway(t *testing.T, server *pgtest.Cluster, mode, db string) (addr string) {
 	t.Helper()
 	addr = address(t)
@@ -135,7 +137,7 @@ upstreams:
 	return addr
 }
 
-// prepareForSuite gives a database what SQLAlchemy's README.unittests.rst asks for.
+// prepareForSuite sets a database up as SQLAlchemy's README.unittests.rst says.
 func prepareForSuite(t *testing.T, server *pgtest.Cluster, db string) {
 	t.Helper()
 	out, code := run(t, time.Minute, program(t, "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-c",
@@ -147,7 +149,7 @@ func prepareForSuite(t *testing.T, server *pgtest.Cluster, db string) {
 	}
 }
 
-// explained returns the tests that testdata/suites.txt has of a suite in a mode, with the reasons.
+// explained returns the reasons in testdata/suites.txt for a suite in a mode, by test.
 func explained(t *testing.T, name, mode string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "suites.txt"))
@@ -169,8 +171,8 @@ func explained(t *testing.T, name, mode string) map[string]string {
 	return reasons
 }
 
-// compareSuites reports the tests that end otherwise than they do straight on the server, and have no reason to. A reason is for a test, or for
-// all the names of which begin like it, before an asterisk.
+// compareSuites reports the tests whose result differs from the direct run without a reason. A reason is for one test,
+// or with an asterisk at its end for all tests whose names begin with it.
 func compareSuites(t *testing.T, reasons, want, got map[string]string) {
 	t.Helper()
 	differ, kind := 0, func(outcome string) string { return strings.SplitN(outcome, ":", 2)[0] }

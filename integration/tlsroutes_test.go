@@ -15,7 +15,8 @@ import (
 	"github.com/headpond/headpond/internal/certs"
 )
 
-// startTLS runs a web server with HTTP/2 that says its name, the protocol, and the server name that the client asked for.
+// startTLS runs a web server with HTTP/2 that returns its name, the protocol, and the server name of the client's
+// handshake.
 func startTLS(t *testing.T, name string, certificate tls.Certificate) string {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -27,7 +28,7 @@ func startTLS(t *testing.T, name string, certificate tls.Certificate) string {
 	return s.Listener.Addr().String()
 }
 
-// writePEM writes name.pem and name.key to a folder.
+// writePEM writes name.pem and name.key to a directory.
 func writePEM(t *testing.T, dir, name string, c tls.Certificate) {
 	t.Helper()
 	cert, key := certs.PEM(c)
@@ -38,7 +39,7 @@ func writePEM(t *testing.T, dir, name string, c tls.Certificate) {
 	}
 }
 
-// TestTLSRoutes has openssl and curl choose servers by SNI and ALPN; TLS is between them and the server.
+// TestTLSRoutes: openssl and curl choose servers by SNI and ALPN. TLS is between them and the server.
 func TestTLSRoutes(t *testing.T) {
 	ca, dir := certs.New(), t.TempDir()
 	writePEM(t, dir, "ca", ca.Certificate)
@@ -91,7 +92,8 @@ upstreams:
 			t.Errorf("%s: exit code %d, want %q:\n%s", c.line, code, c.want, out)
 		}
 	}
-	// What fits no route goes to the plain server, which answers a ClientHello in plain text.
+	// Connections that match no route go to the plain server, which answers a ClientHello in plain
+	// text.
 	if out, code := shell(t, curl("--http1.1", "c.test")); code == 0 || strings.Contains(out, "ok\n") {
 		t.Errorf("without a route: exit code %d:\n%s", code, out)
 	}
@@ -105,7 +107,8 @@ upstreams:
 	g.awaitFootprint(before)
 }
 
-// TestTLSTermination has the gateway end TLS with several certificates, choose by SNI and ALPN, and resume sessions.
+// TestTLSTermination: the gateway terminates TLS with several certificates, chooses by SNI and ALPN, and resumes
+// sessions.
 func TestTLSTermination(t *testing.T) {
 	ca, dir := certs.New(), sharedDir(t)
 	writePEM(t, dir, "ca", ca.Certificate)
@@ -153,7 +156,7 @@ upstreams:
 	g.awaitFootprint(before)
 }
 
-// proto says its name and the protocol.
+// proto returns its name and the protocol.
 func proto(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, name+" "+r.Proto+"\n") })
 }

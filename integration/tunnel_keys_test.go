@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestTunnelKeys: peers have keys of their own, which are rotated and revoked by reload.
+// TestTunnelKeys: peers have their own keys, which a reload rotates and revokes.
 func TestTunnelKeys(t *testing.T) {
 	branchEcho, _ := startEcho(t)
 	depotEcho, _ := startEcho(t)
@@ -35,7 +35,7 @@ upstreams:
 	far := startGateway(t, farText(oldKey))
 	branchRaw, depotRaw, thiefRaw := address(t), address(t), address(t)
 	branch := startGateway(t, nearText("as: branch", oldKey, branchRaw, branchEcho))
-	startGateway(t, nearText("sessions: 1", "the key of the depot", depotRaw, "upstream:echo")) // its key says who it is
+	startGateway(t, nearText("sessions: 1", "the key of the depot", depotRaw, "upstream:echo")) // identified by its key
 	startGateway(t, nearText("as: branch", "the key of the depot", thiefRaw, branchEcho))
 	far.awaitLog("no session with a peer", "peer=branch", "auth_failed", "another PSK")
 	eventually(t, "both are let in", func() error { return errors.Join(exchange(branchRaw, "branch"), exchange(depotRaw, "depot")) })
@@ -46,7 +46,7 @@ upstreams:
 		t.Errorf("the key does not say who the peer is: %s", body)
 	}
 
-	far.reload(farText(oldKey+", "+newKey), "applied") // rotation: first both are good
+	far.reload(farText(oldKey+", "+newKey), "applied") // rotation: at first both keys are valid
 	held := hold(t, branchRaw)
 	branch.reload(nearText("as: branch", newKey, branchRaw, branchEcho), "applied")
 	eventually(t, "the new key is used", func() error { return exchange(branchRaw, "branch") })
@@ -54,7 +54,7 @@ upstreams:
 		t.Error(err)
 	}
 	revoked := address(t)
-	thief := startGateway(t, nearText("as: branch", oldKey, revoked, branchEcho)) // whoever has a copy of the old key
+	thief := startGateway(t, nearText("as: branch", oldKey, revoked, branchEcho)) // someone with a copy of the old key
 	stolen := hold(t, revoked)
 	far.reload(farText(newKey), "applied")
 	if _, err := stolen.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -77,7 +77,7 @@ func TestTunnelFailover(t *testing.T) {
 	near := startGateway(t, strings.Replace(nearConfig(first, raw, "upstream:echo"), fmt.Sprintf("%q", first), fmt.Sprintf("[%q, %q]", first, second), 1))
 	hold(t, raw)
 	a.killed(t)
-	near.awaitLog("connection lost, session kept", "tunnel=far") // a connection begun before that waits for its session to come back
+	near.awaitLog("connection lost, session kept", "tunnel=far") // a connection begun before that waits for its session to resume
 	eventually(t, "the other is used", func() error {
 		c, err := net.DialTimeout("tcp", raw, time.Second)
 		if err != nil {
@@ -88,5 +88,5 @@ func TestTunnelFailover(t *testing.T) {
 	})
 	near.awaitLog("no way to the server of a session, trying another", "tunnel=far")
 	startGateway(t, farConfig(first, "", map[string]string{"echo": echoAddr}))
-	near.awaitLog("session over", "level=WARN", "not resumed") // its successor does not know the session
+	near.awaitLog("session over", "level=WARN", "not resumed") // the other gateway does not know the session
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// longWindow is the resume_window of these tests: beyond their patience, so that nothing they see is its end.
+// longWindow is the resume_window of these tests: longer than their patience, so that it never ends during a test.
 const longWindow = "tunnel: {resume_window: 1h, "
 
-// killed ends a gateway as a crash does.
+// killed kills a gateway, like a crash.
 func (g *gateway) killed(t testing.TB) {
 	t.Helper()
 	g.signal(syscall.SIGKILL)
 	g.awaitEnd(t, patience)
 }
 
-// TestTunnelRestartAfterKill: a gateway that was killed and comes back has all of its streams again, and what the
-// streams of its predecessor held at the far side is free.
+// TestTunnelRestartAfterKill: a gateway that is killed and restarted can open all of its streams again. The far side
+// has released those of its predecessor.
 func TestTunnelRestartAfterKill(t *testing.T) {
 	const streams = 900 // of max_streams: 1024
 	echoAddr, _ := startEcho(t)
@@ -50,7 +50,7 @@ func TestTunnelRestartAfterKill(t *testing.T) {
 	far.awaitLog("session over", "peer=near", "new process")
 }
 
-// connectMany opens connections that stay, and has an answer through each.
+// connectMany opens connections, exchanges data on each, and keeps them open.
 func connectMany(t *testing.T, addr string, n int) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -78,8 +78,8 @@ func connectMany(t *testing.T, addr string, n int) {
 	all.Wait()
 }
 
-// TestTunnelKilledFreesLocks: a PostgreSQL lock that was taken through a tunnel does not outlive the process that took it
-// once its successor is there.
+// TestTunnelKilledFreesLocks: a PostgreSQL lock taken through a tunnel by a killed process is released when its
+// successor has connected.
 func TestTunnelKilledFreesLocks(t *testing.T) {
 	db := newDatabase(t, pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM)), "locked")
 	peers, sql := address(t), address(t)
@@ -112,7 +112,7 @@ func TestTunnelKilledFreesLocks(t *testing.T) {
 	})
 }
 
-// TestTunnelFarKilled: the side that is left counts the loss, resets the streams, and uses the successor.
+// TestTunnelFarKilled: the remaining side counts the loss, resets the streams, and uses the successor.
 func TestTunnelFarKilled(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	peers, raw := address(t), address(t)
@@ -134,7 +134,7 @@ func TestTunnelFarKilled(t *testing.T) {
 	})
 }
 
-// hold makes a connection that stays.
+// hold opens a connection and keeps it open.
 func hold(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -152,7 +152,7 @@ func hold(t *testing.T, addr string) net.Conn {
 	return c
 }
 
-// TestTunnelKeepAlive: a peer that is stopped is noticed after keep_alive, and its streams go on when it goes on.
+// TestTunnelKeepAlive: a stopped peer is noticed after keep_alive, and its streams continue when it continues.
 func TestTunnelKeepAlive(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	peers, raw := address(t), address(t)
@@ -176,7 +176,8 @@ func TestTunnelKeepAlive(t *testing.T) {
 	}
 }
 
-// TestTunnelClientGetsReset: a connection whose stream cannot be opened does not look like an empty answer.
+// TestTunnelClientGetsReset: a connection whose stream cannot be opened is reset. A close would look like an empty
+// answer.
 func TestTunnelClientGetsReset(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	peers, raw, none, forbidden := address(t), address(t), address(t), address(t)
@@ -188,9 +189,9 @@ upstreams:
   none: {endpoints: ["upstream:echo"], tunnel: nowhere}
   forbidden: {endpoints: ["192.0.2.1:22"], tunnel: far}
 `, none, forbidden))+fmt.Sprintf("tunnels:\n  far: {connect: \"%s\", as: near, psk: %s}\n  nowhere: {connect: \"%s\", as: near, psk: %[2]s}\n", peers, tunnelPSK, address(t)))
-	// No exchange before it: the far side may hear of its stream's end after the next one's beginning.
+	// No exchange before it: the far side may learn of its stream's end after the beginning of the next one.
 	near.awaitLog("tunnel: session begun", "tunnel=far")
-	hold(t, raw) // all the streams there may be
+	hold(t, raw) // all permitted streams
 	for name, addr := range map[string]string{"too many": raw, "no session": none, "forbidden": forbidden} {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {

@@ -24,7 +24,7 @@ import (
 
 const tunnelPSK = "a key of these two gateways"
 
-// cutter carries the sockets between two gateways and can cut them.
+// cutter forwards the sockets between two gateways and can cut them.
 type cutter struct {
 	addr   string
 	target string
@@ -79,7 +79,7 @@ func (c *cutter) cut() {
 	c.conns = nil
 }
 
-// farConfig is a gateway whose peers may use the upstreams, name: endpoint, and the rules.
+// farConfig is a gateway whose peers may use the upstreams (name: endpoint) as the rules allow.
 func farConfig(listen, allow string, upstreams map[string]string) string {
 	var names, defs strings.Builder
 	for name, endpoint := range upstreams {
@@ -94,7 +94,7 @@ func farConfig(listen, allow string, upstreams map[string]string) string {
 	return text
 }
 
-// nearConfig is a gateway that reaches a far one by the tunnel "far", with a tcp listener before an endpoint there.
+// nearConfig is a gateway that reaches a far one through the tunnel "far", with a tcp listener for an endpoint there.
 func nearConfig(connect, listen, endpoint string) string {
 	return fmt.Sprintf(`tunnels:
   far: {connect: "%s", as: near, psk: %s}
@@ -105,7 +105,7 @@ upstreams:
 `, connect, tunnelPSK, listen, endpoint)
 }
 
-// pair is two gateways with a tunnel between them, and listeners of every protocol at the near one.
+// pair is two gateways with a tunnel between them, and listeners of every protocol on the near one.
 type pair struct {
 	near, far                        *gateway
 	db                               database
@@ -151,7 +151,7 @@ func TestTunnel(t *testing.T) {
 			g.awaitLog("refused by the far side's policy", "192.0.2.1:22", "is not allowed")
 		}
 	})
-	eventually(t, "there are two sessions", func() error { // of which one is enough for clients
+	eventually(t, "there are two sessions", func() error { // one would be enough for clients
 		if n := p.near.scrape().sum("headpond_tunnel_sessions", `tunnel="far"`, `side="connect"`); n != 2 {
 			return fmt.Errorf("%v", n)
 		}
@@ -212,7 +212,7 @@ func (p *pair) postgres(t *testing.T) {
 	}
 }
 
-// nearConfigListeners is the part of nearConfig that join takes.
+// nearConfigListeners is the part of nearConfig for join.
 func nearConfigListeners(listen string) string {
 	return fmt.Sprintf(`listeners:
   - {name: raw, protocol: tcp, listen: "%s", upstream: echo}
@@ -267,7 +267,8 @@ upstreams:
 	}
 }
 
-// TestTunnelResumes cuts the socket between the gateways in mid-transfer; every byte arrives once.
+// TestTunnelResumes cuts the socket between the gateways during a transfer. Every byte arrives
+// exactly once.
 func TestTunnelResumes(t *testing.T) {
 	const size, cuts = 32 << 20, 6
 	echoAddr, _ := startEcho(t)
@@ -316,7 +317,7 @@ func TestTunnelResumes(t *testing.T) {
 	}
 }
 
-// TestTunnelWrongPSK: no session, and both logs say why.
+// TestTunnelWrongPSK: there is no session, and both logs say why.
 func TestTunnelWrongPSK(t *testing.T) {
 	peers, raw := address(t), address(t)
 	far := startGateway(t, farConfig(peers, `"127.0.0.1:*"`, nil))
@@ -329,7 +330,8 @@ func TestTunnelWrongPSK(t *testing.T) {
 	near.awaitLog("session failed", "not connected")
 }
 
-// TestTunnelMaxSessionsPerPeer: a peer that wants more sessions than it may have is told so, and goes on with those it has.
+// TestTunnelMaxSessionsPerPeer: a peer that opens more sessions than allowed gets an error and continues with those it
+// has.
 func TestTunnelMaxSessionsPerPeer(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	peers, raw := address(t), address(t)
@@ -354,10 +356,10 @@ func TestTunnelDrain(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			p := startPair(t)
 			client := httpClient(t)
-			if code, _, err := get(client, "http://"+p.web+"/"); code != http.StatusOK || err != nil { // its connection stays, idle
+			if code, _, err := get(client, "http://"+p.web+"/"); code != http.StatusOK || err != nil { // its connection stays open and idle
 				t.Fatal(code, err)
 			}
-			if out, code := psql(t, p.db.dsn(p.sql), "select 1"); code != 0 { // and this one's
+			if out, code := psql(t, p.db.dsn(p.sql), "select 1"); code != 0 { // and so does this one
 				t.Fatal(out)
 			}
 			c, err := net.Dial("tcp", p.raw)
@@ -424,7 +426,7 @@ func TestTunnelReload(t *testing.T) {
 	if err := exchange(raw, "x"); err != nil {
 		t.Error(err)
 	}
-	near.write(strings.Replace(nearConfig(peers, raw, other), "as: near", "as: renamed", 1)) // another session
+	near.write(strings.Replace(nearConfig(peers, raw, other), "as: near", "as: renamed", 1)) // a new session
 	near.signal(syscall.SIGHUP)
 	near.awaitLog("reloaded", "tunnel far made")
 	eventually(t, "the new session is used", func() error {
@@ -464,7 +466,7 @@ upstreams:
   echo: {endpoints: ["%s"], tunnel: far}
 `, peers, dir, ca, name, as, raw, echoAddr)), raw
 	}
-	_, raw := near("ca", "branch", ", as: branch.example") // a name of the certificate, but not one of peers
+	_, raw := near("ca", "branch", ", as: branch.example") // a name in the certificate that peers does not list
 	far.awaitLog("no session with a peer", "branch.example", "not among the peers")
 	if err := exchange(raw, "x"); err == nil {
 		t.Error("a peer that is not listed")
@@ -484,7 +486,7 @@ upstreams:
 	}
 }
 
-// issue makes a CA, and certificates for the names, as files ca.crt, ca-NAME.crt and ca-NAME.key.
+// issue makes a CA and certificates for the names, as files ca.crt, ca-NAME.crt and ca-NAME.key.
 func issue(t testing.TB, dir, ca string, names ...string) {
 	t.Helper()
 	write := func(name string, text []byte) {

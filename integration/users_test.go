@@ -15,7 +15,7 @@ import (
 	"github.com/headpond/headpond/route"
 )
 
-// These are what a client of examples/users knows of it.
+// The types of a client of examples/users.
 type (
 	createUser struct {
 		Name  string `json:"name"`
@@ -31,7 +31,7 @@ type (
 	}
 )
 
-// TestUsersServiceThroughTheGateway runs examples/users, with the race detector, behind an HTTP listener, and uses it
+// TestUsersServiceThroughTheGateway runs examples/users with the race detector behind an HTTP listener, and uses it
 // from several clients at once.
 func TestUsersServiceThroughTheGateway(t *testing.T) {
 	backend, service := startUsers(t)
@@ -71,7 +71,7 @@ func TestUsersServiceThroughTheGateway(t *testing.T) {
 	}
 }
 
-// oneUser creates, reads and keeps a user, and sees that what is wrong is refused on the way.
+// oneUser creates and reads a user, and checks that invalid requests are refused.
 func oneUser(t *testing.T, c *route.Client, name string) error {
 	ctx, req := t.Context(), createUser{name, name + "@example.com"}
 	created, err := route.Call[createUser, user](ctx, c, "POST /api/users", req)
