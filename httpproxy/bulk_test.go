@@ -177,7 +177,7 @@ func TestBulkClientGone(t *testing.T) {
 }
 
 // wantEnded fails if a server waited until its own time was over.
-func wantEnded(t *testing.T, err error) {
+func wantEnded(t testing.TB, err error) {
 	t.Helper()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("the server's connection continues")
@@ -258,40 +258,53 @@ func TestBulkEarlyAnswer(t *testing.T) {
 // TestBulkStalls: a client that reads nothing of a large body, and a server that takes nothing of one, end with the
 // idle time-out; a slow but steady reader does not.
 func TestBulkStalls(t *testing.T) {
-	t.Run("client", func(t *testing.T) {
-		left := make(chan error, 1)
-		backend := serveRaw(t, func(c net.Conn) {
-			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n"+bulkHead("length"))
-				left <- pour(c)
-			}
-		})
-		u := newUpstream(t, backend)
-		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: u, IdleTimeout: 100 * time.Millisecond}}})
-		c, _ := dialRaw(t, p.addr)
-		_, _ = io.WriteString(c, getRoot)
-		wantEnded(t, <-left)
-		eventually(t, "the error is counted", func() bool { return p.Stats().Errors["client_gone"] == 1 })
-		if e := u.Status().Endpoints[0]; e.Failures != 0 {
-			t.Errorf("the endpoint is blamed: %+v", e)
-		}
-	})
-	t.Run("server", func(t *testing.T) {
-		ended := make(chan struct{})
-		backend := serveRaw(t, func(net.Conn) { <-ended })
-		t.Cleanup(func() { close(ended) })
-		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend), IdleTimeout: 100 * time.Millisecond}}})
-		c, br := dialRaw(t, p.addr)
-		go func() {
-			_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\n"+bulkHead("length"))
-			_ = pour(c)
-		}()
-		if resp, _ := readAnswer(t, br); resp.StatusCode != http.StatusGatewayTimeout {
-			t.Errorf("%s", resp.Status)
-		}
-		eventually(t, "the error is counted", func() bool { return p.Stats().Errors["timeout"] == 1 })
-	})
+	t.Run("client", func(t *testing.T) { paced(t, clientStalls) })
+	t.Run("server", func(t *testing.T) { paced(t, serverStalls) })
 	t.Run("slow client", func(t *testing.T) { paced(t, slowReader) })
+}
+
+func clientStalls(t testing.TB, unit time.Duration) {
+	left := make(chan error, 1)
+	backend := serveRaw(t, func(c net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n"+bulkHead("length"))
+			left <- pour(c)
+		}
+	})
+	u := newUpstream(t, backend)
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: u, IdleTimeout: unit}}})
+	c, _ := dialRaw(t, p.addr)
+	_, _ = io.WriteString(c, getRoot)
+	wantEnded(t, <-left)
+	wantError(t, p, "client_gone")
+	if e := u.Status().Endpoints[0]; e.Failures != 0 {
+		t.Errorf("the endpoint is blamed: %+v", e)
+	}
+}
+
+func serverStalls(t testing.TB, unit time.Duration) {
+	ended := make(chan struct{})
+	backend := serveRaw(t, func(net.Conn) { <-ended })
+	t.Cleanup(func() { close(ended) })
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, backend), IdleTimeout: unit}}})
+	c, br := dialRaw(t, p.addr)
+	go func() {
+		_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\n"+bulkHead("length"))
+		_ = pour(c)
+	}()
+	if resp, _ := readAnswer(t, br); resp.StatusCode != http.StatusGatewayTimeout {
+		t.Errorf("%s", resp.Status)
+	}
+	wantError(t, p, "timeout")
+}
+
+// wantError waits until an error is counted, which must be one for the reason.
+func wantError(t testing.TB, p running, reason string) {
+	t.Helper()
+	eventually(t, "an error is counted", func() bool { return len(p.Stats().Errors) > 0 })
+	if e := p.Stats().Errors; e[reason] != 1 || len(e) != 1 {
+		t.Errorf("errors: %v, want one %s", e, reason)
+	}
 }
 
 // slowReader takes longer for a body than the idle time-out, and takes something all the time.

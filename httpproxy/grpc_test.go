@@ -1,6 +1,7 @@
 package httpproxy_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func TestGRPCTimeout(t *testing.T) {
 }
 
 // call calls a method of gRPC that has so long.
-func call(t *testing.T, url, timeout string) *http.Response {
+func call(t testing.TB, url, timeout string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, url, http.NoBody)
 	if err != nil {
@@ -45,26 +46,32 @@ func call(t *testing.T, url, timeout string) *http.Response {
 // TestGRPCDeadline: a call ends when its time is over, wherever it is then: without an answer, reset by the server that has the same
 // deadline, or waiting for a place.
 func TestGRPCDeadline(t *testing.T) {
-	want := func(t *testing.T, resp *http.Response) {
+	want := func(t testing.TB, resp *http.Response) {
 		t.Helper()
 		if code := resp.Header.Get("Grpc-Status"); resp.StatusCode != http.StatusOK || code != "4" {
 			t.Errorf("%d, grpc-status %q %q", resp.StatusCode, code, resp.Header.Get("Grpc-Message"))
 		}
 	}
 	t.Run("without an answer", func(t *testing.T) {
-		reset := make(chan http2.ErrCode, 1)
-		backend := serveFrames(t, func(s *frames) {
-			s.request()
-			if f, ok := s.await(http2.FrameRSTStream).(*http2.RSTStreamFrame); ok {
-				reset <- f.ErrCode
+		paced(t, func(t testing.TB, unit time.Duration) { // the call is to come to the server before its time is over
+			reset := make(chan http2.ErrCode, 1)
+			backend := serveFrames(t, func(s *frames) {
+				s.request()
+				if f, ok := s.await(http2.FrameRSTStream).(*http2.RSTStreamFrame); ok {
+					reset <- f.ErrCode
+				}
+				s.drain()
+			})
+			want(t, call(t, h2cTo(t, backend).url, fmt.Sprint(unit.Milliseconds(), "m")))
+			select {
+			case code := <-reset:
+				if code != http2.ErrCodeCancel {
+					t.Errorf("the server was told %v", code)
+				}
+			case <-time.After(10 * unit):
+				t.Error("the server was told nothing")
 			}
-			close(reset)
-			s.drain()
 		})
-		want(t, call(t, h2cTo(t, backend).url, "100m"))
-		if code := <-reset; code != http2.ErrCodeCancel {
-			t.Errorf("the server was told %v", code)
-		}
 	})
 	t.Run("reset by the server", func(t *testing.T) {
 		backend := serveFrames(t, func(s *frames) {

@@ -144,19 +144,19 @@ func TestHTTP2DeafClient(t *testing.T) {
 			}
 		}
 	})
-	for name, ask := range map[string]func(t *testing.T, addr string){
-		"HTTP/1.1": func(t *testing.T, addr string) {
+	for name, ask := range map[string]func(t testing.TB, addr string){
+		"HTTP/1.1": func(t testing.TB, addr string) {
 			c, _ := dialRaw(t, addr)
 			if _, err := io.WriteString(c, getRoot); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"HTTP/2": func(t *testing.T, addr string) {
+		"HTTP/2": func(t testing.TB, addr string) {
 			h := dialDeaf(t, addr)
 			h.ask(1, true, plainGet...)
 			h.ask(3, true, plainGet...)
 		},
-		"HTTP/2 without a window": func(t *testing.T, addr string) {
+		"HTTP/2 without a window": func(t testing.TB, addr string) {
 			h := dialH2(t, addr)
 			h.ask(1, true, plainGet...)
 		},
@@ -164,14 +164,19 @@ func TestHTTP2DeafClient(t *testing.T) {
 		for what, timeout := range map[string]time.Duration{"here": 0, "at the standard server": time.Hour} {
 			t.Run(name+", "+what, func(t *testing.T) {
 				t.Parallel()
-				p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{
-					Upstream: newUpstream(t, backend), IdleTimeout: 500 * time.Millisecond, Timeout: timeout,
-				}}})
-				ask(t, p.addr)
-				eventually(t, "it is counted", func() bool { return p.Stats().Errors["client_gone"] > 0 })
-				if name != "HTTP/2 without a window" { // whose connection is as good as before
-					eventually(t, "the connection ends", func() bool { return p.Stats().Active == 0 })
-				}
+				paced(t, func(t testing.TB, unit time.Duration) {
+					p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{
+						Upstream: newUpstream(t, backend), IdleTimeout: 5 * unit, Timeout: timeout,
+					}}})
+					ask(t, p.addr)
+					eventually(t, "it is counted", func() bool { return len(p.Stats().Errors) > 0 })
+					if e := p.Stats().Errors; e["client_gone"] == 0 {
+						t.Errorf("errors: %v, want client_gone", e)
+					}
+					if name != "HTTP/2 without a window" { // whose connection is as good as before
+						eventually(t, "the connection ends", func() bool { return p.Stats().Active == 0 })
+					}
+				})
 			})
 		}
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // dialDeaf connects a client that opens its windows and never reads.
-func dialDeaf(t *testing.T, addr string) *h2Client {
+func dialDeaf(t testing.TB, addr string) *h2Client {
 	h := dialH2(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 	h.do(0, h.WriteWindowUpdate(0, 1<<30))
 	return h

@@ -221,42 +221,45 @@ func TestServerHTTP2LeavesInTheMiddle(t *testing.T) {
 // TestServerHTTP2Silent: a connection whose server answers no PING is given up, and its requests with it; one that does is not.
 func TestServerHTTP2Silent(t *testing.T) {
 	for name, lives := range map[string]bool{"dead": false, "slow": true} {
-		t.Run(name, func(t *testing.T) {
-			over := make(chan struct{})
-			backend := serveFrames(t, func(s *frames) {
-				if !lives {
-					defer close(over)
-				}
-				id, _ := s.request()
-				ping, ok := s.await(http2.FramePing).(*http2.PingFrame)
-				if !ok {
-					t.Error("no PING")
-				}
-				if !lives {
-					if s.await(http2.FrameGoAway) == nil {
-						t.Error("no GOAWAY")
-					}
-					return
-				}
-				_ = s.WritePing(true, ping.Data)
-				s.answer(id, "late")
-				s.drain()
-			})
-			u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C, PingAfter: 300 * time.Millisecond}, backend)
-			p := startProxy(t, routeTo(u))
-			resp, err := http.Post(p.url, "", strings.NewReader("x"))
-			if err != nil {
-				t.Fatal(err)
+		t.Run(name, func(t *testing.T) { paced(t, func(t testing.TB, unit time.Duration) { silentServer(t, unit, lives) }) })
+	}
+}
+
+func silentServer(t testing.TB, unit time.Duration, lives bool) {
+	over := make(chan struct{})
+	backend := serveFrames(t, func(s *frames) {
+		if !lives {
+			defer close(over)
+		}
+		id, _ := s.request()
+		ping, ok := s.await(http2.FramePing).(*http2.PingFrame)
+		if !ok {
+			t.Error("no PING")
+			return
+		}
+		if !lives {
+			if s.await(http2.FrameGoAway) == nil {
+				t.Error("no GOAWAY")
 			}
-			defer resp.Body.Close()
-			body, _ := io.ReadAll(resp.Body)
-			if want := map[bool]int{true: 200, false: 502}[lives]; resp.StatusCode != want {
-				t.Errorf("%d %q, want %d", resp.StatusCode, body, want)
-			}
-			if !lives {
-				<-over
-			}
-		})
+			return
+		}
+		_ = s.WritePing(true, ping.Data)
+		s.answer(id, "late")
+		s.drain()
+	})
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C, PingAfter: 3 * unit}, backend)
+	p := startProxy(t, routeTo(u))
+	resp, err := http.Post(p.url, "", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	if want := map[bool]int{true: 200, false: 502}[lives]; resp.StatusCode != want {
+		t.Errorf("%d %q, want %d", resp.StatusCode, body, want)
+	}
+	if !lives {
+		<-over
 	}
 }
 

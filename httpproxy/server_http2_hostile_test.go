@@ -211,8 +211,9 @@ func TestServerHTTP2ReadsNothing(t *testing.T) {
 // TestServerHTTP2DiesLater: a server that answers a PING, and then dies, is asked again when there is another request.
 func TestServerHTTP2DiesLater(t *testing.T) {
 	slow, over := make(chan struct{}), make(chan struct{})
-	backend := serveFrames(t, func(s *frames) {
-		defer close(over)
+	answered, ended := sync.OnceFunc(func() { close(slow) }), sync.OnceFunc(func() { close(over) })
+	backend := serveFrames(t, func(s *frames) { // a second time if its answer to the PING was late
+		defer ended()
 		s.request()
 		ping, ok := s.await(http2.FramePing).(*http2.PingFrame)
 		if !ok {
@@ -220,7 +221,7 @@ func TestServerHTTP2DiesLater(t *testing.T) {
 			return
 		}
 		_ = s.WritePing(true, ping.Data)
-		close(slow)
+		answered()
 		s.request()
 		for !ok || s.await(http2.FramePing, http2.FrameGoAway) != nil { // and says nothing
 			ok = true

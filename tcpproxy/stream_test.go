@@ -71,6 +71,9 @@ func TestLargeTransferBothWays(t *testing.T) {
 	if r.err != nil || r.n != transferSize || r.got != sent {
 		t.Errorf("to the server: %d bytes, %v, intact: %v", r.n, r.err, r.got == sent)
 	}
+	if err := p.Drain(t.Context()); err != nil { // the session is over after this
+		t.Error(err)
+	}
 	st := p.Stats()
 	if st.BytesIn != transferSize || st.BytesOut != transferSize {
 		t.Errorf("counted %d in, %d out, want %d each", st.BytesIn, st.BytesOut, transferSize)
