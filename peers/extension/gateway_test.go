@@ -141,17 +141,17 @@ func TestTCP(t *testing.T) {
 	if p, s := far.peer(near.id), far.self(t); p.Callers < 1 || s.Accepted < 6 || s.Refused != 0 || len(s.Callers) != 1 {
 		t.Errorf("%+v %+v", p, s)
 	}
-	found := false
-	for _, s := range far.Sessions() {
-		if s.User == near.id && s.Upstream == "svc" && s.BytesIn == 4 && s.BytesOut == 4 {
-			found = true
-			if !far.Kill(s.ID) {
-				t.Error("it is not killed")
+	id := ""
+	conntest.Eventually(t, "the session has counted the bytes", func() bool { // which may be after the client has them
+		for _, s := range far.Sessions() {
+			if s.User == near.id && s.Upstream == "svc" && s.BytesIn == 4 && s.BytesOut == 4 {
+				id = s.ID
 			}
 		}
-	}
-	if !found {
-		t.Errorf("the session is not among %+v", far.Sessions())
+		return id != ""
+	})
+	if !far.Kill(id) {
+		t.Error("it is not killed")
 	}
 	conntest.WantGone(t, c)
 	page := get(t, near.Addr("admin"), "/metrics")

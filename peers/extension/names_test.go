@@ -57,12 +57,12 @@ func TestServiceByName(t *testing.T) {
 	nearKey, nearID := keyOf(t)
 	hub := run(t, hubKey, "", "")
 	upstream := func(address string) string {
-		return `{endpoints: ["` + address + `"], health: {http: /health, interval: 50ms, rise: 1, fall: 1}}`
+		return `{endpoints: ["` + address + `"], health: {http: /health, interval: 50ms, timeout: 1m, rise: 1, fall: 1}}`
 	}
 	one, two := provider(t, hub, nearID, upstream(serve("one"))), provider(t, hub, nearID, upstream(serve("two")))
 	near := run(t, nearKey, hub.addrs(t), `admin: 127.0.0.1:0
 listeners: [{name: web, protocol: http, listen: "127.0.0.1:0", upstream: svc}]
-upstreams: {svc: {endpoints: ["p2p:svc"], health: {http: /, interval: 50ms}}}
+upstreams: {svc: {endpoints: ["p2p:svc"], health: {http: /, interval: 50ms, timeout: 1m}}}
 `)
 	conntest.Eventually(t, "both are found", func() bool { return len(near.offers("svc")) == 2 })
 	ask := func() string {
