@@ -49,7 +49,7 @@ func TestDrainLetsSessionsFinish(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	web, sql, raw := address(t), address(t), address(t)
 	g := startGateway(t, join(httpConfig(web, "max_size: 4", backend.addr()),
-		db.pgConfig(t, sql, "transaction", "max_size: 4"), tcpConfig(raw, echoAddr, "")))
+		db.pgConfig(t, sql, "transaction", "max_size: 4"), tcpConfig(raw, echoAddr, "")), withDrainTimeout(patience))
 
 	request := make(chan error, 1)
 	go func() {
@@ -82,7 +82,7 @@ func TestDrainLetsSessionsFinish(t *testing.T) {
 	if err := <-request; err != nil {
 		t.Errorf("the request that was under way: %v", err)
 	}
-	if code := g.awaitEnd(t, drainTimeout+10*time.Second); code != 0 {
+	if code := g.awaitEnd(t, 2*patience); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	_, err = idle.Exec(t.Context(), "select 1")
@@ -120,7 +120,7 @@ func TestDrainTimeoutCutsOff(t *testing.T) {
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	raw := address(t)
-	g := startGateway(t, tcpConfig(raw, echoAddr, ""))
+	g := startGateway(t, tcpConfig(raw, echoAddr, ""), withDrainTimeout(time.Hour))
 	stream := dial(t, raw)
 	conntest.Exchange(t, stream, "ping")
 	g.signal(syscall.SIGTERM)
@@ -129,7 +129,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 		t.Fatal("it ended at the first signal, with a session open")
 	}
 	g.signal(syscall.SIGTERM)
-	if code := g.awaitEnd(t, drainTimeout/2); code == 0 {
+	if code := g.awaitEnd(t, patience); code == 0 {
 		t.Error("exit code 0, though a session was cut off")
 	}
 }

@@ -60,7 +60,7 @@ func built(t testing.TB, build func() (string, error)) string {
 }
 
 // startGateway starts `headpond serve` with the configuration plus admin and drain_timeout, and
-// waits until it is ready. At the end of the test the gateway must end within its drain timeout,
+// waits until it is ready. At the end of the test the gateway must end within its drain timeout plus patience,
 // with exit code 0 and without a data race or panic in its log.
 func startGateway(t testing.TB, config string, opts ...option) *gateway {
 	t.Helper()
@@ -120,7 +120,7 @@ func (g *gateway) finish() {
 		g.signal(syscall.SIGTERM)
 		select {
 		case <-g.Done:
-		case <-time.After(g.drain + 10*time.Second):
+		case <-time.After(min(g.drain, patience) + patience):
 			g.signal(syscall.SIGQUIT) // writes the goroutines to the log
 			<-g.Done
 			g.t.Errorf("the gateway did not end after SIGTERM")

@@ -24,7 +24,7 @@ type wireClient struct {
 }
 
 // wirePatience bounds the wait for an answer. It measures nothing: a missing answer is reported as "stuck".
-const wirePatience = 20 * time.Second
+const wirePatience = time.Minute
 
 // connectWire logs in without a password. An error has the form of answer's result: "gone 53300", or "stuck".
 func connectWire(addr string, params map[string]string) (*wireClient, error) {

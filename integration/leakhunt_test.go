@@ -121,7 +121,7 @@ func (h *hunt) startTargets() {
 		for _, k := range h.kinds {
 			name := mode + "_" + k.role()
 			databases = append(databases, k.role()+": "+name)
-			fmt.Fprintf(&upstreams, "  %s: {endpoints: [%s], pool: {max_size: 1, acquire_timeout: 1s}, postgres: {user: %s, dbname: %s}}\n",
+			fmt.Fprintf(&upstreams, "  %s: {endpoints: [%s], pool: {max_size: 1, acquire_timeout: 4s}, postgres: {user: %s, dbname: %s}}\n",
 				name, h.server.Addr(), k.role(), huntDatabase)
 		}
 		fmt.Fprintf(&listeners, "  - {name: %s, protocol: postgres, listen: %s, postgres: {mode: %s, auth: trust, databases: {%s}}}\n",

@@ -19,7 +19,7 @@ func TestManyClientsOnFewConnections(t *testing.T) {
 	g := startGateway(t, db.pgConfig(t, listen, "transaction", "max_size: 10, acquire_timeout: 1m"), plain)
 	before := g.footprint()
 	for _, mode := range []string{"simple", "extended", "prepared"} {
-		out, code := run(t, 3*time.Minute, program(t, "pgbench"),
+		out, code := run(t, 5*time.Minute, program(t, "pgbench"),
 			"-n", "-S", "-M", mode, "-c", "500", "-j", "2", "-t", "20", db.dsn(listen))
 		if code != 0 || !strings.Contains(out, "processed: 10000/10000") || strings.Contains(out, "error") {
 			t.Errorf("%s: exit code %d\n%s", mode, code, out)
@@ -42,7 +42,7 @@ func TestTPCBThroughThePool(t *testing.T) {
 	listen := address(t)
 	startGateway(t, db.pgConfig(t, listen, "transaction", "max_size: 5, acquire_timeout: 2m"))
 	const clients, each = 30, 20
-	out, code := run(t, 2*time.Minute, program(t, "pgbench"),
+	out, code := run(t, 5*time.Minute, program(t, "pgbench"),
 		"-n", "-c", strconv.Itoa(clients), "-t", strconv.Itoa(each), db.dsn(listen))
 	if code != 0 {
 		t.Fatalf("exit code %d\n%s", code, out)

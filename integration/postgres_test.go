@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -31,7 +30,7 @@ func newDatabase(t testing.TB, server *pgtest.Cluster, name string) database {
 // pgbenchInit creates pgbench's tables of scale 1 directly on the server.
 func (db database) pgbenchInit(t testing.TB) {
 	t.Helper()
-	out, code := run(t, time.Minute, program(t, "pgbench"), "-i", "-q", db.server.DSN(db.user, db.password, db.name))
+	out, code := run(t, patience, program(t, "pgbench"), "-i", "-q", db.server.DSN(db.user, db.password, db.name))
 	if code != 0 {
 		t.Fatalf("pgbench -i: exit code %d\n%s", code, out)
 	}
@@ -137,7 +136,7 @@ func TestPgbenchModes(t *testing.T) {
 			listen := address(t)
 			g := startGateway(t, db.pgConfig(t, listen, c.pool, "max_size: 4"))
 			before := g.footprint()
-			out, code := run(t, time.Minute, program(t, "pgbench"), "-n", "-M", c.query, "-c", "4", "-t", "50", db.dsn(listen))
+			out, code := run(t, patience, program(t, "pgbench"), "-n", "-M", c.query, "-c", "4", "-t", "50", db.dsn(listen))
 			if code != 0 || !strings.Contains(out, "processed: 200/200") {
 				t.Errorf("pgbench: exit code %d\n%s", code, out)
 			}

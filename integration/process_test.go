@@ -46,7 +46,7 @@ func run(t testing.TB, limit time.Duration, name string, args ...string) (string
 // shell runs a command line.
 func shell(t testing.TB, line string) (string, int) {
 	t.Helper()
-	return run(t, time.Minute, "sh", "-c", line)
+	return run(t, conntest.Patience, "sh", "-c", line)
 }
 
 // containsAll reports whether s contains all words, ignoring case.

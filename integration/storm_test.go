@@ -54,7 +54,7 @@ func TestReloadStorm(t *testing.T) {
 		}
 	}
 	s.g.signal(syscall.SIGTERM) // while scrapers and clients run
-	if code := s.g.awaitEnd(t, drainTimeout+10*time.Second); code != 0 {
+	if code := s.g.awaitEnd(t, drainTimeout+patience); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	stopScraping()

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/conntest"
@@ -206,7 +205,7 @@ func (p *pair) postgres(t *testing.T) {
 	if err := c.QueryRow(context.Background(), "select count(*) from pgbench_accounts").Scan(&n); n != 100_000 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
-	out, code := run(t, time.Minute, program(t, "pgbench"), "-n", "-S", "-M", "prepared", "-c", "16", "-t", "50", p.db.dsn(p.sql))
+	out, code := run(t, patience, program(t, "pgbench"), "-n", "-S", "-M", "prepared", "-c", "16", "-t", "50", p.db.dsn(p.sql))
 	if code != 0 || !strings.Contains(out, "processed: 800/800") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
@@ -385,7 +384,7 @@ func TestTunnelDrain(t *testing.T) {
 				t.Errorf("%d bytes, %v", len(got), err)
 			}
 			client.CloseIdleConnections()
-			if code := leaves.awaitEnd(t, drainTimeout-5*time.Second); code != 0 {
+			if code := leaves.awaitEnd(t, patience); code != 0 { // nor was anything cut off
 				t.Errorf("exit code %d", code)
 			}
 		})
