@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -42,11 +44,21 @@ func (e *Env) preparePostgres(ctx context.Context) error {
 
 // dialPostgres returns a function that logs in at an address.
 func dialPostgres(addr, tls string) func(context.Context) (net.Conn, error) {
-	dsn := fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=%s", peers.DBUser, peers.Password, addr, peers.DB, tls)
+	return dialAndRun(addr, "sslmode="+tls, "")
+}
+
+// dialAndRun logs in with options of the connection string, and runs SQL if that is not empty.
+func dialAndRun(addr, options, sql string) func(context.Context) (net.Conn, error) {
+	dsn := fmt.Sprintf("postgres://%s:%s@%s/%s?%s", peers.DBUser, peers.Password, addr, peers.DB, options)
 	return func(ctx context.Context) (net.Conn, error) {
 		c, err := pgconn.Connect(ctx, dsn)
 		if err != nil {
 			return nil, err
+		}
+		if sql != "" {
+			if _, err := c.Exec(ctx, sql).ReadAll(); err != nil {
+				return nil, errors.Join(err, c.Close(ctx))
+			}
 		}
 		// After a slow write pgconn reads in the background. Stop that read: the generator must receive the next byte.
 		if err := c.SyncConn(ctx); err != nil {
@@ -120,4 +132,59 @@ func (e *Env) lookUps(suite string, conns int) []run.Case {
 	paced.Info.ID, paced.RateOf, paced.Arms = id+"@70", id, namesOf(e.poolers()[1:])
 	paced.Info.Title += ", at 70 % of the slowest arm's throughput"
 	return []run.Case{full, paced}
+}
+
+// stateClients is the number of clients in the cases with pinned clients: half of the 20 server connections may be pinned.
+const stateClients = 8
+
+// sessionState returns W3c in the simple protocol for clients with session state: settings that
+// differ, which the pooler sets on a server connection that the other half has used, and advisory
+// locks, which pin. W3c/unpinned is the same number of clients without state, to compare with.
+func (e *Env) sessionState() []run.Case {
+	zones := func(addr string) func(context.Context) (net.Conn, error) {
+		var n atomic.Int64
+		here, there := dialAndRun(addr, "sslmode=disable&timezone=UTC", ""), dialAndRun(addr, "sslmode=disable&timezone=Asia%2FTokyo", "")
+		return func(ctx context.Context) (net.Conn, error) {
+			if n.Add(1)%2 == 0 {
+				return there(ctx)
+			}
+			return here(ctx)
+		}
+	}
+	locked := func(addr string) func(context.Context) (net.Conn, error) {
+		return dialAndRun(addr, "sslmode=disable", "SELECT pg_advisory_lock_shared(1)")
+	}
+	plain := func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }
+	all, ours := namesOf(e.poolers()[1:]), gatewayNames(e.poolers())
+	var cases []run.Case
+	for _, c := range []struct {
+		id, what string
+		conns    int
+		arms     []string
+		dial     func(addr string) func(context.Context) (net.Conn, error)
+	}{
+		{"W3c/zones", "half of them in another time zone", 32, all, zones},
+		{"W3c/unpinned", "without state in their sessions", stateClients, all, plain},
+		{"W3c/pinned", "pinned by a lock", stateClients, ours, locked},
+	} {
+		cases = append(cases, run.Case{
+			Info: result.Case{
+				ID: fmt.Sprintf("%s/%d", c.id, c.conns), Suite: "sql", Conns: c.conns, Metrics: latencyMetrics,
+				Title: fmt.Sprintf("PostgreSQL, look-up by key (pgbench -S), %s on 20 server connections, %s", clients(c.conns), c.what),
+			},
+			Baselines: []string{"pgbouncer", "gateway-goroutine"}, Arms: c.arms,
+			Open: e.openStatements(c.dial, func() load.Workload { return load.LookUp(e.pg.Rows) }, c.conns),
+		})
+	}
+	return cases
+}
+
+// gatewayNames returns the names of those arms that are gateways.
+func gatewayNames(arms []run.Arm) (names []string) {
+	for _, name := range namesOf(arms) {
+		if strings.HasPrefix(name, "gateway") {
+			names = append(names, name)
+		}
+	}
+	return names
 }

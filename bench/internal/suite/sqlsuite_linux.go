@@ -28,7 +28,7 @@ func (e *Env) sql() []run.Group {
 		}
 		steady.Cases = append(steady.Cases, cases...)
 	}
-	steady.Cases = append(steady.Cases, e.pgbench()...)
+	steady.Cases = append(append(steady.Cases, e.sessionState()...), e.pgbench()...)
 	groups := append(e.sqlLibrary(), steady, e.idleClients("sql"), e.logins(false), e.sqliteBeside(), e.sqliteWire())
 	if !e.Quick {
 		groups = append(groups, e.logins(true))
