@@ -104,9 +104,9 @@ func (x *exchange) bindBody() *Problem {
 	return nil
 }
 
-// mediaType returns the media type of the body and its parameters, "" when there is no body and none is needed. A body
-// needs a media type: browsers send other sites' requests without a preflight only without a Content-Type, or with one
-// of the types that a request type has to ask for by its form and file tags.
+// mediaType returns the media type of the body and its parameters, "" if there is no body and none is needed. A body
+// needs a media type for safety: browsers send requests of other sites without a preflight only if they have no
+// Content-Type, or one of the types that a request type must permit by form and file tags.
 func (x *exchange) mediaType() (string, map[string]string, *Problem) {
 	e := x.ep
 	if c := x.r.Header["Content-Encoding"]; len(c) > 0 && c[0] != "" && !strings.EqualFold(c[0], "identity") {

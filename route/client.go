@@ -42,15 +42,16 @@ const (
 // ErrResponseTooLarge means that a response is longer than Client.MaxResponse.
 var ErrResponseTooLarge = errors.New("route: the response is too large")
 
-// Call sends req to the handler of pattern, "POST /users/{id}" say, and returns its response: the other
-// side of Handle, with the same types. Fields go where their tags say; those that are zero are left out of query,
-// headers, cookies and forms, so that defaults apply: take a pointer where zero means something. The body is JSON, or a
-// multipart form when the type has files (see [FileOf] and [FilesOf]), which come last, or fields that only forms fill.
+// Call sends req to the handler of pattern, for example "POST /users/{id}", and returns its response. It is the client
+// of Handle, with the same types. Fields are sent where their tags say. Zero values are left out of query, headers,
+// cookies and forms, so that defaults apply: use a pointer if zero is a value. The body is JSON. It is a multipart form
+// if the type has files (see [FileOf] and [FilesOf]), which are sent last, or fields that only forms fill.
 //
-// A response with a status of 300 or more, but for redirects that the http.Client follows, is a *Problem, for
-// errors.As, with all details of a handler of Handle. A handler that returns it unchanged answers with that status, so
-// map errors that its client must not see. With Resp Stream, Body is the response and the caller closes it (it is an
-// io.Closer); use it also for handlers that return a File or Events. ctx bounds the call, and the reading of a Stream.
+// For a response with a status of 300 or more, except redirects that the http.Client follows, the error is a *Problem
+// (use errors.As) with all details of a handler of Handle. A handler that returns this error unchanged answers with the
+// same status, so map errors that its own client must not see. If Resp is Stream, Body is the response, and the caller
+// must close it (it is an io.Closer); use Stream also for handlers that return a File or Events. ctx bounds the call
+// and the reading of a Stream.
 func Call[Req, Resp any](ctx context.Context, c *Client, pattern string, req Req) (Resp, error) {
 	var resp Resp
 	method, path, ok := strings.Cut(pattern, " ")

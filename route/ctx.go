@@ -7,10 +7,10 @@ import (
 	"runtime/debug"
 )
 
-// Ctx gives a handler access to its request, besides the request value. It is valid until the
-// handler, or a stream it returned, has ended; later each method panics with the route and the
-// stack. It is not a context.Context, so that nothing keeps it for longer by mistake: pass on
-// Context().
+// Ctx gives a handler access to its request, in addition to the request value. It is valid until
+// the handler, or a stream that it returned, has ended. After that each method panics with the
+// route and the stack. It is deliberately not a context.Context, because code keeps those for
+// longer: pass on Context().
 //
 // Goroutines that the handler waits for may call its methods. Header and SetStatus must not be called concurrently with
 // each other.

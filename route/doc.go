@@ -31,25 +31,26 @@
 //
 // # Requests
 //
-// The request type is a struct (or a slice or map, which is a JSON body). A field comes from where its tag says:
+// The request type is a struct (or a slice or map, which is a JSON body). The tag of a field says where it comes from:
 // path:"id", query:"page", header:"X-Tenant", cookie:"session", file:"avatar"; every other exported field comes from
-// the body, by its json name from JSON and by its form name, or else its json name, from a form. Forms are read for
-// types with a form tag or a file only, and a field with a form tag and no json tag is not read from JSON. A body needs
-// a Content-Type (see [AssumeJSON]). default:"20" sets an absent field. Embedded structs are read as if their fields
-// were here. Fields from text are strings, numbers, booleans, time.Time (RFC 3339), time.Duration, types with
-// UnmarshalText, pointers to these, and slices of these (but from a path). A plan is compiled when the handler is made,
-// which panics with the field and the reason when a type is impossible.
+// the body, by its json name from JSON and by its form name, or else its json name, from a form. Forms are read only
+// for types with a form tag or a file. A field with a form tag and no json tag is not read from JSON. A body needs a
+// Content-Type (see [AssumeJSON]). default:"20" sets an absent field. The fields of embedded structs count as fields of
+// the struct. Fields from text can be strings, numbers, booleans, time.Time (RFC 3339), time.Duration, types with
+// UnmarshalText, pointers to these, and slices of these (not from a path). A plan is compiled when the handler is made.
+// An unsupported type panics then, with the field and the reason.
 //
-// JSON is read by the rules of encoding/json, but strictly: names match exactly, none occurs twice, the text
-// is UTF-8, and the depth is bounded. A body may not fill a field that has another source.
+// JSON is read like encoding/json does, but strictly: names must match exactly and occur once, the text must be UTF-8,
+// and the depth is bounded. A body cannot fill a field that has another source.
 //
-// The tags validate and binding take the rules of github.com/go-playground/validator: required, omitempty,
-// omitnil, omitzero, isdefault, dive, keys and endkeys, min, max, len, eq, ne, gt, gte, lt, lte, oneof, unique, eqfield,
+// The tags validate and binding take the rules of github.com/go-playground/validator: required, omitempty, omitnil,
+// omitzero, isdefault, dive, keys and endkeys, min, max, len, eq, ne, gt, gte, lt, lte, oneof, unique, eqfield,
 // nefield, gtfield, gtefield, ltfield, ltefield, email, url, uri, http_url, uuid, uuid3, uuid4, uuid5, alpha, alphanum,
-// alphaunicode, alphanumunicode, ascii, printascii, numeric, number, hexadecimal, lowercase, uppercase, boolean, ip, ipv4,
-// ipv6, cidr, hostname_rfc1123, e164, base64, json, contains, containsany, excludes, excludesall, startswith, endswith,
-// datetime, rules joined by |, and rules of your own ([Rule]). A rule that is not known panics when the handler is
-// made. All violations are reported at once. The elements of a body that is a slice or a map are checked; those of a field are with dive.
+// alphaunicode, alphanumunicode, ascii, printascii, numeric, number, hexadecimal, lowercase, uppercase, boolean, ip,
+// ipv4, ipv6, cidr, hostname_rfc1123, e164, base64, json, contains, containsany, excludes, excludesall, startswith,
+// endswith, datetime, rules joined by |, and rules of your own ([Rule]). An unknown rule panics when the handler is
+// made. All violations are reported together. If the body is a slice or a map, its elements are checked; elements of a
+// field are checked only with dive.
 //
 // # Responses
 //
@@ -64,9 +65,9 @@
 //
 // # Pooling and its rules
 //
-// For each request in flight a route has one exchange from its pool: the request value, the buffers
-// of body and response, and the data behind [Ctx]. It returns to the pool when the handler and a
-// stream it returned have ended.
+// Each request uses one exchange from the pool of its route: the request value, the buffers of body
+// and response, and the data behind [Ctx]. It returns to the pool when the handler and a stream it
+// returned have ended.
 //
 //   - The request value is passed by value, and strings in it do not refer to pooled memory: it may be kept, except for
 //     files, which are removed when the handler has returned.
@@ -76,8 +77,9 @@
 //     should end with the request. Ctx is no context.Context itself.
 //   - For a goroutine that outlives the handler call [Ctx.Detach] before starting it.
 //
-// With -race or the build tag debugpool no exchange is used twice and its buffers are poisoned, so that tests of your
-// service find violations of the rules. The analyzer of cmd/routevet finds contexts that escape.
+// With -race or the build tag debugpool no exchange is reused, and its buffers are overwritten at the end of the
+// request, so that tests of your service find violations of the rules. The analyzer of cmd/routevet finds contexts that
+// escape.
 //
 // Everything here may be used by many goroutines at once, except values of one request.
 package route

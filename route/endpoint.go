@@ -35,9 +35,9 @@ func Handle[Req, Resp any](mux Mux, pattern string, fn func(c *Ctx, req Req) (Re
 	return e
 }
 
-// New makes a handler of fn for routers with another way of registration. Fields from the path are
-// read by http.Request.PathValue, which chi sets too; for other routers there is
-// [Endpoint.ServePath]. It panics when the types cannot be bound, with the field and the reason.
+// New makes a handler of fn, for routers that are not a Mux. Fields from the path are read with
+// http.Request.PathValue, which chi sets, too; for other routers there is [Endpoint.ServePath]. New
+// panics if the types cannot be bound, with the field and the reason.
 func New[Req, Resp any](fn func(c *Ctx, req Req) (Resp, error), opts ...Option) *Endpoint {
 	return newEndpoint(fn, "", "", opts)
 }
@@ -55,7 +55,7 @@ type Endpoint struct {
 	clear func(*exchange)
 	call  func(*Ctx, *exchange) error // runs the function
 
-	bind    *bind.Plan // nil: the request type is no struct but the body
+	bind    *bind.Plan // nil if the request type is not a struct: it is the body
 	check   *check.Plan
 	decode  *jsonplan.Plan
 	encode  *jsonplan.Plan
@@ -63,7 +63,7 @@ type Endpoint struct {
 	hasPath bool
 	hasHead bool // fields from headers or cookies
 	hasBody bool
-	created bool // a POST is answered by 201, in handlers for any method
+	created bool // in a handler for any method, a POST is answered with 201
 
 	takesJSON, takesForm, takesMultipart bool // kinds of body
 	hasFiles                             bool // fields for files
@@ -83,7 +83,7 @@ func (e *Endpoint) name() string {
 // Pattern returns the pattern the handler was registered with, "" for one made by New.
 func (e *Endpoint) Pattern() string { return e.pattern }
 
-// values are an exchange and the values beside it, in one piece of memory.
+// values is an exchange together with its request and response values, in one allocation.
 type values[Req, Resp any] struct {
 	exchange
 	req  Req
@@ -122,7 +122,7 @@ func newEndpoint[Req, Resp any](fn func(*Ctx, Req) (Resp, error), method, path s
 	return e
 }
 
-// plainPath writes a path of chi as http.ServeMux does: {id:[0-9]+} is {id}, and a * at the end {*...}.
+// plainPath converts a path of chi to that of http.ServeMux: {id:[0-9]+} becomes {id}, and a * at the end {*...}.
 func plainPath(path string) string {
 	if before, ok := strings.CutSuffix(path, "/*"); ok {
 		path = before + "/{*...}"
@@ -150,19 +150,18 @@ func plainPath(path string) string {
 // ServeHTTP implements http.Handler.
 func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.ServePath(w, r, r) }
 
-// PathValuer gives the values of the wildcards in a pattern, as http.Request does.
+// PathValuer returns the values of a pattern's wildcards, like http.Request.
 type PathValuer interface {
 	PathValue(name string) string
 }
 
-// PathFunc is a PathValuer that is a function, such as the Param method of an echo.Context.
+// PathFunc is a function as a PathValuer, such as the Param method of an echo.Context.
 type PathFunc func(name string) string
 
 // PathValue implements PathValuer.
 func (f PathFunc) PathValue(name string) string { return f(name) }
 
-// ServePath is ServeHTTP with the path's values from elsewhere than the request, for routers that keep
-// them for themselves.
+// ServePath is ServeHTTP with path values from another source than the request, for routers that store them elsewhere.
 func (e *Endpoint) ServePath(w http.ResponseWriter, r *http.Request, path PathValuer) {
 	x := e.get(w, r)
 	sound := false
@@ -208,8 +207,8 @@ func (x *exchange) serve(path PathValuer) {
 	x.respond()
 }
 
-// panicked logs and answers a panic; v is nil when the handler has called runtime.Goexit. It reports whether the
-// connection has to be closed: by the handler's wish, or because a part of the response has been sent.
+// panicked logs and answers a panic; v is nil if the handler has called runtime.Goexit. It reports whether the
+// connection must be closed: because the handler asked for that, or because a part of the response has been sent.
 func (x *exchange) panicked(v any) (abort bool) {
 	if v == http.ErrAbortHandler { //nolint:errorlint // a panic with this very value is net/http's protocol
 		return true

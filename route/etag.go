@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// notModified gives the response an entity tag and, when the client has it already, answers 304.
+// notModified adds an entity tag to the response. If the client already has it, it answers 304.
 func (x *exchange) notModified(h http.Header) bool {
 	if x.r.Method != http.MethodGet && x.r.Method != http.MethodHead {
 		return false
@@ -32,7 +32,7 @@ func matches(lines []string, tag string) bool {
 		if strings.TrimSpace(line) == "*" {
 			return true
 		}
-		for line != "" { // tags are in quotes, and may have commas
+		for line != "" { // tags are in quotes and may contain commas
 			_, rest, _ := strings.Cut(line, `"`)
 			item, after, ok := strings.Cut(rest, `"`)
 			if ok && `"`+item+`"` == tag {

@@ -11,21 +11,21 @@ import (
 	"github.com/headpond/headpond/route/internal/jsonplan"
 )
 
-// exchange is the pooled state of one request. Only the request's goroutine works on it; gen is read by any
-// goroutine that holds a Ctx.
+// exchange is the pooled state of one request. Only the request's goroutine uses it, except gen, which any goroutine
+// with a Ctx reads.
 type exchange struct {
-	// gen counts the requests served. Ctx values of earlier ones differ.
+	// gen is the number of requests served. Ctx values of earlier requests have another number.
 	gen atomic.Uint64
 
 	ep    *Endpoint
 	w     http.ResponseWriter
 	r     *http.Request
-	ctx   *Ctx // of this request, nil before the handler is called
+	ctx   *Ctx // Ctx of this request, nil before the handler is called
 	wrote bool
-	named bool            // by a form: its fields have their form names
-	form  *multipart.Form // that this package has read; it may have temporary files
+	named bool            // the body is a form: errors use the fields' form names
+	form  *multipart.Form // parsed by this package; may have temporary files
 
-	req, resp unsafe.Pointer // to the request and response values beside the exchange
+	req, resp unsafe.Pointer // to the request and response values allocated with the exchange
 
 	in, out []byte // body of the request and of the response
 	decoder jsonplan.Decoder
@@ -34,7 +34,7 @@ type exchange struct {
 	handles []Ctx // not handed out yet; each is used once
 }
 
-// handleCount is how many handles are allocated at a time. One is used for each request, never twice.
+// handleCount is how many handles are allocated together. Each request uses a new one.
 const handleCount = 64
 
 // handle returns the Ctx of this request.
@@ -67,8 +67,7 @@ func (e *Endpoint) get(w http.ResponseWriter, r *http.Request) *exchange {
 	return x
 }
 
-// release ends the request: every Ctx of it is stale from here on. With reuse the exchange goes back to
-// the pool.
+// release ends the request and makes its Ctx values stale. With reuse the exchange returns to the pool.
 func (x *exchange) release(reuse bool) {
 	x.gen.Add(1)
 	e := x.ep
@@ -101,7 +100,7 @@ func (x *exchange) release(reuse bool) {
 	e.pool.Put(x)
 }
 
-// poison overwrites a buffer, so that references kept by mistake are noticed.
+// poison overwrites a buffer, so that references kept by mistake become visible.
 func poison(b []byte) {
 	b = b[:cap(b)]
 	for i := range b {

@@ -14,10 +14,10 @@ import (
 	"github.com/headpond/headpond/route/internal/bind"
 )
 
-// Files are the files of a multipart form, as they arrive: a request type that has a field of this type gets
-// its other fields first and then reads the files one after the other, without any being kept in memory or on
-// disk. So in the form the files have to come last. For files as a whole, take fields of type
-// *multipart.FileHeader or []*multipart.FileHeader with a file tag.
+// Files are the files of a multipart form while they arrive. A request type with a field of this type first gets its
+// other fields, and then reads the files one after the other; none is stored in memory or on disk. So the files must
+// come last in the form. To get complete files, use fields of type *multipart.FileHeader or []*multipart.FileHeader
+// with a file tag.
 type Files struct {
 	s    *fileStream
 	list []*Upload // by FilesOf

@@ -81,8 +81,8 @@ func Status(code int) Option { return func(s *settings) { s.status = code } }
 // 413. 0 or less leaves the default, DefaultMaxBody.
 func MaxBody(n int64) Option { return func(s *settings) { s.maxBody = positive(n, DefaultMaxBody) } }
 
-// MaxUpload bounds a multipart form with all its files, in bytes, of a request type that has fields for files: beyond it the
-// answer is 413. 0 or less leaves the default, DefaultMaxUpload.
+// MaxUpload bounds a multipart form with all its files, in bytes, of a request type that has fields for files: beyond
+// it the answer is 413. 0 or less leaves the default, DefaultMaxUpload.
 func MaxUpload(n int64) Option {
 	return func(s *settings) { s.maxUpload = positive(n, DefaultMaxUpload) }
 }
@@ -105,17 +105,18 @@ func positive[T int | int64](n, otherwise T) T {
 	return n
 }
 
-// BodyTimeout bounds how long a client may take to send the body, but for files that are streamed: beyond it the
-// answer is 408. The default 0 leaves that to the server's ReadTimeout. It has no effect on ResponseWriters without a
-// deadline.
+// BodyTimeout bounds how long a client may take to send the body, except for streamed files. After that the answer is
+// 408. The default 0 leaves the limit to the server's ReadTimeout. It has no effect on ResponseWriters without
+// deadlines.
 func BodyTimeout(d time.Duration) Option { return func(s *settings) { s.bodyTimeout = d } }
 
 // RefuseUnknown refuses JSON with members that the request type does not have. By default they are
 // ignored.
 func RefuseUnknown() Option { return func(s *settings) { s.refuseUnknown = true } }
 
-// AssumeJSON reads a body without a Content-Type as JSON, for clients that send none. By default such a body is refused with
-// status 415: a page of another site can have a browser send one, with the user's cookies and without asking first.
+// AssumeJSON reads a body without a Content-Type as JSON, for clients that send none. By default such a body is refused
+// with status 415, because a page of another site can make a browser send one, with the user's cookies and without a
+// preflight.
 func AssumeJSON() Option { return func(s *settings) { s.assumeJSON = true } }
 
 // Unpooled gives every request new memory. Use it for comparison, and to rule out pooling as the cause of a problem.
@@ -183,8 +184,9 @@ func Produces(mediaTypes ...string) Option {
 	return func(s *settings) { s.doc.produces = append(s.doc.produces, mediaTypes...) }
 }
 
-// Security names in OpenAPI the schemes of [Info] that a request has to satisfy, all of them; given more than once, the
-// schemes of one call suffice, and a call without names makes them optional. Middleware has to check requests.
+// Security names the schemes of [Info] that a request must satisfy, for OpenAPI. All schemes of one call are required.
+// After several calls, those of any one call suffice; a call without names makes them optional. Middleware must check
+// the requests.
 func Security(schemes ...string) Option {
 	return func(s *settings) {
 		all := map[string][]string{}

@@ -163,9 +163,10 @@ type Event struct {
 	Retry time.Duration // how long clients wait before they connect again; 0 says nothing
 }
 
-// Events is a response of server-sent events: it is called with a function that sends one, at once, and ends the
-// response by returning; send is for one goroutine at a time, and panics afterwards. ctx is done when the client has gone. Set WriteTimeout of the server to 0, or move it by
-// http.ResponseController, for streams that last.
+// Events is a response of server-sent events. It is called with a function that sends one event and flushes it. The
+// response ends when Events returns. Only one goroutine at a time may call send, and a later call panics. ctx ends when
+// the client disconnects. For long streams set the server's WriteTimeout to 0, or extend it with
+// http.ResponseController.
 type Events func(ctx context.Context, send func(Event) error) error
 
 // events answers with Events.

@@ -4,7 +4,8 @@
 //	headpond serve headpond.yaml
 //	headpond check headpond.yaml
 //
-// Exit codes: 0 done, 1 a problem, 2 wrong usage. The released program, which is built in release, has more in it: see ARCHITECTURE.md.
+// Exit codes: 0 success, 1 failure, 2 wrong usage. The released program also links in the modules with heavy
+// dependencies: see ARCHITECTURE.md.
 package main
 
 import (

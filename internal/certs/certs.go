@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// Authority is a certificate for a server at localhost and 127.0.0.1, self-signed, and the signer of further
-// certificates.
+// Authority is a self-signed certificate for a server at localhost and 127.0.0.1. It also signs other certificates.
 type Authority struct {
 	Certificate tls.Certificate
 	Pool        *x509.CertPool // has Certificate
@@ -55,13 +54,13 @@ func (a *Authority) Configs() (server, client *tls.Config) {
 	return &tls.Config{Certificates: []tls.Certificate{a.Certificate}}, &tls.Config{RootCAs: a.Pool, ServerName: "localhost"}
 }
 
-// PEM returns a certificate and its key as files have them.
+// PEM returns a certificate and its key in PEM, as in files.
 func PEM(c tls.Certificate) (cert, key []byte) {
 	der := must(x509.MarshalPKCS8PrivateKey(c.PrivateKey))
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// issue signs a certificate by the template; the first one is the authority's own.
+// issue signs a certificate made from the template; the first one is the authority's own.
 func (a *Authority) issue(template *x509.Certificate) tls.Certificate {
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	parent, signer := a.Certificate.Leaf, a.Certificate.PrivateKey
@@ -74,7 +73,7 @@ func (a *Authority) issue(template *x509.Certificate) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: must(x509.ParseCertificate(der))}
 }
 
-// must panics: nothing here depends on input.
+// must panics on an error: nothing in this package depends on input.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

@@ -8,7 +8,7 @@ import (
 	"os/exec"
 )
 
-// become runs another program in this one's place and returns its exit code.
+// become runs another program in place of this one and returns its exit code.
 func become(program string, args, variables []string) (code int, err error) {
 	cmd := exec.Command(program, args...) //nolint:gosec // the path is ours, the arguments are the user's
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, variables

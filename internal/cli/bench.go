@@ -14,10 +14,10 @@ import (
 // benchName is the program that measures. It is a separate program, so that its peers are not linked into this one.
 const benchName = "headpond-bench"
 
-// gatewayVariable is the environment variable with the gateway to measure.
+// gatewayVariable is the environment variable with the path of the gateway to measure.
 const gatewayVariable = "HEADPOND_BENCH_GATEWAY"
 
-// bench is `headpond bench …`: it executes headpond-bench with the same arguments.
+// bench is `headpond bench …`: it runs headpond-bench with the same arguments.
 func bench(e env, args []string) int {
 	self, err := os.Executable()
 	if err == nil {
@@ -36,7 +36,8 @@ func bench(e env, args []string) int {
 	return benchFailed(e, args, err)
 }
 
-// benchFailed prints why the program does not run; if only help was asked for, also the purpose of the command.
+// benchFailed prints why headpond-bench does not run. If only help was asked for, it also prints the purpose of the
+// command.
 func benchFailed(e env, args []string, err error) int {
 	if errors.Is(err, errNoBench) && len(args) > 0 && slices.Contains([]string{"-h", "-help", "--help"}, args[0]) {
 		_, _ = fmt.Fprintf(e.stdout, "Usage: headpond bench SUITE…\n\nMeasures the gateway and its peers on this machine, by a separate program.\n%v.\n", err)
@@ -46,11 +47,11 @@ func benchFailed(e env, args []string, err error) int {
 	return exitProblem
 }
 
-// errNoBench means that there is neither the program nor its source.
+// errNoBench means that neither the program nor its source exists.
 var errNoBench = errors.New(benchName + " is not installed: put the one of the same release beside headpond, or run headpond bench within the source tree")
 
-// benchProgram returns the program's path. Where headpond or the working directory is within the source tree, it is built there,
-// into bin/, if it is not up to date; otherwise it is beside headpond.
+// benchProgram returns the program's path. If headpond or the working directory is inside the source tree, it builds
+// the program there, into bin/. Otherwise the program is beside headpond.
 func benchProgram(self string, stderr io.Writer) (string, error) {
 	for _, start := range []string{filepath.Dir(self), "."} {
 		if tree := sourceTree(start); tree != "" {
@@ -72,7 +73,7 @@ func executable(name string) string {
 	return name
 }
 
-// sourceTree returns the nearest folder upwards that holds the source, or "".
+// sourceTree returns the nearest directory above dir that contains the source, or "".
 func sourceTree(dir string) string {
 	dir, err := filepath.Abs(dir)
 	for err == nil {
@@ -88,7 +89,8 @@ func sourceTree(dir string) string {
 	return ""
 }
 
-// buildBench builds the program, with the peer that needs a C compiler where there is one; Go knows whether anything changed.
+// buildBench builds the program. It includes the peer that needs a C compiler if there is one. The go command knows
+// whether anything changed.
 func buildBench(tree string, stderr io.Writer) (string, error) {
 	program := filepath.Join(tree, "bin", executable(benchName))
 	cmd := exec.Command("go", "build", "-tags", "mattn", "-o", program, "./bench/cmd/"+benchName) //nolint:gosec // the path is ours

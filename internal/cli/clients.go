@@ -16,7 +16,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// maxColumns is how wide the table of clients may be where everything needs more: half a screen, or a terminal at night.
+// maxColumns bounds the table of clients if its cells need more: it fits half a screen.
 const maxColumns = 110
 
 // ctlClients prints the matching sessions, up to the gateway's limit for one answer.
@@ -69,14 +69,14 @@ func printClients(w io.Writer, s admin.Sessions) {
 		}
 		rows = append(rows, []string{c.ID, c.Listener, c.Client, who(c), state, age(c.StateSeconds), cmp.Or(c.Endpoint, "-"), cmp.Or(pid, "-"), cmp.Or(held, "-")})
 	}
-	const idColumn = 0 // which ctl kill takes
+	const idColumn = 0 // the argument of ctl kill
 	printRows(w, rows, maxColumns, idColumn, func(row int) string { return s.Sessions[row].Statement })
 	if shown := len(s.Sessions); shown < s.Matched || s.Matched < s.Total {
 		_, _ = fmt.Fprintf(w, "%d shown of %d that match, %d in all\n", shown, s.Matched, s.Total)
 	}
 }
 
-// who names a session's client in its protocol's terms.
+// who names a session's client in the terms of its protocol.
 func who(s admin.Session) string {
 	switch {
 	case s.User != "" && s.Host != "" && s.Method == "":
@@ -91,7 +91,7 @@ func who(s admin.Session) string {
 	return "-"
 }
 
-// age is a duration as short as it can be read.
+// age formats a duration briefly.
 func age(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	switch {
@@ -107,8 +107,8 @@ func age(seconds float64) string {
 	return fmt.Sprintf("%.0fd", d.Hours()/24)
 }
 
-// printRows writes a table that is no wider than width, by cutting the widest columns but one that is kept. Below each row but the first
-// comes its note, if it has one.
+// printRows writes a table that is at most width wide: it cuts the widest columns except column kept. A row's note, if
+// any, is written below the row.
 func printRows(w io.Writer, rows [][]string, width, kept int, note func(row int) string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -150,7 +150,7 @@ func total(widths []int) int {
 	return sum
 }
 
-// clip cuts a text to n characters, and shows that it did.
+// clip cuts a text to n characters and marks the cut.
 func clip(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
@@ -158,7 +158,7 @@ func clip(s string, n int) string {
 	return string([]rune(s)[:max(n-1, 0)]) + "…"
 }
 
-// ctlKill ends sessions, and continues after one that does not exist.
+// ctlKill ends sessions. It continues after an ID that does not exist.
 func ctlKill(e env, address string, ids []string) error {
 	var missing []string
 	for _, id := range ids {

@@ -18,10 +18,11 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// ctlTimeout bounds a request to a gateway; a reload may have to read and bind a lot.
+// ctlTimeout bounds a request to a gateway. A reload may have many files to read and addresses to
+// bind.
 const ctlTimeout = 30 * time.Second
 
-// maxAnswer bounds what is read of an answer: ten thousand endpoints fit.
+// maxAnswer bounds the part of an answer that is read: ten thousand endpoints fit.
 const maxAnswer = 16 << 20
 
 // ctlActions are the actions of `headpond ctl`.
@@ -69,7 +70,7 @@ func ctl(e env, args []string) int {
 	return exitOK
 }
 
-// misused returns the problem of an action's arguments, "" if there is none, and completes change by them.
+// misused returns what is wrong with an action's arguments, "" if nothing is, and completes change from them.
 func misused(action string, rest []string, query url.Values, change *admin.EndpointChange, given []string) string {
 	switch {
 	case action != "clients" && len(query) > 0:
@@ -86,7 +87,7 @@ func misused(action string, rest []string, query url.Values, change *admin.Endpo
 	return ""
 }
 
-// clientFlags adds the filters of clients, and returns the query that they make.
+// clientFlags defines the filters of clients, and returns the query for which they stand.
 func clientFlags(fs *flag.FlagSet) url.Values {
 	query := url.Values{}
 	set := func(name string) func(string) error {
@@ -112,7 +113,8 @@ func clientFlags(fs *flag.FlagSet) url.Values {
 	return query
 }
 
-// hostOf returns the host and port of an address as written in a browser or the configuration, or of a port alone; "" if it is none of these.
+// hostOf returns the host and port of an address as in a browser or the configuration, or of a port alone. It returns
+// "" for anything else.
 func hostOf(address string) string {
 	address, _, _ = strings.Cut(strings.TrimPrefix(address, "http://"), "/")
 	if strings.Trim(address, "0123456789") == "" {
@@ -125,7 +127,7 @@ func hostOf(address string) string {
 	return net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)
 }
 
-// unexpected describes an answer that no gateway gives, or none to this request.
+// unexpected describes an answer that does not come from a gateway, or not to this request.
 func unexpected(address string, code int, body []byte) error {
 	why, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
 	return fmt.Errorf("%s answers %d %s (%.200q); is it a gateway's admin page?", address, code, http.StatusText(code), why)
@@ -166,11 +168,10 @@ func askWith(address, method, path string, with io.Reader) (code int, body []byt
 	return resp.StatusCode, body, err
 }
 
-// notLocal is the second part of a message that begins with something that the admin page does not
-// do.
+// notLocal is the second part of messages that begin with what the admin page refuses to do.
 const notLocal = ", for it is not on a loopback address or unix socket"
 
-// refusal is a gateway's answer to a request for a change that it has not made.
+// refusal is a gateway's answer to a change that it refused.
 type refusal struct {
 	code int // the HTTP status
 	why  string
@@ -178,8 +179,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.why }
 
-// askChange sends a request for a change. It returns nil once the gateway has made the change, and a *refusal if the
-// gateway says why it has not. never says what an admin page does not do if it takes no such requests.
+// askChange requests a change. It returns nil once the gateway has made the change, and a *refusal if the gateway gives
+// a reason against it. never says what the admin page does not do if it accepts no changes.
 func askChange(address, method, path string, with io.Reader, never string) error {
 	code, body, err := askWith(address, method, path, with)
 	if err != nil {
@@ -189,7 +190,7 @@ func askChange(address, method, path string, with io.Reader, never string) error
 		Applied bool
 		Error   string
 	}
-	_ = json.Unmarshal(body, &answer) // if it is not a gateway's answer, both fields stay empty
+	_ = json.Unmarshal(body, &answer) // both fields stay empty if it is not a gateway's answer
 	switch {
 	case answer.Applied:
 		return nil

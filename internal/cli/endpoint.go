@@ -16,7 +16,8 @@ import (
 // endpointUse describes the arguments of `headpond ctl endpoint`.
 const endpointUse = "endpoint add|drain|remove|weight UPSTREAM ADDRESS [WEIGHT]"
 
-// endpointFlags adds the flags of `ctl endpoint`, and returns the change that they make and which flags were given.
+// endpointFlags defines the flags of `ctl endpoint`. It returns the change that they describe, and which flags were
+// given.
 func endpointFlags(fs *flag.FlagSet) (c *admin.EndpointChange, given *[]string) {
 	c, given = &admin.EndpointChange{}, &[]string{}
 	number := func(name string, to *int, most int) func(string) error {
@@ -39,7 +40,7 @@ func endpointFlags(fs *flag.FlagSet) (c *admin.EndpointChange, given *[]string) 
 	return c, given
 }
 
-// parseEndpoint completes c by the arguments after "endpoint". The result is their problem, "" if there is none.
+// parseEndpoint completes c from the arguments after "endpoint". It returns what is wrong with them, "" if nothing is.
 func parseEndpoint(c *admin.EndpointChange, given, args []string) (wrong string) {
 	var names []string
 	for _, a := range admin.EndpointActions() {

@@ -16,9 +16,9 @@ systemd unit or a static pod, and kubeconfigs that point at it. Prints them, wit
 const (
 	kubeListen   = "127.0.0.1:7443" // not 6443, the port of an API server on the same node
 	kubeCA       = "/etc/kubernetes/pki/ca.crt"
-	kubeName     = "kubernetes.default.svc" // in the certificate of every API server
+	kubeName     = "kubernetes.default.svc" // a name in the certificate of every API server
 	kubeProgram  = "/usr/local/bin/headpond"
-	podProgram   = "/headpond" // of the image in docs/running.md
+	podProgram   = "/headpond" // path in the image of docs/running.md
 	kubeConfig   = "/etc/headpond/headpond.yaml"
 	kubeState    = "/var/lib/headpond"
 	podManifests = "/etc/kubernetes/manifests"

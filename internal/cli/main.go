@@ -1,5 +1,5 @@
-// Package cli is the headpond program: its commands, flags, signals and exit codes. Two programs are made of it: cmd/headpond, and the
-// released one, which links in the modules with heavy dependencies.
+// Package cli implements the headpond program: its commands, flags, signals and exit codes. There are two programs:
+// cmd/headpond, and the released one, which also links in the modules with heavy dependencies.
 package cli
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// version is Main's argument, or else Go's build information: the tag given to `go install`, or the commit.
+// version is Main's argument, or Go's build information: the tag given to `go install`, or the commit.
 var version string
 
 // Exit codes.
@@ -27,7 +27,7 @@ const (
 	exitUsage   = 2
 )
 
-// command is one of the commands.
+// command is one command of the program.
 type command struct {
 	name, args, about string
 	run               func(env, []string) int
@@ -36,12 +36,12 @@ type command struct {
 // env is where a command writes.
 type env struct{ stdout, stderr io.Writer }
 
-// commands is filled in by init, because help lists it.
+// commands is set in init, because help lists it.
 var commands []command
 
 func init() {
 	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
-		version = info.Main.Version // "(devel)" where it knows nothing
+		version = info.Main.Version // "(devel)" if it is unknown
 	}
 	commands = []command{
 		{"serve", "FILE", "run the gateway that FILE describes", serve},
@@ -55,8 +55,8 @@ func init() {
 	}
 }
 
-// Main runs the command that the arguments of the process name, and returns the exit code: 0 done, 1 a problem, 2 wrong usage. built is
-// the version as the linker knows it; empty: as Go does.
+// Main runs the command named by the arguments of the process and returns the exit code: 0 success, 1 failure, 2 wrong
+// usage. built is the version set by the linker; if it is empty, Go's build information is used.
 func Main(built string) int {
 	version = cmp.Or(built, version)
 	return run(env{os.Stdout, os.Stderr}, os.Args[1:])
@@ -69,7 +69,7 @@ type Command struct {
 	Run func(stdout, stderr io.Writer, args []string) int
 }
 
-// Register adds a command. It is for init functions; a name that is taken panics.
+// Register adds a command. Call it in init functions; it panics if the name is taken.
 func Register(c Command) {
 	if slices.ContainsFunc(commands, func(o command) bool { return o.name == c.Name }) {
 		panic(fmt.Sprintf("cli: the command %q is registered twice", c.Name))
@@ -78,14 +78,14 @@ func Register(c Command) {
 	commands = slices.Insert(commands, len(commands)-builtInLast, added)
 }
 
-// builtInLast are the commands that stay at the end: version and help.
+// builtInLast is the number of commands at the end of the list: version and help.
 const builtInLast = 2
 
-// Flags makes the flag set of a command, whose help describes its arguments and purpose.
+// Flags makes the flag set of a command. args and about are for its help.
 func Flags(name, args, about string) *flag.FlagSet { return flags(name, args, about) }
 
-// Parse reads the flags of a command, which may also follow arguments, and returns the arguments: exactly n, or with n
-// < 0 one or more. Without ok the command is not to run, and code is the exit code; missing is the message for a wrong
+// Parse parses a command's flags, which may also follow arguments, and returns the arguments: exactly n or, with n < 0,
+// at least one. If ok is false the command must not run, and code is the exit code. missing is the message for a wrong
 // number of arguments.
 func Parse(stdout, stderr io.Writer, fs *flag.FlagSet, args []string, n int, missing string) (rest []string, code int, ok bool) {
 	return parse(env{stdout, stderr}, fs, args, n, missing)
@@ -145,15 +145,15 @@ func flags(name, args, about string) *flag.FlagSet {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.Usage = func() {
 		line := "headpond " + name
-		fs.VisitAll(func(*flag.Flag) { line = "headpond " + name + " [FLAGS]" }) // if there are any
+		fs.VisitAll(func(*flag.Flag) { line = "headpond " + name + " [FLAGS]" }) // if there are flags
 		_, _ = fmt.Fprintf(fs.Output(), "Usage: %s\n\n%s\n", strings.TrimSpace(line+" "+args), about)
 		fs.PrintDefaults()
 	}
 	return fs
 }
 
-// parse reads the flags, which may also follow arguments, and returns the arguments, of which exactly n are wanted, or with n < 0 one at least. Without ok the command
-// is not to run, and code is the exit code.
+// parse parses the flags, which may also follow arguments, and returns the arguments: exactly n or, with n < 0, at
+// least one. If ok is false the command must not run, and code is the exit code.
 func parse(e env, fs *flag.FlagSet, args []string, n int, missing string) (rest []string, code int, ok bool) {
 	fs.SetOutput(io.Discard)
 	err := fs.Parse(args)

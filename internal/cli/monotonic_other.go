@@ -2,5 +2,5 @@
 
 package cli
 
-// monotonicMicroseconds is used with systemd only, which needs Linux.
+// monotonicMicroseconds is used only with systemd, which exists only on Linux.
 func monotonicMicroseconds() int64 { return 0 }

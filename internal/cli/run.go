@@ -8,7 +8,7 @@ import (
 // Run runs the command that args name, as Main does, and returns the exit code.
 func Run(stdout, stderr io.Writer, args []string) int { return run(env{stdout, stderr}, args) }
 
-// DefaultAdmin is where commands that ask a running gateway look for its admin page.
+// DefaultAdmin is the address of the admin page for commands that talk to a running gateway.
 const DefaultAdmin = "127.0.0.1:9090"
 
 // Get reads a page of the admin page at an address, host:port or unix:/path.

@@ -23,8 +23,8 @@ func serve(e env, args []string) int {
 	if !ok {
 		return code
 	}
-	hangups := make(chan os.Signal, 1)     // one that waits is enough: it reads the file as it is then
-	signal.Notify(hangups, syscall.SIGHUP) // already here: it would end a gateway that is about to start
+	hangups := make(chan os.Signal, 1)     // one pending signal is enough: the file is read later
+	signal.Notify(hangups, syscall.SIGHUP) // before the start: SIGHUP would end a gateway that is about to start
 	defer signal.Stop(hangups)
 	cfg, problems := config.Load(args[0])
 	if cfg == nil {
@@ -35,10 +35,11 @@ func serve(e env, args []string) int {
 	return code
 }
 
-// runGateway runs cfg until a signal, and reads its file again at each of hangups. started, if set, is called once everything is served.
-// warnings, of the file, are logged. portTaken reports that an address could not be bound.
+// runGateway runs cfg until a signal ends it, and reads its file again for each of hangups. started, if set, is called
+// when everything is served. warnings belong to the file and are logged. portTaken reports that an address could not be
+// bound.
 func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-chan os.Signal, started func(*gateway.Gateway)) (code int, portTaken bool) {
-	signal.Ignore(syscall.SIGPIPE) // the log's reader may go away; clients stay
+	signal.Ignore(syscall.SIGPIPE) // a log reader that ends must not end the gateway
 	defer signal.Reset(syscall.SIGPIPE)
 	notify, err := newNotifier()
 	if err != nil {
@@ -79,7 +80,7 @@ func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-c
 	return exitOK, false // sessions that did not end in time were cut off as configured, and logged
 }
 
-// tell writes a problem of the start, in the log's format.
+// tell logs an error of the start in the log's format.
 func tell(e env, log config.Log, level slog.Level, err error) {
 	if log.Format != "json" {
 		_, _ = fmt.Fprintln(e.stderr, "headpond:", err)
@@ -92,7 +93,8 @@ func tell(e env, log config.Log, level slog.Level, err error) {
 	slog.New(slog.NewJSONHandler(e.stderr, nil)).Log(context.Background(), level, msg, "error", err)
 }
 
-// fatalProblems writes why a configuration cannot be used: a line each, or all in one where the file asks for JSON legibly.
+// fatalProblems prints why a configuration cannot be used: one problem per line, or all in one log line if the file
+// selects JSON and is readable enough to tell.
 func fatalProblems(e env, file string, problems config.Problems) {
 	if config.LogOf(file).Format != "json" {
 		_, _ = fmt.Fprint(e.stderr, problems)
@@ -102,7 +104,8 @@ func fatalProblems(e env, file string, problems config.Problems) {
 	slog.New(slog.NewJSONHandler(e.stderr, nil)).Error("cannot start: the configuration has problems", "config", file, "problems", lines)
 }
 
-// endSignals are the signals that end a gateway. One that has no file to read again also ends with its terminal, unless nohup said otherwise.
+// endSignals are the signals that end a gateway. One without a configuration file also ends with its terminal, unless
+// nohup ignores that signal.
 func endSignals(cfg *config.Config) []os.Signal {
 	ends := []os.Signal{syscall.SIGTERM, os.Interrupt}
 	if cfg.File == "" && !signal.Ignored(syscall.SIGHUP) {
@@ -123,7 +126,7 @@ func endOn(signals <-chan os.Signal, gw *gateway.Gateway, drain func(), forced *
 	}
 }
 
-// reloadOn reads the configuration file again at each signal, from ready until done is closed.
+// reloadOn reads the configuration file again for each signal, from ready until done is closed.
 func reloadOn(hangups <-chan os.Signal, gw *gateway.Gateway, ready, done <-chan struct{}) {
 	select {
 	case <-ready:
@@ -134,7 +137,7 @@ func reloadOn(hangups <-chan os.Signal, gw *gateway.Gateway, ready, done <-chan 
 		case <-done:
 			return
 		case <-hangups:
-			_ = gw.ReloadFile() // it logs
+			_ = gw.ReloadFile() // ReloadFile logs its error
 		}
 	}
 }

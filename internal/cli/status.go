@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// printStatus writes a gateway's status: the counts, and below them every problem.
+// printStatus prints a gateway's status: the counts, and below them every problem.
 func printStatus(w io.Writer, s admin.Status) {
 	state := "ready"
 	if s.Draining {
@@ -58,7 +58,7 @@ func printStatus(w io.Writer, s admin.Status) {
 	printLines(w, "SIZING", s.Sizing)
 }
 
-// printLastMinute writes the activity of the last minute of listeners that count it.
+// printLastMinute prints the activity of the last minute for listeners that count it.
 func printLastMinute(w io.Writer, listeners []admin.Listener) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	defer func() { _ = t.Flush() }()
@@ -78,20 +78,20 @@ func printLastMinute(w io.Writer, listeners []admin.Listener) {
 	}
 }
 
-// quantile is an upper bound of so many seconds; "-" if nothing was measured.
+// quantile formats an upper bound in seconds; "-" if nothing was measured.
 func quantile(seconds float64) string {
 	if seconds == 0 {
 		return "-"
 	}
 	d := time.Duration(seconds * float64(time.Second))
 	unit := time.Microsecond
-	for d >= 100*unit { // two digits tell as much as the histogram knows
+	for d >= 100*unit { // two digits are the precision of the histogram
 		unit *= 10
 	}
 	return "≤ " + d.Round(unit).String()
 }
 
-// printTable writes the table of an extension, without its details; nothing if it has no rows.
+// printTable prints the table of an extension without its details, nothing if it has no rows.
 func printTable(w io.Writer, t admin.Table) {
 	if len(t.Rows) == 0 {
 		return
@@ -111,14 +111,14 @@ func printTable(w io.Writer, t admin.Table) {
 	printRows(w, rows, math.MaxInt, nameColumn, func(int) string { return "" })
 }
 
-// printLines writes sentences under a heading, nothing if there are none.
+// printLines prints sentences under a heading, nothing if there are none.
 func printLines(w io.Writer, heading string, lines []string) {
 	if len(lines) > 0 {
 		_, _ = fmt.Fprintf(w, "\n%s\n%s\n", heading, printable(strings.Join(lines, "\n")))
 	}
 }
 
-// overrides returns the operators' changes, a sentence for each endpoint.
+// overrides returns the operators' changes, one sentence per endpoint.
 func overrides(upstreams []admin.UpstreamStatus) (lines []string) {
 	for _, u := range upstreams {
 		for _, e := range u.Endpoints {
@@ -141,7 +141,7 @@ func overrides(upstreams []admin.UpstreamStatus) (lines []string) {
 	return lines
 }
 
-// reasons are errors as reason=count, the names in order.
+// reasons formats errors as reason=count, sorted by name.
 func reasons(errors map[string]uint64) string {
 	var parts []string
 	for _, reason := range slices.Sorted(maps.Keys(errors)) {
@@ -155,7 +155,7 @@ func reasons(errors map[string]uint64) string {
 	return strings.Join(parts, ",")
 }
 
-// reuse is the part of the leases that found an open connection that had been used, where connections are used more than once.
+// reuse is the fraction of leases that got a used connection. It is empty for pools that do not reuse connections.
 func reuse(p admin.Pool) string {
 	if p.Acquired == 0 || !p.Reuses {
 		return "-"
@@ -163,7 +163,7 @@ func reuse(p admin.Pool) string {
 	return fmt.Sprintf("%.1f %%", 100*p.ReuseRatio)
 }
 
-// printable removes control characters, which a server's message could send to the terminal.
+// printable removes control characters, which a server's message could contain.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || r == '\n' {

@@ -11,20 +11,21 @@ import (
 	"time"
 )
 
-// notifier reports the process's state to systemd, as sd_notify(3) does. A nil one does nothing.
+// notifier reports the process's state to systemd, like sd_notify(3). The methods of a nil notifier
+// do nothing.
 type notifier struct {
 	conn     *net.UnixConn
-	watchdog time.Duration // WatchdogSec of the unit; 0 = none
+	watchdog time.Duration // WatchdogSec of the unit; 0 if there is none
 	ends     atomic.Bool   // STOPPING was sent: READY must not follow
 }
 
-// notifyPatience bounds the time a message may take: the gateway does not wait for systemd.
+// notifyPatience bounds the time to send a message: the gateway does not wait for systemd.
 const notifyPatience = time.Second
 
-// maxStatus is how much of an error systemctl shows, in bytes; the log has all of it.
+// maxStatus bounds the part of an error that systemctl shows, in bytes. The log has all of it.
 const maxStatus = 500
 
-// newNotifier returns nil where the process is not started by systemd, or the unit's Type is not notify.
+// newNotifier returns nil if the process was not started by systemd, or the unit's Type is not notify.
 func newNotifier() (*notifier, error) {
 	name := os.Getenv("NOTIFY_SOCKET")
 	if name == "" {
@@ -37,7 +38,7 @@ func newNotifier() (*notifier, error) {
 	return &notifier{conn: conn, watchdog: watchdogOf(os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID"))}, nil
 }
 
-// watchdogOf reads systemd's watchdog time-out, which may be meant for another process.
+// watchdogOf returns systemd's watchdog timeout, unless it is meant for another process.
 func watchdogOf(usec, pid string) time.Duration {
 	n, err := strconv.ParseInt(usec, 10, 64)
 	if err != nil || n <= 0 || n > int64(maxWatchdog/time.Microsecond) || pid != "" && pid != strconv.Itoa(os.Getpid()) {
@@ -60,8 +61,8 @@ func (n *notifier) tell(assignments ...string) {
 
 func (n *notifier) ready() { n.tell("READY=1", "STATUS=serving") }
 
-// reloading reports that a reload has begun, and over that it has ended. Both do nothing once the gateway ends, because
-// it then refuses reloads.
+// reloading reports the beginning of a reload, and over its end. Both do nothing while the gateway ends, because it
+// then refuses reloads.
 func (n *notifier) reloading() (over func(error)) {
 	if n == nil || n.ends.Load() {
 		return func(error) {}
@@ -87,7 +88,7 @@ func (n *notifier) stopping() {
 	n.tell("STOPPING=1", "STATUS=draining")
 }
 
-// keepAlive notifies the watchdog twice in its time, as long as alive returns true, until done is closed.
+// keepAlive notifies the watchdog twice per timeout while alive returns true, until done is closed.
 func (n *notifier) keepAlive(done <-chan struct{}, alive func(context.Context) error) {
 	if n == nil || n.watchdog == 0 {
 		return

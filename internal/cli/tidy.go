@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// After a burst (many logins, large requests) the collector keeps the memory for the next one: the
-// heap may stay at twice what is in use, and the stacks of sessions that have become idle stay
-// until the next collection, which in an idle process comes after minutes. So memory is collected
-// and returned to the system once the burst is over, and idle clients cost only the memory that
-// they use.
+// After a burst (many logins, large requests) the garbage collector keeps memory for the next one:
+// the heap may stay twice as large as what is in use, and the stacks of idle sessions stay until
+// the next collection, which an idle process runs after minutes. So memory is collected and
+// returned to the system when the burst is over, and idle clients take only the memory that they
+// use.
 const (
 	tidyLook  = time.Second
-	tidyQuiet = 256 << 10        // bytes allocated between two looks of a process that has nothing to do
-	tidyWorth = 1 << 20          // bytes allocated since the last time, to make it worth while, and
-	tidyShare = 8                // at least this part of what is in use, which the collector has to look at
-	tidyPause = 10 * time.Second // between two times, so that load that comes and goes is left alone
+	tidyQuiet = 256 << 10        // at most this many bytes allocated between two checks of an idle process
+	tidyWorth = 1 << 20          // at least this many bytes allocated since the last trim, and
+	tidyShare = 8                // at least this fraction of the live heap, which the collector must scan
+	tidyPause = 10 * time.Second // between two trims, so that alternating load does not trim each time
 )
 
 // tidier decides when to return memory.
 type tidier struct {
-	last, tidied uint64 // bytes allocated by the last look, and by the last time
+	last, tidied uint64 // bytes allocated at the last check, and at the last trim
 	at           time.Time
 }
 
-// due reports whether to return memory now; allocated is the total allocated so far, of which live bytes were in use when the
-// collector looked last.
+// due reports whether to trim now. allocated is the total allocated so far; live is the memory in use at the last
+// collection.
 func (t *tidier) due(now time.Time, allocated, live uint64) bool {
 	quiet := allocated-t.last < tidyQuiet
 	t.last = allocated
@@ -36,7 +36,7 @@ func (t *tidier) due(now time.Time, allocated, live uint64) bool {
 	return true
 }
 
-// tidy calls trim when memory should be returned, until done is closed.
+// tidy calls trim when it is due, until done is closed.
 func tidy(done <-chan struct{}, trim func()) {
 	var t tidier
 	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}

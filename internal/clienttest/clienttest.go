@@ -87,7 +87,8 @@ func cache(t testing.TB) string {
 	return filepath.Join(dir, "headpond-test")
 }
 
-// clients is the directory integration/clients of the repository that holds the working directory.
+// clients returns the directory integration/clients of the repository that contains the working
+// directory.
 func clients(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// hooks teach schemathesis the ranges that OpenAPI's registry gives the formats of numbers.
+// hooks give schemathesis the ranges of the number formats in OpenAPI's registry.
 const hooks = `
 import schemathesis
 
@@ -63,9 +63,9 @@ def filter_case(ctx, case):
     return not isinstance(case.body, dict) or all(name.isprintable() for name in case.body)
 `
 
-// OpenAPI fails the test unless a document is valid OpenAPI 3.1, by openapi-spec-validator, and the service behind it
-// accepts exactly what the document allows, by schemathesis: it sends valid and invalid requests, and compares the
-// answers with the document.
+// OpenAPI fails the test unless the document is valid OpenAPI 3.1 and the service accepts exactly what the document
+// allows. openapi-spec-validator checks the former. schemathesis checks the latter: it sends valid and invalid requests
+// and compares the answers with the document.
 func OpenAPI(t testing.TB, document string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -20,11 +20,11 @@ import (
 	"github.com/headpond/headpond/internal/freeport"
 )
 
-// Patience ends a test that hangs. It bounds operations that take milliseconds on an idle machine, and nothing is
-// measured with it.
+// Patience ends a test that hangs. It bounds operations that take milliseconds on an idle machine, and measures
+// nothing.
 const Patience = 2 * time.Minute
 
-// Log is the output of a logger or a program, that may be read while it is written.
+// Log is the output of a logger or a program. It may be read while it is written.
 type Log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -44,10 +44,10 @@ func (l *Log) String() string {
 	return l.buf.String()
 }
 
-// Logger writes to l, as key=value, from level info on.
+// Logger returns a logger that writes to l as key=value, from level info on.
 func (l *Log) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// Line returns the first line that has all of the words, in any case, "" if there is none.
+// Line returns the first line that contains all words, ignoring case, "" if there is none.
 func (l *Log) Line(words ...string) string {
 next:
 	for line := range strings.Lines(l.String()) {
@@ -71,7 +71,8 @@ func Listen(t testing.TB) net.Listener {
 	return l
 }
 
-// Run has serve serve l until the end of the test. Then end has it return, without an error.
+// Run runs serve for l until the end of the test. Then it calls end, after which serve must return
+// without an error.
 func Run(t testing.TB, l net.Listener, serve func(net.Listener) error, end func()) (address string) {
 	served := make(chan error, 1)
 	go func() { served <- serve(l) }()
@@ -84,15 +85,16 @@ func Run(t testing.TB, l net.Listener, serve func(net.Listener) error, end func(
 	return l.Addr().String()
 }
 
-// Serve runs handle for each connection to a port of 127.0.0.1, closes the connection when it returns, and ends with the test.
+// Serve runs handle for each connection to a port of 127.0.0.1, and closes the connection when handle returns. The
+// server ends with the test.
 func Serve(t testing.TB, handle func(*net.TCPConn)) (address string) {
 	t.Helper()
 	address, _ = ServeAt(t, "127.0.0.1:0", handle)
 	return address
 }
 
-// ServeAt is Serve at an address. kill ends the server earlier: it resets its connections, and returns when handle has
-// returned for each.
+// ServeAt is Serve at a given address. kill ends the server earlier: it resets the connections, and returns when handle
+// has returned for each.
 func ServeAt(t testing.TB, address string, handle func(*net.TCPConn)) (bound string, kill func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -151,7 +153,8 @@ func FreeAddress(t testing.TB) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
-// Pair returns the two ends of a connection over the network, such as "tcp" or "unix", through a listener at the address.
+// Pair returns the two ends of a connection over the network, such as "tcp" or "unix", through a listener at the
+// address.
 func Pair(t testing.TB, network, address string) (client, server net.Conn) {
 	t.Helper()
 	l, err := net.Listen(network, address)
@@ -180,7 +183,7 @@ func Dial(t testing.TB, address string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// RoundTrip sends the text through a new connection, ends that direction, and wants the text back and then the end.
+// RoundTrip sends the text on a new connection, half-closes it, and expects the text and a half-close back.
 func RoundTrip(address, text string) error {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
@@ -201,7 +204,7 @@ func RoundTrip(address, text string) error {
 	return err
 }
 
-// Exchange sends the text and wants it back.
+// Exchange sends the text and expects it back.
 func Exchange(t testing.TB, c net.Conn, text string) {
 	t.Helper()
 	if _, err := io.WriteString(c, text); err != nil {
@@ -210,7 +213,7 @@ func Exchange(t testing.TB, c net.Conn, text string) {
 	Want(t, c, text)
 }
 
-// Want reads the text.
+// Want reads and compares the text.
 func Want(t testing.TB, c net.Conn, text string) {
 	t.Helper()
 	got := make([]byte, len(text))
@@ -219,7 +222,8 @@ func Want(t testing.TB, c net.Conn, text string) {
 	}
 }
 
-// WantGone wants the connection to be closed or reset, with nothing before, and returns the error, which shows which.
+// WantGone expects the connection to be closed or reset without further data, and returns the error, which tells the
+// two apart.
 func WantGone(t testing.TB, c net.Conn) error {
 	t.Helper()
 	n, err := c.Read(make([]byte, 1))
@@ -232,9 +236,9 @@ func WantGone(t testing.TB, c net.Conn) error {
 	return err
 }
 
-// WantRefused connects, wants the connection to be closed or reset with nothing before, and returns the client's
-// address. The system may report a reset to the connecting client, without the address, so the address is chosen here.
-// A free port may still belong to a connection that has just ended: then the next one is tried.
+// WantRefused connects, expects the connection to be closed or reset without data, and returns the client's address.
+// The system may report a reset without the address, so the address is chosen here. A free port may still belong to a
+// connection that has just ended; then the next one is tried.
 func WantRefused(t testing.TB, address string) (from string) {
 	t.Helper()
 	var (
@@ -264,7 +268,7 @@ func WantRefused(t testing.TB, address string) (from string) {
 	return from
 }
 
-// Eventually waits for the effect of another goroutine.
+// Eventually polls until the condition holds. It fails the test after Patience.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -276,7 +280,7 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// SoakLength is short, or the value of HEADPOND_SOAK (`make soak`), with long true.
+// SoakLength returns short, or the value of HEADPOND_SOAK (`make soak`) with long set.
 func SoakLength(t testing.TB, short time.Duration) (length time.Duration, long bool) {
 	t.Helper()
 	text := os.Getenv("HEADPOND_SOAK")

@@ -6,14 +6,15 @@ import (
 	"testing"
 )
 
-// Process is a program that a test has started.
+// Process is a program started by a test.
 type Process struct {
 	Cmd  *exec.Cmd
 	Done chan struct{} // closed when it has ended
 	Err  error         // the result of Cmd.Wait, once Done is closed
 }
 
-// Start starts a program. It is killed at the end of the test, if it has not ended by then; on Linux also when the process of the test dies.
+// Start starts a program. It is killed at the end of the test if it still runs, and on Linux when the test's process
+// dies.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	endWithParent(cmd)
@@ -30,8 +31,8 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// run keeps the thread that started the program: the kernel takes the thread's end for the
-// parent's.
+// run keeps the thread that started the program: the kernel takes the end of the thread for the end
+// of the parent.
 func (p *Process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -23,7 +23,7 @@ type Tests interface{ Run() int }
 
 type runner struct{ tests Tests }
 
-// Runner returns tests that have an engine while they run.
+// Runner returns tests that run with an engine.
 func Runner(tests Tests) Tests { return runner{tests} }
 
 // Run implements Tests.
@@ -44,13 +44,13 @@ func (r runner) Run() int {
 	return code
 }
 
-// Kind is the engine that was chosen.
+// Kind returns the engine in use.
 func Kind() fiber.Kind { return engine.Kind() }
 
-// Fibers returns how many run or wait, 0 on the goroutine engine.
+// Fibers returns the number of fibers that run or wait, 0 on the goroutine engine.
 func Fibers() int { return engine.Stats().Fibers }
 
-// Listener makes l one of the engine.
+// Listener adapts l to the engine.
 func Listener(l net.Listener) (net.Listener, error) { return engine.Listener(l) }
 
 // Listen listens on a port of 127.0.0.1, on the engine.

@@ -9,13 +9,13 @@ import (
 	"strconv"
 )
 
-// The range is below that from which systems take the ports of outgoing connections, so that nothing
-// slips onto a port while its server is not up yet, or down for a while.
+// The range lies below the ports of outgoing connections, so that none of those takes a port while its server is not
+// listening.
 const first, last = 15000, 31999
 
-// Get returns a free port of 127.0.0.1 that no other call of this process returns and, on Linux, of no other process:
-// packages are tested side by side, and time passes between finding a port and listening on it. The ports at the given
-// higher distances, if any, are free, too. Safe for concurrent use.
+// Get returns a free port of 127.0.0.1 that no other call in this process returns and, on Linux, no other process
+// either: tests of several packages run concurrently, and some time passes before a server listens on the port. The
+// ports at the given higher distances are free, too. It may be called concurrently.
 func Get(higher ...int) (int, error) {
 	span := last - first + 1 - slices.Max(append(higher, 0))
 	for range 1000 {
@@ -27,7 +27,7 @@ func Get(higher ...int) (int, error) {
 	return 0, errors.New("freeport: no free port from 15000 to 31999")
 }
 
-// free reports whether this call has reserved the port and it has no listener.
+// free reports whether this call has reserved the port and nothing listens on it.
 func free(port int) bool {
 	if !reserve(port) {
 		return false

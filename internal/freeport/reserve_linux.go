@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve reports whether the port is this call's: an abstract Unix socket of its name exists at most
-// once, and ends with the process.
+// reserve reports whether this call has reserved the port: an abstract Unix socket with its number can exist only once,
+// and ends with the process.
 func reserve(port int) bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

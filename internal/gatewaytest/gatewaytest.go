@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// Parse reads a configuration; each first one of pairs is replaced by the second one before.
+// Parse parses a configuration in which the first string of each pair is replaced by the second.
 func Parse(t testing.TB, text string, pairs ...string) *config.Config {
 	t.Helper()
 	cfg, problems := config.Parse("test.yaml", []byte(strings.NewReplacer(pairs...).Replace(text)))
@@ -25,8 +25,8 @@ func Parse(t testing.TB, text string, pairs ...string) *config.Config {
 // Gateway is a gateway under test.
 type Gateway struct {
 	*gateway.Gateway
-	Stop   context.CancelFunc // as the first signal does
-	Result chan error         // Run's
+	Stop   context.CancelFunc // like the first signal
+	Result chan error         // the result of Run
 }
 
 // Run starts a gateway and closes it at the end of the test.

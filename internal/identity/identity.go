@@ -12,22 +12,22 @@ import (
 	"strings"
 )
 
-// Rank is how well a provider fits a request; the larger, the better. Requests allow lower ranks than Exact by a header.
+// Rank tells how well a provider fits a request; larger is better. A request allows ranks below Exact by a header.
 type Rank int
 
 // The ranks.
 const (
 	None  Rank = iota
-	All        // the provider takes everything: "all"
-	Any        // it takes any value of a field that the request has: "model=*"
-	Exact      // it takes the value: "model=llama3"
+	All        // the provider accepts everything: "all"
+	Any        // it accepts any value of a field in the request: "model=*"
+	Exact      // it accepts the value: "model=llama3"
 )
 
 // Headers of requests and answers. OpenTela's names are known, too.
 const (
 	Fallback      = "X-Headpond-Fallback"
 	OtelaFallback = "X-Otela-Fallback"
-	Node          = "X-Computing-Node" // of an answer: the node that gave it
+	Node          = "X-Computing-Node" // in an answer: the node that made it
 )
 
 // MaxGroup bounds a group in bytes.
@@ -56,7 +56,8 @@ func Parse(text string) (Group, error) {
 	return Group{key, value}, nil
 }
 
-// Least is the lowest rank that a request allows with such values of Fallback and OtelaFallback, "" where it has none. The former counts.
+// Least returns the lowest rank that a request allows. fallback and otela are its values of Fallback and OtelaFallback,
+// "" if it has none. The former takes precedence.
 func Least(fallback, otela string) Rank {
 	switch cmp.Or(fallback, otela) {
 	case "1":
@@ -67,7 +68,7 @@ func Least(fallback, otela string) Rank {
 	return Exact
 }
 
-// Rank is how well a group fits a request; value returns the request's value for a key, and whether it has one.
+// Rank returns how well the group fits a request. value returns the request's value for a key, and whether it has one.
 func (g Group) Rank(value func(key string) (text string, found bool)) Rank {
 	if g.Key == "" {
 		return All
@@ -84,7 +85,7 @@ func (g Group) Rank(value func(key string) (text string, found bool)) Rank {
 	return None
 }
 
-// Best is the best rank of a provider's groups, None if that is below least.
+// Best returns the best rank of a provider's groups, None if that is below least.
 func Best(groups []Group, least Rank, value func(key string) (text string, found bool)) Rank {
 	best := None
 	for _, g := range groups {

@@ -16,7 +16,7 @@ const (
 	MaxPrompt = 64 << 10
 )
 
-// Plan is which fields are wanted. It never changes, so that any number of Scanners may use it at once.
+// Plan says which fields are wanted. It is immutable, so any number of Scanners may use it.
 type Plan struct {
 	root    node
 	fields  int
@@ -26,12 +26,12 @@ type Plan struct {
 // node is an object that may have wanted fields, or one of them.
 type node struct {
 	name     string
-	field    int // its index; -1 = it is not wanted itself
+	field    int // index of the field; -1 if the node itself is not wanted
 	children []*node
 }
 
-// NewPlan makes a plan of paths: a name at the top of the object, or names of objects within objects with dots between them. A name with a
-// dot in it cannot be asked for.
+// NewPlan makes a plan of paths: a name at the top of the object, or names of objects within objects with dots between
+// them. A name with a dot in it cannot be asked for.
 func NewPlan(paths []string) (*Plan, error) {
 	if len(paths) > MaxFields {
 		return nil, fmt.Errorf("%d fields; at most %d are possible", len(paths), MaxFields)
@@ -70,15 +70,15 @@ func CheckPath(path string) error {
 	return nil
 }
 
-// WithPrompts makes a plan of p that also wants the hashes of prefixes of the prompt of so many bytes each, from 1 to MaxPrompt, rising. See
-// Scanner.Prompt.
+// WithPrompts returns a copy of p that also wants hashes of prefixes of the prompt. lengths are their lengths in bytes,
+// from 1 to MaxPrompt, increasing. See Scanner.Prompt.
 func (p *Plan) WithPrompts(lengths []int) *Plan {
 	with := *p
 	with.prompts = lengths
 	return &with
 }
 
-// child returns the child of that name, which it makes if there is none.
+// child returns the child of that name. It creates a missing one.
 func (n *node) child(name string) *node {
 	for _, c := range n.children {
 		if c.name == name {

@@ -9,12 +9,12 @@ const (
 // prompt hashes the text of a prompt: all strings in the top-level fields that hold it in requests to language models,
 // without strings that are not text, such as "role" and "type".
 type prompt struct {
-	inside  bool // the field at the top is one of them
+	inside  bool // the current top-level field holds a part of the prompt
 	text    bool // the next string is text of the prompt
-	hashing bool // the string is
-	size    int  // bytes of it, as they are written
+	hashing bool // the current string is text of the prompt
+	size    int  // bytes of the prompt so far, as written
 	hash    uint64
-	hashes  []uint64 // of the prefixes that were wanted and are passed
+	hashes  []uint64 // hashes of the prefixes that are complete
 }
 
 // isPrompt reports whether a field at the top of a request to a language model has its prompt, or a part of it.
@@ -26,10 +26,10 @@ func isPrompt(name string) bool {
 	return false
 }
 
-// looksForPrompt reports whether there are prefixes that are wanted and not passed.
+// looksForPrompt reports whether a wanted prefix is not complete.
 func (s *Scanner) looksForPrompt() bool { return len(s.prompt.hashes) < len(s.plan.prompts) }
 
-// endPromptKey is called with each key while a prompt is looked for.
+// endPromptKey is called for each key until all prefixes are complete.
 func (s *Scanner) endPromptKey(name string) {
 	if s.depth == 1 {
 		s.prompt.inside = isPrompt(name)
@@ -39,7 +39,7 @@ func (s *Scanner) endPromptKey(name string) {
 	}
 }
 
-// beginString is called for each string that is a value.
+// beginString is called for each string value.
 func (s *Scanner) beginString() { s.prompt.hashing = s.prompt.text && s.looksForPrompt() }
 
 // hashText adds text of the prompt.
@@ -56,8 +56,7 @@ func (s *Scanner) hashText(b []byte) {
 	}
 }
 
-// endString is called at the end of each string: strings are separated by a byte that no string
-// has.
+// endString is called at the end of each string. A byte that no string contains separates strings.
 func (s *Scanner) endString() {
 	if s.prompt.hashing {
 		s.prompt.hash *= fnvPrime // as for a zero
@@ -65,10 +64,10 @@ func (s *Scanner) endString() {
 	}
 }
 
-// Prompt returns the hash of the first bytes of the prompt that the object has so far: the i-th length of the plan, or
-// all if there are fewer. It is false if there are none. The prompt is the text of the fields "messages", "prompt",
-// "input", "system" and "instructions" at the top, in the order of the object, as it is written: strings, and of
-// objects within them those called "content" or "text".
+// Prompt returns the hash of the first bytes of the prompt found so far: as many as the i-th length of the plan, or all
+// if the prompt is shorter. ok is false if there is no prompt. The prompt is the text of the top-level fields
+// "messages", "prompt", "input", "system" and "instructions", in the order of the object and as written: all strings,
+// but of objects within them only "content" and "text".
 func (s *Scanner) Prompt(i int) (hash uint64, ok bool) {
 	if i < len(s.prompt.hashes) {
 		return s.prompt.hashes[i], true
@@ -76,5 +75,5 @@ func (s *Scanner) Prompt(i int) (hash uint64, ok bool) {
 	return s.prompt.hash, s.prompt.size > 0
 }
 
-// Enough reports whether nothing more is wanted.
+// Enough reports whether all wanted data was found.
 func (s *Scanner) Enough() bool { return s.plan.fields == 0 && !s.looksForPrompt() }

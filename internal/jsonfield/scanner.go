@@ -7,21 +7,21 @@ import (
 	"unsafe"
 )
 
-// Verdict is the state of knowledge about an object.
+// Verdict tells how far an object has been read.
 type Verdict int
 
 const (
-	// More: it is not at its end.
+	// More: the object is not complete.
 	More Verdict = iota
-	// Complete: it was read to its end. Bytes behind it are ignored.
+	// Complete: the object was read to its end. Bytes after it are ignored.
 	Complete
-	// Malformed: it is no JSON object, or one that is nested deeper than 256 times.
+	// Malformed: the bytes are not a JSON object, or it is nested more than 256 levels deep.
 	Malformed
-	// Ambiguous: it has a wanted field twice.
+	// Ambiguous: the object has a wanted field twice.
 	Ambiguous
 )
 
-// maxDepth bounds how deep objects and arrays are nested.
+// maxDepth bounds the nesting of objects and arrays.
 const maxDepth = 256
 
 // state is the next thing that a Scanner expects.
@@ -36,7 +36,7 @@ const (
 	atFirstItem              // a value, or the end of the array
 	atNext                   // a comma, or the end of the object or array
 	inString                 //
-	inEscape                 // behind a backslash
+	inEscape                 // after a backslash
 	inHex                    // of \u, with left digits to come
 	inLiteral                // of true, false or null
 	afterMinus               // of a number, from here on
@@ -49,42 +49,43 @@ const (
 	inExponent               //
 )
 
-// Scanner reads one object. It keeps wanted values only, and Reset keeps its memory.
+// Scanner reads one object. It stores only wanted values. Reset reuses its memory.
 type Scanner struct {
 	plan    *Plan
 	state   state
 	verdict Verdict
 	key     bool // the string is a key
 	keeps   bool // the string, number or literal is kept in raw
-	left    int  // hexadecimal digits to come
+	left    int  // hexadecimal digits still expected
 	literal string
 
-	depth  int                   // objects and arrays that are open
+	depth  int                   // number of open objects and arrays
 	arrays [maxDepth / 64]uint64 // which of them are arrays
-	// frames are the wanted objects that are open, from the outermost. The innermost one open is wanted if there are as many as depth.
+	// frames are the open wanted objects, outermost first. The innermost open object is wanted if there are depth of
+	// them.
 	frames [MaxParts + 1]frame
 	wanted int
-	next   *node // that the next value is; nil = nothing wanted
+	next   *node // node of the next value; nil if nothing in it is wanted
 
 	prompt prompt
 
-	raw    []byte // of a key or value, as it was written
+	raw    []byte // bytes of a key or value, as written
 	values []value
 	texts  []byte
 }
 
 type frame struct {
 	node *node
-	seen uint64 // which children were
+	seen uint64 // children seen so far
 }
 
-// value is a wanted one that was found.
+// value is the value of a wanted field.
 type value struct {
 	found, text bool
 	from, to    int // in texts
 }
 
-// Reset makes the scanner ready for an object.
+// Reset prepares the scanner for an object.
 func (s *Scanner) Reset(p *Plan) {
 	values := s.values[:0]
 	for range p.fields {
@@ -96,8 +97,8 @@ func (s *Scanner) Reset(p *Plan) {
 // Found reports whether field i of the plan was found, whatever its value.
 func (s *Scanner) Found(i int) bool { return s.values[i].found }
 
-// Text returns the value of field i: a string decoded, numbers, true, false and null as they are written. It is false if the field was
-// not found, or is an object, an array, or longer than MaxText. The text is valid until Reset.
+// Text returns the value of field i: strings decoded; numbers, true, false and null as written. ok is false if the
+// field was not found, is an object or array, or is longer than MaxText. The text is valid until Reset.
 func (s *Scanner) Text(i int) (string, bool) {
 	v := s.values[i]
 	return view(s.texts[v.from:v.to]), v.text
@@ -105,7 +106,7 @@ func (s *Scanner) Text(i int) (string, bool) {
 
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// Feed reads the next bytes of the object. Of b nothing is kept. Once the verdict is not More it stays.
+// Feed reads the next bytes of the object. It does not keep b. Once the verdict is not More it does not change.
 func (s *Scanner) Feed(b []byte) Verdict {
 	for i := 0; i < len(b) && s.verdict == More; {
 		if s.state == inString && !s.keeps {
@@ -118,14 +119,14 @@ func (s *Scanner) Feed(b []byte) Verdict {
 			}
 		}
 		if !s.step(b[i]) {
-			continue // a number ends before it
+			continue // the byte ended a number: read it again
 		}
 		i++
 	}
 	return s.verdict
 }
 
-// plain is the number of bytes before a quote, escape or control character.
+// plain returns the number of bytes before a quote, escape or control character.
 func plain(b []byte) int {
 	for i, c := range b {
 		if c == '"' || c == '\\' || c < ' ' {
@@ -135,7 +136,7 @@ func plain(b []byte) int {
 	return len(b)
 }
 
-// step reads c; false = it was the end of a number, and is to be read again.
+// step reads c. It returns false if c ended a number and must be read again.
 func (s *Scanner) step(c byte) bool {
 	switch {
 	case s.state == inString:
@@ -153,7 +154,7 @@ func (s *Scanner) step(c byte) bool {
 	return true
 }
 
-// between reads a byte that is no part of a string, number or literal, nor space.
+// between reads a byte outside strings, numbers and literals that is not a space.
 func (s *Scanner) between(c byte) {
 	switch {
 	case s.state == atTop && c == '{':
@@ -179,7 +180,7 @@ func (s *Scanner) between(c byte) {
 	}
 }
 
-// value begins one.
+// value begins a value.
 func (s *Scanner) value(c byte) {
 	s.keep(s.next != nil && s.next.field >= 0)
 	switch c {
@@ -213,7 +214,8 @@ func (s *Scanner) value(c byte) {
 // keep begins a string, number or literal.
 func (s *Scanner) keep(keeps bool) { s.keeps, s.raw = keeps, s.raw[:0] }
 
-// add keeps a byte of it, if it is wanted. One byte more than the longest wanted name shows that it is longer.
+// add stores a byte if the value is wanted. It stores one byte more than the longest wanted name, to detect longer
+// ones.
 func (s *Scanner) add(c byte) {
 	if s.prompt.hashing {
 		s.hashText([]byte{c})
@@ -283,7 +285,7 @@ func (s *Scanner) inString(c byte) {
 	}
 }
 
-// inText reads a byte of an escape or literal.
+// inText reads a byte of an escape sequence or literal.
 func (s *Scanner) inText(c byte) {
 	s.add(c)
 	switch s.state {
@@ -314,7 +316,7 @@ func (s *Scanner) inText(c byte) {
 	}
 }
 
-// inNumber reads a byte of a number; false = it does not belong to it.
+// inNumber reads a byte of a number. It returns false if c does not belong to it.
 func (s *Scanner) inNumber(c byte) bool {
 	digit := '0' <= c && c <= '9'
 	switch {
@@ -343,7 +345,7 @@ func (s *Scanner) inNumber(c byte) bool {
 	return true
 }
 
-// endKey looks whether the key is wanted.
+// endKey looks the key up among the wanted fields.
 func (s *Scanner) endKey() {
 	s.next = nil
 	if !s.keeps {
@@ -351,7 +353,7 @@ func (s *Scanner) endKey() {
 	}
 	name, ok := s.decoded()
 	if s.looksForPrompt() {
-		s.endPromptKey(name) // "" if it is longer than any
+		s.endPromptKey(name) // "" if it is longer than any wanted name
 	}
 	if !ok || s.depth != s.wanted {
 		return
@@ -372,7 +374,7 @@ func (s *Scanner) endKey() {
 	}
 }
 
-// endValue notes a string, number or literal.
+// endValue stores a string, number or literal.
 func (s *Scanner) endValue(quoted bool) {
 	s.state = atNext
 	n := s.next
@@ -392,7 +394,7 @@ func (s *Scanner) endValue(quoted bool) {
 	v.to = len(s.texts)
 }
 
-// decoded returns the text of the string in raw, which holds until raw changes; false = it is longer than MaxText.
+// decoded returns the text of the string in raw, valid until raw changes. ok is false if it is longer than MaxText.
 func (s *Scanner) decoded() (text string, ok bool) {
 	switch {
 	case len(s.raw) > maxRaw:
@@ -405,10 +407,9 @@ func (s *Scanner) decoded() (text string, ok bool) {
 	return text, len(text) <= MaxText
 }
 
-// unquoted decodes the text between the quotes of a string that has escapes, or bytes that are no text, as
-// encoding/json does.
+// unquoted decodes the content of a string with escapes, or with bytes that are not UTF-8, as encoding/json does.
 func unquoted(raw []byte) string {
 	var text string
-	_ = json.Unmarshal([]byte(`"`+view(raw)+`"`), &text) // it was read as a string
+	_ = json.Unmarshal([]byte(`"`+view(raw)+`"`), &text) // cannot fail: the scanner has accepted the string
 	return text
 }

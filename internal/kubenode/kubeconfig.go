@@ -15,29 +15,29 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 )
 
-// Edit is a change of a kubeconfig. Nothing in it is secret.
+// Edit describes a change of a kubeconfig. It contains nothing secret.
 type Edit struct {
 	Cluster     string // its name
-	From, To    string // the server; equal if it was right already
+	From, To    string // the server; equal if it needed no change
 	AddedName   string // the tls-server-name that was added; "" = none
 	KeptName    string // the tls-server-name that was there; "" = none
 	replaceable replaceable
 }
 
-// replaceable is the text of a value in a file.
+// replaceable is the position of a value in a file.
 type replaceable struct{ start, end int }
 
 // maxKubeconfig bounds a kubeconfig: clusters of a thousand nodes have no larger one.
 const maxKubeconfig = 1 << 20
 
-// serverKey and nameKey are the keys that are written.
+// serverKey and nameKey are the keys that may be changed.
 const (
 	serverKey = "server"
 	nameKey   = "tls-server-name"
 )
 
-// rewrite reads a kubeconfig, and points the cluster of its current context at server. All other bytes stay as they are. Errors and Edit quote
-// nothing that may be secret.
+// rewrite reads a kubeconfig and points the cluster of its current context at server. All other bytes stay the same.
+// Errors and Edit quote nothing that may be secret.
 func rewrite(name, server, serverName string) (File, error) {
 	path, err := filepath.Abs(name)
 	if err == nil {
@@ -77,7 +77,8 @@ func readKubeconfig(path string) ([]byte, os.FileInfo, error) {
 	return data, info, err
 }
 
-// pointAt returns data with another server for the cluster of the current context, and with a tls-server-name if it had none and serverName is not "".
+// pointAt returns data with a new server for the cluster of the current context, and with a tls-server-name if it had
+// none and serverName is not "".
 func pointAt(data []byte, server, serverName string) ([]byte, Edit, error) {
 	root, err := document(data)
 	if err != nil {
@@ -177,7 +178,8 @@ func value(m *yaml.Node, key string) (v, k *yaml.Node) {
 	return nil, nil
 }
 
-// checkServer refuses servers that a gateway of byte streams cannot stand in for. It quotes nothing: a URL may have a password in it.
+// checkServer refuses servers that a gateway of byte streams cannot replace. It quotes nothing: a URL may contain a
+// password.
 func checkServer(server string) error {
 	u, err := url.Parse(server)
 	switch {
@@ -193,13 +195,13 @@ func checkServer(server string) error {
 	return nil
 }
 
-// find returns where a value is in data.
+// find returns the position of a value in data.
 func find(data []byte, v *yaml.Node) (replaceable, error) {
 	start := 0
 	for range v.Line - 1 {
 		start += bytes.IndexByte(data[start:], '\n') + 1
 	}
-	for range v.Column - 1 { // a column is a character
+	for range v.Column - 1 { // columns count characters
 		_, size := utf8.DecodeRune(data[start:])
 		start += size
 	}
@@ -215,14 +217,14 @@ func find(data []byte, v *yaml.Node) (replaceable, error) {
 func (e *Edit) apply(data []byte, flow bool, column int) []byte {
 	var out bytes.Buffer
 	out.Write(data[:e.replaceable.start])
-	fmt.Fprintf(&out, "%q", e.To) // as JSON is, and YAML
+	fmt.Fprintf(&out, "%q", e.To) // valid in JSON and in YAML
 	rest := data[e.replaceable.end:]
 	switch {
 	case e.AddedName == "":
 	case flow:
 		fmt.Fprintf(&out, ", %q: %q", nameKey, e.AddedName)
 	default:
-		line, after, more := bytes.Cut(rest, []byte("\n")) // the end of the server's own line, perhaps with a comment
+		line, after, more := bytes.Cut(rest, []byte("\n")) // the end of the server's line may have a comment
 		end := "\n"
 		if bytes.HasSuffix(line, []byte("\r")) {
 			end = "\r\n"
@@ -237,7 +239,7 @@ func (e *Edit) apply(data []byte, flow bool, column int) []byte {
 	return out.Bytes()
 }
 
-// verify reads the changed kubeconfig, and compares it with the intended one.
+// verify parses the changed kubeconfig and compares it with the intended one.
 func (e *Edit) verify(root *yaml.Node, changed []byte) error {
 	after, err := document(changed)
 	if err != nil {

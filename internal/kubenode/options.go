@@ -11,44 +11,46 @@ import (
 	"strings"
 )
 
-// Options say which files to make.
+// Options tell Plan which files to make.
 type Options struct {
 	// Listen is where the gateway listens: an address of this machine and a port from 1024 on.
 	Listen string
-	// Servers are the API servers, "host:port", or "host" with port 6443. With credentials they are used until the cluster's own list is known.
+	// Servers are the API servers, "host:port", or "host" with port 6443. With credentials they are used only until the
+	// cluster's own list is known.
 	Servers []string
-	// CA is the file of the cluster's authority, and ServerName a name that all API servers have in their certificates; "" = their addresses are.
+	// CA is the file of the cluster's authority. ServerName is a name in the certificates of all API servers; "" if
+	// those contain the addresses.
 	CA, ServerName string
-	// Kubeconfig, TokenFile, or Cert and Key, are the credentials with which the gateway follows the cluster's list of its API servers; none = it
-	// knows Servers only.
+	// Kubeconfig, TokenFile, or Cert and Key, are the credentials with which the gateway follows the cluster's list of
+	// API servers. Without any it uses Servers only.
 	Kubeconfig, TokenFile, Cert, Key string
-	// Admin is where the gateway's admin page listens.
+	// Admin is the address of the gateway's admin page.
 	Admin string
 	// Image is the image of a static pod; "" = make a systemd unit.
 	Image string
 	// Program is the path of headpond, Config of its configuration, State the folder of its cache, Manifests the folder
 	// of static pods.
 	Program, Config, State, Manifests string
-	// Rewrite are kubeconfigs that are to point at the gateway.
+	// Rewrite lists kubeconfigs to be pointed at the gateway.
 	Rewrite []string
 }
 
 const (
 	serverPort  = 6443 // of API servers, where none is given
-	firstPort   = 1024 // the first that needs no privilege, which the gateway does not have
+	firstPort   = 1024 // the gateway has no privileges
 	maxServers  = 1000 // far more than any cluster has
 	unitPath    = "/etc/systemd/system/headpond.service"
 	podManifest = "headpond.yaml"
 	stateRoot   = "/var/lib" // of systemd's StateDirectory
 )
 
-// errNoServers is about the one thing that has no default.
+// errNoServers is returned if Servers, which has no default, is missing.
 var errNoServers = errors.New("-servers: want the addresses of the API servers, such as 10.0.0.1:6443,10.0.0.2:6443")
 
 // follows reports whether the gateway follows the cluster's list.
 func (o *Options) follows() bool { return o.Kubeconfig+o.TokenFile+o.Cert != "" }
 
-// check completes the options, and returns their problems.
+// check sets defaults, and returns the problems of the options.
 func (o *Options) check() error {
 	if err := o.checkAddresses(); err != nil {
 		return err
@@ -78,7 +80,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// isName and isImage are stricter than Kubernetes: accepted names need no quotes anywhere.
+// isName and isImage are stricter than Kubernetes: names that match need no quotes anywhere.
 var (
 	isName  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?$`)
 	isImage = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._:/@-]{0,500}$`)
@@ -135,7 +137,7 @@ func (o *Options) checkAddresses() error {
 	return nil
 }
 
-// serverOf checks one of Options.Servers, and adds the port where there is none.
+// serverOf validates one of Options.Servers and adds a missing port.
 func serverOf(s string) (string, error) {
 	if addr, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
 		return netip.AddrPortFrom(addr, serverPort).String(), nil

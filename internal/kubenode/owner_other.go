@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// keepOwner does nothing: the folder says whose its files are.
+// keepOwner does nothing: on this system the directory determines the owner.
 func keepOwner(*os.File, fs.FileInfo) error { return nil }

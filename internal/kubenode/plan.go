@@ -12,21 +12,21 @@ import (
 
 // File is a file of the node.
 type File struct {
-	Path string // where it belongs
+	Path string // where the file belongs
 	Mode fs.FileMode
 	Data []byte
-	// Edit describes the change of a kubeconfig; nil for files that are made anew. The content of such a file is
-	// secret.
+	// Edit describes the change of a kubeconfig; nil for new files. The content of a changed kubeconfig is secret.
 	Edit *Edit
 
-	original fs.FileInfo // of a kubeconfig: whose owner it keeps
+	original fs.FileInfo // of a kubeconfig: the file whose owner is kept
 	before   []byte      // of a kubeconfig: its old content
 }
 
 // Files are all that a node needs.
 type Files []File
 
-// Plan returns the files that o asks for. It reads the kubeconfigs to rewrite, and with Image the one with the gateway's credentials.
+// Plan returns the files that o asks for. It reads the kubeconfigs to rewrite, and with Image the one with the
+// gateway's credentials.
 func Plan(o Options) (Files, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -71,14 +71,14 @@ type mount struct {
 	Write            bool
 }
 
-// mount adds the folders and files that every pod needs.
+// mount adds the directories and files that every pod needs.
 func (p *plan) mount() {
 	p.add("config", filepath.Dir(p.Config), "Directory", false)
 	p.add("state", p.State, "DirectoryOrCreate", true)
 	p.add("ca", p.CA, "File", false)
 }
 
-// add mounts a path, unless it comes with a folder that is mounted.
+// add mounts a path, unless a mounted directory contains it.
 func (p *plan) add(name, path, kind string, write bool) {
 	for _, m := range p.Mounts {
 		if (m.Write || !write) && (m.Path == path || m.Type != "File" && within(path, m.Path)) {
@@ -93,8 +93,8 @@ func within(name, dir string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// mountCredentials adds the files of the gateway's credentials. Files that are replaced by a rename, as tokens and
-// certificates are, are mounted with their folder: a file mounted alone stays the old one.
+// mountCredentials adds the files of the gateway's credentials. Tokens and certificates are replaced by a rename, so
+// their directory is mounted: a single mounted file would stay the old one.
 func (p *plan) mountCredentials() error {
 	rotated := []string{p.TokenFile, p.Cert, p.Key}
 	if p.Kubeconfig != "" {
@@ -113,7 +113,7 @@ func (p *plan) mountCredentials() error {
 	return nil
 }
 
-// execute makes a file of a template. Templates are parsed only here, so that a gateway has none in memory.
+// execute makes a file from a template. Templates are parsed only here, so that a running gateway keeps none in memory.
 func (p *plan) execute(text string) []byte {
 	var out bytes.Buffer
 	if err := template.Must(template.New("").Funcs(functions).Parse(text)).Execute(&out, p); err != nil {
@@ -125,7 +125,8 @@ func (p *plan) execute(text string) []byte {
 // Port is the port of the admin page, and AdminHost its host.
 func (p *plan) Port() string { _, port := splitAdmin(p.Admin); return port }
 
-// AdminHost is where a probe asks: nothing listens at an address that stands for all.
+// AdminHost is the host for probes: the wildcard address stands for all addresses and is none
+// itself.
 func (p *plan) AdminHost() string { host, _ := splitAdmin(p.Admin); return host }
 
 // Folder is the folder of the configuration.
@@ -134,9 +135,9 @@ func (p *plan) Folder() string { return filepath.Dir(p.Config) }
 // Follows reports whether the gateway follows the cluster's list.
 func (p *plan) Follows() bool { return p.follows() }
 
-// StateName is the cache's folder as systemd wants it.
+// StateName is the cache's directory in the form of systemd's StateDirectory.
 func (p *plan) StateName() string {
-	name, _ := filepath.Rel(stateRoot, p.State) // it was checked
+	name, _ := filepath.Rel(stateRoot, p.State) // the path was checked
 	return name
 }
 

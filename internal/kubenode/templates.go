@@ -6,7 +6,8 @@ import (
 	"text/template"
 )
 
-// drainSeconds is how long the gateway of a node drains. Watches do not end by themselves, so that most of this time is the stagger.
+// drainSeconds is how long a node's gateway drains. Watches never end by themselves, so most of this time is the
+// stagger.
 const drainSeconds = 10
 
 var functions = template.FuncMap{"quote": quote, "drain": func() int { return drainSeconds }, "stop": func() int { return 2 * drainSeconds }}
@@ -56,7 +57,8 @@ upstreams:
     rebalance: {}
 `
 
-// unitTemplate is a systemd unit. Root without capabilities can read the files of root, such as kubeconfigs, and little else.
+// unitTemplate is a systemd unit. Root without capabilities can read root's files, such as kubeconfigs, and little
+// else.
 const unitTemplate = `# Made by "headpond kube".
 [Unit]
 Description=Headpond, the way to the Kubernetes API servers
@@ -145,9 +147,9 @@ spec:
 {{- end}}
 `
 
-// splitAdmin returns where a probe reaches the admin page.
+// splitAdmin returns the host and port of the admin page for probes.
 func splitAdmin(address string) (host, port string) {
-	host, port, _ = net.SplitHostPort(address) // it was checked
+	host, port, _ = net.SplitHostPort(address) // the address was checked
 	if addr, err := netip.ParseAddr(host); host == "" || err == nil && addr.IsUnspecified() {
 		host = "127.0.0.1"
 	}

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// Print writes the files for reading. Of a kubeconfig it writes only the changes.
+// Print prints the files. For a kubeconfig it prints only the changes.
 func (files Files) Print(w io.Writer) error {
 	var text bytes.Buffer
 	for i, f := range files {
@@ -49,13 +49,13 @@ func (e *Edit) lines() []string {
 type target struct {
 	File
 	path string
-	done bool // it is as it should be
+	done bool // the file needs no change
 }
 
-// Write writes the files below dir, each at its place there; with "/" the node itself is changed. An existing file that
-// differs is an error unless force is true, and then nothing is written; only the node's kubeconfigs may differ. Each
-// file is replaced by a rename and keeps its mode, and in place its owner. Write reports its actions to w, without
-// secrets.
+// Write writes the files below dir, each at its path; with dir "/" it changes the node itself. If an existing file
+// other than the node's kubeconfigs differs, Write returns an error and writes nothing, unless force is set. Each file
+// is replaced by a rename. It keeps its mode and, where it is replaced in place, its owner. Write reports its actions
+// to w, without secrets.
 func (files Files) Write(dir string, force bool, w io.Writer) error {
 	targets, err := files.targets(dir, force)
 	if err != nil {
@@ -82,7 +82,7 @@ func (files Files) Write(dir string, force bool, w io.Writer) error {
 	return nil
 }
 
-// targets looks at existing files before anything is written.
+// targets checks existing files before anything is written.
 func (files Files) targets(dir string, force bool) ([]target, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -98,7 +98,7 @@ func (files Files) targets(dir string, force bool) ([]target, error) {
 			return nil, err
 		case bytes.Equal(old, f.Data):
 			t.done = true
-		case f.Edit != nil && t.path == f.Path: // the file that is to be changed
+		case f.Edit != nil && t.path == f.Path: // the kubeconfig to be changed
 			if !bytes.Equal(old, f.before) {
 				return nil, fmt.Errorf("%s was changed by another program just now; try again", t.path)
 			}
@@ -110,7 +110,7 @@ func (files Files) targets(dir string, force bool) ([]target, error) {
 	return targets, nil
 }
 
-// write replaces a file atomically: readers see the old one or the new one.
+// write replaces a file atomically: readers see the old file or the new one.
 func (t *target) write() (err error) {
 	mode := fs.FileMode(0o755)
 	if t.Edit != nil {

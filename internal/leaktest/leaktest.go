@@ -2,8 +2,8 @@
 //
 //	func TestMain(m *testing.M) { leaktest.Main(m) }
 //
-// It is goleak with patience: goleak gives goroutines that are about to end less than half a second, which on a machine with more to do
-// than it can is too little.
+// It is goleak with a longer limit: goleak waits less than half a second for goroutines that are about to end, which is
+// too short on an overloaded machine.
 package leaktest
 
 import (
@@ -17,7 +17,7 @@ import (
 // patience bounds operations that take microseconds on an idle machine.
 const patience = time.Minute
 
-// Main runs the tests, looks for goroutines they have left, and exits.
+// Main runs the tests, looks for leaked goroutines, and exits.
 func Main(tests interface{ Run() int }) {
 	code := tests.Run()
 	if code == 0 {
@@ -29,7 +29,7 @@ func Main(tests interface{ Run() int }) {
 	os.Exit(code)
 }
 
-// find returns goleak's findings at the end of limit, nil as soon as there are none.
+// find returns goleak's findings after limit, or nil as soon as there are none.
 func find(limit time.Duration) (err error) {
 	for until := time.Now().Add(limit); ; {
 		if err = goleak.Find(); err == nil || time.Now().After(until) {

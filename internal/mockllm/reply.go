@@ -23,7 +23,7 @@ type Request struct {
 	Context context.Context `json:"-"` // ends when the client leaves
 }
 
-// Message is one of a conversation.
+// Message is one message of a conversation.
 type Message struct {
 	Role    string  `json:"role"`
 	Content Content `json:"content"`
@@ -32,7 +32,7 @@ type Message struct {
 // Content is the text of a message.
 type Content string
 
-// UnmarshalJSON reads a string, or a list of parts, of which those with text count.
+// UnmarshalJSON reads a string, or a list of parts, of which it uses those with text.
 func (c *Content) UnmarshalJSON(data []byte) error {
 	var text string
 	if json.Unmarshal(data, &text) == nil {
@@ -102,7 +102,7 @@ func (r *reply) object(kind string, choices ...choice) object {
 	return object{ID: "chatcmpl-mock", Object: kind, Created: created, Model: r.req.Model, Choices: choices}
 }
 
-// used counts words for tokens.
+// used counts words as tokens.
 func (r *reply) used() *usage {
 	prompt := 0
 	for _, m := range r.req.Messages {
@@ -111,7 +111,7 @@ func (r *reply) used() *usage {
 	return &usage{prompt, r.words, prompt + r.words}
 }
 
-// add says a word, and waits.
+// add sends a word and waits.
 func (r *reply) add(word string) error {
 	r.words++
 	if !r.req.Stream {
@@ -137,7 +137,7 @@ func (r *reply) add(word string) error {
 	return r.req.Context.Err()
 }
 
-// finish ends an answer that is whole.
+// finish ends a complete answer.
 func (r *reply) finish() {
 	stop := "stop"
 	if !r.req.Stream {
@@ -167,7 +167,7 @@ func (r *reply) fail(err error) {
 	refuse(r.w, e)
 }
 
-// event sends an event at once.
+// event sends an event and flushes it.
 func (r *reply) event(v any) {
 	text, _ := json.Marshal(v) // of types of this package
 	_, _ = fmt.Fprintf(r.w, "data: %s\n\n", text)

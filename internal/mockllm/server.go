@@ -15,29 +15,29 @@ import (
 // maxBody bounds a request's body.
 const maxBody = 64 << 20
 
-// created is when every answer was made: tests compare answers.
+// created is the time of every answer. It is constant, because tests compare answers.
 const created = 1_700_000_000
 
 // Server is the handler. Its fields must not change once it is in use; the zero value serves any model and answers at
 // once with its name. All methods are safe for concurrent use.
 type Server struct {
-	// Models are those it serves; requests for others get 404. Empty = any.
+	// Models are the served models; requests for others get 404. Empty = any.
 	Models []string
-	// Pause is how long it waits after each word that it streams.
+	// Pause is the wait after each streamed word.
 	Pause time.Duration
-	// Answer returns the words of an answer, which are joined as they are. An error ends it: before the first word it
-	// is the answer to the request, and after that a separate event, as of real servers. Break breaks the connection. A
-	// word may take as long as the request's Context lasts. nil = Introduce.
+	// Answer returns the words of an answer, which are concatenated. An error ends the answer: before the first word it
+	// is the HTTP answer, later it is an event, as with real servers. Break breaks the connection. A word may take
+	// until the end of the request's Context. nil = Introduce.
 	Answer func(r *Request) iter.Seq2[string, error]
 
 	requests, finished, canceled, failed atomic.Int64
 }
 
-// Stats are how many chat completions there were, and how they ended. The difference still runs.
+// Stats counts chat completions by how they ended. Requests minus the others are running.
 type Stats struct {
 	Requests int64
 	Finished int64 // answered to the end
-	Canceled int64 // their client left before that
+	Canceled int64 // the client disconnected before that
 	Failed   int64 // by an error of Answer
 }
 
@@ -58,15 +58,15 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return fmt.Sprintf("%d %s: %s", e.Status, e.Type, e.Message) }
 
-// Break is an error of Answer that ends the client's connection in the middle of the answer.
+// Break is an error for Answer. It breaks the client's connection in the middle of the answer.
 var Break = errors.New("mockllm: the connection is broken")
 
-// Introduce is an answer with the model's name.
+// Introduce answers with the model's name.
 func Introduce(r *Request) iter.Seq2[string, error] {
 	return Say("I am the model " + r.Model + " .")
 }
 
-// Say is an answer of a text, a word at a time, each with a space behind it.
+// Say answers with text, one word at a time, each followed by a space.
 func Say(text string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		for word := range strings.FieldsSeq(text) {
@@ -77,7 +77,7 @@ func Say(text string) iter.Seq2[string, error] {
 	}
 }
 
-// Fail is an answer that is an error.
+// Fail answers with an error.
 func Fail(err error) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) { yield("", err) }
 }
@@ -143,7 +143,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	s.end(reply, err)
 }
 
-// end ends an answer, and counts how.
+// end ends an answer and counts its result.
 func (s *Server) end(reply *reply, err error) {
 	switch {
 	case reply.req.Context.Err() != nil:

@@ -1,6 +1,6 @@
-// Package netaddr reads the address forms the configuration knows, "host:port",
-// "unix:/path", at the other end of a tunnel "upstream:name" and, of another node,
-// "p2p:PEERID/service"; it dials and listens on the first two.
+// Package netaddr parses the address forms of the configuration: "host:port", "unix:/path",
+// "upstream:name" at the other end of a tunnel, and "p2p:PEERID/service" of another node. It dials
+// and listens on the first two.
 package netaddr
 
 import (
@@ -15,8 +15,8 @@ import (
 // ErrInvalid is wrapped by every error Split returns.
 var ErrInvalid = errors.New("invalid address")
 
-// Split returns the network ("tcp" or "unix") and the address within it, as package net takes them; or
-// "upstream" or "p2p", which package net does not know, and the name.
+// Split returns the network ("tcp" or "unix") and the address, in the form of package net. For "upstream" and "p2p",
+// which package net does not have, it returns those and the name.
 func Split(addr string) (network, address string, err error) {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		if path == "" {
@@ -25,7 +25,7 @@ func Split(addr string) (network, address string, err error) {
 		return "unix", path, nil
 	}
 	for _, network := range []string{"upstream", "p2p"} {
-		if name, ok := strings.CutPrefix(addr, network+":"); ok && strings.Trim(name, "0123456789") != "" { // else it is a host of that name
+		if name, ok := strings.CutPrefix(addr, network+":"); ok && strings.Trim(name, "0123456789") != "" { // otherwise it is a host with that name
 			return network, name, nil
 		}
 	}
@@ -49,7 +49,7 @@ func Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// Listen listens on addr as lc has it.
+// Listen listens on addr with lc.
 func Listen(ctx context.Context, lc *net.ListenConfig, addr string) (net.Listener, error) {
 	network, address, err := Split(addr)
 	if err != nil {

@@ -14,7 +14,7 @@ type account struct {
 	drop     bool // this process is root and must drop to uid
 }
 
-// serverAccount returns the current user, or a harmless one when that is root.
+// serverAccount returns the current user, or an unprivileged one if that is root.
 func serverAccount() (account, error) {
 	if os.Getuid() != 0 {
 		return account{uid: os.Getuid(), gid: os.Getgid()}, nil

@@ -25,8 +25,8 @@ const (
 	startTries   = 5                // another process may take the port we found free
 )
 
-// Cluster is one PostgreSQL server with its own data. Its methods may be called by
-// several goroutines, except Stop, Kill and Restart, which belong to one at a time.
+// Cluster is one PostgreSQL server with its own data. Its methods may be called concurrently,
+// except Stop, Kill and Restart, which must not overlap.
 type Cluster struct {
 	opts   options
 	server server
@@ -38,8 +38,8 @@ type Cluster struct {
 	proc *process
 }
 
-// Start starts a server and stops and removes it when the test ends. It fails the test,
-// naming the package to install, when there is none.
+// Start starts a server. It is stopped and removed at the end of the test. If no server is
+// installed, the test fails with the name of the package to install.
 func Start(t testing.TB, opts ...Option) *Cluster {
 	t.Helper()
 	c, err := start(opts)
@@ -123,7 +123,7 @@ func (c *Cluster) launch() error {
 	return c.waitReady(p)
 }
 
-// waitReady connects until the server lets us in, it ends, or startTimeout has passed.
+// waitReady connects until the server accepts, the process ends, or startTimeout has passed.
 func (c *Cluster) waitReady(p *process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -145,7 +145,7 @@ func (c *Cluster) waitReady(p *process) error {
 }
 
 // Stop shuts the server down in fast mode: clients get 57P01 and are disconnected. It returns when
-// the server has ended; a stopped server stays stopped without error.
+// the server has ended. Stopping a stopped server is no error.
 func (c *Cluster) Stop(t testing.TB) {
 	t.Helper()
 	if err := c.stop(); err != nil {
@@ -153,8 +153,8 @@ func (c *Cluster) Stop(t testing.TB) {
 	}
 }
 
-// Kill ends the server and all its backends with SIGKILL, as a crash would: clients see
-// their connection reset without a word. It returns when the server has ended.
+// Kill kills the server and all its backends with SIGKILL, like a crash: clients see a reset
+// without an error message. It returns when the server has ended.
 func (c *Cluster) Kill(t testing.TB) {
 	t.Helper()
 	p := c.getProc()
@@ -167,8 +167,8 @@ func (c *Cluster) Kill(t testing.TB) {
 	<-p.done
 }
 
-// Restart starts the server again on the same port and data, stopping it first when it
-// runs. It returns when the server answers.
+// Restart starts the server again with the same port and data. It stops a running server first, and
+// returns when the server answers.
 func (c *Cluster) Restart(t testing.TB) {
 	t.Helper()
 	if err := c.stop(); err != nil {
@@ -183,7 +183,7 @@ func (c *Cluster) Restart(t testing.TB) {
 	}
 }
 
-// oldOnesLeft reports that the server did not start because a process of the one killed before it has not ended yet.
+// oldOnesLeft reports whether the server did not start because a process of the killed one has not ended yet.
 func (c *Cluster) oldOnesLeft() bool {
 	return strings.Contains(c.Log(), "pre-existing shared memory block")
 }
@@ -206,7 +206,7 @@ func (c *Cluster) stop() error {
 	return errors.Join(fmt.Errorf("the server did not stop within %s and was killed\n%s", stopTimeout, c.Log()), err)
 }
 
-// remove stops the server at once and deletes its files, and what a killed server leaves in the system.
+// remove stops the server at once and deletes its files, and shared memory left by a killed server.
 func (c *Cluster) remove() error {
 	var err error
 	if p := c.getProc(); p != nil && !p.ended() {

@@ -18,7 +18,7 @@ import (
 // PostgreSQL project supported in 2025.
 const minMajor = 13
 
-// install says how to get a server, by system.
+// install tells how to install a server, by system.
 const install = "install one with scripts/test-deps.sh, or by hand: " +
 	"Debian/Ubuntu apt-get install postgresql postgresql-contrib; Fedora dnf install postgresql-server postgresql-contrib; " +
 	"Alpine apk add postgresql postgresql-contrib; macOS brew install postgresql; or set PGTEST_BIN to the directory of initdb and postgres"
@@ -96,7 +96,7 @@ func number(path string) int {
 	return n
 }
 
-// inspect returns the server in dir, or an error when it has not both programs.
+// inspect returns the server in dir, or an error if one of its programs is missing.
 func inspect(dir string) (server, error) {
 	if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
 		return server{}, err

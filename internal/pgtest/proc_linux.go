@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apply makes cmd run as the account, and end with this process: should the test binary
-// be killed, the kernel sends SIGQUIT, on which PostgreSQL stops at once with its children.
+// apply makes cmd run as the account and end with this process: if the test binary is killed, the
+// kernel sends SIGQUIT, on which PostgreSQL stops at once with its children.
 func (a account) apply(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT, Setpgid: true}
 	if a.drop {
@@ -29,10 +29,10 @@ func (a account) owns(info os.FileInfo) bool {
 	return ok && int(st.Uid) == a.uid
 }
 
-// killAll ends the server and every process it started, as the kernel's out-of-memory
-// killer or a power cut would: with SIGKILL, without a chance to say goodbye.
+// killAll kills the server and all processes it started with SIGKILL, like the kernel's
+// out-of-memory killer.
 func killAll(pid int) error {
-	// Stopped first, so that it starts no further process while we list them.
+	// Stop the process first, so that it starts no further process while its children are listed.
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("stop process %d: %w", pid, err)
 	}
@@ -42,8 +42,9 @@ func killAll(pid int) error {
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// removeSegment removes the System V shared memory that a killed server has left, of which a system has room for a few thousand. The
-// server's pid file names it in line 7, by key and id; a server that was stopped, or has not come so far, has no such line.
+// removeSegment removes the System V shared memory left by a killed server. A system has room for a few thousand
+// segments. Line 7 of the server's pid file has the key and id. A server that was stopped, or failed early, has no such
+// line.
 func removeSegment(pidFile string) error {
 	data, err := os.ReadFile(pidFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +61,7 @@ func removeSegment(pidFile string) error {
 	}
 	var now unix.SysvShmDesc
 	if _, err := unix.SysvShmCtl(id, unix.IPC_STAT, &now); err != nil || now.Perm.Key != int32(key) {
-		return nil // it is gone, and the id perhaps another's
+		return nil // the segment is gone, and its id may be in use by another
 	}
 	if _, err := unix.SysvShmCtl(id, unix.IPC_RMID, nil); err != nil {
 		return fmt.Errorf("remove the shared memory of a killed server: %w", err)
@@ -77,7 +78,7 @@ func children(pid int) []int {
 		if err != nil {
 			continue // it ended meanwhile
 		}
-		// pid (name) state ppid …; the name may hold spaces and parentheses.
+		// pid (name) state ppid …; the name may contain spaces and parentheses.
 		_, rest, ok := strings.Cut(string(data[strings.LastIndexByte(string(data), ')')+1:]), " ")
 		fields := strings.Fields(rest)
 		if !ok || len(fields) < 2 || fields[1] != strconv.Itoa(pid) {

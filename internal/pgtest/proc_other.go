@@ -13,7 +13,7 @@ func (a account) apply(*exec.Cmd) {}
 // owns trusts the file's private mode, which the caller has checked.
 func (a account) owns(os.FileInfo) bool { return true }
 
-// killAll ends the server's first process; the others see it and end by themselves.
+// killAll kills the server's first process. The others notice and end by themselves.
 func killAll(pid int) error {
 	p, err := os.FindProcess(pid)
 	if err != nil {

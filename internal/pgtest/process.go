@@ -42,7 +42,7 @@ func (p *process) run(cmd *exec.Cmd, started chan<- error) {
 	close(p.done)
 }
 
-// ended reports whether the process is gone.
+// ended reports whether the process has ended.
 func (p *process) ended() bool {
 	select {
 	case <-p.done:
@@ -52,7 +52,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// signal sends sig; a process that has already ended is no error.
+// signal sends sig. It returns no error if the process has already ended.
 func (p *process) signal(sig os.Signal) error {
 	if p.ended() {
 		return nil

@@ -17,7 +17,8 @@ var shared struct {
 	opts      []Option
 }
 
-// Runner returns tests that stop, when they have run, the cluster [Shared] may have started. Give it to leaktest.Main in TestMain.
+// Runner returns tests that stop the cluster started by [Shared] after they have run. Pass it to leaktest.Main in
+// TestMain.
 func Runner(m interface{ Run() int }, opts ...Option) interface{ Run() int } {
 	return runner{m, opts}
 }
@@ -45,8 +46,8 @@ func (r runner) Run() int {
 	return code
 }
 
-// Shared returns the test binary's one cluster, started by the first test that asks. Tests share
-// its databases and roles: they use their own names, and never stop it.
+// Shared returns the cluster of the test binary. The first call starts it. Tests share its
+// databases and roles, so they must use their own names and never stop it.
 func Shared(t testing.TB) *Cluster {
 	t.Helper()
 	c, err := startShared()

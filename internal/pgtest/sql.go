@@ -13,8 +13,8 @@ import (
 // sqlTimeout bounds the statements tests run to prepare a cluster.
 const sqlTimeout = time.Minute
 
-// Connect returns a connection as the superuser to database "postgres", past any
-// password check. It is closed when the test ends.
+// Connect returns a connection as the superuser to database "postgres", without a password check.
+// It is closed at the end of the test.
 func (c *Cluster) Connect(t testing.TB) *pgx.Conn {
 	t.Helper()
 	conn, err := c.connect()
@@ -33,7 +33,7 @@ func (c *Cluster) Exec(t testing.TB, statements ...string) {
 	}
 }
 
-// CreateUser makes a role that may log in, its password stored as the cluster's [Auth] wants.
+// CreateUser makes a role that may log in. Its password is stored as the cluster's [Auth] requires.
 func (c *Cluster) CreateUser(t testing.TB, name, password string) {
 	t.Helper()
 	c.Exec(t, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", pgx.Identifier{name}.Sanitize(), strings.ReplaceAll(password, "'", "''")))
@@ -48,7 +48,8 @@ func (c *Cluster) CreateDatabase(t testing.TB, name, owner string) {
 // ownName is the application_name of this package's connections.
 const ownName = "pgtest"
 
-// Backends returns how many clients are connected, not counting this package's own, which may be about to end.
+// Backends returns the number of connected clients. It does not count this package's own connections, which may be
+// about to end.
 func (c *Cluster) Backends(t testing.TB) int {
 	t.Helper()
 	conn, err := c.connect()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// templateAge is when a kept data directory is removed: nobody copies one of the day before yesterday. Cleaners of temporary directories remove
-// single files after ten days or more.
+// templateAge is the age at which a template is removed. Nothing copies one that is two days old. Cleaners of temporary
+// directories remove single files after ten days or more.
 const templateAge = 48 * time.Hour
 
 // superuser and password are the cluster's owner role. It is a test server on loopback.
@@ -18,8 +18,9 @@ const (
 	password  = "pgtest-superuser"
 )
 
-// template returns a data directory made by initdb for this server and account, making it when there is none of today. Concurrent processes
-// may all make one; the last step is a rename that only the first can do, so that a directory of that name is always whole, and stays.
+// template returns a data directory made by initdb for this server and account, and makes it if there is none from
+// today. Several processes may make one at the same time. The last step is a rename, which succeeds only once, so that
+// a directory with that name is always complete.
 func template(s server, as account) (string, error) {
 	prefix := filepath.Join(tempDir(), fmt.Sprintf("headpond-pgtest-%s-%d-", s.version, as.uid))
 	dir := prefix + time.Now().UTC().Format(time.DateOnly)
@@ -42,7 +43,7 @@ func template(s server, as account) (string, error) {
 	return dir, nil
 }
 
-// kept reports whether dir is a data directory of ours.
+// kept reports whether dir is a data directory made by this package.
 func kept(dir string, as account) bool {
 	info, err := os.Lstat(dir)
 	if err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 || !as.owns(info) {
@@ -52,7 +53,7 @@ func kept(dir string, as account) bool {
 	return err == nil
 }
 
-// removeOld removes templates of earlier days. What cannot be removed takes some space and does no harm.
+// removeOld removes templates of earlier days. Errors are ignored: a directory that stays only takes space.
 func removeOld(prefix string) {
 	old, _ := filepath.Glob(prefix + "*")
 	for _, dir := range old {

@@ -9,10 +9,11 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// KeyTable is a table of keys in the documentation: of each struct that it describes every key stands in it, with its default.
+// KeyTable is a table of keys in the documentation. It must contain every key of each struct that it describes, with
+// its default.
 type KeyTable struct {
 	File, Header string // Header is the first cell of its first line
-	After        string // the heading above it, where the header does not tell
+	After        string // the heading above it, if the header is not unique
 	Of           []any
 }
 
@@ -49,7 +50,7 @@ func CheckKeys(t *testing.T, docs map[string]string, tables []KeyTable) {
 	}
 }
 
-// rows are the table's lines after the header, as cells.
+// rows returns the table's lines after the header, as cells.
 func (k KeyTable) rows(text string) (rows [][]string) {
 	if k.After != "" {
 		_, text, _ = strings.Cut(text, "\n"+k.After+"\n")
@@ -97,7 +98,8 @@ func checkKey(t *testing.T, file string, typ reflect.Type, key string, row []str
 	}
 }
 
-// checkInline looks for the keys of a struct that has no table in the text about it: `{ca, cert}`, or `interval` `2s` where there is a default.
+// checkInline looks for the keys of a struct without a table in the text about it: `{ca, cert}`, or `interval` `2s` for
+// a default.
 func checkInline(t *testing.T, file, key string, typ reflect.Type, text string) {
 	for _, f := range config.Schema(typ) {
 		tag := f.Tag

@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// PipeSize is as much as a process without privileges may ask for.
+	// PipeSize is the largest size that an unprivileged process may request.
 	PipeSize = 1 << 20
-	// minPipe is the smallest useful size; the system gives less to a user who
-	// has many pipes already.
+	// minPipe is the smallest useful size. The system gives a user with many pipes less than
+	// requested.
 	minPipe = 64 << 10
-	// Max bounds the resources that receivers that do not read can hold: 128 file descriptors, 64
-	// MiB of kernel memory (by default the limit of pipes of a user without privileges). Sessions
-	// without a pipe copy.
+	// Max bounds the resources held by receivers that do not read: 128 file descriptors and 64 MiB
+	// of kernel memory (the default limit of pipes for an unprivileged user). Sessions without a
+	// pipe copy instead.
 	Max = 64
-	// MaxIdle stay open for the next splice.
+	// MaxIdle pipes stay open for later splices.
 	MaxIdle = 8
 )
 
@@ -44,8 +44,8 @@ func Open() (open, idle int) {
 	return pipes.open, len(pipes.idle)
 }
 
-// Once moves up to limit bytes between a pipe and a socket. It does not wait
-// where the socket is in non-blocking mode.
+// Once moves up to limit bytes between a pipe and a socket. It does not wait if the socket is in
+// non-blocking mode.
 func Once(from, to, limit int) (int, error) {
 	for {
 		n, err := unix.Splice(from, nil, to, nil, limit, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
@@ -108,7 +108,7 @@ func (p *pipePool) drop(old *Pipe) {
 	p.mu.Unlock()
 }
 
-// newPipe returns nil when the system has none, or only a small one.
+// newPipe returns nil if the system gives no pipe, or only a small one.
 func newPipe() *Pipe {
 	var fds [2]int
 	if unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK) != nil {

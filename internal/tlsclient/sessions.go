@@ -1,5 +1,5 @@
-// Package tlsclient prepares tls.Configs for connections to upstreams: the server's name, and sessions
-// that are resumed, which saves the server's certificate, its signature and our checking of both.
+// Package tlsclient prepares tls.Configs for connections to upstreams. It sets the server's name, and resumes sessions,
+// which saves the server's certificate, its signature and their verification.
 package tlsclient
 
 import (
@@ -19,10 +19,10 @@ const (
 	maxSessions = 8
 )
 
-// Sessions is a tls.ClientSessionCache that keeps several sessions per endpoint. The newest is used first.
-// TLS 1.3's tickets are meant for one connection each (RFC 8446, appendix C.4), so one is taken out when it is
-// used; the last of an endpoint stays, for a server that gives fewer than are used, and for TLS 1.2, where
-// a session is resumed again and again. A server that takes no ticket twice does a full handshake then.
+// Sessions is a tls.ClientSessionCache with several sessions per endpoint. The newest is used first. A ticket of TLS
+// 1.3 is meant for one connection (RFC 8446, appendix C.4), so it is removed when it is used. The last ticket of an
+// endpoint stays: for servers that issue fewer tickets than are used, and for TLS 1.2, where a session can be resumed
+// repeatedly. A server that accepts no ticket twice does a full handshake then.
 type Sessions struct {
 	mu        sync.Mutex // held for a few instructions
 	endpoints map[string][]*tls.ClientSessionState
@@ -30,8 +30,8 @@ type Sessions struct {
 
 var _ tls.ClientSessionCache = (*Sessions)(nil)
 
-// NewSessions returns an empty cache, for one upstream: sessions must not be shared by configurations
-// that trust or authenticate differently.
+// NewSessions returns an empty cache for one upstream. Configurations with different authorities or client certificates
+// must not share sessions.
 func NewSessions() *Sessions {
 	return &Sessions{endpoints: make(map[string][]*tls.ClientSessionState)}
 }
@@ -53,7 +53,7 @@ func (s *Sessions) Get(key string) (*tls.ClientSessionState, bool) {
 	return session, true
 }
 
-// Put implements tls.ClientSessionCache. nil forgets all of the key.
+// Put implements tls.ClientSessionCache. A nil session removes all sessions of the key.
 func (s *Sessions) Put(key string, session *tls.ClientSessionState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +88,8 @@ func (e endpointSessions) Put(key string, session *tls.ClientSessionState) {
 	e.Sessions.Put(e.endpoint+" "+key, session)
 }
 
-// WithSessions returns cfg, or a copy with new Sessions. A cfg with a cache keeps it; one with
-// VerifyPeerCertificate gets none, because that is not called for a resumed session.
+// WithSessions returns cfg, or a copy with new Sessions. A cfg with a cache keeps it. A cfg with
+// VerifyPeerCertificate gets none, because that function is not called for a resumed session.
 func WithSessions(cfg *tls.Config) *tls.Config {
 	if cfg == nil || cfg.ClientSessionCache != nil || cfg.SessionTicketsDisabled || cfg.VerifyPeerCertificate != nil {
 		return cfg
@@ -99,8 +99,8 @@ func WithSessions(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// For returns a copy of cfg for connections to endpoint ("host:port" or "unix:/path"): with the host as server
-// name, "localhost" for a Unix socket, if it has none, and with the endpoint's part of its Sessions.
+// For returns a copy of cfg for connections to endpoint ("host:port" or "unix:/path"). If cfg has no server name, the
+// copy has the host, or "localhost" for a Unix socket. It uses the endpoint's part of cfg's Sessions.
 func For(cfg *tls.Config, endpoint string) *tls.Config {
 	cfg = cfg.Clone()
 	if cfg.ServerName == "" {
@@ -120,6 +120,6 @@ func serverName(endpoint string) string {
 	if err != nil {
 		return endpoint
 	}
-	host, _, _ = strings.Cut(host, "%") // no certificate knows a zone of this machine
+	host, _, _ = strings.Cut(host, "%") // certificates contain no zones
 	return host
 }

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// VerifyCA makes cfg accept a server's certificate of its authorities whatever name is in it, as libpq does with sslmode=verify-ca.
+// VerifyCA makes cfg accept any certificate signed by its authorities, whatever name it has, like libpq with
+// sslmode=verify-ca.
 func VerifyCA(cfg *tls.Config) {
 	roots := cfg.RootCAs
 	cfg.InsecureSkipVerify = true // replaced by VerifyConnection below
@@ -19,8 +20,8 @@ func VerifyCA(cfg *tls.Config) {
 	}
 }
 
-// ForPostgres is For with the rule of libpq's sslmode=verify-full: where a certificate has no alternative name of the kind of the server
-// name, DNS or IP, its common name counts. A cfg with InsecureSkipVerify stays as it is.
+// ForPostgres is For with the rule of libpq's sslmode=verify-full: if a certificate has no alternative name of the
+// server name's kind (DNS or IP), its common name counts. A cfg with InsecureSkipVerify is not changed.
 func ForPostgres(cfg *tls.Config, endpoint string) *tls.Config {
 	cfg = For(cfg, endpoint)
 	if cfg.InsecureSkipVerify {
@@ -81,7 +82,7 @@ func constrained(chain []*x509.Certificate) bool {
 	})
 }
 
-// commonName returns the first one.
+// commonName returns the first common name.
 func commonName(subject pkix.Name) (name string, ok bool) {
 	for _, attribute := range subject.Names {
 		if attribute.Type.Equal([]int{2, 5, 4, 3}) {
@@ -92,7 +93,7 @@ func commonName(subject pkix.Name) (name string, ok bool) {
 	return "", false
 }
 
-// matches compares names without regard to case; "*." at the beginning of pattern stands for one label.
+// matches compares names, ignoring case. "*." at the beginning of pattern stands for one label.
 func matches(pattern, host string) bool {
 	if strings.EqualFold(pattern, host) {
 		return true

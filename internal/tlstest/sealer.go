@@ -1,4 +1,4 @@
-// Package tlstest makes TLS 1.3 records for tests that crypto/tls cannot be made to send.
+// Package tlstest makes TLS 1.3 records that crypto/tls cannot be made to send.
 package tlstest
 
 import (
@@ -23,17 +23,17 @@ const (
 // Contents of records.
 const (
 	CloseNotify = "\x01\x00"             // an Alert
-	KeyUpdate   = "\x18\x00\x00\x01\x01" // a Handshake message that asks for the peer's
+	KeyUpdate   = "\x18\x00\x00\x01\x01" // a Handshake message that requests the peer's KeyUpdate
 )
 
 // Sealer makes one side's records (RFC 8446, section 5.2).
 type Sealer struct {
-	Next uint64 // the number of records that side has sent with these keys
+	Next uint64 // number of records that the side has sent with these keys
 	aead cipher.AEAD
 	iv   []byte
 }
 
-// NewSealer takes the first traffic secret of "CLIENT" or "SERVER" from a key log of a connection with
+// NewSealer reads the first traffic secret of "CLIENT" or "SERVER" from the key log of a connection with
 // TLS_AES_128_GCM_SHA256.
 func NewSealer(t testing.TB, keyLog, side string) *Sealer {
 	t.Helper()

@@ -15,13 +15,13 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-// logPatience is how long the writer waits for readers, once for every
-// Config.LogSize by which the log has grown beyond that: see keepLogShort.
+// logPatience is how long the writer waits for readers, each time the log has grown by
+// Config.LogSize: see keepLogShort.
 const logPatience = time.Second
 
 // open opens one connection and makes it a reader or the writer.
 func (db *DB) open(ctx context.Context, reader bool) (*sqlite.Conn, error) {
-	file, err := os.Stat(db.path) // before it is opened: if it is replaced in between, check sees it
+	file, err := os.Stat(db.path) // before opening: if the file is replaced in between, check finds out
 	if err != nil && (db.made || db.readOnly || !errors.Is(err, fs.ErrNotExist)) {
 		return nil, fmt.Errorf("sqlitepool: %w", err)
 	}
@@ -30,7 +30,7 @@ func (db *DB) open(ctx context.Context, reader bool) (*sqlite.Conn, error) {
 		return nil, fmt.Errorf("sqlitepool: %w", explain(ctx, err))
 	}
 	sound := false
-	defer func() { // also when Setup panics
+	defer func() { // runs even if Setup panics
 		if !sound {
 			db.closeConn(conn)
 		}
@@ -38,7 +38,7 @@ func (db *DB) open(ctx context.Context, reader bool) (*sqlite.Conn, error) {
 	if err := db.configure(conn, reader); err != nil {
 		return nil, fmt.Errorf("sqlitepool: open %q: %w", db.path, explain(ctx, err))
 	}
-	if file == nil { // it is there now
+	if file == nil { // the file exists now
 		if file, err = os.Stat(db.path); err != nil {
 			return nil, fmt.Errorf("sqlitepool: %w", err)
 		}
@@ -91,7 +91,7 @@ func (db *DB) configure(conn *sqlite.Conn, reader bool) error {
 	return nil
 }
 
-// run executes every statement of script and forgets the rows.
+// run executes every statement of script and drops the rows.
 func run(conn *sqlite.Conn, script string) error {
 	for script != "" {
 		stmt, trailing, err := conn.PrepareTransient(script)
@@ -109,10 +109,11 @@ func run(conn *sqlite.Conn, script string) error {
 	return nil
 }
 
-// keepLogShort restarts the logs when one is too long. SQLite itself does so only when a commit
-// finds no reader of the log: if reads overlap, however short, there always is one, and the log
-// would grow forever. So the writer waits for the present readers; later ones find all of it in the
-// file. Source: https://www.sqlite.org/wal.html#avoiding_excessively_large_wal_files
+// keepLogShort restarts the logs if one is too long. SQLite does so only when a commit finds no
+// reader that uses the log. If reads overlap, however short they are, there always is one, and the
+// log would grow forever. So the writer waits for the present readers. Later readers find the whole
+// database in the file. Source:
+// https://www.sqlite.org/wal.html#avoiding_excessively_large_wal_files
 func (db *DB) keepLogShort(st *state) error {
 	size := int64(0)
 	for _, log := range st.logs {
@@ -140,7 +141,7 @@ func exec(conn *sqlite.Conn, query string) error {
 
 func (db *DB) closeConn(conn *sqlite.Conn) {
 	st, known := db.states.LoadAndDelete(conn)
-	defer func() { // also when Teardown panics
+	defer func() { // runs even if Teardown panics
 		db.closing.Lock()
 		defer db.closing.Unlock()
 		if err := conn.Close(); err != nil {
@@ -156,8 +157,7 @@ func (db *DB) closeConn(conn *sqlite.Conn) {
 	}
 }
 
-// walMissing reports whether there is no log, so that the file alone is the
-// whole database.
+// walMissing reports whether there is no log: then the file alone is the whole database.
 func (db *DB) walMissing() bool {
 	info, err := os.Stat(logOf(db.path))
 	return err != nil || info.Size() == 0

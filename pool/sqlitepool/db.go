@@ -14,16 +14,16 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// beginWrite takes the write lock at once: a deferred transaction that turns to
-// writing is refused when another process wrote meanwhile.
+// beginWrite takes the write lock at once. SQLite refuses the first write of a deferred transaction
+// if another process has written since it began.
 const beginWrite = "BEGIN IMMEDIATE"
 
-// checkEvery is the least time between two checks of the path and of the log's length,
-// which releases trigger: checking at each release would take a third of a short read.
+// checkEvery is the least time between two checks of the path and of the log's length. Releases
+// trigger the checks; a check at each release would take a third of a short read.
 const checkEvery = time.Millisecond
 
-// DB is the connections of one SQLite file. Its methods are safe for use by
-// several goroutines; a connection belongs to its lease's holder.
+// DB is the connections of one SQLite file. Its methods may be called concurrently. A connection
+// belongs to the holder of its lease.
 type DB struct {
 	path      string
 	cfg       Config
@@ -34,24 +34,24 @@ type DB struct {
 	nativeOf  func(*sqlite.Conn) native
 	started   time.Time
 	seen      atomic.Pointer[sighting]
-	closing   sync.Mutex    // of two connections that close at once neither would be the last, which removes the log
+	closing   sync.Mutex    // serialises closing: the last connection to close removes the log
 	logTried  int64         // size above which the next restart of the log is tried; for the writer's holder
-	logLooked time.Duration // when its length was looked at last, since started; for the writer's holder
-	writing   atomic.Int64  // calls of Write under way
+	logLooked time.Duration // last check of the log's length, since started; for the writer's holder
+	writing   atomic.Int64  // running calls of Write
 	kept      atomic.Bool   // the writer may keep a snapshot: see keep.go
 	readers   *pool.Pool[*sqlite.Conn]
 	writer    *pool.Pool[*sqlite.Conn]
 }
 
-// Stats are the counters of both pools. Writer is zero when the DB is read-only.
+// Stats are the counters of both pools. Writer is zero if the DB is read-only.
 type Stats struct {
 	Readers, Writer pool.Stats
 }
 
-// Open opens the database at path, a plain file path, and creates the file if
-// it does not exist. A file or directory without write permission is opened
-// read-only. Errors: ErrPath, ErrNotDatabase, fs.ErrNotExist for a missing
-// directory or, with Config.ReadOnly, file, pool.ErrConfig for limits that make no sense.
+// Open opens the database at path, a plain file path, and creates the file if it does not exist. A
+// file or directory without write permission is opened read-only. Errors: ErrPath, ErrNotDatabase,
+// fs.ErrNotExist for a missing directory or, with Config.ReadOnly, file, pool.ErrConfig for invalid
+// limits.
 func Open(path string, cfg Config) (*DB, error) {
 	readOnly, err := inspect(path)
 	if err != nil {
@@ -74,8 +74,8 @@ func Open(path string, cfg Config) (*DB, error) {
 	return db, nil
 }
 
-// probe opens a first connection, so that Open and not the first query reports
-// a damaged file, and decides how a read-only one is opened.
+// probe opens a first connection, so that Open reports a damaged file, not the first query. It also
+// decides how a read-only file is opened.
 func (db *DB) probe() error {
 	conn, err := db.open(context.Background(), db.readOnly)
 	if err != nil && db.readOnly && noSharedMemory(err) && db.walMissing() {
@@ -116,7 +116,7 @@ func (db *DB) state(conn *sqlite.Conn) *state {
 	return v.(*state)
 }
 
-// reset makes a released connection ready for the next holder.
+// reset prepares a released connection for its next holder.
 func (db *DB) reset(st *state) error {
 	if err := db.clean(st); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (db *DB) reset(st *state) error {
 	return db.keepLogShort(st)
 }
 
-// clean undoes what the holder left in the connection. A snapshot that Write has kept for the next Write stays.
+// clean undoes the holder's changes of the connection. A snapshot that Write has kept for the next Write stays.
 func (db *DB) clean(st *state) error {
 	if st.clean() {
 		return nil
@@ -140,7 +140,7 @@ func (db *DB) clean(st *state) error {
 	return st.reset()
 }
 
-// checkSince is check, unless there was one since the given time.
+// checkSince is check, unless a check has run since the given time.
 func (db *DB) checkSince(st *state, since time.Duration) error {
 	if last := db.seen.Load(); last != nil && last.at >= since {
 		return last.same(st, db.path)
@@ -148,14 +148,14 @@ func (db *DB) checkSince(st *state, since time.Duration) error {
 	return db.check(st)
 }
 
-// sighting is the file that was at the path at some time.
+// sighting is the file that was at the path at a given time.
 type sighting struct {
 	at   time.Duration // since DB.started
-	file os.FileInfo   // nil = nothing
+	file os.FileInfo   // nil if there was none
 }
 
-// same reports an error unless the connection has the sighted file open: writes to a
-// file that was deleted or replaced are lost.
+// same returns an error unless the connection has that file open. Writes to a file that was deleted
+// or replaced would be lost.
 func (s *sighting) same(st *state, path string) error {
 	if s.file == nil || !os.SameFile(st.file, s.file) {
 		return fmt.Errorf("sqlitepool: %q was replaced by another file", path)
@@ -163,7 +163,7 @@ func (s *sighting) same(st *state, path string) error {
 	return nil
 }
 
-// checkIdle is check for an idle connection. Nothing waits for a snapshot that it keeps.
+// checkIdle is check for an idle connection. No call waits for a snapshot that it keeps.
 func (db *DB) checkIdle(st *state) error {
 	if err := db.letGo(st); err != nil {
 		return err
@@ -197,15 +197,15 @@ func (db *DB) ReadOnly() bool { return db.readOnly }
 // Read runs fn with a reader inside a read transaction: everything fn reads comes from one
 // snapshot, taken when it begins. When ctx ends the running statement is interrupted. Errors: those
 // of pool.Acquire, those of fn, the context's. fn must not keep the connection, end the transaction
-// or call SetInterrupt; it has to finalize or close its results of PrepareTransient and OpenBlob.
-// When it panics the connection is closed.
+// or call SetInterrupt, and must finalize or close its results of PrepareTransient and OpenBlob. If
+// it panics the connection is closed.
 func (db *DB) Read(ctx context.Context, fn func(*sqlite.Conn) error) error {
 	return db.transact(ctx, false, fn)
 }
 
 // Query runs fn with a reader outside a transaction: each statement reads the newest commit, which
 // costs less than Read for a single statement. When ctx ends the running statement is interrupted.
-// Read columns by number, as with AcquireReader. Errors and the rest: as Read.
+// Read columns by number, as with AcquireReader. Errors and all else as for Read.
 func (db *DB) Query(ctx context.Context, fn func(*sqlite.Conn) error) error {
 	lease, err := db.AcquireReader(ctx)
 	if err != nil {
@@ -215,13 +215,12 @@ func (db *DB) Query(ctx context.Context, fn func(*sqlite.Conn) error) error {
 	return err
 }
 
-// Write runs fn with the writer between BEGIN IMMEDIATE and COMMIT. An error
-// or a panic of fn, or the end of ctx before the COMMIT, rolls back. Writers are
-// served first come first served; for a lock of another process Write waits as
-// long as Config.BusyTimeout and ctx allow. Errors: ErrReadOnly, ErrBusy, those
-// of Read. fn must not call Write: it would wait for itself. It must return the
-// errors of its statements: some end the transaction, and later statements are no
-// longer part of it.
+// Write runs fn with the writer between BEGIN IMMEDIATE and COMMIT. An error or a panic of fn, or
+// the end of ctx before the COMMIT, rolls back. Writers are served in the order of their calls.
+// Write waits for a lock of another process as long as Config.BusyTimeout and ctx allow. Errors:
+// ErrReadOnly, ErrBusy, those of Read. fn must not call Write: it would wait for itself. It must
+// return the errors of its statements: some end the transaction, and later statements are no longer
+// part of it.
 func (db *DB) Write(ctx context.Context, fn func(*sqlite.Conn) error) error {
 	db.beginWriting()
 	defer db.doneWriting()
@@ -237,10 +236,9 @@ func (db *DB) AcquireReader(ctx context.Context) (pool.Lease[*sqlite.Conn], erro
 	return db.readers.Acquire(ctx)
 }
 
-// AcquireWriter leases the writer, as AcquireReader does a reader. Begin with
-// BEGIN IMMEDIATE: a deferred transaction that turns to writing is refused by
-// SQLite when another process wrote meanwhile. Errors: ErrReadOnly, those of
-// pool.Acquire.
+// AcquireWriter leases the writer, like AcquireReader a reader. Begin transactions with BEGIN
+// IMMEDIATE: SQLite refuses the first write of a deferred transaction if another process has
+// written since it began. Errors: ErrReadOnly, those of pool.Acquire.
 func (db *DB) AcquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], error) {
 	for {
 		lease, err := db.acquireWriter(ctx)
@@ -251,7 +249,7 @@ func (db *DB) AcquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], erro
 	}
 }
 
-// acquireWriter is AcquireWriter for Write, which may find a kept snapshot.
+// acquireWriter is AcquireWriter for Write, which can continue on a kept snapshot.
 func (db *DB) acquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], error) {
 	if db.writer == nil {
 		return pool.Lease[*sqlite.Conn]{}, fmt.Errorf("%w: %s", ErrReadOnly, db.path)
@@ -262,17 +260,17 @@ func (db *DB) acquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], erro
 		if err != nil || db.checkSince(db.state(lease.Value()), called) == nil {
 			return lease, err
 		}
-		lease.Discard() // the next one opens the file at the path now, or fails
+		lease.Discard() // the next connection opens the file now at the path, or fails
 	}
 }
 
-// Interrupt makes the statement under way on a leased connection fail, and those after it, until
-// Resume is called or the lease is released. It may be called from any goroutine while the lease is held,
-// and costs nothing until then, unlike sqlite.Conn.SetInterrupt, which starts a goroutine for each channel.
+// Interrupt makes the running statement of a leased connection fail, and later ones too, until Resume is called or the
+// lease is released. It may be called from any goroutine while the lease is held. Connections that are never
+// interrupted pay nothing, unlike with sqlite.Conn.SetInterrupt, which starts a goroutine for each channel.
 func (db *DB) Interrupt(conn *sqlite.Conn) { db.state(conn).interrupt() }
 
-// Resume undoes Interrupt. Statements of the driver's cache that are in the middle of their rows are reset. It
-// belongs to the holder of the lease, and Interrupt must not be called meanwhile.
+// Resume undoes Interrupt. It resets cached statements that are in the middle of their rows. Only the holder of the
+// lease may call it, and not concurrently with Interrupt.
 func (db *DB) Resume(conn *sqlite.Conn) {
 	if st := db.state(conn); st.ended.Load() {
 		st.arm()
@@ -288,8 +286,8 @@ func (db *DB) Stats() Stats {
 	return s
 }
 
-// Drain leases no more connections and waits until all leased ones are released and closed, or ctx
-// ends; then it returns ctx's error and the others are closed when they are released.
+// Drain stops leasing connections and waits until all leased ones are released and closed. If ctx
+// ends first it returns ctx's error; the other connections are closed when they are released.
 func (db *DB) Drain(ctx context.Context) error {
 	if db.writer == nil {
 		return db.readers.Drain(ctx)
@@ -300,8 +298,7 @@ func (db *DB) Drain(ctx context.Context) error {
 	return errors.Join(db.readers.Drain(ctx), db.writer.Drain(ctx))
 }
 
-// Close leases no more connections, closes the idle ones now and leased ones when they are
-// released.
+// Close stops leasing connections. It closes idle ones now and leased ones when they are released.
 func (db *DB) Close() {
 	db.readers.Close()
 	if db.writer != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	// ErrPath: the path cannot name a database several connections share.
+	// ErrPath: the path cannot be shared by several connections.
 	ErrPath = errors.New("sqlitepool: not a database path")
 	// ErrNotDatabase: the file is not a SQLite database, or is damaged.
 	ErrNotDatabase = errors.New("sqlitepool: file is not a database or is corrupt")
@@ -20,8 +20,8 @@ var (
 	ErrBusy = errors.New("sqlitepool: another process holds the database's lock")
 )
 
-// explain adds to a driver error its meaning for a caller of this package: the context's error for
-// an interrupt the context caused, ErrBusy, ErrNotDatabase or ErrReadOnly.
+// explain wraps a driver error by its meaning for callers: the context's error for an interrupt
+// caused by the context, ErrBusy, ErrNotDatabase or ErrReadOnly.
 func explain(ctx context.Context, err error) error {
 	if err == nil {
 		return nil

@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// fileHeader is how every SQLite database starts (https://sqlite.org/fileformat.html).
+// fileHeader is the beginning of every SQLite database (https://sqlite.org/fileformat.html).
 const fileHeader = "SQLite format 3\x00"
 
-// CheckPath returns New's error about the path, without creating or changing anything: ErrPath, ErrNotDatabase,
-// fs.ErrNotExist for a missing folder, or why the file cannot be read.
+// CheckPath returns the error that Open would return for the path, without creating or changing anything: ErrPath,
+// ErrNotDatabase, fs.ErrNotExist for a missing directory, or the error of reading the file.
 func CheckPath(path string) error {
 	_, err := inspect(path)
 	return err
 }
 
-// inspect refuses paths that cannot work with an error that gives advice, and reports whether the
-// database can only be read.
+// inspect returns an error with advice for unusable paths, and reports whether the database can
+// only be read.
 func inspect(path string) (readOnly bool, err error) {
 	if path == "" || strings.HasPrefix(path, ":memory:") {
 		return false, fmt.Errorf("%w: %q: an in-memory database belongs to one connection; use a file, in a temporary directory if need be", ErrPath, path)
@@ -36,7 +36,7 @@ func inspect(path string) (readOnly bool, err error) {
 	if !dir.IsDir() {
 		return false, fmt.Errorf("%w: %q: %s is not a directory", ErrPath, path, filepath.Dir(path))
 	}
-	if target, err := filepath.EvalSymlinks(path); err == nil && target != path { // the log lies there
+	if target, err := filepath.EvalSymlinks(path); err == nil && target != path { // the log is beside the target
 		if dir, err = os.Stat(filepath.Dir(target)); err != nil {
 			return false, fmt.Errorf("sqlitepool: directory of %q: %w", path, err)
 		}
@@ -57,8 +57,8 @@ func inspect(path string) (readOnly bool, err error) {
 	return !writable(path, info.Mode()) || dir.Mode().Perm()&0o222 == 0, nil
 }
 
-// writable asks the file system; a file without any write bit counts as
-// read-only even for root, who could write it.
+// writable reports whether the file system permits writing. A file without any write bit counts as
+// read-only even for root.
 func writable(path string, mode fs.FileMode) bool {
 	if mode.Perm()&0o222 == 0 {
 		return false

@@ -7,20 +7,20 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// A Write that follows another at once takes over its snapshot. Beginning to read and ending it
-// are four of the six system calls for locks that a transaction makes. Only Write does that, for
-// the next Write, for checkEvery at most, and only while one waits: a snapshot keeps SQLite from
-// making checkpoints and from starting the log again.
+// A Write that directly follows another takes over its snapshot. That saves four of the six system
+// calls for locks in a transaction: those that begin and end a read. A snapshot is kept only by
+// Write for a waiting Write, and for at most checkEvery, because it prevents checkpoints and
+// restarts of the log.
 
 // letGoTimeout bounds one wait of the last Write for the connection. It is no longer idle then, and its
 // new holder has ended the snapshot.
 const letGoTimeout = time.Millisecond
 
-// beginWriting counts a call of Write until doneWriting.
+// beginWriting counts a running Write until doneWriting.
 func (db *DB) beginWriting() { db.writing.Add(1) }
 
-// doneWriting ends a snapshot that was kept for a Write whose wait ended without the connection. The
-// call that kept it is itself counted, so the last one finds it.
+// doneWriting ends a snapshot that was kept for a Write which stopped waiting for the connection. The call that kept
+// the snapshot is counted, too, so the last call finds it.
 func (db *DB) doneWriting() {
 	if db.writing.Add(-1) > 0 {
 		return
@@ -28,30 +28,30 @@ func (db *DB) doneWriting() {
 	for db.kept.Load() && db.writer.Stats().Idle > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), letGoTimeout)
 		if lease, err := db.AcquireWriter(ctx); err == nil {
-			db.kept.Store(false) // also if the connection that kept it was closed
+			db.kept.Store(false) // even if the connection that kept it was closed
 			lease.Release()
 		}
 		cancel()
 	}
 }
 
-// mayKeep reports whether another Write waits, and the log need not be looked at yet.
+// mayKeep reports whether another Write waits and no check of the log is due.
 func (db *DB) mayKeep(st *state) bool {
 	return len(st.schemas) == 1 && st.native.db != nil && db.writing.Load() > 1 && time.Since(db.started)-db.logLooked < checkEvery
 }
 
-// keep makes the snapshot of the transaction outlast its COMMIT, unless the transaction has changed the schema.
+// keep makes the transaction's snapshot survive the COMMIT, unless the transaction has changed the schema.
 func (db *DB) keep(st *state) {
 	outdated, err := st.hold()
 	if outdated || err != nil {
-		_ = st.unhold() // repeats the error; the COMMIT has its own
+		_ = st.unhold() // returns the error again; the COMMIT reports its own
 		return
 	}
 	st.kept = true
 	db.kept.Store(true)
 }
 
-// letGo ends a kept snapshot, or leaves it to the transaction that has begun.
+// letGo stops holding a kept snapshot. The snapshot then ends, unless a transaction has begun on it.
 func (db *DB) letGo(st *state) error {
 	if !st.kept {
 		return nil
@@ -61,7 +61,7 @@ func (db *DB) letGo(st *state) error {
 	return st.unhold()
 }
 
-// beginKept is begin on a kept snapshot. It fails if another process has written since, or is writing.
+// beginKept begins a transaction on a kept snapshot. It fails if another process has written since, or is writing.
 func (db *DB) beginKept(st *state) (ok bool, err error) {
 	err = exec(st.conn, beginWrite)
 	if e := db.letGo(st); err == nil {

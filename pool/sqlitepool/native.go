@@ -9,11 +9,10 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// The driver can ask SQLite for the state of a connection only by statements,
-// which cost more than a short query. So this package reads SQLite's handle and the
-// interrupt channel from the driver's struct. The fields are found by name when the
-// program starts; if a later driver renames them, every release takes the
-// slow path (TestReleaseIsCheap fails then).
+// The driver offers the state of a connection only by statements, which cost more than a short
+// query. So this package reads SQLite's handle and the interrupt channel from the driver's struct.
+// The fields are found by name when the program starts. If a later driver renames them, every
+// release takes the slow path, and TestReleaseIsCheap fails.
 var (
 	connTLS    = offset("tls", reflect.TypeFor[*libc.TLS]())
 	connHandle = offset("conn", reflect.TypeFor[uintptr]())
@@ -29,7 +28,7 @@ func offset(name string, want reflect.Type) int {
 	return int(f.Offset)
 }
 
-// native is SQLite's own view of a connection; the zero native knows nothing.
+// native gives access to SQLite's connection struct; the zero native knows nothing.
 type native struct {
 	tls  *libc.TLS
 	db   *lib.Tsqlite3    // not Go's memory
@@ -48,8 +47,8 @@ func nativeOf(conn *sqlite.Conn) native {
 	}
 }
 
-// settings is the state that one user of a connection could leave to the next,
-// as far as SQLite keeps it in the connection itself.
+// settings is the state that one holder of a connection could leave to the next, as far as SQLite
+// stores it in the connection.
 type settings struct {
 	flags                     uint64 // PRAGMAs that are on or off, such as query_only and foreign_keys
 	databases                 int32  // attached ones included
@@ -63,7 +62,7 @@ type settings struct {
 	trace                     uint8
 }
 
-// settings returns the present ones. They are the zero settings if the native knows nothing.
+// settings returns the present settings; the zero value if the native knows nothing.
 func (n native) settings() settings {
 	if n.db == nil {
 		return settings{}
@@ -79,18 +78,18 @@ func (n native) settings() settings {
 	}
 }
 
-// quiet reports that no statement runs besides held ones, and no transaction is open. False may
-// mean unknown.
+// quiet reports that no statement other than held ones runs, and no transaction is open. false may
+// also mean unknown.
 func (n native) quiet(held int) bool {
 	return n.db != nil && n.db.FautoCommit != 0 && int(n.db.FnVdbeActive) == held
 }
 
-// busy reports that statements run besides held ones, or that it is unknown.
+// busy reports that statements other than held ones run, or that this is unknown.
 func (n native) busy(held int) bool { return n.db == nil || int(n.db.FnVdbeActive) > held }
 
-// resetAll ends every statement that is in the middle of its rows, also those the driver
-// does not know any more. An open blob is such a statement, too, and is not reset: its user
-// still has a pointer to it.
+// resetAll ends all statements in the middle of their rows, including those that the driver has
+// lost. An open blob is such a statement, too. It is not reset, because its user still has a
+// pointer to it.
 func (n native) resetAll() {
 	if n.db == nil {
 		return

@@ -19,14 +19,14 @@ type state struct {
 	native      native
 	reader      bool
 	busyTimeout time.Duration
-	opened      settings    // those it was opened with
-	file        os.FileInfo // of the database file it has open
+	opened      settings    // settings after opening
+	file        os.FileInfo // the database file that is open
 	schemas     []schema    // of the file and of those that Setup has attached
 	logs        []string    // paths of the write-ahead logs
-	kept        bool        // a statement of schemas keeps the snapshot for the next Write: see keep.go
+	kept        bool        // a statement in schemas holds the snapshot for the next Write: see keep.go
 
-	// done is the connection's interrupt channel. The driver starts a goroutine for every
-	// channel it is given, so this one stays until interrupt has closed it.
+	// done is the connection's interrupt channel. The driver starts a goroutine for every channel,
+	// so this one is used until interrupt closes it.
 	done    chan struct{}
 	ended   atomic.Bool // done is closed
 	end     func()      // method value of interrupt, made once
@@ -41,8 +41,8 @@ func newState(conn *sqlite.Conn, native native, reader bool, busyTimeout time.Du
 	return st
 }
 
-// arm gives the driver a new interrupt channel. That resets the statements of its
-// cache which are in the middle of their rows.
+// arm gives the driver a new interrupt channel. That resets cached statements that are in the
+// middle of their rows.
 func (st *state) arm() {
 	st.done = make(chan struct{})
 	st.ended.Store(false)
@@ -56,7 +56,7 @@ func (st *state) interrupt() {
 	}
 }
 
-// watch interrupts the connection when ctx ends, until release.
+// watch interrupts the connection when ctx ends. release ends the watch.
 func (st *state) watch(ctx context.Context) {
 	if ctx.Done() != nil {
 		st.unwatch = context.AfterFunc(ctx, st.end)
@@ -71,12 +71,12 @@ func (st *state) release() {
 	stopped := st.unwatch()
 	st.unwatch = nil
 	if !stopped {
-		<-st.done // interrupt has begun; it must not hit another user
+		<-st.done // interrupt has begun: wait, so that it cannot hit the next holder
 		st.arm()
 	}
 }
 
-// clean reports that reset has nothing to do, which is mostly so. It costs a few loads.
+// clean reports that reset has nothing to do, the common case. It costs a few loads.
 func (st *state) clean() bool {
 	held := 0
 	if st.kept {
@@ -85,8 +85,8 @@ func (st *state) clean() bool {
 	return st.native.quiet(held) && *st.native.done == st.done && !st.ended.Load() && st.native.settings() == st.opened
 }
 
-// reset makes a released connection as good as new: no interrupt, no statement
-// under way, no transaction, the settings it was opened with.
+// reset restores the state after opening: no interrupt, no running statement, no transaction, the
+// same settings.
 func (st *state) reset() error {
 	st.arm()
 	st.native.resetAll()
@@ -119,12 +119,12 @@ func (st *state) reset() error {
 	return nil
 }
 
-// close prepares the closing of the connection: it finalizes the state's statements, and releases locks
-// that the connection would keep for ever if a statement or blob is still open, which prevents
-// SQLite from closing it.
+// close prepares the connection for closing. It finalizes the state's statements. It also releases
+// locks: SQLite cannot close a connection with an open statement or blob, which would keep them
+// forever.
 func (st *state) close() {
 	for i := range st.schemas {
-		_ = st.schemas[i].version.Finalize() // repeats the error of its last step
+		_ = st.schemas[i].version.Finalize() // returns the error of its last step again
 	}
 	st.schemas = nil
 	st.native.resetAll()
@@ -133,15 +133,15 @@ func (st *state) close() {
 	}
 }
 
-// schema is that of the database file or of one that Setup has attached.
+// schema is the schema of the database file, or of a file that Setup has attached.
 type schema struct {
 	version *sqlite.Stmt // reads a number that changes with the schema; not in the driver's cache
 	was     int64        // that number when the connection was opened
 }
 
-// look records the schemas and logs of all files that the connection has open. In-memory
-// databases are its own: no other connection can change them.
-// Source: https://www.sqlite.org/pragma.html#pragma_schema_version
+// look records the schemas and logs of all files that the connection has open. In-memory databases
+// belong to the connection alone: nothing else can change them. Source:
+// https://www.sqlite.org/pragma.html#pragma_schema_version
 func (st *state) look() error {
 	var names []string
 	err := sqlitex.ExecuteTransient(st.conn, "PRAGMA database_list", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
@@ -166,7 +166,8 @@ func (st *state) look() error {
 	return err
 }
 
-// logOf returns the path of the log of the file at path: it is beside the target of a link.
+// logOf returns the path of the log for the file at path. The log is beside the target of a
+// symbolic link.
 func logOf(path string) string {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -174,9 +175,9 @@ func logOf(path string) string {
 	return path + "-wal"
 }
 
-// hold begins to read: the connection keeps the snapshots of its files until unhold is
-// called, because a statement on each of them is in the middle of its rows. outdated
-// means that a schema has changed since the connection was opened.
+// hold begins a read: the connection keeps the snapshots of its files until unhold, because a
+// statement on each file is in the middle of its rows. outdated means that a schema has changed
+// since the connection was opened.
 func (st *state) hold() (outdated bool, err error) {
 	for i := range st.schemas {
 		s := &st.schemas[i]

@@ -9,17 +9,16 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// The pauses between attempts to take a lock that another process holds are as
-// SQLite's own: short first, for most locks are.
+// Pauses between attempts to take a lock held by another process. They are SQLite's own: short ones
+// first, because most locks are held briefly.
 const (
 	retryFirst = time.Millisecond
 	retryMost  = 50 * time.Millisecond
 )
 
-// transact runs fn by read or write on a connection whose cached statements were
-// prepared under the present schema. The driver keeps the columns' names of a statement,
-// and SQLite prepares it again without the driver's knowledge when the schema changes, so
-// that reading by name could mean another column.
+// transact runs fn by read or write on a connection whose cached statements were prepared under the
+// present schema. When the schema changes, SQLite prepares a statement again, but the driver keeps
+// its old column names: reading by name could then return another column.
 func (db *DB) transact(ctx context.Context, write bool, fn func(*sqlite.Conn) error) error {
 	acquire, in := db.AcquireReader, db.read
 	if write {
@@ -38,7 +37,7 @@ func (db *DB) transact(ctx context.Context, write bool, fn func(*sqlite.Conn) er
 
 type transaction = func(ctx context.Context, st *state, fn func(*sqlite.Conn) error) (outdated bool, err error)
 
-// use runs fn in a transaction or without one, and ends the lease. outdated means that fn was not called.
+// use runs fn with or without a transaction, and ends the lease. outdated means that fn was not called.
 func (db *DB) use(ctx context.Context, lease pool.Lease[*sqlite.Conn], in transaction, fn func(*sqlite.Conn) error) (outdated bool, err error) {
 	sound := false
 	st := db.state(lease.Value())
@@ -47,7 +46,7 @@ func (db *DB) use(ctx context.Context, lease pool.Lease[*sqlite.Conn], in transa
 		if sound {
 			lease.Release() // rolls back an open transaction
 		} else {
-			lease.Discard() // after a panic, which may have come through SQLite from a function of the application's
+			lease.Discard() // after a panic, which may have passed through SQLite from a function of the application
 		}
 	}()
 	st.watch(ctx)
@@ -61,8 +60,8 @@ func (db *DB) query(ctx context.Context, st *state, fn func(*sqlite.Conn) error)
 	return false, explain(ctx, fn(st.conn))
 }
 
-// read runs fn on one snapshot. There is no BEGIN: a statement in the middle of its rows
-// keeps the snapshot at a lower cost.
+// read runs fn on one snapshot. There is no BEGIN: a statement in the middle of its rows holds the
+// snapshot at a lower cost.
 func (db *DB) read(ctx context.Context, st *state, fn func(*sqlite.Conn) error) (outdated bool, err error) {
 	outdated, err = st.hold()
 	if err == nil && !outdated {
@@ -80,7 +79,7 @@ func (db *DB) read(ctx context.Context, st *state, fn func(*sqlite.Conn) error) 
 // write runs fn between BEGIN IMMEDIATE and COMMIT.
 func (db *DB) write(ctx context.Context, st *state, fn func(*sqlite.Conn) error) (outdated bool, err error) {
 	begun := false
-	if st.kept { // the schema was looked at in this snapshot
+	if st.kept { // the schema was checked in this snapshot
 		if begun, err = db.beginKept(st); err != nil {
 			return false, explain(ctx, err)
 		}
@@ -103,8 +102,8 @@ func (db *DB) write(ctx context.Context, st *state, fn func(*sqlite.Conn) error)
 	return false, db.commit(ctx, st)
 }
 
-// begin starts a transaction that writes. It waits for another process's lock itself, because
-// SQLite would not heed ctx.
+// begin starts a transaction that writes. It waits for the lock of another process itself, because
+// SQLite's wait does not end with ctx.
 func (db *DB) begin(ctx context.Context, conn *sqlite.Conn) error {
 	if ctx.Done() == nil {
 		return exec(conn, beginWrite)
@@ -134,9 +133,8 @@ func (db *DB) begin(ctx context.Context, conn *sqlite.Conn) error {
 	}
 }
 
-// commit ends the transaction. It is not interrupted, so that its outcome is
-// known. It resets statements that fn left in the middle of their rows, which would
-// prevent the COMMIT.
+// commit ends the transaction. It cannot be interrupted, so that the outcome is known. It resets
+// statements that fn left in the middle of their rows, because they would prevent the COMMIT.
 func (db *DB) commit(ctx context.Context, st *state) error {
 	st.release()
 	if ctx.Err() != nil {

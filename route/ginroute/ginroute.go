@@ -24,9 +24,9 @@
 //		log.Fatal(router.Run("127.0.0.1:8080"))
 //	}
 //
-// Patterns are written as for http.ServeMux, and match as gin's do: a path that ends with a slash is only that path,
-// and GET is not HEAD. gin's groups put their path in front, and gin's middleware runs as for gin's own handlers.
-// Middleware passes values to a handler by the context of the request (c.Request = c.Request.WithContext(…)), not by
+// Patterns have the syntax of http.ServeMux but match like gin's: a path that ends with a slash matches only itself,
+// and GET does not match HEAD. gin's groups prepend their path, and gin's middleware runs as for other handlers.
+// Middleware passes values to a handler in the context of the request (c.Request = c.Request.WithContext(…)), not in
 // gin's context, which gin pools.
 package ginroute
 
@@ -40,8 +40,8 @@ import (
 	"github.com/headpond/headpond/route"
 )
 
-// Handle makes a handler of fn and registers it, as route.Handle does; it panics when that would, and for
-// patterns gin has no form for, such as one with a host or a wildcard within a segment.
+// Handle makes a handler of fn and registers it, like route.Handle. It panics in the same cases, and for patterns that
+// gin cannot express, such as one with a host or a wildcard within a segment.
 func Handle[Req, Resp any](router gin.IRoutes, pattern string, fn func(c *route.Ctx, req Req) (Resp, error), opts ...route.Option) *route.Endpoint {
 	return route.Handle(mux{router}, pattern, fn, opts...)
 }
@@ -70,13 +70,13 @@ func wrap(handler http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) { e.ServePath(c.Writer, c.Request, (*params)(&c.Params)) }
 }
 
-// params are the values of gin's wildcards, as route reads them.
+// params are the values of gin's wildcards, in the form that route reads.
 type params gin.Params
 
 // PathValue implements route.PathValuer.
 func (p *params) PathValue(name string) string { return gin.Params(*p).ByName(name) }
 
-// restParams are params of a path that ends with a wildcard for the rest, the value of which begins with a slash for gin.
+// restParams are params of a path that ends with a catch-all wildcard. gin's value for that begins with a slash.
 type restParams gin.Params
 
 // PathValue implements route.PathValuer.
@@ -88,7 +88,7 @@ func (p *restParams) PathValue(name string) string {
 	return value
 }
 
-// ginPath writes a path of http.ServeMux as gin does: {name} is :name, {name...} is *name.
+// ginPath converts a path of http.ServeMux to gin's: {name} becomes :name, {name...} becomes *name.
 func ginPath(path string) string {
 	if !strings.HasPrefix(path, "/") {
 		panic(fmt.Sprintf("ginroute: the path %q does not begin with /: gin has no patterns with a host", path))

@@ -38,7 +38,7 @@ const routePath = "github.com/headpond/headpond/route"
 
 func run(pass *analysis.Pass) (any, error) {
 	if pass.Pkg.Path() == routePath {
-		return nil, nil // it makes them
+		return nil, nil // package route makes them
 	}
 	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
 	nodes := []ast.Node{(*ast.GoStmt)(nil), (*ast.CallExpr)(nil), (*ast.AssignStmt)(nil), (*ast.SendStmt)(nil)}
@@ -69,7 +69,7 @@ func run(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// scoped returns the name of an expression whose type may only be used in a handler.
+// scoped returns the name of an expression's type if it is valid only in a handler.
 func scoped(pass *analysis.Pass, e ast.Expr) string { return scopedType(pass.TypesInfo.TypeOf(e)) }
 
 func scopedType(t types.Type) string {
@@ -91,8 +91,8 @@ func scopedType(t types.Type) string {
 	return ""
 }
 
-// ends reports whether a value named by scoped ends with a handler: files do in handlers only, because clients also
-// have files to send.
+// ends reports whether a value named by scoped ends with a handler. Files end only in handlers: clients have files to
+// send, too.
 func ends(pass *analysis.Pass, name string, stack []ast.Node) bool {
 	if name != "route.Files" {
 		return name != ""
@@ -116,7 +116,7 @@ func ends(pass *analysis.Pass, name string, stack []ast.Node) bool {
 	return false
 }
 
-// holds returns the field of a struct, or of one behind a pointer, that may only be used in a handler.
+// holds returns the field of a struct, or of a struct behind a pointer, that is valid only in a handler.
 func holds(t types.Type, depth int) string {
 	t = types.Unalias(t)
 	if p, ok := t.Underlying().(*types.Pointer); ok {
@@ -137,7 +137,7 @@ func holds(t types.Type, depth int) string {
 	return ""
 }
 
-// carries returns the part of an expression that may only be used in a handler.
+// carries returns the part of an expression that is valid only in a handler.
 func carries(pass *analysis.Pass, e ast.Expr) string {
 	e = ast.Unparen(e)
 	if name := scoped(pass, e); name != "" {
@@ -170,9 +170,9 @@ func carries(pass *analysis.Pass, e ast.Expr) string {
 	return ""
 }
 
-// uses calls f with each variable from outside of n that n uses and that may only be used in a handler.
+// uses calls f with each variable from outside n that n uses and that is valid only in a handler.
 func uses(pass *analysis.Pass, n ast.Node, f func(id *ast.Ident, name string)) {
-	whole := map[*ast.Ident]bool{} // not only for one of their fields
+	whole := map[*ast.Ident]bool{} // variables used as a whole, not only one of their fields
 	ast.Inspect(n, func(at ast.Node) bool {
 		if s, ok := at.(*ast.SelectorExpr); ok {
 			if id, ok := s.X.(*ast.Ident); ok {
@@ -200,7 +200,7 @@ func uses(pass *analysis.Pass, n ast.Node, f func(id *ast.Ident, name string)) {
 	})
 }
 
-// reportGo reports a call in another goroutine that is given a context, or whose function has captured one.
+// reportGo reports a call in another goroutine that has a context as an argument, or whose function has captured one.
 func reportGo(pass *analysis.Pass, at ast.Node, call *ast.CallExpr, stack []ast.Node) {
 	if waits(pass, at, stack) {
 		return
@@ -213,7 +213,7 @@ func reportGo(pass *analysis.Pass, at ast.Node, call *ast.CallExpr, stack []ast.
 	})
 }
 
-// startsGoroutine reports whether a call is of a method Go of something that can be waited for.
+// startsGoroutine reports whether a call is of a method Go of a value that also has a method Wait.
 func startsGoroutine(pass *analysis.Pass, call *ast.CallExpr) bool {
 	s, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Go" {
@@ -228,7 +228,7 @@ func startsGoroutine(pass *analysis.Pass, call *ast.CallExpr) bool {
 	return ok
 }
 
-// waits reports whether the function around a statement waits for something after it.
+// waits reports whether the enclosing function waits for something after a statement.
 func waits(pass *analysis.Pass, at ast.Node, stack []ast.Node) bool {
 	body := enclosing(stack[:len(stack)-1])
 	if body == nil {
@@ -241,7 +241,7 @@ func waits(pass *analysis.Pass, at ast.Node, stack []ast.Node) bool {
 		}
 		switch n := n.(type) {
 		case *ast.FuncLit, *ast.GoStmt:
-			return false // it waits elsewhere
+			return false // a nested function: it waits elsewhere
 		case *ast.UnaryExpr:
 			found = n.Op == token.ARROW && n.Pos() > at.Pos()
 		case *ast.SelectStmt:
@@ -261,7 +261,7 @@ func waits(pass *analysis.Pass, at ast.Node, stack []ast.Node) bool {
 	return found
 }
 
-// enclosing returns the body of the innermost function around a node.
+// enclosing returns the body of the innermost function that contains a node.
 func enclosing(stack []ast.Node) *ast.BlockStmt {
 	for i := len(stack) - 1; i >= 0; i-- {
 		switch f := stack[i].(type) {

@@ -1,8 +1,8 @@
 // Package bind fills the fields of a request from the parts of an HTTP request by a plan compiled once
 // per type: path, query, header, cookie and form.
 //
-// A plan is immutable and may be used by any number of goroutines. Memory is reached through unsafe
-// pointers: a caller passes a pointer to a value of exactly the plan's type.
+// A plan is immutable and may be used concurrently. It accesses memory through unsafe pointers:
+// callers must pass a pointer to a value of exactly the plan's type.
 package bind
 
 import (
@@ -40,8 +40,8 @@ const maxFields = 256
 // Field is a field of a request and where it comes from.
 type Field struct {
 	Source     Source
-	Name       string // in the source; of body fields in JSON
-	Form       string // of body fields: in forms; empty when forms do not fill it
+	Name       string // name in the source; for body fields in JSON
+	Form       string // for body fields the name in forms; empty if forms do not fill it
 	JSON       bool   // of body fields: JSON fills it
 	Default    string
 	HasDefault bool
@@ -139,7 +139,7 @@ func (p *Plan) check() error {
 	return nil
 }
 
-// add appends the fields of t, which begins at base in the request.
+// add appends the fields of t, which has the offset base in the request.
 func (p *Plan) add(t reflect.Type, base uintptr, index []int, stream reflect.Type) error {
 	for i := range t.NumField() {
 		sf := t.Field(i)
@@ -186,7 +186,7 @@ func inForm(sf reflect.StructField) bool {
 	return name != "" && name != "-"
 }
 
-// elsewhere reports whether a struct has a field, of its own or embedded, that is not from the body.
+// elsewhere reports whether a struct has a field, possibly embedded, that does not come from the body.
 func elsewhere(t reflect.Type, around []reflect.Type) bool {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -301,7 +301,7 @@ func (p *Plan) AllJSON() bool {
 	return !slices.ContainsFunc(p.Fields, func(f Field) bool { return f.Source == Body && !f.JSON })
 }
 
-// TakesValue reports whether a value of a form is for a field.
+// TakesValue reports whether a field takes this value of a form.
 func (p *Plan) TakesValue(name string) bool {
 	return slices.ContainsFunc(p.form, func(f Field) bool { return f.Form == name })
 }
@@ -312,7 +312,7 @@ func (p *Plan) NoFile(name string, bad []Failure) []Failure {
 	return append(bad, Failure{Field: &p.file[i], Detail: "must be a file"})
 }
 
-// TakesFile reports whether a file of a form is for a field.
+// TakesFile reports whether a field takes this file of a form.
 func (p *Plan) TakesFile(name string) bool {
 	return p.stream != nil || slices.ContainsFunc(p.file, func(f Field) bool { return f.Name == name })
 }
@@ -334,7 +334,7 @@ func (p *Plan) Count(s Source) (n int) {
 func (p *Plan) Defaults(base unsafe.Pointer) {
 	for i := range p.defaults {
 		f := &p.defaults[i]
-		_ = f.set(unsafe.Add(base, f.offset), f.Default) // check has tried it
+		_ = f.set(unsafe.Add(base, f.offset), f.Default) // Compile has checked the default
 	}
 }
 
@@ -408,8 +408,8 @@ var ErrPairs = errors.New("too many fields")
 
 var errSeparator = errors.New("a semicolon separates fields; & does")
 
-// pairs reads name=value pairs as url.ParseQuery does. Of several values for a field that holds one,
-// the first counts. With borrowed, raw does not live as long as the fields.
+// pairs reads name=value pairs like url.ParseQuery. If a field holds one value, the first one counts. borrowed means
+// that raw does not live as long as the fields.
 func pairs(fields []Field, raw string, limit int, borrowed bool, base unsafe.Pointer, bad []Failure) ([]Failure, error) {
 	var seen [maxFields / 64]uint64
 	for n := 0; raw != ""; n++ {
@@ -465,8 +465,8 @@ func (f *Field) key() string {
 	return f.Name
 }
 
-// Value fills the field that a part of a multipart form is for; of a field that holds one value, only
-// when it is the first of its name.
+// Value fills the field for a part of a multipart form. A field that holds one value takes only the first part with its
+// name.
 func (p *Plan) Value(name, text string, first bool, base unsafe.Pointer, bad []Failure) []Failure {
 	for i := range p.form {
 		if f := &p.form[i]; f.Form == name && (first || f.many) {
@@ -506,7 +506,7 @@ func (p *Plan) Files(files map[string][]*multipart.FileHeader, base unsafe.Point
 	}
 }
 
-// StreamAt returns the address of the field that streams files, nil when there is none.
+// StreamAt returns the address of the field that streams files, nil if there is none.
 func (p *Plan) StreamAt(base unsafe.Pointer) unsafe.Pointer {
 	if p.stream == nil {
 		return nil

@@ -1,8 +1,8 @@
 // Package check validates values by the rules in their struct tags, compiled once per type.
 //
-// Tags are those of github.com/go-playground/validator, under the key validate or binding, and mean
-// the same; a differential test in bench/route compares the two. A field that is wrong is reported
-// once, by the first of its rules that fails, and every field is looked at. A valid value costs no
+// Tags have the syntax and meaning of github.com/go-playground/validator, under the key validate or
+// binding; a differential test in bench/route compares the two. Every field is checked, and an
+// invalid field is reported once, with the first of its rules that fails. A valid value costs no
 // allocation.
 //
 //	Name string `validate:"required,max=100"`
@@ -44,8 +44,8 @@ type Plan struct{ root node }
 // Namer returns a field's name for pointers, and its source.
 type Namer func(reflect.StructField) (in, name string)
 
-// Compile makes the plan of t; of a slice or a map the elements are checked. The error names the field whose tag cannot be applied to its type, or is
-// not known.
+// Compile makes the plan of t; of a slice or a map the elements are checked. The error names the field whose tag cannot
+// be applied to its type, or is not known.
 func Compile(t reflect.Type, name Namer, custom map[string]Rule) (*Plan, error) {
 	c := compiler{name: name, custom: custom, structs: map[reflect.Type]*structPlan{}}
 	p := &Plan{}
@@ -357,8 +357,8 @@ func tagOf(sf reflect.StructField) (string, error) {
 	return v, nil
 }
 
-// ZeroValid reports whether the zero value of t, the type of a field of parent, satisfies the rules of a tag: then a request may leave the
-// field out. Rules of the caller's own are taken to be satisfied. A tag that Compile refuses has no rules.
+// ZeroValid reports whether the zero value of t, the type of a field of parent, satisfies the rules of a tag, so that a
+// request may omit the field. The caller's own rules count as satisfied. A tag that Compile refuses has no rules.
 func ZeroValid(t, parent reflect.Type, tag string, custom map[string]Rule) bool {
 	anything := make(map[string]Rule, len(custom))
 	for name := range custom {

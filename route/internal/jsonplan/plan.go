@@ -1,6 +1,6 @@
 // Package jsonplan encodes and decodes JSON by a plan compiled once per type.
 //
-// It is encoding/json, faster: [Plan.Append] returns the bytes of json.Marshal for a pointer to the value, and
+// It is a faster encoding/json: [Plan.Append] returns the bytes of json.Marshal for a pointer to the value, and
 // [Decoder.Decode] the value of json.Unmarshal, if names match exactly, no name occurs twice and the text is UTF-8 (see
 // Options); it refuses other input. A type or field for which the plan has no code uses encoding/json itself. Fuzzing
 // compares both directions with encoding/json.
@@ -68,9 +68,9 @@ func Of(t reflect.Type) *Plan {
 	return actual.(*Plan)
 }
 
-// OfFields returns a plan for the fields of the struct t that keep accepts, which is asked about fields at
-// the top only (and those promoted from embedded structs). It returns nil when t has a form that only
-// encoding/json knows: then fields cannot be left out.
+// OfFields returns a plan for the fields of the struct t that keep accepts. keep is called only for top-level fields,
+// including those promoted from embedded structs. OfFields returns nil if t has a form that only encoding/json handles:
+// then fields cannot be left out.
 func OfFields(t reflect.Type, keep func(reflect.StructField) bool) *Plan {
 	c := compiler{enc: map[reflect.Type]bool{}, dec: map[reflect.Type]*decodeFunc{}}
 	fields, ok := structFields(t, keep)
@@ -179,9 +179,9 @@ type structField struct {
 // names.
 const maxFields = 256
 
-// structFields returns the members of t in order, with those of embedded structs in their place, and
-// whether the plan has code for all their forms: no string option, no member name that two fields share,
-// no embedded pointer, no option of encoding/json/v2.
+// structFields returns the members of t in order, with those of embedded structs in their place. ok reports whether the
+// plan has code for all their forms: no string option, no member name shared by two fields, no embedded pointer, no
+// option of encoding/json/v2.
 func structFields(t reflect.Type, keep func(reflect.StructField) bool) ([]structField, bool) {
 	var fields []structField
 	ok := addFields(&fields, t, 0, keep)
