@@ -221,7 +221,7 @@ func (a *api) routeOf(r *http.Request) (to *route, status int, err error) {
 			return nil, http.StatusNotFound, fmt.Errorf("%w as %q", errNotHere, name)
 		}
 		return routeTo(name, path, nil)
-	case kind == "p2p":
+	case kind == "p2p", kind == "p2p-service": // the latter is OpenTela's
 		service, path, _ := strings.Cut(strings.TrimPrefix(path, "v1/_service/"), "/")
 		target := peers.Target{Peer: name, Service: service}
 		if _, err := peers.ParseTarget(target.String()); err != nil {

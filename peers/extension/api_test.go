@@ -108,6 +108,7 @@ func TestPaths(t *testing.T) {
 		{"by peer, as OpenTela", "GET", "/v1/p2p/" + c.id + "/v1/_service/llm/path", "", "", 200, c, "c /path "},
 		{"here", "GET", "/v1/_service/own/path", "", "", 200, near, "own /path "},
 		{"not here", "GET", "/v1/_service/llm/path", "", "", 404, nil, "this gateway offers no such service"},
+		{"by peer and service, as OpenTela", "GET", "/v1/p2p-service/" + c.id + "/llm/path", "", "", 200, c, "c /path "},
 		{"no peer", "GET", "/v1/p2p/bob/llm/path", "", "", 400, nil, "is no peer ID"},
 		{"unknown peer", "GET", "/v1/p2p/" + someID + "/llm/path", "", "", 502, nil, someID},
 		{"unknown service", "GET", "/v1/p2p/" + a.id + "/db/path", "", "", 502, nil, "not offered to this node"},
