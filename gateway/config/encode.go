@@ -46,7 +46,7 @@ func encodeStruct(v reflect.Value) *yaml.Node {
 	return n
 }
 
-// encodeValue returns nil for omitted values: empty text and lists, absent sections.
+// encodeValue returns nil for omitted values: empty text, lists and sections that are absent.
 func encodeValue(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 	if isScalar(v.Type()) {
 		return encodeScalar(v, tag)
@@ -64,6 +64,9 @@ func encodeValue(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 		return encodeStruct(v)
 	}
 	if v.Len() == 0 {
+		if v.Kind() == reflect.Slice && !v.IsNil() && tag.Get("key") == "" { // an empty list that was written is not the default
+			return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Style: yaml.FlowStyle}
+		}
 		return nil
 	}
 	if tag.Get("single") != "" && v.Len() == 1 {

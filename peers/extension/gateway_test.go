@@ -73,7 +73,11 @@ func keyOf(t *testing.T) (file, id string) {
 // TestListensNowhere: with an empty list the node listens nowhere, and is not where the default is.
 func TestListensNowhere(t *testing.T) {
 	key, _ := keyOf(t)
-	n := &node{Gateway: gatewaytest.Run(t, gatewaytest.Parse(t, `peers: {key: "{key}", listen: [], mdns: false}`, "{key}", key))}
+	cfg := gatewaytest.Parse(t, `peers: {key: "{key}", listen: []}`, "{key}", key)
+	if text, err := cfg.YAML(); err != nil || !strings.Contains(string(text), "listen: []") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	n := &node{Gateway: gatewaytest.Run(t, cfg)}
 	if all := n.self(t).Addresses; len(all) > 0 {
 		t.Errorf("it listens at %q", all)
 	}
