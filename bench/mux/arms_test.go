@@ -20,14 +20,14 @@ import (
 
 var bg = context.Background()
 
-// port is one end of a logical connection: whole messages in and out. A message
-// received is in p, or where the library put it, until the next recv.
+// port is one end of a logical connection and exchanges whole messages. A received message is in p,
+// or where the library stored it, until the next recv.
 type port interface {
 	send(p []byte) error
 	recv(p []byte) ([]byte, error)
 }
 
-// arm makes n logical connections over some sockets; stop closes everything.
+// arm opens n logical connections over some sockets; stop closes everything.
 type arm struct {
 	name string
 	open func(b *testing.B, n, sockets int) (here, there []port, stop func())
@@ -42,13 +42,13 @@ var arms = []arm{
 	{"study", openStudy},
 }
 
-// congestion is the congestion control of all sockets: the kernel's default, not
-// that of the machine. bbr, which some have, paces what is sent by timers, also
-// over loopback, at a rate that it guesses anew each time: the same bytes then
-// cost twice as much in one run as in the next. Set HEADPOND_CONGESTION for another.
+// congestion is the congestion control of all sockets: cubic, the kernel's default, even if the
+// machine uses another. bbr paces packets by timers, also over loopback, at a rate that it
+// estimates each time: the same bytes then cost twice as much in one run as in the next.
+// HEADPOND_CONGESTION overrides it.
 var congestion = cmp.Or(os.Getenv("HEADPOND_CONGESTION"), "cubic")
 
-// control sets it on a socket before it is connected.
+// control sets the congestion control before the socket is connected.
 func control(_, _ string, c syscall.RawConn) error {
 	var err error
 	if e := c.Control(func(fd uintptr) {
@@ -80,7 +80,7 @@ func socketPair(b *testing.B) (client, server net.Conn) {
 	return client, <-accepted
 }
 
-// overTLS is a pair over TLS 1.3, whose hands are shaken.
+// overTLS returns a pair over TLS 1.3 after the handshake.
 func overTLS(b *testing.B, client, server net.Conn) (net.Conn, net.Conn) {
 	b.Helper()
 	server13, client13 := certs.New().Configs()
@@ -104,7 +104,7 @@ func openHeadpond(b *testing.B, n, sockets int) (here, there []port, stop func()
 	return openMux(b, n, sockets, mux.Config{})
 }
 
-// openResumable is openHeadpond with sessions that keep what is not acknowledged.
+// openResumable is openHeadpond with sessions that keep unacknowledged data.
 func openResumable(b *testing.B, n, sockets int) (here, there []port, stop func()) {
 	never := func(context.Context) (net.Conn, error) { return nil, net.ErrClosed }
 	return openMux(b, n, sockets, mux.Config{Resume: &mux.Resume{Dial: never}})
@@ -119,7 +119,7 @@ func openMux(b *testing.B, n, sockets int, cfg mux.Config) (here, there []port, 
 	return openOver(b, n, conns, cfg)
 }
 
-// openOver opens n channels, shared out to sessions over the connections.
+// openOver opens n channels, distributed over sessions on the connections.
 func openOver(b *testing.B, n int, conns [][2]net.Conn, cfg mux.Config) (here, there []port, stop func()) {
 	var all [][2]*mux.Session
 	for _, pair := range conns {
@@ -141,7 +141,7 @@ func openOver(b *testing.B, n int, conns [][2]net.Conn, cfg mux.Config) (here, t
 	}
 }
 
-// join makes a session.
+// join makes a session on a connection.
 func join(b *testing.B, cc, sc net.Conn, cfg mux.Config) (c, s *mux.Session) {
 	b.Helper()
 	made := make(chan *mux.Session)
@@ -164,7 +164,7 @@ func closeBoth(c, s *mux.Session) {
 	<-closed
 }
 
-// channel is a port as it is.
+// channel is a mux.Channel as a port.
 type channel struct{ *mux.Channel }
 
 func (c channel) send(p []byte) error { return c.Send(bg, p) }
@@ -174,8 +174,8 @@ func (c channel) recv(p []byte) ([]byte, error) {
 	return p[:n], err
 }
 
-// framed is messages by hand over a stream of a multiplexer: length and bytes.
-// The multiplexers buffer received bytes themselves.
+// framed sends length-prefixed messages over a stream of a multiplexer. The multiplexers buffer
+// received bytes themselves.
 type framed struct {
 	rw  io.ReadWriter
 	buf []byte

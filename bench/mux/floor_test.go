@@ -10,10 +10,9 @@ import (
 	"testing"
 )
 
-// raw is the floor: one socket per logical connection, eight bytes of header.
-// A small message is copied behind its header and written at once; a large one
-// goes out in one writev; reading goes through one buffer and straight into
-// place for the rest.
+// raw is the floor: one socket per logical connection and a header of eight bytes. A small message
+// is copied after its header and written at once. A large one is written with one writev. Reads go
+// through one buffer, and directly into the message for the rest.
 type raw struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -51,11 +50,10 @@ func openRaw(b *testing.B, n, _ int) (here, there []port, stop func()) {
 	return pairs(b, n, func(c net.Conn) port { return newRaw(c) })
 }
 
-// study is the messaging study's transport, without its demultiplexer: for each chunk
-// of at most 64 KiB a header of 45 bytes (1 + 36 + 4 + 4) and one write; on the way in
-// five unbuffered reads. What it allocates is made after its published figures, which
-// are 8 for a chunk and 2 for a message (10, 34 and 130 for 100 B, 200 KiB and 1 MiB one
-// way; a round trip of 100 B takes 20 of 1,176 bytes together): see TestStudyAllocates. Locks it may have had are left out.
+// study is the messaging study's transport, without its demultiplexer: for each chunk of at most 64 KiB a header of 45
+// bytes (1 + 36 + 4 + 4) and one write; on the way in five unbuffered reads. What it allocates is made after its
+// published figures, which are 8 for a chunk and 2 for a message (10, 34 and 130 for 100 B, 200 KiB and 1 MiB one way;
+// a round trip of 100 B takes 20 of 1,176 bytes together): see TestStudyAllocates. Locks it may have had are left out.
 type study struct {
 	conn net.Conn
 	from string // of the last message

@@ -8,10 +8,9 @@ import (
 	"unsafe"
 )
 
-// BenchmarkFloor is what a small round trip costs at least: kernel is both ends served
-// by one thread with bare system calls, for each message one to write it, one to wait
-// and one to read it, none of them in vain and nobody woken. The other arms are those
-// of BenchmarkRoundTrip.
+// BenchmarkFloor is the lowest cost of a small round trip. In the arm kernel one thread serves both
+// ends with bare system calls: per message one write, one wait and one read, none without a result,
+// and no thread is woken. The other arms are those of BenchmarkRoundTrip.
 func BenchmarkFloor(b *testing.B) {
 	sizes := map[string]int{"100B": 100, "1KiB": 1 << 10}
 	b.Run("kernel", func(b *testing.B) {
@@ -62,7 +61,7 @@ func openKernel(b *testing.B, epoll int) (here, there []port, stop func()) {
 		rc, err := c.(*net.TCPConn).SyscallConn()
 		must(b, err)
 		fd := -1
-		must(b, rc.Control(func(own uintptr) { fd, err = syscall.Dup(int(own)) })) // which the poller does not know
+		must(b, rc.Control(func(own uintptr) { fd, err = syscall.Dup(int(own)) })) // unknown to Go's poller
 		must(b, err)
 		must(b, c.Close())
 		must(b, syscall.EpollCtl(epoll, syscall.EPOLL_CTL_ADD, fd, &syscall.EpollEvent{Events: syscall.EPOLLIN}))
@@ -89,7 +88,7 @@ func (k kernel) recv(p []byte) ([]byte, error) {
 		var event [1]syscall.EpollEvent
 		ready, _, errno := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(k.epoll), uintptr(unsafe.Pointer(&event)), 1, 0, 0, 0)
 		if errno != 0 || ready == 0 {
-			continue // a signal, or it is still on its way
+			continue // a signal, or the message has not arrived
 		}
 		n, errno := bare(syscall.SYS_READ, k.fd, p[got:])
 		if n <= 0 {
@@ -100,7 +99,7 @@ func (k kernel) recv(p []byte) ([]byte, error) {
 	return p, nil
 }
 
-// bare makes a system call that waits for nothing, without telling Go's scheduler.
+// bare makes a system call that does not block, without informing Go's scheduler.
 func bare(call uintptr, fd int, p []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
 	return int(n), errno

@@ -24,7 +24,7 @@ import (
 	"github.com/headpond/headpond/peers/extension"
 )
 
-// Where the far node listens: on both, as by default, if an arm is not about one of them.
+// Addresses of the far node: both, as by default, unless an arm is about one of them.
 const (
 	quic = "/ip4/127.0.0.1/udp/0/quic-v1"
 	both = quic + `", "/ip4/127.0.0.1/tcp/0`
@@ -83,7 +83,7 @@ listeners: [{name: web, protocol: {listener}, listen: "127.0.0.1:0"}]
 	return address
 }
 
-// self is what a gateway tells of itself as a node.
+// self returns a gateway's status as a node.
 func self(b *testing.B, g *gatewaytest.Gateway) extension.NodeStatus {
 	b.Helper()
 	for _, a := range g.Snapshot().Additions {
@@ -95,7 +95,7 @@ func self(b *testing.B, g *gatewaytest.Gateway) extension.NodeStatus {
 	return extension.NodeStatus{}
 }
 
-// get asks for a page.
+// get requests a page.
 func get(address string) error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(address + "/")
@@ -130,7 +130,8 @@ upstreams: {web: {endpoints: ["{far}"], tls: {ca: "{dir}/cert.pem", server_name:
 	return "http://" + near.Addr("web")
 }
 
-// study starts two nodes as the streaming study had them: each request has a libp2p stream of its own, and a new connection to the server.
+// study starts two nodes like those of the streaming study: each request has its own libp2p stream and a new connection
+// to the server.
 func study(b *testing.B, server string) string {
 	b.Helper()
 	const protocol = "/study/http/1"

@@ -16,10 +16,10 @@ import (
 	"github.com/headpond/headpond/bench/internal/cpu"
 )
 
-// eventPause is the time between two events, in which they arrive.
+// eventPause is the time between two events, long enough for one to arrive.
 const eventPause = time.Millisecond
 
-// serve answers an upload when it has all of it, and at /events sends as many as ?n says, with the time in them.
+// serve answers an upload when it has received all of it. At /events it sends ?n events, each with the time.
 func serve(b *testing.B) string {
 	b.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +41,7 @@ func serve(b *testing.B) string {
 	return s.Listener.Addr().String()
 }
 
-// BenchmarkUpload1MiB sends 1 MiB after the other from two clients.
+// BenchmarkUpload1MiB sends uploads of 1 MiB from two clients.
 func BenchmarkUpload1MiB(b *testing.B) {
 	body := make([]byte, 1<<20)
 	for _, arm := range arms {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// databaseSQL is the pool inside database/sql, before connections that do nothing.
+// databaseSQL is the pool of database/sql, with connections that do nothing.
 func databaseSQL(tb testing.TB, size int) func(func()) {
 	db := sql.OpenDB(connector{})
 	db.SetMaxOpenConns(size)
@@ -22,7 +22,7 @@ func databaseSQL(tb testing.TB, size int) func(func()) {
 			return
 		}
 		f()
-		_ = c.Close() // gives it back
+		_ = c.Close() // releases it
 	}
 	fill(size, use)
 	return use

@@ -19,7 +19,7 @@ import (
 // arm is one kind of pool: use acquires a resource, runs f and releases it.
 type arm struct {
 	name string
-	// make opens a pool of the given size, every resource open already.
+	// make opens a pool of the given size with all resources open.
 	make func(tb testing.TB, size int) (use func(f func()))
 }
 
@@ -137,7 +137,7 @@ func fill(size int, use func(func())) {
 
 func nothing() {}
 
-// spread runs use b.N times in all, on g goroutines, which do work while they hold a resource.
+// spread runs use b.N times in total on g goroutines, which call work while they hold a resource.
 func spread(b *testing.B, g int, use func(func()), work func()) {
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -178,8 +178,8 @@ func BenchmarkPoolAcquire(b *testing.B) {
 	}
 }
 
-// BenchmarkPoolHeld has each holder let other goroutines run once, as one does that waits for an answer: with more goroutines
-// than resources every acquire has to wait.
+// BenchmarkPoolHeld: each holder yields once, like one that waits for an answer. With more goroutines than resources
+// every acquire must wait.
 func BenchmarkPoolHeld(b *testing.B) {
 	for _, a := range arms {
 		b.Run(a.name, func(b *testing.B) {
@@ -192,9 +192,9 @@ func BenchmarkPoolHeld(b *testing.B) {
 	}
 }
 
-// BenchmarkPoolChecked acquires a resource whose check is due each time: what
-// the pool adds to the check itself, which only counts here. On the fast path
-// time stands still between two ticks, so a hook keeps the pool off it.
+// BenchmarkPoolChecked acquires a resource whose check is due each time: the cost of the pool
+// without that of the check, which only counts. On the fast path the time is that of the last tick,
+// so a hook turns the fast path off.
 func BenchmarkPoolChecked(b *testing.B) {
 	checks := 0
 	p, err := pool.New(pool.Config[*resource]{
@@ -222,15 +222,15 @@ func BenchmarkPoolChecked(b *testing.B) {
 	}
 }
 
-// BenchmarkPoolHandOff has 64 goroutines share one resource. It reports the
-// time from the end of one holder's work to the next one's beginning, and the
-// longest wait over the median one (1 is perfectly fair).
+// BenchmarkPoolHandOff: 64 goroutines share one resource. It reports the time from the end of one
+// holder's work to the beginning of the next one's, and the longest wait divided by the median (1
+// is perfectly fair).
 func BenchmarkPoolHandOff(b *testing.B) {
 	const g = 64
 	for _, a := range arms[:5] {
 		b.Run(a.name, func(b *testing.B) {
 			use := a.make(b, 1)
-			var left atomic.Int64 // when the resource was last let go
+			var left atomic.Int64 // when the resource was last released
 			start := time.Now()
 			gaps, waits := make([][]int64, g), make([][]int64, g)
 			b.ResetTimer()
@@ -267,8 +267,8 @@ func report(b *testing.B, gaps, waits []int64) {
 	b.ReportMetric(at(waits, 1)/max(at(waits, 0.5), 1), "max/median-wait")
 }
 
-// reportCPU returns what reports the processor time of the process per operation: steadier than the clock on a
-// machine that does other things too, and with what the collector does beside.
+// reportCPU returns a function that reports the processor time of the process per operation, including the garbage
+// collector's. It varies less than wall time on a machine with other load.
 func reportCPU(b *testing.B) func() {
 	begin := cpu.Time()
 	return func() { b.ReportMetric(float64(cpu.Time()-begin)/float64(b.N), "cpu-ns/op") }

@@ -35,15 +35,15 @@ func vitessLike(tb testing.TB, size int) func(func()) {
 type vitessConn struct {
 	index  uint32        // in vitessPool.conns
 	next   atomic.Uint32 // index below it in its stack
-	used   atomic.Int64  // when it came back; vitessBorrowed while it is out
+	used   atomic.Int64  // time of the release; vitessBorrowed while it is leased
 	opened int64
 	value  *resource
 }
 
 const vitessBorrowed = -1 << 63
 
-// vitessStack holds the index of the top in the lower half, and the number of pops, which tells apart states with the same
-// top, in the upper half. Vitess swaps a pointer and a counter with a 128-bit instruction.
+// vitessStack holds the index of the top in the lower half, and the number of pops, which tells apart states with the
+// same top, in the upper half. Vitess swaps a pointer and a counter with a 128-bit instruction.
 type vitessStack struct{ top atomic.Uint64 }
 
 func (s *vitessStack) push(c *vitessConn) {
@@ -77,7 +77,7 @@ type vitessWaiter struct {
 }
 
 type vitessPool struct {
-	conns                              []vitessConn // conns[0] is none
+	conns                              []vitessConn // conns[0] is not used
 	clean                              vitessStack
 	settings                           [8]vitessStack
 	active, borrowed, capacity, idle   atomic.Int64
@@ -103,7 +103,7 @@ func newVitess(size int) *vitessPool {
 	return p
 }
 
-// feedStarving serves waiters that queued just after the last connection had been pushed.
+// feedStarving serves waiters that began to wait just after the last connection had been pushed.
 func (p *vitessPool) feedStarving() {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

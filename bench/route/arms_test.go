@@ -31,7 +31,7 @@ type user struct {
 
 var sample = user{ID: 1, Name: "Ada Lovelace", Email: "ada@example.com", Age: 36, Country: "GB"}
 
-// arms are the handlers that are compared, each for POST and GET /api/users.
+// arms are the compared handlers, each for POST and GET /api/users.
 var arms = []struct {
 	name string
 	make func() http.Handler
@@ -64,8 +64,8 @@ func ginArm() http.Handler {
 	return r
 }
 
-// studyContext is what the study's two arms differ in: a context of their own for each request, new or from a pool. gin's own context
-// is pooled in both.
+// studyContext is the difference between the study's two arms: a context for each request, allocated or from a pool.
+// gin's own context is pooled in both.
 type studyContext struct {
 	req  createUser
 	resp user
@@ -136,7 +136,7 @@ type humaAnswer struct{ Body user }
 func humaArm() http.Handler {
 	mux := http.NewServeMux()
 	config := huma.DefaultConfig("bench", "1")
-	config.CreateHooks = nil // no $schema in answers, which the others have not either
+	config.CreateHooks = nil // no $schema in answers: the other arms have none
 	api := humago.New(mux, config)
 	huma.Register(api, huma.Operation{Method: http.MethodPost, Path: "/api/users", DefaultStatus: http.StatusCreated},
 		func(_ context.Context, in *struct{ Body humaUser }) (*humaAnswer, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/cpu"
 )
 
-// workload is one of the five of W5.
+// workload is one of the five workloads of W5.
 type workload struct {
 	name, method, contentType, body string
 	parallel                        bool
@@ -31,7 +31,7 @@ func workloads() []workload {
 	}
 }
 
-// client sends one request again and again, with memory of its own that costs an arm nothing.
+// client sends one request repeatedly. It reuses its own memory, so that it adds no cost to an arm.
 type client struct {
 	sample, sent *http.Request
 	body         *strings.Reader
@@ -77,7 +77,7 @@ func BenchmarkRoute(b *testing.B) {
 		b.Run(w.name, func(b *testing.B) {
 			for _, arm := range arms {
 				if arm.name == "fuego" && w.name == "form" {
-					continue // its forms are bound by another library, without numbers
+					continue // its library for forms does not bind numbers
 				}
 				if arm.name == "huma" && w.name == "form" {
 					continue // it has no forms of this kind
@@ -110,7 +110,7 @@ func run(b *testing.B, w workload, h http.Handler) {
 	})
 }
 
-// Every arm gives the same answer: what is compared is the same work.
+// Every arm gives the same answer, so the benchmarks compare the same work.
 func TestArmsAgree(t *testing.T) {
 	for _, w := range workloads() {
 		want := ""
@@ -137,8 +137,8 @@ func TestArmsAgree(t *testing.T) {
 	}
 }
 
-// reportCPU returns what reports the processor time of the process per operation: steadier than the clock on a
-// machine that does other things too, and with what the collector does beside.
+// reportCPU returns a function that reports the processor time of the process per operation, including the garbage
+// collector's. It varies less than wall time on a machine with other load.
 func reportCPU(b *testing.B) func() {
 	begin := cpu.Time()
 	return func() { b.ReportMetric(float64(cpu.Time()-begin)/float64(b.N), "cpu-ns/op") }

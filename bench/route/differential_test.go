@@ -73,7 +73,7 @@ type texts struct {
 	Default      string `json:"default" validate:"isdefault"`
 }
 
-// numbers has the rules on other types, and what is made of several values.
+// numbers has the rules on other types, and collections.
 type numbers struct {
 	I     int               `json:"i" validate:"min=-1,max=2"`
 	I8    int8              `json:"i8" validate:"required,lt=2"`
@@ -124,7 +124,7 @@ type loop struct {
 	Next *loop `json:"next"`
 }
 
-// theirs is the validator as route means it.
+// theirs is the validator configured for the meaning of route's rules.
 var theirs = func() *validator.Validate {
 	v := validator.New(validator.WithRequiredStructEnabled())
 	v.RegisterTagNameFunc(func(f reflect.StructField) string { return f.Tag.Get("json") })
@@ -146,7 +146,7 @@ func theirViolations(v any) []string {
 	return list
 }
 
-// ourViolations sends the body to a handler and returns what it finds.
+// ourViolations sends the body to a handler and returns the violations it reports.
 func ourViolations(t testing.TB, h http.Handler, contentType string, body []byte) []string {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(string(body)))
@@ -199,7 +199,7 @@ func compareTexts(t *testing.T, s string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(body, &v); err != nil { // what is not UTF-8 has changed
+	if err := json.Unmarshal(body, &v); err != nil { // decoding replaces bytes that are not UTF-8
 		t.Fatal(err)
 	}
 	if ours, theirs := ourViolations(t, checkTexts, "application/json", body), theirViolations(v); !slices.Equal(ours, theirs) {
@@ -207,7 +207,7 @@ func compareTexts(t *testing.T, s string) {
 	}
 }
 
-// difference is what a has and b has not.
+// difference returns the elements of a that are not in b.
 func difference(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
 }
@@ -229,7 +229,7 @@ func FuzzTextRules(f *testing.F) {
 	f.Fuzz(compareTexts)
 }
 
-// mutate makes a text of parts of two seeds.
+// mutate makes a text from parts of two seeds.
 func mutate(random *rand.Rand) string {
 	a, b := seeds[random.IntN(len(seeds))], seeds[random.IntN(len(seeds))]
 	a, b = a[:random.IntN(len(a)+1)], b[random.IntN(len(b)+1):]
@@ -303,7 +303,7 @@ func object(random *rand.Rand, t reflect.Type, depth int) string {
 	return fmt.Sprint(random.IntN(6) - 2)
 }
 
-// bound is a request of every source that gin knows too.
+// bound is a request with a field from every source that gin also has.
 type bound struct {
 	Name  string    `form:"name" json:"name" binding:"required"`
 	Age   int8      `form:"age" json:"age" binding:"min=-5,max=100"`
@@ -316,7 +316,7 @@ type bound struct {
 	When  time.Time `form:"when" json:"when"`
 }
 
-// TestBindingAgreesWithGin compares what handlers of both are given, for JSON and forms.
+// TestBindingAgreesWithGin compares the values that the handlers of both get, for JSON and forms.
 func TestBindingAgreesWithGin(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	var got bound
@@ -356,7 +356,7 @@ func randomForm(random *rand.Rand) string {
 		if random.IntN(3) > 0 {
 			list := values[name]
 			text := list[random.IntN(len(list))]
-			if random.IntN(3) > 0 { // mostly what is right, or few forms would be
+			if random.IntN(3) > 0 { // mostly valid values, so that enough forms are valid
 				text = list[min(1, len(list)-1)]
 			}
 			pairs = append(pairs, name+"="+text)

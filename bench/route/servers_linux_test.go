@@ -77,7 +77,7 @@ func startServer(t *testing.T, arm string, port int) {
 	}
 }
 
-// serverCPU is the processor time of a server in µs, 0 when it does not answer.
+// serverCPU returns the processor time of a server in µs, 0 if it does not answer.
 func serverCPU(port int) float64 {
 	resp, err := http.Get(fmt.Sprint("http://127.0.0.1:", port, "/cpu"))
 	if err != nil {
@@ -117,7 +117,7 @@ func ratios(a, b []float64) []float64 {
 	return r
 }
 
-// spread is a median with its quartiles, and what is least and most.
+// spread formats a median with quartiles, minimum and maximum.
 func spread(v []float64, digits int) string {
 	v = slices.Sorted(slices.Values(v))
 	at := func(q float64) float64 { return v[int(q*float64(len(v)-1)+0.5)] }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestBenchIsFoundBesideTheBinary is an installation, far from any source.
+// TestBenchIsFoundBesideTheBinary: an installation without source.
 func TestBenchIsFoundBesideTheBinary(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -26,7 +26,7 @@ func TestBenchIsFoundBesideTheBinary(t *testing.T) {
 	}
 }
 
-// TestBenchIsBuiltInASourceTree wants Go's own error when that fails.
+// TestBenchIsBuiltInASourceTree: if the build fails, Go's own error is shown.
 func TestBenchIsBuiltInASourceTree(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "bench", "cmd", "headpond-bench"), 0o755); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 )
 
-// TestClientsFitATerminal, whatever they call themselves, and their IDs can be killed.
+// TestClientsFitATerminal: rows fit, whatever names clients have, and IDs are complete for kill.
 func TestClientsFitATerminal(t *testing.T) {
 	minutesAgo := time.Now().Add(-3 * time.Minute)
 	all := []admin.Session{

@@ -34,7 +34,8 @@ func TestHelpIsNoError(t *testing.T) {
 	}
 }
 
-// TestStatusSaysWhatIsWrong: the errors are shown, not only the counts, and no control sequences reach the terminal.
+// TestStatusSaysWhatIsWrong: status shows the errors, not only their counts, and no control sequences reach the
+// terminal.
 func TestStatusSaysWhatIsWrong(t *testing.T) {
 	status := admin.Status{
 		Version: "v1", Ready: true, Engine: "uring", Trouble: []string{"endpoint a:1 is failing: refused\x1b[2J", "more"}, Sizing: []string{"small"},
@@ -68,7 +69,8 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestAdminAddressInEveryForm that people write; the host that is asked for is one the page takes.
+// TestAdminAddressInEveryForm: every usual form works, and the Host sent is one that the page
+// accepts.
 func TestAdminAddressInEveryForm(t *testing.T) {
 	page, err := admin.New(admin.Config{Snapshot: func() admin.Snapshot { return admin.Snapshot{Version: "v1"} }, LocalOnly: true})
 	if err != nil {
@@ -96,7 +98,7 @@ func TestAdminAddressInEveryForm(t *testing.T) {
 	}
 }
 
-// TestReloadIsNotReportedFalsely: only a gateway that has reloaded says so.
+// TestReloadIsNotReportedFalsely: success is reported only if a gateway has reloaded.
 func TestReloadIsNotReportedFalsely(t *testing.T) {
 	for answer, want := range map[string]string{
 		"404 page not found":                     "takes no reloads",

@@ -109,7 +109,8 @@ tunnels: {far: {connect: "127.0.0.1:3"}, near: {connect: "127.0.0.1:4"}}
 	}
 }
 
-// TestFatalErrorsAreInTheFormatOfTheLog: a reader of JSON lines gets JSON, however the start fails, if the file says so legibly.
+// TestFatalErrorsAreInTheFormatOfTheLog: readers of JSON lines get JSON whenever the start fails, if the file selects
+// JSON and can be read that far.
 func TestFatalErrorsAreInTheFormatOfTheLog(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -165,7 +166,7 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// demoOffset is one at which all of the demo's ports are free.
+// demoOffset returns a port offset at which all of the demo's ports are free.
 func demoOffset(t *testing.T) int {
 	t.Helper()
 	port, err := freeport.Get(demo.TCPPort-demo.PostgresPort, demo.HTTPPort-demo.PostgresPort, demo.AdminPort-demo.PostgresPort)

@@ -25,7 +25,7 @@ import (
 	"github.com/headpond/headpond/internal/freeport"
 )
 
-// runVariable makes this test's program headpond itself.
+// runVariable makes this test binary run as headpond.
 const runVariable = "HEADPOND_TEST_RUN"
 
 func init() {
@@ -41,7 +41,7 @@ type process struct {
 	out io.ReadCloser // the source of log
 }
 
-// startProcess runs headpond; shell, if any, is a command that comes before.
+// startProcess runs headpond; shell, if not empty, is a shell command to run before.
 func startProcess(t *testing.T, shell string, args ...string) *process {
 	t.Helper()
 	return startWith(t, nil, shell, args...)
@@ -63,7 +63,7 @@ func startWith(t *testing.T, files []*os.File, shell string, args ...string) *pr
 	return p
 }
 
-// until reads the log up to a line that contains text, and returns that.
+// until reads the log up to a line that contains text, and returns the line.
 func (p *process) until(t *testing.T, text string) string {
 	t.Helper()
 	var read strings.Builder
@@ -97,13 +97,13 @@ func configFile(t *testing.T, more string) string {
 	return file
 }
 
-// TestLogReaderGoes: clients stay connected when the reader of the log has gone.
+// TestLogReaderGoes: clients stay connected after the reader of the log has ended.
 func TestLogReaderGoes(t *testing.T) {
 	p := startProcess(t, "", "serve", configFile(t, ""))
 	page := addressAttr.FindStringSubmatch(p.until(t, "admin page"))[1]
 	_ = p.out.Close()
 	p.signal(t, syscall.SIGHUP)
-	for reloads := ""; !strings.Contains(reloads, `"applied": 1`); { // that line was logged without a reader
+	for reloads := ""; !strings.Contains(reloads, `"applied": 1`); { // a line logged without a reader
 		resp, err := http.Get("http://" + page + "/api/v1/status")
 		if err != nil {
 			t.Fatal(err)
@@ -121,7 +121,8 @@ func TestLogReaderGoes(t *testing.T) {
 	}
 }
 
-// TestLogReaderPauses: clients are served all the same, and the end is not held up.
+// TestLogReaderPauses: clients are served while the log's reader pauses, and the gateway ends
+// without delay.
 func TestLogReaderPauses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := "listeners: [{name: web, protocol: http, listen: \"127.0.0.1:0\", upstream: u, access_log: true}]\nupstreams: {u: {endpoints: [\"127.0.0.1:1\"]}}\n"
@@ -130,7 +131,7 @@ func TestLogReaderPauses(t *testing.T) {
 	}
 	p := startProcess(t, "", "serve", file)
 	address := addressAttr.FindStringSubmatch(p.until(t, "msg=listening"))[1]
-	long := strings.Repeat("x", 1000) // which the log has, so that the pipe is soon full
+	long := strings.Repeat("x", 1000) // appears in the log, so that the pipe is soon full
 	for range 200 {
 		resp, err := http.Get("http://" + address + "/" + long)
 		if err != nil {
@@ -145,7 +146,7 @@ func TestLogReaderPauses(t *testing.T) {
 	}
 }
 
-// TestHangupWhileStarting is for later, and not the end.
+// TestHangupWhileStarting: SIGHUP during the start reloads later and does not end the process.
 func TestHangupWhileStarting(t *testing.T) {
 	file := configFile(t, "  pg: {endpoints: [\"127.0.0.1:1\"], postgres: {user: u, password: \"file:secret\"}}\n")
 	secret := filepath.Join(filepath.Dir(file), "secret")
@@ -174,10 +175,10 @@ func TestHangupWhileStarting(t *testing.T) {
 	}
 }
 
-// TestDemoEndsWithItsTerminal and removes its database, but not under nohup.
+// TestDemoEndsWithItsTerminal: the demo ends and removes its database, but not under nohup.
 func TestDemoEndsWithItsTerminal(t *testing.T) {
 	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP) // because a process inherits ignored signals, as nohup uses it
+	signal.Notify(hup, syscall.SIGHUP) // not ignored: a process inherits ignored signals, which nohup uses
 	defer signal.Stop(hup)
 	p := startProcess(t, "", "demo", "-port-offset", strconv.Itoa(demoOffset(t)))
 	database := strings.Fields(p.until(t, "  database "))[1]
@@ -204,7 +205,7 @@ func TestTooFewOpenFiles(t *testing.T) {
 	p.until(t, "admin page")
 }
 
-// TestAdminPageWithoutFiles: a liveness probe gets an answer also when clients have taken every file.
+// TestAdminPageWithoutFiles: a liveness probe gets an answer even when clients have taken every descriptor.
 func TestAdminPageWithoutFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := `admin: 127.0.0.1:0
@@ -226,7 +227,7 @@ upstreams: {echo: {endpoints: ["` + conntest.Serve(t, conntest.Echo) + `"]}}
 		conntest.Dial(t, raw)
 	}
 	p.until(t, "cannot accept a connection")
-	// Often, because clients wait for every descriptor that is free for a moment.
+	// Repeat, because clients wait for every descriptor that becomes free.
 	client := &http.Client{Timeout: conntest.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	for _, path := range slices.Repeat([]string{"/livez", "/readyz", "/metrics", "/api/v1/status", "/"}, 10) {
 		resp, err := client.Get("http://" + page + path)
@@ -240,9 +241,9 @@ upstreams: {echo: {endpoints: ["` + conntest.Serve(t, conntest.Echo) + `"]}}
 	}
 }
 
-// TestClientsLeaveFilesForBackends: where max_conns is more than the limit of open files allows, and that cannot be
-// raised as far, clients that do nothing do not keep an active one from its connection to a backend; a client that
-// finds no room is served once there is some.
+// TestClientsLeaveFilesForBackends: max_conns is higher than the limit of open files, which cannot be raised. Idle
+// clients then leave enough descriptors for the backend connection of an active one, and a client that finds no room is
+// served later.
 func TestClientsLeaveFilesForBackends(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := "upstreams: {u: {endpoints: [\"" + conntest.Serve(t, answer) + "\"]}}\nlisteners:\n"

@@ -28,12 +28,12 @@ func startSystemd(t *testing.T, name string) systemd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetReadDeadline(time.Now().Add(time.Minute)) // a test that hangs says where
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute)) // shows where a test hangs
 	t.Setenv("NOTIFY_SOCKET", name)
 	return systemd{conn}
 }
 
-// next returns the next message, without those for the watchdog unless it is wanted.
+// next returns the next message. It skips those for the watchdog unless want is one.
 func (s systemd) next(t *testing.T, want string) string {
 	t.Helper()
 	for buf := make([]byte, 4096); ; {
@@ -50,7 +50,7 @@ func (s systemd) next(t *testing.T, want string) string {
 	}
 }
 
-// TestSystemdIsTold that the gateway is ready when its listeners are, of every reload, of the end, and that it is alive.
+// TestSystemdIsTold: the gateway reports that its listeners are ready, every reload, its end, and that it is alive.
 func TestSystemdIsTold(t *testing.T) {
 	file := configFile(t, "")
 	good, err := os.ReadFile(file)
@@ -92,7 +92,7 @@ func TestSystemdIsTold(t *testing.T) {
 	}
 }
 
-// TestSystemdIsNotToldOfReloadsAtTheEnd: a gateway that drains refuses them, and is not ready again for that.
+// TestSystemdIsNotToldOfReloadsAtTheEnd: a draining gateway refuses reloads and does not report READY again.
 func TestSystemdIsNotToldOfReloadsAtTheEnd(t *testing.T) {
 	file := configFile(t, "")
 	text, err := os.ReadFile(file)
@@ -124,7 +124,7 @@ func TestSystemdIsNotToldOfReloadsAtTheEnd(t *testing.T) {
 	manager.next(t, "the end")
 }
 
-// TestSystemdIsNotThere: a gateway with a NOTIFY_SOCKET without a listener serves nevertheless.
+// TestSystemdIsNotThere: a gateway whose NOTIFY_SOCKET has no listener still serves.
 func TestSystemdIsNotThere(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "nobody"))
 	p := startProcess(t, "", "serve", configFile(t, ""))

@@ -12,8 +12,8 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// TestUpgrade is the upgrade of docs/running.md, of one gateway on one machine: the new process has the address while
-// sessions of the old one continue.
+// TestUpgrade does the upgrade in docs/running.md for one gateway on one machine: the new process gets the address
+// while sessions of the old one continue.
 func TestUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	serve := func(name, listen, backend string) *process {

@@ -37,7 +37,7 @@ func TestClientsOfEachKindRun(t *testing.T) {
 	}
 }
 
-// recorder is a test that notes how it was failed.
+// recorder is a testing.TB that records how it was failed.
 type recorder struct {
 	testing.TB
 	fatal string

@@ -42,7 +42,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestRanks: each group of a provider counts, the best of them most, and a header says how low they may be.
+// TestRanks: the best of a provider's groups counts, and a header sets the lowest permitted rank.
 func TestRanks(t *testing.T) {
 	for _, tc := range []struct {
 		groups, header string

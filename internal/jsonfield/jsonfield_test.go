@@ -129,7 +129,7 @@ func TestPlanErrors(t *testing.T) {
 	}
 }
 
-// TestNoAllocations: a scanner that is used again needs no memory, unless text has escapes.
+// TestNoAllocations: a reused scanner allocates nothing, unless a text has escapes.
 func TestNoAllocations(t *testing.T) {
 	p := plan(t, paths...)
 	text := []byte(`{"messages":[{"role":"user","content":"` + strings.Repeat(`x\n`, 1000) + `"}],"metadata":{"tenant":"t"},"model":"gpt-4"}`)
@@ -165,7 +165,7 @@ func FuzzScanner(f *testing.F) {
 		}
 		want := standard(text)
 		if verdict == jsonfield.Ambiguous && (want == "0" || want == "2") {
-			return // it was before the end, or the mistake
+			return // the verdict came before the end or the error
 		}
 		if got != want {
 			t.Errorf("%q: %s, encoding/json %s", text, got, want)
@@ -196,14 +196,15 @@ func standard(text []byte) string {
 	return out
 }
 
-// walk notes the wanted values of an object whose keys begin with prefix; false = one of them, or an object that has some, is there twice.
+// walk records the wanted values of an object whose keys begin with prefix. It returns false if a wanted key, or an
+// object that leads to one, occurs twice.
 func walk(dec *json.Decoder, prefix string, found map[string]string) bool {
 	_, _ = dec.Token()
 	seen := map[string]bool{}
 	for dec.More() {
 		t, _ := dec.Token()
 		key := t.(string)
-		var wanted []string // on the way to fields
+		var wanted []string // keys of objects that lead to fields
 		for _, path := range paths {
 			rest, ok := strings.CutPrefix(path, prefix)
 			if name, _, _ := strings.Cut(rest, "."); ok && strings.EqualFold(name, key) {

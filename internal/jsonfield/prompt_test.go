@@ -14,7 +14,7 @@ import (
 // lengths are the prefixes of prompts that tests look for.
 var lengths = []int{1, 7, 40}
 
-// promptHash is the hash of the first bytes of texts, with a zero byte behind each that ends before.
+// promptHash returns the hash of the first bytes of texts, with a zero byte after each complete one.
 func promptHash(texts []string, length int) (hash uint64, ok bool) {
 	h := fnv.New64a()
 	for _, text := range texts {
@@ -76,7 +76,7 @@ func TestPrompt(t *testing.T) {
 	}
 }
 
-// TestPromptIsEnough: where no field is wanted, nothing is read beyond the longest prefix.
+// TestPromptIsEnough: if no field is wanted, nothing after the longest prefix is read.
 func TestPromptIsEnough(t *testing.T) {
 	const text = `{"prompt": "123456", "model": "m"}`
 	for _, c := range []struct {

@@ -99,7 +99,7 @@ func kubeconfigFile(t *testing.T, mode fs.FileMode) string {
 	if err := os.WriteFile(path, []byte("clusters:\n- name: c\n  cluster:\n    server: https://a\n"+rest), mode); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(path, mode); err != nil { // whatever the umask
+	if err := os.Chmod(path, mode); err != nil { // independent of the umask
 		t.Fatal(err)
 	}
 	return path
@@ -173,7 +173,7 @@ func TestWriteDoesNotReplace(t *testing.T) {
 	}
 }
 
-// TestWriteNoticesOthers: a kubelet may renew its kubeconfig meanwhile.
+// TestWriteNoticesOthers: a kubelet may renew its kubeconfig between Plan and Write.
 func TestWriteNoticesOthers(t *testing.T) {
 	path := kubeconfigFile(t, 0o600)
 	f, err := rewrite(path, gatewayURL, serviceDNS)

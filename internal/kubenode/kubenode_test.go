@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// usual are options as the command has them.
+// usual are the default options of the command.
 func usual() Options {
 	return Options{
 		Listen: "127.0.0.1:7443", Servers: []string{"10.0.0.1:6443"}, CA: "/etc/kubernetes/pki/ca.crt", ServerName: "kubernetes.default.svc", Admin: "127.0.0.1:9090",
@@ -66,7 +66,8 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// TestPodMountsWhatTheGatewayReads checks that credentials that are replaced by a rename come with their folder, and that nothing is there twice.
+// TestPodMountsWhatTheGatewayReads: credentials that are replaced by a rename are mounted with their directory, and
+// nothing is mounted twice.
 func TestPodMountsWhatTheGatewayReads(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "proxy.conf")
 	text := "clusters: [{name: c, cluster: {server: 'https://a', certificate-authority: pki/ca.crt}}]\n" +
@@ -91,7 +92,7 @@ func TestPodMountsWhatTheGatewayReads(t *testing.T) {
 	}
 }
 
-// TestUnit has systemd read the unit, where there is systemd.
+// TestUnit verifies the unit with systemd, if that is installed.
 func TestUnit(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {

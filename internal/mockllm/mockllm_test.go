@@ -81,7 +81,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestFailuresInTheMiddle: an error after the first word is an event, Break ends the connection, and a client that leaves is noticed.
+// TestFailuresInTheMiddle: an error after the first word is an event, Break ends the connection, and a client's
+// disconnect is noticed.
 func TestFailuresInTheMiddle(t *testing.T) {
 	s := &mockllm.Server{Answer: func(r *mockllm.Request) iter.Seq2[string, error] {
 		return func(yield func(string, error) bool) {

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// connTypes are kinds of connections; a type assertion for one of them asks for a connection's abilities.
+// connTypes are kinds of connections. A type assertion to one of them tests the abilities of a connection.
 var connTypes = map[string]bool{
 	"fiber.Stream": true, "*fiber.Conn": true, "*fiber.TLSConn": true, "*listener.Conn": true,
 	"net.Conn": true, "*net.TCPConn": true, "*net.UnixConn": true, "*tls.Conn": true, "syscall.Conn": true,
 }
 
-// allowedAsserts are the type assertions about connections that stay, by "file function type", with the reason.
+// allowedAsserts are the permitted type assertions about connections, by "file function type", with the reason.
 var allowedAsserts = map[string]string{
 	"mux/handshake.go run *tls.Conn":                                    "the peer's certificate is part of its identity",
 	"mux/resume_handshake.go present *tls.Conn":                         "its handshake has to heed a context",

@@ -80,7 +80,8 @@ func anchors(text string) map[string]bool {
 	return names
 }
 
-// TestArchitectureIsOfThisTree compares the map of ARCHITECTURE.md, and the one of TestImportDirection, with the directories there are.
+// TestArchitectureIsOfThisTree compares the maps in ARCHITECTURE.md and TestImportDirection with the existing
+// directories.
 func TestArchitectureIsOfThisTree(t *testing.T) {
 	mapped := architecture(t)
 	named := slices.Concat(mapped, testOnly)

@@ -11,9 +11,8 @@ var allowed = map[string]string{
 	"upstream/dns/dns_test.go TestTimeToLive": "a name server that is far away: the test is about the time of an answer",
 }
 
-// TestTestsDoNotSleepOrSkip keeps tests from waiting blindly, which makes them slow when
-// it is too long and flaky when it is too short, and from passing without having run.
-// Under testing/synctest time is not real, and Sleep is how it passes.
+// TestTestsDoNotSleepOrSkip: tests must not sleep, which makes them slow or flaky, and must not
+// pass without having run. Under testing/synctest time is simulated, so Sleep is permitted there.
 func TestTestsDoNotSleepOrSkip(t *testing.T) {
 	used := map[string]bool{}
 	for _, f := range goFiles(t) {

@@ -41,7 +41,7 @@ func text(c *sqlite.Conn, query, name string) (got string, err error) {
 	return got, err
 }
 
-// A table that is made anew, here or by another process, has its columns elsewhere.
+// A table that is created again, here or by another process, may have its columns in another order.
 func TestColumnsKeepTheirNames(t *testing.T) {
 	for name, change := range map[string]func(*testing.T, *sqlitepool.DB, string){
 		"here": script,
@@ -93,7 +93,7 @@ func TestWriteEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A statement in the middle of its rows is not in the way of COMMIT, unless the driver does not know it.
+// A statement in the middle of its rows does not prevent COMMIT, unless the driver has lost it.
 func TestStatementsLeftUnderWay(t *testing.T) {
 	const insert = "INSERT INTO t (x) VALUES (7), (8) RETURNING id"
 	db := open(t, sqlitepool.Config{})
@@ -164,7 +164,7 @@ func TestNothingAfterAnInterrupt(t *testing.T) {
 	}
 }
 
-// Whatever panics, each connection is torn down and closed: the last removes the log.
+// Whatever panics, each connection is torn down and closed, so that the last one removes the log.
 func TestPanicsCloseTheConnection(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	var setups, teardowns atomic.Int64
@@ -241,7 +241,7 @@ func TestAttachedDatabase(t *testing.T) {
 	}
 }
 
-// The schema of a file that is attached may change as well, by an unknown connection.
+// The schema of an attached file may also change through another connection.
 func TestAttachedColumnsKeepTheirNames(t *testing.T) {
 	aux := filepath.Join(t.TempDir(), "aux.db")
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}, Setup: func(c *sqlite.Conn) error {
@@ -277,7 +277,7 @@ func TestAttachedColumnsKeepTheirNames(t *testing.T) {
 	script(t, db, "INSERT INTO scratch.v VALUES (2)")
 }
 
-// A drain that waits for a reader takes no more writes.
+// A drain that waits for a reader accepts no more writes.
 func TestDrainTakesNoMoreWrites(t *testing.T) {
 	db := open(t, sqlitepool.Config{})
 	reader, err := db.AcquireReader(t.Context())
@@ -304,8 +304,8 @@ func TestDrainTakesNoMoreWrites(t *testing.T) {
 	}
 }
 
-// A file that is replaced while a connection to it is made is noticed: writes go to the file at the
-// path.
+// If a file is replaced while a connection to it is opened, this is noticed: writes go to the file
+// at the path.
 func TestReplacedWhileItIsOpened(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "a.db"), filepath.Join(dir, "b.db")
@@ -343,8 +343,8 @@ func TestReplacedWhileItIsOpened(t *testing.T) {
 	}
 }
 
-// A panic that comes through SQLite, out of a function of the application's, leaves a
-// statement in its middle, with its snapshot.
+// A panic in a function of the application, called by SQLite, leaves a statement in the middle of
+// its rows, with its snapshot.
 func TestPanicInAFunctionOfSQL(t *testing.T) {
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
 	blow := func(c *sqlite.Conn) error {
@@ -369,7 +369,7 @@ func TestPanicInAFunctionOfSQL(t *testing.T) {
 	}
 }
 
-// A time-out that SQLite cannot count is not none.
+// A timeout that SQLite cannot represent is not treated as zero.
 func TestOddBusyTimeouts(t *testing.T) {
 	for _, d := range []time.Duration{1 << 62, 1<<63 - 1} {
 		db := open(t, sqlitepool.Config{BusyTimeout: d})
@@ -382,7 +382,7 @@ func TestOddBusyTimeouts(t *testing.T) {
 		for db.Stats().Writer.InUse == 0 && len(done) == 0 { // the test's time limit bounds it
 			runtime.Gosched()
 		}
-		for range 100_000 { // it takes that lock in vain, or will in a moment
+		for range 100_000 { // the writer tries to take that lock now or in a moment
 			runtime.Gosched()
 		}
 		if err := sqlitex.ExecuteTransient(lock, "COMMIT", nil); err != nil {
@@ -394,7 +394,7 @@ func TestOddBusyTimeouts(t *testing.T) {
 	}
 }
 
-// The target of a link decides whether the log can be written.
+// Whether the log can be written depends on the directory of a link's target.
 func TestLinks(t *testing.T) {
 	direct := open(t, sqlitepool.Config{})
 	here, there := filepath.Dir(linkTo(t, direct.Path())), filepath.Dir(direct.Path())
@@ -449,8 +449,8 @@ func TestBigRows(t *testing.T) {
 	}
 }
 
-// Reads that follow each other without a gap do not make the log grow for ever, nor where
-// the path is a link: the log lies beside what it leads to. Nor do the logs of attached files.
+// Reads that follow each other without a gap do not make the log grow forever. The same holds for a
+// path that is a link, whose log is beside the target, and for the logs of attached files.
 func TestLogStaysShort(t *testing.T) {
 	const size, create = 1 << 20, "CREATE TABLE big (id INTEGER PRIMARY KEY, b BLOB)"
 	t.Run("file", func(t *testing.T) {

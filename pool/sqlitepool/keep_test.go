@@ -16,7 +16,8 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-// keeping returns a DB whose writer keeps a snapshot, because another Write seems to wait, and a connection of another program.
+// keeping returns a DB whose writer keeps a snapshot, because another Write seems to wait, and a connection as of
+// another program.
 func keeping(t *testing.T, cfg sqlitepool.Config) (*sqlitepool.DB, *sqlite.Conn) {
 	t.Helper()
 	db := open(t, cfg)
@@ -26,15 +27,15 @@ func keeping(t *testing.T, cfg sqlitepool.Config) (*sqlitepool.DB, *sqlite.Conn)
 	}
 	t.Cleanup(func() { _ = other.Close() })
 	other.SetBusyTimeout(0)
-	change(t, other, "SELECT count(*) FROM t") // it knows the log from now on
+	change(t, other, "SELECT count(*) FROM t") // opens the log
 	db.PretendWriters(1)
-	for !db.Keeps() { // not after a Write that ends when the log is to be looked at
+	for !db.Keeps() { // a Write does not keep it when a check of the log is due
 		script(t, db, "UPDATE t SET x = 0")
 	}
 	return db, other
 }
 
-// restart tries to empty the log and reports whether a reader of it prevents that.
+// restart tries to restart the log and reports whether a reader prevents that.
 func restart(t *testing.T, other *sqlite.Conn) (busy bool) {
 	t.Helper()
 	err := sqlitex.ExecuteTransient(other, "PRAGMA wal_checkpoint(TRUNCATE)", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
@@ -105,7 +106,8 @@ func TestKeptSnapshotAndOtherPrograms(t *testing.T) {
 	})
 }
 
-// A snapshot is kept for no longer than a Write waits, and by no Write that has changed the schema: the next must look at it.
+// A snapshot is kept no longer than a Write waits, and not by a Write that has changed the schema, because the next one
+// must check it.
 func TestKeptSnapshotEnds(t *testing.T) {
 	ends := map[string]func(t *testing.T, db *sqlitepool.DB) error{
 		"with the last Write": func(t *testing.T, db *sqlitepool.DB) error {
@@ -156,7 +158,8 @@ func TestKeptSnapshotEnds(t *testing.T) {
 	}
 }
 
-// Writes that follow each other at once, change the schema, or end with their contexts, while another program writes, lose nothing.
+// Writes that follow each other at once, change the schema, or end with their contexts, while another program writes,
+// lose nothing.
 func TestManyWrites(t *testing.T) {
 	const each = 100
 	db := open(t, sqlitepool.Config{BusyTimeout: time.Minute})
@@ -174,7 +177,7 @@ func TestManyWrites(t *testing.T) {
 			for i := range each {
 				ctx, cancel := context.WithCancel(t.Context())
 				if i%8 == 0 {
-					go cancel() // at some time
+					go cancel() // at an arbitrary moment
 				}
 				err := db.Write(ctx, func(c *sqlite.Conn) error {
 					if i%10 == 9 {

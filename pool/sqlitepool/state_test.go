@@ -17,7 +17,7 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 )
 
-// The driver's fields have the names we know.
+// The driver's fields have the expected names.
 func TestDriverIsKnown(t *testing.T) {
 	if !sqlitepool.KnowsDriver() {
 		t.Error("the driver's fields have other names: every release takes the slow path")
@@ -34,7 +34,7 @@ func compilations(cfg sqlitepool.Config) (sqlitepool.Config, *atomic.Int64) {
 	return cfg, n
 }
 
-// A statement is compiled once, however often its connection is given back.
+// A statement is compiled once, however often its connection is released.
 func TestStatementsStayCompiled(t *testing.T) {
 	cfg, compiled := compilations(sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
 	db := open(t, cfg)
@@ -122,7 +122,7 @@ func report(c *sqlite.Conn) (string, error) {
 	return b.String(), nil
 }
 
-// Nothing that a lease leaves behind is there for the next one, which sees the newest data.
+// Nothing that one lease leaves behind is visible to the next, which sees the newest data.
 func TestNothingIsLeftBehind(t *testing.T) {
 	for name, leave := range leftovers {
 		for kind, acquire := range map[string]func(*sqlitepool.DB, context.Context) (pool.Lease[*sqlite.Conn], error){
@@ -212,7 +212,7 @@ func TestLateCancellations(t *testing.T) {
 	}
 }
 
-// A function of Read may use savepoints, scripts and its own transaction; everything it leaves open ends with it.
+// A function of Read may use savepoints, scripts and its own transaction. Everything that it leaves open ends with it.
 func TestReadWithSavepoints(t *testing.T) {
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
 	err := db.Read(t.Context(), func(c *sqlite.Conn) (err error) {
@@ -244,7 +244,7 @@ func TestReadWithSavepoints(t *testing.T) {
 	}
 }
 
-// With a driver that is not known all is as it should be, only slower.
+// With an unknown driver everything works, only slower.
 func TestUnknownDriver(t *testing.T) {
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
 	db.Forget()
@@ -274,7 +274,7 @@ func TestUnknownDriver(t *testing.T) {
 	}
 }
 
-// Once the replacement of the file is noticed, no connection to the old one is leased.
+// When the replacement of the file has been noticed, no connection to the old one is leased.
 func TestReplacedFileIsNoticedByAll(t *testing.T) {
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 3}})
 	var leases []pool.Lease[*sqlite.Conn]
@@ -299,7 +299,7 @@ func TestReplacedFileIsNoticedByAll(t *testing.T) {
 	if err := os.Rename(fresh.Path(), db.Path()); err != nil {
 		t.Fatal(err)
 	}
-	script(t, db, "INSERT INTO t (x) VALUES (1)") // notices
+	script(t, db, "INSERT INTO t (x) VALUES (1)") // notices the replacement
 	for _, lease := range leases {
 		lease.Release()
 	}
@@ -310,7 +310,7 @@ func TestReplacedFileIsNoticedByAll(t *testing.T) {
 	}
 }
 
-// Interrupt ends the statement under way and those after it, until Resume or the release.
+// Interrupt ends the running statement and later ones, until Resume or the release.
 func TestInterruptAndResume(t *testing.T) {
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
 	const endless = "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT count(*) FROM r"
@@ -340,8 +340,8 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 }
 
-// Each statement of Query reads the newest commit, none writes, the context interrupts them, and state that the
-// function leaves behind is gone.
+// Each statement of Query reads the newest commit and cannot write, the context interrupts it, and state that the
+// function leaves behind is removed.
 func TestQuery(t *testing.T) {
 	db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
 	err := db.Query(t.Context(), func(c *sqlite.Conn) error {

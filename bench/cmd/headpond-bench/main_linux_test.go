@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// programs are built once: the gateway and this program, side by side as in a release.
+// programs is a directory with the gateway and this program, built once.
 var programs string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -34,7 +34,7 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// bench makes a command whose temporary files are in a folder of its own.
+// benchCommand makes a command whose temporary files are in its own directory.
 func benchCommand(t *testing.T, args ...string) (cmd *exec.Cmd, tmp string) {
 	t.Helper()
 	tmp, err := os.MkdirTemp("", "hp-") // short, for Unix sockets
@@ -50,7 +50,7 @@ func benchCommand(t *testing.T, args ...string) (cmd *exec.Cmd, tmp string) {
 	return cmd, tmp
 }
 
-// nothingLeft looks for processes and files of a run.
+// nothingLeft fails the test if processes or files of a run are left.
 func nothingLeft(t *testing.T, tmp string) {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(tmp, "*"))
@@ -65,7 +65,7 @@ func nothingLeft(t *testing.T, tmp string) {
 	}
 }
 
-// load reads the results and fails on an arm of ours without figures.
+// loadResults reads the results. It fails the test if one of the gateway's arms has no figures.
 func loadResults(t *testing.T, dir string) *result.Results {
 	t.Helper()
 	res, err := result.Load(filepath.Join(dir, "results.json"))
@@ -75,7 +75,7 @@ func loadResults(t *testing.T, dir string) *result.Results {
 	return res
 }
 
-// TestSuites runs every workload on one engine of the gateway, too short to say anything but that it runs.
+// TestSuites runs every workload on one engine of the gateway, only long enough to show that it runs.
 func TestSuites(t *testing.T) {
 	out := t.TempDir()
 	cmd, tmp := benchCommand(t, "-quick", "-rounds", "1", "-seconds", "0.04", "-out", out, "-peers", "direct,gateway-epoll,gateway-sqlite,gateway-postgres,tcppool,pgpool,sqlitepool,library", "tcp", "http", "sql")
@@ -100,7 +100,7 @@ func TestSuites(t *testing.T) {
 	nothingLeft(t, tmp)
 }
 
-// TestWrongNames wants to hear what there is.
+// TestWrongNames: an unknown name is answered with the list of known ones.
 func TestWrongNames(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"-peers gateway,haproxi tcp", `no such arm as "haproxi"; there are dial, direct, gateway-epoll`},
@@ -117,7 +117,7 @@ func TestWrongNames(t *testing.T) {
 	}
 }
 
-// TestOnlySomeCases measures one case, and the one that tells how fast it is to go.
+// TestOnlySomeCases measures one case, and the case that determines its rate.
 func TestOnlySomeCases(t *testing.T) {
 	out := t.TempDir()
 	cmd, tmp := benchCommand(t, "-quick", "-rounds", "3", "-seconds", "0.02", "-out", out, "-peers", "direct,gateway-epoll", "-only", "^W1c/64@70$", "tcp")
@@ -141,7 +141,7 @@ func TestOnlySomeCases(t *testing.T) {
 	nothingLeft(t, tmp)
 }
 
-// startUntil starts a run and reads what it says until it has said something. The rest is to be read before Wait.
+// startUntil starts a run and reads its output until it contains said. The caller must read the rest before Wait.
 func startUntil(t *testing.T, cmd *exec.Cmd, said string) (text *bytes.Buffer, rest io.Reader) {
 	t.Helper()
 	stderr, err := cmd.StderrPipe()
@@ -162,7 +162,7 @@ func startUntil(t *testing.T, cmd *exec.Cmd, said string) (text *bytes.Buffer, r
 	return text, stderr
 }
 
-// TestKilledRunIsSweptUp kills a run as nothing can be cleaned up after, and starts another.
+// TestKilledRunIsSweptUp kills a run with SIGKILL and starts another, which cleans up.
 func TestKilledRunIsSweptUp(t *testing.T) {
 	args := []string{"-rounds", "1", "-seconds", "0.05", "-out", t.TempDir(), "-quick", "-peers", "direct,gateway-epoll", "tcp"}
 	cmd, tmp := benchCommand(t, args...)
@@ -184,7 +184,7 @@ func TestKilledRunIsSweptUp(t *testing.T) {
 	nothingLeft(t, tmp)
 }
 
-// TestInterruptAndResume ends a run as Ctrl-C does, and goes on with it.
+// TestInterruptAndResume interrupts a run and resumes it.
 func TestInterruptAndResume(t *testing.T) {
 	out := t.TempDir()
 	args := []string{"-quick", "-rounds", "2", "-seconds", "0.2", "-out", out, "-peers", "direct,gateway-epoll", "tcp"}

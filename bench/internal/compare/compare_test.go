@@ -66,7 +66,7 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-// TestAgreement has a second run whose ratio is another by 20 %, and one that is noise.
+// TestAgreement compares with a run whose ratio differs by 20 %, and with one that is noise.
 func TestAgreement(t *testing.T) {
 	base := results([]float64{10, 10, 10}, []float64{20, 20, 20})
 	for _, c := range []struct {

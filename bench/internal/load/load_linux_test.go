@@ -33,7 +33,7 @@ func serve(t *testing.T, kind backend.Kind) *backend.Backend {
 	return b
 }
 
-// ask runs a workload twice on one client and wants answers without an error.
+// ask runs a workload twice on one client and requires answers without errors.
 func ask(t *testing.T, addr string, w load.Workload, rate float64) load.Result {
 	t.Helper()
 	c, err := load.Open(t.Context(), load.Config{Addr: addr, Conns: 3, Threads: 2, Workload: w})
@@ -42,7 +42,7 @@ func ask(t *testing.T, addr string, w load.Workload, rate float64) load.Result {
 	}
 	defer c.Close()
 	var r load.Result
-	for i := 0; i < 2 || r.All == 0 && t.Context().Err() == nil; i++ { // nothing is answered in 50 ms on a machine that is busy enough
+	for i := 0; i < 2 || r.All == 0 && t.Context().Err() == nil; i++ { // on a busy machine 50 ms may pass without an answer
 		if r, err = c.Run(t.Context(), 50*time.Millisecond, rate); err != nil || r.Err != nil {
 			t.Fatal(err, r.Err)
 		}
@@ -67,7 +67,7 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// TestBackendAgreesWithNetHTTP asks with the standard library's client, and the standard library's server with ours.
+// TestBackendAgreesWithNetHTTP uses the backend with the standard library's client, and our client with its server.
 func TestBackendAgreesWithNetHTTP(t *testing.T) {
 	web := serve(t, backend.HTTP)
 	resp, err := http.Get("http://" + web.Addr())
@@ -122,8 +122,8 @@ func TestErrorsAreCounted(t *testing.T) {
 	}
 }
 
-// TestSelf measures a server with known delays. By how much they are measured too long depends on what else the machine does, which is
-// why headpond-bench looks at that and not a test; that nothing is measured too short does not.
+// TestSelf measures a server with known delays. How much too long they are measured depends on the load of the machine;
+// headpond-bench checks that, not this test. They are never measured too short.
 func TestSelf(t *testing.T) {
 	r, err := load.Self(t.Context())
 	if err != nil {
@@ -137,7 +137,7 @@ func TestSelf(t *testing.T) {
 	}
 }
 
-// TestVerdict has generators that are good enough, and some that are broken.
+// TestVerdict has usable and broken generators.
 func TestVerdict(t *testing.T) {
 	const known = 10 * time.Millisecond
 	for r, good := range map[load.SelfResult]bool{
@@ -145,7 +145,7 @@ func TestVerdict(t *testing.T) {
 		{Known: known, Measured: known * 1019 / 1000, Omitted: 0.09}: true,
 		{Known: known, Measured: known * 1021 / 1000}:                false,
 		{Known: known, Measured: known * 979 / 1000}:                 false,
-		{Known: known, Measured: known, Omitted: 0.5}:                false, // waits for an answer before it asks again
+		{Known: known, Measured: known, Omitted: 0.5}:                false, // waits for an answer before the next request
 	} {
 		if err := r.Verdict(); (err == nil) != good {
 			t.Errorf("%+v: %v", r, err)
@@ -153,7 +153,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestHonoursConnectionClose has a server that closes after each answer, and says so.
+// TestHonoursConnectionClose: the server closes after each answer and announces it.
 func TestHonoursConnectionClose(t *testing.T) {
 	std := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") }))
 	defer std.Close()

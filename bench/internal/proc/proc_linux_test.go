@@ -117,7 +117,7 @@ func TestSaysWhyNothingListens(t *testing.T) {
 	}
 }
 
-// TestOthersAreNotOurs works, in a child and here, and counts it as its own.
+// TestOthersAreNotOurs: work in this process and in a child does not count as work of others.
 func TestOthersAreNotOurs(t *testing.T) {
 	g := group(t)
 	before := g.Usage()
@@ -145,9 +145,9 @@ func TestOthersAreNotOurs(t *testing.T) {
 	}
 }
 
-// TestSweepRemovesWhatAKilledRunHasLeft has the folders of a run that is gone, of one that lives, and of nobody.
+// TestSweepRemovesWhatAKilledRunHasLeft has the directories of an ended run, of a running one, and of no run.
 func TestSweepRemovesWhatAKilledRunHasLeft(t *testing.T) {
-	tmp, err := os.MkdirTemp("", "hp-") // short, or the group would go elsewhere
+	tmp, err := os.MkdirTemp("", "hp-") // short: with a long path the group would use another directory
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestSweepRemovesWhatAKilledRunHasLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As if a process of this number had begun at another time.
+	// As if a process with the same PID had started at another time.
 	if err := os.WriteFile(owner, append(data, '1'), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -15,19 +15,20 @@ import (
 	"github.com/headpond/headpond/bench/internal/report"
 )
 
-// measure is added to the test's own copy of the page: it says how wide the page has become, what it has loaded, and its colour.
+// measure is added to the test's copy of the page. It reports the page's width, what it has loaded, and its colour.
 const measure = `<script>parent.postMessage("wide " + document.documentElement.scrollWidth + " window " + innerWidth +
 	" loaded " + performance.getEntriesByType("resource").length + " svg " + document.querySelectorAll("svg").length +
 	" background " + getComputedStyle(document.body).backgroundColor, "*")</script></body>`
 
-// frame shows the page in a window of any width, which headless Chromium does not.
+// frame shows the page in a window of any width. Headless Chromium cannot.
 const frame = `<!doctype html><title>nothing</title><script>addEventListener("message", e => document.title = e.data)</script>
 <iframe src="report.html" style="border: 0; width: WIDTHpx; height: 800px"></iframe>`
 
 var rendered = regexp.MustCompile(`<title>wide (\d+) window (\d+) loaded (\d+) svg (\d+) background (.*)</title>`)
 
-// TestPageInChromium renders the page for a desk, a phone, in the dark and for print: nothing on the console, nothing to fetch, nothing
-// wider than the window. `make test-report` runs it, and `make test` where there is a Chromium.
+// TestPageInChromium renders the page for a desktop, a phone, dark mode and print. The console stays empty, the page
+// loads nothing, and nothing is wider than the window. `make test-report` runs it, and `make test` if Chromium is
+// installed.
 func TestPageInChromium(t *testing.T) {
 	var page bytes.Buffer
 	if err := report.HTML(&page, sample()); err != nil {
@@ -57,7 +58,7 @@ func TestPageInChromium(t *testing.T) {
 		write("report.html", strings.Replace(text, "</body>", measure, 1))
 		file, dom := write(c.name+".html", strings.Replace(frame, "WIDTH", c.width, 1)), ""
 		var m []string
-		for tries := 0; m == nil; tries++ { // on a busy machine Chromium may write the page before it has taken the message
+		for tries := 0; m == nil; tries++ { // on a busy machine Chromium may print the page before it has handled the message
 			if tries == 10 {
 				t.Fatalf("%s: not rendered:\n%.2000s", c.name, dom)
 			}
@@ -77,7 +78,7 @@ func TestPageInChromium(t *testing.T) {
 	}
 }
 
-// browse runs Chromium, whose console must stay empty, and returns what it writes.
+// browse runs Chromium and returns its output. The console must stay empty.
 func browse(t *testing.T, args ...string) string {
 	t.Helper()
 	common := []string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr", "--allow-file-access-from-files", "--user-data-dir=" + t.TempDir(), "--window-size=1500,900"}

@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/bench/internal/result"
 )
 
-// sample has two cases of a family, a paced one, and names that would break a page that does not escape.
+// sample has two cases of a family, a paced one, and names that would break a page without escaping.
 func sample() *result.Results {
 	r := &result.Results{
 		Schema: result.Schema, Command: `headpond bench "<engine>"`, Versions: map[string]string{"go": "go1"}, Missing: []string{"nginx is not installed: <b>"},

@@ -51,7 +51,7 @@ func TestRatio(t *testing.T) {
 	}
 }
 
-// TestOthersMakeNoise has a case that others disturbed.
+// TestOthersMakeNoise: a case that other programs disturbed is noise.
 func TestOthersMakeNoise(t *testing.T) {
 	for others, want := range map[float64]string{0.05: "0.50 ±0 %", 0.3: "0.50 ±0 % noise"} {
 		c := &result.Case{Others: others}
@@ -110,7 +110,8 @@ func TestLoadRefusesOtherSchemas(t *testing.T) {
 	}
 }
 
-// TestIntervalsHoldTheTruth draws samples around a known ratio: 95 of 100 intervals are to hold it, whatever the noise's shape.
+// TestIntervalsHoldTheTruth draws samples around a known ratio: about 95 of 100 intervals contain it, for any
+// distribution of the noise.
 func TestIntervalsHoldTheTruth(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for name, noise := range map[string]func() float64{

@@ -17,11 +17,11 @@ import (
 	"github.com/headpond/headpond/bench/internal/run"
 )
 
-// diary is arms and meters that write down what happens to them.
+// diary makes arms and meters that record their calls.
 type diary struct {
 	mu     sync.Mutex // arms start and stop at the same time
 	events []string
-	fail   string // an event that fails
+	fail   string // the event that fails
 	end    func() // called at the 5th round
 	rounds int
 }
@@ -152,7 +152,7 @@ func TestInterruptKeepsFinishedRounds(t *testing.T) {
 	}
 }
 
-// hanging is a meter that ends only when it is told to.
+// hanging is a meter that ends only when its context ends.
 type hanging struct{}
 
 func (hanging) Stop()        {}

@@ -11,10 +11,11 @@ import (
 	"github.com/headpond/headpond/bench/internal/tables"
 )
 
-// repository is where the README is.
+// repository is the directory of the README.
 const repository = "../../.."
 
-// TestDocumentsSayWhatTheDataSay draws the tables of every document and compares: each number in them is one of the committed results.
+// TestDocumentsSayWhatTheDataSay makes the tables of every document again and compares: each number in them comes from
+// the committed results.
 func TestDocumentsSayWhatTheDataSay(t *testing.T) {
 	files, err := filepath.Glob(repository + "/docs/benchmarks/*.md")
 	if err != nil {
@@ -41,14 +42,14 @@ func TestDocumentsSayWhatTheDataSay(t *testing.T) {
 	}
 }
 
-// drawn is a table from data; figure is what only such a table may hold.
+// drawn matches a generated table; figure matches a figure that only such a table may contain.
 var (
 	drawn  = regexp.MustCompile(`(?s)<!-- bench:.*?<!-- /bench -->`)
 	cell   = regexp.MustCompile(`\| *\*{0,2}[\d,.]+\*{0,2} *\|`)
 	figure = regexp.MustCompile(`(?i)\d[\d,.]* ?(?:[µnm]s\b|(?:ops?|req|requests|transactions|queries)/s|tps\b|[KMG]i?B/|allocs?\b|allocations|times (?:as|fast|less|more|cheap)|[x×] (?:as|fast|less|more)|% (?:of (?:the )?(?:cpu|haproxy|nginx|pgbouncer)|less|more|fast|cheap))`)
 )
 
-// TestDocumentsTypeNoFigure looks for figures that no table of data has: every one is to be drawn.
+// TestDocumentsTypeNoFigure looks for figures outside generated tables.
 func TestDocumentsTypeNoFigure(t *testing.T) {
 	for text, want := range map[string]int{
 		"94.6 µs → 251ns": 2, "2 times as fast as nginx, 40 % less CPU": 2, "100,000 req/s and 3 allocs": 2, "0.8 KiB/client at 2 GB/s": 2,
