@@ -85,7 +85,7 @@ func killedAt(t *testing.T, n int, steps [][]pgwire.Message) (killed bool) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(15 * time.Second)) // for a session that does not end
+	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // for a session that does not end
 	c := &wire{t, pgwire.NewReader(conn), pgwire.NewWriter(conn)}
 	c.w.Send(&pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: "demo"}, {Name: "database", Value: "demo"}}})
 	for i := -1; i < len(steps); i++ {

@@ -20,7 +20,7 @@ func TestTraffic(t *testing.T) {
 		"postgres_transactions_total": 3, "postgres_queries_total": 5, "postgres_errors_total": 1,
 		"postgres_user_transactions_total": 3, "postgres_user_queries_total": 5, "postgres_user_errors_total": 1,
 	}
-	until := time.Now().Add(20 * time.Second)
+	until := time.Now().Add(time.Minute)
 	for {
 		traffic, got := s.p.Stats().Traffic[0], map[string]float64{}
 		for _, v := range traffic.Views {

@@ -134,11 +134,12 @@ func TestTimeToLive(t *testing.T) {
 		w.next()
 		begin := time.Now()
 		w.next()
-		if took := time.Since(begin); took < test.least-50*time.Millisecond {
+		least := test.least - 50*time.Millisecond
+		if took := time.Since(begin); took < least {
 			t.Errorf("ttl %ds within %d to %d ms: asked again after %v", test.ttl, test.low, test.high, took)
 		}
-		if q := s.questions(); len(q) != 2 {
-			t.Errorf("asked %q, want two questions", q)
+		if q := s.questions(); len(q) > 1+int(time.Since(begin)/least) { // two, or more on a busy machine
+			t.Errorf("asked %q within %v", q, time.Since(begin))
 		}
 	}
 }
@@ -161,7 +162,11 @@ func TestFailOver(t *testing.T) {
 			first, second := newServer(t), newServer(t)
 			first.behave(behaviour)
 			second.set("api.test. 0 A 127.0.0.2")
-			w := watch(t, dns.Config{Name: "api.test:1", Type: dns.A, Timeout: 200 * time.Millisecond}, first, second)
+			timeout := patience // of a server that works on a busy machine
+			if name == "silent" {
+				timeout = time.Second
+			}
+			w := watch(t, dns.Config{Name: "api.test:1", Type: dns.A, Timeout: timeout}, first, second)
 			w.until("127.0.0.2:1")
 			w.until("127.0.0.2:1")
 			if n := len(first.questions()); n != 1 {
