@@ -48,7 +48,7 @@ func NewLog(w io.Writer, format, level string) (logger *slog.Logger, apply func(
 }
 
 // AdviceToBind is adviceToBind.
-func AdviceToBind(address string, err error) string { return adviceToBind(address, err) }
+func AdviceToBind(address string, err error) string { return adviceToBind(address, false, err) }
 
 // ProbeOf returns the health check of an upstream.
 func ProbeOf(u *config.Upstream, logger *slog.Logger) (upstream.Probe, error) {

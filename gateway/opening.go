@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
 )
 
 // An address that is in use is tried again for startGrace at the start: Linux closes the sockets of a process with io_uring that was killed
@@ -22,7 +23,7 @@ const (
 func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) {
 	l := &s.cfg
 	what := fmt.Sprintf("listener %q", l.Name)
-	sock, err := g.open(p, what, l.Listen, s.perm, old)
+	sock, err := g.open(p, extend.ProtocolOf(l.Protocol), what, l.Listen, s.perm, old)
 	if err == nil {
 		if err = p.permit(s.perm, l.Listen); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
@@ -38,16 +39,17 @@ func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) 
 
 // open makes the socket for an address. If another listener of this gateway has the address, its socket is taken over,
 // so that listeners may exchange names and addresses in one reload and no client is refused meanwhile: p, whose
-// addresses are distinct, takes it from its owner. old is the service that asks, if it runs.
-func (g *Gateway) open(p *plan, what, listen string, perm permission, old *service) (*socket, error) {
-	from := g.holder(listen, old)
+// addresses are distinct, takes it from its owner. kind is the protocol, nil for the admin page; old is the service that asks, if it runs.
+func (g *Gateway) open(p *plan, kind *extend.Protocol, what, listen string, perm permission, old *service) (*socket, error) {
+	datagrams := kind != nil && kind.Config.Datagrams
+	from := g.holder(listen, datagrams, old)
 	if from == nil {
-		sock, err := bind(what, listen, perm)
-		for begin := time.Now(); g.cfg == nil && errors.Is(err, syscall.EADDRINUSE) && time.Since(begin) < startGrace; sock, err = bind(what, listen, perm) {
+		sock, err := bindFor(kind, what, listen, perm)
+		for begin := time.Now(); g.cfg == nil && errors.Is(err, syscall.EADDRINUSE) && time.Since(begin) < startGrace; sock, err = bindFor(kind, what, listen, perm) {
 			time.Sleep(startPause)
 		}
 		if errors.Is(err, syscall.EADDRINUSE) {
-			err = g.explainInUse(what, listen, err)
+			err = g.explainInUse(what, listen, datagrams, err)
 		}
 		if err != nil {
 			return nil, err
@@ -64,24 +66,24 @@ func (g *Gateway) open(p *plan, what, listen string, perm permission, old *servi
 	return sock, nil
 }
 
-// holder returns the socket that already listens on an address, nil if there is none.
-func (g *Gateway) holder(listen string, old *service) *socket {
+// holder returns the socket that already listens on an address, for datagrams or not, nil if there is none.
+func (g *Gateway) holder(listen string, datagrams bool, old *service) *socket {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	anyPort := strings.HasSuffix(listen, ":0") && !strings.HasPrefix(listen, "unix:") // each such listener gets its own port
 	for _, s := range g.services {
-		if s.cfg.Listen == listen && s.failed == nil && (s == old || !anyPort) {
+		if s.cfg.Listen == listen && s.datagrams() == datagrams && s.failed == nil && (s == old || !anyPort) {
 			return s.socket
 		}
 	}
-	if g.admin != nil && g.cfg.Admin == listen && !anyPort {
+	if g.admin != nil && !datagrams && g.cfg.Admin == listen && !anyPort {
 		return g.admin.socket
 	}
 	return nil
 }
 
 // explainInUse returns err if another program uses the address, and another error if this gateway does.
-func (g *Gateway) explainInUse(what, listen string, err error) error {
+func (g *Gateway) explainInUse(what, listen string, datagrams bool, err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	ours := func(who, has string) error {
@@ -89,11 +91,11 @@ func (g *Gateway) explainInUse(what, listen string, err error) error {
 			what, ErrListen, listen, who, has, syscall.EADDRINUSE)
 	}
 	for _, s := range g.services {
-		if config.Overlap(s.cfg.Listen, listen) {
+		if s.datagrams() == datagrams && config.Overlap(s.cfg.Listen, listen) {
 			return ours(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen)
 		}
 	}
-	if g.admin != nil && config.Overlap(g.cfg.Admin, listen) {
+	if g.admin != nil && !datagrams && config.Overlap(g.cfg.Admin, listen) {
 		return ours("the admin page", g.cfg.Admin)
 	}
 	return err
@@ -105,6 +107,9 @@ func (g *Gateway) hasFailed(s *service) bool {
 	defer g.mu.Unlock()
 	return s.failed != nil
 }
+
+// datagrams reports whether the socket of a service is a UDP socket.
+func (s *service) datagrams() bool { return extend.ProtocolOf(s.cfg.Protocol).Config.Datagrams }
 
 // address returns where a socket really listens: the port the system chose for port 0.
 func address(l net.Listener) string {

@@ -315,7 +315,7 @@ func (g *Gateway) planAdmin(p *plan) error {
 	if p.New.Admin == "" {
 		return nil
 	}
-	sock, err := g.open(p, "admin", p.New.Admin, permission{}, nil)
+	sock, err := g.open(p, nil, "admin", p.New.Admin, permission{}, nil)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/internal/netaddr"
 )
 
@@ -20,7 +21,22 @@ type socket struct {
 	unlink  bool        // closing it removes the file of a unix socket
 }
 
-// bind listens on an address. what names its user in the error, which wraps ErrListen.
+// NetListener returns what bind has opened.
+func (s *socket) NetListener() net.Listener { return s.Listener }
+
+// bindFor listens on an address for a protocol; nil is that of the admin page. what names its user in the error, which wraps ErrListen.
+func bindFor(kind *extend.Protocol, what, address string, perm permission) (*socket, error) {
+	if kind == nil || kind.Listen == nil {
+		return bind(what, address, perm)
+	}
+	l, err := kind.Listen(context.Background(), address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w on %s: %s%w", what, ErrListen, address, adviceToBind(address, kind.Config.Datagrams, err), err)
+	}
+	return &socket{Listener: l}, nil
+}
+
+// bind listens on an address for TCP or on a unix socket, see bindFor.
 func bind(what, address string, perm permission) (*socket, error) {
 	listen := net.ListenConfig{Control: perm.restrict}
 	l, err := netaddr.Listen(context.Background(), &listen, address)
@@ -30,13 +46,17 @@ func bind(what, address string, perm permission) (*socket, error) {
 	if err == nil {
 		return &socket{Listener: l, unlink: true}, nil
 	}
-	return nil, fmt.Errorf("%s: %w on %s: %s%w", what, ErrListen, address, adviceToBind(address, err), err)
+	return nil, fmt.Errorf("%s: %w on %s: %s%w", what, ErrListen, address, adviceToBind(address, false, err), err)
 }
 
 // adviceToBind explains an error of binding an address, and says what to do; "" if the error explains itself.
-func adviceToBind(address string, err error) string {
+func adviceToBind(address string, datagrams bool, err error) string {
+	list := "ss -ltnp"
+	if datagrams {
+		list = "ss -lunp"
+	}
 	for cause, advice := range map[syscall.Errno]string{
-		syscall.EADDRINUSE:    `the address is in use by another program; stop that one ("ss -ltnp" names it) or choose another address: `,
+		syscall.EADDRINUSE:    `the address is in use by another program; stop that one ("` + list + `" names it) or choose another address: `,
 		syscall.EACCES:        "no permission (ports below 1024 and some folders need more rights): ",
 		syscall.ENOENT:        "its folder does not exist; create it first: ",
 		syscall.ENOTDIR:       "a part of the path is a file, not a folder: ",
@@ -84,6 +104,13 @@ func removeStaleSocket(address string) bool {
 // duplicate returns a second listener on the same socket, so that another proxy can take over: connections that arrive
 // in between wait in the backlog that both share.
 func (s *socket) duplicate() (*socket, error) {
+	if shared, ok := s.Listener.(extend.Handover); ok {
+		l, err := shared.Duplicate()
+		if err != nil {
+			return nil, err
+		}
+		return &socket{Listener: l}, nil
+	}
 	file, ok := s.Listener.(interface{ File() (*os.File, error) })
 	if !ok {
 		return nil, fmt.Errorf("%T cannot be handed over", s.Listener)

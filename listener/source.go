@@ -30,11 +30,14 @@ type source [16]byte
 // sourceOf returns the source of an address, and the address alone, in its IPv4 form if it has one. ok is false where there is none, as for
 // the clients of a Unix socket.
 func sourceOf(a net.Addr) (src source, ip netip.Addr, ok bool) {
-	tcp, ok := a.(*net.TCPAddr)
-	if !ok {
-		return src, ip, false
+	var from net.IP
+	switch a := a.(type) {
+	case *net.TCPAddr:
+		from = a.IP
+	case *net.UDPAddr:
+		from = a.IP
 	}
-	if ip, ok = netip.AddrFromSlice(tcp.IP); !ok {
+	if ip, ok = netip.AddrFromSlice(from); !ok {
 		return src, ip, false
 	}
 	ip = ip.Unmap()

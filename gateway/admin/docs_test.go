@@ -33,8 +33,10 @@ listeners:
   - {name: web, protocol: http, listen: "127.0.0.1:0", upstream: web}
   - {name: db, protocol: postgres, listen: "127.0.0.1:0", upstream: db}
   - {name: peers, protocol: tunnel, listen: "127.0.0.1:0"}
+  - {name: datagrams, protocol: udp, listen: "127.0.0.1:0", upstream: datagrams}
 upstreams:
   raw: {endpoints: ["127.0.0.1:1"]}
+  datagrams: {endpoints: ["127.0.0.1:1"]}
   web: {endpoints: ["`+backend.Listener.Addr().String()+`"]}
   db: {endpoints: ["127.0.0.1:1"], postgres: {user: app, password: x}}
 `))

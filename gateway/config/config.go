@@ -233,7 +233,7 @@ type Health struct {
 	Timeout    time.Duration `conf:"timeout" default:"1s" min:"1ms" max:"10m"`
 	Rise       int           `conf:"rise" default:"2" min:"1" max:"1000"` // successes until healthy
 	Fall       int           `conf:"fall" default:"3" min:"1" max:"1000"` // failures until unhealthy
-	// OnUnhealthy says what happens to the sessions of an unhealthy endpoint, for tcp upstreams; empty for others.
+	// OnUnhealthy says what happens to the sessions of an unhealthy endpoint, for tcp and udp upstreams; empty for others.
 	// Stagger is the time over which they are closed.
 	OnUnhealthy OnUnhealthy   `conf:"on_unhealthy"`
 	Stagger     time.Duration `conf:"stagger" default:"1s" min:"0s" max:"10m"`

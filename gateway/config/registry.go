@@ -32,6 +32,8 @@ type ListenerProtocol struct {
 	NoUpstream     string // why its listeners have no "upstream", and what to write instead; empty: they have one
 	ClientCerts    bool   // its listeners may ask for client certificates ("client_ca")
 	ForwardHeaders bool   // "trusted_proxies" says whose headers are believed, also without a PROXY header
+	Datagrams      bool   // its listeners are UDP sockets, which have nothing of TCP and TLS
+	EndsSessions   bool   // its sessions can be ended for what happens to their endpoint ("on_unhealthy", "rebalance")
 }
 
 // An Extension adds keys to the top of the file and to upstreams. Fields that are nil add nothing.

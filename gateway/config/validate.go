@@ -111,24 +111,28 @@ func (d *decoder) uniqueNames(cfg *Config) {
 
 // checkPorts refuses two listeners, or a listener and the admin page, on one address.
 func (d *decoder) checkPorts(cfg *Config) {
-	type taken struct{ address, by string }
+	type taken struct {
+		address, by string
+		datagrams   bool
+	}
 	var all []taken
-	claim := func(address, by string, ptr any) {
+	claim := func(address, by string, datagrams bool, ptr any) {
 		if address == "" {
 			return
 		}
 		for _, t := range all {
-			if Overlap(t.address, address) {
+			if t.datagrams == datagrams && Overlap(t.address, address) {
 				d.report(d.mark(ptr), "%s: %q is already the address of %s (%s)", by, address, t.by, t.address)
 				return
 			}
 		}
-		all = append(all, taken{address, by})
+		all = append(all, taken{address, by, datagrams})
 	}
-	claim(cfg.Admin, "admin", &cfg.Admin)
+	claim(cfg.Admin, "admin", false, &cfg.Admin)
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
-		claim(l.Listen, "listener "+quoteOr(l.Name, i), &l.Listen)
+		p := protocolOf(l.Protocol)
+		claim(l.Listen, "listener "+quoteOr(l.Name, i), p != nil && p.Datagrams, &l.Listen)
 	}
 }
 

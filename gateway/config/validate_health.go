@@ -33,13 +33,30 @@ func (d *decoder) checkHealth(u *Upstream) {
 	d.checkOnUnhealthy(u)
 }
 
-// checkOnUnhealthy fills in the default, and refuses what only tcp upstreams can do.
+// endsSessions reports whether the sessions of a protocol's upstreams can be ended.
+func endsSessions(name Protocol) bool {
+	p := protocolOf(name)
+	return p != nil && p.EndsSessions
+}
+
+// closingProtocols lists these protocols.
+func closingProtocols() string {
+	var names []string
+	for _, p := range protocols {
+		if p.EndsSessions {
+			names = append(names, string(p.Name))
+		}
+	}
+	return strings.Join(names, " and ")
+}
+
+// checkOnUnhealthy fills in the default, and refuses what upstreams cannot do that close no sessions.
 func (d *decoder) checkOnUnhealthy(u *Upstream) {
 	h := u.Health
 	switch {
-	case u.Protocol != TCP && d.written(&h.OnUnhealthy):
-		d.report(d.mark(&h.OnUnhealthy), "on_unhealthy: only tcp upstreams close sessions; this upstream's protocol is %q", u.Protocol)
-	case u.Protocol == TCP && h.OnUnhealthy == "":
+	case !endsSessions(u.Protocol) && d.written(&h.OnUnhealthy):
+		d.report(d.mark(&h.OnUnhealthy), "on_unhealthy: only %s upstreams close sessions; this upstream's protocol is %q", closingProtocols(), u.Protocol)
+	case endsSessions(u.Protocol) && h.OnUnhealthy == "":
 		h.OnUnhealthy = CloseUnhealthy
 	}
 	if h.OnUnhealthy == DrainUnhealthy && u.RemovedTimeout == 0 && d.noProblemAt(&u.RemovedTimeout) {

@@ -40,6 +40,9 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 		d.report(d.mark(&l.KeepAlive), "keep_alive: clients of a unix socket are on this machine and cannot vanish")
 	}
 	d.checkUserTimeout(l.KeepAlive)
+	if p.Datagrams {
+		d.checkDatagrams(l)
+	}
 	if l.TLS != nil {
 		d.checkPair(&l.TLS.Cert, &l.TLS.Key)
 		for i := range l.TLS.Certificates {
@@ -53,6 +56,22 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 		d.report(d.mark(&l.TLS.ClientCA), "client_ca: only %s listeners ask for client certificates", strings.Join(clientCertProtocols(), " and "))
 	}
 	d.checkLoop(cfg, l)
+}
+
+// checkDatagrams refuses what only connections have.
+func (d *decoder) checkDatagrams(l *Listener) {
+	if strings.HasPrefix(l.Listen, "unix:") {
+		d.report(d.mark(&l.Listen), "listen: %q: a %s listener has an address host:port", l.Listen, l.Protocol)
+	}
+	if l.TLS != nil {
+		d.report(d.mark(&l.TLS), "tls: datagrams have no TLS; those of QUIC and DTLS are passed on as they are")
+	}
+	if d.written(&l.AcceptProxy) && l.AcceptProxy {
+		d.report(d.mark(&l.AcceptProxy), "accept_proxy: there are no PROXY headers in datagrams")
+	}
+	if l.KeepAlive != nil && !strings.HasPrefix(l.Listen, "unix:") {
+		d.report(d.mark(&l.KeepAlive), "keep_alive: datagrams have no connection; sessions end by \"idle_timeout\"")
+	}
 }
 
 // checkUserTimeout refuses a time-out that the system does not have.

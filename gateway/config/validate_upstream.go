@@ -38,8 +38,8 @@ func (d *decoder) checkUpstream(u *Upstream) {
 func (d *decoder) checkRebalance(u *Upstream) {
 	switch {
 	case u.Rebalance == nil:
-	case u.Protocol != TCP:
-		d.report(d.mark(&u.Rebalance), "rebalance: only tcp upstreams close sessions; this upstream's protocol is %q", u.Protocol)
+	case !endsSessions(u.Protocol):
+		d.report(d.mark(&u.Rebalance), "rebalance: only %s upstreams close sessions; this upstream's protocol is %q", closingProtocols(), u.Protocol)
 	case u.Balance == "first" || u.Balance == "ring_hash":
 		d.report(d.mark(&u.Rebalance), "rebalance: with \"balance: %s\" a session that is closed comes back to the same endpoint", u.Balance)
 	}

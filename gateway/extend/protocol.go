@@ -34,8 +34,18 @@ type Protocol struct {
 	Show func(proxies []Proxy) admin.Addition
 	// Reuses says that connections of its upstreams serve one session after the other, so that the part that was reused is of interest.
 	Reuses bool
+	// Listen opens the socket of a listener at "host:port". nil: it is a TCP socket, or at "unix:/path" a Unix socket. Protocols whose
+	// sockets are no TCP sockets (config.ListenerProtocol.Datagrams) need it; the listener that it returns must have the methods of
+	// Handover, and sessions run on goroutines (OffLoop).
+	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// MaxConns is how many connections a listener may have open at most, where that is not its max_conns.
 	MaxConns func(l *config.Listener) int
+}
+
+// Handover is a socket that a second listener of the gateway can take over: what arrives meanwhile goes to either.
+type Handover interface {
+	net.Listener
+	Duplicate() (net.Listener, error)
 }
 
 // Listener is a listener of a configuration, with the gateway's objects for it.

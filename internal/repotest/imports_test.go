@@ -39,10 +39,11 @@ var layers = []layer{
 	{dir: "upstream", imports: leaves},
 	{dir: "listener", imports: leaves},
 	{dir: "tcpproxy", imports: proxied},
+	{dir: "udpproxy", imports: proxied},
 	{dir: "httpproxy", imports: proxied},
 	{dir: "pgproxy", imports: proxied},
 	{dir: "tunnel", imports: proxied},
-	{dir: "gateway", imports: append([]string{"tcpproxy", "httpproxy", "pgproxy", "tunnel"}, proxied...)},
+	{dir: "gateway", imports: append([]string{"tcpproxy", "udpproxy", "httpproxy", "pgproxy", "tunnel"}, proxied...)},
 	{dir: "internal", imports: []string{"internal"}},
 	{dir: "internal/cli", imports: []string{"gateway", "internal"}},
 	{dir: "internal/repotest", imports: []string{"gateway"}},
@@ -50,7 +51,7 @@ var layers = []layer{
 	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},
 	{dir: "peers", imports: append([]string{"gateway", "listener", "upstream", "tunnel"}, leaves...)},
 	{dir: "examples", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "upstream", "listener", "pool", "pgwire", "mux", "route"}},
-	{dir: "bench", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "tunnel", "peers", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
+	{dir: "bench", imports: []string{"gateway", "tcpproxy", "udpproxy", "httpproxy", "pgproxy", "tunnel", "peers", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
 	{dir: "integration", imports: []string{"gateway", "internal", "pgwire", "mux", "route", "pool"}},
 }
 

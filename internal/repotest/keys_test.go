@@ -22,6 +22,7 @@ var keyTables = []repotest.KeyTable{
 	{File: "docs/discovery.md", Header: "key of `file`", Of: []any{sources.File{}}},
 	{File: "docs/discovery.md", Header: "key of `kubernetes`", Of: []any{sources.Kubernetes{}}},
 	{File: "docs/tcp.md", Header: "key of `tcp`", Of: []any{protocols.TCPListener{}}},
+	{File: "docs/udp.md", Header: "key of `udp`", Of: []any{protocols.UDPListener{}}},
 	{File: "docs/http.md", Header: "key of a route", Of: []any{protocols.Route{}}},
 	{File: "docs/http.md", Header: "key of a listener's `http`", Of: []any{protocols.HTTPListener{}}},
 	{File: "docs/http.md", Header: "key of `retries`", Of: []any{protocols.Retries{}}},

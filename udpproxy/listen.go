@@ -1,0 +1,227 @@
+package udpproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxBacklog is how many clients may wait for the Proxy to take them. It takes one in microseconds; more are a
+	// flood, and their datagrams are dropped.
+	maxBacklog = 1024
+	// wantedBuffer is asked for as the receive buffer of a listening socket: it holds what arrives while the reader
+	// forwards a batch. The system's limit is 208 KiB on most Linux machines (net.core.rmem_max).
+	wantedBuffer = 4 << 20
+	// readPause is waited after an error of the socket that is none of a datagram.
+	readPause = 10 * time.Millisecond
+)
+
+// Listener is a bound UDP socket, which a Proxy serves. It is a net.Listener, but of the connections that Accept
+// returns only a Proxy has a use. All methods are safe for concurrent use.
+//
+// The socket stays open after Close until the sessions that have begun on it are over: they need it. Meanwhile the
+// datagrams of other clients are dropped.
+type Listener struct {
+	port   *port
+	once   sync.Once
+	closed chan struct{}
+}
+
+var _ net.Listener = (*Listener)(nil)
+
+// Listen binds an address, "host:port". A host that stands for all addresses, such as "0.0.0.0" or "", includes those
+// of both IP versions; clients are answered from the address that they sent to, on Linux.
+func Listen(ctx context.Context, address string) (*Listener, error) {
+	var lc net.ListenConfig
+	c, err := lc.ListenPacket(ctx, "udp", address)
+	if err != nil {
+		return nil, err
+	}
+	conn := c.(*net.UDPConn) //nolint:forcetypeassert // of this network
+	s, err := newSocket(conn)
+	if err == nil {
+		err = s.prepare(false, conn.LocalAddr().(*net.UDPAddr).IP.IsUnspecified())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on UDP %s: %w", address, err), conn.Close())
+	}
+	_ = conn.SetReadBuffer(wantedBuffer) // as much as the system allows
+	s.join()
+	p := &port{socket: s, flows: map[flowKey]*flow{}, backlog: make(chan *flow, maxBacklog)}
+	p.counters.Store(&counters{})
+	return p.handle(), nil
+}
+
+// Accept waits for the next client and returns its datagrams as a connection, which only a Proxy can use.
+func (l *Listener) Accept() (net.Conn, error) {
+	l.port.reading.Do(func() { go l.port.read() }) // what has come before waits in the socket's buffer
+	select {
+	case <-l.closed:
+	default:
+		select {
+		case f := <-l.port.backlog:
+			return f, nil
+		case <-l.closed:
+		}
+	}
+	return nil, &net.OpError{Op: "accept", Net: "udp", Addr: l.Addr(), Err: net.ErrClosed}
+}
+
+// Close ends accepting. A second call does nothing.
+func (l *Listener) Close() error {
+	l.once.Do(func() {
+		close(l.closed)
+		l.port.leave()
+	})
+	return nil
+}
+
+// Addr returns the address that is bound.
+func (l *Listener) Addr() net.Addr { return l.port.socket.conn.LocalAddr() }
+
+// Duplicate returns a second Listener on the same socket, so that another Proxy can take over: clients who come while
+// both are open go to either. Sessions that run are not touched. It fails after Close.
+func (l *Listener) Duplicate() (net.Listener, error) {
+	select {
+	case <-l.closed:
+		return nil, net.ErrClosed
+	default:
+		return l.port.handle(), nil
+	}
+}
+
+// port is what the Listeners on one socket share.
+type port struct {
+	socket   *socket
+	reading  sync.Once  // starts the reader
+	backlog  chan *flow // clients that no session has yet
+	held     atomic.Int64
+	counters atomic.Pointer[counters] // of the Proxy that served it last
+
+	mu      sync.Mutex // never held over a system call
+	flows   map[flowKey]*flow
+	handles int // Listeners that are open
+	closed  bool
+}
+
+// flowKey is what makes datagrams those of one session.
+type flowKey struct {
+	peer netip.AddrPort
+	at   place
+}
+
+// handle returns another Listener.
+func (p *port) handle() *Listener {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.handles++
+	return &Listener{port: p, closed: make(chan struct{})}
+}
+
+// leave is the Close of a Listener. The last one ends the clients that no Proxy has taken.
+func (p *port) leave() {
+	p.mu.Lock()
+	p.handles--
+	last := p.handles == 0
+	p.mu.Unlock()
+	p.closeIfUnused()
+	if !last {
+		return
+	}
+	for { // nothing is added any more, see begin
+		select {
+		case f := <-p.backlog:
+			_ = f.Close()
+		default:
+			return
+		}
+	}
+}
+
+// closeIfUnused closes the socket once nothing needs it. The reader must not call it, because close waits for the reader.
+func (p *port) closeIfUnused() {
+	p.mu.Lock()
+	unused := p.handles == 0 && len(p.flows) == 0 && !p.closed
+	p.closed = p.closed || unused
+	p.mu.Unlock()
+	if unused {
+		_ = p.socket.conn.Close()
+	}
+}
+
+// forget removes a flow that has ended.
+func (p *port) forget(f *flow) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.flows[f.key] == f {
+		delete(p.flows, f.key)
+	}
+}
+
+// read is the goroutine that receives the datagrams of all clients.
+func (p *port) read() {
+	for {
+		err := p.socket.receiveAll(p.receive)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		time.Sleep(readPause)
+	}
+}
+
+// receive takes a batch of packets to their sessions, those of one client together.
+func (p *port) receive(packets []packet) bool {
+	for len(packets) > 0 {
+		key, n := flowKey{packets[0].peer, packets[0].at}, 1
+		for n < len(packets) && packets[n].peer == key.peer && packets[n].at == key.at {
+			n++
+		}
+		p.deliver(key, packets[:n])
+		packets = packets[n:]
+	}
+	return true
+}
+
+// deliver gives packets to the session of a client, which they begin if there is none.
+func (p *port) deliver(key flowKey, packets []packet) {
+	count := p.counters.Load()
+	count.received.Add(uint64(datagramsIn(packets))) //nolint:gosec // not negative
+	p.mu.Lock()
+	f, open := p.flows[key], p.handles > 0
+	p.mu.Unlock()
+	if f != nil && f.take(packets) || open && p.begin(key, packets) {
+		return
+	}
+	count.unserved.Add(uint64(datagramsIn(packets))) //nolint:gosec // not negative
+}
+
+// begin has a Proxy take a client with its first packets; false: nobody takes it. A flow before it has ended, and is about to be closed.
+func (p *port) begin(key flowKey, packets []packet) bool {
+	f := &flow{port: p, key: key}
+	f.take(packets) // before it can be refused
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.handles > 0 {
+		select {
+		case p.backlog <- f:
+			p.flows[key] = f
+			return true
+		default:
+		}
+	}
+	f.abandon()
+	return false
+}
+
+func datagramsIn(packets []packet) (n int) {
+	for i := range packets {
+		n += packets[i].datagrams()
+	}
+	return n
+}

@@ -1,0 +1,309 @@
+package udpproxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/upstream"
+)
+
+// maxAttempts bounds the endpoints that a client's first datagrams are sent to, because each refuses them.
+const maxAttempts = 3
+
+// joinAfter is the number of datagrams of a session after which the kernel is asked to join them: most sessions have
+// few, and asking costs a system call.
+const joinAfter = 64
+
+var (
+	errKilled  = errors.New("killed by an operator")
+	errDrained = errors.New("cut off at the end of a drain")
+	errSilent  = errors.New("no answer")
+)
+
+// session is the way of the answers: it waits for what the endpoint sends. The other way is the port's reader's.
+type session struct {
+	proxy  *Proxy
+	cfg    *Config
+	client *listener.Conn
+	flow   *flow
+
+	// Only its goroutine has these.
+	heard   int       // datagrams from the endpoint
+	spoken  time.Time // when the last one came
+	lease   upstream.Lease[*Socket]
+	leased  bool     // lease is to be ended
+	refused []string // the endpoints that have refused the first datagrams
+
+	mu     sync.Mutex         // held for a few instructions
+	cut    error              // why the session is to end from this side; nil = it is not
+	giveUp context.CancelFunc // ends the wait for a socket; nil = it does not wait
+	socket *Socket            // nil = there is none
+	since  time.Time          // when it got its socket
+	where  string             // its endpoint
+}
+
+// serveConn runs a session and closes c; it is the listener's handler.
+func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
+	defer c.Close()
+	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutAll) }) // the context of all sessions
+	s := &session{proxy: p, cfg: p.cfg.Load(), client: c, flow: flowOf(c)}
+	c.Attach(s)
+	s.flow.onClose(s.cutOff)
+	defer func() {
+		if s.leased { // a panic: the listener recovers, the socket must not stay
+			s.lease.Discard()
+		}
+	}()
+	for attempt := 1; ; attempt++ {
+		if err := s.connect(ctx); err != nil {
+			s.report(reasonOf(err), err, "session failed")
+			return
+		}
+		err := s.relay()
+		if !blames(err) || attempt == maxAttempts || !s.flow.disconnect() {
+			s.end(err)
+			return
+		}
+		s.disconnect(err)
+	}
+}
+
+// flowOf returns what the port made.
+func flowOf(c *listener.Conn) *flow {
+	return c.Raw().(interface{ NetConn() net.Conn }).NetConn().(*flow) //nolint:forcetypeassert // Serve has looked
+}
+
+// connect gets a socket and sends it what the client has sent.
+func (s *session) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
+	defer cancel()
+	s.mu.Lock()
+	cut := s.cut
+	s.giveUp = cancel
+	s.mu.Unlock()
+	if cut != nil {
+		return cut
+	}
+	lease, err := s.cfg.Upstream.AcquireNarrow(ctx, s.flow.key.peer.Addr().String(), upstream.Narrow{Avoid: s.refused})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.giveUp = nil
+	if err != nil {
+		return errors.Join(s.cut, err)
+	}
+	s.lease, s.leased = lease, true
+	s.socket, s.since, s.where = lease.Value(), time.Now(), lease.Endpoint()
+	s.spoken = s.since
+	s.socket.session.Store(s)
+	return nil
+}
+
+// disconnect ends the use of an endpoint that refuses datagrams.
+func (s *session) disconnect(err error) {
+	s.refused = append(s.refused, s.lease.Endpoint())
+	s.mu.Lock()
+	s.socket, s.where = nil, ""
+	s.mu.Unlock()
+	s.leased = false
+	s.lease.Fail(err)
+}
+
+// relay sends the client what its endpoint sends, until the session is over; that is no error.
+func (s *session) relay() error {
+	socket := s.lease.Value()
+	s.flow.connect(socket, s.client, s.cfg.Answers)
+	for {
+		if over, err := s.wait(socket); over || err != nil {
+			return err
+		}
+		err := socket.socket.receiveAll(s.answer)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+		case errors.Is(err, net.ErrClosed), blames(err), !interrupted(err):
+			return err
+		}
+	}
+}
+
+// answer takes a batch of packets to the client. It returns false when the session is over.
+func (s *session) answer(packets []packet) bool {
+	s.spoken = time.Now()
+	s.heard += datagramsIn(packets)
+	if s.heard > joinAfter && !s.lease.Value().joins {
+		s.lease.Value().joins = true
+		s.lease.Value().socket.join()
+	}
+	over, first := s.flow.answer(packets)
+	if first {
+		s.lease.OK()
+	}
+	return !over
+}
+
+// wait sets until when the session waits for its endpoint. over says that it has been silent for long enough.
+func (s *session) wait(socket *Socket) (over bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut != nil {
+		return false, s.cut
+	}
+	last, answered := s.flow.silence()
+	patience := s.cfg.IdleTimeout
+	if !answered {
+		patience = s.cfg.UnansweredTimeout
+	}
+	select {
+	case <-s.proxy.srv.Draining():
+		patience = min(patience, s.cfg.DrainIdle)
+	default:
+	}
+	until := last.Add(patience)
+	if s.spoken.After(last) {
+		until = s.spoken.Add(patience)
+	}
+	if !time.Now().Before(until) && s.flow.end(last) {
+		return true, nil
+	}
+	_ = socket.socket.conn.SetReadDeadline(until)
+	return false, s.flow.failure() // a later one wakes the session
+}
+
+// look has the session look at its state, because a drain has begun. It may have no socket yet, and looks later then.
+func (s *session) look() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.socket != nil {
+		s.socket.wake()
+	}
+}
+
+// cutOff ends the session; a second call does nothing. Any goroutine may call it.
+func (s *session) cutOff(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut != nil {
+		return
+	}
+	s.cut = why
+	if s.giveUp != nil {
+		s.giveUp()
+	}
+	if s.socket != nil {
+		s.socket.wake()
+	}
+}
+
+// cutAll ends every session, once their context has ended.
+func (p *Proxy) cutAll() {
+	p.srv.Each(func(s listener.Session) { s.(*session).cutOff(errDrained) }) //nolint:forcetypeassert // all are
+}
+
+// end ends the lease and accounts for the session. err is nil where silence or the last answer has ended it.
+func (s *session) end(err error) {
+	s.mu.Lock()
+	s.socket = nil
+	where := s.where
+	s.mu.Unlock()
+	s.leased = false
+	if _, answered := s.flow.silence(); err == nil && !answered && s.cfg.Answers > 0 {
+		err = errSilent
+	}
+	switch {
+	case err == errSilent, blames(err):
+		s.lease.Fail(err)
+	default:
+		s.lease.Discard()
+	}
+	_ = s.client.Close()
+	if err != nil {
+		s.report(reasonOf(err), err, "session broke off")
+		return
+	}
+	s.access(where, nil)
+}
+
+// report accounts for a session that did not end by itself.
+func (s *session) report(reason string, err error, message string) {
+	level := slog.LevelWarn
+	if reason == listener.ReasonTimeout || reason == listener.ReasonKilled {
+		level = slog.LevelInfo // expected in normal operation
+	}
+	client := s.client.RemoteAddr().String()
+	s.proxy.srv.Report(reason, level, message, "client", client, "upstream", s.cfg.Upstream.Name(), "endpoint", s.where, "reason", reason, "error", err)
+	s.access(s.where, err)
+}
+
+// access writes the access log's line.
+func (s *session) access(endpoint string, err error) {
+	if !s.proxy.srv.AccessLog() {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("client", s.client.RemoteAddr().String()),
+		slog.String("upstream", s.cfg.Upstream.Name()),
+		slog.String("endpoint", endpoint),
+		slog.Duration("duration", time.Since(s.client.Accepted())),
+		slog.Uint64("bytes_in", s.client.BytesIn()),
+		slog.Uint64("bytes_out", s.client.BytesOut()),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("error", err.Error()))
+	}
+	s.proxy.srv.Access(context.Background(), attrs...)
+}
+
+// reasonOf returns the error counter of what has ended a session.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, errKilled):
+		return listener.ReasonKilled
+	case errors.Is(err, errDrained), errors.Is(err, net.ErrClosed):
+		return listener.ReasonDrained
+	case errors.Is(err, upstream.ErrUnhealthy), errors.Is(err, upstream.ErrRemoved):
+		return listener.ReasonEndpointOut
+	case errors.Is(err, upstream.ErrRebalanced):
+		return listener.ReasonRebalanced
+	case errors.Is(err, errSilent):
+		return listener.ReasonTimeout
+	case blames(err):
+		return listener.ReasonBackendGone
+	case upstream.Exhausted(err):
+		return listener.ReasonPoolExhausted
+	}
+	return listener.ReasonUpstreamUnavailable
+}
+
+var _ listener.Session = (*session)(nil)
+
+// Describe implements listener.Session.
+func (s *session) Describe(all []listener.Info, info listener.Info) []listener.Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info.Upstream, info.State = s.cfg.Upstream.Name(), listener.StateWaiting
+	if s.socket != nil {
+		info.State, info.Since, info.Endpoint, info.Held = listener.StateActive, s.since, s.where, s.since
+	}
+	return append(all, info)
+}
+
+// Kill implements listener.Session.
+func (s *session) Kill(stream uint64) bool {
+	if stream != 0 {
+		return false
+	}
+	s.mu.Lock()
+	cut := s.cut
+	s.mu.Unlock()
+	if cut == nil {
+		s.cutOff(errKilled)
+	}
+	return cut == nil
+}
