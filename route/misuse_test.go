@@ -29,7 +29,7 @@ func caught(f func()) (message string) {
 	return ""
 }
 
-// Every documented wrong use of a Ctx is caught, also when its exchange serves another request by now.
+// Every documented misuse of a Ctx is detected, even if its exchange already serves another request.
 func TestMisuseIsCaught(t *testing.T) {
 	var kept *route.Ctx
 	release := make(chan struct{})
@@ -66,7 +66,7 @@ func TestMisuseIsCaught(t *testing.T) {
 	wg.Wait()
 }
 
-// A Ctx that a panicking handler leaves behind is stale too.
+// A Ctx that a panicking handler leaves behind is stale, too.
 func TestMisuseAfterAPanicIsCaught(t *testing.T) {
 	var kept *route.Ctx
 	h := route.New(func(c *route.Ctx, _ struct{}) (int, error) {
@@ -104,7 +104,7 @@ func TestACtxIsNoContext(t *testing.T) {
 	}
 }
 
-// Values that a handler keeps do not change when other requests use the memory.
+// Values kept by a handler do not change when other requests reuse the memory.
 func TestRequestsDoNotShareMemory(t *testing.T) {
 	type body struct {
 		Name  string   `json:"name" form:"name"`
@@ -213,7 +213,7 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(status int)      { d.status = status }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// The files of a form are part of the request, and end with it.
+// The files of a form are part of the request and end with it.
 func TestFilesAfterTheHandlerAreCaught(t *testing.T) {
 	type upload struct{ Files route.Files }
 	var kept upload

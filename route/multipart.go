@@ -23,11 +23,11 @@ type Files struct {
 	list []*Upload // by FilesOf
 }
 
-// Upload is a file that is being received. It can be read until the next one is asked for.
+// Upload is a file that is being received. It can be read until the next file is requested.
 type Upload struct {
 	Field       string // name of the form's field
-	Name        string // that the client gives the file, without directories; do not trust it
-	ContentType string // that the client says; do not trust it
+	Name        string // name given by the client, without directories; do not trust it
+	ContentType string // type given by the client; do not trust it
 	io.Reader
 }
 
@@ -41,8 +41,8 @@ type fileStream struct {
 	err    error // that All ends with for ever
 }
 
-// All returns the files in order. It can be read once. An error ends it: a *Problem that the handler can return as
-// it is, when the form is malformed, too large, has too many files or values after a file.
+// All returns the files in order. It can be iterated once, and ends after an error. The error is a *Problem, which the
+// handler can return, if the form is malformed, too large, or has too many files or values after a file.
 func (f Files) All() iter.Seq2[*Upload, error] {
 	return func(yield func(*Upload, error) bool) {
 		for _, u := range f.list {
@@ -168,12 +168,12 @@ func (x *exchange) storeFiles(parts *formParts) *Problem {
 	return nil
 }
 
-// formParts reads the parts of a multipart form: values are bound, files that no field is for are passed over
-// without being kept.
+// formParts reads the parts of a multipart form: values are bound, and files without a field are skipped without being
+// stored.
 type formParts struct {
 	x             *exchange
 	reader        *multipart.Reader
-	room          int64           // for values that are still to come, in bytes
+	room          int64           // left for values, in bytes
 	seen          map[string]bool // names of values
 	values, files int
 }

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// Codec is a media type besides JSON. Its functions may be called by many goroutines at once.
+// Codec is a media type in addition to JSON. Its functions may be called concurrently.
 type Codec struct {
-	// ContentType is the media type, as it is sent; parameters, such as a charset, do not matter for which requests
-	// it is chosen.
+	// ContentType is the media type as it is sent. Parameters such as a charset do not affect which requests it
+	// matches.
 	ContentType string
-	// Marshal appends v, a pointer to the response value, to dst and returns it. When it is nil, responses are not of
-	// this type.
+	// Marshal appends v, a pointer to the response value, to dst and returns the result. If Marshal is nil, responses
+	// do not use this type.
 	Marshal func(dst []byte, v any) ([]byte, error)
-	// Unmarshal reads data into v, a pointer to a value of the request type. Nothing in it may refer to data
-	// afterwards. Fields with another source than the body are ignored. nil means that requests are not of this type.
+	// Unmarshal reads data into v, a pointer to a value of the request type. v must not refer to data afterwards.
+	// Fields with another source than the body are ignored. If Unmarshal is nil, requests do not use this type.
 	Unmarshal func(data []byte, v any) error
 }
 
@@ -37,7 +37,7 @@ type codec struct {
 	mediaType string
 }
 
-// reader returns the codec for requests of a media type, nil when it is JSON's own or there is none.
+// reader returns the codec for a request's media type, nil if JSON reads it or there is none.
 func (e *Endpoint) reader(mediaType string) *codec {
 	i := slices.IndexFunc(e.codecs, func(c codec) bool { return c.mediaType == mediaType && c.Unmarshal != nil })
 	if i < 0 {
@@ -68,7 +68,7 @@ func (x *exchange) acceptable() bool {
 	return x.ep.answer != nil || x.ep.preferred(accept) != ""
 }
 
-// offered returns the media types a response can be, best first.
+// offered returns the possible media types of a response, best first.
 func (e *Endpoint) offered() []string {
 	types := []string{typeJSON}
 	for _, c := range e.codecs {
@@ -81,7 +81,7 @@ func (e *Endpoint) offered() []string {
 
 func (e *Endpoint) mediaTypes() string { return strings.Join(e.offered(), " or ") }
 
-// preferred returns the media type that Accept headers like best, "" when they like none.
+// preferred returns the media type that Accept headers prefer, "" if they accept none.
 func (e *Endpoint) preferred(accept []string) string {
 	if len(accept) == 0 || len(accept) == 1 && accept[0] == "" {
 		return typeJSON
@@ -95,8 +95,8 @@ func (e *Endpoint) preferred(accept []string) string {
 	return best
 }
 
-// quality is the weight that Accept headers give a media type: that of the most specific range it is in (RFC
-// 9110, section 12.5.1).
+// quality returns the weight that Accept headers give a media type: that of the most specific matching range (RFC 9110,
+// section 12.5.1).
 func quality(accept []string, mediaType string) float64 {
 	kind, _, _ := strings.Cut(mediaType, "/")
 	q, specific := 0.0, -1
@@ -124,7 +124,7 @@ func quality(accept []string, mediaType string) float64 {
 	return q
 }
 
-// bodyTypes names the media types a body can be, for people.
+// bodyTypes names the possible media types of a body in an error text.
 func (e *Endpoint) bodyTypes() string { return strings.Join(e.accepted(), " or ") }
 
 // accepted returns the media types a body can be.

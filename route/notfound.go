@@ -5,14 +5,14 @@ import (
 	"net/http"
 )
 
-// Problems returns a handler that serves mux and answers with problems, as handlers of this package do, where mux has no handler
-// (404) or none for the method (405).
+// Problems returns a handler that serves mux. If mux has no handler for the path (404) or the method (405), it answers
+// with a problem, like handlers of this package.
 func Problems(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h, pattern := mux.Handler(r); pattern == "" {
 			refused := refusal{header: http.Header{}}
 			h.ServeHTTP(&refused, r)
-			if refused.status == http.StatusNotFound || refused.status == http.StatusMethodNotAllowed { // else it is a redirect
+			if refused.status == http.StatusNotFound || refused.status == http.StatusMethodNotAllowed { // otherwise it is a redirect
 				maps.Copy(w.Header(), refused.header)
 				sendProblem(w, refused.status)
 				return
@@ -22,10 +22,11 @@ func Problems(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// NotFound answers with the problem 404, for routers that take a handler for that, such as chi's NotFound.
+// NotFound answers with the problem 404. Use it for routers with a handler for that, such as chi's NotFound.
 func NotFound(w http.ResponseWriter, _ *http.Request) { sendProblem(w, http.StatusNotFound) }
 
-// MethodNotAllowed answers with the problem 405, for routers that take a handler for that. The router sets the header Allow.
+// MethodNotAllowed answers with the problem 405. Use it for routers with a handler for that. The router sets the header
+// Allow.
 func MethodNotAllowed(w http.ResponseWriter, _ *http.Request) {
 	sendProblem(w, http.StatusMethodNotAllowed)
 }
@@ -35,7 +36,7 @@ func sendProblem(w http.ResponseWriter, status int) {
 	x.send(&Problem{Status: status})
 }
 
-// refusal is the response of http.ServeMux where it has no handler: its status and its header count.
+// refusal captures the response of http.ServeMux when it has no handler: its status and header.
 type refusal struct {
 	header http.Header
 	status int

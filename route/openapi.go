@@ -27,7 +27,7 @@ func describe(info Info, endpoints []*Endpoint) []byte {
 		about["description"] = info.Description
 	}
 	endpoints = slices.DeleteFunc(slices.Clone(endpoints), func(e *Endpoint) bool {
-		return !slices.Contains(openMethods, e.method) // OpenAPI 3.1 has no place for it
+		return !slices.Contains(openMethods, e.method) // OpenAPI 3.1 cannot describe it
 	})
 	rules := map[string]check.Rule{}
 	for _, e := range endpoints {
@@ -73,7 +73,7 @@ func describe(info Info, endpoints []*Endpoint) []byte {
 	}
 	b, err := json.Marshal(doc)
 	if err != nil {
-		panic(fmt.Sprintf("route: the OpenAPI document: %v", err)) // it is made of maps, slices, strings and numbers
+		panic(fmt.Sprintf("route: the OpenAPI document: %v", err)) // cannot happen: it consists of maps, slices, strings and numbers
 	}
 	return b
 }
@@ -90,7 +90,7 @@ func openPath(pattern string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(pattern, "{$}", ""), "...}", "}")
 }
 
-// operationID makes a name of method and path: getUsersById.
+// operationID makes a name from method and path: getUsersById.
 func operationID(method, path string) string {
 	id := strings.ToLower(method)
 	for word := range strings.FieldsFuncSeq(path, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '{' }) {
@@ -145,7 +145,7 @@ func (e *Endpoint) describeParameters(schemas *schema.Set) (parameters []object)
 		}
 	}
 	for _, found := range wildcard.FindAllStringSubmatch(e.path, -1) {
-		if name := found[1]; !declared[name] { // the handler does not ask for it, but OpenAPI does
+		if name := found[1]; !declared[name] { // the handler does not read it, but OpenAPI requires it
 			parameters = append(parameters, object{"name": name, "in": "path", "schema": object{"type": "string"}, "required": true})
 		}
 	}
@@ -178,7 +178,7 @@ func (e *Endpoint) required(f *bind.Field) bool {
 	return schema.Required(e.reqType, e.field(f), e.rules)
 }
 
-// describeBody makes the body of an operation, in each media type it may have.
+// describeBody describes the body of an operation in each possible media type.
 func (e *Endpoint) describeBody(schemas *schema.Set) object {
 	use := schema.Request
 	if e.refuseUnknown {

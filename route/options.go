@@ -22,15 +22,15 @@ const (
 	// DefaultMaxFiles is the default of MaxFiles.
 	DefaultMaxFiles = 20
 
-	// uploadMemory is the most that a form with files holds in memory; the rest goes to temporary
+	// uploadMemory bounds the memory of a form with files; the remainder is stored in temporary
 	// files.
 	uploadMemory = 1 << 20
-	// maxKeptBuffer bounds the buffers that go back to the pool: one large body must not hold its memory
-	// for ever.
+	// maxKeptBuffer bounds the buffers that return to the pool, so that one large body does not keep its memory
+	// forever.
 	maxKeptBuffer = 64 << 10
 )
 
-// Option sets something of a handler. The zero set of options is a good one.
+// Option changes a setting of a handler. The defaults suit most handlers.
 type Option func(*settings)
 
 // settings are the values of options.
@@ -126,14 +126,14 @@ func Unpooled() Option { return func(s *settings) { s.unpooled = true } }
 // that already. A handler may set the header ETag itself.
 func ETag() Option { return func(s *settings) { s.etag = true } }
 
-// Rule adds a rule for validate and binding tags, or replaces one. It gets the value of the field and the text after =
-// in the tag, and must be safe for use by many goroutines.
+// Rule adds or replaces a rule of validate and binding tags. The function gets the value of the field and the text
+// after = in the tag. It may be called concurrently.
 func Rule(name string, ok func(value any, param string) bool) Option {
 	return func(s *settings) { s.rules[name] = ok }
 }
 
-// MapError adds a function that makes problems of a service's own errors, typically with errors.Is or
-// errors.As. The first that does not return nil decides, before everything this package knows.
+// MapError adds a function that makes problems of a service's own errors, typically with errors.Is or errors.As. The
+// first result that is not nil is used. It takes precedence over the rules of this package.
 func MapError(f func(error) *Problem) Option {
 	return func(s *settings) { s.mapErrors = append(s.mapErrors, f) }
 }
@@ -142,8 +142,8 @@ func MapError(f func(error) *Problem) Option {
 // time of logging.
 func Logger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
 
-// Codecs adds media types, which requests may have and clients may ask for by Accept. JSON comes first; a codec for
-// application/json replaces it. It panics when a ContentType is no media type.
+// Codecs adds media types for requests, and for responses selected by Accept. JSON comes first; a codec for
+// application/json replaces it. Codecs panics if a ContentType is not a media type.
 func Codecs(codecs ...Codec) Option {
 	return func(s *settings) {
 		for _, c := range codecs {

@@ -25,8 +25,7 @@ type told struct {
 	Sub  *told             `json:"sub,omitempty"`
 }
 
-// Requests of every kind, also failing ones, use the same exchanges one after the other, and each sees only its own
-// data.
+// Requests of every kind, including failing ones, reuse the same exchanges, and each sees only its own data.
 func TestEveryRequestGetsItsOwn(t *testing.T) {
 	mux := http.NewServeMux()
 	route.Handle(mux, "POST /{id}", func(c *route.Ctx, req told) (told, error) {

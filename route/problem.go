@@ -17,9 +17,9 @@ import (
 	"github.com/headpond/headpond/route/internal/jsonplan"
 )
 
-// Problem is an error as clients see it: problem details of RFC 9457.
+// Problem is an error for clients: problem details of RFC 9457.
 type Problem struct {
-	// Type is a URI that names the kind of problem; "" is about:blank, for which the status says it all.
+	// Type is a URI that identifies the kind of problem; "" means about:blank, where the status identifies it.
 	Type string `json:"type,omitempty"`
 	// Title is the kind of the problem. The default is the text of the status.
 	Title string `json:"title,omitempty"`
@@ -37,8 +37,8 @@ type Problem struct {
 
 // FieldError is one value that is wrong.
 type FieldError struct {
-	// Pointer is the value's place in the body, as the fragment of a URI: "#/items/0/name"; in a form it begins with the
-	// name of the form's field. It is empty for values from elsewhere.
+	// Pointer is the value's place in the body, as the fragment of a URI: "#/items/0/name"; in a form it begins with
+	// the name of the form's field. It is empty for values from elsewhere.
 	Pointer string `json:"pointer,omitempty"`
 	// In and Name locate a value that is not in the body: path, query, header, cookie or file.
 	In   string `json:"in,omitempty"`
@@ -49,8 +49,8 @@ type FieldError struct {
 	Detail string `json:"detail"`
 }
 
-// Errorf makes a problem of a status and a text for the client, which sees the texts of args too. With %w the
-// cause is kept for errors.Is, or the causes.
+// Errorf makes a problem from a status and a text for the client. The client also sees the texts of args. The errors of
+// %w are kept as causes for errors.Is.
 func Errorf(status int, format string, args ...any) *Problem {
 	err := fmt.Errorf(format, args...)
 	p := &Problem{Status: status, Detail: err.Error(), Err: errors.Unwrap(err)}
@@ -78,7 +78,7 @@ func (p *Problem) Unwrap() error { return p.Err }
 // HTTPStatus returns the status.
 func (p *Problem) HTTPStatus() int { return p.Status }
 
-// internalDetail is all a client learns of an error that was not meant for it.
+// internalDetail is all that a client gets of an internal error.
 const internalDetail = "the server failed; its log says why"
 
 // problem returns the problem that the client gets for an error.
@@ -160,7 +160,7 @@ func (x *exchange) send(p *Problem) {
 	x.write(out.Status)
 }
 
-// invalid makes one problem of everything that binding and validation found.
+// invalid makes one problem from all violations found by binding and validation.
 func (x *exchange) invalid() *Problem {
 	p := &Problem{Status: http.StatusUnprocessableEntity}
 	for _, b := range x.bad {
@@ -193,7 +193,7 @@ func (x *exchange) invalid() *Problem {
 	return p
 }
 
-// place returns where a value is in the body: in a form under its form name.
+// place returns the position of a value in the body; in a form it has the field's form name.
 func (x *exchange) place(pointer string) string {
 	if !x.named {
 		return pointer
@@ -207,7 +207,7 @@ func (x *exchange) place(pointer string) string {
 	return pointer
 }
 
-// reported reports whether a value is known to be of the wrong type: then violations of its rules are left out.
+// reported reports whether a value is known to have the wrong type: further violations of its rules are left out.
 func reported(errs []FieldError, e FieldError) bool {
 	for _, o := range errs {
 		if o.Pointer == e.Pointer && o.In == e.In && o.Name == e.Name {

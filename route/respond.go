@@ -10,7 +10,7 @@ import (
 
 var jsonType = []string{typeJSON}
 
-// request and response are the values, as codecs take them.
+// request and response are pointers to the values, as codecs take them.
 func (x *exchange) request() any  { return reflect.NewAt(x.ep.reqType, x.req).Interface() }
 func (x *exchange) response() any { return reflect.NewAt(x.ep.respType, x.resp).Interface() }
 
@@ -32,7 +32,7 @@ func (x *exchange) statusCode() int {
 	return x.ep.status
 }
 
-// respond encodes the response into the pooled buffer and writes it at once.
+// respond encodes the response into the pooled buffer and writes it in one call.
 func (x *exchange) respond() {
 	e := x.ep
 	var err error
@@ -71,7 +71,7 @@ func (x *exchange) write(status int) {
 	}
 	x.w.Header()["Content-Length"] = contentLength(len(x.out))
 	x.writeHeader(status)
-	_, _ = x.w.Write(x.out) // the client notices a failure by its connection
+	_, _ = x.w.Write(x.out) // on an error the client sees a broken connection
 }
 
 func (x *exchange) writeHeader(status int) {
@@ -80,7 +80,7 @@ func (x *exchange) writeHeader(status int) {
 }
 
 // lengths are the values of Content-Length for short bodies, made when they are first needed. The
-// slices are shared and never written: they have no capacity to append to.
+// slices are shared and never modified: they have no capacity to append to.
 var lengths [4096]atomic.Pointer[[]string]
 
 func contentLength(n int) []string {

@@ -22,9 +22,9 @@ type Stream struct {
 	// Body is read to its end, and closed when it is an io.Closer.
 	Body io.Reader
 	// Write is called instead of reading Body. Its output reaches the client when net/http's buffer is full or Write
-	// returns; w is an http.Flusher where the server's is.
+	// returns. w is an http.Flusher if the server's ResponseWriter is one.
 	Write func(w io.Writer) error
-	// Size is the length in bytes, when it is known: then it is sent as Content-Length. 0 means unknown.
+	// Size is the length in bytes, which is sent as Content-Length. 0 means unknown.
 	Size int64
 }
 
@@ -60,7 +60,7 @@ func (x *exchange) stream(s *Stream) {
 	x.ended(err)
 }
 
-// ended ends a response that has begun: after an error the connection is closed, because the client must not take a
+// ended ends a response that has begun. After an error it closes the connection, so that the client cannot mistake a
 // part for the whole.
 func (x *exchange) ended(err error) {
 	if err == nil {
@@ -99,8 +99,8 @@ type File struct {
 	// FS and Name are the file. A file that does not exist is answered by 404.
 	FS   fs.FS
 	Name string
-	// Content is the file instead, closed when it is an io.Closer; then Name only determines its
-	// type.
+	// Content is the file if it is set, and is closed if it is an io.Closer. Name then only
+	// determines the media type.
 	Content io.ReadSeeker
 	// ModTime is when Content was changed, for conditional requests; the zero time is unknown.
 	ModTime time.Time
@@ -183,7 +183,7 @@ func (x *exchange) events(run Events) {
 	}
 	c, w := x.ctx, x.w
 	x.ended(run(x.r.Context(), func(e Event) error {
-		c.live() // a goroutine that comes too late must not write to the next client
+		c.live() // a late goroutine must not write to the next client
 		b, err := appendEvent(nil, e)
 		if err != nil {
 			return err

@@ -192,7 +192,7 @@ var atext = func() (ok [256]bool) {
 }()
 
 // email recognizes addresses as validator does: an addr-spec of RFC 5322 without comments, whose
-// domain has at least two labels and ends with a letter.
+// domain has at least two labels and ends in a letter.
 func email(s string) bool {
 	if s != "" && s[0] == '"' {
 		return quotedEmail(s)

@@ -13,11 +13,11 @@ import (
 	"unsafe"
 )
 
-// DefaultMaxDepth bounds the nesting of objects and arrays for a Decoder without a bound: deeper than documents people
-// write, far below the limit of a stack.
+// DefaultMaxDepth bounds the nesting of objects and arrays for a Decoder without its own bound. It is deeper than usual
+// documents and far below the limit of a stack.
 const DefaultMaxDepth = 64
 
-// Error says where and why a text is not JSON, or does not fit the type.
+// Error tells where and why a text is not JSON or does not fit the type.
 type Error struct {
 	Pointer string // the value in question, as a JSON pointer (RFC 6901); "" is the whole
 	Offset  int    // in bytes, near the problem
@@ -33,8 +33,8 @@ func (e *Error) Error() string {
 	return "json: " + e.Reason + at + " (offset " + strconv.Itoa(e.Offset) + ")"
 }
 
-// Decoder reads JSON into values. It may be used again and again, by one goroutine at a time. Decoded
-// values never refer to the input.
+// Decoder reads JSON into values. It may be reused, by one goroutine at a time. Decoded values never refer to the
+// input.
 type Decoder struct {
 	MaxDepth      int  // of objects and arrays; 0 is DefaultMaxDepth
 	RefuseUnknown bool // refuse members the type does not have
@@ -45,8 +45,8 @@ type Decoder struct {
 	unknown       [][]byte // names of members that the types of the open objects do not have
 }
 
-// Decode reads data, one JSON value, into *p, which has the plan's type. Members that are absent or null
-// leave their fields as they are. After an error *p holds a part of the value.
+// Decode reads data, one JSON value, into *p, which has the plan's type. Absent and null members do not change their
+// fields. After an error *p may hold a part of the value.
 func (d *Decoder) Decode(p *Plan, data []byte, ptr unsafe.Pointer) error {
 	d.data, d.pos, d.depth, d.unknown = data, 0, 0, d.unknown[:0]
 	if d.MaxDepth == 0 {
@@ -68,7 +68,7 @@ func (d *Decoder) Decode(p *Plan, data []byte, ptr unsafe.Pointer) error {
 
 func (d *Decoder) errorf(reason string) *Error { return &Error{Offset: d.pos, Reason: reason} }
 
-// in puts a member or element in front of where an error is.
+// in prepends a member or element to the position of an error.
 func (e *Error) in(token string) *Error {
 	e.Pointer = "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(token) + e.Pointer
 	return e
@@ -84,7 +84,7 @@ func (d *Decoder) space() {
 	}
 }
 
-// next skips white space and returns the byte there, 0 at the end.
+// next skips white space and returns the next byte, 0 at the end.
 func (d *Decoder) next() byte {
 	if d.pos < len(d.data) && d.data[d.pos] > ' ' {
 		return d.data[d.pos]
@@ -105,7 +105,7 @@ func (d *Decoder) literal(word string) bool {
 	return true
 }
 
-// mismatch is the error for a value of another type than the one that is wanted, or for none at all.
+// mismatch returns the error for a value that is missing or has another type than the wanted one.
 func (d *Decoder) mismatch(want string) *Error {
 	found := "something that is not JSON"
 	switch c := d.next(); {
@@ -127,7 +127,7 @@ func (d *Decoder) mismatch(want string) *Error {
 	return d.errorf("found " + found + " where " + want + " is expected")
 }
 
-// open consumes the beginning of an object or array, bounding the depth.
+// open consumes the beginning of an object or array and checks the depth.
 func (d *Decoder) open(c byte, want string) *Error {
 	if d.next() != c {
 		return d.mismatch(want)
@@ -147,8 +147,8 @@ const (
 	highs = 0x8080808080808080
 )
 
-// raw consumes a string and returns it with its quotes, and whether it is ASCII without escapes:
-// then its value is the text between the quotes.
+// raw consumes a string and returns it with its quotes. plain means that it is ASCII without
+// escapes: then its value is the text between the quotes.
 func (d *Decoder) raw() (text []byte, plain bool, err *Error) {
 	if d.next() != '"' {
 		return nil, false, d.mismatch("a string")
@@ -262,8 +262,8 @@ func (d *Decoder) number(want string) (text []byte, integer bool, err *Error) {
 	return data[start:i], integer, nil
 }
 
-// skip consumes a value without looking at it closer than is needed to find its end, and returns it.
-// The caller has encoding/json check it.
+// skip consumes a value and returns it. It reads only as much as is needed to find the end; the caller has
+// encoding/json validate it.
 func (d *Decoder) skip() ([]byte, *Error) {
 	d.next()
 	start, depth := d.pos, 0
@@ -332,10 +332,10 @@ func standard(t reflect.Type) decodeFunc {
 	}
 }
 
-// notKnown is why a member is refused that a type does not have.
+// notKnown is the reason for refusing a member that the type does not have.
 const notKnown = "the member is not known"
 
-// wrap makes an Error of encoding/json's error about a value that begins before d.pos.
+// wrap makes an Error from encoding/json's error about a value that begins before d.pos.
 func (d *Decoder) wrap(err error) *Error {
 	e := &Error{Offset: d.pos, Reason: strings.TrimPrefix(err.Error(), "json: ")}
 	if s, ok := errors.AsType[*jsonv2.SemanticError](err); ok {

@@ -84,7 +84,7 @@ func decodeBool(d *Decoder, p unsafe.Pointer) *Error {
 // view is a string over b, for functions that do not keep it.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// integer consumes an integer and returns its text; null gives none.
+// integer consumes an integer and returns its text, nil for null.
 func (d *Decoder) integer() ([]byte, *Error) {
 	if d.null() {
 		return nil, nil
@@ -250,8 +250,8 @@ type structDecoder struct {
 	index   map[string]int // by name; nil when a search is faster
 }
 
-// find returns the member of a name, -1 when there is none. Members mostly come in the order of the
-// fields, so guess is looked at first.
+// find returns the member with a name, -1 if there is none. Members are usually in the order of the
+// fields, so guess is tried first.
 func (s *structDecoder) find(name []byte, guess int) int {
 	if guess < len(s.members) && s.members[guess].name == string(name) {
 		return guess
@@ -336,7 +336,8 @@ func (d *Decoder) close(o *object) *Error {
 	return nil
 }
 
-// maxUnknown bounds the search for names that occur twice; with more of them encoding/json looks.
+// maxUnknown bounds the search for repeated names. With more unknown members encoding/json
+// searches.
 const maxUnknown = 16
 
 // member consumes the rest of a member that the type does not have.

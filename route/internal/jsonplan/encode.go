@@ -42,7 +42,7 @@ func (c *compiler) encoder(t reflect.Type) encodeFunc {
 		return c.sliceEncoder(t)
 	case reflect.Struct:
 		fields, ok := structFields(t, nil)
-		if !ok || c.enc[t] { // a type that holds itself may hold a cycle, which encoding/json finds
+		if !ok || c.enc[t] { // a recursive type may contain a cycle, which encoding/json detects
 			return standardEncoder(t)
 		}
 		c.enc[t] = true
@@ -105,7 +105,7 @@ func uintEncoder(size uintptr) encodeFunc {
 	}
 }
 
-// appendFloat writes a number as ES6 does, like encoding/json.
+// appendFloat formats a number like ES6 and encoding/json.
 func appendFloat(dst []byte, f float64, bitSize int) ([]byte, error) {
 	if math.IsInf(f, 0) || math.IsNaN(f) {
 		return dst, fmt.Errorf("json: %v has no form in JSON", f)
@@ -258,7 +258,7 @@ func omitter(f structField) func(unsafe.Pointer) bool {
 
 const hexDigits = "0123456789abcdef"
 
-// plainByte has the bytes that encoding/json does not escape; it escapes those that HTML and
+// plainByte marks the bytes that encoding/json does not escape. It escapes those that HTML and
 // JavaScript could misread.
 var plainByte = func() (plain [256]bool) {
 	for c := ' '; c < utf8.RuneSelf; c++ {
@@ -267,7 +267,8 @@ var plainByte = func() (plain [256]bool) {
 	return plain
 }()
 
-// plainPrefix returns a number of bytes at the beginning of s that stand for themselves, perhaps not of all.
+// plainPrefix returns the length of a prefix of s without bytes that need escapes. The prefix may be shorter than
+// possible.
 func plainPrefix(s string) int {
 	b, i := unsafe.Slice(unsafe.StringData(s), len(s)), 0
 	for ; i+8 <= len(b); i += 8 {
@@ -281,7 +282,7 @@ func plainPrefix(s string) int {
 	return i
 }
 
-// zero has the high bit of the bytes of x that are zero, and perhaps of others above them.
+// zero returns the high bit of each zero byte of x, and possibly of bytes above one.
 func zero(x uint64) uint64 { return (x - ones) & ^x }
 
 func appendString(dst []byte, s string) []byte {

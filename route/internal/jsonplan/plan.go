@@ -1,9 +1,9 @@
 // Package jsonplan encodes and decodes JSON by a plan compiled once per type.
 //
 // It is a faster encoding/json: [Plan.Append] returns the bytes of json.Marshal for a pointer to the value, and
-// [Decoder.Decode] the value of json.Unmarshal, if names match exactly, no name occurs twice and the text is UTF-8 (see
-// Options); it refuses other input. A type or field for which the plan has no code uses encoding/json itself. Fuzzing
-// compares both directions with encoding/json.
+// [Decoder.Decode] decodes like json.Unmarshal, but requires that names match exactly and occur once, and that the text
+// is UTF-8 (see Options). A type or field for which the plan has no code uses encoding/json itself. Fuzzing compares
+// both directions with encoding/json.
 //
 // A plan is immutable and may be used by any number of goroutines. Memory is reached through unsafe
 // pointers: a caller passes a pointer to a value of exactly the plan's type.
@@ -22,8 +22,8 @@ import (
 	"unsafe"
 )
 
-// Options are the rules of decoding, as encoding/json/v2 takes them: those of encoding/json but for
-// names that differ in case or occur twice and for text that is not UTF-8.
+// Options are the rules of decoding for encoding/json/v2: those of encoding/json, except that names
+// that differ in case or occur twice, and text that is not UTF-8, are refused.
 var Options = jsonv2.JoinOptions(json.DefaultOptionsV1(),
 	jsontext.AllowDuplicateNames(false),
 	jsontext.AllowInvalidUTF8(false),
@@ -90,7 +90,7 @@ func DecodesItself(t reflect.Type) bool { return custom(t, unmarshalers) }
 // EncodesItself is DecodesItself for the other direction.
 func EncodesItself(t reflect.Type) bool { return custom(t, marshalers) }
 
-// Impossible returns a type within t that has no form in JSON, a function or a channel, nil when there is none.
+// Impossible returns a type within t that JSON cannot represent (a function or a channel), nil if there is none.
 func Impossible(t reflect.Type) reflect.Type { return impossible(t, map[reflect.Type]bool{}) }
 
 func impossible(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {

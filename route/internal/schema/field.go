@@ -11,8 +11,8 @@ import (
 	"github.com/headpond/headpond/route/internal/check"
 )
 
-// Required reports whether a request without a field of the request type t is refused: it has no default, and its rules, or those
-// of the fields within, refuse its zero value.
+// Required reports whether a request without a field of the request type t is refused: the field has no default, and
+// its rules, or those of the fields within it, refuse its zero value.
 func Required(t reflect.Type, sf reflect.StructField, rules map[string]check.Rule) bool {
 	if _, ok := sf.Tag.Lookup("default"); ok {
 		return false
@@ -20,7 +20,8 @@ func Required(t reflect.Type, sf reflect.StructField, rules map[string]check.Rul
 	return (&Set{rules: rules}).required(t, sf)
 }
 
-// required is Required of a field that is not the request type's own: there defaults mean nothing.
+// required is Required for a field that does not belong directly to the request type: defaults have
+// no effect there.
 func (s *Set) required(t reflect.Type, sf reflect.StructField) bool {
 	for _, i := range sf.Index[:len(sf.Index)-1] {
 		if t = t.Field(i).Type; t.Kind() == reflect.Pointer {
@@ -30,7 +31,7 @@ func (s *Set) required(t reflect.Type, sf reflect.StructField) bool {
 	return !check.Ignored(sf) && !check.ZeroValid(sf.Type, t, check.Tag(sf), s.rules)
 }
 
-// Field returns the schema of a field of the request type t: from its type, its rules, its tags and its default.
+// Field returns the schema of a field of the request type t, from its type, rules, tags and default.
 func (s *Set) Field(t reflect.Type, sf reflect.StructField, use Use) map[string]any {
 	schema := s.field(sf, use, Required(t, sf, s.rules))
 	if text, ok := sf.Tag.Lookup("default"); ok {
@@ -51,13 +52,13 @@ func (s *Set) field(sf reflect.StructField, use Use, required bool) map[string]a
 		schema = NotNull(schema)
 	case use.request:
 		if schema = NotNull(schema); !use.text && !required {
-			schema = Nullable(schema) // null leaves a field as it is
+			schema = Nullable(schema) // null does not change a field
 		}
 	}
 	return described(schema, sf, use)
 }
 
-// quoted is the schema of a value with the option string of its json tag.
+// quoted returns the schema of a value whose json tag has the option string.
 func quoted(t reflect.Type) map[string]any {
 	schema := map[string]any{"type": "string"}
 	if format, ok := integers[t.Kind()]; ok {
@@ -77,7 +78,7 @@ func described(schema map[string]any, sf reflect.StructField, use Use) map[strin
 	return schema
 }
 
-// apply adds rules to the schema of a value of type t, to which pointers may lead.
+// apply adds rules to the schema of a value of type t or a pointer to it.
 func apply(at map[string]any, t reflect.Type, rules string, pointer bool, use Use) {
 	zero := any(nil)
 	for word := range strings.SplitSeq(rules, ",") {
@@ -106,7 +107,7 @@ func cutDive(tag string) (rules, rest string, dive bool) {
 	return strings.TrimSuffix(rules, ","), strings.TrimSuffix(rest, ","), dive
 }
 
-// zeroOf is the zero value of a type that JSON has a constant for, nil of others.
+// zeroOf returns the zero value of a type for which JSON has a constant, nil for other types.
 func zeroOf(t reflect.Type) any {
 	switch t.Kind() {
 	case reflect.String:
@@ -122,7 +123,7 @@ func zeroOf(t reflect.Type) any {
 	return nil
 }
 
-// unlessZero changes a schema so that its rules apply to other values than zero only.
+// unlessZero changes a schema so that its rules apply only to values other than zero.
 func unlessZero(at map[string]any, zero any) {
 	rules := map[string]any{}
 	for _, key := range ruleKeys {
@@ -174,7 +175,7 @@ var patterns = map[string]string{
 	"e164": `^\+?[1-9][0-9]{7,14}$`,
 }
 
-// bounds are the keywords for the least and the greatest value of a kind, and for those excluded.
+// bounds are the keywords for the minimum and maximum of a kind, inclusive and exclusive.
 func bounds(t reflect.Type) (least, most, above, below string) {
 	switch t.Kind() {
 	case reflect.String:
@@ -187,7 +188,7 @@ func bounds(t reflect.Type) (least, most, above, below string) {
 	return "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"
 }
 
-// rule adds the demands of a rule to the schema of a value of type t.
+// rule adds the constraints of a rule to the schema of a value of type t.
 func rule(at map[string]any, t reflect.Type, word string, use Use) {
 	name, param, _ := strings.Cut(word, "=")
 	param = check.Unescape(param)

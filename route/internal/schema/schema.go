@@ -14,8 +14,8 @@ import (
 	"github.com/headpond/headpond/route/internal/check"
 )
 
-// Use says whether the values are part of a request or a response, which decides what is required, what may be null and
-// whether rules hold.
+// Use tells whether the values are part of a request or a response. It decides what is required, what may be null, and
+// whether rules apply.
 type Use struct{ request, checked, strict, text bool }
 
 // The uses.
@@ -36,8 +36,8 @@ func (u Use) unchecked() Use {
 var uses, suffixes = []Use{Response, Request, StrictRequest, Text, Request.unchecked(), StrictRequest.unchecked()},
 	[]string{"", "Input", "StrictInput", "Text", "UncheckedInput", "UncheckedStrictInput"}
 
-// Set is the schemas of a document. Structs with a name are components, referred to by it. The names are the same for the same
-// calls; those of responses come without a suffix when responses are described first.
+// Set is the schemas of a document. Named structs are components, to which schemas refer. The same calls give the same
+// names. Components of responses have no suffix if responses are described first.
 type Set struct {
 	prefix     string // of references
 	rules      map[string]check.Rule
@@ -51,7 +51,7 @@ type key struct {
 	use Use
 }
 
-// New returns an empty set whose components are at prefix. rules are further rules that tags may name.
+// New returns an empty set whose components are at prefix. rules are additional rules for tags.
 func New(prefix string, rules map[string]check.Rule) *Set {
 	return &Set{prefix: prefix, rules: rules, names: map[key]string{}, components: map[string]any{}}
 }
@@ -73,7 +73,7 @@ var integers = map[reflect.Kind]string{
 	reflect.Uint: "uint64", reflect.Uint8: "uint8", reflect.Uint16: "uint16", reflect.Uint32: "uint32", reflect.Uint64: "uint64", reflect.Uintptr: "uint64",
 }
 
-// Type returns the schema of a type. As the body of a request, the elements of a collection are checked.
+// Type returns the schema of a type. For the body of a request it includes the rules for elements of a collection.
 func (s *Set) Type(t reflect.Type, use Use) map[string]any {
 	if use.request && (t.Kind() == reflect.Slice || t.Kind() == reflect.Map) {
 		return s.value(t, "dive", use)
@@ -98,7 +98,7 @@ func (s *Set) value(t reflect.Type, tag string, use Use) map[string]any {
 	return schema
 }
 
-// plain returns the schema of a type that is no pointer; rest are the rules of its elements.
+// plain returns the schema of a type that is not a pointer; rest are the rules of its elements.
 func (s *Set) plain(t reflect.Type, rest string, dive bool, use Use) map[string]any {
 	switch {
 	case t == reflect.TypeFor[time.Duration]() && use.text:
@@ -143,7 +143,7 @@ func (s *Set) plain(t reflect.Type, rest string, dive bool, use Use) map[string]
 // collection returns the schema of a slice, an array or a map.
 func (s *Set) collection(t reflect.Type, rest string, dive bool, use Use) map[string]any {
 	if slices.Contains(s.around, t) {
-		return map[string]any{} // it holds itself, and has no name to refer to
+		return map[string]any{} // it contains itself and has no name for a reference
 	}
 	s.around = append(s.around, t)
 	defer func() { s.around = s.around[:len(s.around)-1] }()
@@ -162,7 +162,7 @@ func (s *Set) collection(t reflect.Type, rest string, dive bool, use Use) map[st
 	}
 	items := s.value(t.Elem(), rest, inner)
 	if use.request && !use.text && (!inner.checked || check.ZeroValid(t.Elem(), t, rest, s.rules)) {
-		items = Nullable(NotNull(items)) // null leaves an element as it is: zero
+		items = Nullable(NotNull(items)) // null does not change an element: it stays zero
 	}
 	if t.Kind() == reflect.Map {
 		m := map[string]any{"type": "object", "additionalProperties": items}
@@ -181,14 +181,14 @@ func (s *Set) collection(t reflect.Type, rest string, dive bool, use Use) map[st
 	if !use.request {
 		return map[string]any{"type": "array", "items": items, "minItems": t.Len(), "maxItems": t.Len()}
 	}
-	array := map[string]any{"type": "array"} // elements may be missing, and those beyond the length are passed over
+	array := map[string]any{"type": "array"} // elements may be missing, and those beyond the length are ignored
 	if t.Len() > 0 && t.Len() <= maxPrefix {
 		array["prefixItems"] = slices.Repeat([]any{items}, t.Len())
 	}
 	return array
 }
 
-// maxPrefix bounds the elements of an array that are described one by one.
+// maxPrefix bounds the elements of an array that have their own schemas.
 const maxPrefix = 16
 
 var nullType = map[string]any{"type": "null"}
@@ -213,7 +213,7 @@ func Nullable(m map[string]any) map[string]any {
 	return m
 }
 
-// NotNull takes null from a schema that Type or Field has returned.
+// NotNull removes null from a schema returned by Type or Field.
 func NotNull(m map[string]any) map[string]any {
 	if names, ok := m["type"].([]string); ok {
 		if names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "null" }); len(names) == 1 {
@@ -235,7 +235,7 @@ func NotNull(m map[string]any) map[string]any {
 	return m
 }
 
-// structure returns a reference to the component of a struct, or the schema of one without a name.
+// structure returns a reference to the component of a struct, or the schema of an unnamed one.
 func (s *Set) structure(t reflect.Type, use Use) map[string]any {
 	if t.Name() == "" {
 		return s.fields(t, use).JSON()
@@ -247,7 +247,7 @@ func (s *Set) structure(t reflect.Type, use Use) map[string]any {
 	return map[string]any{"$ref": s.prefix + name}
 }
 
-// add makes the component of a struct and returns its name. A component of another use of the type is shared if it is the same.
+// add makes the component of a struct and returns its name. It reuses an equal component of another use of the type.
 func (s *Set) add(t reflect.Type, use Use) string {
 	suffix := ""
 	for _, other := range uses {
@@ -270,7 +270,7 @@ func (s *Set) add(t reflect.Type, use Use) string {
 	return name
 }
 
-// free returns the name of a component: a type's, with a number when it is taken.
+// free returns the name of a component: that of the type, with a number if the name is taken.
 func (s *Set) free(typeName string) string {
 	name := strings.Map(func(r rune) rune {
 		switch {
@@ -306,7 +306,7 @@ func (s *Set) fields(t reflect.Type, use Use) *Members {
 	return o
 }
 
-// Embedded reports whether the members of an embedded struct, or of one that a pointer leads to, are members of the struct around it.
+// Embedded reports whether the members of an embedded struct, or pointer to a struct, are members of the outer struct.
 func Embedded(sf reflect.StructField) bool {
 	t := sf.Type
 	if t.Kind() == reflect.Pointer {
@@ -316,7 +316,7 @@ func Embedded(sf reflect.StructField) bool {
 	return sf.Anonymous && name == "" && t.Kind() == reflect.Struct
 }
 
-// omitted reports whether the options of a json tag leave a member out of responses.
+// omitted reports whether the options of a json tag can omit a member in responses.
 func omitted(options string) bool {
 	words := strings.Split(options, ",")
 	return slices.Contains(words, "omitempty") || slices.Contains(words, "omitzero")
@@ -352,7 +352,7 @@ func (m *Members) Set(name string, schema map[string]any, required bool) {
 	}
 }
 
-// Embed adds the members of a struct that an embedded pointer leads to, none of them required; names that are there stay.
+// Embed adds the members of an embedded pointer's struct. None of them is required; existing names are kept.
 func (m *Members) Embed(s *Set, t reflect.Type, use Use) {
 	for name, schema := range s.fields(t, use).properties {
 		if m.properties[name] == nil {
