@@ -72,11 +72,12 @@ func newLimits(cfg *Config) (corenet.ResourceManager, error) {
 		}))
 }
 
-// How long a TCP or WebSocket connection may be stuck. libp2p's own ten seconds, of which its muxer uses five at worst, end connections that a
-// partition of a few seconds has stopped, and a hole in a NAT may not be punched again.
+// How long a TCP or WebSocket connection may be stuck. libp2p's muxer gives a write ten seconds, at worst five, which ends connections that a
+// partition of a few seconds has stopped, and a hole in a NAT may not be punched again; of an idle one it notices the end after forty, when
+// resumeWindow is over. TCP sends again 12.6 seconds after the beginning of a partition, and a write gets at least half of muxerTimeout.
 const (
-	muxerTimeout = 30 * time.Second // for a write, and the answer to a ping
-	muxerPing    = 10 * time.Second // of silence before a ping
+	muxerTimeout = 26 * time.Second // for a write, and the answer to a ping
+	muxerPing    = 3 * time.Second  // of silence before a ping: both together are less than resumeWindow
 )
 
 // newMuxer makes what divides such a connection into streams.
