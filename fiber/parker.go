@@ -81,7 +81,7 @@ func (p *Parker) Park(ctx context.Context) error {
 			continue
 		}
 		w := newWaiter()
-		p.other = w
+		p.other = &w
 		p.mu.Unlock()
 		w.wait()
 	}

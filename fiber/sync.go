@@ -10,7 +10,7 @@ import (
 type Mutex struct {
 	state   atomic.Int32 // mutexFree, mutexHeld, mutexWanted
 	mu      sync.Mutex   // guards waiters; held for a few instructions
-	waiters []*waiter    // first come, first served
+	waiters []waiter     // first come, first served
 }
 
 // States of a Mutex.
@@ -57,7 +57,7 @@ func (m *Mutex) Unlock() {
 		return
 	}
 	w := m.waiters[0]
-	m.waiters[0] = nil
+	m.waiters[0] = waiter{}
 	m.waiters = m.waiters[1:]
 	w.wake()
 }
@@ -67,7 +67,7 @@ func (m *Mutex) Unlock() {
 type Group struct {
 	mu      sync.Mutex // held for a few instructions
 	n       int
-	waiters []*waiter
+	waiters []waiter
 }
 
 // Add adds n, which may be negative. It panics when the sum becomes negative.
@@ -81,7 +81,8 @@ func (g *Group) Add(n int) {
 		for _, w := range g.waiters {
 			w.wake()
 		}
-		g.waiters = nil
+		clear(g.waiters)
+		g.waiters = g.waiters[:0]
 	}
 }
 

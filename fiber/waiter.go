@@ -1,20 +1,20 @@
 package fiber
 
-// waiter is a fiber or a goroutine that waits to be woken once.
+// waiter is a fiber or a goroutine that waits to be woken once. It may be copied.
 type waiter struct {
 	fiber *coroutine
 	done  chan struct{} // of a goroutine
 }
 
 // newWaiter is the caller's.
-func newWaiter() *waiter {
+func newWaiter() waiter {
 	if f := currentFiber(); f != nil {
-		return &waiter{fiber: f}
+		return waiter{fiber: f}
 	}
-	return &waiter{done: make(chan struct{})}
+	return waiter{done: make(chan struct{})}
 }
 
-func (w *waiter) wait() {
+func (w waiter) wait() {
 	if w.fiber != nil {
 		w.fiber.park()
 		return
@@ -23,7 +23,7 @@ func (w *waiter) wait() {
 }
 
 // wake may be called before wait.
-func (w *waiter) wake() {
+func (w waiter) wake() {
 	if w.fiber != nil {
 		w.fiber.loop.wake(w.fiber)
 		return
