@@ -198,20 +198,20 @@ func (s *session) findCookie(a *affinity) {
 }
 
 // appendSetCookie appends the cookie that the client is to keep, if there is one.
-func (s *session) appendSetCookie(dst []byte) []byte {
+func (s *session) appendSetCookie(w *headWriter) {
 	x := &s.ex
 	if !x.bond.setting {
-		return dst
+		return
 	}
 	a := x.target.affinity
-	dst = append(dst, "Set-Cookie: "...)
-	dst = append(dst, a.cookie...)
-	dst = append(dst, '=')
-	dst = append(dst, x.bond.cookie[:]...)
-	dst = append(dst, "; Path=/; HttpOnly; SameSite=Lax"...)
+	w.begin("Set-Cookie")
+	w.dst = append(w.dst, a.cookie...)
+	w.dst = append(w.dst, '=')
+	w.dst = append(w.dst, x.bond.cookie[:]...)
+	w.dst = append(w.dst, "; Path=/; HttpOnly; SameSite=Lax"...)
 	if s.isTLS != nil {
-		dst = append(dst, "; Secure"...)
+		w.dst = append(w.dst, "; Secure"...)
 	}
-	dst = append(dst, a.maxAge...)
-	return append(dst, crlf...)
+	w.dst = append(w.dst, a.maxAge...)
+	w.end()
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strconv"
 	"time"
@@ -24,13 +25,45 @@ func (s *session) interim(n int) error {
 		x.leave, x.told = true, true
 	}
 	if pass {
-		out := s.appendResponse(s.outgoing())
-		s.out = out
-		if err := s.toClient(out); err != nil {
+		s.out = s.appendResponse(s.outgoing())
+		out, err := s.headToClient(s.out)
+		if err == nil {
+			err = s.toClient(out)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	s.server.take(n)
+	return nil
+}
+
+// headToClient sends a head where the client takes heads as fields; otherwise the head is what is to be written first, and returned.
+func (s *session) headToClient(head []byte) (first []byte, err error) {
+	if s.stream == nil {
+		return head, nil
+	}
+	_ = s.stream.SetWriteDeadline(s.within())
+	length := s.resp.Length
+	if s.resp.Status < 200 {
+		length = 0
+	}
+	if err := s.stream.sendHead(s.resp.Status, head, length); err != nil {
+		return nil, fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
+	}
+	if length == 0 || len(s.server.bytes()) == 0 {
+		return head[:0], s.flushHead()
+	}
+	s.ex.owesHead = true // it goes with the content, or before the next wait for that
+	return head[:0], nil
+}
+
+// flushHead sends the head that the client's stream has taken.
+func (s *session) flushHead() error {
+	_ = s.stream.SetWriteDeadline(s.within())
+	if err := s.stream.flush(); err != nil {
+		return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
+	}
 	return nil
 }
 
@@ -42,7 +75,24 @@ func (s *session) proceed() error {
 		return nil
 	}
 	x.told = true
-	return s.toClient([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
+	_ = s.client.conn.SetWriteDeadline(s.within())
+	if err := s.sayContinue(); err != nil {
+		return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
+	}
+	return nil
+}
+
+// sayContinue gives leave to send the body.
+func (s *session) sayContinue() error {
+	if st := s.stream; st != nil {
+		if err := st.sendHead(http.StatusContinue, appendStatus(nil, http.StatusContinue), 0); err != nil {
+			return err
+		}
+		return st.flush()
+	}
+	n, err := s.client.conn.Write([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
+	s.count(0, n)
+	return err
 }
 
 // respond passes the final response on; its head takes n bytes of the server's buffer.
@@ -55,15 +105,15 @@ func (s *session) respond(n int) error {
 	if s.req.Minor == 0 && s.resp.Length < 0 { // without a length only the end of the connection ends it
 		x.bare, x.close = true, true
 	}
-	out := s.appendResponse(s.outgoing())
-	s.out = out
+	s.out = s.appendResponse(s.outgoing())
 	s.server.take(n)
 	x.wrote = true
-	var err error
-	switch s.resp.Length {
-	case httpwire.Chunked:
+	out, err := s.headToClient(s.out)
+	switch {
+	case err != nil:
+	case s.resp.Length == httpwire.Chunked:
 		err = s.chunkedBody(out)
-	case httpwire.Unframed:
+	case s.resp.Length == httpwire.Unframed:
 		err = s.unframedBody(out)
 	default:
 		err = s.lengthBody(out, s.resp.Length)
@@ -90,8 +140,15 @@ func (s *session) toClient(p []byte) error {
 
 // fromServer reads once within the idle limit, in the middle of a body, for as long as the client stays.
 func (s *session) fromServer() error {
+	if s.ex.owesHead {
+		s.ex.owesHead = false
+		if err := s.flushHead(); err != nil {
+			return err
+		}
+	}
+	own := s.place() != nil
 	err := s.whileClientStays(func() error {
-		_, err := s.server.fill()
+		_, err := s.server.fillFramed(own)
 		return err
 	})
 	if errors.Is(err, errFull) {

@@ -29,8 +29,9 @@
 // serve another path than was routed). CONNECT is refused with 405.
 //
 // The session reads heads with package httpwire, of HTTP/1.1, HTTP/1.0 and in every form of target; the session sees an
-// HTTP/2 stream as a connection with one request, whose head is first written in HTTP/1.1. After a request that asks
-// for an upgrade the client's connection ends, whatever the server answers.
+// HTTP/2 stream as a connection with one request. Heads of HTTP/2 pass as fields on either side, under the same rules;
+// bodies pass as HTTP/1.1 frames them. After a request that asks for an upgrade the client's connection ends, whatever
+// the server answers.
 //
 // X-Forwarded-For, -Proto, -Host and Forwarded are extended if they come from a trusted proxy and replaced otherwise.
 // X-Request-Id is set unless the client sent a well-formed one.

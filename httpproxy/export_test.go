@@ -11,17 +11,18 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// HTTP1Head makes the head of HTTP/1.1 that stands for these fields of HTTP/2; false = they are refused.
+// HTTP1Head makes the head of a request of these fields of HTTP/2, as text; false = they are refused.
 func HTTP1Head(limit int, ends bool, fields ...hpack.HeaderField) ([]byte, bool) {
 	b := &h2Head{limit: limit}
 	b.reset(false)
 	for _, f := range fields {
 		b.field(f)
 	}
-	if b.bad || b.large {
+	var r httpwire.Request
+	if b.bad || b.large || !b.request(&r, ends) {
 		return nil, false
 	}
-	return b.appendHTTP1(nil, ends)
+	return appendText(nil, &r), r.Complete() == nil
 }
 
 // CodedField codes a field as responses of HTTP/2 have it.
@@ -29,10 +30,17 @@ func CodedField(status int, name, value string) []byte {
 	return appendCoded(appendStatus([]byte{emptyTable}, status), &httpwire.Field{Name: []byte(name), Value: []byte(value)})
 }
 
+// CodedLine codes a field as this proxy writes those of its own.
+func CodedLine(name, value string) []byte {
+	w := headWriter{coded: true}
+	w.line(name, value)
+	return w.finish()
+}
+
 // ServerBlock decodes a block of fields of a server in two frames, of which the first is empty, and begins the next with other fields.
 func ServerBlock(fields, others []byte) error {
 	c := &h2Server{next: 3}
-	c.decoder = hpack.NewDecoder(tableSize, c.head.field)
+	c.h2Reader.begin(c, true, maxResponseHead)
 	for _, step := range []func() error{
 		func() error { return c.headers(0, 1, nil) },
 		func() error { return c.fragment(fields, true) },

@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -75,7 +77,7 @@ func (s *session) failed(err error) {
 		return
 	}
 	x.until = time.Time{} // which may be why it failed
-	if s.toClient(w.bytes()) != nil {
+	if s.reply(w, s.within()) != nil {
 		x.close = true
 	}
 }
@@ -87,7 +89,7 @@ func (s *session) refuse(status int, reason, why string) bool {
 	w := s.newAnswer(x.close)
 	s.p.refuse(w, s.request(), status, reason, why)
 	s.served = true
-	if err := s.write(w.bytes()); err != nil {
+	if err := s.reply(w, s.replyTime()); err != nil {
 		return false
 	}
 	if x.close {
@@ -116,15 +118,21 @@ func (s *session) refuseHead(err error) {
 	w := newAnswer(true)
 	why := strings.TrimPrefix(err.Error(), httpwire.ErrMalformed.Error()+": ")
 	httppool.WriteError(w, &http.Request{Header: http.Header{}}, status, why)
-	if s.write(w.bytes()) == nil {
+	if s.reply(w, s.replyTime()) == nil {
 		s.bye()
 	}
 }
 
-// write is toClient where no route is known.
-func (s *session) write(p []byte) error {
-	_ = s.client.conn.SetWriteDeadline(time.Now().Add(s.p.limits.Load().readHeader))
-	n, err := s.client.conn.Write(p)
+// replyTime is when a client must have taken an answer to a request without a route.
+func (s *session) replyTime() time.Time { return time.Now().Add(s.p.limits.Load().readHeader) }
+
+// reply sends an answer of this proxy's own.
+func (s *session) reply(a *answer, by time.Time) error {
+	_ = s.client.conn.SetWriteDeadline(by)
+	if s.stream != nil {
+		return s.stream.reply(a)
+	}
+	n, err := s.client.conn.Write(a.bytes())
 	s.count(0, n)
 	return err
 }
@@ -168,6 +176,9 @@ func (s *session) request() *http.Request {
 
 func (s *session) newRequest() *http.Request {
 	head := s.client.bytes()[:s.ex.size]
+	if s.stream != nil {
+		head = appendText(nil, &s.req)
+	}
 	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
 	if err != nil { // net/http is stricter than httpwire outside of framing
 		r = &http.Request{
@@ -216,20 +227,53 @@ func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
 
 // bytes is the whole message.
 func (a *answer) bytes() []byte {
-	var b bytes.Buffer
+	a.complete()
+	b := make([]byte, 0, bufferSize/16)
+	b = append(strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(a.status), 10), ' ')
+	b = append(append(b, http.StatusText(a.status)...), crlf...)
+	switch {
+	case a.close:
+		b = append(b, "Connection: close\r\n"...)
+	case a.keep:
+		b = append(b, "Connection: keep-alive\r\n"...)
+	}
+	w := headWriter{dst: b}
+	a.fields(&w)
+	return append(w.finish(), a.body.Bytes()...)
+}
+
+// complete gives the answer the form that the client wants.
+func (a *answer) complete() {
 	if a.grpc {
 		a.inGRPC()
 	}
-	b.WriteString("HTTP/1.1 " + strconv.Itoa(a.status) + " " + http.StatusText(a.status) + crlf)
-	b.WriteString(dateField(time.Now()))
-	switch {
-	case a.close:
-		b.WriteString("Connection: close\r\n")
-	case a.keep:
-		b.WriteString("Connection: keep-alive\r\n")
+	a.header["Date"] = []string{dateOf(time.Now())}
+}
+
+// fields appends the fields, in an order that is always the same.
+func (a *answer) fields(w *headWriter) {
+	for _, name := range slices.Sorted(maps.Keys(a.header)) {
+		for _, value := range a.header[name] {
+			w.line(name, value)
+		}
 	}
-	_ = a.header.Write(&b)
-	b.WriteString(crlf)
-	b.Write(a.body.Bytes())
-	return b.Bytes()
+}
+
+// reply sends an answer of the proxy's own.
+func (st *h2Stream) reply(a *answer) error {
+	a.complete()
+	w := headWriter{dst: appendStatus(nil, a.status), coded: true}
+	a.fields(&w)
+	if err := st.sendHead(a.status, w.finish(), int64(a.body.Len())); err != nil {
+		return err
+	}
+	_, err := st.Write(a.body.Bytes())
+	return err
+}
+
+// appendText appends a request's head as text.
+func appendText(dst []byte, r *httpwire.Request) []byte {
+	dst = append(append(dst, r.Method...), ' ')
+	dst = append(append(dst, r.Target...), " HTTP/1.1\r\n"...)
+	return append(appendLines(dst, r.Fields), crlf...)
 }

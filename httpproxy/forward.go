@@ -48,6 +48,7 @@ type exchange struct {
 	inline   bool           // the whole body is in the client's buffer
 	up       *uploading     // nil unless a fiber sends the body
 	refusals int            // by servers of HTTP/2
+	refused  bool           // the last try was
 	kept     []byte         // of the body, what was read after its head and is sent again with it
 	sent     time.Time      // when the request's head was, last
 	answered bool           // a byte of the response has arrived
@@ -61,6 +62,7 @@ type exchange struct {
 	upgraded bool          // the connections speak another protocol
 	close    bool          // the client's connection ends with the response
 	wrote    bool          // a byte of the response went to the client
+	owesHead bool          // the client's stream has the head, and may not have sent it
 }
 
 // earlier is t, or the end of the exchange's time if that comes first; the zero t is never.
@@ -282,7 +284,11 @@ func (s *session) renew() error {
 		defer cancel()
 		ctx = bounded
 	}
-	renewed, err := x.stale.Renew(ctx, x.lease)
+	replace := x.stale.Renew
+	if x.refused {
+		replace = x.stale.Refused
+	}
+	renewed, err := replace(ctx, x.lease)
 	switch {
 	case err != nil:
 		return err
@@ -410,15 +416,15 @@ func (s *session) sendAndReceive(raw []byte) error {
 	return s.endLease()
 }
 
-// send writes the head, with the body if that is there.
+// send sends the head, with the body if that is there.
 func (s *session) send(raw []byte) (err error) {
 	x := &s.ex
-	out := s.appendRequest(s.outgoing(), raw)
+	s.out = s.appendRequest(s.outgoing(), raw)
+	var body []byte
 	if x.inline && x.body > 0 {
-		out = append(out, s.client.bytes()[x.size:x.size+int(x.body)]...)
+		body = s.client.bytes()[x.size : x.size+int(x.body)]
 		x.result.BytesIn = x.body
 	}
-	s.out = out
 	x.sent = time.Now()
 	by := x.until
 	if d := x.target.idle; d > 0 {
@@ -428,9 +434,24 @@ func (s *session) send(raw []byte) (err error) {
 		s.deadline = true
 		_ = s.server.conn.SetWriteDeadline(by)
 	}
-	x.written, err = s.server.conn.Write(out)
+	x.written = 0
+	if p := s.place(); p != nil {
+		if err = p.sendHead(s.out, s.asksHead(), s.req.Length); err != nil {
+			return err
+		}
+		x.written = len(s.out)
+		if len(body) > 0 {
+			_, err = p.Write(body)
+		}
+		return err
+	}
+	s.out = append(s.out, body...)
+	x.written, err = s.server.conn.Write(s.out)
 	return err
 }
+
+// asksHead reports whether the request asks for a head only.
+func (s *session) asksHead() bool { return string(s.req.Method) == http.MethodHead }
 
 // outgoing returns an empty buffer to put a message together in.
 func (s *session) outgoing() []byte {
@@ -471,19 +492,14 @@ func (s *session) receive() error {
 	return s.fail("receive", fmt.Errorf("%w: more than %d interim responses", httpwire.ErrMalformed, maxInterim))
 }
 
-// responseHead reads a response's head and returns its size.
+// responseHead reads a response's head and returns its size in the server's buffer.
 func (s *session) responseHead() (int, error) {
-	x := &s.ex
-	head := string(s.req.Method) == "HEAD"
 	for {
-		if s.server.r < s.server.w {
-			x.answered = true
-			n, err := s.parseResponse(head)
-			if err == nil || !errors.Is(err, httpwire.ErrIncomplete) {
-				return n, err
-			}
+		n, there, err := s.nextHead()
+		if there || err != nil {
+			return n, err
 		}
-		err := s.awaitServer()
+		err = s.awaitServer()
 		if errors.Is(err, errFull) {
 			if s.server.grow(maxResponseHead) {
 				continue
@@ -494,6 +510,29 @@ func (s *session) responseHead() (int, error) {
 			return 0, err
 		}
 	}
+}
+
+// nextHead reads a response's head if that is there, and returns its size in the server's buffer.
+func (s *session) nextHead() (n int, there bool, err error) {
+	x := &s.ex
+	if p := s.place(); p != nil {
+		if there, err = p.takeHead(&s.resp); there {
+			x.answered = true
+		}
+		if there && err == nil && p.hasContent() {
+			_, err = s.server.fill() // at once: head and content are then sent together
+		}
+		return 0, there, err
+	}
+	if s.server.r == s.server.w {
+		return 0, false, nil
+	}
+	x.answered = true
+	n, err = s.parseResponse(s.asksHead())
+	if errors.Is(err, httpwire.ErrIncomplete) {
+		return 0, false, nil
+	}
+	return n, true, err
 }
 
 // parseResponse reads a response's head at the start of the server's data.
@@ -521,7 +560,7 @@ func (s *session) awaitServer() error {
 		}
 		s.deadline = true
 		_ = s.server.conn.SetReadDeadline(next)
-		_, err := s.server.fill()
+		err := s.moreOfHead()
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
@@ -542,6 +581,15 @@ func (s *session) awaitServer() error {
 		}
 		look = now.Add(lookInterval)
 	}
+}
+
+// moreOfHead reads once from the server, or waits for a head where these come whole.
+func (s *session) moreOfHead() error {
+	if p := s.place(); p != nil {
+		return p.WaitReadable()
+	}
+	_, err := s.server.fill()
+	return err
 }
 
 // left reports whether the client has gone before anything was sent for it: it needs no upstream connection then. It

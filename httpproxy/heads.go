@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"bytes"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -65,16 +66,12 @@ func (s *session) key() string {
 	return s.from().text
 }
 
-// appendRequest appends the request's head as it goes to the server (RFC 9112, section 3): the fields that go beyond
-// the next hop as they were written, then those this proxy answers for.
+// appendRequest appends the request's head as it goes to the server (RFC 9112, section 3; RFC 9113, section 8.3.1): the fields that
+// go beyond the next hop as they were written, then those this proxy answers for.
 func (s *session) appendRequest(dst, raw []byte) []byte {
-	r, t := &s.req, s.ex.target
-	dst = append(dst, r.Method...)
-	dst = append(dst, ' ')
-	dst = t.appendTarget(dst, raw)
-	dst = append(dst, " HTTP/1.1\r\nHost: "...)
-	dst = s.appendHost(dst)
-	dst = append(dst, crlf...)
+	r, t, place := &s.req, s.ex.target, s.place()
+	w := headWriter{dst: dst, coded: place != nil}
+	s.beginRequest(&w, raw)
 	trusted := s.trusted()
 	var received forwarded
 	for i := range r.Fields {
@@ -93,16 +90,16 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 				received.via = appendJoined(received.via, f.Value)
 				continue
 			}
-		case httpwire.Trailer:
-			if s.place() == nil {
+		case httpwire.Trailer: // net/http takes no others than it names
+			if place == nil {
 				continue
 			}
 		default:
 			continue // of this connection, or written below
 		}
-		dst = appendField(dst, f)
+		w.field(f)
 	}
-	dst = s.appendForwarded(dst, &received)
+	s.appendForwarded(&w, &received)
 	version := "1.1 "
 	switch {
 	case s.stream != nil:
@@ -110,12 +107,45 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	case r.Minor == 0:
 		version = "1.0 "
 	}
-	dst = appendVia(dst, received.via, version, t.via)
-	dst = append(dst, requestIDField+": "...)
-	dst = append(dst, s.ex.id...)
-	dst = append(dst, crlf...)
-	dst = s.appendConnection(dst)
-	return append(s.appendFraming(dst), crlf...)
+	appendVia(&w, received.via, version, t.via)
+	w.begin(requestIDField)
+	w.dst = append(w.dst, s.ex.id...)
+	w.end()
+	s.appendConnection(&w)
+	s.appendFraming(&w)
+	return w.finish()
+}
+
+// beginRequest appends what a head begins with: method, target and host.
+func (s *session) beginRequest(w *headWriter, raw []byte) {
+	t := s.ex.target
+	if !w.coded {
+		w.dst = append(w.dst, s.req.Method...)
+		w.dst = append(w.dst, ' ')
+		w.dst = t.appendTarget(w.dst, raw)
+		w.dst = append(w.dst, " HTTP/1.1\r\nHost: "...)
+		w.dst = s.appendHost(w.dst)
+		w.end()
+		return
+	}
+	w.dst = append(w.dst, emptyTable) // which only the first one needs: see h2Place.begin
+	switch string(s.req.Method) {
+	case http.MethodGet:
+		w.dst = append(w.dst, indexed|methodGET)
+	case http.MethodPost:
+		w.dst = append(w.dst, indexed|methodPOST)
+	default:
+		w.begin(":method")
+		w.dst = append(w.dst, s.req.Method...)
+		w.end()
+	}
+	w.dst = append(w.dst, indexed|s.place().c.g.o.scheme)
+	w.begin(":path")
+	w.dst = t.appendTarget(w.dst, raw)
+	w.end()
+	w.begin(":authority")
+	w.dst = s.appendHost(w.dst)
+	w.end()
 }
 
 // appendHost appends the host that is asked for: of a client of HTTP/1.0 that names none the server's.
@@ -131,19 +161,19 @@ func (s *session) appendHost(dst []byte) []byte {
 }
 
 // appendConnection appends the fields about the connection to the server.
-func (s *session) appendConnection(dst []byte) []byte {
+func (s *session) appendConnection(w *headWriter) {
 	asks := s.asks()
 	switch {
-	case asks == nil && !s.req.Trailers:
-		return dst
+	case w.coded && s.req.Trailers:
+		w.line("TE", "trailers")
+	case w.coded || asks == nil && !s.req.Trailers:
 	case asks == nil:
-		return append(dst, "Connection: TE\r\nTE: trailers\r\n"...)
+		w.connection("Connection: TE\r\nTE: trailers\r\n")
 	case s.req.Trailers:
-		dst = append(dst, "Connection: TE, Upgrade\r\nTE: trailers\r\nUpgrade: "...)
+		w.connection("Connection: TE, Upgrade\r\nTE: trailers\r\nUpgrade: " + string(asks) + crlf)
 	default:
-		dst = append(dst, "Connection: Upgrade\r\nUpgrade: "...)
+		w.connection("Connection: Upgrade\r\nUpgrade: " + string(asks) + crlf)
 	}
-	return append(append(dst, asks...), crlf...)
 }
 
 // forwarded has the fields of trusted peers, to be extended.
@@ -186,39 +216,43 @@ func appendField(dst []byte, f *httpwire.Field) []byte {
 }
 
 // appendForwarded appends the fields about the client.
-func (s *session) appendForwarded(dst []byte, received *forwarded) []byte {
+func (s *session) appendForwarded(w *headWriter, received *forwarded) {
 	p := s.from()
 	proto := "http"
 	if s.isTLS != nil {
 		proto = "https"
 	}
 	if p.addr.IsValid() || received.xff != nil {
-		dst = append(dst, "X-Forwarded-For: "...)
-		dst = append(dst, received.xff...)
+		w.begin("X-Forwarded-For")
+		w.dst = append(w.dst, received.xff...)
 		if p.addr.IsValid() {
 			if received.xff != nil {
-				dst = append(dst, ", "...)
+				w.dst = append(w.dst, ", "...)
 			}
-			dst = append(dst, p.text...)
+			w.dst = append(w.dst, p.text...)
 		}
-		dst = append(dst, crlf...)
+		w.end()
 	}
 	if !received.proto {
-		dst = append(dst, "X-Forwarded-Proto: "...)
-		dst = append(dst, proto...)
-		dst = append(dst, crlf...)
+		w.line("X-Forwarded-Proto", proto)
 	}
 	if !received.host && len(s.req.Host) > 0 {
-		dst = append(dst, "X-Forwarded-Host: "...)
-		dst = append(dst, s.req.Host...)
-		dst = append(dst, crlf...)
+		w.begin("X-Forwarded-Host")
+		w.dst = append(w.dst, s.req.Host...)
+		w.end()
 	}
-	if !s.ex.target.forwarded {
-		return dst
+	if s.ex.target.forwarded {
+		w.begin("Forwarded")
+		w.dst = s.appendForwardedRFC(w.dst, received.rfc, proto)
+		w.end()
 	}
-	dst = append(dst, "Forwarded: "...)
-	if received.rfc != nil {
-		dst = append(dst, received.rfc...)
+}
+
+// appendForwardedRFC appends the value of Forwarded, behind the value that came.
+func (s *session) appendForwardedRFC(dst, before []byte, proto string) []byte {
+	p := s.from()
+	if before != nil {
+		dst = append(dst, before...)
 		dst = append(dst, ", "...)
 	}
 	dst = append(dst, "for="...)
@@ -236,49 +270,44 @@ func (s *session) appendForwarded(dst []byte, received *forwarded) []byte {
 		dst = append(dst, s.req.Host...) // holds no quote or backslash
 		dst = append(dst, '"')
 	}
-	return append(dst, crlf...)
-}
-
-func appendVia(dst, before []byte, version, name string) []byte {
-	if name == "" {
-		return dst
-	}
-	dst = append(dst, "Via: "...)
-	if len(before) > 0 {
-		dst = append(dst, before...)
-		dst = append(dst, ", "...)
-	}
-	dst = append(dst, version...)
-	dst = append(dst, name...)
-	return append(dst, crlf...)
-}
-
-// appendFraming says how the body is delimited, and whether leave to send it is asked for.
-func (s *session) appendFraming(dst []byte) []byte {
-	r := &s.req
-	switch {
-	case r.Length == httpwire.Chunked:
-		dst = append(dst, "Transfer-Encoding: chunked\r\n"...)
-	case r.Length > 0 || string(r.Method) == "POST" || string(r.Method) == "PUT" || string(r.Method) == "PATCH":
-		dst = append(dst, "Content-Length: "...)
-		dst = strconv.AppendInt(dst, max(r.Length, 0), 10)
-		dst = append(dst, crlf...)
-	}
-	if s.expects() {
-		dst = append(dst, "Expect: 100-continue\r\n"...)
-	}
 	return dst
 }
 
-// appendResponse appends the head of the final response as it goes to the client.
+func appendVia(w *headWriter, before []byte, version, name string) {
+	if name == "" {
+		return
+	}
+	w.begin("Via")
+	if len(before) > 0 {
+		w.dst = append(w.dst, before...)
+		w.dst = append(w.dst, ", "...)
+	}
+	w.dst = append(w.dst, version...)
+	w.dst = append(w.dst, name...)
+	w.end()
+}
+
+// appendFraming says how the body is delimited, and whether leave to send it is asked for.
+func (s *session) appendFraming(w *headWriter) {
+	r := &s.req
+	switch {
+	case r.Length == httpwire.Chunked:
+		w.connection("Transfer-Encoding: chunked\r\n")
+	case r.Length > 0 || string(r.Method) == "POST" || string(r.Method) == "PUT" || string(r.Method) == "PATCH":
+		w.begin("Content-Length")
+		w.dst = strconv.AppendInt(w.dst, max(r.Length, 0), 10)
+		w.end()
+	}
+	if s.expects() {
+		w.line("Expect", "100-continue")
+	}
+}
+
+// appendResponse appends the head of a response as it goes to the client.
 func (s *session) appendResponse(dst []byte) []byte {
 	r := &s.resp
-	dst = append(dst, "HTTP/1.1 "...)
-	dst = append(dst, r.Reason...)
-	if len(r.Reason) == len("200") {
-		dst = append(dst, ' ') // which some leave out with the phrase (RFC 9112, section 4)
-	}
-	dst = append(dst, crlf...)
+	w := headWriter{dst: dst, coded: s.stream != nil}
+	w.status(r)
 	via := s.ex.target.via
 	bodiless := r.Status < 200 || r.Status == 204
 	names := len(s.ex.target.groups) > 0 // the upstream, unless the server names itself
@@ -293,49 +322,60 @@ func (s *session) appendResponse(dst []byte) []byte {
 			continue
 		}
 		names = names && !httpwire.EqualFold(f.Name, nodeField)
-		dst = appendField(dst, f)
+		w.field(f)
 	}
 	if names && r.Status >= 200 {
-		dst = append(dst, identity.Node+": "...)
-		dst = append(dst, s.ex.target.name...)
-		dst = append(dst, crlf...)
+		w.line(identity.Node, s.ex.target.name)
 	}
-	dst = appendVia(dst, before, "1.1 ", via)
+	appendVia(&w, before, "1.1 ", via)
 	if r.Status < 200 {
-		return append(dst, crlf...)
+		return w.finish()
 	}
-	dst = s.appendSetCookie(dst)
+	s.appendSetCookie(&w)
 	if !r.HasDate {
-		dst = append(dst, dateField(s.now)...)
+		w.line("Date", dateOf(s.now))
 	}
 	if r.Length < 0 && !s.ex.bare {
-		dst = append(dst, "Transfer-Encoding: chunked\r\n"...)
+		w.connection("Transfer-Encoding: chunked\r\n")
 	}
 	switch {
 	case s.ex.close:
-		dst = append(dst, "Connection: close\r\n"...)
+		w.connection("Connection: close\r\n")
 	case s.req.Minor == 0:
-		dst = append(dst, "Connection: keep-alive\r\n"...)
+		w.connection("Connection: keep-alive\r\n")
 	}
-	return append(dst, crlf...)
+	return w.finish()
 }
 
-// date is a Date field for one second.
+// status appends what a response's head begins with.
+func (w *headWriter) status(r *httpwire.Response) {
+	if w.coded {
+		w.dst = appendStatus(w.dst, r.Status)
+		return
+	}
+	w.dst = append(append(w.dst, "HTTP/1.1 "...), r.Reason...)
+	if len(r.Reason) == len("200") {
+		w.dst = append(w.dst, ' ') // which some leave out with the phrase (RFC 9112, section 4)
+	}
+	w.dst = append(w.dst, crlf...)
+}
+
+// date is the value of a Date field for one second.
 type date struct {
 	second int64
-	field  string
+	value  string
 }
 
 var today atomic.Pointer[date]
 
-// dateField is the field a response without one is given (RFC 9110, section 6.6.1).
-func dateField(now time.Time) string {
+// dateOf is the Date that a response without one is given (RFC 9110, section 6.6.1).
+func dateOf(now time.Time) string {
 	if d := today.Load(); d != nil && d.second == now.Unix() {
-		return d.field
+		return d.value
 	}
-	d := &date{now.Unix(), "Date: " + now.UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT") + crlf}
+	d := &date{now.Unix(), now.UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT")}
 	today.Store(d)
-	return d.field
+	return d.value
 }
 
 // pathEnd is where the query of a target begins, or the target ends.

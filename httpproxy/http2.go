@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/http2/hpack"
-
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool/httppool"
@@ -47,28 +45,17 @@ type http2 struct {
 	peer    peer
 	counts  bool  // see session
 	shard   uint8 // likewise
-	in      stream
 	limits  *limits
-	decoder *hpack.Decoder
 	over    fiber.Group // the streams' fibers
 	sending fiber.Group // the running flush
 
 	// The reader's.
+	h2Reader
 	greeted   bool
 	suspended bool   // the fiber of an idle connection has given up its stack; Resume continues
 	last      uint32 // the highest stream
 	skipped   bool   // some below it were never begun
 	served    uint32 // the last one, as GOAWAY has it
-	block     []byte // of fields, as far as it has come
-	content   []byte // of a frame
-	fields    h2Head
-	blockOf   uint32 // the stream; 0 = none is under way
-	blockEnds bool   // END_STREAM
-	fragments int
-	settled   bool      // SETTINGS have come
-	begun     time.Time // of a frame or block that is under way; zero = none is
-	pouring   bool      // DATA is under way
-	heard     time.Time
 	pinged    bool
 
 	mu       sync.Mutex // held for a few instructions
@@ -100,13 +87,12 @@ type http2 struct {
 // goHTTP2 serves the connection, whose first bytes may be there, in HTTP/2.
 func (s *session) goHTTP2() {
 	h := &http2{
-		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, shard: s.shard, in: s.client, limits: s.p.limits.Load(),
+		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, shard: s.shard, limits: s.p.limits.Load(),
 		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, patience: DefaultIdleTimeout,
 	}
 	h.peer = *s.from()
-	s.client = stream{conn: s.client.conn}
-	h.fields.limit = h.limits.head
-	h.decoder = hpack.NewDecoder(tableSize, h.fields.field)
+	h.in, s.client = s.client, stream{conn: s.client.conn}
+	h.h2Reader.begin(h, false, h.limits.head)
 	h.lc.Attach(h)
 	if h.p.isDraining() {
 		h.interrupt() // an interrupt may have come before the session was registered
@@ -183,9 +169,6 @@ func (h *http2) serve() error {
 		h.greeted = true
 	}
 	for {
-		if h.blockOf == 0 {
-			h.begun = time.Time{}
-		}
 		if err := h.frame(); err != nil {
 			return err
 		}
@@ -195,7 +178,7 @@ func (h *http2) serve() error {
 // greet sends the settings, and reads the client's preface.
 func (h *http2) greet() error {
 	h.heard = time.Now()
-	h.begun, h.idle = h.heard, h.heard
+	h.started, h.idle = h.heard, h.heard
 	out := appendFrame(h.out, 3*6, frameSettings, 0, 0)
 	out = appendSetting(out, settingStreams, uint32(h.limits.streams))
 	out = appendSetting(out, settingFrame, maxFrame)
@@ -208,16 +191,6 @@ func (h *http2) greet() error {
 		return codeProtocol
 	}
 	h.in.take(len(h2Preface))
-	return nil
-}
-
-// need waits until n bytes are there, or the connection is over.
-func (h *http2) need(n int) error {
-	for len(h.in.bytes()) < n {
-		if err := h.fill(); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
@@ -263,7 +236,7 @@ func (h *http2) beforeWait() (again, idle bool) {
 		h.widened = false
 		h.wakeWriters()
 	}
-	return h.look, len(h.streams) == 0 && h.begun.IsZero() && !h.pouring
+	return h.look, len(h.streams) == 0 && h.started.IsZero() && !h.pouring
 }
 
 // suspend frees the memory that an idle connection does not need; false = it is not idle.
@@ -274,8 +247,8 @@ func (h *http2) suspend() bool {
 		return false
 	}
 	h.suspended = true
-	h.block, h.content = nil, nil
-	h.fields = h2Head{limit: h.fields.limit}
+	h.block, h.head.fields, h.head.cookie = nil, nil, nil
+	h.head.reset(false)
 	h.streams = make(map[uint32]*h2Stream)
 	return true
 }
@@ -285,22 +258,22 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.look = false
-	if len(h.streams) == 0 && h.begun.IsZero() && !now.Before(h.idle.Add(h.limits.keepAlive)) {
+	if len(h.streams) == 0 && h.started.IsZero() && !now.Before(h.idle.Add(h.limits.keepAlive)) {
 		h.draining = true
 	}
 	if h.draining && !h.gone {
 		h.drain(now)
 	}
-	switch by := h.begun.Add(h.limits.readHeader); {
+	switch by := h.started.Add(h.limits.readHeader); {
 	case h.err != nil:
 		return by, h.err
 	case h.gone && len(h.streams) == 0:
 		return by, errH2Over
-	case !h.begun.IsZero() && !now.Before(by):
+	case !h.started.IsZero() && !now.Before(by):
 		return by, os.ErrDeadlineExceeded
 	case h.draining && !h.gone:
 		return h.leaving.Add(byeTime), nil
-	case !h.begun.IsZero():
+	case !h.started.IsZero():
 		return by, nil
 	case len(h.streams) == 0:
 		return h.idle.Add(h.limits.keepAlive), nil
@@ -540,22 +513,26 @@ func (h *http2) stray(id uint32, ends bool) error {
 
 // open makes a stream of a request; the error is an h2Code.
 func (h *http2) open(id uint32, ends bool) error {
-	if h.fields.bad {
+	b := &h.head
+	if b.bad {
 		return h.refuse(id, codeProtocol, ends)
 	}
-	st := &h2Stream{h: h, id: id, ended: ends, head: h.fields.method == "HEAD", left: h.fields.length, timeout: h.fields.timeout}
+	st := &h2Stream{h: h, id: id, ended: ends, head: b.method == "HEAD", left: b.length, timeout: b.timeout}
+	st.h2Sides.mu = &h.mu
 	st.chunked = !ends && st.left < 0
-	if h.fields.large {
+	if b.large {
 		return h.answerLarge(st)
 	}
-	var ok bool
-	if st.start, ok = h.fields.appendHTTP1(make([]byte, 0, h.fields.size+fieldOverhead), ends); !ok {
+	s := h2Sessions.Get().(*session)
+	if !b.request(&s.req, ends) {
+		s.recycle()
 		return h.refuse(id, codeProtocol, ends)
 	}
 	if !h.mayOpen(st) {
+		s.recycle()
 		return h.refuse(id, codeRefused, ends)
 	}
-	h.run(st.serve)
+	h.run(func() { st.serve(s) })
 	return nil
 }
 
@@ -643,8 +620,11 @@ func (h *http2) sendSoon() {
 // to the server.
 const maxResets = 1000
 
-// reset ends a stream at its client's request.
-func (h *http2) reset(id uint32) error {
+// resetCame ends a stream at its client's request.
+func (h *http2) resetCame(id uint32, _ []byte) error {
+	if id == 0 || id > h.last {
+		return codeProtocol
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	st := h.streams[id]

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -143,4 +144,37 @@ func TestHTTP2AnswerToAnUpload(t *testing.T) {
 		}
 		h.do(0, h.WriteData(id, true, nil))
 	}
+}
+
+// TestHTTP2HeadComesFirst: the head of an answer does not wait for content, of which only a part of the framing has come.
+func TestHTTP2HeadComesFirst(t *testing.T) {
+	for name, framing := range map[string]string{"nothing": "", "a part of a size": "0", "a size": "5\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			read := make(chan struct{})
+			backend := serveRaw(t, func(c net.Conn) {
+				if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
+					return
+				}
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"+framing)
+				<-read
+				_, _ = io.WriteString(c, strings.TrimPrefix("5\r\nhello\r\n0\r\n\r\n", framing))
+			})
+			p := startProxy(t, routeTo(newUpstream(t, backend)))
+			h := dialH2(t, p.addr)
+			h.ask(1, true, plainGet...)
+			head := h.next(func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok }).(*http2.MetaHeadersFrame)
+			if head.PseudoValue("status") != "200" || head.StreamEnded() {
+				t.Errorf("the head: %v", head)
+			}
+			close(read)
+			if data := h.next(isData).(*http2.DataFrame); string(data.Data()) != "hello" {
+				t.Errorf("the content: %q", data.Data())
+			}
+		})
+	}
+}
+
+func isData(f http2.Frame) bool {
+	_, ok := f.(*http2.DataFrame)
+	return ok
 }

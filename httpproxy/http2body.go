@@ -3,6 +3,8 @@ package httpproxy
 import (
 	"slices"
 	"strconv"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // h2Body is the received part of a request's body that was not read yet.
@@ -55,7 +57,8 @@ func (b *h2Body) drop() {
 	for _, buf := range b.bufs {
 		buffers.Put(buf)
 	}
-	*b = h2Body{}
+	clear(b.bufs)
+	b.bufs, b.r, b.w = b.bufs[:0], 0, 0
 }
 
 // h2Content is what has come of a message, of which somebody reads the text in HTTP/1.1.
@@ -64,7 +67,7 @@ type h2Content struct {
 	chunked  bool   // the body has no length of its own
 	held     int    // bytes of a body with a length that nobody reads before its end has come
 	chunk    int    // of the chunk that is read
-	framing  []byte // before and after it, in frameBuf or last; or a head
+	framing  []byte // before and after it, in frameBuf or last
 	frameBuf [chunkOverhead]byte
 	last     []byte // after the last chunk; nil = it is not known yet
 }
@@ -105,13 +108,18 @@ func (c *h2Content) text(p []byte) (n, content int) {
 	return n, content
 }
 
-// complete ends the body; trailers are lines.
-func (c *h2Content) complete(trailers []byte) {
+// complete ends the body.
+func (c *h2Content) complete(trailers []httpwire.Field) {
 	c.held = 0
-	if c.chunked {
-		c.last = slices.Concat([]byte("0\r\n"), trailers, []byte(crlf))
+	if c.chunked && len(trailers) == 0 {
+		c.last = lastChunk
+	} else if c.chunked {
+		c.last = append(appendLines([]byte("0\r\n"), trailers), crlf...)
 	}
 }
+
+// lastChunk ends a body without trailers. Nobody writes to it.
+var lastChunk = []byte("0\r\n\r\n")
 
 // take moves what has come of the request to p; more says that there is a frame to be sent. mu is held.
 func (st *h2Stream) take(p []byte) (n int, more bool) {

@@ -104,55 +104,166 @@ func appendBlock(dst, block []byte, stream uint32, last bool) []byte {
 // section 6.3). It begins the first block of a connection.
 const emptyTable = 0x20
 
-// staticStatus are the statuses with their own index (RFC 7541, appendix A).
-var staticStatus = map[int]byte{200: 8, 204: 9, 206: 10, 304: 11, 400: 12, 404: 13, 500: 14}
-
-// staticNames are indices of the names that responses use.
-var staticNames = map[string]byte{
-	"accept-ranges": 18, "age": 21, "allow": 22, "access-control-allow-origin": 20, "cache-control": 24,
-	"content-disposition": 25, "content-encoding": 26, "content-language": 27, "content-length": 28, "content-location": 29,
-	"content-range": 30, "content-type": 31, "date": 33, "etag": 34, "expires": 36, "last-modified": 44, "link": 45,
-	"location": 46, "retry-after": 53, "server": 54, "set-cookie": 55, "strict-transport-security": 56, "vary": 59, "via": 60,
-	"www-authenticate": 61,
-}
-
 // appendStatus appends the field that a response begins with.
 func appendStatus(dst []byte, status int) []byte {
-	if i := staticStatus[status]; i != 0 {
-		return append(dst, 0x80|i)
+	switch status { // those with an index of their own (RFC 7541, appendix A)
+	case 200:
+		return append(dst, indexed|8)
+	case 204:
+		return append(dst, indexed|9)
+	case 206:
+		return append(dst, indexed|10)
+	case 304:
+		return append(dst, indexed|11)
+	case 400:
+		return append(dst, indexed|12)
+	case 404:
+		return append(dst, indexed|13)
+	case 500:
+		return append(dst, indexed|14)
 	}
 	return strconv.AppendInt(append(dst, 8, 3), int64(status), 10) // 8 is the name's index
 }
 
 // appendCoded appends a field that nothing remembers (RFC 7541, section 6.2.2), its name in lower case.
 func appendCoded(dst []byte, f *httpwire.Field) []byte {
-	var lower [64]byte
-	name := append(lower[:0], f.Name...)
-	for i, c := range name {
-		if 'A' <= c && c <= 'Z' {
-			name[i] = c + 'a' - 'A'
-		}
-	}
-	if i := staticNames[string(name)]; i == 0 {
-		dst = append(dst, 0)
-		dst = append(appendInteger(dst, len(name)), name...)
-	} else if i < 15 {
-		dst = append(dst, i)
-	} else {
-		dst = append(dst, 15, i-15)
-	}
+	dst = appendCodedName(dst, view(f.Name))
 	return append(appendInteger(dst, len(f.Value)), f.Value...)
 }
 
+// appendCodedName appends what such a field begins with.
+func appendCodedName(dst []byte, name string) []byte {
+	var buf [64]byte
+	lower := append(buf[:0], name...)
+	for i, c := range lower {
+		if 'A' <= c && c <= 'Z' {
+			lower[i] = c + 'a' - 'A'
+		}
+	}
+	switch i := staticName(view(lower)); {
+	case i == 0:
+		dst = append(dst, 0)
+		return append(appendInteger(dst, len(lower)), lower...)
+	case i < 15:
+		return append(dst, i)
+	default:
+		return append(dst, 15, i-15)
+	}
+}
+
+// staticName is the index of a name (RFC 7541, appendix A); 0 = it has none, or is rare.
+func staticName(name string) byte {
+	switch name {
+	case ":authority":
+		return 1
+	case ":method":
+		return 2
+	case ":path":
+		return 4
+	case "accept-encoding":
+		return 16
+	case "accept-language":
+		return 17
+	case "accept-ranges":
+		return 18
+	case "accept":
+		return 19
+	case "access-control-allow-origin":
+		return 20
+	case "age":
+		return 21
+	case "allow":
+		return 22
+	case "authorization":
+		return 23
+	case "cache-control":
+		return 24
+	}
+	if name < "content" || name > "via" {
+		return 0
+	}
+	return laterStaticName(name)
+}
+
+// laterStaticName is staticName for the rest of the alphabet.
+func laterStaticName(name string) byte {
+	switch name {
+	case "content-disposition":
+		return 25
+	case "content-encoding":
+		return 26
+	case "content-language":
+		return 27
+	case "content-length":
+		return 28
+	case "content-location":
+		return 29
+	case "content-range":
+		return 30
+	case "content-type":
+		return 31
+	case "cookie":
+		return 32
+	case "date":
+		return 33
+	case "etag":
+		return 34
+	case "expect":
+		return 35
+	case "expires":
+		return 36
+	case "if-modified-since":
+		return 40
+	case "if-none-match":
+		return 41
+	case "last-modified":
+		return 44
+	case "link":
+		return 45
+	case "location":
+		return 46
+	case "range":
+		return 50
+	case "referer":
+		return 51
+	case "retry-after":
+		return 53
+	case "server":
+		return 54
+	case "set-cookie":
+		return 55
+	case "strict-transport-security":
+		return 56
+	case "user-agent":
+		return 58
+	case "vary":
+		return 59
+	case "via":
+		return 60
+	}
+	return 0
+}
+
+// mostShort is the least length that takes more than one byte.
+const mostShort = 1<<7 - 1
+
 // appendInteger appends the length of a string that is not compressed (RFC 7541, section 5.1).
 func appendInteger(dst []byte, n int) []byte {
-	const most = 1<<7 - 1
-	if n < most {
+	if n < mostShort {
 		return append(dst, byte(n))
 	}
-	dst = append(dst, most)
-	for n -= most; n >= 128; n >>= 7 {
+	dst = append(dst, mostShort)
+	for n -= mostShort; n >= 128; n >>= 7 {
 		dst = append(dst, byte(n)|128)
 	}
 	return append(dst, byte(n))
 }
+
+// Fields of a request's head (RFC 7541, appendix A).
+const (
+	indexed     = 0x80
+	methodGET   = 2
+	methodPOST  = 3
+	schemeHTTP  = 6
+	schemeHTTPS = 7
+)

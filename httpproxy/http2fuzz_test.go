@@ -57,6 +57,7 @@ func FuzzCodedField(f *testing.F) {
 	f.Add(200, "Content-Type", "text/plain")
 	f.Add(431, "X-Long", strings.Repeat("x", 300))
 	f.Add(100, "a", "")
+	f.Add(200, "via", strings.Repeat("y", 20_000))
 	f.Fuzz(func(t *testing.T, status int, name, value string) {
 		status = 100 + (status%900+900)%900
 		got, err := hpack.NewDecoder(4096, nil).DecodeFull(httpproxy.CodedField(status, name, value))
@@ -74,6 +75,10 @@ func FuzzCodedField(f *testing.F) {
 		}, name)
 		if strings.ToValidUTF8(name, "") == name && got[1].Name != lower || got[1].Value != value {
 			t.Errorf("%q: %q is %v", name, value, got[1])
+		}
+		line, err := hpack.NewDecoder(4096, nil).DecodeFull(httpproxy.CodedLine(name, value))
+		if err != nil || len(line) != 1 || line[0] != got[1] {
+			t.Errorf("%q: %q is %v in a line, %v", name, value, line, err)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -140,14 +141,36 @@ func (o *opener) forgetUnused(g *h2Group) {
 type h2Group struct {
 	o        *opener
 	endpoint string
-	users    int         // guarded by o.mu
-	dialing  fiber.Mutex // held while a connection is opened, so that those who come meanwhile share it
+	users    int // guarded by o.mu
 
-	mu     sync.Mutex // held for a few instructions; a connection's is locked within it
-	conns  []*h2Server
-	alone  bool // the server has chosen HTTP/1.1: connections are not shared
-	failed int  // attempts to open one
-	err    error
+	mu      sync.Mutex // held for a few instructions; a connection's is locked within it
+	conns   []*h2Server
+	dials   []*h2Dial // under way
+	alone   bool      // the server has chosen HTTP/1.1: connections are not shared
+	streams int       // that its last connection takes at a time
+}
+
+// h2Dial is the opening of a connection, for which the first of those who need it waits, and others who get a place then. It is guarded
+// by the group's mu.
+type h2Dial struct {
+	room    int // for others, by what the server's last connection takes
+	waiters []*h2DialWaiter
+}
+
+// h2DialWaiter waits for a h2Dial, or for the end of its context.
+type h2DialWaiter struct {
+	over fiber.Group
+	d    *h2Dial
+	done bool  // guarded by the group's mu
+	err  error // why there is no connection; nil = there may be one; to be read once over is
+}
+
+// end has the waiter continue. The group's mu is held.
+func (w *h2DialWaiter) end(err error) {
+	if !w.done {
+		w.done, w.err = true, err
+		w.over.Done()
+	}
 }
 
 func (g *h2Group) empty() bool {
@@ -158,48 +181,79 @@ func (g *h2Group) empty() bool {
 
 // link returns a place on a connection with room for one, or a new connection's.
 func (g *h2Group) link(ctx context.Context) (*httppool.Link, error) {
-	l, alone, failed, _ := g.look()
-	if l != nil {
-		return l, nil
+	for {
+		l, mine, w := g.look()
+		switch {
+		case l != nil:
+			return l, nil
+		case mine != nil:
+			return g.dialFor(ctx, mine)
+		case w == nil:
+			return g.dial(ctx)
+		}
+		if err := g.await(ctx, w); err != nil {
+			return nil, err
+		}
 	}
-	if alone {
-		return g.dial(ctx)
-	}
-	l, alone, err := g.linkFirst(ctx, failed)
-	if alone {
-		return g.dial(ctx)
-	}
-	return l, err
 }
 
-// linkFirst opens a connection, unless others have done so meanwhile, or have failed more often than failed says. alone = it is of no use
-// to wait for others, for connections are not shared.
-func (g *h2Group) linkFirst(ctx context.Context, failed int) (l *httppool.Link, alone bool, err error) {
-	g.dialing.Lock()
-	defer g.dialing.Unlock()
-	l, alone, now, err := g.look()
-	switch {
-	case l != nil || alone:
-		return l, alone, nil
-	case ctx.Err() != nil:
-		return nil, false, context.Cause(ctx)
-	case now != failed: // for all who have waited
-		return nil, false, err
-	}
-	l, err = g.dial(ctx)
-	return l, false, err
+// await waits for a connection that another opens.
+func (g *h2Group) await(ctx context.Context, w *h2DialWaiter) error {
+	stop := context.AfterFunc(ctx, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if !w.done {
+			w.d.room++
+			w.end(context.Cause(ctx))
+		}
+	})
+	defer stop()
+	w.over.Wait()
+	return w.err
 }
 
-// look returns a place, if there is one.
-func (g *h2Group) look() (l *httppool.Link, alone bool, failed int, err error) {
+// look returns a place, if there is one, or what to wait for: a connection that the caller opens, or that another does. Without any the
+// caller needs a connection of its own.
+func (g *h2Group) look() (l *httppool.Link, mine *h2Dial, w *h2DialWaiter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range g.conns {
 		if p := c.attach(); p != nil {
-			return httppool.NewLink(p, c.opened), false, g.failed, nil
+			return httppool.NewLink(p, c.opened), nil, nil
 		}
 	}
-	return nil, g.alone, g.failed, g.err
+	if g.alone {
+		return nil, nil, nil
+	}
+	for _, d := range g.dials {
+		if len(d.waiters) < d.room {
+			w = &h2DialWaiter{d: d}
+			w.over.Add(1)
+			d.waiters = append(d.waiters, w)
+			return nil, nil, w
+		}
+	}
+	mine = &h2Dial{room: cmp.Or(g.streams, g.o.most) - 1}
+	g.dials = append(g.dials, mine)
+	return nil, mine, nil
+}
+
+// dialFor opens a connection for all who wait for d. If the caller's context ends meanwhile, the others look for another.
+func (g *h2Group) dialFor(ctx context.Context, d *h2Dial) (l *httppool.Link, err error) {
+	err = errPanicked
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.dials = slices.DeleteFunc(g.dials, func(o *h2Dial) bool { return o == d })
+		for _, w := range d.waiters {
+			if ctx.Err() == nil {
+				w.end(err)
+			} else {
+				w.end(nil)
+			}
+		}
+	}()
+	return g.dial(ctx)
 }
 
 // maxDismissed is how many connections are opened for one place when the server leaves them at once.
@@ -207,14 +261,6 @@ const maxDismissed = 3
 
 // dial opens a connection.
 func (g *h2Group) dial(ctx context.Context) (l *httppool.Link, err error) {
-	defer func() {
-		if err != nil && ctx.Err() == nil {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			g.failed++
-			g.err = err
-		}
-	}()
 	for range maxDismissed {
 		if l, err = g.dialOnce(ctx); !errors.Is(err, errNotBegun) {
 			break
@@ -244,6 +290,9 @@ func (g *h2Group) dialOnce(ctx context.Context) (*httppool.Link, error) {
 	if err != nil {
 		return nil, err
 	}
+	g.mu.Lock()
+	g.streams = c.takes()
+	g.mu.Unlock()
 	return httppool.NewLink(p, c.opened), nil
 }
 

@@ -2,35 +2,59 @@ package httpproxy
 
 import (
 	"bytes"
+	"cmp"
+	"net/http"
 	"strconv"
+	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/headpond/headpond/httpwire"
 )
 
+// keptCookie is how much memory is kept for the next cookie.
+const keptCookie = 4 << 10
+
 // fieldOverhead is the size that a field counts besides its bytes (RFC 9113, section 6.5.2).
 const fieldOverhead = 32
 
-// h2Head gathers the fields of one block and translates them to HTTP/1.1 (RFC 9113, sections 8.2 and 8.3).
+// h2Head gathers the fields of one block, and makes a head of them as a session has it, whose framing is that of HTTP/1.1 (RFC 9113,
+// sections 8.2 and 8.3).
 type h2Head struct {
-	limit   int // of bytes, each field with its overhead
-	size    int
-	large   bool   // more than that
-	bad     bool   // malformed
-	trailer bool   // it comes after a body
-	fields  []byte // lines
-	cookie  []byte
+	ofServer bool // it reads responses
+	limit    int  // of bytes, each field with its overhead
 
+	size    int
+	large   bool             // more than limit
+	bad     bool             // malformed
+	trailer bool             // it comes after a request's body
+	regular bool             // a field has come that is no pseudo field
+	length  int64            // Content-Length; -1 = none
+	digits  string           // as it was written
+	fields  []httpwire.Field // other regular ones; their bytes are those of strings, never to be written to
+
+	// Of a request.
 	method, scheme, path, authority, host string
-	regular                               bool          // a field has come that is no pseudo field
-	length                                int64         // Content-Length; -1 = none
+	cookie                                []byte
 	timeout                               time.Duration // of gRPC; 0 = none
+
+	// Of a response.
+	status   int  // 0 = none
+	trailing bool // it speaks of trailers, or is gRPC's
 }
 
+// reset forgets the last block.
 func (b *h2Head) reset(trailer bool) {
-	*b = h2Head{limit: b.limit, fields: b.fields[:0], cookie: b.cookie[:0], trailer: trailer, length: -1}
+	clear(b.fields)
+	if cap(b.fields) > keptFields {
+		b.fields = nil
+	}
+	if cap(b.cookie) > keptCookie {
+		b.cookie = nil
+	}
+	*b = h2Head{ofServer: b.ofServer, limit: b.limit, fields: b.fields[:0], cookie: b.cookie[:0], trailer: trailer, length: -1}
 }
 
 // field takes the next field of the block.
@@ -41,6 +65,8 @@ func (b *h2Head) field(f hpack.HeaderField) {
 	case b.large || b.bad:
 	case !validH2Value(f.Value):
 		b.bad = true
+	case len(f.Name) > 0 && f.Name[0] == ':' && b.ofServer:
+		b.statusField(f.Name, f.Value)
 	case len(f.Name) > 0 && f.Name[0] == ':':
 		b.pseudo(f.Name, f.Value)
 	case !validH2Name(f.Name):
@@ -51,6 +77,7 @@ func (b *h2Head) field(f hpack.HeaderField) {
 	}
 }
 
+// pseudo takes a pseudo field of a request.
 func (b *h2Head) pseudo(name, value string) {
 	var into *string
 	switch name {
@@ -70,76 +97,156 @@ func (b *h2Head) pseudo(name, value string) {
 	*into = value
 }
 
-func (b *h2Head) plain(name, value string) {
-	switch name {
-	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade": // belong to HTTP/1.1
+// statusField takes a pseudo field of a response, which has one only.
+func (b *h2Head) statusField(name, value string) {
+	n, err := strconv.ParseUint(value, 10, 16)
+	if name != ":status" || b.status != 0 || b.regular || len(value) != 3 || err != nil || n < 100 || n == 101 {
 		b.bad = true
 		return
-	case "te":
+	}
+	b.status = int(n)
+}
+
+// plain takes a regular field.
+func (b *h2Head) plain(name, value string) {
+	known := httpwire.Classify(name)
+	switch {
+	case known == httpwire.Connection, known == httpwire.KeepAlive, known == httpwire.TransferEncoding, known == httpwire.Upgrade,
+		name == "proxy-connection": // belong to HTTP/1.1
+		b.bad = true
+		return
+	case known == httpwire.ContentLength:
+		b.contentLength(value)
+		return
+	case b.ofServer && known == httpwire.Trailer:
+		b.trailing = true
+		return
+	case b.ofServer:
+		b.trailing = b.trailing || name == contentType && isGRPC(value)
+	case known == httpwire.TE:
 		b.bad = b.bad || value != "trailers"
-	case "host":
+	case known == httpwire.Host:
 		b.bad = b.bad || b.host != "" || value == "" || b.trailer
 		b.host = value
 		return
-	case "content-length":
-		n, err := strconv.ParseUint(value, 10, 62)
-		b.bad = b.bad || err != nil || b.length >= 0 || b.trailer
-		b.length = int64(n)
-		return
-	case "cookie": // which may come in pieces (section 8.2.3)
+	case name == "cookie": // which may come in pieces (section 8.2.3)
 		if len(b.cookie) > 0 {
 			b.cookie = append(b.cookie, "; "...)
 		}
 		b.cookie = append(b.cookie, value...)
 		return
-	case grpcTimeoutField:
+	case name == grpcTimeoutField:
 		b.timeout = grpcTimeout(value)
 	}
-	b.fields = appendLine(b.fields, name, value)
+	b.fields = append(b.fields, httpwire.Field{Name: bytesOf(name), Value: bytesOf(value), Known: known})
 }
 
-func appendLine(dst []byte, name, value string) []byte {
-	dst = append(dst, name...)
-	dst = append(dst, ": "...)
-	dst = append(dst, value...)
-	return append(dst, crlf...)
+func (b *h2Head) contentLength(value string) {
+	n, err := strconv.ParseUint(value, 10, 62)
+	again := b.length >= 0 && (!b.ofServer || b.length != int64(n))
+	b.bad = b.bad || err != nil || again || b.trailer
+	b.length, b.digits = int64(n), value
 }
 
-// appendHTTP1 appends the request's head in HTTP/1.1; false = it is malformed. Heads that the session refuses, such as
-// one with a target that is no path, are left to it.
-func (b *h2Head) appendHTTP1(dst []byte, ends bool) ([]byte, bool) {
+const contentType = "content-type"
+
+// isGRPC reports whether a Content-Type is one of gRPC's.
+func isGRPC(value string) bool {
+	rest, ok := strings.CutPrefix(value, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';' || rest[0] == ' ')
+}
+
+// bytesOf looks at a string as bytes, which must not be changed. An append moves them.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
+
+// request makes the head of a request of the fields, and reports whether that is possible. ends says that no body follows. r is to be
+// completed; it keeps the memory of its fields, and shares none with b but strings.
+func (b *h2Head) request(r *httpwire.Request, ends bool) bool {
 	target := b.path
-	if b.method == "CONNECT" {
+	if b.method == http.MethodConnect {
 		if target != "" || b.scheme != "" {
-			return dst, false
+			return false
 		}
 		target = b.authority
-	} else if b.scheme == "" || target == "" || target[0] != '/' && (target != "*" || b.method != "OPTIONS") {
-		return dst, false
+	} else if b.scheme == "" || target == "" || target[0] != '/' && (target != "*" || b.method != http.MethodOptions) {
+		return false
 	}
 	if b.authority != "" && b.host != "" && b.authority != b.host || ends && b.length > 0 || !plainText(b.method) || !plainText(target) {
-		return dst, false
+		return false
 	}
-	dst = append(dst, b.method...)
-	dst = append(dst, ' ')
-	dst = append(dst, target...)
-	dst = append(dst, " HTTP/1.1\r\n"...)
-	if b.authority != "" {
-		dst = appendLine(dst, "Host", b.authority)
-	} else if b.host != "" {
-		dst = appendLine(dst, "Host", b.host)
+	fields := r.Fields[:0]
+	if host := cmp.Or(b.authority, b.host); host != "" {
+		fields = append(fields, httpwire.Field{Name: hostName, Value: bytesOf(host), Known: httpwire.Host})
 	}
-	dst = append(dst, b.fields...)
+	fields = append(fields, b.fields...)
 	if len(b.cookie) > 0 {
-		dst = append(append(append(dst, "Cookie: "...), b.cookie...), crlf...)
+		fields = append(fields, httpwire.Field{Name: cookieName, Value: bytes.Clone(b.cookie)})
 	}
 	switch {
 	case b.length >= 0:
-		dst = append(strconv.AppendInt(append(dst, "Content-Length: "...), b.length, 10), crlf...)
+		fields = append(fields, lengthField(b.digits))
 	case !ends:
-		dst = append(dst, "Transfer-Encoding: chunked\r\n"...)
+		fields = append(fields, chunkedField)
 	}
-	return append(dst, crlf...), true
+	*r = httpwire.Request{Method: bytesOf(b.method), Target: bytesOf(target), Minor: 1, Fields: fields}
+	return true
+}
+
+// response makes the head of a response of the fields, to be completed. ends says that no body follows, head that none would in any case.
+// Trailers need a body without a length. chunked says that it has none. r is used as by request.
+func (b *h2Head) response(r *httpwire.Response, ends, head bool) (chunked bool) {
+	fields := append(r.Fields[:0], b.fields...)
+	switch {
+	case b.status < 200:
+	case b.length >= 0 && (ends || head || !b.trailing):
+		fields = append(fields, lengthField(b.digits))
+	case head || b.status == http.StatusNoContent || b.status == http.StatusNotModified:
+	case ends:
+		fields = append(fields, lengthField("0"))
+	default:
+		fields = append(fields, chunkedField)
+		chunked = true
+	}
+	*r = httpwire.Response{Status: b.status, Reason: reasonOfStatus(b.status), Minor: 1, Fields: fields}
+	return chunked
+}
+
+// moreFields is how many fields a request's head may have besides those in h2Head.fields.
+const moreFields = 3
+
+// Fields that frame a message, and the names of others. Nobody writes to them.
+var (
+	hostName     = []byte("Host")
+	cookieName   = []byte("Cookie")
+	lengthName   = []byte("Content-Length")
+	chunkedField = httpwire.Field{Name: []byte("Transfer-Encoding"), Value: []byte("chunked"), Known: httpwire.TransferEncoding}
+)
+
+func lengthField(digits string) httpwire.Field {
+	return httpwire.Field{Name: lengthName, Value: bytesOf(digits), Known: httpwire.ContentLength}
+}
+
+// reasons are the status lines of HTTP/1.1 for statuses from 100 to 599, less the version.
+var reasons = func() (all [500][]byte) {
+	for i := range all {
+		all[i] = []byte(strconv.Itoa(100+i) + " " + http.StatusText(100+i))
+	}
+	return all
+}()
+
+func reasonOfStatus(status int) []byte {
+	if i := status - 100; i < len(reasons) {
+		return reasons[i]
+	}
+	return []byte(strconv.Itoa(status) + " ")
+}
+
+// appendLines appends fields as lines.
+func appendLines(dst []byte, fields []httpwire.Field) []byte {
+	for i := range fields {
+		dst = appendField(dst, &fields[i])
+	}
+	return dst
 }
 
 // plainText reports whether s can be a word of a request line.
@@ -159,15 +266,12 @@ func validH2Name(s string) bool {
 			return false
 		}
 	}
-	return httpwire.ValidToken([]byte(s))
+	return httpwire.ValidToken(s)
 }
 
 // validH2Value reports whether a value is one line without blanks around it.
 func validH2Value(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return s == "" || !bytes.ContainsAny([]byte{s[0], s[len(s)-1]}, " \t")
+	return httpwire.ValidValue(s) && (s == "" || !isBlank(s[0]) && !isBlank(s[len(s)-1]))
 }
+
+func isBlank(c byte) bool { return c == ' ' || c == '\t' }

@@ -7,9 +7,9 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// h2Outgoing makes frames of a message that is written in HTTP/1.1: of what follows its head.
+// h2Outgoing makes frames of a body that is written as in HTTP/1.1.
 type h2Outgoing struct {
-	length int64 // of the body that is left; or httpwire.Chunked, or Unframed
+	length int64 // of the body that is left; or httpwire.Chunked
 	over   bool  // the message is whole
 	chunks httpwire.Chunks
 	rest   []byte // of what was written, in part
@@ -21,22 +21,22 @@ type h2Sink interface {
 	sendTrailers(fields []httpwire.Field) error
 }
 
-// begin begins a body. One of httpwire.Unframed is never over.
+// begin begins a body.
 func (o *h2Outgoing) begin(length int64) {
 	o.length, o.over = length, length == 0
 	o.chunks.Reset()
 	o.chunks.Own = true
 }
 
-// write has pass take what p begins with until there is nothing left, or not enough for it. n is how much of p is dealt with.
-func (o *h2Outgoing) write(p []byte, pass func(p []byte) (int, error)) (n int, err error) {
+// write passes on what p begins with until there is nothing left, or not enough of it. n is how much of p is dealt with.
+func (o *h2Outgoing) write(p []byte, to h2Sink) (n int, err error) {
 	kept := len(o.rest)
 	if kept > 0 {
 		p = append(o.rest, p...)
 		o.rest = nil
 	}
 	for n < len(p) {
-		k, err := pass(p[n:])
+		k, err := o.pass(p[n:], to)
 		n += k
 		if errors.Is(err, httpwire.ErrIncomplete) {
 			o.rest = bytes.Clone(p[n:])
@@ -59,8 +59,6 @@ func (o *h2Outgoing) pass(p []byte, to h2Sink) (int, error) {
 		return 0, errBeyond
 	case o.length == httpwire.Chunked:
 		return o.passChunks(p, to)
-	case o.length == httpwire.Unframed:
-		return len(p), to.sendData(p, false)
 	}
 	k := int(min(o.length, int64(len(p))))
 	o.length -= int64(k)

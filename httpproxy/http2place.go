@@ -6,46 +6,48 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
 )
 
-// h2Place is room for one request at a time on an HTTP/2 connection. To the pool and to the session that leases it, it is a connection of
-// its own in HTTP/1.1: each request that is written begins a stream, and the response can be read when that has one. One fiber reads while
-// another writes; what they share with the connection's is guarded by the connection's mu.
+// h2Place is room for one request at a time on an HTTP/2 connection. To the pool it is a connection of its own, and to the session that
+// leases it one on which bodies are framed as in HTTP/1.1: each head that is sent begins a stream, and the response can be read when that
+// has one. Heads pass as fields. One fiber reads while another writes; what they share with the connection's is guarded by the connection's
+// mu.
 type h2Place struct {
 	fiber.NoLoop
+	h2Sides
 	c *h2Server
 
 	// Guarded by c.mu.
-	h2Content        // of the response
-	text1     []byte // what heads are put together in
-	id        uint32 // of the stream
-	open      bool   // there is one
-	head      bool   // it asks for a head only
-	sent      bool   // the server may have seen the request
-	refused   bool   // it says that it has not begun with it
-	sentEnd   bool   // the request is whole
-	answered  bool   // the final head has come
-	ended     bool   // the response is whole
-	cut       bool   // and the rest of the request is not wanted
-	left      int64  // of the response's body; -1 = nobody knows
-	spent     int64  // of the stream's window, not yet given back
-	extra     int64  // that the window is larger than at first
-	window    int64  // that the server gives besides the initial one; both together may be negative
-	err       error  // the stream is over
+	h2Content                     // of the response
+	heads     []httpwire.Response // that nobody has read yet, to be completed; those beyond the length lend their memory
+	unread    int                 // the size of all heads that have come since none was unread
+	id        uint32              // of the stream
+	open      bool                // there is one
+	head      bool                // it asks for a head only
+	sent      bool                // the server may have seen the request
+	refused   bool                // it says that it has not begun with it
+	sentEnd   bool                // the request is whole
+	answered  bool                // the final head has come
+	ended     bool                // the response is whole
+	cut       bool                // and the rest of the request is not wanted
+	left      int64               // of the response's body; -1 = nobody knows
+	spent     int64               // of the stream's window, not yet given back
+	extra     int64               // that the window is larger than at first
+	window    int64               // that the server gives besides the initial one; both together may be negative
+	err       error               // the stream is over
 	closed    bool
-	reader    h2Waiter
-	writer    h2Waiter
 
 	// The writer's.
-	req   httpwire.Request
-	begun bool // the head is sent
 	out   h2Outgoing
-	block []byte // of fields
+	block []byte // of trailers
 }
+
+func newH2Place(c *h2Server) *h2Place { return &h2Place{c: c, h2Sides: h2Sides{mu: &c.mu}} }
 
 var _ fiber.Stream = (*h2Place)(nil)
 
@@ -58,7 +60,61 @@ var (
 	errUnfinished  = errors.New("a request before the last one has ended")
 )
 
-// Read gives the response in HTTP/1.1.
+// Bounds of the heads of a response.
+const (
+	maxUnread  = 2 * maxResponseHead // bytes that are kept while nobody reads them
+	keptFields = 64                  // whose memory is kept for the next head
+)
+
+// nextHead returns where the next head goes. mu is held.
+func (st *h2Place) nextHead() *httpwire.Response {
+	n := len(st.heads)
+	if n == cap(st.heads) {
+		st.heads = append(st.heads, httpwire.Response{})
+	}
+	st.heads = st.heads[:n+1]
+	return &st.heads[n]
+}
+
+// takeHead gives the next head to r, and reports whether there is one.
+func (st *h2Place) takeHead(r *httpwire.Response) (bool, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.heads) == 0 || st.closed {
+		return false, nil
+	}
+	first := st.heads[0]
+	fields := append(r.Fields[:0], first.Fields...)
+	*r = httpwire.Response{Status: first.Status, Reason: first.Reason, Minor: first.Minor, Fields: fields}
+	if len(st.heads) > 1 {
+		st.heads = slices.Delete(st.heads, 0, 1)
+	} else {
+		st.forgetHeads()
+	}
+	return true, r.Complete(st.head)
+}
+
+// forgetHeads forgets all heads, but not the memory of one. mu is held.
+func (st *h2Place) forgetHeads() {
+	if cap(st.heads) == 0 {
+		return
+	}
+	kept := emptied(st.heads[:1][0].Fields)
+	st.heads = append(st.heads[:0:1], httpwire.Response{Fields: kept})[:0]
+	st.unread = 0
+}
+
+// hasContent reports whether something of the body can be read at once.
+func (st *h2Place) hasContent() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.h2Content.readable()
+}
+
+// readable reports whether there is something to read. mu is held.
+func (st *h2Place) readable() bool { return len(st.heads) > 0 || st.h2Content.readable() }
+
+// Read gives the response's body, framed as in HTTP/1.1. Its head has been taken.
 func (st *h2Place) Read(p []byte) (int, error) {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
@@ -89,7 +145,7 @@ func (st *h2Place) await() error {
 			return st.err
 		case st.ended || !st.open:
 			return io.EOF
-		case !st.reader.wait(&st.c.mu, st):
+		case !st.reader.wait(st.mu, st):
 			return os.ErrDeadlineExceeded
 		}
 	}
@@ -97,15 +153,6 @@ func (st *h2Place) await() error {
 		return net.ErrClosed
 	}
 	return nil
-}
-
-// look lets who waits look again.
-func (st *h2Place) look() { st.c.locked(st.wake) }
-
-// wake is called with mu held.
-func (st *h2Place) wake() {
-	st.reader.wake()
-	st.writer.wake()
 }
 
 // widen makes the window larger of a stream whose client takes what comes. mu is held.
@@ -137,33 +184,18 @@ func (st *h2Place) fail(err error) {
 	st.wake()
 }
 
-// Write takes the request, as HTTP/1.1. n is 0 only if nothing of it can be sent any more.
+// Write takes the request's body, framed as its head says. n is never 0 with an error: the server may have seen the request.
 func (st *h2Place) Write(p []byte) (n int, err error) {
-	n, err = st.out.write(p, st.pass)
-	if err != nil && st.begun {
+	if n, err = st.out.write(p, st); err != nil {
 		return max(n, 1), err
 	}
-	return n, err
+	return n, nil
 }
 
-// pass passes on what p begins with, and returns how much that is.
-func (st *h2Place) pass(p []byte) (int, error) {
-	if st.begun && !st.out.over {
-		return st.out.pass(p, st)
-	}
-	n, err := st.req.Parse(p)
-	if err != nil {
-		return 0, err
-	}
-	st.begun = false
-	return n, st.begin()
-}
-
-// begin begins a stream for the request whose head has been read.
-func (st *h2Place) begin() error {
+// sendHead begins a stream for a request: block are its fields behind emptyTable, head says that it asks for a head only, and length
+// is that of its body. After an error no server has seen it.
+func (st *h2Place) sendHead(block []byte, head bool, length int64) error {
 	c := st.c
-	st.block = append(st.block[:0], emptyTable) // which only the first one needs
-	st.block = appendRequestHead(st.block, &st.req, c.g.o.scheme)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st.sent = false
@@ -178,22 +210,17 @@ func (st *h2Place) begin() error {
 	}
 	st.chunk, st.framing, st.last, st.held, st.chunked = 0, nil, nil, 0, false
 	st.in.drop()
-	st.head = string(st.req.Method) == "HEAD"
+	st.head = head
 	st.open, st.sent, st.refused, st.answered, st.ended, st.cut, st.err = true, true, false, false, false, false, nil
 	st.left, st.spent, st.window = 0, 0, 0
-	st.begun = true
-	st.out.begin(st.req.Length)
-	block := st.block
-	if c.began {
+	st.out.begin(length)
+	if c.began { // only the first block empties the table
 		block = block[1:]
 	}
 	c.began = true
-	st.sentEnd = st.req.Length == 0
+	st.sentEnd = length == 0
 	c.out = appendBlock(c.outgoing(), block, st.id, st.sentEnd)
 	c.writer.wake()
-	if cap(st.block) > bufferSize {
-		st.block = nil
-	}
 	return nil
 }
 
@@ -266,7 +293,7 @@ func (st *h2Place) refuses() (bool, error) {
 func (st *h2Place) starve() error {
 	st.c.starved++
 	defer func() { st.c.starved-- }()
-	if !st.writer.wait(&st.c.mu, st) {
+	if !st.writer.wait(st.mu, st) {
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -325,9 +352,9 @@ func (st *h2Place) Close() error {
 		c.forget(st)
 	}
 	st.in.drop()
+	st.heads = nil
 	st.wake()
-	st.reader.stop()
-	st.writer.stop()
+	st.stop()
 	c.detach(cut)
 	return nil
 }
@@ -337,26 +364,3 @@ func (st *h2Place) LocalAddr() net.Addr { return st.c.conn.LocalAddr() }
 
 // RemoteAddr implements net.Conn.
 func (st *h2Place) RemoteAddr() net.Addr { return st.c.conn.RemoteAddr() }
-
-// SetDeadline implements net.Conn.
-func (st *h2Place) SetDeadline(t time.Time) error { return st.setDeadline(t, true, true) }
-
-// SetReadDeadline implements net.Conn.
-func (st *h2Place) SetReadDeadline(t time.Time) error { return st.setDeadline(t, true, false) }
-
-// SetWriteDeadline implements net.Conn.
-func (st *h2Place) SetWriteDeadline(t time.Time) error { return st.setDeadline(t, false, true) }
-
-func (st *h2Place) setDeadline(t time.Time, read, write bool) error {
-	st.c.mu.Lock()
-	defer st.c.mu.Unlock()
-	if read {
-		st.reader.by = t
-		st.reader.wake()
-	}
-	if write {
-		st.writer.by = t
-		st.writer.wake()
-	}
-	return nil
-}

@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/http2/hpack"
-
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/traffic"
@@ -40,29 +38,22 @@ type h2Server struct {
 	link    *httppool.Link
 	conn    fiber.Stream
 	opened  time.Time
-	in      stream
-	decoder *hpack.Decoder
 	writing fiber.Group // the writer
 	ready   fiber.Group // the server's SETTINGS have come, or the connection is over
 
 	// The reader's.
-	greeted   bool
-	head      h2Answer
-	block     []byte // of fields, as far as it has come
-	blockOf   uint32 // the stream; 0 = none is under way
-	blockEnds bool   // END_STREAM
-	fragments int
-	content   []byte // of a frame that came in pieces
-	heard     time.Time
-	answered  bool // an answer, or a part of one, has come since the last PING
-	pinged    time.Time
-	waiting   bool // for the answer to it
-	strikes   int  // PINGs without an answer, or a part of one, between them
+	h2Reader
+	greeted  bool
+	limit    time.Time // by which the server must have begun to speak; zero = it has
+	answered bool      // an answer, or a part of one, has come since the last PING
+	pinged   time.Time
+	waiting  bool // for the answer to it
+	strikes  int  // PINGs without an answer, or a part of one, between them
 
 	cell atomic.Pointer[traffic.Cell] // of the endpoint; nil = no request has been sent yet
 
 	mu        sync.Mutex // held for a few instructions
-	settled   bool       // SETTINGS have come
+	usable    bool       // SETTINGS have come
 	streams   map[uint32]*h2Place
 	places    int       // that somebody has
 	next      uint32    // the next stream
@@ -96,7 +87,7 @@ func newH2Server(g *h2Group, l *httppool.Link) *h2Server {
 	}
 	c.heard = c.opened
 	c.in.use(c.conn)
-	c.decoder = hpack.NewDecoder(tableSize, c.head.field)
+	c.h2Reader.begin(c, true, maxResponseHead)
 	return c
 }
 
@@ -119,7 +110,8 @@ func (c *h2Server) start(ctx context.Context) (*h2Place, error) {
 		defer c.recovered()
 		c.write()
 	})
-	c.conn.Go(func() { c.read(by) })
+	c.limit = by
+	c.conn.Go(c.read)
 	c.ready.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +124,7 @@ func (c *h2Server) start(ctx context.Context) (*h2Place, error) {
 		c.detach(false)
 		return nil, errNoPlace
 	}
-	return &h2Place{c: c}, nil
+	return newH2Place(c), nil
 }
 
 // recovered is to be deferred by the fibers of the connection: a panic ends nothing else.
@@ -150,24 +142,24 @@ func (c *h2Server) locked(fn func()) {
 	fn()
 }
 
-// read is the reader. It ends the connection. The server is to have begun to speak by a time.
-func (c *h2Server) read(by time.Time) {
+// read is the reader. It ends the connection.
+func (c *h2Server) read() {
 	err := errPanicked
 	defer func() { c.end(err) }()
 	defer c.recovered()
-	err = c.serve(by)
+	err = c.serve()
 }
 
-func (c *h2Server) serve(by time.Time) error {
+func (c *h2Server) serve() error {
 	for !c.settled {
-		if err := c.frame(by); err != nil {
+		if err := c.frame(); err != nil {
 			return c.notHTTP2(err)
 		}
 	}
-	c.greeted = true
+	c.greeted, c.limit = true, time.Time{}
 	c.ready.Done()
 	for {
-		if err := c.frame(time.Time{}); err != nil {
+		if err := c.frame(); err != nil {
 			return err
 		}
 	}
@@ -305,20 +297,10 @@ func (c *h2Server) wakeWriters() {
 	}
 }
 
-// need waits until n bytes are there, or the connection is over.
-func (c *h2Server) need(n int, by time.Time) error {
-	for len(c.in.bytes()) < n {
-		if err := c.fill(by); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // fill reads once. It looks after the connection meanwhile.
-func (c *h2Server) fill(limit time.Time) error {
+func (c *h2Server) fill() error {
 	for {
-		by, err := c.deadline(time.Now(), limit)
+		by, err := c.deadline(time.Now(), c.limit)
 		if err != nil {
 			return err
 		}
@@ -417,11 +399,18 @@ func (c *h2Server) watch(now time.Time) (time.Time, error) {
 func (c *h2Server) attach() *h2Place {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.settled || c.gone || c.places >= c.most || c.g.o.lifetime > 0 && time.Since(c.opened) > c.g.o.lifetime {
+	if !c.usable || c.gone || c.places >= c.most || c.g.o.lifetime > 0 && time.Since(c.opened) > c.g.o.lifetime {
 		return nil
 	}
 	c.places++
-	return &h2Place{c: c}
+	return newH2Place(c)
+}
+
+// takes is how many streams the server takes at a time, at least 1.
+func (c *h2Server) takes() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(c.most, 1)
 }
 
 // detach gives a place up. cut says that it was in the middle of a request. mu is held.

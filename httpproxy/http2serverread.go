@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/headpond/headpond/httpwire"
 )
@@ -13,134 +12,29 @@ import (
 // errNotFrames: what the server says first is HTTP/1.
 var errNotFrames = errors.New("the server answers in HTTP/1: it does not speak HTTP/2 here")
 
-// frame reads a frame and does what it says. The error is an h2Code if the server has broken a rule of the connection. by is as fill has
-// it.
-func (c *h2Server) frame(by time.Time) error {
-	if err := c.need(frameHead, by); err != nil {
-		return err
+// notSettings implements h2Side.
+func (c *h2Server) notSettings(head []byte) error {
+	if strings.HasPrefix(string(head), "HTTP/1.") {
+		return errNotFrames
 	}
-	b := c.in.upTo(frameHead)
-	n := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
-	kind, flags, id := b[3], b[4], binary.BigEndian.Uint32(b[5:])&(1<<31-1)
-	if !c.settled && (kind != frameSettings || flags&flagAck != 0) {
-		if strings.HasPrefix(string(b), "HTTP/1.") {
-			return errNotFrames
-		}
-		return codeProtocol
-	}
-	c.in.take(frameHead)
-	switch {
-	case n > maxFrame:
-		return codeSize
-	case c.blockOf != 0 && (kind != frameContinuation || id != c.blockOf):
-		return codeProtocol
-	case kind == frameData:
-		return c.data(id, n, flags)
-	}
-	if b = c.in.bytes(); len(b) >= n { // as nearly always
-		err := c.act(kind, flags, id, b[:n])
-		c.in.take(n)
-		return err
-	}
-	if err := c.gather(n, by); err != nil {
-		return err
-	}
-	err := c.act(kind, flags, id, c.content)
-	c.content = nil
-	return err
-}
-
-// gather reads n bytes that come in pieces. by is as fill has it.
-func (c *h2Server) gather(n int, by time.Time) error {
-	c.content = make([]byte, 0, n)
-	for n > 0 {
-		if err := c.need(1, by); err != nil {
-			return err
-		}
-		piece := c.in.upTo(n)
-		c.content = append(c.content, piece...)
-		n -= len(piece)
-		c.in.take(len(piece))
-	}
-	return nil
-}
-
-// act does what a frame says that is no DATA.
-func (c *h2Server) act(kind, flags byte, id uint32, b []byte) error {
-	switch kind {
-	case frameHeaders:
-		return c.headers(flags, id, b)
-	case frameContinuation:
-		if c.blockOf == 0 {
-			return codeProtocol
-		}
-		return c.fragment(b, flags&flagEndHeaders != 0)
-	case framePriority:
-		if id == 0 {
-			return codeProtocol
-		}
-		return sized(b, 5)
-	case frameReset:
-		return c.reset(id, b)
-	case frameSettings:
-		return c.settings(flags, id, b)
-	case framePushPromise: // which SETTINGS forbid
-		return codeProtocol
-	case framePing:
-		return c.ping(flags, id, b)
-	case frameGoAway:
-		return c.goAway(id, b)
-	case frameWindow:
-		return c.windowUpdate(id, b)
-	}
-	return nil // of an extension
+	return codeProtocol
 }
 
 // begun reports whether there was such a stream. mu is held.
 func (c *h2Server) begun(id uint32) bool { return id%2 == 1 && id < c.next }
 
-func (c *h2Server) headers(flags byte, id uint32, b []byte) error {
+// begins implements h2Side.
+func (c *h2Server) begins(id uint32) (trails bool, err error) {
 	c.mu.Lock()
-	begun := c.begun(id)
-	c.mu.Unlock()
-	if !begun {
-		return codeProtocol
+	defer c.mu.Unlock()
+	if !c.begun(id) {
+		return false, codeProtocol
 	}
-	b, err := unpad(flags, b)
-	if err != nil {
-		return err
-	}
-	if flags&flagPriority != 0 {
-		if len(b) < 5 {
-			return codeSize
-		}
-		b = b[5:]
-	}
-	c.blockOf, c.blockEnds, c.fragments, c.block = id, flags&flagEndStream != 0, 0, c.block[:0]
-	return c.fragment(b, flags&flagEndHeaders != 0)
+	return false, nil
 }
 
-// fragment takes a piece of a block; with the last one it acts on it.
-func (c *h2Server) fragment(b []byte, last bool) error {
-	if c.fragments++; c.fragments > maxFragments || len(c.block)+len(b) > maxBlock*maxResponseHead {
-		return codeCalm
-	}
-	if c.fragments > 1 || !last { // c.block has memory of its own: b is in a buffer that others get
-		c.block = append(c.block, b...)
-		b = c.block
-	}
-	if !last {
-		return nil
-	}
-	id := c.blockOf
-	c.blockOf = 0
-	c.head.reset()
-	if _, err := c.decoder.Write(b); err != nil || c.decoder.Close() != nil {
-		return codeCompression
-	}
-	if cap(c.block) > bufferSize {
-		c.block = nil
-	}
+// headCame implements h2Side: it gives the block to the stream.
+func (c *h2Server) headCame(id uint32, ends bool) error {
 	c.answered = true
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,14 +42,14 @@ func (c *h2Server) fragment(b []byte, last bool) error {
 	if st == nil { // it was reset
 		return nil
 	}
-	if why := st.take(&c.head, c.blockEnds); why != "" {
+	if why := st.take(&c.head, ends); why != "" {
 		return c.abort(st, codeProtocol, why)
 	}
 	return nil
 }
 
 // take takes a block of the server's; why says what is wrong with it. mu is held.
-func (st *h2Place) take(b *h2Answer, ends bool) (why string) {
+func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 	switch {
 	case st.ended:
 		return "fields after the end"
@@ -177,17 +71,10 @@ func (st *h2Place) take(b *h2Answer, ends bool) (why string) {
 	if !final && (ends || b.length >= 0) || ends && !bare && b.length > 0 {
 		return "a head that contradicts its framing"
 	}
-	if len(st.framing) > maxResponseHead {
+	if st.unread += b.size; st.unread > maxUnread {
 		return "more interim heads than anybody reads"
 	}
-	if len(st.framing) == 0 {
-		st.framing = st.text1[:0]
-	}
-	chunked := false
-	st.framing, chunked = b.appendHTTP1(st.framing, ends, st.head)
-	if st.text1 = st.framing; cap(st.text1) > bufferSize {
-		st.text1 = nil
-	}
+	chunked := b.response(st.nextHead(), ends, st.head)
 	if final {
 		st.answered, st.chunked, st.left = true, chunked, b.length
 		if bare {
@@ -202,7 +89,7 @@ func (st *h2Place) take(b *h2Answer, ends bool) (why string) {
 }
 
 // complete ends the response; mu is held.
-func (st *h2Place) complete(trailers []byte) {
+func (st *h2Place) complete(trailers []httpwire.Field) {
 	st.h2Content.complete(trailers)
 	st.ended = true
 	st.reader.wake()
@@ -221,36 +108,9 @@ func (c *h2Server) abort(st *h2Place, code h2Code, why string) error {
 	return c.control()
 }
 
-// data passes a piece of body on as it comes.
-func (c *h2Server) data(id uint32, n int, flags byte) error {
-	padding := 0
-	if flags&flagPadded != 0 {
-		if n == 0 {
-			return codeSize
-		}
-		if err := c.need(1, time.Time{}); err != nil {
-			return err
-		}
-		if padding = int(c.in.bytes()[0]); padding >= n {
-			return codeProtocol
-		}
-		c.in.take(1)
-		padding++ // with its length
-	}
+// body implements h2Side.
+func (c *h2Server) body(id uint32, n, content int, ends bool) (h2Pourer, error) {
 	c.answered = true
-	ends := flags&flagEndStream != 0
-	st, err := c.body(id, n, n-padding, ends)
-	if err != nil {
-		return err
-	}
-	if err := c.pour(st, n-padding, ends); err != nil {
-		return err
-	}
-	return c.pour(nil, padding-1, false)
-}
-
-// body finds out to whom a DATA frame of n bytes with that much content goes; nil = nobody wants it.
-func (c *h2Server) body(id uint32, n, content int, ends bool) (*h2Place, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.begun(id) {
@@ -282,33 +142,12 @@ func (c *h2Server) body(id uint32, n, content int, ends bool) (*h2Place, error) 
 	return st, nil
 }
 
-// pour takes n bytes and appends them to what st is to read; nil = nobody reads them.
-func (c *h2Server) pour(st *h2Place, n int, ends bool) error {
-	for n > 0 {
-		if err := c.need(1, time.Time{}); err != nil {
-			return err
-		}
-		piece := c.in.upTo(n)
-		n -= len(piece)
-		st.put(piece, ends && n == 0)
-		c.in.take(len(piece))
-		if n == 0 {
-			return nil
-		}
-	}
-	st.put(nil, ends)
-	return nil
-}
-
-// put takes a piece of the response's body, the last one if it ends there.
-func (st *h2Place) put(piece []byte, ends bool) {
-	if st == nil {
-		return
-	}
+// put takes a piece of the response's body.
+func (st *h2Place) put(piece []byte, ends bool) error {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
 	if !st.open {
-		return
+		return nil
 	}
 	st.in.put(piece)
 	if !st.chunked && st.left == 0 && st.in.size() > 0 {
@@ -316,18 +155,14 @@ func (st *h2Place) put(piece []byte, ends bool) {
 	}
 	if ends {
 		st.complete(nil)
-		return
-	}
-	if len(piece) > 0 {
+	} else {
 		st.reader.wake()
 	}
+	return nil
 }
 
-// reset ends a stream as the server wants.
-func (c *h2Server) reset(id uint32, b []byte) error {
-	if err := sized(b, 4); err != nil {
-		return err
-	}
+// resetCame ends a stream as the server wants.
+func (c *h2Server) resetCame(id uint32, b []byte) error {
 	code := h2Code(binary.BigEndian.Uint32(b))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -349,15 +184,8 @@ func (c *h2Server) reset(id uint32, b []byte) error {
 	return nil
 }
 
-func (c *h2Server) settings(flags byte, id uint32, b []byte) error {
-	switch {
-	case id != 0:
-		return codeProtocol
-	case flags&flagAck != 0:
-		return sized(b, 0)
-	case len(b)%6 != 0:
-		return codeSize
-	}
+// settings implements h2Side.
+func (c *h2Server) settings(b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for ; len(b) > 0; b = b[6:] {
@@ -365,7 +193,7 @@ func (c *h2Server) settings(flags byte, id uint32, b []byte) error {
 			return err
 		}
 	}
-	c.settled = true
+	c.usable = true
 	c.out = appendFrame(c.outgoing(), 0, frameSettings, flagAck, 0)
 	c.widened = true
 	c.writer.wake()
@@ -412,13 +240,9 @@ func (c *h2Server) control() error {
 	return nil
 }
 
-func (c *h2Server) ping(flags byte, id uint32, b []byte) error {
-	switch {
-	case id != 0:
-		return codeProtocol
-	case len(b) != 8:
-		return codeSize
-	case flags&flagAck != 0:
+// ping implements h2Side.
+func (c *h2Server) ping(acknowledges bool, b []byte) error {
+	if acknowledges {
 		return nil // it has been heard
 	}
 	c.mu.Lock()
@@ -428,14 +252,8 @@ func (c *h2Server) ping(flags byte, id uint32, b []byte) error {
 	return c.control()
 }
 
-// goAway has the streams end that the server has begun to serve; the others are for another connection.
-func (c *h2Server) goAway(id uint32, b []byte) error {
-	if len(b) < 8 {
-		return codeSize
-	}
-	if id != 0 {
-		return codeProtocol
-	}
+// goAwayCame has the streams end that the server has begun to serve; the others are for another connection.
+func (c *h2Server) goAwayCame(b []byte) error {
 	last := binary.BigEndian.Uint32(b) & maxStream
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -453,10 +271,8 @@ func (c *h2Server) goAway(id uint32, b []byte) error {
 	return nil
 }
 
+// windowUpdate implements h2Side.
 func (c *h2Server) windowUpdate(id uint32, b []byte) error {
-	if err := sized(b, 4); err != nil {
-		return err
-	}
 	n := int64(binary.BigEndian.Uint32(b) & maxWindow)
 	c.mu.Lock()
 	defer c.mu.Unlock()

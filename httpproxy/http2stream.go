@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -14,30 +15,28 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// h2Stream is one request of an HTTP/2 connection and its response. The session sees it as a connection on which this
-// one request came in HTTP/1.1. One fiber reads while another writes; the connection's mu guards the fields that they
-// share with the connection's fiber.
+// h2Stream is one request of an HTTP/2 connection and its response. The session sees it as a connection on which the body of this one
+// request comes, framed as in HTTP/1.1; heads pass as fields. One fiber reads while another writes; the connection's mu guards the fields
+// that they share with the connection's fiber.
 type h2Stream struct {
 	fiber.NoLoop
+	h2Sides
 	h       *http2
 	id      uint32
 	head    bool          // it asks for a head only
 	timeout time.Duration // that its client gives the exchange; 0 = none
 
-	start []byte // the request's head in HTTP/1.1, which serve takes
-	about about  // has its own mutex
+	about about // has its own mutex
 
 	// Guarded by h.mu.
-	h2Content       // of the request
-	left      int64 // of the body with a length
-	spent     int64 // of the stream's window, not yet given back
-	extra     int64 // that the window is larger than at first
-	active    bool  // it counts as h.active
-	ended     bool  // the client has sent all
-	err       error // it is over
-	window    int64 // that the client gives besides the initial one; both together may be negative
-	reader    h2Waiter
-	writer    h2Waiter
+	h2Content                // of the request
+	left      int64          // of the body with a length
+	spent     int64          // of the stream's window, not yet given back
+	extra     int64          // that the window is larger than at first
+	active    bool           // it counts as h.active
+	ended     bool           // the client has sent all
+	err       error          // it is over
+	window    int64          // that the client gives besides the initial one; both together may be negative
 	server    *httppool.Conn // that the request is on
 	waits     *waiting       // for one; nil = it has not waited
 	finished  bool           // the response has been sent whole
@@ -45,10 +44,9 @@ type h2Stream struct {
 	closed    bool
 
 	// The writer's.
-	resp  httpwire.Response
 	began bool // the final head is sent
 	out   h2Outgoing
-	block []byte // of fields
+	block []byte // of trailers
 }
 
 var _ fiber.Stream = (*h2Stream)(nil)
@@ -79,7 +77,7 @@ func (st *h2Stream) await() error {
 		if st.finished && (st.ended || !st.lingers) {
 			return io.EOF
 		}
-		if !st.reader.wait(&st.h.mu, st) {
+		if !st.reader.wait(st.mu, st) {
 			return os.ErrDeadlineExceeded
 		}
 	}
@@ -93,21 +91,12 @@ func (st *h2Stream) WaitReadable() error {
 	return st.await()
 }
 
-// look wakes the waiters to look again.
-func (st *h2Stream) look() {
-	st.h.mu.Lock()
-	defer st.h.mu.Unlock()
-	st.reader.wake()
-	st.writer.wake()
-}
-
 // fail ends the stream; mu is held.
 func (st *h2Stream) fail(err error) {
 	if st.err == nil {
 		st.err = err
 	}
-	st.reader.wake()
-	st.writer.wake()
+	st.wake()
 	if st.waits != nil {
 		st.waits.inner.Unpark()
 	}
@@ -154,53 +143,42 @@ func (st *h2Stream) Ended() bool {
 // PeerClosed is Ended.
 func (st *h2Stream) PeerClosed() bool { return st.Ended() }
 
-// Write takes the response, as HTTP/1.1.
+// Write takes the response's body, framed as its head says.
 func (st *h2Stream) Write(p []byte) (int, error) {
-	if _, err := st.out.write(p, st.pass); err != nil {
+	if _, err := st.out.write(p, st); err != nil {
 		return 0, err
 	}
 	return len(p), st.h.flush(st)
 }
 
-// pass passes the beginning of p on, and returns its length.
-func (st *h2Stream) pass(p []byte) (int, error) {
-	if st.began {
-		return st.out.pass(p, st)
+// flush sends what has been written.
+func (st *h2Stream) flush() error { return st.h.flush(st) }
+
+var errH2Switch = errors.New("a response that HTTP/2 has no form for")
+
+// sendHead takes the head of an interim or of the final response, whose body has that length, and sends it with what is written
+// behind it or by flush.
+func (st *h2Stream) sendHead(status int, block []byte, length int64) error {
+	if status == http.StatusSwitchingProtocols {
+		return errH2Switch
 	}
-	n, err := st.resp.Parse(p, st.head)
-	if err != nil {
-		return 0, err
+	if length == httpwire.Unframed {
+		length = httpwire.Chunked
 	}
-	return n, st.sendHead()
+	st.began = status >= 200
+	st.out.begin(length)
+	return st.sendFields(block, st.began && length == 0)
 }
 
-// sendHead sends the head of an interim or of the final response.
-func (st *h2Stream) sendHead() error {
-	r := &st.resp
-	if r.Status == 101 {
-		return errors.New("a response that HTTP/2 has no form for")
-	}
-	final := r.Status >= 200
-	st.block = appendStatus(st.block[:0], r.Status)
-	for i := range r.Fields {
-		if f := &r.Fields[i]; !f.Known.Connectional() {
-			st.block = appendCoded(st.block, f)
-		}
-	}
-	st.began = final
-	st.out.begin(r.Length)
-	return st.sendFields(final && r.Length == 0)
-}
-
-// sendFields sends the block.
-func (st *h2Stream) sendFields(last bool) error {
+// sendFields sends a block.
+func (st *h2Stream) sendFields(block []byte, last bool) error {
 	h := st.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := st.room(); err != nil {
 		return err
 	}
-	h.out = st.appendFields(st.block, last)
+	h.out = st.appendFields(block, last)
 	return nil
 }
 
@@ -229,7 +207,7 @@ func (st *h2Stream) sendTrailers(fields []httpwire.Field) error {
 	for i := range fields {
 		st.block = appendCoded(st.block, &fields[i])
 	}
-	return st.sendFields(true)
+	return st.sendFields(st.block, true)
 }
 
 // sendData sends content, as far as the client gives room for it.
@@ -281,7 +259,7 @@ func (st *h2Stream) starve() error {
 	}
 	h.starved++
 	defer func() { h.starved-- }()
-	if !st.writer.wait(&h.mu, st) {
+	if !st.writer.wait(st.mu, st) {
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -314,8 +292,6 @@ func (st *h2Stream) close() {
 	st.closed = true
 	switch {
 	case st.err != nil:
-	case st.began && st.resp.Length == httpwire.Unframed:
-		h.out = appendFrame(h.outgoing(), 0, frameData, flagEndStream, st.id)
 	case !st.finished:
 		h.out = appendReset(h.outgoing(), st.id, codeInternal)
 	case !st.ended:
@@ -326,8 +302,7 @@ func (st *h2Stream) close() {
 		h.resets = max(h.resets-1, 0)
 	}
 	st.fail(net.ErrClosed)
-	st.reader.stop()
-	st.writer.stop()
+	st.stop()
 	if !st.ended {
 		h.leaveBehind(st.id)
 	}
@@ -346,61 +321,64 @@ func (st *h2Stream) LocalAddr() net.Addr { return st.h.lc.LocalAddr() }
 // RemoteAddr implements net.Conn.
 func (st *h2Stream) RemoteAddr() net.Addr { return st.h.lc.RemoteAddr() }
 
-// SetDeadline implements net.Conn.
-func (st *h2Stream) SetDeadline(t time.Time) error { return st.setDeadline(t, true, true) }
-
-// SetReadDeadline implements net.Conn.
-func (st *h2Stream) SetReadDeadline(t time.Time) error { return st.setDeadline(t, true, false) }
-
-// SetWriteDeadline implements net.Conn.
-func (st *h2Stream) SetWriteDeadline(t time.Time) error { return st.setDeadline(t, false, true) }
-
-func (st *h2Stream) setDeadline(t time.Time, read, write bool) error {
+// preread puts the received part of the body into the session's buffer if it is small: no stream that waits for its server holds more.
+func (st *h2Stream) preread(s *stream) {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
-	if read {
-		st.reader.by = t
-		st.reader.wake()
+	if n := st.in.size(); n > 0 && n+chunkOverhead <= bufferSize {
+		s.buf = buffers.Get().(*[bufferSize]byte)[:]
+		s.w, _ = st.take(s.buf)
 	}
-	if write {
-		st.writer.by = t
-		st.writer.wake()
-	}
-	return nil
 }
 
-// begin returns the request's head, with the received part of the body if it is small: no stream that waits for its
-// server holds more.
-func (st *h2Stream) begin() []byte {
-	b := st.start
-	st.start = nil
-	st.h.mu.Lock()
-	defer st.h.mu.Unlock()
-	if n := st.in.size() + chunkOverhead; n > chunkOverhead && len(b)+n <= bufferSize {
-		b = slices.Grow(b, n)
-		k, _ := st.take(b[len(b) : len(b)+n])
-		b = b[:len(b)+k]
-	}
-	return b
-}
-
-// serve runs the request's session.
-func (st *h2Stream) serve() {
+// serve runs the request's session, which has its head, to be completed.
+func (st *h2Stream) serve(s *session) {
 	h := st.h
-	s := &session{p: h.p, ctx: h.ctx, lc: h.lc, shard: h.shard, isTLS: h.isTLS, peer: h.peer, stream: st, about: &st.about}
+	s.p, s.ctx, s.lc, s.shard, s.isTLS, s.peer = h.p, h.ctx, h.lc, h.shard, h.isTLS, h.peer
+	s.stream, s.about, s.now = st, &st.about, time.Now()
 	defer func() {
 		_ = st.Close()
 		st.about.drop()
 	}()
 	s.client.use(st)
-	s.client.buf = st.begin()
-	s.client.w = len(s.client.buf)
-	switch n, err := s.readHead(); {
-	case errors.Is(err, httpwire.ErrMalformed):
+	st.preread(&s.client)
+	if err := s.completeHead(); err != nil {
 		s.refuseHead(err)
-	case err != nil:
-	default:
-		s.serve(n)
+	} else {
+		s.serve(0)
 	}
 	s.client.drop()
+	s.recycle()
+}
+
+// h2Sessions are sessions of streams that are over. Nothing refers to them but to their own memory: whoever ends a stream, looks at it, or
+// pours into it has the h2Stream, which is never used again.
+var h2Sessions = sync.Pool{New: func() any { return new(session) }}
+
+// recycle makes the session ready for another stream, perhaps of another client. It is over, and so is the fiber that has sent its
+// body. A session that panicked is not recycled.
+func (s *session) recycle() {
+	request, response, trailer, upTrailer := s.req.Fields, s.resp.Fields, s.chunks.Trailer, s.upChunks.Trailer
+	*s = session{}
+	s.req.Fields, s.resp.Fields = emptied(request), emptied(response)
+	s.chunks.Trailer, s.upChunks.Trailer = emptied(trailer), emptied(upTrailer)
+	h2Sessions.Put(s)
+}
+
+// emptied returns the memory of fields for others, if it is not large.
+func emptied(fields []httpwire.Field) []httpwire.Field {
+	if cap(fields) > keptFields {
+		return nil
+	}
+	clear(fields[:cap(fields)])
+	return fields[:0]
+}
+
+// completeHead is readHead for a head that came as fields.
+func (s *session) completeHead() error {
+	err := s.req.Complete()
+	if errors.Is(err, httpwire.ErrTooMany) || err == nil && len(s.req.Fields) > s.p.limits.Load().fields {
+		return errLarge
+	}
+	return err
 }

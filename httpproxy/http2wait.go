@@ -7,6 +7,50 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
+// h2Sides is how the fiber that reads a stream waits, and the one that writes it.
+type h2Sides struct {
+	mu             *sync.Mutex // the connection's, which guards the rest
+	reader, writer h2Waiter
+}
+
+// wake wakes both. mu is held.
+func (s *h2Sides) wake() {
+	s.reader.wake()
+	s.writer.wake()
+}
+
+// stop forgets the timers.
+func (s *h2Sides) stop() {
+	s.reader.stop()
+	s.writer.stop()
+}
+
+// look wakes the waiters to look again.
+func (s *h2Sides) look() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wake()
+}
+
+// SetDeadline implements net.Conn.
+func (s *h2Sides) SetDeadline(t time.Time) error { return s.setDeadline(t, &s.reader, &s.writer) }
+
+// SetReadDeadline implements net.Conn.
+func (s *h2Sides) SetReadDeadline(t time.Time) error { return s.setDeadline(t, &s.reader) }
+
+// SetWriteDeadline implements net.Conn.
+func (s *h2Sides) SetWriteDeadline(t time.Time) error { return s.setDeadline(t, &s.writer) }
+
+func (s *h2Sides) setDeadline(t time.Time, of ...*h2Waiter) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range of {
+		w.by = t
+		w.wake()
+	}
+	return nil
+}
+
 // h2Waiter is how one side of a stream of HTTP/2 waits. It is guarded by the mutex of the connection.
 type h2Waiter struct {
 	by    time.Time   // the deadline

@@ -133,7 +133,8 @@ func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 			return 0, "", ""
 		case s.expects() && !x.told && len(s.client.bytes()) == x.size:
 			x.told = true
-			if s.write([]byte("HTTP/1.1 100 Continue\r\n\r\n")) != nil {
+			_ = s.client.conn.SetWriteDeadline(time.Now().Add(s.p.limits.Load().readHeader))
+			if s.sayContinue() != nil {
 				return http.StatusBadRequest, listener.ReasonClientGone, "the client has gone"
 			}
 		}
@@ -155,7 +156,7 @@ func (s *session) moreToPeek(limit int) error {
 	if errors.Is(err, errFull) && s.client.grow(limit) {
 		moved, err = true, nil
 	}
-	if moved {
+	if moved && s.stream == nil {
 		_, _ = s.req.Parse(s.client.bytes()) // as before, and so
 		_, _, _ = s.canonical()
 	}

@@ -173,8 +173,9 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 
 // afterReset is how the request, whose connection has ended before the client has got a byte of the answer, is sent again.
 func (s *session) afterReset(err error) retry {
+	s.ex.refused = errors.Is(err, errRefused)
 	switch {
-	case errors.Is(err, errRefused):
+	case s.ex.refused:
 		return s.afterRefusal()
 	case errors.Is(err, errNotBegun) && s.whole(), s.stale() && !errors.Is(err, errServerReset):
 		return renewed

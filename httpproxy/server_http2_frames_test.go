@@ -184,14 +184,61 @@ func TestServerHTTP2RefusesAll(t *testing.T) {
 			_ = s.WriteRSTStream(id, http2.ErrCodeRefusedStream)
 		}
 	})
-	p := h2cTo(t, backend)
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, backend)
+	p := startProxy(t, routeTo(u))
 	for range requests {
 		if resp, body := get(t, p.url); resp.StatusCode != http.StatusBadGateway {
 			t.Errorf("%d %q", resp.StatusCode, body)
 		}
 	}
+	if e := u.Status().Endpoints[0]; e.Stale != 0 || e.Failures != 0 {
+		t.Errorf("%d stale connections and %d failures were counted: %v", e.Stale, e.Failures, e.LastError)
+	}
 	if n := refused.Load(); n < requests || n > requests*attempts/2 {
 		t.Errorf("%d requests were sent %d times", requests, n)
+	}
+}
+
+// TestServerHTTP2AllAtOnce: an interim head, the final one and content may come in one piece, also of an answer that is dropped for another
+// try.
+func TestServerHTTP2AllAtOnce(t *testing.T) {
+	for name, length := range map[string][]string{"with a length": {"content-length", "5"}, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			var asked atomic.Int64
+			backend := serveFrames(t, func(s *frames) {
+				for {
+					id, _ := s.request()
+					if id == 0 {
+						return
+					}
+					status, body := "200", "right"
+					if asked.Add(1)%2 == 1 {
+						status, body = "503", "wrong"
+					}
+					var piece bytes.Buffer
+					all := frames{Framer: http2.NewFramer(&piece, nil)}
+					all.fields(id, false, ":status", "103", "link", "</a>")
+					all.fields(id, false, append([]string{":status", status}, length...)...)
+					_ = all.WriteData(id, true, []byte(body))
+					_, _ = s.Write(piece.Bytes())
+				}
+			})
+			u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, backend)
+			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{
+				Upstream: u, Retries: httpproxy.Retries{On: []httpproxy.Failure{httpproxy.Failed503}},
+			}}})
+			for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+				for range 3 {
+					req, err := http.NewRequest("GET", p.url, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if resp, body := doWith(t, clientFor(t, proto), req); resp.StatusCode != 200 || body != "right" {
+						t.Errorf("%s: %d %q", proto, resp.StatusCode, body)
+					}
+				}
+			}
+		})
 	}
 }
 

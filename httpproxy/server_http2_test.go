@@ -1,6 +1,7 @@
 package httpproxy_test
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/tls"
 	"fmt"
@@ -12,6 +13,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/headpond/headpond/httpproxy"
 )
@@ -170,6 +174,51 @@ func checkTrailers(t *testing.T, client *http.Client, url string) {
 	}
 }
 
+// TestLargeTrailers: trailers may be as large as heads.
+func TestLargeTrailers(t *testing.T) {
+	const large = 200 << 10
+	b := serveHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "Got") // or a length would take their place
+		if _, err := io.Copy(w, r.Body); err != nil {
+			t.Error(err)
+		}
+		got := len(r.Trailer.Get("Check"))
+		for i := range large / 4096 {
+			w.Header().Set(fmt.Sprintf("%sPart-%d", http.TrailerPrefix, i), strings.Repeat("x", 4096))
+		}
+		w.Header().Set("Got", fmt.Sprint(got))
+	})
+	p := startProxy(t, routeTo(b.upstream(t, httpproxy.ProtocolH2C)))
+	const sent = 40_000
+	req, err := http.NewRequest("POST", p.url, io.MultiReader(strings.NewReader("body")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Te", "trailers")
+	req.Trailer = http.Header{"Check": {strings.Repeat("y", sent)}}
+	resp, text := doWith(t, clientFor(t, "HTTP/2.0"), req)
+	all := 0
+	for name := range resp.Trailer {
+		if strings.HasPrefix(name, "Part-") {
+			all += len(resp.Trailer.Get(name))
+		}
+	}
+	if got := resp.Trailer.Get("Got"); text != "body" || all != large || got != fmt.Sprint(sent) {
+		t.Errorf("%q, %d bytes of trailers, %s bytes were got, want %d and %d", text, all, got, large, sent)
+	}
+	old, err := net.Dial("tcp", p.addr) // net/http takes no such trailers in HTTP/1.1
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	_ = old.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(old, "GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: close, TE\r\n\r\n")
+	answer, err := io.ReadAll(old)
+	if n := strings.Count(string(answer), strings.Repeat("x", 4096)+"\r\n"); err != nil || n != large/4096 || !strings.HasSuffix(string(answer), "\r\n\r\n") {
+		t.Errorf("HTTP/1.1: %d trailers, %v; want %d", n, err, large/4096)
+	}
+}
+
 // TestServerHTTP2Many requests at once share few connections, and each gets its own answer.
 func TestServerHTTP2Many(t *testing.T) {
 	const requests, streams = 120, 50
@@ -201,5 +250,62 @@ func TestServerHTTP2Many(t *testing.T) {
 	all.Wait()
 	if n := b.conns.Load(); n != (requests+streams-1)/streams {
 		t.Errorf("%d connections for %d requests at a time", n, requests)
+	}
+}
+
+// TestServerHTTP2FewStreams: a server that takes one request on a connection gets the connections for many requests at the same time.
+func TestServerHTTP2FewStreams(t *testing.T) {
+	const requests = 8
+	var all, others sync.WaitGroup // connections that are open, but for the first one
+	all.Add(requests)
+	others.Add(requests - 1)
+	var conns atomic.Int64
+	addr := serveRaw(t, func(c net.Conn) {
+		first := conns.Add(1) == 1
+		f := http2.NewFramer(c, bufio.NewReader(c))
+		if _, err := io.ReadFull(c, make([]byte, len(http2.ClientPreface))); err != nil {
+			return
+		}
+		if !first { // they say nothing until all others are there
+			others.Done()
+			others.Wait()
+		}
+		_ = f.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
+		answerH2(f, all.Done, all.Wait)
+	})
+	p := startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, addr)))
+	var done sync.WaitGroup
+	for range requests {
+		done.Go(func() {
+			if resp, err := http.Get(p.url); err != nil || resp.StatusCode != 200 {
+				t.Error(resp, err)
+			} else {
+				_ = resp.Body.Close()
+			}
+		})
+	}
+	done.Wait()
+	if n := conns.Load(); n != requests {
+		t.Errorf("%d connections for %d requests", n, requests)
+	}
+}
+
+// answerH2 answers one request of HTTP/2, and reads what follows.
+func answerH2(f *http2.Framer, asked, wait func()) {
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			return
+		}
+		switch frame := frame.(type) {
+		case *http2.SettingsFrame:
+			if !frame.IsAck() {
+				_ = f.WriteSettingsAck()
+			}
+		case *http2.HeadersFrame:
+			asked()
+			wait()
+			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: frame.StreamID, BlockFragment: []byte{0x88}, EndHeaders: true, EndStream: true})
+		}
 	}
 }

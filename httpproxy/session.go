@@ -116,6 +116,18 @@ func (s *stream) grow(limit int) bool {
 	return true
 }
 
+// maxOwnTrailers bounds the trailers of HTTP/2, whose fields count for more there than as text; HTTP/1's must fit a buffer.
+const maxOwnTrailers = maxResponseHead
+
+// fillFramed is fill for a body in chunks. With own, which come from HTTP/2, the buffer grows for trailers.
+func (s *stream) fillFramed(own bool) (n int, err error) {
+	n, err = s.fill()
+	if own && errors.Is(err, errFull) && s.grow(maxOwnTrailers) {
+		return s.fill()
+	}
+	return n, err
+}
+
 // errFull: a head, or a piece of framing, does not fit a buffer.
 var errFull = errors.New("larger than the buffer")
 

@@ -74,15 +74,18 @@ func (s *session) upgrade(n int) error {
 
 // appendSwitching appends the head of a 101 as it goes to the client.
 func (s *session) appendSwitching(dst, to []byte) []byte {
-	dst = append(dst, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "...)
-	dst = append(append(dst, to...), crlf...)
+	w := headWriter{dst: append(dst, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...)}
+	w.begin("Upgrade")
+	w.dst = append(w.dst, to...)
+	w.end()
 	for i := range s.resp.Fields {
 		f := &s.resp.Fields[i]
 		if !f.Known.Connectional() && f.Known != httpwire.ContentLength && !s.resp.Listed(f) {
-			dst = appendField(dst, f)
+			w.field(f)
 		}
 	}
-	return append(s.appendSetCookie(dst), crlf...)
+	s.appendSetCookie(&w)
+	return w.finish()
 }
 
 // tunnel carries bytes both ways between the ends of an upgraded connection. The direction from the client has its own

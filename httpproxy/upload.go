@@ -106,7 +106,7 @@ const maxKept = 16 << 10
 
 // fillKept reads a part of the body, and keeps it where the request may come back.
 func (s *session) fillKept(up *uploading) (int, error) {
-	n, err := up.in.fill()
+	n, err := up.in.fillFramed(s.stream != nil)
 	if x := &s.ex; n > 0 && s.place() != nil && !up.more && len(x.kept)+n <= maxKept {
 		x.kept = append(x.kept, up.in.bytes()[len(up.in.bytes())-n:]...)
 		up.keeps = true

@@ -26,9 +26,11 @@ func (s *session) leasing() context.Context {
 	if s.leases != nil {
 		return s.leases
 	}
-	w := &waiting{s: s, inner: make(goroutine, 1)}
+	w := &waiting{s: s}
 	if p := fiber.NewParker(); p != nil {
 		w.inner = p
+	} else {
+		w.inner = make(goroutine, 1)
 	}
 	if st := s.stream; st != nil {
 		st.h.locked(func() { st.waits = w })

@@ -19,8 +19,8 @@ type Chunks struct {
 	// Trailer are the fields after the last chunk, once Next has said done. Their bytes are those
 	// given to that call.
 	Trailer []Field
-	// Own means that the caller has framed the body itself, possibly of small pieces: the amount of framing is not
-	// limited.
+	// Own means that the caller has framed the body itself, possibly of small pieces: neither the amount of framing nor that of
+	// trailers is limited.
 	Own bool
 
 	state    chunkState
@@ -155,7 +155,7 @@ func ChunkSize(line []byte) (size uint64, err error) {
 
 func (c *Chunks) trailers(b []byte) (n int, err error) {
 	c.Trailer, n, err = ParseFields(c.Trailer[:0], b)
-	if err == ErrIncomplete && len(b) > maxTrailer || n > maxTrailer { //nolint:errorlint // never wrapped
+	if !c.Own && (err == ErrIncomplete && len(b) > maxTrailer || n > maxTrailer) { //nolint:errorlint // never wrapped
 		err = fmt.Errorf("%w: trailers longer than %d bytes", ErrMalformed, maxTrailer)
 	}
 	return n, err

@@ -71,13 +71,8 @@ func (r *Request) early(b []byte) error {
 func (r *Request) parseLine(line []byte) error {
 	method, rest, ok := bytes.Cut(line, []byte(" "))
 	target, version, ok2 := bytes.Cut(rest, []byte(" "))
-	if !ok || !ok2 || !ValidToken(method) || len(target) == 0 {
+	if !ok || !ok2 {
 		return fmt.Errorf("%w: request line %.60q", ErrMalformed, line)
-	}
-	for _, c := range target {
-		if c <= ' ' || c >= 0x7f {
-			return fmt.Errorf("%w: request target %.60q", ErrMalformed, target)
-		}
 	}
 	switch string(version) {
 	case "HTTP/1.1":
@@ -87,7 +82,33 @@ func (r *Request) parseLine(line []byte) error {
 		return fmt.Errorf("%w: version %.20q", ErrMalformed, version)
 	}
 	r.Method, r.Target = method, target
+	return r.checkLine()
+}
+
+// checkLine refuses a method or a target that would be read differently as part of a line.
+func (r *Request) checkLine() error {
+	if !ValidToken(r.Method) || len(r.Target) == 0 {
+		return fmt.Errorf("%w: request line %.30q %.30q", ErrMalformed, r.Method, r.Target)
+	}
+	for _, c := range r.Target {
+		if c <= ' ' || c >= 0x7f {
+			return fmt.Errorf("%w: request target %.60q", ErrMalformed, r.Target)
+		}
+	}
 	return nil
+}
+
+// Complete is Parse for a head that came in another form than text: the caller has set Method, Target, Minor and Fields, each with its
+// Known, and nothing else. Names and values must be valid (ValidToken, ValidValue). Complete sets the other members, and keeps
+// the slices. The error wraps ErrMalformed.
+func (r *Request) Complete() error {
+	if len(r.Fields) > MaxFields {
+		return ErrTooMany
+	}
+	if err := r.checkLine(); err != nil {
+		return err
+	}
+	return r.judge()
 }
 
 // judge sets the members that follow from the fields.

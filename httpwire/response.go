@@ -61,6 +61,16 @@ func (r *Response) parse(b []byte, head bool, rules framingRules) (int, error) {
 	return n + size, r.judge(head, rules)
 }
 
+// Complete is Parse for a head that came in another form than text: the caller has set Status, Reason, Minor and Fields, each with its
+// Known, and nothing else. Names and values must be valid (ValidToken, ValidValue). Complete sets the other members, and keeps
+// the slices. The error wraps ErrMalformed.
+func (r *Response) Complete(head bool) error {
+	if len(r.Fields) > MaxFields {
+		return ErrTooMany
+	}
+	return r.judge(head, framingRules{oneLength: true, oneFraming: true})
+}
+
 // parseLine reads "HTTP/1.x 200 reason" (RFC 9112, section 4).
 func (r *Response) parseLine(line []byte) error {
 	version, reason, ok := bytes.Cut(line, []byte(" "))

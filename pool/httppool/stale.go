@@ -71,6 +71,21 @@ func (s *Stale) Renew(ctx context.Context, l Lease) (renewed bool, err error) {
 		l.Fail(gone)
 		return false, gone
 	}
+	return s.reopen(ctx, l)
+}
+
+// Refused is Renew after the server has given the request back unread: its connection is not stale, and a server that does so
+// again and again is not gone. Nothing counts against the endpoint then.
+func (s *Stale) Refused(ctx context.Context, l Lease) (renewed bool, err error) {
+	if s.renewed++; s.renewed > maxRenewed {
+		l.Discard()
+		return false, &Error{Endpoint: l.Endpoint(), Step: "acquire", Err: fmt.Errorf("%w: it refused the request %d times", ErrServerGone, maxRenewed+1)}
+	}
+	return s.reopen(ctx, l)
+}
+
+// reopen opens a connection under the lease.
+func (s *Stale) reopen(ctx context.Context, l Lease) (renewed bool, err error) {
 	panicked := true
 	defer func() {
 		if panicked { // in the program's own Dial
