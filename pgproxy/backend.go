@@ -77,7 +77,9 @@ type Login struct {
 	Params []pgwire.Param
 	// ApplicationName is the one given at startup.
 	ApplicationName string
-	Mode            Mode
+	// Replication is "true" or "database" for a replication connection, else "". A Backend that has none refuses it.
+	Replication string
+	Mode        Mode
 
 	proxy   *Proxy
 	backend Backend

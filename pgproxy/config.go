@@ -40,6 +40,10 @@ type Config struct {
 	// MaxPinned is how many server connections of a backend clients may keep for such state; 0 = half of its Limits.MaxSize, and at least 1.
 	// Further clients are told (53400), and their state is undone.
 	MaxPinned int
+	// ReplicationUsers are the users of clients that may make replication connections, in every Mode; "*" is everybody, none nobody. Each
+	// such connection has a server connection of its own, made with the upstream\'s user, which needs the attribute REPLICATION: its client can
+	// copy the whole cluster.
+	ReplicationUsers []string
 	// LoginTimeout bounds startup and authentication; 0 = DefaultLoginTimeout.
 	LoginTimeout time.Duration
 }

@@ -70,6 +70,8 @@
 // the process ID of that server. DISCARD ALL runs before another client gets it; if the text of a
 // statement shows effects that DISCARD ALL does not undo (remains.go), it is closed.
 //
+// A replication connection of a client, in any mode, is copied to a server connection of its own (replication.go).
+//
 // # Reading both sides
 //
 // A leased server connection is always watched (wait.go). A session that waits for its client waits for its server in

@@ -18,13 +18,7 @@ func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 	}
 	for _, p := range m.Params {
 		switch {
-		case p.Name == "user" || p.Name == "database" || p.Name == "options" || strings.HasPrefix(p.Name, "_pq_."):
-		case p.Name == "replication":
-			if !isFalse(p.Value) {
-				return nil, &refusal{code: pgwire.StateFeatureNotSupported, reason: listener.ReasonProtocol,
-					message: "replication connections are not supported through the gateway",
-					hint:    "Connect to the PostgreSQL server directly."}
-			}
+		case p.Name == "user" || p.Name == "database" || p.Name == "options" || p.Name == "replication" || strings.HasPrefix(p.Name, "_pq_."):
 		default:
 			list = putParam(list, p)
 		}
@@ -62,14 +56,6 @@ func optionsOf(m *pgwire.StartupMessage) (list []pgwire.Param, err error) {
 // maxSettings bounds the settings a client gives at startup: each costs some of every change of
 // server connection.
 const maxSettings = 100
-
-func isFalse(v string) bool {
-	switch strings.ToLower(v) {
-	case "", "false", "off", "no", "0", "f", "n":
-		return true
-	}
-	return false
-}
 
 // putParam adds p or replaces the one of the same name, which is not case-sensitive.
 func putParam(list []pgwire.Param, p pgwire.Param) []pgwire.Param {

@@ -201,6 +201,9 @@ func (b *Postgres) Close() { b.up.Close() }
 
 // Serve implements Backend.
 func (b *Postgres) Serve(ctx context.Context, c *Client) error {
+	if c.Replication != "" {
+		return b.replicate(ctx, c)
+	}
 	s := newSession(ctx, b, c)
 	defer s.close()
 	err := s.serve()

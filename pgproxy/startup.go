@@ -156,6 +156,9 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 			message: fmt.Sprintf("database %q does not exist", login.Database),
 			hint:    "The gateway's configuration has no such database and no \"*\"."}
 	}
+	if err := g.set.checkReplication(login); err != nil {
+		return nil, err
+	}
 	if login != g.login { // only now: a refused client has no series
 		login.traffic = g.set.cell(g.proxy, login.User, login.Database)
 		g.set.logins.keep(g.packet, login)
@@ -187,14 +190,18 @@ func (g *startup) newLogin() (*Login, error) {
 	if err := checkSessionParams(g.set.Mode, params); err != nil {
 		return nil, err
 	}
+	replication, err := replicationOf(m)
+	if err != nil {
+		return nil, err
+	}
 	size := keySize30
 	if m.Version >= pgwire.Version32 {
 		size = keySize32
 	}
 	login := &Login{
 		User: shared(user), Database: shared(database), Params: params,
-		ApplicationName: shared(m.Get("application_name")), Mode: g.set.Mode,
-		proxy: g.proxy, backend: g.set.backend(database), keySize: size,
+		ApplicationName: shared(m.Get("application_name")), Replication: replication, Mode: g.set.Mode,
+		proxy: g.proxy, backend: g.set.backendFor(database, replication), keySize: size,
 	}
 	if n := negotiation(m); n != nil {
 		g.w.Send(n)

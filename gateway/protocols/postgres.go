@@ -39,7 +39,7 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 	}
 	cfg := pgproxy.Config{
 		Listener: l.Common, Users: users, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
-		ShowStatements: pg.ShowStatements, MaxPinned: pg.MaxPinned,
+		ShowStatements: pg.ShowStatements, MaxPinned: pg.MaxPinned, ReplicationUsers: pg.ReplicationUsers,
 		OnState: map[OnState]pgproxy.OnState{PinState: pgproxy.PinState, RefuseState: pgproxy.RefuseState, ResetState: pgproxy.ResetState}[pg.OnState],
 		Mode:    modes[pg.Mode],
 		Auth:    auths[pg.Auth],
@@ -80,8 +80,10 @@ type PostgresListener struct {
 	// OnState is what becomes of session state that cannot follow its client in transaction mode.
 	OnState OnState `conf:"on_session_state" default:"pin"`
 	// MaxPinned is how many server connections of an upstream clients may keep for such state; 0: half of its max_size, at least 1.
-	MaxPinned int        `conf:"max_pinned" min:"0" max:"1000000"`
-	Databases []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
+	MaxPinned int `conf:"max_pinned" min:"0" max:"1000000"`
+	// ReplicationUsers are the clients' users that may make replication connections, or "*"; empty: nobody. The upstream's user replicates.
+	ReplicationUsers []string   `conf:"replication_users" single:"true" maxlen:"1000"`
+	Databases        []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
 }
 
 // PoolMode is how long a client keeps a server connection.

@@ -163,6 +163,9 @@ func (b *Backend) state(conn *sqlite.Conn) *connState {
 // Serve runs one client's session until the client disconnects or ctx ends. It runs in a goroutine of its own: SQLite
 // computes and reads files, which would block a fiber's loop.
 func (b *Backend) Serve(ctx context.Context, c *pgproxy.Client) (err error) {
+	if c.Replication != "" {
+		return c.Fatal(pgwire.StateFeatureNotSupported, "a SQLite file has no replication connections", "")
+	}
 	fiber.Block(func() { err = b.run(ctx, c) })
 	return err
 }

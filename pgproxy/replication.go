@@ -1,0 +1,199 @@
+package pgproxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// replicationOf returns the startup parameter "replication" as servers understand it: "true" asks for physical replication, "database"
+// for logical replication, "" for neither.
+func replicationOf(m *pgwire.StartupMessage) (string, error) {
+	switch value := m.Get("replication"); strings.ToLower(value) {
+	case "database":
+		return "database", nil
+	case "true", "on", "yes", "1", "t", "y":
+		return "true", nil
+	case "", "false", "off", "no", "0", "f", "n":
+		return "", nil
+	default:
+		return "", &refusal{code: pgwire.StateInvalidParameterValue, reason: listener.ReasonProtocol,
+			message: fmt.Sprintf("invalid value for parameter \"replication\": %q", value),
+			hint:    `Valid values are: "false", 0, "true", 1, "database".`}
+	}
+}
+
+// mayReplicate reports whether a user's clients may make replication connections.
+func (c *Config) mayReplicate(user string) bool {
+	return slices.Contains(c.ReplicationUsers, user) || slices.Contains(c.ReplicationUsers, "*")
+}
+
+// checkReplication refuses replication connections of users that may not make them. The user has been authenticated.
+func (c *Config) checkReplication(l *Login) error {
+	if l.Replication == "" || c.mayReplicate(l.User) {
+		return nil
+	}
+	return &refusal{code: pgwire.StateInsufficientPrivilege, reason: listener.ReasonProtocol,
+		message: fmt.Sprintf("user %q may not make replication connections through the gateway", l.User),
+		hint:    "Add the user to \"replication_users\" of the gateway's listener, or connect to the PostgreSQL server directly."}
+}
+
+// backendFor returns the backend of a database, nil if there is none. Physical replication is of the whole cluster, and libpq asks for a database
+// "replication" then: where that is not listed, the backend of all databases is meant, if there is but one.
+func (c *Config) backendFor(database, replication string) Backend {
+	b := c.backend(database)
+	if b != nil || replication != "true" {
+		return b
+	}
+	for _, other := range c.Databases {
+		if b != nil && b != other {
+			return nil
+		}
+		b = other
+	}
+	return b
+}
+
+// replicate serves a replication connection: it has a server connection of its own, which is in no pool, and once both sides are logged in,
+// everything passes through as it is.
+func (b *Postgres) replicate(ctx context.Context, c *Client) error {
+	ctx, end := c.Killable(ctx)
+	defer end()
+	began := time.Now()
+	srv, err := b.connectReplication(ctx, c)
+	if err != nil {
+		return (&session{b: b, c: c, ctx: ctx}).refuse(err)
+	}
+	defer closeServer(srv)
+	srv.raw.Adopt()
+	key := c.Key()
+	if pid := srv.key.ProcessID; pid != 0 {
+		c.proxy.alias(pid, c)
+		defer c.proxy.unalias(pid, c)
+		key.ProcessID = pid
+	}
+	c.OnCancel(func(ctx context.Context) { _ = sendCancel(ctx, &b.cfg, srv) })
+	for _, p := range srv.baseline {
+		c.Writer.Send((*pgwire.ParameterStatus)(&p))
+	}
+	c.Writer.Send(&key)
+	c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+	c.Logger().Info("replication connection", "upstream", b.cfg.Name, "endpoint", srv.endpoint)
+	err = relayRaw(ctx, c, srv)
+	c.Access(ctx, slog.String("status", "replication"), slog.Duration("duration", time.Since(began)),
+		slog.String("upstream", b.cfg.Name), slog.String("endpoint", srv.endpoint))
+	return err
+}
+
+// connectReplication connects with what the client gave at startup, to the endpoint that the next session would get. Where there is one endpoint
+// only, a full pool does not matter.
+func (b *Postgres) connectReplication(ctx context.Context, c *Client) (*server, error) {
+	ctx, stop := context.WithTimeout(ctx, c.proxy.settings.Load().LoginTimeout)
+	defer stop()
+	endpoint := b.onlyEndpoint()
+	if endpoint == "" {
+		lease, err := b.up.Acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		endpoint = lease.Value().endpoint
+		lease.Release()
+	}
+	cfg := b.cfg
+	cfg.Params = slices.Clone(cfg.Params)
+	for _, p := range c.Params {
+		cfg.Params = putParam(cfg.Params, p)
+	}
+	cfg.Params = append(cfg.Params, pgwire.Param{Name: "replication", Value: c.Replication})
+	return connect(ctx, &cfg, endpoint)
+}
+
+// onlyEndpoint returns the address of the endpoint in use, "" unless there is exactly one.
+func (b *Postgres) onlyEndpoint() (address string) {
+	for _, e := range b.up.Status().Endpoints {
+		switch {
+		case e.Removed || e.Absent:
+		case address != "":
+			return ""
+		default:
+			address = e.Address
+		}
+	}
+	return address
+}
+
+// passBuffered passes on the messages that have been read ahead.
+func passBuffered(r *pgwire.Reader, w *pgwire.Writer) error {
+	for r.Buffered() > 0 {
+		h, err := r.Next()
+		if err != nil {
+			return err
+		}
+		w.Header(h.Type, h.Len)
+		for r.Left() > 0 {
+			chunk, err := r.Chunk()
+			if err != nil {
+				return err
+			}
+			_, _ = w.Write(chunk) // Flush tells
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	r.Release()
+	w.Release()
+	return nil
+}
+
+// relayRaw copies between a client and its server until one of them ends, or ctx does, or the proxy drains.
+func relayRaw(ctx context.Context, c *Client, srv *server) error {
+	over := make(chan struct{})
+	go func() { // a replication connection may last for ever: a drain ends it
+		select {
+		case <-over:
+			return
+		case <-ctx.Done():
+		case <-c.Draining():
+		}
+		_ = c.Conn.SetDeadline(unixPast)
+		_ = srv.conn.SetDeadline(unixPast)
+	}()
+	defer close(over)
+	var other fiber.Group
+	var fromServer error
+	other.Go(func() {
+		fromServer = relayOneWay(srv.r, c.Writer, srv.conn, c.Conn)
+		_ = c.Conn.SetReadDeadline(unixPast) // what was written still goes out
+	})
+	fromClient := relayOneWay(c.Reader, srv.w, c.Conn, srv.conn)
+	_ = srv.conn.SetDeadline(unixPast)
+	other.Wait()
+	switch {
+	case c.over(ctx) != nil:
+		return fmt.Errorf("cut off: %w", c.over(ctx))
+	case c.isDraining(), fromServer == io.EOF, fromClient == io.EOF: //nolint:errorlint // as CopyTo returns it
+		return nil
+	}
+	return fmt.Errorf("replication connection: %w", errors.Join(fromClient, fromServer))
+}
+
+// relayOneWay passes on the messages that r has read ahead, and copies everything after them. It returns why that has ended.
+func relayOneWay(r *pgwire.Reader, w *pgwire.Writer, from fiber.Stream, to net.Conn) error {
+	if err := passBuffered(r, w); err != nil {
+		return err
+	}
+	readErr, writeErr := from.CopyTo(to, func(int) {}, nil)
+	return cmp.Or(readErr, writeErr)
+}
