@@ -28,11 +28,17 @@ func (c *certificates) expires() (first time.Time) {
 	return first
 }
 
+// maxServerName is the length of the longest DNS name. A ClientHello has room for one of 64 KiB.
+const maxServerName = 253
+
 // choose is for tls.Config.GetCertificate.
 func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	pairs := *c.current.Load()
 	if len(pairs) == 1 {
 		return &pairs[0], nil
+	}
+	if len(hello.ServerName) > maxServerName {
+		return &pairs[0], nil // it is no name; comparing it with those of all certificates would take long
 	}
 	for i := range pairs {
 		if hello.SupportsCertificate(&pairs[i]) == nil {

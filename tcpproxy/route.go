@@ -145,13 +145,17 @@ func (c Config) target(r Route) *target {
 // room for thousands, each of which would be compared with those of all routes.
 const maxProtocols = 64
 
+// maxName is the length of the longest DNS name. A longer one fits no route, and is not looked for: a ClientHello has room
+// for 16,000 dots, each of which would be a look-up.
+const maxName = 253
+
 // choose returns the target for what a ClientHello says, nil if there is none.
 func (s *settings) choose(name string, protocols []string) *target {
 	name, protocols = strings.ToLower(name), protocols[:min(len(protocols), maxProtocols)]
 	if t := first(s.exact[name], protocols); t != nil {
 		return t
 	}
-	for parent, found := name, true; found; {
+	for parent, found := name, len(name) <= maxName; found; {
 		if _, parent, found = strings.Cut(parent, "."); found {
 			if t := first(s.below[parent], protocols); t != nil {
 				return t
