@@ -91,7 +91,7 @@ func TestCertificatesByName(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"a.test": "first of a.test", "x.b.test": "second of *.b.test", "c.test": "second of *.b.test", "D.test": "third of *.b.test",
-		"other.test": "first of a.test", "": "first of a.test",
+		"other.test": "first of a.test", "": "first of a.test", strings.Repeat("x.", 200) + "d.test": "first of a.test", // no name of DNS
 	} {
 		if got := shown(name); got != want {
 			t.Errorf("%q is shown %q, want %q", name, got, want)

@@ -65,7 +65,7 @@ func FuzzChoose(f *testing.F) {
 		}
 		protocols := strings.Fields(offered)
 		protocols = protocols[:min(len(protocols), 64)]
-		if len(name) > 255 || strings.ToLower(strings.ToLower(name)) != strings.ToLower(name) {
+		if len(name) > 253 || strings.ToLower(strings.ToLower(name)) != strings.ToLower(name) {
 			return // no name of a ClientHello
 		}
 		want, best := -1, 0

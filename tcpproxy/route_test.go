@@ -35,6 +35,20 @@ func TestCheckSNI(t *testing.T) {
 	}
 }
 
+// TestOverlongServerName: what is longer than a DNS name fits no route with names, whatever it ends in. Routes without names do not look at it.
+func TestOverlongServerName(t *testing.T) {
+	routes := []tcpproxy.Route{{SNI: []string{"*.a.test"}}, {ALPN: []string{"h2"}}}
+	longest := strings.Repeat("x", 253-len(".a.test")) + ".a.test"
+	for name, want := range map[string]int{longest: 0, "x" + longest: -1, strings.Repeat(".", 1<<14) + "a.test": -1} {
+		if got := tcpproxy.Choose(routes, name, nil); got != want {
+			t.Errorf("a name of %d bytes goes to route %d, want %d", len(name), got, want)
+		}
+		if got := tcpproxy.Choose(routes[1:], name, []string{"h2"}); got != 0 {
+			t.Errorf("a name of %d bytes goes to route %d by its protocol", len(name), got)
+		}
+	}
+}
+
 func TestRoutesAreVerified(t *testing.T) {
 	up := to(t, "up", conntest.Echo)
 	for want, route := range map[string]tcpproxy.Route{
