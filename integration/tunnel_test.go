@@ -338,6 +338,7 @@ func TestTunnelMaxSessionsPerPeer(t *testing.T) {
 	near := startGateway(t, strings.Replace(nearConfig(peers, raw, echoAddr), "as: near,", "as: near, sessions: 2,", 1))
 	near.awaitLog("cannot connect", "tunnel=far", "sessions of this peer: 1, the most one may have")
 	far.awaitLog("no session with a peer", "reason=rejected", "the most one may have")
+	near.awaitLog("tunnel: session begun", "tunnel=far") // the one that is turned away may be the first to know
 	if err := exchange(raw, "through the one there is"); err != nil {
 		t.Error(err)
 	}
