@@ -31,9 +31,22 @@ func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 		if err := checkParam(p); err != nil {
 			return nil, err
 		}
+		if isLogin(p.Name) { // from "options", where a server knows no such settings either
+			return nil, &refusal{code: pgwire.StateUndefinedObject, reason: listener.ReasonProtocol,
+				message: fmt.Sprintf("unrecognized configuration parameter %q", p.Name)}
+		}
 		list[i] = pgwire.Param{Name: shared(p.Name), Value: shared(p.Value)}
 	}
 	return list, nil
+}
+
+// isLogin reports whether a startup parameter is no setting: it says who connects to what, and how.
+func isLogin(name string) bool {
+	switch strings.ToLower(name) {
+	case "user", "database", "options", "replication":
+		return true
+	}
+	return false
 }
 
 // optionsOf returns the settings in the parameters "options" of a startup message.
@@ -98,8 +111,7 @@ func checkSessionParams(mode Mode, params []pgwire.Param) error {
 // checkServerParam refuses parameters that cannot be settings of server connections.
 func checkServerParam(p pgwire.Param) error {
 	switch name := strings.ToLower(p.Name); {
-	case name == "" || name == "user" || name == "database" || name == "options" || name == "replication" ||
-		name == "role" || name == "session_authorization" || strings.HasPrefix(name, "_pq_."):
+	case name == "" || isLogin(name) || name == "role" || name == "session_authorization" || strings.HasPrefix(name, "_pq_."):
 		return fmt.Errorf("%q is no setting for server connections", p.Name)
 	case strings.ContainsRune(p.Value, 0):
 		return fmt.Errorf("the value of %q has a NUL character in it", p.Name)

@@ -214,7 +214,8 @@ func TestStartupParameters(t *testing.T) {
 		show(a, "DateStyle", "ISO, MDY")
 	}
 	for params, code := range map[string]string{
-		"no_such_parameter=1": "42704", "statement_timeout=never": "22023", "options='-x'": "42601", "options='-c x;y=1'": "22023",
+		"no_such_parameter=1": "42704", "statement_timeout=never": "22023", "options='-x'": "42601", "options='-c user=postgres'": "42704", "options='--Database=template1'": "42704",
+		"options='-c replication=database'": "42704", "options='-c options=-x'": "42704", "options='-c x;y=1'": "22023",
 	} {
 		if _, err := pgx.Connect(t.Context(), g.dsn(params)); sqlstate(err) != code {
 			t.Errorf("%s: %v, want %s", params, err, code)

@@ -102,7 +102,8 @@ func TestReplicationRefused(t *testing.T) {
 	}{
 		"nobody": {value: "true", code: "42501"}, "another user": {value: "database", allowed: []string{"repl"}, code: "42501"},
 		"nonsense": {value: "sometimes", allowed: []string{"*"}, code: "22023"}, "by the server": {value: "1", allowed: []string{"repl", "app"}, code: "53300"},
-		"none": {value: "off"},
+		"none": {value: "off"}, "another database": {value: "database options='-c database=template1'", allowed: []string{"*"}, code: "42704"},
+		"another role": {value: "true options='-c user=postgres'", allowed: []string{"*"}, code: "42704"},
 	} {
 		g := start(t, db, func(cfg *pgproxy.Config, _ *pgproxy.PostgresConfig) { cfg.ReplicationUsers = c.allowed })
 		conn, err := pgx.Connect(t.Context(), g.dsn("replication="+c.value))

@@ -2,6 +2,12 @@ package udpproxy
 
 import "net/netip"
 
+// Interrupted and Blames are what an error on the socket of a session means.
+var (
+	Interrupted = interrupted
+	Blames      = blames
+)
+
 // MaxHeld is the bound of datagrams held for a session.
 const MaxHeld = maxHeld
 

@@ -379,10 +379,11 @@ func (t *sender) drop(packets []packet, err error) {
 // interrupted reports whether an error of receiveAll is worth another call: what ICMP messages say about other
 // datagrams than the present ones, and short memory.
 func interrupted(err error) bool {
-	for _, e := range []syscall.Errno{unix.ENOMEM, unix.ENOBUFS, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENETDOWN, unix.EHOSTDOWN} {
-		if errors.Is(err, e) {
-			return true
-		}
+	errno, ok := errors.AsType[syscall.Errno](err)
+	switch errno {
+	case unix.ENOMEM, unix.ENOBUFS, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENETDOWN, unix.EHOSTDOWN,
+		unix.EMSGSIZE, unix.EPROTO, unix.EACCES, unix.ENOPROTOOPT, unix.ENONET, unix.EOPNOTSUPP:
+		return ok
 	}
 	return false
 }

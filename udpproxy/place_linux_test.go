@@ -3,10 +3,13 @@ package udpproxy_test
 import (
 	"net"
 	"net/netip"
+	"os"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/udpproxy"
 )
 
 // TestAnswersComeFromTheAddressAsked: a socket for any address answers each client from the address that it asked.
@@ -60,4 +63,18 @@ func hasIPv6() bool {
 		_ = c.Close()
 	}
 	return err == nil
+}
+
+// TestErrorsOfDatagrams: what ICMP says of one datagram, such as that it was too large for the path, ends no session.
+func TestErrorsOfDatagrams(t *testing.T) {
+	for _, err := range []error{syscall.EMSGSIZE, syscall.EPROTO, syscall.EACCES, syscall.ENOPROTOOPT, os.NewSyscallError("recvmmsg", syscall.EMSGSIZE)} {
+		if !udpproxy.Interrupted(err) || udpproxy.Blames(err) {
+			t.Errorf("%v: interrupted %v, blames %v, want the session to continue", err, udpproxy.Interrupted(err), udpproxy.Blames(err))
+		}
+	}
+	for _, err := range []error{syscall.EBADF, net.ErrClosed, os.ErrDeadlineExceeded} {
+		if udpproxy.Interrupted(err) {
+			t.Errorf("%v is worth another call", err)
+		}
+	}
 }
