@@ -54,8 +54,10 @@ type Config struct {
 	Routes []Route
 	// IdleTimeout ends a session in which no byte moved in either direction
 	// for that long, or up to an eighth longer; 0 = DefaultIdleTimeout, negative =
-	// never. Data is seen to move in steps of up to 64 KiB, so a receiver slower
-	// than that within the time-out may count as idle.
+	// never. Data counts as moved when the kernel takes it for sending, in steps
+	// of up to a third of a send buffer that grows to megabytes. A receiver that is
+	// slower than that within the time-out counts as idle, and so do the other
+	// time-outs below count it. Its connection is closed, not reset.
 	IdleTimeout time.Duration
 	// ClientIdleTimeout ends a session in which nothing moved from the client to the
 	// server for that long, ServerIdleTimeout one in which nothing moved the other way,
