@@ -74,6 +74,6 @@
 //   - A busy loop waits with a raw system call that Go's scheduler does not see, and so keeps its
 //     processor; the runtime's preemption signal interrupts it. An idle loop uses an ordinary call.
 //   - GOMAXPROCS is left alone. With half as many loops as cores, a raw wait leaves the rest of the
-//     program a processor; with as many loops as cores there are no raw waits unless the environment
-//     sets GOMAXPROCS higher.
+//     program a processor; if all engines of the process together have as many loops as GOMAXPROCS,
+//     there are no raw waits.
 package fiber

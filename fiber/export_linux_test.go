@@ -137,3 +137,19 @@ func PipesHeld() int {
 	open, idle := splice.Open()
 	return open - idle
 }
+
+// Loops returns how many loops the process has.
+func Loops() int {
+	if all := allLoops.Load(); all != nil {
+		return len(*all)
+	}
+	return 0
+}
+
+// RawWaits reports whether the engine's loops may wait in the kernel unknown to Go's scheduler.
+func (e *Engine) RawWaits() bool {
+	if p, ok := e.loops[0].poller.(*uring); ok {
+		return p.raw.allowed()
+	}
+	return e.loops[0].poller.(*readiness).raw.allowed()
+}

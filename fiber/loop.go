@@ -442,9 +442,18 @@ func (l *loop) logger() *slog.Logger { return l.engine.cfg.Logger }
 // another thread, and every return has to fight for one. A raw wait keeps its processor, so there
 // must be another for the rest of the program, and the runtime must be able to interrupt it (by its
 // preemption signal) to stop the world.
-func rawWaits(loops int) bool {
-	return runtime.GOMAXPROCS(0) > loops && !asyncPreemptOff()
+type rawWaits struct{ processors int } // that Go may use; 0 = never
+
+func newRawWaits() rawWaits {
+	if asyncPreemptOff() {
+		return rawWaits{}
+	}
+	return rawWaits{runtime.GOMAXPROCS(0)}
 }
+
+// allowed counts the loops of all engines of the process: two engines with a loop each on two processors would leave the rest of the
+// program none, until the runtime takes one back after 10 ms.
+func (r rawWaits) allowed() bool { return len(*allLoops.Load()) < r.processors }
 
 // asyncPreemptOff reports whether the runtime is set not to interrupt with signals, as the
 // collector's check mode implies.

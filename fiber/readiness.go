@@ -17,7 +17,7 @@ type readiness struct {
 	queue   systemQueue
 	scratch []byte // of move, for as long as a piece takes
 	idle    bool   // the last wait found nothing to do for long
-	raw     bool   // see rawWaits
+	raw     rawWaits
 
 	batch   *batchSender // nil = the system has none: each message is sent at once
 	send    sendBuffers
@@ -61,7 +61,7 @@ const (
 
 // newReadiness returns a poller, and an error that names the features it lacks.
 func newReadiness(l *loop) (p *readiness, lacks error, err error) {
-	p = &readiness{loop: l, raw: rawWaits(l.engine.cfg.Loops)}
+	p = &readiness{loop: l, raw: newRawWaits()}
 	if err := p.queue.open(); err != nil {
 		return nil, nil, err
 	}
@@ -328,7 +328,7 @@ func (p *readiness) wait(until int64) {
 	case until > 0:
 		left = max(until-nanotime(), 0)
 	}
-	n := p.queue.wait(left, left == 0 || p.raw && !p.idle)
+	n := p.queue.wait(left, left == 0 || !p.idle && p.raw.allowed())
 	p.idle = n == 0 && left != 0
 	for i := range n {
 		p.handle(p.queue.event(i))

@@ -32,7 +32,7 @@ type uring struct {
 	checkedAt int64          // when that was
 	polls     []unix.PollFd  // of checkForResets
 	idle      bool           // the last wait found nothing to do for long
-	raw       bool           // see rawWaits
+	raw       rawWaits
 }
 
 // maxAhead bounds the data received and not read, in bytes; beyond it the receive is stopped, so that the sender waits.
@@ -54,7 +54,7 @@ const (
 const ringEntries = 1024
 
 func newUring(l *loop) (*uring, error) {
-	p := &uring{loop: l, event: -1, raw: rawWaits(l.engine.cfg.Loops)}
+	p := &uring{loop: l, event: -1, raw: newRawWaits()}
 	var err error
 	if p.ring, err = newRing(ringEntries, 8*ringEntries); err != nil {
 		return nil, err
@@ -451,7 +451,7 @@ func (p *uring) wait(until int64) {
 	if until > 0 {
 		left = max(until-nanotime(), 1)
 	}
-	p.ring.enter(wait, p.raw && !p.idle, left)
+	p.ring.enter(wait, !p.idle && p.raw.allowed(), left)
 	from, to := p.ring.completions()
 	for i := from; i != to; i++ {
 		p.complete(p.ring.at(i))
