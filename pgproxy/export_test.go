@@ -397,10 +397,25 @@ func Judged(sql string) string {
 	return left.String()
 }
 
-// JudgedPlain compares judgePlain with judgeWhole: it reports whether the text is plain, and whether they agree if it is.
+// JudgedPlain compares judgePlain with judgeWhole: it reports whether the text is plain, and whether they agree if it is, and nothing else
+// finds anything in it.
 func JudgedPlain(sql string) (plain, same bool) {
-	left, plain := judgePlain([]byte(sql))
-	return plain, !plain || left == judgeWhole([]byte(sql))
+	text := []byte(sql)
+	left, plain := judgePlain(text)
+	return plain, !plain || left == judgeWhole(text) && needsNoLook(sql)
+}
+
+// needsNoLook reports whether no look at a text finds anything but what judge does.
+func needsNoLook(sql string) bool {
+	return !settingsIn([]byte(sql)).any() && !onlyForTransaction([]byte(sql+"\x00")) && len(deallocations(sql)) == 0 && !sweeps([]byte(sql))
+}
+
+// QuietAgrees reports whether a text that has come twice before is quiet, and whether that is right.
+func (v *Verdicts) QuietAgrees(sql string) (quiet, right bool) {
+	for range 3 {
+		_, quiet = v.v.judge([]byte(sql))
+	}
+	return quiet, !quiet || needsNoLook(sql)
 }
 
 // JudgeText is judge.
@@ -410,7 +425,10 @@ func JudgeText(text []byte) uint32 { return uint32(judge(text)) }
 type Verdicts struct{ v verdicts }
 
 // Judge is JudgeText for a text that may have come before.
-func (v *Verdicts) Judge(text []byte) uint32 { return uint32(v.v.judge(text)) }
+func (v *Verdicts) Judge(text []byte) uint32 {
+	left, _ := v.v.judge(text)
+	return uint32(left)
+}
 
 // Kept returns how many texts there are.
 func (v *Verdicts) Kept() (n int) {

@@ -100,9 +100,14 @@ func (m *machine) query(msg message) action {
 	if !msg.whole(maxJudgedQuery) {
 		return action{do: more, n: min(msg.size(), maxJudgedQuery)}
 	}
-	left := m.judgeBody(msg)
+	left, quiet := m.judgeBody(msg)
 	if e := m.refusal(left); e != nil {
 		return m.refuseQuery(e)
+	}
+	if quiet {
+		m.note(left)
+		m.pushQuery(op{kind: opQuery})
+		return action{do: pass}
 	}
 	text, act := m.deallocating(msg)
 	drop := ""
@@ -119,10 +124,15 @@ func (m *machine) query(msg message) action {
 	}
 	m.note(left)
 	m.noteSettings(msg.body)
-	if o := (op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body)}); !m.dropUnnamed(o) {
+	m.pushQuery(op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body)})
+	return action{do: pass}
+}
+
+// pushQuery records a Query that goes to the server.
+func (m *machine) pushQuery(o op) {
+	if !m.dropUnnamed(o) {
 		m.st.push(o)
 	}
-	return action{do: pass}
 }
 
 // call judges FunctionCall in transaction mode.

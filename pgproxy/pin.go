@@ -117,10 +117,10 @@ func (s *serverState) pin(kinds traces) {
 	s.shownPins.Store(uint32(kinds))
 }
 
-// judgeBody judges the text of a Query, as much as is there.
-func (m *machine) judgeBody(msg message) traces {
+// judgeBody judges the text of a Query, as much as is there. quiet is that of verdicts.judge.
+func (m *machine) judgeBody(msg message) (left traces, quiet bool) {
 	if len(msg.body) < msg.size() || msg.size() > maxJudgedQuery {
-		return traceUnknown
+		return traceUnknown, false
 	}
 	return m.shared.verdicts.judge(msg.body)
 }

@@ -564,7 +564,7 @@ func TestJudge(t *testing.T) {
 func TestJudgePlain(t *testing.T) {
 	for sql, want := range map[string]bool{
 		"select 1": true, "SELECT a, b FROM t WHERE c = 'x' -- it": true, "begin": true, "BEGIN ISOLATION LEVEL SERIALIZABLE": true, "commit": true, "rollback to a": true,
-		"insert into t values": true, "delete from t": true, "select a from member": true, "select m": true, "select 'temporal'": false, "select 1;": false, "select f(1)": false,
+		"insert into t values": true, "delete from t": true, "select a from member": true, "select m": true, "select 'temporal'": false, "select 1;": true, "select 1;;": false, "select 1; select 2": false, "select 1; ": false, "select f(1)": false, "INSERT INTO t SELECT a FROM s;": true, "select a InTo b": false,
 		"select 1 into temp t": false, "select 1 into TEMPorary t": false, "select 1 into Temp t": false, "select * from pg_temp.t": false, "update t set a = 1": false,
 		"selects": false, "": false, " select 1": false, "do $$ $$": false, "prepare a as select 1": false, "select.a": true, "begin/**/": true, "listen a": false,
 	} {
@@ -633,6 +633,21 @@ func TestVerdicts(t *testing.T) {
 	}
 	if got, want := known.Judge([]byte("select f(1)\x00listen x")), pgproxy.JudgeText([]byte("select f(1)")); got != want {
 		t.Errorf("%b, want %b", got, want)
+	}
+}
+
+// TestQuiet has texts that come again judged: those that say nothing of settings and deallocated statements are quiet, and only those.
+func TestQuiet(t *testing.T) {
+	for sql, want := range map[string]bool{
+		"select f(1)": true, "select now();": true, "update t set a = 1": true, "insert into t values (1)": true, "SELECT count(*) FROM t;": true,
+		"select set_config('a.b', 'c', false)": false, "set a = 1": false, "set local a = 1": false, " set transaction read only": false,
+		"select f(1); set a.b = 1": false, "deallocate s": false, "select f(1); deallocate s": false, "discard all": false, "do $$ begin set a.b = 1; end $$": false,
+		"update pg_settings set setting = 'x' where name = 'y'": false, "select f(1); SeT A.B to 1": false, "select f(); deallocate all": false,
+	} {
+		var known pgproxy.Verdicts
+		if quiet, right := known.QuietAgrees(sql); quiet != want || !right {
+			t.Errorf("%q: quiet %t, want %t; right: %t", sql, quiet, want, right)
+		}
 	}
 }
 

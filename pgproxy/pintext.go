@@ -2,6 +2,7 @@ package pgproxy
 
 import (
 	"bytes"
+	"encoding/binary"
 	"strings"
 )
 
@@ -95,7 +96,8 @@ func withoutNul(text []byte) []byte {
 }
 
 // judgePlain is judge for texts in which nothing is called: one statement that begins with a word of plainStatements, without a parenthesis
-// or a backslash. Of what else may leave something, pg_temp and INTO are words of such statements; INSERT INTO is plain.
+// or a backslash. Of what else may leave something, pg_temp and INTO are words of such statements; INSERT INTO is plain. A semicolon may end
+// the statement.
 func judgePlain(text []byte) (left traces, ok bool) {
 	n := 0
 	for n < len(text) && inWord[text[n]] && n < maxName {
@@ -103,13 +105,7 @@ func judgePlain(text []byte) (left traces, ok bool) {
 	}
 	for _, plain := range plainStatements {
 		if isWord(text[:n], plain.word) {
-			rest := text[n:]
-			for _, c := range []byte{'(', ';', '\\'} {
-				if bytes.IndexByte(rest, c) >= 0 {
-					return 0, false
-				}
-			}
-			return plain.left, !mentions(rest, "temp") && (plain.into || !mentions(rest, "into"))
+			return plain.left, isPlain(text[n:], plain.into)
 		}
 	}
 	return 0, false
@@ -122,14 +118,26 @@ var plainStatements = []struct {
 	into bool
 }{{"select", 0, false}, {"begin", 0, true}, {"commit", 0, true}, {"rollback", 0, true}, {"insert", traceWrites, true}, {"delete", traceWrites, true}}
 
-// mentions reports whether a word of four lower-case letters is in a text, in whatever case, also as part of another one.
-func mentions(text []byte, word string) bool {
-	for i := 0; i+4 <= len(text); i++ {
-		if text[i]|0x20 == word[0] && text[i+1]|0x20 == word[1] && text[i+2]|0x20 == word[2] && text[i+3]|0x20 == word[3] {
-			return true
+// isPlain reports whether what follows the first word of a statement has none of that which makes a text more than plain. Most texts of most
+// clients are read by it, each time, for their values differ.
+func isPlain(rest []byte, into bool) bool {
+	if bytes.IndexByte(rest, '(') >= 0 || bytes.IndexByte(rest, '\\') >= 0 {
+		return false
+	}
+	if i := bytes.IndexByte(rest, ';'); i >= 0 && i < len(rest)-1 {
+		return false
+	}
+	for ; len(rest) >= 4; rest = rest[1:] {
+		switch binary.LittleEndian.Uint32(rest) | 0x20202020 { // in lower case, also as part of another word
+		case 't' | 'e'<<8 | 'm'<<16 | 'p'<<24:
+			return false
+		case 'i' | 'n'<<8 | 't'<<16 | 'o'<<24:
+			if !into {
+				return false
+			}
 		}
 	}
-	return false
+	return true
 }
 
 // judgeWhole reads all of a text for judge.

@@ -14,7 +14,7 @@ import (
 // steady are requests that clients repeat, with a server's answers.
 var steady = map[string]struct{ prepare, request, answer []byte }{
 	"simple": {
-		request: bytesOf(query("select abalance from pgbench_accounts where aid = 1")),
+		request: bytesOf(query("SELECT abalance FROM pgbench_accounts WHERE aid = 1;")),
 		answer:  bytesOf(columns, row, done, idle),
 	},
 	"extended": {

@@ -57,9 +57,9 @@ func (m *machine) parseUnnamed(msg message) action {
 	if kept && !msg.whole(msg.size()) {
 		return action{do: more, n: msg.size()}
 	}
-	left := traceUnknown
+	left, quiet := traceUnknown, false
 	if kept {
-		left = m.shared.verdicts.judge(msg.body[1:])
+		left, quiet = m.shared.verdicts.judge(msg.body[1:])
 	}
 	if e := m.refusal(left); e != nil {
 		m.rejectWith(e)
@@ -72,7 +72,10 @@ func (m *machine) parseUnnamed(msg message) action {
 	}
 	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id, left: left}, id, true
 	if kept {
-		m.unnamed.text, m.unnamed.sweeps, m.unnamed.sets = m.keep(msg.body[1:]), sweeps(msg.body[1:]), settingsIn(msg.body[1:]).any()
+		m.unnamed.text = m.keep(msg.body[1:])
+		if !quiet {
+			m.unnamed.sweeps, m.unnamed.sets = sweeps(msg.body[1:]), settingsIn(msg.body[1:]).any()
+		}
 	}
 	return action{do: pass}
 }

@@ -14,10 +14,16 @@ type verdicts struct {
 	missed [maxVerdicts]atomic.Uint64
 }
 
-// verdict is what judge says of a text.
+// verdict is what is known of a text.
 type verdict struct {
-	text string
-	left traces
+	text  string
+	left  traces // as judge has it
+	quiet bool   // see quietly
+}
+
+// quietly reports whether a text says nothing of settings, and of statements that are deallocated: then it needs no further looks.
+func quietly(text []byte) bool {
+	return !settingsIn(text).any() && !firstWord(text, "set") && !mentionsDeallocate(text) && !sweeps(text)
 }
 
 // maxVerdicts is how many texts a backend's verdicts have, and maxVerdictText how long they may be, in bytes: together 512 KiB. Few programs
@@ -30,23 +36,24 @@ const (
 // verdictSeed is that of the hashes of texts: clients cannot know which texts share a place.
 var verdictSeed = maphash.MakeSeed()
 
-// judge is judge for a text that may have come before.
-func (v *verdicts) judge(text []byte) traces {
+// judge is judge for a text that may have come before. quiet means that quietly is true; it is unknown for a text that has not come before,
+// and always true for a plain one.
+func (v *verdicts) judge(text []byte) (left traces, quiet bool) {
 	text = withoutNul(text)
 	if left, ok := judgePlain(text); ok {
-		return left
+		return left, true
 	}
 	if len(text) > maxVerdictText {
-		return judge(text)
+		return judge(text), false
 	}
 	hash := maphash.Bytes(verdictSeed, text)
 	place := hash % maxVerdicts
 	if known := v.at[place].Load(); known != nil && known.text == string(text) {
-		return known.left
+		return known.left, known.quiet
 	}
-	left := judgeWhole(text)
+	left = judgeWhole(text)
 	if v.missed[place].Swap(hash) == hash {
-		v.at[place].Store(&verdict{text: string(text), left: left})
+		v.at[place].Store(&verdict{text: string(text), left: left, quiet: quietly(text)})
 	}
-	return left
+	return left, false
 }
