@@ -14,6 +14,8 @@ type inbound struct {
 	n    int  // payload bytes
 	tail bool // b is the last of ch.ready
 	into bool // it goes to core.receiver's own buffer
+	// whole means that b has the payload already.
+	whole bool
 }
 
 // begin admits a Data frame, whose length is at most maxFrame, before its
@@ -72,6 +74,11 @@ func (c *core) beginStream(in *inbound, cost uint64, locked bool) error {
 	case in.n == 0 && in.h.Flags == 0:
 		return c.reject(in, cost, frame.CodeProtocol, "empty frame on a stream")
 	case in.n == 0:
+		return nil
+	}
+	if b := c.whole; b != nil { // its data is the payload
+		c.whole = nil
+		in.b, in.whole, b.cost = b, true, cost
 		return nil
 	}
 	if b := ch.ready.tail; locked && b != nil && cap(b.data)-len(b.data) >= in.n {

@@ -158,7 +158,7 @@ func (s *Session) take(h frame.Header, body []byte) error {
 		w.n, w.filled = copy(w.into, body[len(body)-in.n:]), true
 		s.core.counts.messagesReceived++
 	}
-	if in.b != nil {
+	if in.b != nil && !in.whole {
 		in.b.data = append(in.b.data, body[len(body)-in.n:]...)
 	}
 	return asProtocol(s.core.end(in))
@@ -213,11 +213,17 @@ func (s *Session) large(in *intake) error {
 	in.big, in.rest = false, nil
 	if b := in.hold; b != nil {
 		in.hold = nil
-		defer b.release()
 		if in.l.lost {
+			b.release()
 			return net.ErrClosed
 		}
-		return s.frame(in.h, b.data)
+		s.core.whole = b
+		err := s.frame(in.h, b.data)
+		if s.core.whole != nil { // copied, or refused
+			s.core.whole = nil
+			b.release()
+		}
+		return err
 	}
 	to := in.to
 	in.to = inbound{}

@@ -46,6 +46,9 @@ func (r *replay) size() int { return int(r.end - r.head) }
 
 func (r *replay) full() bool { return r.size() >= r.limit }
 
+// ahead is the number of bytes in the ring that no write has begun to take.
+func (r *replay) ahead() int { return int(r.end - r.chunk) }
+
 // at is where the byte with the offset is in buf.
 func (r *replay) at(off uint64) int { return int(off & uint64(len(r.buf)-1)) }
 

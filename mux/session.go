@@ -109,8 +109,8 @@ func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Sessio
 	}
 	began := time.Now()
 	s.core = newCore(cfg, client, &h.theirs, func() int64 { return int64(time.Since(began)) })
-	s.core.copyAll = l.raw == nil
 	s.resumable(h)
+	s.core.copyAll = l.raw == nil && s.core.replay == nil // the ring has a copy of its own
 	go s.write()
 	go s.read(l)
 	s.mu.Lock()

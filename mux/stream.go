@@ -74,15 +74,83 @@ func (t *Stream) read(p []byte, by parker) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	if err := t.awaitBytes(by); err != nil {
+		return 0, err
+	}
 	n := s.core.readStream(ch, p)
-	if n == 0 {
-		var err error
-		if n, err = t.awaitBytes(p, by); err != nil {
-			return 0, err
+	t.taken()
+	return n, nil
+}
+
+// WriteTo implements io.WriterTo: it writes what arrives to w until the end, from the buffers in which it arrived, so that
+// it saves a copy, and holds no memory while nothing arrives. w must not keep the bytes. A nil error is the end that Read
+// reports by io.EOF; another one is Read's or w's.
+func (t *Stream) WriteTo(w io.Writer) (n int64, err error) {
+	by := t.reader.Take()
+	if by == nil {
+		return t.writeTo(w, nil)
+	}
+	n, err = t.writeTo(w, by)
+	t.reader.Keep(by)
+	return n, err
+}
+
+// writeTo is WriteTo for a caller that waits by a parker, nil for a goroutine.
+func (t *Stream) writeTo(w io.Writer, by parker) (n int64, err error) {
+	s, ch := t.s, t.ch
+	for {
+		s.mu.Lock()
+		b, err := t.takeBuffer(by)
+		s.mu.Unlock()
+		if err == io.EOF {
+			return n, nil
+		} else if err != nil {
+			return n, err
+		}
+		m, err := w.Write(b.data[b.off:])
+		n += int64(m)
+		s.mu.Lock()
+		s.core.consume(ch, b.cost)
+		s.flush(nil, false)
+		s.mu.Unlock()
+		b.release()
+		if err != nil {
+			return n, err
 		}
 	}
-	s.flush(nil, false)
-	return n, nil
+}
+
+// WriteTo joins buffers of less than joinBelow bytes, up to joinSize: a copy costs less than a write.
+const (
+	joinBelow = 4 << 10
+	joinSize  = 16 << 10
+)
+
+// takeBuffer waits for bytes, and takes a buffer of them. Their credit has to be returned. mu is held, and given up while waiting.
+func (t *Stream) takeBuffer(by parker) (*buffer, error) {
+	if t.rd.expired && !t.ch.closed {
+		return nil, t.error("read", os.ErrDeadlineExceeded)
+	}
+	if err := t.awaitBytes(by); err != nil {
+		return nil, err
+	}
+	b := t.ch.ready.head
+	if len(b.data)-b.off < joinBelow && b.next != nil {
+		b = newBuffer(joinSize)
+		b.data = b.data[:t.s.core.readStream(t.ch, b.data[:joinSize])]
+	} else {
+		t.ch.ready.pop()
+	}
+	t.taken()
+	return b, nil
+}
+
+// taken is called when a reader has taken bytes. mu is held.
+func (t *Stream) taken() {
+	if t.ch.ready.head != nil {
+		t.ch.receivers.wakeOne()
+	}
+	t.s.flush(nil, false)
 }
 
 // State implements fiber.Stream. An idle stream in a pool that is not Silent must not be used any more.
@@ -122,8 +190,11 @@ func (t *Stream) Detach() (conn net.Conn, ahead []byte, err error) { return t, n
 func (t *Stream) peerClosed() bool { return t.ch.recvErr != nil || t.s.core.err != nil || t.ch.closed }
 
 // awaitBytes waits for at least one byte. mu is held, and given up while waiting.
-func (t *Stream) awaitBytes(p []byte, by parker) (n int, err error) {
+func (t *Stream) awaitBytes(by parker) (err error) {
 	s, ch := t.s, t.ch
+	if ch.ready.head != nil {
+		return nil
+	}
 	w, alarm := s.newWaiter(), s.newWaiter()
 	own := alarm.ready
 	alarm.ready = w.ready // one goroutine waits for both
@@ -133,10 +204,7 @@ func (t *Stream) awaitBytes(p []byte, by parker) (n int, err error) {
 	led := false
 	s.quick = 0
 	s.patient = t.rd.timer == nil && by == nil
-	for {
-		if n = s.core.readStream(ch, p); n > 0 {
-			break
-		}
+	for ch.ready.head == nil {
 		if err = ch.recvErr; err == nil {
 			err = s.core.err
 		}
@@ -155,21 +223,15 @@ func (t *Stream) awaitBytes(p []byte, by parker) (n int, err error) {
 	t.rd.waiting.remove(alarm)
 	alarm.ready = own
 	ch.receivers.remove(w)
-	if ch.ready.head != nil {
-		ch.receivers.wakeOne()
-	}
 	if led {
 		s.doneReading()
 	}
 	s.freeWaiter(w)
 	s.freeWaiter(alarm)
-	switch {
-	case n > 0:
-		return n, nil
-	case err == io.EOF:
-		return 0, io.EOF
+	if err == nil || err == io.EOF {
+		return err
 	}
-	return 0, t.error("read", err)
+	return t.error("read", err)
 }
 
 // readStream moves bytes to p.

@@ -44,6 +44,8 @@ func (s *Session) flushRing(own *sendOp, patient bool) {
 		}
 		return
 	}
+	for own != nil && !own.done && !patient && s.core.replay.ahead() < batchSize && s.stage() {
+	}
 	if s.flushing || s.mute() || s.idle() {
 		return
 	}

@@ -2,10 +2,13 @@ package peers
 
 import (
 	"crypto/ed25519"
+	"testing"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/sec"
+	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 )
 
 // What tests forge records of.
@@ -33,6 +36,20 @@ var (
 
 // RankAddrs says when to dial which address of a peer.
 var RankAddrs = rankAddrs
+
+// NewTLS makes the TLS of a node, and returns its ID.
+func NewTLS(t testing.TB, key ed25519.PrivateKey) (sec.SecureTransport, peer.ID) {
+	t.Helper()
+	private, id, err := identityOf(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, err := newTLS(libp2ptls.ID, private, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return secure, id
+}
 
 // Host is the node's libp2p host.
 func (n *Node) Host() host.Host { return n.host }

@@ -56,7 +56,7 @@ type Node struct {
 	models    models
 	offenders *offenders
 	finder    *finder // nil: mDNS is off
-	dht       *dht    // nil: it is off
+	dht       *dht         // nil: it is off
 
 	closing sync.Once
 }
@@ -148,7 +148,7 @@ func newHost(cfg *Config, gate *offenders, relayed *circuits) (host.Host, error)
 	options := []libp2p.Option{
 		libp2p.Identity(key), libp2p.UserAgent("headpond/" + cfg.Version), libp2p.NoListenAddrs, libp2p.DisableMetrics(),
 		libp2p.ResourceManager(limits), libp2p.ConnectionManager(keeper), libp2p.ConnectionGater(gate), libp2p.WithDialTimeout(cfg.DialTimeout),
-		libp2p.Security(libp2ptls.ID, libp2ptls.New), libp2p.Security(noise.ID, noise.New), libp2p.Muxer(yamux.ID, newMuxer()),
+		libp2p.Security(libp2ptls.ID, newTLS), libp2p.Security(noise.ID, noise.New), libp2p.Muxer(yamux.ID, newMuxer()),
 		libp2p.Transport(tcp.NewTCPTransport), libp2p.Transport(websocket.New), libp2p.SwarmOpts(swarm.WithDialRanker(rankAddrs)),
 	}
 	if len(cfg.NetworkKey) > 0 {

@@ -91,11 +91,12 @@ type relay struct {
 // up copies from the stream to the connection. Data that arrives before the target is reached waits; a stream that breaks meanwhile
 // cancels the dialling.
 func (r *relay) up() {
-	readErr, writeErr := copyBytes(dialledWriter{r}, r.st)
+	out := &dialledWriter{r: r}
+	_, err := r.st.WriteTo(out)
 	select {
 	case <-r.dialled:
 	default:
-		if !errors.Is(readErr, io.EOF) {
+		if err != nil {
 			r.openerGone.Store(true)
 			r.cancelDial()
 		}
@@ -103,13 +104,13 @@ func (r *relay) up() {
 	}
 	switch {
 	case r.conn == nil:
-	case errors.Is(readErr, io.EOF):
+	case err == nil:
 		if errors.Is(r.conn.CloseWrite(), errors.ErrUnsupported) {
 			r.abort()
 		} else {
 			r.watchOpener()
 		}
-	case writeErr != nil: // data that the backend has sent before may still arrive
+	case out.err != nil: // data that the backend has sent before may still arrive
 		_ = r.conn.SetReadDeadline(time.Now().Add(closeGrace))
 	default:
 		r.abort()
@@ -178,19 +179,23 @@ func (r *relay) abort() {
 	reset(r.st, refuse(ErrBroken, "its other end is gone"))
 }
 
-// dialledWriter writes to a relay's connection, and waits until it is dialled.
-type dialledWriter struct{ r *relay }
+// dialledWriter writes to a relay's connection, and waits until it is dialled. err is why a write failed.
+type dialledWriter struct {
+	r   *relay
+	err error
+}
 
 var errNotDialled = errors.New("tunnel: there is no connection")
 
-func (w dialledWriter) Write(p []byte) (int, error) {
+func (w *dialledWriter) Write(p []byte) (n int, err error) {
 	<-w.r.dialled
 	if w.r.conn == nil {
-		return 0, errNotDialled
+		w.err = errNotDialled
+		return 0, w.err
 	}
-	n, err := w.r.conn.Write(p)
+	n, w.err = w.r.conn.Write(p)
 	w.r.in.Add(uint64(n))
-	return n, err
+	return n, w.err
 }
 
 // A direction that is idle holds a small buffer, and a large one while single reads fill the small one.

@@ -13,6 +13,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,7 @@ const (
 	idleTimeout   = 2 * time.Minute
 	maxHeadBytes  = 64 << 10
 	maxTriedNodes = 4
+	copyBuffer    = 32 << 10
 	peekTimeout   = 30 * time.Second // the beginning of a body, of up to 1 MiB
 	// dialTimeout bounds the connect to one node: others are tried after it.
 	dialTimeout = 5 * time.Second
@@ -101,7 +103,7 @@ func newAPI(cfg apiConfig) (*api, error) {
 		return nil, err
 	}
 	a.proxy = &httputil.ReverseProxy{
-		Transport: a, FlushInterval: -1, ErrorHandler: a.fail, ErrorLog: slog.NewLogLogger(cfg.gateway.Logger().Handler(), slog.LevelDebug),
+		Transport: a, FlushInterval: -1, BufferPool: &copyBuffers{}, ErrorHandler: a.fail, ErrorLog: slog.NewLogLogger(cfg.gateway.Logger().Handler(), slog.LevelDebug),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetXForwarded()
 			if !a.cfg.Load().own.ForwardAuthorization {
@@ -366,3 +368,17 @@ func (a *api) dial(ctx context.Context, address string) (net.Conn, error) {
 	}
 	return tunnel.Pooled(c), nil
 }
+
+// copyBuffers are for the bodies of answers.
+type copyBuffers struct{ free sync.Pool }
+
+// Get implements httputil.BufferPool.
+func (b *copyBuffers) Get() []byte {
+	if p, ok := b.free.Get().(*[]byte); ok {
+		return *p
+	}
+	return make([]byte, copyBuffer)
+}
+
+// Put implements httputil.BufferPool.
+func (b *copyBuffers) Put(p []byte) { b.free.Put(&p) }

@@ -25,7 +25,7 @@ const (
 // A copy buffer holds chunkRoom bytes for a chunk's size line, the content, and chunkTail bytes for the end of the
 // chunk.
 const (
-	copyBufferSize = 32 << 10
+	copyBufferSize = 64 << 10
 	chunkRoom      = 16
 	chunkTail      = 16
 	lastWrite      = time.Second // how long a response's end waits for the request's last write to return
