@@ -13,5 +13,5 @@
 // again, over another path or transport.
 //
 // identity.go is the key, node.go the host, limits.go its limits, secure.go TLS, known.go the peers that are kept connected, services.go the
-// offered services, link.go and dial.go the calls.
+// offered services, link.go, silent.go and dial.go the calls.
 package peers

@@ -53,6 +53,7 @@ type link struct {
 	used   time.Time
 	calls  int            // that wait for a connection to a service
 	stream network.Stream // the last one
+	silent network.Conn   // one on which the peer answers nothing
 	met    bool           // the peer has been connected
 }
 
@@ -142,6 +143,7 @@ func (l *links) makeRoom(met bool) (out *link, err error) {
 // openStream opens a libp2p stream for a tunnel.
 func (n *Node) openStream(ctx context.Context, id peer.ID) (net.Conn, error) {
 	n.locate(id)
+	n.replaceSilent(ctx, id)
 	s, err := n.newStream(ctx, id)
 	if err != nil && n.elsewhere(ctx, id) {
 		s, err = n.newStream(ctx, id)
@@ -150,14 +152,18 @@ func (n *Node) openStream(ctx context.Context, id peer.ID) (net.Conn, error) {
 		return nil, explain(id, err)
 	}
 	n.links.note(id, s)
-	return streamConn{s}, nil
+	return &calledStream{streamConn: streamConn{s}, node: n, opened: time.Now()}, nil
 }
 
 // newStream opens one by the addresses that are known.
 func (n *Node) newStream(ctx context.Context, id peer.ID) (network.Stream, error) {
 	ctx, cancel := context.WithTimeout(network.WithAllowLimitedConn(ctx, "tunnel"), n.cfg.DialTimeout)
 	defer cancel()
-	return n.host.NewStream(ctx, id, protocolTunnel)
+	s, err := n.host.NewStream(ctx, id, protocolTunnel)
+	if conns := n.host.Network().ConnsToPeer(id); err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && len(conns) > 0 {
+		n.links.silent(conns[0])
+	}
+	return s, err
 }
 
 // has reports whether there is a link to a peer.

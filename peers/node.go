@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/libp2p/go-libp2p"
 	"github.com/libp2p/go-libp2p/core/host"
@@ -55,7 +56,8 @@ type Node struct {
 	quotas    quotas
 	models    models
 	offenders *offenders
-	finder    *finder // nil: mDNS is off
+	trying    atomic.Int32 // peers that answering tries
+	finder    *finder      // nil: mDNS is off
 	dht       *dht         // nil: it is off
 
 	closing sync.Once

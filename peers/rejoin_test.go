@@ -36,6 +36,7 @@ type cable struct {
 	mu    sync.Mutex
 	to    string
 	cut   bool
+	mute  chan struct{} // not nil: nothing passes until it is closed
 	conns map[net.Conn]bool
 }
 
@@ -56,7 +57,7 @@ func newCable(t *testing.T) *cable {
 		var both sync.WaitGroup
 		for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
 			both.Go(func() {
-				_, _ = io.Copy(way[0], way[1])
+				_, _ = io.Copy(way[0], passing{way[1], c})
 				_, _ = way[0].Close(), way[1].Close()
 			})
 		}
@@ -65,6 +66,39 @@ func newCable(t *testing.T) *cable {
 	_, port, _ := net.SplitHostPort(address)
 	c.address = "/ip4/127.0.0.1/tcp/" + port
 	return c
+}
+
+// passing is an end of a cable.
+type passing struct {
+	net.Conn
+	cable *cable
+}
+
+func (p passing) Read(b []byte) (n int, err error) {
+	n, err = p.Conn.Read(b)
+	p.cable.mu.Lock()
+	mute := p.cable.mute
+	p.cable.mu.Unlock()
+	if mute != nil {
+		<-mute
+	}
+	return n, err
+}
+
+// silence lets nothing pass, on connections that stay open and on new ones, until end is called, or the test ends.
+func (c *cable) silence(t *testing.T) (end func()) {
+	mute := make(chan struct{})
+	c.mu.Lock()
+	c.mute = mute
+	c.mu.Unlock()
+	end = sync.OnceFunc(func() {
+		c.mu.Lock()
+		c.mute = nil
+		c.mu.Unlock()
+		close(mute)
+	})
+	t.Cleanup(end)
+	return end
 }
 
 func (c *cable) target() string {
