@@ -40,6 +40,7 @@ func TestUsage(t *testing.T) {
 		"serve -h":                {0, "SIGHUP reads FILE again"},
 		"check -x":                {2, "flag provided but not defined"},
 		"demo x":                  {2, "takes no arguments"},
+		"demo -peers":             {2, "has no peers; the released one has"},
 		"ctl stauts":              {2, "unknown action"},
 		"demo -port-offset 99999": {1, "port out of range"},
 		"serve nowhere.yaml":      {1, "nowhere.yaml: cannot read"},

@@ -22,13 +22,13 @@ import (
 )
 
 // actions are the actions of `headpond peers`.
-const actions = "id FILE | list | ping FILE ADDRESS | connect FILE SERVICE | demo"
+const actions = "id FILE | list | ping FILE ADDRESS | connect FILE SERVICE"
 
 const about = `id prints the peer ID of the node that FILE describes, by which others name it. Its key is made if there is none yet.
 list asks the gateway whose admin page is at the address for its peers, and the services that they offer.
 ping connects to the node at ADDRESS, a multiaddress that ends in /p2p/ID, as a node without a name in the network of FILE.
 connect connects standard input and output to SERVICE, PEERID/service or service, as the node that FILE describes.
-demo runs three nodes on this machine, with mocks of language models, until it is interrupted.`
+"headpond demo -peers" runs three nodes on this machine.`
 
 // Exit codes.
 const (
@@ -43,18 +43,19 @@ func command(stdout, stderr io.Writer, args []string) int {
 	admin := fs.String("admin", cli.DefaultAdmin, "`address` of the admin page, for list: host:port or unix:/path")
 	count := fs.Int("count", 4, "how `many` pings")
 	patience := fs.Duration("timeout", 20*time.Second, "how `long` connecting may take")
-	offset := fs.Int("port-offset", 0, "`number` added to the ports 8092 and 9090 of the demo")
 	args, code, ok := cli.Parse(stdout, stderr, fs, args, -1, "want "+actions)
 	if !ok {
 		return code
 	}
 	c := &caller{stdout, stderr, *patience}
 	var err error
-	switch want := map[string]int{"id": 2, "list": 1, "ping": 3, "connect": 3, "demo": 1}[args[0]]; {
+	switch want := map[string]int{"id": 2, "list": 1, "ping": 3, "connect": 3}[args[0]]; {
 	case want == 0:
 		hint := ""
-		if close := config.Closest(args[0], []string{"id", "list", "ping", "connect", "demo"}); close != "" {
+		if close := config.Closest(args[0], []string{"id", "list", "ping", "connect"}); close != "" {
 			hint = fmt.Sprintf("; did you mean %q?", close)
+		} else if args[0] == "demo" {
+			hint = `; did you mean "headpond demo -peers"?`
 		}
 		_, _ = fmt.Fprintf(stderr, "headpond peers: unknown action %q; want %s%s\n", args[0], actions, hint)
 		return exitUsage
@@ -63,8 +64,6 @@ func command(stdout, stderr io.Writer, args []string) int {
 		return exitUsage
 	case args[0] == "id":
 		err = c.id(args[1])
-	case args[0] == "demo":
-		err = c.demo(*offset)
 	case args[0] == "list":
 		err = c.list(*admin)
 	case args[0] == "ping":

@@ -23,6 +23,7 @@ func init() {
 		Suffices: func(cfg *config.Config) bool { return nodeOf(cfg) != nil },
 	}})
 	cli.Register(cli.Command{Name: "peers", Args: actions, About: "this gateway as a node, and other nodes", Run: command})
+	cli.RegisterPeersDemo(runDemo)
 }
 
 // FileKeys are the keys at the top of the file.

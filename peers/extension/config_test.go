@@ -111,7 +111,7 @@ func TestPeersID(t *testing.T) {
 		t.Error(code, again, stderr)
 	}
 	for want, args := range map[string][]string{
-		"unknown action": {"di", file}, "id has 0 arguments, want 1": {"id"}, "cannot read": {"id", filepath.Join(dir, "none.yaml")},
+		"unknown action": {"di", file}, `did you mean "headpond demo -peers"`: {"demo"}, "id has 0 arguments, want 1": {"id"}, "cannot read": {"id", filepath.Join(dir, "none.yaml")},
 	} {
 		if code, _, stderr := run(args...); code == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: %d %s", args, code, stderr)

@@ -45,15 +45,15 @@ upstreams:
   llm: {endpoints: ["%[6]s"], health: {http: /v1/models}}
 `
 
-// demo runs three nodes until a signal: one with the API, and two with a mock of a language model each, the second of which is reached through
+// runDemo runs three nodes until a signal: one with the API, and two with a mock of a language model each, the second of which is reached through
 // the first only.
-func (c *caller) demo(offset int) (err error) {
+func runDemo(stdout, stderr io.Writer, offset int) (err error) {
 	dir, err := os.MkdirTemp("", "headpond-peers-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	d := &demo{dir: dir, out: c.stderr}
+	d := &demo{dir: dir, out: stderr}
 	defer d.close()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -61,7 +61,7 @@ func (c *caller) demo(offset int) (err error) {
 		return err
 	}
 	api := fmt.Sprintf("http://127.0.0.1:%d/v1/service/llm/v1/chat/completions", demoAPI+offset)
-	_, _ = fmt.Fprintf(c.stdout, `Three nodes run here. Ask a language model beside the second, and one beside the third, which is reached through the first:
+	_, _ = fmt.Fprintf(stdout, `Three nodes run here. Ask a language model beside the second, and one beside the third, which is reached through the first:
 
   curl -N %[1]s -d '{"model": "direct", "stream": true, "messages": []}'
   curl -N %[1]s -d '{"model": "relayed", "stream": true, "messages": []}'

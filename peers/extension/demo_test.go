@@ -15,7 +15,7 @@ import (
 // TestDemo: the lines that it prints work.
 func TestDemo(t *testing.T) {
 	offset := freeOffset(t)
-	cmd := exec.Command(os.Args[0], "peers", "demo", "-port-offset", strconv.Itoa(offset))
+	cmd := exec.Command(os.Args[0], "demo", "--peers", "-port-offset", strconv.Itoa(offset))
 	cmd.Env = append(os.Environ(), runVariable+"=1", "TMPDIR="+t.TempDir())
 	out, err := cmd.StdoutPipe()
 	if err != nil {
