@@ -34,6 +34,9 @@ var (
 	ErrKnown, ErrFull              = errKnown, errFull
 )
 
+// HandlerOf returns what handles a protocol's streams.
+var HandlerOf = handlerOf
+
 // RankAddrs says when to dial which address of a peer.
 var RankAddrs = rankAddrs
 

@@ -43,22 +43,23 @@ type Node struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
-	server    *tunnel.Server // serves calls of other nodes
-	accept    *streamListener
-	relay     *relayv2.Relay // nil: it relays for no node
-	circuits  circuits
-	known     known
-	links     links
-	gossip    *gossip
-	syncer    *syncer
-	shunned   shunned
-	loads     loads
-	quotas    quotas
-	models    models
-	offenders *offenders
-	trying    atomic.Int32 // peers that answering tries
-	finder    *finder      // nil: mDNS is off
-	dht       *dht         // nil: it is off
+	server       *tunnel.Server // serves calls of other nodes
+	accept       *streamListener
+	relay        *relayv2.Relay // nil: it relays for no node
+	circuits     circuits
+	known        known
+	links        links
+	gossip       *gossip
+	syncer       *syncer
+	unidentified *unidentified
+	shunned      shunned
+	loads        loads
+	quotas       quotas
+	models       models
+	offenders    *offenders
+	trying       atomic.Int32 // peers that answering tries
+	finder       *finder      // nil: mDNS is off
+	dht          *dht         // nil: it is off
 
 	closing sync.Once
 }
@@ -112,6 +113,9 @@ func (n *Node) start() error {
 		return err
 	}
 	if n.syncer, err = newSyncer(n); err != nil {
+		return err
+	}
+	if n.unidentified, err = newUnidentified(n); err != nil {
 		return err
 	}
 	if err := n.gossip.startRejoin(); err != nil {

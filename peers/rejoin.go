@@ -73,8 +73,8 @@ func (g *gossip) hears(id peer.ID) bool {
 	if g.audience.has(id) || g.node.host.Network().Connectedness(id) != network.Connected {
 		return true
 	}
-	all, err := g.node.host.Peerstore().GetProtocols(id)
-	if err != nil || len(all) == 0 { // it has not been identified
+	all, err := g.node.host.Peerstore().GetProtocols(id) // those that streams were opened for, if it could not be identified
+	if err != nil || len(all) == 0 || g.node.unidentified.has(id) {
 		return false
 	}
 	speaks, err := g.node.host.Peerstore().SupportsProtocols(id, pubsub.GossipSubDefaultProtocols...)

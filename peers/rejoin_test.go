@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,35 @@ func TestUnidentifiedPeer(t *testing.T) {
 	}
 	conntest.Eventually(t, "records go to it", func() bool { return f.hears(victim) })
 	conntest.Eventually(t, "its table is known", func() bool { return len(victim.Offers()) == 10 })
+}
+
+// TestIdentifiedLater: a connected peer whose identification failed is asked again, and then its addresses are known.
+func TestIdentifiedLater(t *testing.T) {
+	victim, _ := start(t, peers.Config{Listen: []string{"/ip4/127.0.0.1/tcp/0"}})
+	victim.Host().RemoveStreamHandler(identify.IDPush) // it must not learn the address otherwise
+	f := newStranger(t)
+	if err := f.host.Network().Listen(ma.StringCast("/ip4/127.0.0.1/tcp/0")); err != nil {
+		t.Fatal(err)
+	}
+	identifies, err := peers.HandlerOf(f.host, identify.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	f.host.SetStreamHandler(identify.ID, func(s network.Stream) {
+		if asked.Add(1) == 1 {
+			_ = s.Reset()
+			return
+		}
+		_ = identifies(identify.ID, s)
+	})
+	if err := f.connect(t, victim); err != nil {
+		t.Fatal(err)
+	}
+	conntest.Eventually(t, "its address is known", func() bool { return len(victim.Host().Peerstore().Addrs(f.host.ID())) > 0 })
+	if n := asked.Load(); n < 2 {
+		t.Errorf("it was asked %d times", n)
+	}
 }
 
 // cable is a way between two nodes that can be cut: connections through it end, and no new ones begin.

@@ -1,0 +1,126 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/event"
+	"github.com/libp2p/go-libp2p/core/host"
+	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/p2p/protocol/identify"
+)
+
+// identifyTimeout is how long a peer may take to identify itself when it is asked again.
+const identifyTimeout = 15 * time.Second
+
+// unidentified are the connected peers that libp2p could not identify: it asks once for a connection, and gives a peer five seconds, which a busy
+// machine or a bad network exceeds. Without more such a peer has no address here, nor in the DHT, for as long as the connection lasts.
+type unidentified struct {
+	node    *Node
+	consume protocol.HandlerFunc // what libp2p does with the identification on a stream
+
+	mu    sync.Mutex // held for a few instructions
+	peers map[peer.ID]bool
+}
+
+// newUnidentified begins to ask peers again whose identification failed.
+func newUnidentified(n *Node) (u *unidentified, err error) {
+	u = &unidentified{node: n, peers: map[peer.ID]bool{}}
+	if u.consume, err = handlerOf(n.host, identify.IDPush); err != nil {
+		return nil, fmt.Errorf("peers: %w", err)
+	}
+	events, err := n.host.EventBus().Subscribe([]any{new(event.EvtPeerIdentificationFailed), new(event.EvtPeerIdentificationCompleted)})
+	if err != nil {
+		return nil, fmt.Errorf("peers: %w", err)
+	}
+	n.work.Go(func() { u.note(events) })
+	n.work.Go(u.run)
+	return u, nil
+}
+
+func (u *unidentified) has(id peer.ID) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.peers[id]
+}
+
+// handlerOf returns the function that handles a protocol's streams. libp2p shows it only to who negotiates the protocol. That of identify.IDPush reads
+// identifications that peers send unasked, which are the same messages as answers.
+func handlerOf(h host.Host, id protocol.ID) (protocol.HandlerFunc, error) {
+	var request strings.Builder
+	for _, line := range []string{"/multistream/1.0.0\n", string(id) + "\n"} {
+		request.WriteByte(byte(len(line)))
+		request.WriteString(line)
+	}
+	_, handle, err := h.Mux().Negotiate(struct {
+		io.Reader
+		io.Writer
+		io.Closer
+	}{strings.NewReader(request.String()), io.Discard, io.NopCloser(nil)})
+	return handle, err
+}
+
+// note keeps the peers up to date, until the node ends. libp2p waits for it.
+func (u *unidentified) note(events event.Subscription) {
+	defer events.Close() //nolint:errcheck // it has no more use
+	for {
+		select {
+		case <-u.node.life.Done():
+			return
+		case e := <-events.Out():
+			u.mu.Lock()
+			switch e := e.(type) {
+			case event.EvtPeerIdentificationFailed:
+				u.peers[e.Peer] = true
+			case event.EvtPeerIdentificationCompleted:
+				delete(u.peers, e.Peer)
+			}
+			u.mu.Unlock()
+		}
+	}
+}
+
+// run asks the peers again, one after the other, until the node ends.
+func (u *unidentified) run() {
+	tick := time.NewTicker(rejoinInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-u.node.life.Done():
+			return
+		case <-tick.C:
+		}
+		u.mu.Lock()
+		all := slices.Collect(maps.Keys(u.peers))
+		u.mu.Unlock()
+		for _, id := range all {
+			if u.node.host.Network().Connectedness(id) == network.NotConnected {
+				u.mu.Lock()
+				delete(u.peers, id)
+				u.mu.Unlock()
+			} else if err := u.ask(id); err != nil {
+				u.node.log.Debug("peers: a connected peer could not be identified, trying again", "peer", id.String(), "error", err)
+			}
+		}
+	}
+}
+
+// ask makes a peer identify itself. Success is reported to note.
+func (u *unidentified) ask(id peer.ID) error {
+	ctx, cancel := context.WithTimeout(network.WithAllowLimitedConn(network.WithNoDial(u.node.life, "identify"), "identify"), identifyTimeout)
+	defer cancel()
+	s, err := u.node.host.NewStream(ctx, id, identify.ID)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = s.Reset() })()
+	return u.consume(identify.IDPush, s) // closes the stream
+}
