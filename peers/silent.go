@@ -45,7 +45,7 @@ func (c *calledStream) Read(p []byte) (int, error) {
 
 // Close implements net.Conn.
 func (c *calledStream) Close() error {
-	if !c.answered.Load() && time.Since(c.opened) >= c.node.cfg.KeepAlive {
+	if !c.answered.Load() && time.Since(c.opened) >= c.node.cfg.KeepAlive/2 { // the handshake has a little less than KeepAlive
 		c.node.links.silent(c.Conn())
 	}
 	return c.streamConn.Close()

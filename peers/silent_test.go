@@ -16,7 +16,7 @@ func TestSilentConnection(t *testing.T) {
 	through := newCable(t)
 	far, _ := start(t, peers.Config{Listen: tcp, Services: []peers.Service{echo(t)}})
 	through.lead(far)
-	near, log := start(t, peers.Config{Listen: []string{}, KeepAlive: 300 * time.Millisecond, Bootstrap: []string{through.address + "/p2p/" + far.ID()}})
+	near, log := start(t, peers.Config{Listen: []string{}, Bootstrap: []string{through.address + "/p2p/" + far.ID()}})
 	connected(t, near, far)
 	c, err := near.Dial(soon(t), peers.Target{Peer: far.ID(), Service: "echo"})
 	if err != nil {

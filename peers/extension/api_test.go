@@ -96,7 +96,7 @@ func TestPaths(t *testing.T) {
 	}{
 		{"exact", "POST", chat, `{"model": "a"}`, "", 200, a, `"content":"a a 0 "`},
 		{"after messages", "POST", chat, `{"messages": [{"model": "b", "content": "` + strings.Repeat("x", 100_000) + `"}], "model": "a"}`, "", 200, a, `"content":"a a 100000 "`},
-		{"no match", "POST", chat, `{"model": "z"}`, "", 503, nil, "no node that offers the service takes this request"},
+		{"no match", "POST", chat, `{"model": "z"}`, "", 503, nil, "no node accepts this request to the service"},
 		{"any value", "POST", chat, `{"model": "z"}`, "1", 200, b, `"content":"b z 0 "`},
 		{"exact before any", "POST", chat, `{"model": "shared"}`, "2", 200, a, `"content":"a shared 0 "`},
 		{"all", "POST", chat, `{"prompt": "z"}`, "2", 200, c, ""},

@@ -114,7 +114,7 @@ func hasBody(r *http.Request) bool {
 var (
 	errNobody   = errors.New("no node offers the service")
 	errTwice    = errors.New("the body has a field that groups are about twice")
-	errNoMatch  = errors.New("no node that offers the service takes this request")
+	errNoMatch  = errors.New("no node accepts this request to the service")
 	errNotHere  = errors.New("this gateway offers no such service")
 	errNoNode   = errors.New("this gateway is no node now")
 	errBadRoute = errors.New("want /v1/service/SERVICE/…, /v1/p2p/PEERID/SERVICE/… or /v1/_service/SERVICE/…")
