@@ -61,6 +61,11 @@ type Stream interface {
 	// another connection, even if it is not idempotent. Sent is true where that is not known.
 	MarkSent()
 	Sent() bool
+	// Acked returns how many bytes the peer's system has acknowledged, and whether those are all that were written. It finds out
+	// whether a slow peer takes data, while the socket's buffer is full: n grows with each acknowledgement, and only its growth has a
+	// meaning. For a stream of package mux, n is what the peer's application lets this side send. Where it is not known, n stays
+	// 0 and all is true: Linux tells it, of TCP.
+	Acked() (n uint64, all bool)
 
 	// Attend has the connection's loop call step in place of the calling fiber, until step returns true; see [Conn.Attend]. It returns
 	// false, without a call of step, unless the caller is a fiber of that loop. TryRead and TryWrite are for such a step.
@@ -144,6 +149,9 @@ func (NoLoop) MarkSent() {}
 
 // Sent returns true.
 func (NoLoop) Sent() bool { return true }
+
+// Acked is not known.
+func (NoLoop) Acked() (n uint64, all bool) { return 0, true }
 
 // Attend returns false.
 func (NoLoop) Attend(func() bool) bool { return false }

@@ -15,7 +15,8 @@ type TCPOptions struct {
 	KeepAliveIdle, KeepAliveInterval time.Duration
 	KeepAliveCount                   int
 	// UserTimeout ends a connection on which sent data, or keep-alive's questions, have had no answer for so long;
-	// it then counts instead of KeepAliveCount. 0 = as the system has it: about 15 minutes. Only on Linux.
+	// it then counts instead of KeepAliveCount. Linux also counts the time in which the peer answers but has no room
+	// for more data, so that it ends connections whose peers read nothing for so long. 0 = as the system has it: about 15 minutes. Only on Linux.
 	UserTimeout time.Duration
 }
 

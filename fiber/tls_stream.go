@@ -104,6 +104,9 @@ func (t *TLSConn) MarkSent() { t.under.MarkSent() }
 // Sent is the underlying connection's.
 func (t *TLSConn) Sent() bool { return t.under.Sent() }
 
+// Acked is the underlying connection's, and counts records.
+func (t *TLSConn) Acked() (n uint64, all bool) { return t.under.Acked() }
+
 // Attend returns false: cryptography in a step would hold the loop.
 func (t *TLSConn) Attend(func() bool) bool { return false }
 

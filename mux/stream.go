@@ -179,6 +179,14 @@ func (t *Stream) PeerClosed() bool {
 	return t.peerClosed()
 }
 
+// Acked returns how many bytes the other side has let this side send since the stream was opened, which grows as the other
+// side's application reads. Whether it has read all is not known, so all is false.
+func (t *Stream) Acked() (n uint64, all bool) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.ch.snd.limit, false
+}
+
 // CopyTo implements fiber.Stream, by reading and writing.
 func (t *Stream) CopyTo(dst net.Conn, moved, _ func(n int)) (readErr, writeErr error) {
 	return fiber.Copy(t, dst, moved)

@@ -197,3 +197,36 @@ func TestSetLinger(t *testing.T) {
 		there.Close()
 	}
 }
+
+// TestStreamAcked: what the other side lets this one send grows as it reads.
+func TestStreamAcked(t *testing.T) {
+	cfg := mux.Config{MaxChannelWindow: 64 << 10}
+	c, s := sessions(t, "tcp", cfg, cfg)
+	a, err := c.OpenStream(bg, "slow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.AcceptStream(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 8 << 20
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := a.Write(make([]byte, size))
+		wrote <- err
+	}()
+	for range size / (1 << 20) {
+		n, _ := a.Acked()
+		if _, err := io.CopyN(io.Discard, b, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		conntest.Eventually(t, "the reading is known here", func() bool {
+			now, all := a.Acked()
+			return now > n && !all
+		})
+	}
+	if err := <-wrote; err != nil {
+		t.Fatal(err)
+	}
+}

@@ -53,15 +53,15 @@ type Config struct {
 	// reset: protocols in which the server speaks first have no place beside routes.
 	Routes []Route
 	// IdleTimeout ends a session in which no byte moved in either direction
-	// for that long, or up to an eighth longer; 0 = DefaultIdleTimeout, negative =
-	// never. Data counts as moved when the kernel takes it for sending, in steps
-	// of up to a third of a send buffer that grows to megabytes. A receiver that is
-	// slower than that within the time-out counts as idle, and so do the other
-	// time-outs below count it. Its connection is closed, not reset.
+	// for that long, or up to a quarter longer; 0 = DefaultIdleTimeout, negative =
+	// never. A byte moves when the kernel takes it for sending, and, on Linux, when the
+	// receiver's system acknowledges it, so that a receiver that reads slowly, but
+	// within the time-out, counts as reading. This and all time-outs below reset both connections, so
+	// that a part of an answer does not look whole.
 	IdleTimeout time.Duration
 	// ClientIdleTimeout ends a session in which nothing moved from the client to the
 	// server for that long, ServerIdleTimeout one in which nothing moved the other way,
-	// each until that side has ended its stream, or up to an eighth later; 0 = never.
+	// each until that side has ended its stream, or up to a quarter later; 0 = never.
 	ClientIdleTimeout, ServerIdleTimeout time.Duration
 	// ClientFINTimeout ends a session whose client has ended its stream (a FIN), and
 	// has got nothing since for that long, or up to a quarter longer; 0 = never. Clients

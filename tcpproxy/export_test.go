@@ -5,6 +5,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -108,9 +109,11 @@ type Progress struct {
 	r relay
 }
 
-// NewProgress returns one.
-func NewProgress(what Traffic, patience time.Duration) *Progress {
-	return &Progress{progress{what: what, patience: patience}, relay{session: &session{client: &listener.Conn{}}}}
+// NewProgress returns one. client and server are asked what they have acknowledged.
+func NewProgress(what Traffic, patience time.Duration, client, server fiber.Stream) *Progress {
+	return &Progress{progress{what: what, patience: patience}, relay{
+		session: &session{client: &listener.Conn{}}, client: &side{"client", client}, server: &side{"upstream", server},
+	}}
 }
 
 // Move is what happens to the relay: bytes in either direction, and the ends of the streams.

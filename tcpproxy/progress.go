@@ -31,12 +31,16 @@ var expiredErrors = [...]error{
 }
 
 // progress detects that nothing has moved in a relay for patience. A watch calls its look: one timer, no cost per piece.
+// Data moves when a socket takes it, and when its receiver acknowledges it: the socket of a slow receiver takes nothing
+// for many seconds, until a third of a buffer of megabytes is free.
 type progress struct {
-	what     traffic
-	applies  bool // at the last look
-	patience time.Duration
-	seen     uint64
-	since    time.Time
+	what      traffic
+	applies   bool // at the last look
+	delivered bool // the receivers had everything when they were asked, and nothing has moved since
+	patience  time.Duration
+	seen      uint64
+	acked     uint64 // by the receivers, when they were asked
+	since     time.Time
 }
 
 // moved returns how many bytes have moved so far, and whether the time-out applies now.
@@ -54,14 +58,43 @@ func (p *progress) moved(r *relay) (n uint64, applies bool) {
 	}
 }
 
+// receivers returns the sides that take what has to move, both or the same one twice.
+func (p *progress) receivers(r *relay) [2]*side {
+	switch p.what {
+	case fromClient:
+		return [2]*side{r.server, r.server}
+	case fromServer, afterFIN:
+		return [2]*side{r.client, r.client}
+	default:
+		return [2]*side{r.client, r.server}
+	}
+}
+
+// taken reports whether the receivers have acknowledged anything since they were last asked. It may make a trip to
+// a loop.
+func (p *progress) taken(r *relay) bool {
+	var acked uint64
+	p.delivered = true
+	for _, s := range p.receivers(r) {
+		n, all := s.conn.Acked()
+		acked, p.delivered = acked+n, p.delivered && all
+	}
+	was := p.acked
+	p.acked = acked
+	return acked != was
+}
+
 // step returns how long to wait between two looks.
 func (p *progress) step() time.Duration { return max(p.patience/checksPerTimeout, 1) }
 
-// look returns how much of patience is left at now.
+// look returns how much of patience is left at now. The first look asks no receiver.
 func (p *progress) look(r *relay, now time.Time) (left time.Duration) {
 	n, applies := p.moved(r)
-	if n != p.seen || !applies || !p.applies {
-		p.seen, p.since = n, now
+	switch {
+	case n != p.seen || !applies || !p.applies:
+		p.seen, p.delivered, p.since = n, false, now
+	case !p.delivered && p.taken(r):
+		p.since = now
 	}
 	p.applies = applies
 	return p.patience - now.Sub(p.since)
@@ -119,7 +152,7 @@ func (r *relay) watchLeft() {
 		return
 	}
 	p := &progress{patience: remainderTimeout}
-	p.look(r, time.Now())
+	p.look(r, time.Now()) // makes no trip, which mu would forbid
 	r.left = newWatch(p.step(), func() time.Duration {
 		left := p.look(r, time.Now())
 		if left <= 0 {

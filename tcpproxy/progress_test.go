@@ -7,17 +7,31 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/tcpproxy"
 )
+
+// receiver acknowledges what a test says.
+type receiver struct {
+	fiber.Stream
+	acked uint64
+	all   bool
+	asked int
+}
+
+func (r *receiver) Acked() (n uint64, all bool) {
+	r.asked++
+	return r.acked, r.all
+}
 
 // TestTimesOfDirections looks once a second at a relay, with ten seconds of patience.
 func TestTimesOfDirections(t *testing.T) {
 	silence := strings.Repeat("-", 30)
 	for _, c := range []struct {
 		name                           string
-		pieces                         string // one a second: > is the client's, < the server's, ) and ( their ends, - nothing
+		pieces                         string // one a second: > is the client's, < the server's, ) and ( their ends, + what the client takes of earlier data, - nothing
 		idle, client, server, afterFIN int    // the look that ends the session; 0: none
 	}{
 		{"silence", silence, 10, 10, 10, 0},
@@ -31,11 +45,16 @@ func TestTimesOfDirections(t *testing.T) {
 		{"the client ends and the answer stops", ">)<<<" + silence, 15, 0, 15, 15},
 		{"the server ends and the client sends", "(" + strings.Repeat(">", 30), 0, 0, 0, 0},
 		{"the server ends and the client stops", "(>>" + silence, 13, 13, 0, 0},
+		{"the client takes earlier data slowly", "<" + strings.Repeat("--------+", 5), 0, 10, 0, 0},
+		{"the client stops taking it", "<++++" + silence, 15, 10, 15, 0},
+		{"the client has ended, and takes the answer slowly", ">)<" + strings.Repeat("--------+", 5), 0, 0, 0, 0},
+		{"it stops taking the answer", ">)<++++" + silence, 17, 0, 17, 17},
 	} {
 		for what, want := range map[tcpproxy.Traffic]int{
 			tcpproxy.AnyByte: c.idle, tcpproxy.FromClient: c.client, tcpproxy.FromServer: c.server, tcpproxy.AfterFIN: c.afterFIN,
 		} {
-			p, now := tcpproxy.NewProgress(what, 10*time.Second), time.Unix(0, 0)
+			client, server := &receiver{all: true}, &receiver{all: true}
+			p, now := tcpproxy.NewProgress(what, 10*time.Second, client, server), time.Unix(0, 0)
 			p.Over(now)
 			over := 0
 			for i, piece := range c.pieces {
@@ -45,7 +64,10 @@ func TestTimesOfDirections(t *testing.T) {
 					in = 1
 				case '<':
 					out = 1
+				case '+':
+					client.acked++
 				}
+				client.all = !strings.Contains(c.pieces[i:], "+") // there is more to take
 				p.Move(in, out, piece == ')', piece == '(')
 				if now = now.Add(time.Second); p.Over(now) {
 					over = i + 1
@@ -114,5 +136,20 @@ func TestTimeoutsOfDirections(t *testing.T) {
 				t.Errorf("the log lacks %q: %s", c.log, line)
 			}
 		})
+	}
+}
+
+// TestSilentSessionIsAskedOnce: asking takes a trip to a loop, too much for each look at thousands of idle sessions.
+func TestSilentSessionIsAskedOnce(t *testing.T) {
+	client, server := &receiver{all: true}, &receiver{all: true}
+	p, now := tcpproxy.NewProgress(tcpproxy.AnyByte, time.Hour, client, server), time.Unix(0, 0)
+	for move := range 3 {
+		p.Move(1, 1, false, false)
+		for range 20 {
+			p.Over(now)
+		}
+		if client.asked != move+1 || server.asked != move+1 {
+			t.Errorf("asked %d and %d times after %d moves", client.asked, server.asked, move+1)
+		}
 	}
 }

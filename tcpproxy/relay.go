@@ -37,7 +37,6 @@ type relay struct {
 	mu     sync.Mutex
 	reason string // of the first failure
 	err    error
-	reset  bool   // to be passed on as a reset
 	left   *watch // on the remaining direction after a failed write
 	over   bool   // ended in good order; later errors do not matter
 }
@@ -121,7 +120,7 @@ func (r *relay) note(reason string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err == nil && !r.over {
-		r.reason, r.err, r.reset = reason, err, reason != listener.ReasonTimeout
+		r.reason, r.err = reason, err
 	}
 }
 
@@ -146,14 +145,9 @@ func (r *relay) interrupt() {
 	_ = r.server.conn.SetDeadline(past)
 }
 
+// outcome returns the first failure, nil if both streams have ended in good order.
 func (r *relay) outcome() (reason string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.reason, r.err
-}
-
-func (r *relay) broken() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.reset
 }

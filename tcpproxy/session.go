@@ -165,11 +165,11 @@ func level(reason string) slog.Level {
 	return slog.LevelWarn
 }
 
-// end closes both connections, as resets when the stream broke, and accounts
-// for the session.
+// end closes both connections and accounts for the session. After a failure, time-outs among them, it resets
+// them: an ordinary end would make the part of a stream that has arrived look whole.
 func (s *session) end(lease upstream.Lease[net.Conn], r *relay) {
 	reason, err := r.outcome()
-	if r.broken() {
+	if err != nil {
 		_ = r.client.conn.SetLinger(0)
 		_ = r.server.conn.SetLinger(0)
 	}

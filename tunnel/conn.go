@@ -151,6 +151,9 @@ func (c *Conn) Ended() bool { return c.st.Ended() }
 // PeerClosed is Ended, whether or not something before the end is unread.
 func (c *Conn) PeerClosed() bool { return c.st.PeerClosed() }
 
+// Acked is the mux stream's.
+func (c *Conn) Acked() (n uint64, all bool) { return c.st.Acked() }
+
 // Draining reports whether the session that carries the connection takes no more
 // streams: one side drains it, or it is over. A connection that is idle in a pool
 // should be closed then, because it would delay the drain.

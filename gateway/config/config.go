@@ -100,7 +100,7 @@ type KeepAlive struct {
 	Idle        time.Duration `conf:"idle" default:"15s" min:"1s" max:"9h"`                           // a connection that is silent for so long is asked
 	Interval    time.Duration `conf:"interval" default:"15s" min:"1s" max:"9h"`                       // between two questions
 	Count       int           `conf:"count" default:"9" min:"1" max:"127"`                            // questions without an answer, until the connection ends
-	UserTimeout time.Duration `conf:"tcp_user_timeout" default:"never" min:"1s" max:"24h" never:"0s"` // a connection ends on which anything sent has no acknowledgement for so long; never: after the system's time
+	UserTimeout time.Duration `conf:"tcp_user_timeout" default:"never" min:"1s" max:"24h" never:"0s"` // a connection ends on which anything sent has no acknowledgement, or no room at the peer, for so long; never: after the system's time
 }
 
 // Socket says who may connect to a unix socket.
