@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"crypto/tls"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
@@ -55,4 +57,13 @@ func ProbeOf(u *config.Upstream, logger *slog.Logger) (upstream.Probe, error) {
 	g := &Gateway{logger: logger}
 	h, err := g.healthOf(u, netaddr.Dial)
 	return h.Probe, err
+}
+
+// CertificateFor returns the position of the certificate for a client.
+func CertificateFor(pairs []tls.Certificate) func(*tls.ClientHelloInfo) int {
+	s := newCertificateSet(pairs)
+	return func(hello *tls.ClientHelloInfo) int {
+		chosen := s.choose(hello)
+		return slices.IndexFunc(pairs, func(c tls.Certificate) bool { return &c.Certificate[0][0] == &chosen.Certificate[0][0] })
+	}
 }

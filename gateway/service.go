@@ -28,8 +28,8 @@ type service struct {
 type spec struct {
 	cfg   config.Listener
 	files extend.Fingerprint
-	cert  *[]tls.Certificate // to be shown from now on; nil without TLS
-	perm  permission         // of a unix socket
+	cert  *certificateSet // to be shown from now on; nil without TLS
+	perm  permission      // of a unix socket
 
 	server extend.Server
 }

@@ -84,7 +84,10 @@ type Config struct {
 	// SendProxy sends the client's addresses first, in a PROXY protocol header
 	// of version 1 or 2; 0 = none.
 	SendProxy int
-	// TLS terminates TLS from clients; nil = none.
+	// TLS terminates TLS from clients; nil = none. Its GetConfigForClient may return
+	// other settings for each name, but all names share the keys of session tickets
+	// unless it sets others, and VerifyPeerCertificate is not called for resumed sessions:
+	// use VerifyConnection.
 	TLS *tls.Config
 	// UpstreamTLS speaks TLS to the endpoints, after the PROXY header; nil =
 	// none. Without a ServerName the endpoint's host is used. Sessions are

@@ -1,18 +1,22 @@
 package tcpproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 )
 
-// maxHello bounds what is read from a client before its route is known, and so the memory of a client that has
-// not said enough. A ClientHello has 300 bytes to 4 KiB; HAProxy and nginx allow 16 KiB, too.
+// maxHello bounds what is read from a client before its route is known. The memory of a client that has not said enough is up to
+// three times as much, for crypto/tls keeps a copy and both grow by doubling. A ClientHello has 300 bytes to 4 KiB; HAProxy and nginx
+// allow 16 KiB, too. Where the Proxy ends TLS, crypto/tls has a bound of 64 KiB of its own.
 const maxHello = 16 << 10
 
 // handshakeRecord is the first byte of a connection that begins with a TLS handshake (RFC 8446, section 5.1).
@@ -29,6 +33,7 @@ var (
 	errHelloRead  = errors.New("the ClientHello has been read")
 	errHelloLarge = fmt.Errorf("the ClientHello is larger than %d KiB", maxHello>>10)
 	errHelloLate  = errors.New("no whole ClientHello in time")
+	errTLSLate    = errors.New("no whole TLS handshake in time")
 	errNoHello    = errors.New("the client does not begin with a TLS ClientHello, and there is no upstream for such clients")
 	errNoRoute    = errors.New("no route for the client's ClientHello")
 )
@@ -44,7 +49,7 @@ func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
 // noRoute quotes what the client asked for. The client may send anything, of any length, so that it is cut.
-func noRoute(name string, protocols []string) error {
+func noRoute(name string, protocols []string) *refusal {
 	err := fmt.Errorf("%w (SNI %.100q, ALPN %.100q)", errNoRoute, name, protocols[:min(len(protocols), 8)])
 	return &refusal{listener.ReasonUnknownRoute, err, alertUnrecognizedName}
 }
@@ -56,10 +61,23 @@ func (s *session) sendTo(t *target) {
 	s.target = t
 }
 
+// renew puts the settings in force, now that the client has said what its target is chosen by: it may have taken its time, and the
+// upstreams that a reload has replaced since give no connections any more after a while. A session remains one with
+// TLS, or without.
+func (s *session) renew() (changed bool) {
+	now := s.proxy.cfg.Load()
+	if now == s.cfg || (now.TLS == nil) != (s.cfg.TLS == nil) {
+		return false
+	}
+	s.cfg = now
+	return true
+}
+
 // route finds the session's target by the ClientHello. It returns what it has read, the beginning of the stream. Its
 // errors are refusals.
 func (s *session) route(ctx context.Context) (ahead []byte, err error) {
 	ahead, hello, err := s.readHello(ctx)
+	s.renew()
 	t := s.cfg.fallback
 	switch {
 	case err == nil:
@@ -76,30 +94,48 @@ func (s *session) route(ctx context.Context) (ahead []byte, err error) {
 
 // readHello reads the ClientHello within ConnectTimeout, and returns all that was read. Its errors are refusals.
 func (s *session) readHello(ctx context.Context) (read []byte, hello *tls.ClientHelloInfo, err error) {
-	stop := context.AfterFunc(ctx, func() { _ = s.client.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	_ = s.client.SetReadDeadline(time.Now().Add(s.cfg.ConnectTimeout)) // Read tells of a broken connection
-	if ctx.Err() != nil {                                              // the deadline above may have replaced that of AfterFunc
-		return nil, nil, &refusal{listener.ReasonDrained, errDrained, nil}
-	}
 	r := &helloReader{Conn: s.client}
-	hello, err = r.hello()
+	err = s.inTime(ctx, errHelloLate, func() (err error) {
+		hello, err = r.hello()
+		return cmp.Or(r.err, err)
+	})
+	var known *refusal
+	switch {
+	case err == nil || errors.As(err, &known):
+	case r.err != nil:
+		err = clientGone(r.err)
+	case errors.Is(err, errNoHello):
+		err = &refusal{listener.ReasonTLS, err, nil}
+	default:
+		err = &refusal{listener.ReasonTLS, fmt.Errorf("ClientHello: %w", err), alertDecodeError}
+	}
+	return r.read, hello, err
+}
+
+func clientGone(err error) error {
+	return &refusal{listener.ReasonClientGone, fmt.Errorf("read from client: %w", err), nil}
+}
+
+// inTime runs op, which talks with the client, within ConnectTimeout. It returns a refusal if that has passed, or ctx has
+// ended, and otherwise op's error.
+func (s *session) inTime(ctx context.Context, late error, op func() error) error {
+	stop := context.AfterFunc(ctx, func() { _ = s.client.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_ = s.client.SetDeadline(time.Now().Add(s.cfg.ConnectTimeout)) // a broken connection is op's to find
+	if ctx.Err() != nil {                                          // the deadline above may have replaced that of AfterFunc
+		return &refusal{listener.ReasonDrained, errDrained, nil}
+	}
+	err := op()
 	stop()
 	var timeout net.Error
 	switch {
 	case ctx.Err() != nil:
 		err = &refusal{listener.ReasonDrained, errDrained, nil}
-	case errors.As(r.err, &timeout) && timeout.Timeout():
-		err = &refusal{listener.ReasonTimeout, fmt.Errorf("%w (%v)", errHelloLate, s.cfg.ConnectTimeout), nil}
-	case r.err != nil:
-		err = &refusal{listener.ReasonClientGone, fmt.Errorf("read from client: %w", r.err), nil}
-	case errors.Is(err, errNoHello):
-		err = &refusal{listener.ReasonTLS, err, nil}
-	case err != nil:
-		err = &refusal{listener.ReasonTLS, fmt.Errorf("ClientHello: %w", err), alertDecodeError}
+	case errors.As(err, &timeout) && timeout.Timeout():
+		err = &refusal{listener.ReasonTimeout, fmt.Errorf("%w (%v)", late, s.cfg.ConnectTimeout), nil}
 	}
-	_ = s.client.SetReadDeadline(time.Time{})
-	return r.read, hello, err
+	_ = s.client.SetDeadline(time.Time{})
+	return err
 }
 
 // helloReader is the connection as crypto/tls sees it: it keeps what is read, and sends nothing.
@@ -141,17 +177,64 @@ func (r *helloReader) Read(p []byte) (int, error) {
 
 func (r *helloReader) Write(p []byte) (int, error) { return len(p), nil }
 
+// shakeHands does the TLS handshake with the client, and finds the session's target.
+func (s *session) shakeHands(ctx context.Context, c *fiber.TLSConn) error {
+	choice := handshake{session: s}
+	values := context.WithValue(context.WithoutCancel(ctx), handshakeKey{}, &choice)
+	err := s.inTime(ctx, errTLSLate, func() error { return c.HandshakeContext(values) })
+	var known *refusal
+	var notTLS tls.RecordHeaderError
+	switch {
+	case choice.refused != nil:
+		return choice.refused
+	case errors.As(err, &known):
+		return err
+	case errors.As(err, &notTLS) && notTLS.Conn != nil: // nobody has sent an alert
+		return &refusal{listener.ReasonTLS, fmt.Errorf("TLS handshake with the client: %w", err), nil}
+	case left(err):
+		return clientGone(err)
+	case err != nil: // crypto/tls has sent an alert, or the client has
+		return fmt.Errorf("TLS handshake with the client: %w", err)
+	}
+	return s.confirm(c.ConnectionState())
+}
+
+// left reports whether a handshake has failed because the client ended, or broke, its connection.
+func left(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || ok && (op.Op == "read" || op.Op == "write")
+}
+
+// confirm finds the target again after a TLS handshake, if the settings have changed meanwhile.
+func (s *session) confirm(state tls.ConnectionState) error {
+	if !s.renew() {
+		return nil
+	}
+	var protocols []string
+	if state.NegotiatedProtocol != "" {
+		protocols = []string{state.NegotiatedProtocol}
+	}
+	t := s.cfg.choose(state.ServerName, protocols)
+	if t == nil {
+		refused := noRoute(state.ServerName, protocols)
+		refused.alert = nil // it is too late for one
+		return refused
+	}
+	s.sendTo(t)
+	return nil
+}
+
 // handshake is what configForClient finds in the context of a handshake, by handshakeKey.
 type handshake struct {
 	session *session
-	refused error // why there is no target
+	refused error // why there is no target; nil = there is one
 }
 
 type handshakeKey struct{}
 
 // noCertificate makes crypto/tls answer with the alert unrecognized_name; an error of GetConfigForClient would become
-// internal_error.
-var noCertificate = &tls.Config{MinVersion: tls.VersionTLS12}
+// internal_error. A client that resumes a session would need no certificate.
+var noCertificate = &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
 
 // configForClient returns the GetConfigForClient of a Proxy that ends TLS: it sets the session's target. own is that
 // of Config.TLS, or nil. All sessions share the tls.Config it is in, which has the keys of session tickets.
@@ -159,6 +242,7 @@ func configForClient(own func(*tls.ClientHelloInfo) (*tls.Config, error)) func(*
 	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		h := hello.Context().Value(handshakeKey{}).(*handshake) //nolint:forcetypeassert // clientSide sets it
 		s := h.session
+		s.renew()
 		t := s.cfg.choose(hello.ServerName, hello.SupportedProtos)
 		if t == nil {
 			h.refused = noRoute(hello.ServerName, hello.SupportedProtos)

@@ -2,8 +2,12 @@ package tcpproxy_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/conntest"
@@ -43,4 +47,25 @@ func start(t *testing.T, endpoints []string, o tcpproxy.UpstreamOptions, change 
 		}
 	})
 	return p, conntest.Run(t, enginetest.Listen(t), p.Serve, p.Close)
+}
+
+// connect is conntest.Dial to a proxy with a short time-out. The reset may come before the test's process sees the connection: then
+// there is none.
+func connect(t *testing.T, addr string) (c *net.TCPConn, ok bool) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if wasReset(err) {
+		return nil, false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetDeadline(time.Now().Add(conntest.Patience))
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn.(*net.TCPConn), true
+}
+
+// wasReset reports whether one of the errors of a connection says so: the socket says it once, to whoever asks first.
+func wasReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ENOTCONN)
 }

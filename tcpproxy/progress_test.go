@@ -127,7 +127,9 @@ func TestTimeoutsOfDirections(t *testing.T) {
 				cfg.IdleTimeout, cfg.Listener.Logger = -1, log.Logger()
 				c.set(cfg)
 			})
-			c.client(conntest.Dial(t, addr))
+			if conn, ok := connect(t, addr); ok {
+				c.client(conn)
+			}
 			conntest.Eventually(t, "the session is over", func() bool { return p.Stats().Active == 0 })
 			if e := p.Stats().Errors; e[listener.ReasonTimeout] != 1 || len(e) != 1 {
 				t.Errorf("errors: %v, want one timeout", e)

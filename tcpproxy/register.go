@@ -41,7 +41,8 @@ func (s *session) isCut() error {
 	return s.cut
 }
 
-// cutOff ends the session; false = it was cut off before. Any goroutine may call it.
+// cutOff ends the session; false = it was cut off before. Any goroutine may call it. A session that waits for its client's
+// ClientHello or TLS handshake loses its connection.
 func (s *session) cutOff(why error) bool {
 	s.mu.Lock()
 	if s.cut != nil {
@@ -49,13 +50,17 @@ func (s *session) cutOff(why error) bool {
 		return false
 	}
 	s.cut = why
-	r := s.relay
-	if r == nil && s.giveUp != nil {
-		s.giveUp()
+	r, giveUp := s.relay, s.giveUp
+	if r == nil && giveUp != nil {
+		giveUp()
 	}
 	s.mu.Unlock()
-	if r != nil {
+	switch {
+	case r != nil:
 		r.fail(reasonOfCut(why), why)
+	case giveUp == nil:
+		_ = s.client.SetLinger(0)
+		_ = s.client.Close()
 	}
 	return true
 }
@@ -96,19 +101,8 @@ func (s *session) Describe(all []listener.Info, info listener.Info) []listener.I
 	return append(all, info)
 }
 
-// Kill implements listener.Session. During a TLS handshake it closes the connection.
-func (s *session) Kill(stream uint64) bool {
-	if stream != 0 || !s.cutOff(errKilled) {
-		return false
-	}
-	s.mu.Lock()
-	starting := s.giveUp == nil
-	s.mu.Unlock()
-	if starting {
-		_ = s.client.Close()
-	}
-	return true
-}
+// Kill implements listener.Session.
+func (s *session) Kill(stream uint64) bool { return stream == 0 && s.cutOff(errKilled) }
 
 // Sessions describes the streams, in no order.
 func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }

@@ -3,7 +3,6 @@ package tcpproxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -85,21 +84,9 @@ func (s *session) clientSide(ctx context.Context) (*side, error) {
 	case s.cfg.TLS == nil:
 		return &side{"client", s.client.Raw()}, nil
 	}
-	var choice handshake
-	if s.cfg.routed {
-		choice.session = s
-		ctx = context.WithValue(ctx, handshakeKey{}, &choice)
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
-	defer cancel()
 	tc := fiber.TLSServer(s.client, s.cfg.TLS)
-	switch err := tc.HandshakeContext(ctx); {
-	case choice.refused != nil:
-		return nil, choice.refused
-	case err != nil:
-		return nil, fmt.Errorf("TLS handshake with the client: %w", err)
-	}
-	return &side{"client", tc}, nil
+	err := s.shakeHands(ctx, tc)
+	return &side{"client", tc}, err
 }
 
 // reasonOf returns the error counter of an error of lease.
@@ -123,7 +110,6 @@ func (s *session) refuseClient(err error) {
 	switch {
 	case cut != nil:
 		reason, err = reasonOfCut(cut), cut
-		_ = s.client.SetLinger(0)
 	case errors.As(err, &refused):
 		reason = refused.reason
 		s.tell(refused)
@@ -131,14 +117,13 @@ func (s *session) refuseClient(err error) {
 	s.refuse(reason, err)
 }
 
-// tell answers a client that has no target.
+// tell answers a client that has no target. With TLS, crypto/tls has sent the alert.
 func (s *session) tell(r *refusal) {
 	switch {
-	case s.cfg.TLS != nil: // crypto/tls has sent the alert
-	case r.alert != nil:
-		_, _ = s.client.Write(r.alert) // its first bytes: there is room for them
-	default:
+	case r.alert == nil:
 		_ = s.client.SetLinger(0) // a clean end would look like an empty answer
+	case s.cfg.TLS == nil:
+		_, _ = s.client.Write(r.alert) // its first bytes: there is room for them
 	}
 }
 
