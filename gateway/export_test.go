@@ -20,6 +20,11 @@ func OpenFiles(cfg *config.Config) uint64 { return openFiles(cfg) }
 // ClientsWithin is clientsWithin.
 func ClientsWithin(limit uint64, cfg *config.Config) int { return clientsWithin(limit, cfg) }
 
+// RoomsFor is roomsFor.
+func RoomsFor(clients int, cfg *config.Config) (connections, sessions int) {
+	return roomsFor(clients, cfg)
+}
+
 // Holders is holders.
 type Holders struct{ holders }
 

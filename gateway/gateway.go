@@ -41,6 +41,7 @@ type Gateway struct {
 	logs    *logControl // nil when the program gave its own logger
 	started time.Time
 	room    listener.Room // for clients, of all listeners together
+	senders listener.Room // for sessions of datagrams, which whoever forges addresses can begin, so that they take no other client's room
 	spare   spares        // for the admin page
 	parts   []extend.Part // of extensions
 

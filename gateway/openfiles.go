@@ -59,5 +59,23 @@ func clientsWithin(limit uint64, cfg *config.Config) int {
 	return max(room-most, (room-idle)/2, 1)
 }
 
+// resizeRooms lets so many clients in, each with a connection to a backend; 0 = no limit.
+func (g *Gateway) resizeRooms(clients int, cfg *config.Config) {
+	connections, sessions := roomsFor(clients, cfg)
+	g.room.Resize(connections)
+	g.senders.Resize(sessions)
+}
+
+// roomsFor divides the files of so many clients among connections and sessions of datagrams. A session takes one file, not two: if
+// there are listeners of both kinds, each kind gets half of the files.
+func roomsFor(clients int, cfg *config.Config) (connections, sessions int) {
+	datagrams := func(l config.Listener) bool { return extend.ProtocolOf(l.Protocol).Config.Datagrams }
+	streams := func(l config.Listener) bool { return !datagrams(l) }
+	if slices.ContainsFunc(cfg.Listeners, datagrams) && slices.ContainsFunc(cfg.Listeners, streams) && clients > 1 {
+		return clients / 2, clients
+	}
+	return clients, clients
+}
+
 // widthOf is how many endpoints an upstream has, one if that is yet to be discovered.
 func widthOf(u *config.Upstream) int { return max(len(u.Endpoints), 1) }

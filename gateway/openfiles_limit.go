@@ -14,18 +14,18 @@ func (g *Gateway) checkOpenFiles(cfg *config.Config) {
 	var limit syscall.Rlimit
 	needed := openFiles(cfg)
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil || limit.Cur >= needed {
-		g.room.Resize(0)
+		g.resizeRooms(0, cfg)
 		return
 	}
 	before := limit.Cur
 	limit.Cur, limit.Max = needed, max(limit.Max, needed)
 	if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit) == nil {
-		g.room.Resize(0)
+		g.resizeRooms(0, cfg)
 		g.logger.Info("limit of open files raised", "from", before, "to", needed)
 		return
 	}
 	clients := clientsWithin(before, cfg)
-	g.room.Resize(clients)
+	g.resizeRooms(clients, cfg)
 	g.logger.Warn("the limit of open files is too low for max_conns and the pools", "limit", before, "needed", needed, "clients_at_most", clients,
 		"hint", "raise it (ulimit -n, LimitNOFILE), or lower max_conns")
 }

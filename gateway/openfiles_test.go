@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/gateway"
@@ -39,5 +40,26 @@ upstreams: {web: {endpoints: ["127.0.0.1:1", "127.0.0.1:2"], pool: {POOL}}}
 	}
 	if got := gateway.ClientsWithin(64, parse(t, text, "POOL", "max_size: 30")); got != 1 {
 		t.Errorf("next to no files: %d", got)
+	}
+}
+
+// TestRoomOfDatagrams: sessions that forged addresses begin take no room of clients with connections.
+func TestRoomOfDatagrams(t *testing.T) {
+	const tcp, udp = `{name: a, protocol: tcp, listen: "127.0.0.1:0", upstream: a}`, `{name: b, protocol: udp, listen: "127.0.0.1:0", upstream: b}`
+	for listeners, want := range map[string][2]int{
+		tcp: {1000, 1000}, udp: {1000, 1000}, tcp + ", " + udp: {500, 1000},
+	} {
+		text := "listeners: [" + listeners + "]\nupstreams:\n"
+		for _, name := range []string{"a", "b"} {
+			if strings.Contains(listeners, "upstream: "+name) {
+				text += "  " + name + `: {endpoints: ["127.0.0.1:1"]}` + "\n"
+			}
+		}
+		if connections, sessions := gateway.RoomsFor(1000, parse(t, text)); [2]int{connections, sessions} != want {
+			t.Errorf("%s: %d and %d, want %v", listeners, connections, sessions, want)
+		}
+	}
+	if connections, sessions := gateway.RoomsFor(0, parse(t, "listeners: ["+tcp+", "+udp+"]\nupstreams: {a: {endpoints: [\"127.0.0.1:1\"]}, b: {endpoints: [\"127.0.0.1:1\"]}}\n")); connections != 0 || sessions != 0 {
+		t.Errorf("without a limit: %d and %d", connections, sessions)
 	}
 }

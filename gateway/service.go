@@ -71,10 +71,14 @@ func (g *Gateway) listenerConfig(l *config.Listener) listener.Config {
 	if l.ConnectionRate != nil {
 		rate = listener.Rate(*l.ConnectionRate)
 	}
+	room := &g.room
+	if p := extend.ProtocolOf(l.Protocol); p != nil && p.Config.Datagrams {
+		room = &g.senders
+	}
 	return listener.Config{
 		Allow: l.Allow, Deny: l.Deny, MaxConnsPerSource: l.MaxConnsPerSource, ConnectionRate: rate,
 		Name: l.Name, Protocol: string(l.Protocol), MaxConns: l.MaxConns, MaxQueue: cmp.Or(l.MaxQueue, -1), QueueTimeout: l.QueueTimeout,
-		AcceptProxy: l.AcceptProxy, TrustedProxies: l.TrustedProxies, AccessLog: l.AccessLog, Logger: g.logger, Room: &g.room,
+		AcceptProxy: l.AcceptProxy, TrustedProxies: l.TrustedProxies, AccessLog: l.AccessLog, Logger: g.logger, Room: room,
 		TCP: tcpOptions(l.KeepAlive),
 	}
 }

@@ -37,11 +37,11 @@ type Config struct {
 	// IdleTimeout ends a session without a datagram in either direction for that long; 0 = DefaultIdleTimeout.
 	IdleTimeout time.Duration
 	// UnansweredTimeout is the idle time-out of a session whose endpoint has sent nothing yet, if it is shorter; 0 =
-	// DefaultUnansweredTimeout. Forged addresses cost no more than that.
+	// DefaultUnansweredTimeout.
 	UnansweredTimeout time.Duration
 	// Answers is how many datagrams the endpoint sends for each one of the client: 1 for DNS. When they have come, the
-	// session ends. A session that ends by silence while no answer has come at all counts as a failure of its endpoint.
-	// 0 = unknown.
+	// session ends. A session that ends by silence while no answer has come at all counts as a failure of its endpoint,
+	// unless that has answered another session meanwhile. 0 = unknown.
 	Answers int
 	// DrainIdle is the idle time-out of a session once a drain has begun, if it is shorter; 0 = DefaultDrainIdle.
 	DrainIdle time.Duration

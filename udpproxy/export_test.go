@@ -1,6 +1,9 @@
 package udpproxy
 
-import "net/netip"
+import (
+	"errors"
+	"net/netip"
+)
 
 // Interrupted and Blames are what an error on the socket of a session means.
 var (
@@ -18,4 +21,19 @@ func (l *Listener) Held() int64 { return l.port.held.Load() }
 func (l *Listener) Replay(client, text string) func() {
 	packets := []packet{{data: []byte(text), peer: netip.MustParseAddrPort(client)}}
 	return func() { l.port.receive(packets) }
+}
+
+// MaxHeldInAll is the bound of bytes held for all sessions of a listener.
+const MaxHeldInAll = maxHeldInAll
+
+// Fail has the reader of l fail.
+func (l *Listener) Fail(err error) { l.port.failures <- errors.Join(errReader, err) }
+
+// From reports whether the socket of a session takes a datagram of a sender; "" = unknown.
+func From(endpoint, sender string) bool {
+	p := packet{}
+	if sender != "" {
+		p.peer = netip.MustParseAddrPort(sender)
+	}
+	return (&Socket{peer: netip.MustParseAddrPort(endpoint)}).from(&p)
 }

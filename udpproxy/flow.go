@@ -18,8 +18,12 @@ const (
 	maxHeld      = 32
 	maxHeldBytes = 64 << 10
 	// maxHeldInAll is how many bytes are held of all clients of a socket. A flood from forged addresses cannot
-	// take more.
+	// take more. What waits for an endpoint goes before copies of what was sent to one: they take half of it at most.
 	maxHeldInAll = 16 << 20
+	// maxFirst is the size of a client's first datagram that is held in any case: their number is that of sessions.
+	maxFirst = 2 << 10
+	// holdTime is how long copies are held while an endpoint answers nothing: a refusal takes no longer than a round trip.
+	holdTime = 2 * time.Second
 )
 
 // flow is the datagrams of one client. To package listener it is a connection; reads and writes of it are
@@ -34,6 +38,8 @@ type flow struct {
 	answered  bool            // the endpoint has sent something: nothing is held any more
 	lost      bool            // what is held is not all that the client has sent
 	to        *Socket         // nil = there is none yet
+	since     time.Time       // when to was set
+	reached   bool            // it has taken a datagram
 	failed    error           // of a send to it, that says something about the endpoint
 	client    *listener.Conn  // whose counters count; nil = not yet
 	owed      int             // answers to what was sent, see Config.Answers
@@ -53,6 +59,10 @@ func (f *flow) take(packets []packet) bool {
 		return false
 	}
 	f.last = time.Now()
+	if f.to != nil && len(f.held) > 0 && f.last.Sub(f.since) > holdTime {
+		f.lost = true
+		f.letGo()
+	}
 	if !f.answered {
 		f.hold(packets)
 	}
@@ -69,7 +79,7 @@ func (f *flow) hold(packets []packet) {
 	for i := range packets {
 		p := packets[i]
 		n := len(p.data)
-		if f.lost || len(f.held) >= maxHeld || f.heldBytes+n > maxHeldBytes || f.port.held.Load()+int64(n) > maxHeldInAll {
+		if f.lost || len(f.held) >= maxHeld || f.heldBytes+n > maxHeldBytes || !f.hasRoom(n) {
 			f.lost = true
 			if f.to == nil {
 				count.unsent.Add(uint64(p.datagrams())) //nolint:gosec // not negative
@@ -80,6 +90,18 @@ func (f *flow) hold(packets []packet) {
 		f.held = append(f.held, p)
 		f.heldBytes += n
 		f.port.held.Add(int64(n))
+	}
+}
+
+// hasRoom reports whether n bytes more may be held. mu is held.
+func (f *flow) hasRoom(n int) bool {
+	switch all := f.port.held.Load() + int64(n); {
+	case f.to != nil:
+		return all <= maxHeldInAll/2
+	case len(f.held) == 0 && n <= maxFirst:
+		return true
+	default:
+		return all <= maxHeldInAll
 	}
 }
 
@@ -102,6 +124,7 @@ func (f *flow) forward(packets []packet) {
 	out := f.to.socket.send(packets, f.to.peer, place{})
 	f.client.Count(int64(out.bytes), 0)
 	f.owed += out.datagrams * f.answers
+	f.reached = f.reached || out.datagrams > 0
 	count.forwarded.Add(uint64(out.datagrams)) //nolint:gosec // not negative
 	if out.err == nil {
 		return
@@ -115,12 +138,15 @@ func (f *flow) forward(packets []packet) {
 	}
 }
 
-// connect sends what is held to an endpoint, and from now on everything. Each datagram is answered by so many.
-func (f *flow) connect(to *Socket, client *listener.Conn, answers int) {
+// connect sends what is held to an endpoint, and from now on everything. Each datagram is answered by so many. others says that
+// another endpoint may get the same if this one refuses it.
+func (f *flow) connect(to *Socket, client *listener.Conn, answers int, others bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.to, f.client, f.answers, f.failed, f.owed = to, client, answers, nil, 0
+	f.since, f.reached = time.Now(), false
 	f.forward(f.held)
+	f.lost = f.lost || !others || f.port.held.Load() > maxHeldInAll/2
 	f.letGoIfLost()
 }
 
@@ -132,15 +158,24 @@ func (f *flow) disconnect() (again bool) {
 	return !f.answered && !f.lost && !f.ended
 }
 
-// failure returns the error of a send to the endpoint that ends its use, nil if there is none.
+// failure returns the error of a send to the endpoint, nil if there is none since it was last asked.
 func (f *flow) failure() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.failed
+	err := f.failed
+	f.failed = nil
+	return err
 }
 
-// answer sends packets of the endpoint to the client. over: all answers have been sent, and the flow has ended. first: they are the first.
-func (f *flow) answer(packets []packet) (over, first bool) {
+// unanswered reports whether the endpoint has got datagrams of the client and answered none.
+func (f *flow) unanswered() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reached && !f.answered
+}
+
+// answer sends packets of the endpoint to the client. over: all answers have been sent, and the flow has ended.
+func (f *flow) answer(packets []packet) (over bool) {
 	out := f.port.socket.send(packets, f.key.peer, f.key.at)
 	count := f.port.counters.Load()
 	count.sent.Add(uint64(out.datagrams)) //nolint:gosec // not negative
@@ -148,8 +183,7 @@ func (f *flow) answer(packets []packet) (over, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.client.Count(0, int64(out.bytes))
-	first = !f.answered
-	if first {
+	if !f.answered {
 		f.answered = true
 		f.letGo()
 	}
@@ -157,7 +191,7 @@ func (f *flow) answer(packets []packet) (over, first bool) {
 	if f.answers > 0 && f.owed <= 0 {
 		f.ended = true
 	}
-	return f.ended, first
+	return f.ended
 }
 
 // abandon ends the flow, which nobody has.

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -16,7 +18,8 @@ const (
 	// flood, and their datagrams are dropped.
 	maxBacklog = 1024
 	// wantedBuffer is asked for as the receive buffer of a listening socket: it holds what arrives while the reader
-	// forwards a batch. The system's limit is 208 KiB on most Linux machines (net.core.rmem_max).
+	// forwards a batch; and as its send buffer, which the answers to all clients share. The system's limits are 208 KiB on
+	// most Linux machines (net.core.rmem_max, wmem_max).
 	wantedBuffer = 4 << 20
 	// readPause is waited after an error of the socket that is none of a datagram.
 	readPause = 10 * time.Millisecond
@@ -52,8 +55,9 @@ func Listen(ctx context.Context, address string) (*Listener, error) {
 		return nil, errors.Join(fmt.Errorf("listen on UDP %s: %w", address, err), conn.Close())
 	}
 	_ = conn.SetReadBuffer(wantedBuffer) // as much as the system allows
+	_ = conn.SetWriteBuffer(wantedBuffer)
 	s.join()
-	p := &port{socket: s, flows: map[flowKey]*flow{}, backlog: make(chan *flow, maxBacklog)}
+	p := &port{socket: s, flows: map[flowKey]*flow{}, backlog: make(chan *flow, maxBacklog), failures: make(chan error)}
 	p.counters.Store(&counters{})
 	return p.handle(), nil
 }
@@ -67,6 +71,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 		select {
 		case f := <-l.port.backlog:
 			return f, nil
+		case err := <-l.port.failures:
+			return nil, &net.OpError{Op: "accept", Net: "udp", Addr: l.Addr(), Err: err}
 		case <-l.closed:
 		}
 	}
@@ -101,6 +107,7 @@ type port struct {
 	socket   *socket
 	reading  sync.Once  // starts the reader
 	backlog  chan *flow // clients that no session has yet
+	failures chan error // of the reader, for one who accepts
 	held     atomic.Int64
 	counters atomic.Pointer[counters] // of the Proxy that served it last
 
@@ -164,15 +171,31 @@ func (p *port) forget(f *flow) {
 	}
 }
 
-// read is the goroutine that receives the datagrams of all clients.
+// read is the goroutine that receives the datagrams of all clients. Errors are told to one who accepts, if anybody does, and reading is tried again.
 func (p *port) read() {
 	for {
-		err := p.socket.receiveAll(p.receive)
+		err := p.receiveAll()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		time.Sleep(readPause)
+		select {
+		case p.failures <- errors.Join(errReader, err):
+		case <-time.After(readPause):
+		}
 	}
+}
+
+// errReader is the error of Accept when the socket cannot be read. It is temporary for package listener, which logs and counts it.
+var errReader = fmt.Errorf("udpproxy: receive datagrams: %w", syscall.EPROTO)
+
+// receiveAll receives until the socket fails. A panic is a bug, and costs the datagrams of a batch.
+func (p *port) receiveAll() (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return p.socket.receiveAll(p.receive)
 }
 
 // receive takes a batch of packets to their sessions, those of one client together.
@@ -193,7 +216,7 @@ func (p *port) deliver(key flowKey, packets []packet) {
 	count := p.counters.Load()
 	count.received.Add(uint64(datagramsIn(packets))) //nolint:gosec // not negative
 	p.mu.Lock()
-	f, open := p.flows[key], p.handles > 0
+	f, open := p.flows[key], p.handles > 0 && key.peer.Port() != 0 // which cannot be answered
 	p.mu.Unlock()
 	if f != nil && f.take(packets) || open && p.begin(key, packets) {
 		return

@@ -10,7 +10,7 @@ import (
 type packet struct {
 	data []byte
 	size int            // of each datagram; the last may be smaller. 0 = data is one datagram
-	peer netip.AddrPort // the sender; not valid on connected sockets
+	peer netip.AddrPort // the sender; on connected sockets only Linux tells it
 	at   place          // where it was sent to
 }
 
@@ -49,7 +49,7 @@ func newSocket(conn *net.UDPConn) (*socket, error) {
 type sent struct {
 	datagrams, bytes int
 	dropped          int   // datagrams that were not sent
-	err              error // why, nil if none was dropped
+	err              error // why, or what is known about earlier datagrams of a connected socket
 }
 
 // maxPacket is the longest packet: of a datagram the headers are a part of it, and packets joined by the kernel are no longer.

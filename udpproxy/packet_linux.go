@@ -91,29 +91,46 @@ func (s *socket) join() {
 // must not close s.
 func (s *socket) receiveAll(handle func([]packet) bool) error {
 	var failed error
-	err := s.raw.Read(func(fd uintptr) bool {
-		r := receivers.Get().(*receiver) //nolint:forcetypeassert // the pool has no others
-		defer receivers.Put(r)
-		for {
-			n, err := r.receive(int(fd))
-			switch {
-			case err == unix.EAGAIN:
-				return false
-			case err == unix.EINTR:
-				continue
-			case err != nil:
-				failed = err
-				return true
-			}
-			if !handle(r.packets[:n]) {
-				return true
-			}
-			if n < batchSize { // there was no more, and the poller tells of what has come since
-				return false
-			}
+	for again := true; again; {
+		again = false
+		err := s.raw.Read(func(fd uintptr) (over bool) {
+			over, again, failed = receiveSome(int(fd), handle)
+			return over
+		})
+		if failed = errors.Join(failed, err); failed != nil {
+			return failed
 		}
-	})
-	return errors.Join(failed, err)
+	}
+	return nil
+}
+
+// maxBatches is how many full batches are received until the deadline and Close are looked at: those of a sender that is faster
+// than handle would never end.
+const maxBatches = 4
+
+// receiveSome receives what is there. over is false to wait for more, again says that there may be more already.
+func receiveSome(fd int, handle func([]packet) bool) (over, again bool, err error) {
+	r := receivers.Get().(*receiver) //nolint:forcetypeassert // the pool has no others
+	defer receivers.Put(r)
+	for full := 0; full < maxBatches; {
+		n, err := r.receive(fd)
+		switch {
+		case err == unix.EAGAIN:
+			return false, false, nil
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return true, false, err
+		}
+		if !handle(r.packets[:n]) {
+			return true, false, nil
+		}
+		if n < batchSize { // there was no more, and the poller tells of what has come since
+			return false, false, nil
+		}
+		full++
+	}
+	return true, true, nil
 }
 
 // receive receives what is there.
@@ -153,7 +170,8 @@ func (r *receiver) describe(i int) {
 		case hdr.Level == unix.IPPROTO_IPV6 && hdr.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
 			p.at = placeOf(netip.AddrFrom16([16]byte(data[:16])).Unmap(), binary.NativeEndian.Uint32(data[16:]))
 		case hdr.Level == unix.IPPROTO_IP && hdr.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
-			p.at = placeOf(netip.AddrFrom4([4]byte(data[8:12])), binary.NativeEndian.Uint32(data))
+			// The local address that the packet came to, also where it was sent to a broadcast address.
+			p.at = placeOf(netip.AddrFrom4([4]byte(data[4:8])), binary.NativeEndian.Uint32(data))
 		}
 		b = rest
 	}
@@ -195,6 +213,7 @@ type sender struct {
 	socket  *socket
 	packets []packet
 	outcome sent
+	told    bool // the error of an earlier datagram was taken: the next one is the packet's own
 	run     func(fd uintptr)
 }
 
@@ -213,7 +232,7 @@ var senders = sync.Pool{New: func() any {
 func (s *socket) send(packets []packet, to netip.AddrPort, from place) sent {
 	t := senders.Get().(*sender) //nolint:forcetypeassert // the pool has no others
 	defer t.putBack()
-	t.socket, t.outcome = s, sent{}
+	t.socket, t.outcome, t.told = s, sent{}, false
 	if !s.kind.connected {
 		t.address(to)
 	}
@@ -329,6 +348,11 @@ func (t *sender) send(fd uintptr) {
 			}
 			t.sendSingly(fd, i)
 			i++
+		case t.socket.kind.connected && !t.told && (blames(errno) || errno == unix.EMSGSIZE):
+			t.told = true // it may be about a datagram before this one, so this one is sent again
+			if blames(errno) {
+				t.outcome.err = errno
+			}
 		case errno == unix.EMSGSIZE, errno == unix.EPERM: // which say nothing about the next
 			t.drop(t.packets[i:i+1], errno)
 			i++

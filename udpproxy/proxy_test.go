@@ -97,9 +97,12 @@ func TestNobodyThere(t *testing.T) {
 	conntest.Eventually(t, "nothing is counted", func() bool { return p.Stats().Errors[listener.ReasonBackendGone] == 1 })
 	p.eventually(t, 0)
 	nothingCame(t, c)
+	if e := p.upstream.Status().Endpoints[0]; e.Failures != 1 || e.Pool.Acquired != 1 {
+		t.Errorf("%d failures in %d sockets: the only endpoint was tried again", e.Failures, e.Pool.Acquired)
+	}
 }
 
-// TestEndpointDies: sessions of an endpoint that begins to refuse datagrams end, and the next datagram goes elsewhere.
+// TestEndpointDies: sessions of an endpoint that begins to refuse datagrams, and goes on with it, end, and the next datagram goes elsewhere.
 func TestEndpointDies(t *testing.T) {
 	first, second := serve(t, "first ", false), serve(t, "second ", false)
 	set := before(first.address)
@@ -113,11 +116,11 @@ func TestEndpointDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.kill()
-	send(t, c, "b") // refused
-	conntest.Eventually(t, "the session does not end", func() bool { return p.Stats().Errors[listener.ReasonBackendGone] == 1 })
-	p.eventually(t, 0)
-	send(t, c, "c")
-	want(t, c, "second c")
+	conntest.Eventually(t, "the session ends", func() bool {
+		send(t, c, "b") // refused
+		return p.Stats().Errors[listener.ReasonBackendGone] == 1
+	})
+	want(t, c, "second b")
 }
 
 // TestIdle: a silent session ends, and the next datagram begins another.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,7 +36,10 @@ type session struct {
 
 	// Only its goroutine has these.
 	heard   int       // datagrams from the endpoint
-	spoken  time.Time // when the last one came
+	spoken  time.Time // when the last one came; before that, when the session got its socket
+	told    time.Time // when the upstream was last told that the endpoint answers
+	doubt   error     // a refusal by an endpoint that had answered before; nil = none since it last sent something
+	doubted time.Time // when that came
 	lease   upstream.Lease[*Socket]
 	leased  bool     // lease is to be ended
 	refused []string // the endpoints that have refused the first datagrams
@@ -66,7 +70,7 @@ func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 			return
 		}
 		err := s.relay()
-		if !blames(err) || attempt == maxAttempts || !s.flow.disconnect() {
+		if !blames(err) || attempt == maxAttempts || !s.others() || !s.flow.disconnect() {
 			s.end(err)
 			return
 		}
@@ -77,6 +81,11 @@ func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 // flowOf returns what the port made.
 func flowOf(c *listener.Conn) *flow {
 	return c.Raw().(interface{ NetConn() net.Conn }).NetConn().(*flow) //nolint:forcetypeassert // Serve has looked
+}
+
+// others reports whether there is an endpoint that has not refused the client's datagrams, besides the present one.
+func (s *session) others() bool {
+	return s.cfg.Upstream.Others(append(s.refused[:len(s.refused):len(s.refused)], s.lease.Endpoint()))
 }
 
 // connect gets a socket and sends it what the client has sent.
@@ -101,6 +110,9 @@ func (s *session) connect(ctx context.Context) error {
 	s.socket, s.since, s.where = lease.Value(), time.Now(), lease.Endpoint()
 	s.spoken = s.since
 	s.socket.session.Store(s)
+	if why := s.socket.why.Load(); why != nil && s.cut == nil {
+		s.cut = *why
+	}
 	return nil
 }
 
@@ -111,13 +123,13 @@ func (s *session) disconnect(err error) {
 	s.socket, s.where = nil, ""
 	s.mu.Unlock()
 	s.leased = false
-	s.lease.Fail(err)
+	s.lease.FailUnheard(err, s.since)
 }
 
 // relay sends the client what its endpoint sends, until the session is over; that is no error.
 func (s *session) relay() error {
 	socket := s.lease.Value()
-	s.flow.connect(socket, s.client, s.cfg.Answers)
+	s.flow.connect(socket, s.client, s.cfg.Answers, s.others())
 	for {
 		if over, err := s.wait(socket); over || err != nil {
 			return err
@@ -127,26 +139,53 @@ func (s *session) relay() error {
 		case err == nil:
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-		case errors.Is(err, net.ErrClosed), blames(err), !interrupted(err):
+		case blames(err):
+			if err = s.weigh(err); err != nil {
+				return err
+			}
+		case errors.Is(err, net.ErrClosed), !interrupted(err):
 			return err
 		}
 	}
 }
 
+// refusalTime is how long an endpoint that has answered before has to refuse datagrams, and send none, until the refusals are
+// believed. ICMP messages have no authentication, and say nothing of a server that restarts quickly.
+const refusalTime = time.Second
+
+// weigh returns a refusal that ends the session: one by an endpoint that has never answered. Another one is kept for wait.
+func (s *session) weigh(refusal error) error {
+	if _, answered := s.flow.silence(); !answered {
+		return refusal
+	}
+	if s.doubt == nil {
+		s.doubt, s.doubted = refusal, time.Now()
+	}
+	return nil
+}
+
 // answer takes a batch of packets to the client. It returns false when the session is over.
 func (s *session) answer(packets []packet) bool {
-	s.spoken = time.Now()
-	s.heard += datagramsIn(packets)
-	if s.heard > joinAfter && !s.lease.Value().joins {
-		s.lease.Value().joins = true
-		s.lease.Value().socket.join()
+	socket := s.lease.Value()
+	if packets = slices.DeleteFunc(packets, func(p packet) bool { return !socket.from(&p) }); len(packets) == 0 {
+		return true
 	}
-	over, first := s.flow.answer(packets)
-	if first {
-		s.lease.OK()
+	s.spoken, s.doubt = time.Now(), nil
+	s.heard += datagramsIn(packets)
+	if s.heard > joinAfter && !socket.joins {
+		socket.joins = true
+		socket.socket.join()
+	}
+	over := s.flow.answer(packets)
+	if s.spoken.Sub(s.told) > tellTime {
+		s.told = s.spoken
+		s.lease.Heard(s.spoken)
 	}
 	return !over
 }
+
+// tellTime is how often a session tells the upstream that its endpoint answers.
+const tellTime = 100 * time.Millisecond
 
 // wait sets until when the session waits for its endpoint. over says that it has been silent for long enough.
 func (s *session) wait(socket *Socket) (over bool, err error) {
@@ -162,18 +201,47 @@ func (s *session) wait(socket *Socket) (over bool, err error) {
 	}
 	select {
 	case <-s.proxy.srv.Draining():
-		patience = min(patience, s.cfg.DrainIdle)
+		if answered || s.cfg.Answers == 0 { // else the answer is on its way
+			patience = min(patience, s.cfg.DrainIdle)
+		}
 	default:
 	}
 	until := last.Add(patience)
 	if s.spoken.After(last) {
 		until = s.spoken.Add(patience)
 	}
-	if !time.Now().Before(until) && s.flow.end(last) {
+	now := time.Now()
+	if !now.Before(until) && s.flow.end(last) {
 		return true, nil
 	}
+	if err := s.flow.failure(); err != nil { // a later one wakes the session
+		if err = s.weigh(err); err != nil {
+			return false, err
+		}
+	}
+	if s.doubt != nil && last.After(s.doubted) { // the client has sent something since, and nothing came
+		believed := s.doubted.Add(refusalTime)
+		if !now.Before(believed) {
+			return false, s.doubt
+		}
+		until = earlier(until, believed)
+	}
 	_ = socket.socket.conn.SetReadDeadline(until)
-	return false, s.flow.failure() // a later one wakes the session
+	return false, nil
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // look has the session look at its state, because a drain has begun. It may have no socket yet, and looks later then.
@@ -213,12 +281,14 @@ func (s *session) end(err error) {
 	where := s.where
 	s.mu.Unlock()
 	s.leased = false
-	if _, answered := s.flow.silence(); err == nil && !answered && s.cfg.Answers > 0 {
+	if err == nil && s.cfg.Answers > 0 && s.flow.unanswered() {
 		err = errSilent
 	}
 	switch {
-	case err == errSilent, blames(err):
-		s.lease.Fail(err)
+	case err == errSilent:
+		s.lease.FailUnheard(err, s.since)
+	case blames(err):
+		s.lease.FailUnheard(err, later(s.since, s.doubted))
 	default:
 		s.lease.Discard()
 	}

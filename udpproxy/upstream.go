@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -34,6 +35,13 @@ type Socket struct {
 	peer    netip.AddrPort
 	joins   bool // the kernel joins datagrams; only the session's goroutine has it
 	session atomic.Pointer[session]
+	why     atomic.Pointer[error] // of the first interrupt; nil = there was none
+}
+
+// from reports whether a packet comes from the endpoint. A socket takes datagrams of others between the system's choice of its
+// port and its connection, and they stay in its buffer.
+func (s *Socket) from(p *packet) bool {
+	return !p.peer.IsValid() || p.peer.Port() == s.peer.Port() && p.peer.Addr().WithZone("") == s.peer.Addr()
 }
 
 // UpstreamOptions are the settings of NewUpstream; the zero value is usable.
@@ -69,6 +77,9 @@ func Limits(l pool.Limits) pool.Limits {
 // errNotUDP is the error of an endpoint that is not "host:port".
 var errNotUDP = errors.New("udpproxy: an endpoint of UDP is host:port")
 
+// errNoPort is a shortage of this machine, for which package upstream blames no endpoint.
+var errNoPort = fmt.Errorf("udpproxy: no local port is free for another session (net.ipv4.ip_local_port_range): %w", syscall.ENOBUFS)
+
 func open(ctx context.Context, endpoint string) (*Socket, error) {
 	if network, _, err := netaddr.Split(endpoint); err != nil {
 		return nil, err
@@ -77,6 +88,9 @@ func open(ctx context.Context, endpoint string) (*Socket, error) {
 	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "udp", endpoint)
+	if errors.Is(err, syscall.EAGAIN) {
+		return nil, errNoPort
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -88,11 +102,13 @@ func open(ctx context.Context, endpoint string) (*Socket, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &Socket{socket: s, peer: conn.RemoteAddr().(*net.UDPAddr).AddrPort()}, nil //nolint:forcetypeassert // as above
+	peer := conn.RemoteAddr().(*net.UDPAddr).AddrPort() //nolint:forcetypeassert // as above
+	return &Socket{socket: s, peer: netip.AddrPortFrom(peer.Addr().Unmap().WithZone(""), peer.Port())}, nil
 }
 
-// interrupt ends the session that has a socket.
+// interrupt ends the session that has a socket, or gets it now: one of both sees the other.
 func interrupt(s *Socket, why error) {
+	s.why.CompareAndSwap(nil, &why)
 	if of := s.session.Load(); of != nil {
 		of.cutOff(why)
 	}

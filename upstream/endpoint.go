@@ -28,6 +28,7 @@ type endpoint[T any] struct {
 	traffic  *traffic.Cell // nil without Config.Traffic
 	log      *slog.Logger
 	passed   atomic.Int64 // when it last passed its check, as sinceEpoch; 0: never
+	heard    atomic.Int64 // when a user was last answered, as Unix nanoseconds; 0: Heard was never called
 	distance distance
 	changed  func()                      // informs the Upstream that usable changed; called without mu
 	try      func(context.Context) error // opens a connection and closes it

@@ -1,6 +1,10 @@
 package upstream
 
-import "github.com/headpond/headpond/pool"
+import (
+	"time"
+
+	"github.com/headpond/headpond/pool"
+)
 
 // Lease is the right to use one connection until exactly one of Release,
 // Discard and Fail is called, once; a second call panics. It is a small value;
@@ -23,6 +27,22 @@ func (l Lease[T]) Reused() bool { return l.lease.Reused() }
 // OK records that the endpoint works, without ending the lease; for connections that will be
 // discarded, and for long leases.
 func (l Lease[T]) OK() { l.endpoint.succeeded() }
+
+// Heard is OK at a time, for FailUnheard.
+func (l Lease[T]) Heard(now time.Time) {
+	l.endpoint.heard.Store(now.UnixNano())
+	l.endpoint.succeeded()
+}
+
+// FailUnheard is Fail if the endpoint has answered nobody since (see Heard), and otherwise Discard: for failures that may be
+// the fault of one request, or forged.
+func (l Lease[T]) FailUnheard(err error, since time.Time) {
+	if l.endpoint.heard.Load() > since.UnixNano() {
+		l.Discard()
+		return
+	}
+	l.Fail(err)
+}
 
 // Stale counts that the server had closed the connection while it was idle. It
 // neither ends the lease nor says anything about the endpoint.
