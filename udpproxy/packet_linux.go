@@ -61,7 +61,7 @@ var receivers = sync.Pool{New: func() any {
 // prepare finds out what s is, and asks the kernel for the local address of each packet if s has several.
 func (s *socket) prepare(connected, wildcard bool) (err error) {
 	s.kind.connected = connected
-	if connected { // its addresses are never looked at
+	if connected { // all come from one sender
 		return nil
 	}
 	failed := s.raw.Control(func(fd uintptr) {

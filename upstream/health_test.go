@@ -312,3 +312,33 @@ func TestCloseEndsTheTrial(t *testing.T) {
 		}
 	})
 }
+
+// TestFailUnheard: a failure does not count if the endpoint has answered another user since.
+func TestFailUnheard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		u := start(t, b.config("a:1"))
+		defer u.Close()
+		failures := func(heard, since time.Duration) int {
+			t.Helper()
+			now := time.Now()
+			for _, end := range []func(upstream.Lease[*conn]){
+				func(l upstream.Lease[*conn]) { l.Heard(now.Add(heard)); l.Discard() },
+				func(l upstream.Lease[*conn]) { l.FailUnheard(errRefused, now.Add(since)) },
+			} {
+				l, err := u.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				end(l)
+			}
+			return u.Status().Endpoints[0].Failures
+		}
+		if n := failures(time.Second, 0); n != 0 {
+			t.Errorf("%d failures although the endpoint has answered since", n)
+		}
+		if n := failures(0, time.Second); n != 1 {
+			t.Errorf("%d failures after a silence, want 1", n)
+		}
+	})
+}
