@@ -57,6 +57,7 @@ type Node struct {
 	quotas       quotas
 	models       models
 	offenders    *offenders
+	limits       countedLimits
 	trying       atomic.Int32 // peers that answering tries
 	finder       *finder      // nil: mDNS is off
 	dht          *dht         // nil: it is off
@@ -73,7 +74,7 @@ func New(cfg Config) (*Node, error) {
 	cfg = cfg.withDefaults()
 	gate := &offenders{}
 	n := &Node{cfg: cfg}
-	h, err := newHost(&cfg, gate, &n.circuits)
+	h, err := newHost(&cfg, gate, &n.circuits, &n.limits)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +139,7 @@ func (n *Node) start() error {
 }
 
 // newHost makes the libp2p host. It does not listen yet.
-func newHost(cfg *Config, gate *offenders, relayed *circuits) (host.Host, error) {
+func newHost(cfg *Config, gate *offenders, relayed *circuits, counted *countedLimits) (host.Host, error) {
 	key, _, err := identityOf(cfg.Key)
 	if err != nil {
 		return nil, err
@@ -147,13 +148,14 @@ func newHost(cfg *Config, gate *offenders, relayed *circuits) (host.Host, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: limits: %w", ErrConfig, err)
 	}
+	counted.ResourceManager, counted.log = limits, cfg.Logger
 	keeper, err := newKeeper(cfg)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: limits: %w", ErrConfig, err), limits.Close())
 	}
 	options := []libp2p.Option{
 		libp2p.Identity(key), libp2p.UserAgent("headpond/" + cfg.Version), libp2p.NoListenAddrs, libp2p.DisableMetrics(),
-		libp2p.ResourceManager(limits), libp2p.ConnectionManager(keeper), libp2p.ConnectionGater(gate), libp2p.WithDialTimeout(cfg.DialTimeout),
+		libp2p.ResourceManager(counted), libp2p.ConnectionManager(keeper), libp2p.ConnectionGater(gate), libp2p.WithDialTimeout(cfg.DialTimeout),
 		libp2p.Security(libp2ptls.ID, newTLS), libp2p.Security(noise.ID, noise.New), libp2p.Muxer(yamux.ID, newMuxer()),
 		libp2p.Transport(tcp.NewTCPTransport), libp2p.Transport(websocket.New), libp2p.SwarmOpts(swarm.WithDialRanker(rankAddrs)),
 	}

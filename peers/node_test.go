@@ -312,7 +312,7 @@ func TestDrainIsCutOff(t *testing.T) {
 
 // TestConnectionLimit: a node that is full refuses, and the others stay.
 func TestConnectionLimit(t *testing.T) {
-	far, _ := start(t, peers.Config{MaxConns: 8, Listen: []string{"/ip4/127.0.0.1/tcp/0"}, Services: []peers.Service{echo(t)}})
+	far, log := start(t, peers.Config{MaxConns: 8, Listen: []string{"/ip4/127.0.0.1/tcp/0"}, Services: []peers.Service{echo(t)}})
 	var all []*peers.Node
 	for range 12 {
 		n, _ := start(t, peers.Config{Listen: []string{}, Bootstrap: far.Addrs(), DialTimeout: 2 * time.Second})
@@ -332,4 +332,6 @@ func TestConnectionLimit(t *testing.T) {
 	if conns := far.Status().Conns; conns > 8 {
 		t.Errorf("%d connections, of at most 8", conns)
 	}
+	conntest.Eventually(t, "refusals are counted", func() bool { return far.Status().Exhausted > 0 })
+	conntest.Eventually(t, "the log says why", func() bool { return log.Line("a limit of this node is reached", "resource limit exceeded") != "" })
 }

@@ -19,6 +19,9 @@ type Status struct {
 	Conns  int      // libp2p connections
 	Served tunnel.Stats
 	Limits LimitStats
+	// Exhausted counts the libp2p connections and streams, of both directions, that the limits of the node as a whole have refused.
+	Exhausted uint64
+
 	Gossip GossipStats
 	DHT    DHTStats
 	Peers  []PeerStatus // peers in use, in the order of their IDs
@@ -52,6 +55,7 @@ type PeerStatus struct {
 // Status returns the state of the node.
 func (n *Node) Status() Status {
 	s := Status{ID: n.ID(), Addrs: n.Addrs(), Conns: len(n.host.Network().Conns()), Served: n.server.Tunnel(), Limits: n.quotas.count(), DHT: n.dht.status()}
+	s.Exhausted = n.limits.refused.Load()
 	callers := map[string]int{}
 	for _, c := range n.server.Sessions() {
 		callers[c.User]++

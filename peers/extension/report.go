@@ -20,6 +20,7 @@ type NodeStatus struct {
 	Accepted  uint64   `json:"accepted"`    // connections to services here
 	Refused   uint64   `json:"refused"`     // of those, by policy or limit
 	Limited   uint64   `json:"limited"`     // of those, because the peer has more than it may ("per_peer")
+	Exhausted uint64   `json:"exhausted"`   // libp2p connections and streams that this node's limits have refused
 	Failed    uint64   `json:"failed"`      // of those, because the server could not be reached
 	BytesIn   uint64   `json:"bytes_in"`    // to services here
 	BytesOut  uint64   `json:"bytes_out"`   // from them
@@ -86,7 +87,7 @@ func show(n *peers.Node) []admin.Addition {
 	s := n.Status()
 	node := NodeStatus{
 		ID: s.ID, Addresses: append([]string{}, s.Addrs...), Conns: s.Conns, Callers: append([]string{}, s.Served.Connected...), Streams: s.Served.Streams,
-		Accepted: s.Served.Accepted, Refused: s.Served.Refused, Limited: s.Limits.Refused, Throttled: s.Limits.Waited.Seconds(), Failed: s.Served.Failed, BytesIn: s.Served.BytesIn, BytesOut: s.Served.BytesOut,
+		Accepted: s.Served.Accepted, Refused: s.Served.Refused, Limited: s.Limits.Refused, Throttled: s.Limits.Waited.Seconds(), Failed: s.Served.Failed, Exhausted: s.Exhausted, BytesIn: s.Served.BytesIn, BytesOut: s.Served.BytesOut,
 		DHT: DHTStatus(s.DHT), Records: RecordStatus(s.Gossip),
 	}
 	var rows []PeerStatus
@@ -129,6 +130,7 @@ var nodeReport = admin.Report[NodeStatus]{
 	Details: []admin.Column[NodeStatus]{
 		admin.Count("accepted", func(s NodeStatus) float64 { return float64(s.Accepted) }),
 		admin.Count("failed", func(s NodeStatus) float64 { return float64(s.Failed) }),
+		admin.Count("exhausted", func(s NodeStatus) float64 { return float64(s.Exhausted) }),
 		admin.Bytes("in", func(s NodeStatus) float64 { return float64(s.BytesIn) }),
 		admin.Bytes("out", func(s NodeStatus) float64 { return float64(s.BytesOut) }),
 		admin.Count("dht nodes", func(s NodeStatus) float64 { return float64(s.DHT.Nodes) }),
@@ -143,6 +145,7 @@ var nodeReport = admin.Report[NodeStatus]{
 		admin.Counter("node_refused_total", "Connections to services here that policy or limits forbade.", func(s NodeStatus) float64 { return float64(s.Refused) }),
 		admin.Counter("node_limited_total", "Connections to services here that limits for a peer forbade.", func(s NodeStatus) float64 { return float64(s.Limited) }),
 		admin.Counter("node_throttled_seconds_total", "Time for which connections of peers that were too fast have waited.", func(s NodeStatus) float64 { return s.Throttled }),
+		admin.Counter("node_exhausted_total", "libp2p connections and streams that limits of the node refused.", func(s NodeStatus) float64 { return float64(s.Exhausted) }),
 		admin.Counter("node_failed_total", "Connections to services here whose server could not be reached.", func(s NodeStatus) float64 { return float64(s.Failed) }),
 		admin.Counter("node_received_bytes_total", "Bytes to services here.", func(s NodeStatus) float64 { return float64(s.BytesIn) }),
 		admin.Counter("node_sent_bytes_total", "Bytes from services here.", func(s NodeStatus) float64 { return float64(s.BytesOut) }),
