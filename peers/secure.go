@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/peer"
@@ -46,13 +47,14 @@ func joined(c sec.SecureConn, below *joinedWrites, err error) (sec.SecureConn, e
 	if err != nil {
 		return nil, err
 	}
-	return &tlsConn{c, below}, nil
+	return &tlsConn{SecureConn: c, below: below}, nil
 }
 
 // tlsConn is a connection with TLS. One goroutine at a time writes, as libp2p's muxers do.
 type tlsConn struct {
 	sec.SecureConn
-	below *joinedWrites
+	below   *joinedWrites
+	writing atomic.Bool // records of a large write are held, or written
 }
 
 // Write implements net.Conn.
@@ -60,12 +62,22 @@ func (c *tlsConn) Write(p []byte) (int, error) {
 	if len(p) <= maxTLSRecord {
 		return c.SecureConn.Write(p)
 	}
+	c.writing.Store(true)
+	defer c.writing.Store(false)
 	c.below.hold()
 	n, err := c.SecureConn.Write(p)
 	if failed := c.below.flush(); err == nil && failed != nil {
 		return 0, failed
 	}
 	return n, err
+}
+
+// Close implements net.Conn. During a write it ends that, as TLS does with its own writes, instead of waiting to say goodbye.
+func (c *tlsConn) Close() error {
+	if c.writing.Load() {
+		_ = c.below.Conn.Close()
+	}
+	return c.SecureConn.Close()
 }
 
 // joinedWrites is the connection below TLS.

@@ -3,6 +3,7 @@ package peers_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"sync/atomic"
@@ -19,10 +20,13 @@ import (
 type countedWrites struct {
 	net.Conn
 	writes atomic.Int64
+	inside atomic.Bool // a write is under way
 }
 
 func (c *countedWrites) Write(p []byte) (int, error) {
 	c.writes.Add(1)
+	c.inside.Store(true)
+	defer c.inside.Store(false)
 	return c.Conn.Write(p)
 }
 
@@ -83,5 +87,32 @@ func TestJoinedRecords(t *testing.T) {
 	_ = socket.Close()
 	if _, err := here.Write(all); err == nil {
 		t.Error("a write to a closed socket succeeded")
+	}
+}
+
+// TestCloseDuringWrite: closing a connection whose other side does not read ends the write at once, and does not wait until TLS gives up.
+func TestCloseDuringWrite(t *testing.T) {
+	here, _, socket := securePair(t)
+	failed := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := here.Write(make([]byte, 60<<10)); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
+	seen, same := int64(0), 0
+	conntest.Eventually(t, "a write waits for the other side", func() bool {
+		if n := socket.writes.Load(); n != seen || !socket.inside.Load() {
+			seen, same = n, 0
+		}
+		same++
+		return same > 20
+	})
+	_ = here.Close()
+	var timeout net.Error
+	if err := <-failed; errors.As(err, &timeout) && timeout.Timeout() {
+		t.Errorf("the write ended with %v", err)
 	}
 }
