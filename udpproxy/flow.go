@@ -41,6 +41,7 @@ type flow struct {
 	since     time.Time       // when to was set
 	reached   bool            // it has taken a datagram
 	failed    error           // of a send to it, that says something about the endpoint
+	failedAt  time.Time       // when that was
 	client    *listener.Conn  // whose counters count; nil = not yet
 	owed      int             // answers to what was sent, see Config.Answers
 	answers   int             // to each datagram; 0 = unknown
@@ -133,7 +134,7 @@ func (f *flow) forward(packets []packet) {
 		count.unsent.Add(uint64(out.dropped)) //nolint:gosec // not negative
 	}
 	if blames(out.err) && f.failed == nil {
-		f.failed = out.err
+		f.failed, f.failedAt = out.err, time.Now()
 		f.to.wake()
 	}
 }
@@ -158,13 +159,12 @@ func (f *flow) disconnect() (again bool) {
 	return !f.answered && !f.lost && !f.ended
 }
 
-// failure returns the error of a send to the endpoint, nil if there is none since it was last asked.
-func (f *flow) failure() error {
+// failure returns the error of a send to the endpoint and its time; nil if there is none since failure was last called.
+func (f *flow) failure() (at time.Time, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err := f.failed
-	f.failed = nil
-	return err
+	err, f.failed = f.failed, nil
+	return f.failedAt, err
 }
 
 // unanswered reports whether the endpoint has got datagrams of the client and answered none.

@@ -140,7 +140,7 @@ func (s *session) relay() error {
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
 		case blames(err):
-			if err = s.weigh(err); err != nil {
+			if err = s.weigh(err, time.Now()); err != nil {
 				return err
 			}
 		case errors.Is(err, net.ErrClosed), !interrupted(err):
@@ -153,13 +153,14 @@ func (s *session) relay() error {
 // believed. ICMP messages have no authentication, and say nothing of a server that restarts quickly.
 const refusalTime = time.Second
 
-// weigh returns a refusal that ends the session: one by an endpoint that has never answered. Another one is kept for wait.
-func (s *session) weigh(refusal error) error {
+// weigh returns a refusal that ends the session: one by an endpoint that has never answered. Another one is kept for wait,
+// unless the endpoint has sent something after it.
+func (s *session) weigh(refusal error, at time.Time) error {
 	if _, answered := s.flow.silence(); !answered {
 		return refusal
 	}
-	if s.doubt == nil {
-		s.doubt, s.doubted = refusal, time.Now()
+	if s.doubt == nil && at.After(s.spoken) {
+		s.doubt, s.doubted = refusal, at
 	}
 	return nil
 }
@@ -214,8 +215,8 @@ func (s *session) wait(socket *Socket) (over bool, err error) {
 	if !now.Before(until) && s.flow.end(last) {
 		return true, nil
 	}
-	if err := s.flow.failure(); err != nil { // a later one wakes the session
-		if err = s.weigh(err); err != nil {
+	if at, err := s.flow.failure(); err != nil { // a later one wakes the session
+		if err = s.weigh(err, at); err != nil {
 			return false, err
 		}
 	}
