@@ -42,7 +42,8 @@ func serveSome(t *testing.T, answers func(string) bool) (address string) {
 // TestHeldOfOthers: clients whose large datagrams nobody answers do not take the room that other clients' first datagrams need.
 func TestHeldOfOthers(t *testing.T) {
 	small := func(text string) bool { return len(text) < 100 }
-	p := run(t, "127.0.0.1:0", before(serveSome(t, small), serveSome(t, small)), nil)
+	servers := []string{serveSome(t, small), serveSome(t, small)}
+	p := run(t, "127.0.0.1:0", before(servers...), nil)
 	large := strings.Repeat("x", 60_000)
 	for i := range 300 {
 		c := client(t, p.address)
@@ -62,6 +63,15 @@ func TestHeldOfOthers(t *testing.T) {
 	conntest.Eventually(t, "half of the bytes that may be held are free", func() bool { return p.listener.Held() <= udpproxy.MaxHeldInAll/2 })
 	if p.listener.Held() == 0 {
 		t.Error("nothing is held for another endpoint")
+	}
+	for _, s := range servers { // which have read all large ones once they answer
+		c := client(t, s)
+		conntest.Eventually(t, "the server answers", func() bool {
+			send(t, c, "ready?")
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+			_, err := c.Read(make([]byte, 100))
+			return err == nil
+		})
 	}
 	for i := range 20 {
 		c := client(t, p.address)
