@@ -44,6 +44,17 @@ func (p *Pool[T]) Begin(parker TryParker) (l Lease[T], w Pending[T], ok bool) {
 	return l, Pending[T]{pool: p, w: p.queue(parker, affinity, start), parker: parker}, true
 }
 
+// TryAcquire is Acquire if an idle resource can be leased at once, without a check; otherwise it does nothing, and ok is false. affinity is the
+// caller's; see Config.Affinity.
+func (p *Pool[T]) TryAcquire(affinity int) (l Lease[T], ok bool) {
+	if p.config.Affinity == nil {
+		affinity = 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.core.instant(affinity)
+}
+
 // Begun reports whether an acquire was queued, so that Wait must be called.
 func (w *Pending[T]) Begun() bool { return w.w != nil }
 

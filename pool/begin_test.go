@@ -158,3 +158,27 @@ func TestTryReleaseTwice(t *testing.T) {
 	}()
 	l.TryRelease()
 }
+
+// TryAcquire leases what is idle, and does nothing else.
+func TestTryAcquire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1})
+		_, ok := p.TryAcquire(0)
+		want(t, "leased before anything is open", ok, false)
+		l := acquire(t, p)
+		_, ok = p.TryAcquire(0)
+		want(t, "leased twice", ok, false)
+		l.Release()
+		l, ok = p.TryAcquire(0)
+		want(t, "leased", ok, true)
+		want(t, "reused", l.Reused(), true)
+		s := p.Stats()
+		want(t, "acquired", s.Acquired, 2)
+		want(t, "waiting", s.Waiting, 0)
+		l.Release()
+		b.end(p)
+		_, ok = p.TryAcquire(0)
+		want(t, "leased after Close", ok, false)
+	})
+}

@@ -32,6 +32,22 @@ func (u *Upstream[T]) Begin(parker pool.TryParker) (l Lease[T], w Pending[T], le
 	return l, Pending[T]{up: u, endpoint: e, queued: queued}, false
 }
 
+// TryAcquireKey is AcquireKey if the endpoint of its choice has an idle connection that can be leased at once; otherwise it does nothing, and ok is
+// false. affinity is the caller's; see pool.Config.
+func (u *Upstream[T]) TryAcquireKey(key string, affinity int) (l Lease[T], ok bool) {
+	e := u.set.Load().pick(key)
+	if e == nil {
+		return l, false
+	}
+	e.load.Add(1)
+	lease, ok := e.pool.TryAcquire(affinity)
+	if !ok {
+		e.load.Add(-1)
+		return l, false
+	}
+	return Lease[T]{lease: lease, endpoint: e}, true
+}
+
 // Begun reports whether there is an acquire to be brought to its end.
 func (w *Pending[T]) Begun() bool { return w.up != nil }
 

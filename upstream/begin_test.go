@@ -91,3 +91,28 @@ func TestBegin(t *testing.T) {
 		t.Error("no error after Close")
 	}
 }
+
+// TryAcquireKey leases an idle connection of the endpoint that AcquireKey would choose, and does nothing else.
+func TestTryAcquireKey(t *testing.T) {
+	b := newBackends()
+	cfg := b.config("a:1", "b:1")
+	cfg.Balance, cfg.Limits = upstream.RingHash, pool.Limits{MaxSize: 1}
+	u := start(t, cfg)
+	if _, ok := u.TryAcquireKey("x", 0); ok {
+		t.Error("leased before anything is open")
+	}
+	first, err := u.AcquireKey(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := u.TryAcquireKey("x", 0); ok {
+		t.Error("leased twice")
+	}
+	endpoint, value := first.Endpoint(), first.Value()
+	first.Release()
+	again, ok := u.TryAcquireKey("x", 0)
+	if !ok || again.Endpoint() != endpoint || again.Value() != value {
+		t.Fatal("the idle connection is not leased")
+	}
+	again.Release()
+}
