@@ -95,8 +95,8 @@ func (s *session) sayContinue() error {
 	return err
 }
 
-// respond passes the final response on; its head takes n bytes of the server's buffer.
-func (s *session) respond(n int) error {
+// beginResponse makes the head of the final response for the client.
+func (s *session) beginResponse() []byte {
 	x := &s.ex
 	x.result.Status = s.resp.Status
 	if s.p.isDraining() || x.up != nil && !x.up.read() { // the rest of the body is not waited for
@@ -106,9 +106,15 @@ func (s *session) respond(n int) error {
 		x.bare, x.close = true, true
 	}
 	s.out = s.appendResponse(s.outgoing())
-	s.server.take(n)
 	x.wrote = true
-	out, err := s.headToClient(s.out)
+	return s.out
+}
+
+// respond passes the final response on; its head takes n bytes of the server's buffer.
+func (s *session) respond(n int) error {
+	head := s.beginResponse()
+	s.server.take(n)
+	out, err := s.headToClient(head)
 	switch {
 	case err != nil:
 	case s.resp.Length == httpwire.Chunked:

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"strings"
 	"time"
 
 	"golang.org/x/net/http2/hpack"
@@ -15,11 +16,15 @@ import (
 func HTTP1Head(limit int, ends bool, fields ...hpack.HeaderField) ([]byte, bool) {
 	b := &h2Head{limit: limit}
 	b.reset(false)
-	for _, f := range fields {
-		b.field(f)
+	for i := range fields {
+		var f hpackField
+		f.setName(fields[i].Name)
+		f.setValue(fields[i].Value)
+		b.field(&f)
 	}
 	var r httpwire.Request
-	if b.bad || b.large || !b.request(&r, ends) {
+	var text []byte
+	if b.bad || b.large || !b.request(&r, &text, ends) {
 		return nil, false
 	}
 	return appendText(nil, &r), r.Complete() == nil
@@ -117,3 +122,26 @@ func (b *Budget) Requests(n int) { b.cell.Shard(0).Add(2, uint64(n)) }
 
 // Take is a retry.
 func (b *Budget) Take(now time.Time, percent int) bool { return b.b.take(now, percent) }
+
+// HpackDecoder decodes blocks of one connection, each into the memory of the last.
+type HpackDecoder struct {
+	d      hpackDecoder
+	text   []byte
+	fields []hpack.HeaderField
+}
+
+// NewHpackDecoder returns one with the table of a new connection.
+func NewHpackDecoder() *HpackDecoder {
+	h := new(HpackDecoder)
+	h.d = hpackDecoder{most: tableSize, emit: func(f *hpackField) {
+		h.fields = append(h.fields, hpack.HeaderField{Name: strings.Clone(f.name), Value: strings.Clone(f.value)})
+	}}
+	return h
+}
+
+// Decode returns the fields of a block.
+func (h *HpackDecoder) Decode(block []byte) ([]hpack.HeaderField, error) {
+	h.fields, h.text = nil, h.text[:0]
+	err := h.d.decode(block, &h.text)
+	return h.fields, err
+}

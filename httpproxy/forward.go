@@ -33,7 +33,10 @@ const (
 // exchange is the state of the request that a session serves.
 type exchange struct {
 	finding
-	size     int // of the request's head in the client's buffer
+	ahead    aheadOf // how far it has come without a fiber
+	judged   bool    // the request has a route; see judge
+	size     int     // of the request's head in the client's buffer
+	raw      []byte  // its target, as it is forwarded
 	lease    upstream.Lease[*httppool.Conn]
 	stale    httppool.Stale // results of the connections before this lease
 	retry    retry          // whether and how the request is to be sent again
@@ -91,34 +94,62 @@ func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 // serve forwards the request whose head takes size bytes of the client's buffer; false ends the session.
 func (s *session) serve(size int) bool {
 	s.ex = exchange{size: size}
+	if no, _ := s.judge(true); no.status != 0 {
+		return s.refuse(no.status, no.reason, no.why)
+	}
+	return s.forward()
+}
+
+// refusal is why no upstream sees a request; the zero value is that one does.
+type refusal struct {
+	status      int
+	reason, why string
+}
+
+// judge checks the request, and finds where it goes and how. Without mayWait it does not wait: done is false if it had to, and then it is
+// to be called again.
+func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	x := &s.ex
 	if status, reason, why := s.canonical(); status != 0 {
 		s.req.Close = true // later bytes may be meant for another server, which the client took this for
-		return s.refuse(status, reason, why)
+		return refusal{status, reason, why}, true
 	}
 	path, raw, ok := s.path()
 	if !ok {
-		return s.refuse(400, listener.ReasonProtocol, "the path has an invalid escape")
+		return refusal{400, listener.ReasonProtocol, "the path has an invalid escape"}, true
 	}
 	if hasDotSegment(path) {
-		return s.refuse(400, listener.ReasonProtocol, "the path has a . or .. segment")
+		return refusal{400, listener.ReasonProtocol, "the path has a . or .. segment"}, true
 	}
 	if s.req.Demands {
-		return s.refuse(417, listener.ReasonProtocol, "only 100-continue can be expected")
+		return refusal{417, listener.ReasonProtocol, "only 100-continue can be expected"}, true
 	}
 	t := s.p.table.Load()
 	if x.finding = t.find(&s.req, path, nil); x.asks {
+		if !mayWait {
+			return no, false
+		}
 		if status, reason, why := s.routeByBody(t, path); status != 0 {
-			return s.refuse(status, reason, why)
+			return refusal{status, reason, why}, true
 		}
 		path, raw, _ = s.path()
 	}
 	switch {
 	case x.target == nil && x.left:
-		return s.refuse(503, listener.ReasonUnknownRoute, "no upstream takes this request: see the groups of its route, and the header "+identity.Fallback)
+		return refusal{503, listener.ReasonUnknownRoute, "no upstream takes this request: see the groups of its route, and the header " + identity.Fallback}, true
 	case x.target == nil:
-		return s.refuse(404, listener.ReasonUnknownRoute, "no route for this request")
+		return refusal{404, listener.ReasonUnknownRoute, "no route for this request"}, true
+	case x.target.affinity != nil && !mayWait:
+		return no, false // its key may be in the body
 	}
+	s.begin(path, raw)
+	return no, true
+}
+
+// begin begins the exchange of a request that goes to an upstream. raw is its target.
+func (s *session) begin(path string, raw []byte) {
+	x := &s.ex
+	x.raw = raw
 	if d := x.target.route.Timeout; d > 0 {
 		x.until = s.now.Add(d)
 	}
@@ -132,7 +163,11 @@ func (s *session) serve(size int) bool {
 	x.close = s.ends()
 	s.identify()
 	s.lookForBody()
-	again := s.finish(s.attempts(raw))
+}
+
+// forward sends the request, passes the response on, and makes ready for the next request; false ends the session.
+func (s *session) forward() bool {
+	again := s.finish(s.attempts(s.ex.raw))
 	s.served = true
 	return again
 }
@@ -249,7 +284,10 @@ func (s *session) lookForBody() {
 // have it so.
 func (s *session) attempts(raw []byte) error {
 	x := &s.ex
-	err := s.acquire()
+	var err error
+	if !x.ahead.sent {
+		err = s.acquire()
+	}
 	for err == nil {
 		err = s.exchange(raw)
 		how := x.retry
@@ -322,6 +360,9 @@ func (s *session) acquire() error {
 	}
 	for {
 		if s.left() { // also while it waited for the last one
+			if x.ahead.leased {
+				x.lease.Release() // nothing was sent on it
+			}
 			return httppool.ErrClientGone
 		}
 		l, err := s.lease(ctx)
@@ -361,6 +402,10 @@ func (s *session) acquire() error {
 // lease leases a connection of an endpoint at which the request has not failed, if there is one.
 func (s *session) lease(ctx context.Context) (upstream.Lease[*httppool.Conn], error) {
 	x := &s.ex
+	if x.ahead.leased {
+		x.ahead.leased = false
+		return x.lease, nil
+	}
 	u, connect, maxLoad := x.target.route.Upstream, x.target.retries.connect, 0
 	if a := x.target.affinity; a != nil {
 		maxLoad = a.maxLoad
@@ -404,7 +449,11 @@ func (s *session) exchange(raw []byte) error {
 }
 
 func (s *session) sendAndReceive(raw []byte) error {
-	if err := s.send(raw); err != nil {
+	if ahead := s.ex.ahead; ahead.sent {
+		if s.ex.ahead = (aheadOf{}); ahead.err != nil {
+			return s.fail(ahead.step, ahead.err)
+		}
+	} else if err := s.send(raw); err != nil {
 		return s.fail("send", err)
 	}
 	if !s.ex.inline {
@@ -516,7 +565,7 @@ func (s *session) responseHead() (int, error) {
 func (s *session) nextHead() (n int, there bool, err error) {
 	x := &s.ex
 	if p := s.place(); p != nil {
-		if there, err = p.takeHead(&s.resp); there {
+		if there, err = p.takeHead(&s.resp, &s.respText); there {
 			x.answered = true
 		}
 		if there && err == nil && p.hasContent() {

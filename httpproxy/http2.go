@@ -48,6 +48,7 @@ type http2 struct {
 	limits  *limits
 	over    fiber.Group // the streams' fibers
 	sending fiber.Group // the running flush
+	flusher func()      // flushes; it is made once
 
 	// The reader's.
 	h2Reader
@@ -60,17 +61,18 @@ type http2 struct {
 
 	mu       sync.Mutex // held for a few instructions
 	streams  map[uint32]*h2Stream
-	active   int       // of them, those whose answers are not whole and that nobody has reset: the client takes these at most for open
-	room     h2Waiter  // the reader waits for streams to unwind; see mayOpen
-	window   int64     // that the client gives
-	idle     time.Time // since when there has been no stream; zero = there are some
-	initial  int64     // of each stream
-	widest   int64     // the most that one of them has beyond it
-	taken    int64     // of body, not yet given back to the client
-	extra    int64     // that streams have beyond their windows
-	cut      []uint32  // streams that ended here before the client ended them
-	resets   int       // streams that the client gave up, minus those that completed
-	owed     int       // answers in out
+	spare    []*h2Stream // that are over, for others; see newStream
+	active   int         // of them, those whose answers are not whole and that nobody has reset: the client takes these at most for open
+	room     h2Waiter    // the reader waits for streams to unwind; see mayOpen
+	window   int64       // that the client gives
+	idle     time.Time   // since when there has been no stream; zero = there are some
+	initial  int64       // of each stream
+	widest   int64       // the most that one of them has beyond it
+	taken    int64       // of body, not yet given back to the client
+	extra    int64       // that streams have beyond their windows
+	cut      []uint32    // streams that ended here before the client ended them
+	resets   int         // streams that the client gave up, minus those that completed
+	owed     int         // answers in out
 	out      []byte
 	flushing bool
 	patience time.Duration // with a client that does not read
@@ -90,6 +92,7 @@ func (s *session) goHTTP2() {
 		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, shard: s.shard, limits: s.p.limits.Load(),
 		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, patience: DefaultIdleTimeout,
 	}
+	h.flusher = func() { _ = h.flush(nil) }
 	h.peer = *s.from()
 	h.in, s.client = s.client, stream{conn: s.client.conn}
 	h.h2Reader.begin(h, false, h.limits.head)
@@ -247,7 +250,8 @@ func (h *http2) suspend() bool {
 		return false
 	}
 	h.suspended = true
-	h.block, h.head.fields, h.head.cookie = nil, nil, nil
+	h.dropSpare()
+	h.block, h.head.fields, h.head.cookie, h.head.text = nil, nil, nil, nil
 	h.head.reset(false)
 	h.streams = make(map[uint32]*h2Stream)
 	return true
@@ -357,6 +361,7 @@ func (h *http2) end(err error) {
 	h.in.drop()
 	_ = h.conn.Close()
 	h.over.Wait()
+	h.locked(h.dropSpare)
 }
 
 // clientGone makes one error of why the client's requests are over.
@@ -517,14 +522,12 @@ func (h *http2) open(id uint32, ends bool) error {
 	if b.bad {
 		return h.refuse(id, codeProtocol, ends)
 	}
-	st := &h2Stream{h: h, id: id, ended: ends, head: b.method == "HEAD", left: b.length, timeout: b.timeout}
-	st.h2Sides.mu = &h.mu
-	st.chunked = !ends && st.left < 0
+	st := h.newStream(id, ends)
 	if b.large {
 		return h.answerLarge(st)
 	}
 	s := h2Sessions.Get().(*session)
-	if !b.request(&s.req, ends) {
+	if !b.request(&s.req, &s.reqText, ends) {
 		s.recycle()
 		return h.refuse(id, codeProtocol, ends)
 	}
@@ -532,8 +535,57 @@ func (h *http2) open(id uint32, ends bool) error {
 		s.recycle()
 		return h.refuse(id, codeRefused, ends)
 	}
-	h.run(func() { st.serve(s) })
+	h.over.Add(1)
+	st.begin(s)
+	if !st.sendAhead() {
+		fiber.Go(st.run)
+	}
 	return nil
+}
+
+// maxSpareStreams is how many streams that are over a connection keeps for others, with their timers.
+const maxSpareStreams = 64
+
+// newStream returns the stream of the head that has come, perhaps one that is over: only the reader begins streams, so that it has no
+// frame of the former one under way.
+func (h *http2) newStream(id uint32, ends bool) (st *h2Stream) {
+	h.locked(func() {
+		if n := len(h.spare); n > 0 {
+			st = h.spare[n-1]
+			h.spare[n-1] = nil
+			h.spare = h.spare[:n-1]
+		}
+	})
+	if st == nil {
+		st = &h2Stream{h: h}
+		st.h2Sides.mu = &h.mu
+		st.run = st.serve
+	}
+	b := &h.head
+	st.id, st.ended, st.head, st.left, st.timeout, st.came = id, ends, b.method == "HEAD", b.length, b.timeout, h.heard
+	st.chunked = !ends && st.left < 0
+	return st
+}
+
+// keep keeps a stream that is over and its session, which nobody uses any more but the reader: see newStream.
+func (h *http2) keep(st *h2Stream) {
+	st.session.recycle()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	st.again()
+	if h.err == nil && len(h.spare) < maxSpareStreams {
+		h.spare = append(h.spare, st)
+	} else {
+		st.stop()
+	}
+}
+
+// dropSpare frees the streams that are kept. mu is held.
+func (h *http2) dropSpare() {
+	for _, st := range h.spare {
+		st.stop()
+	}
+	h.spare = nil
 }
 
 // mayOpen reports whether there may be one more stream. Streams that are over for the client, because their answers are whole or they were
@@ -543,7 +595,7 @@ func (h *http2) mayOpen(st *h2Stream) bool {
 	defer h.mu.Unlock()
 	for len(h.streams) >= 2*h.limits.streams && h.active < h.limits.streams && h.err == nil {
 		h.sendSoon()
-		h.room.wait(&h.mu, nil)
+		h.room.wait(&h.mu)
 	}
 	if h.gone || h.active >= h.limits.streams || h.err != nil {
 		return false
@@ -612,7 +664,7 @@ func (h *http2) flushSoon() {
 // sendSoon is flushSoon with mu held.
 func (h *http2) sendSoon() {
 	if h.pending() && !h.flushing && h.err == nil {
-		h.run(func() { _ = h.flush(nil) })
+		h.run(h.flusher)
 	}
 }
 

@@ -39,6 +39,17 @@ const (
 	settingHeaderList = 6
 )
 
+// validSetting judges a value where the rules are the same for clients and servers; larger frames than all must take are not used.
+func validSetting(id uint16, value uint32) error {
+	switch {
+	case id == settingFrame && (value < maxFrame || value >= 1<<24):
+		return codeProtocol
+	case id == settingWindow && value > maxWindow:
+		return codeFlow
+	}
+	return nil
+}
+
 // h2Code is why a stream or a connection ends (RFC 9113, section 7).
 type h2Code uint32
 

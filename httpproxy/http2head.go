@@ -1,15 +1,12 @@
 package httpproxy
 
 import (
-	"bytes"
 	"cmp"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 	"unsafe"
-
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/headpond/headpond/httpwire"
 )
@@ -33,7 +30,8 @@ type h2Head struct {
 	regular bool             // a field has come that is no pseudo field
 	length  int64            // Content-Length; -1 = none
 	digits  string           // as it was written
-	fields  []httpwire.Field // other regular ones; their bytes are those of strings, never to be written to
+	fields  []httpwire.Field // other regular ones; nobody writes to their bytes
+	text    []byte           // of the strings, as far as the decoder's tables have them not; it goes to the user of the fields
 
 	// Of a request.
 	method, scheme, path, authority, host string
@@ -54,26 +52,40 @@ func (b *h2Head) reset(trailer bool) {
 	if cap(b.cookie) > keptCookie {
 		b.cookie = nil
 	}
-	*b = h2Head{ofServer: b.ofServer, limit: b.limit, fields: b.fields[:0], cookie: b.cookie[:0], trailer: trailer, length: -1}
+	*b = h2Head{
+		ofServer: b.ofServer, limit: b.limit, fields: b.fields[:0], cookie: b.cookie[:0], text: emptiedText(b.text), trailer: trailer, length: -1,
+	}
 }
 
+// keptText is how much memory is kept for the text of the next head.
+const keptText = 4 << 10
+
+// emptiedText returns the memory of a text that nobody refers to any more, if it is not large.
+func emptiedText(text []byte) []byte {
+	if cap(text) > keptText {
+		return nil
+	}
+	return text[:0]
+}
+
+// giveText gives the text of b's fields to their user, who owns it from now on, for one that it needs no longer.
+func (b *h2Head) giveText(to *[]byte) { *to, b.text = b.text, emptiedText(*to) }
+
 // field takes the next field of the block.
-func (b *h2Head) field(f hpack.HeaderField) {
-	b.size += len(f.Name) + len(f.Value) + fieldOverhead
+func (b *h2Head) field(f *hpackField) {
+	b.size += f.weight()
 	b.large = b.large || b.size > b.limit
 	switch {
 	case b.large || b.bad:
-	case !validH2Value(f.Value):
+	case f.badValue || f.badName:
 		b.bad = true
-	case len(f.Name) > 0 && f.Name[0] == ':' && b.ofServer:
-		b.statusField(f.Name, f.Value)
-	case len(f.Name) > 0 && f.Name[0] == ':':
-		b.pseudo(f.Name, f.Value)
-	case !validH2Name(f.Name):
-		b.bad = true
+	case f.pseudo && b.ofServer:
+		b.statusField(f.name, f.value)
+	case f.pseudo:
+		b.pseudo(f.name, f.value)
 	default:
 		b.regular = true
-		b.plain(f.Name, f.Value)
+		b.plain(f.name, f.value, f.known)
 	}
 }
 
@@ -108,8 +120,7 @@ func (b *h2Head) statusField(name, value string) {
 }
 
 // plain takes a regular field.
-func (b *h2Head) plain(name, value string) {
-	known := httpwire.Classify(name)
+func (b *h2Head) plain(name, value string, known httpwire.Known) {
 	switch {
 	case known == httpwire.Connection, known == httpwire.KeepAlive, known == httpwire.TransferEncoding, known == httpwire.Upgrade,
 		name == "proxy-connection": // belong to HTTP/1.1
@@ -160,8 +171,8 @@ func isGRPC(value string) bool {
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 // request makes the head of a request of the fields, and reports whether that is possible. ends says that no body follows. r is to be
-// completed; it keeps the memory of its fields, and shares none with b but strings.
-func (b *h2Head) request(r *httpwire.Request, ends bool) bool {
+// completed; it keeps the memory of its fields. Their text is in *text, whose former memory b uses again.
+func (b *h2Head) request(r *httpwire.Request, text *[]byte, ends bool) bool {
 	target := b.path
 	if b.method == http.MethodConnect {
 		if target != "" || b.scheme != "" {
@@ -180,7 +191,9 @@ func (b *h2Head) request(r *httpwire.Request, ends bool) bool {
 	}
 	fields = append(fields, b.fields...)
 	if len(b.cookie) > 0 {
-		fields = append(fields, httpwire.Field{Name: cookieName, Value: bytes.Clone(b.cookie)})
+		n := len(b.text)
+		b.text = append(b.text, b.cookie...)
+		fields = append(fields, httpwire.Field{Name: cookieName, Value: b.text[n:len(b.text):len(b.text)]})
 	}
 	switch {
 	case b.length >= 0:
@@ -189,12 +202,13 @@ func (b *h2Head) request(r *httpwire.Request, ends bool) bool {
 		fields = append(fields, chunkedField)
 	}
 	*r = httpwire.Request{Method: bytesOf(b.method), Target: bytesOf(target), Minor: 1, Fields: fields}
+	b.giveText(text)
 	return true
 }
 
 // response makes the head of a response of the fields, to be completed. ends says that no body follows, head that none would in any case.
-// Trailers need a body without a length. chunked says that it has none. r is used as by request.
-func (b *h2Head) response(r *httpwire.Response, ends, head bool) (chunked bool) {
+// Trailers need a body without a length. chunked says that it has none. r and text are used as by request.
+func (b *h2Head) response(r *httpwire.Response, text *[]byte, ends, head bool) (chunked bool) {
 	fields := append(r.Fields[:0], b.fields...)
 	switch {
 	case b.status < 200:
@@ -208,6 +222,7 @@ func (b *h2Head) response(r *httpwire.Response, ends, head bool) (chunked bool) 
 		chunked = true
 	}
 	*r = httpwire.Response{Status: b.status, Reason: reasonOfStatus(b.status), Minor: 1, Fields: fields}
+	b.giveText(text)
 	return chunked
 }
 

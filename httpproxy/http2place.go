@@ -25,6 +25,7 @@ type h2Place struct {
 	// Guarded by c.mu.
 	h2Content                     // of the response
 	heads     []httpwire.Response // that nobody has read yet, to be completed; those beyond the length lend their memory
+	headText  []byte              // of the last of them; if there is none, memory that nobody refers to
 	unread    int                 // the size of all heads that have come since none was unread
 	id        uint32              // of the stream
 	open      bool                // there is one
@@ -41,6 +42,9 @@ type h2Place struct {
 	window    int64               // that the server gives besides the initial one; both together may be negative
 	err       error               // the stream is over
 	closed    bool
+	parked    *h2Stream // whose session waits for the response without a fiber; nil = none does
+	by        time.Time // until when
+	news      bool      // it is in c.news
 
 	// The writer's.
 	out   h2Outgoing
@@ -76,8 +80,9 @@ func (st *h2Place) nextHead() *httpwire.Response {
 	return &st.heads[n]
 }
 
-// takeHead gives the next head to r, and reports whether there is one.
-func (st *h2Place) takeHead(r *httpwire.Response) (bool, error) {
+// takeHead gives the next head to r, and reports whether there is one. The text of its fields is then in *text, unless other heads wait:
+// what was there is used for another head, and r must have been its only user.
+func (st *h2Place) takeHead(r *httpwire.Response, text *[]byte) (bool, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if len(st.heads) == 0 || st.closed {
@@ -89,6 +94,7 @@ func (st *h2Place) takeHead(r *httpwire.Response) (bool, error) {
 	if len(st.heads) > 1 {
 		st.heads = slices.Delete(st.heads, 0, 1)
 	} else {
+		*text, st.headText = st.headText, emptiedText(*text)
 		st.forgetHeads()
 	}
 	return true, r.Complete(st.head)
@@ -145,7 +151,7 @@ func (st *h2Place) await() error {
 			return st.err
 		case st.ended || !st.open:
 			return io.EOF
-		case !st.reader.wait(st.mu, st):
+		case !st.reader.wait(st.mu):
 			return os.ErrDeadlineExceeded
 		}
 	}
@@ -293,7 +299,7 @@ func (st *h2Place) refuses() (bool, error) {
 func (st *h2Place) starve() error {
 	st.c.starved++
 	defer func() { st.c.starved-- }()
-	if !st.writer.wait(st.mu, st) {
+	if !st.writer.wait(st.mu) {
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -352,7 +358,7 @@ func (st *h2Place) Close() error {
 		c.forget(st)
 	}
 	st.in.drop()
-	st.heads = nil
+	st.heads, st.headText = nil, nil
 	st.wake()
 	st.stop()
 	c.detach(cut)

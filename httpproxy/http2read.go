@@ -147,17 +147,16 @@ func (h *http2) settings(b []byte) error {
 
 // setting takes one over. mu is held.
 func (h *http2) setting(id uint16, value uint32) error {
+	if err := validSetting(id, value); err != nil {
+		return err
+	}
 	switch id {
 	case settingPush:
 		if value > 1 {
 			return codeProtocol
 		}
-	case settingFrame: // larger frames are not used
-		if value < maxFrame || value >= 1<<24 {
-			return codeProtocol
-		}
 	case settingWindow:
-		if value > maxWindow || h.overflows(int64(value)) {
+		if h.overflows(int64(value)) {
 			return codeFlow
 		}
 		h.initial = int64(value) // part of each stream's window

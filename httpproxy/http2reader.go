@@ -3,8 +3,6 @@ package httpproxy
 import (
 	"encoding/binary"
 	"time"
-
-	"golang.org/x/net/http2/hpack"
 )
 
 // h2Side is what a connection to a client and one to a server do differently with what comes on them. Only the connection's reader calls
@@ -37,7 +35,7 @@ type h2Reader struct {
 	side      h2Side
 	in        stream
 	head      h2Head
-	decoder   *hpack.Decoder
+	decoder   hpackDecoder
 	block     []byte // of fields, as far as it has come; it shares no memory with in
 	blockOf   uint32 // the stream; 0 = none is under way
 	blockEnds bool   // END_STREAM
@@ -54,7 +52,7 @@ type h2Reader struct {
 func (r *h2Reader) begin(side h2Side, ofServer bool, limit int) {
 	r.side = side
 	r.head = h2Head{ofServer: ofServer, limit: limit}
-	r.decoder = hpack.NewDecoder(tableSize, r.head.field)
+	r.decoder.most, r.decoder.emit = tableSize, r.head.field
 }
 
 // need waits until n bytes are there, or the connection is over.
@@ -239,14 +237,14 @@ func (r *h2Reader) fragment(b []byte, last bool) error {
 	id := r.blockOf
 	r.blockOf = 0
 	r.head.reset(r.trails)
-	if _, err := r.decoder.Write(b); err != nil || r.decoder.Close() != nil {
+	if r.decoder.decode(b, &r.head.text) != nil {
 		return codeCompression
 	}
 	if cap(r.block) > bufferSize {
 		r.block = nil
 	}
 	err := r.side.headCame(id, r.blockEnds)
-	r.head.reset(false) // its strings are others' now
+	r.head.reset(false) // its fields are others' now
 	return err
 }
 

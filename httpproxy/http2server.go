@@ -71,6 +71,10 @@ type h2Server struct {
 	writer    h2Waiter
 	starved   int        // writers that wait
 	beginners []*h2Place // of them, those that have no stream yet
+	news      []*h2Place // those with a parked session that is to be continued; see quick.go
+	told      []*h2Place // memory for the next news, the reader's
+	lookAt    time.Time  // when the first of the parked sessions is to be continued whatever comes; zero = none
+	waits     bool       // the reader does
 	widened   bool       // there is room for what they have
 	again     bool       // the reader is to look again
 	began     bool       // a block of fields has been sent
@@ -193,6 +197,7 @@ func (c *h2Server) end(err error) {
 		c.farewell = true
 		c.broken(err)
 	})
+	c.continueParked()
 	_ = c.conn.SetWriteDeadline(time.Now().Add(byeTime))
 	c.writing.Wait()
 	_ = c.link.Close()
@@ -244,7 +249,7 @@ func (c *h2Server) write() {
 	defer c.mu.Unlock()
 	for {
 		for !c.pending() && !c.farewell {
-			c.writer.wait(&c.mu, c)
+			c.writer.wait(&c.mu)
 		}
 		if c.farewell && len(c.out) == 0 {
 			return
@@ -266,9 +271,6 @@ func (c *h2Server) write() {
 		c.wakeWriters()
 	}
 }
-
-// look lets the writer look again.
-func (c *h2Server) look() { c.locked(c.writer.wake) }
 
 // send sends out. mu is held, and given up meanwhile.
 func (c *h2Server) send(out []byte) error {
@@ -300,6 +302,7 @@ func (c *h2Server) wakeWriters() {
 // fill reads once. It looks after the connection meanwhile.
 func (c *h2Server) fill() error {
 	for {
+		c.continueParked()
 		by, err := c.deadline(time.Now(), c.limit)
 		if err != nil {
 			return err
@@ -309,6 +312,7 @@ func (c *h2Server) fill() error {
 			continue
 		}
 		n, err := c.in.fill()
+		c.locked(func() { c.waits = false })
 		if n > 0 {
 			c.heard, c.waiting = time.Now(), false
 			return nil
@@ -327,7 +331,8 @@ func (c *h2Server) changed() bool {
 		c.widened = false
 		c.wakeWriters()
 	}
-	return c.again
+	c.waits = !c.again && len(c.news) == 0
+	return !c.waits
 }
 
 // deadline says when the reader is to look again. The error says that it is over. The server must have said something by limit; zero = it
@@ -335,6 +340,16 @@ func (c *h2Server) changed() bool {
 func (c *h2Server) deadline(now, limit time.Time) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lookAtParked(now)
+	by, err := c.nextLook(now, limit)
+	if !c.lookAt.IsZero() && c.lookAt.Before(by) {
+		by = c.lookAt
+	}
+	return by, err
+}
+
+// nextLook is deadline without regard to parked sessions. mu is held.
+func (c *h2Server) nextLook(now, limit time.Time) (time.Time, error) {
 	c.again, c.rests = false, false
 	if !c.asked.After(c.heard) {
 		c.asked = time.Time{}

@@ -74,7 +74,10 @@ func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 	if st.unread += b.size; st.unread > maxUnread {
 		return "more interim heads than anybody reads"
 	}
-	chunked := b.response(st.nextHead(), ends, st.head)
+	if len(st.heads) > 0 {
+		st.headText = nil // an unread head refers to it
+	}
+	chunked := b.response(st.nextHead(), &st.headText, ends, st.head)
 	if final {
 		st.answered, st.chunked, st.left = true, chunked, b.length
 		if bare {
@@ -84,7 +87,7 @@ func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 			st.complete(nil)
 		}
 	}
-	st.reader.wake()
+	st.wakeReader()
 	return ""
 }
 
@@ -92,7 +95,7 @@ func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 func (st *h2Place) complete(trailers []httpwire.Field) {
 	st.h2Content.complete(trailers)
 	st.ended = true
-	st.reader.wake()
+	st.wakeReader()
 	if st.sentEnd {
 		st.c.forget(st)
 	}
@@ -156,7 +159,7 @@ func (st *h2Place) put(piece []byte, ends bool) error {
 	if ends {
 		st.complete(nil)
 	} else {
-		st.reader.wake()
+		st.wakeReader()
 	}
 	return nil
 }
@@ -202,6 +205,9 @@ func (c *h2Server) settings(b []byte) error {
 
 // setting takes one over. mu is held.
 func (c *h2Server) setting(id uint16, value uint32) error {
+	if err := validSetting(id, value); err != nil {
+		return err
+	}
 	switch id {
 	case settingPush: // which is not for servers to say
 		if value != 0 {
@@ -209,12 +215,8 @@ func (c *h2Server) setting(id uint16, value uint32) error {
 		}
 	case settingStreams:
 		c.most = int(min(value, uint32(c.g.o.most)))
-	case settingFrame: // more than everybody takes is not used
-		if value < maxFrame || value >= 1<<24 {
-			return codeProtocol
-		}
 	case settingWindow:
-		if value > maxWindow || c.overflows(int64(value)) {
+		if c.overflows(int64(value)) {
 			return codeFlow
 		}
 		c.initial = int64(value) // part of each stream's window

@@ -22,6 +22,9 @@ type h2Stream struct {
 	fiber.NoLoop
 	h2Sides
 	h       *http2
+	run     func()    // serve
+	session *session  // of the request
+	came    time.Time // when the request's head did
 	id      uint32
 	head    bool          // it asks for a head only
 	timeout time.Duration // that its client gives the exchange; 0 = none
@@ -38,7 +41,7 @@ type h2Stream struct {
 	err       error          // it is over
 	window    int64          // that the client gives besides the initial one; both together may be negative
 	server    *httppool.Conn // that the request is on
-	waits     *waiting       // for one; nil = it has not waited
+	waits     *waiting       // for one; nil = no session has needed one yet
 	finished  bool           // the response has been sent whole
 	lingers   bool           // and the end of the request is waited for; see CloseWrite
 	closed    bool
@@ -77,7 +80,7 @@ func (st *h2Stream) await() error {
 		if st.finished && (st.ended || !st.lingers) {
 			return io.EOF
 		}
-		if !st.reader.wait(st.mu, st) {
+		if !st.reader.wait(st.mu) {
 			return os.ErrDeadlineExceeded
 		}
 	}
@@ -98,7 +101,7 @@ func (st *h2Stream) fail(err error) {
 	}
 	st.wake()
 	if st.waits != nil {
-		st.waits.inner.Unpark()
+		st.waits.look()
 	}
 	if st.server != nil && !st.finished {
 		_ = st.server.Close() // its answer is not awaited
@@ -259,7 +262,7 @@ func (st *h2Stream) starve() error {
 	}
 	h.starved++
 	defer func() { h.starved-- }()
-	if !st.writer.wait(st.mu, st) {
+	if !st.writer.wait(st.mu) {
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -302,7 +305,6 @@ func (st *h2Stream) close() {
 		h.resets = max(h.resets-1, 0)
 	}
 	st.fail(net.ErrClosed)
-	st.stop()
 	if !st.ended {
 		h.leaveBehind(st.id)
 	}
@@ -331,35 +333,61 @@ func (st *h2Stream) preread(s *stream) {
 	}
 }
 
-// serve runs the request's session, which has its head, to be completed.
-func (st *h2Stream) serve(s *session) {
+// begin makes s the session of the request, whose head it has.
+func (st *h2Stream) begin(s *session) {
 	h := st.h
+	st.session = s
 	s.p, s.ctx, s.lc, s.shard, s.isTLS, s.peer = h.p, h.ctx, h.lc, h.shard, h.isTLS, h.peer
-	s.stream, s.about, s.now = st, &st.about, time.Now()
-	defer func() {
-		_ = st.Close()
-		st.about.drop()
-	}()
+	s.stream, s.about, s.now = st, &st.about, st.came
 	s.client.use(st)
-	st.preread(&s.client)
-	if err := s.completeHead(); err != nil {
-		s.refuseHead(err)
-	} else {
-		s.serve(0)
-	}
-	s.client.drop()
-	s.recycle()
+	s.wrong = s.completeHead()
 }
 
-// h2Sessions are sessions of streams that are over. Nothing refers to them but to their own memory: whoever ends a stream, looks at it, or
-// pours into it has the h2Stream, which is never used again.
+// serve serves the request in a fiber of the stream's own, from where its session is. A panic there ends nothing else.
+func (st *h2Stream) serve() {
+	h, s := st.h, st.session
+	defer h.over.Done()
+	defer h.p.recovered(h.lc)
+	func() {
+		defer func() {
+			_ = st.Close()
+			st.about.drop()
+		}()
+		switch {
+		case s.wrong != nil:
+			s.refuseHead(s.wrong)
+		case s.ex.judged:
+			s.forward()
+		default:
+			st.preread(&s.client)
+			s.serve(0)
+		}
+		s.client.drop()
+	}()
+	h.keep(st)
+}
+
+// again makes the stream, which is over, ready for another request: what does not change stays, and what only memory is. Nobody waits
+// for it. mu is held.
+func (st *h2Stream) again() {
+	st.reader.by, st.writer.by = time.Time{}, time.Time{}
+	st.h2Content = h2Content{in: h2Body{bufs: st.in.bufs}}
+	st.left, st.spent, st.extra, st.window = 0, 0, 0, 0
+	st.active, st.ended, st.finished, st.lingers, st.closed, st.began = false, false, false, false, false, false
+	st.err, st.server = nil, nil
+	st.session = nil
+	st.out = h2Outgoing{chunks: httpwire.Chunks{Trailer: emptied(st.out.chunks.Trailer)}}
+}
+
+// h2Sessions are sessions of streams that are over. Nothing refers to them: whoever ends a stream, looks at it, or pours into it has
+// the h2Stream, which is used again on the same connection only (see http2.newStream).
 var h2Sessions = sync.Pool{New: func() any { return new(session) }}
 
-// recycle makes the session ready for another stream, perhaps of another client. It is over, and so is the fiber that has sent its
-// body. A session that panicked is not recycled.
+// recycle makes the session ready for another stream, perhaps of another client. It is over, its stream is closed, and so is the fiber
+// that has sent its body. A session that panicked is not recycled.
 func (s *session) recycle() {
 	request, response, trailer, upTrailer := s.req.Fields, s.resp.Fields, s.chunks.Trailer, s.upChunks.Trailer
-	*s = session{}
+	*s = session{reqText: emptiedText(s.reqText), respText: emptiedText(s.respText)}
 	s.req.Fields, s.resp.Fields = emptied(request), emptied(response)
 	s.chunks.Trailer, s.upChunks.Trailer = emptied(trailer), emptied(upTrailer)
 	h2Sessions.Put(s)

@@ -25,13 +25,6 @@ func (s *h2Sides) stop() {
 	s.writer.stop()
 }
 
-// look wakes the waiters to look again.
-func (s *h2Sides) look() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.wake()
-}
-
 // SetDeadline implements net.Conn.
 func (s *h2Sides) SetDeadline(t time.Time) error { return s.setDeadline(t, &s.reader, &s.writer) }
 
@@ -57,21 +50,23 @@ type h2Waiter struct {
 	waits bool        // somebody does
 	group fiber.Group // it is waited for
 	timer *time.Timer // nil = none was needed yet
+	armed time.Time   // when the timer fires; zero = it has, or is stopped
 }
 
-// wait waits until somebody wakes it; false = the deadline has passed. mu is held, and given up meanwhile. The owner's look, which takes
-// mu, wakes it.
-func (w *h2Waiter) wait(mu *sync.Mutex, owner interface{ look() }) bool {
-	if !w.by.IsZero() {
+// wait waits until somebody wakes it, perhaps for nothing; false = the deadline has passed. mu is held, and given up meanwhile.
+func (w *h2Waiter) wait(mu *sync.Mutex) bool {
+	// Deadlines nearly always move later: a timer that fires too early wakes for nothing, which costs less than to set it for each wait.
+	if !w.by.IsZero() && (w.armed.IsZero() || w.by.Before(w.armed)) {
 		left := time.Until(w.by)
 		switch {
 		case left <= 0:
 			return false
 		case w.timer == nil:
-			w.timer = time.AfterFunc(left, owner.look)
+			w.timer = time.AfterFunc(left, func() { w.fired(mu) })
 		default:
 			w.timer.Reset(left)
 		}
+		w.armed = w.by
 	}
 	w.waits = true
 	w.group.Add(1)
@@ -89,9 +84,18 @@ func (w *h2Waiter) wake() {
 	}
 }
 
-// stop forgets the timer.
+// fired is called when the timer has fired.
+func (w *h2Waiter) fired(mu *sync.Mutex) {
+	mu.Lock()
+	defer mu.Unlock()
+	w.armed = time.Time{}
+	w.wake()
+}
+
+// stop stops the timer.
 func (w *h2Waiter) stop() {
 	if w.timer != nil {
 		w.timer.Stop()
+		w.armed = time.Time{}
 	}
 }

@@ -158,11 +158,14 @@ type session struct {
 	ended     time.Time // when the last one did; zero = that is long ago
 	peer      peer
 	stream    *h2Stream // that the client is; nil in HTTP/1.1
+	wrong     error     // with the head of its request; nil = nothing
 	about     *about    // own, or the stream's
 	own       about
 
 	req      httpwire.Request
 	resp     httpwire.Response
+	reqText  []byte // of the fields of a head that came as fields; likewise respText
+	respText []byte
 	chunks   httpwire.Chunks
 	upChunks httpwire.Chunks
 	server   stream
@@ -317,8 +320,8 @@ func (s *session) awaitRequest() bool {
 		if s.client.tires() && s.lc.Suspend() {
 			s.suspended = true
 			s.about.drop()
-			s.req, s.resp, s.out = httpwire.Request{}, httpwire.Response{}, nil // they may hold on to buffers
-			s.leases = nil                                                      // it is the fiber's
+			s.req, s.resp, s.respText, s.out = httpwire.Request{}, httpwire.Response{}, nil, nil // they may hold on to buffers
+			s.leases = nil                                                                       // it is the fiber's
 			return false
 		}
 	}

@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,12 +12,15 @@ import (
 )
 
 // waiting is how a session waits for a connection to a server: for as long as its client stays. It is a pool.Parker of the session's
-// fiber or goroutine.
+// fiber or goroutine. An HTTP/2 stream has one for all its sessions.
 type waiting struct {
 	s       *session
-	inner   pool.Parker
-	granted atomic.Bool // Unpark came; inner is unparked for other reasons, too
-	timer   *time.Timer // nil = none was needed yet
+	leases  context.Context // with which s waits
+	granted atomic.Bool     // Unpark came; inner is unparked for other reasons, too
+	timer   *time.Timer     // nil = none was needed yet
+
+	mu    sync.Mutex  // held for a few instructions
+	inner pool.Parker // of the fiber that waits; a stream's sessions have none unless they wait
 }
 
 var _ pool.AffinityParker = (*waiting)(nil)
@@ -26,17 +30,33 @@ func (s *session) leasing() context.Context {
 	if s.leases != nil {
 		return s.leases
 	}
-	w := &waiting{s: s}
-	if p := fiber.NewParker(); p != nil {
-		w.inner = p
-	} else {
-		w.inner = make(goroutine, 1)
-	}
 	if st := s.stream; st != nil {
-		st.h.locked(func() { st.waits = w })
+		s.leases = st.leasing(s)
+		return s.leases
 	}
+	w := &waiting{s: s, inner: newParker()}
 	s.leases = pool.WithParker(s.ctx, w)
 	return s.leases
+}
+
+// leasing returns the context in which s, the session of the stream, waits for a connection.
+func (st *h2Stream) leasing(s *session) context.Context {
+	w := st.waits
+	if w == nil {
+		w = new(waiting)
+		w.leases = pool.WithParker(s.ctx, w)
+		st.h.locked(func() { st.waits = w })
+	}
+	w.s = s
+	return w.leases
+}
+
+// newParker returns one for the calling fiber or goroutine.
+func newParker() pool.Parker {
+	if p := fiber.NewParker(); p != nil {
+		return p
+	}
+	return make(goroutine, 1)
 }
 
 // Park implements pool.Parker. It gives up when the client has gone: a stream reports it, a connection is checked now
@@ -45,20 +65,40 @@ func (w *waiting) Park(ctx context.Context) error {
 	if w.s.stream == nil {
 		w.lookSoon()
 		defer w.timer.Stop()
+	} else {
+		w.setInner(newParker()) // from here on Unpark and look are heard
+		defer w.setInner(nil)
 	}
-	for {
-		err := w.inner.Park(ctx)
+	for looks := w.s.stream != nil; ; looks = true {
 		switch {
+		case w.granted.Swap(false):
+			return nil
+		case ctx.Done() != nil && looks && w.s.clientGone(): // without Done it is being granted
+			return httppool.ErrClientGone
+		}
+		switch err := w.inner.Park(ctx); {
 		case w.granted.Swap(false):
 			return nil
 		case err != nil:
 			return err
-		case ctx.Done() == nil: // it is being granted
-		case w.s.clientGone():
-			return httppool.ErrClientGone
-		case w.s.stream == nil:
+		case w.s.stream == nil && ctx.Done() != nil:
 			w.lookSoon()
 		}
+	}
+}
+
+func (w *waiting) setInner(p pool.Parker) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.inner = p
+}
+
+// look has a Park that is under way look for the client.
+func (w *waiting) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.inner != nil {
+		w.inner.Unpark()
 	}
 }
 
@@ -74,11 +114,14 @@ func (w *waiting) lookSoon() {
 // Unpark implements pool.Parker.
 func (w *waiting) Unpark() {
 	w.granted.Store(true)
-	w.inner.Unpark()
+	w.look()
 }
 
 // Affinity implements pool.AffinityParker.
 func (w *waiting) Affinity() int {
+	if st := w.s.stream; st != nil {
+		return st.h.conn.Loop()
+	}
 	if p, ok := w.inner.(pool.AffinityParker); ok {
 		return p.Affinity()
 	}

@@ -1,0 +1,349 @@
+package httpproxy
+
+import (
+	"net"
+	"slices"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// Most requests from a client of HTTP/2 to a server of HTTP/2 need no fiber of their own, if both connections live on the same loop: the
+// client's reader sends them at once (h2Stream.sendAhead), and the server's reader passes answers on that have come whole
+// (h2Stream.answerAhead). Neither waits, and both use the session's own steps. Between the two the session has no fiber; its place on the
+// server's connection knows it (h2Place.parked). Everything else, above all every error and every wait, is for a fiber
+// (h2Stream.serve), which continues the session where it is.
+
+// aheadOf is how far an exchange has come without a fiber.
+type aheadOf struct {
+	leased bool   // there is a lease, which has not been looked at
+	sent   bool   // the request is sent, or sending has failed with err
+	step   string // in which err came
+	err    error  // that the fiber is to deal with
+}
+
+// maxAhead bounds the content of an answer that is passed on without a fiber, in bytes: one frame, in the sizes that the loops send at the
+// end of a tick. A longer answer costs more than a fiber.
+const maxAhead = 8 << 10
+
+// sendAhead sends the request in the client's reader, if that needs no waiting, and parks its session; false = it is for a fiber.
+func (st *h2Stream) sendAhead() (parked bool) {
+	s := st.session
+	loop := st.h.conn.Loop()
+	if loop == 0 || !st.ended || s.wrong != nil {
+		return false
+	}
+	done := false
+	defer func() {
+		if !done { // a panic
+			st.abandon()
+			parked = true
+		}
+	}()
+	defer s.p.recovered(s.lc)
+	parked = st.trySend(s, loop)
+	done = true
+	return parked
+}
+
+// trySend is sendAhead without care for panics.
+func (st *h2Stream) trySend(s *session, loop int) bool {
+	x := &s.ex
+	*x = exchange{}
+	if no, ok := s.judge(false); !ok || no.status != 0 {
+		return false
+	}
+	x.judged = true
+	if t := x.target; x.close || !t.retries.connect || t.affinity != nil {
+		return false
+	}
+	l, ok := x.target.route.Upstream.TryAcquireKey(s.key(), loop)
+	if !ok {
+		return false
+	}
+	p, ok := l.Value().NetConn().(*h2Place)
+	if !ok || p.c.conn.Loop() != loop || !p.ready() {
+		x.lease, x.ahead.leased = l, true
+		return false
+	}
+	if s.hold(l) != nil { // the client has gone: it finds that again
+		return false
+	}
+	x.ahead.sent = true
+	if err := s.send(x.raw); err != nil {
+		x.ahead.step, x.ahead.err = "send", err
+		return false
+	}
+	s.releaseOut()
+	by := x.earlier(x.sent.Add(lookInterval))
+	if limit := s.responseLimit(); limit > 0 && limit < lookInterval {
+		by = x.earlier(x.sent.Add(limit))
+	}
+	return p.park(st, by)
+}
+
+// answerAhead passes the answer on if it has come whole, and ends the request. It is called by the reader of the server's connection
+// when the place p has something new; false = it is for a fiber.
+func (st *h2Stream) answerAhead(p *h2Place) (over bool) {
+	h, s := st.h, st.session
+	done := false
+	defer func() {
+		if !done { // a panic
+			st.abandon()
+			over = true
+		}
+	}()
+	defer h.p.recovered(h.lc)
+	over = st.tryAnswer(s, p)
+	done = true
+	if !over {
+		return false
+	}
+	h.locked(st.close)
+	st.about.drop()
+	s.client.drop()
+	h.keep(st)
+	h.over.Done()
+	return true
+}
+
+// tryAnswer is answerAhead without the end of the stream.
+func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
+	x := &s.ex
+	size, whole := p.whole()
+	if !whole || s.p.isDraining() || !st.takesAtOnce(size) {
+		return false
+	}
+	there, err := p.takeHead(&s.resp, &s.respText)
+	if !there { // the place has just been closed, by another thread
+		return false
+	}
+	x.answered = true
+	if err != nil {
+		x.ahead.step, x.ahead.err = "receive", err
+		return false
+	}
+	head := s.beginResponse()
+	out, ok := p.takeContent(head, size)
+	if s.out = out; !ok {
+		x.wrote = false
+		x.ahead.step, x.ahead.err = "receive", net.ErrClosed
+		return false
+	}
+	x.result.BytesOut = int64(size)
+	if !st.sendWhole(head, s.out[len(head):]) { // an operator has ended it
+		x.ahead.step, x.ahead.err = "body", httppool.ErrClientGone
+		return false
+	}
+	x.ahead = aheadOf{}
+	s.served = true
+	s.finish(s.endLease())
+	return true
+}
+
+// abandon ends a stream whose session has panicked without a fiber: it costs neither the pool a connection nor the client more than the
+// stream.
+func (st *h2Stream) abandon() {
+	h := st.h
+	defer h.over.Done()
+	st.h.mu.Lock()
+	holds := st.server != nil
+	st.h.mu.Unlock()
+	if holds {
+		_ = st.session.fail("", httppool.ErrClientGone)
+	}
+	h.locked(st.close)
+	h.flushSoon()
+	st.about.drop()
+}
+
+// takesAtOnce reports whether a head and so much content can be sent to the client without waiting for it.
+func (st *h2Stream) takesAtOnce(content int) bool {
+	h := st.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return st.err == nil && h.err == nil && len(h.out) < maxOut && int64(content) <= min(h.initial+st.window, h.window)
+}
+
+// sendWhole sends a response, for which there is room; false = the stream is over. The caller flushes.
+func (st *h2Stream) sendWhole(block, content []byte) bool {
+	h := st.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if st.err != nil {
+		return false
+	}
+	st.began = true
+	h.out = st.appendFields(block, len(content) == 0)
+	if n := len(content); n > 0 {
+		h.out = append(appendFrame(h.out, n, frameData, flagEndStream, st.id), content...)
+		st.window -= int64(n)
+		h.window -= int64(n)
+		st.finish(true)
+	}
+	return true
+}
+
+// flushAhead sends what has come together for the client, as far as its socket takes that at once; a fiber sends the rest.
+func (h *http2) flushAhead() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.flushing || h.err != nil {
+		return
+	}
+	if h.isTLS == nil && len(h.out) > 0 {
+		n := h.conn.TryWrite(h.out)
+		if h.counts {
+			h.lc.Count(0, int64(n))
+		}
+		if n == len(h.out) {
+			putOut(h.out)
+			h.out, h.owed = nil, 0
+			h.wakeWriters()
+		} else {
+			h.out = h.out[:copy(h.out, h.out[n:])]
+		}
+	}
+	h.sendSoon()
+}
+
+// ready reports whether a request can be begun without waiting.
+func (st *h2Place) ready() bool {
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !st.closed && !c.gone && st.err == nil && !st.open && !st.readable() && len(c.out) < maxOut
+}
+
+// park leaves the session of a stream, which has sent its request, to the connection's reader until there is news of it, or by has
+// passed; false = there is news.
+func (st *h2Place) park(stream *h2Stream, by time.Time) bool {
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st.closed || st.err != nil || st.ended || st.readable() {
+		return false
+	}
+	st.parked, st.by = stream, by
+	if c.lookAt.IsZero() || by.Before(c.lookAt) {
+		c.lookAt = by
+		if c.waits {
+			_ = c.conn.SetReadDeadline(by)
+		}
+	}
+	return true
+}
+
+// wake wakes who waits for something on the place. mu is held.
+func (st *h2Place) wake() {
+	st.wakeReader()
+	st.writer.wake()
+}
+
+// wakeReader wakes who waits for the response; a session without a fiber is continued by the connection's reader. mu is held.
+func (st *h2Place) wakeReader() {
+	if st.parked == nil {
+		st.reader.wake()
+		return
+	}
+	if st.news {
+		return
+	}
+	st.news = true
+	c := st.c
+	c.news = append(c.news, st)
+	if c.waits {
+		c.lookNow()
+	}
+}
+
+// whole reports whether the response has come whole, so that it can be passed on at once, and the size of its content.
+func (st *h2Place) whole() (size int, ok bool) {
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	size = st.in.size()
+	bare := st.last == nil || len(st.last) == len(lastChunk) // no trailers
+	if !st.ended || st.err != nil || st.closed || len(st.heads) != 1 || !bare || size > maxAhead {
+		return 0, false
+	}
+	status := st.heads[0].Status
+	return size, status >= 200 && status < 502 // later ones may have the request sent again
+}
+
+// takeContent appends the content of a response that is whole, of that size, and leaves nothing; false = the place has been closed.
+func (st *h2Place) takeContent(dst []byte, size int) ([]byte, bool) {
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st.closed || st.in.size() != size {
+		return dst, false
+	}
+	n := len(dst)
+	dst = slices.Grow(dst, size)[:n+size]
+	st.in.get(dst[n:])
+	st.held, st.chunk, st.framing, st.last = 0, 0, nil, nil
+	return dst, true
+}
+
+// continueParked continues the sessions without a fiber that there is news for. It is the reader's.
+func (c *h2Server) continueParked() {
+	for {
+		c.mu.Lock()
+		news := c.news
+		c.news, c.told = c.told[:0], nil
+		for _, p := range news {
+			p.news = false
+		}
+		c.mu.Unlock()
+		if len(news) == 0 {
+			c.told = news[:0]
+			return
+		}
+		var h *http2
+		for i, p := range news {
+			news[i] = nil
+			st := p.unpark()
+			if st == nil {
+				continue
+			}
+			if h != nil && h != st.h {
+				h.flushAhead()
+			}
+			h = st.h
+			if !st.answerAhead(p) {
+				fiber.Go(st.run)
+			}
+		}
+		if h != nil {
+			h.flushAhead()
+		}
+		c.told = news[:0]
+	}
+}
+
+// unpark gives the session that is parked a place's news; nil = none is.
+func (st *h2Place) unpark() (stream *h2Stream) {
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	stream, st.parked = st.parked, nil
+	return stream
+}
+
+// lookAtParked has the sessions without a fiber continued whose time has come. mu is held.
+func (c *h2Server) lookAtParked(now time.Time) {
+	if c.lookAt.IsZero() || now.Before(c.lookAt) {
+		return
+	}
+	c.lookAt = time.Time{}
+	for _, st := range c.streams {
+		switch {
+		case st.parked == nil || st.news:
+		case !now.Before(st.by):
+			st.wakeReader()
+		case c.lookAt.IsZero() || st.by.Before(c.lookAt):
+			c.lookAt = st.by
+		}
+	}
+}
