@@ -12,8 +12,8 @@ MODULES := . bench cmd/routevet integration peers route/ginroute
 # SQLite is C translated to Go: it keeps its data outside of Go's heap, where the race detector sees nothing of it, and is
 # four times as slow with it. The Go code around it has the detector.
 RACE      := -race -gcflags=modernc.org/...=-race=false
-# 20 minutes is for a machine that does something else too; two idle cores need far less.
-TESTFLAGS := $(RACE) -timeout 20m
+# 20 minutes is for a machine that does something else too; two idle cores need far less. `make test` has vetted before.
+TESTFLAGS := $(RACE) -vet=off -timeout 20m
 
 # What a listener's sessions do is tested on each I/O engine, and builds where there is but one. ONCE are the tests of
 # integration in which the engine has no part; COUNTED, of all packages, what is built without the race detector only.
@@ -55,12 +55,12 @@ test: test-deps ## Vet and test everything with -race, against real servers
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./fiber/... ./cmd/... ./internal/cli/...; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fiber; done
 	@# The race detector lets pools forget: what counts allocations and copies is tested without it.
-	$(GO) test -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite
-	@# The cache does not see that the README has changed: it is outside of bench.
-	$(GO) test -count 1 ./bench/internal/tables
+	$(GO) test -vet=off -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite
+	@# What reads the tree's files has no concurrency. The cache does not see that the README has changed: it is outside of bench.
+	$(GO) test -vet=off -count 1 ./bench/internal/tables ./internal/repotest
 	@$(MAKE) --no-print-directory test-report
 	@# The packages that take longest begin first, so that none of them runs alone at the end.
-	@PACKAGES="./fiber ./pgproxy/sqlite ./mux $$($(GO) list ./... | grep -vx $(SESSIONS:%=-e '.*/headpond/%')) ./bench/... ./cmd/routevet/... ./peers/... ./route/ginroute/..." \
+	@PACKAGES="./fiber ./pgproxy/sqlite ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) ./bench/... ./cmd/routevet/... ./peers/... ./route/ginroute/..." \
 		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module
