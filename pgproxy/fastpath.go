@@ -20,7 +20,7 @@ import (
 type fastPath struct {
 	client  fiber.Stream // nil = the client cannot have it
 	srv     *server      // is leased, and not the session's yet; nil = none is
-	parker  pool.TryParker
+	parker  affineParker
 	stage   stage
 	late    bool                      // the client was idle for long
 	likely  bool                      // the last request could have come this way
@@ -50,8 +50,12 @@ const (
 func (s *session) initFastPath() {
 	x := &s.x
 	parker, parks := pool.ParkerOf(s.ctx).(pool.TryParker)
-	if parks && !s.c.isTLS() && s.c.Conn.Loop() != 0 && s.c.Mode != Session {
-		x.client, x.parker, x.step, x.cancel, x.likely = s.c.Conn, parker, s.stepFastPath, s.cancelWait, true
+	if !parks {
+		return
+	}
+	x.parker = newAffineParker(parker)
+	if !s.c.isTLS() && s.c.Conn.Loop() != 0 && s.c.Mode != Session {
+		x.client, x.step, x.cancel, x.likely = s.c.Conn, s.stepFastPath, s.cancelWait, true
 	}
 }
 
@@ -121,7 +125,8 @@ func (s *session) ask() (waits, over bool) {
 	}
 	c.Working()
 	x.began = clock()
-	lease, pending, leased := s.b.up.Begin(x.parker)
+	x.parker.kind = s.machine.kindOf()
+	lease, pending, leased := s.b.up.Begin(&x.parker)
 	if leased {
 		x.lease, x.srv, s.leasedAt = lease, lease.Value(), x.began
 		s.cancelMu.Lock()
@@ -206,7 +211,7 @@ const maxFast = 15 << 10
 // cancelWait ends the wait for a lease. Another goroutine's; cancelMu is held.
 func (s *session) cancelWait() {
 	s.canceled = true
-	if p, ok := s.x.parker.(interface{ Nudge() }); ok {
+	if p, ok := s.x.parker.TryParker.(interface{ Nudge() }); ok {
 		p.Nudge()
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
 )
 
 // freshFor is how long an idle server connection is taken for alive without looking: looking
@@ -89,7 +90,14 @@ func (s *session) discard() {
 // takeLease gets a lease; the client can cancel the wait.
 func (s *session) takeLease() error {
 	if s.waitCtx == nil || s.waitCtx.Err() != nil { // one lasts until it is used
-		s.waitCtx, s.waitCancel = context.WithCancel(s.ctx)
+		parent := s.ctx
+		if s.x.parker.TryParker != nil {
+			parent = pool.WithParker(parent, &s.x.parker)
+		}
+		s.waitCtx, s.waitCancel = context.WithCancel(parent)
+	}
+	if !s.x.pending.Begun() {
+		s.x.parker.kind = s.machine.kindOf()
 	}
 	ctx := s.waitCtx
 	s.cancelMu.Lock()

@@ -27,9 +27,11 @@ type machine struct {
 	params []pgwire.Param // the client's at startup
 	client uint64         // Client.number
 	mode   Mode
-	pinned bool // session mode: the lease lasts as long as the session
-	single bool // statement mode, else like transaction mode: the client may not begin a transaction block
-	unsure bool // no server has seen the client's settings: half a DateStyle adds to what was set before
+	pinned bool            // session mode: the lease lasts as long as the session
+	single bool            // statement mode, else like transaction mode: the client may not begin a transaction block
+	unsure bool            // no server has seen the client's settings: half a DateStyle adds to what was set before
+	kind   int32           // of kinded; see kindOf
+	kinded appliedSettings // the client's settings when kind was asked for
 }
 
 // tables are shared by the machines of a backend. They have their own locks, held for a few
@@ -49,6 +51,7 @@ type serverState struct {
 	baseline []pgwire.Param               // everything reported at startup; see report
 	newest   *baseline                    // reported to clients; nil = a probe's
 	settings string                       // the settings applied, as machine.settingsKey has it
+	kind     int32                        // of the settings, when the server connection was given back
 	flags    sessionFlags
 	// doomed means that it is to be closed: a client wanted to write, and this is a standby, the name of which may stand
 	// for the primary by now; or a client of session mode may have left state there that DISCARD ALL does not undo.
@@ -223,6 +226,11 @@ func (m *machine) release() {
 // if it is not given back after all.
 func (m *machine) leaveServer() {
 	m.unpin()
+	if m.server.settings == m.settingsKey && m.server.view == m.reported {
+		m.server.kind = m.kindOf()
+	} else {
+		m.server.kind = appliedSettings{m.server.view, m.server.settings}.kind()
+	}
 	if m.server.hidden {
 		m.server.hidden = false
 		m.server.flags |= leftSettings

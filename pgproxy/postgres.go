@@ -104,7 +104,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	up, err := upstream.New(upstream.Config[*server]{
 		Name: cfg.Name, Settings: b.with, Open: b.open, Close: b.close, Check: check,
 		Interrupt: func(s *server, _ error) { s.interrupt() },
-		Affinity:  func(s *server) int { return fiber.LoopOf(s.raw) },
+		Affinity:  func(s *server) int { return affinityOf(fiber.LoopOf(s.raw), s.kind) },
 		Traffic:   endpointTraffic,
 		Logger:    cfg.Logger,
 	})
@@ -125,6 +125,7 @@ func (b *Postgres) open(ctx context.Context, endpoint string) (*server, error) {
 	s, err := connect(ctx, &b.cfg, endpoint)
 	if err == nil {
 		s.newest, s.stmts.texts = &b.baseline, &b.tables.texts
+		s.kind = appliedSettings{s.view, s.settings}.kind()
 		s.newest.set(s.baseline)
 	}
 	return s, err

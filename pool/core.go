@@ -142,18 +142,37 @@ const (
 	overtaking     = int64(time.Millisecond)
 )
 
-// nearest returns the index of the idle resource to lease to a caller: the most recently used one of its affinity, or else the
-// most recently used of all; -1 = none is idle.
-func (c *core[T]) nearest(affinity int) int {
-	n := len(c.idle) - 1
-	if affinity != 0 {
-		for i := n; i > n-affinitySearch && i >= 0; i-- {
-			if c.idle[i].affinity == affinity {
-				return i
-			}
-		}
+// AffinityPlace is how many bits of an affinity, the lowest, are its place; those above are its kind. See Config.Affinity.
+const AffinityPlace = 16
+
+// closeness tells how well two affinities match: more is better, and matches is the most.
+func closeness(a, b int) (n int) {
+	if a>>AffinityPlace == b>>AffinityPlace {
+		n = 2
+	}
+	if (a^b)&(1<<AffinityPlace-1) == 0 {
+		n++
 	}
 	return n
+}
+
+// matches is the closeness of equal affinities.
+const matches = 3
+
+// nearest returns the index of the idle resource to lease to a caller: of those that match its affinity best the most recently used
+// one; -1 = none is idle.
+func (c *core[T]) nearest(affinity int) int {
+	n := len(c.idle) - 1
+	if affinity == 0 {
+		return n
+	}
+	near, best := n, -1
+	for i := n; i > n-affinitySearch && i >= 0 && best < matches; i-- {
+		if is := closeness(c.idle[i].affinity, affinity); is > best {
+			near, best = i, is
+		}
+	}
+	return near
 }
 
 // takeIdle removes and returns the idle resource with index i.
@@ -238,7 +257,7 @@ func (c *core[T]) unwanted(s *slot[T]) (why Reason, unwanted bool) {
 	return ReasonSurplus, c.waiters.head == nil && len(c.idle) >= c.limits.MaxIdle
 }
 
-// nextFor returns the waiter that gets s: the first, or the first of its affinity.
+// nextFor returns the waiter that gets s: of those that match its affinity best the first.
 func (c *core[T]) nextFor(s *slot[T]) *waiter[T] {
 	first := c.waiters.head
 	if c.affinity == nil {
@@ -248,14 +267,13 @@ func (c *core[T]) nextFor(s *slot[T]) *waiter[T] {
 	if affinity == 0 {
 		return first
 	}
-	w := first
-	for n := 0; w != nil && n < affinitySearch && w.since-first.since <= overtaking; n++ {
-		if w.affinity == affinity {
-			return w
+	next, best := first, -1
+	for w, n := first, 0; w != nil && n < affinitySearch && w.since-first.since <= overtaking && best < matches; w, n = w.next, n+1 {
+		if is := closeness(w.affinity, affinity); is > best {
+			next, best = w, is
 		}
-		w = w.next
 	}
-	return first
+	return next
 }
 
 // hand gives s to a waiter.

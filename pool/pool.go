@@ -42,6 +42,9 @@ type Config[T any] struct {
 	// with the same one: the most recently used idle one, or the next that is released, unless
 	// another caller has waited a millisecond longer. Affinity is called under the pool's lock, for
 	// resources that are not leased, and must only read.
+	//
+	// Above its lowest AffinityPlace bits, the place, an affinity may have a kind, such as what a connection was set up for. Without
+	// an equal affinity an equal kind is preferred, and then an equal place.
 	Affinity func(T) int
 
 	// LongLeases states that most leases last for ten microseconds or more. Release then does not

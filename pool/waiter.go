@@ -19,7 +19,7 @@ type Parker interface {
 	Unpark()
 }
 
-// AffinityParker is a Parker whose caller has an affinity; see Config.Affinity.
+// AffinityParker is a Parker whose caller has an affinity; see Config.Affinity. The affinity may be another one for each acquire.
 type AffinityParker interface {
 	Parker
 	// Affinity returns the caller's affinity, 0 for none.
