@@ -71,6 +71,8 @@ type Info struct {
 	Held      time.Time // when it got the connection; zero: it holds none
 	Pinned    string    // the state of the session that it holds the connection for, such as "temporary objects"
 
+	Channels int // of notifications that it listens to without a connection of its own
+
 	BytesIn, BytesOut uint64 // from and to the client, where they are counted for this session
 }
 

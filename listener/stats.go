@@ -51,6 +51,7 @@ type Stats struct {
 	Address        string // of the first listener; empty before Serve
 	Active, Queued int
 	Pinned         int // sessions that hold an upstream connection beyond what they do, for state in it
+	Listening      int // PostgreSQL sessions that listen for notifications by the listening connection of their upstream
 	MaxConns       int
 	Draining       bool
 	// Since the start. Accepted counts every accepted connection, Rejected the accepted connections

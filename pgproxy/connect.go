@@ -315,6 +315,7 @@ func (s *server) readBaseline() error {
 				return err
 			}
 			s.key.Key = append([]byte(nil), s.key.Key...)
+			s.pid = s.key.ProcessID
 		}
 	}
 }

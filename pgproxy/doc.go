@@ -62,9 +62,10 @@
 // they are kept per client and prepared where a server connection lacks them. Settings
 // follow the client: those given at startup, and those that it makes by SET or set_config, which are
 // read from the server when the transaction is over (keep.go). State that cannot follow a client,
-// such as temporary tables, LISTEN and session-level advisory locks, pins it: the lease lasts until
+// such as temporary tables and session-level advisory locks, pins it: the lease lasts until
 // that is gone (pin.go). What a statement may leave is judged by its text (pintext.go); where only
-// the server can tell, the gateway asks it after the transaction (keep.go).
+// the server can tell, the gateway asks it after the transaction (keep.go). For clients that listen, one
+// server connection (listening.go) does so between their transactions (notify.go, subscription.go).
 //
 // In session mode a client has one server connection from its login to its last message, and gets
 // the process ID of that server. DISCARD ALL runs before another client gets it; if the text of a

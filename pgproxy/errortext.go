@@ -83,6 +83,10 @@ func whyNoServer(err error) string {
 	switch {
 	case errors.Is(err, pgwire.ErrAuth):
 		return "the server cannot prove its identity"
+	case errors.Is(err, errNoFence):
+		return "the server has not sent a notification in time"
+	case errors.Is(err, errMoved):
+		return errMoved.Error()
 	case errors.Is(err, errAllDead):
 		return "all of them had died"
 	case unknown:
@@ -124,6 +128,10 @@ func lostText(upstream string, cause error) string {
 		why = "the server says: " + m.Message
 	case errors.Is(cause, errRemoved):
 		why = "its endpoint has been removed"
+	case errors.Is(cause, errMoved):
+		why = errMoved.Error()
+	case errors.Is(cause, errNoFence):
+		why = errNoFence.Error()
 	case errors.Is(cause, io.EOF):
 		why = "the server closed it"
 	case errors.Is(cause, syscall.ECONNRESET):

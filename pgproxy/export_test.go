@@ -2,6 +2,7 @@ package pgproxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -319,6 +320,9 @@ func (d *Machine) Settle() {
 		parts, _ := m.look()
 		d.Log("look for %v", parts)
 		m.found(d.srv.Left&parts, false)
+		if m.parks { // there is no listening connection here
+			m.pinOrUndo(traceChannels)
+		}
 		if m.staying() {
 			m.server.flags &^= leftSettings
 		}
@@ -439,3 +443,48 @@ func (v *Verdicts) Kept() (n int) {
 	}
 	return n
 }
+
+// A test's machine may be slow.
+func init() {
+	usualPatience = listenPatience{login: 20 * time.Second, lock: 20 * time.Second, fence: 25 * time.Second}
+}
+
+// SetListenPatience has sessions wait for so long for the login of the listening connection, and for PostgreSQL's lock on notifications; 0 = as
+// usual.
+func (b *Postgres) SetListenPatience(login, lock time.Duration) {
+	b.listening.mu.Lock()
+	defer b.listening.mu.Unlock()
+	b.listening.patience = listenPatience{cmp.Or(login, usualPatience.login), cmp.Or(lock, usualPatience.lock), usualPatience.fence}
+}
+
+// Listening returns the process ID of the listening connection, and the channel of its fences.
+func (b *Postgres) Listening() (pid uint32, fence string) {
+	if conn := b.listening.standing(); conn != nil {
+		return conn.srv.pid, conn.fence
+	}
+	return 0, ""
+}
+
+// PlanChannels has a listening connection on which clients listen to most of all possible channels, and a few have no clients any more, plan
+// for a client that wants some more. It returns what becomes of that, and what the server is told.
+func PlanChannels(used, unused, wanted int) (sql string, err error) {
+	l := &listenConn{channels: map[string]map[*subscription]struct{}{}, emptied: map[string]struct{}{}}
+	for i := range used {
+		l.channels[fmt.Sprint("used", i)] = map[*subscription]struct{}{{}: {}}
+	}
+	for i := range unused {
+		l.channels[fmt.Sprint("unused", i)], l.emptied[fmt.Sprint("unused", i)] = nil, struct{}{}
+	}
+	r := &fenceRequest{park: true, done: make(chan error, 1)}
+	for i := range wanted {
+		r.channels = append(r.channels, fmt.Sprint("wanted", i))
+	}
+	gone, fresh, rest := l.plan([]*fenceRequest{r})
+	if len(rest) == 0 {
+		err = <-r.done
+	}
+	return l.listenSQL(gone, fresh), err
+}
+
+// MaxAllChannels exposes maxAllChannels.
+const MaxAllChannels = maxAllChannels

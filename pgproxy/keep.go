@@ -45,6 +45,12 @@ func (s *session) keep() error {
 	srv.collects, srv.notified = true, nil
 	err := s.askLeft()
 	if err == nil {
+		err = s.dealWithChannels()
+	}
+	if err == nil && m.silenced {
+		err = m.errSilenced()
+	}
+	if err == nil {
 		err = s.dealWithLeft()
 	}
 	srv.collects = false
@@ -52,6 +58,25 @@ func (s *session) keep() error {
 		return err
 	}
 	return s.tellNotified()
+}
+
+// dealWithChannels has the listening connection take over what the client listens to, or ends what it has with that.
+func (s *session) dealWithChannels() error {
+	m := &s.machine
+	if !m.parks {
+		s.unsubscribe()
+		return nil
+	}
+	m.parks = false
+	switch parked, err := s.park(); {
+	case err != nil:
+		return err
+	case parked:
+		m.unpin()
+	default:
+		m.pinOrUndo(traceChannels)
+	}
+	return nil
 }
 
 // dealWithLeft does what askLeft asks for: it undoes what the client has left, or has the server connection stay the client's. The server
@@ -148,9 +173,7 @@ func (s *session) tellNotified() error {
 	case srv.pins&traceChannels == 0:
 		srv.flags |= leftListen // a function did: it may have been another client's
 	default:
-		if _, err := s.c.Writer.Write(told); err != nil {
-			return clientWriteError(err)
-		}
+		return s.tellNotifications(told)
 	}
 	return nil
 }
@@ -291,7 +314,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 			list = append(list, p)
 		}
 	}
-	hidden := m.unnamedSetting && m.staying()
+	hidden := m.unnamedSetting && (m.staying() || m.parks) // which may turn out to stay
 	srv.hidden = srv.hidden || hidden
 	same := !m.unsure && (!m.unnamedSetting || hidden) // the server connection has just these
 	m.unsure, m.unnamedSetting, m.kept = false, false, true

@@ -42,6 +42,8 @@ type tables struct {
 	pins     pinCount
 	verdicts verdicts
 	asked    atomic.Bool // some client has asked for values of sequences: currval, lastval
+
+	cannotListen func() error // why LISTEN pins, as Postgres.cannotListen; nil = it does not
 }
 
 // serverState is the state of a server connection beyond its socket. It belongs to the session that has leased it.
@@ -62,6 +64,8 @@ type serverState struct {
 	pins      traces        // why its client keeps it beyond its transaction; 0 = it does not
 	shownPins atomic.Uint32 // the same, for other goroutines
 	counted   bool          // by takePin
+	parkLater bool          // its client is pinned for what the listening connection may take over later
+	pid       uint32        // of its process; 0 = unknown
 	hidden    bool          // its client has set what nobody knows the name of: it is undone once the client keeps it no more
 	drawn     uint64        // whose values of sequences currval and lastval may tell: machine.client; 0 = nobody's; or drawnByMany
 }
@@ -79,12 +83,13 @@ type clientStatements struct {
 	stmts     map[string]*statement
 	stmtBytes int
 	unnamed   unnamed
-	undone    traces // state that was taken from the client, which has not been told
+	undone    traces        // state that was taken from the client, which has not been told
+	sub       *subscription // what it listens to by the listening connection; nil = nothing
 }
 
 // none reports whether nothing is lost without them.
 func (s *clientStatements) none() bool {
-	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamed.id == 0 && s.undone == 0
+	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamed.id == 0 && s.undone == 0 && s.sub == nil
 }
 
 // work is the state that a machine needs while its session is not idle. Idle ones share one.
@@ -118,11 +123,13 @@ type work struct {
 
 	unnamedSetting bool // a text set something since then, of which nobody knows the name
 
-	traces  traces // what statements may have left, since the last look or the lease
-	looked  traces // traces before the last look
-	listens bool   // LISTEN was answered since the server connection was leased
-	foreign bool   // currval and lastval may tell of another client
-	drew    bool   // statements since then may have used sequences
+	traces   traces // what statements may have left, since the last look or the lease
+	looked   traces // traces before the last look
+	listens  bool   // LISTEN was answered since the server connection was leased
+	foreign  bool   // currval and lastval may tell of another client
+	parks    bool   // the last look has found channels and nothing else: the listening connection can take over
+	silenced bool   // what the client listened to has been undone
+	drew     bool   // statements since then may have used sequences
 }
 
 // message is a message to be judged. It has 32 bytes: larger structures are passed on the stack.
@@ -199,7 +206,7 @@ func (m *machine) begin(server *serverState) {
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
-	m.traces, m.looked, m.listens, m.drew = 0, 0, false, false
+	m.traces, m.looked, m.listens, m.drew, m.parks, m.silenced = 0, 0, false, false, false, false
 	m.foreign = server.drawn != 0 && server.drawn != m.client && m.mode == Transaction
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting = m.customs[:0], false
@@ -264,7 +271,7 @@ func (m *machine) unleased(typ byte) {
 // alone reports whether all that a lost server connection can have done is one statement outside a transaction: nothing the client sent
 // before is undone without its knowledge, and nothing it sent after waits to run outside the transaction it was meant for.
 func (m *machine) alone() bool {
-	return !m.staying() && m.st.ends == 1 && m.st.owed() <= maxAlone && !m.st.first().kind.own() &&
+	return !m.staying() && m.sub == nil && m.st.ends == 1 && m.st.owed() <= maxAlone && !m.st.first().kind.own() &&
 		m.st.tx == pgwire.TxIdle && !m.st.copyIn && !m.st.copyOut && !m.st.unsynced
 }
 

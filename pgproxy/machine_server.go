@@ -28,6 +28,9 @@ func (m *machine) serverMessage(msg message) (action, error) {
 			m.server.flags |= leftListen // a function did: it may have been another client's
 			return action{do: take}, nil
 		}
+		if m.mode == Transaction {
+			m.ownNotification(msg.body)
+		}
 	case pgwire.TypeParameterStatus:
 		return m.parameter(msg.body)
 	case pgwire.TypeErrorResponse:
@@ -89,9 +92,14 @@ func wanted(msg message) int {
 		return min(msg.size(), maxTag)
 	case pgwire.TypeErrorResponse:
 		return min(msg.size(), peekSize)
+	case pgwire.TypeNotificationResponse:
+		return min(msg.size(), pidSize)
 	}
 	return 0
 }
+
+// pidSize is the size of a process ID, with which notifications begin, in bytes.
+const pidSize = 4
 
 // maxTag is how much of a command tag is looked at, in bytes: the longest one that matters has 15.
 const maxTag = 32

@@ -2,6 +2,7 @@ package pgproxy
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -18,7 +19,7 @@ import (
 // look.
 
 // OnState is what becomes, in transaction mode, of session state that cannot follow its client to another server connection: temporary
-// tables, session-level advisory locks, LISTEN, SQL's PREPARE, cursors WITH HOLD and so on.
+// tables, session-level advisory locks, SQL's PREPARE, cursors WITH HOLD and so on.
 type OnState int
 
 // What can become of it.
@@ -45,6 +46,8 @@ type pinRules struct {
 	on     atomic.Int32 // an OnState
 	max    atomic.Int64 // server connections of a backend that may be pinned; 0 = the backend's pinCount.usual
 	pinned atomic.Int64
+
+	listening atomic.Int64 // clients that listen by the listening connection
 }
 
 // proxies counts Proxies.
@@ -101,6 +104,7 @@ func (m *machine) unpin() {
 	if srv == nil {
 		return
 	}
+	srv.parkLater = false
 	if srv.pins != 0 {
 		srv.pin(0)
 		m.rules.pinned.Add(-1)
@@ -190,7 +194,11 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 	if m.foreign && left&(traceAsks|traceSequences) == traceAsks && m.st.unsynced && !m.drew { // what asks has sent would be in the middle of a pipeline
 		return errorResponse(pgwire.SeverityError, pgwire.StateNotInPrerequisiteState, "lastval and currval are not yet defined in this session", "")
 	}
-	if left &= evident | traceObjects; left == 0 || m.mode != Transaction {
+	kinds := evident | traceObjects
+	if left&traceChannels != 0 && m.channelsPin() {
+		kinds |= traceChannels
+	}
+	if left &= kinds; left == 0 || m.mode != Transaction {
 		return nil
 	}
 	on := OnState(m.rules.on.Load())
@@ -204,6 +212,11 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		return m.tooManyPinned(fmt.Sprintf("this would leave state in the session (%v)", left))
 	}
 	return nil
+}
+
+// channelsPin reports whether LISTEN will pin the client, as far as is known beforehand.
+func (m *machine) channelsPin() bool {
+	return m.server != nil && m.otherEncoding() || m.shared.cannotListen != nil && m.shared.cannotListen() != nil
 }
 
 // tooManyPinned is the error of a client that cannot be pinned.
@@ -288,25 +301,47 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 // found deals with what the last transaction has left, but for settings: what a look has seen, unless it was blind, and what statements have
 // said.
 func (m *machine) found(seen traces, blind bool) {
-	srv, on := m.server, OnState(m.rules.on.Load())
+	srv := m.server
 	left := seen | (m.looked|srv.pins)&stated
 	if blind {
 		left = (m.looked|srv.pins)&stated | srv.pins
 		srv.doomed = srv.doomed || left != 0
 	}
+	m.parks = left == traceChannels && !blind && m.looked != 0
 	switch {
-	case m.looked == 0:
+	case m.looked == 0, m.parks: // see dealWithChannels
 	case left == 0 && !blind:
 		m.unpin()
-	case left != 0 && on == PinState && m.takePin():
-		m.pin(left)
 	default:
-		m.unpin()
-		srv.flags |= leftAnything
-		if on == PinState {
-			m.undone |= left
-		}
+		m.pinOrUndo(left)
+		m.silenced = m.silenced || blind && m.sub != nil && !m.staying()
 	}
+}
+
+// pinOrUndo has the client keep its server connection for what it has left there, where it may; else that is to be undone.
+func (m *machine) pinOrUndo(left traces) {
+	on := OnState(m.rules.on.Load())
+	if left != 0 && on == PinState && m.takePin() {
+		m.pin(left)
+		return
+	}
+	m.unpin()
+	m.server.flags |= leftAnything
+	if on == PinState {
+		m.undone |= left
+	}
+	m.silenced = left&traceChannels != 0 && on != ResetState
+}
+
+// errChannelsLost ends a session that listens no more. A client that waits for notifications sends nothing that could be answered with that.
+var errChannelsLost = errors.New("LISTEN has been undone")
+
+// errSilenced is errChannelsLost with the reason.
+func (m *machine) errSilenced() error {
+	if OnState(m.rules.on.Load()) == RefuseState {
+		return fmt.Errorf("%w: it needs a server connection of its own here, and on_session_state is refuse", errChannelsLost)
+	}
+	return fmt.Errorf("%w: it needs a server connection of its own here, and no more clients may keep one: max_pinned is %d", errChannelsLost, m.pinLimit())
 }
 
 // tellUndone answers a message with what became of the state that the client left; false = there is nothing to tell.

@@ -184,7 +184,7 @@ func TestMaxPinnedInPipelines(t *testing.T) {
 		t.Errorf("prepared: %s %q", types, bodies)
 	}
 	w.ask(query("begin"))
-	if types, bodies := w.ask(query("listen x")); types != "EZ" || !has(bodies, "53400") {
+	if types, bodies := w.ask(query("prepare x as select 1")); types != "EZ" || !has(bodies, "53400") {
 		t.Errorf("in a transaction: %s %q", types, bodies)
 	}
 	w.ask(query("rollback"))
@@ -210,7 +210,7 @@ func TestRefusedDeallocate(t *testing.T) {
 	w, next := g.dial(t), g.dial(t)
 	w.send(&pgwire.Parse{Name: "a", Query: "select 1"}, &pgwire.Sync{})
 	w.until(pgwire.TypeReadyForQuery)
-	if types, bodies := w.ask(query("deallocate a; listen x")); types != "EZ" || !has(bodies, "0A000") {
+	if types, bodies := w.ask(query("deallocate a; prepare x as select 1")); types != "EZ" || !has(bodies, "0A000") {
 		t.Errorf("%s %q", types, bodies)
 	}
 	next.send(&pgwire.Bind{Statement: "a"}, &pgwire.Execute{}, &pgwire.Sync{})
@@ -273,7 +273,7 @@ func TestPlacesOfPinned(t *testing.T) {
 				}[:1+(round+i)%6] {
 					w.ask(query(sql)) // with 53400 or without
 				}
-				if w.send(&pgwire.Parse{Name: "l", Query: "listen x"}); (round+i)%2 == 0 {
+				if w.send(&pgwire.Parse{Name: "l", Query: "prepare x as select 1"}); (round+i)%2 == 0 {
 					w.send(&pgwire.Sync{}, &pgwire.Terminate{})
 					w.toTheEnd()
 				}
@@ -286,17 +286,17 @@ func TestPlacesOfPinned(t *testing.T) {
 	for range places {
 		w := g.dial(t)
 		conntest.Eventually(t, "there is a place", func() bool {
-			types, _ := w.ask(query("listen x"))
+			types, _ := w.ask(query("prepare x as select 1"))
 			return types == "CZ"
 		})
 	}
-	if types, bodies := g.dial(t).ask(query("listen x")); types != "EZ" || !has(bodies, "53400") {
+	if types, bodies := g.dial(t).ask(query("prepare x as select 1")); types != "EZ" || !has(bodies, "53400") {
 		t.Errorf("beyond the places: %s %q", types, bodies)
 	}
 }
 
 // TestNotificationsOfEnded has a client whose session ends while it is looked at, when it listens: the next client on the server connection is
-// pinned for LISTEN, and told of its own channel only.
+// told of its own channel only.
 func TestNotificationsOfEnded(t *testing.T) {
 	g := startPins(t, 1, nil)
 	told := pgtest.Shared(t).Connect(t)

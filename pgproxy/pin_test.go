@@ -47,8 +47,6 @@ var pinKinds = []pinned{
 	{name: "cursors WITH HOLD", make: []string{"select pin.run('declare pinned scroll cursor with hold for select ''1''')"}, see: "fetch first from pinned", want: "1", gone: "close all"},
 	{name: "PREPARE", make: []string{"prepare pinned as select '1'"}, see: "execute pinned", want: "1", gone: "deallocate pinned"},
 	{name: "PREPARE", make: []string{"call pin.call('prepare pinned as select ''1''')"}, see: "execute pinned", want: "1", gone: "deallocate all"},
-	{name: "LISTEN", make: []string{"listen pinned"}, see: channelsSeen, want: "pinned", gone: "unlisten pinned"},
-	{name: "LISTEN", make: []string{"select pin.run('listen pinned')"}, see: channelsSeen, want: "pinned", gone: "unlisten *"},
 	{name: "setseed", make: []string{"select setseed(0.5)"}, see: "select (random() = 0.9851677175347999)::text", want: "true"},
 	{name: "setseed", make: []string{"set seed to 0.5"}, see: "select (random() = 0.9851677175347999)::text", want: "true"},
 	{name: "LOAD", make: []string{"load 'auto_explain'"}, see: "select count(*)::text from pg_settings where name = 'auto_explain.log_timing'", want: "1"},
@@ -164,10 +162,10 @@ func TestPinEndsWithClient(t *testing.T) {
 	}
 }
 
-// TestNotificationsReachPinned while they are idle, also when LISTEN was a function's.
+// TestNotificationsReachPinned while they are idle, also when LISTEN was a function's: clients that are pinned for something else.
 func TestNotificationsReachPinned(t *testing.T) {
 	g := startPins(t, 2, nil)
-	for _, listen := range []string{"listen told", "select pin.run('listen told')"} {
+	for _, listen := range []string{"create temp table pinned (n int); listen told", "select pg_advisory_lock(1); select pin.run('listen told')"} {
 		w := g.dial(t, pgwire.Param{Name: "application_name", Value: "listener"})
 		w.ask(query(listen))
 		g.session(t, "listener", listener.StatePinned)
@@ -176,6 +174,7 @@ func TestNotificationsReachPinned(t *testing.T) {
 			t.Errorf("%s: %c %q", listen, typ, body)
 		}
 		_ = w.Close()
+		conntest.Eventually(t, "nothing is pinned", func() bool { return g.Stats().Pinned == 0 }) // there is one place
 	}
 }
 
@@ -227,7 +226,7 @@ func TestMaxPinned(t *testing.T) {
 	if types, bodies := w.ask(query("select pg_advisory_lock(2)")); types != "EZ" || !has(bodies, "53400") || !has(bodies, "max_pinned is 1") {
 		t.Errorf("announced: %s %q", types, bodies)
 	}
-	w.send(&pgwire.Parse{Query: "listen x"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{})
+	w.send(&pgwire.Parse{Query: "prepare x as select 1"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{})
 	if types, bodies := w.until(pgwire.TypeReadyForQuery); types != "EZ" || !has(bodies, "53400") {
 		t.Errorf("announced, extended: %s %q", types, bodies)
 	}
@@ -260,7 +259,7 @@ func TestOnStateRefuse(t *testing.T) {
 	g := startPins(t, 1, func(c *pgproxy.Config) { c.OnState = pgproxy.RefuseState })
 	w := g.dial(t)
 	for _, sql := range []string{
-		"create temp table refused (n int)", "listen refused", "prepare refused as select 1", "select pg_advisory_lock(1)",
+		"create temp table refused (n int)", "prepare refused as select 1", "select pg_advisory_lock(1)",
 		"declare refused cursor with hold for select 1", "load 'auto_explain'",
 	} {
 		if types, bodies := w.ask(query(sql)); types != "EZ" || !has(bodies, "0A000") || !has(bodies, "on_session_state") {
@@ -272,7 +271,7 @@ func TestOnStateRefuse(t *testing.T) {
 		}
 	}
 	w.ask(query("begin"))
-	if _, bodies := w.ask(query("listen refused")); !has(bodies, "ZE") && !strings.HasSuffix(bodies, "E") {
+	if _, bodies := w.ask(query("prepare refused as select 1")); !has(bodies, "ZE") && !strings.HasSuffix(bodies, "E") {
 		t.Errorf("in a transaction: %q", bodies)
 	}
 	w.ask(query("rollback"))

@@ -42,7 +42,7 @@ const (
 	// suspicious is what a transaction must not end the lease with before it has been dealt with.
 	suspicious = lookable | stated | traceUnknown
 	// evident are those that a statement announces, so that it can be refused.
-	evident = traceLocks | traceCursors | traceStatements | traceChannels | traceLibraries | traceDblink | traceOrigin
+	evident = traceLocks | traceCursors | traceStatements | traceLibraries | traceDblink | traceOrigin
 )
 
 // traceNames name kinds, for people.

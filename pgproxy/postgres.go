@@ -57,6 +57,7 @@ type Postgres struct {
 	up     *upstream.Upstream[*server]
 	tables tables
 
+	listening  listening
 	baseline   baseline // what the newest server connection reported
 	retired    atomic.Bool
 	unreadable atomic.Bool // keep could not read the settings of a client, and has said so
@@ -99,6 +100,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	}
 	cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
 	b := &Postgres{cfg: cfg}
+	b.tables.cannotListen = b.cannotListen
 	b.with = withMaxSize(cfg.Settings)
 	b.tables.pins.setUsual(b.with.Limits.MaxSize)
 	up, err := upstream.New(upstream.Config[*server]{
@@ -127,6 +129,10 @@ func (b *Postgres) open(ctx context.Context, endpoint string) (*server, error) {
 		s.newest, s.stmts.texts = &b.baseline, &b.tables.texts
 		s.kind = appliedSettings{s.view, s.settings}.kind()
 		s.newest.set(s.baseline)
+		if err = b.listening.compare(ctx, s); err != nil {
+			b.close(s)
+			return nil, err
+		}
 	}
 	return s, err
 }
@@ -173,7 +179,10 @@ func (b *Postgres) Status() upstream.Status { return b.up.Status() }
 
 // Drain implements Backend: no new leases; it waits until all leases are released, closes
 // everything, and returns ctx's error if that ends first.
-func (b *Postgres) Drain(ctx context.Context) error { return b.up.Drain(ctx) }
+func (b *Postgres) Drain(ctx context.Context) error {
+	b.listening.close()
+	return b.up.Drain(ctx)
+}
 
 // retiredIdle is how long server connections of a retired backend may be idle: the servers' places are the other's now.
 const retiredIdle = 5 * time.Second
@@ -198,7 +207,10 @@ func (b *Postgres) Retire() {
 }
 
 // Close closes idle server connections now and leased ones when they are released.
-func (b *Postgres) Close() { b.up.Close() }
+func (b *Postgres) Close() {
+	b.listening.close()
+	b.up.Close()
+}
 
 // Serve implements Backend.
 func (b *Postgres) Serve(ctx context.Context, c *Client) error {

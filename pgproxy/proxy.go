@@ -147,7 +147,7 @@ func (p *Proxy) Update(cfg Config) error {
 // Stats returns the listener's counters.
 func (p *Proxy) Stats() listener.Stats {
 	st := p.srv.Stats()
-	st.Pinned = int(p.pins.pinned.Load())
+	st.Pinned, st.Listening = int(p.pins.pinned.Load()), int(p.pins.listening.Load())
 	return st
 }
 

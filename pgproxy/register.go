@@ -84,6 +84,9 @@ func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Inf
 	if w := c.worker.Load(); w != nil && w.session != nil {
 		w.session.inform(&info, n&1 == 1)
 	}
+	if b, ok := c.backend.(*Postgres); ok {
+		info.Channels = b.listening.channels(c)
+	}
 	return append(all, info)
 }
 

@@ -197,8 +197,14 @@ func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 	}
 	s.c.Working()
 	err = s.acquire()
+	if err == nil && s.machine.sub != nil {
+		err = s.takeOver()
+	}
 	s.c.Done()
-	if err != nil {
+	switch {
+	case err != nil && s.isOver(err), errors.Is(err, errClientWrite):
+		return true, err
+	case err != nil:
 		return true, s.notLeased(msg.typ, err)
 	}
 	s.forwarding = true // and no server reader runs

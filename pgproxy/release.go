@@ -53,6 +53,7 @@ func (s *session) close() {
 		return // another session reuses the stand-ins
 	}
 	defer s.machine.forgetStatements()
+	defer s.unsubscribe()
 	if s.serverPID != 0 {
 		s.c.proxy.unalias(s.serverPID, s.c)
 	}

@@ -101,7 +101,7 @@ func (b *Postgres) replicate(ctx context.Context, c *Client) error {
 func (b *Postgres) connectReplication(ctx context.Context, c *Client) (*server, error) {
 	ctx, stop := context.WithTimeout(ctx, c.proxy.settings.Load().LoginTimeout)
 	defer stop()
-	endpoint := b.onlyEndpoint()
+	endpoint := b.up.OnlyEndpoint()
 	if endpoint == "" {
 		lease, err := b.up.Acquire(ctx)
 		if err != nil {
@@ -117,20 +117,6 @@ func (b *Postgres) connectReplication(ctx context.Context, c *Client) (*server, 
 	}
 	cfg.Params = append(cfg.Params, pgwire.Param{Name: "replication", Value: c.Replication})
 	return connect(ctx, &cfg, endpoint)
-}
-
-// onlyEndpoint returns the address of the endpoint in use, "" unless there is exactly one.
-func (b *Postgres) onlyEndpoint() (address string) {
-	for _, e := range b.up.Status().Endpoints {
-		switch {
-		case e.Removed || e.Absent:
-		case address != "":
-			return ""
-		default:
-			address = e.Address
-		}
-	}
-	return address
 }
 
 // passBuffered passes on the messages that have been read ahead.

@@ -431,6 +431,10 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 			s.wake()
 		}
 	}()
+	if s.machine.sub != nil {
+		h, err = s.idleListening()
+		return h, true, err
+	}
 	if err := s.serveFast(); err != nil || s.srv != nil {
 		return pgwire.Header{}, false, err
 	}
@@ -500,6 +504,8 @@ func (s *session) explain(err error) error {
 			code = said.Code
 		}
 		return s.protocolError(code, err)
+	case errors.Is(err, errChannelsLost):
+		return s.protocolError(pgwire.StateConfigLimitExceeded, err)
 	case errors.Is(err, io.EOF) && !open:
 		return nil // without Terminate, but with nothing open
 	}
@@ -548,6 +554,12 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 	case errors.Is(err, pool.ErrClosed):
 		code, message = pgwire.StateAdminShutdown, fmt.Sprintf("upstream %q: the gateway shuts down or has given it up", s.b.cfg.Name)
 		hint = "Connect again."
+	case errors.Is(err, errNotHandedOver):
+		if code = pgwire.StateNotInPrerequisiteState; isServer {
+			code = m.Code
+		}
+		message = fmt.Sprintf("upstream %q: notifications cannot be handed over to a server connection: %s", s.b.cfg.Name, whyNoServer(err))
+		hint = "Try again. The session listens as before."
 	case isServer && errors.Is(err, errSettings):
 		reason = listener.ReasonProtocol
 		s.c.CountError(reason)

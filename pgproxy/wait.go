@@ -140,6 +140,7 @@ func (s *session) caughtUp() error {
 	if s.machine.st.quiet() {
 		s.nothingOwed()
 	}
+	s.parkLater()
 	if err := s.keep(); err != nil {
 		return err
 	}

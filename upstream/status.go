@@ -48,6 +48,14 @@ func (u *Upstream[T]) AllInUse() bool {
 	return !slices.ContainsFunc(u.set.Load().in.list, func(e *endpoint[T]) bool { return !e.pool.AllInUse() })
 }
 
+// OnlyEndpoint returns the address of the endpoint in use, "" unless there is exactly one. It is cheap.
+func (u *Upstream[T]) OnlyEndpoint() (address string) {
+	if all := u.set.Load().all; len(all) == 1 {
+		return all[0].addr
+	}
+	return ""
+}
+
 // Load returns the number of leases, including awaited ones, and the number of endpoints for new leases. If none is
 // usable, that is 0, although Acquire tries them.
 func (u *Upstream[T]) Load() (leases, in int64) {

@@ -76,6 +76,7 @@ var listenerMetrics = []metric[listener.Stats]{
 	gauge("listener_connections_active", "Sessions that run.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Active) }),
 	gauge("listener_connections_queued", "Connections that wait for a place.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Queued) }),
 	gauge("listener_connections_max", "Most sessions that may run.", listenerLabels, func(l listener.Stats) float64 { return float64(l.MaxConns) }),
+	gauge("listener_sessions_listening", "PostgreSQL sessions that listen for notifications without a server connection of their own.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Listening) }),
 	gauge("listener_sessions_pinned", "Sessions that keep a server connection between transactions for state in it.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Pinned) }),
 	counter("listener_connections_accepted_total", "Connections accepted.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Accepted) }),
 	counter("listener_connections_rejected_total", "Connections that found no place, were refused because of their address, lacked the PROXY header, or were gone while they waited.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Rejected) }),

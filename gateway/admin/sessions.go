@@ -36,7 +36,8 @@ type Session struct {
 	ServerPID    uint32     `json:"server_pid"`
 	HeldSince    *time.Time `json:"held_since"` // null: it holds no connection
 	HeldSeconds  float64    `json:"held_seconds"`
-	Pinned       string     `json:"pinned"` // the state that it keeps the connection for beyond its transactions, such as "temporary objects"
+	Pinned       string     `json:"pinned"`   // the state that it keeps the connection for beyond its transactions, such as "temporary objects"
+	Channels     int        `json:"channels"` // of notifications that it listens to without a connection of its own
 	BytesIn      uint64     `json:"bytes_in"`
 	BytesOut     uint64     `json:"bytes_out"`
 }
@@ -147,7 +148,7 @@ func session(s listener.Info, now time.Time) Session {
 		ID: s.ID, Listener: s.Listener, Protocol: s.Protocol, Client: s.Client, State: string(s.State), Since: s.Since,
 		StateSeconds: max(now.Sub(s.Since).Seconds(), 0), Draining: s.Draining, Accepted: s.Accepted,
 		User: s.User, Database: s.Database, Application: s.Application, Method: s.Method, Host: s.Host, Path: s.Path, Statement: s.Statement,
-		Streams: s.Streams, Upstream: s.Upstream, Endpoint: s.Endpoint, ServerPID: s.ServerPID, HeldSince: timeOrNil(s.Held), Pinned: s.Pinned,
+		Streams: s.Streams, Upstream: s.Upstream, Endpoint: s.Endpoint, ServerPID: s.ServerPID, HeldSince: timeOrNil(s.Held), Pinned: s.Pinned, Channels: s.Channels,
 		BytesIn: s.BytesIn, BytesOut: s.BytesOut,
 	}
 	if !s.Held.IsZero() {

@@ -58,6 +58,9 @@ func printClients(w io.Writer, s admin.Sessions) {
 			}
 			state += ": " + c.Pinned
 		}
+		if c.Channels > 0 {
+			state += fmt.Sprintf(", listens: %d", c.Channels)
+		}
 		if c.Draining {
 			state += ", draining"
 		}

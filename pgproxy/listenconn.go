@@ -1,0 +1,592 @@
+package pgproxy
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// listenConn is one listening connection. Once it has failed there is another one for those who listen later. Two goroutines belong to it: one
+// reads, and one sends commands, for all that sessions have asked for meanwhile at once.
+type listenConn struct {
+	b       *Postgres
+	srv     *server
+	boot    string        // when the server started, which tells it from others; "" = unknown
+	fence   string        // the channel of fences
+	over    chan struct{} // closed once the connection has failed, or is needed no more
+	answers chan error    // of the command under way; has room for one
+	busy    atomic.Bool   // a command is under way
+	waiting atomic.Int64  // bytes of notifications in all mailboxes, each once
+	room    chan struct{} // gets something when a full mailbox has been emptied; has room for one
+	asked   chan struct{} // gets something when there are requests; has room for one
+	ahead   int           // bytes read since the last pause; the reader's
+	lastID  uint64        // of a fence; the commands'
+
+	mu       sync.Mutex // held for a few instructions, taken before that of a subscription
+	failed   error      // nil = the connection stands
+	requests []*fenceRequest
+	passing  *fencing                              // the fence under way
+	channels map[string]map[*subscription]struct{} // those that the server knows
+	emptied  map[string]struct{}                   // of them, those that had clients once
+	users    map[*subscription]struct{}
+	unused   bool // nobody has asked for anything since a check found no users
+}
+
+// A fence is a notification of the listening connection's own, on a channel of the gateway. Notifications have the same order on all
+// connections: what comes before the fence on one of them, comes before it on every other. One fence serves all sessions that wait for one.
+// Others may learn the channel, but a fence is known by the process that has sent it.
+type fencing struct {
+	payload string
+	of      []*fenceRequest
+	come    bool
+}
+
+// fenceRequest asks for a fence, by which the listening connection takes over from a server connection, or the other way round.
+type fenceRequest struct {
+	sub       *subscription
+	park      bool       // the listening connection takes over, from the fence on
+	channels  []string   // to listen to then
+	abandoned bool       // the session does not wait for it any more; guarded by listenConn.mu
+	payload   string     // of the fence; set before done gets something
+	done      chan error // gets what has become of it once; has room for one
+}
+
+// finish tells the session what has become of the request.
+func (r *fenceRequest) finish(err error) {
+	select {
+	case r.done <- err:
+	default:
+	}
+}
+
+var (
+	// errUnneeded is why a listening connection ends that nobody needs.
+	errUnneeded = errors.New("no client listens")
+	// errTooManyChannels means that clients listen to too many channels for one connection.
+	errTooManyChannels = errors.New("too many channels")
+	// errNoFence means that a fence has not come.
+	errNoFence = errors.New("the server does not send its notifications to all who listen")
+	// errAbandoned means that a session did not wait for its request.
+	errAbandoned = errors.New("the session does not wait any more")
+)
+
+// bootSQL asks when the server started, in microseconds.
+const bootSQL = "SELECT 'boot', (pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
+
+// bootOf returns the answer to bootSQL.
+func bootOf(rows []pgwire.Param) string {
+	for _, p := range rows {
+		if p.Name == "boot" {
+			return p.Value
+		}
+	}
+	return ""
+}
+
+// listenSettings are those of the listening connection, whatever the role or the operator has set: it is idle for long, and a fence waits neither
+// for long for the lock on notifications (lock_timeout, set separately), which all of a server's databases share and a commit that waits for a
+// standby keeps, nor for a standby itself.
+const listenSettings = "SELECT '', pg_catalog.set_config(s.name, v.value, false) FROM pg_catalog.pg_settings AS s, (VALUES ('statement_timeout', '0'), " +
+	"('transaction_timeout', '0'), ('idle_session_timeout', '0'), ('synchronous_commit', 'off'), " +
+	"('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off')) AS v (name, value) " +
+	"WHERE s.name OPERATOR(pg_catalog.=) v.name"
+
+// newListenConn connects and logs in.
+func newListenConn(ctx context.Context, b *Postgres, endpoint string) (*listenConn, error) {
+	srv, err := connect(ctx, &b.cfg, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	name := make([]byte, 16)
+	_, _ = rand.Read(name) // which never fails
+	l := &listenConn{
+		b: b, srv: srv, fence: "headpond_" + hex.EncodeToString(name), over: make(chan struct{}), answers: make(chan error, 1),
+		room: make(chan struct{}, 1), asked: make(chan struct{}, 1), channels: map[string]map[*subscription]struct{}{},
+		emptied: map[string]struct{}{}, users: map[*subscription]struct{}{},
+	}
+	stop := context.AfterFunc(ctx, func() { _ = srv.raw.SetDeadline(unixPast) })
+	err = srv.exec(listenSettings)
+	if err == nil {
+		err = srv.exec(fmt.Sprintf("SET lock_timeout = %d", b.listening.patient().lock.Milliseconds()))
+	}
+	if err == nil {
+		var rows []pgwire.Param
+		if rows, err = srv.settingRows(bootSQL); err == nil || ordinary(err) {
+			l.boot, err = bootOf(rows), nil
+		}
+	}
+	if err == nil {
+		err = srv.exec("LISTEN " + l.fence)
+	}
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = srv.conn.Close()
+		return nil, fmt.Errorf("PostgreSQL server %s: %w", endpoint, err)
+	}
+	go l.read()
+	go l.serve()
+	return l, nil
+}
+
+// ended returns why the connection has ended, nil if it stands.
+func (l *listenConn) ended() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failed
+}
+
+// ask makes a request: its done gets what has become of it.
+func (l *listenConn) ask(r *fenceRequest) error {
+	r.done = make(chan error, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed != nil {
+		return l.failed
+	}
+	l.unused = false
+	l.requests = append(l.requests, r)
+	select {
+	case l.asked <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// await waits for what becomes of a request. It blocks.
+func (l *listenConn) await(ctx context.Context, r *fenceRequest) error {
+	patience := l.b.listening.patient().fence
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return fmt.Errorf("%w within %v", errNoFence, patience)
+	}
+}
+
+// abandon has a request be forgotten. It reports whether nothing has come of it: the subscription is as before.
+func (l *listenConn) abandon(r *fenceRequest) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.abandoned = true
+	return r.sub.abandoned(r)
+}
+
+// serve sends commands for what sessions ask for, to the end of the connection. It is a goroutine.
+func (l *listenConn) serve() {
+	ticker := time.NewTicker(listenCheckTime)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-l.over:
+			return
+		case <-l.asked:
+			l.handle()
+		case <-ticker.C:
+			l.check()
+		}
+	}
+}
+
+// check looks whether the connection is needed, stands, and is to the endpoint that clients get.
+func (l *listenConn) check() {
+	l.mu.Lock()
+	unneeded := l.unused && len(l.users) == 0
+	l.unused = len(l.users) == 0
+	gone := l.gone(nil)
+	l.mu.Unlock()
+	switch {
+	case unneeded:
+		l.closeUnused()
+		return
+	case l.b.up.OnlyEndpoint() != l.srv.endpoint:
+		l.fail(errRemoved)
+		return
+	}
+	if l.command(l.listenSQL(gone, nil)) == nil {
+		l.mu.Lock()
+		l.unlistened(gone)
+		l.mu.Unlock()
+	}
+}
+
+// handle serves the requests that there are.
+func (l *listenConn) handle() {
+	l.mu.Lock()
+	batch := l.requests
+	l.requests = nil
+	if len(batch) > maxBatch {
+		batch, l.requests = batch[:maxBatch:maxBatch], batch[maxBatch:]
+		select {
+		case l.asked <- struct{}{}:
+		default:
+		}
+	}
+	l.mu.Unlock()
+	if batch = l.listen(batch); len(batch) > 0 {
+		l.pass(batch)
+	}
+}
+
+// maxBatch is how many requests one fence serves.
+const maxBatch = 1000
+
+// listen has the server tell of the channels of those requests that park, and no more of those without clients. It returns the requests for which
+// a fence is to be sent, and finishes the others.
+func (l *listenConn) listen(batch []*fenceRequest) (rest []*fenceRequest) {
+	l.mu.Lock()
+	gone, fresh, rest := l.plan(batch)
+	l.mu.Unlock()
+	var err error
+	if sql := l.listenSQL(gone, fresh); sql != "" {
+		if err = l.command(sql); refused(err) { // somebody has canceled it; nothing was done
+			err = l.command(sql)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		err = l.failed
+	}
+	if err == nil {
+		l.unlistened(gone)
+		for _, name := range fresh {
+			l.channels[name] = map[*subscription]struct{}{}
+			l.emptied[name] = struct{}{} // if the session has gone meanwhile
+		}
+	}
+	return l.admit(rest, err)
+}
+
+// plan returns the channels that requests make superfluous and those that they add, and the requests for which there is room. It finishes the
+// others. mu is held.
+func (l *listenConn) plan(batch []*fenceRequest) (gone, fresh []string, rest []*fenceRequest) {
+	wanted, added := map[string]struct{}{}, map[string]struct{}{}
+	for _, r := range batch {
+		for _, name := range r.channels {
+			wanted[name] = struct{}{}
+		}
+	}
+	gone = l.gone(wanted)
+	for _, r := range batch {
+		names := slices.DeleteFunc(slices.Clone(r.channels), func(name string) bool {
+			_, is := added[name]
+			return is || l.channels[name] != nil
+		})
+		switch {
+		case r.abandoned:
+			r.finish(errAbandoned)
+			continue
+		case len(names) > 0 && len(l.channels)-len(gone)+len(fresh)+len(names) > maxAllChannels:
+			r.finish(errTooManyChannels)
+			continue
+		}
+		for _, name := range names {
+			added[name] = struct{}{}
+		}
+		fresh, rest = append(fresh, names...), append(rest, r)
+	}
+	return gone, fresh, rest
+}
+
+// gone returns the channels without clients, but for those that are wanted. mu is held.
+func (l *listenConn) gone(wanted map[string]struct{}) (names []string) {
+	for name := range l.emptied {
+		switch _, is := wanted[name]; {
+		case len(l.channels[name]) > 0:
+			delete(l.emptied, name)
+		case !is:
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// unlistened notes that the server tells of channels no more. mu is held.
+func (l *listenConn) unlistened(names []string) {
+	for _, name := range names {
+		delete(l.channels, name)
+		delete(l.emptied, name)
+	}
+}
+
+// listenSQL returns what begins and ends listening to channels.
+func (l *listenConn) listenSQL(gone, fresh []string) string {
+	var b strings.Builder
+	for _, name := range gone {
+		b.WriteString("UNLISTEN " + identifierOf(name) + ";")
+	}
+	for _, name := range fresh {
+		b.WriteString("LISTEN " + identifierOf(name) + ";")
+	}
+	return b.String()
+}
+
+// admit begins what requests ask for, up to the fence, unless LISTEN has failed. It returns those for which a fence is to be sent, and finishes the
+// others. mu is held.
+func (l *listenConn) admit(batch []*fenceRequest, failure error) (rest []*fenceRequest) {
+	for _, r := range batch {
+		switch {
+		case r.abandoned:
+			r.finish(errAbandoned)
+			continue
+		case failure != nil && (r.park || l.failed != nil):
+			r.finish(failure)
+			continue
+		case r.park:
+			l.leave(r.sub)
+			for _, name := range r.channels {
+				l.channels[name][r.sub] = struct{}{}
+			}
+			l.users[r.sub] = struct{}{}
+			r.sub.starts(l, r)
+		default:
+			r.sub.stops(r)
+		}
+		rest = append(rest, r)
+	}
+	return rest
+}
+
+// pass sends a fence, and finishes the requests that wait for it.
+func (l *listenConn) pass(batch []*fenceRequest) {
+	l.lastID++
+	f := &fencing{payload: strconv.FormatUint(l.lastID, 10), of: batch}
+	l.mu.Lock()
+	l.passing = f
+	l.mu.Unlock()
+	err := l.command("NOTIFY " + l.fence + ",'" + f.payload + "'")
+	l.mu.Lock()
+	l.passing = nil
+	come := f.come
+	l.mu.Unlock()
+	if err == nil && !come {
+		err = errNoFence
+		l.b.listening.doubt(err, unfitForFences)
+	}
+	for _, r := range batch {
+		r.payload = f.payload
+		r.finish(err)
+	}
+}
+
+// command runs SQL of the gateway's. It waits for the answer.
+func (l *listenConn) command(sql string) error {
+	l.busy.Store(true)
+	defer l.busy.Store(false)
+	if err := l.ended(); err != nil {
+		return err
+	}
+	_ = l.srv.conn.SetWriteDeadline(time.Now().Add(listenTimeout))
+	l.srv.w.Send(&pgwire.Query{SQL: sql})
+	if err := l.srv.w.Flush(); err != nil {
+		l.fail(err)
+		return err
+	}
+	timer := time.NewTimer(listenTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-l.answers:
+		return err
+	case <-l.over:
+		return l.ended()
+	case <-timer.C:
+		err := fmt.Errorf("the server has not answered %.40q in %v", sql, listenTimeout)
+		l.fail(err)
+		return err
+	}
+}
+
+// read handles what the server says, to the end of the connection. It is a goroutine.
+func (l *listenConn) read() {
+	var failure error // of the command under way
+	for {
+		h, err := l.srv.r.Next()
+		var body []byte
+		if err == nil {
+			body, err = l.srv.r.Body()
+		}
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		switch h.Type {
+		case pgwire.TypeNotificationResponse:
+			var m pgwire.NotificationResponse
+			if err = m.Decode(body); err == nil {
+				l.notified(&m, body)
+			}
+		case pgwire.TypeErrorResponse:
+			said := &fatalError{new(pgwire.ErrorResponse), slices.Clone(body)}
+			if err = said.Decode(body); err == nil && said.Fatal() {
+				err = said
+			}
+			failure = said
+		case pgwire.TypeReadyForQuery:
+			select {
+			case l.answers <- failure:
+			default:
+				err = errBackendProtocol
+			}
+			failure = nil
+		}
+		if err != nil {
+			l.fail(err)
+			return
+		}
+	}
+}
+
+// notified gives a notification to those who listen. body is not kept.
+func (l *listenConn) notified(m *pgwire.NotificationResponse, body []byte) {
+	l.mu.Lock()
+	if m.Channel == l.fence {
+		if f := l.passing; f != nil && m.ProcessID == l.srv.pid && m.Payload == f.payload && !f.come {
+			f.come = true
+			for _, r := range f.of {
+				r.sub.passed(r)
+			}
+		}
+		l.mu.Unlock()
+		return
+	}
+	users := slices.Collect(maps.Keys(l.channels[m.Channel])) // woken without mu: there may be thousands
+	l.mu.Unlock()
+	if len(users) == 0 {
+		return
+	}
+	n := &note{raw: append(pgwire.AppendHeader(make([]byte, 0, headerSize+len(body)), pgwire.TypeNotificationResponse, len(body)), body...), conn: l}
+	n.holders.Store(1)
+	l.waiting.Add(int64(len(n.raw)))
+	full := false
+	for _, s := range users {
+		full = s.receive(n) || full
+	}
+	n.drop()
+	if full {
+		l.pace(len(n.raw))
+	}
+	for l.waiting.Load() > maxMailboxes && l.endFullest() {
+	}
+}
+
+// pace slows reading down while a client has much to take, so that one that reads gets what comes at once.
+func (l *listenConn) pace(n int) {
+	if l.ahead += n; l.ahead < paceBytes || l.busy.Load() {
+		return
+	}
+	l.ahead = 0
+	timer := time.NewTimer(paceTime)
+	defer timer.Stop()
+	select {
+	case <-l.room:
+	case <-l.over:
+	case <-timer.C:
+	}
+}
+
+// endFullest ends the client for which most waits. It reports whether there was one.
+func (l *listenConn) endFullest() bool {
+	l.mu.Lock()
+	users := slices.Collect(maps.Keys(l.users))
+	l.mu.Unlock()
+	var fullest *subscription
+	most := 0
+	for _, s := range users {
+		if n := s.full(); n > most {
+			fullest, most = s, n
+		}
+	}
+	return fullest != nil && fullest.endDeaf()
+}
+
+// fail ends the connection. Clients that listen by it are told.
+func (l *listenConn) fail(err error) {
+	l.mu.Lock()
+	if l.failed != nil {
+		l.mu.Unlock()
+		return
+	}
+	l.failed = err
+	close(l.over)
+	users, requests := slices.Collect(maps.Keys(l.users)), l.requests
+	l.requests = nil
+	clear(l.users)
+	clear(l.channels)
+	clear(l.emptied)
+	l.mu.Unlock()
+	_ = l.srv.conn.Close()
+	told := 0
+	for _, s := range users {
+		if s.lost(err) {
+			told++
+		}
+	}
+	for _, r := range requests {
+		r.finish(err)
+	}
+	if told > 0 {
+		cmp.Or(l.b.cfg.Logger, slog.Default()).Warn("listening connection lost", "upstream", l.b.cfg.Name, "endpoint", l.srv.endpoint, "error", err, "clients", told)
+	}
+}
+
+// closeUnused ends the connection unless somebody uses it.
+func (l *listenConn) closeUnused() {
+	l.mu.Lock()
+	unused := len(l.users) == 0 && len(l.requests) == 0
+	l.mu.Unlock()
+	if unused { // who comes now is told errUnneeded, and tries again
+		l.fail(errUnneeded)
+	}
+}
+
+// closeUnneeded is closeUnused where the backend makes no other connection.
+func (l *listenConn) closeUnneeded() {
+	if l.b.listening.isClosed() {
+		l.closeUnused()
+	}
+}
+
+// leave ends what a subscription has with the connection. mu is held.
+func (l *listenConn) leave(s *subscription) {
+	_, channels := s.state()
+	for _, name := range channels {
+		users := l.channels[name]
+		if delete(users, s); users != nil && len(users) == 0 {
+			l.emptied[name] = struct{}{}
+		}
+	}
+	delete(l.users, s)
+}
+
+// remove ends a subscription.
+func (l *listenConn) remove(s *subscription) {
+	l.mu.Lock()
+	l.leave(s)
+	last := len(l.users) == 0
+	l.mu.Unlock()
+	if last {
+		l.closeUnneeded()
+	}
+}
+
+// identifierOf quotes a name for SQL.
+func identifierOf(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

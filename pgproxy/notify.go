@@ -1,0 +1,500 @@
+package pgproxy
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// LISTEN in transaction mode. While a client has a server connection, that one listens for it, and everything is as on a direct connection:
+// LISTEN takes effect at COMMIT, and the client's own notifications come before the end of the answer. When the transaction is over and a look
+// (keep.go) has found channels, the backend's listening connection takes over (park), and the server connection is another client's. The
+// client's next transaction goes the other way (unpark). At both moments a fence, a notification of the listening connection's that both
+// connections get, tells which notifications are the one's and which the other's: the client gets each once, in order.
+
+// park has the listening connection listen for the client, in place of the server connection. It reports whether it does: where that is not
+// possible, the server connection has to stay the client's. An error is the end of the session.
+func (s *session) park() (parked bool, err error) {
+	srv := s.srv
+	if why := s.unparkable(); why != nil {
+		return false, s.cannotPark(why)
+	}
+	srv.flags |= leftListen // a function did, perhaps
+	var conn *listenConn
+	fiber.Block(func() {
+		ctx, stop := context.WithTimeout(s.ctx, s.b.listening.patient().login)
+		defer stop()
+		conn, err = s.b.listening.get(ctx, s.b, srv.endpoint)
+	})
+	if err != nil {
+		return false, s.cannotPark(err)
+	}
+	rows, err := srv.apart("SELECT '', c FROM pg_catalog.pg_listening_channels() AS c;"+bootSQL+";LISTEN "+conn.fence+s.machine.deferrable("off"), nil)
+	switch {
+	case refused(err):
+		return false, s.cannotPark(err)
+	case err != nil:
+		return false, s.lostWhile("reading the channels of the client", err)
+	}
+	var channels []string
+	for _, p := range rows {
+		if p.Name == "" && p.Value != conn.fence {
+			channels = append(channels, p.Value)
+		}
+	}
+	slices.Sort(channels)
+	sub := s.machine.sub
+	if sub == nil {
+		sub = &subscription{c: s.c}
+	}
+	defer func() {
+		if !parked {
+			sub.end()
+		}
+	}()
+	switch {
+	case len(channels) > maxChannels:
+		err = errTooManyChannels
+	case bootOf(rows) != conn.boot:
+		err = errMoved
+	default:
+		err = s.parkAt(conn, &fenceRequest{sub: sub, park: true, channels: channels})
+	}
+	if err != nil {
+		return false, s.afterRefusal(conn, err)
+	}
+	return true, s.parked(sub)
+}
+
+// parkAt has the listening connection take over. The server connection listens to the fence's channel, too. Its notifications up to the fence
+// are left in notified.
+func (s *session) parkAt(conn *listenConn, r *fenceRequest) error {
+	if err := s.fence(conn, r); err != nil {
+		return err
+	}
+	if _, err := s.srv.apart("UNLISTEN *"+s.machine.deferrable("on"), nil); err != nil {
+		return s.lostWhile("ending LISTEN", err)
+	}
+	s.srv.notified, _ = conn.cut(s.srv.notified, r.payload)
+	return nil
+}
+
+// parked notes that the listening connection has taken over. The client gets what came before.
+func (s *session) parked(sub *subscription) error {
+	m, srv := &s.machine, s.srv
+	if m.sub == nil {
+		m.sub = sub
+		m.rules.listening.Add(1)
+		s.b.listening.know(sub)
+	}
+	before := srv.notified
+	srv.notified = nil
+	srv.flags &^= leftListen
+	m.listens = false
+	return s.tellNotifications(before)
+}
+
+// fence has a fence pass both connections, for a request. An error that does not end the session leaves them as they were: the request has
+// failed, or is abandoned.
+func (s *session) fence(conn *listenConn, r *fenceRequest) (err error) {
+	fiber.Block(func() {
+		if err = conn.ask(r); err == nil {
+			err = conn.await(s.ctx, r)
+		}
+	})
+	if err != nil {
+		if !conn.abandon(r) && !r.park && conn.ended() == nil {
+			return s.lostWhile("handing notifications over", err) // it has passed there after all
+		}
+		return err
+	}
+	come, err := s.srv.awaitFence(conn, r.payload)
+	switch {
+	case err != nil:
+		return s.lostWhile("waiting for notifications", err)
+	case !come && !r.park:
+		return s.lostWhile("handing notifications over", errNoFence)
+	case !come:
+		s.b.listening.doubt(errNoFence, unfitForFences)
+		return errNoFence
+	}
+	return nil
+}
+
+// lostWhile judges why the session's server connection failed, which is the end of the session.
+func (s *session) lostWhile(doing string, err error) error {
+	return s.serverFailed(fmt.Errorf("%s: %w", doing, err), false)
+}
+
+// isOver reports whether an error is the end of the session.
+func (s *session) isOver(err error) bool {
+	_, lost := errors.AsType[*backendError](err)
+	return lost || s.c.over(s.ctx) != nil
+}
+
+// afterRefusal is cannotPark where the server connection listens to fences. An error is the end of the session.
+func (s *session) afterRefusal(conn *listenConn, why error) error {
+	if s.isOver(why) {
+		return why
+	}
+	if _, err := s.srv.apart("UNLISTEN "+conn.fence+s.machine.deferrable("on"), nil); err != nil {
+		return s.lostWhile("ending LISTEN", err)
+	}
+	s.srv.notified, _ = conn.cut(s.srv.notified, "")
+	return s.cannotPark(why)
+}
+
+// cannotPark ends what the client has with the listening connection: it keeps its server connection to listen.
+func (s *session) cannotPark(why error) error {
+	s.c.Logger().Debug("the listening connection cannot listen for the client", "reason", why)
+	s.srv.parkLater = !errors.Is(why, errTooManyChannels)
+	s.unsubscribe()
+	return nil
+}
+
+// parkLater has keep try again to park a client that is pinned because the listening connection could not listen for it, once that may be possible.
+func (s *session) parkLater() {
+	m, srv := &s.machine, s.srv
+	if srv.parkLater && srv.pins == traceChannels && m.st.free() && s.unparkable() == nil {
+		srv.parkLater = false
+		m.traces |= traceChannels
+	}
+}
+
+// unsubscribe ends what the client has with the listening connection.
+func (s *session) unsubscribe() {
+	m := &s.machine
+	if m.sub == nil {
+		return
+	}
+	m.sub.end()
+	m.sub = nil
+	m.rules.listening.Add(-1)
+	s.b.listening.forget(s.c)
+}
+
+// unparkable returns why the listening connection cannot listen for the client, nil if it can as far as is known.
+func (s *session) unparkable() error {
+	if s.machine.otherEncoding() {
+		return errors.New("the client has another encoding than the listening connection")
+	}
+	if s.b.up.OnlyEndpoint() != s.srv.endpoint {
+		return errSeveralEndpoints
+	}
+	return s.b.cannotListen()
+}
+
+// otherEncoding reports whether the client has another encoding than server connections begin with.
+func (m *machine) otherEncoding() bool {
+	encoding := tracked("client_encoding")
+	for _, p := range m.server.baseline {
+		if tracked(p.Name) == encoding {
+			return p.Value != m.reported.Value().value[encoding]
+		}
+	}
+	return false
+}
+
+// apart runs SQL of the gateway's in a transaction of its own, which waits for no other transaction and is not cut short by statement_timeout,
+// whatever the client has set. hit, unless it is nil, reports whether a cancel request may have been meant for that. After an error of the server
+// that is not fatal, nothing has been done.
+func (s *server) apart(sql string, hit func() bool) (rows []pgwire.Param, err error) {
+	_ = s.conn.SetDeadline(time.Now().Add(syncTimeout))
+	defer func() { _ = s.conn.SetDeadline(time.Time{}) }()
+	const begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
+	rows, err = s.settingRows(begin + sql + ";COMMIT")
+	for canceled(err) && (hit == nil || !hit()) { // until the deadline
+		rows, err = s.settingRows("ROLLBACK;" + begin + "SET LOCAL statement_timeout = 0;" + sql + ";COMMIT")
+	}
+	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() {
+		if ended := s.exec("ROLLBACK"); ended != nil {
+			err = ended
+		}
+	}
+	return rows, err
+}
+
+// deferrable returns what is added to SQL of apart where the client's transactions are deferrable by default: a server tells an idle connection
+// of notifications in a transaction of that kind, which may wait for those of others.
+func (m *machine) deferrable(value string) string {
+	const name = "default_transaction_deferrable"
+	for _, p := range settingsOfKey(m.settingsKey) {
+		if p.Name == name && p.Value == "on" {
+			return ";SET " + name + " = " + value
+		}
+	}
+	return ""
+}
+
+// refused reports whether a server has refused what apart was to do, and the server connection is as good as before.
+func refused(err error) bool { return ordinary(err) || canceled(err) }
+
+// awaitFence reads what a server connection says by itself, up to a fence. Without come that has not come in time.
+func (s *server) awaitFence(conn *listenConn, payload string) (come bool, err error) {
+	_ = s.conn.SetReadDeadline(time.Now().Add(conn.b.listening.patient().fence))
+	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
+	for at := 0; ; {
+		if _, come := conn.cut(s.notified[at:], payload); come {
+			return true, nil
+		}
+		at = len(s.notified)
+		h, err := s.r.Next()
+		if err != nil && isTimeout(err) && s.r.Buffered() == 0 {
+			return false, nil
+		}
+		if err == nil {
+			err = s.asynchronous(h.Type)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+}
+
+// asynchronous reads the body of a message that the server sends by itself.
+func (s *server) asynchronous(typ byte) error {
+	switch typ {
+	case pgwire.TypeNotificationResponse:
+		return s.readNotification()
+	case pgwire.TypeParameterStatus:
+		return s.readParameter()
+	case pgwire.TypeNoticeResponse:
+		return s.r.Skip()
+	case pgwire.TypeErrorResponse:
+		return s.readFatal()
+	}
+	return fmt.Errorf("%w: type %q of an idle server", errBackendProtocol, typ)
+}
+
+// cut takes notifications of a server connection apart: those before the fence with a payload, and whether it is among them. Other fences are left
+// out.
+func (l *listenConn) cut(notified []byte, payload string) (before []byte, come bool) {
+	before, behind, come := l.cutAt(notified, payload)
+	if !come {
+		before = append(before, behind...)
+	}
+	return before, come
+}
+
+// cutAt is cut with those behind the fence.
+func (l *listenConn) cutAt(notified []byte, payload string) (before, behind []byte, come bool) {
+	for rest := notified; len(rest) > headerSize; {
+		n := min(headerSize+messageLength(rest), len(rest))
+		msg := rest[:n]
+		rest = rest[n:]
+		var m pgwire.NotificationResponse
+		switch err := m.Decode(msg[headerSize:]); {
+		case err == nil && m.Channel == l.fence:
+			come = come || m.ProcessID == l.srv.pid && m.Payload == payload
+		case come:
+			behind = append(behind, msg...)
+		default:
+			before = append(before, msg...)
+		}
+	}
+	return before, behind, come
+}
+
+// tellNotifications gives the client notifications of its server connection.
+func (s *session) tellNotifications(messages []byte) error {
+	for len(messages) > headerSize {
+		n := headerSize + messageLength(messages)
+		s.machine.ownNotification(messages[headerSize:n])
+		if _, err := s.c.Writer.Write(messages[:n]); err != nil {
+			return clientWriteError(err)
+		}
+		messages = messages[n:]
+	}
+	return nil
+}
+
+// ownNotification gives a notification of the client's own, in a message body, the process ID that the client was told, and any other one
+// another: drivers compare them.
+func (m *machine) ownNotification(body []byte) {
+	if len(body) < pidSize {
+		return
+	}
+	from, own := binary.BigEndian.Uint32(body), uint32(m.client)
+	switch {
+	case from == m.server.pid:
+		binary.BigEndian.PutUint32(body, own)
+	case from == own:
+		binary.BigEndian.PutUint32(body, from^1<<31) // that of no process
+	}
+}
+
+// takeOver is unpark, with another server connection where one is to another server than the listening connection: such ones are old.
+func (s *session) takeOver() (err error) {
+	for range maxStale {
+		if err = s.unpark(); !errors.Is(err, errNotHandedOver) || !errors.Is(err, errMoved) {
+			return err
+		}
+		if err = s.acquire(); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// unpark has the server connection that was leased for the client listen for it, in place of the listening connection. Notifications that came
+// before are the client's first. errNotHandedOver leaves everything as it was, without a server connection.
+func (s *session) unpark() error {
+	m, srv := &s.machine, s.srv
+	conn, channels := m.sub.state()
+	switch {
+	case conn.ended() != nil:
+		return s.deaf()
+	case conn.srv.endpoint != srv.endpoint:
+		conn.fail(errRemoved)
+		return s.deaf()
+	}
+	var sql strings.Builder
+	for _, name := range channels {
+		sql.WriteString("LISTEN " + identifierOf(name) + ";")
+	}
+	sql.WriteString("LISTEN " + conn.fence + ";" + bootSQL + m.deferrable("off"))
+	srv.collects, srv.notified = true, nil
+	srv.flags |= leftListen
+	rows, err := srv.apart(sql.String(), s.wasHit)
+	if err == nil && bootOf(rows) != conn.boot {
+		srv.doomed = true
+		err = errMoved
+	}
+	if err != nil {
+		return s.staysParked(err, refused(err))
+	}
+	r := &fenceRequest{sub: m.sub}
+	if err := s.fence(conn, r); err != nil && !s.isOver(err) && conn.ended() == nil {
+		return s.staysParked(err, true)
+	} else if err != nil && !s.isOver(err) {
+		return s.deaf()
+	} else if err != nil {
+		return err
+	}
+	if _, err := srv.apart("UNLISTEN "+conn.fence+m.deferrable("on"), nil); err != nil {
+		return s.lostWhile("ending LISTEN", err)
+	}
+	_, behind, _ := conn.cutAt(srv.notified, r.payload)
+	srv.collects, srv.notified = false, nil
+	m.listens, m.traces = true, m.traces|traceChannels // and the transaction is followed by a look
+	if err := s.deliver(); err != nil {
+		return err
+	}
+	return s.tellNotifications(behind)
+}
+
+// errNotHandedOver means that a client's server connection cannot listen for it, and so no transaction can begin.
+var errNotHandedOver = errors.New("the server connection cannot take over notifications")
+
+// staysParked gives the server connection back, which cannot listen for the client. fit means that it may serve others.
+func (s *session) staysParked(why error, fit bool) error {
+	srv := s.srv
+	srv.collects, srv.notified = false, nil
+	if canceled(why) && s.wasHit() {
+		why = errCanceled
+	}
+	if fit && !srv.doomed {
+		_, err := srv.apart("UNLISTEN *"+s.machine.deferrable("on"), nil)
+		fit = err == nil
+	}
+	if fit {
+		srv.flags &^= leftListen
+		s.release()
+	} else {
+		s.discard()
+	}
+	return fmt.Errorf("%w: %w", errNotHandedOver, why)
+}
+
+// deliver writes the client's notifications from the listening connection.
+func (s *session) deliver() error {
+	sub := s.machine.sub
+	messages, over := sub.take()
+	defer sub.written()
+	for _, n := range messages {
+		msg := n.raw
+		if binary.BigEndian.Uint32(msg[headerSize:]) == uint32(s.machine.client) {
+			msg = slices.Clone(msg)
+			msg[headerSize] ^= 1 << 7 // see ownNotification
+		}
+		if _, err := s.c.Writer.Write(msg); err != nil {
+			return clientWriteError(err)
+		}
+	}
+	if over != nil {
+		return s.deaf()
+	}
+	return nil
+}
+
+// deaf tells the client that it listens no more, and why. The error is the end of its session.
+func (s *session) deaf() error {
+	conn, _ := s.machine.sub.state()
+	cause := cmp.Or(s.machine.sub.ended(), conn.ended(), errNoFence)
+	if cause == errDeaf { //nolint:errorlint // as deafen has set it
+		return clientWriteError(cause)
+	}
+	s.c.CountError(listener.ReasonBackendGone)
+	code := sqlStateOfLost(cause)
+	s.c.CountSQLState(code)
+	if fatal, ok := errors.AsType[*fatalError](cause); ok && fatal.Fatal() {
+		s.c.Writer.Header(pgwire.TypeErrorResponse, len(fatal.body))
+		_, _ = s.c.Writer.Write(fatal.body) // Flush reports the error
+	} else {
+		s.c.Writer.Send(errorResponse(pgwire.SeverityFatal, code, lostText(s.b.cfg.Name, cause), "Connect and LISTEN again: notifications may have been lost."))
+	}
+	_ = s.c.Writer.Flush()
+	return &backendError{endpoint: conn.srv.endpoint, err: fmt.Errorf("listening: %w", cause)}
+}
+
+// clearWake removes the deadline by which the session was woken. That was set by another goroutine, and so may be on its way to the
+// connection's loop yet: what returns from Block comes behind it.
+func (s *session) clearWake() {
+	fiber.Block(func() {})
+	s.clearDeadline()
+}
+
+// idleListening is idle for a client that listens: it gets its notifications meanwhile.
+func (s *session) idleListening() (h pgwire.Header, err error) {
+	sub := s.machine.sub
+	defer func() {
+		if err != nil && sub.ended() == errDeaf { //nolint:errorlint // as deafen has set it
+			err = clientWriteError(errDeaf)
+		}
+	}()
+	for {
+		if sub.waited() { // while the session was suspended
+			s.clearWake()
+		}
+		if err := s.deliver(); err != nil {
+			return h, err
+		}
+		if !sub.wait() {
+			continue
+		}
+		h, err = s.c.nextIdle(s.patience())
+		if err == ErrSuspended { //nolint:errorlint // as NextIdle returned it
+			return h, err
+		}
+		woken := sub.waited()
+		if woken {
+			s.clearWake()
+		}
+		if !woken || !isTimeout(err) || s.c.over(s.ctx) != nil {
+			s.asks()
+			return h, err
+		}
+	}
+}
+
+// messageLength returns the length of the body of the message that b begins with, in bytes.
+func messageLength(b []byte) int { return int(binary.BigEndian.Uint32(b[1:])) - (headerSize - 1) }
