@@ -1,9 +1,11 @@
 package httpproxy_test
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -178,6 +180,30 @@ func TestHTTP2DeafClient(t *testing.T) {
 					}
 				})
 			})
+		}
+	}
+}
+
+// TestHTTP2RestOfAClosedUpload: the rest of a frame whose stream has ended meanwhile is nobody's, and not the next request's.
+func TestHTTP2RestOfAClosedUpload(t *testing.T) {
+	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Path: "/echo", Upstream: newUpstream(t, backend)}}})
+	h := dialH2(t, p.addr)
+	const size = 99
+	for id := uint32(1); id < 10; id += 4 {
+		h.ask(id, false, ":method", "POST", ":scheme", "http", ":path", "/nowhere", ":authority", "a", "content-length", strconv.Itoa(size+1))
+		h.do(h.c.Write([]byte{0, 0, size + 1, 0, 0, 0, 0, 0, byte(id), 'x'})) // a frame of DATA that ends nothing, and the first byte of it
+		if got := h.outcome(id); !strings.HasPrefix(got, "404") {
+			t.Fatalf("got %q", got)
+		}
+		if got := h.outcome(id); got != "reset NO_ERROR" {
+			t.Fatalf("then %q", got)
+		}
+		h.do(h.c.Write(bytes.Repeat([]byte("x"), size)))
+		h.ask(id+2, false, ":method", "POST", ":scheme", "http", ":path", "/echo", ":authority", "a", "content-length", strconv.Itoa(size))
+		h.do(0, h.WriteData(id+2, true, bytes.Repeat([]byte("y"), size)))
+		if got := h.outcome(id + 2); strings.ReplaceAll(got, " ", "") != "200"+strings.Repeat("y", size) {
+			t.Errorf("got %q", got)
 		}
 	}
 }

@@ -22,26 +22,21 @@ func (h *http2) goAwayCame([]byte) error { return nil }
 
 // headCame begins a stream, or ends a request's body.
 func (h *http2) headCame(id uint32, ends bool) error {
-	h.mu.Lock()
-	st := h.streams[id]
-	h.mu.Unlock()
-	switch {
-	case id > h.last:
+	if id > h.last {
 		h.skipped = h.skipped || id != h.last+2 && id != 1
 		h.last = id
 		return h.open(id, ends)
-	case st == nil:
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return h.stray(id, ends)
 	}
-	return h.trailers(st)
-}
-
-// trailers ends a request's body.
-func (h *http2) trailers(st *h2Stream) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if st := h.streams[id]; st != nil {
+		return h.trailers(st)
+	}
+	return h.stray(id, ends)
+}
+
+// trailers ends a request's body. mu is held.
+func (h *http2) trailers(st *h2Stream) error {
 	switch over, ended := st.over(h.blockEnds); {
 	case over && ended:
 		return codeClosed
@@ -117,6 +112,9 @@ func (st *h2Stream) put(piece []byte, ends bool) error {
 	h := st.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.streams[st.id] != st {
+		return nil // it ended while the frame came, and may be another request's next
+	}
 	if st.err == nil {
 		st.in.put(piece)
 		st.reader.wake()

@@ -100,11 +100,11 @@ func (st *h2Stream) answerAhead(p *h2Place) (over bool) {
 	if !over {
 		return false
 	}
+	defer h.over.Done()
 	h.locked(st.close)
 	st.about.drop()
 	s.client.drop()
 	h.keep(st)
-	h.over.Done()
 	return true
 }
 
@@ -228,7 +228,7 @@ func (st *h2Place) park(stream *h2Stream, by time.Time) bool {
 	st.parked, st.by = stream, by
 	if c.lookAt.IsZero() || by.Before(c.lookAt) {
 		c.lookAt = by
-		if c.waits {
+		if c.waits && !c.again {
 			_ = c.conn.SetReadDeadline(by)
 		}
 	}

@@ -321,6 +321,7 @@ func TestListeningConnectionLost(t *testing.T) {
 		}
 		pid, _ := g.backend.Listening()
 		do(t, direct, "select pg_terminate_backend($1)", int32(pid))
+		conntest.Eventually(t, "the listening connection is lost", func() bool { now, _ := g.backend.Listening(); return now != pid })
 		if idle {
 			if said := w.toTheEnd(); !has(said, "57P01") || !has(said, "terminating connection due to administrator command") {
 				t.Errorf("told %q", said)

@@ -257,6 +257,10 @@ func TestEndpointMoves(t *testing.T) {
 	w, holder := g.named(t, "listener"), g.dial(t)
 	w.ask(query("listen news"))
 	g.awaitParked(t, "listener")
+	conntest.Eventually(t, "the server connection is idle", func() bool {
+		p := g.backend.Status().Endpoints[0].Pool
+		return p.Idle == 1 && p.InUse == 0
+	})
 	holder.ask(query("begin")) // on the only server connection there is
 	moved.Store(true)
 	if types, bodies := g.dial(t).ask(query("select 1")); types != "TDCZ" {

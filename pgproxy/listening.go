@@ -144,7 +144,7 @@ func (b *Postgres) cannotListen() error {
 	switch {
 	case b.up.OnlyEndpoint() == "":
 		return errSeveralEndpoints
-	case b.retired.Load():
+	case b.retired.Load() && b.listening.standing() == nil:
 		return errRetired
 	}
 	return b.listening.doubted()

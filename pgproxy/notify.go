@@ -375,10 +375,12 @@ func (s *session) unpark() error {
 	r := &fenceRequest{sub: m.sub}
 	if err := s.fence(conn, r); err != nil && !s.isOver(err) && conn.ended() == nil {
 		return s.staysParked(err, true)
-	} else if err != nil && !s.isOver(err) {
-		return s.deaf()
 	} else if err != nil {
-		return err
+		srv.doomed = true // it listens, and has what deferrable set
+		if s.isOver(err) {
+			return err
+		}
+		return s.deaf()
 	}
 	if _, err := srv.apart("UNLISTEN "+conn.fence+m.deferrable("on"), nil); err != nil {
 		return s.lostWhile("ending LISTEN", err)
@@ -474,6 +476,9 @@ func (s *session) idleListening() (h pgwire.Header, err error) {
 	for {
 		if sub.waited() { // while the session was suspended
 			s.clearWake()
+		}
+		if s.srv == nil {
+			sub.stranded()
 		}
 		if err := s.deliver(); err != nil {
 			return h, err

@@ -112,7 +112,7 @@ func (s *subscription) receive(n *note) (full bool) {
 func (s *subscription) full() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over != nil || s.off {
+	if s.over != nil {
 		return 0
 	}
 	return s.size
@@ -131,7 +131,7 @@ func (s *subscription) empty() {
 func (s *subscription) endDeaf() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over != nil || s.off {
+	if s.over != nil {
 		return false
 	}
 	s.deafen()
@@ -160,6 +160,18 @@ func (s *subscription) lost(err error) bool {
 	s.off = true
 	s.wake()
 	return true
+}
+
+// errStranded ends a client whose server connection was discarded while it listened for it.
+var errStranded = errors.New("the server connection that listened for the client is gone")
+
+// stranded notes that the session has no server connection. If the listening connection does not listen for it either, that is the end.
+func (s *subscription) stranded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.off && s.over == nil {
+		s.over = errStranded
+	}
 }
 
 // wake ends the session's wait for its client. mu is held.

@@ -3,7 +3,11 @@ package udpproxy
 import (
 	"errors"
 	"net/netip"
+	"time"
 )
+
+// A busy machine may take more than a second between two datagrams.
+func init() { refusalTime = 5 * time.Second }
 
 // Interrupted and Blames are what an error on the socket of a session means.
 var (

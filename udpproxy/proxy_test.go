@@ -123,6 +123,7 @@ func TestEndpointDies(t *testing.T) {
 		n, err := c.Read(b)
 		return err == nil && string(b[:n]) == "second b"
 	})
+	conntest.Eventually(t, "the refusal is counted", func() bool { return p.Stats().Errors[listener.ReasonBackendGone] > 0 })
 	if e := p.Stats().Errors; e[listener.ReasonBackendGone] != 1 || len(e) != 1 {
 		t.Errorf("errors: %v, want one backend_gone", e)
 	}

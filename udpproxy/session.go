@@ -151,7 +151,7 @@ func (s *session) relay() error {
 
 // refusalTime is how long an endpoint that has answered before has to refuse datagrams, and send none, until the refusals are
 // believed. ICMP messages have no authentication, and say nothing of a server that restarts quickly.
-const refusalTime = time.Second
+var refusalTime = time.Second // tests have it longer
 
 // weigh returns a refusal that ends the session: one by an endpoint that has never answered. Another one is kept for wait,
 // unless the endpoint has sent something after it.
