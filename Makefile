@@ -8,7 +8,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Every module; go.work joins them.
-MODULES := . bench cmd/routevet integration peers route/ginroute
+MODULES := . acme bench cmd/routevet integration peers route/ginroute
 # SQLite is C translated to Go: it keeps its data outside of Go's heap, where the race detector sees nothing of it, and is
 # four times as slow with it. The Go code around it has the detector.
 RACE      := -race -gcflags=modernc.org/...=-race=false
@@ -22,6 +22,8 @@ SESSIONS  := tcpproxy httpproxy pgproxy
 ONCE      := Demo|Version|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
 COUNTED   := Alloc|TestEndlessPipeline|TestLargeValueIsNotCopied|TestLeaseWithoutTimer|TestStatementOfManyWords
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
+# What may depend on the processor: the packages with system calls, without those that have SQLite, which takes a minute to compile for a platform.
+ARCHPKGS  := ./fiber/... ./listener ./mux/... ./pgproxy ./pool/httppool ./tcpproxy ./tunnel ./udpproxy ./upstream/... ./internal/freeport ./internal/kubenode ./internal/splice
 
 # What `make dist` builds for; the benchmarks are for Linux.
 RELEASES  := linux/amd64 linux/arm64 darwin/arm64 windows/amd64
@@ -32,7 +34,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-tunnel fuzz soak leakhunt crossed suites test-kube test-blackhole test-peers clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-tunnel fuzz soak leakhunt crossed suites test-kube test-blackhole test-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,7 +42,7 @@ help: ## Show this list
 run: build ## Build and start the demo: SQLite :6432, HTTP :8080, TCP :7000, admin :9090
 	bin/headpond demo
 
-build: ## Build bin/headpond, static: the released program, which has peers
+build: ## Build bin/headpond, static: the released program, which has peers and ACME
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/headpond ./peers/cmd/headpond
 
 dist: ## Build a release: archives with headpond and headpond-bench, and their checksums, in dist
@@ -50,17 +52,20 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, pro
 	@sh scripts/test-deps.sh
 
 test: test-deps ## Vet and test everything with -race, against real servers
-	$(GO) vet ./... ./bench/... ./cmd/routevet/... ./integration/... ./peers/... ./route/ginroute/...
-	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; \
-		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet ./fiber/... ./cmd/... ./internal/cli/...; \
+	$(GO) vet ./... ./acme/... ./bench/... ./cmd/routevet/... ./integration/... ./peers/... ./route/ginroute/...
+	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; packages='./fiber/... ./cmd/... ./internal/cli/...'; \
+		case $$p in linux/*) packages='$(ARCHPKGS)';; esac; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet $$packages; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fiber; done
 	@# The race detector lets pools forget: what counts allocations and copies is tested without it.
 	$(GO) test -vet=off -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite
+	@# bench/route compares answers, request by request; its servers are tested with the detector in route.
+	$(GO) test -vet=off ./bench/route
 	@# What reads the tree's files has no concurrency. The cache does not see that the README has changed: it is outside of bench.
 	$(GO) test -vet=off -count 1 ./bench/internal/tables ./internal/repotest
 	@$(MAKE) --no-print-directory test-report
 	@# The packages that take longest begin first, so that none of them runs alone at the end.
-	@PACKAGES="./fiber ./pgproxy/sqlite ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) ./bench/... ./cmd/routevet/... ./peers/... ./route/ginroute/..." \
+	@PACKAGES="./fiber ./pgproxy/sqlite ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./peers/... ./route/ginroute/..." \
 		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module
@@ -88,6 +93,9 @@ LIBARMS  := dial,study,mutexslice,tcppool,direct,gateway-uring,haproxy,nginx,rev
 bench-libs: build ## Measure the libraries beside those that they replace (ten minutes)
 	bin/headpond bench -out dist/bench-libs -rounds 9 -seconds 0.5 -only '$(LIBCASES)' -peers $(LIBARMS) $(BENCHFLAGS) tcp http sql
 	bin/headpond bench -out dist/bench-pool -rounds 9 -seconds 0.5 $(BENCHFLAGS) pool
+
+bench-kube: build ## Measure TCP before a real API server, which make test-kube has built, beside HAProxy and nginx (needs etcd; ten minutes)
+	bin/headpond bench -out dist/bench-kube $(BENCHFLAGS) kube
 
 bench-tunnel: build ## Measure the time to first byte through a tunnel across 20 ms of delay (needs root, iproute2)
 	GO='$(GO)' sh scripts/bench-tunnel.sh

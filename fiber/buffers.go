@@ -35,6 +35,7 @@ type sendBuffers struct {
 	spare  [len(sendSizes)][]*sendBuffer
 	arenas [][]byte
 	used   int
+	bytes  int // of the used ones
 }
 
 // get returns an empty buffer for n bytes, or of the largest size; nil when the
@@ -52,6 +53,7 @@ func (b *sendBuffers) get(n int) *sendBuffer {
 	b.spare[class][last] = nil
 	b.spare[class] = b.spare[class][:last]
 	b.used++
+	b.bytes += len(s.mem)
 	return s
 }
 
@@ -62,6 +64,7 @@ func (b *sendBuffers) put(s *sendBuffer) {
 	s.n = 0
 	b.spare[s.class] = append(b.spare[s.class], s)
 	b.used--
+	b.bytes -= len(s.mem)
 }
 
 func (b *sendBuffers) grow(class int) bool {

@@ -39,35 +39,45 @@ func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeE
 
 // copyTo is CopyTo between connections of l whose sides are taken.
 func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
-	k := &copying{loop: l, fiber: l.current, c: c, d: d, moved: moved, canSplice: splices && !c.unix && !d.unix}
+	k := newCopying(l, c, d, moved, spliced)
+	k.fiber = l.current
 	step := k.step
-	w := window{conn: c}
-	defer w.free()
+	defer k.window.free()
 	for {
 		k.fiber.parkUntil(step)
-		if k.readErr != nil || k.writeErr != nil {
+		if k.over() || k.splice() {
 			return k.readErr, k.writeErr
-		}
-		w.take()
-		readErr, writeErr = c.spliceTo(l, d, moved, spliced)
-		if errors.Is(readErr, errors.ErrUnsupported) {
-			readErr, k.canSplice = nil, false
-		}
-		if readErr != nil || writeErr != nil {
-			return readErr, writeErr
 		}
 	}
 }
 
-// copying is the state of a CopyTo. The loop copies in place of the parked fiber, by step.
+// copying is the state of a CopyTo or CopyThen. The loop copies in place of the fiber, by step.
 type copying struct {
-	loop      *loop
-	fiber     *coroutine
-	c, d      *Conn
-	moved     func(int)
-	canSplice bool
+	loop           *loop
+	fiber          *coroutine
+	c, d           *Conn
+	moved, spliced func(int)
+	window         window
+	canSplice      bool
 
 	readErr, writeErr error
+}
+
+func newCopying(l *loop, c, d *Conn, moved, spliced func(int)) copying {
+	return copying{loop: l, c: c, d: d, moved: moved, spliced: spliced, window: window{conn: c}, canSplice: splices && !c.unix && !d.unix}
+}
+
+// over reports whether one of the connections has ended.
+func (k *copying) over() bool { return k.readErr != nil || k.writeErr != nil }
+
+// splice moves bulk within the kernel, for a fiber, until it does not come in bulk any more. It returns over.
+func (k *copying) splice() bool {
+	k.window.take()
+	k.readErr, k.writeErr = k.c.spliceTo(k.loop, k.d, k.moved, k.spliced)
+	if errors.Is(k.readErr, errors.ErrUnsupported) {
+		k.readErr, k.canSplice = nil, false
+	}
+	return k.over()
 }
 
 // step copies until it would wait. It is over when there is an error, or bulk to splice.

@@ -45,7 +45,7 @@ func TestCopyTo(t *testing.T) {
 		}
 		runtime.GC()
 	}
-	loops(t, func(t *testing.T, e *fiber.Engine) {
+	ways(t, func(t *testing.T, e *fiber.Engine, copyTo copier) {
 		for _, network := range []string{"tcp", "unix"} {
 			for _, size := range []int{1, 1000, 16 << 10, 100_000, 8 << 20} {
 				client, in, out, server := chain(t, e, network)
@@ -53,7 +53,7 @@ func TestCopyTo(t *testing.T) {
 				var moved, spliced int
 				copied := make(chan error, 1) // a send that waits would hold the loop
 				fiber.Spawn(in, func() {
-					readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(n int) { moved += n }, func(n int) { spliced += n })
+					readErr, writeErr := copyTo(in, out, func(n int) { moved += n }, func(n int) { spliced += n })
 					if writeErr != nil {
 						t.Error(writeErr)
 					}
@@ -112,11 +112,11 @@ func TestCopyToAcrossLoops(t *testing.T) {
 
 // Bulk in one direction, small pieces in the other, of the same two connections.
 func TestCopyToBothWays(t *testing.T) {
-	loops(t, func(t *testing.T, e *fiber.Engine) {
+	ways(t, func(t *testing.T, e *fiber.Engine, copyTo copier) {
 		client, in, out, server := chain(t, e, "tcp")
 		join := func(from, to net.Conn) {
 			fiber.Spawn(from, func() {
-				if _, err := from.(fiber.Stream).CopyTo(to, func(int) {}, nil); err != nil {
+				if _, err := copyTo(from, to, func(int) {}, nil); err != nil {
 					t.Error(err)
 				}
 				_ = to.(interface{ CloseWrite() error }).CloseWrite()
@@ -148,14 +148,14 @@ func TestCopyToBothWays(t *testing.T) {
 }
 
 func TestCopyToFails(t *testing.T) {
-	loops(t, func(t *testing.T, e *fiber.Engine) {
+	ways(t, func(t *testing.T, e *fiber.Engine, copyTo copier) {
 		_, in, out, server := chain(t, e, "tcp")
 		client2, in2 := pair(t, e, "tcp")
 		defer in2.Close()
 		ended := make(chan [2]error, 1)
 		start := func(from, to net.Conn) {
 			fiber.Spawn(from, func() {
-				readErr, writeErr := from.(fiber.Stream).CopyTo(to, func(int) {}, nil)
+				readErr, writeErr := copyTo(from, to, func(int) {}, nil)
 				ended <- [2]error{readErr, writeErr}
 			})
 		}
@@ -183,10 +183,10 @@ func TestCopyToFails(t *testing.T) {
 // A receiver that stops reading in the middle of bulk delays only its own stream, and nothing is
 // lost when it continues.
 func TestCopyToSlowReceiver(t *testing.T) {
-	loops(t, func(t *testing.T, e *fiber.Engine) {
+	ways(t, func(t *testing.T, e *fiber.Engine, copyTo copier) {
 		client, in, out, server := chain(t, e, "tcp")
 		fiber.Spawn(in, func() {
-			_, _ = in.(fiber.Stream).CopyTo(out, func(int) {}, nil)
+			_, _ = copyTo(in, out, func(int) {}, nil)
 			_ = out.Close()
 		})
 		want := random(t, 32<<20)
@@ -219,13 +219,13 @@ func TestCopyToSlowReceiver(t *testing.T) {
 // A deadline ends a CopyTo that waits for more bulk, and another CopyTo begins. The old readiness is worthless then,
 // and the loop must not wait for more.
 func TestCopyToAgainAfterADeadline(t *testing.T) {
-	loops(t, func(t *testing.T, e *fiber.Engine) {
+	ways(t, func(t *testing.T, e *fiber.Engine, copyTo copier) {
 		client, in, out, server := chain(t, e, "tcp")
 		var spliced atomic.Int64
 		ended := make(chan error, 1)
 		start := func() {
 			fiber.Spawn(in, func() {
-				readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(int) {}, func(int) { spliced.Add(1) })
+				readErr, writeErr := copyTo(in, out, func(int) {}, func(int) { spliced.Add(1) })
 				if writeErr != nil {
 					t.Error(writeErr)
 				}
@@ -267,7 +267,7 @@ func TestCopyToAgainAfterADeadline(t *testing.T) {
 
 // A deadline ends CopyTo also where there is always more to move.
 func TestCopyToDeadlineInBulk(t *testing.T) {
-	loops(t, func(t *testing.T, e *fiber.Engine) {
+	ways(t, func(t *testing.T, e *fiber.Engine, copyTo copier) {
 		client, in := plainPair(t, e)
 		server, out := plainPair(t, e)
 		_ = client.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
@@ -279,7 +279,7 @@ func TestCopyToDeadlineInBulk(t *testing.T) {
 		fiber.Spawn(in, func() {
 			defer close(ended)
 			defer out.Close()
-			readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(n int) {
+			readErr, writeErr := copyTo(in, out, func(n int) {
 				if moved += n; late >= 0 {
 					late += n
 				}
@@ -330,7 +330,7 @@ func TestCopyToPanics(t *testing.T) {
 
 // Bulk that arrives as fast as it is copied leaves other fibers their ticks.
 func TestCopyToHoldsNobodyUp(t *testing.T) {
-	loops(t, func(t *testing.T, e *fiber.Engine) {
+	ways(t, func(t *testing.T, e *fiber.Engine, copyTo copier) {
 		client, in := plainPair(t, e)
 		server, out := plainPair(t, e)
 		moved, most := 0, 0 // in all, and between two runs of another fiber
@@ -341,7 +341,7 @@ func TestCopyToHoldsNobodyUp(t *testing.T) {
 			defer both.Done()
 			defer close(ended)
 			defer out.Close()
-			if readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
+			if readErr, writeErr := copyTo(in, out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
 				t.Errorf("CopyTo: %v, %v", readErr, writeErr)
 			}
 		})
@@ -374,7 +374,7 @@ func TestCopyToHoldsNobodyUp(t *testing.T) {
 
 // The same holds for many bulk connections at once.
 func TestManyCopyToHoldNobodyUp(t *testing.T) {
-	loops(t, func(t *testing.T, e *fiber.Engine) {
+	ways(t, func(t *testing.T, e *fiber.Engine, copyTo copier) {
 		var ins, outs [32]net.Conn
 		var sent, came, ended atomic.Int64
 		var readers sync.WaitGroup
@@ -398,7 +398,7 @@ func TestManyCopyToHoldNobodyUp(t *testing.T) {
 		copyOne := func(in, out net.Conn) {
 			defer ended.Add(1)
 			defer out.Close()
-			if readErr, writeErr := in.(fiber.Stream).CopyTo(out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
+			if readErr, writeErr := copyTo(in, out, func(n int) { moved += n }, nil); readErr != io.EOF || writeErr != nil {
 				t.Errorf("CopyTo: %v, %v", readErr, writeErr)
 			}
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // coroutine is a fiber: it runs on its loop's thread, between resume and park. All of it
-// belongs to the loop's thread.
+// belongs to the loop's thread. One without next has no stack: when its step is over, its fn runs as a fiber.
 type coroutine struct {
 	loop     *loop
 	next     func() (struct{}, bool)
@@ -30,7 +30,10 @@ type coroutine struct {
 const maxSpareFibers = 128
 
 // spawn starts fn as a fiber in the loop's current tick.
-func (l *loop) spawn(fn func()) {
+func (l *loop) spawn(fn func()) { l.ready(l.newFiber(fn)) }
+
+// newFiber returns a fiber that runs fn when it is resumed first.
+func (l *loop) newFiber(fn func()) *coroutine {
 	l.fibers++
 	var f *coroutine
 	if n := len(l.spare); n > 0 {
@@ -42,7 +45,7 @@ func (l *loop) spawn(fn func()) {
 		f.next, f.stop = iter.Pull(f.life)
 	}
 	f.fn = fn
-	l.ready(f)
+	return f
 }
 
 // launch runs fn as a fiber. Any thread may call it. When the loop has ended fn runs on a goroutine and finds
@@ -137,7 +140,10 @@ func (l *loop) resume(f *coroutine) {
 			l.current = nil
 			return
 		}
-		f.step = nil
+		if f.step = nil; f.next == nil {
+			f = l.newFiber(f.fn)
+			l.current = f
+		}
 	}
 	l.running.Store(f.g)
 	f.next()

@@ -170,6 +170,19 @@ func (e *Engine) Trim() {
 	}
 }
 
+// BuffersHeld returns the size of the buffers in which the loops of all engines hold written data that is not sent, because
+// peers do not read, in bytes.
+func BuffersHeld() (n int64) {
+	all := allLoops.Load()
+	if all == nil {
+		return 0
+	}
+	for _, l := range *all {
+		n += l.unsent.Load()
+	}
+	return n
+}
+
 func (e *Engine) stopAll() {
 	for _, l := range e.loops {
 		l.post(l.shut)

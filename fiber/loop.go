@@ -57,6 +57,8 @@ type poller interface {
 	wait(until int64)
 	// wake ends a wait; other threads call it.
 	wake()
+	// unsent is the size of the buffers that hold written data which is not sent, in bytes.
+	unsent() int
 	// trim frees the memory that is kept for the next burst, as far as it is empty.
 	trim()
 	// free gives everything back.
@@ -77,6 +79,7 @@ type loop struct {
 	dozens  atomic.Uint64  // of fibers resumed, for the watchdog
 	resumed uint           // of the present dozen
 	shown   atomic.Int64   // fibers, for Stats
+	unsent  atomic.Int64   // bytes, see BuffersHeld
 	kept    atomic.Int64   // spare, for Stats
 	panics  atomic.Uint64  // fibers ended by one
 	active  atomic.Bool    // not waiting; for the watchdog
@@ -224,6 +227,7 @@ func (l *loop) until() int64 {
 // wait publishes the loop's counters and waits in the poller.
 func (l *loop) wait(until int64) {
 	l.shown.Store(int64(l.fibers))
+	l.unsent.Store(int64(l.poller.unsent()))
 	l.kept.Store(int64(len(l.spare)))
 	l.active.Store(false)
 	l.poller.wait(until)

@@ -363,6 +363,8 @@ func (p *readiness) handle(slot, generation uint32, is readyEvents) {
 
 func (p *readiness) wake() { p.queue.wake() }
 
+func (p *readiness) unsent() int { return p.send.bytes }
+
 func (p *readiness) trim() {
 	p.scratch = nil
 	p.send.trim()

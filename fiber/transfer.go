@@ -106,6 +106,9 @@ func (t *Transfer) Send(dst net.Conn, moved func(n int)) error {
 	return err
 }
 
+// Held returns how much memory the Transfer holds between Receive and Send, in bytes: none for data that stays in the kernel.
+func (t *Transfer) Held() int { return len(t.buf) }
+
 // Drop discards received data that was not sent, if there is any.
 func (t *Transfer) Drop() {
 	t.dropPipe(t.n)

@@ -647,6 +647,8 @@ func (p *uring) acceptable(a *Listener, e cqe) {
 
 func (p *uring) wake() { wakeEvent(p.event) }
 
+func (p *uring) unsent() int { return p.send.bytes }
+
 // trim leaves the buffers mapped, because the kernel may use them at any time. Between ticks the receive buffers are
 // empty: completions are posted only while the loop waits (setupDeferTaskrun), and are handled
 // then, unless a full ring was submitted meanwhile.

@@ -14,7 +14,7 @@ import (
 // The more connections move bulk, the less data may wait in the socket of each. Otherwise the system lets each have
 // many megabytes, until memory for TCP becomes short and it drops segments.
 func TestBulkSharesMemory(t *testing.T) {
-	const streams, memory = 16, 8 << 20
+	const streams, memory, megabytes = 16, 8 << 20, 16
 	defer fiber.BulkMemory(fiber.BulkMemory(memory))
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		var done sync.WaitGroup
@@ -23,13 +23,13 @@ func TestBulkSharesMemory(t *testing.T) {
 			client, in := plainPair(t, e)
 			server, out := plainPair(t, e)
 			done.Go(func() {
-				for range 64 {
+				for range megabytes {
 					_, _ = client.Write(make([]byte, 1<<20))
 				}
 				_ = client.(*net.TCPConn).CloseWrite()
 			})
 			done.Go(func() {
-				if n, err := io.Copy(io.Discard, server); n != 64<<20 || err != nil {
+				if n, err := io.Copy(io.Discard, server); n != megabytes<<20 || err != nil {
 					t.Errorf("%d bytes came, %v", n, err)
 				}
 			})

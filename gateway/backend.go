@@ -45,7 +45,9 @@ func (g *Gateway) settingsOf(u *config.Upstream, stays *backend) (extend.Setting
 	if err != nil {
 		return extend.Settings{}, err
 	}
-	ejection := upstream.Ejection{Failures: u.Eject.Failures, Base: u.Eject.Base, Max: u.Eject.Max}
+	ejection := upstream.Ejection{
+		Failures: u.Eject.Failures, Base: u.Eject.Base, Max: u.Eject.Max, Errors: u.Eject.ServerErrors, Slow: u.Eject.SlowerThan, MaxEjected: u.Eject.MaxEjected,
+	}
 	if ejection.Failures == 0 {
 		ejection.Failures = -1
 	}

@@ -51,10 +51,12 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 	}
 	var serverTLS *tls.Config
 	if l.TLS != nil {
-		if s.cert, err = loadCertificates(l.TLS); err != nil {
+		if s.cert, err = g.loadCertificates(l); err != nil {
 			return nil, wrap(err)
 		}
-		serverTLS = hold.serverConfig()
+		if serverTLS, err = hold.serverConfig(l.TLS); err != nil {
+			return nil, wrap(err)
+		}
 	}
 	s.server, err = kind.Prepare(extend.Listener{
 		Listener: l, Common: g.listenerConfig(l), TLS: serverTLS, Gateway: view{g}, Upstreams: usedBy(l, backends),

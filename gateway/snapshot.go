@@ -24,13 +24,14 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 	}
 	services, backends := slices.Clone(g.services), slices.Clone(g.backends)
 	s.Certificates, s.Recent = map[string]time.Time{}, map[string]admin.Recent{}
+	certs := map[string]*certificates{}
 	addresses := make([]string, len(services))
 	proxies := map[config.Protocol][]extend.Proxy{}
 	for i, svc := range services {
 		proxies[svc.cfg.Protocol] = append(proxies[svc.cfg.Protocol], svc.proxy)
 		addresses[i] = address(svc.socket)
 		if svc.cert != nil {
-			s.Certificates[svc.cfg.Name] = svc.cert.expires()
+			certs[svc.cfg.Name] = svc.cert
 		}
 		if svc.failed != nil {
 			s.NotReady = append(s.NotReady, fmt.Sprintf("listener %q stopped: %v", svc.cfg.Name, svc.failed))
@@ -42,6 +43,9 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 	}
 	leavers := g.leavers
 	g.mu.Unlock()
+	for name, c := range certs { // extensions are not asked under mu
+		s.Certificates[name] = c.expires()
+	}
 	s.Additions = g.additions(proxies)
 	for _, l := range leavers {
 		l.shown.Active = l.active()

@@ -5,28 +5,33 @@ import (
 	"crypto/ecdsa"
 	"crypto/rsa"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
 )
 
-// certificates are a listener's current ones, at least one. Handshakes read them, a reload replaces them all.
+// certificates are a listener's current ones. Handshakes read them, a reload replaces them all.
 type certificates struct {
 	current atomic.Pointer[certificateSet]
 }
 
-// certificateSet finds certificates by server name. Its maps have positions in pairs, in ascending order. It is never changed.
+// certificateSet finds certificates by server name. Its maps have positions in pairs, in ascending order. It is never changed. There is
+// at least one pair, or obtained.
 type certificateSet struct {
-	pairs   []tls.Certificate
-	exact   map[string][]int // by name in lower case
-	below   map[string][]int // by the parent of "*.parent", likewise
-	unnamed []int            // for clients that name no server: the first of each kind of key
+	obtained extend.Certificates // by an extension; nil: none
+	pairs    []tls.Certificate
+	exact    map[string][]int // by name in lower case
+	below    map[string][]int // by the parent of "*.parent", likewise
+	unnamed  []int            // for clients that name no server: the first of each kind of key
 }
 
-// newCertificateSet indexes pairs, at least one, each with its Leaf.
+// newCertificateSet indexes pairs, each with its Leaf.
 func newCertificateSet(pairs []tls.Certificate) *certificateSet {
 	s := &certificateSet{pairs: pairs, exact: map[string][]int{}, below: map[string][]int{}}
 	kinds := map[string]bool{}
@@ -72,6 +77,9 @@ func (c *certificates) expires() (first time.Time) {
 	if set == nil {
 		return first
 	}
+	if set.obtained != nil {
+		first = set.obtained.Expires()
+	}
 	for i := range set.pairs {
 		if end := set.pairs[i].Leaf.NotAfter; first.IsZero() || end.Before(first) {
 			first = end
@@ -83,12 +91,29 @@ func (c *certificates) expires() (first time.Time) {
 // maxServerName is the length of the longest DNS name. A ClientHello has room for one of 64 KiB.
 const maxServerName = 253
 
-// choose is for tls.Config.GetCertificate.
+// choose is for tls.Config.GetCertificate. If there is none, the client gets the alert unrecognized_name.
 func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	return c.current.Load().choose(hello), nil
+	set := c.current.Load()
+	if set.obtained != nil && (hello.ServerName != "" || len(set.pairs) == 0) {
+		if pair := set.obtained.Certificate(hello); pair != nil {
+			return pair, nil
+		}
+	}
+	if len(set.pairs) == 0 {
+		return nil, nil //nolint:nilnil // as documented there
+	}
+	return set.choose(hello), nil
 }
 
-// choose returns the first certificate that is for the client's server name and that the client supports, or the first of
+// challenge is for tls.Config.GetConfigForClient.
+func (c *certificates) challenge(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	if obtained := c.current.Load().obtained; obtained != nil {
+		return obtained.Challenge(hello), nil
+	}
+	return nil, nil //nolint:nilnil // as documented there
+}
+
+// choose returns the first pair that is for the client's server name and that the client supports, or the first of
 // all. Its cost does not grow with the number of certificates for other names.
 func (s *certificateSet) choose(hello *tls.ClientHelloInfo) *tls.Certificate {
 	if len(s.pairs) == 1 || len(hello.ServerName) > maxServerName {
@@ -116,9 +141,9 @@ func (s *certificateSet) choose(hello *tls.ClientHelloInfo) *tls.Certificate {
 	return &s.pairs[0]
 }
 
-// loadCertificates reads the files of t.
-func loadCertificates(t *config.ServerTLS) (*certificateSet, error) {
-	files := append([]config.Certificate{{Cert: t.Cert, Key: t.Key}}, t.Certificates...)
+// loadCertificates reads the files of a listener's TLS settings.
+func (g *Gateway) loadCertificates(l *config.Listener) (*certificateSet, error) {
+	files := l.TLS.Pairs()
 	pairs := make([]tls.Certificate, len(files))
 	for i, f := range files {
 		var err error
@@ -126,10 +151,43 @@ func loadCertificates(t *config.ServerTLS) (*certificateSet, error) {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
 	}
-	return newCertificateSet(pairs), nil
+	set := newCertificateSet(pairs)
+	if c := g.certifier(); c != nil && len(l.TLS.ACME) > 0 {
+		set.obtained = c.Certificates(l)
+	}
+	if set.obtained == nil && len(pairs) == 0 {
+		return nil, errors.New("tls: there is no certificate")
+	}
+	return set, nil
 }
 
-// serverConfig returns the TLS settings of a listener that shows the current certificates.
-func (c *certificates) serverConfig() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.choose}
+// certifier returns the part that obtains certificates, nil if there is none.
+func (g *Gateway) certifier() extend.Certifier {
+	for _, part := range g.parts {
+		if c, ok := part.(extend.Certifier); ok {
+			return c
+		}
+	}
+	return nil
+}
+
+// serverConfig returns the TLS settings of a listener that shows the current certificates, and asks its clients for theirs as t says.
+func (c *certificates) serverConfig(t *config.ServerTLS) (*tls.Config, error) {
+	settings := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.choose}
+	if t.ClientCA == "" { // a certificate authority that checks a name has no certificate to show
+		settings.GetConfigForClient = c.challenge
+		return settings, nil
+	}
+	pem, err := t.ClientCA.Read()
+	if err != nil {
+		return nil, fmt.Errorf("tls: client_ca: %w", err)
+	}
+	settings.ClientAuth, settings.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+	if t.ClientAuth == config.ClientAuthRequest {
+		settings.ClientAuth = tls.VerifyClientCertIfGiven
+	}
+	if !settings.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("tls: client_ca: %s has no PEM certificate in it", t.ClientCA)
+	}
+	return settings, nil
 }

@@ -155,7 +155,7 @@ func TestUDPConfiguration(t *testing.T) {
 		{`":53", keep_alive: {idle: 1m}`, "127.0.0.1:53", "", `u.yaml:2:57: listener "d": keep_alive: datagrams have no connection`},
 		{`":53", udp: {answer: 1}`, "127.0.0.1:53", "", `unknown key "answer"; did you mean "answers"?`},
 		{`":53", udp: {answers: 70000}`, "127.0.0.1:53", "", `out of range; want 0 to 65536`},
-		{`":53"`, "unix:/run/d", "", `u.yaml:4:19: upstream "u": endpoint "unix:/run/d": an endpoint of UDP is host:port`},
+		{`":53"`, "unix:/run/d", "", `u.yaml:4:19: upstream "u": endpoint "unix:/run/d": a UDP endpoint must be host:port`},
 		{`":53"`, "127.0.0.1:53", ", tls: {}", `upstream "u": tls: datagrams have no TLS`},
 		{`":53"`, "127.0.0.1:53", ", keep_alive: {idle: 1m}", `upstream "u": keep_alive: datagrams have no connection`},
 		{`":53"`, "127.0.0.1:53", "", `endpoint "127.0.0.1:53" of upstream "u" is this listener itself`},

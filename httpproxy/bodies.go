@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/pool/httppool"
 )
@@ -99,11 +100,15 @@ func (s *session) sayContinue() error {
 func (s *session) beginResponse() []byte {
 	x := &s.ex
 	x.result.Status = s.resp.Status
+	s.measureAnswer()
 	if s.p.isDraining() || x.up != nil && !x.up.read() { // the rest of the body is not waited for
 		x.close = true
 	}
 	if s.req.Minor == 0 && s.resp.Length < 0 { // without a length only the end of the connection ends it
 		x.bare, x.close = true, true
+	}
+	if z := x.target.compress; z != nil {
+		s.considerCompression(z)
 	}
 	s.out = s.appendResponse(s.outgoing())
 	x.wrote = true
@@ -117,6 +122,11 @@ func (s *session) respond(n int) error {
 	out, err := s.headToClient(head)
 	switch {
 	case err != nil:
+		if s.ex.squeeze.by != nil {
+			s.giveBack()
+		}
+	case s.ex.squeeze.by != nil:
+		err = s.compressedBody(out)
 	case s.resp.Length == httpwire.Chunked:
 		err = s.chunkedBody(out)
 	case s.resp.Length == httpwire.Unframed:
@@ -236,11 +246,19 @@ func (s *session) pass(left int64) error {
 		}
 		left -= int64(n)
 		_ = s.client.conn.SetWriteDeadline(s.within())
-		if err := s.down.Send(s.client.conn, s.passed); err != nil {
+		if err := s.hand(&s.down, s.client.conn, s.passed); err != nil {
 			return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
 		}
 	}
 	return nil
+}
+
+// hand is tr.Send, with the piece counted that it holds meanwhile.
+func (s *session) hand(tr *fiber.Transfer, to fiber.Stream, moved func(int)) error {
+	n := tr.Held()
+	s.held.add(n)
+	defer s.held.add(-n)
+	return tr.Send(to, moved)
 }
 
 // clientTook notes that the client has taken n bytes of content: its time begins anew.
@@ -400,9 +418,10 @@ func (s *stream) put(b []byte) {
 	case len(b) == 0:
 		return
 	case len(b) > bufferSize: // which came behind a long head
+		s.held.add(len(b))
 		s.buf = make([]byte, len(b))
 	default:
-		s.buf = buffers.Get().(*[bufferSize]byte)[:]
+		s.buf = takeBuffer(s.held)[:]
 	}
 	s.r, s.w = 0, copy(s.buf, b)
 }

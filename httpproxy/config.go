@@ -42,18 +42,19 @@ var ErrConfig = errors.New("httpproxy: invalid configuration")
 // Upstream is where a route leads: pooled connections to a set of endpoints. NewUpstream makes one.
 type Upstream = upstream.Upstream[*httppool.Conn]
 
-// Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes and
-// RefuseBeyondPeek; the rest stays as it was given to New.
+// Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes,
+// RefuseBeyondPeek, KeyAuthorization, MaxBuffered, and ClientAuth and ClientCAs of TLS; the rest stays as it was given to New.
 type Config struct {
 	// Listener is admission, PROXY protocol, access log and logger.
 	Listener listener.Config
 	// Routes say where requests go; a request that none matches is answered with 404.
 	Routes []Route
 	// TLS makes the listener speak TLS, with HTTP/2 and HTTP/1.1 by ALPN. Without it HTTP/2 is spoken to clients
-	// that begin with it ("prior knowledge").
+	// that begin with it ("prior knowledge"). With ClientCAs the server gets the certificate that a client has proved to
+	// have in X-Forwarded-Client-Cert.
 	TLS *tls.Config
 	// TrustedProxies are the peers whose X-Forwarded-* and Forwarded fields are trusted and extended; those of others
-	// are replaced. Empty = none.
+	// are replaced, X-Forwarded-Client-Cert is dropped. Empty = none.
 	TrustedProxies []netip.Prefix
 	// NoForwarded leaves the Forwarded field (RFC 7239) out; X-Forwarded-For, -Proto and -Host are always set.
 	NoForwarded bool
@@ -64,6 +65,18 @@ type Config struct {
 	PeekBytes int
 	// RefuseBeyondPeek answers 413 where a field that routes look at is not among these bytes. Otherwise such routes do not match.
 	RefuseBeyondPeek bool
+
+	// KeyAuthorization returns what a GET of /.well-known/acme-challenge/TOKEN is answered with, before and beside all Routes, so that a
+	// certificate authority finds out whether a name is this Proxy's (RFC 8555, section 8.3). "" = the request is one like others. The
+	// token may have any characters. It runs on a goroutine and may wait. nil = there are none.
+	KeyAuthorization func(token string) string
+
+	// MaxBuffered is how many bytes the Proxy may hold for requests: their heads, and pieces of bodies that the next connection
+	// has not taken. Beyond it new requests are answered 503 with Retry-After, as they are when Memory is used up. 0 = only Memory
+	// bounds them.
+	MaxBuffered int64
+	// Memory bounds all Proxies that have it together. nil = SharedMemory. It cannot change later.
+	Memory *Memory
 
 	ReadHeaderTimeout time.Duration // 0 = DefaultReadHeaderTimeout
 	KeepAlive         time.Duration // 0 = DefaultKeepAlive
@@ -106,11 +119,22 @@ type Route struct {
 	Groups []string
 	// StripPrefix takes Path off before forwarding; for a prefix only.
 	StripPrefix bool
-	// Upstream is required. The Proxy does not close it.
+	// Rewrite is the path that the server gets instead, with the variables {path} and {rest}, which is the part behind Path.
+	// The query stays. "" = the path as it came.
+	Rewrite string
+	// RequestHeaders and ResponseHeaders change the headers of requests before they are sent, and of final answers.
+	RequestHeaders, ResponseHeaders HeaderRules
+	// Redirect and Respond are answers of the route's own, without an upstream. At most one is set.
+	Redirect Redirect
+	Respond  Respond
+	// Upstream is required, unless the route answers itself. The Proxy does not close it.
 	Upstream *Upstream
 
 	// Timeout bounds a request as a whole, both bodies included. 0 = no limit. Not for upgraded connections.
 	Timeout time.Duration
+	// ConnectTimeout bounds the wait for a connection of each endpoint that is tried, whether one is opened or must become free. The
+	// upstream's own limits hold, too. 0 = only these.
+	ConnectTimeout time.Duration
 	// ResponseTimeout bounds the wait for the response's head after the request is sent; then the client gets 504.
 	// 0 = 60s, negative = no limit.
 	ResponseTimeout time.Duration
@@ -123,6 +147,17 @@ type Route struct {
 	Retries Retries
 	// Affinity says which requests go to the same endpoint; the zero value: by the upstream's balance alone.
 	Affinity Affinity
+	// Allow are the addresses of clients that may use the route, empty = all; Deny are exceptions. Others get 403. If the peer is one of
+	// Config.TrustedProxies, the client is the last address in X-Forwarded-For that is not; if that is no address, it is refused.
+	Allow, Deny []netip.Prefix
+	// BasicAuth asks clients for a name and a password; nil = it does not.
+	BasicAuth *BasicAuth
+	// ForwardAuth asks another server about each request; nil = none. It excludes BasicAuth.
+	ForwardAuth *ForwardAuth
+	// RateLimit is how many requests the route takes within a time.
+	RateLimit RateLimit
+	// Compression compresses answers; nil = they pass as they are.
+	Compression *Compression
 }
 
 // Verify reports every problem of c, joined; each wraps ErrConfig or listener.ErrConfig. It does not change c.
@@ -144,7 +179,7 @@ func (c Config) Verify() error {
 			seen[key] = true
 		}
 	}
-	if c.ReadHeaderTimeout < 0 || c.KeepAlive < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 {
+	if c.ReadHeaderTimeout < 0 || c.KeepAlive < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 || c.MaxBuffered < 0 {
 		errs = append(errs, fmt.Errorf("%w: limits and time-outs must not be negative", ErrConfig))
 	}
 	if c.PeekBytes < 0 || c.PeekBytes > MaxPeekBytes {
@@ -161,17 +196,42 @@ func (c Config) Verify() error {
 
 func (r Route) verify() error {
 	switch {
+	case r.answersItself():
+		if err := r.verifyOwn(); err != nil {
+			return err
+		}
 	case r.Upstream == nil:
 		return errors.New("no upstream")
+	}
+	switch {
+	case r.Rewrite != "" && r.StripPrefix:
+		return errors.New("Rewrite and StripPrefix exclude each other")
+	case r.Rewrite != "" && CheckRewrite(r.Rewrite) != nil:
+		return fmt.Errorf("the new path: %w", CheckRewrite(r.Rewrite))
 	case !validHostPattern(r.Host):
 		return errors.New(`the host is not a name, "*.name" or empty (write no port)`)
-	case r.Timeout < 0:
+	case r.Timeout < 0 || r.ConnectTimeout < 0:
 		return errors.New("negative timeout")
 	}
 	if err := r.Retries.verify(); err != nil {
 		return err
 	}
 	if err := r.Affinity.verify(); err != nil {
+		return err
+	}
+	if err := r.RateLimit.verify(); err != nil {
+		return err
+	}
+	if _, err := newHeaderRules(r.RequestHeaders, true); err != nil {
+		return fmt.Errorf("the headers of requests: %w", err)
+	}
+	if _, err := newHeaderRules(r.ResponseHeaders, false); err != nil {
+		return fmt.Errorf("the headers of answers: %w", err)
+	}
+	if err := r.verifyAccess(); err != nil {
+		return err
+	}
+	if err := r.Compression.verify(); err != nil {
 		return err
 	}
 	return r.verifyMatch()

@@ -11,7 +11,7 @@ import (
 )
 
 // done counts, logs and accounts for a forwarded request.
-func (p *Proxy) done(r *http.Request, upstream string, res httppool.Result) {
+func (p *Proxy) done(r *http.Request, upstream, user string, res httppool.Result) {
 	if res.Err != nil {
 		p.failed(r, upstream, res)
 	}
@@ -25,6 +25,9 @@ func (p *Proxy) done(r *http.Request, upstream string, res httppool.Result) {
 		slog.Int64("bytes_in", res.BytesIn), slog.Int64("bytes_out", res.BytesOut),
 		slog.Duration("duration", res.Duration.Round(time.Microsecond)),
 		slog.String("upstream", upstream), slog.String("endpoint", res.Endpoint), slog.Bool("reused", res.Reused),
+	}
+	if user != "" {
+		attrs = append(attrs, slog.String("user", user))
 	}
 	if res.Retries > 0 {
 		attrs = append(attrs, slog.Int("retries", res.Retries))
@@ -69,12 +72,16 @@ func reasonOf(err error) string {
 }
 
 // refuse answers a request that no upstream sees, and counts and logs it like the others.
-func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, status int, reason, why string) {
-	p.srv.Report(reason, slog.LevelInfo, "request refused", "reason", reason, "client", r.RemoteAddr,
-		"method", r.Method, "host", r.Host, "path", r.URL.Path, "status", status, "error", why)
-	httppool.WriteError(w, r, status, why)
-	p.countRefused(status)
+func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, no refusal) {
+	if no.reason != "" {
+		p.srv.Report(no.reason, slog.LevelInfo, "request refused", "reason", no.reason, "client", r.RemoteAddr,
+			"method", r.Method, "host", r.Host, "path", r.URL.Path, "status", no.status, "error", no.why)
+	}
+	if no.header == nil {
+		httppool.WriteError(w, r, no.status, no.why)
+	}
+	p.countRefused(no.status)
 	p.srv.Access(r.Context(), slog.String("client", r.RemoteAddr), slog.String("method", r.Method),
 		slog.String("host", r.Host), slog.String("path", r.URL.Path), slog.String("proto", r.Proto),
-		slog.Int("status", status), slog.String("error", why))
+		slog.Int("status", no.status), slog.String("error", no.why))
 }

@@ -1,6 +1,9 @@
 package httpproxy
 
 import (
+	"context"
+	"crypto/x509"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -106,13 +109,13 @@ func (c *busyConn) Write(p []byte) (int, error) {
 
 // Budget is a budget for retries with one route.
 type Budget struct {
-	b    budget
+	b    *budget
 	cell *traffic.Cell
 }
 
 // NewBudget returns one without requests.
-func NewBudget() *Budget {
-	b := &Budget{cell: traffic.NewCell(routeTraffic)}
+func NewBudget(now time.Time) *Budget {
+	b := &Budget{b: newBudget(now), cell: traffic.NewCell(routeTraffic)}
 	b.b.watch(b.cell)
 	return b
 }
@@ -145,3 +148,64 @@ func (h *HpackDecoder) Decode(block []byte) ([]hpack.HeaderField, error) {
 	err := h.d.decode(block, &h.text)
 	return h.fields, err
 }
+
+// HashedPasswords is how many passwords have been checked by bcrypt.
+func HashedPasswords(u *Users) int64 { return u.hashed.Load() }
+
+// HashQueue is a queue of passwords to check; nothing is checked.
+type HashQueue struct {
+	*hashQueue
+	Began   []string
+	flights map[string]*flight
+}
+
+// NewHashQueue returns one with places for checks.
+func NewHashQueue(places int) *HashQueue {
+	q := &HashQueue{flights: map[string]*flight{}}
+	q.hashQueue = newHashQueue(places, func(f *flight) { q.Began = append(q.Began, string(f.password)) })
+	return q
+}
+
+// Enter is a request of a source.
+func (q *HashQueue) Enter(source, name string) bool {
+	f := &flight{source: netip.MustParseAddr(source), password: []byte(name)}
+	q.flights[name] = f
+	return q.enter(f)
+}
+
+// Leave is a request that is given up.
+func (q *HashQueue) Leave(_, name string) bool { return q.leave(q.flights[name]) }
+
+// Next is the end of a check.
+func (q *HashQueue) Next() { q.next() }
+
+// ComparedWithoutTurn compares a password whose turn does not come while a context lasts that ends because of cause.
+func ComparedWithoutTurn(u *Users, cause error) (verdict string, left int) {
+	u.queue = newHashQueue(0, nil)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(cause)
+	v := u.compare(ctx, netip.Addr{}, u.list.Load(), credentials{name: []byte("bob")})
+	return map[verdictNumber]string{givenUp: "given up", clientLeft: "client left"}[v], len(u.flights) + u.queue.waiting
+}
+
+// FillQueue leaves no room for users' passwords to be checked.
+func FillQueue(u *Users) {
+	u.queue = newHashQueue(0, nil)
+	u.queue.waiting = maxHashing
+}
+
+type verdictNumber = verdict
+
+// ComparedWith is the hash that an unknown name is compared with.
+func ComparedWith(u *Users, name string) string {
+	return string(u.list.Load().another(u.identify([]byte(name), nil, nil)))
+}
+
+// LimitFiles lists where the limits of the process's control groups are.
+func LimitFiles(groups string) []string { return limitFiles(groups) }
+
+// DescribeCert is the value of X-Forwarded-Client-Cert.
+func DescribeCert(c *x509.Certificate) string { return describeCert(c) }
+
+// CompressorsInUse is how many answers are being compressed.
+func CompressorsInUse() int64 { return compressorsInUse.Load() }

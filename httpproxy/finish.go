@@ -28,7 +28,7 @@ func (s *session) finish(err error) bool {
 	s.measure(err)
 	if err != nil || s.p.srv.AccessLog() {
 		x.result.Duration = s.ended.Sub(s.now)
-		s.p.done(s.request(), x.target.name, x.result)
+		s.p.done(s.request(), x.target.name, x.user, x.result)
 	}
 	s.releaseOut()
 	x.kept = nil
@@ -83,20 +83,44 @@ func (s *session) failed(err error) {
 }
 
 // refuse answers a request that no upstream sees; false ends the session.
-func (s *session) refuse(status int, reason, why string) bool {
+func (s *session) refuse(no refusal) bool {
 	x := &s.ex
 	x.close = s.req.Close || s.req.Length != 0 || s.asks() != nil
 	w := s.newAnswer(x.close)
-	s.p.refuse(w, s.request(), status, reason, why)
+	if no.challenge != "" {
+		w.header["Www-Authenticate"] = []string{no.challenge}
+	}
+	if no.retryAfter > 0 {
+		w.header["Retry-After"] = []string{strconv.Itoa(no.retryAfter)}
+	}
+	if w.grpc && no.header != nil { // no client of gRPC reads a page
+		if no.header = nil; no.status < http.StatusBadRequest {
+			no.status = http.StatusUnauthorized
+		}
+	}
+	if no.header != nil {
+		w.answerWith(no, s.asksHead())
+	}
+	s.p.refuse(w, s.request(), no)
 	s.served = true
-	if err := s.reply(w, s.replyTime()); err != nil {
+	n := len(no.body) + 2*w.body.Len() // of a page, which is held until the client has taken it; the text of a message is a copy
+	s.held.add(n)
+	err := s.reply(w, s.replyTime())
+	s.held.add(-n)
+	if err != nil {
 		return false
 	}
-	if x.close {
+	return s.keepAlive()
+}
+
+// keepAlive ends an exchange whose request has been read, and whose answer was sent in full. It reports whether the connection may have
+// another request.
+func (s *session) keepAlive() bool {
+	if s.ex.close {
 		s.bye()
 		return false
 	}
-	s.client.take(x.size)
+	s.client.take(s.ex.size)
 	s.client.release()
 	return true
 }
@@ -204,6 +228,8 @@ type answer struct {
 	grpc   bool // it is to be one of gRPC
 	keep   bool // and an HTTP/1.0 client needs to know it if not
 	body   bytes.Buffer
+	rules  *headerRules // of the route; nil = none
+	of     *session     // for the variables of rules
 }
 
 func newAnswer(closes bool) *answer { return &answer{header: http.Header{}, close: closes} }
@@ -252,7 +278,11 @@ func (a *answer) complete() {
 
 // fields appends the fields, in an order that is always the same.
 func (a *answer) fields(w *headWriter) {
+	a.rules.write(w, a.of)
 	for _, name := range slices.Sorted(maps.Keys(a.header)) {
+		if name != "Content-Length" && name != "Location" && a.rules.drops([]byte(name)) {
+			continue
+		}
 		for _, value := range a.header[name] {
 			w.line(name, value)
 		}

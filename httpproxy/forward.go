@@ -41,11 +41,14 @@ type exchange struct {
 	stale    httppool.Stale // results of the connections before this lease
 	retry    retry          // whether and how the request is to be sent again
 	tries    int            // that have failed, but for stale connections
-	first    time.Time      // when the first of them was sent; zero = none has failed that was sent
+	pauses   int            // before tries
+	spent    time.Duration  // in which they have waited for answers
 	avoid    []string       // endpoints at which it has failed
 	peeked   bool           // findBond has seen the body
 	bond     bond           // which requests it has an endpoint in common with
 	id       []byte         // the request's; in idBuf or in the head
+	user     string         // who has proved to be its sender; "" = nobody was asked
+	grants   []grant        // what an authentication server says of the client
 	idBuf    [20]byte       //
 	body     int64          // bytes of body that are in the client's buffer, or being uploaded
 	inline   bool           // the whole body is in the client's buffer
@@ -54,10 +57,12 @@ type exchange struct {
 	refused  bool           // the last try was
 	kept     []byte         // of the body, what was read after its head and is sent again with it
 	sent     time.Time      // when the request's head was, last
+	measured bool           // the head of the answer has come, and was measured for the endpoint
 	answered bool           // a byte of the response has arrived
 	written  int            // bytes of the request that its first write has taken; see httppool.Conn.Unsent
 	leave    bool           // the server has given leave to send the body
 	told     bool           // and the client has it, or this proxy's
+	squeeze  squeeze
 	result   httppool.Result
 	until    time.Time     // when the exchange must be over; zero = any time
 	asked    *http.Request // request's; nil = not needed yet
@@ -76,9 +81,6 @@ func (x *exchange) earlier(t time.Time) time.Time {
 	return t
 }
 
-// late reports whether the exchange's time is over.
-func (x *exchange) late() bool { return !x.until.IsZero() && !time.Now().Before(x.until) }
-
 // within returns the deadline of a wait for either side that begins now, by the idle limit and that of the exchange;
 // zero = never. Always set it: an earlier deadline would last otherwise.
 func (s *session) within() time.Time {
@@ -94,8 +96,13 @@ func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 // serve forwards the request whose head takes size bytes of the client's buffer; false ends the session.
 func (s *session) serve(size int) bool {
 	s.ex = exchange{size: size}
-	if no, _ := s.judge(true); no.status != 0 {
-		return s.refuse(no.status, no.reason, no.why)
+	if no, _ := s.judge(true); no.gone {
+		return s.finish(httppool.ErrClientGone)
+	} else if no.status != 0 {
+		return s.refuse(no)
+	}
+	if s.ex.target.route.Upstream == nil {
+		return s.answerItself()
 	}
 	return s.forward()
 }
@@ -103,65 +110,108 @@ func (s *session) serve(size int) bool {
 // refusal is why no upstream sees a request; the zero value is that one does.
 type refusal struct {
 	status      int
-	reason, why string
+	reason, why string      // reason "": it is no failure that is counted
+	challenge   string      // of WWW-Authenticate
+	retryAfter  int         // seconds after which the client may try again; 0 = that is not known
+	header      http.Header // with body, an answer that goes to the client; nil = it is told why
+	body        []byte
+	gone        bool // the client does not want any answer
 }
 
-// judge checks the request, and finds where it goes and how. Without mayWait it does not wait: done is false if it had to, and then it is
-// to be called again.
+// judge checks the request, and finds where it goes and how; one that its route answers itself goes to no upstream. Without mayWait it
+// does not wait: done is false if it had to, or if the route answers, and then it is to be called again.
 func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	x := &s.ex
 	if status, reason, why := s.canonical(); status != 0 {
 		s.req.Close = true // later bytes may be meant for another server, which the client took this for
-		return refusal{status, reason, why}, true
+		return refusal{status: status, reason: reason, why: why}, true
 	}
 	path, raw, ok := s.path()
-	if !ok {
-		return refusal{400, listener.ReasonProtocol, "the path has an invalid escape"}, true
-	}
-	if hasDotSegment(path) {
-		return refusal{400, listener.ReasonProtocol, "the path has a . or .. segment"}, true
-	}
-	if s.req.Demands {
-		return refusal{417, listener.ReasonProtocol, "only 100-continue can be expected"}, true
+	switch {
+	case !ok:
+		return refusal{status: 400, reason: listener.ReasonProtocol, why: "the path has an invalid escape"}, true
+	case hasDotSegment(path):
+		return refusal{status: 400, reason: listener.ReasonProtocol, why: "the path has a . or .. segment"}, true
+	case s.req.Demands:
+		return refusal{status: 417, reason: listener.ReasonProtocol, why: "only 100-continue can be expected"}, true
 	}
 	t := s.p.table.Load()
+	if known, done := s.isChallenge(t, path, raw, mayWait); known || !done {
+		return no, done
+	}
 	if x.finding = t.find(&s.req, path, nil); x.asks {
 		if !mayWait {
 			return no, false
 		}
+		if no = s.shed(); no.status != 0 {
+			return no, true
+		}
 		if status, reason, why := s.routeByBody(t, path); status != 0 {
-			return refusal{status, reason, why}, true
+			return refusal{status: status, reason: reason, why: why}, true
 		}
 		path, raw, _ = s.path()
 	}
 	switch {
 	case x.target == nil && x.left:
-		return refusal{503, listener.ReasonUnknownRoute, "no upstream takes this request: see the groups of its route, and the header " + identity.Fallback}, true
+		return refusal{status: 503, reason: listener.ReasonUnknownRoute, why: "no upstream takes this request: see the groups of its route, and the header " + identity.Fallback}, true
 	case x.target == nil:
-		return refusal{404, listener.ReasonUnknownRoute, "no route for this request"}, true
-	case x.target.affinity != nil && !mayWait:
-		return no, false // its key may be in the body
+		return refusal{status: 404, reason: listener.ReasonUnknownRoute, why: "no route for this request"}, true
+	case (x.target.affinity != nil || x.target.limiter != nil || x.target.route.Upstream == nil) && !mayWait:
+		return no, false // its key may be in the body, it is counted once, or the answer must be written
 	}
-	s.begin(path, raw)
-	return no, true
-}
-
-// begin begins the exchange of a request that goes to an upstream. raw is its target.
-func (s *session) begin(path string, raw []byte) {
-	x := &s.ex
-	x.raw = raw
+	if x.target.route.Upstream != nil { // an answer of the route's own takes little, and may be a check of the gateway's health
+		if no = s.shed(); no.status != 0 {
+			return no, true
+		}
+	}
+	if no = s.outside(); no.status != 0 {
+		return no, true
+	}
+	l := x.target.limiter
+	if l != nil && !l.shared {
+		if no = s.overRate(l); no.status != 0 {
+			return no, true
+		}
+	}
 	if d := x.target.route.Timeout; d > 0 {
 		x.until = s.now.Add(d)
 	}
 	if st := s.stream; st != nil && st.timeout > 0 {
 		x.until = x.earlier(s.now.Add(st.timeout))
 	}
+	if a := x.target.access; a != nil {
+		if no, done = s.admit(a, mayWait); !done || no.status != 0 {
+			return no, done
+		}
+	}
+	if l != nil && l.shared {
+		if no = s.overRate(l); no.status != 0 {
+			return no, true
+		}
+	}
+	s.begin(path, raw)
+	return no, true
+}
+
+// begin begins the exchange of a request that goes to an upstream, or that its route answers. raw is its target.
+func (s *session) begin(path string, raw []byte) {
+	x := &s.ex
+	x.raw = raw
+	if x.target.route.Upstream == nil {
+		s.note(path)
+		if x.id == nil {
+			s.identify()
+		}
+		return
+	}
 	s.note(path)
 	if x.target.affinity != nil && !x.peeked {
 		s.findBond(nil)
 	}
 	x.close = s.ends()
-	s.identify()
+	if x.id == nil {
+		s.identify()
+	}
 	s.lookForBody()
 }
 
@@ -296,6 +346,9 @@ func (s *session) attempts(raw []byte) error {
 		}
 		x.retry = noRetry
 		x.result.Retries++
+		if how == elsewhere {
+			x.spent = s.spent() // while the upload still says when the server had the whole request
+		}
 		if x.up != nil {
 			x.up.in.drop()
 			x.up, x.close = nil, s.ends()
@@ -307,34 +360,6 @@ func (s *session) attempts(raw []byte) error {
 		}
 	}
 	return err
-}
-
-// renew replaces a connection that turned out to be stale.
-func (s *session) renew() error {
-	x := &s.ex
-	if s.left() {
-		x.lease.Discard()
-		return httppool.ErrClientGone
-	}
-	ctx := s.leasing()
-	if !x.until.IsZero() {
-		bounded, cancel := context.WithDeadline(ctx, x.until)
-		defer cancel()
-		ctx = bounded
-	}
-	replace := x.stale.Renew
-	if x.refused {
-		replace = x.stale.Refused
-	}
-	renewed, err := replace(ctx, x.lease)
-	switch {
-	case err != nil:
-		return err
-	case renewed:
-		return s.hold(x.lease)
-	}
-	x.avoid = append(x.avoid, x.result.Endpoint)
-	return s.acquire()
 }
 
 // whole reports whether all that was read of the body is still there.
@@ -383,7 +408,7 @@ func (s *session) acquire() error {
 			return s.hold(l)
 		}
 		if _, ok := l.Value().NetConn().(*h2Place); ok { // then its pool has more of the same connection
-			if renewed, err := x.stale.Renew(ctx, l); err != nil {
+			if renewed, err := s.reopen(ctx, l, x.stale.Renew); err != nil {
 				return err
 			} else if renewed {
 				return s.hold(l)
@@ -410,10 +435,11 @@ func (s *session) lease(ctx context.Context) (upstream.Lease[*httppool.Conn], er
 	if a := x.target.affinity; a != nil {
 		maxLoad = a.maxLoad
 	}
-	if len(x.avoid) == 0 && connect && maxLoad == 0 {
+	wait := x.target.route.ConnectTimeout
+	if len(x.avoid) == 0 && connect && maxLoad == 0 && wait == 0 {
 		return u.AcquireKey(ctx, s.key())
 	}
-	return u.AcquireNarrow(ctx, s.key(), upstream.Narrow{Avoid: x.avoid, One: !connect, MaxLoad: maxLoad})
+	return u.AcquireNarrow(ctx, s.key(), upstream.Narrow{Avoid: x.avoid, One: !connect, MaxLoad: maxLoad, Wait: wait})
 }
 
 // hold takes a lease over whose connection is alive.
@@ -505,17 +531,17 @@ func (s *session) asksHead() bool { return string(s.req.Method) == http.MethodHe
 // outgoing returns an empty buffer to put a message together in.
 func (s *session) outgoing() []byte {
 	if s.out == nil {
-		s.out = buffers.Get().(*[bufferSize]byte)[:0]
+		s.out = takeBuffer(&s.held)[:0]
 	}
 	return s.out[:0]
 }
 
-// releaseOut gives the buffer back; one that has grown is left to the collector.
+// releaseOut gives the buffer back.
 func (s *session) releaseOut() {
-	if cap(s.out) == bufferSize {
-		buffers.Put((*[bufferSize]byte)(s.out[:bufferSize]))
+	if s.out != nil {
+		putOut(&s.held, s.out)
+		s.out = nil
 	}
-	s.out = nil
 }
 
 // receive reads interim responses and the final one, and passes them on.
@@ -677,13 +703,16 @@ func (s *session) endLease() error {
 		clean = s.server.conn.SetDeadline(time.Time{}) == nil
 	}
 	s.deadline = false
-	if !clean || !x.lease.Value().Alive() {
-		_ = x.lease.Value().Close()
-		x.lease.OK() // the endpoint did its part
-		x.lease.Discard()
+	if !x.measured { // an answer that was not passed on
+		s.measureAnswer()
+	}
+	if clean && x.lease.Value().Alive() {
+		x.lease.Release()
 		return nil
 	}
-	x.lease.Release()
+	_ = x.lease.Value().Close()
+	x.lease.OK() // the endpoint did its part
+	x.lease.Discard()
 	return nil
 }
 
@@ -704,10 +733,12 @@ func (s *session) fail(step string, err error) error {
 	blame := false
 	switch {
 	case errors.Is(err, httppool.ErrClientGone):
+		s.measureSilence(step, false)
 	case s.ctx.Err() != nil:
 		err = context.Cause(s.ctx)
 	case x.late() && (errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(upload, os.ErrDeadlineExceeded) || errors.Is(err, errServerReset)):
 		err = context.DeadlineExceeded // by our clock or by the server's, which has the same deadline
+		s.measureSilence(step, false)
 	case errors.Is(upload, httppool.ErrRequestBody):
 		err = upload
 	case errors.Is(upload, os.ErrDeadlineExceeded) && errors.Is(err, net.ErrClosed): // see startUpload
@@ -715,8 +746,11 @@ func (s *session) fail(step string, err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		if err = httppool.ErrResponseTimeout; step != "receive" {
 			err = httppool.ErrIdleTimeout
-		} else if s.tooSlow() {
-			x.retry = elsewhere
+		} else {
+			s.measureSilence(step, s.hadItsTime())
+			if s.tooSlow() {
+				x.retry = elsewhere
+			}
 		}
 	default:
 		if !x.wrote && !errors.Is(err, httpwire.ErrMalformed) {

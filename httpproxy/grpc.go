@@ -13,11 +13,13 @@ import (
 
 // gRPC's codes for what this proxy answers itself.
 const (
-	grpcDeadline      = 4
-	grpcExhausted     = 8
-	grpcUnimplemented = 12
-	grpcInternal      = 13
-	grpcUnavailable   = 14
+	grpcDeadline        = 4
+	grpcDenied          = 7
+	grpcExhausted       = 8
+	grpcUnimplemented   = 12
+	grpcInternal        = 13
+	grpcUnavailable     = 14
+	grpcUnauthenticated = 16
 )
 
 // asksGRPC reports whether the request is one of gRPC, whose clients understand no other errors than gRPC's.
@@ -33,13 +35,17 @@ func (s *session) asksGRPC() bool {
 // grpcCode is the code that stands for a status.
 func grpcCode(status int) int {
 	switch status {
+	case http.StatusUnauthorized:
+		return grpcUnauthenticated
+	case http.StatusForbidden:
+		return grpcDenied
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		return grpcUnimplemented
 	case http.StatusRequestEntityTooLarge:
 		return grpcExhausted
 	case http.StatusGatewayTimeout:
 		return grpcDeadline
-	case http.StatusBadGateway, http.StatusServiceUnavailable:
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		return grpcUnavailable
 	}
 	return grpcInternal

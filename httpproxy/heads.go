@@ -21,6 +21,7 @@ type peer struct {
 	known bool
 	addr  netip.Addr // the zero Addr stands for a peer without an IP address
 	text  string     // "unknown" without
+	cert  string     // see clientCertField; "" = none, or it was not asked for
 }
 
 // from returns the session's peer.
@@ -76,7 +77,10 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	var received forwarded
 	for i := range r.Fields {
 		f := &r.Fields[i]
-		if r.Listed(f) {
+		if r.Listed(f) || t.requestRules.drops(f.Name) || t.access != nil && t.access.withholds(f) {
+			continue
+		}
+		if isClientCert(f.Name) && !(trusted && httpwire.EqualFold(f.Name, clientCertField)) {
 			continue
 		}
 		switch f.Known {
@@ -100,6 +104,9 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 		w.field(f)
 	}
 	s.appendForwarded(&w, &received)
+	if t.access != nil {
+		s.appendAccess(&w, t.access)
+	}
 	version := "1.1 "
 	switch {
 	case s.stream != nil:
@@ -111,6 +118,7 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	w.begin(requestIDField)
 	w.dst = append(w.dst, s.ex.id...)
 	w.end()
+	t.requestRules.write(&w, s)
 	s.appendConnection(&w)
 	s.appendFraming(&w)
 	return w.finish()
@@ -118,11 +126,10 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 
 // beginRequest appends what a head begins with: method, target and host.
 func (s *session) beginRequest(w *headWriter, raw []byte) {
-	t := s.ex.target
 	if !w.coded {
 		w.dst = append(w.dst, s.req.Method...)
 		w.dst = append(w.dst, ' ')
-		w.dst = t.appendTarget(w.dst, raw)
+		w.dst = s.appendTarget(w.dst, raw)
 		w.dst = append(w.dst, " HTTP/1.1\r\nHost: "...)
 		w.dst = s.appendHost(w.dst)
 		w.end()
@@ -141,7 +148,7 @@ func (s *session) beginRequest(w *headWriter, raw []byte) {
 	}
 	w.dst = append(w.dst, indexed|s.place().c.g.o.scheme)
 	w.begin(":path")
-	w.dst = t.appendTarget(w.dst, raw)
+	w.dst = s.appendTarget(w.dst, raw)
 	w.end()
 	w.begin(":authority")
 	w.dst = s.appendHost(w.dst)
@@ -151,6 +158,11 @@ func (s *session) beginRequest(w *headWriter, raw []byte) {
 // appendHost appends the host that is asked for: of a client of HTTP/1.0 that names none the server's.
 func (s *session) appendHost(dst []byte) []byte {
 	endpoint := s.ex.result.Endpoint
+	if rules := s.ex.target.requestRules; rules != nil && rules.host != nil {
+		if set := rules.host.append(dst, s); httpwire.ValidHost(set[len(dst):]) {
+			return set
+		}
+	}
 	switch {
 	case len(s.req.Host) > 0:
 		return append(dst, s.req.Host...)
@@ -241,6 +253,9 @@ func (s *session) appendForwarded(w *headWriter, received *forwarded) {
 		w.dst = append(w.dst, s.req.Host...)
 		w.end()
 	}
+	if p.cert != "" && !s.trusted() { // a proxy's own certificate is not its client's
+		w.line("X-Forwarded-Client-Cert", p.cert)
+	}
 	if s.ex.target.forwarded {
 		w.begin("Forwarded")
 		w.dst = s.appendForwardedRFC(w.dst, received.rfc, proto)
@@ -317,14 +332,20 @@ func (s *session) appendResponse(dst []byte) []byte {
 		if f.Known.Connectional() || r.Listed(f) || bodiless && f.Known == httpwire.ContentLength {
 			continue // a length here would make some readers wait for a body (RFC 9110, section 8.6)
 		}
+		if r.Status >= 200 && s.ex.target.responseRules.drops(f.Name) {
+			continue
+		}
 		if f.Known == httpwire.Via && via != "" {
 			before = appendJoined(before, f.Value)
+			continue
+		}
+		if s.ex.squeeze.rewrites(&w, f) {
 			continue
 		}
 		names = names && !httpwire.EqualFold(f.Name, nodeField)
 		w.field(f)
 	}
-	if names && r.Status >= 200 {
+	if names && r.Status >= 200 && !s.ex.target.responseRules.drops([]byte(identity.Node)) {
 		w.line(identity.Node, s.ex.target.name)
 	}
 	appendVia(&w, before, "1.1 ", via)
@@ -332,7 +353,9 @@ func (s *session) appendResponse(dst []byte) []byte {
 		return w.finish()
 	}
 	s.appendSetCookie(&w)
-	if !r.HasDate {
+	s.ex.squeeze.write(&w)
+	s.ex.target.responseRules.write(&w, s)
+	if !r.HasDate && !s.ex.target.responseRules.drops([]byte("Date")) {
 		w.line("Date", dateOf(s.now))
 	}
 	if r.Length < 0 && !s.ex.bare {
@@ -384,6 +407,21 @@ func pathEnd(raw []byte) int {
 		return q
 	}
 	return len(raw)
+}
+
+// appendTarget appends the request's target as the server gets it.
+func (s *session) appendTarget(dst, raw []byte) []byte {
+	t := s.ex.target
+	if t.rewrite == nil || raw[0] != '/' { // "*": OPTIONS about the server as a whole
+		return t.appendTarget(dst, raw)
+	}
+	start := len(dst)
+	dst = t.rewrite.append(dst, s)
+	path := dst[start:]
+	for len(path) > 1 && path[1] == '/' { // "/{rest}": servers might take it for the name of a host
+		path = path[1:]
+	}
+	return append(dst[:start+copy(dst[start:], path)], raw[pathEnd(raw):]...)
 }
 
 // appendTarget appends the request's target, less the prefix to strip.

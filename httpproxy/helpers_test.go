@@ -89,6 +89,7 @@ func startProxy(t testing.TB, cfg httpproxy.Config) running {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel() // whatever a test leaves open is cut off
 		_ = p.Drain(ctx)
+		eventually(t, "the memory of all requests is given back", func() bool { return p.Stats().Buffered == 0 })
 	})
 	scheme := "http://"
 	if cfg.TLS != nil {

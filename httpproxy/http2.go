@@ -45,6 +45,7 @@ type http2 struct {
 	peer    peer
 	counts  bool  // see session
 	shard   uint8 // likewise
+	held    tally // bodies that were not read, the reader's buffer, and frames that were not sent
 	limits  *limits
 	over    fiber.Group // the streams' fibers
 	sending fiber.Group // the running flush
@@ -95,6 +96,7 @@ func (s *session) goHTTP2() {
 	h.flusher = func() { _ = h.flush(nil) }
 	h.peer = *s.from()
 	h.in, s.client = s.client, stream{conn: s.client.conn}
+	h.holds(s)
 	h.h2Reader.begin(h, false, h.limits.head)
 	h.lc.Attach(h)
 	if h.p.isDraining() {
@@ -102,6 +104,13 @@ func (s *session) goHTTP2() {
 	}
 	h.carry()
 	s.suspended = h.suspended
+}
+
+// holds prepares the count of the memory that the connection holds, and takes over that of the session before.
+func (h *http2) holds(s *session) {
+	h.held.to, h.in.held = s.held.to, &h.held
+	h.held.add(len(h.in.buf))
+	s.held.end()
 }
 
 // carry runs the connection to its end, or to where it is suspended.
@@ -182,7 +191,7 @@ func (h *http2) serve() error {
 func (h *http2) greet() error {
 	h.heard = time.Now()
 	h.started, h.idle = h.heard, h.heard
-	out := appendFrame(h.out, 3*6, frameSettings, 0, 0)
+	out := appendFrame(h.outgoing(), 3*6, frameSettings, 0, 0)
 	out = appendSetting(out, settingStreams, uint32(h.limits.streams))
 	out = appendSetting(out, settingFrame, maxFrame)
 	out = appendSetting(out, settingHeaderList, uint32(h.limits.head))
@@ -362,6 +371,7 @@ func (h *http2) end(err error) {
 	_ = h.conn.Close()
 	h.over.Wait()
 	h.locked(h.dropSpare)
+	h.held.end()
 }
 
 // clientGone makes one error of why the client's requests are over.
@@ -439,6 +449,8 @@ func (h *http2) send(out []byte, limit time.Duration) {
 			h.broken(err)
 		}
 	}()
+	grown := cap(out) - bufferSize
+	h.held.add(grown)
 	h.unlocked(func() {
 		_ = h.conn.SetWriteDeadline(time.Now().Add(limit))
 		var n int
@@ -447,22 +459,16 @@ func (h *http2) send(out []byte, limit time.Duration) {
 			h.lc.Count(0, int64(n))
 		}
 	})
-	putOut(out)
+	h.held.add(-grown)
+	putOut(&h.held, out)
 }
 
 // outgoing returns the collected frames, to be appended to. mu is held.
 func (h *http2) outgoing() []byte {
 	if h.out == nil {
-		h.out = buffers.Get().(*[bufferSize]byte)[:0]
+		h.out = takeBuffer(&h.held)[:0]
 	}
 	return h.out
-}
-
-// putOut takes it back.
-func putOut(b []byte) {
-	if cap(b) == bufferSize {
-		buffers.Put((*[bufferSize]byte)(b[:bufferSize]))
-	}
 }
 
 // broken ends the connection, whose reader looks. mu is held.
@@ -558,7 +564,7 @@ func (h *http2) newStream(id uint32, ends bool) (st *h2Stream) {
 	})
 	if st == nil {
 		st = &h2Stream{h: h}
-		st.h2Sides.mu = &h.mu
+		st.h2Sides.mu, st.in.held = &h.mu, &h.held
 		st.run = st.serve
 	}
 	b := &h.head

@@ -116,6 +116,7 @@ func TestHTTP2RefusedUpload(t *testing.T) {
 	})
 	cfg := routeTo(newUpstream(t, backend))
 	cfg.MaxStreams = 1
+	cfg.Routes[0].ResponseTimeout = -1 // the many streams take long on a slow machine
 	p := startProxy(t, cfg)
 	h := dialH2(t, p.addr)
 	h.ask(1, true, plainGet...)

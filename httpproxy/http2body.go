@@ -11,6 +11,7 @@ import (
 type h2Body struct {
 	bufs []*[bufferSize]byte // from buffers
 	r, w int                 // in the first and in the last
+	held *tally              // where bufs are counted
 }
 
 // size is how many bytes there are.
@@ -25,7 +26,7 @@ func (b *h2Body) size() int {
 func (b *h2Body) put(p []byte) {
 	for len(p) > 0 {
 		if len(b.bufs) == 0 || b.w == bufferSize {
-			b.bufs = append(b.bufs, buffers.Get().(*[bufferSize]byte))
+			b.bufs = append(b.bufs, takeBuffer(b.held))
 			b.w = 0
 		}
 		n := copy(b.bufs[len(b.bufs)-1][b.w:], p)
@@ -44,7 +45,7 @@ func (b *h2Body) get(p []byte) (n int) {
 		k := copy(p[n:], b.bufs[0][b.r:end])
 		n += k
 		if b.r += k; b.r == end {
-			buffers.Put(b.bufs[0])
+			putBuffer(b.held, b.bufs[0])
 			b.bufs = slices.Delete(b.bufs, 0, 1)
 			b.r = 0
 		}
@@ -55,7 +56,7 @@ func (b *h2Body) get(p []byte) (n int) {
 // drop forgets all.
 func (b *h2Body) drop() {
 	for _, buf := range b.bufs {
-		buffers.Put(buf)
+		putBuffer(b.held, buf)
 	}
 	clear(b.bufs)
 	b.bufs, b.r, b.w = b.bufs[:0], 0, 0

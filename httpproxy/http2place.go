@@ -11,6 +11,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/traffic"
 )
 
 // h2Place is room for one request at a time on an HTTP/2 connection. To the pool it is a connection of its own, and to the session that
@@ -51,7 +52,11 @@ type h2Place struct {
 	block []byte // of trailers
 }
 
-func newH2Place(c *h2Server) *h2Place { return &h2Place{c: c, h2Sides: h2Sides{mu: &c.mu}} }
+func newH2Place(c *h2Server) *h2Place {
+	st := &h2Place{c: c, h2Sides: h2Sides{mu: &c.mu}}
+	st.in.held = &placesHeld()[traffic.ShardOf(c.conn.Loop())%ledgerShards]
+	return st
+}
 
 var _ fiber.Stream = (*h2Place)(nil)
 
@@ -352,7 +357,7 @@ func (st *h2Place) Close() error {
 	if st.open {
 		c.out = appendReset(c.outgoing(), st.id, codeCancel)
 		c.writer.wake()
-		if !c.asked.IsZero() && time.Since(c.asked) > c.g.o.pings { // nothing has been heard for as long: requests go to another connection
+		if c.waiting || !c.asked.IsZero() && time.Since(c.asked) > c.g.o.pings { // nothing has been heard for as long: requests go to another connection
 			c.gone = true
 		}
 		c.forget(st)

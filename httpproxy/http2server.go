@@ -47,8 +47,7 @@ type h2Server struct {
 	limit    time.Time // by which the server must have begun to speak; zero = it has
 	answered bool      // an answer, or a part of one, has come since the last PING
 	pinged   time.Time
-	waiting  bool // for the answer to it
-	strikes  int  // PINGs without an answer, or a part of one, between them
+	strikes  int // PINGs without an answer, or a part of one, between them
 
 	cell atomic.Pointer[traffic.Cell] // of the endpoint; nil = no request has been sent yet
 
@@ -60,7 +59,8 @@ type h2Server struct {
 	most      int       // streams at a time
 	since     time.Time // when there was none, and then one
 	left      time.Time // when the last place was given up
-	asked     time.Time // when the first request was sent since the server has been heard; zero = none has been
+	asked     time.Time // when the first request was sent since the server has been heard, or been sent a PING; zero = none has been
+	waiting   bool      // for the answer to a PING
 	rests     bool      // the reader sends no PING for long, unless there is another request
 	window    int64     // that the server gives
 	initial   int64     // of each stream
@@ -282,7 +282,7 @@ func (c *h2Server) send(out []byte) error {
 	c.mu.Unlock()
 	defer c.mu.Lock()
 	_, err := c.conn.Write(out)
-	putOut(out)
+	putOut(nil, out)
 	return err
 }
 
@@ -312,9 +312,9 @@ func (c *h2Server) fill() error {
 			continue
 		}
 		n, err := c.in.fill()
-		c.locked(func() { c.waits = false })
+		c.locked(func() { c.waits, c.waiting = false, c.waiting && n == 0 })
 		if n > 0 {
-			c.heard, c.waiting = time.Now(), false
+			c.heard = time.Now()
 			return nil
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -404,7 +404,7 @@ func (c *h2Server) watch(now time.Time) (time.Time, error) {
 	if !c.answered && !c.pinged.IsZero() && now.Before(c.pinged.Add(pingGap)) {
 		c.strikes++
 	}
-	c.pinged, c.waiting, c.answered = now, true, false
+	c.pinged, c.waiting, c.answered, c.asked = now, true, false, time.Time{}
 	c.out = append(appendFrame(c.outgoing(), 8, framePing, 0, 0), "headpond"...)
 	c.writer.wake()
 	return now.Add(min(pongWithin, c.g.o.pings)), nil

@@ -244,11 +244,14 @@ func (c *h2Server) control() error {
 
 // ping implements h2Side.
 func (c *h2Server) ping(acknowledges bool, b []byte) error {
-	if acknowledges {
-		return nil // it has been heard
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if acknowledges {
+		if !c.asked.IsZero() { // the answer says nothing of a request that was sent after the PING
+			c.asked = c.heard.Add(1)
+		}
+		return nil
+	}
 	c.out = append(appendFrame(c.outgoing(), 8, framePing, flagAck, 0), b...)
 	c.writer.wake()
 	return c.control()

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -32,18 +33,19 @@ type h2Stream struct {
 	about about // has its own mutex
 
 	// Guarded by h.mu.
-	h2Content                // of the request
-	left      int64          // of the body with a length
-	spent     int64          // of the stream's window, not yet given back
-	extra     int64          // that the window is larger than at first
-	active    bool           // it counts as h.active
-	ended     bool           // the client has sent all
-	err       error          // it is over
-	window    int64          // that the client gives besides the initial one; both together may be negative
-	server    *httppool.Conn // that the request is on
-	waits     *waiting       // for one; nil = no session has needed one yet
-	finished  bool           // the response has been sent whole
-	lingers   bool           // and the end of the request is waited for; see CloseWrite
+	h2Content                         // of the request
+	left      int64                   // of the body with a length
+	spent     int64                   // of the stream's window, not yet given back
+	extra     int64                   // that the window is larger than at first
+	active    bool                    // it counts as h.active
+	ended     bool                    // the client has sent all
+	err       error                   // it is over
+	window    int64                   // that the client gives besides the initial one; both together may be negative
+	server    *httppool.Conn          // that the request is on
+	cancel    context.CancelCauseFunc // of work that precedes that; nil = none is under way
+	waits     *waiting                // for one; nil = no session has needed one yet
+	finished  bool                    // the response has been sent whole
+	lingers   bool                    // and the end of the request is waited for; see CloseWrite
 	closed    bool
 
 	// The writer's.
@@ -102,6 +104,9 @@ func (st *h2Stream) fail(err error) {
 	st.wake()
 	if st.waits != nil {
 		st.waits.look()
+	}
+	if st.cancel != nil {
+		st.cancel(httppool.ErrClientGone)
 	}
 	if st.server != nil && !st.finished {
 		_ = st.server.Close() // its answer is not awaited
@@ -328,7 +333,7 @@ func (st *h2Stream) preread(s *stream) {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
 	if n := st.in.size(); n > 0 && n+chunkOverhead <= bufferSize {
-		s.buf = buffers.Get().(*[bufferSize]byte)[:]
+		s.buf = takeBuffer(s.held)[:]
 		s.w, _ = st.take(s.buf)
 	}
 }
@@ -339,6 +344,8 @@ func (st *h2Stream) begin(s *session) {
 	st.session = s
 	s.p, s.ctx, s.lc, s.shard, s.isTLS, s.peer = h.p, h.ctx, h.lc, h.shard, h.isTLS, h.peer
 	s.stream, s.about, s.now = st, &st.about, st.came
+	s.holds()
+	s.held.add(cap(s.reqText)) // until held.end
 	s.client.use(st)
 	s.wrong = s.completeHead()
 }
@@ -352,6 +359,7 @@ func (st *h2Stream) serve() {
 		defer func() {
 			_ = st.Close()
 			st.about.drop()
+			s.held.end()
 		}()
 		switch {
 		case s.wrong != nil:
@@ -371,10 +379,10 @@ func (st *h2Stream) serve() {
 // for it. mu is held.
 func (st *h2Stream) again() {
 	st.reader.by, st.writer.by = time.Time{}, time.Time{}
-	st.h2Content = h2Content{in: h2Body{bufs: st.in.bufs}}
+	st.h2Content = h2Content{in: h2Body{bufs: st.in.bufs, held: st.in.held}}
 	st.left, st.spent, st.extra, st.window = 0, 0, 0, 0
 	st.active, st.ended, st.finished, st.lingers, st.closed, st.began = false, false, false, false, false, false
-	st.err, st.server = nil, nil
+	st.err, st.server, st.cancel = nil, nil, nil
 	st.session = nil
 	st.out = h2Outgoing{chunks: httpwire.Chunks{Trailer: emptied(st.out.chunks.Trailer)}}
 }

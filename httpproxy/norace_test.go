@@ -12,7 +12,7 @@ func TestNoAllocations(t *testing.T) {
 		for range 100 {
 			once()
 		}
-		if n := testing.AllocsPerRun(1000, once); n > 0 {
+		if n := testing.AllocsPerRun(200, once); n > 0 {
 			t.Errorf("%s: %v allocations for each request", kind, n)
 		}
 	}
@@ -25,7 +25,7 @@ func TestHTTP2Allocations(t *testing.T) {
 	for range 100 {
 		once()
 	}
-	if n := testing.AllocsPerRun(1000, once); n > most {
+	if n := testing.AllocsPerRun(200, once); n > most {
 		t.Errorf("%v allocations for each request, want %d at most", n, most)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"regexp"
 	"runtime/debug"
 	"strings"
@@ -24,14 +25,17 @@ import (
 // concurrent use.
 type Proxy struct {
 	srv      *listener.Server
-	tls      *tls.Config // nil = plain
+	tls      atomic.Pointer[tls.Config] // nil = plain
 	limits   atomic.Pointer[limits]
 	table    atomic.Pointer[table]
 	traffic  *traffic.Set
 	unrouted *traffic.Cell // of requests that no route takes
+	ledger   ledger
 
 	tables  sync.Mutex         // held while a table is made
 	budgets map[string]*budget // by the name of the upstream; guarded by tables
+	// limiters are those of the routes' RateLimits; guarded by tables.
+	limiters map[string]*limiter
 }
 
 var _ listener.Handler = (*Proxy)(nil)
@@ -55,6 +59,11 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	p.srv.Measure(p.traffic)
+	p.ledger.memory = cfg.Memory
+	if cfg.Memory == nil {
+		p.ledger.memory = SharedMemory()
+	}
+	p.ledger.limit.Store(cfg.MaxBuffered)
 	p.table.Store(p.newTable(cfg))
 	p.limits.Store(&limits{
 		readHeader: cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
@@ -64,11 +73,7 @@ func New(cfg Config) (*Proxy, error) {
 		fields:     min(cmp.Or(cfg.MaxHeaderFields, DefaultMaxHeaderFields), httpwire.MaxFields),
 	})
 	if cfg.TLS != nil {
-		p.tls = cfg.TLS.Clone()
-		p.tls.NextProtos = []string{"h2", "http/1.1"}
-		if p.tls.MinVersion == 0 {
-			p.tls.MinVersion = tls.VersionTLS12
-		}
+		p.tls.Store(serverTLS(cfg.TLS))
 	}
 	return p, nil
 }
@@ -78,12 +83,17 @@ func (p *Proxy) newTable(cfg Config) *table {
 	p.tables.Lock()
 	defer p.tables.Unlock()
 	fields, lengths := bodyFields(cfg.Routes), promptLengths(cfg.Routes)
+	limiters := map[string]*limiter{}
+	trusted := listener.Addresses{Allow: cfg.TrustedProxies}.Plain().Allow
 	t := newTable(cfg.Routes, func(r Route) *target {
 		strip := 0
 		if r.StripPrefix {
 			strip = len(strings.TrimSuffix(r.Path, "/"))
 		}
-		name := r.Upstream.Name()
+		name := ""
+		if r.Upstream != nil {
+			name = r.Upstream.Name()
+		}
 		path, expression := canonicalPath(r.Path), (*regexp.Regexp)(nil)
 		if r.PathMatch != PathPrefix {
 			path = r.Path
@@ -92,16 +102,20 @@ func (p *Proxy) newTable(cfg Config) *table {
 			expression, _ = CompilePath(r.Path) // Verify has, too
 		}
 		cell := p.traffic.Cell(r.label(), name)
-		return &target{
+		tg := &target{
 			path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), groups: groupsOf(r, fields),
-			affinity: newAffinity(r.Affinity, lengths),
-			route:    r, name: name, strip: strip,
+			affinity: newAffinity(r.Affinity, lengths), access: newAccess(r), limiter: p.limiterOf(r, limiters), compress: newCompressing(r.Compression),
+			route: r, name: name, strip: strip,
 			traffic: cell, retries: newRetryPolicy(r.Retries), budget: p.budgetOf(name, cell),
-			trusted: cfg.TrustedProxies, forwarded: !cfg.NoForwarded, via: cfg.Via,
+			trusted: trusted, forwarded: !cfg.NoForwarded, via: cfg.Via,
 			idle:     max(cmp.Or(r.IdleTimeout, DefaultIdleTimeout), 0),
 			response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),
 		}
+		tg.change(r)
+		return tg
 	})
+	p.limiters = limiters
+	t.keyAuthorization = cfg.KeyAuthorization
 	t.peek, t.refuse = cmp.Or(cfg.PeekBytes, DefaultPeekBytes), cfg.RefuseBeyondPeek
 	if len(fields)+len(lengths) > 0 {
 		plan, _ := jsonfield.NewPlan(fields) // Verify has, too
@@ -110,11 +124,24 @@ func (p *Proxy) newTable(cfg Config) *table {
 	return t
 }
 
+// change prepares what the route changes in messages, or answers itself. Verify has found no error.
+func (t *target) change(r Route) {
+	t.route.Respond.ContentType = cmp.Or(r.Respond.ContentType, "text/plain; charset=utf-8")
+	t.requestRules, _ = newHeaderRules(r.RequestHeaders, true)
+	t.responseRules, _ = newHeaderRules(r.ResponseHeaders, false)
+	t.rewrite, _ = newTemplate(r.Rewrite)
+	t.redirect, _ = newTemplate(r.Redirect.To)
+	t.redirectStatus = cmp.Or(r.Redirect.Status, http.StatusPermanentRedirect)
+	if r.PathMatch == PathPrefix {
+		t.prefix = len(strings.TrimSuffix(r.Path, "/"))
+	}
+}
+
 // budgetOf returns the budget for retries to an upstream, for which the requests that cell counts count. tables is held.
 func (p *Proxy) budgetOf(upstream string, cell *traffic.Cell) *budget {
 	b := p.budgets[upstream]
 	if b == nil {
-		b = &budget{}
+		b = newBudget(time.Now())
 		p.budgets[upstream] = b
 	}
 	b.watch(cell)
@@ -127,6 +154,7 @@ const defaultResponseTimeout = time.Minute
 // Serve accepts on l until Drain or Close and then returns nil. It takes l over. It may be called for several
 // listeners.
 func (p *Proxy) Serve(l net.Listener) error {
+	p.ledger.memory.add(&p.ledger)
 	return p.srv.Serve(l)
 }
 
@@ -157,7 +185,7 @@ func (p *Proxy) recovered(lc *listener.Conn) {
 	}
 }
 
-// Update takes cfg's routes and listener settings over. Requests under way finish under the old ones. On an error
+// Update takes over cfg's routes, its listener settings, and which certificates of clients its TLS asks for. Requests under way finish under the old ones. On an error
 // nothing has changed.
 func (p *Proxy) Update(cfg Config) error {
 	if err := cfg.Verify(); err != nil {
@@ -167,7 +195,9 @@ func (p *Proxy) Update(cfg Config) error {
 	if err := p.srv.Update(cfg.Listener); err != nil {
 		return err
 	}
+	p.updateTLS(cfg.TLS)
 	p.table.Store(p.newTable(cfg))
+	p.ledger.limit.Store(cfg.MaxBuffered)
 	return nil
 }
 
@@ -182,8 +212,13 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	}()
 	err := p.srv.Drain(ctx)
 	<-interrupted
+	p.ledger.memory.remove(&p.ledger)
 	return err
 }
 
 // Stats returns the listener's counters.
-func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }
+func (p *Proxy) Stats() listener.Stats {
+	st := p.srv.Stats()
+	st.Buffered = p.ledger.held()
+	return st
+}

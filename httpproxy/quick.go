@@ -55,7 +55,7 @@ func (st *h2Stream) trySend(s *session, loop int) bool {
 		return false
 	}
 	x.judged = true
-	if t := x.target; x.close || !t.retries.connect || t.affinity != nil {
+	if t := x.target; x.close || !t.retries.connect || t.affinity != nil || t.compress != nil {
 		return false
 	}
 	l, ok := x.target.route.Upstream.TryAcquireKey(s.key(), loop)
@@ -104,6 +104,7 @@ func (st *h2Stream) answerAhead(p *h2Place) (over bool) {
 	h.locked(st.close)
 	st.about.drop()
 	s.client.drop()
+	s.held.end()
 	h.keep(st)
 	return true
 }
@@ -156,6 +157,7 @@ func (st *h2Stream) abandon() {
 	h.locked(st.close)
 	h.flushSoon()
 	st.about.drop()
+	st.session.held.end()
 }
 
 // takesAtOnce reports whether a head and so much content can be sent to the client without waiting for it.
@@ -198,7 +200,7 @@ func (h *http2) flushAhead() {
 			h.lc.Count(0, int64(n))
 		}
 		if n == len(h.out) {
-			putOut(h.out)
+			putOut(&h.held, h.out)
 			h.out, h.owed = nil, 0
 			h.wakeWriters()
 		} else {

@@ -1,15 +1,20 @@
 package httpproxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/retrybudget"
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/httppool"
 	"github.com/headpond/headpond/traffic"
+	"github.com/headpond/headpond/upstream"
 )
 
 // Failure is a way in which a try of a request fails, for Retries.On.
@@ -42,6 +47,9 @@ const (
 // maxAttempts bounds Retries.Attempts.
 const maxAttempts = 10
 
+// MaxRetryPause bounds the pause before each retry.
+const MaxRetryPause = 10 * time.Second
+
 // Retries says which failed requests a route sends again, if possible to an endpoint that has not failed this request.
 // The zero value has every default.
 //
@@ -58,9 +66,13 @@ type Retries struct {
 	Methods []string
 	// Attempts is how often a request is sent at most, the first time included, up to 10. 0 = DefaultAttempts; 1 = it is sent once.
 	Attempts int
-	// PerTryTimeout bounds the wait for the answer's head to each try, within Route.ResponseTimeout, which bounds all
+	// PerTryTimeout bounds the wait for the answer's head to each try, within Route.ResponseTimeout, which bounds the waits of all
 	// tries together. It requires Failed504. 0 = no further bound.
 	PerTryTimeout time.Duration
+	// Pause is how long to wait before a request is sent again, to whichever endpoint, doubled with each time, up to MaxRetryPause. A random part of
+	// up to half of it is left out, so that many requests do not come back together. It does not count for Route.ResponseTimeout. A request is not
+	// sent again if Route.Timeout or the client's own deadline could end the pause. 0 = none.
+	Pause time.Duration
 	// Budget is how many requests may be sent again, in percent of all that the Proxy sent to the route's upstream in the
 	// last ten seconds. Ten in ten seconds are always allowed. 0 = DefaultRetryBudget.
 	Budget int
@@ -82,6 +94,8 @@ func (r Retries) verify() error {
 		return fmt.Errorf("retries: %d attempts; want 1 to %d", r.Attempts, maxAttempts)
 	case r.Budget < 0 || r.Budget > 100:
 		return fmt.Errorf("retries: a budget of %d percent", r.Budget)
+	case r.Pause < 0 || r.Pause > MaxRetryPause:
+		return fmt.Errorf("retries: a pause of %v; want up to %v", r.Pause, MaxRetryPause)
 	case r.PerTryTimeout < 0:
 		return errors.New("retries: negative time-out of a try")
 	case r.PerTryTimeout > 0 && !slices.Contains(r.On, Failed504):
@@ -110,6 +124,7 @@ type retryPolicy struct {
 	methods  []string // nil = idempotent ones
 	attempts int
 	perTry   time.Duration // 0 = no bound
+	pause    time.Duration // 0 = none
 	percent  int
 }
 
@@ -118,7 +133,7 @@ func newRetryPolicy(r Retries) retryPolicy {
 		r.On = []Failure{FailedConnect, FailedReset}
 	}
 	p := retryPolicy{
-		connect: slices.Contains(r.On, FailedConnect), methods: r.Methods, attempts: r.Attempts, perTry: r.PerTryTimeout, percent: r.Budget,
+		connect: slices.Contains(r.On, FailedConnect), methods: r.Methods, attempts: r.Attempts, perTry: r.PerTryTimeout, pause: r.Pause, percent: r.Budget,
 	}
 	for cause, name := range causeNames {
 		p.on[cause] = slices.Contains(r.On, name)
@@ -155,7 +170,10 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 	x := &s.ex
 	t := x.target
 	p := &t.retries
-	if !p.on[cause] || x.tries+1 >= p.attempts || x.late() || !s.whole() || !unseen && !p.repeatable(&s.req) {
+	if !p.on[cause] || x.tries+1 >= p.attempts || !s.whole() || !unseen && !p.repeatable(&s.req) {
+		return false
+	}
+	if s.nothingLeft() {
 		return false
 	}
 	counts := t.traffic.Shard(int(s.shard))
@@ -164,11 +182,32 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 		return false
 	}
 	counts.Add(retriesOf+int(cause), 1)
-	if x.first.IsZero() {
-		x.first = x.sent
-	}
 	x.tries++
 	return true
+}
+
+// nothingLeft reports whether the request's time is over, or would be after the next pause: the client is better served by what there is.
+func (s *session) nothingLeft() bool {
+	x := &s.ex
+	if !x.until.IsZero() && !time.Now().Add(s.nextPause()).Before(x.until) {
+		return true
+	}
+	return x.target.response > 0 && s.spent() >= x.target.response
+}
+
+// spent is how long this try and those before it have waited for answers.
+func (s *session) spent() time.Duration {
+	if s.ex.sent.IsZero() {
+		return s.ex.spent
+	}
+	waited, _ := s.waited()
+	return s.ex.spent + waited
+}
+
+// nextPause is the longest that the pause before the next try may take.
+func (s *session) nextPause() time.Duration {
+	p := s.ex.target.retries.pause
+	return min(p<<s.ex.pauses, MaxRetryPause)
 }
 
 // afterReset is how the request, whose connection has ended before the client has got a byte of the answer, is sent again.
@@ -221,21 +260,15 @@ func (s *session) rejected(n int) bool {
 
 // tooSlow reports whether a try that has got no answer in time is to be followed by another.
 func (s *session) tooSlow() bool {
-	x := &s.ex
-	t := x.target
-	first := x.first
-	if first.IsZero() {
-		first = x.sent
-	}
-	return t.retries.perTry > 0 && (t.response == 0 || time.Since(first) < t.response) && s.mayRetry(cause504, false)
+	return s.ex.target.retries.perTry > 0 && s.mayRetry(cause504, false)
 }
 
 // responseLimit is how long the answer to this try may take, from when it was sent; 0 = for ever.
 func (s *session) responseLimit() time.Duration {
 	x := &s.ex
 	limit := x.target.response
-	if limit > 0 && !x.first.IsZero() {
-		limit = max(limit-x.sent.Sub(x.first), 1)
+	if limit > 0 {
+		limit = max(limit-x.spent, 1)
 	}
 	if perTry := x.target.retries.perTry; perTry > 0 && (limit == 0 || perTry < limit) {
 		return perTry
@@ -243,14 +276,88 @@ func (s *session) responseLimit() time.Duration {
 	return limit
 }
 
-// tryElsewhere begins the next try. The lease of the last one has ended.
+// hadItsTime reports whether the time for this try was at least half of what an endpoint has to answer without tries before it: then the
+// end of that time is the endpoint's own fault.
+func (s *session) hadItsTime() bool {
+	t := s.ex.target
+	full := t.response
+	if perTry := t.retries.perTry; perTry > 0 && (full == 0 || perTry < full) {
+		full = perTry
+	}
+	return s.responseLimit() >= full/2
+}
+
+// tryElsewhere begins the next try. The lease of the last one has ended, and spent has its time.
 func (s *session) tryElsewhere() error {
 	x := &s.ex
 	s.measureTry(x.result.Status, time.Now())
 	x.sent, x.result.Status, x.result.BytesIn = time.Time{}, 0, 0
-	x.answered, x.leave = false, false
+	x.answered, x.leave, x.measured = false, false, false
+	x.avoid = append(x.avoid, x.result.Endpoint)
+	if p := s.nextPause(); p > 0 {
+		x.pauses++
+		if err := s.pauseFor(p); err != nil {
+			return err
+		}
+	}
+	return s.acquire()
+}
+
+// renew replaces a connection that turned out to be stale.
+func (s *session) renew() error {
+	x := &s.ex
+	if s.left() {
+		x.lease.Discard()
+		return httppool.ErrClientGone
+	}
+	ctx := s.leasing()
+	if !x.until.IsZero() {
+		bounded, cancel := context.WithDeadline(ctx, x.until)
+		defer cancel()
+		ctx = bounded
+	}
+	replace := x.stale.Renew
+	if x.refused {
+		replace = x.stale.Refused
+	}
+	renewed, err := s.reopen(ctx, x.lease, replace)
+	switch {
+	case err != nil:
+		return err
+	case renewed:
+		return s.hold(x.lease)
+	}
 	x.avoid = append(x.avoid, x.result.Endpoint)
 	return s.acquire()
+}
+
+// reopen has replace, one of httppool.Stale's methods, open the connection of a lease anew within the route's ConnectTimeout. Neither a
+// connection nor an error means that another endpoint is to be tried.
+func (s *session) reopen(ctx context.Context, l upstream.Lease[*httppool.Conn], replace func(context.Context, httppool.Lease) (bool, error)) (renewed bool, err error) {
+	wait := s.ex.target.route.ConnectTimeout
+	if wait == 0 {
+		return replace(ctx, l)
+	}
+	within, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	renewed, err = replace(within, l)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return false, nil // the lease has ended
+	}
+	return renewed, err
+}
+
+// pauseFor waits for between a half of d and all of it, and gives up when the client has gone or the exchange is cut off.
+func (s *session) pauseFor(d time.Duration) error {
+	ctx, cancel := context.WithTimeout(s.leasing(), d-rand.N(d/2+1))
+	defer cancel()
+	switch err := pool.ParkerOf(ctx).Park(ctx); {
+	case s.ctx.Err() != nil:
+		return context.Cause(s.ctx)
+	case errors.Is(err, httppool.ErrClientGone):
+		return err
+	}
+	return nil
 }
 
 // unusable continues after an endpoint has closed connections before they were used: nil means that another one is to
@@ -268,29 +375,25 @@ func (s *session) unusable(err error) error {
 	return nil
 }
 
-// Bounds of a budget.
-const (
-	budgetWindow = 10 * time.Second
-	// budgetFloor is how many retries a window allows however few requests there are, so that they work at low rates.
-	budgetFloor = 10
-	// budgetCount is how often the requests are counted anew, which takes a look at the shards of each route.
-	budgetCount = 100 * time.Millisecond
-)
+// budgetWindow is documented at Retries.Budget.
+const budgetWindow = 10 * time.Second
 
-// budget bounds the retries of a Proxy to one upstream by its requests in a sliding window. It counts no request itself: the routes' traffic
+// budgetCount is how often the requests are counted anew, which takes a look at the shards of each route.
+const budgetCount = 100 * time.Millisecond
+
+// budget bounds the retries of a Proxy to one upstream by its requests. It counts no request itself: the routes' traffic
 // does, and a request pays nothing for it. All methods may be called from any goroutine.
 type budget struct {
+	retries *retrybudget.Budget
+
 	mu      sync.Mutex // held for a few hundred instructions
 	cells   []*traffic.Cell
-	counted time.Time // when requests was read
+	others  uint64    // requests that the cells count, and that do not count here
+	counted time.Time // when total was read
 	total   uint64    // requests that have ended until then
-
-	began    time.Time // of the present window
-	before   uint64    // total when it began
-	retries  int       // in it
-	requests float64   // in the window before
-	earlier  float64   // retries in the window before
 }
+
+func newBudget(now time.Time) *budget { return &budget{retries: retrybudget.New(budgetWindow, now)} }
 
 // watch adds a route whose requests count.
 func (b *budget) watch(c *traffic.Cell) {
@@ -298,46 +401,27 @@ func (b *budget) watch(c *traffic.Cell) {
 	defer b.mu.Unlock()
 	if !slices.Contains(b.cells, c) {
 		b.cells = append(b.cells, c)
-		b.before += requestsOf(c) // which were not to this upstream's routes, or long ago
+		b.others += requestsOf(c) // they were not to this upstream's routes, or long ago
 		b.counted = time.Time{}
 	}
 }
 
 // take reports whether one more request may be sent again, and counts it.
 func (b *budget) take(now time.Time, percent int) bool {
+	return b.retries.Take(now, b.requests(now), percent)
+}
+
+// requests is how many requests have ended, up to budgetCount ago.
+func (b *budget) requests(now time.Time) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if now.Sub(b.counted) >= budgetCount {
-		b.counted, b.total = now, 0
+		b.counted, b.total = now, -b.others
 		for _, c := range b.cells {
 			b.total += requestsOf(c)
 		}
 	}
-	b.slide(now)
-	share := 1 - float64(now.Sub(b.began))/float64(budgetWindow) // of the window before that is in the last ten seconds
-	requests := float64(b.total-b.before) + share*b.requests
-	if float64(b.retries)+share*b.earlier+1 > max(budgetFloor, requests*float64(percent)/100) {
-		return false
-	}
-	b.retries++
-	return true
-}
-
-// slide begins a new window if the present one is over.
-func (b *budget) slide(now time.Time) {
-	if b.began.IsZero() {
-		b.began = now
-	}
-	elapsed := now.Sub(b.began)
-	if elapsed < budgetWindow {
-		return
-	}
-	b.requests = float64(b.total-b.before) * float64(budgetWindow) / float64(elapsed)
-	b.earlier, b.began = float64(b.retries), b.began.Add(budgetWindow)
-	if elapsed >= 2*budgetWindow { // every retry was in the first of these windows
-		b.earlier, b.began = 0, now
-	}
-	b.before, b.retries = b.total, 0
+	return b.total
 }
 
 // requestsOf is how many requests a route has answered.

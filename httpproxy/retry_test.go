@@ -291,7 +291,8 @@ func TestRetryBudget(t *testing.T) {
 
 // TestBudget: a window of ten seconds slides over requests and retries.
 func TestBudget(t *testing.T) {
-	b, now := httpproxy.NewBudget(), time.Unix(1000, 0)
+	now := time.Unix(1000, 0)
+	b := httpproxy.NewBudget(now)
 	take := func(percent int) (n int) {
 		for b.Take(now, percent) {
 			n++

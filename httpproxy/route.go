@@ -21,6 +21,8 @@ type table struct {
 	plan     *jsonfield.Plan // the fields of bodies that routes look at; nil = none
 	peek     int             // bytes of a body that may be read for that
 	refuse   bool            // a body whose fields are not among them
+
+	keyAuthorization func(token string) string // of Config; nil = there are none
 }
 
 type suffix struct {
@@ -36,11 +38,20 @@ type target struct {
 	when           *conditions    // nil = none
 	groups         []group        // the groups of the upstream
 	affinity       *affinity      // nil = none
+	limiter        *limiter       // nil = none
 	set            []*target      // all that differ from this one in groups and upstream only; nil = it has no groups
+	compress       *compressing   // nil = answers are not compressed
+	access         *access        // nil = everybody may use it
 	route          Route
 	name           string // of the upstream
 	traffic        *traffic.Cell
-	strip          int // bytes of the decoded path to take off
+	strip          int      // bytes of the decoded path to take off
+	prefix         int      // bytes of the decoded path before {rest}
+	rewrite        template // nil = none
+	redirect       template // nil = none
+	redirectStatus int
+	requestRules   *headerRules // nil = none
+	responseRules  *headerRules // nil = none
 	trusted        []netip.Prefix
 	forwarded      bool
 	via            string
@@ -210,6 +221,7 @@ func hasDotSegment(path string) bool {
 		return false
 	}
 	for segment := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
+		segment, _, _ = strings.Cut(segment, ";") // parameters, which some servers take off before they resolve
 		if segment == "." || segment == ".." {
 			return true
 		}

@@ -208,8 +208,14 @@ func TestServerHTTP2ReadsNothing(t *testing.T) {
 	t.Error("every head was taken, as if the server had read it")
 }
 
-// TestServerHTTP2DiesLater: a server that answers a PING, and then dies, is asked again when there is another request.
+// TestServerHTTP2DiesLater: a server that answers a PING, and then dies, is asked again when there is another request: also one that was
+// under way when it answered.
 func TestServerHTTP2DiesLater(t *testing.T) {
+	t.Run("before the request", func(t *testing.T) { diesLater(t, false) })
+	t.Run("after the request", func(t *testing.T) { diesLater(t, true) })
+}
+
+func diesLater(t *testing.T, answersLate bool) {
 	slow, over := make(chan struct{}), make(chan struct{})
 	answered, ended := sync.OnceFunc(func() { close(slow) }), sync.OnceFunc(func() { close(over) })
 	backend := serveFrames(t, func(s *frames) { // a second time if its answer to the PING was late
@@ -220,9 +226,16 @@ func TestServerHTTP2DiesLater(t *testing.T) {
 			t.Error("no PING")
 			return
 		}
-		_ = s.WritePing(true, ping.Data)
-		answered()
-		s.request()
+		data := ping.Data
+		if answersLate {
+			answered()
+			s.request()
+		}
+		_ = s.WritePing(true, data)
+		if !answersLate {
+			answered()
+			s.request()
+		}
 		for !ok || s.await(http2.FramePing, http2.FrameGoAway) != nil { // and says nothing
 			ok = true
 		}

@@ -31,6 +31,7 @@ type stream struct {
 	holds bool   // conn cannot be waited for without one
 	buf   []byte // of bufferSize bytes, from buffers, unless it has grown
 	r, w  int
+	held  *tally // where buf is counted
 }
 
 func (s *stream) use(c fiber.Stream) { s.conn, s.holds = c, false }
@@ -53,7 +54,9 @@ func (s *stream) take(n int) {
 func (s *stream) release() {
 	if s.buf != nil && s.r == s.w {
 		if len(s.buf) == bufferSize {
-			buffers.Put((*[bufferSize]byte)(s.buf))
+			putBuffer(s.held, (*[bufferSize]byte)(s.buf))
+		} else {
+			s.held.add(-len(s.buf))
 		}
 		s.buf, s.r, s.w = nil, 0, 0
 	}
@@ -87,7 +90,7 @@ func (s *stream) fill() (n int, err error) {
 		}
 	}
 	if s.buf == nil {
-		s.buf = buffers.Get().(*[bufferSize]byte)[:]
+		s.buf = takeBuffer(s.held)[:]
 	}
 	if s.r > 0 {
 		s.w = copy(s.buf, s.buf[s.r:s.w])
@@ -96,7 +99,14 @@ func (s *stream) fill() (n int, err error) {
 	if s.w == len(s.buf) {
 		return 0, errFull
 	}
+	idle := s.holds && s.w == 0 // the buffer is there for the wait only, which may last
+	if idle {
+		s.held.add(-len(s.buf))
+	}
 	n, err = s.conn.Read(s.buf[s.w:])
+	if idle {
+		s.held.add(len(s.buf))
+	}
 	s.w += n
 	if n > 0 {
 		err = nil
@@ -112,6 +122,7 @@ func (s *stream) grow(limit int) bool {
 	larger := make([]byte, 2*len(s.buf))
 	n := copy(larger, s.bytes())
 	s.drop()
+	s.held.add(len(larger))
 	s.buf, s.w = larger, n
 	return true
 }
@@ -172,8 +183,9 @@ type session struct {
 	down     fiber.Transfer // of the response's content
 	passed   func(int)      // clientTook; nil = not needed yet
 	out      []byte         // a message on its way, put together
-	deadline bool           // one is set on the server's connection
-	awaiting atomic.Bool    // a response's head is waited for
+	held     tally
+	deadline bool        // one is set on the server's connection
+	awaiting atomic.Bool // a response's head is waited for
 	ex       exchange
 }
 
@@ -216,12 +228,14 @@ func (s *session) open() bool {
 	cfg := s.p.limits.Load()
 	raw := s.lc.Raw()
 	s.shard = uint8(s.lc.Shard())
-	if s.p.tls == nil {
+	s.holds()
+	settings := s.p.tls.Load()
+	if settings == nil {
 		s.client.use(raw)
 		s.counts = true
 		return true
 	}
-	tc := fiber.TLSServer(s.lc, s.p.tls)
+	tc := fiber.TLSServer(s.lc, settings)
 	_ = raw.SetDeadline(time.Now().Add(cfg.readHeader))
 	if err := tc.HandshakeContext(s.ctx); err != nil {
 		s.noHandshake(err)
@@ -229,15 +243,22 @@ func (s *session) open() bool {
 	}
 	_ = raw.SetDeadline(time.Time{})
 	state := tc.ConnectionState()
-	s.isTLS = &state
+	s.isTLS, s.peer.cert = &state, clientCert(&state)
 	s.client.use(tc)
 	return true
+}
+
+// holds prepares the count of the memory that the session holds.
+func (s *session) holds() {
+	s.held.to = s.p.ledger.account(s.shard)
+	s.client.held, s.server.held = &s.held, &s.held
 }
 
 // close ends the session's hold on the connection.
 func (s *session) close() {
 	s.about.drop()
 	s.client.drop()
+	s.held.end()
 	_ = s.client.conn.Close() // TLS says goodbye
 }
 
@@ -320,8 +341,8 @@ func (s *session) awaitRequest() bool {
 		if s.client.tires() && s.lc.Suspend() {
 			s.suspended = true
 			s.about.drop()
-			s.req, s.resp, s.respText, s.out = httpwire.Request{}, httpwire.Response{}, nil, nil // they may hold on to buffers
-			s.leases = nil                                                                       // it is the fiber's
+			s.req, s.resp, s.respText = httpwire.Request{}, httpwire.Response{}, nil // they may hold on to buffers
+			s.leases = nil                                                           // it is the fiber's
 			return false
 		}
 	}

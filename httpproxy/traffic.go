@@ -17,10 +17,15 @@ const (
 	retriesOf      = statusClasses // the first of one for each retryCause
 	retriesRefused = retriesOf + int(retryCauses)
 
-	affinityKnown   = retriesRefused + 1 // of requests to a route with Affinity: those that have a key,
-	affinitySet     = affinityKnown + 1  // get one with the answer,
-	affinityMissing = affinitySet + 1    // have none
-	routeCounts     = affinityMissing + 1
+	affinityKnown   = retriesRefused + 1  // of requests to a route with Affinity: those that have a key,
+	affinitySet     = affinityKnown + 1   // get one with the answer,
+	affinityMissing = affinitySet + 1     // have none
+	rateLimited     = affinityMissing + 1 // that RateLimit has refused
+	compressedBy    = rateLimited + 1     // answers, by the index of the encoding,
+	compressedFrom  = compressedBy + 2    // the bytes of their content before
+	compressedTo    = compressedFrom + 1  // and after
+	compressionBusy = compressedTo + 1    // that were not, because too many compressors were in use
+	routeCounts     = compressionBusy + 1
 )
 
 // Timings of a route. An endpoint has the first one.
@@ -40,7 +45,7 @@ var routeTraffic = &traffic.Schema{
 	Views: []traffic.View{{
 		Labels: []string{"route", "upstream"},
 		Counters: slices.Concat(byStatus("http_requests_total",
-			"Requests of clients, by the class of the answer's status; none: there was no answer. Without a route: refused."), retryCounters(), affinityCounters()),
+			"Requests of clients, by the class of the answer's status; none: there was no answer. Without a route: refused."), retryCounters(), affinityCounters(), rateCounters(), compressionCounters()),
 		Histograms: []traffic.Timer{
 			{Name: "http_request_seconds", Help: "Time from a request's head to the end of the response.", Read: traffic.Time(requestTime)},
 			{Name: "http_request_wait_seconds", Help: "The part of it until the request was sent to an upstream.", Read: traffic.Time(waitTime)},
@@ -138,6 +143,23 @@ func affinityCounters() (list []traffic.Counter) {
 		})
 	}
 	return list
+}
+
+func rateCounters() []traffic.Counter {
+	return []traffic.Counter{{
+		Name: "http_rate_limited_total", Help: "Requests that were refused by the rate limit of the route.", Read: traffic.Count(rateLimited),
+	}}
+}
+
+func compressionCounters() []traffic.Counter {
+	const answers, bytes = "Answers that were compressed.", "Bytes of answers that were compressed, before and after that."
+	return []traffic.Counter{
+		{Name: "http_compressed_total", Help: answers, Label: "encoding", Value: "gzip", Read: traffic.Count(compressedBy)},
+		{Name: "http_compressed_total", Help: answers, Label: "encoding", Value: "zstd", Read: traffic.Count(compressedBy + 1)},
+		{Name: "http_compressed_bytes_total", Help: bytes, Label: "side", Value: "before", Read: traffic.Count(compressedFrom)},
+		{Name: "http_compressed_bytes_total", Help: bytes, Label: "side", Value: "after", Read: traffic.Count(compressedTo)},
+		{Name: "http_compression_busy_total", Help: "Answers that passed as they are because too many others were being compressed.", Read: traffic.Count(compressionBusy)},
+	}
 }
 
 // measure counts the request that has ended.

@@ -56,6 +56,7 @@ func (s *session) upgrade(n int) error {
 	}
 	x.result.Status, x.result.Upgraded = s.resp.Status, true
 	x.upgraded, x.wrote = true, true
+	s.measureAnswer()
 	x.lease.OK() // the server has answered; how the tunnel ends says nothing of it
 	err := s.toClient(s.appendSwitching(s.outgoing(), to))
 	s.releaseOut()

@@ -23,6 +23,7 @@ const (
 
 // uploading is the body of a request on its way, sent by its own fiber.
 type uploading struct {
+	to    *httppool.Conn // the lease's connection: the lease itself changes while the body is sent
 	over  fiber.Group
 	state atomic.Int32
 	begun atomic.Bool  // something of the body has come
@@ -71,9 +72,10 @@ var errNoUpload = fmt.Errorf("%w: %w", httppool.ErrRequestBody, errPanicked)
 
 // startUpload sends the body as it comes, while the response is waited for.
 func (s *session) startUpload() {
-	up := &uploading{err: errNoUpload, began: time.Now()}
+	up := &uploading{to: s.ex.lease.Value(), err: errNoUpload, began: time.Now()}
 	s.ex.up = up
 	up.in.use(s.client.conn)
+	up.in.held = &s.held
 	up.over.Go(func() {
 		defer s.p.recovered(s.lc)
 		defer s.uploaded(up)
@@ -90,7 +92,7 @@ func (s *session) uploaded(up *uploading) {
 	}
 	up.at.Store(max(int64(time.Since(up.began)), 1))
 	if errors.Is(up.err, httppool.ErrRequestBody) || errors.Is(up.err, os.ErrDeadlineExceeded) {
-		_ = s.ex.lease.Value().Close() // the request can never be completed, or the server takes nothing
+		_ = up.to.Close() // the request can never be completed, or the server takes nothing
 	}
 	if s.awaiting.Load() { // the response's time begins
 		_ = s.server.conn.SetReadDeadline(time.Now())
@@ -172,7 +174,7 @@ func (s *session) uploadContent(up *uploading, left int64, last bool) error {
 			err = s.writing(up, last && left == 0)
 		}
 		if err == nil {
-			err = up.on.Send(s.server.conn, took)
+			err = s.hand(&up.on, s.server.conn, took)
 		}
 		if err != nil {
 			return err
@@ -233,8 +235,8 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 	s.upChunks.Reset()
 	s.upChunks.Own = s.stream != nil // made of DATA frames
 	up.in.put(ahead)
-	out := buffers.Get().(*[bufferSize]byte)
-	defer buffers.Put(out)
+	out := takeBuffer(&s.held)
+	defer putBuffer(&s.held, out)
 	for {
 		content, n, done, err := next(&s.upChunks, &up.in)
 		switch {
@@ -248,6 +250,7 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 		}
 		piece := appendChunk(out[:0], content)
 		if done {
+			s.withholdTrailers()
 			piece = appendTrailers(append(piece, "0\r\n"...), &s.upChunks)
 		}
 		if err := s.toServer(up, piece, done); err != nil {

@@ -146,3 +146,6 @@ func (g goroutine) Unpark() {
 	default:
 	}
 }
+
+// late reports whether the exchange's time is over.
+func (x *exchange) late() bool { return !x.until.IsZero() && !time.Now().Before(x.until) }

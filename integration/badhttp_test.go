@@ -42,7 +42,7 @@ func TestHTTPBadInput(t *testing.T) {
 	listen := address(t)
 	g := startGateway(t, badHTTPConfig(listen, backend.addr(), address(t), cut.addr()), verbose)
 	client := httpClient(t)
-	bystander := startLoad(t, 1, func(context.Context) error {
+	bystander := startBystander(t, func(context.Context) error {
 		code, body, err := request(client, listen, "a.example", "/")
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("%d %s", code, body)

@@ -1,8 +1,10 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 )
 
 // badInput is a fault and its expected reports.
@@ -46,6 +48,22 @@ func check(t *testing.T, g *gateway, listener string, bystander *load, cases []b
 	if n := bystander.failed.Load(); n > 0 {
 		t.Errorf("%d of %d requests of another client failed: %v", n, n+bystander.ok.Load(), bystander.lastError())
 	}
+}
+
+// bystanderPause is between two requests of a bystander. It is there to notice trouble, not to keep the machine busy.
+const bystanderPause = 20 * time.Millisecond
+
+// startBystander starts a client that makes one request after the other, and must notice nothing of the faults.
+func startBystander(t *testing.T, op func(ctx context.Context) error) *load {
+	t.Helper()
+	return startLoad(t, 1, func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(bystanderPause):
+			return op(ctx)
+		}
+	})
 }
 
 // bystanderSlack is what the bystander's own session may use during a scrape.

@@ -24,7 +24,7 @@ func TestPostgresBadInput(t *testing.T) {
 	db := newDatabase(t, server, "bad")
 	listen := address(t)
 	g := startGateway(t, db.pgConfig(t, listen, "transaction", "max_size: 3, acquire_timeout: 30s"), verbose)
-	bystander := startLoad(t, 1, query(db.dsn(listen)))
+	bystander := startBystander(t, query(db.dsn(listen)))
 	bystander.awaitMore(t, 10)
 	good := db.dsn(listen)
 	check(t, g, "db", bystander, []badInput{

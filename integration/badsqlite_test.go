@@ -36,7 +36,7 @@ func TestSQLiteFileThatIsNone(t *testing.T) {
 	backend := startHTTP(t)
 	g := startGateway(t, join(sqliteConfig(listen, file), httpConfig(web, "max_size: 2", backend.addr())), verbose)
 	client := httpClient(t)
-	bystander := startLoad(t, 1, func(context.Context) error { _, _, err := get(client, "http://"+web+"/"); return err })
+	bystander := startBystander(t, func(context.Context) error { _, _, err := get(client, "http://"+web+"/"); return err })
 	bystander.awaitMore(t, 10)
 	check(t, g, "lite", bystander, []badInput{{"no database", times(func(t *testing.T) {
 		wantState(t, tryQuery(t, sqliteDSN(listen), "select 1"), "XX001")
@@ -61,7 +61,7 @@ func TestCorruptSQLiteFile(t *testing.T) {
 	backend := startHTTP(t)
 	g := startGateway(t, join(sqliteConfig(listen, file), httpConfig(web, "max_size: 2", backend.addr())), verbose)
 	client := httpClient(t)
-	bystander := startLoad(t, 1, func(context.Context) error { _, _, err := get(client, "http://"+web+"/"); return err })
+	bystander := startBystander(t, func(context.Context) error { _, _, err := get(client, "http://"+web+"/"); return err })
 	bystander.awaitMore(t, 10)
 	check(t, g, "lite", bystander, []badInput{{"corrupt file", times(func(t *testing.T) {
 		if e := wantState(t, tryQuery(t, sqliteDSN(listen), "select sum(length(pad)) from big"), "XX001"); !strings.Contains(e.Message, "corrupt") {

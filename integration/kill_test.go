@@ -25,6 +25,9 @@ type load struct {
 	last   atomic.Pointer[error]
 }
 
+// loadPause is between two operations of a worker. A test needs operations under way at every moment, not a busy machine.
+const loadPause = 5 * time.Millisecond
+
 func startLoad(t testing.TB, workers int, op func(ctx context.Context) error) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -46,6 +49,7 @@ func (l *load) work(ctx context.Context, op func(ctx context.Context) error) {
 			l.failed.Add(1)
 			l.last.Store(&err)
 		}
+		pause(ctx, loadPause)
 	}
 }
 

@@ -43,8 +43,8 @@ type hunt struct {
 	verdicts map[caseID]verdict
 }
 
-// shortWays are the ways that `make test` tries with every kind: the common ones, and those that resets are most likely
-// to miss.
+// shortWays are the ways that `make test` tries: the common ones, and those that resets are most likely to miss. Every kind is tried with
+// the first staying and the first leaving one, and with one of the others in turn; `make leakhunt` tries all ways with every kind.
 var shortWays = []string{"other-client", "other-makes-the-same", "own-discard-all", "terminate", "reset-in-transaction"}
 
 // TestLeakHunt makes each kind of session state, disturbs the client, and asks two questions: does another client on
@@ -145,20 +145,20 @@ func (h *hunt) startTargets() {
 
 // run tries all cases, a few kinds at a time.
 func (h *hunt) run() {
-	work := make(chan *kind)
+	work := make(chan int)
 	var wg sync.WaitGroup
 	for range huntWorkers {
 		conn := h.connect()
 		wg.Go(func() {
 			defer conn.Close(context.Background())
-			for k := range work {
-				h.runKind(&hunter{server: conn, sub: h.subs, oids: map[string]uint32{}}, k)
+			for i := range work {
+				h.runKind(&hunter{server: conn, sub: h.subs, oids: map[string]uint32{}}, i)
 			}
 		})
 	}
 	start := time.Now()
 	for i := range h.kinds {
-		work <- &h.kinds[i]
+		work <- i
 	}
 	close(work)
 	wg.Wait()
@@ -178,33 +178,47 @@ func (h *hunt) try(one *hunter, target *huntTarget, k *kind, w *way, want *seen)
 	return s
 }
 
-// runKind tries a kind in all ways, first without a gateway to learn the right results.
-func (h *hunt) runKind(one *hunter, k *kind) {
+// ways are those in which a kind is tried, the number of which is i. The first of each list is always among them.
+func (h *hunt) ways(i int) (staying, leaving []way) {
+	if *huntAll {
+		return h.staying, h.leaving
+	}
+	first := len(h.staying) - 1 // staying ways that take turns; the leaving ones follow
+	if i %= first + len(h.leaving) - 1; i < first {
+		return []way{h.staying[0], h.staying[1+i]}, h.leaving[:1]
+	}
+	return h.staying[:1], []way{h.leaving[0], h.leaving[1+i-first]}
+}
+
+// runKind tries a kind in its ways, first without a gateway to learn the right results.
+func (h *hunt) runKind(one *hunter, i int) {
+	k := &h.kinds[i]
+	staying, leaving := h.ways(i)
 	right, alone := map[string]seen{}, map[string]seen{} // with another client, and without
-	for i := range h.staying {
-		w := &h.staying[i]
+	for i := range staying {
+		w := &staying[i]
 		right[w.name] = h.try(one, h.direct, k, w, nil)
 		alone[w.name] = right[w.name]
 		if k.alone {
 			alone[w.name] = h.try(one, h.single, k, w, nil)
 		}
 	}
-	left := h.try(one, h.direct, k, &h.leaving[0], nil)
-	plain := right[h.staying[0].name]
+	left := h.try(one, h.direct, k, &leaving[0], nil)
+	plain := right[staying[0].name]
 	if plain.self == plain.other || plain.self == left.next {
 		h.t.Errorf("%s cannot show anything: straight on the server the client sees %q, another one %q, one that comes later %q", k.name, plain.self, plain.other, left.next)
 	}
 	for _, target := range h.targets {
-		for i := range h.staying {
-			w := &h.staying[i]
+		for i := range staying {
+			w := &staying[i]
 			want := right[w.name]
 			if !target.shares {
 				want = alone[w.name]
 			}
 			h.judge(target, k, w, want, h.try(one, target, k, w, &want), []string{want.self, plain.self}, []string{want.next, left.next})
 		}
-		for i := range h.leaving {
-			if w := &h.leaving[i]; w.only == "" || w.only == target.kind {
+		for i := range leaving {
+			if w := &leaving[i]; w.only == "" || w.only == target.kind {
 				h.judge(target, k, w, left, h.try(one, target, k, w, &left), nil, []string{left.next})
 			}
 		}

@@ -22,11 +22,7 @@ var listeners = flag.Int("listeners", 200, "how many clients TestListenersThroug
 
 // Drivers hear notifications in transaction mode as on a direct connection: in order, their own with the process ID that they know.
 func TestListenDrivers(t *testing.T) {
-	server := pgtest.Start(t)
-	server.CreateUser(t, "me", "")
-	server.CreateDatabase(t, "me", "me")
-	at := address(t)
-	g := startGateway(t, listenConfig(at, server))
+	_, g, at := startListenGateway(t)
 	url := "postgresql://me@" + at + "/me?sslmode=disable"
 	for name, cmd := range map[string]*exec.Cmd{
 		"asyncpg": clienttest.Python(t, clienttest.Program(t, "listen.py"), "asyncpg", url),
@@ -54,6 +50,15 @@ func (g *gateway) awaitListeners(n int) {
 	})
 }
 
+// startListenGateway starts a server with user and database me, and a gateway in front of it at an address.
+func startListenGateway(t *testing.T) (server *pgtest.Cluster, g *gateway, at string) {
+	t.Helper()
+	server, at = pgtest.Start(t), address(t)
+	server.CreateUser(t, "me", "")
+	server.CreateDatabase(t, "me", "me")
+	return server, startGateway(t, listenConfig(at, server)), at
+}
+
 func listenConfig(at string, server *pgtest.Cluster) string {
 	return fmt.Sprintf(`listeners:
   - {name: db, protocol: postgres, listen: %s, postgres: {auth: trust, databases: {me: pg}}}
@@ -64,11 +69,7 @@ upstreams:
 
 // Many clients listen with five server connections. When the server restarts, each is told: it connects and listens again.
 func TestListenersThroughRestart(t *testing.T) {
-	server := pgtest.Start(t)
-	server.CreateUser(t, "me", "")
-	server.CreateDatabase(t, "me", "me")
-	at := address(t)
-	g := startGateway(t, listenConfig(at, server))
+	server, g, at := startListenGateway(t)
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer stop()
 	var heard, lost, ends sync.WaitGroup

@@ -20,8 +20,8 @@ func TestManyClientsOnFewConnections(t *testing.T) {
 	before := g.footprint()
 	for _, mode := range []string{"simple", "extended", "prepared"} {
 		out, code := run(t, 5*time.Minute, program(t, "pgbench"),
-			"-n", "-S", "-M", mode, "-c", "500", "-j", "2", "-t", "20", db.dsn(listen))
-		if code != 0 || !strings.Contains(out, "processed: 10000/10000") || strings.Contains(out, "error") {
+			"-n", "-S", "-M", mode, "-c", "500", "-j", "2", "-t", "8", db.dsn(listen))
+		if code != 0 || !strings.Contains(out, "processed: 4000/4000") || strings.Contains(out, "error") {
 			t.Errorf("%s: exit code %d\n%s", mode, code, out)
 		}
 	}

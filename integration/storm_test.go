@@ -37,7 +37,7 @@ type storm struct {
 // admin address is read and clients use every protocol. The gateway's log must show no data race, and clients of
 // unchanged listeners must notice nothing.
 func TestReloadStorm(t *testing.T) {
-	const reloads = 60
+	const reloads = 30
 	s := newStorm(t)
 	s.g = startGateway(t, s.config())
 	stopScraping := s.scrape(t)
@@ -187,6 +187,7 @@ func (s *storm) scrape(t *testing.T) (stop func()) {
 				if err == nil && code != http.StatusOK && code != http.StatusServiceUnavailable {
 					t.Errorf("%s: %d %s", path, code, body)
 				}
+				pause(t.Context(), loadPause)
 			}
 		})
 	}

@@ -38,7 +38,7 @@ func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 		switch {
 		case err == nil:
 			if delay > 0 {
-				s.logLimited(ReasonAccept, slog.LevelInfo, "accepting again", "address", l.Addr().String())
+				s.LogLimited(ReasonAccept, slog.LevelInfo, "accepting connections again", "address", l.Addr().String())
 				delay = 0
 			}
 		case temporary(err):
@@ -118,12 +118,12 @@ func (s *Server) turnAway(c *Conn, err error) {
 
 // backOff waits after a temporary error and returns for how long. It logs while the delay grows,
 // and then not until accepting works again. At the limit of open files both alternate quickly, so
-// logs are limited (logLimited).
+// logs are limited (LogLimited).
 func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Duration {
 	delay := min(max(2*last, minBackoff), maxBackoff)
 	s.CountError(ReasonAccept)
 	if delay != last {
-		s.logLimited(ReasonAccept, slog.LevelWarn, "cannot accept a connection, trying again",
+		s.LogLimited(ReasonAccept, slog.LevelWarn, "cannot accept a connection, trying again",
 			"address", l.Addr().String(), "delay", delay, "error", err, "hint", hint(err))
 	}
 	fiber.Block(func() {

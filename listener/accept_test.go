@@ -76,7 +76,7 @@ func TestPanicOfAcceptingLosesNoListener(t *testing.T) {
 				if n := s.Stats().Errors[listener.ReasonInternal]; n != 2 {
 					t.Errorf("counted %d internal errors, want 2", n)
 				}
-				for _, want := range []string{"out of luck", "no address", "(*faulty).Accept", "nameless.RemoteAddr", "accepting again"} {
+				for _, want := range []string{"out of luck", "no address", "(*faulty).Accept", "nameless.RemoteAddr", "accepting connections again"} {
 					if text := log.String(); !strings.Contains(text, want) {
 						t.Errorf("the log lacks %q: %s", want, text)
 					}

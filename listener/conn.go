@@ -33,6 +33,9 @@ const (
 	connServing          // a session runs on it; set under Server.mu
 	connSuspended        // the session has given up its stack; its goroutine or fiber sets it
 	connCounted          // Server.sources counts it
+	connOwnTime          // suspended until the function of SuspendUntil is called
+	connParted           // the part of the session that has suspended itself so is over
+	connDue              // that function was called
 )
 
 func (c *Conn) is(flag uint32) bool { return c.flags.Load()&flag != 0 }
@@ -72,11 +75,34 @@ func (c *Conn) Raw() fiber.Stream { return c.source() }
 // be a Resumer, is called with a new context. Only the fiber that runs the session may call
 // Suspend; it returns false unless the accepted connection is on a loop of an engine.
 func (c *Conn) Suspend() bool {
-	if _, ok := c.session.(Resumer); !ok || c.Loop() == 0 || c.is(connAccepted) {
+	if !c.canSuspend() {
 		return false
 	}
 	c.flags.Or(connSuspended)
 	return true
+}
+
+func (c *Conn) canSuspend() bool {
+	_, ok := c.session.(Resumer)
+	return ok && c.Loop() != 0 && !c.is(connAccepted)
+}
+
+// SuspendUntil is Suspend for a session that is resumed by the function that it returns, and by nothing else: it may have left the reading of the
+// connection to others, such as fiber.CopyThen. That function must be called once, as the last thing of a fiber of the
+// connection's loop, on which the session continues. It is nil where Suspend would return false.
+func (c *Conn) SuspendUntil() (resume func()) {
+	if !c.canSuspend() {
+		return nil
+	}
+	c.flags.Or(connSuspended | connOwnTime)
+	return c.due
+}
+
+// due resumes a session suspended by SuspendUntil, or has endPart do that.
+func (c *Conn) due() {
+	if c.flags.Or(connDue)&connParted != 0 {
+		c.resume()
+	}
 }
 
 // Read implements net.Conn.

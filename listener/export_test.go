@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/ratelimit"
 )
 
 // ConnSize is the heap size of a Conn.
@@ -38,7 +39,7 @@ func (l *connLimit) Counts() (active, queued int) { return l.counts() }
 // Sources is the table of client sources, and MaxSources its limit.
 type Sources = sources
 
-const MaxSources = maxSources
+const MaxSources = ratelimit.MaxKeys
 
 // Admit and Release are its methods, and Known is how much it knows.
 func (s *sources) Admit(a net.Addr, maxConns int, rate Rate, now time.Duration) error {
@@ -52,4 +53,4 @@ func (s *sources) Release(a net.Addr) {
 	s.release(src)
 }
 
-func (s *sources) Known() (rates, open int) { return len(s.due) + len(s.older), len(s.open) }
+func (s *sources) Known() (rates, open int) { return s.rates.Known(), len(s.open) }

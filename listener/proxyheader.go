@@ -126,7 +126,7 @@ var addressLength = map[proxyproto.AddressFamilyAndProtocol]int{proxyproto.TCPv4
 func checkParts(raw, parts []byte) error {
 	for len(parts) > 0 {
 		if len(parts) < 3 || len(parts) < 3+int(binary.BigEndian.Uint16(parts[1:])) {
-			return errors.New("a part of it is longer than the header")
+			return errors.New("a field of it extends beyond the header")
 		}
 		kind, value := proxyproto.PP2Type(parts[0]), parts[3:3+int(binary.BigEndian.Uint16(parts[1:]))]
 		parts = parts[3+len(value):]
@@ -166,5 +166,5 @@ func (c Config) trusts(peer net.Addr) bool {
 	if len(c.TrustedProxies) == 0 {
 		return ip.IsLoopback()
 	}
-	return within(c.TrustedProxies, ip)
+	return Within(c.TrustedProxies, ip)
 }

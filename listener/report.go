@@ -16,11 +16,11 @@ const reportBurst = 10
 // lines in unlogged_before; the counters count all.
 func (s *Server) Report(reason string, level slog.Level, msg string, args ...any) {
 	s.CountError(reason)
-	s.logLimited(reason, level, msg, args...)
+	s.LogLimited(reason, level, msg, args...)
 }
 
-// logLimited is Report without the counting.
-func (s *Server) logLimited(reason string, level slog.Level, msg string, args ...any) {
+// LogLimited is Report without the counting, for what is no problem of the session. reason is what the limit is for.
+func (s *Server) LogLimited(reason string, level slog.Level, msg string, args ...any) {
 	log := s.config().Logger
 	if !log.Enabled(context.Background(), level) {
 		return

@@ -46,10 +46,17 @@ func (s *Server) runPart(c *Conn, part func(context.Context, *Conn)) {
 
 // endPart closes and forgets a session that has ended; one that has suspended itself is resumed when there is something to read.
 func (s *Server) endPart(c *Conn) {
-	if c.is(connSuspended) {
-		if !c.OnReadable(c.resume) {
+	switch {
+	case !c.is(connSuspended):
+	case c.is(connOwnTime):
+		if c.flags.Or(connParted)&connDue != 0 {
 			c.Go(c.resume)
 		}
+		return
+	case !c.OnReadable(c.resume):
+		c.Go(c.resume)
+		return
+	default:
 		return
 	}
 	s.uncount(c) // before there seems to be place
@@ -60,7 +67,7 @@ func (s *Server) endPart(c *Conn) {
 
 // resume resumes a suspended session.
 func (c *Conn) resume() {
-	c.flags.And(^connSuspended)
+	c.flags.And(^(connSuspended | connOwnTime | connParted | connDue))
 	c.server.runPart(c, c.session.(Resumer).Resume) //nolint:forcetypeassert // Suspend has looked
 }
 
@@ -81,7 +88,7 @@ func (s *Server) admit(c *Conn) bool {
 	if err == nil && waited && c.left() {
 		s.connLimit.release()
 		s.rejected.Add(1)
-		s.Report(ReasonClientGone, slog.LevelInfo, "the client left while its connection waited for a place", "client", c.RemoteAddr().String())
+		s.Report(ReasonClientGone, slog.LevelInfo, "client disconnected while it waited for the connection limit", "client", c.RemoteAddr().String())
 		return false
 	}
 	if err == nil {
@@ -161,7 +168,7 @@ func (s *Server) begin(c *Conn) bool {
 
 func (s *Server) recoverSession(c *Conn) {
 	if p := recover(); p != nil {
-		c.flags.And(^connSuspended)
+		c.flags.And(^(connSuspended | connOwnTime))
 		s.Report(ReasonInternal, slog.LevelError, "session panicked", "client", c.RemoteAddr().String(),
 			"panic", p, "stack", string(debug.Stack()))
 	}

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/headpond/headpond/internal/ratelimit"
 )
 
 // Why a connection is not served because of its source. All wrap ErrRejected.
@@ -61,7 +63,22 @@ func plainPrefixes(list []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-func within(list []netip.Prefix, ip netip.Addr) bool {
+// Addresses say which client addresses may pass: those in Allow, all if Allow is empty, but none in Deny. Without either all may.
+type Addresses struct{ Allow, Deny []netip.Prefix }
+
+// Empty reports whether every address may pass.
+func (a Addresses) Empty() bool { return len(a.Allow)+len(a.Deny) == 0 }
+
+// Plain returns a copy for Admit, with IPv4 prefixes that were written as IPv6 ones in their IPv4 form.
+func (a Addresses) Plain() Addresses { return Addresses{plainPrefixes(a.Allow), plainPrefixes(a.Deny)} }
+
+// Admit reports whether an address may pass. IPv4 addresses must be in their IPv4 form (netip.Addr.Unmap), and a must be Plain.
+func (a Addresses) Admit(ip netip.Addr) bool {
+	return !Within(a.Deny, ip) && (len(a.Allow) == 0 || Within(a.Allow, ip))
+}
+
+// Within reports whether one of the prefixes has the address.
+func Within(list []netip.Prefix, ip netip.Addr) bool {
 	for _, p := range list {
 		if p.Contains(ip) {
 			return true
@@ -75,29 +92,23 @@ func (c *Config) limitsSources() bool {
 	return len(c.Allow) > 0 || len(c.Deny) > 0 || c.MaxConnsPerSource > 0 || c.ConnectionRate.Connections > 0
 }
 
-// maxSources is how many sources' rates are known, in two halves. They take about 3 MiB. When there are more within Rate.Per, as in a flood
-// from everywhere, the oldest are forgotten and may connect as if they came for the first time; MaxConns and the queue bound these.
-const maxSources = 1 << 16
-
-// sources is the table of client sources. It holds those with open connections, and at most maxSources in all.
+// sources is the table of client sources: those with open connections, and those that have connected lately.
 type sources struct {
-	mu   sync.Mutex     // held for a few instructions
-	open map[source]int // connections that are counted
-	// due is when a source has used nothing of its rate any more, in nanoseconds since the program began; older is due before turned.
-	due, older map[source]int64
-	turned     int64
+	rates ratelimit.Table[source] // has its own mutex
+	mu    sync.Mutex              // held for a few instructions
+	open  map[source]int          // connections that are counted
 }
 
 // admit counts a connection that is made now, or says why it must not be. counted says that release must be called.
 func (s *sources) admit(src source, maxConns int, rate Rate, now time.Duration) (counted bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if rate.Connections > 0 && !s.withinRate(src, rate, int64(now)) {
+	if rate.Connections > 0 && s.rates.Take(src, ratelimit.Rate{Count: rate.Connections, Per: rate.Per}, now) > 0 {
 		return false, ErrSourceRate
 	}
 	if maxConns <= 0 {
 		return false, nil
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.open[src] >= maxConns {
 		return false, ErrSourceFull
 	}
@@ -117,29 +128,6 @@ func (s *sources) release(src source) {
 	}
 }
 
-// withinRate is the generic cell rate algorithm: each connection moves the time at which the source has used nothing any more one step
-// further, and that time is never more than rate.Per away. mu is held.
-func (s *sources) withinRate(src source, rate Rate, now int64) bool {
-	per := int64(rate.Per)
-	step := max(per/int64(rate.Connections), 1)
-	if s.due == nil || len(s.due) >= maxSources/2 || now-s.turned > per { // entries of older have been due by then, or are forgotten
-		if s.due, s.older = s.older, s.due; s.due == nil {
-			s.due = make(map[source]int64)
-		}
-		clear(s.due)
-		s.turned = now
-	}
-	due, ok := s.due[src]
-	if !ok {
-		due = s.older[src]
-	}
-	if due = max(due, now); due-now > per-step {
-		return false
-	}
-	s.due[src] = due + step
-	return true
-}
-
 // checkSource refuses a connection because of its client's address, or counts it. It is called once for each connection, when that address
 // is known, by the accept loop or the connection's own goroutine or fiber.
 func (s *Server) checkSource(c *Conn, cfg *Config) error {
@@ -150,7 +138,7 @@ func (s *Server) checkSource(c *Conn, cfg *Config) error {
 	switch {
 	case !ok:
 		return nil
-	case within(cfg.Deny, ip), len(cfg.Allow) > 0 && !within(cfg.Allow, ip):
+	case !Addresses{cfg.Allow, cfg.Deny}.Admit(ip):
 		return ErrDenied
 	case cfg.MaxConnsPerSource == 0 && cfg.ConnectionRate.Connections == 0:
 		return nil

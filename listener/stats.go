@@ -31,9 +31,11 @@ const (
 	ReasonTLS                 = "tls"                  // the TLS handshake with the client failed, or there must be one
 	ReasonUnknownDatabase     = "unknown_database"
 	ReasonUnknownRoute        = "unknown_route"
-	ReasonDiskFull            = "disk_full" // the disk of a database file is full
-	ReasonStorage             = "storage"   // a database file is damaged, or its disk fails
-	ReasonInternal            = "internal"  // a bug: a session, or accepting a connection, panicked
+	ReasonDiskFull            = "disk_full"    // the disk of a database file is full
+	ReasonOverloaded          = "overloaded"   // too much memory was in use, or too many passwords were waiting to be checked
+	ReasonRateLimited         = "rate_limited" // a client makes more requests than it may
+	ReasonStorage             = "storage"      // a database file is damaged, or its disk fails
+	ReasonInternal            = "internal"     // a bug: a session, or accepting a connection, panicked
 )
 
 // Reasons lists all of them, for metrics that begin at 0: the increase of a counter that appears with its first error is not seen.
@@ -41,7 +43,7 @@ func Reasons() []string {
 	return []string{
 		ReasonAccept, ReasonAuthFailed, ReasonProtocol, ReasonProxyHeader, ReasonUpstreamUnavailable, ReasonPoolExhausted, ReasonBackendGone,
 		ReasonEndpointOut, ReasonRebalanced, ReasonClientGone, ReasonRejected, ReasonDenied, ReasonSourceFull, ReasonSourceRate, ReasonDrained, ReasonKilled, ReasonTimeout, ReasonTLS, ReasonUnknownDatabase, ReasonUnknownRoute, ReasonDiskFull,
-		ReasonStorage, ReasonInternal,
+		ReasonOverloaded, ReasonRateLimited, ReasonStorage, ReasonInternal,
 	}
 }
 
@@ -57,10 +59,13 @@ type Stats struct {
 	// Since the start. Accepted counts every accepted connection, Rejected the accepted connections
 	// that never became a session.
 	Accepted, Rejected uint64
+	Moved              uint64               // how often a TCP session has left an endpoint before its first byte, for another one
+	MovesRefused       uint64               // how often one would have, had its retry budget allowed it
 	Errors             map[string]uint64    // by reason
 	LastErrors         map[string]time.Time // when an error of the reason was counted last
 	LastRejected       time.Time            // when a connection was last rejected by the connection limit; zero: never
 	BytesIn, BytesOut  uint64               // from and to clients, payload only
+	Buffered           int64                // bytes held for requests, of protocols that count them
 	Traffic            []traffic.Snapshot
 }
 

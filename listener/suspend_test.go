@@ -104,6 +104,70 @@ func TestSuspendedSessionsGoOn(t *testing.T) {
 	}
 }
 
+// delegate is a session that another fiber reads for, and resumes.
+type delegate struct {
+	nap
+	parts  int
+	resume func()
+}
+
+func (d *delegate) Resume(context.Context, *listener.Conn) {
+	if d.parts++; d.parts > 4 {
+		return // which ends the session
+	}
+	if d.resume = d.conn.SuspendUntil(); d.resume == nil {
+		d.t.Error("not suspended")
+		return
+	}
+	echo := func() {
+		b := make([]byte, 1)
+		if _, err := d.conn.Read(b); err != nil {
+			d.t.Error(err)
+		}
+		_, _ = d.conn.Write(b)
+		if d.parts < 4 {
+			d.resume()
+		}
+	}
+	if d.parts%2 == 0 { // before the part is over
+		echo()
+	} else {
+		d.conn.Go(echo)
+	}
+}
+
+// TestSessionsResumedByOthers: a session that waits for its own call continues with that, however early it comes, and not with data of its client.
+func TestSessionsResumedByOthers(t *testing.T) {
+	sessions := make(chan *delegate, 1)
+	s, addr, ok := startOn(t, listener.HandlerFunc(func(ctx context.Context, c *listener.Conn) {
+		d := &delegate{nap: nap{t: t, conn: c}}
+		if c.SuspendUntil() != nil {
+			t.Error("suspended although nothing can resume")
+		}
+		c.Attach(d)
+		sessions <- d
+		d.Resume(ctx, c)
+	}))
+	if !ok {
+		return
+	}
+	c := conntest.Dial(t, addr)
+	d := <-sessions
+	for range 4 {
+		conntest.Exchange(t, c, "a")
+	}
+	_, _ = io.WriteString(c, "b") // nobody reads it
+	if n := s.Stats().Active; n != 1 {
+		t.Errorf("%d sessions, want 1", n)
+	}
+	d.conn.Go(func() { d.resume() })
+	conntest.WantGone(t, c)
+	conntest.Eventually(t, "the session is over", func() bool { return s.Stats().Active == 0 })
+	if d.parts != 5 {
+		t.Errorf("it had %d parts, want 5", d.parts)
+	}
+}
+
 func TestCloseEndsSuspendedSessions(t *testing.T) {
 	s, addr, ok := startOn(t, napper(t))
 	if !ok {

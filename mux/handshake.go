@@ -223,7 +223,7 @@ func (h *handshake) readTicket() error {
 func (h *handshake) readMagic() error {
 	magic := make([]byte, len(frame.Magic))
 	if _, err := io.ReadFull(h.conn, magic); err != nil {
-		return fmt.Errorf("the other side sent no greeting: %w", err)
+		return fmt.Errorf("no handshake from the other side: %w", err)
 	}
 	if string(magic) != frame.Magic {
 		return protocolError("the other side began with %q: it speaks another protocol", magic)

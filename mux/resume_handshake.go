@@ -71,7 +71,7 @@ func (h *handshake) resume(ctx context.Context, head frame.Header, body []byte) 
 	if err := ask.Decode(head, body); err != nil {
 		return h.deny(frame.CodeProtocol, asProtocol(err))
 	}
-	unknown := fmt.Errorf("%w: the session is not known here, or over", ErrSessionLost)
+	unknown := fmt.Errorf("%w: the session is unknown or has ended", ErrSessionLost)
 	var s *Session
 	if h.cfg.Resume != nil && ask.Instance == instance {
 		s = h.cfg.Resume.find(ask.Session)
@@ -82,7 +82,7 @@ func (h *handshake) resume(ctx context.Context, head frame.Header, body []byte) 
 	wire := append(head.Append(nil), body...)
 	want := s.sign(resumeLabel, wire[:len(wire)-frame.ProofSize])
 	if !hmac.Equal(want[:], ask.Proof[:]) || certificate(h.peer.TLS) != s.ticket.key {
-		return h.deny(frame.CodeDenied, fmt.Errorf("%w: resuming session %v without its ticket, or as somebody else", ErrDenied, s.number))
+		return h.deny(frame.CodeDenied, fmt.Errorf("%w: resuming session %v without its ticket, or with another identity", ErrDenied, s.number))
 	}
 	who := s.peer
 	who.Addr, who.TLS, who.Resumes = h.peer.Addr, h.peer.TLS, true
@@ -96,7 +96,7 @@ func (h *handshake) resume(ctx context.Context, head frame.Header, body []byte) 
 // takeOver moves the session to h's connection: it fences the older one, sends the
 // client the number of the last frame received, and continues.
 func (s *Session) takeOver(h *handshake, ask *frame.Resume, wire []byte) error {
-	unknown := fmt.Errorf("%w: the session is over, or was resumed by a newer connection", ErrSessionLost)
+	unknown := fmt.Errorf("%w: the session has ended or was resumed by a newer connection", ErrSessionLost)
 	s.mu.Lock()
 	t := s.ticket
 	if s.core.err != nil || ask.Epoch <= t.epoch || ask.Last < s.core.replay.acked || ask.Last > s.core.replay.sent {

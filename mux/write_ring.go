@@ -6,6 +6,10 @@ import "fmt"
 // ring, and written from there. So a sender is done when its bytes are in the ring,
 // and bytes that a lost connection swallowed can be written again.
 
+// ringAhead is how many bytes in the ring, which the writer has not begun to write, keep a sender from adding a batch. The writer writes
+// them at once, as far as they are contiguous.
+const ringAhead = 2 * batchSize
+
 // idle reports whether nothing can be written now. mu is held.
 func (s *Session) idle() bool {
 	r, c := s.core.replay, s.core
@@ -44,7 +48,7 @@ func (s *Session) flushRing(own *sendOp, patient bool) {
 		}
 		return
 	}
-	for own != nil && !own.done && !patient && s.core.replay.ahead() < batchSize && s.stage() {
+	for own != nil && !own.done && !patient && s.core.replay.ahead() < ringAhead && s.stage() {
 	}
 	if s.flushing || s.mute() || s.idle() {
 		return

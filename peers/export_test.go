@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"context"
 	"crypto/ed25519"
 	"testing"
 	"time"
@@ -13,14 +14,15 @@ import (
 
 // What tests forge records of.
 const (
-	TopicServices = topicServices
-	ProtocolTable = protocolTable
-	ProtocolDHT   = dhtPrefix + "/kad/1.0.0"
-	MaxEntries    = maxEntries
-	MaxRecord     = maxRecord
-	MaxPast       = maxPast
-	VouchedShare  = vouchedShare
-	TrustedShare  = trustedShare
+	TopicServices  = topicServices
+	ProtocolTable  = protocolTable
+	ProtocolTunnel = protocolTunnel
+	ProtocolDHT    = dhtPrefix + "/kad/1.0.0"
+	MaxEntries     = maxEntries
+	MaxRecord      = maxRecord
+	MaxPast        = maxPast
+	VouchedShare   = vouchedShare
+	TrustedShare   = trustedShare
 
 	LinesPerSecond = linesPerSecond
 	MaxSkew        = maxSkew
@@ -208,3 +210,14 @@ func (q Quotas) Stats() LimitStats { return q.q.count() }
 
 // Len is how many peers are remembered.
 func (q Quotas) Len() int { return len(q.q.all) }
+
+// ReplaceSilent takes all connections to a peer that has been called for silent, and looks whether they are.
+func (n *Node) ReplaceSilent(ctx context.Context, id peer.ID) {
+	for _, conn := range n.host.Network().ConnsToPeer(id) {
+		n.links.silent(conn)
+	}
+	n.replaceSilent(ctx, id)
+}
+
+// TryTimeout is the time that a peer has to answer a ping.
+const TryTimeout = tryTimeout

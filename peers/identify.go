@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -18,8 +17,14 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/protocol/identify"
 )
 
-// identifyTimeout is how long a peer may take to identify itself when it is asked again.
-const identifyTimeout = 15 * time.Second
+const (
+	// identifyTimeout is how long a peer may take to identify itself when it is asked again.
+	identifyTimeout = 15 * time.Second
+	// maxAsked bounds the peers that are asked at a time. Between two attempts the pause of a peer grows from rejoinInterval to mostAskPause, so that
+	// peers which never identify themselves delay no others for long.
+	maxAsked     = 8
+	mostAskPause = time.Minute
+)
 
 // unidentified are the connected peers that libp2p could not identify: it asks once for a connection, and gives a peer five seconds, which a busy
 // machine or a bad network exceeds. Without more such a peer has no address here, nor in the DHT, for as long as the connection lasts.
@@ -28,12 +33,19 @@ type unidentified struct {
 	consume protocol.HandlerFunc // what libp2p does with the identification on a stream
 
 	mu    sync.Mutex // held for a few instructions
-	peers map[peer.ID]bool
+	peers map[peer.ID]*asked
+}
+
+// asked is a peer that is to identify itself.
+type asked struct {
+	busy  bool // it is being asked
+	next  time.Time
+	pause time.Duration
 }
 
 // newUnidentified begins to ask peers again whose identification failed.
 func newUnidentified(n *Node) (u *unidentified, err error) {
-	u = &unidentified{node: n, peers: map[peer.ID]bool{}}
+	u = &unidentified{node: n, peers: map[peer.ID]*asked{}}
 	if u.consume, err = handlerOf(n.host, identify.IDPush); err != nil {
 		return nil, fmt.Errorf("peers: %w", err)
 	}
@@ -49,7 +61,7 @@ func newUnidentified(n *Node) (u *unidentified, err error) {
 func (u *unidentified) has(id peer.ID) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.peers[id]
+	return u.peers[id] != nil
 }
 
 // handlerOf returns the function that handles a protocol's streams. libp2p shows it only to who negotiates the protocol. That of identify.IDPush reads
@@ -79,7 +91,9 @@ func (u *unidentified) note(events event.Subscription) {
 			u.mu.Lock()
 			switch e := e.(type) {
 			case event.EvtPeerIdentificationFailed:
-				u.peers[e.Peer] = true
+				if u.peers[e.Peer] == nil {
+					u.peers[e.Peer] = &asked{pause: rejoinInterval}
+				}
 			case event.EvtPeerIdentificationCompleted:
 				delete(u.peers, e.Peer)
 			}
@@ -88,28 +102,57 @@ func (u *unidentified) note(events event.Subscription) {
 	}
 }
 
-// run asks the peers again, one after the other, until the node ends.
+// run asks the peers again, until the node ends.
 func (u *unidentified) run() {
 	tick := time.NewTicker(rejoinInterval)
 	defer tick.Stop()
+	var work sync.WaitGroup
+	defer work.Wait()
 	for {
 		select {
 		case <-u.node.life.Done():
 			return
-		case <-tick.C:
-		}
-		u.mu.Lock()
-		all := slices.Collect(maps.Keys(u.peers))
-		u.mu.Unlock()
-		for _, id := range all {
-			if u.node.host.Network().Connectedness(id) == network.NotConnected {
-				u.mu.Lock()
-				delete(u.peers, id)
-				u.mu.Unlock()
-			} else if err := u.ask(id); err != nil {
-				u.node.log.Debug("peers: a connected peer could not be identified, trying again", "peer", id.String(), "error", err)
+		case now := <-tick.C:
+			for _, id := range u.due(now) {
+				work.Go(func() { u.attempt(id) })
 			}
 		}
+	}
+}
+
+// due returns the peers to ask now, those that have waited longest, and forgets those that are not connected.
+func (u *unidentified) due(now time.Time) (all []peer.ID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	places := maxAsked
+	for id, a := range u.peers {
+		switch {
+		case a.busy:
+			places--
+		case u.node.host.Network().Connectedness(id) == network.NotConnected:
+			delete(u.peers, id)
+		case !a.next.After(now):
+			all = append(all, id)
+		}
+	}
+	slices.SortFunc(all, func(a, b peer.ID) int { return u.peers[a].next.Compare(u.peers[b].next) })
+	all = all[:min(len(all), max(places, 0))]
+	for _, id := range all {
+		u.peers[id].busy = true
+	}
+	return all
+}
+
+// attempt asks a peer, and notes when to ask it again unless it has identified itself.
+func (u *unidentified) attempt(id peer.ID) {
+	u.node.log.Debug("peers: a connected peer is not identified, asking it", "peer", id.String())
+	if err := u.ask(id); err != nil {
+		u.node.log.Debug("peers: a connected peer could not be identified, trying again", "peer", id.String(), "error", err)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if a := u.peers[id]; a != nil {
+		a.busy, a.next, a.pause = false, time.Now().Add(a.pause), min(2*a.pause, mostAskPause)
 	}
 }
 
@@ -122,5 +165,11 @@ func (u *unidentified) ask(id peer.ID) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.Reset() })()
-	return u.consume(identify.IDPush, s) // closes the stream
+	return u.consume(identify.IDPush, unhurried{s}) // closes the stream
 }
+
+// unhurried is a stream to which libp2p sets no deadline, which would be five seconds.
+type unhurried struct{ network.Stream }
+
+// SetDeadline implements network.Stream.
+func (unhurried) SetDeadline(time.Time) error { return nil }

@@ -80,10 +80,15 @@ const (
 	muxerPing    = 3 * time.Second  // of silence before a ping: both together are less than resumeWindow
 )
 
+// maxMuxerMessage is the most bytes of a stream that the muxer sends at once, header included: what a session of package tunnel writes at once.
+// Each costs a goroutine's wake-up and a system call at either side. Its buffers, of powers of two, have no room to spare at this size.
+const maxMuxerMessage = 128 << 10
+
 // newMuxer makes what divides such a connection into streams.
 func newMuxer() *yamux.Transport {
 	muxer := *yamux.DefaultTransport
 	muxer.ConnectionWriteTimeout, muxer.KeepAliveInterval = muxerTimeout, muxerPing
+	muxer.MaxMessageSize = maxMuxerMessage
 	return &muxer
 }
 

@@ -53,7 +53,7 @@ type link struct {
 	used   time.Time
 	calls  int            // that wait for a connection to a service
 	stream network.Stream // the last one
-	silent network.Conn   // one on which the peer answers nothing
+	silent []network.Conn // those on which the peer answers nothing
 	met    bool           // the peer has been connected
 }
 
@@ -160,8 +160,10 @@ func (n *Node) newStream(ctx context.Context, id peer.ID) (network.Stream, error
 	ctx, cancel := context.WithTimeout(network.WithAllowLimitedConn(ctx, "tunnel"), n.cfg.DialTimeout)
 	defer cancel()
 	s, err := n.host.NewStream(ctx, id, protocolTunnel)
-	if conns := n.host.Network().ConnsToPeer(id); err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && len(conns) > 0 {
-		n.links.silent(conns[0])
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		for _, conn := range n.host.Network().ConnsToPeer(id) { // it is not known which one was used
+			n.links.silent(conn)
+		}
 	}
 	return s, err
 }

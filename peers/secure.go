@@ -18,7 +18,7 @@ import (
 const (
 	maxTLSRecord = 16 << 10
 	recordExtra  = 64 // header, nonce and tag of a record are less
-	joinedBuffer = 4 * (maxTLSRecord + recordExtra)
+	joinedBuffer = (maxMuxerMessage/maxTLSRecord + 1) * (maxTLSRecord + recordExtra)
 )
 
 // tlsTransport is libp2p's TLS, with the records of a large write in one write to the socket.

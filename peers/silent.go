@@ -2,7 +2,10 @@ package peers
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,8 +13,10 @@ import (
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
 	ma "github.com/multiformats/go-multiaddr"
 	madns "github.com/multiformats/go-multiaddr-dns"
+	multistream "github.com/multiformats/go-multistream"
 )
 
 // A libp2p connection whose packets are dropped lives until its muxer gives it up (muxerTimeout), so that it survives a short partition. A peer
@@ -21,8 +26,10 @@ const (
 	// connections silent at once.
 	maxTried  = 8
 	maxTrying = 16
-	// tryTimeout bounds such an attempt, during which the silent connection is not used.
+	// tryTimeout bounds such an attempt, and a ping of the connection that seems silent. It is not used meanwhile.
 	tryTimeout = 2 * time.Second
+	// longestHandshake is the most that package tunnel gives a handshake.
+	longestHandshake = 10 * time.Second
 )
 
 // calledStream is the stream of a tunnel that this node makes. It notices when nothing comes back.
@@ -45,56 +52,112 @@ func (c *calledStream) Read(p []byte) (int, error) {
 
 // Close implements net.Conn.
 func (c *calledStream) Close() error {
-	if !c.answered.Load() && time.Since(c.opened) >= c.node.cfg.KeepAlive/2 { // the handshake has a little less than KeepAlive
+	if !c.answered.Load() && time.Since(c.opened) >= min(c.node.cfg.KeepAlive, longestHandshake)/2 { // the handshake has a little less
 		c.node.links.silent(c.Conn())
 	}
 	return c.streamConn.Close()
 }
 
-// silent notes that a peer answers nothing on a connection.
+// silent notes that a peer has not answered on a connection in time.
 func (l *links) silent(conn network.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if k := l.peers[conn.RemotePeer()]; k != nil {
-		k.silent = conn
+	if k := l.peers[conn.RemotePeer()]; k != nil && !slices.Contains(k.silent, conn) {
+		k.silent = append(k.silent, conn)
 	}
 }
 
-// silentConn returns the connection on which a peer answers nothing, and forgets it.
-func (l *links) silentConn(id peer.ID) (conn network.Conn) {
+// silentConns returns the connections on which a peer has not answered in time, and forgets them.
+func (l *links) silentConns(id peer.ID) (conns []network.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := l.peers[id]; k != nil {
-		conn, k.silent = k.silent, nil
+		conns, k.silent = k.silent, nil
 	}
-	return conn
+	return conns
 }
 
-// replaceSilent closes a connection on which a peer answers nothing if another one can be made.
+// replaceSilent closes the connections on which a peer answers nothing, not even a ping, if another one can be made. A peer that is slow,
+// or that libp2p has not identified yet, answers a ping.
 func (n *Node) replaceSilent(ctx context.Context, id peer.ID) {
-	conn := n.links.silentConn(id)
-	if conn == nil || conn.IsClosed() {
-		return
+	var work sync.WaitGroup
+	for _, conn := range n.links.silentConns(id) {
+		if !conn.IsClosed() {
+			work.Go(func() { n.replace(ctx, conn) })
+		}
 	}
-	addr := n.answering(ctx, conn)
-	if addr == nil {
-		n.log.Debug("peers: no answer on a connection, and no other can be made", "peer", id.String(), "path", conn.RemoteMultiaddr().String())
-		return
-	}
-	n.log.Warn("peers: no answer on a connection: closed, as another can be made", "peer", id.String(), "path", conn.RemoteMultiaddr().String(),
-		"other", addr.String())
-	_ = conn.Close()
+	work.Wait()
 }
 
-// answering returns an address at which a new connection to the peer of conn can be made, nil for none. It tries those that are known. A relay
-// does not replace a direct connection.
+// replace is replaceSilent for one connection. If ctx, the caller's, ends before it is known whether the peer answers, the next caller finds out.
+func (n *Node) replace(ctx context.Context, conn network.Conn) {
+	id, path := conn.RemotePeer().String(), conn.RemoteMultiaddr().String()
+	pinging, cancel := context.WithTimeout(n.life, tryTimeout) // not ctx: that a caller goes says nothing of the peer
+	trying, stop := context.WithTimeout(ctx, tryTimeout)
+	var answers atomic.Bool
+	pinged := make(chan struct{})
+	go func() {
+		defer close(pinged)
+		if pings(pinging, conn) {
+			answers.Store(true)
+			stop() // no other connection is needed
+		}
+	}()
+	defer func() {
+		stop()
+		cancel()
+		<-pinged
+	}()
+	addr := n.answering(trying, conn)
+	if addr != nil {
+		select {
+		case <-pinged:
+		case <-ctx.Done():
+		}
+	}
+	switch {
+	case answers.Load():
+		n.log.Debug("peers: a connection answers only pings; keeping it", "peer", id, "path", path)
+	case ctx.Err() != nil:
+		n.links.silent(conn)
+	case addr == nil:
+		n.log.Debug("peers: no answer on a connection, and no other can be made", "peer", id, "path", path)
+	default:
+		n.log.Warn("peers: no answer on a connection: closed, as another can be made", "peer", id, "path", path, "other", addr.String())
+		_ = conn.Close()
+	}
+}
+
+// pings reports whether the peer answers a ping on a connection before ctx ends. That it does not know pings is an answer, and so is a reset: its
+// ping service may be at its limit. A stream that this node cannot make says nothing of the peer.
+func pings(ctx context.Context, conn network.Conn) bool {
+	s, err := conn.NewStream(network.WithAllowLimitedConn(ctx, "ping"))
+	if err != nil {
+		return ctx.Err() == nil
+	}
+	defer s.Reset()                                          //nolint:errcheck // it has no more use
+	defer context.AfterFunc(ctx, func() { _ = s.Reset() })() // a muxer may take a write without an end
+	var sent, got [32]byte
+	_, _ = rand.Read(sent[:]) // never fails
+	err = multistream.SelectProtoOrFail(ping.ID, s)
+	if err == nil {
+		_, err = s.Write(sent[:])
+	}
+	if err == nil {
+		_, err = io.ReadFull(s, got[:])
+	}
+	return err == nil || ctx.Err() == nil
+}
+
+// answering returns an address at which a new connection to the peer of conn can be made, nil for none. It tries those that are known, until ctx
+// ends. A relay does not replace a direct connection.
 func (n *Node) answering(ctx context.Context, conn network.Conn) (answering ma.Multiaddr) {
 	if n.trying.Add(1) > maxTrying {
 		n.trying.Add(-1)
 		return nil
 	}
 	defer n.trying.Add(-1)
-	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	id := conn.RemotePeer()
 	var all []ma.Multiaddr

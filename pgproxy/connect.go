@@ -23,13 +23,12 @@ import (
 // server is a connection to a PostgreSQL server. It belongs to one session at a time, or to
 // the pool.
 type server struct {
-	conn     fiber.Stream   // with TLS if any
-	raw      fiber.Stream   // without
-	tls      *fiber.TLSConn // conn, if it is one; else nil
-	r        *pgwire.Reader
-	w        *pgwire.Writer
-	endpoint string
-	key      pgwire.BackendKeyData
+	conn fiber.Stream   // with TLS if any
+	raw  fiber.Stream   // without
+	tls  *fiber.TLSConn // conn, if it is one; else nil
+	r    *pgwire.Reader
+	w    *pgwire.Writer
+	key  pgwire.BackendKeyData
 	serverState
 	shared bool          // used in transaction mode: it may hold state without a flag
 	idleAt time.Duration // when it was last released, by clock
@@ -100,7 +99,7 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 
 func newServer(conn net.Conn, endpoint string) *server {
 	raw := fiber.StreamOf(conn)
-	return &server{conn: raw, raw: raw, endpoint: endpoint}
+	return &server{conn: raw, raw: raw, serverState: serverState{endpoint: endpoint}}
 }
 
 // releaseBuffers gives back the buffers of a connection that is to be idle.

@@ -22,7 +22,7 @@ func (m *machine) between() bool {
 // deallocate answers DEALLOCATE of one of the client's statements, alone in a Query. It reports false for any other text.
 func (m *machine) deallocate(text string) bool {
 	name, _ := deallocates(text)
-	if m.stmts[name] == nil || m.st.tx == pgwire.TxFailed {
+	if m.stmts[name] == nil || m.stands(name) || m.st.tx == pgwire.TxFailed {
 		return false
 	}
 	m.forget(name, m.stmts[name])
@@ -58,6 +58,9 @@ func (m *machine) standIn(names []string) (drop string) {
 			m.standOut(name)
 			continue
 		}
+		if m.stands(name) {
+			m.stand(name, nil)
+		}
 		m.st.push(op{kind: opInjectedClose}) // SQL may have prepared one
 		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 		m.st.push(op{kind: opInjectedParse})
@@ -69,18 +72,31 @@ func (m *machine) standIn(names []string) (drop string) {
 
 // notDeallocated records that the server still has the stand-ins of client statements, with names as in op.name.
 func (m *machine) notDeallocated(names string) {
-	m.server.flags |= leftPrepare
-	if m.standing == nil {
-		m.standing = make(map[string]bool)
-	}
 	for name := range strings.SplitSeq(names, "\x00") {
-		m.standing[name] = true
+		m.stand(name, nil)
 	}
+}
+
+// stand records that the server has a statement under a name of the client's: st, or nil for another one.
+func (m *machine) stand(name string, st *statement) {
+	if m.standing == nil {
+		m.standing = make(map[string]*statement)
+	}
+	m.standing[name] = st
+	if m.server != nil && !isASCII(name) {
+		m.server.flags |= leftPrepare // under another client_encoding its bytes are another name, or none: it cannot be closed by it
+	}
+}
+
+// stands reports whether the server has a statement under a name of the client's.
+func (m *machine) stands(name string) bool {
+	_, is := m.standing[name]
+	return is && m.server != nil
 }
 
 // standOut removes a stand-in from the server, before the server is asked for a statement of that name.
 func (m *machine) standOut(name string) {
-	if m.standing[name] && m.st.push(op{kind: opInjectedClose}) {
+	if m.stands(name) && m.st.push(op{kind: opInjectedClose, name: name, local: true}) {
 		delete(m.standing, name)
 		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 	}
@@ -120,7 +136,7 @@ func (m *machine) deallocated() {
 		m.forget(name, m.stmts[name])
 		return
 	}
-	m.server.stmts.retireAll()
+	m.server.stmts.retireAll(nil)
 }
 
 // sweeps reports whether a text removes named statements, also by the extended protocol: names in later messages can be
@@ -160,11 +176,24 @@ func deallocates(sql string) (name string, ok bool) {
 	if name == "" || strings.EqualFold(name, "all") || space([]byte(rest), ';') < len(rest) {
 		return "", false
 	}
-	if inner, quoted := strings.CutPrefix(name, `"`); quoted {
-		name = strings.ReplaceAll(strings.TrimSuffix(inner, `"`), `""`, `"`)
-		return string(statementKey([]byte(name))), name != ""
+	name = statementName(name)
+	return name, name != ""
+}
+
+// statementName returns the name of a statement that SQL spells.
+func statementName(spelled string) string {
+	name, quoted := strings.CutPrefix(spelled, `"`)
+	if quoted {
+		name = strings.ReplaceAll(strings.TrimSuffix(name, `"`), `""`, `"`)
+	} else {
+		name = strings.Map(func(r rune) rune {
+			if r >= 'A' && r <= 'Z' { // servers fold no others, as in UTF-8
+				r |= 0x20
+			}
+			return r
+		}, name)
 	}
-	return string(statementKey([]byte(strings.ToLower(name)))), true
+	return string(statementKey([]byte(name)))
 }
 
 // deallocations returns the names in all the statements of that kind in a text.

@@ -393,20 +393,128 @@ func (b *Postgres) Statements(ctx context.Context) (shared, onServer, doubtful i
 }
 
 // Judged exposes judge: kinds of state, behind "?" if there may be any.
-func Judged(sql string) string {
-	left := judge([]byte(sql))
+func Judged(sql string) string { return judged(nil, sql) }
+
+func judged(c *catalog, sql string) string {
+	left := c.judge([]byte(sql))
 	if left&traceUnknown != 0 {
 		return "?" + left.String()
 	}
 	return left.String()
 }
 
+// Defines reports whether a text defines something.
+func Defines(sql string) bool { return (*catalog)(nil).judge([]byte(sql))&traceDefines != 0 }
+
+// JudgedByCatalog reads the catalogs of the database, and returns Judged for one that knows them. With setup, the server connection has run that.
+// A slow machine has some tries.
+func (b *Postgres) JudgedByCatalog(ctx context.Context, setup ...string) (judge func(sql string) string, err error) {
+	var c *catalog
+	for range 20 {
+		if c, err = b.catalogBehind(ctx, setup); !canceled(err) && !isTimeout(err) {
+			break
+		}
+	}
+	return func(sql string) string { return judged(c, sql) }, err
+}
+
+// catalogBehind reads the catalogs by a server connection that has run setup.
+func (b *Postgres) catalogBehind(ctx context.Context, setup []string) (*catalog, error) {
+	lease, err := b.up.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer lease.Discard()
+	for _, sql := range setup {
+		if err := lease.Value().exec(sql); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := lease.Value().readCatalog(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return rows.build(ctx)
+}
+
+// CatalogTimeout bounds a reading.
+const CatalogTimeout = catalogTimeout
+
+// ReadCatalog reads the catalogs, unless that is under way: false.
+func (b *Postgres) ReadCatalog() bool {
+	k := &b.tables.knowledge
+	k.mu.Lock()
+	if !k.reading {
+		k.next.Store(0)
+	}
+	k.mu.Unlock()
+	seen, ok := k.begin(clock())
+	if ok {
+		b.learn(seen)
+	}
+	return ok
+}
+
+// CatalogIsFrom has what was read be from an endpoint.
+func (b *Postgres) CatalogIsFrom(endpoint string) {
+	k := &b.tables.knowledge
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.readFrom(endpoint)
+}
+
+// CatalogVersion tells what was read last from what was read before that, where they differ.
+func (b *Postgres) CatalogVersion() uint32 { return b.tables.knowledge.last().versionOf() }
+
+// CatalogEdges returns how many edges there are between functions of one name which call all functions of that name.
+func CatalogEdges(functions int) (edges int) {
+	g, sources := newGraph(), map[*node]source{}
+	for i := range functions {
+		sources[g.add(fmt.Sprint("p", i), "f", true)] = source{text: "select f(1)"}
+	}
+	_ = g.judgeBodies(context.Background(), sources)
+	g.spread()
+	count := func(n *node) { edges += len(n.users) }
+	seen := map[*node]bool{}
+	var walk func(n *node)
+	walk = func(n *node) {
+		if !seen[n] {
+			seen[n] = true
+			count(n)
+			for _, u := range n.users {
+				walk(u)
+			}
+		}
+	}
+	for _, n := range g.nodes {
+		walk(n)
+	}
+	return edges
+}
+
+// CatalogSettled reports whether judge uses the catalogs that were read last.
+func (b *Postgres) CatalogSettled() bool {
+	c := b.tables.knowledge.last()
+	return c != nil && b.tables.knowledge.now.Load() == c
+}
+
+// ExpireCatalog has what was read count no longer, as if the next reading had failed.
+func (b *Postgres) ExpireCatalog() {
+	k := &b.tables.knowledge
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.expire(0)
+}
+
+// TextsAlone reports whether the catalogs could not be read.
+func (b *Postgres) TextsAlone() bool { return b.tables.knowledge.now.Load() == nil }
+
 // JudgedPlain compares judgePlain with judgeWhole: it reports whether the text is plain, and whether they agree if it is, and nothing else
 // finds anything in it.
 func JudgedPlain(sql string) (plain, same bool) {
 	text := []byte(sql)
-	left, plain := judgePlain(text)
-	return plain, !plain || left == judgeWhole(text) && needsNoLook(sql)
+	left, plain := (*catalog)(nil).judgePlain(text)
+	return plain, !plain || left == (*catalog)(nil).judgeWhole(text) && needsNoLook(sql)
 }
 
 // needsNoLook reports whether no look at a text finds anything but what judge does.
@@ -417,20 +525,23 @@ func needsNoLook(sql string) bool {
 // QuietAgrees reports whether a text that has come twice before is quiet, and whether that is right.
 func (v *Verdicts) QuietAgrees(sql string) (quiet, right bool) {
 	for range 3 {
-		_, quiet = v.v.judge([]byte(sql))
+		_, quiet = v.v.judge(nil, []byte(sql))
 	}
 	return quiet, !quiet || needsNoLook(sql)
 }
 
 // JudgeText is judge.
-func JudgeText(text []byte) uint32 { return uint32(judge(text)) }
+func JudgeText(text []byte) uint32 { return uint32((*catalog)(nil).judge(text)) }
+
+// Executed is executed.
+func Executed(text []byte) []string { return executed(text) }
 
 // Verdicts exposes verdicts.
 type Verdicts struct{ v verdicts }
 
 // Judge is JudgeText for a text that may have come before.
 func (v *Verdicts) Judge(text []byte) uint32 {
-	left, _ := v.v.judge(text)
+	left, _ := v.v.judge(nil, text)
 	return uint32(left)
 }
 
@@ -465,6 +576,9 @@ func (b *Postgres) Listening() (pid uint32, fence string) {
 	return 0, ""
 }
 
+// PanicListening has a goroutine of the listening connection's panic.
+func (b *Postgres) PanicListening() { b.listening.standing().guard(func() { panic("a test") }) }
+
 // PlanChannels has a listening connection on which clients listen to most of all possible channels, and a few have no clients any more, plan
 // for a client that wants some more. It returns what becomes of that, and what the server is told.
 func PlanChannels(used, unused, wanted int) (sql string, err error) {
@@ -488,3 +602,38 @@ func PlanChannels(used, unused, wanted int) (sql string, err error) {
 
 // MaxAllChannels exposes maxAllChannels.
 const MaxAllChannels = maxAllChannels
+
+// Exposer is a client with statements s0, s1 and so on, which has a server connection.
+type Exposer struct{ m *machine }
+
+// NewExposer makes one whose statements are a number of the same text.
+func NewExposer(statements int, sql string) *Exposer {
+	pool := &FakePool{}
+	d := NewMachine(pool, Transaction, func(string, ...any) {})
+	m := &d.m
+	server := pool.NewServer("A", 100, nil, nil)
+	m.begin(&server.state)
+	for i := range statements {
+		text := m.shared.texts.get(m.plan, []byte(sql+"\x00\x00\x00"))
+		m.own(fmt.Sprint("s", i), &statement{sharedText: text})
+	}
+	return &Exposer{m}
+}
+
+// Expose exposes exposeExecuted.
+func (e *Exposer) Expose(sql string) {
+	e.m.exposeExecuted(traceUnknown, []byte(sql))
+	e.heard()
+}
+
+// Bind exposes exposeBound.
+func (e *Exposer) Bind(name string) {
+	e.m.exposeBound(traceUnknown, []byte(name))
+	e.heard()
+}
+
+// heard has the server have answered all.
+func (e *Exposer) heard() {
+	e.m.toServer = e.m.toServer[:0]
+	e.m.st.reset()
+}

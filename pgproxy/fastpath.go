@@ -295,7 +295,7 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 	if n == len(b) {
 		sent = s.srv.conn.TryWrite(out)
 	}
-	if sent == len(out) && s.c.Writer.Buffered() == 0 {
+	if n == len(b) && sent == len(out) && s.c.Writer.Buffered() == 0 {
 		m.toServer = took(m.toServer)
 		x.stage = fromServer
 		return false
@@ -440,6 +440,7 @@ func (s *session) giveBack(now time.Duration) bool {
 	s.lease, s.srv = upstream.Lease[*server]{}, nil
 	s.machine.forgetServer()
 	s.returnWork()
+	s.b.learnIfDue(now)
 	return true
 }
 

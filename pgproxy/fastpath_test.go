@@ -236,7 +236,7 @@ func TestPreparedElsewhere(t *testing.T) {
 	holder.until(pgwire.TypeReadyForQuery)
 	w.send(executed("other")...)
 	other := <-f.conns
-	if types, bodies := other.until(pgwire.TypeSync); types != "PDBDES" || !strings.Contains(bodies, "headpond_3\x00select $1") {
+	if types, bodies := other.until(pgwire.TypeSync); types != "PDBDES" || !strings.Contains(bodies, "headpond_1\x00select $1") {
 		t.Fatalf("the other server connection is asked %q: %q", types, bodies)
 	}
 	other.send(&pgwire.ParseComplete{}, &pgwire.ParameterDescription{Types: []uint32{25}}, columns, &pgwire.BindComplete{}, columns, row, done, idle)
@@ -250,7 +250,7 @@ func TestPreparedElsewhere(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		other.wantRequest("BDES", &pgwire.Bind{Statement: "headpond_3", Params: [][]byte{[]byte("cut")}})
+		other.wantRequest("BDES", &pgwire.Bind{Statement: "headpond_1", Params: [][]byte{[]byte("cut")}})
 		other.send(&pgwire.BindComplete{}, columns, row, done, idle)
 		if types, _ := w.until(pgwire.TypeReadyForQuery); types != "2TDCZ" {
 			t.Fatalf("cut at %d: answered with %q", cut, types)

@@ -73,6 +73,8 @@ func (s *session) dealWithChannels() error {
 		return err
 	case parked:
 		m.unpin()
+	case s.srv.flags&leftAnything != 0: // there is other state that is to be undone
+		m.takeAway(traceChannels)
 	default:
 		m.pinOrUndo(traceChannels)
 	}
@@ -105,7 +107,7 @@ func (s *session) askLeft() error {
 	rows, err := s.left(parts, settings)
 	blind := parts != 0 && ordinary(err)
 	if blind && !s.b.unseen.Swap(true) { // once, for every client of such a server would say so
-		s.c.Logger().Warn("what clients leave in their sessions cannot be seen: it is undone", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
+		s.c.Logger().Warn("the state that clients leave in their sessions cannot be read: it is undone", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
 	}
 	if err == nil && parts != 0 {
 		rows, parts = rows[:len(rows)-1], seenIn(rows[len(rows)-1])
@@ -308,7 +310,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 		switch {
 		case i >= 0 && view.known[i]:
 			set |= 1 << i
-		case p.Name == "role" && p.Value == "none":
+		case p.Name == "role" && p.Value == "none" && (m.undid || !m.startsWithRole()): // else SET ROLE NONE has undone that of the startup
 		case slices.Contains(srv.baseline, p): // session_authorization, which is unchanged
 		default:
 			list = append(list, p)
@@ -317,7 +319,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	hidden := m.unnamedSetting && (m.staying() || m.parks) // which may turn out to stay
 	srv.hidden = srv.hidden || hidden
 	same := !m.unsure && (!m.unnamedSetting || hidden) // the server connection has just these
-	m.unsure, m.unnamedSetting, m.kept = false, false, true
+	m.unsure, m.unnamedSetting, m.kept, m.undid = false, false, true, false
 	for _, p := range m.params {
 		i := tracked(p.Name)
 		switch {
@@ -349,6 +351,11 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 		srv.flags &^= leftSettings
 	}
 	return nil
+}
+
+// startsWithRole reports whether the client has a role by its startup settings.
+func (m *machine) startsWithRole() bool {
+	return slices.ContainsFunc(m.params, func(p pgwire.Param) bool { return strings.EqualFold(p.Name, "role") })
 }
 
 // lateness is the order in which settings are set: after a change of role others may be forbidden, and a change of the

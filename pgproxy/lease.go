@@ -82,6 +82,7 @@ var errAllDead = errors.New("every server connection was dead")
 // discard closes the server connection.
 func (s *session) discard() {
 	s.endCancels()
+	s.machine.loseDefinition()
 	s.machine.unpin()
 	s.lease.Discard()
 	s.srv, s.machine.server = nil, nil

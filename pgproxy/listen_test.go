@@ -370,16 +370,7 @@ func TestListenersEnd(t *testing.T) {
 	if said := killed.toTheEnd(); !has(said, "57P01") {
 		t.Errorf("killed: told %q", said)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), conntest.Patience)
-	defer cancel()
-	drained := make(chan error, 1)
-	go func() { drained <- g.Drain(ctx) }()
-	if said := w.toTheEnd(); !has(said, "57P01") {
-		t.Errorf("drained: told %q", said)
-	}
-	if err := <-drained; err != nil {
-		t.Error(err)
-	}
+	g.drainEnds(t, w)
 	g.awaitListeners(t, 0)
 }
 

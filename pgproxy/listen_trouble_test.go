@@ -129,6 +129,9 @@ func TestListenRefused(t *testing.T) {
 		"refuse, known beforehand":      {true, pgproxy.RefuseState, "listen a", "EZ", "0A000"},
 		"refuse, by a function":         {true, pgproxy.RefuseState, "select pin.run('listen a')", "TDCZ", "53400"},
 		"refuse, too many channels":     {false, pgproxy.RefuseState, strings.Join(many, ";"), "", "53400"},
+		"reset, known beforehand":       {true, pgproxy.ResetState, "listen a", "EZ", "0A000"},
+		"reset, by a function":          {true, pgproxy.ResetState, "select pin.run('listen a')", "TDCZ", "53400"},
+		"reset, too many channels":      {false, pgproxy.ResetState, strings.Join(many, ";"), "", "53400"},
 		"max_pinned, known beforehand":  {true, pgproxy.PinState, "listen a", "EZ", "53400"},
 		"max_pinned, by a function":     {true, pgproxy.PinState, "select pin.run('listen a')", "TDCZ", "53400"},
 		"max_pinned, too many channels": {false, pgproxy.PinState, strings.Join(many, ";"), "", "53400"},
@@ -163,6 +166,42 @@ func TestListenRefused(t *testing.T) {
 	}
 }
 
+// A client goes on listening when other state of its session is undone: it would wait for notifications for ever.
+func TestListenBesidesUndone(t *testing.T) {
+	db := pgtest.Shared(t)
+	for _, on := range []pgproxy.OnState{pgproxy.PinState, pgproxy.RefuseState, pgproxy.ResetState} {
+		t.Run(on.String(), func(t *testing.T) {
+			g := startListening(t, db, 2, func(cfg *pgproxy.Config, _ *pgproxy.PostgresConfig) { cfg.OnState, cfg.MaxPinned = on, 1 })
+			if on == pgproxy.PinState {
+				g.named(t, "first").ask(query("select pg_advisory_lock(7)"))
+				g.session(t, "first", listener.StatePinned)
+			}
+			direct := db.Connect(t)
+			for i, sql := range []string{"listen besides; do $$ begin create temp table besides (n int); end $$", "do $$ begin perform pg_advisory_lock(8); end $$"} {
+				w := g.dial(t)
+				w.ask(query("listen besides"))
+				w.ask(query(sql))
+				if on == pgproxy.PinState {
+					if types, bodies := w.ask(query("select 1")); types != "EZ" || !has(bodies, "53400") {
+						t.Errorf("%s: told %s %q", sql, types, bodies)
+					}
+				}
+				for _, seen := range []string{"select 'left' where to_regclass('besides') is not null", "select 'left' from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"} {
+					if _, bodies := w.ask(query(seen)); has(bodies, "left") {
+						t.Errorf("%s: still there", sql)
+					}
+				}
+				simple(t, direct, fmt.Sprintf("notify besides, 'heard%d'", i))
+				if got := heardUpTo(t, w, fmt.Sprintf("heard%d", i)); len(got) != 1 {
+					t.Errorf("%s: heard %q", sql, got)
+				}
+				w.send(&pgwire.Terminate{})
+				w.toTheEnd()
+			}
+		})
+	}
+}
+
 // A client that is pinned to listen keeps its place while it is looked at.
 func TestPinnedListenerKeepsItsPlace(t *testing.T) {
 	db := pgtest.Shared(t)
@@ -183,7 +222,7 @@ func TestPinnedListenerKeepsItsPlace(t *testing.T) {
 		}
 	})
 	for range 100 {
-		if types, bodies := w.ask(query("select pin.run('select 1')")); types != "TDCZ" { // each is followed by a look
+		if types, bodies := w.ask(query("select pin.run('select 1')")); types != "TDCZ" { // each is followed by a check
 			t.Errorf("%s %q", types, bodies)
 			break
 		}
@@ -234,7 +273,7 @@ func TestListenWhileNotifyIsLocked(t *testing.T) {
 		if got := heardUpTo(t, w, "free"); !slices.Equal(got, []string{"stuck", "free"}) {
 			t.Errorf("heard %q", got)
 		}
-		if types, bodies := w.ask(query("select pin.run('select 1')")); types != "TDCZ" { // which is followed by a look
+		if types, bodies := w.ask(query("select pin.run('select 1')")); types != "TDCZ" { // which is followed by a check
 			t.Errorf("%s %q", types, bodies)
 		}
 	}
@@ -308,6 +347,7 @@ func TestListenWhileLoginHangs(t *testing.T) {
 	w.ask(query("listen a"))
 	<-hangs
 	g.session(t, "first", listener.StatePinned)
+	conntest.Eventually(t, "the log tells of it", func() bool { return strings.Contains(g.log.String(), "LISTEN pins clients") })
 	simple(t, pgtest.Shared(t).Connect(t), "notify a, 'x'")
 	heardUpTo(t, w, "x")
 	other.send(query("listen b"))

@@ -1,14 +1,13 @@
 package pgproxy
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,7 +77,7 @@ var (
 	// errTooManyChannels means that clients listen to too many channels for one connection.
 	errTooManyChannels = errors.New("too many channels")
 	// errNoFence means that a fence has not come.
-	errNoFence = errors.New("the server does not send its notifications to all who listen")
+	errNoFence = errors.New("the server did not deliver a fence notification")
 	// errAbandoned means that a session did not wait for its request.
 	errAbandoned = errors.New("the session does not wait any more")
 )
@@ -138,10 +137,39 @@ func newListenConn(ctx context.Context, b *Postgres, endpoint string) (*listenCo
 		_ = srv.conn.Close()
 		return nil, fmt.Errorf("PostgreSQL server %s: %w", endpoint, err)
 	}
-	go l.read()
-	go l.serve()
+	go l.guard(l.read)
+	go l.guard(l.serve)
 	return l, nil
 }
+
+// guard runs a part of the connection. A panic there ends the connection.
+func (l *listenConn) guard(part func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.b.logListenPanic(p)
+			l.fail(errListenPanic)
+		}
+	}()
+	part()
+}
+
+// guardedListenConn is newListenConn. It returns errListenPanic after a panic.
+func guardedListenConn(ctx context.Context, b *Postgres, endpoint string) (l *listenConn, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			b.logListenPanic(p)
+			l, err = nil, errListenPanic
+		}
+	}()
+	return newListenConn(ctx, b, endpoint)
+}
+
+// logListenPanic logs a panic. A deferred function calls it, so that the stack is that of the panic.
+func (b *Postgres) logListenPanic(p any) {
+	b.cfg.Logger.Error("panic of the listening connection", "upstream", b.cfg.Name, "panic", p, "stack", string(debug.Stack()))
+}
+
+var errListenPanic = errors.New("the listening connection panicked")
 
 // ended returns why the connection has ended, nil if it stands.
 func (l *listenConn) ended() error {
@@ -380,7 +408,7 @@ func (l *listenConn) pass(batch []*fenceRequest) {
 	l.mu.Unlock()
 	if err == nil && !come {
 		err = errNoFence
-		l.b.listening.doubt(err, unfitForFences)
+		l.b.doubt(err, unfitForFences)
 	}
 	for _, r := range batch {
 		r.payload = f.payload
@@ -544,7 +572,7 @@ func (l *listenConn) fail(err error) {
 		r.finish(err)
 	}
 	if told > 0 {
-		cmp.Or(l.b.cfg.Logger, slog.Default()).Warn("listening connection lost", "upstream", l.b.cfg.Name, "endpoint", l.srv.endpoint, "error", err, "clients", told)
+		l.b.cfg.Logger.Warn("listening connection lost", "upstream", l.b.cfg.Name, "endpoint", l.srv.endpoint, "error", err, "clients", told)
 	}
 }
 

@@ -54,6 +54,7 @@ type listening struct {
 	movedAt time.Time    // when the endpoint led to another server; zero: never
 	why     error        // of unfit
 	refused bool         // that was the login
+	told    bool         // the log has been told of a doubt since a listening connection was opened last
 	clients map[*Client]*subscription
 
 	patience listenPatience // zero = usualPatience
@@ -108,12 +109,19 @@ func (l *listening) channels(c *Client) int {
 	return len(channels)
 }
 
-// doubt has clients keep their server connections to listen for a time, because of an error.
-func (l *listening) doubt(why error, within time.Duration) {
+// doubt has clients keep their server connections to listen for a time, because of an error. The log tells of the first one until a listening
+// connection has been opened.
+func (b *Postgres) doubt(why error, within time.Duration) {
+	l := &b.listening
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.why, l.refused = why, within == unfitAfterLogin
 	l.unfit.Store(int64(clock() + within))
+	told := l.told || l.closed
+	l.told = true
+	l.mu.Unlock()
+	if !told && b.life.Err() == nil {
+		b.cfg.Logger.Warn("LISTEN pins clients to server connections for a time", "upstream", b.cfg.Name, "error", why)
+	}
 }
 
 // loginWorks ends the doubt that comes of a login: a server connection has been opened since.
@@ -181,7 +189,7 @@ func (l *listening) get(ctx context.Context, b *Postgres, endpoint string) (*lis
 	case <-ctx.Done():
 		err := fmt.Errorf("the login of the listening connection: %w", context.Cause(ctx))
 		if errors.Is(err, context.DeadlineExceeded) {
-			l.doubt(err, unfitAfterLogin)
+			b.doubt(err, unfitAfterLogin)
 		}
 		return nil, err
 	}
@@ -190,14 +198,14 @@ func (l *listening) get(ctx context.Context, b *Postgres, endpoint string) (*lis
 // open makes the listening connection. It is a goroutine.
 func (l *listening) open(ctx context.Context, b *Postgres, endpoint string, login *listenLogin) {
 	defer login.cancel()
-	conn, err := newListenConn(ctx, b, endpoint)
+	conn, err := guardedListenConn(ctx, b, endpoint)
 	if err != nil {
 		err = fmt.Errorf("the login of the listening connection: %w", err)
-		l.doubt(err, unfitAfterLogin)
+		b.doubt(err, unfitAfterLogin)
 	}
 	l.mu.Lock()
 	if l.login = nil; err == nil {
-		l.conn = conn
+		l.conn, l.told = conn, false
 	}
 	closed := l.closed
 	l.mu.Unlock()
@@ -271,7 +279,7 @@ func (l *listenConn) moved() {
 	all.movedAt = time.Now()
 	all.mu.Unlock()
 	if again {
-		all.doubt(errMoved, unfitForFences)
+		l.b.doubt(errMoved, unfitForFences)
 	}
 	l.fail(errMoved)
 }

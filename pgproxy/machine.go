@@ -37,17 +37,19 @@ type machine struct {
 // tables are shared by the machines of a backend. They have their own locks, held for a few
 // instructions.
 type tables struct {
-	texts    sharedTexts
-	accepted acceptedParams
-	pins     pinCount
-	verdicts verdicts
-	asked    atomic.Bool // some client has asked for values of sequences: currval, lastval
+	texts     sharedTexts
+	accepted  acceptedParams
+	pins      pinCount
+	verdicts  verdicts
+	knowledge knowledge
+	asked     atomic.Bool // some client has asked for values of sequences: currval, lastval
 
 	cannotListen func() error // why LISTEN pins, as Postgres.cannotListen; nil = it does not
 }
 
 // serverState is the state of a server connection beyond its socket. It belongs to the session that has leased it.
 type serverState struct {
+	endpoint string
 	params   trackedParams
 	view     unique.Handle[trackedParams] // of params
 	baseline []pgwire.Param               // everything reported at startup; see report
@@ -67,6 +69,7 @@ type serverState struct {
 	parkLater bool          // its client is pinned for what the listening connection may take over later
 	pid       uint32        // of its process; 0 = unknown
 	hidden    bool          // its client has set what nobody knows the name of: it is undone once the client keeps it no more
+	standing  []string      // names of statements that its last client has left, as those of SQL; see closeStanding
 	drawn     uint64        // whose values of sequences currval and lastval may tell: machine.client; 0 = nobody's; or drawnByMany
 }
 
@@ -103,23 +106,25 @@ type work struct {
 	synced     int      // messages of pending before the last Sync: later ones are skipped with them, or not at all
 	changes    []change // of the unnamed statement; changes[changed:] are not all answered
 	changed    int
-	spare      []byte            // room for the text of an unnamed statement
-	unnamedNew bool              // no Sync came after the Parse of the unnamed statement
-	prepared   bool              // a named statement, since the server connection was leased
-	bound      *statement        // the statement of the last portal; nil = unknown
-	boundOn    *serverStatement  // and the server's
-	portal     []byte            // its name
-	unseen     *statement        // was prepared again, not yet compared with the client's description; nil = none
-	unlike     *statement        // the last one prepared again that differs from it
-	sweeping   bool              // a statement that takes others away was bound since the server connection was leased
-	drops      map[string]string // portals that deallocate one statement, and the name in their text
-	standing   map[string]bool   // stand-ins of client statements that were not deallocated, by name
-	reset      bool              // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
-	resets     bool              // session mode: a text with RESET, DISCARD or SET … TO DEFAULT is perhaps not answered yet
-	defaults   bool              // session mode: there was a text with SET … TO DEFAULT: any SET may be one that was prepared
-	customs    []string          // names of custom settings in texts since the server connection was leased
-	reports    uint16            // of which trackedNames a value was reported since then
-	kept       bool              // the client's settings are not only those of its startup; see keepSettings
+	spare      []byte                // room for the text of an unnamed statement
+	unnamedNew bool                  // no Sync came after the Parse of the unnamed statement
+	prepared   bool                  // a named statement, since the server connection was leased
+	bound      *statement            // the statement of the last portal; nil = unknown
+	boundOn    *serverStatement      // and the server's
+	portal     []byte                // its name
+	unseen     *statement            // was prepared again, not yet compared with the client's description; nil = none
+	unlike     *statement            // the last one prepared again that differs from it
+	sweeping   bool                  // a statement that takes others away was bound since the server connection was leased
+	drops      map[string]string     // portals that deallocate one statement, and the name in their text
+	standing   map[string]*statement // what the server has under the client's names, see stand
+	unexposed  *pgwire.ErrorResponse // of the last exposeNamed, until the Query behind it is answered
+	reset      bool                  // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
+	resets     bool                  // session mode: a text with RESET, DISCARD or SET … TO DEFAULT is perhaps not answered yet
+	defaults   bool                  // session mode: there was a text with SET … TO DEFAULT: any SET may be one that was prepared
+	customs    []string              // names of custom settings in texts since the server connection was leased
+	reports    uint16                // of which trackedNames a value was reported since then
+	undid      bool                  // RESET or DISCARD ALL was answered, or a text has DEFAULT, since the lease or the last keepSettings
+	kept       bool                  // the client's settings are not only those of its startup; see keepSettings
 
 	unnamedSetting bool // a text set something since then, of which nobody knows the name
 
@@ -130,6 +135,9 @@ type work struct {
 	parks    bool   // the last look has found channels and nothing else: the listening connection can take over
 	silenced bool   // what the client listened to has been undone
 	drew     bool   // statements since then may have used sequences
+	defines  bool   // a statement that may define something is perhaps not over: knowledge.defining counts it
+	unread   bool   // there was a text that is too long to be judged, and its transaction is perhaps not over
+	epoch    uint64 // knowledge.epoch, before any statement since the last look or the lease was judged
 }
 
 // message is a message to be judged. It has 32 bytes: larger structures are passed on the stack.
@@ -201,15 +209,16 @@ const peekSize = 1024
 
 // begin makes the machine's work begin anew, with a server connection that has been leased.
 func (m *machine) begin(server *serverState) {
-	m.server = server
+	m.endDefinition()
+	m.server, m.epoch, m.unread = server, m.shared.knowledge.epochOn(server), false
 	m.st.reset()
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
-	m.traces, m.looked, m.listens, m.drew, m.parks, m.silenced = 0, 0, false, false, false, false
+	m.traces, m.looked, m.listens, m.drew, m.parks, m.silenced, m.undid = 0, 0, false, false, false, false, false
 	m.foreign = server.drawn != 0 && server.drawn != m.client && m.mode == Transaction
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
-	m.customs, m.unnamedSetting = m.customs[:0], false
+	m.customs, m.unnamedSetting, m.unexposed = m.customs[:0], false, nil
 	clear(m.drops)
 	clear(m.standing)
 }
@@ -232,7 +241,11 @@ func (m *machine) release() {
 // leaveServer notes in the server connection what its next client is to know. It is called before anybody else can have that, and again
 // if it is not given back after all.
 func (m *machine) leaveServer() {
+	m.endDefinition()
 	m.unpin()
+	if len(m.standing) > 0 {
+		m.leaveStanding()
+	}
 	if m.server.settings == m.settingsKey && m.server.view == m.reported {
 		m.server.kind = m.kindOf()
 	} else {
@@ -254,7 +267,7 @@ func (m *machine) leaveServer() {
 func (m *machine) forgetServer() {
 	m.changesDone(lastOfAll)
 	m.trimUnnamed()
-	m.server = nil
+	m.server, m.standing = nil, nil
 }
 
 // unleased records that there is no server connection for the client's message: later messages are ignored up to the
@@ -285,6 +298,7 @@ func (m *machine) lost() {
 		}
 		m.doubtful[name] = true
 	}
+	m.loseDefinition()
 	m.unpin()
 	m.server, m.traces = nil, 0
 	m.st.reset()
@@ -331,7 +345,7 @@ func (m *machine) caughtUp() bool { return m.st.empty() || m.st.copyIn }
 // name exists but should not, or the other way round, possibly because earlier messages were skipped; nor if an earlier
 // message may deallocate it.
 func (m *machine) learned(name []byte, has bool) bool {
-	return m.caughtUp() || m.knows(name, has)
+	return m.caughtUp() || m.st.heard() || m.knows(name, has)
 }
 
 // waited notes that caughtUp has come true for a message that had to wait.

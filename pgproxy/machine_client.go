@@ -28,8 +28,8 @@ func (m *machine) clientMessage(msg message) (action, error) {
 	if m.mode == Session {
 		return m.inSession(msg), nil
 	}
-	if m.foreign && m.st.empty() && m.st.tx == pgwire.TxIdle && m.shared.asked.Load() {
-		m.forgetSequences()
+	if (m.foreign || len(m.server.standing) > 0) && m.st.closed() && m.st.tx == pgwire.TxIdle {
+		m.forgetFirst()
 	}
 	switch msg.typ {
 	case pgwire.TypeQuery:
@@ -50,6 +50,16 @@ func (m *machine) clientMessage(msg message) (action, error) {
 		return m.closeObject(msg)
 	}
 	return m.execute(msg), nil
+}
+
+// forgetFirst has the server forget what other clients have left there, before a client's message outside a transaction.
+func (m *machine) forgetFirst() {
+	if len(m.server.standing) > 0 {
+		m.closeStanding()
+	}
+	if m.foreign && m.shared.asked.Load() {
+		m.forgetSequences()
+	}
 }
 
 // extendedOps are the pending answers of messages that are passed on unchanged.
@@ -104,6 +114,10 @@ func (m *machine) query(msg message) action {
 	if e := m.refusal(left); e != nil {
 		return m.refuseQuery(e)
 	}
+	if left&traceLists != 0 && !m.st.heard() && !m.st.unsynced && !m.st.skipping && !m.caughtUp() {
+		return action{do: wait}
+	}
+	m.exposeExecuted(left, msg.body)
 	if quiet {
 		m.note(left)
 		m.pushQuery(op{kind: opQuery})
@@ -211,8 +225,9 @@ func (m *machine) bind(msg message) (action, error) {
 		m.rejectWith(e)
 		return action{do: take}, nil
 	}
+	m.exposeBound(left, name)
 	m.note(left)
-	server, st, on, ok := m.ensure(name)
+	server, st, on, ok := m.ensureFor(name, left)
 	if !ok {
 		return action{do: take}, nil
 	}
@@ -302,6 +317,7 @@ func (m *machine) closeObject(msg message) (action, error) {
 	switch {
 	case object == pgwire.ObjectStatement && (st != nil || ours(full)):
 		if st != nil {
+			m.standOut(name)
 			delete(m.stmts, name)
 			m.stmtBytes -= st.cost()
 			m.pending = append(m.pending, name)

@@ -94,7 +94,7 @@ func playMachine(t *testing.T, script string) string {
 			t.Fatalf("what is %q?", line)
 		}
 	}
-	return p.out.String()
+	return new(ownNames).number(p.out.String())
 }
 
 func (p *player) say(format string, args ...any) { fmt.Fprintf(&p.out, "  "+format+"\n", args...) }

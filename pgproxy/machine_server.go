@@ -2,6 +2,7 @@ package pgproxy
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,6 +46,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		if o != nil && o.deallocates() {
 			m.notDeallocated(o.name)
 		}
+		m.unexposed = nil
 	case pgwire.TypeCommandComplete:
 		if leaves(msg.body) {
 			m.commandDone(msg.body)
@@ -60,6 +62,9 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		m.parsed()
 	}
 	forward, err := m.st.answer(msg.typ, status)
+	if status == pgwire.TxIdle {
+		m.concluded() // before the client hears of it
+	}
 	if m.single && err == nil && status != 0 && status != pgwire.TxIdle {
 		return action{do: refuse}, nil
 	}
@@ -191,7 +196,10 @@ func (m *machine) settingChanged() {
 
 // leaves reports whether the command with this tag may leave something behind. commandDone looks at no other.
 func leaves(tag []byte) bool {
-	return len(tag) == 0 || strings.IndexByte("SRLPD", tag[0]) >= 0 && !bytes.HasPrefix(tag, []byte("SELECT "))
+	if len(tag) == 0 || strings.IndexByte("SRLPDA", tag[0]) >= 0 {
+		return !bytes.HasPrefix(tag, []byte("SELECT "))
+	}
+	return bytes.HasPrefix(tag, []byte("CREATE ")) || bytes.HasPrefix(tag, []byte("IMPORT ")) || bytes.HasPrefix(tag, []byte("COMMIT PREPARED"))
 }
 
 // commandDone looks at the tag of a CommandComplete for state that a client leaves behind.
@@ -204,7 +212,7 @@ func (m *machine) commandDone(tag []byte) {
 		m.reset = m.reset || m.defaults
 	case "RESET\x00":
 		m.settingChanged()
-		m.reset = true
+		m.reset, m.undid = true, true
 	case "LISTEN\x00":
 		m.server.flags |= leftListen
 		m.listens = true
@@ -214,12 +222,16 @@ func (m *machine) commandDone(tag []byte) {
 		m.server.flags |= leftCursor
 	case "DISCARD ALL\x00":
 		m.settingChanged()
-		m.reset, m.reports = true, 1<<len(trackedNames)-1 // of all, also those for which nothing is reported
+		m.reset, m.undid, m.reports = true, true, 1<<len(trackedNames)-1 // of all, also those for which nothing is reported
 		m.deallocateAll()
 	case "DEALLOCATE ALL\x00":
 		m.deallocateAll()
 	case "DEALLOCATE\x00":
 		m.deallocated()
+	default:
+		if m.shared.knowledge.on && m.tagDefines(tag) {
+			m.define()
+		}
 	}
 }
 
@@ -257,7 +269,7 @@ func (m *machine) failed(b []byte) (action, error) {
 		return action{do: take}, nil
 	}
 	if instead == nil {
-		instead = m.inPlaceOfError()
+		instead = cmp.Or(m.inPlaceOfError(), m.inPlaceOfUnexposed(b))
 	}
 	if instead != nil {
 		m.say(instead)

@@ -28,6 +28,7 @@ func (m *machine) inSession(msg message) action {
 	}
 	switch msg.typ {
 	case pgwire.TypeQuery:
+		m.unread = m.unread || msg.size() > maxPeek
 		m.noteText(msg.body)
 		m.st.push(op{kind: opQuery})
 	case pgwire.TypeFunctionCall:
@@ -180,6 +181,9 @@ func (m *machine) noteStartup() {
 // noteText records the lasting effects of a text, and whether it resets startup settings, if the client has some.
 func (m *machine) noteText(text []byte) {
 	seen := hintsOf(text)
+	if k := &m.shared.knowledge; k.on && seen&hintDefines != 0 && k.now.Load().judge(text)&traceDefines != 0 {
+		m.define() // for those in transaction mode
+	}
 	m.server.doomed = m.server.doomed || seen&hintRemains != 0
 	if seen&hintResets == 0 || len(m.params) == 0 {
 		return

@@ -19,6 +19,7 @@ func (m *machine) applied() {
 	srv := m.server
 	if srv.flags&leftPrepare != 0 {
 		srv.stmts.clear()
+		srv.standing = nil
 	}
 	srv.flags = 0
 	m.settingsApplied()

@@ -20,7 +20,7 @@ func TestNoAllocations(t *testing.T) {
 		for range 100 {
 			round()
 		}
-		if n := testing.AllocsPerRun(1000, round); n > 0 {
+		if n := testing.AllocsPerRun(200, round); n > 0 {
 			t.Errorf("%s: %v allocations for each transaction", kind, n)
 		}
 	}

@@ -124,7 +124,7 @@ func (s *session) fence(conn *listenConn, r *fenceRequest) (err error) {
 	case !come && !r.park:
 		return s.lostWhile("handing notifications over", errNoFence)
 	case !come:
-		s.b.listening.doubt(errNoFence, unfitForFences)
+		s.b.doubt(errNoFence, unfitForFences)
 		return errNoFence
 	}
 	return nil
@@ -387,7 +387,7 @@ func (s *session) unpark() error {
 	}
 	_, behind, _ := conn.cutAt(srv.notified, r.payload)
 	srv.collects, srv.notified = false, nil
-	m.listens, m.traces = true, m.traces|traceChannels // and the transaction is followed by a look
+	m.listens, m.traces = true, m.traces|traceChannels // and the transaction is followed by a check
 	if err := s.deliver(); err != nil {
 		return err
 	}

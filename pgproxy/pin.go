@@ -121,12 +121,16 @@ func (s *serverState) pin(kinds traces) {
 	s.shownPins.Store(uint32(kinds))
 }
 
+// unread reports whether a Query is too long to be judged.
+func (m *message) unread() bool { return len(m.body) < m.size() || m.size() > maxJudgedQuery }
+
 // judgeBody judges the text of a Query, as much as is there. quiet is that of verdicts.judge.
 func (m *machine) judgeBody(msg message) (left traces, quiet bool) {
-	if len(msg.body) < msg.size() || msg.size() > maxJudgedQuery {
-		return traceUnknown, false
+	if msg.unread() {
+		m.unread = true
+		return traceUnknown | traceUnread | m.definesUnread(msg.body), false
 	}
-	return m.shared.verdicts.judge(msg.body)
+	return m.shared.verdicts.judge(m.shared.knowledge.now.Load(), msg.body)
 }
 
 // staying reports whether the client keeps its server connection beyond its transaction.
@@ -136,9 +140,9 @@ func (m *machine) staying() bool { return m.pinned || m.server != nil && m.serve
 func (m *machine) leftBy(name []byte) traces {
 	switch st := m.stmts[string(statementKey(name))]; {
 	case len(name) == 0:
-		return m.unnamed.left
+		return m.leftByUnnamed()
 	case st != nil:
-		return st.left
+		return st.leaves(m.shared.knowledge.now.Load())
 	case (m.server.pins|m.traces)&traceStatements != 0:
 		return traceUnknown // by PREPARE
 	}
@@ -153,6 +157,7 @@ func (m *machine) asks(left traces) {
 	if m.foreign && left&(traceAsks|traceUnknown) != 0 {
 		m.forgetSequences()
 	}
+	m.guardLists(left)
 }
 
 // note notes what a statement that is about to run may leave.
@@ -162,7 +167,10 @@ func (m *machine) note(left traces) {
 	}
 	m.asks(left)
 	m.drew = m.drew || left&(traceWrites|traceSequences|traceUnknown) != 0
-	if left &= suspicious | traceLess; left == traceLess && m.server.pins == 0 {
+	if left&traceDefines != 0 {
+		m.define()
+	}
+	if left &= suspicious | traceLess | traceSpoils; left == traceLess && m.server.pins == 0 {
 		return
 	}
 	m.traces |= left
@@ -202,13 +210,17 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		return nil
 	}
 	on := OnState(m.rules.on.Load())
+	if on == ResetState { // undone afterwards, but for LISTEN: its client would wait for ever
+		left &= traceChannels
+	}
 	switch {
-	case on == RefuseState:
+	case left == 0:
+	case on != PinState:
 		e := errorResponse(pgwire.SeverityError, pgwire.StateFeatureNotSupported,
-			fmt.Sprintf("this would leave state in the session (%v), which is not kept in transaction mode: on_session_state is refuse", left), "")
+			fmt.Sprintf("this would leave state in the session (%v), which is not kept in transaction mode: on_session_state is %v", left, on), "")
 		e.Hint = "Use a listener with on_session_state: pin, or with mode: session."
 		return e
-	case on == PinState && !m.takePin():
+	case !m.takePin():
 		return m.tooManyPinned(fmt.Sprintf("this would leave state in the session (%v)", left))
 	}
 	return nil
@@ -248,7 +260,8 @@ func (m *machine) look() (parts traces, settings bool) {
 		m.unnamedSetting = true // the server does not list custom ones
 	}
 	m.looked, m.traces = m.traces, 0
-	srv.doomed = srv.doomed || m.looked&indelible != 0
+	m.epoch = m.shared.knowledge.epochOn(srv)
+	srv.doomed = srv.doomed || m.looked&(indelible|traceSpoils) != 0
 	return parts, srv.flags&leftSettings != 0
 }
 
@@ -290,7 +303,12 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 		if isFatal(msg.body) {
 			return action{do: fatal}, nil
 		}
+		if o := m.st.first(); o.name != "" {
+			m.notExposed(o, msg.body)
+			return action{do: take}, nil
+		}
 		m.foreign, m.server.drawn = true, drawnByMany // a cancel request came late
+		m.server.flags |= leftPrepare
 	case pgwire.TypeReadyForQuery:
 		_, err := m.st.ready(pgwire.TxStatus(firstByte(msg.body)))
 		return action{do: take}, err
@@ -307,9 +325,14 @@ func (m *machine) found(seen traces, blind bool) {
 		left = (m.looked|srv.pins)&stated | srv.pins
 		srv.doomed = srv.doomed || left != 0
 	}
-	m.parks = left == traceChannels && !blind && m.looked != 0
+	rest := left &^ traceChannels
+	m.parks = left&traceChannels != 0 && !blind && m.looked != 0 && (rest == 0 || !m.mayPin())
 	switch {
-	case m.looked == 0, m.parks: // see dealWithChannels
+	case m.looked == 0:
+	case m.parks: // see dealWithChannels
+		if rest != 0 {
+			m.takeAway(rest)
+		}
 	case left == 0 && !blind:
 		m.unpin()
 	default:
@@ -318,19 +341,26 @@ func (m *machine) found(seen traces, blind bool) {
 	}
 }
 
+// mayPin reports whether the client may keep its server connection. It has a place among the pinned then.
+func (m *machine) mayPin() bool { return OnState(m.rules.on.Load()) == PinState && m.takePin() }
+
 // pinOrUndo has the client keep its server connection for what it has left there, where it may; else that is to be undone.
 func (m *machine) pinOrUndo(left traces) {
-	on := OnState(m.rules.on.Load())
-	if left != 0 && on == PinState && m.takePin() {
+	if left != 0 && m.mayPin() {
 		m.pin(left)
 		return
 	}
+	m.takeAway(left)
+}
+
+// takeAway has what the client has left be undone.
+func (m *machine) takeAway(left traces) {
 	m.unpin()
 	m.server.flags |= leftAnything
-	if on == PinState {
-		m.undone |= left
+	if OnState(m.rules.on.Load()) == PinState {
+		m.undone |= left &^ traceChannels
 	}
-	m.silenced = left&traceChannels != 0 && on != ResetState
+	m.silenced = m.silenced || left&traceChannels != 0
 }
 
 // errChannelsLost ends a session that listens no more. A client that waits for notifications sends nothing that could be answered with that.
@@ -338,8 +368,8 @@ var errChannelsLost = errors.New("LISTEN has been undone")
 
 // errSilenced is errChannelsLost with the reason.
 func (m *machine) errSilenced() error {
-	if OnState(m.rules.on.Load()) == RefuseState {
-		return fmt.Errorf("%w: it needs a server connection of its own here, and on_session_state is refuse", errChannelsLost)
+	if on := OnState(m.rules.on.Load()); on != PinState {
+		return fmt.Errorf("%w: it needs a server connection of its own here, and on_session_state is %v", errChannelsLost, on)
 	}
 	return fmt.Errorf("%w: it needs a server connection of its own here, and no more clients may keep one: max_pinned is %d", errChannelsLost, m.pinLimit())
 }

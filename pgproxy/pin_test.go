@@ -195,22 +195,28 @@ func TestServerLostWhilePinned(t *testing.T) {
 	conntest.Eventually(t, "nothing is pinned", func() bool { return g.Stats().Pinned == 0 })
 }
 
+// drainEnds drains the gateway, which ends the client.
+func (g *gateway) drainEnds(t *testing.T, w *wire) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), conntest.Patience)
+	defer cancel()
+	drained := make(chan error, 1)
+	go func() { drained <- g.Drain(ctx) }()
+	if said := w.toTheEnd(); !has(said, "57P01") {
+		t.Errorf("drained: told %q", said)
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDrainWhilePinned ends an idle pinned client.
 func TestDrainWhilePinned(t *testing.T) {
 	g := startPins(t, 2, nil)
 	w := g.dial(t, pgwire.Param{Name: "application_name", Value: "owner"})
 	w.ask(query("select pg_advisory_lock(815)"))
 	g.session(t, "owner", listener.StatePinned)
-	ctx, cancel := context.WithTimeout(t.Context(), conntest.Patience)
-	defer cancel()
-	drained := make(chan error, 1)
-	go func() { drained <- g.Drain(ctx) }()
-	if said := w.toTheEnd(); !has(said, "57P01") {
-		t.Errorf("told %q", said)
-	}
-	if err := <-drained; err != nil {
-		t.Error(err)
-	}
+	g.drainEnds(t, w)
 	if got := sees(t, pgtest.Shared(t).Connect(t), "select count(*)::text from pg_locks where locktype = 'advisory' and objid = 815"); got != "0" {
 		t.Error("the lock is still held")
 	}

@@ -30,6 +30,10 @@ const (
 	traceAsks      // it asks for that, see forgetSequences
 	traceWrites    // it may use sequences unseen: defaults of columns do
 	traceLasts     // with traceObjects: they outlive the transaction, unless they are dropped
+	traceDefines   // what is known of functions and of what calls them may be wrong once the transaction is over; it is never in machine.traces
+	traceLists     // it may list prepared statements, see expose; it is never in machine.traces
+	traceSpoils    // with traceUnknown: perhaps what DISCARD ALL does not take away, such as a seed
+	traceUnread    // the text is too long to be judged: it may list prepared statements, see hideOthers; it is never in machine.traces
 )
 
 const (
@@ -73,18 +77,20 @@ const (
 	maxJudgedQuery = maxPeek
 )
 
-// judge returns what a text of SQL may leave behind. It is no parser: it knows words, strings, comments and what looks like the call of a
-// function. Where it errs it takes a text for worse than it is, but for functions that hide behind views, triggers, rules, defaults,
-// operators, casts and policies, and those of users that have the name of one of PostgreSQL's own.
-func judge(text []byte) (left traces) {
-	text = withoutNul(text)
+// judge returns what a text of SQL may leave behind. The text ends at a NUL; the types of parameters may follow, as in Parse. It is no parser:
+// it knows words, strings, comments and what looks like the call of a function. Where it errs it takes a text for worse than it is. A nil
+// catalog does not know functions that hide behind views, triggers, rules, defaults, operators, casts and policies, and those of users that
+// have the name of one of PostgreSQL's own.
+func (c *catalog) judge(body []byte) traces {
+	text := withoutNul(body)
 	if len(text) > maxJudged {
-		return traceUnknown
+		return traceUnknown | traceUnread
 	}
-	if left, ok := judgePlain(text); ok {
-		return left
+	left, ok := c.judgePlain(text)
+	if !ok {
+		left = c.judgeWhole(text)
 	}
-	return judgeWhole(text)
+	return left | c.parameters(body)
 }
 
 // withoutNul returns what comes before the first NUL, which ends a text.
@@ -96,16 +102,18 @@ func withoutNul(text []byte) []byte {
 }
 
 // judgePlain is judge for texts in which nothing is called: one statement that begins with a word of plainStatements, without a parenthesis
-// or a backslash. Of what else may leave something, pg_temp and INTO are words of such statements; INSERT INTO is plain. A semicolon may end
-// the statement.
-func judgePlain(text []byte) (left traces, ok bool) {
+// or a backslash. Of what else may leave something, pg_temp, INTO and names in the catalog are words of such statements; INSERT INTO is plain.
+// A semicolon may end the statement.
+func (c *catalog) judgePlain(text []byte) (left traces, ok bool) {
 	n := 0
 	for n < len(text) && inWord[text[n]] && n < maxName {
 		n++
 	}
 	for _, plain := range plainStatements {
 		if isWord(text[:n], plain.word) {
-			return plain.left, isPlain(text[n:], plain.into)
+			rest := text[n:]
+			ok = isPlain(rest, plain.into) && !c.sifts(rest) && (plain.word != "commit" || !bytes.ContainsAny(rest, "'$")) // COMMIT PREPARED
+			return plain.left | c.every(), ok
 		}
 	}
 	return 0, false
@@ -121,7 +129,7 @@ var plainStatements = []struct {
 // isPlain reports whether what follows the first word of a statement has none of that which makes a text more than plain. Most texts of most
 // clients are read by it, each time, for their values differ.
 func isPlain(rest []byte, into bool) bool {
-	if bytes.IndexByte(rest, '(') >= 0 || bytes.IndexByte(rest, '\\') >= 0 {
+	if bytes.IndexByte(rest, '(') >= 0 || bytes.IndexByte(rest, '\\') >= 0 || bytes.Contains(rest, []byte(`&"`)) { // the last: U&"…"
 		return false
 	}
 	if i := bytes.IndexByte(rest, ';'); i >= 0 && i < len(rest)-1 {
@@ -129,7 +137,7 @@ func isPlain(rest []byte, into bool) bool {
 	}
 	for ; len(rest) >= 4; rest = rest[1:] {
 		switch binary.LittleEndian.Uint32(rest) | 0x20202020 { // in lower case, also as part of another word
-		case 't' | 'e'<<8 | 'm'<<16 | 'p'<<24:
+		case 't' | 'e'<<8 | 'm'<<16 | 'p'<<24, 'p' | 'r'<<8 | 'e'<<16 | 'p'<<24: // pg_prepared_statements
 			return false
 		case 'i' | 'n'<<8 | 't'<<16 | 'o'<<24:
 			if !into {
@@ -141,12 +149,12 @@ func isPlain(rest []byte, into bool) bool {
 }
 
 // judgeWhole reads all of a text for judge.
-func judgeWhole(text []byte) traces {
-	j := textJudge{text: text, first: true}
+func (c *catalog) judgeWhole(text []byte) traces {
+	j := textJudge{text: text, first: true, left: c.every(), catalog: c}
 	for j.at < len(text) {
 		j.next()
 	}
-	return j.left
+	return j.left | j.hides()
 }
 
 // word is where a word is in a text.
@@ -154,18 +162,24 @@ type word struct{ from, to int }
 
 // textJudge reads a text for judge.
 type textJudge struct {
-	text     []byte
-	at       int
-	left     traces
-	first    bool          // the next word begins a statement
-	closed   bool          // what comes before the next word is a closing parenthesis
-	open     bool          // a name behind a closing parenthesis may be a function, not only an alias
-	block    bool          // the statement is DO: what is quoted runs
-	declare  bool          // the statement is DECLARE
-	drops    bool          // lastDrop is known
-	lastDrop int           // where the last ON COMMIT DROP is; -1 = nowhere
-	spelled  [maxName]byte // see key
-	before   word          // the word before the next one, if nothing but space is between them
+	text       []byte
+	at         int
+	left       traces
+	first      bool          // the next word begins a statement
+	closed     bool          // what comes before the next word is a closing parenthesis
+	open       bool          // a name behind a closing parenthesis may be a function, not only an alias
+	block      bool          // the statement is DO: what is quoted runs
+	declare    bool          // the statement is DECLARE
+	drops      bool          // lastDrop is known
+	lastDrop   int           // where the last ON COMMIT DROP is; -1 = nowhere
+	spelled    [maxName]byte // see key
+	before     word          // the word before the next one, if nothing but space is between them
+	catalog    *catalog
+	graph      *graph // not nil: the text is the body of a function
+	plpgsql    bool   // likewise, in PL/pgSQL, else in SQL
+	ddl        bool   // likewise: it has DDL, for which there may be event triggers
+	creates    bool   // there was CREATE TABLE or the like
+	configures bool   // set_config is called
 }
 
 // Classes of bytes.
@@ -257,7 +271,7 @@ func (j *textJudge) string(escapes bool) {
 	n := quotedEnd(j.text[j.at:], escapes)
 	inside := j.text[j.at : j.at+n]
 	for i := range inside {
-		if inside[i] == '\\' && (!escapes || inside[i-1] >= 0x80) { // the half of a character, in some encodings
+		if inside[i] == '\\' && (!escapes || inside[i-1] >= 0x80) && j.ambiguous(inside[i+1:]) { // the half of a character, in some encodings
 			j.left |= traceUnknown
 			break
 		}
@@ -267,12 +281,22 @@ func (j *textJudge) string(escapes bool) {
 	j.other()
 }
 
+// ambiguous reports whether a backslash in a string, before the rest of it, may hide where the string ends. In the body of a function there are
+// no halves of characters: servers do not store texts in such encodings.
+func (j *textJudge) ambiguous(rest []byte) bool {
+	return j.graph == nil || len(rest) > 0 && rest[0] == '\''
+}
+
 // runs notes what a string says that DO runs: of what a look does not tell, for that there is one is certain. It is not read as SQL: words in
 // the strings and comments of the block count, too.
 func (j *textJudge) runs(block []byte) {
+	if mentionsLists(block) {
+		j.left |= traceLists // DO, EXECUTE, query_to_xml and the like run strings
+	}
 	if !j.block {
 		return
 	}
+	j.left |= definesSomewhere(block)
 	var before []byte
 	for i := 0; i < len(block); {
 		if !inWord[block[i]] {
@@ -335,10 +359,10 @@ func (j *textJudge) word() {
 		return
 	}
 	if name.to == name.from+1 && text[name.from]|0x20 == 'u' && bytes.HasPrefix(text[j.at:], []byte(`&"`)) {
-		j.left |= traceUnknown // a name that is spelled in code points
+		j.left |= traceUnknown | traceLists // a name that is spelled in code points
 	}
 	j.meaning(name, qualifier)
-	j.before, j.first, j.closed = name, false, false
+	j.before, j.first, j.closed = name, j.graph != nil && j.begun(name), false
 }
 
 // gap is the length of the space and comments at a place.
@@ -374,6 +398,10 @@ func (j *textJudge) is(w word, keyword string) bool {
 
 // meaning notes what a word says about what is left. qualifier is the part of the name before it.
 func (j *textJudge) meaning(name, qualifier word) {
+	j.left |= j.known(name)
+	if j.graph != nil {
+		j.left |= j.inBody(name, qualifier)
+	}
 	if j.first && (qualifier == word{}) {
 		j.left |= j.begins(name)
 	} else {
@@ -388,6 +416,10 @@ func (j *textJudge) meaning(name, qualifier word) {
 func (j *textJudge) begins(name word) traces {
 	j.declare, j.block = j.is(name, "declare"), j.is(name, "do")
 	left := statements[string(j.key(name))]
+	if j.catalog != nil && j.is(name, "call") {
+		left = 0 // the name of the procedure says more
+	}
+	left |= j.defines(name)
 	if left == traceStatements {
 		if next := j.at + j.gap(j.at); isTransaction(j.text[next:]) {
 			return 0
@@ -420,13 +452,18 @@ func (j *textJudge) within(name, qualifier word) traces {
 	case (c == 's' || c == '"'|0x20) && qualifier == word{} && string(j.key(name)) == "seed" && (j.is(j.before, "set") || j.is(j.before, "session") || j.is(j.before, "local")):
 		return traceSeed
 	case c == 'i' && j.is(name, "into") && !j.is(j.before, "insert") && !j.is(j.before, "merge"):
-		return traceObjects // which search_path may have begin with pg_temp
+		if j.plpgsql {
+			return 0 // variables
+		}
+		return traceObjects | j.onDDL() // which search_path may have begin with pg_temp
 	case c == 'c' && j.is(name, "create"):
-		return traceObjects
+		return traceObjects | traceDefines | j.onDDL()
 	case c == 'i' && j.is(name, "insert") || c == 'm' && j.is(name, "merge"):
 		return traceWrites
 	case c == 'e' && j.is(name, "execute"):
 		return traceUnknown // also of a trigger
+	case (c == 'p' || c == '"'|0x20) && j.lists(name):
+		return traceLists
 	case c == 'o' && (j.is(name, "on") && j.is(j.before, "distinct") || j.is(name, "operator")):
 		j.open = true
 	}
@@ -434,6 +471,22 @@ func (j *textJudge) within(name, qualifier word) traces {
 		return traceObjects
 	}
 	return 0
+}
+
+// lists reports whether a name is that of the view of prepared statements, or of the function behind it.
+func (j *textJudge) lists(name word) bool {
+	key, listed := bytes.CutPrefix(j.key(name), []byte("pg_prepared_statement"))
+	return listed && (len(key) == 0 || string(key) == "s")
+}
+
+// mentionsLists reports whether a string has the name of the view of prepared statements somewhere, or of the function behind it.
+func mentionsLists(text []byte) bool {
+	for i := bytes.IndexByte(text, '_'); i >= 0; i = bytes.IndexByte(text, '_') {
+		if text = text[i+1:]; begins(text, "prepared_statement") {
+			return true
+		}
+	}
+	return false
 }
 
 // isTemp reports whether a name is that of the schema of temporary objects: pg_temp, or pg_temp_3, which is the same one.
@@ -476,6 +529,12 @@ func (j *textJudge) call(name, qualifier word) traces {
 	if left &= stated; left != 0 { // an extension may be in any schema
 		return left | traceUnknown
 	}
+	if left, known = j.called(name); known {
+		return left
+	}
+	if _, keyword := bodyWords[string(j.key(name))]; keyword && j.plpgsql {
+		return 0
+	}
 	if j.closed && !j.open || j.conflicts(name) { // columns of an alias, or of an index
 		return 0
 	}
@@ -496,6 +555,9 @@ func (j *textJudge) conflicts(name word) bool {
 	if !j.is(name, "conflict") || !j.is(j.before, "on") {
 		return false
 	}
+	if j.catalog != nil || j.graph != nil {
+		return true // there is no function of that name
+	}
 	i := j.at + j.gap(j.at) + 1
 	for i < len(j.text) && (inWord[j.text[i]] || bytes.IndexByte([]byte(" \t\n\r,\""), j.text[i]) >= 0) {
 		i++
@@ -508,12 +570,22 @@ func (j *textJudge) conflicts(name word) bool {
 	return i+2 < len(j.text) && isWord(j.text[i:i+2], "do") && !inWord[j.text[i+2]]
 }
 
+// maxArguments bounds how much is read of a call of set_config in the body of a function, in bytes: there may be many, one within the other.
+const maxArguments = 4 << 10
+
 // sets returns what a call of set_config says; any other name says nothing.
 func (j *textJudge) sets(name word) traces {
-	if !j.is(name, "set_config") {
+	if string(j.key(name)) != "set_config" {
 		return 0
 	}
-	if setting, _ := configured(j.text[j.at:]); strings.EqualFold(setting, "seed") {
+	j.configures = true
+	rest := j.text[j.at:]
+	if j.graph != nil {
+		if rest = rest[:min(len(rest), maxArguments)]; !setsLocally(rest) {
+			return traceUnknown
+		}
+	}
+	if setting, _ := configured(rest); strings.EqualFold(setting, "seed") {
 		return traceSeed
 	}
 	return 0

@@ -26,6 +26,9 @@ var functions = tableOf(map[traces]string{
 	traceOrigin:    `pg_replication_origin_session_setup`,
 })
 
+// bodyWords are more such words in PL/pgSQL.
+var bodyWords = tableOf(map[traces]string{0: `if elsif elseif while return perform query foreach slice assert raise`})
+
 // tableOf makes a table of words by what they say.
 func tableOf(lists map[traces]string) map[string]traces {
 	table := make(map[string]traces)

@@ -47,7 +47,11 @@ type PostgresConfig struct {
 	// StatementCache is how many prepared statements a server connection keeps in transaction
 	// mode; 0 = DefaultStatementCache.
 	StatementCache int
-	Logger         *slog.Logger // nil = slog.Default()
+	// ReadCatalogs has the gateway read, in transaction mode, which functions there are and what they do: after the first login, after DDL and
+	// each minute, in one transaction, which takes longer the more functions and tables there are. Without that, views, triggers, defaults, policies and operators that leave state in
+	// sessions are not seen, and every function that is not PostgreSQL's is followed by a check.
+	ReadCatalogs bool
+	Logger       *slog.Logger // nil = slog.Default()
 }
 
 // Postgres is a Backend of pooled connections to PostgreSQL servers. Methods may be called from
@@ -60,8 +64,13 @@ type Postgres struct {
 	listening  listening
 	baseline   baseline // what the newest server connection reported
 	retired    atomic.Bool
-	unreadable atomic.Bool // keep could not read the settings of a client, and has said so
-	unseen     atomic.Bool // likewise lookAt what a client has left
+	life       context.Context // of what the backend does by itself, until it is drained, closed or retired
+	end        context.CancelFunc
+	unreadable atomic.Bool  // keep could not read the settings of a client, and has said so
+	unseen     atomic.Bool  // likewise lookAt what a client has left
+	unknown    atomic.Bool  // likewise learn what functions there are
+	unread     atomic.Int32 // readings for learn that have failed, but for hopeless ones, since the last one that has not
+	everything atomic.Bool  // likewise that every statement may leave something
 
 	updating sync.Mutex // and Retire; the fields below are up's last settings
 	with     upstream.Settings
@@ -98,11 +107,15 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 			return nil, fmt.Errorf("%w: upstream %q: %w", ErrConfig, cfg.Name, err)
 		}
 	}
-	cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
+	cfg.DBName, cfg.Logger = cmp.Or(cfg.DBName, cfg.User), cmp.Or(cfg.Logger, slog.Default())
 	b := &Postgres{cfg: cfg}
+	b.life, b.end = context.WithCancel(context.Background())
 	b.tables.cannotListen = b.cannotListen
 	b.with = withMaxSize(cfg.Settings)
 	b.tables.pins.setUsual(b.with.Limits.MaxSize)
+	if cfg.ReadCatalogs {
+		b.tables.knowledge.start()
+	}
 	up, err := upstream.New(upstream.Config[*server]{
 		Name: cfg.Name, Settings: b.with, Open: b.open, Close: b.close, Check: check,
 		Interrupt: func(s *server, _ error) { s.interrupt() },
@@ -111,6 +124,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 		Logger:    cfg.Logger,
 	})
 	if err != nil {
+		b.end()
 		return nil, err
 	}
 	b.up = up
@@ -181,6 +195,7 @@ func (b *Postgres) Status() upstream.Status { return b.up.Status() }
 // everything, and returns ctx's error if that ends first.
 func (b *Postgres) Drain(ctx context.Context) error {
 	b.listening.close()
+	b.end()
 	return b.up.Drain(ctx)
 }
 
@@ -193,6 +208,8 @@ const retiredIdle = 5 * time.Second
 // the old password.
 func (b *Postgres) Retire() {
 	b.retired.Store(true)
+	b.end()
+	b.tables.knowledge.retire()
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	s := b.with
@@ -209,6 +226,7 @@ func (b *Postgres) Retire() {
 // Close closes idle server connections now and leased ones when they are released.
 func (b *Postgres) Close() {
 	b.listening.close()
+	b.end()
 	b.up.Close()
 }
 

@@ -35,7 +35,7 @@ func (m *machine) knows(name []byte, has bool) bool {
 	if len(name) == 0 {
 		return m.knowsUnnamed()
 	}
-	return !m.sweeping && (m.st.ends == 0 || m.st.queries == 0 && m.certain(string(name), has))
+	return !m.sweeping && (!m.st.endsBetween() || m.st.queries == 0 && m.certain(string(name), has))
 }
 
 // certain reports whether the client has a name, or has it not, as it should, whatever the answers
@@ -74,12 +74,19 @@ func (m *machine) parseNamed(name string, full, body []byte) {
 		return
 	}
 	text := m.shared.texts.get(m.plan, body)
-	if e := m.refusal(text.left); e != nil {
+	left := text.leaves(m.shared.knowledge.now.Load())
+	if e := m.refusal(left); e != nil {
 		m.shared.texts.put(text)
 		m.rejectWith(e)
 		return
 	}
-	m.asks(text.left)
+	if m.mayExecute(left) {
+		m.exposeNames(text.executes)
+	}
+	m.asks(left)
+	if (m.server.pins|m.traces)&traceStatements != 0 {
+		m.probe(name, body)
+	}
 	st := &statement{sharedText: text, since: notYet}
 	m.own(name, st)
 	if len(m.fresh) < maxAlone {
@@ -87,6 +94,15 @@ func (m *machine) parseNamed(name string, full, body []byte) {
 	}
 	m.pending = append(m.pending, name)
 	m.prepare(st, op{kind: opParse, name: name})
+}
+
+// probe has the server refuse a Parse if SQL has prepared a statement of its name.
+func (m *machine) probe(name string, body []byte) {
+	m.standOut(name)
+	m.st.push(op{kind: opInjectedParse})
+	m.sendParse(name, string(body))
+	m.st.push(op{kind: opInjectedClose})
+	m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 }
 
 // own gives the client a statement under a name.
@@ -171,6 +187,18 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 	return on.name, st, on, true
 }
 
+// ensureFor is ensure for Bind of a statement that leaves some traces. One that lists statements is listed under the client's name: that is the
+// one that runs.
+func (m *machine) ensureFor(name []byte, left traces) (server string, st *statement, on *serverStatement, ok bool) {
+	if left&traceLists != 0 && len(name) > 0 {
+		key := string(statementKey(name))
+		if st = m.stmts[key]; st != nil && m.standing[key] == st {
+			return key, st, nil, true
+		}
+	}
+	return m.ensure(name)
+}
+
 // ours reports whether a name on the server is one of our own.
 func ours(name []byte) bool { return bytes.HasPrefix(name, []byte(namePrefix)) }
 
@@ -203,7 +231,10 @@ func (m *machine) undo() {
 			m.server.stmts.remove(o.on)
 			m.forget(o.name, o.st)
 		case opInjectedClose:
-			if o.name != "" {
+			switch {
+			case o.local:
+				m.stand(o.name, nil)
+			case o.name != "":
 				m.server.stmts.stale = append(m.server.stmts.stale, o.name)
 			}
 		case opSaidClose:

@@ -137,11 +137,14 @@ func (s *session) tell() {
 	}
 }
 
-// sendOwn sends the machine's messages to the server; only the session's goroutine may.
+// sendOwn sends the machine's messages to the server; only the session's goroutine may. A server may answer each at length: see readerAfter.
 func (s *session) sendOwn() error {
 	m := &s.machine
 	if len(m.toServer) == 0 {
 		return nil
+	}
+	if err := s.pace(len(m.toServer)); err != nil {
+		return err
 	}
 	_, err := s.srv.w.Write(m.toServer)
 	m.toServer = took(m.toServer)

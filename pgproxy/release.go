@@ -37,7 +37,11 @@ func (s *session) release() {
 	if s.c.AccessLog() && !s.machine.pinned && !s.leaseAt.IsZero() { // it may have been switched on meanwhile
 		s.access(s.leaseAt, "transaction", nil, slog.Duration("waited", s.waited))
 	}
+	now := srv.idleAt
 	s.lease.Release()
+	if s.machine.mode == Transaction {
+		s.b.learnIfDue(now)
+	}
 }
 
 // close ends the session's use of a server connection, in whatever state that is.
@@ -115,8 +119,9 @@ func (s *session) clean() error {
 		}
 		s.machine.st.tx = pgwire.TxIdle
 	}
+	s.machine.outdate()
 	left := s.machine.traces | srv.pins
-	srv.doomed = srv.doomed || left&indelible != 0
+	srv.doomed = srv.doomed || left&(indelible|traceSpoils) != 0
 	if (s.machine.pinned || left != 0) && !srv.doomed {
 		if err := srv.wipe(); err != nil {
 			return err
@@ -154,7 +159,7 @@ func (s *server) wipeLeft(within time.Duration) error {
 // wiped notes that DISCARD ALL has been done.
 func (s *serverState) wiped() {
 	s.stmts.clear()
-	s.flags, s.settings, s.unnamed, s.drawn = 0, "", 0, 0
+	s.flags, s.settings, s.unnamed, s.drawn, s.standing = 0, "", 0, 0, nil
 }
 
 // stopServerReader ends the server reader of a session whose client has left. A server reader in the middle of an answer

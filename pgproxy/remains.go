@@ -18,6 +18,8 @@ const (
 	hintRemains hints = 1 << iota
 	// hintResets: there are words of RESET, DISCARD, or SET … TO DEFAULT.
 	hintResets
+	// hintDefines: there are words of statements that define something.
+	hintDefines
 )
 
 // hintsOf returns the hints in a text.
@@ -43,6 +45,10 @@ func hintsOf(text []byte) (all hints) {
 func hintOf(before, word, rest []byte) hints {
 	found := false
 	switch word[0] | 0x20 {
+	case 'a', 'c':
+		if isOneOf(word, "alter", "create") {
+			return hintDefines
+		}
 	case 'd':
 		if isWord(word, "discard") || isWord(word, "default") {
 			return hintResets

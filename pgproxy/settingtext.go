@@ -27,6 +27,7 @@ func (m *machine) noteSettings(text []byte) {
 		m.settingChanged()
 	}
 	m.unnamedSetting = m.unnamedSetting || found.unnamed
+	m.undid = m.undid || m.startsWithRole() && hintsOf(text)&hintResets != 0 // SET role TO DEFAULT
 	for _, name := range found.customs {
 		switch {
 		case slices.Contains(m.customs, name):

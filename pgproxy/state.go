@@ -36,11 +36,13 @@ type op struct {
 	kind opKind
 	// silent means that the client does not get its ReadyForQuery, nor its error if it is injected.
 	silent bool
-	local  bool             // of opQuery: it is one SET LOCAL or SET TRANSACTION
-	st     *statement       // the client's that it prepares, uses or closes; may be nil
-	on     *serverStatement // the server's that it prepares or uses; may be nil
+	// of opQuery: it is one SET LOCAL or SET TRANSACTION; of opInjectedClose: name is in work.standing; of opOwn: it is for a list
+	local bool
+	stood bool             // of opOwn: the server had a statement under name before
+	st    *statement       // the client's that it prepares, uses or closes; may be nil
+	on    *serverStatement // the server's that it prepares or uses; may be nil
 	// name is the client's name of st, if it is preparing or closing that; of opQuery and opExecute, those of the statements that are
-	// deallocated, with NULs between; of opInjectedClose, the server's, if it is one of ours.
+	// deallocated, with NULs between; of opInjectedClose, the server's, if it is one of ours or local; of opOwn, that of exposeNamed.
 	name string
 	id   uint64                // of the change of the unnamed statement it is, as work.changes has it; 0 = none
 	err  *pgwire.ErrorResponse // of opRejected, and of opQuery: of one that is refused
@@ -127,6 +129,32 @@ func (s *state) deallocated() (name string) {
 		name, o.name, _ = strings.Cut(o.name, "\x00")
 	}
 	return name
+}
+
+// heard reports whether the server would execute one more request of the gateway's own: the client's are answered.
+func (s *state) heard() bool {
+	if s.unsynced || s.skipping || s.copyIn || s.copyOut {
+		return false
+	}
+	for i := s.head; i < len(s.queue); i++ {
+		if !s.queue[i].kind.own() {
+			return false
+		}
+	}
+	return true
+}
+
+// endsBetween reports whether a request of the client is on its way that ends before the next message. The gateway's own come first, and change
+// nothing that the client can name.
+func (s *state) endsBetween() bool {
+	if s.ends == 0 {
+		return false
+	}
+	own := 0
+	for i := s.head; i < len(s.queue) && s.queue[i].kind.own(); i++ {
+		own++
+	}
+	return s.ends > own
 }
 
 // free reports whether the server could serve another client: all is answered, and no transaction,

@@ -2,8 +2,8 @@ package pgproxy
 
 import (
 	"container/list"
+	"crypto/rand"
 	"math"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"unique"
@@ -24,7 +24,7 @@ const (
 	statementOverhead = 256
 )
 
-// namePrefix begins the names of our statements on servers. Clients cannot reach them by it.
+// namePrefix begins the names of our statements on servers. What follows is random: SQL's EXECUTE would run those of other clients.
 const namePrefix = "headpond_"
 
 // statement is a prepared statement of one client. It belongs to the client's session.
@@ -56,11 +56,22 @@ func (s *statement) served(by *serverStatement) bool {
 // sharedText is a text (with parameter types) that clients have prepared under the same settings, or servers have. They share it.
 type sharedText struct {
 	textKey
-	refs     int         // statements of clients and of servers; guarded by sharedTexts.mu
-	sweeps   bool        // it takes named statements away
-	sets     bool        // settingsIn finds something in it
-	left     traces      // as judge has it
-	accepted atomic.Bool // by the server that was asked last
+	refs     int                     // statements of clients and of servers; guarded by sharedTexts.mu
+	sweeps   bool                    // it takes named statements away
+	sets     bool                    // settingsIn finds something in it
+	executes []string                // the names of statements that it executes by SQL, see executedBy; it is not changed
+	judged   atomic.Pointer[verdict] // the last one; see leaves
+	accepted atomic.Bool             // by the server that was asked last
+}
+
+// leaves returns what the statement may leave, as judge has it.
+func (t *sharedText) leaves(c *catalog) traces {
+	v := t.judged.Load()
+	if v == nil || v.by != c.versionOf() {
+		v = &verdict{by: c.versionOf(), left: c.judge([]byte(t.body))}
+		t.judged.Store(v)
+	}
+	return v.left
 }
 
 // textKey identifies equal texts.
@@ -86,7 +97,7 @@ func (t *sharedTexts) get(plan unique.Handle[string], body []byte) *sharedText {
 	if text := t.find(plan, body); text != nil {
 		return text
 	}
-	made := &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body), sets: settingsIn(body).any(), left: judge(body)} // mu is not held
+	made := &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body), sets: settingsIn(body).any(), executes: executedBy(body)} // mu is not held
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := t.byKey[made.textKey]
@@ -152,11 +163,11 @@ type serverStatement struct {
 // newServerStatement returns one that is about to be parsed.
 func (t *sharedTexts) newServerStatement(text *sharedText) *serverStatement {
 	at := t.last.Add(1)
-	return &serverStatement{text: text, name: namePrefix + strconv.FormatUint(at, 10), at: at}
+	return &serverStatement{text: text, name: namePrefix + rand.Text(), at: at}
 }
 
 // maxServerName is the longest name of a serverStatement, in bytes.
-const maxServerName = len(namePrefix) + 20
+const maxServerName = len(namePrefix) + 26
 
 // prepared is the set of statements that a server connection has, one of each text, the least recently used one
 // first to go. Like the connection it belongs to one session at a time.
@@ -232,10 +243,14 @@ func (p *prepared) retire(on *serverStatement) {
 	}
 }
 
-// retireAll retires every statement, after a DEALLOCATE of an unknown one.
-func (p *prepared) retireAll() {
-	for p.order.Len() > 0 {
-		p.retire(p.order.Front().Value.(*serverStatement))
+// retireAll retires every statement but those of some texts.
+func (p *prepared) retireAll(but map[*sharedText]bool) {
+	for e := p.order.Front(); e != nil; {
+		on := e.Value.(*serverStatement)
+		e = e.Next()
+		if !but[on.text] {
+			p.retire(on)
+		}
 	}
 }
 

@@ -20,7 +20,8 @@ type unnamed struct {
 	once   bool   // it was used in the pipeline that parsed it
 	sweeps bool   // as in statement
 	sets   bool   // likewise
-	left   traces // likewise
+	left   traces // what it may leave
+	by     uint32 // catalog.version, as of left
 	text   []byte // its Parse body after the name; nil = not kept
 }
 
@@ -57,20 +58,26 @@ func (m *machine) parseUnnamed(msg message) action {
 	if kept && !msg.whole(msg.size()) {
 		return action{do: more, n: msg.size()}
 	}
-	left, quiet := traceUnknown, false
+	c := m.shared.knowledge.now.Load()
+	left, quiet := traceUnknown|traceUnread, false
 	if kept {
-		left, quiet = m.shared.verdicts.judge(msg.body[1:])
+		left, quiet = m.shared.verdicts.judge(c, msg.body[1:])
+	} else {
+		m.unread = true
 	}
 	if e := m.refusal(left); e != nil {
 		m.rejectWith(e)
 		return action{do: take}
+	}
+	if kept {
+		m.exposeExecuted(left, msg.body[1:])
 	}
 	m.asks(left)
 	id, ok := m.change(op{kind: opParse}, true)
 	if !ok {
 		return action{do: take}
 	}
-	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id, left: left}, id, true
+	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id, left: left, by: c.versionOf()}, id, true
 	if kept {
 		m.unnamed.text = m.keep(msg.body[1:])
 		if !quiet {
@@ -78,6 +85,20 @@ func (m *machine) parseUnnamed(msg message) action {
 		}
 	}
 	return action{do: pass}
+}
+
+// leftByUnnamed returns what the client's unnamed statement may leave.
+func (m *machine) leftByUnnamed() traces {
+	u, c := &m.unnamed, m.shared.knowledge.now.Load()
+	switch {
+	case u.id == 0 || u.by == c.versionOf():
+	case u.text != nil:
+		u.left, _ = m.shared.verdicts.judge(c, u.text)
+		u.by = c.versionOf()
+	default:
+		return u.left | traceUnknown
+	}
+	return u.left
 }
 
 // keep returns a copy of a text.
@@ -126,7 +147,7 @@ func (m *machine) ensureUnnamed() {
 // knowsUnnamed reports whether the messages on their way have the same effect on the client's
 // unnamed statement, on the server's, and on the message that uses it. mu is held.
 func (m *machine) knowsUnnamed() bool {
-	return m.unnamedNew || m.st.ends == 0 || m.changed == len(m.changes)
+	return m.unnamedNew || !m.st.endsBetween() || m.changed == len(m.changes)
 }
 
 // parsed notes that the server has done a Parse.

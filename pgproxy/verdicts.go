@@ -17,6 +17,7 @@ type verdicts struct {
 // verdict is what is known of a text.
 type verdict struct {
 	text  string
+	by    uint32 // catalog.version
 	left  traces // as judge has it
 	quiet bool   // see quietly
 }
@@ -38,22 +39,27 @@ var verdictSeed = maphash.MakeSeed()
 
 // judge is judge for a text that may have come before. quiet means that quietly is true; it is unknown for a text that has not come before,
 // and always true for a plain one.
-func (v *verdicts) judge(text []byte) (left traces, quiet bool) {
-	text = withoutNul(text)
-	if left, ok := judgePlain(text); ok {
+func (v *verdicts) judge(c *catalog, body []byte) (left traces, quiet bool) {
+	left, quiet = v.judgeText(c, withoutNul(body))
+	return left | c.parameters(body), quiet
+}
+
+// judgeText is judge for a text without what comes behind it.
+func (v *verdicts) judgeText(c *catalog, text []byte) (left traces, quiet bool) {
+	if left, ok := c.judgePlain(text); ok {
 		return left, true
 	}
 	if len(text) > maxVerdictText {
-		return judge(text), false
+		return c.judge(text), false
 	}
 	hash := maphash.Bytes(verdictSeed, text)
 	place := hash % maxVerdicts
-	if known := v.at[place].Load(); known != nil && known.text == string(text) {
+	if known := v.at[place].Load(); known != nil && known.by == c.versionOf() && known.text == string(text) {
 		return known.left, known.quiet
 	}
-	left = judgeWhole(text)
+	left = c.judgeWhole(text)
 	if v.missed[place].Swap(hash) == hash {
-		v.at[place].Store(&verdict{text: string(text), left: left, quiet: quietly(text)})
+		v.at[place].Store(&verdict{text: string(text), by: c.versionOf(), left: left, quiet: quietly(text)})
 	}
 	return left, false
 }

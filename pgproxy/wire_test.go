@@ -3,8 +3,11 @@ package pgproxy_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,16 +22,34 @@ import (
 // wire is one end of a connection on which a test speaks the protocol message by message.
 type wire struct {
 	net.Conn
-	t   testing.TB
-	r   *pgwire.Reader
-	key pgwire.BackendKeyData
+	t     testing.TB
+	r     *pgwire.Reader
+	key   pgwire.BackendKeyData
+	names ownNames
+}
+
+// ownNames number the gateway's names of statements, which are random, in their order.
+type ownNames struct{ seen []string }
+
+var ownName = regexp.MustCompile(`headpond_[A-Z2-7]{26}`)
+
+// number replaces the names in a text by headpond_1 and so on.
+func (n *ownNames) number(text string) string {
+	return ownName.ReplaceAllStringFunc(text, func(name string) string {
+		if !slices.Contains(n.seen, name) {
+			n.seen = append(n.seen, name)
+		}
+		return fmt.Sprint("headpond_", 1+slices.Index(n.seen, name))
+	})
 }
 
 func newWire(t testing.TB, conn net.Conn) *wire {
-	_ = conn.SetDeadline(time.Now().Add(3 * time.Minute)) // a test that hangs says where
 	t.Cleanup(func() { _ = conn.Close() })
 	return &wire{Conn: conn, t: t, r: pgwire.NewReader(conn)}
 }
+
+// patient bounds the next message, not the test: one that hangs says where.
+func (w *wire) patient() { _ = w.SetDeadline(time.Now().Add(3 * time.Minute)) }
 
 // bytesOf encodes messages.
 func bytesOf(messages ...pgwire.Message) []byte {
@@ -41,6 +62,7 @@ func bytesOf(messages ...pgwire.Message) []byte {
 
 func (w *wire) send(messages ...pgwire.Message) {
 	w.t.Helper()
+	w.patient()
 	if _, err := w.Write(bytesOf(messages...)); err != nil {
 		w.t.Fatal(err)
 	}
@@ -57,12 +79,13 @@ func (w *wire) read() (byte, string) {
 }
 
 func (w *wire) try() (byte, string, error) {
+	w.patient()
 	h, err := w.r.Next()
 	if err != nil {
 		return 0, "", err
 	}
 	body, err := w.r.Body()
-	return h.Type, string(body), err
+	return h.Type, w.names.number(string(body)), err
 }
 
 // ask sends messages and reads up to ReadyForQuery; see until.

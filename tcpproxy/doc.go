@@ -27,7 +27,9 @@
 //
 // A FIN is passed on as a FIN, separately in each direction; a reset as a reset. On Linux, bulk
 // data between plain TCP connections is spliced, that is, moved within the kernel; small pieces go
-// through a buffer, which engines with loops hold only while it has data.
+// through a buffer, which engines with loops hold only while it has data. There a session has no stack while it copies
+// small pieces, or waits for them, unless it uses TLS itself, bulk has come last, or its client may still continue with
+// another endpoint.
 //
 // With Config.Routes the client's TLS ClientHello chooses the upstream; TLS passes
 // through untouched, or ends at the Proxy with Config.TLS.

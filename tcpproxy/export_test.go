@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/retrybudget"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -69,7 +70,9 @@ type HelloRead struct {
 	Found     bool
 	Name      string
 	Protocols []string
-	Problem   error
+	// Extensions are the types of its extensions.
+	Extensions []uint16
+	Problem    error
 }
 
 // ReadHello reads a ClientHello in pieces of n bytes at most.
@@ -78,10 +81,13 @@ func ReadHello(from io.Reader, n int) HelloRead {
 	hello, err := r.hello()
 	found := HelloRead{Read: r.read, Found: hello != nil, Problem: err}
 	if hello != nil {
-		found.Name, found.Protocols = hello.ServerName, hello.SupportedProtos
+		found.Name, found.Protocols, found.Extensions = hello.ServerName, hello.SupportedProtos, hello.Extensions
 	}
 	return found
 }
+
+// Repeatable reports whether b may be sent to another server.
+func Repeatable(b []byte) bool { return repeatable(b) }
 
 // pieces is a connection that is only read, n bytes at a time.
 type pieces struct {
@@ -129,3 +135,46 @@ func (p *Progress) Move(in, out int64, clientEnded, serverEnded bool) {
 
 // Over reports whether the time is over.
 func (p *Progress) Over(now time.Time) bool { return p.p.look(&p.r, now) <= 0 }
+
+// Budget bounds how many sessions move.
+type Budget struct{ p Proxy }
+
+// NewBudget returns one whose first window begins now.
+func NewBudget(now time.Time) *Budget {
+	return &Budget{Proxy{moves: retrybudget.New(movesWindow, now)}}
+}
+
+// Begin counts sessions.
+func (b *Budget) Begin(sessions uint64) { b.p.begun.Add(sessions) }
+
+// Take returns how many of n sessions may move.
+func (b *Budget) Take(now time.Time, n int) (taken int) {
+	for range n {
+		if b.p.mayMove(now) {
+			taken++
+		}
+	}
+	return taken
+}
+
+// SpendBudget leaves none of the proxy's budget.
+func (p *Proxy) SpendBudget() {
+	for p.mayMove(time.Now()) {
+	}
+}
+
+// StopBudgetClock begins a window of the proxy's budget that lasts for the test, and takes one of its moves. No session may have begun.
+func (p *Proxy) StopBudgetClock() { p.mayMove(time.Now().Add(24 * time.Hour)) }
+
+// AnsweredAfterFailedWrite returns the outcome of a relay whose write to the server fails before the server's answer arrives, and which fails
+// again afterwards.
+func AnsweredAfterFailedWrite(written error, reason string, later error) (string, error) {
+	client, server := net.Pipe()
+	defer client.Close()
+	defer server.Close()
+	r := &relay{client: &side{"client", fiber.StreamOf(client)}, server: &side{"upstream", fiber.StreamOf(server)}}
+	r.noteWrite(r.server, written)
+	r.stay()
+	r.fail(reason, later)
+	return r.outcome()
+}

@@ -118,6 +118,33 @@ func (c *pausing) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
+// TestStricterDuringHandshake: a client whose handshake asked for no certificate does not get to an upstream that came with the demand for one.
+func TestStricterDuringHandshake(t *testing.T) {
+	for _, routed := range []bool{false, true} {
+		server, client := certs.New().Configs()
+		var cfg tcpproxy.Config
+		p, addr := startRoutes(t, func(c *tcpproxy.Config) {
+			c.TLS, c.ConnectTimeout = server, time.Hour
+			if c.Routes[0].SNI = []string{"localhost"}; !routed {
+				c.Upstream, c.Routes = c.Routes[0].Upstream, nil
+			}
+			cfg = *c
+		})
+		inner := to(t, "inner", says("inner"))
+		conn := tls.Client(&pausing{Conn: conntest.Dial(t, addr), pause: func() {
+			cfg.TLS = server.Clone()
+			cfg.TLS.ClientAuth = tls.RequireAnyClientCert
+			if cfg.Upstream = inner; routed {
+				cfg.Routes = []tcpproxy.Route{{SNI: []string{"localhost"}, Upstream: inner}}
+			}
+			if err := p.Update(cfg); err != nil {
+				t.Error(err)
+			}
+		}}, client)
+		conntest.Want(t, conn, "a:")
+	}
+}
+
 // TestRouteGoneDuringHandshake: a client whose route a reload has removed is reset.
 func TestRouteGoneDuringHandshake(t *testing.T) {
 	server, client := certs.New().Configs()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -63,15 +64,32 @@ func (s *session) sendTo(t *target) {
 
 // renew puts the settings in force, now that the client has said what its target is chosen by: it may have taken its time, and the
 // upstreams that a reload has replaced since give no connections any more after a while. A session remains one with
-// TLS, or without.
+// TLS, or without, and one with TLS remains with its former settings if the new ones look at clients' certificates in another way: its
+// handshake has not.
 func (s *session) renew() (changed bool) {
 	now := s.proxy.cfg.Load()
-	if now == s.cfg || (now.TLS == nil) != (s.cfg.TLS == nil) {
+	if now == s.cfg || (now.TLS == nil) != (s.cfg.TLS == nil) || !now.looksLike(s.cfg) {
 		return false
 	}
 	s.cfg = now
 	return true
 }
+
+// looksLike reports whether a handshake by the settings before is as good as one by s: no client can have passed it that s refuses.
+func (s *settings) looksLike(before *settings) bool {
+	c, old := s.TLS, before.TLS
+	switch {
+	case c == nil:
+		return true
+	case s.callsBack: // nobody knows what the functions decide, not even if they are the same
+		return false
+	case c.ClientAuth == tls.NoClientCert:
+		return true
+	}
+	return !before.callsBack && c.ClientAuth == old.ClientAuth && sameAuthorities(c.ClientCAs, old.ClientCAs)
+}
+
+func sameAuthorities(a, b *x509.CertPool) bool { return a == b || a != nil && b != nil && a.Equal(b) }
 
 // route finds the session's target by the ClientHello. It returns what it has read, the beginning of the stream. Its
 // errors are refusals.
@@ -119,10 +137,11 @@ func clientGone(err error) error {
 // inTime runs op, which talks with the client, within ConnectTimeout. It returns a refusal if that has passed, or ctx has
 // ended, and otherwise op's error.
 func (s *session) inTime(ctx context.Context, late error, op func() error) error {
+	patience := s.cfg.ConnectTimeout // op may renew the settings
 	stop := context.AfterFunc(ctx, func() { _ = s.client.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	_ = s.client.SetDeadline(time.Now().Add(s.cfg.ConnectTimeout)) // a broken connection is op's to find
-	if ctx.Err() != nil {                                          // the deadline above may have replaced that of AfterFunc
+	_ = s.client.SetDeadline(time.Now().Add(patience)) // a broken connection is op's to find
+	if ctx.Err() != nil {                              // the deadline above may have replaced that of AfterFunc
 		return &refusal{listener.ReasonDrained, errDrained, nil}
 	}
 	err := op()
@@ -132,7 +151,7 @@ func (s *session) inTime(ctx context.Context, late error, op func() error) error
 	case ctx.Err() != nil:
 		err = &refusal{listener.ReasonDrained, errDrained, nil}
 	case errors.As(err, &timeout) && timeout.Timeout():
-		err = &refusal{listener.ReasonTimeout, fmt.Errorf("%w (%v)", late, s.cfg.ConnectTimeout), nil}
+		err = &refusal{listener.ReasonTimeout, fmt.Errorf("%w (%v)", late, patience), nil}
 	}
 	_ = s.client.SetDeadline(time.Time{})
 	return err

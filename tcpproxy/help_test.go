@@ -26,7 +26,9 @@ var quiet = slog.New(slog.DiscardHandler)
 func start(t *testing.T, endpoints []string, o tcpproxy.UpstreamOptions, change func(*tcpproxy.Config)) (p *tcpproxy.Proxy, addr string) {
 	t.Helper()
 	o.Endpoints = upstream.Endpoints(endpoints...)
-	o.Logger, o.Dial, o.Go = quiet, enginetest.Dial, fiber.Go
+	if o.Logger, o.Go = quiet, fiber.Go; o.Dial == nil {
+		o.Dial = enginetest.Dial
+	}
 	up, err := tcpproxy.NewUpstream("backends", o)
 	if err != nil {
 		t.Fatal(err)

@@ -74,7 +74,7 @@ func (s *session) acquireLive(ctx context.Context) (upstream.Lease[net.Conn], er
 		key = a.AddrPort().Addr().Unmap().String()
 	}
 	for {
-		l, err := s.target.upstream.AcquireKey(ctx, key)
+		l, err := s.target.upstream.AcquireNarrow(ctx, key, upstream.Narrow{Avoid: s.tried})
 		if err != nil {
 			return l, err
 		}

@@ -123,7 +123,7 @@ func (r *relay) watchTimes() {
 // lookAtTimes is for a watch.
 func (r *relay) lookAtTimes() (next time.Duration) {
 	now, next := time.Now(), r.stalled.step()
-	if r.stalled.patience > 0 && r.stalled.look(r.session.client.BytesOut(), now) {
+	if r.stalled.patience > 0 && r.stalled.look(r.answered(), now) {
 		r.expire(errStalled, r.stalled.patience)
 		return 0
 	}
@@ -137,6 +137,17 @@ func (r *relay) lookAtTimes() (next time.Duration) {
 		next = min(next, left, p.step())
 	}
 	return next
+}
+
+// answered returns a number that grows while the client gets an answer: with each byte that its socket takes and, once the client has asked, with
+// each that its system acknowledges, see progress. It may make a trip to a loop.
+func (r *relay) answered() uint64 {
+	n := r.session.client.BytesOut()
+	if r.stalled.asked.Load() {
+		acked, _ := r.client.conn.Acked()
+		n += acked
+	}
+	return n
 }
 
 func (r *relay) expire(err error, patience time.Duration) {

@@ -7,7 +7,9 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/headpond/headpond/internal/retrybudget"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -17,6 +19,10 @@ type Proxy struct {
 	srv     *listener.Server
 	spliced atomic.Uint64 // bytes that never were in user space
 	cutting sync.Once     // arranges for cutOff
+	begun   atomic.Uint64 // sessions
+	moves   *retrybudget.Budget
+	moved   atomic.Uint64 // how often a session has continued with another endpoint
+	refused atomic.Uint64 // how often moves did not allow that
 }
 
 func (p *Proxy) countSpliced(n int) { p.spliced.Add(uint64(n)) }
@@ -27,7 +33,7 @@ func New(cfg Config) (*Proxy, error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
 	}
-	p := &Proxy{}
+	p := &Proxy{moves: retrybudget.New(movesWindow, time.Now())}
 	p.cfg.Store(cfg.withDefaults())
 	srv, err := listener.New(cfg.Listener, listener.HandlerFunc(p.serveConn))
 	if err != nil {
@@ -70,4 +76,8 @@ func (p *Proxy) Update(cfg Config) error {
 }
 
 // Stats returns the listener's counters.
-func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }
+func (p *Proxy) Stats() listener.Stats {
+	st := p.srv.Stats()
+	st.Moved, st.MovesRefused = p.moved.Load(), p.refused.Load()
+	return st
+}

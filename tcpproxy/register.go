@@ -20,10 +20,10 @@ func (s *session) waits(giveUp func()) {
 }
 
 // relays records that r is about to run. If the session has been cut off, or ctx has ended, r ends at once.
-func (s *session) relays(ctx context.Context, r *relay, endpoint string) {
+func (s *session) relays(ctx context.Context, r *relay) {
 	now := time.Now()
 	s.mu.Lock()
-	s.relay, s.endpoint, s.since = r, endpoint, now
+	s.relay, s.since = r, now
 	cut := s.cut
 	s.mu.Unlock()
 	switch {
@@ -91,7 +91,7 @@ func (s *session) Describe(all []listener.Info, info listener.Info) []listener.I
 	defer s.mu.Unlock()
 	switch {
 	case s.relay != nil:
-		info.State, info.Since, info.Endpoint, info.Held = listener.StateActive, s.since, s.endpoint, s.since
+		info.State, info.Since, info.Endpoint, info.Held = listener.StateActive, s.since, s.relay.endpoint, s.since
 	case s.giveUp != nil:
 		info.State = listener.StateWaiting
 	default:

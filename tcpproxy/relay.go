@@ -27,18 +27,22 @@ type side struct {
 type relay struct {
 	session        *session
 	client, server *side
-	firstByte      func()      // called when the server has sent something
 	heard          atomic.Bool // the server has sent something
 	stalled        stall       // how long the client has waited for an answer, if its patience is set
 	limits         []progress  // of the time-outs that are set
+	endpoint       string
 
-	ends atomic.Int32 // sides whose stream has ended with EOF: clientEnd, serverEnd
+	directions fiber.Group  // that are not over
+	ends       atomic.Int32 // sides whose stream has ended with EOF: clientEnd, serverEnd
 
-	mu     sync.Mutex
-	reason string // of the first failure
-	err    error
-	left   *watch // on the remaining direction after a failed write
-	over   bool   // ended in good order; later errors do not matter
+	mu      sync.Mutex
+	reason  string // of the first failure
+	err     error
+	left    *watch  // on the remaining direction after a failed write
+	running int     // directions
+	resume  func()  // resumes the suspended session; nil = it is not suspended
+	over    bool    // ended in good order; later errors do not matter
+	opening opening // what has come from the client, while the session may go to another endpoint
 }
 
 const (
@@ -47,45 +51,116 @@ const (
 	bothEnds = clientEnd | serverEnd
 )
 
-func newRelay(s *session, client, server *side) *relay {
-	r := &relay{session: s, client: client, server: server}
+func newRelay(s *session, client, server *side, endpoint string) *relay {
+	r := &relay{session: s, client: client, server: server, endpoint: endpoint}
+	r.opening.spent = s.cfg.NoRetry || s.cfg.TLS != nil || s.target.tls != nil || !s.mayLeave(endpoint)
 	r.stalled.patience = s.cfg.StallTimeout
 	return r
 }
 
-// run copies in both directions until they have ended or it is interrupted. The
-// connections are still open when it returns.
-func (r *relay) run() {
+// run copies in both directions until they have ended or it is interrupted; then relayed is next. If the loop can do that alone, run returns at once, true: the
+// session is suspended, and resumed then. The connections are still open.
+func (r *relay) run() (suspended bool) {
 	r.watchTimes()
-	var other fiber.Group
-	other.Go(r.serverToClient)
-	r.clientToServer()
-	other.Wait()
+	r.running = 2
+	r.directions.Add(2)
+	alone := fiber.CopyThen(r.server.conn, r.client.conn, r.toClient, r.session.proxy.countSpliced, r.serverOver)
+	if !alone {
+		fiber.Go(r.copyFromServer)
+	}
+	r.copyFromClient(alone)
+	if alone && r.suspend() {
+		return true
+	}
+	r.directions.Wait()
+	return false
+}
+
+// copyFromClient copies from the client to the server. If alone is set and it can, it leaves that to the loop.
+func (r *relay) copyFromClient(alone bool) {
+	readErr, writeErr := r.copyOpening(r.toServer)
+	if readErr == nil && writeErr == nil {
+		if alone && fiber.CopyThen(r.client.conn, r.server.conn, r.toServer, r.session.proxy.countSpliced, r.clientOver) {
+			return
+		}
+		readErr, writeErr = r.client.conn.CopyTo(r.server.conn, r.toServer, r.session.proxy.countSpliced)
+	}
+	r.clientOver(readErr, writeErr)
+}
+
+// copyFromServer copies from the server to the client, with a stack.
+func (r *relay) copyFromServer() {
+	defer r.directionOver() // also after a panic
+	readErr, writeErr := r.server.conn.CopyTo(r.client.conn, r.toClient, r.session.proxy.countSpliced)
+	r.ended(r.server, r.client, serverEnd, readErr, writeErr)
+}
+
+// suspend suspends the session until both directions are over. It returns false if they are, or if sessions on this
+// connection cannot be suspended.
+func (r *relay) suspend() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running > 0 {
+		r.resume = r.session.client.SuspendUntil()
+	}
+	return r.resume != nil
+}
+
+// stop stops the watches.
+func (r *relay) stop() {
 	r.session.stopWatch()
-	if r.left != nil {
-		r.left.stop()
+	r.mu.Lock()
+	left := r.left
+	r.mu.Unlock()
+	if left != nil {
+		left.stop()
 	}
 }
 
-func (r *relay) clientToServer() {
-	r.direction(r.client, r.server, clientEnd, listener.ReasonClientGone, listener.ReasonBackendGone, func(n int) {
-		s := r.session
-		before := min(n, s.counted)
-		s.counted -= before
-		s.client.Count(r.uncounted(n-before), 0)
-		r.stalled.moved(true)
-	})
+// toServer counts n bytes from the client to the server.
+func (r *relay) toServer(n int) {
+	s := r.session
+	before := min(n, s.counted)
+	s.counted -= before
+	s.client.Count(r.uncounted(n-before), 0)
+	r.stalled.moved(true)
 }
 
-func (r *relay) serverToClient() {
-	r.direction(r.server, r.client, serverEnd, listener.ReasonBackendGone, listener.ReasonClientGone, func(n int) {
-		r.session.client.Count(0, r.uncounted(n))
-		r.stalled.moved(false)
-		if !r.heard.Load() {
-			r.heard.Store(true)
-			r.firstByte()
-		}
-	})
+// toClient counts n bytes from the server to the client.
+func (r *relay) toClient(n int) {
+	r.session.client.Count(0, r.uncounted(n))
+	r.stalled.moved(false)
+	if !r.heard.Load() {
+		r.heard.Store(true)
+		r.stay()
+		r.session.leased.Heard(time.Now())
+	}
+}
+
+// clientOver is called when the copying from the client is over.
+func (r *relay) clientOver(readErr, writeErr error) {
+	defer r.directionOver()
+	r.ended(r.client, r.server, clientEnd, readErr, writeErr)
+}
+
+// serverOver is called when the copying from the server is over.
+func (r *relay) serverOver(readErr, writeErr error) {
+	defer r.directionOver()
+	r.ended(r.server, r.client, serverEnd, readErr, writeErr)
+}
+
+// directionOver counts a direction that is over. The second one continues the session, on the present fiber if the session is suspended.
+func (r *relay) directionOver() {
+	r.mu.Lock()
+	r.running--
+	resume := r.resume
+	if r.running > 0 {
+		resume = nil
+	}
+	r.mu.Unlock()
+	if r.directions.Done(); resume != nil {
+		resume()
+	}
 }
 
 // uncounted is n unless the listener's connection counts it, as it does under TLS.
@@ -96,37 +171,51 @@ func (r *relay) uncounted(n int) int64 {
 	return int64(n)
 }
 
-// direction copies from src to dst and passes on how it ended: the end of the stream as a FIN, a
+// ended passes on how the copying from src to dst has ended: the end of the stream as a FIN, a
 // broken source at once as a reset. When the destination is broken, its earlier data may still be
 // on its way to the source, so the other direction continues to its end, as long as it moves.
-func (r *relay) direction(src, dst *side, end int32, srcGone, dstGone string, moved func(int)) {
-	readErr, writeErr := src.conn.CopyTo(dst.conn, moved, r.session.proxy.countSpliced)
+func (r *relay) ended(src, dst *side, end int32, readErr, writeErr error) {
 	switch {
+	case r.lostServer(src, readErr): // the session goes to another endpoint
 	case errors.Is(readErr, io.EOF) && r.ends.Or(end)|end == bothEnds: // Close says it
 	case errors.Is(readErr, io.EOF):
 		if err := dst.conn.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
 			r.finish() // dst cannot be half closed
 		}
 	case readErr != nil:
-		r.fail(srcGone, fmt.Errorf("read from %s: %w", src.name, readErr))
+		r.fail(r.gone(src), fmt.Errorf("read from %s: %w", src.name, readErr))
 	default:
-		r.note(dstGone, fmt.Errorf("write to %s: %w", dst.name, writeErr))
+		r.noteWrite(dst, fmt.Errorf("write to %s: %w", dst.name, writeErr))
 		r.watchLeft()
 	}
 }
 
-// note records the first failure.
-func (r *relay) note(reason string, err error) {
+// noteWrite records a failed write to dst. One to the server before its first byte may be followed by the server's answer, or
+// have the session continue with another endpoint, see lose.
+func (r *relay) noteWrite(dst *side, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err == nil && !r.over {
-		r.reason, r.err = reason, err
+		r.reason, r.err = r.gone(dst), err
+		r.opening.broken = dst == r.server && !r.opening.spent
 	}
 }
 
-// fail records a failure and ends both directions.
+// gone returns the error counter for a side that has broken off.
+func (r *relay) gone(which *side) string {
+	if which == r.client {
+		return listener.ReasonClientGone
+	}
+	return listener.ReasonBackendGone
+}
+
+// fail records a failure, unless there was one before, and ends both directions. Behind it the session does not continue with another endpoint.
 func (r *relay) fail(reason string, err error) {
-	r.note(reason, err)
+	r.mu.Lock()
+	if (r.err == nil || r.opening.broken) && !r.over {
+		r.reason, r.err, r.opening.broken = reason, err, false
+	}
+	r.mu.Unlock()
 	r.interrupt()
 }
 

@@ -87,6 +87,8 @@ type settings struct {
 	Config
 	fallback *target // where no route fits; nil = there the client is refused
 
+	callsBack bool // TLS has functions of the user's that look at clients
+
 	routed bool                 // there are routes
 	exact  map[string][]*target // by name in lower case; those with protocols come first
 	below  map[string][]*target // by name without "*.", likewise
@@ -105,6 +107,9 @@ func (c Config) prepare() *settings {
 				s.add(r.SNI, c.target(r))
 			}
 		}
+	}
+	if t := c.TLS; t != nil {
+		s.callsBack = t.VerifyPeerCertificate != nil || t.VerifyConnection != nil || t.GetConfigForClient != nil
 	}
 	if s.routed && c.TLS != nil {
 		s.TLS = c.TLS.Clone()

@@ -22,51 +22,135 @@ type session struct {
 
 	counted int // bytes the relay will copy first that were counted when they were read
 
-	mu       sync.Mutex // held for a few instructions
-	target   *target    // nil = none yet; the session's own fiber or goroutine sets it, with mu
-	cut      error      // why the session is to end from this side; nil = it is not
-	relay    *relay     // nil = there is none yet
-	giveUp   func()     // ends the wait for the upstream; nil = it has not begun
-	endpoint string
-	since    time.Time // when it got its connection
+	mu     sync.Mutex // held for a few instructions
+	target *target    // nil = none yet; the session's own fiber or goroutine sets it, with mu
+	cut    error      // why the session is to end from this side; nil = it is not
+	relay  *relay     // nil = there is none, yet or at the moment
+	giveUp func()     // ends the wait for the upstream; nil = it has not begun
+	since  time.Time  // when it got its connection
+
+	leased     upstream.Lease[net.Conn] // the relay's, or of the last relay
+	holds      bool                     // leased has not ended
+	tried      []string                 // endpoints that it has left, see relay.moves
+	left       *departure               // the last of them
+	triesUntil time.Time                // zero = it has had no connection yet
 }
 
 // serveConn runs a session and closes c; it is the listener's handler.
 func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutOff) }) // the context of all sessions
+	p.begun.Add(1)
 	s := &session{proxy: p, cfg: p.cfg.Load(), client: c}
 	if !s.cfg.routed {
 		s.target = s.cfg.fallback
 	}
 	s.client.Attach(s)
-	defer s.client.Close()
-	defer s.stopWatch()
+	s.part(ctx, s.begin)
+}
+
+// Resume implements listener.Resumer: the relay of the suspended session is over.
+func (s *session) Resume(ctx context.Context, _ *listener.Conn) { s.part(ctx, s.relayed) }
+
+var _ listener.Resumer = (*session)(nil)
+
+// part runs a part of the session: first, and then one endpoint after the other, as long as the session has a next one. It ends with the session, or
+// when the session is suspended. After a panic, from which the listener recovers, nothing of the session stays.
+func (s *session) part(ctx context.Context, first func(context.Context) (next *side, suspended bool)) {
+	suspended := false
+	defer func() {
+		if !suspended {
+			s.stopWatch()
+			_ = s.client.Close()
+		}
+	}()
+	defer func() {
+		if !suspended && s.holds { // a panic
+			s.discard()
+		}
+	}()
+	var next *side
+	for next, suspended = first(ctx); next != nil; {
+		next, suspended = s.serve(ctx, next)
+	}
+}
+
+// begin is the first part of a session.
+func (s *session) begin(ctx context.Context) (next *side, suspended bool) {
 	client, err := s.clientSide(ctx)
 	if err != nil {
 		s.refuseClient(err)
-		return
+		return nil, false
 	}
+	return s.serve(ctx, client)
+}
+
+// serve connects the client to an endpoint and copies until the session is over, or suspended while the loop copies. If it is to go on with another endpoint
+// instead, serve returns the client's end for that, and nil otherwise.
+func (s *session) serve(ctx context.Context, client *side) (next *side, suspended bool) {
 	lease, server, err := s.lease(ctx, client)
 	if err != nil {
 		_ = client.conn.SetLinger(0) // a clean end would look like an empty answer
-		s.refuse(reasonOf(err), err)
-		return
-	}
-	ended := false
-	defer func() {
-		if !ended { // a panic: the listener recovers, the connection must not stay
-			lease.Discard()
+		switch reason := reasonOf(err); {
+		case len(s.tried) > 0 && (reason == listener.ReasonUpstreamUnavailable || reason == listener.ReasonPoolExhausted):
+			s.refuseMoved(err)
+		default:
+			s.refuse(reason, err)
 		}
-	}()
-	r := newRelay(s, client, server)
-	r.firstByte = lease.OK
-	s.relays(ctx, r, lease.Endpoint())
-	if w, ok := lease.Value().(*warmConn); ok {
-		w.session.Store(s)
+		return nil, false
 	}
-	r.run()
-	ended = true
-	s.end(lease, r)
+	s.leased, s.holds = lease, true
+	if s.triesUntil.IsZero() {
+		s.triesUntil = time.Now().Add(s.target.connect)
+	}
+	r := newRelay(s, client, server, lease.Endpoint())
+	s.relays(ctx, r)
+	if w, ok := lease.Value().(*warmConn); ok {
+		w.relay.Store(r)
+	}
+	if r.run() {
+		return nil, true
+	}
+	return s.relayed(ctx)
+}
+
+// relayed ends the session's relay, of which both directions are over. If the session continues with another endpoint, next is the client's end for that.
+func (s *session) relayed(context.Context) (next *side, suspended bool) {
+	r := s.relay // only the session's own fiber or goroutine sets it
+	r.stop()
+	if first, moves := r.moves(); moves {
+		s.leave(r)
+		return &side{"client", fiber.Ahead(r.client.conn, first)}, false
+	}
+	s.end(r)
+	return nil, false
+}
+
+// discard discards the lease.
+func (s *session) discard() {
+	s.holds = false
+	s.leased.Discard()
+}
+
+// endLease ends the lease of a relay that has ended with reason and err. The endpoint has failed if it broke off before its first byte. If
+// it ended its stream instead, it has only failed if it had got a whole ClientHello and has answered nobody since the session got it: any
+// client can keep a server waiting for the rest of a ClientHello, or ask for what the server refuses.
+func (s *session) endLease(r *relay, reason string, err error) {
+	silence := r.wasSilent()
+	switch {
+	case r.heard.Load() || !s.blames() || silence == silentAtPart:
+		s.discard()
+	case silence == silentAtHello:
+		if reason != listener.ReasonBackendGone {
+			err = errSilent
+		}
+		s.holds = false
+		s.leased.FailUnheard(err, s.since)
+	case reason == listener.ReasonBackendGone:
+		s.holds = false
+		s.leased.Fail(err)
+	default:
+		s.discard()
+	}
 }
 
 func (s *session) stopWatch() {
@@ -152,26 +236,29 @@ func level(reason string) slog.Level {
 
 // end closes both connections and accounts for the session. After a failure, time-outs among them, it resets
 // them: an ordinary end would make the part of a stream that has arrived look whole.
-func (s *session) end(lease upstream.Lease[net.Conn], r *relay) {
+func (s *session) end(r *relay) {
 	reason, err := r.outcome()
 	if err != nil {
 		_ = r.client.conn.SetLinger(0)
 		_ = r.server.conn.SetLinger(0)
 	}
-	switch {
-	case reason == listener.ReasonBackendGone && !r.heard.Load():
-		lease.Fail(err)
-	default:
-		lease.Discard()
-	}
+	s.endLease(r, reason, err)
 	_ = r.client.conn.Close()
+	s.broke(r.endpoint, reason, err)
+}
+
+// broke accounts for a session that ends at an endpoint; a nil err means in good order.
+func (s *session) broke(endpoint, reason string, err error) {
 	if err != nil {
 		s.proxy.srv.Report(reason, level(reason), "session broke off",
 			"client", s.client.RemoteAddr().String(), "upstream", s.upstreamName(),
-			"endpoint", lease.Endpoint(), "reason", reason, "error", err)
+			"endpoint", endpoint, "reason", reason, "error", err)
 	}
-	s.access(lease.Endpoint(), err)
+	s.access(endpoint, err)
 }
+
+// errSilent is the failure of an endpoint that ends its stream instead of answering a ClientHello.
+var errSilent = errors.New("the server has ended its stream without an answer to the ClientHello")
 
 // access writes the access log's line.
 func (s *session) access(endpoint string, err error) {

@@ -12,9 +12,9 @@ var errStalled = errors.New("the client has sent something and heard nothing for
 // stall finds out since when a client has waited for an answer, if it is looked at
 // from time to time.
 type stall struct {
-	patience time.Duration // 0 0 = no check
+	patience time.Duration // 0 = no check
 	asked    atomic.Bool   // the last piece of data was the client's
-	out      uint64        // bytes to the client at the last look
+	answered uint64        // at the last look
 	since    time.Time     // the first look that saw the unanswered data; zero: none has
 }
 
@@ -33,14 +33,14 @@ func (s *stall) step() time.Duration {
 	return max(s.patience/checksPerTimeout, 1)
 }
 
-// look takes the bytes to the client so far, and reports whether the time is over.
-func (s *stall) look(out uint64, now time.Time) bool {
+// look takes a number that grows while the client is answered, and reports whether the time is over.
+func (s *stall) look(answered uint64, now time.Time) bool {
 	switch {
 	case !s.asked.Load():
 		s.since = time.Time{}
-	case s.since.IsZero() || out != s.out: // answered, and asked again
+	case s.since.IsZero() || answered != s.answered: // answered, and asked again
 		s.since = now
 	}
-	s.out = out
+	s.answered = answered
 	return !s.since.IsZero() && now.Sub(s.since) >= s.patience
 }

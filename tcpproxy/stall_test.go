@@ -44,7 +44,7 @@ func TestStall(t *testing.T) {
 func TestStallTimes(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		pieces string // one a second: > is the client's, < the server's, - none, = one of each
+		pieces string // one a second: > is the client's, < the server's, - none, = one of each, a an acknowledgement of the client
 		over   int    // the look that ends the session; 0: none
 	}{
 		{"it asks nothing", strings.Repeat("-", 50), 0},
@@ -52,12 +52,17 @@ func TestStallTimes(t *testing.T) {
 		{"it keeps asking", strings.Repeat(">", 50), 11},
 		{"it is answered", strings.Repeat(">-----<", 10), 0},
 		{"it is answered at once, and then it is not", strings.Repeat("=", 20) + ">" + strings.Repeat("-", 50), 31},
+		{"its system acknowledges the answer", ">" + strings.Repeat("-----a", 10), 0},
+		{"its system acknowledges no more", ">" + strings.Repeat("-----a", 3) + strings.Repeat("-", 50), 29},
 		{"it gets data without asking", strings.Repeat("<", 50), 0},
 		{"it is answered and asks between two looks", strings.Repeat("~", 40), 0},
 	} {
 		s, now, out := tcpproxy.NewStall(10*time.Second), time.Unix(0, 0), uint64(0)
 		over := 0
 		for i, piece := range c.pieces {
+			if piece == 'a' {
+				out++
+			}
 			for _, p := range map[rune]string{'>': ">", '<': "<", '=': "><", '~': "<>"}[piece] {
 				s.Moved(p == '>')
 				if p == '<' {

@@ -19,7 +19,7 @@ type pooled struct {
 	draining atomic.Bool
 }
 
-var errDraining = fmt.Errorf("the tunnel drains: %w", net.ErrClosed)
+var errDraining = fmt.Errorf("the tunnel is draining: %w", net.ErrClosed)
 
 // State implements fiber.Stream.
 func (c *pooled) State() fiber.State {

@@ -7,7 +7,14 @@ import (
 )
 
 // A busy machine may take more than a second between two datagrams.
-func init() { refusalTime = 5 * time.Second }
+func init() { refusalTime, holdTime = 5*time.Second, time.Hour }
+
+// SetHoldTime replaces holdTime until restore.
+func SetHoldTime(d time.Duration) (restore func()) {
+	was := holdTime
+	holdTime = d
+	return func() { holdTime = was }
+}
 
 // Interrupted and Blames are what an error on the socket of a session means.
 var (
@@ -41,3 +48,13 @@ func From(endpoint, sender string) bool {
 	}
 	return (&Socket{peer: netip.MustParseAddrPort(endpoint)}).from(&p)
 }
+
+// Doubt is a refusal by an endpoint that has answered before.
+type Doubt struct{ d doubt }
+
+// Raise and Believed are the doubt's.
+func (d *Doubt) Raise(refusal error, at, spoken time.Time) { d.d.raise(refusal, at, spoken) }
+func (d *Doubt) Believed(last time.Time) time.Time         { return d.d.believed(last) }
+
+// RefusalTime is how long a refusal has to last.
+var RefusalTime = &refusalTime

@@ -22,9 +22,10 @@ const (
 	maxHeldInAll = 16 << 20
 	// maxFirst is the size of a client's first datagram that is held in any case: their number is that of sessions.
 	maxFirst = 2 << 10
-	// holdTime is how long copies are held while an endpoint answers nothing: a refusal takes no longer than a round trip.
-	holdTime = 2 * time.Second
 )
+
+// holdTime is how long copies are held while an endpoint answers nothing: a refusal takes no longer than a round trip.
+var holdTime = 2 * time.Second // tests have it longer
 
 // flow is the datagrams of one client. To package listener it is a connection; reads and writes of it are
 // the port's and the session's. All methods are safe for concurrent use.
@@ -60,10 +61,7 @@ func (f *flow) take(packets []packet) bool {
 		return false
 	}
 	f.last = time.Now()
-	if f.to != nil && len(f.held) > 0 && f.last.Sub(f.since) > holdTime {
-		f.lost = true
-		f.letGo()
-	}
+	f.expireHeld(f.last)
 	if !f.answered {
 		f.hold(packets)
 	}
@@ -72,6 +70,24 @@ func (f *flow) take(packets []packet) bool {
 		f.letGoIfLost()
 	}
 	return true
+}
+
+// expire ends the holding of what has been sent long ago. It returns when to call it again; the zero time if nothing is held.
+func (f *flow) expire(now time.Time) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.expireHeld(now); f.to == nil || len(f.held) == 0 {
+		return time.Time{}
+	}
+	return f.since.Add(holdTime)
+}
+
+// expireHeld is expire with mu held.
+func (f *flow) expireHeld(now time.Time) {
+	if f.to != nil && len(f.held) > 0 && now.Sub(f.since) >= holdTime {
+		f.lost = true
+		f.letGo()
+	}
 }
 
 // hold keeps copies of packets. mu is held.

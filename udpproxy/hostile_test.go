@@ -80,6 +80,20 @@ func TestHeldOfOthers(t *testing.T) {
 	}
 }
 
+// TestHeldExpires: copies for another endpoint are held for a while only, also if the client sends nothing more.
+func TestHeldExpires(t *testing.T) {
+	t.Cleanup(udpproxy.SetHoldTime(50 * time.Millisecond))
+	a, b := serve(t, "a", true), serve(t, "b", true)
+	p := run(t, "127.0.0.1:0", before(a.address, b.address), nil)
+	c := client(t, p.address)
+	send(t, c, "nobody answers this")
+	conntest.Eventually(t, "it is forwarded", func() bool { return a.got.Load()+b.got.Load() == 1 })
+	conntest.Eventually(t, "no copy is held", func() bool { return p.listener.Held() == 0 })
+	if n := p.Stats().Active; n != 1 {
+		t.Errorf("%d sessions, want one that goes on", n)
+	}
+}
+
 // TestHeldForNobody: what the only endpoint has got is not kept.
 func TestHeldForNobody(t *testing.T) {
 	s := serve(t, "", true)

@@ -38,8 +38,7 @@ type session struct {
 	heard   int       // datagrams from the endpoint
 	spoken  time.Time // when the last one came; before that, when the session got its socket
 	told    time.Time // when the upstream was last told that the endpoint answers
-	doubt   error     // a refusal by an endpoint that had answered before; nil = none since it last sent something
-	doubted time.Time // when that came
+	doubt   doubt
 	lease   upstream.Lease[*Socket]
 	leased  bool     // lease is to be ended
 	refused []string // the endpoints that have refused the first datagrams
@@ -149,19 +148,13 @@ func (s *session) relay() error {
 	}
 }
 
-// refusalTime is how long an endpoint that has answered before has to refuse datagrams, and send none, until the refusals are
-// believed. ICMP messages have no authentication, and say nothing of a server that restarts quickly.
-var refusalTime = time.Second // tests have it longer
-
 // weigh returns a refusal that ends the session: one by an endpoint that has never answered. Another one is kept for wait,
 // unless the endpoint has sent something after it.
 func (s *session) weigh(refusal error, at time.Time) error {
 	if _, answered := s.flow.silence(); !answered {
 		return refusal
 	}
-	if s.doubt == nil && at.After(s.spoken) {
-		s.doubt, s.doubted = refusal, at
-	}
+	s.doubt.raise(refusal, at, s.spoken)
 	return nil
 }
 
@@ -171,7 +164,7 @@ func (s *session) answer(packets []packet) bool {
 	if packets = slices.DeleteFunc(packets, func(p packet) bool { return !socket.from(&p) }); len(packets) == 0 {
 		return true
 	}
-	s.spoken, s.doubt = time.Now(), nil
+	s.spoken, s.doubt = time.Now(), doubt{}
 	s.heard += datagramsIn(packets)
 	if s.heard > joinAfter && !socket.joins {
 		socket.joins = true
@@ -195,6 +188,24 @@ func (s *session) wait(socket *Socket) (over bool, err error) {
 	if s.cut != nil {
 		return false, s.cut
 	}
+	for {
+		until, over, err := s.until(time.Now())
+		if over || err != nil {
+			return over, err
+		}
+		_ = socket.socket.conn.SetReadDeadline(until)
+		at, err := s.flow.failure() // one that comes later wakes the session by another deadline
+		if err == nil {
+			return false, nil
+		}
+		if err = s.weigh(err, at); err != nil {
+			return false, err
+		}
+	}
+}
+
+// until returns how long the session waits for its endpoint. mu is held.
+func (s *session) until(now time.Time) (until time.Time, over bool, err error) {
 	last, answered := s.flow.silence()
 	patience := s.cfg.IdleTimeout
 	if !answered {
@@ -207,28 +218,20 @@ func (s *session) wait(socket *Socket) (over bool, err error) {
 		}
 	default:
 	}
-	until := last.Add(patience)
-	if s.spoken.After(last) {
-		until = s.spoken.Add(patience)
-	}
-	now := time.Now()
+	until = later(last, s.spoken).Add(patience)
 	if !now.Before(until) && s.flow.end(last) {
-		return true, nil
+		return until, true, nil
 	}
-	if at, err := s.flow.failure(); err != nil { // a later one wakes the session
-		if err = s.weigh(err, at); err != nil {
-			return false, err
-		}
-	}
-	if s.doubt != nil && last.After(s.doubted) { // the client has sent something since, and nothing came
-		believed := s.doubted.Add(refusalTime)
+	if believed := s.doubt.believed(last); !believed.IsZero() {
 		if !now.Before(believed) {
-			return false, s.doubt
+			return until, false, s.doubt.refusal
 		}
 		until = earlier(until, believed)
 	}
-	_ = socket.socket.conn.SetReadDeadline(until)
-	return false, nil
+	if expires := s.flow.expire(now); !expires.IsZero() {
+		until = earlier(until, expires)
+	}
+	return until, false, nil
 }
 
 func later(a, b time.Time) time.Time {
@@ -289,7 +292,7 @@ func (s *session) end(err error) {
 	case err == errSilent:
 		s.lease.FailUnheard(err, s.since)
 	case blames(err):
-		s.lease.FailUnheard(err, later(s.since, s.doubted))
+		s.lease.FailUnheard(err, later(s.since, s.doubt.asked))
 	default:
 		s.lease.Discard()
 	}

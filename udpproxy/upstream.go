@@ -75,7 +75,7 @@ func Limits(l pool.Limits) pool.Limits {
 }
 
 // errNotUDP is the error of an endpoint that is not "host:port".
-var errNotUDP = errors.New("udpproxy: an endpoint of UDP is host:port")
+var errNotUDP = errors.New("udpproxy: a UDP endpoint must be host:port")
 
 // errNoPort is a shortage of this machine, for which package upstream blames no endpoint.
 var errNoPort = fmt.Errorf("udpproxy: no local port is free for another session (net.ipv4.ip_local_port_range): %w", syscall.ENOBUFS)

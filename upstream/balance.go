@@ -20,9 +20,12 @@ const (
 	// Nearest is P2C among the endpoints whose health checks take about as short as
 	// the shortest; the others are spares. Without Health it is P2C.
 	Nearest
+	// PeakEWMA is P2C by how long the endpoints take to answer (see Lease.Answered), times their
+	// leases. It follows each slower answer at once, and forgets it within some ten seconds. Bad answers make an endpoint seem slower, and none too.
+	PeakEWMA
 )
 
-var balanceNames = [...]string{P2C: "p2c", RoundRobin: "round_robin", RingHash: "ring_hash", First: "first", Nearest: "nearest"}
+var balanceNames = [...]string{P2C: "p2c", RoundRobin: "round_robin", RingHash: "ring_hash", First: "first", Nearest: "nearest", PeakEWMA: "peak_ewma"}
 
 func (b Balance) valid() bool { return b >= 0 && int(b) < len(balanceNames) }
 
@@ -35,7 +38,7 @@ func (b Balance) String() string {
 }
 
 // ParseBalance reads "p2c" (or the empty string), "round_robin", "ring_hash",
-// "first" and "nearest". The error wraps ErrConfig.
+// "first", "nearest" and "peak_ewma". The error wraps ErrConfig.
 func ParseBalance(s string) (Balance, error) {
 	if s == "" {
 		return P2C, nil
@@ -45,7 +48,7 @@ func ParseBalance(s string) (Balance, error) {
 			return Balance(b), nil
 		}
 	}
-	return P2C, fmt.Errorf("%w: balance %q is not one of p2c, round_robin, ring_hash, first, nearest", ErrConfig, s)
+	return P2C, fmt.Errorf("%w: balance %q is not one of p2c, round_robin, ring_hash, first, nearest, peak_ewma", ErrConfig, s)
 }
 
 // p2c returns the less loaded of two of n candidates; random returns a number

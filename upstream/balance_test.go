@@ -94,7 +94,7 @@ func TestRingIgnoresOrder(t *testing.T) {
 }
 
 func TestParseBalance(t *testing.T) {
-	for _, b := range []upstream.Balance{upstream.P2C, upstream.RoundRobin, upstream.RingHash, upstream.First} {
+	for _, b := range []upstream.Balance{upstream.P2C, upstream.RoundRobin, upstream.RingHash, upstream.First, upstream.Nearest, upstream.PeakEWMA} {
 		if got, err := upstream.ParseBalance(b.String()); got != b || err != nil {
 			t.Errorf("%v: %v, %v", b, got, err)
 		}

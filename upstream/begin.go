@@ -66,14 +66,14 @@ func (w *Pending[T]) Wait(ctx context.Context) (Lease[T], error) {
 	case e == nil:
 		return u.Acquire(ctx)
 	case !queued.Begun():
-		return u.acquireFrom(ctx, "", e)
+		return u.acquireFrom(ctx, "", e, Narrow{})
 	}
 	lease, err := queued.Wait(ctx)
 	if err == nil {
 		return Lease[T]{lease: lease, endpoint: e}, nil
 	}
 	e.load.Add(-1)
-	return u.acquireOther(ctx, "", e, err)
+	return u.acquireOther(ctx, "", e, err, Narrow{})
 }
 
 // TryRelease is Release if that neither waits nor closes anything; otherwise it does nothing and returns false.
@@ -81,7 +81,7 @@ func (l Lease[T]) TryRelease() bool {
 	if !l.lease.TryRelease() {
 		return false
 	}
-	l.endpoint.load.Add(-1)
-	l.endpoint.succeeded()
+	l.ended()
+	l.OK()
 	return true
 }

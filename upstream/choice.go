@@ -98,7 +98,17 @@ func (c choice[T]) inTurn(turn *atomic.Uint64) *endpoint[T] {
 
 // lessBusy is P2C.
 func (c choice[T]) lessBusy() *endpoint[T] {
-	load := func(i int) int64 { return c.list[i].load.Load() }
+	return c.least(func(i int) int64 { return c.list[i].load.Load() })
+}
+
+// quicker is PeakEWMA.
+func (c choice[T]) quicker() *endpoint[T] {
+	now := sinceEpoch(time.Now())
+	return c.least(func(i int) int64 { return c.list[i].latency.cost(c.list[i].load.Load(), now) })
+}
+
+// least returns the one with less load of two drawn candidates.
+func (c choice[T]) least(load func(int) int64) *endpoint[T] {
 	if c.ends == nil {
 		return c.list[p2c(len(c.list), rand.IntN, load)]
 	}

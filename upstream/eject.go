@@ -11,11 +11,11 @@ type ejector struct {
 	until    time.Time // the end of the last ejection
 }
 
-// failure counts one; true means that it ejects the endpoint until e.until.
-// random is from 0 to 1.
-func (e *ejector) failure(now time.Time, random float64) bool {
+// failure counts one; true means that it ejects the endpoint until e.until,
+// which needs may. random is from 0 to 1.
+func (e *ejector) failure(now time.Time, random float64, may bool) bool {
 	e.failures++
-	if e.out || e.cfg.Failures < 0 || e.failures < e.cfg.Failures {
+	if !may || e.out || e.cfg.Failures < 0 || e.failures < e.cfg.Failures {
 		return false
 	}
 	d := e.cfg.Base

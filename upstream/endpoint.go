@@ -30,10 +30,13 @@ type endpoint[T any] struct {
 	passed   atomic.Int64 // when it last passed its check, as sinceEpoch; 0: never
 	heard    atomic.Int64 // when a user was last answered, as Unix nanoseconds; 0: Heard was never called
 	distance distance
-	changed  func()                      // informs the Upstream that usable changed; called without mu
-	try      func(context.Context) error // opens a connection and closes it
-	ctx      context.Context             // of trials and evictions
-	cancel   context.CancelFunc
+	latency  latency
+	// judgement says what answers are measured for; nil = nothing.
+	judgement atomic.Pointer[judgement]
+	changed   func()                      // informs the Upstream that usable changed; called without mu
+	try       func(context.Context) error // opens a connection and closes it
+	ctx       context.Context             // of trials and evictions
+	cancel    context.CancelFunc
 
 	mu         sync.Mutex // guards the fields below; never held across I/O
 	health     health
@@ -56,6 +59,8 @@ type endpoint[T any] struct {
 	interrupt        func(T, error)       // Config.Interrupt; constant
 	proven           func(time.Time) bool // Upstream.proven; constant
 	byDistance       func() bool          // the set depends on distance; constant
+	judging          *sync.Mutex          // held while an answer counts as a failure, before mu; constant
+	spare            func(int) bool       // Upstream.spare of this endpoint; constant
 }
 
 // newEndpoint makes the endpoint and its pool, which begins to warm up. Probing
@@ -81,6 +86,7 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, limits pool.Limits) (*end
 		}
 		return err
 	}
+	e.judging, e.spare = &u.judging, func(most int) bool { return u.spare(e, most) }
 	e.spec.Store(&spec)
 	e.usable.Store(true)
 	e.ejector.cfg = cfg.Ejection.withDefaults()
@@ -103,9 +109,19 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, limits pool.Limits) (*end
 func (e *endpoint[T]) open(ctx context.Context, open func(context.Context, string) (T, error)) (T, error) {
 	v, err := open(ctx, e.addr)
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-		e.failed(err)
+		e.failed(err, false)
 	}
 	return v, err
+}
+
+// acquireWithin is acquire within Narrow.Wait.
+func (e *endpoint[T]) acquireWithin(ctx context.Context, wait time.Duration) (Lease[T], error) {
+	if wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, wait)
+		defer cancel()
+	}
+	return e.acquire(ctx)
 }
 
 func (e *endpoint[T]) acquire(ctx context.Context) (Lease[T], error) {
@@ -129,25 +145,19 @@ func (e *endpoint[T]) succeeded() {
 	e.ejector.success()
 }
 
-// failed counts a failure seen in use.
-func (e *endpoint[T]) failed(cause error) {
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
-		return
+// failed counts a failure seen in use. One by an answer ejects the endpoint only if enough others are in.
+func (e *endpoint[T]) failed(cause error, byAnswer bool) {
+	if byAnswer { // one at a time, or several would count on each other
+		e.judging.Lock()
 	}
-	if cause != nil {
-		e.lastError, e.lastFailed = cause.Error(), time.Now()
+	ejected, changed := e.countFailure(cause, byAnswer)
+	if byAnswer {
+		e.judging.Unlock()
 	}
-	if shortage(cause) {
-		e.mu.Unlock()
-		return
-	}
-	ejected := e.fail()
-	failures, until := e.ejector.failures, e.ejector.until
-	changed := e.updateUsable()
-	e.mu.Unlock()
 	if ejected {
+		e.mu.Lock()
+		failures, until := e.ejector.failures, e.ejector.until
+		e.mu.Unlock()
 		e.log.Warn("endpoint ejected", "failures", failures, "for", time.Until(until).Round(time.Millisecond), "error", cause)
 	}
 	if changed {
@@ -155,10 +165,27 @@ func (e *endpoint[T]) failed(cause error) {
 	}
 }
 
-// fail counts a failure and reports whether it ejects the endpoint. mu is held.
-func (e *endpoint[T]) fail() bool {
+// countFailure is failed without what follows a change.
+func (e *endpoint[T]) countFailure(cause error, byAnswer bool) (ejected, changed bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false, false
+	}
+	if cause != nil {
+		e.lastError, e.lastFailed = cause.Error(), time.Now()
+	}
+	if shortage(cause) {
+		return false, false
+	}
+	ejected = e.fail(!byAnswer || e.spare(e.ejector.cfg.MaxEjected))
+	return ejected, e.updateUsable()
+}
+
+// fail counts a failure and reports whether it ejects the endpoint, which it does only if it may. mu is held.
+func (e *endpoint[T]) fail(may bool) bool {
 	e.suspect.Store(true)
-	ejected := e.ejector.failure(time.Now(), rand.Float64())
+	ejected := e.ejector.failure(time.Now(), rand.Float64(), may)
 	if ejected {
 		e.readmit = time.AfterFunc(time.Until(e.ejector.until), e.timeServed)
 	}
@@ -174,7 +201,7 @@ func (e *endpoint[T]) timeServed() {
 	if back {
 		e.suspect.Store(true) // a success while it was out may have reset it
 	}
-	again := back && err != nil && !shortage(err) && e.fail()
+	again := back && err != nil && !shortage(err) && e.fail(true)
 	if again {
 		e.lastError, e.lastFailed = err.Error(), time.Now()
 	}

@@ -75,6 +75,12 @@ func Exhausted(err error) bool {
 	return errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrTimeout) && pe.InUse >= pe.MaxSize
 }
 
+// timedOut reports whether err means that a connection was waited for in vain.
+func timedOut(err error) bool {
+	pe, ok := errors.AsType[*pool.Error](err)
+	return ok && errors.Is(pe.Kind, pool.ErrTimeout)
+}
+
 // another reports whether another endpoint may do better after err. A caller
 // that waited for a busy endpoint until its time was over is not sent to wait
 // again; one whose connection was just not opened in time is.

@@ -69,13 +69,34 @@ type EjectState struct{ e ejector }
 func NewEjectState(cfg Ejection) *EjectState { return &EjectState{ejector{cfg: cfg.withDefaults()}} }
 
 // Failure, Success, Readmit, Out and Until are the state machine's.
-func (s *EjectState) Failure(now time.Time, random float64) bool { return s.e.failure(now, random) }
-func (s *EjectState) Success()                                   { s.e.success() }
-func (s *EjectState) Readmit(now time.Time) bool                 { return s.e.readmit(now) }
-func (s *EjectState) Out() bool                                  { return s.e.out }
-func (s *EjectState) Until() time.Time                           { return s.e.until }
+func (s *EjectState) Failure(now time.Time, random float64) bool {
+	return s.e.failure(now, random, true)
+}
+func (s *EjectState) Success()                   { s.e.success() }
+func (s *EjectState) Readmit(now time.Time) bool { return s.e.readmit(now) }
+func (s *EjectState) Out() bool                  { return s.e.out }
+func (s *EjectState) Until() time.Time           { return s.e.until }
 
 // MostCrowded is the choice of the lease to move.
 func MostCrowded(loads []int64, weights []int, excess int) int {
 	return mostCrowded(loads, weights, excess)
 }
+
+// Latency is the average of answers alone; times are since any moment.
+type Latency struct{ l latency }
+
+// NewLatency returns one without an answer.
+func NewLatency() *Latency { return &Latency{} }
+
+// Observe takes the time of an answer.
+func (l *Latency) Observe(took, now time.Duration) { l.l.observe(took, int64(now)) }
+
+// Failed takes the time of a bad answer, and AtLeast that of a wait in vain.
+func (l *Latency) Failed(took, now time.Duration)  { l.l.failed(took, int64(now)) }
+func (l *Latency) AtLeast(took, now time.Duration) { l.l.atLeast(took, int64(now)) }
+
+// Hold says that n more leases have been answered and go on.
+func (l *Latency) Hold(n int64) { l.l.held.Add(n) }
+
+// Cost is what P2C compares.
+func (l *Latency) Cost(load int64, now time.Duration) int64 { return l.l.cost(load, int64(now)) }

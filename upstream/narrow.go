@@ -3,11 +3,12 @@ package upstream
 import (
 	"context"
 	"slices"
+	"time"
 )
 
 // Narrow says which endpoints AcquireNarrow may choose. The zero value allows all.
 type Narrow struct {
-	// Avoid are the addresses of endpoints that are used only if no other one is in.
+	// Avoid are the addresses of endpoints that are used only if no other one is in, or those cannot open a connection.
 	Avoid []string
 	// One: if the endpoint that is chosen cannot open a connection, no other is tried.
 	One bool
@@ -15,6 +16,10 @@ type Narrow struct {
 	// MaxLoad percent of its share of all leases, by weight and rounded up, is passed over for the next one on the ring. 0 = no limit, at least
 	// 100 otherwise. The choice after a failure does not heed it.
 	MaxLoad int
+	// Wait bounds the wait for a connection of each endpoint that is tried, whether one is opened or must become free.
+	// Then the next one is tried, also if the pool of this one is full. 0 = only the pool's limits and the context end it, and a caller that has
+	// waited for a full pool is not sent to another.
+	Wait time.Duration
 }
 
 // AcquireNarrow is AcquireKey with a choice among fewer endpoints, for work that
@@ -28,9 +33,9 @@ func (u *Upstream[T]) AcquireNarrow(ctx context.Context, key string, n Narrow) (
 		}
 	}
 	if !n.One {
-		return u.acquireFrom(ctx, key, e)
+		return u.acquireFrom(ctx, key, e, n)
 	}
-	l, err := e.acquire(ctx)
+	l, err := e.acquireWithin(ctx, n.Wait)
 	if err != nil {
 		return Lease[T]{}, &Error{Upstream: u.cfg.Name, Causes: []EndpointError{{e.addr, err}}}
 	}
@@ -54,16 +59,30 @@ func (s *set[T]) pickAvoiding(key string, n Narrow) *endpoint[T] {
 	default:
 		return s.pick(key)
 	}
-	var not []*endpoint[T]
-	for _, e := range s.all {
-		if !s.failOpen && !e.usable.Load() || slices.Contains(n.Avoid, e.addr) {
-			not = append(not, e)
-		}
-	}
-	if e := s.pickOther(key, not); e != nil {
+	if e := s.pickOther(key, s.avoided(n.Avoid)); e != nil {
 		return e
 	}
 	return s.pick(key)
+}
+
+// pickNext is pickOther with the preference of pickAvoiding.
+func (s *set[T]) pickNext(key string, tried []*endpoint[T], avoid []string) *endpoint[T] {
+	if len(avoid) > 0 {
+		if e := s.pickOther(key, append(s.avoided(avoid), tried...)); e != nil {
+			return e
+		}
+	}
+	return s.pickOther(key, tried)
+}
+
+// avoided returns the endpoints with these addresses, and those that are out unless all are.
+func (s *set[T]) avoided(addresses []string) (not []*endpoint[T]) {
+	for _, e := range s.all {
+		if !s.failOpen && !e.usable.Load() || slices.Contains(addresses, e.addr) {
+			not = append(not, e)
+		}
+	}
+	return not
 }
 
 // pickBounded is pick on the ring with a bound on the load of each endpoint, see

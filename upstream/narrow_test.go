@@ -140,3 +140,24 @@ func TestMaxLoad(t *testing.T) {
 		}
 	}
 }
+
+// TestAvoidedAfterAFailure: if the endpoint that is chosen instead of those to be avoided cannot open a connection, they still come last.
+func TestAvoidedAfterAFailure(t *testing.T) {
+	for _, balance := range []upstream.Balance{upstream.P2C, upstream.RoundRobin, upstream.RingHash, upstream.First} {
+		b := newBackends()
+		cfg := b.config("a:1", "b:1", "c:1")
+		cfg.Balance = balance
+		u := start(t, cfg)
+		b.set(b.down, "b:1", true)
+		for range 20 {
+			l, err := u.AcquireNarrow(t.Context(), "key", upstream.Narrow{Avoid: []string{"a:1"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.Endpoint() != "c:1" {
+				t.Fatalf("%v: %s although it is to be avoided, and another one is there", balance, l.Endpoint())
+			}
+			l.Release()
+		}
+	}
+}

@@ -162,7 +162,7 @@ func (o *Override) take(c Change, isTold bool) error {
 		case o.Out == InUse && (isTold || o.Added):
 			return ErrEndpointInUse
 		case isTold && (c.Endpoint.Priority != 0 || c.Endpoint.Zone != ""):
-			return fmt.Errorf("%w: its priority and zone are as its source or the configuration has them", ErrConfig)
+			return fmt.Errorf("%w: priority and zone come from the endpoint's source or the configuration, and cannot be changed here", ErrConfig)
 		}
 		o.Out = InUse
 		if c.Endpoint.Weight > 0 {

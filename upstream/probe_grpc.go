@@ -103,7 +103,7 @@ func grpcRequest(service string) []byte {
 var grpcStates = []string{"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"}
 
 // errNoGRPC is the error for an answer that no gRPC server gives.
-var errNoGRPC = errors.New("the answer is none of the gRPC health checking protocol")
+var errNoGRPC = errors.New("the answer is not one of the gRPC health checking protocol")
 
 // grpcVerdict judges the answer: the status of the call is in the trailer, or in the
 // header where there is no message.

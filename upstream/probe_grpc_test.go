@@ -79,10 +79,10 @@ func TestGRPCProbe(t *testing.T) {
 		{"", "5", "knows no such service"},
 		{"", "12", "has no health service"},
 		{"", "14", "grpc-status 14: because"},
-		{"", "", "none of the gRPC"},
-		{"\x00\x00\x00\x00\x02\x08", "0", "none of the gRPC"},
-		{"\x01\x00\x00\x00\x02\x08\x01", "0", "none of the gRPC"},
-		{"\x00\x00\x00\x00\x02\x12\x01", "0", "none of the gRPC"},
+		{"", "", "not one of the gRPC"},
+		{"\x00\x00\x00\x00\x02\x08", "0", "not one of the gRPC"},
+		{"\x01\x00\x00\x00\x02\x08\x01", "0", "not one of the gRPC"},
+		{"\x00\x00\x00\x00\x02\x12\x01", "0", "not one of the gRPC"},
 	} {
 		err := upstream.GRPCCheck{}.Probe()(ctx, grpcServer(t, nil, says(c.message, c.status)))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

@@ -12,12 +12,13 @@ import (
 
 // configure applies the checks' settings, at the beginning and at each Update.
 // The endpoint's state stays, except that without a probe it is healthy.
-func (e *endpoint[T]) configure(h Health, ej Ejection, l pool.Limits) {
+func (e *endpoint[T]) configure(s Settings) {
 	e.stopProbing()
-	h = h.withDefaults()
+	h := s.Health.withDefaults()
+	e.judgement.Store(judgementOf(s))
 	e.mu.Lock()
-	e.ejector.cfg = ej.withDefaults()
-	e.trialTime = cmp.Or(l.OpenTimeout, pool.DefaultOpenTimeout)
+	e.ejector.cfg = s.Ejection.withDefaults()
+	e.trialTime = cmp.Or(s.Limits.OpenTimeout, pool.DefaultOpenTimeout)
 	if e.ejector.cfg.Failures < 0 {
 		e.ejector.clear()
 		e.stopReadmit()

@@ -9,7 +9,7 @@ import (
 
 // ErrRebalanced is why a lease is interrupted that is to be taken again at another
 // endpoint, see Config.Interrupt.
-var ErrRebalanced = errors.New("upstream: another endpoint has too little to do")
+var ErrRebalanced = errors.New("upstream: interrupted to balance the load across endpoints")
 
 // Rebalance moves long leases to endpoints that were added, or are in again: it interrupts leases
 // of endpoints that have more than their share, the oldest first, one at a time, and its holder

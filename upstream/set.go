@@ -125,6 +125,8 @@ func (s *set[T]) among(c choice[T], turn *atomic.Uint64) *endpoint[T] {
 		return c.list[0]
 	case RoundRobin:
 		return c.inTurn(turn)
+	case PeakEWMA:
+		return c.quicker()
 	}
 	return c.lessBusy()
 }

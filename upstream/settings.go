@@ -20,6 +20,7 @@ const (
 	DefaultEjectFailures  = 5
 	DefaultEjectBase      = time.Second
 	DefaultEjectMax       = time.Minute
+	DefaultMaxEjected     = 50
 )
 
 // Settings are what Update can change while an Upstream runs. The zero value is
@@ -123,6 +124,15 @@ type Health struct {
 type Ejection struct {
 	Failures  int           // 0 = DefaultEjectFailures, negative = never eject
 	Base, Max time.Duration // 0 = DefaultEjectBase, DefaultEjectMax
+	// Errors also counts answers that are errors of the server, and Slow those that took longer than
+	// it, 0 = none. Each of them also counts answers that have not come in time. Both need users that call Lease.Answered, Unanswered and Blame,
+	// as package httpproxy does.
+	Errors bool
+	Slow   time.Duration
+	// MaxEjected is how many percent of the endpoints may be out, for whatever reason, after an answer has ejected one: errors and
+	// slowness may be those of the clients' requests, or of something that all endpoints need. Answers never eject the last one that is in. Up to
+	// 100; 0 = DefaultMaxEjected.
+	MaxEjected int
 }
 
 func (h Health) withDefaults() Health {
@@ -139,6 +149,7 @@ func (e Ejection) withDefaults() Ejection {
 	e.Base = cmp.Or(e.Base, DefaultEjectBase)
 	e.Max = cmp.Or(e.Max, DefaultEjectMax)
 	e.Max = max(e.Max, e.Base)
+	e.MaxEjected = cmp.Or(e.MaxEjected, DefaultMaxEjected)
 	return e
 }
 
@@ -156,8 +167,11 @@ func (s *Settings) verify(name string, interrupts bool) error {
 	if h := s.Health; h.Interval < 0 || h.Timeout < 0 || h.Rise < 0 || h.Fall < 0 || h.UnhealthyTimeout < 0 || h.Stagger < 0 {
 		bad("a health check's Interval, Timeout, Rise, Fall, UnhealthyTimeout and Stagger must not be negative")
 	}
-	if s.Ejection.Base < 0 || s.Ejection.Max < 0 {
-		bad("an ejection's Base and Max must not be negative")
+	if s.Ejection.Base < 0 || s.Ejection.Max < 0 || s.Ejection.Slow < 0 {
+		bad("an ejection's Base, Max and Slow must not be negative")
+	}
+	if m := s.Ejection.MaxEjected; m < 0 || m > 100 {
+		bad("an ejection's MaxEjected is %d; want up to 100 percent", m)
 	}
 	if s.SlowStart < 0 || s.RemovedTimeout < 0 {
 		bad("SlowStart and RemovedTimeout must not be negative")

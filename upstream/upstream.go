@@ -18,12 +18,13 @@ import (
 // Upstream leases connections to the best of its endpoints. Make one with New
 // and end it with Close or Drain. All methods are safe for concurrent use.
 type Upstream[T any] struct {
-	cfg   Config[T] // its Settings are only the first ones
-	set   atomic.Pointer[set[T]]
-	turns turns
-	ctx   context.Context // of tasks
-	stop  context.CancelFunc
-	tasks sync.WaitGroup // Sources, and the retiring of endpoints
+	cfg     Config[T] // its Settings are only the first ones
+	set     atomic.Pointer[set[T]]
+	turns   turns
+	judging sync.Mutex      // see endpoint.judging
+	ctx     context.Context // of tasks
+	stop    context.CancelFunc
+	tasks   sync.WaitGroup // Sources, and the retiring of endpoints
 
 	updating    sync.Mutex         // held by Update, Drain, Close and reports of a Source, one at a time
 	settings    Settings           // guarded by updating
@@ -77,7 +78,7 @@ func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], err
 			return Lease[T]{}, err
 		}
 	}
-	return u.acquireFrom(ctx, key, e)
+	return u.acquireFrom(ctx, key, e, Narrow{})
 }
 
 // pickFirst chooses an endpoint if there was none, and waits for a Source's first report.
@@ -109,29 +110,29 @@ func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], 
 	return nil, &Error{Upstream: u.cfg.Name, Source: fmt.Errorf("%s: %w", w.source, err)}
 }
 
-// acquireFrom tries e first.
-func (u *Upstream[T]) acquireFrom(ctx context.Context, key string, e *endpoint[T]) (Lease[T], error) {
-	l, err := e.acquire(ctx)
+// acquireFrom tries e first. Of n it heeds Wait, and after a failure Avoid.
+func (u *Upstream[T]) acquireFrom(ctx context.Context, key string, e *endpoint[T], n Narrow) (Lease[T], error) {
+	l, err := e.acquireWithin(ctx, n.Wait)
 	if err == nil {
 		return l, nil
 	}
-	return u.acquireOther(ctx, key, e, err)
+	return u.acquireOther(ctx, key, e, err, n)
 }
 
 // acquireOther tries other endpoints after the first one failed with err.
-func (u *Upstream[T]) acquireOther(ctx context.Context, key string, e *endpoint[T], err error) (Lease[T], error) {
+func (u *Upstream[T]) acquireOther(ctx context.Context, key string, e *endpoint[T], err error, n Narrow) (Lease[T], error) {
 	failure := &Error{Upstream: u.cfg.Name}
 	var tried []*endpoint[T]
 	for {
 		failure.Causes = append(failure.Causes, EndpointError{e.addr, err})
 		tried = append(tried, e)
-		if !another(err) || ctx.Err() != nil {
+		if ctx.Err() != nil || !another(err) && (n.Wait == 0 || !timedOut(err)) {
 			return Lease[T]{}, failure
 		}
-		if e = u.set.Load().pickOther(key, tried); e == nil {
+		if e = u.set.Load().pickNext(key, tried, n.Avoid); e == nil {
 			return Lease[T]{}, failure
 		}
-		l, nextErr := e.acquire(ctx)
+		l, nextErr := e.acquireWithin(ctx, n.Wait)
 		if nextErr == nil {
 			return l, nil
 		}
@@ -166,7 +167,7 @@ func (u *Upstream[T]) Update(s Settings) error {
 	for _, e := range u.set.Load().all {
 		if slices.Contains(stay, e) {
 			_ = e.pool.Update(s.Limits) // valid, and only Close closes the pools
-			e.configure(s.Health, s.Ejection, s.Limits)
+			e.configure(s)
 		}
 	}
 	u.follow(s.Source)
@@ -211,7 +212,7 @@ func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 		return newSet(plan{s.Balance, s.SlowStart, s.Limits.AcquireTimeout}, all, r, &u.turns)
 	})
 	for _, e := range added {
-		e.configure(s.Health, s.Ejection, s.Limits)
+		e.configure(s)
 	}
 	for _, e := range removed {
 		how := s.OnRemoved
@@ -282,6 +283,17 @@ func (u *Upstream[T]) refresh() {
 	u.publish(func(s *set[T]) *set[T] { return newSet(s.plan, s.all, s.ring, s.turns) })
 }
 
+// spare reports whether an endpoint may be ejected by an answer, with most percent of all out then. It may be called with the endpoint's mu held.
+func (u *Upstream[T]) spare(e *endpoint[T], most int) bool {
+	all, out := u.set.Load().all, 1
+	for _, other := range all {
+		if other != e && !other.usable.Load() {
+			out++
+		}
+	}
+	return out < len(all) && out*100 <= most*len(all)
+}
+
 // rampSteps is in how many steps the share of an endpoint grows that starts
 // slowly; leastRamp bounds how often the set is made for that.
 const (
@@ -303,7 +315,7 @@ func (u *Upstream[T]) publish(next func(*set[T]) *set[T]) {
 	}
 	u.mu.Unlock()
 	if now.failOpen && !was.failOpen {
-		u.cfg.Logger.Error("every endpoint is out, using them all the same", "upstream", u.cfg.Name, "endpoints", len(now.all))
+		u.cfg.Logger.Error("every endpoint is out, using all of them anyway", "upstream", u.cfg.Name, "endpoints", len(now.all))
 	} else if was.failOpen && !now.failOpen && len(now.all) > 0 {
 		u.cfg.Logger.Info("an endpoint is in again", "upstream", u.cfg.Name, "in", len(now.in.list), "endpoints", len(now.all))
 	}

@@ -26,7 +26,7 @@ const ReloadHeader = "X-Headpond-Reload"
 var ErrConfig = errors.New("admin: invalid configuration")
 
 // ErrUnknown is wrapped by the error of a Config function that was given a name that nothing has.
-var ErrUnknown = errors.New("there is none of that name")
+var ErrUnknown = errors.New("not found")
 
 // Config describes the admin pages. Snapshot is required.
 type Config struct {

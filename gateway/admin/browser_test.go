@@ -25,7 +25,7 @@ import (
 func TestDashboardInChromium(t *testing.T) {
 	dom := render(t, newHandler(t, admin.Config{Sessions: manySessions}), "203.0.113.9:5")
 	for _, want := range []string{
-		">ready</p>", "goroutine (io_uring is forbidden)", "every endpoint is out, all of them are tried", "every connection is in use (max_size 4), sessions that wait: 2", "listener db has no place left (max_conns 5), connections that wait: 1", "pond dry is dry since ", ">no rain</p>", ">Ponds</h2>", ">3.00 MiB</dd>", "the log cannot be written, lines missing so far: 6: no space left on device", "listener db: its certificate has expired on ", ">every endpoint is out</span>",
+		">ready</p>", "goroutine (io_uring is forbidden)", "every endpoint is out, all of them are tried", "every connection is in use (max_size 4), sessions that wait: 2", "listener db has no place left (max_conns 5), connections that wait: 1", "pond dry is dry since ", ">no rain</p>", `<section id="pools-section" aria-labelledby="pools-title">`, `<table id="sessions-table" class="card sessions">`, ">Ponds</h2>", ">3.00 MiB</dd>", "the log cannot be written, lines missing so far: 6: no space left on device", "listener db: its certificate has expired on ", ">every endpoint is out</span>",
 		">127.0.0.1:5432</h4>", ">healthy</span>", ">unhealthy</span>", "auth_failed 2", `class="quiet">the last connection to be opened failed: `, `class="tag good">full</span>`, `class="tag bad">without water</span>`,
 		"&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;",
 		`>app@shop &lt;img src=x onerror=alert(1)&gt;</div>`, `class="tag warn">idle in transaction</span>`, ">127.0.0.1:5432 pid 4711</div>", ">pg, for 1 min ",
@@ -48,7 +48,7 @@ func TestDashboardShowsRatesInChromium(t *testing.T) {
 		s, n := snapshot(), asked.Add(1)
 		s.Listeners[0].Accepted, s.Listeners[0].BytesIn, s.Listeners[0].BytesOut = 5*n, 300*n, (8<<20)*n
 		pg := &s.Upstreams[0].Status
-		pg.Source = upstream.SourceStatus{Name: "dns pg.internal:5432 " + hostile, Updated: time.Now(), FailingSince: time.Now().Add(-time.Minute), LastError: "no answer " + hostile}
+		pg.Source = upstream.SourceStatus{Name: "dns pg.internal:5432 " + hostile, Updated: time.Now(), FailingSince: time.Now().Add(-90 * time.Second), LastError: "no answer " + hostile}
 		pg.Endpoints[0].Weight, pg.Endpoints[0].Priority, pg.Endpoints[0].Zone = 3, 1, "eu-1"
 		pg.Endpoints[0].Pool.Acquired = 70 * n
 		s.Upstreams[1].Source = upstream.SourceStatus{Name: "file endpoints.yaml", Updated: time.Now()}
@@ -75,7 +75,7 @@ func manySessions() []listener.Info {
 	now := time.Now()
 	all := []listener.Info{
 		{ID: "1a", Listener: "db", Client: "203.0.113.9:5", State: listener.StateInTransaction, Since: now, User: "app", Database: "shop", Application: image,
-			Statement: "select <b>", Upstream: "pg", Endpoint: "127.0.0.1:5432", ServerPID: 4711, Held: now.Add(-time.Minute)},
+			Statement: "select <b>", Upstream: "pg", Endpoint: "127.0.0.1:5432", ServerPID: 4711, Held: now.Add(-90 * time.Second)},
 		{ID: "1b.3", Listener: "web", State: listener.StateActive, Since: now, Method: "GET", Host: "a.example", Path: "/<img src=x>", Upstream: "api",
 			Endpoint: "[2001:db8::1234:5678:9abc:def0]:8080", Held: now},
 		{ID: "1c", Listener: "db", State: listener.StateWaiting, Since: now.Add(-time.Hour), User: "job", Database: strings.Repeat(long, 100), Upstream: "pg"},
@@ -121,9 +121,37 @@ const measure = `<script>setInterval(() => {
   document.body.dataset.measured = texts.length + " texts, wrong: " + wrong.length + " " + wrong.slice(0, 5).join("; ");
 }, 100)</script>`
 
+// routes are rows whose texts, and numbers, are as wide as those of peers.
+var routes = admin.Report[string]{
+	Key: "routes", Title: "Routes",
+	Columns: []admin.Column[string]{
+		admin.Text("to", func(s string) string { return s }), admin.Text("by", func(s string) string { return s }), admin.State("state", func(string) (admin.Level, string) { return admin.Warn, "not connected" }),
+		admin.Count("exhausted", func(string) float64 { return 0 }), admin.Bytes("in", func(string) float64 { return 999 << 20 }), admin.Bytes("out", func(string) float64 { return 999 << 20 }),
+		admin.Count("nodes", func(string) float64 { return 99_999 }), admin.Count("refused", func(string) float64 { return 99_999 }),
+	},
+}
+
+// TestDashboardWithoutPoolsInChromium: a gateway without upstreams and sessions has no headings for them.
+func TestDashboardWithoutPoolsInChromium(t *testing.T) {
+	dom := render(t, newHandler(t, admin.Config{Sessions: func() []listener.Info { return nil }, Snapshot: func() admin.Snapshot {
+		s := snapshot()
+		s.Upstreams = nil
+		return s
+	}}), ">none</p>")
+	for _, want := range []string{`<section id="pools-section"[^>]* hidden=""`, `<section id="sessions-section" aria-labelledby="sessions-title">`, `<table id="sessions-table"[^>]* hidden=""`} {
+		if !regexp.MustCompile(want).MatchString(dom) {
+			t.Errorf("the page lacks %q:\n%s", want, dom)
+		}
+	}
+}
+
 // TestDashboardFitsInChromium: no text lies outside of a small or a large window, or over another.
 func TestDashboardFitsInChromium(t *testing.T) {
-	h := newHandler(t, admin.Config{Sessions: manySessions})
+	h := newHandler(t, admin.Config{Sessions: manySessions, Snapshot: func() admin.Snapshot {
+		s := snapshot()
+		s.Additions = append(s.Additions, routes.Of([]string{strings.Repeat("/ip4/127.0.0.1/udp/38547/quic-v1/p2p/12D3KooWPg2YLAjzHbAsKGGn41q7N6RDTQBeW8cqSLdexsUZxX3B", 3)}))
+		return s
+	}})
 	measured := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/" {
 			h.ServeHTTP(w, r)

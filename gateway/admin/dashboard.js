@@ -361,6 +361,7 @@ function sessionRow() {
 function showSessions(list) {
   byId("sessions-section").hidden = false;
   const shown = list.sessions.length;
+  byId("sessions-table").hidden = shown === 0;
   setText(byId("sessions-shown"), shown === 0 ? "none" : shown < list.total ?
     `${shown} of ${list.total}: the longest holders of connections, then those longest in their state; headpond ctl clients lists more` : "");
   keep(byId("sessions"), sessions, list.sessions.map((s, i) => i), (i) => i, sessionRow).forEach((row, i) => row.update(list.sessions[i]));
@@ -397,6 +398,7 @@ function show(s) {
   const sum = (list, pick) => list.reduce((total, x) => total + pick(x), 0);
   setTotals(count(sum(s.listeners, (l) => l.active)), count(sum(pools, (p) => p.in_use + p.direct)), count(sum(pools, (p) => p.idle)),
     count(sum(pools, (p) => p.waiting)), reuse(pools));
+  byId("pools-section").hidden = s.upstreams.length + s.sizing.length === 0;
   keep(byId("upstreams"), upstreams, s.upstreams, (u) => u.name, upstreamView).forEach((v, i) => v.update(s.upstreams[i]));
   byId("retiring-section").hidden = s.retiring.length === 0;
   keep(byId("retiring"), retiring, s.retiring, (r) => r.kind + r.name + r.since, retiringCard).forEach((v, i) => v.update(s.retiring[i]));

@@ -78,8 +78,11 @@ var listenerMetrics = []metric[listener.Stats]{
 	gauge("listener_connections_max", "Most sessions that may run.", listenerLabels, func(l listener.Stats) float64 { return float64(l.MaxConns) }),
 	gauge("listener_sessions_listening", "PostgreSQL sessions that listen for notifications without a server connection of their own.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Listening) }),
 	gauge("listener_sessions_pinned", "Sessions that keep a server connection between transactions for state in it.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Pinned) }),
+	gauge("listener_buffered_bytes", "Memory held for requests: heads, and pieces of bodies that the other side has not taken. http only.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Buffered) }),
 	counter("listener_connections_accepted_total", "Connections accepted.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Accepted) }),
 	counter("listener_connections_rejected_total", "Connections that found no place, were refused because of their address, lacked the PROXY header, or were gone while they waited.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Rejected) }),
+	counter("listener_sessions_moved_total", "Times that a session has left an endpoint that broke off before its first byte, for another one. tcp only.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Moved) }),
+	counter("listener_moves_refused_total", "Times that a session would have left its endpoint, had the retry budget allowed it. tcp only.", listenerLabels, func(l listener.Stats) float64 { return float64(l.MovesRefused) }),
 	counter("listener_received_bytes_total", "Bytes received from clients.", listenerLabels, func(l listener.Stats) float64 { return float64(l.BytesIn) }),
 	counter("listener_sent_bytes_total", "Bytes sent to clients.", listenerLabels, func(l listener.Stats) float64 { return float64(l.BytesOut) }),
 }

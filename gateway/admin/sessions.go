@@ -109,7 +109,7 @@ func parseQuery(v url.Values) (q query, err error) {
 		}
 	}
 	if q.state != "" && q.state != stateDraining && !slices.Contains(listener.States(), listener.State(q.state)) {
-		return q, fmt.Errorf("parameter state: %q is none of %q", q.state, append(listener.States(), stateDraining))
+		return q, fmt.Errorf("parameter state: %q is not one of %q", q.state, append(listener.States(), stateDraining))
 	}
 	if q.offset < 0 || q.limit < 1 || q.limit > MaxSessions {
 		return q, fmt.Errorf("parameter limit must be from 1 to %d, and offset not negative", MaxSessions)

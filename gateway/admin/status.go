@@ -73,18 +73,22 @@ type LogStatus struct {
 
 // Listener is one listener.
 type Listener struct {
-	Name      string            `json:"name"`
-	Protocol  string            `json:"protocol"`
-	Address   string            `json:"address"`
-	Active    int               `json:"active"`
-	Queued    int               `json:"queued"`
-	Listening int               `json:"listening"` // PostgreSQL sessions that listen for notifications by the listening connection of their upstream
-	Pinned    int               `json:"pinned"`    // sessions that keep a server connection between transactions for state in it
-	MaxConns  int               `json:"max_conns"`
-	Draining  bool              `json:"draining"`
-	Accepted  uint64            `json:"accepted"`
-	Rejected  uint64            `json:"rejected"`
-	Errors    map[string]uint64 `json:"errors"` // by reason
+	Name      string `json:"name"`
+	Protocol  string `json:"protocol"`
+	Address   string `json:"address"`
+	Active    int    `json:"active"`
+	Queued    int    `json:"queued"`
+	Listening int    `json:"listening"` // PostgreSQL sessions that listen for notifications by the listening connection of their upstream
+	Pinned    int    `json:"pinned"`    // sessions that keep a server connection between transactions for state in it
+	MaxConns  int    `json:"max_conns"`
+	Buffered  int64  `json:"buffered"` // bytes held for requests; http only
+	Draining  bool   `json:"draining"`
+	Accepted  uint64 `json:"accepted"`
+	Rejected  uint64 `json:"rejected"`
+	Moved     uint64 `json:"moved"` // how often a TCP session has left an endpoint before its first byte, for another one
+	// MovesRefused is how often one would have, had its retry budget allowed it.
+	MovesRefused uint64            `json:"moves_refused"`
+	Errors       map[string]uint64 `json:"errors"` // by reason
 	// LastErrors is when an error of the reason was counted last.
 	LastErrors map[string]time.Time `json:"last_errors"`
 	// LastRejected is when a connection was turned away last because there was no place; null: never.
@@ -242,8 +246,8 @@ func listenerStatus(l listener.Stats, expires time.Time) Listener {
 		last = map[string]time.Time{}
 	}
 	return Listener{
-		Name: l.Name, Protocol: l.Protocol, Address: l.Address, Active: l.Active, Queued: l.Queued, Pinned: l.Pinned, Listening: l.Listening, MaxConns: l.MaxConns, Draining: l.Draining,
-		Accepted: l.Accepted, Rejected: l.Rejected, Errors: errs, LastErrors: last, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
+		Name: l.Name, Protocol: l.Protocol, Address: l.Address, Active: l.Active, Queued: l.Queued, Pinned: l.Pinned, Listening: l.Listening, MaxConns: l.MaxConns, Buffered: l.Buffered, Draining: l.Draining,
+		Accepted: l.Accepted, Rejected: l.Rejected, Moved: l.Moved, MovesRefused: l.MovesRefused, Errors: errs, LastErrors: last, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
 		LastRejected:       timeOrNil(l.LastRejected),
 		CertificateExpires: timeOrNil(expires),
 	}

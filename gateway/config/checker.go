@@ -1,5 +1,7 @@
 package config
 
+import "net/netip"
+
 // Checker reports problems of a parsed configuration, for protocols and extensions. Fields are named by pointers to
 // them, such as &l.Upstream.
 type Checker struct {
@@ -46,6 +48,11 @@ func (c *Checker) ClientTLS(t *ClientTLS) { c.d.checkClientTLS(&Upstream{TLS: t}
 // ClientFiles checks the files of connections over TLS that are not an upstream's: the authority that is trusted, and a client's certificate
 // with its key.
 func (c *Checker) ClientFiles(ca, cert, key *Path) { c.d.checkClientFiles(ca, cert, key) }
+
+// Addresses checks the lists "allow" and "deny" of addresses of clients that may "connect", "use the route" or what may says.
+func (c *Checker) Addresses(allow, deny *[]netip.Prefix, may string) {
+	c.d.checkAddresses(allow, deny, may)
+}
 
 // Name checks the form of a name.
 func (c *Checker) Name(field *string) {

@@ -111,14 +111,31 @@ type Socket struct {
 
 // ServerTLS is the certificates a listener shows to its clients.
 type ServerTLS struct {
-	Cert Path `conf:"cert" required:"true"` // PEM, leaf first
-	Key  Path `conf:"key" required:"true"`  // PEM
+	Cert Path `conf:"cert"` // PEM, leaf first; only with ACME it may be missing
+	Key  Path `conf:"key"`  // PEM
+	// ACME are the names whose certificates an Extension obtains (Extension.Certifies). Until there is one, and for other names, clients
+	// are shown those of files, if there are any.
+	ACME []Domain `conf:"acme" single:"true" maxlen:"100"`
 	// Certificates are further ones. A client is shown the first, Cert before all, that is for the server name it asks for and of a kind
 	// it can verify; if there is none, Cert.
 	Certificates []Certificate `conf:"certificates" maxlen:"1000"`
 	// ClientCA makes a listener of a protocol that has use for them ask for certificates of one of these authorities; PEM.
 	ClientCA Path `conf:"client_ca"`
+	// ClientAuth says whether clients must have one. It is empty without ClientCA.
+	ClientAuth ClientAuth `conf:"client_auth"`
 }
+
+// ClientAuth says which clients of a listener with ClientCA may connect.
+type ClientAuth string
+
+// Which may.
+const (
+	ClientAuthRequire ClientAuth = "require" // those with a certificate of one of the authorities; also if it is empty
+	ClientAuthRequest ClientAuth = "request" // also those without any
+)
+
+// Values implements Enum.
+func (ClientAuth) Values() []string { return []string{"require", "request"} }
 
 // Certificate is one certificate with its key.
 type Certificate struct {
@@ -126,13 +143,21 @@ type Certificate struct {
 	Key  Path `conf:"key" required:"true"`  // PEM
 }
 
-// Files lists the files of t: certificates, keys, authorities.
+// Files lists the files of t: certificates, keys, authorities. Those that t does not name are empty.
 func (t *ServerTLS) Files() []Path {
 	files := []Path{t.Cert, t.Key, t.ClientCA}
 	for _, c := range t.Certificates {
 		files = append(files, c.Cert, c.Key)
 	}
 	return files
+}
+
+// Pairs lists the certificates of t that are files, the first one for clients that name no server.
+func (t *ServerTLS) Pairs() (pairs []Certificate) {
+	if t.Cert != "" {
+		pairs = append(pairs, Certificate{Cert: t.Cert, Key: t.Key})
+	}
+	return append(pairs, t.Certificates...)
 }
 
 // Upstream is a named set of endpoints, each with its own pool.
@@ -194,7 +219,7 @@ type Balance string
 
 // Values implements Enum.
 func (Balance) Values() []string {
-	return []string{"p2c", "round_robin", "ring_hash", "first", "nearest"}
+	return []string{"p2c", "round_robin", "ring_hash", "first", "nearest", "peak_ewma"}
 }
 
 // ClientTLS is how an upstream's connections are encrypted.
@@ -265,6 +290,10 @@ type Eject struct {
 	Failures int           `conf:"failures" default:"5" min:"0" max:"1000000"` // 0: off
 	Base     time.Duration `conf:"base" default:"1s" min:"1ms" max:"24h"`
 	Max      time.Duration `conf:"max" default:"1m" min:"1ms" max:"24h"`
+	// ServerErrors and SlowerThan count answers as failures, of http upstreams only.
+	ServerErrors bool          `conf:"server_errors"`                                              // with status 500 to 599 but for 501 and 505
+	SlowerThan   time.Duration `conf:"slower_than" default:"never" min:"1ms" max:"24h" never:"0s"` // from the request to the response's header
+	MaxEjected   int           `conf:"max_ejected" default:"50" min:"1" max:"100"`                 // percent of the endpoints, after an answer has ejected one
 }
 
 // Pool has the limits of each endpoint's pool; see pool.Limits. Where the default is "by protocol",

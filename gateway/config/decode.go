@@ -206,7 +206,9 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
 	}
 	hint := didYouMean(name, sortedKeys(t))
 	sections := sectionsWith(name)
-	if len(sections) > 0 && !keysOf(t)[name+"s"] {
+	if other := otherNumber(name, sortedKeys(t)); other != "" {
+		hint = `; did you mean "` + other + `"?`
+	} else if len(sections) > 0 {
 		hint = "; it belongs in " + strings.Join(sections, " or ")
 	}
 	if hint == "" {

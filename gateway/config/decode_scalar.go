@@ -174,7 +174,7 @@ func setPrefix(p *netip.Prefix, text string) error {
 		return fmt.Errorf("want an address or a network such as 10.0.0.0/8")
 	}
 	if prefix != prefix.Masked() {
-		return fmt.Errorf("has bits set behind its length; did you mean %q?", prefix.Masked())
+		return fmt.Errorf("has bits set beyond its prefix length; did you mean %q?", prefix.Masked())
 	}
 	*p = prefix
 	return nil

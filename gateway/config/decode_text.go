@@ -92,7 +92,7 @@ func checkHost(address string) error {
 		return nil
 	}
 	if strings.Contains(host, ".") && strings.Trim(host, "0123456789.") == "" {
-		return fmt.Errorf("%q is no IP address", host)
+		return fmt.Errorf("%q is not an IP address", host)
 	}
 	for _, c := range host {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'

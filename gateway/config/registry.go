@@ -54,6 +54,8 @@ type Extension struct {
 	Far func(u *Upstream) bool
 	// Suffices reports whether the extension makes a file without listeners and upstreams useful.
 	Suffices func(cfg *Config) bool
+	// Certifies checks a listener whose certificates the extension obtains (ServerTLS.ACME). nil: it obtains none.
+	Certifies func(c *Checker, l *Listener)
 }
 
 // The registered protocols and extensions, in order of registration, complete before the first file

@@ -22,6 +22,22 @@ func didYouMean(text string, candidates []string) string {
 	return ""
 }
 
+// otherNumber returns the candidate that is the plural of a word, or whose plural the word is; "" = none.
+func otherNumber(word string, candidates []string) string {
+	plural := func(s string) string {
+		if stem, ok := strings.CutSuffix(s, "y"); ok && stem != "" && !strings.ContainsAny(stem[len(stem)-1:], "aeiou") {
+			return stem + "ies"
+		}
+		return s + "s"
+	}
+	for _, c := range candidates {
+		if plural(c) == word || plural(word) == c {
+			return c
+		}
+	}
+	return ""
+}
+
 // maxCompared bounds the quadratic comparison; no key, value or name is this long.
 const maxCompared = 64
 

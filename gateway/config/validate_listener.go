@@ -1,7 +1,9 @@
 package config
 
 import (
+	"crypto/x509"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strconv"
@@ -44,18 +46,74 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 		d.checkDatagrams(l)
 	}
 	if l.TLS != nil {
-		d.checkPair(&l.TLS.Cert, &l.TLS.Key)
-		for i := range l.TLS.Certificates {
-			d.checkPair(&l.TLS.Certificates[i].Cert, &l.TLS.Certificates[i].Key)
-		}
+		d.checkCertificates(l)
+		d.checkACME(cfg, l)
 	}
 	if p.Check != nil {
 		p.Check(&Checker{cfg, d}, l)
 	}
-	if l.TLS != nil && !p.ClientCerts && d.written(&l.TLS.ClientCA) {
-		d.report(d.mark(&l.TLS.ClientCA), "client_ca: only %s listeners ask for client certificates", strings.Join(clientCertProtocols(), " and "))
+	if l.TLS != nil {
+		d.checkClientCerts(p, l.TLS)
 	}
 	d.checkLoop(cfg, l)
+}
+
+// checkCertificates checks the certificates of files.
+func (d *decoder) checkCertificates(l *Listener) {
+	t := l.TLS
+	one := d.written(&t.Cert) || d.written(&t.Key)
+	for _, f := range []struct {
+		key  string
+		path *Path
+	}{{"cert", &t.Cert}, {"key", &t.Key}} {
+		if !d.written(f.path) && (one || !d.written(&t.ACME)) {
+			d.report(d.mark(&l.TLS), "%q is missing", f.key)
+		}
+	}
+	d.checkPair(&t.Cert, &t.Key)
+	for i := range t.Certificates {
+		d.checkPair(&t.Certificates[i].Cert, &t.Certificates[i].Key)
+	}
+}
+
+// checkACME checks the names whose certificates an extension obtains.
+func (d *decoder) checkACME(cfg *Config, l *Listener) {
+	names := &l.TLS.ACME
+	if !d.written(names) {
+		return
+	}
+	if len(*names) == 0 && d.noProblemAt(names) {
+		d.report(d.mark(names), "acme: the list is empty; it has the names whose certificates the gateway obtains")
+	}
+	for i, name := range *names {
+		if name != "" && slices.Contains((*names)[:i], name) {
+			d.report(d.mark(&(*names)[i], names), "acme: %q is there already", clip(string(name)))
+		}
+	}
+	certified := false
+	for _, e := range extensions {
+		if e.Certifies != nil {
+			certified = true
+			e.Certifies(&Checker{cfg, d}, l)
+		}
+	}
+	if !certified {
+		d.report(d.mark(names), "acme: this program cannot obtain certificates; the released one can (make build)")
+	}
+}
+
+// checkClientCerts checks which certificates clients are asked for.
+func (d *decoder) checkClientCerts(p *ListenerProtocol, t *ServerTLS) {
+	switch {
+	case !p.ClientCerts && d.written(&t.ClientCA):
+		d.report(d.mark(&t.ClientCA), "client_ca: only %s listeners ask for client certificates", strings.Join(clientCertProtocols(), " and "))
+	case t.ClientCA == "" && d.written(&t.ClientAuth) && !d.written(&t.ClientCA):
+		d.report(d.mark(&t.ClientAuth), "client_auth: \"client_ca\" is missing, the authorities of the clients' certificates")
+	case t.ClientCA != "" && d.noProblemAt(&t.ClientCA):
+		if pem, err := t.ClientCA.Read(); err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
+			d.report(d.mark(&t.ClientCA), "client_ca: %q has no PEM certificate in it", string(t.ClientCA))
+		}
+	}
 }
 
 // checkDatagrams refuses what only connections have.
@@ -93,13 +151,18 @@ func (d *decoder) checkSources(l *Listener) {
 			}
 		}
 	}
-	if d.written(&l.Allow) && len(l.Allow) == 0 && d.noProblemAt(&l.Allow) {
-		d.report(d.mark(&l.Allow), "allow: the list is empty; leave it out if everybody may connect")
+	d.checkAddresses(&l.Allow, &l.Deny, "connect")
+}
+
+// checkAddresses checks two lists of addresses: who may "connect", or what may says.
+func (d *decoder) checkAddresses(allow, deny *[]netip.Prefix, may string) {
+	if d.written(allow) && len(*allow) == 0 && d.noProblemAt(allow) {
+		d.report(d.mark(allow), "allow: the list is empty; leave it out if everybody may %s", may)
 	}
-	for i, a := range l.Allow {
-		for _, no := range l.Deny {
+	for i, a := range *allow {
+		for _, no := range *deny {
 			if a.IsValid() && no.IsValid() && no.Bits() <= a.Bits() && no.Contains(a.Addr()) {
-				d.warn(d.mark(&l.Allow[i], &l.Allow), "allow: nobody of %v may connect, because %v is under \"deny\"", a, no)
+				d.warn(d.mark(&(*allow)[i], allow), "allow: nobody of %v may %s, because %v is under \"deny\"", a, may, no)
 				break
 			}
 		}
@@ -151,7 +214,7 @@ func (d *decoder) reference(cfg *Config, protocol Protocol, field *string, alter
 	case u.Protocol == "":
 		u.Protocol = protocol
 	case u.Protocol != protocol && protocol != "":
-		d.report(pos, "upstream %q is already used by a %s listener, this one is %s; an upstream belongs to one protocol, write a second one",
+		d.report(pos, "upstream %q is already used by a listener of protocol %s, and this one is of protocol %s; an upstream belongs to one protocol, write a second one",
 			clip(*field), u.Protocol, protocol)
 	}
 }

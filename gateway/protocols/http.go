@@ -2,6 +2,7 @@ package protocols
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -12,8 +13,8 @@ import (
 )
 
 func init() {
-	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Reuses: true, Config: config.ListenerProtocol{
-		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true,
+	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Files: httpFiles, Reuses: true, Config: config.ListenerProtocol{
+		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true, ClientCerts: true,
 		// A server takes thousands of connections; 60s is below the keep-alive time of common servers, so that our side closes first, and
 		// each exchange looks at its connection anyway.
 		Pool: config.Pool{MaxSize: 1024, IdleTimeout: time.Minute, CheckAfter: -1},
@@ -58,17 +59,37 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 	cfg := httpproxy.Config{
 		Listener: l.Common, TLS: l.TLS, TrustedProxies: l.TrustedProxies,
 		PeekBytes: section.PeekBytes, RefuseBeyondPeek: section.PeekBeyond == BeyondRefuse,
+		MaxBuffered: int64(section.MaxBuffered) << 20,
 	}
+	for _, part := range l.Gateway.Parts() {
+		if c, ok := part.(extend.Certifier); ok {
+			cfg.KeyAuthorization = c.KeyAuthorization
+		}
+	}
+	users := usersOf{}
 	for _, r := range section.Routes {
-		runs, err := extend.Runs[*httpproxy.Upstream](l, r.Upstream)
+		basic, err := users.settings(r.BasicAuth, l.Gateway)
 		if err != nil {
 			return extend.Server{}, err
+		}
+		asks, err := r.ForwardAuth.settings(l)
+		if err != nil {
+			return extend.Server{}, err
+		}
+		var runs *httpproxy.Upstream
+		if !r.answersItself() {
+			if runs, err = extend.Runs[*httpproxy.Upstream](l, r.Upstream); err != nil {
+				return extend.Server{}, err
+			}
 		}
 		cfg.Routes = append(cfg.Routes, httpproxy.Route{
 			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
 			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body), Groups: r.Groups,
-			ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout,
-			StrictBackend: r.StrictBackend, Affinity: r.Affinity.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
+			Allow: r.Allow, Deny: r.Deny, BasicAuth: basic, ForwardAuth: asks, Compression: r.Compress.settings(),
+			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout,
+			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
+			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
+			StrictBackend: r.StrictBackend, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -76,30 +97,44 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 
 // HTTPListener is the section of an http listener.
 type HTTPListener struct {
-	Routes     []Route  `conf:"routes" maxlen:"10000"`                               // empty: everything goes to the listener's upstream
-	PeekBytes  int      `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"` // of a body that may be read for routes with Body
-	PeekBeyond Beyond   `conf:"peek_beyond" default:"default"`                       // where that is not enough
-	Retries    *Retries `conf:"retries"`                                             // of routes without their own; never nil when read from a file
+	Routes      []Route  `conf:"routes" maxlen:"10000"`                               // empty: everything goes to the listener's upstream
+	PeekBytes   int      `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"` // of a body that may be read for routes with Body
+	PeekBeyond  Beyond   `conf:"peek_beyond" default:"default"`                       // where that is not enough
+	MaxBuffered int      `conf:"max_buffered_mib" default:"0" min:"0" max:"1048576"`  // memory for requests; 0: only the process's bound
+	Retries     *Retries `conf:"retries"`                                             // of routes without their own; never nil when read from a file
 }
 
 // Route sends requests to an upstream. The most specific route wins.
 type Route struct {
-	Host           string        `conf:"host"`             // empty: any
-	Path           string        `conf:"path" default:"/"` // compared as PathMatch says, decoded
-	PathMatch      PathMatch     `conf:"path_match" default:"prefix"`
-	Methods        []string      `conf:"methods" maxlen:"32"`                                             // empty: all
-	Headers        []Match       `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                   // all must be there
-	Query          []Match       `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                     // all must be there
-	Body           []Match       `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                      // fields of a JSON object; all must be there
-	Groups         []string      `conf:"groups" maxlen:"32"`                                              // groups that the upstream serves: key=value, key=* or all
-	StripPrefix    bool          `conf:"strip_prefix"`                                                    // forward without config.Path
-	Upstream       string        `conf:"upstream"`                                                        // default: the listener's upstream
-	Timeout        time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`         // from the request to the response's header
-	IdleTimeout    time.Duration `conf:"idle_timeout" default:"10m" min:"1ms" max:"168h" never:"-1ns"`    // between two pieces of a body, or of an upgraded connection
-	RequestTimeout time.Duration `conf:"request_timeout" default:"never" min:"1ms" max:"168h" never:"0s"` // of a request as a whole, with both bodies; not of upgraded connections
-	Retries        *Retries      `conf:"retries"`                                                         // nil: the listener's
-	StrictBackend  bool          `conf:"strict_backend"`                                                  // refuse answers that frame their body twice
-	Affinity       *Affinity     `conf:"affinity"`                                                        // nil: by the upstream's balance alone
+	Host            string        `conf:"host"`             // empty: any
+	Path            string        `conf:"path" default:"/"` // compared as PathMatch says, decoded
+	PathMatch       PathMatch     `conf:"path_match" default:"prefix"`
+	Methods         []string      `conf:"methods" maxlen:"32"`                                             // empty: all
+	Headers         []Match       `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                   // all must be there
+	Query           []Match       `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                     // all must be there
+	Body            []Match       `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                      // fields of a JSON object; all must be there
+	Groups          []string      `conf:"groups" maxlen:"32"`                                              // groups that the upstream serves: key=value, key=* or all
+	StripPrefix     bool          `conf:"strip_prefix"`                                                    // forward without config.Path
+	Upstream        string        `conf:"upstream"`                                                        // default: the listener's upstream
+	ConnectTimeout  time.Duration `conf:"connect_timeout" default:"never" min:"1ms" max:"24h" never:"0s"`  // of each endpoint that is tried
+	Timeout         time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`         // from the request to the response's header
+	IdleTimeout     time.Duration `conf:"idle_timeout" default:"10m" min:"1ms" max:"168h" never:"-1ns"`    // between two pieces of a body, or of an upgraded connection
+	RequestTimeout  time.Duration `conf:"request_timeout" default:"never" min:"1ms" max:"168h" never:"0s"` // of a request as a whole, with both bodies; not of upgraded connections
+	Retries         *Retries      `conf:"retries"`                                                         // nil: the listener's
+	StrictBackend   bool          `conf:"strict_backend"`                                                  // refuse answers that frame their body twice
+	Rewrite         string        `conf:"rewrite"`                                                         // the path that the server gets
+	Redirect        *Redirect     `conf:"redirect" scalar:"To"`                                            // nil: none
+	Respond         *Respond      `conf:"respond"`                                                         // nil: none
+	RequestHeaders  *HeaderRules  `conf:"request_headers"`                                                 // nil: as they came
+	ResponseHeaders *HeaderRules  `conf:"response_headers"`                                                // nil: as they came
+	Affinity        *Affinity     `conf:"affinity"`                                                        // nil: by the upstream's balance alone
+
+	Allow       []netip.Prefix `conf:"allow" maxlen:"1000"`            // clients that may use the route; empty: all
+	Deny        []netip.Prefix `conf:"deny" maxlen:"1000"`             // exceptions from Allow
+	BasicAuth   *BasicAuth     `conf:"basic_auth" scalar:"File"`       // nil: nobody is asked for a password
+	ForwardAuth *ForwardAuth   `conf:"forward_auth" scalar:"Upstream"` // nil: no other server is asked
+	RateLimit   *RateLimit     `conf:"rate_limit"`                     // nil: none
+	Compress    *Compress      `conf:"compress"`                       // nil: answers pass as they are
 }
 
 // The time-outs of the route a listener's "upstream" key stands for; Route's tags have them too.
@@ -112,7 +147,7 @@ func defaultHTTP(l *config.Listener) {
 	config.SectionOf[HTTPListener](l).setRetries()
 	routes := config.SectionOf[HTTPListener](l).Routes
 	for i := range routes {
-		if routes[i].Upstream == "" {
+		if routes[i].Upstream == "" && !routes[i].answersItself() {
 			routes[i].Upstream = l.Upstream
 		}
 	}
@@ -135,7 +170,12 @@ func (h *HTTPListener) setRetries() {
 func routedTo(l *config.Listener) (names []*string) {
 	routes := config.SectionOf[HTTPListener](l).Routes
 	for i := range routes {
-		names = append(names, &routes[i].Upstream)
+		if !routes[i].answersItself() {
+			names = append(names, &routes[i].Upstream)
+		}
+		if f := routes[i].ForwardAuth; f != nil {
+			names = append(names, &f.Upstream)
+		}
 	}
 	return names
 }
@@ -158,13 +198,19 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 	for i := range h.Routes {
 		r := &h.Routes[i]
 		pos := c.Mark(r)
-		if r.Upstream == "" && !c.Written(&r.Upstream) {
+		checkAnswers(c, r)
+		if r.Upstream == "" && !c.Written(&r.Upstream) && !r.answersItself() {
 			c.Report(pos, "route %d: \"upstream\" is missing", i+1)
 		}
 		checkRoute(c, r)
 		checkConditions(c, r)
 		checkRetries(c, r.Retries)
+		checkPause(c, r, h.Retries)
 		checkAffinity(c, r)
+		checkAccess(c, l, r)
+		checkRateLimit(c, r.RateLimit)
+		checkForwardAuth(c, r)
+		checkCompress(c, r)
 		key := r.key()
 		if before, ok := seen[key]; ok {
 			c.Report(pos, "duplicate route for host %q and path %q; it is already at line %d", config.Clip(r.Host), config.Clip(r.Path), before.Line)

@@ -1,6 +1,7 @@
 package protocols
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ type Retries struct {
 	Methods       []Method            `conf:"methods" required:"checked" maxlen:"20"`                          // empty: the idempotent methods
 	Attempts      int                 `conf:"attempts" default:"3" min:"1" max:"10"`                           // the first one included
 	PerTryTimeout time.Duration       `conf:"per_try_timeout" default:"never" min:"1ms" max:"168h" never:"0s"` // from a try to the response's header
+	Pause         time.Duration       `conf:"pause" default:"0s" min:"0s" max:"10s"`                           // before a request is sent again, doubled each time
 	Budget        int                 `conf:"budget" default:"20" min:"1" max:"100"`                           // percent of the requests
 }
 
@@ -37,11 +39,25 @@ func (r *Retries) settings() httpproxy.Retries {
 	if r == nil { // of a configuration that was not read from a file
 		return httpproxy.Retries{}
 	}
-	s := httpproxy.Retries{On: r.On, Attempts: r.Attempts, PerTryTimeout: r.PerTryTimeout, Budget: r.Budget}
+	s := httpproxy.Retries{On: r.On, Attempts: r.Attempts, PerTryTimeout: r.PerTryTimeout, Pause: r.Pause, Budget: r.Budget}
 	for _, m := range r.Methods {
 		s.Methods = append(s.Methods, string(m))
 	}
 	return s
+}
+
+// checkPause refuses a pause after which no request of the route could be sent again in time. all is of the listener.
+func checkPause(c *config.Checker, r *Route, all *Retries) {
+	own := r.Retries
+	used := cmp.Or(own, all)
+	if used == nil || used.Pause == 0 || r.RequestTimeout == 0 || used.Pause < r.RequestTimeout || !c.NoProblemAt(&used.Pause, &r.RequestTimeout) {
+		return
+	}
+	at := c.Mark(&r.RequestTimeout)
+	if own != nil {
+		at = c.Mark(&own.Pause)
+	}
+	c.Report(at, "pause: a request is never sent again, as its request_timeout: %v is over before the pause: %v can be", r.RequestTimeout, used.Pause)
 }
 
 func checkRetries(c *config.Checker, r *Retries) {

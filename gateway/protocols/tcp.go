@@ -69,7 +69,7 @@ func prepareTCP(l extend.Listener) (extend.Server, error) {
 	cfg := tcpproxy.Config{
 		Listener: l.Common, IdleTimeout: own.IdleTimeout, ClientIdleTimeout: own.ClientIdle, ServerIdleTimeout: own.ServerIdle,
 		ClientFINTimeout: own.ClientFIN, StallTimeout: own.StallTimeout, DrainStagger: own.DrainStagger,
-		SendProxy: own.SendProxy.Version(), TLS: l.TLS,
+		NoRetry: !own.Retry, SendProxy: own.SendProxy.Version(), TLS: l.TLS,
 	}
 	if l.Upstream != "" {
 		to, err := tcpTarget(l, l.Upstream)
@@ -145,6 +145,7 @@ type TCPListener struct {
 	ClientFIN    time.Duration `conf:"client_fin_timeout" default:"never" min:"1ms" max:"24h" never:"0s"`    // a session whose client has closed its sending side and got nothing since ends
 	StallTimeout time.Duration `conf:"stall_timeout" default:"never" min:"1ms" max:"24h" never:"0s"`         // a session whose client has sent something and heard nothing since ends
 	DrainStagger time.Duration `conf:"drain_stagger" default:"5s" min:"0s" max:"1h"`                         // over which time before the end of a drain sessions are cut off
+	Retry        bool          `conf:"retry" default:"true"`                                                 // a client whose endpoint breaks off before its first byte continues with another one
 	SendProxy    SendProxy     `conf:"send_proxy" default:"off"`                                             // tell the backend the client's address
 	Routes       []TCPRoute    `conf:"routes" maxlen:"1000"`                                                 // by the client's ClientHello; empty: every client goes to the listener's upstream
 }

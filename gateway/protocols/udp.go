@@ -90,7 +90,7 @@ func checkUDPUpstream(c *config.Checker, u *config.Upstream) {
 	}
 	for i := range u.Endpoints {
 		if e := &u.Endpoints[i]; strings.HasPrefix(e.Address, "unix:") || config.IsFile(e.Address) {
-			c.Report(c.Mark(e), "endpoint %q: an endpoint of UDP is host:port", e.Address)
+			c.Report(c.Mark(e), "endpoint %q: a UDP endpoint must be host:port", e.Address)
 		}
 	}
 }

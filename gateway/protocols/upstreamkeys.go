@@ -20,6 +20,8 @@ type PostgresUpstream struct {
 	DBName   string        `conf:"dbname"` // empty: User
 	// Params are settings of every connection to the server, such as statement_timeout; a client's own win.
 	Params []Param `conf:"params" key:"Name" scalar:"Value" maxlen:"100"`
+	// ReadCatalogs has the gateway read which functions, views and triggers there are, for listeners in transaction mode.
+	ReadCatalogs bool `conf:"read_catalogs"`
 }
 
 // Param is a PostgreSQL setting.
@@ -102,7 +104,7 @@ func checkPostgresUpstream(c *config.Checker, u *config.Upstream) {
 // checkSQLite refuses keys that do not apply to a SQLite file.
 func checkSQLite(c *config.Checker, u *config.Upstream, keys *UpstreamKeys) {
 	if u.Protocol != config.Postgres {
-		c.Report(c.Mark(&u.Endpoints[0]), "endpoint %q: a SQLite file is served by postgres listeners only, this upstream is used by a %s listener",
+		c.Report(c.Mark(&u.Endpoints[0]), "endpoint %q: a SQLite file is served by postgres listeners only, this upstream is used by a listener of protocol %s",
 			u.Endpoints[0].Address, u.Protocol)
 	}
 	for _, s := range []struct {

@@ -38,7 +38,7 @@ func (NewFile) Check(path string) error {
 		return errors.New("want an absolute path")
 	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return errors.New("it is no regular file")
+		return errors.New("it is not a regular file")
 	}
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
 		return fmt.Errorf("the folder %s does not exist; create it, and let the gateway write there", filepath.Dir(path))

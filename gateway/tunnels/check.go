@@ -1,7 +1,6 @@
 package tunnels
 
 import (
-	"crypto/x509"
 	"fmt"
 	"net"
 	"slices"
@@ -16,8 +15,8 @@ const minPSK = 16
 func checkListener(c *config.Checker, l *config.Listener) {
 	t := config.SectionOf[Listener](l)
 	certificates := l.TLS != nil && c.Written(&l.TLS.ClientCA)
-	if certificates {
-		checkCA(c, &l.TLS.ClientCA, "client_ca")
+	if l.TLS != nil && l.TLS.ClientAuth == config.ClientAuthRequest {
+		c.Report(c.Mark(&l.TLS.ClientAuth), "client_auth: peers of a tunnel listener with \"client_ca\" must have a certificate; want require")
 	}
 	checkPSK(c, &t.PSK, "psk")
 	keyed := checkPeers(c, t, certificates)
@@ -112,16 +111,6 @@ func warnOfClaims(c *config.Checker, t *Listener, certificates bool) {
 		if p := &t.Peers[i]; len(p.Keys) == 0 && len(p.Upstreams)+len(p.Allow) > 0 {
 			c.Warn(c.Mark(&p.Name), "peers: any holder of the \"psk\" can connect as %q and have what only that peer may; give it \"keys\" of its own", config.Clip(p.Name))
 		}
-	}
-}
-
-func checkCA(c *config.Checker, ca *config.Path, key string) {
-	if *ca == "" || !c.NoProblemAt(ca) {
-		return
-	}
-	pem, err := ca.Read()
-	if err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
-		c.Report(c.Mark(ca), "%s: %q has no PEM certificate in it", key, string(*ca))
 	}
 }
 

@@ -2,8 +2,6 @@ package tunnels
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 
@@ -41,16 +39,6 @@ func prepare(l extend.Listener) (extend.Server, error) {
 			Name: l.Name, // for the peers' logs
 			PSK:  []byte(t.PSK.Reveal()), Policy: policy, MaxStreams: t.MaxStreams, ResumeWindow: t.ResumeWindow, KeepAlive: t.KeepAlive, Logger: l.Gateway.Logger(),
 		},
-	}
-	if files := l.Listener.TLS; files != nil && files.ClientCA != "" {
-		pem, err := files.ClientCA.Read()
-		if err != nil {
-			return extend.Server{}, fmt.Errorf("tls: client_ca: %w", err)
-		}
-		l.TLS.ClientAuth, l.TLS.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
-		if !l.TLS.ClientCAs.AppendCertsFromPEM(pem) {
-			return extend.Server{}, fmt.Errorf("tls: client_ca: %s has no PEM certificate in it", files.ClientCA)
-		}
 	}
 	return extend.Serve(cfg, tunnel.NewServer)
 }

@@ -100,7 +100,7 @@ func clientFlags(fs *flag.FlagSet) url.Values {
 	fs.Func("user", "clients of one `user`", set("user"))
 	fs.Func("database", "clients of one `database`", set("database"))
 	fs.Func("upstream", "clients that use one `upstream`", set("upstream"))
-	fs.Func("state", "clients in one `state`: queued, starting, idle, waiting, active, \"idle in transaction\" or draining", set("state"))
+	fs.Func("state", "clients in one `state`: queued, starting, idle, waiting, active, \"idle in transaction\", pinned or draining", set("state"))
 	fs.Func("older", "clients that have been in their state for so `long`, as 10s", set("older"))
 	fs.Func("held", "clients that have held a connection for so `long`", set("held"))
 	fs.Func("limit", "at most so `many`; 100 by default, no more than 1000", set("limit"))

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -38,11 +39,14 @@ func Node(t testing.TB, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// briefJVM has Java compile little: a test's program is over before better machine code would pay.
+var briefJVM = []string{"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}
+
 // Java returns a command that compiles and runs a program of one source file with the libraries of pom.xml.
 func Java(t testing.TB, source string, args ...string) *exec.Cmd {
 	t.Helper()
 	jars := filepath.Join(installed(t, "java", "pom.xml"), "*")
-	return exec.CommandContext(t.Context(), "java", append([]string{"-cp", jars, source}, args...)...)
+	return exec.CommandContext(t.Context(), "java", slices.Concat(briefJVM, []string{"-cp", jars, source}, args)...)
 }
 
 // Program returns the absolute path of a program in integration/clients.

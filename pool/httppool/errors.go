@@ -20,7 +20,7 @@ var (
 	// ErrResponseTimeout: no response head arrived within Options.ResponseHeaderTimeout.
 	ErrResponseTimeout = errors.New("timed out waiting for the response")
 	// ErrIdleTimeout: a body stood still for longer than Options.IdleTimeout.
-	ErrIdleTimeout = errors.New("the body stood still for too long")
+	ErrIdleTimeout = errors.New("no data of the body within the idle time-out")
 	// ErrServerGone: the connection ended before the response did.
 	ErrServerGone = errors.New("the server closed the connection")
 	// ErrStale: every connection the pool gave was closed by the server while it was idle.

@@ -23,9 +23,9 @@ const (
 )
 
 // A copy buffer holds chunkRoom bytes for a chunk's size line, the content, and chunkTail bytes for the end of the
-// chunk.
+// chunk. Its size leaves room for the headers of a connection that is a stream in others, which have buffers of 128 KiB.
 const (
-	copyBufferSize = 64 << 10
+	copyBufferSize = 128<<10 - 256
 	chunkRoom      = 16
 	chunkTail      = 16
 	lastWrite      = time.Second // how long a response's end waits for the request's last write to return

@@ -83,9 +83,9 @@ func (s *Source) askServer(ctx context.Context, server string, q question) (answ
 	switch {
 	case r.Rcode == wire.RcodeNameError:
 	case r.Rcode != wire.RcodeSuccess:
-		return answer{}, fmt.Errorf("it says %s", wire.RcodeToString[r.Rcode])
+		return answer{}, fmt.Errorf("answered %s", wire.RcodeToString[r.Rcode])
 	case len(r.Answer) == 0 && !r.Authoritative && !r.RecursionAvailable:
-		return answer{}, errors.New("it refers to other servers instead of asking them")
+		return answer{}, errors.New("does not resolve names recursively: it refers to other servers")
 	}
 	return s.read(q, r), nil
 }
@@ -110,7 +110,7 @@ func (s *Source) exchange(ctx context.Context, network, server string, m *wire.M
 	case err != nil:
 		return nil, err
 	case !answers(r, m):
-		return nil, errors.New("its answer is to another question")
+		return nil, errors.New("the answer does not match the question")
 	}
 	return r, nil
 }

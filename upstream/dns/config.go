@@ -121,7 +121,7 @@ func New(cfg Config) (*Source, error) {
 func SplitName(name string, t Type) (host, port string, err error) {
 	if t == SRV {
 		if _, _, err := net.SplitHostPort(name); err == nil {
-			return "", "", fmt.Errorf("%q: a srv record has the ports; leave %q away", name, name[strings.LastIndexByte(name, ':'):])
+			return "", "", fmt.Errorf("%q: SRV records contain the ports; remove %q", name, name[strings.LastIndexByte(name, ':'):])
 		}
 		return name, "", checkHost(name)
 	}
@@ -140,7 +140,7 @@ func SplitName(name string, t Type) (host, port string, err error) {
 
 func checkHost(host string) error {
 	if _, ok := wire.IsDomainName(host); !ok || host == "" || host == "." || strings.ContainsAny(host, " \\/:") {
-		return fmt.Errorf("%q: is no name that the DNS can have", host)
+		return fmt.Errorf("%q: is not a valid DNS name", host)
 	}
 	return nil
 }

@@ -239,7 +239,7 @@ func (r *round) service(ctx context.Context) ([]upstream.Endpoint, error) {
 // resolved now.
 func (r *round) target(ctx context.Context, servers []string, srv *wire.SRV) (set []upstream.Endpoint, err error) {
 	if srv.Target == "." || srv.Port == 0 {
-		return nil, fmt.Errorf("%s: the service is not available, its record says", r.name)
+		return nil, fmt.Errorf("%s: the SRV record says that the service is not available", r.name)
 	}
 	addrs, err := r.inHosts(srv.Target, Any)
 	if err == nil && len(addrs) == 0 {

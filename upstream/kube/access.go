@@ -80,7 +80,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
+		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Source) credentials() (c credentials, err error) {
 		c.server = s.pod.server
 		c.ca.file, c.token.file = filepath.Join(s.pod.dir, "ca.crt"), filepath.Join(s.pod.dir, "token")
 	case cfg.Server == "":
-		return c, errors.New("there is no kubeconfig and no server, and this is no pod: KUBERNETES_SERVICE_HOST is not set")
+		return c, errors.New("there is no kubeconfig and no server, and this is not a pod: KUBERNETES_SERVICE_HOST is not set")
 	}
 	if cfg.Server != "" {
 		c.server = cfg.Server

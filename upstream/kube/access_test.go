@@ -69,7 +69,7 @@ func TestBadKubeconfig(t *testing.T) {
 		{fmt.Sprintf(form, ok, "{exec: {command: aws}}"), "", "exec or auth-provider"},
 		{fmt.Sprintf(form, ok, "{username: admin, password: geheim}"), "", "users with a password"},
 		{fmt.Sprintf(form, ok, "{client-key-data: geheim!}"), "", "client-key-data is not base64"},
-		{fmt.Sprintf(form, ok, "{token: [geheim]}"), "", "it is not in the form of one"},
+		{fmt.Sprintf(form, ok, "{token: [geheim]}"), "", "it is not a valid kubeconfig"},
 	} {
 		write(t, path, c.text)
 		err := kube.CheckKubeconfig(path, c.context)
@@ -77,7 +77,7 @@ func TestBadKubeconfig(t *testing.T) {
 			t.Errorf("%v, want %s, without the secret", err, c.want)
 		}
 	}
-	if err := kube.CheckKubeconfig(filepath.Dir(path), ""); err == nil || !strings.Contains(err.Error(), "is no regular file") {
+	if err := kube.CheckKubeconfig(filepath.Dir(path), ""); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 		t.Errorf("a folder: %v", err)
 	}
 }
@@ -89,7 +89,7 @@ func TestPod(t *testing.T) {
 	host, port, _ := net.SplitHostPort(a.Listener.Addr().String())
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	if w := watch(t, kube.Config{}).wants("!"); !strings.Contains(w.err.Error(), "KUBERNETES_SERVICE_HOST is not set") {
-		t.Errorf("%v, want that this is no pod", w.err)
+		t.Errorf("%v, want that this is not a pod", w.err)
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", host)
 	t.Setenv("KUBERNETES_SERVICE_PORT", port)

@@ -44,7 +44,7 @@ func (s *Source) kept() ([]upstream.Endpoint, error) {
 		return fmt.Errorf("the kept endpoints in %s are not used: %w", s.cfg.Cache, err)
 	}
 	if err == nil && info.Mode().Perm()&0o022 != 0 && runtime.GOOS != "windows" {
-		return nil, wrap(fmt.Errorf("others may write to it (mode %v)", info.Mode().Perm()))
+		return nil, wrap(fmt.Errorf("other users can write to it (mode %v)", info.Mode().Perm()))
 	}
 	if err == nil {
 		err = checkOwner(info)

@@ -74,7 +74,7 @@ func New(cfg Config) (*Source, error) {
 	case (cfg.Cert == "") != (cfg.Key == ""):
 		return nil, fmt.Errorf("%w: Cert and Key belong together", ErrConfig)
 	case cfg.Context != "" && cfg.Kubeconfig == "":
-		return nil, fmt.Errorf("%w: Context is of a Kubeconfig", ErrConfig)
+		return nil, fmt.Errorf("%w: Context needs a Kubeconfig", ErrConfig)
 	}
 	if err := CheckPort(cfg.Port); cfg.Port != "" && err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)

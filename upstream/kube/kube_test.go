@@ -261,7 +261,7 @@ func TestStart(t *testing.T) {
 		want string
 	}{
 		{func() { cfg.Service = "prod/web" }, `they are of service "default/kubernetes"`},
-		{func() { cfg.Service = ""; _ = os.Chmod(cfg.Cache, 0o620) }, "others may write to it"},
+		{func() { cfg.Service = ""; _ = os.Chmod(cfg.Cache, 0o620) }, "other users can write to it"},
 		{func() { _ = os.Chmod(cfg.Cache, 0o600); write(t, cfg.Cache, `{"service":`) }, "unexpected end of JSON"},
 		{func() { write(t, cfg.Cache, keptAs(`{"address":"10.0.0.1:6443"},{"address":"10.0.0.1"}`)) }, `"10.0.0.1": want host:port`},
 		{func() { write(t, cfg.Cache, keptAs(`{"address":"unix:/run/x"}`)) }, `"unix:/run/x": want host:port`},
@@ -386,7 +386,7 @@ func TestBadConfig(t *testing.T) {
 		`server "ftp://x": want https://host:port`:  {Server: "ftp://x"},
 		"server want https://host:port, without a":  {Server: "https://user:pw@host"},
 		"Cert and Key belong together":              {Cert: "x"},
-		"Context is of a Kubeconfig":                {Context: "x"},
+		"Context needs a Kubeconfig":                {Context: "x"},
 		`bootstrap "unix:/x": want host:port`:       {Bootstrap: []string{"unix:/x"}},
 		`bootstrap "upstream:web": want host:port`:  {Bootstrap: []string{"upstream:web"}},
 		`bootstrap "10.0.0.1:99999": want host:por`: {Bootstrap: []string{"10.0.0.1:99999"}},

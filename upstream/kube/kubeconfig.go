@@ -74,7 +74,7 @@ func readKubeconfig(path, context string) (credentials, error) {
 func parseKubeconfig(data []byte, context, dir string) (c credentials, err error) {
 	var k kubeconfig
 	if yaml.Unmarshal(data, &k) != nil {
-		return c, fmt.Errorf("it is not in the form of one") // the error may quote a key
+		return c, fmt.Errorf("it is not a valid kubeconfig") // the error may quote a key
 	}
 	context = cmp.Or(context, k.CurrentContext)
 	i := slices.IndexFunc(k.Contexts, func(n kubeContext) bool { return n.Name == context })

@@ -117,6 +117,17 @@ func TestWrongNames(t *testing.T) {
 	}
 }
 
+// TestKubeWithoutServer: without an API server the suite says where to get one.
+func TestKubeWithoutServer(t *testing.T) {
+	cmd, tmp := benchCommand(t, "-out", t.TempDir(), "kube")
+	cmd.Env = append(cmd.Env, "PATH=/nowhere", "CACHE="+t.TempDir())
+	text, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(text), "kube-apiserver is not installed: make test-kube builds it") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	nothingLeft(t, tmp)
+}
+
 // TestOnlySomeCases measures one case, and the case that determines its rate.
 func TestOnlySomeCases(t *testing.T) {
 	out := t.TempDir()

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Tool is a program that a benchmark needs.
@@ -22,6 +23,8 @@ type Tool struct {
 // Tools are the installed programs.
 type Tools struct {
 	HAProxy, Nginx, PgBouncer, Postgres Tool
+	// KubeAPIServer and Etcd are for one suite only, which says if they are missing.
+	KubeAPIServer, Etcd Tool
 	// StreamModule is the file of nginx's stream module, "" if it is built in. NoStream tells how to install it.
 	StreamModule, NoStream string
 }
@@ -46,7 +49,7 @@ func (t Tools) Missing() []string {
 // Versions returns the versions of the installed programs.
 func (t Tools) Versions() map[string]string {
 	v := map[string]string{}
-	for _, tool := range []Tool{t.HAProxy, t.Nginx, t.PgBouncer, t.Postgres} {
+	for _, tool := range []Tool{t.HAProxy, t.Nginx, t.PgBouncer, t.Postgres, t.KubeAPIServer, t.Etcd} {
 		if tool.Path != "" {
 			v[tool.Name] = tool.dated()
 		}
@@ -61,6 +64,9 @@ func Find() Tools {
 		Nginx:     find("nginx", "-v", `nginx/(\S+)`, "apt-get install nginx-light | dnf install nginx | apk add nginx"),
 		PgBouncer: find("pgbouncer", "--version", `PgBouncer (\S+)`, "apt-get install pgbouncer | dnf install pgbouncer | apk add pgbouncer"),
 		Postgres:  findPostgres(),
+
+		KubeAPIServer: findKubeAPIServer(),
+		Etcd:          find("etcd", "--version", `etcd Version: (\S+)`, "apt-get install etcd-server | dnf install etcd"),
 	}
 	t.findStream()
 	return t
@@ -91,6 +97,28 @@ func ask(path, flag, pattern string) string {
 }
 
 var digits = regexp.MustCompile(`\d+`)
+
+// findKubeAPIServer looks in PATH, and for the newest that `make test-kube` has built and kept, under a name with its version.
+func findKubeAPIServer() Tool {
+	t := find("kube-apiserver", "--version", `Kubernetes v(\S+)`, "make test-kube builds it")
+	if t.Path != "" {
+		return t
+	}
+	cache, err := os.UserCacheDir()
+	if dir := os.Getenv("CACHE"); dir != "" {
+		cache, err = dir, nil
+	} else {
+		cache = filepath.Join(cache, "headpond")
+	}
+	built, _ := filepath.Glob(filepath.Join(cache, "kube-apiserver-*"))
+	built = slices.DeleteFunc(built, func(path string) bool { return filepath.Ext(path) == ".new" })
+	if err != nil || len(built) == 0 {
+		return t
+	}
+	t.Path = slices.MaxFunc(built, func(a, b string) int { return slices.Compare(numbers(a), numbers(b)) })
+	t.Version = strings.TrimPrefix(filepath.Base(t.Path), "kube-apiserver-")
+	return t
+}
 
 // findPostgres returns the newest server that comes with initdb and pgbench; Path is their
 // directory.
@@ -138,6 +166,15 @@ func (t Tool) dated() string {
 func number(path string) int {
 	n, _ := strconv.Atoi(digits.FindString(path))
 	return n
+}
+
+// numbers returns the numbers in a file's name.
+func numbers(path string) (all []int) {
+	for _, text := range digits.FindAllString(filepath.Base(path), -1) {
+		n, _ := strconv.Atoi(text)
+		all = append(all, n)
+	}
+	return all
 }
 
 func isFile(path string) bool {

@@ -32,6 +32,7 @@ type Env struct {
 	web, stream   *peers.Backend
 	std, stdTLS   *peers.Backend
 	pg            *peers.Postgres
+	api           *peers.KubeAPI
 	users, sqlite string // files: the poolers' list of users, a SQLite database
 }
 

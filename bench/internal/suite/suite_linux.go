@@ -25,6 +25,7 @@ var builders = append([]builder{
 	{"tcp", "the TCP proxy: sustained, at a fixed rate, a connection each time, bulk; the library", sure((*Env).tcp)},
 	{"http", "the HTTP proxy: uploads, small answers, a connection each time", sure((*Env).http)},
 	{"sql", "PostgreSQL and SQLite: the libraries, the poolers, pgbench, logins, idle clients", sure((*Env).sql)},
+	{"kube", "TCP before a real Kubernetes API server: what the study claims, requests, idle watches (needs kube-apiserver, etcd)", (*Env).kube},
 }, goBuilders()...)
 
 func goBuilders() []builder {

@@ -1,4 +1,4 @@
-// Command headpond is the released program: the connection-pooling gateway of cmd/headpond, with peers.
+// Command headpond is the released program: the connection-pooling gateway of cmd/headpond, with peers and ACME.
 //
 //	headpond demo                  everything on this machine, without a file
 //	headpond serve headpond.yaml
@@ -10,6 +10,7 @@ package main
 import (
 	"os"
 
+	_ "github.com/headpond/headpond/acme"
 	"github.com/headpond/headpond/internal/cli"
 	_ "github.com/headpond/headpond/peers/extension"
 )

@@ -1,0 +1,175 @@
+package acme
+
+import (
+	"crypto/x509"
+	"net/mail"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/caddyserver/certmagic"
+
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+)
+
+func init() {
+	extend.RegisterExtension(extend.Extension{New: newPart, Config: config.Extension{File: &FileKeys{}, Check: check, Certifies: checkListener}})
+}
+
+// Directories of Let's Encrypt.
+const (
+	letsEncrypt        = "https://acme-v02.api.letsencrypt.org/directory"
+	letsEncryptStaging = "https://acme-staging-v02.api.letsencrypt.org/directory"
+)
+
+// FileKeys are the keys at the top of the file.
+type FileKeys struct {
+	ACME *Settings `conf:"acme"` // nil: no certificates are obtained
+}
+
+// Settings is the section "acme": the account at a certificate authority.
+type Settings struct {
+	Agree     bool        `conf:"agree" required:"true"`   // to the authority's terms of service
+	Storage   string      `conf:"storage" required:"true"` // the folder for the account, keys and certificates
+	Email     string      `conf:"email"`                   // that the authority may write to; it is told when the account is made
+	Directory string      `conf:"directory"`               // URL; default Let's Encrypt's
+	Staging   string      `conf:"staging"`                 // directory that is asked first after a failure; default Let's Encrypt's with its directory, else none
+	CA        config.Path `conf:"ca"`                      // PEM, authorities that the directory's own certificate may be of; empty: the system's
+	KeyType   KeyType     `conf:"key_type" default:"p256"` // of certificates
+}
+
+// KeyType is the kind of a certificate's key.
+type KeyType string
+
+// Values implements config.Enum.
+func (KeyType) Values() []string { return []string{"p256", "p384", "rsa2048", "rsa4096"} }
+
+var keyTypes = map[KeyType]certmagic.KeyType{"p256": certmagic.P256, "p384": certmagic.P384, "rsa2048": certmagic.RSA2048, "rsa4096": certmagic.RSA4096}
+
+// settingsOf returns the section of a configuration with all defaults and an absolute storage, nil if there is none.
+func settingsOf(cfg *config.Config) *Settings {
+	written := config.PartOf[FileKeys](cfg).ACME
+	if written == nil {
+		return nil
+	}
+	s := *written
+	if s.Directory == "" {
+		s.Directory = letsEncrypt
+	}
+	if s.Staging == "" && s.Directory == letsEncrypt {
+		s.Staging = letsEncryptStaging
+	}
+	if !filepath.IsAbs(s.Storage) {
+		s.Storage = filepath.Join(filepath.Dir(cfg.File), s.Storage)
+	}
+	return &s
+}
+
+// check checks the section "acme".
+func check(c *config.Checker) {
+	s := config.PartOf[FileKeys](c.Config).ACME
+	if s == nil {
+		return
+	}
+	if c.Written(&s.Agree) && !s.Agree && c.NoProblemAt(&s.Agree) {
+		c.Report(c.Mark(&s.Agree), "agree: the authority gives certificates to those only who agree to its terms of service; read them, and write agree: true")
+	}
+	if s.Email != "" {
+		if a, err := mail.ParseAddress(s.Email); err != nil || a.Address != s.Email {
+			c.Report(c.Mark(&s.Email), "email: %q: want an address such as ops@example.com", config.Clip(s.Email))
+		}
+	}
+	checkDirectory(c, "directory", &s.Directory)
+	checkDirectory(c, "staging", &s.Staging)
+	if s.Storage != "" {
+		if info, err := os.Stat(settingsOf(c.Config).Storage); err == nil && !info.IsDir() {
+			c.Report(c.Mark(&s.Storage), "storage: %q is a file; want a folder, which is made if it is not there", config.Clip(s.Storage))
+		} else if err == nil && info.Mode().Perm()&0o077 != 0 {
+			c.Warn(c.Mark(&s.Storage), "storage: other users may look into %q (mode %#o), where private keys are kept; run chmod 700", config.Clip(s.Storage), info.Mode().Perm())
+		}
+	}
+	c.ClientFiles(&s.CA, new(config.Path), new(config.Path))
+	if len(listenersOf(c.Config)) == 0 {
+		c.Warn(c.Mark(s), "acme: no listener has \"acme\" under its \"tls\", so no certificate is obtained")
+	}
+}
+
+func checkDirectory(c *config.Checker, key string, field *string) {
+	if *field == "" {
+		return
+	}
+	u, err := url.Parse(*field)
+	switch {
+	case err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		c.Report(c.Mark(field), "%s: %q: want the URL of an ACME directory, such as %s", key, config.Clip(*field), letsEncrypt)
+	case u.Hostname() == "letsencrypt.org" || u.Hostname() == "www.letsencrypt.org":
+		c.Report(c.Mark(field), "%s: %q is a page; did you mean %q?", key, config.Clip(*field), letsEncrypt)
+	}
+}
+
+// checkListener checks a listener with "acme" under its "tls".
+func checkListener(c *config.Checker, l *config.Listener) {
+	names := &l.TLS.ACME
+	if config.PartOf[FileKeys](c.Config).ACME == nil {
+		c.Report(c.Mark(names), "acme: the section \"acme\" is missing at the top of the file: {agree: true, storage: FOLDER, email: ADDRESS}")
+		return
+	}
+	if len(challengeTypes(c.Config)) == 0 {
+		c.Report(c.Mark(names), "acme: nothing answers the authority when it checks these names; add an http listener without \"tls\","+
+			" which the authority reaches at port 80, or an http or tcp listener with \"acme\" and without \"client_ca\", which it reaches at port 443")
+	}
+}
+
+// listenersOf returns the listeners with names whose certificates are obtained.
+func listenersOf(cfg *config.Config) (some []*config.Listener) {
+	for i := range cfg.Listeners {
+		if l := &cfg.Listeners[i]; l.TLS != nil && len(l.TLS.ACME) > 0 {
+			some = append(some, l)
+		}
+	}
+	return some
+}
+
+// namesOf returns all names whose certificates are obtained, each once.
+func namesOf(cfg *config.Config) map[string]bool {
+	names := map[string]bool{}
+	for _, l := range listenersOf(cfg) {
+		for _, name := range l.TLS.ACME {
+			names[string(name)] = true
+		}
+	}
+	return names
+}
+
+// challengeTypes returns the kinds of challenge that a listener can answer. An authority speaks HTTP in clear text, or begins with TLS.
+func challengeTypes(cfg *config.Config) map[string]bool {
+	types := map[string]bool{}
+	for i := range cfg.Listeners {
+		switch l := &cfg.Listeners[i]; {
+		case strings.HasPrefix(l.Listen, "unix:"):
+		case l.TLS == nil:
+			if l.Protocol == config.HTTP {
+				types[typeHTTP] = true
+			}
+		case len(l.TLS.ACME) > 0 && l.TLS.ClientCA == "" && l.Protocol != config.Postgres:
+			types[typeTLS] = true
+		}
+	}
+	return types
+}
+
+// rootsOf returns the authorities that a directory's certificate may be of, nil for the system's.
+func rootsOf(path config.Path) (*x509.CertPool, error) {
+	if path == "" {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	pem, err := path.Read()
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem) // the check has found one
+	return pool, nil
+}

@@ -1,0 +1,119 @@
+package fiber
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime/debug"
+)
+
+// CopyThen is src.CopyTo(dst, moved, spliced) without the caller's stack, which is most of the memory of a session that only copies. If it
+// returns true, the loop copies, and then is called with the results of CopyTo, once, on a fiber of that loop; perhaps
+// before CopyThen has returned to a caller that is no fiber any more. If it returns false, it has copied nothing but the bytes of an Ahead,
+// which CopyTo then does not copy again. It returns true if both connections
+// live on the loop of the fiber that calls it, and no other fiber reads src or writes dst. A fiber with a stack moves bulk, and keeps it
+// until a small piece has followed the bulk. A panic of moved or spliced is logged and becomes
+// writeErr.
+func CopyThen(src Stream, dst net.Conn, moved, spliced func(n int), then func(readErr, writeErr error)) bool {
+	c, ok := written(src).(*Conn)
+	if !ok {
+		return false
+	}
+	d, ok := written(dst).(*Conn)
+	l := c.loop.Load()
+	if !ok || d.loop.Load() != l || !l.here() || l.current == nil || c.reading || c.then != nil || d.writing {
+		return false
+	}
+	if err := sendAhead(src, d, moved); err != nil {
+		l.spawn(func() { then(nil, err) })
+		return true
+	}
+	if c.loop.Load() != l || d.loop.Load() != l || c.reading || d.writing { // while sendAhead waited
+		return false
+	}
+	k := &copyingAlone{copying: newCopying(l, c, d, moved, spliced), then: then}
+	c.reading, d.writing = true, true
+	k.fiber = &k.own
+	k.own.loop, k.own.fn = l, k.proceed
+	k.next = k.step
+	if !k.proceeds() {
+		l.spawn(k.own.fn)
+	}
+	return true
+}
+
+// sendAhead writes the bytes of src that were read before, see Ahead. A panic of moved becomes its error.
+func sendAhead(src Stream, dst *Conn, moved func(int)) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			dst.loop.Load().logger().Error("copying panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			err = panicked(p)
+		}
+	}()
+	for {
+		a, ok := src.(*ahead)
+		if !ok {
+			return nil
+		}
+		if len(a.bytes) > 0 {
+			n, err := dst.Write(a.bytes)
+			a.bytes = nil
+			if moved(n); err != nil {
+				return err
+			}
+		}
+		src = a.Stream
+	}
+}
+
+func panicked(p any) error { return fmt.Errorf("fiber: copying has panicked: %v", p) }
+
+// copyingAlone is the state of a CopyThen.
+type copyingAlone struct {
+	copying
+	then func(readErr, writeErr error)
+	next func() (over bool) // step, allocated once
+	own  coroutine          // without a stack: the loop calls its step, and then spawns its fn
+}
+
+// proceeds calls the first step, and reports whether the loop is to call the next ones.
+func (k *copyingAlone) proceeds() bool {
+	k.own.step = k.next
+	if !k.own.again() {
+		return true
+	}
+	k.own.step = nil
+	return false
+}
+
+// bulk is splice. A panic ends it.
+func (k *copyingAlone) bulk() (over bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			k.loop.logger().Error("splicing panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			k.own.fault, over = p, true
+		}
+	}()
+	return k.splice()
+}
+
+// proceed is a fiber that does what a step cannot: it splices bulk, and ends the copying. After bulk the loop copies on, without a stack.
+func (k *copyingAlone) proceed() {
+	for k.own.fault == nil && !k.over() && !k.bulk() {
+		if k.proceeds() {
+			return
+		}
+	}
+	if fault := k.own.fault; fault != nil {
+		k.writeErr = panicked(fault)
+	}
+	k.window.free()
+	k.c.end(k.loop, &k.c.rd)
+	k.d.end(k.loop, &k.d.wr)
+	readErr := k.readErr
+	if readErr != io.EOF {
+		readErr = k.c.opError("read", readErr)
+	}
+	k.then(readErr, k.d.opError("write", k.writeErr))
+}

@@ -1,0 +1,31 @@
+package extend
+
+import (
+	"crypto/tls"
+	"time"
+
+	"github.com/headpond/headpond/gateway/config"
+)
+
+// Certifier is a Part that obtains certificates of listeners (config.ServerTLS.ACME, config.Extension.Certifies).
+type Certifier interface {
+	Part
+	// Certificates returns those of a listener of the configuration that has been planned last. They may be asked before it is in force.
+	Certificates(l *config.Listener) Certificates
+	// KeyAuthorization returns the text with which a certificate authority is answered at /.well-known/acme-challenge/token (RFC 8555,
+	// section 8.3), "" if nothing is known of the token: then the request is one like others. The token may have any characters. It may
+	// wait for files.
+	KeyAuthorization(token string) string
+}
+
+// Certificates are those that a Certifier obtains for one listener. Handshakes call the methods, concurrently and on goroutines, so that
+// they may wait for files.
+type Certificates interface {
+	// Certificate returns the certificate for a client, nil if there is none yet or the client's server name is none of the listener's.
+	Certificate(hello *tls.ClientHelloInfo) *tls.Certificate
+	// Challenge returns the settings for a handshake by which a certificate authority checks a name (RFC 8737), nil for other handshakes.
+	// Listeners that ask for client certificates do not call it.
+	Challenge(hello *tls.ClientHelloInfo) *tls.Config
+	// Expires returns when the first of the certificates does, zero if there is none yet.
+	Expires() time.Time
+}

@@ -1,0 +1,39 @@
+package protocols
+
+import (
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/httpwire"
+)
+
+// RateLimit is how many requests a route takes; see httpproxy.RateLimit.
+type RateLimit struct {
+	Requests int              `conf:"requests" required:"true" min:"1" max:"1000000"`
+	Per      time.Duration    `conf:"per" default:"1s" min:"10ms" max:"24h"`
+	By       httpproxy.RateBy `conf:"by" default:"client"`
+	Header   string           `conf:"header"` // a header by whose value requests are counted; those without it as By says
+}
+
+// settings returns the proxy's form.
+func (r *RateLimit) settings() httpproxy.RateLimit {
+	if r == nil {
+		return httpproxy.RateLimit{}
+	}
+	return httpproxy.RateLimit{Requests: r.Requests, Per: r.Per, By: r.By, Header: r.Header}
+}
+
+// checkRateLimit reports problems of a route's rate limit.
+func checkRateLimit(c *config.Checker, r *RateLimit) {
+	if r == nil || r.Header == "" || !c.NoProblemAt(&r.Header) {
+		return
+	}
+	switch {
+	case !httpwire.ValidToken(r.Header) || len(r.Header) > 256:
+		c.Report(c.Mark(&r.Header), "header: %q: want the name of a header: up to 256 letters, digits and \"-\"", config.Clip(r.Header))
+	case strings.EqualFold(r.Header, "host"):
+		c.Report(c.Mark(&r.Header), "header: Host cannot be counted by; write a route for each \"host\"")
+	}
+}

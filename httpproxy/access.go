@@ -1,0 +1,280 @@
+package httpproxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/listener"
+)
+
+// BasicAuth asks the clients of a route for a name and a password (RFC 7617).
+type BasicAuth struct {
+	// Users are required. Several routes can share them.
+	Users *Users
+	// Realm is what clients show to their users. "" = "restricted".
+	Realm string
+	// UserHeader is a header in which the server gets the name of the user; "" = none. A client's own header of that
+	// name is dropped, also with "_" in place of "-", which some servers take for the same.
+	UserHeader string
+	// Forward sends Authorization on to the server. Otherwise it is dropped: the server need not know the passwords.
+	Forward bool
+}
+
+// maxRealm bounds BasicAuth.Realm, in bytes.
+const maxRealm = 256
+
+// verifyAccess is the part of verify about who may use the route.
+func (r Route) verifyAccess() error {
+	for _, list := range [][]netip.Prefix{r.Allow, r.Deny} {
+		for _, p := range list {
+			if !p.IsValid() {
+				return errors.New("Allow or Deny has an invalid prefix")
+			}
+		}
+	}
+	if f := r.ForwardAuth; f != nil {
+		if err := f.verify(); err != nil {
+			return err
+		}
+		for _, name := range f.ResponseHeaders {
+			if err := r.writesToo(name); err != nil {
+				return err
+			}
+		}
+	}
+	if b := r.BasicAuth; b != nil {
+		switch {
+		case r.ForwardAuth != nil:
+			return errors.New("BasicAuth and ForwardAuth exclude each other")
+		case b.Users == nil:
+			return errors.New("BasicAuth without Users")
+		case len(b.Realm) > maxRealm || !httpwire.ValidValue(b.Realm) || strings.ContainsAny(b.Realm, `"\`):
+			return fmt.Errorf("the realm %.40q has quotes, backslashes, control characters or more than %d bytes", b.Realm, maxRealm)
+		case b.UserHeader != "":
+			if err := CheckIdentityHeader(b.UserHeader); err != nil {
+				return err
+			}
+			return r.writesToo(b.UserHeader)
+		}
+	}
+	return nil
+}
+
+// writesToo reports that the rules for headers of requests write a field that only the gateway may write.
+func (r Route) writesToo(name string) error {
+	for _, f := range slices.Concat(r.RequestHeaders.Set, r.RequestHeaders.Add) {
+		if SameHeader(f.Name, name) {
+			return fmt.Errorf("the header %s, in which the server gets who the client is, is also set by RequestHeaders", name)
+		}
+	}
+	return nil
+}
+
+// CheckIdentityHeader reports why a header cannot carry what the gateway knows of a client; nil = it can.
+func CheckIdentityHeader(name string) error {
+	if !httpwire.ValidToken(name) || strings.Contains(name, "_") {
+		return fmt.Errorf(`the header %.40q: want letters, digits and "-"`, name)
+	}
+	for _, taken := range []string{
+		"host", "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length", "content-type", "content-encoding",
+		"expect", "via", "date", "authorization", "cookie", "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-request-id",
+		"http2-settings", "accept-encoding", "range", "x-real-ip", "proxy-authorization", "proxy-authenticate", clientCertField,
+	} {
+		if strings.EqualFold(name, taken) {
+			return fmt.Errorf("the header %s is reserved", name)
+		}
+	}
+	return nil
+}
+
+// access says who may use a route. It never changes.
+type access struct {
+	addresses  listener.Addresses
+	users      *Users // nil = everybody
+	challenge  string // the value of WWW-Authenticate
+	userHeader string
+	forward    bool
+	asker      *asker // nil = no other server is asked
+}
+
+// newAccess returns nil if everybody may use r.
+func newAccess(r Route) *access {
+	if len(r.Allow)+len(r.Deny) == 0 && r.BasicAuth == nil && r.ForwardAuth == nil {
+		return nil
+	}
+	a := &access{addresses: listener.Addresses{Allow: r.Allow, Deny: r.Deny}.Plain(), asker: newAsker(r.ForwardAuth)}
+	if b := r.BasicAuth; b != nil {
+		realm := b.Realm
+		if realm == "" {
+			realm = "restricted"
+		}
+		a.users, a.userHeader, a.forward = b.Users, b.UserHeader, b.Forward
+		a.challenge = `Basic realm="` + realm + `", charset="UTF-8"`
+	}
+	return a
+}
+
+// outside refuses a request from an address that may not use the route. The status is 0 unless it does.
+func (s *session) outside() (no refusal) {
+	a := s.ex.target.access
+	if a == nil || a.addresses.Empty() {
+		return no
+	}
+	if ip, ok := s.clientAddr(); ok && a.addresses.Admit(ip) {
+		return no
+	}
+	return refusal{status: http.StatusForbidden, reason: listener.ReasonDenied, why: "requests from this address are not allowed here"}
+}
+
+// admit decides whether a client of an allowed address may use the route of its request. Without mayWait it does not wait: done is false if it
+// had to.
+func (s *session) admit(a *access, mayWait bool) (no refusal, done bool) {
+	switch {
+	case a.asker != nil && !mayWait:
+		return no, false
+	case a.asker != nil:
+		return s.ask(a.asker), true
+	case a.users == nil:
+		return no, true
+	}
+	credentials, sent := s.credentials()
+	if credentials == nil {
+		no = refusal{status: http.StatusUnauthorized, why: "a user name and a password are required", challenge: a.challenge}
+		if sent {
+			no.reason = listener.ReasonAuthFailed
+		}
+		return no, true
+	}
+	user, verdict := a.users.check(s, credentials, mayWait)
+	switch verdict {
+	case clientLeft:
+		return refusal{status: http.StatusServiceUnavailable, gone: true}, true
+	case givenUp:
+		return refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonTimeout, why: "the password was not checked in time", retryAfter: 1}, true
+	case unknownYet:
+		return no, false
+	case tooBusy:
+		return refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonOverloaded, why: "too many passwords are being checked", retryAfter: 1}, true
+	case wrongPassword:
+		return refusal{status: http.StatusUnauthorized, reason: listener.ReasonAuthFailed, why: "wrong user name or password", challenge: a.challenge}, true
+	}
+	s.ex.user = user
+	return no, true
+}
+
+// clientAddr returns the address of the client: that of the peer or, if the peer is a trusted proxy, the last one in
+// X-Forwarded-For that is not a trusted proxy's. ok is false if there is none that can be read.
+func (s *session) clientAddr() (ip netip.Addr, ok bool) {
+	ip = s.from().addr
+	trusted := s.ex.target.trusted
+	if !listener.Within(trusted, ip) {
+		return ip, ip.IsValid()
+	}
+	for i := len(s.req.Fields) - 1; i >= 0; i-- {
+		f := &s.req.Fields[i]
+		if f.Known != httpwire.XForwardedFor {
+			continue
+		}
+		for list := f.Value; ; {
+			comma := bytes.LastIndexByte(list, ',')
+			if ip, ok = forwardedAddr(list[comma+1:]); !ok || !listener.Within(trusted, ip) {
+				return ip, ok
+			}
+			if comma < 0 {
+				break
+			}
+			list = list[:comma]
+		}
+	}
+	return ip, true
+}
+
+// forwardedAddr reads an element of X-Forwarded-For: an address, which some proxies write with a port.
+func forwardedAddr(text []byte) (netip.Addr, bool) {
+	t := view(bytes.Trim(text, " \t"))
+	ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(t, "["), "]"))
+	if err != nil {
+		var with netip.AddrPort
+		if with, err = netip.ParseAddrPort(t); err != nil {
+			return ip, false
+		}
+		ip = with.Addr()
+	}
+	return ip.Unmap().WithZone(""), true
+}
+
+// credentials returns the credentials of scheme Basic, in base64; nil if the request has none, or several, of which the
+// server might take another. sent reports whether it has any Authorization.
+func (s *session) credentials() (coded []byte, sent bool) {
+	const scheme = "basic "
+	for i := range s.req.Fields {
+		f := &s.req.Fields[i]
+		if f.Known != httpwire.Authorization {
+			continue
+		}
+		if sent {
+			return nil, true
+		}
+		sent = true
+		if len(f.Value) > len(scheme) && httpwire.EqualFold(f.Value[:len(scheme)], scheme) {
+			coded = bytes.TrimLeft(f.Value[len(scheme):], " ")
+		}
+	}
+	return coded, sent
+}
+
+// withholds reports whether a field of the client does not go to the server, as it is or by a variable.
+func (a *access) withholds(f *httpwire.Field) bool {
+	if a == nil {
+		return false
+	}
+	if a.users != nil && !a.forward && f.Known == httpwire.Authorization {
+		return true
+	}
+	return a.userHeader != "" && SameHeader(view(f.Name), a.userHeader) || a.asker != nil && a.asker.withholds(f.Name)
+}
+
+// withholdTrailers takes those trailers of the request away that servers might merge into the header in the place of the gateway's own fields.
+func (s *session) withholdTrailers() {
+	s.upChunks.Trailer = slices.DeleteFunc(s.upChunks.Trailer, func(f httpwire.Field) bool {
+		return s.ex.target.access.withholds(&f) || isClientCert(f.Name)
+	})
+}
+
+// SameHeader reports whether servers may take two names of headers for the same: many do not tell "_", and some no sign at all, from "-".
+func SameHeader(got, name string) bool {
+	if len(got) != len(name) {
+		return false
+	}
+	plain := func(c byte) byte {
+		switch {
+		case 'A' <= c && c <= 'Z':
+			return c | 0x20
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+			return c
+		}
+		return '-'
+	}
+	for i := range len(got) {
+		if plain(got[i]) != plain(name[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// appendAccess appends the fields about the client that the route's access rules have found.
+func (s *session) appendAccess(w *headWriter, a *access) {
+	if a.userHeader != "" && s.ex.user != "" {
+		w.line(a.userHeader, s.ex.user)
+	}
+	for _, g := range s.ex.grants {
+		w.line(g.name, g.value)
+	}
+}

@@ -1,0 +1,125 @@
+package httpproxy
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/headpond/headpond/httpwire"
+)
+
+// HeaderRules change the header of a message that passes. Values may have variables, see Variables.
+type HeaderRules struct {
+	// Set are fields that replace those of the same name, Add fields beside them. Host of a request can be set.
+	Set, Add []HeaderField
+	// Remove are names of fields that do not pass.
+	Remove []string
+}
+
+// HeaderField is a field of a header.
+type HeaderField struct{ Name, Value string }
+
+// maxHeaderRules bounds the fields of each list: every field that passes is compared with all of them.
+const maxHeaderRules = 64
+
+// headerRules are HeaderRules ready to use.
+type headerRules struct {
+	drop   []string // names in lower case
+	append []headerRule
+	host   template // of a request; nil, or if the result is no host: as it came
+}
+
+type headerRule struct {
+	name  string
+	value template
+}
+
+// newHeaderRules returns nil for rules that change nothing.
+func newHeaderRules(h HeaderRules, request bool) (*headerRules, error) {
+	if len(h.Set)+len(h.Add)+len(h.Remove) == 0 {
+		return nil, nil
+	}
+	if len(h.Set) > maxHeaderRules || len(h.Add) > maxHeaderRules || len(h.Remove) > maxHeaderRules {
+		return nil, fmt.Errorf("a list has more than %d fields", maxHeaderRules)
+	}
+	r := &headerRules{}
+	for _, f := range slices.Concat(h.Set, h.Add) {
+		value, err := newTemplate(f.Value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		if request && strings.EqualFold(f.Name, "host") && len(r.append) < len(h.Set) {
+			r.host = value
+			continue
+		}
+		if err := CheckHeaderRule(f.Name, request); err != nil {
+			return nil, err
+		}
+		r.append = append(r.append, headerRule{f.Name, value})
+	}
+	for _, f := range h.Set {
+		r.drop = append(r.drop, strings.ToLower(f.Name))
+	}
+	for _, name := range h.Remove {
+		if err := CheckHeaderRule(name, request); err != nil {
+			return nil, err
+		}
+		r.drop = append(r.drop, strings.ToLower(name))
+	}
+	return r, nil
+}
+
+// ownFields are fields that the gateway writes itself: they say how a message is framed, or who has passed it on.
+var ownFields = []string{
+	"connection", "content-length", "expect", "forwarded", "host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "via",
+	"x-forwarded-client-cert", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-request-id",
+}
+
+// CheckHeaderRule reports why rules must not change a field of requests, or of responses; Host of a request can be set only.
+func CheckHeaderRule(name string, request bool) error {
+	switch {
+	case !httpwire.ValidToken(name):
+		return fmt.Errorf("%.40q: a header's name has letters, digits and \"-\"", name)
+	case request && strings.EqualFold(name, "host"):
+		return fmt.Errorf("%s: can only be set, neither added nor removed", name)
+	case slices.Contains(ownFields, strings.ToLower(name)) && (request || !strings.HasPrefix(strings.ToLower(name), "x-")):
+		return fmt.Errorf("%s: the gateway writes this header itself", name)
+	}
+	return nil
+}
+
+// drops reports whether a field does not pass. No rules drop nothing.
+func (r *headerRules) drops(name []byte) bool {
+	if r == nil {
+		return false
+	}
+	for _, drop := range r.drop {
+		if len(drop) == len(name) && httpwire.EqualFold(name, drop) {
+			return true
+		}
+	}
+	return false
+}
+
+// write appends the fields that are set or added.
+func (r *headerRules) write(w *headWriter, s *session) {
+	if r == nil {
+		return
+	}
+	for i := range r.append {
+		f := &r.append[i]
+		w.begin(f.name)
+		start := len(w.dst)
+		w.dst = f.value.append(w.dst, s)
+		value := bytes.Trim(w.dst[start:], " \t") // around variables without a value; HTTP/2 has none at the ends (RFC 9113, section 8.2.1)
+		w.dst = w.dst[:start+copy(w.dst[start:], value)]
+		w.end()
+	}
+}
+
+// names reports whether a rule sets, adds or removes a field, whose name is in lower case.
+func (h HeaderRules) names(field string) bool {
+	is := func(name string) bool { return strings.EqualFold(name, field) }
+	return slices.ContainsFunc(slices.Concat(h.Set, h.Add), func(f HeaderField) bool { return is(f.Name) }) || slices.ContainsFunc(h.Remove, is)
+}

@@ -1,0 +1,208 @@
+package httpproxy
+
+import (
+	"math"
+	"net/http"
+	"os"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/listener"
+)
+
+// Memory bounds the bytes that Proxies hold for requests together: heads, pieces of bodies, and what the engine holds for
+// peers that do not read. While it is used up, new requests are answered 503. All methods may be called from any goroutine.
+type Memory struct {
+	limit   int64
+	mu      sync.Mutex // held for a few instructions
+	ledgers []*ledger
+}
+
+// NewMemory returns a Memory of limit bytes.
+func NewMemory(limit int64) *Memory { return &Memory{limit: limit} }
+
+// SharedMemory is the Memory of all Proxies whose Config names none: a quarter of what the process may use, which is the least of
+// GOMEMLIMIT, the limit of its control group and the machine's memory.
+var SharedMemory = sync.OnceValue(func() *Memory { return NewMemory(max(available()/4, leastMemory)) })
+
+// leastMemory is that of SharedMemory at least, in bytes: with less hardly a request could be served.
+const leastMemory = 16 << 20
+
+// available is the memory that the process may use, in bytes; very much where that is not known.
+func available() int64 {
+	most := debug.SetMemoryLimit(-1)
+	groups, _ := os.ReadFile("/proc/self/cgroup")
+	for _, file := range limitFiles(string(groups)) {
+		text, _ := os.ReadFile(file)
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 {
+			most = min(most, n)
+		}
+	}
+	text, _ := os.ReadFile("/proc/meminfo")
+	if fields := strings.Fields(string(text)); len(fields) > 1 && fields[0] == "MemTotal:" {
+		if kib, err := strconv.ParseInt(fields[1], 10, 64); err == nil && kib > 0 && kib < math.MaxInt64>>10 {
+			most = min(most, kib<<10)
+		}
+	}
+	return most
+}
+
+// limitFiles lists the files with the limits of control groups, of version 1 or 2, from the text of /proc/self/cgroup: those of the
+// process's own groups, and of all above them. In a container the own group's path may not exist; then its root has the limit.
+func limitFiles(groups string) (files []string) {
+	for line := range strings.Lines(groups) {
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, group, _ := strings.Cut(rest, ":")
+		root, name := "/sys/fs/cgroup", "memory.max"
+		if slices.Contains(strings.Split(controllers, ","), "memory") {
+			root, name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		} else if controllers != "" {
+			continue
+		}
+		for group = path.Clean("/" + group); ; group = path.Dir(group) {
+			files = append(files, path.Join(root, group, name))
+			if group == "/" {
+				break
+			}
+		}
+	}
+	return files
+}
+
+// add makes l count, unless it was removed before.
+func (m *Memory) add(l *ledger) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !l.removed && !slices.Contains(m.ledgers, l) {
+		m.ledgers = append(m.ledgers, l)
+	}
+}
+
+func (m *Memory) remove(l *ledger) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l.removed = true
+	m.ledgers = slices.DeleteFunc(m.ledgers, func(o *ledger) bool { return o == l })
+}
+
+// held is what is held now, in bytes.
+func (m *Memory) held() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := fiber.BuffersHeld()
+	for _, l := range m.ledgers {
+		n += l.held()
+	}
+	return n
+}
+
+// ledgerShards is a power of two. Sessions of one loop share a shard.
+const ledgerShards = 16
+
+// ledger counts the bytes that one Proxy holds.
+type ledger struct {
+	memory  *Memory
+	removed bool         // for ever; guarded by memory.mu
+	limit   atomic.Int64 // 0 = only that of memory
+	next    atomic.Int64 // when the sums are to be taken again, as time.Since(ledgerEpoch)
+	full    atomic.Bool  // as they were last
+	_       [128]byte    // the first shard is in no cache line with these
+	shards  [ledgerShards]account
+}
+
+// account is a shard of a ledger, alone in its cache lines.
+type account struct {
+	n atomic.Int64
+	_ [120]byte
+}
+
+// ledgerInterval is how old sums may be. Taking them reads a cache line of each loop.
+const ledgerInterval = time.Millisecond
+
+var ledgerEpoch = time.Now()
+
+// account returns the account of a session.
+func (l *ledger) account(shard uint8) *account { return &l.shards[shard%ledgerShards] }
+
+// tally is what one session or connection holds, in bytes. Those of nil, or without an account, count nothing.
+type tally struct {
+	to *account
+	n  atomic.Int64
+}
+
+func (t *tally) add(n int) {
+	if t != nil && t.to != nil {
+		t.n.Add(int64(n))
+		t.to.n.Add(int64(n))
+	}
+}
+
+// end gives back what a session still holds, also if it has panicked.
+func (t *tally) end() {
+	if t.to != nil {
+		t.to.n.Add(-t.n.Swap(0))
+	}
+}
+
+func (l *ledger) held() (n int64) {
+	for i := range l.shards {
+		n += l.shards[i].n.Load()
+	}
+	return n
+}
+
+// exhausted reports whether a request that begins now must be refused.
+func (l *ledger) exhausted(now time.Time) bool {
+	at := int64(now.Sub(ledgerEpoch))
+	if next := l.next.Load(); at >= next && l.next.CompareAndSwap(next, at+int64(ledgerInterval)) {
+		limit := l.limit.Load()
+		l.full.Store(limit > 0 && l.held() >= limit || l.memory.held() >= l.memory.limit)
+	}
+	return l.full.Load()
+}
+
+// shed refuses the request if there is no memory for it. The status is 0 unless it does.
+func (s *session) shed() (no refusal) {
+	if s.p.ledger.exhausted(time.Now()) { // its head may have begun long ago
+		no = refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonOverloaded, why: "too much memory is in use for other requests", retryAfter: 1}
+	}
+	return no
+}
+
+// takeBuffer takes a buffer from buffers.
+func takeBuffer(t *tally) *[bufferSize]byte {
+	t.add(bufferSize)
+	return buffers.Get().(*[bufferSize]byte)
+}
+
+// putBuffer gives it back.
+func putBuffer(t *tally, b *[bufferSize]byte) {
+	t.add(-bufferSize)
+	buffers.Put(b)
+}
+
+// putOut gives back what has been put together in a buffer of takeBuffer. One that has grown is left to the collector.
+func putOut(t *tally, out []byte) {
+	if cap(out) == bufferSize {
+		buffers.Put((*[bufferSize]byte)(out[:bufferSize]))
+	}
+	t.add(-bufferSize)
+}
+
+// placesHeld counts, by loop, what has arrived from servers of HTTP/2 and was not read. Their connections belong to no Proxy.
+var placesHeld = sync.OnceValue(func() *[ledgerShards]tally {
+	l := &ledger{memory: SharedMemory()}
+	l.memory.add(l)
+	tallies := new([ledgerShards]tally)
+	for i := range tallies {
+		tallies[i].to = &l.shards[i]
+	}
+	return tallies
+})

@@ -1,0 +1,56 @@
+package httpproxy
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/headpond/headpond/upstream"
+)
+
+// waited is how long the server has had the whole request; known is false while a part of it is still to be sent, as the time is then the
+// client's, and if that has failed.
+func (s *session) waited() (waited time.Duration, known bool) {
+	x := &s.ex
+	since := x.sent
+	if up := x.up; up != nil {
+		at := up.at.Load()
+		if at == 0 || !up.sent() {
+			return 0, false
+		}
+		since = up.time(at)
+	}
+	return max(time.Since(since), 0), true
+}
+
+// serverFailed reports whether a status is an error of the server. 501 and 505 are answers to methods and versions that a client can make up.
+func serverFailed(status int) bool {
+	return status >= http.StatusInternalServerError && status < 600 && status != http.StatusNotImplemented && status != http.StatusHTTPVersionNotSupported
+}
+
+// measureAnswer measures the answer whose head has come, for the balance and the ejection of its endpoint.
+func (s *session) measureAnswer() {
+	x := &s.ex
+	x.measured = true
+	if !x.lease.Measures() {
+		return
+	}
+	waited, known := s.waited()
+	if !known {
+		waited = upstream.Unmeasured
+	}
+	if x.lease.Answered(waited, serverFailed(s.resp.Status)) {
+		x.lease.Blame(fmt.Errorf("status %d after %v", s.resp.Status, max(waited, 0).Round(time.Millisecond)))
+	}
+}
+
+// measureSilence does so if no head has come and none is waited for any more: late says that this was because of a limit for this server alone.
+func (s *session) measureSilence(step string, late bool) {
+	x := &s.ex
+	if step != "receive" || x.measured || !x.lease.Measures() {
+		return
+	}
+	if waited, known := s.waited(); known && x.lease.Unanswered(waited, late) {
+		x.lease.Blame(fmt.Errorf("no answer within %v", waited.Round(time.Millisecond)))
+	}
+}

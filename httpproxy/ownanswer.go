@@ -1,0 +1,162 @@
+package httpproxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// Redirect answers the requests of a route with another address.
+type Redirect struct {
+	// To is an absolute path or a URL, with variables: "https://{host}{uri}". "" = no redirect.
+	To string
+	// Status is 301, 302, 303, 307 or 308. 0 = 308: the client repeats the request as it was.
+	Status int
+}
+
+// RedirectStatuses are those of Redirect.
+func RedirectStatuses() []int { return []int{301, 302, 303, 307, 308} }
+
+// Respond answers the requests of a route with a text.
+type Respond struct {
+	Status      int    // 200 to 599; 0 = no answer of the route's own
+	Body        string // up to 64 KiB
+	ContentType string // "" = text/plain; charset=utf-8
+}
+
+// MaxOwnBody bounds Respond.Body, in bytes: it is sent in one write.
+const MaxOwnBody = 64 << 10
+
+// answersItself reports whether the route has an answer of its own, and no upstream.
+func (r Route) answersItself() bool { return r.Redirect.To != "" || r.Respond.Status != 0 }
+
+// verifyOwn is the part of verify about answers of the route's own.
+func (r Route) verifyOwn() error {
+	switch status := r.Respond.Status; {
+	case r.Redirect.To != "" && status != 0:
+		return errors.New("Redirect and Respond exclude each other")
+	case r.Upstream != nil:
+		return errors.New("a route with Redirect or Respond has no upstream")
+	case len(r.Groups) > 0 || r.Affinity != Affinity{} || r.Rewrite != "" || r.StripPrefix:
+		return errors.New("Groups, Affinity, Rewrite and StripPrefix need an upstream")
+	case r.Redirect.To != "":
+		if r.Redirect.Status != 0 && !slices.Contains(RedirectStatuses(), r.Redirect.Status) {
+			return fmt.Errorf("a redirect with status %d", r.Redirect.Status)
+		}
+		if r.ResponseHeaders.names("location") {
+			return errors.New("the header Location of a redirect is Redirect.To")
+		}
+		return CheckRedirect(r.Redirect.To)
+	case status < 200 || status > 599:
+		return fmt.Errorf("an answer with status %d", status)
+	case !MayHaveBody(status) && r.Respond.Body != "":
+		return fmt.Errorf("an answer with status %d has no body", status)
+	case len(r.Respond.Body) > MaxOwnBody || CheckContentType(r.Respond.ContentType) != nil:
+		return fmt.Errorf("the body has more than %d bytes, or the content type cannot be one", MaxOwnBody)
+	}
+	return nil
+}
+
+// MayHaveBody reports whether answers with a final status may have a body: all but 204, 205 and 304 (RFC 9110, section 15).
+func MayHaveBody(status int) bool {
+	return status != http.StatusNoContent && status != http.StatusResetContent && status != http.StatusNotModified
+}
+
+// CheckContentType reports why a text cannot be Respond.ContentType.
+func CheckContentType(text string) error {
+	if !httpwire.ValidValue(text) || strings.TrimSpace(text) != text {
+		return errors.New("want a media type, without blanks at its ends")
+	}
+	return nil
+}
+
+// CheckRedirect reports what is wrong with the text of a redirect.
+func CheckRedirect(to string) error {
+	scheme, _, ok := strings.Cut(to, "://")
+	if scheme = strings.ToLower(scheme); !strings.HasPrefix(to, "/") && (!ok || scheme != "http" && scheme != "https" && scheme != "{scheme}") {
+		return errors.New("want a path or a URL such as https://{host}{uri}")
+	}
+	if strings.HasPrefix(to, "//") || strings.HasPrefix(to, `/\`) {
+		return errors.New("a redirect to another host begins with https:// or http://")
+	}
+	_, err := newTemplate(to)
+	return err
+}
+
+// CheckRewrite reports what is wrong with the text of Route.Rewrite.
+func CheckRewrite(text string) error {
+	notInPath := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`?#%\`, r) }
+	if !strings.HasPrefix(text, "/") || strings.ContainsFunc(text, notInPath) || hasDotSegment(text) {
+		return errors.New(`want a path that begins with /, without ?, #, %, \, spaces, other than ASCII characters and "." segments, such as /v2{rest}`)
+	}
+	for _, rest := range []string{"", "/"} {
+		if hasDotSegment(strings.NewReplacer("{rest}", rest, "{path}", rest).Replace(text)) {
+			return errors.New(`a "." beside a variable may become a segment`)
+		}
+	}
+	names, err := TemplateVariables(text)
+	for _, name := range names {
+		if name != "path" && name != "rest" { // others need not be parts of a path
+			return fmt.Errorf("the variables of a path are {path} and {rest}, not {%.40s}", name)
+		}
+	}
+	if err == nil {
+		_, err = newTemplate(text)
+	}
+	return err
+}
+
+// location is where a redirect leads. A path that the client has written must not become the name of a host; browsers skip tabs.
+func (s *session) location() string {
+	to := bytes.ReplaceAll(s.ex.target.redirect.append(nil, s), []byte{'\t'}, nil)
+	slash := func(c byte) bool { return c == '/' || c == '\\' } // to browsers
+	for len(to) > 1 && slash(to[0]) && slash(to[1]) {
+		to = to[1:]
+		to[0] = '/'
+	}
+	return string(to)
+}
+
+// answerItself gives the route's own answer; false ends the session.
+func (s *session) answerItself() bool {
+	x := &s.ex
+	x.close = s.ends() || s.req.Length != 0 // the body is not read
+	w := s.newAnswer(x.close)
+	w.grpc = false
+	own := x.target.route.Respond
+	if x.target.redirect != nil {
+		own = Respond{Status: x.target.redirectStatus}
+		w.header["Location"] = []string{s.location()}
+	}
+	if own.Body != "" {
+		w.header["Content-Type"] = []string{own.ContentType}
+	}
+	if own.Status != http.StatusNoContent && own.Status != http.StatusNotModified {
+		w.header["Content-Length"] = []string{strconv.Itoa(len(own.Body))}
+	}
+	w.rules, w.of = x.target.responseRules, s
+	w.WriteHeader(own.Status)
+	if !s.asksHead() {
+		_, _ = w.Write([]byte(own.Body))
+	}
+	x.result = httppool.Result{Status: own.Status, BytesOut: int64(w.body.Len())}
+	err := s.reply(w, s.replyTime())
+	s.served = true
+	s.measure(nil)
+	if s.p.srv.AccessLog() {
+		x.result.Duration = time.Since(s.now)
+		s.p.done(s.request(), "", x.user, x.result)
+	}
+	if err != nil {
+		return false
+	}
+	return s.keepAlive()
+}

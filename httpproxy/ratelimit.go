@@ -1,0 +1,152 @@
+package httpproxy
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/ratelimit"
+	"github.com/headpond/headpond/listener"
+)
+
+// RateBy says which requests of a route share a RateLimit.
+type RateBy string
+
+// What requests can be counted by.
+const (
+	// RateByClient counts by the address of the client, of IPv6 its /64. The default, "". If the peer is one of Config.TrustedProxies, the
+	// client is the last address in X-Forwarded-For that is not.
+	RateByClient RateBy = "client"
+	// RateByRoute counts all requests of the route together.
+	RateByRoute RateBy = "route"
+)
+
+// Values lists all of them; it is the set of values that a configuration file may have.
+func (RateBy) Values() []string { return []string{string(RateByClient), string(RateByRoute)} }
+
+// RateLimit is how many requests a route takes within a time. Others get 429 with Retry-After. The zero value has no limit. Update keeps the
+// counts of routes whose limits and conditions stay. A client or value of a header is known until some 32,000 others have come within Per.
+//
+// Requests of addresses that Route.Allow or Route.Deny refuse do not count. A limit by client comes before passwords and ForwardAuth, so that
+// it also bounds how often these are tried. With Header or RateByRoute only admitted requests count: strangers cannot use up what others share.
+type RateLimit struct {
+	// Requests are taken at once after a pause, and then one each Per/Requests. 0 = no limit.
+	Requests int
+	Per      time.Duration // 0 = a second
+	By       RateBy
+	// Header is a field by whose value requests are counted; those without it by By.
+	Header string
+}
+
+// Bounds of a RateLimit.
+const (
+	maxRateRequests = 1_000_000
+	maxRatePer      = 24 * time.Hour
+)
+
+func (r RateLimit) verify() error {
+	switch {
+	case r == RateLimit{}:
+		return nil
+	case r.Requests < 1 || r.Requests > maxRateRequests:
+		return fmt.Errorf("rate limit: %d requests; want 1 to %d", r.Requests, maxRateRequests)
+	case r.Per < 0 || r.Per > maxRatePer:
+		return fmt.Errorf("rate limit: requests per %v; want up to %v", r.Per, maxRatePer)
+	case r.By != "" && r.By != RateByClient && r.By != RateByRoute:
+		return fmt.Errorf("rate limit: requests cannot be counted by %q", string(r.By))
+	case r.Header != "" && (!httpwire.ValidToken(r.Header) || len(r.Header) > maxMatchBytes):
+		return fmt.Errorf("rate limit: the header %.40q is not a token of up to %d bytes", r.Header, maxMatchBytes)
+	case strings.EqualFold(r.Header, "host"):
+		return errors.New("rate limit: Host cannot be counted by; a route for each host does that")
+	}
+	return nil
+}
+
+// limiter is a RateLimit at work. Several sessions use it.
+type limiter struct {
+	rate   ratelimit.Rate
+	all    bool   // requests are not counted by client
+	header string // in lower case; "" = none
+	shared bool   // anybody's requests may count as one's own
+	seed   maphash.Seed
+	table  ratelimit.Table[uint64] // by the hash of what is counted by
+}
+
+func newLimiter(r RateLimit) *limiter {
+	per := r.Per
+	if per == 0 {
+		per = time.Second
+	}
+	return &limiter{
+		rate: ratelimit.Rate{Count: r.Requests, Per: per}, all: r.By == RateByRoute, header: strings.ToLower(r.Header), seed: maphash.MakeSeed(),
+		shared: r.By == RateByRoute || r.Header != "",
+	}
+}
+
+// limiterOf returns the limiter of a route: the running one if it has the same limit; nil = none. tables is held.
+func (p *Proxy) limiterOf(r Route, next map[string]*limiter) *limiter {
+	if r.RateLimit.Requests == 0 {
+		return nil
+	}
+	key := fmt.Sprintf("%s %q %+v", r.key(), r.Groups, r.RateLimit)
+	if r.Upstream != nil {
+		key += " " + r.Upstream.Name()
+	}
+	l := p.limiters[key]
+	if l == nil {
+		l = newLimiter(r.RateLimit)
+	}
+	next[key] = l
+	return l
+}
+
+// began is when the clock of all limiters was zero.
+var began = time.Now()
+
+// overRate refuses the request if its route has too many like it. The status is 0 unless it does.
+func (s *session) overRate(l *limiter) (no refusal) {
+	wait := l.table.Take(s.rateKey(l), l.rate, time.Since(began)) // its head may have begun long ago
+	if wait == 0 {
+		return no
+	}
+	s.ex.target.traffic.Shard(int(s.shard)).Add(rateLimited, 1)
+	return refusal{
+		status: http.StatusTooManyRequests, reason: listener.ReasonRateLimited, why: "too many requests; try again later",
+		retryAfter: int((wait + time.Second - 1) / time.Second),
+	}
+}
+
+// rateKey is the hash of what the request is counted by.
+func (s *session) rateKey(l *limiter) uint64 {
+	if l.header != "" {
+		for i := range s.req.Fields {
+			if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, l.header) {
+				return maphash.Bytes(l.seed, f.Value)
+			}
+		}
+	}
+	if l.all {
+		return 0
+	}
+	from := s.source().As16()
+	return maphash.Bytes(l.seed, from[:])
+}
+
+// source is whom the request counts for: the client's address, of IPv6 its /64, which has one owner. That of a Unix socket's clients, all
+// together, is the zero Addr.
+func (s *session) source() netip.Addr {
+	ip, ok := s.clientAddr()
+	if !ok { // of a Unix socket, or not to be read
+		ip = s.from().addr
+	}
+	if ip.Is6() {
+		network, _ := ip.Prefix(64) // 64 bits are as many as it may have
+		return network.Addr()
+	}
+	return ip
+}

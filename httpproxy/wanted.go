@@ -1,0 +1,77 @@
+package httpproxy
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// wanted returns a context for work that precedes the request's way to a server, such as a question to an authentication server. It ends
+// with the exchange's time, and when the client goes away: at once for a stream, within lookInterval for a connection. The caller calls stop
+// when the work is done.
+func (s *session) wanted() (ctx context.Context, stop func()) {
+	parent, ends := s.leasing(), func() {}
+	if !s.ex.until.IsZero() {
+		parent, ends = context.WithDeadline(parent, s.ex.until)
+	}
+	ctx, cancel := context.WithCancelCause(parent)
+	if st := s.stream; st != nil {
+		st.cancels(cancel)
+		return ctx, func() { st.cancels(nil); cancel(nil); ends() }
+	}
+	if int64(s.client.w-s.client.r-s.ex.size) < s.req.Length || s.req.Length < 0 { // its end may be that of the body
+		return ctx, func() { cancel(nil); ends() }
+	}
+	w := &watch{conn: s.client.conn, cancel: cancel}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(lookInterval, w.look)
+	return ctx, func() { w.end(); cancel(nil); ends() }
+}
+
+// goneIn reports whether a context of wanted, or one made of it, has ended because the client has gone.
+func goneIn(ctx context.Context) bool { return errors.Is(context.Cause(ctx), httppool.ErrClientGone) }
+
+// watch looks now and then whether the client of a connection has gone.
+type watch struct {
+	conn   fiber.Stream
+	cancel context.CancelCauseFunc
+
+	mu    sync.Mutex // held for a few instructions, and never while the connection's loop is asked
+	timer *time.Timer
+	over  bool
+}
+
+// look runs on a goroutine of the timer's.
+func (w *watch) look() {
+	if w.conn.PeerClosed() {
+		w.cancel(httppool.ErrClientGone)
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.over {
+		w.timer.Reset(lookInterval)
+	}
+}
+
+func (w *watch) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	w.timer.Stop()
+}
+
+// cancels has a reset of the stream call cancel, also one that has come already; nil takes that back.
+func (st *h2Stream) cancels(cancel context.CancelCauseFunc) {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	st.cancel = cancel
+	if st.err != nil && cancel != nil {
+		cancel(httppool.ErrClientGone)
+	}
+}

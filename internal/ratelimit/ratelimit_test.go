@@ -1,0 +1,84 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/internal/leaktest"
+	"github.com/headpond/headpond/internal/ratelimit"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+func Example() {
+	var t ratelimit.Table[string]
+	rate := ratelimit.Rate{Count: 2, Per: time.Second}
+	for range 3 {
+		fmt.Println(t.Take("192.0.2.1", rate, 0))
+	}
+	fmt.Println(t.Take("192.0.2.2", rate, 0))
+	// Output:
+	// 0s
+	// 0s
+	// 500ms
+	// 0s
+}
+
+// TestWait: who waits as long as told is served then, and not a nanosecond earlier. Package listener compares a Table with a model.
+func TestWait(t *testing.T) {
+	for _, rate := range []ratelimit.Rate{{1, time.Second}, {7, time.Second}, {1000, time.Minute}, {1 << 20, 10 * time.Millisecond}} {
+		var table ratelimit.Table[int]
+		now := time.Hour
+		for n := 0; ; n++ {
+			wait := table.Take(0, rate, now)
+			if wait == 0 {
+				continue
+			}
+			if n < rate.Count {
+				t.Errorf("%+v: refused after %d", rate, n)
+			}
+			if early := table.Take(0, rate, now+wait-1); early != 1 {
+				t.Errorf("%+v: a nanosecond before the end of %v the wait is %v", rate, wait, early)
+			}
+			if late := table.Take(0, rate, now+wait); late != 0 {
+				t.Errorf("%+v: at the end of %v the wait is %v", rate, wait, late)
+			}
+			break
+		}
+	}
+}
+
+// TestKnown: the table forgets keys, however many there are.
+func TestKnown(t *testing.T) {
+	var table ratelimit.Table[int]
+	rate := ratelimit.Rate{Count: 1, Per: time.Hour}
+	for key := range 4 * ratelimit.MaxKeys {
+		table.Take(key, rate, 0)
+	}
+	if n := table.Known(); n > ratelimit.MaxKeys {
+		t.Errorf("%d keys are known", n)
+	}
+	if table.Take(4*ratelimit.MaxKeys-1, rate, 1) == 0 {
+		t.Error("the last key is forgotten")
+	}
+	for before := range 3 { // a key is known until half as many others have come, wherever the halves end
+		var table ratelimit.Table[int]
+		for key := range ratelimit.MaxKeys/2 - before {
+			table.Take(1+key, rate, 0)
+		}
+		table.Take(0, rate, 0)
+		for key := range ratelimit.MaxKeys/2 - 1 {
+			table.Take(-1-key, rate, 0)
+		}
+		if table.Take(0, rate, 1) == 0 {
+			t.Errorf("a key is forgotten that came after %d others", ratelimit.MaxKeys/2-before)
+		}
+	}
+	for key := range 2 {
+		table.Take(-1-key, rate, time.Duration(1+2*key)*rate.Per+2)
+	}
+	if n := table.Known(); n > 2 {
+		t.Errorf("%d keys are known long after", n)
+	}
+}

@@ -1,0 +1,383 @@
+package pgproxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"sync/atomic"
+)
+
+// catalog is what is known of a database's functions, and of the relations and types that call some: what a statement may leave that
+// mentions one. It does not change once it is built. A nil catalog knows nothing: judge goes by the text of statements alone.
+type catalog struct {
+	version uint32            // of its content; never 0
+	names   map[string]traces // of relations, types and functions that may leave something: a text that has the name as a word may
+	calls   map[string]traces // of all functions that are not PostgreSQL's own, before a parenthesis; 0 = it leaves nothing
+	always  traces            // traceUnknown where operators, casts or operator classes call functions that may leave something, else 0
+	ddl     traces            // what event triggers may leave, behind DDL
+	odd     traces            // what those leave together the names of which cannot be looked up in texts, see oddly
+	types   bool              // some type does: the parameters of a statement may be of that
+	words   map[string]bool   // the first word in each name, in lower case
+	sieve   sieve             // of words
+}
+
+// unsettled is the catalog while the one that was read is out of date.
+var unsettled = &catalog{version: 1, always: traceUnknown}
+
+// versionOf returns 0 for none.
+func (c *catalog) versionOf() uint32 {
+	if c == nil {
+		return 0
+	}
+	return c.version
+}
+
+// equal reports whether both know the same.
+func (c *catalog) equal(o *catalog) bool {
+	return c != nil && o != nil && c.always == o.always && c.ddl == o.ddl && c.odd == o.odd && c.types == o.types &&
+		maps.Equal(c.names, o.names) && maps.Equal(c.calls, o.calls)
+}
+
+// every returns what every statement may leave.
+func (c *catalog) every() traces {
+	if c == nil {
+		return 0
+	}
+	return c.always
+}
+
+// parameters returns what the types of parameters mean that come behind the text in the body of a Parse.
+func (c *catalog) parameters(body []byte) traces {
+	if c == nil || !c.types {
+		return 0
+	}
+	_, types, _ := bytes.Cut(body, []byte{0})
+	for i := 2; i+oidSize <= len(types); i += oidSize {
+		if binary.BigEndian.Uint32(types[i:]) >= firstNormalOID {
+			return traceUnknown
+		}
+	}
+	return 0
+}
+
+// firstNormalOID is that of the first object that is not PostgreSQL's own.
+const firstNormalOID = 16384
+
+// known returns what a word means as a name.
+func (j *textJudge) known(name word) traces {
+	switch {
+	case j.graph != nil:
+		j.graph.mention(string(j.object(name)))
+	case j.catalog == nil || len(j.catalog.names) == 0 && j.catalog.odd == 0:
+	case j.catalog.odd != 0 && oddly(j.text[name.from:name.to]):
+		return j.catalog.odd
+	case j.text[name.from] == '"' || name.to-name.from > maxName || j.catalog.sieve.has(j.text[name.from:name.to]):
+		return j.catalog.names[string(j.object(name))]
+	}
+	return 0
+}
+
+// called returns what a function that is not PostgreSQL's leaves.
+func (j *textJudge) called(name word) (left traces, known bool) {
+	switch {
+	case j.graph != nil:
+		return 0, j.graph.has(string(j.object(name))) // which known has mentioned
+	case j.catalog == nil:
+	default:
+		left, known = j.catalog.calls[string(j.object(name))]
+	}
+	return left, known
+}
+
+// object returns a word as the server has it as the name of an object: in lower case unless it is quoted, and cut to 63 bytes.
+func (j *textJudge) object(w word) []byte {
+	name := j.text[w.from:w.to]
+	if name[0] == '"' {
+		name = bytes.TrimSuffix(name[1:], []byte{'"'})
+		return name[:min(len(name), maxName)]
+	}
+	key := j.spelled[:0]
+	for _, c := range name[:min(len(name), maxName)] {
+		if c-'A' < 26 {
+			c |= 0x20
+		}
+		key = append(key, c)
+	}
+	return key
+}
+
+// graph is what a catalog is made of: functions, relations and types, what they leave by themselves, and which others they use.
+type graph struct {
+	nodes map[string]*node   // by a letter for the catalog, and the OID
+	named map[string][]*node // by name
+	words map[string]bool    // of the body that is being judged: those that are names of nodes
+}
+
+// node is a function, a relation or a type.
+type node struct {
+	name     string
+	function bool
+	datatype bool
+	left     traces
+	uses     []string // nodes, by their keys
+	words    []string // of its source text: each may be the name of a node
+	users    []*node  // the other way round, see spread
+}
+
+// Keys of nodes that are none: what every statement uses, and what DDL uses.
+const (
+	everyStatement = "*"
+	everyDDL       = "!"
+)
+
+func newGraph() *graph {
+	return &graph{nodes: map[string]*node{everyStatement: {}, everyDDL: {}}, named: map[string][]*node{}}
+}
+
+// add adds a node.
+func (g *graph) add(key, name string, function bool) *node {
+	n := &node{name: name, function: function}
+	g.nodes[key] = n
+	g.named[name] = append(g.named[name], n)
+	return n
+}
+
+// use notes that one node uses another one. Those that are not there are PostgreSQL's own.
+func (g *graph) use(key, used string) {
+	if n := g.nodes[key]; n != nil {
+		n.uses = append(n.uses, used)
+	}
+}
+
+// leaves notes what a node leaves by itself.
+func (g *graph) leaves(key string, left traces) {
+	if n := g.nodes[key]; n != nil {
+		n.left |= left
+	}
+}
+
+// mention notes a word of the body that is being judged.
+func (g *graph) mention(name string) {
+	if len(g.named[name]) > 0 {
+		g.words[name] = true
+	}
+}
+
+// has reports whether there is a function of that name.
+func (g *graph) has(name string) bool {
+	for _, n := range g.named[name] {
+		if n.function {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeBodies judges the source texts of functions, once all nodes are there.
+func (g *graph) judgeBodies(ctx context.Context, sources map[*node]source) error {
+	for n, from := range sources {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		g.words = map[string]bool{}
+		j := textJudge{text: []byte(from.text), first: true, graph: g, plpgsql: from.plpgsql}
+		for j.at < len(j.text) {
+			j.next()
+		}
+		n.left |= j.left
+		n.words = slices.Collect(maps.Keys(g.words)) // its own name, too: it may be that of others
+		if j.ddl {
+			n.uses = append(n.uses, everyDDL)
+		}
+	}
+	g.words = nil
+	return nil
+}
+
+// source is that of a function.
+type source struct {
+	text    string
+	plpgsql bool // else SQL
+}
+
+// behind returns what a call of a function may leave that may leave some of its own. Nothing is certain: it neither pins its client, nor is it
+// refused. What DISCARD ALL does not take away ends the server connection, but for those of dblink, which functions open and close.
+func (t traces) behind() traces {
+	kept := t & (traceWrites | traceSequences | traceLess | traceDefines | traceSpoils | traceLists)
+	if t&(suspicious|traceAsks) != 0 { // of what certainly asks for values of sequences, some is refused
+		kept |= traceUnknown
+	}
+	if t&(indelible&^traceDblink) != 0 {
+		kept |= traceSpoils
+	}
+	return kept
+}
+
+// spread has each node leave what those leave that it uses, once all nodes know these. Between a word and the nodes of that name there is one
+// node: many schemas may have the same names.
+func (g *graph) spread() {
+	var grown []*node // of which those that use them do not know yet
+	groups := make(map[string]*node, len(g.named))
+	for name, nodes := range g.named {
+		group := &node{}
+		groups[name] = group
+		for _, n := range nodes {
+			n.users = append(n.users, group)
+		}
+	}
+	for _, n := range g.nodes {
+		for _, key := range n.uses {
+			if used := g.nodes[key]; used != nil {
+				used.users = append(used.users, n)
+			}
+		}
+		for _, w := range n.words {
+			groups[w].users = append(groups[w].users, n)
+		}
+		if n.left != 0 {
+			grown = append(grown, n)
+		}
+	}
+	for len(grown) > 0 {
+		n := grown[len(grown)-1]
+		grown = grown[:len(grown)-1]
+		for _, u := range n.users {
+			if n.left&^u.left != 0 {
+				u.left |= n.left
+				grown = append(grown, u)
+			}
+		}
+	}
+}
+
+// build makes the catalog, once all nodes know what they use.
+func (g *graph) build() *catalog {
+	for _, n := range g.nodes {
+		n.left = n.left.behind()
+	}
+	g.spread()
+	c := &catalog{version: lastCatalog.Add(1), names: map[string]traces{}, calls: map[string]traces{}, words: map[string]bool{}, ddl: g.nodes[everyDDL].left}
+	if g.nodes[everyStatement].left&traceUnknown != 0 {
+		c.always = traceUnknown
+	}
+	for name, nodes := range g.named {
+		c.name(name, nodes)
+	}
+	return c
+}
+
+// name adds what has a name.
+func (c *catalog) name(name string, nodes []*node) {
+	telling := traceUnknown | traceDefines | traceLists
+	if _, known := functions[name]; known { // which judge looks up before calls
+		telling |= traceWrites | traceSequences | traceLess
+	}
+	for _, n := range nodes {
+		if n.function {
+			c.calls[name] |= n.left
+		}
+		c.types = c.types || n.datatype && n.left&telling != 0
+		mentioned := n.left
+		if n.function { // the word may be the name of a column
+			mentioned &^= traceSpoils
+		}
+		switch {
+		case n.left&telling == 0:
+		case oddly([]byte(name)):
+			c.odd |= mentioned
+		default:
+			c.names[name] |= mentioned
+			c.addWord(name)
+		}
+	}
+}
+
+// lastCatalog numbers contents of catalogs, all backends'; the first is unsettled's.
+var lastCatalog atomic.Uint32
+
+func init() { lastCatalog.Store(unsettled.version) }
+
+// oddly reports whether a name cannot be looked up by its spelling, in a text or in the catalogs: it has characters that depend on an encoding, or
+// quotes within, or nothing but what is no part of words.
+func oddly(name []byte) bool {
+	if len(name) > 1 && name[0] == '"' { // as texts have it
+		name = bytes.TrimSuffix(name[1:], []byte{'"'})
+	}
+	word := false
+	for _, c := range name {
+		if c >= 0x80 || c == '"' {
+			return true
+		}
+		word = word || inWord[c]
+	}
+	return !word
+}
+
+// sieve tells of most words that they are not in a set: by their first letter, it has their lengths as bits.
+type sieve [256]uint64
+
+// has reports whether a word, which is not empty, may be in the set.
+func (s *sieve) has(word []byte) bool { return s[word[0]|0x20]>>(len(word)%64)&1 != 0 }
+
+// addWord adds the first word in a name to words and sieve.
+func (c *catalog) addWord(name string) {
+	from := 0
+	for !inWord[name[from]] {
+		from++
+	}
+	to := from
+	for to < len(name) && inWord[name[to]] {
+		to++
+	}
+	word := []byte(name[from:to])
+	c.sieve[word[0]|0x20] |= 1 << (len(word) % 64)
+	c.words[string(bytes.ToLower(word))] = true
+}
+
+// hasWord reports whether a word in a text may be the first one in a name.
+func (c *catalog) hasWord(word []byte) bool {
+	if len(word) >= maxName {
+		return true
+	}
+	if !c.sieve.has(word) {
+		return false
+	}
+	var lower [maxName]byte
+	for i, b := range word {
+		if b-'A' < 26 {
+			b |= 0x20
+		}
+		lower[i] = b
+	}
+	return c.words[string(lower[:len(word)])]
+}
+
+// sifts reports whether a name of the catalog may be in a text, or the text has names that cannot be looked up.
+func (c *catalog) sifts(text []byte) bool {
+	if c == nil || len(c.names) == 0 && c.odd == 0 {
+		return false
+	}
+	odd := c.odd != 0
+	for i := 0; i < len(text); {
+		if !inWord[text[i]] {
+			if text[i] == '"' && (odd || i > 0 && text[i-1] == '&') { // or a name in code points
+				return true
+			}
+			i++
+			continue
+		}
+		from := i
+		for i < len(text) && inWord[text[i]] {
+			if odd && text[i] >= 0x80 {
+				return true
+			}
+			i++
+		}
+		if c.hasWord(text[from:i]) {
+			return true
+		}
+	}
+	return false
+}

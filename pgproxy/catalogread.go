@@ -1,0 +1,285 @@
+package pgproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
+)
+
+// The catalogs of a backend's database are read with a lease of the gateway's own, on a goroutine, when a session that has given its server
+// connection back finds that they are due. No client waits for that, but for the lease as for that of any client.
+
+// Bounds of a reading.
+const (
+	catalogPatience = 30 * time.Second // for a lease
+	catalogTimeout  = 15 * time.Second // five queries of at most catalogQuery
+	catalogQuery    = 2 * time.Second  // see catalogSQL; 10,000 partitions and 4,000 functions and views take a second in all
+	catalogTries    = 3                // that took longer, one after another: then there is too much
+)
+
+// learnIfDue reads the catalogs on a goroutine if they are due.
+func (b *Postgres) learnIfDue(now time.Duration) {
+	k := &b.tables.knowledge
+	if !k.due(now) || b.life.Err() != nil {
+		return
+	}
+	if seen, ok := k.begin(now); ok {
+		go b.learn(seen)
+	}
+}
+
+// learn reads the catalogs. knowledge.begin has reserved that.
+func (b *Postgres) learn(seen uint64) {
+	k, began, o := &b.tables.knowledge, clock(), outcome{}
+	defer func() {
+		if p := recover(); p != nil {
+			o = outcome{hopeless: true}
+			b.cfg.Logger.Error("panic while reading the catalogs", "upstream", b.cfg.Name, "panic", p, "stack", string(debug.Stack()))
+		}
+		k.publish(o, seen, began, clock())
+	}()
+	srv, lease, err := b.leaseForCatalog(b.life)
+	if err != nil { // began is before the wait: a full pool has a waiter more for a tenth of the time at most
+		b.notRead("", fmt.Errorf("no server connection: %w", err))
+		return
+	}
+	began = clock() // the wait has cost no server
+	from, standby := srv.endpoint, srv.standby()
+	rows, err := b.readRows(srv, lease)
+	if rows == nil && err == nil { // another server, which is not a standby, is asked later
+		return
+	}
+	took := clock() - began
+	var c *catalog
+	if err == nil {
+		c, err = rows.build(b.life)
+	}
+	if o = b.outcomeOf(c, err, from, took); !standby {
+		o.from = from
+	}
+}
+
+// readRows reads the catalogs, and gives the server connection back. Without rows it is a standby, which may not have the last DDL yet.
+func (b *Postgres) readRows(srv *server, lease upstream.Lease[*server]) (rows *catalogReader, err error) {
+	fit := false
+	defer func() {
+		if !fit {
+			lease.Discard()
+			return
+		}
+		srv.unnamed = 0 // any Query destroys it
+		srv.releaseBuffers()
+		srv.idleAt = clock()
+		lease.Release()
+	}()
+	if srv.standby() && b.tables.knowledge.changed() {
+		fit = true
+		return nil, nil
+	}
+	rows, err = srv.readCatalog(b.life)
+	fit = err == nil || srv.rolledBack(b.life, err)
+	return rows, err
+}
+
+// outcomeOf returns what becomes of a reading that took a time, and tells the log what users should know, once.
+func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Duration) outcome {
+	k := &b.tables.knowledge
+	if err != nil {
+		hopeless := isHopeless(err) || canceled(err) && took >= catalogQuery && k.slow.Add(1) >= catalogTries
+		if hopeless && !b.unknown.Swap(true) {
+			b.cfg.Logger.Warn("the catalogs cannot be read: session state is detected from the text of statements alone",
+				"upstream", b.cfg.Name, "endpoint", from, "error", err)
+		}
+		if !hopeless {
+			b.notRead(from, err)
+		}
+		return outcome{hopeless: hopeless}
+	}
+	failed, given := b.unread.Swap(0), b.unknown.Swap(false)
+	if failed >= unreadTold || given {
+		b.cfg.Logger.Info("the catalogs can be read again", "upstream", b.cfg.Name, "endpoint", from)
+	}
+	if c.always != 0 && !b.everything.Swap(true) {
+		b.cfg.Logger.Warn("an operator, a cast or an operator class of the database calls a function that may leave state in sessions: the gateway checks every session after every transaction",
+			"upstream", b.cfg.Name)
+	}
+	k.slow.Store(0)
+	if last := k.last(); c.equal(last) {
+		c = last // whose verdicts are known
+	}
+	return outcome{catalog: c}
+}
+
+// unreadTold is how many readings fail, one after the other, before the log tells of it: one may meet a restart of the server, or a full pool.
+const unreadTold = 3
+
+// notRead notes that a reading has failed, which will be tried again.
+func (b *Postgres) notRead(from string, err error) {
+	if b.life.Err() == nil && b.unread.Add(1) == unreadTold {
+		b.cfg.Logger.Warn("the catalogs could not be read: the gateway checks every session after every transaction until they can be read",
+			"upstream", b.cfg.Name, "endpoint", from, "error", err)
+	}
+}
+
+// leaseForCatalog leases a server connection that is alive.
+func (b *Postgres) leaseForCatalog(ctx context.Context) (*server, upstream.Lease[*server], error) {
+	ctx, stop := context.WithTimeout(ctx, catalogPatience)
+	defer stop()
+	for range maxStale {
+		lease, err := b.up.Acquire(ctx)
+		if err != nil {
+			return nil, lease, err
+		}
+		srv := lease.Value()
+		fit := srv.flags&leftAnything == 0 || srv.wipeLeft(resetTimeout) == nil
+		if fit && (!lease.Reused() || srv.alive()) {
+			return srv, lease, nil
+		}
+		lease.Discard()
+	}
+	return nil, upstream.Lease[*server]{}, errAllDead
+}
+
+// isHopeless reports whether an error of readCatalog will come again: this is not quite PostgreSQL, there is too much, or the gateway's login must
+// not read it.
+func isHopeless(err error) bool {
+	if errors.Is(err, errCatalog) || errors.Is(err, errCatalogSize) || errors.Is(err, pgwire.ErrTooLarge) {
+		return true
+	}
+	said, ok := errors.AsType[*pgwire.ErrorResponse](err)
+	return ok && ordinary(err) && len(said.Code) == 5 && !slices.Contains([]string{"40", "53", "55", "57", "58"}, said.Code[:2])
+}
+
+// rolledBack ends what an error of readCatalog has left; false = the server connection is of no use any more.
+func (s *server) rolledBack(ctx context.Context, err error) bool {
+	if !ordinary(err) && !canceled(err) && !errors.Is(err, errCatalog) && !errors.Is(err, errCatalogSize) {
+		return false
+	}
+	done := s.bounded(ctx, syncTimeout)
+	return s.exec("ROLLBACK") == nil && done()
+}
+
+// bounded has reads and writes fail after a time, or once ctx has ended. done ends that; false = they fail for good.
+func (s *server) bounded(ctx context.Context, within time.Duration) (done func() bool) {
+	_ = s.conn.SetDeadline(time.Now().Add(within))
+	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(unixPast) })
+	return func() bool { return stop() && s.conn.SetDeadline(time.Time{}) == nil }
+}
+
+// Errors of rows: the server connection is as good as before.
+var (
+	errCatalog     = errors.New("unexpected row from the catalog query")
+	errCatalogSize = fmt.Errorf("there are more than %d functions, relations and dependencies", maxCatalogRows)
+)
+
+// readCatalog asks the server. In case of an error of the server, a transaction may be open.
+func (s *server) readCatalog(ctx context.Context) (*catalogReader, error) {
+	done := s.bounded(ctx, catalogTimeout)
+	r := &catalogReader{graph: newGraph(), sources: map[*node]source{}}
+	var bad error
+	err := s.query(catalogSQL(), func(m *pgwire.DataRow) {
+		if bad == nil {
+			bad = r.row(m.Values)
+		}
+	})
+	if !done() && err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = bad
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// catalogReader reads rows into a graph.
+type catalogReader struct {
+	graph   *graph
+	sources map[*node]source
+	rows    int
+	size    int // of sources, in bytes
+}
+
+// build makes the catalog of all rows. It may take a second: no server connection is leased meanwhile.
+func (r *catalogReader) build(ctx context.Context) (*catalog, error) {
+	if err := r.graph.judgeBodies(ctx, r.sources); err != nil {
+		return nil, err
+	}
+	return r.graph.build(), nil
+}
+
+// maxSources bounds the source texts that are judged, in bytes: reading them takes the server and the gateway a second.
+const maxSources = 32 << 20
+
+// maxCatalogRows bounds what is kept while a catalog is read: some 250 bytes each.
+const maxCatalogRows = 1 << 19
+
+// row adds one: its kind, and what belongs to that.
+func (r *catalogReader) row(values [][]byte) error {
+	if r.rows++; r.rows > maxCatalogRows {
+		return errCatalogSize
+	}
+	if len(values) != 5 || len(values[0]) != 1 || values[1] == nil || values[2] == nil {
+		return errCatalog
+	}
+	key, value := string(values[1]), string(values[2])
+	switch values[0][0] {
+	case 's': // see plansSQL
+	case 'f':
+		r.function(r.graph.add(key, value, true), string(values[3]), values[4])
+	case 'n':
+		r.graph.add(key, value, false).datatype = key[0] == 'y'
+	case 'u':
+		r.graph.use(key, value)
+	case 't':
+		r.suspect(key, value)
+	default:
+		return errCatalog
+	}
+	return nil
+}
+
+// suspect notes that something calls a function of PostgreSQL, given by its OID if a look does not tell what that leaves, else 0.
+func (r *catalogReader) suspect(key, oid string) {
+	left := traceUnknown
+	if oid != "0" {
+		left |= traceSpoils
+	}
+	r.graph.leaves(key, left)
+}
+
+// runsText are functions of extensions in C that run a text of SQL, and say that they are stable. Users are told to give them names of their own.
+var runsText = map[string]bool{"crosstab": true, "crosstab_hash": true, "connectby_text": true, "connectby_text_serial": true, "xpath_table": true}
+
+// function notes what one leaves, by its language and volatility, such as "plpgsql v", and its source; that of a function in C is its name there.
+func (r *catalogReader) function(n *node, kind string, text []byte) {
+	language, volatility, _ := strings.Cut(kind, " ")
+	builtin, known := functions[n.name]
+	if _, inC := functionsInC[n.name]; inC {
+		builtin, known = 0, true
+	}
+	switch {
+	case known && language == "c": // of an extension
+		n.left = builtin
+	case language == "aggregate" || language == "internals": // uses others, or the server calls it
+	case language == "c" || language == "internal":
+		if volatility == "v" || runsText[string(text)] {
+			n.left = traceUnknown
+		}
+	case (language == "sql" || language == "plpgsql") && text != nil && r.size+len(text) <= maxSources:
+		r.size += len(text)
+		r.sources[n] = source{string(text), language == "plpgsql"}
+	case language == "atomic": // a body of SQL that was parsed: it uses others
+	default:
+		n.left = traceUnknown
+	}
+}

@@ -1,0 +1,105 @@
+package pgproxy
+
+import "strings"
+
+// catalogSQL returns the query for all that a catalog is made of. Each row has five columns, the first of which says what it is about; those
+// of what uses something come after those of what is used. All have one snapshot. It waits for nothing, whatever clients have set in the
+// session; their settings and role come back at its end, and no temporary table is mistaken for a catalog. Texts come in the server's encoding,
+// as they are.
+func catalogSQL() string {
+	harmless := strings.Join(strings.Fields(harmlessFunctions+" nextval setval currval lastval"), ",")
+	return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY NOT DEFERRABLE;" +
+		"RESET SESSION AUTHORIZATION;RESET ALL;SET LOCAL statement_timeout = '2s';SET LOCAL search_path = pg_catalog, pg_temp;" +
+		"SET LOCAL client_encoding = 'SQL_ASCII';SET LOCAL standard_conforming_strings = on;" +
+		plansSQL + functionsSQL + namesSQL + usesSQL + strings.Replace(treesSQL, "{harmless}", harmless, 1) +
+		"ROLLBACK"
+}
+
+// plansSQL sees to it that nothing ends the transaction early, and keeps the server from plans that take a thousand times as long where it does
+// not know yet how large its catalogs are. Older servers do not have all of these settings.
+const plansSQL = `
+SELECT 's', name, set_config(name, CASE WHEN name LIKE '%timeout' THEN '0' ELSE 'off' END, true), NULL, NULL FROM pg_settings
+WHERE name IN ('enable_nestloop', 'jit', 'lock_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout');
+`
+
+// functionsSQL asks for all functions that are not PostgreSQL's: key, name, language and volatility, and the source unless that is
+// long. 16384 is FirstNormalObjectId.
+// The functions of information_schema are read, too. The numbers are those of the type internal, and of handlers: no statement calls such a
+// function; and that of void: such a function is there for what it does, whatever it says.
+const functionsSQL = `
+SELECT 'f', 'p' || p.oid, p.proname,
+  CASE WHEN EXISTS (SELECT FROM pg_aggregate AS a WHERE a.aggfnoid = p.oid) THEN 'aggregate'
+    WHEN p.prorettype IN (2281, 269, 325, 2280, 3115, 3310) OR 2281 = ANY (p.proargtypes) THEN 'internals'
+    WHEN l.lanname = 'sql' AND p.prosrc = '' THEN 'atomic' ELSE l.lanname::text END || ' ' ||
+  CASE WHEN p.prorettype = 2278 THEN 'v' ELSE p.provolatile::text END,
+  CASE WHEN l.lanname IN ('sql', 'plpgsql', 'c') AND octet_length(p.prosrc) <= 262144 THEN p.prosrc END
+FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
+WHERE p.oid >= 16384 OR p.pronamespace <> 'pg_catalog'::regnamespace;
+`
+
+// namesSQL asks for relations and types: key and name.
+const namesSQL = `
+SELECT 'n', 'c' || oid, relname, NULL, NULL FROM pg_class WHERE oid >= 16384 AND relkind IN ('r', 'p', 'v', 'm', 'f', 'c')
+UNION ALL SELECT 'n', 'y' || oid, typname, NULL, NULL FROM pg_type WHERE oid >= 16384 AND typtype IN ('b', 'd', 'r', 'm', 'c');
+`
+
+// usesSQL asks for what uses what: both keys. Views, tables with their defaults, rules, triggers, policies, checks and indexes, types, and
+// functions depend on what they call. A table uses those that inherit from it or refer to it, too: a statement goes on to them.
+const usesSQL = `
+WITH parts (classid, objid, owner) AS (
+  SELECT 'pg_rewrite'::regclass, oid, 'c' || ev_class FROM pg_rewrite WHERE ev_class >= 16384
+  UNION ALL SELECT 'pg_attrdef'::regclass, oid, 'c' || adrelid FROM pg_attrdef
+  UNION ALL SELECT 'pg_policy'::regclass, oid, 'c' || polrelid FROM pg_policy
+  UNION ALL SELECT 'pg_trigger'::regclass, oid, 'c' || tgrelid FROM pg_trigger
+  UNION ALL SELECT 'pg_constraint'::regclass, oid, CASE WHEN conrelid <> 0 THEN 'c' || conrelid ELSE 'y' || contypid END FROM pg_constraint
+  UNION ALL SELECT 'pg_class'::regclass, indexrelid, 'c' || indrelid FROM pg_index WHERE indrelid >= 16384
+  UNION ALL SELECT 'pg_class'::regclass, oid, 'c' || oid FROM pg_class WHERE oid >= 16384 AND relkind IN ('r', 'p', 'v', 'm', 'f', 'c')
+  UNION ALL SELECT 'pg_statistic_ext'::regclass, oid, 'c' || stxrelid FROM pg_statistic_ext
+  UNION ALL SELECT 'pg_type'::regclass, oid, 'y' || oid FROM pg_type WHERE oid >= 16384
+  UNION ALL SELECT 'pg_proc'::regclass, oid, 'p' || oid FROM pg_proc WHERE oid >= 16384 OR pronamespace <> 'pg_catalog'::regnamespace
+), uses (owner, used) AS (
+  SELECT owner, CASE d.refclassid WHEN 'pg_proc'::regclass THEN 'p' WHEN 'pg_class'::regclass THEN 'c' ELSE 'y' END || d.refobjid
+  FROM pg_depend AS d JOIN parts USING (classid, objid)
+  WHERE d.refobjid >= 16384 AND d.refclassid IN ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_type'::regclass)
+  UNION ALL SELECT 'c' || inhparent, 'c' || inhrelid FROM pg_inherits
+  UNION ALL SELECT 'c' || inhrelid, 'c' || inhparent FROM pg_inherits JOIN pg_partitioned_table ON partrelid = inhparent WHERE partexprs IS NOT NULL
+  UNION ALL SELECT 'c' || confrelid, 'c' || conrelid FROM pg_constraint WHERE contype = 'f'
+  UNION ALL SELECT 'y' || oid, 'c' || typrelid FROM pg_type WHERE oid >= 16384 AND typrelid <> 0
+  UNION ALL SELECT '!', 'p' || evtfoid FROM pg_event_trigger WHERE evtenabled <> 'D' AND evtevent <> 'login'
+  UNION ALL SELECT '*', 'p' || oprcode::oid FROM pg_operator WHERE oprcode::oid >= 16384
+  UNION ALL SELECT '*', 'p' || castfunc FROM pg_cast WHERE castfunc >= 16384
+  UNION ALL SELECT '*', 'p' || amproc::oid FROM pg_amproc WHERE amproc::oid >= 16384
+)
+SELECT DISTINCT 'u', owner, used, NULL, NULL FROM uses WHERE owner <> used;
+`
+
+// treesSQL asks for what calls functions of PostgreSQL's own that may leave something, and has no text that is judged: its key, and of the
+// functions that a look does not tell of the OID, or else 0. There are no dependencies on PostgreSQL's own functions.
+const treesSQL = `
+WITH trees (owner, tree) AS (
+  SELECT 'c' || ev_class, ev_action::text FROM pg_rewrite WHERE ev_class >= 16384
+  UNION ALL SELECT 'c' || ev_class, ev_qual::text FROM pg_rewrite WHERE ev_class >= 16384 AND ev_qual::text <> '<>'
+  UNION ALL SELECT 'c' || adrelid, adbin::text FROM pg_attrdef
+  UNION ALL SELECT 'c' || polrelid, polqual::text FROM pg_policy
+  UNION ALL SELECT 'c' || polrelid, polwithcheck::text FROM pg_policy
+  UNION ALL SELECT 'c' || tgrelid, tgqual::text FROM pg_trigger
+  UNION ALL SELECT CASE WHEN conrelid <> 0 THEN 'c' || conrelid ELSE 'y' || contypid END, conbin::text FROM pg_constraint WHERE contype = 'c'
+  UNION ALL SELECT 'c' || indrelid, indexprs::text FROM pg_index WHERE indrelid >= 16384
+  UNION ALL SELECT 'c' || indrelid, indpred::text FROM pg_index WHERE indrelid >= 16384
+  UNION ALL SELECT 'c' || partrelid, partexprs::text FROM pg_partitioned_table
+  UNION ALL SELECT 'y' || oid, typdefaultbin::text FROM pg_type WHERE oid >= 16384
+  UNION ALL SELECT 'p' || p.oid, to_jsonb(p) ->> 'prosqlbody' FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
+    WHERE p.oid >= 16384 AND l.lanname = 'sql' AND p.prosrc = ''
+  UNION ALL SELECT 'p' || oid, proargdefaults::text FROM pg_proc WHERE oid >= 16384
+  UNION ALL SELECT 'c' || stxrelid, to_jsonb(s) ->> 'stxexprs' FROM pg_statistic_ext AS s
+  UNION ALL SELECT 'p' || aggfnoid::oid, ':funcid ' || concat_ws(' :funcid ', aggtransfn::oid, aggfinalfn::oid, aggcombinefn::oid, aggserialfn::oid,
+    aggdeserialfn::oid, aggmtransfn::oid, aggminvtransfn::oid, aggmfinalfn::oid) || ' ' FROM pg_aggregate WHERE aggfnoid::oid >= 16384
+  UNION ALL SELECT '*', ':funcid ' || oprcode::oid || ' ' FROM pg_operator WHERE oid >= 16384
+  UNION ALL SELECT 'p' || p.oid, ':funcid ' || b.oid || ' ' FROM pg_proc AS p JOIN pg_proc AS b ON b.prosrc = p.prosrc AND b.oid < 16384
+    WHERE p.oid >= 16384 AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'internal')
+), suspects (re) AS (
+  SELECT ':(relid ' || 'pg_settings'::regclass::oid || '|funcid (' || string_agg(oid::text, '|') || ')) ' FROM pg_proc
+  WHERE oid < 16384 AND provolatile = 'v' AND prorettype <> 'trigger'::regtype AND proname::text <> ALL ('{{harmless}}'::text[])
+)
+SELECT 't', owner, coalesce(substring(tree FROM ':funcid (1599|6006) '), '0'), NULL, NULL FROM trees, suspects WHERE tree ~ re;
+`

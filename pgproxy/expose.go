@@ -1,0 +1,232 @@
+package pgproxy
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// Statements that clients prepare by the protocol have the gateway's names on servers. SQL can tell: EXECUTE does not find them, PREPARE does
+// not conflict with them, and pg_prepared_statements lists those of all clients. Before such SQL the server gets the client's under their own
+// names, in the same write, and loses those of others. The next client's first message closes what is left under a client's names.
+
+const (
+	// maxExposed bounds the texts that are sent for one statement of SQL, in bytes: a larger statement is not found, nor listed.
+	maxExposed = 1 << 20
+	// maxListed bounds how many statements are prepared for a list: the server answers each by itself.
+	maxListed = 1000
+	// maxStanding is how many statements under a client's names are closed one by one; more are undone by DEALLOCATE ALL.
+	maxStanding = 100
+	// maxNamed bounds the names of statements that are remembered of a text that executes them.
+	maxNamed = 1000
+	// maxExecuted bounds what is read behind the words EXECUTE and PREPARE to find a name, in bytes: space, comments, and the name.
+	maxExecuted = 256
+)
+
+// expose prepares the server for SQL that lists prepared statements: it takes those of others away, and gives it the client's own. In
+// a transaction, which a Parse that fails would abort, and in a pipeline nothing is given.
+func (m *machine) expose() {
+	if m.mode != Transaction || m.server == nil || m.st.skipping || m.st.copyIn {
+		return
+	}
+	m.hide(nil)
+	if !m.mayExpose() || m.st.tx != pgwire.TxIdle {
+		return
+	}
+	size := 0
+	for i, name := range slices.Sorted(maps.Keys(m.stmts)) {
+		if size += len(m.stmts[name].body); size > maxExposed || i >= maxListed {
+			return
+		}
+		m.exposeNamed(name, true)
+	}
+}
+
+// hide takes statements away from the server that the gateway has prepared there, but those of some texts.
+func (m *machine) hide(but map[*sharedText]bool) {
+	stmts := &m.server.stmts
+	stmts.retireAll(but)
+	if len(stmts.stale) == 0 {
+		return
+	}
+	if !m.st.heard() { // in a pipeline
+		for name := stmts.nextStale(); name != ""; name = stmts.nextStale() {
+			m.closeOnServer(name)
+		}
+		return
+	}
+	if m.st.push(op{kind: opOwn}) {
+		for name := stmts.nextStale(); name != ""; name = stmts.nextStale() {
+			m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
+		}
+		m.ask(&pgwire.Sync{})
+	}
+}
+
+// hideOthers takes other clients' statements away from the server, before a text of which nobody knows what it does.
+func (m *machine) hideOthers() {
+	if m.mode != Transaction || m.server == nil || m.st.skipping || m.st.copyIn {
+		return
+	}
+	own := make(map[*sharedText]bool, len(m.stmts))
+	for _, st := range m.stmts {
+		own[st.sharedText] = true
+	}
+	m.hide(own)
+}
+
+// exposeExecuted gives the server the statements of the client's that a text executes by SQL, or the names of which it prepares by SQL. left
+// is what judge says of the text.
+func (m *machine) exposeExecuted(left traces, text []byte) {
+	if m.mayExecute(left) {
+		m.exposeNames(executed(withoutNul(text)))
+	}
+}
+
+// exposeBound is exposeExecuted for the client's statement of a name, which is bound.
+func (m *machine) exposeBound(left traces, name []byte) {
+	if !m.mayExecute(left) {
+		return
+	}
+	if len(name) == 0 {
+		m.exposeNames(executed(withoutNul(m.unnamed.text)))
+	} else if st := m.stmts[string(statementKey(name))]; st != nil {
+		m.exposeNames(st.executes)
+	}
+}
+
+// mayExecute reports whether a text may execute the client's statements by SQL, and they can be given to the server. left is what judge says of
+// the text.
+func (m *machine) mayExecute(left traces) bool {
+	return left&(traceUnknown|traceStatements) != 0 && len(m.stmts) > 0 && m.mayExpose()
+}
+
+// exposeNames gives the server those statements of the client's that have one of some names.
+func (m *machine) exposeNames(names []string) {
+	left, now := traces(0), m.shared.knowledge.now.Load()
+	for _, name := range names {
+		if st := m.stmts[name]; st != nil {
+			left |= st.leaves(now)
+		}
+	}
+	m.guardLists(left)
+	for _, name := range names {
+		if m.stmts[name] != nil {
+			m.exposeNamed(name, false)
+		}
+	}
+}
+
+// guardLists prepares the server for a text that may list prepared statements. left is what judge says of it.
+func (m *machine) guardLists(left traces) {
+	switch {
+	case left&traceLists != 0:
+		m.expose()
+	case left&traceUnread != 0:
+		m.hideOthers()
+	}
+}
+
+// mayExpose reports whether the server would execute an own request now.
+func (m *machine) mayExpose() bool {
+	return m.mode == Transaction && m.server != nil && m.st.heard() && !m.partial && m.st.tx != pgwire.TxFailed
+}
+
+// exposeNamed gives the server a statement under the client's name. If it is no use any more, the SQL that executes it, and is not just to list
+// it, gets the server's error: see notExposed.
+func (m *machine) exposeNamed(name string, listed bool) {
+	st := m.stmts[name]
+	old, stands := m.standing[name]
+	if stands && old == st || m.doubtful[name] || len(st.body) > maxExposed || len(name) == maxName && !utf8.ValidString(name) {
+		return // the last: the half of a character, which the server would refuse
+	}
+	if !m.st.push(op{kind: opOwn, name: name, local: listed, stood: stands}) {
+		return
+	}
+	if stands { // else what has this name is SQL's
+		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
+	}
+	m.stand(name, st)
+	m.sendParse(name, st.body)
+	m.ask(&pgwire.Sync{})
+}
+
+// notExposed notes the server's error about a statement that exposeNamed has sent.
+func (m *machine) notExposed(o *op, body []byte) {
+	if o.stood {
+		m.stand(o.name, nil) // perhaps it could not be closed
+	} else {
+		delete(m.standing, o.name)
+	}
+	said := new(pgwire.ErrorResponse)
+	if !o.local && said.Decode(body) == nil {
+		m.unexposed = said
+	}
+}
+
+// inPlaceOfUnexposed returns the error of a statement that could not be exposed in place of the error of the SQL that executes it, the body of
+// which begins with b; or nil.
+func (m *machine) inPlaceOfUnexposed(b []byte) *pgwire.ErrorResponse {
+	if m.unexposed == nil || !bytes.Contains(b, []byte("\x00C26000\x00")) && !bytes.Contains(b, []byte("\x00C25P02\x00")) {
+		return nil
+	}
+	return m.unexposed
+}
+
+// leaveStanding notes in the server connection what it has under the client's names.
+func (m *machine) leaveStanding() {
+	if len(m.standing) > maxStanding {
+		m.server.flags |= leftPrepare
+	}
+	m.server.standing = m.server.standing[:0]
+	if m.server.flags&leftPrepare == 0 {
+		m.server.standing = slices.AppendSeq(m.server.standing, maps.Keys(m.standing))
+		slices.Sort(m.server.standing)
+	}
+}
+
+// closeStanding closes what was left under the names of a client, before the first message of a lease.
+func (m *machine) closeStanding() {
+	if !m.st.push(op{kind: opOwn}) {
+		return
+	}
+	for _, name := range m.server.standing {
+		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
+	}
+	m.ask(&pgwire.Sync{})
+	m.server.standing = nil
+	clear(m.standing)
+}
+
+// executedBy returns the names behind the words EXECUTE and PREPARE in the body of a Parse: the first maxNamed in order, of as much as judge
+// reads.
+func executedBy(body []byte) []string {
+	text := withoutNul(body)
+	names := executed(text[:min(len(text), maxJudged)])
+	return slices.Clone(names[:min(len(names), maxNamed)])
+}
+
+// executed returns the names behind the words EXECUTE and PREPARE in a text, each once, sorted. It reads a text once, and allocates for such
+// names only: texts of many clients come here that have none.
+func executed(text []byte) (names []string) {
+	for from := 0; ; from++ {
+		i := bytes.IndexAny(text[from:], "eEpP")
+		if i < 0 {
+			break
+		}
+		from += i
+		const word = len("execute") // and of "prepare"
+		end := from + word
+		if !begins(text[from:], "execute") && !begins(text[from:], "prepare") || from > 0 && inIdentifier(text[from-1]) || end < len(text) && inIdentifier(text[end]) {
+			continue
+		}
+		if name, _ := identifier(string(text[end:min(len(text), end+maxExecuted)])); name != "" {
+			names = append(names, statementName(name))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

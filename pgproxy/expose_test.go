@@ -1,0 +1,257 @@
+package pgproxy_test
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+const listsStatements = "select coalesce(string_agg(name || ': ' || statement, ', ' order by name), '') from pg_prepared_statements"
+
+// TestExecuteOfProtocolStatements has SQL's EXECUTE run statements that clients have prepared by the protocol, as on a direct connection.
+func TestExecuteOfProtocolStatements(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	c, other := g.connect(t, ""), g.connect(t, "")
+	prepareNamed(t, c, "one", "select 'c' || $1::text")
+	prepareNamed(t, c, "Two words", "select 'two'")
+	prepareNamed(t, other, "one", "select 'other'")
+	for range 2 {
+		for sql, want := range map[string]string{
+			"execute one('x')":          "cx",
+			"/* e */ EXECUTE One ('y')": "cy",
+			`execute "Two words"`:       "two",
+		} {
+			if got := sees(t, c, sql); got != want {
+				t.Errorf("%s: %s", sql, got)
+			}
+			if got := sees(t, other, "execute one"); got != "other" {
+				t.Errorf("another client: %s", got)
+			}
+		}
+		simple(t, c, "begin")
+		for range 2 {
+			if got := sees(t, c, "execute one('in')"); got != "cin" {
+				t.Errorf("in a transaction: %s", got)
+			}
+		}
+		simple(t, c, "commit")
+	}
+	if _, err := c.PgConn().Exec(t.Context(), "execute never").ReadAll(); sqlstate(err) != "26000" {
+		t.Errorf("an unknown one: %v", err)
+	}
+	simple(t, c, "begin; execute one('x')")
+	simple(t, c, "deallocate one; commit")
+	if _, err := c.PgConn().Exec(t.Context(), "execute one('x')").ReadAll(); sqlstate(err) != "26000" {
+		t.Errorf("a deallocated one: %v", err)
+	}
+	for _, drop := range []func(){func() { simple(t, c, "deallocate again") }, func() { _ = c.PgConn().Deallocate(t.Context(), "again") }} {
+		prepareNamed(t, c, "again", "select 1")
+		simple(t, c, "begin")
+		simple(t, c, "execute again")
+		drop()
+		if _, err := c.PgConn().Exec(t.Context(), "execute again").ReadAll(); sqlstate(err) != "26000" {
+			t.Errorf("a deallocated one, in a transaction: %v", err)
+		}
+		simple(t, c, "rollback")
+	}
+	if got := c.PgConn().ExecPrepared(t.Context(), "Two words", nil, nil, nil).Read(); got.Err != nil || string(got.Rows[0][0]) != "two" {
+		t.Errorf("by the protocol: %v", got)
+	}
+	if n := g.Stats().Pinned; n != 0 {
+		t.Errorf("%d are pinned", n)
+	}
+}
+
+// TestPreparedStatementsListed has clients list prepared statements: each sees its own, under its own names.
+func TestPreparedStatementsListed(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	c, other, none := g.connect(t, ""), g.connect(t, ""), g.connect(t, "")
+	prepareNamed(t, c, "b", "select 2")
+	prepareNamed(t, c, "a", "select 1")
+	prepareNamed(t, other, "a", "select 'secret'")
+	for range 2 {
+		for client, want := range map[*pgx.Conn]string{c: "a: select 1, b: select 2", other: "a: select 'secret'", none: ""} {
+			if got := sees(t, client, listsStatements); got != want {
+				t.Errorf("listed %q, want %q", got, want)
+			}
+		}
+		if got := c.PgConn().ExecPrepared(t.Context(), "b", nil, nil, nil).Read(); got.Err != nil || string(got.Rows[0][0]) != "2" {
+			t.Errorf("by the protocol: %v", got)
+		}
+	}
+	for _, name := range []string{`"pg_prepared_statements"`, `pg_catalog."pg_prepared_statements"`, "PG_Prepared_Statements", "pg_prepared_statement()"} {
+		useNamed(t, other, "a") // the server has it, under a name of the gateway's
+		if got := sees(t, c, strings.ReplaceAll(listsStatements, "pg_prepared_statements", name)); got != "a: select 1, b: select 2" {
+			t.Errorf("%s: listed %q", name, got)
+		}
+	}
+	// Of a pinned client those of SQL stay.
+	simple(t, c, "prepare own as select 3")
+	if got := sees(t, c, listsStatements); got != "a: select 1, b: select 2, own: prepare own as select 3" {
+		t.Errorf("listed %q", got)
+	}
+	if err := c.PgConn().Deallocate(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := sees(t, c, listsStatements); got != "b: select 2, own: prepare own as select 3" {
+		t.Errorf("listed %q", got)
+	}
+	simple(t, c, "deallocate all")
+	// By the extended protocol, too.
+	got := none.PgConn().ExecParams(t.Context(), "select count(*) from pg_prepared_statements where statement like '%secret%' and statement not like '%count%'", nil, nil, nil, nil).Read()
+	if got.Err != nil || string(got.Rows[0][0]) != "0" {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestExposedIsOutOfDate has a statement's table be dropped: SQL that executes it fails, and the session goes on.
+func TestExposedIsOutOfDate(t *testing.T) {
+	db := pgtest.Shared(t)
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	c := g.connect(t, "")
+	db.Exec(t, "create table exposed (n int)")
+	prepareNamed(t, c, "gone", "select n from exposed")
+	prepareNamed(t, c, "good", "select 1")
+	db.Exec(t, "drop table exposed")
+	if _, err := c.PgConn().Exec(t.Context(), "execute gone").ReadAll(); sqlstate(err) != "42P01" {
+		t.Errorf("%v", err)
+	}
+	if got := sees(t, c, "execute good"); got != "1" {
+		t.Errorf("%s", got)
+	}
+	if _, err := c.PgConn().Exec(t.Context(), "begin; execute good; execute gone").ReadAll(); sqlstate(err) != "42P01" {
+		t.Errorf("in a transaction: %v", err)
+	}
+	simple(t, c, "rollback")
+	if got := sees(t, c, "execute good"); got != "1" {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestExposedBehindOwnRequests has the gateway forget sequences, which is a request of its own, just before a client lists or executes.
+func TestExposedBehindOwnRequests(t *testing.T) {
+	db := pgtest.Shared(t)
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	c, other := g.connect(t, ""), g.connect(t, "")
+	db.Exec(t, "drop sequence if exists exposed_numbers; create sequence exposed_numbers")
+	prepareNamed(t, c, "one", "select 'c'")
+	prepareNamed(t, other, "theirs", "select 'secret'")
+	if _, err := c.PgConn().Exec(t.Context(), "select lastval()").ReadAll(); sqlstate(err) != "55000" {
+		t.Errorf("%v", err)
+	}
+	for range 2 {
+		for sql, want := range map[string]string{
+			listsStatements:                   "one: select 'c'",
+			"execute one":                     "c",
+			"execute one; " + listsStatements: "one: select 'c'",
+		} {
+			useNamed(t, other, "theirs")
+			simple(t, other, "select nextval('exposed_numbers')")
+			results, err := c.PgConn().Exec(t.Context(), sql).ReadAll()
+			if err != nil {
+				t.Errorf("%s: %v", sql, err)
+			} else if got := string(results[len(results)-1].Rows[0][0]); got != want {
+				t.Errorf("%s: %q, want %q", sql, got, want)
+			}
+		}
+	}
+}
+
+// TestListedInTransaction has a client list statements in a transaction, one of which is out of date: nothing of its work is lost, and
+// nothing of other clients shown.
+func TestListedInTransaction(t *testing.T) {
+	db := pgtest.Shared(t)
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	c, other := g.connect(t, ""), g.connect(t, "")
+	db.Exec(t, "drop table if exists listed, kept; create table listed (n int)")
+	prepareNamed(t, other, "theirs", "select 'secret'")
+	prepareNamed(t, c, "gone", "select n from listed")
+	prepareNamed(t, c, "good", "select 'good'")
+	db.Exec(t, "drop table listed; create table kept (n int)")
+	useNamed(t, other, "theirs")
+	simple(t, c, "begin")
+	simple(t, c, "insert into kept values (1)")
+	if got := sees(t, c, listsStatements); got != "" {
+		t.Errorf("listed %q", got)
+	}
+	if got := sees(t, c, "execute good"); got != "good" {
+		t.Errorf("%q", got)
+	}
+	if got := sees(t, c, listsStatements); got != "good: select 'good'" {
+		t.Errorf("listed %q", got)
+	}
+	useNamed(t, c, "good")
+	simple(t, c, "commit")
+	if got := sees(t, other, "select count(*)::text from kept"); got != "1" {
+		t.Errorf("%s rows", got)
+	}
+}
+
+// TestExposedIsKeptByAnError has the server skip what would have closed an exposed statement.
+func TestExposedIsKeptByAnError(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	w := g.dial(t)
+	w.ask(&pgwire.Parse{Name: "again", Query: "select 'again'"}, &pgwire.Sync{})
+	for _, sql := range []string{"begin", "savepoint s", "execute again"} {
+		if types, bodies := w.ask(query(sql)); strings.Contains(types, "E") {
+			t.Fatalf("%s: %s", sql, bodies)
+		}
+	}
+	if types, _ := w.ask(&pgwire.Parse{Query: "bad"}, &pgwire.Close{Object: pgwire.ObjectStatement, Name: "again"}, &pgwire.Sync{}); types != "EZ" {
+		t.Errorf("the failing pipeline: %s", types)
+	}
+	for _, sql := range []string{"rollback to s", "deallocate again"} {
+		if types, bodies := w.ask(query(sql)); strings.Contains(types, "E") {
+			t.Errorf("%s: %s", sql, bodies)
+		}
+	}
+	if types, bodies := w.ask(query("execute again")); !strings.Contains(types, "E") || !has(bodies, "26000") {
+		t.Errorf("a deallocated one: %s %s", types, bodies)
+	}
+}
+
+// TestExecuted finds names behind EXECUTE, and makes no garbage of texts without.
+func TestExecuted(t *testing.T) {
+	for text, want := range map[string][]string{
+		"execute one": {"one"},
+		"select 1; /* x */EXECUTE/**/One(1);execute one":  {"one"},
+		`execute "Two ""words""" ; execute a`:             {"Two \"words\"", "a"},
+		"explain (verbose) execute -- which\n it":         {"it"},
+		"executes one; re_execute two; execute":           nil,
+		"eexecute one; e execute two, éexecute three":     {"two"},
+		strings.Repeat("execute ", 2000):                  {"execute"},
+		"execute" + strings.Repeat(" ", 1000) + "too far": nil,
+	} {
+		if got := pgproxy.Executed([]byte(text)); !slices.Equal(got, want) {
+			t.Errorf("%.60q: %q, want %q", text, got, want)
+		}
+	}
+	for _, unit := range []string{"(1,'e'),", "ee ", "a.b\n", "exec;", "\"", "/* "} {
+		text := bytes.Repeat([]byte(unit), 16<<10/len(unit))
+		if n := testing.AllocsPerRun(10, func() { pgproxy.Executed(text) }); n > 0 {
+			t.Errorf("%q…: %v allocations", unit, n)
+		}
+	}
+}
+
+func prepareNamed(t *testing.T, c *pgx.Conn, name, sql string) {
+	t.Helper()
+	if _, err := c.PgConn().Prepare(t.Context(), name, sql, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// useNamed has the server connection get a client's statement.
+func useNamed(t *testing.T, c *pgx.Conn, name string) {
+	t.Helper()
+	if got := c.PgConn().ExecPrepared(t.Context(), name, nil, nil, nil).Read(); got.Err != nil {
+		t.Fatal(got.Err)
+	}
+}
