@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,6 +46,13 @@ func TestSoak(t *testing.T) {
 	}
 	k.weather.slow.Store(0)
 	loads.Wait()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("before: %+v, at the end %+v, server %+v, client %+v", before, k.footprint(), k.server.Load().Tunnel(), k.e.client.Stats())
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+		}
+	})
+	conntest.Eventually(t, "two sessions at the end", k.connected)
 	conntest.Eventually(t, "no stream is left", func() bool {
 		return k.server.Load().Tunnel().Streams == 0 && k.e.client.Stats().Streams == 0 && k.e.client.Stats().Suspended == 0
 	})
@@ -54,9 +62,6 @@ func TestSoak(t *testing.T) {
 		k.done.Load(), k.lost.Load(), k.bytes.Load()>>20, st.Broken, st.Resumed, st.Lost, half, k.footprint())
 	if grown := k.footprint().heap - max(half.heap, before.heap); grown > 32<<20 {
 		t.Errorf("%d KiB more than at half time", grown>>10)
-	}
-	if st.Sessions != 2 {
-		t.Errorf("%+v", st)
 	}
 }
 
@@ -96,7 +101,7 @@ func newSoak(t testing.TB) *soak {
 		},
 	})
 	k.server.Store(k.e.server)
-	conntest.Eventually(t, "two sessions", func() bool { return k.e.server.Tunnel().Sessions == 2 })
+	conntest.Eventually(t, "two sessions", k.connected)
 	c := open(t, k.e, k.target)
 	conntest.Exchange(t, c, "hello") // so that everything made once exists
 	_ = c.Close()
@@ -139,7 +144,13 @@ func (k *soak) restart() {
 			k.t.Error(err)
 		}
 	})
-	conntest.Eventually(k.t, "two new sessions", func() bool { return next.Tunnel().Sessions == 2 })
+	conntest.Eventually(k.t, "two new sessions", k.connected)
+}
+
+// connected reports whether both sides know two sessions. The server may know more: one whose handshake lost its socket
+// on the way to the client stays for the resume window.
+func (k *soak) connected() bool {
+	return k.server.Load().Tunnel().Sessions >= 2 && k.e.client.Stats().Sessions == 2
 }
 
 // repeat runs one until ctx ends.
