@@ -23,7 +23,12 @@ const (
 	startTimeout = 60 * time.Second // a slow, busy machine; crash recovery included
 	stopTimeout  = time.Minute      // likewise; then it is killed
 	startTries   = 5                // another process may take the port we found free
+
+	clusterPrefix = "hp-pg-" // of the directories' names
 )
+
+// sweep removes what killed test binaries have left, once in each.
+var sweep sync.Once
 
 // Cluster is one PostgreSQL server with its own data. Its methods may be called concurrently,
 // except Stop, Kill and Restart, which must not overlap.
@@ -31,7 +36,8 @@ type Cluster struct {
 	opts   options
 	server server
 	as     account
-	dir    string // holds data/ and log; the socket is in data/
+	dir    string   // holds data/ and log; the socket is in data/
+	lock   *os.File // locks dir, see removeAbandoned; nil where there are no such locks
 	port   int
 
 	mu   sync.Mutex // guards proc; never held while waiting for the process
@@ -80,7 +86,11 @@ func (c *Cluster) create() error {
 	if err != nil {
 		return err
 	}
-	if c.dir, err = c.as.mkdir("hp-pg-"); err != nil {
+	sweep.Do(func() { removeAbandoned(tempDir()) })
+	if c.dir, err = c.as.mkdir(clusterPrefix); err != nil {
+		return err
+	}
+	if c.lock, err = hold(c.dir); err != nil {
 		return err
 	}
 	if err := copyTemplate(tmpl, c.data(), c.as); err != nil {
@@ -216,7 +226,11 @@ func (c *Cluster) remove() error {
 	if c.dir == "" {
 		return err
 	}
-	return errors.Join(err, removeSegment(filepath.Join(c.data(), "postmaster.pid")), os.RemoveAll(c.dir))
+	err = errors.Join(err, removeSegment(filepath.Join(c.data(), "postmaster.pid")), os.RemoveAll(c.dir))
+	if c.lock != nil {
+		err = errors.Join(err, c.lock.Close())
+	}
+	return err
 }
 
 func (c *Cluster) setProc(p *process) { c.mu.Lock(); defer c.mu.Unlock(); c.proc = p }

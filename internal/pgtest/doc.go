@@ -21,6 +21,7 @@
 // postgres or nobody, because PostgreSQL refuses to run as root. On Linux the server also
 // dies when the test binary is killed.
 //
-// Files made by initdb are kept in the temporary directory and copied, so that only the first test
-// of a day pays for initdb.
+// Clusters live in /dev/shm if there are 4 GiB free, else in the temporary directory. Files made by
+// initdb are kept there and copied, so that only the first test of a day pays for initdb. A cluster
+// in /dev/shm whose test binary was killed is removed by the next one.
 package pgtest

@@ -24,3 +24,10 @@ func killAll(pid int) error {
 
 // removeSegment does nothing here.
 func removeSegment(string) error { return nil }
+
+// memoryDir returns "": clusters live in the temporary directory.
+func memoryDir() string { return "" }
+
+// hold and removeAbandoned do nothing: the system cleans the temporary directory.
+func hold(string) (*os.File, error) { return nil, nil }
+func removeAbandoned(string)        {}

@@ -73,7 +73,7 @@ func initdb(s server, as account, work, data string) error {
 		return err
 	}
 	cmd := as.command(filepath.Join(s.bin, "initdb"), "--pgdata", data, "--username", superuser, "--pwfile", pwfile,
-		"--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync")
+		"--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync", "--wal-segsize", "1")
 	cmd.Dir = work
 	cmd.Env = environment()
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -104,9 +104,13 @@ func environment() []string {
 	return env
 }
 
-// tempDir is where clusters live: the system's temporary directory, unless its path is
-// too long for the Unix sockets inside (107 bytes in all) or private to root.
+// tempDir is where clusters live: in shared memory, whose files cost less than a disk's, if there is enough of it. Else it
+// is the system's temporary directory, unless its path is too long for the Unix sockets inside (107 bytes in all) or
+// private to root.
 func tempDir() string {
+	if dir := memoryDir(); dir != "" {
+		return dir
+	}
 	dir := os.TempDir()
 	if info, err := os.Stat(dir); len(dir) > 60 || err != nil || info.Mode().Perm()&0o001 == 0 {
 		return "/tmp"
