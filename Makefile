@@ -19,7 +19,7 @@ TESTFLAGS := $(RACE) -vet=off -timeout 20m
 # integration in which the engine has no part; COUNTED, of all packages, what is built without the race detector only.
 ENGINES   := uring epoll goroutine
 SESSIONS  := tcpproxy httpproxy pgproxy
-ONCE      := Demo|Version|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
+ONCE      := QUIC|Demo|Version|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
 COUNTED   := Alloc|TestEndlessPipeline|TestLargeValueIsNotCopied|TestLeaseWithoutTimer|TestStatementOfManyWords
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
 # What may depend on the processor: the packages with system calls, without those that have SQLite, which takes a minute to compile for a platform.

@@ -5,6 +5,7 @@ go 1.27.2
 // The core module comes from go.work: it is tested as it is here, never as released.
 require (
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/quic-go/quic-go v0.64.1
 	github.com/summerwind/h2spec v2.2.1+incompatible
 	google.golang.org/grpc v1.85.0
 	// Not newer than 0.32: in go.work later ones bring the released program a pre-release of gorilla/websocket.
@@ -28,6 +29,7 @@ require (
 	github.com/modern-go/reflect2 v1.0.2 // indirect
 	github.com/spf13/pflag v1.0.5 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
+	github.com/quic-go/qpack v0.6.0 // indirect
 	golang.org/x/net v0.62.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
