@@ -209,24 +209,70 @@ func executedBy(body []byte) []string {
 	return slices.Clone(names[:min(len(names), maxNamed)])
 }
 
-// executed returns the names behind the words EXECUTE and PREPARE in a text, each once, sorted. It reads a text once, and allocates for such
-// names only: texts of many clients come here that have none.
+// executed returns the names behind the words EXECUTE and PREPARE in a text, each once, sorted. Words in comments and strings do not count, but
+// in what DO runs. It reads a text once, and allocates for such names only: texts of many clients come here that have none.
 func executed(text []byte) (names []string) {
-	for from := 0; ; from++ {
-		i := bytes.IndexAny(text[from:], "eEpP")
-		if i < 0 {
-			break
-		}
-		from += i
-		const word = len("execute") // and of "prepare"
-		end := from + word
-		if !begins(text[from:], "execute") && !begins(text[from:], "prepare") || from > 0 && inIdentifier(text[from-1]) || end < len(text) && inIdentifier(text[end]) {
-			continue
-		}
-		if name, _ := identifier(string(text[end:min(len(text), end+maxExecuted)])); name != "" {
-			names = append(names, statementName(name))
-		}
-	}
+	names = executedIn(nil, text, false)
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// executedIn adds the names in a text to names. With raw, words in comments and strings count, too.
+func executedIn(names []string, text []byte, raw bool) []string {
+	first, do := true, false // the next word begins a statement; the statement is DO
+	for i := 0; i < len(text); {
+		switch c := text[i]; {
+		case inWord[c] && c != '$':
+			from := i
+			for i < len(text) && inWord[text[i]] {
+				i++
+			}
+			word := text[from:i]
+			if isOneOf(word, "execute", "prepare") {
+				if name, _ := identifier(string(text[i:min(len(text), i+maxExecuted)])); name != "" {
+					names = append(names, statementName(name))
+				}
+			}
+			if first {
+				first, do = false, isWord(word, "do")
+			}
+		case !raw && (c == '\'' || c == '"' || c == '$'):
+			n, clear := quotedAt(text, i)
+			switch {
+			case !clear:
+				return executedIn(names, text[i:], true)
+			case do && n > 1:
+				names = executedIn(names, text[i:i+n], true)
+			}
+			i += n
+		case !raw:
+			if c == ';' {
+				first, do = true, false
+			}
+			i += max(1, space(text[i:], ' '))
+		default:
+			i++
+		}
+	}
+	return names
+}
+
+// quotedAt returns the length of a string or a name in quotes at a place of a text; 1 for another dollar sign. It is clear unless a backslash
+// may or may not hide the end.
+func quotedAt(text []byte, at int) (n int, clear bool) {
+	switch rest := text[at:]; rest[0] {
+	case '$':
+		return dollarQuotedEnd(rest), true
+	case '"':
+		return quotedEnd(rest, false), true
+	default:
+		escapes := at > 0 && text[at-1]|0x20 == 'e' && (at == 1 || !inWord[text[at-2]])
+		n = quotedEnd(rest, escapes)
+		for i := 1; i < n; i++ {
+			if rest[i] == '\\' && (escapes && rest[i-1] >= 0x80 || !escapes && i == n-2) { // the former: the half of a character, in some encodings
+				return n, false
+			}
+		}
+		return n, true
+	}
 }

@@ -217,6 +217,24 @@ func TestExposedIsKeptByAnError(t *testing.T) {
 	}
 }
 
+// TestNamesThatAreNotExecuted has texts with EXECUTE in comments and strings call functions of which nobody knows what they do: the client's
+// statement of that name is left alone, though its table is gone, and the transaction goes on.
+func TestNamesThatAreNotExecuted(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "create or replace function unknown_length(text) returns int language sql as 'select length($1)'; drop table if exists not_executed; create table not_executed (n int)")
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	c := g.connect(t, "")
+	prepareNamed(t, c, "gone", "select n from not_executed")
+	prepareNamed(t, c, "good", "select 'good'")
+	db.Exec(t, "drop table not_executed")
+	simple(t, c, "begin")
+	for _, sql := range []string{"/* execute gone */ select unknown_length('')::text", "select unknown_length('execute gone')::text -- execute gone"} {
+		sees(t, c, sql)
+	}
+	simple(t, c, "do $$ declare t text; begin execute 'execute good' into t; end $$")
+	simple(t, c, "commit")
+}
+
 // TestExecuted finds names behind EXECUTE, and makes no garbage of texts without.
 func TestExecuted(t *testing.T) {
 	for text, want := range map[string][]string{
@@ -228,12 +246,22 @@ func TestExecuted(t *testing.T) {
 		"eexecute one; e execute two, éexecute three":     {"two"},
 		strings.Repeat("execute ", 2000):                  {"execute"},
 		"execute" + strings.Repeat(" ", 1000) + "too far": nil,
+		"/* execute no */ select 1 -- prepare no":         nil,
+		"select f('execute no', E'\\'execute no', $$ execute no $$, $a$ $$execute no$$ $a$), 'it''s execute no'; execute yes": {"yes"},
+		`select "execute no", $1, 'a''b'; execute yes`:                               {"yes"},
+		"do $$ begin execute 'execute yes'; end $$; select 'execute no'":             {"yes"},
+		"/**/Do language plpgsql 'begin execute ''execute yes''; end'":               {"yes"},
+		`select 'a\'b'; execute yes --'; execute also`:                               {"also", "yes"}, // it depends on a setting
+		"select E'\x83\\', 'execute yes'":                                            {"yes"},         // on the encoding
+		`select E'\\', 'execute no', 'a\b', 'execute no'`:                            nil,
+		"execute" + "/* c */ yes; create table t as execute/**/also(1)":              {"also", "yes"},
+		"select 1 as e, 'execute no', 1 where'execute no'='' and e'' = 'execute no'": nil,
 	} {
 		if got := pgproxy.Executed([]byte(text)); !slices.Equal(got, want) {
 			t.Errorf("%.60q: %q, want %q", text, got, want)
 		}
 	}
-	for _, unit := range []string{"(1,'e'),", "ee ", "a.b\n", "exec;", "\"", "/* "} {
+	for _, unit := range []string{"(1,'e'),", "ee ", "a.b\n", "exec;", "\"", "/* ", "'execute x'", "$$ execute x $$", "-- execute x\n"} {
 		text := bytes.Repeat([]byte(unit), 16<<10/len(unit))
 		if n := testing.AllocsPerRun(10, func() { pgproxy.Executed(text) }); n > 0 {
 			t.Errorf("%q…: %v allocations", unit, n)
