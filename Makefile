@@ -16,10 +16,12 @@ RACE      := -race -gcflags=modernc.org/...=-race=false
 TESTFLAGS := $(RACE) -vet=off -timeout 20m
 
 # What a listener's sessions do is tested on each I/O engine, and builds where there is but one. ONCE are the tests of
-# integration in which the engine has no part; COUNTED, of all packages, what is built without the race detector only.
+# integration in which the engine has no part, PURE the longest of those in SESSIONS, which run on the first engine only;
+# COUNTED, of all packages, what is built without the race detector only.
 ENGINES   := uring epoll goroutine
 SESSIONS  := tcpproxy httpproxy pgproxy
 ONCE      := QUIC|Demo|Version|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
+PURE      := ^(TestMachineModel|TestNamesInServerCertificates|TestJudgeLongTexts)$$
 COUNTED   := Alloc|TestEndlessPipeline|TestLargeValueIsNotCopied|TestLeaseWithoutTimer|TestStatementOfManyWords
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
 # What may depend on the processor: the packages with system calls, without those that have SQLite, which takes a minute to compile for a platform.
@@ -66,7 +68,7 @@ test: test-deps ## Vet and test everything with -race, against real servers
 	@$(MAKE) --no-print-directory test-report
 	@# The packages that take longest begin first, so that none of them runs alone at the end.
 	@PACKAGES="./fiber ./pgproxy/sqlite ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./peers/... ./route/ginroute/..." \
-		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' sh scripts/test.sh
+		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done

@@ -31,7 +31,7 @@ func TestPgbench(t *testing.T) {
 	for _, mode := range []pgproxy.Mode{pgproxy.Transaction, pgproxy.Session} {
 		for _, protocol := range []string{"simple", "extended", "prepared"} {
 			t.Run(mode.String()+"/"+protocol, func(t *testing.T) {
-				clients := "60"
+				clients := "16"
 				g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 					c.Mode = mode
 					if mode == pgproxy.Session {
@@ -39,7 +39,7 @@ func TestPgbench(t *testing.T) {
 					}
 				})
 				for _, script := range []string{"select-only", "tpcb-like"} {
-					out, err := g.run(t, db, "pgbench", "-n", "-M", protocol, "-b", script, "-c", clients, "-j", "2", "-t", "20")
+					out, err := g.run(t, db, "pgbench", "-n", "-M", protocol, "-b", script, "-c", clients, "-j", "2", "-t", "10")
 					if err != nil || !has(out, "number of failed transactions: 0 ") {
 						t.Errorf("pgbench -b %s: %v\n%s", script, err, out)
 					}

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Tests PACKAGES, and on each of ENGINES what depends on the I/O engine: the packages in SESSIONS and integration. Tests of integration
-# that do not depend on the engine (ONCE) run once. All of it runs side by side, because integration mostly waits and PACKAGES mostly
-# compute. What a run printed is shown when all have ended, and at last the time and the CPU time that each took. PACKAGES come from go's cache
-# if they may; the rest does not, for the cache does not know the engine, nor that integration builds the gateway.
+# that do not depend on the engine (ONCE) run once, and such tests of SESSIONS (PURE) on the first engine only. All of it runs side by
+# side, because integration mostly waits and PACKAGES mostly compute. What a run printed is shown when all have ended, and at last the
+# time and the CPU time that each took. PACKAGES come from go's cache if they may; the rest does not, for the cache does not know the
+# engine, nor that integration builds the gateway.
 set -eu
-: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${TESTFLAGS:=-race}" "${RACE:=-race}"
+: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${TESTFLAGS:=-race}" "${RACE:=-race}"
 export CGO_ENABLED=1
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -32,16 +33,17 @@ package() (
 
 integration() { package "$1" integration -binaries "$dir/bin" "$2" "$ONCE"; }
 
+# sessions ENGINE SKIP runs the tests of SESSIONS, without those that match SKIP.
 sessions() {
 	failed=0
-	for s in $SESSIONS; do package "$1" "$s" || failed=1; done
+	for s in $SESSIONS; do package "$1" "$s" -test.skip "$2" || failed=1; done
 	return $failed
 }
 
 build() {
 	# shellcheck disable=SC2046,SC2086 # words
-	"$GO" test $RACE -c -o "$dir/" $(printf './%s ' $SESSIONS) &&
-		"$GO" test -c -o "$dir/" ./integration && # the gateways that it starts have the race detector
+	"$GO" test $RACE -vet=off -ldflags=-w -c -o "$dir/" $(printf './%s ' $SESSIONS) &&
+		"$GO" test -vet=off -ldflags=-w -c -o "$dir/" ./integration && # the gateways that it starts have the race detector
 		mkdir -m 755 "$dir/bin" &&
 		(cd integration && "$dir/integration.test" -binaries "$dir/bin" -test.list '^$')
 }
@@ -58,9 +60,11 @@ run() {
 measure build build
 # shellcheck disable=SC2086 # words
 [ -z "$PACKAGES" ] || run packages measure packages "$GO" test $TESTFLAGS $PACKAGES
+skip='^$'
 for e in $ENGINES; do
 	run "integration-$e" integration "$e" -test.skip
-	run "sessions-$e" sessions "$e"
+	run "sessions-$e" sessions "$e" "$skip"
+	skip=$PURE
 done
 run integration-once integration auto -test.run
 wait
