@@ -223,3 +223,25 @@ func TestHopByHopFieldsStayBehind(t *testing.T) {
 		t.Errorf("the client got %v", resp.Header)
 	}
 }
+
+// TestViaNamesTheVersion in which a message came, of requests and responses.
+func TestViaNamesTheVersion(t *testing.T) {
+	old := serveRaw(t, func(c net.Conn) {
+		if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\nContent-Length: 8\r\n\r\n"+r.Header.Get("Via"))
+		}
+	})
+	modern := serveHTTP2(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Header.Get("Via")) })
+	p := startProxy(t, httpproxy.Config{Via: "pond", Routes: []httpproxy.Route{
+		{Path: "/old", Upstream: newUpstream(t, old)}, {Path: "/new", Upstream: modern.upstream(t, httpproxy.ProtocolH2C)},
+	}})
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		for path, via := range map[string]string{"/old": "1.0 pond", "/new": "2.0 pond"} {
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil)
+			resp, body := doWith(t, clientFor(t, proto), req)
+			if body != strings.TrimPrefix(proto, "HTTP/")+" pond" || resp.Header.Get("Via") != via {
+				t.Errorf("%s %s: the server gets Via %q, the client %q", proto, path, body, resp.Header.Get("Via"))
+			}
+		}
+	}
+}

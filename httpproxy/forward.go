@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -23,12 +22,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// Bounds of one request.
-const (
-	maxInterim = 1000 // 1xx responses before the final one: enough for one a second through a long wait
-	// lookInterval is how often a session that waits for a response, or for more of it, looks whether its client is still there.
-	lookInterval = time.Second
-)
+// lookInterval is how often a session that waits for a response, or for more of it, looks whether its client is still there.
+const lookInterval = time.Second
 
 // exchange is the state of the request that a session serves.
 type exchange struct {
@@ -309,13 +304,10 @@ func (s *session) identify() {
 			x.id = f.Value
 		}
 	}
-	if n != 1 || len(x.id) > maxRequestID || !httpwire.ValidToken(x.id) {
+	if n != 1 || !httpwire.ValidRequestID(x.id) {
 		x.id = strconv.AppendUint(x.idBuf[:0], rand.Uint64()|1<<63, 16)
 	}
 }
-
-// maxRequestID bounds the id a client may choose: it goes into logs.
-const maxRequestID = 128
 
 // lookForBody sees whether the whole body has arrived with the head, and is not large: then the request is sent in one write, and
 // again if need be. Any other is sent as it comes, by a second fiber.
@@ -365,13 +357,13 @@ func (s *session) attempts(raw []byte) error {
 // whole reports whether all that was read of the body is still there.
 func (s *session) whole() bool { return s.ex.up == nil || !s.ex.up.more }
 
-// stale says whether the request, whose connection has failed, may be sent again: the keep-alive race, in which the
-// server closed an idle connection just as it was used. It had been idle, no byte of an answer came, nothing of the body
-// is gone, and either no byte of the request was accepted by the socket or it is idempotent. A server that is only slow has
-// the request.
-func (s *session) stale() bool {
+// lost is what is known of the try whose connection has ended with err.
+func (s *session) lost(err error) httpwire.Lost {
 	x := &s.ex
-	return x.result.Reused && !x.answered && s.whole() && (x.lease.Value().Unsent(x.written) || s.req.Idempotent())
+	return httpwire.Lost{
+		Idled: x.result.Reused, Answered: x.answered, Whole: s.whole(), Unsent: x.lease.Value().Unsent(x.written), Idempotent: s.req.Idempotent(),
+		Reset: errors.Is(err, errServerReset), NotBegun: errors.Is(err, errNotBegun),
+	}
 }
 
 // acquire leases a connection that is alive.
@@ -546,7 +538,7 @@ func (s *session) releaseOut() {
 
 // receive reads interim responses and the final one, and passes them on.
 func (s *session) receive() error {
-	for range maxInterim {
+	for range httpwire.MaxInterim {
 		n, err := s.responseHead()
 		if err != nil {
 			return s.fail("receive", err)
@@ -564,7 +556,7 @@ func (s *session) receive() error {
 		}
 		return s.respond(n)
 	}
-	return s.fail("receive", fmt.Errorf("%w: more than %d interim responses", httpwire.ErrMalformed, maxInterim))
+	return s.fail("receive", fmt.Errorf("%w: more than %d interim responses", httpwire.ErrMalformed, httpwire.MaxInterim))
 }
 
 // responseHead reads a response's head and returns its size in the server's buffer.
@@ -753,11 +745,12 @@ func (s *session) fail(step string, err error) error {
 			}
 		}
 	default:
+		lost := s.lost(err)
 		if !x.wrote && !errors.Is(err, httpwire.ErrMalformed) {
-			x.retry = s.afterReset(err)
+			x.retry = s.afterReset(err, lost)
 		}
-		blame = (x.answered || !x.result.Reused || errors.Is(err, errServerReset)) && !errors.Is(err, errNotBegun)
-		err = serverError(err)
+		blame = lost.Blames()
+		err = httppool.ServerFailure(err)
 	}
 	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.result.Reused, Err: err}
 	switch {
@@ -768,15 +761,4 @@ func (s *session) fail(step string, err error) error {
 		x.lease.Discard()
 	}
 	return failed
-}
-
-// serverError puts the right sentinel before an error of the server's connection.
-func serverError(err error) error {
-	switch {
-	case errors.Is(err, httpwire.ErrMalformed):
-		return fmt.Errorf("%w: %w", httppool.ErrMalformedResponse, err)
-	case err == io.EOF:
-		return fmt.Errorf("%w before it answered", httppool.ErrServerGone)
-	}
-	return fmt.Errorf("%w: %w", httppool.ErrServerGone, err)
 }

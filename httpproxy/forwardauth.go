@@ -291,8 +291,7 @@ func (s *session) grant(a *asker, h http.Header) {
 // answerWith makes the answer of another server that of this proxy.
 func (w *answer) answerWith(no refusal, head bool) {
 	for name, values := range no.header {
-		switch name {
-		case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "Date":
+		if known := httpwire.Classify(name); known.Connectional() || known == httpwire.ContentLength || known == httpwire.Date {
 			continue
 		}
 		w.header[name] = values

@@ -54,6 +54,7 @@ func decides(t *testing.T, w http.ResponseWriter, r *http.Request) {
 	case "POST /denied ":
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		w.Header().Set("Connection", "X-Hop")
+		w.Header().Set("Proxy-Authenticate", "Basic")
 		w.Header().Set("X-Hop", "1")
 		http.Error(w, "who are you?", http.StatusUnauthorized)
 	case "POST /large ":
@@ -79,6 +80,7 @@ var forwardAuthCases = []struct {
 	{path: "/login", status: 302, header: "Set-Cookie: state=1"},
 	{path: "/denied", status: 401, body: "who are you?\n", header: "Www-Authenticate: Bearer"},
 	{path: "/denied", status: 401, body: "who are you?\n", header: "X-Hop: "},
+	{path: "/denied", status: 401, body: "who are you?\n", header: "Proxy-Authenticate: "},
 	{path: "/large", status: 503},
 }
 

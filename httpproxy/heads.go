@@ -107,14 +107,7 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	if t.access != nil {
 		s.appendAccess(&w, t.access)
 	}
-	version := "1.1 "
-	switch {
-	case s.stream != nil:
-		version = "2.0 "
-	case r.Minor == 0:
-		version = "1.0 "
-	}
-	appendVia(&w, received.via, version, t.via)
+	appendVia(&w, received.via, s.stream != nil, r.Minor, t.via)
 	w.begin(requestIDField)
 	w.dst = append(w.dst, s.ex.id...)
 	w.end()
@@ -265,40 +258,28 @@ func (s *session) appendForwarded(w *headWriter, received *forwarded) {
 
 // appendForwardedRFC appends the value of Forwarded, behind the value that came.
 func (s *session) appendForwardedRFC(dst, before []byte, proto string) []byte {
-	p := s.from()
 	if before != nil {
 		dst = append(dst, before...)
 		dst = append(dst, ", "...)
 	}
-	dst = append(dst, "for="...)
-	if p.addr.Is6() {
-		dst = append(dst, `"[`...)
-		dst = append(dst, p.text...)
-		dst = append(dst, `]"`...)
-	} else {
-		dst = append(dst, p.text...)
-	}
-	dst = append(dst, ";proto="...)
-	dst = append(dst, proto...)
-	if len(s.req.Host) > 0 {
-		dst = append(dst, `;host="`...)
-		dst = append(dst, s.req.Host...) // holds no quote or backslash
-		dst = append(dst, '"')
-	}
-	return dst
+	return httpwire.AppendForwarded(dst, s.from().addr, proto, view(s.req.Host))
 }
 
-func appendVia(w *headWriter, before []byte, version, name string) {
+// appendVia appends the Via of a message that came in HTTP/2, or in HTTP/1 of that minor version, behind the value that came.
+func appendVia(w *headWriter, before []byte, http2 bool, minor int, name string) {
 	if name == "" {
 		return
+	}
+	major := 1
+	if http2 {
+		major, minor = 2, 0
 	}
 	w.begin("Via")
 	if len(before) > 0 {
 		w.dst = append(w.dst, before...)
 		w.dst = append(w.dst, ", "...)
 	}
-	w.dst = append(w.dst, version...)
-	w.dst = append(w.dst, name...)
+	w.dst = httpwire.AppendVia(w.dst, major, minor, name)
 	w.end()
 }
 
@@ -308,7 +289,7 @@ func (s *session) appendFraming(w *headWriter) {
 	switch {
 	case r.Length == httpwire.Chunked:
 		w.connection("Transfer-Encoding: chunked\r\n")
-	case r.Length > 0 || string(r.Method) == "POST" || string(r.Method) == "PUT" || string(r.Method) == "PATCH":
+	case r.Length > 0 || httpwire.StatesLength(r.Method):
 		w.begin("Content-Length")
 		w.dst = strconv.AppendInt(w.dst, max(r.Length, 0), 10)
 		w.end()
@@ -329,7 +310,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	var before []byte
 	for i := range r.Fields {
 		f := &r.Fields[i]
-		if f.Known.Connectional() || r.Listed(f) || bodiless && f.Known == httpwire.ContentLength {
+		if !r.EndToEnd(f) || bodiless && f.Known == httpwire.ContentLength {
 			continue // a length here would make some readers wait for a body (RFC 9110, section 8.6)
 		}
 		if r.Status >= 200 && s.ex.target.responseRules.drops(f.Name) {
@@ -348,7 +329,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	if names && r.Status >= 200 && !s.ex.target.responseRules.drops([]byte(identity.Node)) {
 		w.line(identity.Node, s.ex.target.name)
 	}
-	appendVia(&w, before, "1.1 ", via)
+	appendVia(&w, before, s.place() != nil, r.Minor, via)
 	if r.Status < 200 {
 		return w.finish()
 	}

@@ -2,9 +2,9 @@ package httpproxy
 
 import (
 	"fmt"
-	"net/http"
 	"time"
 
+	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -23,11 +23,6 @@ func (s *session) waited() (waited time.Duration, known bool) {
 	return max(time.Since(since), 0), true
 }
 
-// serverFailed reports whether a status is an error of the server. 501 and 505 are answers to methods and versions that a client can make up.
-func serverFailed(status int) bool {
-	return status >= http.StatusInternalServerError && status < 600 && status != http.StatusNotImplemented && status != http.StatusHTTPVersionNotSupported
-}
-
 // measureAnswer measures the answer whose head has come, for the balance and the ejection of its endpoint.
 func (s *session) measureAnswer() {
 	x := &s.ex
@@ -39,7 +34,7 @@ func (s *session) measureAnswer() {
 	if !known {
 		waited = upstream.Unmeasured
 	}
-	if x.lease.Answered(waited, serverFailed(s.resp.Status)) {
+	if x.lease.Answered(waited, httpwire.ServerFailed(s.resp.Status)) {
 		x.lease.Blame(fmt.Errorf("status %d after %v", s.resp.Status, max(waited, 0).Round(time.Millisecond)))
 	}
 }

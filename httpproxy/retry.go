@@ -211,14 +211,14 @@ func (s *session) nextPause() time.Duration {
 }
 
 // afterReset is how the request, whose connection has ended before the client has got a byte of the answer, is sent again.
-func (s *session) afterReset(err error) retry {
+func (s *session) afterReset(err error, lost httpwire.Lost) retry {
 	s.ex.refused = errors.Is(err, errRefused)
 	switch {
 	case s.ex.refused:
 		return s.afterRefusal()
-	case errors.Is(err, errNotBegun) && s.whole(), s.stale() && !errors.Is(err, errServerReset):
+	case lost.Stale():
 		return renewed
-	case s.mayRetry(causeReset, s.ex.lease.Value().Unsent(s.ex.written)):
+	case s.mayRetry(causeReset, lost.Unsent):
 		return elsewhere
 	}
 	return noRetry

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,21 +18,10 @@ import (
 // them: one side alone could take the body for the new protocol. Nor does HTTP/2, which could carry requests past this
 // proxy's rules.
 func (s *session) asks() []byte {
-	if r := &s.req; r.Length == 0 && s.stream == nil && !carriesRequests(view(r.Upgrade)) {
+	if r := &s.req; r.Length == 0 && s.stream == nil && !httpwire.CarriesRequests(r.Upgrade) {
 		return r.Upgrade
 	}
 	return nil
-}
-
-// carriesRequests reports whether a protocol of the list could carry HTTP requests.
-func carriesRequests(list string) bool {
-	for item := range strings.SplitSeq(list, ",") {
-		name, _, _ := strings.Cut(strings.ToLower(strings.Trim(item, " \t")), "/")
-		if strings.HasPrefix(name, "h2") || name == "http" || name == "tls" {
-			return true
-		}
-	}
-	return false
 }
 
 // upgrade passes a 101 on, whose head takes n bytes of the server's buffer, and then the data of both sides, until they
@@ -46,13 +34,8 @@ func (s *session) upgrade(n int) error {
 			to = f.Value
 		}
 	}
-	switch asked := s.asks(); {
-	case asked == nil:
-		return s.fail("receive", fmt.Errorf("%w: 101 although no upgrade was asked for", httpwire.ErrMalformed))
-	case !s.resp.Upgrades:
-		return s.fail("receive", fmt.Errorf("%w: 101 without Connection: Upgrade", httpwire.ErrMalformed))
-	case len(to) == 0 || !httpwire.HasItem(asked, string(to)):
-		return s.fail("receive", fmt.Errorf("%w: 101 to protocol %.40q, %.40q was asked for", httpwire.ErrMalformed, to, asked))
+	if err := httpwire.CheckSwitch(s.asks(), to, s.resp.Upgrades); err != nil {
+		return s.fail("receive", err)
 	}
 	x.result.Status, x.result.Upgraded = s.resp.Status, true
 	x.upgraded, x.wrote = true, true
@@ -81,7 +64,7 @@ func (s *session) appendSwitching(dst, to []byte) []byte {
 	w.end()
 	for i := range s.resp.Fields {
 		f := &s.resp.Fields[i]
-		if !f.Known.Connectional() && f.Known != httpwire.ContentLength && !s.resp.Listed(f) {
+		if s.resp.EndToEnd(f) && f.Known != httpwire.ContentLength {
 			w.field(f)
 		}
 	}

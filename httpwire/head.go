@@ -263,11 +263,3 @@ func listed(fields []Field, name []byte) bool {
 	}
 	return false
 }
-
-// connectionAuth reports whether a credential or challenge uses a scheme that logs in the connection
-// and not the request (RFC 4559): NTLM, Negotiate.
-func connectionAuth(value []byte) bool {
-	scheme, _, _ := bytes.Cut(value, []byte(" "))
-	scheme = bytes.TrimRight(scheme, ",")
-	return EqualFold(scheme, "ntlm") || EqualFold(scheme, "negotiate")
-}

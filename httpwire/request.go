@@ -137,7 +137,7 @@ func (r *Request) judge() error {
 			r.Upgrade = field.Value
 			upgrades++
 		case Authorization:
-			r.ConnectionAuth = r.ConnectionAuth || connectionAuth(field.Value)
+			r.ConnectionAuth = r.ConnectionAuth || ConnectionAuth(field.Value)
 		}
 	}
 	r.HasLength, r.Length = f.lengths > 0, f.length
@@ -171,15 +171,14 @@ func (r *Request) expect(list []byte) {
 	}
 }
 
-// Idempotent reports whether sending the request twice has the effect of sending it once (RFC 9110,
-// section 9.2.2).
+// Idempotent reports whether sending the request twice has the effect of sending it once: by its method, or because its sender has marked
+// it with an Idempotency-Key.
 func (r *Request) Idempotent() bool {
-	switch string(r.Method) {
-	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
+	if Idempotent(r.Method) {
 		return true
 	}
 	for i := range r.Fields {
-		if f := &r.Fields[i]; f.Known == Other && (EqualFold(f.Name, "idempotency-key") || EqualFold(f.Name, "x-idempotency-key")) {
+		if f := &r.Fields[i]; f.Known == Other && MakesIdempotent(f.Name) {
 			return true
 		}
 	}

@@ -113,7 +113,7 @@ func (r *Response) judge(head bool, rules framingRules) error {
 		case Connection:
 			c.add(field.Value)
 		case Challenge, HopByHop: // Proxy-Authenticate is among them
-			auth = auth || connectionAuth(field.Value)
+			auth = auth || ConnectionAuth(field.Value)
 		case Date:
 			r.HasDate = true
 		}

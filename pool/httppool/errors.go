@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // Errors of an exchange. Every error of RoundTrip is an *Error that wraps one of these, an error of the pool
@@ -28,6 +30,18 @@ var (
 	// ErrClosed: the Transport is closed.
 	ErrClosed = errors.New("transport is closed")
 )
+
+// ServerFailure puts the sentinel before an error of a server's connection, or of a message on it: ErrMalformedResponse if err wraps
+// httpwire.ErrMalformed, ErrServerGone otherwise.
+func ServerFailure(err error) error {
+	switch {
+	case errors.Is(err, httpwire.ErrMalformed):
+		return fmt.Errorf("%w: %w", ErrMalformedResponse, err)
+	case err == io.EOF:
+		return fmt.Errorf("%w before it answered", ErrServerGone)
+	}
+	return fmt.Errorf("%w: %w", ErrServerGone, err)
+}
 
 // Error says at which endpoint and in which step an exchange failed.
 type Error struct {

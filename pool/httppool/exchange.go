@@ -15,9 +15,6 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// maxInterim bounds the 1xx responses before the final one.
-const maxInterim = 64
-
 // Lease is the right to use a Conn: pool.Lease[*Conn] with two more methods; upstream.Lease[*httppool.Conn] implements it.
 // Exactly one of Release, Discard and Fail is called: Release if both messages were framed exactly and read to their end,
 // nothing was upgraded, nothing extra arrived, neither side asked to close, the connection was not authenticated by NTLM or
@@ -319,7 +316,7 @@ func (x *exchange) receive() (*http.Response, error) {
 	if limit <= 0 {
 		limit = defaultMaxHeaderBytes
 	}
-	for range maxInterim {
+	for range httpwire.MaxInterim {
 		block, err := x.block(limit)
 		x.answered = x.answered || err == nil || x.rd.buffered() > 0
 		if err != nil {
@@ -335,7 +332,7 @@ func (x *exchange) receive() (*http.Response, error) {
 			return nil, x.fail("receive", err)
 		}
 	}
-	return nil, x.fail("receive", malformed{fmt.Errorf("more than %d interim responses", maxInterim)})
+	return nil, x.fail("receive", malformed{fmt.Errorf("more than %d interim responses", httpwire.MaxInterim)})
 }
 
 // block reads a response head. Input that is not HTTP/1 is refused at its first wrong byte: its sender may never send
@@ -487,9 +484,12 @@ func (x *exchange) fail(step string, err error) error {
 			err = ErrIdleTimeout
 		}
 	default:
-		x.again = x.retryable()
-		blame = x.answered || !x.idled
-		err = serverError(err, upload)
+		lost := x.lost()
+		x.again, blame = lost.Stale(), lost.Blames()
+		if upload != nil && !errors.Is(err, httpwire.ErrMalformed) {
+			err = upload // which says more than the end of the reading
+		}
+		err = ServerFailure(err)
 	}
 	failed := x.wrap(step, err)
 	switch {
@@ -511,35 +511,23 @@ func contextError(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// malformed marks an error of the parser.
+// malformed marks an error of the framing as httpwire.ErrMalformed.
 type malformed struct{ error }
 
 func (m malformed) Unwrap() error { return m.error }
 
-// serverError puts the right sentinel before an error of reading the response.
-func serverError(err, upload error) error {
-	var bad malformed
-	switch {
-	case errors.As(err, &bad), errors.Is(err, errBareLF), errors.Is(err, errBareCR), errors.Is(err, errLineTooLong):
-		return fmt.Errorf("%w: %w", ErrMalformedResponse, err)
-	case upload != nil:
-		return fmt.Errorf("%w: %w", ErrServerGone, upload)
-	case err == io.EOF:
-		return fmt.Errorf("%w before it answered", ErrServerGone)
-	}
-	return fmt.Errorf("%w: %w", ErrServerGone, err)
-}
+func (malformed) Is(target error) bool { return target == httpwire.ErrMalformed }
 
 func (x *exchange) wrap(step string, err error) error {
 	return &Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.idled, Err: err}
 }
 
-// retryable says whether the exchange, whose connection has failed, may be repeated on another: the keep-alive race, in
-// which the server closed an idle connection just as it was used. The connection had been idle, no byte of an answer
-// came, and either no byte of the request was accepted or the request is idempotent.
-func (x *exchange) retryable() bool {
-	return x.idled && !x.answered && !x.headRead &&
-		(x.conn.unsent(x.written) || replayable(x.req)) && (x.bodyIsOurs() || x.req.GetBody != nil)
+// lost is what is known of the try whose connection has ended. A malformed answer is one that has come.
+func (x *exchange) lost() httpwire.Lost {
+	return httpwire.Lost{
+		Idled: x.idled, Answered: x.answered || x.headRead, Whole: x.bodyIsOurs() || x.req.GetBody != nil,
+		Unsent: x.conn.unsent(x.written), Idempotent: idempotent(x.req),
+	}
 }
 
 func closeBody(req *http.Request) {

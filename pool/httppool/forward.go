@@ -262,7 +262,7 @@ func (p *passage) takeFields(r *httpwire.Response) {
 	values := make([]string, len(r.Fields))
 	for i := range r.Fields {
 		f := &r.Fields[i]
-		if f.Known.Connectional() || r.Listed(f) {
+		if !r.EndToEnd(f) {
 			continue
 		}
 		name := textproto.CanonicalMIMEHeaderKey(view(f.Name))

@@ -1,6 +1,7 @@
 package httppool_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -143,6 +144,39 @@ func TestAnswersTellWhyThereIsNoConnection(t *testing.T) {
 		status, _ := httppool.WriteFailure(w, httptest.NewRequest("GET", "/", nil), err, httppool.Failure{Upstream: "api"})
 		if body := w.Body.String(); status != 502 || !strings.HasSuffix(body, `"api": `+want+"\n") || strings.Contains(body, "secret") {
 			t.Errorf("%v: %d %q, want %q", cause, status, body, want)
+		}
+	}
+}
+
+// TestForwardedUpgrades: any request without a body may change the protocol, but not to one that carries requests.
+func TestForwardedUpgrades(t *testing.T) {
+	s := serveRaw(t, func(_ int64, c net.Conn, br *bufio.Reader) {
+		r, err := http.ReadRequest(br)
+		if err != nil {
+			return
+		}
+		if to := r.Header.Get("Upgrade"); to != "" {
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+to+"\r\n\r\n")
+			return
+		}
+		_, _ = io.WriteString(c, ok)
+	})
+	url := serveForward(t, httppool.HandlerConfig{Target: s.url})
+	for _, tc := range []struct {
+		method, to, body string
+		status           int
+	}{
+		{"GET", "websocket", "", 101}, {"POST", "SPDY/3.1", "", 101}, {"POST", "tcp", "body", 200}, {"GET", "h2c", "", 200}, {"GET", "H2-17", "", 200},
+	} {
+		req := newRequest(t, tc.method, url, strings.NewReader(tc.body))
+		req.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {tc.to}}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != tc.status {
+			t.Errorf("%+v is answered %s", tc, resp.Status)
 		}
 	}
 }

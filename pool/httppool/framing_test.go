@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
@@ -42,7 +43,7 @@ func TestMalformedResponsesAreRefused(t *testing.T) {
 		"status of four digits":      "HTTP/1.1 2000 OK\r\nContent-Length: 0\r\n\r\n",
 		"status below 100":           "HTTP/1.1 099 OK\r\nContent-Length: 0\r\n\r\n",
 		"unasked 101":                "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n",
-		"endless interim":            strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 100),
+		"endless interim":            strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", httpwire.MaxInterim+1),
 		"endless head":               ok + "A: " + strings.Repeat("x", 1<<20) + "\r\n\r\n",
 		"too many fields":            ok + strings.Repeat("A: b\r\n", 300) + "\r\n",
 		"chunk overflow":             chunked + "10000000000000002\r\nhi\r\n0\r\n\r\n",

@@ -7,7 +7,6 @@ import (
 	"net/textproto"
 	"slices"
 	"strconv"
-	"strings"
 	"unsafe"
 
 	"github.com/headpond/headpond/httpwire"
@@ -87,15 +86,9 @@ func (h *head) announceTrailers(list string) {
 	})
 }
 
-// connectionAuth says whether a credential or challenge uses a scheme that authenticates the connection.
+// connectionAuth reports whether one of the credentials logs in the connection.
 func connectionAuth(values []string) bool {
-	for _, v := range values {
-		scheme, _, _ := strings.Cut(v, " ")
-		if scheme = strings.TrimRight(scheme, ","); strings.EqualFold(scheme, "NTLM") || strings.EqualFold(scheme, "Negotiate") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(values, httpwire.ConnectionAuth[string])
 }
 
 // parseTrailers reads the lines after the last chunk into fields, leaving out forbidden ones.

@@ -170,7 +170,7 @@ func (p *passage) appendForwarded(dst []byte, addr netip.Addr, prior *proxyField
 		dst, err = appendLine(dst, "X-Forwarded-Host", nil, host)
 	}
 	if err == nil && p.h.cfg.Forwarded {
-		dst, err = appendLine(dst, "Forwarded", prior.rfcValues, forwardedElement(addr, proto, host))
+		dst, err = appendLine(dst, "Forwarded", prior.rfcValues, view(httpwire.AppendForwarded(nil, addr, proto, host)))
 	}
 	if err == nil && p.h.cfg.Via != "" {
 		dst, err = appendLine(dst, "Via", prior.viaValues, p.via(p.in.ProtoMajor, p.in.ProtoMinor))
@@ -197,16 +197,7 @@ func appendLine(dst []byte, name string, before []string, last string) ([]byte, 
 // passableUpgrade returns the protocol the client wants to change to, "" for none and for those that do not pass.
 func (p *passage) passableUpgrade() string {
 	proto := upgradeOf(p.in.Header)
-	if proto == "" || p.in.ProtoMajor != 1 || p.in.ContentLength != 0 || p.in.Method != http.MethodGet {
-		return ""
-	}
-	pass := true
-	tokens([]string{proto}, func(t string) bool {
-		name, _, _ := strings.Cut(strings.ToLower(t), "/")
-		pass = name != "h2c" && name != "h2" && name != "http" && name != "tls"
-		return pass
-	})
-	if !pass {
+	if p.in.ProtoMajor != 1 || p.in.ContentLength != 0 || httpwire.CarriesRequests(proto) {
 		return ""
 	}
 	return proto
@@ -262,7 +253,7 @@ func stripPrefix(path, raw string, n int) (string, string) {
 // copyEndToEnd copies the fields that go beyond the next hop (RFC 9110, section 7.6.1). Values are shared.
 func copyEndToEnd(dst, src http.Header) {
 	for name, values := range src {
-		if !hopByHop(name) {
+		if !httpwire.Classify(name).Connectional() {
 			dst[name] = values
 		}
 	}
@@ -272,31 +263,6 @@ func copyEndToEnd(dst, src http.Header) {
 			return true
 		})
 	}
-}
-
-// hopByHop names the fields of one connection. name is canonical.
-func hopByHop(name string) bool {
-	switch name {
-	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization",
-		"Proxy-Authentication-Info", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings":
-		return true
-	}
-	return false
-}
-
-func forwardedElement(addr netip.Addr, proto, host string) string {
-	client := "unknown" // a Unix socket's
-	if addr.IsValid() {
-		client = addr.String()
-	}
-	if addr.Is6() {
-		client = `"[` + client + `]"`
-	}
-	e := "for=" + client + ";proto=" + proto
-	if host != "" && httpwire.ValidHost(host) { // holds no quote or backslash
-		e += `;host="` + host + `"`
-	}
-	return e
 }
 
 func join(values []string, next string) string {
@@ -326,7 +292,7 @@ func (h *Handler) trusts(addr netip.Addr) bool {
 
 // via is this proxy's element of a Via field, of a message that came in that version.
 func (p *passage) via(major, minor int) string {
-	return strconv.Itoa(major) + "." + strconv.Itoa(minor) + " " + p.h.cfg.Via
+	return string(httpwire.AppendVia(nil, major, minor, p.h.cfg.Via))
 }
 
 func (p *passage) addVia(header http.Header, major, minor int) {
@@ -335,11 +301,8 @@ func (p *passage) addVia(header http.Header, major, minor int) {
 	}
 }
 
-// maxRequestID bounds the id a client may choose: it goes into logs.
-const maxRequestID = 128
-
 func requestID(given []string) string {
-	if len(given) == 1 && len(given[0]) <= maxRequestID && httpwire.ValidToken(given[0]) {
+	if len(given) == 1 && httpwire.ValidRequestID(given[0]) {
 		return given[0]
 	}
 	return strconv.FormatUint(rand.Uint64()|1<<63, 16)

@@ -14,10 +14,10 @@ import (
 const bufferSize = 8 << 10
 
 var (
-	errNoMoreBuffered = errors.New("nothing more is buffered")
-	errBareLF         = errors.New("a line ends in LF without CR")
-	errBareCR         = errors.New("a CR stands inside a line")
-	errLineTooLong    = errors.New("longer than the limit")
+	errNoMoreBuffered       = errors.New("nothing more is buffered")
+	errBareLF         error = malformed{errors.New("a line ends in LF without CR")}
+	errBareCR         error = malformed{errors.New("a CR stands inside a line")}
+	errLineTooLong    error = malformed{errors.New("longer than the limit")}
 )
 
 // reader reads CRLF lines and body bytes from src. It is used by one goroutine at a time.

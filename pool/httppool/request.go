@@ -122,7 +122,7 @@ func appendFraming(dst []byte, req *http.Request) ([]byte, int64) {
 			}
 			dst = append(dst, crlf...)
 		}
-	case length > 0 || req.Method == http.MethodPost || req.Method == http.MethodPut || req.Method == http.MethodPatch:
+	case length > 0 || httpwire.StatesLength(req.Method):
 		dst = append(dst, "Content-Length: "...)
 		dst = strconv.AppendInt(dst, length, 10)
 		dst = append(dst, crlf...)
@@ -186,16 +186,17 @@ func validTarget(s string) bool {
 	return s != "" && (s[0] == '/' || s == "*")
 }
 
-// replayable reports whether req may be sent again although a server may have seen it: it is idempotent (RFC 9110,
-// section 9.2.2), or its author has marked it with an Idempotency-Key.
-func replayable(req *http.Request) bool {
-	switch req.Method {
-	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+// idempotent reports whether req may be sent again although a server may have seen it.
+func idempotent(req *http.Request) bool {
+	if req.Method == "" || httpwire.Idempotent(req.Method) {
 		return true
 	}
-	_, key := req.Header["Idempotency-Key"]
-	_, xkey := req.Header["X-Idempotency-Key"]
-	return key || xkey
+	for name := range req.Header {
+		if httpwire.MakesIdempotent(name) {
+			return true
+		}
+	}
+	return false
 }
 
 var errRequestNil = errors.New("nil URL")

@@ -5,8 +5,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"time"
+
+	"github.com/headpond/headpond/httpwire"
 )
 
 // upgraded is the Body of a 101 response: the raw connection, which never goes back to a pool.
@@ -20,9 +21,8 @@ var _ io.ReadWriteCloser = (*upgraded)(nil)
 
 // switchProtocols hands the connection out if the server agrees to the requested protocol.
 func (x *exchange) switchProtocols() (*http.Response, error) {
-	asked, got := askedFor(x.req, x.p), upgradeOf(x.head.header)
-	if asked == "" || !strings.EqualFold(asked, got) && !hasToken([]string{asked}, got) {
-		return nil, x.fail("receive", malformed{fmt.Errorf("101 to protocol %.40q, %.40q was asked for", got, asked)})
+	if err := httpwire.CheckSwitch(askedFor(x.req, x.p), upgradeOf(x.head.header), hasToken(x.head.header["Connection"], "upgrade")); err != nil {
+		return nil, x.fail("receive", malformed{err})
 	}
 	if !x.uploadFinished() {
 		return nil, x.fail("receive", malformed{fmt.Errorf("101 before the request's body was read")})

@@ -1,0 +1,150 @@
+package httpwire
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// This file has the rules of forwarding that do not depend on how messages move: package httpproxy applies them on fibers,
+// pool/httppool with net/http.
+
+// MaxInterim bounds the 1xx responses before the final one: enough for one a second through a long wait.
+const MaxInterim = 1000
+
+// MaxRequestID bounds the id that a client may choose for its request, in bytes: it goes into logs.
+const MaxRequestID = 128
+
+// ValidRequestID reports whether a forwarder keeps the id that a client has chosen for its request.
+func ValidRequestID[S ~string | ~[]byte](id S) bool { return len(id) <= MaxRequestID && ValidToken(id) }
+
+// EndToEnd reports whether a field of the response goes beyond the next hop (RFC 9110, section 7.6.1).
+func (r *Response) EndToEnd(f *Field) bool { return !f.Known.Connectional() && !r.Listed(f) }
+
+// Idempotent reports whether sending a request of the method twice has the effect of sending it once (RFC 9110, section 9.2.2).
+func Idempotent[S ~string | ~[]byte](method S) bool {
+	switch string(method) {
+	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
+		return true
+	}
+	return false
+}
+
+// MakesIdempotent reports whether the field of that name, in any case, says that the server recognizes a request which it gets twice.
+func MakesIdempotent[S ~string | ~[]byte](name S) bool {
+	b := []byte(name)
+	return EqualFold(b, "idempotency-key") || EqualFold(b, "x-idempotency-key")
+}
+
+// StatesLength reports whether a request of the method says "Content-Length: 0" if it has no body (RFC 9110, section 8.6).
+func StatesLength[S ~string | ~[]byte](method S) bool {
+	switch string(method) {
+	case "POST", "PUT", "PATCH":
+		return true
+	}
+	return false
+}
+
+// ConnectionAuth reports whether a credential or challenge uses a scheme that logs in the connection and not the request (RFC 4559):
+// NTLM, Negotiate. No other client may use the connection then.
+func ConnectionAuth[S ~string | ~[]byte](value S) bool {
+	scheme, _, _ := bytes.Cut([]byte(value), []byte(" "))
+	scheme = bytes.TrimRight(scheme, ",")
+	return EqualFold(scheme, "ntlm") || EqualFold(scheme, "negotiate")
+}
+
+// CarriesRequests reports whether a protocol of an Upgrade field's list could carry HTTP requests past a forwarder's rules. Such upgrades
+// are not passed on, nor are those of a request with a body, which one side alone could take for the new protocol.
+func CarriesRequests[S ~string | ~[]byte](list S) bool {
+	for rest := []byte(list); len(rest) > 0; {
+		var item []byte
+		item, rest = nextItem(rest)
+		name, _, _ := bytes.Cut(item, []byte("/"))
+		if len(name) >= 2 && EqualFold(name[:2], "h2") || EqualFold(name, "http") || EqualFold(name, "tls") {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckSwitch reports why a 101 response must not be passed on: asked is the list of protocols that the request asked for, to the one that
+// the response changes to, and upgrades whether its Connection field says so. nil = it may. The error wraps ErrMalformed.
+func CheckSwitch[S ~string | ~[]byte](asked, to S, upgrades bool) error {
+	switch {
+	case len(asked) == 0:
+		return fmt.Errorf("%w: 101 although no upgrade was asked for", ErrMalformed)
+	case !upgrades:
+		return fmt.Errorf("%w: 101 without Connection: Upgrade", ErrMalformed)
+	case len(to) == 0 || !HasItem([]byte(asked), string(to)):
+		return fmt.Errorf("%w: 101 to protocol %.40q, %.40q was asked for", ErrMalformed, to, asked)
+	}
+	return nil
+}
+
+// AppendForwarded appends a forwarder's element of the Forwarded field (RFC 7239): the client, which is unknown if addr is the zero Addr,
+// "http" or "https", and the host that was asked for, which is left out unless it is valid.
+func AppendForwarded(dst []byte, addr netip.Addr, proto, host string) []byte {
+	dst = append(dst, "for="...)
+	switch {
+	case addr.Is6():
+		dst = append(dst, `"[`...)
+		dst = addr.AppendTo(dst)
+		dst = append(dst, `]"`...)
+	case addr.IsValid():
+		dst = addr.AppendTo(dst)
+	default:
+		dst = append(dst, "unknown"...) // a Unix socket's
+	}
+	dst = append(dst, ";proto="...)
+	dst = append(dst, proto...)
+	if ValidHost(host) { // holds no quote or backslash
+		dst = append(dst, `;host="`...)
+		dst = append(dst, host...)
+		dst = append(dst, '"')
+	}
+	return dst
+}
+
+// AppendVia appends a forwarder's element of the Via field (RFC 9110, section 7.6.3). The version is that in which the message came.
+func AppendVia(dst []byte, major, minor int, name string) []byte {
+	dst = strconv.AppendInt(dst, int64(major), 10)
+	dst = append(dst, '.')
+	dst = strconv.AppendInt(dst, int64(minor), 10)
+	dst = append(dst, ' ')
+	return append(dst, name...)
+}
+
+// ServerFailed reports whether a response of that status counts as a failure of the endpoint that sent it, for its ejection. 501 and 505
+// are answers to methods and versions that a client can make up.
+func ServerFailed(status int) bool {
+	return status >= 500 && status < 600 && status != 501 && status != 505
+}
+
+// Lost is what a forwarder knows of a try to send a request, whose connection has ended before the client had a byte of the response. It
+// is a value: all methods are pure.
+type Lost struct {
+	// Idled: the connection had been idle before the request, so that the server may have been closing it.
+	Idled bool
+	// Answered: a byte of the response has come.
+	Answered bool
+	// Whole: the request can be sent again as it was, with all that was read of its body.
+	Whole bool
+	// Unsent: no byte of the request has left the process.
+	Unsent bool
+	// Idempotent: the request may be sent again although a server may have seen it.
+	Idempotent bool
+	// Reset: the server has ended this request and not the connection (HTTP/2's RST_STREAM).
+	Reset bool
+	// NotBegun: the server has said that it has not seen the request (HTTP/2's GOAWAY and REFUSED_STREAM).
+	NotBegun bool
+}
+
+// Stale reports whether the request is to be sent again on a connection that is opened for it, without counting as another try: the
+// keep-alive race, in which the server closed an idle connection just as it was used, or a server that has not begun with the request.
+func (l Lost) Stale() bool {
+	return l.Whole && (l.NotBegun || l.Idled && !l.Answered && !l.Reset && (l.Unsent || l.Idempotent))
+}
+
+// Blames reports whether the endpoint has failed: not if it may only have closed an idle connection.
+func (l Lost) Blames() bool { return (l.Answered || !l.Idled || l.Reset) && !l.NotBegun }
