@@ -31,7 +31,7 @@ func (s *session) finish(err error) bool {
 		s.p.done(s.request(), x.target.name, x.user, x.result)
 	}
 	s.releaseOut()
-	x.kept = nil
+	s.dropKept()
 	if err != nil && x.wrote {
 		s.breakGRPC(err)
 	}

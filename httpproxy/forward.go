@@ -50,7 +50,7 @@ type exchange struct {
 	up       *uploading     // nil unless a fiber sends the body
 	refusals int            // by servers of HTTP/2
 	refused  bool           // the last try was
-	kept     []byte         // of the body, what was read after its head and is sent again with it
+	kept     kept           // of the body
 	sent     time.Time      // when the request's head was, last
 	measured bool           // the head of the answer has come, and was measured for the endpoint
 	answered bool           // a byte of the response has arrived

@@ -55,7 +55,7 @@ const MaxRetryPause = 10 * time.Second
 //
 // A request whose connection the server had closed while it was idle is sent again by a separate rule, which Retries
 // neither changes nor counts. A request is sent again only while the client has not got a byte of the final answer, and
-// only if no more of its body was read than the part that arrived with its head.
+// only if all that was read of its body is still there: the part that arrived with its head, and up to 64 KiB behind it.
 type Retries struct {
 	// On are the failures after which a request is sent again. nil = FailedConnect and FailedReset. FailedConnect applies
 	// to all methods, as nothing was sent: every other endpoint is tried, whatever Attempts and Budget say.
@@ -244,7 +244,7 @@ func (s *session) afterRefusal() retry {
 // request sent again. The connection can be used again if the response is all there.
 func (s *session) rejected(n int) bool {
 	x := &s.ex
-	if s.resp.Status > 504 || x.up != nil || !s.mayRetry(cause502+retryCause(s.resp.Status-502), false) {
+	if s.resp.Status > 504 || x.up != nil && !x.up.sent() || !s.mayRetry(cause502+retryCause(s.resp.Status-502), false) {
 		return false
 	}
 	s.server.take(n)

@@ -374,35 +374,3 @@ func TestKilledBackendLosesNoGET(t *testing.T) {
 		eventually(t, "the other one answers", func() bool { return others.Load() >= before+some || t.Failed() })
 	}
 }
-
-// TestServerThatClosesAfterEachAnswer, without saying so: no idempotent request fails.
-func TestServerThatClosesAfterEachAnswer(t *testing.T) {
-	const clients, each = 4, 250
-	var conns atomic.Int64
-	u := newUpstream(t, serveRaw(t, func(c net.Conn) {
-		conns.Add(1)
-		if readRequest(bufio.NewReader(c)) == nil {
-			_, _ = io.WriteString(c, okWith(strings.NewReader("hi")))
-		}
-	}))
-	p := startProxy(t, routeTo(u))
-	var wg sync.WaitGroup
-	for range clients {
-		wg.Go(func() {
-			c, br := dialRaw(t, p.addr)
-			for i := range each {
-				_, _ = io.WriteString(c, getRoot)
-				resp, err := http.ReadResponse(br, nil)
-				if err != nil || resp.StatusCode != 200 {
-					t.Errorf("request %d: %v, %v", i, resp, err)
-					return
-				}
-				_, _ = io.Copy(io.Discard, resp.Body)
-			}
-		})
-	}
-	wg.Wait()
-	if n := conns.Load(); !t.Failed() && n < clients*each {
-		t.Errorf("%d connections for %d requests", n, clients*each)
-	}
-}

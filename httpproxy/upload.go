@@ -33,9 +33,11 @@ type uploading struct {
 	n     int64        // bytes of content; likewise
 	more  bool         // something of it was read that had not come with the head, and was not kept; likewise
 	keeps bool         // what has just been read is kept
-	in    stream       // data read beyond the client's buffer; likewise
-	on    fiber.Transfer
-	until atomic.Int64 // the deadline of all writes once the exchange is over, in ns since began; 0 = it is not
+	// mayKeep: it makes sense to keep the body, as the request might be sent again.
+	mayKeep bool
+	in      stream // data read beyond the client's buffer; likewise
+	on      fiber.Transfer
+	until   atomic.Int64 // the deadline of all writes once the exchange is over, in ns since began; 0 = it is not
 }
 
 // writeBy sets the deadline of the next write to c, unless the exchange is over.
@@ -72,7 +74,7 @@ var errNoUpload = fmt.Errorf("%w: %w", httppool.ErrRequestBody, errPanicked)
 
 // startUpload sends the body as it comes, while the response is waited for.
 func (s *session) startUpload() {
-	up := &uploading{to: s.ex.lease.Value(), err: errNoUpload, began: time.Now()}
+	up := &uploading{to: s.ex.lease.Value(), err: errNoUpload, began: time.Now(), mayKeep: s.keeps()}
 	s.ex.up = up
 	up.in.use(s.client.conn)
 	up.in.held = &s.held
@@ -102,24 +104,12 @@ func (s *session) uploaded(up *uploading) {
 // errAbandoned: the exchange was over before the body was sent.
 var errAbandoned = errors.New("the exchange is over")
 
-// maxKept is how much of a body that comes after its head is kept, so that a request can be sent again which a server of HTTP/2 gives back
-// unread. Requests of gRPC's unary calls are rarely larger.
-const maxKept = 16 << 10
-
-// fillKept reads a part of the body, and keeps it where the request may come back.
-func (s *session) fillKept(up *uploading) (int, error) {
-	n, err := up.in.fillFramed(s.stream != nil)
-	if x := &s.ex; n > 0 && s.place() != nil && !up.more && len(x.kept)+n <= maxKept {
-		x.kept = append(x.kept, up.in.bytes()[len(up.in.bytes())-n:]...)
-		up.keeps = true
-	}
-	return n, err
-}
-
 func (s *session) upload(up *uploading) error {
 	ahead := s.client.bytes()[s.ex.size:]
-	if len(s.ex.kept) > 0 {
-		ahead = slices.Concat(ahead, s.ex.kept)
+	if k := s.ex.kept.b; len(k) > 0 {
+		ahead = slices.Concat(ahead, k)
+		s.held.add(len(ahead))
+		defer s.held.add(-len(ahead))
 	}
 	up.begun.Store(len(ahead) > 0)
 	if s.req.Length == httpwire.Chunked {
@@ -131,7 +121,7 @@ func (s *session) upload(up *uploading) error {
 		return err
 	}
 	up.n += n
-	if s.place() != nil && s.req.Length <= maxKept {
+	if s.smallBody(up) {
 		return s.uploadKept(up, s.req.Length-n)
 	}
 	return s.uploadContent(up, s.req.Length-n, true)
@@ -194,7 +184,10 @@ func (s *session) moreBody(up *uploading, receive func() (int, error)) error {
 	s.count(n, 0)
 	if n > 0 {
 		up.begun.Store(true)
-		up.more = up.more || !up.keeps
+		if !up.keeps && !up.more {
+			up.more = true
+			s.dropKept() // it is of no use without the rest
+		}
 	}
 	switch {
 	case err != nil && up.state.Load() == uploadFailed:

@@ -1,0 +1,79 @@
+package httpproxy
+
+import (
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/httpwire"
+)
+
+// maxKept is how much of a body that comes after its head is kept, so that the request can be sent again. Documents of APIs and messages
+// of gRPC's unary calls are rarely larger; a larger body costs a copy for nothing.
+const maxKept = 64 << 10
+
+// keptSize leaves room for what is read together with the end of a body: the next request.
+const keptSize = maxKept + bufferSize
+
+var keptBuffers = sync.Pool{New: func() any { return new([keptSize]byte) }}
+
+// kept is the part of a request's body that was read behind its head. The fiber that sends the body uses it; when that has ended, the
+// session.
+type kept struct{ b []byte } // from buffers or keptBuffers, which its capacity tells; nil = nothing is kept
+
+// keeps reports whether the request might be sent again after its body has been read: servers of HTTP/2 may give any back.
+func (s *session) keeps() bool {
+	return s.place() != nil || s.req.Idempotent() || s.ex.target.retries.repeatable(&s.req)
+}
+
+// keep keeps a part of the body; false = there is no room for it.
+func (s *session) keep(p []byte) bool {
+	k := &s.ex.kept
+	n := len(k.b) + len(p)
+	switch {
+	case n > keptSize || s.req.Length == httpwire.Chunked && n > maxKept:
+		return false
+	case n <= cap(k.b):
+	case s.p.ledger.exhausted(time.Now()):
+		return false
+	case n <= bufferSize:
+		k.b = takeBuffer(&s.held)[:0]
+	default:
+		s.held.add(keptSize)
+		larger := keptBuffers.Get().(*[keptSize]byte)
+		have := copy(larger[:], k.b)
+		s.dropKept()
+		k.b = larger[:have]
+	}
+	k.b = append(k.b, p...)
+	return true
+}
+
+// dropKept gives the memory back.
+func (s *session) dropKept() {
+	k := &s.ex.kept
+	switch cap(k.b) {
+	case 0:
+		return
+	case bufferSize:
+		putBuffer(&s.held, (*[bufferSize]byte)(k.b[:bufferSize]))
+	default:
+		s.held.add(-keptSize)
+		keptBuffers.Put((*[keptSize]byte)(k.b[:keptSize]))
+	}
+	k.b = nil
+}
+
+// fillKept reads a part of the body, and keeps it for as long as all of the body is kept.
+func (s *session) fillKept(up *uploading) (int, error) {
+	n, err := up.in.fillFramed(s.stream != nil)
+	if n > 0 && !up.more && up.mayKeep {
+		b := up.in.bytes()
+		up.keeps = s.keep(b[len(b)-n:])
+	}
+	return n, err
+}
+
+// smallBody reports whether the whole body is to be kept.
+func (s *session) smallBody(up *uploading) bool {
+	return up.mayKeep && s.req.Length != httpwire.Chunked && s.req.Length <= maxKept
+}
