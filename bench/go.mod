@@ -16,6 +16,7 @@ require (
 	github.com/mattn/go-sqlite3 v1.14.53
 	github.com/xtaci/smux v1.5.56
 	golang.org/x/sys v0.49.0
+	google.golang.org/grpc v1.85.0
 	modernc.org/sqlite v1.60.1
 	zombiezen.com/go/sqlite v1.4.2
 )

@@ -17,6 +17,7 @@ const (
 	EchoTLS Kind = "echo-tls" // the same over TLS 1.3
 	Std     Kind = "std"      // net/http: events, long bodies
 	StdTLS  Kind = "std-tls"
+	GRPC    Kind = "grpc" // gRPC by grpc-go: see UnaryMethod
 )
 
 // bodySize is the length of the answer to a GET, in bytes.

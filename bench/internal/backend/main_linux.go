@@ -22,6 +22,14 @@ func Main(ctx context.Context, kind Kind, address, stats string) error {
 		var accepted atomic.Int64
 		go tell(l, accepted.Load)
 		return serveEchoTLS(ctx, address, &accepted)
+	case GRPC:
+		var accepted atomic.Int64
+		go tell(l, accepted.Load)
+		server, err := net.Listen("tcp", address)
+		if err != nil {
+			return err
+		}
+		return serveGRPC(ctx, server, &accepted)
 	case Std, StdTLS:
 		var accepted atomic.Int64
 		go tell(l, accepted.Load)

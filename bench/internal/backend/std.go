@@ -55,7 +55,10 @@ func serveStd(ctx context.Context, l net.Listener, secure bool, accepted *atomic
 	mux.HandleFunc(DownPath, down)
 	mux.HandleFunc(UpPath, up)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, bodySize)) })
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ConnState: func(_ net.Conn, state http.ConnState) {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	s := &http.Server{Protocols: protocols, Handler: mux, ReadHeaderTimeout: time.Minute, ConnState: func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			accepted.Add(1)
 		}

@@ -44,6 +44,7 @@ type Gateway struct {
 	Engine, Protocol, Target string
 	Warm                     int  // connections opened ahead of demand
 	TLS                      bool // to the backend
+	H2                       bool // HTTP only: HTTP/2 without TLS to the backend
 	SQLite                   bool
 	Postgres                 PostgresAccess
 }
@@ -99,7 +100,7 @@ func (s *Starter) StartGateway(g Gateway) (*Target, error) {
 type proxyConf struct {
 	Name, Listen, Target, Dir, User, Module string
 	Threads                                 int
-	TLS, Bulk                               bool
+	TLS, H2, Bulk                           bool
 }
 
 // HAProxy is an arm of HAProxy.
@@ -107,6 +108,7 @@ type HAProxy struct {
 	Mode, Target string // "tcp" or "http"
 	Threads      int    // 0 0 is HAProxy's default, one per processor
 	TLS          bool   // to the backend
+	H2           bool   // HTTP only: HTTP/2 without TLS on both sides
 	Bulk         bool   // HTTP only: larger buffers, faster with large bodies at the cost of memory
 }
 
@@ -119,7 +121,7 @@ func (s *Starter) StartHAProxy(h HAProxy) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := s.render("haproxy-"+h.Mode+".cfg", "haproxy", proxyConf{Listen: addr, Target: h.Target, Threads: h.Threads, TLS: h.TLS, Bulk: h.Bulk})
+	file, err := s.render("haproxy-"+h.Mode+".cfg", "haproxy", proxyConf{Listen: addr, Target: h.Target, Threads: h.Threads, TLS: h.TLS, H2: h.H2, Bulk: h.Bulk})
 	if err != nil {
 		return nil, err
 	}

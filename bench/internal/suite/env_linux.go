@@ -31,6 +31,7 @@ type Env struct {
 	echo, echoTLS *peers.Backend
 	web, stream   *peers.Backend
 	std, stdTLS   *peers.Backend
+	grpc          *peers.Backend
 	pg            *peers.Postgres
 	api           *peers.KubeAPI
 	users, sqlite string // files: the poolers' list of users, a SQLite database

@@ -101,5 +101,5 @@ func (e *Env) http() []run.Group {
 		},
 		Baselines: proxyBaselines, Open: e.openLoad(load.PerConnection(load.Get("/")), 16, e.webBackend),
 	})
-	return append([]run.Group{uploads, g, e.webLibrary()}, e.webExtras()...)
+	return slices.Concat([]run.Group{uploads, g, e.webLibrary()}, e.webExtras(), e.http2())
 }
