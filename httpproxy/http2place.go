@@ -255,7 +255,7 @@ func (st *h2Place) sendData(p []byte, last bool) error {
 		if st.sentEnd = last && n == len(p); st.sentEnd {
 			flags = flagEndStream
 		}
-		c.out = append(appendFrame(c.outgoing(), n, frameData, flags, st.id), p[:n]...)
+		c.out = append(appendFrame(outFor(c.outgoing(), frameHead+n), n, frameData, flags, st.id), p[:n]...)
 		c.writer.wake()
 		st.window -= int64(n)
 		c.window -= int64(n)

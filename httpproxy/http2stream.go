@@ -239,7 +239,7 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 		if ends {
 			flags = flagEndStream
 		}
-		h.out = append(appendFrame(h.outgoing(), n, frameData, flags, st.id), p[:n]...)
+		h.out = append(appendFrame(outFor(h.outgoing(), frameHead+n), n, frameData, flags, st.id), p[:n]...)
 		st.window -= int64(n)
 		h.window -= int64(n)
 		st.finish(ends)

@@ -188,12 +188,36 @@ func putBuffer(t *tally, b *[bufferSize]byte) {
 	buffers.Put(b)
 }
 
-// putOut gives back what has been put together in a buffer of takeBuffer. One that has grown is left to the collector.
-func putOut(t *tally, out []byte) {
-	if cap(out) == bufferSize {
-		buffers.Put((*[bufferSize]byte)(out[:bufferSize]))
+// outSize is the size of the buffers for bodies in frames: of maxOut, a frame more, and frames without content.
+const outSize = maxOut + maxFrame + 8<<10
+
+var outBuffers = sync.Pool{New: func() any { return new([outSize]byte) }}
+
+// outFor returns out, which is from takeBuffer, with room for n more bytes, as long as outSize is enough.
+func outFor(out []byte, n int) []byte {
+	if n += len(out); n <= cap(out) || n > outSize {
+		return out
 	}
+	larger := outBuffers.Get().(*[outSize]byte)[:]
+	larger = larger[:copy(larger, out)]
+	recycle(out)
+	return larger
+}
+
+// putOut gives back what has been put together in a buffer of takeBuffer or outFor.
+func putOut(t *tally, out []byte) {
+	recycle(out)
 	t.add(-bufferSize)
+}
+
+// recycle leaves a buffer that append has made to the collector.
+func recycle(out []byte) {
+	switch cap(out) {
+	case bufferSize:
+		buffers.Put((*[bufferSize]byte)(out[:bufferSize]))
+	case outSize:
+		outBuffers.Put((*[outSize]byte)(out[:outSize]))
+	}
 }
 
 // placesHeld counts, by loop, what has arrived from servers of HTTP/2 and was not read. Their connections belong to no Proxy.
