@@ -13,6 +13,7 @@ import (
 // mentions one. It does not change once it is built. A nil catalog knows nothing: judge goes by the text of statements alone.
 type catalog struct {
 	version uint32            // of its content; never 0
+	hidden  bool              // CatalogsHidden: calls and always do not count
 	names   map[string]traces // of relations, types and functions that may leave something: a text that has the name as a word may
 	calls   map[string]traces // of all functions that are not PostgreSQL's own, before a parenthesis; 0 = it leaves nothing
 	always  traces            // traceUnknown where operators, casts or operator classes call functions that may leave something, else 0
@@ -34,15 +35,18 @@ func (c *catalog) versionOf() uint32 {
 	return c.version
 }
 
+// trusted reports whether what a statement leaves by its text alone may be more than it leaves by the catalog.
+func (c *catalog) trusted() bool { return c != nil && !c.hidden }
+
 // equal reports whether both know the same.
 func (c *catalog) equal(o *catalog) bool {
-	return c != nil && o != nil && c.always == o.always && c.ddl == o.ddl && c.odd == o.odd && c.types == o.types &&
+	return c != nil && o != nil && c.hidden == o.hidden && c.always == o.always && c.ddl == o.ddl && c.odd == o.odd && c.types == o.types &&
 		maps.Equal(c.names, o.names) && maps.Equal(c.calls, o.calls)
 }
 
 // every returns what every statement may leave.
 func (c *catalog) every() traces {
-	if c == nil {
+	if !c.trusted() {
 		return 0
 	}
 	return c.always
@@ -84,8 +88,7 @@ func (j *textJudge) called(name word) (left traces, known bool) {
 	switch {
 	case j.graph != nil:
 		return 0, j.graph.has(string(j.object(name))) // which known has mentioned
-	case j.catalog == nil:
-	default:
+	case j.catalog.trusted():
 		left, known = j.catalog.calls[string(j.object(name))]
 	}
 	return left, known

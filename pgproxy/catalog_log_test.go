@@ -57,7 +57,7 @@ func unreachable(t *testing.T, db *pgtest.Cluster, logger *slog.Logger) (*pgprox
 	t.Helper()
 	settings := upstream.Settings{Endpoints: upstream.Endpoints("unix:/nowhere"), Limits: pool.Limits{MaxSize: 1, AcquireTimeout: 20 * time.Second}}
 	b, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{
-		Name: "pg", Settings: settings, User: db.Superuser(), Password: db.Password(), DBName: "postgres", ReadCatalogs: true, Dial: enginetest.Dial, Logger: logger,
+		Name: "pg", Settings: settings, User: db.Superuser(), Password: db.Password(), DBName: "postgres", ReadCatalogs: pgproxy.CatalogsTrusted, Dial: enginetest.Dial, Logger: logger,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -235,7 +235,9 @@ func TestCatalogBehindClients(t *testing.T) {
 // TestCatalogReadingLeavesNothing has the catalogs read on a client's server connection: its settings and its prepared statement are still there.
 func TestCatalogReadingLeavesNothing(t *testing.T) {
 	db := pgtest.Shared(t)
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.ReadCatalogs, pc.Limits.MaxSize = true, 1 })
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.ReadCatalogs, pc.Limits.MaxSize = pgproxy.CatalogsTrusted, 1
+	})
 	c := g.connect(t, "")
 	simple(t, c, "set work_mem = '1MB'; set role pg_monitor")
 	for range 2 {
@@ -270,7 +272,7 @@ func TestCatalogOfEventTriggers(t *testing.T) {
 func TestHiddenSettingsFollow(t *testing.T) {
 	db, name := ownDatabase(t, "create function locks2(a int, b int) returns int language sql as 'select locks(b)';", hiddenFixture)
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, true, 1
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
 	})
 	c, other := g.connect(t, ""), g.connect(t, "")
 	for range 2 { // before and after the catalogs have been read
@@ -298,7 +300,7 @@ func settle(t *testing.T, g *gateway) {
 func TestDDLIsNoticed(t *testing.T) {
 	db, name := ownDatabase(t, "create function f() returns int language sql as 'select 1'; create view shown as select '1'::text as set_config")
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, true, 1
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
 	})
 	c, other := g.connect(t, ""), g.connect(t, "")
 	for _, ddl := range []string{
@@ -331,7 +333,7 @@ func TestDDLIsNoticed(t *testing.T) {
 func TestDDLIsNoticedAtItsEnd(t *testing.T) {
 	db, name := ownDatabase(t, "create view v as select '1'::text as set_config")
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, true, 3
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 3
 	})
 	c, other, defines := g.connect(t, ""), g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
@@ -353,7 +355,7 @@ func startWithUnseen(t *testing.T, fixture string) (g *gateway, unseen, c, other
 	t.Helper()
 	db, name := ownDatabase(t, fixture)
 	g = start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, true, 3
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 3
 	})
 	session := start(t, db, func(cfg *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.DBName, cfg.Mode = name, pgproxy.Session })
 	unseen, c, other = session.connect(t, ""), g.connect(t, ""), g.connect(t, "")
@@ -406,7 +408,7 @@ func TestCatalogOfManyNames(t *testing.T) {
 func TestCatalogOfAnotherServer(t *testing.T) {
 	db, name := ownDatabase(t, "create view v as select 1 as n")
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, true, 1
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
 	})
 	c, other := g.connect(t, ""), g.connect(t, "")
 	past := start(t, db, func(cfg *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.DBName, cfg.Mode = name, pgproxy.Session }).connect(t, "")
@@ -428,7 +430,9 @@ func TestCatalogOfAnotherServer(t *testing.T) {
 // TestCatalogExpires has nobody cause the next reading: what was read does not count any more.
 func TestCatalogExpires(t *testing.T) {
 	db, name := ownDatabase(t)
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.DBName, pc.ReadCatalogs = name, true })
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.DBName, pc.ReadCatalogs = name, pgproxy.CatalogsTrusted
+	})
 	c := g.connect(t, "")
 	for range 2 {
 		settle(t, g)
@@ -475,7 +479,7 @@ func followsOnly(t *testing.T, g *gateway, c *pgx.Conn) {
 func TestHiddenSeed(t *testing.T) {
 	db, name := ownDatabase(t, "create function seeds() returns void language sql as 'select setseed(0.5)'")
 	g := start(t, db, func(cfg *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize, cfg.MaxPinned = name, true, 1, 1
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize, cfg.MaxPinned = name, pgproxy.CatalogsTrusted, 1, 1
 	})
 	settle(t, g)
 	const pid = "select pg_backend_pid()::text"
@@ -527,7 +531,7 @@ func TestTextsThatDefine(t *testing.T) {
 func TestCatalogOfPastDDL(t *testing.T) {
 	db, name := ownDatabase(t, "create view v as select 1")
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, true, 1
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
 	})
 	c, other := g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
@@ -546,7 +550,7 @@ func TestDDLInSessionMode(t *testing.T) {
 	const hides = "create or replace view v as select set_config('work_mem', '1MB', false)"
 	db, name := ownDatabase(t, "create view v as select '1'::text as set_config")
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, true, 1
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
 	})
 	inSession := start(t, db, func(cfg *pgproxy.Config, _ *pgproxy.PostgresConfig) {
 		cfg.Mode, cfg.Databases = pgproxy.Session, map[string]pgproxy.Backend{"*": g.backend}
@@ -583,7 +587,7 @@ func TestDDLInSessionMode(t *testing.T) {
 
 // TestCatalogRefused has a server refuse the query for the catalogs: texts are judged alone from then on.
 func TestCatalogRefused(t *testing.T) {
-	g, f := startFake(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.ReadCatalogs = true })
+	g, f := startFake(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.ReadCatalogs = pgproxy.CatalogsTrusted })
 	w := g.dial(t) // behind its login they are due
 	srv := <-f.conns
 	if typ, sql := srv.read(); typ != pgwire.TypeQuery || !strings.Contains(sql, "pg_proc") {
@@ -612,7 +616,7 @@ func TestCatalogRefused(t *testing.T) {
 
 // TestDrainEndsCatalogReading has a server not answer while the catalogs are read: a drain does not wait for it.
 func TestDrainEndsCatalogReading(t *testing.T) {
-	g, f := startFake(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.ReadCatalogs = true })
+	g, f := startFake(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.ReadCatalogs = pgproxy.CatalogsTrusted })
 	g.dial(t)
 	srv := <-f.conns
 	if _, sql := srv.read(); !strings.Contains(sql, "pg_proc") {
@@ -629,12 +633,14 @@ func TestDrainEndsCatalogReading(t *testing.T) {
 func TestRetiredBackendKnowsNothing(t *testing.T) {
 	db, name := ownDatabase(t, "create view v as select 1")
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, true, 1
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
 	})
 	c, other := g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
 	g.backend.Retire()
-	next := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.DBName, pc.ReadCatalogs = name, true })
+	next := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.DBName, pc.ReadCatalogs = name, pgproxy.CatalogsTrusted
+	})
 	simple(t, next.connect(t, ""), "drop view v; create view v as select set_config('work_mem', '1MB', false)")
 	simple(t, c, "select * from v")
 	if got := sees(t, other, "show work_mem"); got != "4MB" {
@@ -649,7 +655,7 @@ func TestRetiredBackendKnowsNothing(t *testing.T) {
 func TestTemporaryTableHides(t *testing.T) {
 	db, name := ownDatabase(t, "create function sets() returns text language plpgsql as $$ begin set work_mem = '1MB'; return 'x'; end $$")
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, true, 2
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 2
 	})
 	c, other := g.connect(t, ""), g.connect(t, "")
 	settle(t, g)

@@ -106,7 +106,8 @@ func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Durat
 	if failed >= unreadTold || given {
 		b.cfg.Logger.Info("the catalogs can be read again", "upstream", b.cfg.Name, "endpoint", from)
 	}
-	if c.always != 0 && !b.everything.Swap(true) {
+	c.hidden = k.hidden
+	if c.every() != 0 && !b.everything.Swap(true) {
 		b.cfg.Logger.Warn("an operator, a cast or an operator class of the database calls a function that may leave state in sessions: the gateway checks every session after every transaction",
 			"upstream", b.cfg.Name)
 	}
@@ -123,8 +124,11 @@ const unreadTold = 3
 // notRead notes that a reading has failed, which will be tried again.
 func (b *Postgres) notRead(from string, err error) {
 	if b.life.Err() == nil && b.unread.Add(1) == unreadTold {
-		b.cfg.Logger.Warn("the catalogs could not be read: the gateway checks every session after every transaction until they can be read",
-			"upstream", b.cfg.Name, "endpoint", from, "error", err)
+		meanwhile := "the gateway checks every session after every transaction"
+		if b.tables.knowledge.hidden {
+			meanwhile = "the gateway goes by what it has read before"
+		}
+		b.cfg.Logger.Warn("the catalogs could not be read: "+meanwhile+" until they can be read", "upstream", b.cfg.Name, "endpoint", from, "error", err)
 	}
 }
 

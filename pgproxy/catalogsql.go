@@ -7,7 +7,7 @@ import "strings"
 // session; their settings and role come back at its end, and no temporary table is mistaken for a catalog. Texts come in the server's encoding,
 // as they are.
 func catalogSQL() string {
-	harmless := strings.Join(strings.Fields(harmlessFunctions+" nextval setval currval lastval"), ",")
+	harmless := strings.Join(strings.Fields(harmlessFunctions+" nextval setval"), ",")
 	return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY NOT DEFERRABLE;" +
 		"RESET SESSION AUTHORIZATION;RESET ALL;SET LOCAL statement_timeout = '2s';SET LOCAL search_path = pg_catalog, pg_temp;" +
 		"SET LOCAL client_encoding = 'SQL_ASCII';SET LOCAL standard_conforming_strings = on;" +

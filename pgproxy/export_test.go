@@ -422,6 +422,17 @@ func (b *Postgres) JudgedByCatalog(ctx context.Context, setup ...string) (judge 
 	return func(sql string) string { return judged(c, sql) }, err
 }
 
+// HiddenByCatalog reads the catalogs of the database, and returns what judge says of a text: by its text alone, and with CatalogsHidden.
+func (b *Postgres) HiddenByCatalog(ctx context.Context) (judge func(sql string) (alone, hidden uint32), err error) {
+	c, err := b.catalogBehind(ctx, nil)
+	if err == nil {
+		c.hidden = true
+	}
+	return func(sql string) (alone, hidden uint32) {
+		return JudgeText([]byte(sql)), uint32(c.judge([]byte(sql)))
+	}, err
+}
+
 // catalogBehind reads the catalogs by a server connection that has run setup.
 func (b *Postgres) catalogBehind(ctx context.Context, setup []string) (*catalog, error) {
 	lease, err := b.up.Acquire(ctx)

@@ -7,19 +7,48 @@ import (
 	"time"
 )
 
+// Catalogs is what a Postgres reads and believes of its database's catalogs, to know which statements may leave state in sessions.
+type Catalogs int
+
+// What it may read and believe.
+const (
+	// CatalogsNever reads nothing, the default: every function that is not PostgreSQL's is followed by a check, and what views, triggers, rules,
+	// defaults, policies and operators call is not seen.
+	CatalogsNever Catalogs = iota
+	// CatalogsHidden reads which relations, types and functions call functions that may leave state, and has transactions that mention one be
+	// followed by a check, beside those that are without it. So DDL that it does not know of is never the reason that a check is left out.
+	CatalogsHidden
+	// CatalogsTrusted leaves out the check after functions that leave nothing by their source. While DDL may have changed something, every
+	// transaction is followed by a check.
+	CatalogsTrusted
+)
+
+// String returns "false", "hidden" or "true".
+func (c Catalogs) String() string {
+	switch c {
+	case CatalogsHidden:
+		return "hidden"
+	case CatalogsTrusted:
+		return "true"
+	}
+	return "false"
+}
+
 // knowledge is what a backend knows of its database: the catalog that judge uses, and when it is out of date. Any goroutine may use it. The
 // zero value knows nothing, and is never due.
 //
 // A session calls defining before the server gets a statement that may define something, and defined once that transaction is over. In between,
 // and until the catalogs have been read again, the catalog is unsettled: every transaction is followed by a check. Both change epoch, so that a
-// transaction that was judged earlier and ends later, for it has waited for a lock of the DDL, is followed by a check too.
+// transaction that was judged earlier and ends later, for it has waited for a lock of the DDL, is followed by a check too. With hidden the last
+// catalog stays meanwhile, and epoch is 0: it adds to what the text of statements says, and takes nothing away.
 type knowledge struct {
-	on    bool
-	now   atomic.Pointer[catalog] // for judge; nil = it goes by the text of statements alone
-	epoch atomic.Uint64           // grows after now has become unsettled
-	from  atomic.Pointer[string]  // the endpoint that was read; nil = a standby, or none
-	next  atomic.Int64            // when the catalogs are to be read, by clock
-	slow  atomic.Int32            // readings one after another that took too long
+	on     bool
+	hidden bool                    // CatalogsHidden
+	now    atomic.Pointer[catalog] // for judge; nil = it goes by the text of statements alone
+	epoch  atomic.Uint64           // grows after now has become unsettled
+	from   atomic.Pointer[string]  // the endpoint that was read; nil = a standby, or none
+	next   atomic.Int64            // when the catalogs are to be read, by clock
+	slow   atomic.Int32            // readings one after another that took too long
 
 	mu       sync.Mutex // held for a few instructions
 	open     int        // transactions between defining and defined
@@ -39,10 +68,12 @@ const (
 	catalogShare = 50                     // likewise, in durations of the reading
 )
 
-// start makes the first reading due.
-func (k *knowledge) start() {
-	k.on = true
-	k.now.Store(unsettled)
+// start makes the first reading due, unless nothing is to be read.
+func (k *knowledge) start(what Catalogs) {
+	k.on, k.hidden = what != CatalogsNever, what == CatalogsHidden
+	if what == CatalogsTrusted {
+		k.now.Store(unsettled)
+	}
 }
 
 // due reports whether the catalogs are to be read.
@@ -80,8 +111,10 @@ func (k *knowledge) unsettle() {
 	if k.hopeless { // there is nothing that could be wrong
 		return
 	}
-	k.now.Store(unsettled)
-	k.epoch.Add(1)
+	if !k.hidden {
+		k.now.Store(unsettled)
+		k.epoch.Add(1)
+	}
 	if !k.reading {
 		k.next.Store(k.earliest)
 	}
@@ -129,14 +162,13 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 	} else {
 		k.read = o.catalog
 		k.readFrom(o.from)
-		switch {
-		case seen != k.changes:
+		if !k.hidden && (seen != k.changes || k.open > 0) { // the end of the last one makes it due
 			k.now.Store(unsettled)
-			return
-		case k.open > 0: // the end of the last one makes it due
-			k.now.Store(unsettled)
-		default:
+		} else {
 			k.now.Store(k.read)
+		}
+		if seen != k.changes {
+			return
 		}
 	}
 	age := max(catalogAge, catalogShare*(now-began))
@@ -165,6 +197,9 @@ func (k *knowledge) expire(after time.Duration) {
 
 // readFrom notes which endpoint was read. mu is held.
 func (k *knowledge) readFrom(endpoint string) {
+	if k.hidden {
+		return
+	}
 	if endpoint == "" {
 		k.from.Store(nil)
 		return

@@ -417,7 +417,7 @@ func (j *textJudge) meaning(name, qualifier word) {
 func (j *textJudge) begins(name word) traces {
 	j.declare, j.block = j.is(name, "declare"), j.is(name, "do")
 	left := statements[string(j.key(name))]
-	if j.catalog != nil && j.is(name, "call") {
+	if j.catalog.trusted() && j.is(name, "call") {
 		left = 0 // the name of the procedure says more
 	}
 	left |= j.defines(name)
@@ -556,7 +556,7 @@ func (j *textJudge) conflicts(name word) bool {
 	if !j.is(name, "conflict") || !j.is(j.before, "on") {
 		return false
 	}
-	if j.catalog != nil || j.graph != nil {
+	if j.catalog.trusted() || j.graph != nil {
 		return true // there is no function of that name
 	}
 	i := j.at + j.gap(j.at) + 1

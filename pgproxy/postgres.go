@@ -47,10 +47,9 @@ type PostgresConfig struct {
 	// StatementCache is how many prepared statements a server connection keeps in transaction
 	// mode; 0 = DefaultStatementCache.
 	StatementCache int
-	// ReadCatalogs has the gateway read, in transaction mode, which functions there are and what they do: after the first login, after DDL and
-	// each minute, in one transaction, which takes longer the more functions and tables there are. Without that, views, triggers, defaults, policies and operators that leave state in
-	// sessions are not seen, and every function that is not PostgreSQL's is followed by a check.
-	ReadCatalogs bool
+	// ReadCatalogs says what the gateway reads and believes, in transaction mode, of which functions there are and what they do. It reads that
+	// after the first login, after DDL and each minute, in one transaction, which takes longer the more functions and tables there are.
+	ReadCatalogs Catalogs
 	Logger       *slog.Logger // nil = slog.Default()
 }
 
@@ -114,9 +113,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	b.tables.cannotListen = b.cannotListen
 	b.with = withMaxSize(cfg.Settings)
 	b.tables.pins.setUsual(b.with.Limits.MaxSize)
-	if cfg.ReadCatalogs {
-		b.tables.knowledge.start()
-	}
+	b.tables.knowledge.start(cfg.ReadCatalogs)
 	up, err := upstream.New(upstream.Config[*server]{
 		Name: cfg.Name, Settings: b.with, Open: b.open, Close: b.close, Check: check,
 		Interrupt: func(s *server, _ error) { s.interrupt() },

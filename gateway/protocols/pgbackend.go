@@ -148,7 +148,7 @@ func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
 		Name: s.Config.Name, Settings: s.Settings, TLS: tlsConfig, Dial: s.Dial, Logger: s.Logger,
 	}
 	if pg := loginOf(s.Config); pg != nil {
-		cfg.User, cfg.Password, cfg.DBName, cfg.ReadCatalogs = pg.User, pg.Password.Reveal(), pg.DBName, pg.ReadCatalogs
+		cfg.User, cfg.Password, cfg.DBName, cfg.ReadCatalogs = pg.User, pg.Password.Reveal(), pg.DBName, catalogs[pg.ReadCatalogs]
 		for _, p := range pg.Params {
 			cfg.Params = append(cfg.Params, pgwire.Param(p))
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/pgproxy"
 )
 
 // UpstreamKeys are the keys that the protocol postgres adds to upstreams.
@@ -21,7 +22,24 @@ type PostgresUpstream struct {
 	// Params are settings of every connection to the server, such as statement_timeout; a client's own win.
 	Params []Param `conf:"params" key:"Name" scalar:"Value" maxlen:"100"`
 	// ReadCatalogs has the gateway read which functions, views and triggers there are, for listeners in transaction mode.
-	ReadCatalogs bool `conf:"read_catalogs"`
+	ReadCatalogs ReadCatalogs `conf:"read_catalogs" default:"false"`
+}
+
+// ReadCatalogs is what the gateway reads and believes of a database's catalogs.
+type ReadCatalogs string
+
+// What it reads and believes.
+const (
+	CatalogsNever   ReadCatalogs = "false"
+	CatalogsHidden  ReadCatalogs = "hidden"
+	CatalogsTrusted ReadCatalogs = "true"
+)
+
+// Values implements config.Enum.
+func (ReadCatalogs) Values() []string { return []string{"false", "hidden", "true"} }
+
+var catalogs = map[ReadCatalogs]pgproxy.Catalogs{
+	CatalogsNever: pgproxy.CatalogsNever, CatalogsHidden: pgproxy.CatalogsHidden, CatalogsTrusted: pgproxy.CatalogsTrusted,
 }
 
 // Param is a PostgreSQL setting.
