@@ -47,6 +47,7 @@ func Check(cfg *config.Config) config.Problems {
 	}
 	for i := range cfg.Listeners {
 		l := &cfg.Listeners[i]
+		checkLogs(l, report)
 		if slices.ContainsFunc(l.Upstreams(), func(name string) bool { return backends[name] == nil }) {
 			continue // and that is reported
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/internal/logfile"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -44,6 +45,8 @@ type Gateway struct {
 	senders listener.Room // for sessions of datagrams, which whoever forges addresses can begin, so that they take no other client's room
 	spare   spares        // for the admin page
 	parts   []extend.Part // of extensions
+
+	accessLogs *logfile.Set // nil in a check
 
 	// reloading is held by Reload and Drain, one at a time; long operations are allowed under it.
 	reloading sync.Mutex
@@ -83,6 +86,7 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	if g.logger == nil {
 		g.logger, g.logs = newLog(os.Stderr, cfg.Log)
 	}
+	g.accessLogs = logfile.NewSet(g.logger)
 	g.newParts() // panics, so before anything runs
 	if err := g.newEngine(cfg); err != nil {
 		g.logs.close()
@@ -292,6 +296,9 @@ func (g *Gateway) closeAll() {
 	}
 	g.tasks.Wait()
 	_ = g.engine.Close()
+	if !g.accessLogs.Close(flushGrace) {
+		g.logger.Warn("access logs were not written to their end: their files take no lines")
+	}
 	g.logger.Info("stopped")
 	g.logs.close()
 }

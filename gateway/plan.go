@@ -58,6 +58,9 @@ func (g *Gateway) newPlan(cfg *config.Config) (*plan, error) {
 		err = g.planBackends(p)
 	}
 	if err == nil {
+		err = g.planLogs(p)
+	}
+	if err == nil {
 		err = g.planServices(p)
 	}
 	if err == nil {

@@ -149,7 +149,10 @@ func (g *Gateway) commit(p *plan) error {
 			c.Retire()
 		}
 	}
-	g.tasks.Go(func() { g.retire(p) })
+	g.tasks.Go(func() {
+		g.retire(p)
+		g.accessLogs.Release(logPaths(p.Old)) // the new configuration has its own hold on those that it keeps
+	})
 	if len(p.Changes) == 0 {
 		p.Changes = []string{"nothing"}
 	}

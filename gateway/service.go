@@ -59,7 +59,7 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 		}
 	}
 	s.server, err = kind.Prepare(extend.Listener{
-		Listener: l, Common: g.listenerConfig(l), TLS: serverTLS, Gateway: view{g}, Upstreams: usedBy(l, backends),
+		Listener: l, Common: g.listenerConfig(l), TLS: serverTLS, Gateway: view{g}, LogFile: g.logFile, Upstreams: usedBy(l, backends),
 	})
 	if err != nil {
 		return nil, wrap(err)

@@ -171,13 +171,17 @@ func (s *session) admit(a *access, mayWait bool) (no refusal, done bool) {
 // clientAddr returns the address of the client: that of the peer or, if the peer is a trusted proxy, the last one in
 // X-Forwarded-For that is not a trusted proxy's. ok is false if there is none that can be read.
 func (s *session) clientAddr() (ip netip.Addr, ok bool) {
-	ip = s.from().addr
-	trusted := s.ex.target.trusted
+	return clientOf(&s.req, s.from().addr, s.ex.target.trusted)
+}
+
+// clientOf is clientAddr for a request from ip.
+func clientOf(r *httpwire.Request, ip netip.Addr, trusted []netip.Prefix) (netip.Addr, bool) {
 	if !listener.Within(trusted, ip) {
 		return ip, ip.IsValid()
 	}
-	for i := len(s.req.Fields) - 1; i >= 0; i-- {
-		f := &s.req.Fields[i]
+	ok := false
+	for i := len(r.Fields) - 1; i >= 0; i-- {
+		f := &r.Fields[i]
 		if f.Known != httpwire.XForwardedFor {
 			continue
 		}

@@ -70,10 +70,10 @@ func serveFixedH2(t testing.TB, status string, body []byte) string {
 }
 
 // startH2Exchange returns a function that makes one request of HTTP/2 to a server of HTTP/2 and reads the answer, without allocating.
-func startH2Exchange(t testing.TB) (once func()) {
+func startH2Exchange(t testing.TB, logs *httpproxy.AccessLog) (once func()) {
 	t.Helper()
 	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, serveFixedH2(t, "200", bytes.Repeat([]byte("x"), 128)))
-	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: u}}})
+	p := startProxy(t, httpproxy.Config{AccessLog: logs, Routes: []httpproxy.Route{{Upstream: u}}})
 	c, err := net.Dial("tcp", p.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func startH2Exchange(t testing.TB) (once func()) {
 
 // BenchmarkHTTP2 is BenchmarkProxy for a client and a server of HTTP/2.
 func BenchmarkHTTP2(b *testing.B) {
-	once := startH2Exchange(b)
+	once := startH2Exchange(b, nil)
 	b.ReportAllocs()
 	for b.Loop() {
 		once()

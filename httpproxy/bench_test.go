@@ -42,10 +42,10 @@ var exchanges = map[string][3]string{
 }
 
 // startExchange returns a function that makes one request through a proxy and reads the answer, without allocating.
-func startExchange(t testing.TB, kind string) (once func()) {
+func startExchange(t testing.TB, kind string, logs *httpproxy.AccessLog) (once func()) {
 	t.Helper()
 	answer, end := exchanges[kind][0], exchanges[kind][2]
-	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveFixed(t, answer))}}})
+	p := startProxy(t, httpproxy.Config{AccessLog: logs, Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveFixed(t, answer))}}})
 	c, err := net.Dial("tcp", p.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,20 @@ func startExchange(t testing.TB, kind string) (once func()) {
 func BenchmarkProxy(b *testing.B) {
 	for kind := range exchanges {
 		b.Run(kind, func(b *testing.B) {
-			once := startExchange(b, kind)
+			once := startExchange(b, kind, nil)
+			b.ReportAllocs()
+			for b.Loop() {
+				once()
+			}
+		})
+	}
+}
+
+// BenchmarkAccessLog is BenchmarkProxy's "get" with an access log, without its file.
+func BenchmarkAccessLog(b *testing.B) {
+	for name, logs := range logsOff {
+		b.Run(name, func(b *testing.B) {
+			once := startExchange(b, "get", logs)
 			b.ReportAllocs()
 			for b.Loop() {
 				once()

@@ -100,6 +100,7 @@ func (s *session) sayContinue() error {
 func (s *session) beginResponse() []byte {
 	x := &s.ex
 	x.result.Status = s.resp.Status
+	s.noteFirst()
 	s.measureAnswer()
 	if s.p.isDraining() || x.up != nil && !x.up.read() { // the rest of the body is not waited for
 		x.close = true

@@ -29,7 +29,7 @@ func (s *session) isChallenge(t *table, path string, raw []byte, mayWait bool) (
 		return false, true
 	}
 	r := Route{Path: challengePath, Respond: Respond{Status: http.StatusOK, Body: text, ContentType: "application/octet-stream"}}
-	tg := &target{path: r.Path, route: r, traffic: s.p.traffic.Cell(r.label(), "")}
+	tg := &target{label: r.label(), path: r.Path, route: r, traffic: s.p.traffic.Cell(r.label(), "")}
 	tg.change(r)
 	s.ex.finding = finding{target: tg}
 	s.begin(path, raw)

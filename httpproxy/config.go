@@ -43,7 +43,7 @@ var ErrConfig = errors.New("httpproxy: invalid configuration")
 type Upstream = upstream.Upstream[*httppool.Conn]
 
 // Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes,
-// RefuseBeyondPeek, KeyAuthorization, MaxBuffered, and ClientAuth and ClientCAs of TLS; the rest stays as it was given to New.
+// RefuseBeyondPeek, KeyAuthorization, AccessLog, MaxBuffered, and ClientAuth and ClientCAs of TLS; the rest stays as it was given to New.
 type Config struct {
 	// Listener is admission, PROXY protocol, access log and logger.
 	Listener listener.Config
@@ -70,6 +70,9 @@ type Config struct {
 	// certificate authority finds out whether a name is this Proxy's (RFC 8555, section 8.3). "" = the request is one like others. The
 	// token may have any characters. It runs on a goroutine and may wait. nil = there are none.
 	KeyAuthorization func(token string) string
+
+	// AccessLog is a log with a line for each request; nil = none. Update may change it: requests under way are logged to the new one.
+	AccessLog *AccessLog
 
 	// MaxBuffered is how many bytes the Proxy may hold for requests: their heads, and pieces of bodies that the next connection
 	// has not taken. Beyond it new requests are answered 503 with Retry-After, as they are when Memory is used up. 0 = only Memory
@@ -158,6 +161,8 @@ type Route struct {
 	RateLimit RateLimit
 	// Compression compresses answers; nil = they pass as they are.
 	Compression *Compression
+	// NoAccessLog leaves the requests of the route out of Config.AccessLog and of that of listener.Config.
+	NoAccessLog bool
 }
 
 // Verify reports every problem of c, joined; each wraps ErrConfig or listener.ErrConfig. It does not change c.
@@ -187,6 +192,9 @@ func (c Config) Verify() error {
 	}
 	if _, err := jsonfield.NewPlan(bodyFields(c.Routes)); err != nil {
 		errs = append(errs, fmt.Errorf("%w: the fields of bodies: %w", ErrConfig, err))
+	}
+	if err := c.AccessLog.Verify(); err != nil {
+		errs = append(errs, fmt.Errorf("%w: the access log: %w", ErrConfig, err))
 	}
 	if c.Via != "" && !httpwire.ValidToken(c.Via) {
 		errs = append(errs, fmt.Errorf("%w: the name for Via, %q, is not a token", ErrConfig, c.Via))

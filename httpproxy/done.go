@@ -10,12 +10,13 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// done counts, logs and accounts for a forwarded request.
-func (p *Proxy) done(r *http.Request, upstream, user string, res httppool.Result) {
+// done counts and logs a request that has failed, and logs every one whose route has an access log.
+func (p *Proxy) done(r *http.Request, t *target, user string, res httppool.Result) {
+	upstream := t.name
 	if res.Err != nil {
 		p.failed(r, upstream, res)
 	}
-	if !p.srv.AccessLog() {
+	if !p.srv.AccessLog() || t.route.NoAccessLog {
 		return
 	}
 	attrs := []slog.Attr{
@@ -71,8 +72,8 @@ func reasonOf(err error) string {
 	return listener.ReasonClientGone
 }
 
-// refuse answers a request that no upstream sees, and counts and logs it like the others.
-func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, no refusal) {
+// refuse answers a request that no upstream sees, and counts and logs it like the others. t is its route; nil = none.
+func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t *target, no refusal) {
 	if no.reason != "" {
 		p.srv.Report(no.reason, slog.LevelInfo, "request refused", "reason", no.reason, "client", r.RemoteAddr,
 			"method", r.Method, "host", r.Host, "path", r.URL.Path, "status", no.status, "error", no.why)
@@ -81,6 +82,9 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, no refusal) {
 		httppool.WriteError(w, r, no.status, no.why)
 	}
 	p.countRefused(no.status)
+	if t != nil && t.route.NoAccessLog {
+		return
+	}
 	p.srv.Access(r.Context(), slog.String("client", r.RemoteAddr), slog.String("method", r.Method),
 		slog.String("host", r.Host), slog.String("path", r.URL.Path), slog.String("proto", r.Proto),
 		slog.Int("status", no.status), slog.String("error", no.why))

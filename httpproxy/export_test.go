@@ -209,3 +209,8 @@ func DescribeCert(c *x509.Certificate) string { return describeCert(c) }
 
 // CompressorsInUse is how many answers are being compressed.
 func CompressorsInUse() int64 { return compressorsInUse.Load() }
+
+// AppendEscaped appends a value as access logs have it.
+func AppendEscaped(dst []byte, value string, json bool) []byte {
+	return appendEscaped(dst, value, json)
+}

@@ -26,9 +26,10 @@ func (s *session) finish(err error) bool {
 		s.failed(err)
 	}
 	s.measure(err)
-	if err != nil || s.p.srv.AccessLog() {
+	s.logDone(err)
+	if err != nil || s.accesses() {
 		x.result.Duration = s.ended.Sub(s.now)
-		s.p.done(s.request(), x.target.name, x.user, x.result)
+		s.p.done(s.request(), x.target, x.user, x.result)
 	}
 	s.releaseOut()
 	s.dropKept()
@@ -101,11 +102,12 @@ func (s *session) refuse(no refusal) bool {
 	if no.header != nil {
 		w.answerWith(no, s.asksHead())
 	}
-	s.p.refuse(w, s.request(), no)
+	s.p.refuse(w, s.request(), x.target, no)
 	s.served = true
 	n := len(no.body) + 2*w.body.Len() // of a page, which is held until the client has taken it; the text of a message is a copy
 	s.held.add(n)
 	err := s.reply(w, s.replyTime())
+	s.logRefused(no, w.status, int64(w.body.Len()))
 	s.held.add(-n)
 	if err != nil {
 		return false
@@ -142,9 +144,21 @@ func (s *session) refuseHead(err error) {
 	w := newAnswer(true)
 	why := strings.TrimPrefix(err.Error(), httpwire.ErrMalformed.Error()+": ")
 	httppool.WriteError(w, &http.Request{Header: http.Header{}}, status, why)
-	if s.reply(w, s.replyTime()) == nil {
+	replied := s.reply(w, s.replyTime()) == nil
+	s.logUnread(w.status, int64(w.body.Len()), listener.ReasonProtocol, why)
+	if replied {
 		s.bye()
 	}
+}
+
+// headFailed counts and logs a request whose head did not come whole. It has no answer.
+func (s *session) headFailed(err error) {
+	s.logUnread(incomplete(err))
+	if isTLSFailure(err) {
+		s.noteTLS("TLS error", err)
+		return
+	}
+	s.p.noteRefused(s.lc)
 }
 
 // replyTime is when a client must have taken an answer to a request without a route.

@@ -59,13 +59,15 @@ type exchange struct {
 	told     bool           // and the client has it, or this proxy's
 	squeeze  squeeze
 	result   httppool.Result
-	until    time.Time     // when the exchange must be over; zero = any time
-	asked    *http.Request // request's; nil = not needed yet
-	bare     bool          // the client, of HTTP/1.0, gets the body without framing
-	upgraded bool          // the connections speak another protocol
-	close    bool          // the client's connection ends with the response
-	wrote    bool          // a byte of the response went to the client
-	owesHead bool          // the client's stream has the head, and may not have sent it
+	until    time.Time         // when the exchange must be over; zero = any time
+	asked    *http.Request     // request's; nil = not needed yet
+	head     *httpwire.Request // a copy of the request's head, which has been dropped; nil = it is there
+	first    time.Duration     // from the request to the head of its answer; 0 = there is none, or no log wants it
+	bare     bool              // the client, of HTTP/1.0, gets the body without framing
+	upgraded bool              // the connections speak another protocol
+	close    bool              // the client's connection ends with the response
+	wrote    bool              // a byte of the response went to the client
+	owesHead bool              // the client's stream has the head, and may not have sent it
 }
 
 // earlier is t, or the end of the exchange's time if that comes first; the zero t is never.

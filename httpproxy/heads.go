@@ -20,8 +20,9 @@ const crlf = "\r\n"
 type peer struct {
 	known bool
 	addr  netip.Addr // the zero Addr stands for a peer without an IP address
-	text  string     // "unknown" without
-	cert  string     // see clientCertField; "" = none, or it was not asked for
+	port  uint16
+	text  string // "unknown" without
+	cert  string // see clientCertField; "" = none, or it was not asked for
 }
 
 // from returns the session's peer.
@@ -29,7 +30,7 @@ func (s *session) from() *peer {
 	if p := &s.peer; !p.known {
 		p.known, p.text = true, "unknown" // a Unix socket's
 		if ap, err := netip.ParseAddrPort(s.lc.RemoteAddr().String()); err == nil {
-			p.addr = ap.Addr().Unmap().WithZone("")
+			p.addr, p.port = ap.Addr().Unmap().WithZone(""), ap.Port()
 			p.text = p.addr.String()
 		}
 	}

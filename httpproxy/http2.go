@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"sync"
@@ -625,6 +626,9 @@ func (st *h2Stream) rests() {
 func (h *http2) refuse(id uint32, code h2Code, ended bool) error {
 	if code == codeProtocol {
 		h.p.noteRefused(h.lc)
+		h.logUnread(0, listener.ReasonProtocol, "the head is malformed")
+	} else {
+		h.logUnread(0, listener.ReasonRejected, "too many requests at once, or the connection ends")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -638,9 +642,10 @@ func (h *http2) refuse(id uint32, code h2Code, ended bool) error {
 // answerLarge answers a request whose head is too large.
 func (h *http2) answerLarge(st *h2Stream) error {
 	h.p.noteRefused(h.lc)
+	h.logUnread(http.StatusRequestHeaderFieldsTooLarge, listener.ReasonProtocol, "the head is larger than allowed")
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.out = st.appendFields(appendStatus(nil, 431), true)
+	h.out = st.appendFields(appendStatus(nil, http.StatusRequestHeaderFieldsTooLarge), true)
 	if !st.ended {
 		h.leaveBehind(st.id)
 		h.out = appendReset(h.out, st.id, codeNone)

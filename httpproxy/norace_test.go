@@ -8,12 +8,14 @@ import "testing"
 // it cannot be counted there.
 func TestNoAllocations(t *testing.T) {
 	for kind := range exchanges {
-		once := startExchange(t, kind)
-		for range 100 {
-			once()
-		}
-		if n := testing.AllocsPerRun(200, once); n > 0 {
-			t.Errorf("%s: %v allocations for each request", kind, n)
+		for name, logs := range logsOff {
+			once := startExchange(t, kind, logs)
+			for range 100 {
+				once()
+			}
+			if n := testing.AllocsPerRun(200, once); n > 0 {
+				t.Errorf("%s, %s: %v allocations for each request", kind, name, n)
+			}
 		}
 	}
 }
@@ -21,11 +23,13 @@ func TestNoAllocations(t *testing.T) {
 // TestHTTP2Allocations: a stream between a client and a server of HTTP/2 allocates nothing but its goroutine, where it has one.
 func TestHTTP2Allocations(t *testing.T) {
 	const most = 2 // of 0 on loops, and 1 on goroutines
-	once := startH2Exchange(t)
-	for range 100 {
-		once()
-	}
-	if n := testing.AllocsPerRun(200, once); n > most {
-		t.Errorf("%v allocations for each request, want %d at most", n, most)
+	for name, logs := range logsOff {
+		once := startH2Exchange(t, logs)
+		for range 100 {
+			once()
+		}
+		if n := testing.AllocsPerRun(200, once); n > most {
+			t.Errorf("%s: %v allocations for each request, want %d at most", name, n, most)
+		}
 	}
 }

@@ -151,9 +151,14 @@ func (s *session) answerItself() bool {
 	err := s.reply(w, s.replyTime())
 	s.served = true
 	s.measure(nil)
-	if s.p.srv.AccessLog() {
+	if err != nil {
+		s.logDone(fmt.Errorf("%w: %w", httppool.ErrClientGone, err))
+	} else {
+		s.logDone(nil)
+	}
+	if s.accesses() {
 		x.result.Duration = time.Since(s.now)
-		s.p.done(s.request(), "", x.user, x.result)
+		s.p.done(s.request(), x.target, x.user, x.result)
 	}
 	if err != nil {
 		return false

@@ -29,7 +29,8 @@ type Proxy struct {
 	limits   atomic.Pointer[limits]
 	table    atomic.Pointer[table]
 	traffic  *traffic.Set
-	unrouted *traffic.Cell // of requests that no route takes
+	log      atomic.Pointer[accessLog] // nil = none
+	unrouted *traffic.Cell             // of requests that no route takes
 	ledger   ledger
 
 	tables  sync.Mutex         // held while a table is made
@@ -65,6 +66,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p.ledger.limit.Store(cfg.MaxBuffered)
 	p.table.Store(p.newTable(cfg))
+	p.log.Store(newAccessLog(cfg))
 	p.limits.Store(&limits{
 		readHeader: cmp.Or(cfg.ReadHeaderTimeout, DefaultReadHeaderTimeout),
 		keepAlive:  cmp.Or(cfg.KeepAlive, DefaultKeepAlive),
@@ -101,9 +103,10 @@ func (p *Proxy) newTable(cfg Config) *table {
 		if r.PathMatch == PathRegexp {
 			expression, _ = CompilePath(r.Path) // Verify has, too
 		}
-		cell := p.traffic.Cell(r.label(), name)
+		label := r.label()
+		cell := p.traffic.Cell(label, name)
 		tg := &target{
-			path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), groups: groupsOf(r, fields),
+			label: label, path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), groups: groupsOf(r, fields),
 			affinity: newAffinity(r.Affinity, lengths), access: newAccess(r), limiter: p.limiterOf(r, limiters), compress: newCompressing(r.Compression),
 			route: r, name: name, strip: strip,
 			traffic: cell, retries: newRetryPolicy(r.Retries), budget: p.budgetOf(name, cell),
@@ -197,6 +200,7 @@ func (p *Proxy) Update(cfg Config) error {
 	}
 	p.updateTLS(cfg.TLS)
 	p.table.Store(p.newTable(cfg))
+	p.log.Store(newAccessLog(cfg))
 	p.ledger.limit.Store(cfg.MaxBuffered)
 	return nil
 }

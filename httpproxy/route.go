@@ -32,6 +32,7 @@ type suffix struct {
 
 // target is a route ready to serve.
 type target struct {
+	label          string // in counters and logs
 	path           string // a prefix is without a trailing slash unless the route demands one; "" matches all
 	match          PathMatch
 	expression     *regexp.Regexp // of PathRegexp

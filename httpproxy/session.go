@@ -282,11 +282,8 @@ func (s *session) run() {
 		case errors.Is(err, httpwire.ErrMalformed):
 			s.refuseHead(err)
 			return
-		case isTLSFailure(err):
-			s.noteTLS("TLS error", err)
-			return
 		case err != nil:
-			s.p.noteRefused(s.lc)
+			s.headFailed(err)
 			return
 		default:
 			s.blank = false

@@ -39,6 +39,7 @@ func (s *session) upgrade(n int) error {
 	}
 	x.result.Status, x.result.Upgraded = s.resp.Status, true
 	x.upgraded, x.wrote = true, true
+	s.noteFirst()
 	s.measureAnswer()
 	x.lease.OK() // the server has answered; how the tunnel ends says nothing of it
 	err := s.toClient(s.appendSwitching(s.outgoing(), to))
@@ -91,6 +92,7 @@ type tunnel struct {
 func (s *session) tunnel() error {
 	x := &s.ex
 	s.request() // while its head is there
+	s.keepHead()
 	fromClient := append([]byte(nil), s.client.bytes()[x.size:]...)
 	t := &tunnel{s: s, idle: x.target.idle, counted: len(fromClient), began: time.Now()}
 	fromServer := append([]byte(nil), s.server.bytes()...)

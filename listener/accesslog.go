@@ -24,3 +24,11 @@ func (s *Server) Access(ctx context.Context, attrs ...slog.Attr) {
 // Logger returns the log with the listener's name and protocol as attributes,
 // as of the last Update.
 func (s *Server) Logger() *slog.Logger { return s.config().Logger }
+
+// LineWriter takes the lines of a log of its own from sessions, which share threads.
+type LineWriter interface {
+	// WriteLine takes a line, which ends with a line break and has up to 64 KiB. It must not wait, and keeps no reference to line. It may
+	// lose lines. shard is a small number, the same for all sessions of a loop (Conn.Shard), so that the lines of two loops need not meet
+	// in a lock. It may be called from any goroutine.
+	WriteLine(shard int, line []byte)
+}

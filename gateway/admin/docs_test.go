@@ -30,7 +30,7 @@ func exported(t *testing.T) map[string]bool {
 	cfg, problems := config.Parse("headpond.yaml", []byte(`
 listeners:
   - {name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: raw}
-  - {name: web, protocol: http, listen: "127.0.0.1:0", upstream: web}
+  - {name: web, protocol: http, listen: "127.0.0.1:0", upstream: web, http: {access_log: {path: /dev/null}}}
   - {name: db, protocol: postgres, listen: "127.0.0.1:0", upstream: db}
   - {name: peers, protocol: tunnel, listen: "127.0.0.1:0"}
   - {name: datagrams, protocol: udp, listen: "127.0.0.1:0", upstream: datagrams}

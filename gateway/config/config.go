@@ -326,6 +326,9 @@ func (Overflow) Values() []string { return []string{"wait", "direct"} }
 // Path is a file's name; a relative one is taken from the folder of the configuration file.
 type Path string
 
+// LogPath is the name of a file that is written; a relative one is taken from the folder of the configuration file. "-" is standard output.
+type LogPath string
+
 // Mark returns where the field that ptr points to (a pointer into c, for instance &c.Upstreams[0].Endpoints) stands in the file,
 // for problems that show only when the configuration is used. The position is the file alone when the field was not written.
 func (c *Config) Mark(ptr any) Position {

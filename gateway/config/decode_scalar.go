@@ -71,6 +71,8 @@ func (d *decoder) set(v reflect.Value, text string, tag reflect.StructTag) error
 		return d.setSecret(p, text)
 	case *Path:
 		return d.setPath(p, text)
+	case *LogPath:
+		return d.setLogPath(p, text)
 	case *netip.Prefix:
 		return setPrefix(p, text)
 	case *time.Duration:
@@ -210,6 +212,21 @@ func (d *decoder) setPath(p *Path, text string) error {
 	*p = Path(d.resolve(text))
 	_, err := p.Read()
 	return err
+}
+
+// setLogPath resolves the path of a file that need not exist.
+func (d *decoder) setLogPath(p *LogPath, text string) error {
+	switch {
+	case text == "":
+		return fmt.Errorf("is empty")
+	case text == "-":
+		*p = "-"
+		return nil
+	case strings.HasSuffix(text, "/"):
+		return fmt.Errorf("want the name of a file, or - for standard output")
+	}
+	*p = LogPath(d.resolve(text))
+	return nil
 }
 
 // maxNamedFileBytes bounds certificates and user lists.

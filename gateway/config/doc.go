@@ -38,7 +38,7 @@
 //   - scalar: the field for a plain value in place of a mapping
 //   - scope: a list of named things, whose problems begin with the name
 //
-// A string type with a set of values is an Enum; one with another format is Checked. Secret and Path are as the section
+// A string type with a set of values is an Enum; one with another format is Checked. Secret, Path and LogPath are as the section
 // Values says.
 //
 // # Extensions

@@ -18,6 +18,8 @@ type Protocol struct {
 	Prepare func(Listener) (Server, error)
 	// Files lists what a listener reads besides its certificate. It counts as changed when the content of one does.
 	Files func(l *config.Listener) []config.Path
+	// Logs returns the fields that name the files that a listener's proxy writes lines to: see Listener.LogFile.
+	Logs func(l *config.Listener) []*config.LogPath
 	// OffLoop reports whether sessions need goroutines, because they compute or wait for other things than the engine's
 	// connections.
 	OffLoop func(cfg *config.Config, l *config.Listener) bool
@@ -54,6 +56,9 @@ type Listener struct {
 	Common  listener.Config
 	TLS     *tls.Config // with the certificate, also one that a reload replaces; nil: clear text. Each call of Prepare gets its own
 	Gateway Gateway
+	// LogFile returns the writer of a file of Protocol.Logs, which Listeners with the same path share. It loses lines that the file does
+	// not take in time.
+	LogFile func(path config.LogPath) listener.LineWriter
 
 	Upstreams map[string]Upstream // those the listener names, by name
 }

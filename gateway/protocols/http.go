@@ -13,7 +13,7 @@ import (
 )
 
 func init() {
-	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Files: httpFiles, Reuses: true, Config: config.ListenerProtocol{
+	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Files: httpFiles, Logs: httpLogs, Reuses: true, Config: config.ListenerProtocol{
 		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true, ClientCerts: true,
 		// A server takes thousands of connections; 60s is below the keep-alive time of common servers, so that our side closes first, and
 		// each exchange looks at its connection anyway.
@@ -59,7 +59,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 	cfg := httpproxy.Config{
 		Listener: l.Common, TLS: l.TLS, TrustedProxies: l.TrustedProxies,
 		PeekBytes: section.PeekBytes, RefuseBeyondPeek: section.PeekBeyond == BeyondRefuse,
-		MaxBuffered: int64(section.MaxBuffered) << 20,
+		MaxBuffered: int64(section.MaxBuffered) << 20, AccessLog: section.AccessLog.settings(l),
 	}
 	for _, part := range l.Gateway.Parts() {
 		if c, ok := part.(extend.Certifier); ok {
@@ -89,7 +89,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
 			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
-			StrictBackend: r.StrictBackend, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
+			StrictBackend: r.StrictBackend, NoAccessLog: !r.AccessLog, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -97,11 +97,12 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 
 // HTTPListener is the section of an http listener.
 type HTTPListener struct {
-	Routes      []Route  `conf:"routes" maxlen:"10000"`                               // empty: everything goes to the listener's upstream
-	PeekBytes   int      `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"` // of a body that may be read for routes with Body
-	PeekBeyond  Beyond   `conf:"peek_beyond" default:"default"`                       // where that is not enough
-	MaxBuffered int      `conf:"max_buffered_mib" default:"0" min:"0" max:"1048576"`  // memory for requests; 0: only the process's bound
-	Retries     *Retries `conf:"retries"`                                             // of routes without their own; never nil when read from a file
+	Routes      []Route    `conf:"routes" maxlen:"10000"`                               // empty: everything goes to the listener's upstream
+	PeekBytes   int        `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"` // of a body that may be read for routes with Body
+	PeekBeyond  Beyond     `conf:"peek_beyond" default:"default"`                       // where that is not enough
+	MaxBuffered int        `conf:"max_buffered_mib" default:"0" min:"0" max:"1048576"`  // memory for requests; 0: only the process's bound
+	Retries     *Retries   `conf:"retries"`                                             // of routes without their own; never nil when read from a file
+	AccessLog   *AccessLog `conf:"access_log"`                                          // nil: none of its own
 }
 
 // Route sends requests to an upstream. The most specific route wins.
@@ -135,6 +136,7 @@ type Route struct {
 	ForwardAuth *ForwardAuth   `conf:"forward_auth" scalar:"Upstream"` // nil: no other server is asked
 	RateLimit   *RateLimit     `conf:"rate_limit"`                     // nil: none
 	Compress    *Compress      `conf:"compress"`                       // nil: answers pass as they are
+	AccessLog   bool           `conf:"access_log" default:"true"`      // its requests are in the listener's access logs
 }
 
 // The time-outs of the route a listener's "upstream" key stands for; Route's tags have them too.
@@ -184,7 +186,7 @@ func routedTo(l *config.Listener) (names []*string) {
 func finishHTTP(_ *config.Config, l *config.Listener) {
 	h := config.SectionOf[HTTPListener](l)
 	if !slices.ContainsFunc(h.Routes, func(r Route) bool { return r.unconditional() }) {
-		h.Routes = append(h.Routes, Route{Path: "/", PathMatch: PathPrefix, Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout})
+		h.Routes = append(h.Routes, Route{Path: "/", PathMatch: PathPrefix, Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout, AccessLog: true})
 	}
 }
 
@@ -194,6 +196,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		c.Report(c.Mark(l), "nothing to forward to; give it \"upstream\" or \"routes\" under \"http\"")
 	}
 	checkRetries(c, h.Retries)
+	checkAccessLog(c, h.AccessLog)
 	seen := map[string]config.Position{}
 	for i := range h.Routes {
 		r := &h.Routes[i]

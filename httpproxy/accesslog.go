@@ -1,0 +1,312 @@
+package httpproxy
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/listener"
+)
+
+// AccessLog is a log with one line for each request, besides that of listener.Config.AccessLog. Requests that are refused, that break off
+// and that no route takes have a line, too: see docs/http.md.
+type AccessLog struct {
+	// To takes the lines. It is required.
+	To listener.LineWriter
+	// Format is "json", "common" or "combined", as Apache's httpd names them, or a text with variables such as
+	// "{client} {method} {path} {status}", see LogVariables. "" = "json".
+	Format string
+	// Query has queries logged, which may hold secrets: of the request, and of Referer.
+	Query bool
+}
+
+// LogFormats are the formats with a name.
+func LogFormats() []string { return []string{"json", "common", "combined"} }
+
+// Verify reports what is wrong with the settings.
+func (a *AccessLog) Verify() error {
+	switch {
+	case a == nil:
+		return nil
+	case a.To == nil:
+		return errors.New("an access log needs a writer")
+	}
+	_, err := newLogFormat(a.Format, a.Query)
+	return err
+}
+
+// accessLog is an AccessLog ready to use. It never changes.
+type accessLog struct {
+	to       listener.LineWriter
+	format   *logFormat
+	listener string
+	trusted  []netip.Prefix
+	query    bool
+}
+
+// newAccessLog returns nil if there is no log. Verify has found no error.
+func newAccessLog(cfg Config) *accessLog {
+	a := cfg.AccessLog
+	if a == nil {
+		return nil
+	}
+	format, _ := newLogFormat(a.Format, a.Query)
+	trusted := listener.Addresses{Allow: cfg.TrustedProxies}.Plain().Allow
+	return &accessLog{to: a.To, format: format, listener: cfg.Listener.Name, trusted: trusted, query: a.Query}
+}
+
+// logged returns the log that the session's request belongs to, nil if none.
+func (s *session) logged() *accessLog {
+	if t := s.ex.target; t != nil && t.route.NoAccessLog {
+		return nil
+	}
+	return s.p.log.Load()
+}
+
+// accesses reports whether the request belongs to the access log of the gateway's own log.
+func (s *session) accesses() bool {
+	t := s.ex.target
+	return s.p.srv.AccessLog() && (t == nil || !t.route.NoAccessLog)
+}
+
+// logLine is what one line is made from. Everything that it refers to is the session's.
+type logLine struct {
+	log      *accessLog
+	req      *httpwire.Request // the zero Request if the head could not be read
+	peer     *peer
+	secure   *tls.ConnectionState // nil without TLS
+	protocol string
+	began    time.Time
+	lasted   time.Duration
+	first    time.Duration // until the answer's head came; 0 = there was none
+	wait     time.Duration // until the request was sent; -1 = it was not
+	status   int           // 0 = none was sent
+	in, out  int64
+	route    string // "" = none took it
+	upstream string
+	endpoint string
+	retries  int
+	user     string
+	id       []byte
+	reason   string // a reason of package listener; "" = the request went as it should
+	err      string
+
+	buf []byte
+}
+
+var (
+	logLines  = sync.Pool{New: func() any { return new(logLine) }}
+	noRequest httpwire.Request // of requests whose head could not be read; read only
+)
+
+const (
+	protocolHTTP10 = "HTTP/1.0"
+	protocolHTTP11 = "HTTP/1.1"
+	protocolHTTP2  = "HTTP/2.0"
+
+	statusClientGone = 499 // in logs: the client left before it was answered; see httppool.Result
+)
+
+// write writes the line of a request, and ends l.
+func (l *logLine) write(shard uint8) {
+	l.buf = l.log.format.append(l, l.buf[:0])
+	l.log.to.WriteLine(int(shard), l.buf)
+	buf := l.buf
+	*l = logLine{buf: buf}
+	logLines.Put(l)
+}
+
+// lineOf begins the line of the session's request, whose head is still there.
+func (s *session) lineOf(log *accessLog) *logLine {
+	x := &s.ex
+	l := logLines.Get().(*logLine)
+	l.log, l.req, l.peer, l.secure, l.protocol, l.began = log, &s.req, s.from(), s.isTLS, protocolHTTP11, s.now
+	if x.head != nil {
+		l.req = x.head
+	}
+	switch {
+	case s.stream != nil:
+		l.protocol = protocolHTTP2
+	case len(l.req.Method) == 0: // it is unknown
+		l.protocol = ""
+	case l.req.Minor == 0:
+		l.protocol = protocolHTTP10
+	}
+	l.wait, l.first = -1, x.first
+	if !x.sent.IsZero() {
+		l.wait = x.sent.Sub(s.now)
+	}
+	if t := x.target; t != nil {
+		l.route, l.upstream = t.label, t.name
+	}
+	l.endpoint, l.retries, l.user, l.id = x.result.Endpoint, x.result.Retries, x.user, x.id
+	return l
+}
+
+// logDone logs a request that has been answered by its route or an upstream, or has failed.
+func (s *session) logDone(err error) {
+	log := s.logged()
+	if log == nil {
+		return
+	}
+	x := &s.ex
+	l := s.lineOf(log)
+	l.lasted, l.status, l.in, l.out = s.ended.Sub(s.now), x.result.Status, x.result.BytesIn, x.result.BytesOut
+	if err != nil {
+		l.reason, l.err = reasonOf(err), err.Error()
+	}
+	l.write(s.shard)
+}
+
+// logRefused logs a request that was refused with a status, and so much content.
+func (s *session) logRefused(no refusal, status int, content int64) {
+	log := s.logged()
+	if log == nil {
+		return
+	}
+	l := s.lineOf(log)
+	l.lasted, l.status, l.out, l.reason, l.err = time.Since(s.now), status, content, no.reason, no.why
+	l.write(s.shard)
+}
+
+// logUnread logs a request whose head could not be read.
+func (s *session) logUnread(status int, content int64, reason, why string) {
+	log := s.p.log.Load()
+	if log == nil {
+		return
+	}
+	s.ex = exchange{}
+	l := s.lineOf(log)
+	if s.stream == nil {
+		l.protocol = ""
+	}
+	l.req, l.lasted, l.status, l.out, l.reason, l.err = &noRequest, time.Since(s.now), status, content, reason, why
+	l.write(s.shard)
+}
+
+// logUnread logs a stream that never had a session.
+func (h *http2) logUnread(status int, reason, why string) {
+	log := h.p.log.Load()
+	if log == nil {
+		return
+	}
+	l := logLines.Get().(*logLine)
+	l.log, l.req, l.peer, l.secure, l.protocol, l.began, l.wait = log, &noRequest, &h.peer, h.isTLS, protocolHTTP2, h.heard, -1
+	l.lasted, l.status, l.reason, l.err = time.Since(h.heard), status, reason, why
+	l.write(h.shard)
+}
+
+// noteFirst notes when the head of the answer came, if a log wants that.
+func (s *session) noteFirst() {
+	if s.p.log.Load() != nil {
+		s.ex.first = max(time.Since(s.now), 1)
+	}
+}
+
+// keepHead keeps the request's head for the line of a request that outlives it.
+func (s *session) keepHead() {
+	x := &s.ex
+	x.id = bytes.Clone(x.id)
+	if s.logged() == nil {
+		return
+	}
+	kept := &httpwire.Request{
+		Method: bytes.Clone(s.req.Method), Target: bytes.Clone(s.req.Target), Host: bytes.Clone(s.req.Host), Minor: s.req.Minor,
+	}
+	for i := range s.req.Fields {
+		f := s.req.Fields[i]
+		f.Name, f.Value = bytes.Clone(f.Name), bytes.Clone(f.Value)
+		kept.Fields = append(kept.Fields, f)
+	}
+	x.head = kept
+}
+
+// client is the address of the client, as far as trusted proxies name it.
+func (l *logLine) client() netip.Addr {
+	if len(l.log.trusted) > 0 {
+		if ip, ok := clientOf(l.req, l.peer.addr, l.log.trusted); ok {
+			return ip
+		}
+	}
+	return l.peer.addr
+}
+
+// target returns the path and the query of a request's target, which need not be in origin form: then a name and a password may stand
+// before the path.
+func (l *logLine) target() (path, query []byte) {
+	path = l.req.Target
+	if i := bytes.IndexByte(path, '#'); i >= 0 {
+		path = path[:i]
+	}
+	path, query = path[:pathEnd(path)], path[pathEnd(path):]
+	if len(path) > 0 && path[0] != '/' {
+		path = path[bytes.LastIndexByte(path, '@')+1:]
+	}
+	return path, query
+}
+
+// referer returns the two parts of the Referer field around a name and a password, without the query unless it is logged.
+func (l *logLine) referer() (scheme, rest []byte) {
+	rest = l.field("referer")
+	if i := bytes.IndexAny(rest, "?#"); i >= 0 && !l.log.query {
+		rest = rest[:i]
+	}
+	authority := rest
+	if i := bytes.IndexAny(rest, "?#"); i >= 0 {
+		authority = rest[:i]
+	}
+	if i := bytes.Index(authority, []byte("://")); i >= 0 {
+		scheme, rest, authority = rest[:i+3], rest[i+3:], authority[i+3:]
+		if i = bytes.IndexByte(authority, '/'); i >= 0 {
+			authority = authority[:i]
+		}
+	}
+	return scheme, rest[bytes.LastIndexByte(authority, '@')+1:]
+}
+
+// field returns the value of the request's first field of that name, which is in lower case; nil = there is none.
+func (l *logLine) field(name string) []byte {
+	for i := range l.req.Fields {
+		if f := &l.req.Fields[i]; len(f.Name) == len(name) && httpwire.EqualFold(f.Name, name) {
+			return f.Value
+		}
+	}
+	return nil
+}
+
+// traceID returns the id of the trace that a valid traceparent field names (W3C Trace Context, section 3.2), nil if there is none.
+func (l *logLine) traceID() []byte {
+	const id, end = 3, 3 + 32
+	v := l.field("traceparent")
+	if len(v) < len("00-")+32+len("-")+16+len("-00") || v[2] != '-' || v[end] != '-' || !isHex(v[:2]) || !isHex(v[id:end]) {
+		return nil
+	}
+	if strings.Trim(view(v[id:end]), "0") == "" {
+		return nil
+	}
+	return v[id:end]
+}
+
+func isHex(b []byte) bool {
+	for _, c := range b {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// incomplete is how a request is logged whose head did not come whole.
+func incomplete(err error) (status int, content int64, reason, why string) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return http.StatusRequestTimeout, 0, listener.ReasonTimeout, "the head did not come in time"
+	}
+	return statusClientGone, 0, listener.ReasonClientGone, "the client ended in the middle of a head"
+}

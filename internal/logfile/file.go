@@ -1,0 +1,364 @@
+package logfile
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// chunkSize is the size of most writes, in bytes. MaxLine must fit.
+	chunkSize = 64 << 10
+	// maxChunks bounds the memory of a File: 4 MiB are a tenth of a second of lines at rates that only benchmarks reach.
+	maxChunks = 64
+	// keptChunks are kept by a File that has had nothing to do for keepTime.
+	keptChunks = 1
+	keepTime   = time.Second
+	// numShards is how many chunks are filled at once. Threads beyond it share some.
+	numShards = 16
+	// collect is how long lines wait for others, so that writes are few.
+	collect = 100 * time.Millisecond
+	// writeTime is how long a pipe may take no byte before lines for it are lost.
+	writeTime = time.Second
+	// reportPause is the least time between two reports of lost lines.
+	reportPause = time.Minute
+)
+
+// MaxLine bounds a line, in bytes with its line break.
+const MaxLine = chunkSize
+
+// File is a file that lines are appended to. Its methods are safe for concurrent use and never wait for the file.
+type File struct {
+	path   string
+	set    *Set
+	counts *counts
+	shards [numShards]shard
+	asleep atomic.Bool   // run waits for wake
+	wake   chan struct{} // has a token when a sleeping run has something to do
+	hurry  chan struct{} // likewise while it collects
+
+	// mu is held for a few instructions. It may be taken with a shard's.
+	mu       sync.Mutex
+	full     []*chunk // to be written, in order
+	free     []*chunk
+	made     int      // chunks that exist
+	next     *os.File // to be written to from now on; nil = no change
+	out      *os.File // that run writes to
+	users    int      // guarded by set.mu
+	runs     bool     // guarded by set.mu
+	quitting bool     // a write that fails is the last one
+	timer    *time.Timer
+	reported time.Time   // when lost lines were reported last
+	armed    atomic.Bool // timer will report
+
+	rest []byte // of a line that was written in part; run's
+}
+
+// shard has the chunk that the lines of some threads go into. Two shards share no cache line.
+type shard struct {
+	mu  sync.Mutex
+	now *chunk // nil = none
+	_   [48]byte
+}
+
+// chunk is some whole lines.
+type chunk struct {
+	b     []byte
+	lines int
+}
+
+// counts are the totals of a path. They go on when the path is used again after some time without a user.
+type counts struct {
+	written, noRoom, failed atomic.Uint64 // lines
+	unreported              atomic.Uint64 // lost ones
+	err                     atomic.Pointer[string]
+}
+
+func newFile(s *Set, path string, c *counts) *File {
+	f := &File{path: path, set: s, counts: c, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+	f.timer = time.AfterFunc(time.Hour, f.report)
+	f.timer.Stop()
+	return f
+}
+
+// WriteLine takes a line, which ends with a line break and has up to MaxLine bytes. It keeps no reference to it. The lines of one shard,
+// a number from 0, stay in order. A line that finds no room is lost and counted.
+func (f *File) WriteLine(shard int, line []byte) {
+	sh := &f.shards[shard%numShards]
+	sh.mu.Lock()
+	c := sh.now
+	if c == nil || len(c.b)+len(line) > cap(c.b) {
+		if c != nil {
+			f.push(c)
+		}
+		c = f.take()
+		sh.now = c
+	}
+	if c == nil || len(line) > cap(c.b) {
+		sh.mu.Unlock()
+		f.lose(1, &f.counts.noRoom)
+		f.rouse()
+		return
+	}
+	c.b = append(c.b, line...)
+	c.lines++
+	sh.mu.Unlock()
+	f.rouse()
+}
+
+// rouse wakes run if it sleeps.
+func (f *File) rouse() {
+	if f.asleep.Load() && f.asleep.CompareAndSwap(true, false) {
+		put(f.wake)
+	}
+}
+
+func put(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// push queues a chunk, and has it written soon if lines fill chunks quickly.
+func (f *File) push(c *chunk) {
+	f.mu.Lock()
+	f.full = append(f.full, c)
+	f.mu.Unlock()
+	put(f.hurry)
+}
+
+// take returns an empty chunk, nil if there is no room for one.
+func (f *File) take() *chunk {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.free); n > 0 {
+		c := f.free[n-1]
+		f.free = f.free[:n-1]
+		return c
+	}
+	if f.made >= maxChunks {
+		return nil
+	}
+	f.made++
+	return &chunk{b: make([]byte, 0, chunkSize)}
+}
+
+// lose counts lines that are lost, and has them reported.
+func (f *File) lose(lines int, by *atomic.Uint64) {
+	if lines == 0 {
+		return
+	}
+	by.Add(uint64(lines))                  //nolint:gosec // counted
+	f.counts.unreported.Add(uint64(lines)) //nolint:gosec // counted
+	if f.armed.CompareAndSwap(false, true) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.timer.Reset(max(time.Until(f.reported.Add(reportPause)), 0))
+	}
+}
+
+// report logs how many lines are lost. The timer calls it: run may be in a write that does not end.
+func (f *File) report() {
+	f.mu.Lock()
+	f.reported = time.Now()
+	f.mu.Unlock()
+	f.armed.Store(false) // before the count is taken, or a line counted between the two would wait for the next one
+	lost := f.counts.unreported.Swap(0)
+	if lost == 0 {
+		return
+	}
+	attrs := []slog.Attr{slog.String("path", f.path), slog.Uint64("lines", lost)}
+	if err := f.counts.err.Load(); err != nil {
+		attrs = append(attrs, slog.String("error", *err))
+	} else {
+		attrs = append(attrs, slog.String("error", "it takes lines more slowly than they come"))
+	}
+	f.set.logger.LogAttrs(f.set.ctx, slog.LevelWarn, "lines of an access log were lost", attrs...)
+}
+
+// run writes until nobody uses the file any more.
+func (f *File) run() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		f.writeAll()
+		if f.set.ended(f) {
+			break
+		}
+		f.wait(timer)
+	}
+	f.timer.Stop()
+	f.report()
+	f.set.left()
+}
+
+// wait returns when there is something to write, and has been for a while.
+func (f *File) wait(timer *time.Timer) {
+	f.asleep.Store(true)
+	if !f.pending() || !f.asleep.CompareAndSwap(true, false) {
+		timer.Reset(keepTime)
+		select {
+		case <-f.wake:
+		case <-timer.C:
+			f.trim(0)
+			<-f.wake
+		}
+	}
+	timer.Reset(collect)
+	select {
+	case <-f.hurry:
+	case <-timer.C:
+	}
+}
+
+// pending reports whether run has something to do at once.
+func (f *File) pending() bool {
+	for i := range f.shards {
+		sh := &f.shards[i]
+		sh.mu.Lock()
+		some := sh.now != nil && len(sh.now.b) > 0
+		sh.mu.Unlock()
+		if some {
+			return true
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.full) > 0 || f.next != nil || f.quitting
+}
+
+// writeAll writes all lines that have come.
+func (f *File) writeAll() {
+	f.current() // also if there is nothing to write: the old file may have been deleted
+	for i := range f.shards {
+		sh := &f.shards[i]
+		sh.mu.Lock()
+		if sh.now != nil && len(sh.now.b) > 0 {
+			f.mu.Lock()
+			f.full = append(f.full, sh.now)
+			f.mu.Unlock()
+			sh.now = nil
+		}
+		sh.mu.Unlock()
+	}
+	f.mu.Lock()
+	all := f.full
+	f.full = nil
+	f.mu.Unlock()
+	for _, c := range all {
+		f.write(c)
+		c.b, c.lines = c.b[:0], 0
+		f.mu.Lock()
+		f.free = append(f.free, c)
+		f.mu.Unlock()
+	}
+	if len(all) > 0 {
+		f.trim(len(all))
+	}
+}
+
+// trim frees one of the chunks that are not in use, as long as there are more than were needed; all but keptChunks if none were.
+func (f *File) trim(needed int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	keep := max(needed, len(f.free)-1)
+	if needed == 0 {
+		keep = keptChunks
+	}
+	if n := len(f.free); n > keep {
+		f.made -= n - keep
+		clear(f.free[keep:])
+		f.free = f.free[:keep]
+	}
+}
+
+// current returns the file to write to, the one that has been opened last.
+func (f *File) current() (out *os.File, quitting bool) {
+	f.mu.Lock()
+	next, old := f.next, f.out
+	if next != nil {
+		f.next, f.out = nil, next
+	}
+	out, quitting = f.out, f.quitting
+	f.mu.Unlock()
+	if next != nil {
+		closeFile(old)
+		if len(f.rest) > 0 { // the other part is in the old file
+			f.rest = nil
+			f.counts.written.Add(^uint64(0))
+			f.lose(1, &f.counts.failed)
+		}
+	}
+	return out, quitting
+}
+
+// write writes a chunk. Lines behind one that cannot be written whole are lost; it is completed by the next write.
+func (f *File) write(c *chunk) {
+	out, quitting := f.current()
+	if out == nil {
+		f.lose(c.lines, &f.counts.failed)
+		return
+	}
+	if !quitting { // else the deadline is that of the end
+		_ = out.SetWriteDeadline(time.Now().Add(writeTime)) // of a pipe; others have none
+	}
+	err := f.complete(out)
+	n := 0
+	if err == nil {
+		n, err = out.Write(c.b)
+	}
+	if err == nil {
+		f.counts.written.Add(uint64(c.lines)) //nolint:gosec // counted
+		f.counts.err.Store(nil)
+		return
+	}
+	lost := bytes.Count(c.b[n:], []byte{'\n'})
+	if n > 0 && c.b[n-1] != '\n' { // the line was written in part
+		end := n + bytes.IndexByte(c.b[n:], '\n') + 1
+		f.rest = append(f.rest[:0], c.b[n:end]...)
+		lost--
+	}
+	f.counts.written.Add(uint64(c.lines - lost)) //nolint:gosec // counted
+	text := reasonOf(err)
+	f.counts.err.Store(&text)
+	f.lose(lost, &f.counts.failed)
+}
+
+// complete writes what is missing of a line.
+func (f *File) complete(out *os.File) error {
+	for len(f.rest) > 0 {
+		n, err := out.Write(f.rest)
+		if f.rest = f.rest[n:]; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reasonOf is an error without what everybody knows.
+func reasonOf(err error) string {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return "its reader is too slow, or has stopped"
+	}
+	var of *os.PathError
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	if errors.Is(err, io.ErrShortWrite) {
+		return "written in part"
+	}
+	return err.Error()
+}
+
+// closeFile closes a file that is not the program's own.
+func closeFile(f *os.File) {
+	if f != nil && f != os.Stdout {
+		_ = f.Close()
+	}
+}

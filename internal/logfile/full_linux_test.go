@@ -1,0 +1,39 @@
+package logfile_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/internal/conntest"
+)
+
+// TestFullDevice: lines that cannot be written are counted, and reported once.
+func TestFullDevice(t *testing.T) {
+	s, log := newSet(t)
+	open(t, s, "/dev/full")
+	for range 100 {
+		s.File("/dev/full").WriteLine(0, []byte("x\n"))
+	}
+	conntest.Eventually(t, "the count", func() bool { return s.States()[0].Failed == 100 })
+	if e := s.States()[0].Error; e != "no space left on device" {
+		t.Error(e)
+	}
+	line := ""
+	conntest.Eventually(t, "the report", func() bool { line = log.Line("access log"); return line != "" })
+	if !strings.Contains(line, "path=/dev/full") || !strings.Contains(line, "no space left") {
+		t.Error(line)
+	}
+	for range 100 {
+		s.File("/dev/full").WriteLine(0, []byte("x\n"))
+	}
+	conntest.Eventually(t, "the count", func() bool { return s.States()[0].Failed == 200 })
+	if n := strings.Count(log.String(), "were lost"); n != 1 {
+		t.Errorf("%d reports within a minute: %s", n, log)
+	}
+	if !s.Close(grace) {
+		t.Error("not closed")
+	}
+	if !strings.Contains(log.String(), "lines=100") {
+		t.Errorf("the last report is missing: %s", log)
+	}
+}
