@@ -193,6 +193,9 @@ func (f *File) run() {
 		}
 		f.wait(timer)
 	}
+	if len(f.rest) > 0 {
+		f.lose(1, &f.counts.failed)
+	}
 	f.timer.Stop()
 	f.report()
 	f.set.left()
@@ -291,7 +294,6 @@ func (f *File) current() (out *os.File, quitting bool) {
 		closeFile(old)
 		if len(f.rest) > 0 { // the other part is in the old file
 			f.rest = nil
-			f.counts.written.Add(^uint64(0))
 			f.lose(1, &f.counts.failed)
 		}
 	}
@@ -318,13 +320,13 @@ func (f *File) write(c *chunk) {
 		f.counts.err.Store(nil)
 		return
 	}
-	lost := bytes.Count(c.b[n:], []byte{'\n'})
-	if n > 0 && c.b[n-1] != '\n' { // the line was written in part
+	lost, torn := bytes.Count(c.b[n:], []byte{'\n'}), 0
+	if n > 0 && c.b[n-1] != '\n' { // a line was written in part: complete counts it
 		end := n + bytes.IndexByte(c.b[n:], '\n') + 1
 		f.rest = append(f.rest[:0], c.b[n:end]...)
-		lost--
+		lost, torn = lost-1, 1
 	}
-	f.counts.written.Add(uint64(c.lines - lost)) //nolint:gosec // counted
+	f.counts.written.Add(uint64(c.lines - lost - torn)) //nolint:gosec // counted
 	text := reasonOf(err)
 	f.counts.err.Store(&text)
 	f.lose(lost, &f.counts.failed)
@@ -332,11 +334,12 @@ func (f *File) write(c *chunk) {
 
 // complete writes what is missing of a line.
 func (f *File) complete(out *os.File) error {
-	for len(f.rest) > 0 {
+	if len(f.rest) > 0 {
 		n, err := out.Write(f.rest)
 		if f.rest = f.rest[n:]; err != nil {
 			return err
 		}
+		f.counts.written.Add(1)
 	}
 	return nil
 }
