@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -29,8 +30,8 @@ type Listener struct {
 	closed  bool
 	waiters []*coroutine
 	slot    uint32
-	armed   bool  // the poller watches it
-	streak  uint8 // connections accepted without a pause
+	armed   bool // the poller watches it
+	spent   int  // of acceptBudget, in this tick
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -75,33 +76,46 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	return a, nil
 }
 
-// maxAccepts is how many connections are accepted in one tick.
-const maxAccepts = 16
+// acceptBudget bounds what accepting may do in one tick, so that sessions, new ones too, make progress during a flood of connections: 16
+// connections, or 256 that a Screen refuses, which take about a millisecond.
+const (
+	acceptBudget = 16 * acceptCost
+	acceptCost   = 16 // of an accepted connection; a refused one costs 1
+)
 
 // Accept implements net.Listener; the connection is a *Conn.
 func (a *Listener) Accept() (net.Conn, error) {
 	if a.loop.here() {
-		return a.accept()
+		return a.accept(nil)
 	}
 	var c net.Conn
 	err := a.opError("accept", net.ErrClosed)
-	a.loop.call(func() { c, err = a.accept() })
+	a.loop.call(func() { c, err = a.accept(nil) })
 	return c, err
 }
 
-// accept is Accept on a fiber of the listener's loop.
-func (a *Listener) accept() (net.Conn, error) {
-	if a.streak++; a.streak > maxAccepts { // a flood of connections must not starve existing sessions
-		a.streak = 0
-		a.loop.ready(a.loop.current)
-		a.loop.current.park()
-	}
+// accept is Accept, or AcceptScreened, on a fiber of the listener's loop.
+func (a *Listener) accept(screen Screen) (net.Conn, error) {
 	for !a.closed {
+		if a.spent >= acceptBudget {
+			a.spent = 0
+			a.loop.ready(a.loop.current)
+			a.loop.current.park()
+			continue
+		}
 		fd, from, err, done := acceptOne(a.fd)
 		switch {
+		case err == syscall.ECONNABORTED && screen != nil: //nolint:errorlint // made by acceptOne
+			a.spent++ // systems other than Linux drop connections that were reset in the queue
+			screen(netip.AddrPort{}, Broken)
+			continue
 		case err != nil:
 			return nil, a.opError("accept", err)
+		case done && screen != nil && a.refuses(fd, from, screen):
+			a.spent++
+			continue
 		case done:
+			a.spent += acceptCost
 			if !a.loopback && from.here() {
 				useReno(fd)
 			}
@@ -110,7 +124,7 @@ func (a *Listener) accept() (net.Conn, error) {
 		if err := a.loop.poller.watch(a); err != nil {
 			return nil, a.opError("accept", err)
 		}
-		a.streak = 0
+		a.spent = 0
 		a.waiters = append(a.waiters, a.loop.current)
 		a.loop.current.park()
 	}

@@ -38,3 +38,30 @@ func peek(fd uintptr) State {
 	}
 	return Dead
 }
+
+// arrival looks at a socket that has just been accepted.
+func arrival(fd uintptr) Arrival {
+	state := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	if !pollNow(state[:]) || state[0].Revents == 0 {
+		return Present
+	}
+	if state[0].Revents&unix.POLLERR != 0 {
+		return Broken
+	}
+	if n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err != nil || n > 0 {
+		return Present
+	}
+	if state[0].Revents&unix.POLLHUP != 0 { // of a Unix socket: TCP reports it when both sides have ended
+		return Broken
+	}
+	return EndedEmpty
+}
+
+// pollNow fills in the readiness of descriptors, without waiting; false = the system does not
+// report it.
+func pollNow(fds []unix.PollFd) bool {
+	var none unix.Timespec
+	_, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)),
+		uintptr(unsafe.Pointer(&none)), 0, 0, 0)
+	return errno == 0 || errno == unix.EINTR // interrupted: nothing is known of any
+}

@@ -6,3 +6,5 @@ package fiber
 const canPeek = false
 
 func peek(uintptr) State { return Unknown }
+
+func arrival(uintptr) Arrival { return Present }

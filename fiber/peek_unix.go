@@ -30,6 +30,23 @@ func peek(fd uintptr) State {
 	}
 }
 
+// arrival looks at a socket that has just been accepted.
+func arrival(fd uintptr) Arrival {
+	var b [1]byte
+	for {
+		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err == syscall.EAGAIN || err == syscall.EWOULDBLOCK || n > 0:
+			return Present
+		case err != nil:
+			return Broken
+		}
+		return EndedEmpty
+	}
+}
+
 // hungUp reports whether the peer has closed the connection, as far as the system shows it: Darwin does when the peer
 // has ended its half, others only when both halves have ended.
 func hungUp(fd uintptr) bool {

@@ -161,15 +161,6 @@ func finCame(fd int) bool {
 	return false
 }
 
-// pollNow fills in the readiness of descriptors, without waiting; false = the system does not
-// report it.
-func pollNow(fds []unix.PollFd) bool {
-	var none unix.Timespec
-	_, _, errno := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)),
-		uintptr(unsafe.Pointer(&none)), 0, 0, 0)
-	return errno == 0 || errno == unix.EINTR // interrupted: nothing is known of any
-}
-
 // wakeEvent makes an eventfd readable.
 func wakeEvent(fd int) {
 	one := [8]byte{0: 1}

@@ -52,7 +52,7 @@ func New(cfg Config) (*Proxy, error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
 	}
-	cfg.Listener.Protocol = "http"
+	cfg.Listener.Protocol, cfg.Listener.ClientFirst = "http", true
 	p := &Proxy{traffic: traffic.NewSet(routeTraffic), budgets: map[string]*budget{}}
 	p.unrouted = p.traffic.Cell("", "")
 	var err error
@@ -194,7 +194,7 @@ func (p *Proxy) Update(cfg Config) error {
 	if err := cfg.Verify(); err != nil {
 		return err
 	}
-	cfg.Listener.Protocol = "http"
+	cfg.Listener.Protocol, cfg.Listener.ClientFirst = "http", true
 	if err := p.srv.Update(cfg.Listener); err != nil {
 		return err
 	}

@@ -28,13 +28,14 @@ func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) (err error) {
 }
 
 func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
+	a := &acceptor{server: s, serve: serve}
 	var delay time.Duration
 	for {
 		if s.room.full() && !s.isDraining() {
 			delay = s.backOff(l, delay, errNoRoom)
 			continue
 		}
-		err := s.acceptOne(l, serve)
+		err := a.acceptOne(l)
 		switch {
 		case err == nil:
 			if delay > 0 {
@@ -54,7 +55,8 @@ var errPanicked = errors.New("listener: accepting panicked")
 
 // acceptOne accepts one connection and starts its session. A panic is a bug, of the listener l mostly. It is logged with its stack and
 // costs at most this connection: the Server keeps accepting.
-func (s *Server) acceptOne(l net.Listener, serve func(*Conn)) (err error) {
+func (a *acceptor) acceptOne(l net.Listener) (err error) {
+	s := a.server
 	var c *Conn
 	defer func() {
 		p := recover()
@@ -70,7 +72,7 @@ func (s *Server) acceptOne(l net.Listener, serve func(*Conn)) (err error) {
 		_ = c.Close()
 		s.forget(c)
 	}()
-	raw, err := l.Accept()
+	raw, err := fiber.AcceptScreened(l, a.screen)
 	if err != nil {
 		return err
 	}
@@ -79,21 +81,20 @@ func (s *Server) acceptOne(l net.Listener, serve func(*Conn)) (err error) {
 	}
 	s.accepted.Add(1)
 	c = &Conn{stream: fiber.StreamOf(raw), accepted: time.Duration(NewID()) * time.Microsecond}
-	s.receive(c, serve)
+	s.receive(c, a.cfg, a.serve)
 	return nil
 }
 
-// receive starts the fiber or goroutine that serves an accepted connection, unless its source is
-// refused.
-func (s *Server) receive(c *Conn, serve func(*Conn)) {
-	cfg := s.config()
+// receive starts the fiber or goroutine that serves an accepted connection that was screened by cfg, unless its
+// source has too many.
+func (s *Server) receive(c *Conn, cfg *Config, serve func(*Conn)) {
 	if !cfg.owesHeader(c) { // else its source is known later
-		switch err := s.checkSource(c, cfg); {
+		switch err := s.countSource(c, cfg); {
 		case err == nil:
 		case s.tells(err): // which may take a while
 			serve = func(c *Conn) { s.turnAway(c, err) }
 		default:
-			s.refuseSource(c, err)
+			s.refuse(c, err)
 			_ = c.Close()
 			return
 		}
@@ -106,14 +107,14 @@ func (s *Server) receive(c *Conn, serve func(*Conn)) {
 	c.Go(func() { serve(c) })
 }
 
-// turnAway sends the reason to a connection that checkSource refused, and ends it.
+// turnAway sends the reason to a connection that countSource refused, and ends it.
 func (s *Server) turnAway(c *Conn, err error) {
 	defer func() {
 		_ = c.Close()
 		s.forget(c)
 	}()
 	defer s.recoverSession(c)
-	s.refuseSource(c, err)
+	s.refuse(c, err)
 }
 
 // backOff waits after a temporary error and returns for how long. It logs while the delay grows,

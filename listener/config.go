@@ -68,6 +68,12 @@ type Config struct {
 	// ConnectionRate is how often one source may connect. A connection beyond it
 	// is reset.
 	ConnectionRate Rate
+	// ClientFirst says that the protocol begins with bytes of the client, so that a client that has
+	// ended its stream without any before its connection is accepted has gone. It gets no session.
+	// Otherwise a hundred such clients a second do: they may wait for what the server says. Clients
+	// that have reset their connections, and those that owe a PROXY header, never do. All
+	// of them are counted in Stats.Gone.
+	ClientFirst bool
 	// ProxyTimeout bounds the reading of the header; 0 = DefaultProxyTimeout.
 	ProxyTimeout time.Duration
 	// TCP are set on the connections of clients, if they are TCP.

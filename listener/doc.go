@@ -13,7 +13,7 @@
 //	<-stop
 //	srv.Drain(ctx)                      // stop accepting, let sessions finish
 //
-// The life of a connection: accept (accept.go), admit (connlimit.go), PROXY header
+// The life of a connection: accept (accept.go), screen (screen.go), admit (connlimit.go), PROXY header
 // (proxyheader.go), session (session.go), and in the end drain (drain.go).
 // Programs built on net/http use Server.Listener, which gives the same
 // admission and accounting to http.Server.

@@ -43,14 +43,23 @@ const MaxSources = ratelimit.MaxKeys
 
 // Admit and Release are its methods, and Known is how much it knows.
 func (s *sources) Admit(a net.Addr, maxConns int, rate Rate, now time.Duration) error {
-	src, _, _ := sourceOf(a)
-	_, err := s.admit(src, maxConns, rate, now)
+	src := sourceOf(addressOf(a))
+	if err := s.connect(src, rate, now); err != nil {
+		return err
+	}
+	_, err := s.admit(src, maxConns)
 	return err
 }
 
 func (s *sources) Release(a net.Addr) {
-	src, _, _ := sourceOf(a)
-	s.release(src)
+	s.release(sourceOf(addressOf(a)))
 }
 
 func (s *sources) Known() (rates, open int) { return s.rates.Known(), len(s.open) }
+
+// SetSilentRate replaces the rate of clients that have ended their stream without a byte.
+func SetSilentRate(count int, per time.Duration) (restore func()) {
+	before := silentRate
+	silentRate = ratelimit.Rate{Count: count, Per: per}
+	return func() { silentRate = before }
+}

@@ -147,22 +147,24 @@ func checkParts(raw, parts []byte) error {
 
 // owesHeader reports whether a connection must begin with a PROXY header.
 func (c *Config) owesHeader(conn *Conn) bool {
-	return c.AcceptProxy && c.trusts(conn.stream.RemoteAddr())
-}
-
-// trusts reports whether the PROXY header of a peer is to be read where headers
-// are accepted.
-func (c Config) trusts(peer net.Addr) bool {
-	tcp, ok := peer.(*net.TCPAddr)
-	if !ok {
-		_, unix := peer.(*net.UnixAddr)
-		return unix
-	}
-	ip, ok := netip.AddrFromSlice(tcp.IP)
-	if !ok {
+	if !c.AcceptProxy {
 		return false
 	}
-	ip = ip.Unmap()
+	switch peer := conn.stream.RemoteAddr().(type) {
+	case *net.TCPAddr:
+		ip := addressOf(peer)
+		return ip.IsValid() && c.owesHeaderFrom(ip)
+	case *net.UnixAddr:
+		return true
+	}
+	return false
+}
+
+// owesHeaderFrom is owesHeader for the connection of a peer with an IP address, or the zero Addr for a Unix socket's.
+func (c *Config) owesHeaderFrom(ip netip.Addr) bool {
+	if !c.AcceptProxy || !ip.IsValid() {
+		return c.AcceptProxy
+	}
 	if len(c.TrustedProxies) == 0 {
 		return ip.IsLoopback()
 	}

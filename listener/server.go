@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/headpond/headpond/internal/ratelimit"
 	"github.com/headpond/headpond/traffic"
 )
 
@@ -50,6 +51,8 @@ type Server struct {
 	rejects      chan struct{} // semaphore: an element for each RejectConn under way
 
 	accepted, rejected atomic.Uint64
+	left               atomic.Uint64 // clients that had gone before their session
+	silent             ratelimit.Table[struct{}]
 	in, out            atomic.Uint64 // of connections that are gone
 
 	ctx      context.Context // of sessions

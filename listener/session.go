@@ -87,7 +87,7 @@ func (s *Server) admit(c *Conn) bool {
 	waited, err := s.connLimit.acquire(cfg.QueueTimeout)
 	if err == nil && waited && c.left() {
 		s.connLimit.release()
-		s.rejected.Add(1)
+		s.left.Add(1)
 		s.Report(ReasonClientGone, slog.LevelInfo, "client disconnected while it waited for the connection limit", "client", c.RemoteAddr().String())
 		return false
 	}
@@ -153,8 +153,12 @@ func (s *Server) begin(c *Conn) bool {
 			}
 			return false
 		}
-		if err := s.checkSource(c, cfg); err != nil {
-			s.refuseSource(c, err)
+		err := s.vet(addressOf(c.RemoteAddr()), cfg)
+		if err == nil {
+			err = s.countSource(c, cfg)
+		}
+		if err != nil {
+			s.refuse(c, err)
 			return false
 		}
 	}

@@ -29,9 +29,9 @@ type Rate struct {
 // any address of it.
 type source [16]byte
 
-// sourceOf returns the source of an address, and the address alone, in its IPv4 form if it has one. ok is false where there is none, as for
+// addressOf returns the IP address alone, in its IPv4 form if it has one. It is the zero Addr where there is none, as for
 // the clients of a Unix socket.
-func sourceOf(a net.Addr) (src source, ip netip.Addr, ok bool) {
+func addressOf(a net.Addr) netip.Addr {
 	var from net.IP
 	switch a := a.(type) {
 	case *net.TCPAddr:
@@ -39,15 +39,17 @@ func sourceOf(a net.Addr) (src source, ip netip.Addr, ok bool) {
 	case *net.UDPAddr:
 		from = a.IP
 	}
-	if ip, ok = netip.AddrFromSlice(from); !ok {
-		return src, ip, false
-	}
-	ip = ip.Unmap()
-	src = ip.As16()
+	ip, _ := netip.AddrFromSlice(from)
+	return ip.Unmap()
+}
+
+// sourceOf returns the source of an address as addressOf returns it.
+func sourceOf(ip netip.Addr) source {
+	src := source(ip.As16())
 	if ip.Is6() {
 		clear(src[8:])
 	}
-	return src, ip, true
+	return src
 }
 
 // plainPrefixes returns prefixes of IPv4 addresses written as IPv6 ones in their IPv4 form, in which addresses are compared.
@@ -99,11 +101,16 @@ type sources struct {
 	open  map[source]int          // connections that are counted
 }
 
-// admit counts a connection that is made now, or says why it must not be. counted says that release must be called.
-func (s *sources) admit(src source, maxConns int, rate Rate, now time.Duration) (counted bool, err error) {
+// connect counts a connection that is made now for the rate of its source.
+func (s *sources) connect(src source, rate Rate, now time.Duration) error {
 	if rate.Connections > 0 && s.rates.Take(src, ratelimit.Rate{Count: rate.Connections, Per: rate.Per}, now) > 0 {
-		return false, ErrSourceRate
+		return ErrSourceRate
 	}
+	return nil
+}
+
+// admit counts an open connection. counted says that release must be called.
+func (s *sources) admit(src source, maxConns int) (counted bool, err error) {
 	if maxConns <= 0 {
 		return false, nil
 	}
@@ -128,50 +135,59 @@ func (s *sources) release(src source) {
 	}
 }
 
-// checkSource refuses a connection because of its client's address, or counts it. It is called once for each connection, when that address
-// is known, by the accept loop or the connection's own goroutine or fiber.
-func (s *Server) checkSource(c *Conn, cfg *Config) error {
-	if !cfg.limitsSources() {
+// vet refuses a connection because of its client's address, or counts it for the rate of its source. It is called once for each
+// connection, when that address is known: by the accept loop, or after the PROXY header.
+func (s *Server) vet(ip netip.Addr, cfg *Config) error {
+	if !ip.IsValid() || !cfg.limitsSources() {
 		return nil
 	}
-	src, ip, ok := sourceOf(c.RemoteAddr())
-	switch {
-	case !ok:
-		return nil
-	case !Addresses{cfg.Allow, cfg.Deny}.Admit(ip):
+	if !(Addresses{cfg.Allow, cfg.Deny}).Admit(ip) {
 		return ErrDenied
-	case cfg.MaxConnsPerSource == 0 && cfg.ConnectionRate.Connections == 0:
+	}
+	return s.sources.connect(sourceOf(ip), cfg.ConnectionRate, time.Since(began))
+}
+
+// countSource counts a connection that vet has let pass as open, or refuses it because its source has too many.
+func (s *Server) countSource(c *Conn, cfg *Config) error {
+	if cfg.MaxConnsPerSource == 0 {
 		return nil
 	}
-	counted, err := s.sources.admit(src, cfg.MaxConnsPerSource, cfg.ConnectionRate, time.Since(began))
+	ip := addressOf(c.RemoteAddr())
+	if !ip.IsValid() {
+		return nil
+	}
+	counted, err := s.sources.admit(sourceOf(ip), cfg.MaxConnsPerSource)
 	if counted {
 		c.flags.Or(connCounted)
 	}
 	return err
 }
 
-// uncount takes back the count of checkSource; a second call does nothing.
+// uncount takes back the count of countSource; a second call does nothing.
 func (s *Server) uncount(c *Conn) {
 	if c.flags.And(^connCounted)&connCounted == 0 {
 		return
 	}
-	if src, _, ok := sourceOf(c.RemoteAddr()); ok {
-		s.sources.release(src)
-	}
+	s.sources.release(sourceOf(addressOf(c.RemoteAddr())))
 }
 
-// refuseSource accounts for a connection that checkSource refused. Unless the client gets the reason, the connection is
-// reset, so that it leaves no state behind in a flood.
-func (s *Server) refuseSource(c *Conn, err error) {
+// refuseSource accounts for a connection that vet or countSource has refused.
+func (s *Server) refuseSource(client string, err error) {
 	s.rejected.Add(1)
 	reason := ReasonDenied
-	switch err { //nolint:errorlint // checkSource's own
+	switch err { //nolint:errorlint // their own
 	case ErrSourceFull:
 		reason = ReasonSourceFull
 	case ErrSourceRate:
 		reason = ReasonSourceRate
 	}
-	s.Report(reason, slog.LevelInfo, "connection refused", "client", c.RemoteAddr().String(), "reason", reason, "error", err)
+	s.Report(reason, slog.LevelInfo, "connection refused", "client", client, "reason", reason, "error", err)
+}
+
+// refuse is refuseSource for a connection that will be closed. Unless the client gets the reason, the connection is
+// reset, so that it leaves no state behind in a flood.
+func (s *Server) refuse(c *Conn, err error) {
+	s.refuseSource(c.RemoteAddr().String(), err)
 	if s.tells(err) {
 		s.explain(c, err)
 		return
@@ -182,5 +198,5 @@ func (s *Server) refuseSource(c *Conn, err error) {
 // tells reports whether a refused client gets the reason: a client with too many connections may be honest.
 func (s *Server) tells(err error) bool {
 	_, ok := s.handler.(Rejecter)
-	return ok && err == ErrSourceFull //nolint:errorlint // checkSource's own
+	return ok && err == ErrSourceFull //nolint:errorlint // countSource's own
 }

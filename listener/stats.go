@@ -20,7 +20,7 @@ const (
 	ReasonBackendGone         = "backend_gone"         // the upstream connection broke in mid-session
 	ReasonEndpointOut         = "endpoint_out"         // its endpoint was unhealthy or removed, and the upstream's settings end sessions then
 	ReasonRebalanced          = "rebalanced"           // it was moved to another endpoint, as the upstream's settings ask
-	ReasonClientGone          = "client_gone"          // the client broke off in mid-session
+	ReasonClientGone          = "client_gone"          // the client broke off in mid-session, or before it
 	ReasonRejected            = "rejected"             // the connection limit was reached
 	ReasonDenied              = "denied"               // the client's address may not connect
 	ReasonSourceFull          = "source_full"          // the client's address had too many connections
@@ -57,16 +57,16 @@ type Stats struct {
 	MaxConns       int
 	Draining       bool
 	// Since the start. Accepted counts every accepted connection, Rejected the accepted connections
-	// that never became a session.
-	Accepted, Rejected uint64
-	Moved              uint64               // how often a TCP session has left an endpoint before its first byte, for another one
-	MovesRefused       uint64               // how often one would have, had its retry budget allowed it
-	Errors             map[string]uint64    // by reason
-	LastErrors         map[string]time.Time // when an error of the reason was counted last
-	LastRejected       time.Time            // when a connection was last rejected by the connection limit; zero: never
-	BytesIn, BytesOut  uint64               // from and to clients, payload only
-	Buffered           int64                // bytes held for requests, of protocols that count them
-	Traffic            []traffic.Snapshot
+	// that were refused a session, and Gone those that got none because their client had left.
+	Accepted, Rejected, Gone uint64
+	Moved                    uint64               // how often a TCP session has left an endpoint before its first byte, for another one
+	MovesRefused             uint64               // how often one would have, had its retry budget allowed it
+	Errors                   map[string]uint64    // by reason
+	LastErrors               map[string]time.Time // when an error of the reason was counted last
+	LastRejected             time.Time            // when a connection was last rejected by the connection limit; zero: never
+	BytesIn, BytesOut        uint64               // from and to clients, payload only
+	Buffered                 int64                // bytes held for requests, of protocols that count them
+	Traffic                  []traffic.Snapshot
 }
 
 // Stats returns the current counters. The cost grows with the number of open
@@ -75,7 +75,7 @@ func (s *Server) Stats() Stats {
 	cfg := s.config()
 	st := Stats{
 		Name: cfg.Name, Protocol: cfg.Protocol, MaxConns: cfg.MaxConns,
-		Draining: s.isDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(),
+		Draining: s.isDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(), Gone: s.left.Load(),
 	}
 	st.Errors, st.LastErrors = s.errors.snapshot()
 	for _, set := range s.measured() {

@@ -78,6 +78,7 @@ func prepare(cfg Config) (*settings, error) {
 	}
 	cfg.LoginTimeout = cmp.Or(cfg.LoginTimeout, DefaultLoginTimeout)
 	cfg.Listener.Protocol = cmp.Or(cfg.Listener.Protocol, "postgres")
+	cfg.Listener.ClientFirst = true
 	if cfg.TLS != nil && len(cfg.TLS.NextProtos) == 0 {
 		cfg.TLS = cfg.TLS.Clone()
 		cfg.TLS.NextProtos = []string{alpnProtocol}

@@ -128,6 +128,13 @@ func (c Config) Verify() error {
 	return errors.Join(errs...)
 }
 
+// listener returns the listener's settings. A ClientHello is the client's to send.
+func (c Config) listener() listener.Config {
+	l := c.Listener
+	l.ClientFirst = l.ClientFirst || c.TLS != nil || len(c.Routes) > 0
+	return l
+}
+
 func (c Config) withDefaults() *settings {
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, DefaultIdleTimeout)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)

@@ -89,7 +89,9 @@ func TestClientLeavesWhileAcquiring(t *testing.T) {
 			half := conntest.Dial(t, addr)
 			io.WriteString(half, "question")
 			half.CloseWrite()
-			leave(conntest.Dial(t, addr))
+			leaving := conntest.Dial(t, addr)
+			conntest.Eventually(t, "it is accepted", func() bool { return p.Stats().Accepted == 3 })
+			leave(leaving)
 			if line := <-lines; !strings.Contains(line, "the client left while it waited") {
 				t.Error(line)
 			}
@@ -165,7 +167,9 @@ func TestClientThatCannotBeAsked(t *testing.T) {
 	for p.Stats().Active < 2 {
 		conntest.Exchange(t, first, "until the pipe is in")
 	}
-	conntest.Dial(t, addr).Close()
+	leaving := conntest.Dial(t, addr)
+	conntest.Eventually(t, "it is accepted", func() bool { return p.Stats().Accepted == 3 })
+	leaving.Close()
 	if line := <-lines; !strings.Contains(line, "the client left while it waited") || strings.Contains(line, "client=pipe") {
 		t.Error(line)
 	}

@@ -55,6 +55,7 @@ func TestHandshakeFails(t *testing.T) {
 				}
 			})
 			if conn, ok := connect(t, addr); ok {
+				conntest.Eventually(t, "it is accepted", func() bool { return p.Stats().Accepted == 1 })
 				begun := c.begin(conn)
 				if _, err := io.Copy(io.Discard, conn); wasReset(errors.Join(begun, err)) != c.reset {
 					t.Errorf("%s: the client gets %v, %v", name, begun, err)

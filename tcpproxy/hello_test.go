@@ -223,7 +223,9 @@ func TestClientLeavesBeforeHello(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log conntest.Log
 			p, addr := startRoutes(t, func(c *tcpproxy.Config) { c.Listener.Logger = log.Logger() })
-			leave(conntest.Dial(t, addr))
+			c := conntest.Dial(t, addr)
+			conntest.Eventually(t, "it is accepted", func() bool { return p.Stats().Accepted == 1 })
+			leave(c)
 			conntest.Eventually(t, "it is counted", func() bool { return p.Stats().Errors[listener.ReasonClientGone] == 1 })
 			p.Close()
 			if line := log.Line("session failed"); !strings.Contains(line, "read from client") || !strings.Contains(line, "level=INFO") || !strings.Contains(line, `upstream=""`) {

@@ -35,7 +35,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p := &Proxy{moves: retrybudget.New(movesWindow, time.Now())}
 	p.cfg.Store(cfg.withDefaults())
-	srv, err := listener.New(cfg.Listener, listener.HandlerFunc(p.serveConn))
+	srv, err := listener.New(cfg.listener(), listener.HandlerFunc(p.serveConn))
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (p *Proxy) Update(cfg Config) error {
 	if err := cfg.Verify(); err != nil {
 		return err
 	}
-	if err := p.srv.Update(cfg.Listener); err != nil {
+	if err := p.srv.Update(cfg.listener()); err != nil {
 		return err
 	}
 	p.cfg.Store(cfg.withDefaults())

@@ -1,35 +1,13 @@
 package tcpproxy_test
 
 import (
-	"fmt"
 	"io"
 	"net"
-	"net/netip"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/listener"
 )
-
-// established counts the connections to an address of 127.0.0.1 whose other end has sent neither FIN nor reset, by the
-// kernel's tables.
-func established(t *testing.T, addr string) (n int) {
-	t.Helper()
-	table, err := os.ReadFile("/proc/net/tcp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	local := fmt.Sprintf("0100007F:%04X", netip.MustParseAddrPort(addr).Port())
-	for line := range strings.Lines(string(table)) {
-		const isEstablished = "01"
-		if f := strings.Fields(line); len(f) > 3 && f[1] == local && f[3] == isEstablished {
-			n++
-		}
-	}
-	return n
-}
 
 // TestGoneWhileQueued: connections that died in the queue never reach a backend; one that was half closed after a request does.
 func TestGoneWhileQueued(t *testing.T) {
@@ -58,14 +36,14 @@ func TestGoneWhileQueued(t *testing.T) {
 			_ = c.Close()
 		}
 	}
-	conntest.Eventually(t, "the ends of the clients", func() bool { return established(t, addr) == 1 })
+	conntest.Eventually(t, "the ends of the clients", func() bool { return conntest.Established(t, addr) == 1 })
 	first.Close()
 	conntest.Want(t, waits, "still here")
 	_ = waits.Close()
 	conntest.Eventually(t, "an empty queue", func() bool { st := p.Stats(); return st.Queued == 0 && st.Active == 0 })
 	p.Close()
 	st := p.Stats()
-	if st.Errors[listener.ReasonClientGone] != uint64(len(queued)-1) || reached.Load() != 2 || st.Rejected != uint64(len(queued)-1) {
-		t.Errorf("errors %v, rejected %d, %d reached the backend; want 8 gone, 8 rejected and 2 there", st.Errors, st.Rejected, reached.Load())
+	if st.Errors[listener.ReasonClientGone] != uint64(len(queued)-1) || reached.Load() != 2 || st.Gone != uint64(len(queued)-1) || st.Rejected != 0 {
+		t.Errorf("errors %v, %d gone, %d rejected, %d reached the backend; want 8 gone and 2 there", st.Errors, st.Gone, st.Rejected, reached.Load())
 	}
 }

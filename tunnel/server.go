@@ -93,6 +93,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 }
 
 func (s *Server) defaults(cfg ServerConfig) ServerConfig {
+	cfg.Listener.ClientFirst = true // it begins the handshake
 	cfg.MaxSessions = cmp.Or(cfg.MaxSessions, DefaultMaxSessions)
 	if cfg.MaxSessionsPerPeer == 0 {
 		cfg.MaxSessionsPerPeer = max(minPeerSessions, cfg.MaxSessions/4)

@@ -85,6 +85,7 @@ type Listener struct {
 	Draining  bool   `json:"draining"`
 	Accepted  uint64 `json:"accepted"`
 	Rejected  uint64 `json:"rejected"`
+	Gone      uint64 `json:"gone"`  // connections whose client had left before their session began
 	Moved     uint64 `json:"moved"` // how often a TCP session has left an endpoint before its first byte, for another one
 	// MovesRefused is how often one would have, had its retry budget allowed it.
 	MovesRefused uint64            `json:"moves_refused"`
@@ -247,7 +248,7 @@ func listenerStatus(l listener.Stats, expires time.Time) Listener {
 	}
 	return Listener{
 		Name: l.Name, Protocol: l.Protocol, Address: l.Address, Active: l.Active, Queued: l.Queued, Pinned: l.Pinned, Listening: l.Listening, MaxConns: l.MaxConns, Buffered: l.Buffered, Draining: l.Draining,
-		Accepted: l.Accepted, Rejected: l.Rejected, Moved: l.Moved, MovesRefused: l.MovesRefused, Errors: errs, LastErrors: last, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
+		Accepted: l.Accepted, Rejected: l.Rejected, Gone: l.Gone, Moved: l.Moved, MovesRefused: l.MovesRefused, Errors: errs, LastErrors: last, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
 		LastRejected:       timeOrNil(l.LastRejected),
 		CertificateExpires: timeOrNil(expires),
 	}

@@ -1,0 +1,132 @@
+package fiber
+
+import (
+	"net"
+	"net/netip"
+	"syscall"
+)
+
+// Arrival is what a connection that has just been accepted shows of its client.
+type Arrival uint8
+
+const (
+	// Present: nothing shows that the client has gone.
+	Present Arrival = iota
+	// EndedEmpty: the client has ended its stream (a FIN) without having sent a byte. It has gone,
+	// or it waits for a server that speaks first.
+	EndedEmpty
+	// Broken: the client can receive nothing any more. It has reset the connection, whatever it
+	// sent before, or it has closed a Unix socket without having sent a byte.
+	Broken
+)
+
+// Screen decides about an accepted connection before anything is made for it; true refuses it. from
+// is the zero AddrPort if the client has no IP address, as those of Unix sockets. A Screen runs on
+// the fiber or goroutine that accepts, and must not wait.
+type Screen func(from netip.AddrPort, a Arrival) (refuse bool)
+
+// AcceptScreened is l.Accept, but resets connections that screen refuses, and continues with the
+// next one. A refused connection of a Listener costs five system calls at most and no Conn. It
+// counts less than an accepted one against the connections of a tick, so that a queue of dead ones
+// is emptied quickly while running sessions continue. Other listeners have made a net.Conn by then.
+// Arrivals show with TCP and Unix sockets, of Listener and package net, and not on Windows.
+func AcceptScreened(l net.Listener, screen Screen) (c net.Conn, err error) {
+	a, ok := l.(*Listener)
+	if !ok {
+		return screened(l, screen)
+	}
+	if a.loop.here() {
+		return a.accept(screen)
+	}
+	err = a.opError("accept", net.ErrClosed)
+	a.loop.call(func() { c, err = a.accept(screen) })
+	return c, err
+}
+
+// screened is AcceptScreened for a listener that is no engine's.
+func screened(l net.Listener, screen Screen) (net.Conn, error) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if !refused(c, screen) {
+			return c, nil
+		}
+	}
+}
+
+// refused resets c, or closes it where that is not possible, if screen refuses it or panics.
+func refused(c net.Conn, screen Screen) bool {
+	refuse := true
+	defer func() {
+		if !refuse {
+			return
+		}
+		if s, ok := c.(lingering); ok {
+			_ = s.SetLinger(0)
+		}
+		_ = c.Close()
+	}()
+	refuse = screen(addrPort(c.RemoteAddr()), arrivalOf(c))
+	return refuse
+}
+
+// addrPort is the IP address and port of an address, IPv4 in its own form, without the zone; the
+// zero AddrPort if it has none.
+func addrPort(a net.Addr) (ap netip.AddrPort) {
+	switch a := a.(type) {
+	case *net.TCPAddr:
+		ap = a.AddrPort()
+	case *net.UDPAddr:
+		ap = a.AddrPort()
+	}
+	if !ap.Addr().IsValid() {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
+}
+
+// arrivalOf looks at a connection that nothing was read from.
+func arrivalOf(c net.Conn) Arrival {
+	var socket syscall.Conn
+	switch c := c.(type) {
+	case *net.TCPConn:
+		socket = c
+	case *net.UnixConn:
+		socket = c
+	default:
+		return Present // an engine may have received what its clients sent
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return Present
+	}
+	a := Present
+	_ = raw.Control(func(fd uintptr) { a = arrival(fd) })
+	return a
+}
+
+// refuses is refused for a socket that nothing was made for.
+func (a *Listener) refuses(fd int, from peer, screen Screen) bool {
+	refuse, arrived := true, arrival(uintptr(fd))
+	defer func() {
+		if !refuse {
+			return
+		}
+		if arrived != Broken && !a.unix {
+			resetOnClose(fd, true)
+		}
+		closeSocket(fd)
+	}()
+	refuse = screen(from.addrPort(), arrived)
+	return refuse
+}
+
+// addrPort is the peer's address as a Screen gets it.
+func (p peer) addrPort() netip.AddrPort {
+	if p.ip4.known() {
+		return netip.AddrPortFrom(netip.AddrFrom4(p.ip4.ip), p.ip4.port)
+	}
+	return addrPort(p.other)
+}

@@ -1,0 +1,58 @@
+package listener
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/ratelimit"
+)
+
+// silentRate bounds how many clients a second that have ended their stream without a byte get a
+// session where the server may speak first. Some of these wait for a banner. The others have gone,
+// and nothing but a bound keeps a flood of them from the backends. Scripts that half-close at once
+// need far less, and sessions at this rate take less than a hundredth of a processor.
+var silentRate = ratelimit.Rate{Count: 100, Per: time.Second}
+
+// acceptor is the accept loop of one listener.
+type acceptor struct {
+	server *Server
+	serve  func(*Conn)
+	cfg    *Config // by which screen has let the last connection pass
+}
+
+// screen decides about an accepted connection before anything is made for it. The limits of its
+// source come first, unless a PROXY header will name it. Then it refuses clients that have gone, so
+// that a flood of them costs neither sessions nor connections to backends. The log has them on level
+// debug only: the health checks of balancers come and go like that all the time.
+func (a *acceptor) screen(from netip.AddrPort, arrived fiber.Arrival) (refuse bool) {
+	s := a.server
+	a.cfg = s.config()
+	owes := a.cfg.owesHeaderFrom(from.Addr())
+	if !owes {
+		if err := s.vet(from.Addr(), a.cfg); err != nil {
+			s.accepted.Add(1)
+			s.refuseSource(from.String(), err)
+			return true
+		}
+	}
+	if !s.gone(arrived, owes || a.cfg.ClientFirst) {
+		return false
+	}
+	s.accepted.Add(1)
+	s.left.Add(1)
+	s.Report(ReasonClientGone, slog.LevelDebug, "client disconnected before its connection was accepted", "client", from.String())
+	return true
+}
+
+// gone reports whether a client has gone that has just arrived. clientFirst says that the protocol begins with its bytes.
+func (s *Server) gone(arrived fiber.Arrival, clientFirst bool) bool {
+	switch arrived {
+	case fiber.Broken:
+		return true
+	case fiber.EndedEmpty:
+		return clientFirst || s.silent.Take(struct{}{}, silentRate, time.Since(began)) > 0
+	}
+	return false
+}
