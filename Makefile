@@ -36,7 +36,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-tunnel fuzz soak leakhunt crossed suites test-kube test-blackhole test-peers clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt crossed suites test-kube test-blackhole test-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -98,6 +98,9 @@ bench-libs: build ## Measure the libraries beside those that they replace (ten m
 
 bench-kube: build ## Measure TCP before a real API server, which make test-kube has built, beside HAProxy and nginx (needs etcd; ten minutes)
 	bin/headpond bench -out dist/bench-kube $(BENCHFLAGS) kube
+
+bench-flood: build ## Measure honest clients during floods of connections, beside HAProxy and nginx (loopback only; ten minutes)
+	bin/headpond bench -out dist/bench-flood $(BENCHFLAGS) flood
 
 bench-tunnel: build ## Measure the time to first byte through a tunnel across 20 ms of delay (needs root, iproute2)
 	GO='$(GO)' sh scripts/bench-tunnel.sh

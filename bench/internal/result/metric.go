@@ -29,6 +29,9 @@ const (
 	Syscalls   = "syscalls_op"
 	Switches   = "switches_op"
 	Closed     = "closed_percent"
+	Worst      = "worst_ms"
+	Failed     = "failed_percent"
+	Reached    = "reached_percent"
 )
 
 // Metric describes one kind of figure.
@@ -59,6 +62,9 @@ var metrics = map[string]Metric{
 	"MB/s":     {Label: "MB/s", Better: "higher"},
 	Syscalls:   {Label: "syscalls/op", Better: "lower"},
 	Switches:   {Label: "switches/op", Better: "lower"},
+	Worst:      {Label: "worst ms", Better: "lower"},
+	Failed:     {Label: "failed %", Better: "lower"},
+	Reached:    {Label: "reached %", Better: "lower"},
 	Closed:     {Label: "closed %", Better: "lower"}, // fraction of kept connections that the server closed after an answer
 }
 

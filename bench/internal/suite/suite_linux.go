@@ -26,6 +26,7 @@ var builders = append([]builder{
 	{"http", "the HTTP proxy: uploads, small answers, a connection each time", sure((*Env).http)},
 	{"sql", "PostgreSQL and SQLite: the libraries, the poolers, pgbench, logins, idle clients", sure((*Env).sql)},
 	{"kube", "TCP before a real Kubernetes API server: what the study claims, requests, idle watches (needs kube-apiserver, etcd)", (*Env).kube},
+	{"flood", "TCP: how long honest clients wait while others connect and vanish, 10,000 a second (loopback only)", sure((*Env).flood)},
 }, goBuilders()...)
 
 func goBuilders() []builder {
