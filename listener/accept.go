@@ -81,15 +81,16 @@ func (a *acceptor) acceptOne(l net.Listener) (err error) {
 	}
 	s.accepted.Add(1)
 	c = &Conn{stream: fiber.StreamOf(raw), accepted: time.Duration(NewID()) * time.Microsecond}
-	s.receive(c, a.cfg, a.serve)
+	a.receive(c)
 	return nil
 }
 
-// receive starts the fiber or goroutine that serves an accepted connection that was screened by cfg, unless its
-// source has too many.
-func (s *Server) receive(c *Conn, cfg *Config, serve func(*Conn)) {
-	if !cfg.owesHeader(c) { // else its source is known later
-		switch err := s.countSource(c, cfg); {
+// receive starts the fiber or goroutine that serves an accepted connection that was screened, unless its source is
+// refused.
+func (a *acceptor) receive(c *Conn) {
+	s, serve := a.server, a.serve
+	if !a.cfg.owesHeader(c) { // else its source is known later
+		switch err := s.checkSource(c, a.cfg, a.vetted); {
 		case err == nil:
 		case s.tells(err): // which may take a while
 			serve = func(c *Conn) { s.turnAway(c, err) }
@@ -107,7 +108,7 @@ func (s *Server) receive(c *Conn, cfg *Config, serve func(*Conn)) {
 	c.Go(func() { serve(c) })
 }
 
-// turnAway sends the reason to a connection that countSource refused, and ends it.
+// turnAway sends the reason to a connection that checkSource refused, and ends it.
 func (s *Server) turnAway(c *Conn, err error) {
 	defer func() {
 		_ = c.Close()

@@ -20,6 +20,7 @@ type acceptor struct {
 	server *Server
 	serve  func(*Conn)
 	cfg    *Config // by which screen has let the last connection pass
+	vetted bool    // its address was checked
 }
 
 // screen decides about an accepted connection before anything is made for it. The limits of its
@@ -30,7 +31,8 @@ func (a *acceptor) screen(from netip.AddrPort, arrived fiber.Arrival) (refuse bo
 	s := a.server
 	a.cfg = s.config()
 	owes := a.cfg.owesHeaderFrom(from.Addr())
-	if !owes {
+	a.vetted = !owes
+	if a.vetted {
 		if err := s.vet(from.Addr(), a.cfg); err != nil {
 			s.accepted.Add(1)
 			s.refuseSource(from.String(), err)

@@ -114,3 +114,40 @@ func TestScreenedOnce(t *testing.T) {
 		t.Errorf("%+v, want %d accepted and the last one rejected", st, n+1)
 	}
 }
+
+// datagrams is a listener with one connection, of a client that has an IP address but no TCP.
+type datagrams struct {
+	net.Listener
+	conn chan net.Conn
+}
+
+func (l datagrams) Accept() (net.Conn, error) {
+	if c, ok := <-l.conn; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (l datagrams) Close() error { return l.Listener.Close() }
+
+type datagramConn struct{ net.Conn }
+
+func (datagramConn) RemoteAddr() net.Addr { return &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 53} }
+
+// TestOtherNetworksAreVetted: peers that could not send a PROXY header are checked by their own address.
+func TestOtherNetworksAreVetted(t *testing.T) {
+	s, err := listener.New(listener.Config{
+		Name: "test", Protocol: "udp", Logger: quiet, AcceptProxy: true, Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
+	}, echo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, server := net.Pipe()
+	l := datagrams{conntest.Listen(t), make(chan net.Conn, 1)}
+	l.conn <- datagramConn{server}
+	conntest.Run(t, l, s.Serve, func() { close(l.conn); s.Close() })
+	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("a denied client gets %v", err)
+	}
+	conntest.Eventually(t, "it is counted", func() bool { st := s.Stats(); return st.Rejected == 1 && st.Errors[listener.ReasonDenied] == 1 })
+}

@@ -153,11 +153,7 @@ func (s *Server) begin(c *Conn) bool {
 			}
 			return false
 		}
-		err := s.vet(addressOf(c.RemoteAddr()), cfg)
-		if err == nil {
-			err = s.countSource(c, cfg)
-		}
-		if err != nil {
+		if err := s.checkSource(c, cfg, false); err != nil {
 			s.refuse(c, err)
 			return false
 		}

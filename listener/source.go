@@ -147,13 +147,18 @@ func (s *Server) vet(ip netip.Addr, cfg *Config) error {
 	return s.sources.connect(sourceOf(ip), cfg.ConnectionRate, time.Since(began))
 }
 
-// countSource counts a connection that vet has let pass as open, or refuses it because its source has too many.
-func (s *Server) countSource(c *Conn, cfg *Config) error {
-	if cfg.MaxConnsPerSource == 0 {
+// checkSource is vet for a connection that was not vetted yet, and counts the connection as open, or refuses it because its source has too many.
+func (s *Server) checkSource(c *Conn, cfg *Config, vetted bool) error {
+	if !cfg.limitsSources() {
 		return nil
 	}
 	ip := addressOf(c.RemoteAddr())
-	if !ip.IsValid() {
+	if !vetted {
+		if err := s.vet(ip, cfg); err != nil {
+			return err
+		}
+	}
+	if cfg.MaxConnsPerSource == 0 || !ip.IsValid() {
 		return nil
 	}
 	counted, err := s.sources.admit(sourceOf(ip), cfg.MaxConnsPerSource)
@@ -163,7 +168,7 @@ func (s *Server) countSource(c *Conn, cfg *Config) error {
 	return err
 }
 
-// uncount takes back the count of countSource; a second call does nothing.
+// uncount takes back the count of checkSource; a second call does nothing.
 func (s *Server) uncount(c *Conn) {
 	if c.flags.And(^connCounted)&connCounted == 0 {
 		return
@@ -171,11 +176,11 @@ func (s *Server) uncount(c *Conn) {
 	s.sources.release(sourceOf(addressOf(c.RemoteAddr())))
 }
 
-// refuseSource accounts for a connection that vet or countSource has refused.
+// refuseSource accounts for a connection that was refused because of its source.
 func (s *Server) refuseSource(client string, err error) {
 	s.rejected.Add(1)
 	reason := ReasonDenied
-	switch err { //nolint:errorlint // their own
+	switch err { //nolint:errorlint // vet's and checkSource's own
 	case ErrSourceFull:
 		reason = ReasonSourceFull
 	case ErrSourceRate:
@@ -198,5 +203,5 @@ func (s *Server) refuse(c *Conn, err error) {
 // tells reports whether a refused client gets the reason: a client with too many connections may be honest.
 func (s *Server) tells(err error) bool {
 	_, ok := s.handler.(Rejecter)
-	return ok && err == ErrSourceFull //nolint:errorlint // countSource's own
+	return ok && err == ErrSourceFull //nolint:errorlint // checkSource's own
 }

@@ -179,6 +179,9 @@ func TestGarbage(t *testing.T) {
 		_ = conn.(*net.TCPConn).CloseWrite()
 		got, err := io.ReadAll(conn)
 		_ = conn.Close()
+		if c.send == "" && errors.Is(err, syscall.ECONNRESET) { // it had left before it was accepted
+			err = nil
+		}
 		if err != nil || bytes.Contains(got, []byte("FATAL")) != c.reply {
 			t.Errorf("%s: answer %q, %v", name, got, err)
 		}
