@@ -225,7 +225,8 @@ function listenerCard(first) {
   head.append(name, protocol);
   const address = element("p", "quiet");
   const list = element("dl", "numbers");
-  const set = numbers(list, ["sessions", "queued", "accepted", "rejected", "errors", "in", "out", "max", "new sessions", "errors now", "in now", "out now"]
+  const set = numbers(list, ["sessions", "queued", "accepted", "rejected", "gone", "errors", "in", "out", "max", "new sessions", "errors now", "in now", "out now"]
+    .concat(first.protocol === "tcp" ? ["moved", "moves refused", "rebalanced"] : [])
     .concat(first.last_minute ? [first.last_minute.unit, "failed", "p50", "p99"] : []));
   const error = element("p", "quiet"), rate = rates();
   root.append(head, address, list, error);
@@ -239,9 +240,9 @@ function listenerCard(first) {
       const errors = Object.entries(l.errors).filter(([, n]) => n > 0);
       const total = errors.reduce((sum, [, n]) => sum + n, 0);
       const [accepted, failed, received, sent] = rate(l.accepted, total, l.bytes_in, l.bytes_out);
-      set(count(l.active), count(l.queued), count(l.accepted), count(l.rejected), count(total), bytes(l.bytes_in), bytes(l.bytes_out), count(l.max_conns),
+      set(count(l.active), count(l.queued), count(l.accepted), count(l.rejected), count(l.gone), count(total), bytes(l.bytes_in), bytes(l.bytes_out), count(l.max_conns),
         perSecond(accepted, decimal), perSecond(failed, decimal), perSecond(received, rounded), perSecond(sent, rounded),
-        ...lastMinute(l.last_minute));
+        ...(l.protocol === "tcp" ? [count(l.moved), count(l.moves_refused), count(l.errors.rebalanced || 0)] : []), ...lastMinute(l.last_minute));
       setText(error, errors.map(([reason, n]) => reason + " " + count(n)).join(", "));
     },
   };

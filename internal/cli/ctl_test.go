@@ -44,6 +44,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 				Unit: "transactions", PerSecond: 1234.56, Done: 1000, Failed: 12.5, Seconds: admin.Quantiles{P50: 0.000345267, P90: 0.0131, P99: 1.18921},
 			}},
 			{Name: "idle", LastMinute: &admin.LastMinute{Unit: "requests"}}, {Name: "raw"},
+			{Name: "kube", Gone: 7, Moved: 12, MovesRefused: 1, Errors: map[string]uint64{"rebalanced": 40}},
 		},
 		Upstreams: []admin.UpstreamStatus{{Name: "pg", Endpoints: []admin.Endpoint{{Address: "a:1", State: "failing"}}}},
 		Tables: []admin.Table{{
@@ -61,6 +62,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 		"auth_failed=1,timeout=2\n",
 		"\nLAST MINUTE  PER SECOND           FAILED  P50      P90     P99\n" +
 			"db           1234.6 transactions  1.2 %   ≤ 350µs  ≤ 13ms  ≤ 1.2s\nidle         0.0 requests         -       -        -       -\n\n",
+		"GONE  ERRORS\n", "7     rebalanced=40\n", "\nSESSIONS MOVED  AFTER A FAILURE  REFUSED  REBALANCED\nkube            12               1        40\n\n",
 		"a:1       failing", "\nTUNNEL  STREAMS  PEERS\nmain    12000    branch [2J\n", "\nTROUBLE\nendpoint a:1 is failing: refused [2J\nmore\n", "\nSIZING\nsmall\n",
 	} {
 		if !strings.Contains(stdout, want) {

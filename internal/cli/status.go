@@ -25,12 +25,13 @@ func printStatus(w io.Writer, s admin.Status) {
 	up := time.Duration(s.UptimeSeconds) * time.Second
 	_, _ = fmt.Fprintf(w, "headpond %s, %s, up %v, engine %s\n\n", s.Version, state, up, s.Engine)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "LISTENER\tPROTOCOL\tADDRESS\tSESSIONS\tMAX\tQUEUED\tACCEPTED\tREJECTED\tERRORS")
+	_, _ = fmt.Fprintln(t, "LISTENER\tPROTOCOL\tADDRESS\tSESSIONS\tMAX\tQUEUED\tACCEPTED\tREJECTED\tGONE\tERRORS")
 	for _, l := range s.Listeners {
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n", l.Name, l.Protocol, l.Address, l.Active, l.MaxConns, l.Queued, l.Accepted, l.Rejected, reasons(l.Errors))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", l.Name, l.Protocol, l.Address, l.Active, l.MaxConns, l.Queued, l.Accepted, l.Rejected, l.Gone, reasons(l.Errors))
 	}
 	_ = t.Flush()
 	printLastMinute(w, s.Listeners)
+	printMoved(w, s.Listeners)
 	if len(s.Upstreams) > 0 {
 		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tMAX\tIDLE\tWAITING\tREUSE")
@@ -75,6 +76,19 @@ func printLastMinute(w io.Writer, listeners []admin.Listener) {
 		_, _ = fmt.Fprintf(t, "%s%s\t%.1f %s\t%s\t%s\t%s\t%s\n", heading, l.Name, m.PerSecond, m.Unit, failed,
 			quantile(m.Seconds.P50), quantile(m.Seconds.P90), quantile(m.Seconds.P99))
 		heading = ""
+	}
+}
+
+// printMoved prints how many sessions have moved to another endpoint, for listeners that have any.
+func printMoved(w io.Writer, listeners []admin.Listener) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer func() { _ = t.Flush() }()
+	heading := "\nSESSIONS MOVED\tAFTER A FAILURE\tREFUSED\tREBALANCED\n"
+	for _, l := range listeners {
+		if rebalanced := l.Errors["rebalanced"]; l.Moved+l.MovesRefused+rebalanced > 0 {
+			_, _ = fmt.Fprintf(t, "%s%s\t%d\t%d\t%d\n", heading, l.Name, l.Moved, l.MovesRefused, rebalanced)
+			heading = ""
+		}
 	}
 }
 
