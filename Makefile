@@ -53,6 +53,9 @@ dist: ## Build a release: archives with headpond and headpond-bench, and their c
 test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, promtool, Chromium, a C compiler, curl, openssl, nc, clients
 	@sh scripts/test-deps.sh
 
+# Without the tree's path in them, a new clone takes what another has compiled from go's cache, and the results of packages that read
+# no file of the tree. Programs that tests build are compiled likewise.
+test: export GOFLAGS := $(GOFLAGS) -trimpath
 test: test-deps ## Vet and test everything with -race, against real servers
 	$(GO) vet ./... ./acme/... ./bench/... ./cmd/routevet/... ./integration/... ./peers/... ./route/ginroute/...
 	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; packages='./fiber/... ./cmd/... ./internal/cli/...'; \

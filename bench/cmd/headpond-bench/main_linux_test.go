@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/bench/internal/result"
+	_ "github.com/headpond/headpond/internal/cli" // the tests build the gateway, of which go's cache of results would not know
 )
 
 // programs is a directory with the gateway and this program, built once.
