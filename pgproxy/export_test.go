@@ -256,10 +256,6 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 				m.applied()
 			}
 			continue
-		case renew: // as where there is no other one
-			d.Log("renew")
-			m.opening = false
-			continue
 		case end:
 			d.Log("end")
 			return true, nil
@@ -651,16 +647,4 @@ func (e *Exposer) Bind(name string) {
 func (e *Exposer) heard() {
 	e.m.toServer = e.m.toServer[:0]
 	e.m.st.reset()
-}
-
-// Seeks returns what a text asks for of what others may have left: names, "?" for any, "temps".
-func Seeks(text []byte) string {
-	s := seeks(text)
-	if s.any {
-		s.names = append(s.names, "?")
-	}
-	if s.temps {
-		s.names = append(s.names, "temps")
-	}
-	return strings.Join(s.names, ",")
 }

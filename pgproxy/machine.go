@@ -70,7 +70,6 @@ type serverState struct {
 	pid       uint32        // of its process; 0 = unknown
 	hidden    bool          // its client has set what nobody knows the name of: it is undone once the client keeps it no more
 	standing  []string      // names of statements that its last client has left, as those of SQL; see closeStanding
-	made      marks         // what clients have made that stays there
 	drawn     uint64        // whose values of sequences currval and lastval may tell: machine.client; 0 = nobody's; or drawnByMany
 }
 
@@ -79,7 +78,6 @@ type clientView struct {
 	reported    unique.Handle[trackedParams] // the client's values of the parameters servers report
 	settingsKey string                       // those of others, in one string; see keyOf
 	plan        unique.Handle[string]        // the settings that give texts their meaning
-	made        marks                        // what the client has made that stays on server connections
 }
 
 // clientStatements are a client's prepared statements.
@@ -130,7 +128,6 @@ type work struct {
 
 	unnamedSetting bool // a text set something since then, of which nobody knows the name
 
-	opening  bool   // no message was sent since the server connection was leased, and others have left something on it: see begun
 	traces   traces // what statements may have left, since the last look or the lease
 	looked   traces // traces before the last look
 	listens  bool   // LISTEN was answered since the server connection was leased
@@ -166,7 +163,6 @@ const (
 	more                 // judge it again when action.n bytes of its body are there; nothing else has happened
 	wait                 // judge it again when all that is owed has been answered, see learned; nothing else has happened
 	lease                // judge it again with a leased server connection; nothing else has happened
-	renew                // judge it again with another leased server connection, the present one being closed; nothing else has happened
 	end                  // the client ends the session
 	fatal                // the server has ended its connection with this error
 	refuse               // consume it; the client has begun a transaction block that its mode does not allow: its session ends
@@ -221,7 +217,6 @@ func (m *machine) begin(server *serverState) {
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
 	m.traces, m.looked, m.listens, m.drew, m.parks, m.silenced, m.undid = 0, 0, false, false, false, false, false
 	m.foreign = server.drawn != 0 && server.drawn != m.client && m.mode == Transaction
-	m.opening = m.mode == Transaction && m.sub == nil && !server.made.in(&m.made)
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed = m.customs[:0], false, nil
 	clear(m.drops)

@@ -19,11 +19,6 @@ func (m *machine) clientMessage(msg message) (action, error) {
 	if m.server == nil {
 		return m.withoutServer(msg)
 	}
-	if m.opening {
-		if act, ok := m.begun(msg); ok {
-			return act, nil
-		}
-	}
 	switch msg.typ {
 	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail:
 		return m.copied(msg), nil

@@ -29,7 +29,6 @@ func (m *machine) applied() {
 func (m *machine) settingsApplied() {
 	srv := m.server
 	srv.settings, srv.unnamed = m.settingsKey, 0
-	m.nameApplied()
 	view := m.reported.Value()
 	for i, known := range srv.params.known {
 		if known {

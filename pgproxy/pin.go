@@ -281,7 +281,7 @@ var lookParts = []struct {
 // lookSQL returns the expression of the kinds of state there are, of some, as a number.
 func lookSQL(parts traces) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "CASE WHEN pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.=) 0 THEN 0 ELSE %d END", traceTemps)
+	b.WriteString("0")
 	for _, part := range lookParts {
 		if parts&part.of != 0 {
 			fmt.Fprintf(&b, " OPERATOR(pg_catalog.+) CASE WHEN %s THEN %d ELSE 0 END", part.sql, part.of)
@@ -293,7 +293,7 @@ func lookSQL(parts traces) string {
 // seenIn returns the kinds of state in the answer to lookSQL.
 func seenIn(row pgwire.Param) traces {
 	n, _ := strconv.ParseUint(row.Value, 10, 32)
-	return traces(n) & (lookable | traceTemps)
+	return traces(n) & lookable
 }
 
 // ownAnswer judges what the server says to a Query of the gateway's own.
@@ -320,10 +320,6 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 // said.
 func (m *machine) found(seen traces, blind bool) {
 	srv := m.server
-	if seen&traceTemps != 0 {
-		m.made.temps = m.made.temps || !srv.made.temps || m.looked&traceLasts != 0
-		srv.made.temps, seen = true, seen&^traceTemps
-	}
 	left := seen | (m.looked|srv.pins)&stated
 	if blind {
 		left = (m.looked|srv.pins)&stated | srv.pins

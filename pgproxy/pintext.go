@@ -33,7 +33,6 @@ const (
 	traceDefines   // what is known of functions and of what calls them may be wrong once the transaction is over; it is never in machine.traces
 	traceLists     // it may list prepared statements, see expose; it is never in machine.traces
 	traceSpoils    // with traceUnknown: perhaps what DISCARD ALL does not take away, such as a seed
-	traceTemps     // there has been a temporary object since the server connection was opened; a look tells, and it is never in machine.traces
 	traceUnread    // the text is too long to be judged: it may list prepared statements, see hideOthers; it is never in machine.traces
 )
 

@@ -66,7 +66,6 @@ type Postgres struct {
 	life       context.Context // of what the backend does by itself, until it is drained, closed or retired
 	end        context.CancelFunc
 	unreadable atomic.Bool  // keep could not read the settings of a client, and has said so
-	renewed    atomic.Bool  // a client got another server connection for what others have left on one, see session.renew; it was logged
 	unseen     atomic.Bool  // likewise lookAt what a client has left
 	unknown    atomic.Bool  // likewise learn what functions there are
 	unread     atomic.Int32 // readings for learn that have failed, but for hopeless ones, since the last one that has not

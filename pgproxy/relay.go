@@ -97,10 +97,6 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 			if done, err := s.leaseFor(&msg, act.later); done || err != nil {
 				return false, err
 			}
-		case renew:
-			if done, err := s.renew(&msg); done || err != nil {
-				return false, err
-			}
 		default:
 			return true, s.finish()
 		}

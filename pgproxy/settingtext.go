@@ -29,7 +29,6 @@ func (m *machine) noteSettings(text []byte) {
 	m.unnamedSetting = m.unnamedSetting || found.unnamed
 	m.undid = m.undid || m.startsWithRole() && hintsOf(text)&hintResets != 0 // SET role TO DEFAULT
 	for _, name := range found.customs {
-		m.nameSetting(name)
 		switch {
 		case slices.Contains(m.customs, name):
 		case len(m.customs) == maxSettings:
