@@ -7,7 +7,7 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// In transaction mode clients prefer server connections that have their settings: setting others takes a round trip. So the affinity of a
+// In transaction mode clients prefer server connections that have their settings: setting others takes work (machine_replay.go), and sometimes a round trip. So the affinity of a
 // client and of a server connection has the loop they are on, and a number for the settings.
 
 // appliedSettings are all settings of a client or of a server connection.

@@ -156,10 +156,12 @@ type FakePool struct {
 // FakeServer is a server connection of a FakePool.
 type FakeServer struct {
 	Name  string
-	In    func(msg []byte) // called with each message to the server
-	Undo  func(sql string) // called with SQL that makes its settings a client's
-	Owner *Machine         // nil = it is free
-	Left  traces           // what a look finds
+	In    func(msg []byte)      // called with each message to the server
+	Undo  func(sql string)      // called with SQL that makes its settings a client's
+	Owner *Machine              // nil = it is free
+	Gone  bool                  // it was discarded
+	Left  traces                // what a look finds
+	Rows  func() []pgwire.Param // the settings that it finds; nil = it asks for none
 	state serverState
 }
 
@@ -191,6 +193,16 @@ func NewMachine(p *FakePool, mode Mode, log func(format string, args ...any)) *M
 	m.m.takeSettings(nil)
 	return m
 }
+
+// Set gives the client settings: the value of a parameter that servers report, and another setting.
+func (d *Machine) Set(reported, other pgwire.Param) {
+	d.m.takeSettings([]pgwire.Param{reported})
+	d.m.settingsKey = keyOf([]pgwire.Param{other})
+	d.m.replan()
+}
+
+// Report has the server connection have reported a parameter.
+func (f *FakeServer) Report(p pgwire.Param) { f.state.parameter(p) }
 
 // Client has a message of the client judged, once those before are.
 func (d *Machine) Client(b []byte, toClient func([]byte)) (over bool, err error) {
@@ -232,6 +244,9 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 			}
 			d.told = false
 			m.waited()
+			if m.refusedReplay {
+				d.release()
+			}
 			continue
 		case lease:
 			if len(d.Pool.Free) == 0 {
@@ -245,16 +260,12 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 			d.srv.Owner = d
 			d.Log("lease %s", d.srv.Name)
 			m.begin(&d.srv.state)
-			if sql := m.syncSQL(); !m.inSync() && sql != "" {
-				d.Log("first: %s", sql)
-				d.srv.Undo(sql)
-				for view, i := m.reported.Value(), 0; i < len(trackedNames); i++ {
-					if view.known[i] {
-						d.srv.state.parameter(pgwire.Param{Name: trackedNames[i], Value: view.value[i]})
-					}
-				}
-				m.applied()
+			if m.inSync() || !m.planReplay() {
+				d.adapt()
 			}
+			continue
+		case adapt:
+			d.adapt()
 			continue
 		case end:
 			d.Log("end")
@@ -267,6 +278,24 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 		d.Settle()
 	}
 	return false, nil
+}
+
+// adapt gives the server connection the client's settings.
+func (d *Machine) adapt() {
+	m := &d.m
+	m.replay = false
+	sql := m.syncSQL()
+	if m.inSync() || sql == "" {
+		return
+	}
+	d.Log("first: %s", sql)
+	d.srv.Undo(sql)
+	for view, i := m.reported.Value(), 0; i < len(trackedNames); i++ {
+		if view.known[i] {
+			d.srv.state.parameter(pgwire.Param{Name: trackedNames[i], Value: view.value[i]})
+		}
+	}
+	m.applied()
 }
 
 // flush moves the machine's own messages.
@@ -327,14 +356,25 @@ func (d *Machine) Settle() {
 			m.server.flags &^= leftSettings
 		}
 	}
+	if len(d.waiting) == 0 && m.due() && d.srv.Rows != nil {
+		if err := m.keepSettings(d.srv.Rows()); err != nil {
+			d.Log("error: %v", err)
+		}
+	}
 	if !m.over() || len(d.waiting) > 0 {
 		return
 	}
+	d.release()
+}
+
+// release gives the server connection back.
+func (d *Machine) release() {
+	m, srv := &d.m, d.srv
 	fit := m.fit()
 	m.release()
-	srv := d.srv
 	d.srv, srv.Owner = nil, nil
 	if !fit {
+		srv.Gone = true
 		d.Log("discard %s", srv.Name)
 		return
 	}
@@ -348,35 +388,68 @@ func (d *Machine) Owed() int { return d.m.st.owed() }
 // Judge returns a function that makes the machine judge a request and its answer, from the lease to the release, as the
 // fast path does, and reports success.
 func Judge(statement, text string, request, answer []byte) (round func() bool) {
-	pool := &FakePool{}
-	srv := pool.NewServer("", 10, nil, nil)
-	p := &Proxy{traffic: traffic.NewSet(clientTraffic)}
-	p.settings.Store(&settings{})
-	s := &session{c: &Client{Login: &Login{proxy: p}}, srv: &server{}}
+	s, srv := newJudge(&FakePool{})
 	m := &s.machine
-	*m = NewMachine(pool, Transaction, nil).m
-	s.meter.shard = p.traffic.Cell("", "", "").Shard(0)
 	if statement != "" {
 		m.begin(&srv.state)
 		m.parseNamed(statement, nil, []byte(text+"\x00\x00\x00"))
 		_, _ = m.st.answer(pgwire.TypeParseComplete, 0)
 	}
+	return func() bool { return s.judge(srv, request, answer, len(answer)) }
+}
+
+// JudgeTurns is Judge for two clients that have different values of a reported parameter, and take turns. answers has the server's answers to
+// each, which begin with that to the replay. The last kept bytes, without the report before ReadyForQuery, are for the client.
+func JudgeTurns(zones [2]pgwire.Param, request []byte, answers [2][]byte, kept int) (round func() bool) {
+	pool := &FakePool{}
+	var sessions [2]*session
+	var srv *FakeServer
+	buf := make([]byte, 1<<10)
+	for i := range sessions {
+		sessions[i], srv = newJudge(pool)
+		sessions[i].machine.takeSettings(zones[i : i+1])
+	}
+	srv.Report(pgwire.Param{Name: zones[0].Name})
 	return func() bool {
-		s.wake()
-		if act, err := m.withoutServer(messageOf(request[:messageSize(request)])); act.do != lease || err != nil {
-			return false
+		for i, s := range sessions {
+			if !s.judge(srv, request, append(buf[:0], answers[i]...), kept) {
+				return false
+			}
 		}
-		m.begin(&srv.state)
-		n, _ := s.judgeRequest(request)
-		m.toServer = took(m.toServer)
-		done, _ := s.judgeAnswer(answer)
-		if n < len(request) || done < len(answer) || !m.over() || !m.fit() {
-			return false
-		}
-		m.release()
-		s.returnWork()
 		return true
 	}
+}
+
+func newJudge(pool *FakePool) (*session, *FakeServer) {
+	srv := pool.NewServer("", 10, nil, nil)
+	p := &Proxy{traffic: traffic.NewSet(clientTraffic)}
+	p.settings.Store(&settings{})
+	s := &session{c: &Client{Login: &Login{proxy: p}}, srv: &server{}}
+	s.machine = NewMachine(pool, Transaction, nil).m
+	s.meter.shard = p.traffic.Cell("", "", "").Shard(0)
+	return s, srv
+}
+
+// judge is one round of Judge. The last kept bytes of the answer are for the client.
+func (s *session) judge(srv *FakeServer, request, answer []byte, kept int) bool {
+	m := &s.machine
+	s.wake()
+	if act, err := m.withoutServer(messageOf(request[:messageSize(request)])); act.do != lease || err != nil {
+		return false
+	}
+	m.begin(&srv.state)
+	if !m.inSync() {
+		m.planReplay()
+	}
+	n, _ := s.judgeRequest(request)
+	m.toServer = took(m.toServer)
+	out, done, _ := s.judgeAnswer(answer)
+	if n < len(request) || done < len(answer) || len(out) != kept || !m.over() || !m.fit() {
+		return false
+	}
+	m.release()
+	s.returnWork()
+	return true
 }
 
 // Statements returns how many statements the table has, and how many one server connection has

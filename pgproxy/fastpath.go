@@ -272,7 +272,8 @@ func (s *session) giveUp() (over bool) {
 // send sends a request if the server connection that was leased is as the client needs it.
 func (s *session) send(b []byte, cut bool) (over bool) {
 	x, m := &s.x, &s.machine
-	if cut || !s.fits() {
+	fit, replay := s.fits()
+	if cut || !fit {
 		s.c.Reader.Unread(b)
 		return s.giveUp()
 	}
@@ -280,6 +281,9 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 	x.lease, x.srv = upstream.Lease[*server]{}, nil
 	s.wake()
 	s.leased()
+	if replay {
+		m.planReplay()
+	}
 	s.leaseAt, s.meter.asked = time.Time{}, x.began
 	if s.leasedAt == x.began {
 		s.meter.shard.Add(atOnce, 1)
@@ -326,7 +330,7 @@ func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 			s.showBody(msg.typ, msg.body)
 		}
 		act, err := m.clientMessage(msg)
-		if err != nil || act.do == wait {
+		if err != nil || act.do == wait || act.do == adapt {
 			break // nothing has happened: the session judges it again
 		}
 		if asItIs && (act.do != pass || len(m.toServer) > 0) {
@@ -345,13 +349,19 @@ func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 	return n, asItIs
 }
 
-// fits reports whether the leased connection is alive, has the client's settings, and lives on the client's loop.
-func (s *session) fits() bool {
+// fits reports whether the leased connection is alive, has the client's settings, or gets them by a replay, and lives on the client's loop.
+func (s *session) fits() (fit, replay bool) {
 	x, srv, m := &s.x, s.x.srv, &s.machine
-	if srv.tls != nil || srv.settings != m.settingsKey || srv.flags != 0 || srv.view != m.reported || srv.raw.Loop() != x.client.Loop() {
-		return false
+	if srv.tls != nil || srv.raw.Loop() != x.client.Loop() {
+		return false, false
 	}
-	return srv.r.Buffered() == 0 && (!x.lease.Reused() || s.leasedAt-srv.idleAt <= freshFor || srv.look() == fiber.Silent)
+	if srv.settings != m.settingsKey || srv.flags != 0 || srv.view != m.reported {
+		if replay = m.replays(&srv.serverState); !replay {
+			return false, false
+		}
+	}
+	fit = srv.r.Buffered() == 0 && (!x.lease.Reused() || s.leasedAt-srv.idleAt <= freshFor || srv.look() == fiber.Silent)
+	return fit, replay
 }
 
 // answered waits for the answer and passes it on.
@@ -365,18 +375,18 @@ func (s *session) answered() (waits, over bool) {
 	case len(b) == 0:
 		return true, false
 	}
-	n, now := s.judgeAnswer(b)
+	out, n, now := s.judgeAnswer(b)
 	if n < len(b) || !s.machine.over() || len(s.machine.toClient) > 0 {
-		_, _ = c.Writer.Write(b[:n]) // which has room for it; the machine's messages follow: exchange may wait for room
+		_, _ = c.Writer.Write(out) // which has room for it; the machine's messages follow: exchange may wait for room
 		if n < len(b) {
 			srv.r.Unread(b[n:])
 		}
 		s.handOver()
 		return false, true
 	}
-	sent := x.client.TryWrite(b)
-	if sent < len(b) {
-		_, _ = c.Writer.Write(b[sent:])
+	sent := x.client.TryWrite(out)
+	if sent < len(out) {
+		_, _ = c.Writer.Write(out[sent:])
 	}
 	if !s.giveBack(now) {
 		s.handOver()
@@ -384,13 +394,19 @@ func (s *session) answered() (waits, over bool) {
 	}
 	c.Done()
 	x.stage, x.took = fromClient, false
-	return false, sent < len(b)
+	return false, sent < len(out)
 }
 
 // judgeAnswer makes the machine judge a server's messages, up to the first that the fast path does not handle. It
-// returns their length in bytes, and when the request was done, by clock; 0 = unknown.
-func (s *session) judgeAnswer(b []byte) (n int, now time.Duration) {
+// returns those for the client, which are in b, the length of all in bytes, and when the request was done, by clock; 0 = unknown. It
+// moves messages within b over those that are not for the client.
+func (s *session) judgeAnswer(b []byte) (out []byte, n int, now time.Duration) {
 	m := &s.machine
+	n = s.skipReplay(b)
+	if m.st.replaying() {
+		return nil, n, 0
+	}
+	from, end := n, n // of out in b
 	inQuery, _ := m.inQuery()
 	for n < len(b) {
 		size := messageSize(b[n:])
@@ -399,22 +415,48 @@ func (s *session) judgeAnswer(b []byte) (n int, now time.Duration) {
 		}
 		msg := messageOf(b[n : n+size])
 		if !unchanging(inQuery, msg.typ, msg.body) {
-			if !m.usual(msg.typ, msg.body) {
+			if !m.usual(msg.typ, msg.body) && !m.restates(msg.typ) {
 				break
 			}
-			if _, err := m.serverMessage(msg); err != nil {
+			act, err := m.serverMessage(msg)
+			if err != nil {
 				break // the session gets the same error
+			}
+			if act.do == take {
+				if n += size; end == from {
+					from, end = n, n
+				}
+				continue
 			}
 			if msg.typ == pgwire.TypeReadyForQuery {
 				now = s.measure(pgwire.TxIdle)
 			}
-			if m.sayLocal(); m.st.empty() || len(m.toClient) > 0 {
-				return n + size, now
-			}
+			m.sayLocal()
+		}
+		if end += size; end < n+size {
+			copy(b[end-size:end], b[n:n+size])
+		}
+		n += size
+		if m.st.empty() || len(m.toClient) > 0 {
+			break
+		}
+	}
+	return b[from:end], n, now
+}
+
+// skipReplay makes the machine judge the server's answer to the replay, and returns its length in bytes.
+func (s *session) skipReplay(b []byte) (n int) {
+	for m := &s.machine; m.st.replaying() && n < len(b); {
+		size := messageSize(b[n:])
+		if size == 0 || b[n] == pgwire.TypeErrorResponse || b[n] == pgwire.TypeNotificationResponse {
+			break
+		}
+		if _, err := m.serverMessage(messageOf(b[n : n+size])); err != nil {
+			break // the session gets the same error
 		}
 		n += size
 	}
-	return n, now
+	return n
 }
 
 // giveBack is release where nothing has to be waited for.

@@ -25,7 +25,7 @@ const maxSettingBytes = 64 << 10
 
 // due reports whether the transaction is over and may have left something: the server is to be asked, see keep.
 func (m *machine) due() bool {
-	return m.work != nil && m.mode == Transaction && m.server != nil && (m.traces != 0 || m.server.flags&leftSettings != 0) && m.st.free()
+	return m.work != nil && m.mode == Transaction && m.server != nil && !m.refusedReplay && (m.traces != 0 || m.server.flags&leftSettings != 0) && m.st.free()
 }
 
 // keep asks the server what the transaction has left, where that may be something: settings, which are the client's from now on, and what pins

@@ -27,8 +27,9 @@ var (
 	errSettings = errors.New("the server refuses a setting of the client")
 )
 
-// acquire leases a server connection that is alive and has the client's settings.
-func (s *session) acquire() error {
+// acquire leases a server connection that is alive and has the client's settings, or will get them with a message of the client's that is
+// later judged, if that is short; nil = there is none.
+func (s *session) acquire(msg *message) error {
 	var asked time.Time
 	s.leaseAt = time.Time{}
 	if s.c.AccessLog() {
@@ -63,6 +64,9 @@ func (s *session) acquire() error {
 	}
 	if s.srv.shared && s.machine.mode == Session {
 		s.srv.flags |= leftAnything
+	}
+	if msg != nil && msg.size() <= maxPeek && !s.machine.inSync() && s.machine.planReplay() {
+		return nil
 	}
 	return s.sync()
 }
@@ -194,6 +198,7 @@ func (s *session) cancel(ctx context.Context) {
 // sync gives the server connection the client's settings where they differ: one round trip.
 func (s *session) sync() error {
 	m := &s.machine
+	m.replay = false
 	if m.inSync() {
 		return nil
 	}

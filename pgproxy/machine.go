@@ -30,6 +30,7 @@ type machine struct {
 	pinned bool            // session mode: the lease lasts as long as the session
 	single bool            // statement mode, else like transaction mode: the client may not begin a transaction block
 	unsure bool            // no server has seen the client's settings: half a DateStyle adds to what was set before
+	wary   bool            // a server has refused them in a replay: the next one gets them first
 	kind   int32           // of kinded; see kindOf
 	kinded appliedSettings // the client's settings when kind was asked for
 }
@@ -126,6 +127,10 @@ type work struct {
 	undid      bool                  // RESET or DISCARD ALL was answered, or a text has DEFAULT, since the lease or the last keepSettings
 	kept       bool                  // the client's settings are not only those of its startup; see keepSettings
 
+	replay        bool // the server connection gets the client's settings with the client's next message: machine_replay.go
+	restate       bool // it has got them, and has not reported them yet
+	refusedReplay bool // it has refused them
+
 	unnamedSetting bool // a text set something since then, of which nobody knows the name
 
 	traces   traces // what statements may have left, since the last look or the lease
@@ -163,6 +168,7 @@ const (
 	more                 // judge it again when action.n bytes of its body are there; nothing else has happened
 	wait                 // judge it again when all that is owed has been answered, see learned; nothing else has happened
 	lease                // judge it again with a leased server connection; nothing else has happened
+	adapt                // judge it again once the server connection has the client's settings; nothing else has happened
 	end                  // the client ends the session
 	fatal                // the server has ended its connection with this error
 	refuse               // consume it; the client has begun a transaction block that its mode does not allow: its session ends
@@ -219,6 +225,7 @@ func (m *machine) begin(server *serverState) {
 	m.foreign = server.drawn != 0 && server.drawn != m.client && m.mode == Transaction
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed = m.customs[:0], false, nil
+	m.replay, m.restate, m.refusedReplay = false, false, false
 	clear(m.drops)
 	clear(m.standing)
 }
@@ -226,7 +233,7 @@ func (m *machine) begin(server *serverState) {
 // over reports whether the lease has served its purpose: all is answered, and nothing is left that the client keeps the server connection for,
 // as far as is known.
 func (m *machine) over() bool {
-	return m.st.settled() && !m.pinned && (m.traces|m.server.pins == 0 || m.st.doubtful)
+	return m.st.settled() && !m.pinned && (m.traces|m.server.pins == 0 || m.st.doubtful || m.refusedReplay)
 }
 
 // fit reports whether another client may have the server connection now.
@@ -284,7 +291,7 @@ func (m *machine) unleased(typ byte) {
 // alone reports whether all that a lost server connection can have done is one statement outside a transaction: nothing the client sent
 // before is undone without its knowledge, and nothing it sent after waits to run outside the transaction it was meant for.
 func (m *machine) alone() bool {
-	return !m.staying() && m.sub == nil && m.st.ends == 1 && m.st.owed() <= maxAlone && !m.st.first().kind.own() &&
+	return !m.staying() && m.sub == nil && m.st.ends == 1 && m.st.owed() <= maxAlone+1 && !m.st.first().kind.own() &&
 		m.st.tx == pgwire.TxIdle && !m.st.copyIn && !m.st.copyOut && !m.st.unsynced
 }
 

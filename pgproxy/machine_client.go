@@ -28,6 +28,18 @@ func (m *machine) clientMessage(msg message) (action, error) {
 	if m.mode == Session {
 		return m.inSession(msg), nil
 	}
+	if m.behindReplay(msg.typ) {
+		return action{do: wait}, nil
+	}
+	act, err := m.inTransaction(msg)
+	if m.replay && err == nil {
+		m.replayWith(msg, act)
+	}
+	return act, err
+}
+
+// inTransaction judges a message of a client in transaction mode that has a server connection, unless it is about COPY.
+func (m *machine) inTransaction(msg message) (action, error) {
 	if (m.foreign || len(m.server.standing) > 0) && m.st.closed() && m.st.tx == pgwire.TxIdle {
 		m.forgetFirst()
 	}
@@ -111,6 +123,9 @@ func (m *machine) query(msg message) action {
 		return action{do: more, n: min(msg.size(), maxJudgedQuery)}
 	}
 	left, quiet := m.judgeBody(msg)
+	if m.defersTo(left) {
+		return action{do: adapt}
+	}
 	if e := m.refusal(left); e != nil {
 		return m.refuseQuery(e)
 	}
@@ -154,6 +169,9 @@ func (m *machine) call(msg message) action {
 	if !msg.whole(oidSize) {
 		return action{do: more, n: min(msg.size(), oidSize)}
 	}
+	if m.replay {
+		return action{do: adapt}
+	}
 	if callsSetConfig(msg.body) {
 		m.settingChanged()
 		m.unnamedSetting = true
@@ -195,7 +213,9 @@ func (m *machine) parse(msg message) (action, error) {
 	if !ok {
 		return action{}, fmt.Errorf("%w: no end of the name in Parse", pgwire.ErrMalformed)
 	}
-	m.parseNamed(string(name), full, body)
+	if !m.parseNamed(string(name), full, body) {
+		return action{do: adapt}, nil
+	}
 	return action{do: take}, nil
 }
 
@@ -221,6 +241,9 @@ func (m *machine) bind(msg message) (action, error) {
 		return action{do: take}, nil
 	}
 	left := m.leftBy(name)
+	if m.defersTo(left) {
+		return action{do: adapt}, nil
+	}
 	if e := m.refusal(left); e != nil {
 		m.rejectWith(e)
 		return action{do: take}, nil

@@ -21,6 +21,8 @@ type backend struct {
 	tx       pgwire.TxStatus
 	skipping bool
 	busy     bool // extended messages came after the last Sync
+
+	settings *modelSettings // nil = it has none
 }
 
 func newBackend() *backend { return &backend{stmts: map[string]string{}, tx: pgwire.TxIdle} }
@@ -29,6 +31,9 @@ func newBackend() *backend { return &backend{stmts: map[string]string{}, tx: pgw
 func (s *backend) undo(sql string) {
 	if strings.Contains(sql, "DEALLOCATE ALL") {
 		s.deallocateAll()
+	}
+	if s.settings != nil {
+		s.settings.undo(sql)
 	}
 }
 
@@ -46,7 +51,7 @@ func (s *backend) answer() []pgwire.Message {
 	s.queue = s.queue[1:]
 	if b[0] == pgwire.TypeSync {
 		s.skipping, s.busy = false, false
-		return []pgwire.Message{s.ready()}
+		return s.ready()
 	}
 	if s.skipping {
 		return nil
@@ -55,7 +60,7 @@ func (s *backend) answer() []pgwire.Message {
 		delete(s.stmts, "")
 		s.open, s.busy = false, false
 		text := string(b[5 : len(b)-1])
-		return append(s.run(text, true), s.ready())
+		return append(s.run(text, true), s.ready()...)
 	}
 	s.busy = true
 	said := s.extended(b)
@@ -65,11 +70,17 @@ func (s *backend) answer() []pgwire.Message {
 	return said
 }
 
-func (s *backend) ready() pgwire.Message {
+func (s *backend) ready() (said []pgwire.Message) {
 	if s.tx == pgwire.TxIdle {
 		s.open = false
 	}
-	return &pgwire.ReadyForQuery{Status: s.tx}
+	if s.settings != nil {
+		if s.tx == pgwire.TxIdle {
+			s.settings.commit()
+		}
+		said = s.settings.report(true)
+	}
+	return append(said, &pgwire.ReadyForQuery{Status: s.tx})
 }
 
 // fails is the answer with an error.
@@ -77,6 +88,9 @@ func (s *backend) fails(code string) []pgwire.Message {
 	s.open = false
 	if s.tx == pgwire.TxActive {
 		s.tx = pgwire.TxFailed
+	}
+	if s.settings != nil {
+		return append(s.settings.rollback(), errorOf(code))
 	}
 	return []pgwire.Message{errorOf(code)}
 }
@@ -185,7 +199,11 @@ func (s *backend) run(text string, simple bool) []pgwire.Message {
 		tag = "SELECT 1"
 	}
 	said := []pgwire.Message{&pgwire.CommandComplete{Tag: tag}}
-	if word == "select" {
+	if s.settings != nil {
+		if said = s.settings.run(s, text); said == nil {
+			return s.fails("42501")
+		}
+	} else if word == "select" {
 		said = slices.Insert(said, 0, pgwire.Message(&pgwire.DataRow{Values: [][]byte{[]byte(text)}}))
 		if simple {
 			said = slices.Insert(said, 0, described(text))
@@ -206,6 +224,7 @@ type modelClient struct {
 	straight *backend
 	got      []string // its output through the machine
 	want     []string // and straight
+	refused  bool     // a server has refused its settings: want is something else
 }
 
 // modelWorld are clients that share server connections.
@@ -215,29 +234,40 @@ type modelWorld struct {
 	servers map[*pgproxy.FakeServer]*backend
 	clients []*modelClient
 	history []string
+	texts   []string // that the clients send
+	lost    func()   // called when a server connection is discarded; nil = none may be
 }
 
 func newModelWorld(t testing.TB, servers, statements int) *modelWorld {
-	w := &modelWorld{t: t, servers: map[*pgproxy.FakeServer]*backend{}}
-	for i := range servers {
-		s := newBackend()
-		in := func(b []byte) {
-			w.history = append(w.history, fmt.Sprintf("    server %d gets %s", i, textOf(b, true)))
-			s.queue = append(s.queue, bytes.Clone(b))
-		}
-		w.servers[w.pool.NewServer(fmt.Sprint(i), statements, in, s.undo)] = s
+	w := &modelWorld{t: t, servers: map[*pgproxy.FakeServer]*backend{}, texts: modelTexts}
+	for range servers {
+		w.addServer(statements)
 	}
 	for i := range 3 {
 		c := &modelClient{name: fmt.Sprint("client ", i), straight: newBackend()}
 		c.machine = pgproxy.NewMachine(&w.pool, pgproxy.Transaction, func(format string, args ...any) {
 			w.history = append(w.history, "  "+c.name+": "+fmt.Sprintf(format, args...))
 			if strings.HasPrefix(format, "discard") {
-				w.fail("%s: %s", c.name, format)
+				if w.lost == nil {
+					w.fail("%s: %s", c.name, format)
+				}
+				w.lost()
 			}
 		})
 		w.clients = append(w.clients, c)
 	}
 	return w
+}
+
+func (w *modelWorld) addServer(statements int) (*pgproxy.FakeServer, *backend) {
+	s, name := newBackend(), fmt.Sprint(len(w.servers))
+	in := func(b []byte) {
+		w.history = append(w.history, fmt.Sprintf("    server %s gets %s", name, textOf(b, true)))
+		s.queue = append(s.queue, bytes.Clone(b))
+	}
+	srv := w.pool.NewServer(name, statements, in, s.undo)
+	w.servers[srv] = s
+	return srv, s
 }
 
 func (w *modelWorld) fail(format string, args ...any) {
@@ -307,12 +337,15 @@ func (w *modelWorld) resume() {
 // check tests the invariants.
 func (w *modelWorld) check() {
 	for srv, s := range w.servers {
-		if srv.Owner == nil && (len(s.queue) > 0 || s.tx != pgwire.TxIdle || s.skipping || s.busy) {
+		if srv.Owner == nil && !srv.Gone && (len(s.queue) > 0 || s.tx != pgwire.TxIdle || s.skipping || s.busy) {
 			w.fail("server %s is free, and has %d messages to answer, transaction %c", srv.Name, len(s.queue), s.tx)
 		}
 	}
 	for _, c := range w.clients {
 		n := len(c.got)
+		if c.refused {
+			continue
+		}
 		if n > len(c.want) || !slices.EqualFunc(c.got, c.want[:n], sameAnswer) {
 			w.fail("%s got %s\ndirectly it would be %s", c.name, tail(c.got), tail(c.want[:min(n, len(c.want))]))
 		}
@@ -335,14 +368,14 @@ func (w *modelWorld) end() {
 		for _, c := range w.clients {
 			w.send(c, &pgwire.Sync{})
 			w.drain()
-			if c.straight.tx != pgwire.TxIdle {
+			if c.straight.tx != pgwire.TxIdle || c.refused {
 				w.send(c, query("rollback"))
 			}
 			w.drain()
 		}
 	}
 	for _, c := range w.clients {
-		if len(c.got) != len(c.want) || c.machine.Owed() > 0 || c.machine.Leased() != nil {
+		if !c.refused && len(c.got) != len(c.want) || !strings.HasSuffix(c.got[len(c.got)-1], `"I"`) || c.machine.Owed() > 0 || c.machine.Leased() != nil {
 			w.fail("%s at the end: %d messages owed, got %s\ndirectly it would be %s", c.name, c.machine.Owed(), tail(c.got), tail(c.want))
 		}
 	}
@@ -363,7 +396,7 @@ func (w *modelWorld) drain() {
 // step executes one byte of a script.
 func (w *modelWorld) step(op, arg byte) {
 	c := w.clients[int(op)%len(w.clients)]
-	name, text := []string{"", "a", "b"}[int(arg)%3], modelTexts[int(arg)/3%len(modelTexts)]
+	name, text := []string{"", "a", "b"}[int(arg)%3], w.texts[int(arg)/3%len(w.texts)]
 	switch int(op) / len(w.clients) % 12 {
 	case 0:
 		w.send(c, query(text))

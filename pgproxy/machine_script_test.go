@@ -19,7 +19,7 @@ var rewrite = flag.Bool("rewrite", false, "write the machine's behaviour into te
 // TestMachineScripts plays the conversations in testdata/machine. A line "client> Message" is a message of the client, "b> Message" of
 // the client b, "server> Message" of the server connection that client has leased, "b< Message" of the one that b has. The indented lines
 // below say what the machine does. Directives: "mode session", "server NAME [STATEMENTS]", and "left CLIENT [KIND]": what looks find in the server
-// connection that a client has leased.
+// connection that a client has leased; and "set CLIENT NAME=VALUE …": which settings looks find there.
 func TestMachineScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/machine/*.txt")
 	if err != nil || len(files) == 0 {
@@ -42,6 +42,15 @@ func TestMachineScripts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// settingsIn reads a list of settings.
+func settingsIn(list string) (rows []pgwire.Param) {
+	for word := range strings.FieldsSeq(list) {
+		name, value, _ := strings.Cut(word, "=")
+		rows = append(rows, pgwire.Param{Name: name, Value: value})
+	}
+	return rows
 }
 
 func firstDifference(want, got string) string {
@@ -80,6 +89,9 @@ func playMachine(t *testing.T, script string) string {
 		case word == "left":
 			name, kind, _ := strings.Cut(rest, " ")
 			p.clients[name].Leased().Leave(kind)
+		case word == "set":
+			name, list, _ := strings.Cut(rest, " ")
+			p.clients[name].Leased().Rows = func() []pgwire.Param { return settingsIn(list) }
 		case word == "server" && rest != "":
 			p.addServer(rest)
 		case strings.HasSuffix(word, ">") && word != "server>":

@@ -22,6 +22,9 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	if o != nil && o.kind.own() && (!asynchronous(msg.typ) || msg.typ == pgwire.TypeNoticeResponse) { // whose notices are the gateway's
 		return m.ownAnswer(msg)
 	}
+	if m.st.replaying() && msg.typ != pgwire.TypeNotificationResponse {
+		return m.replayAnswer(msg)
+	}
 	status := pgwire.TxStatus(0)
 	switch msg.typ {
 	case pgwire.TypeNotificationResponse:
@@ -40,6 +43,10 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		if status = pgwire.TxStatus(firstByte(msg.body)); msg.size() != 1 || !status.Valid() {
 			return action{}, fmt.Errorf("%w: ReadyForQuery", errBackendProtocol)
 		}
+		if m.refusedReplay {
+			return m.unready()
+		}
+		m.restated()
 		if status == pgwire.TxIdle {
 			m.startOver()
 		}
@@ -135,7 +142,7 @@ func unchanging(inQuery bool, typ byte, body []byte) bool {
 // connection doubtful, and must be found at its release.
 func (m *machine) inQuery() (is, ok bool) {
 	o := m.st.first()
-	if o == nil || o.kind.own() {
+	if o == nil || o.kind.own() || o.kind == opReplay {
 		return false, false
 	}
 	return o.kind == opQuery && !o.deallocates() && !m.st.copyOut && !m.st.ignored, true
@@ -145,7 +152,7 @@ func (m *machine) inQuery() (is, ok bool) {
 // fast path leaves all others, and the messages behind them, to the session.
 func (m *machine) usual(typ byte, body []byte) bool {
 	o := m.st.first()
-	if o == nil || o.kind.own() {
+	if o == nil || o.kind.own() || o.kind == opReplay {
 		return false
 	}
 	switch typ {
@@ -157,18 +164,24 @@ func (m *machine) usual(typ byte, body []byte) bool {
 		return !leaves(body) && !o.kind.injected()
 	case pgwire.TypeReadyForQuery:
 		return len(body) == 1 && pgwire.TxStatus(body[0]) == pgwire.TxIdle && !m.reset && !o.deallocates() && !o.silent &&
-			m.server.flags&leftSettings == 0
+			m.server.flags&leftSettings == 0 && !m.refusedReplay && !(m.restate && m.server.view != m.reported)
 	}
 	return false
 }
 
 // parameter judges a ParameterStatus: the client hears of it if it changes its view.
 func (m *machine) parameter(body []byte) (action, error) {
+	if m.expected(body) {
+		return action{do: take}, nil
+	}
 	var p pgwire.ParameterStatus
 	if err := p.Decode(body); err != nil {
 		return action{}, err
 	}
 	m.server.parameter(pgwire.Param(p))
+	if m.replay {
+		return action{do: take}, nil // of settings that are not the client's
+	}
 	if i := tracked(p.Name); i >= 0 {
 		view := m.reported.Value()
 		if view.known[i] && view.value[i] == p.Value {

@@ -29,6 +29,7 @@ func (m *machine) applied() {
 func (m *machine) settingsApplied() {
 	srv := m.server
 	srv.settings, srv.unnamed = m.settingsKey, 0
+	m.wary = false
 	view := m.reported.Value()
 	for i, known := range srv.params.known {
 		if known {

@@ -12,7 +12,7 @@ import (
 // TestNoAllocations makes requests and counts what the proxy allocates for them. The race
 // detector lets pools forget, so that it cannot be counted there.
 func TestNoAllocations(t *testing.T) {
-	rounds := map[string]func(){"conversation": startConversation(t)}
+	rounds := map[string]func(){"conversation": startConversation(t), "replay": judgeTurns(t)}
 	for kind := range steady {
 		rounds[kind] = startSteady(t, kind)
 	}

@@ -338,7 +338,7 @@ func (s *session) takeOver() (err error) {
 		if err = s.unpark(); !errors.Is(err, errNotHandedOver) || !errors.Is(err, errMoved) {
 			return err
 		}
-		if err = s.acquire(); err != nil {
+		if err = s.acquire(nil); err != nil {
 			return err
 		}
 	}

@@ -58,27 +58,31 @@ const maxPending = 1000
 // uncertain reports whether messages about a statement before the last Sync may have been skipped.
 func (m *machine) uncertain(name string) bool { return slices.Contains(m.pending[:m.synced], name) }
 
-// parseNamed gives the client a statement.
-func (m *machine) parseNamed(name string, full, body []byte) {
+// parseNamed gives the client a statement. It reports false, having done nothing, where the server needs the client's settings first.
+func (m *machine) parseNamed(name string, full, body []byte) (done bool) {
 	if m.doubtful[name] && !m.st.skipping {
 		m.forget(name, m.stmts[name])
 	}
 	switch size := len(body) + statementOverhead; {
 	case m.st.skipping:
-		return
+		return true
 	case m.stmts[name] != nil:
 		m.reject(pgwire.StateDuplicatePrepared, fmt.Sprintf("prepared statement %q already exists", full))
-		return
+		return true
 	case m.stmtBytes+size > maxClientStatements:
 		m.rejectTooLarge(name, size)
-		return
+		return true
 	}
 	text := m.shared.texts.get(m.plan, body)
 	left := text.leaves(m.shared.knowledge.now.Load())
+	if m.defersTo(left) {
+		m.shared.texts.put(text)
+		return false
+	}
 	if e := m.refusal(left); e != nil {
 		m.shared.texts.put(text)
 		m.rejectWith(e)
-		return
+		return true
 	}
 	if m.mayExecute(left) {
 		m.exposeNames(text.executes)
@@ -94,6 +98,7 @@ func (m *machine) parseNamed(name string, full, body []byte) {
 	}
 	m.pending = append(m.pending, name)
 	m.prepare(st, op{kind: opParse, name: name})
+	return true
 }
 
 // probe has the server refuse a Parse if SQL has prepared a statement of its name.
@@ -211,6 +216,10 @@ func (m *machine) sayLocal() {
 		o, ok := m.st.local()
 		if !ok {
 			return
+		}
+		if o.kind == opSaidReady {
+			m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+			continue
 		}
 		m.say(&pgwire.CloseComplete{})
 		if o.st != nil {

@@ -97,6 +97,13 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 			if done, err := s.leaseFor(&msg, act.later); done || err != nil {
 				return false, err
 			}
+		case adapt:
+			s.c.Working()
+			err = s.sync()
+			s.c.Done()
+			if err != nil {
+				return false, s.notLeased(msg.typ, err)
+			}
 		default:
 			return true, s.finish()
 		}
@@ -199,7 +206,7 @@ func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 		return true, r.Skip()
 	}
 	s.c.Working()
-	err = s.acquire()
+	err = s.acquire(msg)
 	if err == nil && s.machine.sub != nil {
 		err = s.takeOver()
 	}
@@ -379,6 +386,10 @@ func (s *session) catchUp() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.machine.waited()
+	if s.machine.refusedReplay && s.broken == nil && s.srv != nil && s.machine.over() {
+		s.release() // the message goes to another server connection, for which it may have to wait
+		return s.c.Writer.Flush()
+	}
 	return s.broken
 }
 

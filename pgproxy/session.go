@@ -188,7 +188,7 @@ func (s *session) begin() error {
 		return nil
 	}
 	if s.b.baseline.get() == nil {
-		if err := s.acquire(); err != nil {
+		if err := s.acquire(nil); err != nil {
 			return err
 		}
 	}
@@ -197,7 +197,7 @@ func (s *session) begin() error {
 	m.unsure = m.takeSettings(baseline)
 	known := !m.unsure && s.srv == nil && m.mode == Transaction
 	if (m.unsure || m.mode == Session) && s.srv == nil {
-		if err := s.acquire(); err != nil {
+		if err := s.acquire(nil); err != nil {
 			return err
 		}
 	} else if s.srv != nil {

@@ -3,6 +3,7 @@ package pgproxy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/headpond/headpond/pgwire"
@@ -29,6 +30,8 @@ const (
 	opRejected                       // ErrorResponse, which is to be replaced by err
 	opSaidClose                      // nothing: CloseComplete is due to the client without asking
 	opOwn                            // a Query of the gateway's, the answer to which the client does not see
+	opReplay                         // all that belongs to the replay, up to COMMIT, which the client does not see either
+	opSaidReady                      // nothing: ReadyForQuery is due to the client without asking
 )
 
 // op is a message the server has not answered yet, or an answer that must be sent in order.
@@ -60,7 +63,7 @@ func (o *op) deallocates() bool { return o.name != "" && (o.kind == opQuery || o
 // injected reports whether the client did not ask for it.
 func (k opKind) injected() bool {
 	switch k {
-	case opInjectedParse, opInjectedClose, opInjectedDescribe, opInjectedBind, opInjectedExecute, opRejected, opOwn:
+	case opInjectedParse, opInjectedClose, opInjectedDescribe, opInjectedBind, opInjectedExecute, opRejected, opOwn, opReplay:
 		return true
 	}
 	return false
@@ -117,6 +120,9 @@ func (s *state) add(o op) {
 	}
 	s.queue = append(s.queue, o)
 }
+
+// addFirst puts an op before those in the queue.
+func (s *state) addFirst(o op) { s.queue = slices.Insert(s.queue, s.head, o) }
 
 func (s *state) empty() bool { return s.head == len(s.queue) }
 
@@ -252,7 +258,7 @@ func (s *state) local() (o op, ok bool) {
 			return op{}, false
 		case o.kind == opCopyEnd:
 			s.drop()
-		case o.kind == opSaidClose:
+		case o.kind == opSaidClose, o.kind == opSaidReady:
 			return s.pop(), true
 		default:
 			return op{}, false
@@ -263,7 +269,7 @@ func (s *state) local() (o op, ok bool) {
 // speaksNext reports whether local may have something.
 func (s *state) speaksNext() bool {
 	o := s.first()
-	return o != nil && (o.kind == opCopyEnd || o.kind == opSaidClose)
+	return o != nil && (o.kind == opCopyEnd || o.kind == opSaidClose || o.kind == opSaidReady)
 }
 
 // answer notes a message of the server and reports whether the client is to have it. status is

@@ -65,6 +65,9 @@ func (m *machine) parseUnnamed(msg message) action {
 	} else {
 		m.unread = true
 	}
+	if m.defersTo(left) {
+		return action{do: adapt}
+	}
 	if e := m.refusal(left); e != nil {
 		m.rejectWith(e)
 		return action{do: take}

@@ -138,19 +138,18 @@ func (e *Env) lookUps(suite string, conns int) []run.Case {
 const stateClients = 8
 
 // sessionState returns W3c in the simple protocol for clients with session state: settings that
-// differ, which the pooler sets on a server connection that the other half has used, and advisory
+// differ, which the pooler sets on a server connection that another client has used, and advisory
 // locks, which pin. W3c/unpinned is the same number of clients without state, to compare with.
 func (e *Env) sessionState() []run.Case {
-	zones := func(addr string) func(context.Context) (net.Conn, error) {
-		var n atomic.Int64
-		here, there := dialAndRun(addr, "sslmode=disable&timezone=UTC", ""), dialAndRun(addr, "sslmode=disable&timezone=Asia%2FTokyo", "")
-		return func(ctx context.Context) (net.Conn, error) {
-			if n.Add(1)%2 == 0 {
-				return there(ctx)
-			}
-			return here(ctx)
-		}
-	}
+	zones := dialEach(func(addr string, n int64) func(context.Context) (net.Conn, error) {
+		return dialAndRun(addr, "sslmode=disable&timezone="+[]string{"UTC", "Asia%2FTokyo"}[n%2], "")
+	})
+	names := dialEach(func(addr string, n int64) func(context.Context) (net.Conn, error) {
+		return dialAndRun(addr, fmt.Sprintf("sslmode=disable&application_name=client%d", n), "")
+	})
+	settings := dialEach(func(addr string, n int64) func(context.Context) (net.Conn, error) {
+		return dialAndRun(addr, "sslmode=disable", fmt.Sprintf("SET work_mem = '%dkB'", 4096+n))
+	})
 	locked := func(addr string) func(context.Context) (net.Conn, error) {
 		return dialAndRun(addr, "sslmode=disable", "SELECT pg_advisory_lock_shared(1)")
 	}
@@ -164,6 +163,9 @@ func (e *Env) sessionState() []run.Case {
 		dial     func(addr string) func(context.Context) (net.Conn, error)
 	}{
 		{"W3c/zones", "half of them in another time zone", 32, all, zones},
+		{"W3c/names", "each with another name of its application", 32, all, names},
+		{"W3c/settings", "each with another work_mem", 32, ours, settings},
+		{"W3c/unpinned", "without state in their sessions", 32, all, plain},
 		{"W3c/unpinned", "without state in their sessions", stateClients, all, plain},
 		{"W3c/pinned", "pinned by a lock", stateClients, ours, locked},
 	} {
@@ -177,6 +179,14 @@ func (e *Env) sessionState() []run.Case {
 		})
 	}
 	return cases
+}
+
+// dialEach returns a function for cases in which each client, numbered from 1, logs in its own way.
+func dialEach(dial func(addr string, n int64) func(context.Context) (net.Conn, error)) func(addr string) func(context.Context) (net.Conn, error) {
+	return func(addr string) func(context.Context) (net.Conn, error) {
+		var n atomic.Int64
+		return func(ctx context.Context) (net.Conn, error) { return dial(addr, n.Add(1))(ctx) }
+	}
 }
 
 // gatewayNames returns the names of those arms that are gateways.

@@ -1,0 +1,348 @@
+package pgproxy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unique"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// In transaction mode a server connection that has other settings gets the client's in the same write as the client's first request. This is
+// the replay: BEGIN, one SELECT of set_config, and COMMIT, by the extended protocol and without Sync. So the client's request runs in a
+// transaction of its own, and if the server refuses a setting, it skips everything up to the next Sync, which includes a Query: no statement
+// of the client runs under other settings than its own. The server's answers to the replay go no further. A request with a Query has no
+// Sync, so behind a refusal the machine says ReadyForQuery itself. Nobody uses the server connection after a refusal, and
+// the client's next request waits until the settings are there, as it also does wherever replays reports false.
+
+// replays reports whether the settings of a server connection, which the client has leased or is about to lease, can become the client's by a
+// replay: both sides' settings are known, and no request of the gateway's own with a Sync, which would end the skipping, comes in between.
+func (m *machine) replays(srv *serverState) bool {
+	if m.mode != Transaction || m.unsure || m.wary || m.sub != nil || srv.flags != 0 || len(srv.standing) > 0 {
+		return false
+	}
+	if srv.drawn != 0 && srv.drawn != m.client && m.shared.asked.Load() { // see forgetFirst
+		return false
+	}
+	i, view := tracked("client_encoding"), m.reported.Value()
+	return view.value[i] == srv.params.value[i] && replayable(srv.settings) && replayable(m.settingsKey)
+}
+
+// replayable reports whether settings can be replaced by a replay, or come by one: a change of role forbids others, and resets
+// some; a short timeout might hit the replay.
+func replayable(key string) bool {
+	for key != "" {
+		var name, value string
+		name, value, key = nextSetting(key)
+		switch {
+		case len(name) == len("role") && strings.EqualFold(name, "role"), strings.EqualFold(name, "session_authorization"):
+			return false
+		case strings.EqualFold(name, "statement_timeout"), strings.EqualFold(name, "transaction_timeout"):
+			if !patientTimeout(value) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// patientTimeout reports whether the value of a timeout is none, or a second at least. It understands the usual spellings.
+func patientTimeout(value string) bool {
+	digits := strings.TrimRight(value, "abcdefghijklmnopqrstuvwxyz ")
+	n, err := strconv.ParseUint(strings.TrimSpace(digits), 10, 63)
+	if err != nil {
+		return false
+	}
+	switch strings.TrimSpace(value[len(digits):]) {
+	case "", "ms":
+		return n == 0 || n >= 1000
+	case "s", "min", "h", "d":
+		return true
+	}
+	return false
+}
+
+// nextSetting splits the first setting off a key that is not empty; see keyOf.
+func nextSetting(key string) (name, value, rest string) {
+	setting, rest, _ := strings.Cut(key, "\x00")
+	name, value, _ = strings.Cut(setting, "=")
+	return name, value, rest
+}
+
+// settingIn returns the value of a setting in a key.
+func settingIn(key, name string) (value string, ok bool) {
+	for key != "" {
+		var n, v string
+		n, v, key = nextSetting(key)
+		if strings.EqualFold(n, name) {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// planReplay has the client's settings sent with its next request, if the server connection, which was just leased, has others. It reports
+// false, having done nothing, where they cannot be.
+func (m *machine) planReplay() bool {
+	if !m.replays(m.server) {
+		return false
+	}
+	m.replay = true
+	m.server.unnamed = 0 // the replay's statements are unnamed
+	return true
+}
+
+// replayWith puts the replay before a message that has been judged, in toServer and in the queue, if it is due.
+func (m *machine) replayWith(msg message, act action) {
+	switch msg.typ {
+	case pgwire.TypeSync, pgwire.TypeFlush:
+		return // settings make no difference to them
+	}
+	if act.do != pass && act.do != passRest && len(m.toServer) == 0 {
+		return // nothing is sent
+	}
+	m.replay = false
+	behind := len(m.toServer)
+	m.toServer = m.appendReplay(m.toServer)
+	m.server.settings = m.settingsKey
+	if len(m.toServer) == behind {
+		return // they differ in what this server does not report
+	}
+	rotate(m.toServer, behind)
+	m.st.addFirst(op{kind: opReplay})
+	m.restate = true
+}
+
+// rotate moves the first n bytes behind the others.
+func rotate(b []byte, n int) {
+	if n == 0 {
+		return
+	}
+	slices.Reverse(b[:n])
+	slices.Reverse(b[n:])
+	slices.Reverse(b)
+}
+
+// appendReplay appends the messages that give the server connection the client's settings; none if it has them.
+func (m *machine) appendReplay(b []byte) []byte {
+	start := len(b)
+	b = appendExecuted(b, "BEGIN ISOLATION LEVEL READ COMMITTED") // in which SELECT waits for no other transaction, whatever the client has set
+	b = pgwire.AppendHeader(b, pgwire.TypeParse, 0)
+	parse := len(b)
+	b = append(b, "\x00SELECT "...)
+	from := len(b)
+	view, srv := m.reported.Value(), m.server
+	for i, name := range trackedNames {
+		if srv.params.known[i] && view.known[i] && srv.params.value[i] != view.value[i] {
+			b = appendSet(b, len(b) > from, name, view.value[i])
+		}
+	}
+	if srv.settings != m.settingsKey {
+		b = m.appendOthers(b, from)
+	}
+	if len(b) == from {
+		return b[:start]
+	}
+	b = append(b, 0, 0, 0)
+	binary.BigEndian.PutUint32(b[parse-4:], uint32(len(b)-parse+4))
+	return appendExecuted(append(b, executeUnnamed...), "COMMIT")
+}
+
+// appendOthers appends to a SELECT, which begins at from, what makes settings that are not reported the client's.
+func (m *machine) appendOthers(b []byte, from int) []byte {
+	for rest := m.server.settings; rest != ""; {
+		var name string
+		name, _, rest = nextSetting(rest)
+		if _, ok := settingIn(m.settingsKey, name); !ok {
+			b = append(appendCall(b, len(b) > from, name), "NULL,false)"...) // as RESET
+		}
+	}
+	for rest := m.settingsKey; rest != ""; {
+		var name, value string
+		name, value, rest = nextSetting(rest)
+		if has, ok := settingIn(m.server.settings, name); !ok || has != value {
+			b = appendSet(b, len(b) > from, name, value)
+		}
+	}
+	return b
+}
+
+// appendSet appends a call of set_config to the list of a SELECT.
+func appendSet(b []byte, more bool, name, value string) []byte {
+	return append(appendQuoted(appendCall(b, more, name), value), ",false)"...)
+}
+
+// appendCall appends the beginning of one, up to the value.
+func appendCall(b []byte, more bool, name string) []byte {
+	if more {
+		b = append(b, ',')
+	}
+	return append(appendQuoted(append(b, "pg_catalog.set_config("...), name), ',')
+}
+
+// appendQuoted is quote without memory of its own.
+func appendQuoted(b []byte, s string) []byte {
+	escapes := strings.Contains(s, `\`)
+	if escapes {
+		b = append(b, 'E')
+	}
+	b = append(b, '\'')
+	for i := range len(s) {
+		if s[i] == '\'' || s[i] == '\\' && escapes {
+			b = append(b, s[i])
+		}
+		b = append(b, s[i])
+	}
+	return append(b, '\'')
+}
+
+// appendExecuted appends what executes a statement by the extended protocol, without names.
+func appendExecuted(b []byte, sql string) []byte {
+	b = pgwire.AppendHeader(b, pgwire.TypeParse, len(sql)+4)
+	b = append(append(append(b, 0), sql...), 0, 0, 0)
+	return append(b, executeUnnamed...)
+}
+
+// executeUnnamed binds and executes the unnamed statement, without parameters.
+var executeUnnamed = (&pgwire.Execute{}).Append((&pgwire.Bind{}).Append(nil))
+
+// replaying reports whether the server has not answered the replay.
+func (s *state) replaying() bool {
+	o := s.first()
+	return o != nil && o.kind == opReplay
+}
+
+// behindReplay reports whether a message has to wait for the answer to the replay, or for another server connection: it does not belong to the
+// one request that the server skips if it refuses the replay.
+func (m *machine) behindReplay(typ byte) bool {
+	if m.refusedReplay {
+		return m.st.ends > 0 || !m.st.skipping
+	}
+	return m.st.replaying() && (m.st.ends > 0 || typ == pgwire.TypeQuery || typ == pgwire.TypeFunctionCall)
+}
+
+// defersTo reports whether a statement has to wait until the server connection has the client's settings: before it the gateway may have
+// requests of its own, see replays. left is what judge says of the statement.
+func (m *machine) defersTo(left traces) bool {
+	return m.replay && left&(traceUnknown|traceUnread|traceStatements|traceLists|traceAsks) != 0
+}
+
+// replayAnswer judges what the server says to the replay.
+func (m *machine) replayAnswer(msg message) (action, error) {
+	switch msg.typ {
+	case pgwire.TypeErrorResponse:
+		if isFatal(msg.body) {
+			return action{do: fatal}, nil
+		}
+		m.refused()
+		return action{do: pass}, nil
+	case pgwire.TypeParameterStatus:
+		return m.respelled(msg.body)
+	case pgwire.TypeCommandComplete:
+		if string(msg.body) == "COMMIT\x00" {
+			m.st.drop()
+		}
+		return action{do: take}, nil
+	case pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypeDataRow, pgwire.TypeNoticeResponse:
+		return action{do: take}, nil
+	}
+	return action{}, fmt.Errorf("%w: type %q behind settings", errBackendProtocol, msg.typ)
+}
+
+// refused notes that the server has refused the replay, and skips the client's request. The client gets the error. The server is left with a
+// transaction that has failed, about which the client hears nothing: see unready.
+func (m *machine) refused() {
+	m.wary, m.refusedReplay, m.restate = true, true, false
+	m.server.doomed = true
+	m.traces, m.looked = 0, 0
+	m.st.fail()
+	m.undoUnnamed(m.st.undone)
+	query := len(m.st.undone) > 1 && !m.st.undone[1].kind.extended()
+	m.undo()
+	if query {
+		m.st.skipping, m.st.unsynced = false, false
+		m.st.add(op{kind: opSaidReady})
+	}
+}
+
+// unready takes the ReadyForQuery behind a refused replay: the client is in no transaction.
+func (m *machine) unready() (action, error) {
+	if _, err := m.st.ready(pgwire.TxIdle); err != nil {
+		return action{}, err
+	}
+	m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+	return action{do: take}, nil
+}
+
+// expected takes the report of a parameter that has the client's value already, as behind a replay, without allocating. It reports false, having
+// done nothing, for any other.
+func (m *machine) expected(body []byte) bool {
+	name, value, ok := bytes.Cut(body, []byte{0})
+	value, rest, ended := bytes.Cut(value, []byte{0})
+	if !ok || !ended || len(rest) > 0 {
+		return false
+	}
+	i, view := tracked(string(name)), m.reported.Value()
+	if i < 0 || !view.known[i] || view.value[i] != string(value) {
+		return false
+	}
+	srv := m.server
+	srv.params.value[i], srv.params.known[i] = view.value[i], true
+	if srv.params == view {
+		srv.view = m.reported
+	} else {
+		srv.view = unique.Make(srv.params)
+	}
+	return true
+}
+
+// respelled takes the report of a setting by a server that reports it at once, before PostgreSQL 14. The server spells it its own way.
+func (m *machine) respelled(body []byte) (action, error) {
+	if m.expected(body) {
+		return action{do: take}, nil
+	}
+	var p pgwire.ParameterStatus
+	if err := p.Decode(body); err != nil {
+		return action{}, err
+	}
+	m.server.parameter(pgwire.Param(p))
+	view := m.reported.Value()
+	if i := tracked(p.Name); i >= 0 && view.known[i] && view.value[i] != p.Value {
+		view.value[i] = p.Value
+		m.reported = unique.Make(view)
+		m.replan()
+	}
+	return action{do: take}, nil
+}
+
+// restates reports whether a message is a report of a setting by the replay.
+func (m *machine) restates(typ byte) bool { return m.restate && typ == pgwire.TypeParameterStatus }
+
+// restated tells the client what settings its request has given the values that the server connection had before the replay: PostgreSQL 14 and
+// later report a setting that differs from the last report, once, before ReadyForQuery.
+func (m *machine) restated() {
+	if !m.restate {
+		return
+	}
+	m.restate = false
+	if m.server.view == m.reported {
+		return
+	}
+	view := m.reported.Value()
+	for i, name := range trackedNames {
+		if value := m.server.params.value[i]; m.server.params.known[i] && view.known[i] && view.value[i] != value {
+			view.value[i] = value
+			m.reports |= 1 << i
+			m.say(&pgwire.ParameterStatus{Name: name, Value: value})
+			m.settingChanged()
+		}
+	}
+	if now := unique.Make(view); now != m.reported {
+		m.reported = now
+		m.replan()
+	}
+}

@@ -1,0 +1,428 @@
+package pgproxy_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// Clients of tests that differ in a setting that servers report, in one that they do not, or in both.
+var (
+	zoneUTC   = pgwire.Param{Name: "TimeZone", Value: "UTC"}
+	zoneTokyo = pgwire.Param{Name: "TimeZone", Value: "Asia/Tokyo"}
+)
+
+// The server's answers to a replay, and to "select 1" behind it.
+var (
+	replayed = bytesOf(&pgwire.ParseComplete{}, &pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ParseComplete{}, &pgwire.BindComplete{},
+		&pgwire.NoticeResponse{}, &pgwire.DataRow{Values: [][]byte{[]byte("UTC")}}, &pgwire.CommandComplete{Tag: "SELECT 1"}, &pgwire.ParseComplete{}, &pgwire.BindComplete{},
+		&pgwire.CommandComplete{Tag: "COMMIT"})
+	selected = bytesOf(columns, row, done)
+	refusal  = bytesOf(&pgwire.ParseComplete{}, &pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ParseComplete{}, &pgwire.BindComplete{},
+		errorOf("42501"))
+)
+
+// startReplays runs a proxy before a fake server, with a client in UTC and one in Tokyo, which has used the server connection last.
+func startReplays(t testing.TB) (utc, tokyo, srv *wire, f *fakeServer) {
+	t.Helper()
+	g, f := startFake(t, nil, &pgwire.ParameterStatus{Name: "TimeZone", Value: "GMT"})
+	logged := make(chan *wire, 2)
+	go func() {
+		logged <- g.dial(t, zoneUTC)
+		logged <- g.dial(t, zoneTokyo)
+	}()
+	srv = <-f.conns
+	utc = srv.logsIn(logged, zoneUTC)
+	tokyo = srv.logsIn(logged, zoneTokyo)
+	return utc, tokyo, srv, f
+}
+
+// logsIn answers the Query that gives the server connection the settings of a client that logs in.
+func (w *wire) logsIn(logged <-chan *wire, zone pgwire.Param) *wire {
+	w.t.Helper()
+	if types, bodies := w.requested(); types != "Q" {
+		w.t.Fatalf("%s %q", types, bodies)
+	}
+	w.send((*pgwire.ParameterStatus)(&zone), done, idle)
+	return <-logged
+}
+
+// requested reads a client's request up to Query or Sync, and returns the types of its messages, and all bodies.
+func (w *wire) requested() (types, bodies string) {
+	w.t.Helper()
+	for {
+		typ, body := w.read()
+		types, bodies = types+string(typ), bodies+body
+		if typ == pgwire.TypeQuery || typ == pgwire.TypeSync {
+			return types, bodies
+		}
+	}
+}
+
+const replayTypes = "PBEPBEPBE"
+
+// TestReplay: a server connection gets the client's settings before its statement without an answer in between, and the client sees the
+// answer to its statement only, whenever the server reports settings, and however the answer comes.
+func TestReplay(t *testing.T) {
+	request := map[string][]byte{
+		"Q":    bytesOf(query("select 1")),
+		"PBES": bytesOf(&pgwire.Parse{Query: "select 1"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{}),
+	}
+	answers := map[string]struct {
+		said   []byte
+		client string
+	}{"Q": {selected, "TDCZ"}, "PBES": {bytesOf(&pgwire.ParseComplete{}, &pgwire.BindComplete{}, row, done), "12DCZ"}}
+	utc, tokyo, srv, _ := startReplays(t)
+	for i, early := range []bool{false, true, false, true} {
+		for kind, req := range request {
+			for _, c := range []struct {
+				w    *wire
+				zone pgwire.Param
+			}{{utc, zoneUTC}, {tokyo, zoneTokyo}} {
+				if _, err := c.w.Write(req); err != nil {
+					t.Fatal(err)
+				}
+				if types, bodies := srv.requested(); types != replayTypes+kind || !has(bodies, "set_config('TimeZone','"+c.zone.Value+"',false)") {
+					t.Fatalf("%s %q", types, bodies)
+				}
+				report, end := bytesOf((*pgwire.ParameterStatus)(&c.zone)), bytesOf(idle)
+				said := [][]byte{replayed, answers[kind].said, report, end}
+				if early {
+					said = [][]byte{bytesOf(&pgwire.ParseComplete{}), report, replayed[5:], answers[kind].said, end}
+				}
+				if i < 2 {
+					said = [][]byte{bytes.Join(said, nil)}
+				}
+				for _, b := range said {
+					if _, err := srv.Write(b); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if types, bodies := c.w.until(pgwire.TypeReadyForQuery); types != answers[kind].client {
+					t.Errorf("%s, early %v, in %d pieces: the client gets %s %q", kind, early, len(said), types, bodies)
+				}
+			}
+		}
+	}
+}
+
+// judgeTurns returns a function that has two clients with different settings make a request each on one server connection, as far as the
+// machine is concerned.
+func judgeTurns(t testing.TB) (round func()) {
+	zones := [2]pgwire.Param{zoneUTC, zoneTokyo}
+	var answers [2][]byte
+	for i, zone := range zones {
+		answers[i] = bytes.Join([][]byte{replayed, selected, bytesOf((*pgwire.ParameterStatus)(&zone), idle)}, nil)
+	}
+	turn := pgproxy.JudgeTurns(zones, bytesOf(query("select 1")), answers, len(selected)+len(bytesOf(idle)))
+	return func() {
+		if !turn() {
+			t.Fatal("it is not over")
+		}
+	}
+}
+
+// TestReplayOfChangedSetting: a statement gives a setting the value that the server connection had before the replay. The server has nothing to
+// report then, and the client hears of it.
+func TestReplayOfChangedSetting(t *testing.T) {
+	utc, _, srv, _ := startReplays(t)
+	utc.send(query("set timezone = 'Asia/Tokyo'"))
+	srv.requested()
+	if _, err := srv.Write(append(bytes.Clone(replayed), bytesOf(&pgwire.CommandComplete{Tag: "SET"}, idle)...)); err != nil {
+		t.Fatal(err)
+	}
+	if types, bodies := utc.until(pgwire.TypeReadyForQuery); types != "CSZ" || !has(bodies, "TimeZone\x00Asia/Tokyo") {
+		t.Errorf("the client gets %s %q", types, bodies)
+	}
+	if _, body := srv.read(); !has(body, "pg_settings") {
+		t.Errorf("%q", body)
+	}
+	srv.send(&pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.DataRow{Values: [][]byte{[]byte("TimeZone"), []byte("Asia/Tokyo")}}, &pgwire.CommandComplete{Tag: "COMMIT"}, idle)
+	utc.send(query("select 1"))
+	if types, bodies := srv.requested(); types != "Q" {
+		t.Errorf("the server connection has the settings, and gets %s %q", types, bodies)
+	}
+	srv.send(done, idle)
+	utc.until(pgwire.TypeReadyForQuery)
+}
+
+// TestRefusedReplay: the statement behind settings that the server refuses is not run, the client gets the server's error, and the server
+// connection is not used again. What a client has sent behind that statement gets another server connection, with the settings first.
+func TestRefusedReplay(t *testing.T) {
+	extended := []pgwire.Message{&pgwire.Parse{Query: "select 1"}, &pgwire.Bind{}, &pgwire.Execute{}}
+	for name, c := range map[string]struct {
+		request, later []pgwire.Message
+		types          string // of what goes to the server
+	}{
+		"Query":             {request: []pgwire.Message{query("select 1")}, types: "Q"},
+		"extended":          {request: append(extended[:3:3], &pgwire.Sync{}), types: "PBES"},
+		"Queries":           {request: []pgwire.Message{query("select 1")}, later: []pgwire.Message{query("select 2")}, types: "Q"},
+		"extended, Queries": {request: append(extended[:3:3], &pgwire.Sync{}), later: []pgwire.Message{query("select 2")}, types: "PBES"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			utc, tokyo, srv, f := startReplays(t)
+			utc.send(append(c.request, c.later...)...)
+			if types, bodies := srv.requested(); types != replayTypes+c.types {
+				t.Fatalf("%s %q", types, bodies)
+			}
+			said := refusal
+			if c.types != "Q" {
+				said = append(bytes.Clone(refusal), bytesOf(&pgwire.ReadyForQuery{Status: pgwire.TxFailed})...)
+			}
+			if _, err := srv.Write(said); err != nil {
+				t.Fatal(err)
+			}
+			if types, bodies := utc.until(pgwire.TypeReadyForQuery); types != "EZ" || !has(bodies, "42501") || !strings.HasSuffix(bodies, "I") {
+				t.Errorf("the client gets %s %q", types, bodies)
+			}
+			if c.later == nil {
+				utc.send(query("select 2"))
+			}
+			second := <-f.conns
+			for { // a Flush may have come before
+				if typ, body, err := srv.try(); err != nil {
+					break
+				} else if typ != pgwire.TypeFlush && typ != pgwire.TypeTerminate {
+					t.Errorf("the server gets %c %q behind its refusal", typ, body)
+				}
+			}
+			if types, bodies := second.requested(); types != "Q" || !has(bodies, "set_config") {
+				t.Errorf("%s %q", types, bodies)
+			}
+			second.send((*pgwire.ParameterStatus)(&zoneUTC), done, idle)
+			if types, bodies := second.requested(); types != "Q" || !has(bodies, "select 2") {
+				t.Errorf("%s %q", types, bodies)
+			}
+			second.send(done, idle)
+			if types, bodies := utc.until(pgwire.TypeReadyForQuery); types != "CZ" {
+				t.Errorf("the client gets %s %q", types, bodies)
+			}
+			tokyo.send(query("select 3"))
+			if types, bodies := second.requested(); types != replayTypes+"Q" {
+				t.Errorf("%s %q", types, bodies)
+			}
+			second.send(&pgwire.CommandComplete{Tag: "COMMIT"}, done, idle)
+			tokyo.until(pgwire.TypeReadyForQuery)
+		})
+	}
+}
+
+// TestReplayOnServer has clients with different settings take turns on one server connection, with statements that must not run in the replay's
+// transaction, and compares what they see with what they have set.
+func TestReplayOnServer(t *testing.T) {
+	db := pgtest.Shared(t)
+	g := start(t, db, small)
+	db.Exec(t, "drop table if exists replays; create table replays (n int)")
+	type client struct {
+		conn     *pgx.Conn
+		settings string
+		want     string
+	}
+	clients := []*client{
+		{settings: "timezone=UTC", want: "UTC 4MB -"}, {settings: "timezone=Asia/Tokyo work_mem=5MB", want: "Asia/Tokyo 5MB -"},
+		{settings: "timezone=UTC work_mem=6MB", want: "UTC 6MB -"}, {settings: "timezone=Europe/Berlin", want: "Europe/Berlin 4MB it's \\ x"},
+	}
+	for _, c := range clients {
+		c.conn = g.connect(t, c.settings)
+	}
+	do(t, clients[3].conn, `set app.replay = E'it\'s \\ x'`)
+	const see = "select concat_ws(' ', current_setting('timezone'), current_setting('work_mem'), coalesce(nullif(current_setting('app.replay', true), ''), '-'))"
+	modes := []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeExec, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeCacheStatement}
+	for i := range 200 {
+		c, mode := clients[i*7%len(clients)], modes[i/3%len(modes)]
+		switch i / 12 % 6 {
+		case 0:
+			do(t, c.conn, "vacuum replays", mode)
+		case 1:
+			do(t, c.conn, "begin isolation level serializable, deferrable, read only", mode)
+			do(t, c.conn, "rollback", mode)
+		case 2:
+			if _, err := c.conn.Exec(t.Context(), "select 1/0", mode); err == nil {
+				t.Error("no error")
+			}
+		case 3:
+			if _, err := c.conn.PgConn().CopyFrom(t.Context(), strings.NewReader("1\n2\n"), "copy replays from stdin"); err != nil {
+				t.Fatal(err)
+			}
+		case 4:
+			do(t, c.conn, "begin", mode)
+			do(t, c.conn, "set local work_mem = '9MB'", mode)
+			do(t, c.conn, "commit", mode)
+		}
+		if got := one[string](t, c.conn, see, mode); got != c.want {
+			t.Fatalf("round %d, %v: a client with %s sees %s", i, mode, c.settings, got)
+		}
+	}
+	if n := one[int](t, clients[0].conn, "select count(*) from replays"); n%2 != 0 || n == 0 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// TestRefusedReplayOnServer: a setting of a client is refused, because what it names has been dropped.
+func TestRefusedReplayOnServer(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "drop table if exists refused; create table refused (n int)")
+	for _, extended := range []bool{false, true} {
+		t.Run(fmt.Sprint("extended ", extended), func(t *testing.T) {
+			db.Exec(t, "drop text search configuration if exists gone; create text search configuration gone (copy = simple)")
+			g := start(t, db, small)
+			w, other := g.dial(t), g.connect(t, "")
+			if types, bodies := w.ask(query("set default_text_search_config = 'public.gone'")); types != "CZ" {
+				t.Fatal(types, bodies)
+			}
+			do(t, other, "drop text search configuration gone")
+			request := []pgwire.Message{query("insert into refused values (1)")}
+			if extended {
+				request = []pgwire.Message{&pgwire.Parse{Query: "insert into refused values (1)"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{}}
+			}
+			if types, bodies := w.ask(request...); types != "EZ" || !has(bodies, "22023") || !strings.HasSuffix(bodies, "I") {
+				t.Errorf("%s %q", types, bodies)
+			}
+			if n := one[int](t, other, "select count(*) from refused"); n != 0 {
+				t.Errorf("%d rows", n)
+			}
+			w.send(query("select 1"))
+			if types, bodies := w.until(pgwire.TypeErrorResponse); !has(bodies, "FATAL") {
+				t.Errorf("%s %q", types, bodies)
+			}
+			if err := other.Ping(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestFirstBehindReplay has statements come first behind a replay, and without one, and wants the same answers.
+func TestFirstBehindReplay(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "drop table if exists first; create table first (n int)")
+	replaying, plain := start(t, db, small), start(t, db, small)
+	param := pgwire.Param{Name: "work_mem", Value: "5MB"}
+	other, w, control := replaying.connect(t, "work_mem=6MB"), replaying.dial(t, param), plain.dial(t, param)
+	for _, sql := range []string{
+		"vacuum first", "create index concurrently on first (n)", "drop database if exists first_replay", "create database first_replay", "drop database first_replay",
+		"copy first to stdout", "copy first from stdin", "lock table first", "declare c cursor for select 1", "savepoint a", "set local work_mem = '1MB'",
+		"set transaction isolation level serializable", "begin isolation level serializable, read only, deferrable", "begin; set transaction isolation level serializable; select 1",
+		"select 1; insert into first values (1); select 1/0", "insert into first values (2); select 3", "select count(*) from first", "commit", "rollback and chain",
+		"prepare transaction 'first'", "discard temp", "", "select", "no sql", "show work_mem", "set constraints all deferred", "checkpoint", "select current_setting('work_mem')",
+		"begin; select 1; commit; select 2", "fetch 1 from nothing", "execute nothing", "deallocate nothing", "notify first", "do $$ begin perform 1; end $$", "alter table first add m int",
+	} {
+		for name, request := range map[string][]pgwire.Message{
+			"Query":            {query(sql)},
+			"extended":         {&pgwire.Parse{Query: sql}, &pgwire.Bind{}, &pgwire.Describe{Object: 'P'}, &pgwire.Execute{}, &pgwire.Sync{}},
+			"with Flush":       {&pgwire.Parse{Query: sql}, &pgwire.Flush{}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Flush{}, &pgwire.Sync{}},
+			"Query in between": {&pgwire.Parse{Query: "select 7"}, query(sql)},
+		} {
+			do(t, other, "select 1", pgx.QueryExecModeSimpleProtocol)
+			prepare(t, db, sql)
+			want := control.answerTo(request)
+			prepare(t, db, sql)
+			if got := w.answerTo(request); got != want {
+				t.Errorf("%s, %s: %s, without a replay %s", sql, name, got, want)
+			}
+		}
+	}
+}
+
+// prepare undoes what a statement of TestFirstBehindReplay has defined, or removed.
+func prepare(t *testing.T, db *pgtest.Cluster, sql string) {
+	t.Helper()
+	switch {
+	case strings.HasSuffix(sql, "database first_replay"):
+		db.Exec(t, "drop database if exists first_replay")
+		if strings.HasPrefix(sql, "drop") {
+			db.Exec(t, "create database first_replay")
+		}
+	case strings.HasPrefix(sql, "alter"):
+		db.Exec(t, "alter table first drop if exists m")
+	}
+}
+
+// answerTo sends a request, and returns its answer: types of messages, and codes of errors. It ends COPY, and transactions afterwards.
+func (w *wire) answerTo(request []pgwire.Message) (list string) {
+	w.t.Helper()
+	w.send(request...)
+	for {
+		typ, body := w.read()
+		list += string(typ)
+		switch typ {
+		case pgwire.TypeErrorResponse:
+			_, code, _ := strings.Cut(body, "\x00C")
+			list += "(" + code[:5] + ")"
+		case pgwire.TypeDataRow:
+			list += fmt.Sprintf("(%q)", body)
+		case pgwire.TypeCopyInResponse:
+			w.send(&pgwire.CopyData{Data: []byte("3\n")}, &pgwire.CopyDone{})
+			if _, ends := request[len(request)-1].(*pgwire.Sync); ends {
+				w.send(&pgwire.Sync{}) // the one before was ignored
+			}
+		case pgwire.TypeReadyForQuery:
+			if list += body; body == "I" {
+				return list
+			}
+			w.send(query("rollback"))
+		}
+	}
+}
+
+// TestCancelBehindReplay cancels the first statement behind a replay.
+func TestCancelBehindReplay(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	other, w := g.connect(t, "work_mem=6MB"), g.dial(t, pgwire.Param{Name: "work_mem", Value: "5MB"})
+	do(t, other, "select 1")
+	w.send(query("select pg_sleep(100) /* behind a replay */"))
+	watcher, err := pgx.Connect(t.Context(), pgtest.Shared(t).DSN(pgtest.Shared(t).Superuser(), pgtest.Shared(t).Password(), "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Close(context.Background())
+	conntest.Eventually(t, "the statement runs", func() bool {
+		return one[int](t, watcher, "select count(*) from pg_stat_activity where query like 'select pg_sleep(100) /* behind a%' and state = 'active'") == 1
+	})
+	conn, err := net.Dial("tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newWire(t, conn).send(&pgwire.CancelRequest{ProcessID: w.key.ProcessID, Key: w.key.Key})
+	if types, bodies := w.until(pgwire.TypeReadyForQuery); !has(bodies, "57014") {
+		t.Errorf("%s %q", types, bodies)
+	}
+	if _, bodies := w.ask(query("show work_mem")); !has(bodies, "5MB") {
+		t.Errorf("%q", bodies)
+	}
+}
+
+// TestLostBehindReplay: the server connection breaks while a replay and a statement are under way. The statement is not sent again.
+func TestLostBehindReplay(t *testing.T) {
+	for name, said := range map[string][]byte{"before the replay": nil, "in the replay": replayed[:10], "behind the replay": replayed} {
+		t.Run(name, func(t *testing.T) {
+			utc, _, srv, f := startReplays(t)
+			utc.send(query("select 1"))
+			srv.requested()
+			if _, err := srv.Write(said); err != nil {
+				t.Fatal(err)
+			}
+			_ = srv.Close()
+			if types, bodies := utc.until(pgwire.TypeReadyForQuery); types != "EZ" || !has(bodies, "08006") {
+				t.Errorf("%s %q", types, bodies)
+			}
+			utc.send(query("select 2"))
+			second := <-f.conns
+			if types, bodies := second.requested(); types != replayTypes+"Q" || !has(bodies, "select 2") {
+				t.Errorf("%s %q", types, bodies)
+			}
+			second.send(&pgwire.CommandComplete{Tag: "COMMIT"}, done, idle)
+			utc.until(pgwire.TypeReadyForQuery)
+		})
+	}
+}
