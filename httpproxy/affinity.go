@@ -5,9 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/headpond/headpond/httpwire"
@@ -95,10 +93,7 @@ func newAffinity(a Affinity, lengths []int) *affinity {
 	if a == (Affinity{}) {
 		return nil
 	}
-	ready := &affinity{header: string(bytes.ToLower([]byte(a.Header))), cookie: a.Cookie, prompt: slices.Index(lengths, a.Prompt), sets: a.SetCookie}
-	if a.MaxAge > 0 {
-		ready.maxAge = "; Max-Age=" + strconv.FormatInt(int64(max(a.MaxAge/time.Second, 1)), 10)
-	}
+	ready := &affinity{header: string(bytes.ToLower([]byte(a.Header))), cookie: a.Cookie, prompt: slices.Index(lengths, a.Prompt), sets: a.SetCookie, maxAge: maxAgeOf(a.MaxAge)}
 	switch {
 	case a.Cookie != "" || a.MaxLoad < 0:
 	case a.MaxLoad == 0:
@@ -134,14 +129,6 @@ func (b *bond) take(hash uint64) {
 	b.known = true
 }
 
-func (b *bond) takeValue(value []byte) {
-	hash := uint64(14695981039346656037) // FNV-1a: several gateways agree
-	for _, c := range value {
-		hash = (hash ^ uint64(c)) * 1099511628211
-	}
-	b.take(hash)
-}
-
 // findBond finds the key of the request in its target's source. p is the peeked body, nil = none.
 func (s *session) findBond(p *peek) {
 	x := &s.ex
@@ -152,7 +139,7 @@ func (s *session) findBond(p *peek) {
 	case a.header != "":
 		for i := range s.req.Fields {
 			if f := &s.req.Fields[i]; !x.bond.known && len(f.Value) > 0 && httpwire.EqualFold(f.Name, a.header) {
-				x.bond.takeValue(f.Value)
+				x.bond.take(hashOf(f.Value))
 			}
 		}
 	case a.cookie != "":
@@ -174,44 +161,11 @@ func (s *session) findBond(p *peek) {
 // findCookie looks for the cookie, and makes one up where that is asked for.
 func (s *session) findCookie(a *affinity) {
 	x := &s.ex
-	for i := range s.req.Fields {
-		f := &s.req.Fields[i]
-		if !httpwire.EqualFold(f.Name, "cookie") {
-			continue
-		}
-		for rest := f.Value; len(rest) > 0; {
-			var pair []byte
-			pair, rest, _ = bytes.Cut(rest, []byte{';'})
-			name, value, _ := bytes.Cut(bytes.TrimLeft(pair, " \t"), []byte{'='})
-			if value = bytes.TrimRight(value, " \t"); view(name) == a.cookie && len(value) > 0 {
-				x.bond.takeValue(value)
-				return
-			}
-		}
-	}
-	if a.sets {
+	if value := s.cookie(a.cookie); value != nil {
+		x.bond.take(hashOf(value))
+	} else if a.sets {
 		x.bond.setting = true
-		v := rand.Uint64() | 1<<63 // of 16 digits
-		strconv.AppendUint(x.bond.cookie[:0], v, 16)
-		x.bond.takeValue(x.bond.cookie[:])
+		randomCookie(&x.bond.cookie)
+		x.bond.take(hashOf(x.bond.cookie[:]))
 	}
-}
-
-// appendSetCookie appends the cookie that the client is to keep, if there is one.
-func (s *session) appendSetCookie(w *headWriter) {
-	x := &s.ex
-	if !x.bond.setting {
-		return
-	}
-	a := x.target.affinity
-	w.begin("Set-Cookie")
-	w.dst = append(w.dst, a.cookie...)
-	w.dst = append(w.dst, '=')
-	w.dst = append(w.dst, x.bond.cookie[:]...)
-	w.dst = append(w.dst, "; Path=/; HttpOnly; SameSite=Lax"...)
-	if s.isTLS != nil {
-		w.dst = append(w.dst, "; Secure"...)
-	}
-	w.dst = append(w.dst, a.maxAge...)
-	w.end()
 }

@@ -159,6 +159,8 @@ type Route struct {
 	ForwardAuth *ForwardAuth
 	// RateLimit is how many requests the route takes within a time.
 	RateLimit RateLimit
+	// Canary sends a share of the requests to another upstream.
+	Canary Canary
 	// Compression compresses answers; nil = they pass as they are.
 	Compression *Compression
 	// NoAccessLog leaves the requests of the route out of Config.AccessLog and of that of listener.Config.
@@ -225,6 +227,9 @@ func (r Route) verify() error {
 		return err
 	}
 	if err := r.Affinity.verify(); err != nil {
+		return err
+	}
+	if err := r.Canary.verify(r); err != nil {
 		return err
 	}
 	if err := r.RateLimit.verify(); err != nil {

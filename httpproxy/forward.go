@@ -41,6 +41,8 @@ type exchange struct {
 	avoid    []string       // endpoints at which it has failed
 	peeked   bool           // findBond has seen the body
 	bond     bond           // which requests it has an endpoint in common with
+	placed   *canary        // whose cookie the client gets; nil = none's
+	place    [16]byte       // its value, in hexadecimal
 	id       []byte         // the request's; in idBuf or in the head
 	user     string         // who has proved to be its sender; "" = nobody was asked
 	grants   []grant        // what an authentication server says of the client
@@ -156,10 +158,8 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	case (x.target.affinity != nil || x.target.limiter != nil || x.target.route.Upstream == nil) && !mayWait:
 		return no, false // its key may be in the body, it is counted once, or the answer must be written
 	}
-	if x.target.route.Upstream != nil { // an answer of the route's own takes little, and may be a check of the gateway's health
-		if no = s.shed(); no.status != 0 {
-			return no, true
-		}
+	if no = s.enter(); no.status != 0 {
+		return no, true
 	}
 	if no = s.outside(); no.status != 0 {
 		return no, true
@@ -188,6 +188,18 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	}
 	s.begin(path, raw)
 	return no, true
+}
+
+// enter decides between the upstreams of the request's route, and refuses it if there is no memory for it. The status is 0 unless it does.
+func (s *session) enter() (no refusal) {
+	t := s.ex.target
+	if t.route.Upstream == nil { // an answer of the route's own takes little, and may be a check of the gateway's health
+		return no
+	}
+	if c := t.canary; c != nil && s.takes(c) {
+		s.ex.target = c.target
+	}
+	return s.shed()
 }
 
 // begin begins the exchange of a request that goes to an upstream, or that its route answers. raw is its target.

@@ -334,7 +334,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	if r.Status < 200 {
 		return w.finish()
 	}
-	s.appendSetCookie(&w)
+	s.appendSetCookies(&w)
 	s.ex.squeeze.write(&w)
 	s.ex.target.responseRules.write(&w, s)
 	if !r.HasDate && !s.ex.target.responseRules.drops([]byte("Date")) {

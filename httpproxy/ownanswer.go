@@ -45,8 +45,8 @@ func (r Route) verifyOwn() error {
 		return errors.New("Redirect and Respond exclude each other")
 	case r.Upstream != nil:
 		return errors.New("a route with Redirect or Respond has no upstream")
-	case len(r.Groups) > 0 || r.Affinity != Affinity{} || r.Rewrite != "" || r.StripPrefix:
-		return errors.New("Groups, Affinity, Rewrite and StripPrefix need an upstream")
+	case len(r.Groups) > 0 || r.Affinity != Affinity{} || r.Rewrite != "" || r.StripPrefix || r.Canary != Canary{}:
+		return errors.New("Groups, Affinity, Canary, Rewrite and StripPrefix need an upstream")
 	case r.Redirect.To != "":
 		if r.Redirect.Status != 0 && !slices.Contains(RedirectStatuses(), r.Redirect.Status) {
 			return fmt.Errorf("a redirect with status %d", r.Redirect.Status)

@@ -87,7 +87,8 @@ func (p *Proxy) newTable(cfg Config) *table {
 	fields, lengths := bodyFields(cfg.Routes), promptLengths(cfg.Routes)
 	limiters := map[string]*limiter{}
 	trusted := listener.Addresses{Allow: cfg.TrustedProxies}.Plain().Allow
-	t := newTable(cfg.Routes, func(r Route) *target {
+	var ready func(r Route) *target
+	ready = func(r Route) *target {
 		strip := 0
 		if r.StripPrefix {
 			strip = len(strings.TrimSuffix(r.Path, "/"))
@@ -115,8 +116,15 @@ func (p *Proxy) newTable(cfg Config) *table {
 			response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),
 		}
 		tg.change(r)
+		if c := r.Canary; c.Upstream != nil {
+			r.Upstream, r.Canary, r.RateLimit, r.BasicAuth, r.ForwardAuth = c.Upstream, Canary{}, RateLimit{}, nil, nil
+			share := ready(r)
+			share.limiter, share.access = tg.limiter, tg.access // one for all of the route
+			tg.canary = newCanary(c, share)
+		}
 		return tg
-	})
+	}
+	t := newTable(cfg.Routes, ready)
 	p.limiters = limiters
 	t.keyAuthorization = cfg.KeyAuthorization
 	t.peek, t.refuse = cmp.Or(cfg.PeekBytes, DefaultPeekBytes), cfg.RefuseBeyondPeek

@@ -40,6 +40,7 @@ type target struct {
 	groups         []group        // the groups of the upstream
 	affinity       *affinity      // nil = none
 	limiter        *limiter       // nil = none
+	canary         *canary        // nil = none
 	set            []*target      // all that differ from this one in groups and upstream only; nil = it has no groups
 	compress       *compressing   // nil = answers are not compressed
 	access         *access        // nil = everybody may use it

@@ -69,7 +69,7 @@ func (s *session) appendSwitching(dst, to []byte) []byte {
 			w.field(f)
 		}
 	}
-	s.appendSetCookie(&w)
+	s.appendSetCookies(&w)
 	return w.finish()
 }
 

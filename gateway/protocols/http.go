@@ -76,6 +76,10 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		if err != nil {
 			return extend.Server{}, err
 		}
+		canary, err := r.Canary.settings(l)
+		if err != nil {
+			return extend.Server{}, err
+		}
 		var runs *httpproxy.Upstream
 		if !r.answersItself() {
 			if runs, err = extend.Runs[*httpproxy.Upstream](l, r.Upstream); err != nil {
@@ -85,7 +89,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		cfg.Routes = append(cfg.Routes, httpproxy.Route{
 			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
 			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body), Groups: r.Groups,
-			Allow: r.Allow, Deny: r.Deny, BasicAuth: basic, ForwardAuth: asks, Compression: r.Compress.settings(),
+			Allow: r.Allow, Deny: r.Deny, BasicAuth: basic, ForwardAuth: asks, Compression: r.Compress.settings(), Canary: canary,
 			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
 			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
@@ -135,6 +139,7 @@ type Route struct {
 	BasicAuth   *BasicAuth     `conf:"basic_auth" scalar:"File"`       // nil: nobody is asked for a password
 	ForwardAuth *ForwardAuth   `conf:"forward_auth" scalar:"Upstream"` // nil: no other server is asked
 	RateLimit   *RateLimit     `conf:"rate_limit"`                     // nil: none
+	Canary      *Canary        `conf:"canary"`                         // nil: none
 	Compress    *Compress      `conf:"compress"`                       // nil: answers pass as they are
 	AccessLog   bool           `conf:"access_log" default:"true"`      // its requests are in the listener's access logs
 }
@@ -178,6 +183,9 @@ func routedTo(l *config.Listener) (names []*string) {
 		if f := routes[i].ForwardAuth; f != nil {
 			names = append(names, &f.Upstream)
 		}
+		if k := routes[i].Canary; k != nil {
+			names = append(names, &k.Upstream)
+		}
 	}
 	return names
 }
@@ -212,6 +220,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		checkAffinity(c, r)
 		checkAccess(c, l, r)
 		checkRateLimit(c, r.RateLimit)
+		checkCanary(c, r)
 		checkForwardAuth(c, r)
 		checkCompress(c, r)
 		key := r.key()
