@@ -128,7 +128,7 @@ func newAsker(f *ForwardAuth) *asker {
 				l.Release() // nothing was sent on it
 				return nil, errAuthHTTP2
 			}
-			return l, nil
+			return &l, nil // its answers are measured
 		},
 	})
 	return a
@@ -146,7 +146,7 @@ func (s *session) ask(a *asker) refusal {
 	}
 	wanted, stop := s.wanted()
 	defer stop()
-	ctx, cancel := context.WithTimeout(wanted, a.f.Timeout)
+	ctx, cancel := context.WithTimeoutCause(wanted, a.f.Timeout, httppool.ErrResponseTimeout)
 	defer cancel()
 	resp, err := a.transport.RoundTrip(s.question(ctx, a))
 	if err != nil {

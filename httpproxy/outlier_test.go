@@ -79,6 +79,68 @@ func TestBadAnswersEject(t *testing.T) {
 	}
 }
 
+// TestAuthServersAreEjected by the rules for other servers: errors, slow answers and silence are failures; a refusal is an answer.
+func TestAuthServersAreEjected(t *testing.T) {
+	const late = 100 * time.Millisecond
+	up := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hi") }))
+	answers := func(status int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+	}
+	hangs := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	errors, slowness := upstream.Ejection{Errors: true}, upstream.Ejection{Slow: time.Nanosecond}
+	for name, tc := range map[string]struct {
+		bad      http.HandlerFunc
+		ejection upstream.Ejection
+		timeout  time.Duration // of the question
+		within   time.Duration // of the request; 0 = for ever
+		stays    bool
+	}{
+		"500":                      {bad: answers(500), ejection: errors},
+		"503 with a page":          {bad: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 503) }, ejection: errors},
+		"slow":                     {bad: answers(200), ejection: slowness},
+		"slow refusal":             {bad: answers(401), ejection: slowness},
+		"silent":                   {bad: hangs, ejection: errors, timeout: late},
+		"silent, in requests":      {bad: hangs, ejection: slowness, within: late},
+		"silent in short requests": {bad: hangs, ejection: errors, within: late, stays: true},
+		"401":                      {bad: answers(401), ejection: errors, stays: true},
+		"403":                      {bad: answers(403), ejection: errors, stays: true},
+		"302":                      {bad: answers(302), ejection: errors, stays: true},
+		"500, not asked for":       {bad: answers(500), stays: true},
+	} {
+		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+			t.Run(name+" "+proto, func(t *testing.T) {
+				tc.ejection.Failures, tc.ejection.Base, tc.ejection.Max = 3, time.Hour, time.Hour
+				auth := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Balance: upstream.First, Ejection: tc.ejection}},
+					serveHTTP(t, tc.bad), serveHTTP(t, answers(200)))
+				p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
+					{Upstream: up, Timeout: tc.within, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: cmp.Or(tc.timeout, patience)}},
+				}})
+				client := clientFor(t, proto)
+				for range 3 {
+					askBadly(t, client, p.url, 0, 0, "")
+				}
+				if tc.stays {
+					if n := quiet(t, auth); n != 0 || auth.Status().Endpoints[0].Ejected {
+						t.Errorf("%d failures are counted", n)
+					}
+					return
+				}
+				eventually(t, "it is ejected", func() bool {
+					if auth.Status().Endpoints[0].Ejected {
+						return true
+					}
+					askBadly(t, client, p.url, 0, 0, "")
+					return false
+				})
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url, nil)
+				if resp, body := doWith(t, client, req); tc.within == 0 && (resp.StatusCode != 200 || body != "hi") {
+					t.Errorf("the other one is not asked: %s %q", resp.Status, body)
+				}
+			})
+		}
+	}
+}
+
 // askBadly sends a body of that size, and waits for the answer for that long (0 = for ever), or gives its request a deadline of gRPC.
 func askBadly(t *testing.T, client *http.Client, url string, size int, wait time.Duration, deadline string) {
 	t.Helper()

@@ -284,7 +284,7 @@ func (s *session) hadItsTime() bool {
 	if perTry := t.retries.perTry; perTry > 0 && (full == 0 || perTry < full) {
 		full = perTry
 	}
-	return s.responseLimit() >= full/2
+	return httpwire.HadItsTime(s.responseLimit(), full)
 }
 
 // tryElsewhere begins the next try. The lease of the last one has ended, and spent has its time.

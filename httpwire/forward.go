@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"time"
 )
 
 // This file has the rules of forwarding that do not depend on how messages move: package httpproxy applies them on fibers,
@@ -120,6 +121,10 @@ func AppendVia(dst []byte, major, minor int, name string) []byte {
 func ServerFailed(status int) bool {
 	return status >= 500 && status < 600 && status != 501 && status != 505
 }
+
+// HadItsTime reports whether the end of a wait for a response is the endpoint's own fault: tries before it, or the wait for a connection,
+// may have left it little of the full time that an endpoint has.
+func HadItsTime(had, full time.Duration) bool { return had >= full/2 }
 
 // Lost is what a forwarder knows of a try to send a request, whose connection has ended before the client had a byte of the response. It
 // is a value: all methods are pure.

@@ -15,7 +15,8 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// Lease is the right to use a Conn: pool.Lease[*Conn] with two more methods; upstream.Lease[*httppool.Conn] implements it.
+// Lease is the right to use a Conn: pool.Lease[*Conn] with two more methods; upstream.Lease[*httppool.Conn] implements it. If a Source
+// returns a pointer to one, the answers are measured for the balance and the ejection of the endpoint.
 // Exactly one of Release, Discard and Fail is called: Release if both messages were framed exactly and read to their end,
 // nothing was upgraded, nothing extra arrived, neither side asked to close, the connection was not authenticated by NTLM or
 // Negotiate, and the server answered "100 Continue" if the request expected it. In every other case the connection is closed:
@@ -60,6 +61,7 @@ type exchange struct {
 	lease Lease
 	own   poolLease // the lease, if it comes from the Transport's own pool
 	conn  *Link
+	judge measured // the lease, if it is to be told of answers; nil otherwise
 	rd    *reader
 	stop  func() bool // stops watching the context; nil while it is not watched
 	eager bool        // the context is watched, and deadlines are set, from the start; otherwise see readLazily
@@ -82,6 +84,7 @@ type exchange struct {
 	missing100 bool
 
 	mu        sync.Mutex // never held across I/O
+	sent      time.Time  // when the whole request was; the zero Time: it is not yet, or nobody wants to know
 	upload    uploadState
 	uploadErr error
 	touched   bool // the request's body has been read from
@@ -95,7 +98,7 @@ type exchange struct {
 
 // begin takes the lease for req, which began at the time began.
 func (x *exchange) begin(req *http.Request, began time.Time) {
-	x.req, x.conn = req, x.lease.Value().link.Load()
+	x.req, x.conn, x.judge = req, x.lease.Value().link.Load(), x.measures()
 	x.idled = x.conn.use(began)
 }
 
@@ -125,6 +128,9 @@ func (x *exchange) run() (*http.Response, error) {
 	if x.eager = length != 0 || !x.conn.plain || x.opt.IdleTimeout > 0 || len(block) > maxUnwatched; x.eager {
 		x.watch()
 		_ = x.conn.arm(time.Time{}) // fails if closed, as does the write below
+	}
+	if length == 0 {
+		x.isSent() // the answer may come with the return of send
 	}
 	n, err := x.send(block)
 	x.written = n
@@ -374,6 +380,7 @@ func (x *exchange) handleInterim() error {
 // respond makes the response of the final head, and ends the lease if it has no body.
 func (x *exchange) respond() (*http.Response, error) {
 	x.gotHead()
+	x.measureAnswer()
 	if x.proceed != nil { // the server answers without wanting the body
 		x.proceed <- false
 		x.proceed = nil
@@ -476,12 +483,15 @@ func (x *exchange) fail(step string, err error) error {
 	blame := false
 	switch {
 	case ctx.Err() != nil:
+		x.measureSilence(ctx, step)
 		err = contextError(ctx)
 	case errors.Is(upload, ErrRequestBody):
 		err = upload
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		if err = ErrResponseTimeout; x.body.open || step == "send" {
 			err = ErrIdleTimeout
+		} else {
+			x.measureSilence(ctx, step)
 		}
 	default:
 		lost := x.lost()

@@ -69,6 +69,9 @@ func (x *exchange) runUpload(length int64, proceed <-chan bool) {
 		_ = x.conn.close() // the request can never be completed
 		return
 	}
+	if err == nil {
+		x.isSent()
+	}
 	x.awaitHead()
 }
 
