@@ -47,6 +47,7 @@ type core[T any] struct {
 	overflowed                              uint64
 	closedFor                               [reasons]uint64
 	lastRefused                             int64 // by clock; 0: never
+	openTime                                int64 // moving average of successful opens, nanoseconds; 0: none yet
 	leakAfter                               int64
 }
 
@@ -68,6 +69,8 @@ type slot[T any] struct {
 	chain     *slot[T] // next in effects.close
 	prev, nxt *slot[T] // in core.all
 	hold      hold
+
+	openingSince int64 // when its open began
 }
 
 // effects are the caller's actions after unlocking.
@@ -389,6 +392,7 @@ func (c *core[T]) openDone(s *slot[T], round uint64, err error, e *effects[T]) {
 	}
 	c.backoff.reset()
 	c.lastErr = nil
+	c.measure(c.clock - s.openingSince)
 	c.born(s)
 	if c.waiters.head == nil && !c.closed && c.total <= c.limits.MaxSize {
 		// MaxIdle does not apply: it may replace one about to expire.
@@ -397,6 +401,15 @@ func (c *core[T]) openDone(s *slot[T], round uint64, err error, e *effects[T]) {
 		c.give(s, e)
 	}
 	c.dispatch(e)
+}
+
+// measure takes the time of an open into the average.
+func (c *core[T]) measure(took int64) {
+	const weight = 8 // of the average against the newest: it follows within some dozens of opens
+	if took = max(took, 1); c.openTime == 0 {
+		c.openTime = took
+	}
+	c.openTime += (took - c.openTime) / weight
 }
 
 // born adds a resource that was just opened.

@@ -9,7 +9,7 @@ import (
 // open runs Config.Open once for the pool. round is the back-off round it
 // started in.
 func (p *Pool[T]) open(round uint64) {
-	s := &slot[T]{pool: p}
+	s := &slot[T]{pool: p, openingSince: p.now()}
 	finish := func(err error) {
 		var e effects[T]
 		p.mu.Lock()

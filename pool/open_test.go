@@ -260,3 +260,40 @@ func TestCloseEndsAnOverflowOpen(t *testing.T) {
 		b.end(p)
 	})
 }
+
+// TestOpenTime: it is the time of the first open, follows when opens take longer, and leaves failed opens out.
+func TestOpenTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		takes, fails := 10*time.Millisecond, error(nil)
+		p, err := pool.New(pool.Config[int]{
+			Open:  func(context.Context) (int, error) { time.Sleep(takes); return 0, fails },
+			Close: func(int) {}, Limits: pool.Limits{MaxSize: 1000},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		open := func() {
+			l, err := p.Acquire(ctx)
+			if (err == nil) != (fails == nil) {
+				t.Fatal(err)
+			}
+			if err == nil {
+				l.Discard()
+			}
+		}
+		want(t, "before the first", p.Stats().OpenTime, 0)
+		open()
+		want(t, "after the first", p.Stats().OpenTime, takes)
+		takes, fails = time.Second, errDown
+		open()
+		want(t, "after a failure", p.Stats().OpenTime, 10*time.Millisecond)
+		takes, fails = 50*time.Millisecond, nil
+		for range 100 {
+			open()
+		}
+		if got := p.Stats().OpenTime.Round(time.Millisecond); got != takes {
+			t.Errorf("after a hundred opens of %v the time is %v", takes, got)
+		}
+	})
+}

@@ -11,6 +11,7 @@ import (
 type Stats struct {
 	Name    string
 	MaxSize int
+	MinIdle int
 	Idle    int
 	InUse   int
 	Opening int
@@ -47,6 +48,9 @@ type Stats struct {
 	// AcquireSeconds is how long successful acquires took, checks and direct opens
 	// included. Those served at once count in the lowest bucket and read no clock.
 	AcquireSeconds Histogram
+	// OpenTime is how long Open takes: a moving average of the opens for the pool that
+	// succeeded, overflow resources excluded; 0 if there was none.
+	OpenTime time.Duration
 	// LastOpenError is the newest open error, nil if the newest open succeeded.
 	LastOpenError error
 }
@@ -164,7 +168,7 @@ func (p *Pool[T]) Stats() Stats {
 	p.mu.Lock()
 	c := &p.core
 	s := Stats{
-		Name: p.name, MaxSize: c.limits.MaxSize, Idle: len(c.idle), InUse: c.inUse(), Opening: c.opening,
+		Name: p.name, MaxSize: c.limits.MaxSize, MinIdle: c.limits.MinIdle, Idle: len(c.idle), InUse: c.inUse(), Opening: c.opening,
 		Busy: c.closing + c.checking, Waiting: c.waiters.n, Direct: c.direct,
 		Opened: c.opened, OpenFailed: c.openFailed, Acquired: c.acquired, Reused: c.acquired - c.fresh,
 		Waited: c.waited, TimedOut: c.timedOut, Rejected: c.rejected, Canceled: c.canceled,
@@ -172,7 +176,7 @@ func (p *Pool[T]) Stats() Stats {
 		ClosedIdle: c.closedFor[ReasonIdle], ClosedLifetime: c.closedFor[ReasonLifetime],
 		ClosedCheck: c.closedFor[ReasonCheck], ClosedReset: c.closedFor[ReasonReset],
 		ClosedSurplus: c.closedFor[ReasonSurplus], Panics: p.panics.Load(),
-		LastOpenError: c.lastErr, Since: p.start, PeakInUse: c.peak,
+		LastOpenError: c.lastErr, Since: p.start, PeakInUse: c.peak, OpenTime: time.Duration(c.openTime),
 	}
 	if c.lastRefused > 0 {
 		s.LastRefused = p.start.Add(time.Duration(c.lastRefused))

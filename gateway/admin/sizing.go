@@ -2,6 +2,9 @@ package admin
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -16,18 +19,27 @@ const (
 	sizingRefused = 0.001
 	// sizingSlack is how much larger than its highest use a pool may be.
 	sizingSlack = 2
+	// warmGain is the least time of connecting that is worth a warm connection: on one machine connecting takes less, as long as what a
+	// warm connection costs the gateway and the server.
+	warmGain = 100 * time.Microsecond
+	// warmMissed is the part of sessions that may find no warm connection.
+	warmMissed = 0.1
 )
 
 // sizing are sentences about pools of PostgreSQL connections whose counters show that max_size is too small, or larger than needed. The
-// connections of other protocols cost a server little, and their limits are there for accidents.
+// connections of other protocols cost a server little, and their limits are there for accidents. Warm connections of tcp must be worth it.
 func sizing(s *Status, now time.Time) []string {
 	lines := []string{}
 	for _, u := range s.Upstreams {
-		if u.Protocol != "postgres" {
-			continue
-		}
 		for _, e := range u.Endpoints {
-			if text := e.Pool.advice(now.Sub(e.Pool.Since)); text != "" && !e.Removed {
+			text := ""
+			switch u.Protocol {
+			case "postgres":
+				text = e.Pool.advice(now.Sub(e.Pool.Since))
+			case "tcp":
+				text = e.Pool.warmAdvice()
+			}
+			if text != "" && !e.Removed {
 				lines = append(lines, fmt.Sprintf("upstream %s, endpoint %s: %s", u.Name, e.Address, text))
 			}
 		}
@@ -53,6 +65,34 @@ func (p *Pool) advice(age time.Duration) string {
 		return fmt.Sprintf("max_size %d is more than needed: never more than %d were in use in %v", p.MaxSize, p.PeakInUse, span(age))
 	}
 	return ""
+}
+
+// warmAdvice returns a sentence about connections that are opened ahead of demand for one session each, "" if there are none, they are
+// right or there is too little data.
+func (p *Pool) warmAdvice() string {
+	if p.MinIdle == 0 || p.Acquired < sizingAcquires || p.OpenSeconds == 0 {
+		return ""
+	}
+	takes := seconds(p.OpenSeconds).Round(time.Microsecond)
+	missed := float64(p.Waited) / float64(p.Acquired)
+	switch {
+	case takes < warmGain || onThisMachine(p.Endpoint):
+		return fmt.Sprintf("min_idle %d gains nothing: connecting takes %v, as long as what a connection kept ready costs; leave it out", p.MinIdle, takes)
+	case missed > warmMissed:
+		return fmt.Sprintf("min_idle %d is small: %.0f %% of the sessions found no connection ready and waited; connecting takes %v", p.MinIdle, 100*missed, takes)
+	}
+	return ""
+}
+
+// onThisMachine reports whether an endpoint is an address of loopback or a Unix socket. A busy machine takes its time for these, too, but for
+// connections that are ready as well.
+func onThisMachine(endpoint string) bool {
+	if strings.HasPrefix(endpoint, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(endpoint)
+	ip, _ := netip.ParseAddr(host)
+	return err == nil && (host == "localhost" || ip.Unmap().IsLoopback())
 }
 
 // span writes a time of an hour or more.

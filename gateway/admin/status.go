@@ -30,7 +30,7 @@ type Status struct {
 	Upstreams     []UpstreamStatus `json:"upstreams"`
 	Retiring      []RetiringStatus `json:"retiring"`
 	Trouble       []string         `json:"trouble"` // sentences about problems
-	Sizing        []string         `json:"sizing"`  // sentences about pools that are too small, or larger than needed
+	Sizing        []string         `json:"sizing"`  // sentences about pools that are too small or larger than needed, and about warm connections that gain little
 	Tables        []Table          `json:"tables"`  // of Rows
 	Rows          map[string]any   `json:",embed"`  // of protocols and extensions, by Addition.Key: members of the object beside those above
 }
@@ -165,6 +165,7 @@ type Pool struct {
 	Opening    int     `json:"opening"`
 	Waiting    int     `json:"waiting"`
 	MaxSize    int     `json:"max_size"`
+	MinIdle    int     `json:"min_idle"`
 	Direct     int     `json:"direct"` // out, beyond max_size
 	Acquired   uint64  `json:"acquired"`
 	Reused     uint64  `json:"reused"`
@@ -182,7 +183,9 @@ type Pool struct {
 	// LastRefused is when an acquire timed out or was rejected last; null: never.
 	LastRefused    *time.Time `json:"last_refused"`
 	AcquireSeconds Quantiles  `json:"acquire_seconds"`
-	LastOpenError  string     `json:"last_open_error"`
+	// OpenSeconds is how long it takes to open a connection, a moving average; 0: none was opened.
+	OpenSeconds   float64 `json:"open_seconds"`
+	LastOpenError string  `json:"last_open_error"`
 }
 
 // Quantiles are upper bounds, in seconds, of how long that part took at most.
@@ -291,7 +294,7 @@ func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
 func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 	out := Pool{
 		Name: u.Name, Protocol: u.Protocol, Endpoint: address, Reuses: u.Reuses,
-		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, Direct: p.Direct,
+		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, MinIdle: p.MinIdle, Direct: p.Direct, OpenSeconds: p.OpenTime.Seconds(),
 		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
 		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),
 		Canceled: p.Canceled, PeakInUse: p.PeakInUse, Since: p.Since, LastRefused: timeOrNil(p.LastRefused),

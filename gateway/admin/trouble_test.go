@@ -80,3 +80,33 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 		}
 	}
 }
+
+// TestWarmConnectionsEarnTheirKeep, or the status says that they do not.
+func TestWarmConnectionsEarnTheirKeep(t *testing.T) {
+	endpoint := func(address string, p pool.Stats) upstream.EndpointStatus {
+		p.MaxSize = 100
+		return upstream.EndpointStatus{Address: address, Healthy: true, Pool: p}
+	}
+	near, far := 45*time.Microsecond, 12041*time.Microsecond
+	endpoints := []upstream.EndpointStatus{
+		endpoint("near:1", pool.Stats{MinIdle: 8, Acquired: 5000, OpenTime: near}),
+		endpoint("127.0.0.1:7", pool.Stats{MinIdle: 1, Acquired: 5000, OpenTime: far}),
+		endpoint("unix:/run/s", pool.Stats{MinIdle: 1, Acquired: 5000, OpenTime: far}),
+		endpoint("cold:1", pool.Stats{Acquired: 5000, Waited: 5000, OpenTime: near}),
+		endpoint("far:1", pool.Stats{MinIdle: 2, Acquired: 5000, Waited: 1550, OpenTime: far}),
+		endpoint("enough:1", pool.Stats{MinIdle: 2, Acquired: 5000, Waited: 400, OpenTime: far}),
+		endpoint("new:1", pool.Stats{MinIdle: 2, Acquired: 900, Waited: 900, OpenTime: far}),
+		endpoint("down:1", pool.Stats{MinIdle: 2, Acquired: 5000}),
+	}
+	got := statusLines(t, admin.Snapshot{Upstreams: []admin.Upstream{
+		{Protocol: "tcp", Status: upstream.Status{Name: "raw", Endpoints: endpoints}},
+		{Protocol: "http", Status: upstream.Status{Name: "web", Endpoints: endpoints}},
+	}})
+	want := "upstream raw, endpoint near:1: min_idle 8 gains nothing: connecting takes 45µs, as long as what a connection kept ready costs; leave it out\n" +
+		"upstream raw, endpoint 127.0.0.1:7: min_idle 1 gains nothing: connecting takes 12.041ms, as long as what a connection kept ready costs; leave it out\n" +
+		"upstream raw, endpoint unix:/run/s: min_idle 1 gains nothing: connecting takes 12.041ms, as long as what a connection kept ready costs; leave it out\n" +
+		"upstream raw, endpoint far:1: min_idle 2 is small: 31 % of the sessions found no connection ready and waited; connecting takes 12.041ms\n"
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
