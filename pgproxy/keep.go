@@ -327,9 +327,14 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 			if !slices.ContainsFunc(list, func(o pgwire.Param) bool { return strings.EqualFold(o.Name, p.Name) }) {
 				list, same = append(list, p), false
 			}
-		case set&(1<<i) == 0:
-			if value, ok := m.shared.accepted.get(p); ok {
+		default:
+			value, ok := m.shared.accepted.get(p)
+			switch {
+			case !ok:
+			case set&(1<<i) == 0:
 				view.value[i] = value
+			case view.value[i] != value: // set on every server connection, also where it is the login's: else it would count as reset
+				list = append(list, pgwire.Param{Name: trackedNames[i], Value: view.value[i]})
 			}
 		}
 	}

@@ -184,3 +184,27 @@ func TestSettingsOfRefusedName(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestStartupSettingSetToDefault: a client has set a setting of its startup to the value that the gateway's login has. It keeps that.
+func TestStartupSettingSetToDefault(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	other := g.connect(t, "")
+	login := one[string](t, other, "select current_setting('timezone')")
+	for _, first := range []string{"select 1", "reset all", "discard all"} {
+		conn := g.connect(t, "timezone=Asia/Tokyo default_query_exec_mode=simple_protocol")
+		do(t, conn, "set timezone = '"+login+"'")
+		do(t, other, first)
+		for _, sql := range []string{"set work_mem = '9MB'", "select 1", "set lock_timeout = '9s'"} {
+			do(t, conn, sql)
+			do(t, other, "select 2")
+			if got := one[string](t, conn, "select current_setting('timezone')"); got != login {
+				t.Errorf("%s, %s: %s", first, sql, got)
+			}
+		}
+		do(t, conn, "reset timezone")
+		do(t, other, first)
+		if got := one[string](t, conn, "select current_setting('timezone')"); got != "Asia/Tokyo" {
+			t.Errorf("%s: after RESET %s", first, got)
+		}
+	}
+}

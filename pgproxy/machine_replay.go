@@ -142,7 +142,7 @@ func (m *machine) appendReplay(b []byte) []byte {
 		}
 	}
 	if srv.settings != m.settingsKey {
-		b = m.appendOthers(b, from)
+		b = m.appendOthers(b, from, &view)
 	}
 	if len(b) == from {
 		return b[:start]
@@ -153,10 +153,13 @@ func (m *machine) appendReplay(b []byte) []byte {
 }
 
 // appendOthers appends to a SELECT, which begins at from, what makes settings that are not reported the client's.
-func (m *machine) appendOthers(b []byte, from int) []byte {
+func (m *machine) appendOthers(b []byte, from int, view *trackedParams) []byte {
 	for rest := m.server.settings; rest != ""; {
 		var name string
 		name, _, rest = nextSetting(rest)
+		if i := tracked(name); i >= 0 && m.server.params.known[i] && view.known[i] {
+			continue // it is reported, and the client's by now
+		}
 		if _, ok := settingIn(m.settingsKey, name); !ok {
 			b = append(appendCall(b, len(b) > from, name), "NULL,false)"...) // as RESET
 		}

@@ -223,20 +223,21 @@ func TestReplayOnServer(t *testing.T) {
 	db := pgtest.Shared(t)
 	g := start(t, db, small)
 	db.Exec(t, "drop table if exists replays; create table replays (n int)")
+	const login = `"$user", public`
 	type client struct {
 		conn     *pgx.Conn
 		settings string
 		want     string
 	}
 	clients := []*client{
-		{settings: "timezone=UTC", want: "UTC 4MB -"}, {settings: "timezone=Asia/Tokyo work_mem=5MB", want: "Asia/Tokyo 5MB -"},
-		{settings: "timezone=UTC work_mem=6MB", want: "UTC 6MB -"}, {settings: "timezone=Europe/Berlin", want: "Europe/Berlin 4MB it's \\ x"},
+		{settings: "timezone=UTC", want: "UTC 4MB - " + login}, {settings: "timezone=Asia/Tokyo work_mem=5MB search_path=pg_temp,public", want: "Asia/Tokyo 5MB - pg_temp,public"},
+		{settings: "timezone=UTC work_mem=6MB", want: "UTC 6MB - " + login}, {settings: "timezone=Europe/Berlin", want: "Europe/Berlin 4MB it's \\ x " + login},
 	}
 	for _, c := range clients {
 		c.conn = g.connect(t, c.settings)
 	}
 	do(t, clients[3].conn, `set app.replay = E'it\'s \\ x'`)
-	const see = "select concat_ws(' ', current_setting('timezone'), current_setting('work_mem'), coalesce(nullif(current_setting('app.replay', true), ''), '-'))"
+	const see = "select concat_ws(' ', current_setting('timezone'), current_setting('work_mem'), coalesce(nullif(current_setting('app.replay', true), ''), '-'), current_setting('search_path'))"
 	modes := []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeExec, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeCacheStatement}
 	for i := range 200 {
 		c, mode := clients[i*7%len(clients)], modes[i/3%len(modes)]
