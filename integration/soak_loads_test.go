@@ -19,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
@@ -37,6 +38,7 @@ type soak struct {
 	loads  map[string]*load
 	steady map[string]bool // loads whose backends have no faults: they must not fail
 	ends   []func()        // close the clients that keep connections
+	pace   time.Duration   // longPace or shortPace
 }
 
 // Listeners. Names that end in s have TLS, names that begin with t use a tunnel.
@@ -46,7 +48,10 @@ func newSoak(t *testing.T) *soak {
 	t.Helper()
 	s := &soak{
 		db: newDatabase(t, pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM)), "soak"), dir: sharedDir(t), web: startHTTP(t),
-		listen: map[string]string{}, loads: map[string]*load{}, steady: map[string]bool{},
+		listen: map[string]string{}, loads: map[string]*load{}, steady: map[string]bool{}, pace: shortPace,
+	}
+	if _, long := conntest.SoakLength(t, 0); long {
+		s.pace = longPace
 	}
 	s.users = s.db.usersFile(t)
 	s.mortal = startMortal(t, s.web.Config.Handler)
@@ -93,8 +98,12 @@ func (s *soak) config(both bool) string {
 `, s.web.addr(), s.mortal.addr, s.echo, filepath.Join(s.dir, "soak.db"), s.db.server.Addr(), s.db.user, s.db.password, s.db.name, api)
 }
 
-// pace is how long a client is idle after each operation: the test needs many faults, not many requests.
-const pace = 30 * time.Millisecond
+// How long a client is idle after each operation: the test needs many faults, not many requests. In a single round every load only has to
+// work before, during and after the faults.
+const (
+	longPace  = 30 * time.Millisecond
+	shortPace = 100 * time.Millisecond
+)
 
 // run adds a load.
 func (s *soak) run(t *testing.T, name string, workers int, op func(ctx context.Context) error) {
@@ -103,7 +112,7 @@ func (s *soak) run(t *testing.T, name string, workers int, op func(ctx context.C
 		if errors.Is(err, errWrong) {
 			t.Errorf("%s: %v", name, err)
 		}
-		pause(ctx, pace)
+		pause(ctx, s.pace)
 		return err
 	})
 }
