@@ -564,7 +564,7 @@ func TestDDLInSessionMode(t *testing.T) {
 	for _, run := range []func(){
 		func() { other(hides) },
 		func() { other("begin;" + hides + ";commit") },
-		func() { simple(t, c, hides+"-- "+strings.Repeat("x", 20<<10)) },
+		func() { simple(t, c, hides+"-- "+strings.Repeat("x", 70<<10)) },
 		func() { do(t, c, hides+"-- "+strings.Repeat("x", 300<<10)) },
 	} {
 		simple(t, c, "drop view v; create view v as select '1'::text as set_config")

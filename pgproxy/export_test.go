@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unique"
@@ -616,6 +617,9 @@ func (v *Verdicts) QuietAgrees(sql string) (quiet, right bool) {
 
 // JudgeText is judge.
 func JudgeText(text []byte) uint32 { return uint32((*catalog)(nil).judge(text)) }
+
+// FirstOf returns the first n of some names.
+func FirstOf(names []string, n int) []string { return firstOf(slices.Values(names), n) }
 
 // Executed is executed.
 func Executed(text []byte) []string { return executed(text) }

@@ -2,6 +2,7 @@ package pgproxy
 
 import (
 	"bytes"
+	"iter"
 	"maps"
 	"slices"
 	"unicode/utf8"
@@ -37,12 +38,30 @@ func (m *machine) expose() {
 		return
 	}
 	size := 0
-	for i, name := range slices.Sorted(maps.Keys(m.stmts)) {
-		if size += len(m.stmts[name].body); size > maxExposed || i >= maxListed {
+	for _, name := range firstOf(maps.Keys(m.stmts), maxListed) {
+		if size += len(m.stmts[name].body); size > maxExposed {
 			return
 		}
 		m.exposeNamed(name, true)
 	}
+}
+
+// firstOf returns the first n of some names, in order. There may be many times as many, which it does not sort.
+func firstOf(names iter.Seq[string], n int) []string {
+	var first []string
+	full := false // first had n names in order, and others behind them
+	last := ""    // the n-th of them
+	for name := range names {
+		if full && name >= last {
+			continue
+		}
+		if first = append(first, name); len(first) == 2*n {
+			slices.Sort(first)
+			first, full, last = first[:n], true, first[n-1]
+		}
+	}
+	slices.Sort(first)
+	return first[:min(len(first), n)]
 }
 
 // hide takes statements away from the server that the gateway has prepared there, but those of some texts.

@@ -45,6 +45,7 @@ func TestStatementsOfOthersAreHidden(t *testing.T) {
 		{"in a string", nil, []pgwire.Message{query("select query_to_xml('" + lists + "', true, true, '')")}},
 		{"in a block", nil, []pgwire.Message{query("do $$ declare s text; begin for s in " + lists + " loop raise notice '%', s; end loop; end $$")}},
 		{"behind a long comment", nil, []pgwire.Message{query("select 1 /*" + strings.Repeat("x", 17<<10) + "*/;" + lists)}},
+		{"behind a comment that is not read", nil, []pgwire.Message{query("select 1 /*" + strings.Repeat("x", 70<<10) + "*/;" + lists)}},
 		{"behind a longer comment", nil, []pgwire.Message{&pgwire.Parse{Query: long}, &pgwire.Bind{}, &pgwire.Execute{}, sync}},
 		{"by the protocol's name", nil, []pgwire.Message{&pgwire.Bind{Statement: "lst"}, &pgwire.Execute{}, sync}},
 		{"by name in a pipeline", nil, []pgwire.Message{&pgwire.Bind{Statement: "own"}, &pgwire.Bind{Statement: "lst"}, &pgwire.Execute{}, sync}},

@@ -2,6 +2,8 @@ package pgproxy_test
 
 import (
 	"bytes"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -265,6 +267,37 @@ func TestExecuted(t *testing.T) {
 		text := bytes.Repeat([]byte(unit), 16<<10/len(unit))
 		if n := testing.AllocsPerRun(10, func() { pgproxy.Executed(text) }); n > 0 {
 			t.Errorf("%q…: %v allocations", unit, n)
+		}
+	}
+}
+
+// TestFirstOf picks the first of many names.
+func TestFirstOf(t *testing.T) {
+	for n := range 60 {
+		var names []string
+		for _, i := range rand.Perm(n) {
+			names = append(names, fmt.Sprintf("%03d", i))
+		}
+		want := slices.Sorted(slices.Values(names))
+		if got := pgproxy.FirstOf(names, 10); !slices.Equal(got, want[:min(n, 10)]) {
+			t.Errorf("of %q: %q", names, got)
+		}
+	}
+}
+
+// TestLongQueriesHideNothing has a client send long texts: the server connection keeps what others have prepared there, unless the text is too
+// long to be read.
+func TestLongQueriesHideNothing(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "create or replace view all_statements as select name from pg_prepared_statements") // in which the gateway does not see what it lists
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	c, other := g.connect(t, ""), g.connect(t, "")
+	prepareNamed(t, other, "theirs", "select 'theirs'")
+	for size, want := range map[int]string{17 << 10: "1", 60 << 10: "1", 70 << 10: "0"} {
+		useNamed(t, other, "theirs")
+		simple(t, c, "select '"+strings.Repeat("x", size)+"'")
+		if got := sees(t, c, "select count(*)::text from all_statements"); got != want {
+			t.Errorf("after %d bytes there are %s statements", size, got)
 		}
 	}
 }

@@ -133,7 +133,7 @@ func TestRequestsOfAllSizes(t *testing.T) {
 	srv := preparedOnFake(t, w, f)
 	reset := false
 	const around, around2 = 40, 44 // the messages of executed, and of unnamed with Sync, without what varies, in bytes
-	for _, size := range []int{0, 1, 100, 145, 146, 147, 148, 500, 507, 508, 10000, 16<<10 - 7, 16<<10 - 6, 16<<10 - 5, 40000,
+	for _, size := range []int{0, 1, 100, 145, 146, 147, 148, 500, 507, 508, 10000, 16<<10 - 7, 16<<10 - 6, 16<<10 - 5, 40000, 64<<10 - 1, 64 << 10, 70000,
 		151 - around, 152 - around, 153 - around, 511 - around, 512 - around, 513 - around, 15<<10 - 46, 15<<10 - 45, 15<<10 - 44,
 		16<<10 - around - 1, 16<<10 - around, 16<<10 - around + 1,
 		152 - around2, 153 - around2, 512 - around2, 513 - around2, 8<<10 - 4, 8<<10 - 3} {
@@ -171,7 +171,7 @@ func TestRequestsOfAllSizes(t *testing.T) {
 			if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
 				t.Fatalf("%s of %d bytes: another answer (%v)", c.types, size, err)
 			}
-			if c.types == "Q" && size >= 16<<10 { // of which nobody knows what it leaves
+			if c.types == "Q" && size >= 64<<10 { // of which nobody knows what it leaves
 				if got := srv.answerLook("0"); !has(got, "pg_settings") {
 					t.Errorf("%d bytes: then the server is asked %.20q", size, got)
 				}

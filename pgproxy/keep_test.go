@@ -123,8 +123,9 @@ func TestSettingsThatHide(t *testing.T) {
 	db.Exec(t, "drop role if exists hide_role; create role hide_role superuser")
 	const see = "select concat_ws(' ', nullif(current_setting('role'), 'none'), nullif(current_setting('app.hidden', true), ''))"
 	for name, sql := range map[string]string{
-		"behind a long SET LOCAL":       "set local app.long = '" + strings.Repeat("x", 17<<10) + "'; set role hide_role",
+		"behind a long SET LOCAL":       "set local app.long = '" + strings.Repeat("x", 70<<10) + "'; set role hide_role",
 		"behind a long comment":         "set local work_mem = '5MB' /*" + strings.Repeat("x", 17<<10) + "*/; set role hide_role",
+		"behind a longer comment":       "set local work_mem = '5MB' /*" + strings.Repeat("x", 70<<10) + "*/; set role hide_role",
 		"by a parameter's name":         "select set_config('app.' || 'hidden', 'x', false)",
 		"in a block within transaction": "begin; do $$ begin set role hide_role; end $$; commit",
 	} {

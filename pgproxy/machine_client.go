@@ -119,8 +119,8 @@ func (m *machine) copied(msg message) action {
 
 // query judges Query in transaction mode.
 func (m *machine) query(msg message) action {
-	if !msg.whole(maxJudgedQuery) {
-		return action{do: more, n: min(msg.size(), maxJudgedQuery)}
+	if n := msg.judged(); !msg.whole(n) {
+		return action{do: more, n: n}
 	}
 	left, quiet := m.judgeBody(msg)
 	if m.defersTo(left) {

@@ -124,6 +124,14 @@ func (s *serverState) pin(kinds traces) {
 // unread reports whether a Query is too long to be judged.
 func (m *message) unread() bool { return len(m.body) < m.size() || m.size() > maxJudgedQuery }
 
+// judged returns how much of a Query is looked at, in bytes: all of it, or of one that is too long what a Reader shows.
+func (m *message) judged() int {
+	if m.size() > maxJudgedQuery {
+		return maxPeek
+	}
+	return m.size()
+}
+
 // judgeBody judges the text of a Query, as much as is there. quiet is that of verdicts.judge.
 func (m *machine) judgeBody(msg message) (left traces, quiet bool) {
 	if msg.unread() {

@@ -70,11 +70,11 @@ func (t traces) String() string {
 	return strings.Join(names, ", ")
 }
 
-// maxJudged is how much of a text judge reads, in bytes, and maxJudgedQuery that of a Query, which is not kept: nobody knows what longer ones
-// leave.
+// maxJudged is how much of a text judge reads, in bytes, and maxJudgedQuery that of a Query, which is not kept, and which the server gets only once
+// all of it is there: nobody knows what longer ones leave.
 const (
 	maxJudged      = maxUnnamed
-	maxJudgedQuery = maxPeek
+	maxJudgedQuery = 64 << 10
 )
 
 // judge returns what a text of SQL may leave behind. The text ends at a NUL; the types of parameters may follow, as in Parse. It is no parser:

@@ -90,7 +90,7 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 		case take:
 			return false, s.c.Reader.Skip()
 		case more:
-			msg.body, err = beginning(s.c.Reader, act.n, maxClientStatements)
+			msg.body, err = s.gather(act.n)
 		case wait:
 			err = s.catchUp()
 		case lease:
@@ -134,6 +134,25 @@ func beginning(r *pgwire.Reader, n, limit int) ([]byte, error) {
 	}
 	r.MaxBody = limit
 	return r.Body()
+}
+
+// gather is beginning for the client's message: while it comes, the server connection is watched.
+func (s *session) gather(n int) (body []byte, err error) {
+	r := s.c.Reader
+	if n <= maxPeek || n > maxClientStatements || s.srv == nil {
+		return beginning(r, n, maxClientStatements)
+	}
+	for r.Left() > 0 {
+		if err := s.arrive(1); err != nil {
+			return nil, err
+		}
+		chunk, err := r.Chunk()
+		if err != nil {
+			return nil, err
+		}
+		body = append(body, chunk...)
+	}
+	return body, nil
 }
 
 // tell writes the machine's messages to the client. mu is held.

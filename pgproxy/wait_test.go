@@ -117,6 +117,20 @@ var silences = map[string]func(w *wire) (pid string){
 		}
 		return pidIn(w.t, bodies)
 	},
+	"in the middle of a message that is read whole": func(w *wire) string {
+		_, bodies := w.ask(query("begin; select pg_backend_pid()"))
+		if _, err := w.Write(bytesOf(query("select '" + strings.Repeat("long", 10<<10) + "'"))[:30<<10]); err != nil {
+			w.t.Fatal(err)
+		}
+		return pidIn(w.t, bodies)
+	},
+	"in the middle of a long Parse": func(w *wire) string {
+		_, bodies := w.ask(query("begin; select pg_backend_pid()"))
+		if _, err := w.Write(bytesOf(&pgwire.Parse{Name: "long", Query: "select '" + strings.Repeat("long", 50<<10) + "'"})[:90<<10]); err != nil {
+			w.t.Fatal(err)
+		}
+		return pidIn(w.t, bodies)
+	},
 	"in the middle of a long message": func(w *wire) string {
 		_, bodies := w.ask(query("begin; select pg_backend_pid()"))
 		if _, err := w.Write(bytesOf(query("select '" + strings.Repeat("long", 20<<10) + "'"))[:60<<10]); err != nil {
