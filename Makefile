@@ -8,7 +8,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Every module; go.work joins them.
-MODULES := . acme bench cmd/routevet integration peers route/ginroute
+MODULES := . acme bench cmd/routevet integration peers route/ginroute tracing
 # SQLite is C translated to Go: it keeps its data outside of Go's heap, where the race detector sees nothing of it, and is
 # four times as slow with it. The Go code around it has the detector.
 RACE      := -race -gcflags=modernc.org/...=-race=false
@@ -57,7 +57,7 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, pro
 # no file of the tree. Programs that tests build are compiled likewise.
 test: export GOFLAGS := $(GOFLAGS) -trimpath
 test: test-deps ## Vet and test everything with -race, against real servers
-	$(GO) vet ./... ./acme/... ./bench/... ./cmd/routevet/... ./integration/... ./peers/... ./route/ginroute/...
+	$(GO) vet ./... ./acme/... ./bench/... ./cmd/routevet/... ./integration/... ./peers/... ./route/ginroute/... ./tracing/...
 	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; packages='./fiber/... ./cmd/... ./internal/cli/...'; \
 		case $$p in linux/*) packages='$(ARCHPKGS)';; esac; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet $$packages; \
@@ -70,7 +70,7 @@ test: test-deps ## Vet and test everything with -race, against real servers
 	$(GO) test -vet=off -count 1 ./bench/internal/tables ./internal/repotest
 	@$(MAKE) --no-print-directory test-report
 	@# The packages that take longest begin first, so that none of them runs alone at the end.
-	@PACKAGES="./fiber ./bench/cmd/headpond-bench ./pgproxy/sqlite ./route ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./peers/... ./route/ginroute/..." \
+	@PACKAGES="./fiber ./bench/cmd/headpond-bench ./pgproxy/sqlite ./route ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./peers/... ./route/ginroute/... ./tracing/..." \
 		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module

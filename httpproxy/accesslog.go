@@ -3,11 +3,11 @@ package httpproxy
 import (
 	"bytes"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -47,7 +47,6 @@ type accessLog struct {
 	to       listener.LineWriter
 	format   *logFormat
 	listener string
-	trusted  []netip.Prefix
 	query    bool
 }
 
@@ -58,8 +57,7 @@ func newAccessLog(cfg Config) *accessLog {
 		return nil
 	}
 	format, _ := newLogFormat(a.Format, a.Query)
-	trusted := listener.Addresses{Allow: cfg.TrustedProxies}.Plain().Allow
-	return &accessLog{to: a.To, format: format, listener: cfg.Listener.Name, trusted: trusted, query: a.Query}
+	return &accessLog{to: a.To, format: format, listener: cfg.Listener.Name, query: a.Query}
 }
 
 // logged returns the log that the session's request belongs to, nil if none.
@@ -76,9 +74,11 @@ func (s *session) accesses() bool {
 	return s.p.srv.AccessLog() && (t == nil || !t.route.NoAccessLog)
 }
 
-// logLine is what one line is made from. Everything that it refers to is the session's.
+// logLine is what one line is made from, or a trace. Everything that it refers to is the session's.
 type logLine struct {
-	log      *accessLog
+	log      *accessLog // nil = there is a trace only
+	trusted  []netip.Prefix
+	trace    TraceID           // zero = the request is not traced
 	req      *httpwire.Request // the zero Request if the head could not be read
 	peer     *peer
 	secure   *tls.ConnectionState // nil without TLS
@@ -114,13 +114,27 @@ const (
 	statusClientGone = 499 // in logs: the client left before it was answered; see httppool.Result
 )
 
-// write writes the line of a request, and ends l.
+// write writes the line of a request.
 func (l *logLine) write(shard uint8) {
 	l.buf = l.log.format.append(l, l.buf[:0])
 	l.log.to.WriteLine(int(shard), l.buf)
-	buf := l.buf
-	*l = logLine{buf: buf}
+}
+
+// free ends l.
+func (l *logLine) free() {
+	*l = logLine{buf: l.buf}
 	logLines.Put(l)
+}
+
+// tell writes the line, and gives the trace to the tracer, and ends l.
+func (s *session) tell(l *logLine) {
+	if s.ex.trace != nil {
+		s.giveTrace(l)
+	}
+	if l.log != nil {
+		l.write(s.shard)
+	}
+	l.free()
 }
 
 // lineOf begins the line of the session's request, whose head is still there.
@@ -128,8 +142,12 @@ func (s *session) lineOf(log *accessLog) *logLine {
 	x := &s.ex
 	l := logLines.Get().(*logLine)
 	l.log, l.req, l.peer, l.secure, l.protocol, l.began = log, &s.req, s.from(), s.isTLS, protocolHTTP11, s.now
+	l.trusted = s.p.table.Load().trusted
 	if x.head != nil {
 		l.req = x.head
+	}
+	if x.trace != nil {
+		l.trace = x.trace.id
 	}
 	switch {
 	case s.stream != nil:
@@ -152,28 +170,31 @@ func (s *session) lineOf(log *accessLog) *logLine {
 
 // logDone logs a request that has been answered by its route or an upstream, or has failed.
 func (s *session) logDone(err error) {
-	log := s.logged()
-	if log == nil {
+	log, x := s.logged(), &s.ex
+	if x.target.route.Upstream == nil {
+		s.beginTrace()
+	}
+	if log == nil && x.trace == nil {
 		return
 	}
-	x := &s.ex
 	l := s.lineOf(log)
 	l.lasted, l.status, l.in, l.out = s.ended.Sub(s.now), x.result.Status, x.result.BytesIn, x.result.BytesOut
 	if err != nil {
 		l.reason, l.err = reasonOf(err), err.Error()
 	}
-	l.write(s.shard)
+	s.tell(l)
 }
 
 // logRefused logs a request that was refused with a status, and so much content.
 func (s *session) logRefused(no refusal, status int, content int64) {
 	log := s.logged()
-	if log == nil {
+	s.beginTrace()
+	if log == nil && s.ex.trace == nil {
 		return
 	}
 	l := s.lineOf(log)
 	l.lasted, l.status, l.out, l.reason, l.err = time.Since(s.now), status, content, no.reason, no.why
-	l.write(s.shard)
+	s.tell(l)
 }
 
 // logUnread logs a request whose head could not be read.
@@ -188,7 +209,7 @@ func (s *session) logUnread(status int, content int64, reason, why string) {
 		l.protocol = ""
 	}
 	l.req, l.lasted, l.status, l.out, l.reason, l.err = &noRequest, time.Since(s.now), status, content, reason, why
-	l.write(s.shard)
+	s.tell(l)
 }
 
 // logUnread logs a stream that never had a session.
@@ -199,8 +220,9 @@ func (h *http2) logUnread(status int, reason, why string) {
 	}
 	l := logLines.Get().(*logLine)
 	l.log, l.req, l.peer, l.secure, l.protocol, l.began, l.wait = log, &noRequest, &h.peer, h.isTLS, protocolHTTP2, h.heard, -1
-	l.lasted, l.status, l.reason, l.err = time.Since(h.heard), status, reason, why
+	l.lasted, l.status, l.reason, l.err, l.trusted = time.Since(h.heard), status, reason, why, h.p.table.Load().trusted
 	l.write(h.shard)
+	l.free()
 }
 
 // noteFirst notes when the head of the answer came, if a log wants that.
@@ -214,7 +236,7 @@ func (s *session) noteFirst() {
 func (s *session) keepHead() {
 	x := &s.ex
 	x.id = bytes.Clone(x.id)
-	if s.logged() == nil {
+	if s.logged() == nil && x.trace == nil {
 		return
 	}
 	kept := &httpwire.Request{
@@ -230,8 +252,8 @@ func (s *session) keepHead() {
 
 // client is the address of the client, as far as trusted proxies name it.
 func (l *logLine) client() netip.Addr {
-	if len(l.log.trusted) > 0 {
-		if ip, ok := clientOf(l.req, l.peer.addr, l.log.trusted); ok {
+	if len(l.trusted) > 0 {
+		if ip, ok := clientOf(l.req, l.peer.addr, l.trusted); ok {
 			return ip
 		}
 	}
@@ -281,26 +303,17 @@ func (l *logLine) field(name string) []byte {
 	return nil
 }
 
-// traceID returns the id of the trace that a valid traceparent field names (W3C Trace Context, section 3.2), nil if there is none.
-func (l *logLine) traceID() []byte {
-	const id, end = 3, 3 + 32
-	v := l.field("traceparent")
-	if len(v) < len("00-")+32+len("-")+16+len("-00") || v[2] != '-' || v[end] != '-' || !isHex(v[:2]) || !isHex(v[id:end]) {
-		return nil
+// appendTraceID appends the id of the trace that the request belongs to, nothing if there is none.
+func (l *logLine) appendTraceID(dst []byte) []byte {
+	id := l.trace
+	if id == (TraceID{}) {
+		p, _ := parentOf(l.req)
+		id = p.id
 	}
-	if strings.Trim(view(v[id:end]), "0") == "" {
-		return nil
+	if id == (TraceID{}) {
+		return dst
 	}
-	return v[id:end]
-}
-
-func isHex(b []byte) bool {
-	for _, c := range b {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	return hex.AppendEncode(dst, id[:])
 }
 
 // incomplete is how a request is logged whose head did not come whole.

@@ -73,7 +73,7 @@ func serveFixedH2(t testing.TB, status string, body []byte) string {
 func startH2Exchange(t testing.TB, logs *httpproxy.AccessLog) (once func()) {
 	t.Helper()
 	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, serveFixedH2(t, "200", bytes.Repeat([]byte("x"), 128)))
-	p := startProxy(t, httpproxy.Config{AccessLog: logs, Routes: []httpproxy.Route{{Upstream: u}}})
+	p := startProxy(t, httpproxy.Config{AccessLog: logs, Tracer: &traces{t: t, none: true}, Routes: []httpproxy.Route{{Upstream: u}}})
 	c, err := net.Dial("tcp", p.addr)
 	if err != nil {
 		t.Fatal(err)

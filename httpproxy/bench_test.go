@@ -45,7 +45,7 @@ var exchanges = map[string][3]string{
 func startExchange(t testing.TB, kind string, logs *httpproxy.AccessLog) (once func()) {
 	t.Helper()
 	answer, end := exchanges[kind][0], exchanges[kind][2]
-	p := startProxy(t, httpproxy.Config{AccessLog: logs, Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveFixed(t, answer))}}})
+	p := startProxy(t, httpproxy.Config{AccessLog: logs, Tracer: &traces{t: t, none: true}, Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveFixed(t, answer))}}})
 	c, err := net.Dial("tcp", p.addr)
 	if err != nil {
 		t.Fatal(err)

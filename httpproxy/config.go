@@ -73,6 +73,8 @@ type Config struct {
 
 	// AccessLog is a log with a line for each request; nil = none. Update may change it: requests under way are logged to the new one.
 	AccessLog *AccessLog
+	// Tracer takes the traces of requests; nil = none are traced. It cannot change later.
+	Tracer Tracer
 
 	// MaxBuffered is how many bytes the Proxy may hold for requests: their heads, and pieces of bodies that the next connection
 	// has not taken. Beyond it new requests are answered 503 with Retry-After, as they are when Memory is used up. 0 = only Memory

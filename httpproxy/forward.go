@@ -64,6 +64,8 @@ type exchange struct {
 	until    time.Time         // when the exchange must be over; zero = any time
 	asked    *http.Request     // request's; nil = not needed yet
 	head     *httpwire.Request // a copy of the request's head, which has been dropped; nil = it is there
+	trace    *trace            // of the request; nil = it is not traced
+	decided  bool              // whether it is
 	first    time.Duration     // from the request to the head of its answer; 0 = there is none, or no log wants it
 	bare     bool              // the client, of HTTP/1.0, gets the body without framing
 	upgraded bool              // the connections speak another protocol
@@ -213,6 +215,7 @@ func (s *session) begin(path string, raw []byte) {
 		}
 		return
 	}
+	s.beginTrace()
 	s.note(path)
 	if x.target.affinity != nil && !x.peeked {
 		s.findBond(nil)
@@ -500,6 +503,9 @@ func (s *session) sendAndReceive(raw []byte) error {
 // send sends the head, with the body if that is there.
 func (s *session) send(raw []byte) (err error) {
 	x := &s.ex
+	if x.trace != nil {
+		x.beginTry(time.Now())
+	}
 	s.out = s.appendRequest(s.outgoing(), raw)
 	var body []byte
 	if x.inline && x.body > 0 {
@@ -767,6 +773,9 @@ func (s *session) fail(step string, err error) error {
 		err = httppool.ServerFailure(err)
 	}
 	failed := &httppool.Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.result.Reused, Err: err}
+	if x.trace != nil {
+		x.endTry(time.Now(), 0, reasonOf(failed))
+	}
 	switch {
 	case x.retry == renewed:
 	case blame:

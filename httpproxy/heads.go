@@ -74,10 +74,13 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	r, t, place := &s.req, s.ex.target, s.place()
 	w := headWriter{dst: dst, coded: place != nil}
 	s.beginRequest(&w, raw)
-	trusted := s.trusted()
+	trusted, trace := s.trusted(), s.ex.trace
 	var received forwarded
 	for i := range r.Fields {
 		f := &r.Fields[i]
+		if trace != nil && !trace.passes(f) {
+			continue
+		}
 		if r.Listed(f) || t.requestRules.drops(f.Name) || t.access != nil && t.access.withholds(f) {
 			continue
 		}
@@ -112,6 +115,9 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	w.begin(requestIDField)
 	w.dst = append(w.dst, s.ex.id...)
 	w.end()
+	if trace != nil && !t.requestRules.drops([]byte(traceParentField)) {
+		trace.write(&w)
+	}
 	t.requestRules.write(&w, s)
 	s.appendConnection(&w)
 	s.appendFraming(&w)

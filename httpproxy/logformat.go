@@ -81,7 +81,7 @@ var logFields = []logField{
 	{name: "user_agent", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, view(l.field(userAgent))) }},
 	{name: "referer", append: (*logLine).appendReferer},
 	{name: "request_id", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, view(l.id)) }},
-	{name: "trace_id", append: func(l *logLine, dst []byte) []byte { return append(dst, l.traceID()...) }},
+	{name: "trace_id", append: (*logLine).appendTraceID},
 	{name: "tls", append: (*logLine).appendTLS},
 	{name: "reason", append: func(l *logLine, dst []byte) []byte { return append(dst, l.reason...) }},
 	{name: "error", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, l.err) }},

@@ -29,7 +29,9 @@ type Proxy struct {
 	limits   atomic.Pointer[limits]
 	table    atomic.Pointer[table]
 	traffic  *traffic.Set
+	name     string                    // the listener's
 	log      atomic.Pointer[accessLog] // nil = none
+	tracer   Tracer                    // nil = none
 	unrouted *traffic.Cell             // of requests that no route takes
 	ledger   ledger
 
@@ -53,7 +55,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	cfg.Listener.Protocol, cfg.Listener.ClientFirst = "http", true
-	p := &Proxy{traffic: traffic.NewSet(routeTraffic), budgets: map[string]*budget{}}
+	p := &Proxy{name: cfg.Listener.Name, tracer: cfg.Tracer, traffic: traffic.NewSet(routeTraffic), budgets: map[string]*budget{}}
 	p.unrouted = p.traffic.Cell("", "")
 	var err error
 	if p.srv, err = listener.New(cfg.Listener, p); err != nil {
@@ -126,7 +128,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 	}
 	t := newTable(cfg.Routes, ready)
 	p.limiters = limiters
-	t.keyAuthorization = cfg.KeyAuthorization
+	t.keyAuthorization, t.trusted = cfg.KeyAuthorization, trusted
 	t.peek, t.refuse = cmp.Or(cfg.PeekBytes, DefaultPeekBytes), cfg.RefuseBeyondPeek
 	if len(fields)+len(lengths) > 0 {
 		plan, _ := jsonfield.NewPlan(fields) // Verify has, too

@@ -19,6 +19,7 @@ type table struct {
 	suffixes []suffix             // by falling length
 	any      []*target
 	plan     *jsonfield.Plan // the fields of bodies that routes look at; nil = none
+	trusted  []netip.Prefix  // peers whose X-Forwarded-For counts
 	peek     int             // bytes of a body that may be read for that
 	refuse   bool            // a body whose fields are not among them
 

@@ -185,6 +185,7 @@ func (s *session) measure(err error) {
 // measureTry counts for its endpoint that the request, sent on the present lease, or the last one, has been answered or has failed (status 0).
 func (s *session) measureTry(status int, ended time.Time) {
 	x := &s.ex
+	x.endTry(ended, status, "")
 	cell := x.lease.Traffic()
 	if cell == nil { // none of NewUpstream's
 		return

@@ -65,6 +65,9 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		if c, ok := part.(extend.Certifier); ok {
 			cfg.KeyAuthorization = c.KeyAuthorization
 		}
+		if t, ok := part.(Tracer); ok {
+			cfg.Tracer = t.Tracer()
+		}
 	}
 	users := usersOf{}
 	for _, r := range section.Routes {

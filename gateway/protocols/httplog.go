@@ -45,3 +45,10 @@ func checkAccessLog(c *config.Checker, a *AccessLog) {
 		c.Report(c.Mark(&a.Format, &a.Path), "format: %v", err)
 	}
 }
+
+// Tracer is an extend.Part that takes the traces of all http listeners.
+type Tracer interface {
+	extend.Part
+	// Tracer is the same for as long as the Part is.
+	Tracer() httpproxy.Tracer
+}

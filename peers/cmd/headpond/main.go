@@ -1,4 +1,4 @@
-// Command headpond is the released program: the connection-pooling gateway of cmd/headpond, with peers and ACME.
+// Command headpond is the released program: the connection-pooling gateway of cmd/headpond, with peers, ACME and tracing.
 //
 //	headpond demo                  everything on this machine, without a file
 //	headpond serve headpond.yaml
@@ -13,6 +13,7 @@ import (
 	_ "github.com/headpond/headpond/acme"
 	"github.com/headpond/headpond/internal/cli"
 	_ "github.com/headpond/headpond/peers/extension"
+	_ "github.com/headpond/headpond/tracing"
 )
 
 // version is set by the linker.

@@ -1,0 +1,135 @@
+package tracing
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+const (
+	// batchSize is how many spans one request to the collector has at most, the default of OpenTelemetry.
+	batchSize = 512
+	// batchTime is how long spans wait for others.
+	batchTime = 2 * time.Second
+	// sendTime bounds one request to the collector.
+	sendTime = 10 * time.Second
+	// maxAttribute bounds the value of an attribute, in bytes.
+	maxAttribute = 2 << 10
+	// reportPause is the least time between two log lines about spans that are lost.
+	reportPause = time.Minute
+)
+
+// exporter is the way to a collector. Its methods are safe for concurrent use.
+type exporter struct {
+	settings *Settings
+	logger   *slog.Logger
+	provider *sdk.TracerProvider
+	tracer   trace.Tracer
+	closing  sync.Once
+
+	queued                atomic.Int64 // spans that wait for the collector
+	sent, dropped, failed atomic.Uint64
+	reported              atomic.Int64 // when lost spans were reported last, in nanoseconds since 1970; 0 = never
+	lastError             atomic.Pointer[string]
+}
+
+func newExporter(s *Settings, logger *slog.Logger) (*exporter, error) {
+	options := []otlptracehttp.Option{
+		otlptracehttp.WithEndpointURL(s.url()), otlptracehttp.WithTimeout(sendTime), otlptracehttp.WithCompression(otlptracehttp.GzipCompression),
+	}
+	headers := map[string]string{}
+	for _, h := range s.Headers {
+		headers[h.Name] = h.Value.Reveal()
+	}
+	options = append(options, otlptracehttp.WithHeaders(headers))
+	secure, err := s.tlsConfig()
+	if err != nil {
+		return nil, err
+	}
+	if secure != nil {
+		options = append(options, otlptracehttp.WithTLSClientConfig(secure))
+	}
+	out, err := otlptracehttp.New(context.Background(), options...)
+	if err != nil {
+		return nil, err
+	}
+	e := &exporter{settings: s, logger: logger}
+	host, _ := os.Hostname()
+	limits := sdk.NewSpanLimits()
+	limits.AttributeValueLengthLimit = maxAttribute
+	e.provider = sdk.NewTracerProvider(
+		sdk.WithSampler(sdk.AlwaysSample()), sdk.WithIDGenerator(ids{}), sdk.WithRawSpanLimits(limits),
+		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", s.Service), attribute.String("host.name", host))),
+		sdk.WithBatcher(&counted{e, out}, sdk.WithMaxQueueSize(s.Queue), sdk.WithMaxExportBatchSize(batchSize),
+			sdk.WithBatchTimeout(batchTime), sdk.WithExportTimeout(sendTime)),
+	)
+	e.tracer = e.provider.Tracer("github.com/headpond/headpond/tracing")
+	return e, nil
+}
+
+// room takes places in the queue for spans; false = there are not as many, and the spans are lost.
+func (e *exporter) room(spans int) bool {
+	if e.queued.Add(int64(spans)) <= int64(e.settings.Queue) {
+		return true
+	}
+	e.queued.Add(-int64(spans))
+	e.dropped.Add(uint64(spans)) //nolint:gosec // counted
+	e.report("they come faster than the collector takes them")
+	return false
+}
+
+// report logs that spans are lost, unless it just has.
+func (e *exporter) report(why string) {
+	now, last := time.Now().UnixNano(), e.reported.Load()
+	if last != 0 && now-last < int64(reportPause) || !e.reported.CompareAndSwap(last, now) {
+		return
+	}
+	e.logger.Warn("spans of traces were lost", "endpoint", e.settings.url(), "dropped", e.dropped.Load(), "failed", e.failed.Load(), "error", why)
+}
+
+// waiting is how many spans wait for the collector.
+func (e *exporter) waiting() int { return int(e.queued.Load()) }
+
+// close sends what waits, within a time, and ends the exporter. Later spans are lost.
+func (e *exporter) close(within time.Duration) {
+	e.closing.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		if err := e.provider.Shutdown(ctx); err != nil {
+			e.logger.Warn("the last spans of traces were not sent", "endpoint", e.settings.url(), "error", err)
+		}
+	})
+}
+
+// counted is an sdk.SpanExporter that counts.
+type counted struct {
+	e *exporter
+	sdk.SpanExporter
+}
+
+// ExportSpans implements sdk.SpanExporter. Errors are counted and logged here: OpenTelemetry would give them to a handler of the whole
+// program.
+func (c *counted) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	err := c.SpanExporter.ExportSpans(ctx, spans)
+	n := uint64(len(spans))
+	c.e.queued.Add(-int64(len(spans)))
+	if err == nil {
+		c.e.sent.Add(n)
+		c.e.lastError.Store(nil)
+		return nil
+	}
+	text := err.Error()
+	c.e.failed.Add(n)
+	c.e.lastError.Store(&text)
+	c.e.report(text)
+	return nil
+}
