@@ -59,7 +59,11 @@ func TestTLSFailureIsLoggedAsSuch(t *testing.T) {
 	}{
 		{"TLS 1.3, certificate refused", "remote error: tls: unknown certificate authority", func(t *testing.T, url, _ string) { curl(t, url) }},
 		{"TLS 1.2, certificate refused", "remote error: tls: unknown certificate authority", func(t *testing.T, url, _ string) { curl(t, url, "--tls-max", "1.2") }},
-		{"handshake broken off", "EOF", func(t *testing.T, _, addr string) { conntest.Dial(t, addr).Close() }},
+		{"handshake broken off", "EOF", func(t *testing.T, _, addr string) {
+			c := conntest.Dial(t, addr)
+			_, _ = c.Write([]byte{0x16}) // one that has left without a byte is refused before a handshake
+			_ = c.Close()
+		}},
 		{"no TLS behind the handshake", "tls: ", func(t *testing.T, _, addr string) {
 			c := conntest.Dial(t, addr)
 			if err := tls.Client(c, trusting).Handshake(); err != nil {
