@@ -43,7 +43,8 @@ var ErrConfig = errors.New("httpproxy: invalid configuration")
 type Upstream = upstream.Upstream[*httppool.Conn]
 
 // Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes,
-// RefuseBeyondPeek, KeyAuthorization, AccessLog, MaxBuffered, and ClientAuth and ClientCAs of TLS; the rest stays as it was given to New.
+// RefuseBeyondPeek, KeyAuthorization, AccessLog, MaxBuffered, MaxBufferedPerConn, and ClientAuth and ClientCAs of TLS; the rest stays as it
+// was given to New.
 type Config struct {
 	// Listener is admission, PROXY protocol, access log and logger.
 	Listener listener.Config
@@ -80,6 +81,9 @@ type Config struct {
 	// has not taken. Beyond it new requests are answered 503 with Retry-After, as they are when Memory is used up. 0 = only Memory
 	// bounds them.
 	MaxBuffered int64
+	// MaxBufferedPerConn is how many of these bytes one client's connection may hold, with all its streams of HTTP/2: a new request that
+	// would take it beyond is answered 503 with Retry-After. At least LeastBufferedPerConn; 0 = no bound.
+	MaxBufferedPerConn int64
 	// Memory bounds all Proxies that have it together. nil = SharedMemory. It cannot change later.
 	Memory *Memory
 
@@ -190,6 +194,9 @@ func (c Config) Verify() error {
 	}
 	if c.ReadHeaderTimeout < 0 || c.KeepAlive < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 || c.MaxBuffered < 0 {
 		errs = append(errs, fmt.Errorf("%w: limits and time-outs must not be negative", ErrConfig))
+	}
+	if least := LeastBufferedPerConn(c.MaxHeaderBytes, c.PeekBytes); c.MaxBufferedPerConn != 0 && c.MaxBufferedPerConn < least {
+		errs = append(errs, fmt.Errorf("%w: MaxBufferedPerConn must be 0, or %d at least: a single request may take that", ErrConfig, least))
 	}
 	if c.PeekBytes < 0 || c.PeekBytes > MaxPeekBytes {
 		errs = append(errs, fmt.Errorf("%w: PeekBytes must be from 0 to %d", ErrConfig, MaxPeekBytes))

@@ -344,6 +344,7 @@ func (st *h2Stream) begin(s *session) {
 	st.session = s
 	s.p, s.ctx, s.lc, s.shard, s.isTLS, s.peer = h.p, h.ctx, h.lc, h.shard, h.isTLS, h.peer
 	s.stream, s.about, s.now = st, &st.about, st.came
+	s.held.of = &h.held
 	s.holds()
 	s.held.add(cap(s.reqText)) // until held.end
 	s.client.use(st)

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"cmp"
 	"math"
 	"net/http"
 	"os"
@@ -111,6 +112,7 @@ type ledger struct {
 	memory  *Memory
 	removed bool         // for ever; guarded by memory.mu
 	limit   atomic.Int64 // 0 = only that of memory
+	perConn atomic.Int64 // of each client's connection; 0 = none
 	next    atomic.Int64 // when the sums are to be taken again, as time.Since(ledgerEpoch)
 	full    atomic.Bool  // as they were last
 	_       [128]byte    // the first shard is in no cache line with these
@@ -133,22 +135,41 @@ func (l *ledger) account(shard uint8) *account { return &l.shards[shard%ledgerSh
 
 // tally is what one session or connection holds, in bytes. Those of nil, or without an account, count nothing.
 type tally struct {
-	to *account
-	n  atomic.Int64
+	to      *account
+	of      *tally // the connection's, of a stream; nil = it is one
+	n       atomic.Int64
+	streams atomic.Int64 // what the connection's streams hold
 }
 
 func (t *tally) add(n int) {
-	if t != nil && t.to != nil {
-		t.n.Add(int64(n))
-		t.to.n.Add(int64(n))
+	if t == nil || t.to == nil {
+		return
+	}
+	t.n.Add(int64(n))
+	t.to.n.Add(int64(n))
+	if t.of != nil {
+		t.of.streams.Add(int64(n))
 	}
 }
 
 // end gives back what a session still holds, also if it has panicked.
 func (t *tally) end() {
-	if t.to != nil {
-		t.to.n.Add(-t.n.Swap(0))
+	if t.to == nil {
+		return
 	}
+	n := t.n.Swap(0)
+	t.to.n.Add(-n)
+	if t.of != nil {
+		t.of.streams.Add(-n)
+	}
+}
+
+// connection is what the client's connection holds as a whole.
+func (t *tally) connection() int64 {
+	if t.of != nil {
+		t = t.of
+	}
+	return t.n.Load() + t.streams.Load()
 }
 
 func (l *ledger) held() (n int64) {
@@ -171,9 +192,27 @@ func (l *ledger) exhausted(now time.Time) bool {
 // shed refuses the request if there is no memory for it. The status is 0 unless it does.
 func (s *session) shed() (no refusal) {
 	if s.p.ledger.exhausted(time.Now()) { // its head may have begun long ago
-		no = refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonOverloaded, why: "too much memory is in use for other requests", retryAfter: 1}
+		return overloaded("too much memory is in use for other requests")
+	}
+	need := int64(bufferSize) // for its head to the server, and for the answer
+	if s.ex.asks {
+		need += int64(s.p.table.Load().peek)
+	}
+	if limit := s.p.ledger.perConn.Load(); limit > 0 && s.held.connection()+need > limit {
+		return overloaded("too much memory is in use for other requests of this connection")
 	}
 	return no
+}
+
+func overloaded(why string) refusal {
+	return refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonOverloaded, why: why, retryAfter: 1}
+}
+
+// LeastBufferedPerConn is the least Config.MaxBufferedPerConn, in bytes: what a single request may take, with these values of
+// Config.MaxHeaderBytes and PeekBytes (0 = their defaults). So a request that has its connection to itself is not refused.
+func LeastBufferedPerConn(maxHeaderBytes, peekBytes int) int64 {
+	head, peek := cmp.Or(maxHeaderBytes, DefaultMaxHeaderBytes), cmp.Or(peekBytes, DefaultPeekBytes)
+	return int64(2*head + 3*peek + 4*bufferSize) // buffers are doubled as they grow, and a body that is peeked at is copied
 }
 
 // takeBuffer takes a buffer from buffers.

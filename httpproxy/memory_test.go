@@ -3,7 +3,9 @@ package httpproxy_test
 import (
 	"bufio"
 	"io"
+	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -172,5 +174,122 @@ func TestLimitFiles(t *testing.T) {
 		if got := strings.Join(httpproxy.LimitFiles(groups), " "); got != want {
 			t.Errorf("%q: %s, want %s", groups, got, want)
 		}
+	}
+}
+
+// hang sends requests that hang on one connection of HTTP/2, one after the other, until one is refused for lack of memory. It returns how
+// many hang, and a channel with their statuses.
+func (b *hanging) hang(t *testing.T, client *http.Client, p running) (n int, statuses chan int) {
+	t.Helper()
+	statuses = make(chan int, 1000)
+	for range cap(statuses) {
+		asked, refused := b.asked.Load(), p.Stats().Errors[listener.ReasonOverloaded]
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/hang", strings.NewReader("unchanged"))
+		go func() {
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Error(err)
+				statuses <- 0
+				return
+			}
+			body, _ := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if resp.StatusCode == 503 && (resp.Header.Get("Retry-After") != "1" || !strings.Contains(string(body), "of this connection")) {
+				t.Errorf("refused with Retry-After %q: %s", resp.Header.Get("Retry-After"), body)
+			}
+			statuses <- resp.StatusCode
+		}()
+		eventually(t, "the request is held or refused", func() bool {
+			return b.asked.Load() > asked || p.Stats().Errors[listener.ReasonOverloaded] > refused
+		})
+		if b.asked.Load() == asked {
+			if status := <-statuses; status != 503 {
+				t.Errorf("refused with %d", status)
+			}
+			return n, statuses
+		}
+		n++
+	}
+	t.Fatal("all requests are held")
+	return 0, nil
+}
+
+// TestMaxBufferedPerConn: beyond a connection's memory new requests on it are refused, and no others; when it is given back, all of it can be
+// used again, also by streams and sessions that were used before.
+func TestMaxBufferedPerConn(t *testing.T) {
+	limit := httpproxy.LeastBufferedPerConn(0, 0)
+	b := newHanging(t)
+	cfg := routeTo(newUpstream(t, b.address))
+	cfg.MaxBufferedPerConn, cfg.Listener.Logger = limit, slog.New(slog.DiscardHandler)
+	p := startProxy(t, cfg)
+	client, other := clientFor(t, "HTTP/2.0"), clientFor(t, "HTTP/2.0")
+	n, statuses := b.hang(t, client, p)
+	if held := p.Stats().Buffered; held > limit || held < limit/2 {
+		t.Errorf("%d requests hold %d bytes, of %d", n, held, limit)
+	}
+	wantHi(t, other, http.MethodGet, p.url)
+	wantHi(t, http.DefaultClient, http.MethodGet, p.url)
+	cfg.MaxBufferedPerConn = 0 // also for connections that are there
+	if err := p.Update(cfg); err != nil {
+		t.Fatal(err)
+	}
+	wantHi(t, client, http.MethodGet, p.url)
+	cfg.MaxBufferedPerConn = limit
+	if err := p.Update(cfg); err != nil {
+		t.Fatal(err)
+	}
+	b.answer()
+	for range n {
+		if status := <-statuses; status != 200 {
+			t.Errorf("a request that was held: %d", status)
+		}
+	}
+	for range 3 * n {
+		wantHi(t, client, http.MethodGet, p.url)
+	}
+	again := newHanging(t)
+	cfg.Routes[0].Upstream = newUpstream(t, again.address)
+	if err := p.Update(cfg); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the memory is given back", func() bool { return p.Stats().Buffered < 64<<10 })
+	m, statuses := again.hang(t, client, p)
+	if m < n-1 || m > n+1 {
+		t.Errorf("%d requests fit at first, %d later", n, m)
+	}
+	again.answer()
+	for range m {
+		<-statuses
+	}
+}
+
+// TestMaxBufferedPerConnOfOneRequest: a request that has its connection to itself is never refused, however large its head and the part of
+// its body that is looked at.
+func TestMaxBufferedPerConnOfOneRequest(t *testing.T) {
+	u := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, strconv.FormatInt(n, 10))
+	}))
+	p := startProxy(t, httpproxy.Config{
+		MaxBufferedPerConn: httpproxy.LeastBufferedPerConn(0, 0),
+		Routes:             []httpproxy.Route{{Upstream: u, Body: []httpproxy.FieldMatch{{Name: "model", Value: "x"}}}, {Upstream: u}},
+	})
+	body := `{"text": "` + strings.Repeat("x", 62<<10) + `", "model": "x"}`
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		client := clientFor(t, proto)
+		for range 20 {
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url, strings.NewReader(body))
+			req.Header.Set("X-Large", strings.Repeat("y", 60<<10))
+			req.Header.Set("Content-Type", "application/json")
+			if resp, got := doWith(t, client, req); resp.StatusCode != 200 || got != strconv.Itoa(len(body)) {
+				t.Errorf("%s: %s %q", proto, resp.Status, got)
+			}
+		}
+	}
+	if err := (httpproxy.Config{MaxBufferedPerConn: httpproxy.LeastBufferedPerConn(0, 0) - 1}).Verify(); err == nil {
+		t.Error("less than a request may take is accepted")
+	}
+	if err := (httpproxy.Config{MaxBufferedPerConn: -1}).Verify(); err == nil {
+		t.Error("a negative bound is accepted")
 	}
 }

@@ -67,6 +67,7 @@ func New(cfg Config) (*Proxy, error) {
 		p.ledger.memory = SharedMemory()
 	}
 	p.ledger.limit.Store(cfg.MaxBuffered)
+	p.ledger.perConn.Store(cfg.MaxBufferedPerConn)
 	p.table.Store(p.newTable(cfg))
 	p.log.Store(newAccessLog(cfg))
 	p.limits.Store(&limits{
@@ -212,6 +213,7 @@ func (p *Proxy) Update(cfg Config) error {
 	p.table.Store(p.newTable(cfg))
 	p.log.Store(newAccessLog(cfg))
 	p.ledger.limit.Store(cfg.MaxBuffered)
+	p.ledger.perConn.Store(cfg.MaxBufferedPerConn)
 	return nil
 }
 

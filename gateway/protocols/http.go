@@ -59,7 +59,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 	cfg := httpproxy.Config{
 		Listener: l.Common, TLS: l.TLS, TrustedProxies: l.TrustedProxies,
 		PeekBytes: section.PeekBytes, RefuseBeyondPeek: section.PeekBeyond == BeyondRefuse,
-		MaxBuffered: int64(section.MaxBuffered) << 20, AccessLog: section.AccessLog.settings(l),
+		MaxBuffered: int64(section.MaxBuffered) << 20, MaxBufferedPerConn: int64(section.MaxPerConn) << 10, AccessLog: section.AccessLog.settings(l),
 	}
 	for _, part := range l.Gateway.Parts() {
 		if c, ok := part.(extend.Certifier); ok {
@@ -104,12 +104,13 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 
 // HTTPListener is the section of an http listener.
 type HTTPListener struct {
-	Routes      []Route    `conf:"routes" maxlen:"10000"`                               // empty: everything goes to the listener's upstream
-	PeekBytes   int        `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"` // of a body that may be read for routes with Body
-	PeekBeyond  Beyond     `conf:"peek_beyond" default:"default"`                       // where that is not enough
-	MaxBuffered int        `conf:"max_buffered_mib" default:"0" min:"0" max:"1048576"`  // memory for requests; 0: only the process's bound
-	Retries     *Retries   `conf:"retries"`                                             // of routes without their own; never nil when read from a file
-	AccessLog   *AccessLog `conf:"access_log"`                                          // nil: none of its own
+	Routes      []Route    `conf:"routes" maxlen:"10000"`                                                // empty: everything goes to the listener's upstream
+	PeekBytes   int        `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"`                  // of a body that may be read for routes with Body
+	PeekBeyond  Beyond     `conf:"peek_beyond" default:"default"`                                        // where that is not enough
+	MaxBuffered int        `conf:"max_buffered_mib" default:"0" min:"0" max:"1048576"`                   // memory for requests; 0: only the process's bound
+	MaxPerConn  int        `conf:"max_buffered_per_connection_kib" default:"0" min:"0" max:"1073741824"` // memory for requests of one client's connection; 0: no bound of its own
+	Retries     *Retries   `conf:"retries"`                                                              // of routes without their own; never nil when read from a file
+	AccessLog   *AccessLog `conf:"access_log"`                                                           // nil: none of its own
 }
 
 // Route sends requests to an upstream. The most specific route wins.
@@ -208,6 +209,9 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 	}
 	checkRetries(c, h.Retries)
 	checkAccessLog(c, h.AccessLog)
+	if least := httpproxy.LeastBufferedPerConn(0, h.PeekBytes) >> 10; h.MaxPerConn != 0 && int64(h.MaxPerConn) < least && c.NoProblemAt(&h.MaxPerConn, &h.PeekBytes) {
+		c.Report(c.Mark(&h.MaxPerConn), "max_buffered_per_connection_kib: %d: a single request may take %d KiB, with its head and peek_bytes; want that at least, or 0", h.MaxPerConn, least)
+	}
 	seen := map[string]config.Position{}
 	for i := range h.Routes {
 		r := &h.Routes[i]
