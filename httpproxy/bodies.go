@@ -113,6 +113,9 @@ func (s *session) beginResponse() []byte {
 	}
 	s.out = s.appendResponse(s.outgoing())
 	x.wrote = true
+	if x.up != nil {
+		s.dropKept() // the answer may go on for hours
+	}
 	return s.out
 }
 

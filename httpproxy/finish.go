@@ -32,7 +32,9 @@ func (s *session) finish(err error) bool {
 		s.p.done(s.request(), x.target, x.user, x.result)
 	}
 	s.releaseOut()
-	s.dropKept()
+	if !x.inline {
+		s.dropKept()
+	}
 	if err != nil && x.wrote {
 		s.breakGRPC(err)
 	}

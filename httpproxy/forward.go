@@ -378,7 +378,7 @@ func (s *session) whole() bool { return s.ex.up == nil || !s.ex.up.more }
 func (s *session) lost(err error) httpwire.Lost {
 	x := &s.ex
 	return httpwire.Lost{
-		Idled: x.result.Reused, Answered: x.answered, Whole: s.whole(), Unsent: x.lease.Value().Unsent(x.written), Idempotent: s.req.Idempotent(),
+		Idled: x.result.Reused, Answered: x.answered, Whole: s.whole(), Unsent: !x.wrote && x.lease.Value().Unsent(x.written), Idempotent: s.req.Idempotent(),
 		Reset: errors.Is(err, errServerReset), NotBegun: errors.Is(err, errNotBegun),
 	}
 }

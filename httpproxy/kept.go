@@ -16,20 +16,27 @@ const keptSize = maxKept + bufferSize
 
 var keptBuffers = sync.Pool{New: func() any { return new([keptSize]byte) }}
 
-// kept is the part of a request's body that was read behind its head. The fiber that sends the body uses it; when that has ended, the
-// session.
-type kept struct{ b []byte } // from buffers or keptBuffers, which its capacity tells; nil = nothing is kept
+// kept is the part of a request's body that was read behind its head. The fiber that sends the body adds to it, until the session drops it.
+type kept struct {
+	mu   sync.Mutex // held for a few instructions, and a copy
+	b    []byte     // from buffers or keptBuffers, which its capacity tells; nil = nothing is kept
+	over bool       // the request cannot be sent again
+}
 
 // keeps reports whether the request might be sent again after its body has been read: servers of HTTP/2 may give any back.
 func (s *session) keeps() bool {
 	return s.place() != nil || s.req.Idempotent() || s.ex.target.retries.repeatable(&s.req)
 }
 
-// keep keeps a part of the body; false = there is no room for it.
+// keep keeps a part of the body; false = there is no room for it, or no use.
 func (s *session) keep(p []byte) bool {
 	k := &s.ex.kept
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	n := len(k.b) + len(p)
 	switch {
+	case k.over:
+		return false
 	case n > keptSize || s.req.Length == httpwire.Chunked && n > maxKept:
 		return false
 	case n <= cap(k.b):
@@ -41,23 +48,31 @@ func (s *session) keep(p []byte) bool {
 		s.held.add(keptSize)
 		larger := keptBuffers.Get().(*[keptSize]byte)
 		have := copy(larger[:], k.b)
-		s.dropKept()
+		k.drop(&s.held)
 		k.b = larger[:have]
 	}
 	k.b = append(k.b, p...)
 	return true
 }
 
-// dropKept gives the memory back.
+// dropKept gives the memory back, because the request cannot be sent again.
 func (s *session) dropKept() {
 	k := &s.ex.kept
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.over = true
+	k.drop(&s.held)
+}
+
+// drop gives the memory back. mu is held.
+func (k *kept) drop(held *tally) {
 	switch cap(k.b) {
 	case 0:
 		return
 	case bufferSize:
-		putBuffer(&s.held, (*[bufferSize]byte)(k.b[:bufferSize]))
+		putBuffer(held, (*[bufferSize]byte)(k.b[:bufferSize]))
 	default:
-		s.held.add(-keptSize)
+		held.add(-keptSize)
 		keptBuffers.Put((*[keptSize]byte)(k.b[:keptSize]))
 	}
 	k.b = nil

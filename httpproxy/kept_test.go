@@ -2,6 +2,7 @@ package httpproxy_test
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -228,5 +229,55 @@ func TestLateBodyAfterAStatus(t *testing.T) {
 	}
 	if a, b := take(t, first.bodies), second.seen(); a != "PUT somemap[]" || len(b) != 1 || b[0] != "PUT some" {
 		t.Errorf("the endpoints got %q and %q", a, b)
+	}
+}
+
+// TestLateBodiesAreNotHeld: a request whose answer has begun cannot be sent again. While the answer goes on it holds what it would hold
+// without a late body, whichever side speaks HTTP/2, also if its own body goes on, too.
+func TestLateBodiesAreNotHeld(t *testing.T) {
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		for _, size := range []int{0, 100, 20 << 10} {
+			for _, more := range []bool{false, true} {
+				for _, protocol := range []httpproxy.Protocol{httpproxy.ProtocolH1, httpproxy.ProtocolH2C} {
+					if more && size == 0 {
+						continue
+					}
+					t.Run(fmt.Sprint(proto, " to ", protocol, ", ", size, ", goes on: ", more), func(t *testing.T) {
+						begun, end := make(chan struct{}), make(chan struct{})
+						u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: protocol}, serveEither(t, func(w http.ResponseWriter, r *http.Request) {
+							_ = http.NewResponseController(w).EnableFullDuplex()
+							_, _ = io.CopyN(io.Discard, r.Body, int64(size))
+							_, _ = io.WriteString(w, "some")
+							_ = http.NewResponseController(w).Flush()
+							<-end
+						}))
+						p := startProxy(t, routeTo(u))
+						t.Cleanup(func() { close(end) })
+						body, client := io.Pipe()
+						t.Cleanup(func() { client.Close() })
+						go func() {
+							_, _ = client.Write(bytes.Repeat([]byte("x"), size))
+							if !more {
+								_ = client.Close()
+							}
+							close(begun)
+						}()
+						req, _ := http.NewRequestWithContext(t.Context(), http.MethodPut, p.url, body)
+						resp, err := clientFor(t, proto).Do(req)
+						if err != nil {
+							t.Fatal(err)
+						}
+						defer resp.Body.Close()
+						_, _ = io.ReadFull(resp.Body, make([]byte, 4))
+						<-begun
+						bound := int64(56 << 10) // three buffers, and text of heads
+						if more {
+							bound += 16 << 10 // for the framing of its chunks
+						}
+						eventually(t, "what was kept is given back", func() bool { return p.Stats().Buffered <= bound })
+					})
+				}
+			}
+		}
 	}
 }

@@ -244,7 +244,11 @@ func (s *session) afterRefusal() retry {
 // request sent again. The connection can be used again if the response is all there.
 func (s *session) rejected(n int) bool {
 	x := &s.ex
-	if s.resp.Status > 504 || x.up != nil && !x.up.sent() || !s.mayRetry(cause502+retryCause(s.resp.Status-502), false) {
+	if s.resp.Status > 504 {
+		return false
+	}
+	cause := cause502 + retryCause(s.resp.Status-502)
+	if !x.target.retries.on[cause] || !s.sentWhole() || !s.mayRetry(cause, false) {
 		return false
 	}
 	s.server.take(n)
@@ -256,6 +260,20 @@ func (s *session) rejected(n int) bool {
 	x.result.Status = s.resp.Status
 	x.retry = elsewhere
 	return true
+}
+
+// sentWhole reports whether the whole request has been sent. The answer may come before the write of its last bytes has returned, which is
+// waited for.
+func (s *session) sentWhole() bool {
+	up := s.ex.up
+	if up == nil {
+		return true
+	}
+	if up.state.Load() == uploadLast {
+		up.writeUntil(s.server.conn, time.Now().Add(lastWrite))
+		up.over.Wait()
+	}
+	return up.sent()
 }
 
 // tooSlow reports whether a try that has got no answer in time is to be followed by another.

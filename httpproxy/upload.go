@@ -82,6 +82,7 @@ func (s *session) startUpload() {
 		defer s.p.recovered(s.lc)
 		defer s.uploaded(up)
 		up.err = s.upload(up)
+		up.in.release() // the answer may go on for hours
 	})
 }
 

@@ -50,7 +50,8 @@ func StatesLength[S ~string | ~[]byte](method S) bool {
 // ConnectionAuth reports whether a credential or challenge uses a scheme that logs in the connection and not the request (RFC 4559):
 // NTLM, Negotiate. No other client may use the connection then.
 func ConnectionAuth[S ~string | ~[]byte](value S) bool {
-	scheme, _, _ := bytes.Cut([]byte(value), []byte(" "))
+	var head [16]byte // longer than both; a whole credential would be copied to the heap
+	scheme, _, _ := bytes.Cut(head[:copy(head[:], value)], []byte(" "))
 	scheme = bytes.TrimRight(scheme, ",")
 	return EqualFold(scheme, "ntlm") || EqualFold(scheme, "negotiate")
 }

@@ -127,6 +127,7 @@ func TestValidRequestID(t *testing.T) {
 
 // TestRulesAllocateNothing: they run for each request.
 func TestRulesAllocateNothing(t *testing.T) {
+	token := "Bearer " + strings.Repeat("x", 1000)
 	list, method := []byte("websocket"), []byte("GET")
 	var buf [128]byte
 	addr := netip.MustParseAddr("2001:db8::1")
@@ -135,6 +136,7 @@ func TestRulesAllocateNothing(t *testing.T) {
 		_ = httpwire.Idempotent(method)
 		_ = httpwire.StatesLength(method)
 		_ = httpwire.ConnectionAuth(list)
+		_ = httpwire.ConnectionAuth(token)
 		_ = httpwire.ValidRequestID(list)
 		_ = httpwire.CheckSwitch(list, list, true)
 		_ = httpwire.AppendVia(httpwire.AppendForwarded(buf[:0], addr, "http", "a"), 1, 1, "b")

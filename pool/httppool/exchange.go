@@ -534,9 +534,10 @@ func (x *exchange) wrap(step string, err error) error {
 
 // lost is what is known of the try whose connection has ended. A malformed answer is one that has come.
 func (x *exchange) lost() httpwire.Lost {
+	answered := x.answered || x.headRead
 	return httpwire.Lost{
-		Idled: x.idled, Answered: x.answered || x.headRead, Whole: x.bodyIsOurs() || x.req.GetBody != nil,
-		Unsent: x.conn.unsent(x.written), Idempotent: idempotent(x.req),
+		Idled: x.idled, Answered: answered, Whole: x.bodyIsOurs() || x.req.GetBody != nil,
+		Unsent: x.idled && !answered && x.conn.unsent(x.written), Idempotent: idempotent(x.req), // else nobody asks, and it may wait for a loop
 	}
 }
 
