@@ -51,19 +51,25 @@ func TestAnswerInPieces(t *testing.T) {
 				}
 				srv.send(&pgwire.CommandComplete{Tag: "SELECT 0"}, idle)
 			}
-			for _, piece := range [][]byte{answer[:cut], answer[cut:]} {
-				if _, err := srv.Write(piece); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got := make([]byte, len(answer))
-			if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
-				t.Fatalf("cut at %d: got %q, want %q (%v)", cut, got, answer, err)
-			}
+			answerInTwo(t, srv, w, answer, cut)
 		}
 	}
 	if n := len(f.conns); n != 0 {
 		t.Errorf("%d more server connections", n)
+	}
+}
+
+// answerInTwo has the server send an answer, cut in two, which the client gets as it is.
+func answerInTwo(t *testing.T, srv, w *wire, answer []byte, cut int) {
+	t.Helper()
+	for _, piece := range [][]byte{answer[:cut], answer[cut:]} {
+		if _, err := srv.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make([]byte, len(answer))
+	if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
+		t.Fatalf("cut at %d: got %q, want %q (%v)", cut, got, answer, err)
 	}
 }
 
@@ -206,15 +212,7 @@ func TestExtendedAnswerInPieces(t *testing.T) {
 					w.send(append(unnamed(value), &pgwire.Sync{})...)
 					srv.wantRequest("PBDES", &pgwire.Parse{Query: value})
 				}
-				for _, piece := range [][]byte{answer[:cut], answer[cut:]} {
-					if _, err := srv.Write(piece); err != nil {
-						t.Fatal(err)
-					}
-				}
-				got := make([]byte, len(answer))
-				if _, err := io.ReadFull(w.Conn, got); err != nil || !bytes.Equal(got, answer) {
-					t.Fatalf("cut at %d: got %q, want %q (%v)", cut, got, answer, err)
-				}
+				answerInTwo(t, srv, w, answer, cut)
 			}
 		}
 	}

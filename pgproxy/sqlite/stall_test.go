@@ -9,34 +9,25 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// A client that asks for endless rows and reads none holds the only reader until the stall timeout.
-// Then other clients are served.
+// A client that asks for endless rows and reads none holds the only reader until the stall timeout, or not as long while
+// other sessions wait for it. Then other clients are served.
 func TestStalledClientLosesItsReader(t *testing.T) {
-	s := start(t, func(c *sqlite.Config) { c.Limits.MaxSize, c.StallTimeout = 1, 50*time.Millisecond })
-	other := s.connect(t)
-	c := s.wire(t)
-	c.w.Send(&pgwire.Query{SQL: `WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT i, zeroblob(10000) FROM r`})
-	if err := c.w.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if n := one[int64](t, other, `SELECT count(*) FROM users`); n != 2 {
-		t.Errorf("%d users", n)
-	}
-}
-
-// A client that reads no rows loses the reader earlier while other sessions wait for it.
-func TestStalledClientIsHurried(t *testing.T) {
-	s := start(t, func(c *sqlite.Config) {
-		c.Limits.MaxSize, c.Limits.AcquireTimeout = 1, 50*time.Second
-	})
-	other := s.connect(t)
-	c := s.wire(t)
-	c.w.Send(&pgwire.Query{SQL: `WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT i, zeroblob(10000) FROM r`})
-	if err := c.w.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if n := one[int64](t, other, `SELECT count(*) FROM users`); n != 2 {
-		t.Errorf("%d users", n)
+	for name, limits := range map[string]func(*sqlite.Config){
+		"stalled": func(c *sqlite.Config) { c.Limits.MaxSize, c.StallTimeout = 1, 50*time.Millisecond },
+		"hurried": func(c *sqlite.Config) { c.Limits.MaxSize, c.Limits.AcquireTimeout = 1, 50*time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, limits)
+			other := s.connect(t)
+			c := s.wire(t)
+			c.w.Send(&pgwire.Query{SQL: `WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT i, zeroblob(10000) FROM r`})
+			if err := c.w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			if n := one[int64](t, other, `SELECT count(*) FROM users`); n != 2 {
+				t.Errorf("%d users", n)
+			}
+		})
 	}
 }
 
