@@ -282,7 +282,7 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 	s.wake()
 	s.leased()
 	if replay {
-		m.planReplay()
+		m.beginReplay()
 	}
 	s.leaseAt, s.meter.asked = time.Time{}, x.began
 	if s.leasedAt == x.began {

@@ -31,6 +31,9 @@ func (m *machine) clientMessage(msg message) (action, error) {
 	if m.behindReplay(msg.typ) {
 		return action{do: wait}, nil
 	}
+	if m.replay && m.st.empty() && !m.replays(m.server) {
+		return action{do: adapt}, nil // another client's statements have changed the answer since the lease
+	}
 	act, err := m.inTransaction(msg)
 	if m.replay && err == nil {
 		m.replayWith(msg, act)

@@ -91,16 +91,21 @@ func (m *machine) planReplay() bool {
 	if !m.replays(m.server) {
 		return false
 	}
-	m.replay = true
-	m.server.unnamed = 0 // the replay's statements are unnamed
+	m.beginReplay()
 	return true
 }
 
-// replayWith puts the replay before a message that has been judged, in toServer and in the queue, if it is due.
+// beginReplay is planReplay where replays has been asked.
+func (m *machine) beginReplay() {
+	m.replay = true
+	m.server.unnamed = 0 // the replay's statements are unnamed
+}
+
+// replayWith puts the replay before a message that has been judged, in toServer and in the queue, if it is due. Nothing that the server
+// answers may go before it: also a Sync has it, behind a Close that the gateway has answered.
 func (m *machine) replayWith(msg message, act action) {
-	switch msg.typ {
-	case pgwire.TypeSync, pgwire.TypeFlush:
-		return // settings make no difference to them
+	if msg.typ == pgwire.TypeFlush {
+		return // settings make no difference to it, and it is not answered
 	}
 	if act.do != pass && act.do != passRest && len(m.toServer) == 0 {
 		return // nothing is sent
@@ -264,7 +269,7 @@ func (m *machine) refused() {
 	m.traces, m.looked = 0, 0
 	m.st.fail()
 	m.undoUnnamed(m.st.undone)
-	query := len(m.st.undone) > 1 && !m.st.undone[1].kind.extended()
+	query := slices.ContainsFunc(m.st.undone, func(o op) bool { return o.kind == opQuery })
 	m.undo()
 	if query {
 		m.st.skipping, m.st.unsynced = false, false

@@ -217,6 +217,60 @@ func TestRefusedReplay(t *testing.T) {
 	}
 }
 
+// TestReplayBehindClose: a request that the gateway answers itself, and its Sync, come before a statement in one write. The Sync has the
+// replay, so that a refusal is the answer to it, and the statement runs with the client's settings or not at all.
+func TestReplayBehindClose(t *testing.T) {
+	for _, sql := range []string{"select 1", "select f()"} { // before the second the gateway may have requests of its own
+		for _, refuse := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, refused %v", sql, refuse), func(t *testing.T) {
+				utc, tokyo, srv, f := startReplays(t)
+				utc.send(&pgwire.Parse{Name: "p", Query: "select 1"}, &pgwire.Sync{})
+				srv.requested()
+				srv.says(replayed, bytesOf(&pgwire.ParseComplete{}, (*pgwire.ParameterStatus)(&zoneUTC), idle))
+				utc.until(pgwire.TypeReadyForQuery)
+				tokyo.send(query("select 1"))
+				srv.requested()
+				srv.says(replayed, bytesOf(done, (*pgwire.ParameterStatus)(&zoneTokyo), idle))
+				tokyo.until(pgwire.TypeReadyForQuery)
+
+				utc.send(&pgwire.Close{Object: 'S', Name: "p"}, &pgwire.Sync{}, query(sql))
+				if types, bodies := srv.requested(); types != replayTypes+"S" || has(bodies, sql) {
+					t.Fatalf("the server gets %s %q", types, bodies)
+				}
+				first := "3Z" // Close is answered at once
+				if refuse {
+					first = "3EZ"
+					srv.says(refusal, bytesOf(&pgwire.ReadyForQuery{Status: pgwire.TxFailed}))
+					srv = <-f.conns
+					if types, bodies := srv.requested(); types != "Q" || !has(bodies, "set_config") {
+						t.Fatalf("another server gets %s %q", types, bodies)
+					}
+					srv.send((*pgwire.ParameterStatus)(&zoneUTC), done, idle)
+				} else {
+					srv.says(replayed, bytesOf((*pgwire.ParameterStatus)(&zoneUTC), idle))
+				}
+				if types, bodies := srv.requested(); strings.TrimPrefix(types, "H") != "Q" || !has(bodies, sql) {
+					t.Fatalf("the server gets %s %q", types, bodies)
+				}
+				srv.send(done, idle)
+				for _, want := range []string{first, "CZ"} {
+					if types, bodies := utc.until(pgwire.TypeReadyForQuery); types != want || !strings.HasSuffix(bodies, "I") {
+						t.Errorf("the client gets %s %q, want %s", types, bodies, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// says writes what a server says.
+func (w *wire) says(said ...[]byte) {
+	w.t.Helper()
+	if _, err := w.Write(bytes.Join(said, nil)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // TestReplayOnServer has clients with different settings take turns on one server connection, with statements that must not run in the replay's
 // transaction, and compares what they see with what they have set.
 func TestReplayOnServer(t *testing.T) {
