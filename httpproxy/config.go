@@ -81,8 +81,9 @@ type Config struct {
 	// has not taken. Beyond it new requests are answered 503 with Retry-After, as they are when Memory is used up. 0 = only Memory
 	// bounds them.
 	MaxBuffered int64
-	// MaxBufferedPerConn is how many of these bytes one client's connection may hold, with all its streams of HTTP/2: a new request that
-	// would take it beyond is answered 503 with Retry-After. At least LeastBufferedPerConn; 0 = no bound.
+	// MaxBufferedPerConn is how many of these bytes a client's connection may hold, with all its streams of HTTP/2, for a new request on it
+	// to be let in: with more, and what it needs at first, it is answered 503 with Retry-After. Streams that begin together can exceed it,
+	// and so can those under way, as their bodies come. At least LeastBufferedPerConn; 0 = requests are let in whatever is held.
 	MaxBufferedPerConn int64
 	// Memory bounds all Proxies that have it together. nil = SharedMemory. It cannot change later.
 	Memory *Memory

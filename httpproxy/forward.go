@@ -194,6 +194,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 
 // enter decides between the upstreams of the request's route, and refuses it if there is no memory for it. The status is 0 unless it does.
 func (s *session) enter() (no refusal) {
+	s.ex.placed = nil // of a route of the table before, where judge is called again
 	t := s.ex.target
 	if t.route.Upstream == nil { // an answer of the route's own takes little, and may be a check of the gateway's health
 		return no

@@ -139,6 +139,13 @@ func (a *asker) withholds(name []byte) bool {
 	return slices.ContainsFunc(a.f.ResponseHeaders, func(own string) bool { return SameHeader(view(name), own) })
 }
 
+// errAuthTime ends a question whose time is over, which may have waited for a connection or for the answer. It is
+// httppool.ErrResponseTimeout, too.
+type errAuthTime struct{}
+
+func (errAuthTime) Error() string        { return "the time for the question is over" }
+func (errAuthTime) Is(target error) bool { return target == httppool.ErrResponseTimeout }
+
 // ask asks whether the session's request may go on; the zero refusal is that it may.
 func (s *session) ask(a *asker) refusal {
 	if s.severalCredentials() {
@@ -146,7 +153,7 @@ func (s *session) ask(a *asker) refusal {
 	}
 	wanted, stop := s.wanted()
 	defer stop()
-	ctx, cancel := context.WithTimeoutCause(wanted, a.f.Timeout, httppool.ErrResponseTimeout)
+	ctx, cancel := context.WithTimeoutCause(wanted, a.f.Timeout, errAuthTime{})
 	defer cancel()
 	resp, err := a.transport.RoundTrip(s.question(ctx, a))
 	if err != nil {

@@ -2,13 +2,16 @@ package httpproxy_test
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -341,6 +344,58 @@ func TestForwardAuthEndsWithItsClient(t *testing.T) {
 				t.Errorf("%d failures of the authentication server", n)
 			}
 		})
+	}
+}
+
+// lockedLog is a log that may be read while it is written.
+type lockedLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// TestForwardAuthPoolExhausted: a question that ended while it waited for a connection is not logged as one that was sent.
+func TestForwardAuthPoolExhausted(t *testing.T) {
+	asked, answer := make(chan struct{}, 1), make(chan struct{})
+	settings := upstream.Settings{Limits: pool.Limits{MaxSize: 1}}
+	auth := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: settings}, serveHTTP(t, func(http.ResponseWriter, *http.Request) {
+		asked <- struct{}{}
+		<-answer
+	}))
+	up := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
+	var log lockedLog
+	cfg := httpproxy.Config{Routes: []httpproxy.Route{
+		{Path: "/first", Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: time.Minute}},
+		{Path: "/second", Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: 10 * time.Millisecond}},
+	}}
+	cfg.Listener.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	p := startProxy(t, cfg)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		get(t, p.url+"/first")
+	}()
+	<-asked
+	get(t, p.url+"/second")
+	text := log.String() // nothing logs until the first is answered
+	close(answer)
+	<-done
+	if !strings.Contains(text, "reason=pool_exhausted") || !strings.Contains(text, "the time for the question is over") {
+		t.Errorf("logged: %s", text)
+	}
+	if strings.Contains(text, "waiting for the response") || strings.Contains(text, `\n`) {
+		t.Errorf("logged as one that was sent, or in several lines: %s", text)
 	}
 }
 

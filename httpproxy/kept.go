@@ -40,7 +40,7 @@ func (s *session) keep(p []byte) bool {
 	case n > keptSize || s.req.Length == httpwire.Chunked && n > maxKept:
 		return false
 	case n <= cap(k.b):
-	case s.p.ledger.exhausted(time.Now()):
+	case s.p.ledger.exhausted(time.Now()) || !s.roomFor(n):
 		return false
 	case n <= bufferSize:
 		k.b = takeBuffer(&s.held)[:0]
@@ -53,6 +53,16 @@ func (s *session) keep(p []byte) bool {
 	}
 	k.b = append(k.b, p...)
 	return true
+}
+
+// roomFor reports whether the connection may hold what n kept bytes take.
+func (s *session) roomFor(n int) bool {
+	size := int64(bufferSize)
+	if n > bufferSize {
+		size = keptSize
+	}
+	limit := s.p.ledger.perConn.Load()
+	return limit == 0 || s.held.connection()+size <= limit
 }
 
 // dropKept gives the memory back, because the request cannot be sent again.

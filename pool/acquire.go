@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -183,7 +184,7 @@ func (p *Pool[T]) ctxError(ctx context.Context, start int64) error {
 		kind = ErrTimeout
 		c.timedOut++
 		if cause != ctx.Err() {
-			cause = errors.Join(ctx.Err(), cause)
+			cause = fmt.Errorf("%w: %w", ctx.Err(), cause)
 		}
 	} else {
 		c.canceled++
