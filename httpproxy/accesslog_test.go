@@ -147,6 +147,7 @@ var endings = map[string]struct {
 	"malformed":   {request: "GET /x?secret HTTP/1.1\r\nHost : a\r\n\r\n", want: map[string]any{"status": 400, "reason": "protocol_error", "path": nil}},
 	"two hosts":   {request: "GET /x?secret HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", want: map[string]any{"status": 400, "path": "/x"}},
 	"userinfo":    {request: "GET http://me:secret@b/x?secret HTTP/1.1\r\nHost: a\r\n\r\n", want: map[string]any{"status": 400, "path": "b/x"}},
+	"Host's user": {request: "GET / HTTP/1.1\r\nHost: me:secret@a:80\r\n\r\n", want: map[string]any{"status": 400, "host": "a"}},
 	"fragment":    {request: "GET /x#secret HTTP/1.1\r\nHost: a\r\n\r\n", want: map[string]any{"status": 400, "path": "/x"}},
 	"CONNECT":     {request: "CONNECT me:secret@b:443 HTTP/1.1\r\nHost: a\r\n\r\n", want: map[string]any{"status": 405, "path": "b:443"}},
 	"incomplete":  {request: "GET /x?secret HTTP/1.1\r\nHos", cut: true, want: map[string]any{"status": 499, "reason": "client_gone", "path": nil}},

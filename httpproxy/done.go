@@ -20,7 +20,7 @@ func (p *Proxy) done(r *http.Request, t *target, user string, res httppool.Resul
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("client", r.RemoteAddr), slog.String("method", r.Method), slog.String("host", r.Host),
+		slog.String("client", r.RemoteAddr), slog.String("method", r.Method), slog.String("host", withoutUser(r.Host)),
 		slog.String("path", r.URL.Path), // no query: it may hold secrets
 		slog.String("proto", r.Proto), slog.Int("status", res.Status),
 		slog.Int64("bytes_in", res.BytesIn), slog.Int64("bytes_out", res.BytesOut),
@@ -86,6 +86,6 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t *target, no ref
 		return
 	}
 	p.srv.Access(r.Context(), slog.String("client", r.RemoteAddr), slog.String("method", r.Method),
-		slog.String("host", r.Host), slog.String("path", r.URL.Path), slog.String("proto", r.Proto),
+		slog.String("host", withoutUser(r.Host)), slog.String("path", r.URL.Path), slog.String("proto", r.Proto),
 		slog.Int("status", no.status), slog.String("error", no.why))
 }

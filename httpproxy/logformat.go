@@ -61,7 +61,7 @@ var logFields = []logField{
 	{name: "peer", append: (*logLine).appendPeer},
 	{name: "method", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, view(l.req.Method)) }},
 	{name: "scheme", append: func(l *logLine, dst []byte) []byte { return append(dst, l.scheme()...) }},
-	{name: "host", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, requestHost(view(l.req.Host))) }},
+	{name: "host", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, requestHost(withoutUser(view(l.req.Host)))) }},
 	{name: "path", append: (*logLine).appendPath},
 	{name: "query", append: (*logLine).appendQuery},
 	{name: "uri", text: true, append: func(l *logLine, dst []byte) []byte { return l.appendQuery(l.appendPath(dst)) }},

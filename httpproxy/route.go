@@ -209,6 +209,9 @@ func requestHost(h string) string {
 	return canonicalHost(h)
 }
 
+// withoutUser is a Host field as it is logged: without the user name and password that some clients take over from a URL.
+func withoutUser(host string) string { return host[strings.LastIndexByte(host, '@')+1:] }
+
 func validHostPattern(h string) bool {
 	h = strings.TrimPrefix(h, "*.")
 	if strings.HasPrefix(h, "[") && strings.HasSuffix(h, "]") {

@@ -227,7 +227,7 @@ func (s *session) giveTrace(l *logLine) {
 	path, _ := l.target()
 	record := Trace{
 		ID: t.id, Parent: t.parent, Span: t.span, Start: l.began, End: l.began.Add(l.lasted), Listener: s.p.name,
-		Method: view(l.req.Method), Scheme: l.scheme(), Host: requestHost(view(l.req.Host)), Path: view(path), Version: versions[l.protocol],
+		Method: view(l.req.Method), Scheme: l.scheme(), Host: requestHost(withoutUser(view(l.req.Host))), Path: view(path), Version: versions[l.protocol],
 		Client: l.client(), Peer: netip.AddrPortFrom(l.peer.addr, l.peer.port), UserAgent: view(l.field(userAgent)), RequestID: view(l.id),
 		Route: l.route, Upstream: l.upstream, Status: l.status, In: l.in, Out: l.out, Reason: l.reason, Err: l.err, Tries: t.tries,
 	}

@@ -54,7 +54,8 @@ const tracesPath = "/v1/traces"
 
 // url is where the spans go.
 func (s *Settings) url() string {
-	return strings.TrimSuffix(strings.TrimSuffix(s.Endpoint, tracesPath), "/") + tracesPath
+	base := strings.TrimSuffix(strings.TrimSuffix(s.Endpoint, "/"), tracesPath)
+	return strings.TrimSuffix(base, "/") + tracesPath
 }
 
 // tlsConfig returns the settings for the collector's certificate, nil for the defaults.
@@ -80,8 +81,10 @@ func check(c *config.Checker) {
 	if s.Endpoint != "" {
 		u, err := url.Parse(s.Endpoint)
 		switch {
-		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
 			c.Report(c.Mark(&s.Endpoint), "endpoint: want the URL of a collector such as http://127.0.0.1:4318, without user, query and fragment")
+		case u.Scheme == "http" && s.CA != "":
+			c.Report(c.Mark(&s.CA), "ca: needs an endpoint with https://")
 		case u.Port() == "4317":
 			c.Warn(c.Mark(&s.Endpoint), "endpoint: collectors speak OTLP over gRPC at port 4317, and over HTTP, which is used here, at 4318")
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,9 @@ const (
 	batchTime = 2 * time.Second
 	// sendTime bounds one request to the collector.
 	sendTime = 10 * time.Second
-	// maxAttribute bounds the value of an attribute, in bytes.
+	// maxError bounds what is kept and logged of an error, in bytes.
+	maxError = 200
+	// maxAttribute bounds the value of an attribute and a span's name, in bytes of what the client sent.
 	maxAttribute = 2 << 10
 	// reportPause is the least time between two log lines about spans that are lost.
 	reportPause = time.Minute
@@ -35,6 +38,9 @@ type exporter struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
 	closing  sync.Once
+	over     context.Context // is cancelled when the time of close is over: nothing is sent any more
+	cancel   context.CancelFunc
+	ended    chan struct{} // is closed when the queue's goroutine has ended
 
 	queued                atomic.Int64 // spans that wait for the collector
 	sent, dropped, failed atomic.Uint64
@@ -55,17 +61,18 @@ func newExporter(s *Settings, logger *slog.Logger) (*exporter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if secure != nil {
-		options = append(options, otlptracehttp.WithTLSClientConfig(secure))
-	}
+	options = append(options, otlptracehttp.WithTLSClientConfig(secure)) // nil, too: it replaces what the environment says
 	out, err := otlptracehttp.New(context.Background(), options...)
 	if err != nil {
 		return nil, err
 	}
-	e := &exporter{settings: s, logger: logger}
+	e := &exporter{settings: s, logger: logger, ended: make(chan struct{})}
+	e.over, e.cancel = context.WithCancel(context.Background())
 	host, _ := os.Hostname()
-	limits := sdk.NewSpanLimits()
-	limits.AttributeValueLengthLimit = maxAttribute
+	limits := sdk.SpanLimits{ // none: spans are made with few attributes, which text has cut. NewSpanLimits reads the environment
+		AttributeValueLengthLimit: -1, AttributeValueDepthLimit: -1, AttributeCountLimit: -1, EventCountLimit: -1, LinkCountLimit: -1,
+		AttributePerEventCountLimit: -1, AttributePerLinkCountLimit: -1,
+	}
 	e.provider = sdk.NewTracerProvider(
 		sdk.WithSampler(sdk.AlwaysSample()), sdk.WithIDGenerator(ids{}), sdk.WithRawSpanLimits(limits),
 		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", s.Service), attribute.String("host.name", host))),
@@ -99,14 +106,16 @@ func (e *exporter) report(why string) {
 // waiting is how many spans wait for the collector.
 func (e *exporter) waiting() int { return int(e.queued.Load()) }
 
-// close sends what waits, within a time, and ends the exporter. Later spans are lost.
+// close sends what waits, within a time, and ends the exporter with its goroutine. Later spans are lost.
 func (e *exporter) close(within time.Duration) {
 	e.closing.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), within)
 		defer cancel()
 		if err := e.provider.Shutdown(ctx); err != nil {
-			e.logger.Warn("the last spans of traces were not sent", "endpoint", e.settings.url(), "error", err)
+			e.logger.Warn("the last spans of traces were not sent", "endpoint", e.settings.url(), "lost", e.waiting(), "error", e.brief(err))
 		}
+		e.cancel() // Shutdown leaves a goroutine that goes on with the queue
+		<-e.ended
 	})
 }
 
@@ -119,7 +128,14 @@ type counted struct {
 // ExportSpans implements sdk.SpanExporter. Errors are counted and logged here: OpenTelemetry would give them to a handler of the whole
 // program.
 func (c *counted) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
-	err := c.SpanExporter.ExportSpans(ctx, spans)
+	err := c.e.over.Err()
+	if err == nil {
+		within, stop := context.WithCancel(ctx)
+		unlink := context.AfterFunc(c.e.over, stop)
+		err = c.SpanExporter.ExportSpans(within, spans)
+		unlink()
+		stop()
+	}
 	n := uint64(len(spans))
 	c.e.queued.Add(-int64(len(spans)))
 	if err == nil {
@@ -127,9 +143,31 @@ func (c *counted) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) err
 		c.e.lastError.Store(nil)
 		return nil
 	}
-	text := err.Error()
+	text := c.e.brief(err)
 	c.e.failed.Add(n)
 	c.e.lastError.Store(&text)
 	c.e.report(text)
 	return nil
+}
+
+// Shutdown implements sdk.SpanExporter. It is called once, after the last ExportSpans.
+func (c *counted) Shutdown(ctx context.Context) error {
+	defer close(c.e.ended)
+	return c.SpanExporter.Shutdown(ctx)
+}
+
+// brief is an error as it is kept and logged: short, without the body of the collector's answer, and without the headers' values, which
+// the answer may repeat.
+func (e *exporter) brief(err error) string {
+	text, _, _ := strings.Cut(err.Error(), "body: ")
+	for i := range e.settings.Headers {
+		if secret := e.settings.Headers[i].Value.Reveal(); secret != "" {
+			text = strings.ReplaceAll(text, secret, "***")
+		}
+	}
+	text = strings.ToValidUTF8(text[:min(len(text), maxError)], "")
+	if text = strings.TrimRight(text, " (:"); text == "" {
+		return "the collector refused them"
+	}
+	return text
 }

@@ -76,8 +76,11 @@ func (e *exporter) try(ctx context.Context, t *httpproxy.Trace, i int) {
 	span.End(trace.WithTimestamp(end))
 }
 
-// text is a value that outlives the request. One that is no UTF-8 would have the collector refuse the whole batch.
-func text(s string) string { return strings.ToValidUTF8(strings.Clone(s), "\ufffd") }
+// text is a value that outlives the request, cut to maxAttribute before it is copied. One that is no UTF-8 would have the collector refuse
+// the whole batch.
+func text(s string) string {
+	return strings.ToValidUTF8(strings.Clone(s[:min(len(s), maxAttribute)]), "\ufffd")
+}
 
 // attributes collects those that there are.
 type attributes []attribute.KeyValue

@@ -331,6 +331,8 @@ func TestProblems(t *testing.T) {
 		`{endpoint: "127.0.0.1:4318"}`:                     "endpoint: want the URL of a collector",
 		`{endpoint: "http://u:hidden@a.test"}`:             "endpoint: want the URL of a collector",
 		`{endpoint: "http://a.test:4317"}`:                 "warning: endpoint: collectors speak OTLP over gRPC at port 4317",
+		`{endpoint: "http://:4318"}`:                       "endpoint: want the URL of a collector",
+		`{endpoint: "http://a.test", ca: /etc/hosts}`:      "ca: needs an endpoint with https://",
 		`{endpoint: "http://a.test", parent: none}`:        `unknown key "parent"; did you mean "parents"?`,
 		`{endpoint: "http://a.test", sample: -1}`:          "sample",
 		`{endpoint: "http://a.test", headers: {"a b": x}}`: "headers:",

@@ -222,6 +222,16 @@ func (f *File) wait(timer *time.Timer) {
 
 // pending reports whether run has something to do at once.
 func (f *File) pending() bool {
+	if f.waiting() {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.next != nil || f.quitting
+}
+
+// waiting reports whether there are lines to be written.
+func (f *File) waiting() bool {
 	for i := range f.shards {
 		sh := &f.shards[i]
 		sh.mu.Lock()
@@ -233,7 +243,7 @@ func (f *File) pending() bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.full) > 0 || f.next != nil || f.quitting
+	return len(f.full) > 0
 }
 
 // writeAll writes all lines that have come.

@@ -162,12 +162,12 @@ func (f *File) quit() {
 	f.rouse()
 }
 
-// ended reports whether run is to end, as f has no user, and closes f then. A path that got users meanwhile keeps its File, so that there
+// ended reports whether run is to end, as f has no user and all lines are written, and closes f then. A path that got users meanwhile keeps its File, so that there
 // is never more than one for a path.
 func (s *Set) ended(f *File) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f.users > 0 {
+	if f.users > 0 || f.waiting() { // lines may have come since run took them, even from a user who came and went
 		return false
 	}
 	f.runs = false
