@@ -21,18 +21,18 @@ type machine struct {
 	*work // nil while the session is idle
 	clientView
 	clientStatements
-	server *serverState // of the server connection that is leased; nil = none
+	server *serverState // of the leased server connection; nil = none
 	shared *tables
 	rules  *pinRules
-	params []pgwire.Param // the client's at startup
+	params []pgwire.Param // the client's startup parameters
 	client uint64         // Client.number
 	mode   Mode
 	pinned bool            // session mode: the lease lasts as long as the session
-	single bool            // statement mode, else like transaction mode: the client may not begin a transaction block
-	unsure bool            // no server has seen the client's settings: half a DateStyle adds to what was set before
-	wary   bool            // a server has refused them in a replay: the next one gets them first
-	kind   int32           // of kinded; see kindOf
-	kinded appliedSettings // the client's settings when kind was asked for
+	single bool            // statement mode: as transaction mode, but the client may not begin a transaction block
+	unsure bool            // no server has confirmed the startup settings: half a DateStyle adds to the previous value
+	wary   bool            // a server refused the settings in a replay: apply them before the next request
+	kind   int32           // affinity kind of kinded; see kindOf
+	kinded appliedSettings // the client's settings when kind was computed
 }
 
 // tables are shared by the machines of a backend. They have their own locks, held for a few
@@ -43,7 +43,7 @@ type tables struct {
 	pins      pinCount
 	verdicts  verdicts
 	knowledge knowledge
-	asked     atomic.Bool // some client has asked for values of sequences: currval, lastval
+	asked     atomic.Bool // a client has used currval or lastval
 
 	cannotListen func() error // why LISTEN pins, as Postgres.cannotListen; nil = it does not
 }
@@ -54,105 +54,106 @@ type serverState struct {
 	params   trackedParams
 	view     unique.Handle[trackedParams] // of params
 	baseline []pgwire.Param               // everything reported at startup; see report
-	newest   *baseline                    // reported to clients; nil = a probe's
-	settings string                       // the settings applied, as machine.settingsKey has it
-	kind     int32                        // of the settings, when the server connection was given back
+	newest   *baseline                    // the backend's, updated by report; nil for a probe
+	settings string                       // the applied settings, in the form of machine.settingsKey
+	kind     int32                        // affinity kind of the settings at the last release
 	flags    sessionFlags
-	// doomed means that it is to be closed: a client wanted to write, and this is a standby, the name of which may stand
-	// for the primary by now; or a client of session mode may have left state there that DISCARD ALL does not undo.
+	// doomed means that the connection must be closed and not reused: for example, a client tried to write to a
+	// standby, whose host name may stand for the primary by now, or a client in session mode may have left state that
+	// DISCARD ALL does not undo.
 	doomed  bool
 	stmts   prepared
-	unnamed uint64 // whose unnamed statement it has: unnamed.id of a session; 0 = unknown
+	unnamed uint64 // unnamed.id of the session whose unnamed statement the server has; 0 = unknown
 
-	pins      traces        // why its client keeps it beyond its transaction; 0 = it does not
-	shownPins atomic.Uint32 // the same, for other goroutines
-	counted   bool          // by takePin
-	parkLater bool          // its client is pinned for what the listening connection may take over later
-	pid       uint32        // of its process; 0 = unknown
-	hidden    bool          // its client has set what nobody knows the name of: it is undone once the client keeps it no more
-	standing  []string      // names of statements that its last client has left, as those of SQL; see closeStanding
-	drawn     uint64        // whose values of sequences currval and lastval may tell: machine.client; 0 = nobody's; or drawnByMany
+	pins      traces        // why the client keeps the connection after its transaction; 0 = it does not
+	shownPins atomic.Uint32 // a copy of pins for other goroutines
+	counted   bool          // takePin has counted pins
+	parkLater bool          // the client is pinned by channels that the listening connection may take over later
+	pid       uint32        // process ID of the server; 0 = unknown
+	hidden    bool          // the client changed a setting of unknown name, to be reset once the client is not pinned any more
+	standing  []string      // names of statements, as the last client knows them, that it left here; see closeStanding
+	drawn     uint64        // machine.client of the client whose values currval and lastval may return; 0 = nobody's; or drawnByMany
 }
 
 // clientView has a client's settings. Idle clients with the same settings share it.
 type clientView struct {
 	reported    unique.Handle[trackedParams] // the client's values of the parameters servers report
-	settingsKey string                       // those of others, in one string; see keyOf
-	plan        unique.Handle[string]        // the settings that give texts their meaning
+	settingsKey string                       // the client's other settings, in one string; see keyOf
+	plan        unique.Handle[string]        // the settings that affect the meaning of a text
 }
 
 // clientStatements are a client's prepared statements.
 type clientStatements struct {
-	doubtful  map[string]bool // names the client may or may not think it has; nil = none
+	doubtful  map[string]bool // names that may or may not exist for the client; nil = none
 	stmts     map[string]*statement
 	stmtBytes int
 	unnamed   unnamed
-	undone    traces        // state that was taken from the client, which has not been told
-	sub       *subscription // what it listens to by the listening connection; nil = nothing
+	undone    traces        // state that was taken from the client, of which it has not been told
+	sub       *subscription // the client's channels on the listening connection; nil = none
 }
 
-// none reports whether nothing is lost without them.
+// none reports whether there is nothing to keep while the session is suspended.
 func (s *clientStatements) none() bool {
 	return len(s.doubtful) == 0 && len(s.stmts) == 0 && s.stmtBytes == 0 && s.unnamed.id == 0 && s.undone == 0 && s.sub == nil
 }
 
-// work is the state that a machine needs while its session is not idle. Idle ones share one.
+// work is the state that a machine needs while its session is not idle. Idle sessions have none; see works.
 type work struct {
 	st         state
-	toServer   []byte   // for the server, before the client's message that was judged
-	toClient   []byte   // for the client, before the server's message that was judged
-	partial    bool     // a message to the client is written in part: nothing may come between; the driver's
-	fresh      []string // names of prepared statements given since the server connection was leased
-	pending    []string // names of statements, clients' and servers', prepared or closed in requests not all answered
-	synced     int      // messages of pending before the last Sync: later ones are skipped with them, or not at all
-	changes    []change // of the unnamed statement; changes[changed:] are not all answered
+	toServer   []byte   // messages for the server, before the client's message being judged
+	toClient   []byte   // messages for the client, before the server's message being judged
+	partial    bool     // part of a message to the client is written: nothing may come in between; set by the driver
+	fresh      []string // names of statements prepared since the server connection was leased
+	pending    []string // names, clients' and servers', of statements prepared or closed in requests not all answered
+	synced     int      // length of pending at the last Sync: messages after that Sync are not skipped with these
+	changes    []change // changes of the unnamed statement; changes[changed:] are not all answered
 	changed    int
-	spare      []byte                // room for the text of an unnamed statement
+	spare      []byte                // memory for the text of an unnamed statement
 	unnamedNew bool                  // no Sync came after the Parse of the unnamed statement
-	prepared   bool                  // a named statement, since the server connection was leased
+	prepared   bool                  // a named statement was prepared since the server connection was leased
 	bound      *statement            // the statement of the last portal; nil = unknown
-	boundOn    *serverStatement      // and the server's
-	portal     []byte                // its name
-	unseen     *statement            // was prepared again, not yet compared with the client's description; nil = none
-	unlike     *statement            // the last one prepared again that differs from it
-	sweeping   bool                  // a statement that takes others away was bound since the server connection was leased
-	drops      map[string]string     // portals that deallocate one statement, and the name in their text
-	standing   map[string]*statement // what the server has under the client's names, see stand
-	unexposed  *pgwire.ErrorResponse // of the last exposeNamed, until the Query behind it is answered
+	boundOn    *serverStatement      // the server's statement of the last portal
+	portal     []byte                // the last portal's name
+	unseen     *statement            // was prepared again, its description not yet compared with the client's; nil = none
+	unlike     *statement            // the last one prepared again whose description differs from the client's
+	sweeping   bool                  // a statement that removes others was bound since the server connection was leased
+	drops      map[string]string     // the statement that a portal deallocates, by the portal's name
+	standing   map[string]*statement // statements on the server under the client's names, see stand
+	unexposed  *pgwire.ErrorResponse // error of the last exposeNamed, until the following Query is answered
 	reset      bool                  // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
-	resets     bool                  // session mode: a text with RESET, DISCARD or SET … TO DEFAULT is perhaps not answered yet
-	defaults   bool                  // session mode: there was a text with SET … TO DEFAULT: any SET may be one that was prepared
+	resets     bool                  // session mode: a text with RESET, DISCARD or SET … TO DEFAULT may not be answered yet
+	defaults   bool                  // session mode: a text had SET … TO DEFAULT: any SET may execute it, if it was prepared
 	customs    []string              // names of custom settings in texts since the server connection was leased
-	reports    uint16                // of which trackedNames a value was reported since then
+	reports    uint16                // bits: the trackedNames with a value reported in this transaction
 	undid      bool                  // RESET or DISCARD ALL was answered, or a text has DEFAULT, since the lease or the last keepSettings
-	kept       bool                  // the client's settings are not only those of its startup; see keepSettings
+	kept       bool                  // the client has settings besides those of its startup; see keepSettings
 
-	replay        bool // the server connection gets the client's settings with the client's next message: machine_replay.go
-	restate       bool // it has got them, and has not reported them yet
-	refusedReplay bool // it has refused them
+	replay        bool // the client's settings go to the server with its next message: machine_replay.go
+	restate       bool // the server has the settings by a replay, and has not reported them yet
+	refusedReplay bool // the server has refused the replay
 
-	unnamedSetting bool // a text set something since then, of which nobody knows the name
+	unnamedSetting bool // a text changed a setting of unknown name
 
-	traces   traces // what statements may have left, since the last look or the lease
-	looked   traces // traces before the last look
+	traces   traces // what statements may have left, since the last check or the lease
+	looked   traces // traces before the last check
 	listens  bool   // LISTEN was answered since the server connection was leased
-	foreign  bool   // currval and lastval may tell of another client
-	parks    bool   // the last look has found channels and nothing else: the listening connection can take over
-	silenced bool   // what the client listened to has been undone
-	drew     bool   // statements since then may have used sequences
-	defines  bool   // a statement that may define something is perhaps not over: knowledge.defining counts it
-	unread   bool   // there was a text that is too long to be judged, and its transaction is perhaps not over
-	epoch    uint64 // knowledge.epoch, before any statement since the last look or the lease was judged
+	foreign  bool   // currval and lastval may return another client's values
+	parks    bool   // the last check found channels and nothing else: the listening connection can take over
+	silenced bool   // the client's LISTEN has been undone
+	drew     bool   // statements since the lease may have used sequences
+	defines  bool   // a statement that may define something may still run: knowledge.defining counts it
+	unread   bool   // there was a text too long to be judged, and its transaction may not be over
+	epoch    uint64 // knowledge.epoch, before any statement since the last check or the lease was judged
 }
 
 // message is a message to be judged. It has 32 bytes: larger structures are passed on the stack.
 type message struct {
 	body   []byte // the beginning of its body, as much as is there; it is not kept
-	length int32  // bytes of all of it
+	length int32  // length of the whole body, in bytes
 	typ    byte
 }
 
-// newMessage returns one of which the header is known.
+// newMessage returns a message of which only the header is known.
 func newMessage(h pgwire.Header) message { return message{typ: h.Type, length: int32(h.Len)} }
 
 // size returns how many bytes the body has.
@@ -178,7 +179,7 @@ const (
 type action struct {
 	do    verb
 	n     int  // see do
-	later bool // of lease: if no server connection is free at once, parseLater may do without
+	later bool // with lease: if no server connection is free, parseLater may answer instead
 }
 
 // whole reports whether n bytes of the body are there, or all of it if it is shorter.
@@ -198,7 +199,7 @@ func checkClient(typ byte, size int) error {
 	return nil
 }
 
-// bodyLimits are the sizes from which on a client's message is none, by type, in bytes.
+// bodyLimits are the body sizes in bytes from which on a client's message is invalid, by type.
 var bodyLimits = [256]int{
 	pgwire.TypeSync: 1, pgwire.TypeFlush: 1, pgwire.TypeCopyDone: 1,
 	pgwire.TypeDescribe: maxSmallBody + 1, pgwire.TypeExecute: maxSmallBody + 1, pgwire.TypeClose: maxSmallBody + 1, pgwire.TypeCopyFail: maxSmallBody + 1,
@@ -213,7 +214,7 @@ const maxSmallBody = 10000 - 4
 // peekSize is how much of a message is looked at to understand it. Names and tags are short.
 const peekSize = 1024
 
-// begin makes the machine's work begin anew, with a server connection that has been leased.
+// begin resets the machine for a server connection that has been leased.
 func (m *machine) begin(server *serverState) {
 	m.endDefinition()
 	m.server, m.epoch, m.unread = server, m.shared.knowledge.epochOn(server), false
@@ -230,8 +231,8 @@ func (m *machine) begin(server *serverState) {
 	clear(m.standing)
 }
 
-// over reports whether the lease has served its purpose: all is answered, and nothing is left that the client keeps the server connection for,
-// as far as is known.
+// over reports whether the lease can end: everything is answered, and nothing is known that the client needs the
+// server connection for.
 func (m *machine) over() bool {
 	return m.st.settled() && !m.pinned && (m.traces|m.server.pins == 0 || m.st.doubtful || m.refusedReplay)
 }
@@ -239,14 +240,14 @@ func (m *machine) over() bool {
 // fit reports whether another client may have the server connection now.
 func (m *machine) fit() bool { return m.st.free() && !m.server.doomed }
 
-// release ends the lease of a server connection, once over reports that.
+// release ends the lease of a server connection. over must have reported true.
 func (m *machine) release() {
 	m.leaveServer()
 	m.forgetServer()
 }
 
-// leaveServer notes in the server connection what its next client is to know. It is called before anybody else can have that, and again
-// if it is not given back after all.
+// leaveServer records in the server connection's state what its next client must know. It is called before another
+// session can get the server connection, and again if the connection is not given back after all.
 func (m *machine) leaveServer() {
 	m.endDefinition()
 	m.unpin()
@@ -270,7 +271,7 @@ func (m *machine) leaveServer() {
 	}
 }
 
-// forgetServer is the rest of release: somebody else may have the server connection by now.
+// forgetServer is the second part of release. Another session may have the server connection by now.
 func (m *machine) forgetServer() {
 	m.changesDone(lastOfAll)
 	m.trimUnnamed()
@@ -278,7 +279,7 @@ func (m *machine) forgetServer() {
 }
 
 // unleased records that there is no server connection for the client's message: later messages are ignored up to the
-// end of its request, which may be the message itself.
+// end of the request. A Query or FunctionCall is a whole request.
 func (m *machine) unleased(typ byte) {
 	m.st.reset()
 	if typ == pgwire.TypeQuery || typ == pgwire.TypeFunctionCall {
@@ -288,15 +289,16 @@ func (m *machine) unleased(typ byte) {
 	}
 }
 
-// alone reports whether all that a lost server connection can have done is one statement outside a transaction: nothing the client sent
-// before is undone without its knowledge, and nothing it sent after waits to run outside the transaction it was meant for.
+// alone reports whether a lost server connection can have executed no more than one statement outside a transaction:
+// nothing that the client sent before is undone without its knowledge, and no message that it sent later waits to run
+// outside the transaction it was meant for.
 func (m *machine) alone() bool {
 	return !m.staying() && m.sub == nil && m.st.ends == 1 && m.st.owed() <= maxAlone+1 && !m.st.first().kind.own() &&
 		m.st.tx == pgwire.TxIdle && !m.st.copyIn && !m.st.copyOut && !m.st.unsynced
 }
 
-// lost records that the server connection is gone with all its running requests. Names that it prepared may or may not
-// be the client's.
+// lost records that the server connection is gone with all its running requests. Statements that the client prepared
+// during the lease may or may not exist for it: see doubtful.
 func (m *machine) lost() {
 	m.dropped()
 	for _, name := range m.fresh {
@@ -318,7 +320,7 @@ func (m *machine) dropped() {
 	m.loseUnnamed()
 }
 
-// nothingOwed records that the server owes nothing: data kept for running requests is forgotten.
+// nothingOwed records that the server owes no answer, and drops what was kept for running requests.
 func (m *machine) nothingOwed() {
 	m.pending, m.synced = m.pending[:0], 0
 	m.changesDone(lastOfAll)
@@ -330,7 +332,7 @@ func (m *machine) say(msg pgwire.Message) { m.toClient = msg.Append(m.toClient) 
 // ask adds a message to the server, before the client's that is being judged.
 func (m *machine) ask(msg pgwire.Message) { m.toServer = msg.Append(m.toServer) }
 
-// took empties a buffer whose content has been sent, and keeps its memory for the next message unless that is much.
+// took empties a buffer whose content has been sent. It keeps up to maxKeptBytes of memory for the next message.
 func took(b []byte) []byte {
 	if cap(b) > maxKeptBytes {
 		return nil
@@ -348,9 +350,9 @@ func (m *machine) cutShort() bool { return m.work != nil && m.partial }
 // caughtUp reports whether a message that has to wait may be judged again.
 func (m *machine) caughtUp() bool { return m.st.empty() || m.st.copyIn }
 
-// learned reports whether a message about a statement can be judged before the answers to earlier messages: not if the
-// name exists but should not, or the other way round, possibly because earlier messages were skipped; nor if an earlier
-// message may deallocate it.
+// learned reports whether a message about a statement can be judged before earlier messages are answered. has says
+// whether the statement should exist. The answer is false if it exists and should not, or the other way round,
+// possibly because earlier messages were skipped, and if an earlier message may deallocate it.
 func (m *machine) learned(name []byte, has bool) bool {
 	return m.caughtUp() || m.st.heard() || m.knows(name, has)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// clientMessage judges the client's next message. An error is the end of the session, and has changed nothing.
+// clientMessage judges the client's next message. An error means that the session ends; the machine has not changed.
 func (m *machine) clientMessage(msg message) (action, error) {
 	if err := checkClient(msg.typ, msg.size()); err != nil {
 		return action{}, err
@@ -41,7 +41,8 @@ func (m *machine) clientMessage(msg message) (action, error) {
 	return act, err
 }
 
-// inTransaction judges a message of a client in transaction mode that has a server connection, unless it is about COPY.
+// inTransaction judges a message of a client in transaction mode that has a server connection. Messages about COPY
+// are judged before.
 func (m *machine) inTransaction(msg message) (action, error) {
 	if (m.foreign || len(m.server.standing) > 0) && m.st.closed() && m.st.tx == pgwire.TxIdle {
 		m.forgetFirst()
@@ -67,7 +68,7 @@ func (m *machine) inTransaction(msg message) (action, error) {
 	return m.execute(msg), nil
 }
 
-// forgetFirst has the server forget what other clients have left there, before a client's message outside a transaction.
+// forgetFirst removes what other clients have left on the server, before a client's message outside a transaction.
 func (m *machine) forgetFirst() {
 	if len(m.server.standing) > 0 {
 		m.closeStanding()
@@ -77,7 +78,7 @@ func (m *machine) forgetFirst() {
 	}
 }
 
-// extendedOps are the pending answers of messages that are passed on unchanged.
+// extendedOps are the ops of messages of the extended protocol, by type.
 var extendedOps = [256]opKind{
 	pgwire.TypeParse: opParse, pgwire.TypeBind: opBind, pgwire.TypeDescribe: opDescribe, pgwire.TypeExecute: opExecute, pgwire.TypeClose: opClose,
 }
@@ -86,7 +87,7 @@ var extendedOps = [256]opKind{
 func (m *machine) withoutServer(msg message) (action, error) {
 	switch msg.typ {
 	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail, pgwire.TypeFlush:
-		return action{do: take}, nil // the rest of a COPY that failed; servers ignore it too
+		return action{do: take}, nil // of a COPY that failed; servers ignore it too
 	case pgwire.TypeSync:
 		m.st.skipping = false
 		m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
@@ -112,7 +113,7 @@ func (m *machine) withoutServer(msg message) (action, error) {
 // copied judges a part of the client's COPY data.
 func (m *machine) copied(msg message) action {
 	if !m.st.copyIn && m.st.empty() {
-		return action{do: take} // the rest of a COPY that failed; servers ignore it too
+		return action{do: take} // of a COPY that failed; servers ignore it too
 	}
 	if msg.typ != pgwire.TypeCopyData {
 		m.st.copyDone()
@@ -148,7 +149,7 @@ func (m *machine) query(msg message) action {
 			return act
 		}
 		names := deallocations(text)
-		m.sweeping = m.sweeping || len(names) > 0 // so that learned waits for all
+		m.sweeping = m.sweeping || len(names) > 0 // so that learned waits for all answers
 		if !m.learnedAll(names) {
 			return action{do: wait}
 		}
@@ -222,7 +223,7 @@ func (m *machine) parse(msg message) (action, error) {
 	return action{do: take}, nil
 }
 
-// bind judges Bind: it is passed on with the statement's name on the server.
+// bind judges Bind. It is passed on with the statement's name on the server.
 func (m *machine) bind(msg message) (action, error) {
 	portal, name, n, err := pgwire.BindNames(msg.body)
 	switch {
@@ -270,7 +271,7 @@ func (m *machine) bind(msg message) (action, error) {
 	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
 	m.st.push(op{kind: opBind, st: st, on: on})
 	if on == nil {
-		return action{do: pass}, nil // under the name that it has
+		return action{do: pass}, nil // under the client's name
 	}
 	m.toServer = pgwire.AppendHeader(m.toServer, pgwire.TypeBind, msg.size()-len(name)+len(server))
 	m.toServer = append(append(m.toServer, portal...), 0)
@@ -313,7 +314,7 @@ func (m *machine) describe(msg message) (action, error) {
 	return action{do: pass}, nil
 }
 
-// named returns the object of a Describe or a Close, with the action pass.
+// named returns the object and name in a Describe or Close, with the action pass; or another action.
 func (m *machine) named(msg message) (object byte, name []byte, act action, err error) {
 	if !msg.whole(msg.size()) {
 		return 0, nil, action{do: more, n: msg.size()}, nil
@@ -328,8 +329,7 @@ func (m *machine) named(msg message) (object byte, name []byte, act action, err 
 	return object, name, action{do: pass}, nil
 }
 
-// closeObject judges Close: of one of the client's statements it is answered here, of anything else by
-// the server.
+// closeObject judges Close. The gateway itself answers Close of one of the client's statements, the server any other.
 func (m *machine) closeObject(msg message) (action, error) {
 	object, full, act, err := m.named(msg)
 	if act.do != pass || err != nil {
@@ -391,9 +391,10 @@ func (m *machine) execute(msg message) action {
 	return action{do: pass}
 }
 
-// parseLater answers Parse of a text that a server has accepted before, alone but for Sync, where every server connection is in use: the
-// statement is parsed when it is used. A program that waits for the answer on the thread that would end its other clients' transactions,
-// as pgbench does, could wait for ever. It reports false where that is not possible, having done nothing. The message must be whole.
+// parseLater answers Parse of a text that a server has accepted before, if the Parse comes alone, or with Sync only,
+// while every server connection is in use. The statement is parsed when it is first used. Otherwise a program that
+// waits for the answer in the thread that would end its other clients' transactions, as pgbench does, might wait for
+// ever. It returns false, and has done nothing, if that is not possible. The message must be whole.
 func (m *machine) parseLater(msg message) (done bool) {
 	full, body, _ := bytes.Cut(msg.body, []byte{0})
 	name := string(statementKey(full))

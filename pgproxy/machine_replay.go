@@ -12,15 +12,18 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// In transaction mode a server connection that has other settings gets the client's in the same write as the client's first request. This is
-// the replay: BEGIN, one SELECT of set_config, and COMMIT, by the extended protocol and without Sync. So the client's request runs in a
-// transaction of its own, and if the server refuses a setting, it skips everything up to the next Sync, which includes a Query: no statement
-// of the client runs under other settings than its own. The server's answers to the replay go no further. A request with a Query has no
-// Sync, so behind a refusal the machine says ReadyForQuery itself. Nobody uses the server connection after a refusal, and
-// the client's next request waits until the settings are there, as it also does wherever replays reports false.
+// In transaction mode a leased server connection that has other settings than the client gets the client's settings
+// in the same write as the client's first request. This is the replay: BEGIN, one SELECT of set_config, and COMMIT,
+// in the extended protocol and without Sync. So the client's request runs in a transaction of its own. If the server
+// refuses a setting, it skips everything up to the next Sync, including a Query: no statement of the client runs
+// under other settings than its own. The server's answers to the replay go no further. A request with a Query has no
+// Sync, so after a refusal the machine itself sends ReadyForQuery. After a refusal the server connection is not used
+// any more, and before the client's next request the settings are applied in a separate round trip. That also happens
+// whenever replays returns false.
 
-// replays reports whether the settings of a server connection, which the client has leased or is about to lease, can become the client's by a
-// replay: both sides' settings are known, and no request of the gateway's own with a Sync, which would end the skipping, comes in between.
+// replays reports whether a replay can give the client's settings to a server connection that the client has leased
+// or is about to lease. The settings of both must be known, and no request of the gateway's own may come between,
+// because its Sync would end the skipping.
 func (m *machine) replays(srv *serverState) bool {
 	if m.mode != Transaction || m.unsure || m.wary || m.sub != nil || srv.flags != 0 || len(srv.standing) > 0 {
 		return false
@@ -32,8 +35,8 @@ func (m *machine) replays(srv *serverState) bool {
 	return view.value[i] == srv.params.value[i] && replayable(srv.settings) && replayable(m.settingsKey)
 }
 
-// replayable reports whether settings can be replaced by a replay, or come by one: a change of role forbids others, and resets
-// some; a short timeout might hit the replay.
+// replayable reports whether a replay can replace or apply the settings of a key. A change of role forbids some
+// settings and resets others; a short timeout might hit the replay itself.
 func replayable(key string) bool {
 	for key != "" {
 		var name, value string
@@ -50,7 +53,8 @@ func replayable(key string) bool {
 	return true
 }
 
-// patientTimeout reports whether the value of a timeout is none, or a second at least. It understands the usual spellings.
+// patientTimeout reports whether the value of a timeout means no timeout, or at least a second. It understands the
+// usual spellings.
 func patientTimeout(value string) bool {
 	digits := strings.TrimRight(value, "abcdefghijklmnopqrstuvwxyz ")
 	n, err := strconv.ParseUint(strings.TrimSpace(digits), 10, 63)
@@ -66,7 +70,7 @@ func patientTimeout(value string) bool {
 	return false
 }
 
-// nextSetting splits the first setting off a key that is not empty; see keyOf.
+// nextSetting splits off the first setting of a key that is not empty; see keyOf.
 func nextSetting(key string) (name, value, rest string) {
 	setting, rest, _ := strings.Cut(key, "\x00")
 	name, value, _ = strings.Cut(setting, "=")
@@ -85,8 +89,8 @@ func settingIn(key, name string) (value string, ok bool) {
 	return "", false
 }
 
-// planReplay has the client's settings sent with its next request, if the server connection, which was just leased, has others. It reports
-// false, having done nothing, where they cannot be.
+// planReplay arranges that the client's next request takes the client's settings to the server connection, which was
+// just leased with others. It returns false, and has done nothing, if a replay is not possible.
 func (m *machine) planReplay() bool {
 	if !m.replays(m.server) {
 		return false
@@ -95,17 +99,17 @@ func (m *machine) planReplay() bool {
 	return true
 }
 
-// beginReplay is planReplay where replays has been asked.
+// beginReplay is planReplay after replays has returned true.
 func (m *machine) beginReplay() {
 	m.replay = true
 	m.server.unnamed = 0 // the replay's statements are unnamed
 }
 
-// replayWith puts the replay before a message that has been judged, in toServer and in the queue, if it is due. Nothing that the server
-// answers may go before it: also a Sync has it, behind a Close that the gateway has answered.
+// replayWith puts the replay, if it is due, before a message that has been judged, in toServer and in the queue. The
+// replay must precede everything that the server answers: even a Sync gets it, after a Close that the gateway answered.
 func (m *machine) replayWith(msg message, act action) {
 	if msg.typ == pgwire.TypeFlush {
-		return // settings make no difference to it, and it is not answered
+		return // settings make no difference to Flush, and it is not answered
 	}
 	if act.do != pass && act.do != passRest && len(m.toServer) == 0 {
 		return // nothing is sent
@@ -115,14 +119,14 @@ func (m *machine) replayWith(msg message, act action) {
 	m.toServer = m.appendReplay(m.toServer)
 	m.server.settings = m.settingsKey
 	if len(m.toServer) == behind {
-		return // they differ in what this server does not report
+		return // the settings differ only in what this server does not report
 	}
 	rotate(m.toServer, behind)
 	m.st.addFirst(op{kind: opReplay})
 	m.restate = true
 }
 
-// rotate moves the first n bytes behind the others.
+// rotate moves the first n bytes to the end.
 func rotate(b []byte, n int) {
 	if n == 0 {
 		return
@@ -132,10 +136,10 @@ func rotate(b []byte, n int) {
 	slices.Reverse(b)
 }
 
-// appendReplay appends the messages that give the server connection the client's settings; none if it has them.
+// appendReplay appends the messages that give the server connection the client's settings, none if it has them.
 func (m *machine) appendReplay(b []byte) []byte {
 	start := len(b)
-	b = appendExecuted(b, "BEGIN ISOLATION LEVEL READ COMMITTED") // in which SELECT waits for no other transaction, whatever the client has set
+	b = appendExecuted(b, "BEGIN ISOLATION LEVEL READ COMMITTED") // so that SELECT waits for no other transaction, whatever the client has set
 	b = pgwire.AppendHeader(b, pgwire.TypeParse, 0)
 	parse := len(b)
 	b = append(b, "\x00SELECT "...)
@@ -157,13 +161,13 @@ func (m *machine) appendReplay(b []byte) []byte {
 	return appendExecuted(append(b, executeUnnamed...), "COMMIT")
 }
 
-// appendOthers appends to a SELECT, which begins at from, what makes settings that are not reported the client's.
+// appendOthers appends, to a SELECT that begins at from, the calls that apply the client's unreported settings.
 func (m *machine) appendOthers(b []byte, from int, view *trackedParams) []byte {
 	for rest := m.server.settings; rest != ""; {
 		var name string
 		name, _, rest = nextSetting(rest)
 		if i := tracked(name); i >= 0 && m.server.params.known[i] && view.known[i] {
-			continue // it is reported, and the client's by now
+			continue // the server reports it, and it has the client's value by now
 		}
 		if _, ok := settingIn(m.settingsKey, name); !ok {
 			b = append(appendCall(b, len(b) > from, name), "NULL,false)"...) // as RESET
@@ -184,7 +188,7 @@ func appendSet(b []byte, more bool, name, value string) []byte {
 	return append(appendQuoted(appendCall(b, more, name), value), ",false)"...)
 }
 
-// appendCall appends the beginning of one, up to the value.
+// appendCall appends the beginning of a call of set_config, up to the value.
 func appendCall(b []byte, more bool, name string) []byte {
 	if more {
 		b = append(b, ',')
@@ -192,7 +196,7 @@ func appendCall(b []byte, more bool, name string) []byte {
 	return append(appendQuoted(append(b, "pg_catalog.set_config("...), name), ',')
 }
 
-// appendQuoted is quote without memory of its own.
+// appendQuoted is quote, but allocates no string.
 func appendQuoted(b []byte, s string) []byte {
 	escapes := strings.Contains(s, `\`)
 	if escapes {
@@ -208,7 +212,7 @@ func appendQuoted(b []byte, s string) []byte {
 	return append(b, '\'')
 }
 
-// appendExecuted appends what executes a statement by the extended protocol, without names.
+// appendExecuted appends messages that execute a statement in the extended protocol, without names.
 func appendExecuted(b []byte, sql string) []byte {
 	b = pgwire.AppendHeader(b, pgwire.TypeParse, len(sql)+4)
 	b = append(append(append(b, 0), sql...), 0, 0, 0)
@@ -218,14 +222,14 @@ func appendExecuted(b []byte, sql string) []byte {
 // executeUnnamed binds and executes the unnamed statement, without parameters.
 var executeUnnamed = (&pgwire.Execute{}).Append((&pgwire.Bind{}).Append(nil))
 
-// replaying reports whether the server has not answered the replay.
+// replaying reports whether the server is answering the replay, or has not begun to.
 func (s *state) replaying() bool {
 	o := s.first()
 	return o != nil && o.kind == opReplay
 }
 
-// behindReplay reports whether a message has to wait for the answer to the replay, or for another server connection: it does not belong to the
-// one request that the server skips if it refuses the replay.
+// behindReplay reports whether a message has to wait for the answer to the replay, or for another server connection:
+// it does not belong to the one request that the server skips if it refuses the replay.
 func (m *machine) behindReplay(typ byte) bool {
 	if m.refusedReplay {
 		return m.st.ends > 0 || !m.st.skipping
@@ -233,13 +237,13 @@ func (m *machine) behindReplay(typ byte) bool {
 	return m.st.replaying() && (m.st.ends > 0 || typ == pgwire.TypeQuery || typ == pgwire.TypeFunctionCall)
 }
 
-// defersTo reports whether a statement has to wait until the server connection has the client's settings: before it the gateway may have
-// requests of its own, see replays. left is what judge says of the statement.
+// defersTo reports whether a statement has to wait until the server connection has the client's settings, because
+// requests of the gateway's own may have to precede it; see replays. left is judge's result for the statement.
 func (m *machine) defersTo(left traces) bool {
 	return m.replay && left&(traceUnknown|traceUnread|traceStatements|traceLists|traceAsks) != 0
 }
 
-// replayAnswer judges what the server says to the replay.
+// replayAnswer judges a message of the server that answers the replay.
 func (m *machine) replayAnswer(msg message) (action, error) {
 	switch msg.typ {
 	case pgwire.TypeErrorResponse:
@@ -261,8 +265,8 @@ func (m *machine) replayAnswer(msg message) (action, error) {
 	return action{}, fmt.Errorf("%w: type %q behind settings", errBackendProtocol, msg.typ)
 }
 
-// refused notes that the server has refused the replay, and skips the client's request. The client gets the error. The server is left with a
-// transaction that has failed, about which the client hears nothing: see unready.
+// refused notes that the server has refused the replay, and skips the client's request. The client gets the server's
+// error. The server connection is left in a failed transaction, of which the client does not learn: see unready.
 func (m *machine) refused() {
 	m.wary, m.refusedReplay, m.restate = true, true, false
 	m.server.doomed = true
@@ -277,7 +281,7 @@ func (m *machine) refused() {
 	}
 }
 
-// unready takes the ReadyForQuery behind a refused replay: the client is in no transaction.
+// unready judges the ReadyForQuery after a refused replay: the client is in no transaction.
 func (m *machine) unready() (action, error) {
 	if _, err := m.st.ready(pgwire.TxIdle); err != nil {
 		return action{}, err
@@ -286,8 +290,8 @@ func (m *machine) unready() (action, error) {
 	return action{do: take}, nil
 }
 
-// expected takes the report of a parameter that has the client's value already, as behind a replay, without allocating. It reports false, having
-// done nothing, for any other.
+// expected accepts the report of a parameter that already has the client's value, as after a replay, without
+// allocating. It returns false, and has done nothing, for any other report.
 func (m *machine) expected(body []byte) bool {
 	name, value, ok := bytes.Cut(body, []byte{0})
 	value, rest, ended := bytes.Cut(value, []byte{0})
@@ -308,7 +312,8 @@ func (m *machine) expected(body []byte) bool {
 	return true
 }
 
-// respelled takes the report of a setting by a server that reports it at once, before PostgreSQL 14. The server spells it its own way.
+// respelled judges the report of a setting during the replay: servers before PostgreSQL 14 report at once. The server
+// may spell the value its own way.
 func (m *machine) respelled(body []byte) (action, error) {
 	if m.expected(body) {
 		return action{do: take}, nil
@@ -327,11 +332,12 @@ func (m *machine) respelled(body []byte) (action, error) {
 	return action{do: take}, nil
 }
 
-// restates reports whether a message is a report of a setting by the replay.
+// restates reports whether a message may be the report of a setting that the replay has changed.
 func (m *machine) restates(typ byte) bool { return m.restate && typ == pgwire.TypeParameterStatus }
 
-// restated tells the client what settings its request has given the values that the server connection had before the replay: PostgreSQL 14 and
-// later report a setting that differs from the last report, once, before ReadyForQuery.
+// restated tells the client of settings to which its request has given the values that the server connection had
+// before the replay. PostgreSQL 14 and later report a setting only if it differs from the last report, once, before
+// ReadyForQuery, and so do not report these.
 func (m *machine) restated() {
 	if !m.restate {
 		return

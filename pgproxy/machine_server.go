@@ -11,15 +11,15 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// serverMessage judges the server's next message. Of the actions it returns pass, take, more, fatal and refuse; n of more
-// is at most what the message has. After the message has been handled, call sayLocal. An error means that the server has
-// broken the protocol: its later messages are useless.
+// serverMessage judges the server's next message. It returns the actions pass, take, more, fatal and refuse; with
+// more, n is at most the length of the message. After the message has been handled, call sayLocal. An error means
+// that the server has broken the protocol: its later messages are useless.
 func (m *machine) serverMessage(msg message) (action, error) {
 	if n := wanted(msg); len(msg.body) < n {
 		return action{do: more, n: n}, nil
 	}
 	o := m.st.first()
-	if o != nil && o.kind.own() && (!asynchronous(msg.typ) || msg.typ == pgwire.TypeNoticeResponse) { // whose notices are the gateway's
+	if o != nil && o.kind.own() && (!asynchronous(msg.typ) || msg.typ == pgwire.TypeNoticeResponse) { // notices are then for the gateway
 		return m.ownAnswer(msg)
 	}
 	if m.st.replaying() && msg.typ != pgwire.TypeNotificationResponse {
@@ -29,7 +29,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	switch msg.typ {
 	case pgwire.TypeNotificationResponse:
 		if m.mode == Transaction && !m.listens && m.server.pins&traceChannels == 0 {
-			m.server.flags |= leftListen // a function did: it may have been another client's
+			m.server.flags |= leftListen // a function listened: the notification may be for another client
 			return action{do: take}, nil
 		}
 		if m.mode == Transaction {
@@ -70,7 +70,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	}
 	forward, err := m.st.answer(msg.typ, status)
 	if status == pgwire.TxIdle {
-		m.concluded() // before the client hears of it
+		m.concluded() // before the client receives ReadyForQuery
 	}
 	if m.single && err == nil && status != 0 && status != pgwire.TxIdle {
 		return action{do: refuse}, nil
@@ -84,18 +84,18 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	return action{do: pass}, err
 }
 
-// answersOwn reports whether the server is about to answer a Query of the gateway's own.
+// answersOwn reports whether the server is answering a request of the gateway's own.
 func (m *machine) answersOwn() bool {
 	o := m.st.first()
 	return o != nil && o.kind.own()
 }
 
-// asynchronous reports whether a server says this whenever it likes.
+// asynchronous reports whether servers send this type of message at any time.
 func asynchronous(typ byte) bool {
 	return typ == pgwire.TypeNotificationResponse || typ == pgwire.TypeParameterStatus || typ == pgwire.TypeNoticeResponse
 }
 
-// wanted returns how much of a message of the server is looked at, in bytes.
+// wanted returns how much of a server's message has to be examined, in bytes.
 func wanted(msg message) int {
 	switch msg.typ {
 	case pgwire.TypeReadyForQuery, pgwire.TypeParameterStatus:
@@ -113,7 +113,7 @@ func wanted(msg message) int {
 // pidSize is the size of a process ID, with which notifications begin, in bytes.
 const pidSize = 4
 
-// maxTag is how much of a command tag is looked at, in bytes: the longest one that matters has 15.
+// maxTag is how much of a command tag is examined, in bytes: the longest tag that matters has 15.
 const maxTag = 32
 
 func firstByte(b []byte) byte {
@@ -124,8 +124,8 @@ func firstByte(b []byte) byte {
 }
 
 // unchanging reports whether a complete message of the server changes nothing, so that it is passed on without being
-// judged: rows, and within the answer to Query, where no op ends before ReadyForQuery, also the messages around them.
-// inQuery is the result of the method of that name.
+// judged: rows, and in the answer to a Query, where no op ends before ReadyForQuery, also the messages around them.
+// inQuery is the result of the method inQuery.
 func unchanging(inQuery bool, typ byte, body []byte) bool {
 	switch typ {
 	case pgwire.TypeDataRow, pgwire.TypeCopyData:
@@ -138,8 +138,9 @@ func unchanging(inQuery bool, typ byte, body []byte) bool {
 	return false
 }
 
-// inQuery reports whether a server answers Query. Without ok nothing is owed: an unexpected message makes the server
-// connection doubtful, and must be found at its release.
+// inQuery reports whether the server is answering a Query. ok is false if no message may be passed on without being
+// judged. If nothing is owed, an unexpected message makes the server connection doubtful, and must be found at its
+// release.
 func (m *machine) inQuery() (is, ok bool) {
 	o := m.st.first()
 	if o == nil || o.kind.own() || o.kind == opReplay {
@@ -148,8 +149,8 @@ func (m *machine) inQuery() (is, ok bool) {
 	return o.kind == opQuery && !o.deallocates() && !m.st.copyOut && !m.st.ignored, true
 }
 
-// usual reports whether serverMessage would pass a complete message on unchanged, without messages of the machine: the
-// fast path leaves all others, and the messages behind them, to the session.
+// usual reports whether serverMessage would pass a complete message on unchanged, without messages of the machine.
+// The fast path leaves all other messages, and what comes after them, to the session.
 func (m *machine) usual(typ byte, body []byte) bool {
 	o := m.st.first()
 	if o == nil || o.kind.own() || o.kind == opReplay {
@@ -169,7 +170,7 @@ func (m *machine) usual(typ byte, body []byte) bool {
 	return false
 }
 
-// parameter judges a ParameterStatus: the client hears of it if it changes its view.
+// parameter judges a ParameterStatus. The client gets it if it changes the client's view.
 func (m *machine) parameter(body []byte) (action, error) {
 	if m.expected(body) {
 		return action{do: take}, nil
@@ -180,7 +181,7 @@ func (m *machine) parameter(body []byte) (action, error) {
 	}
 	m.server.parameter(pgwire.Param(p))
 	if m.replay {
-		return action{do: take}, nil // of settings that are not the client's
+		return action{do: take}, nil // a report of settings that are not the client's
 	}
 	if i := tracked(p.Name); i >= 0 {
 		view := m.reported.Value()
@@ -207,7 +208,7 @@ func (m *machine) settingChanged() {
 	}
 }
 
-// leaves reports whether the command with this tag may leave something behind. commandDone looks at no other.
+// leaves reports whether the command with this tag may leave state behind. commandDone handles only such tags.
 func leaves(tag []byte) bool {
 	if len(tag) == 0 || strings.IndexByte("SRLPDA", tag[0]) >= 0 {
 		return !bytes.HasPrefix(tag, []byte("SELECT "))
@@ -215,7 +216,7 @@ func leaves(tag []byte) bool {
 	return bytes.HasPrefix(tag, []byte("CREATE ")) || bytes.HasPrefix(tag, []byte("IMPORT ")) || bytes.HasPrefix(tag, []byte("COMMIT PREPARED"))
 }
 
-// commandDone looks at the tag of a CommandComplete for state that a client leaves behind.
+// commandDone notes, by the tag of a CommandComplete, what state the command leaves behind.
 func (m *machine) commandDone(tag []byte) {
 	switch string(tag) {
 	case "SET\x00":
@@ -235,7 +236,7 @@ func (m *machine) commandDone(tag []byte) {
 		m.server.flags |= leftCursor
 	case "DISCARD ALL\x00":
 		m.settingChanged()
-		m.reset, m.undid, m.reports = true, true, 1<<len(trackedNames)-1 // of all, also those for which nothing is reported
+		m.reset, m.undid, m.reports = true, true, 1<<len(trackedNames)-1 // all of them, also those for which nothing is reported
 		m.deallocateAll()
 	case "DEALLOCATE ALL\x00":
 		m.deallocateAll()
@@ -248,7 +249,7 @@ func (m *machine) commandDone(tag []byte) {
 	}
 }
 
-// failed judges an ErrorResponse, the body of which begins with b.
+// failed judges an ErrorResponse. b is the beginning of its body.
 func (m *machine) failed(b []byte) (action, error) {
 	if isFatal(b) {
 		return action{do: fatal}, nil
@@ -291,18 +292,19 @@ func (m *machine) failed(b []byte) (action, error) {
 	return action{do: pass}, nil
 }
 
-// isFatal reports whether the ErrorResponse the body of which begins with b ends the session.
+// isFatal reports whether an ErrorResponse ends the session. b is the beginning of its body.
 func isFatal(b []byte) bool {
 	return bytes.Contains(b, []byte("\x00VFATAL\x00")) || bytes.Contains(b, []byte("\x00VPANIC\x00"))
 }
 
-// statementErrors begin the SQLSTATE in an ErrorResponse about a prepared statement that is perhaps not what it would be if it was
-// parsed now: its plan must not change its result type; what it was planned with is gone, or has another type or name; a type
-// is unknown to the system tables (XX000); a function has deallocated it. Whoever uses it next has it parsed again.
+// statementErrors are beginnings of the SQLSTATE in an ErrorResponse about a prepared statement that may differ from
+// what parsing it now would make: its plan must not change its result type (0A000); something that it was planned
+// with is gone, or has another type or name (42); a type is unknown to the system tables (XX); a function has
+// deallocated it (26000). The statement's next user has it parsed again.
 var statementErrors = [][]byte{[]byte("\x00C0A000\x00"), []byte("\x00C42"), []byte("\x00CXX"), []byte("\x00C26000\x00")}
 
-// inPlaceOfError returns the error to send in place of the server's, nil to pass the server's on: a message of the
-// gateway failed, or Bind of a statement that differs from the client's description.
+// inPlaceOfError returns the error to send in place of the server's, nil to pass the server's on. It replaces the error
+// of a message that the gateway made fail, and of Bind of a statement that differs from the client's description.
 func (m *machine) inPlaceOfError() *pgwire.ErrorResponse {
 	switch failed := &m.st.failed; {
 	case failed.kind == opRejected:

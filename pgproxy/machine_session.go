@@ -10,10 +10,10 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// In session mode messages go to the server unchanged. The texts of statements are checked for two things. RESET and
-// DISCARD ALL restore the settings of the gateway's login, but on a direct connection the client's startup settings:
-// the gateway sets these again before the client's next request outside a transaction, in separate transactions. And
-// remains.go has the effects that DISCARD ALL does not undo after the client.
+// In session mode messages go to the server unchanged. The texts of statements are examined for two things. First,
+// RESET and DISCARD ALL restore the settings of the gateway's login, but on a direct connection they restore the
+// client's startup settings: the gateway sets these again before the client's next request outside a transaction, in
+// separate transactions. Second, DISCARD ALL, which runs after the client, does not undo all effects: see remains.go.
 
 // inSession judges a message of a client in session mode that has a server connection.
 func (m *machine) inSession(msg message) action {
@@ -55,7 +55,7 @@ func (m *machine) requests(typ byte) bool {
 	return false
 }
 
-// seenInSession returns how much of a message is looked at in session mode, in bytes.
+// seenInSession returns how much of a message is examined in session mode, in bytes.
 func seenInSession(msg message) int {
 	switch msg.typ {
 	case pgwire.TypeQuery, pgwire.TypeParse:
@@ -66,7 +66,8 @@ func seenInSession(msg message) int {
 	return 0
 }
 
-// goBackFirst sends restoreStartup before the client's next request, if RESET was answered since the last time and no transaction is open.
+// goBackFirst calls restoreStartup before the client's next request, if RESET has been answered since the last time
+// and no transaction is open.
 func (m *machine) goBackFirst() {
 	if !m.st.empty() || m.st.copyIn || m.st.copyOut {
 		return
@@ -80,9 +81,9 @@ func (m *machine) goBackFirst() {
 	}
 }
 
-// restoreStartup asks the server to give those of the client's startup settings their values that have been reset: each
-// in a separate transaction, so that one that can no longer be set does not affect the others. The client does not see
-// them.
+// restoreStartup asks the server to set again those of the client's startup settings that have been reset. Each has a
+// separate transaction, so that a setting that is no longer possible does not affect the others. The client does not
+// see the answers.
 func (m *machine) restoreStartup() {
 	params := slices.Clone(m.params)
 	slices.SortStableFunc(params, func(a, b pgwire.Param) int { return cmp.Compare(restoreOrder(a.Name), restoreOrder(b.Name)) })
@@ -93,11 +94,11 @@ func (m *machine) restoreStartup() {
 		m.restoreStep(restoreSQL(p))
 		m.restoreSent(opSync, &pgwire.Sync{})
 	}
-	m.restoreSent(opInjectedClose, &pgwire.Close{Object: pgwire.ObjectStatement, Name: restoreName}) // one that has failed left it
+	m.restoreSent(opInjectedClose, &pgwire.Close{Object: pgwire.ObjectStatement, Name: restoreName}) // a failed step leaves it behind
 	m.restoreSent(opSync, &pgwire.Sync{})
 }
 
-// restoreStep has a statement executed that returns no rows.
+// restoreStep executes a statement that returns no rows.
 func (m *machine) restoreStep(sql string) {
 	m.restoreSent(opInjectedClose, &pgwire.Close{Object: pgwire.ObjectStatement, Name: restoreName})
 	m.restoreSent(opInjectedParse, &pgwire.Parse{Name: restoreName, Query: sql})
@@ -111,11 +112,11 @@ func (m *machine) restoreSent(kind opKind, msg pgwire.Message) {
 	m.ask(msg)
 }
 
-// restored reports to the client the settings that differ from those reported before: some could not be set again, or
-// were set behind RESET.
+// restored reports to the client the settings that differ from those reported before: some could not be set again,
+// and some were set after RESET.
 func (m *machine) restored() {
 	if o := m.st.first(); o != nil && o.silent {
-		return // there is more to come
+		return // more steps follow
 	}
 	view := m.reported.Value()
 	for i, name := range trackedNames {
@@ -127,10 +128,10 @@ func (m *machine) restored() {
 	m.reported = unique.Make(view)
 }
 
-// restoreName is the name of the statement and portal of restoreStartup.
+// restoreName is the name of restoreStartup's statement and portal.
 const restoreName = namePrefix + "restore"
 
-// restoreOrder is the order in which settings are set: a role may not be allowed to set others.
+// restoreOrder returns a setting's place in the order of setting: after a change of role others may be forbidden.
 func restoreOrder(name string) int {
 	if strings.EqualFold(name, "role") {
 		return 1
@@ -138,7 +139,7 @@ func restoreOrder(name string) int {
 	return 0
 }
 
-// startupEncoding is the client's encoding at startup, in which the values of its settings are.
+// startupEncoding returns the client's encoding at startup, in which the values of its startup settings are.
 func (m *machine) startupEncoding() string {
 	for _, params := range [][]pgwire.Param{m.params, m.server.baseline} {
 		for _, p := range params {
@@ -159,9 +160,9 @@ func isASCII(s string) bool {
 	return true
 }
 
-// restoreSQL returns a query without rows that sets a startup setting of a client if nothing has set it since it was reset. What is
-// set, by the client or the gateway, has the source "session". Others are not in pg_settings: custom ones are empty once they are reset, and
-// the role is none.
+// restoreSQL returns a query without rows that sets a startup setting of the client, unless something has set it
+// since it was reset. What the client or the gateway sets has the source "session" in pg_settings. Settings that are
+// not in pg_settings are custom ones, which are empty after a reset, and the role, which is none.
 func restoreSQL(p pgwire.Param) string {
 	name, unset := quote(p.Name), "''"
 	if strings.EqualFold(p.Name, "role") {
@@ -178,11 +179,12 @@ func (m *machine) noteStartup() {
 	}
 }
 
-// noteText records the lasting effects of a text, and whether it resets startup settings, if the client has some.
+// noteText records the lasting effects of a text. If the client has startup settings, it also records whether the
+// text resets them.
 func (m *machine) noteText(text []byte) {
 	seen := hintsOf(text)
 	if k := &m.shared.knowledge; k.on && seen&hintDefines != 0 && k.now.Load().judge(text)&traceDefines != 0 {
-		m.define() // for those in transaction mode
+		m.define() // for the clients in transaction mode
 	}
 	m.server.doomed = m.server.doomed || seen&hintRemains != 0
 	if seen&hintResets == 0 || len(m.params) == 0 {
@@ -192,8 +194,9 @@ func (m *machine) noteText(text []byte) {
 	m.resets, m.defaults = m.resets || back, m.defaults || byDefault
 }
 
-// resets reports whether a text has statements that reset settings to the session's start, and whether SET … TO DEFAULT
-// is among them: its tag is that of any SET. SET LOCAL … TO DEFAULT ends with its transaction.
+// resets reports whether a text has statements that reset settings to those of the session's start, and whether SET …
+// TO DEFAULT is among them, which has the same tag as any SET. SET LOCAL … TO DEFAULT does not count: it ends with
+// its transaction.
 func resets(text string) (back, byDefault bool) {
 	for text != "" {
 		end := statementEnd(text)

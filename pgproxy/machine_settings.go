@@ -8,7 +8,7 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// inSync reports whether the server connection has the client's settings, for little.
+// inSync reports whether the server connection has the client's settings. It is cheap.
 func (m *machine) inSync() bool {
 	srv := m.server
 	return srv.settings == m.settingsKey && srv.flags == 0 && srv.view == m.reported
@@ -25,7 +25,7 @@ func (m *machine) applied() {
 	m.settingsApplied()
 }
 
-// settingsApplied is applied for settingsSQL.
+// settingsApplied records that the server has executed settingsSQL.
 func (m *machine) settingsApplied() {
 	srv := m.server
 	srv.settings, srv.unnamed = m.settingsKey, 0
@@ -33,7 +33,7 @@ func (m *machine) settingsApplied() {
 	view := m.reported.Value()
 	for i, known := range srv.params.known {
 		if known {
-			view.value[i] = srv.params.value[i] // the server spells it its own way
+			view.value[i] = srv.params.value[i] // the server may spell the value its own way
 		}
 	}
 	if respelled := unique.Make(view); respelled != m.reported {
@@ -43,8 +43,8 @@ func (m *machine) settingsApplied() {
 	m.sure()
 }
 
-// syncSQL returns the SQL that sets the client's settings on the server connection, "" if it has
-// them.
+// syncSQL returns the SQL that removes another client's state from the server connection and applies the client's
+// settings, "" if nothing is to be done.
 func (m *machine) syncSQL() string {
 	srv := m.server
 	var sql strings.Builder
@@ -63,7 +63,7 @@ func (m *machine) syncSQL() string {
 	return sql.String() + m.settingsSQL()
 }
 
-// settingsSQL returns what gives the server connection the client's settings, "" if it has them.
+// settingsSQL returns the SQL that gives the server connection the client's settings, "" if it has them.
 func (m *machine) settingsSQL() string {
 	srv := m.server
 	reset := m.unsure || srv.settings != m.settingsKey || srv.flags&leftSettings != 0
@@ -90,8 +90,8 @@ func (m *machine) settingsSQL() string {
 	return sql.String()
 }
 
-// encodingSQL returns the SQL that must run before sql so that the server reads it in the client's
-// encoding; "" if that makes no difference.
+// encodingSQL returns the SQL that must run before sql so that the server reads sql in the client's encoding; "" if
+// that makes no difference.
 func (m *machine) encodingSQL(sql string) string {
 	i, view := tracked("client_encoding"), m.reported.Value()
 	if !view.known[i] || m.server.params.value[i] == view.value[i] ||
@@ -101,7 +101,7 @@ func (m *machine) encodingSQL(sql string) string {
 	return "SELECT pg_catalog.set_config('client_encoding'," + quote(view.value[i]) + ",false)"
 }
 
-// quote makes a string literal that means the same under every standard_conforming_strings.
+// quote returns a string literal that means s under either value of standard_conforming_strings.
 func quote(s string) string {
 	s = strings.ReplaceAll(s, "'", "''")
 	if strings.Contains(s, `\`) {
@@ -110,7 +110,8 @@ func quote(s string) string {
 	return "'" + s + "'"
 }
 
-// takeSettings records the client's settings. They are unknown until a server was asked.
+// takeSettings computes the client's settings from a server's baseline and the startup parameters. unknown means that
+// no server has accepted one of these yet: the settings are certain only after a server has been asked.
 func (m *machine) takeSettings(baseline []pgwire.Param) (unknown bool) {
 	var view trackedParams
 	var extra []pgwire.Param
@@ -135,7 +136,7 @@ func (m *machine) takeSettings(baseline []pgwire.Param) (unknown bool) {
 	return unknown
 }
 
-// sure records that a server has the client's settings, and remembers its form of unknown ones.
+// sure records that a server has accepted the client's settings, and remembers the server's form of their values.
 func (m *machine) sure() {
 	if !m.unsure {
 		return
@@ -151,8 +152,8 @@ func (m *machine) sure() {
 	}
 }
 
-// replan notes the settings under which the client's statements are prepared. Literals of some
-// types are read when a statement is, so that statements are shared under equal settings only.
+// replan notes the settings under which the client's statements are prepared. Literals of some types are read when a
+// statement is prepared, so that clients share statements only under equal settings.
 func (m *machine) replan() {
 	var b strings.Builder
 	view := m.reported.Value()
@@ -175,7 +176,7 @@ func planned(name string) bool {
 	return false
 }
 
-// keyOf puts settings into one string. Neither has zeros, and names have no equals sign.
+// keyOf joins settings to one string. Names and values have no zeros, and names have no equals sign.
 func keyOf(params []pgwire.Param) string {
 	var b strings.Builder
 	for _, p := range params {
@@ -187,7 +188,7 @@ func keyOf(params []pgwire.Param) string {
 	return b.String()
 }
 
-// settingsOfKey undoes keyOf.
+// settingsOfKey is the reverse of keyOf.
 func settingsOfKey(key string) (params []pgwire.Param) {
 	for setting := range strings.SplitSeq(strings.TrimSuffix(key, "\x00"), "\x00") {
 		if name, value, ok := strings.Cut(setting, "="); ok {
@@ -197,9 +198,9 @@ func settingsOfKey(key string) (params []pgwire.Param) {
 	return params
 }
 
-// startOver ends a transaction in which RESET or DISCARD ALL may have restored a server connection's first settings: in
-// transaction mode these are the client's; in session mode, restoreStartup sets them. The client gets the report of
-// these after that of the others.
+// startOver ends a transaction in which RESET or DISCARD ALL may have restored the server connection's first
+// settings. In transaction mode these become the client's; in session mode restoreStartup sets the client's again.
+// The client gets the reports of these settings after those of the others.
 func (m *machine) startOver() {
 	reset, reports := m.reset, m.reports
 	m.reset, m.reports = reset && m.mode == Session, 0 // see goBackFirst
@@ -212,7 +213,7 @@ func (m *machine) startOver() {
 	}
 	was, key := m.reported.Value(), m.settingsKey
 	m.unsure = m.takeSettings(m.server.baseline)
-	m.settingsKey = key // keepSettings knows those of the others
+	m.settingsKey = key // keepSettings reads the other settings
 	view := m.reported.Value()
 	for i, name := range trackedNames {
 		switch {
@@ -226,7 +227,7 @@ func (m *machine) startOver() {
 	m.replan()
 }
 
-// parameter takes a server's report of a parameter.
+// parameter records a server's report of a parameter.
 func (s *serverState) parameter(p pgwire.Param) {
 	if s.params.set(p.Name, p.Value) >= 0 {
 		s.view = unique.Make(s.params)
@@ -235,12 +236,12 @@ func (s *serverState) parameter(p pgwire.Param) {
 	}
 }
 
-// standby reports whether the server reports to be one.
+// standby reports whether the server has reported that it is a standby.
 func (s *serverState) standby() bool {
 	return slices.Contains(s.baseline, pgwire.Param{Name: "in_hot_standby", Value: "on"})
 }
 
-// report records the server's report about itself: it is no longer a standby. New clients get it.
+// report records a changed in_hot_standby: the server is no longer a standby. New clients see the change.
 func (s *serverState) report(p pgwire.Param) {
 	i := slices.IndexFunc(s.baseline, func(b pgwire.Param) bool { return b.Name == p.Name })
 	if i < 0 || s.newest == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// settingsOf returns the settings in a startup message, later ones replacing earlier ones: those in
-// "options", and the named ones, which take precedence as they do on a server.
+// settingsOf returns the settings in a startup message: those in "options", and the named ones, which take precedence
+// as they do on a server. Of several values of a setting the last one counts.
 func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 	list, err := optionsOf(m)
 	if err != nil {
@@ -31,7 +31,7 @@ func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 		if err := checkParam(p); err != nil {
 			return nil, err
 		}
-		if isLogin(p.Name) { // from "options", where a server knows no such settings either
+		if isLogin(p.Name) { // it comes from "options", where servers do not know it either
 			return nil, &refusal{code: pgwire.StateUndefinedObject, reason: listener.ReasonProtocol,
 				message: fmt.Sprintf("unrecognized configuration parameter %q", p.Name)}
 		}
@@ -40,7 +40,7 @@ func settingsOf(m *pgwire.StartupMessage) ([]pgwire.Param, error) {
 	return list, nil
 }
 
-// isLogin reports whether a startup parameter is no setting: it says who connects to what, and how.
+// isLogin reports whether a startup parameter is no setting, but says who connects to what, and how.
 func isLogin(name string) bool {
 	switch strings.ToLower(name) {
 	case "user", "database", "options", "replication":
@@ -49,7 +49,7 @@ func isLogin(name string) bool {
 	return false
 }
 
-// optionsOf returns the settings in the parameters "options" of a startup message.
+// optionsOf returns the settings in the "options" parameters of a startup message.
 func optionsOf(m *pgwire.StartupMessage) (list []pgwire.Param, err error) {
 	for _, p := range m.Params {
 		if p.Name != "options" {
@@ -66,11 +66,11 @@ func optionsOf(m *pgwire.StartupMessage) (list []pgwire.Param, err error) {
 	return list, nil
 }
 
-// maxSettings bounds the settings a client gives at startup: each costs some of every change of
-// server connection.
+// maxSettings bounds the settings that a client gives at startup: each adds to the work of every change of server
+// connection.
 const maxSettings = 100
 
-// putParam adds p or replaces the one of the same name, which is not case-sensitive.
+// putParam adds p, or replaces the parameter of the same name. Names are not case-sensitive.
 func putParam(list []pgwire.Param, p pgwire.Param) []pgwire.Param {
 	for i := range list {
 		if strings.EqualFold(list[i].Name, p.Name) {
@@ -81,8 +81,8 @@ func putParam(list []pgwire.Param, p pgwire.Param) []pgwire.Param {
 	return append(list, p)
 }
 
-// checkParam refuses parameters that cannot be passed on safely: names no parameter has, and values
-// that mix backslashes with bytes outside ASCII, whose meaning depends on the client's encoding.
+// checkParam refuses parameters that cannot be passed on safely: invalid names, and values that mix backslashes with
+// bytes outside ASCII, because their meaning depends on the client's encoding.
 func checkParam(p pgwire.Param) error {
 	for _, r := range p.Name {
 		if r != '_' && r != '.' && r != '$' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {
@@ -124,8 +124,8 @@ func badParam(name, why string) error {
 		message: fmt.Sprintf("startup parameter %q: %s", name, why)}
 }
 
-// parseOptions takes the startup parameter "options" apart: words separated by spaces, a
-// backslash keeping the next character, each "-c name=value", "-cname=value" or "--name=value".
+// parseOptions splits the startup parameter "options" into settings. It has words separated by spaces, in which a
+// backslash quotes the next character; each word is "-c name=value", "-cname=value" or "--name=value".
 func parseOptions(s string) ([]pgwire.Param, error) {
 	words := splitOptions(s)
 	var list []pgwire.Param
@@ -187,7 +187,7 @@ type acceptedParams struct {
 // maxValid bounds the settings remembered as accepted.
 const maxValid = 1000
 
-// get returns the servers' form of a setting, if one has accepted it before.
+// get returns the servers' form of a setting if a server has accepted it before.
 func (a *acceptedParams) get(p pgwire.Param) (value string, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Settings in the text of a statement. SET and RESET are recognized by the tag of their answer; this file finds other
-// changes of settings for the session (set_config, UPDATE of pg_settings, SET in a DO block), and the names of custom
-// settings, for which the server cannot be asked.
+// Settings in the text of a statement. The tag of the answer shows SET and RESET. This file finds other ways to
+// change settings for the session (set_config, UPDATE of pg_settings, SET in a DO block), and the names of custom
+// settings, which the server does not list.
 
-// textSettings is the result for a text.
+// textSettings is what settingsIn finds in a text.
 type textSettings struct {
-	changes bool     // it may set something for the session without a tag that says so
-	unnamed bool     // and its name is unknown: a parameter, or computed
+	changes bool     // it may change a setting for the session without the tag of SET
+	unnamed bool     // the name of a changed setting is unknown: a parameter, or computed
 	customs []string // the names of custom settings in it
 }
 
@@ -39,13 +39,13 @@ func (m *machine) noteSettings(text []byte) {
 	}
 }
 
-// settingsIn looks at a text. Most have nothing, and are done with quickly.
+// settingsIn examines a text. Most texts contain nothing, which maySet finds out quickly.
 func settingsIn(text []byte) (found textSettings) {
 	text, _, _ = bytes.Cut(text, []byte{0})
 	if !maySet(text) {
 		return found
 	}
-	begins, do, update := true, false, false // of a statement, and whether there was such a word
+	begins, do, update := true, false, false // at the beginning of a statement; these words have come
 	for i := 0; i < len(text); {
 		if !inIdentifier(text[i]) {
 			begins = begins || text[i] == ';'
@@ -81,8 +81,8 @@ func settingsIn(text []byte) (found textSettings) {
 	return found
 }
 
-// maySet reports whether settingsIn may find something: the text begins with a word that it looks for, there is more than one statement, or
-// the name of a function or view in it.
+// maySet reports whether settingsIn may find something: the text begins with SET or DO, has more than one statement,
+// or contains the name of a function or view that settingsIn looks for.
 func maySet(text []byte) bool {
 	at := space(text, ';')
 	if at == len(text) {
@@ -106,7 +106,7 @@ func maySet(text []byte) bool {
 	}
 }
 
-// firstWord reports whether a text begins with a word.
+// firstWord reports whether the first word of a text is lower, in any case.
 func firstWord(text []byte, lower string) bool {
 	text = text[space(text, ';'):]
 	n := 0
@@ -116,10 +116,11 @@ func firstWord(text []byte, lower string) bool {
 	return isWord(text[:n], lower)
 }
 
-// setsLocally reports whether the arguments of set_config, which come next, make it local to the transaction.
+// setsLocally reports whether the arguments of set_config at the start of rest make the change local to the
+// transaction.
 func setsLocally(rest []byte) bool {
 	if bytes.ContainsRune(rest, '\\') || bytes.Contains(rest, []byte("--")) || bytes.Contains(rest, []byte("/*")) {
-		return false // where its literals end would be a question of settings
+		return false // where literals end would depend on settings
 	}
 	rest = rest[space(rest, ' '):]
 	depth, start := 0, 0
@@ -145,8 +146,8 @@ func setsLocally(rest []byte) bool {
 	return false
 }
 
-// onlyForTransaction reports whether a text is a single SET LOCAL or SET TRANSACTION: its tag is that of SET, but no
-// setting remains.
+// onlyForTransaction reports whether a text is a single SET LOCAL or SET TRANSACTION. Its tag is SET, but the setting
+// does not outlast the transaction.
 func onlyForTransaction(text []byte) bool {
 	text, _, whole := bytes.Cut(text, []byte{0})
 	if !whole || !firstWord(text, "set") || bytes.ContainsRune(text, '\\') {

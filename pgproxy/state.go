@@ -9,58 +9,60 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// opKind is the kind of answer to a message on its way to the server.
+// opKind says which answer to a message is pending.
 type opKind byte
 
 const (
 	opQuery            opKind = iota // anything, up to ReadyForQuery
-	opFunction                       // likewise
+	opFunction                       // as opQuery
 	opSync                           // ReadyForQuery
 	opParse                          // ParseComplete
 	opBind                           // BindComplete
 	opDescribe                       // [ParameterDescription] RowDescription or NoData
 	opExecute                        // rows, and CommandComplete, EmptyQueryResponse or PortalSuspended
 	opClose                          // CloseComplete
-	opCopyEnd                        // no answer: the end of the client's COPY data
-	opInjectedParse                  // ParseComplete, which the client did not ask for
-	opInjectedClose                  // CloseComplete, likewise
-	opInjectedDescribe               // ParameterDescription and RowDescription or NoData, likewise
-	opInjectedBind                   // BindComplete, likewise
-	opInjectedExecute                // CommandComplete without rows, likewise
-	opRejected                       // ErrorResponse, which is to be replaced by err
-	opSaidClose                      // nothing: CloseComplete is due to the client without asking
-	opOwn                            // a Query of the gateway's, the answer to which the client does not see
-	opReplay                         // all that belongs to the replay, up to COMMIT, which the client does not see either
-	opSaidReady                      // nothing: ReadyForQuery is due to the client without asking
+	opCopyEnd                        // none: it marks the end of the client's COPY data
+	opInjectedParse                  // ParseComplete, not for the client
+	opInjectedClose                  // CloseComplete, not for the client
+	opInjectedDescribe               // ParameterDescription and RowDescription or NoData, not for the client
+	opInjectedBind                   // BindComplete, not for the client
+	opInjectedExecute                // CommandComplete without rows, not for the client
+	opRejected                       // ErrorResponse, which the client gets as err
+	opSaidClose                      // none: the gateway itself sends CloseComplete
+	opOwn                            // all answers to a request of the gateway, not for the client
+	opReplay                         // all answers to the replay, up to COMMIT, not for the client
+	opSaidReady                      // none: the gateway itself sends ReadyForQuery
 )
 
-// op is a message the server has not answered yet, or an answer that must be sent in order.
+// op is a message that the server has not answered yet, or an answer of the gateway's that must be sent in order.
 type op struct {
 	kind opKind
-	// silent means that the client does not get its ReadyForQuery, nor its error if it is injected.
+	// silent means that the client does not get the ReadyForQuery, nor the error if the op is injected.
 	silent bool
-	// of opQuery: it is one SET LOCAL or SET TRANSACTION; of opInjectedClose: name is in work.standing; of opOwn: it is for a list
+	// local means, for opQuery, a single SET LOCAL or SET TRANSACTION; for opInjectedClose, that name is in
+	// work.standing; for opOwn, that the statement is sent for a list.
 	local bool
 	stood bool             // of opOwn: the server had a statement under name before
-	st    *statement       // the client's that it prepares, uses or closes; may be nil
-	on    *serverStatement // the server's that it prepares or uses; may be nil
-	// name is the client's name of st, if it is preparing or closing that; of opQuery and opExecute, those of the statements that are
-	// deallocated, with NULs between; of opInjectedClose, the server's, if it is one of ours or local; of opOwn, that of exposeNamed.
+	st    *statement       // the client's statement that is prepared, used or closed; may be nil
+	on    *serverStatement // the server's statement that is prepared or used; may be nil
+	// name is the client's name of st while st is being prepared or closed; for opQuery and opExecute, the names of
+	// the statements being deallocated, separated by NULs; for opInjectedClose, the name on the server if it is the
+	// gateway's or local is set; for opOwn, the statement of exposeNamed.
 	name string
-	id   uint64                // of the change of the unnamed statement it is, as work.changes has it; 0 = none
-	err  *pgwire.ErrorResponse // of opRejected, and of opQuery: of one that is refused
+	id   uint64                // the id in work.changes if this is a change of the unnamed statement; 0 = it is none
+	err  *pgwire.ErrorResponse // the client's error: of opRejected, and of opQuery for a Query that is refused
 }
 
-// own reports whether it is a Query of the gateway's own.
+// own reports whether the op is a request of the gateway's own.
 func (k opKind) own() bool { return k == opOwn }
 
-// extended reports whether an error before or in the op makes the server skip it.
+// extended reports whether the server skips the op after an error in it or before it, up to Sync.
 func (k opKind) extended() bool { return k != opQuery && k != opFunction && k != opSync && !k.own() }
 
 // deallocates reports whether the server deallocates the stand-in of a client's statement.
 func (o *op) deallocates() bool { return o.name != "" && (o.kind == opQuery || o.kind == opExecute) }
 
-// injected reports whether the client did not ask for it.
+// injected reports whether the client did not ask for the op.
 func (k opKind) injected() bool {
 	switch k {
 	case opInjectedParse, opInjectedClose, opInjectedDescribe, opInjectedBind, opInjectedExecute, opRejected, opOwn, opReplay:
@@ -77,27 +79,27 @@ func (o *op) tells() bool {
 // ends reports whether the answer ends with ReadyForQuery.
 func (k opKind) ends() bool { return k == opQuery || k == opFunction || k == opSync || k.own() }
 
-// errBackendProtocol is the cause when a server sends an answer without a request.
+// errBackendProtocol means that the server sent a message that answers no request.
 var errBackendProtocol = errors.New("pgproxy: unexpected message from the server")
 
-// state has a session's requests to its server that are not answered yet. It is pure: it gets each
-// message in either direction, and returns what to do with it. The caller's lock guards it.
+// state keeps track of the session's requests that the server has not answered yet. It is pure: it gets each message
+// in either direction, and returns what to do with it. The caller's lock guards it.
 type state struct {
 	queue    []op // queue[head:] is not answered yet
 	head     int
 	ends     int // ops in the queue that end with ReadyForQuery
-	answered int // queries, since it was set to 0
-	queries  int // the Query messages among them: their effects are unknown before the answer
+	answered int // answered requests; the session sets it back to 0
+	queries  int // ops in the queue that are Query messages: their effects are unknown before the answer
 	tx       pgwire.TxStatus
 	unsynced bool // extended messages went out after the last Sync
 	skipping bool // the server ignores everything up to the next Sync
 	copyIn   bool // the client owes CopyData, CopyDone or CopyFail
 	copyOut  bool // the server is sending CopyData
-	ignored  bool // a Sync is in the COPY data: the server ignores it, unless the COPY fails before
-	doubtful bool // it is unknown how often the server will send ReadyForQuery
+	ignored  bool // the COPY data contains a Sync: the server ignores it, unless the COPY fails before it
+	doubtful bool // the number of ReadyForQuery messages that the server will send is unknown
 
 	undone []op // extended messages that the last error made the server skip
-	failed op   // the one that failed
+	failed op   // the op that failed
 }
 
 func (s *state) reset() {
@@ -107,11 +109,11 @@ func (s *state) reset() {
 	}
 }
 
-// maxKeptOps bounds the memory a client keeps from one lease to the next: those of a statement of
-// the extended protocol, and some more.
+// maxKeptOps bounds the ops that a client keeps memory for from one lease to the next: those of a statement of the
+// extended protocol, and some more.
 const maxKeptOps = 32
 
-// add puts an op at the end of the queue, the room of answered ones being used again.
+// add appends an op to the queue, and reuses the memory of answered ones.
 func (s *state) add(o op) {
 	if len(s.queue) == cap(s.queue) && s.head > len(s.queue)/2 {
 		n := copy(s.queue, s.queue[s.head:])
@@ -121,7 +123,7 @@ func (s *state) add(o op) {
 	s.queue = append(s.queue, o)
 }
 
-// addFirst puts an op before those in the queue.
+// addFirst puts an op before the others in the queue.
 func (s *state) addFirst(o op) { s.queue = slices.Insert(s.queue, s.head, o) }
 
 func (s *state) empty() bool { return s.head == len(s.queue) }
@@ -129,7 +131,7 @@ func (s *state) empty() bool { return s.head == len(s.queue) }
 // owed returns how many messages wait for their answers.
 func (s *state) owed() int { return len(s.queue) - s.head }
 
-// deallocated takes the next name off those that the current op deallocates; "" = there is none.
+// deallocated removes and returns the next name that the current op deallocates; "" = there is none.
 func (s *state) deallocated() (name string) {
 	if o := s.first(); o != nil && o.deallocates() {
 		name, o.name, _ = strings.Cut(o.name, "\x00")
@@ -137,7 +139,8 @@ func (s *state) deallocated() (name string) {
 	return name
 }
 
-// heard reports whether the server would execute one more request of the gateway's own: the client's are answered.
+// heard reports whether the server would execute another request of the gateway's now: the client's requests are
+// answered.
 func (s *state) heard() bool {
 	if s.unsynced || s.skipping || s.copyIn || s.copyOut {
 		return false
@@ -150,8 +153,8 @@ func (s *state) heard() bool {
 	return true
 }
 
-// endsBetween reports whether a request of the client is on its way that ends before the next message. The gateway's own come first, and change
-// nothing that the client can name.
+// endsBetween reports whether a request of the client is on its way that will end before the client's next message.
+// Requests of the gateway's own before it do not count: they change nothing that the client can name.
 func (s *state) endsBetween() bool {
 	if s.ends == 0 {
 		return false
@@ -163,29 +166,29 @@ func (s *state) endsBetween() bool {
 	return s.ends > own
 }
 
-// free reports whether the server could serve another client: all is answered, and no transaction,
-// pipeline or COPY is open.
+// free reports whether the server could serve another client: everything is answered, and no transaction, pipeline or
+// COPY is open.
 func (s *state) free() bool { return s.settled() && !s.doubtful }
 
-// settled is free without regard to doubt: a doubtful server has said all that is expected.
+// settled is free without regard to doubtful: the server has sent everything that is expected.
 func (s *state) settled() bool { return s.tx == pgwire.TxIdle && s.closed() }
 
-// closed reports whether at most a transaction is open.
+// closed reports whether nothing is open or unanswered, except perhaps a transaction.
 func (s *state) closed() bool {
 	return s.empty() && !s.unsynced && !s.skipping && !s.copyIn && !s.copyOut
 }
 
-// clean reports whether a ROLLBACK would make it free.
+// clean reports whether the server connection would be free after a ROLLBACK.
 func (s *state) clean() bool { return s.closed() && s.tx.Valid() && !s.doubtful }
 
-// due reports whether the server will send something without more messages of the client.
+// due reports whether the server will send something without further messages from the client.
 func (s *state) due() bool { return !s.copyIn && s.ends > 0 || s.copyOut }
 
-// quiet reports whether the server has nothing to say until it hears more.
+// quiet reports whether the server has nothing to send until it receives more.
 func (s *state) quiet() bool { return s.empty() && !s.copyIn && !s.copyOut }
 
-// push records a message that goes to the server, or an answer of the gateway to be sent in order.
-// A message that the server will ignore is not recorded: false.
+// push records a message that goes to the server, or an answer of the gateway's to be sent in order. It returns false
+// for a message that the server will ignore, and does not record it.
 func (s *state) push(o op) bool {
 	switch {
 	case o.kind == opSync && s.copyIn:
@@ -197,7 +200,7 @@ func (s *state) push(o op) bool {
 		return false
 	case o.kind.extended():
 		s.unsynced = true
-	default: // messages without Sync are over once they are answered
+	default: // messages without Sync are complete once they are answered
 		s.unsynced = false
 	}
 	if o.kind.ends() {
@@ -222,7 +225,7 @@ func (s *state) copyDone() {
 	}
 }
 
-// first returns the op the server is answering, nil when there is none. It is valid until the queue changes.
+// first returns the op that the server is answering, nil if there is none. It is valid until the queue changes.
 func (s *state) first() *op {
 	if s.empty() {
 		return nil
@@ -230,14 +233,14 @@ func (s *state) first() *op {
 	return &s.queue[s.head]
 }
 
-// pop takes the op off that first returned.
+// pop removes and returns the first op.
 func (s *state) pop() (was op) {
 	was = s.queue[s.head]
 	s.drop()
 	return was
 }
 
-// drop is pop without a copy.
+// drop removes the first op.
 func (s *state) drop() {
 	o := &s.queue[s.head]
 	if o.kind.ends() {
@@ -250,7 +253,7 @@ func (s *state) drop() {
 	s.head++
 }
 
-// local returns the next answer of our own that is due now, taking it off the queue.
+// local removes and returns the next answer of the gateway's own if that is due now.
 func (s *state) local() (o op, ok bool) {
 	for {
 		switch o := s.first(); {
@@ -266,14 +269,14 @@ func (s *state) local() (o op, ok bool) {
 	}
 }
 
-// speaksNext reports whether local may have something.
+// speaksNext reports whether local may return something.
 func (s *state) speaksNext() bool {
 	o := s.first()
 	return o != nil && (o.kind == opCopyEnd || o.kind == opSaidClose || o.kind == opSaidReady)
 }
 
-// answer notes a message of the server and reports whether the client is to have it. status is
-// the one of ReadyForQuery. After it, local answers may be due.
+// answer notes a message of the server and reports whether to forward it to the client. status is that of
+// ReadyForQuery. Local answers may be due afterwards.
 func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err error) {
 	switch typ {
 	case pgwire.TypeReadyForQuery:
@@ -321,7 +324,7 @@ func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err erro
 	return true, nil
 }
 
-// complete takes off the op a completion belongs to. Injected ones are not forwarded.
+// complete removes the op that a completion message belongs to. It returns false for an injected one.
 func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err error) {
 	o := s.first()
 	if o == nil || o.kind != asked && o.kind != injected {
@@ -332,7 +335,7 @@ func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err er
 	return forward, nil
 }
 
-// ready notes ReadyForQuery. Ops before the one it answers are gone with it.
+// ready notes ReadyForQuery, and removes the op that it answers and all ops before that one.
 func (s *state) ready(status pgwire.TxStatus) (forward bool, err error) {
 	s.tx, s.copyIn, s.copyOut = status, false, false
 	for !s.empty() {
@@ -351,8 +354,8 @@ func (s *state) ready(status pgwire.TxStatus) (forward bool, err error) {
 	return true, nil
 }
 
-// fail notes ErrorResponse: an error in the extended protocol makes the server ignore
-// everything up to the next Sync.
+// fail notes ErrorResponse. After an error in the extended protocol the server ignores everything up to the next
+// Sync.
 func (s *state) fail() {
 	s.copyIn, s.copyOut = false, false
 	s.doubtful = s.doubtful || s.ignored
@@ -374,15 +377,15 @@ func (s *state) fail() {
 	s.skipping = true
 }
 
-// abandon makes everything unanswered undone: the server is gone.
+// abandon moves all unanswered ops to undone: the server is gone.
 func (s *state) abandon() {
 	for !s.empty() {
 		s.undone = append(s.undone, s.pop())
 	}
 }
 
-// copyStarts notes CopyInResponse. The server ignores any Sync up to the end of the data, also
-// those under way already.
+// copyStarts notes CopyInResponse. The server ignores any Sync up to the end of the COPY data, also those that are
+// already on their way.
 func (s *state) copyStarts() {
 	s.copyIn = true
 	kept := s.queue[:s.head]
