@@ -7,24 +7,26 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// In transaction mode clients prefer server connections that have their settings: setting others takes work (machine_replay.go), and sometimes a round trip. So the affinity of a
-// client and of a server connection has the loop they are on, and a number for the settings.
+// In transaction mode clients prefer server connections that have their settings: to change settings takes work
+// (machine_replay.go), and sometimes a round trip. So an affinity combines the loop of the client or server
+// connection with a number for its settings.
 
 // appliedSettings are all settings of a client or of a server connection.
 type appliedSettings struct {
 	reported unique.Handle[trackedParams]
-	key      string // as machine.settingsKey
+	key      string // in the form of machine.settingsKey
 }
 
-// kind returns a number for the settings, of kindBits. Different settings may have the same: it is for preferences only.
+// kind returns a number of kindBits for the settings. Different settings may have the same number: it is only for
+// preferences.
 func (s appliedSettings) kind() int32 {
 	return int32(maphash.Comparable(verdictSeed, s) & (1<<kindBits - 1))
 }
 
-// kindBits are what an int of 32 bits has beside the place and the sign.
+// kindBits is the number of bits of an int32 besides the place and the sign.
 const kindBits = 31 - pool.AffinityPlace
 
-// affinityOf returns the affinity of clients and server connections on a loop, with settings of a kind.
+// affinityOf returns the affinity of a client or server connection, from its loop and the kind of its settings.
 func affinityOf(loop int, kind int32) int {
 	if loop == 0 {
 		return 0
@@ -40,16 +42,17 @@ func (m *machine) kindOf() int32 {
 	return m.kind
 }
 
-// affineParker is a fiber's parker for a client with settings. It belongs to the session, which sets kind before each acquire.
+// affineParker adds the settings to the affinity of a fiber's parker. It belongs to the session, which sets kind
+// before each acquire.
 type affineParker struct {
 	pool.TryParker     // nil = the session has none
-	loop           int // that the fiber is on
+	loop           int // the fiber's
 	kind           int32
 }
 
 var _ pool.AffinityParker = (*affineParker)(nil)
 
-// newAffineParker returns that of a fiber's parker.
+// newAffineParker returns an affineParker for a fiber's parker.
 func newAffineParker(p pool.TryParker) affineParker {
 	loop := 0
 	if at, ok := p.(pool.AffinityParker); ok {

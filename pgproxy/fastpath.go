@@ -13,28 +13,28 @@ import (
 )
 
 // fastPath is the machine's driver on the loop: it forwards one request and its reply while the session's fiber is
-// parked (see fiber.Stream's Attend), if the request has come as a whole and the reply comes in one piece. That is
-// nearly every request of many clients, and needs no buffers. It has no rules about messages: those are the machine's.
-// Work of more than one step (a message that has to wait, an answer in pieces, every error) is left to the session. The
-// fast path is a part of its session, and keeps its fields close together.
+// parked (see fiber.Stream's Attend), if the request arrives complete and the reply arrives in one piece. Many
+// clients send nearly only such requests, and the fast path needs no buffers for them. The rules about messages are
+// the machine's. The fast path leaves work of more than one step (a message that has to wait, an answer in pieces,
+// every error) to the session. It is a part of its session, and keeps its fields close together.
 type fastPath struct {
-	client  fiber.Stream // nil = the client cannot have it
-	srv     *server      // is leased, and not the session's yet; nil = none is
+	client  fiber.Stream // nil = the fast path is not possible for the client
+	srv     *server      // the leased connection, not yet the session's; nil = none
 	parker  affineParker
 	stage   stage
 	late    bool                      // the client was idle for long
-	likely  bool                      // the last request could have come this way
-	took    bool                      // a request has come, and is the session's
-	held    uint8                     // bytes of request that wait for a lease; 0 = they are in the client's Reader
+	likely  bool                      // the last request could have taken the fast path
+	took    bool                      // a request has come, and the session must serve it
+	held    uint8                     // bytes of request that wait for a lease; 0 = the client's Reader has them
 	began   time.Duration             // when the request came, by clock
-	pending upstream.Pending[*server] // an acquire under way, also for session.takeLease
+	pending upstream.Pending[*server] // an acquire under way, which session.takeLease can continue
 	lease   upstream.Lease[*server]   // of srv
 	request [maxHeld]byte
-	step    func() (over bool) // session.stepFastPath, and
+	step    func() (over bool) // session.stepFastPath, made once
 	cancel  func()             // session.cancelWait, made once
 }
 
-// maxHeld is how long a request may be so that it needs no buffer while it waits, in bytes.
+// maxHeld is the length of the longest request that waits for a lease without a buffer, in bytes.
 const maxHeld = 152
 
 // stage is the event that the fast path waits for.
@@ -46,7 +46,7 @@ const (
 	fromServer
 )
 
-// initFastPath sees whether the client can have it.
+// initFastPath finds out whether the client can use the fast path.
 func (s *session) initFastPath() {
 	x := &s.x
 	parker, parks := pool.ParkerOf(s.ctx).(pool.TryParker)
@@ -59,8 +59,8 @@ func (s *session) initFastPath() {
 	}
 }
 
-// serveFast lets the loop serve the client for as long as it can. It may leave a server connection to the session, with a request under
-// way. An error is the end of the session.
+// serveFast lets the loop serve the client for as long as possible. Afterwards the session may have a server
+// connection with a request under way. An error is the end of the session.
 func (s *session) serveFast() error {
 	x := &s.x
 	if x.client == nil || !x.likely || s.c.Reader.Buffered() > 0 {
@@ -78,7 +78,8 @@ func (s *session) serveFast() error {
 	return nil
 }
 
-// heed takes a message of the client in that the session handles; first means that nothing is owed to the client.
+// heed looks at a client's message that the session handles, to guess whether the next request can take the fast
+// path. first means that nothing is owed to the client.
 func (x *fastPath) heed(h pgwire.Header, first bool) {
 	if h.Type == pgwire.TypeSync {
 		return
@@ -87,7 +88,7 @@ func (x *fastPath) heed(h pgwire.Header, first bool) {
 	x.likely = fits && (first || x.likely)
 }
 
-// stepFastPath continues until it has to wait, or is over.
+// stepFastPath continues until the fast path has to wait, or is over.
 func (s *session) stepFastPath() (over bool) {
 	for {
 		var waits bool
@@ -168,8 +169,8 @@ func isRequest(b []byte) bool {
 	return n > 0 && n == len(b) && b[0] == pgwire.TypeSync
 }
 
-// needsServer reports whether the first thing that a request needs is a server connection. Otherwise it has taken off
-// the messages that the machine answers, and the rest is left to the session.
+// needsServer reports whether the first thing that a request needs is a server connection. Otherwise it has removed
+// from b the messages that the machine answers, and the session handles the remaining ones.
 func (s *session) needsServer(b *[]byte) bool {
 	s.wake()
 	n := messageSize(*b)
@@ -181,19 +182,19 @@ func (s *session) needsServer(b *[]byte) bool {
 	return err == nil && act.do == lease && !(act.later && s.b.up.AllInUse())
 }
 
-// unread leaves the client's received bytes to the session.
+// unread returns received bytes to the client's Reader, for the session.
 func (s *session) unread(b []byte) {
 	if len(b) > 0 {
 		s.c.Reader.Unread(b)
 	}
 }
 
-// messageOf returns the whole message that is in b.
+// messageOf returns the message in b, which must be complete.
 func messageOf(b []byte) message {
 	return message{body: b[headerSize:], length: int32(len(b) - headerSize), typ: b[0]}
 }
 
-// messageSize is how many bytes the first message of b has; 0 = it is not there as a whole.
+// messageSize returns the length of the first message in b, in bytes; 0 = the message is incomplete.
 func messageSize(b []byte) int {
 	if len(b) < headerSize {
 		return 0
@@ -205,10 +206,10 @@ func messageSize(b []byte) int {
 	return int(size)
 }
 
-// maxFast is how long a request may be so that a Writer has room for it under the server's name of its statement, in bytes.
+// maxFast is the longest request that a Writer has room for with the server's statement name in it, in bytes.
 const maxFast = 15 << 10
 
-// cancelWait ends the wait for a lease. Another goroutine's; cancelMu is held.
+// cancelWait ends the wait for a lease. Other goroutines call it; cancelMu is held.
 func (s *session) cancelWait() {
 	s.canceled = true
 	if p, ok := s.x.parker.TryParker.(interface{ Nudge() }); ok {
@@ -216,7 +217,7 @@ func (s *session) cancelWait() {
 	}
 }
 
-// leaseComes waits for the lease.
+// leaseComes checks whether the lease has been granted.
 func (s *session) leaseComes() (waits, over bool) {
 	x := &s.x
 	ready, granted := false, false
@@ -226,7 +227,7 @@ func (s *session) leaseComes() (waits, over bool) {
 		ready, granted = x.pending.Ready()
 	}
 	if granted {
-		x.lease, _ = x.pending.Wait(s.ctx) // not at all, and without an error
+		x.lease, _ = x.pending.Wait(s.ctx) // it neither waits nor fails
 		x.srv = x.lease.Value()
 		s.acquiring = nil
 		s.held(x.srv)
@@ -243,7 +244,7 @@ func (s *session) leaseComes() (waits, over bool) {
 	return true, false
 }
 
-// sendHeld sends the request that waited.
+// sendHeld sends the request that waited for the lease.
 func (s *session) sendHeld(cut bool) (over bool) {
 	if n := s.x.held; n > 0 {
 		s.x.held = 0
@@ -254,7 +255,7 @@ func (s *session) sendHeld(cut bool) (over bool) {
 	return over
 }
 
-// unhold puts the request that waited into the client's Reader.
+// unhold returns the request that waited for a lease to the client's Reader.
 func (s *session) unhold() {
 	if n := s.x.held; n > 0 {
 		s.x.held = 0
@@ -262,14 +263,14 @@ func (s *session) unhold() {
 	}
 }
 
-// giveUp leaves the request, which is in the client's Reader, to the session, with its lease or pending acquire.
+// giveUp leaves the request, which is in the client's Reader, to the session, with the lease or the pending acquire.
 func (s *session) giveUp() (over bool) {
 	s.meter.asked = s.x.began
 	s.c.Done()
 	return true
 }
 
-// send sends a request if the server connection that was leased is as the client needs it.
+// send sends a request if the leased server connection is as the client needs it.
 func (s *session) send(b []byte, cut bool) (over bool) {
 	x, m := &s.x, &s.machine
 	fit, replay := s.fits()
@@ -305,7 +306,7 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 		return false
 	}
 	if asItIs {
-		_, _ = s.srv.w.Write(out[sent:]) // which has room for it
+		_, _ = s.srv.w.Write(out[sent:]) // the Writer has room for it
 	} else {
 		m.toServer = append(out[:0], out[sent:]...)
 	}
@@ -314,12 +315,12 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 	return true
 }
 
-// maxGathered is how many bytes judgeRequest gathers before it leaves the rest of a request to the session, which writes as it goes: each
-// Bind may need the text of a statement that takes megabytes.
+// maxGathered is how many bytes judgeRequest gathers before it leaves the remaining messages to the session, which
+// writes as it goes: each Bind may need the text of a statement that takes megabytes.
 const maxGathered = 64 << 10
 
-// judgeRequest makes the machine judge the messages of a request, as many as possible without waiting. They take n
-// bytes, and are sent unchanged, or are in the machine's toServer.
+// judgeRequest makes the machine judge the messages of a request, as many as possible without waiting. These take n
+// bytes. asItIs means that they are to be sent unchanged; otherwise the machine's toServer has what is to be sent.
 func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 	m, shows := &s.machine, s.c.showsStatements()
 	asItIs = true
@@ -331,7 +332,7 @@ func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 		}
 		act, err := m.clientMessage(msg)
 		if err != nil || act.do == wait || act.do == adapt {
-			break // nothing has happened: the session judges it again
+			break // the machine has not changed: the session judges it again
 		}
 		if asItIs && (act.do != pass || len(m.toServer) > 0) {
 			asItIs = false
@@ -349,7 +350,8 @@ func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 	return n, asItIs
 }
 
-// fits reports whether the leased connection is alive, has the client's settings, or gets them by a replay, and lives on the client's loop.
+// fits reports whether the leased connection is alive, lives on the client's loop, and has the client's settings, or
+// gets them by a replay.
 func (s *session) fits() (fit, replay bool) {
 	x, srv, m := &s.x, s.x.srv, &s.machine
 	if srv.tls != nil || srv.raw.Loop() != x.client.Loop() {
@@ -364,7 +366,7 @@ func (s *session) fits() (fit, replay bool) {
 	return fit, replay
 }
 
-// answered waits for the answer and passes it on.
+// answered receives the answer, and passes it on.
 func (s *session) answered() (waits, over bool) {
 	c, x, srv := s.c, &s.x, s.srv
 	b, over := srv.conn.TryRead(0)
@@ -377,7 +379,7 @@ func (s *session) answered() (waits, over bool) {
 	}
 	out, n, now := s.judgeAnswer(b)
 	if n < len(b) || !s.machine.over() || len(s.machine.toClient) > 0 {
-		_, _ = c.Writer.Write(out) // which has room for it; the machine's messages follow: exchange may wait for room
+		_, _ = c.Writer.Write(out) // the Writer has room for it; exchange, which may wait for room, sends the machine's messages behind it
 		if n < len(b) {
 			srv.r.Unread(b[n:])
 		}
@@ -397,9 +399,10 @@ func (s *session) answered() (waits, over bool) {
 	return false, sent < len(out)
 }
 
-// judgeAnswer makes the machine judge a server's messages, up to the first that the fast path does not handle. It
-// returns those for the client, which are in b, the length of all in bytes, and when the request was done, by clock; 0 = unknown. It
-// moves messages within b over those that are not for the client.
+// judgeAnswer makes the machine judge a server's messages, up to the first one that the fast path does not handle.
+// out has the messages for the client, and is a part of b, within which messages are moved over those that are not
+// for the client. n is the length in bytes of all judged messages. now is when the request was done, by clock; 0 =
+// unknown.
 func (s *session) judgeAnswer(b []byte) (out []byte, n int, now time.Duration) {
 	m := &s.machine
 	n = s.skipReplay(b)
@@ -444,7 +447,7 @@ func (s *session) judgeAnswer(b []byte) (out []byte, n int, now time.Duration) {
 	return b[from:end], n, now
 }
 
-// skipReplay makes the machine judge the server's answer to the replay, and returns its length in bytes.
+// skipReplay makes the machine judge the server's answer to the replay, and returns the answer's length in bytes.
 func (s *session) skipReplay(b []byte) (n int) {
 	for m := &s.machine; m.st.replaying() && n < len(b); {
 		size := messageSize(b[n:])
@@ -459,7 +462,7 @@ func (s *session) skipReplay(b []byte) (n int) {
 	return n
 }
 
-// giveBack is release where nothing has to be waited for.
+// giveBack releases the server connection if nothing has to be waited for, and reports whether it has.
 func (s *session) giveBack(now time.Duration) bool {
 	srv := s.srv
 	s.cancelMu.Lock()
@@ -486,13 +489,13 @@ func (s *session) giveBack(now time.Duration) bool {
 	return true
 }
 
-// handOver hands the server connection to the session, with the running request.
+// handOver hands the server connection and the running request to the session.
 func (s *session) handOver() {
 	s.forwarding = true
 	s.c.Done()
 }
 
-// obtain is Acquire, or continues the acquire that the fast path has begun.
+// obtain acquires a lease, or continues the acquire that the fast path has begun.
 func (s *session) obtain(ctx context.Context) (upstream.Lease[*server], error) {
 	switch x := &s.x; {
 	case x.srv != nil:

@@ -12,12 +12,11 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// freshFor is how long an idle server connection is taken for alive without looking: looking
-// costs a system call.
+// freshFor is how long an idle server connection is assumed to be alive without a check, which costs a system call.
 const freshFor = time.Millisecond
 
-// maxStale bounds the dead connections thrown away for one lease. After a restart of the server
-// a whole pool may be dead.
+// maxStale bounds the dead connections that are discarded for one lease. After a restart of the server a whole pool
+// may be dead.
 const maxStale = 1000
 
 var (
@@ -27,8 +26,8 @@ var (
 	errSettings = errors.New("the server refuses a setting of the client")
 )
 
-// acquire leases a server connection that is alive and has the client's settings, or will get them with a message of the client's that is
-// later judged, if that is short; nil = there is none.
+// acquire leases a server connection that is alive and has the client's settings. msg is the client's message that
+// will be judged next, nil if there is none: if it is short, the settings may be sent together with it, in a replay.
 func (s *session) acquire(msg *message) error {
 	var asked time.Time
 	s.leaseAt = time.Time{}
@@ -48,14 +47,14 @@ func (s *session) acquire(msg *message) error {
 			s.discard()
 			continue
 		}
-		s.srv.raw.Adopt() // after alive: it forgets what has arrived until the loop looks again
+		s.srv.raw.Adopt() // after alive: Adopt forgets what has arrived until the loop looks again
 		break
 	}
 	if s.srv == nil {
 		return s.allDead()
 	}
 	s.leased()
-	if s.meter.asked > 0 || s.c.Mode == Session { // else it is for a login
+	if s.meter.asked > 0 || s.c.Mode == Session { // otherwise the lease is for a login
 		s.meter.shard.Observe(timeWaits, s.leasedAt-start)
 	}
 	if !asked.IsZero() {
@@ -71,7 +70,7 @@ func (s *session) acquire(msg *message) error {
 	return s.sync()
 }
 
-// leased makes the session's work begin anew.
+// leased starts the session's work with a newly leased server connection.
 func (s *session) leased() {
 	s.machine.begin(&s.srv.serverState)
 	s.sent, s.resident = 0, false
@@ -83,7 +82,7 @@ func (s *session) allDead() error {
 
 var errAllDead = errors.New("every server connection was dead")
 
-// discard closes the server connection.
+// discard closes the leased server connection.
 func (s *session) discard() {
 	s.endCancels()
 	s.machine.loseDefinition()
@@ -92,9 +91,9 @@ func (s *session) discard() {
 	s.srv, s.machine.server = nil, nil
 }
 
-// takeLease gets a lease; the client can cancel the wait.
+// takeLease gets a lease. The client can cancel the wait.
 func (s *session) takeLease() error {
-	if s.waitCtx == nil || s.waitCtx.Err() != nil { // one lasts until it is used
+	if s.waitCtx == nil || s.waitCtx.Err() != nil { // a context lasts until it is canceled
 		parent := s.ctx
 		if s.x.parker.TryParker != nil {
 			parent = pool.WithParker(parent, &s.x.parker)
@@ -123,14 +122,14 @@ func (s *session) takeLease() error {
 	switch {
 	case err != nil && ctx.Err() != nil && s.c.over(s.ctx) == nil:
 		return errCanceled
-	case err == nil && s.c.over(s.ctx) != nil: // cutOff may have been too early to see target
+	case err == nil && s.c.over(s.ctx) != nil: // cutOff may have come before target was set
 		s.discard()
 		return s.c.over(s.ctx)
 	}
 	return err
 }
 
-// cutOff ends the wait for the server connection, if there is one. Another goroutine's.
+// cutOff closes the leased server connection, or ends the wait for one. Other goroutines call it.
 func (s *session) cutOff() {
 	s.cancelMu.Lock()
 	defer s.cancelMu.Unlock()
@@ -143,9 +142,9 @@ func (s *session) cutOff() {
 	}
 }
 
-// endCancels takes the server connection out of the reach of cancel requests and of cutOff. It
-// returns once no request is running; false means that no other client may get the connection: a
-// request did not end in time and might hit it, or cutOff has closed it.
+// endCancels puts the server connection out of the reach of cancel requests and of cutOff. It returns once no cancel
+// request is running. False means that no other client may get the connection: a cancel request did not end in time
+// and might hit it, or cutOff has closed it.
 func (s *session) endCancels() bool {
 	s.cancelMu.Lock()
 	s.target = nil
@@ -170,8 +169,8 @@ func (s *session) endCancels() bool {
 // cancelTimeout bounds how long a release waits for a cancel request under way.
 const cancelTimeout = 5 * time.Second
 
-// cancel implements Client.OnCancel: the request goes to the server connection the client has
-// leased at this moment, or ends its wait for one. Another goroutine's.
+// cancel implements Client.OnCancel: it forwards the request to the server connection that the client has leased at
+// this moment, or ends the wait for one. Other goroutines call it.
 func (s *session) cancel(ctx context.Context) {
 	s.cancelMu.Lock()
 	srv := s.target
@@ -195,7 +194,7 @@ func (s *session) cancel(ctx context.Context) {
 	close(done)
 }
 
-// sync gives the server connection the client's settings where they differ: one round trip.
+// sync gives the server connection the client's settings if they differ, in one round trip.
 func (s *session) sync() error {
 	m := &s.machine
 	m.replay = false
@@ -221,12 +220,12 @@ func (s *session) sync() error {
 	if err == nil {
 		err = srv.exec(sql)
 	}
-	for canceled(err) && !s.wasHit() { // by the statement_timeout of the client before; until the deadline
+	for canceled(err) && !s.wasHit() { // by the previous client's statement_timeout; until the deadline
 		err = srv.exec(sql)
 	}
 	_ = srv.conn.SetDeadline(time.Time{})
 	if said, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !said.Fatal() {
-		srv.flags |= leftSettings // and its old settings: nothing was done
+		srv.flags |= leftSettings // the old settings are still there: nothing was done
 		srv.unnamed = 0
 		s.release()
 		return fmt.Errorf("%w: %w", errSettings, err)
@@ -249,11 +248,11 @@ func (s *session) wasHit() bool {
 // syncTimeout bounds the round trip that applies settings.
 const syncTimeout = 10 * time.Second
 
-// exec runs a string of SQL for its effects. An error of the server is returned once the server
-// is ready again.
+// exec runs a string of SQL for its effects. It returns the server's error once the server is ready again.
 func (s *server) exec(sql string) error { return s.query(sql, nil) }
 
-// query is exec for a string of SQL that returns rows. row is nil, or called with each; what it is called with is valid until it returns.
+// query is exec for SQL that returns rows. It calls row, unless that is nil, for each one; the DataRow is valid until
+// row returns.
 func (s *server) query(sql string, row func(*pgwire.DataRow)) error {
 	s.w.Send(&pgwire.Query{SQL: sql})
 	if err := s.w.Flush(); err != nil {
@@ -314,7 +313,7 @@ func (s *server) readRow(row func(*pgwire.DataRow)) error {
 	return nil
 }
 
-// readNotification reads the body of a NotificationResponse, and keeps it while keep asks for that.
+// readNotification reads the body of a NotificationResponse, and keeps the message if collects is set.
 func (s *server) readNotification() error {
 	body, err := s.r.Body()
 	if err == nil && s.collects {
@@ -336,8 +335,8 @@ func (s *server) readParameter() error {
 	return err
 }
 
-// alive reports whether an idle server connection still stands, without asking the server. It reads
-// messages that the server has sent meanwhile, such as a changed parameter.
+// alive reports whether an idle server connection is alive, without asking the server. It reads messages that the
+// server has sent meanwhile, such as a changed parameter.
 func (s *server) alive() bool {
 	state := s.look()
 	if state == fiber.Pending {
@@ -347,8 +346,8 @@ func (s *server) alive() bool {
 	for ; state == fiber.Pending; state = s.look() {
 		h, err := s.r.Next()
 		if err != nil {
-			// Nothing but TLS housekeeping, unless the deadline had passed before anything was read: on a busy machine the
-			// trip to the connection's loop may take that long.
+			// A timeout means that there was only TLS housekeeping, unless the deadline had passed before anything was
+			// read: on a busy machine the trip to the connection's loop may take that long.
 			return isTimeout(err) && s.r.Buffered() == 0 && s.look() == fiber.Silent
 		}
 		switch h.Type {
@@ -366,7 +365,7 @@ func (s *server) alive() bool {
 	return state.Fit()
 }
 
-// heard reports whether received data of the server is unread: a Reader reads ahead, and so does TLS.
+// heard reports whether the Reader or TLS has received data of the server that has not been read.
 func (s *server) heard() bool {
 	if s.r.Buffered() > 0 {
 		return true
@@ -382,9 +381,9 @@ func (s *server) look() fiber.State {
 	return s.raw.State()
 }
 
-// aliveTimeout bounds the reading of an idle server's messages, which have arrived already.
+// aliveTimeout bounds the reading of messages of an idle server that have arrived already.
 const aliveTimeout = 10 * time.Millisecond
 
-// isTimeout reports whether a deadline of ours has passed. A peer whose machine has gone makes a
-// timeout too (ETIMEDOUT), which is the end of its connection.
+// isTimeout reports whether one of the gateway's deadlines has passed. A peer whose machine is gone also causes a
+// timeout (ETIMEDOUT), which is the end of the connection.
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

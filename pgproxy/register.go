@@ -12,23 +12,23 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// errKilled ends a session that an operator has ended.
+// errKilled is the end of a session that an operator has killed.
 var errKilled = errors.New("an operator has ended it")
 
-// tick is the resolution of the times that a session notes with every statement: reading the clock
-// for each would cost more than the rest of the note.
+// tick is the resolution of the times that a session notes with every statement: reading the clock each time would
+// cost more than the rest of the note.
 const tick = watchInterval / 4
 
-// ticks is a clock that costs a load. Proxy.watch moves it. The first tick is 1, for 0 is no time.
+// ticks is a clock that costs one atomic load to read. Proxy.watch advances it. The first tick is 1; 0 means no time.
 type ticks struct{ now atomic.Uint32 }
 
 func (t *ticks) move() { t.now.Store(1 + uint32(clock()/tick)) }
 
-// at is the time that a tick stands for.
+// at returns the time of a tick.
 func at(tickNumber uint32) time.Time { return started.Add(time.Duration(tickNumber-1) * tick) }
 
-// activity is the state of a session and its start, in one atomic number: twice the tick, and 1 while it waits for its
-// server. 0 means that it has not asked for anything yet.
+// activity is a session's state and when that began, in one atomic number: twice the tick, plus 1 while the session
+// waits for its server. 0 means that the client has made no request yet.
 type activity struct{ n atomic.Uint32 }
 
 func (t *activity) set(now uint32, works bool) {
@@ -39,7 +39,7 @@ func (t *activity) set(now uint32, works bool) {
 	t.n.Store(n)
 }
 
-// entry is a Client as the register of sessions has it.
+// entry is a Client in the register of sessions.
 type entry Client
 
 var _ listener.Resumer = (*entry)(nil)
@@ -90,7 +90,7 @@ func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Inf
 	return append(all, info)
 }
 
-// inform adds what the client holds. Another goroutine's.
+// inform adds what the client holds. Other goroutines call it.
 func (s *session) inform(info *listener.Info, works bool) {
 	if n := s.readerActivity.n.Load(); n != 0 && !works {
 		works = n&1 == 1
@@ -119,7 +119,7 @@ func (s *session) inform(info *listener.Info, works bool) {
 // maxStatement is how much of a statement the register shows, in bytes.
 const maxStatement = 200
 
-// showsStatements reports whether the register is to show them.
+// showsStatements reports whether the register shows the clients' statements.
 func (c *Client) showsStatements() bool { return c.proxy.settings.Load().ShowStatements }
 
 // show notes the text of the statement that goes to the server connection.
@@ -134,7 +134,7 @@ func (s *session) show(text []byte) {
 	}
 }
 
-// showMessage notes the text of a message of the client that is about to be forwarded, the header of which was read.
+// showMessage notes the text of a client's message that is about to be forwarded, of which the header was read.
 func (s *session) showMessage(h pgwire.Header) error {
 	switch h.Type {
 	case pgwire.TypeQuery, pgwire.TypeParse, pgwire.TypeBind:
@@ -148,14 +148,14 @@ func (s *session) showMessage(h pgwire.Header) error {
 	return err
 }
 
-// showBody does so with the beginning of its body.
+// showBody notes the text of a message, of which body is the beginning.
 func (s *session) showBody(typ byte, body []byte) {
 	switch typ {
 	case pgwire.TypeParse:
-		_, body, _ = bytes.Cut(body, []byte{0}) // the name
+		_, body, _ = bytes.Cut(body, []byte{0}) // after the name
 	case pgwire.TypeBind:
 		_, name, _, err := pgwire.BindNames(body)
-		s.mu.Lock() // a server reader may be forgetting one
+		s.mu.Lock() // a server reader may be removing a statement
 		st := s.machine.stmts[string(name)]
 		s.mu.Unlock()
 		if err != nil || st == nil {
@@ -175,8 +175,8 @@ func (s *session) held(srv *server) {
 	s.target, srv.heldSince, srv.statement = srv, s.c.proxy.ticks.now.Load(), srv.statement[:0]
 }
 
-// Killable returns a context that also ends when an operator ends the client's session. A backend that uses OnCancel serves the
-// client in it, and calls end afterwards.
+// Killable returns a context that also ends when an operator kills the client's session. A backend that uses OnCancel
+// serves the client in that context, and calls end afterwards.
 func (c *Client) Killable(ctx context.Context) (killable context.Context, end func()) {
 	killable, kill := context.WithCancelCause(ctx)
 	c.worker.Store(&worker{onKill: kill})
@@ -189,7 +189,7 @@ func (c *Client) Killable(ctx context.Context) (killable context.Context, end fu
 	}
 }
 
-// over is ctx's error, or that the session has been ended by an operator.
+// over returns an error once the session has to end: ctx's error, or errKilled.
 func (c *Client) over(ctx context.Context) error {
 	if c.killed() {
 		return errKilled
@@ -197,7 +197,8 @@ func (c *Client) over(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// NextInTransaction waits for the next message where the session holds something for its client meanwhile.
+// NextInTransaction waits for the client's next message while the session holds something for the client. A drain
+// waits for such a session.
 func (c *Client) NextInTransaction() (pgwire.Header, error) {
 	c.activity.set(c.proxy.ticks.now.Load(), false)
 	c.state.Store(clientOpen)
@@ -207,20 +208,21 @@ func (c *Client) NextInTransaction() (pgwire.Header, error) {
 	return h, err
 }
 
-// Sessions describes the clients, in no order.
+// Sessions describes the clients, in no particular order.
 func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
 
-// Kill ends the session with an ID of Sessions: the client gets 57P01, and its statement is canceled. false = there is
-// none.
+// Kill ends the session with an ID of Sessions: the client gets 57P01, and its statement is canceled. It returns
+// false if there is no such session.
 func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }
 
-// working is a client whose server worked for it, at a look of Proxy.watch.
+// working is a client whose server was working for it when Proxy.watch checked.
 type working struct {
 	client   *Client
 	activity uint32
 }
 
-// stillWorking returns the clients of before whose servers have been working since, and those whose do now.
+// stillWorking returns the clients of before whose servers have been working since then, and all whose servers work
+// now.
 func (p *Proxy) stillWorking(before []working) (still, now []working) {
 	p.mu.Lock()
 	for _, c := range p.clients {

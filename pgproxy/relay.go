@@ -11,9 +11,9 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// readerAfter is how many bytes may be on their way to a server that has not answered the first of
-// them before its answers must be read: a server that cannot write stops reading, and the sockets'
-// buffers hold at least twice this.
+// readerAfter is how many bytes may be on their way to a server that has answered none of them before the session
+// must read the server's answers: a server that cannot write stops reading. The sockets' buffers hold at least twice
+// this.
 const readerAfter = 32 << 10
 
 // fatalError is an ErrorResponse with which the server has ended a session.
@@ -24,7 +24,7 @@ type fatalError struct {
 
 func (e *fatalError) Unwrap() error { return e.ErrorResponse }
 
-// readFatal reads the body of one and returns it as an error.
+// readFatal reads the body of an ErrorResponse and returns it as a fatalError.
 func (s *server) readFatal() error {
 	body, err := s.r.Body()
 	if err != nil {
@@ -37,7 +37,7 @@ func (s *server) readFatal() error {
 	return fatal
 }
 
-// backendError says that a server connection broke. The client has got the error.
+// backendError says that a server connection broke. The client has been informed.
 type backendError struct {
 	endpoint string
 	err      error
@@ -49,7 +49,8 @@ func (e *backendError) Error() string {
 
 func (e *backendError) Unwrap() error { return e.err }
 
-// fromClient handles one message of the client, the header of which was read. over means that the client has ended the session.
+// fromClient handles a message of the client, of which the header was read. over means that the client has ended the
+// session.
 func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 	if err := checkClient(h.Type, h.Len); err != nil {
 		return false, err
@@ -113,7 +114,7 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 	}
 }
 
-// comes waits for as much of a message as is looked at, while a server connection is leased.
+// comes waits for as much of a message as is examined, while a server connection is leased.
 func (s *session) comes(h pgwire.Header) error {
 	if err := s.pace(h.Len + headerSize); err != nil {
 		return err
@@ -127,7 +128,8 @@ func (s *session) comes(h pgwire.Header) error {
 	return nil
 }
 
-// beginning returns n bytes of the body of a message, waiting for them. If that is more than a Reader shows, the body is consumed.
+// beginning waits for n bytes of the body of a message and returns them. It consumes the body if n is more than a
+// Reader can show.
 func beginning(r *pgwire.Reader, n, limit int) ([]byte, error) {
 	if n <= maxPeek {
 		return r.Peek(n)
@@ -136,7 +138,7 @@ func beginning(r *pgwire.Reader, n, limit int) ([]byte, error) {
 	return r.Body()
 }
 
-// gather is beginning for the client's message: while it comes, the server connection is watched.
+// gather is beginning for the client's message. It watches the server connection while the message arrives.
 func (s *session) gather(n int) (body []byte, err error) {
 	r := s.c.Reader
 	if n <= maxPeek || n > maxClientStatements || s.srv == nil {
@@ -155,7 +157,7 @@ func (s *session) gather(n int) (body []byte, err error) {
 	return body, nil
 }
 
-// tell writes the machine's messages to the client. mu is held.
+// tell writes the machine's messages for the client to the client's Writer. mu is held.
 func (s *session) tell() {
 	if m := &s.machine; len(m.toClient) > 0 {
 		_, _ = s.c.Writer.Write(m.toClient) // Flush reports the error
@@ -163,7 +165,8 @@ func (s *session) tell() {
 	}
 }
 
-// sendOwn sends the machine's messages to the server; only the session's goroutine may. A server may answer each at length: see readerAfter.
+// sendOwn writes the machine's messages for the server. Only the session's goroutine may call it. It heeds
+// readerAfter, because the server may answer each of them at length.
 func (s *session) sendOwn() error {
 	m := &s.machine
 	if len(m.toServer) == 0 {
@@ -180,7 +183,7 @@ func (s *session) sendOwn() error {
 	return nil
 }
 
-// forward sends a message on that was judged.
+// forward sends a judged message to the server.
 func (s *session) forward(msg message, act action) error {
 	w, consumed := s.srv.w, s.c.Reader.Left() == 0
 	if act.do == pass {
@@ -246,12 +249,12 @@ func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 // syncMessage is a Sync.
 var syncMessage = []byte{pgwire.TypeSync, 0, 0, 0, 4}
 
-// notLeased sends the client the error that there is no server connection for a message.
+// notLeased tells the client that there is no server connection for its message. An error is the end of the session.
 func (s *session) notLeased(typ byte, err error) error {
 	switch {
 	case s.c.over(s.ctx) != nil:
 		return err
-	case errors.Is(err, errSettings) && s.machine.kept && !canceled(err): // it could not even reset them
+	case errors.Is(err, errSettings) && s.machine.kept && !canceled(err): // not even the reset settings could be applied
 		return fmt.Errorf("%w: %w", errSettingsKept, err)
 	}
 	m := s.leaseError(err)
@@ -266,14 +269,14 @@ func (s *session) notLeased(typ byte, err error) error {
 	return s.c.Reader.Skip()
 }
 
-// maxOwed bounds the messages of one client that wait for their answers, 56 bytes each. Sockets' buffers bound the
-// messages to a server, but not those that the gateway answers itself.
+// maxOwed bounds the messages of one client that wait for their answers; each takes 56 bytes. Sockets' buffers bound
+// the messages to a server, but not those that the gateway itself answers.
 const maxOwed = 1 << 20
 
-// errPipeline is the end of a client that has more answers to come than maxOwed.
+// errPipeline ends a session with more than maxOwed messages that wait for an answer.
 var errPipeline = fmt.Errorf("more than %d messages wait for an answer", maxOwed)
 
-// pace starts the server reader if too much data is on its way to the server.
+// pace counts n bytes for the server, and starts the server reader if too many are on their way.
 func (s *session) pace(n int) error {
 	s.sent += n
 	if s.sent <= readerAfter {
@@ -302,9 +305,8 @@ func (s *session) flushServer() error {
 	return nil
 }
 
-// writeFailed handles a server connection that cannot be written to. It may have sent the reason.
-// The session ends: a server reader gets a limited time to pass it on, because the client may not
-// be reading.
+// writeFailed handles a failed write to the server, which may have sent the reason. The session ends. A server reader
+// gets a limited time to pass the reason on, because the client may not be reading.
 func (s *session) writeFailed(err error) error {
 	_ = s.c.Conn.SetWriteDeadline(time.Now().Add(lingerTime))
 	_ = s.srv.conn.SetReadDeadline(time.Now().Add(lingerTime))
@@ -332,11 +334,11 @@ func (s *session) writeFailed(err error) error {
 	return s.backendGone(err, false)
 }
 
-// exchange sends gathered messages to the server, and reads its answers unless the server reader does.
+// exchange sends gathered messages to the server, and reads the answers unless the server reader does.
 func (s *session) exchange() error {
 	if s.forwarding && s.srv != nil {
 		s.mu.Lock()
-		s.tell() // the fast path may have left something, for the server, too
+		s.tell() // the fast path may have left messages, also for the server
 		s.mu.Unlock()
 		err := s.sendOwn()
 		if err == nil {
@@ -365,7 +367,7 @@ func (s *session) exchange() error {
 	return s.caughtUp()
 }
 
-// finish ends a session as a server does that reads Terminate: once all that was asked before is done.
+// finish ends the session after Terminate. As a server does, it first completes all earlier requests.
 func (s *session) finish() error {
 	if err := s.exchange(); err != nil {
 		return err
@@ -399,7 +401,7 @@ func (s *session) catchUp() error {
 		}
 	}
 	if waits {
-		s.readers.Wait() // it has ended, or soon will
+		s.readers.Wait() // the server reader has ended, or soon will
 		s.learning = false
 	}
 	s.mu.Lock()
@@ -412,7 +414,7 @@ func (s *session) catchUp() error {
 	return s.broken
 }
 
-// await passes the server's next message on.
+// await passes the server's messages on while more are due.
 func (s *session) await() (over bool, err error) {
 	s.c.Working()
 	s.srv.r.Prepare()
@@ -423,8 +425,8 @@ func (s *session) await() (over bool, err error) {
 	return over, err
 }
 
-// fromServer reads and handles one message of the server, the client's buffer being flushed before
-// it has to wait. done means that the server connection is gone and the session continues.
+// fromServer reads and handles one message of the server. It flushes the client's Writer before it waits. done means
+// that the server connection is gone and the session continues.
 func (s *session) fromServer() (done bool, err error) {
 	r := s.srv.r
 	if !r.HasMessage() && s.c.Writer.Buffered() > 0 {
@@ -443,8 +445,8 @@ func (s *session) fromServer() (done bool, err error) {
 	return err == nil, err
 }
 
-// serverFailed judges an error of reading the server and passing its messages on. Without an error the client continues
-// without its server connection.
+// serverFailed handles an error that came while the server's messages were read and passed on. A nil result means
+// that the session continues without the server connection.
 func (s *session) serverFailed(err error, mayStay bool) error {
 	var lost *backendError
 	if errors.As(err, &lost) || errors.Is(err, errClientWrite) || errors.Is(err, errBlock) || s.c.over(s.ctx) != nil {
@@ -459,8 +461,7 @@ var errBlock = errors.New("transaction blocks are not allowed in statement mode"
 // errClientWrite marks a failure to write to the client.
 var errClientWrite = errors.New("cannot write to the client")
 
-// answer handles one message of the server, the header of which was read. Where a server reader runs, mu
-// is held.
+// answer handles a message of the server, of which the header was read. mu is held if a server reader runs.
 func (s *session) answer(h pgwire.Header) error {
 	m, r := &s.machine, s.srv.r
 	own := m.answersOwn()
@@ -500,7 +501,7 @@ func (s *session) answer(h pgwire.Header) error {
 	return s.passOn()
 }
 
-// passOn passes on received messages of the server that change nothing. Where a server reader runs, mu is held.
+// passOn passes on received messages of the server that change nothing. mu is held if a server reader runs.
 func (s *session) passOn() error {
 	inQuery, ok := s.machine.inQuery()
 	if !ok {
@@ -516,12 +517,12 @@ func (s *session) passOn() error {
 	return nil
 }
 
-// toClient passes the server's message on, piece by piece. The server reader lets go of mu while it waits
-// for a piece: a server can stop in the middle of a message until it hears more.
+// toClient passes the server's message on, piece by piece. The server reader unlocks mu while it waits for a piece: a
+// server can stop in the middle of a message until it receives more.
 func (s *session) toClient(msg message) error {
 	w, r, m := s.c.Writer, s.srv.r, &s.machine
 	w.Header(msg.typ, msg.size())
-	m.partial = true // and stays so if the message cannot be ended
+	m.partial = true // and stays so if the message cannot be completed
 	if r.Left() == 0 {
 		_, _ = w.Write(msg.body) // Flush reports the error
 	}
@@ -547,13 +548,13 @@ func (s *session) toClient(msg message) error {
 
 func clientWriteError(err error) error { return fmt.Errorf("%w: %w", errClientWrite, err) }
 
-// backendGone gives up a broken server connection, counts, logs and informs the client. The client
-// may stay if one statement outside a transaction was lost: no earlier work is undone without its
-// knowledge, and no later message can run outside its transaction. Then the result is nil.
+// backendGone gives up a broken server connection, and counts, logs and informs the client. The client may stay if
+// only one statement outside a transaction was lost: no earlier work is undone without its knowledge, and no later
+// message can run outside its transaction. In this case the result is nil.
 func (s *session) backendGone(cause error, mayStay bool) error {
 	m := &s.machine
 	cause = s.srv.whyLost(cause)
-	// A partly sent message belongs to a request that can no longer be answered.
+	// A client's message that was sent in part belongs to a request that can no longer be answered.
 	atBoundary := s.c.Reader.Buffered() == 0 && s.c.Reader.Left() == 0
 	stay := mayStay && m.alone() && atBoundary && s.srv.r.Left() == 0
 	lost := s.reportLost(cause, stay)
@@ -577,8 +578,8 @@ func (s *session) backendGone(cause error, mayStay bool) error {
 	return lost
 }
 
-// reportLost counts and logs that a server connection broke, and informs the client, unless it has
-// got only a part of a message.
+// reportLost counts and logs that a server connection broke, and informs the client, unless the client has received
+// only a part of a message.
 func (s *session) reportLost(cause error, stay bool) *backendError {
 	lost := &backendError{endpoint: s.srv.endpoint, err: cause}
 	s.c.CountError(listener.ReasonBackendGone)
@@ -602,8 +603,8 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	return lost
 }
 
-// whyLost returns why a server connection broke that failed with cause. The server's error takes precedence over the
-// removal of its endpoint.
+// whyLost returns why a server connection broke, given the error that showed it. The server's error takes precedence
+// over the removal of its endpoint.
 func (s *server) whyLost(cause error) error {
 	if _, said := errors.AsType[*pgwire.ErrorResponse](cause); s.removed.Load() && !said {
 		return errRemoved
@@ -611,7 +612,7 @@ func (s *server) whyLost(cause error) error {
 	return cause
 }
 
-// sqlStateOfLost is the code of a client's error about the end of its server connection.
+// sqlStateOfLost returns the SQLSTATE of the client's error about a lost server connection.
 func sqlStateOfLost(cause error) string {
 	switch m, said := errors.AsType[*pgwire.ErrorResponse](cause); {
 	case said:
@@ -622,13 +623,13 @@ func sqlStateOfLost(cause error) string {
 	return pgwire.StateConnectionFailure
 }
 
-// endpointFailed reports whether a connection that broke says something about its server, and
-// not only about the session, as idle_in_transaction_session_timeout does.
+// endpointFailed reports whether the end of a connection says something about the server, and not only about the
+// session as with idle_in_transaction_session_timeout.
 func endpointFailed(cause error) bool {
 	m, ok := errors.AsType[*pgwire.ErrorResponse](cause)
 	return !ok || m.Code == pgwire.StateCrashShutdown || m.Code == pgwire.StateCannotConnectNow
 }
 
-// maxAlone is how many messages one statement of the extended protocol takes: an injected Parse
-// (with Close before it and after it, and Describe), Parse, Bind, Describe, Execute, Close, Sync.
+// maxAlone is how many messages one statement of the extended protocol takes: an injected Parse (with Close before it
+// and after it, and Describe), Parse, Bind, Describe, Execute, Close, Sync.
 const maxAlone = 10

@@ -10,13 +10,13 @@ import (
 // unixSoon is a deadline for reading data that has arrived already.
 func unixSoon() time.Time { return time.Now().Add(aliveTimeout) }
 
-// startServerReader starts a goroutine that reads the server as long as both sides may send: until everything is
-// answered, or until the lease ends if only it can watch the server connection.
+// startServerReader starts a goroutine that reads the server while both sides may send: until everything is answered,
+// or until the lease ends if only this goroutine can watch the server connection.
 func (s *session) startServerReader() {
 	s.mu.Lock()
 	s.reading = true
 	s.mu.Unlock()
-	if s.runReader == nil { // made once, for it is allocated
+	if s.runReader == nil { // made once, because it is allocated
 		s.runReader = func() {
 			defer s.readers.Done()
 			s.readServer()
@@ -32,7 +32,7 @@ func (s *session) readServer() {
 	for {
 		h, err := r.Next()
 		if err == nil {
-			_, err = r.Peek(h.Len) // as much as fits, so that mu is not held while waiting
+			_, err = r.Peek(h.Len) // as much as the Reader can show, so that mu is not held while waiting
 		}
 		s.mu.Lock()
 		if err == nil {
@@ -59,7 +59,7 @@ func (s *session) readServer() {
 	}
 }
 
-// readerAnswered looks whether the server reader has done its work. mu is held.
+// readerAnswered checks whether the server reader has done its work. mu is held.
 func (s *session) readerAnswered() {
 	free := s.machine.over()
 	if s.machine.st.quiet() && s.readerActivity.n.Load()&1 == 1 {
@@ -70,12 +70,12 @@ func (s *session) readerAnswered() {
 	case !s.machine.st.quiet() || s.srv.r.HasMessage():
 		return
 	case free || s.machine.due():
-	case s.resident || !s.waiting || s.srv.r.Buffered() > 0: // nobody else watches the server connection now
+	case s.resident || !s.waiting || s.srv.r.Buffered() > 0: // nobody else would watch the server connection
 		s.allowDrain()
 		return
 	}
 	s.reading = false
-	due := s.machine.due() // which takes a round trip: the session's goroutine does that
+	due := s.machine.due() // due work takes a round trip, and the session's goroutine does it
 	if free && !due && !s.forwarding {
 		_ = s.c.Writer.Flush()
 		s.release()
@@ -95,19 +95,19 @@ func (s *session) readerFailed(err error) {
 		return // stopServerReader
 	case errors.Is(err, errClientWrite) || s.c.over(s.ctx) != nil:
 		s.broken = err
-		_ = s.srv.conn.SetWriteDeadline(unixPast) // the server is no longer read, so it may never read on
+		_ = s.srv.conn.SetWriteDeadline(unixPast) // nobody reads the server any more, so it may never read either
 	default:
 		s.broken = s.readerLost(err)
 	}
 	_ = s.c.Conn.SetReadDeadline(unixPast)
 }
 
-// readerLost informs the client that its server connection broke. The lease stays, because the
-// session's goroutine may be using the connection, which is closed under it.
+// readerLost informs the client that its server connection broke. It closes the connection but keeps the lease,
+// because the session's goroutine may be using the connection.
 func (s *session) readerLost(cause error) error {
 	lost := s.reportLost(s.srv.whyLost(cause), false)
 	_ = s.c.Writer.Flush()
-	s.machine.st.unsynced = true // in doubt: close discards it
+	s.machine.st.unsynced = true // makes the connection doubtful, so that close discards it
 	_ = s.srv.conn.Close()
 	return lost
 }

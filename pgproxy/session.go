@@ -33,7 +33,7 @@ type session struct {
 	x   fastPath // next to the fields that it uses
 
 	cancelMu  sync.Mutex // not held across I/O
-	canceled  bool       // a cancel request came while the fast path waits for a lease
+	canceled  bool       // a cancel request came while the fast path waited for a lease
 	cut       bool       // cutOff was called
 	target    *server    // the target of a cancel request; nil = none
 	acquiring context.CancelFunc
@@ -49,7 +49,7 @@ type session struct {
 	srv        *server // nil = none leased
 	reading    bool
 	resident   bool  // the server reader runs for as long as the lease lasts: the session's goroutine cannot watch srv
-	nudged     bool  // the server reader has ended the session's wait for the client, see readerAnswered
+	nudged     bool  // the server reader has interrupted the wait for the client, see readerAnswered
 	forwarding bool  // the session's goroutine is sending to srv
 	waiting    bool  // the session's goroutine waits for the client
 	learning   bool  // the session's goroutine waits for the server reader, see catchUp
@@ -70,17 +70,17 @@ type session struct {
 	resumed  bool // it was suspended before
 	asleep   bool // it is suspended
 	wasIdle  bool // the client's last message came outside every transaction
-	called   bool // the server spoke meanwhile
-	returned bool // it ends in order: a panic leaves it in doubt
+	called   bool // the server sent something while the session was suspended
+	returned bool // the session ended in order; after a panic its state is in doubt
 	worker   worker
 	leasedAt time.Duration // by clock
-	seldom   uint8         // 2 = the client resumed the session after it was idle for long, 1 = and has asked once since, 0 = neither
+	seldom   uint8         // 2 = the session resumed after a long idle time, 1 = and one request came since, 0 = neither
 
 	serverPID uint32 // session mode: the process ID that the client got, see Proxy.alias; 0 = its own
 }
 
-// suspended is the state of a suspended session, in Client.Session. Without statements that is
-// the view alone, a pointer.
+// suspended is the state of a suspended session, in Client.Session. For a session without statements, Client.Session
+// has only the handle of the view.
 type suspended struct {
 	view unique.Handle[clientView]
 	clientStatements
@@ -96,7 +96,7 @@ func (s *session) keptState() any {
 	return &suspended{view: view, clientStatements: m.clientStatements}
 }
 
-// restore is the reverse of keptState.
+// restore takes back the state that keptState returned.
 func (s *session) restore(rest any) {
 	s.resumed = true
 	last := s.c.activity.n.Load() >> 1
@@ -111,8 +111,8 @@ func (s *session) restore(rest any) {
 	}
 }
 
-// works are the state that idle sessions do not need. Each loop keeps one, so that its next request finds it in the
-// processor's cache.
+// works holds unused work structures. Each loop keeps one at hand, so that the next request on that loop finds it in
+// the processor's cache.
 var works struct {
 	atHand [64]struct {
 		atomic.Pointer[work]
@@ -121,10 +121,10 @@ var works struct {
 	pool sync.Pool
 }
 
-// cacheLine is the size of one, in bytes.
+// cacheLine is the size of a cache line, in bytes.
 const cacheLine = 64
 
-// wake gives the machine its work, which it needs while the session is not idle.
+// wake gives the machine a work structure, which it needs while the session is not idle.
 func (s *session) wake() {
 	if s.machine.work != nil {
 		return
@@ -140,7 +140,7 @@ func (s *session) wake() {
 	s.machine.work = w
 }
 
-// returnWork gives that back. Nothing is owed to the client, or the server connection is lost.
+// returnWork gives the work structure back. Nothing may be owed to the client, unless the server connection is lost.
 func (s *session) returnWork() {
 	w := s.machine.work
 	if w == nil {
@@ -171,7 +171,7 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 		s.restore(c.Session)
 	} else {
 		s.machine.reported = unique.Make(trackedParams{})
-		c.Session = (*suspended)(nil) // until it is suspended
+		c.Session = (*suspended)(nil) // until the session is suspended
 	}
 	s.initFastPath()
 	s.worker.session = s
@@ -210,14 +210,14 @@ func (s *session) begin() error {
 	case m.mode == Session:
 		baseline = s.srv.baseline
 	case s.srv != nil:
-		s.leaseAt = time.Time{} // it was no transaction of the client's
+		s.leaseAt = time.Time{} // the lease was not for a transaction of the client
 		s.release()
 	}
 	key := s.c.Key()
 	if m.mode == Session {
 		m.pinned = true
 		m.noteStartup()
-		if s.serverPID = s.srv.key.ProcessID; s.serverPID != 0 { // some servers tell none
+		if s.serverPID = s.srv.key.ProcessID; s.serverPID != 0 { // some servers send none
 			s.c.proxy.alias(s.serverPID, s.c)
 			key.ProcessID = s.serverPID
 		}
@@ -230,14 +230,14 @@ func (s *session) begin() error {
 	return nil
 }
 
-// welcome is how the sessions of a Login begin in transaction mode, for as long as servers report the same.
+// welcome is how sessions of a Login begin in transaction mode, as long as servers report the same baseline.
 type welcome struct {
-	baseline   *[]pgwire.Param // what they report, as the list of Postgres.baseline
+	baseline   *[]pgwire.Param // what servers report, as in Postgres.baseline's list
 	view       clientView
 	parameters []byte // the ParameterStatus messages
 }
 
-// welcome adds everything between AuthenticationOk and the first command.
+// welcome adds the messages between AuthenticationOk and the first command.
 func (s *session) welcome(parameters []byte, key pgwire.BackendKeyData) {
 	w := s.c.Writer
 	_, _ = w.Write(parameters)
@@ -257,7 +257,7 @@ func (m *machine) appendParameters(baseline []pgwire.Param) (messages []byte) {
 	return messages
 }
 
-// serve is the session from where it stands.
+// serve runs a new or resumed session to its end or suspension.
 func (s *session) serve() error {
 	if !s.resumed {
 		s.began = time.Now()
@@ -270,18 +270,18 @@ func (s *session) serve() error {
 	return s.run()
 }
 
-// run carries the session until its end.
+// run runs the session's loop to its end or suspension.
 func (s *session) run() error {
 	err := s.loop()
 	s.mu.Lock()
 	if s.broken != nil {
-		err = s.broken // and not its consequence for the session's goroutine
+		err = s.broken // not the error that broken caused in the session's goroutine
 	}
 	s.mu.Unlock()
 	return s.ended(err)
 }
 
-// ended judges the end of the session's loop, and informs the client.
+// ended handles the end of the session's loop, and informs the client.
 func (s *session) ended(err error) error {
 	switch {
 	case err == nil:
@@ -316,7 +316,7 @@ func (s *session) ended(err error) error {
 // errRetired ends a session for which its upstream will never have a server connection again.
 var errRetired = errors.New("the upstream has been retired")
 
-// loop handles one message after the other.
+// loop handles the client's messages one after the other.
 func (s *session) loop() error {
 	for {
 		h, ok, err := s.next()
@@ -339,7 +339,7 @@ func (s *session) loop() error {
 	}
 }
 
-// next waits for the client's next message. Without ok the fast path has left a request under way.
+// next waits for the client's next message. ok is false if the fast path has left a request under way.
 func (s *session) next() (h pgwire.Header, ok bool, err error) {
 	s.wasIdle = false
 	for {
@@ -356,7 +356,7 @@ func (s *session) next() (h pgwire.Header, ok bool, err error) {
 			s.mu.Unlock()
 			return s.idle()
 		}
-		if !s.reading && s.machine.due() { // the server reader has left that
+		if !s.reading && s.machine.due() { // the server reader has left that to the session
 			s.mu.Unlock()
 			if err := s.caughtUp(); err != nil {
 				return pgwire.Header{}, false, err
@@ -385,8 +385,8 @@ func (s *session) next() (h pgwire.Header, ok bool, err error) {
 	}
 }
 
-// comesAfter has done first what is due when the client's message has come: it was faster than the nudge of the server reader that has left
-// that, and belongs to the client's next transaction.
+// comesAfter completes, before the client's message that has come, the work that the server reader left to the
+// session: the message overtook the server reader's nudge, and belongs to the client's next transaction.
 func (s *session) comesAfter() error {
 	s.mu.Lock()
 	due := !s.reading && s.machine.due()
@@ -397,7 +397,7 @@ func (s *session) comesAfter() error {
 	return s.caughtUp()
 }
 
-// waitEnded notes that the wait for the client's message is over, and judges why.
+// waitEnded notes that the wait for the client's message is over, and finds out why.
 func (s *session) waitEnded(again bool, err error) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -420,8 +420,8 @@ func (s *session) waitEnded(again bool, err error) (bool, error) {
 // boundary reports whether the client is outside every transaction, and no server connection is leased. mu is held.
 func (s *session) boundary() bool { return !s.reading && s.srv == nil && !s.machine.st.skipping }
 
-// idle waits for the client's next message outside every transaction, and holds as little as can
-// be meanwhile.
+// idle waits for the client's next message outside every transaction, and holds as little memory as possible
+// meanwhile.
 func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 	s.returnWork()
 	s.meter.asked = 0
@@ -438,7 +438,7 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 	if err := s.serveFast(); err != nil || s.srv != nil {
 		return pgwire.Header{}, false, err
 	}
-	if s.x.took && s.c.Reader.Buffered() >= headerSize { // it is served, drain or not
+	if s.x.took && s.c.Reader.Buffered() >= headerSize { // this request is served even during a drain
 		h, err := s.c.Reader.Next()
 		return h, true, err
 	}
@@ -451,11 +451,12 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 	return h, true, err
 }
 
-// seldomAfter is one second in ticks. A client that was idle for so long is expected to be idle again after its next request. When
-// thousands of such clients ask one after the other, their stacks would otherwise be held at the same time.
+// seldomAfter is one second, in ticks. A client that was idle for so long is expected to be idle again after its next
+// request, so that its session is suspended early: otherwise thousands of such clients with one request after the
+// other would hold their stacks at the same time.
 const seldomAfter = uint32(time.Second / tick)
 
-// patience is how long the client may be idle now until the session is suspended.
+// patience is how long the client may be idle until the session is suspended.
 func (s *session) patience() time.Duration {
 	if s.seldom == 1 {
 		return firstPatience
@@ -473,7 +474,7 @@ func (s *session) asks() {
 // headerSize is the size of a message's header, in bytes.
 const headerSize = 5
 
-// allowDrain makes a client that waits at a boundary one that a drain may end. mu is held.
+// allowDrain lets a drain end a client that waits at a boundary. mu is held.
 func (s *session) allowDrain() {
 	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.machine.st.skipping || s.machine.staying() && s.machine.st.settled()) {
 		return
@@ -493,7 +494,7 @@ func (s *session) explain(err error) error {
 	var lost *backendError
 	switch {
 	case errors.As(err, &lost):
-		return err // reported already
+		return err // the client and the log have it already
 	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrTooLarge):
 		return s.protocolError(pgwire.StateProtocolViolation, err)
 	case errors.Is(err, errBlock):
@@ -538,7 +539,7 @@ func (s *session) refuse(err error) error {
 	return nil // the log has it
 }
 
-// leaseError makes an error of acquire one for the client, and counts it.
+// leaseError converts an error of acquire to one for the client, and counts it.
 func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 	code, hint, reason := pgwire.StateConnectionFailure, hintTrouble, listener.ReasonUpstreamUnavailable
 	message := unavailableText(s.b.cfg.Name, err)
@@ -574,7 +575,7 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 	return errorResponse(pgwire.SeverityError, code, message, hint)
 }
 
-// access writes the line of a transaction or session.
+// access writes the access log's line of a transaction or session.
 func (s *session) access(start time.Time, what string, err error, more ...slog.Attr) {
 	attrs := append([]slog.Attr{slog.String("status", what), slog.Duration("duration", time.Since(start)),
 		slog.String("upstream", s.b.cfg.Name)}, more...)

@@ -9,34 +9,35 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// Timings of a client; an endpoint has the first one. Most transactions have one request, and are counted once: timeAlone is both the
-// request's time and the transaction's.
+// Timings of a client; endpoints have the first one only. Most transactions have one request, and are counted once:
+// timeAlone is the time of both the request and the transaction.
 const (
-	timeAlone  = iota // requests that are a transaction by themselves; of endpoints: every request, from when it could be sent
+	timeAlone  = iota // requests that are a whole transaction; of endpoints: every request, from when it could be sent
 	timeWithin        // other requests, from their first message to ReadyForQuery
 	timeBlocks        // transactions of several requests
-	timeWaits         // for a server connection; leases that the fast path got at once are in atOnce
+	timeWaits         // the wait for a server connection; atOnce counts leases that the fast path got at once
 	clientTimings
 	endpointTimings = timeWithin
 )
 
-// Counts of a client are errors by class, and these. An endpoint has errors only.
+// Counts of a client: its errors by class, and these. Endpoints have errors only.
 var (
-	moreQueries = len(errorClasses)     // queries beyond the one in each request that is alone
-	atOnce      = len(errorClasses) + 1 // server connections that were there at once: one count is cheaper than a timing of 0
+	moreQueries = len(errorClasses)     // queries after the first one in requests that are a whole transaction, and all queries of others
+	atOnce      = len(errorClasses) + 1 // leases without a wait: a count is cheaper than a timing of 0
 )
 
-// errorClasses are PostgreSQL's, the first two characters of a SQLSTATE, sorted; the last one is for unknown classes.
+// errorClasses are PostgreSQL's error classes, sorted: the first two characters of a SQLSTATE. The last one is for
+// unknown classes.
 var errorClasses = []string{
 	"03", "08", "09", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "20", "21", "22", "23", "24", "25", "26", "27", "28", "2B", "2D", "2F",
 	"34", "38", "39", "3B", "3D", "3F", "40", "42", "44", "53", "54", "55", "57", "58", "72", "F0", "HV", "P0", "XX", traffic.Other,
 }
 
-// alwaysShown are the classes that begin at 0, for alerts to see the first error: connections, constraints, deadlocks, statements that are
-// wrong, resources, shutdown, the system.
+// alwaysShown are the classes whose series begin at 0, so that alerts see the first error: connections, constraints,
+// deadlocks, wrong statements, resources, shutdown, the system.
 var alwaysShown = []string{"08", "23", "40", "42", "53", "57", "58", "XX"}
 
-// classOf is the count of a SQLSTATE.
+// classOf returns the index in errorClasses for a SQLSTATE.
 func classOf[T string | []byte](code T) int {
 	if len(code) >= 2 {
 		if i, ok := slices.BinarySearch(errorClasses[:len(errorClasses)-1], string(code[:2])); ok {
@@ -46,7 +47,7 @@ func classOf[T string | []byte](code T) int {
 	return len(errorClasses) - 1
 }
 
-// maxUsers bounds the users and databases that are counted by name: each pair of a listener has its own series.
+// maxUsers bounds the pairs of user and database that are counted by name, per listener: each has its own series.
 const maxUsers = 100
 
 var clientTraffic = &traffic.Schema{
@@ -116,7 +117,7 @@ func seconds(timings ...int) func(*traffic.Row) float64 {
 	}
 }
 
-// waited is the histogram including leases without a wait.
+// waited returns the histogram of waits, including leases without a wait.
 func waited(r *traffic.Row) traffic.Histogram {
 	h := r.Timings[timeWaits]
 	h.Counts[0] += r.Counts[atOnce]
@@ -128,30 +129,31 @@ type Meter struct {
 	shard   *traffic.Shard
 	index   int
 	asked   time.Duration // when the request began, by clock; 0 = none is under way
-	opened  time.Duration // when the open transaction began, if its last request belongs to another; 0 = none is open
-	queries uint64        // answered since the last ReadyForQuery
+	opened  time.Duration // when the open transaction began; set once its first request has ended; 0 = none is open
+	queries uint64        // queries answered since the last ReadyForQuery
 }
 
-// Meter returns a new one.
+// Meter returns a new Meter that counts for the client.
 func (c *Client) Meter() Meter {
 	index := traffic.ShardOf(c.Conn.Loop())
 	return Meter{shard: c.traffic.Shard(index), index: index}
 }
 
-// Asked is to be called when a message of the client has come.
+// Asked notes that a message of the client has come. Sessions call it for each one.
 func (m *Meter) Asked() {
 	if m.asked == 0 {
 		m.asked = clock()
 	}
 }
 
-// Query counts a query that was answered.
+// Query counts an answered query.
 func (m *Meter) Query() { m.queries++ }
 
-// Ready is to be called with each ReadyForQuery. more says that there are requests which have come and are not answered.
+// Ready notes a ReadyForQuery for the client. Sessions call it for each one. more means that the client has sent
+// requests that are not answered yet.
 func (m *Meter) Ready(status pgwire.TxStatus, more bool) { m.ready(status, more) }
 
-// ready returns when that is, by clock; 0 = no request was under way.
+// ready is Ready. It returns the time by clock; 0 = no request was under way.
 func (m *Meter) ready(status pgwire.TxStatus, more bool) (now time.Duration) {
 	idle := status == pgwire.TxIdle
 	if m.asked > 0 && (m.queries > 0 || m.opened > 0) {
@@ -181,13 +183,13 @@ func (m *Meter) ready(status pgwire.TxStatus, more bool) (now time.Duration) {
 	return now
 }
 
-// CountSQLState counts an error that is sent to the client. Error and Fatal call it.
+// CountSQLState counts an error for the client by its SQLSTATE. Client.Error and Client.Fatal call it.
 func (c *Client) CountSQLState(code string) {
 	c.traffic.Shard(traffic.ShardOf(c.Conn.Loop())).Add(classOf(code), 1)
 }
 
-// measure counts the request that ReadyForQuery has ended, and returns its end, by clock; 0 = no request was running.
-// Where a server reader runs, mu is held.
+// measure counts the request that ReadyForQuery has ended, and returns its end, by clock; 0 = no request was under
+// way. mu is held if a server reader runs.
 func (s *session) measure(status pgwire.TxStatus) (now time.Duration) {
 	st := &s.machine.st
 	s.meter.queries += uint64(st.answered)
@@ -199,7 +201,7 @@ func (s *session) measure(status pgwire.TxStatus) (now time.Duration) {
 	return now
 }
 
-// count counts a judged message of the server, unless the gateway caused it. Where a server reader runs, mu is held.
+// count counts a judged message of the server, unless the gateway caused it. mu is held if a server reader runs.
 func (s *session) count(msg message, act action) {
 	switch {
 	case msg.typ == pgwire.TypeReadyForQuery && act.do != take:
@@ -209,7 +211,7 @@ func (s *session) count(msg message, act action) {
 	}
 }
 
-// countError counts an error of the server, the body of which begins with b.
+// countError counts an error of the server. b is the beginning of its body.
 func (s *session) countError(b []byte) {
 	_, code, _ := bytes.Cut(b, []byte("\x00C"))
 	class := classOf(code)
@@ -217,7 +219,7 @@ func (s *session) countError(b []byte) {
 	s.lease.Traffic().Shard(s.meter.index).Add(class, 1)
 }
 
-// countUpstreams looks up the upstreams of set's databases, and shows each before its first use.
+// countUpstreams notes the upstream of each of set's databases, and makes its series appear before its first use.
 func (p *Proxy) countUpstreams(set *settings) {
 	set.upstreams = make(map[string]string, len(set.Databases))
 	for database, b := range set.Databases {
@@ -227,7 +229,7 @@ func (p *Proxy) countUpstreams(set *settings) {
 	}
 }
 
-// cell is where a client's traffic is counted.
+// cell returns the cell in which a client's traffic is counted.
 func (set *settings) cell(p *Proxy, user, database string) *traffic.Cell {
 	name, ok := set.upstreams[database]
 	if !ok {

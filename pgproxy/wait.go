@@ -8,11 +8,11 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// While a session waits for its client, it watches the server connection that it has leased: the client gets messages
-// of the server at once, and a dead connection leaves the pool at once.
+// A session that waits for its client also watches its leased server connection: the client gets the server's
+// messages at once, and a dead connection leaves the pool at once.
 
-// nextLeased waits for the client's next message while a server connection is leased, or while the client's messages are skipped up to
-// its Sync. again means that something else has happened.
+// nextLeased waits for the client's next message while a server connection is leased, or while the client's messages
+// are skipped up to its Sync. again means that something else has happened instead.
 func (s *session) nextLeased(watches bool) (h pgwire.Header, again bool, err error) {
 	s.c.Reader.Release()
 	if watches {
@@ -24,8 +24,9 @@ func (s *session) nextLeased(watches bool) (h pgwire.Header, again bool, err err
 	return h, false, err
 }
 
-// watch waits until the header of the client's next message has arrived, or until the server has said something, which is passed on:
-// again. No server reader runs. ErrSuspended means that both have been silent for long.
+// watch waits until the header of the client's next message has arrived, or until the server has sent something,
+// which it passes on; again is true in the latter case. No server reader may run. ErrSuspended means that both have
+// been silent for a while.
 func (s *session) watch() (again bool, err error) {
 	for wait := patience; s.c.Reader.Buffered() < headerSize; {
 		ready, spoke, err := s.waitEither(wait)
@@ -65,8 +66,8 @@ func (s *session) watch() (again bool, err error) {
 // maxPeek is how much of a message a Reader can show, in bytes.
 const maxPeek = 16 << 10
 
-// arrive waits until n bytes of the client's message are buffered, and passes messages of the server on meanwhile. It
-// does not wait where that is not possible, or a server reader does it.
+// arrive waits until n bytes of the client's message are buffered, and meanwhile passes on messages of the server. It
+// does not wait if it cannot wait for both, or if a server reader runs.
 func (s *session) arrive(n int) error {
 	for r := s.c.Reader; r.Buffered() < n; {
 		s.mu.Lock()
@@ -96,7 +97,7 @@ func (s *session) arrive(n int) error {
 	return nil
 }
 
-// waitEither waits for as long as patience lasts, 0 = for ever, until the client can be read, or the server.
+// waitEither waits until the client or the server can be read, for at most the given time; 0 = without limit.
 func (s *session) waitEither(patience time.Duration) (ready, spoke bool, err error) {
 	if s.srv.heard() {
 		return false, true, nil
@@ -105,7 +106,7 @@ func (s *session) waitEither(patience time.Duration) (ready, spoke bool, err err
 }
 
 // serverSpoke passes on received messages of the server while the session waits for its client. It does not wait for
-// more: in the middle of a message the server may be waiting for the client. Then a server reader takes over.
+// the end of an incomplete message, because the server may be waiting for the client: a server reader takes over.
 func (s *session) serverSpoke() error {
 	srv := s.srv
 	if srv.r.Buffered() == 0 {
@@ -128,8 +129,8 @@ func (s *session) serverSpoke() error {
 	return s.c.Writer.Flush()
 }
 
-// caughtUp notes that the server has been heard as far as is known. If all is answered, and nothing is left in it, it gives it back. No server
-// reader runs.
+// caughtUp handles the moment when nothing more of the server's has arrived. If everything is answered and the client
+// left no state in the server connection, it releases the connection. No server reader may run.
 func (s *session) caughtUp() error {
 	s.mu.Lock()
 	over := s.srv == nil || s.reading
@@ -150,14 +151,14 @@ func (s *session) caughtUp() error {
 	return nil
 }
 
-// nothingOwed forgets data kept for messages that are all answered. Where a server reader runs, mu is held.
+// nothingOwed drops the data kept for messages, which are all answered. mu is held if a server reader runs.
 func (s *session) nothingOwed() {
 	s.sent = 0
 	s.machine.nothingOwed()
 }
 
-// suspend arranges for the session to continue, with the server connection, when the client or the server sends
-// something. The session stays in memory, without its stack and buffers.
+// suspend arranges for the session to continue, with its server connection, when the client or the server sends
+// something. It keeps the session in memory, without its stack and buffers.
 func (s *session) suspend() bool {
 	raw := s.srv.raw
 	if s.c.Reader.Buffered() > 0 || s.srv.r.Buffered() > 0 || s.srv.r.Left() > 0 || !raw.OnReadable(s.call) {
@@ -175,7 +176,8 @@ func (s *session) suspend() bool {
 	return true
 }
 
-// call resumes a suspended session, because the server has sent something. It runs as a fiber of their loop.
+// call resumes a suspended session because the server has sent something. It runs as a fiber of the connections'
+// loop.
 func (s *session) call() {
 	if s.asleep {
 		s.called = true
@@ -183,7 +185,7 @@ func (s *session) call() {
 	}
 }
 
-// wakeUp undoes suspend.
+// wakeUp is the reverse of suspend.
 func (s *session) wakeUp(ctx context.Context) {
 	s.ctx, s.asleep, s.returned, s.resumed, s.waiting = ctx, false, false, true, false
 	s.c.Session = (*suspended)(nil)
@@ -196,8 +198,8 @@ func (s *session) wakeUp(ctx context.Context) {
 	s.initFastPath()
 }
 
-// clearDeadline removes a deadline of the client that was to end a wait, unless the wait must end for another reason,
-// too.
+// clearDeadline removes a deadline that was set to end the wait for the client, unless the wait must end for another
+// reason.
 func (s *session) clearDeadline() {
 	_ = s.c.Conn.SetReadDeadline(time.Time{})
 	if s.c.over(s.ctx) != nil || s.c.state.Load() == clientInterrupted {

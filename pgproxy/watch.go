@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// watchInterval is how often the proxy looks for clients that left while a server works for
-// them. Statements shorter than that are not looked at.
+// watchInterval is how often the proxy checks for clients that left while a server works for them. Shorter statements
+// are not checked.
 const watchInterval = time.Second
 
-// watch cancels statements of clients that have gone, until ctx ends. The check costs nothing per
-// request: a session only marks, by a number, that it waits for its server.
+// watch cancels statements of clients that have gone, until ctx ends. Requests pay nothing for this: a session only
+// marks, by a number, that it waits for its server.
 func (p *Proxy) watch(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -42,8 +42,8 @@ func (p *Proxy) watch(ctx context.Context) {
 	}
 }
 
-// abandoned returns those clients that have gone. It is called without mu: a loop's connection is asked by a
-// trip there, and a session on that loop may be waiting for mu.
+// abandoned returns the clients that have gone. Proxy.mu must not be held: asking about a connection takes a trip to
+// its loop, where a session may be waiting for mu.
 func abandoned(still []working) (gone []*Client) {
 	for _, w := range still {
 		if w.client.Conn.PeerClosed() && w.client.activity.n.Load() == w.activity {
