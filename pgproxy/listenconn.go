@@ -18,52 +18,55 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// listenConn is one listening connection. Once it has failed there is another one for those who listen later. Two goroutines belong to it: one
-// reads, and one sends commands, for all that sessions have asked for meanwhile at once.
+// listenConn is one listening connection of a backend. After it has failed, clients that LISTEN later get another
+// one. Two goroutines belong to it: one reads, and one sends commands, each time for all requests that sessions have
+// made meanwhile.
 type listenConn struct {
 	b       *Postgres
 	srv     *server
-	boot    string        // when the server started, which tells it from others; "" = unknown
-	fence   string        // the channel of fences
-	over    chan struct{} // closed once the connection has failed, or is needed no more
-	answers chan error    // of the command under way; has room for one
+	boot    string        // when the server started, which identifies it; "" = unknown
+	fence   string        // the channel of the fences
+	over    chan struct{} // closed once the connection has failed or is no longer needed
+	answers chan error    // the result of the command under way; has room for one
 	busy    atomic.Bool   // a command is under way
-	waiting atomic.Int64  // bytes of notifications in all mailboxes, each once
-	room    chan struct{} // gets something when a full mailbox has been emptied; has room for one
-	asked   chan struct{} // gets something when there are requests; has room for one
-	ahead   int           // bytes read since the last pause; the reader's
-	lastID  uint64        // of a fence; the commands'
+	waiting atomic.Int64  // bytes of notifications in all mailboxes, each notification counted once
+	room    chan struct{} // gets a value when a full mailbox has been emptied; has room for one
+	asked   chan struct{} // gets a value when there are requests; has room for one
+	ahead   int           // bytes read since the last pause; the reading goroutine's
+	lastID  uint64        // the last fence's number; the commanding goroutine's
 
-	mu       sync.Mutex // held for a few instructions, taken before that of a subscription
-	failed   error      // nil = the connection stands
+	mu       sync.Mutex // held for a few instructions, locked before a subscription's
+	failed   error      // nil = the connection works
 	requests []*fenceRequest
 	passing  *fencing                              // the fence under way
-	channels map[string]map[*subscription]struct{} // those that the server knows
-	emptied  map[string]struct{}                   // of them, those that had clients once
+	channels map[string]map[*subscription]struct{} // the channels that the server listens to, and their clients
+	emptied  map[string]struct{}                   // those of channels that have lost all their clients
 	users    map[*subscription]struct{}
-	unused   bool // nobody has asked for anything since a check found no users
+	unused   bool // there were no users at the last check, and no request since
 }
 
-// A fence is a notification of the listening connection's own, on a channel of the gateway. Notifications have the same order on all
-// connections: what comes before the fence on one of them, comes before it on every other. One fence serves all sessions that wait for one.
-// Others may learn the channel, but a fence is known by the process that has sent it.
+// A fence is a notification that the listening connection itself sends, on a channel of the gateway. Notifications
+// have the same order on all connections: what comes before the fence on one of them comes before it on every other.
+// One fence serves all sessions that wait for one. Other programs may learn the channel's name; the fence is the
+// notification that has the process ID of the listening connection.
 type fencing struct {
 	payload string
 	of      []*fenceRequest
 	come    bool
 }
 
-// fenceRequest asks for a fence, by which the listening connection takes over from a server connection, or the other way round.
+// fenceRequest asks for a fence at which the listening connection takes over from a server connection, or the
+// reverse.
 type fenceRequest struct {
 	sub       *subscription
 	park      bool       // the listening connection takes over, from the fence on
-	channels  []string   // to listen to then
-	abandoned bool       // the session does not wait for it any more; guarded by listenConn.mu
-	payload   string     // of the fence; set before done gets something
-	done      chan error // gets what has become of it once; has room for one
+	channels  []string   // the channels to listen to if park is set
+	abandoned bool       // the session no longer waits for the request; guarded by listenConn.mu
+	payload   string     // the fence's payload; set before done gets its value
+	done      chan error // gets the request's result; has room for one
 }
 
-// finish tells the session what has become of the request.
+// finish gives the session the result of the request.
 func (r *fenceRequest) finish(err error) {
 	select {
 	case r.done <- err:
@@ -72,20 +75,20 @@ func (r *fenceRequest) finish(err error) {
 }
 
 var (
-	// errUnneeded is why a listening connection ends that nobody needs.
+	// errUnneeded ends a listening connection that nobody needs.
 	errUnneeded = errors.New("no client listens")
 	// errTooManyChannels means that clients listen to too many channels for one connection.
 	errTooManyChannels = errors.New("too many channels")
-	// errNoFence means that a fence has not come.
+	// errNoFence means that a fence did not arrive in time.
 	errNoFence = errors.New("the server did not deliver a fence notification")
-	// errAbandoned means that a session did not wait for its request.
+	// errAbandoned means that a session stopped waiting for its request.
 	errAbandoned = errors.New("the session does not wait any more")
 )
 
 // bootSQL asks when the server started, in microseconds.
 const bootSQL = "SELECT 'boot', (pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
 
-// bootOf returns the answer to bootSQL.
+// bootOf returns the server's start from the rows of bootSQL, "" if it is not among them.
 func bootOf(rows []pgwire.Param) string {
 	for _, p := range rows {
 		if p.Name == "boot" {
@@ -95,22 +98,23 @@ func bootOf(rows []pgwire.Param) string {
 	return ""
 }
 
-// listenSettings are those of the listening connection, whatever the role or the operator has set: it is idle for long, and a fence waits neither
-// for long for the lock on notifications (lock_timeout, set separately), which all of a server's databases share and a commit that waits for a
-// standby keeps, nor for a standby itself.
+// listenSettings sets the listening connection's settings, whatever the role or the operator has configured: the
+// connection is idle for long, and a fence must not wait for a standby. Nor must it wait long for the lock on
+// notifications, which all databases of a server share, and which a commit holds while it waits for a standby:
+// newListenConn sets lock_timeout separately.
 const listenSettings = "SELECT '', pg_catalog.set_config(s.name, v.value, false) FROM pg_catalog.pg_settings AS s, (VALUES ('statement_timeout', '0'), " +
 	"('transaction_timeout', '0'), ('idle_session_timeout', '0'), ('synchronous_commit', 'off'), " +
 	"('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off')) AS v (name, value) " +
 	"WHERE s.name OPERATOR(pg_catalog.=) v.name"
 
-// newListenConn connects and logs in.
+// newListenConn connects, logs in, and starts the connection's two goroutines.
 func newListenConn(ctx context.Context, b *Postgres, endpoint string) (*listenConn, error) {
 	srv, err := connect(ctx, &b.cfg, endpoint)
 	if err != nil {
 		return nil, err
 	}
 	name := make([]byte, 16)
-	_, _ = rand.Read(name) // which never fails
+	_, _ = rand.Read(name) // Read never fails
 	l := &listenConn{
 		b: b, srv: srv, fence: "headpond_" + hex.EncodeToString(name), over: make(chan struct{}), answers: make(chan error, 1),
 		room: make(chan struct{}, 1), asked: make(chan struct{}, 1), channels: map[string]map[*subscription]struct{}{},
@@ -142,7 +146,7 @@ func newListenConn(ctx context.Context, b *Postgres, endpoint string) (*listenCo
 	return l, nil
 }
 
-// guard runs a part of the connection. A panic there ends the connection.
+// guard runs one of the connection's goroutines. A panic there ends the connection.
 func (l *listenConn) guard(part func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -171,14 +175,14 @@ func (b *Postgres) logListenPanic(p any) {
 
 var errListenPanic = errors.New("the listening connection panicked")
 
-// ended returns why the connection has ended, nil if it stands.
+// ended returns why the connection has ended, nil if it works.
 func (l *listenConn) ended() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.failed
 }
 
-// ask makes a request: its done gets what has become of it.
+// ask makes a request; r.done gets the result.
 func (l *listenConn) ask(r *fenceRequest) error {
 	r.done = make(chan error, 1)
 	l.mu.Lock()
@@ -195,7 +199,7 @@ func (l *listenConn) ask(r *fenceRequest) error {
 	return nil
 }
 
-// await waits for what becomes of a request. It blocks.
+// await waits for the result of a request. It blocks the calling goroutine.
 func (l *listenConn) await(ctx context.Context, r *fenceRequest) error {
 	patience := l.b.listening.patient().fence
 	timer := time.NewTimer(patience)
@@ -210,7 +214,7 @@ func (l *listenConn) await(ctx context.Context, r *fenceRequest) error {
 	}
 }
 
-// abandon has a request be forgotten. It reports whether nothing has come of it: the subscription is as before.
+// abandon withdraws a request. It reports whether the request had no effect: the subscription is as before.
 func (l *listenConn) abandon(r *fenceRequest) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,7 +222,7 @@ func (l *listenConn) abandon(r *fenceRequest) bool {
 	return r.sub.abandoned(r)
 }
 
-// serve sends commands for what sessions ask for, to the end of the connection. It is a goroutine.
+// serve sends commands for the sessions' requests, until the connection ends. It is a goroutine.
 func (l *listenConn) serve() {
 	ticker := time.NewTicker(listenCheckTime)
 	defer ticker.Stop()
@@ -234,7 +238,8 @@ func (l *listenConn) serve() {
 	}
 }
 
-// check looks whether the connection is needed, stands, and is to the endpoint that clients get.
+// check closes the connection if it is unused or leads to another endpoint than the clients'. Otherwise it ends
+// listening to channels without clients, which also shows whether the connection works.
 func (l *listenConn) check() {
 	l.mu.Lock()
 	unneeded := l.unused && len(l.users) == 0
@@ -256,7 +261,7 @@ func (l *listenConn) check() {
 	}
 }
 
-// handle serves the requests that there are.
+// handle serves the pending requests, at most maxBatch at once.
 func (l *listenConn) handle() {
 	l.mu.Lock()
 	batch := l.requests
@@ -274,18 +279,18 @@ func (l *listenConn) handle() {
 	}
 }
 
-// maxBatch is how many requests one fence serves.
+// maxBatch bounds the requests that one fence serves.
 const maxBatch = 1000
 
-// listen has the server tell of the channels of those requests that park, and no more of those without clients. It returns the requests for which
-// a fence is to be sent, and finishes the others.
+// listen makes the server listen to the channels of the requests that park, and no longer to channels without
+// clients. It returns the requests that need a fence, and finishes the others.
 func (l *listenConn) listen(batch []*fenceRequest) (rest []*fenceRequest) {
 	l.mu.Lock()
 	gone, fresh, rest := l.plan(batch)
 	l.mu.Unlock()
 	var err error
 	if sql := l.listenSQL(gone, fresh); sql != "" {
-		if err = l.command(sql); refused(err) { // somebody has canceled it; nothing was done
+		if err = l.command(sql); refused(err) { // somebody canceled it, and nothing was done
 			err = l.command(sql)
 		}
 	}
@@ -298,14 +303,14 @@ func (l *listenConn) listen(batch []*fenceRequest) (rest []*fenceRequest) {
 		l.unlistened(gone)
 		for _, name := range fresh {
 			l.channels[name] = map[*subscription]struct{}{}
-			l.emptied[name] = struct{}{} // if the session has gone meanwhile
+			l.emptied[name] = struct{}{} // in case the session has gone meanwhile
 		}
 	}
 	return l.admit(rest, err)
 }
 
-// plan returns the channels that requests make superfluous and those that they add, and the requests for which there is room. It finishes the
-// others. mu is held.
+// plan returns the channels that no client needs any more, the channels that the requests add, and the requests for
+// which there is room. It finishes the other requests. mu is held.
 func (l *listenConn) plan(batch []*fenceRequest) (gone, fresh []string, rest []*fenceRequest) {
 	wanted, added := map[string]struct{}{}, map[string]struct{}{}
 	for _, r := range batch {
@@ -335,7 +340,7 @@ func (l *listenConn) plan(batch []*fenceRequest) (gone, fresh []string, rest []*
 	return gone, fresh, rest
 }
 
-// gone returns the channels without clients, but for those that are wanted. mu is held.
+// gone returns the channels without clients, except for the wanted ones. mu is held.
 func (l *listenConn) gone(wanted map[string]struct{}) (names []string) {
 	for name := range l.emptied {
 		switch _, is := wanted[name]; {
@@ -348,7 +353,7 @@ func (l *listenConn) gone(wanted map[string]struct{}) (names []string) {
 	return names
 }
 
-// unlistened notes that the server tells of channels no more. mu is held.
+// unlistened notes that the server no longer listens to some channels. mu is held.
 func (l *listenConn) unlistened(names []string) {
 	for _, name := range names {
 		delete(l.channels, name)
@@ -356,7 +361,7 @@ func (l *listenConn) unlistened(names []string) {
 	}
 }
 
-// listenSQL returns what begins and ends listening to channels.
+// listenSQL returns the SQL that ends listening to the channels gone, and begins it for the channels fresh.
 func (l *listenConn) listenSQL(gone, fresh []string) string {
 	var b strings.Builder
 	for _, name := range gone {
@@ -368,8 +373,8 @@ func (l *listenConn) listenSQL(gone, fresh []string) string {
 	return b.String()
 }
 
-// admit begins what requests ask for, up to the fence, unless LISTEN has failed. It returns those for which a fence is to be sent, and finishes the
-// others. mu is held.
+// admit starts what the requests ask for, up to the fence; if LISTEN has failed, only those that do not need it. It
+// returns the requests that need a fence, and finishes the others. mu is held.
 func (l *listenConn) admit(batch []*fenceRequest, failure error) (rest []*fenceRequest) {
 	for _, r := range batch {
 		switch {
@@ -394,7 +399,7 @@ func (l *listenConn) admit(batch []*fenceRequest, failure error) (rest []*fenceR
 	return rest
 }
 
-// pass sends a fence, and finishes the requests that wait for it.
+// pass sends a fence, and finishes the requests with the result.
 func (l *listenConn) pass(batch []*fenceRequest) {
 	l.lastID++
 	f := &fencing{payload: strconv.FormatUint(l.lastID, 10), of: batch}
@@ -416,7 +421,7 @@ func (l *listenConn) pass(batch []*fenceRequest) {
 	}
 }
 
-// command runs SQL of the gateway's. It waits for the answer.
+// command runs SQL of the gateway's, and waits for the result.
 func (l *listenConn) command(sql string) error {
 	l.busy.Store(true)
 	defer l.busy.Store(false)
@@ -443,7 +448,7 @@ func (l *listenConn) command(sql string) error {
 	}
 }
 
-// read handles what the server says, to the end of the connection. It is a goroutine.
+// read handles the server's messages, until the connection ends. It is a goroutine.
 func (l *listenConn) read() {
 	var failure error // of the command under way
 	for {
@@ -483,7 +488,7 @@ func (l *listenConn) read() {
 	}
 }
 
-// notified gives a notification to those who listen. body is not kept.
+// notified gives a notification to the clients that listen to its channel. It does not keep body.
 func (l *listenConn) notified(m *pgwire.NotificationResponse, body []byte) {
 	l.mu.Lock()
 	if m.Channel == l.fence {
@@ -496,7 +501,7 @@ func (l *listenConn) notified(m *pgwire.NotificationResponse, body []byte) {
 		l.mu.Unlock()
 		return
 	}
-	users := slices.Collect(maps.Keys(l.channels[m.Channel])) // woken without mu: there may be thousands
+	users := slices.Collect(maps.Keys(l.channels[m.Channel])) // they are woken without mu: there may be thousands
 	l.mu.Unlock()
 	if len(users) == 0 {
 		return
@@ -516,7 +521,7 @@ func (l *listenConn) notified(m *pgwire.NotificationResponse, body []byte) {
 	}
 }
 
-// pace slows reading down while a client has much to take, so that one that reads gets what comes at once.
+// pace slows down reading while a client has much to read, so that a client that reads gets all of a burst.
 func (l *listenConn) pace(n int) {
 	if l.ahead += n; l.ahead < paceBytes || l.busy.Load() {
 		return
@@ -531,7 +536,7 @@ func (l *listenConn) pace(n int) {
 	}
 }
 
-// endFullest ends the client for which most waits. It reports whether there was one.
+// endFullest ends the client with the most bytes waiting for it. It reports whether there was one.
 func (l *listenConn) endFullest() bool {
 	l.mu.Lock()
 	users := slices.Collect(maps.Keys(l.users))
@@ -546,7 +551,7 @@ func (l *listenConn) endFullest() bool {
 	return fullest != nil && fullest.endDeaf()
 }
 
-// fail ends the connection. Clients that listen by it are told.
+// fail ends the connection, and informs the clients that listen by it.
 func (l *listenConn) fail(err error) {
 	l.mu.Lock()
 	if l.failed != nil {
@@ -581,19 +586,19 @@ func (l *listenConn) closeUnused() {
 	l.mu.Lock()
 	unused := len(l.users) == 0 && len(l.requests) == 0
 	l.mu.Unlock()
-	if unused { // who comes now is told errUnneeded, and tries again
+	if unused { // a session that comes now gets errUnneeded, and tries again
 		l.fail(errUnneeded)
 	}
 }
 
-// closeUnneeded is closeUnused where the backend makes no other connection.
+// closeUnneeded is closeUnused if the backend will open no other listening connection.
 func (l *listenConn) closeUnneeded() {
 	if l.b.listening.isClosed() {
 		l.closeUnused()
 	}
 }
 
-// leave ends what a subscription has with the connection. mu is held.
+// leave removes a subscription from its channels and from the users. mu is held.
 func (l *listenConn) leave(s *subscription) {
 	_, channels := s.state()
 	for _, name := range channels {
@@ -605,7 +610,7 @@ func (l *listenConn) leave(s *subscription) {
 	delete(l.users, s)
 }
 
-// remove ends a subscription.
+// remove removes a subscription that is over.
 func (l *listenConn) remove(s *subscription) {
 	l.mu.Lock()
 	l.leave(s)

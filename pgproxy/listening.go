@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// In transaction mode one server connection of a backend listens for all of its clients, the listening connection: see notify.go for the part of
-// the sessions, listenconn.go for the connection, subscription.go for what one client has with it. It is made when the first client listens, and
-// closed some time after the last one has gone. It is in no pool.
+// In transaction mode one server connection of a backend, the listening connection, listens for all of the backend's
+// clients: see notify.go for what sessions do, listenconn.go for the connection, and subscription.go for the state of
+// one client. The connection is opened when the first client listens, and closed some time after the last one has
+// gone. It is in no pool.
 
-// Bounds of what clients listen to. A client with more channels keeps a server connection of its own, and so does one that would be too much for
-// the listening connection: for each notification, a server compares the channel with all those that a connection listens to.
+// Bounds of channels, per client and in all. A client that exceeds one of them keeps a server connection of its own
+// to listen: for each notification, a server compares the channel with all those that a connection listens to.
 const (
 	maxChannels    = 1000
 	maxAllChannels = 10_000
@@ -26,41 +27,41 @@ const (
 	listenCheckTime = 30 * time.Second // between two checks of the listening connection
 )
 
-// listenPatience is how long sessions wait for the listening connection, with a server connection leased.
+// listenPatience has the times that sessions wait for the listening connection, with a server connection leased.
 type listenPatience struct {
 	login time.Duration // for its login
 	lock  time.Duration // for PostgreSQL's lock on notifications, with which a fence is sent
 	fence time.Duration // for a fence to be sent, and then to come
 }
 
-// usualPatience is that of backends. Tests make it longer.
+// usualPatience is what backends use. Tests make it longer.
 var usualPatience = listenPatience{login: 5 * time.Second, lock: 5 * time.Second, fence: 10 * time.Second}
 
-// After a failure clients keep their server connections to listen for a time, in place of all trying again.
+// After a failure, for these times, clients keep their server connections to listen, instead of all trying again.
 const (
 	unfitAfterLogin = 10 * time.Second
 	unfitForFences  = time.Minute // the server does not send fences, or the endpoint leads to several servers
 )
 
-// listening is what a backend's clients listen with. Any goroutine may call its methods.
+// listening is the part of a backend with which its clients listen. Any goroutine may call its methods.
 type listening struct {
-	n     atomic.Int32 // clients that listen
-	unfit atomic.Int64 // until when, by clock, clients keep their server connections to listen; 0 = they need not
+	n     atomic.Int32 // the number of clients that listen
+	unfit atomic.Int64 // until this time, by clock, clients keep their server connections to listen; 0 = they need not
 
 	mu      sync.Mutex // held for a few instructions
 	conn    *listenConn
 	login   *listenLogin // under way; nil = none
-	closed  bool         // there will be no further connection
-	movedAt time.Time    // when the endpoint led to another server; zero: never
-	why     error        // of unfit
-	refused bool         // that was the login
-	told    bool         // the log has been told of a doubt since a listening connection was opened last
+	closed  bool         // no further connection will be opened
+	movedAt time.Time    // when the endpoint last led to another server; zero: never
+	why     error        // why unfit is set
+	refused bool         // a login was why
+	told    bool         // a doubt has been logged since the last listening connection was opened
 	clients map[*Client]*subscription
 
 	patience listenPatience // zero = usualPatience
 }
 
-// patient returns how long sessions wait.
+// patient returns the times that sessions wait.
 func (l *listening) patient() listenPatience {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +76,7 @@ type listenLogin struct {
 	err    error
 }
 
-// know notes a client that listens.
+// know registers a client that listens.
 func (l *listening) know(s *subscription) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +95,7 @@ func (l *listening) forget(c *Client) {
 	l.n.Store(int32(len(l.clients)))
 }
 
-// channels returns the number of channels that a client listens to by the listening connection.
+// channels returns the number of channels to which a client listens by the listening connection.
 func (l *listening) channels(c *Client) int {
 	if l.n.Load() == 0 {
 		return 0
@@ -109,8 +110,8 @@ func (l *listening) channels(c *Client) int {
 	return len(channels)
 }
 
-// doubt has clients keep their server connections to listen for a time, because of an error. The log tells of the first one until a listening
-// connection has been opened.
+// doubt makes clients keep their server connections to listen, for a time, because of an error. Only the first doubt
+// is logged until a listening connection has been opened.
 func (b *Postgres) doubt(why error, within time.Duration) {
 	l := &b.listening
 	l.mu.Lock()
@@ -124,7 +125,7 @@ func (b *Postgres) doubt(why error, within time.Duration) {
 	}
 }
 
-// loginWorks ends the doubt that comes of a login: a server connection has been opened since.
+// loginWorks ends a doubt that a failed login caused: a server connection has been opened since.
 func (l *listening) loginWorks() {
 	if l.unfit.Load() == 0 {
 		return
@@ -137,7 +138,7 @@ func (l *listening) loginWorks() {
 	}
 }
 
-// doubted returns why clients keep their server connections to listen, nil if they need not.
+// doubted returns why clients must keep their server connections to listen now, nil if they need not.
 func (l *listening) doubted() error {
 	if until := l.unfit.Load(); until == 0 || clock() >= time.Duration(until) {
 		return nil
@@ -147,7 +148,8 @@ func (l *listening) doubted() error {
 	return l.why
 }
 
-// cannotListen returns why no client can listen by the listening connection now, as far as is known, nil if they can. It is cheap.
+// cannotListen returns why clients cannot use the listening connection now, nil if they can as far as is known. It is
+// cheap.
 func (b *Postgres) cannotListen() error {
 	switch {
 	case b.up.OnlyEndpoint() == "":
@@ -160,7 +162,8 @@ func (b *Postgres) cannotListen() error {
 
 var errSeveralEndpoints = errors.New("the upstream has several endpoints, or none")
 
-// get returns the listening connection to an endpoint, for which it may wait, to ctx's end. It blocks.
+// get returns the listening connection to an endpoint. It opens one if there is none, and waits for it until ctx
+// ends. It blocks the calling goroutine.
 func (l *listening) get(ctx context.Context, b *Postgres, endpoint string) (*listenConn, error) {
 	l.mu.Lock()
 	if conn := l.conn; conn != nil && conn.ended() == nil {
@@ -195,7 +198,7 @@ func (l *listening) get(ctx context.Context, b *Postgres, endpoint string) (*lis
 	}
 }
 
-// open makes the listening connection. It is a goroutine.
+// open opens the listening connection. It is a goroutine.
 func (l *listening) open(ctx context.Context, b *Postgres, endpoint string, login *listenLogin) {
 	defer login.cancel()
 	conn, err := guardedListenConn(ctx, b, endpoint)
@@ -216,7 +219,7 @@ func (l *listening) open(ctx context.Context, b *Postgres, endpoint string, logi
 	}
 }
 
-// standing returns the listening connection, nil if there is none.
+// standing returns the listening connection, nil if there is none that works.
 func (l *listening) standing() *listenConn {
 	l.mu.Lock()
 	conn := l.conn
@@ -227,7 +230,7 @@ func (l *listening) standing() *listenConn {
 	return conn
 }
 
-// close has the listening connection end when no client listens. There will be no other one.
+// close ends the listening connection as soon as no client uses it. No other one will be opened.
 func (l *listening) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -248,9 +251,9 @@ func (l *listening) isClosed() bool {
 	return l.closed
 }
 
-// compare ends the listening connection if a new server connection to the same endpoint is to another server: a name or an address has
-// moved. Clients that listen are told. If that happens again soon, the endpoint leads to several servers. An error means that the new connection
-// has failed.
+// compare ends the listening connection if a new server connection to the same endpoint has reached another server: a
+// name or an address has moved. The clients that listen are informed. If the endpoint moves again soon, it leads to
+// several servers. An error means that the new connection has failed.
 func (l *listening) compare(ctx context.Context, s *server) error {
 	l.loginWorks()
 	conn := l.standing()

@@ -15,20 +15,22 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// LISTEN in transaction mode. While a client has a server connection, that one listens for it, and everything is as on a direct connection:
-// LISTEN takes effect at COMMIT, and the client's own notifications come before the end of the answer. When the transaction is over and a look
-// (keep.go) has found channels, the backend's listening connection takes over (park), and the server connection is another client's. The
-// client's next transaction goes the other way (unpark). At both moments a fence, a notification of the listening connection's that both
-// connections get, tells which notifications are the one's and which the other's: the client gets each once, in order.
+// LISTEN in transaction mode. While a client has a server connection, that connection listens for the client, and
+// everything is as on a direct connection: LISTEN takes effect at COMMIT, and the client's own notifications come
+// before the end of the answer. When the transaction is over and a check (keep.go) has found channels, the backend's
+// listening connection takes over (park), and another client can have the server connection. The client's next
+// transaction reverses this (unpark). At both moments both connections receive a fence, a notification that the
+// listening connection sends: it separates the notifications that come from the one connection from those that come
+// from the other, so that the client gets each notification once, in order.
 
-// park has the listening connection listen for the client, in place of the server connection. It reports whether it does: where that is not
-// possible, the server connection has to stay the client's. An error is the end of the session.
+// park makes the listening connection listen for the client in place of the server connection. It reports whether it
+// does: if not, the client must keep the server connection. An error is the end of the session.
 func (s *session) park() (parked bool, err error) {
 	srv := s.srv
 	if why := s.unparkable(); why != nil {
 		return false, s.cannotPark(why)
 	}
-	srv.flags |= leftListen // a function did, perhaps
+	srv.flags |= leftListen // a function may have listened
 	var conn *listenConn
 	fiber.Block(func() {
 		ctx, stop := context.WithTimeout(s.ctx, s.b.listening.patient().login)
@@ -75,8 +77,8 @@ func (s *session) park() (parked bool, err error) {
 	return true, s.parked(sub)
 }
 
-// parkAt has the listening connection take over. The server connection listens to the fence's channel, too. Its notifications up to the fence
-// are left in notified.
+// parkAt makes the listening connection take over. The server connection already listens to the fence's channel. Its
+// notifications up to the fence are in srv.notified afterwards.
 func (s *session) parkAt(conn *listenConn, r *fenceRequest) error {
 	if err := s.fence(conn, r); err != nil {
 		return err
@@ -88,7 +90,7 @@ func (s *session) parkAt(conn *listenConn, r *fenceRequest) error {
 	return nil
 }
 
-// parked notes that the listening connection has taken over. The client gets what came before.
+// parked notes that the listening connection has taken over, and writes the notifications from before to the client.
 func (s *session) parked(sub *subscription) error {
 	m, srv := &s.machine, s.srv
 	if m.sub == nil {
@@ -103,8 +105,8 @@ func (s *session) parked(sub *subscription) error {
 	return s.tellNotifications(before)
 }
 
-// fence has a fence pass both connections, for a request. An error that does not end the session leaves them as they were: the request has
-// failed, or is abandoned.
+// fence sends a fence through both connections, for a request. After an error that does not end the session both are
+// as before: the request has failed, or has been withdrawn.
 func (s *session) fence(conn *listenConn, r *fenceRequest) (err error) {
 	fiber.Block(func() {
 		if err = conn.ask(r); err == nil {
@@ -113,7 +115,7 @@ func (s *session) fence(conn *listenConn, r *fenceRequest) (err error) {
 	})
 	if err != nil {
 		if !conn.abandon(r) && !r.park && conn.ended() == nil {
-			return s.lostWhile("handing notifications over", err) // it has passed there after all
+			return s.lostWhile("handing notifications over", err) // the fence has passed on the listening connection
 		}
 		return err
 	}
@@ -130,18 +132,18 @@ func (s *session) fence(conn *listenConn, r *fenceRequest) (err error) {
 	return nil
 }
 
-// lostWhile judges why the session's server connection failed, which is the end of the session.
+// lostWhile handles a failure of the server connection, which ends the session.
 func (s *session) lostWhile(doing string, err error) error {
 	return s.serverFailed(fmt.Errorf("%s: %w", doing, err), false)
 }
 
-// isOver reports whether an error is the end of the session.
+// isOver reports whether an error ends the session.
 func (s *session) isOver(err error) bool {
 	_, lost := errors.AsType[*backendError](err)
 	return lost || s.c.over(s.ctx) != nil
 }
 
-// afterRefusal is cannotPark where the server connection listens to fences. An error is the end of the session.
+// afterRefusal is cannotPark while the server connection listens to fences. An error is the end of the session.
 func (s *session) afterRefusal(conn *listenConn, why error) error {
 	if s.isOver(why) {
 		return why
@@ -153,7 +155,7 @@ func (s *session) afterRefusal(conn *listenConn, why error) error {
 	return s.cannotPark(why)
 }
 
-// cannotPark ends what the client has with the listening connection: it keeps its server connection to listen.
+// cannotPark ends the client's subscription: the client keeps its server connection to listen.
 func (s *session) cannotPark(why error) error {
 	s.c.Logger().Debug("the listening connection cannot listen for the client", "reason", why)
 	s.srv.parkLater = !errors.Is(why, errTooManyChannels)
@@ -161,7 +163,8 @@ func (s *session) cannotPark(why error) error {
 	return nil
 }
 
-// parkLater has keep try again to park a client that is pinned because the listening connection could not listen for it, once that may be possible.
+// parkLater makes keep try again to park a client that is pinned because the listening connection could not listen
+// for it, as soon as that may be possible.
 func (s *session) parkLater() {
 	m, srv := &s.machine, s.srv
 	if srv.parkLater && srv.pins == traceChannels && m.st.free() && s.unparkable() == nil {
@@ -170,7 +173,7 @@ func (s *session) parkLater() {
 	}
 }
 
-// unsubscribe ends what the client has with the listening connection.
+// unsubscribe ends the client's subscription to the listening connection.
 func (s *session) unsubscribe() {
 	m := &s.machine
 	if m.sub == nil {
@@ -182,7 +185,7 @@ func (s *session) unsubscribe() {
 	s.b.listening.forget(s.c)
 }
 
-// unparkable returns why the listening connection cannot listen for the client, nil if it can as far as is known.
+// unparkable returns why the listening connection cannot listen for the client, nil if it can, as far as is known.
 func (s *session) unparkable() error {
 	if s.machine.otherEncoding() {
 		return errors.New("the client has another encoding than the listening connection")
@@ -193,7 +196,7 @@ func (s *session) unparkable() error {
 	return s.b.cannotListen()
 }
 
-// otherEncoding reports whether the client has another encoding than server connections begin with.
+// otherEncoding reports whether the client's encoding differs from the initial one of server connections.
 func (m *machine) otherEncoding() bool {
 	encoding := tracked("client_encoding")
 	for _, p := range m.server.baseline {
@@ -204,9 +207,9 @@ func (m *machine) otherEncoding() bool {
 	return false
 }
 
-// apart runs SQL of the gateway's in a transaction of its own, which waits for no other transaction and is not cut short by statement_timeout,
-// whatever the client has set. hit, unless it is nil, reports whether a cancel request may have been meant for that. After an error of the server
-// that is not fatal, nothing has been done.
+// apart runs SQL of the gateway's in a transaction of its own, which waits for no other transaction and which
+// statement_timeout does not end, whatever the client has set. hit, if not nil, reports whether a cancel request may
+// have been meant for this SQL. After a server's error that is not fatal, nothing has been done.
 func (s *server) apart(sql string, hit func() bool) (rows []pgwire.Param, err error) {
 	_ = s.conn.SetDeadline(time.Now().Add(syncTimeout))
 	defer func() { _ = s.conn.SetDeadline(time.Time{}) }()
@@ -223,8 +226,9 @@ func (s *server) apart(sql string, hit func() bool) (rows []pgwire.Param, err er
 	return rows, err
 }
 
-// deferrable returns what is added to SQL of apart where the client's transactions are deferrable by default: a server tells an idle connection
-// of notifications in a transaction of that kind, which may wait for those of others.
+// deferrable returns what to append to the SQL of apart if the client's transactions are deferrable by default. The
+// server reads notifications for an idle connection in a transaction with that default, and it might wait there for
+// other transactions.
 func (m *machine) deferrable(value string) string {
 	const name = "default_transaction_deferrable"
 	for _, p := range settingsOfKey(m.settingsKey) {
@@ -235,10 +239,10 @@ func (m *machine) deferrable(value string) string {
 	return ""
 }
 
-// refused reports whether a server has refused what apart was to do, and the server connection is as good as before.
+// refused reports whether a server refused the SQL of apart, so that the server connection is as before.
 func refused(err error) bool { return ordinary(err) || canceled(err) }
 
-// awaitFence reads what a server connection says by itself, up to a fence. Without come that has not come in time.
+// awaitFence reads what the server sends by itself, up to a fence. come is false if the fence did not arrive in time.
 func (s *server) awaitFence(conn *listenConn, payload string) (come bool, err error) {
 	_ = s.conn.SetReadDeadline(time.Now().Add(conn.b.listening.patient().fence))
 	defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
@@ -275,8 +279,8 @@ func (s *server) asynchronous(typ byte) error {
 	return fmt.Errorf("%w: type %q of an idle server", errBackendProtocol, typ)
 }
 
-// cut takes notifications of a server connection apart: those before the fence with a payload, and whether it is among them. Other fences are left
-// out.
+// cut returns a server connection's notifications before the fence with a payload, and whether that fence is among
+// them. It omits other fences.
 func (l *listenConn) cut(notified []byte, payload string) (before []byte, come bool) {
 	before, behind, come := l.cutAt(notified, payload)
 	if !come {
@@ -285,7 +289,7 @@ func (l *listenConn) cut(notified []byte, payload string) (before []byte, come b
 	return before, come
 }
 
-// cutAt is cut with those behind the fence.
+// cutAt is cut, and also returns the notifications after the fence.
 func (l *listenConn) cutAt(notified []byte, payload string) (before, behind []byte, come bool) {
 	for rest := notified; len(rest) > headerSize; {
 		n := min(headerSize+messageLength(rest), len(rest))
@@ -304,7 +308,7 @@ func (l *listenConn) cutAt(notified []byte, payload string) (before, behind []by
 	return before, behind, come
 }
 
-// tellNotifications gives the client notifications of its server connection.
+// tellNotifications writes notifications of the server connection to the client.
 func (s *session) tellNotifications(messages []byte) error {
 	for len(messages) > headerSize {
 		n := headerSize + messageLength(messages)
@@ -317,8 +321,8 @@ func (s *session) tellNotifications(messages []byte) error {
 	return nil
 }
 
-// ownNotification gives a notification of the client's own, in a message body, the process ID that the client was told, and any other one
-// another: drivers compare them.
+// ownNotification changes the process ID of a notification, in a message body. One that the client itself sent gets
+// the process ID that the client was told; another one with that number gets a different one. Drivers compare them.
 func (m *machine) ownNotification(body []byte) {
 	if len(body) < pidSize {
 		return
@@ -328,11 +332,12 @@ func (m *machine) ownNotification(body []byte) {
 	case from == m.server.pid:
 		binary.BigEndian.PutUint32(body, own)
 	case from == own:
-		binary.BigEndian.PutUint32(body, from^1<<31) // that of no process
+		binary.BigEndian.PutUint32(body, from^1<<31) // no process has this ID
 	}
 }
 
-// takeOver is unpark, with another server connection where one is to another server than the listening connection: such ones are old.
+// takeOver is unpark. While the leased server connection leads to another server than the listening connection, it
+// tries with another one: such server connections are old.
 func (s *session) takeOver() (err error) {
 	for range maxStale {
 		if err = s.unpark(); !errors.Is(err, errNotHandedOver) || !errors.Is(err, errMoved) {
@@ -345,8 +350,9 @@ func (s *session) takeOver() (err error) {
 	return err
 }
 
-// unpark has the server connection that was leased for the client listen for it, in place of the listening connection. Notifications that came
-// before are the client's first. errNotHandedOver leaves everything as it was, without a server connection.
+// unpark makes the server connection that was leased for the client listen for it, in place of the listening
+// connection. The client first gets the notifications from before. After errNotHandedOver everything is as before,
+// and the session has no server connection.
 func (s *session) unpark() error {
 	m, srv := &s.machine, s.srv
 	conn, channels := m.sub.state()
@@ -376,7 +382,7 @@ func (s *session) unpark() error {
 	if err := s.fence(conn, r); err != nil && !s.isOver(err) && conn.ended() == nil {
 		return s.staysParked(err, true)
 	} else if err != nil {
-		srv.doomed = true // it listens, and has what deferrable set
+		srv.doomed = true // it listens, and has the setting of deferrable
 		if s.isOver(err) {
 			return err
 		}
@@ -387,17 +393,18 @@ func (s *session) unpark() error {
 	}
 	_, behind, _ := conn.cutAt(srv.notified, r.payload)
 	srv.collects, srv.notified = false, nil
-	m.listens, m.traces = true, m.traces|traceChannels // and the transaction is followed by a check
+	m.listens, m.traces = true, m.traces|traceChannels // so that a check follows the transaction
 	if err := s.deliver(); err != nil {
 		return err
 	}
 	return s.tellNotifications(behind)
 }
 
-// errNotHandedOver means that a client's server connection cannot listen for it, and so no transaction can begin.
+// errNotHandedOver means that a server connection cannot listen for the client, so that no transaction can begin.
 var errNotHandedOver = errors.New("the server connection cannot take over notifications")
 
-// staysParked gives the server connection back, which cannot listen for the client. fit means that it may serve others.
+// staysParked gives back a server connection that cannot listen for the client. fit means that it may serve other
+// clients.
 func (s *session) staysParked(why error, fit bool) error {
 	srv := s.srv
 	srv.collects, srv.notified = false, nil
@@ -417,7 +424,7 @@ func (s *session) staysParked(why error, fit bool) error {
 	return fmt.Errorf("%w: %w", errNotHandedOver, why)
 }
 
-// deliver writes the client's notifications from the listening connection.
+// deliver writes the client's notifications from the listening connection to the client.
 func (s *session) deliver() error {
 	sub := s.machine.sub
 	messages, over := sub.take()
@@ -438,7 +445,7 @@ func (s *session) deliver() error {
 	return nil
 }
 
-// deaf tells the client that it listens no more, and why. The error is the end of its session.
+// deaf tells the client that it no longer listens, and why. The returned error ends the session.
 func (s *session) deaf() error {
 	conn, _ := s.machine.sub.state()
 	cause := cmp.Or(s.machine.sub.ended(), conn.ended(), errNoFence)
@@ -458,14 +465,14 @@ func (s *session) deaf() error {
 	return &backendError{endpoint: conn.srv.endpoint, err: fmt.Errorf("listening: %w", cause)}
 }
 
-// clearWake removes the deadline by which the session was woken. That was set by another goroutine, and so may be on its way to the
-// connection's loop yet: what returns from Block comes behind it.
+// clearWake removes the deadline that woke the session. Another goroutine set it, so that it may still be on its way
+// to the connection's loop: what follows Block comes after it.
 func (s *session) clearWake() {
 	fiber.Block(func() {})
 	s.clearDeadline()
 }
 
-// idleListening is idle for a client that listens: it gets its notifications meanwhile.
+// idleListening is idle for a client that listens: the client gets its notifications during the wait.
 func (s *session) idleListening() (h pgwire.Header, err error) {
 	sub := s.machine.sub
 	defer func() {
@@ -501,5 +508,5 @@ func (s *session) idleListening() (h pgwire.Header, err error) {
 	}
 }
 
-// messageLength returns the length of the body of the message that b begins with, in bytes.
+// messageLength returns the body length of the message at the start of b, in bytes.
 func messageLength(b []byte) int { return int(binary.BigEndian.Uint32(b[1:])) - (headerSize - 1) }

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// Bounds of the notifications that wait for clients. A client for which more than maxMailbox bytes wait is ended, and so are those for which most
-// waits while there are more than maxMailboxes for all, each notification counted once. While more than slowMailbox wait for one client,
-// notifications are read more slowly, to give it time: paceBytes in paceTime, if it takes nothing. So a client that reads 20 MiB a second is not
-// ended, whatever comes, and one that does not read delays others by three seconds in all.
+// Bounds of the notifications that wait for clients. A client with more than maxMailbox waiting bytes is ended. While
+// more than maxMailboxes bytes wait for all clients, each notification counted once, the client with the most bytes
+// is ended. While more than slowMailbox bytes wait for one client, the gateway reads notifications more slowly, to
+// give that client time: paceBytes in each paceTime, if the client reads nothing. So a client that reads 20 MiB a
+// second is never ended, and a client that does not read delays the others by three seconds in all.
 const (
 	slowMailbox  = 4 << 20
 	maxMailbox   = 64 << 20
@@ -22,54 +23,54 @@ const (
 // errDeaf ends a client that does not read its notifications.
 var errDeaf = errors.New("the client does not read its notifications")
 
-// note is a notification that waits for clients.
+// note is a notification that waits for clients, which share it.
 type note struct {
-	raw     []byte // the message, which is not changed
+	raw     []byte // the message; not changed
 	conn    *listenConn
 	holders atomic.Int32
 }
 
-// drop ends what one holder has with it.
+// drop ends the reference of one holder.
 func (n *note) drop() {
 	if n.holders.Add(-1) == 0 {
 		n.conn.waiting.Add(int64(-len(n.raw)))
 	}
 }
 
-// subscription is what one client of transaction mode listens to by the listening connection, and the notifications that it has not got yet. It
-// stays while the session is suspended.
+// subscription has the channels to which a client in transaction mode listens by the listening connection, and the
+// notifications that the client has not received yet. It is kept while the session is suspended.
 type subscription struct {
 	c *Client
 
 	mu       sync.Mutex // held for a few instructions
 	conn     *listenConn
 	channels []string      // in order
-	from     *fenceRequest // notifications are the client's behind its fence; nil = it has come
-	until    *fenceRequest // they are so no more behind this one; nil = there is none
-	off      bool          // it has come, or the subscription is over
+	from     *fenceRequest // notifications after its fence are for the client; nil = the fence has passed
+	until    *fenceRequest // notifications after its fence are not for the client; nil = no end yet
+	off      bool          // until has passed, or the subscription is over
 	mailbox  []*note
-	taken    []*note // of the mailbox: those that are being written to the client
-	size     int     // bytes of both
-	over     error   // the client must be told that it listens no more; nil = it does
-	waiting  bool    // the session waits for its client, and may be woken
-	woken    bool    // it was, by a deadline
+	taken    []*note // taken from the mailbox, and being written to the client
+	size     int     // bytes of mailbox and taken
+	over     error   // why the client no longer listens, which it must be told; nil = it listens
+	waiting  bool    // the session waits for its client, and can be woken
+	woken    bool    // the session was woken, by a deadline
 }
 
-// starts begins the subscription anew.
+// starts begins to listen by conn, from the fence of r on.
 func (s *subscription) starts(conn *listenConn, r *fenceRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conn, s.channels, s.from, s.until, s.off = conn, r.channels, r, nil, false
 }
 
-// stops notes the fence behind which there is nothing more.
+// stops ends listening at the fence of r.
 func (s *subscription) stops(r *fenceRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.until = r
 }
 
-// passed notes that a fence has come.
+// passed notes that the fence of r has passed.
 func (s *subscription) passed(r *fenceRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +82,7 @@ func (s *subscription) passed(r *fenceRequest) {
 	}
 }
 
-// abandoned forgets a request. It reports whether nothing has come of it.
+// abandoned withdraws a request. It reports whether the request had no effect.
 func (s *subscription) abandoned(r *fenceRequest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +92,8 @@ func (s *subscription) abandoned(r *fenceRequest) bool {
 	return !s.off
 }
 
-// receive takes a notification. It reports whether more waits for the client than is good.
+// receive adds a notification to the mailbox. It reports whether so much waits for the client that reading should
+// slow down.
 func (s *subscription) receive(n *note) (full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +110,7 @@ func (s *subscription) receive(n *note) (full bool) {
 	return s.size > slowMailbox
 }
 
-// full returns how many bytes wait for the client, 0 where endDeaf would make no room.
+// full returns how many bytes wait for the client, 0 if it no longer listens.
 func (s *subscription) full() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +120,7 @@ func (s *subscription) full() int {
 	return s.size
 }
 
-// empty forgets the messages. mu is held.
+// empty drops the notifications in the mailbox. mu is held.
 func (s *subscription) empty() {
 	for _, n := range s.mailbox {
 		n.drop()
@@ -127,7 +129,7 @@ func (s *subscription) empty() {
 	s.mailbox = nil
 }
 
-// endDeaf ends a client because too much waits for it. It reports whether that makes room.
+// endDeaf ends the client because too much waits for it. It reports whether that made room.
 func (s *subscription) endDeaf() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,13 +143,13 @@ func (s *subscription) endDeaf() bool {
 // deafen is endDeaf. mu is held.
 func (s *subscription) deafen() {
 	s.empty()
-	s.forget() // the session is about to
+	s.forget() // the session would only do it later
 	s.over = errDeaf
-	_ = s.c.Conn.SetWriteDeadline(unixPast) // it may be written to
+	_ = s.c.Conn.SetWriteDeadline(unixPast) // the session may be writing to the client
 	s.wake()
 }
 
-// lost notes that the listening connection is gone. It reports whether that concerns the client.
+// lost notes that the listening connection is gone. It reports whether the client used it.
 func (s *subscription) lost(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,10 +164,11 @@ func (s *subscription) lost(err error) bool {
 	return true
 }
 
-// errStranded ends a client whose server connection was discarded while it listened for it.
+// errStranded ends a client whose server connection was discarded while that connection listened for it.
 var errStranded = errors.New("the server connection that listened for the client is gone")
 
-// stranded notes that the session has no server connection. If the listening connection does not listen for it either, that is the end.
+// stranded notes that the session has no server connection. If the listening connection does not listen for the
+// client either, that ends the session.
 func (s *subscription) stranded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +185,7 @@ func (s *subscription) wake() {
 	}
 }
 
-// wait is called before the session waits for its client. False means that there is something for it, and it must not wait.
+// wait prepares the session's wait for its client. False means that the client has something to receive first.
 func (s *subscription) wait() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +193,7 @@ func (s *subscription) wait() bool {
 	return s.waiting
 }
 
-// waited is called when the wait is over. woken means that the client's read deadline has been used for that.
+// waited notes that the wait is over. woken means that the client's read deadline was set to end it.
 func (s *subscription) waited() (woken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +202,8 @@ func (s *subscription) waited() (woken bool) {
 	return woken
 }
 
-// take returns the notifications for the client, and why there will be no more if that is so. written is called once they are written.
+// take returns the notifications for the client, and why there will be no more, if so. The caller writes them and
+// then calls written.
 func (s *subscription) take() (messages []*note, over error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +211,7 @@ func (s *subscription) take() (messages []*note, over error) {
 	return s.taken, s.over
 }
 
-// written forgets what take has returned.
+// written drops the notifications that take returned.
 func (s *subscription) written() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,7 +224,7 @@ func (s *subscription) written() {
 	}
 }
 
-// forget is written, without room for others. mu is held.
+// forget is written without a signal that there is room. mu is held.
 func (s *subscription) forget() {
 	for _, n := range s.taken {
 		n.drop()
@@ -229,14 +233,14 @@ func (s *subscription) forget() {
 	s.taken = nil
 }
 
-// ended returns why the client must be told that it listens no more, nil if it does.
+// ended returns why the client no longer listens, which it must be told; nil if it listens.
 func (s *subscription) ended() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.over
 }
 
-// end ends the subscription for good. It may be called again.
+// end ends the subscription for good. It may be called more than once.
 func (s *subscription) end() {
 	s.mu.Lock()
 	conn := s.conn
@@ -249,7 +253,7 @@ func (s *subscription) end() {
 	}
 }
 
-// state returns what it listens to and by which connection.
+// state returns the channels that the client listens to, and the listening connection.
 func (s *subscription) state() (conn *listenConn, channels []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
