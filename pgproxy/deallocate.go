@@ -9,17 +9,18 @@ import (
 )
 
 // In transaction mode a client's statements have other names on servers. DEALLOCATE ALL and DISCARD ALL need no help:
-// they end all statements of a server connection, and the tag of their answer shows it. DEALLOCATE of one statement is
-// answered here when it is alone in a Query; otherwise (with other statements, in a pipeline or by the extended
-// protocol) the server executes it, and gets an empty statement of that name just before.
+// they remove all statements of a server connection, and the tag of the answer shows it. The gateway answers
+// DEALLOCATE of one statement itself if it is alone in a Query. Otherwise (with other statements, in a pipeline or in
+// the extended protocol) the server executes it, and just before it gets an empty statement of that name, a stand-in.
 
-// between reports whether a Query can be answered here: nothing the client sent is unanswered or unfinished, and neither is a message to
-// it.
+// between reports whether the gateway can answer a Query itself: everything that the client sent is complete and
+// answered, and no message to the client is incomplete.
 func (m *machine) between() bool {
 	return m.st.quiet() && !m.st.unsynced && !m.st.skipping && !m.partial
 }
 
-// deallocate answers DEALLOCATE of one of the client's statements, alone in a Query. It reports false for any other text.
+// deallocate answers a Query that is a single DEALLOCATE of one of the client's statements. It returns false for any
+// other text.
 func (m *machine) deallocate(text string) bool {
 	name, _ := deallocates(text)
 	if m.stmts[name] == nil || m.stands(name) || m.st.tx == pgwire.TxFailed {
@@ -32,7 +33,8 @@ func (m *machine) deallocate(text string) bool {
 	return true
 }
 
-// deallocating returns the text of a Query that may deallocate statements, "" of any other, and the action take; or more.
+// deallocating returns the text of a Query that may deallocate statements, "" for any other Query, with the action
+// take; or it returns the action more.
 func (m *machine) deallocating(msg message) (text string, act action) {
 	switch {
 	case len(m.stmts)+len(m.standing) == 0 && m.st.empty() || msg.size() > peekSize:
@@ -44,8 +46,8 @@ func (m *machine) deallocating(msg message) (text string, act action) {
 	return text, action{do: take}
 }
 
-// standIn gives the server statements under the client's names that the next message deallocates, in this order. It
-// returns the value for op.name.
+// standIn prepares stand-ins on the server for those statements of the client's that the next message deallocates, in
+// this order. It returns the value for op.name.
 func (m *machine) standIn(names []string) (drop string) {
 	if m.st.skipping || m.st.copyIn || m.st.tx == pgwire.TxFailed {
 		return "" // the server answers
@@ -70,31 +72,31 @@ func (m *machine) standIn(names []string) (drop string) {
 	return drop
 }
 
-// notDeallocated records that the server still has the stand-ins of client statements, with names as in op.name.
+// notDeallocated records that the server still has the stand-ins for names, which are as in op.name.
 func (m *machine) notDeallocated(names string) {
 	for name := range strings.SplitSeq(names, "\x00") {
 		m.stand(name, nil)
 	}
 }
 
-// stand records that the server has a statement under a name of the client's: st, or nil for another one.
+// stand records that the server has a statement under one of the client's names: st, or nil for another statement.
 func (m *machine) stand(name string, st *statement) {
 	if m.standing == nil {
 		m.standing = make(map[string]*statement)
 	}
 	m.standing[name] = st
 	if m.server != nil && !isASCII(name) {
-		m.server.flags |= leftPrepare // under another client_encoding its bytes are another name, or none: it cannot be closed by it
+		m.server.flags |= leftPrepare // under another client_encoding the bytes are another name or none, and cannot close it
 	}
 }
 
-// stands reports whether the server has a statement under a name of the client's.
+// stands reports whether the server has a statement under one of the client's names.
 func (m *machine) stands(name string) bool {
 	_, is := m.standing[name]
 	return is && m.server != nil
 }
 
-// standOut removes a stand-in from the server, before the server is asked for a statement of that name.
+// standOut closes a stand-in on the server, so that the next message with that name does not find it.
 func (m *machine) standOut(name string) {
 	if m.stands(name) && m.st.push(op{kind: opInjectedClose, name: name, local: true}) {
 		delete(m.standing, name)
@@ -102,8 +104,8 @@ func (m *machine) standOut(name string) {
 	}
 }
 
-// noteSweep records the effect of a portal's execution on statements; st is the portal's statement, nil for the unnamed
-// one.
+// noteSweep records the effect that executing a portal has on statements. st is the portal's statement, nil for the
+// unnamed one.
 func (m *machine) noteSweep(portal, name []byte, st *statement) {
 	var text string
 	switch {
@@ -128,7 +130,7 @@ func (m *machine) noteSweep(portal, name []byte, st *statement) {
 	m.drops[string(portal)] = drop
 }
 
-// deallocated records that the server has deallocated one statement: one of the client's, or an unknown one.
+// deallocated records that the server has deallocated a statement: one of the client's, or an unknown one.
 func (m *machine) deallocated() {
 	name := m.st.deallocated()
 	delete(m.standing, name)
@@ -139,14 +141,14 @@ func (m *machine) deallocated() {
 	m.server.stmts.retireAll(nil)
 }
 
-// sweeps reports whether a text removes named statements, also by the extended protocol: names in later messages can be
-// judged only after its answer.
+// sweeps reports whether a text removes named statements, also in the extended protocol. Names in later messages can
+// be judged only after its answer.
 func sweeps(text []byte) bool {
 	text = text[space(text, ';'):]
 	return begins(text, "deallocate") || begins(text, "discard")
 }
 
-// mentionsDeallocate reports whether the word is somewhere in a text.
+// mentionsDeallocate reports whether a text contains the word.
 func mentionsDeallocate(text []byte) bool {
 	for i := bytes.IndexAny(text, "dD"); i >= 0; i = bytes.IndexAny(text, "dD") {
 		if text = text[i:]; begins(text, "deallocate") {
@@ -161,7 +163,7 @@ func begins(text []byte, word string) bool {
 	return len(text) >= len(word) && strings.EqualFold(string(text[:len(word)]), word)
 }
 
-// deallocates returns the name in "DEALLOCATE [PREPARE] name", comments left out; ok is false for any other SQL.
+// deallocates returns the name in "DEALLOCATE [PREPARE] name". It skips comments. ok is false for any other SQL.
 func deallocates(sql string) (name string, ok bool) {
 	word, rest := identifier(sql[space([]byte(sql), ';'):])
 	if !strings.EqualFold(word, "deallocate") {
@@ -180,14 +182,14 @@ func deallocates(sql string) (name string, ok bool) {
 	return name, name != ""
 }
 
-// statementName returns the name of a statement that SQL spells.
+// statementName returns the name of a statement from its spelling in SQL.
 func statementName(spelled string) string {
 	name, quoted := strings.CutPrefix(spelled, `"`)
 	if quoted {
 		name = strings.ReplaceAll(strings.TrimSuffix(name, `"`), `""`, `"`)
 	} else {
 		name = strings.Map(func(r rune) rune {
-			if r >= 'A' && r <= 'Z' { // servers fold no others, as in UTF-8
+			if r >= 'A' && r <= 'Z' { // servers fold no other letters, as in UTF-8
 				r |= 0x20
 			}
 			return r
@@ -196,7 +198,7 @@ func statementName(spelled string) string {
 	return string(statementKey([]byte(name)))
 }
 
-// deallocations returns the names in all the statements of that kind in a text.
+// deallocations returns the names in all DEALLOCATE statements of a text.
 func deallocations(text string) (names []string) {
 	for text != "" {
 		end := statementEnd(text)
@@ -208,7 +210,8 @@ func deallocations(text string) (names []string) {
 	return names
 }
 
-// statementEnd returns where the first statement of a text ends: at a semicolon that is not in a comment, string or quoted name.
+// statementEnd returns the index at which the first statement of a text ends: that of a semicolon outside comments,
+// strings and quoted names.
 func statementEnd(text string) int {
 	for i := 0; i < len(text); {
 		switch c := text[i]; {
@@ -227,7 +230,7 @@ func statementEnd(text string) int {
 	return len(text)
 }
 
-// quotedEnd returns the length of what is in quotes; a quote that is doubled makes it two of them, one behind the other.
+// quotedEnd returns the length of a quoted string with its quotes. A doubled quote counts as two adjacent strings.
 func quotedEnd[T string | []byte](text T, escapes bool) int {
 	for i := 1; i < len(text); i++ {
 		switch {
@@ -257,7 +260,8 @@ func dollarQuotedEnd[T string | []byte](text T) int {
 	return len(text)
 }
 
-// identifier splits the identifier off that a text begins with, after space; one in quotes keeps them. "" is none.
+// identifier splits off the identifier that a text begins with, after white space. A quoted identifier keeps its
+// quotes. word is "" if there is none.
 func identifier(text string) (word, rest string) {
 	text = text[space([]byte(text), ' '):]
 	end := 0
@@ -282,7 +286,8 @@ func inIdentifier(c byte) bool {
 	return c == '_' || c == '$' || c >= 0x80 || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// space returns how long the white space and comments are that a text begins with; also is one more character that counts as space.
+// space returns the length of the white space and comments that a text begins with; also is one more character that
+// counts as white space.
 func space(text []byte, also byte) int {
 	for i := 0; i < len(text); {
 		switch rest := text[i:]; {
@@ -303,7 +308,7 @@ func space(text []byte, also byte) int {
 	return len(text)
 }
 
-// comment returns the length of the comment that a text begins with; they nest.
+// comment returns the length of the comment that a text begins with. Comments nest.
 func comment(text []byte) int {
 	depth := 0
 	for i := 0; i+1 < len(text); i++ {

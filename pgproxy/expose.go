@@ -10,25 +10,31 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Statements that clients prepare by the protocol have the gateway's names on servers. SQL can tell: EXECUTE does not find them, PREPARE does
-// not conflict with them, and pg_prepared_statements lists those of all clients. Before such SQL the server gets the client's under their own
-// names, in the same write, and loses those of others. The next client's first message closes what is left under a client's names.
+// On servers, statements that clients prepare by the protocol have names of the gateway's. SQL can see that: EXECUTE
+// does not find them, PREPARE does not conflict with them, and pg_prepared_statements lists those of all clients.
+// Before such SQL the gateway prepares the client's statements under the client's names, in the same write, and
+// closes those of other clients. It closes what the client's names leave on the server before the next client's first
+// message.
 
 const (
-	// maxExposed bounds the texts that are sent for one statement of SQL, in bytes: a larger statement is not found, nor listed.
+	// maxExposed bounds the texts that are sent for one statement of SQL, in bytes. A larger statement is neither
+	// found nor listed.
 	maxExposed = 1 << 20
-	// maxListed bounds how many statements are prepared for a list: the server answers each by itself.
+	// maxListed bounds how many statements are prepared for a list: the server answers each separately.
 	maxListed = 1000
-	// maxStanding is how many statements under a client's names are closed one by one; more are undone by DEALLOCATE ALL.
+	// maxStanding bounds the statements under a client's names that are closed one by one. DEALLOCATE ALL removes
+	// more.
 	maxStanding = 100
-	// maxNamed bounds the names of statements that are remembered of a text that executes them.
+	// maxNamed bounds the names that are kept for a text that executes statements by SQL.
 	maxNamed = 1000
-	// maxExecuted bounds what is read behind the words EXECUTE and PREPARE to find a name, in bytes: space, comments, and the name.
+	// maxExecuted bounds what is read after the words EXECUTE and PREPARE to find a name, in bytes: space, comments,
+	// and the name.
 	maxExecuted = 256
 )
 
-// expose prepares the server for SQL that lists prepared statements: it takes those of others away, and gives it the client's own. In
-// a transaction, which a Parse that fails would abort, and in a pipeline nothing is given.
+// expose prepares the server for SQL that lists prepared statements: it closes those of other clients, and prepares
+// the client's own under their names. It prepares none in a pipeline, nor in a transaction, which a failing Parse
+// would abort.
 func (m *machine) expose() {
 	if m.mode != Transaction || m.server == nil || m.st.skipping || m.st.copyIn {
 		return
@@ -46,10 +52,10 @@ func (m *machine) expose() {
 	}
 }
 
-// firstOf returns the first n of some names, in order. There may be many times as many, which it does not sort.
+// firstOf returns the first n names in order. There may be many more, so it does not sort all of them.
 func firstOf(names iter.Seq[string], n int) []string {
 	var first []string
-	full := false // first had n names in order, and others behind them
+	full := false // first had n names in order, and has later ones after them
 	last := ""    // the n-th of them
 	for name := range names {
 		if full && name >= last {
@@ -64,7 +70,7 @@ func firstOf(names iter.Seq[string], n int) []string {
 	return first[:min(len(first), n)]
 }
 
-// hide takes statements away from the server that the gateway has prepared there, but those of some texts.
+// hide closes the statements that the gateway has prepared on the server, except for those of the texts in but.
 func (m *machine) hide(but map[*sharedText]bool) {
 	stmts := &m.server.stmts
 	stmts.retireAll(but)
@@ -85,7 +91,7 @@ func (m *machine) hide(but map[*sharedText]bool) {
 	}
 }
 
-// hideOthers takes other clients' statements away from the server, before a text of which nobody knows what it does.
+// hideOthers closes other clients' statements on the server, before a text of unknown effect.
 func (m *machine) hideOthers() {
 	if m.mode != Transaction || m.server == nil || m.st.skipping || m.st.copyIn {
 		return
@@ -97,15 +103,15 @@ func (m *machine) hideOthers() {
 	m.hide(own)
 }
 
-// exposeExecuted gives the server the statements of the client's that a text executes by SQL, or the names of which it prepares by SQL. left
-// is what judge says of the text.
+// exposeExecuted prepares those of the client's statements under their own names that a text executes by SQL, or
+// whose names it prepares by SQL. left is judge's result for the text.
 func (m *machine) exposeExecuted(left traces, text []byte) {
 	if m.mayExecute(left) {
 		m.exposeNames(executed(withoutNul(text)))
 	}
 }
 
-// exposeBound is exposeExecuted for the client's statement of a name, which is bound.
+// exposeBound is exposeExecuted for the client's statement of a name, for a Bind.
 func (m *machine) exposeBound(left traces, name []byte) {
 	if !m.mayExecute(left) {
 		return
@@ -117,13 +123,13 @@ func (m *machine) exposeBound(left traces, name []byte) {
 	}
 }
 
-// mayExecute reports whether a text may execute the client's statements by SQL, and they can be given to the server. left is what judge says of
-// the text.
+// mayExecute reports whether a text may execute the client's statements by SQL, and whether these can be prepared on
+// the server now. left is judge's result for the text.
 func (m *machine) mayExecute(left traces) bool {
 	return left&(traceUnknown|traceStatements) != 0 && len(m.stmts) > 0 && m.mayExpose()
 }
 
-// exposeNames gives the server those statements of the client's that have one of some names.
+// exposeNames prepares the client's statements of some names under these names.
 func (m *machine) exposeNames(names []string) {
 	left, now := traces(0), m.shared.knowledge.now.Load()
 	for _, name := range names {
@@ -139,7 +145,7 @@ func (m *machine) exposeNames(names []string) {
 	}
 }
 
-// guardLists prepares the server for a text that may list prepared statements. left is what judge says of it.
+// guardLists prepares the server for a text that may list prepared statements. left is judge's result for the text.
 func (m *machine) guardLists(left traces) {
 	switch {
 	case left&traceLists != 0:
@@ -149,23 +155,23 @@ func (m *machine) guardLists(left traces) {
 	}
 }
 
-// mayExpose reports whether the server would execute an own request now.
+// mayExpose reports whether the server would execute a request of the gateway's now.
 func (m *machine) mayExpose() bool {
 	return m.mode == Transaction && m.server != nil && m.st.heard() && !m.partial && m.st.tx != pgwire.TxFailed
 }
 
-// exposeNamed gives the server a statement under the client's name. If it is no use any more, the SQL that executes it, and is not just to list
-// it, gets the server's error: see notExposed.
+// exposeNamed prepares a statement under the client's name. If the server refuses it, the SQL that executes it gets
+// the server's error, see notExposed. listed means that the statement is only for a list.
 func (m *machine) exposeNamed(name string, listed bool) {
 	st := m.stmts[name]
 	old, stands := m.standing[name]
 	if stands && old == st || m.doubtful[name] || len(st.body) > maxExposed || len(name) == maxName && !utf8.ValidString(name) {
-		return // the last: the half of a character, which the server would refuse
+		return // the last condition: the name ends in half a character, which the server would refuse
 	}
 	if !m.st.push(op{kind: opOwn, name: name, local: listed, stood: stands}) {
 		return
 	}
-	if stands { // else what has this name is SQL's
+	if stands { // otherwise SQL has prepared what has this name
 		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 	}
 	m.stand(name, st)
@@ -173,10 +179,10 @@ func (m *machine) exposeNamed(name string, listed bool) {
 	m.ask(&pgwire.Sync{})
 }
 
-// notExposed notes the server's error about a statement that exposeNamed has sent.
+// notExposed notes the server's error about a statement that exposeNamed sent.
 func (m *machine) notExposed(o *op, body []byte) {
 	if o.stood {
-		m.stand(o.name, nil) // perhaps it could not be closed
+		m.stand(o.name, nil) // closing it may have failed
 	} else {
 		delete(m.standing, o.name)
 	}
@@ -186,8 +192,8 @@ func (m *machine) notExposed(o *op, body []byte) {
 	}
 }
 
-// inPlaceOfUnexposed returns the error of a statement that could not be exposed in place of the error of the SQL that executes it, the body of
-// which begins with b; or nil.
+// inPlaceOfUnexposed returns the error of a statement that could not be exposed, in place of the error of the SQL
+// that executes it, if that is what failed; otherwise nil. b is the beginning of that error's body.
 func (m *machine) inPlaceOfUnexposed(b []byte) *pgwire.ErrorResponse {
 	if m.unexposed == nil || !bytes.Contains(b, []byte("\x00C26000\x00")) && !bytes.Contains(b, []byte("\x00C25P02\x00")) {
 		return nil
@@ -195,7 +201,7 @@ func (m *machine) inPlaceOfUnexposed(b []byte) *pgwire.ErrorResponse {
 	return m.unexposed
 }
 
-// leaveStanding notes in the server connection what it has under the client's names.
+// leaveStanding notes in the server connection's state which of the client's names have statements there.
 func (m *machine) leaveStanding() {
 	if len(m.standing) > maxStanding {
 		m.server.flags |= leftPrepare
@@ -207,7 +213,7 @@ func (m *machine) leaveStanding() {
 	}
 }
 
-// closeStanding closes what was left under the names of a client, before the first message of a lease.
+// closeStanding closes the statements under the previous client's names, before the first message of a lease.
 func (m *machine) closeStanding() {
 	if !m.st.push(op{kind: opOwn}) {
 		return
@@ -220,23 +226,24 @@ func (m *machine) closeStanding() {
 	clear(m.standing)
 }
 
-// executedBy returns the names behind the words EXECUTE and PREPARE in the body of a Parse: the first maxNamed in order, of as much as judge
-// reads.
+// executedBy returns the names after the words EXECUTE and PREPARE in the body of a Parse. It reads as much as judge
+// does, and returns the first maxNamed names in order.
 func executedBy(body []byte) []string {
 	text := withoutNul(body)
 	names := executed(text[:min(len(text), maxJudged)])
 	return slices.Clone(names[:min(len(names), maxNamed)])
 }
 
-// executed returns the names behind the words EXECUTE and PREPARE in a text, each once, sorted. Words in comments and strings do not count, but
-// in what DO runs. It reads a text once, and allocates for such names only: texts of many clients come here that have none.
+// executed returns the names after the words EXECUTE and PREPARE in a text, sorted, each once. It ignores words in
+// comments and strings, except in strings that DO runs. It reads the text once, and allocates only for such names: it
+// is called for texts of many clients that have none.
 func executed(text []byte) (names []string) {
 	names = executedIn(nil, text, false)
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// executedIn adds the names in a text to names. With raw, words in comments and strings count, too.
+// executedIn adds the names in a text to names. raw means that words in comments and strings count.
 func executedIn(names []string, text []byte, raw bool) []string {
 	first, do := true, false // the next word begins a statement; the statement is DO
 	for i := 0; i < len(text); {
@@ -276,8 +283,8 @@ func executedIn(names []string, text []byte, raw bool) []string {
 	return names
 }
 
-// quotedAt returns the length of a string or a name in quotes at a place of a text; 1 for another dollar sign. It is clear unless a backslash
-// may or may not hide the end.
+// quotedAt returns the length of the quoted string or name at a place of a text; 1 for any other dollar sign. clear
+// is false if a backslash may or may not hide the end.
 func quotedAt(text []byte, at int) (n int, clear bool) {
 	switch rest := text[at:]; rest[0] {
 	case '$':
@@ -288,7 +295,7 @@ func quotedAt(text []byte, at int) (n int, clear bool) {
 		escapes := at > 0 && text[at-1]|0x20 == 'e' && (at == 1 || !inWord[text[at-2]])
 		n = quotedEnd(rest, escapes)
 		for i := 1; i < n; i++ {
-			if rest[i] == '\\' && (escapes && rest[i-1] >= 0x80 || !escapes && i == n-2) { // the former: the half of a character, in some encodings
+			if rest[i] == '\\' && (escapes && rest[i-1] >= 0x80 || !escapes && i == n-2) { // the first case: in some encodings, the backslash is half of a character
 				return n, false
 			}
 		}

@@ -8,20 +8,22 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// A statement that is prepared again, on another server connection, may have become another one by DDL meanwhile. A
-// server that has had it refuses to execute it then (0A000), because drivers write parameters and read rows by the
-// description that they got when they prepared it: others would be silently misread. So the gateway compares a server's
-// description of a statement with the one that clients got before, and executes nothing of it unless both are the same.
-// A client that asks for a description of each portal need not be protected.
+// A statement that is prepared again, on another server connection, may have changed because of DDL meanwhile. A
+// server that had the statement before refuses to execute it in this case (0A000), because drivers write parameters
+// and read rows by the description that they got when they prepared it, and would silently misread others. So the
+// gateway compares a server's description of the statement with the one that the client got, and executes the
+// statement only if both are the same. A client that asks for a description of each portal needs no such protection.
 
 var fingerprintSeed = maphash.MakeSeed()
 
-// firstOwnType is the first OID of types that are not PostgreSQL's own (FirstNormalObjectId). Those differ between servers that hold the same
-// tables, unless one is the other's standby, so that they count as one.
+// firstOwnType is the first OID of types that are not PostgreSQL's own (FirstNormalObjectId). These OIDs differ
+// between servers that hold the same tables, unless one is the other's standby, so that all of them count as one
+// type.
 const firstOwnType = 16384
 
-// fingerprintOf sums up a ParameterDescription, a RowDescription or NoData: types, and the names of columns, and not whose columns they are. Of a
-// body longer than a Reader shows, of size bytes, it is the beginning.
+// fingerprintOf hashes a ParameterDescription, a RowDescription or NoData: the types, and the names of columns, but
+// not the tables. If the body is longer than a Reader can show, body is its beginning; size is the full length in
+// bytes.
 func fingerprintOf(typ byte, body []byte, size int) uint64 {
 	const afterName = 4 + 2 + 4 + 2 + 4 + 2 // table, column, type, size, modifier, format
 	var h maphash.Hash
@@ -44,7 +46,8 @@ func fingerprintOf(typ byte, body []byte, size int) uint64 {
 	return h.Sum64() | 1
 }
 
-// described checks a server's description of a statement, or of a portal made from it: o is the op that it answers.
+// described compares a server's description of a statement, or of a portal made from it, with the client's. o is the
+// op that the description answers.
 func (m *machine) described(o *op, msg message) {
 	is, described, told := fingerprintOf(msg.typ, msg.body, msg.size()), &o.on.columns, &o.st.columns
 	if msg.typ == pgwire.TypeParameterDescription {
@@ -59,7 +62,8 @@ func (m *machine) described(o *op, msg message) {
 	}
 }
 
-// outdated is the error of a server whose statement has become another one. Drivers know by the routine that preparing it again helps.
+// outdated returns the error of a server whose statement has changed. Drivers recognize it by the routine, and
+// prepare the statement again.
 func outdated() *pgwire.ErrorResponse {
 	m := errorResponse(pgwire.SeverityError, pgwire.StateFeatureNotSupported, "cached plan must not change result type", "")
 	m.Routine = "RevalidateCachedQuery"

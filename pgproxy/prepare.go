@@ -8,29 +8,29 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// In transaction mode prepared statements are the gateway's: a client's names are mapped to names on server
-// connections. A client's Parse is always sent, so that the server gives its present meaning. The new statement also
-// serves other clients that prepared the same text before; on a server connection without a usable one, the statement
-// is prepared again.
+// In transaction mode the gateway keeps the prepared statements: it maps a client's names to names on server
+// connections. A client's Parse is always sent, so that the statement gets its present meaning. The new statement
+// also serves other clients that prepared the same text before. On a server connection without a usable statement,
+// the gateway prepares it again.
 
-// maxNames bounds the part of a Bind with its names, in bytes: as much as a Reader can show.
+// maxNames bounds the beginning of a Bind that has the names, in bytes: a Reader can show as much.
 const maxNames = 16 << 10
 
-// maxName is the length that servers cut names of statements to, in bytes (NAMEDATALEN without the zero).
+// maxName is the length to which servers truncate the names of statements, in bytes (NAMEDATALEN without the zero).
 const maxName = 63
 
-// statementKey returns the key of a name.
+// statementKey returns a name as servers keep it.
 func statementKey(name []byte) []byte { return name[:min(len(name), maxName)] }
 
-// rejectTooLarge rejects a Parse of some bytes.
+// rejectTooLarge rejects a Parse of size bytes.
 func (m *machine) rejectTooLarge(name string, size int) {
 	m.reject(pgwire.StateConfigLimitExceeded, fmt.Sprintf(
 		"prepared statement %q takes %d bytes: those of one client may take %d in transaction mode, and %d are taken",
 		name, size, maxClientStatements, m.stmtBytes))
 }
 
-// knows reports whether a message that uses a statement, or is to make it, can be judged before earlier messages are
-// answered.
+// knows reports whether a message that uses or creates a statement can be judged before earlier messages are
+// answered. has says whether the statement should exist.
 func (m *machine) knows(name []byte, has bool) bool {
 	if len(name) == 0 {
 		return m.knowsUnnamed()
@@ -38,8 +38,8 @@ func (m *machine) knows(name []byte, has bool) bool {
 	return !m.sweeping && (!m.st.endsBetween() || m.st.queries == 0 && m.certain(string(name), has))
 }
 
-// certain reports whether the client has a name, or has it not, as it should, whatever the answers
-// to come are.
+// certain reports whether the client has a statement of a name, or has none, as has says, whatever the pending
+// answers will be.
 func (m *machine) certain(name string, has bool) bool {
 	st := m.stmts[name]
 	if (st != nil) != has || m.uncertain(name) || len(m.pending) >= maxPending {
@@ -55,10 +55,11 @@ func (m *machine) certain(name string, has bool) bool {
 // maxPending bounds work.pending.
 const maxPending = 1000
 
-// uncertain reports whether messages about a statement before the last Sync may have been skipped.
+// uncertain reports whether the server may have skipped messages about a statement before the last Sync.
 func (m *machine) uncertain(name string) bool { return slices.Contains(m.pending[:m.synced], name) }
 
-// parseNamed gives the client a statement. It reports false, having done nothing, where the server needs the client's settings first.
+// parseNamed gives the client a statement. It returns false, and has done nothing, if the server connection needs the
+// client's settings first.
 func (m *machine) parseNamed(name string, full, body []byte) (done bool) {
 	if m.doubtful[name] && !m.st.skipping {
 		m.forget(name, m.stmts[name])
@@ -101,7 +102,7 @@ func (m *machine) parseNamed(name string, full, body []byte) (done bool) {
 	return true
 }
 
-// probe has the server refuse a Parse if SQL has prepared a statement of its name.
+// probe makes the server refuse the Parse that follows if SQL has prepared a statement of that name.
 func (m *machine) probe(name string, body []byte) {
 	m.standOut(name)
 	m.st.push(op{kind: opInjectedParse})
@@ -110,7 +111,7 @@ func (m *machine) probe(name string, body []byte) {
 	m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 }
 
-// own gives the client a statement under a name.
+// own adds a statement to the client's, under a name.
 func (m *machine) own(name string, st *statement) {
 	if m.stmts == nil {
 		m.stmts = make(map[string]*statement)
@@ -120,8 +121,8 @@ func (m *machine) own(name string, st *statement) {
 	delete(m.doubtful, name)
 }
 
-// prepare sends Parse for a client's statement under a new name; o is the op that will be answered. The server must not
-// be skipping.
+// prepare sends Parse for a client's statement under a new name. o is the op for the answer. The server must not be
+// skipping messages.
 func (m *machine) prepare(st *statement, o op) *serverStatement {
 	srv, on := m.server, m.shared.texts.newServerStatement(st.sharedText)
 	if st.since == notYet {
@@ -132,7 +133,7 @@ func (m *machine) prepare(st *statement, o op) *serverStatement {
 	m.prepared = true
 	m.pending = append(m.pending, on.name)
 	if srv.flags&leftSettings != 0 {
-		srv.flags |= leftPrepare // under settings that are not those of st.plan
+		srv.flags |= leftPrepare // settings other than those of st.plan
 	}
 	srv.stmts.add(on)
 	m.sendParse(on.name, st.body)
@@ -140,7 +141,7 @@ func (m *machine) prepare(st *statement, o op) *serverStatement {
 		m.ask(&pgwire.Describe{Object: pgwire.ObjectStatement, Name: on.name})
 	}
 	srv.stmts.surplus()
-	for range 3 { // more than this one can add, but for long texts
+	for range 3 { // long texts aside, that is more than this statement adds
 		if name := srv.stmts.nextStale(); name != "" {
 			m.closeOnServer(name)
 		}
@@ -153,15 +154,15 @@ func (m *machine) sendParse(name, body string) {
 	m.toServer = append(append(append(b, name...), 0), body...)
 }
 
-// closeOnServer closes a statement that no client is served by any more.
+// closeOnServer closes a statement that serves no client any more.
 func (m *machine) closeOnServer(name string) {
 	if m.st.push(op{kind: opInjectedClose, name: name}) {
 		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 	}
 }
 
-// ensure sees to it that the server connection has a statement that serves the client's of a name, and returns the name it has
-// there. Without ok the message that names it was rejected.
+// ensure prepares the client's statement on the server connection unless that has one that serves, and returns the
+// name there. If ok is false, the client's message was rejected.
 func (m *machine) ensure(name []byte) (server string, st *statement, on *serverStatement, ok bool) {
 	if len(name) == 0 {
 		m.ensureUnnamed()
@@ -174,7 +175,7 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 		return "", nil, nil, false
 	case st == nil:
 		m.standOut(string(statementKey(name)))
-		return string(name), nil, nil, true // by PREPARE in this transaction, or the server's error is the best one
+		return string(name), nil, nil, true // PREPARE in this transaction made it, or the server's error is the best answer
 	case st.plan != m.plan:
 		old := st.sharedText
 		st.sharedText = m.shared.texts.get(m.plan, []byte(old.body))
@@ -192,8 +193,8 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 	return on.name, st, on, true
 }
 
-// ensureFor is ensure for Bind of a statement that leaves some traces. One that lists statements is listed under the client's name: that is the
-// one that runs.
+// ensureFor is ensure for Bind of a statement that leaves some traces. A statement that lists prepared statements
+// runs under the client's own name, so that its list shows it by that name.
 func (m *machine) ensureFor(name []byte, left traces) (server string, st *statement, on *serverStatement, ok bool) {
 	if left&traceLists != 0 && len(name) > 0 {
 		key := string(statementKey(name))
@@ -204,10 +205,10 @@ func (m *machine) ensureFor(name []byte, left traces) (server string, st *statem
 	return m.ensure(name)
 }
 
-// ours reports whether a name on the server is one of our own.
+// ours reports whether a name on the server is one of the gateway's.
 func ours(name []byte) bool { return bytes.HasPrefix(name, []byte(namePrefix)) }
 
-// sayLocal gives the client the answers of our own that are due.
+// sayLocal gives the client the gateway's own answers that are due.
 func (m *machine) sayLocal() {
 	if !m.st.speaksNext() {
 		return
@@ -228,8 +229,8 @@ func (m *machine) sayLocal() {
 	}
 }
 
-// undo corrects the maps after an error: the server executed neither the failed message nor those
-// behind it.
+// undo corrects the maps after an error: the server executed neither the failed message nor the skipped ones after
+// it.
 func (m *machine) undo() {
 	for _, o := range slices.Backward(m.st.undone) {
 		switch o.kind {
@@ -260,7 +261,7 @@ func (m *machine) undo() {
 	m.st.undone = m.st.undone[:0]
 }
 
-// forget takes a name the client did not get after all.
+// forget removes a statement that the client has not got after all, or has no longer.
 func (m *machine) forget(name string, st *statement) {
 	if st == nil || name == "" || m.stmts[name] != st {
 		return
@@ -270,8 +271,7 @@ func (m *machine) forget(name string, st *statement) {
 	m.shared.texts.put(st.sharedText)
 }
 
-// deallocateAll notes that a server connection, and the client's view, lost all statements but the
-// unnamed one.
+// deallocateAll notes that the server connection and the client have lost all their statements but the unnamed one.
 func (m *machine) deallocateAll() {
 	m.server.stmts.clear()
 	clear(m.standing)
@@ -280,7 +280,7 @@ func (m *machine) deallocateAll() {
 	}
 }
 
-// forgetStatements gives the client's references back.
+// forgetStatements drops the client's statements.
 func (m *machine) forgetStatements() {
 	for _, st := range m.stmts {
 		m.shared.texts.put(st.sharedText)
@@ -288,9 +288,9 @@ func (m *machine) forgetStatements() {
 	m.stmts, m.stmtBytes = nil, 0
 }
 
-// reject answers a message that cannot be passed on with an error, as the server would: the server
-// is asked to parse invalid SQL, so that its error comes in order and everything up to the next
-// Sync is skipped there as well as here; the client gets our text.
+// reject answers a message that cannot be passed on with an error, as a server would. The server is asked to parse
+// invalid SQL, so that its error comes in order, and the server skips everything up to the next Sync just as the
+// machine does. The client gets the gateway's text.
 func (m *machine) reject(code, message string) {
 	m.rejectWith(errorResponse(pgwire.SeverityError, code, message, ""))
 }
@@ -302,5 +302,5 @@ func (m *machine) rejectWith(e *pgwire.ErrorResponse) {
 	}
 }
 
-// rejectSQL is not SQL.
+// rejectSQL is not valid SQL.
 const rejectSQL = "headpond: rejected"

@@ -11,60 +11,61 @@ import (
 
 // Limits of prepared statements in transaction mode.
 const (
-	// DefaultStatementCache is how many prepared statements a server connection keeps; each
-	// costs the server a plan. The figure is PgBouncer's (max_prepared_statements).
+	// DefaultStatementCache is how many prepared statements a server connection keeps; each costs the server a plan.
+	// It equals PgBouncer's default (max_prepared_statements).
 	DefaultStatementCache = 200
-	// maxServerText bounds the text of the statements of one server connection, in bytes: plans
-	// of long texts take many times as much of the server's memory.
+	// maxServerText bounds the texts of all statements of one server connection, in bytes: plans of long texts take
+	// many times as much of the server's memory.
 	maxServerText = 4 << 20
-	// maxClientStatements bounds the memory of one client's statements, in bytes: they are kept in memory to be sent
+	// maxClientStatements bounds the memory of one client's statements, in bytes. The gateway keeps them to send them
 	// again.
 	maxClientStatements = 8 << 20
 	// statementOverhead is the memory of a statement besides its text, in bytes.
 	statementOverhead = 256
 )
 
-// namePrefix begins the names of our statements on servers. What follows is random: SQL's EXECUTE would run those of other clients.
+// namePrefix begins the gateway's names of statements on servers. The suffix is random, so that no client can guess
+// the name of another client's statement and EXECUTE it.
 const namePrefix = "headpond_"
 
 // statement is a prepared statement of one client. It belongs to the client's session.
 //
-// A Parse has the meaning of its text when it is sent: types, tables, functions and settings are looked up then. So a
-// server's statement serves a client only if it was parsed for the client's own Parse, or after it.
+// A Parse fixes the meaning of its text: types, tables, functions and settings are looked up at that moment. So a
+// server's statement serves a client only if it was parsed for the client's own Parse, or after that.
 type statement struct {
 	*sharedText
-	own   uint64 // serverStatement.at of the one that was parsed for the client last
-	since uint64 // when the client's Parse was answered; notYet before
-	// parameters and columns are the fingerprints (fingerprintOf) of the description that the client got; 0 = it got
-	// none.
+	own   uint64 // serverStatement.at of the statement last parsed for the client
+	since uint64 // when the client's Parse was answered; before, notYet
+	// parameters and columns are the fingerprints (fingerprintOf) of the description that the client got; 0 = none.
 	parameters, columns uint64
 }
 
-// notYet is later than everything.
+// notYet is later than every event.
 const notYet = math.MaxUint64
 
 // isDescribed reports whether the client got a description of the statement's parameters or columns.
 func (s *statement) isDescribed() bool { return s.parameters != 0 || s.columns != 0 }
 
-// served reports whether a server's statement is as good for the client as one that would be parsed now, with the
+// served reports whether a server's statement is as good for the client as one that is parsed now, and has the
 // description that the client got.
 func (s *statement) served(by *serverStatement) bool {
 	return (by.at == s.own || by.at > s.since) &&
 		(s.parameters == 0 || s.parameters == by.parameters) && (s.columns == 0 || s.columns == by.columns)
 }
 
-// sharedText is a text (with parameter types) that clients have prepared under the same settings, or servers have. They share it.
+// sharedText is a text (with parameter types) that clients, or server connections, have prepared under the same
+// settings. They share it.
 type sharedText struct {
 	textKey
-	refs     int                     // statements of clients and of servers; guarded by sharedTexts.mu
-	sweeps   bool                    // it takes named statements away
+	refs     int                     // statements of clients and servers with this text; guarded by sharedTexts.mu
+	sweeps   bool                    // it removes named statements
 	sets     bool                    // settingsIn finds something in it
-	executes []string                // the names of statements that it executes by SQL, see executedBy; it is not changed
-	judged   atomic.Pointer[verdict] // the last one; see leaves
-	accepted atomic.Bool             // by the server that was asked last
+	executes []string                // the names of statements that the text executes by SQL, see executedBy; not changed
+	judged   atomic.Pointer[verdict] // the last verdict; see leaves
+	accepted atomic.Bool             // the last server that was asked has accepted the text
 }
 
-// leaves returns what the statement may leave, as judge has it.
+// leaves returns judge's result for the statement.
 func (t *sharedText) leaves(c *catalog) traces {
 	v := t.judged.Load()
 	if v == nil || v.by != c.versionOf() {
@@ -76,28 +77,28 @@ func (t *sharedText) leaves(c *catalog) traces {
 
 // textKey identifies equal texts.
 type textKey struct {
-	plan unique.Handle[string] // the settings that give the text its meaning
-	body string                // of Parse after the name: query, NUL, types
+	plan unique.Handle[string] // the settings that affect the meaning of the text
+	body string                // the body of Parse after the name: query, NUL, types
 }
 
-// cost is the part of maxClientStatements that a statement of a text takes.
+// cost returns what a statement of the text counts towards maxClientStatements, in bytes.
 func (t *sharedText) cost() int { return len(t.body) + statementOverhead }
 
-// sharedTexts is the table of all of a backend.
+// sharedTexts is the table of all texts of a backend.
 type sharedTexts struct {
-	// last numbers events of statements in time: each Parse that is sent to a server, and each of a client that is
-	// answered.
+	// last numbers events in the order of time: each Parse that is sent to a server, and each answer to a client's
+	// Parse.
 	last  atomic.Uint64
 	mu    sync.Mutex // never held across I/O
 	byKey map[textKey]*sharedText
 }
 
-// get returns the text with a body under settings, and counts a reference.
+// get returns the text of a body under the settings of plan, made if necessary, and adds a reference.
 func (t *sharedTexts) get(plan unique.Handle[string], body []byte) *sharedText {
 	if text := t.find(plan, body); text != nil {
 		return text
 	}
-	made := &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body), sets: settingsIn(body).any(), executes: executedBy(body)} // mu is not held
+	made := &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body), sets: settingsIn(body).any(), executes: executedBy(body)} // before mu is locked
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := t.byKey[made.textKey]
@@ -112,7 +113,7 @@ func (t *sharedTexts) get(plan unique.Handle[string], body []byte) *sharedText {
 	return text
 }
 
-// find returns the text if it is there, and counts a reference.
+// find is get for a text that exists, nil if there is none.
 func (t *sharedTexts) find(plan unique.Handle[string], body []byte) *sharedText {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,7 +124,7 @@ func (t *sharedTexts) find(plan unique.Handle[string], body []byte) *sharedText 
 	return text
 }
 
-// getAccepted returns the text if the server that was asked last has accepted it, and counts a reference.
+// getAccepted is find for a text that the last server asked has accepted.
 func (t *sharedTexts) getAccepted(plan unique.Handle[string], body []byte) *sharedText {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -135,14 +136,14 @@ func (t *sharedTexts) getAccepted(plan unique.Handle[string], body []byte) *shar
 	return text
 }
 
-// hold counts one more reference to a text that has some.
+// hold adds a reference to a text that has some.
 func (t *sharedTexts) hold(text *sharedText) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text.refs++
 }
 
-// put gives a reference back.
+// put drops a reference.
 func (t *sharedTexts) put(text *sharedText) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,12 +156,12 @@ func (t *sharedTexts) put(text *sharedText) {
 type serverStatement struct {
 	text *sharedText
 	name string
-	at   uint64 // when its Parse was sent
-	// parameters and columns are how the server described it, as fingerprintOf has it; 0 = it has not.
+	at   uint64 // when its Parse was sent, in sharedTexts.last's numbers
+	// parameters and columns are the fingerprints of the server's description; 0 = it has given none.
 	parameters, columns uint64
 }
 
-// newServerStatement returns one that is about to be parsed.
+// newServerStatement returns a statement whose Parse is about to be sent.
 func (t *sharedTexts) newServerStatement(text *sharedText) *serverStatement {
 	at := t.last.Add(1)
 	return &serverStatement{text: text, name: namePrefix + rand.Text(), at: at}
@@ -169,18 +170,18 @@ func (t *sharedTexts) newServerStatement(text *sharedText) *serverStatement {
 // maxServerName is the longest name of a serverStatement, in bytes.
 const maxServerName = len(namePrefix) + 26
 
-// prepared is the set of statements that a server connection has, one of each text, the least recently used one
-// first to go. Like the connection it belongs to one session at a time.
+// prepared is the set of statements of a server connection, one of each text. The least recently used is the first to
+// be closed. The set belongs to one session at a time, as the connection does.
 type prepared struct {
 	limit int
 	size  int // of the texts, in bytes
 	texts *sharedTexts
 	order list.List // of *serverStatement, most recent first
 	at    map[*sharedText]*list.Element
-	stale []string // names that the server may still have, of statements that are no use
+	stale []string // names of retired statements that the server may still have
 }
 
-// find returns the statement that the server has of a text, nil if there is none.
+// find returns the server's statement of a text, nil if there is none.
 func (p *prepared) find(text *sharedText) *serverStatement {
 	if e := p.at[text]; e != nil {
 		return e.Value.(*serverStatement)
@@ -188,7 +189,7 @@ func (p *prepared) find(text *sharedText) *serverStatement {
 	return nil
 }
 
-// use returns the statement that serves a client's, nil if there is none, and notes the use.
+// use returns the server's statement if it serves the client's, nil otherwise, and notes the use.
 func (p *prepared) use(st *statement) *serverStatement {
 	e := p.at[st.sharedText]
 	if e == nil {
@@ -202,8 +203,8 @@ func (p *prepared) use(st *statement) *serverStatement {
 	return on
 }
 
-// add records that the server gets a statement, in place of its others of the text. Until surplus returns nil there are
-// too many.
+// add records that a statement is being prepared on the server. It retires the server's previous one of that text.
+// The caller calls surplus afterwards.
 func (p *prepared) add(on *serverStatement) {
 	if old := p.find(on.text); old != nil {
 		p.retire(old)
@@ -216,14 +217,14 @@ func (p *prepared) add(on *serverStatement) {
 	p.texts.hold(on.text)
 }
 
-// surplus retires statements that are too many, never the newest.
+// surplus retires the least recently used statements beyond the limits, but never the newest.
 func (p *prepared) surplus() {
 	for len(p.at) > 1 && (len(p.at) > p.limit || p.size > maxServerText) {
 		p.retire(p.order.Back().Value.(*serverStatement))
 	}
 }
 
-// remove takes out a statement that the server has not.
+// remove removes a statement that the server does not have. It reports whether the set had it.
 func (p *prepared) remove(on *serverStatement) (was bool) {
 	e := p.at[on.text]
 	if e == nil || e.Value.(*serverStatement) != on {
@@ -236,14 +237,14 @@ func (p *prepared) remove(on *serverStatement) (was bool) {
 	return true
 }
 
-// retire takes out a statement that is no use any more: it is to be closed.
+// retire removes a statement that is no longer of use, and marks it to be closed.
 func (p *prepared) retire(on *serverStatement) {
 	if p.remove(on) {
 		p.stale = append(p.stale, on.name)
 	}
 }
 
-// retireAll retires every statement but those of some texts.
+// retireAll retires all statements except for those of the texts in but.
 func (p *prepared) retireAll(but map[*sharedText]bool) {
 	for e := p.order.Front(); e != nil; {
 		on := e.Value.(*serverStatement)
@@ -254,7 +255,7 @@ func (p *prepared) retireAll(but map[*sharedText]bool) {
 	}
 }
 
-// nextStale takes out the name of a statement that is to be closed; "" if there is none.
+// nextStale removes and returns the name of a statement that is to be closed; "" if there is none.
 func (p *prepared) nextStale() (name string) {
 	if n := len(p.stale); n > 0 {
 		name, p.stale = p.stale[n-1], p.stale[:n-1]
@@ -262,7 +263,7 @@ func (p *prepared) nextStale() (name string) {
 	return name
 }
 
-// clear forgets all, after DEALLOCATE ALL, or as the server connection ends.
+// clear forgets all statements, after DEALLOCATE ALL or at the end of the server connection.
 func (p *prepared) clear() {
 	for p.order.Len() > 0 {
 		p.remove(p.order.Front().Value.(*serverStatement))

@@ -7,42 +7,42 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// The unnamed statement keeps its name; it is parsed again on a server connection whose unnamed
-// statement is not the client's. The server may skip a message, so the previous unnamed statement
-// is kept until the answer arrives.
+// The unnamed statement keeps its name. The gateway parses it again on a server connection whose unnamed statement is
+// not the client's. The server may skip a message, so the record of the previous unnamed statement is kept until the
+// answer arrives.
 
-// lastChange numbers changes of unnamed statements, so that a server connection can tell whose it has.
+// lastChange numbers the changes of unnamed statements, so that a server connection can record whose it has.
 var lastChange atomic.Uint64
 
 // unnamed is a client's unnamed statement.
 type unnamed struct {
-	id     uint64 // of the change that made it; 0 = there is none
-	once   bool   // it was used in the pipeline that parsed it
-	sweeps bool   // as in statement
-	sets   bool   // likewise
+	id     uint64 // of the change that made it; 0 = no unnamed statement
+	once   bool   // it was bound in the pipeline that parsed it
+	sweeps bool   // as in sharedText
+	sets   bool   // as in sharedText
 	left   traces // what it may leave
 	by     uint32 // catalog.version, as of left
 	text   []byte // its Parse body after the name; nil = not kept
 }
 
-// change is a message on its way that makes the unnamed statement another one.
+// change is a message on its way that replaces or removes the unnamed statement.
 type change struct {
 	id     uint64
-	own    bool    // the client's; else the gateway's, which changes only the server's
-	was    unnamed // the client's before
-	server uint64  // the server's before, as server.unnamed has it
+	own    bool    // it changes the client's statement; else only the server's, for the gateway
+	was    unnamed // the client's statement before
+	server uint64  // server.unnamed before
 }
 
-// Sizes of unnamed statements, in bytes. One that is bound in the pipeline that parsed it will
-// hardly be bound again in a later transaction, on another server connection perhaps.
+// Sizes of unnamed statements, in bytes. A statement that is bound in the pipeline that parsed it will hardly be
+// bound again in a later transaction, perhaps on another server connection.
 const (
-	smallUnnamed = 1 << 10 // memory a client keeps from one statement to the next
-	largeUnnamed = 8 << 10 // kept until the next in any case; up to maxUnnamed if not bound yet
+	smallUnnamed = 1 << 10 // memory that a client keeps from one statement to the next
+	largeUnnamed = 8 << 10 // longer texts are dropped once bound in that way
 	maxUnnamed   = 256 << 10
 )
 
-// change pushes a message that changes the server's unnamed statement, and with own the client's. Not ok means that the
-// server will skip it.
+// change pushes a message that changes the server's unnamed statement and, if own is set, the client's. ok is false
+// if the server will skip the message.
 func (m *machine) change(o op, own bool) (id uint64, ok bool) {
 	o.id = lastChange.Add(1)
 	if !m.st.push(o) {
@@ -104,7 +104,7 @@ func (m *machine) leftByUnnamed() traces {
 	return u.left
 }
 
-// keep returns a copy of a text.
+// keep returns a copy of a text, in spare memory if that fits.
 func (m *machine) keep(text []byte) []byte {
 	b := m.spare
 	if n := cap(b); n < len(text) || n > 2*len(text)+smallUnnamed {
@@ -114,8 +114,8 @@ func (m *machine) keep(text []byte) []byte {
 	return append(b[:0], text...)
 }
 
-// dropUnnamed pushes a Query that destroys the unnamed statement. It reports false, having done
-// nothing, where there is none for certain.
+// dropUnnamed pushes a Query, which destroys the unnamed statement. It returns false, and has done nothing, if there
+// is certainly no unnamed statement.
 func (m *machine) dropUnnamed(o op) bool {
 	if m.unnamed.id == 0 && m.server.unnamed == 0 && m.changed == len(m.changes) {
 		return false
@@ -129,7 +129,7 @@ func (m *machine) dropUnnamed(o op) bool {
 // noUnnamed records that neither the client nor the server has an unnamed statement.
 func (m *machine) noUnnamed() { m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{}, 0, false }
 
-// ensureUnnamed sees to it that the server connection's unnamed statement is the client'm.
+// ensureUnnamed gives the server connection the client's unnamed statement, if it has another one.
 func (m *machine) ensureUnnamed() {
 	srv := m.server
 	switch {
@@ -139,7 +139,7 @@ func (m *machine) ensureUnnamed() {
 			m.sendParse("", string(m.unnamed.text))
 			m.unnamed.id, srv.unnamed = id, id
 		}
-	default: // The server's may be another client's: without it the server answers with an error.
+	default: // The server's may be another client's. Without it, the server answers with an error.
 		if _, ok := m.change(op{kind: opInjectedClose}, false); ok {
 			m.ask(&pgwire.Close{Object: pgwire.ObjectStatement})
 			srv.unnamed = 0
@@ -147,13 +147,13 @@ func (m *machine) ensureUnnamed() {
 	}
 }
 
-// knowsUnnamed reports whether the messages on their way have the same effect on the client's
-// unnamed statement, on the server's, and on the message that uses it. mu is held.
+// knowsUnnamed reports whether a message that uses the unnamed statement can be judged now: the pending messages have
+// the same effect on the client's unnamed statement, on the server's, and on that message.
 func (m *machine) knowsUnnamed() bool {
 	return m.unnamedNew || !m.st.endsBetween() || m.changed == len(m.changes)
 }
 
-// parsed notes that the server has done a Parse.
+// parsed notes that the server has completed a Parse.
 func (m *machine) parsed() {
 	switch o := m.st.first(); {
 	case o == nil:
@@ -167,8 +167,8 @@ func (m *machine) parsed() {
 	}
 }
 
-// changesDone notes that the server has done, or skipped and undo undone, every change up to one. mu
-// is held.
+// changesDone notes that the server has completed every change up to id, or has skipped it and undoUnnamed has undone
+// it.
 func (m *machine) changesDone(id uint64) {
 	for ; m.changed < len(m.changes) && m.changes[m.changed].id <= id; m.changed++ {
 		c := &m.changes[m.changed]
@@ -185,11 +185,11 @@ func (m *machine) changesDone(id uint64) {
 	}
 }
 
-// lastOfAll is for changesDone where the server has nothing more to say.
+// lastOfAll makes changesDone complete all changes: the server has nothing more to answer.
 const lastOfAll = math.MaxUint64
 
-// undoUnnamed corrects the record of the unnamed statement after an error: the server skipped some changes. One that
-// failed has destroyed it.
+// undoUnnamed corrects the record of the unnamed statement after an error, which made the server skip some changes. A
+// failed Parse has destroyed the unnamed statement.
 func (m *machine) undoUnnamed(undone []op) {
 	var first, last uint64
 	for _, o := range undone {
@@ -238,7 +238,7 @@ func (m *machine) loseUnnamed() {
 	m.changesDone(lastOfAll)
 }
 
-// trimUnnamed lets go of a large unnamed statement that has served its purpose.
+// trimUnnamed drops the text of a large unnamed statement that has been bound in the pipeline that parsed it.
 func (m *machine) trimUnnamed() {
 	if m.unnamed.once && cap(m.unnamed.text) > largeUnnamed {
 		m.unnamed.text = nil
