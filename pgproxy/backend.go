@@ -14,18 +14,17 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// Backend serves authenticated clients. NewPostgres makes one of PostgreSQL servers, package
-// pgproxy/sqlite one of a SQLite file. Methods may be called from any goroutine.
+// Backend serves authenticated clients. NewPostgres makes one for PostgreSQL servers, package pgproxy/sqlite one for
+// an SQLite file. Methods may be called from any goroutine.
 type Backend interface {
-	// Serve runs the client's session until the client disconnects (nil), ctx ends, or something
-	// fails. AuthenticationOk has been added to c.Writer and not been flushed; Serve sends
-	// ParameterStatus, BackendKeyData (c.Key()), ReadyForQuery and everything after. After the call
-	// the proxy closes the connection; Serve need not. If it returns ErrSuspended the session is
-	// not over: Serve is called again, see Client.Session.
+	// Serve runs the client's session until the client disconnects (nil), ctx ends, or something fails.
+	// AuthenticationOk has been added to c.Writer and not been flushed. Serve sends ParameterStatus, BackendKeyData
+	// (c.Key()), ReadyForQuery and everything after. After the call the proxy closes the connection; Serve need not.
+	// If Serve returns ErrSuspended, the session is not over, and Serve is called again: see Client.Session.
 	Serve(ctx context.Context, c *Client) error
-	// Status is for metrics and the dashboard.
+	// Status returns the upstream's state for metrics and the dashboard.
 	Status() upstream.Status
-	// Name is the upstream's, as Status has it.
+	// Name returns the name of the upstream, as in Status.
 	Name() string
 	// Drain closes the backend's resources once they are unused. Sessions must have been drained
 	// before.
@@ -42,19 +41,19 @@ var ErrSuspended = errors.New("pgproxy: session suspended")
 
 // Client is an authenticated client's connection. It belongs to Backend.Serve until that
 // returns, and unless said otherwise to one goroutine at a time.
-type Client struct { // of 80 bytes, one of the allocator's sizes: there may be very many
-	Conn   fiber.Stream   // for deadlines and addresses; read and write by Reader and Writer
+type Client struct { // 80 bytes, one of the allocator's sizes: there may be very many
+	Conn   fiber.Stream   // for deadlines and addresses; reads and writes go through Reader and Writer
 	Reader *pgwire.Reader // reads ahead; new after ErrSuspended
-	Writer *pgwire.Writer // gathers; Flush before waiting for the client; new after ErrSuspended
+	Writer *pgwire.Writer // buffers; Flush before waiting for the client; new after ErrSuspended
 	*Login
-	// Session is the backend's state, nil at first, kept while the session of an idle client gives
-	// up its stack, Reader and Writer. Unless it is nil, NextIdle may return ErrSuspended. Serve
-	// then returns that error unchanged and at once, and is called again when there is something to
-	// read, possibly on another goroutine. It begins with NextIdle.
+	// Session is the backend's state, nil at first. It is kept while the session of an idle client gives up its stack,
+	// Reader and Writer. Unless Session is nil, NextIdle may return ErrSuspended. Serve must then return that error
+	// unchanged and at once. When there is something to read, Serve is called again, possibly on another goroutine,
+	// and begins with NextIdle.
 	Session any
 
 	worker   atomic.Pointer[worker] // nil = nothing runs for the client
-	id       uint32                 // the process ID that it gets; the key in Proxy.clients
+	id       uint32                 // the process ID that the client gets; the key in Proxy.clients
 	state    atomic.Int32           // clientBusy, clientIdle, clientInterrupted, clientOpen
 	activity activity
 	flags    atomic.Uint32
@@ -62,8 +61,8 @@ type Client struct { // of 80 bytes, one of the allocator's sizes: there may be 
 
 // The flags of a Client.
 const (
-	clientTLS    = 1 << iota // received bytes may be a part of a record
-	clientKilled             // by an operator
+	clientTLS    = 1 << iota // received bytes may be a part of a TLS record
+	clientKilled             // an operator has ended the session
 )
 
 func (c *Client) isTLS() bool  { return c.flags.Load()&clientTLS != 0 }
@@ -72,12 +71,13 @@ func (c *Client) killed() bool { return c.flags.Load()&clientKilled != 0 }
 // Login has a client's startup parameters. Clients with the same parameters share one: it must not be changed.
 type Login struct {
 	User, Database string
-	// Params are the parameters of the startup message that are settings: without user,
-	// database, replication and protocol options, and with those in "options" taken apart.
+	// Params are the parameters of the startup message that are settings: all but user, database, replication and
+	// protocol options. Those in "options" are among them, one by one.
 	Params []pgwire.Param
-	// ApplicationName is the one given at startup.
+	// ApplicationName is the application_name given at startup.
 	ApplicationName string
-	// Replication is "true" or "database" for a replication connection, else "". A Backend that has none refuses it.
+	// Replication is "true" or "database" for a replication connection, else "". A Backend without replication refuses
+	// such a client.
 	Replication string
 	Mode        Mode
 
@@ -88,11 +88,11 @@ type Login struct {
 	welcome atomic.Pointer[welcome] // of a Postgres backend; nil = not known yet
 }
 
-// worker is the running work for a client, which a cancel request ends.
+// worker is the work that runs for a client. A cancel request ends it.
 type worker struct {
 	onCancel func(ctx context.Context) // as set by Client.OnCancel
 	onKill   func(error)               // ends the context of Client.Killable; nil = there is none
-	session  *session                  // or the session of a Postgres backend
+	session  *session                  // the session of a Postgres backend, instead of onCancel
 }
 
 func (w *worker) cancel(ctx context.Context) {
@@ -104,25 +104,25 @@ func (w *worker) cancel(ctx context.Context) {
 	}
 }
 
-// States of a Client with regard to a drain. Only an idle one is interrupted, by a read deadline.
+// States of a Client with regard to a drain. Only an idle client is interrupted, by a read deadline.
 const (
 	clientBusy int32 = iota
 	clientIdle
 	clientInterrupted
-	clientOpen // a client that holds something is waited for: see NextInTransaction
+	clientOpen // a drain waits for a client that holds something: see NextInTransaction
 )
 
 // Draining returns a channel that is closed when the proxy begins to drain.
 func (c *Client) Draining() <-chan struct{} { return c.proxy.srv.Draining() }
 
-// CountError adds one to the listener's errors of a reason, one of listener's Reason constants.
+// CountError adds one to the listener's errors of a reason, one of package listener's Reason constants.
 func (c *Client) CountError(reason string) { c.proxy.srv.CountError(reason) }
 
 // AccessLog reports whether Access writes anything.
 func (c *Client) AccessLog() bool { return c.proxy.srv.AccessLog() }
 
-// Access writes a line to the access log if that is on: for one session or transaction. The
-// client's address, user, database and application_name are added.
+// Access writes a line to the access log, if that is on, for one session or transaction. It adds the client's
+// address, user, database and application_name.
 func (c *Client) Access(ctx context.Context, attrs ...slog.Attr) {
 	if !c.proxy.srv.AccessLog() {
 		return
@@ -138,11 +138,11 @@ func (c *Client) attrs() []slog.Attr {
 	}
 }
 
-// Logger has client, user, database and application_name as attributes.
+// Logger returns a logger that adds the client's address, user, database and application_name.
 func (c *Client) Logger() *slog.Logger { return slog.New((*clientLog)(c)) }
 
-// clientLog is the handler of a Client's Logger. It puts the attributes together when a line is
-// written: most clients never have one, and would hold some hundred bytes for it.
+// clientLog is the handler of a Client's Logger. It makes the attributes only when a line is written: most clients
+// never log one, and each would hold some hundred bytes for them.
 type clientLog Client
 
 var _ slog.Handler = (*clientLog)(nil)
@@ -187,13 +187,13 @@ func (c *Client) Working() { c.activity.set(c.proxy.ticks.now.Load(), true) }
 // Done ends the mark of Working.
 func (c *Client) Done() { c.activity.set(c.proxy.ticks.now.Load(), false) }
 
-// NextIdle waits for the next message at a boundary where the session could end: no
-// transaction open, nothing outstanding. It flushes Writer first if no message has arrived,
-// and gives buffers back while it waits. When the proxy drains it returns ErrDraining, and when
-// the client keeps it waiting it may return ErrSuspended, see Session.
+// NextIdle waits for the next message at a boundary where the session could end: no transaction is open, and
+// everything is answered. It first flushes Writer if no message has arrived, and gives buffers back during the wait.
+// It returns ErrDraining when the proxy drains, and may return ErrSuspended when the client sends nothing for a
+// while: see Session.
 func (c *Client) NextIdle() (pgwire.Header, error) { return c.nextIdle(c.patience()) }
 
-// nextIdle is NextIdle with another patience.
+// nextIdle is NextIdle with the time after which the session is suspended.
 func (c *Client) nextIdle(wait time.Duration) (pgwire.Header, error) {
 	if c.Reader.HasMessage() && !c.isDraining() {
 		return c.Reader.Next()
@@ -217,14 +217,14 @@ func (c *Client) nextIdle(wait time.Duration) (pgwire.Header, error) {
 	return h, err
 }
 
-// patience is how long an idle client's session keeps its stack; firstPatience that of a client without a request so
-// far: many may log in at once and then be idle, and the memory of stacks is never freed entirely.
+// patience is how long an idle client's session keeps its stack; firstPatience is for a client that has made no
+// request yet: many clients may log in at once and then be idle, and the memory of stacks is never freed entirely.
 const (
 	patience      = 100 * time.Millisecond
 	firstPatience = 5 * time.Millisecond
 )
 
-// patience is how long the client may be idle now.
+// patience returns how long the client's session keeps its stack now.
 func (c *Client) patience() time.Duration {
 	if c.activity.n.Load() == 0 {
 		return firstPatience
@@ -232,8 +232,8 @@ func (c *Client) patience() time.Duration {
 	return patience
 }
 
-// suspend waits for the client, and when that takes long, arranges for the session to continue by
-// Serve; else it returns false, with the data or error still unread.
+// suspend waits for the client. If the wait takes longer than wait, it arranges for Serve to continue the session,
+// and returns true. Otherwise the data or error is still unread.
 func (c *Client) suspend(wait time.Duration) bool {
 	if c.Reader.Buffered() > 0 {
 		return false
@@ -245,13 +245,13 @@ func (c *Client) suspend(wait time.Duration) bool {
 	return true
 }
 
-// resume continues a suspended session. accepted is Conn, or the connection below its TLS.
+// resume continues a suspended session. accepted is Conn, or the connection below Conn's TLS.
 func (c *Client) resume(ctx context.Context, accepted *listener.Conn) {
 	c.Reader, c.Writer = pgwire.NewReader(c.Conn), pgwire.NewWriter(c.Conn)
 	c.carry(ctx, accepted)
 }
 
-// carry runs the session to its end, or to where it is suspended.
+// carry runs the session until it ends or is suspended.
 func (c *Client) carry(ctx context.Context, accepted *listener.Conn) {
 	suspended := false
 	defer func() {
@@ -275,15 +275,15 @@ func (c *Client) isDraining() bool {
 	}
 }
 
-// interrupt ends the wait of an idle client. Called from any goroutine, once Draining is closed.
+// interrupt ends the wait of an idle client. Any goroutine may call it, once Draining is closed.
 func (c *Client) interrupt() {
 	if c.state.CompareAndSwap(clientIdle, clientInterrupted) {
 		_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
-// cutOff makes everything the session waits for fail, its context having ended. Called from any
-// goroutine.
+// cutOff makes everything that the session waits for fail, after the session's context has ended. Any goroutine may
+// call it.
 func (c *Client) cutOff() {
 	_ = c.Conn.SetDeadline(unixPast)
 	if w := c.worker.Load(); w != nil && w.session != nil {
@@ -291,8 +291,8 @@ func (c *Client) cutOff() {
 	}
 }
 
-// Goodbye sends the client its last message, that the gateway is shutting down (57P01). It flushes, and does not wait
-// for a client that does not read. It is also for clients that are cut off.
+// Goodbye sends the client its last message, that the gateway is shutting down or an operator has ended the session
+// (57P01). It flushes, and does not wait for a client that does not read. It also works for a client that is cut off.
 func (c *Client) Goodbye() error {
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(goodbyeTime))
 	if c.killed() {
@@ -304,14 +304,14 @@ func (c *Client) Goodbye() error {
 // goodbyeTime bounds Goodbye. The listener resets the connections of sessions that are cut off soon after.
 const goodbyeTime = 100 * time.Millisecond
 
-// Error adds an ErrorResponse that does not end the session; hint may be empty. It does not
-// flush, and ReadyForQuery is left to the caller.
+// Error adds an ErrorResponse that does not end the session; hint may be empty. It does not flush, and the caller has
+// to send ReadyForQuery.
 func (c *Client) Error(code, message, hint string) {
 	c.CountSQLState(code)
 	c.Writer.Send(errorResponse(pgwire.SeverityError, code, message, hint))
 }
 
-// Fatal sends an ErrorResponse that ends the session and flushes.
+// Fatal adds an ErrorResponse that ends the session, and flushes; hint may be empty.
 func (c *Client) Fatal(code, message, hint string) error {
 	c.CountSQLState(code)
 	c.Writer.Send(errorResponse(pgwire.SeverityFatal, code, message, hint))
@@ -324,17 +324,17 @@ func errorResponse(severity, code, message, hint string) *pgwire.ErrorResponse {
 	}
 }
 
-// Mode says for how long a client has a server connection.
+// Mode says how long a client keeps a server connection.
 type Mode int
 
-// The modes. In Statement mode sessions are as in Transaction mode, and end when a client begins a transaction block.
+// The modes. Statement is like Transaction, but the session ends when the client begins a transaction block.
 const (
-	Transaction Mode = iota // for a transaction; the default
-	Session                 // until the client leaves
-	Statement               // for a statement
+	Transaction Mode = iota // until the transaction ends; the default
+	Session                 // until the client disconnects
+	Statement               // until the statement ends
 )
 
-// String returns "transaction" or "session".
+// String returns "transaction", "session" or "statement".
 func (m Mode) String() string {
 	switch m {
 	case Session:

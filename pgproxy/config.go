@@ -18,31 +18,33 @@ var ErrConfig = errors.New("pgproxy: invalid configuration")
 
 // Config describes a Proxy.
 type Config struct {
-	// Listener has limits and logging. Its Protocol is set to "postgres" when empty.
+	// Listener has the limits and logging. If its Protocol is empty, New sets "postgres".
 	Listener listener.Config
-	// Mode is for how long clients keep a server connection; the zero value is Transaction.
+	// Mode says how long clients keep a server connection; the zero value is Transaction.
 	Mode Mode
-	// Auth is the way in which clients authenticate; the zero value is AuthSCRAM.
+	// Auth says how clients authenticate; the zero value is AuthSCRAM.
 	Auth Auth
-	// Users are the clients' names and secrets; not used by AuthTrust.
+	// Users has the clients' names and secrets; AuthTrust does not use it.
 	Users Users
-	// Databases maps the database that a client requests to its backend; "*" is any other.
+	// Databases maps the database that a client requests to its backend; "*" stands for any other.
 	Databases map[string]Backend
-	// TLS, if set, is offered to clients. They may still connect without, unless RequireTLS is set.
+	// TLS, if set, is offered to clients. They may still connect without TLS, unless RequireTLS is set.
 	TLS *tls.Config
-	// RequireTLS refuses clients without TLS before they are asked for a password; it needs TLS. Clients of Unix
-	// sockets are let in without, and so are cancel requests, which libpq before 17 always sends in the clear.
+	// RequireTLS refuses clients without TLS before they are asked for a password; it needs TLS. Exempt are clients of
+	// Unix sockets, and cancel requests, which libpq before 17 always sends in the clear.
 	RequireTLS bool
-	// ShowStatements has Sessions tell how the last statement of each client begins that holds a server connection.
+	// ShowStatements makes Sessions show the beginning of the last statement of each client that holds a server
+	// connection.
 	ShowStatements bool
-	// OnState is what becomes of session state that cannot follow its client in transaction mode; the zero value is PinState.
+	// OnState says what happens to session state that cannot follow its client in transaction mode; the zero value is
+	// PinState.
 	OnState OnState
-	// MaxPinned is how many server connections of a backend clients may keep for such state; 0 = half of its Limits.MaxSize, and at least 1.
-	// Further clients are told (53400), and their state is undone.
+	// MaxPinned bounds the server connections of a backend that clients may keep for such state; 0 = half of the
+	// backend's Limits.MaxSize, and at least 1. Further clients get an error (53400), and their state is undone.
 	MaxPinned int
-	// ReplicationUsers are the users of clients that may make replication connections, in every Mode; "*" is everybody, none nobody. Each
-	// such connection has a server connection of its own, made with the upstream\'s user, which needs the attribute REPLICATION: its client can
-	// copy the whole cluster.
+	// ReplicationUsers are the users whose clients may make replication connections, in every Mode; "*" means all
+	// users, an empty list none. Each such connection has a server connection of its own, made with the upstream's
+	// user, which needs the attribute REPLICATION: its client can copy the whole cluster.
 	ReplicationUsers []string
 	// LoginTimeout bounds startup and authentication; 0 = DefaultLoginTimeout.
 	LoginTimeout time.Duration

@@ -20,35 +20,34 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// server is a connection to a PostgreSQL server. It belongs to one session at a time, or to
-// the pool.
+// server is a connection to a PostgreSQL server. It belongs to one session at a time, or to the pool.
 type server struct {
-	conn fiber.Stream   // with TLS if any
-	raw  fiber.Stream   // without
-	tls  *fiber.TLSConn // conn, if it is one; else nil
+	conn fiber.Stream   // with TLS, if that is used
+	raw  fiber.Stream   // without TLS
+	tls  *fiber.TLSConn // conn, if TLS is used; else nil
 	r    *pgwire.Reader
 	w    *pgwire.Writer
 	key  pgwire.BackendKeyData
 	serverState
-	shared bool          // used in transaction mode: it may hold state without a flag
-	idleAt time.Duration // when it was last released, by clock
+	shared bool          // used in transaction mode: it may have state that no flag tells of
+	idleAt time.Duration // when it was released last, by clock
 
-	notified  []byte // notifications that came while collects
-	collects  bool   // keep is asking: the client may turn out to listen
-	heldSince uint32 // a tick; guarded by cancelMu of the session that has it, as is statement
-	statement []byte // how the last one begins, if that is to be shown
+	notified  []byte // notifications that came while collects was set
+	collects  bool   // notifications are kept: the client may turn out to listen
+	heldSince uint32 // a tick; as statement, guarded by cancelMu of the session that has the connection
+	statement []byte // the beginning of the last statement, if it is to be shown
 
-	// cancelInDoubt means that a cancel request was sent, and it is unknown whether the server has
-	// handled it: it might hit the next statement.
+	// cancelInDoubt means that a cancel request was sent which the server may not have handled yet: it might hit the
+	// next statement.
 	cancelInDoubt atomic.Bool
-	// removed means that the connection was closed under its session, because its endpoint was removed.
+	// removed means that the connection was closed while leased, because its endpoint was removed.
 	removed atomic.Bool
 }
 
 // errRemoved ends a server connection whose endpoint has been removed.
 var errRemoved = errors.New("its endpoint has been removed")
 
-// interrupt ends the lease of a server connection, whatever its session does. Another goroutine's.
+// interrupt ends the lease of a server connection, whatever the session does. Other goroutines call it.
 func (s *server) interrupt() {
 	s.removed.Store(true)
 	_ = s.raw.Close()
@@ -61,15 +60,15 @@ type sessionFlags byte
 const (
 	leftSettings sessionFlags = 1 << iota // SET, RESET
 	leftListen
-	leftPrepare  // by SQL
+	leftPrepare  // PREPARE by SQL
 	leftCursor   // maybe WITH HOLD
-	leftAnything // what only DISCARD ALL takes away
+	leftAnything // state that only DISCARD ALL removes
 )
 
-// started is when clock began.
+// started is the time at which clock was 0.
 var started = time.Now()
 
-// clock is a time that costs half of time.Now.
+// clock returns the time since started. It costs half of time.Now.
 func clock() time.Duration { return time.Since(started) }
 
 // connect opens a connection and authenticates.
@@ -102,7 +101,7 @@ func newServer(conn net.Conn, endpoint string) *server {
 	return &server{conn: raw, raw: raw, serverState: serverState{endpoint: endpoint}}
 }
 
-// releaseBuffers gives back the buffers of a connection that is to be idle.
+// releaseBuffers gives the buffers back. The connection will be idle.
 func (s *server) releaseBuffers() {
 	s.r.Release()
 	s.w.Release()
@@ -115,7 +114,7 @@ func (cfg *PostgresConfig) dial(ctx context.Context, endpoint string) (net.Conn,
 	return netaddr.Dial(ctx, endpoint)
 }
 
-// login brings a fresh connection to the first ReadyForQuery.
+// login authenticates on a new connection, and reads up to the first ReadyForQuery.
 func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
 	if cfg.TLS != nil {
 		if err := s.startTLS(ctx, cfg.TLS); err != nil {
@@ -143,12 +142,12 @@ func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
 	return err
 }
 
-// loginError is the server's error in place of a session. Clients that wait for one share it.
+// loginError is a server's error at login. Clients that wait for the same login share it.
 type loginError struct{ *pgwire.ErrorResponse }
 
 func (e *loginError) Unwrap() error { return e.ErrorResponse }
 
-// startTLS asks the server for TLS and insists on it.
+// startTLS asks the server for TLS, and fails if the server refuses.
 func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {
 	if _, err := s.raw.Write((&pgwire.SSLRequest{}).Append(nil)); err != nil {
 		return err
@@ -170,10 +169,10 @@ func (s *server) startTLS(ctx context.Context, cfg *tls.Config) error {
 
 var errNoTLS = errors.New("it does not offer TLS: enable ssl there, or remove tls from the upstream")
 
-// authenticate answers the server's requests until AuthenticationOk.
+// authenticate answers the server's authentication requests until AuthenticationOk.
 func (s *server) authenticate(cfg *PostgresConfig) error {
 	exchange := pgwire.NewScramClient(cfg.Password)
-	step := pgwire.AuthOK // the last one of SCRAM; AuthOK = not begun
+	step := pgwire.AuthOK // the last step of SCRAM; AuthOK = SCRAM has not begun
 	for {
 		m, err := s.authRequest()
 		if err != nil {
@@ -222,7 +221,7 @@ func (s *server) authenticate(cfg *PostgresConfig) error {
 	}
 }
 
-// inTurn checks that a server takes every step of SCRAM once, in order, once it has begun.
+// inTurn checks that a server that has begun SCRAM takes each of its steps once, in order.
 func inTurn(last, next pgwire.AuthKind) error {
 	switch {
 	case next == pgwire.AuthOK && (last == pgwire.AuthSASL || last == pgwire.AuthSASLContinue):
@@ -235,7 +234,7 @@ func inTurn(last, next pgwire.AuthKind) error {
 	return nil
 }
 
-// local reports whether data to an endpoint stays on this machine.
+// local reports whether data for an endpoint stays on this machine.
 func local(endpoint string) bool {
 	if strings.HasPrefix(endpoint, "unix:") {
 		return true
@@ -319,7 +318,7 @@ func (s *server) readBaseline() error {
 	}
 }
 
-// closeServer says goodbye and closes.
+// closeServer sends Terminate, and closes the connection.
 func closeServer(s *server) {
 	_ = s.conn.SetDeadline(time.Now().Add(closeTimeout))
 	s.w.Send(&pgwire.Terminate{})
@@ -327,11 +326,11 @@ func closeServer(s *server) {
 	_ = s.conn.Close()
 }
 
-// closeTimeout bounds the goodbye to a server whose connection may be dead.
+// closeTimeout bounds closeServer, because the connection may be dead.
 const closeTimeout = 100 * time.Millisecond
 
-// sendCancel asks the server to cancel the statement of a connection, and waits until the server
-// has handled the request, which the end of the connection shows.
+// sendCancel asks the server to cancel the statement of a connection. It waits until the server closes the request's
+// connection, which shows that the request has been handled.
 func sendCancel(ctx context.Context, cfg *PostgresConfig, s *server) error {
 	raw, err := cfg.dial(ctx, s.address())
 	if err != nil {
@@ -355,7 +354,7 @@ func sendCancel(ctx context.Context, cfg *PostgresConfig, s *server) error {
 	return ctx.Err()
 }
 
-// address is where the server itself is: its endpoint's name may stand for several.
+// address returns the server's own address: the endpoint's name may stand for several servers.
 func (s *server) address() string {
 	host, port, err := net.SplitHostPort(s.endpoint)
 	if tcp, ok := s.raw.RemoteAddr().(*net.TCPAddr); ok && err == nil && net.ParseIP(host) == nil && strconv.Itoa(tcp.Port) == port {
@@ -364,7 +363,7 @@ func (s *server) address() string {
 	return s.endpoint
 }
 
-// Probe returns a health check that connects and authenticates as the pool does, and leaves.
+// Probe returns a health check that connects and authenticates as the pool does, and then disconnects.
 func Probe(cfg PostgresConfig) upstream.Probe {
 	return func(ctx context.Context, endpoint string) error {
 		s, err := connect(ctx, &cfg, endpoint)

@@ -16,7 +16,7 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// Clients get the name and the trouble of the upstream, never its servers' addresses: those are in the log.
+// Clients get the upstream's name and what is wrong, never its servers' addresses: those are in the log.
 
 // Hints for errors that a client cannot fix.
 const (
@@ -24,7 +24,8 @@ const (
 	hintLogin   = "The gateway's operator has to mend user and password of this upstream, or the server's rules; the log names the server."
 )
 
-// saidAtLogin returns a server's answer to the gateway's login, if that is why there is no server connection; else nil.
+// saidAtLogin returns the server's answer to the gateway's login, if that is why there is no server connection; else
+// nil.
 func saidAtLogin(err error) *pgwire.ErrorResponse {
 	said, ok := errors.AsType[*loginError](err)
 	if e, waited := errors.AsType[*pool.Error](err); !ok || waited && unanswered(e) {
@@ -40,19 +41,19 @@ func saidAtLogin(err error) *pgwire.ErrorResponse {
 	return errorResponse(pgwire.SeverityError, said.Code, message, hint)
 }
 
-// unanswered reports whether the wait for a server ended while it kept the gateway waiting, whatever it answered before. A server that
-// lets the gateway have some connections, and no more, is not silent.
+// unanswered reports whether the wait for a server connection ended while the server did not answer, whatever it
+// answered before. A server that lets the gateway have some connections, and no more, is not silent.
 func unanswered(e *pool.Error) bool {
 	return errors.Is(e.Kind, pool.ErrTimeout) && e.Opening > 0 && e.InUse == 0
 }
 
-// classAuthorization begins the SQLSTATEs of a login that is refused.
+// classAuthorization begins the SQLSTATEs of refused logins.
 const classAuthorization = "28"
 
-// routineHBA is the routine of a server that refuses by pg_hba.conf. Its messages name hosts.
+// routineHBA is the routine in the error of a server that refuses by pg_hba.conf. Such errors name hosts.
 const routineHBA = "ClientAuthentication"
 
-// hasAddress reports whether there is an IP address in a text.
+// hasAddress reports whether a text contains an IP address.
 func hasAddress(text string) bool {
 	for word := range strings.FieldsFuncSeq(text, func(c rune) bool { return !strings.ContainsRune("0123456789abcdefABCDEF.:", c) }) {
 		if _, err := netip.ParseAddr(strings.Trim(word, ".")); err == nil {
@@ -65,14 +66,14 @@ func hasAddress(text string) bool {
 	return false
 }
 
-// unavailableText says why there is no server connection, other than that all are in use.
+// unavailableText says why there is no server connection, if not because all are in use.
 func unavailableText(upstream string, err error) string {
 	return fmt.Sprintf("upstream %q: no server connection: %s", upstream, whyNoServer(err))
 }
 
 func whyNoServer(err error) string {
 	if e, ok := errors.AsType[*pool.Error](err); ok && unanswered(e) {
-		return "the server did not answer in time" // whatever the result of an earlier attempt, which err wraps too
+		return "the server did not answer in time" // whatever an earlier attempt resulted in, which err wraps too
 	}
 	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok && !hasAddress(m.Message) {
 		return fmt.Sprintf("the server says: %s (SQLSTATE %s)", m.Message, m.Code)
@@ -105,7 +106,7 @@ func whyNoServer(err error) string {
 	return "the server cannot be reached"
 }
 
-// exhaustedText says which limit there is no server connection for.
+// exhaustedText says which limit was reached when there was no server connection.
 func exhaustedText(upstream string, err error) string {
 	e, ok := errors.AsType[*pool.Error](err)
 	switch {
@@ -119,7 +120,7 @@ func exhaustedText(upstream string, err error) string {
 		upstream, e.Waited.Round(time.Millisecond), e.InUse, e.MaxSize, e.Waiting)
 }
 
-// lostText says why a server connection broke.
+// lostText says why a server connection was lost.
 func lostText(upstream string, cause error) string {
 	why := "it broke off"
 	m, isServer := errors.AsType[*pgwire.ErrorResponse](cause)

@@ -25,30 +25,31 @@ const DefaultMaxSize = 20
 type PostgresConfig struct {
 	// Name appears in errors, logs and metrics.
 	Name string
-	// Settings: the address of a Unix socket is the path of the socket itself, such as
-	// unix:/run/postgresql/.s.PGSQL.5432. Limits.MaxSize 0 = DefaultMaxSize. Health.Probe may be one of Probe,
-	// upstream.TCPProbe.
+	// Settings are the upstream's. The address of a Unix socket is the path of the socket itself, such as
+	// unix:/run/postgresql/.s.PGSQL.5432. Limits.MaxSize 0 = DefaultMaxSize. Health.Probe may be the result of Probe,
+	// or upstream.TCPProbe.
 	upstream.Settings
 	// User, Password and DBName are used on every server connection, whatever the client's
 	// are. DBName "" = User.
 	User, Password, DBName string
-	// TLS, if set, is required from the servers. Without a ServerName the endpoint's host is. A certificate without alternative names
-	// is known by its common name, as libpq has it.
+	// TLS, if set, is required from the servers. The default ServerName is the endpoint's host. As with libpq, the
+	// common name counts for a certificate without alternative names.
 	TLS *tls.Config
 	// Dial connects to an endpoint; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
-	// AllowCleartext lets the password go in clear text, without TLS, over the network to a server
-	// that asks for that. Over loopback, a Unix socket or TLS it may always.
+	// AllowCleartext allows the password in clear text over the network without TLS, to a server that asks for it.
+	// Over loopback, a Unix socket or TLS that is always allowed.
 	AllowCleartext bool
-	// Params are settings of server connections, such as statement_timeout, given at startup. A client's
-	// own settings take their place for that client; RESET goes back to them unless the client gave its own at startup. Not possible are user,
-	// database, options, replication, and role and session_authorization, which a change of role undoes.
+	// Params are settings of server connections, such as statement_timeout, given at startup. A client's own settings
+	// replace them for that client; RESET restores them unless the client gave its own at startup. Not allowed are
+	// user, database, options, replication, and role and session_authorization, which a change of role undoes.
 	Params []pgwire.Param
 	// StatementCache is how many prepared statements a server connection keeps in transaction
 	// mode; 0 = DefaultStatementCache.
 	StatementCache int
-	// ReadCatalogs says what the gateway reads and believes, in transaction mode, of which functions there are and what they do. It reads that
-	// after the first login, after DDL and each minute, in one transaction, which takes longer the more functions and tables there are.
+	// ReadCatalogs says which information about functions the gateway reads from the servers and relies on, in
+	// transaction mode. It reads after the first login, after DDL and every minute, in one transaction, which takes
+	// longer the more functions and tables there are.
 	ReadCatalogs Catalogs
 	Logger       *slog.Logger // nil = slog.Default()
 }
@@ -63,24 +64,24 @@ type Postgres struct {
 	listening  listening
 	baseline   baseline // what the newest server connection reported
 	retired    atomic.Bool
-	life       context.Context // of what the backend does by itself, until it is drained, closed or retired
+	life       context.Context // ends when the backend is drained, closed or retired; for the backend's own work
 	end        context.CancelFunc
-	unreadable atomic.Bool  // keep could not read the settings of a client, and has said so
-	unseen     atomic.Bool  // likewise lookAt what a client has left
-	unknown    atomic.Bool  // likewise learn what functions there are
-	unread     atomic.Int32 // readings for learn that have failed, but for hopeless ones, since the last one that has not
-	everything atomic.Bool  // likewise that every statement may leave something
+	unreadable atomic.Bool  // keep could not read a client's settings, and has logged that
+	unseen     atomic.Bool  // lookAt could not read what a client has left, and has logged that
+	unknown    atomic.Bool  // learn could not read the functions, and has logged that
+	unread     atomic.Int32 // readings for learn that have failed, but for hopeless ones, since the last success
+	everything atomic.Bool  // it has been logged that every statement may leave something
 
-	updating sync.Mutex // and Retire; the fields below are up's last settings
+	updating sync.Mutex // also held by Retire; guards the fields below, up's last settings
 	with     upstream.Settings
 }
 
-// baseline is what a server connection reported: a list that is never changed in place.
+// baseline is what a server connection reported at startup: a list that is never changed in place.
 type baseline struct {
 	list atomic.Pointer[[]pgwire.Param]
 }
 
-// get returns nil if there has been no server connection.
+// get returns nil before the first server connection.
 func (b *baseline) get() []pgwire.Param {
 	if p := b.list.Load(); p != nil {
 		return *p
@@ -133,7 +134,7 @@ func withMaxSize(s upstream.Settings) upstream.Settings {
 	return s
 }
 
-// open connects for the pool.
+// open opens a server connection for the pool.
 func (b *Postgres) open(ctx context.Context, endpoint string) (*server, error) {
 	s, err := connect(ctx, &b.cfg, endpoint)
 	if err == nil {
@@ -148,13 +149,13 @@ func (b *Postgres) open(ctx context.Context, endpoint string) (*server, error) {
 	return s, err
 }
 
-// close closes for the pool.
+// close closes a server connection of the pool.
 func (b *Postgres) close(s *server) {
 	s.stmts.clear()
 	closeServer(s)
 }
 
-// Update changes the settings of a running backend. Connections to endpoints that stay are kept.
+// Update changes the settings of a running backend. Connections to endpoints that remain are kept.
 func (b *Postgres) Update(s upstream.Settings) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
@@ -167,7 +168,7 @@ func (b *Postgres) Update(s upstream.Settings) error {
 	return err
 }
 
-// ChangeEndpoint is upstream.Upstream's.
+// ChangeEndpoint calls the method of upstream.Upstream.
 func (b *Postgres) ChangeEndpoint(c upstream.Change) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
@@ -176,10 +177,10 @@ func (b *Postgres) ChangeEndpoint(c upstream.Change) error {
 	return err
 }
 
-// Overrides is upstream.Upstream's.
+// Overrides calls the method of upstream.Upstream.
 func (b *Postgres) Overrides() []upstream.Override { return b.up.Overrides() }
 
-// EndpointNames is upstream.Upstream's.
+// EndpointNames calls the method of upstream.Upstream.
 func (b *Postgres) EndpointNames() []string { return b.up.EndpointNames() }
 
 // Name implements Backend.
@@ -188,21 +189,22 @@ func (b *Postgres) Name() string { return b.cfg.Name }
 // Status implements Backend.
 func (b *Postgres) Status() upstream.Status { return b.up.Status() }
 
-// Drain implements Backend: no new leases; it waits until all leases are released, closes
-// everything, and returns ctx's error if that ends first.
+// Drain implements Backend. It grants no new leases, waits until all leases are released, closes everything, and
+// returns ctx's error if ctx ends first.
 func (b *Postgres) Drain(ctx context.Context) error {
 	b.listening.close()
 	b.end()
 	return b.up.Drain(ctx)
 }
 
-// retiredIdle is how long server connections of a retired backend may be idle: the servers' places are the other's now.
+// retiredIdle is how long server connections of a retired backend may be idle: the new backend needs the servers'
+// connection slots.
 const retiredIdle = 5 * time.Second
 
-// Retire marks this backend as replaced by another one, perhaps with another password. Its sessions continue as long as
-// there are server connections for them, of which none is kept idle or opened ahead of demand any more. A session that
-// gets none ends (57P01): its client reconnects to the new backend. Probes do not log in any more: servers may refuse
-// the old password.
+// Retire marks this backend as replaced by another one, perhaps with another password. Its sessions continue as long
+// as there are server connections for them, but none is kept idle or opened ahead of demand any more. A session that
+// gets no connection ends (57P01), so that its client reconnects to the new backend. Probes no longer log in, because
+// servers may refuse the old password.
 func (b *Postgres) Retire() {
 	b.retired.Store(true)
 	b.end()
@@ -239,7 +241,7 @@ func (b *Postgres) Serve(ctx context.Context, c *Client) error {
 	return err
 }
 
-// check is the pool's: it asks an idle server connection for an answer.
+// check asks an idle server connection of the pool for an answer.
 func check(ctx context.Context, s *server) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(unixPast) })
 	err := s.exec("")

@@ -21,17 +21,17 @@ import (
 type Proxy struct {
 	srv        *listener.Server
 	settings   atomic.Pointer[settings]
-	mockSecret [32]byte            // for users that do not exist; constant, so that they look constant
-	keySecret  [keySecretSize]byte // of which clients' keys for cancel requests are made
+	mockSecret [32]byte            // the secret of users that do not exist; constant, as that of a user is
+	keySecret  [keySecretSize]byte // the keys for cancel requests are computed from it
 	nextID     atomic.Uint32
-	cutting    sync.Once // arranges for cutOff
+	cutting    sync.Once // arranges once for cutOff to be called
 	traffic    *traffic.Set
 	ticks      ticks
 	pins       pinRules
 
 	mu      sync.Mutex // not held across I/O
 	clients map[uint32]*Client
-	aliases map[uint32][]*Client // by the process ID of their servers, in session mode; several servers may have the same
+	aliases map[uint32][]*Client // by the process ID of the server, in session mode; several servers may have the same
 }
 
 const keySecretSize = 32
@@ -41,13 +41,13 @@ type settings struct {
 	Config
 	credentials map[string]*credential
 	logins      logins
-	upstreams   map[string]string // of Databases, by the same keys
+	upstreams   map[string]string // the names of Databases' upstreams, by the same keys
 }
 
 var _ listener.Rejecter = (*Proxy)(nil)
 
-// New returns a Proxy for cfg; errors wrap ErrConfig or listener.ErrConfig. Nothing runs until
-// Serve. The backends stay the caller's: drain them after the Proxy.
+// New returns a Proxy for cfg. Errors wrap ErrConfig or listener.ErrConfig. Nothing runs until Serve. The backends
+// remain the caller's: drain them after the Proxy.
 func New(cfg Config) (*Proxy, error) {
 	p := &Proxy{clients: make(map[uint32]*Client), aliases: make(map[uint32][]*Client), traffic: traffic.NewSet(clientTraffic)}
 	p.ticks.move()
@@ -95,8 +95,8 @@ func prepare(cfg Config) (*settings, error) {
 	return set, nil
 }
 
-// Serve accepts clients from l until Drain, then it returns nil. It closes l. Several
-// listeners may be served at once.
+// Serve accepts clients from l until Drain is called, and then returns nil. It closes l. Several listeners may be
+// served at the same time.
 func (p *Proxy) Serve(l net.Listener) error {
 	ctx, stop := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
@@ -106,9 +106,9 @@ func (p *Proxy) Serve(l net.Listener) error {
 	return p.srv.Serve(l)
 }
 
-// Drain stops accepting, disconnects idle clients (57P01), lets the others finish their transaction
-// (in session mode: until they are not in a transaction), and waits. When ctx ends first, the rest
-// is cut off and the error says how many there were.
+// Drain stops accepting, disconnects idle clients (57P01), lets the others finish their transaction (in session mode:
+// until they are in no transaction), and waits. When ctx ends first, the remaining sessions are cut off, and the
+// error says how many there were.
 func (p *Proxy) Drain(ctx context.Context) error {
 	done := make(chan struct{})
 	defer close(done)
@@ -116,7 +116,7 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	return p.srv.Drain(ctx)
 }
 
-// interruptOnDrain ends the wait of idle clients once the drain has begun.
+// interruptOnDrain interrupts idle clients once the drain has begun.
 func (p *Proxy) interruptOnDrain(done <-chan struct{}) {
 	select {
 	case <-p.srv.Draining():
@@ -164,18 +164,18 @@ func (p *Proxy) register(c *Client) {
 	p.clients[id] = c
 }
 
-// Key is the key to send as BackendKeyData; it is unique to this client. A session that keeps one
-// server connection may send that server's process ID instead, see alias. The key cannot be derived
-// from others' keys, and idle clients need not store it.
+// Key returns the key to send as BackendKeyData; it is unique to this client. A session that keeps one server
+// connection may send that server's process ID instead, see alias. The key cannot be derived from other clients'
+// keys, and idle clients need not store it.
 func (c *Client) Key() pgwire.BackendKeyData {
-	var secretAndID [keySecretSize + 4]byte // always as long, so that no sum can be made of another
+	var secretAndID [keySecretSize + 4]byte // of constant length, so that no sum can be extended to another one
 	copy(secretAndID[:], c.proxy.keySecret[:])
 	binary.BigEndian.PutUint32(secretAndID[keySecretSize:], c.id)
 	sum := sha256.Sum256(secretAndID[:])
 	return pgwire.BackendKeyData{ProcessID: c.id, Key: sum[:c.keySize]}
 }
 
-// cutOff ends every session, once its context has ended: at the end of a drain's patience.
+// cutOff ends every session, after the sessions' context has ended: a drain has run out of time.
 func (p *Proxy) cutOff() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,15 +190,15 @@ func (p *Proxy) unregister(c *Client) {
 	delete(p.clients, c.id)
 }
 
-// alias makes cancel requests reach a client also by the process ID of its server, which it got in place of its own.
-// The secret is the one in Key, so that those who had the server before cannot reach it.
+// alias makes cancel requests reach a client also by the process ID of its server, which the client was told instead
+// of its own. The secret is that of Key, so that the server's previous clients cannot reach it.
 func (p *Proxy) alias(pid uint32, c *Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.aliases[pid] = append(p.aliases[pid], c)
 }
 
-// unalias undoes alias.
+// unalias is the reverse of alias.
 func (p *Proxy) unalias(pid uint32, c *Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,7 +208,7 @@ func (p *Proxy) unalias(pid uint32, c *Client) {
 	}
 }
 
-// find returns the client a cancel request means, nil if its key is wrong.
+// find returns the client of a cancel request, nil if the key is wrong.
 func (p *Proxy) find(id uint32, key []byte) *Client {
 	p.mu.Lock()
 	candidates := slices.Clone(p.aliases[id])

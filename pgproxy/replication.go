@@ -49,8 +49,9 @@ func (c *Config) checkReplication(l *Login) error {
 		hint:    "Add the user to \"replication_users\" of the gateway's listener, or connect to the PostgreSQL server directly."}
 }
 
-// backendFor returns the backend of a database, nil if there is none. Physical replication is of the whole cluster, and libpq asks for a database
-// "replication" then: where that is not listed, the backend of all databases is meant, if there is but one.
+// backendFor returns the backend of a database, nil if there is none. Physical replication covers the whole cluster,
+// and libpq then asks for a database "replication": if that is not listed and all databases have the same backend,
+// that one is meant.
 func (c *Config) backendFor(database, replication string) Backend {
 	b := c.backend(database)
 	if b != nil || replication != "true" {
@@ -65,8 +66,8 @@ func (c *Config) backendFor(database, replication string) Backend {
 	return b
 }
 
-// replicate serves a replication connection: it has a server connection of its own, which is in no pool, and once both sides are logged in,
-// everything passes through as it is.
+// replicate serves a replication connection. It has a server connection of its own, which is in no pool. Once both
+// sides are logged in, everything passes through unchanged.
 func (b *Postgres) replicate(ctx context.Context, c *Client) error {
 	ctx, end := c.Killable(ctx)
 	defer end()
@@ -96,8 +97,8 @@ func (b *Postgres) replicate(ctx context.Context, c *Client) error {
 	return err
 }
 
-// connectReplication connects with what the client gave at startup, to the endpoint that the next session would get. Where there is one endpoint
-// only, a full pool does not matter.
+// connectReplication connects with the client's startup parameters, to the endpoint that the next session would get.
+// With a single endpoint it does not need a lease, so that a full pool does not matter.
 func (b *Postgres) connectReplication(ctx context.Context, c *Client) (*server, error) {
 	ctx, stop := context.WithTimeout(ctx, c.proxy.settings.Load().LoginTimeout)
 	defer stop()
@@ -119,7 +120,7 @@ func (b *Postgres) connectReplication(ctx context.Context, c *Client) (*server, 
 	return connect(ctx, &cfg, endpoint)
 }
 
-// passBuffered passes on the messages that have been read ahead.
+// passBuffered passes on the messages that r has read ahead.
 func passBuffered(r *pgwire.Reader, w *pgwire.Writer) error {
 	for r.Buffered() > 0 {
 		h, err := r.Next()
@@ -132,7 +133,7 @@ func passBuffered(r *pgwire.Reader, w *pgwire.Writer) error {
 			if err != nil {
 				return err
 			}
-			_, _ = w.Write(chunk) // Flush tells
+			_, _ = w.Write(chunk) // Flush reports the error
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -143,7 +144,7 @@ func passBuffered(r *pgwire.Reader, w *pgwire.Writer) error {
 	return nil
 }
 
-// relayRaw copies between a client and its server until one of them ends, or ctx does, or the proxy drains.
+// relayRaw copies between a client and its server until one of them ends, ctx ends, or the proxy drains.
 func relayRaw(ctx context.Context, c *Client, srv *server) error {
 	over := make(chan struct{})
 	go func() { // a replication connection may last for ever: a drain ends it
@@ -175,7 +176,8 @@ func relayRaw(ctx context.Context, c *Client, srv *server) error {
 	return fmt.Errorf("replication connection: %w", errors.Join(fromClient, fromServer))
 }
 
-// relayOneWay passes on the messages that r has read ahead, and copies everything after them. It returns why that has ended.
+// relayOneWay passes on the messages that r has read ahead, and copies everything after them. It returns why the
+// copying has ended.
 func relayOneWay(r *pgwire.Reader, w *pgwire.Writer, from fiber.Stream, to net.Conn) error {
 	if err := passBuffered(r, w); err != nil {
 		return err
