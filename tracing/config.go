@@ -58,18 +58,22 @@ func (s *Settings) url() string {
 	return strings.TrimSuffix(base, "/") + tracesPath
 }
 
-// tlsConfig returns the settings for the collector's certificate, nil for the defaults.
-func (s *Settings) tlsConfig() (*tls.Config, error) {
+// readCA reads the file of CA; nil without one.
+func (s *Settings) readCA() ([]byte, error) {
 	if s.CA == "" {
-		return nil, nil //nolint:nilnil // as documented
+		return nil, nil
 	}
-	pem, err := s.CA.Read()
-	if err != nil {
-		return nil, err
+	return s.CA.Read()
+}
+
+// tlsConfig returns the settings for a collector whose authorities are given as PEM, nil for the system's.
+func tlsConfig(ca []byte) *tls.Config {
+	if ca == nil {
+		return nil
 	}
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(pem) // the check has found one
-	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
+	pool.AppendCertsFromPEM(ca) // the check has found one
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 }
 
 // check checks the section "tracing".

@@ -23,6 +23,10 @@ const (
 	batchTime = 2 * time.Second
 	// sendTime bounds one request to the collector.
 	sendTime = 10 * time.Second
+	// closeTime is how long the collector may take for the last spans.
+	closeTime = 3 * time.Second
+	// cutTime is how long it may take from the moment that nobody waits for the gateway's end any more.
+	cutTime = 500 * time.Millisecond
 	// maxError bounds what is kept and logged of an error, in bytes.
 	maxError = 200
 	// maxAttribute bounds the value of an attribute and a span's name, in bytes of what the client sent.
@@ -34,6 +38,7 @@ const (
 // exporter is the way to a collector. Its methods are safe for concurrent use.
 type exporter struct {
 	settings *Settings
+	ca       []byte // the content of settings.CA
 	logger   *slog.Logger
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
@@ -48,7 +53,7 @@ type exporter struct {
 	lastError             atomic.Pointer[string]
 }
 
-func newExporter(s *Settings, logger *slog.Logger) (*exporter, error) {
+func newExporter(s *Settings, ca []byte, logger *slog.Logger) (*exporter, error) {
 	options := []otlptracehttp.Option{
 		otlptracehttp.WithEndpointURL(s.url()), otlptracehttp.WithTimeout(sendTime), otlptracehttp.WithCompression(otlptracehttp.GzipCompression),
 	}
@@ -57,16 +62,12 @@ func newExporter(s *Settings, logger *slog.Logger) (*exporter, error) {
 		headers[h.Name] = h.Value.Reveal()
 	}
 	options = append(options, otlptracehttp.WithHeaders(headers))
-	secure, err := s.tlsConfig()
-	if err != nil {
-		return nil, err
-	}
-	options = append(options, otlptracehttp.WithTLSClientConfig(secure)) // nil, too: it replaces what the environment says
+	options = append(options, otlptracehttp.WithTLSClientConfig(tlsConfig(ca))) // nil, too: it replaces what the environment says
 	out, err := otlptracehttp.New(context.Background(), options...)
 	if err != nil {
 		return nil, err
 	}
-	e := &exporter{settings: s, logger: logger, ended: make(chan struct{})}
+	e := &exporter{settings: s, ca: ca, logger: logger, ended: make(chan struct{})}
 	e.over, e.cancel = context.WithCancel(context.Background())
 	host, _ := os.Hostname()
 	limits := sdk.SpanLimits{ // none: spans are made with few attributes, which text has cut. NewSpanLimits reads the environment
@@ -106,12 +107,22 @@ func (e *exporter) report(why string) {
 // waiting is how many spans wait for the collector.
 func (e *exporter) waiting() int { return int(e.queued.Load()) }
 
-// close sends what waits, within a time, and ends the exporter with its goroutine. Later spans are lost.
-func (e *exporter) close(within time.Duration) {
+// close sends the waiting spans, and ends the exporter with its goroutine. It takes closeTime at most, and no more than cutTime after the end
+// of ctx. Later spans are lost.
+func (e *exporter) close(ctx context.Context) {
 	e.closing.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), within)
+		within, cancel := context.WithTimeout(context.Background(), closeTime)
 		defer cancel()
-		if err := e.provider.Shutdown(ctx); err != nil {
+		defer context.AfterFunc(ctx, func() {
+			hurry := time.NewTimer(cutTime)
+			defer hurry.Stop()
+			select {
+			case <-hurry.C:
+				cancel()
+			case <-within.Done():
+			}
+		})()
+		if err := e.provider.Shutdown(within); err != nil {
 			e.logger.Warn("the last spans of traces were not sent", "endpoint", e.settings.url(), "lost", e.waiting(), "error", e.brief(err))
 		}
 		e.cancel() // Shutdown leaves a goroutine that goes on with the queue

@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
@@ -18,7 +19,7 @@ import (
 func testExporter(t *testing.T, url string, log io.Writer) *exporter {
 	t.Helper()
 	headers := []Header{{Name: "X-Key", Value: config.NewSecret("hidden")}}
-	e, err := newExporter(&Settings{Endpoint: url, Queue: 8192, Service: "x", Headers: headers}, slog.New(slog.NewJSONHandler(log, nil)))
+	e, err := newExporter(&Settings{Endpoint: url, Queue: 8192, Service: "x", Headers: headers}, nil, slog.New(slog.NewJSONHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +41,7 @@ func TestTextIsCut(t *testing.T) {
 	}
 }
 
-// TestCloseEnds: an exporter whose collector never answers ends with its time: nothing is sent any more, and no goroutine is left.
+// TestCloseEnds: an exporter whose collector never answers ends soon after the gateway has to: it sends nothing more, and leaves no goroutine.
 func TestCloseEnds(t *testing.T) {
 	var asked atomic.Int32
 	stop := make(chan struct{})
@@ -59,7 +60,9 @@ func TestCloseEnds(t *testing.T) {
 	for range 2000 {
 		e.trace(testTrace())
 	}
-	e.close(100 * time.Millisecond)
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	e.close(over)
 	select {
 	case <-e.ended:
 	default:
@@ -88,7 +91,7 @@ func TestAnswerIsNotKept(t *testing.T) {
 		var log bytes.Buffer
 		e := testExporter(t, s.URL, &log)
 		e.trace(testTrace())
-		e.close(closeTime)
+		e.close(context.Background())
 		s.Close()
 		if text := e.status().Error; text == "" || len(text) > maxError || log.Len() > 1000 || strings.Contains(text+log.String(), "hidden") {
 			t.Errorf("%d: error of %d bytes, log of %d: %.300s", status, len(text), log.Len(), text)
@@ -115,7 +118,7 @@ func TestEnvironment(t *testing.T) {
 	defer s.Close()
 	e := testExporter(t, s.URL, io.Discard)
 	e.trace(testTrace())
-	e.close(closeTime)
+	e.close(context.Background())
 	if e.sent.Load() != 1 || other.Load() {
 		t.Errorf("%d spans sent, header of the environment: %v", e.sent.Load(), other.Load())
 	}

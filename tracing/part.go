@@ -1,11 +1,11 @@
 package tracing
 
 import (
+	"bytes"
 	"context"
 	"math/rand/v2"
 	"reflect"
 	"sync/atomic"
-	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
@@ -59,17 +59,23 @@ func (p *part) Check(*config.Config, func(err error, at any)) {}
 // Plan implements extend.Part.
 func (p *part) Plan(plan *extend.Plan) error {
 	old, settings := p.current.Load(), config.PartOf[FileKeys](plan.New).Tracing
-	if old == nil && settings == nil || old != nil && reflect.DeepEqual(old.settings, settings) {
+	if old == nil && settings == nil {
 		return nil
 	}
 	var next *exporter
 	what := "tracing removed"
 	if settings != nil {
-		var err error
-		if next, err = newExporter(settings, p.gateway.Logger()); err != nil {
+		ca, err := settings.readCA()
+		switch {
+		case err != nil:
+			return err
+		case old != nil && reflect.DeepEqual(old.settings, settings) && bytes.Equal(old.ca, ca):
+			return nil
+		}
+		if next, err = newExporter(settings, ca, p.gateway.Logger()); err != nil {
 			return err
 		}
-		plan.Abort = append(plan.Abort, func() { next.close(closeTime) })
+		plan.Abort = append(plan.Abort, func() { next.close(context.Background()) })
 		if what = "tracing added"; old != nil {
 			what = "tracing changed"
 		}
@@ -79,14 +85,11 @@ func (p *part) Plan(plan *extend.Plan) error {
 	if old != nil {
 		plan.Retired = append(plan.Retired, &extend.Retired{
 			Kind: "tracing", Name: "spans", Protocol: "otlp", Sessions: "spans", Active: old.waiting,
-			Drain: func(context.Context) error { old.close(closeTime); return nil },
+			Drain: func(ctx context.Context) error { old.close(ctx); return nil },
 		})
 	}
 	return nil
 }
-
-// closeTime is how long the collector may take for the last spans: less than anybody waits for the gateway to end.
-const closeTime = 3 * time.Second
 
 // Dialer implements extend.Part.
 func (p *part) Dialer(*config.Upstream) (extend.Dialer, bool) { return extend.Dialer{}, false }
@@ -101,9 +104,9 @@ func (p *part) Retreats(*config.Upstream) bool { return false }
 func (p *part) Registers() []extend.Register { return nil }
 
 // Drain implements extend.Part. Requests have ended before last.
-func (p *part) Drain(_ context.Context, last bool) error {
+func (p *part) Drain(ctx context.Context, last bool) error {
 	if e := p.current.Load(); e != nil && last {
-		e.close(closeTime)
+		e.close(ctx)
 	}
 	return nil
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -21,6 +23,7 @@ import (
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/gatewaytest"
 	"github.com/headpond/headpond/internal/leaktest"
@@ -269,6 +272,45 @@ func TestReload(t *testing.T) {
 	if err := gw.Reload(parse(t, "")); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestRenewedAuthority: a reload takes up a changed file of ca, though the section is the same.
+func TestRenewedAuthority(t *testing.T) {
+	authority := certs.New()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.TLS, _ = authority.Configs()
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	write := func(a *certs.Authority) {
+		t.Helper()
+		pem, _ := certs.PEM(a.Certificate)
+		if err := os.WriteFile(file, pem, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	section := `tracing: {endpoint: "` + server.URL + `", sample: 1, ca: ` + file + `}`
+	write(certs.New())
+	gw := start(t, section)
+	ask(t, "http://"+gw.Addr("web")+"/own", "")
+	counts := func(check func(tracing.Status) bool) func() bool {
+		return func() bool {
+			for _, a := range gw.Snapshot().Additions {
+				if rows, ok := a.Rows.([]tracing.Status); ok && len(rows) == 1 {
+					return check(rows[0])
+				}
+			}
+			return false
+		}
+	}
+	conntest.Eventually(t, "the collector's certificate is refused", counts(func(s tracing.Status) bool { return s.Failed == 1 && s.Sent == 0 }))
+	write(authority)
+	if err := gw.Reload(parse(t, section)); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, "http://"+gw.Addr("web")+"/own", "")
+	conntest.Eventually(t, "the span is sent", counts(func(s tracing.Status) bool { return s.Sent == 1 && s.Failed == 0 }))
 }
 
 // TestNoCollector: a collector that is not there delays neither requests nor the end, and lost spans are counted.
