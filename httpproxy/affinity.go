@@ -12,29 +12,32 @@ import (
 	"github.com/headpond/headpond/internal/jsonfield"
 )
 
-// DefaultMaxLoad is Affinity.MaxLoad, in percent: a key that many requests have fills its endpoint to one and a half times the others' load.
+// DefaultMaxLoad is the default of Affinity.MaxLoad, in percent: a key of many requests loads its endpoint with at most
+// one and a half times the average.
 const DefaultMaxLoad = 150
 
-// Affinity sends requests that have something in common to the same endpoint for as long as that is in. The upstream's balance must be RingHash,
-// of which this is the key instead of the client's address: when an endpoint comes or goes, only its own keys move. Requests without the key
-// go to the less busy of two endpoints. One of Header, Cookie and Prompt is set; the zero value is no affinity.
+// Affinity sends requests with the same key to the same endpoint as long as that endpoint is available. The upstream's
+// balance must be RingHash; the key replaces the client's address in it. When an endpoint is added or removed, only its
+// own keys move. Requests without the key go to the less busy of two endpoints. At most one of Header, Cookie and
+// Prompt is set; the zero value is no affinity.
 type Affinity struct {
 	// Header is the name of a field whose value is the key.
 	Header string
 	// Cookie is the name of a cookie whose value is the key.
 	Cookie string
-	// Prompt makes the beginning of the prompt in a JSON body the key, so that a language model finds it in its cache:
-	// at most this many bytes, up to 64 KiB. It is the text of "messages", "prompt", "input", "system" and
-	// "instructions" at the top, as written. The body is read as for conditions about it, see Config.PeekBytes, and no
-	// further.
+	// Prompt makes the beginning of the prompt in a JSON body the key, so that a language model finds the prompt in its
+	// cache. Prompt is the greatest number of bytes used, up to 64 KiB. The prompt is the text of the top-level fields
+	// "messages", "prompt", "input", "system" and "instructions", as written. The body is read as for conditions on it,
+	// and no further; see Config.PeekBytes.
 	Prompt int
-	// SetCookie gives clients without the cookie one with a random value, for all paths and not for scripts (HttpOnly, SameSite=Lax, over TLS
-	// Secure).
+	// SetCookie gives a client without the cookie one with a random value, for all paths and hidden from scripts
+	// (HttpOnly, SameSite=Lax, and Secure over TLS).
 	SetCookie bool
-	// MaxAge is how long clients keep it; 0 = until they end.
+	// MaxAge is how long clients keep the cookie; 0 = for their session.
 	MaxAge time.Duration
-	// MaxLoad bounds the requests at a key's endpoint, in percent of its share of all (see upstream.Narrow): beyond it the key goes to the
-	// next endpoint on the ring. From 100; 0 = DefaultMaxLoad, negative = no bound. A cookie has none.
+	// MaxLoad bounds the requests at a key's endpoint, in percent of its share of all requests (see upstream.Narrow).
+	// Beyond it the key goes to the next endpoint on the ring. At least 100; 0 = DefaultMaxLoad, negative = no bound.
+	// Keys from a cookie have no bound.
 	MaxLoad int
 }
 
@@ -68,7 +71,7 @@ func (a Affinity) verify() error {
 	return nil
 }
 
-// promptLengths are the lengths of all routes, rising.
+// promptLengths returns the prompt lengths of all routes in ascending order.
 func promptLengths(routes []Route) (lengths []int) {
 	for _, r := range routes {
 		if n := r.Affinity.Prompt; n > 0 {
@@ -79,10 +82,10 @@ func promptLengths(routes []Route) (lengths []int) {
 	return slices.Compact(lengths)
 }
 
-// affinity is Affinity ready to use.
+// affinity is an Affinity prepared for use.
 type affinity struct {
-	header, cookie string // the header in lower case
-	prompt         int    // which of the table's lengths; -1 = none
+	header, cookie string // header is in lower case
+	prompt         int    // index of the length in the table's; -1 = none
 	sets           bool
 	maxAge         string // "; Max-Age=…"
 	maxLoad        int    // 0 = no bound
@@ -107,15 +110,15 @@ func newAffinity(a Affinity, lengths []int) *affinity {
 // readsBody reports whether the key is in the body.
 func (a *affinity) readsBody() bool { return a != nil && a.prompt >= 0 }
 
-// bond is the key of a request.
+// bond is the affinity key of a request.
 type bond struct {
 	hash    [8]byte
-	known   bool     // there is one
-	cookie  [16]byte // the value of a cookie to be set, in hexadecimal
+	known   bool     // hash is set
+	cookie  [16]byte // value of the cookie to set, in hexadecimal
 	setting bool
 }
 
-// size is how many bytes of hash are the key; 0 = there is none.
+// size returns how many bytes of hash are the key; 0 = the request has no key.
 func (b *bond) size() int {
 	if b.known {
 		return len(b.hash)
@@ -123,13 +126,13 @@ func (b *bond) size() int {
 	return 0
 }
 
-// take makes a hash the key.
+// take makes hash the key.
 func (b *bond) take(hash uint64) {
 	binary.BigEndian.PutUint64(b.hash[:], hash)
 	b.known = true
 }
 
-// findBond finds the key of the request in its target's source. p is the peeked body, nil = none.
+// findBond finds the key of the request where its target's affinity says. p is the peeked body, nil = none.
 func (s *session) findBond(p *peek) {
 	x := &s.ex
 	a := x.target.affinity
@@ -158,7 +161,7 @@ func (s *session) findBond(p *peek) {
 	x.target.traffic.Shard(int(s.shard)).Add(count, 1)
 }
 
-// findCookie looks for the cookie, and makes one up where that is asked for.
+// findCookie takes the key from the cookie, or makes a cookie if the affinity sets one.
 func (s *session) findCookie(a *affinity) {
 	x := &s.ex
 	if value := s.cookie(a.cookie); value != nil {

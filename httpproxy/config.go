@@ -16,20 +16,20 @@ import (
 
 // Defaults of Config and Route, used where a field is zero.
 const (
-	// DefaultReadHeaderTimeout bounds how long a client may take for a request's head (and the TLS handshake), so
-	// that slow ones cannot hold connections for nothing.
+	// DefaultReadHeaderTimeout bounds how long a client may take for a request's head and for the TLS handshake, so
+	// that slow clients do not hold connections for nothing.
 	DefaultReadHeaderTimeout = 10 * time.Second
-	// DefaultKeepAlive is how long a client's connection may be idle between requests. It is longer than that of
-	// balancers in front (commonly 60s), so that those close first.
+	// DefaultKeepAlive is how long a client's connection may be idle between requests. It is longer than the keep-alive
+	// time of load balancers in front of the gateway (commonly 60s), so that they close first.
 	DefaultKeepAlive = 2 * time.Minute
 	// DefaultMaxHeaderBytes bounds a request's head; 64 KiB is four times the limit of common
 	// servers.
 	DefaultMaxHeaderBytes = 64 << 10
-	// DefaultMaxHeaderFields bounds the fields in it.
+	// DefaultMaxHeaderFields bounds the number of fields in a request's head.
 	DefaultMaxHeaderFields = 256
 	// DefaultMaxStreams bounds the concurrent requests of one HTTP/2 connection.
 	DefaultMaxStreams = 250
-	// DefaultIdleTimeout ends a body or an upgraded connection that has not moved a byte for so long.
+	// DefaultIdleTimeout ends a body or an upgraded connection on which no byte has moved for this long.
 	DefaultIdleTimeout = 10 * time.Minute
 )
 
@@ -43,49 +43,54 @@ var ErrConfig = errors.New("httpproxy: invalid configuration")
 type Upstream = upstream.Upstream[*httppool.Conn]
 
 // Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes,
-// RefuseBeyondPeek, KeyAuthorization, AccessLog, MaxBuffered, MaxBufferedPerConn, and ClientAuth and ClientCAs of TLS; the rest stays as it
-// was given to New.
+// RefuseBeyondPeek, KeyAuthorization, AccessLog, MaxBuffered, MaxBufferedPerConn, and ClientAuth and ClientCAs of TLS;
+// all other fields keep the values given to New.
 type Config struct {
-	// Listener is admission, PROXY protocol, access log and logger.
+	// Listener configures admission, PROXY protocol, access log and logger.
 	Listener listener.Config
-	// Routes say where requests go; a request that none matches is answered with 404.
+	// Routes say where requests go; a request without a matching route is answered with 404.
 	Routes []Route
-	// TLS makes the listener speak TLS, with HTTP/2 and HTTP/1.1 by ALPN. Without it HTTP/2 is spoken to clients
-	// that begin with it ("prior knowledge"). With ClientCAs the server gets the certificate that a client has proved to
-	// have in X-Forwarded-Client-Cert.
+	// TLS makes the listener speak TLS, with HTTP/2 and HTTP/1.1 by ALPN. Without it, clients may begin with HTTP/2
+	// directly ("prior knowledge"). With ClientCAs, the server gets the verified certificate of the client in
+	// X-Forwarded-Client-Cert.
 	TLS *tls.Config
-	// TrustedProxies are the peers whose X-Forwarded-* and Forwarded fields are trusted and extended; those of others
-	// are replaced, X-Forwarded-Client-Cert is dropped. Empty = none.
+	// TrustedProxies are the peers whose X-Forwarded-* and Forwarded fields are trusted and extended. The fields of
+	// other peers are replaced, and their X-Forwarded-Client-Cert is dropped. Empty = none.
 	TrustedProxies []netip.Prefix
 	// NoForwarded leaves the Forwarded field (RFC 7239) out; X-Forwarded-For, -Proto and -Host are always set.
 	NoForwarded bool
 	// Via is the name this proxy adds to Via fields; "" = none.
 	Via string
-	// PeekBytes bounds how much of a body is read, framing included, before it is sent, for routes with conditions about it.
-	// 0 = DefaultPeekBytes, at most MaxPeekBytes. A request with a JSON body holds up to three times as much memory; others are not read.
+	// PeekBytes bounds how many bytes of a body, framing included, are read to find a route by its conditions on the
+	// body. 0 = DefaultPeekBytes, at most MaxPeekBytes. A request with a JSON body holds up to three times as much
+	// memory; other bodies are not read.
 	PeekBytes int
-	// RefuseBeyondPeek answers 413 where a field that routes look at is not among these bytes. Otherwise such routes do not match.
+	// RefuseBeyondPeek answers 413 if a body field that routes look at is not found within PeekBytes. Otherwise such
+	// routes do not match.
 	RefuseBeyondPeek bool
 
-	// KeyAuthorization returns what a GET of /.well-known/acme-challenge/TOKEN is answered with, before and beside all Routes, so that a
-	// certificate authority finds out whether a name is this Proxy's (RFC 8555, section 8.3). "" = the request is one like others. The
-	// token may have any characters. It runs on a goroutine and may wait. nil = there are none.
+	// KeyAuthorization returns the answer to a GET of /.well-known/acme-challenge/TOKEN, by which a certificate
+	// authority checks whether a name belongs to this Proxy (RFC 8555, section 8.3). It is asked before any route. "" =
+	// the request is routed as any other. The token may have any characters. KeyAuthorization runs on a goroutine and
+	// may wait. nil = there are no challenges.
 	KeyAuthorization func(token string) string
 
-	// AccessLog is a log with a line for each request; nil = none. Update may change it: requests under way are logged to the new one.
+	// AccessLog is a log with one line for each request; nil = none. After an Update, requests under way are logged to
+	// the new one.
 	AccessLog *AccessLog
-	// Tracer takes the traces of requests; nil = none are traced. It cannot change later.
+	// Tracer gets the traces of requests; nil = no request is traced. Update does not change it.
 	Tracer Tracer
 
-	// MaxBuffered is how many bytes the Proxy may hold for requests: their heads, and pieces of bodies that the next connection
-	// has not taken. Beyond it new requests are answered 503 with Retry-After, as they are when Memory is used up. 0 = only Memory
-	// bounds them.
+	// MaxBuffered is how many bytes the Proxy may hold for requests: their heads, and parts of bodies that the next
+	// connection has not accepted yet. Beyond it, new requests are answered 503 with Retry-After, as when Memory is
+	// used up. 0 = only Memory bounds them.
 	MaxBuffered int64
-	// MaxBufferedPerConn is how many of these bytes a client's connection may hold, with all its streams of HTTP/2, for a new request on it
-	// to be let in: with more, and what it needs at first, it is answered 503 with Retry-After. Streams that begin together can exceed it,
-	// and so can those under way, as their bodies come. At least LeastBufferedPerConn; 0 = requests are let in whatever is held.
+	// MaxBufferedPerConn is how many bytes one client connection, with all its HTTP/2 streams, may hold when a new
+	// request on it is admitted. If the connection would hold more, counting what the new request needs at first, the
+	// request is answered 503 with Retry-After. Streams that begin together can exceed the limit, and so can requests
+	// under way as their bodies arrive. At least LeastBufferedPerConn; 0 = no limit.
 	MaxBufferedPerConn int64
-	// Memory bounds all Proxies that have it together. nil = SharedMemory. It cannot change later.
+	// Memory bounds all Proxies that share it. nil = SharedMemory. Update does not change it.
 	Memory *Memory
 
 	ReadHeaderTimeout time.Duration // 0 = DefaultReadHeaderTimeout
@@ -97,10 +102,11 @@ type Config struct {
 
 // Route sends requests for a host and a path to an upstream.
 //
-// Of all routes that match, the one with the most specific host is taken (exact before the longest "*.suffix" before
-// any); among those an exact path before expressions, in their order, before the longest prefix; and among those with
-// the same length of path the one with the most conditions: Methods are one, and so are Groups, and each of Headers,
-// Query and Body. Between equals the order decides. If nothing matches for a host, less specific ones are tried.
+// Of all matching routes, the one with the most specific host wins: an exact host before the longest "*.suffix" before
+// any host. Among routes of the same host an exact path wins before expressions, in their order, and these before the
+// longest prefix. Among paths of the same length the route with the most conditions wins: Methods are one condition,
+// Groups are one, and so is each entry of Headers, Query and Body. Between equals the order decides. If no route of a
+// host matches, less specific hosts are tried.
 type Route struct {
 	// Host is "app.example", "*.example" (any name below example, at any depth, but not example itself), or "" for
 	// every host. Case, a port and a trailing dot in the request do not matter.
@@ -108,69 +114,72 @@ type Route struct {
 	// Path is a prefix in whole segments: "/api" matches "/api", "/api/" and "/api/x", never "/apix"; "/api/" matches
 	// "/api/" and below. "" and "/" match everything. It is compared with the decoded path.
 	Path string
-	// PathMatch makes Path the whole path, or an expression that matches it; see there.
+	// PathMatch says whether Path is a prefix, the whole path, or a regular expression.
 	PathMatch PathMatch
 	// Methods are the methods of the route; case matters, and GET is not HEAD. Empty = all.
 	Methods []string
-	// Headers must all be there, each with a field of that value as a whole. Case matters in values only.
+	// Headers must all be present, each with a field whose whole value is the given one. Values are case-sensitive,
+	// names are not.
 	Headers []FieldMatch
-	// Query are parameters that must all be there, each once at least with that value, once both are decoded.
+	// Query are parameters that must all be present, each at least once with the given value. Names and values are
+	// compared decoded.
 	Query []FieldMatch
-	// Body are fields of a JSON object that must all be present. A name is that of a field at the top of the object, or
-	// names with dots between them, of objects in each other. A string is compared decoded, a number as it is written,
-	// and so are true, false and null.
+	// Body are fields of a JSON object that must all be present. A name is that of a field at the top level, or names
+	// joined by dots for nested objects. A string is compared decoded; a number, true, false and null are compared as
+	// written.
 	Body []FieldMatch
-	// Groups are the requests that the upstream serves: "model=llama3" requests whose body has that as a field (see
-	// Body), "model=*" those that have the field, "all" every one. Routes that differ in Groups and Upstream only are a
-	// set; a request goes to one of it whose group is exact, or, as its header X-Headpond-Fallback (X-Otela-Fallback)
-	// allows with "1" or "2", to one that takes any value, or all. Of several the upstream with the least load is
-	// taken. A request without a body goes to any. Answers get a header X-Computing-Node with the name of the upstream,
-	// unless they have one.
+	// Groups say which requests the upstream serves: "model=llama3" serves requests whose body has that field (see
+	// Body), "model=*" those that have the field with any value, and "all" every request. Routes that differ only in
+	// Groups and Upstream form a set. A request goes to a route of the set with an exactly matching group; with a
+	// header X-Headpond-Fallback (X-Otela-Fallback) of "1" also to one that serves any value, and with "2" to one that
+	// serves all. Better matches win; among equals the upstream with the least load does. A request without a body may
+	// go to any. The answer gets a header X-Computing-Node with the name of the upstream, unless it has one.
 	Groups []string
-	// StripPrefix takes Path off before forwarding; for a prefix only.
+	// StripPrefix removes Path from the forwarded path; only for prefixes.
 	StripPrefix bool
-	// Rewrite is the path that the server gets instead, with the variables {path} and {rest}, which is the part behind Path.
-	// The query stays. "" = the path as it came.
+	// Rewrite is the path that the server gets in place of the request's, with the variables {path} and {rest}, which
+	// is the part after Path. The query is kept. "" = the path is not changed.
 	Rewrite string
-	// RequestHeaders and ResponseHeaders change the headers of requests before they are sent, and of final answers.
+	// RequestHeaders changes the header of a request before it is sent, ResponseHeaders that of the final response.
 	RequestHeaders, ResponseHeaders HeaderRules
-	// Redirect and Respond are answers of the route's own, without an upstream. At most one is set.
+	// Redirect and Respond answer requests without an upstream. At most one is set.
 	Redirect Redirect
 	Respond  Respond
-	// Upstream is required, unless the route answers itself. The Proxy does not close it.
+	// Upstream is required unless Redirect or Respond is set. The Proxy does not close it.
 	Upstream *Upstream
 
 	// Timeout bounds a request as a whole, both bodies included. 0 = no limit. Not for upgraded connections.
 	Timeout time.Duration
-	// ConnectTimeout bounds the wait for a connection of each endpoint that is tried, whether one is opened or must become free. The
-	// upstream's own limits hold, too. 0 = only these.
+	// ConnectTimeout bounds, for each endpoint tried, the wait for a connection, whether a new one is opened or another
+	// becomes free. The upstream's own limits also apply. 0 = only those.
 	ConnectTimeout time.Duration
-	// ResponseTimeout bounds the wait for the response's head after the request is sent; then the client gets 504.
-	// 0 = 60s, negative = no limit.
+	// ResponseTimeout bounds the wait for the response's head after the request has been sent; when it has passed, the
+	// client gets 504. 0 = 60s, negative = no limit.
 	ResponseTimeout time.Duration
-	// IdleTimeout bounds each wait for either side in the middle of a body or an upgraded connection.
-	// 0 = DefaultIdleTimeout, negative = no limit.
+	// IdleTimeout bounds each wait for the client or the server within a body or an upgraded connection. 0 =
+	// DefaultIdleTimeout, negative = no limit.
 	IdleTimeout time.Duration
-	// StrictBackend refuses responses that frame their body twice (see httpwire.Response.ParseLenient) with 502.
+	// StrictBackend answers 502 if a response frames its body in two ways (see httpwire.Response.ParseLenient).
 	StrictBackend bool
 	// Retries says which failed requests are sent again.
 	Retries Retries
-	// Affinity says which requests go to the same endpoint; the zero value: by the upstream's balance alone.
+	// Affinity says which requests go to the same endpoint. With the zero value the upstream's balance alone decides.
 	Affinity Affinity
-	// Allow are the addresses of clients that may use the route, empty = all; Deny are exceptions. Others get 403. If the peer is one of
-	// Config.TrustedProxies, the client is the last address in X-Forwarded-For that is not; if that is no address, it is refused.
+	// Allow lists the client addresses that may use the route, empty = all; Deny lists exceptions. Other clients get
+	// 403. If the peer is one of Config.TrustedProxies, the client is the last address in X-Forwarded-For that is not a
+	// trusted proxy; if that is not an address, the request is refused.
 	Allow, Deny []netip.Prefix
-	// BasicAuth asks clients for a name and a password; nil = it does not.
+	// BasicAuth asks clients for a name and a password; nil = none.
 	BasicAuth *BasicAuth
 	// ForwardAuth asks another server about each request; nil = none. It excludes BasicAuth.
 	ForwardAuth *ForwardAuth
-	// RateLimit is how many requests the route takes within a time.
+	// RateLimit is how many requests the route takes in a period.
 	RateLimit RateLimit
 	// Canary sends a share of the requests to another upstream.
 	Canary Canary
-	// Compression compresses answers; nil = they pass as they are.
+	// Compression compresses answers; nil = answers pass unchanged.
 	Compression *Compression
-	// NoAccessLog leaves the requests of the route out of Config.AccessLog and of that of listener.Config.
+	// NoAccessLog leaves requests of the route out of Config.AccessLog and of the access log of listener.Config.
 	NoAccessLog bool
 }
 

@@ -10,16 +10,15 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// about is the entry of a connection or a stream in the register of sessions. Its mutex is held for
-// a few instructions.
+// about is the entry of a connection or stream in the register of sessions. Its mutex is held for a few instructions.
 type about struct {
 	mu       sync.Mutex
-	text     *[maxAbout]byte // method, host, path and user agent of the last request; nil = there is none to report
-	ends     [4]uint8        // where each of them ends in text
+	text     *[maxAbout]byte // method, host, path and user agent of the last request; nil = no request
+	ends     [4]uint8        // the ends of these four parts in text
 	idle     bool            // there is no request
-	waits    bool            // the request waits for a connection until endpoint is set
-	upstream string          // of the request; empty = it has no route yet
-	endpoint string          // whose connection the request is on; empty = none
+	waits    bool            // the request waits for a connection, until endpoint is set
+	upstream string          // empty = the request has no route yet
+	endpoint string          // endpoint whose connection the request uses; empty = none
 	since    time.Time
 	held     time.Time
 }
@@ -35,7 +34,7 @@ const (
 
 var abouts = sync.Pool{New: func() any { return new([maxAbout]byte) }}
 
-// set notes a request. No query: it may hold secrets.
+// set records a request. path has no query, which may hold secrets.
 func (a *about) set(since time.Time, waits bool, upstream, method, host, path, agent string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,21 +52,21 @@ func (a *about) set(since time.Time, waits bool, upstream, method, host, path, a
 	a.idle, a.waits, a.upstream, a.endpoint, a.since = false, waits, upstream, "", since
 }
 
-// holds notes that the request is on a connection.
+// holds records that the request has got a connection.
 func (a *about) holds(endpoint string, since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.endpoint, a.held = endpoint, since
 }
 
-// rests notes that there is no request.
+// rests records that there is no request.
 func (a *about) rests(since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.idle, a.since = true, since
 }
 
-// drop gives the memory back.
+// drop frees the memory.
 func (a *about) drop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -77,7 +76,7 @@ func (a *about) drop() {
 	}
 }
 
-// describe completes info.
+// describe returns info completed with the entry.
 func (a *about) describe(info listener.Info) listener.Info {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,7 +102,7 @@ func (a *about) describe(info listener.Info) listener.Info {
 
 const userAgent = "user-agent"
 
-// note records the request that a session serves in the register.
+// note records the request that the session serves.
 func (s *session) note(path string) {
 	agent := ""
 	for i := range s.req.Fields {
@@ -124,7 +123,7 @@ func (s *session) Kill(stream uint64) bool {
 	return stream == 0 && s.p.srv.KillConn(s.lc)
 }
 
-// Describe implements listener.Session: the connection, and its streams.
+// Describe implements listener.Session, for the connection and its streams.
 func (h *http2) Describe(all []listener.Info, base listener.Info) []listener.Info {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -158,14 +157,14 @@ func (h *http2) Kill(stream uint64) bool {
 			h.p.srv.CountError(listener.ReasonKilled)
 			h.out = appendReset(h.outgoing(), st.id, codeCancel)
 			st.fail(errKilled)
-			h.lookBy(time.Unix(1, 0)) // the reader sends it
+			h.lookBy(time.Unix(1, 0)) // so that the reader sends the reset soon
 		}
 	})
 	return killed
 }
 
-// Sessions describes the connections and their streams, in no order.
+// Sessions describes the connections and their streams, in no particular order.
 func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
 
-// Kill closes the connection, or resets the stream, with an ID of Sessions; false = there is none.
+// Kill closes the connection or resets the stream with an ID from Sessions; false = there is none.
 func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }

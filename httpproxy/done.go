@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// done counts and logs a request that has failed, and logs every one whose route has an access log.
+// done counts and logs a failed request, and any request whose route has an access log.
 func (p *Proxy) done(r *http.Request, t *target, user string, res httppool.Result) {
 	upstream := t.name
 	if res.Err != nil {
@@ -21,7 +21,7 @@ func (p *Proxy) done(r *http.Request, t *target, user string, res httppool.Resul
 	}
 	attrs := []slog.Attr{
 		slog.String("client", r.RemoteAddr), slog.String("method", r.Method), slog.String("host", withoutUser(r.Host)),
-		slog.String("path", r.URL.Path), // no query: it may hold secrets
+		slog.String("path", r.URL.Path), // without the query, which may hold secrets
 		slog.String("proto", r.Proto), slog.Int("status", res.Status),
 		slog.Int64("bytes_in", res.BytesIn), slog.Int64("bytes_out", res.BytesOut),
 		slog.Duration("duration", res.Duration.Round(time.Microsecond)),
@@ -39,7 +39,7 @@ func (p *Proxy) done(r *http.Request, t *target, user string, res httppool.Resul
 	p.srv.Access(r.Context(), attrs...)
 }
 
-// failed counts the failure and logs it: the server's side as a warning, the client's as information.
+// failed counts and logs a failure: as a warning if the server caused it, as information if the client did.
 func (p *Proxy) failed(r *http.Request, upstream string, res httppool.Result) {
 	reason := reasonOf(res.Err)
 	level := slog.LevelWarn
@@ -51,7 +51,7 @@ func (p *Proxy) failed(r *http.Request, upstream string, res httppool.Result) {
 		"error", res.Err)
 }
 
-// reasonOf is the counter an error belongs to.
+// reasonOf returns the reason under which an error is counted.
 func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, httppool.ErrMalformedResponse), errors.Is(err, httppool.ErrInvalidRequest):
@@ -72,7 +72,7 @@ func reasonOf(err error) string {
 	return listener.ReasonClientGone
 }
 
-// refuse answers a request that no upstream sees, and counts and logs it like the others. t is its route; nil = none.
+// refuse answers a request that goes to no upstream, and counts and logs it. t is its route; nil = none.
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t *target, no refusal) {
 	if no.reason != "" {
 		p.srv.Report(no.reason, slog.LevelInfo, "request refused", "reason", no.reason, "client", r.RemoteAddr,

@@ -18,7 +18,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// finish answers a request that failed, logs, and makes ready for the next one; false ends the session.
+// finish answers the request if it has failed, logs it, and prepares for the next one; false ends the session.
 func (s *session) finish(err error) bool {
 	x := &s.ex
 	x.result.Err = err
@@ -39,7 +39,7 @@ func (s *session) finish(err error) bool {
 		s.breakGRPC(err)
 	}
 	if err != nil && x.bare {
-		_ = s.client.conn.SetLinger(0) // or the received part would look like the whole body
+		_ = s.client.conn.SetLinger(0) // else the part that was received would look like the whole body
 		return false
 	}
 	if x.close || err != nil && x.wrote {
@@ -79,13 +79,13 @@ func (s *session) failed(err error) {
 		x.close = true
 		return
 	}
-	x.until = time.Time{} // which may be why it failed
+	x.until = time.Time{} // the end of this time may be why the request failed
 	if s.reply(w, s.within()) != nil {
 		x.close = true
 	}
 }
 
-// refuse answers a request that no upstream sees; false ends the session.
+// refuse answers a request that goes to no upstream; false ends the session.
 func (s *session) refuse(no refusal) bool {
 	x := &s.ex
 	x.close = s.req.Close || s.req.Length != 0 || s.asks() != nil
@@ -96,7 +96,7 @@ func (s *session) refuse(no refusal) bool {
 	if no.retryAfter > 0 {
 		w.header["Retry-After"] = []string{strconv.Itoa(no.retryAfter)}
 	}
-	if w.grpc && no.header != nil { // no client of gRPC reads a page
+	if w.grpc && no.header != nil { // a client of gRPC cannot read a page
 		if no.header = nil; no.status < http.StatusBadRequest {
 			no.status = http.StatusUnauthorized
 		}
@@ -106,7 +106,7 @@ func (s *session) refuse(no refusal) bool {
 	}
 	s.p.refuse(w, s.request(), x.target, no)
 	s.served = true
-	n := len(no.body) + 2*w.body.Len() // of a page, which is held until the client has taken it; the text of a message is a copy
+	n := len(no.body) + 2*w.body.Len() // a page is held until the client has read it; the text of a message is copied
 	s.held.add(n)
 	err := s.reply(w, s.replyTime())
 	s.logRefused(no, w.status, int64(w.body.Len()))
@@ -117,8 +117,8 @@ func (s *session) refuse(no refusal) bool {
 	return s.keepAlive()
 }
 
-// keepAlive ends an exchange whose request has been read, and whose answer was sent in full. It reports whether the connection may have
-// another request.
+// keepAlive ends an exchange whose request was read and whose answer was sent completely. It reports whether the
+// connection can take another request.
 func (s *session) keepAlive() bool {
 	if s.ex.close {
 		s.bye()
@@ -129,7 +129,7 @@ func (s *session) keepAlive() bool {
 	return true
 }
 
-// refuseHead answers a request with an ambiguous head, and ends the connection.
+// refuseHead answers a request with an invalid or ambiguous head, and ends the connection.
 func (s *session) refuseHead(err error) {
 	s.ex = exchange{}
 	if errors.Is(err, errHello) {
@@ -153,7 +153,7 @@ func (s *session) refuseHead(err error) {
 	}
 }
 
-// headFailed counts and logs a request whose head did not come whole. It has no answer.
+// headFailed counts and logs a request whose head did not arrive completely. It gets no answer.
 func (s *session) headFailed(err error) {
 	s.logUnread(incomplete(err))
 	if isTLSFailure(err) {
@@ -163,10 +163,10 @@ func (s *session) headFailed(err error) {
 	s.p.noteRefused(s.lc)
 }
 
-// replyTime is when a client must have taken an answer to a request without a route.
+// replyTime returns the deadline for sending an answer to a request without a route.
 func (s *session) replyTime() time.Time { return time.Now().Add(s.p.limits.Load().readHeader) }
 
-// reply sends an answer of this proxy's own.
+// reply sends an answer of the proxy itself.
 func (s *session) reply(a *answer, by time.Time) error {
 	_ = s.client.conn.SetWriteDeadline(by)
 	if s.stream != nil {
@@ -177,21 +177,22 @@ func (s *session) reply(a *answer, by time.Time) error {
 	return err
 }
 
-// Bounds of bye.
+// Bounds of bye: its time, and how much it reads.
 const (
 	byeTime  = time.Second
 	byeReads = 64
 )
 
-// bye lets the client read the answer: closing a socket with unread input would reset it and take the answer away.
+// bye lets the client read the answer before the connection closes: closing a socket with unread input resets the
+// connection, and the client may lose the answer.
 func (s *session) bye() {
 	if s.ex.up == nil && s.req.Length == 0 && s.client.r+s.ex.size == s.client.w {
-		return // nothing unread
+		return // nothing is unread
 	}
 	s.client.bye()
 }
 
-// bye ends the sending, and reads on for a while.
+// bye sends the end of the stream, and reads for a while.
 func (s *stream) bye() {
 	if s.conn.CloseWrite() != nil {
 		return
@@ -206,7 +207,7 @@ func (s *stream) bye() {
 	}
 }
 
-// request makes a *http.Request of the head, for answers and logs that are not everyday ones. It has no body.
+// request returns the head as a *http.Request, for unusual answers and for logs. It has no body.
 func (s *session) request() *http.Request {
 	if s.ex.asked == nil {
 		s.ex.asked = s.newRequest()
@@ -220,7 +221,7 @@ func (s *session) newRequest() *http.Request {
 		head = appendText(nil, &s.req)
 	}
 	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
-	if err != nil { // net/http is stricter than httpwire outside of framing
+	if err != nil { // net/http is stricter than httpwire except about framing
 		r = &http.Request{
 			Method: string(s.req.Method), Host: string(s.req.Host), Header: http.Header{},
 			Proto: "HTTP/1." + strconv.Itoa(s.req.Minor), ProtoMajor: 1, ProtoMinor: s.req.Minor,
@@ -236,21 +237,21 @@ func (s *session) newRequest() *http.Request {
 	return r.WithContext(s.ctx)
 }
 
-// answer is a http.ResponseWriter for the proxy's own short answers.
+// answer is an http.ResponseWriter for short answers of the proxy itself.
 type answer struct {
 	header http.Header
 	status int
 	close  bool
-	grpc   bool // it is to be one of gRPC
-	keep   bool // and an HTTP/1.0 client needs to know it if not
+	grpc   bool // answer in gRPC's form
+	keep   bool // say keep-alive, which HTTP/1.0 clients need to know
 	body   bytes.Buffer
 	rules  *headerRules // of the route; nil = none
-	of     *session     // for the variables of rules
+	of     *session     // session for the variables of rules
 }
 
 func newAnswer(closes bool) *answer { return &answer{header: http.Header{}, close: closes} }
 
-// newAnswer is that to the session's request.
+// newAnswer returns an answer to the session's request.
 func (s *session) newAnswer(closes bool) *answer {
 	w := newAnswer(closes)
 	w.keep = !closes && s.req.Minor == 0
@@ -267,7 +268,7 @@ func (a *answer) WriteHeader(status int) { a.status = status }
 // Write implements http.ResponseWriter.
 func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
 
-// bytes is the whole message.
+// bytes returns the whole message.
 func (a *answer) bytes() []byte {
 	a.complete()
 	b := make([]byte, 0, bufferSize/16)
@@ -284,7 +285,7 @@ func (a *answer) bytes() []byte {
 	return append(w.finish(), a.body.Bytes()...)
 }
 
-// complete gives the answer the form that the client wants.
+// complete gives the answer the form that the client accepts.
 func (a *answer) complete() {
 	if a.grpc {
 		a.inGRPC()
@@ -292,7 +293,7 @@ func (a *answer) complete() {
 	a.header["Date"] = []string{dateOf(time.Now())}
 }
 
-// fields appends the fields, in an order that is always the same.
+// fields appends the fields, always in the same order.
 func (a *answer) fields(w *headWriter) {
 	a.rules.write(w, a.of)
 	for _, name := range slices.Sorted(maps.Keys(a.header)) {
@@ -305,7 +306,7 @@ func (a *answer) fields(w *headWriter) {
 	}
 }
 
-// reply sends an answer of the proxy's own.
+// reply sends an answer of the proxy itself.
 func (st *h2Stream) reply(a *answer) error {
 	a.complete()
 	w := headWriter{dst: appendStatus(nil, a.status), coded: true}

@@ -22,59 +22,60 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// lookInterval is how often a session that waits for a response, or for more of it, looks whether its client is still there.
+// lookInterval is how often a session that waits for a response, or for more of it, checks whether its client is still
+// connected.
 const lookInterval = time.Second
 
 // exchange is the state of the request that a session serves.
 type exchange struct {
 	finding
-	ahead    aheadOf // how far it has come without a fiber
+	ahead    aheadOf // steps taken on the loop, without a fiber
 	judged   bool    // the request has a route; see judge
 	size     int     // of the request's head in the client's buffer
-	raw      []byte  // its target, as it is forwarded
+	raw      []byte  // the request's target, as forwarded
 	lease    upstream.Lease[*httppool.Conn]
-	stale    httppool.Stale // results of the connections before this lease
+	stale    httppool.Stale // results of the connections tried before this lease
 	retry    retry          // whether and how the request is to be sent again
-	tries    int            // that have failed, but for stale connections
-	pauses   int            // before tries
-	spent    time.Duration  // in which they have waited for answers
-	avoid    []string       // endpoints at which it has failed
+	tries    int            // failed tries, not counting stale connections
+	pauses   int            // pauses made before tries
+	spent    time.Duration  // time that earlier tries have waited for answers
+	avoid    []string       // endpoints at which the request has failed
 	peeked   bool           // findBond has seen the body
-	bond     bond           // which requests it has an endpoint in common with
-	placed   *canary        // whose cookie the client gets; nil = none's
-	place    [16]byte       // its value, in hexadecimal
-	id       []byte         // the request's; in idBuf or in the head
-	user     string         // who has proved to be its sender; "" = nobody was asked
-	grants   []grant        // what an authentication server says of the client
-	idBuf    [20]byte       //
-	body     int64          // bytes of body that are in the client's buffer, or being uploaded
+	bond     bond           // the affinity key of the request
+	placed   *canary        // sets its cookie for the client; nil = none does
+	place    [16]byte       // value of that cookie, in hexadecimal
+	id       []byte         // request id; in idBuf or in the head
+	user     string         // authenticated sender; "" = nobody was asked
+	grants   []grant        // fields from the authentication server's answer
+	idBuf    [20]byte       // backs id
+	body     int64          // bytes of the body, in the client's buffer or uploaded
 	inline   bool           // the whole body is in the client's buffer
 	up       *uploading     // nil unless a fiber sends the body
-	refusals int            // by servers of HTTP/2
-	refused  bool           // the last try was
-	kept     kept           // of the body
-	sent     time.Time      // when the request's head was, last
-	measured bool           // the head of the answer has come, and was measured for the endpoint
+	refusals int            // times an HTTP/2 server has refused the request
+	refused  bool           // an HTTP/2 server refused the last try
+	kept     kept           // the part of the body that can be sent again
+	sent     time.Time      // when the head of the request was last sent
+	measured bool           // the response's head has come, and counts for the endpoint
 	answered bool           // a byte of the response has arrived
-	written  int            // bytes of the request that its first write has taken; see httppool.Conn.Unsent
-	leave    bool           // the server has given leave to send the body
-	told     bool           // and the client has it, or this proxy's
+	written  int            // bytes of the request that the first write accepted; see httppool.Conn.Unsent
+	leave    bool           // the server has asked for the body (100 Continue)
+	told     bool           // the client has got a 100 Continue, of the server or of this proxy
 	squeeze  squeeze
 	result   httppool.Result
 	until    time.Time         // when the exchange must be over; zero = any time
-	asked    *http.Request     // request's; nil = not needed yet
+	asked    *http.Request     // result of the method request; nil = not needed yet
 	head     *httpwire.Request // a copy of the request's head, which has been dropped; nil = it is there
 	trace    *trace            // of the request; nil = it is not traced
-	decided  bool              // whether it is
-	first    time.Duration     // from the request to the head of its answer; 0 = there is none, or no log wants it
-	bare     bool              // the client, of HTTP/1.0, gets the body without framing
+	decided  bool              // trace is decided
+	first    time.Duration     // time from the request to the head of its response; 0 = none yet, or no log wants it
+	bare     bool              // the client speaks HTTP/1.0 and gets the body without framing
 	upgraded bool              // the connections speak another protocol
 	close    bool              // the client's connection ends with the response
 	wrote    bool              // a byte of the response went to the client
-	owesHead bool              // the client's stream has the head, and may not have sent it
+	owesHead bool              // the client's stream has got the head, and may not have sent it
 }
 
-// earlier is t, or the end of the exchange's time if that comes first; the zero t is never.
+// earlier returns t or the end of the exchange's time, whichever is first; the zero t stands for no time.
 func (x *exchange) earlier(t time.Time) time.Time {
 	if !x.until.IsZero() && (t.IsZero() || x.until.Before(t)) {
 		return x.until
@@ -82,8 +83,8 @@ func (x *exchange) earlier(t time.Time) time.Time {
 	return t
 }
 
-// within returns the deadline of a wait for either side that begins now, by the idle limit and that of the exchange;
-// zero = never. Always set it: an earlier deadline would last otherwise.
+// within returns the deadline of a wait for the client or the server that begins now: the idle limit or the end of the
+// exchange; zero = none. Set it for every wait, as an earlier deadline would stay otherwise.
 func (s *session) within() time.Time {
 	if d := s.ex.target.idle; d > 0 {
 		return s.ex.earlier(time.Now().Add(d))
@@ -91,7 +92,7 @@ func (s *session) within() time.Time {
 	return s.ex.until
 }
 
-// view looks at bytes as a string for as long as they do not change.
+// view returns b as a string, which is valid as long as b does not change.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // serve forwards the request whose head takes size bytes of the client's buffer; false ends the session.
@@ -108,23 +109,23 @@ func (s *session) serve(size int) bool {
 	return s.forward()
 }
 
-// refusal is why no upstream sees a request; the zero value is that one does.
+// refusal says why a request does not go to an upstream; the zero value means that it does.
 type refusal struct {
 	status      int
-	reason, why string      // reason "": it is no failure that is counted
-	challenge   string      // of WWW-Authenticate
-	retryAfter  int         // seconds after which the client may try again; 0 = that is not known
-	header      http.Header // with body, an answer that goes to the client; nil = it is told why
+	reason, why string      // reason "" = not counted as a failure
+	challenge   string      // the value of WWW-Authenticate
+	retryAfter  int         // seconds after which the client may try again; 0 = not known
+	header      http.Header // with body: the answer for the client; nil = the answer says why
 	body        []byte
-	gone        bool // the client does not want any answer
+	gone        bool // the client has left
 }
 
-// judge checks the request, and finds where it goes and how; one that its route answers itself goes to no upstream. Without mayWait it
-// does not wait: done is false if it had to, or if the route answers, and then it is to be called again.
+// judge checks the request and finds its route; a route with an answer of its own has no upstream. Without mayWait it
+// never waits: done is false if it would have to, or if the route itself answers. Call it again then.
 func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	x := &s.ex
 	if status, reason, why := s.canonical(); status != 0 {
-		s.req.Close = true // later bytes may be meant for another server, which the client took this for
+		s.req.Close = true // the bytes that follow may be meant for another server, for which the client took this one
 		return refusal{status: status, reason: reason, why: why}, true
 	}
 	path, raw, ok := s.path()
@@ -158,7 +159,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	case x.target == nil:
 		return refusal{status: 404, reason: listener.ReasonUnknownRoute, why: "no route for this request"}, true
 	case (x.target.affinity != nil || x.target.limiter != nil || x.target.route.Upstream == nil) && !mayWait:
-		return no, false // its key may be in the body, it is counted once, or the answer must be written
+		return no, false // the key may be in the body; a request counts once; the answer has to be written
 	}
 	if no = s.enter(); no.status != 0 {
 		return no, true
@@ -192,11 +193,12 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	return no, true
 }
 
-// enter decides between the upstreams of the request's route, and refuses it if there is no memory for it. The status is 0 unless it does.
+// enter chooses between the upstreams of the request's route, and refuses the request if there is no memory for it. The
+// status is 0 if the request is admitted.
 func (s *session) enter() (no refusal) {
-	s.ex.placed = nil // of a route of the table before, where judge is called again
+	s.ex.placed = nil // of the previous table, if judge is called again
 	t := s.ex.target
-	if t.route.Upstream == nil { // an answer of the route's own takes little, and may be a check of the gateway's health
+	if t.route.Upstream == nil { // such an answer takes little memory, and may serve a check of the gateway's health
 		return no
 	}
 	if c := t.canary; c != nil && s.takes(c) {
@@ -205,7 +207,8 @@ func (s *session) enter() (no refusal) {
 	return s.shed()
 }
 
-// begin begins the exchange of a request that goes to an upstream, or that its route answers. raw is its target.
+// begin begins the exchange of a request that goes to an upstream or that its route answers. raw is the request's
+// target.
 func (s *session) begin(path string, raw []byte) {
 	x := &s.ex
 	x.raw = raw
@@ -228,15 +231,15 @@ func (s *session) begin(path string, raw []byte) {
 	s.lookForBody()
 }
 
-// forward sends the request, passes the response on, and makes ready for the next request; false ends the session.
+// forward sends the request and passes the response on; false ends the session.
 func (s *session) forward() bool {
 	again := s.finish(s.attempts(s.ex.raw))
 	s.served = true
 	return again
 }
 
-// canonical brings the target into origin form (RFC 9112, section 3.2), and makes the checks on which all other code
-// relies. The status is 0 unless the request is refused.
+// canonical brings the target into origin form (RFC 9112, section 3.2), and makes the checks that all later code relies
+// on. The status is 0 unless the request is refused.
 func (s *session) canonical() (status int, reason, why string) {
 	r := &s.req
 	if string(r.Method) == http.MethodConnect {
@@ -262,15 +265,15 @@ func (s *session) canonical() (status int, reason, why string) {
 	if bytes.IndexByte(r.Target, '#') >= 0 {
 		return malformed("the target has a fragment")
 	}
-	if bytes.IndexByte(r.Target, '\\') >= 0 { // which some servers take for a slash
+	if bytes.IndexByte(r.Target, '\\') >= 0 { // some servers take it for a slash
 		end := pathEnd(r.Target)
 		r.Target = append(bytes.ReplaceAll(r.Target[:end], []byte(`\`), []byte("%5C")), r.Target[end:]...)
 	}
 	return 0, "", ""
 }
 
-// splitAbsolute takes a target in absolute form apart: the host, and the target in origin form. Without a path and a query OPTIONS
-// is about the server as a whole (RFC 9112, section 3.2.4).
+// splitAbsolute splits a target in absolute form into the host and the target in origin form. An OPTIONS request
+// without path and query is about the whole server (RFC 9112, section 3.2.4).
 func splitAbsolute(target []byte, options bool) (host, origin []byte, ok bool) {
 	for _, scheme := range [...]string{"http://", "https://"} {
 		if len(target) <= len(scheme) || !httpwire.EqualFold(target[:len(scheme)], scheme) {
@@ -292,10 +295,10 @@ func splitAbsolute(target []byte, options bool) (host, origin []byte, ok bool) {
 	return nil, nil, false
 }
 
-// ends reports whether the connection is to end with this request, whatever becomes of it.
+// ends reports whether the connection closes after this request in any case.
 func (s *session) ends() bool { return s.req.Close || s.asks() != nil || s.p.isDraining() }
 
-// expects reports whether the client may wait for 100 Continue. A client without a body does not wait.
+// expects reports whether the client may be waiting for 100 Continue; not without a body.
 func (s *session) expects() bool { return s.req.Continue && s.req.Length != 0 }
 
 // path returns the decoded path of the target, and the target as it is to be forwarded.
@@ -312,7 +315,7 @@ func (s *session) path() (decoded string, raw []byte, ok bool) {
 	return decoded, raw, err == nil
 }
 
-// identify takes the request's id, or makes one.
+// identify takes over the request's id, or makes one.
 func (s *session) identify() {
 	x := &s.ex
 	n := 0
@@ -327,8 +330,8 @@ func (s *session) identify() {
 	}
 }
 
-// lookForBody sees whether the whole body has arrived with the head, and is not large: then the request is sent in one write, and
-// again if need be. Any other is sent as it comes, by a second fiber.
+// lookForBody checks whether the whole body has arrived with the head and is not large. If so, the request is sent in
+// one write, and can be sent again. Otherwise a second fiber sends the body as it arrives.
 func (s *session) lookForBody() {
 	x := &s.ex
 	switch length := s.req.Length; {
@@ -340,8 +343,8 @@ func (s *session) lookForBody() {
 	}
 }
 
-// attempts sends the request and passes the response on, again for as long as the connection was stale or the route's Retries
-// have it so.
+// attempts sends the request and passes the response on. It tries again as long as connections turn out to be stale or
+// the route's Retries allow it.
 func (s *session) attempts(raw []byte) error {
 	x := &s.ex
 	var err error
@@ -357,7 +360,7 @@ func (s *session) attempts(raw []byte) error {
 		x.retry = noRetry
 		x.result.Retries++
 		if how == elsewhere {
-			x.spent = s.spent() // while the upload still says when the server had the whole request
+			x.spent = s.spent() // read it while x.up still knows when the server had the whole request
 		}
 		if x.up != nil {
 			x.up.in.drop()
@@ -372,10 +375,10 @@ func (s *session) attempts(raw []byte) error {
 	return err
 }
 
-// whole reports whether all that was read of the body is still there.
+// whole reports whether all that was read of the body can be sent again.
 func (s *session) whole() bool { return s.ex.up == nil || !s.ex.up.more }
 
-// lost is what is known of the try whose connection has ended with err.
+// lost describes a try whose connection has ended with err.
 func (s *session) lost(err error) httpwire.Lost {
 	x := &s.ex
 	return httpwire.Lost{
@@ -394,7 +397,7 @@ func (s *session) acquire() error {
 		ctx = bounded
 	}
 	for {
-		if s.left() { // also while it waited for the last one
+		if s.left() { // also while the last iteration waited
 			if x.ahead.leased {
 				x.lease.Release() // nothing was sent on it
 			}
@@ -417,7 +420,7 @@ func (s *session) acquire() error {
 		if l.Value().Alive() {
 			return s.hold(l)
 		}
-		if _, ok := l.Value().NetConn().(*h2Place); ok { // then its pool has more of the same connection
+		if _, ok := l.Value().NetConn().(*h2Place); ok { // the other leases in its pool are on the same connection
 			if renewed, err := s.reopen(ctx, l, x.stale.Renew); err != nil {
 				return err
 			} else if renewed {
@@ -434,7 +437,7 @@ func (s *session) acquire() error {
 	}
 }
 
-// lease leases a connection of an endpoint at which the request has not failed, if there is one.
+// lease leases a connection, if possible at an endpoint at which the request has not failed.
 func (s *session) lease(ctx context.Context) (upstream.Lease[*httppool.Conn], error) {
 	x := &s.ex
 	if x.ahead.leased {
@@ -452,12 +455,12 @@ func (s *session) lease(ctx context.Context) (upstream.Lease[*httppool.Conn], er
 	return u.AcquireNarrow(ctx, s.key(), upstream.Narrow{Avoid: x.avoid, One: !connect, MaxLoad: maxLoad, Wait: wait})
 }
 
-// hold takes a lease over whose connection is alive.
+// hold takes over a lease whose connection is alive.
 func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
 	x, c := &s.ex, l.Value()
 	x.lease = l
 	s.server.use(c.NetConn())
-	s.server.conn.Adopt() // which only its one user may: a stream's client may close it afterwards
+	s.server.conn.Adopt() // only the one user may call it: after uses the client of a stream may close the connection
 	if s.stream != nil && !s.stream.uses(c) {
 		l.Release() // nothing was sent on it
 		return httppool.ErrClientGone
@@ -470,12 +473,12 @@ func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
 	return nil
 }
 
-// exchange sends the request on the lease and passes the response on. It settles the lease. An error after the response
-// has begun means that the client must not take the response for complete.
+// exchange sends the request on the lease and passes the response on. It ends the lease. After the response has begun,
+// an error means that the client must not take the response for complete.
 func (s *session) exchange(raw []byte) error {
 	settled := false
 	defer func() {
-		if !settled { // a panic, which is not to cost the pool a connection
+		if !settled { // a panic, which must not cost the pool a connection
 			_ = s.fail("", httppool.ErrClientGone)
 		}
 	}()
@@ -495,13 +498,13 @@ func (s *session) sendAndReceive(raw []byte) error {
 	if !s.ex.inline {
 		s.startUpload()
 	}
-	if err := s.receive(); err != nil || s.ex.upgraded { // then the lease is settled
+	if err := s.receive(); err != nil || s.ex.upgraded { // the lease has ended then
 		return err
 	}
 	return s.endLease()
 }
 
-// send sends the head, with the body if that is there.
+// send sends the head, and the body if it has arrived with it.
 func (s *session) send(raw []byte) (err error) {
 	x := &s.ex
 	if x.trace != nil {
@@ -541,7 +544,7 @@ func (s *session) send(raw []byte) (err error) {
 // asksHead reports whether the request asks for a head only.
 func (s *session) asksHead() bool { return string(s.req.Method) == http.MethodHead }
 
-// outgoing returns an empty buffer to put a message together in.
+// outgoing returns an empty buffer for building a message.
 func (s *session) outgoing() []byte {
 	if s.out == nil {
 		s.out = takeBuffer(&s.held)[:0]
@@ -580,7 +583,7 @@ func (s *session) receive() error {
 	return s.fail("receive", fmt.Errorf("%w: more than %d interim responses", httpwire.ErrMalformed, httpwire.MaxInterim))
 }
 
-// responseHead reads a response's head and returns its size in the server's buffer.
+// responseHead reads the head of a response and returns its size in the server's buffer.
 func (s *session) responseHead() (int, error) {
 	for {
 		n, there, err := s.nextHead()
@@ -600,7 +603,7 @@ func (s *session) responseHead() (int, error) {
 	}
 }
 
-// nextHead reads a response's head if that is there, and returns its size in the server's buffer.
+// nextHead parses the head of a response if it has arrived, and returns its size in the server's buffer.
 func (s *session) nextHead() (n int, there bool, err error) {
 	x := &s.ex
 	if p := s.place(); p != nil {
@@ -608,7 +611,7 @@ func (s *session) nextHead() (n int, there bool, err error) {
 			x.answered = true
 		}
 		if there && err == nil && p.hasContent() {
-			_, err = s.server.fill() // at once: head and content are then sent together
+			_, err = s.server.fill() // now, so that head and content are sent together
 		}
 		return 0, there, err
 	}
@@ -631,7 +634,7 @@ func (s *session) parseResponse(head bool) (int, error) {
 	return s.resp.ParseLenient(s.server.bytes(), head)
 }
 
-// awaitServer reads once from the server, within the time-out for the response and for as long as the client stays.
+// awaitServer reads once from the server, within the response time-out and only while the client stays.
 func (s *session) awaitServer() error {
 	limit := s.responseLimit()
 	until, timed := s.ex.until, limit > 0 && s.ex.up == nil
@@ -671,7 +674,7 @@ func (s *session) awaitServer() error {
 	}
 }
 
-// moreOfHead reads once from the server, or waits for a head where these come whole.
+// moreOfHead reads once from the server; with HTTP/2 it waits for a whole head.
 func (s *session) moreOfHead() error {
 	if p := s.place(); p != nil {
 		return p.WaitReadable()
@@ -680,8 +683,8 @@ func (s *session) moreOfHead() error {
 	return err
 }
 
-// left reports whether the client has gone before anything was sent for it: it needs no upstream connection then. It
-// checks only where that costs nothing, or where the client has waited.
+// left reports whether the client has gone before anything was sent for it, so that its request needs no upstream
+// connection. It checks only if the check costs nothing or the client has waited for long.
 func (s *session) left() bool {
 	if s.isTLS == nil && (s.stream != nil || s.client.conn.Loop() != 0) {
 		return s.client.conn.Ended()
@@ -689,25 +692,25 @@ func (s *session) left() bool {
 	return time.Since(s.now) > unwatched && s.clientGone()
 }
 
-// unwatched is how long a client may have waited without being looked for.
+// unwatched is how long a client may wait without a check by left.
 const unwatched = 10 * time.Millisecond
 
-// clientGone reports whether the client has left: nothing of it is unread but its end.
+// clientGone reports whether the client has closed its connection, and has sent nothing before that which is unread.
 func (s *session) clientGone() bool {
 	if s.ex.up != nil && !s.ex.up.ended() {
-		return false // the reader of the body sees it
+		return false // the fiber that reads the body sees it
 	}
 	return s.client.conn.State() == fiber.Dead
 }
 
-// endLease gives the lease back if the connection is at a clean boundary, and closes it otherwise.
+// endLease releases the lease if the connection is between two messages, and closes the connection otherwise.
 func (s *session) endLease() error {
 	x := &s.ex
 	if s.stream != nil {
 		s.stream.uses(nil)
 	}
 	clean := s.resp.Reusable && s.server.r == s.server.w && !s.req.ConnectionAuth &&
-		(x.leave || !s.expects()) // a server that answers without the body may take it for another request
+		(x.leave || !s.expects()) // a server that answers without having asked for the body may take it for another request
 	if x.up != nil && !s.endUpload() {
 		clean = false
 	}
@@ -716,7 +719,7 @@ func (s *session) endLease() error {
 		clean = s.server.conn.SetDeadline(time.Time{}) == nil
 	}
 	s.deadline = false
-	if !x.measured { // an answer that was not passed on
+	if !x.measured { // the answer was not passed on
 		s.measureAnswer()
 	}
 	if clean && x.lease.Value().Alive() {
@@ -724,12 +727,12 @@ func (s *session) endLease() error {
 		return nil
 	}
 	_ = x.lease.Value().Close()
-	x.lease.OK() // the endpoint did its part
+	x.lease.OK() // the endpoint is not to blame
 	x.lease.Discard()
 	return nil
 }
 
-// fail settles the lease after an error, unless the request is to be sent again, and reports the error.
+// fail ends the lease after an error, unless the request is sent again on it, and returns the error to report.
 func (s *session) fail(step string, err error) error {
 	x := &s.ex
 	s.deadline = false
@@ -750,7 +753,7 @@ func (s *session) fail(step string, err error) error {
 	case s.ctx.Err() != nil:
 		err = context.Cause(s.ctx)
 	case x.late() && (errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(upload, os.ErrDeadlineExceeded) || errors.Is(err, errServerReset)):
-		err = context.DeadlineExceeded // by our clock or by the server's, which has the same deadline
+		err = context.DeadlineExceeded // by our clock, or by the server's, which has the same deadline
 		s.measureSilence(step, false)
 	case errors.Is(upload, httppool.ErrRequestBody):
 		err = upload

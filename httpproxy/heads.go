@@ -16,19 +16,19 @@ import (
 
 const crlf = "\r\n"
 
-// peer is the sender of a session's requests.
+// peer is the client's end of the connection of a session.
 type peer struct {
 	known bool
-	addr  netip.Addr // the zero Addr stands for a peer without an IP address
+	addr  netip.Addr // zero = the peer has no IP address
 	port  uint16
-	text  string // "unknown" without
-	cert  string // see clientCertField; "" = none, or it was not asked for
+	text  string // the address as text; "unknown" without one
+	cert  string // see clientCertField; "" = no verified certificate
 }
 
 // from returns the session's peer.
 func (s *session) from() *peer {
 	if p := &s.peer; !p.known {
-		p.known, p.text = true, "unknown" // a Unix socket's
+		p.known, p.text = true, "unknown" // a Unix socket
 		if ap, err := netip.ParseAddrPort(s.lc.RemoteAddr().String()); err == nil {
 			p.addr, p.port = ap.Addr().Unmap().WithZone(""), ap.Port()
 			p.text = p.addr.String()
@@ -37,7 +37,7 @@ func (s *session) from() *peer {
 	return &s.peer
 }
 
-// trusted reports whether the client's fields about other clients are trusted.
+// trusted reports whether the peer's fields about other clients are trusted.
 func (s *session) trusted() bool {
 	trusted := s.ex.target.trusted
 	if len(trusted) == 0 {
@@ -51,8 +51,8 @@ func (s *session) trusted() bool {
 	return false
 }
 
-// key is the key of ring hashing: that of the route's Affinity, "" if the request lacks it; without Affinity the
-// client's address as forwarded to the server. It is valid for as long as the exchange lasts.
+// key returns the key for ring hashing: with Affinity its key, "" if the request has none; without Affinity the
+// client's address as forwarded to the server. The key is valid as long as the exchange lasts.
 func (s *session) key() string {
 	if b := &s.ex.bond; s.ex.target.affinity != nil {
 		return view(b.hash[:b.size()])
@@ -68,8 +68,8 @@ func (s *session) key() string {
 	return s.from().text
 }
 
-// appendRequest appends the request's head as it goes to the server (RFC 9112, section 3; RFC 9113, section 8.3.1): the fields that
-// go beyond the next hop as they were written, then those this proxy answers for.
+// appendRequest appends the request's head for the server (RFC 9112, section 3; RFC 9113, section 8.3.1): the
+// end-to-end fields as they were written, then the fields that the proxy sets.
 func (s *session) appendRequest(dst, raw []byte) []byte {
 	r, t, place := &s.req, s.ex.target, s.place()
 	w := headWriter{dst: dst, coded: place != nil}
@@ -98,12 +98,12 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 				received.via = appendJoined(received.via, f.Value)
 				continue
 			}
-		case httpwire.Trailer: // net/http takes no others than it names
+		case httpwire.Trailer: // a server with net/http accepts only the trailers that are named
 			if place == nil {
 				continue
 			}
 		default:
-			continue // of this connection, or written below
+			continue // about this connection, or written below
 		}
 		w.field(f)
 	}
@@ -124,7 +124,7 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	return w.finish()
 }
 
-// beginRequest appends what a head begins with: method, target and host.
+// beginRequest appends method, target and host.
 func (s *session) beginRequest(w *headWriter, raw []byte) {
 	if !w.coded {
 		w.dst = append(w.dst, s.req.Method...)
@@ -135,7 +135,7 @@ func (s *session) beginRequest(w *headWriter, raw []byte) {
 		w.end()
 		return
 	}
-	w.dst = append(w.dst, emptyTable) // which only the first one needs: see h2Place.begin
+	w.dst = append(w.dst, emptyTable) // only the first head on a connection needs it: see h2Place.begin
 	switch string(s.req.Method) {
 	case http.MethodGet:
 		w.dst = append(w.dst, indexed|methodGET)
@@ -155,7 +155,7 @@ func (s *session) beginRequest(w *headWriter, raw []byte) {
 	w.end()
 }
 
-// appendHost appends the host that is asked for: of a client of HTTP/1.0 that names none the server's.
+// appendHost appends the host. If a client of HTTP/1.0 names none, that is the server's address.
 func (s *session) appendHost(dst []byte) []byte {
 	endpoint := s.ex.result.Endpoint
 	if rules := s.ex.target.requestRules; rules != nil && rules.host != nil {
@@ -169,7 +169,7 @@ func (s *session) appendHost(dst []byte) []byte {
 	case httpwire.ValidHost(endpoint):
 		return append(dst, endpoint...)
 	}
-	return append(dst, "localhost"...) // on a Unix socket
+	return append(dst, "localhost"...) // the server is on a Unix socket
 }
 
 // appendConnection appends the fields about the connection to the server.
@@ -188,13 +188,13 @@ func (s *session) appendConnection(w *headWriter) {
 	}
 }
 
-// forwarded has the fields of trusted peers, to be extended.
+// forwarded holds the fields of trusted peers that are extended.
 type forwarded struct {
 	xff, rfc, via []byte
 	host, proto   bool
 }
 
-// note keeps a field back that is extended; the others go as they are.
+// note records a field that is extended; other fields pass unchanged.
 func (o *forwarded) note(f *httpwire.Field, extendRFC bool) bool {
 	switch f.Known {
 	case httpwire.XForwardedFor:
@@ -253,7 +253,7 @@ func (s *session) appendForwarded(w *headWriter, received *forwarded) {
 		w.dst = append(w.dst, s.req.Host...)
 		w.end()
 	}
-	if p.cert != "" && !s.trusted() { // a proxy's own certificate is not its client's
+	if p.cert != "" && !s.trusted() { // the certificate of a trusted proxy is not its client's
 		w.line("X-Forwarded-Client-Cert", p.cert)
 	}
 	if s.ex.target.forwarded {
@@ -263,7 +263,7 @@ func (s *session) appendForwarded(w *headWriter, received *forwarded) {
 	}
 }
 
-// appendForwardedRFC appends the value of Forwarded, behind the value that came.
+// appendForwardedRFC appends the value of Forwarded after the received value.
 func (s *session) appendForwardedRFC(dst, before []byte, proto string) []byte {
 	if before != nil {
 		dst = append(dst, before...)
@@ -272,7 +272,8 @@ func (s *session) appendForwardedRFC(dst, before []byte, proto string) []byte {
 	return httpwire.AppendForwarded(dst, s.from().addr, proto, view(s.req.Host))
 }
 
-// appendVia appends the Via of a message that came in HTTP/2, or in HTTP/1 of that minor version, behind the value that came.
+// appendVia appends the Via field of a message that came by HTTP/2, or by HTTP/1 with that minor version, after the
+// received value.
 func appendVia(w *headWriter, before []byte, http2 bool, minor int, name string) {
 	if name == "" {
 		return
@@ -290,7 +291,7 @@ func appendVia(w *headWriter, before []byte, http2 bool, minor int, name string)
 	w.end()
 }
 
-// appendFraming says how the body is delimited, and whether leave to send it is asked for.
+// appendFraming appends the field that delimits the body, and Expect if the client waits for 100 Continue.
 func (s *session) appendFraming(w *headWriter) {
 	r := &s.req
 	switch {
@@ -306,19 +307,19 @@ func (s *session) appendFraming(w *headWriter) {
 	}
 }
 
-// appendResponse appends the head of a response as it goes to the client.
+// appendResponse appends the head of a response for the client.
 func (s *session) appendResponse(dst []byte) []byte {
 	r := &s.resp
 	w := headWriter{dst: dst, coded: s.stream != nil}
 	w.status(r)
 	via := s.ex.target.via
 	bodiless := r.Status < 200 || r.Status == 204
-	names := len(s.ex.target.groups) > 0 // the upstream, unless the server names itself
+	names := len(s.ex.target.groups) > 0 // add the name of the upstream, unless the server gives one
 	var before []byte
 	for i := range r.Fields {
 		f := &r.Fields[i]
 		if !r.EndToEnd(f) || bodiless && f.Known == httpwire.ContentLength {
-			continue // a length here would make some readers wait for a body (RFC 9110, section 8.6)
+			continue // with a length some readers would wait for a body (RFC 9110, section 8.6)
 		}
 		if r.Status >= 200 && s.ex.target.responseRules.drops(f.Name) {
 			continue
@@ -358,7 +359,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	return w.finish()
 }
 
-// status appends what a response's head begins with.
+// status appends the status line of a response, or its HTTP/2 form.
 func (w *headWriter) status(r *httpwire.Response) {
 	if w.coded {
 		w.dst = appendStatus(w.dst, r.Status)
@@ -366,12 +367,12 @@ func (w *headWriter) status(r *httpwire.Response) {
 	}
 	w.dst = append(append(w.dst, "HTTP/1.1 "...), r.Reason...)
 	if len(r.Reason) == len("200") {
-		w.dst = append(w.dst, ' ') // which some leave out with the phrase (RFC 9112, section 4)
+		w.dst = append(w.dst, ' ') // required even without a reason phrase (RFC 9112, section 4)
 	}
 	w.dst = append(w.dst, crlf...)
 }
 
-// date is the value of a Date field for one second.
+// date is the value of a Date field, valid for one second.
 type date struct {
 	second int64
 	value  string
@@ -379,7 +380,7 @@ type date struct {
 
 var today atomic.Pointer[date]
 
-// dateOf is the Date that a response without one is given (RFC 9110, section 6.6.1).
+// dateOf returns the Date for a response that has none (RFC 9110, section 6.6.1).
 func dateOf(now time.Time) string {
 	if d := today.Load(); d != nil && d.second == now.Unix() {
 		return d.value
@@ -389,7 +390,7 @@ func dateOf(now time.Time) string {
 	return d.value
 }
 
-// pathEnd is where the query of a target begins, or the target ends.
+// pathEnd returns the index where the query of a target begins, or the length of a target without a query.
 func pathEnd(raw []byte) int {
 	if q := bytes.IndexByte(raw, '?'); q >= 0 {
 		return q
@@ -397,28 +398,28 @@ func pathEnd(raw []byte) int {
 	return len(raw)
 }
 
-// appendTarget appends the request's target as the server gets it.
+// appendTarget appends the request's target for the server.
 func (s *session) appendTarget(dst, raw []byte) []byte {
 	t := s.ex.target
-	if t.rewrite == nil || raw[0] != '/' { // "*": OPTIONS about the server as a whole
+	if t.rewrite == nil || raw[0] != '/' { // not rewritten, or "*": OPTIONS for the whole server
 		return t.appendTarget(dst, raw)
 	}
 	start := len(dst)
 	dst = t.rewrite.append(dst, s)
 	path := dst[start:]
-	for len(path) > 1 && path[1] == '/' { // "/{rest}": servers might take it for the name of a host
+	for len(path) > 1 && path[1] == '/' { // of "/{rest}": servers might take "//" for the start of a host
 		path = path[1:]
 	}
 	return append(dst[:start+copy(dst[start:], path)], raw[pathEnd(raw):]...)
 }
 
-// appendTarget appends the request's target, less the prefix to strip.
+// appendTarget appends the request's target without the prefix to strip.
 func (t *target) appendTarget(dst, raw []byte) []byte {
 	if t.strip == 0 {
 		return append(dst, raw...)
 	}
 	i, query := 0, pathEnd(raw)
-	for n := t.strip; n > 0 && i < query; n-- { // n bytes of the decoded path
+	for n := t.strip; n > 0 && i < query; n-- { // skip n bytes of the decoded path
 		if raw[i] == '%' {
 			i += 2
 		}

@@ -2,12 +2,12 @@ package httpproxy
 
 import "github.com/headpond/headpond/httpwire"
 
-// headWriter puts a head together behind dst: as text of HTTP/1.1, or as fields of HTTP/2 in the form of HPACK, which refer to no
+// headWriter appends a head to dst, as text of HTTP/1.1 or as fields of HTTP/2 in HPACK. The HPACK form refers to no
 // other head (RFC 7541, section 6.2.2).
 type headWriter struct {
 	dst   []byte
-	coded bool // HTTP/2
-	value int  // where the length of the value under way is, in HPACK
+	coded bool // write HTTP/2
+	value int  // index of the length of the value being written, in HPACK
 }
 
 // begin begins a field, whose value the caller appends to dst.
@@ -39,7 +39,7 @@ func (w *headWriter) end() {
 	copy(w.dst[w.value:], length)
 }
 
-// field appends a field as it came.
+// field appends a received field.
 func (w *headWriter) field(f *httpwire.Field) {
 	if w.coded {
 		w.dst = appendCoded(w.dst, f)
@@ -48,14 +48,14 @@ func (w *headWriter) field(f *httpwire.Field) {
 	}
 }
 
-// line appends a field with a text of this proxy's.
+// line appends a field of the proxy itself.
 func (w *headWriter) line(name, value string) {
 	w.begin(name)
 	w.dst = append(w.dst, value...)
 	w.end()
 }
 
-// connection appends lines about the connection, which HTTP/2 has none of.
+// connection appends lines about the connection, which HTTP/2 does not have.
 func (w *headWriter) connection(lines string) {
 	if !w.coded {
 		w.dst = append(w.dst, lines...)

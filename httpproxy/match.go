@@ -25,15 +25,16 @@ const (
 	PathRegexp
 )
 
-// AnyValue as FieldMatch.Value stands for any value.
+// AnyValue as FieldMatch.Value matches any value.
 const AnyValue = "*"
 
-// FieldMatch is a condition about something with a name and a value. Value is compared byte by byte; AnyValue: it must be there.
+// FieldMatch is a condition on something with a name and a value. Value is compared byte by byte; AnyValue only
+// requires that the name exists.
 type FieldMatch struct{ Name, Value string }
 
 // Bounds of a route's conditions.
 const (
-	maxConditions = 32   // of one route and kind: each is looked for in the whole head
+	maxConditions = 32   // of one route and kind: each condition searches the whole head
 	maxMatchBytes = 256  // of a name or a value
 	maxRegexp     = 1024 // bytes of an expression
 )
@@ -48,10 +49,11 @@ type conditions struct {
 type condition struct {
 	name, value string
 	any         bool
-	field       int // of a body: which of the table's
+	field       int // for a body field: its index in the table's plan
 }
 
-// newConditions returns nil if r has none. Fields of the body are numbered by where they stand in fields, which has them all.
+// newConditions returns nil if r has no conditions. fields lists the body fields of all routes; a condition on the body
+// refers to its field by index.
 func newConditions(r Route, fields []string) *conditions {
 	if len(r.Methods)+len(r.Headers)+len(r.Query)+len(r.Body) == 0 {
 		return nil
@@ -68,7 +70,7 @@ func newConditions(r Route, fields []string) *conditions {
 	return c
 }
 
-// bodyFields are the fields of bodies that routes look at.
+// bodyFields returns the body fields that the routes look at.
 func bodyFields(routes []Route) (fields []string) {
 	add := func(name string) {
 		if !slices.Contains(fields, name) {
@@ -95,8 +97,7 @@ func conditionsOf(fields []FieldMatch) (list []condition) {
 	return list
 }
 
-// count is how specific the conditions are: the methods count as one, each of the others
-// separately.
+// count returns the number of conditions: all methods together count as one, each of the others separately.
 func (c *conditions) count() int {
 	if c == nil {
 		return 0
@@ -104,7 +105,7 @@ func (c *conditions) count() int {
 	return min(len(c.methods), 1) + len(c.headers) + len(c.query) + len(c.body)
 }
 
-// holdIn reports whether a body meets the conditions about it.
+// holdIn reports whether a body meets the conditions on it.
 func (c *conditions) holdIn(body *peek) bool {
 	for i := range c.body {
 		if !body.holds(&c.body[i]) {
@@ -114,7 +115,7 @@ func (c *conditions) holdIn(body *peek) bool {
 	return true
 }
 
-// hold reports whether a request meets all conditions but those about its body.
+// hold reports whether a request meets all conditions except those on its body.
 func (c *conditions) hold(r *httpwire.Request) bool {
 	if len(c.methods) > 0 && !slices.Contains(c.methods, view(r.Method)) {
 		return false
@@ -136,7 +137,7 @@ func (c *conditions) hold(r *httpwire.Request) bool {
 	return true
 }
 
-// inHeader reports whether the condition is about a field that is forwarded; the condition's name is in lower case.
+// inHeader reports whether a forwarded field meets the condition, whose name is in lower case.
 func (c *condition) inHeader(r *httpwire.Request) bool {
 	for i := range r.Fields {
 		f := &r.Fields[i]
@@ -147,8 +148,8 @@ func (c *condition) inHeader(r *httpwire.Request) bool {
 	return false
 }
 
-// inQuery reports whether one of the parameters is meant. It decodes them as forms are (application/x-www-form-urlencoded);
-// ";" separates none, as in package net/url.
+// inQuery reports whether a parameter of the query meets the condition. Parameters are decoded as forms are
+// (application/x-www-form-urlencoded); as in package net/url, ";" is no separator.
 func (c *condition) inQuery(query []byte) bool {
 	for len(query) > 0 {
 		var parameter []byte
@@ -161,7 +162,7 @@ func (c *condition) inQuery(query []byte) bool {
 	return false
 }
 
-// equalForm compares encoded with plain text. Text that is not well encoded equals none.
+// equalForm reports whether the form-encoded text equals plain. Badly encoded text equals nothing.
 func equalForm(encoded []byte, plain string) bool {
 	for ; len(encoded) > 0; encoded = encoded[1:] {
 		c := encoded[0]
@@ -186,18 +187,18 @@ func equalForm(encoded []byte, plain string) bool {
 	return plain == ""
 }
 
-// CompilePath compiles the expression of a route with PathRegexp, which is to match whole paths.
+// CompilePath compiles the expression of a route with PathRegexp so that it matches whole paths.
 func CompilePath(expression string) (*regexp.Regexp, error) {
 	if len(expression) > maxRegexp {
 		return nil, fmt.Errorf("longer than %d bytes", maxRegexp)
 	}
-	if _, err := regexp.Compile(expression); err != nil { // alone: "a)|(b" would be valid in parentheses
+	if _, err := regexp.Compile(expression); err != nil { // checked without the parentheses, in which "a)|(b" would be valid
 		return nil, err
 	}
 	return regexp.Compile(`\A(?s:` + expression + `)\z`) // so that `.*` also matches line breaks
 }
 
-// verifyMatch is the part of verify about the path and the conditions.
+// verifyMatch is the part of Verify about the path and the conditions.
 func (r Route) verifyMatch() error {
 	switch {
 	case r.PathMatch < PathPrefix || r.PathMatch > PathRegexp:
@@ -259,8 +260,7 @@ func tooMany(n int) error {
 	return nil
 }
 
-// key identifies routes: of two with the same key only one could be reached, unless they have
-// Groups.
+// key identifies a route: of two routes with the same key only one can be reached, unless they have Groups.
 func (r Route) key() string {
 	sorted := func(fields []FieldMatch, name func(string) string) []string {
 		var all []string

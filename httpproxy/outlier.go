@@ -8,8 +8,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// waited is how long the server has had the whole request; known is false while a part of it is still to be sent, as the time is then the
-// client's, and if that has failed.
+// waited returns how long the server has had the whole request. known is false while part of the request is still to be
+// sent, because that time is the client's, and after sending has failed.
 func (s *session) waited() (waited time.Duration, known bool) {
 	x := &s.ex
 	since := x.sent
@@ -23,7 +23,7 @@ func (s *session) waited() (waited time.Duration, known bool) {
 	return max(time.Since(since), 0), true
 }
 
-// measureAnswer measures the answer whose head has come, for the balance and the ejection of its endpoint.
+// measureAnswer measures the response whose head has arrived, for balancing and for the ejection of its endpoint.
 func (s *session) measureAnswer() {
 	x := &s.ex
 	x.measured = true
@@ -39,7 +39,8 @@ func (s *session) measureAnswer() {
 	}
 }
 
-// measureSilence does so if no head has come and none is waited for any more: late says that this was because of a limit for this server alone.
+// measureSilence measures a try that ends without the head of a response. late says that a time-out of this server
+// alone has ended it.
 func (s *session) measureSilence(step string, late bool) {
 	x := &s.ex
 	if step != "receive" || x.measured || !x.lease.Measures() {

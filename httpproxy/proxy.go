@@ -32,12 +32,12 @@ type Proxy struct {
 	name     string                    // the listener's
 	log      atomic.Pointer[accessLog] // nil = none
 	tracer   Tracer                    // nil = none
-	unrouted *traffic.Cell             // of requests that no route takes
+	unrouted *traffic.Cell             // counts requests without a route
 	ledger   ledger
 
 	tables  sync.Mutex         // held while a table is made
-	budgets map[string]*budget // by the name of the upstream; guarded by tables
-	// limiters are those of the routes' RateLimits; guarded by tables.
+	budgets map[string]*budget // by name of the upstream; guarded by tables
+	// limiters holds the limiters of the routes' RateLimits; guarded by tables.
 	limiters map[string]*limiter
 }
 
@@ -49,7 +49,7 @@ type limits struct {
 	head, fields, streams int
 }
 
-// New checks cfg and makes a Proxy. Its errors wrap ErrConfig or listener.ErrConfig.
+// New checks cfg and makes a Proxy. Errors wrap ErrConfig or listener.ErrConfig.
 func New(cfg Config) (*Proxy, error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 			path = r.Path
 		}
 		if r.PathMatch == PathRegexp {
-			expression, _ = CompilePath(r.Path) // Verify has, too
+			expression, _ = CompilePath(r.Path) // no error: Verify has compiled it
 		}
 		label := r.label()
 		cell := p.traffic.Cell(label, name)
@@ -122,7 +122,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 		if c := r.Canary; c.Upstream != nil {
 			r.Upstream, r.Canary, r.RateLimit, r.BasicAuth, r.ForwardAuth = c.Upstream, Canary{}, RateLimit{}, nil, nil
 			share := ready(r)
-			share.limiter, share.access = tg.limiter, tg.access // one for all of the route
+			share.limiter, share.access = tg.limiter, tg.access // one for all targets of the route
 			tg.canary = newCanary(c, share)
 		}
 		return tg
@@ -132,13 +132,13 @@ func (p *Proxy) newTable(cfg Config) *table {
 	t.keyAuthorization, t.trusted = cfg.KeyAuthorization, trusted
 	t.peek, t.refuse = cmp.Or(cfg.PeekBytes, DefaultPeekBytes), cfg.RefuseBeyondPeek
 	if len(fields)+len(lengths) > 0 {
-		plan, _ := jsonfield.NewPlan(fields) // Verify has, too
+		plan, _ := jsonfield.NewPlan(fields) // no error: Verify has made it
 		t.plan = plan.WithPrompts(lengths)
 	}
 	return t
 }
 
-// change prepares what the route changes in messages, or answers itself. Verify has found no error.
+// change prepares the route's changes to messages, or its own answer. Verify has found no error.
 func (t *target) change(r Route) {
 	t.route.Respond.ContentType = cmp.Or(r.Respond.ContentType, "text/plain; charset=utf-8")
 	t.requestRules, _ = newHeaderRules(r.RequestHeaders, true)
@@ -151,7 +151,8 @@ func (t *target) change(r Route) {
 	}
 }
 
-// budgetOf returns the budget for retries to an upstream, for which the requests that cell counts count. tables is held.
+// budgetOf returns the retry budget of an upstream, and makes the requests counted by cell count for it. The caller
+// holds tables.
 func (p *Proxy) budgetOf(upstream string, cell *traffic.Cell) *budget {
 	b := p.budgets[upstream]
 	if b == nil {
@@ -162,11 +163,11 @@ func (p *Proxy) budgetOf(upstream string, cell *traffic.Cell) *budget {
 	return b
 }
 
-// defaultResponseTimeout is documented at Route.
+// defaultResponseTimeout is the default of Route.ResponseTimeout.
 const defaultResponseTimeout = time.Minute
 
-// Serve accepts on l until Drain or Close and then returns nil. It takes l over. It may be called for several
-// listeners.
+// Serve accepts connections from l until Drain or Close and then returns nil. It takes l over. It may be called for
+// several listeners.
 func (p *Proxy) Serve(l net.Listener) error {
 	p.ledger.memory.add(&p.ledger)
 	return p.srv.Serve(l)
@@ -182,7 +183,7 @@ func (p *Proxy) isDraining() bool {
 	}
 }
 
-// errPanicked is why something ended that was in the middle of a panic.
+// errPanicked is the reason recorded for work that a panic has ended.
 var errPanicked = errors.New("a defect of the proxy")
 
 // noteRefused counts and logs a connection that ended with a malformed request.
@@ -191,7 +192,7 @@ func (p *Proxy) noteRefused(c net.Conn) {
 		"client", c.RemoteAddr().String())
 }
 
-// recovered must be deferred by fibers beside a session; the listener does the same for sessions.
+// recovered must be deferred by the fibers that a session starts; the listener recovers panics of sessions themselves.
 func (p *Proxy) recovered(lc *listener.Conn) {
 	if v := recover(); v != nil {
 		p.srv.Report(listener.ReasonInternal, slog.LevelError, "session panicked", "client", lc.RemoteAddr().String(),
@@ -199,8 +200,8 @@ func (p *Proxy) recovered(lc *listener.Conn) {
 	}
 }
 
-// Update takes over cfg's routes, its listener settings, and which certificates of clients its TLS asks for. Requests under way finish under the old ones. On an error
-// nothing has changed.
+// Update replaces the routes, the listener settings, and which client certificates TLS asks for. Requests under way
+// finish with the old routes. On an error nothing changes.
 func (p *Proxy) Update(cfg Config) error {
 	if err := cfg.Verify(); err != nil {
 		return err
@@ -218,7 +219,7 @@ func (p *Proxy) Update(cfg Config) error {
 }
 
 // Drain stops accepting, closes idle connections and lets requests and upgraded connections finish; HTTP/2 clients are
-// asked to reconnect. When ctx ends first, the rest is cut off and the error wraps ctx's.
+// asked to reconnect. If ctx ends first, the remaining connections are closed and the error wraps ctx's.
 func (p *Proxy) Drain(ctx context.Context) error {
 	interrupted := make(chan struct{})
 	go func() {

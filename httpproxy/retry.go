@@ -17,30 +17,31 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// Failure is a way in which a try of a request fails, for Retries.On.
+// Failure is a kind of failure of a request's try, for Retries.On.
 type Failure string
 
 // The failures after which a request can be sent again.
 const (
 	// FailedConnect: no connection to the endpoint could be opened.
 	FailedConnect Failure = "connect"
-	// FailedReset: the connection ended before the client had a byte of the answer.
+	// FailedReset: the connection ended before the client got a byte of the answer.
 	FailedReset Failure = "reset"
-	// Failed502, Failed503 and Failed504: the backend answered with that status. Failed504 is also that
-	// Retries.PerTryTimeout was over.
+	// Failed502, Failed503 and Failed504: the backend answered with that status. Failed504 also stands for the end of
+	// Retries.PerTryTimeout.
 	Failed502 Failure = "502"
 	Failed503 Failure = "503"
 	Failed504 Failure = "504"
 )
 
-// Values lists all failures; it is the set of values that a configuration file may have.
+// Values lists all failures, which are the values allowed in a configuration file.
 func (Failure) Values() []string { return []string{"connect", "reset", "502", "503", "504"} }
 
 // Defaults of Retries, used where a field is zero.
 const (
-	// DefaultAttempts sends a request to three endpoints at most: if these fail, others rarely do better.
+	// DefaultAttempts sends a request to at most three endpoints: if these fail, others rarely do better.
 	DefaultAttempts = 3
-	// DefaultRetryBudget is in percent. With it a backend that fails gets at most a fifth more requests, not three times as many.
+	// DefaultRetryBudget is in percent. It limits the load on a failing backend to a fifth more requests, instead of
+	// three times as many.
 	DefaultRetryBudget = 20
 )
 
@@ -53,28 +54,32 @@ const MaxRetryPause = 10 * time.Second
 // Retries says which failed requests a route sends again, if possible to an endpoint that has not failed this request.
 // The zero value has every default.
 //
-// A request whose connection the server had closed while it was idle is sent again by a separate rule, which Retries
-// neither changes nor counts. A request is sent again only while the client has not got a byte of the final answer, and
-// only if all that was read of its body is still there: the part that arrived with its head, and up to 64 KiB behind it.
+// A request on a connection that the server had closed while it was idle is sent again by a separate rule, which
+// Retries neither changes nor counts. A request is sent again only while the client has got no byte of the final
+// answer, and only if all that was read of its body is still held: the part that arrived with its head, and up to 64
+// KiB after it.
 type Retries struct {
-	// On are the failures after which a request is sent again. nil = FailedConnect and FailedReset. FailedConnect applies
-	// to all methods, as nothing was sent: every other endpoint is tried, whatever Attempts and Budget say.
+	// On lists the failures after which a request is sent again. nil = FailedConnect and FailedReset. FailedConnect
+	// applies to all methods, because nothing was sent: all other endpoints are tried, whatever Attempts and Budget
+	// say.
 	On []Failure
-	// Methods are those of the requests that may be sent again although a server may have seen them. nil = the idempotent ones (GET,
-	// HEAD, OPTIONS, TRACE, PUT, DELETE, and all with an Idempotency-Key field). Requests with other methods are sent
-	// again after FailedReset if the socket had not taken a byte of them.
+	// Methods lists the methods of requests that may be sent again although a server may have seen them. nil = the
+	// idempotent ones (GET, HEAD, OPTIONS, TRACE, PUT, DELETE, and every method with an Idempotency-Key field). A
+	// request with another method is sent again after FailedReset if the socket had not accepted a byte of it.
 	Methods []string
-	// Attempts is how often a request is sent at most, the first time included, up to 10. 0 = DefaultAttempts; 1 = it is sent once.
+	// Attempts is how often a request is sent at most, the first time included, up to 10. 0 = DefaultAttempts; 1 =
+	// once.
 	Attempts int
-	// PerTryTimeout bounds the wait for the answer's head to each try, within Route.ResponseTimeout, which bounds the waits of all
-	// tries together. It requires Failed504. 0 = no further bound.
+	// PerTryTimeout bounds the wait of each try for the answer's head. Route.ResponseTimeout still bounds the waits of
+	// all tries together. It requires Failed504. 0 = no bound.
 	PerTryTimeout time.Duration
-	// Pause is how long to wait before a request is sent again, to whichever endpoint, doubled with each time, up to MaxRetryPause. A random part of
-	// up to half of it is left out, so that many requests do not come back together. It does not count for Route.ResponseTimeout. A request is not
-	// sent again if Route.Timeout or the client's own deadline could end the pause. 0 = none.
+	// Pause is the time to wait before a request is sent again, to any endpoint. It doubles each time, up to
+	// MaxRetryPause, and is shortened by a random part of up to a half, so that many requests do not come back
+	// together. It does not count for Route.ResponseTimeout. A request is not sent again if Route.Timeout or the
+	// client's own deadline could end during the pause. 0 = none.
 	Pause time.Duration
-	// Budget is how many requests may be sent again, in percent of all that the Proxy sent to the route's upstream in the
-	// last ten seconds. Ten in ten seconds are always allowed. 0 = DefaultRetryBudget.
+	// Budget is how many requests may be sent again, in percent of all requests that the Proxy sent to the route's
+	// upstream in the last ten seconds. Ten in ten seconds are always allowed. 0 = DefaultRetryBudget.
 	Budget int
 }
 
@@ -104,7 +109,7 @@ func (r Retries) verify() error {
 	return nil
 }
 
-// retryCause is a Failure that costs a try; the counts of a route follow their order.
+// retryCause is a Failure that counts as a try; the counters of a route have the same order.
 type retryCause uint8
 
 const (
@@ -121,7 +126,7 @@ var causeNames = [retryCauses]Failure{FailedReset, Failed502, Failed503, Failed5
 type retryPolicy struct {
 	connect  bool
 	on       [retryCauses]bool
-	methods  []string // nil = idempotent ones
+	methods  []string // nil = the idempotent ones
 	attempts int
 	perTry   time.Duration // 0 = no bound
 	pause    time.Duration // 0 = none
@@ -147,7 +152,7 @@ func newRetryPolicy(r Retries) retryPolicy {
 	return p
 }
 
-// repeatable reports whether a request may be sent again that a server may have seen.
+// repeatable reports whether a request may be sent again although a server may have seen it.
 func (p *retryPolicy) repeatable(r *httpwire.Request) bool {
 	if p.methods == nil {
 		return r.Idempotent()
@@ -155,17 +160,17 @@ func (p *retryPolicy) repeatable(r *httpwire.Request) bool {
 	return slices.Contains(p.methods, view(r.Method))
 }
 
-// retry is how a request is sent again.
+// retry says how a request is sent again.
 type retry uint8
 
 const (
 	noRetry   retry = iota
-	renewed         // on a new connection, as the last one was stale; the lease is still held
+	renewed         // on a new connection to the endpoint, as the last one was stale; the lease is still held
 	elsewhere       // to another endpoint; the lease has ended
 )
 
-// mayRetry reports whether the request, a try of which has just failed, is to be sent again. unseen says that no server can have seen
-// it. It counts the retry, or that the budget does not allow it.
+// mayRetry reports whether a request whose try has just failed is sent again. unseen says that no server can have seen
+// the request. mayRetry counts the retry, or its refusal by the budget.
 func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 	x := &s.ex
 	t := x.target
@@ -186,7 +191,8 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 	return true
 }
 
-// nothingLeft reports whether the request's time is over, or would be after the next pause: the client is better served by what there is.
+// nothingLeft reports whether the request's time has passed, or would pass in the next pause: then the client gets the
+// answer there is.
 func (s *session) nothingLeft() bool {
 	x := &s.ex
 	if !x.until.IsZero() && !time.Now().Add(s.nextPause()).Before(x.until) {
@@ -195,7 +201,7 @@ func (s *session) nothingLeft() bool {
 	return x.target.response > 0 && s.spent() >= x.target.response
 }
 
-// spent is how long this try and those before it have waited for answers.
+// spent returns how long this try and earlier ones have waited for answers.
 func (s *session) spent() time.Duration {
 	if s.ex.sent.IsZero() {
 		return s.ex.spent
@@ -204,13 +210,13 @@ func (s *session) spent() time.Duration {
 	return s.ex.spent + waited
 }
 
-// nextPause is the longest that the pause before the next try may take.
+// nextPause returns the longest possible pause before the next try.
 func (s *session) nextPause() time.Duration {
 	p := s.ex.target.retries.pause
 	return min(p<<s.ex.pauses, MaxRetryPause)
 }
 
-// afterReset is how the request, whose connection has ended before the client has got a byte of the answer, is sent again.
+// afterReset says how to send a request again whose connection ended before the client got a byte of the answer.
 func (s *session) afterReset(err error, lost httpwire.Lost) retry {
 	s.ex.refused = errors.Is(err, errRefused)
 	switch {
@@ -224,8 +230,8 @@ func (s *session) afterReset(err error, lost httpwire.Lost) retry {
 	return noRetry
 }
 
-// afterRefusal is how a request is sent again that an HTTP/2 server has refused. A server that refuses it again is overloaded: each further
-// attempt takes from the retry budget.
+// afterRefusal says how to send a request again that an HTTP/2 server has refused. A server that refuses it twice is
+// overloaded: further attempts count for the retry budget.
 func (s *session) afterRefusal() retry {
 	x := &s.ex
 	t := x.target
@@ -240,8 +246,8 @@ func (s *session) afterRefusal() retry {
 	return renewed
 }
 
-// rejected reports whether the final response, of a status from 502 and with a head of n bytes in the server's buffer, is dropped and the
-// request sent again. The connection can be used again if the response is all there.
+// rejected reports whether the final response, with a status from 502 and a head of n bytes in the server's buffer, is
+// dropped and the request sent again. The connection stays usable if the whole response has arrived.
 func (s *session) rejected(n int) bool {
 	x := &s.ex
 	if s.resp.Status > 504 {
@@ -262,8 +268,8 @@ func (s *session) rejected(n int) bool {
 	return true
 }
 
-// sentWhole reports whether the whole request has been sent. The answer may come before the write of its last bytes has returned, which is
-// waited for.
+// sentWhole reports whether the whole request has been sent. If the answer came before the write of the last bytes has
+// returned, it waits for that write.
 func (s *session) sentWhole() bool {
 	up := s.ex.up
 	if up == nil {
@@ -276,12 +282,12 @@ func (s *session) sentWhole() bool {
 	return up.sent()
 }
 
-// tooSlow reports whether a try that has got no answer in time is to be followed by another.
+// tooSlow reports whether a try that got no answer in time is followed by another.
 func (s *session) tooSlow() bool {
 	return s.ex.target.retries.perTry > 0 && s.mayRetry(cause504, false)
 }
 
-// responseLimit is how long the answer to this try may take, from when it was sent; 0 = for ever.
+// responseLimit returns how long the answer to this try may take from when the request was sent; 0 = no limit.
 func (s *session) responseLimit() time.Duration {
 	x := &s.ex
 	limit := x.target.response
@@ -294,8 +300,8 @@ func (s *session) responseLimit() time.Duration {
 	return limit
 }
 
-// hadItsTime reports whether the time for this try was at least half of what an endpoint has to answer without tries before it: then the
-// end of that time is the endpoint's own fault.
+// hadItsTime reports whether this try had at least half of the time that a first try has. Then the time-out counts as
+// the endpoint's failure.
 func (s *session) hadItsTime() bool {
 	t := s.ex.target
 	full := t.response
@@ -305,7 +311,7 @@ func (s *session) hadItsTime() bool {
 	return httpwire.HadItsTime(s.responseLimit(), full)
 }
 
-// tryElsewhere begins the next try. The lease of the last one has ended, and spent has its time.
+// tryElsewhere begins the next try. The lease of the last one has ended, and spent includes its time.
 func (s *session) tryElsewhere() error {
 	x := &s.ex
 	s.measureTry(x.result.Status, time.Now())
@@ -321,7 +327,7 @@ func (s *session) tryElsewhere() error {
 	return s.acquire()
 }
 
-// renew replaces a connection that turned out to be stale.
+// renew replaces a stale connection.
 func (s *session) renew() error {
 	x := &s.ex
 	if s.left() {
@@ -349,8 +355,8 @@ func (s *session) renew() error {
 	return s.acquire()
 }
 
-// reopen has replace, one of httppool.Stale's methods, open the connection of a lease anew within the route's ConnectTimeout. Neither a
-// connection nor an error means that another endpoint is to be tried.
+// reopen calls replace, a method of httppool.Stale, to open the connection of a lease anew within the route's
+// ConnectTimeout. false without an error means: try another endpoint.
 func (s *session) reopen(ctx context.Context, l upstream.Lease[*httppool.Conn], replace func(context.Context, httppool.Lease) (bool, error)) (renewed bool, err error) {
 	wait := s.ex.target.route.ConnectTimeout
 	if wait == 0 {
@@ -360,12 +366,13 @@ func (s *session) reopen(ctx context.Context, l upstream.Lease[*httppool.Conn], 
 	defer cancel()
 	renewed, err = replace(within, l)
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
-		return false, nil // the lease has ended
+		return false, nil // replace has ended the lease
 	}
 	return renewed, err
 }
 
-// pauseFor waits for between a half of d and all of it, and gives up when the client has gone or the exchange is cut off.
+// pauseFor waits for a random time between d/2 and d. It returns early with an error when the client has gone or the
+// exchange is cut off.
 func (s *session) pauseFor(d time.Duration) error {
 	ctx, cancel := context.WithTimeout(s.leasing(), d-rand.N(d/2+1))
 	defer cancel()
@@ -378,8 +385,7 @@ func (s *session) pauseFor(d time.Duration) error {
 	return nil
 }
 
-// unusable continues after an endpoint has closed connections before they were used: nil means that another one is to
-// be tried.
+// unusable handles an endpoint that closes connections before they are used. nil means: try another endpoint.
 func (s *session) unusable(err error) error {
 	x := &s.ex
 	if failed, ok := errors.AsType[*httppool.Error](err); ok && failed.Endpoint != "" {
@@ -396,19 +402,19 @@ func (s *session) unusable(err error) error {
 // budgetWindow is documented at Retries.Budget.
 const budgetWindow = 10 * time.Second
 
-// budgetCount is how often the requests are counted anew, which takes a look at the shards of each route.
+// budgetCount is how often the requests are counted, which reads the counter shards of each route.
 const budgetCount = 100 * time.Millisecond
 
-// budget bounds the retries of a Proxy to one upstream by its requests. It counts no request itself: the routes' traffic
-// does, and a request pays nothing for it. All methods may be called from any goroutine.
+// budget bounds the retries of a Proxy to one upstream in proportion to its requests. It reads the counters of the
+// routes' traffic, so that requests themselves cost nothing. Methods may be called from any goroutine.
 type budget struct {
 	retries *retrybudget.Budget
 
 	mu      sync.Mutex // held for a few hundred instructions
 	cells   []*traffic.Cell
-	others  uint64    // requests that the cells count, and that do not count here
+	others  uint64    // requests in the cells that do not count here
 	counted time.Time // when total was read
-	total   uint64    // requests that have ended until then
+	total   uint64    // requests that had ended by then
 }
 
 func newBudget(now time.Time) *budget { return &budget{retries: retrybudget.New(budgetWindow, now)} }
@@ -419,7 +425,7 @@ func (b *budget) watch(c *traffic.Cell) {
 	defer b.mu.Unlock()
 	if !slices.Contains(b.cells, c) {
 		b.cells = append(b.cells, c)
-		b.others += requestsOf(c) // they were not to this upstream's routes, or long ago
+		b.others += requestsOf(c) // to other upstreams, or long ago
 		b.counted = time.Time{}
 	}
 }
@@ -429,7 +435,7 @@ func (b *budget) take(now time.Time, percent int) bool {
 	return b.retries.Take(now, b.requests(now), percent)
 }
 
-// requests is how many requests have ended, up to budgetCount ago.
+// requests returns how many requests have ended, as of at most budgetCount ago.
 func (b *budget) requests(now time.Time) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -442,7 +448,7 @@ func (b *budget) requests(now time.Time) uint64 {
 	return b.total
 }
 
-// requestsOf is how many requests a route has answered.
+// requestsOf returns how many requests a route has answered.
 func requestsOf(c *traffic.Cell) (n uint64) {
 	for class := range statusClasses {
 		n += c.Total(class)

@@ -15,15 +15,15 @@ import (
 
 // table finds the route of a request. It never changes; Update makes a new one.
 type table struct {
-	exact    map[string][]*target // by host, the most specific first
-	suffixes []suffix             // by falling length
+	exact    map[string][]*target // by host, most specific first
+	suffixes []suffix             // longest first
 	any      []*target
-	plan     *jsonfield.Plan // the fields of bodies that routes look at; nil = none
+	plan     *jsonfield.Plan // the body fields that routes look at; nil = none
 	trusted  []netip.Prefix  // peers whose X-Forwarded-For counts
-	peek     int             // bytes of a body that may be read for that
-	refuse   bool            // a body whose fields are not among them
+	peek     int             // bytes of a body that may be read to find a route
+	refuse   bool            // refuse a body if those fields are not within peek
 
-	keyAuthorization func(token string) string // of Config; nil = there are none
+	keyAuthorization func(token string) string // Config.KeyAuthorization; nil = none
 }
 
 type suffix struct {
@@ -42,13 +42,13 @@ type target struct {
 	affinity       *affinity      // nil = none
 	limiter        *limiter       // nil = none
 	canary         *canary        // nil = none
-	set            []*target      // all that differ from this one in groups and upstream only; nil = it has no groups
+	set            []*target      // all targets that differ only in groups and upstream; nil = it has no groups
 	compress       *compressing   // nil = answers are not compressed
-	access         *access        // nil = everybody may use it
+	access         *access        // nil = everybody may use the route
 	route          Route
-	name           string // of the upstream
+	name           string // name of the upstream
 	traffic        *traffic.Cell
-	strip          int      // bytes of the decoded path to take off
+	strip          int      // bytes of the decoded path that StripPrefix removes
 	prefix         int      // bytes of the decoded path before {rest}
 	rewrite        template // nil = none
 	redirect       template // nil = none
@@ -111,20 +111,20 @@ func mostSpecificFirst(targets []*target) {
 	})
 }
 
-// rank is the larger the more specific paths are.
+// rank is larger for more specific kinds of path.
 func (m PathMatch) rank() int { return [...]int{PathPrefix: 0, PathRegexp: 1, PathExact: 2}[m] }
 
-// conditions is how specific the route is besides its path; its groups are one condition.
+// conditions counts the route's conditions besides its path; all groups together are one.
 func (tg *target) conditions() int { return tg.when.count() + min(len(tg.groups), 1) }
 
 // finding is the result of find.
 type finding struct {
-	target *target // nil = none
-	asks   bool    // the body must be read first
-	left   bool    // there were upstreams, but none whose groups fit
+	target *target // nil = no route
+	asks   bool    // the body must be read to decide
+	left   bool    // the set had upstreams, but none with a fitting group
 }
 
-// find looks for the target for a request with that decoded path. body is the peeked body; nil = not read yet.
+// find returns the target for a request with the given decoded path. body is the peeked body; nil = not read yet.
 func (t *table) find(r *httpwire.Request, path string, body *peek) (f finding) {
 	if len(t.exact)+len(t.suffixes) == 0 {
 		f.among(t.any, r, path, body)
@@ -145,7 +145,7 @@ func (t *table) find(r *httpwire.Request, path string, body *peek) (f finding) {
 	return f
 }
 
-// among looks for it among some, and reports whether that is the end of it.
+// among looks for a match in targets, and reports whether the search is over.
 func (f *finding) among(targets []*target, r *httpwire.Request, path string, body *peek) bool {
 	for _, tg := range targets {
 		if !tg.takes(path) || tg.when != nil && !tg.when.hold(r) {
@@ -173,7 +173,7 @@ func (f *finding) among(targets []*target, r *httpwire.Request, path string, bod
 	return false
 }
 
-// takes reports whether the route is for a path.
+// takes reports whether the target's path matches path.
 func (tg *target) takes(path string) bool {
 	switch tg.match {
 	case PathExact:
@@ -184,7 +184,7 @@ func (tg *target) takes(path string) bool {
 	return underPath(path, tg.path)
 }
 
-// underPath says whether path is prefix or lies below it.
+// underPath reports whether path is prefix or lies below it.
 func underPath(path, prefix string) bool {
 	if !strings.HasPrefix(path, prefix) {
 		return false
@@ -201,7 +201,8 @@ func canonicalPath(p string) string {
 
 func canonicalHost(h string) string { return strings.TrimSuffix(strings.ToLower(h), ".") }
 
-// requestHost is the name in a Host field: without port, trailing dot and case; IPv6 addresses keep their brackets.
+// requestHost returns the host name of a Host field, in lower case and without port and trailing dot; IPv6 addresses
+// keep their brackets.
 func requestHost(h string) string {
 	if i := strings.LastIndexByte(h, ':'); i >= 0 && !strings.HasSuffix(h, "]") {
 		h = h[:i]
@@ -209,7 +210,7 @@ func requestHost(h string) string {
 	return canonicalHost(h)
 }
 
-// withoutUser is a Host field as it is logged: without the user name and password that some clients take over from a URL.
+// withoutUser returns a Host field for the log, without the user name and password that some clients copy from a URL.
 func withoutUser(host string) string { return host[strings.LastIndexByte(host, '@')+1:] }
 
 func validHostPattern(h string) bool {
@@ -220,14 +221,14 @@ func validHostPattern(h string) bool {
 	return !strings.ContainsAny(h, ":/*@?# \t[]")
 }
 
-// hasDotSegment says whether a decoded path has a segment that servers resolve: "/api/../admin" is routed as written
-// and served as "/admin". Backslashes separate too for some servers.
+// hasDotSegment reports whether a decoded path has a segment that servers resolve: "/api/../admin" is routed as written
+// and served as "/admin". Some servers also take backslashes for separators.
 func hasDotSegment(path string) bool {
 	if !strings.Contains(path, "/.") && !strings.Contains(path, `\`) {
 		return false
 	}
 	for segment := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
-		segment, _, _ = strings.Cut(segment, ";") // parameters, which some servers take off before they resolve
+		segment, _, _ = strings.Cut(segment, ";") // parameters, which some servers remove before they resolve segments
 		if segment == "." || segment == ".." {
 			return true
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// bufferSize is the size of the buffers for reading and writing messages. For a head that does not fit the buffer
-// grows, up to Config.MaxHeaderBytes for a request's and maxResponseHead for a response's.
+// bufferSize is the size of a buffer for reading and writing messages. A buffer grows for a head that does not fit, up
+// to Config.MaxHeaderBytes for a request and maxResponseHead for a response.
 const (
 	bufferSize      = 16 << 10
 	maxResponseHead = 256 << 10 // the limit of package httppool
@@ -24,14 +24,14 @@ const (
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// stream reads one side of a session. While it waits it holds a buffer only where the connection cannot be waited for
-// without one.
+// stream reads from one side of a session. While it waits it holds a buffer only if the connection cannot be waited for
+// without one (see fiber.Stream.WaitReadable).
 type stream struct {
 	conn  fiber.Stream
 	holds bool   // conn cannot be waited for without one
 	buf   []byte // of bufferSize bytes, from buffers, unless it has grown
 	r, w  int
-	held  *tally // where buf is counted
+	held  *tally // counts the size of buf
 }
 
 func (s *stream) use(c fiber.Stream) { s.conn, s.holds = c, false }
@@ -43,14 +43,14 @@ func (s *stream) bytes() []byte {
 	return s.buf[s.r:s.w]
 }
 
-// take drops n bytes that were used.
+// take drops the first n bytes that were read.
 func (s *stream) take(n int) {
 	if s.r += n; s.r == s.w {
 		s.r, s.w = 0, 0
 	}
 }
 
-// release gives an empty buffer back.
+// release gives the buffer back if it is empty.
 func (s *stream) release() {
 	if s.buf != nil && s.r == s.w {
 		if len(s.buf) == bufferSize {
@@ -62,23 +62,24 @@ func (s *stream) release() {
 	}
 }
 
-// drop discards read bytes and returns the buffer.
+// drop discards the bytes that were read and gives the buffer back.
 func (s *stream) drop() {
 	s.r, s.w = 0, 0
 	s.release()
 }
 
-// tires gives the buffer back and waits; it returns true when that takes long, and nothing ends the wait.
+// tires gives the buffer back and waits for up to patience. It reports whether that time passed with nothing to read and
+// no error.
 func (s *stream) tires() bool {
 	if s.holds {
 		return false
 	}
 	s.release()
 	ready, err := s.conn.WaitReadableFor(patience)
-	return !ready && err == nil // an error comes again
+	return !ready && err == nil // the next read returns the error again
 }
 
-// fill reads once. errFull means that there is no room.
+// fill reads once. The error is errFull if the buffer has no room.
 func (s *stream) fill() (n int, err error) {
 	if s.r == s.w && !s.holds {
 		s.release()
@@ -99,7 +100,7 @@ func (s *stream) fill() (n int, err error) {
 	if s.w == len(s.buf) {
 		return 0, errFull
 	}
-	idle := s.holds && s.w == 0 // the buffer is there for the wait only, which may last
+	idle := s.holds && s.w == 0 // the buffer only waits for data, perhaps for long: it does not count meanwhile
 	if idle {
 		s.held.add(-len(s.buf))
 	}
@@ -114,7 +115,7 @@ func (s *stream) fill() (n int, err error) {
 	return n, err
 }
 
-// grow makes room for a head that fills the buffer; false when it is as large as it may be.
+// grow makes room for a head that fills the buffer; false = the buffer has reached limit.
 func (s *stream) grow(limit int) bool {
 	if len(s.buf) >= limit {
 		return false
@@ -127,10 +128,12 @@ func (s *stream) grow(limit int) bool {
 	return true
 }
 
-// maxOwnTrailers bounds the trailers of HTTP/2, whose fields count for more there than as text; HTTP/1's must fit a buffer.
+// maxOwnTrailers bounds the trailers of HTTP/2, in which a field counts for more bytes than its text has. Trailers of
+// HTTP/1 must fit a buffer.
 const maxOwnTrailers = maxResponseHead
 
-// fillFramed is fill for a body in chunks. With own, which come from HTTP/2, the buffer grows for trailers.
+// fillFramed is fill for a chunked body. own says that the chunks were made from HTTP/2 frames; then the buffer grows
+// for trailers.
 func (s *stream) fillFramed(own bool) (n int, err error) {
 	n, err = s.fill()
 	if own && errors.Is(err, errFull) && s.grow(maxOwnTrailers) {
@@ -142,7 +145,7 @@ func (s *stream) fillFramed(own bool) (n int, err error) {
 // errFull: a head, or a piece of framing, does not fit a buffer.
 var errFull = errors.New("larger than the buffer")
 
-// States of a session with regard to a drain. Only an idle one is interrupted, by a deadline.
+// States of a session with regard to a drain. Only an idle session is interrupted, by a deadline.
 const (
 	sessionBusy int32 = iota
 	sessionIdle
@@ -157,20 +160,20 @@ type session struct {
 	leases context.Context // see leasing
 	lc     *listener.Conn
 	client stream
-	isTLS  *tls.ConnectionState // nil without
-	counts bool                 // bytes are counted here, and not below TLS
+	isTLS  *tls.ConnectionState // nil = not TLS
+	counts bool                 // the session counts bytes, instead of the connection below TLS
 	state  atomic.Int32
 	served bool  // a request has been answered
-	blank  bool  // an empty line has come since
+	blank  bool  // an empty line has followed it
 	shard  uint8 // its shard of traffic counters
 	// suspended: the session of an idle client has given up its stack; Resume continues.
 	suspended bool
-	now       time.Time // when the request began
-	ended     time.Time // when the last one did; zero = that is long ago
+	now       time.Time // when the current request began
+	ended     time.Time // when the last request ended; zero = long ago
 	peer      peer
-	stream    *h2Stream // that the client is; nil in HTTP/1.1
-	wrong     error     // with the head of its request; nil = nothing
-	about     *about    // own, or the stream's
+	stream    *h2Stream // the client's stream; nil in HTTP/1.1
+	wrong     error     // an error in the head of the stream's request; nil = none
+	about     *about    // the session's own, or the stream's
 	own       about
 
 	req      httpwire.Request
@@ -180,12 +183,12 @@ type session struct {
 	chunks   httpwire.Chunks
 	upChunks httpwire.Chunks
 	server   stream
-	down     fiber.Transfer // of the response's content
-	passed   func(int)      // clientTook; nil = not needed yet
-	out      []byte         // a message on its way, put together
+	down     fiber.Transfer // moves the response's content
+	passed   func(int)      // the method clientTook; nil = not needed yet
+	out      []byte         // the message being written
 	held     tally
-	deadline bool        // one is set on the server's connection
-	awaiting atomic.Bool // a response's head is waited for
+	deadline bool        // a deadline is set on the server's connection
+	awaiting atomic.Bool // the session waits for a response's head
 	ex       exchange
 }
 
@@ -205,7 +208,7 @@ func (p *Proxy) ServeConn(ctx context.Context, lc *listener.Conn) {
 	}
 }
 
-// carry runs the session to its end, or to where it is suspended.
+// carry runs the session until it ends or is suspended.
 func (s *session) carry() {
 	defer func() {
 		if s.suspended {
@@ -223,7 +226,7 @@ func (s *session) Resume(ctx context.Context, _ *listener.Conn) {
 	s.carry()
 }
 
-// open prepares the connection for its first request; false means that there is none, or that it is served already.
+// open prepares the connection for its first request; false = the TLS handshake has failed.
 func (s *session) open() bool {
 	cfg := s.p.limits.Load()
 	raw := s.lc.Raw()
@@ -248,21 +251,21 @@ func (s *session) open() bool {
 	return true
 }
 
-// holds prepares the count of the memory that the session holds.
+// holds sets up the count of the memory that the session holds.
 func (s *session) holds() {
 	s.held.to = s.p.ledger.account(s.shard)
 	s.client.held, s.server.held = &s.held, &s.held
 }
 
-// close ends the session's hold on the connection.
+// close ends the session's use of the connection.
 func (s *session) close() {
 	s.about.drop()
 	s.client.drop()
 	s.held.end()
-	_ = s.client.conn.Close() // TLS says goodbye
+	_ = s.client.conn.Close() // sends TLS's close_notify
 }
 
-// run serves one request after the other.
+// run serves requests until the session ends.
 func (s *session) run() {
 	if s.isTLS != nil && s.isTLS.NegotiatedProtocol == "h2" {
 		s.goHTTP2()
@@ -294,11 +297,11 @@ func (s *session) run() {
 	}
 }
 
-// emptyLine skips an empty line before a request, which some clients send behind a body (RFC 9112, section 2.2).
+// emptyLine skips an empty line before a request, which some clients send after a body (RFC 9112, section 2.2).
 func (s *session) emptyLine() bool {
-	if !s.blank && string(s.client.bytes()) == crlf[:1] { // the rest is on its way
+	if !s.blank && string(s.client.bytes()) == crlf[:1] { // the line's second byte is on its way
 		_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
-		n, _ := s.client.fill() // readHead refuses an incomplete head
+		n, _ := s.client.fill() // readHead refuses a head that stays incomplete
 		s.count(n, 0)
 	}
 	if s.blank || !bytes.HasPrefix(s.client.bytes(), []byte(crlf)) {
@@ -309,13 +312,13 @@ func (s *session) emptyLine() bool {
 	return true
 }
 
-// patience is how long an idle client's session keeps its stack.
+// patience is how long the session of an idle client keeps its stack.
 const patience = 100 * time.Millisecond
 
 // awaitRequest waits for the first byte of the next request; false = there is none, or the session is suspended.
 func (s *session) awaitRequest() bool {
 	if s.suspended {
-		s.suspended = false // and the deadline stands
+		s.suspended = false // the deadline is still set
 	} else {
 		s.state.Store(sessionIdle)
 		if s.p.isDraining() {
@@ -332,14 +335,14 @@ func (s *session) awaitRequest() bool {
 		}
 		s.about.rests(since)
 		_ = s.client.conn.SetReadDeadline(since.Add(limit))
-		if s.state.Load() == sessionInterrupted { // whose deadline it may have replaced
+		if s.state.Load() == sessionInterrupted { // the line above may have replaced its deadline
 			return false
 		}
 		if s.client.tires() && s.lc.Suspend() {
 			s.suspended = true
 			s.about.drop()
-			s.req, s.resp, s.respText = httpwire.Request{}, httpwire.Response{}, nil // they may hold on to buffers
-			s.leases = nil                                                           // it is the fiber's
+			s.req, s.resp, s.respText = httpwire.Request{}, httpwire.Response{}, nil // drop references to buffers
+			s.leases = nil                                                           // belongs to the fiber that ends now
 			return false
 		}
 	}
@@ -362,15 +365,16 @@ func (s *session) interrupt() {
 }
 
 var (
-	// errLarge: a head has too many bytes or fields.
+	// errLarge reports a head with too many bytes or fields.
 	errLarge = fmt.Errorf("%w: the head is larger than allowed, or has more fields", httpwire.ErrMalformed)
-	errHTTP2 = errors.New("for HTTP/2") // the connection is
+	errHTTP2 = errors.New("for HTTP/2") // the connection speaks HTTP/2
 )
 
 // http2Preface is the first line of an HTTP/2 connection (RFC 9113, section 3.4).
 const http2Preface = "PRI * HTTP/2.0\r\n"
 
-// readHead reads a request's head. The error is errHTTP2, wraps httpwire.ErrMalformed, or is that of reading.
+// readHead reads a request's head and returns its size. The error is errHTTP2, wraps httpwire.ErrMalformed, or is that
+// of reading.
 func (s *session) readHead() (int, error) {
 	s.now = time.Now()
 	late := false
@@ -410,7 +414,7 @@ func (s *session) readHead() (int, error) {
 	}
 }
 
-// count adds to the connection's byte counters.
+// count adds to the byte counters of the connection.
 func (s *session) count(in, out int) {
 	if s.counts {
 		s.lc.Count(int64(in), int64(out))

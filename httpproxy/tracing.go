@@ -10,14 +10,15 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// Tracer takes the traces of requests. Its methods are called by sessions, concurrently, and must not wait.
+// Tracer receives the traces of requests. Sessions call its methods concurrently; they must not wait.
 type Tracer interface {
-	// Active reports whether Sample may say yes to any request: a cheap check before it.
+	// Active reports whether Sample may return true for any request: a cheap check before it.
 	Active() bool
-	// Sample reports whether a request is traced. known says that its client traces it (a valid traceparent field), and sampled that the
-	// client's spans are recorded.
+	// Sample reports whether to trace a request. known says that the client traces it (a valid traceparent field),
+	// sampled that the client's spans are recorded.
 	Sample(known, sampled bool) bool
-	// Trace takes a request that has ended. t, and all slices and strings in it, are valid during the call only.
+	// Trace receives the trace of a request that has ended. t, with all its slices and strings, is valid during the
+	// call only.
 	Trace(t *Trace)
 }
 
@@ -27,29 +28,29 @@ type (
 	SpanID  [8]byte
 )
 
-// Trace is one request as it is traced: a span of the Proxy as a server, and one of it as a client for each time that the request was sent
-// to an endpoint. Path has no query, and no field has credentials.
+// Trace is the trace of one request: a server span for the Proxy, and a client span for each time that the request was
+// sent to an endpoint. Path has no query, and no field has credentials.
 type Trace struct {
 	ID          TraceID
-	Parent      SpanID // of the client; zero = the trace begins here
+	Parent      SpanID // the client's span; zero = the trace begins here
 	State       string // the tracestate field, if there is a Parent
 	Span        SpanID
 	Start, End  time.Time
 	Listener    string
 	Method      string
 	Scheme      string
-	Host        string // of the Host field, without port
+	Host        string // Host field without port
 	Path        string
-	Version     string     // of HTTP: "1.0", "1.1" or "2"
-	Client      netip.Addr // as far as trusted proxies name it
+	Version     string     // HTTP version: "1.0", "1.1" or "2"
+	Client      netip.Addr // address as named by trusted proxies
 	Peer        netip.AddrPort
 	UserAgent   string
 	RequestID   string
-	Route       string // "" = none took the request
+	Route       string // "" = no route matched
 	Upstream    string
 	Status      int    // 0 = none was sent
 	In, Out     int64  // bytes of the bodies
-	Reason, Err string // as in AccessLog; "" = the request went as it should
+	Reason, Err string // as in AccessLog; "" = no error
 	Tries       []TraceTry
 }
 
@@ -58,14 +59,14 @@ type TraceTry struct {
 	Span       SpanID
 	Start, End time.Time
 	Endpoint   string
-	Status     int    // 0 = there was no whole answer
+	Status     int    // 0 = no whole answer
 	Reason     string // why; see AccessLog
 }
 
 // Bounds of a trace.
 const (
-	maxTraceState = 512 // bytes that tracers must pass on (W3C Trace Context, section 3.3.1.5)
-	maxTries      = 16  // that are recorded; Retries and stale connections rarely make half as many
+	maxTraceState = 512 // in bytes; tracers must pass on so much (W3C Trace Context, section 3.3.1.5)
+	maxTries      = 16  // tries recorded; Retries and stale connections rarely make half as many
 )
 
 const (
@@ -73,23 +74,24 @@ const (
 	traceStateField  = "tracestate"
 )
 
-// trace is what a session knows of the trace of its request.
+// trace is the state of a request's trace.
 type trace struct {
 	id     TraceID
 	parent SpanID
 	span   SpanID
 	tries  []TraceTry
-	open   bool // the last one has not ended
+	open   bool // the last try has not ended
 }
 
-// parent is a traceparent field.
+// parent is a parsed traceparent field.
 type parent struct {
 	id      TraceID
 	span    SpanID
 	sampled bool
 }
 
-// parseParent reads the value of a traceparent field (W3C Trace Context, sections 3.2 and 4.3): later versions may have more behind.
+// parseParent parses the value of a traceparent field (W3C Trace Context, sections 3.2 and 4.3). Later versions may
+// append more.
 func parseParent(v []byte) (p parent, ok bool) {
 	const size = len("00-") + 32 + len("-") + 16 + len("-00")
 	if len(v) < size || v[2] != '-' || v[35] != '-' || v[52] != '-' || len(v) > size && (v[55] != '-' || string(v[:2]) == "00") {
@@ -115,7 +117,8 @@ func isHex(b []byte) bool {
 	return true
 }
 
-// parentOf returns the trace that a request belongs to: it has exactly one valid traceparent field.
+// parentOf returns the trace that a request belongs to. ok is true if the request has exactly one valid traceparent
+// field.
 func parentOf(r *httpwire.Request) (p parent, ok bool) {
 	n := 0
 	for i := range r.Fields {
@@ -135,7 +138,7 @@ func isTraceState(f *httpwire.Field) bool {
 	return len(f.Name) == len(traceStateField) && httpwire.EqualFold(f.Name, traceStateField)
 }
 
-// beginTrace decides whether the session's request is traced, once.
+// beginTrace decides, once, whether the session's request is traced.
 func (s *session) beginTrace() {
 	x := &s.ex
 	t := s.p.tracer
@@ -169,14 +172,14 @@ func newTraceID() (id TraceID) {
 	return id
 }
 
-// putUint64 writes n, which is random: the order of its bytes does not matter.
+// putUint64 writes n in any byte order, because n is random.
 func putUint64(b []byte, n uint64) {
 	for i := range b {
 		b[i] = byte(n >> (8 * i))
 	}
 }
 
-// beginTry notes that the request is being sent to an endpoint.
+// beginTry records that the request is being sent to an endpoint.
 func (x *exchange) beginTry(now time.Time) {
 	t := x.trace
 	if t == nil {
@@ -190,7 +193,7 @@ func (x *exchange) beginTry(now time.Time) {
 	t.open = true
 }
 
-// endTry notes how the try that is under way ended, if one is.
+// endTry records how the current try, if there is one, has ended.
 func (x *exchange) endTry(now time.Time, status int, reason string) {
 	t := x.trace
 	if t == nil || !t.open {
@@ -201,8 +204,8 @@ func (x *exchange) endTry(now time.Time, status int, reason string) {
 	try.End, try.Status, try.Reason = now, status, reason
 }
 
-// passes reports whether a field of the client goes to the server: the Proxy writes traceparent itself if the request is traced, and
-// what other tracers know of a trace that is not continued is of no use.
+// passes reports whether a field of the client goes to the server. If the request is traced, the Proxy writes
+// traceparent itself. tracestate passes only if the client's trace is continued.
 func (t *trace) passes(f *httpwire.Field) bool {
 	return !isTraceParent(f) && (t.parent != SpanID{} || !isTraceState(f))
 }
@@ -220,7 +223,7 @@ func (t *trace) write(w *headWriter) {
 	w.end()
 }
 
-// giveTrace gives the trace of the request, which l describes, to the tracer.
+// giveTrace gives the trace of the request that l describes to the tracer.
 func (s *session) giveTrace(l *logLine) {
 	t := s.ex.trace
 	s.ex.trace = nil
@@ -239,7 +242,7 @@ func (s *session) giveTrace(l *logLine) {
 
 var versions = map[string]string{protocolHTTP10: "1.0", protocolHTTP11: "1.1", protocolHTTP2: "2"}
 
-// joined returns the values of all fields of a name, in lower case, as one list.
+// joined returns the values of all fields with a name, which is in lower case, as one list.
 func (l *logLine) joined(name string) (list []byte) {
 	for i := range l.req.Fields {
 		f := &l.req.Fields[i]

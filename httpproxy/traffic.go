@@ -9,35 +9,35 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// Counts of requests: by the first digit of the status; 0 is for those that got no answer.
+// Counts of requests by the first digit of the status; 0 counts requests without an answer.
 const statusClasses = 6
 
 // Counts of a route that an endpoint does not have.
 const (
-	retriesOf      = statusClasses // the first of one for each retryCause
+	retriesOf      = statusClasses // the first of several, one for each retryCause
 	retriesRefused = retriesOf + int(retryCauses)
 
-	affinityKnown   = retriesRefused + 1  // of requests to a route with Affinity: those that have a key,
-	affinitySet     = affinityKnown + 1   // get one with the answer,
-	affinityMissing = affinitySet + 1     // have none
-	rateLimited     = affinityMissing + 1 // that RateLimit has refused
-	compressedBy    = rateLimited + 1     // answers, by the index of the encoding,
-	compressedFrom  = compressedBy + 2    // the bytes of their content before
-	compressedTo    = compressedFrom + 1  // and after
-	compressionBusy = compressedTo + 1    // that were not, because too many compressors were in use
+	affinityKnown   = retriesRefused + 1  // requests to a route with Affinity that have a key
+	affinitySet     = affinityKnown + 1   // requests that get a key with the answer
+	affinityMissing = affinitySet + 1     // requests without a key
+	rateLimited     = affinityMissing + 1 // requests that RateLimit has refused
+	compressedBy    = rateLimited + 1     // answers, by the index of the encoding
+	compressedFrom  = compressedBy + 2    // bytes of their content before compression
+	compressedTo    = compressedFrom + 1  // and after it
+	compressionBusy = compressedTo + 1    // answers not compressed because too many compressors were in use
 	routeCounts     = compressionBusy + 1
 )
 
-// Timings of a route. An endpoint has the first one.
+// Timings. A route has both, an endpoint the first.
 const (
-	requestTime = iota // of a route from the request's head to the response's end; of an endpoint from when it was sent
-	waitTime           // until it was sent
+	requestTime = iota // of a route from the request's head to the response's end; of an endpoint from when the request was sent
+	waitTime           // until the request was sent
 	routeTimings
 	endpointTimings = waitTime
 )
 
-// maxRoutes bounds the routes that are counted by name. It is for gateways whose configuration is changed for ever: a route that was
-// removed keeps its counts.
+// maxRoutes bounds the routes that are counted by name, for gateways whose configuration changes again and again:
+// removed routes keep their counters.
 const maxRoutes = 1000
 
 var routeTraffic = &traffic.Schema{
@@ -55,23 +55,23 @@ var routeTraffic = &traffic.Schema{
 }
 
 func answers(r *traffic.Row) (n float64) {
-	for _, c := range r.Counts[:statusClasses] { // behind them retries are counted
+	for _, c := range r.Counts[:statusClasses] { // the counts after these are of retries
 		n += float64(c)
 	}
 	return n
 }
 
-// failures are requests without an answer, and those with a status of 500 or more.
+// failures returns the number of requests without an answer, or with a status of 500 or more.
 func failures(r *traffic.Row) float64 {
 	return float64(r.Counts[classOf(0)] + r.Counts[classOf(http.StatusInternalServerError)])
 }
 
-// Counts of an endpoint that a route does not have: of HTTP/2.
+// Counts of an endpoint that a route does not have; all are about HTTP/2.
 const (
 	connsOpened = statusClasses + iota
 	connsClosed
-	connsLeft      // by GOAWAY
-	streamsRefused // by REFUSED_STREAM
+	connsLeft      // connections that ended by GOAWAY
+	streamsRefused // streams that ended by REFUSED_STREAM
 	endpointCounts
 )
 
@@ -99,8 +99,8 @@ func connCounters() []traffic.Counter {
 	return list
 }
 
-// label is a route's name in counters: its host and path, "=" before an exact path, "~" before an expression. It leaves
-// conditions out, because they may hold secrets.
+// label returns a route's name in metrics: its host and path, with "=" before an exact path and "~" before an
+// expression. Conditions are left out, because they may hold secrets.
 func (r Route) label() string {
 	return r.Host + [...]string{PathPrefix: "", PathExact: "=", PathRegexp: "~"}[r.PathMatch] + cmp.Or(r.Path, "/")
 }
@@ -113,7 +113,7 @@ func byStatus(name, help string) []traffic.Counter {
 	return list
 }
 
-// classOf is the count of a status.
+// classOf returns the index of the count for a status.
 func classOf(status int) int {
 	if class := status / 100; class > 0 && class < statusClasses {
 		return class
@@ -162,13 +162,13 @@ func compressionCounters() []traffic.Counter {
 	}
 }
 
-// measure counts the request that has ended.
+// measure counts the request, which has ended.
 func (s *session) measure(err error) {
 	x := &s.ex
 	s.ended = time.Now()
 	route := x.target.traffic.Shard(int(s.shard))
 	route.Add(classOf(x.result.Status), 1)
-	if !x.upgraded { // bytes after an upgrade are no part of the request
+	if !x.upgraded { // after an upgrade the bytes do not belong to the request
 		route.Observe(requestTime, s.ended.Sub(s.now))
 	}
 	if x.sent.IsZero() {
@@ -182,12 +182,12 @@ func (s *session) measure(err error) {
 	s.measureTry(status, s.ended)
 }
 
-// measureTry counts for its endpoint that the request, sent on the present lease, or the last one, has been answered or has failed (status 0).
+// measureTry counts, for the endpoint of the present or last lease, that a try was answered, or has failed (status 0).
 func (s *session) measureTry(status int, ended time.Time) {
 	x := &s.ex
 	x.endTry(ended, status, "")
 	cell := x.lease.Traffic()
-	if cell == nil { // none of NewUpstream's
+	if cell == nil { // the upstream was not made by NewUpstream
 		return
 	}
 	endpoint := cell.Shard(int(s.shard))
@@ -197,7 +197,7 @@ func (s *session) measureTry(status int, ended time.Time) {
 	}
 }
 
-// countRefused counts a request that no upstream sees.
+// countRefused counts a request that goes to no upstream.
 func (p *Proxy) countRefused(status int) {
 	p.unrouted.Shard(traffic.ShardOf(0)).Add(classOf(status), 1)
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// asks returns the protocols that the client wants to change to, nil for none. A request with a body does not change
-// them: one side alone could take the body for the new protocol. Nor does HTTP/2, which could carry requests past this
-// proxy's rules.
+// asks returns the protocols that the client wants to upgrade to, nil for none. A request with a body cannot upgrade:
+// one side alone might take the body for the new protocol. Nor can a request that came by HTTP/2, nor one for a protocol
+// that itself carries HTTP requests, which would bypass this proxy's rules.
 func (s *session) asks() []byte {
 	if r := &s.req; r.Length == 0 && s.stream == nil && !httpwire.CarriesRequests(r.Upgrade) {
 		return r.Upgrade
@@ -24,8 +24,8 @@ func (s *session) asks() []byte {
 	return nil
 }
 
-// upgrade passes a 101 on, whose head takes n bytes of the server's buffer, and then the data of both sides, until they
-// have ended.
+// upgrade passes on a 101 response, whose head takes n bytes of the server's buffer, and then the data of both sides
+// until they have ended.
 func (s *session) upgrade(n int) error {
 	x := &s.ex
 	var to []byte
@@ -41,7 +41,7 @@ func (s *session) upgrade(n int) error {
 	x.upgraded, x.wrote = true, true
 	s.noteFirst()
 	s.measureAnswer()
-	x.lease.OK() // the server has answered; how the tunnel ends says nothing of it
+	x.lease.OK() // the server has answered; the end of the tunnel does not count
 	err := s.toClient(s.appendSwitching(s.outgoing(), to))
 	s.releaseOut()
 	s.server.take(n)
@@ -57,7 +57,7 @@ func (s *session) upgrade(n int) error {
 	return err
 }
 
-// appendSwitching appends the head of a 101 as it goes to the client.
+// appendSwitching appends the head of a 101 response for the client.
 func (s *session) appendSwitching(dst, to []byte) []byte {
 	w := headWriter{dst: append(dst, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...)}
 	w.begin("Upgrade")
@@ -73,25 +73,25 @@ func (s *session) appendSwitching(dst, to []byte) []byte {
 	return w.finish()
 }
 
-// tunnel carries bytes both ways between the ends of an upgraded connection. The direction from the client has its own
-// fiber.
+// tunnel carries bytes both ways between the ends of an upgraded connection. The direction from the client runs on a
+// fiber of its own.
 type tunnel struct {
 	s       *session
 	idle    time.Duration
 	in      atomic.Int64 // bytes from the client
 	out     atomic.Int64 // bytes from the server
 	began   time.Time
-	moved   atomic.Int64 // when the last byte came from either side, in nanoseconds since began: a step of the wall clock changes nothing
-	counted int          // of the bytes from the client that come next
-	timer   *time.Timer  // of the idle limit, which is that of both directions together; nil = there is none
+	moved   atomic.Int64 // when the last byte came from either side, in ns since began; not affected by the wall clock
+	counted int          // bytes from the client that were already counted, and come next
+	timer   *time.Timer  // checks the idle limit of both directions together; nil = no limit
 	ended   sync.Once    // the first failure ends both directions
-	err     error        // it; to be read when both have ended
+	err     error        // the first failure; read it only when both directions have ended
 }
 
-// tunnel returns nil if both sides have ended their streams themselves.
+// tunnel returns nil if both sides have ended their streams.
 func (s *session) tunnel() error {
 	x := &s.ex
-	s.request() // while its head is there
+	s.request() // now, because the head is dropped below
 	s.keepHead()
 	fromClient := append([]byte(nil), s.client.bytes()[x.size:]...)
 	t := &tunnel{s: s, idle: x.target.idle, counted: len(fromClient), began: time.Now()}
@@ -99,7 +99,7 @@ func (s *session) tunnel() error {
 	x.size = 0
 	s.client.drop()
 	s.server.drop()
-	s.req, s.resp = httpwire.Request{}, httpwire.Response{Status: s.resp.Status} // they hold on to the buffers
+	s.req, s.resp = httpwire.Request{}, httpwire.Response{Status: s.resp.Status} // drop references to buffers
 	client, server := s.client.conn, s.server.conn
 	_ = client.SetDeadline(time.Time{})
 	_ = server.SetDeadline(time.Time{})
@@ -123,7 +123,7 @@ func (s *session) tunnel() error {
 	return t.err
 }
 
-// fromClient notes n bytes that have gone to the server.
+// fromClient counts n bytes that went to the server.
 func (t *tunnel) fromClient(n int) {
 	t.in.Add(int64(n))
 	again := min(n, t.counted)
@@ -132,22 +132,22 @@ func (t *tunnel) fromClient(n int) {
 	t.moved.Store(int64(time.Since(t.began)))
 }
 
-// fromServer notes n bytes that have gone to the client.
+// fromServer counts n bytes that went to the client.
 func (t *tunnel) fromServer(n int) {
 	t.out.Add(int64(n))
 	t.s.count(0, n)
 	t.moved.Store(int64(time.Since(t.began)))
 }
 
-// watch ends the tunnel at the idle limit, also while neither side takes the other's data.
+// watch starts the check of the idle limit, which holds also while neither side reads the other's data.
 func (t *tunnel) watch() {
 	if t.idle > 0 {
 		t.timer = time.AfterFunc(math.MaxInt64, t.look)
-		t.timer.Reset(t.idle) // not before look can see the timer
+		t.timer.Reset(t.idle) // only now, so that look finds the timer
 	}
 }
 
-// look ends the tunnel if nothing has moved for too long, and otherwise looks again. The timer calls it.
+// look ends the tunnel if no byte has moved for the idle limit, and otherwise sets the timer again. The timer calls it.
 func (t *tunnel) look() {
 	if left := t.idle - time.Since(t.began) + time.Duration(t.moved.Load()); left > 0 {
 		t.timer.Reset(left)
@@ -156,7 +156,7 @@ func (t *tunnel) look() {
 	t.fail(httppool.ErrIdleTimeout)
 }
 
-// unwatch ends the watch: look closes nothing any more, also if it runs just now.
+// unwatch stops the watch: after it, look closes nothing, even if it is running.
 func (t *tunnel) unwatch() {
 	if t.timer != nil {
 		t.timer.Stop()
@@ -164,12 +164,13 @@ func (t *tunnel) unwatch() {
 	t.ended.Do(func() {})
 }
 
-// carry sends data of src to dst until src ends, and passes the end on. srcGone and dstGone stand before failures.
+// carry copies src to dst until src ends, and passes the end on. srcGone and dstGone are the errors that wrap failures
+// of src and dst.
 func (t *tunnel) carry(src, dst fiber.Stream, srcGone, dstGone error, moved func(int)) {
 	switch readErr, writeErr := src.CopyTo(dst, moved, nil); {
 	case readErr == io.EOF:
 		if err := dst.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
-			t.fail(nil) // it cannot be half closed
+			t.fail(nil) // dst cannot be half-closed
 		}
 	case readErr != nil:
 		t.fail(fmt.Errorf("%w: %w", srcGone, readErr))
@@ -178,7 +179,7 @@ func (t *tunnel) carry(src, dst fiber.Stream, srcGone, dstGone error, moved func
 	}
 }
 
-// fail ends both directions; the first call says why.
+// fail ends both directions; the first call sets the error.
 func (t *tunnel) fail(err error) {
 	t.ended.Do(func() {
 		t.err = err

@@ -13,42 +13,42 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// How far the sending of a request's body has come.
+// States of the sending of a request's body.
 const (
 	uploadRunning int32 = iota
-	uploadLast          // read to its end; the last bytes are being written
+	uploadLast          // the body is read to its end; its last bytes are being written
 	uploadSent
 	uploadFailed
 )
 
-// uploading is the body of a request on its way, sent by its own fiber.
+// uploading is the sending of a request's body, by a fiber of its own.
 type uploading struct {
-	to    *httppool.Conn // the lease's connection: the lease itself changes while the body is sent
+	to    *httppool.Conn // connection of the lease; x.lease itself can change while the body is sent
 	over  fiber.Group
 	state atomic.Int32
-	begun atomic.Bool  // something of the body has come
-	began time.Time    // by the monotonic clock
-	at    atomic.Int64 // when the last byte was written, or sending ended otherwise, in ns since began; 0 = not yet
-	err   error        // to be read once over is
-	n     int64        // bytes of content; likewise
-	more  bool         // something of it was read that had not come with the head, and was not kept; likewise
-	keeps bool         // what has just been read is kept
-	// mayKeep: it makes sense to keep the body, as the request might be sent again.
+	begun atomic.Bool  // some of the body has arrived
+	began time.Time    // a time with a monotonic reading
+	at    atomic.Int64 // when the last byte was written or sending ended, in ns since began; 0 = not yet
+	err   error        // read it only after over
+	n     int64        // bytes of content sent; read it only after over
+	more  bool         // bytes were read that had not come with the head, and are not kept; read it only after over
+	keeps bool         // the bytes read last are kept
+	// mayKeep says that the body should be kept, because the request might be sent again.
 	mayKeep bool
-	in      stream // data read beyond the client's buffer; likewise
+	in      stream // data read beyond the client's buffer; read it only after over
 	on      fiber.Transfer
-	until   atomic.Int64 // the deadline of all writes once the exchange is over, in ns since began; 0 = it is not
+	until   atomic.Int64 // deadline of all writes once the exchange is over, in ns since began; 0 = the exchange is not over
 }
 
 // writeBy sets the deadline of the next write to c, unless the exchange is over.
 func (u *uploading) writeBy(c fiber.Stream, at time.Time) {
 	_ = c.SetWriteDeadline(at)
-	if at := u.until.Load(); at != 0 { // endUpload's may have come before this one
+	if at := u.until.Load(); at != 0 { // endUpload may have set its deadline before the line above
 		_ = c.SetWriteDeadline(u.time(at))
 	}
 }
 
-// writeUntil has all writes to c end at a time.
+// writeUntil sets the deadline of all further writes to c.
 func (u *uploading) writeUntil(c fiber.Stream, at time.Time) {
 	u.until.Store(int64(at.Sub(u.began)))
 	_ = c.SetWriteDeadline(at)
@@ -57,22 +57,22 @@ func (u *uploading) writeUntil(c fiber.Stream, at time.Time) {
 // sent reports whether the whole body has been written.
 func (u *uploading) sent() bool { return u.state.Load() == uploadSent }
 
-// read reports whether the whole body has been read from the client: then its last bytes are on their way at least.
+// read reports whether the whole body has been read from the client; its last bytes may still be on their way.
 func (u *uploading) read() bool {
 	state := u.state.Load()
 	return state == uploadSent || state == uploadLast
 }
 
-// ended reports whether nothing more of the body is sent.
+// ended reports whether the sending has ended, completely or not.
 func (u *uploading) ended() bool { return u.at.Load() != 0 }
 
-// time returns the time of at or until.
+// time converts at or until to a time.
 func (u *uploading) time(since int64) time.Time { return u.began.Add(time.Duration(since)) }
 
-// errNoUpload stands for a panic, until the upload has returned.
+// errNoUpload is the error of an upload that has panicked; it is set until the upload has returned.
 var errNoUpload = fmt.Errorf("%w: %w", httppool.ErrRequestBody, errPanicked)
 
-// startUpload sends the body as it comes, while the response is waited for.
+// startUpload starts a fiber that sends the body while the session waits for the response.
 func (s *session) startUpload() {
 	up := &uploading{to: s.ex.lease.Value(), err: errNoUpload, began: time.Now(), mayKeep: s.keeps()}
 	s.ex.up = up
@@ -82,11 +82,11 @@ func (s *session) startUpload() {
 		defer s.p.recovered(s.lc)
 		defer s.uploaded(up)
 		up.err = s.upload(up)
-		up.in.release() // the answer may go on for hours
+		up.in.release() // the response may take hours
 	})
 }
 
-// uploaded is called when nothing more of the body is sent.
+// uploaded is called when the sending of the body has ended.
 func (s *session) uploaded(up *uploading) {
 	if up.err == nil {
 		up.state.Store(uploadSent)
@@ -95,14 +95,14 @@ func (s *session) uploaded(up *uploading) {
 	}
 	up.at.Store(max(int64(time.Since(up.began)), 1))
 	if errors.Is(up.err, httppool.ErrRequestBody) || errors.Is(up.err, os.ErrDeadlineExceeded) {
-		_ = up.to.Close() // the request can never be completed, or the server takes nothing
+		_ = up.to.Close() // the request can never be completed, or the server reads nothing
 	}
-	if s.awaiting.Load() { // the response's time begins
+	if s.awaiting.Load() { // the time-out for the response begins now
 		_ = s.server.conn.SetReadDeadline(time.Now())
 	}
 }
 
-// errAbandoned: the exchange was over before the body was sent.
+// errAbandoned says that the exchange was over before the body was sent.
 var errAbandoned = errors.New("the exchange is over")
 
 func (s *session) upload(up *uploading) error {
@@ -117,7 +117,7 @@ func (s *session) upload(up *uploading) error {
 		return s.uploadChunks(up, ahead)
 	}
 	n := min(int64(len(ahead)), s.req.Length)
-	up.in.put(ahead[n:]) // the next request
+	up.in.put(ahead[n:]) // bytes of the next request
 	if err := s.toServer(up, ahead[:n], n == s.req.Length); err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (s *session) upload(up *uploading) error {
 	return s.uploadContent(up, s.req.Length-n, true)
 }
 
-// uploadKept is uploadContent of a small body, which is kept.
+// uploadKept is uploadContent for a small body, which is kept so that it can be sent again.
 func (s *session) uploadKept(up *uploading, left int64) error {
 	for left > 0 {
 		if len(up.in.bytes()) == 0 {
@@ -147,8 +147,8 @@ func (s *session) uploadKept(up *uploading, left int64) error {
 	return nil
 }
 
-// uploadContent moves the next left bytes of content from the client to the server; with last nothing comes behind them. It reads
-// no more than these.
+// uploadContent moves the next left bytes of content from the client to the server. last says that nothing of the
+// request follows them. It reads no further bytes.
 func (s *session) uploadContent(up *uploading, left int64, last bool) error {
 	defer up.on.Drop()
 	took := func(n int) {
@@ -177,7 +177,7 @@ func (s *session) uploadContent(up *uploading, left int64, last bool) error {
 // moreBody reads once from the client, within the idle limit.
 func (s *session) moreBody(up *uploading, receive func() (int, error)) error {
 	_ = s.client.conn.SetReadDeadline(s.within())
-	if up.state.Load() == uploadFailed { // endUpload's deadline may have come before this one
+	if up.state.Load() == uploadFailed { // endUpload may have set its deadline before the line above
 		return errAbandoned
 	}
 	up.keeps = false
@@ -187,7 +187,7 @@ func (s *session) moreBody(up *uploading, receive func() (int, error)) error {
 		up.begun.Store(true)
 		if !up.keeps && !up.more {
 			up.more = true
-			s.dropKept() // it is of no use without the rest
+			s.dropKept() // the kept part is useless without this one
 		}
 	}
 	switch {
@@ -211,7 +211,7 @@ func (s *session) toServer(up *uploading, p []byte, last bool) error {
 	return err
 }
 
-// writing begins the writing of a piece.
+// writing prepares the write of a piece of the body.
 func (s *session) writing(up *uploading, last bool) error {
 	up.writeBy(s.server.conn, s.within())
 	next := uploadRunning
@@ -224,10 +224,10 @@ func (s *session) writing(up *uploading, last bool) error {
 	return nil
 }
 
-// uploadChunks decodes a body and sends it in new chunks. Later bytes are left in up.in.
+// uploadChunks decodes a body and sends it in new chunks. Bytes after the body stay in up.in.
 func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 	s.upChunks.Reset()
-	s.upChunks.Own = s.stream != nil // made of DATA frames
+	s.upChunks.Own = s.stream != nil // the chunks were made from DATA frames
 	up.in.put(ahead)
 	out := takeBuffer(&s.held)
 	defer putBuffer(&s.held, out)
@@ -258,7 +258,8 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 	}
 }
 
-// moreChunks reads more of a chunked body, or moves the rest of a long chunk unchanged. out is for its framing.
+// moreChunks reads more of a chunked body, or moves the rest of a long chunk unchanged. out is a buffer for its
+// framing.
 func (s *session) moreChunks(up *uploading, out []byte) error {
 	left := s.upChunks.Left()
 	if left < longChunk {
@@ -275,8 +276,8 @@ func (s *session) moreChunks(up *uploading, out []byte) error {
 	return s.toServer(up, []byte(crlf), false)
 }
 
-// endUpload ends the sending of the body when the exchange is over, and reports whether it was sent completely. If not,
-// the client's connection ends too: the rest of the body would be taken for a request.
+// endUpload ends the sending of the body when the exchange is over, and reports whether the body was sent completely.
+// If it was not, the client's connection ends too, because the rest of the body would be taken for a request.
 func (s *session) endUpload() bool {
 	x := &s.ex
 	up := x.up

@@ -28,27 +28,30 @@ const (
 
 // UpstreamOptions are the optional parts of an upstream. The zero value is plain HTTP with every default.
 type UpstreamOptions struct {
-	upstream.Settings               // zero fields of Limits: see the function Limits
-	ConnectTimeout    time.Duration // 0 = 5s; bounds connecting, and again the TLS handshake
+	upstream.Settings               // for zero fields of Limits see the function Limits
+	ConnectTimeout    time.Duration // 0 = 5s; bounds connecting, and then the TLS handshake
 	TLS               *tls.Config   // nil = plain HTTP
-	// Protocol is the version of HTTP that the servers speak. With HTTP/2 many requests share a connection: what the pools lease, and
-	// Limits count, are then places for one request each, and of the connections there are as many as the places need.
+	// Protocol is the version of HTTP that the servers speak. With HTTP/2 many requests share a connection: a lease,
+	// and each number in Limits, then means a place for one request, and the upstream opens as many connections as the
+	// places need.
 	Protocol Protocol
-	// MaxConnStreams bounds the requests at a time on one HTTP/2 connection, besides what its server allows. 0 = DefaultMaxConnStreams.
+	// MaxConnStreams bounds the concurrent requests on one HTTP/2 connection, besides the server's own limit. 0 =
+	// DefaultMaxConnStreams.
 	MaxConnStreams int
-	// PingAfter is for how long an HTTP/2 connection with requests under way may be silent before its server is asked by a PING whether
-	// it lives; it has 15 seconds to answer, or PingAfter if that is less. 0 = DefaultPingAfter.
+	// PingAfter is how long an HTTP/2 connection with requests under way may be silent before the proxy sends a PING.
+	// The server must answer it within 15 seconds, or within PingAfter if that is less. 0 = DefaultPingAfter.
 	PingAfter time.Duration
 	// Dial connects to an endpoint; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
-	// Go starts a Dial, see pool.Config. fiber.Go saves the trip from a goroutine if Dial is an engine's: on a fiber it
-	// must not block.
+	// Go starts a Dial; see pool.Config. Use fiber.Go if Dial is an engine's: a Dial on a fiber costs no trip to the
+	// loop, but must not block.
 	Go     func(fn func())
 	Logger *slog.Logger
 }
 
-// NewUpstream makes the upstream of a route: pooled connections of HTTP/1.1 or HTTP/2. The error wraps ErrConfig or upstream.ErrConfig.
-// A connection is looked at before each use and after it, whatever o.Limits says. Close or Drain it in the end.
+// NewUpstream makes the upstream of a route: pooled connections of HTTP/1.1 or HTTP/2. The error wraps ErrConfig or
+// upstream.ErrConfig. Connections are checked before and after each use, whatever o.Limits says. The caller must Close
+// or Drain the upstream.
 func NewUpstream(name string, o UpstreamOptions) (*Upstream, error) {
 	if err := o.verifyProtocol(); err != nil {
 		return nil, err
@@ -69,7 +72,7 @@ func NewUpstream(name string, o UpstreamOptions) (*Upstream, error) {
 	})
 }
 
-// affinityOf is the loop that a connection lives on, or the one that a place is on.
+// affinityOf returns the loop of a connection, or of an HTTP/2 connection's place.
 func affinityOf(c *httppool.Conn) int {
 	nc := c.NetConn()
 	if st, ok := nc.(*h2Place); ok {
@@ -78,13 +81,13 @@ func affinityOf(c *httppool.Conn) int {
 	return nc.Loop()
 }
 
-// Limits fills the zero fields of l with the defaults for HTTP. Use it for the limits of Upstream.Update.
+// Limits returns l with zero fields set to the defaults for HTTP. Use it for the limits of Upstream.Update.
 func Limits(l pool.Limits) pool.Limits {
 	l.MaxSize = cmp.Or(l.MaxSize, DefaultMaxSize)
 	l.IdleTimeout = cmp.Or(l.IdleTimeout, DefaultPoolIdleTimeout)
 	l.AcquireTimeout = cmp.Or(l.AcquireTimeout, DefaultAcquireTimeout)
 	l.MaxWaiters = cmp.Or(l.MaxWaiters, DefaultMaxWaiters)
-	l.CheckAfter = cmp.Or(l.CheckAfter, -1) // the exchange looks at each connection anyway
+	l.CheckAfter = cmp.Or(l.CheckAfter, -1) // the exchange checks each connection anyway
 	return l
 }
 

@@ -10,9 +10,9 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// wanted returns a context for work that precedes the request's way to a server, such as a question to an authentication server. It ends
-// with the exchange's time, and when the client goes away: at once for a stream, within lookInterval for a connection. The caller calls stop
-// when the work is done.
+// wanted returns a context for work before the request goes to a server, such as a question to an authentication
+// server. It ends with the exchange's time, and when the client leaves: at once for a stream, within lookInterval for a
+// connection. The caller calls stop when the work is done.
 func (s *session) wanted() (ctx context.Context, stop func()) {
 	parent, ends := s.leasing(), func() {}
 	if !s.ex.until.IsZero() {
@@ -23,7 +23,7 @@ func (s *session) wanted() (ctx context.Context, stop func()) {
 		st.cancels(cancel)
 		return ctx, func() { st.cancels(nil); cancel(nil); ends() }
 	}
-	if int64(s.client.w-s.client.r-s.ex.size) < s.req.Length || s.req.Length < 0 { // its end may be that of the body
+	if int64(s.client.w-s.client.r-s.ex.size) < s.req.Length || s.req.Length < 0 { // an end of the stream may be the end of the body
 		return ctx, func() { cancel(nil); ends() }
 	}
 	w := &watch{conn: s.client.conn, cancel: cancel}
@@ -33,20 +33,20 @@ func (s *session) wanted() (ctx context.Context, stop func()) {
 	return ctx, func() { w.end(); cancel(nil); ends() }
 }
 
-// goneIn reports whether a context of wanted, or one made of it, has ended because the client has gone.
+// goneIn reports whether a context of wanted, or one derived from it, has ended because the client left.
 func goneIn(ctx context.Context) bool { return errors.Is(context.Cause(ctx), httppool.ErrClientGone) }
 
-// watch looks now and then whether the client of a connection has gone.
+// watch checks at intervals whether the client of a connection has left.
 type watch struct {
 	conn   fiber.Stream
 	cancel context.CancelCauseFunc
 
-	mu    sync.Mutex // held for a few instructions, and never while the connection's loop is asked
+	mu    sync.Mutex // held for a few instructions, and not during calls to the connection's loop
 	timer *time.Timer
 	over  bool
 }
 
-// look runs on a goroutine of the timer's.
+// look runs on the timer's goroutine.
 func (w *watch) look() {
 	if w.conn.PeerClosed() {
 		w.cancel(httppool.ErrClientGone)
@@ -66,7 +66,8 @@ func (w *watch) end() {
 	w.timer.Stop()
 }
 
-// cancels has a reset of the stream call cancel, also one that has come already; nil takes that back.
+// cancels makes a reset of the stream call cancel; if the reset has come already, cancel is called at once. nil ends
+// that.
 func (st *h2Stream) cancels(cancel context.CancelCauseFunc) {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
