@@ -47,31 +47,31 @@
 //
 // # The machine
 //
-// One place, the protocol machine (machine.go), decides about each message. It gets each message of the client and of
-// the server, and returns an action: pass the message on, unchanged or with other names in it, consume it, show more of
-// it, wait for answers, lease a server connection. It keeps the queue of pending answers (state.go), the client's
+// The protocol machine (machine.go) decides about every message. It gets each message of the client and of the server,
+// and returns an action: pass the message on, unchanged or with other names in it, consume it, show more of it, wait
+// for answers, lease a server connection. The machine keeps the queue of pending answers (state.go), the client's
 // prepared statements and their names on servers (prepare.go, unnamed.go, deallocate.go, fingerprint.go) and the
-// settings that follow the client (machine_settings.go), and has no socket, clock, goroutine or lock. Two drivers
+// settings that follow the client (machine_settings.go). It has no socket, clock, goroutine or lock. Two drivers
 // execute its actions and have no rules about messages: the session's straight-line code (relay.go), and the fast path
-// on the loop (fastpath.go). Scripts in testdata/machine drive it message by message; a model of a server checks that
-// clients get the answers of a direct connection.
+// on the loop (fastpath.go). Scripts in testdata/machine drive the machine message by message; a model of a server
+// checks that clients get the answers of a direct connection.
 //
-// In transaction mode a server connection is leased at the first message that needs one and
-// given back at ReadyForQuery 'I' once everything sent has been answered: no Sync is
-// outstanding, no pipeline or portal open, no COPY under way. Named prepared statements work:
-// they are kept per client and prepared where a server connection lacks them. Settings
-// follow the client: those given at startup, and those that it makes by SET or set_config, which are
-// read from the server when the transaction is over (keep.go). State that cannot follow a client,
-// such as temporary tables and session-level advisory locks, pins it: the lease lasts until
-// that is gone (pin.go). What a statement may leave is judged by its text (pintext.go); where only
-// the server can tell, the gateway asks it after the transaction (keep.go). For clients that listen, one
-// server connection (listening.go) does so between their transactions (notify.go, subscription.go).
+// In transaction mode a server connection is leased at the first message that needs one, and released at ReadyForQuery
+// 'I' once everything sent has been answered: no Sync is outstanding, no pipeline or portal is open, and no COPY is
+// under way. Named prepared statements work: the gateway keeps them for each client, and prepares them where a server
+// connection lacks them. Settings follow the client, those given at startup and those made by SET or set_config, which
+// the gateway reads from the server after the transaction (keep.go). State that cannot follow a client, such as
+// temporary tables and session-level advisory locks, pins the client: the lease lasts until that state is gone
+// (pin.go). The text of a statement shows what state the statement may leave (pintext.go); where only the server can
+// tell, the gateway asks the server after the transaction (keep.go). Between the transactions of clients that LISTEN,
+// one server connection listens for all of them (listening.go, notify.go, subscription.go).
 //
-// In session mode a client has one server connection from its login to its last message, and gets
-// the process ID of that server. DISCARD ALL runs before another client gets it; if the text of a
-// statement shows effects that DISCARD ALL does not undo (remains.go), it is closed.
+// In session mode a client has one server connection from its login to its last message, and gets the process ID of
+// that server. Before another client gets the server connection, DISCARD ALL runs there; if the text of a statement
+// shows effects that DISCARD ALL does not undo (remains.go), the server connection is closed instead.
 //
-// A replication connection of a client, in any mode, is copied to a server connection of its own (replication.go).
+// In every mode, a client's replication connection gets a server connection of its own, and the gateway copies
+// between both (replication.go).
 //
 // # Reading both sides
 //
@@ -85,7 +85,7 @@
 // The fast path (fastpath.go) serves the most common requests on the loop itself, without switching to the session's
 // fiber: a Query, or messages of the extended protocol up to their Sync, that arrive complete, with an answer that
 // arrives in one piece. Resuming a fiber costs more than such a request, because its stack and buffers have left the
-// processor's caches. The fast path handles no errors: everything unusual is left to the session.
+// processor's caches. The fast path handles no errors: it leaves everything unusual to the session.
 //
 // # Memory
 //

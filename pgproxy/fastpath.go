@@ -170,7 +170,7 @@ func isRequest(b []byte) bool {
 }
 
 // needsServer reports whether the first thing that a request needs is a server connection. Otherwise it has removed
-// from b the messages that the machine answers, and the session handles the remaining ones.
+// the first message from b if the machine answers that one, and the session handles what remains.
 func (s *session) needsServer(b *[]byte) bool {
 	s.wake()
 	n := messageSize(*b)

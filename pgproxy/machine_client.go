@@ -87,7 +87,7 @@ var extendedOps = [256]opKind{
 func (m *machine) withoutServer(msg message) (action, error) {
 	switch msg.typ {
 	case pgwire.TypeCopyData, pgwire.TypeCopyDone, pgwire.TypeCopyFail, pgwire.TypeFlush:
-		return action{do: take}, nil // of a COPY that failed; servers ignore it too
+		return action{do: take}, nil // the rest of a COPY that failed; servers ignore it too
 	case pgwire.TypeSync:
 		m.st.skipping = false
 		m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
@@ -113,7 +113,7 @@ func (m *machine) withoutServer(msg message) (action, error) {
 // copied judges a part of the client's COPY data.
 func (m *machine) copied(msg message) action {
 	if !m.st.copyIn && m.st.empty() {
-		return action{do: take} // of a COPY that failed; servers ignore it too
+		return action{do: take} // the rest of a COPY that failed; servers ignore it too
 	}
 	if msg.typ != pgwire.TypeCopyData {
 		m.st.copyDone()

@@ -21,7 +21,7 @@ import (
 type Proxy struct {
 	srv        *listener.Server
 	settings   atomic.Pointer[settings]
-	mockSecret [32]byte            // the secret of users that do not exist; constant, as that of a user is
+	mockSecret [32]byte            // the secret of unknown users: it never changes, so that they look like known ones
 	keySecret  [keySecretSize]byte // the keys for cancel requests are computed from it
 	nextID     atomic.Uint32
 	cutting    sync.Once // arranges once for cutOff to be called

@@ -17,8 +17,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// replicationOf returns the startup parameter "replication" as servers understand it: "true" asks for physical replication, "database"
-// for logical replication, "" for neither.
+// replicationOf returns the startup parameter "replication" as servers understand it: "true" asks for physical
+// replication, "database" for logical replication, "" for neither.
 func replicationOf(m *pgwire.StartupMessage) (string, error) {
 	switch value := m.Get("replication"); strings.ToLower(value) {
 	case "database":
@@ -162,7 +162,7 @@ func relayRaw(ctx context.Context, c *Client, srv *server) error {
 	var fromServer error
 	other.Go(func() {
 		fromServer = relayOneWay(srv.r, c.Writer, srv.conn, c.Conn)
-		_ = c.Conn.SetReadDeadline(unixPast) // what was written still goes out
+		_ = c.Conn.SetReadDeadline(unixPast) // buffered messages are still written
 	})
 	fromClient := relayOneWay(c.Reader, srv.w, c.Conn, srv.conn)
 	_ = srv.conn.SetDeadline(unixPast)

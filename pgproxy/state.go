@@ -27,7 +27,7 @@ const (
 	opInjectedDescribe               // ParameterDescription and RowDescription or NoData, not for the client
 	opInjectedBind                   // BindComplete, not for the client
 	opInjectedExecute                // CommandComplete without rows, not for the client
-	opRejected                       // ErrorResponse, which the client gets as err
+	opRejected                       // ErrorResponse, replaced by err for the client
 	opSaidClose                      // none: the gateway itself sends CloseComplete
 	opOwn                            // all answers to a request of the gateway, not for the client
 	opReplay                         // all answers to the replay, up to COMMIT, not for the client

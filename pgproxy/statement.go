@@ -224,7 +224,7 @@ func (p *prepared) surplus() {
 	}
 }
 
-// remove removes a statement that the server does not have. It reports whether the set had it.
+// remove takes a statement out of the set, and reports whether the set had it.
 func (p *prepared) remove(on *serverStatement) (was bool) {
 	e := p.at[on.text]
 	if e == nil || e.Value.(*serverStatement) != on {
