@@ -17,19 +17,20 @@ import (
 type BasicAuth struct {
 	// Users are required. Several routes can share them.
 	Users *Users
-	// Realm is what clients show to their users. "" = "restricted".
+	// Realm is the text that clients show to their users. "" = "restricted".
 	Realm string
-	// UserHeader is a header in which the server gets the name of the user; "" = none. A client's own header of that
-	// name is dropped, also with "_" in place of "-", which some servers take for the same.
+	// UserHeader is a header that gives the server the name of the user; "" = none. A client's own header of that name
+	// is dropped, also if it has "_" in place of "-", because some servers treat both the same.
 	UserHeader string
-	// Forward sends Authorization on to the server. Otherwise it is dropped: the server need not know the passwords.
+	// Forward passes Authorization on to the server. Otherwise the field is dropped, as the server need not know the
+	// passwords.
 	Forward bool
 }
 
 // maxRealm bounds BasicAuth.Realm, in bytes.
 const maxRealm = 256
 
-// verifyAccess is the part of verify about who may use the route.
+// verifyAccess is the part of Verify about who may use the route.
 func (r Route) verifyAccess() error {
 	for _, list := range [][]netip.Prefix{r.Allow, r.Deny} {
 		for _, p := range list {
@@ -66,7 +67,7 @@ func (r Route) verifyAccess() error {
 	return nil
 }
 
-// writesToo reports that the rules for headers of requests write a field that only the gateway may write.
+// writesToo reports an error if a rule for request headers writes a field that only the gateway may write.
 func (r Route) writesToo(name string) error {
 	for _, f := range slices.Concat(r.RequestHeaders.Set, r.RequestHeaders.Add) {
 		if SameHeader(f.Name, name) {
@@ -76,7 +77,7 @@ func (r Route) writesToo(name string) error {
 	return nil
 }
 
-// CheckIdentityHeader reports why a header cannot carry what the gateway knows of a client; nil = it can.
+// CheckIdentityHeader returns an error if a header cannot carry the gateway's information about a client; nil = it can.
 func CheckIdentityHeader(name string) error {
 	if !httpwire.ValidToken(name) || strings.Contains(name, "_") {
 		return fmt.Errorf(`the header %.40q: want letters, digits and "-"`, name)
@@ -93,14 +94,14 @@ func CheckIdentityHeader(name string) error {
 	return nil
 }
 
-// access says who may use a route. It never changes.
+// access says who may use a route. It is immutable.
 type access struct {
 	addresses  listener.Addresses
 	users      *Users // nil = everybody
 	challenge  string // the value of WWW-Authenticate
 	userHeader string
 	forward    bool
-	asker      *asker // nil = no other server is asked
+	asker      *asker // nil = no authentication server
 }
 
 // newAccess returns nil if everybody may use r.
@@ -120,7 +121,7 @@ func newAccess(r Route) *access {
 	return a
 }
 
-// outside refuses a request from an address that may not use the route. The status is 0 unless it does.
+// outside refuses a request from an address that may not use the route. The status is 0 if the address may.
 func (s *session) outside() (no refusal) {
 	a := s.ex.target.access
 	if a == nil || a.addresses.Empty() {
@@ -132,8 +133,8 @@ func (s *session) outside() (no refusal) {
 	return refusal{status: http.StatusForbidden, reason: listener.ReasonDenied, why: "requests from this address are not allowed here"}
 }
 
-// admit decides whether a client of an allowed address may use the route of its request. Without mayWait it does not wait: done is false if it
-// had to.
+// admit decides whether a client from an allowed address may use the route. Without mayWait it never waits: done is
+// false if it would have to.
 func (s *session) admit(a *access, mayWait bool) (no refusal, done bool) {
 	switch {
 	case a.asker != nil && !mayWait:
@@ -168,13 +169,13 @@ func (s *session) admit(a *access, mayWait bool) (no refusal, done bool) {
 	return no, true
 }
 
-// clientAddr returns the address of the client: that of the peer or, if the peer is a trusted proxy, the last one in
-// X-Forwarded-For that is not a trusted proxy's. ok is false if there is none that can be read.
+// clientAddr returns the address of the client. That is the peer's or, if the peer is a trusted proxy, the last address
+// in X-Forwarded-For that is not a trusted proxy. ok is false if no such address can be read.
 func (s *session) clientAddr() (ip netip.Addr, ok bool) {
 	return clientOf(&s.req, s.from().addr, s.ex.target.trusted)
 }
 
-// clientOf is clientAddr for a request from ip.
+// clientOf is clientAddr for a request from the peer ip.
 func clientOf(r *httpwire.Request, ip netip.Addr, trusted []netip.Prefix) (netip.Addr, bool) {
 	if !listener.Within(trusted, ip) {
 		return ip, ip.IsValid()
@@ -199,7 +200,7 @@ func clientOf(r *httpwire.Request, ip netip.Addr, trusted []netip.Prefix) (netip
 	return ip, true
 }
 
-// forwardedAddr reads an element of X-Forwarded-For: an address, which some proxies write with a port.
+// forwardedAddr parses an element of X-Forwarded-For: an address, with a port in some proxies' form.
 func forwardedAddr(text []byte) (netip.Addr, bool) {
 	t := view(bytes.Trim(text, " \t"))
 	ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(t, "["), "]"))
@@ -213,8 +214,8 @@ func forwardedAddr(text []byte) (netip.Addr, bool) {
 	return ip.Unmap().WithZone(""), true
 }
 
-// credentials returns the credentials of scheme Basic, in base64; nil if the request has none, or several, of which the
-// server might take another. sent reports whether it has any Authorization.
+// credentials returns the credentials of scheme Basic, in base64; nil if the request has none, or several Authorization
+// fields, of which the server might use another. sent reports whether the request has an Authorization field.
 func (s *session) credentials() (coded []byte, sent bool) {
 	const scheme = "basic "
 	for i := range s.req.Fields {
@@ -233,7 +234,7 @@ func (s *session) credentials() (coded []byte, sent bool) {
 	return coded, sent
 }
 
-// withholds reports whether a field of the client does not go to the server, as it is or by a variable.
+// withholds reports whether a field of the client must not reach the server, neither as it is nor by a variable.
 func (a *access) withholds(f *httpwire.Field) bool {
 	if a == nil {
 		return false
@@ -244,14 +245,16 @@ func (a *access) withholds(f *httpwire.Field) bool {
 	return a.userHeader != "" && SameHeader(view(f.Name), a.userHeader) || a.asker != nil && a.asker.withholds(f.Name)
 }
 
-// withholdTrailers takes those trailers of the request away that servers might merge into the header in the place of the gateway's own fields.
+// withholdTrailers removes trailers of the request that a server might merge into the header, in place of fields that
+// the gateway sets.
 func (s *session) withholdTrailers() {
 	s.upChunks.Trailer = slices.DeleteFunc(s.upChunks.Trailer, func(f httpwire.Field) bool {
 		return s.ex.target.access.withholds(&f) || isClientCert(f.Name)
 	})
 }
 
-// SameHeader reports whether servers may take two names of headers for the same: many do not tell "_", and some no sign at all, from "-".
+// SameHeader reports whether servers may treat two header names as the same: many treat "_", and some every sign, as
+// "-".
 func SameHeader(got, name string) bool {
 	if len(got) != len(name) {
 		return false
@@ -273,7 +276,7 @@ func SameHeader(got, name string) bool {
 	return true
 }
 
-// appendAccess appends the fields about the client that the route's access rules have found.
+// appendAccess appends the fields about the client that the access rules of the route provide.
 func (s *session) appendAccess(w *headWriter, a *access) {
 	if a.userHeader != "" && s.ex.user != "" {
 		w.line(a.userHeader, s.ex.user)

@@ -15,19 +15,19 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// AccessLog is a log with one line for each request, besides that of listener.Config.AccessLog. Requests that are refused, that break off
-// and that no route takes have a line, too: see docs/http.md.
+// AccessLog is a log with one line for each request, besides that of listener.Config.AccessLog. Requests that are
+// refused, that break off, or that have no route get a line, too; see docs/http.md.
 type AccessLog struct {
-	// To takes the lines. It is required.
+	// To receives the lines. It is required.
 	To listener.LineWriter
-	// Format is "json", "common" or "combined", as Apache's httpd names them, or a text with variables such as
-	// "{client} {method} {path} {status}", see LogVariables. "" = "json".
+	// Format is "json", "common" or "combined", as named by Apache's httpd, or a text with variables such as "{client}
+	// {method} {path} {status}"; see LogVariables. "" = "json".
 	Format string
-	// Query has queries logged, which may hold secrets: of the request, and of Referer.
+	// Query logs the queries of the request and of Referer, which may hold secrets.
 	Query bool
 }
 
-// LogFormats are the formats with a name.
+// LogFormats returns the formats with a name.
 func LogFormats() []string { return []string{"json", "common", "combined"} }
 
 // Verify reports what is wrong with the settings.
@@ -42,7 +42,7 @@ func (a *AccessLog) Verify() error {
 	return err
 }
 
-// accessLog is an AccessLog ready to use. It never changes.
+// accessLog is an AccessLog prepared for use. It is immutable.
 type accessLog struct {
 	to       listener.LineWriter
 	format   *logFormat
@@ -60,7 +60,7 @@ func newAccessLog(cfg Config) *accessLog {
 	return &accessLog{to: a.To, format: format, listener: cfg.Listener.Name, query: a.Query}
 }
 
-// logged returns the log that the session's request belongs to, nil if none.
+// logged returns the log for the session's request, nil if none.
 func (s *session) logged() *accessLog {
 	if t := s.ex.target; t != nil && t.route.NoAccessLog {
 		return nil
@@ -68,34 +68,34 @@ func (s *session) logged() *accessLog {
 	return s.p.log.Load()
 }
 
-// accesses reports whether the request belongs to the access log of the gateway's own log.
+// accesses reports whether the request is also logged in the access log of listener.Config.
 func (s *session) accesses() bool {
 	t := s.ex.target
 	return s.p.srv.AccessLog() && (t == nil || !t.route.NoAccessLog)
 }
 
-// logLine is what one line is made from, or a trace. Everything that it refers to is the session's.
+// logLine is the source of a log line, or of a trace. All that it refers to belongs to the session.
 type logLine struct {
-	log      *accessLog // nil = there is a trace only
+	log      *accessLog // nil = only a trace is made
 	trusted  []netip.Prefix
 	trace    TraceID           // zero = the request is not traced
-	req      *httpwire.Request // the zero Request if the head could not be read
+	req      *httpwire.Request // the zero Request if no head could be read
 	peer     *peer
 	secure   *tls.ConnectionState // nil without TLS
 	protocol string
 	began    time.Time
 	lasted   time.Duration
-	first    time.Duration // until the answer's head came; 0 = there was none
-	wait     time.Duration // until the request was sent; -1 = it was not
-	status   int           // 0 = none was sent
+	first    time.Duration // time to the head of the answer; 0 = there was none
+	wait     time.Duration // time until the request was sent; -1 = it was not
+	status   int           // 0 = no answer was sent
 	in, out  int64
-	route    string // "" = none took it
+	route    string // "" = no route matched
 	upstream string
 	endpoint string
 	retries  int
 	user     string
 	id       []byte
-	reason   string // a reason of package listener; "" = the request went as it should
+	reason   string // a reason of package listener; "" = no error
 	err      string
 
 	buf []byte
@@ -103,7 +103,7 @@ type logLine struct {
 
 var (
 	logLines  = sync.Pool{New: func() any { return new(logLine) }}
-	noRequest httpwire.Request // of requests whose head could not be read; read only
+	noRequest httpwire.Request // used for requests whose head could not be read; read-only
 )
 
 const (
@@ -111,7 +111,7 @@ const (
 	protocolHTTP11 = "HTTP/1.1"
 	protocolHTTP2  = "HTTP/2.0"
 
-	statusClientGone = 499 // in logs: the client left before it was answered; see httppool.Result
+	statusClientGone = 499 // used in logs: the client left before it was answered; see httppool.Result
 )
 
 // write writes the line of a request.
@@ -120,13 +120,13 @@ func (l *logLine) write(shard uint8) {
 	l.log.to.WriteLine(int(shard), l.buf)
 }
 
-// free ends l.
+// free ends the use of l.
 func (l *logLine) free() {
 	*l = logLine{buf: l.buf}
 	logLines.Put(l)
 }
 
-// tell writes the line, and gives the trace to the tracer, and ends l.
+// tell writes the line, gives the trace to the tracer, and frees l.
 func (s *session) tell(l *logLine) {
 	if s.ex.trace != nil {
 		s.giveTrace(l)
@@ -137,7 +137,7 @@ func (s *session) tell(l *logLine) {
 	l.free()
 }
 
-// lineOf begins the line of the session's request, whose head is still there.
+// lineOf starts the line of the session's request, whose head must still be held.
 func (s *session) lineOf(log *accessLog) *logLine {
 	x := &s.ex
 	l := logLines.Get().(*logLine)
@@ -152,7 +152,7 @@ func (s *session) lineOf(log *accessLog) *logLine {
 	switch {
 	case s.stream != nil:
 		l.protocol = protocolHTTP2
-	case len(l.req.Method) == 0: // it is unknown
+	case len(l.req.Method) == 0: // the head is unknown
 		l.protocol = ""
 	case l.req.Minor == 0:
 		l.protocol = protocolHTTP10
@@ -168,7 +168,7 @@ func (s *session) lineOf(log *accessLog) *logLine {
 	return l
 }
 
-// logDone logs a request that has been answered by its route or an upstream, or has failed.
+// logDone logs a request that an upstream or its route has answered, or that has failed.
 func (s *session) logDone(err error) {
 	log, x := s.logged(), &s.ex
 	if x.target.route.Upstream == nil {
@@ -185,7 +185,7 @@ func (s *session) logDone(err error) {
 	s.tell(l)
 }
 
-// logRefused logs a request that was refused with a status, and so much content.
+// logRefused logs a request that was refused with a status and content bytes of content.
 func (s *session) logRefused(no refusal, status int, content int64) {
 	log := s.logged()
 	s.beginTrace()
@@ -212,7 +212,7 @@ func (s *session) logUnread(status int, content int64, reason, why string) {
 	s.tell(l)
 }
 
-// logUnread logs a stream that never had a session.
+// logUnread logs a stream that had no session.
 func (h *http2) logUnread(status int, reason, why string) {
 	log := h.p.log.Load()
 	if log == nil {
@@ -225,14 +225,14 @@ func (h *http2) logUnread(status int, reason, why string) {
 	l.free()
 }
 
-// noteFirst notes when the head of the answer came, if a log wants that.
+// noteFirst records when the head of the answer came, if a log needs it.
 func (s *session) noteFirst() {
 	if s.p.log.Load() != nil {
 		s.ex.first = max(time.Since(s.now), 1)
 	}
 }
 
-// keepHead keeps the request's head for the line of a request that outlives it.
+// keepHead keeps the request's head for the log line of a request that outlives the head.
 func (s *session) keepHead() {
 	x := &s.ex
 	x.id = bytes.Clone(x.id)
@@ -250,7 +250,7 @@ func (s *session) keepHead() {
 	x.head = kept
 }
 
-// client is the address of the client, as far as trusted proxies name it.
+// client returns the address of the client, as named by trusted proxies.
 func (l *logLine) client() netip.Addr {
 	if len(l.trusted) > 0 {
 		if ip, ok := clientOf(l.req, l.peer.addr, l.trusted); ok {
@@ -260,8 +260,8 @@ func (l *logLine) client() netip.Addr {
 	return l.peer.addr
 }
 
-// target returns the path and the query of a request's target, which need not be in origin form: then a name and a password may stand
-// before the path.
+// target returns the path and the query of a request's target. The target may be in absolute form, with a user name and
+// password before the host; these are left out.
 func (l *logLine) target() (path, query []byte) {
 	path = l.req.Target
 	if i := bytes.IndexByte(path, '#'); i >= 0 {
@@ -274,7 +274,8 @@ func (l *logLine) target() (path, query []byte) {
 	return path, query
 }
 
-// referer returns the two parts of the Referer field around a name and a password, without the query unless it is logged.
+// referer returns the parts of the Referer field before and after a user name and password, without the query unless
+// queries are logged.
 func (l *logLine) referer() (scheme, rest []byte) {
 	rest = l.field("referer")
 	if i := bytes.IndexAny(rest, "?#"); i >= 0 && !l.log.query {
@@ -293,7 +294,7 @@ func (l *logLine) referer() (scheme, rest []byte) {
 	return scheme, rest[bytes.LastIndexByte(authority, '@')+1:]
 }
 
-// field returns the value of the request's first field of that name, which is in lower case; nil = there is none.
+// field returns the value of the request's first field with a name, which is in lower case; nil = there is none.
 func (l *logLine) field(name string) []byte {
 	for i := range l.req.Fields {
 		if f := &l.req.Fields[i]; len(f.Name) == len(name) && httpwire.EqualFold(f.Name, name) {
@@ -303,7 +304,7 @@ func (l *logLine) field(name string) []byte {
 	return nil
 }
 
-// appendTraceID appends the id of the trace that the request belongs to, nothing if there is none.
+// appendTraceID appends the id of the trace that the request belongs to, or nothing.
 func (l *logLine) appendTraceID(dst []byte) []byte {
 	id := l.trace
 	if id == (TraceID{}) {
@@ -316,7 +317,7 @@ func (l *logLine) appendTraceID(dst []byte) []byte {
 	return hex.AppendEncode(dst, id[:])
 }
 
-// incomplete is how a request is logged whose head did not come whole.
+// incomplete returns how to log a request whose head did not arrive completely.
 func incomplete(err error) (status int, content int64, reason, why string) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return http.StatusRequestTimeout, 0, listener.ReasonTimeout, "the head did not come in time"

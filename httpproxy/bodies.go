@@ -14,15 +14,15 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// lastWrite is how long a response's end waits for the request's last write to return.
+// lastWrite is how long the end of a response waits for the last write of the request to return.
 const lastWrite = time.Second
 
-// interim passes a 1xx response on; its head takes n bytes of the server's buffer.
+// interim passes on a 1xx response, whose head takes n bytes of the server's buffer.
 func (s *session) interim(n int) error {
 	x := &s.ex
-	pass := s.req.Minor > 0 // HTTP/1.0 knows none of them
+	pass := s.req.Minor > 0 // HTTP/1.0 has no interim responses
 	if s.resp.Status == 100 {
-		pass = s.expects() && !x.told // else the client does not wait for it, or no longer
+		pass = s.expects() && !x.told // otherwise the client does not wait for it, or has got one already
 		x.leave, x.told = true, true
 	}
 	if pass {
@@ -39,7 +39,8 @@ func (s *session) interim(n int) error {
 	return nil
 }
 
-// headToClient sends a head where the client takes heads as fields; otherwise the head is what is to be written first, and returned.
+// headToClient sends a head if the client's stream takes heads as fields, as HTTP/2 does. Otherwise it returns the head
+// as the first bytes to write.
 func (s *session) headToClient(head []byte) (first []byte, err error) {
 	if s.stream == nil {
 		return head, nil
@@ -55,11 +56,11 @@ func (s *session) headToClient(head []byte) (first []byte, err error) {
 	if length == 0 || len(s.server.bytes()) == 0 {
 		return head[:0], s.flushHead()
 	}
-	s.ex.owesHead = true // it goes with the content, or before the next wait for that
+	s.ex.owesHead = true // the head goes out with the content, or before the next wait for content
 	return head[:0], nil
 }
 
-// flushHead sends the head that the client's stream has taken.
+// flushHead sends a head that the client's stream has taken and not sent.
 func (s *session) flushHead() error {
 	_ = s.stream.SetWriteDeadline(s.within())
 	if err := s.stream.flush(); err != nil {
@@ -68,8 +69,8 @@ func (s *session) flushHead() error {
 	return nil
 }
 
-// proceed gives leave to send the body to a client that has waited for it for a while: not every server does, and some clients
-// wait for ever (RFC 9110, section 10.1.1).
+// proceed sends 100 Continue to a client that has waited for it for a while: not every server sends one, and some
+// clients wait for ever (RFC 9110, section 10.1.1).
 func (s *session) proceed() error {
 	x := &s.ex
 	if !s.expects() || x.told || x.up == nil || x.up.begun.Load() {
@@ -83,7 +84,7 @@ func (s *session) proceed() error {
 	return nil
 }
 
-// sayContinue gives leave to send the body.
+// sayContinue sends 100 Continue.
 func (s *session) sayContinue() error {
 	if st := s.stream; st != nil {
 		if err := st.sendHead(http.StatusContinue, appendStatus(nil, http.StatusContinue), 0); err != nil {
@@ -96,16 +97,16 @@ func (s *session) sayContinue() error {
 	return err
 }
 
-// beginResponse makes the head of the final response for the client.
+// beginResponse returns the head of the final response for the client.
 func (s *session) beginResponse() []byte {
 	x := &s.ex
 	x.result.Status = s.resp.Status
 	s.noteFirst()
 	s.measureAnswer()
-	if s.p.isDraining() || x.up != nil && !x.up.read() { // the rest of the body is not waited for
+	if s.p.isDraining() || x.up != nil && !x.up.read() { // the session does not wait for the rest of the body
 		x.close = true
 	}
-	if s.req.Minor == 0 && s.resp.Length < 0 { // without a length only the end of the connection ends it
+	if s.req.Minor == 0 && s.resp.Length < 0 { // without a length, only the end of the connection ends the body
 		x.bare, x.close = true, true
 	}
 	if z := x.target.compress; z != nil {
@@ -114,12 +115,12 @@ func (s *session) beginResponse() []byte {
 	s.out = s.appendResponse(s.outgoing())
 	x.wrote = true
 	if x.up != nil {
-		s.dropKept() // the answer may go on for hours
+		s.dropKept() // the response may take hours
 	}
 	return s.out
 }
 
-// respond passes the final response on; its head takes n bytes of the server's buffer.
+// respond passes on the final response, whose head takes n bytes of the server's buffer.
 func (s *session) respond(n int) error {
 	head := s.beginResponse()
 	s.server.take(n)
@@ -158,7 +159,7 @@ func (s *session) toClient(p []byte) error {
 	return nil
 }
 
-// fromServer reads once within the idle limit, in the middle of a body, for as long as the client stays.
+// fromServer reads once within the idle limit, in the middle of a body, while the client stays.
 func (s *session) fromServer() error {
 	if s.ex.owesHead {
 		s.ex.owesHead = false
@@ -177,7 +178,8 @@ func (s *session) fromServer() error {
 	return err
 }
 
-// whileClientStays calls receive, which reads once from the server, until the idle limit has passed.
+// whileClientStays calls receive, which reads once from the server, again until it returns data, the idle limit has
+// passed, or the client has left.
 func (s *session) whileClientStays(receive func() error) error {
 	s.deadline = true
 	now, until := time.Now(), s.within()
@@ -199,7 +201,7 @@ func (s *session) whileClientStays(receive func() error) error {
 	}
 }
 
-// unexpected turns an end of input into an error that is not mistaken for the body's end.
+// unexpected replaces io.EOF in the middle of a body, so that nobody takes it for the end of the body.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -207,7 +209,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// lengthBody sends head and body, the available part in one write.
+// lengthBody sends the head and a body of known length, with what has arrived of the body in the same write.
 func (s *session) lengthBody(head []byte, left int64) error {
 	if k := int(min(left, int64(len(s.server.bytes())), int64(cap(head)-len(head)))); k > 0 {
 		head = append(head, s.server.bytes()[:k]...)
@@ -218,7 +220,7 @@ func (s *session) lengthBody(head []byte, left int64) error {
 	if err := s.toClient(head); err != nil {
 		return err
 	}
-	for left > 0 && s.server.r < s.server.w { // of a long head
+	for left > 0 && s.server.r < s.server.w { // more content behind a long head
 		k := int(min(left, int64(len(s.server.bytes()))))
 		if err := s.toClient(s.server.bytes()[:k]); err != nil {
 			return err
@@ -230,7 +232,7 @@ func (s *session) lengthBody(head []byte, left int64) error {
 	return s.pass(left)
 }
 
-// pass moves the next left bytes of content from the server to the client. It reads nothing behind them.
+// pass moves the next left bytes of content from the server to the client, and reads no further bytes.
 func (s *session) pass(left int64) error {
 	if left == 0 {
 		return nil
@@ -257,7 +259,7 @@ func (s *session) pass(left int64) error {
 	return nil
 }
 
-// hand is tr.Send, with the piece counted that it holds meanwhile.
+// hand is tr.Send; meanwhile the piece that tr holds counts as the session's memory.
 func (s *session) hand(tr *fiber.Transfer, to fiber.Stream, moved func(int)) error {
 	n := tr.Held()
 	s.held.add(n)
@@ -265,21 +267,21 @@ func (s *session) hand(tr *fiber.Transfer, to fiber.Stream, moved func(int)) err
 	return tr.Send(to, moved)
 }
 
-// clientTook notes that the client has taken n bytes of content: its time begins anew.
+// clientTook counts n bytes of content that the client has read, and renews the deadline.
 func (s *session) clientTook(n int) {
 	s.count(0, n)
 	s.ex.result.BytesOut += int64(n)
 	_ = s.client.conn.SetWriteDeadline(s.within())
 }
 
-// longChunk is the least that is left of a chunk when it is passed on as one, without looking for its end in the
-// buffer. Shorter ones cost less in one write with their neighbours.
+// longChunk is the least remaining length of a chunk that is passed on as one chunk, without parsing in the buffer.
+// Shorter chunks cost less if they are written together with their neighbours.
 const longChunk = 32 << 10
 
-// chunkedBody decodes a body and sends it in chunks of this proxy's own.
+// chunkedBody decodes a body and sends it in new chunks.
 func (s *session) chunkedBody(out []byte) error {
 	s.chunks.Reset()
-	s.chunks.Own = s.place() != nil // made of DATA frames
+	s.chunks.Own = s.place() != nil // the chunks were made from DATA frames
 	for {
 		content, n, done, err := next(&s.chunks, &s.server)
 		if err != nil && !errors.Is(err, httpwire.ErrIncomplete) {
@@ -302,7 +304,7 @@ func (s *session) chunkedBody(out []byte) error {
 		if err == nil && s.server.r < s.server.w {
 			continue
 		}
-		if len(out) > 0 { // at once: the next piece may take its time
+		if len(out) > 0 { // now, because the next piece may take long
 			if err := s.toClient(out); err != nil {
 				return err
 			}
@@ -321,7 +323,8 @@ func (s *session) chunkedBody(out []byte) error {
 	}
 }
 
-// passChunk passes the rest of a long chunk on as one. out, which is empty, is returned with the bytes behind it.
+// passChunk passes on the rest of a long chunk as one chunk. It returns out, which is empty, with the bytes that follow
+// the chunk.
 func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
 	if !s.ex.bare {
 		if err := s.toClient(appendChunkSize(out, left)); err != nil {
@@ -334,7 +337,7 @@ func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
 	return out, err
 }
 
-// appendContent appends a piece of content as the client is to get it.
+// appendContent appends a piece of content in the framing of the client.
 func (s *session) appendContent(dst, content []byte) []byte {
 	if s.ex.bare {
 		return append(dst, content...)
@@ -342,7 +345,7 @@ func (s *session) appendContent(dst, content []byte) []byte {
 	return appendChunk(dst, content)
 }
 
-// appendEnd appends the end of the content.
+// appendEnd appends the end of the content in that framing.
 func (s *session) appendEnd(dst []byte) []byte {
 	if s.ex.bare {
 		return dst
@@ -350,18 +353,18 @@ func (s *session) appendEnd(dst []byte) []byte {
 	return appendTrailers(append(dst, "0\r\n"...), &s.chunks)
 }
 
-// next decodes the next piece of a body, small enough to be put together with its framing.
+// next decodes the next piece of a body, of a size that fits a buffer together with its framing.
 func next(c *httpwire.Chunks, from *stream) (content []byte, n int, done bool, err error) {
 	content, n, done, err = c.Next(from.upTo(bufferSize / 2))
-	if errors.Is(err, httpwire.ErrIncomplete) && len(from.bytes()) > bufferSize/2 { // long trailers
+	if errors.Is(err, httpwire.ErrIncomplete) && len(from.bytes()) > bufferSize/2 { // for long trailers
 		return c.Next(from.bytes())
 	}
 	return content, n, done, err
 }
 
-// unframedBody sends all data up to the end of the connection in chunks.
+// unframedBody sends all data up to the end of the connection, in chunks.
 func (s *session) unframedBody(out []byte) error {
-	s.chunks.Reset() // no trailers
+	s.chunks.Reset() // so that there are no trailers
 	for {
 		for len(s.server.bytes()) > 0 {
 			content := s.server.upTo(bufferSize / 2)
@@ -389,7 +392,7 @@ func (s *session) unframedBody(out []byte) error {
 	}
 }
 
-// chunkOverhead is the most that a chunk takes besides its content.
+// chunkOverhead bounds the bytes of a chunk besides its content.
 const chunkOverhead = 24
 
 func appendChunk(dst, content []byte) []byte {
@@ -401,12 +404,12 @@ func appendChunk(dst, content []byte) []byte {
 	return append(dst, crlf...)
 }
 
-// appendChunkSize appends the size line of n bytes of content.
+// appendChunkSize appends the size line of a chunk of n bytes.
 func appendChunkSize(dst []byte, n int64) []byte {
 	return append(strconv.AppendInt(dst, n, 16), crlf...)
 }
 
-// appendTrailers appends the permitted trailers, and the empty line.
+// appendTrailers appends the permitted trailers and the empty line.
 func appendTrailers(dst []byte, c *httpwire.Chunks) []byte {
 	for i := range c.Trailer {
 		if f := &c.Trailer[i]; !httpwire.ForbiddenTrailer(f.Name) {
@@ -416,12 +419,12 @@ func appendTrailers(dst []byte, c *httpwire.Chunks) []byte {
 	return append(dst, crlf...)
 }
 
-// put makes a copy of b the next bytes to read.
+// put copies b to the front of the bytes to read.
 func (s *stream) put(b []byte) {
 	switch {
 	case len(b) == 0:
 		return
-	case len(b) > bufferSize: // which came behind a long head
+	case len(b) > bufferSize: // bytes behind a long head
 		s.held.add(len(b))
 		s.buf = make([]byte, len(b))
 	default:
@@ -430,7 +433,7 @@ func (s *stream) put(b []byte) {
 	s.r, s.w = 0, copy(s.buf, b)
 }
 
-// upTo returns at most n of the bytes that were read.
+// upTo returns at most n of the unread bytes in the buffer.
 func (s *stream) upTo(n int) []byte {
 	b := s.bytes()
 	return b[:min(n, len(b))]

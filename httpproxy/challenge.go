@@ -7,11 +7,13 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// challengePath begins the paths at which certificate authorities look whether a name is this gateway's (RFC 8555, section 8.3).
+// challengePath begins the paths at which certificate authorities check that a name belongs to this gateway (RFC 8555,
+// section 8.3).
 const challengePath = "/.well-known/acme-challenge/"
 
-// isChallenge reports whether the request is for a key authorization, which then begins: it becomes the answer. raw is its target. Without mayWait it does not ask for one:
-// done is false if it had to, and then it is to be called again.
+// isChallenge reports whether the request asks for a key authorization. If so, it begins the exchange, with the key
+// authorization as the answer. raw is the request's target. Without mayWait it does not call KeyAuthorization: done is
+// false if it would have to, and the caller calls again.
 func (s *session) isChallenge(t *table, path string, raw []byte, mayWait bool) (known, done bool) {
 	if t.keyAuthorization == nil {
 		return false, true

@@ -8,18 +8,19 @@ import (
 	"strings"
 )
 
-// clientCertField is the header in which the server gets the certificate that a client has proved to have, in the form that Envoy gave it:
+// clientCertField is the header that gives the server the verified certificate of a client, in Envoy's format:
 //
 //	Hash=<SHA-256 of the certificate>;Subject="CN=ann,O=Pond";DNS=ann.example;URI=spiffe://pond/ann
 const clientCertField = "x-forwarded-client-cert"
 
-// Bounds of the header: a certificate with more has its Hash only, so that no name is there without the others.
+// Bounds of the header. Of a certificate beyond them only the Hash is sent, so that the server never sees a part of the
+// names.
 const (
 	maxCertNames = 32
 	maxCertText  = 4 << 10
 )
 
-// clientCert returns the value of the header for a connection, "" if its client has no certificate that was verified.
+// clientCert returns the value of the header for a connection, "" without a verified client certificate.
 func clientCert(state *tls.ConnectionState) string {
 	if len(state.VerifiedChains) == 0 || len(state.PeerCertificates) == 0 {
 		return ""
@@ -56,8 +57,8 @@ func describeCert(c *x509.Certificate) string {
 	return b.String()
 }
 
-// escapeCert writes a text of a certificate, which may have any bytes. Quotes, backslashes, percent signs, the separators, and all that is
-// not printable ASCII become %XX.
+// escapeCert writes a text from a certificate, which may have any bytes. Quotes, backslashes, percent signs, the
+// separators, and everything that is not printable ASCII become %XX.
 func escapeCert(b *strings.Builder, text, separators string) {
 	const digits = "0123456789ABCDEF"
 	for i := range len(text) {
@@ -70,10 +71,10 @@ func escapeCert(b *strings.Builder, text, separators string) {
 	}
 }
 
-// isClientCert reports whether servers may take a field for the header.
+// isClientCert reports whether servers may treat a field as this header.
 func isClientCert(name []byte) bool { return SameHeader(view(name), clientCertField) }
 
-// serverTLS returns the settings for handshakes with clients.
+// serverTLS returns the settings for TLS handshakes with clients.
 func serverTLS(t *tls.Config) *tls.Config {
 	t = t.Clone()
 	t.NextProtos = []string{"h2", "http/1.1"}
@@ -83,8 +84,8 @@ func serverTLS(t *tls.Config) *tls.Config {
 	return t
 }
 
-// updateTLS takes over which certificates clients are asked for. Otherwise the settings stay, and with them the sessions that clients can
-// resume.
+// updateTLS changes which client certificates are asked for. It keeps all other settings, and so the sessions that
+// clients can resume.
 func (p *Proxy) updateTLS(changed *tls.Config) {
 	old := p.tls.Load()
 	if old == nil || changed == nil || old.ClientAuth == changed.ClientAuth && old.ClientCAs.Equal(changed.ClientCAs) {

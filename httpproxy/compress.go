@@ -12,23 +12,27 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// Compression compresses answers for clients that accept it (RFC 9110, section 12.5.3). Those pass as they are that have a
-// Content-Encoding or a checksum, are a part of something (206), are small, go to a client of HTTP/1.0, or have, or answer a request with,
-// "Cache-Control: no-transform". Trailers with a checksum do not pass. Answers to HEAD have the header of those to GET. A strong ETag becomes a weak one.
+// Compression compresses answers for clients that accept it (RFC 9110, section 12.5.3). It leaves answers unchanged
+// that have a Content-Encoding or a checksum, are partial (206) or small, or go to a client of HTTP/1.0, and those
+// where request or answer has "Cache-Control: no-transform". Trailers with a checksum are dropped. The answer to HEAD
+// has the same header as that to GET. A strong ETag becomes weak.
 //
-// What has come of an answer is compressed and sent before the next wait for the server. An answer whose server breaks off is broken off
-// for the client, too. At most 128 answers of the process are compressed at a time, within an eighth of the Memory; others pass as they are.
+// Content that has arrived is compressed and sent before the next wait for the server. If a server breaks off an
+// answer, the client's answer breaks off, too. The process compresses at most 128 answers at a time, within an eighth
+// of the Memory; further answers pass unchanged.
 type Compression struct {
-	// Encodings are those to choose from, the preferred first: "zstd" and "gzip". Empty = both, in this order.
+	// Encodings are the allowed encodings, "zstd" and "gzip", in the order of preference. Empty = both, in this order.
 	Encodings []string
-	// Types are the media types of answers that are compressed; "text/*" stands for all of text. Empty = DefaultCompressed.
-	// text/event-stream is never compressed: its events must arrive one by one. Nor is gRPC, which compresses its messages.
+	// Types are the media types of answers to compress; "text/*" stands for all text types. Empty = DefaultCompressed.
+	// text/event-stream is never compressed, because its events must arrive one by one; nor is gRPC, which compresses
+	// its messages itself.
 	Types []string
-	// MinBytes is the length from which an answer is compressed; one of unknown length always is. 0 = DefaultMinCompressed.
+	// MinBytes is the shortest length to compress; an answer of unknown length is always compressed. 0 =
+	// DefaultMinCompressed.
 	MinBytes int64
 }
 
-// DefaultMinCompressed is the default of Compression.MinBytes: a shorter answer fits one packet anyway.
+// DefaultMinCompressed is the default of Compression.MinBytes: shorter answers fit one packet anyway.
 const DefaultMinCompressed = 1024
 
 // DefaultCompressed returns the default of Compression.Types.
@@ -45,13 +49,13 @@ func Compressions() []string { return []string{"zstd", "gzip"} }
 // eventStream is the media type of server-sent events.
 const eventStream = "text/event-stream"
 
-// grpcType begins the media types of gRPC.
+// grpcType is the prefix of gRPC's media types.
 const grpcType = "application/grpc"
 
 // maxCompressedTypes bounds Compression.Types.
 const maxCompressedTypes = 64
 
-// CheckCompressedType reports what is wrong with one of Compression.Types.
+// CheckCompressedType returns an error if t cannot be one of Compression.Types.
 func CheckCompressedType(t string) error {
 	main, sub, ok := strings.Cut(t, "/")
 	switch {
@@ -85,10 +89,10 @@ func (c *Compression) verify() error {
 	return nil
 }
 
-// compressing is a route's Compression ready to use. It never changes.
+// compressing is a route's Compression prepared for use. It is immutable.
 type compressing struct {
 	encodings []string
-	types     []string // "text/" for all of text
+	types     []string // "text/" for all text types
 	least     int64
 }
 
@@ -113,19 +117,20 @@ func newCompressing(c *Compression) *compressing {
 	return z
 }
 
-// squeeze is how the answer of an exchange is compressed.
+// squeeze says how the answer of an exchange is compressed.
 type squeeze struct {
-	encoding string      // that the head names; "" = none
-	by       *compressor // of the content; nil = there is none, or it passes as it is
-	varies   bool        // whether it is compressed depends on Accept-Encoding, and the server does not say so
-	weak     bool        // its ETag is a weak one
-	length   int64       // of the server's answer, which is framed otherwise for the client
+	encoding string      // encoding named in the head; "" = none
+	by       *compressor // compressor of the content; nil = there is no content, or it passes unchanged
+	varies   bool        // compression depends on Accept-Encoding, and the server does not say so in Vary
+	weak     bool        // the ETag becomes weak
+	length   int64       // length of the server's answer; the client gets another framing
 }
 
-// considerCompression decides whether the answer, whose head has been read, is compressed. It is called once for each answer.
+// considerCompression decides whether the answer is compressed. It is called once for each answer, after its head was
+// read.
 func (s *session) considerCompression(z *compressing) {
 	q, r := &s.ex.squeeze, &s.resp
-	if r.Status == http.StatusNotModified { // its fields replace those of the answer that the client has
+	if r.Status == http.StatusNotModified { // its fields replace those of the answer in the client's cache
 		q.weak = hasWeakened(s.req.Fields, r)
 		q.varies = q.weak && !s.saysVary(r)
 		return
@@ -154,7 +159,7 @@ func (s *session) considerCompression(z *compressing) {
 	q.encoding, q.weak = encoding, true
 }
 
-// headLength is the length that the answer to a HEAD request names; Unframed if it has none.
+// headLength returns the length named in the answer to a HEAD request; Unframed if it names none.
 func headLength(r *httpwire.Response) int64 {
 	for i := range r.Fields {
 		if f := &r.Fields[i]; f.Known == httpwire.ContentLength {
@@ -166,7 +171,7 @@ func headLength(r *httpwire.Response) int64 {
 	return httpwire.Unframed
 }
 
-// bars reports whether fields forbid to change the content (RFC 9111, sections 5.2.1.6 and 5.2.2.6).
+// bars reports whether fields forbid changing the content (RFC 9111, sections 5.2.1.6 and 5.2.2.6).
 func bars(fields []httpwire.Field) bool {
 	for i := range fields {
 		if f := &fields[i]; httpwire.EqualFold(f.Name, "cache-control") {
@@ -180,8 +185,8 @@ func bars(fields []httpwire.Field) bool {
 	return false
 }
 
-// hasWeakened reports whether a client asks, by If-None-Match, about an answer with the ETag that compression has made of the server's, and
-// has none with the server's own.
+// hasWeakened reports whether a client's If-None-Match has the weak ETag that compression made of the server's, and not
+// the server's own.
 func hasWeakened(request []httpwire.Field, r *httpwire.Response) bool {
 	var tag []byte
 	for i := range r.Fields {
@@ -213,12 +218,12 @@ func hasWeakened(request []httpwire.Field, r *httpwire.Response) bool {
 	return weak
 }
 
-// saysVary reports whether the client hears from the server that the answer depends on Accept-Encoding.
+// saysVary reports whether the server's answer tells the client that it depends on Accept-Encoding.
 func (s *session) saysVary(r *httpwire.Response) bool {
 	return variesAlready(r) && !s.ex.target.responseRules.drops([]byte("Vary"))
 }
 
-// variesAlready reports whether the server says itself that its answer depends on Accept-Encoding.
+// variesAlready reports whether the server's Vary field names Accept-Encoding.
 func variesAlready(r *httpwire.Response) bool {
 	for i := range r.Fields {
 		if f := &r.Fields[i]; httpwire.EqualFold(f.Name, "vary") {
@@ -232,7 +237,7 @@ func variesAlready(r *httpwire.Response) bool {
 	return false
 }
 
-// takes reports whether an answer may be compressed by its fields.
+// takes reports whether the fields of an answer allow compression.
 func (z *compressing) takes(r *httpwire.Response) bool {
 	types := 0
 	for i := range r.Fields {
@@ -250,7 +255,7 @@ func (z *compressing) takes(r *httpwire.Response) bool {
 	return types == 1 && !bars(r.Fields)
 }
 
-// untouchable are fields of answers that are compressed already, are a part of something, or have a checksum of the content.
+// untouchable lists the fields of answers that are compressed already, are partial, or have a checksum of the content.
 var untouchable = []string{"content-encoding", "content-range", "content-md5", "digest", "repr-digest", "content-digest"}
 
 func isUntouchable(name []byte) bool {
@@ -271,7 +276,8 @@ func (z *compressing) takesType(value []byte) bool {
 	return false
 }
 
-// choose returns the encoding that the client likes best, "" if none of the route's, or none as much as the answer as it is.
+// choose returns the encoding that the client prefers; "" if it accepts none of the route's, or prefers the answer
+// uncompressed.
 func (z *compressing) choose(r *httpwire.Request) (best string) {
 	most := 0
 	for _, e := range z.encodings {
@@ -285,8 +291,8 @@ func (z *compressing) choose(r *httpwire.Request) (best string) {
 	return best
 }
 
-// acceptance is the weight, in thousandths, that the Accept-Encoding fields of a request give an encoding (RFC 9110, section 12.5.3), and
-// whether they name it. "*" stands for the encodings without a name there.
+// acceptance returns the weight, in thousandths, that the request's Accept-Encoding fields give an encoding (RFC 9110,
+// section 12.5.3), and whether they name it. "*" stands for the encodings that are not named.
 func acceptance(r *httpwire.Request, encoding string) (weight int, named bool) {
 	for i := range r.Fields {
 		f := &r.Fields[i]
@@ -311,7 +317,7 @@ func acceptance(r *httpwire.Request, encoding string) (weight int, named bool) {
 	return weight, false
 }
 
-// quality reads a parameter q=0.8 in thousandths; one that cannot be read is 0.
+// quality parses a parameter such as q=0.8 into thousandths; an invalid one is 0.
 func quality(parameters []byte) int {
 	p := bytes.Trim(parameters, " \t")
 	if len(p) < 3 || p[0]|0x20 != 'q' || p[1] != '=' || p[2] != '0' && p[2] != '1' {
@@ -336,7 +342,7 @@ func quality(parameters []byte) int {
 	return min(q, 1000)
 }
 
-// rewrites reports whether a field of the answer goes to the client in another form or not at all, and writes that form.
+// rewrites reports whether a field of the answer changes or is dropped, and writes its changed form.
 func (q *squeeze) rewrites(w *headWriter, f *httpwire.Field) bool {
 	switch {
 	case !q.weak:
@@ -352,7 +358,7 @@ func (q *squeeze) rewrites(w *headWriter, f *httpwire.Field) bool {
 	return false
 }
 
-// write appends the fields of an answer that is compressed, or might have been.
+// write appends the fields of an answer that is compressed, or that could have been.
 func (q *squeeze) write(w *headWriter) {
 	if q.encoding != "" {
 		w.line("Content-Encoding", q.encoding)

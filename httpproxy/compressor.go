@@ -15,25 +15,25 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// Levels that cost some 10 ms of processor time for a MiB, and the window of zstd, on which the memory of an encoder depends; a decoder
-// takes 8 MiB at least (RFC 9659).
+// Compression levels, which cost about 10 ms of processor time per MiB, and zstd's window, which determines the memory
+// of an encoder; every decoder supports 8 MiB (RFC 9659).
 const (
 	gzipLevel  = 5
 	zstdLevel  = zstd.SpeedFastest
 	zstdWindow = 256 << 10
 )
 
-// Bounds of what compressors hold.
+// Bounds of the memory of compressors.
 const (
-	maxCompressors  = 128             // in use in the process
-	compressorBytes = 1<<20 + 256<<10 // each, with what it has not given out yet
-	compressorShare = 8               // they have at most this part of the memory for requests
-	maxKeptOut      = 2 * bufferSize  // of compressed bytes, in an idle one
-	pieceBytes      = bufferSize / 2  // of content that are compressed at once
-	turnBytes       = 64 << 10        // of content, after which other fibers run: a millisecond
+	maxCompressors  = 128             // in use, in the process
+	compressorBytes = 1<<20 + 256<<10 // of each, including compressed bytes not sent yet
+	compressorShare = 8               // compressors use at most this fraction of the memory for requests
+	maxKeptOut      = 2 * bufferSize  // of compressed bytes, in a compressor that is not in use
+	pieceBytes      = bufferSize / 2  // content compressed in one call
+	turnBytes       = 64 << 10        // content after which other fibers run, about a millisecond
 )
 
-// encoder is an encoder of one kind.
+// encoder is an encoder of one encoding.
 type encoder interface {
 	io.WriteCloser
 	Flush() error
@@ -47,7 +47,7 @@ type compressor struct {
 	out  bytes.Buffer
 }
 
-// compressorKind is an encoding, with its idle compressors.
+// compressorKind is an encoding and its spare compressors.
 type compressorKind struct {
 	sync.Pool
 	index int // in the counts of routes
@@ -55,18 +55,18 @@ type compressorKind struct {
 
 var compressorKinds = map[string]*compressorKind{
 	"gzip": {index: 0, Pool: sync.Pool{New: func() any {
-		w, _ := gzip.NewWriterLevel(io.Discard, gzipLevel) // the level is valid
+		w, _ := gzip.NewWriterLevel(io.Discard, gzipLevel) // no error: the level is valid
 		return &compressor{encoder: w}
 	}}},
 	"zstd": {index: 1, Pool: sync.Pool{New: func() any {
-		w, _ := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstdLevel), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true), zstd.WithZeroFrames(true)) // the options are valid; the last: an empty answer is a frame, too
+		w, _ := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstdLevel), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true), zstd.WithZeroFrames(true)) // no error: the options are valid; the last makes an empty answer a frame, too
 		return &compressor{encoder: w}
 	}}},
 }
 
 var compressorsInUse atomic.Int64
 
-// takeCompressor returns a compressor for the answer, which giveBack ends; nil = too many are in use.
+// takeCompressor returns a compressor for the answer, to be returned with giveBack; nil = too many are in use.
 func (s *session) takeCompressor(encoding string) *compressor {
 	most := min(maxCompressors, s.p.ledger.memory.limit/compressorShare/compressorBytes)
 	if compressorsInUse.Add(1) > max(most, 1) {
@@ -83,25 +83,25 @@ func (s *session) takeCompressor(encoding string) *compressor {
 	return c
 }
 
-// giveBack keeps the answer's compressor for another one.
+// giveBack returns the compressor of the answer for other answers.
 func (s *session) giveBack() {
 	c := s.ex.squeeze.by
 	s.ex.squeeze.by = nil
 	if c.out.Reset(); c.out.Cap() > maxKeptOut {
 		c.out = bytes.Buffer{}
 	}
-	c.Reset(io.Discard) // which also gives up a body that has broken off
+	c.Reset(io.Discard) // also drops a body that has broken off
 	c.kind.Put(c)
 	s.held.add(-compressorBytes)
 	compressorsInUse.Add(-1)
 }
 
-// countRoute adds to a count of the request's route.
+// countRoute adds n to a count of the request's route.
 func (s *session) countRoute(count, n int) {
 	s.ex.target.traffic.Shard(int(s.shard)).Add(count, uint64(n))
 }
 
-// compressedBody compresses the content, however the server frames it, and sends it in chunks.
+// compressedBody compresses the content, in any framing of the server, and sends it in chunks.
 func (s *session) compressedBody(out []byte) error {
 	defer s.giveBack()
 	c := s.ex.squeeze.by
@@ -149,7 +149,8 @@ func (s *session) compressedBody(out []byte) error {
 	}
 }
 
-// waitsForServer reports whether the server's next piece may take its time, so that the client must get what there is.
+// waitsForServer reports whether the next piece from the server has not arrived, so that the client must get what there
+// is.
 func (s *session) waitsForServer() bool {
 	if p := s.place(); p != nil {
 		return !p.hasContent()
@@ -158,8 +159,8 @@ func (s *session) waitsForServer() bool {
 	return state != fiber.Pending && state != fiber.Closing
 }
 
-// nextContent returns the next content in the server's buffer, and how many bytes it takes there with its framing. left is what a body
-// with a length lacks; the other framings are as in Response.Length.
+// nextContent returns the next content in the server's buffer, and its size there with its framing. left is the number
+// of bytes still to come of a body with a length; the other framings are as in Response.Length.
 func (s *session) nextContent(left *int64) (content []byte, n int, done bool, err error) {
 	switch *left {
 	case httpwire.Chunked:
@@ -173,7 +174,7 @@ func (s *session) nextContent(left *int64) (content []byte, n int, done bool, er
 	return content, len(content), *left == 0, nil
 }
 
-// compress compresses a piece of content, the last one if done, and sends what has come of it and does not fit out.
+// compress compresses a piece of content, the last one if done, and sends the compressed bytes that do not fit out.
 func (s *session) compress(out, content []byte, done bool) ([]byte, error) {
 	c := s.ex.squeeze.by
 	if len(content) > 0 {
@@ -190,7 +191,7 @@ func (s *session) compress(out, content []byte, done bool) ([]byte, error) {
 	return s.sendCompressed(out)
 }
 
-// sendCompressed appends what has been compressed to out, in chunks, and sends what does not fit there.
+// sendCompressed appends the compressed bytes to out, in chunks, and sends those that do not fit.
 func (s *session) sendCompressed(out []byte) ([]byte, error) {
 	c := s.ex.squeeze.by
 	s.countRoute(compressedTo, c.out.Len())

@@ -58,7 +58,7 @@ type exchange struct {
 	measured bool           // the response's head has come, and counts for the endpoint
 	answered bool           // a byte of the response has arrived
 	written  int            // bytes of the request that the first write accepted; see httppool.Conn.Unsent
-	leave    bool           // the server has asked for the body (100 Continue)
+	leave    bool           // the server has sent 100 Continue
 	told     bool           // the client has got a 100 Continue, of the server or of this proxy
 	squeeze  squeeze
 	result   httppool.Result

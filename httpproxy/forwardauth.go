@@ -19,22 +19,23 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// ForwardAuth asks another server about each request of a route: GET Path, with the request's header and without its body, over the
-// pooled connections of Upstream. X-Forwarded-Method, -Uri, -Host, -Proto and -For, and X-Original-Method, -URI and -URL, say what the
-// client asks for. With a status of 2xx the request goes on. Any other answer goes to the client. If there is no answer, the client gets
-// 503. A request with several Authorization fields is refused with 400.
+// ForwardAuth asks an authentication server about each request of a route: GET Path, with the request's header and
+// without its body, over the pooled connections of Upstream. X-Forwarded-Method, -Uri, -Host, -Proto and -For, and
+// X-Original-Method, -URI and -URL, say what the client requests. With a 2xx status the request goes on. Any other
+// answer goes to the client. Without an answer the client gets 503. A request with several Authorization fields is
+// refused with 400.
 type ForwardAuth struct {
 	// Upstream is required, and must speak HTTP/1.1. The Proxy does not close it.
 	Upstream *Upstream
-	// Path is that of the questions, with a query if need be. "" = "/".
+	// Path is the path of the questions, with a query if needed. "" = "/".
 	Path string
-	// Timeout bounds a question, with the wait for a connection. 0 = DefaultAuthTimeout.
+	// Timeout bounds a question, including the wait for a connection. 0 = DefaultAuthTimeout.
 	Timeout time.Duration
-	// RequestHeaders are the headers of the client that the question has; empty = all, but for those about the body, the
+	// RequestHeaders are the client's headers that a question includes; empty = all, except those about the body, the
 	// connection, ranges and conditions.
 	RequestHeaders []string
-	// ResponseHeaders are headers of the answer that the request to the route's upstream gets. The client's own of these
-	// names are dropped, also with "_" in place of "-".
+	// ResponseHeaders are headers of the answer that are added to the request to the route's upstream. The client's own
+	// headers of these names are dropped, also with "_" in place of "-".
 	ResponseHeaders []string
 }
 
@@ -42,7 +43,7 @@ type ForwardAuth struct {
 const (
 	DefaultAuthTimeout = 5 * time.Second
 	maxAuthHeaders     = 32
-	maxAuthBody        = 64 << 10 // of an answer for the client: a page that says why, or a form to log in
+	maxAuthBody        = 64 << 10 // of an answer for the client: a page with an explanation, or a login form
 )
 
 // verify reports the first problem.
@@ -71,7 +72,7 @@ func (f *ForwardAuth) verify() error {
 	return CheckAuthPath(f.Path)
 }
 
-// CheckAuthHeader reports why a header of the answer cannot go to the server; nil = it can.
+// CheckAuthHeader returns an error if a header of the answer cannot go to the server; nil = it can.
 func CheckAuthHeader(name string) error {
 	if strings.EqualFold(name, "authorization") {
 		return nil
@@ -90,14 +91,14 @@ func CheckAuthPath(path string) error {
 	return nil
 }
 
-// asker asks a route's ForwardAuth. It never changes.
+// asker asks the questions of a route's ForwardAuth. It is immutable.
 type asker struct {
 	f         ForwardAuth
 	target    *url.URL
 	transport *httppool.Transport
 }
 
-// grant is a field that a request to the server gets because of the answer.
+// grant is a field of the answer that is added to the request to the server.
 type grant struct{ name, value string }
 
 var errAuthHTTP2 = errors.New("httpproxy: the upstream of ForwardAuth speaks HTTP/2")
@@ -117,7 +118,7 @@ func newAsker(f *ForwardAuth) *asker {
 	a.target, _ = url.ParseRequestURI(a.f.Path)
 	a.target.Scheme, a.target.Host = "http", "auth"
 	a.transport, _ = httppool.NewTransport(httppool.Config{
-		// With an idle time-out the exchange leaves no deadline behind on the connection, which other routes may use, too.
+		// With an idle time-out, the exchange leaves no deadline set on the connection, which other routes may share.
 		Options: httppool.Options{ResponseHeaderTimeout: a.f.Timeout, IdleTimeout: a.f.Timeout},
 		Source: func(ctx context.Context, _ *http.Request) (httppool.Lease, error) {
 			l, err := a.f.Upstream.AcquireKey(ctx, "")
@@ -128,25 +129,25 @@ func newAsker(f *ForwardAuth) *asker {
 				l.Release() // nothing was sent on it
 				return nil, errAuthHTTP2
 			}
-			return &l, nil // its answers are measured
+			return &l, nil // the upstream measures its answers
 		},
 	})
 	return a
 }
 
-// withholds reports whether a field of the client would pass for one of the answer.
+// withholds reports whether a field of the client could be taken for one of the answer.
 func (a *asker) withholds(name []byte) bool {
 	return slices.ContainsFunc(a.f.ResponseHeaders, func(own string) bool { return SameHeader(view(name), own) })
 }
 
-// errAuthTime ends a question whose time is over, which may have waited for a connection or for the answer. It is
-// httppool.ErrResponseTimeout, too.
+// errAuthTime is the error of a question whose time has passed, while it waited for a connection or for the answer. It
+// is also an httppool.ErrResponseTimeout.
 type errAuthTime struct{}
 
 func (errAuthTime) Error() string        { return "the time for the question is over" }
 func (errAuthTime) Is(target error) bool { return target == httppool.ErrResponseTimeout }
 
-// ask asks whether the session's request may go on; the zero refusal is that it may.
+// ask asks whether the session's request may go on; it may if the refusal is zero.
 func (s *session) ask(a *asker) refusal {
 	if s.severalCredentials() {
 		return refusal{status: http.StatusBadRequest, reason: listener.ReasonProtocol, why: "the request has several Authorization fields"}
@@ -160,7 +161,7 @@ func (s *session) ask(a *asker) refusal {
 		return s.unanswered(ctx, a, err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode < 200 { // another protocol, which nobody has asked for
+	if resp.StatusCode < 200 { // a switch of protocol that nobody asked for
 		return s.unanswered(ctx, a, fmt.Errorf("it answers with status %d", resp.StatusCode))
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAuthBody+1))
@@ -185,7 +186,8 @@ func (s *session) ask(a *asker) refusal {
 	return no
 }
 
-// severalCredentials reports whether the upstream might take other credentials than those about which its authentication server decides.
+// severalCredentials reports whether the request has several Authorization fields: the upstream might use another one
+// than the authentication server.
 func (s *session) severalCredentials() bool {
 	n := 0
 	for i := range s.req.Fields {
@@ -196,7 +198,7 @@ func (s *session) severalCredentials() bool {
 	return n > 1
 }
 
-// unanswered refuses a request about which the server has not decided.
+// unanswered refuses a request on which the authentication server has not decided.
 func (s *session) unanswered(ctx context.Context, a *asker, err error) refusal {
 	if errors.Is(err, httppool.ErrClientGone) || goneIn(ctx) {
 		return refusal{status: http.StatusServiceUnavailable, gone: true}
@@ -257,8 +259,8 @@ func (s *session) question(ctx context.Context, a *asker) *http.Request {
 	return r.WithContext(ctx)
 }
 
-// unasked are headers about the body, conditions and ranges, which the question has none of, and those that authentication servers take for
-// the request's target. X-Forwarded-* and X-Real-IP have their own httpwire.Known.
+// unasked lists headers that a question does not include: those about the body, conditions and ranges, and those that
+// authentication servers take for the request's target. X-Forwarded-* and X-Real-IP are covered by httpwire.Known.
 var unasked = []string{
 	"accept-encoding", "content-encoding", "content-language", "content-length", "content-location", "content-range", "content-type", "digest", "expect",
 	"if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since", "range",
@@ -266,8 +268,8 @@ var unasked = []string{
 	"x-envoy-original-path",
 }
 
-// passes reports whether the question has a field of the client. Names with signs other than "-" might be taken for those that the gateway
-// sets.
+// passes reports whether a field of the client goes into the question. Names with signs other than "-" do not, as they
+// might be taken for fields that the gateway sets.
 func (a *asker) passes(f *httpwire.Field) bool {
 	switch f.Known {
 	case httpwire.Other, httpwire.Authorization:
@@ -281,7 +283,7 @@ func (a *asker) passes(f *httpwire.Field) bool {
 	return len(a.f.RequestHeaders) == 0 || slices.ContainsFunc(a.f.RequestHeaders, func(own string) bool { return strings.EqualFold(name, own) })
 }
 
-// isSign reports whether r is neither a letter, a digit nor "-".
+// isSign reports whether r is neither a letter, nor a digit, nor "-".
 func isSign(r rune) bool {
 	return r != '-' && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
 }
@@ -295,7 +297,7 @@ func (s *session) grant(a *asker, h http.Header) {
 	}
 }
 
-// answerWith makes the answer of another server that of this proxy.
+// answerWith fills w with the answer of another server.
 func (w *answer) answerWith(no refusal, head bool) {
 	for name, values := range no.header {
 		if known := httpwire.Classify(name); known.Connectional() || known == httpwire.ContentLength || known == httpwire.Date {

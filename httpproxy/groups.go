@@ -8,14 +8,13 @@ import (
 	"github.com/headpond/headpond/internal/identity"
 )
 
-// group is a group of requests that an upstream serves; field is the index of its key among the
-// fields of routes.
+// group is a group of requests that an upstream serves. field is the index of the group's key in the table's fields.
 type group struct {
 	identity.Group
 	field int
 }
 
-// groupsOf makes the groups of a route; Verify has found that they can be read.
+// groupsOf returns the groups of a route; Verify has checked them.
 func groupsOf(r Route, fields []string) (groups []group) {
 	for _, text := range r.Groups {
 		g, _ := identity.Parse(text)
@@ -24,7 +23,7 @@ func groupsOf(r Route, fields []string) (groups []group) {
 	return groups
 }
 
-// verifyGroups is the part of verify about them.
+// verifyGroups is the part of Verify about groups.
 func (r Route) verifyGroups() error {
 	for _, text := range r.Groups {
 		g, err := identity.Parse(text)
@@ -38,7 +37,7 @@ func (r Route) verifyGroups() error {
 	return tooMany(len(r.Groups))
 }
 
-// leastRank is the lowest rank that a request allows.
+// leastRank returns the lowest rank that a request accepts.
 func leastRank(r *httpwire.Request) identity.Rank {
 	fallback, otela := "", ""
 	for i := range r.Fields {
@@ -59,7 +58,7 @@ const (
 	nodeField     = "x-computing-node"
 )
 
-// rank is how well a route's upstream fits a request; any of them does where there is no body.
+// rank returns how well a route's upstream fits a request. Every upstream fits a request without a body.
 func (tg *target) rank(r *httpwire.Request, body *peek) identity.Rank {
 	if r.Length == 0 {
 		return identity.All
@@ -75,8 +74,8 @@ func (tg *target) rank(r *httpwire.Request, body *peek) identity.Rank {
 	return best
 }
 
-// provider returns the route of the set that a request goes to: among the best fits, the one whose upstream has the
-// fewest leases per endpoint, of equals any. nil = none fits.
+// provider returns the route of the set that a request goes to: among the best fits the one whose upstream has the
+// fewest leases per endpoint, and a random one among equals. nil = none fits.
 func (tg *target) provider(r *httpwire.Request, body *peek) (chosen *target) {
 	var best identity.Rank
 	var leases, in int64

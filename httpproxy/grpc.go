@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// gRPC's codes for what this proxy answers itself.
+// gRPC's codes for the answers of this proxy itself.
 const (
 	grpcDeadline        = 4
 	grpcDenied          = 7
@@ -22,7 +22,7 @@ const (
 	grpcUnauthenticated = 16
 )
 
-// asksGRPC reports whether the request is one of gRPC, whose clients understand no other errors than gRPC's.
+// asksGRPC reports whether the request is a gRPC call: gRPC's clients understand only gRPC's form of errors.
 func (s *session) asksGRPC() bool {
 	for i := range s.req.Fields {
 		if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, contentType) {
@@ -32,7 +32,7 @@ func (s *session) asksGRPC() bool {
 	return false
 }
 
-// grpcCode is the code that stands for a status.
+// grpcCode returns the gRPC code for a status.
 func grpcCode(status int) int {
 	switch status {
 	case http.StatusUnauthorized:
@@ -56,8 +56,8 @@ const (
 	maxTimeoutDigits = 8
 )
 
-// grpcTimeout is the time that a call may take by the value of its grpc-timeout field: up to eight digits and a unit. 0 = the value says
-// nothing, or centuries.
+// grpcTimeout returns the time-out in the value of a grpc-timeout field: up to eight digits and a unit. 0 = the value
+// is invalid, or means centuries.
 func grpcTimeout(value string) time.Duration {
 	if len(value) < 2 || len(value) > maxTimeoutDigits+1 {
 		return 0
@@ -75,7 +75,7 @@ func grpcTimeout(value string) time.Duration {
 	return max(time.Duration(n)*unit, 1)
 }
 
-// appendGRPCMessage appends a text as Grpc-Message has it.
+// appendGRPCMessage appends a text in the encoding of Grpc-Message.
 func appendGRPCMessage(dst, text []byte) []byte {
 	const hex = "0123456789ABCDEF"
 	for _, c := range text {
@@ -88,7 +88,8 @@ func appendGRPCMessage(dst, text []byte) []byte {
 	return dst
 }
 
-// inGRPC turns the answer into one without a body, whose status is in its fields ("Trailers-Only" in gRPC's protocol).
+// inGRPC turns the answer into one without a body, with gRPC's status in its fields ("Trailers-Only" in gRPC's
+// protocol).
 func (a *answer) inGRPC() {
 	text := a.body.Bytes()
 	if n := len(text); n > 0 && text[n-1] == '\n' {
@@ -103,8 +104,8 @@ func (a *answer) inGRPC() {
 	a.status = http.StatusOK
 }
 
-// breakGRPC ends a gRPC response that has broken off with trailers that say so, where the client can have trailers still. A reset would
-// tell the client less.
+// breakGRPC ends a gRPC response that has broken off with trailers that say so, if the client can still get trailers. A
+// reset would tell the client less.
 func (s *session) breakGRPC(err error) {
 	if s.stream == nil || s.resp.Length != httpwire.Chunked || !s.asksGRPC() {
 		return
@@ -120,7 +121,7 @@ func (s *session) breakGRPC(err error) {
 	})
 }
 
-// endWith ends the response with trailers, whatever is missing of it.
+// endWith ends the response with trailers, even if content is missing.
 func (st *h2Stream) endWith(trailers []httpwire.Field) error {
 	if !st.began || st.out.over {
 		return nil

@@ -9,25 +9,25 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// HeaderRules change the header of a message that passes. Values may have variables, see Variables.
+// HeaderRules change the header of a message. Values may have variables; see Variables.
 type HeaderRules struct {
-	// Set are fields that replace those of the same name, Add fields beside them. Host of a request can be set.
+	// Set lists fields that replace those of the same name, Add lists fields to append. Host of a request can be set.
 	Set, Add []HeaderField
-	// Remove are names of fields that do not pass.
+	// Remove lists the names of fields to drop.
 	Remove []string
 }
 
 // HeaderField is a field of a header.
 type HeaderField struct{ Name, Value string }
 
-// maxHeaderRules bounds the fields of each list: every field that passes is compared with all of them.
+// maxHeaderRules bounds each list, because every field of a message is compared with all of them.
 const maxHeaderRules = 64
 
-// headerRules are HeaderRules ready to use.
+// headerRules are HeaderRules prepared for use.
 type headerRules struct {
-	drop   []string // names in lower case
+	drop   []string // names to drop, in lower case
 	append []headerRule
-	host   template // of a request; nil, or if the result is no host: as it came
+	host   template // Host of a request; nil, or a result that is no host, leaves it unchanged
 }
 
 type headerRule struct {
@@ -70,13 +70,14 @@ func newHeaderRules(h HeaderRules, request bool) (*headerRules, error) {
 	return r, nil
 }
 
-// ownFields are fields that the gateway writes itself: they say how a message is framed, or who has passed it on.
+// ownFields lists fields that the gateway writes itself: about framing, or about the client and proxies.
 var ownFields = []string{
 	"connection", "content-length", "expect", "forwarded", "host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "via",
 	"x-forwarded-client-cert", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-request-id",
 }
 
-// CheckHeaderRule reports why rules must not change a field of requests, or of responses; Host of a request can be set only.
+// CheckHeaderRule returns an error if rules must not change a field of requests, or of responses. Host of a request can
+// only be set.
 func CheckHeaderRule(name string, request bool) error {
 	switch {
 	case !httpwire.ValidToken(name):
@@ -89,7 +90,7 @@ func CheckHeaderRule(name string, request bool) error {
 	return nil
 }
 
-// drops reports whether a field does not pass. No rules drop nothing.
+// drops reports whether a field is dropped; a nil r drops nothing.
 func (r *headerRules) drops(name []byte) bool {
 	if r == nil {
 		return false
@@ -102,7 +103,7 @@ func (r *headerRules) drops(name []byte) bool {
 	return false
 }
 
-// write appends the fields that are set or added.
+// write appends the fields to set and to add.
 func (r *headerRules) write(w *headWriter, s *session) {
 	if r == nil {
 		return
@@ -112,7 +113,7 @@ func (r *headerRules) write(w *headWriter, s *session) {
 		w.begin(f.name)
 		start := len(w.dst)
 		w.dst = f.value.append(w.dst, s)
-		value := bytes.Trim(w.dst[start:], " \t") // around variables without a value; HTTP/2 has none at the ends (RFC 9113, section 8.2.1)
+		value := bytes.Trim(w.dst[start:], " \t") // left by variables without a value; invalid in HTTP/2 (RFC 9113, section 8.2.1)
 		w.dst = w.dst[:start+copy(w.dst[start:], value)]
 		w.end()
 	}

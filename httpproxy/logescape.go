@@ -7,7 +7,7 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// plainASCII says which bytes stand for themselves in every format.
+// plainASCII marks the bytes that need no escape in any format.
 var plainASCII = func() (plain [256]bool) {
 	for c := ' '; c < 0x7f; c++ {
 		plain[c] = c != '"' && c != '\\'
@@ -15,8 +15,9 @@ var plainASCII = func() (plain [256]bool) {
 	return plain
 }()
 
-// appendEscaped appends a value of a client to a line: in JSON as a part of a string, in texts with "\" before quotes and backslashes, and
-// "\x" before bytes that are control characters or no UTF-8. A value that is too long is cut, and "…" follows.
+// appendEscaped appends a value from a client to a line. In JSON it is part of a string. In texts quotes and
+// backslashes get a "\", and control characters and invalid UTF-8 become "\x" and two digits. A value that is too long
+// is cut, and "…" is appended.
 func appendEscaped(dst []byte, value string, json bool) []byte {
 	cut := len(value) > maxLogValue
 	if cut {
@@ -37,7 +38,7 @@ func appendEscaped(dst []byte, value string, json bool) []byte {
 			continue
 		}
 		if cut && !utf8.FullRuneInString(value[i:]) {
-			break // a character that was cut in two
+			break // the cut has split a character
 		}
 		r, size := utf8.DecodeRuneInString(value[i:])
 		dst = appendEscapedRune(dst, value[i:i+size], r, json)
@@ -59,8 +60,9 @@ func appendEscapedASCII(dst []byte, c byte, json bool) []byte {
 	return append(dst, '\\', 'x', hexDigits[c>>4], hexDigits[c&15])
 }
 
-// appendEscapedRune appends a character, or one byte that is no UTF-8. Characters that change how a terminal or an editor shows others are
-// escaped, too: C1 control characters, line separators, and those that change the direction of a text.
+// appendEscapedRune appends a character, or one byte of invalid UTF-8. It also escapes characters that change how a
+// terminal or editor shows others: C1 control characters, line separators, and characters that change the direction of
+// text.
 func appendEscapedRune(dst []byte, coded string, r rune, json bool) []byte {
 	wrong := r == utf8.RuneError && len(coded) == 1
 	switch {

@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// maxLogLine bounds a line, in bytes: listener.LineWriter takes twice as much.
+	// maxLogLine bounds a line, in bytes; a listener.LineWriter accepts twice as much.
 	maxLogLine = 32 << 10
-	// maxLogValue bounds what is logged of one value of a client, in bytes before it is escaped.
+	// maxLogValue bounds the logged part of a client's value, in bytes before it is escaped.
 	maxLogValue = 2 << 10
 	// maxLogParts bounds the variables of a format.
 	maxLogParts = 64
 )
 
-// The formats of Apache's httpd, with the address where that may have the name of the client.
+// The formats of Apache's httpd, with the client's address in place of its name.
 const (
 	commonFormat   = `{client} - {user} [{time_common}] "{request}" {status} {bytes_out}`
 	combinedFormat = commonFormat + ` "{referer}" "{user_agent}"`
 )
 
-// logFormat is a format ready to use. It never changes.
+// logFormat is a format prepared for use. It is immutable.
 type logFormat struct {
 	json  bool
 	parts []logPart
@@ -36,20 +36,20 @@ type logFormat struct {
 
 // logPart is a text, or a field of a line.
 type logPart struct {
-	text   string // in JSON the key
+	text   string // the key in JSON
 	field  *logField
-	header string // the name of a header, in lower case, in place of field; "" = none
+	header string // name of a header, in lower case, instead of field; "" = none
 }
 
-// logField is a value that lines can have.
+// logField is a kind of value in lines.
 type logField struct {
 	name   string
-	number bool // in JSON without quotes
-	text   bool // only in texts
+	number bool // written without quotes in JSON
+	text   bool // only for texts
 	append func(l *logLine, dst []byte) []byte
 }
 
-// logFields are the values of lines: the keys in JSON, in their order, and the variables of texts.
+// logFields lists the kinds of values: the keys in JSON, in their order, and the variables of texts.
 var logFields = []logField{
 	{name: "time", append: func(l *logLine, dst []byte) []byte {
 		return l.began.UTC().AppendFormat(dst, "2006-01-02T15:04:05.000Z")
@@ -136,7 +136,7 @@ func newLogFormat(text string, query bool) (*logFormat, error) {
 	return f, nil
 }
 
-// newLogPart makes a part of a text.
+// newLogPart makes a part from a segment.
 func newLogPart(s segment, query bool) (logPart, error) {
 	if !s.variable {
 		return logPart{text: s.text}, nil
@@ -154,13 +154,13 @@ func newLogPart(s segment, query bool) (logPart, error) {
 	return logPart{field: &logFields[i]}, nil
 }
 
-// credentialFields are headers whose values log their sender in.
+// credentialFields lists headers with credentials.
 var credentialFields = []string{
 	"authorization", "proxy-authorization", "cookie", "cookie2", "api-key", "x-api-key", "x-auth-token", "x-access-token", "x-forwarded-access-token",
 	"x-amz-security-token", "x-csrf-token", "x-xsrf-token", "x-vault-token", "private-token", "x-goog-api-key", "ocp-apim-subscription-key",
 }
 
-// checkLoggedHeader reports why a header, whose name is in lower case, is not logged.
+// checkLoggedHeader returns an error if a header, whose name is in lower case, must not be logged.
 func checkLoggedHeader(name string) error {
 	switch {
 	case slices.Contains(credentialFields, name):
@@ -173,7 +173,7 @@ func checkLoggedHeader(name string) error {
 	return nil
 }
 
-// jsonFormat has all fields, with the key as the text before each.
+// jsonFormat returns the JSON format: all fields, each after its key as text.
 func jsonFormat() *logFormat {
 	f := &logFormat{json: true}
 	for i := range logFields {
@@ -184,7 +184,7 @@ func jsonFormat() *logFormat {
 	return f
 }
 
-// append appends the line with its line break.
+// append appends the line and its line break.
 func (f *logFormat) append(l *logLine, dst []byte) []byte {
 	if f.json {
 		return f.appendJSON(l, dst)
@@ -208,7 +208,7 @@ func (f *logFormat) append(l *logLine, dst []byte) []byte {
 	return append(dst[:min(len(dst), maxLogLine)], '\n')
 }
 
-// appendJSON leaves out what there is none of, and what does not fit.
+// appendJSON appends the fields, without those that have no value or do not fit.
 func (f *logFormat) appendJSON(l *logLine, dst []byte) []byte {
 	dst = append(dst, '{')
 	for i := range f.parts {
@@ -261,7 +261,7 @@ func (l *logLine) appendQuery(dst []byte) []byte {
 	return l.escape(dst, view(query))
 }
 
-// appendRequest appends the request line, nothing if there is none.
+// appendRequest appends the request line, or nothing without a head.
 func (l *logLine) appendRequest(dst []byte) []byte {
 	if len(l.req.Method) == 0 {
 		return dst
@@ -304,12 +304,12 @@ func (l *logLine) appendTLS(dst []byte) []byte {
 	return append(dst, tls.VersionName(l.secure.Version)...)
 }
 
-// escape appends a value that a client, a server or an operator has chosen.
+// escape appends a value chosen by a client, a server or an operator.
 func (l *logLine) escape(dst []byte, value string) []byte {
 	return appendEscaped(dst, value, l.log.format.json)
 }
 
-// appendAddr appends an address, nothing for the zero Addr.
+// appendAddr appends an address, or nothing for the zero Addr.
 func appendAddr(dst []byte, ip netip.Addr) []byte {
 	if !ip.IsValid() {
 		return dst
@@ -317,7 +317,7 @@ func appendAddr(dst []byte, ip netip.Addr) []byte {
 	return ip.AppendTo(dst)
 }
 
-// appendSeconds appends a duration in seconds, to a microsecond.
+// appendSeconds appends a duration in seconds, with microseconds.
 func appendSeconds(dst []byte, d time.Duration) []byte {
 	us := max(d, 0).Microseconds()
 	dst = append(strconv.AppendInt(dst, us/1e6, 10), '.')

@@ -16,13 +16,14 @@ import (
 
 // Clients that use TLS on a plain listener, or plain HTTP on one with TLS, get an answer in their protocol.
 
-// errHello: a client begins with TLS's first message.
+// errHello says that a client begins with TLS's first message on a listener without TLS.
 var errHello = fmt.Errorf("%w: this port does not speak TLS: use http://", httpwire.ErrMalformed)
 
-// isHello reports whether a connection begins with a TLS handshake record of any version (RFC 8446, section 5.1), which no request does.
+// isHello reports whether a connection begins with a TLS handshake record of any version (RFC 8446, section 5.1). No
+// HTTP request begins like that.
 func isHello(start []byte) bool { return len(start) >= 2 && start[0] == 22 && start[1] == 3 }
 
-// noHandshake counts and logs that a client's TLS handshake failed, and answers one that speaks HTTP.
+// noHandshake counts and logs a failed TLS handshake, and answers a client that speaks HTTP.
 func (s *session) noHandshake(err error) {
 	client := s.lc.RemoteAddr().String()
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); !ok || !isRequest(record.RecordHeader[:]) {
@@ -43,20 +44,20 @@ func (s *session) noHandshake(err error) {
 	rest.drop()
 }
 
-// noteTLS counts and logs a failure of TLS: at debug level, because anybody can cause it.
+// noteTLS counts a failure of TLS, and logs it at debug level because anybody can cause it.
 func (s *session) noteTLS(what string, err error) {
 	s.p.srv.CountError(listener.ReasonTLS)
 	s.p.srv.Logger().Debug(what, "client", s.lc.RemoteAddr().String(), "error", err)
 }
 
-// isTLSFailure reports whether err, of reading from a client after the handshake, is TLS's own: the client has refused
-// something with an alert, or has sent something other than TLS.
+// isTLSFailure reports whether err, from reading after the handshake, is an error of TLS: the client has sent an alert,
+// or something that is not TLS.
 func isTLSFailure(err error) bool {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return true
 	}
 	op, ok := errors.AsType[*net.OpError](err)
-	return ok && (op.Op == "local error" || op.Op == "remote error") // crypto/tls's words
+	return ok && (op.Op == "local error" || op.Op == "remote error") // as crypto/tls names them
 }
 
 // isRequest reports whether a connection begins with a method and a space, as far as its first bytes tell.

@@ -14,20 +14,20 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// Redirect answers the requests of a route with another address.
+// Redirect answers the requests of a route with a redirection.
 type Redirect struct {
-	// To is an absolute path or a URL, with variables: "https://{host}{uri}". "" = no redirect.
+	// To is an absolute path or a URL, with variables: "https://{host}{uri}". "" = no redirection.
 	To string
-	// Status is 301, 302, 303, 307 or 308. 0 = 308: the client repeats the request as it was.
+	// Status is 301, 302, 303, 307 or 308. 0 = 308: the client repeats the request unchanged.
 	Status int
 }
 
-// RedirectStatuses are those of Redirect.
+// RedirectStatuses returns the values allowed for Redirect.Status.
 func RedirectStatuses() []int { return []int{301, 302, 303, 307, 308} }
 
 // Respond answers the requests of a route with a text.
 type Respond struct {
-	Status      int    // 200 to 599; 0 = no answer of the route's own
+	Status      int    // 200 to 599; 0 = no fixed answer
 	Body        string // up to 64 KiB
 	ContentType string // "" = text/plain; charset=utf-8
 }
@@ -35,10 +35,10 @@ type Respond struct {
 // MaxOwnBody bounds Respond.Body, in bytes: it is sent in one write.
 const MaxOwnBody = 64 << 10
 
-// answersItself reports whether the route has an answer of its own, and no upstream.
+// answersItself reports whether the route answers requests itself, without an upstream.
 func (r Route) answersItself() bool { return r.Redirect.To != "" || r.Respond.Status != 0 }
 
-// verifyOwn is the part of verify about answers of the route's own.
+// verifyOwn is the part of Verify about Redirect and Respond.
 func (r Route) verifyOwn() error {
 	switch status := r.Respond.Status; {
 	case r.Redirect.To != "" && status != 0:
@@ -70,7 +70,7 @@ func MayHaveBody(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusResetContent && status != http.StatusNotModified
 }
 
-// CheckContentType reports why a text cannot be Respond.ContentType.
+// CheckContentType returns an error if text cannot be Respond.ContentType.
 func CheckContentType(text string) error {
 	if !httpwire.ValidValue(text) || strings.TrimSpace(text) != text {
 		return errors.New("want a media type, without blanks at its ends")
@@ -78,7 +78,7 @@ func CheckContentType(text string) error {
 	return nil
 }
 
-// CheckRedirect reports what is wrong with the text of a redirect.
+// CheckRedirect reports what is wrong with Redirect.To.
 func CheckRedirect(to string) error {
 	scheme, _, ok := strings.Cut(to, "://")
 	if scheme = strings.ToLower(scheme); !strings.HasPrefix(to, "/") && (!ok || scheme != "http" && scheme != "https" && scheme != "{scheme}") {
@@ -91,7 +91,7 @@ func CheckRedirect(to string) error {
 	return err
 }
 
-// CheckRewrite reports what is wrong with the text of Route.Rewrite.
+// CheckRewrite reports what is wrong with Route.Rewrite.
 func CheckRewrite(text string) error {
 	notInPath := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`?#%\`, r) }
 	if !strings.HasPrefix(text, "/") || strings.ContainsFunc(text, notInPath) || hasDotSegment(text) {
@@ -104,7 +104,7 @@ func CheckRewrite(text string) error {
 	}
 	names, err := TemplateVariables(text)
 	for _, name := range names {
-		if name != "path" && name != "rest" { // others need not be parts of a path
+		if name != "path" && name != "rest" { // the values of other variables need not be valid in a path
 			return fmt.Errorf("the variables of a path are {path} and {rest}, not {%.40s}", name)
 		}
 	}
@@ -114,10 +114,11 @@ func CheckRewrite(text string) error {
 	return err
 }
 
-// location is where a redirect leads. A path that the client has written must not become the name of a host; browsers skip tabs.
+// location returns the target of a redirection. A path from the client must not become the name of a host. Browsers
+// skip tabs.
 func (s *session) location() string {
 	to := bytes.ReplaceAll(s.ex.target.redirect.append(nil, s), []byte{'\t'}, nil)
-	slash := func(c byte) bool { return c == '/' || c == '\\' } // to browsers
+	slash := func(c byte) bool { return c == '/' || c == '\\' } // as browsers see it
 	for len(to) > 1 && slash(to[0]) && slash(to[1]) {
 		to = to[1:]
 		to[0] = '/'
@@ -125,7 +126,7 @@ func (s *session) location() string {
 	return string(to)
 }
 
-// answerItself gives the route's own answer; false ends the session.
+// answerItself sends the route's own answer; false ends the session.
 func (s *session) answerItself() bool {
 	x := &s.ex
 	x.close = s.ends() || s.req.Length != 0 // the body is not read

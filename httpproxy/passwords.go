@@ -13,29 +13,30 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// Bounds of the passwords that wait to be checked, in the process. A check takes 50 ms or more.
+// Bounds of the password checks that wait, in the process. A check takes 50 ms or more.
 const (
-	maxHashing       = 1024 // of all sources together: a few hundred bytes each
-	maxHashingSource = 64   // of one source: it waits for some seconds then
+	maxHashing       = 1024 // of all sources; each takes a few hundred bytes
+	maxHashingSource = 64   // of one source, which is a wait of some seconds
 )
 
-// hashing is where all Users check passwords. A flood of guesses leaves half of the processors to others.
+// hashing runs the password checks of all Users. A flood of guesses leaves half of the processors for other work.
 var hashing = newHashQueue(max(runtime.GOMAXPROCS(0)/2, 1), func(f *flight) { go f.run() })
 
-// flight checks one pair of a name and a password, for all requests that have it.
+// flight is the check of one name and password, shared by all requests that send them.
 type flight struct {
 	users    *Users
 	id       [sha256.Size]byte
 	hash     []byte
-	password []byte // its own
-	known    bool   // hash is that of the user, and not of any
+	password []byte // a copy
+	known    bool   // hash belongs to the user; false = the name is unknown
 	source   netip.Addr
-	done     chan struct{} // closed when v is there
+	done     chan struct{} // closed when v is set
 	v        verdict
-	waiters  int // requests; guarded by users.flying
+	waiters  int // number of requests that wait; guarded by users.flying
 }
 
-// compare runs bcrypt, for unknown users too, so that the time does not tell names. It waits for as long as ctx lasts.
+// compare runs bcrypt, also for an unknown user, so that the time does not reveal names. It waits until ctx ends at
+// most.
 func (u *Users) compare(ctx context.Context, source netip.Addr, list *userList, c credentials) verdict {
 	f, v := u.board(source, list, c)
 	if f == nil {
@@ -55,7 +56,8 @@ func (u *Users) compare(ctx context.Context, source netip.Addr, list *userList, 
 	return v
 }
 
-// board returns the flight of a pair, or the verdict if there is one already, or no room.
+// board joins or starts the flight for credentials. It returns no flight but a verdict if that is known already, or if
+// there is no room.
 func (u *Users) board(source netip.Addr, list *userList, c credentials) (*flight, verdict) {
 	u.flying.Lock()
 	defer u.flying.Unlock()
@@ -64,7 +66,7 @@ func (u *Users) board(source netip.Addr, list *userList, c credentials) (*flight
 	case f != nil:
 		f.waiters++
 		return f, 0
-	case u.right.has(c.id): // another request was faster
+	case u.right.has(c.id): // a flight has ended since the caller looked
 		return nil, rightPassword
 	case u.wrong.has(c.id):
 		return nil, wrongPassword
@@ -72,7 +74,7 @@ func (u *Users) board(source netip.Addr, list *userList, c credentials) (*flight
 	f = &flight{users: u, id: c.id, hash: c.hash, known: c.hash != nil, password: slices.Clone(c.password), source: source, done: make(chan struct{}), waiters: 1}
 	if !f.known {
 		if f.hash = list.another(u.identify(c.name, nil, nil)); f.hash == nil {
-			return nil, wrongPassword // there is nobody
+			return nil, wrongPassword // the file has no users
 		}
 	}
 	if !u.queue.enter(f) {
@@ -85,7 +87,7 @@ func (u *Users) board(source netip.Addr, list *userList, c credentials) (*flight
 	return f, 0
 }
 
-// alight is called when a request waits no more. A flight that nobody waits for, and that has not begun, is given up.
+// alight is called when a request no longer waits. It cancels a flight without waiters that has not begun.
 func (u *Users) alight(f *flight) {
 	u.flying.Lock()
 	defer u.flying.Unlock()
@@ -94,7 +96,7 @@ func (u *Users) alight(f *flight) {
 	}
 }
 
-// run is a goroutine that has one of the places of hashing.
+// run checks the password, on a goroutine that has one of the places in hashing.
 func (f *flight) run() {
 	u := f.users
 	u.hashed.Add(1)
@@ -112,13 +114,14 @@ func (f *flight) run() {
 	u.queue.next()
 }
 
-// hashQueue is who waits for a password to be checked. Sources take turns, so that the guesses of one do not delay the logins of others.
+// hashQueue holds the password checks that wait. Sources take turns, so that one source's guesses do not delay others'
+// logins.
 type hashQueue struct {
 	mu      sync.Mutex // held for a few instructions; users.flying may be held before it
-	free    int        // checks that may begin
+	free    int        // number of checks that may start now
 	waiting int
-	sources map[netip.Addr]*hashSource // with flights that wait
-	turns   []*hashSource              // the same, in the order of their turns
+	sources map[netip.Addr]*hashSource // sources with waiting flights
+	turns   []*hashSource              // these sources, in the order of their turns
 	start   func(*flight)              // must not wait
 }
 
@@ -126,13 +129,13 @@ func newHashQueue(free int, start func(*flight)) *hashQueue {
 	return &hashQueue{free: free, sources: map[netip.Addr]*hashSource{}, start: start}
 }
 
-// hashSource is what waits of one source.
+// hashSource holds the waiting flights of one source.
 type hashSource struct {
 	addr    netip.Addr
 	flights []*flight
 }
 
-// enter begins a flight, or puts it in the queue; false = there is no room.
+// enter starts a flight or queues it; false = there is no room.
 func (q *hashQueue) enter(f *flight) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -155,7 +158,7 @@ func (q *hashQueue) enter(f *flight) bool {
 	return true
 }
 
-// next begins the first flight of the source whose turn it is, when another has ended.
+// next is called when a flight has ended. It starts the first flight of the source whose turn it is.
 func (q *hashQueue) next() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -170,7 +173,7 @@ func (q *hashQueue) next() {
 	q.start(f)
 }
 
-// leave removes a flight that waits; false = it has begun.
+// leave removes a waiting flight; false = it has begun.
 func (q *hashQueue) leave(f *flight) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -185,7 +188,7 @@ func (q *hashQueue) leave(f *flight) bool {
 	return i >= 0
 }
 
-// remove takes the i-th flight of a source out. mu is held.
+// remove removes the i-th flight of a source. The caller holds mu.
 func (q *hashQueue) remove(s *hashSource, i int) {
 	s.flights = slices.Delete(s.flights, i, i+1)
 	q.waiting--

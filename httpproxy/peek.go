@@ -13,26 +13,26 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// DefaultPeekBytes is how much of a body is read to find its route: clients name the model at the top, and most requests are smaller.
+// DefaultPeekBytes is the default of Config.PeekBytes: clients put the model at the top, and most requests are shorter.
 const DefaultPeekBytes = 64 << 10
 
-// MaxPeekBytes bounds Config.PeekBytes: each request that is looked at may hold so much memory.
+// MaxPeekBytes bounds Config.PeekBytes, because each request with a peeked body may hold so much memory.
 const MaxPeekBytes = 16 << 20
 
-// peek reads the beginning of a request's body in the client's buffer, where it stays until it is sent.
+// peek parses the beginning of a request's body in the client's buffer, where the body stays until it is sent.
 type peek struct {
 	scanner jsonfield.Scanner
 	verdict jsonfield.Verdict
 	chunks  httpwire.Chunks
-	off     int  // bytes of the body that were looked at, framing included
+	off     int  // bytes of the body parsed, framing included
 	whole   bool // the body ends there
-	beyond  bool // the object continues behind the limit
-	lacks   bool // a route asks for a field that was not found before that
+	beyond  bool // the object continues beyond the limit
+	lacks   bool // a field that a route looks at was not found within the limit
 }
 
 var peeks = sync.Pool{New: func() any { return new(peek) }}
 
-// noFields is the peek at a body that is not looked at.
+// noFields is the peek at a body that is not parsed.
 var noFields = &peek{verdict: jsonfield.Malformed}
 
 // holds reports whether the body meets a condition.
@@ -41,7 +41,7 @@ func (p *peek) holds(c *condition) bool {
 	return found && (c.any || text == c.value)
 }
 
-// field returns a field of the body. The text of other values, or of a too long one, is noText.
+// field returns a field of the body. For an object, an array or a text that is too long it returns noText.
 func (p *peek) field(i int) (text string, found bool) {
 	switch {
 	case p.verdict != jsonfield.Complete && !p.beyond:
@@ -56,11 +56,11 @@ func (p *peek) field(i int) (text string, found bool) {
 	return noText, true
 }
 
-// noText equals no value: none in a configuration is so long.
+// noText equals no value of a configuration, because it is longer than they may be.
 var noText = strings.Repeat(" ", maxMatchBytes+1)
 
-// routeByBody finds the route of a request by its body. The status is that of a refusal, or 0. Views of the head are
-// invalid afterwards: it may have moved.
+// routeByBody finds the route of a request by its body. status is that of a refusal, or 0. The head may move, so slices
+// of it are invalid afterwards.
 func (s *session) routeByBody(t *table, path string) (status int, reason, why string) {
 	x := &s.ex
 	if !s.hasJSON() {
@@ -69,18 +69,18 @@ func (s *session) routeByBody(t *table, path string) (status int, reason, why st
 	}
 	p := peeks.Get().(*peek)
 	defer func() {
-		p.chunks = httpwire.Chunks{} // its trailers are in the buffer
+		p.chunks = httpwire.Chunks{} // its trailers refer to the buffer
 		peeks.Put(p)
 	}()
-	*p = peek{scanner: p.scanner, chunks: httpwire.Chunks{Own: s.stream != nil}} // made of DATA frames
+	*p = peek{scanner: p.scanner, chunks: httpwire.Chunks{Own: s.stream != nil}} // made from DATA frames
 	p.scanner.Reset(t.plan)
 	if status, reason, why = s.peekBody(t, p); status != 0 {
 		return status, reason, why
 	}
-	if x.told { // the server is not asked, for the body is here
+	if x.told { // the body is here, so the server is not asked for 100 Continue
 		s.req.Continue = false
 	}
-	path, _, _ = s.path() // the buffer may be another
+	path, _, _ = s.path() // the head may have moved
 	x.finding = t.find(&s.req, path, p)
 	if x.target != nil {
 		x.peeked = true
@@ -95,7 +95,8 @@ func (s *session) routeByBody(t *table, path string) (status int, reason, why st
 	return 0, "", ""
 }
 
-// hasJSON reports whether the request has a body that may be JSON. Without a type, or with the one that curl gives to all, it may.
+// hasJSON reports whether the request has a body that may be JSON. A body without a type, or with curl's default type,
+// may be.
 func (s *session) hasJSON() bool {
 	if s.req.Length == 0 {
 		return false
@@ -120,10 +121,10 @@ func isJSON(contentType string) bool {
 	return media == "application/json" || media == "application/x-www-form-urlencoded" || strings.HasSuffix(media, "+json")
 }
 
-// peekBody reads until the object ends, or the limit is reached. The status is that of a refusal, or 0.
+// peekBody reads until the object ends or the limit is reached. status is that of a refusal, or 0.
 func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 	x := &s.ex
-	_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader)) // for all of it
+	_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader)) // for the whole of peekBody
 	for {
 		err := p.look(s, t.peek)
 		switch {
@@ -147,7 +148,7 @@ func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 	}
 }
 
-// moreToPeek reads once into the client's buffer, which may grow to limit. If the buffer has moved, the head is parsed
+// moreToPeek reads once into the client's buffer, which may grow to limit. If the buffer has moved, it parses the head
 // again.
 func (s *session) moreToPeek(limit int) error {
 	moved := s.client.r > 0
@@ -157,13 +158,13 @@ func (s *session) moreToPeek(limit int) error {
 		moved, err = true, nil
 	}
 	if moved && s.stream == nil {
-		_, _ = s.req.Parse(s.client.bytes()) // as before, and so
+		_, _ = s.req.Parse(s.client.bytes()) // no error, as the same head was parsed before
 		_, _, _ = s.canonical()
 	}
 	return err
 }
 
-// look scans more of the received body, up to limit.
+// look parses more of the received body, up to limit.
 func (p *peek) look(s *session, limit int) error {
 	b := s.client.bytes()[s.ex.size:]
 	if len(b) >= limit {

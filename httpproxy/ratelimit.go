@@ -14,32 +14,34 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// RateBy says which requests of a route share a RateLimit.
+// RateBy says which requests of a route count together for a RateLimit.
 type RateBy string
 
-// What requests can be counted by.
+// The values of RateBy.
 const (
-	// RateByClient counts by the address of the client, of IPv6 its /64. The default, "". If the peer is one of Config.TrustedProxies, the
-	// client is the last address in X-Forwarded-For that is not.
+	// RateByClient counts by the address of the client, for IPv6 by its /64. It is the default, "". If the peer is one
+	// of Config.TrustedProxies, the client is the last address in X-Forwarded-For that is not.
 	RateByClient RateBy = "client"
 	// RateByRoute counts all requests of the route together.
 	RateByRoute RateBy = "route"
 )
 
-// Values lists all of them; it is the set of values that a configuration file may have.
+// Values lists all values that a configuration file may have.
 func (RateBy) Values() []string { return []string{string(RateByClient), string(RateByRoute)} }
 
-// RateLimit is how many requests a route takes within a time. Others get 429 with Retry-After. The zero value has no limit. Update keeps the
-// counts of routes whose limits and conditions stay. A client or value of a header is known until some 32,000 others have come within Per.
+// RateLimit is how many requests a route takes in a period. Further requests get 429 with Retry-After. The zero value
+// has no limit. Update keeps the counts of routes whose limits and conditions stay the same. A client, or a value of
+// Header, is forgotten once some 32,000 others have come within Per.
 //
-// Requests of addresses that Route.Allow or Route.Deny refuse do not count. A limit by client comes before passwords and ForwardAuth, so that
-// it also bounds how often these are tried. With Header or RateByRoute only admitted requests count: strangers cannot use up what others share.
+// Requests refused by Route.Allow or Route.Deny do not count. A limit by client is checked before passwords and
+// ForwardAuth, so that it also bounds attempts at these. With Header or RateByRoute only admitted requests count, so
+// that strangers cannot use up a shared limit.
 type RateLimit struct {
-	// Requests are taken at once after a pause, and then one each Per/Requests. 0 = no limit.
+	// Requests is how many requests pass at once after a pause; after them one passes each Per/Requests. 0 = no limit.
 	Requests int
-	Per      time.Duration // 0 = a second
+	Per      time.Duration // 0 = one second
 	By       RateBy
-	// Header is a field by whose value requests are counted; those without it by By.
+	// Header is a field by whose value requests count; requests without it count by By.
 	Header string
 }
 
@@ -67,14 +69,14 @@ func (r RateLimit) verify() error {
 	return nil
 }
 
-// limiter is a RateLimit at work. Several sessions use it.
+// limiter enforces a RateLimit. Sessions use it concurrently.
 type limiter struct {
 	rate   ratelimit.Rate
-	all    bool   // requests are not counted by client
-	header string // in lower case; "" = none
-	shared bool   // anybody's requests may count as one's own
+	all    bool   // all requests count together
+	header string // in lower case; "" = by client or route
+	shared bool   // requests of several clients count together
 	seed   maphash.Seed
-	table  ratelimit.Table[uint64] // by the hash of what is counted by
+	table  ratelimit.Table[uint64] // by the hash of rateKey
 }
 
 func newLimiter(r RateLimit) *limiter {
@@ -88,7 +90,8 @@ func newLimiter(r RateLimit) *limiter {
 	}
 }
 
-// limiterOf returns the limiter of a route: the running one if it has the same limit; nil = none. tables is held.
+// limiterOf returns the limiter of a route, the existing one if it has the same limit; nil = none. The caller holds
+// tables.
 func (p *Proxy) limiterOf(r Route, next map[string]*limiter) *limiter {
 	if r.RateLimit.Requests == 0 {
 		return nil
@@ -105,12 +108,12 @@ func (p *Proxy) limiterOf(r Route, next map[string]*limiter) *limiter {
 	return l
 }
 
-// began is when the clock of all limiters was zero.
+// began is the time at which the clock of all limiters is zero.
 var began = time.Now()
 
-// overRate refuses the request if its route has too many like it. The status is 0 unless it does.
+// overRate refuses the request if its route has had too many of its kind. The status is 0 if the request passes.
 func (s *session) overRate(l *limiter) (no refusal) {
-	wait := l.table.Take(s.rateKey(l), l.rate, time.Since(began)) // its head may have begun long ago
+	wait := l.table.Take(s.rateKey(l), l.rate, time.Since(began)) // now, because the head may have begun long ago
 	if wait == 0 {
 		return no
 	}
@@ -121,7 +124,7 @@ func (s *session) overRate(l *limiter) (no refusal) {
 	}
 }
 
-// rateKey is the hash of what the request is counted by.
+// rateKey returns the hash of what the request counts by.
 func (s *session) rateKey(l *limiter) uint64 {
 	if l.header != "" {
 		for i := range s.req.Fields {
@@ -137,15 +140,15 @@ func (s *session) rateKey(l *limiter) uint64 {
 	return maphash.Bytes(l.seed, from[:])
 }
 
-// source is whom the request counts for: the client's address, of IPv6 its /64, which has one owner. That of a Unix socket's clients, all
-// together, is the zero Addr.
+// source returns the client's address that the request counts for, of IPv6 the /64, which belongs to one owner. All
+// clients of a Unix socket have the zero Addr.
 func (s *session) source() netip.Addr {
 	ip, ok := s.clientAddr()
-	if !ok { // of a Unix socket, or not to be read
+	if !ok { // a Unix socket, or not readable
 		ip = s.from().addr
 	}
 	if ip.Is6() {
-		network, _ := ip.Prefix(64) // 64 bits are as many as it may have
+		network, _ := ip.Prefix(64) // no error: an IPv6 address has 64 bits
 		return network.Addr()
 	}
 	return ip

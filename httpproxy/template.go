@@ -8,26 +8,27 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// headerVariable begins the variables that stand for a header of the request.
+// headerVariable is the prefix of the variables for headers of the request.
 const headerVariable = "header."
 
-// variables are those of a template, besides headers.
+// variables lists the variables of a template, except for headers.
 var variables = []string{"client_ip", "host", "method", "path", "query", "request_id", "rest", "scheme", "uri"}
 
-// Variables lists the variables of the texts in HeaderRules, Redirect and Route.Rewrite, without their braces: header.NAME stands for a header of
-// the request.
+// Variables lists the variables of the texts in HeaderRules, Redirect and Route.Rewrite, without braces; header.NAME
+// stands for a header of the request.
 func Variables() []string { return append(slices.Clone(variables), headerVariable+"NAME") }
 
-// A template is a text with variables, such as "https://{host}{uri}". "{{" stands for a brace.
+// template is a text with variables, such as "https://{host}{uri}". "{{" stands for a brace.
 type template []segment
 
 // segment is a text or a variable.
 type segment struct {
 	variable bool
-	text     string // the name of a variable; that of a header in lower case
+	text     string // the text, or the name of a variable, in lower case for a header
 }
 
-// TemplateVariables returns the names of the variables in a text. The error says what is wrong with it; a name may be unknown.
+// TemplateVariables returns the names of the variables in a text, known or not. The error says what is wrong with the
+// text.
 func TemplateVariables(text string) (names []string, err error) {
 	t, err := splitTemplate(text)
 	for _, s := range t {
@@ -38,7 +39,7 @@ func TemplateVariables(text string) (names []string, err error) {
 	return names, err
 }
 
-// splitTemplate takes a text apart, whose variables need not exist.
+// splitTemplate splits a text into segments; it does not check the names of variables.
 func splitTemplate(text string) (t template, err error) {
 	for text != "" {
 		i := strings.IndexByte(text, '{')
@@ -83,10 +84,10 @@ func newTemplate(text string) (template, error) {
 	return t, err
 }
 
-// maxTemplate bounds a template: a head that a request or response is to have must fit common servers' limits.
+// maxTemplate bounds a template in bytes, so that heads stay within common servers' limits.
 const maxTemplate = 4 << 10
 
-// append appends the text for the session's request. None of its parts has a line break.
+// append appends the text for the session's request. No part of it has a line break.
 func (t template) append(dst []byte, s *session) []byte {
 	for _, part := range t {
 		if part.variable {
@@ -115,7 +116,7 @@ func (s *session) appendVariable(dst []byte, name string) []byte {
 		return append(dst, s.ex.id...)
 	case "rest":
 		rest := s.ex.target.rest(raw[:pathEnd(raw)])
-		if len(rest) > 0 && rest[0] != '/' { // "%2F", which in a URL ends no host
+		if len(rest) > 0 && rest[0] != '/' { // of "%2F", which does not end a host in a URL
 			dst = append(dst, '/')
 		}
 		return append(dst, rest...)
@@ -136,10 +137,10 @@ func (s *session) appendVariable(dst []byte, name string) []byte {
 	return dst
 }
 
-// rest is the part of a path, as it was written, behind the route's prefix: empty, or it begins with a slash or "%2F".
+// rest returns the part of a path, as written, after the route's prefix: empty, or beginning with a slash or "%2F".
 func (t *target) rest(raw []byte) []byte {
 	i := 0
-	for n := t.prefix; n > 0 && i < len(raw); n-- { // n bytes of the decoded path
+	for n := t.prefix; n > 0 && i < len(raw); n-- { // skip n bytes of the decoded path
 		if raw[i] == '%' {
 			i += 2
 		}

@@ -26,48 +26,49 @@ import (
 
 // Bounds of Users.
 const (
-	maxUsersBytes   = 1 << 20 // of a file
-	maxUserName     = 256     // bytes; common servers take as much
-	maxPasswordCost = 15      // of bcrypt: some three seconds
-	maxChecked      = 1024    // credentials that are remembered, in each of two halves, right and wrong ones apart
-	maxCredentials  = 4 << 10 // bytes in base64
+	maxUsersBytes   = 1 << 20 // of a file, in bytes
+	maxUserName     = 256     // in bytes; common servers accept as much
+	maxPasswordCost = 15      // of bcrypt: about three seconds
+	maxChecked      = 1024    // remembered credentials, in each of two halves; right and wrong ones count apart
+	maxCredentials  = 4 << 10 // in bytes of base64
 	lookAgainAfter  = time.Second
-	settles         = 20 * time.Millisecond // a file that is being written is whole by then
+	settles         = 20 * time.Millisecond // after this time a file being written is complete
 )
 
-// Users are the names and passwords in a file that htpasswd -B writes: lines of a name, a colon and a bcrypt hash.
-// While requests come, the file is read again each second, and what it has then counts. A line with a mistake then stands for nobody,
-// and the others count, so that a user who was removed is out. If the file cannot be read, the last users remain. The log says both.
+// Users are the names and passwords in a file, as htpasswd -B writes it: lines of a name, a colon and a bcrypt hash.
+// While requests come, the file is read again each second, and its new content takes effect. A line with a mistake is
+// ignored and the others take effect, so that a removed user has no access. If the file cannot be read, the last users
+// remain. Both are logged.
 //
-// Checked credentials are remembered as keyed hashes, so that bcrypt runs once for each, and not for each request. All
-// methods are safe for concurrent use.
+// Checked credentials are remembered as keyed hashes, so that bcrypt runs once for each of them and not for each
+// request. Methods are safe for concurrent use.
 type Users struct {
 	name   string
 	read   func() ([]byte, error)
 	logger *slog.Logger
-	key    [32]byte // of the hashes in right and wrong
+	key    [32]byte // key of the hashes in right and wrong
 
 	list     atomic.Pointer[userList]
-	looked   atomic.Int64 // when the file was read, in nanoseconds since the program began
-	hashed   atomic.Int64 // passwords for which bcrypt has run
-	reading  sync.Mutex   // held while the file is read; never waited for
-	failures int          // of readings, since the last that went well; guarded by reading
-	flying   sync.Mutex   // held for a few instructions; guards flights, and what they have in common
-	queue    *hashQueue   // of all Users
+	looked   atomic.Int64 // when the file was last read, in nanoseconds since the program began
+	hashed   atomic.Int64 // number of passwords for which bcrypt has run
+	reading  sync.Mutex   // held while the file is read; only taken without waiting
+	failures int          // failed readings since the last success; guarded by reading
+	flying   sync.Mutex   // held for a few instructions; guards flights and their shared fields
+	queue    *hashQueue   // shared by all Users
 	flights  map[[sha256.Size]byte]*flight
 	right    remembered
-	wrong    remembered // apart, so that guesses do not displace right ones
+	wrong    remembered // separate, so that guesses do not displace right ones
 }
 
-// userList is the content of a file. It never changes.
+// userList is the content of a file. It is immutable.
 type userList struct {
 	text   []byte
 	hashes map[string][]byte // by name
-	all    [][]byte          // the same, for unknown names
+	all    [][]byte          // the same hashes, to compare unknown names with
 }
 
-// another returns the hash that an unknown name is compared with, always the same, so that those of unknown names cost as those of known
-// ones do; nil = there is none. id is a keyed hash of the name.
+// another returns the hash to compare an unknown name with. A name always gets the same one, so that unknown names cost
+// as much time as known ones; nil = there are no users. id is a keyed hash of the name.
 func (l *userList) another(id [sha256.Size]byte) []byte {
 	if len(l.all) == 0 {
 		return nil
@@ -75,7 +76,7 @@ func (l *userList) another(id [sha256.Size]byte) []byte {
 	return l.all[binary.BigEndian.Uint64(id[:8])%uint64(len(l.all))]
 }
 
-// NewUsers reads users. name is that of the file in errors and logs; read returns its content.
+// NewUsers reads the users. name is the file's name in errors and logs; read returns the file's content.
 func NewUsers(name string, read func() ([]byte, error), logger *slog.Logger) (*Users, error) {
 	u := &Users{name: name, read: read, logger: logger, queue: hashing}
 	_, _ = rand.Read(u.key[:]) // never fails
@@ -96,7 +97,7 @@ var started = time.Now()
 
 func sinceStart() time.Duration { return time.Since(started) }
 
-// CheckUsers reports the first mistake in a file of users; nil = there is none.
+// CheckUsers returns the first mistake in a users file; nil = there is none.
 func CheckUsers(name string, text []byte) error {
 	list, mistakes := parseUsers(name, text)
 	switch {
@@ -108,8 +109,8 @@ func CheckUsers(name string, text []byte) error {
 	return nil
 }
 
-// parseUsers reads a file of users. A line with a mistake stands for nobody; a name that is there twice is nobody's. Mistakes name the
-// line, never what is in it.
+// parseUsers parses a users file. It ignores lines with a mistake, and all lines of a name that occurs twice. Mistakes
+// give the number of the line and nothing of its content.
 func parseUsers(name string, text []byte) (l *userList, mistakes []error) {
 	l = &userList{text: text, hashes: map[string][]byte{}}
 	if len(text) > maxUsersBytes {
@@ -142,7 +143,7 @@ func parseUsers(name string, text []byte) (l *userList, mistakes []error) {
 	return l, mistakes
 }
 
-// parseUser reads a line. mistake is empty if it has none.
+// parseUser parses a line. mistake is empty if there is none.
 func parseUser(line string) (user string, hash []byte, mistake string) {
 	user, text, ok := strings.Cut(line, ":")
 	if !ok {
@@ -164,21 +165,21 @@ func parseUser(line string) (user string, hash []byte, mistake string) {
 type verdict uint8
 
 const (
-	unknownYet    verdict = iota // without waiting
+	unknownYet    verdict = iota // not known without waiting
 	rightPassword                //
 	wrongPassword                // or an unknown user
-	tooBusy                      // too many are being checked
-	givenUp                      // the request's time is over
-	clientLeft                   // nobody wants to know
+	tooBusy                      // too many checks are waiting
+	givenUp                      // the request's time has passed
+	clientLeft                   // the client left
 )
 
-// credentials are a name and a password, and the hash that the user of that name has; nil = there is none.
+// credentials are a name, a password, and the hash of the user with that name; nil = unknown name.
 type credentials struct {
 	name, password, hash []byte
 	id                   [sha256.Size]byte
 }
 
-// check checks credentials of a session's request, in base64. Without mayWait it does not wait, and may not know yet.
+// check checks base64 credentials of a session's request. Without mayWait it never waits, and may return unknownYet.
 func (u *Users) check(s *session, coded []byte, mayWait bool) (user string, v verdict) {
 	now := sinceStart()
 	if now-time.Duration(u.looked.Load()) > lookAgainAfter {
@@ -215,7 +216,8 @@ func (u *Users) check(s *session, coded []byte, mayWait bool) (user string, v ve
 	return "", v
 }
 
-// identify returns a hash of credentials and of what they are compared with, so that a changed file makes others of them.
+// identify returns a keyed hash of credentials and of the hash they are compared with, so that a changed file makes
+// remembered results invalid.
 func (u *Users) identify(name, password, hash []byte) (id [sha256.Size]byte) {
 	mac := hmac.New(sha256.New, u.key[:])
 	for _, part := range [][]byte{name, hash, password} {
@@ -229,7 +231,8 @@ func (u *Users) identify(name, password, hash []byte) (id [sha256.Size]byte) {
 	return id
 }
 
-// readAgain takes a changed file over. One with mistakes is read once more: it may just be being written.
+// readAgain replaces the users if the file has changed. A file with mistakes is read once more, because it may be being
+// written.
 func (u *Users) readAgain(now time.Duration) {
 	if !u.reading.TryLock() {
 		return
@@ -264,7 +267,7 @@ func (u *Users) readAgain(now time.Duration) {
 	u.logger.Info("users file reloaded", "file", u.name, "users", len(list.hashes))
 }
 
-// remembered is a set of the last hashes that were added, maxChecked at least and twice as many at most.
+// remembered is a set of the hashes added last, at least maxChecked and at most twice as many.
 type remembered struct {
 	mu         sync.Mutex // held for a few instructions
 	new, older map[[sha256.Size]byte]struct{}
@@ -289,7 +292,7 @@ func (r *remembered) add(id [sha256.Size]byte) {
 	r.put(id)
 }
 
-// put adds a hash. mu is held.
+// put adds a hash. The caller holds mu.
 func (r *remembered) put(id [sha256.Size]byte) {
 	if r.new == nil || len(r.new) >= maxChecked {
 		r.new, r.older = make(map[[sha256.Size]byte]struct{}), r.new
