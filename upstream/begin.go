@@ -6,16 +6,16 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// Pending is an acquire that Begin has begun. Wait must be called for it exactly once. It belongs to
-// the caller of Begin; the zero Pending is none.
+// Pending is an acquire that Begin has started. Wait must be called exactly once for it. It belongs to the caller of
+// Begin; the zero Pending is no acquire.
 type Pending[T any] struct {
 	up       *Upstream[T]
-	endpoint *endpoint[T] // nil = there was none to choose
+	endpoint *endpoint[T] // nil = the set was empty
 	queued   pool.Pending[T]
 }
 
-// Begin is Acquire for a caller that cannot wait in it: see pool.Pool.Begin. It returns a lease, or else a Pending: if
-// that is Queued, parker is woken when its turn comes, otherwise Wait completes it.
+// Begin is Acquire for a caller that must not wait in it; see pool.Pool.Begin. It returns a lease or a Pending. If the
+// Pending is Queued, parker is woken when its turn comes; otherwise call Wait.
 func (u *Upstream[T]) Begin(parker pool.TryParker) (l Lease[T], w Pending[T], leased bool) {
 	e := u.set.Load().pick("")
 	if e == nil {
@@ -32,8 +32,8 @@ func (u *Upstream[T]) Begin(parker pool.TryParker) (l Lease[T], w Pending[T], le
 	return l, Pending[T]{up: u, endpoint: e, queued: queued}, false
 }
 
-// TryAcquireKey is AcquireKey if the endpoint of its choice has an idle connection that can be leased at once; otherwise it does nothing, and ok is
-// false. affinity is the caller's; see pool.Config.
+// TryAcquireKey is AcquireKey if the chosen endpoint has an idle connection that can be leased at once; otherwise it
+// does nothing and ok is false. affinity is the caller's; see pool.Config.
 func (u *Upstream[T]) TryAcquireKey(key string, affinity int) (l Lease[T], ok bool) {
 	e := u.set.Load().pick(key)
 	if e == nil {
@@ -48,17 +48,16 @@ func (u *Upstream[T]) TryAcquireKey(key string, affinity int) (l Lease[T], ok bo
 	return Lease[T]{lease: lease, endpoint: e}, true
 }
 
-// Begun reports whether there is an acquire to be brought to its end.
+// Begun reports whether w is an acquire for which Wait must be called.
 func (w *Pending[T]) Begun() bool { return w.up != nil }
 
 // Queued reports whether the acquire waits for its turn.
 func (w *Pending[T]) Queued() bool { return w.queued.Begun() }
 
-// Ready reports whether the turn of an acquire that is Queued has come, and then whether Wait would
-// return a lease at once.
+// Ready reports whether the turn of a Queued acquire has come, and if so, whether Wait would return a lease at once.
 func (w *Pending[T]) Ready() (ready, granted bool) { return w.queued.Ready() }
 
-// Wait returns the result of Acquire.
+// Wait completes the acquire, with the results of Acquire.
 func (w *Pending[T]) Wait(ctx context.Context) (Lease[T], error) {
 	u, e, queued := w.up, w.endpoint, w.queued
 	*w = Pending[T]{}
@@ -76,7 +75,8 @@ func (w *Pending[T]) Wait(ctx context.Context) (Lease[T], error) {
 	return u.acquireOther(ctx, "", e, err, Narrow{})
 }
 
-// TryRelease is Release if that neither waits nor closes anything; otherwise it does nothing and returns false.
+// TryRelease is Release if that needs neither to wait nor to close anything; otherwise it does nothing and returns
+// false.
 func (l Lease[T]) TryRelease() bool {
 	if !l.lease.TryRelease() {
 		return false

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// choice is a list of candidates with their present weights; immutable.
+// choice is a list of candidates with their present weights. It is immutable.
 type choice[T any] struct {
 	list []*endpoint[T]
-	// ends are the running sums of the weights, so that a number below the last
-	// one stands for a candidate; nil = all weigh the same.
+	// ends holds the running sums of the weights, so that each number below the last sum stands for a candidate; nil =
+	// equal weights.
 	ends   []int
-	stride int // of RoundRobin's walk through these numbers
+	stride int // step of RoundRobin through these numbers
 }
 
-// newChoice weighs candidates as of now; starting reports whether one of them
-// starts slowly, so that its weight will change.
+// newChoice weighs candidates as of now. starting reports whether one of them starts slowly, so that its weight will
+// change.
 func newChoice[T any](list []*endpoint[T], slowStart time.Duration, now time.Time) (c choice[T], starting bool) {
 	c.list = list
 	weights := make([]int, len(list))
@@ -55,8 +55,8 @@ func divisor(a, b int) int {
 	return a
 }
 
-// strideOf returns a step that visits every number below total once in total
-// steps, and whose successive visits lie far apart: near the golden section.
+// strideOf returns a step that visits every number below total once in total steps, with successive numbers far apart
+// (near the golden ratio).
 func strideOf(total int) int {
 	s := max(1, int(float64(total)*0.6180339887))
 	for divisor(s, total) != 1 {
@@ -65,7 +65,7 @@ func strideOf(total int) int {
 	return s
 }
 
-// at returns the candidate a number below the sum of weights stands for.
+// at returns the candidate that n, a number below the sum of the weights, stands for.
 func (c choice[T]) at(n int) int {
 	i, exact := slices.BinarySearch(c.ends, n)
 	if exact {
@@ -74,7 +74,7 @@ func (c choice[T]) at(n int) int {
 	return i
 }
 
-// weight is the i-th candidate's; 1 when all weigh the same.
+// weight returns the weight of the i-th candidate; 1 if all weights are equal.
 func (c choice[T]) weight(i int) int {
 	switch {
 	case c.ends == nil:
@@ -85,8 +85,8 @@ func (c choice[T]) weight(i int) int {
 	return c.ends[i] - c.ends[i-1]
 }
 
-// inTurn is RoundRobin: in as many choices as the sum of the weights each candidate is chosen as
-// often as its weight, spread evenly.
+// inTurn implements RoundRobin: in as many choices as the sum of the weights, each candidate is chosen as often as its
+// weight, evenly spread.
 func (c choice[T]) inTurn(turn *atomic.Uint64) *endpoint[T] {
 	n := turn.Add(1) - 1
 	if c.ends == nil {
@@ -96,18 +96,18 @@ func (c choice[T]) inTurn(turn *atomic.Uint64) *endpoint[T] {
 	return c.list[c.at(int(n%total*uint64(c.stride)%total))]
 }
 
-// lessBusy is P2C.
+// lessBusy implements P2C.
 func (c choice[T]) lessBusy() *endpoint[T] {
 	return c.least(func(i int) int64 { return c.list[i].load.Load() })
 }
 
-// quicker is PeakEWMA.
+// quicker implements PeakEWMA.
 func (c choice[T]) quicker() *endpoint[T] {
 	now := sinceEpoch(time.Now())
 	return c.least(func(i int) int64 { return c.list[i].latency.cost(c.list[i].load.Load(), now) })
 }
 
-// least returns the one with less load of two drawn candidates.
+// least draws two candidates and returns the one with less load.
 func (c choice[T]) least(load func(int) int64) *endpoint[T] {
 	if c.ends == nil {
 		return c.list[p2c(len(c.list), rand.IntN, load)]
@@ -115,9 +115,8 @@ func (c choice[T]) least(load func(int) int64) *endpoint[T] {
 	return c.list[c.weightedP2C(rand.IntN, load)]
 }
 
-// weightedP2C draws two different candidates, each as likely as it weighs, and
-// returns the one with less load for its weight: the first when that is equal,
-// so that idle endpoints get their shares.
+// weightedP2C draws two different candidates, each with a probability in proportion to its weight, and returns the one
+// with less load relative to its weight. Of equals it returns the first, so that idle endpoints get their shares.
 func (c choice[T]) weightedP2C(random func(int) int, load func(int) int64) int {
 	total := c.ends[len(c.ends)-1]
 	a := c.at(random(total))

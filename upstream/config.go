@@ -17,32 +17,28 @@ var ErrConfig = errors.New("upstream: invalid configuration")
 type Config[T any] struct {
 	// Name appears in errors, logs and metrics.
 	Name string
-	// Settings are the first ones; Update replaces them.
+	// Settings are the initial settings; Update replaces them.
 	Settings
-	// Open connects to an endpoint; Close, Check and Reset are the pool's, see
-	// pool.Config. A failed Open counts against the endpoint, except when ctx
-	// was cancelled or when this machine was out of file descriptors or memory.
+	// Open connects to an endpoint. Close, Check and Reset are the pool's; see pool.Config. A failed Open counts as a
+	// failure of the endpoint, unless ctx was cancelled or this machine was out of file descriptors or memory.
 	Open  func(ctx context.Context, endpoint string) (T, error)
 	Close func(T)
 	Check func(ctx context.Context, v T) error
 	Reset func(ctx context.Context, v T) error
-	// Interrupt breaks a connection that is leased: its holder's reads and writes
-	// fail. The error is ErrRemoved, ErrUnhealthy or ErrRebalanced. It is called from any goroutine, possibly while or after Close is.
-	// Required for RemovedTimeout, CloseRemoved, CloseUnhealthy, DrainUnhealthy and Rebalance only.
+	// Interrupt breaks a leased connection, so that its holder's reads and writes fail. The error is ErrRemoved,
+	// ErrUnhealthy or ErrRebalanced. It is called from any goroutine, possibly during or after Close. Only
+	// RemovedTimeout, CloseRemoved, CloseUnhealthy, DrainUnhealthy and Rebalance require it.
 	Interrupt func(T, error)
 	// Go starts the opening of a connection, and Affinity returns the affinity of one; see pool.Config.
 	Go       func(fn func())
 	Affinity func(T) int
-	// Traffic is the schema of counters that users of leases keep for each endpoint, see
-	// Lease.Traffic; nil = none.
+	// Traffic is the schema of the counters that users of leases keep for each endpoint; see Lease.Traffic. nil = none.
 	Traffic *traffic.Schema
-	// Logger gets a line for each change of the endpoints or of the state of one;
-	// nil = slog.Default().
+	// Logger logs each change of the set and of an endpoint's state; nil = slog.Default().
 	Logger *slog.Logger
 }
 
-// Probe tests an endpoint, nil meaning that it works. It must heed ctx, which
-// ends with Health.Timeout.
+// Probe tests an endpoint; nil = the endpoint works. It must return when ctx ends, which has the limit Health.Timeout.
 type Probe func(ctx context.Context, endpoint string) error
 
 // Verify reports every problem of c, joined; each wraps ErrConfig.

@@ -1,6 +1,5 @@
-// Package upstream is a named set of endpoints that serve the same thing: it
-// picks one per lease (balancing, health), and keeps a pool of connections to
-// each.
+// Package upstream is a named set of endpoints that provide the same service. It picks an endpoint for each lease
+// (balancing, health), and keeps a pool of connections to each of them.
 //
 //	api, err := upstream.New(upstream.Config[net.Conn]{
 //		Name: "api",
@@ -15,19 +14,18 @@
 //	if err != nil {
 //		return err
 //	}
-//	defer lease.Release() // or Discard, or Fail when the endpoint is to blame
+//	defer lease.Release() // or Discard, or Fail if the endpoint is to blame
 //
-// An endpoint is out while its health probe fails, or after several failures in a row were seen in
-// use (ejection). Endpoints that are out get no leases as long as another one is in, of any
-// priority; when every one is out, leases are balanced over those of the first priority, because a
-// health check may be wrong and refusing all clients certainly is.
+// An endpoint is out while its health probe fails, or after several failures in a row were seen in use (ejection);
+// otherwise it is in. Endpoints that are out get no leases as long as another one, of any priority, is in. If all
+// endpoints are out, leases are balanced over those of the first priority: a health check may be wrong, while refusing
+// all clients certainly is.
 //
-// Update, or a Source (DNS, a file, an orchestrator), changes the set of endpoints. Either way only
-// the differences are applied: an endpoint that stays, known by its address, keeps its connections
-// and its state.
+// Update, or a Source (DNS, a file, an orchestrator), changes the set of endpoints. Either way only the differences are
+// applied: an endpoint that stays in the set, identified by its address, keeps its connections and its state.
 //
-// The deciding parts, balancing (balance.go, choice.go, ring.go), health
-// (health.go) and ejection (eject.go), are pure.
+// The code that decides, about balancing (balance.go, choice.go, ring.go), health (health.go) and ejection (eject.go),
+// is pure.
 //
 // Unstable until 1.0.
 package upstream

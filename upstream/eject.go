@@ -2,17 +2,17 @@ package upstream
 
 import "time"
 
-// ejector is the state of the passive check: pure, the time is an argument.
+// ejector is the state of the passive check. It is pure: the time is an argument.
 type ejector struct {
 	cfg      Ejection // with defaults
 	failures int      // in a row
-	level    int      // ejections without a success between them
+	level    int      // number of ejections without a success in between
 	out      bool
-	until    time.Time // the end of the last ejection
+	until    time.Time // end of the last ejection
 }
 
-// failure counts one; true means that it ejects the endpoint until e.until,
-// which needs may. random is from 0 to 1.
+// failure counts a failure and reports whether it ejects the endpoint until e.until, which it does only if may is true.
+// random is from 0 to 1.
 func (e *ejector) failure(now time.Time, random float64, may bool) bool {
 	e.failures++
 	if !may || e.out || e.cfg.Failures < 0 || e.failures < e.cfg.Failures {
@@ -32,15 +32,15 @@ func (e *ejector) failure(now time.Time, random float64, may bool) bool {
 	return true
 }
 
-// success ends the series of failures. An endpoint that is out stays out until its time: the
-// success may be of an old connection.
+// success ends the series of failures. It does not shorten an ejection, because the success may be of an older
+// connection.
 func (e *ejector) success() {
 	e.level = 0
 	e.failures = 0
 }
 
-// readmit takes the endpoint in again when its time has come, and reports
-// whether it did. The next failure ejects it again.
+// readmit ends the ejection if its time has passed, and reports whether it did. The next failure ejects the endpoint
+// again.
 func (e *ejector) readmit(now time.Time) bool {
 	if !e.out || now.Before(e.until) {
 		return false
@@ -50,7 +50,7 @@ func (e *ejector) readmit(now time.Time) bool {
 	return true
 }
 
-// clear forgets everything, and reports whether the endpoint was out.
+// clear resets the state, and reports whether the endpoint was out.
 func (e *ejector) clear() bool {
 	was := e.out
 	*e = ejector{cfg: e.cfg}

@@ -14,28 +14,27 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// endpoint is one address with its pool and its state. All methods may be
-// called from any goroutine.
+// endpoint is one address with its pool and its state. Methods may be called from any goroutine.
 type endpoint[T any] struct {
 	addr     string
 	spec     atomic.Pointer[Endpoint] // as last reported
-	since    atomic.Int64             // when it began to start slowly, as sinceEpoch; 0 = it does not
+	since    atomic.Int64             // when its slow start began, in sinceEpoch; 0 = no slow start
 	pool     *pool.Pool[T]
-	load     atomic.Int64 // leases out and callers that wait for one
+	load     atomic.Int64 // leases out, and callers that wait for one
 	usable   atomic.Bool  // neither down nor ejected
-	suspect  atomic.Bool  // success has something to reset
+	suspect  atomic.Bool  // a success must reset failures
 	stale    atomic.Uint64
 	traffic  *traffic.Cell // nil without Config.Traffic
 	log      *slog.Logger
-	passed   atomic.Int64 // when it last passed its check, as sinceEpoch; 0: never
-	heard    atomic.Int64 // when a user was last answered, as Unix nanoseconds; 0: Heard was never called
+	passed   atomic.Int64 // when it last passed its check, in sinceEpoch; 0: never
+	heard    atomic.Int64 // when a user was last answered, in Unix nanoseconds; 0: Heard was never called
 	distance distance
 	latency  latency
-	// judgement says what answers are measured for; nil = nothing.
+	// judgement says what answers are measured for; nil = they are not measured.
 	judgement atomic.Pointer[judgement]
-	changed   func()                      // informs the Upstream that usable changed; called without mu
-	try       func(context.Context) error // opens a connection and closes it
-	ctx       context.Context             // of trials and evictions
+	changed   func()                      // tells the Upstream that usable has changed; called without mu
+	try       func(context.Context) error // opens a connection and closes it, as a trial
+	ctx       context.Context             // context of trials and evictions
 	cancel    context.CancelFunc
 
 	mu         sync.Mutex // guards the fields below; never held across I/O
@@ -46,25 +45,24 @@ type endpoint[T any] struct {
 	readmit    *time.Timer
 	trialTime  time.Duration
 	stopProbe  context.CancelFunc
-	probing    chan struct{} // closed when the probe's goroutine is over
+	probing    chan struct{} // closed when the probe's goroutine has ended
 	closed     bool
 
 	onUnhealthy      UnhealthyPolicy
 	unhealthyTimeout time.Duration
 	stagger          time.Duration
-	failingSince     time.Time // when the first of the failed probes began that followed each other
+	failingSince     time.Time // start of the first of the present row of failed probes
 	downSince        time.Time // when the active check took it out
-	evicting         bool      // evict runs, or is about to
+	evicting         bool      // evict is running, or about to
 	evictions        sync.WaitGroup
-	interrupt        func(T, error)       // Config.Interrupt; constant
-	proven           func(time.Time) bool // Upstream.proven; constant
-	byDistance       func() bool          // the set depends on distance; constant
-	judging          *sync.Mutex          // held while an answer counts as a failure, before mu; constant
-	spare            func(int) bool       // Upstream.spare of this endpoint; constant
+	interrupt        func(T, error)       // Config.Interrupt; immutable
+	proven           func(time.Time) bool // Upstream.proven; immutable
+	byDistance       func() bool          // reports whether the set depends on distance; immutable
+	judging          *sync.Mutex          // serializes ejections by answers; taken before mu; immutable
+	spare            func(int) bool       // Upstream.spare for this endpoint; immutable
 }
 
-// newEndpoint makes the endpoint and its pool, which begins to warm up. Probing
-// begins with configure.
+// newEndpoint makes the endpoint and its pool, which starts to fill. Probing begins with configure.
 func newEndpoint[T any](u *Upstream[T], spec Endpoint, limits pool.Limits) (*endpoint[T], error) {
 	cfg, addr := &u.cfg, spec.Address
 	e := &endpoint[T]{
@@ -104,8 +102,7 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, limits pool.Limits) (*end
 	return e, err
 }
 
-// open connects; a failure counts against the endpoint, once for each attempt, however many callers
-// wait for it.
+// open connects. A failure counts once for each attempt, however many callers wait for it.
 func (e *endpoint[T]) open(ctx context.Context, open func(context.Context, string) (T, error)) (T, error) {
 	v, err := open(ctx, e.addr)
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
@@ -114,7 +111,7 @@ func (e *endpoint[T]) open(ctx context.Context, open func(context.Context, strin
 	return v, err
 }
 
-// acquireWithin is acquire within Narrow.Wait.
+// acquireWithin acquires a lease within wait, as Narrow.Wait says.
 func (e *endpoint[T]) acquireWithin(ctx context.Context, wait time.Duration) (Lease[T], error) {
 	if wait > 0 {
 		var cancel context.CancelFunc
@@ -145,9 +142,10 @@ func (e *endpoint[T]) succeeded() {
 	e.ejector.success()
 }
 
-// failed counts a failure seen in use. One by an answer ejects the endpoint only if enough others are in.
+// failed counts a failure seen in use. byAnswer says that an answer was the failure; it ejects the endpoint only if
+// enough others are in.
 func (e *endpoint[T]) failed(cause error, byAnswer bool) {
-	if byAnswer { // one at a time, or several would count on each other
+	if byAnswer { // one at a time, so that two ejections do not both count the other endpoint as in
 		e.judging.Lock()
 	}
 	ejected, changed := e.countFailure(cause, byAnswer)
@@ -165,7 +163,7 @@ func (e *endpoint[T]) failed(cause error, byAnswer bool) {
 	}
 }
 
-// countFailure is failed without what follows a change.
+// countFailure is the part of failed under mu.
 func (e *endpoint[T]) countFailure(cause error, byAnswer bool) (ejected, changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -182,7 +180,7 @@ func (e *endpoint[T]) countFailure(cause error, byAnswer bool) (ejected, changed
 	return ejected, e.updateUsable()
 }
 
-// fail counts a failure and reports whether it ejects the endpoint, which it does only if it may. mu is held.
+// fail counts a failure and reports whether it ejects the endpoint, for which may must be true. The caller holds mu.
 func (e *endpoint[T]) fail(may bool) bool {
 	e.suspect.Store(true)
 	ejected := e.ejector.failure(time.Now(), rand.Float64(), may)
@@ -192,14 +190,13 @@ func (e *endpoint[T]) fail(may bool) bool {
 	return ejected
 }
 
-// timeServed ends an ejection, if a connection can be opened: it is not for
-// clients to find out that one still cannot.
+// timeServed ends an ejection if a trial connection can be opened, so that clients are not the first to try.
 func (e *endpoint[T]) timeServed() {
 	err := e.trial()
 	e.mu.Lock()
 	back := !e.closed && e.ejector.readmit(time.Now())
 	if back {
-		e.suspect.Store(true) // a success while it was out may have reset it
+		e.suspect.Store(true) // a success during the ejection may have reset it
 	}
 	again := back && err != nil && !shortage(err) && e.fail(true)
 	if again {
@@ -219,7 +216,7 @@ func (e *endpoint[T]) timeServed() {
 	}
 }
 
-// trial opens a connection beside the pool; a panic in it is a failure.
+// trial opens a connection outside the pool; a panic counts as a failure.
 func (e *endpoint[T]) trial() (err error) {
 	e.mu.Lock()
 	ctx, cancel := context.WithTimeout(e.ctx, e.trialTime)
@@ -233,8 +230,8 @@ func (e *endpoint[T]) trial() (err error) {
 	return e.try(ctx)
 }
 
-// probed takes the result of an active check that began at a time. silent says
-// that there was no answer; soon asks for the next check before its time.
+// probed handles the result of an active check that began at a given time. silent says that there was no answer. soon
+// asks for an early next check.
 func (e *endpoint[T]) probed(began time.Time, err error, silent bool) (soon bool) {
 	e.mu.Lock()
 	if err != nil {
@@ -254,7 +251,7 @@ func (e *endpoint[T]) probed(began time.Time, err error, silent bool) (soon bool
 		e.distance.passed(time.Since(began))
 	}
 	back := false
-	if flipped && err == nil { // newer evidence than the failures in use
+	if flipped && err == nil { // the probe is newer evidence than failures in use
 		back = e.ejector.clear()
 		e.stopReadmit()
 	}
@@ -276,7 +273,7 @@ func (e *endpoint[T]) probed(began time.Time, err error, silent bool) (soon bool
 	return soon
 }
 
-// track notes since when probes fail, or that one has passed. mu is held.
+// track records since when probes have failed, or that one has passed. The caller holds mu.
 func (e *endpoint[T]) track(began time.Time, err error) {
 	switch {
 	case err == nil:
@@ -287,7 +284,7 @@ func (e *endpoint[T]) track(began time.Time, err error) {
 	}
 }
 
-// updateUsable derives usable and reports whether it changed. mu is held.
+// updateUsable computes usable and reports whether it has changed. The caller holds mu.
 func (e *endpoint[T]) updateUsable() bool {
 	usable := !e.health.down && !e.ejector.out
 	changed := e.usable.Swap(usable) != usable
@@ -301,20 +298,20 @@ func (e *endpoint[T]) priority() int { return e.spec.Load().Priority }
 
 func (e *endpoint[T]) weight() int { return max(e.spec.Load().Weight, 1) }
 
-// startSlowly begins the time in which its share of leases grows.
+// startSlowly starts the time in which the endpoint's share of leases grows.
 func (e *endpoint[T]) startSlowly() { e.since.Store(sinceEpoch(time.Now())) }
 
-// epoch is the origin of times that are kept in one word. Steps of the wall clock do not change them.
+// epoch is the origin of times stored in one word, which steps of the wall clock do not affect.
 var epoch = time.Now()
 
 // sinceEpoch returns t in ns since epoch, by the monotonic clock.
 func sinceEpoch(t time.Time) int64 { return int64(t.Sub(epoch)) }
 
-// leastStart is the percentage of its weight with which an endpoint starts: with
-// less it would get no lease for long where there are few.
+// leastStart is the percentage of its weight that an endpoint starts with: with less, it would wait long for a first
+// lease where leases are few.
 const leastStart = 10
 
-// started returns the percentage of its weight that the endpoint has now.
+// started returns the present percentage of the endpoint's weight.
 func (e *endpoint[T]) started(slowStart time.Duration, now time.Time) int {
 	since := e.since.Load()
 	if since == 0 || slowStart <= 0 {
@@ -331,13 +328,13 @@ func (e *endpoint[T]) stopReadmit() {
 	}
 }
 
-// close stops checks and closes the pool: idle connections now, leased ones when they are released.
+// close stops the checks and closes the pool: idle connections now, leased ones when they are released.
 func (e *endpoint[T]) close() {
 	e.mu.Lock()
 	e.closed = true
 	e.stopReadmit()
 	e.mu.Unlock()
-	e.cancel() // only now: a trial that ends for it is no failure
+	e.cancel() // after the pool is closed, so that a trial that is cut short is no failure
 	e.stopProbing()
 	e.evictions.Wait()
 	e.pool.Close()

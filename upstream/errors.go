@@ -8,21 +8,19 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// ErrUnavailable is wrapped by every error of Acquire: no endpoint gave a connection. Where a pool
-// refused, the error wraps its error as well (pool.ErrTimeout, pool.ErrTooManyWaiters,
-// pool.ErrOpen, pool.ErrClosed, context.Canceled); Exhausted distinguishes a full pool from a dead
-// endpoint.
+// ErrUnavailable is wrapped by every error of Acquire: no endpoint provided a connection. If a pool refused, the error
+// also wraps the pool's (pool.ErrTimeout, pool.ErrTooManyWaiters, pool.ErrOpen, pool.ErrClosed, context.Canceled).
+// Exhausted tells a full pool from a failed endpoint.
 var ErrUnavailable = errors.New("upstream unavailable")
 
-// Error is the error of Acquire: it names the upstream, and the error of each endpoint that was
-// tried.
+// Error is the error of Acquire. It names the upstream, and the error of each endpoint that was tried.
 type Error struct {
 	Upstream string
 	Causes   []EndpointError // in the order of the attempts
-	Source   error           // why there are no endpoints, if a Source could not tell
+	Source   error           // why there are no endpoints, if the Source has failed
 }
 
-// EndpointError is one endpoint's answer.
+// EndpointError is the error of one endpoint.
 type EndpointError struct {
 	Endpoint string
 	Err      error
@@ -43,7 +41,7 @@ func (e *Error) Error() string {
 		b.WriteString(sep)
 		sep = "; "
 		cause := c.Err.Error()
-		if !strings.Contains(cause, c.Endpoint) { // as the name of a pool does
+		if !strings.Contains(cause, c.Endpoint) { // a pool's error names it already
 			fmt.Fprintf(&b, "endpoint %s: ", c.Endpoint)
 		}
 		b.WriteString(cause)
@@ -64,9 +62,8 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// Exhausted reports whether err is Acquire's and means that a pool was at its
-// limit: too many waiters, or a time-out while every connection was in use.
-// The endpoints themselves may be well.
+// Exhausted reports whether err is an error of Acquire that means that a pool was at its limit: too many waiters, or a
+// time-out while every connection was in use. The endpoints themselves may be well.
 func Exhausted(err error) bool {
 	pe, ok := errors.AsType[*pool.Error](err)
 	if !ok {
@@ -75,15 +72,14 @@ func Exhausted(err error) bool {
 	return errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrTimeout) && pe.InUse >= pe.MaxSize
 }
 
-// timedOut reports whether err means that a connection was waited for in vain.
+// timedOut reports whether err means that no connection was available in time.
 func timedOut(err error) bool {
 	pe, ok := errors.AsType[*pool.Error](err)
 	return ok && errors.Is(pe.Kind, pool.ErrTimeout)
 }
 
-// another reports whether another endpoint may do better after err. A caller
-// that waited for a busy endpoint until its time was over is not sent to wait
-// again; one whose connection was just not opened in time is.
+// another reports whether it makes sense to try another endpoint after err. A caller whose time has passed in a full
+// pool's queue does not wait again; one whose connection was not opened in time may try another endpoint.
 func another(err error) bool {
 	pe, ok := errors.AsType[*pool.Error](err)
 	if !ok {

@@ -1,6 +1,6 @@
 package upstream
 
-// health is the state of an active check: pure, probe results in, changes out.
+// health is the state of an active check. It is pure: results of probes in, changes out.
 type health struct {
 	rise, fall int
 	probed     bool // at least one result is known
@@ -9,15 +9,15 @@ type health struct {
 	silence    int // probes in a row without any answer
 }
 
-// observe takes the result of a probe and reports whether the state changed.
-// silent says that there was no answer.
+// observe records the result of a probe and reports whether the state has changed. silent says that there was no
+// answer.
 func (h *health) observe(ok, silent bool) bool {
 	if h.silence++; !silent {
 		h.silence = 0
 	}
 	first := !h.probed
 	h.probed = true
-	if ok != h.down { // the state is confirmed
+	if ok != h.down { // the result confirms the state
 		h.streak = 0
 		return false
 	}

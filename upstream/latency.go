@@ -7,36 +7,37 @@ import (
 	"time"
 )
 
-// latencyDecay is the time in which a latency loses two thirds of its weight: long enough to tell endpoints apart at a
-// few requests a second, short enough that a slow endpoint is tried again soon.
+// latencyDecay is the time in which a latency loses two thirds of its weight. It is long enough to tell endpoints apart
+// at a few requests a second, and short enough that a slow endpoint is tried again soon.
 const latencyDecay = 10 * time.Second
 
 const (
-	// badFactor is how many times as slow each bad answer makes an endpoint seem that follows others, and maxBad how often it does: an endpoint
-	// that fails always, and quickly, gets a request a minute beside good ones. Each good answer takes half of them back, so that an endpoint
-	// which fails now and then keeps its share.
+	// badFactor is the factor by which each consecutive bad answer makes an endpoint seem slower, and maxBad is how
+	// often it applies: an endpoint that always fails quickly gets about one request a minute beside good ones. Each
+	// good answer removes half of these factors, so that an endpoint that fails now and then keeps its share.
 	badFactor = 4
 	maxBad    = 5
-	// firstBad is the latency of an endpoint that has never answered well.
+	// firstBad is the latency of an endpoint that has never given a good answer.
 	firstBad = time.Second
-	// waitingFactor is how many times as slowly a latency decays while leases wait for answers: an endpoint that has stopped answering gets few
-	// requests, and one that works is asked again although a stream or a long poll has no answer for hours.
+	// waitingFactor is how much more slowly a latency decays while leases wait for answers. An endpoint that has
+	// stopped answering gets few requests; one that works is still tried again, although a stream or a long poll may
+	// have no answer for hours.
 	waitingFactor = 8
 )
 
-// latency is how long an endpoint takes to answer: a moving average that follows each slower answer at once, and decays
-// with time (peak EWMA, as in Twitter's Finagle). An endpoint that has not been asked for a while seems quick, so that it
-// is asked again; one that has been asked and does not answer is forgotten more slowly.
+// latency measures how long an endpoint takes to answer. It is a moving average that follows each slower answer at
+// once, and decays with time (peak EWMA, as in Twitter's Finagle). An endpoint that has had no request for a while
+// seems quick, so that it is tried again; while requests wait for answers, the average decays more slowly.
 type latency struct {
 	mu      sync.Mutex   // held for a few instructions
-	average float64      // in nanoseconds, at the time at
-	at      int64        // sinceEpoch; 0 = there has been no answer
-	asked   int64        // sinceEpoch, when leases were first seen to wait for the first answer; 0 = never
-	bad     int          // what is left of bad answers, see badFactor
-	held    atomic.Int64 // leases that have been answered and go on
+	average float64      // in nanoseconds, as of at
+	at      int64        // in sinceEpoch; 0 = no answer yet
+	asked   int64        // in sinceEpoch, when leases were first seen to wait for the first answer; 0 = never
+	bad     int          // number of badFactors that apply
+	held    atomic.Int64 // leases that have got their answer and are still out
 }
 
-// observe takes the time of a good answer that comes at now, which is sinceEpoch.
+// observe records that a good answer took a time; now is in sinceEpoch.
 func (l *latency) observe(took time.Duration, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,7 +51,8 @@ func (l *latency) observe(took time.Duration, now int64) {
 	l.at = max(now, 1)
 }
 
-// failed takes the time of a bad answer. The endpoint seems no quicker after it, also if the last answer was long ago.
+// failed records that a bad answer took a time. The endpoint does not seem quicker after it, even if the last answer
+// was long ago.
 func (l *latency) failed(took time.Duration, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,8 +64,8 @@ func (l *latency) failed(took time.Duration, now int64) {
 	l.at = max(now, 1)
 }
 
-// atLeast takes how long an answer has been waited for in vain. An endpoint that has never answered does not seem quick because a client has
-// left early.
+// atLeast records a wait that ended without an answer. An endpoint that has never answered must not seem quick because
+// a client left early.
 func (l *latency) atLeast(took time.Duration, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,8 +76,8 @@ func (l *latency) atLeast(took time.Duration, now int64) {
 	}
 }
 
-// now is how slow the endpoint seems. waiting leases have not been answered. known is false if there has been no answer, and none has been
-// waited for longer than latencyDecay.
+// now returns the present average, where waiting leases have no answer yet. known is false if there was no answer, and
+// no lease has waited longer than latencyDecay.
 func (l *latency) now(waiting, now int64) (average float64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,12 +102,12 @@ func decay(elapsed int64) float64 {
 	return math.Exp(-float64(max(elapsed, 0)) / float64(latencyDecay))
 }
 
-// maxCost bounds the cost of an endpoint, in microseconds: times the largest weight it still fits an int64.
+// maxCost bounds an endpoint's cost, in microseconds, so that its product with the largest weight fits an int64.
 const maxCost = 1e11
 
-// cost is how long a new lease of the endpoint would wait, in microseconds, if its leases were answered one after the
-// other. An endpoint without an answer yet gets one lease, and no other before that is answered or has waited for
-// latencyDecay, as long as there are other endpoints.
+// cost returns how long a new lease would wait, in microseconds, if the endpoint answered its leases one after the
+// other. An endpoint without an answer gets one lease, and no further lease until the first is answered or has waited
+// for latencyDecay, as long as there are other endpoints.
 func (l *latency) cost(load, now int64) int64 {
 	waiting := load - l.held.Load()
 	average, known := l.now(waiting, now)
@@ -115,11 +117,11 @@ func (l *latency) cost(load, now int64) int64 {
 	return int64(min(max(average/float64(time.Microsecond), 1)*float64(load+1), maxCost))
 }
 
-// judgement says what an endpoint's answers are measured for; it never changes.
+// judgement says what an endpoint's answers are measured for. It is immutable.
 type judgement struct {
 	errors  bool          // see Ejection.Errors
 	slow    time.Duration // see Ejection.Slow
-	latency bool          // for the balance PeakEWMA
+	latency bool          // for PeakEWMA
 }
 
 // judgementOf returns nil if answers need not be measured.
@@ -131,15 +133,15 @@ func judgementOf(s Settings) *judgement {
 	return &j
 }
 
-// Measures reports whether Answered and Unanswered have any effect, so that the time need not be taken otherwise.
+// Measures reports whether Answered and Unanswered have an effect; if not, the caller need not take the time.
 func (l Lease[T]) Measures() bool { return l.endpoint.judgement.Load() != nil }
 
-// Unmeasured is for Answered: nobody knows how long the endpoint has taken.
+// Unmeasured tells Answered that the time of the answer is not known.
 const Unmeasured time.Duration = -1
 
-// Answered records how long the endpoint has taken to answer, or Unmeasured. It is to be called when the answer begins, however long the lease
-// goes on. bad says that the answer is an error of the server: for PeakEWMA the endpoint is then no quicker than before, but slower.
-// failed reports whether the answer counts as a failure of the endpoint, by Ejection: then Blame is to be called.
+// Answered records how long the endpoint took to answer, or Unmeasured. Call it when the answer begins, however long
+// the lease lasts after that. bad says that the answer is a server error: PeakEWMA then treats the endpoint as slower,
+// never as quicker. failed reports whether Ejection counts the answer as a failure; if so, call Blame.
 func (l *Lease[T]) Answered(took time.Duration, bad bool) (failed bool) {
 	j := l.endpoint.judgement.Load()
 	if j == nil {
@@ -161,8 +163,8 @@ func (l *Lease[T]) Answered(took time.Duration, bad bool) (failed bool) {
 	return j.errors && bad || j.slow > 0 && took > j.slow
 }
 
-// Unanswered records that the endpoint has had a request for so long, and that its answer is not waited for any more. late says that it was
-// waited for as long as an answer of this endpoint may take: that is an error, and slower than any answer. failed is that of Answered.
+// Unanswered records that the caller has waited for an answer for a time, and waits no longer. late says that it waited
+// as long as an answer may take: that counts as an error, and as slower than any answer. failed is as in Answered.
 func (l *Lease[T]) Unanswered(waited time.Duration, late bool) (failed bool) {
 	j := l.endpoint.judgement.Load()
 	if j == nil {
@@ -174,8 +176,8 @@ func (l *Lease[T]) Unanswered(waited time.Duration, late bool) (failed bool) {
 	return late && (j.errors || j.slow > 0) || j.slow > 0 && waited > j.slow
 }
 
-// Blame counts a failure of the endpoint that Answered or Unanswered has reported, with err as its cause. How the lease ends says nothing more
-// of the endpoint then.
+// Blame counts a failure that Answered or Unanswered has reported, with err as its cause. The way in which the lease
+// ends does not count then.
 func (l *Lease[T]) Blame(err error) {
 	l.blamed = true
 	l.endpoint.failed(err, true)

@@ -6,35 +6,34 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// Lease is the right to use one connection until exactly one of Release,
-// Discard and Fail is called, once; a second call panics. It is a small value;
-// copies are the same lease, but do not know of later calls of Answered and Blame.
+// Lease is the right to use one connection. Exactly one of Release, Discard and Fail must be called, once; a second
+// call panics. A Lease is a small value; copies are the same lease, but do not see later calls of Answered and Blame.
 type Lease[T any] struct {
 	lease    pool.Lease[T]
 	endpoint *endpoint[T]
-	held     bool // it counts in latency.held
+	held     bool // it is counted in latency.held
 	blamed   bool // see Blame
 }
 
-// Value returns the connection; not to be used after the lease has ended.
+// Value returns the connection. Do not use it after the lease has ended.
 func (l Lease[T]) Value() T { return l.lease.Value() }
 
-// Endpoint returns the address the connection goes to.
+// Endpoint returns the address of the endpoint.
 func (l Lease[T]) Endpoint() string { return l.endpoint.addr }
 
-// Reused reports whether the connection had been leased before, so that it may
-// have gone stale and the work may be worth a retry on another.
+// Reused reports whether the connection was leased before. Then it may be stale, and the work may be worth a retry on
+// another connection.
 func (l Lease[T]) Reused() bool { return l.lease.Reused() }
 
-// OK records that the endpoint works, without ending the lease; for connections that will be
-// discarded, and for long leases.
+// OK records that the endpoint works, without ending the lease. It is for connections that will be discarded, and for
+// long leases.
 func (l Lease[T]) OK() {
 	if !l.blamed {
 		l.endpoint.succeeded()
 	}
 }
 
-// ended takes the lease off the endpoint's load.
+// ended subtracts the lease from the endpoint's load.
 func (l Lease[T]) ended() {
 	if l.held {
 		l.endpoint.latency.held.Add(-1)
@@ -42,14 +41,14 @@ func (l Lease[T]) ended() {
 	l.endpoint.load.Add(-1)
 }
 
-// Heard is OK at a time, for FailUnheard.
+// Heard is OK, and records the time for FailUnheard.
 func (l Lease[T]) Heard(now time.Time) {
 	l.endpoint.heard.Store(now.UnixNano())
 	l.endpoint.succeeded()
 }
 
-// FailUnheard is Fail if the endpoint has answered nobody since (see Heard), and otherwise Discard: for failures that may be
-// the fault of one request, or forged.
+// FailUnheard is Fail if the endpoint has not answered any user since then (see Heard), and otherwise Discard. It is
+// for failures that a single request may have caused, or that may be forged.
 func (l Lease[T]) FailUnheard(err error, since time.Time) {
 	if l.endpoint.heard.Load() > since.UnixNano() {
 		l.Discard()
@@ -58,8 +57,8 @@ func (l Lease[T]) FailUnheard(err error, since time.Time) {
 	l.Fail(err)
 }
 
-// Stale counts that the server had closed the connection while it was idle. It
-// neither ends the lease nor says anything about the endpoint.
+// Stale counts a connection that the server had closed while it was idle. It does not end the lease, and says nothing
+// about the endpoint.
 func (l Lease[T]) Stale() { l.endpoint.stale.Add(1) }
 
 // Release returns the connection for reuse and records that the endpoint works.

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Narrow says which endpoints AcquireNarrow may choose. The zero value allows all.
+// Narrow restricts the choice of AcquireNarrow. The zero value does not.
 type Narrow struct {
-	// Avoid are the addresses of endpoints that are used only if no other one is in, or those cannot open a connection.
+	// Avoid lists addresses of endpoints that are used only if no other endpoint is in, or if the others cannot open a
+	// connection.
 	Avoid []string
-	// One: if the endpoint that is chosen cannot open a connection, no other is tried.
+	// One tries no other endpoint if the chosen one cannot open a connection.
 	One bool
-	// MaxLoad keeps a key of RingHash from overloading its endpoint: one that would have more leases (callers that wait for one included) than
-	// MaxLoad percent of its share of all leases, by weight and rounded up, is passed over for the next one on the ring. 0 = no limit, at least
-	// 100 otherwise. The choice after a failure does not heed it.
+	// MaxLoad keeps a RingHash key from overloading its endpoint. An endpoint is passed over, for the next one on the
+	// ring, if it would have more leases, including callers that wait for one, than MaxLoad percent of its share of all
+	// leases by weight, rounded up. 0 = no limit, otherwise at least 100. The choice after a failure ignores MaxLoad.
 	MaxLoad int
-	// Wait bounds the wait for a connection of each endpoint that is tried, whether one is opened or must become free.
-	// Then the next one is tried, also if the pool of this one is full. 0 = only the pool's limits and the context end it, and a caller that has
-	// waited for a full pool is not sent to another.
+	// Wait bounds, for each endpoint tried, the wait for a connection, whether one is opened or another becomes free.
+	// After it the next endpoint is tried, even if the pool of this one is full. 0 = only the pool's limits and the
+	// context bound the wait, and a caller that has waited for a full pool tries no other endpoint.
 	Wait time.Duration
 }
 
-// AcquireNarrow is AcquireKey with a choice among fewer endpoints, for work that
-// has failed at some of them. Avoid is not kept.
+// AcquireNarrow is AcquireKey with a restricted choice, for work that has failed at some endpoints. Avoid is not kept.
 func (u *Upstream[T]) AcquireNarrow(ctx context.Context, key string, n Narrow) (Lease[T], error) {
 	e := u.set.Load().pickAvoiding(key, n)
 	if e == nil {
@@ -42,15 +42,15 @@ func (u *Upstream[T]) AcquireNarrow(ctx context.Context, key string, n Narrow) (
 	return l, nil
 }
 
-// Others reports whether an endpoint is in that has none of these addresses.
+// Others reports whether an endpoint is in whose address is not one of these.
 func (u *Upstream[T]) Others(addresses []string) bool {
 	return slices.ContainsFunc(u.set.Load().all, func(e *endpoint[T]) bool {
 		return e.usable.Load() && !slices.Contains(addresses, e.addr)
 	})
 }
 
-// pickAvoiding is pick with a preference for endpoints that n does not avoid: the endpoints that
-// are in, or any if every endpoint is out.
+// pickAvoiding is pick with a preference for endpoints that n does not avoid, among those that are in, or among all if
+// none is in.
 func (s *set[T]) pickAvoiding(key string, n Narrow) *endpoint[T] {
 	switch {
 	case len(n.Avoid) > 0:
@@ -75,7 +75,7 @@ func (s *set[T]) pickNext(key string, tried []*endpoint[T], avoid []string) *end
 	return s.pickOther(key, tried)
 }
 
-// avoided returns the endpoints with these addresses, and those that are out unless all are.
+// avoided returns the endpoints with these addresses and, unless all endpoints are out, those that are out.
 func (s *set[T]) avoided(addresses []string) (not []*endpoint[T]) {
 	for _, e := range s.all {
 		if !s.failOpen && !e.usable.Load() || slices.Contains(addresses, e.addr) {
@@ -85,11 +85,10 @@ func (s *set[T]) avoided(addresses []string) (not []*endpoint[T]) {
 	return not
 }
 
-// pickBounded is pick on the ring with a bound on the load of each endpoint, see
-// Narrow.MaxLoad. As loads change meanwhile, all may seem to be beyond it; then
-// the key's own endpoint is chosen.
+// pickBounded is pick on the ring with a bound on the load of each endpoint; see Narrow.MaxLoad. Loads change
+// concurrently, so that all endpoints may seem to exceed the bound; then it returns the key's own endpoint.
 func (s *set[T]) pickBounded(key string, maxLoad int) *endpoint[T] {
-	all, weights := int64(1), int64(0) // with the lease that is asked for
+	all, weights := int64(1), int64(0) // includes the lease to be acquired
 	for _, e := range s.in.list {
 		all += e.load.Load()
 		weights += int64(e.weight())
@@ -104,5 +103,5 @@ func (s *set[T]) pickBounded(key string, maxLoad int) *endpoint[T] {
 	return s.all[i]
 }
 
-// leastAbove is a divided by b, rounded up.
+// leastAbove returns a divided by b, rounded up.
 func leastAbove(a, b int64) int64 { return (a + b - 1) / b }

@@ -5,23 +5,22 @@ import (
 	"time"
 )
 
-// An endpoint is near if its checks take at most twice as long as the nearest one's, and a
-// millisecond; it is far again beyond three times, and two milliseconds. So an endpoint between
-// these bounds does not change with each check.
+// An endpoint becomes near if its checks take at most twice as long as those of the nearest endpoint plus a
+// millisecond, and far again beyond three times plus two milliseconds. The gap keeps an endpoint between these bounds
+// from changing with each check.
 const (
 	nearFactor, nearExtra = 2, time.Millisecond
 	farFactor, farExtra   = 3, 2 * time.Millisecond
 )
 
-// distance is how long checks of an endpoint take: a moving average, in which the
-// last one counts for a quarter. One that took long for another reason is forgotten
-// soon.
+// distance is the time that checks of an endpoint take: a moving average in which the last check counts for a quarter,
+// so that a single slow check is soon forgotten.
 type distance struct {
-	average atomic.Int64 // nanoseconds; 0 = none has passed
-	near    atomic.Bool  // at the last time that was decided
+	average atomic.Int64 // in nanoseconds; 0 = no check has passed
+	near    atomic.Bool  // the last decision
 }
 
-// passed takes the time of a check that has passed; one goroutine calls it.
+// passed records the time of a check that has passed. One goroutine calls it.
 func (d *distance) passed(took time.Duration) {
 	average := d.average.Load()
 	if average == 0 {
@@ -30,8 +29,8 @@ func (d *distance) passed(took time.Duration) {
 	d.average.Store(max(average+(int64(took)-average)/4, 1))
 }
 
-// near returns the near endpoints of list, in their order, and the others. Endpoints without a
-// check yet are far, if there are others.
+// near returns the near endpoints of list, in their order, and the others. Endpoints without a passed check are far if
+// there are others.
 func near[T any](list []*endpoint[T]) (near, far []*endpoint[T]) {
 	best := int64(0)
 	for _, e := range list {

@@ -13,26 +13,26 @@ type Action string
 
 // The actions of a Change.
 const (
-	AddEndpoint    Action = "add"    // use it, also if it is not in the set; also takes DrainEndpoint and RemoveEndpoint back
-	DrainEndpoint  Action = "drain"  // no new leases; those out end by themselves, or after RemovedTimeout. It is used again if no other is left
+	AddEndpoint    Action = "add"    // use the endpoint, even if it is not in the set; also undoes DrainEndpoint and RemoveEndpoint
+	DrainEndpoint  Action = "drain"  // no new leases; existing ones end by themselves, or after RemovedTimeout. Used if no other is left
 	RemoveEndpoint Action = "remove" // no more leases; OnRemoved says what happens to existing ones
-	WeighEndpoint  Action = "weight" // another weight than in the set
+	WeighEndpoint  Action = "weight" // use another weight than the set's
 )
 
-// Actions lists all of them.
+// Actions returns all actions.
 func Actions() []Action { return []Action{AddEndpoint, DrainEndpoint, RemoveEndpoint, WeighEndpoint} }
 
-// Change is one action of an operator, see Upstream.ChangeEndpoint.
+// Change is one action of an operator; see Upstream.ChangeEndpoint.
 type Change struct {
 	Action Action
-	// Endpoint is the one to change. Only its Address counts, except that AddEndpoint of an endpoint that is not in the
-	// set uses all of it, and AddEndpoint and WeighEndpoint use the Weight; 0 = as in the set.
+	// Endpoint is the endpoint to change, identified by its Address. AddEndpoint of an endpoint that is not in the set
+	// uses all fields; AddEndpoint and WeighEndpoint use the Weight, 0 = as in the set.
 	Endpoint Endpoint
 	// Keep is copied to the Override.
 	Keep bool
 }
 
-// Out is why an Override keeps an endpoint out of use.
+// Out says why an Override keeps an endpoint out of use.
 type Out string
 
 // Values of Override.Out.
@@ -42,13 +42,13 @@ const (
 	Removed Out = "removed"
 )
 
-// Override has the operators' changes of one endpoint. It applies to every set of the Settings or the Source, until it
-// is taken back.
+// Override holds the operators' changes of one endpoint. It applies to every set of the Settings or the Source, until
+// it is undone.
 type Override struct {
 	Endpoint      // Priority, Zone and Metadata apply if it is Added and not in the set; Weight 0 = as in the set
-	Added    bool // it is an endpoint, also if it is not in the set
+	Added    bool // use the endpoint even if it is not in the set
 	Out      Out
-	Keep     bool // for the maker of Settings: keep it with the next configuration. The Upstream ignores it
+	Keep     bool // for the code that makes Settings: keep the override with the next configuration. The Upstream ignores it
 }
 
 // Errors of ChangeEndpoint.
@@ -58,10 +58,10 @@ var (
 	ErrEndpointInUse   = errors.New("upstream: the endpoint is in use already")
 )
 
-// ChangeEndpoint changes one endpoint until that is taken back, by another change or by an Update with other Overrides.
-// The Source continues to set the others, and does not undo the change. The errors wrap ErrUnknownEndpoint,
-// ErrLastEndpoint, ErrEndpointInUse, ErrConfig or pool.ErrClosed; nothing has changed then. A change that is in force
-// already is no error, except with AddEndpoint.
+// ChangeEndpoint changes one endpoint. The change lasts until another change, or an Update with other Overrides, undoes
+// it. The Source continues to set the other endpoints, and does not undo the change. Errors wrap ErrUnknownEndpoint,
+// ErrLastEndpoint, ErrEndpointInUse, ErrConfig or pool.ErrClosed; on an error nothing changes. Repeating a change that
+// is in force is no error, except for AddEndpoint.
 func (u *Upstream[T]) ChangeEndpoint(c Change) error {
 	u.updating.Lock()
 	defer u.updating.Unlock()
@@ -84,7 +84,7 @@ func (u *Upstream[T]) ChangeEndpoint(c Change) error {
 	return nil
 }
 
-// interruptLeaving interrupts the leases of an endpoint that was drained before it was removed.
+// interruptLeaving interrupts the leases of an endpoint that was drained and is now removed.
 func (u *Upstream[T]) interruptLeaving(address string) {
 	u.mu.Lock()
 	leaving := u.leaving
@@ -96,14 +96,14 @@ func (u *Upstream[T]) interruptLeaving(address string) {
 	}
 }
 
-// Overrides returns those in force, in the order in which the endpoints were first changed.
+// Overrides returns the overrides in force, in the order in which the endpoints were first changed.
 func (u *Upstream[T]) Overrides() []Override {
 	u.updating.Lock()
 	defer u.updating.Unlock()
 	return slices.Clone(u.settings.Overrides)
 }
 
-// EndpointNames returns the addresses that ChangeEndpoint knows: those in the set, and those with an Override.
+// EndpointNames returns the addresses that ChangeEndpoint accepts: those in the set, and those with an Override.
 func (u *Upstream[T]) EndpointNames() (names []string) {
 	u.updating.Lock()
 	defer u.updating.Unlock()
@@ -118,7 +118,7 @@ func (u *Upstream[T]) EndpointNames() (names []string) {
 	return names
 }
 
-// changed returns overrides after one change of an endpoint; told is the set without overrides. It changes neither.
+// changed returns overrides with one more change applied; told is the set without overrides. It modifies neither.
 func changed(told []Endpoint, overrides []Override, c Change) ([]Override, error) {
 	if !slices.Contains(Actions(), c.Action) {
 		return nil, fmt.Errorf("%w: action %q is unknown", ErrConfig, c.Action)
@@ -154,7 +154,7 @@ func changed(told []Endpoint, overrides []Override, c Change) ([]Override, error
 	return next, nil
 }
 
-// take applies a change to o. isTold says that the endpoint is in the set without overrides.
+// take applies a change to o. isTold says that the set without overrides has the endpoint.
 func (o *Override) take(c Change, isTold bool) error {
 	switch c.Action {
 	case AddEndpoint:
@@ -174,19 +174,19 @@ func (o *Override) take(c Change, isTold bool) error {
 	case DrainEndpoint:
 		o.Out = Drained
 	case RemoveEndpoint:
-		if o.Out = Removed; !isTold { // nothing is left of it
+		if o.Out = Removed; !isTold { // the override has nothing left to say
 			*o = Override{Endpoint: Endpoint{Address: o.Address}}
 		}
 	case WeighEndpoint:
 		o.Weight = c.Endpoint.Weight
-		c.Keep = c.Keep || o.Keep // a drain that was to be kept is
+		c.Keep = c.Keep || o.Keep // keep a drain that was to be kept
 	}
 	o.Keep = c.Keep
 	return nil
 }
 
-// overridden applies overrides to the set told: it returns the endpoints in use, in the order of told and then of
-// overrides, the drained ones, and those of told that are removed.
+// overridden applies overrides to the set told. It returns the endpoints in use, in the order of told and then of
+// overrides; the drained endpoints; and the endpoints of told that are removed.
 func overridden(told []Endpoint, overrides []Override) (in, drained, removed []Endpoint) {
 	if len(overrides) == 0 {
 		return told, nil, nil
@@ -221,7 +221,8 @@ func overridden(told []Endpoint, overrides []Override) (in, drained, removed []E
 	return in, drained, removed
 }
 
-// inForce returns the endpoints to use: the drained ones where there is no other, and where there are none of them the removed ones.
+// inForce returns the endpoints to use. If all are drained or removed, it returns the drained ones; if all are removed,
+// it returns those.
 func inForce(told []Endpoint, overrides []Override) []Endpoint {
 	in, drained, removed := overridden(told, overrides)
 	switch {
@@ -233,7 +234,7 @@ func inForce(told []Endpoint, overrides []Override) []Endpoint {
 	return removed
 }
 
-// overrideOf returns the override of an endpoint, nil if there is none.
+// overrideOf returns the override for an address, nil if there is none.
 func overrideOf(overrides []Override, address string) *Override {
 	if i := slices.IndexFunc(overrides, func(o Override) bool { return o.Address == address }); i >= 0 {
 		return &overrides[i]
@@ -241,7 +242,7 @@ func overrideOf(overrides []Override, address string) *Override {
 	return nil
 }
 
-// String says it in a word: "added", "drained", "removed" or "weight".
+// String returns the change in one word: "added", "drained", "removed" or "weight".
 func (o *Override) String() string {
 	switch {
 	case o.Out != InUse:

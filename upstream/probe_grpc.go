@@ -17,15 +17,15 @@ import (
 	"github.com/headpond/headpond/internal/tlsclient"
 )
 
-// GRPCCheck is a health check by the gRPC health checking protocol, grpc.health.v1, over HTTP/2, on
-// a new connection. The zero value asks for the server as a whole, in clear text.
+// GRPCCheck is a health check by the gRPC health checking protocol, grpc.health.v1, over HTTP/2, on a new connection.
+// The zero value checks the server as a whole, without TLS.
 type GRPCCheck struct {
-	// Service is the service that is asked about; "" = the server as a whole.
+	// Service is the name of the service to check; "" = the server as a whole.
 	Service string
 	// Host and Dial are as in an HTTPCheck.
 	Host string
 	Dial DialFunc
-	// TLS returns the TLS settings, as in an HTTPCheck; nil = clear text.
+	// TLS returns the TLS settings, as in an HTTPCheck; nil = no TLS.
 	TLS func() (*tls.Config, error)
 }
 
@@ -88,8 +88,8 @@ func (g *GRPCCheck) run(ctx context.Context, endpoint string) error {
 	return grpcVerdict(resp)
 }
 
-// grpcRequest is a HealthCheckRequest in its frame: not compressed, its length, and
-// field 1, the service, if there is one.
+// grpcRequest returns a HealthCheckRequest in its frame: uncompressed, with its length, and field 1, the service, if
+// there is one.
 func grpcRequest(service string) []byte {
 	var message []byte
 	if service != "" {
@@ -102,11 +102,10 @@ func grpcRequest(service string) []byte {
 // grpcStates are the values of HealthCheckResponse.ServingStatus.
 var grpcStates = []string{"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"}
 
-// errNoGRPC is the error for an answer that no gRPC server gives.
+// errNoGRPC is the error for an answer that is not gRPC.
 var errNoGRPC = errors.New("the answer is not one of the gRPC health checking protocol")
 
-// grpcVerdict judges the answer: the status of the call is in the trailer, or in the
-// header where there is no message.
+// grpcVerdict judges the answer. The status of the call is in the trailer or, without a message, in the header.
 func grpcVerdict(resp *http.Response) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("%w: status %s", errNoGRPC, resp.Status)
@@ -142,7 +141,7 @@ func grpcVerdict(resp *http.Response) error {
 	return fmt.Errorf("serving status %d, want 1 (SERVING)", state)
 }
 
-// grpcState reads field 1 of the HealthCheckResponse, which is 0 if it is not there.
+// grpcState returns field 1 of the HealthCheckResponse, 0 if it is missing.
 func grpcState(frame []byte) (state uint64, ok bool) {
 	if len(frame) < 5 || frame[0] != 0 || uint64(binary.BigEndian.Uint32(frame[1:])) != uint64(len(frame)-5) {
 		return 0, false

@@ -18,10 +18,10 @@ import (
 	"github.com/headpond/headpond/internal/tlsclient"
 )
 
-// Bounds of the answer of a probed HTTP server.
+// Bounds of the answer to a probe.
 const (
 	probeHeaderBytes = 64 << 10
-	probeBodyBytes   = 512 // read of a 400 only, to tell why
+	probeBodyBytes   = 512 // read from a 400 answer, to find its cause
 )
 
 // HTTPCheck is a health check by a GET request over HTTP/1.1, on a new connection. Path is
@@ -29,16 +29,14 @@ const (
 type HTTPCheck struct {
 	// Path is the requested path, including a query.
 	Path string
-	// Host names the server in requests, and to TLS without a ServerName, where
-	// endpoints are addresses of a name; "" = the endpoint's host.
+	// Host is the host in requests, and the name for TLS without a ServerName, for endpoints that are addresses of a
+	// name; "" = the endpoint's host.
 	Host string
 	// Dial connects; nil = package net.
 	Dial DialFunc
-	// TLS returns the TLS settings, without which the check is in clear text. It
-	// is called for each probe, so that certificates may be replaced, and should
-	// return the same pointer while nothing changes: settings with a
-	// ClientSessionCache resume sessions. Without a ServerName Host is used, or
-	// the endpoint's host.
+	// TLS returns the TLS settings; nil = no TLS. It is called for each probe, so that certificates can be replaced,
+	// and should return the same pointer as long as nothing changes: settings with a ClientSessionCache resume
+	// sessions. Without a ServerName, Host or else the endpoint's host is used.
 	TLS func() (*tls.Config, error)
 	// Token returns a bearer token; nil = none. It is called for each probe.
 	Token func() (string, error)
@@ -50,7 +48,7 @@ type HTTPCheck struct {
 // HTTPProbe returns the Probe of an HTTPCheck for path.
 func HTTPProbe(path string) Probe { return HTTPCheck{Path: path}.Probe() }
 
-// HTTPSProbe is HTTPProbe over TLS, with sessions that are resumed.
+// HTTPSProbe is HTTPProbe over TLS, with session resumption.
 func HTTPSProbe(path string, cfg *tls.Config) Probe {
 	if cfg == nil {
 		cfg = &tls.Config{}
@@ -59,9 +57,8 @@ func HTTPSProbe(path string, cfg *tls.Config) Probe {
 	return HTTPCheck{Path: path, TLS: func() (*tls.Config, error) { return cfg, nil }}.Probe()
 }
 
-// Probe returns the check as a Probe. It names Host to the server, else the
-// endpoint's host, without the zone of an IPv6 address, which means nothing
-// there, and "localhost" for an endpoint without a host.
+// Probe returns the check as a Probe. Its requests name Host or else the endpoint's host, without the zone of an IPv6
+// address, which the server cannot use; or "localhost" for an endpoint without a host.
 func (h HTTPCheck) Probe() Probe {
 	if !strings.HasPrefix(h.Path, "/") {
 		h.Path = "/" + h.Path
@@ -134,8 +131,8 @@ func (h *HTTPCheck) request(ctx context.Context, endpoint string) (*http.Request
 	return req, nil
 }
 
-// probedHost is the host in requests to an endpoint: name, if there is one, with the endpoint's
-// port, else the endpoint; "localhost" without a host.
+// probedHost returns the host in requests to an endpoint: name with the endpoint's port; the endpoint if name is empty;
+// "localhost" for an endpoint without a host.
 func probedHost(endpoint, name string) (string, error) {
 	network, host, err := netaddr.Split(endpoint)
 	if err != nil {
@@ -150,7 +147,7 @@ func probedHost(endpoint, name string) (string, error) {
 	return host, nil
 }
 
-// exchange does the request on c and judges the answer.
+// exchange sends the request on c and judges the answer.
 func (h *HTTPCheck) exchange(c net.Conn, req *http.Request) error {
 	if err := req.Write(c); err != nil {
 		return err
@@ -175,21 +172,19 @@ func (h *HTTPCheck) exchange(c net.Conn, req *http.Request) error {
 	return err
 }
 
-// Errors of checks that can never succeed.
+// Errors of checks that cannot succeed.
 var (
 	errNeedsTLS = errors.New("the endpoint answered with TLS: use https")
 	errNoTLS    = errors.New("the endpoint does not speak TLS: use http")
 )
 
-// answersTLS reports whether the answer begins with a TLS alert, as servers send
-// it to clients that speak clear text.
+// answersTLS reports whether the answer begins with a TLS alert, which TLS servers send to clients without TLS.
 func answersTLS(r *bufio.Reader) bool {
 	start, err := r.Peek(2)
 	return err == nil && bytes.Equal(start, []byte{21, 3}) // alert, TLS or SSL 3
 }
 
-// asksForTLS reports whether a 400 is for a request in clear text, as the
-// servers of Go and nginx put it.
+// asksForTLS reports whether a 400 answer is about a request without TLS, in the words of Go's and nginx's servers.
 func asksForTLS(body io.Reader) bool {
 	text, _ := io.ReadAll(io.LimitReader(body, probeBodyBytes))
 	return bytes.Contains(text, []byte("HTTPS"))

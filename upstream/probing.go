@@ -10,8 +10,8 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// configure applies the checks' settings, at the beginning and at each Update.
-// The endpoint's state stays, except that without a probe it is healthy.
+// configure applies the settings of the checks, initially and at each Update. The endpoint keeps its state, except that
+// it is healthy without a Probe.
 func (e *endpoint[T]) configure(s Settings) {
 	e.stopProbing()
 	h := s.Health.withDefaults()
@@ -39,11 +39,11 @@ func (e *endpoint[T]) configure(s Settings) {
 	}
 }
 
-// againSooner divides the pause before the next probe of an endpoint that has not answered one but is not out yet: its
-// clients have waited for the Timeout already.
+// againSooner divides the pause before the next probe, after an unanswered probe that leaves the endpoint in: its
+// clients wait for the Timeout already.
 const againSooner = 4
 
-// probe checks the endpoint at once and then every interval, until ctx ends.
+// probe checks the endpoint at once, and then once per interval until ctx ends.
 func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{}) {
 	defer close(over)
 	timer := time.NewTimer(0)
@@ -68,8 +68,7 @@ func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{})
 	}
 }
 
-// probeOnce runs one probe; a panic in it is a failure. expired says that its
-// time was over.
+// probeOnce runs one probe; a panic counts as a failure. expired says that the probe's time had passed.
 func probeOnce(ctx context.Context, h Health, addr string) (expired bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
 	defer cancel()

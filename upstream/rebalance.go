@@ -7,21 +7,19 @@ import (
 	"time"
 )
 
-// ErrRebalanced is why a lease is interrupted that is to be taken again at another
-// endpoint, see Config.Interrupt.
+// ErrRebalanced is passed to Config.Interrupt for a lease whose holder should acquire a new one, at another endpoint.
 var ErrRebalanced = errors.New("upstream: interrupted to balance the load across endpoints")
 
-// Rebalance moves long leases to endpoints that were added, or are in again: it interrupts leases
-// of endpoints that have more than their share, the oldest first, one at a time, and its holder
-// takes another. An endpoint's share is that of its weight among the endpoints that are in;
-// endpoints of later priorities have none. Endpoints that are out are left to Health. With First
-// and RingHash, which choose without regard to load, there is nothing to move.
+// Rebalance moves long leases to endpoints that were added, or are in again. It interrupts leases of endpoints that
+// have more than their share, oldest first, one at a time; each holder acquires a new lease. An endpoint's share is by
+// its weight among the endpoints that are in; endpoints of later priorities have no share. Leases of endpoints that are
+// out are left to Health. Rebalance has no effect with First and RingHash, which choose regardless of load.
 type Rebalance struct {
-	PerMinute int // leases interrupted within a minute, at most; 0 = none ever
-	Excess    int // percent that an endpoint may have above its share
+	PerMinute int // highest number of leases interrupted per minute; 0 = none
+	Excess    int // percentage by which an endpoint may exceed its share
 }
 
-// rebalance is the goroutine that does it, until ctx ends.
+// rebalance interrupts leases as r says, until ctx ends.
 func (u *Upstream[T]) rebalance(ctx context.Context, r Rebalance) {
 	ticker := time.NewTicker(time.Minute / time.Duration(r.PerMinute))
 	defer ticker.Stop()
@@ -37,13 +35,13 @@ func (u *Upstream[T]) rebalance(ctx context.Context, r Rebalance) {
 		}
 		var leased []T
 		if e.pool.Interrupt(func(v T) { leased = append(leased, v) }); len(leased) > 0 {
-			u.cfg.Interrupt(leased[len(leased)-1], ErrRebalanced) // the last is the oldest
+			u.cfg.Interrupt(leased[len(leased)-1], ErrRebalanced) // the oldest
 		}
 	}
 }
 
-// crowded returns the endpoint that exceeds its share most, by one lease at least, if
-// another one has room for a lease within its own share; nil if there is none.
+// crowded returns the endpoint that exceeds its share most, by at least one lease, if another endpoint has room for a
+// lease within its own share; else nil.
 func (s *set[T]) crowded(excess int) *endpoint[T] {
 	if s.failOpen || s.balance == First || s.balance == RingHash || len(s.in.list) == 0 {
 		return nil
@@ -62,7 +60,7 @@ func (s *set[T]) crowded(excess int) *endpoint[T] {
 	return nil
 }
 
-// mostCrowded is crowded for numbers; -1 means none.
+// mostCrowded is crowded for numbers of leases; it returns an index, -1 for none.
 func mostCrowded(loads []int64, weights []int, excess int) int {
 	var total, weight float64
 	for i := range loads {
@@ -84,7 +82,7 @@ func mostCrowded(loads []int64, weights []int, excess int) int {
 	return most
 }
 
-// setRebalance begins to rebalance as r says, in place of the previous setting. updating is held.
+// setRebalance starts to rebalance as r says, and stops the previous rebalancing. The caller holds updating.
 func (u *Upstream[T]) setRebalance(r Rebalance) {
 	if u.rebalancing != nil {
 		if r == u.settings.Rebalance {

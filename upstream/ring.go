@@ -6,18 +6,17 @@ import (
 	"strconv"
 )
 
-// ringPoints is the number of points an endpoint has on the ring for each unit of weight, after the
-// weights are divided by their common divisor: with 160 the shares of keys are within about ±20 %
-// of each other, at 2.5 KiB each. maxRingPoints bounds the points of all endpoints together, where
-// weights are large without a common divisor; the smallest get at least one.
+// ringPoints is the number of points of an endpoint on the ring for each unit of weight, after the weights are divided
+// by their greatest common divisor. With 160 the shares of keys are within about ±20 % of each other, at 2.5 KiB for
+// each endpoint. maxRingPoints bounds the points of all endpoints together, for large weights without a common divisor;
+// every endpoint has at least one point.
 const (
 	ringPoints    = 160
 	maxRingPoints = 1 << 19
 )
 
-// ring is a consistent hash ring over endpoints numbered from 0. It depends on
-// the addresses and weights alone, not on their order, the process or the machine:
-// several gateways agree.
+// ring is a consistent hash ring over endpoints numbered from 0. It depends only on addresses and weights, not on their
+// order, the process or the machine, so that several gateways agree.
 type ring []ringPoint
 
 type ringPoint struct {
@@ -25,7 +24,7 @@ type ringPoint struct {
 	index int
 }
 
-// ringOf makes the ring of a set.
+// ringOf returns the ring of a set.
 func ringOf(list []Endpoint) ring {
 	addrs, weights := make([]string, len(list)), make([]int, len(list))
 	for i, e := range list {
@@ -34,7 +33,7 @@ func ringOf(list []Endpoint) ring {
 	return newRing(addrs, weights)
 }
 
-// newRing makes the ring of endpoints, whose weights are at least 1.
+// newRing returns the ring of endpoints whose weights are at least 1.
 func newRing(addrs []string, weights []int) ring {
 	common, total := commonDivisor(weights), 0
 	for _, w := range weights {
@@ -53,8 +52,7 @@ func newRing(addrs []string, weights []int) ring {
 	return r
 }
 
-// lookup returns the first endpoint clockwise from key that skip does not
-// refuse, or -1.
+// lookup returns the first endpoint clockwise from key for which skip is false, or -1.
 func (r ring) lookup(key string, skip func(int) bool) int {
 	h := ringHash(key)
 	start, _ := slices.BinarySearchFunc(r, h, func(p ringPoint, h uint64) int { return cmp.Compare(p.hash, h) })

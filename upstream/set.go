@@ -6,32 +6,31 @@ import (
 	"time"
 )
 
-// set is the endpoints at one moment; immutable.
+// set is the state of all endpoints at one moment. It is immutable.
 type set[T any] struct {
 	plan
 	all      []*endpoint[T] // by priority
-	in       choice[T]      // endpoints that get leases: the usable ones of the first priority that has some, with Nearest the near ones
-	others   []*endpoint[T] // usable ones that are far, and those of later priorities, in their order
-	failOpen bool           // none is usable; in is the first priority
-	starting bool           // one of in starts slowly
-	ring     ring           // over all; only for RingHash
-	chosen   []bool         // which of all are in in; only for RingHash
-	turns    *turns         // RoundRobin's, shared by successive sets
+	in       choice[T]      // endpoints that get leases: the usable ones of the first priority with any; with Nearest only the near ones
+	others   []*endpoint[T] // other usable endpoints: far ones, then those of later priorities
+	failOpen bool           // no endpoint is usable, so in has the first priority
+	starting bool           // an endpoint in in starts slowly
+	ring     ring           // over all; only with RingHash
+	chosen   []bool         // marks those of all that are in in; only with RingHash
+	turns    *turns         // of RoundRobin, shared by successive sets
 }
 
-// plan has the Settings that decide how endpoints are picked.
+// plan holds the Settings that decide how endpoints are picked.
 type plan struct {
 	balance   Balance
 	slowStart time.Duration
-	patience  time.Duration // for the first report of a Source; 0 = for ever
+	patience  time.Duration // limit of the wait for the first report of a Source; 0 = none
 }
 
-// turns are RoundRobin's counters: of first choices, and of choices after a failure, which must not
-// shift the first ones.
+// turns are the counters of RoundRobin: of first choices, and of choices after a failure, which must not shift the
+// first ones.
 type turns struct{ first, other atomic.Uint64 }
 
-// newSet makes the set of endpoints that are usable now. all is in order of
-// priority.
+// newSet makes the set as of now. all is in order of priority.
 func newSet[T any](p plan, all []*endpoint[T], r ring, t *turns) *set[T] {
 	s := &set[T]{plan: p, all: all, ring: r, turns: t}
 	var in []*endpoint[T]
@@ -61,7 +60,7 @@ func newSet[T any](p plan, all []*endpoint[T], r ring, t *turns) *set[T] {
 	return s
 }
 
-// specs returns the endpoints as last reported. Upstream.updating is held.
+// specs returns the endpoints as last reported. The caller holds Upstream.updating.
 func (s *set[T]) specs() []Endpoint {
 	list := make([]Endpoint, len(s.all))
 	for i, e := range s.all {
@@ -70,7 +69,7 @@ func (s *set[T]) specs() []Endpoint {
 	return list
 }
 
-// pick chooses an endpoint; nil when there is none.
+// pick chooses an endpoint; nil = the set is empty.
 func (s *set[T]) pick(key string) *endpoint[T] {
 	if len(s.in.list) == 0 {
 		return nil
@@ -81,15 +80,15 @@ func (s *set[T]) pick(key string) *endpoint[T] {
 	return s.among(s.in, &s.turns.first)
 }
 
-// hashes reports whether the ring decides.
+// hashes reports whether the ring chooses the endpoint.
 func (s *set[T]) hashes(key string) bool { return s.balance == RingHash && key != "" }
 
-// onRing returns the key's endpoint of those chosen, of which there is one.
+// onRing returns the key's endpoint among those marked in chosen, of which there is at least one.
 func (s *set[T]) onRing(key string, chosen []bool) *endpoint[T] {
 	return s.all[s.ring.lookup(key, func(i int) bool { return !chosen[i] })]
 }
 
-// chosenOf says of each of all whether it is in list.
+// chosenOf marks those of all that are in list.
 func chosenOf[T any](all, list []*endpoint[T]) []bool {
 	chosen := make([]bool, len(all))
 	for i, e := range all {
@@ -98,9 +97,8 @@ func chosenOf[T any](all, list []*endpoint[T]) []bool {
 	return chosen
 }
 
-// pickOther chooses an endpoint that was not tried: of those that are in, else
-// of those of later priorities, else of those that are out. nil means that all
-// were tried.
+// pickOther chooses an endpoint that was not tried: one that is in, else one of a later priority, else one that is out.
+// nil = all were tried.
 func (s *set[T]) pickOther(key string, tried []*endpoint[T]) *endpoint[T] {
 	rest := without(s.in.list, tried)
 	if len(rest) == 0 {
@@ -131,7 +129,7 @@ func (s *set[T]) among(c choice[T], turn *atomic.Uint64) *endpoint[T] {
 	return c.lessBusy()
 }
 
-// firstPriority returns the endpoints of the first one's priority.
+// firstPriority returns the endpoints with the priority of the first one in list.
 func firstPriority[T any](list []*endpoint[T]) []*endpoint[T] {
 	for i, e := range list {
 		if e.priority() != list[0].priority() {

@@ -23,38 +23,34 @@ const (
 	DefaultMaxEjected     = 50
 )
 
-// Settings are what Update can change while an Upstream runs. The zero value is
-// usable, but has no endpoints.
+// Settings are the parts of a Config that Update can change. The zero value is usable, but has no endpoints.
 type Settings struct {
-	// Endpoints are the endpoints to use, each address once. Without any, Acquire fails until
-	// Update brings some. With a Source they are used until its first report.
+	// Endpoints lists the endpoints, each address once. Without any, Acquire fails until Update adds some. With a
+	// Source they are used until its first report.
 	Endpoints []Endpoint
-	// Source reports the endpoints and every change; nil = Endpoints are used. Sources are compared
-	// with ==, and one that stays is not interrupted by Update, so it must be a pointer. An
-	// Upstream that changes to another Source keeps its endpoints until the first report of the new
-	// one.
+	// Source reports the endpoints and every change of them; nil = Endpoints are used. Sources are compared with ==, so
+	// a Source must be a pointer; an Update with the same Source does not restart it. After a change of Source the
+	// Upstream keeps its endpoints until the first report of the new one.
 	Source Source
-	// Overrides are the operators' changes of single endpoints, which apply to the sets of
-	// Endpoints and Source; ChangeEndpoint makes more. Each address once.
+	// Overrides are operators' changes of single endpoints, applied to the sets of Endpoints and Source; each address
+	// once. ChangeEndpoint adds more.
 	Overrides []Override
 	// Balance chooses among the endpoints; the zero value is P2C.
 	Balance Balance
 	// Limits are the limits of each endpoint's pool.
 	Limits pool.Limits
-	// Health is the active check; none without a Probe.
+	// Health is the active check; it needs a Probe.
 	Health Health
 	// Ejection is the passive check.
 	Ejection Ejection
-	// SlowStart is how long an endpoint that was added to others, or that is in
-	// again after it was out, takes to get its full share of leases, by P2C and
-	// RoundRobin; 0 = at once.
+	// SlowStart is how long an endpoint takes to get its full share of leases, by P2C and RoundRobin, after it was
+	// added to others or is in again after it was out; 0 = no time.
 	SlowStart time.Duration
 	// OnRemoved says what happens to leases of a removed endpoint.
 	OnRemoved Removal
-	// RemovedTimeout is how long these leases may last with DrainRemoved; then
-	// they are interrupted. 0 = for ever.
+	// RemovedTimeout is how long these leases may last with DrainRemoved until they are interrupted. 0 = for ever.
 	RemovedTimeout time.Duration
-	// Rebalance moves leases to endpoints that have too few; the zero value moves none.
+	// Rebalance moves leases to endpoints that have too few of them; the zero value moves none.
 	Rebalance Rebalance
 }
 
@@ -62,35 +58,35 @@ type Settings struct {
 type Removal int
 
 const (
-	// DrainRemoved waits for their release. The default.
+	// DrainRemoved waits until they are released. The default.
 	DrainRemoved Removal = iota
 	// CloseRemoved interrupts them at once.
 	CloseRemoved
 )
 
-// Bounds of endpoints. More of them, or a larger weight, are a mistake somewhere.
+// Bounds of a set. More endpoints, or a larger weight, indicate a mistake.
 const (
 	MaxEndpoints = 1000
-	MaxWeight    = 65535 // of a DNS SRV record
+	MaxWeight    = 65535 // the largest in a DNS SRV record
 )
 
-// Endpoint is one address that serves.
+// Endpoint is the address of one server.
 type Endpoint struct {
-	// Address is "host:port" or "unix:/path". It is the endpoint's identity: one
-	// that stays keeps its pool, connections and state.
+	// Address is "host:port" or "unix:/path". It identifies the endpoint: as long as the address stays in the set, the
+	// endpoint keeps its pool, connections and state.
 	Address string
-	// Weight is its share of leases beside the others of its Priority, from 1 to
-	// MaxWeight; 0 = 1. The balance First ignores it.
+	// Weight is the endpoint's share of leases relative to others of its Priority, from 1 to MaxWeight; 0 = 1. The
+	// balance First ignores it.
 	Weight int
-	// Priority 0 is used as long as one endpoint of it is in; then the next
-	// higher number is, and so on.
+	// Priority: the endpoints of priority 0 are used as long as one of them is in; otherwise those of the next higher
+	// number, and so on.
 	Priority int
 	// Zone and Metadata are shown to the operator and have no effect.
 	Zone     string
 	Metadata map[string]string
 }
 
-// Endpoints returns endpoints at addresses, all alike.
+// Endpoints returns endpoints at the addresses, with the same weight and priority.
 func Endpoints(addresses ...string) []Endpoint {
 	list := make([]Endpoint, len(addresses))
 	for i, a := range addresses {
@@ -99,39 +95,37 @@ func Endpoints(addresses ...string) []Endpoint {
 	return list
 }
 
-// Health is an active health check: every endpoint is probed every Interval.
-// The first probe decides alone; after that Fall failures in a row take an
-// endpoint out and Rise successes in a row take it in again.
+// Health is an active health check: it probes every endpoint once per Interval. The first probe decides by itself;
+// after it, Fall failures in a row take an endpoint out and Rise successes in a row take it in again.
 type Health struct {
 	Probe      Probe         // nil = no active check
-	Interval   time.Duration // from the end of one probe to the next, ±10 %; a quarter of it after a probe without an answer that does not take the endpoint out yet; 0 = DefaultHealthInterval
+	Interval   time.Duration // from the end of one probe to the next, ±10 %; a quarter of it after an unanswered probe that leaves the endpoint in; 0 = DefaultHealthInterval
 	Timeout    time.Duration // of one probe; 0 = DefaultHealthTimeout
 	Rise, Fall int           // 0 = DefaultRise, DefaultFall
-	// OnUnhealthy says what happens to the leases of an endpoint that is out.
+	// OnUnhealthy says what happens to the leases of an endpoint that the check takes out.
 	OnUnhealthy UnhealthyPolicy
-	// UnhealthyTimeout is how long they may last with DrainUnhealthy; 0 = for ever.
+	// UnhealthyTimeout is how long these leases may last with DrainUnhealthy; 0 = for ever.
 	UnhealthyTimeout time.Duration
-	// Stagger is the time over which they are interrupted, so that their users do not all reconnect
-	// at once; 0 = DefaultStagger.
+	// Stagger is the time over which leases are interrupted, so that their users do not all reconnect at once; 0 =
+	// DefaultStagger.
 	Stagger time.Duration
 }
 
-// Ejection is the passive check: Failures in a row (connections that could not
-// be opened, leases ended by Fail) take an endpoint out for Base. Then a
-// connection is opened, and closed, beside the pool: when that fails, or when it
-// is back and one more failure is seen, the time is doubled, up to Max; a success
-// (Release, OK) ends the series. Up to a tenth is added at random to each time.
+// Ejection is the passive check. Failures in a row (connections that could not be opened, leases ended by Fail) take an
+// endpoint out for the time Base. After that time a trial connection is opened and closed, outside the pool. If the
+// trial fails, or if one more failure is seen after it, the endpoint is out for twice the time, up to Max. A success
+// (Release, OK) ends the series. Up to a tenth is added to each time at random.
 type Ejection struct {
 	Failures  int           // 0 = DefaultEjectFailures, negative = never eject
 	Base, Max time.Duration // 0 = DefaultEjectBase, DefaultEjectMax
-	// Errors also counts answers that are errors of the server, and Slow those that took longer than
-	// it, 0 = none. Each of them also counts answers that have not come in time. Both need users that call Lease.Answered, Unanswered and Blame,
-	// as package httpproxy does.
+	// Errors also counts answers that are server errors; Slow also counts answers that took longer than Slow, 0 = none.
+	// Each also counts answers that did not come in time. Both need users that call Lease.Answered, Unanswered and
+	// Blame, as package httpproxy does.
 	Errors bool
 	Slow   time.Duration
-	// MaxEjected is how many percent of the endpoints may be out, for whatever reason, after an answer has ejected one: errors and
-	// slowness may be those of the clients' requests, or of something that all endpoints need. Answers never eject the last one that is in. Up to
-	// 100; 0 = DefaultMaxEjected.
+	// MaxEjected is the highest percentage of endpoints that may be out, for any reason, when an answer ejects one:
+	// errors and slowness may be caused by clients' requests, or by something that all endpoints depend on. Answers
+	// never eject the last endpoint that is in. Up to 100; 0 = DefaultMaxEjected.
 	MaxEjected int
 }
 
@@ -153,8 +147,7 @@ func (e Ejection) withDefaults() Ejection {
 	return e
 }
 
-// verify reports every problem, joined. interrupts says that leases can be
-// interrupted.
+// verify reports every problem, joined. interrupts says that Config.Interrupt is set.
 func (s *Settings) verify(name string, interrupts bool) error {
 	errs := []error{verifyEndpoints(s.Endpoints), verifyOverrides(s.Overrides)}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -198,7 +191,7 @@ func (s *Settings) verify(name string, interrupts bool) error {
 	return nil
 }
 
-// verifyOverrides reports every problem of overrides.
+// verifyOverrides reports every problem of a list of overrides.
 func verifyOverrides(list []Override) error {
 	endpoints := make([]Endpoint, len(list))
 	for i, o := range list {

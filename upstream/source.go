@@ -11,45 +11,44 @@ import (
 	"time"
 )
 
-// A Source reports the endpoints of an Upstream, and their changes.
+// Source reports the endpoints of an Upstream, and their changes.
 type Source interface {
-	// Watch looks for endpoints until ctx ends, and then returns. It calls report with the whole
-	// set when it knows it first, and at each change; a set that is the same may be reported again.
-	// Endpoints that are missing from the new set are removed, and nothing else is touched. It
-	// calls report with an error when it does not know the set: the Upstream keeps the last set and
-	// shows the error until a set is reported without one; with both, some endpoints of the set are
-	// old. An empty set is an error too: usually not the last endpoint is gone, but the service
-	// that should know it. report does not keep the slice. It returns the error, also if the set
-	// was refused, and must be called from one goroutine at a time.
+	// Watch looks for endpoints until ctx ends, and then returns. It calls report with the whole set when it first
+	// knows the set, and at each change; it may report the same set again. Endpoints that are missing from the new set
+	// are removed; other endpoints are not affected. If Watch cannot find the set, it calls report with an error: the
+	// Upstream keeps the last set, and shows the error until a set is reported without one. With a set and an error,
+	// some endpoints of the set are old. An empty set is an error, too, because usually it means that the service which
+	// should know the endpoints is down. report does not keep the slice. It returns the error, or its own if it refuses
+	// the set, and must be called from one goroutine at a time.
 	Watch(ctx context.Context, report func(set []Endpoint, err error) error)
-	// String names the source for the operator, such as "dns api.internal:6443".
+	// String names the source for operators, such as "dns api.internal:6443".
 	String() string
 }
 
 // SourceStatus is the state of a Source's reports. It is zero without a Source.
 type SourceStatus struct {
 	Name         string    // Source.String
-	Updated      time.Time // when it last reported a set; zero: never
-	Changed      time.Time // when a set last differed from the one before; zero: never
-	FailingSince time.Time // zero: its last report was a set
-	LastError    string    // of its last report, if that was an error
+	Updated      time.Time // time of the last report with a set; zero: never
+	Changed      time.Time // time of the last change of the set; zero: never
+	FailingSince time.Time // zero: the last report was a set
+	LastError    string    // error of the last report, if it was one
 	// Counters of this Upstream, all its sources together.
-	Failed                  uint64 // reports that were errors or no possible set
-	Added, Removed, Altered uint64 // endpoints
+	Failed                  uint64 // reports with an error or an invalid set
+	Added, Removed, Altered uint64 // numbers of endpoints
 }
 
 // errNoEndpoints is the error of an empty set.
 var errNoEndpoints = errors.New("no endpoints")
 
-// watch is one Source at work.
+// watch is a Source that is being watched.
 type watch struct {
 	source   Source
 	cancel   context.CancelFunc
-	answered chan struct{} // closed at the first report
+	answered chan struct{} // closed after the first report
 	err      error         // of the last report; guarded by Upstream.mu
 }
 
-// follow begins to watch source in the stead of the one before. updating is held.
+// follow starts to watch source in place of the previous one. The caller holds updating.
 func (u *Upstream[T]) follow(source Source) {
 	if u.watch != nil {
 		if u.watch.source == source {
@@ -68,8 +67,8 @@ func (u *Upstream[T]) follow(source Source) {
 	u.tasks.Go(func() { u.run(ctx, w) })
 }
 
-// Freeze ends the Source before a drain: the endpoints stay as they are. A Source that asks through
-// this very Upstream would delay the end of its sessions.
+// Freeze stops the Source before a drain; the endpoints stay as they are. Otherwise a Source that uses this Upstream
+// itself would delay the end of its sessions.
 func (u *Upstream[T]) Freeze() {
 	u.updating.Lock()
 	defer u.updating.Unlock()
@@ -79,7 +78,7 @@ func (u *Upstream[T]) Freeze() {
 	}
 }
 
-// run is the goroutine of a Source.
+// run watches the Source until ctx ends, on a goroutine of its own.
 func (u *Upstream[T]) run(ctx context.Context, w *watch) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -90,7 +89,7 @@ func (u *Upstream[T]) run(ctx context.Context, w *watch) {
 	w.source.Watch(ctx, func(set []Endpoint, err error) error { return u.reported(w, set, err) })
 }
 
-// setWatch changes the source and keeps the counters.
+// setWatch replaces the source and keeps the counters.
 func (u *Upstream[T]) setWatch(w *watch) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -101,7 +100,7 @@ func (u *Upstream[T]) setWatch(w *watch) {
 	}
 }
 
-// reported takes a Source's report.
+// reported handles a Source's report.
 func (u *Upstream[T]) reported(w *watch, list []Endpoint, err error) error {
 	u.updating.Lock()
 	defer u.updating.Unlock()
@@ -123,7 +122,7 @@ func (u *Upstream[T]) reported(w *watch, list []Endpoint, err error) error {
 	return err
 }
 
-// answer wakes callers that wait for the first report. updating is held.
+// answer wakes the callers that wait for the first report. The caller holds updating.
 func (w *watch) answer() {
 	select {
 	case <-w.answered:
@@ -158,12 +157,12 @@ func (u *Upstream[T]) note(w *watch, err error) {
 	}
 }
 
-// difference lists the changes of a set, by address.
+// difference holds the addresses that a change of the set concerns.
 type difference struct{ added, removed, changed []string }
 
 func (d difference) none() bool { return len(d.added)+len(d.removed)+len(d.changed) == 0 }
 
-// compare finds the difference of two sets.
+// compare returns the difference of two sets.
 func compare(before, after []Endpoint) (d difference) {
 	was := make(map[string]Endpoint, len(before))
 	for _, e := range before {
@@ -191,7 +190,7 @@ func (e Endpoint) same(o Endpoint) bool {
 	return e.Address == o.Address && max(e.Weight, 1) == max(o.Weight, 1) && e.Priority == o.Priority && e.Zone == o.Zone && maps.Equal(e.Metadata, o.Metadata)
 }
 
-// tell logs a difference, in one line.
+// tell logs a difference in one line.
 func (u *Upstream[T]) tell(d difference, from Source, by cause, n int) {
 	now := time.Now()
 	u.mu.Lock()
@@ -221,7 +220,7 @@ func (u *Upstream[T]) tell(d difference, from Source, by cause, n int) {
 // mostNamed bounds the addresses in one line of the log.
 const mostNamed = 20
 
-// brief joins addresses, and counts those beyond its limit.
+// brief joins addresses up to mostNamed, and counts the others.
 func brief(list []string) string {
 	if len(list) > mostNamed {
 		list = append(slices.Clone(list[:mostNamed]), fmt.Sprintf("and %d more", len(list)-mostNamed))

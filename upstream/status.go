@@ -11,12 +11,12 @@ import (
 // Status is a snapshot for metrics and dashboards.
 type Status struct {
 	Name     string
-	Balance  string // as ParseBalance reads it
-	FailOpen bool   // every endpoint is out; those of the first priority are used
+	Balance  string // a name that ParseBalance parses
+	FailOpen bool   // every endpoint is out, so those of the first priority are used
 	Source   SourceStatus
-	Traffic  *traffic.Schema // the counters of each endpoint; nil = none
-	// Endpoints are the endpoints in use, by priority, and after them removed ones, until their
-	// leases are released. An endpoint that was removed and added again may be in it twice.
+	Traffic  *traffic.Schema // schema of each endpoint's counters; nil = none
+	// Endpoints are the endpoints in use, by priority, and then the removed ones until their leases are released. An
+	// endpoint that was removed and added again may be listed twice.
 	Endpoints []EndpointStatus
 }
 
@@ -27,28 +27,29 @@ type EndpointStatus struct {
 	Priority     int
 	Zone         string
 	Metadata     map[string]string
-	Removed      bool      // gets no more leases
+	Removed      bool      // it gets no more leases
 	Override     string    // an operator's change: "added", "drained", "removed", "weight" or ""
 	Kept         bool      // Override.Keep
-	Absent       bool      // an operator has taken it out, and it exists only as that override: the fields below are zero
-	Healthy      bool      // as the active check has it; true without one
-	Ejected      bool      // by the passive check
+	Absent       bool      // an operator has removed it, and only the override is left: the fields below are zero
+	Healthy      bool      // result of the active check; true without one
+	Ejected      bool      // result of the passive check
 	EjectedUntil time.Time // zero unless Ejected
-	Failures     int       // in a row, seen in use
-	LastError    string    // of the last failure or failed probe; stays after recovery
-	LastFailed   time.Time // when that was; zero: never
-	Leases       int64     // out, and callers that wait for one
-	Stale        uint64    // connections that the server had closed while they were idle, as far as users of leases reported them
+	Failures     int       // consecutive, seen in use
+	LastError    string    // of the last failure or failed probe; kept after recovery
+	LastFailed   time.Time // time of LastError; zero: never
+	Leases       int64     // leases out, and callers that wait for one
+	Stale        uint64    // connections that the server had closed while they were idle, as reported with Lease.Stale
 	Pool         pool.Stats
-	Traffic      traffic.Row // of Status.Traffic
+	Traffic      traffic.Row // counters as in Status.Traffic
 }
 
-// AllInUse reports whether every connection that the endpoints in use may have is leased, so that an Acquire would have to wait for one of them.
+// AllInUse reports whether every connection that the pools of the endpoints in use may have is leased, so that Acquire
+// would have to wait.
 func (u *Upstream[T]) AllInUse() bool {
 	return !slices.ContainsFunc(u.set.Load().in.list, func(e *endpoint[T]) bool { return !e.pool.AllInUse() })
 }
 
-// OnlyEndpoint returns the address of the endpoint in use, "" unless there is exactly one. It is cheap.
+// OnlyEndpoint returns the address of the endpoint in use, or "" unless there is exactly one. It is cheap.
 func (u *Upstream[T]) OnlyEndpoint() (address string) {
 	if all := u.set.Load().all; len(all) == 1 {
 		return all[0].addr
@@ -56,8 +57,8 @@ func (u *Upstream[T]) OnlyEndpoint() (address string) {
 	return ""
 }
 
-// Load returns the number of leases, including awaited ones, and the number of endpoints for new leases. If none is
-// usable, that is 0, although Acquire tries them.
+// Load returns the number of leases, including awaited ones, and the number of endpoints that get new leases. in is 0
+// if no endpoint is usable, although Acquire tries them then.
 func (u *Upstream[T]) Load() (leases, in int64) {
 	s := u.set.Load()
 	for _, e := range s.all {
@@ -69,7 +70,7 @@ func (u *Upstream[T]) Load() (leases, in int64) {
 	return leases, int64(len(s.in.list))
 }
 
-// Status returns the present state of every endpoint.
+// Status returns the state of the Upstream and of every endpoint.
 func (u *Upstream[T]) Status() Status {
 	u.mu.Lock()
 	s, leaving, source, overrides := u.set.Load(), slices.Clone(u.leaving), u.told, u.changed
@@ -92,7 +93,7 @@ func (u *Upstream[T]) Status() Status {
 	return st
 }
 
-// override shows the operators' changes of an endpoint.
+// override adds the operators' changes of an endpoint.
 func (s *Status) override(o Override) {
 	shown := false
 	for i := range s.Endpoints {

@@ -7,45 +7,42 @@ import (
 	"time"
 )
 
-// Why leases are interrupted, see Config.Interrupt.
+// Errors for Config.Interrupt.
 var (
 	ErrUnhealthy = errors.New("upstream: the endpoint is unhealthy")
 	ErrRemoved   = errors.New("upstream: the endpoint was removed")
 )
 
-// UnhealthyPolicy says what happens to the leases of an endpoint that the active
-// check has taken out. None is interrupted unless another endpoint has passed its
-// check since this one began to fail, and is in.
+// UnhealthyPolicy says what happens to the leases of an endpoint that the active check has taken out. Leases are
+// interrupted only if another endpoint is in that has passed its check since this one began to fail.
 type UnhealthyPolicy int
 
 const (
-	// KeepUnhealthy keeps leases. The default.
+	// KeepUnhealthy keeps the leases. The default.
 	KeepUnhealthy UnhealthyPolicy = iota
-	// CloseUnhealthy interrupts the leases of a silent endpoint: one whose last Fall probes ran
-	// into their Timeout, or found no route to its host. The leases of an endpoint that answers,
-	// with a failure or by refusing connections, continue: it may be about to stop, and let them
-	// end.
+	// CloseUnhealthy interrupts the leases of a silent endpoint: one whose last Fall probes reached their Timeout, or
+	// found no route to its host. It keeps the leases of an endpoint that answers, with a failure or by refusing
+	// connections, because that endpoint may be stopping and may let its connections finish.
 	CloseUnhealthy
-	// DrainUnhealthy keeps leases for UnhealthyTimeout and interrupts them then.
+	// DrainUnhealthy keeps the leases for UnhealthyTimeout and then interrupts them.
 	DrainUnhealthy
 )
 
-// silent reports whether a probe got no answer. expired says that its time was over.
+// silent reports whether a probe got no answer. expired says that the probe's time had passed.
 func silent(err error, expired bool) bool {
 	return err != nil && (expired || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ETIMEDOUT))
 }
 
 const (
-	// evictSteps is in how many steps the leases of an endpoint are interrupted.
+	// evictSteps is the number of steps in which an endpoint's leases are interrupted.
 	evictSteps = 20
-	// leastEvictStep bounds how often leases are looked for.
+	// leastEvictStep bounds how often evict runs a step.
 	leastEvictStep = 10 * time.Millisecond
-	// lateEvictStep is how often an endpoint that stays out is looked at for leases
-	// that it got all the same.
+	// lateEvictStep is how often evict looks for further leases of an endpoint that stays out.
 	lateEvictStep = time.Second
 )
 
-// mustEmpty reports whether leases are to be interrupted. mu is held.
+// mustEmpty reports whether the endpoint's leases must be interrupted. The caller holds mu.
 func (e *endpoint[T]) mustEmpty() bool {
 	if e.closed || !e.health.down {
 		return false
@@ -59,8 +56,8 @@ func (e *endpoint[T]) mustEmpty() bool {
 	return false
 }
 
-// evict interrupts the leases of the endpoint, spread over its stagger, until it
-// need not be empty any more. It is a goroutine, of which there is one at a time.
+// evict interrupts the endpoint's leases, spread over its stagger, until mustEmpty is false. It runs on a goroutine,
+// one at a time.
 func (e *endpoint[T]) evict() {
 	e.mu.Lock()
 	stagger := e.stagger
@@ -84,7 +81,7 @@ func (e *endpoint[T]) evict() {
 				ticker.Reset(max(step, lateEvictStep))
 			}
 		} else if left < evictSteps {
-			left = evictSteps // the remaining leases have no other endpoint now
+			left = evictSteps // no other endpoint could take the remaining leases
 			ticker.Reset(step)
 		}
 		select {
@@ -97,8 +94,7 @@ func (e *endpoint[T]) evict() {
 	}
 }
 
-// interruptSome interrupts one of the given number of parts of the leases, at least one lease, and
-// returns how many.
+// interruptSome interrupts 1/parts of the leases, rounded up, and returns how many.
 func (e *endpoint[T]) interruptSome(parts int) int {
 	var leased []T
 	all := e.pool.Interrupt(func(v T) { leased = append(leased, v) })

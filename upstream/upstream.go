@@ -18,30 +18,29 @@ import (
 // Upstream leases connections to the best of its endpoints. Make one with New
 // and end it with Close or Drain. All methods are safe for concurrent use.
 type Upstream[T any] struct {
-	cfg     Config[T] // its Settings are only the first ones
+	cfg     Config[T] // its Settings are the initial ones only
 	set     atomic.Pointer[set[T]]
 	turns   turns
 	judging sync.Mutex      // see endpoint.judging
-	ctx     context.Context // of tasks
+	ctx     context.Context // of background tasks
 	stop    context.CancelFunc
-	tasks   sync.WaitGroup // Sources, and the retiring of endpoints
+	tasks   sync.WaitGroup // Sources, and endpoints being retired
 
-	updating    sync.Mutex         // held by Update, Drain, Close and reports of a Source, one at a time
+	updating    sync.Mutex         // held by Update, Drain, Close and a Source's reports, so that they run one at a time
 	settings    Settings           // guarded by updating
-	list        []Endpoint         // as last set by Settings or the Source, without Overrides; guarded by updating
-	rebalancing context.CancelFunc // ends rebalance; nil = it does not run; guarded by updating
+	list        []Endpoint         // as set by Settings or the Source, without Overrides; guarded by updating
+	rebalancing context.CancelFunc // ends rebalance; nil = not running; guarded by updating
 	closed      bool               // guarded by updating
 
-	mu      sync.Mutex     // guards the making of sets, and the fields below; never held across I/O
-	leaving []*endpoint[T] // removed, with leases out
-	ramp    *time.Timer    // makes the set anew while an endpoint starts slowly
-	watch   *watch         // changed with updating held too; nil = no Source
+	mu      sync.Mutex     // guards the replacement of set, and the fields below; never held across I/O
+	leaving []*endpoint[T] // removed endpoints with leases out
+	ramp    *time.Timer    // renews the set while an endpoint starts slowly
+	watch   *watch         // changed only with updating held, too; nil = no Source
 	told    SourceStatus
-	changed []Override // settings.Overrides; replaced as a whole
+	changed []Override // settings.Overrides; replaced as a whole, never modified
 }
 
-// New makes an Upstream; its pools begin to warm up, its probes to run and its
-// Source to look for endpoints. The error wraps ErrConfig.
+// New makes an Upstream. It starts to fill the pools, to probe, and to watch the Source. The error wraps ErrConfig.
 func New[T any](cfg Config[T]) (*Upstream[T], error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
@@ -62,14 +61,14 @@ func New[T any](cfg Config[T]) (*Upstream[T], error) {
 // Name returns Config.Name.
 func (u *Upstream[T]) Name() string { return u.cfg.Name }
 
-// Acquire leases a connection from the endpoint Balance chooses. If that one cannot open a
-// connection, the others are tried, ejected and unhealthy ones last. The error is an *Error and
-// wraps ErrUnavailable; a pool that is full is no fault of its endpoint.
+// Acquire leases a connection from the endpoint that Balance chooses. If that endpoint cannot open a connection, the
+// others are tried, ejected and unhealthy ones last. The error is an *Error and wraps ErrUnavailable. A full pool is
+// not a failure of its endpoint.
 func (u *Upstream[T]) Acquire(ctx context.Context) (Lease[T], error) {
 	return u.AcquireKey(ctx, "")
 }
 
-// AcquireKey is Acquire with the key for RingHash; other balances ignore it.
+// AcquireKey is Acquire with the key for RingHash; other balances ignore the key.
 func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], error) {
 	e := u.set.Load().pick(key)
 	if e == nil {
@@ -81,7 +80,7 @@ func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], err
 	return u.acquireFrom(ctx, key, e, Narrow{})
 }
 
-// pickFirst chooses an endpoint if there was none, and waits for a Source's first report.
+// pickFirst chooses an endpoint when the set was empty, after a wait for the Source's first report.
 func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], error) {
 	u.mu.Lock()
 	w := u.watch
@@ -110,7 +109,7 @@ func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], 
 	return nil, &Error{Upstream: u.cfg.Name, Source: fmt.Errorf("%s: %w", w.source, err)}
 }
 
-// acquireFrom tries e first. Of n it heeds Wait, and after a failure Avoid.
+// acquireFrom tries e first. It respects n.Wait, and for further tries n.Avoid.
 func (u *Upstream[T]) acquireFrom(ctx context.Context, key string, e *endpoint[T], n Narrow) (Lease[T], error) {
 	l, err := e.acquireWithin(ctx, n.Wait)
 	if err == nil {
@@ -140,10 +139,9 @@ func (u *Upstream[T]) acquireOther(ctx context.Context, key string, e *endpoint[
 	}
 }
 
-// Update replaces the settings of a running Upstream. Endpoints that stay keep their pools,
-// connections and state; removed ones get no more leases and are closed as their leases are
-// released; new ones warm up. On an error, which wraps ErrConfig or pool.ErrClosed, nothing has
-// changed.
+// Update replaces the settings of a running Upstream. Endpoints that stay keep their pools, connections and state.
+// Removed endpoints get no more leases, and are closed as their leases are released. The pools of new endpoints start
+// to fill. On an error, which wraps ErrConfig or pool.ErrClosed, nothing changes.
 func (u *Upstream[T]) Update(s Settings) error {
 	if err := s.verify(u.cfg.Name, u.cfg.Interrupt != nil); err != nil {
 		return err
@@ -166,7 +164,7 @@ func (u *Upstream[T]) Update(s Settings) error {
 	u.settings = s
 	for _, e := range u.set.Load().all {
 		if slices.Contains(stay, e) {
-			_ = e.pool.Update(s.Limits) // valid, and only Close closes the pools
+			_ = e.pool.Update(s.Limits) // no error: the limits are valid, and only Close closes the pools
 			e.configure(s)
 		}
 	}
@@ -178,12 +176,12 @@ func (u *Upstream[T]) Update(s Settings) error {
 type cause int
 
 const (
-	bySettings cause = iota // or their Source
+	bySettings cause = iota // the Settings or their Source
 	byOperator
 )
 
-// apply puts the set told into use, with the Overrides of s, and touches no endpoint that stays.
-// updating is held.
+// apply puts the set told into use, changed by the Overrides of s. Endpoints that stay are not affected. The caller
+// holds updating.
 func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 	list := slices.Clone(inForce(told, s.Overrides))
 	slices.SortStableFunc(list, func(a, b Endpoint) int { return cmp.Compare(a.Priority, b.Priority) })
@@ -256,7 +254,7 @@ func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 	}
 }
 
-// build returns the endpoints of list, reusing those of old, and the new ones among them.
+// build returns the endpoints of list, and the new ones among them; it reuses those of old.
 func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, l pool.Limits) (all, added []*endpoint[T], err error) {
 	known := make(map[string]*endpoint[T], len(old))
 	for _, e := range old {
@@ -278,12 +276,13 @@ func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, l pool.Limits) 
 	return all, added, nil
 }
 
-// refresh makes the set anew after an endpoint's state has changed, or its share.
+// refresh renews the set after a change of an endpoint's state or share.
 func (u *Upstream[T]) refresh() {
 	u.publish(func(s *set[T]) *set[T] { return newSet(s.plan, s.all, s.ring, s.turns) })
 }
 
-// spare reports whether an endpoint may be ejected by an answer, with most percent of all out then. It may be called with the endpoint's mu held.
+// spare reports whether an answer may eject the endpoint: at most the given percentage of all endpoints may be out
+// then, and one must be in. The caller may hold the endpoint's mu.
 func (u *Upstream[T]) spare(e *endpoint[T], most int) bool {
 	all, out := u.set.Load().all, 1
 	for _, other := range all {
@@ -294,8 +293,8 @@ func (u *Upstream[T]) spare(e *endpoint[T], most int) bool {
 	return out < len(all) && out*100 <= most*len(all)
 }
 
-// rampSteps is in how many steps the share of an endpoint grows that starts
-// slowly; leastRamp bounds how often the set is made for that.
+// rampSteps is the number of steps in which the share of a starting endpoint grows; leastRamp bounds how often the set
+// is renewed for them.
 const (
 	rampSteps = 20
 	leastRamp = 10 * time.Millisecond
@@ -321,11 +320,11 @@ func (u *Upstream[T]) publish(next func(*set[T]) *set[T]) {
 	}
 }
 
-// Close refuses new leases, stops the probes and the Source and closes idle connections; leased
-// ones are closed when they are released. A second Close does nothing.
+// Close refuses new leases, stops the probes and the Source, and closes idle connections; a leased connection is closed
+// when it is released. A second Close does nothing.
 func (u *Upstream[T]) Close() { u.shutdown() }
 
-// shutdown closes every endpoint and returns them all, the removed ones too.
+// shutdown closes all endpoints, and returns them together with the removed ones.
 func (u *Upstream[T]) shutdown() []*endpoint[T] {
 	u.updating.Lock()
 	u.closed = true
@@ -344,12 +343,12 @@ func (u *Upstream[T]) shutdown() []*endpoint[T] {
 		e.close()
 	}
 	u.updating.Unlock()
-	u.tasks.Wait() // a Source may just report, for which it needs updating
+	u.tasks.Wait() // not under updating, which a Source needs to report
 	return all
 }
 
-// Drain is Close, and then waits for the release of every lease. When ctx ends first its error is
-// returned, once for each endpoint with leases out.
+// Drain is Close, and then waits for the release of every lease. If ctx ends first, Drain returns its error, once for
+// each endpoint with leases out.
 func (u *Upstream[T]) Drain(ctx context.Context) error {
 	all := u.shutdown()
 	errs := make([]error, len(all))
