@@ -23,9 +23,8 @@ import (
 const (
 	DefaultIdleTimeout    = time.Hour
 	DefaultConnectTimeout = 10 * time.Second
-	// DefaultOpenTimeout bounds one attempt to connect to an endpoint: half of
-	// DefaultConnectTimeout, so that there is time for another endpoint when
-	// one does not answer.
+	// DefaultOpenTimeout bounds one attempt to connect to an endpoint. It is half of DefaultConnectTimeout, so that
+	// there is time to try another endpoint.
 	DefaultOpenTimeout = 5 * time.Second
 	// DefaultWarmAge is how long a connection waits for its client before it is
 	// replaced: servers close silent connections, kube-apiserver after 32 s.
@@ -38,68 +37,61 @@ const (
 // ErrConfig is wrapped by every error about an invalid Config.
 var ErrConfig = errors.New("tcpproxy: invalid configuration")
 
-// Config describes a Proxy. Upstream is required, unless there are Routes. Upstreams
-// are not closed or drained by the Proxy.
+// Config describes a Proxy. Upstream is required unless there are Routes. The Proxy does not close or drain upstreams.
 type Config struct {
 	Listener listener.Config
-	// Upstream gives connections that were never used, see NewUpstream. The
-	// Proxy discards each after its one use. With the balance RingHash the key
-	// is the client's IP address.
+	// Upstream provides connections that were never used; see NewUpstream. The Proxy discards each connection after its
+	// use. With the balance RingHash the key is the client's IP address.
 	Upstream *upstream.Upstream[net.Conn]
-	// Routes choose an upstream by the client's TLS ClientHello. Upstream takes the
-	// clients that fit none, and those without TLS. Without TLS of the Proxy the client's bytes are passed on as they are, so that its TLS is
-	// with the server. A client without a target gets the alert unrecognized_name. One
-	// that has sent no whole ClientHello of at most 16 KiB within ConnectTimeout is
-	// reset: protocols in which the server speaks first have no place beside routes.
+	// Routes choose an upstream by the client's TLS ClientHello. Upstream takes the clients without a matching route,
+	// and those without TLS. Unless Config.TLS is set, the client's bytes pass unchanged, so that its TLS connection is
+	// with the server. A client without a target gets the alert unrecognized_name. A client that does not send a whole
+	// ClientHello of at most 16 KiB within ConnectTimeout is reset, so Routes exclude protocols in which the server
+	// speaks first.
 	Routes []Route
-	// IdleTimeout ends a session in which no byte moved in either direction
-	// for that long, or up to a quarter longer; 0 = DefaultIdleTimeout, negative =
-	// never. A byte moves when the kernel takes it for sending, and, on Linux, when the
-	// receiver's system acknowledges it, so that a receiver that reads slowly, but
-	// within the time-out, counts as reading. This and all time-outs below reset both connections, so
-	// that a part of an answer does not look whole.
+	// IdleTimeout ends a session in which no byte has moved in either direction for that long, or up to a quarter
+	// longer; 0 = DefaultIdleTimeout, negative = never. A byte moves when the kernel accepts it for sending and, on
+	// Linux, when the receiver's system acknowledges it, so that a slow receiver does not count as idle as long as it
+	// reads something within the time-out. This and all time-outs below reset both connections, so that a partial
+	// answer does not look complete.
 	IdleTimeout time.Duration
-	// ClientIdleTimeout ends a session in which nothing moved from the client to the
-	// server for that long, ServerIdleTimeout one in which nothing moved the other way,
-	// each until that side has ended its stream, or up to a quarter later; 0 = never.
+	// ClientIdleTimeout ends a session in which nothing has moved from the client to the server for that long, or up to
+	// a quarter longer, unless the client has ended its stream. ServerIdleTimeout is the same for the other direction.
+	// 0 = never.
 	ClientIdleTimeout, ServerIdleTimeout time.Duration
-	// ClientFINTimeout ends a session whose client has ended its stream (a FIN), and
-	// has got nothing since for that long, or up to a quarter longer; 0 = never. Clients
-	// that have given up look the same as those that wait for the answer to all they sent.
+	// ClientFINTimeout ends a session whose client has ended its stream (a FIN) and has received nothing for that long,
+	// or up to a quarter longer; 0 = never. A client that has given up looks the same as one that waits for the answer
+	// to all it has sent.
 	ClientFINTimeout time.Duration
-	// StallTimeout ends a session whose client has sent something and heard nothing
-	// for that long since, or up to an eighth longer; 0 = never. It is for protocols
-	// in which servers answer: an upload whose server is silent until its end stalls,
-	// too.
+	// StallTimeout ends a session whose client has sent something and received nothing for that long, or up to an
+	// eighth longer; 0 = never. It is for protocols in which servers answer; an upload whose server sends nothing until
+	// the end of the upload counts as stalled, too.
 	StallTimeout time.Duration
-	// DrainStagger is the last part of a Drain, at most half of it, over which remaining sessions
-	// are cut off, so that their clients do not all reconnect at once. 0 = all at its end.
+	// DrainStagger is the last part of a Drain, at most half of it, in which the remaining sessions are cut off one
+	// after the other, so that their clients do not all reconnect at once. 0 = all at the end.
 	DrainStagger time.Duration
-	// ConnectTimeout bounds getting an upstream connection ready, and the TLS
-	// handshake with the client; 0 = DefaultConnectTimeout. A client that resets
-	// its connection, or closes it without having sent a byte, is dropped within
-	// about two seconds; one that closes after sending may want the answer and
-	// keeps its place until the time-out.
+	// ConnectTimeout bounds the wait for a ready upstream connection, and the TLS handshake with the client; 0 =
+	// DefaultConnectTimeout. While it waits, a client that resets its connection, or closes it without having sent a
+	// byte, is dropped within about two seconds. A client that closes after sending may want the answer, and keeps its
+	// place until the time-out.
 	ConnectTimeout time.Duration
-	// NoRetry ends a session whose endpoint breaks off, or ends its stream, before it has sent a byte. Otherwise the session
-	// continues with another endpoint, of those that are in, if what the client has sent may be sent twice: nothing,
-	// or a TLS ClientHello without early data in one record, or a part of one. A stream that ends before the client has sent
-	// anything is passed on: the server may only want to read. It does so twice at most, begins that within ConnectTimeout of
-	// its first connection, and not where the Proxy speaks TLS to either side. If endpoints break off at more than ten of its
-	// sessions, and more than 20 percent of them, in the last twenty seconds, the others are not moved.
+	// NoRetry ends a session whose endpoint closes or breaks the connection before it has sent a byte. Otherwise the
+	// session moves to another endpoint that is in, if what the client has sent can be sent twice: nothing, or all or
+	// part of a TLS ClientHello in one record and without early data. If the server ends its stream before the client
+	// has sent anything, that end is passed on, because the server may only want to read. A session moves at most
+	// twice, and only within ConnectTimeout of its first connection; it does not move if the Proxy speaks TLS to either
+	// side. When more than ten sessions, and more than 20 percent, have had this failure in the last twenty seconds,
+	// further sessions do not move.
 	NoRetry bool
-	// SendProxy sends the client's addresses first, in a PROXY protocol header
-	// of version 1 or 2; 0 = none.
+	// SendProxy sends the client's addresses ahead of the data, in a PROXY protocol header of version 1 or 2; 0 = none.
 	SendProxy int
-	// TLS terminates TLS from clients; nil = none. Its GetConfigForClient may return
-	// other settings for each name, but all names share the keys of session tickets
-	// unless it sets others, and VerifyPeerCertificate is not called for resumed sessions:
-	// use VerifyConnection.
+	// TLS terminates TLS from clients; nil = none. Its GetConfigForClient may return other settings for each name, but
+	// all names share the session ticket keys unless these settings have their own. VerifyPeerCertificate is not called
+	// for resumed sessions: use VerifyConnection.
 	TLS *tls.Config
-	// UpstreamTLS speaks TLS to the endpoints, after the PROXY header; nil =
-	// none. Without a ServerName the endpoint's host is used. Sessions are
-	// resumed: without a ClientSessionCache the Proxy keeps its own, unless
-	// there is VerifyPeerCertificate, which is not called for resumed ones.
+	// UpstreamTLS speaks TLS to the endpoints, after the PROXY header; nil = none. Without a ServerName the endpoint's
+	// host is used. Sessions are resumed: without a ClientSessionCache the Proxy keeps a cache of its own, unless
+	// VerifyPeerCertificate is set, which is not called for resumed sessions.
 	UpstreamTLS *tls.Config
 }
 
@@ -128,7 +120,7 @@ func (c Config) Verify() error {
 	return errors.Join(errs...)
 }
 
-// listener returns the listener's settings. A ClientHello is the client's to send.
+// listener returns the listener's settings. With TLS or Routes the client speaks first.
 func (c Config) listener() listener.Config {
 	l := c.Listener
 	l.ClientFirst = l.ClientFirst || c.TLS != nil || len(c.Routes) > 0
@@ -149,15 +141,14 @@ type UpstreamOptions struct {
 	upstream.Settings
 	// Dial connects to "host:port" or "unix:/path"; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
-	// Go starts a Dial, see pool.Config. fiber.Go saves the trip from a goroutine if Dial is an
-	// engine's: on a fiber it must not block.
+	// Go starts a Dial; see pool.Config. Use fiber.Go if Dial is an engine's: a Dial on a fiber costs no trip to the
+	// loop, but must not block.
 	Go     func(fn func())
 	Logger *slog.Logger
 }
 
-// NewUpstream returns an upstream of plain connections as a Proxy needs it:
-// warm ones that were never used, replaced as they age and, with CheckInterval,
-// when the server has closed them. Close or Drain it.
+// NewUpstream returns an upstream of plain connections for a Proxy. It keeps unused connections ready, and replaces
+// them as they age and, with CheckInterval, when the server has closed them. The caller must Close or Drain it.
 func NewUpstream(name string, o UpstreamOptions) (*upstream.Upstream[net.Conn], error) {
 	o.Limits = WarmLimits(o.Limits)
 	return upstream.New(upstream.Config[net.Conn]{
@@ -173,10 +164,9 @@ func NewUpstream(name string, o UpstreamOptions) (*upstream.Upstream[net.Conn], 
 	})
 }
 
-// WarmLimits returns l with the defaults that suit connections used once:
-// MaxSize DefaultMaxSize, MaxLifetime (the age of a warm connection, not of one
-// in use) DefaultWarmAge, OpenTimeout DefaultOpenTimeout. Give Upstream.Update
-// its result.
+// WarmLimits returns l with defaults for connections that are used once: MaxSize DefaultMaxSize, MaxLifetime (the age
+// of an unused connection, not of one in use) DefaultWarmAge, OpenTimeout DefaultOpenTimeout. Pass its result to
+// Upstream.Update.
 func WarmLimits(l pool.Limits) pool.Limits {
 	l.MaxSize = cmp.Or(l.MaxSize, max(DefaultMaxSize, l.MinIdle))
 	l.MaxLifetime = cmp.Or(l.MaxLifetime, DefaultWarmAge)
@@ -188,11 +178,11 @@ func WarmLimits(l pool.Limits) pool.Limits {
 type warmConn struct {
 	fiber.Stream
 	opened time.Time
-	relay  atomic.Pointer[relay] // that has it; nil = none yet
+	relay  atomic.Pointer[relay] // relay that uses the connection; nil = none yet
 }
 
-// interrupt ends the session that has a connection. A session that is still preparing it, or has heard nothing on it, continues
-// with another endpoint.
+// interrupt ends the session that uses a connection. A session that is still preparing the connection, or has received
+// nothing on it, moves to another endpoint.
 func interrupt(c net.Conn, why error) {
 	if w, ok := c.(*warmConn); ok {
 		if r := w.relay.Load(); r != nil {

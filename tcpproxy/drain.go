@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// drainSteps is in how many steps sessions are cut off. A tenth of the time is
-	// left for them to end.
+	// drainSteps is the number of steps in which sessions are cut off. After the last step a tenth of the time is left
+	// for them to end.
 	drainSteps = 18
 	drainParts = 20
-	// leastDrainStep bounds how often they are looked for.
+	// leastDrainStep bounds how often a step runs.
 	leastDrainStep = 10 * time.Millisecond
 )
 
-// stagger cuts off the remaining sessions shortly before ctx ends, a part after the other. stop
-// ends that, and returns how many sessions were cut off.
+// stagger cuts off the remaining sessions shortly before ctx ends, in several steps. stop ends that, and returns how
+// many sessions were cut off.
 func (p *Proxy) stagger(ctx context.Context) (stop func() int) {
 	end, limited := ctx.Deadline()
 	spread := min(p.cfg.Load().DrainStagger, time.Until(end)/2)
@@ -33,7 +33,7 @@ func (p *Proxy) stagger(ctx context.Context) (stop func() int) {
 	}
 }
 
-// cutSlowly cuts sessions off from begin to the end of ctx, and returns how many.
+// cutSlowly cuts off sessions between begin and the end of ctx, and returns how many.
 func (p *Proxy) cutSlowly(ctx context.Context, begin time.Time, step time.Duration) (cut int) {
 	timer := time.NewTimer(time.Until(begin))
 	defer timer.Stop()

@@ -15,16 +15,16 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// maxHello bounds what is read from a client before its route is known. The memory of a client that has not said enough is up to
-// three times as much, for crypto/tls keeps a copy and both grow by doubling. A ClientHello has 300 bytes to 4 KiB; HAProxy and nginx
-// allow 16 KiB, too. Where the Proxy ends TLS, crypto/tls has a bound of 64 KiB of its own.
+// maxHello bounds what is read from a client before its route is known. A client with an incomplete ClientHello may
+// hold three times as much memory, because crypto/tls keeps a copy and both grow by doubling. A ClientHello has 300
+// bytes to 4 KiB; HAProxy and nginx also allow 16 KiB. If the Proxy ends TLS, the bound is that of crypto/tls, 64 KiB.
 const maxHello = 16 << 10
 
 // handshakeRecord is the first byte of a connection that begins with a TLS handshake (RFC 8446, section 5.1).
 const handshakeRecord = 22
 
-// Alerts of a Proxy that does not end TLS itself: records of TLS 1.2, which clients of all versions read before the
-// server has chosen one (RFC 8446, sections 5.1 and 6).
+// Alerts of a Proxy that does not end TLS itself. They are records of TLS 1.2, which clients of every version accept
+// before the server has chosen a version (RFC 8446, sections 5.1 and 6).
 var (
 	alertDecodeError      = []byte{21, 3, 3, 0, 2, 2, 50}
 	alertUnrecognizedName = []byte{21, 3, 3, 0, 2, 2, 112}
@@ -39,9 +39,9 @@ var (
 	errNoRoute    = errors.New("no route for the client's ClientHello")
 )
 
-// refusal is why a client gets no target.
+// refusal says why a client gets no target.
 type refusal struct {
-	reason string // the error counter
+	reason string // error counter
 	err    error
 	alert  []byte // sent to the client; nil = its connection is reset
 }
@@ -49,23 +49,24 @@ type refusal struct {
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// noRoute quotes what the client asked for. The client may send anything, of any length, so that it is cut.
+// noRoute returns the refusal for a client without a matching route. It quotes at most the beginning of the name and
+// protocols, which may have any content and length.
 func noRoute(name string, protocols []string) *refusal {
 	err := fmt.Errorf("%w (SNI %.100q, ALPN %.100q)", errNoRoute, name, protocols[:min(len(protocols), 8)])
 	return &refusal{listener.ReasonUnknownRoute, err, alertUnrecognizedName}
 }
 
-// sendTo records the session's target.
+// sendTo sets the session's target.
 func (s *session) sendTo(t *target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.target = t
 }
 
-// renew puts the settings in force, now that the client has said what its target is chosen by: it may have taken its time, and the
-// upstreams that a reload has replaced since give no connections any more after a while. A session remains one with
-// TLS, or without, and one with TLS remains with its former settings if the new ones look at clients' certificates in another way: its
-// handshake has not.
+// renew replaces the session's settings by the current ones, if they have changed while the client sent its ClientHello
+// or shook hands. Without that, the target could be an upstream that a reload has replaced, which stops giving
+// connections after a while. The session keeps its settings if the new ones differ in whether the Proxy ends TLS, or if
+// they check client certificates in another way than the handshake did.
 func (s *session) renew() (changed bool) {
 	now := s.proxy.cfg.Load()
 	if now == s.cfg || (now.TLS == nil) != (s.cfg.TLS == nil) || !now.looksLike(s.cfg) {
@@ -75,13 +76,14 @@ func (s *session) renew() (changed bool) {
 	return true
 }
 
-// looksLike reports whether a handshake by the settings before is as good as one by s: no client can have passed it that s refuses.
+// looksLike reports whether a handshake with the settings before is as good as one with s: every client that has passed
+// it would pass s, too.
 func (s *settings) looksLike(before *settings) bool {
 	c, old := s.TLS, before.TLS
 	switch {
 	case c == nil:
 		return true
-	case s.callsBack: // nobody knows what the functions decide, not even if they are the same
+	case s.callsBack: // the callbacks may decide differently, even if they are the same functions
 		return false
 	case c.ClientAuth == tls.NoClientCert:
 		return true
@@ -91,7 +93,7 @@ func (s *settings) looksLike(before *settings) bool {
 
 func sameAuthorities(a, b *x509.CertPool) bool { return a == b || a != nil && b != nil && a.Equal(b) }
 
-// route finds the session's target by the ClientHello. It returns what it has read, the beginning of the stream. Its
+// route finds the session's target by the ClientHello. It returns the bytes it has read, which begin the stream. Its
 // errors are refusals.
 func (s *session) route(ctx context.Context) (ahead []byte, err error) {
 	ahead, hello, err := s.readHello(ctx)
@@ -110,7 +112,7 @@ func (s *session) route(ctx context.Context) (ahead []byte, err error) {
 	return ahead, nil
 }
 
-// readHello reads the ClientHello within ConnectTimeout, and returns all that was read. Its errors are refusals.
+// readHello reads the ClientHello within ConnectTimeout, and returns it with all bytes read. Its errors are refusals.
 func (s *session) readHello(ctx context.Context) (read []byte, hello *tls.ClientHelloInfo, err error) {
 	r := &helloReader{Conn: s.client}
 	err = s.inTime(ctx, errHelloLate, func() (err error) {
@@ -134,14 +136,14 @@ func clientGone(err error) error {
 	return &refusal{listener.ReasonClientGone, fmt.Errorf("read from client: %w", err), nil}
 }
 
-// inTime runs op, which talks with the client, within ConnectTimeout. It returns a refusal if that has passed, or ctx has
-// ended, and otherwise op's error.
+// inTime runs op, which communicates with the client, within ConnectTimeout. It returns a refusal if that time has
+// passed or ctx has ended, and otherwise op's error.
 func (s *session) inTime(ctx context.Context, late error, op func() error) error {
-	patience := s.cfg.ConnectTimeout // op may renew the settings
+	patience := s.cfg.ConnectTimeout // read now, because op may renew the settings
 	stop := context.AfterFunc(ctx, func() { _ = s.client.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	_ = s.client.SetDeadline(time.Now().Add(patience)) // a broken connection is op's to find
-	if ctx.Err() != nil {                              // the deadline above may have replaced that of AfterFunc
+	_ = s.client.SetDeadline(time.Now().Add(patience)) // if the connection is broken, op finds out
+	if ctx.Err() != nil {                              // the line above may have replaced the deadline that AfterFunc sets
 		return &refusal{listener.ReasonDrained, errDrained, nil}
 	}
 	err := op()
@@ -157,15 +159,15 @@ func (s *session) inTime(ctx context.Context, late error, op func() error) error
 	return err
 }
 
-// helloReader is the connection as crypto/tls sees it: it keeps what is read, and sends nothing.
+// helloReader is the connection that crypto/tls sees: it records what is read, and sends nothing.
 type helloReader struct {
 	net.Conn
 	read []byte
-	err  error // of the connection; nil when what was read is enough
+	err  error // error of the connection; nil = the bytes read were enough
 }
 
-// hello has crypto/tls read the ClientHello, and no more. crypto/tls only parses here, so that it may run on a fiber.
-// The error is errNoHello when the client speaks something else.
+// hello makes crypto/tls read the ClientHello and nothing else. crypto/tls only parses here, which is quick enough for
+// a fiber. The error is errNoHello if the client does not speak TLS.
 func (r *helloReader) hello() (hello *tls.ClientHelloInfo, err error) {
 	err = tls.Server(r, &tls.Config{ //nolint:gosec // nothing is negotiated
 		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -196,7 +198,7 @@ func (r *helloReader) Read(p []byte) (int, error) {
 
 func (r *helloReader) Write(p []byte) (int, error) { return len(p), nil }
 
-// shakeHands does the TLS handshake with the client, and finds the session's target.
+// shakeHands performs the TLS handshake with the client, and finds the session's target.
 func (s *session) shakeHands(ctx context.Context, c *fiber.TLSConn) error {
 	choice := handshake{session: s}
 	values := context.WithValue(context.WithoutCancel(ctx), handshakeKey{}, &choice)
@@ -208,23 +210,23 @@ func (s *session) shakeHands(ctx context.Context, c *fiber.TLSConn) error {
 		return choice.refused
 	case errors.As(err, &known):
 		return err
-	case errors.As(err, &notTLS) && notTLS.Conn != nil: // nobody has sent an alert
+	case errors.As(err, &notTLS) && notTLS.Conn != nil: // no alert was sent
 		return &refusal{listener.ReasonTLS, fmt.Errorf("TLS handshake with the client: %w", err), nil}
 	case left(err):
 		return clientGone(err)
-	case err != nil: // crypto/tls has sent an alert, or the client has
+	case err != nil: // crypto/tls or the client has sent an alert
 		return fmt.Errorf("TLS handshake with the client: %w", err)
 	}
 	return s.confirm(c.ConnectionState())
 }
 
-// left reports whether a handshake has failed because the client ended, or broke, its connection.
+// left reports whether a handshake failed because the client closed or broke its connection.
 func left(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || ok && (op.Op == "read" || op.Op == "write")
 }
 
-// confirm finds the target again after a TLS handshake, if the settings have changed meanwhile.
+// confirm finds the target again if the settings changed during the TLS handshake.
 func (s *session) confirm(state tls.ConnectionState) error {
 	if !s.renew() {
 		return nil
@@ -236,14 +238,14 @@ func (s *session) confirm(state tls.ConnectionState) error {
 	t := s.cfg.choose(state.ServerName, protocols)
 	if t == nil {
 		refused := noRoute(state.ServerName, protocols)
-		refused.alert = nil // it is too late for one
+		refused.alert = nil // after the handshake no alert can be sent
 		return refused
 	}
 	s.sendTo(t)
 	return nil
 }
 
-// handshake is what configForClient finds in the context of a handshake, by handshakeKey.
+// handshake is the value that configForClient finds in a handshake's context, by handshakeKey.
 type handshake struct {
 	session *session
 	refused error // why there is no target; nil = there is one
@@ -251,12 +253,13 @@ type handshake struct {
 
 type handshakeKey struct{}
 
-// noCertificate makes crypto/tls answer with the alert unrecognized_name; an error of GetConfigForClient would become
-// internal_error. A client that resumes a session would need no certificate.
+// noCertificate makes crypto/tls answer with the alert unrecognized_name; an error of GetConfigForClient would cause
+// internal_error. It disables session tickets, because a client that resumes a session needs no certificate.
 var noCertificate = &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
 
-// configForClient returns the GetConfigForClient of a Proxy that ends TLS: it sets the session's target. own is that
-// of Config.TLS, or nil. All sessions share the tls.Config it is in, which has the keys of session tickets.
+// configForClient returns the GetConfigForClient of a Proxy that ends TLS; it sets the session's target. own is the
+// GetConfigForClient of Config.TLS, or nil. All sessions share the tls.Config that contains it, and so its session
+// ticket keys.
 func configForClient(own func(*tls.ClientHelloInfo) (*tls.Config, error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		h := hello.Context().Value(handshakeKey{}).(*handshake) //nolint:forcetypeassert // clientSide sets it

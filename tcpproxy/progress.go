@@ -8,11 +8,11 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// checksPerTimeout is how often progress is checked within a time-out, which is late by one interval at most.
+// checksPerTimeout is how often progress is checked within a time-out; the time-out is late by at most one interval.
 // Reading the clock for each piece instead would be a large part of a small piece's cost.
 const checksPerTimeout = 8
 
-// traffic is what has to move within a time-out.
+// traffic is the kind of data that must move within a time-out.
 type traffic uint8
 
 const (
@@ -22,7 +22,7 @@ const (
 	afterFIN           // bytes from the server, once the client has ended its stream
 )
 
-// expiredErrors are the reasons for which a relay ends.
+// expiredErrors are the errors with which time-outs end a relay.
 var expiredErrors = [...]error{
 	anyByte:    errIdle,
 	fromClient: errors.New("no byte from the client for its idle time-out"),
@@ -30,16 +30,17 @@ var expiredErrors = [...]error{
 	afterFIN:   errors.New("the client has closed its sending side, and the server has sent nothing since for the time-out"),
 }
 
-// progress detects that nothing has moved in a relay for patience. A watch calls its look: one timer, no cost per piece.
-// Data moves when a socket takes it, and when its receiver acknowledges it: the socket of a slow receiver takes nothing
-// for many seconds, until a third of a buffer of megabytes is free.
+// progress detects that nothing in a relay has moved for the time patience. A watch calls its method look, so that it
+// costs one timer and nothing for each piece. Data moves when a socket accepts it, and when its receiver acknowledges
+// it: the socket of a slow receiver may accept nothing for many seconds, until a third of a buffer of megabytes is
+// free.
 type progress struct {
 	what      traffic
-	applies   bool // at the last look
-	delivered bool // the receivers had everything when they were asked, and nothing has moved since
+	applies   bool // as of the last look
+	delivered bool // all data was acknowledged when taken last asked, and nothing has moved since
 	patience  time.Duration
 	seen      uint64
-	acked     uint64 // by the receivers, when they were asked
+	acked     uint64 // bytes acknowledged when taken last asked
 	since     time.Time
 }
 
@@ -58,7 +59,7 @@ func (p *progress) moved(r *relay) (n uint64, applies bool) {
 	}
 }
 
-// receivers returns the sides that take what has to move, both or the same one twice.
+// receivers returns the sides that receive the data: both, or the same one twice.
 func (p *progress) receivers(r *relay) [2]*side {
 	switch p.what {
 	case fromClient:
@@ -70,8 +71,7 @@ func (p *progress) receivers(r *relay) [2]*side {
 	}
 }
 
-// taken reports whether the receivers have acknowledged anything since they were last asked. It may make a trip to
-// a loop.
+// taken reports whether the receivers have acknowledged anything since the last call. It may make a trip to a loop.
 func (p *progress) taken(r *relay) bool {
 	var acked uint64
 	p.delivered = true
@@ -84,10 +84,10 @@ func (p *progress) taken(r *relay) bool {
 	return acked != was
 }
 
-// step returns how long to wait between two looks.
+// step returns the time between two looks.
 func (p *progress) step() time.Duration { return max(p.patience/checksPerTimeout, 1) }
 
-// look returns how much of patience is left at now. The first look asks no receiver.
+// look returns how much of patience is left at now. The first look does not ask the receivers.
 func (p *progress) look(r *relay, now time.Time) (left time.Duration) {
 	n, applies := p.moved(r)
 	switch {
@@ -120,7 +120,7 @@ func (r *relay) watchTimes() {
 	r.session.watch.replace(first, r.lookAtTimes)
 }
 
-// lookAtTimes is for a watch.
+// lookAtTimes checks the time-outs. The watch calls it.
 func (r *relay) lookAtTimes() (next time.Duration) {
 	now, next := time.Now(), r.stalled.step()
 	if r.stalled.patience > 0 && r.stalled.look(r.answered(), now) {
@@ -139,8 +139,9 @@ func (r *relay) lookAtTimes() (next time.Duration) {
 	return next
 }
 
-// answered returns a number that grows while the client gets an answer: with each byte that its socket takes and, once the client has asked, with
-// each that its system acknowledges, see progress. It may make a trip to a loop.
+// answered returns a number that grows while the client receives an answer: with each byte that its socket accepts and,
+// once the client has sent something, with each byte that its system acknowledges (see progress). It may make a trip to
+// a loop.
 func (r *relay) answered() uint64 {
 	n := r.session.client.BytesOut()
 	if r.stalled.asked.Load() {
@@ -154,8 +155,8 @@ func (r *relay) expire(err error, patience time.Duration) {
 	r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", err, patience))
 }
 
-// watchLeft interrupts the remaining direction when it moves nothing any more: its
-// destination may be waiting for the other direction, which has ended.
+// watchLeft interrupts the remaining direction when nothing moves in it any more: its destination may be waiting for
+// the other direction, which has ended.
 func (r *relay) watchLeft() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,7 +164,7 @@ func (r *relay) watchLeft() {
 		return
 	}
 	p := &progress{patience: remainderTimeout}
-	p.look(r, time.Now()) // makes no trip, which mu would forbid
+	p.look(r, time.Now()) // the first look makes no trip to a loop, which is not allowed under mu
 	r.left = newWatch(p.step(), func() time.Duration {
 		left := p.look(r, time.Now())
 		if left <= 0 {

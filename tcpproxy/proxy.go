@@ -17,12 +17,12 @@ import (
 type Proxy struct {
 	cfg     atomic.Pointer[settings]
 	srv     *listener.Server
-	spliced atomic.Uint64 // bytes that never were in user space
-	cutting sync.Once     // arranges for cutOff
-	begun   atomic.Uint64 // sessions
+	spliced atomic.Uint64 // bytes moved within the kernel
+	cutting sync.Once     // registers cutOff with the sessions' context
+	begun   atomic.Uint64 // number of sessions begun
 	moves   *retrybudget.Budget
-	moved   atomic.Uint64 // how often a session has continued with another endpoint
-	refused atomic.Uint64 // how often moves did not allow that
+	moved   atomic.Uint64 // how often sessions have moved to another endpoint
+	refused atomic.Uint64 // how often they were not allowed to
 }
 
 func (p *Proxy) countSpliced(n int) { p.spliced.Add(uint64(n)) }
@@ -47,9 +47,8 @@ func New(cfg Config) (*Proxy, error) {
 // it closes l. Several listeners may be served at once.
 func (p *Proxy) Serve(l net.Listener) error { return p.srv.Serve(l) }
 
-// Drain stops accepting and waits for the running streams to end by
-// themselves; when ctx ends first they are cut off and the error says how many,
-// those among them that Config.DrainStagger has cut off before.
+// Drain stops accepting and waits for the running streams to end by themselves. When ctx ends first, it cuts off the
+// remaining streams; the error says how many, including those that Config.DrainStagger has cut off before.
 func (p *Proxy) Drain(ctx context.Context) error {
 	stop := p.stagger(ctx)
 	err := p.srv.Drain(ctx)
@@ -59,11 +58,10 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	return err
 }
 
-// Close stops accepting and cuts every stream off.
+// Close stops accepting and cuts off every stream.
 func (p *Proxy) Close() { p.srv.Close() }
 
-// Update replaces the settings. New sessions see them, running ones are
-// untouched. On an error nothing has changed.
+// Update replaces the settings. New sessions use them, running sessions do not change. On an error nothing changes.
 func (p *Proxy) Update(cfg Config) error {
 	if err := cfg.Verify(); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// waits records the function that ends the wait for the upstream connection, and calls it if the session
-// has been cut off already.
+// waits records giveUp, which ends the wait for the upstream connection. It calls giveUp if the session was cut off
+// before.
 func (s *session) waits(giveUp func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -19,7 +19,7 @@ func (s *session) waits(giveUp func()) {
 	}
 }
 
-// relays records that r is about to run. If the session has been cut off, or ctx has ended, r ends at once.
+// relays records that r is about to run. If the session was cut off or ctx has ended, it ends r at once.
 func (s *session) relays(ctx context.Context, r *relay) {
 	now := time.Now()
 	s.mu.Lock()
@@ -34,15 +34,15 @@ func (s *session) relays(ctx context.Context, r *relay) {
 	}
 }
 
-// isCut returns why the session is to end from this side, nil if it is not.
+// isCut returns the error with which the session was cut off, nil if it was not.
 func (s *session) isCut() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cut
 }
 
-// cutOff ends the session; false = it was cut off before. Any goroutine may call it. A session that waits for its client's
-// ClientHello or TLS handshake loses its connection.
+// cutOff ends the session with the error why; false = it was cut off before. Any goroutine may call it. If the session
+// waits for its client's ClientHello or TLS handshake, cutOff closes the client's connection.
 func (s *session) cutOff(why error) bool {
 	s.mu.Lock()
 	if s.cut != nil {
@@ -65,7 +65,7 @@ func (s *session) cutOff(why error) bool {
 	return true
 }
 
-// reasonOfCut returns the error counter of a cut-off.
+// reasonOfCut returns the error counter for a cut-off.
 func reasonOfCut(why error) string {
 	switch {
 	case errors.Is(why, errKilled):
@@ -78,7 +78,7 @@ func reasonOfCut(why error) string {
 	return listener.ReasonDrained
 }
 
-// cutOff ends every session, once their context has ended.
+// cutOff ends all sessions, when their context has ended.
 func (p *Proxy) cutOff() {
 	p.srv.Each(func(s listener.Session) { s.(*session).cutOff(errDrained) }) //nolint:forcetypeassert // all are
 }
@@ -104,8 +104,8 @@ func (s *session) Describe(all []listener.Info, info listener.Info) []listener.I
 // Kill implements listener.Session.
 func (s *session) Kill(stream uint64) bool { return stream == 0 && s.cutOff(errKilled) }
 
-// Sessions describes the streams, in no order.
+// Sessions describes the streams, in no particular order.
 func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
 
-// Kill resets the stream with an ID of Sessions, on both sides; false = there is none.
+// Kill resets the stream with an ID from Sessions, on both sides; false = there is none.
 func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }

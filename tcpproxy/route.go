@@ -15,27 +15,24 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// Route sends clients to an upstream by their TLS ClientHello. A client has to fit
-// SNI and ALPN. Of the routes that fit, the one with the most specific name is taken:
-// a name, then the longest "*.name", then none. Of those, one with ALPN goes before
-// one without, and then the order decides.
+// Route sends clients to an upstream by their TLS ClientHello. Both SNI and ALPN must match. Of the matching routes the
+// one with the most specific name wins: an exact name before the longest "*.name" before a route without SNI. Among
+// these, routes with ALPN come before those without, and then the order decides.
 type Route struct {
-	// SNI are server names, of any case, and "*.name" for all names below a name,
-	// however deep; empty = any name, and none.
+	// SNI lists server names, regardless of case, and "*.name" for all names below a name at any depth; empty = every
+	// client, with a name or without.
 	SNI []string
-	// ALPN are protocols, of which the client offers at least one among its first 64;
-	// empty = any, and none. With Config.TLS they are what the Proxy agrees to, in
-	// order of preference.
+	// ALPN lists protocols, of which the client must offer at least one among its first 64; empty = every client. With
+	// Config.TLS these are also the protocols that the Proxy negotiates, in order of preference.
 	ALPN []string
-	// Upstream, UpstreamTLS and ConnectTimeout are used in place of the Config's.
-	// Upstream is required; without UpstreamTLS there is none, and a ConnectTimeout
-	// of 0 is the Config's.
+	// Upstream, UpstreamTLS and ConnectTimeout replace those of the Config. Upstream is required. A nil UpstreamTLS
+	// means no TLS to the server; a ConnectTimeout of 0 means that of the Config.
 	Upstream       *upstream.Upstream[net.Conn]
 	UpstreamTLS    *tls.Config
 	ConnectTimeout time.Duration
 }
 
-// CheckSNI reports what is wrong with one of Route.SNI.
+// CheckSNI reports what is wrong with an element of Route.SNI.
 func CheckSNI(name string) error {
 	plain := strings.TrimPrefix(name, "*.")
 	if _, err := netip.ParseAddr(plain); err == nil {
@@ -72,30 +69,30 @@ func (r *Route) verify() error {
 	return nil
 }
 
-// target is where a client is sent.
+// target is the destination of a client.
 type target struct {
 	upstream *upstream.Upstream[net.Conn]
 	tls      *tls.Config // nil = none
 	connect  time.Duration
 
-	alpn   []string    // of a route
-	client *tls.Config // for the client, where the Proxy ends TLS; nil = the Config's
+	alpn   []string    // of the route
+	client *tls.Config // TLS with the client, if the Proxy ends it; nil = the Config's
 }
 
-// settings are a Config with defaults, ready for use. They are never changed.
+// settings are a Config with defaults, prepared for use. They are immutable.
 type settings struct {
 	Config
-	fallback *target // where no route fits; nil = there the client is refused
+	fallback *target // for clients without a matching route; nil = refuse them
 
-	callsBack bool // TLS has functions of the user's that look at clients
+	callsBack bool // TLS has callbacks that decide about clients
 
 	routed bool                 // there are routes
-	exact  map[string][]*target // by name in lower case; those with protocols come first
-	below  map[string][]*target // by name without "*.", likewise
-	any    []*target            // of routes without SNI, likewise
+	exact  map[string][]*target // by name in lower case; targets with protocols come first
+	below  map[string][]*target // by name without "*."; same order
+	any    []*target            // for routes without SNI; same order
 }
 
-// prepare makes the targets of c, which has its defaults.
+// prepare returns the settings of c, which already has its defaults.
 func (c Config) prepare() *settings {
 	s := &settings{Config: c, routed: len(c.Routes) > 0, exact: map[string][]*target{}, below: map[string][]*target{}}
 	if c.Upstream != nil {
@@ -118,7 +115,7 @@ func (c Config) prepare() *settings {
 	return s
 }
 
-// add adds a target behind the others of its names.
+// add adds a target after the others of the same names.
 func (s *settings) add(names []string, t *target) {
 	if len(names) == 0 {
 		s.any = append(s.any, t)
@@ -133,7 +130,7 @@ func (s *settings) add(names []string, t *target) {
 	}
 }
 
-// target is that of a route.
+// target returns the target of a route.
 func (c Config) target(r Route) *target {
 	t := &target{upstream: r.Upstream, tls: tlsclient.WithSessions(r.UpstreamTLS), connect: r.ConnectTimeout, alpn: r.ALPN}
 	if t.connect == 0 {
@@ -146,15 +143,15 @@ func (c Config) target(r Route) *target {
 	return t
 }
 
-// maxProtocols is how many of a client's protocols are looked at: browsers offer two to four, and a ClientHello has
-// room for thousands, each of which would be compared with those of all routes.
+// maxProtocols bounds how many of a client's protocols are looked at. Browsers offer two to four, but a ClientHello has
+// room for thousands, and each is compared with those of all routes.
 const maxProtocols = 64
 
-// maxName is the length of the longest DNS name. A longer one fits no route, and is not looked for: a ClientHello has room
-// for 16,000 dots, each of which would be a look-up.
+// maxName is the length of the longest DNS name. Longer names match no route and are not looked up: a ClientHello has
+// room for a name with 16,000 dots, each of which would be a look-up.
 const maxName = 253
 
-// choose returns the target for what a ClientHello says, nil if there is none.
+// choose returns the target for a server name and protocols, nil if there is none.
 func (s *settings) choose(name string, protocols []string) *target {
 	name, protocols = strings.ToLower(name), protocols[:min(len(protocols), maxProtocols)]
 	if t := first(s.exact[name], protocols); t != nil {
@@ -173,7 +170,7 @@ func (s *settings) choose(name string, protocols []string) *target {
 	return s.fallback
 }
 
-// first returns the first target that takes protocols, nil if there is none.
+// first returns the first target that accepts one of the protocols, nil if there is none.
 func first(some []*target, protocols []string) *target {
 	for _, t := range some {
 		if len(t.alpn) == 0 || slices.ContainsFunc(protocols, func(p string) bool { return slices.Contains(t.alpn, p) }) {

@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// errStalled is why a session ends whose server does not answer.
+// errStalled ends a session whose server does not answer.
 var errStalled = errors.New("the client has sent something and heard nothing for the stall time-out")
 
-// stall finds out since when a client has waited for an answer, if it is looked at
-// from time to time.
+// stall finds out since when a client has waited for an answer. It works by calls of look from time to time.
 type stall struct {
 	patience time.Duration // 0 = no check
-	asked    atomic.Bool   // the last piece of data was the client's
-	answered uint64        // at the last look
-	since    time.Time     // the first look that saw the unanswered data; zero: none has
+	asked    atomic.Bool   // the client sent the last piece of data
+	answered uint64        // as of the last look
+	since    time.Time     // time of the first look that saw the unanswered data; zero: none has
 }
 
 // moved records which side sent the last piece.
@@ -25,20 +24,20 @@ func (s *stall) moved(byClient bool) {
 	}
 }
 
-// step returns how long to wait between two looks.
+// step returns the time between two looks.
 func (s *stall) step() time.Duration {
 	if s.patience <= 0 {
-		return time.Hour // nobody looks
+		return time.Hour // there is no check
 	}
 	return max(s.patience/checksPerTimeout, 1)
 }
 
-// look takes a number that grows while the client is answered, and reports whether the time is over.
+// look takes the result of relay.answered and reports whether the client has waited for patience.
 func (s *stall) look(answered uint64, now time.Time) bool {
 	switch {
 	case !s.asked.Load():
 		s.since = time.Time{}
-	case s.since.IsZero() || answered != s.answered: // answered, and asked again
+	case s.since.IsZero() || answered != s.answered: // an answer has come, and the client has sent more
 		s.since = now
 	}
 	s.answered = answered

@@ -12,40 +12,42 @@ import (
 
 // Defaults, used where a field is zero.
 const (
-	// DefaultIdleTimeout is twice what QUIC connections are silent for at most, as a rule (30 s).
+	// DefaultIdleTimeout is twice the usual idle time-out of QUIC connections (30 s).
 	DefaultIdleTimeout = time.Minute
-	// DefaultUnansweredTimeout is more than what resolvers wait for an answer (5 s).
+	// DefaultUnansweredTimeout is longer than resolvers wait for an answer (5 s).
 	DefaultUnansweredTimeout = 10 * time.Second
-	// DefaultDrainIdle is more than the time between two datagrams of most sessions that do something.
+	// DefaultDrainIdle is longer than the time between two datagrams of most active sessions.
 	DefaultDrainIdle = 2 * time.Second
-	// DefaultConnectTimeout bounds the wait for an endpoint and a place in its pool.
+	// DefaultConnectTimeout bounds the wait for an endpoint and for a place in its pool.
 	DefaultConnectTimeout = 5 * time.Second
 )
 
-// MaxAnswers bounds Config.Answers: more are a mistake somewhere.
+// MaxAnswers bounds Config.Answers; a larger number indicates a mistake.
 const MaxAnswers = 1 << 16
 
 // ErrConfig is wrapped by every error about an invalid Config.
 var ErrConfig = errors.New("udpproxy: invalid configuration")
 
-// Config describes a Proxy. Upstream is required, and not closed or drained by the Proxy.
+// Config describes a Proxy. Upstream is required; the Proxy does not close or drain it.
 type Config struct {
-	// Listener: a connection is a session. PROXY headers do not exist, so AcceptProxy must be off.
+	// Listener configures limits, register and logs, where each session counts as a connection. UDP has no PROXY
+	// headers, so AcceptProxy must be off.
 	Listener listener.Config
-	// Upstream gives the sockets, see NewUpstream. With the balance RingHash the key is the client's IP address.
+	// Upstream provides the sockets; see NewUpstream. With the balance RingHash the key is the client's IP address.
 	Upstream *upstream.Upstream[*Socket]
 	// IdleTimeout ends a session without a datagram in either direction for that long; 0 = DefaultIdleTimeout.
 	IdleTimeout time.Duration
-	// UnansweredTimeout is the idle time-out of a session whose endpoint has sent nothing yet, if it is shorter; 0 =
-	// DefaultUnansweredTimeout.
+	// UnansweredTimeout is the idle time-out of a session whose endpoint has sent nothing yet; 0 =
+	// DefaultUnansweredTimeout, and at most IdleTimeout.
 	UnansweredTimeout time.Duration
-	// Answers is how many datagrams the endpoint sends for each one of the client: 1 for DNS. When they have come, the
-	// session ends. A session that ends by silence while no answer has come at all counts as a failure of its endpoint,
-	// unless that has answered another session meanwhile. 0 = unknown.
+	// Answers is how many datagrams the endpoint sends for each datagram of the client: 1 for DNS. The session ends
+	// when they have come. A session that times out without any answer counts as a failure of its endpoint, unless the
+	// endpoint has answered another session meanwhile. 0 = unknown.
 	Answers int
-	// DrainIdle is the idle time-out of a session once a drain has begun, if it is shorter; 0 = DefaultDrainIdle.
+	// DrainIdle is the idle time-out of sessions after a drain has begun; 0 = DefaultDrainIdle, and at most
+	// IdleTimeout.
 	DrainIdle time.Duration
-	// ConnectTimeout bounds getting a socket; 0 = DefaultConnectTimeout.
+	// ConnectTimeout bounds the wait for a socket; 0 = DefaultConnectTimeout.
 	ConnectTimeout time.Duration
 }
 

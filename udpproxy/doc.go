@@ -8,19 +8,20 @@
 //	l, err := udpproxy.Listen(ctx, "0.0.0.0:53")
 //	err = p.Serve(l)
 //
-// A session is a client's address, port included, together with the address of this machine that it sends to. Its
-// first datagram begins it and chooses the endpoint; it ends by silence (Config.IdleTimeout), when all Config.Answers
-// have come, or when its endpoint refuses datagrams. A client that is answered late may have no session left: the
-// datagram is dropped, as networks do.
+// A session is identified by a client's address and port, together with the local address that the client sends to. The
+// client's first datagram begins the session and chooses the endpoint. The session ends after silence
+// (Config.IdleTimeout), when all Config.Answers have come, or when its endpoint refuses datagrams. An answer that comes
+// after the end of its session is dropped, as networks may do.
 //
-// Sessions pass through package listener as connections do, so that its limits, lists, register and drain hold for
-// them. The file list follows the life of a session: listen.go (the socket and its reader), flow.go (a client's
-// datagrams until they are forwarded), upstream.go (sockets to endpoints), session.go (the way of the answers).
+// Sessions pass through package listener as connections do, so that its limits, lists, register and drain apply to
+// them. The files follow the life of a session: listen.go (the socket and its reader), flow.go (a client's datagrams
+// until they are forwarded), upstream.go (sockets to endpoints), session.go (the answers).
 //
-// Each session is a goroutine with a connected socket, on every engine: the engines' loops have no datagrams. The
-// reader of the listening socket forwards a client's datagrams itself, many with each system call. Where the kernel
-// joins datagrams of a client (UDP_GRO, on Linux) they are forwarded joined. A session that waits holds no buffer.
+// Each session is a goroutine with a connected socket, on every engine, because the engines' loops do not handle
+// datagrams. The reader of the listening socket itself forwards clients' datagrams, many with each system call. Where
+// the kernel joins datagrams of a client (UDP_GRO, on Linux), they are forwarded joined. A session that waits holds no
+// buffer.
 //
-// Nothing is sent to a client but what its endpoint has sent, so that the proxy amplifies nothing by itself. A source
-// address that is forged costs a session: Config.UnansweredTimeout and the limits of the listener bound these.
+// The proxy sends a client only what its endpoint has sent, and so amplifies nothing by itself. A datagram with a
+// forged source address costs a session; Config.UnansweredTimeout and the limits of the listener bound these.
 package udpproxy

@@ -10,50 +10,52 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// The datagrams of one client that are held, while it waits for admission and an endpoint, and until its endpoint has
-// answered: an endpoint that refuses them may be replaced by another. QUIC begins with up to three datagrams of 1,200
-// bytes or a few more, DNS with one or two. What comes beyond these is dropped while it waits, as in a full queue of
-// any router.
+// Bounds of the datagrams that are held for one client. They are held while the client waits for admission and an
+// endpoint, and then until the endpoint has answered, because an endpoint that refuses them may be replaced by another.
+// QUIC begins with up to three datagrams of 1,200 bytes or slightly more, DNS with one or two. Further datagrams are
+// dropped while the client waits, as in a full queue of a router.
 const (
 	maxHeld      = 32
 	maxHeldBytes = 64 << 10
-	// maxHeldInAll is how many bytes are held of all clients of a socket. A flood from forged addresses cannot
-	// take more. What waits for an endpoint goes before copies of what was sent to one: they take half of it at most.
+	// maxHeldInAll bounds the bytes held for all clients of a socket, which a flood from forged addresses could fill.
+	// Copies of datagrams that were sent to an endpoint take at most half of it, so that there is room for datagrams
+	// that wait for one.
 	maxHeldInAll = 16 << 20
-	// maxFirst is the size of a client's first datagram that is held in any case: their number is that of sessions.
+	// maxFirst is the largest first datagram of a client that is held regardless of maxHeldInAll: the number of these
+	// is bounded by that of sessions.
 	maxFirst = 2 << 10
 )
 
-// holdTime is how long copies are held while an endpoint answers nothing: a refusal takes no longer than a round trip.
-var holdTime = 2 * time.Second // tests have it longer
+// holdTime is how long copies are held while an endpoint has not answered: a refusal takes no longer than a round trip.
+var holdTime = 2 * time.Second // tests set a longer time
 
-// flow is the datagrams of one client. To package listener it is a connection; reads and writes of it are
-// the port's and the session's. All methods are safe for concurrent use.
+// flow holds and forwards the datagrams of one client. For package listener it is a connection; the port and the
+// session do the actual reading and writing. Methods are safe for concurrent use.
 type flow struct {
 	port *port
 	key  flowKey
 
-	mu        sync.Mutex // held over sends, which do not wait
-	held      []packet   // from the client, not to be changed; nil: they are held no longer
+	mu        sync.Mutex // held during sends, which do not wait
+	held      []packet   // datagrams of the client, immutable; nil = no longer held
 	heldBytes int
-	answered  bool            // the endpoint has sent something: nothing is held any more
-	lost      bool            // what is held is not all that the client has sent
-	to        *Socket         // nil = there is none yet
+	answered  bool            // the endpoint has sent something, so nothing is held any more
+	lost      bool            // held does not have all that the client has sent
+	to        *Socket         // socket to the endpoint; nil = none yet
 	since     time.Time       // when to was set
-	reached   bool            // it has taken a datagram
-	failed    error           // of a send to it, that says something about the endpoint
-	failedAt  time.Time       // when that was
-	client    *listener.Conn  // whose counters count; nil = not yet
-	owed      int             // answers to what was sent, see Config.Answers
-	answers   int             // to each datagram; 0 = unknown
+	reached   bool            // the endpoint has been sent a datagram
+	failed    error           // error of a send that says something about the endpoint
+	failedAt  time.Time       // time of failed
+	client    *listener.Conn  // has the byte counters; nil = not yet
+	owed      int             // answers still to come, see Config.Answers
+	answers   int             // expected for each datagram; 0 = unknown
 	last      time.Time       // when the client last sent something
-	ended     bool            // it takes nothing any more
+	ended     bool            // the flow takes no more datagrams
 	cut       func(why error) // called by Close; may be nil
 }
 
 var _ net.Conn = (*flow)(nil)
 
-// take accepts packets of the client: it forwards or holds them. false: the flow has ended, and they are the first ones of another.
+// take forwards or holds packets of the client; false = the flow has ended, and the packets begin another.
 func (f *flow) take(packets []packet) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +74,8 @@ func (f *flow) take(packets []packet) bool {
 	return true
 }
 
-// expire ends the holding of what has been sent long ago. It returns when to call it again; the zero time if nothing is held.
+// expire drops what has been held for holdTime since it was sent. It returns when to call it again; the zero time if
+// nothing is held.
 func (f *flow) expire(now time.Time) time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,7 +85,7 @@ func (f *flow) expire(now time.Time) time.Time {
 	return f.since.Add(holdTime)
 }
 
-// expireHeld is expire with mu held.
+// expireHeld is the part of expire under mu.
 func (f *flow) expireHeld(now time.Time) {
 	if f.to != nil && len(f.held) > 0 && now.Sub(f.since) >= holdTime {
 		f.lost = true
@@ -90,7 +93,7 @@ func (f *flow) expireHeld(now time.Time) {
 	}
 }
 
-// hold keeps copies of packets. mu is held.
+// hold keeps copies of packets. The caller holds mu.
 func (f *flow) hold(packets []packet) {
 	count := f.port.counters.Load()
 	for i := range packets {
@@ -110,7 +113,7 @@ func (f *flow) hold(packets []packet) {
 	}
 }
 
-// hasRoom reports whether n bytes more may be held. mu is held.
+// hasRoom reports whether n more bytes may be held. The caller holds mu.
 func (f *flow) hasRoom(n int) bool {
 	switch all := f.port.held.Load() + int64(n); {
 	case f.to != nil:
@@ -122,20 +125,21 @@ func (f *flow) hasRoom(n int) bool {
 	}
 }
 
-// letGo ends the holding. mu is held.
+// letGo drops the held datagrams. The caller holds mu.
 func (f *flow) letGo() {
 	f.port.held.Add(-int64(f.heldBytes))
 	f.held, f.heldBytes = nil, 0
 }
 
-// letGoIfLost ends the holding of what has been sent if it is not all: no other endpoint will get it. mu is held.
+// letGoIfLost drops the held datagrams if some are missing, because no other endpoint will get an incomplete stream.
+// The caller holds mu.
 func (f *flow) letGoIfLost() {
 	if f.lost {
 		f.letGo()
 	}
 }
 
-// forward sends packets to the endpoint. mu is held.
+// forward sends packets to the endpoint. The caller holds mu.
 func (f *flow) forward(packets []packet) {
 	count := f.port.counters.Load()
 	out := f.to.socket.send(packets, f.to.peer, place{})
@@ -146,7 +150,7 @@ func (f *flow) forward(packets []packet) {
 	if out.err == nil {
 		return
 	}
-	if !blames(out.err) || f.answered || f.lost { // else another endpoint may get them
+	if !blames(out.err) || f.answered || f.lost { // otherwise another endpoint may get them
 		count.unsent.Add(uint64(out.dropped)) //nolint:gosec // not negative
 	}
 	if blames(out.err) && f.failed == nil {
@@ -155,8 +159,8 @@ func (f *flow) forward(packets []packet) {
 	}
 }
 
-// connect sends what is held to an endpoint, and from now on everything. Each datagram is answered by so many. others says that
-// another endpoint may get the same if this one refuses it.
+// connect sends the held packets to an endpoint, and makes take forward from now on. answers is the number of answers
+// to each datagram. others says that another endpoint may get the same datagrams if this one refuses them.
 func (f *flow) connect(to *Socket, client *listener.Conn, answers int, others bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -167,7 +171,7 @@ func (f *flow) connect(to *Socket, client *listener.Conn, answers int, others bo
 	f.letGoIfLost()
 }
 
-// disconnect ends the use of an endpoint and reports whether another may get all that the client has sent.
+// disconnect ends the use of an endpoint, and reports whether another may get all that the client has sent.
 func (f *flow) disconnect() (again bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -175,7 +179,7 @@ func (f *flow) disconnect() (again bool) {
 	return !f.answered && !f.lost && !f.ended
 }
 
-// failure returns the error of a send to the endpoint and its time; nil if there is none since failure was last called.
+// failure returns the error of a send to the endpoint and its time; nil if there was none since the last call.
 func (f *flow) failure() (at time.Time, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,14 +187,15 @@ func (f *flow) failure() (at time.Time, err error) {
 	return f.failedAt, err
 }
 
-// unanswered reports whether the endpoint has got datagrams of the client and answered none.
+// unanswered reports whether the endpoint has been sent datagrams and has answered none.
 func (f *flow) unanswered() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.reached && !f.answered
 }
 
-// answer sends packets of the endpoint to the client. over: all answers have been sent, and the flow has ended.
+// answer sends packets of the endpoint to the client. over reports that all answers have been sent, and the flow has
+// ended.
 func (f *flow) answer(packets []packet) (over bool) {
 	out := f.port.socket.send(packets, f.key.peer, f.key.at)
 	count := f.port.counters.Load()
@@ -210,7 +215,7 @@ func (f *flow) answer(packets []packet) (over bool) {
 	return f.ended
 }
 
-// abandon ends the flow, which nobody has.
+// abandon ends a flow that no session has taken.
 func (f *flow) abandon() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -218,14 +223,14 @@ func (f *flow) abandon() {
 	f.letGo()
 }
 
-// silence returns since when the client has sent nothing, and whether its endpoint has ever sent something.
+// silence returns when the client last sent something, and whether the endpoint has ever answered.
 func (f *flow) silence() (since time.Time, answered bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.last, f.answered
 }
 
-// end ends the flow if the client has sent nothing since, and reports whether it did.
+// end ends the flow if the client has sent nothing after since, and reports whether it did.
 func (f *flow) end(since time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -236,7 +241,7 @@ func (f *flow) end(since time.Time) bool {
 	return true
 }
 
-// onClose makes Close call cut, at once if it was called before.
+// onClose makes Close call cut. If the flow has ended, it calls cut at once.
 func (f *flow) onClose(cut func(why error)) {
 	f.mu.Lock()
 	f.cut = cut
@@ -247,7 +252,7 @@ func (f *flow) onClose(cut func(why error)) {
 	}
 }
 
-// Close ends the flow: datagrams that the client sends from now on begin another.
+// Close ends the flow. Datagrams that the client sends afterwards begin another.
 func (f *flow) Close() error {
 	f.mu.Lock()
 	f.ended = true
@@ -263,10 +268,10 @@ func (f *flow) Close() error {
 	return nil
 }
 
-// RemoteAddr is the client's address.
+// RemoteAddr returns the client's address.
 func (f *flow) RemoteAddr() net.Addr { return net.UDPAddrFromAddrPort(f.key.peer) }
 
-// LocalAddr is the address that the client sends to.
+// LocalAddr returns the address that the client sends to.
 func (f *flow) LocalAddr() net.Addr {
 	bound := f.port.socket.conn.LocalAddr().(*net.UDPAddr) //nolint:forcetypeassert // of a UDPConn
 	if f.key.at.addr.IsValid() {
@@ -277,7 +282,7 @@ func (f *flow) LocalAddr() net.Addr {
 
 var errProxyOnly = errors.New("udpproxy: only a Proxy reads and writes the datagrams of a client")
 
-// Read, Write and the deadlines are of no use.
+// Read implements net.Conn; Read, Write and the deadlines are not supported.
 func (f *flow) Read([]byte) (int, error) { return 0, errProxyOnly }
 
 // Write implements net.Conn.

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// maxBacklog is how many clients may wait for the Proxy to take them. It takes one in microseconds; more are a
-	// flood, and their datagrams are dropped.
+	// maxBacklog bounds the clients that wait for the Proxy, which takes one in microseconds. More clients are a flood,
+	// and their datagrams are dropped.
 	maxBacklog = 1024
-	// wantedBuffer is asked for as the receive buffer of a listening socket: it holds what arrives while the reader
-	// forwards a batch; and as its send buffer, which the answers to all clients share. The system's limits are 208 KiB on
-	// most Linux machines (net.core.rmem_max, wmem_max).
+	// wantedBuffer is the requested size of a listening socket's buffers: the receive buffer holds what arrives while
+	// the reader forwards a batch, and the answers to all clients share the send buffer. The system's limits are 208
+	// KiB on most Linux machines (net.core.rmem_max, wmem_max).
 	wantedBuffer = 4 << 20
-	// readPause is waited after an error of the socket that is none of a datagram.
+	// readPause is the pause after an error of the socket that does not concern a single datagram.
 	readPause = 10 * time.Millisecond
 )
 
-// Listener is a bound UDP socket, which a Proxy serves. It is a net.Listener, but of the connections that Accept
-// returns only a Proxy has a use. All methods are safe for concurrent use.
+// Listener is a bound UDP socket for a Proxy. It is a net.Listener, but only a Proxy can use the connections that
+// Accept returns. Methods are safe for concurrent use.
 //
-// The socket stays open after Close until the sessions that have begun on it are over: they need it. Meanwhile the
-// datagrams of other clients are dropped.
+// After Close the socket stays open until the sessions that have begun on it are over. Meanwhile the datagrams of other
+// clients are dropped.
 type Listener struct {
 	port   *port
 	once   sync.Once
@@ -39,7 +39,7 @@ type Listener struct {
 var _ net.Listener = (*Listener)(nil)
 
 // Listen binds an address, "host:port". A host that stands for all addresses, such as "0.0.0.0" or "", includes those
-// of both IP versions; clients are answered from the address that they sent to, on Linux.
+// of both IP versions. On Linux, clients are answered from the address that they sent to.
 func Listen(ctx context.Context, address string) (*Listener, error) {
 	var lc net.ListenConfig
 	c, err := lc.ListenPacket(ctx, "udp", address)
@@ -54,7 +54,7 @@ func Listen(ctx context.Context, address string) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on UDP %s: %w", address, err), conn.Close())
 	}
-	_ = conn.SetReadBuffer(wantedBuffer) // as much as the system allows
+	_ = conn.SetReadBuffer(wantedBuffer) // as large as the system allows
 	_ = conn.SetWriteBuffer(wantedBuffer)
 	s.join()
 	p := &port{socket: s, flows: map[flowKey]*flow{}, backlog: make(chan *flow, maxBacklog), failures: make(chan error)}
@@ -64,7 +64,7 @@ func Listen(ctx context.Context, address string) (*Listener, error) {
 
 // Accept waits for the next client and returns its datagrams as a connection, which only a Proxy can use.
 func (l *Listener) Accept() (net.Conn, error) {
-	l.port.reading.Do(func() { go l.port.read() }) // what has come before waits in the socket's buffer
+	l.port.reading.Do(func() { go l.port.read() }) // datagrams that came earlier wait in the socket's buffer
 	select {
 	case <-l.closed:
 	default:
@@ -88,11 +88,11 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// Addr returns the address that is bound.
+// Addr returns the bound address.
 func (l *Listener) Addr() net.Addr { return l.port.socket.conn.LocalAddr() }
 
-// Duplicate returns a second Listener on the same socket, so that another Proxy can take over: clients who come while
-// both are open go to either. Sessions that run are not touched. It fails after Close.
+// Duplicate returns a second Listener on the same socket, so that another Proxy can take over. While both are open, a
+// new client goes to either of them. Running sessions are not affected. Duplicate fails after Close.
 func (l *Listener) Duplicate() (net.Listener, error) {
 	select {
 	case <-l.closed:
@@ -102,22 +102,22 @@ func (l *Listener) Duplicate() (net.Listener, error) {
 	}
 }
 
-// port is what the Listeners on one socket share.
+// port is the part that the Listeners on one socket share.
 type port struct {
 	socket   *socket
 	reading  sync.Once  // starts the reader
-	backlog  chan *flow // clients that no session has yet
-	failures chan error // of the reader, for one who accepts
+	backlog  chan *flow // clients without a session yet
+	failures chan error // errors of the reader, for Accept
 	held     atomic.Int64
-	counters atomic.Pointer[counters] // of the Proxy that served it last
+	counters atomic.Pointer[counters] // of the Proxy that served the port last
 
-	mu      sync.Mutex // never held over a system call
+	mu      sync.Mutex // not held during system calls
 	flows   map[flowKey]*flow
-	handles int // Listeners that are open
+	handles int // number of open Listeners
 	closed  bool
 }
 
-// flowKey is what makes datagrams those of one session.
+// flowKey identifies the session of a datagram.
 type flowKey struct {
 	peer netip.AddrPort
 	at   place
@@ -131,7 +131,7 @@ func (p *port) handle() *Listener {
 	return &Listener{port: p, closed: make(chan struct{})}
 }
 
-// leave is the Close of a Listener. The last one ends the clients that no Proxy has taken.
+// leave is called by a Listener's Close. The last one ends the clients that no Proxy has taken.
 func (p *port) leave() {
 	p.mu.Lock()
 	p.handles--
@@ -141,7 +141,7 @@ func (p *port) leave() {
 	if !last {
 		return
 	}
-	for { // nothing is added any more, see begin
+	for { // begin adds nothing any more
 		select {
 		case f := <-p.backlog:
 			_ = f.Close()
@@ -151,7 +151,8 @@ func (p *port) leave() {
 	}
 }
 
-// closeIfUnused closes the socket once nothing needs it. The reader must not call it, because close waits for the reader.
+// closeIfUnused closes the socket if nothing needs it. The reader must not call it, because closing waits for the
+// reader.
 func (p *port) closeIfUnused() {
 	p.mu.Lock()
 	unused := p.handles == 0 && len(p.flows) == 0 && !p.closed
@@ -171,7 +172,8 @@ func (p *port) forget(f *flow) {
 	}
 }
 
-// read is the goroutine that receives the datagrams of all clients. Errors are told to one who accepts, if anybody does, and reading is tried again.
+// read receives the datagrams of all clients until the socket is closed, on a goroutine of its own. After an error it
+// tells a caller of Accept, if there is one, and tries again.
 func (p *port) read() {
 	for {
 		err := p.receiveAll()
@@ -185,10 +187,11 @@ func (p *port) read() {
 	}
 }
 
-// errReader is the error of Accept when the socket cannot be read. It is temporary for package listener, which logs and counts it.
+// errReader is the error of Accept when the socket cannot be read. Package listener treats it as temporary, and logs
+// and counts it.
 var errReader = fmt.Errorf("udpproxy: receive datagrams: %w", syscall.EPROTO)
 
-// receiveAll receives until the socket fails. A panic is a bug, and costs the datagrams of a batch.
+// receiveAll receives until the socket fails. A panic is a defect, and loses the datagrams of a batch.
 func (p *port) receiveAll() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -198,7 +201,7 @@ func (p *port) receiveAll() (err error) {
 	return p.socket.receiveAll(p.receive)
 }
 
-// receive takes a batch of packets to their sessions, those of one client together.
+// receive delivers a batch of packets, grouped by client.
 func (p *port) receive(packets []packet) bool {
 	for len(packets) > 0 {
 		key, n := flowKey{packets[0].peer, packets[0].at}, 1
@@ -211,12 +214,12 @@ func (p *port) receive(packets []packet) bool {
 	return true
 }
 
-// deliver gives packets to the session of a client, which they begin if there is none.
+// deliver gives packets to the session of a client, or begins a session with them.
 func (p *port) deliver(key flowKey, packets []packet) {
 	count := p.counters.Load()
 	count.received.Add(uint64(datagramsIn(packets))) //nolint:gosec // not negative
 	p.mu.Lock()
-	f, open := p.flows[key], p.handles > 0 && key.peer.Port() != 0 // which cannot be answered
+	f, open := p.flows[key], p.handles > 0 && key.peer.Port() != 0 // port 0 cannot be answered
 	p.mu.Unlock()
 	if f != nil && f.take(packets) || open && p.begin(key, packets) {
 		return
@@ -224,10 +227,11 @@ func (p *port) deliver(key flowKey, packets []packet) {
 	count.unserved.Add(uint64(datagramsIn(packets))) //nolint:gosec // not negative
 }
 
-// begin has a Proxy take a client with its first packets; false: nobody takes it. A flow before it has ended, and is about to be closed.
+// begin starts a flow for a client with its first packets; false = no Proxy takes it. An earlier flow of the client has
+// ended, and is about to be closed.
 func (p *port) begin(key flowKey, packets []packet) bool {
 	f := &flow{port: p, key: key}
-	f.take(packets) // before it can be refused
+	f.take(packets) // now, because a Proxy may close it at once
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.handles > 0 {

@@ -6,15 +6,15 @@ import (
 	"syscall"
 )
 
-// A packet is what one receive returns: a datagram, or several of equal size from one sender that the kernel has joined.
+// packet is the result of one receive: a datagram, or several of equal size from one sender that the kernel has joined.
 type packet struct {
 	data []byte
-	size int            // of each datagram; the last may be smaller. 0 = data is one datagram
-	peer netip.AddrPort // the sender; on connected sockets only Linux tells it
-	at   place          // where it was sent to
+	size int            // of each datagram, the last may be shorter; 0 = data is one datagram
+	peer netip.AddrPort // the sender; known on connected sockets only on Linux
+	at   place          // the local address it was sent to
 }
 
-// datagrams is how many datagrams p has.
+// datagrams returns the number of datagrams in p.
 func (p *packet) datagrams() int {
 	if p.size <= 0 || len(p.data) <= p.size {
 		return 1
@@ -22,14 +22,14 @@ func (p *packet) datagrams() int {
 	return (len(p.data) + p.size - 1) / p.size
 }
 
-// place is the address of this machine that a datagram was sent to, on sockets for any address; else it is zero.
-// Answers are sent from there.
+// place is the local address that a datagram was sent to, on sockets bound to any address; otherwise it is zero.
+// Answers are sent from it.
 type place struct {
 	addr  netip.Addr
 	index uint32 // of the interface, for link-local addresses
 }
 
-// socket is a UDP socket. Its methods may be called from any goroutine.
+// socket is a UDP socket. Any goroutine may call its methods.
 type socket struct {
 	conn *net.UDPConn
 	raw  syscall.RawConn
@@ -48,9 +48,9 @@ func newSocket(conn *net.UDPConn) (*socket, error) {
 // sent is the outcome of a send.
 type sent struct {
 	datagrams, bytes int
-	dropped          int   // datagrams that were not sent
-	err              error // why, or what is known about earlier datagrams of a connected socket
+	dropped          int   // number of datagrams that were not sent
+	err              error // the cause, or an error about earlier datagrams of a connected socket
 }
 
-// maxPacket is the longest packet: of a datagram the headers are a part of it, and packets joined by the kernel are no longer.
+// maxPacket is the greatest length of a packet. A datagram's headers count for it, and the kernel does not join more.
 const maxPacket = 1 << 16

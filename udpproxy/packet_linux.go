@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batchSize is how many packets one system call receives or sends at most. More save little: at 32 the call is a small
-// part of the cost of a datagram.
+// batchSize bounds the packets that one system call receives or sends. A larger batch saves little: with 32 the call is
+// a small part of a datagram's cost.
 const batchSize = 32
 
-// socketKind is what is known of a socket.
+// socketKind holds what was found out about a socket.
 type socketKind struct {
-	six       bool        // its addresses are IPv6 ones, IPv4 in their mapped form
+	six       bool        // its addresses are IPv6, with IPv4 in mapped form
 	connected bool        // it has one peer
-	noJoined  atomic.Bool // the way out cannot take joined packets
+	noJoined  atomic.Bool // the interface cannot send joined packets
 }
 
 // mmsghdr is struct mmsghdr of recvmmsg(2).
@@ -30,18 +30,19 @@ type mmsghdr struct {
 	n   uint32
 }
 
-// ancillary is room for the control messages of a packet: the local address (40 bytes) and the size of joined datagrams (24).
+// ancillary is room for a packet's control messages: the local address (40 bytes) and the size of joined datagrams
+// (24).
 type ancillary [128]byte
 
-// receiver is room for a batch of packets. It belongs to one goroutine at a time.
+// receiver is room for a batch of packets. One goroutine at a time uses it.
 type receiver struct {
 	hdrs    [batchSize]mmsghdr
 	iovs    [batchSize]unix.Iovec
 	names   [batchSize]unix.RawSockaddrInet6
 	control [batchSize]ancillary
 	packets [batchSize]packet
-	buffers []byte // of maxPacket each; only the pages that are written to take memory
-	dirty   int    // headers that the last receive has changed
+	buffers []byte // of maxPacket each; only pages that were written to use memory
+	dirty   int    // number of headers that the last receive has changed
 }
 
 var receivers = sync.Pool{New: func() any {
@@ -58,10 +59,10 @@ var receivers = sync.Pool{New: func() any {
 	return r
 }}
 
-// prepare finds out what s is, and asks the kernel for the local address of each packet if s has several.
+// prepare finds out the kind of s, and asks the kernel for the local address of each packet if s has several addresses.
 func (s *socket) prepare(connected, wildcard bool) (err error) {
 	s.kind.connected = connected
-	if connected { // all come from one sender
+	if connected { // all packets come from one sender
 		return nil
 	}
 	failed := s.raw.Control(func(fd uintptr) {
@@ -81,14 +82,14 @@ func (s *socket) prepare(connected, wildcard bool) (err error) {
 	return errors.Join(failed, err)
 }
 
-// join asks the kernel to join datagrams. Kernels before 5.0 cannot, and send them one by one.
+// join asks the kernel to join datagrams. Kernels before 5.0 cannot, and deliver them one by one.
 func (s *socket) join() {
 	_ = s.raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_GRO, 1) })
 }
 
-// receiveAll calls handle with each batch of packets until it returns false, and then returns nil; or until the read
-// deadline has passed or the socket fails, and returns that error. The packets are valid during the call only. handle
-// must not close s.
+// receiveAll calls handle with each batch of packets. It returns nil when handle returns false, and otherwise the error
+// when the read deadline has passed or the socket fails. The packets are valid during the call only. handle must not
+// close s.
 func (s *socket) receiveAll(handle func([]packet) bool) error {
 	var failed error
 	for again := true; again; {
@@ -104,11 +105,12 @@ func (s *socket) receiveAll(handle func([]packet) bool) error {
 	return nil
 }
 
-// maxBatches is how many full batches are received until the deadline and Close are looked at: those of a sender that is faster
-// than handle would never end.
+// maxBatches bounds the full batches that are received before the deadline and Close are checked; if the sender is
+// faster than handle, batches never end.
 const maxBatches = 4
 
-// receiveSome receives what is there. over is false to wait for more, again says that there may be more already.
+// receiveSome receives the packets that have arrived. over is false to wait for more; again says that more may have
+// arrived.
 func receiveSome(fd int, handle func([]packet) bool) (over, again bool, err error) {
 	r := receivers.Get().(*receiver) //nolint:forcetypeassert // the pool has no others
 	defer receivers.Put(r)
@@ -125,7 +127,7 @@ func receiveSome(fd int, handle func([]packet) bool) (over, again bool, err erro
 		if !handle(r.packets[:n]) {
 			return true, false, nil
 		}
-		if n < batchSize { // there was no more, and the poller tells of what has come since
+		if n < batchSize { // the socket was empty, and the poller reports later packets
 			return false, false, nil
 		}
 		full++
@@ -133,7 +135,7 @@ func receiveSome(fd int, handle func([]packet) bool) (over, again bool, err erro
 	return true, true, nil
 }
 
-// receive receives what is there.
+// receive receives one batch of packets that have arrived.
 func (r *receiver) receive(fd int) (int, error) {
 	for i := range r.dirty {
 		h := &r.hdrs[i].hdr
@@ -153,7 +155,7 @@ func (r *receiver) receive(fd int) (int, error) {
 	return r.dirty, nil
 }
 
-// describe reads the sender and the control messages of a packet.
+// describe reads the sender and the control messages of packet i.
 func (r *receiver) describe(i int) {
 	p, h := &r.packets[i], &r.hdrs[i].hdr
 	if h.Namelen > 0 {
@@ -170,14 +172,14 @@ func (r *receiver) describe(i int) {
 		case hdr.Level == unix.IPPROTO_IPV6 && hdr.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
 			p.at = placeOf(netip.AddrFrom16([16]byte(data[:16])).Unmap(), binary.NativeEndian.Uint32(data[16:]))
 		case hdr.Level == unix.IPPROTO_IP && hdr.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
-			// The local address that the packet came to, also where it was sent to a broadcast address.
+			// The local address that the packet came to, even if it was sent to a broadcast address.
 			p.at = placeOf(netip.AddrFrom4([4]byte(data[4:8])), binary.NativeEndian.Uint32(data))
 		}
 		b = rest
 	}
 }
 
-// placeOf returns where answers can be sent from: not from the address of a group.
+// placeOf returns a place that answers can be sent from, which excludes multicast addresses.
 func placeOf(addr netip.Addr, index uint32) place {
 	switch {
 	case addr.IsMulticast(), addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
@@ -188,9 +190,9 @@ func placeOf(addr netip.Addr, index uint32) place {
 	return place{addr: addr}
 }
 
-// addrPort returns the address in a sockaddr of either family.
+// addrPort returns the address in a sockaddr of either IP version.
 func addrPort(sa *unix.RawSockaddrInet6) netip.AddrPort {
-	port := (*[2]byte)(unsafe.Pointer(&sa.Port)) // at the same place in both
+	port := (*[2]byte)(unsafe.Pointer(&sa.Port)) // at the same offset in both
 	if sa.Family == unix.AF_INET {
 		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
 		return netip.AddrPortFrom(netip.AddrFrom4(four.Addr), binary.BigEndian.Uint16(port[:]))
@@ -202,7 +204,7 @@ func addrPort(sa *unix.RawSockaddrInet6) netip.AddrPort {
 	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(port[:]))
 }
 
-// sender is room for a batch of packets to be sent. It belongs to one goroutine at a time.
+// sender is room for a batch of packets to send. One goroutine at a time uses it.
 type sender struct {
 	hdrs    [batchSize]mmsghdr
 	iovs    [batchSize]unix.Iovec
@@ -213,7 +215,7 @@ type sender struct {
 	socket  *socket
 	packets []packet
 	outcome sent
-	told    bool // the error of an earlier datagram was taken: the next one is the packet's own
+	told    bool // the error of an earlier datagram was returned; the next error is the packet's own
 	run     func(fd uintptr)
 }
 
@@ -227,8 +229,8 @@ var senders = sync.Pool{New: func() any {
 	return t
 }}
 
-// send sends packets without waiting: to the peer of a connected socket, or else to an address, from a place. What does not
-// fit into the socket's buffer is dropped.
+// send sends packets without waiting: to the peer of a connected socket, or to an address from a place. Packets that do
+// not fit into the socket's buffer are dropped.
 func (s *socket) send(packets []packet, to netip.AddrPort, from place) sent {
 	t := senders.Get().(*sender) //nolint:forcetypeassert // the pool has no others
 	defer t.putBack()
@@ -258,7 +260,7 @@ func (t *sender) putBack() {
 	senders.Put(t)
 }
 
-// address writes the sockaddr of all packets.
+// address writes the sockaddr that all packets share.
 func (t *sender) address(to netip.AddrPort) {
 	t.name = unix.RawSockaddrInet6{}
 	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&t.name.Port))[:], to.Port())
@@ -276,7 +278,7 @@ func (t *sender) address(to netip.AddrPort) {
 	t.namelen = unix.SizeofSockaddrInet6
 }
 
-// fill makes the header of a packet. The size of joined datagrams is the last control message, see sendSingly.
+// fill writes the header of a packet. The size of joined datagrams is the last control message; see sendSingly.
 func (t *sender) fill(i int, from place) {
 	p, h := &t.packets[i], &t.hdrs[i].hdr
 	t.iovs[i].Base = unsafe.SliceData(p.data)
@@ -311,7 +313,7 @@ func appendControl(b []byte, level, kind int32, n int) []byte {
 	return b
 }
 
-// appendPlace appends the address that a packet is sent from.
+// appendPlace appends the control message for the address that a packet is sent from.
 func (s *socket) appendPlace(b []byte, from place) []byte {
 	if s.kind.six {
 		b = appendControl(b, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo)
@@ -328,7 +330,7 @@ func (s *socket) appendPlace(b []byte, from place) []byte {
 	return b
 }
 
-// send sends the packets that are filled in.
+// send sends the packets whose headers are filled.
 func (t *sender) send(fd uintptr) {
 	for i := 0; i < len(t.packets); {
 		if t.packets[i].datagrams() > 1 && t.socket.kind.noJoined.Load() {
@@ -343,17 +345,17 @@ func (t *sender) send(fd uintptr) {
 			i += int(n)
 		case errno == unix.EINTR:
 		case t.packets[i].datagrams() > 1 && (errno == unix.EIO || errno == unix.EINVAL || errno == unix.EMSGSIZE || errno == unix.ENOPROTOOPT):
-			if errno == unix.EIO { // the interface computes no checksums
+			if errno == unix.EIO { // the interface does not compute checksums
 				t.socket.kind.noJoined.Store(true)
 			}
 			t.sendSingly(fd, i)
 			i++
 		case t.socket.kind.connected && !t.told && (blames(errno) || errno == unix.EMSGSIZE):
-			t.told = true // it may be about a datagram before this one, so this one is sent again
+			t.told = true // the error may be about an earlier datagram, so this one is sent again
 			if blames(errno) {
 				t.outcome.err = errno
 			}
-		case errno == unix.EMSGSIZE, errno == unix.EPERM: // which say nothing about the next
+		case errno == unix.EMSGSIZE, errno == unix.EPERM: // errors that say nothing about the next packet
 			t.drop(t.packets[i:i+1], errno)
 			i++
 		default:
@@ -363,7 +365,7 @@ func (t *sender) send(fd uintptr) {
 	}
 }
 
-// sendSingly sends the datagrams of a packet one by one.
+// sendSingly sends the datagrams of a joined packet one by one.
 func (t *sender) sendSingly(fd uintptr, i int) {
 	p, h := &t.packets[i], &t.hdrs[i].hdr
 	h.SetControllen(int(h.Controllen) - unix.CmsgSpace(2))
@@ -400,8 +402,8 @@ func (t *sender) drop(packets []packet, err error) {
 	}
 }
 
-// interrupted reports whether an error of receiveAll is worth another call: what ICMP messages say about other
-// datagrams than the present ones, and short memory.
+// interrupted reports whether receiveAll should be called again after an error: ICMP messages about other datagrams,
+// and a shortage of memory.
 func interrupted(err error) bool {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	switch errno {

@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// socketKind is what is known of a socket. Answers of a socket for any address come from the one that the system
-// chooses: only Linux tells us where a datagram was sent to.
+// socketKind holds what was found out about a socket. Only Linux tells where a datagram was sent to; elsewhere the
+// system chooses the source address of answers from a socket bound to any address.
 type socketKind struct{ connected bool }
 
 func (s *socket) prepare(connected, _ bool) error {
@@ -20,8 +20,8 @@ func (s *socket) prepare(connected, _ bool) error {
 
 func (s *socket) join() {}
 
-// receiveAll calls handle with each packet until it returns false, and then returns nil; or until the read deadline has
-// passed or the socket fails, and returns that error. The packet is valid during the call only. handle must not close s.
+// receiveAll calls handle with each packet. It returns nil when handle returns false, and otherwise the error when the
+// read deadline has passed or the socket fails. The packet is valid during the call only. handle must not close s.
 func (s *socket) receiveAll(handle func([]packet) bool) error {
 	b := make([]byte, maxPacket)
 	for {
@@ -39,7 +39,7 @@ func (s *socket) receiveAll(handle func([]packet) bool) error {
 	}
 }
 
-// send sends packets: to the peer of a connected socket, or else to an address.
+// send sends packets to the peer of a connected socket, or to an address.
 func (s *socket) send(packets []packet, to netip.AddrPort, _ place) (outcome sent) {
 	for i := range packets {
 		var err error
@@ -59,7 +59,7 @@ func (s *socket) send(packets []packet, to netip.AddrPort, _ place) (outcome sen
 	return outcome
 }
 
-// interrupted reports whether an error of receiveAll is worth another call.
+// interrupted reports whether receiveAll should be called again after an error.
 func interrupted(err error) bool {
 	return !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded)
 }

@@ -15,7 +15,7 @@ type Proxy struct {
 	cfg      atomic.Pointer[Config] // with defaults
 	srv      *listener.Server
 	counters counters
-	cutting  sync.Once // arranges for cutAll
+	cutting  sync.Once // registers cutAll with the sessions' context
 }
 
 // New returns a Proxy for cfg; nothing runs until Serve. The error wraps ErrConfig or listener.ErrConfig.
@@ -33,8 +33,8 @@ func New(cfg Config) (*Proxy, error) {
 	return p, nil
 }
 
-// Serve forwards the datagrams of l until Drain or Close, then it returns nil; it closes l. l must be a *Listener,
-// or have a method NetListener that returns one. Several may be served at once.
+// Serve forwards the datagrams of l until Drain or Close, and then returns nil; it closes l. l must be a *Listener, or
+// have a method NetListener that returns one. Serve may be called for several listeners.
 func (p *Proxy) Serve(l net.Listener) error {
 	of := listenerOf(l)
 	if of == nil {
@@ -45,7 +45,7 @@ func (p *Proxy) Serve(l net.Listener) error {
 	return p.srv.Serve(l)
 }
 
-// listenerOf returns the Listener that l is, or wraps; nil if there is none.
+// listenerOf returns the Listener that l is or wraps; nil if there is none.
 func listenerOf(l net.Listener) *Listener {
 	for {
 		switch of := l.(type) {
@@ -59,12 +59,12 @@ func listenerOf(l net.Listener) *Listener {
 	}
 }
 
-// Drain takes no more clients and waits for the sessions to end by themselves, now with Config.DrainIdle. When ctx ends
-// first they are cut off, and the error says how many.
+// Drain accepts no more clients and waits for the sessions to end by themselves, with Config.DrainIdle as the idle
+// time-out. When ctx ends first, the remaining sessions are cut off, and the error says how many.
 func (p *Proxy) Drain(ctx context.Context) error {
 	var looking sync.WaitGroup
 	looking.Go(func() {
-		<-p.srv.Draining()                                           // which begins at once
+		<-p.srv.Draining()                                           // the drain begins at once
 		p.srv.Each(func(s listener.Session) { s.(*session).look() }) //nolint:forcetypeassert // all are
 	})
 	defer looking.Wait()
@@ -74,7 +74,7 @@ func (p *Proxy) Drain(ctx context.Context) error {
 // Close ends accepting and every session.
 func (p *Proxy) Close() { p.srv.Close() }
 
-// Update replaces the settings. New sessions see them, running ones are untouched. On an error nothing has changed.
+// Update replaces the settings. New sessions use them, running sessions do not change. On an error nothing changes.
 func (p *Proxy) Update(cfg Config) error {
 	if err := cfg.Verify(); err != nil {
 		return err
@@ -86,14 +86,14 @@ func (p *Proxy) Update(cfg Config) error {
 	return nil
 }
 
-// Stats returns the counters of sessions; their bytes are those of datagrams' contents.
+// Stats returns the counters of sessions; bytes are those of the datagrams' contents.
 func (p *Proxy) Stats() listener.Stats { return p.srv.Stats() }
 
-// Sessions describes the sessions, in no order.
+// Sessions describes the sessions, in no particular order.
 func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
 
-// Kill ends the session with an ID of Sessions; false = there is none. Datagrams that its client sends afterwards begin
-// another.
+// Kill ends the session with an ID from Sessions; false = there is none. Datagrams that its client sends afterwards
+// begin another.
 func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }
 
 // counters count datagrams since the start.

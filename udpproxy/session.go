@@ -14,11 +14,11 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// maxAttempts bounds the endpoints that a client's first datagrams are sent to, because each refuses them.
+// maxAttempts bounds the endpoints that a client's first datagrams are sent to, if one after the other refuses them.
 const maxAttempts = 3
 
-// joinAfter is the number of datagrams of a session after which the kernel is asked to join them: most sessions have
-// few, and asking costs a system call.
+// joinAfter is the number of datagrams after which a session asks the kernel to join them. Most sessions have fewer,
+// and asking costs a system call.
 const joinAfter = 64
 
 var (
@@ -27,39 +27,39 @@ var (
 	errSilent  = errors.New("no answer")
 )
 
-// session is the way of the answers: it waits for what the endpoint sends. The other way is the port's reader's.
+// session sends a client what its endpoint sends. The reader of the port handles the other direction.
 type session struct {
 	proxy  *Proxy
 	cfg    *Config
 	client *listener.Conn
 	flow   *flow
 
-	// Only its goroutine has these.
-	heard   int       // datagrams from the endpoint
-	spoken  time.Time // when the last one came; before that, when the session got its socket
-	told    time.Time // when the upstream was last told that the endpoint answers
+	// Only the session's goroutine uses these fields.
+	heard   int       // number of datagrams from the endpoint
+	spoken  time.Time // when the last one came; at first, when the session got its socket
+	told    time.Time // when the session last told the upstream that the endpoint answers
 	doubt   doubt
 	lease   upstream.Lease[*Socket]
-	leased  bool     // lease is to be ended
-	refused []string // the endpoints that have refused the first datagrams
+	leased  bool     // lease has not ended
+	refused []string // endpoints that have refused the first datagrams
 
 	mu     sync.Mutex         // held for a few instructions
-	cut    error              // why the session is to end from this side; nil = it is not
-	giveUp context.CancelFunc // ends the wait for a socket; nil = it does not wait
-	socket *Socket            // nil = there is none
-	since  time.Time          // when it got its socket
-	where  string             // its endpoint
+	cut    error              // the error that ends the session from this side; nil = none
+	giveUp context.CancelFunc // ends the wait for a socket; nil = not waiting
+	socket *Socket            // nil = none
+	since  time.Time          // when the session got its socket
+	where  string             // address of its endpoint
 }
 
 // serveConn runs a session and closes c; it is the listener's handler.
 func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 	defer c.Close()
-	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutAll) }) // the context of all sessions
+	p.cutting.Do(func() { context.AfterFunc(ctx, p.cutAll) }) // the context is common to all sessions
 	s := &session{proxy: p, cfg: p.cfg.Load(), client: c, flow: flowOf(c)}
 	c.Attach(s)
 	s.flow.onClose(s.cutOff)
 	defer func() {
-		if s.leased { // a panic: the listener recovers, the socket must not stay
+		if s.leased { // after a panic, from which the listener recovers, the socket must be closed
 			s.lease.Discard()
 		}
 	}()
@@ -77,17 +77,17 @@ func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 	}
 }
 
-// flowOf returns what the port made.
+// flowOf returns the flow below c.
 func flowOf(c *listener.Conn) *flow {
 	return c.Raw().(interface{ NetConn() net.Conn }).NetConn().(*flow) //nolint:forcetypeassert // Serve has looked
 }
 
-// others reports whether there is an endpoint that has not refused the client's datagrams, besides the present one.
+// others reports whether there is another endpoint that has not refused the client's datagrams.
 func (s *session) others() bool {
 	return s.cfg.Upstream.Others(append(s.refused[:len(s.refused):len(s.refused)], s.lease.Endpoint()))
 }
 
-// connect gets a socket and sends it what the client has sent.
+// connect leases a socket to an endpoint.
 func (s *session) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
 	defer cancel()
@@ -125,7 +125,7 @@ func (s *session) disconnect(err error) {
 	s.lease.FailUnheard(err, s.since)
 }
 
-// relay sends the client what its endpoint sends, until the session is over; that is no error.
+// relay sends the client what its endpoint sends, until the session is over, for which it returns nil.
 func (s *session) relay() error {
 	socket := s.lease.Value()
 	s.flow.connect(socket, s.client, s.cfg.Answers, s.others())
@@ -148,8 +148,8 @@ func (s *session) relay() error {
 	}
 }
 
-// weigh returns a refusal that ends the session: one by an endpoint that has never answered. Another one is kept for wait,
-// unless the endpoint has sent something after it.
+// weigh returns a refusal that ends the session: one by an endpoint that has never answered. It records any other
+// refusal for wait, unless the endpoint has sent something after it.
 func (s *session) weigh(refusal error, at time.Time) error {
 	if _, answered := s.flow.silence(); !answered {
 		return refusal
@@ -158,7 +158,7 @@ func (s *session) weigh(refusal error, at time.Time) error {
 	return nil
 }
 
-// answer takes a batch of packets to the client. It returns false when the session is over.
+// answer sends a batch of packets to the client. It returns false when the session is over.
 func (s *session) answer(packets []packet) bool {
 	socket := s.lease.Value()
 	if packets = slices.DeleteFunc(packets, func(p packet) bool { return !socket.from(&p) }); len(packets) == 0 {
@@ -181,7 +181,8 @@ func (s *session) answer(packets []packet) bool {
 // tellTime is how often a session tells the upstream that its endpoint answers.
 const tellTime = 100 * time.Millisecond
 
-// wait sets until when the session waits for its endpoint. over says that it has been silent for long enough.
+// wait sets the deadline for the endpoint's next packet. over reports that the session has been silent for its idle
+// time-out.
 func (s *session) wait(socket *Socket) (over bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +195,7 @@ func (s *session) wait(socket *Socket) (over bool, err error) {
 			return over, err
 		}
 		_ = socket.socket.conn.SetReadDeadline(until)
-		at, err := s.flow.failure() // one that comes later wakes the session by another deadline
+		at, err := s.flow.failure() // a later failure wakes the session by another deadline
 		if err == nil {
 			return false, nil
 		}
@@ -204,7 +205,7 @@ func (s *session) wait(socket *Socket) (over bool, err error) {
 	}
 }
 
-// until returns how long the session waits for its endpoint. mu is held.
+// until returns how long the session waits for its endpoint. The caller holds mu.
 func (s *session) until(now time.Time) (until time.Time, over bool, err error) {
 	last, answered := s.flow.silence()
 	patience := s.cfg.IdleTimeout
@@ -213,7 +214,7 @@ func (s *session) until(now time.Time) (until time.Time, over bool, err error) {
 	}
 	select {
 	case <-s.proxy.srv.Draining():
-		if answered || s.cfg.Answers == 0 { // else the answer is on its way
+		if answered || s.cfg.Answers == 0 { // otherwise the answer is on its way
 			patience = min(patience, s.cfg.DrainIdle)
 		}
 	default:
@@ -248,7 +249,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// look has the session look at its state, because a drain has begun. It may have no socket yet, and looks later then.
+// look makes the session check its state, because a drain has begun. A session without a socket checks it later.
 func (s *session) look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,12 +274,12 @@ func (s *session) cutOff(why error) {
 	}
 }
 
-// cutAll ends every session, once their context has ended.
+// cutAll ends all sessions, when their context has ended.
 func (p *Proxy) cutAll() {
 	p.srv.Each(func(s listener.Session) { s.(*session).cutOff(errDrained) }) //nolint:forcetypeassert // all are
 }
 
-// end ends the lease and accounts for the session. err is nil where silence or the last answer has ended it.
+// end ends the lease, and counts and logs the end of the session. err is nil after silence or the last answer.
 func (s *session) end(err error) {
 	s.mu.Lock()
 	s.socket = nil
@@ -304,11 +305,11 @@ func (s *session) end(err error) {
 	s.access(where, nil)
 }
 
-// report accounts for a session that did not end by itself.
+// report counts and logs a session that did not end by itself.
 func (s *session) report(reason string, err error, message string) {
 	level := slog.LevelWarn
 	if reason == listener.ReasonTimeout || reason == listener.ReasonKilled {
-		level = slog.LevelInfo // expected in normal operation
+		level = slog.LevelInfo // happens in normal operation
 	}
 	client := s.client.RemoteAddr().String()
 	s.proxy.srv.Report(reason, level, message, "client", client, "upstream", s.cfg.Upstream.Name(), "endpoint", s.where, "reason", reason, "error", err)
@@ -334,7 +335,7 @@ func (s *session) access(endpoint string, err error) {
 	s.proxy.srv.Access(context.Background(), attrs...)
 }
 
-// reasonOf returns the error counter of what has ended a session.
+// reasonOf returns the error counter for the error that ended a session.
 func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, errKilled):

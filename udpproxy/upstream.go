@@ -20,26 +20,26 @@ import (
 
 // Defaults of the limits of upstreams.
 const (
-	// DefaultMaxSize is the number of sessions at one endpoint: as many as a listener has clients by default.
+	// DefaultMaxSize is the number of sessions at one endpoint: the default number of a listener's clients.
 	DefaultMaxSize = listener.DefaultMaxConns
-	// DefaultOpenTimeout bounds the look-up of an endpoint's name; there is nothing else to wait for.
+	// DefaultOpenTimeout bounds the look-up of an endpoint's name; opening a socket does not wait otherwise.
 	DefaultOpenTimeout = 5 * time.Second
-	// DefaultWarmAge is how long a socket waits for its session before it is replaced, so that an endpoint given by
-	// name follows its address.
+	// DefaultWarmAge is the age at which an unused socket is replaced, so that a changed address of an endpoint's name
+	// takes effect.
 	DefaultWarmAge = 20 * time.Second
 )
 
-// Socket is a UDP socket that is connected to an endpoint. It serves one session.
+// Socket is a UDP socket connected to an endpoint. It serves one session.
 type Socket struct {
 	socket  *socket
 	peer    netip.AddrPort
-	joins   bool // the kernel joins datagrams; only the session's goroutine has it
+	joins   bool // the kernel joins datagrams; used by the session's goroutine only
 	session atomic.Pointer[session]
-	why     atomic.Pointer[error] // of the first interrupt; nil = there was none
+	why     atomic.Pointer[error] // of the first interrupt; nil = none
 }
 
-// from reports whether a packet comes from the endpoint. A socket takes datagrams of others between the system's choice of its
-// port and its connection, and they stay in its buffer.
+// from reports whether a packet comes from the endpoint. Between the choice of its port and its connection, a socket
+// accepts datagrams from others, which stay in its buffer.
 func (s *Socket) from(p *packet) bool {
 	return !p.peer.IsValid() || p.peer.Port() == s.peer.Port() && p.peer.Addr().WithZone("") == s.peer.Addr()
 }
@@ -51,8 +51,9 @@ type UpstreamOptions struct {
 	Logger *slog.Logger
 }
 
-// NewUpstream returns an upstream of sockets as a Proxy needs it. An open socket says nothing about its endpoint: what
-// takes an endpoint out is that it refuses datagrams, see Config.Answers, or an active check. Close or Drain it.
+// NewUpstream returns an upstream of sockets for a Proxy. An open socket says nothing about its endpoint; an endpoint
+// is out after it has refused datagrams or left them unanswered (see Config.Answers), or when an active check fails.
+// The caller must Close or Drain the upstream.
 func NewUpstream(name string, o UpstreamOptions) (*upstream.Upstream[*Socket], error) {
 	o.Limits = Limits(o.Limits)
 	return upstream.New(upstream.Config[*Socket]{
@@ -65,8 +66,8 @@ func NewUpstream(name string, o UpstreamOptions) (*upstream.Upstream[*Socket], e
 	})
 }
 
-// Limits returns l with the defaults of sockets that are used once: MaxSize DefaultMaxSize, MaxLifetime (the age of a
-// socket that waits, not of one in use) DefaultWarmAge, OpenTimeout DefaultOpenTimeout. Give Upstream.Update its result.
+// Limits returns l with defaults for sockets that are used once: MaxSize DefaultMaxSize, MaxLifetime (the age of an
+// unused socket, not of one in use) DefaultWarmAge, OpenTimeout DefaultOpenTimeout. Pass its result to Upstream.Update.
 func Limits(l pool.Limits) pool.Limits {
 	l.MaxSize = cmp.Or(l.MaxSize, max(DefaultMaxSize, l.MinIdle))
 	l.MaxLifetime = cmp.Or(l.MaxLifetime, DefaultWarmAge)
@@ -74,10 +75,10 @@ func Limits(l pool.Limits) pool.Limits {
 	return l
 }
 
-// errNotUDP is the error of an endpoint that is not "host:port".
+// errNotUDP is the error for an endpoint that is not "host:port".
 var errNotUDP = errors.New("udpproxy: a UDP endpoint must be host:port")
 
-// errNoPort is a shortage of this machine, for which package upstream blames no endpoint.
+// errNoPort is the error for a shortage of local ports; package upstream does not count it for an endpoint.
 var errNoPort = fmt.Errorf("udpproxy: no local port is free for another session (net.ipv4.ip_local_port_range): %w", syscall.ENOBUFS)
 
 func open(ctx context.Context, endpoint string) (*Socket, error) {
@@ -106,7 +107,8 @@ func open(ctx context.Context, endpoint string) (*Socket, error) {
 	return &Socket{socket: s, peer: netip.AddrPortFrom(peer.Addr().Unmap().WithZone(""), peer.Port())}, nil
 }
 
-// interrupt ends the session that has a socket, or gets it now: one of both sees the other.
+// interrupt ends the session that has the socket. If a session is just getting the socket, either interrupt or that
+// session sees the other.
 func interrupt(s *Socket, why error) {
 	s.why.CompareAndSwap(nil, &why)
 	if of := s.session.Load(); of != nil {
@@ -114,11 +116,11 @@ func interrupt(s *Socket, why error) {
 	}
 }
 
-// wake has the session look at its state.
+// wake makes the session check its state.
 func (s *Socket) wake() { _ = s.socket.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// blames reports whether the error of a send or receive on a connected socket says that its endpoint is not there: the
-// answer is an ICMP message.
+// blames reports whether the error of a send or receive on a connected socket says that its endpoint is not there. Such
+// an error is made from an ICMP message.
 func blames(err error) bool {
 	for _, e := range []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH} {
 		if errors.Is(err, e) {
