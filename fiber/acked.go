@@ -23,7 +23,7 @@ func (c *Conn) acked() (n uint64, all bool) {
 	return n, all && c.out == nil && c.sending == nil
 }
 
-// Acked asks the socket below the connection, if there is one.
+// Acked asks the socket of the connection, if there is one.
 func (w *adapted) Acked() (n uint64, all bool) {
 	all = true
 	if raw, err := w.SyscallConn(); err == nil {

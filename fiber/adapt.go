@@ -8,15 +8,15 @@ import (
 	"syscall"
 )
 
-// StreamOf returns c if it is a Stream, and adapts it otherwise. Only this function looks at the kind of a connection:
+// StreamOf returns c if it is a Stream, and adapts it otherwise. Only this function examines the kind of a connection:
 //
-//   - A connection of package net supports what its socket does. A fiber's calls of methods that may wait run on a
-//     goroutine (see Block), which costs some microseconds. The same holds for connections of an unknown kind, such as
-//     net.Pipe's.
+//   - A connection of package net supports what its socket does. If a fiber calls a method that may wait, the method
+//     runs on a goroutine (see Block), which costs some microseconds. The same holds for connections of unknown kinds,
+//     such as net.Pipe's.
 //   - A connection that wraps an engine's connection (its method NetConn returns it) is called directly.
 //
 // The methods CloseWrite, SetLinger, SetKeepAlive, SyscallConn and ReadFrom of c are used if c has them. NetConn of the
-// result is c.
+// result returns c.
 func StreamOf(c net.Conn) Stream {
 	if s, ok := c.(Stream); ok {
 		return s
@@ -24,7 +24,7 @@ func StreamOf(c net.Conn) Stream {
 	return &adapted{Conn: c, direct: below[Stream](c) != nil}
 }
 
-// below returns the first of the connections underneath c that is a T.
+// below returns the first connection of type T among c and the connections that it wraps.
 func below[T any](c net.Conn) (found T) {
 	for c != nil {
 		if t, ok := c.(T); ok {
@@ -39,13 +39,13 @@ func below[T any](c net.Conn) (found T) {
 	return found
 }
 
-// adapted is a connection that is no engine's.
+// adapted is a connection that does not belong to an engine.
 type adapted struct {
 	NoLoop
 	net.Conn
 	direct bool         // a fiber may wait in its methods without holding its loop
 	resets atomic.Bool  // Close resets the connection
-	probe  *socketProbe // of State; nil = State was not called
+	probe  *socketProbe // used by State; nil = State was not called
 }
 
 // NetConn returns the connection that StreamOf was given.
@@ -105,7 +105,7 @@ func (w *adapted) CloseWrite() (err error) {
 	return h.CloseWrite()
 }
 
-// lingering is a connection that can be broken.
+// lingering is a connection that Close can reset.
 type lingering interface {
 	io.Closer
 	SetLinger(seconds int) error
@@ -142,7 +142,7 @@ func (w *adapted) Detach() (conn net.Conn, ahead []byte, err error) { return w.C
 
 func (w *adapted) CopyTo(dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	if w.waits() {
-		spliced = nil // nothing is spliced either: that would wait
+		spliced = nil // splicing would wait, too
 		dst = struct{ net.Conn }{dst}
 	}
 	return copyHolding(w, dst, moved, spliced)
@@ -157,16 +157,16 @@ func (w *adapted) State() State {
 
 func (w *adapted) Ended() bool { return w.State() == Dead }
 
-// PeerClosed does not use w.probe, which belongs to the caller of State.
+// PeerClosed makes a probe of its own, because w.probe belongs to the caller of State.
 func (w *adapted) PeerClosed() bool {
 	return !newSocketProbe(w).now().Fit()
 }
 
-// socketProbe asks for the state of one socket, again and again.
+// socketProbe gets the state of one socket, repeatedly.
 type socketProbe struct {
-	raw   syscall.RawConn // nil if it cannot be asked
+	raw   syscall.RawConn // nil = the socket does not support it
 	peek  func(fd uintptr)
-	state State // of the last peek, or the answer where raw is nil
+	state State // result of the last peek; without raw, of every call
 }
 
 func newSocketProbe(c syscall.Conn) *socketProbe {
@@ -175,7 +175,7 @@ func newSocketProbe(c syscall.Conn) *socketProbe {
 	switch {
 	case !canPeek || errors.Is(err, errors.ErrUnsupported):
 		l.state = Unknown
-	case err != nil: // it is closed
+	case err != nil: // the connection is closed
 		l.state = Dead
 	default:
 		l.raw = raw
@@ -185,7 +185,7 @@ func newSocketProbe(c syscall.Conn) *socketProbe {
 }
 
 func (l *socketProbe) now() State {
-	if l.raw != nil && l.raw.Control(l.peek) != nil { // it is closed
+	if l.raw != nil && l.raw.Control(l.peek) != nil { // the connection is closed
 		return Dead
 	}
 	return l.state

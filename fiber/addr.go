@@ -5,13 +5,13 @@ import (
 	"net/netip"
 )
 
-// peer is the address of the other end, kept because the system does not know it after a reset.
+// peer is the address of the other end. It is kept because the system does not know it after a reset.
 type peer struct {
 	ip4   peer4
-	other net.Addr // an address that is not IPv4; nil = ip4 is the address, or none is known
+	other net.Addr // an address other than IPv4; nil = the address is ip4, or not known
 }
 
-// peer4 is an IPv4 address in six bytes: nearly all peers have one, and it is rarely asked for.
+// peer4 is an IPv4 address in six bytes: nearly all peers have one, and it is rarely needed.
 type peer4 struct {
 	ip   [4]byte
 	port uint16 // 0 = not known
@@ -28,10 +28,10 @@ func (p peer4) addr() net.Addr {
 	return &a.TCPAddr
 }
 
-// nameless is the peer of an accepted connection of a Unix socket, which has no name.
+// nameless is the address of a Unix socket's client, which has no name.
 var nameless net.Addr = &net.UnixAddr{Net: "unix"}
 
-// here reports whether the peer's address is a loopback one.
+// here reports whether the peer has a loopback address.
 func (p peer) here() bool {
 	if p.ip4.known() {
 		return p.ip4.ip[0] == 127
@@ -40,13 +40,13 @@ func (p peer) here() bool {
 	return ok && a.IP.IsLoopback()
 }
 
-// loopback reports whether a listener's address is a loopback one.
+// loopback reports whether a listener has a loopback address.
 func loopback(a net.Addr) bool {
 	ap, err := netip.ParseAddrPort(a.String())
 	return err == nil && ap.Addr().Unmap().IsLoopback()
 }
 
-// noAddr is an address that is not known.
+// noAddr returns the address of a connection whose address is not known.
 func noAddr(isUnix bool) net.Addr {
 	if isUnix {
 		return &net.UnixAddr{Net: "unix"}

@@ -2,12 +2,12 @@ package fiber
 
 import "math"
 
-// moving is the slot of a connection that has not arrived at its loop: see Adopt.
+// moving is the slot of a connection that has left one loop and not arrived at the other; see Adopt.
 const moving = math.MaxUint32
 
-// Adopt moves the connection to the loop of the calling fiber, which must be its only
-// user. It does nothing when an operation is under way, or when the caller is no fiber. Using a
-// connection of another loop works, but each operation is a trip there and back.
+// Adopt moves the connection to the loop of the calling fiber, which must be its only user. It does nothing if an
+// operation is under way, or if the caller is not a fiber. A connection of another loop also works, but each operation
+// is a trip to that loop.
 func (c *Conn) Adopt() {
 	l := c.loop.Load()
 	if l.here() {
@@ -34,7 +34,7 @@ func (c *Conn) Adopt() {
 		l.timers.disarm(c)
 		l.conns.Add(-1)
 		l.open--
-		// Requests from now on, such as Close, reach the new loop after this one.
+		// Later requests, such as Close, reach the new loop after attach.
 		c.slot = moving
 		to.conns.Add(1)
 		to.post(func() { c.attach(to) })

@@ -7,7 +7,7 @@ import (
 )
 
 // Ahead returns a Stream that reads bytes first and then s. It is for connections of which some bytes were read before
-// their user gets them. The Stream owns bytes from then on. If bytes is empty, Ahead returns s.
+// their user gets them. The Stream takes over bytes. If bytes is empty, Ahead returns s.
 func Ahead(s Stream, bytes []byte) Stream {
 	if len(bytes) == 0 {
 		return s
@@ -15,14 +15,14 @@ func Ahead(s Stream, bytes []byte) Stream {
 	return &ahead{Stream: s, bytes: bytes}
 }
 
-// ahead is the Stream of Ahead. Once bytes are read, its methods just call those it embeds.
+// ahead is the Stream of Ahead. Once bytes are read, its methods only call those of the embedded Stream.
 type ahead struct {
 	Stream
-	bytes []byte // for the reader only
+	bytes []byte // used by the reader only
 }
 
-// written returns the connection that c writes to. It does not touch the bytes to be read first, because reader and writer may be
-// two fibers.
+// written returns the connection that c writes to. It does not touch bytes, because reader and writer may be two
+// fibers.
 func written(c net.Conn) net.Conn {
 	for {
 		a, ok := c.(*ahead)
@@ -33,7 +33,7 @@ func written(c net.Conn) net.Conn {
 	}
 }
 
-// bare returns the connection below c, unless there are bytes to be read first.
+// bare returns the connection below c, as long as no bytes are to be read first.
 func bare(c net.Conn) net.Conn {
 	for {
 		a, ok := c.(*ahead)

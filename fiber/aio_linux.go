@@ -12,19 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aio sends on many sockets with one system call where io_uring is not available: io_submit(2), the kernel's older
-// interface for asynchronous I/O. On non-blocking sockets the call is synchronous: every submitted send is done, or has
-// failed, when it returns, so the kernel never holds a buffer. (A broken connection raises SIGPIPE, as with package
-// net, which only a program that asks for that signal notices.) Besides system calls it saves context switches: the
+// aio sends on many sockets with one system call if io_uring is not available. It uses io_submit(2), the kernel's older
+// interface for asynchronous I/O. On non-blocking sockets the call is synchronous: every submitted send is done or has
+// failed when the call returns, so the kernel never holds a buffer. (A broken connection raises SIGPIPE, as with
+// package net; only a program that asks for that signal notices.) Besides system calls, aio saves context switches: the
 // receiver of one message cannot take the processor before the next message is sent.
 type aio struct {
-	ring  *aioRing // where the kernel writes results; its address is the context's id, too
-	probe [1]byte  // of try
+	ring  *aioRing // where the kernel writes results; its address is also the context's id
+	probe [1]byte  // used by try
 	block [aioSize]aioBlock
 	list  [aioSize]*aioBlock
 }
 
-// aioSize is how many messages are sent by one call at most; more take several.
+// aioSize bounds the messages sent by one call.
 const aioSize = 128
 
 // aioBlock is the kernel's struct iocb (io_submit(2)).
@@ -42,8 +42,8 @@ type aioBlock struct {
 
 const aioWrite = 1 // IOCB_CMD_PWRITE
 
-// aioRing is the head of the memory the kernel shares (struct aio_ring); aioEvents follow. A process may read them
-// without a system call, as io_getevents(3) of libaio does.
+// aioRing is the header of the memory that the kernel shares (struct aio_ring); aioEvents follow it. A process may read
+// them without a system call, as io_getevents(3) of libaio does.
 type aioRing struct {
 	_, entries uint32
 	head, tail uint32
@@ -61,7 +61,7 @@ type aioEvent struct {
 	_       int64
 }
 
-// newAIO returns an error where the system has no such thing, forbids it, or does something else than is known of it.
+// newAIO returns an error if the system does not have or allow io_submit, or if it behaves otherwise than expected.
 func newAIO() (*aio, error) {
 	a := new(aio)
 	if _, _, errno := syscall.RawSyscall(unix.SYS_IO_SETUP, aioSize, uintptr(unsafe.Pointer(&a.ring)), 0); errno != 0 {
@@ -74,7 +74,7 @@ func newAIO() (*aio, error) {
 	return a, nil
 }
 
-// try sends on a socket.
+// try sends one byte on a socket.
 func (a *aio) try() error {
 	if a.ring.magic != aioMagic || a.ring.entries < aioSize || a.ring.header != uint32(unsafe.Sizeof(aioRing{})) {
 		return errors.New("io_setup: its memory is of an unknown form")
@@ -96,7 +96,7 @@ func (a *aio) try() error {
 	return err
 }
 
-// put makes b, which must not move, the i-th thing to be sent.
+// put makes b, which must not move in memory, the i-th message.
 func (a *aio) put(i, fd int, b []byte) {
 	a.block[i] = aioBlock{
 		data: uint64(i), opcode: aioWrite, fd: uint32(fd),
@@ -105,8 +105,8 @@ func (a *aio) put(i, fd int, b []byte) {
 	a.list[i] = &a.block[i]
 }
 
-// submit sends the first n messages and reports how many bytes of each were taken, or the negative error number. An
-// error is for the messages without a report.
+// submit sends the first n messages, and reports for each how many bytes were accepted, or a negative error number. An
+// error concerns the messages without a report.
 func (a *aio) submit(n int, told func(i int, result int64)) error {
 	for from := 0; from < n; {
 		m, _, errno := syscall.RawSyscall(unix.SYS_IO_SUBMIT, uintptr(unsafe.Pointer(a.ring)), uintptr(n-from),

@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// An Asker sends requests on a connection and waits for their answers at less cost than Write and Read: a Read right
-// after a Write would ask the kernel for an answer that cannot have come yet. It is for the one user of the connection.
+// Asker sends requests on a connection and waits for their answers at less cost than Write and Read: a Read right after
+// a Write would ask the kernel for an answer that cannot have come yet. It is for the one user of the connection.
 type Asker struct {
 	raw  syscall.RawConn
-	turn func(fd uintptr) (over bool) // step, kept because a method value is allocated
+	turn func(fd uintptr) (over bool) // the method value step, kept because making one allocates
 
 	request, answer []byte
 	asked           bool
@@ -34,16 +34,16 @@ func NewAsker(c Stream) *Asker {
 	return a
 }
 
-// Ask writes request and reads the first bytes of what comes afterwards into answer. If wrote is the length of request,
+// Ask writes request, and reads the first bytes that come afterwards into answer. If wrote is the length of request,
 // err is the error of reading: io.EOF at the end of the stream, os.ErrDeadlineExceeded at the read deadline. Otherwise
-// err is that of writing, or nil if the socket has no room for more, and nothing was read. A passed deadline is
+// nothing was read, and err is the error of writing, or nil if the socket has no room for more. A passed deadline is
 // noticed before anything is written.
 //
-// The end of the stream may be noticed only at the read deadline if it came just before the call, so set one. On a fiber
+// Ask may notice an end of the stream that came just before the call only at the read deadline, so set one. On a fiber
 // the error is errors.ErrUnsupported. The slices are not kept.
 func (a *Asker) Ask(request, answer []byte) (wrote, read int, err error) {
 	if onFiber() {
-		return 0, 0, errors.ErrUnsupported // it would hold the loop
+		return 0, 0, errors.ErrUnsupported // the wait would hold the loop
 	}
 	a.request, a.answer, a.asked, a.wrote, a.read, a.err = request, answer, false, 0, 0, nil
 	err = a.raw.Read(a.turn)
@@ -54,8 +54,8 @@ func (a *Asker) Ask(request, answer []byte) (wrote, read int, err error) {
 	return a.wrote, a.read, err
 }
 
-// step is called once the runtime notes what arrives on the socket, and again when something has. Because the request is
-// written in between, no answer to it is missed.
+// step is called when the runtime has begun to watch the socket for data, and again when some has arrived. The request
+// is written in between, so no answer to it is missed.
 func (a *Asker) step(fd uintptr) (over bool) {
 	if !a.asked {
 		a.asked = true

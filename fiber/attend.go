@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// Attend has the loop run step in place of the calling fiber, for c and other connections of the loop: the loop
-// calls step, on its own stack, now and each time that the event has come which step waits for, until step returns
-// true; then Attend returns true. Resuming a fiber that has been parked for a while costs more
-// than a short request, because its stack is in none of the processor's caches.
+// Attend makes the loop run step in place of the calling fiber, for c and other connections of the loop. The loop calls
+// step on its own stack, each time that the event has come which step waits for, until step returns true; then Attend
+// returns true. This is cheaper because resuming a fiber that was parked for a while costs more than a short request:
+// the fiber's stack is in none of the processor's caches.
 //
-// A step waits for one event at a time, by TryRead or Parker.TryPark, and must not
-// call anything else that may wait, such as Read, Write, or Close of connections that are no engine's. The fiber
-// makes the first call itself. A panic of step is raised in the fiber; step must not end its goroutine
-// (runtime.Goexit). Attend is for the fiber that is the one user of c, on c's loop; elsewhere it returns
-// false without a call of step.
+// A step waits for one event at a time, by TryRead or Parker.TryPark. It must not call anything else that may wait,
+// such as Read, Write, or Close of connections that do not belong to an engine. The fiber itself makes the first call.
+// A panic of step is raised in the fiber; step must not end its goroutine (runtime.Goexit). Attend is for the fiber
+// that is the one user of c, on c's loop; elsewhere it returns false without calling step.
 func (c *Conn) Attend(step func() (over bool)) bool {
 	l := c.loop.Load()
 	if !l.here() || l.current == nil {
@@ -29,10 +28,11 @@ func (c *Conn) Attend(step func() (over bool)) bool {
 // maxTry bounds the bytes that TryRead returns.
 const maxTry = 16 << 10
 
-// TryRead is for a step of Attend: it returns the data that has arrived on c, at most 16 KiB. If there is none, b is
+// TryRead is for a step of Attend. It returns the data that has arrived on c, at most 16 KiB. If there is none, b is
 // empty, and the step is called again when data or the end has arrived. over means that there is nothing to wait for: c
-// has ended or is closed, a deadline has passed, or nothing has arrived for patience (0 = no bound); Read returns the
-// error in all cases but the last. b belongs to the loop, and is valid until the step returns or calls TryRead again.
+// has ended or is closed, a deadline has passed, or nothing has arrived for the time patience (0 = no bound). In all
+// cases but the last Read returns the error. b belongs to the loop, and is valid until the step returns or calls
+// TryRead again.
 func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	l := c.loop.Load()
 	f := l.current
@@ -47,7 +47,7 @@ func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	case done:
 		f.giveUpAt = 0
 		if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the poller
-			c.inErr = errno // for Read
+			c.inErr = errno // Read returns it
 		}
 		return l.scratch[:n], n == 0
 	case patience == 0:
@@ -64,8 +64,8 @@ func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	return nil, false
 }
 
-// TryWrite is for a step of Attend: it takes as much of p as there is room for now, and returns how many bytes.
-// Write is for the rest, and returns errors.
+// TryWrite is for a step of Attend. It accepts as much of p as there is room for now, and returns how many bytes. Use
+// Write for the remaining bytes, and to get errors.
 func (c *Conn) TryWrite(p []byte) (n int) {
 	l := c.loop.Load()
 	if c.closed || c.writing || c.wr.deadline != 0 && l.now >= c.wr.deadline {

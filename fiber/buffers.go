@@ -2,18 +2,17 @@ package fiber
 
 import "sync/atomic"
 
-// Buffers of the pollers. io_uring gets only this memory: it is mapped, so the collector neither
-// moves nor frees it, and the loop owns it until the kernel has completed the operation. Nothing
-// that happens to a fiber, its connection or its caller's slices can free memory that an operation
-// uses, or put other data into it.
+// Buffers of the pollers. io_uring gets only this memory. The memory is mapped, so the collector neither moves nor
+// frees it, and the loop owns it until the kernel has completed the operation. Nothing that happens to a fiber, its
+// connection or its caller's slices can free memory that an operation uses, or put other data into it.
 
-// Sizes of send buffers: a small message, a page of a protocol, bulk.
+// sendSizes are the sizes of send buffers: for a small message, a page of a protocol, bulk.
 var sendSizes = [...]int{1 << 10, 8 << 10, 64 << 10}
 
 const (
 	sendArena = 1 << 20 // mapped at a time
-	// recvCount buffers are shared by all connections of a loop. Each is used for at most
-	// a tick; when one tick uses all of them, the rest is received in the next.
+	// recvCount is the number of buffers shared by all connections of a loop. Each is used for at most a tick; when one
+	// tick uses all of them, the remaining data is received in the next.
 	recvCount = 128
 	recvSize  = 16 << 10
 )
@@ -23,23 +22,22 @@ var poisonFreed atomic.Bool
 
 const poison = 0xdb
 
-// sendBuffer holds bytes to be sent: mem[:n].
+// sendBuffer holds bytes to be sent, mem[:n].
 type sendBuffer struct {
 	mem   []byte
 	n     int
 	class uint8
 }
 
-// sendBuffers is a loop's store of them.
+// sendBuffers is a loop's supply of sendBuffers.
 type sendBuffers struct {
 	spare  [len(sendSizes)][]*sendBuffer
 	arenas [][]byte
 	used   int
-	bytes  int // of the used ones
+	bytes  int // size of the used buffers
 }
 
-// get returns an empty buffer for n bytes, or of the largest size; nil when the
-// system has no memory.
+// get returns an empty buffer for n bytes, or of the largest size; nil if the system has no memory.
 func (b *sendBuffers) get(n int) *sendBuffer {
 	class := 0
 	for class < len(sendSizes)-1 && n > sendSizes[class] {
@@ -103,8 +101,9 @@ func fill(b []byte) {
 }
 
 // aheadSize is the size of a buffer for received data that is not read yet: maxAhead, plus what may arrive in the tick
-// that reaches it. More is rare and is allocated. A loop keeps maxSpareAhead of these buffers. Without a spare one, up
-// to littleAhead bytes get a slice of their size, because very many connections may have a byte that is never read.
+// in which maxAhead is reached. More data is rare and gets an allocated slice. A loop keeps maxSpareAhead of these
+// buffers. Without a spare buffer, up to littleAhead bytes get a slice of their exact size, because very many
+// connections may have a byte that is never read.
 const (
 	aheadSize     = 96 << 10
 	maxSpareAhead = 32

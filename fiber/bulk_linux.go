@@ -12,18 +12,18 @@ import (
 	"github.com/headpond/headpond/internal/splice"
 )
 
-// splices: bulk is moved within the kernel, where that is not forbidden.
+// splices says that bulk can be moved within the kernel, if the system allows it.
 const splices = true
 
-// spliceLimit bounds what one splice moves: what a pipe holds. After spliceBurst there is a pause, so that other fibers
-// wait a millisecond at most. Smaller pieces and bursts cost more, above all with many connections: each finds its data
-// cold in the cache and more peers asleep (benchmark W1d).
+// spliceLimit bounds the bytes of one splice: a pipe holds no more. After spliceBurst bytes there is a pause, so that
+// other fibers wait for at most a millisecond. Smaller pieces and bursts cost more, above all with many connections:
+// each finds its data cold in the cache, and more peers asleep (benchmark W1d).
 const (
 	spliceLimit = splice.PipeSize
 	spliceBurst = 4 << 20
 )
 
-// spliceTo moves data within the kernel for as long as it comes in bulk.
+// spliceTo moves data within the kernel as long as it comes in bulk.
 func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	for !l.poller.stop(c) {
 		if err := c.wait(l, &c.rd); err != nil {
@@ -35,7 +35,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 			return nil, err
 		}
 	}
-	if d.outErr != 0 { // a splice would fail with another one
+	if d.outErr != 0 { // a splice would return another error
 		return nil, d.outErr
 	}
 	if c.received() {
@@ -45,7 +45,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	f.bulk = true
 	defer func() { f.bulk = false }()
 	_ = c.yield(l) // as after each spliceBurst; overMeanwhile finds errors
-	since := 0     // bytes, without a pause
+	since := 0     // bytes since the last pause
 	waited := false
 	for {
 		if readErr, writeErr := overMeanwhile(l, c, d); readErr != nil || writeErr != nil {
@@ -60,7 +60,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 		n, readErr, writeErr := spliceOnce(l, c, d, moved, spliced)
 		switch {
 		case errors.Is(readErr, unix.EAGAIN) && waited:
-			return nil, nil // data that cannot be spliced has arrived, such as urgent data: it is copied
+			return nil, nil // urgent data, for example, cannot be spliced, and is copied
 		case errors.Is(readErr, unix.EAGAIN):
 			waited = true
 			l.poller.socket(c, &c.rd, true)
@@ -79,8 +79,7 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	}
 }
 
-// spliceOnce moves the received data of the socket, up to spliceLimit; 0 = no pipe is available, or nothing can be
-// spliced.
+// spliceOnce moves received data of the socket, up to spliceLimit; 0 = no pipe is available, or nothing can be spliced.
 func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, writeErr error) {
 	pipe := splice.Take()
 	if pipe == nil {
@@ -98,7 +97,7 @@ func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, 
 	if n == 0 {
 		empty = true
 		switch {
-		case err == nil: // the end, or what a splice takes for it: the next receive reports which
+		case err == nil: // the end, or something that a splice takes for it; the next receive tells
 			return 0, nil, nil
 		case splice.Unsupported(err):
 			err = errors.ErrUnsupported
@@ -115,7 +114,7 @@ func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, 
 
 // emptyPipe moves n bytes from the pipe to d.
 func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) error {
-	short := false // the last splice moved less than n, for lack of room or because of an error
+	short := false // the last splice moved less than n, because of an error or for lack of room
 	for n > 0 {
 		m, err := splice.Once(pipe.R, d.fd, n)
 		switch {

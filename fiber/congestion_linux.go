@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// useReno has a socket between two ends of this machine send as fast as the other end reads, where the system's default is
-// to pace (BBR). Pacing protects the bottleneck of a network, and there is none here; its timers, one for
-// every few segments, were two thirds of the cost of bulk. Reno is in every kernel and needs no privilege.
+// useReno makes a socket between two ends of this machine send as fast as the other end reads, if the system's default
+// is to pace (BBR). Pacing protects the bottleneck of a network, and there is none here; its timers, one for every few
+// segments, were two thirds of the cost of bulk. Reno is in every kernel and needs no privilege.
 func useReno(fd int) {
 	if !systemPaces.Load() {
 		return
@@ -24,7 +24,7 @@ func useReno(fd int) {
 		uintptr(unsafe.Pointer(&name)), unsafe.Sizeof(name), 0)
 }
 
-// systemPaces says that the system paces by default, as read when the process began.
+// systemPaces says that the system paces by default. It is read when the process starts.
 var systemPaces atomic.Bool
 
 func init() {

@@ -10,73 +10,72 @@ import (
 	"time"
 )
 
-// Conn is a connection of a loop: a net.Conn over a TCP or Unix stream socket. Every method may be
-// called from anywhere; off its own loop a call costs a trip to the loop. An idle Conn holds no buffer.
+// Conn is a connection of a loop: a net.Conn over a TCP or Unix stream socket. Every method may be called from
+// anywhere; off its own loop a call costs a trip to the loop. An idle Conn holds no buffer.
 //
-// Data that Write has taken is sent at the end of the loop's tick with everything else, so an error
-// about it is returned by a later call, as for bytes in the socket's buffer. Close sends unsent
-// data first, as long as the peer takes some of it in each [closeTime]; otherwise the connection is
-// reset.
+// Write accepts data that is sent at the end of the loop's tick together with all other data, so a later call returns
+// an error about it, as for bytes in the socket's buffer. Close sends unsent data first, as long as the peer accepts
+// some of it in each [closeTime]; otherwise it resets the connection.
 type Conn struct {
 	loop atomic.Pointer[loop]
 	fd   int
 	rare atomic.Pointer[rareConn] // nil = not needed yet
 
-	// Everything below belongs to the loop's thread, but for shut, and for peer and unix, which do not change. There
-	// may be very many connections, and most of them idle: the order of fields leaves no gaps.
+	// Everything below belongs to the loop's thread, except shut, and peer and unix, which are immutable. There may be
+	// very many connections, most of them idle, so the order of fields leaves no gaps.
 	rd, wr side
-	then   func()      // is run as a fiber as soon as there is something to read
+	then   func()      // function of OnReadable, run as a fiber once there is something to read
 	slot   uint32      // in the poller's table, or moving
 	timer  int32       // index in the loop's timers, from 1; 0 = not armed
 	shut   atomic.Bool // Close was called, or the connection is closed; any thread may read it
 	peer   peer4
-	streak uint8 // operations without a pause
+	streak uint8 // operations without a pause; see maxStreak
 	unix   bool  // a Unix socket
 	closed bool
 	abort  bool // Close resets
-	// A Read, or a Write, is under way.
+	// reading and writing say that a Read or a Write is under way.
 	reading, writing bool
 	connReadiness
 	connState
 	connBuffers
 }
 
-// connBuffers holds received data that is not read and written data that is not sent. The poller moves bytes into and
+// connBuffers holds received data that is not read, and written data that is not sent. The poller moves bytes into and
 // out of it.
 type connBuffers struct {
 	in    []byte        // received and not read yet
-	own   *aheadBuffer  // the poller's buffer that in is in; nil = none
+	own   *aheadBuffer  // the poller's buffer that contains in; nil = none
 	inErr syscall.Errno // the error that ended the input, reported once
 
-	out     *sendBuffer   // being filled
-	sending *sendBuffer   // the kernel's, on io_uring
-	outErr  syscall.Errno // of a send
+	out     *sendBuffer   // buffer being filled
+	sending *sendBuffer   // buffer that the kernel sends, on io_uring
+	outErr  syscall.Errno // error of a send
 }
 
 // connState is the poller's part of a connection, a struct of its own so that there are no gaps. All pollers use the
 // fields up to sentSome; the others are io_uring's.
 //
-// On io_uring the first receive is a single one. After a small message receives are multishot: a request costs no
-// receive operation, and an idle connection reports arriving data. Where data comes in bulk, or faster than it is read,
-// single receives leave it in the socket.
+// On io_uring the first receive is a single one. After a small message, receives are multishot: a request costs no
+// receive operation, and arriving data on an idle connection is reported. If data comes in bulk, or faster than it is
+// read, single receives leave it in the socket.
 type connState struct {
 	inID uint16 // io_uring's; here because of its size
 
-	isDirty  bool // something is gathered for the end of the tick
+	isDirty  bool // data is gathered for the end of the tick
 	fin      bool // shut down for writing when all is sent
-	sentSome bool // the socket has taken something since MarkSent
+	sentSome bool // the socket has accepted something since MarkSent
 
 	eof         bool // the end was received
 	finSent     bool
 	full        bool  // sending waits for room
-	hasIn       bool  // in is in a buffer of the ring, of the number inID
+	hasIn       bool  // in is in a buffer of the ring with the number inID
 	armed       bool  // a receive is under way
-	stopped     bool  // which is being cancelled
-	starved     bool  // it found no buffer, and is to be tried again
+	stopped     bool  // that receive is being cancelled
+	starved     bool  // the receive found no buffer, and must be tried again
 	broken      bool  // there is an error behind the received data
 	bulk        bool  // receive once at a time
-	smallRun    uint8 // small receives since, that left nothing
-	more        bool  // the last receive left something
+	smallRun    uint8 // small receives in a row that emptied the socket
+	more        bool  // the last receive did not empty the socket
 	isUnchecked bool  // see uring.unchecked
 	polling     bool  // a poll for data to splice is under way
 	pollingOut  bool  // a poll for room, or for the end of a connect, is under way
@@ -85,10 +84,10 @@ type connState struct {
 
 // connReadiness is a readiness poller's part of a connection.
 type connReadiness struct {
-	canRead  bool // not known to be empty
-	unsure   bool // but perhaps it is: not checked since the last read
-	canWrite bool // not known to be full
-	hup      bool // the end is on its way behind the data, or there is some behind urgent data: neither is a new edge
+	canRead  bool // the socket is not known to be empty
+	unsure   bool // canRead, but not checked since the last read
+	canWrite bool // the socket is not known to be full
+	hup      bool // the end comes behind the data, or data behind urgent data: neither is a new edge
 }
 
 // side is one direction of a connection.
@@ -97,14 +96,14 @@ type side struct {
 	deadline int64      // in the loop's clock; 0 = none
 }
 
-// rareConn holds the state that most connections do not need; it is allocated on first use.
+// rareConn holds state that most connections do not need; it is allocated on first use.
 type rareConn struct {
 	local, remote atomic.Pointer[net.Addr]
 
-	rd, wr []*coroutine // waiting for other Reads, and Writes, to end; the loop's
+	rd, wr []*coroutine // fibers that wait for other Reads and Writes to end; they belong to the loop
 }
 
-// rarely returns c's rareConn, which it allocates if necessary. Any thread may call it.
+// rarely returns c's rareConn, and allocates it if necessary. Any thread may call it.
 func (c *Conn) rarely() *rareConn {
 	if c.rare.Load() == nil {
 		c.rare.CompareAndSwap(nil, new(rareConn))
@@ -112,7 +111,7 @@ func (c *Conn) rarely() *rareConn {
 	return c.rare.Load()
 }
 
-// queue returns the fibers that wait for a side of c to become free.
+// queue returns the fibers that wait for the use of a side of c.
 func (r *rareConn) queue(c *Conn, s *side) *[]*coroutine {
 	if s == &c.rd {
 		return &r.rd
@@ -120,7 +119,7 @@ func (r *rareConn) queue(c *Conn, s *side) *[]*coroutine {
 	return &r.wr
 }
 
-// busy returns the flag that is set while an operation on a side of c is under way.
+// busy returns the flag that says that an operation on a side of c is under way.
 func (c *Conn) busy(s *side) *bool {
 	if s == &c.rd {
 		return &c.reading
@@ -128,17 +127,16 @@ func (c *Conn) busy(s *side) *bool {
 	return &c.writing
 }
 
-// maxStreak is how many operations a fiber may do in one go before the loop runs others.
+// maxStreak bounds the operations that a fiber does without a pause for other fibers.
 const maxStreak = 64
 
 var _ Stream = (*Conn)(nil)
 
-// newConn makes a connection of an open descriptor, which is in non-blocking mode, and
-// hands it to l. Any thread may call it.
+// newConn makes a connection from an open descriptor in non-blocking mode and gives it to l. Any thread may call it.
 func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
 	c := &Conn{fd: fd, unix: isUnix, peer: from.ip4}
 	if from.other != nil {
-		other := from.other // or from would be on the heap, always
+		other := from.other // a copy, or from would always be on the heap
 		c.rarely().remote.Store(&other)
 	}
 	c.loop.Store(l)
@@ -153,7 +151,7 @@ func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
 	return c
 }
 
-// attach makes l serve the connection, on l's thread. A loop that is closing closes it.
+// attach makes l serve the connection. It runs on l's thread. If the loop is closing, attach closes the connection.
 func (c *Conn) attach(l *loop) {
 	if !l.closing {
 		c.slot = l.table.put(c)
@@ -188,7 +186,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Operations of callers that are not on the loop are separate functions, because the captures of
+// readElsewhere is Read off the loop. Operations of such callers are functions of their own, because the captures of
 // their closures are allocated.
 func (c *Conn) readElsewhere(l *loop, p []byte) (n int, err error) {
 	c.elsewhere(l, func(l *loop) { n, err = c.read(l, p) }, &err)
@@ -213,8 +211,8 @@ func (c *Conn) writeElsewhere(l *loop, p []byte) (n int, err error) {
 	return n, err
 }
 
-// WaitReadable returns when a Read would not wait, so that a reader need not hold a buffer
-// while it waits; or with an error, as Read's, of the deadline or Close.
+// WaitReadable returns when a Read would not wait, so that a reader holds no buffer while it waits. Like Read it
+// returns an error after the deadline or Close.
 func (c *Conn) WaitReadable() (err error) {
 	if l := c.loop.Load(); l.here() {
 		err = c.waitReadable(l)
@@ -232,9 +230,8 @@ func (c *Conn) waitElsewhere(l *loop) (err error) {
 	return err
 }
 
-// WaitReadableFor is WaitReadable for at least patience; ready is false when that time has passed.
-// As long as data arrives in time, the bound costs nothing. On
-// another loop or a goroutine there is no bound.
+// WaitReadableFor is WaitReadable for at least the time patience; ready is false when that time has passed. As long as
+// data arrives in time, the bound costs nothing. Off the connection's loop there is no bound.
 func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 	l := c.loop.Load()
 	if !l.here() {
@@ -257,14 +254,13 @@ func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 	return ready, c.opError("read", err)
 }
 
-// Suspend implements Stream. It returns false: what runs on the connection's fiber is its user's.
+// Suspend implements Stream. It returns false, because nothing would start the user's fiber again.
 func (*Conn) Suspend() bool { return false }
 
-// OnReadable runs fn as a fiber of the connection's loop, once, as soon as a Read would not
-// wait, also because of the deadline or Close. Unlike a fiber in WaitReadable it needs no stack
-// meanwhile, which is most of the cost of a connection that is idle for long. It is for the connection's
-// one user, on its loop and with no Read under way; elsewhere it does nothing and returns false. nil
-// cancels the fn before, unless that was started.
+// OnReadable runs fn as a fiber of the connection's loop, once, as soon as a Read would not wait, also because of the
+// deadline or Close. Unlike a fiber in WaitReadable it needs no stack meanwhile, and the stack is most of the cost of a
+// connection that is idle for long. It is for the connection's one user, on its loop and with no Read under way;
+// elsewhere it does nothing and returns false. nil cancels the previous fn, unless it has been started.
 func (c *Conn) OnReadable(fn func()) bool {
 	l := c.loop.Load()
 	switch {
@@ -325,7 +321,7 @@ func (c *Conn) read(l *loop, p []byte) (int, error) {
 			if n == 0 && err == nil {
 				err = io.EOF
 			}
-			_ = c.pause(l) // the data was read: an error is for the next Read
+			_ = c.pause(l) // the data was read; the next Read returns the error
 			return n, err
 		}
 		if err := c.wait(l, &c.rd); err != nil {
@@ -371,13 +367,13 @@ func (c *Conn) write(l *loop, p []byte) (total int, err error) {
 	return total, nil
 }
 
-// begin waits until no other operation uses the side and reserves it. It fails if c is closed or the deadline has passed. The loop's
-// clock is as old as its tick: a deadline that has not passed by it is in time.
+// begin waits until no other operation uses the side, and reserves the side. It fails if c is closed or the deadline
+// has passed. The loop's clock is as old as its tick: a deadline that has not passed by that clock is in time.
 func (c *Conn) begin(l *loop, s *side) error {
 	if busy := c.busy(s); *busy {
 		q := c.rarely().queue(c, s)
 		*q = append(*q, l.current)
-		l.current.park() // until it is handed over
+		l.current.park() // until end hands the side over
 	} else {
 		*busy = true
 	}
@@ -454,7 +450,7 @@ func (c *Conn) yield(l *loop) error {
 	return nil
 }
 
-// waits reports whether a fiber waits for the side, or a function of OnReadable.
+// waits reports whether a fiber or a function of OnReadable waits for the side.
 func (c *Conn) waits(s *side) bool { return s.waiter != nil || s == &c.rd && c.then != nil }
 
 // woken makes the side's waiter check again.
@@ -468,7 +464,7 @@ func (s *side) woken(l *loop) {
 	}
 }
 
-// wakeReader makes the fiber that waits for something to read check again, and runs the function of OnReadable.
+// wakeReader makes the fiber that waits for data check again, and runs the function of OnReadable.
 func (c *Conn) wakeReader(l *loop) {
 	c.rd.woken(l)
 	if fn := c.then; fn != nil {
@@ -509,7 +505,7 @@ func (c *Conn) expired(l *loop) {
 // pastDeadline stands for every deadline before the loop's clock began.
 const pastDeadline = 1
 
-// SetDeadline implements net.Conn. It costs no timer while deadlines only move later.
+// SetDeadline implements net.Conn. It changes no timer as long as deadlines only move later.
 func (c *Conn) SetDeadline(t time.Time) error {
 	return c.setDeadline(t, true, true)
 }
@@ -542,7 +538,7 @@ func (c *Conn) setDeadline(t time.Time, read, write bool) error {
 }
 
 func (c *Conn) moveDeadline(l *loop, at int64, read, write bool) {
-	if c.closed { // the deadlines have another meaning: see linger
+	if c.closed { // the deadlines are used otherwise: see linger
 		return
 	}
 	if read {
@@ -566,7 +562,7 @@ func (c *Conn) deadlineMoved(l *loop, s *side) {
 	}
 }
 
-// send runs fn on the connection's loop without waiting for it, and in the order of calls.
+// send makes the connection's loop run fn, without waiting for it. Functions run in the order of the calls.
 func (c *Conn) send(l *loop, fn func(*loop)) bool {
 	return l.post(func() {
 		if now := c.loop.Load(); now != l {
@@ -577,7 +573,7 @@ func (c *Conn) send(l *loop, fn func(*loop)) bool {
 	})
 }
 
-// Close implements net.Conn. It does not wait; written data is sent first. All but the first call return net.ErrClosed.
+// Close implements net.Conn. It does not wait; written data is sent first. A second call returns net.ErrClosed.
 func (c *Conn) Close() error {
 	if c.shut.Swap(true) {
 		return errCloseClosed
@@ -590,7 +586,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// These errors are made once: closing twice is common, and needs no trip to the loop.
+// Errors that are made once, because closing twice is common and needs no trip to the loop.
 var (
 	errCloseClosed error = &net.OpError{Op: "close", Net: "socket", Err: net.ErrClosed}
 	errSetClosed   error = &net.OpError{Op: "set", Net: "socket", Err: net.ErrClosed}
@@ -611,7 +607,7 @@ func (c *Conn) close(l *loop) {
 	l.poller.close(c)
 }
 
-// free closes the descriptor; the poller calls it when nothing of a closed connection is under way any more.
+// free closes the descriptor. The poller calls it when no operation on a closed connection is under way any more.
 func (c *Conn) free(l *loop) {
 	l.table.drop(c.slot)
 	closeSocket(c.fd)
@@ -619,11 +615,12 @@ func (c *Conn) free(l *loop) {
 	l.open--
 }
 
-// received reports whether there is something to read that the socket does not have any more, be it the end.
+// received reports whether there is something to read, data or the end, that has left the socket.
 func (c *Conn) received() bool { return len(c.in) > 0 || c.eof || c.inErr != 0 }
 
-// brokenOff reports that a send has failed because the connection was broken. The kernel reports such an error once, so a reader would
-// find a clean end of the stream and take it for complete. After the peer's FIN the end is real.
+// brokenOff reports whether a send has failed because the connection was broken. The kernel reports such an error only
+// once, so a reader would see a clean end of the stream and take the stream for complete. After the peer's FIN the end
+// is real.
 func (c *Conn) brokenOff() bool {
 	switch c.outErr {
 	case 0, syscall.EPIPE, syscall.ENOMEM, syscall.ENOBUFS, syscall.ECANCELED:
@@ -632,7 +629,7 @@ func (c *Conn) brokenOff() bool {
 	return c.unix || !finCame(c.fd)
 }
 
-// CloseWrite sends a FIN after the written data; reading is still possible.
+// CloseWrite sends a FIN after the written data; reading remains possible.
 func (c *Conn) CloseWrite() error {
 	if c.shut.Load() {
 		return errCloseClosed
@@ -657,7 +654,7 @@ func (c *Conn) closeWrite(l *loop) error {
 	if c.fin = true; sent {
 		return c.finish()
 	}
-	return nil // the poller does when all is sent
+	return nil // the poller calls finish when everything is sent
 }
 
 // finish sends the FIN.
@@ -715,7 +712,7 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.addr(func(r *rareConn) *atomic.Pointer[net.Addr] { return &r.remote }, remoteAddrOf)
 }
 
-// addr asks the kernel at the first call. After Close an address that was not asked for is not known.
+// addr asks the kernel at the first call. If that comes after Close, the address is not known.
 func (c *Conn) addr(place func(*rareConn) *atomic.Pointer[net.Addr], ask func(int) (net.Addr, error)) net.Addr {
 	if r := c.rare.Load(); r != nil {
 		if a := place(r).Load(); a != nil {

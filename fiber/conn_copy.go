@@ -7,15 +7,14 @@ import (
 	"os"
 )
 
-// scratchSize is the size of a loop's buffer for copying, and the most that is copied at a time.
+// scratchSize is the size of a loop's buffer for copying, and so the largest piece that is copied.
 const scratchSize = 64 << 10
 
-// CopyTo copies what c receives to dst until one of them ends: readErr is the error of c, io.EOF at
-// the end of its stream; otherwise writeErr is the error of dst. moved is called with the size of
-// every piece, in bytes. Between connections of one loop no buffer is held while nothing arrives,
-// and bulk is moved within the kernel where the system allows it; spliced, unless nil, is also
-// called with the size of those pieces. The loop calls moved and spliced: they must neither wait
-// nor end their goroutine (runtime.Goexit). Their panics are raised in the caller.
+// CopyTo copies data that c receives to dst until one of the connections ends. readErr is the error of c, io.EOF at the
+// end of its stream; otherwise writeErr is the error of dst. CopyTo calls moved with the size of every piece, in bytes.
+// Between connections of one loop no buffer is held while nothing arrives, and bulk is moved within the kernel if the
+// system allows it; spliced, unless nil, is also called with the size of those pieces. The loop calls moved and
+// spliced: they must neither wait nor end their goroutine (runtime.Goexit). Their panics are raised in the caller.
 func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error) {
 	l := c.loop.Load()
 	d, ok := written(dst).(*Conn)
@@ -37,7 +36,7 @@ func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeE
 	return readErr, d.opError("write", writeErr)
 }
 
-// copyTo is CopyTo between connections of l whose sides are taken.
+// copyTo is CopyTo between connections of l whose sides are reserved.
 func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	k := newCopying(l, c, d, moved, spliced)
 	k.fiber = l.current
@@ -51,7 +50,7 @@ func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writ
 	}
 }
 
-// copying is the state of a CopyTo or CopyThen. The loop copies in place of the fiber, by step.
+// copying is the state of a CopyTo or CopyThen. The loop calls step, which copies, in place of the fiber.
 type copying struct {
 	loop           *loop
 	fiber          *coroutine
@@ -70,7 +69,8 @@ func newCopying(l *loop, c, d *Conn, moved, spliced func(int)) copying {
 // over reports whether one of the connections has ended.
 func (k *copying) over() bool { return k.readErr != nil || k.writeErr != nil }
 
-// splice moves bulk within the kernel, for a fiber, until it does not come in bulk any more. It returns over.
+// splice moves bulk within the kernel, on a fiber, until data does not come in bulk any more. It returns the result of
+// over.
 func (k *copying) splice() bool {
 	k.window.take()
 	k.readErr, k.writeErr = k.c.spliceTo(k.loop, k.d, k.moved, k.spliced)
@@ -80,7 +80,7 @@ func (k *copying) splice() bool {
 	return k.over()
 }
 
-// step copies until it would wait. It is over when there is an error, or bulk to splice.
+// step copies until it would wait. It returns true at an error, or when there is bulk to splice.
 func (k *copying) step() (over bool) {
 	for l, c, d := k.loop, k.c, k.d; ; {
 		if k.readErr, k.writeErr = overMeanwhile(l, c, d); k.readErr != nil || k.writeErr != nil {
@@ -102,7 +102,7 @@ func (k *copying) step() (over bool) {
 				l.ready(k.fiber)
 				return false
 			}
-		case l.poller.readable(c): // so d has no room
+		case l.poller.readable(c): // there is data, so d has no room
 			k.writeErr = d.await(l, &d.wr, k.fiber)
 			return k.writeErr != nil
 		default:
@@ -112,8 +112,8 @@ func (k *copying) step() (over bool) {
 	}
 }
 
-// overMeanwhile reports which of two connections was closed while a fiber waited for the other
-// one, so that its descriptor may belong to another connection already; or whose deadline has passed, also where bulk
+// overMeanwhile returns the error of a connection that was closed while a fiber waited for the other one; its
+// descriptor may belong to another connection already. It also returns the error of a passed deadline, for bulk that
 // arrives so fast that the fiber never waits.
 func overMeanwhile(l *loop, c, d *Conn) (readErr, writeErr error) {
 	late := func(s *side) bool { return s.deadline != 0 && l.now >= s.deadline }

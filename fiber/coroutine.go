@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// coroutine is a fiber: it runs on its loop's thread, between resume and park. All of it
-// belongs to the loop's thread. One without next has no stack: when its step is over, its fn runs as a fiber.
+// coroutine is a fiber: it runs on its loop's thread, between resume and park. All fields belong to the loop's thread.
+// A coroutine without next has no stack: when its step is over, its fn runs as a fiber.
 type coroutine struct {
 	loop     *loop
 	next     func() (struct{}, bool)
@@ -18,21 +18,21 @@ type coroutine struct {
 	g        uintptr
 	fn       func()
 	step     func() (over bool) // see parkUntil
-	fault    any                // a panic of step
-	bulk     bool               // it moves bulk, and runs after the others
-	kept     *Parker            // list of its Parkers that watch a context between two waits
-	giveUpAt int64              // when Conn.WaitReadableFor, WaitEither or TryRead gives up; 0 = none is waiting
-	either   [2]*side           // what Conn.WaitEither waits for; nil = it is not under way
+	fault    any                // panic of step
+	bulk     bool               // the fiber moves bulk, and runs after other fibers
+	kept     *Parker            // list of Parkers that watch a context between two waits
+	giveUpAt int64              // time-out of Conn.WaitReadableFor, WaitEither or TryRead; 0 = none
+	either   [2]*side           // sides that Conn.WaitEither waits for; nil = none
 }
 
-// maxSpareFibers bounds the finished coroutines a loop keeps for the next sessions: making
-// one costs a goroutine and five allocations.
+// maxSpareFibers bounds the ended coroutines that a loop keeps for reuse: making one costs a goroutine and five
+// allocations.
 const maxSpareFibers = 128
 
 // spawn starts fn as a fiber in the loop's current tick.
 func (l *loop) spawn(fn func()) { l.ready(l.newFiber(fn)) }
 
-// newFiber returns a fiber that runs fn when it is resumed first.
+// newFiber returns a fiber that runs fn when it is first resumed.
 func (l *loop) newFiber(fn func()) *coroutine {
 	l.fibers++
 	var f *coroutine
@@ -48,15 +48,15 @@ func (l *loop) newFiber(fn func()) *coroutine {
 	return f
 }
 
-// launch runs fn as a fiber. Any thread may call it. When the loop has ended fn runs on a goroutine and finds
-// all connections closed, so that callers waiting for fn do not wait for ever.
+// launch runs fn as a fiber. Any thread may call it. If the loop has ended, fn runs on a goroutine, where it finds all
+// connections closed; otherwise callers that wait for fn would wait for ever.
 func (l *loop) launch(fn func()) {
 	if !l.post(func() { l.spawn(fn) }) {
 		go fn()
 	}
 }
 
-// life runs in the coroutine: one function after the other.
+// life runs in the coroutine, and runs one function after the other.
 func (f *coroutine) life(yield func(struct{}) bool) {
 	l := f.loop
 	f.yield = yield
@@ -76,11 +76,11 @@ func (f *coroutine) life(yield func(struct{}) bool) {
 	l.running.Store(0) // the descriptor may serve another goroutine from now on
 }
 
-// errGoexit stands for a runtime.Goexit on its way to the loop.
+// errGoexit is the panic that carries a runtime.Goexit to the loop.
 var errGoexit = errors.New("fiber: runtime.Goexit")
 
-// once runs the fiber's function; its panic ends only itself. So does runtime.Goexit: iter.Pull would
-// pass that on to the loop, and passes on a panic instead, from which resumeFrom recovers.
+// once runs the fiber's function. A panic ends only this fiber. So does runtime.Goexit, for which iter.Pull would end
+// the loop, too: once turns it into a panic, from which resumeFrom recovers.
 func (f *coroutine) once() {
 	returned := false
 	defer func() {
@@ -100,11 +100,12 @@ func (f *coroutine) once() {
 	returned = true
 }
 
-// park suspends f until ready (or, from other threads, wake) is called for it, once.
+// park suspends f until ready (on other threads: wake) is called for it, once.
 func (f *coroutine) park() { f.yield(struct{}{}) }
 
-// parkUntil parks f until step returns true. It calls step first; then the loop calls it, on the loop's stack, each time
-// that f is woken, which saves the switches to f and back. step must not park; its panic is raised in the fiber.
+// parkUntil parks f until step returns true. It calls step first. After that the loop calls step, on the loop's stack,
+// each time that f is woken, which saves the switches to f and back. step must not park; its panic is raised in the
+// fiber.
 func (f *coroutine) parkUntil(step func() (over bool)) {
 	if step() {
 		return
@@ -117,7 +118,7 @@ func (f *coroutine) parkUntil(step func() (over bool)) {
 	}
 }
 
-// again calls step, for the loop.
+// again calls step on the loop.
 func (f *coroutine) again() (over bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -128,7 +129,8 @@ func (f *coroutine) again() (over bool) {
 	return f.step()
 }
 
-// resume runs f until it parks or ends; of a fiber in parkUntil it runs the step first, and f only when that is over.
+// resume runs f until it parks or ends. For a fiber in parkUntil it runs the step first, and f only when the step is
+// over.
 func (l *loop) resume(f *coroutine) {
 	if l.resumed++; l.resumed == 12 {
 		l.resumed = 0
@@ -150,13 +152,13 @@ func (l *loop) resume(f *coroutine) {
 	l.current = nil
 }
 
-// here reports whether the caller is a fiber of l, or l itself.
+// here reports whether the caller is a fiber of l, or the loop l itself.
 func (l *loop) here() bool {
 	g := getg()
 	return l.running.Load() == g || l.self == g
 }
 
-// currentFiber returns the fiber the caller is, nil on a goroutine.
+// currentFiber returns the calling fiber, nil on a goroutine.
 func currentFiber() *coroutine {
 	if all := allLoops.Load(); all != nil {
 		g := getg()

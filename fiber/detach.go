@@ -9,8 +9,8 @@ import (
 
 // Detach turns the connection into one of package net, for code on goroutines, which would otherwise make a trip to the
 // loop for each operation. ahead is received data that was not read; it precedes the data that conn reads. Written data
-// is sent first, and Detach waits for running Reads and Writes. On an error the connection is unchanged, or closed;
-// otherwise this Conn is closed.
+// is sent first, and Detach waits until running Reads and Writes have ended. On success this Conn is closed. On an
+// error it is unchanged, or closed.
 func (c *Conn) Detach() (conn net.Conn, ahead []byte, err error) {
 	take := func(l *loop) { conn, ahead, err = c.detach(l) }
 	if l := c.loop.Load(); l.here() {

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// dial connects on a loop: the caller's, if it is a fiber, or the one with the fewest
-// connections.
+// dial connects on the caller's loop if the caller is a fiber, else on the loop with the fewest connections.
 func (e *Engine) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	targets, err := resolve(ctx, network, address)
 	if err != nil {
@@ -21,8 +20,8 @@ func (e *Engine) dial(ctx context.Context, network, address string) (net.Conn, e
 	return e.dialAny(ctx, network, targets)
 }
 
-// dialAny tries addresses in turn. Each gets its share of ctx's time, so that an address
-// that does not answer leaves some for the others.
+// dialAny tries addresses in turn. Each gets a share of ctx's time, so that time is left for the others if one does not
+// answer.
 func (e *Engine) dialAny(ctx context.Context, network string, targets []socketAddr) (net.Conn, error) {
 	l := e.lightest()
 	if f := currentFiber(); f != nil && f.loop.engine == e {
@@ -67,7 +66,7 @@ func dialError(network string, target socketAddr, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Addr: toAddr(target, network == "unix"), Err: err}
 }
 
-// leastShare is the least time for an address, if that much is left.
+// leastShare is the minimum time for an address, if so much is left.
 const leastShare = 2 * time.Second
 
 // share bounds a context for the next of n attempts, as package net does.
@@ -95,7 +94,7 @@ func (e dialErrors) Timeout() bool {
 	return ok && ne.Timeout()
 }
 
-// contextEnded is the error of a context that has ended; net.OpError asks it whether that was a time-out.
+// contextEnded is the error of a context that has ended. net.OpError calls its Timeout.
 type contextEnded struct{ err, cause error }
 
 func ended(ctx context.Context) error { return contextEnded{ctx.Err(), context.Cause(ctx)} }
@@ -104,8 +103,7 @@ func (e contextEnded) Error() string   { return "connect: " + e.cause.Error() }
 func (e contextEnded) Unwrap() []error { return []error{e.err, e.cause} }
 func (e contextEnded) Timeout() bool   { return errors.Is(e.err, context.DeadlineExceeded) }
 
-// resolve returns the socket addresses of an address. Names are looked up without holding the
-// loop.
+// resolve returns the socket addresses of an address. It looks names up without holding the loop.
 func resolve(ctx context.Context, network, address string) ([]socketAddr, error) {
 	if network == "unix" {
 		return []socketAddr{unixSockaddr(address)}, nil
@@ -127,7 +125,7 @@ func resolve(ctx context.Context, network, address string) ([]socketAddr, error)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
-	switch { // an empty host is this machine
+	switch { // an empty host stands for this machine
 	case host == "" && network == "tcp6":
 		host = "::1"
 	case host == "":
@@ -150,7 +148,8 @@ func resolve(ctx context.Context, network, address string) ([]socketAddr, error)
 	return targets, nil
 }
 
-// zoned is the socket address of an IPv6 address with a zone, the name or number of an interface, which is looked up.
+// zoned returns the socket address of an IPv6 address with a zone, the name or number of an interface. It looks names
+// up.
 func zoned(network string, ap netip.AddrPort) ([]socketAddr, error) {
 	zone := ap.Addr().Zone()
 	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
@@ -165,7 +164,7 @@ func zoned(network string, ap netip.AddrPort) ([]socketAddr, error) {
 	return []socketAddr{zonedSockaddr(ap, uint32(i.Index))}, nil
 }
 
-// connect runs as a fiber of l.
+// connect connects to sa, on a fiber of l.
 func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 	if ctx.Err() != nil {
 		return nil, ended(ctx)
@@ -177,7 +176,7 @@ func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 	isUnix := !to.IsValid()
 	if !isUnix {
 		noDelay(fd)
-		if to.IsLoopback() { // a peer on this machine cannot vanish without a word
+		if to.IsLoopback() { // a peer on this machine cannot vanish silently
 			useReno(fd)
 		} else {
 			keepAlive(fd, true)
@@ -189,7 +188,7 @@ func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 		return nil, os.NewSyscallError("connect", err)
 	}
 	from := peer{}
-	if !to.IsUnspecified() { // else the peer has another address
+	if !to.IsUnspecified() { // otherwise the peer's address differs
 		from = peerOf(sa)
 	}
 	c := newConn(l, fd, isUnix, from)
@@ -200,8 +199,8 @@ func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 		err = c.connected(ctx, l, sa)
 	}
 	if err == nil && toItself(fd, sa) {
-		err = os.NewSyscallError("connect", syscall.ECONNREFUSED) // as without the self-connection
-		_ = c.SetLinger(0)                                        // and the port is the server's again
+		err = os.NewSyscallError("connect", syscall.ECONNREFUSED) // as if the socket had not connected to itself
+		_ = c.SetLinger(0)                                        // so that the server can use the port again
 	}
 	if err != nil {
 		_ = c.Close()
@@ -210,8 +209,7 @@ func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 	return c, nil
 }
 
-// connected waits for a connect under way. A second connect returns its result, which on one machine is
-// known at once.
+// connected waits for a connect under way. A second connect returns the result, which is known at once on one machine.
 func (c *Conn) connected(ctx context.Context, l *loop, sa socketAddr) error {
 	watching := false
 	for {
@@ -224,7 +222,7 @@ func (c *Conn) connected(ctx context.Context, l *loop, sa socketAddr) error {
 		}
 		if !watching {
 			watching = true
-			defer context.AfterFunc(ctx, func() { c.send(l, c.wakeWriter) })() // by then c may live on another loop
+			defer context.AfterFunc(ctx, func() { c.send(l, c.wakeWriter) })() // c may live on another loop then
 		}
 		if !l.poller.socket(c, &c.wr, true) {
 			if err := c.wait(l, &c.wr); err != nil {

@@ -33,7 +33,7 @@ func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherR
 		defer func() { f.giveUpAt = 0 }()
 	}
 	for {
-		if o.closed { // then its descriptor may belong to another connection
+		if o.closed { // its descriptor may belong to another connection
 			return false, true, nil
 		}
 		ready, otherReady = l.poller.readable(c), l.poller.readable(o)
@@ -55,7 +55,7 @@ func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherR
 	}
 }
 
-// stopEither ends the wait for two sides, when one has woken the fiber, so that the other does not wake it again.
+// stopEither ends the wait for two sides when one of them has woken the fiber, so that the other does not wake it, too.
 func (f *coroutine) stopEither() {
 	for i, s := range f.either {
 		if s != nil {

@@ -20,8 +20,8 @@ const (
 	Auto      Kind = "auto"      // the first of the others that works
 	Uring     Kind = "uring"     // fibers on io_uring
 	Epoll     Kind = "epoll"     // fibers on epoll
-	Kqueue    Kind = "kqueue"    // fibers on kqueue (Darwin), never chosen by Auto: so far it was compiled, and not run
-	Goroutine Kind = "goroutine" // a goroutine for each fiber; everywhere
+	Kqueue    Kind = "kqueue"    // fibers on kqueue (Darwin); never chosen by Auto, because it was compiled but never run
+	Goroutine Kind = "goroutine" // a goroutine for each fiber; works everywhere
 )
 
 // ParseKind returns the Kind of a name; "" is Auto. The error wraps ErrConfig.
@@ -37,20 +37,20 @@ func ParseKind(name string) (Kind, error) {
 
 // Errors of New.
 var (
-	// ErrConfig: the Config makes no sense.
+	// ErrConfig: the Config is invalid.
 	ErrConfig = errors.New("fiber: bad configuration")
-	// ErrUnavailable: this system does not have the engine that was asked for; the error says why.
+	// ErrUnavailable: this system does not support the requested engine; the error says why.
 	ErrUnavailable = errors.New("fiber: engine not available")
 )
 
-// Config configures New; the zero value is a good one.
+// Config configures New; the zero value is useful.
 type Config struct {
-	// Engine is the kind wanted; default Auto. Any other either works or is an error of New.
+	// Engine is the kind of engine; default Auto. If a particular kind does not work, New returns an error.
 	Engine Kind
-	// Loops is the number of threads that run fibers; default half of GOMAXPROCS, at least 1. One
-	// loop does the work of one core; connections stay on their loop.
+	// Loops is the number of threads that run fibers; default half of GOMAXPROCS, at least 1. One loop uses one core;
+	// connections stay on their loop.
 	Loops int
-	// Logger gets panics of fibers and the watchdog's findings; default slog.Default().
+	// Logger logs panics of fibers and the watchdog's findings; default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -66,7 +66,7 @@ func (c Config) Verify() error {
 // maxLoops is far beyond any machine's cores.
 const maxLoops = 1024
 
-// DefaultLoops is the number of loops of an engine whose Config says none: half of the processors Go uses, at least one.
+// DefaultLoops returns the default of Config.Loops: half of the processors that Go uses, at least one.
 func DefaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 func (c Config) withDefaults() Config {
@@ -128,7 +128,7 @@ func New(cfg Config) (*Engine, error) {
 	return nil, fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(missing...))
 }
 
-// because words the reason for a choice.
+// because returns the reason for a choice.
 func because(asked Kind, best string, missing []error) string {
 	switch {
 	case asked != Auto:
@@ -151,8 +151,8 @@ func (e *Engine) startAll() error {
 	return nil
 }
 
-// Close ends the engine: it closes every connection and listener that is left and waits until
-// all fibers have ended. On a fiber of the engine it would wait for itself.
+// Close ends the engine: it closes every connection and listener, and waits until all fibers have ended. It must not be
+// called on a fiber of the engine, for which it would wait.
 func (e *Engine) Close() error {
 	e.closing.Do(func() {
 		e.stopAll()
@@ -162,16 +162,16 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// Trim gives memory back to the system that loops keep for the next rush, soon. It costs the next
-// connections some page faults, so it is for when a rush is over.
+// Trim makes the loops return memory soon that they keep for the next burst of connections. The next connections then
+// cost some page faults, so call it after a burst.
 func (e *Engine) Trim() {
 	for _, l := range e.loops {
 		l.post(l.poller.trim)
 	}
 }
 
-// BuffersHeld returns the size of the buffers in which the loops of all engines hold written data that is not sent, because
-// peers do not read, in bytes.
+// BuffersHeld returns the size in bytes of the buffers in which the loops of all engines hold written data that peers
+// have not made room for.
 func BuffersHeld() (n int64) {
 	all := allLoops.Load()
 	if all == nil {
@@ -192,7 +192,7 @@ func (e *Engine) stopAll() {
 	}
 }
 
-// shut closes everything that is open on the loop, which then ends.
+// shut closes everything that is open on the loop, so that the loop ends.
 func (l *loop) shut() {
 	l.closing = true
 	l.table.each(func(owner any) {
@@ -224,9 +224,8 @@ func (e *Engine) lightest() *loop {
 	return best
 }
 
-// Conn makes an established connection of package net one of the engine, on the caller's loop if
-// it is a fiber. It takes c over, also on an error; nothing may have been read ahead of it. On
-// the goroutine engine it returns c.
+// Conn makes an established connection of package net one of the engine, on the caller's loop if the caller is a fiber.
+// It takes over c, also on an error; no data of c may have been read ahead. On the goroutine engine it returns c.
 func (e *Engine) Conn(c net.Conn) (net.Conn, error) {
 	if e.kind == Goroutine {
 		return c, nil
@@ -243,10 +242,10 @@ func (e *Engine) Conn(c net.Conn) (net.Conn, error) {
 	return newConn(l, fd, isUnix, peer{}), nil
 }
 
-// Kind is the engine that was chosen, never Auto.
+// Kind returns the engine that was chosen, never Auto.
 func (e *Engine) Kind() Kind { return e.kind }
 
-// Reason says in a few words why that one.
+// Reason says in a few words why this engine was chosen.
 func (e *Engine) Reason() string { return e.reason }
 
 // Listen is net.Listen for the engine. network is tcp, tcp4, tcp6 or unix.
@@ -287,10 +286,10 @@ type Stats struct {
 	Loops  int
 	Conns  int    // open connections
 	Fibers int    // running or waiting
-	Spare  int    // ended, and kept for the next
-	Panics uint64 // fibers ended by one
+	Spare  int    // ended fibers, kept for reuse
+	Panics uint64 // fibers that ended by a panic
 	Held   uint64 // times the watchdog found a fiber holding its loop
-	Ticks  uint64 // of the loops: each asks the kernel once
+	Ticks  uint64 // ticks of the loops; each is one call of the kernel
 }
 
 // Stats returns the state of the loops as of their last tick.
@@ -308,7 +307,7 @@ func (e *Engine) Stats() Stats {
 }
 
 // Alive returns nil once every loop has completed a tick, or an error that wraps ctx's and says how many loops have
-// not. It is meant for watchdogs. A closed engine and the goroutine engine have no loops.
+// not. It is for watchdogs. A closed engine, and the goroutine engine, have no loops.
 func (e *Engine) Alive(ctx context.Context) error {
 	turned := make(chan struct{}, len(e.loops))
 	missing := 0

@@ -32,7 +32,7 @@ const (
 	listenerEvents = unix.EPOLLIN | unix.EPOLLET
 )
 
-// longestWait is far below 32 bits of milliseconds; the loop waits again after it.
+// longestWait is far below the limit of 32 bits of milliseconds. After it the loop waits again.
 const longestWait = int64(24 * time.Hour)
 
 func (q *epoll) open() (err error) {

@@ -2,16 +2,17 @@ package fiber
 
 import "time"
 
-// closeTime is the interval in which the peer of a closed connection must take some of the unsent data; otherwise the connection is reset.
+// closeTime is the interval in which the peer of a closed connection must accept some of the unsent data; otherwise the
+// connection is reset.
 const closeTime = 10 * time.Second
 
 // linger arms a timer, which calls lingering, for a closed connection with unsent data.
 func (c *Conn) linger(l *loop) {
-	c.wr.deadline = c.unsent() // a closed connection needs no write deadline: the field holds the unsent bytes at the last look
+	c.wr.deadline = c.unsent() // the field holds the unsent bytes at the last look, as a closed connection needs no write deadline
 	l.timers.arm(c, l.now+int64(closeTime))
 }
 
-// unsent returns how many of the written bytes the peer's system has not acknowledged.
+// unsent returns how many written bytes the peer's system has not acknowledged.
 func (c *Conn) unsent() int64 {
 	n := unsent(c.fd)
 	for _, s := range []*sendBuffer{c.out, c.sending} {
@@ -22,23 +23,23 @@ func (c *Conn) unsent() int64 {
 	return int64(n)
 }
 
-// lingerLeast is how much a peer has to take in each closeTime.
+// lingerLeast is how many bytes a peer must accept in each closeTime.
 const lingerLeast = 16 << 10
 
-// lingering resets a closed connection whose peer takes less than lingerLeast in closeTime.
+// lingering resets a closed connection whose peer accepts less than lingerLeast in closeTime.
 func (c *Conn) lingering(l *loop) bool {
 	switch {
 	case !c.closed:
 		return false
 	case c.out == nil && c.flight == 0:
-		return true // gone
+		return true // the connection has ended
 	}
 	if !l.closing && !c.abort && c.unsent() <= c.wr.deadline-lingerLeast {
 		c.linger(l)
 		return true
 	}
 	c.abort = true
-	if c.out != nil || c.sending != nil { // so that the peer does not take a part of the stream for everything
+	if c.out != nil || c.sending != nil { // so that the peer does not take a part of the stream for the whole
 		resetOnClose(c.fd, true)
 	}
 	l.poller.close(c)

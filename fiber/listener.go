@@ -11,14 +11,13 @@ import (
 	"syscall"
 )
 
-// Listener accepts connections for the loops of an engine, each for the loop
-// with the fewest connections. It is a net.Listener; Accept is cheap on a fiber of the listener's loop (see
-// Go) and a trip there from anywhere else.
+// Listener accepts connections and gives each to the loop of the engine with the fewest connections. It is a
+// net.Listener. Accept is cheap on a fiber of the listener's loop (see Go), and a trip to that loop elsewhere.
 type Listener struct {
 	loop     *loop
 	fd       int
 	unix     bool
-	loopback bool // so are all its connections
+	loopback bool // bound to a loopback address; its connections are local, too
 	addr     net.Addr
 	path     string // of a Unix socket
 
@@ -31,7 +30,7 @@ type Listener struct {
 	waiters []*coroutine
 	slot    uint32
 	armed   bool // the poller watches it
-	spent   int  // of acceptBudget, in this tick
+	spent   int  // part of acceptBudget used in this tick
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -76,8 +75,8 @@ func (e *Engine) listen(l net.Listener) (net.Listener, error) {
 	return a, nil
 }
 
-// acceptBudget bounds what accepting may do in one tick, so that sessions, new ones too, make progress during a flood of connections: 16
-// connections, or 256 that a Screen refuses, which take about a millisecond.
+// acceptBudget bounds the work of accepting in one tick, so that sessions, including new ones, make progress during a
+// flood of connections: 16 connections, or 256 that a Screen refuses, which take about a millisecond.
 const (
 	acceptBudget = 16 * acceptCost
 	acceptCost   = 16 // of an accepted connection; a refused one costs 1
@@ -94,7 +93,7 @@ func (a *Listener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// accept is Accept, or AcceptScreened, on a fiber of the listener's loop.
+// accept implements Accept and AcceptScreened on a fiber of the listener's loop.
 func (a *Listener) accept(screen Screen) (net.Conn, error) {
 	for !a.closed {
 		if a.spent >= acceptBudget {
@@ -106,7 +105,7 @@ func (a *Listener) accept(screen Screen) (net.Conn, error) {
 		fd, from, err, done := acceptOne(a.fd)
 		switch {
 		case err == syscall.ECONNABORTED && screen != nil: //nolint:errorlint // made by acceptOne
-			a.spent++ // systems other than Linux drop connections that were reset in the queue
+			a.spent++ // systems other than Linux report connections that were reset in the queue
 			screen(netip.AddrPort{}, Broken)
 			continue
 		case err != nil:
@@ -158,9 +157,8 @@ func (a *Listener) Go(fn func()) {
 	}
 }
 
-// Close implements net.Listener: waiting Accepts return an error. On a goroutine Close returns when the address
-// is free again, so the caller must hold no lock that a fiber of the engine could wait for; on a fiber it
-// does not wait.
+// Close implements net.Listener: waiting Accepts return an error. On a goroutine Close returns when the address is free
+// again; the caller must hold no lock that a fiber of the engine may wait for. On a fiber Close does not wait.
 func (a *Listener) Close() error {
 	if a.closing.Swap(true) {
 		return a.opError("close", net.ErrClosed)
@@ -201,7 +199,7 @@ func (a *Listener) free(l *loop) {
 // Addr implements net.Listener.
 func (a *Listener) Addr() net.Addr { return a.addr }
 
-// SetUnlinkOnClose says whether Close removes the file of a Unix socket, which is the default.
+// SetUnlinkOnClose sets whether Close removes the file of a Unix socket; the default is true.
 func (a *Listener) SetUnlinkOnClose(unlink bool) { a.keepPath.Store(!unlink) }
 
 // File returns a copy of the socket, for another listener or process. It must not be called after
@@ -214,7 +212,7 @@ func (a *Listener) File() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "listener "+a.addr.String()), nil
 }
 
-// rawConn is a syscall.RawConn for looking at a socket and setting its options.
+// rawConn is a syscall.RawConn for inspecting a socket and setting its options.
 type rawConn struct{ c *Conn }
 
 // Control implements syscall.RawConn. fn runs on the loop and must not wait.
@@ -234,13 +232,12 @@ func (r rawConn) Control(fn func(fd uintptr)) (err error) {
 	return err
 }
 
-// Read implements syscall.RawConn. It is not supported, because received data may be in the loop's
-// hands.
+// Read implements syscall.RawConn. It is not supported, because the loop may have received data already.
 func (rawConn) Read(func(uintptr) bool) error { return errors.ErrUnsupported }
 
-// Write implements syscall.RawConn: it is not supported.
+// Write implements syscall.RawConn. It is not supported.
 func (rawConn) Write(func(uintptr) bool) error { return errors.ErrUnsupported }
 
-// SyscallConn gives access to the socket for looking at it and for setting options: its Read
-// and Write return errors.ErrUnsupported.
+// SyscallConn gives access to the socket for inspecting it and setting options. Read and Write of the result return
+// errors.ErrUnsupported.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) { return rawConn{c}, nil }

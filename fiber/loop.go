@@ -20,96 +20,96 @@ import (
 type poller interface {
 	// add starts serving c, whose descriptor is in non-blocking mode, connected or not. Its slot is set.
 	add(c *Conn) error
-	// remove gives c up but leaves its descriptor open; false, and nothing happens, while something is under way.
+	// remove gives up c but keeps its descriptor open. It does nothing and returns false while an operation is under
+	// way.
 	remove(c *Conn) bool
-	// close closes the descriptor (Conn.free) once written data is sent, or at once if c is to be aborted; it may be
-	// called again for that.
+	// close closes the descriptor (Conn.free) once written data is sent, or at once if c is to be aborted. It may be
+	// called a second time to abort c.
 	close(c *Conn)
 	// read reads into p, which is not kept.
 	read(c *Conn, p []byte) (n int, err error, done bool)
-	// write takes bytes of p, and does not keep p. It may send taken bytes later; a later call
-	// returns their error.
+	// write accepts bytes of p, and does not keep p. It may send accepted bytes later; a later call returns their
+	// error.
 	write(c *Conn, p []byte) (n int, err error, done bool)
-	// move moves bytes from c to d that can be moved without waiting; full says that there may
-	// be much more. Nothing moved and no error: readable tells which side to wait for.
+	// move moves bytes from c to d that can be moved without waiting; full says that there may be much more. If it
+	// moves nothing and returns no error, readable tells which side to wait for.
 	move(c, d *Conn) (n int, full bool, readErr, writeErr error)
-	// readable reports whether read would be done, and sees to it that the side is woken when
-	// it would be.
+	// readable reports whether read would return done. If not, the poller wakes the side when it would.
 	readable(c *Conn) bool
 	// quiet reports that neither data nor the end has arrived.
 	quiet(c *Conn) bool
 	// ended reports that the end, or an error, is all there is to read.
 	ended(c *Conn) bool
-	// stop ends receives ahead of read; true = there are none, else the reading side is woken.
+	// stop ends the receives under way; true = there are none, otherwise the reading side is woken when they have
+	// ended.
 	stop(c *Conn) bool
 	// socket requests one side of the socket for a caller that makes system calls itself: splice, connect, shutdown.
 	// True means that the side may be ready and that the poller holds no written data; otherwise the poller wakes the
-	// side when it may be ready. tried says that such a call has just found it not ready. The reading side must be
-	// stopped.
+	// side when it may be ready. tried says that such a call has just found the side not ready. The reading side must
+	// be stopped.
 	socket(c *Conn, s *side, tried bool) (ready bool)
-	// watch has a, whose slot is set, woken when a connection waits; it is called again when accepting has found none. unwatch ends
-	// that, and closes the descriptor (Listener.free), perhaps later.
+	// watch makes the poller wake a, whose slot is set, when a connection waits. It is called again each time Accept
+	// has found none. unwatch ends that, and closes the descriptor (Listener.free), perhaps later.
 	watch(a *Listener) error
 	unwatch(a *Listener)
-	// wait lets the kernel work until something has happened, wake is called, or the time has come
-	// (in the loop's clock; 0 = no limit, negative = do not wait). It marks the fibers that can
-	// continue as ready.
+	// wait lets the kernel work until something has happened, wake is called, or the time until has come (in the loop's
+	// clock; 0 = no limit, negative = do not wait). It makes the fibers ready that can continue.
 	wait(until int64)
 	// wake ends a wait; other threads call it.
 	wake()
-	// unsent is the size of the buffers that hold written data which is not sent, in bytes.
+	// unsent returns the size in bytes of the buffers that hold written data that is not sent.
 	unsent() int
-	// trim frees the memory that is kept for the next burst, as far as it is empty.
+	// trim frees the unused memory that is kept for the next burst.
 	trim()
-	// free gives everything back.
+	// free frees everything.
 	free()
 }
 
 // loop runs fibers on one thread. Fields belong to that thread unless they say otherwise.
 type loop struct {
 	engine  *Engine
-	id      int // from 1, no other loop's
+	id      int // from 1, unique in the process
 	poller  poller
-	lacks   error          // features that the poller lacks
+	lacks   error          // features that the poller does not have
 	table   table          // the connections and listeners that the poller serves, and the loop at wakeSlot
-	thread  int            // its id; set like self
-	self    uintptr        // goroutine descriptor of the loop; set before anybody knows the loop
-	running atomic.Uintptr // goroutine descriptor of the fiber that runs, for anybody to compare
+	thread  int            // thread id; set like self
+	self    uintptr        // goroutine descriptor of the loop; set before any other thread knows the loop
+	running atomic.Uintptr // goroutine descriptor of the running fiber; any thread may compare it
 	tick    atomic.Uint64  // for the watchdog and Stats
-	dozens  atomic.Uint64  // of fibers resumed, for the watchdog
-	resumed uint           // of the present dozen
-	shown   atomic.Int64   // fibers, for Stats
-	unsent  atomic.Int64   // bytes, see BuffersHeld
-	kept    atomic.Int64   // spare, for Stats
-	panics  atomic.Uint64  // fibers ended by one
+	dozens  atomic.Uint64  // one for each twelve fibers resumed, for the watchdog
+	resumed uint           // fibers resumed since the last dozen
+	shown   atomic.Int64   // number of fibers, for Stats
+	unsent  atomic.Int64   // in bytes, for BuffersHeld
+	kept    atomic.Int64   // number of spare fibers, for Stats
+	panics  atomic.Uint64  // fibers that ended by a panic
 	active  atomic.Bool    // not waiting; for the watchdog
 	held    atomic.Uint64  // times the watchdog has reported a fiber
-	conns   atomic.Int64   // connections that live here; read by Go and Listener to place new ones
+	conns   atomic.Int64   // connections of this loop; read by Go and Listener to place new ones
 
-	scratch *[maxTry]byte // of TryRead; nil = there is none
+	scratch *[maxTry]byte // for TryRead; nil = none
 
-	doing     requests // being served; swapped with asked
+	doing     requests // requests being served; swapped with asked
 	current   *coroutine
-	queue     []*coroutine // ready to run
+	queue     []*coroutine // fibers ready to run
 	behind    []*coroutine // the other half of the double buffer
-	woken     []*coroutine // by the fiber that runs, or ran last: see runWoken
-	nextWoken int          // index in woken of the next to be resumed
-	bulk      []*coroutine // ready to run, too: see runBulk
+	woken     []*coroutine // fibers woken by the fiber that runs, or ran last; see runWoken
+	nextWoken int          // index in woken of the next fiber to resume
+	bulk      []*coroutine // bulk fibers ready to run; see runBulk
 	spare     []*coroutine
 	fibers    int
 	now       int64
 	timers    timers
 	closing   bool
-	open      int // connections and listeners
+	open      int // number of connections and listeners
 
 	mu      sync.Mutex // held for a few instructions
-	asked   requests   // guarded by mu: received since the last tick
-	dead    bool       // guarded by mu: the loop has ended, and nothing can be posted
+	asked   requests   // requests received since the last tick; guarded by mu
+	dead    bool       // the loop has ended, and post fails; guarded by mu
 	waiting atomic.Bool
 	ended   chan struct{}
 }
 
-// requests are the requests of other threads to a loop.
+// requests are other threads' requests to a loop.
 type requests struct {
 	posted []func()
 	woken  []*coroutine
@@ -130,7 +130,7 @@ func (r *requests) clear() {
 
 const maxRoom = 4096
 
-// loopIDs is the newest one.
+// loopIDs is the number of the newest loop.
 var loopIDs atomic.Int32
 
 // allLoops lists the loops of all engines.
@@ -150,7 +150,7 @@ func publish(change func([]*loop) []*loop) {
 	allLoops.Store(&updated)
 }
 
-// start runs a loop on its own thread and returns when the loop works.
+// start starts a loop on a thread of its own, and returns when the loop works.
 func (e *Engine) start(kind Kind) (*loop, error) {
 	l := &loop{engine: e, id: int(loopIDs.Add(1)), ended: make(chan struct{})}
 	ready := make(chan error)
@@ -212,7 +212,7 @@ func (l *loop) step() {
 func (l *loop) until() int64 {
 	until := l.timers.next()
 	if len(l.spare) > 0 && !keepFibers && (until == 0 || until > l.now+int64(idleAfter)) {
-		until = l.now + int64(idleAfter) // to give them up
+		until = l.now + int64(idleAfter) // to trim then
 	}
 	if len(l.queue) > 0 {
 		return -1
@@ -241,7 +241,7 @@ func (l *loop) wait(until int64) {
 	}
 }
 
-// idleAfter is how long a loop waits without an event until it frees spare coroutines and buffers.
+// idleAfter is how long a loop waits without an event before it frees spare coroutines and buffers.
 const idleAfter = 5 * time.Millisecond
 
 // trim ends the spare coroutines and frees the buffer of TryRead.
@@ -254,7 +254,7 @@ func (l *loop) trim() {
 	l.spare = l.spare[:0]
 }
 
-// finish reports whether the loop ends; from then on nothing can be posted.
+// finish reports whether the loop has ended. If so, nothing can be posted any more.
 func (l *loop) finish() bool {
 	if !l.over() {
 		return false
@@ -279,11 +279,11 @@ func (l *loop) ready(f *coroutine) {
 	}
 }
 
-// hasReady reports whether there is something to run without waiting. Between two batches woken is empty.
+// hasReady reports whether fibers can run without a wait. Between two batches woken is empty.
 func (l *loop) hasReady() bool { return len(l.queue)+len(l.bulk) > 0 }
 
-// runReady resumes the fibers that are ready now, and the fibers that these wake (see runWoken). Other fibers that
-// become ready meanwhile run in the next tick, after a system call.
+// runReady resumes the ready fibers, and the fibers that these wake (see runWoken). Fibers that become ready otherwise
+// run in the next tick, after a system call.
 func (l *loop) runReady() {
 	batch := l.queue
 	l.queue = l.behind[:0]
@@ -291,11 +291,11 @@ func (l *loop) runReady() {
 	l.behind = batch[:0]
 }
 
-// bulkPerTick is how long fibers that move bulk may run in a tick, in nanoseconds; the one that runs then finishes its piece.
+// bulkPerTick is how long fibers that move bulk may run in a tick, in nanoseconds; a running fiber finishes its piece.
 const bulkPerTick = int64(time.Millisecond)
 
-// runBulk resumes fibers that move bulk, one after the other: as many as bulkPerTick allows, so that they cannot delay the
-// others, and at least one, so that the others cannot starve them.
+// runBulk resumes fibers that move bulk, one after the other. It stops after bulkPerTick, so that they cannot delay
+// other fibers, and resumes at least one, so that they do not starve.
 func (l *loop) runBulk() {
 	n := 0
 	for until, m := nanotime()+bulkPerTick, len(l.bulk); n < m; {
@@ -316,8 +316,8 @@ func (l *loop) resumeAll(batch []*coroutine) {
 	}
 }
 
-// resumeFrom resumes the fibers of a batch from index i, to the last or to one that calls runtime.Goexit, and
-// returns the index of the next.
+// resumeFrom resumes the fibers of a batch from index i, up to the last or to one that calls runtime.Goexit. It returns
+// the index of the next fiber.
 func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 	defer func() {
 		if p := recover(); p == errGoexit { //nolint:errorlint // once made it
@@ -339,9 +339,9 @@ func (l *loop) resumeFrom(batch []*coroutine, i int) (next int) {
 	}
 }
 
-// runWoken resumes the fibers that the last one has woken, in the same tick: a server connection that it released, say,
-// is used before the next system call. Fibers that these wake run in the next tick, so that two fibers that wake each
-// other cannot keep the loop from the kernel.
+// runWoken resumes the fibers that the last fiber has woken, in the same tick, so that for example a server connection
+// that it released is used before the next system call. Fibers that these wake run in the next tick, so that fibers
+// waking each other cannot keep the loop from the kernel.
 func (l *loop) runWoken() {
 	for l.nextWoken < len(l.woken) {
 		f := l.woken[l.nextWoken]
@@ -352,8 +352,8 @@ func (l *loop) runWoken() {
 	l.woken, l.nextWoken = l.woken[:0], 0
 }
 
-// post runs fn on the loop's thread, outside any fiber, soon. Any thread may call it; fn must
-// not park. It returns false when the loop has ended.
+// post makes the loop run fn soon, outside any fiber. Any thread may call it; fn must not park. It returns false when
+// the loop has ended.
 func (l *loop) post(fn func()) bool {
 	l.mu.Lock()
 	if l.dead {
@@ -412,8 +412,8 @@ func (l *loop) wake(f *coroutine) {
 	l.nudge()
 }
 
-// call runs fn as a fiber of l and returns when it has ended. The caller may be a goroutine or
-// a fiber of another loop. It returns false, without having run fn, when the loop has ended.
+// call runs fn as a fiber of l and returns when fn has ended. The caller may be a goroutine or a fiber of another loop.
+// If the loop has ended, call returns false without running fn.
 func (l *loop) call(fn func()) bool {
 	if f := currentFiber(); f != nil {
 		if !l.post(func() { l.spawn(func() { defer f.loop.wake(f); fn() }) }) {
@@ -441,12 +441,11 @@ func (l *loop) sleep(d time.Duration) {
 
 func (l *loop) logger() *slog.Logger { return l.engine.cfg.Logger }
 
-// rawWaits says whether a busy loop may wait in the kernel unknown to Go's scheduler, which makes
-// it cheap: after 20 µs in an ordinary system call the scheduler takes the processor away, wakes
-// another thread, and every return has to fight for one. A raw wait keeps its processor, so there
-// must be another for the rest of the program, and the runtime must be able to interrupt it (by its
-// preemption signal) to stop the world.
-type rawWaits struct{ processors int } // that Go may use; 0 = never
+// rawWaits says whether a busy loop may wait in the kernel unknown to Go's scheduler. That is cheap: after 20 µs in an
+// ordinary system call the scheduler takes the processor away and wakes another thread, and the return from the call
+// has to compete for a processor. A raw wait keeps its processor, so there must be another one for the rest of the
+// program, and the runtime must be able to interrupt the wait (by its preemption signal) to stop the world.
+type rawWaits struct{ processors int } // processors that Go may use; 0 = never wait raw
 
 func newRawWaits() rawWaits {
 	if asyncPreemptOff() {
@@ -455,12 +454,12 @@ func newRawWaits() rawWaits {
 	return rawWaits{runtime.GOMAXPROCS(0)}
 }
 
-// allowed counts the loops of all engines of the process: two engines with a loop each on two processors would leave the rest of the
-// program none, until the runtime takes one back after 10 ms.
+// allowed compares with the loops of all engines of the process: two engines with one loop each on two processors would
+// leave the rest of the program no processor, until the runtime takes one back after 10 ms.
 func (r rawWaits) allowed() bool { return len(*allLoops.Load()) < r.processors }
 
-// asyncPreemptOff reports whether the runtime is set not to interrupt with signals, as the
-// collector's check mode implies.
+// asyncPreemptOff reports whether the runtime is set not to interrupt with signals, which the collector's check mode
+// implies.
 func asyncPreemptOff() bool {
 	for setting := range strings.SplitSeq(os.Getenv("GODEBUG"), ",") {
 		name, value, _ := strings.Cut(setting, "=")

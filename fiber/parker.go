@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Parker lets a fiber wait, without holding its loop, until a goroutine or fiber calls Unpark; it is a
-// pool.Parker. It belongs to the fiber that made it and serves one wait at a time. A goroutine
-// that works for the fiber (see Block) may use it too.
+// Parker lets a fiber wait, without holding its loop, until a goroutine or fiber calls Unpark. It is a pool.Parker. It
+// belongs to the fiber that made it and serves one wait at a time. A goroutine that works for the fiber (see Block) may
+// use it, too.
 type Parker struct {
 	fiber    *coroutine
 	affinity int
@@ -16,12 +16,12 @@ type Parker struct {
 	mu      sync.Mutex // held for a few instructions
 	permit  bool       // Unpark was called, and no Park has returned for it
 	waiting bool
-	other   *waiter         // a goroutine that waits, instead of the fiber
-	done    <-chan struct{} // of the context that is watched
+	other   *waiter         // a goroutine that waits in place of the fiber
+	done    <-chan struct{} // of the watched context
 	stop    func() bool
-	ended   bool    // the context has ended
-	kept    bool    // the Parker is in the fiber's list kept
-	next    *Parker // in that list
+	ended   bool    // the watched context has ended
+	kept    bool    // the Parker is in the fiber's list
+	next    *Parker // the next one in that list
 }
 
 // NewParker returns a Parker for the calling fiber, nil on a goroutine.
@@ -32,20 +32,20 @@ func NewParker() *Parker {
 	return nil
 }
 
-// Affinity returns the number of the loop that the fiber is on; see LoopOf.
+// Affinity returns the number of the fiber's loop; see LoopOf.
 func (p *Parker) Affinity() int { return p.affinity }
 
-// mine reports whether p belongs to the calling fiber. It reads the state of p's own loop only.
+// mine reports whether p belongs to the calling fiber. It only reads the state of p's own loop.
 func (p *Parker) mine() bool {
 	l := p.fiber.loop
 	return l.running.Load() == getg() && l.current == p.fiber
 }
 
-// Park waits until Unpark has been called (also before), and returns nil, or until ctx ends, and
-// returns its error. It returns nil once per Unpark. Watching a context is the expensive part, so the
-// watch on a context that is used a second time stays until the fiber ends.
+// Park waits until Unpark is called, or returns at once if it was called before; it returns nil once for each Unpark.
+// If ctx ends first, Park returns its error. Watching a context is the expensive part, so when a context is used a
+// second time, the watch on it stays until the fiber ends.
 func (p *Parker) Park(ctx context.Context) error {
-	done := ctx.Done() // and not ctx is compared, which may be of a type that cannot be
+	done := ctx.Done() // done is compared below instead of ctx, whose type may not be comparable
 	bounded := done != nil
 	if bounded && p.stop == nil && p.soon() {
 		return nil
@@ -59,7 +59,7 @@ func (p *Parker) Park(ctx context.Context) error {
 		p.stop = context.AfterFunc(ctx, func() { p.end(done) })
 		if !again {
 			defer p.unwatch()
-		} else if !p.kept { // so that the watch ends with the fiber: the context may live longer, and refers to the fiber by the watch
+		} else if !p.kept { // the watch must end with the fiber, to which it refers: the context may live longer
 			p.kept, p.next, p.fiber.kept = true, p.fiber.kept, p
 		}
 	}
@@ -87,8 +87,8 @@ func (p *Parker) Park(ctx context.Context) error {
 	}
 }
 
-// soon runs the fibers that are ready, and takes the permit if one of them has given it, such as the fiber that
-// opens a connection to a server nearby. Then the context need not be watched.
+// soon lets the ready fibers run, and takes the permit if one of them has given it, such as a fiber that has connected
+// to a server nearby. Then the context need not be watched.
 func (p *Parker) soon() bool {
 	if p.take() {
 		return true
@@ -101,8 +101,8 @@ func (p *Parker) soon() bool {
 	return p.take()
 }
 
-// TryPark is for steps of Conn.Attend: it reports whether Unpark has been called, once per Unpark. If not, the step
-// must keep waiting; it is called again after Unpark or Nudge.
+// TryPark is for steps of Conn.Attend. It reports whether Unpark has been called, once for each Unpark. If not, the
+// step must keep waiting; it is called again after Unpark or Nudge.
 func (p *Parker) TryPark() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +111,7 @@ func (p *Parker) TryPark() bool {
 	return had
 }
 
-// Nudge makes the loop call a step that waits after TryPark again, without a permit. Any goroutine may call it.
+// Nudge makes the loop call a step that waits after TryPark, without giving a permit. Any goroutine may call it.
 func (p *Parker) Nudge() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,10 +136,10 @@ func (p *Parker) unwatch() {
 	}
 }
 
-// forget ends p's watch and takes p out of the list that the fiber keeps.
+// forget ends p's watch and removes p from the fiber's list.
 func (p *Parker) forget() {
 	p.unwatch()
-	p.fiber.kept, p.next, p.kept = p.next, nil, false // the coroutine may serve another fiber, and with it the Parker
+	p.fiber.kept, p.next, p.kept = p.next, nil, false // the coroutine, and with it the Parker, may serve another fiber
 }
 
 // Unpark ends the present or the next Park. Any goroutine may call it; it does not wait.
@@ -160,7 +160,7 @@ func (p *Parker) end(done <-chan struct{}) {
 	p.mu.Unlock()
 }
 
-// wake wakes the waiter, if there is one, to check the conditions again. mu must be held.
+// wake makes the waiter, if there is one, check the conditions again. The caller holds mu.
 func (p *Parker) wake() {
 	if !p.waiting {
 		return
@@ -174,12 +174,12 @@ func (p *Parker) wake() {
 	p.fiber.loop.wake(p.fiber)
 }
 
-// ParkerSlot keeps a Parker between two waits, for a Stream whose methods wait for something that is no socket. It serves one direction
-// of the connection. The zero value is empty; any goroutine or fiber may use it.
+// ParkerSlot keeps a Parker from one wait to the next, for a Stream whose methods wait for something other than a
+// socket. It serves one direction of the connection. The zero value is empty; any goroutine or fiber may use it.
 type ParkerSlot struct{ kept atomic.Pointer[Parker] }
 
-// Take returns a Parker of the calling fiber, the kept one if that is the fiber's; nil on a goroutine. The caller gives it back with Keep
-// once it has waited.
+// Take returns a Parker of the calling fiber, if possible the kept one; nil on a goroutine. After the wait the caller
+// gives it back with Keep.
 func (s *ParkerSlot) Take() *Parker {
 	if !onFiber() {
 		return nil
@@ -190,5 +190,5 @@ func (s *ParkerSlot) Take() *Parker {
 	return NewParker()
 }
 
-// Keep stores the result of Take, for the next call by the same fiber.
+// Keep stores a Parker from Take for the next call by the same fiber.
 func (s *ParkerSlot) Keep(p *Parker) { s.kept.Store(p) }

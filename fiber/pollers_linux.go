@@ -4,10 +4,10 @@ package fiber
 
 import "fmt"
 
-// automatic are the engines with loops that Auto tries, the best first.
+// automatic lists the engines with loops that Auto tries, the best first.
 var automatic = []Kind{Uring, Epoll}
 
-// newPoller returns a poller for the loop, and the features that it lacks.
+// newPoller returns a poller for the loop, and the features that it does not have.
 func newPoller(l *loop, kind Kind) (p poller, lacks, err error) {
 	switch kind {
 	case Uring:

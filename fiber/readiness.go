@@ -9,39 +9,40 @@ import (
 )
 
 // readiness is the poller for systems that report when a socket is ready for ordinary non-blocking calls: epoll on
-// Linux, kqueue on Darwin. Events are edge-triggered: one registration per connection, no system call per request for
-// it, and no read that would find nothing. Where the system can send on several sockets at once (batchSender), small
+// Linux, kqueue on Darwin. Events are edge-triggered: a connection needs one registration, no system call for each
+// request, and no read that finds nothing. If the system can send on several sockets at once (batchSender), small
 // messages are gathered and sent at the end of the tick, all by one call.
 type readiness struct {
 	loop    *loop
 	queue   systemQueue
-	scratch []byte // of move, for as long as a piece takes
-	idle    bool   // the last wait found nothing to do for long
+	scratch []byte // buffer of move, used for one piece at a time
+	idle    bool   // the last wait ended without an event
 	raw     rawWaits
 
-	batch   *batchSender // nil = the system has none: each message is sent at once
+	batch   *batchSender // nil = the system has no batches: each message is sent at once
 	send    sendBuffers
-	dirty   []*Conn // with something gathered, at the end of the tick
+	dirty   []*Conn // connections with gathered data
 	sending [batchSize]*Conn
-	result  func(i int, result int64) // calls sent for sending[i]
+	result  func(i int, result int64) // called with the result of the send for sending[i]
 }
 
-// eventQueue is all that an engine for a further system has to implement, beside the functions of sys_darwin.go.
-// Package fiber calls the methods of its type systemQueue directly. Events are edge-triggered, and reported for a slot
-// and its generation (see table).
+// eventQueue is all that an engine for another system has to implement, besides the functions of sys_darwin.go. Package
+// fiber calls the methods of its type systemQueue directly. Events are edge-triggered, and reported for a slot and its
+// generation (see table).
 type eventQueue interface {
 	// open makes the queue, for the calling thread.
 	open() error
-	// add has the queue tell when the socket fd becomes readable or writable, or ends.
+	// add makes the queue report when the socket fd becomes readable or writable, or ends.
 	add(fd int, slot, generation uint32) error
-	// addListener has it tell when a connection waits.
+	// addListener makes the queue report when a connection waits.
 	addListener(fd int, slot, generation uint32) error
-	// remove ends that for an open descriptor. A closed one needs no remove.
+	// remove ends the reports for an open descriptor. Closing a descriptor also ends them.
 	remove(fd int)
-	// wait waits until there are events, wake is called or left has passed, and returns how many events there are. left is in
-	// nanoseconds, 0 = do not wait, negative = no limit. raw waits without telling Go's scheduler, where the system allows it.
+	// wait waits until there are events, wake is called or left has passed, and returns the number of events. left is
+	// in nanoseconds, 0 = do not wait, negative = no limit. raw waits unknown to Go's scheduler, if the system allows
+	// that.
 	wait(left int64, raw bool) (n int)
-	// event returns one of these, once.
+	// event returns the i-th of these events; it is called once for each.
 	event(i int) (slot, generation uint32, is readyEvents)
 	// wake ends a wait; other threads call it.
 	wake()
@@ -50,16 +51,16 @@ type eventQueue interface {
 
 var _ eventQueue = (*systemQueue)(nil)
 
-// readyEvents are the bits of an event, together.
+// readyEvents are the bits of one event.
 type readyEvents uint8
 
 const (
-	readReady  readyEvents = 1 << iota // something to read, the end, or an error
+	readReady  readyEvents = 1 << iota // data, the end, or an error
 	writeReady                         // room, or an error
-	endComes                           // the end is there, perhaps behind unread data, or there is some behind urgent data
+	endComes                           // the end has come, perhaps behind unread data, or there is data behind urgent data
 )
 
-// newReadiness returns a poller, and an error that names the features it lacks.
+// newReadiness returns a poller, and an error that names the features it does not have.
 func newReadiness(l *loop) (p *readiness, lacks error, err error) {
 	p = &readiness{loop: l, raw: newRawWaits()}
 	if err := p.queue.open(); err != nil {
@@ -87,7 +88,7 @@ func (p *readiness) remove(c *Conn) bool {
 	return true
 }
 
-// socket implements poller: this one holds nothing that was received, but for move.
+// socket implements poller. This poller holds no received data except in move.
 func (p *readiness) socket(c *Conn, s *side, tried bool) (ready bool) {
 	switch {
 	case s == &c.wr && tried:
@@ -163,10 +164,10 @@ func (p *readiness) write(c *Conn, b []byte) (int, error, bool) {
 	return 0, nil, false
 }
 
-// gatherMost bounds the data gathered of a connection in a tick, in bytes: more is not worth the copy.
+// gatherMost bounds the data gathered for a connection in a tick, in bytes; copying more does not pay.
 const gatherMost = 8 << 10
 
-// gather keeps b until the end of the tick, after the data gathered before; false = b has to be sent now.
+// gather keeps b, after earlier gathered data, until the end of the tick; false = b must be sent now.
 func (p *readiness) gather(c *Conn, b []byte) bool {
 	n := len(b)
 	if c.out != nil {
@@ -194,7 +195,7 @@ func (p *readiness) gather(c *Conn, b []byte) bool {
 	return true
 }
 
-// flush sends gathered data now, as far as there is room.
+// flush sends gathered data now, as far as the socket has room.
 func (p *readiness) flush(c *Conn) {
 	for c.out != nil && c.canWrite {
 		n, errno := rawSend(c.fd, c.out.mem[:c.out.n])
@@ -235,7 +236,7 @@ func (p *readiness) sendGathered() {
 	for i, c := range p.dirty {
 		p.dirty[i] = nil
 		c.isDirty = false
-		if c.out == nil || !c.canWrite { // closed, or full: an event continues
+		if c.out == nil || !c.canWrite { // closed, or full: an event continues the sending
 			continue
 		}
 		p.sending[n] = c
@@ -286,7 +287,7 @@ func (p *readiness) close(c *Conn) {
 	p.closeIdle(c)
 }
 
-// closeIdle closes the descriptor of a closed connection that has sent everything, or is not to.
+// closeIdle closes the descriptor of a closed connection when everything is sent, or the connection is aborted.
 func (p *readiness) closeIdle(c *Conn) {
 	switch {
 	case c.out == nil:
@@ -307,14 +308,15 @@ func (p *readiness) watch(a *Listener) error {
 	return p.queue.addListener(a.fd, a.slot, p.loop.table.generation(a.slot))
 }
 
-// unwatch removes the descriptor from the queue before it is closed, because a duplicate of it (see File) may stay open.
+// unwatch removes the descriptor from the queue before it closes it, because a duplicate of the descriptor (see File)
+// may stay open.
 func (p *readiness) unwatch(a *Listener) {
 	p.queue.remove(a.fd)
 	a.free(p.loop)
 }
 
-// wait asks for events. While there is much to do it waits with a raw system call; the runtime's
-// signal ends one that lasts, and then an ordinary one follows, which lets the processor go.
+// wait asks for events. While there is much to do it waits with a raw system call. If that call lasts, the runtime's
+// signal interrupts it, and the next wait is an ordinary one, which releases the processor.
 func (p *readiness) wait(until int64) {
 	if len(p.dirty) > 0 {
 		if p.sendGathered(); p.loop.hasReady() {
@@ -378,8 +380,7 @@ func (p *readiness) free() {
 	p.queue.close()
 }
 
-// move implements poller: data goes through the loop's one buffer, and data that d has no room for
-// into a buffer of c.
+// move implements poller. Data goes through the loop's one buffer; data that d has no room for goes into a buffer of c.
 func (p *readiness) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
 	if len(c.in) > 0 {
 		n, err, _ := p.write(d, c.in)

@@ -1,10 +1,10 @@
 package fiber
 
-// tlsRecords follows the boundaries of TLS records in a stream, which crypto/tls reads ahead and does not show.
+// tlsRecords tracks the boundaries of TLS records in a stream, because crypto/tls reads ahead and does not show them.
 type tlsRecords struct {
-	head int // bytes of a header seen, if it is not whole yet
-	high int // the first byte of the length in it
-	left int // bytes of the present record to come
+	head int // bytes seen of a header that is not complete
+	high int // the first byte of the length in that header
+	left int // bytes of the present record still to come
 }
 
 // pass takes the next bytes of the stream.
@@ -26,5 +26,5 @@ func (r *tlsRecords) pass(p []byte) {
 	}
 }
 
-// whole reports whether no record has arrived in part.
+// whole reports whether no record has arrived only in part.
 func (r *tlsRecords) whole() bool { return r.head == 0 && r.left == 0 }

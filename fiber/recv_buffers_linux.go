@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recvBuffers is a ring of buffers the kernel takes from when data has come (struct
-// io_uring_buf_ring), so that no connection holds one while it waits.
+// recvBuffers is a ring of buffers (struct io_uring_buf_ring). The kernel takes one when data has come, so that no
+// connection holds a buffer while it waits.
 type recvBuffers struct {
 	ring  []byte // of bufEntry
 	mem   []byte
@@ -54,7 +54,7 @@ func newRecvBuffers(r *ring) (*recvBuffers, error) {
 	return b, nil
 }
 
-// take returns the first n bytes of a buffer the kernel has filled; put gives it back, with the next
+// take returns the first n bytes of a buffer that the kernel has filled; put gives the buffer back, with the next
 // publish.
 func (b *recvBuffers) take(id uint16, n int) []byte {
 	b.taken++
@@ -74,8 +74,8 @@ func (b *recvBuffers) put(id uint16) {
 	b.tail++
 }
 
-// publish gives the added buffers to the kernel. There is no 16-bit atomic store; the one of 32
-// bits takes the first entry's id, which is beside the tail, with it.
+// publish makes the added buffers available to the kernel. There is no 16-bit atomic store; the 32-bit one also writes
+// the first entry's id, which is next to the tail.
 func (b *recvBuffers) publish() {
 	first := (*bufEntry)(unsafe.Pointer(&b.ring[0]))
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&first.id)), uint32(first.id)|uint32(b.tail)<<16)

@@ -21,12 +21,12 @@ const (
 
 	sqeBufferSelect = 1 << 5
 
-	recvPollFirst = 1 << 0 // in ioprio: there is nothing yet, wait before the first try
+	recvPollFirst = 1 << 0 // in ioprio: wait before the first try, as no data is expected yet
 	recvMultishot = 1 << 1 // in ioprio
 	pollMultishot = 1 << 0 // in len
 
-	cqeBuffer   = 1 << 0 // a provided buffer was used; its number is in the upper half
-	cqeMore     = 1 << 1 // the request stays active
+	cqeBuffer   = 1 << 0 // a provided buffer was used; its number is in the upper 16 bits
+	cqeMore     = 1 << 1 // the operation stays active
 	cqeNonEmpty = 1 << 2 // there is more to receive
 
 	setupCQSize       = 1 << 3
@@ -98,7 +98,7 @@ type ring struct {
 	cqHead, cqTail  *uint32
 	sqMask, cqMask  uint32
 	tail, submitted uint32
-	arg             *enterArg // on the heap, for as long as the ring
+	arg             *enterArg // on the heap as long as the ring exists
 }
 
 func newRing(entries, completions uint32) (*ring, error) {
@@ -137,14 +137,13 @@ func (r *ring) mapRings(p *ringParams) (err error) {
 	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.entries[0])), p.sqEntries)
 	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.rings[p.cq.cqes])), p.cqEntries)
 	for i, array := uint32(0), unsafe.Slice(at(p.sq.array), p.sqEntries); i < p.sqEntries; i++ {
-		array[i] = i // entry i always stands in place i
+		array[i] = i // entry i is always at index i
 	}
 	return nil
 }
 
-// next returns an empty entry to fill; it is submitted by the next enter. When the queue is
-// full it is submitted first, again and again if the kernel is short of memory: an entry that was
-// overwritten would be an operation that never ends.
+// next returns an empty entry, which the next enter submits. If the queue is full, next submits it first, again and
+// again if the kernel is short of memory: an overwritten entry would be an operation that never ends.
 func (r *ring) next() *sqe {
 	for r.tail-atomic.LoadUint32(r.sqHead) == uint32(len(r.sqes)) {
 		r.enter(false, false, 0)
@@ -155,9 +154,8 @@ func (r *ring) next() *sqe {
 	return s
 }
 
-// enter submits queued entries and runs work that the kernel deferred. With wait it waits for one
-// completion, at most until the time left is over (0 = no limit); raw waits unknown to Go's
-// scheduler.
+// enter submits queued entries and runs work that the kernel has deferred. With wait it waits for one completion, for
+// left nanoseconds at most (0 = no limit); raw waits unknown to Go's scheduler.
 func (r *ring) enter(wait, raw bool, left int64) {
 	n := r.tail - r.submitted
 	atomic.StoreUint32(r.sqTail, r.tail)
@@ -177,16 +175,15 @@ func (r *ring) enter(wait, raw bool, left int64) {
 	} else {
 		_, _, _ = syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(n), least, flags, arg, size)
 	}
-	// Entries that the kernel did not take (it is short of memory, or was interrupted) are offered
-	// again.
+	// Entries that the kernel has not taken, because it was interrupted or is short of memory, are submitted again.
 	r.submitted = atomic.LoadUint32(r.sqHead)
 }
 
-// empty reports that no completion waits to be taken.
+// empty reports whether all completions are taken.
 func (r *ring) empty() bool { return *r.cqHead == atomic.LoadUint32(r.cqTail) }
 
-// completions returns the numbers of the first completion that was not taken, and of the one after
-// the last; at gives each, and taken hands their room back to the kernel.
+// completions returns the number of the first completion that is not taken, and the number after the last. at returns
+// each, and taken gives their room back to the kernel.
 func (r *ring) completions() (from, to uint32) { return *r.cqHead, atomic.LoadUint32(r.cqTail) }
 
 func (r *ring) at(i uint32) cqe { return r.cqes[i&r.cqMask] }
@@ -201,8 +198,8 @@ func (r *ring) register(op uintptr, arg unsafe.Pointer, n uintptr) error {
 	return nil
 }
 
-// free closes the ring; the kernel has finished with every buffer when it returns, or the
-// buffers' memory outlives it.
+// free closes the ring. When it returns, the kernel has finished with every buffer, or the buffers' memory outlives the
+// ring.
 func (r *ring) free() {
 	_ = unix.Close(r.fd)
 	if r.rings != nil {

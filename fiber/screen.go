@@ -6,30 +6,30 @@ import (
 	"syscall"
 )
 
-// Arrival is what a connection that has just been accepted shows of its client.
+// Arrival is the state in which a connection that has just been accepted shows its client.
 type Arrival uint8
 
 const (
-	// Present: nothing shows that the client has gone.
+	// Present: nothing shows that the client has left.
 	Present Arrival = iota
-	// EndedEmpty: the client has ended its stream (a FIN) without having sent a byte. It has gone,
-	// or it waits for a server that speaks first.
+	// EndedEmpty: the client has ended its stream (a FIN) without having sent a byte. It has left, or it waits for a
+	// server that speaks first.
 	EndedEmpty
-	// Broken: the client can receive nothing any more. It has reset the connection, whatever it
-	// sent before, or it has closed a Unix socket without having sent a byte.
+	// Broken: the client cannot receive anything any more. It has reset the connection, whatever it sent before, or has
+	// closed a Unix socket without having sent a byte.
 	Broken
 )
 
-// Screen decides about an accepted connection before anything is made for it; true refuses it. from
-// is the zero AddrPort if the client has no IP address, as those of Unix sockets. A Screen runs on
-// the fiber or goroutine that accepts, and must not wait.
+// Screen decides about an accepted connection before anything is made for it; true refuses the connection. from is the
+// zero AddrPort if the client has no IP address, as on a Unix socket. A Screen runs on the fiber or goroutine that
+// accepts, and must not wait.
 type Screen func(from netip.AddrPort, a Arrival) (refuse bool)
 
-// AcceptScreened is l.Accept, but resets connections that screen refuses, and continues with the
-// next one. A refused connection of a Listener costs five system calls at most and no Conn. It
-// counts less than an accepted one against the connections of a tick, so that a queue of dead ones
-// is emptied quickly while running sessions continue. Other listeners have made a net.Conn by then.
-// Arrivals show with TCP and Unix sockets, of Listener and package net, and not on Windows.
+// AcceptScreened is l.Accept, but resets connections that screen refuses, and continues with the next one. For a
+// Listener a refused connection costs at most five system calls and no Conn. It counts less than an accepted one for
+// the connections of a tick, so that a queue of dead ones is emptied quickly while running sessions continue. Other
+// listeners have made a net.Conn before the screen. Arrivals are known for TCP and Unix sockets, of a Listener and of
+// package net, and not on Windows.
 func AcceptScreened(l net.Listener, screen Screen) (c net.Conn, err error) {
 	a, ok := l.(*Listener)
 	if !ok {
@@ -43,7 +43,7 @@ func AcceptScreened(l net.Listener, screen Screen) (c net.Conn, err error) {
 	return c, err
 }
 
-// screened is AcceptScreened for a listener that is no engine's.
+// screened is AcceptScreened for a listener that does not belong to an engine.
 func screened(l net.Listener, screen Screen) (net.Conn, error) {
 	for {
 		c, err := l.Accept()
@@ -56,7 +56,7 @@ func screened(l net.Listener, screen Screen) (net.Conn, error) {
 	}
 }
 
-// refused resets c, or closes it where that is not possible, if screen refuses it or panics.
+// refused reports whether screen refuses c or panics; if so, it resets c, or closes it if c cannot be reset.
 func refused(c net.Conn, screen Screen) bool {
 	refuse := true
 	defer func() {
@@ -72,8 +72,8 @@ func refused(c net.Conn, screen Screen) bool {
 	return refuse
 }
 
-// addrPort is the IP address and port of an address, IPv4 in its own form, without the zone; the
-// zero AddrPort if it has none.
+// addrPort returns the IP address and port of an address, without the zone and with IPv4 in its own form; the zero
+// AddrPort if the address has none.
 func addrPort(a net.Addr) (ap netip.AddrPort) {
 	switch a := a.(type) {
 	case *net.TCPAddr:
@@ -87,7 +87,7 @@ func addrPort(a net.Addr) (ap netip.AddrPort) {
 	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
 }
 
-// arrivalOf looks at a connection that nothing was read from.
+// arrivalOf returns the arrival of a connection from which nothing was read.
 func arrivalOf(c net.Conn) Arrival {
 	var socket syscall.Conn
 	switch c := c.(type) {
@@ -96,7 +96,7 @@ func arrivalOf(c net.Conn) Arrival {
 	case *net.UnixConn:
 		socket = c
 	default:
-		return Present // an engine may have received what its clients sent
+		return Present // an engine may have received the client's data already
 	}
 	raw, err := socket.SyscallConn()
 	if err != nil {
@@ -107,7 +107,7 @@ func arrivalOf(c net.Conn) Arrival {
 	return a
 }
 
-// refuses is refused for a socket that nothing was made for.
+// refuses is refused for a socket for which nothing was made yet.
 func (a *Listener) refuses(fd int, from peer, screen Screen) bool {
 	refuse, arrived := true, arrival(uintptr(fd))
 	defer func() {
@@ -123,7 +123,7 @@ func (a *Listener) refuses(fd int, from peer, screen Screen) bool {
 	return refuse
 }
 
-// addrPort is the peer's address as a Screen gets it.
+// addrPort returns the peer's address in the form that a Screen gets.
 func (p peer) addrPort() netip.AddrPort {
 	if p.ip4.known() {
 		return netip.AddrPortFrom(netip.AddrFrom4(p.ip4.ip), p.ip4.port)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Go runs fn as a fiber of the caller's loop, or as a goroutine when the caller is no fiber.
+// Go runs fn as a fiber of the caller's loop, or as a goroutine if the caller is not a fiber.
 func Go(fn func()) {
 	if f := currentFiber(); f != nil {
 		f.loop.spawn(fn)
@@ -15,9 +15,9 @@ func Go(fn func()) {
 	go fn()
 }
 
-// Block runs fn, which may wait for anything or compute for long, on a goroutine, and returns
-// when it has ended; other fibers run meanwhile. On a goroutine it calls fn. A panic of fn, or its
-// runtime.Goexit, is the caller's.
+// Block runs fn, which may wait for anything or compute for long, on a goroutine, and returns when fn has ended; other
+// fibers run meanwhile. If the caller is a goroutine, it just calls fn. A panic of fn, or its runtime.Goexit, is raised
+// in the caller.
 func Block(fn func()) {
 	f := currentFiber()
 	if f == nil {
@@ -37,13 +37,13 @@ func Block(fn func()) {
 	end.raise()
 }
 
-// ending is how a function ended that ran elsewhere.
+// ending says how a function ended that ran elsewhere.
 type ending struct {
 	trouble  any  // its panic
 	returned bool // without panic and runtime.Goexit
 }
 
-// raise ends the caller as the function ended.
+// raise makes the caller end as the function ended.
 func (e *ending) raise() {
 	switch {
 	case e.trouble != nil:
@@ -62,9 +62,9 @@ func Sleep(d time.Duration) {
 	time.Sleep(d)
 }
 
-// Serve accepts from l and runs handle for each connection, which it owns, as a fiber of the
-// connection's loop, or as a goroutine when l is none of an engine's. It returns Accept's
-// first error, net.ErrClosed after l was closed; sessions may still run then.
+// Serve accepts connections from l and runs handle for each, as a fiber of the connection's loop, or as a goroutine if
+// l does not belong to an engine. handle owns its connection. Serve returns Accept's first error, which is
+// net.ErrClosed after l was closed; sessions may still run then.
 func Serve(l net.Listener, handle func(net.Conn)) error {
 	var failed error
 	accept := func() {
@@ -84,7 +84,7 @@ func Serve(l net.Listener, handle func(net.Conn)) error {
 // spawner is a connection or listener of a loop.
 type spawner interface{ Go(fn func()) }
 
-// Spawn runs fn as a fiber of the loop c lives on, or as a goroutine when it lives on none.
+// Spawn runs fn as a fiber of c's loop, or as a goroutine if c has none.
 func Spawn(c any, fn func()) {
 	if s, ok := c.(spawner); ok {
 		s.Go(fn)
@@ -93,9 +93,8 @@ func Spawn(c any, fn func()) {
 	go fn()
 }
 
-// RunOn runs fn as a fiber of the loop l lives on and waits for its end; when it lives on none,
-// it calls fn. A panic of fn, or its runtime.Goexit, is the caller's; the fiber's panic is logged
-// with its stack, too.
+// RunOn runs fn as a fiber of l's loop and waits until fn has ended; if l has no loop, RunOn calls fn. A panic of fn,
+// or its runtime.Goexit, is raised in the caller; the fiber's panic is also logged with its stack.
 func RunOn(l any, fn func()) {
 	s, ok := l.(spawner)
 	if !ok {

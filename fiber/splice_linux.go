@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// splicePiece is the most that package net moves before moved is called: a receiver that takes less within an idle
-// time-out counts as idle.
+// splicePiece bounds the bytes that package net moves before moved is called: a receiver that accepts fewer within an
+// idle time-out counts as idle.
 const splicePiece = 64 << 10
 
 // spliceSockets moves received data from src to dst, as long as it comes in bulk, if both are TCP connections of
-// package net, which splices between those. It waits for room in dst, but not for more data: nothing is held then, and
-// moved has counted everything.
+// package net, which splices between such connections. It waits for room in dst, but not for more data, so that on
+// return it holds no data, and moved has counted everything.
 func spliceSockets(src, dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	from, to := socketOf(src), socketOf(dst)
 	if from == nil || to == nil {
@@ -39,7 +39,7 @@ func spliceSockets(src, dst net.Conn, moved, spliced func(int)) (readErr, writeE
 	}
 }
 
-// broken reports whether nothing can be sent on c any more, whose sending half was not closed.
+// broken reports whether nothing can be sent on c, whose sending half was not closed.
 func broken(c *net.TCPConn) bool {
 	yes := true
 	raw, err := c.SyscallConn()
@@ -53,7 +53,7 @@ func broken(c *net.TCPConn) bool {
 	return yes
 }
 
-// socketOf returns c if it is a TCP connection of package net, with nothing in between such as TLS.
+// socketOf returns c if it is a TCP connection of package net, without a layer such as TLS.
 func socketOf(c net.Conn) *net.TCPConn {
 	c = written(c)
 	if w, ok := c.(*adapted); ok {
@@ -63,7 +63,7 @@ func socketOf(c net.Conn) *net.TCPConn {
 	return tcp
 }
 
-// unread is how much has arrived on c, in bytes; 0 if that is not known.
+// unread returns how many received bytes wait in c's socket; 0 if that is not known.
 func unread(c *net.TCPConn) (n int) {
 	raw, err := c.SyscallConn()
 	if err == nil {

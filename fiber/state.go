@@ -30,7 +30,7 @@ func (c *Conn) state(l *loop) State {
 	return Pending
 }
 
-// Ended implements Stream. Unlike State it has nothing received ahead for the question's sake.
+// Ended implements Stream. Unlike State it does not start a receive.
 func (c *Conn) Ended() bool {
 	l := c.loop.Load()
 	if !l.here() {
@@ -50,14 +50,14 @@ func (c *Conn) PeerClosed() bool {
 	return c.hungUp()
 }
 
-// trueElsewhere asks a question on the connection's loop; the answer is true if that loop has ended.
+// trueElsewhere calls question on the connection's loop; the answer is true if that loop has ended.
 func (c *Conn) trueElsewhere(l *loop, question func(*Conn) bool) (answer bool) {
 	var err error
 	c.elsewhere(l, func(*loop) { answer = question(c) }, &err)
 	return answer || err != nil
 }
 
-// hungUp is PeerClosed on the loop. It asks the system, which knows the end also when everything has been received.
+// hungUp is PeerClosed on the loop. It asks the system, which knows of the end even if everything was received.
 func (c *Conn) hungUp() bool {
 	return c.closed || c.inErr != 0 || endCame(c.fd)
 }

@@ -7,42 +7,46 @@ import (
 	"time"
 )
 
-// Stream is a connection with everything that a session does with one. The connections of all engines are Streams, and
-// so is a TLSConn; StreamOf adapts any other connection. A method that a connection does not support returns the result
-// in its comment, so that no caller has to know the kind of its connection.
+// Stream is a connection with all operations that sessions use. The connections of all engines are Streams, and so is a
+// TLSConn; StreamOf adapts any other connection. A method that a connection does not support returns the result given
+// in its comment, so that callers need not know the kind of their connection.
 //
-// Any goroutine or fiber may call a method unless its comment says otherwise. Methods "for the one user" of a connection must not be
-// called while another fiber or goroutine reads it.
+// Any goroutine or fiber may call a method unless its comment says otherwise. Methods "for the one user" of a
+// connection must not be called while another fiber or goroutine reads from it.
 type Stream interface {
 	net.Conn
-	syscall.Conn // the error is errors.ErrUnsupported where there is no socket
+	syscall.Conn // the error is errors.ErrUnsupported if there is no socket
 
-	// WaitReadable returns when a Read would not wait, so that a reader need not hold a buffer while it waits; or with an error,
-	// as Read's, of the deadline or Close. The error is errors.ErrUnsupported where that cannot be waited for.
+	// WaitReadable returns when a Read would not wait, so that a reader holds no buffer while it waits. Like Read it
+	// returns an error after the deadline or Close. The error is errors.ErrUnsupported if the connection cannot wait
+	// without a Read.
 	WaitReadable() error
-	// WaitReadableFor is WaitReadable for at least patience; ready is false when that time has passed.
+	// WaitReadableFor is WaitReadable for at least the time patience; ready is false when that time has passed.
 	WaitReadableFor(patience time.Duration) (ready bool, err error)
-	// WaitEither is WaitReadableFor for two connections at once, for their one user: it reports which of them can be read. A patience
-	// of 0 is unlimited. The error is errors.ErrUnsupported, at once, unless both connections live on the caller's loop.
+	// WaitEither is WaitReadableFor for two connections at once, for their one user: it reports which of them can be
+	// read. A patience of 0 is unlimited. If the connections do not both live on the caller's loop, it returns
+	// errors.ErrUnsupported at once.
 	WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error)
-	// OnReadable runs fn, once, as soon as a Read would not wait, so that no stack is held meanwhile; nil cancels it. It is
-	// for the one user, on the connection's loop; elsewhere, and where there is no loop, it does nothing and returns false.
+	// OnReadable runs fn, once, as soon as a Read would not wait, so that no stack is held meanwhile; nil cancels it.
+	// It is for the one user, on the connection's loop. Elsewhere, and without a loop, it does nothing and returns
+	// false.
 	OnReadable(fn func()) bool
-	// Suspend lets the one user return from its fiber and be called anew as soon as there is something to read, so that an idle
-	// session has neither stack nor buffers. It returns false where nobody would call; see package listener's Conn.Suspend, which can.
+	// Suspend lets the one user return from its fiber, and has it called again as soon as there is something to read,
+	// so that an idle session has neither a stack nor buffers. It returns false if nothing would call the user again;
+	// package listener's Conn.Suspend does.
 	Suspend() bool
 
-	// CopyTo copies received data to dst until one of them ends: readErr is the error of receiving, io.EOF at the end
-	// of the stream; otherwise writeErr is the error of dst. moved is called with the size of every piece, in bytes,
-	// and spliced, unless nil, with the size of those that were moved within the kernel. They must neither wait nor end
-	// their goroutine.
+	// CopyTo copies received data to dst until one of the connections ends. readErr is the error of receiving, io.EOF
+	// at the end of the stream; otherwise writeErr is the error of dst. It calls moved with the size of every piece, in
+	// bytes, and spliced, unless nil, with the size of pieces moved within the kernel. These functions must neither
+	// wait nor end their goroutine.
 	CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error)
 
-	// CloseWrite sends the end of the stream after the written data; reading is still possible. The error is
-	// errors.ErrUnsupported for streams that can only end in both directions.
+	// CloseWrite sends the end of the stream after the written data; reading remains possible. The error is
+	// errors.ErrUnsupported for streams that can only end in both directions at once.
 	CloseWrite() error
 	// SetLinger(0) makes Close reset the connection, without TLS's close_notify, so that the peer does not take a part
-	// of the stream for the whole. The error is errors.ErrUnsupported where that is not possible.
+	// of the stream for the whole. The error is errors.ErrUnsupported if the connection cannot be reset.
 	SetLinger(seconds int) error
 	// SetKeepAlive turns TCP keep-alive on or off. The error is errors.ErrUnsupported for connections without it.
 	SetKeepAlive(on bool) error
@@ -51,62 +55,63 @@ type Stream interface {
 	State() State
 	// Ended is State() == Dead, at less cost.
 	Ended() bool
-	// PeerClosed reports that the peer has ended its stream, or broken the connection, whether or not data before that is unread.
-	// It may be called while another fiber or goroutine reads. It is false where that is not known.
+	// PeerClosed reports whether the peer has ended its stream or broken the connection, even if data before that is
+	// unread. It may be called while another fiber or goroutine reads. It is false if this is not known.
 	PeerClosed() bool
 
-	// Sent reports whether the socket has taken a byte of the data written since MarkSent, or still may. A
-	// message that is queued for the end of the tick when the peer's reset arrives never leaves the process, although Write has
-	// returned its length. So once the connection is closed because of that error, false means that the message may be sent again on
-	// another connection, even if it is not idempotent. Sent is true where that is not known.
+	// Sent reports whether the socket has accepted, or may still accept, a byte of the data written since MarkSent.
+	// Write may return the length of a message that waits for the end of the tick; if the peer's reset arrives first,
+	// the message never leaves the process. So once the connection is closed after such an error, false means that the
+	// message can be sent again on another connection, even if it is not idempotent. Sent is true if this is not known.
 	MarkSent()
 	Sent() bool
-	// Acked returns how many bytes the peer's system has acknowledged, and whether those are all that were written. It finds out
-	// whether a slow peer takes data, while the socket's buffer is full: n grows with each acknowledgement, and only its growth has a
-	// meaning. For a stream of package mux, n is what the peer's application lets this side send. Where it is not known, n stays
-	// 0 and all is true: Linux tells it, of TCP.
+	// Acked returns how many bytes the peer's system has acknowledged, and whether these are all that were written. It
+	// shows whether a slow peer reads while the socket's buffer is full: n grows with each acknowledgement, and only
+	// its growth has a meaning. For a stream of package mux, n is the number of bytes that the peer's application
+	// allows this side to send. If this is not known (only Linux knows it, for TCP), n stays 0 and all is true.
 	Acked() (n uint64, all bool)
 
-	// Attend has the connection's loop call step in place of the calling fiber, until step returns true; see [Conn.Attend]. It returns
-	// false, without a call of step, unless the caller is a fiber of that loop. TryRead and TryWrite are for such a step.
+	// Attend makes the connection's loop call step in place of the calling fiber, until step returns true; see
+	// [Conn.Attend]. Unless the caller is a fiber of that loop, it returns false without calling step. TryRead and
+	// TryWrite are for use in step.
 	Attend(step func() (over bool)) bool
 	TryRead(patience time.Duration) (b []byte, over bool)
 	TryWrite(p []byte) (n int)
 
-	// Loop is the number of the loop that the connection lives on, from 1, which no other loop of the process has; 0 = none.
+	// Loop returns the number of the connection's loop, from 1 and unique in the process; 0 = none.
 	Loop() int
-	// Go runs fn as a fiber of that loop, or as a goroutine.
+	// Go runs fn as a fiber of that loop, or as a goroutine without one.
 	Go(fn func())
-	// Adopt moves the connection to the loop of the fiber that calls it, its one user, if that is possible now.
+	// Adopt moves the connection to the loop of the calling fiber, its one user, if that is possible now.
 	Adopt()
 	// Detach turns the connection into one of package net, for its one user, which must not use this one afterwards.
-	// ahead is received data that was not read; the caller owns it. The error is errors.ErrUnsupported where that is
+	// ahead is received data that was not read; it belongs to the caller. The error is errors.ErrUnsupported if this is
 	// not possible; then nothing has changed.
 	Detach() (conn net.Conn, ahead []byte, err error)
 }
 
-// State is what could be read from a connection.
+// State says what can be read from a connection.
 type State int
 
 // The states.
 const (
 	Silent  State = iota // open, and nothing to read
-	Pending              // something to read
-	Closing              // something to read, and behind it the end: closed by the peer, or broken
-	Dead                 // closed by the peer, or broken, with nothing to read before that
-	Unknown              // open as far as is known: this kind of connection does not show arrived data without a read
+	Pending              // there is something to read
+	Closing              // there is something to read, and behind it the end: closed by the peer, or broken
+	Dead                 // closed by the peer, or broken, with nothing to read
+	Unknown              // open as far as is known: this kind of connection does not show received data without a read
 )
 
-// Fit reports whether a connection that has not been used yet can be handed out: it is open as far as is known. Data that
-// has arrived on it, such as the greeting of a server that speaks first, is for its user.
+// Fit reports whether an unused connection can be handed out: as far as is known it is open. Data that has arrived on
+// it, such as the greeting of a server that speaks first, is for its user.
 func (s State) Fit() bool { return s != Closing && s != Dead }
 
-// Idle reports whether a connection that was used before can be handed out again: as far as is known it is open, and no
-// unexpected data has arrived on it.
+// Idle reports whether a used connection can be handed out again: as far as is known it is open, and no unexpected data
+// has arrived on it.
 func (s State) Idle() bool { return s == Silent || s == Unknown }
 
-// LoopOf is Loop of a connection that may be no Stream: the Place of a pool of connections that several loops use (see package
-// pool).
+// LoopOf is Loop for a connection that may not be a Stream. Pools whose connections live on several loops use it for
+// their affinity (see package pool).
 func LoopOf(c net.Conn) int {
 	if s, ok := c.(Stream); ok {
 		return s.Loop()
@@ -114,8 +119,8 @@ func LoopOf(c net.Conn) int {
 	return 0
 }
 
-// NoLoop implements a Stream's methods about loops and sockets for connections without either: a type that embeds
-// it, and has the methods of a net.Conn, State, Ended, PeerClosed, CopyTo and CloseWrite, is a Stream.
+// NoLoop implements the methods of Stream that are about loops and sockets, for connections with neither. A type is a
+// Stream if it embeds NoLoop and has the methods of net.Conn, State, Ended, PeerClosed, CopyTo and CloseWrite.
 type NoLoop struct{}
 
 // WaitReadable is not supported.
@@ -159,7 +164,7 @@ func (NoLoop) Attend(func() bool) bool { return false }
 // TryRead has nothing to wait for.
 func (NoLoop) TryRead(time.Duration) (b []byte, over bool) { return nil, true }
 
-// TryWrite takes nothing.
+// TryWrite accepts nothing.
 func (NoLoop) TryWrite([]byte) int { return 0 }
 
 // Loop returns 0.

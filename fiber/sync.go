@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Mutex is a lock that may be held across I/O: waiting for it does not hold a loop. Goroutines
-// may use it too. Its zero value is unlocked; it must not be copied.
+// Mutex is a lock that may be held across I/O: waiting for it does not hold a loop. Goroutines may use it, too. Its
+// zero value is unlocked; it must not be copied.
 type Mutex struct {
 	state   atomic.Int32 // mutexFree, mutexHeld, mutexWanted
 	mu      sync.Mutex   // guards waiters; held for a few instructions
@@ -22,23 +22,23 @@ const (
 
 var _ sync.Locker = (*Mutex)(nil)
 
-// Lock waits for the lock.
+// Lock waits for the lock and takes it.
 func (m *Mutex) Lock() {
 	if m.state.CompareAndSwap(mutexFree, mutexHeld) {
 		return
 	}
 	m.mu.Lock()
 	if m.state.Swap(mutexWanted) == mutexFree {
-		m.mu.Unlock() // it was given back meanwhile
+		m.mu.Unlock() // the lock has been released meanwhile
 		return
 	}
 	w := newWaiter()
 	m.waiters = append(m.waiters, w)
 	m.mu.Unlock()
-	w.wait() // the lock is handed over
+	w.wait() // Unlock hands the lock over
 }
 
-// tryLock takes the lock if that needs no waiting.
+// tryLock takes the lock if it is free.
 func (m *Mutex) tryLock() bool { return m.state.CompareAndSwap(mutexFree, mutexHeld) }
 
 // Unlock hands the lock to the waiter that has waited longest. It panics when the lock is not held.

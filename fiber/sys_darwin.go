@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The loops' system calls on Darwin; see kqueue about how far they were tested.
+// The loops' system calls on Darwin; kqueue says how far they were tested.
 
 func rawReceive(fd int, b []byte) (int, syscall.Errno) {
 	n, err := unix.Read(fd, b)
@@ -19,20 +19,20 @@ func rawSend(fd int, b []byte) (int, syscall.Errno) {
 	return max(n, 0), number(err)
 }
 
-// number is the error of a system call.
+// number returns the error number of a system call's error.
 func number(err error) syscall.Errno {
 	errno, _ := err.(syscall.Errno) //nolint:errorlint // as the system call returns it
 	return errno
 }
 
 func newSocket(domain int) (fd int, errno syscall.Errno) {
-	syscall.ForkLock.RLock() // a child must not have the descriptor
+	syscall.ForkLock.RLock() // so that no child process inherits the descriptor
 	defer syscall.ForkLock.RUnlock()
 	fd, err := unix.Socket(domain, unix.SOCK_STREAM, 0)
 	return private(fd, err)
 }
 
-// private makes a new descriptor non-blocking, and this process's only. ForkLock is held.
+// private makes a new descriptor non-blocking and close-on-exec. The caller holds ForkLock.
 func private(fd int, err error) (int, syscall.Errno) {
 	if err != nil {
 		return -1, number(err)
@@ -48,7 +48,7 @@ func private(fd int, err error) (int, syscall.Errno) {
 
 func setOption(fd, level, option, value int) { _ = unix.SetsockoptInt(fd, level, option, value) }
 
-// connectSocket returns the error of an earlier connect before it tries again.
+// connectSocket returns the error of an earlier connect, if there is one, before it tries again.
 func connectSocket(fd int, sa socketAddr) error {
 	if n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && n != 0 {
 		return syscall.Errno(n)
@@ -56,7 +56,7 @@ func connectSocket(fd int, sa socketAddr) error {
 	return unix.Connect(fd, sa)
 }
 
-// toItself reports whether a socket that was to connect to sa has met itself.
+// toItself reports whether a socket that was to connect to sa has connected to itself.
 func toItself(fd int, sa socketAddr) bool {
 	local, err := unix.Getsockname(fd)
 	if err != nil {
@@ -99,7 +99,7 @@ func shutdownSocket(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) }
 
 func closeSocket(fd int) { _ = unix.Close(fd) }
 
-// keepAlive has the kernel look for the peer while nothing comes, or not.
+// keepAlive turns TCP keep-alive on or off.
 func keepAlive(fd int, on bool) {
 	if !on {
 		setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
@@ -121,30 +121,33 @@ func setTCPOptions(fd int, o TCPOptions) {
 	}
 }
 
-// useReno does nothing: no congestion control is chosen for a socket here.
+// useReno does nothing: on Darwin no congestion control is chosen for a socket.
 func useReno(int) {}
 
-// nothingToRead, endCame and atEnd look at a socket by reading ahead, which may take the error of a broken connection.
+// nothingToRead, endCame and atEnd read ahead to find a socket's state, which may take the error of a broken
+// connection.
 func nothingToRead(fd int) bool { return peek(uintptr(fd)) == Silent }
 func endCame(fd int) bool       { return !peek(uintptr(fd)).Fit() }
 func atEnd(fd int) bool         { return peek(uintptr(fd)) == Dead }
 
-// finCame reports that a broken connection's peer had sent its end. The system does not tell, so the connection counts as broken.
+// finCame would report whether a broken connection's peer had ended its stream. The system does not tell, so the
+// connection counts as broken.
 func finCame(int) bool { return false }
 
-// unsent returns how many sent bytes the peer's system has not taken.
+// unsent returns how many sent bytes the peer's system has not acknowledged.
 func unsent(fd int) int {
-	n, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_NWRITE) // 0: nothing keeps the connection then
+	n, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_NWRITE) // 0 on an error, so that the connection is not kept for it
 	return n
 }
 
-// threadID is the calling thread's.
+// threadID returns the id of the calling thread.
 func threadID() int {
 	id, _, _ := syscall.RawSyscall(unix.SYS_THREAD_SELFID, 0, 0, 0)
 	return int(id)
 }
 
-// cpuTime would be how long a thread has computed, which takes Mach's calls: the watchdog goes by the time that has passed.
+// cpuTime should return the processor time of a thread, which needs Mach's calls. It returns the time that has passed,
+// and the watchdog uses that.
 func cpuTime(int) time.Duration { return time.Duration(nanotime()) }
 
 func asleep(int) bool { return false }

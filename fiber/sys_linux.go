@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawRead, rawReceive and rawSend are for calls that cannot block: they cost the scheduler nothing. The
-// two for sockets are shorter ways through the system than read and write.
+// rawRead, rawReceive and rawSend are for calls that cannot block, and cost the scheduler nothing. The two for sockets
+// have shorter paths through the kernel than read and write.
 func rawRead(fd int, b []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
 	return int(n), errno
@@ -33,9 +33,9 @@ func rawSend(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// The calls of a connection's beginning and end do not wait either, not even connect on a socket in non-blocking
-// mode: with ordinary ones, of which some take long enough for the scheduler to take the loop's processor away, a
-// short connection costs a fifth more.
+// newSocket and the other calls at a connection's beginning and end do not wait either, not even connect on a
+// non-blocking socket. With ordinary calls, some of which take long enough for the scheduler to take the loop's
+// processor away, a short connection costs a fifth more.
 func newSocket(domain int) (fd int, errno syscall.Errno) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_SOCKET, uintptr(domain), unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	return int(n), errno
@@ -47,7 +47,7 @@ func setOption(fd, level, option, value int) {
 		uintptr(unsafe.Pointer(&v)), unsafe.Sizeof(v), 0)
 }
 
-// connectSocket makes no garbage for TCP.
+// connectSocket allocates nothing for TCP.
 func connectSocket(fd int, sa unix.Sockaddr) error {
 	var errno syscall.Errno
 	switch sa := sa.(type) {
@@ -66,7 +66,7 @@ func connectSocket(fd int, sa unix.Sockaddr) error {
 	return nil
 }
 
-// bigEndian is a port as the system has it.
+// bigEndian returns a port in network byte order.
 func bigEndian(port int) (raw uint16) {
 	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&raw))[:], uint16(port))
 	return raw
@@ -86,10 +86,10 @@ func shutdownSocket(fd int) error {
 	return nil
 }
 
-// closeSocket does not wait: nothing sets SO_LINGER but to 0.
+// closeSocket does not wait, because SO_LINGER is only ever set to 0.
 func closeSocket(fd int) { _, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
-// keepAlive has the kernel look for the peer while nothing comes, or not.
+// keepAlive turns TCP keep-alive on or off.
 func keepAlive(fd int, on bool) {
 	if !on {
 		setOption(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
@@ -114,21 +114,21 @@ func setTCPOptions(fd int, o TCPOptions) {
 	}
 }
 
-// nothingToRead reports that a socket is open and has neither data nor its end to read. It asks for the socket's state
-// because a read, even with MSG_PEEK, takes a pending error: a reset would look like a clean end afterwards.
+// nothingToRead reports whether a socket is open and has neither data nor its end to read. It polls the socket, because
+// a read, even with MSG_PEEK, takes a pending error: a reset would look like a clean end afterwards.
 func nothingToRead(fd int) bool {
 	state := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 	return pollNow(state[:]) && state[0].Revents == 0
 }
 
-// endCame reports that the peer of a socket has sent its end, or that the socket is broken, whether or not everything
-// was received.
+// endCame reports whether the peer of a socket has ended its stream, or the socket is broken, even if there is unread
+// data.
 func endCame(fd int) bool {
 	state := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	return pollNow(state[:]) && state[0].Revents != 0
 }
 
-// atEnd reports that a socket has nothing to give but its end, or an error.
+// atEnd reports whether a socket has only its end, or an error, to read.
 func atEnd(fd int) bool {
 	if nothingToRead(fd) {
 		return false
@@ -137,15 +137,15 @@ func atEnd(fd int) bool {
 	return n == 0 && err == nil
 }
 
-// unsent returns how many sent bytes the peer's system has not taken.
+// unsent returns how many sent bytes the peer's system has not acknowledged.
 func unsent(fd int) int {
-	n, _ := unix.IoctlGetInt(fd, unix.TIOCOUTQ) // 0: nothing keeps the connection then
+	n, _ := unix.IoctlGetInt(fd, unix.TIOCOUTQ) // 0 on an error, so that the connection is not kept for it
 	return n
 }
 
-// finCame reports that a TCP socket's peer has sent its end, whatever came afterwards. Only this distinguishes an end
-// from a reset whose error was already returned: the end counts as a byte to receive, and does not count as a byte
-// received.
+// finCame reports whether the peer of a TCP socket has ended its stream, whatever came afterwards. Only this
+// distinguishes an end from a reset whose error was already returned: TCP_INQ counts the end as a byte to receive,
+// TIOCINQ does not.
 func finCame(fd int) bool {
 	setOption(fd, unix.IPPROTO_TCP, unix.TCP_INQ, 1)
 	var b [1]byte
@@ -191,7 +191,7 @@ func acceptOne(listener int) (fd int, from peer, err error, done bool) {
 	}
 }
 
-// acceptedPeer is the peer's address as accept4(2) returns it.
+// acceptedPeer returns the peer for an address of accept4(2).
 func acceptedPeer(sa *unix.RawSockaddrAny) peer {
 	port := func(p *uint16) uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:]) }
 	switch sa.Addr.Family {
@@ -205,8 +205,8 @@ func acceptedPeer(sa *unix.RawSockaddrAny) peer {
 	return peer{other: nameless}
 }
 
-// toItself reports whether a socket that was to connect to sa has connected to itself: that happens now and then on
-// ports of the ephemeral range without a listener.
+// toItself reports whether a socket that was to connect to sa has connected to itself, which happens now and then on
+// ephemeral ports without a listener.
 func toItself(fd int, sa unix.Sockaddr) bool {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
@@ -221,10 +221,10 @@ func toItself(fd int, sa unix.Sockaddr) bool {
 	return false
 }
 
-// threadID is the calling thread's.
+// threadID returns the id of the calling thread.
 func threadID() int { return unix.Gettid() }
 
-// cpuTime returns how long a thread of this process has computed, by the clock that pthread_getcpuclockid(3) names.
+// cpuTime returns the processor time of a thread of this process, by the clock of pthread_getcpuclockid(3).
 func cpuTime(thread int) time.Duration {
 	const perThread, scheduled = 4, 2
 	var t unix.Timespec
@@ -234,8 +234,7 @@ func cpuTime(thread int) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// asleep reports whether a thread of this process neither runs nor waits for a processor, as far as the system shows
-// it.
+// asleep reports whether a thread of this process neither runs nor waits for a processor, as far as the system tells.
 func asleep(thread int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", thread))
 	_, state, ok := bytes.Cut(stat, []byte(") "))

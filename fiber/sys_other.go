@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// There is no engine with loops here: newPoller says so, and no other function of this file is ever called. A port
-// implements an eventQueue and these functions, as kqueue_darwin.go and sys_darwin.go do.
+// There is no engine with loops on these systems: newPoller returns an error, and no other function of this file is
+// called. A port implements an eventQueue and these functions, as kqueue_darwin.go and sys_darwin.go do.
 
 var automatic []Kind
 

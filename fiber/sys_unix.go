@@ -15,7 +15,7 @@ import (
 
 // The loops' system calls that Linux and Darwin share.
 
-// socketAddr is what a socket is connected to.
+// socketAddr is the address that a socket connects to.
 type socketAddr = unix.Sockaddr
 
 func sockaddr(ap netip.AddrPort) socketAddr {
@@ -26,14 +26,14 @@ func sockaddr(ap netip.AddrPort) socketAddr {
 	return &unix.SockaddrInet6{Addr: ip.As16(), Port: int(ap.Port())}
 }
 
-// zonedSockaddr is an IPv6 address of the interface with that number.
+// zonedSockaddr returns an IPv6 address with the interface's number as its zone.
 func zonedSockaddr(ap netip.AddrPort, zone uint32) socketAddr {
 	return &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port()), ZoneId: zone}
 }
 
 func unixSockaddr(path string) socketAddr { return &unix.SockaddrUnix{Name: path} }
 
-// openSocket makes a socket, in non-blocking mode, to be connected to sa. to is its address, the zero one of a Unix socket's.
+// openSocket makes a non-blocking socket for a connection to sa. to is sa's IP address, zero for a Unix socket.
 func openSocket(sa socketAddr) (fd int, to netip.Addr, err error) {
 	domain := unix.AF_UNIX
 	switch sa := sa.(type) {
@@ -49,8 +49,7 @@ func openSocket(sa socketAddr) (fd int, to netip.Addr, err error) {
 	return fd, to, nil
 }
 
-// peerOf is a peer as unix.Connect has it. An IPv4 address in the form of IPv6 is one of IPv4, as package net
-// has it.
+// peerOf returns the peer for an address. Like package net it treats an IPv4-mapped IPv6 address as IPv4.
 func peerOf(sa unix.Sockaddr) peer {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
@@ -65,7 +64,7 @@ func peerOf(sa unix.Sockaddr) peer {
 	return peer{other: toAddr(sa, false)}
 }
 
-// toAddr makes a net.Addr of the kernel's address; nil becomes an empty address.
+// toAddr returns an address of the kernel as a net.Addr; nil becomes an empty address.
 func toAddr(sa unix.Sockaddr, isUnix bool) net.Addr {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
@@ -97,7 +96,7 @@ func addrOf(sa unix.Sockaddr, err error) (net.Addr, error) {
 
 func noDelay(fd int) { setOption(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
 
-// resetOnClose has closing the socket break the connection, or not.
+// resetOnClose sets whether closing the socket resets the connection.
 func resetOnClose(fd int, on bool) {
 	linger := unix.Linger{}
 	if on {
@@ -148,7 +147,7 @@ func takeSocket(s any) (fd int, isUnix bool, err error) {
 	return fd, isUnix, err
 }
 
-// mapMemory returns memory outside the heap.
+// mapMemory maps memory outside the heap.
 func mapMemory(size int) ([]byte, error) {
 	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -157,8 +156,8 @@ func mapMemory(size int) ([]byte, error) {
 	return m, nil
 }
 
-// releaseMemory returns mapped memory to the system, but not its addresses: its contents are lost, and using it again
-// costs page faults.
+// releaseMemory gives mapped memory back to the system and keeps its addresses. The contents are lost, and using the
+// memory again costs page faults.
 func releaseMemory(m []byte) { _ = unix.Madvise(m, unix.MADV_DONTNEED) }
 
 func unmapMemory(m []byte) { _ = unix.Munmap(m) }

@@ -1,7 +1,6 @@
 package fiber
 
-// table finds the owner of a completion or an event. The generation distinguishes a slot's present
-// owner from earlier ones.
+// table finds the owner of a completion or an event. The generation tells a slot's present owner from earlier ones.
 type table struct {
 	slots []slot
 	spare []uint32
@@ -25,7 +24,7 @@ func (t *table) put(owner any) uint32 {
 
 func (t *table) generation(i uint32) uint32 { return t.slots[i].generation }
 
-// get returns nil when the slot has another owner by now.
+// get returns nil if the slot has another owner now.
 func (t *table) get(i, generation uint32) any {
 	if int(i) >= len(t.slots) || t.slots[i].generation != generation {
 		return nil
@@ -47,8 +46,8 @@ func (t *table) each(fn func(owner any)) {
 	}
 }
 
-// maxGeneration leaves room for an operation's kind beside a generation.
+// maxGeneration is small enough to store the kind of an operation beside a generation.
 const maxGeneration = 1<<24 - 1
 
-// wakeSlot is the loop's own, for events that end a wait.
+// wakeSlot is the slot of the loop itself, for events that end a wait.
 const wakeSlot = 0

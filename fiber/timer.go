@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// epoch is the origin of the loops' clock, which is monotonic.
+// epoch is the origin of the loops' monotonic clock.
 var epoch = time.Now()
 
-// nanotime is the loops' clock.
+// nanotime returns the time of the loops' clock.
 func nanotime() int64 { return int64(time.Since(epoch)) }
 
-// clockAt converts a time to the loops' clock. For a time without a monotonic reading it uses the system's clock as of now.
+// clockAt converts a time to the loops' clock. For a time without a monotonic reading it uses the present difference to
+// the wall clock.
 func clockAt(t time.Time) int64 {
 	if t == t.Round(0) { //nolint:staticcheck // Equal does not tell whether there is a monotonic reading
 		return later(time.Until(t))
@@ -19,26 +20,25 @@ func clockAt(t time.Time) int64 {
 	return int64(t.Sub(epoch))
 }
 
-// later returns the time d from now in the loops' clock, at most the largest.
+// later returns the time d from now in the loops' clock, or the largest possible one.
 func later(d time.Duration) int64 { return after(nanotime(), d) }
 
-// after returns the time d after now, at most the largest.
+// after returns the time d after now, or the largest possible one.
 func after(now int64, d time.Duration) int64 { return now + min(int64(d), math.MaxInt64-now) }
 
 // timer wakes a connection's waiters, or a fiber that sleeps.
 type timer struct {
 	when  int64
-	conn  *Conn // whose timer field says where this is
+	conn  *Conn // its field timer has the index of this timer
 	fiber *coroutine
 }
 
-// timers is a binary heap by time. Deadlines are moved far more often than they are reached, so
-// moving one later costs nothing: a connection's timer fires at the earliest time it was ever
-// armed for, and is armed again then. The heap changes about once per time-out, not per request. It
-// belongs to its loop's thread.
+// timers is a binary heap ordered by time. Deadlines are moved far more often than they are reached, so moving one
+// later costs nothing: a connection's timer fires at the earliest time that it was ever armed for, and is then armed
+// again. The heap changes about once for each time-out, not for each request. It belongs to its loop's thread.
 type timers []timer
 
-// arm has c.expired called at a time, or before.
+// arm makes the loop call c.expired at the time when, or earlier.
 func (h *timers) arm(c *Conn, when int64) {
 	switch i := int(c.timer); {
 	case i == 0:
@@ -49,7 +49,7 @@ func (h *timers) arm(c *Conn, when int64) {
 	}
 }
 
-// sleep makes f ready at a time.
+// sleep makes f ready at the time when.
 func (h *timers) sleep(f *coroutine, when int64) { h.add(timer{when: when, fiber: f}) }
 
 func (h *timers) add(t timer) {
@@ -83,14 +83,14 @@ func (h *timers) remove(i int) {
 	}
 }
 
-// placed stores the index of a timer in its connection.
+// placed stores the index of timer i in its connection.
 func (h timers) placed(i int) {
 	if c := h[i-1].conn; c != nil {
 		c.timer = int32(i)
 	}
 }
 
-// next is when the first timer fires; 0 = none is armed.
+// next returns when the first timer fires; 0 = none is armed.
 func (h timers) next() int64 {
 	if len(h) == 0 {
 		return 0

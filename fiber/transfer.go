@@ -7,39 +7,40 @@ import (
 )
 
 // Transfer moves bytes from one connection to another in two steps, for code that frames the data: between Receive and
-// Send it knows how many bytes are on their way, and each step has errors of one connection only. Bulk between two
-// plain TCP connections of one loop, or of package net, stays within the kernel; everything else goes through a buffer,
-// which is held only from Receive to Send.
+// Send the caller knows how many bytes are on their way, and each step has errors of one connection only. Bulk between
+// two plain TCP connections of one loop, or of package net, stays within the kernel; all other data goes through a
+// buffer, which is held only from Receive to Send.
 //
-// The zero value is ready. A Transfer is for one user at a time. A caller that gives up between the two steps calls
-// Drop.
+// The zero value is ready to use. A Transfer is for one user at a time. A caller that gives up between the two steps
+// must call Drop.
 type Transfer struct {
 	piped          // data in the kernel
-	buf   []byte   // data that is not in the kernel; from the pool of its size
-	n     int      // bytes received and not sent
-	since int      // bytes spliced without a pause
+	buf   []byte   // data that is not in the kernel; from a pool of buffers of its size
+	n     int      // bytes received and not sent yet
+	since int      // bytes spliced since the last pause
 	next  transfer // how to receive next
 }
 
-// transfer is what the last piece indicates about the next one.
+// transfer says how to receive, by the last piece received.
 type transfer uint8
 
 const (
-	transferBulk   transfer = iota // much at once, as far as is known
-	transferLittle                 // copied until a piece is large
-	transferCopied                 // these connections cannot be spliced
+	transferBulk   transfer = iota // splice: much data at once, as far as is known
+	transferLittle                 // copy, until a piece is large
+	transferCopied                 // copy always: these connections cannot be spliced
 )
 
-// spliceWorth is the least limit of a Receive that splices. Measured through the gateway, beside the same with copies: of a POST of
-// 64 KiB, of which 48 KiB come behind the head's read, splicing saves a tenth of the processor time, of 256 KiB a quarter (epoll) to a
-// half (io_uring), of 1 MiB more than half. Less is a single read and write, of which the copy is the smaller part.
+// spliceWorth is the least limit of a Receive that splices. Measured through the gateway against copies: splicing saves
+// a tenth of the processor time of a POST of 64 KiB, of which 48 KiB come after the read of the head; a quarter (epoll)
+// to a half (io_uring) with 256 KiB; and more than half with 1 MiB. Shorter data is a single read and write, in which
+// copying is the smaller part.
 const spliceWorth = 32 << 10
 
-// spliceLeast is the least that a splice must move for the next to be worth while.
+// spliceLeast is how much a splice must move for another one to pay.
 const spliceLeast = 16 << 10
 
-// transferLarge is the most that one Receive copies. A source that can be waited for only by a Read gets a buffer of
-// transferSmall, which it may hold for long; crypto/tls returns no more than that at a time.
+// transferLarge bounds the bytes that one Receive copies. A source that cannot be waited for without a Read gets a
+// buffer of transferSmall, which it may hold for long; crypto/tls returns at most that much at a time.
 const (
 	transferLarge = 64 << 10
 	transferSmall = 16 << 10
@@ -50,9 +51,9 @@ var (
 	smallBuffers = sync.Pool{New: func() any { return new([transferSmall]byte) }}
 )
 
-// Receive waits for data of src and takes at most limit bytes of it; limit is more than 0. dst is the connection that
-// Send will use. The error is src's, as Read's: of the deadline, io.EOF at the end of the stream; nothing is on its way
-// then. Only the one reader of src may call it.
+// Receive waits for data of src and takes at most limit bytes of it; limit is positive. dst is the connection for the
+// following Send. The error is src's, as Read's: of the deadline, or io.EOF at the end of the stream; then no data is
+// on its way. Only the one reader of src may call Receive.
 func (t *Transfer) Receive(src Stream, dst net.Conn, limit int64) (n int, err error) {
 	if t.n > 0 {
 		panic("fiber: Receive of a Transfer that has something to send")
@@ -64,7 +65,7 @@ func (t *Transfer) Receive(src Stream, dst net.Conn, limit int64) (n int, err er
 		}
 	}
 	if n, err = t.read(src, limit); n > 0 {
-		t.n, err = n, nil // an error comes again
+		t.n, err = n, nil // the next Receive returns the error again
 	} else {
 		t.putBuffer()
 	}
@@ -78,7 +79,7 @@ func (t *Transfer) Receive(src Stream, dst net.Conn, limit int64) (n int, err er
 	return n, err
 }
 
-// read receives into a buffer, which it holds only if src cannot be waited for without.
+// read receives into a buffer. It holds the buffer during the wait only if src cannot be waited for without a Read.
 func (t *Transfer) read(src Stream, limit int64) (int, error) {
 	switch err := waitForSocket(src); {
 	case errors.Is(err, errors.ErrUnsupported):
@@ -91,9 +92,9 @@ func (t *Transfer) read(src Stream, limit int64) (int, error) {
 	return src.Read(t.buf[:min(limit, int64(len(t.buf)))])
 }
 
-// Send sends the bytes that Receive took, and calls moved with the size of every piece, of 64 KiB at most, that dst has
-// taken. The error is dst's, as Write's; bytes that dst has not taken are lost. moved must neither wait nor end its
-// goroutine; it may set deadlines.
+// Send sends the bytes that Receive took, and calls moved with the size of every piece, 64 KiB at most, that dst has
+// accepted. The error is dst's, as Write's; bytes that dst has not accepted are lost. moved must neither wait nor end
+// its goroutine; it may set deadlines.
 func (t *Transfer) Send(dst net.Conn, moved func(n int)) error {
 	defer t.Drop() // also when moved panics
 	if t.buf == nil {
@@ -106,7 +107,8 @@ func (t *Transfer) Send(dst net.Conn, moved func(n int)) error {
 	return err
 }
 
-// Held returns how much memory the Transfer holds between Receive and Send, in bytes: none for data that stays in the kernel.
+// Held returns how much memory the Transfer holds between Receive and Send, in bytes; data in the kernel does not
+// count.
 func (t *Transfer) Held() int { return len(t.buf) }
 
 // Drop discards received data that was not sent, if there is any.

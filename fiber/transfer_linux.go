@@ -10,16 +10,16 @@ import (
 	"github.com/headpond/headpond/internal/splice"
 )
 
-// piped is the part of a Transfer that is in the kernel: n bytes in a pipe, which is held for as long as there are some.
+// piped is the part of a Transfer that is in the kernel: n bytes in a pipe, which is held as long as it has bytes.
 type piped struct{ pipe *splice.Pipe }
 
-// splice receives by splicing, if that is possible now; else done is false, and nothing has happened.
+// splice receives by splicing if that is possible now; otherwise done is false and nothing has happened.
 func (t *Transfer) splice(src Stream, dst net.Conn, limit int64) (n int, err error, done bool) {
 	if n, err, done, known := t.spliceLoop(src, dst, limit); known {
 		return n, err, done
 	}
 	from, to := socketOf(bare(src)), socketOf(dst)
-	if from == nil || to == nil || onFiber() { // which must not wait in a socket of package net
+	if from == nil || to == nil || onFiber() { // a fiber must not wait for a socket of package net
 		t.next = transferCopied
 		return 0, nil, false
 	}
@@ -30,7 +30,7 @@ func (t *Transfer) splice(src Stream, dst net.Conn, limit int64) (n int, err err
 func (t *Transfer) spliceSocket(from *net.TCPConn, limit int) (n int, err error, done bool) {
 	raw, err := from.SyscallConn()
 	if err != nil {
-		return 0, nil, false // Read reports it
+		return 0, nil, false // Read reports the error
 	}
 	var failed error
 	looked := false
@@ -51,7 +51,7 @@ func (t *Transfer) spliceSocket(from *net.TCPConn, limit int) (n int, err error,
 	return n, failed, done
 }
 
-// fill splices once into a pipe, which t keeps if it has something then. Without a pipe n is 0 and there is no error.
+// fill splices once into a pipe, which t keeps if the pipe has data then. If no pipe is available, n is 0 and err nil.
 func (t *Transfer) fill(fd, limit int) (n int, err error) {
 	pipe := splice.Take()
 	if pipe == nil {
@@ -65,8 +65,8 @@ func (t *Transfer) fill(fd, limit int) (n int, err error) {
 	return 0, err
 }
 
-// filled interprets the result of the last fill. Events that cannot be spliced, such as the end of the stream, are left
-// to Read; a socket reports an error once.
+// filled interprets the result of the last fill. It leaves events that cannot be spliced, such as the end of the
+// stream, to Read. A socket reports an error only once.
 func (t *Transfer) filled(n int, err error) (int, error, bool) {
 	switch {
 	case n >= spliceLeast:
@@ -80,7 +80,7 @@ func (t *Transfer) filled(n int, err error) (int, error, bool) {
 	return n, nil, n > 0
 }
 
-// netError is an error of a RawConn without package net's wrapping.
+// netError returns an error of a RawConn without package net's wrapping.
 func netError(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err
@@ -122,7 +122,7 @@ func (t *Transfer) empty(dst net.Conn, moved func(int)) error {
 	return nil
 }
 
-// dropPipe gives the pipe back, which has left bytes in it.
+// dropPipe gives back the pipe, in which left bytes remain.
 func (t *Transfer) dropPipe(left int) {
 	switch {
 	case t.pipe == nil:
@@ -134,7 +134,7 @@ func (t *Transfer) dropPipe(left int) {
 	t.pipe = nil
 }
 
-// waitForSocket is WaitReadable, also of a TCP connection of package net, unless a fiber calls.
+// waitForSocket is WaitReadable, and works for TCP connections of package net, too, unless the caller is a fiber.
 func waitForSocket(src Stream) error {
 	from := socketOf(bare(src))
 	if from == nil || onFiber() {
@@ -142,7 +142,7 @@ func waitForSocket(src Stream) error {
 	}
 	raw, err := from.SyscallConn()
 	if err != nil {
-		return nil // Read reports it
+		return nil // Read reports the error
 	}
 	looked := false
 	err = raw.Read(func(fd uintptr) bool {

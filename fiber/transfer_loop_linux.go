@@ -45,7 +45,7 @@ func (t *Transfer) spliceConn(l *loop, c *Conn, limit int) (n int, err error, do
 		}
 	}
 	for waited := false; ; {
-		if c.received() { // in memory already
+		if c.received() { // the data is in memory already
 			return 0, nil, false
 		}
 		if !l.poller.socket(c, &c.rd, false) {
@@ -61,7 +61,7 @@ func (t *Transfer) spliceConn(l *loop, c *Conn, limit int) (n int, err error, do
 			continue
 		}
 		t.since += n
-		c.unsure = true // it may have emptied the socket
+		c.unsure = true // the splice may have emptied the socket
 		return t.filled(n, err)
 	}
 }
@@ -74,7 +74,7 @@ func (t *Transfer) emptyLoop(dst net.Conn, moved func(int)) (err error, known bo
 	}
 	l := d.loop.Load()
 	if !l.here() {
-		return d.opError("write", net.ErrClosed), true // it was moved between the two steps, which is against the rules
+		return d.opError("write", net.ErrClosed), true // d was moved between the two steps, which is not allowed
 	}
 	return d.opError("write", t.emptyConn(l, d, moved)), true
 }
@@ -89,7 +89,7 @@ func (t *Transfer) emptyConn(l *loop, d *Conn, moved func(int)) error {
 			return err
 		}
 	}
-	if d.outErr != 0 { // a splice would fail with another one
+	if d.outErr != 0 { // a splice would return another error
 		return d.outErr
 	}
 	return emptyPipe(l, d, t.pipe, t.n, func(m int) {

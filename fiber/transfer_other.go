@@ -4,7 +4,7 @@ package fiber
 
 import "net"
 
-// piped is empty: nothing is moved within the kernel.
+// piped is empty: no data is moved within the kernel.
 type piped struct{}
 
 func (t *Transfer) splice(Stream, net.Conn, int64) (n int, err error, done bool) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// move implements poller: it writes from the buffer that the kernel has received into.
+// move implements poller. It writes from the buffer into which the kernel has received.
 func (p *uring) move(c, d *Conn) (n int, full bool, readErr, writeErr error) {
 	if !p.readable(c) {
 		return 0, false, nil, nil
@@ -41,7 +41,7 @@ func (p *uring) socket(c *Conn, s *side, tried bool) (ready bool) {
 		p.pollOut(c)
 	case s == &c.wr:
 		return c.out == nil && c.sending == nil || c.outErr != 0
-	case tried: // a receive would take the reported data
+	case tried: // poll, as a receive would take the data
 		p.poll(c, kindPollIn, unix.POLLIN|unix.POLLRDHUP)
 		c.polling = true
 	default:
@@ -50,9 +50,9 @@ func (p *uring) socket(c *Conn, s *side, tried bool) (ready bool) {
 	return false
 }
 
-// polledOut continues sending, or wakes the fiber that waits for room or for the end of a connect. The kernel completes such a poll also
-// when the peer has sent its end, unasked and at once. Then a multishot poll reports when there is room; repeating single polls would
-// keep the loop busy.
+// polledOut continues sending, or wakes the fiber that waits for room or for the end of a connect. The kernel completes
+// the poll also, unasked and at once, when the peer has ended its stream. In that case a multishot poll reports when
+// there is room; repeated single polls would keep the loop busy.
 func (p *uring) polledOut(c *Conn, e cqe) {
 	over, end := e.flags&cqeMore == 0, e.res == unix.POLLRDHUP && !(c.closed && c.abort)
 	if over {

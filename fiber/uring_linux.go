@@ -14,31 +14,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// uring is the poller on io_uring. A tick of the loop is one system call: it submits every
-// operation the tick's fibers asked for and waits for the next completions. Idle connections hold
-// no buffer: receives take one of the ring's when data arrives. Writes are gathered in the loop's
-// buffers and sent at the end of the tick.
+// uring is the poller on io_uring. A tick of the loop is one system call: it submits every operation that the tick's
+// fibers requested, and waits for the next completions. Idle connections hold no buffer: a receive takes one of the
+// ring's buffers when data arrives. Writes are gathered in the loop's buffers and sent at the end of the tick.
 type uring struct {
 	loop      *loop
 	ring      *ring
 	event     int // eventfd that ends a wait
 	recv      *recvBuffers
 	send      sendBuffers
-	dirty     []*Conn        // with something to send that is not being sent
+	dirty     []*Conn        // connections with data to send, and no send under way
 	ahead     []*aheadBuffer // spare buffers for received data that is not read yet
-	lent      []*Conn        // to which the last wait gave a receive buffer
-	queue     []*Conn        // whose receive found no buffer, in order; connections that are no longer starved do not count
-	unchecked []*Conn        // that received something since checkForResets looked
-	checkedAt int64          // when that was
-	polls     []unix.PollFd  // of checkForResets
-	idle      bool           // the last wait found nothing to do for long
+	lent      []*Conn        // connections that got a receive buffer in the last wait
+	queue     []*Conn        // connections whose receive found no buffer, in order; those no longer starved are skipped
+	unchecked []*Conn        // connections that have received since checkForResets last ran
+	checkedAt int64          // when checkForResets last ran
+	polls     []unix.PollFd  // for checkForResets
+	idle      bool           // the last wait ended without an event
 	raw       rawWaits
 }
 
-// maxAhead bounds the data received and not read, in bytes; beyond it the receive is stopped, so that the sender waits.
+// maxAhead bounds the data that is received and not read, in bytes. Beyond it the receive is stopped, so that the
+// sender waits.
 const maxAhead = 64 << 10
 
-// Kinds of operation, in the user data beside slot and generation.
+// Kinds of operation; part of the user data, with slot and generation.
 const (
 	kindRecv = iota
 	kindSend
@@ -49,8 +49,7 @@ const (
 	kindWake
 )
 
-// ringEntries is how many operations are submitted at most by one system call; more are
-// submitted by several.
+// ringEntries bounds the operations submitted by one system call.
 const ringEntries = 1024
 
 func newUring(l *loop) (*uring, error) {
@@ -75,8 +74,8 @@ func newUring(l *loop) (*uring, error) {
 	return p, nil
 }
 
-// try runs a multishot receive into a provided buffer on a socket in non-blocking mode, so that a
-// kernel without one of these is detected now.
+// try runs a multishot receive into a provided buffer on a non-blocking socket, so that a kernel that lacks one of
+// these is detected at the start.
 func (p *uring) try() error {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -128,7 +127,7 @@ func (p *uring) remove(c *Conn) bool {
 	if c.flight > 0 || c.out != nil {
 		return false
 	}
-	p.reclaim(c) // data that was received and not read moves with c
+	p.reclaim(c) // unread data moves with c
 	for _, list := range []*[]*Conn{&p.dirty, &p.lent, &p.queue, &p.unchecked} {
 		*list = slices.DeleteFunc(*list, func(o *Conn) bool { return o == c })
 	}
@@ -188,17 +187,17 @@ func (p *uring) readable(c *Conn) bool {
 // arm starts a receive.
 func (p *uring) arm(c *Conn) {
 	s := p.prepareRecv(c.fd, p.dataOf(c, kindRecv))
-	if !c.bulk && !c.unix { // on a Unix socket a multishot one may not see the end (Linux 6.18)
+	if !c.bulk && !c.unix { // on a Unix socket a multishot receive may miss the end (Linux 6.18)
 		s.ioprio |= recvMultishot
 	}
-	if !c.more { // as far as is known the socket is empty
+	if !c.more { // the socket is empty, as far as is known
 		s.ioprio |= recvPollFirst
 	}
 	c.armed, c.starved = true, false
 	c.flight++
 }
 
-// retryStarved restarts receives that found no buffer: in a tick as many as there are buffers, because trying all of
+// retryStarved restarts receives that found no buffer, in each tick at most as many as there are buffers: trying all of
 // them each time would cost the square of their number. It reports whether some are left.
 func (p *uring) retryStarved() bool {
 	n := min(len(p.queue), recvCount)
@@ -217,8 +216,8 @@ func (p *uring) prepareRecv(fd int, data uint64) *sqe {
 	return s
 }
 
-// stop ends a multishot receive; true = none is under way. Otherwise the reading side is
-// woken when it has ended.
+// stop ends a multishot receive; true = none is under way. Otherwise it wakes the reading side when the receive has
+// ended.
 func (p *uring) stop(c *Conn) bool {
 	c.starved = false
 	if c.armed && !c.stopped {
@@ -228,8 +227,8 @@ func (p *uring) stop(c *Conn) bool {
 	return !c.armed
 }
 
-// quiet makes no system call while a receive is under way, as on every connection that was
-// read from: data that has arrived is known by the end of the tick.
+// quiet makes no system call while a receive is under way, as on every connection that was read from: the loop knows at
+// the end of the tick what has arrived.
 func (p *uring) quiet(c *Conn) bool {
 	if c.received() {
 		return false
@@ -244,7 +243,7 @@ func (p *uring) quiet(c *Conn) bool {
 	return true
 }
 
-// ended makes system calls only if no receive is under way, whose completion would tell.
+// ended makes system calls only if no receive is under way, whose completion would report the end.
 func (p *uring) ended(c *Conn) bool {
 	return len(c.in) == 0 && (c.eof || c.inErr != 0 || c.broken || !c.armed && atEnd(c.fd))
 }
@@ -258,7 +257,7 @@ func (p *uring) write(c *Conn, b []byte) (int, error, bool) {
 	}
 	if c.out != nil && c.out.n == len(c.out.mem) {
 		if c.sending != nil {
-			return 0, nil, false // woken when that is sent
+			return 0, nil, false // woken when that buffer is sent
 		}
 		p.flush(c)
 	}
@@ -286,8 +285,9 @@ func (p *uring) flush(c *Conn) {
 	p.transmit(c)
 }
 
-// transmit has the kernel send as much as there is room for now. The send must not wait for room: the kernel's internal poll ends
-// at once when the peer has sent its end or urgent data, and after a few of those the kernel uses a thread for each such send.
+// transmit makes the kernel send as much as the socket has room for. The send must not wait for room: the kernel's
+// internal poll ends at once when the peer has sent its end or urgent data, and after a few of those the kernel uses a
+// thread for each such send.
 func (p *uring) transmit(c *Conn) {
 	s := p.ring.next()
 	s.opcode, s.fd, s.userData = opSend, int32(c.fd), p.dataOf(c, kindSend)
@@ -296,7 +296,7 @@ func (p *uring) transmit(c *Conn) {
 	c.flight++
 }
 
-// pollOut has polledOut called when there is room.
+// pollOut makes polledOut run when there is room.
 func (p *uring) pollOut(c *Conn) {
 	if !c.pollingOut {
 		p.poll(c, kindPollOut, unix.POLLOUT)
@@ -331,7 +331,7 @@ func (p *uring) close(c *Conn) {
 	p.closeIdle(c)
 }
 
-// closeIdle closes the descriptor of a closed connection the kernel has finished with.
+// closeIdle closes the descriptor of a closed connection when the kernel has no operation on it.
 func (p *uring) closeIdle(c *Conn) {
 	if c.flight > 0 || c.out != nil {
 		return
@@ -345,8 +345,8 @@ func (p *uring) cancel(c *Conn, kind uint32) {
 	s.opcode, s.fd, s.addr, s.userData = opAsyncCancel, -1, p.dataOf(c, kind), userData(kindCancel, 0, 0)
 }
 
-// watch does not let the kernel accept ahead of Accept: connections accepted ahead would be lost when the listener
-// closes, as would the wake-up of another listener that takes over the socket.
+// watch polls the listener, instead of letting the kernel accept ahead of Accept: connections accepted ahead would be
+// lost when the listener closes, and a new listener on the same socket would not be woken for them.
 func (p *uring) watch(a *Listener) error {
 	if a.armed {
 		return nil
@@ -363,7 +363,7 @@ func (p *uring) unwatch(a *Listener) {
 		s := p.ring.next()
 		s.opcode, s.fd, s.addr = opAsyncCancel, -1, userData(kindAccept, a.slot, p.loop.table.generation(a.slot))
 		s.userData = userData(kindCancel, 0, 0)
-		return // the poll's end closes it
+		return // acceptable calls unwatch again when the poll has ended
 	}
 	a.free(p.loop)
 }
@@ -374,12 +374,12 @@ func (p *uring) watchEvent() {
 	s.userData = userData(kindWake, wakeSlot, 0)
 }
 
-// resetCheckInterval is how often a busy loop checks for resets that have arrived with data. A loop that goes idle
-// checks once more after another resetCheckInterval; a timer shorter than the system's tick costs too much
-// to set one for each wait.
+// resetCheckInterval is how often a busy loop checks for resets that have arrived together with data. A loop that goes
+// idle checks once more after another resetCheckInterval. A timer shorter than the system's tick would cost too much to
+// set one for each wait.
 const resetCheckInterval = 10 * time.Millisecond
 
-// scheduleCheck checks for resets if it is time, and bounds the wait otherwise.
+// scheduleCheck checks for resets if it is time to, and otherwise bounds the wait.
 func (p *uring) scheduleCheck(until int64) int64 {
 	now := p.loop.now
 	if now >= p.checkedAt+int64(resetCheckInterval) {
@@ -393,16 +393,16 @@ func (p *uring) scheduleCheck(until int64) int64 {
 	return until
 }
 
-// checkForResets polls the connections that have received something since the last check, with one
-// system call for all of them. The kernel (Linux 6.18) wakes a multishot receive once for data and a reset
-// that arrive together, and does not check again after the data: such a reset would never be reported.
+// checkForResets polls the connections that have received something since the last check, all with one system call. If
+// data and a reset arrive together, the kernel (Linux 6.18) wakes a multishot receive once, and does not check again
+// after the data: such a reset would never be reported.
 func (p *uring) checkForResets() {
 	p.polls = p.polls[:0]
 	waiting := p.unchecked[:0]
 	for _, c := range p.unchecked {
 		c.isUnchecked = false
 		if !c.closed && c.armed && !c.stopped {
-			p.polls = append(p.polls, unix.PollFd{Fd: int32(c.fd)}) // errors are always reported
+			p.polls = append(p.polls, unix.PollFd{Fd: int32(c.fd)}) // errors are reported even without requested events
 			waiting = append(waiting, c)
 		}
 	}
@@ -411,7 +411,7 @@ func (p *uring) checkForResets() {
 	}
 	for i, c := range waiting {
 		if p.polls[i].Revents != 0 {
-			c.broken, c.more, c.bulk = true, true, true // the next receive tries at once
+			c.broken, c.more, c.bulk = true, true, true // so that the next receive tries at once
 			p.stop(c)
 		}
 	}
@@ -419,8 +419,8 @@ func (p *uring) checkForResets() {
 	p.unchecked = p.unchecked[:0]
 }
 
-// reclaimUnread takes the receive buffers from connections that have not read them within the tick, and
-// copies their data, so that connections that are not read cannot exhaust the loop's buffers.
+// reclaimUnread takes back the receive buffers of connections that have not been read in the tick, and copies their
+// data, so that connections that nobody reads cannot exhaust the loop's buffers.
 func (p *uring) reclaimUnread() {
 	for i, c := range p.lent {
 		p.lent[i] = nil
@@ -429,10 +429,10 @@ func (p *uring) reclaimUnread() {
 	p.lent = p.lent[:0]
 }
 
-// wait submits and waits; see readiness.wait about raw.
+// wait submits operations and waits for completions; see readiness.wait about raw.
 func (p *uring) wait(until int64) {
 	p.reclaimUnread()
-	p.recv.publish() // the kernel takes them within enter only (setupDeferTaskrun)
+	p.recv.publish() // the kernel takes buffers within enter only (setupDeferTaskrun)
 	if len(p.queue) > 0 && p.retryStarved() {
 		until = -1
 	}
@@ -526,7 +526,7 @@ func (p *uring) received(c *Conn, e cqe) {
 		c.inErr = c.outErr
 	case e.res == 0:
 		c.eof = true
-	case errno == unix.ENOBUFS && !stopped && c.waits(&c.rd): // buffers are back before the next tick
+	case errno == unix.ENOBUFS && !stopped && c.waits(&c.rd): // buffers are returned before the next tick
 		c.starved, c.more = true, true
 		p.queue = append(p.queue, c)
 		return
@@ -541,7 +541,7 @@ func (p *uring) received(c *Conn, e cqe) {
 const bulkEndsAfter = 8
 
 // noteReceive decides after a receive of n bytes whether the connection carries bulk. If so, single receives leave
-// unread data in the socket, because a multishot receive takes up to half a megabyte more.
+// unread data in the socket; a multishot receive would take up to half a megabyte more.
 func (c *Conn) noteReceive(n int) {
 	switch {
 	case n == recvSize && c.more:
@@ -555,8 +555,8 @@ func (c *Conn) noteReceive(n int) {
 	}
 }
 
-// receivedData stores n bytes of a buffer for the next Read: in that buffer, until the end of the
-// tick, or appended to unread data.
+// receivedData stores n bytes of a buffer for the next Read: in that buffer until the end of the tick, or appended to
+// unread data.
 func (p *uring) receivedData(c *Conn, id uint16, n int) {
 	data := p.recv.take(id, n)
 	switch {
@@ -571,7 +571,7 @@ func (p *uring) receivedData(c *Conn, id uint16, n int) {
 		if cap(c.in) < n && c.own == nil && n > littleAhead {
 			c.own = p.takeAhead()
 		}
-		if cap(c.in) < n && c.own != nil && n <= aheadSize { // there is room, at the front or at all
+		if cap(c.in) < n && c.own != nil && n <= aheadSize { // there is room, at least after a move to the front
 			c.in = c.own[:copy(c.own[:], c.in)]
 		}
 		c.in = append(c.in, data...)
@@ -579,7 +579,7 @@ func (p *uring) receivedData(c *Conn, id uint16, n int) {
 	p.recv.put(id)
 }
 
-// reclaim moves unread data from the ring's buffer to one of the poller's, or to a slice of just its size.
+// reclaim moves unread data from the ring's buffer to one of the poller's, or to a slice of its exact size.
 func (p *uring) reclaim(c *Conn) {
 	if !c.hasIn {
 		return
@@ -614,7 +614,7 @@ func (p *uring) sent(c *Conn, e cqe) {
 		c.outErr = unix.ECANCELED
 	case errno != 0 && errno != unix.EAGAIN:
 		c.outErr = errno
-	default: // there is no room for the rest now
+	default: // no room for the remaining bytes now
 		s.n = copy(s.mem, s.mem[max(e.res, 0):s.n])
 		c.full = true
 		p.pollOut(c)
@@ -649,9 +649,9 @@ func (p *uring) wake() { wakeEvent(p.event) }
 
 func (p *uring) unsent() int { return p.send.bytes }
 
-// trim leaves the buffers mapped, because the kernel may use them at any time. Between ticks the receive buffers are
-// empty: completions are posted only while the loop waits (setupDeferTaskrun), and are handled
-// then, unless a full ring was submitted meanwhile.
+// trim keeps the buffers mapped, because the kernel may use them at any time. Between ticks the receive buffers are
+// empty: completions are posted only while the loop waits (setupDeferTaskrun) and are handled then, unless a full ring
+// was submitted meanwhile.
 func (p *uring) trim() {
 	clear(p.ahead)
 	p.ahead = p.ahead[:0]

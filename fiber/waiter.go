@@ -3,10 +3,10 @@ package fiber
 // waiter is a fiber or a goroutine that waits to be woken once. It may be copied.
 type waiter struct {
 	fiber *coroutine
-	done  chan struct{} // of a goroutine
+	done  chan struct{} // for a goroutine
 }
 
-// newWaiter is the caller's.
+// newWaiter returns a waiter for the caller.
 func newWaiter() waiter {
 	if f := currentFiber(); f != nil {
 		return waiter{fiber: f}

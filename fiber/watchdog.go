@@ -8,27 +8,28 @@ import (
 	"time"
 )
 
-// watchInterval is how long a fiber may hold its loop, and how often the watchdog looks at a loop that it has found running.
+// watchInterval is how long a fiber may hold its loop, and how often the watchdog looks at a running loop.
 const watchInterval = 10 * time.Millisecond
 
-// watchPause is how often the watchdog looks while it finds every loop waiting. Under a light load each look wakes a thread
-// that otherwise sleeps, which costs more than many requests do.
+// watchPause is how often the watchdog looks while all loops wait. Under a light load each look wakes a thread that
+// otherwise sleeps, which costs more than many requests.
 const watchPause = 100 * time.Millisecond
 
-// busyTime is the processor time that a fiber must have used in a watchInterval; a little less, because ticks are not exact.
+// busyTime is the processor time of a fiber that has computed for a watchInterval; it is a little less because ticks
+// are not exact.
 const busyTime = watchInterval * 9 / 10
 
-// observation is the watchdog's last look at a loop.
+// observation is the result of the watchdog's last look at a loop.
 type observation struct {
-	at       moment        // when it looked last
-	reported moment        // that it has reported
-	since    time.Time     // when the moment was first seen to last; zero = it was not
-	ran      time.Duration // how long the thread had run then
-	waited   bool          // the thread was asleep at a look since then
+	at       moment        // what the loop did at the last look
+	reported moment        // the last moment that was reported
+	since    time.Time     // when the moment was first seen unchanged; zero = not yet
+	ran      time.Duration // processor time of the thread at since
+	waited   bool          // the thread was asleep at a look after since
 }
 
-// moment identifies what a loop is doing. The number of the tick is not enough: a tick may be long because many fibers
-// run in it.
+// moment identifies what a loop is doing. The number of the tick is not enough, because a tick in which many fibers run
+// may be long.
 type moment struct {
 	tick, dozens uint64
 	fiber        uintptr
@@ -97,10 +98,10 @@ func (e *Engine) watchAgain() {
 	}
 }
 
-// held reports, once, that a fiber has held its loop for more than watchInterval, and returns the stacks of the candidates.
-// Elapsed time alone does not count, because on an overloaded machine every fiber takes long. A fiber
-// that computes has used its thread's processor time; one that waits is seen waiting twice. A fiber whose thread or
-// goroutine gets no processor, or waits for the collector, does neither.
+// held reports, once, that a fiber has held its loop for more than watchInterval, and returns the stacks of the
+// candidates. Elapsed time alone is no evidence, because on an overloaded machine every fiber takes long. A fiber that
+// computes has used its thread's processor time; a fiber that waits is seen waiting twice. Neither holds for a fiber
+// whose thread or goroutine gets no processor, or waits for the collector.
 func (k *observation) held(l *loop) (stacks string, held bool) {
 	at := l.moment()
 	if !l.active.Load() || at != k.at || at == k.reported {
@@ -138,8 +139,8 @@ func runnable() uint64 {
 	return sample[0].Value.Uint64()
 }
 
-// fibersThat returns the stacks of the fibers that are in some state, of all loops, taken from a dump of all
-// goroutines, without parked fibers. It is complete unless there are very many goroutines.
+// fibersThat returns the stacks of the fibers of all loops whose state satisfies are, without parked fibers, from a
+// dump of all goroutines. The result is complete unless there are very many goroutines.
 func fibersThat(are func(state string) bool) (stacks string, complete bool) {
 	buf := make([]byte, 1<<20)
 	n := runtime.Stack(buf, true)
@@ -147,7 +148,7 @@ func fibersThat(are func(state string) bool) (stacks string, complete bool) {
 	for g := range strings.SplitSeq(string(buf[:n]), "\n\n") {
 		head, _, _ := strings.Cut(g, "\n")
 		_, state, _ := strings.Cut(head, "[")
-		isFiber := strings.Contains(g, "fiber.(*coroutine).life") || strings.Contains(g, "fiber.(*coroutine).again") // a step, which the loop runs
+		isFiber := strings.Contains(g, "fiber.(*coroutine).life") || strings.Contains(g, "fiber.(*coroutine).again") // again runs a step for a fiber
 		if isFiber && !strings.HasPrefix(state, "coroutine") && are(state) {
 			found = append(found, g)
 		}
@@ -155,7 +156,7 @@ func fibersThat(are func(state string) bool) (stacks string, complete bool) {
 	return strings.Join(found, "\n\n"), n < len(buf)
 }
 
-// waits reports whether a goroutine in a state waits for something that is not the runtime's.
+// waits reports whether a goroutine in a state waits for something other than the runtime.
 func waits(state string) bool {
 	for _, s := range []string{"running", "runnable", "preempted", "copystack", "GC ", "wait until GC", "stopping the world"} {
 		if strings.HasPrefix(state, s) {

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bulkMemory bounds the data that waits in the receive buffers of all bulk connections between two ends of this machine, in bytes,
-// approximately. By default the system lets each socket hold up to 32 MiB, independently of the others. A hundred of them bring the
-// system's TCP under memory pressure, which begins at a sixteenth of the machine's memory: it drops segments, and streams
-// stall for half a minute. This is a sixteenth of that sixteenth.
+// bulkMemory bounds the data in the receive buffers of all bulk connections between two ends of this machine, in bytes,
+// approximately. By default the system lets each socket hold up to 32 MiB, independently of others. A hundred such
+// sockets bring the system's TCP under memory pressure, which begins at a sixteenth of the machine's memory: it drops
+// segments, and streams stall for half a minute. bulkMemory is a sixteenth of that sixteenth.
 var bulkMemory = func() int64 {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -27,23 +27,23 @@ const maxBulkMemory = 128 << 20
 // windows counts the connections that share bulkMemory.
 var windows atomic.Int64
 
-// The window of a connection, in bytes: the system's for the first few, which costs the least, and a share for others. A share above
-// maxWindow is hardly faster, one below minWindow costs much more.
+// Receive window of a connection, in bytes: the system's for the first few connections, which costs the least, and a
+// share of bulkMemory for others. A share above maxWindow is hardly faster; one below minWindow costs much more.
 const (
 	systemWindow = 16 << 20
 	maxWindow    = 2 << 20
 	minWindow    = 256 << 10
 )
 
-// window is the share of a connection that moves bulk.
+// window is the share of bulkMemory of a connection that moves bulk.
 type window struct {
 	conn   *Conn
 	taken  bool
-	shared bool // it is one of windows
+	shared bool // counted in windows
 }
 
-// take gives the connection its share, at the first call. A connection from another machine has a network to fill, and keeps the
-// system's window.
+// take gives the connection its share, at the first call. A connection from another machine has a network to fill, and
+// keeps the system's window.
 func (w *window) take() {
 	if w.taken {
 		return
@@ -59,11 +59,11 @@ func (w *window) take() {
 		return
 	}
 	size := int(max(min(bulkMemory/n, maxWindow), minWindow))
-	if receiveBuffer(c.fd) >= size { // with less, data under way might be dropped
+	if receiveBuffer(c.fd) >= size { // with a smaller window, data under way might be dropped
 		setOption(c.fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK, unix.SOCK_RCVBUF_LOCK) // Linux 5.14
 		return
 	}
-	setOption(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, size/2) // which the system doubles
+	setOption(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, size/2) // the system doubles the value
 	setOption(c.fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, size)
 }
 
@@ -74,7 +74,7 @@ func (w *window) free() {
 	}
 }
 
-// receiveBuffer is the size of a socket's receive buffer in bytes, the system's own structures included.
+// receiveBuffer returns the size of a socket's receive buffer in bytes, including the system's own structures.
 func receiveBuffer(fd int) int {
 	var v int32
 	size := uint32(unsafe.Sizeof(v))
