@@ -7,26 +7,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kqueue is the eventQueue of Darwin. It was compiled and checked by vet, and has not been run: Auto does not choose it. An event
-// is one of a filter, so that reading and writing are two registrations, and the kernel knows a registration by its descriptor.
+// kqueue is the eventQueue of Darwin. It was compiled and checked by vet but never run, so Auto does not choose it. An
+// event belongs to one filter, so reading and writing are two registrations; the kernel identifies a registration by
+// its descriptor.
 type kqueue struct {
 	fd    int
-	users []user // by descriptor
+	users []user // indexed by descriptor
 	ready [256]unix.Kevent_t
 }
 
-// user is the receiver of a descriptor's events; a user of an old generation gets none.
+// user receives a descriptor's events. A user of an old generation receives none.
 type user struct{ slot, generation uint32 }
 
 type systemQueue = kqueue
 
-// wakeIdent names the event that ends a wait.
+// wakeIdent identifies the event that ends a wait.
 const wakeIdent = 0
 
-// automatic is empty: kqueue has to be asked for by its name.
+// automatic is empty: kqueue must be requested by name.
 var automatic []Kind
 
-// newPoller returns a poller for the loop, and the features that it lacks.
+// newPoller returns a poller for the loop, and the features that it does not have.
 func newPoller(l *loop, kind Kind) (p poller, lacks, err error) {
 	if kind != Kqueue {
 		return nil, nil, fmt.Errorf("%s is for Linux, this is Darwin", kind)
@@ -75,12 +76,12 @@ func socketEvent(fd int, filter int16, flags uint16) unix.Kevent_t {
 }
 
 func (q *kqueue) remove(fd int) {
-	for _, filter := range []int16{unix.EVFILT_READ, unix.EVFILT_WRITE} { // apart: a listener has but one
+	for _, filter := range []int16{unix.EVFILT_READ, unix.EVFILT_WRITE} { // separately, as a listener has only one
 		_ = q.change(socketEvent(fd, filter, unix.EV_DELETE))
 	}
 }
 
-// wait always informs Go's scheduler: Darwin has no system calls past its library.
+// wait always informs Go's scheduler, because Darwin allows system calls only through its library.
 func (q *kqueue) wait(left int64, _ bool) (n int) {
 	var timeout *unix.Timespec
 	if left >= 0 {
@@ -106,7 +107,7 @@ func (q *kqueue) event(i int) (slot, generation uint32, is readyEvents) {
 	case unix.EVFILT_READ:
 		is |= readReady
 	case unix.EVFILT_WRITE:
-		if is |= writeReady; is&endComes != 0 { // the peer takes nothing more: a reset, or the reading half closed
+		if is |= writeReady; is&endComes != 0 { // the peer accepts nothing more: it has reset the connection or closed its reading half
 			is |= readReady
 		}
 	}
@@ -120,7 +121,7 @@ func (q *kqueue) wake() {
 
 func (q *kqueue) close() { _ = unix.Close(q.fd) }
 
-// batchSender would send on several sockets by one call, which Darwin does not have.
+// batchSender is empty: Darwin has no call that sends on several sockets.
 type batchSender struct{}
 
 const batchSize = 1

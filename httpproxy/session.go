@@ -178,7 +178,7 @@ type session struct {
 
 	req      httpwire.Request
 	resp     httpwire.Response
-	reqText  []byte // of the fields of a head that came as fields; likewise respText
+	reqText  []byte // text of a request head that came as fields, by HTTP/2; respText is that of a response
 	respText []byte
 	chunks   httpwire.Chunks
 	upChunks httpwire.Chunks

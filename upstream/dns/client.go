@@ -21,24 +21,24 @@ func (q question) String() string {
 	return strings.TrimSuffix(q.name, ".") + " (" + strings.ToLower(wire.TypeToString[q.kind]) + ")"
 }
 
-// answer is a server's answer; it is no error if it has neither addresses nor targets.
+// answer is a server's answer. One with neither addresses nor targets is not an error.
 type answer struct {
 	addrs   []netip.Addr
 	targets []wire.SRV
-	expires time.Time // within the bounds of Config
+	expires time.Time // within Config's bounds
 }
 
 func (a answer) none() bool { return len(a.addrs)+len(a.targets) == 0 }
 
-// udpBytes is how large an answer over UDP may be: it passes any path without fragments, as the DNS
-// Flag Day 2020 recommends.
+// udpBytes is the largest answer requested over UDP: it passes any path without fragmentation, as the DNS Flag Day 2020
+// recommends.
 const udpBytes = 1232
 
-// attempts is how often each server is asked before a question has no answer.
+// attempts is how often each server is asked before a question fails.
 const attempts = 2
 
-// ask returns the answer to a question: a known one that is not over yet, or that of the first
-// server that has one. err is the error of the last server asked.
+// ask returns the answer to a question: a known one that has not expired, or that of the first server that has one. err
+// is the error of the last server asked.
 func (s *Source) ask(ctx context.Context, servers []string, q question) (answer, error) {
 	s.mu.Lock()
 	known, first := s.known[q], s.first
@@ -63,8 +63,8 @@ func (s *Source) ask(ctx context.Context, servers []string, q question) (answer,
 	return answer{}, fmt.Errorf("%s: %w", q, last)
 }
 
-// askServer asks one server: over UDP, over TCP if the answer is truncated, and
-// without EDNS if the server does not know that.
+// askServer asks one server over UDP. It asks again over TCP if the answer is truncated, and without EDNS if the server
+// does not support EDNS.
 func (s *Source) askServer(ctx context.Context, server string, q question) (answer, error) {
 	m := new(wire.Msg)
 	m.SetQuestion(q.name, q.kind)
@@ -90,8 +90,7 @@ func (s *Source) askServer(ctx context.Context, server string, q question) (answ
 	return s.read(q, r), nil
 }
 
-// exchange sends a message and returns the answer that belongs to it. One over
-// UDP that is truncated may be incomplete in any way.
+// exchange sends a message and returns the answer to it. A truncated answer over UDP may be incomplete in any way.
 func (s *Source) exchange(ctx context.Context, network, server string, m *wire.Msg) (*wire.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -125,11 +124,11 @@ func answers(r, m *wire.Msg) bool {
 		r.Question[0].Qtype == m.Question[0].Qtype
 }
 
-// read takes the answer to q from a message, following aliases.
+// read returns the answer to q in a message, following aliases.
 func (s *Source) read(q question, r *wire.Msg) answer {
 	name, ttl := q.name, s.cfg.MaxTTL
 	var a answer
-	for range r.Answer { // an alias each at most, so that a circle ends
+	for range r.Answer { // each record is followed at most once, so that a cycle ends
 		next := ""
 		for _, rr := range r.Answer {
 			if alias, ok := rr.(*wire.CNAME); ok && strings.EqualFold(rr.Header().Name, name) {
@@ -157,14 +156,14 @@ func (s *Source) read(q question, r *wire.Msg) answer {
 	}
 	a.expires = time.Now().Add(max(ttl, s.cfg.MinTTL))
 	if a.none() {
-		a.expires = time.Now().Add(s.cfg.MinTTL) // it may come any time
+		a.expires = time.Now().Add(s.cfg.MinTTL) // the record may appear at any time
 	}
 	return a
 }
 
 func lifetime(rr wire.RR) time.Duration { return time.Duration(rr.Header().Ttl) * time.Second }
 
-// add takes an address that can be connected to: 0.0.0.0 would be this machine.
+// add adds an address unless no other host can have it: connecting to 0.0.0.0 would reach this machine.
 func (a *answer) add(addr netip.Addr, ok bool) {
 	if addr = addr.Unmap(); ok && !addr.IsUnspecified() && !addr.IsMulticast() {
 		a.addrs = append(a.addrs, addr)

@@ -24,7 +24,7 @@ const (
 // ErrConfig is wrapped by every error about an invalid Config.
 var ErrConfig = errors.New("dns: invalid configuration")
 
-// Type says which records are asked for.
+// Type says which records to ask for.
 type Type int
 
 // The types of records.
@@ -58,37 +58,33 @@ func ParseType(s string) (Type, error) {
 
 // Config describes a Source. Name is required.
 type Config struct {
-	// Name is "host:port"; with SRV the name of the record, such as
-	// "_postgres._tcp.db.internal". A host that ends in a dot is taken as it is;
-	// to any other the search domains apply.
+	// Name is "host:port"; with SRV the name of the record, such as "_postgres._tcp.db.internal". A host that ends in a
+	// dot is complete; search domains apply to any other.
 	Name string
 	Type Type
-	// Servers are asked one after the other, "address" or "address:port"; nil = those of
-	// ResolvConf.
+	// Servers are the servers to ask, in order, as "address" or "address:port"; nil = those of ResolvConf.
 	Servers []string
-	// MinTTL and MaxTTL bound the time until an answer is asked for again,
-	// whatever time to live it has; 0 = DefaultMinTTL, DefaultMaxTTL.
+	// MinTTL and MaxTTL bound the time until a name is resolved again, whatever the answer's time to live; 0 =
+	// DefaultMinTTL, DefaultMaxTTL.
 	MinTTL, MaxTTL time.Duration
-	// Timeout bounds one question to one server; 0 = DefaultTimeout. Each is
-	// asked twice.
+	// Timeout bounds one question to one server; 0 = DefaultTimeout. Each server is asked twice.
 	Timeout time.Duration
-	// Hosts and ResolvConf are the files that are read; "" = /etc/hosts and
-	// /etc/resolv.conf. One that does not exist is as an empty one.
+	// Hosts and ResolvConf are the files to read; "" = /etc/hosts and /etc/resolv.conf. A missing file counts as empty.
 	Hosts, ResolvConf string
 }
 
 // Source is an upstream.Source. Make one with New.
 type Source struct {
 	cfg  Config
-	name string // as it was given, without the port
+	name string // as given, without the port
 	port string // "" with SRV
 
-	mu    sync.Mutex // guards the fields below: questions are concurrent
-	first int        // index of the server that answered last
+	mu    sync.Mutex // guards the fields below, because questions are concurrent
+	first int        // index of the server that last answered
 	known map[question]answer
 }
 
-// New checks cfg; nothing is asked yet. The error wraps ErrConfig.
+// New checks cfg; it does not ask a server. The error wraps ErrConfig.
 func New(cfg Config) (*Source, error) {
 	cfg.MinTTL = cmp.Or(cfg.MinTTL, DefaultMinTTL)
 	cfg.MaxTTL = max(cmp.Or(cfg.MaxTTL, DefaultMaxTTL), cfg.MinTTL)

@@ -1,5 +1,5 @@
-// Package dns is a source of endpoints for package upstream: every address that
-// a name has in the DNS, and every target of a SRV record.
+// Package dns is a source of endpoints for package upstream: every address that a name has in the DNS, and every target
+// of an SRV record.
 //
 //	source, err := dns.New(dns.Config{Name: "api.internal:6443"})
 //	if err != nil {
@@ -12,17 +12,16 @@
 //		Close:    func(c net.Conn) { c.Close() },
 //	})
 //
-// A name is asked for again when its time to live is over, within bounds. The hosts file comes
-// first, then the servers, search domains and ndots of /etc/resolv.conf; both files are read again
-// before each round of questions. A truncated answer is asked for again over TCP. If a server does
-// not answer, or refuses, the next one is asked, and from then on that one first.
+// A name is resolved again when its time to live has passed, within bounds. The hosts file comes first, then the
+// servers, search domains and ndots of /etc/resolv.conf; both files are read again before each round of questions. A
+// truncated answer is requested again over TCP. If a server does not answer, or refuses, the next server is asked, and
+// stays the first one to ask from then on.
 //
-// A temporary failure changes nothing: for a name with two kinds of addresses, or a service with
-// several targets, the known part stays as it was; if nothing can be resolved that is an error, and
-// upstream keeps the last set. Answers are not trusted further than to name addresses: 0.0.0.0, ::
-// and multicast addresses are left out.
+// A temporary failure changes nothing. For a name with two kinds of addresses, or a service with several targets, the
+// part that failed keeps its last result. If nothing can be resolved, that is an error, and upstream keeps the last
+// set. Answers are used only as addresses of other hosts: 0.0.0.0, :: and multicast addresses are left out.
 //
-// Other sources of the system's name service (mDNS, LDAP, NIS) are not asked.
+// Other sources of the system's name service (mDNS, LDAP, NIS) are not used.
 //
 // Unstable until 1.0.
 package dns

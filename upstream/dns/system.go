@@ -13,10 +13,10 @@ import (
 	wire "github.com/miekg/dns"
 )
 
-// maxFileBytes bounds the files of the system that are read.
+// maxFileBytes bounds the system's files.
 const maxFileBytes = 1 << 20
 
-// readFile returns the content of a file; one that does not exist is empty.
+// readFile returns the content of a file; a missing file is empty.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -29,7 +29,7 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFileBytes))
 }
 
-// errNoServers is the error without a resolv.conf.
+// errNoServers is the error if no server is known.
 var errNoServers = errors.New("no DNS server is known: name one in \"servers\", or in /etc/resolv.conf")
 
 // system reads resolv.conf: the servers to ask, in order, and how names are

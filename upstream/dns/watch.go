@@ -21,7 +21,7 @@ import (
 
 var _ upstream.Source = (*Source)(nil)
 
-// mostPause bounds the pause after a failure, which begins at MinTTL and doubles.
+// mostPause bounds the pause after a failure. The pause begins at MinTTL and doubles.
 const mostPause = 30 * time.Second
 
 // Watch implements upstream.Source. It may run once at a time.
@@ -49,8 +49,8 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 	}
 }
 
-// look resolves the name; until is when the first part of the result expires. With a set, err names
-// the parts that are old.
+// look resolves the name; until is when the first part of the result expires. If it returns a set and an error, err
+// names the parts of the set that are old.
 func (s *Source) look(ctx context.Context) (set []upstream.Endpoint, until time.Time, err error) {
 	r := &round{Source: s, used: map[question]bool{}}
 	if s.cfg.Type == SRV {
@@ -74,7 +74,7 @@ func (s *Source) look(ctx context.Context) (set []upstream.Endpoint, until time.
 	return ordered(set), r.until, err
 }
 
-// ordered sorts a set, because servers shuffle it, and drops doubles.
+// ordered sorts a set, because servers shuffle it, and removes duplicates.
 func ordered(set []upstream.Endpoint) []upstream.Endpoint {
 	slices.SortFunc(set, func(a, b upstream.Endpoint) int {
 		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Priority, b.Priority), cmp.Compare(b.Weight, a.Weight),
@@ -85,15 +85,14 @@ func ordered(set []upstream.Endpoint) []upstream.Endpoint {
 	return set
 }
 
-// round is one look at everything.
+// round is one resolution of everything.
 type round struct {
 	*Source
-	used  map[question]bool // guarded by Source.mu, as is until
+	used  map[question]bool // guarded by Source.mu, like until
 	until time.Time         // zero until something was found or has failed
 }
 
-// host finds the addresses of the name, in the hosts file or the DNS, and which
-// complete name has them.
+// host finds the addresses of the name, in the hosts file or the DNS, and returns the complete name that has them.
 func (r *round) host(ctx context.Context) (addrs []netip.Addr, name string, err error) {
 	if addrs, err = r.inHosts(r.name, r.cfg.Type); err != nil || len(addrs) > 0 {
 		return addrs, r.name, err
@@ -111,7 +110,7 @@ func (r *round) host(ctx context.Context) (addrs []netip.Addr, name string, err 
 	return nil, "", fmt.Errorf("%s: no such host", r.name)
 }
 
-// inHosts looks a name up in the hosts file, which is looked at again soon.
+// inHosts looks a name up in the hosts file, which the next look reads again soon.
 func (r *round) inHosts(name string, t Type) ([]netip.Addr, error) {
 	addrs, err := r.hosts(name)
 	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return t == A && !a.Is4() || t == AAAA && a.Is4() })
@@ -131,9 +130,9 @@ func (r *round) lasts(t time.Time) {
 	}
 }
 
-// addresses asks for the addresses of a complete name. Addresses known before replace those that
-// cannot be resolved, with an error; there is no error if none were known and the other kind was
-// found, because some servers never answer to AAAA.
+// addresses asks for the addresses of a complete name. For addresses that cannot be resolved it returns the last known
+// ones, with an error. It is no error if none were known and the other kind was found, because some servers never
+// answer questions for AAAA.
 func (r *round) addresses(ctx context.Context, servers []string, name string, t Type) ([]netip.Addr, error) {
 	kinds := map[Type][]uint16{A: {wire.TypeA}, AAAA: {wire.TypeAAAA}}[t]
 	if kinds == nil {
@@ -162,7 +161,7 @@ func (r *round) addresses(ctx context.Context, servers []string, name string, t 
 	return addrs, err
 }
 
-// get asks, and returns the previous answer together with an error.
+// get asks; on an error it also returns the previous answer.
 func (r *round) get(ctx context.Context, servers []string, q question) (answer, error) {
 	a, err := r.ask(ctx, servers, q)
 	r.mu.Lock()
@@ -176,11 +175,11 @@ func (r *round) get(ctx context.Context, servers []string, q question) (answer, 
 	return a, err
 }
 
-// routed leaves out addresses that this machine has no route to, unless that is
-// all of them: many machines have no IPv6.
+// routed removes addresses to which this machine has no route, unless that would remove all: many machines have no
+// IPv6.
 func routed(addrs []netip.Addr) []netip.Addr {
 	reachable := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
-		c, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String()) // which sends nothing
+		c, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String()) // sends nothing
 		if err != nil {
 			return true
 		}
@@ -235,8 +234,7 @@ func (r *round) service(ctx context.Context) ([]upstream.Endpoint, error) {
 	return slices.Concat(sets...), errors.Join(errs...)
 }
 
-// target returns the endpoints of one target, those known before if it cannot be
-// resolved now.
+// target returns the endpoints of one target; if it cannot be resolved now, the last known ones.
 func (r *round) target(ctx context.Context, servers []string, srv *wire.SRV) (set []upstream.Endpoint, err error) {
 	if srv.Target == "." || srv.Port == 0 {
 		return nil, fmt.Errorf("%s: the SRV record says that the service is not available", r.name)

@@ -20,8 +20,8 @@ import (
 const (
 	dialTimeout   = 5 * time.Second
 	answerTimeout = 10 * time.Second // until the head of an answer
-	// A watch is silent for most of the time. A ping finds out whether the server is
-	// still there, over HTTP/2, which API servers speak.
+	// A watch is silent most of the time. A ping finds out whether the server is still there, by HTTP/2, which API
+	// servers support.
 	pingAfter   = 10 * time.Second
 	pingTimeout = 5 * time.Second
 	idleTimeout = 30 * time.Second
@@ -29,13 +29,13 @@ const (
 	maxFile = 1 << 20
 )
 
-// pod has the values that Kubernetes gives every pod.
+// pod holds the values that Kubernetes gives every pod.
 type pod struct {
-	server string // "" = this is no pod
-	dir    string // of the service account's files
+	server string // "" = not in a pod
+	dir    string // directory of the service account's files
 }
 
-// accountDir is where a pod has its service account.
+// accountDir is the directory of a pod's service account.
 const accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 func podOf() pod {
@@ -57,7 +57,7 @@ type credentials struct {
 	token              secret
 }
 
-// secret is a value, or a file that has it; it is never printed.
+// secret is a value, or the name of the file that holds it. It is never printed.
 type secret struct {
 	file  string
 	value []byte
@@ -94,7 +94,7 @@ func readFile(path string) ([]byte, error) {
 	return data, err
 }
 
-// credentials reads the kubeconfig, or the pod's values, and replaces them by configured ones.
+// credentials reads the kubeconfig or the pod's values, and replaces those that are configured.
 func (s *Source) credentials() (c credentials, err error) {
 	cfg := &s.cfg
 	switch {
@@ -129,13 +129,13 @@ func (s *Source) credentials() (c credentials, err error) {
 // client sends requests to one API server.
 type client struct {
 	base  *url.URL
-	token string // "" = none; read for each request
+	token string // "" = none; the token is read for each request
 	http  *http.Client
-	files [sha256.Size]byte // of the files from which http was made
+	files [sha256.Size]byte // hash of the files from which http was made
 }
 
-// connect reads everything that may have been replaced, and returns a client with
-// the connections of last, if that was made of the same.
+// connect reads everything that may have been replaced, and returns a client. It reuses the connections of last if
+// nothing has changed.
 func (s *Source) connect(last *client) (*client, error) {
 	c, err := s.credentials()
 	if err != nil {
@@ -191,7 +191,7 @@ func (c *credentials) readToken() (string, error) {
 	return token, nil
 }
 
-// tlsConfig makes the TLS settings of ca, certificate and key, each of which may be empty.
+// tlsConfig makes TLS settings from ca, certificate and key, each of which may be empty.
 func tlsConfig(serverName string, parts [3][]byte) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: serverName}
 	if ca := parts[0]; len(ca) > 0 {
@@ -210,8 +210,8 @@ func tlsConfig(serverName string, parts [3][]byte) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// newHTTP makes the client of one set of credentials. Redirects could lead a token
-// elsewhere and are errors.
+// newHTTP makes the HTTP client for one set of credentials. It treats redirects as errors, because they could send a
+// token elsewhere.
 func newHTTP(cfg *tls.Config) *http.Client {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	return &http.Client{

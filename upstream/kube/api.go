@@ -16,15 +16,15 @@ import (
 
 // Bounds of an API server's answers.
 const (
-	// maxEvent bounds one slice: an object of the API has 3 MiB at most, and 1,000
-	// endpoints, which need less than one.
+	// maxEvent bounds one slice: an object of the API has at most 3 MiB. A slice has at most 1,000 endpoints, which
+	// need less than 1 MiB.
 	maxEvent = 8 << 20
 	// maxList bounds a list: upstream takes 1,000 endpoints, which are ten slices.
 	maxList  = 64 << 20
 	maxError = 64 << 10
 )
 
-// status is the API's answer about an error.
+// status is the API's description of an error.
 type status struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
@@ -34,7 +34,7 @@ type status struct {
 type apiError struct {
 	code       int
 	message    string
-	retryAfter time.Duration // 0 = it has not said
+	retryAfter time.Duration // 0 = the server gave none
 }
 
 func (e *apiError) Error() string {
@@ -44,8 +44,8 @@ func (e *apiError) Error() string {
 	return fmt.Sprintf("the API server answers %d: %.500s", e.code, e.message)
 }
 
-// gone reports whether a version is of no use any more: the API server has forgotten
-// it, or cannot reach it (of a restored backup it may be in the future).
+// gone reports whether a version cannot be used any more: the API server no longer has it, or does not have it yet
+// (after a restored backup).
 func gone(err error) bool {
 	var e *apiError
 	return errors.As(err, &e) && (e.code == http.StatusGone || e.code == http.StatusGatewayTimeout || strings.Contains(e.message, "resource version"))
@@ -68,7 +68,7 @@ type event struct {
 // serviceLabel is the label by which slices are a Service's.
 const serviceLabel = "kubernetes.io/service-name"
 
-// get asks for the Service's slices. The caller closes the body.
+// get requests the Service's slices. The caller closes the body.
 func (s *Source) get(ctx context.Context, c *client, query url.Values) (*http.Response, error) {
 	query.Set("labelSelector", serviceLabel+"="+s.name)
 	u := c.base.JoinPath("apis/discovery.k8s.io/v1/namespaces", s.namespace, "endpointslices")
@@ -93,7 +93,7 @@ func (s *Source) get(ctx context.Context, c *client, query url.Values) (*http.Re
 	return resp, nil
 }
 
-// plainError takes off the query, which is long and the same each time.
+// plainError removes the query from an error, as it is long and always the same.
 func plainError(err error) error {
 	var u *url.Error
 	if !errors.As(err, &u) {
@@ -103,7 +103,7 @@ func plainError(err error) error {
 	return fmt.Errorf("GET %s: %w", where, u.Err)
 }
 
-// errorOf reads the error of an API server, or of a proxy before it.
+// errorOf returns the error in the answer of an API server, or of a proxy in front of it.
 func errorOf(resp *http.Response) error {
 	e := &apiError{code: resp.StatusCode}
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
@@ -117,8 +117,7 @@ func errorOf(resp *http.Response) error {
 	return e
 }
 
-// list asks for all slices, as they were at version or later; "" = as they are now,
-// "0" = as the API server has them at hand.
+// list requests all slices, as of version or later; "" = as of now, "0" = as in the API server's cache.
 func (s *Source) list(ctx context.Context, c *client, version string) (*list, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -149,7 +148,7 @@ type stream struct {
 	decoder *json.Decoder
 }
 
-// watch asks for all changes since version, for as long as life.
+// watch requests all changes since version; the server ends the watch after life.
 func (s *Source) watch(ctx context.Context, c *client, version string, life time.Duration) (*stream, error) {
 	resp, err := s.get(ctx, c, url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {version}, "timeoutSeconds": {strconv.Itoa(int(life / time.Second))},
@@ -161,8 +160,8 @@ func (s *Source) watch(ctx context.Context, c *client, version string, life time
 	return &stream{resp.Body, limit, json.NewDecoder(limit)}, nil
 }
 
-// next waits for a change: the slice, and whether it was deleted; of a bookmark only
-// the version is of a slice. The error is io.EOF when the server ends the watch.
+// next waits for a change. It returns the slice and the type of the event; a bookmark only has the slice's version. The
+// error is io.EOF when the server ends the watch.
 func (w *stream) next() (sl slice, kind string, err error) {
 	w.limit.left = maxEvent
 	var ev event
@@ -182,7 +181,7 @@ func (w *stream) next() (sl slice, kind string, err error) {
 	return sl, ev.Type, nil
 }
 
-// The types of events; others are of no interest.
+// Types of events; others are ignored.
 const (
 	eventAdded    = "ADDED"
 	eventModified = "MODIFIED"
@@ -190,7 +189,7 @@ const (
 	eventError    = "ERROR"
 )
 
-// budget bounds the bytes read.
+// budget limits the bytes that are read.
 type budget struct {
 	r    io.Reader
 	left int

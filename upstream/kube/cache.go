@@ -15,7 +15,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// kept is the file that holds the last good set.
+// kept is the content of the file with the last good set.
 type kept struct {
 	Service   string         `json:"service"`
 	Port      string         `json:"port,omitempty"`
@@ -30,8 +30,8 @@ type keptEndpoint struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// kept reads the file; none is no error. A user who can write the file decides where connections
-// go, so only its owner may write it.
+// kept reads the file; a missing file is no error. Who can write the file decides where connections go, so only its
+// owner may have write permission.
 func (s *Source) kept() ([]upstream.Endpoint, error) {
 	if s.cfg.Cache == "" {
 		return nil, nil
@@ -68,7 +68,7 @@ func (s *Source) kept() ([]upstream.Endpoint, error) {
 		return nil, wrap(fmt.Errorf("%d endpoints; at most %d are possible", len(k.Endpoints), most))
 	}
 	for _, e := range k.Endpoints {
-		if err := e.verify(); err != nil { // or the addresses of Bootstrap would be refused with it
+		if err := e.verify(); err != nil { // otherwise the whole set, with Bootstrap's addresses, would be refused
 			return nil, wrap(err)
 		}
 		m := map[string]string{"kept": k.Saved.Format(time.RFC3339)}
@@ -80,7 +80,7 @@ func (s *Source) kept() ([]upstream.Endpoint, error) {
 	return set, nil
 }
 
-// verify reports values that no set of the API could have.
+// verify returns an error for values that no set of the API could have.
 func (e *keptEndpoint) verify() error {
 	network, _, err := netaddr.Split(e.Address)
 	switch {
@@ -94,8 +94,8 @@ func (e *keptEndpoint) verify() error {
 	return nil
 }
 
-// keep writes the file: a new one, readable and writable by its owner, which takes
-// the place of the old in one step.
+// keep writes the file: it makes a new file, which only its owner can read and write, and replaces the old one by it
+// atomically.
 func (s *Source) keep(set []upstream.Endpoint) error {
 	if s.cfg.Cache == "" {
 		return nil
@@ -114,8 +114,7 @@ func (s *Source) keep(set []upstream.Endpoint) error {
 	return nil
 }
 
-// replaceFile writes a file of mode 0600, whole or not at all, also when the machine
-// stops meanwhile.
+// replaceFile writes a file with mode 0600, completely or not at all, even if the machine stops meanwhile.
 func replaceFile(path string, data []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

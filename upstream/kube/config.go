@@ -25,27 +25,25 @@ type Config struct {
 	// Service is "namespace/name", or a name in the namespace "default"; "" =
 	// DefaultService.
 	Service string
-	// Port is the name or the number of the port of endpoints; "" = their only one.
+	// Port is the name or the number of the endpoints' port; "" = the only port.
 	Port string
-	// PreferZone is the zone whose endpoints come first; "" = zones have no effect.
-	// Where every ready endpoint has a topology hint, the hints decide which these
-	// are, else the endpoints' own zones.
+	// PreferZone is the zone whose endpoints come first; "" = zones are ignored. If every ready endpoint has a topology
+	// hint, the hints decide which endpoints these are, otherwise the endpoints' own zones.
 	PreferZone string
 
-	// Kubeconfig is a file with the API server and credentials; "" = those that Kubernetes gives a
-	// pod. Context is the context in it; "" = its current one.
+	// Kubeconfig is a file with the API server and credentials; "" = those that Kubernetes gives a pod. Context is the
+	// context in the file; "" = its current one.
 	Kubeconfig, Context string
-	// Server is the API server to ask instead: "https://host:port", or "host:port".
+	// Server is the API server to ask instead of these: "https://host:port", or "host:port".
 	Server string
-	// CA, Cert, Key and TokenFile are files, ServerName the name that is expected in
-	// the server's certificate. Those that are set replace the kubeconfig's or the
-	// pod's; with Cert the pod's token is not sent.
+	// CA, Cert, Key and TokenFile are files; ServerName is the name expected in the server's certificate. Each one that
+	// is set replaces that of the kubeconfig or the pod. With Cert the pod's token is not sent.
 	CA, Cert, Key, TokenFile, ServerName string
 
-	// Cache is the file in which the last good set is kept; "" = none.
+	// Cache is the file for the last good set; "" = none.
 	Cache string
-	// Bootstrap are addresses to use until the API has answered, if no set was kept, or none of its
-	// addresses works.
+	// Bootstrap lists addresses to use until the API has answered, if Cache has no set, or if none of the addresses in
+	// it works.
 	Bootstrap []string
 }
 
@@ -58,7 +56,7 @@ type Source struct {
 
 var _ upstream.Source = (*Source)(nil)
 
-// New checks cfg. It reads no file, and asks nothing. The error wraps ErrConfig.
+// New checks cfg. It reads no file and sends no request. The error wraps ErrConfig.
 func New(cfg Config) (*Source, error) {
 	s := &Source{cfg: cfg, pod: podOf()}
 	var err error
@@ -87,13 +85,12 @@ func New(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-// String names the Service.
+// String returns the Service.
 func (s *Source) String() string { return "kubernetes " + s.service() }
 
 func (s *Source) service() string { return s.namespace + "/" + s.name }
 
-// Host returns the DNS name of the Service within the cluster. Certificates of API
-// servers are for it, whatever their addresses are.
+// Host returns the DNS name of the Service within the cluster, which the certificates of API servers include.
 func (s *Source) Host() string { return s.name + "." + s.namespace + ".svc" }
 
 // SplitService checks a Config.Service and returns its parts.
@@ -131,7 +128,7 @@ func CheckPort(port string) error {
 	return nil
 }
 
-// ParseServer reads a Config.Server.
+// ParseServer parses a Config.Server.
 func ParseServer(server string) (*url.URL, error) {
 	text := server
 	if !strings.Contains(text, "://") {

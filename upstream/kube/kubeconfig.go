@@ -11,7 +11,7 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 )
 
-// kubeconfig has the fields of a kubeconfig that are used or refused.
+// kubeconfig has the fields of a kubeconfig that are used, or that cause an error.
 type kubeconfig struct {
 	CurrentContext string `yaml:"current-context"`
 	Contexts       []kubeContext
@@ -46,7 +46,7 @@ type kubeUser struct {
 	KeyData   string `yaml:"client-key-data"`
 	Token     string
 	TokenFile string    `yaml:"tokenFile"`
-	Username  string    // of versions before 1.19
+	Username  string    // used before version 1.19
 	Exec      yaml.Node // a program that makes tokens
 	Provider  yaml.Node `yaml:"auth-provider"`
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// slice is an EndpointSlice of discovery.k8s.io/v1, as far as it is used.
+// slice is an EndpointSlice of discovery.k8s.io/v1, with the fields that are used.
 type slice struct {
 	Metadata struct {
 		Name            string `json:"name"`
@@ -48,19 +48,19 @@ type port struct {
 	Port     *int   `json:"port"`     // nil = all
 }
 
-// ready is true for an unknown condition, as the API defines it.
+// ready reports whether the endpoint is ready; as the API defines it, an unknown condition counts as ready.
 func (e *endpoint) ready() bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
 
-// stopping reports whether an endpoint ends, and serves until it has.
+// stopping reports whether an endpoint is terminating and still serves.
 func (e *endpoint) stopping() bool {
 	c := &e.Conditions
 	return !e.ready() && c.Terminating != nil && *c.Terminating && c.Serving != nil && *c.Serving
 }
 
-// usable reports whether connections may go to it.
+// usable reports whether connections may go to the endpoint.
 func (e *endpoint) usable() bool { return (e.ready() || e.stopping()) && len(e.Addresses) > 0 }
 
-// pod is the name of the pod behind it, "" if it is none.
+// pod returns the name of the endpoint's pod, "" if there is none.
 func (e *endpoint) pod() string {
 	if e.TargetRef == nil {
 		return ""
@@ -83,31 +83,31 @@ func (e *endpoint) hintedFor(zone string) bool {
 
 func (e *endpoint) hinted() bool { return e.Hints != nil && len(e.Hints.ForZones) > 0 }
 
-// The kinds of endpoints, which become priorities where there are zones to prefer.
+// Kinds of endpoints, which become priorities if a zone is preferred.
 const (
 	readyHere = iota
 	readyElsewhere
 	stoppingHere
 	stoppingElsewhere
-	bootstrapped // beside a kept set
+	bootstrapped // used beside a set from the cache
 )
 
 // errNoSlices is the error for an empty list.
 var errNoSlices = errors.New("it has no EndpointSlices; is there such a Service?")
 
-// endpointsOf makes a set of slices, in an order of our own.
+// endpointsOf returns the set of all slices, in a fixed order.
 func (s *Source) endpointsOf(all map[string]slice) ([]upstream.Endpoint, error) {
 	if len(all) == 0 {
 		return nil, fmt.Errorf("service %s: %w", s.service(), errNoSlices)
 	}
 	local, known := s.locality(all), podsOfIPv4(all)
 	var set []upstream.Endpoint
-	var without error // the last slice whose pods do not have the port: those alone are left out
+	var without error // error of the last slice whose pods do not have the port; only those pods are left out
 	out := 0
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		sl := all[name]
 		if len(sl.Endpoints) == 0 {
-			continue // without endpoints a slice need not have ports
+			continue // a slice without endpoints may have no ports
 		}
 		port, err := s.portOf(sl.Ports)
 		if err != nil {
@@ -142,14 +142,14 @@ func (s *Source) endpointsOf(all map[string]slice) ([]upstream.Endpoint, error) 
 	return ordered(set), nil
 }
 
-// Kinds of addresses that a dual-stack Service has slices of.
+// Address types of the slices of a dual-stack Service.
 const (
 	typeIPv4 = "IPv4"
 	typeIPv6 = "IPv6"
 )
 
-// podsOfIPv4 returns the pods that can be reached by IPv4. Pods of a dual-stack Service are in its
-// slices for IPv6 as well, but are one endpoint.
+// podsOfIPv4 returns the pods that have an IPv4 address. The pods of a dual-stack Service are also in its slices for
+// IPv6, and are one endpoint each.
 func podsOfIPv4(all map[string]slice) map[string]bool {
 	pods := map[string]bool{}
 	for _, sl := range all {
@@ -162,8 +162,7 @@ func podsOfIPv4(all map[string]slice) map[string]bool {
 	return pods
 }
 
-// ordered sorts a set and drops doubles: while the controller moves an endpoint from
-// one slice to another it is in both.
+// ordered sorts a set and removes duplicates: while the controller moves an endpoint between slices, both have it.
 func ordered(set []upstream.Endpoint) []upstream.Endpoint {
 	slices.SortStableFunc(set, func(a, b upstream.Endpoint) int {
 		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Priority, b.Priority))
@@ -171,8 +170,8 @@ func ordered(set []upstream.Endpoint) []upstream.Endpoint {
 	return slices.CompactFunc(set, func(a, b upstream.Endpoint) bool { return a.Address == b.Address })
 }
 
-// locality returns a function that reports whether an endpoint is for the preferred zone; nil
-// without one. As kube-proxy does, hints count only where every ready endpoint has one.
+// locality returns a function that reports whether an endpoint is in the preferred zone; nil if no zone is preferred.
+// As in kube-proxy, hints count only if every ready endpoint has one.
 func (s *Source) locality(all map[string]slice) func(*endpoint) bool {
 	zone := s.cfg.PreferZone
 	if zone == "" {
@@ -195,7 +194,7 @@ func (s *Source) locality(all map[string]slice) func(*endpoint) bool {
 	return func(e *endpoint) bool { return e.Zone == zone }
 }
 
-// kindOf returns the priority.
+// kindOf returns the kind, and so the priority, of an endpoint.
 func (s *Source) kindOf(e *endpoint, local func(*endpoint) bool) int {
 	here := local == nil || local(e)
 	switch {
@@ -229,7 +228,7 @@ func metadataOf(e *endpoint) map[string]string {
 // errNoPort means that the pods of a slice do not have the port that is asked for.
 var errNoPort = errors.New("it has no TCP port")
 
-// portOf picks the port that is configured, or the only one.
+// portOf returns the configured port, or the only one.
 func (s *Source) portOf(ports []port) (int, error) {
 	var names []string
 	var found []int

@@ -15,45 +15,44 @@ import (
 
 const (
 	listTimeout = 30 * time.Second
-	// A watch is asked to last this long, at random up to twice as long: thousands of
-	// nodes must not come back in the same moment.
+	// watchLife is the duration requested for a watch, plus a random part of up to the same: thousands of nodes must
+	// not reconnect at the same moment.
 	watchLife = 5 * time.Minute
-	// watchGrace is how much longer a watch may last until it counts as hung.
+	// watchGrace is how long after its end a watch counts as hung.
 	watchGrace = 30 * time.Second
-	// shortWatch is the least duration of a watch that its server ends in good order. Otherwise a
-	// server that ends watches at once would be asked without end.
+	// shortWatch is the least duration of a watch that counts as successful: a server that ends each watch at once must
+	// not be asked again and again.
 	shortWatch = time.Second
-	// The pause after a failure doubles from the least to the most, half of it at random.
+	// leastPause and mostPause bound the pause after a failure, which doubles; half of it is random.
 	leastPause = 200 * time.Millisecond
 	mostPause  = 30 * time.Second
 )
 
 var (
-	// errShort is why there is a pause after a watch that ended well.
+	// errShort is the reason for a pause after a watch that ended without an error.
 	errShort = errors.New("the API server ends the watch at once")
-	// errForgotten says that a list is needed, which is no failure yet.
+	// errForgotten says that a list is needed, which is not a failure yet.
 	errForgotten = errors.New("the watch cannot be continued")
 )
 
-// watcher is one run of Watch. It belongs to one goroutine.
+// watcher is the state of one run of Watch. It belongs to one goroutine.
 type watcher struct {
 	*Source
 	report func([]upstream.Endpoint, error) error
 
-	client  *client          // nil = none could be made yet
+	client  *client          // nil = not made yet
 	all     map[string]slice // by name
-	listed  bool             // all is the API's state at version
-	version string           // of the last thing heard; "0" before
-	heard   bool             // the round's watch has heard something, or has lasted and ended well
-	lasted  bool             // the round's watch ended well, and not at once
+	listed  bool             // all is the API's state as of version
+	version string           // last version received; "0" = none yet
+	heard   bool             // the round's watch has received something, or has lasted and ended without an error
+	lasted  bool             // the round's watch has lasted and ended without an error
 	failing bool             // the last report was an error
 	told    []upstream.Endpoint
-	unkept  bool // the reported set is not in the cache
+	unkept  bool // the reported set is not in the cache file
 }
 
-// Watch implements upstream.Source. It may run once at a time. A failure that the
-// next attempt repairs, at once, is not reported: a watch ends whenever its API
-// server does.
+// Watch implements upstream.Source. It may run once at a time. A failure that the next attempt repairs at once is not
+// reported, because a watch ends whenever its API server does.
 func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, error) error) {
 	w := &watcher{Source: s, report: report, version: "0"}
 	defer func() {
@@ -90,18 +89,18 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 	}
 }
 
-// pause is how long to wait after a number of failures in a row, the last of which was err.
+// pause returns how long to wait after a number of consecutive failures, the last of which was err.
 func pause(failures int, err error) time.Duration {
 	d := min(leastPause<<min(failures-1, 10), mostPause)
 	d = d/2 + rand.N(d/2)
 	var api *apiError
 	if errors.As(err, &api) && api.retryAfter > 0 {
-		d = max(d, min(api.retryAfter, mostPause)) // the server has said when
+		d = max(d, min(api.retryAfter, mostPause)) // the server has named a time
 	}
 	return d
 }
 
-// begin reports the set known when the last run ended.
+// begin reports the set that was known at the end of the last run.
 func (w *watcher) begin() {
 	set, err := w.kept()
 	if err != nil {
@@ -109,7 +108,7 @@ func (w *watcher) begin() {
 	}
 	priority := 0
 	if len(set) > 0 {
-		priority = bootstrapped // all kept endpoints may have been replaced since
+		priority = bootstrapped // all addresses in the cache may be outdated
 	}
 	for _, address := range w.cfg.Bootstrap {
 		set = append(set, upstream.Endpoint{Address: address, Priority: priority, Metadata: map[string]string{"from": "bootstrap"}})
@@ -119,7 +118,7 @@ func (w *watcher) begin() {
 	}
 }
 
-// round lists the slices, if need be, and watches them until the watch ends.
+// round lists the slices, if necessary, and watches them until the watch ends.
 func (w *watcher) round(ctx context.Context) error {
 	c, err := w.connect(w.client)
 	if err != nil {
@@ -134,18 +133,18 @@ func (w *watcher) round(ctx context.Context) error {
 	err = w.follow(ctx)
 	switch {
 	case gone(err):
-		w.listed, w.version = false, "" // not from the API server's cache, which may be as old
+		w.listed, w.version = false, "" // so that the list does not come from the API server's cache, which may be outdated, too
 		return fmt.Errorf("%w: %w", errForgotten, err)
 	case err != io.EOF: //nolint:errorlint // follow returns nothing that wraps it
 	case w.lasted:
 		return nil
-	default: // also after a change: otherwise it would be asked without end
+	default: // also after a change, so that the server is not asked again and again
 		return errShort
 	}
 	return err
 }
 
-// relist takes the list in place of everything known.
+// relist replaces all that is known by a list.
 func (w *watcher) relist(ctx context.Context) error {
 	l, err := w.list(ctx, w.client, w.version)
 	if gone(err) {
@@ -163,8 +162,7 @@ func (w *watcher) relist(ctx context.Context) error {
 	return nil
 }
 
-// follow applies changes until the watch ends: io.EOF when the server ends it in
-// good order.
+// follow applies changes until the watch ends. It returns io.EOF if the server ended it without an error.
 func (w *watcher) follow(ctx context.Context) error {
 	life := watchLife + rand.N(watchLife)
 	ctx, cancel := context.WithTimeout(ctx, life+watchGrace)
@@ -204,7 +202,7 @@ func (w *watcher) follow(ctx context.Context) error {
 	}
 }
 
-// update reports the set of all slices, if it has changed or always is set.
+// update reports the set of all slices if it has changed, or if always is set.
 func (w *watcher) update(always bool) {
 	set, err := w.endpointsOf(w.all)
 	if err != nil {
@@ -220,8 +218,7 @@ func same(a, b upstream.Endpoint) bool {
 	return a.Address == b.Address && a.Priority == b.Priority && a.Zone == b.Zone && maps.Equal(a.Metadata, b.Metadata)
 }
 
-// tell reports a set or an error. A set of the API is kept; a failure to keep it is reported with
-// the set.
+// tell reports a set or an error. It writes a set to the cache file; if that fails, it reports the error with the set.
 func (w *watcher) tell(set []upstream.Endpoint, err error) {
 	if err == nil && w.listed && (w.unkept || !slices.EqualFunc(set, w.told, same)) {
 		err = w.keep(set)
