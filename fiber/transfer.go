@@ -82,7 +82,7 @@ func (t *Transfer) Receive(src Stream, dst net.Conn, limit int64) (n int, err er
 // read receives into a buffer. It holds the buffer during the wait only if src cannot be waited for without a Read.
 func (t *Transfer) read(src Stream, limit int64) (int, error) {
 	switch err := waitForSocket(src); {
-	case errors.Is(err, errors.ErrUnsupported):
+	case errors.Is(err, errors.ErrUnsupported) || err == nil && limit <= transferSmall:
 		t.buf = smallBuffers.Get().(*[transferSmall]byte)[:]
 	case err != nil:
 		return 0, err

@@ -241,10 +241,12 @@ func (s *session) pass(left int64) error {
 	if s.passed == nil {
 		s.passed = s.clientTook
 	}
+	most, claimed := s.pieces()
+	defer s.unclaim(claimed)
 	for left > 0 {
 		n := 0
 		err := s.whileClientStays(func() (err error) {
-			n, err = s.down.Receive(s.server.conn, s.client.conn, left)
+			n, err = s.down.Receive(s.server.conn, s.client.conn, min(left, most))
 			return err
 		})
 		if err != nil {

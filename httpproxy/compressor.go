@@ -43,8 +43,9 @@ type encoder interface {
 // compressor compresses one body at a time into out.
 type compressor struct {
 	encoder
-	kind *compressorKind
-	out  bytes.Buffer
+	kind    *compressorKind
+	claimed int // see session.claim
+	out     bytes.Buffer
 }
 
 // compressorKind is an encoding and its spare compressors.
@@ -69,14 +70,16 @@ var compressorsInUse atomic.Int64
 // takeCompressor returns a compressor for the answer, to be returned with giveBack; nil = too many are in use.
 func (s *session) takeCompressor(encoding string) *compressor {
 	most := min(maxCompressors, s.p.ledger.memory.limit/compressorShare/compressorBytes)
-	if compressorsInUse.Add(1) > max(most, 1) {
+	claimed, ok := s.claim(compressorBytes)
+	if compressorsInUse.Add(1) > max(most, 1) || !ok {
+		s.unclaim(claimed)
 		compressorsInUse.Add(-1)
 		s.countRoute(compressionBusy, 1)
 		return nil
 	}
 	kind := compressorKinds[encoding]
 	c := kind.Get().(*compressor)
-	c.kind = kind
+	c.kind, c.claimed = kind, claimed
 	c.Reset(&c.out)
 	s.held.add(compressorBytes)
 	s.countRoute(compressedBy+kind.index, 1)
@@ -93,6 +96,7 @@ func (s *session) giveBack() {
 	c.Reset(io.Discard) // also drops a body that has broken off
 	c.kind.Put(c)
 	s.held.add(-compressorBytes)
+	s.unclaim(c.claimed)
 	compressorsInUse.Add(-1)
 }
 

@@ -85,10 +85,9 @@ type Config struct {
 	// connection has not accepted yet. Beyond it, new requests are answered 503 with Retry-After, as when Memory is
 	// used up. 0 = only Memory bounds them.
 	MaxBuffered int64
-	// MaxBufferedPerConn is how many bytes one client connection, with all its HTTP/2 streams, may hold when a new
-	// request on it is admitted. If the connection would hold more, counting what the new request needs at first, the
-	// request is answered 503 with Retry-After. Streams that begin together can exceed the limit, and so can requests
-	// under way as their bodies arrive. At least LeastBufferedPerConn; 0 = no limit.
+	// MaxBufferedPerConn is how many of these bytes one client connection may hold, with all its HTTP/2 streams. What a
+	// request may need is reserved when its head arrives. If there is no room for it, the request is answered 503 with
+	// Retry-After, unless it is the only one on its connection. At least LeastBufferedPerConn; 0 = no limit of its own.
 	MaxBufferedPerConn int64
 	// Memory bounds all Proxies that share it. nil = SharedMemory. Update does not change it.
 	Memory *Memory

@@ -46,7 +46,7 @@ type http2 struct {
 	peer    peer
 	counts  bool  // see session
 	shard   uint8 // likewise
-	held    tally // bodies that were not read, the reader's buffer, and frames that were not sent
+	held    tally // the reader's buffer, and frames that were not sent
 	limits  *limits
 	over    fiber.Group // the streams' fibers
 	sending fiber.Group // the running flush
@@ -565,7 +565,7 @@ func (h *http2) newStream(id uint32, ends bool) (st *h2Stream) {
 	})
 	if st == nil {
 		st = &h2Stream{h: h}
-		st.h2Sides.mu, st.in.held = &h.mu, &h.held
+		st.h2Sides.mu = &h.mu
 		st.run = st.serve
 	}
 	b := &h.head

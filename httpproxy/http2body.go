@@ -135,6 +135,9 @@ func (st *h2Stream) take(p []byte) (n int, more bool) {
 // widen enlarges the window of a stream whose server keeps up. mu is held.
 func (st *h2Stream) widen() {
 	if h := st.h; st.extra == 0 && h.extra < h2AllExtra && (st.left < 0 || st.left > h2Window) {
+		if _, ok := st.session.claim(h2Extra); !ok { // until the stream's end
+			return
+		}
 		st.extra = h2Extra
 		h.extra += st.extra
 		st.spent += st.extra

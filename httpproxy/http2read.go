@@ -66,6 +66,7 @@ func (st *h2Stream) over(ends bool) (over, ended bool) {
 func (st *h2Stream) complete(trailers []httpwire.Field) {
 	st.h2Content.complete(trailers)
 	st.ended = true
+	st.cameWhole()
 	st.reader.wake()
 }
 
@@ -115,7 +116,11 @@ func (st *h2Stream) put(piece []byte, ends bool) error {
 	if h.streams[st.id] != st {
 		return nil // it ended while the frame came, and may be another request's next
 	}
-	if st.err == nil {
+	switch {
+	case st.drops:
+		st.spent += int64(len(piece))
+		st.giveBack()
+	case st.err == nil:
 		st.in.put(piece)
 		st.reader.wake()
 	}

@@ -45,6 +45,8 @@ type h2Stream struct {
 	cancel    context.CancelCauseFunc // of work that precedes that; nil = none is under way
 	waits     *waiting                // for one; nil = no session has needed one yet
 	finished  bool                    // the response has been sent whole
+	toCome    int                     // bytes that are reserved for the request's body, until it has come whole; see admit
+	drops     bool                    // the request's body is dropped as it comes
 	lingers   bool                    // and the end of the request is waited for; see CloseWrite
 	closed    bool
 
@@ -347,6 +349,8 @@ func (st *h2Stream) begin(s *session) {
 	s.held.of = &h.held
 	s.holds()
 	s.held.add(cap(s.reqText)) // until held.end
+	st.in.held = &s.held
+	st.admit(s)
 	s.client.use(st)
 	s.wrong = s.completeHead()
 }
@@ -380,9 +384,9 @@ func (st *h2Stream) serve() {
 // for it. mu is held.
 func (st *h2Stream) again() {
 	st.reader.by, st.writer.by = time.Time{}, time.Time{}
-	st.h2Content = h2Content{in: h2Body{bufs: st.in.bufs, held: st.in.held}}
-	st.left, st.spent, st.extra, st.window = 0, 0, 0, 0
-	st.active, st.ended, st.finished, st.lingers, st.closed, st.began = false, false, false, false, false, false
+	st.h2Content = h2Content{in: h2Body{bufs: st.in.bufs}}
+	st.left, st.spent, st.extra, st.window, st.toCome = 0, 0, 0, 0, 0
+	st.active, st.ended, st.drops, st.finished, st.lingers, st.closed, st.began = false, false, false, false, false, false, false
 	st.err, st.server, st.cancel = nil, nil, nil
 	st.session = nil
 	st.out = h2Outgoing{chunks: httpwire.Chunks{Trailer: emptied(st.out.chunks.Trailer)}}

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -21,6 +22,8 @@ type kept struct {
 	mu   sync.Mutex // held for a few instructions, and a copy
 	b    []byte     // from buffers or keptBuffers, which its capacity tells; nil = nothing is kept
 	over bool       // the request cannot be sent again
+
+	claimed int // for it; see session.claim
 }
 
 // keeps reports whether the request might be sent again after its body has been read: servers of HTTP/2 may give any back.
@@ -40,7 +43,7 @@ func (s *session) keep(p []byte) bool {
 	case n > keptSize || s.req.Length == httpwire.Chunked && n > maxKept:
 		return false
 	case n <= cap(k.b):
-	case s.p.ledger.exhausted(time.Now()) || !s.roomFor(n):
+	case s.p.ledger.exhausted(time.Now()) || !s.claimKept(n):
 		return false
 	case n <= bufferSize:
 		k.b = takeBuffer(&s.held)[:0]
@@ -48,21 +51,22 @@ func (s *session) keep(p []byte) bool {
 		s.held.add(keptSize)
 		larger := keptBuffers.Get().(*[keptSize]byte)
 		have := copy(larger[:], k.b)
-		k.drop(&s.held)
+		k.free(&s.held)
 		k.b = larger[:have]
 	}
 	k.b = append(k.b, p...)
 	return true
 }
 
-// roomFor reports whether the connection may hold what n kept bytes take.
-func (s *session) roomFor(n int) bool {
-	size := int64(bufferSize)
+// claimKept claims room for n kept bytes, of which there may be some already. mu is held.
+func (s *session) claimKept(n int) bool {
+	size := bufferSize
 	if n > bufferSize {
 		size = keptSize
 	}
-	limit := s.p.ledger.perConn.Load()
-	return limit == 0 || s.held.connection()+size <= limit
+	claimed, ok := s.claim(size)
+	s.ex.kept.claimed += claimed
+	return ok
 }
 
 // dropKept gives the memory back, because the request cannot be sent again.
@@ -71,11 +75,13 @@ func (s *session) dropKept() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.over = true
-	k.drop(&s.held)
+	k.free(&s.held)
+	s.unclaim(k.claimed)
+	k.claimed = 0
 }
 
-// drop gives the memory back. mu is held.
-func (k *kept) drop(held *tally) {
+// free gives the memory back. mu is held.
+func (k *kept) free(held *tally) {
 	switch cap(k.b) {
 	case 0:
 		return
@@ -90,7 +96,12 @@ func (k *kept) drop(held *tally) {
 
 // fillKept reads a part of the body, and keeps it for as long as all of the body is kept.
 func (s *session) fillKept(up *uploading) (int, error) {
-	n, err := up.in.fillFramed(s.stream != nil)
+	n, err := up.in.fill()
+	if s.stream != nil && errors.Is(err, errFull) { // trailers
+		if _, ok := s.claim(len(up.in.buf)); ok && up.in.grow(maxOwnTrailers) {
+			n, err = up.in.fill()
+		}
+	}
 	if n > 0 && !up.more && up.mayKeep {
 		b := up.in.bytes()
 		up.keeps = s.keep(b[len(b)-n:])

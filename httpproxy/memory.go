@@ -133,45 +133,6 @@ var ledgerEpoch = time.Now()
 // account returns the account of a session.
 func (l *ledger) account(shard uint8) *account { return &l.shards[shard%ledgerShards] }
 
-// tally is what one session or connection holds, in bytes. Those of nil, or without an account, count nothing.
-type tally struct {
-	to      *account
-	of      *tally // the connection's, of a stream; nil = it is one
-	n       atomic.Int64
-	streams atomic.Int64 // what the connection's streams hold
-}
-
-func (t *tally) add(n int) {
-	if t == nil || t.to == nil {
-		return
-	}
-	t.n.Add(int64(n))
-	t.to.n.Add(int64(n))
-	if t.of != nil {
-		t.of.streams.Add(int64(n))
-	}
-}
-
-// end gives back what a session still holds, also if it has panicked.
-func (t *tally) end() {
-	if t.to == nil {
-		return
-	}
-	n := t.n.Swap(0)
-	t.to.n.Add(-n)
-	if t.of != nil {
-		t.of.streams.Add(-n)
-	}
-}
-
-// connection is what the client's connection holds as a whole.
-func (t *tally) connection() int64 {
-	if t.of != nil {
-		t = t.of
-	}
-	return t.n.Load() + t.streams.Load()
-}
-
 func (l *ledger) held() (n int64) {
 	for i := range l.shards {
 		n += l.shards[i].n.Load()
@@ -194,11 +155,7 @@ func (s *session) shed() (no refusal) {
 	if s.p.ledger.exhausted(time.Now()) { // its head may have begun long ago
 		return overloaded("too much memory is in use for other requests")
 	}
-	need := int64(bufferSize) // for its head to the server, and for the answer
-	if s.ex.asks {
-		need += int64(s.p.table.Load().peek)
-	}
-	if limit := s.p.ledger.perConn.Load(); limit > 0 && s.held.connection()+need > limit {
+	if s.crowded || s.ex.asks && s.hasJSON() && !s.claimPeek() {
 		return overloaded("too much memory is in use for other requests of this connection")
 	}
 	return no
@@ -212,7 +169,7 @@ func overloaded(why string) refusal {
 // Config.MaxHeaderBytes and PeekBytes (0 = their defaults). So a request that has its connection to itself is not refused.
 func LeastBufferedPerConn(maxHeaderBytes, peekBytes int) int64 {
 	head, peek := cmp.Or(maxHeaderBytes, DefaultMaxHeaderBytes), cmp.Or(peekBytes, DefaultPeekBytes)
-	return int64(2*head + 3*peek + 4*bufferSize) // buffers are doubled as they grow, and a body that is peeked at is copied
+	return int64(2*head + 3*peek + 12*bufferSize) // buffers are doubled as they grow, and a body that is peeked at is copied
 }
 
 // takeBuffer takes a buffer from buffers.

@@ -166,6 +166,8 @@ type session struct {
 	served bool  // a request has been answered
 	blank  bool  // an empty line has followed it
 	shard  uint8 // its shard of traffic counters
+	// crowded: the connection has no memory for the stream's request.
+	crowded bool
 	// suspended: the session of an idle client has given up its stack; Resume continues.
 	suspended bool
 	now       time.Time // when the current request began

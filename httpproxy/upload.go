@@ -151,13 +151,15 @@ func (s *session) uploadKept(up *uploading, left int64) error {
 // request follows them. It reads no further bytes.
 func (s *session) uploadContent(up *uploading, left int64, last bool) error {
 	defer up.on.Drop()
+	most, claimed := s.pieces()
+	defer s.unclaim(claimed)
 	took := func(n int) {
 		up.n += int64(n)
 		up.writeBy(s.server.conn, s.within())
 	}
 	for left > 0 {
 		err := s.moreBody(up, func() (n int, err error) {
-			n, err = up.on.Receive(s.client.conn, s.server.conn, left)
+			n, err = up.on.Receive(s.client.conn, s.server.conn, min(left, most))
 			left -= int64(n)
 			return n, err
 		})
