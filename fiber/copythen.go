@@ -15,7 +15,16 @@ import (
 // live on the loop of the fiber that calls it, and no other fiber reads src or writes dst. A fiber with a stack moves bulk, and keeps it
 // until a small piece has followed the bulk. A panic of moved or spliced is logged and becomes
 // writeErr.
+//
+// From and to a TLSConn a fiber copies everything, since cryptography would hold the loop. It gives up its stack when nothing has arrived for
+// 100 ms, and the next data starts another one. Whether another fiber uses these connections is not checked.
 func CopyThen(src Stream, dst net.Conn, moved, spliced func(n int), then func(readErr, writeErr error)) bool {
+	if _, ok := written(src).(*TLSConn); ok {
+		return copyByFiber(src, dst, moved, then)
+	}
+	if _, ok := written(dst).(*TLSConn); ok {
+		return copyByFiber(src, dst, moved, then)
+	}
 	c, ok := written(src).(*Conn)
 	if !ok {
 		return false
@@ -25,7 +34,7 @@ func CopyThen(src Stream, dst net.Conn, moved, spliced func(n int), then func(re
 	if !ok || d.loop.Load() != l || !l.here() || l.current == nil || c.reading || c.then != nil || d.writing {
 		return false
 	}
-	if err := sendAhead(src, d, moved); err != nil {
+	if err := sendAhead(l, src, d, moved); err != nil {
 		l.spawn(func() { then(nil, err) })
 		return true
 	}
@@ -44,11 +53,10 @@ func CopyThen(src Stream, dst net.Conn, moved, spliced func(n int), then func(re
 }
 
 // sendAhead writes the bytes of src that were read before, see Ahead. A panic of moved becomes its error.
-func sendAhead(src Stream, dst *Conn, moved func(int)) (err error) {
+func sendAhead(l *loop, src Stream, dst net.Conn, moved func(int)) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			dst.loop.Load().logger().Error("copying panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-			err = panicked(p)
+			err = l.panicked(p)
 		}
 	}()
 	for {
@@ -65,6 +73,12 @@ func sendAhead(src Stream, dst *Conn, moved func(int)) (err error) {
 		}
 		src = a.Stream
 	}
+}
+
+// panicked logs a panic that has ended a copying, and returns it as an error.
+func (l *loop) panicked(p any) error {
+	l.logger().Error("copying panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+	return panicked(p)
 }
 
 func panicked(p any) error { return fmt.Errorf("fiber: copying has panicked: %v", p) }

@@ -84,6 +84,18 @@ func (t *TLSConn) readNow(p []byte, how reading) int {
 	return n
 }
 
+// readArrived is Read after WaitReadable, by at most one Read of the connection underneath: it returns 0 and no error if what has arrived is
+// no data, or only a part of a record. p is not empty.
+func (t *TLSConn) readArrived(p []byte) (n int, err error) {
+	t.under.how = readOnce
+	defer func() { t.under.how = readAll }()
+	n, err = t.Read(p)
+	if err == errNoData { //nolint:errorlint // crypto/tls returns it as it is
+		err = nil
+	}
+	return n, err
+}
+
 // Buffered reports whether crypto/tls has something for Read that the connection underneath does not have any more: a record that was
 // received together with another. It does not wait, and is for the reader, after the handshake.
 func (t *TLSConn) Buffered() bool {
@@ -193,6 +205,7 @@ const (
 	readAll      reading = iota // what arrives, and wait for it
 	readArrived                 // what has arrived, without waiting and without sending
 	readBuffered                // only data that crypto/tls has already
+	readOnce                    // what one read gives; then as readBuffered
 )
 
 // gathering is the connection that crypto/tls uses. On a fiber it keeps the data that crypto/tls writes until flush.
@@ -238,8 +251,11 @@ func (g *gathering) Read(p []byte) (int, error) {
 		_ = g.send() // the next Write returns the error
 		g.sending.Unlock()
 	}
-	if g.how == readBuffered || g.how == readArrived && g.State().Idle() {
+	switch {
+	case g.how == readBuffered, g.how == readArrived && g.State().Idle():
 		return 0, errNoData
+	case g.how == readOnce:
+		g.how = readBuffered
 	}
 	n, err := g.Stream.Read(p)
 	if n > 0 {

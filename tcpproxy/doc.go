@@ -27,7 +27,8 @@
 // A FIN is passed on as a FIN, separately in each direction; a reset as a reset. On Linux, bulk data between plain TCP
 // connections is spliced, that is, moved within the kernel. Small pieces go through a buffer, which engines with loops
 // hold only while it has data. On these engines a session has no stack while it copies small pieces or waits for them,
-// unless the session uses TLS itself, it copied bulk last, or its client may still move to another endpoint.
+// unless it copied bulk last, or its client may still move to another endpoint. A session that uses TLS itself has a
+// stack for each direction until no data has come for 100 ms.
 //
 // With Config.Routes the client's TLS ClientHello chooses the upstream. TLS passes through unchanged, or ends at the
 // Proxy with Config.TLS.

@@ -28,9 +28,10 @@ const (
 
 // Sealer makes one side's records (RFC 8446, section 5.2).
 type Sealer struct {
-	Next uint64 // number of records that the side has sent with these keys
-	aead cipher.AEAD
-	iv   []byte
+	Next   uint64 // number of records that the side has sent with these keys
+	secret []byte
+	aead   cipher.AEAD
+	iv     []byte
 }
 
 // NewSealer reads the first traffic secret of "CLIENT" or "SERVER" from the key log of a connection with
@@ -46,16 +47,21 @@ func NewSealer(t testing.TB, keyLog, side string) *Sealer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expand := func(label string, n int) []byte {
-		label = "tls13 " + label
-		info := string([]byte{0, byte(n), byte(len(label))}) + label + "\x00"
-		b, err := hkdf.Expand(sha256.New, secret, info, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-	block, err := aes.NewCipher(expand("key", 16))
+	s := new(Sealer)
+	s.use(t, secret)
+	return s
+}
+
+// Renew changes to the side's next keys, which it uses after its KeyUpdate (RFC 8446, section 7.2).
+func (s *Sealer) Renew(t testing.TB) {
+	t.Helper()
+	s.Next = 0
+	s.use(t, expand(t, s.secret, "traffic upd", sha256.Size))
+}
+
+func (s *Sealer) use(t testing.TB, secret []byte) {
+	t.Helper()
+	block, err := aes.NewCipher(expand(t, secret, "key", 16))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +69,19 @@ func NewSealer(t testing.TB, keyLog, side string) *Sealer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Sealer{aead: aead, iv: expand("iv", 12)}
+	s.secret, s.aead, s.iv = secret, aead, expand(t, secret, "iv", 12)
+}
+
+// expand is HKDF-Expand-Label without a context (RFC 8446, section 7.1).
+func expand(t testing.TB, secret []byte, label string, n int) []byte {
+	t.Helper()
+	label = "tls13 " + label
+	info := string([]byte{0, byte(n), byte(len(label))}) + label + "\x00"
+	b, err := hkdf.Expand(sha256.New, secret, info, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // Record returns the next record.
