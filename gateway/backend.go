@@ -26,7 +26,8 @@ const forever = 10 * 365 * 24 * time.Hour
 // manyWaiters stands for "unlimited" where a package reads 0 as its default.
 const manyWaiters = 1 << 30
 
-// settingsOf translates an upstream's configuration; stays is the backend that becomes it in place, if any.
+// settingsOf translates an upstream's configuration; stays is the running backend to update in place, nil if there is
+// none.
 func (g *Gateway) settingsOf(u *config.Upstream, stays *backend) (extend.Settings, error) {
 	source, err := sourceOf(u, stays)
 	if err != nil {
@@ -104,12 +105,12 @@ func limitsOf(u *config.Upstream) (pool.Limits, error) {
 	return l, l.Verify()
 }
 
-// newBackend builds an upstream in the place of old, if there is one; its pools begin to warm up at once.
+// newBackend builds an upstream that replaces old, if old is not nil; its pools begin to warm up at once.
 func (g *Gateway) newBackend(u *config.Upstream, old *backend) (*backend, error) {
 	return g.makeBackend(u, extend.Settings{Settings: upstream.Settings{Overrides: old.kept()}})
 }
 
-// makeBackend builds an upstream as the configuration has it; of with only Overrides, Trial and StandIn count.
+// makeBackend builds an upstream from its configuration. It reads only Overrides, Trial and StandIn from with.
 func (g *Gateway) makeBackend(u *config.Upstream, with extend.Settings) (*backend, error) {
 	wrap := func(err error) error { return fmt.Errorf("upstream %q: %w", u.Name, err) }
 	files, err := extend.FingerprintOf(extend.TLSFiles(u.TLS)...)
@@ -132,7 +133,7 @@ func (g *Gateway) makeBackend(u *config.Upstream, with extend.Settings) (*backen
 	return b, nil
 }
 
-// canUpdate reports whether b can become u in place.
+// canUpdate reports whether b can take the configuration u in place.
 func (b *backend) canUpdate(u *config.Upstream, files extend.Fingerprint) bool {
 	rebuilds := extend.ConnectsOtherwise
 	if p := extend.ProtocolOf(u.Protocol); p != nil && p.Rebuilds != nil {

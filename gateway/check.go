@@ -68,7 +68,7 @@ func Effective(cfg *config.Config) *config.Config {
 	return &out
 }
 
-// trialBackend builds an upstream that asks nothing of its endpoints.
+// trialBackend builds an upstream without connecting to its endpoints.
 func (g *Gateway) trialBackend(u *config.Upstream, standIn bool) (*backend, error) {
 	quiet := *u
 	quiet.Pool.MinIdle, quiet.Pool.CheckInterval, quiet.Health, quiet.Discover = 0, 0, nil, nil

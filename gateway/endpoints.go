@@ -13,9 +13,9 @@ import (
 )
 
 // ChangeEndpoint overrides the configuration, or the source, of one endpoint of an upstream. The change lasts until it
-// is taken back or the gateway ends; unless Keep is set, a reload takes it back, too. The error wraps admin.ErrUnknown
-// where there is no such upstream or endpoint, and ErrClosed while the gateway starts or ends; nothing has changed
-// then.
+// is reverted or the gateway ends; unless Keep is set, a reload reverts it, too. The error wraps admin.ErrUnknown if
+// there is no such upstream or endpoint, and ErrClosed while the gateway starts or ends; on an error nothing has
+// changed.
 func (g *Gateway) ChangeEndpoint(name string, c upstream.Change) error {
 	if !g.lockRunning() {
 		return errNoChange
@@ -56,7 +56,7 @@ func (g *Gateway) ChangeEndpoint(name string, c upstream.Change) error {
 
 var errNoChange = fmt.Errorf("%w: no endpoint can be changed now", ErrClosed)
 
-// unknown is the error about a name that nothing of a kind has.
+// unknown returns the error for a name that no object of this kind has.
 func unknown(kind, name string, known []string) error {
 	hint := ""
 	if closest := config.Closest(name, known); closest != "" {
@@ -94,7 +94,7 @@ func (b *backend) overrides() []upstream.Override {
 	return nil
 }
 
-// kept returns those changes by operators that a reload does not take back; b may be nil.
+// kept returns the operators' changes that a reload keeps; b may be nil.
 func (b *backend) kept() []upstream.Override {
 	return slices.DeleteFunc(b.overrides(), func(o upstream.Override) bool { return !o.Keep })
 }

@@ -30,9 +30,9 @@ func (g *Gateway) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	return g.engine.DialContext(ctx, network, address)
 }
 
-// dialKept is dial for connections that are kept and used by one client after the other. Those to this machine need keep-alive like all
-// others: their address may be translated to another machine's, which can vanish silently. It costs four system calls, which a
-// connection for one TCP session only is not worth.
+// dialKept is dial for connections that are kept and reused by several clients. It sets keep-alive, also for
+// connections to this machine: their address may be translated to another machine's, which can vanish silently.
+// Keep-alive costs four system calls, too much for a connection of one TCP session only.
 func (g *Gateway) dialKept(ctx context.Context, endpoint string) (net.Conn, error) {
 	c, err := g.dial(ctx, endpoint)
 	if err != nil {

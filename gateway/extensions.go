@@ -84,8 +84,8 @@ func (g *Gateway) carrier(u *config.Upstream) (by extend.Part, listener string) 
 	return nil, ""
 }
 
-// dialers returns how an upstream's endpoints are connected to, for sessions and for health checks, and how a connection is opened ahead of
-// its user (pool.Config.Go).
+// dialers returns how to connect to an upstream's endpoints, for sessions and for health checks, and how the pool
+// starts to open a connection in advance (pool.Config.Go).
 func (g *Gateway) dialers(u *config.Upstream) (d extend.Dialer, start func(func())) {
 	for _, part := range g.parts {
 		if d, ok := part.Dialer(u); ok {

@@ -100,8 +100,8 @@ type checkTLS struct {
 	cfg   *tls.Config // of files; nil before the first call
 }
 
-// current returns the settings as the files have them. While these are no good, perhaps because one of them has been
-// replaced and another has not yet, it returns the last good ones.
+// current returns the settings from the present files. While the files are invalid, perhaps because only one of them
+// has been replaced so far, it returns the last valid settings.
 func (c *checkTLS) current() (*tls.Config, error) {
 	files, err := extend.FingerprintOf(extend.TLSFiles(c.settings)...)
 	c.mu.Lock()

@@ -161,7 +161,7 @@ func appendMissing(to []byte, asJSON bool, msg string, lines int, why string) []
 	return append(to, '\n')
 }
 
-// missed returns how the log fares.
+// missed returns how many lines were lost, and why.
 func (l *lineWriter) missed() admin.LogState {
 	l.mu.Lock()
 	defer l.mu.Unlock()

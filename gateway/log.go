@@ -36,7 +36,7 @@ func inSeconds(_ []string, a slog.Attr) slog.Attr {
 // close writes the queued lines, and reports whether it could. Later lines are lost.
 func (c *logControl) close() bool { return c == nil || c.lines.close() }
 
-// state returns how writing fares.
+// state returns how many log lines were lost, and why.
 func (c *logControl) state() admin.LogState {
 	if c == nil {
 		return admin.LogState{}

@@ -66,7 +66,7 @@ func (g *Gateway) open(p *plan, kind *extend.Protocol, what, listen string, perm
 	return sock, nil
 }
 
-// holder returns the socket that already listens on an address, for datagrams or not, nil if there is none.
+// holder returns the socket that already listens on an address, or nil; datagrams selects UDP sockets.
 func (g *Gateway) holder(listen string, datagrams bool, old *service) *socket {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 
 // permission is the mode and owner of a unix socket, made by permissionOf.
 type permission struct {
-	mode     os.FileMode // 0: as the umask has it
+	mode     os.FileMode // 0: by the umask
 	uid, gid int         // -1: the gateway's own
 }
 

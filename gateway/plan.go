@@ -18,10 +18,10 @@ import (
 type plan struct {
 	extend.Plan
 	backends []*backend // all of the new configuration, in its order
-	services []*service // likewise
+	services []*service // all of the new configuration, in its order
 	admin    *adminServer
 
-	touched map[string]bool // upstreams whose proxies need an update: new ones, and those with another connect_timeout or tls
+	touched map[string]bool // upstreams whose proxies need an update: new ones, and those whose connect_timeout or tls changed
 
 	opened  []*socket  // bound for the plan
 	created []*backend // built for the plan

@@ -87,7 +87,7 @@ func (g *Gateway) reload(cfg *config.Config) error {
 
 // lockRunning locks reloading and reports true, or reports false if the gateway does not run, or is about to end.
 func (g *Gateway) lockRunning() bool {
-	if !g.mayReload() { // without waiting: a drain holds the lock for as long as it lasts
+	if !g.mayReload() { // does not wait: a drain holds the lock until it ends
 		return false
 	}
 	g.reloading.Lock()
@@ -118,8 +118,8 @@ func (g *Gateway) noteReload(err error) {
 	g.reloads.LastError = ""
 }
 
-// commit carries a plan out. Each step was checked when the plan was made; one that fails all the same is logged and the rest is done, for
-// half of the way back would be no better.
+// commit carries a plan out. Each step was checked when the plan was made. A step that fails nevertheless is logged and
+// the other steps are done: a half-applied configuration is better than a half-reverted one.
 func (g *Gateway) commit(p *plan) error {
 	for _, apply := range p.Commit {
 		if err := apply(); err != nil {
@@ -151,7 +151,7 @@ func (g *Gateway) commit(p *plan) error {
 	}
 	g.tasks.Go(func() {
 		g.retire(p)
-		g.accessLogs.Release(logPaths(p.Old)) // the new configuration has its own hold on those that it keeps
+		g.accessLogs.Release(logPaths(p.Old)) // the new configuration has its own references to the files it keeps
 	})
 	if len(p.Changes) == 0 {
 		p.Changes = []string{"nothing"}

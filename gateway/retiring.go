@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// leaver is a part of the gateway that a reload has taken out of service and whose sessions are not over yet.
+// leaver is a part of the gateway that a reload has taken out of service and that still has sessions.
 type leaver struct {
 	part   any // *service, *backend or *extend.Retired
 	shown  admin.Retiring

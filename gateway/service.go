@@ -19,7 +19,7 @@ type service struct {
 	proxy  extend.Proxy
 	socket *socket
 	fibers bool          // its sessions run on the engine
-	cert   *certificates // those handshakes read; nil without TLS
+	cert   *certificates // read by handshakes; nil without TLS
 	failed error         // why it failed
 	recent *traffic.Window
 }
@@ -91,7 +91,7 @@ func sameListener(a, b config.Listener) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// needsNewProxy reports whether the proxy of a cannot become b's in place.
+// needsNewProxy reports whether changing listener a to b needs a new proxy.
 func needsNewProxy(a, b *config.Listener) bool {
 	if a.Protocol != b.Protocol {
 		return true

@@ -76,14 +76,14 @@ func sessionAttrs(s listener.Info) []any {
 	return attrs
 }
 
-// How often the gateway looks for sessions that hold a connection for long while others wait, and how many of an upstream it names: the
-// longest holders, for a TCP upstream may have thousands.
+// How often the gateway looks for sessions that hold a connection for long while others wait, and how many of an
+// upstream it names: the longest holders only, because a TCP upstream may have thousands.
 const (
 	holderInterval = time.Second
 	maxHolders     = 5
 )
 
-// watchHolders is a goroutine that names them in the log.
+// watchHolders is a goroutine that names such sessions in the log.
 func (g *Gateway) watchHolders() {
 	look := time.NewTicker(holderInterval)
 	defer look.Stop()

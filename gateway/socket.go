@@ -24,7 +24,8 @@ type socket struct {
 // NetListener returns what bind has opened.
 func (s *socket) NetListener() net.Listener { return s.Listener }
 
-// bindFor listens on an address for a protocol; nil is that of the admin page. what names its user in the error, which wraps ErrListen.
+// bindFor listens on an address for a protocol; a nil kind is the admin page. what names the socket's user in the
+// error, which wraps ErrListen.
 func bindFor(kind *extend.Protocol, what, address string, perm permission) (*socket, error) {
 	if kind == nil || kind.Listen == nil {
 		return bind(what, address, perm)

@@ -16,18 +16,18 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// certificates are a listener's current ones. Handshakes read them, a reload replaces them all.
+// certificates holds a listener's current certificates. Handshakes read them; a reload replaces all of them.
 type certificates struct {
 	current atomic.Pointer[certificateSet]
 }
 
-// certificateSet finds certificates by server name. Its maps have positions in pairs, in ascending order. It is never changed. There is
-// at least one pair, or obtained.
+// certificateSet finds certificates by server name. Its maps have indexes into pairs, in ascending order. A set is
+// immutable. It has at least one pair, or obtained is not nil.
 type certificateSet struct {
-	obtained extend.Certificates // by an extension; nil: none
+	obtained extend.Certificates // obtained by an extension; nil: none
 	pairs    []tls.Certificate
 	exact    map[string][]int // by name in lower case
-	below    map[string][]int // by the parent of "*.parent", likewise
+	below    map[string][]int // by the parent of "*.parent", in lower case
 	unnamed  []int            // for clients that name no server: the first of each kind of key
 }
 
@@ -91,7 +91,7 @@ func (c *certificates) expires() (first time.Time) {
 // maxServerName is the length of the longest DNS name. A ClientHello has room for one of 64 KiB.
 const maxServerName = 253
 
-// choose is for tls.Config.GetCertificate. If there is none, the client gets the alert unrecognized_name.
+// choose implements tls.Config.GetCertificate. If there is no certificate, the client gets the alert unrecognized_name.
 func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	set := c.current.Load()
 	if set.obtained != nil && (hello.ServerName != "" || len(set.pairs) == 0) {
@@ -105,7 +105,7 @@ func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	return set.choose(hello), nil
 }
 
-// challenge is for tls.Config.GetConfigForClient.
+// challenge implements tls.Config.GetConfigForClient.
 func (c *certificates) challenge(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	if obtained := c.current.Load().obtained; obtained != nil {
 		return obtained.Challenge(hello), nil
@@ -113,8 +113,8 @@ func (c *certificates) challenge(hello *tls.ClientHelloInfo) (*tls.Config, error
 	return nil, nil //nolint:nilnil // as documented there
 }
 
-// choose returns the first pair that is for the client's server name and that the client supports, or the first of
-// all. Its cost does not grow with the number of certificates for other names.
+// choose returns the first pair that matches the client's server name and that the client supports, or else the first
+// of all. Its cost does not grow with the number of certificates for other names.
 func (s *certificateSet) choose(hello *tls.ClientHelloInfo) *tls.Certificate {
 	if len(s.pairs) == 1 || len(hello.ServerName) > maxServerName {
 		return &s.pairs[0]

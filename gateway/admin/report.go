@@ -140,7 +140,7 @@ func (r *Report[T]) Of(rows []T) Addition {
 	}
 }
 
-// ownPaths are those parts of /api/v1/ that are not rows and no member of Status.
+// ownPaths are the paths below /api/v1/ that are neither rows nor members of Status.
 var ownPaths = []string{"status", "pools", "sessions", "endpoints", "reload"}
 
 // Distinct returns an error if the admin pages cannot show all of these rows: a Key is empty or used twice, or two

@@ -57,8 +57,9 @@ const (
 	MaxSessions     = 1000
 )
 
-// SortSessions puts the longest holders first, and then those longest in their state. PostgreSQL sessions know both times to a
-// quarter of a second only; of equal ones the session that was accepted first comes first.
+// SortSessions sorts by the time a session has held its connection, then by the time in its state, longest first.
+// PostgreSQL sessions know both times to a quarter of a second only; among equal sessions the one accepted first comes
+// first.
 func SortSessions(all []listener.Info) {
 	slices.SortFunc(all, func(a, b listener.Info) int {
 		switch {

@@ -32,7 +32,7 @@ type Status struct {
 	Trouble       []string         `json:"trouble"` // sentences about problems
 	Sizing        []string         `json:"sizing"`  // sentences about pools that are too small or larger than needed, and about warm connections that gain little
 	Tables        []Table          `json:"tables"`  // of Rows
-	Rows          map[string]any   `json:",embed"`  // of protocols and extensions, by Addition.Key: members of the object beside those above
+	Rows          map[string]any   `json:",embed"`  // of protocols and extensions, by Addition.Key: further members of the same JSON object
 }
 
 // RetiringStatus is something that a reload has removed or replaced and that is still used.
@@ -49,7 +49,7 @@ type EngineStats struct {
 	Loops       int    `json:"loops"`
 	Connections int    `json:"connections"` // open, of clients and upstreams
 	Fibers      int    `json:"fibers"`
-	Panics      uint64 `json:"panics"` // fibers ended by one
+	Panics      uint64 `json:"panics"` // panics that ended a fiber
 	Held        uint64 `json:"held"`   // times a fiber held its loop for more than 10 ms
 	Turns       uint64 `json:"turns"`
 }
@@ -87,12 +87,12 @@ type Listener struct {
 	Rejected  uint64 `json:"rejected"`
 	Gone      uint64 `json:"gone"`  // connections whose client had left before their session began
 	Moved     uint64 `json:"moved"` // how often a TCP session has left an endpoint before its first byte, for another one
-	// MovesRefused is how often one would have, had its retry budget allowed it.
+	// MovesRefused counts the moves that the retry budget did not allow.
 	MovesRefused uint64            `json:"moves_refused"`
 	Errors       map[string]uint64 `json:"errors"` // by reason
 	// LastErrors is when an error of the reason was counted last.
 	LastErrors map[string]time.Time `json:"last_errors"`
-	// LastRejected is when a connection was turned away last because there was no place; null: never.
+	// LastRejected is when a connection was last rejected by the connection limit; null: never.
 	LastRejected *time.Time `json:"last_rejected"`
 	BytesIn      uint64     `json:"bytes_in"`
 	BytesOut     uint64     `json:"bytes_out"`

@@ -36,7 +36,7 @@ func collectTraffic(ch chan<- prometheus.Metric, s traffic.Snapshot, names, valu
 	}
 }
 
-// times is a histogram that native buckets and classic ones are made of.
+// times is a histogram from which both native and classic buckets are built.
 type times struct {
 	schema  int32
 	zero    uint64        // up to traffic.ZeroThreshold
@@ -46,8 +46,8 @@ type times struct {
 	sum     time.Duration
 }
 
-// Scrapers that do not ask for native histograms get few buckets, with bounds that both kinds of histograms have.
-// Acquires mostly take no time: their first bucket is for that.
+// Scrapers that do not ask for native histograms get few buckets. Both kinds of histograms share these bounds. Most
+// acquires take no time: the first bucket counts them.
 var (
 	trafficBounds = []int{-13, -10, -7, -5, -3, -1, 1, 4} // powers of two: 0.12 ms to 16 s
 	acquireBounds = []int{-20, -13, -10, -7, -4, -1, 2, 5}
@@ -63,7 +63,8 @@ func trafficTimes(h *traffic.Histogram) times {
 	return timesOf(h.Counts[:], traffic.Resolution, traffic.NativeIndex, trafficBounds, h.Sum)
 }
 
-// timesOf makes both kinds of buckets of counts, the first of which is up to traffic.ZeroThreshold and the last without a bound.
+// timesOf computes both kinds of buckets from counts: the first count is up to traffic.ZeroThreshold, the last has no
+// upper bound.
 func timesOf(counts []uint64, schema int32, index func(int) int, bounds []int, sum time.Duration) times {
 	t := times{schema: schema, zero: counts[0], count: counts[0], native: map[int]int64{}, classic: map[float64]uint64{}, sum: sum}
 	for _, exponent := range bounds {
@@ -85,9 +86,9 @@ func timesOf(counts []uint64, schema int32, index func(int) int, bounds []int, s
 	return t
 }
 
-// both is a histogram with native buckets and classic ones; a scraper takes those it knows.
+// both is a histogram with native and classic buckets; a scraper uses the kind it supports.
 type both struct {
-	prometheus.Metric // with the native ones
+	prometheus.Metric // with the native buckets
 	classic           prometheus.Metric
 }
 

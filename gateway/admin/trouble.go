@@ -39,7 +39,7 @@ func (e *Endpoint) state(now time.Time) string {
 	return stateHealthy
 }
 
-// grave are the errors of listeners that an operator must act on; the others are of single clients, or of an endpoint.
+// grave lists the listener errors that an operator must act on; other errors concern single clients or one endpoint.
 var grave = []struct{ reason, what string }{
 	{listener.ReasonDiskFull, "a database file cannot be written, its disk is full"},
 	{listener.ReasonStorage, "a database file is damaged, or its disk fails; the log has its path"},

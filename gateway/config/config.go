@@ -74,7 +74,7 @@ type Listener struct {
 	Upstream       string         `conf:"upstream"`                              // where sessions go unless a route or database says otherwise
 	TLS            *ServerTLS     `conf:"tls"`                                   // nil: clear text
 	MaxConns       int            `conf:"max_conns" default:"10000" min:"1" max:"10000000"`
-	MaxQueue       int            `conf:"max_queue" default:"1024" min:"0" max:"10000000"` // connections waiting for a place
+	MaxQueue       int            `conf:"max_queue" default:"1024" min:"0" max:"10000000"` // connections waiting for the connection limit
 	QueueTimeout   time.Duration  `conf:"queue_timeout" default:"5s" min:"1ms" max:"1h"`
 	AccessLog      bool           `conf:"access_log"`                    // one log line per session or request
 	AcceptProxy    bool           `conf:"accept_proxy"`                  // expect a PROXY v1/v2 header from TrustedProxies
@@ -130,8 +130,8 @@ type ClientAuth string
 
 // Which may.
 const (
-	ClientAuthRequire ClientAuth = "require" // those with a certificate of one of the authorities; also if it is empty
-	ClientAuthRequest ClientAuth = "request" // also those without any
+	ClientAuthRequire ClientAuth = "require" // only clients with a certificate of one of the authorities; also the meaning of an empty value
+	ClientAuthRequest ClientAuth = "request" // also clients without a certificate
 )
 
 // Values implements Enum.
@@ -182,15 +182,15 @@ type Upstream struct {
 	parts []any // see PartOf
 }
 
-// Endpoint is one address of an upstream. In the file the address may stand for it.
+// Endpoint is one address of an upstream. The file may have just the address instead of a mapping.
 type Endpoint struct {
 	Address  string `conf:"address" required:"true" type:"endpoint"`  // host:port, unix:/path, or an address of an Extension
 	Weight   int    `conf:"weight" default:"1" min:"1" max:"65535"`   // its share beside others of its priority
-	Priority int    `conf:"priority" default:"0" min:"0" max:"65535"` // of the working endpoints, those with the lowest number are used
+	Priority int    `conf:"priority" default:"0" min:"0" max:"65535"` // among the working endpoints, those with the lowest number are used
 	Zone     string `conf:"zone"`                                     // shown
 }
 
-// Discover names the source of the endpoints: Section is that of the SourceKind of that name.
+// Discover names the source of the endpoints. Section is the section of the SourceKind with that name.
 type Discover struct {
 	Kind    string `conf:"-"`
 	Section any    `conf:"-"` // a pointer to a struct
@@ -210,7 +210,7 @@ func (OnRemoved) Values() []string { return []string{"drain", "close"} }
 
 // Rebalance is how sessions move to endpoints that were added, or are in again.
 type Rebalance struct {
-	PerMinute int `conf:"per_minute" default:"30" min:"1" max:"60000"` // sessions that are closed for it, at most
+	PerMinute int `conf:"per_minute" default:"30" min:"1" max:"60000"` // limit of sessions closed per minute for rebalancing
 	Excess    int `conf:"excess" default:"20" min:"0" max:"1000"`      // percent that an endpoint may have above its share
 }
 

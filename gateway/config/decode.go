@@ -137,7 +137,8 @@ func (d *decoder) repeats(seen map[string]int, key *yaml.Node) bool {
 	return false
 }
 
-// mergeEntries returns the keys behind "<<": a mapping's, or those of a list of mappings, the first of which win. Merges do not nest.
+// mergeEntries returns the entries that "<<" merges: those of a mapping or of a list of mappings, where earlier
+// mappings win. Merges do not nest.
 func (d *decoder) mergeEntries(value *yaml.Node) []entry {
 	n := d.follow(value)
 	if n == nil {
@@ -194,7 +195,8 @@ func (d *decoder) object(n *yaml.Node, v reflect.Value, key string) {
 	}
 }
 
-// unknownKey reports a key the schema does not have here, with the closest one that it has, or the place it belongs to.
+// unknownKey reports a key that the schema does not have here, with the most similar known key or the section it
+// belongs to.
 func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
 	name, value, glued := strings.Cut(key.Value, ":") // text glued to it may be a password
 	if t == reflect.TypeFor[Config]() && strings.HasPrefix(name, "x-") {

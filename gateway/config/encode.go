@@ -22,7 +22,7 @@ func (c *Config) YAML() ([]byte, error) {
 	return out, nil
 }
 
-// encodeStruct writes the fields that have a key, empty ones left out.
+// encodeStruct writes the fields that have a key, except empty ones.
 func encodeStruct(v reflect.Value) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	keys := keysIn(v.Type(), v)

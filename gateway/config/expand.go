@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// expand replaces ${NAME} and ${NAME:-default} in text by the environment's values; $${ stands for a plain ${.
-// Defaults are taken as they are, without another round of expansion. The error says what to change and never shows a value.
+// expand replaces ${NAME} and ${NAME:-default} in text with the environment's values; $${ stands for a plain ${.
+// Defaults are not expanded again. The error says what to change and never shows a value.
 func expand(text string, lookup func(string) (string, bool)) (string, error) {
 	if !strings.Contains(text, "${") {
 		return text, nil

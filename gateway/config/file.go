@@ -65,9 +65,9 @@ type reading struct {
 	err  error
 }
 
-// abandoned are readings that have taken too long, by file. The next caller for the same file continues the old
-// reading. Otherwise each attempt would leave another thread behind, and data written to a pipe at last could go to a
-// reading without a caller.
+// abandoned holds reads that took too long, by file. The next caller for the same file waits for the old read.
+// Otherwise each attempt would leave another thread behind, and data written to a pipe at last could go to a read
+// without a caller.
 var abandoned sync.Map
 
 // takeUp begins to read f, or continues an abandoned reading.

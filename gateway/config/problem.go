@@ -32,7 +32,7 @@ func (p Position) String() string {
 // Problem is one thing wrong with a configuration file.
 type Problem struct {
 	Position
-	Scope   string // the thing it is about, for instance `upstream "pg"`; empty at the top of the file
+	Scope   string // the object with the problem, for instance `upstream "pg"`; empty at the top of the file
 	Message string // the problem and what to write instead
 	Warning bool   // the configuration can be used all the same
 }

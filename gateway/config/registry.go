@@ -26,13 +26,13 @@ type ListenerProtocol struct {
 	Limits func(u *Upstream, defaults *Pool)
 	// Keys are further keys of the file and of upstreams that belong to the protocol, and endpoints that only it can connect to.
 	Keys *Extension
-	// Uses reports whether an upstream that no listener uses was meant for this protocol. nil: that is unknown.
+	// Uses reports whether an upstream that no listener uses is for this protocol. nil: unknown.
 	Uses func(u *Upstream) bool
 
 	NoUpstream     string // why its listeners have no "upstream", and what to write instead; empty: they have one
 	ClientCerts    bool   // its listeners may ask for client certificates ("client_ca")
 	ForwardHeaders bool   // "trusted_proxies" says whose headers are believed, also without a PROXY header
-	Datagrams      bool   // its listeners are UDP sockets, which have nothing of TCP and TLS
+	Datagrams      bool   // its listeners are UDP sockets, without the settings of TCP and TLS
 	EndsSessions   bool   // its sessions can be ended for what happens to their endpoint ("on_unhealthy", "rebalance")
 }
 
@@ -44,8 +44,8 @@ type Extension struct {
 	// Endpoints are prefixes of addresses that only this extension can connect to, with the check of the text behind
 	// the prefix.
 	Endpoints map[string]func(rest string) error
-	// Files are such prefixes, too, of endpoints that are files of this machine. The check gets a path as it was
-	// written; relative ones are then taken from the folder of the configuration file.
+	// Files are prefixes of endpoints that are files of this machine. The check gets the path as written;
+	// relative paths are resolved later, against the folder of the configuration file.
 	Files map[string]func(path string) error
 	// Check reports problems of the keys of File, CheckUpstream those of Upstream and the endpoints.
 	Check         func(c *Checker)
@@ -65,7 +65,7 @@ var (
 	extensions []*Extension
 )
 
-// RegisterProtocol makes a listener protocol known. It is for init functions; a mistake in p panics.
+// RegisterProtocol adds a listener protocol. Call it from an init function; it panics if p is invalid.
 func RegisterProtocol(p ListenerProtocol) {
 	if t := reflect.TypeOf(p.Section); p.Name == "" || t == nil || t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		panic(fmt.Sprintf("config: protocol %q needs a name, and a pointer to a struct as its section", p.Name))
@@ -82,7 +82,7 @@ func RegisterProtocol(p ListenerProtocol) {
 	}
 }
 
-// RegisterExtension makes an extension known. It is for init functions; a mistake in e panics.
+// RegisterExtension adds an extension. Call it from an init function; it panics if e is invalid.
 func RegisterExtension(e Extension) {
 	for _, c := range []struct {
 		part  any

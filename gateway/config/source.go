@@ -17,7 +17,7 @@ type SourceKind struct {
 	Default func(u *Upstream)
 	// Check reports problems of an upstream with the section.
 	Check func(c *Checker, u *Upstream)
-	// Host returns the name that the endpoints are addresses of, for health checks; "" = none.
+	// Host returns the host name behind the endpoints' addresses, for health checks; "" = none.
 	Host func(u *Upstream) string
 	// New makes the source; an upstream whose section stays the same keeps it over reloads.
 	New func(u *Upstream) (upstream.Source, error)
@@ -26,7 +26,7 @@ type SourceKind struct {
 // sources is complete before the first file is read.
 var sources []*SourceKind
 
-// RegisterSource makes a kind of source known. It is for init functions; a mistake in k panics.
+// RegisterSource adds a kind of source. Call it from an init function; it panics if k is invalid.
 func RegisterSource(k SourceKind) {
 	t := reflect.TypeOf(k.Section)
 	if k.Name == "" || k.New == nil || t == nil || t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {

@@ -39,7 +39,7 @@ func (d *decoder) validate(cfg *Config) {
 	finish(cfg)
 }
 
-// checkNeeds reports that there is nothing to do.
+// checkNeeds reports missing "listeners" and "upstreams" where the configuration cannot do without.
 func (d *decoder) checkNeeds(cfg *Config) {
 	if d.root.Line == 0 || slices.ContainsFunc(extensions, func(e *Extension) bool { return e.Suffices != nil && e.Suffices(cfg) }) {
 		return

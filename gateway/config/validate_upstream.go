@@ -38,7 +38,7 @@ func (d *decoder) checkUpstream(u *Upstream) {
 	}
 }
 
-// defaultMaxEjected is that of Eject.MaxEjected.
+// defaultMaxEjected is the default of Eject.MaxEjected.
 const defaultMaxEjected = 50
 
 // checkAnswers refuses what goes by answers, which only http upstreams have.

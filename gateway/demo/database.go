@@ -18,7 +18,7 @@ var schema string
 // fillTimeout bounds the creation of the sample data, which takes well under a second.
 const fillTimeout = time.Minute
 
-// fillDatabase creates the sample data in the file at path. A file that has it already is left as it is.
+// fillDatabase creates the sample data in the file at path. A file that has the data already is not changed.
 func fillDatabase(path string) error {
 	db, err := sqlitepool.Open(path, sqlitepool.Config{})
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 // Certifier is a Part that obtains certificates of listeners (config.ServerTLS.ACME, config.Extension.Certifies).
 type Certifier interface {
 	Part
-	// Certificates returns those of a listener of the configuration that has been planned last. They may be asked before it is in force.
+	// Certificates returns the certificates of a listener of the most recently planned configuration. It may be called
+	// before that configuration is in force.
 	Certificates(l *config.Listener) Certificates
 	// KeyAuthorization returns the text with which a certificate authority is answered at /.well-known/acme-challenge/token (RFC 8555,
 	// section 8.3), "" if nothing is known of the token: then the request is one like others. The token may have any characters. It may
@@ -18,8 +19,8 @@ type Certifier interface {
 	KeyAuthorization(token string) string
 }
 
-// Certificates are those that a Certifier obtains for one listener. Handshakes call the methods, concurrently and on goroutines, so that
-// they may wait for files.
+// Certificates holds the certificates that a Certifier obtains for one listener. Handshakes call the methods,
+// concurrently and on goroutines, so that the methods may wait for files.
 type Certificates interface {
 	// Certificate returns the certificate for a client, nil if there is none yet or the client's server name is none of the listener's.
 	Certificate(hello *tls.ClientHelloInfo) *tls.Certificate

@@ -1,6 +1,6 @@
-// Package extend is how protocols and other parts are added to the gateway: a package registers a Protocol or an
-// Extension in its init function, and a program that imports it has it. The parts of every gateway, gateway/protocols
-// and gateway/tunnels, are registered the same way.
+// Package extend adds protocols and other parts to the gateway. A package registers a Protocol or an Extension in its
+// init function, and every program that imports the package gets it. The parts of every gateway, gateway/protocols and
+// gateway/tunnels, are registered the same way.
 //
 // A Protocol is a kind of listener. It defines its keys in the configuration (config.ListenerProtocol) and translates a
 // checked listener to a proxy's configuration (Prepare); the gateway starts, reloads and drains the proxy.

@@ -38,8 +38,8 @@ type Part interface {
 	// Dialer returns how the endpoints of an upstream are connected to, false if the part does not connect to them. The
 	// upstream's configuration may not be in force yet.
 	Dialer(u *config.Upstream) (Dialer, bool)
-	// Carrier reports whether connections to an upstream's endpoints go through the part, and through sessions of which
-	// listener, if any. Parts that carry connections are drained last.
+	// Carrier reports whether connections to an upstream's endpoints go through the part, and names the listener whose
+	// sessions carry them, if any. Parts that carry connections are drained last.
 	Carrier(u *config.Upstream) (listener string, ok bool)
 	// Retreats reports whether the other side of the part drains, and so waits for idle connections of the upstream.
 	Retreats(u *config.Upstream) bool
@@ -47,8 +47,8 @@ type Part interface {
 	Registers() []Register
 	// Show returns the part's rows for the admin pages, each made by an admin.Report, also before the first Plan.
 	Show() []admin.Addition
-	// Drain ends the part's sessions: with last false those that carry no upstream, then with last true all others.
-	// Sessions that remain when ctx ends are cut off.
+	// Drain ends the part's sessions. It is called twice: with last false for sessions that carry no upstream, then
+	// with last true for all others. Sessions that remain when ctx ends are cut off.
 	Drain(ctx context.Context, last bool) error
 }
 
@@ -83,13 +83,13 @@ var (
 	extensions []*Extension
 )
 
-// RegisterProtocol makes a protocol known to every gateway. It is for init functions.
+// RegisterProtocol adds a protocol to every gateway. Call it from an init function.
 func RegisterProtocol(p Protocol) {
 	config.RegisterProtocol(p.Config)
 	protocols = append(protocols, &p)
 }
 
-// RegisterExtension makes an extension known to every gateway. It is for init functions.
+// RegisterExtension adds an extension to every gateway. Call it from an init function.
 func RegisterExtension(e Extension) {
 	config.RegisterExtension(e.Config)
 	extensions = append(extensions, &e)

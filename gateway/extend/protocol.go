@@ -34,7 +34,8 @@ type Protocol struct {
 	// Show returns the protocol's rows for the admin pages, beside its listeners and their traffic, made by an
 	// admin.Report. It gets the running proxies, in the order of the configuration, and may get none.
 	Show func(proxies []Proxy) admin.Addition
-	// Reuses says that connections of its upstreams serve one session after the other, so that the part that was reused is of interest.
+	// Reuses says that connections of its upstreams serve one session after the other, so that the share of reused
+	// connections is shown.
 	Reuses bool
 	// Listen opens the socket of a listener at "host:port". nil: it is a TCP socket, or at "unix:/path" a Unix socket. Protocols whose
 	// sockets are no TCP sockets (config.ListenerProtocol.Datagrams) need it; the listener that it returns must have the methods of
@@ -65,11 +66,11 @@ type Listener struct {
 
 // Upstream is an upstream that runs, as a listener uses it.
 type Upstream struct {
-	Config *config.Upstream // as it will be once the listener's new configuration is in force
+	Config *config.Upstream // the upstream's configuration once the listener's new one is in force
 	Runs   any              // of the protocol's own type
 }
 
-// Runs returns the upstream of a listener by its name, an error if it is of another protocol.
+// Runs returns the upstream of a listener by its name. It returns an error if the upstream has another protocol.
 func Runs[T any](l Listener, name string) (T, error) {
 	runs, ok := l.Upstreams[name].Runs.(T)
 	if !ok {
@@ -82,7 +83,7 @@ func Runs[T any](l Listener, name string) (T, error) {
 type Proxy interface {
 	// Serve accepts from l until l is closed, or Drain is called and every session has ended.
 	Serve(l net.Listener) error
-	// Drain stops accepting and waits for the sessions; those that remain when ctx ends are cut off.
+	// Drain stops accepting and waits until the sessions end. Sessions that remain when ctx ends are cut off.
 	Drain(ctx context.Context) error
 	Stats() listener.Stats
 	Register

@@ -134,8 +134,8 @@ type Route struct {
 	Rewrite         string        `conf:"rewrite"`                                                         // the path that the server gets
 	Redirect        *Redirect     `conf:"redirect" scalar:"To"`                                            // nil: none
 	Respond         *Respond      `conf:"respond"`                                                         // nil: none
-	RequestHeaders  *HeaderRules  `conf:"request_headers"`                                                 // nil: as they came
-	ResponseHeaders *HeaderRules  `conf:"response_headers"`                                                // nil: as they came
+	RequestHeaders  *HeaderRules  `conf:"request_headers"`                                                 // nil: unchanged
+	ResponseHeaders *HeaderRules  `conf:"response_headers"`                                                // nil: unchanged
 	Affinity        *Affinity     `conf:"affinity"`                                                        // nil: by the upstream's balance alone
 
 	Allow       []netip.Prefix `conf:"allow" maxlen:"1000"`            // clients that may use the route; empty: all
@@ -144,7 +144,7 @@ type Route struct {
 	ForwardAuth *ForwardAuth   `conf:"forward_auth" scalar:"Upstream"` // nil: no other server is asked
 	RateLimit   *RateLimit     `conf:"rate_limit"`                     // nil: none
 	Canary      *Canary        `conf:"canary"`                         // nil: none
-	Compress    *Compress      `conf:"compress"`                       // nil: answers pass as they are
+	Compress    *Compress      `conf:"compress"`                       // nil: answers are not compressed
 	AccessLog   bool           `conf:"access_log" default:"true"`      // its requests are in the listener's access logs
 }
 
@@ -256,7 +256,7 @@ func checkRoute(c *config.Checker, r *Route) {
 	}
 }
 
-// checkPath checks a path that is compared as it is.
+// checkPath checks a path that is compared literally.
 func checkPath(c *config.Checker, r *Route) {
 	hint := ""
 	if strings.HasPrefix(r.Path, "^") || strings.Contains(r.Path, "*") {

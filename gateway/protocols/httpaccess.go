@@ -10,7 +10,8 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// BasicAuth asks clients for a name and a password; see httpproxy.BasicAuth. In the file the path may stand for it.
+// BasicAuth asks clients for a name and a password; see httpproxy.BasicAuth. The file may have just the path instead of
+// a mapping.
 type BasicAuth struct {
 	File       config.Path `conf:"file" required:"true"`       // of htpasswd -B
 	Realm      string      `conf:"realm" default:"restricted"` // what clients show
@@ -18,7 +19,7 @@ type BasicAuth struct {
 	Forward    bool        `conf:"forward_credentials"`        // send Authorization on
 }
 
-// usersOf reads files of users. Routes with the same file share what it holds.
+// usersOf reads files of users. Routes with the same file share its content.
 type usersOf map[config.Path]*httpproxy.Users
 
 func (all usersOf) settings(b *BasicAuth, g extend.Gateway) (*httpproxy.BasicAuth, error) {
@@ -84,7 +85,8 @@ func readUsers(file config.Path) error {
 	return httpproxy.CheckUsers(string(file), text)
 }
 
-// checkWrittenOnce reports rules for headers of requests that write a field in which the backend gets who the client is.
+// checkWrittenOnce reports request_headers rules that write a header with which the gateway itself tells the backend
+// who the client is.
 func checkWrittenOnce(c *config.Checker, r *Route, name string) {
 	if r.RequestHeaders == nil {
 		return

@@ -62,7 +62,7 @@ func (r *Respond) settings() httpproxy.Respond {
 // answersItself reports whether the route has an answer of its own, and no upstream.
 func (r *Route) answersItself() bool { return r.Redirect != nil || r.Respond != nil }
 
-// checkAnswers reports problems of what a route answers itself, and of what it changes in messages.
+// checkAnswers reports problems of a route's own answers, and of its changes to messages.
 func checkAnswers(c *config.Checker, r *Route) {
 	if r.Redirect != nil && r.Respond != nil {
 		c.Report(c.Mark(&r.Respond), "respond: the route has a \"redirect\" already")
@@ -135,7 +135,7 @@ func checkHeaderRules(c *config.Checker, h *HeaderRules, request bool) {
 	}
 }
 
-// checkTemplate reports unknown variables of a text, with those that may be meant, and what check finds.
+// checkTemplate reports unknown variables of a text, with similar known ones, and the error that check returns.
 func checkTemplate(c *config.Checker, key, text string, at any, check func(string) error, known []string, or ...any) {
 	pos := c.Mark(append([]any{at}, or...)...)
 	names, err := httpproxy.TemplateVariables(text)

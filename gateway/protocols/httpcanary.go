@@ -14,10 +14,10 @@ type Canary struct {
 	Upstream  string             `conf:"upstream" required:"true"`
 	Percent   int                `conf:"percent" required:"true" min:"0" max:"100"`
 	By        httpproxy.CanaryBy `conf:"by" default:"request"`
-	Header    string             `conf:"header"`                                     // a header whose value has a place in the share
-	Cookie    string             `conf:"cookie"`                                     // a cookie whose value has
+	Header    string             `conf:"header"`                                     // the value of this header decides
+	Cookie    string             `conf:"cookie"`                                     // the value of this cookie decides
 	SetCookie bool               `conf:"set_cookie"`                                 // clients without the cookie get one
-	MaxAge    time.Duration      `conf:"max_age" default:"0s" min:"0s" max:"87600h"` // for which they keep it; 0: until they end
+	MaxAge    time.Duration      `conf:"max_age" default:"0s" min:"0s" max:"87600h"` // the cookie's lifetime; 0: until the browser ends
 }
 
 // settings returns the proxy's form.
@@ -51,7 +51,7 @@ func checkCanary(c *config.Checker, r *Route) {
 	}
 }
 
-// checkCanaryKey reports problems of what has a place in the share.
+// checkCanaryKey reports problems of the key that selects a canary's requests.
 func checkCanaryKey(c *config.Checker, r *Route) {
 	k := r.Canary
 	kinds := 0

@@ -10,13 +10,14 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// ForwardAuth asks another server about each request; see httpproxy.ForwardAuth. In the file the name of the upstream may stand for it.
+// ForwardAuth asks another server about each request; see httpproxy.ForwardAuth. The file may have just the name of the
+// upstream instead of a mapping.
 type ForwardAuth struct {
 	Upstream        string        `conf:"upstream" required:"true"`
 	Path            string        `conf:"path" default:"/"`
 	Timeout         time.Duration `conf:"timeout" default:"5s" min:"1ms" max:"10m"`
-	RequestHeaders  []string      `conf:"request_headers" maxlen:"32"`  // of the client, for the question; empty: all
-	ResponseHeaders []string      `conf:"response_headers" maxlen:"32"` // of the answer, for the backend
+	RequestHeaders  []string      `conf:"request_headers" maxlen:"32"`  // client headers to send with the question; empty: all
+	ResponseHeaders []string      `conf:"response_headers" maxlen:"32"` // headers of the answer to add to the backend's request
 }
 
 // settings returns the proxy's form.

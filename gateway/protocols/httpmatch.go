@@ -68,7 +68,7 @@ func (r *Route) key() string {
 		set(r.Headers, strings.ToLower), set(r.Query, strings.Clone), set(r.Body, strings.Clone))
 }
 
-// methods are those of RFC 9110 and WebDAV, for hints.
+// methods are the methods of RFC 9110 and WebDAV, for hints.
 var methods = []string{
 	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodTrace,
 	"PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "REPORT", "SEARCH",

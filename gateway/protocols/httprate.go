@@ -14,7 +14,7 @@ type RateLimit struct {
 	Requests int              `conf:"requests" required:"true" min:"1" max:"1000000"`
 	Per      time.Duration    `conf:"per" default:"1s" min:"10ms" max:"24h"`
 	By       httpproxy.RateBy `conf:"by" default:"client"`
-	Header   string           `conf:"header"` // a header by whose value requests are counted; those without it as By says
+	Header   string           `conf:"header"` // requests are counted by this header's value; requests without the header by By
 }
 
 // settings returns the proxy's form.

@@ -46,7 +46,8 @@ func (r *Retries) settings() httpproxy.Retries {
 	return s
 }
 
-// checkPause refuses a pause after which no request of the route could be sent again in time. all is of the listener.
+// checkPause refuses a pause after which no request of the route could be retried in time. all is the listener's
+// policy.
 func checkPause(c *config.Checker, r *Route, all *Retries) {
 	own := r.Retries
 	used := cmp.Or(own, all)

@@ -34,7 +34,7 @@ type dialFunc func(ctx context.Context, endpoint string) (net.Conn, error)
 
 var _ extend.Changeable = (*tcpBackend)(nil)
 
-// TCPBackend makes pools of TCP connections, each of which has one user.
+// TCPBackend makes pools of TCP connections. Each connection serves one session.
 func TCPBackend(s extend.Settings) (extend.Backend, error) {
 	b := &tcpBackend{}
 	b.setDial(s.Dial)
@@ -61,7 +61,7 @@ func (b *tcpBackend) setDial(dial dialFunc) { b.dial.Store(&dial) }
 // Runs implements extend.Backend.
 func (b *tcpBackend) Runs() any { return b.Upstream }
 
-// neverRebuilds: TLS and its time-out are the proxy's, which updates in place.
+// neverRebuilds returns false: TLS and its time-out belong to the proxy, which updates in place.
 func neverRebuilds(_, _ *config.Upstream, _ bool) bool { return false }
 
 func prepareTCP(l extend.Listener) (extend.Server, error) {

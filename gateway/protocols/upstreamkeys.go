@@ -25,10 +25,10 @@ type PostgresUpstream struct {
 	ReadCatalogs ReadCatalogs `conf:"read_catalogs" default:"false"`
 }
 
-// ReadCatalogs is what the gateway reads and believes of a database's catalogs.
+// ReadCatalogs says whether the gateway reads a database's catalogs, and whether it trusts them.
 type ReadCatalogs string
 
-// What it reads and believes.
+// The values of ReadCatalogs.
 const (
 	CatalogsNever   ReadCatalogs = "false"
 	CatalogsHidden  ReadCatalogs = "hidden"

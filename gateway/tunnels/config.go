@@ -56,8 +56,7 @@ func tunnelOf(cfg *config.Config, name string) *Tunnel {
 // through is the tunnel that an upstream's endpoints are behind; empty: none.
 func through(u *config.Upstream) string { return config.PartOf[UpstreamKeys](u).Tunnel }
 
-// minPeerSessions is what one peer of a tunnel may have at least by default: as many as it keeps, and one more while it
-// replaces another.
+// minPeerSessions is the least default of a peer's session limit: one session, and one that replaces it.
 const minPeerSessions = 2
 
 func defaultPeerSessions(l *config.Listener) {

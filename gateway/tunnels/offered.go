@@ -78,8 +78,8 @@ func checkReady(_ context.Context, c net.Conn) error {
 	return nil
 }
 
-// Connect leases a connection that the backend has not closed while it was waiting for a user. One that was opened for this user is given
-// to it as it is: a backend that closes all of them is not to be connected to again and again.
+// Connect leases a connection that the backend has not closed while the connection was idle. A connection opened for
+// this user is returned unchecked: otherwise a backend that closes every connection would be dialled again and again.
 func (b *offeredBackend) Connect(ctx context.Context) (net.Conn, error) {
 	began := time.Now()
 	for {

@@ -13,7 +13,8 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// part is the tunnels of one gateway: those that it makes, and its connections through those that peers have made.
+// part has the tunnels of one gateway: the tunnels it opens, and its connections through tunnels that peers have
+// opened.
 type part struct {
 	gateway extend.Gateway
 

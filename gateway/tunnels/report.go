@@ -27,8 +27,8 @@ type Status struct {
 	Resumed      uint64     `json:"resumed"`
 	Opened       uint64     `json:"opened"`   // connections this gateway asked for
 	Accepted     uint64     `json:"accepted"` // connections the other side asked for
-	Refused      uint64     `json:"refused"`  // of those, by policy or limit
-	Failed       uint64     `json:"failed"`   // of those, because the target could not be reached
+	Refused      uint64     `json:"refused"`  // of Accepted, by policy or limit
+	Failed       uint64     `json:"failed"`   // of Accepted, because the target could not be reached
 	BytesIn      uint64     `json:"bytes_in"`
 	BytesOut     uint64     `json:"bytes_out"`
 }
