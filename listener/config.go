@@ -68,11 +68,10 @@ type Config struct {
 	// ConnectionRate is how often one source may connect. A connection beyond it
 	// is reset.
 	ConnectionRate Rate
-	// ClientFirst says that the protocol begins with bytes of the client, so that a client that has
-	// ended its stream without any before its connection is accepted has gone. It gets no session.
-	// Otherwise a hundred such clients a second do: they may wait for what the server says. Clients
-	// that have reset their connections, and those that owe a PROXY header, never do. All
-	// of them are counted in Stats.Gone.
+	// ClientFirst says that the client sends first in this protocol. A client that has ended its stream without sending
+	// anything before its connection is accepted has then gone, and gets no session. In other protocols up to a hundred
+	// such clients a second get a session: they may wait for the server's first bytes. Clients that have reset their
+	// connections, and clients that still owe a PROXY header, never get one. Stats.Gone counts them all.
 	ClientFirst bool
 	// ProxyTimeout bounds the reading of the header; 0 = DefaultProxyTimeout.
 	ProxyTimeout time.Duration

@@ -42,7 +42,7 @@ const (
 	StateWaiting       State = "waiting"             // for an upstream connection
 	StateActive        State = "active"              // something is under way
 	StateInTransaction State = "idle in transaction" // it waits for its client and holds a server connection
-	StatePinned        State = "pinned"              // likewise, outside a transaction, for what Info.Pinned says
+	StatePinned        State = "pinned"              // it waits for its client and holds a server connection outside a transaction, for the state in Info.Pinned
 )
 
 // States lists all of them.
@@ -77,7 +77,7 @@ type Info struct {
 }
 
 // ID names a session. It is unique in the process and is never used again.
-type ID int64 // microseconds since the program began, each of which is one session's
+type ID int64 // microseconds since the program began; no two sessions get the same
 
 var lastID atomic.Int64
 

@@ -19,7 +19,8 @@ func (s *Server) Report(reason string, level slog.Level, msg string, args ...any
 	s.LogLimited(reason, level, msg, args...)
 }
 
-// LogLimited is Report without the counting, for what is no problem of the session. reason is what the limit is for.
+// LogLimited is Report without the counting, for events that are not errors of the session. reason is the key of the
+// rate limit.
 func (s *Server) LogLimited(reason string, level slog.Level, msg string, args ...any) {
 	log := s.config().Logger
 	if !log.Enabled(context.Background(), level) {

@@ -19,14 +19,14 @@ var silentRate = ratelimit.Rate{Count: 100, Per: time.Second}
 type acceptor struct {
 	server *Server
 	serve  func(*Conn)
-	cfg    *Config // by which screen has let the last connection pass
+	cfg    *Config // the configuration that screen applied to the last accepted connection
 	vetted bool    // its address was checked
 }
 
-// screen decides about an accepted connection before anything is made for it. The limits of its
-// source come first, unless a PROXY header will name it. Then it refuses clients that have gone, so
-// that a flood of them costs neither sessions nor connections to backends. The log has them on level
-// debug only: the health checks of balancers come and go like that all the time.
+// screen decides about an accepted connection before anything is allocated for it. It checks the limits of the
+// connection's source first, unless a PROXY header will name the source. Then it refuses clients that have gone, so
+// that a flood of them costs neither sessions nor connections to backends. The log has them on level debug only: the
+// health checks of balancers connect and disconnect all the time.
 func (a *acceptor) screen(from netip.AddrPort, arrived fiber.Arrival) (refuse bool) {
 	s := a.server
 	a.cfg = s.config()

@@ -59,7 +59,7 @@ func (s *Server) endPart(c *Conn) {
 	default:
 		return
 	}
-	s.uncount(c) // before there seems to be place
+	s.uncount(c) // before release lets the next connection in
 	s.connLimit.release()
 	_ = c.Close()
 	s.forget(c)

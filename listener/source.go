@@ -29,8 +29,8 @@ type Rate struct {
 // any address of it.
 type source [16]byte
 
-// addressOf returns the IP address alone, in its IPv4 form if it has one. It is the zero Addr where there is none, as for
-// the clients of a Unix socket.
+// addressOf returns the IP address alone, in its IPv4 form if it has one. It returns the zero Addr for clients without
+// an IP address, such as those of a Unix socket.
 func addressOf(a net.Addr) netip.Addr {
 	var from net.IP
 	switch a := a.(type) {
@@ -52,7 +52,7 @@ func sourceOf(ip netip.Addr) source {
 	return src
 }
 
-// plainPrefixes returns prefixes of IPv4 addresses written as IPv6 ones in their IPv4 form, in which addresses are compared.
+// plainPrefixes converts IPv4 prefixes written as IPv6 ones to their IPv4 form. Addresses are compared in that form.
 func plainPrefixes(list []netip.Prefix) []netip.Prefix {
 	out := make([]netip.Prefix, len(list))
 	for i, p := range list {
@@ -65,7 +65,7 @@ func plainPrefixes(list []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// Addresses say which client addresses may pass: those in Allow, all if Allow is empty, but none in Deny. Without either all may.
+// Addresses says which client addresses may pass: those in Allow (all if Allow is empty), except those in Deny.
 type Addresses struct{ Allow, Deny []netip.Prefix }
 
 // Empty reports whether every address may pass.
@@ -94,7 +94,7 @@ func (c *Config) limitsSources() bool {
 	return len(c.Allow) > 0 || len(c.Deny) > 0 || c.MaxConnsPerSource > 0 || c.ConnectionRate.Connections > 0
 }
 
-// sources is the table of client sources: those with open connections, and those that have connected lately.
+// sources is the table of client sources with open connections or recent connection attempts.
 type sources struct {
 	rates ratelimit.Table[source] // has its own mutex
 	mu    sync.Mutex              // held for a few instructions
@@ -190,7 +190,7 @@ func (s *Server) refuseSource(client string, err error) {
 }
 
 // refuse is refuseSource for a connection that will be closed. Unless the client gets the reason, the connection is
-// reset, so that it leaves no state behind in a flood.
+// reset, so that a flood of refused connections keeps no state in the kernel.
 func (s *Server) refuse(c *Conn, err error) {
 	s.refuseSource(c.RemoteAddr().String(), err)
 	if s.tells(err) {

@@ -38,7 +38,8 @@ const (
 	ReasonInternal            = "internal"     // a bug: a session, or accepting a connection, panicked
 )
 
-// Reasons lists all of them, for metrics that begin at 0: the increase of a counter that appears with its first error is not seen.
+// Reasons lists all reasons. Metrics start each of them at 0: a counter that appears with its first error hides that
+// increase.
 func Reasons() []string {
 	return []string{
 		ReasonAccept, ReasonAuthFailed, ReasonProtocol, ReasonProxyHeader, ReasonUpstreamUnavailable, ReasonPoolExhausted, ReasonBackendGone,
@@ -52,7 +53,7 @@ type Stats struct {
 	Name, Protocol string
 	Address        string // of the first listener; empty before Serve
 	Active, Queued int
-	Pinned         int // sessions that hold an upstream connection beyond what they do, for state in it
+	Pinned         int // sessions that hold an upstream connection longer than their work needs, for state in it
 	Listening      int // PostgreSQL sessions that listen for notifications by the listening connection of their upstream
 	MaxConns       int
 	Draining       bool
@@ -60,7 +61,7 @@ type Stats struct {
 	// that were refused a session, and Gone those that got none because their client had left.
 	Accepted, Rejected, Gone uint64
 	Moved                    uint64               // how often a TCP session has left an endpoint before its first byte, for another one
-	MovesRefused             uint64               // how often one would have, had its retry budget allowed it
+	MovesRefused             uint64               // moves that the retry budget did not allow
 	Errors                   map[string]uint64    // by reason
 	LastErrors               map[string]time.Time // when an error of the reason was counted last
 	LastRejected             time.Time            // when a connection was last rejected by the connection limit; zero: never

@@ -23,9 +23,9 @@ type ClientConfig struct {
 	Tunnel string
 	// Address is the server's, "host:port" or "unix:/path", or whatever Dial takes.
 	Address string
-	// Fallbacks are more addresses, of other servers or the same one, which are tried in order when
-	// the one in use cannot be connected to, or a session has been without a socket for some
-	// seconds. Open connections wait for their own server.
+	// Fallbacks are further addresses, of other servers or of the same one. They are tried in order when the address in
+	// use cannot be connected to, or when a session has had no socket for some seconds. Open connections wait for their
+	// own server.
 	Fallbacks []string
 	// TLS is spoken to the server; nil = none. Without a ServerName the host of
 	// Address is used.

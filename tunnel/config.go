@@ -17,8 +17,7 @@ const (
 	DefaultMaxStreams = 1024
 	// DefaultMaxSessions bounds the sessions of a server, of all peers.
 	DefaultMaxSessions = 256
-	// minPeerSessions is what one peer may have at least by default: a tunnel with one
-	// session, and the one that replaces it.
+	// minPeerSessions is the least default of a peer's session limit: one session, and one that replaces it.
 	minPeerSessions = 2
 	// DefaultKeepAlive is how long a socket may be silent before it is replaced: longer than a
 	// network or a busy machine needs to recover, short enough for users.
@@ -51,8 +50,8 @@ type Config struct {
 	// MaxStreams bounds the streams one peer may have open to this side, in all of
 	// its sessions; 0 = DefaultMaxStreams, at most 8192. More are refused with ErrBusy.
 	MaxStreams int
-	// ResumeWindow is for how long a session that has lost its socket waits for
-	// another; the lesser of both sides' counts. 0 = DefaultResumeWindow.
+	// ResumeWindow is how long a session that has lost its socket waits for another one; the smaller value of both
+	// sides applies. 0 = DefaultResumeWindow.
 	ResumeWindow time.Duration
 	// KeepAlive is how long a socket may bring nothing, although the other side is asked
 	// for a sign of life, until it is given up and replaced; 0 = DefaultKeepAlive. It also

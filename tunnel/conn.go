@@ -12,10 +12,8 @@ import (
 	"github.com/headpond/headpond/mux"
 )
 
-// Conn is a connection through a tunnel, as the side that asked for it has it. It
-// is a net.Conn, with CloseWrite as TCP has it, and a fiber.Stream. Its methods may
-// be called from any goroutine or fiber, but Read by one at a time until the first
-// has returned.
+// Conn is the dialling side's end of a connection through a tunnel. It is a net.Conn with CloseWrite like a TCP
+// connection, and a fiber.Stream. Its methods may be called from any goroutine or fiber, but only one Read at a time.
 type Conn struct {
 	fiber.NoLoop
 	st      *mux.Stream

@@ -28,8 +28,8 @@ var (
 	ErrUnreachable = errors.New("tunnel: the far side cannot connect")
 	// ErrBusy: one of the sides has as many streams open as it allows.
 	ErrBusy = errors.New("tunnel: too many streams")
-	// ErrBroken: the connection at the other end of the tunnel broke. It wraps
-	// ECONNRESET, as a connection without a tunnel would have it.
+	// ErrBroken: the connection at the other end of the tunnel broke. It wraps ECONNRESET, the error of a broken
+	// connection without a tunnel.
 	ErrBroken = fmt.Errorf("tunnel: the connection at the other end broke: %w", syscall.ECONNRESET)
 	// ErrProtocol: the other side is no tunnel, or one that does not keep to the
 	// package comment.

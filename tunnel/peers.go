@@ -93,8 +93,8 @@ func (c *ServerConfig) name(p mux.Peer) (string, error) {
 // maxUnnamed bounds the keys that are tried for a peer without a name: it is not authenticated at that point, and each costs a MAC.
 const maxUnnamed = 64
 
-// proofs returns the keys of which a peer must know one; none: its certificate is
-// enough, or no proof is needed.
+// proofs returns the keys of which a peer must know one. It returns none if the peer's certificate is enough, or if no
+// proof is needed.
 func (c *ServerConfig) proofs(p mux.Peer) (all []proof, err error) {
 	name, err := c.name(p)
 	if err != nil {
@@ -155,8 +155,7 @@ func (c *ServerConfig) admits(s *member) bool {
 	return slices.ContainsFunc(all, func(o proof) bool { return o.name == s.key.name && bytes.Equal(o.key, s.key.key) })
 }
 
-// trusts reports whether the certificate that a peer has shown, if it has to show one, is of an authority that is
-// trusted now.
+// trusts reports whether a currently trusted authority issued the peer's certificate, if the peer has to show one.
 func (c *ServerConfig) trusts(p mux.Peer) bool {
 	switch {
 	case c.TLS == nil || c.TLS.ClientAuth != tls.RequireAndVerifyClientCert || c.TLS.GetConfigForClient != nil:

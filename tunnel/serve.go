@@ -71,8 +71,8 @@ func (t *sessions) serve(p *peer, m *member, st *mux.Stream) {
 	}
 }
 
-// relay is a stream and the connection dialled for it. up copies from the stream to the connection, and down the other way, at the
-// same time.
+// relay is a stream and the connection dialled for it. up copies from the stream to the connection; down copies the
+// other way at the same time.
 type relay struct {
 	st         *mux.Stream
 	conn       fiber.Stream    // nil until dialled is closed, and after that if the dialling has failed

@@ -59,9 +59,9 @@ func (l *sessionLimit) turnedAway() uint64 {
 	return l.refused
 }
 
-// holderOf returns the key by which a peer's sessions are counted: that of its certificate, which is one even for
-// several names. A PSK does not distinguish the peers that share it, and a name is a claim. So without a certificate it
-// is the address; of IPv6 the network, because a machine may use any address in it.
+// holderOf returns the key by which a peer's sessions are counted. With a certificate this is the certificate's public
+// key, the same for all its names. A PSK does not distinguish the peers that share it, and a name is only a claim, so
+// without a certificate the key is the address: of IPv6 the network, because a machine may use any address in it.
 func holderOf(p mux.Peer, addr net.Addr) string {
 	if p.TLS != nil && len(p.TLS.PeerCertificates) > 0 {
 		sum := sha256.Sum256(p.TLS.PeerCertificates[0].RawSubjectPublicKeyInfo)

@@ -134,7 +134,7 @@ func refuseChannels(s *mux.Session) {
 	}
 }
 
-// displayName is the name that the peer has proved, by a certificate for instance, or else the one it claims.
+// displayName returns the name that the peer has proved, for instance by a certificate, or else the name it claims.
 func (p *peer) displayName(s *member) string { return cmp.Or(p.name, s.Peer().Name) }
 
 // acceptStreams serves the streams that the other side opens until the session is over.
@@ -384,8 +384,8 @@ func (t *sessions) retire(s *member) {
 	}
 }
 
-// drain refuses further sessions and streams and waits until the present streams have
-// ended. When ctx ends first, the rest is cut off and the error says how much.
+// drain refuses further sessions and streams and waits until the open streams have ended. When ctx ends first, it cuts
+// off the remaining streams, and the error says how many.
 func (t *sessions) drain(ctx context.Context) error {
 	all := t.beginDrain()
 	var wg sync.WaitGroup

@@ -27,13 +27,14 @@ type Stats struct {
 
 	Opened   uint64 // streams this side asked for
 	Accepted uint64 // streams the other side asked for
-	Refused  uint64 // of those, by policy or limit
-	Failed   uint64 // of those, because the target could not be reached
+	Refused  uint64 // of Accepted, by policy or limit
+	Failed   uint64 // of Accepted, because the target could not be reached
 
 	BytesIn, BytesOut uint64 // payload, from and to the other side
 
-	// LastError is why a Client lacks a session, or a session its socket, as of the last attempt; nil: none is lacking. A Server waits
-	// for its peers, and leaves it nil: see Server.Absent. FailingSince is when the first attempt failed since the last success.
+	// LastError is the error of the last attempt while a Client lacks a session, or a session its socket; nil: none is
+	// lacking. It is always nil in a Server, which waits for its peers: see Server.Absent. FailingSince is the time of
+	// the first failed attempt since the last success.
 	LastError    error
 	FailingSince time.Time
 }
