@@ -44,7 +44,7 @@ var errAsksTooMuch = errors.New("too many questions to the DHT")
 // DHTStats is a node's part in the DHT. The zero value is that of a node without it.
 type DHTStats struct {
 	On      bool
-	Server  bool   // it answers others, and is told of by them; otherwise it only asks
+	Server  bool   // it answers others and is announced to them; otherwise it only asks
 	Nodes   int    // in the routing table
 	Lookups uint64 // of nodes without a known address, since the start
 	Found   uint64 // of these
@@ -73,8 +73,8 @@ type lookup struct {
 	until time.Time
 }
 
-// quietDHT keeps the library's lines off stderr, where they would stand in a format of their own among those of Config.Logger. What matters is
-// told by the results of lookups.
+// quietDHT keeps the library's lines off stderr, where they would mix with Config.Logger's in another format. The
+// results of lookups carry everything that matters.
 var quietDHT = sync.OnceFunc(func() {
 	for _, name := range []string{"dht", "dht.pb", "dht/RtRefreshManager", "dht/netsize", "providers", "table"} {
 		_ = golog.SetLogLevel(name, "dpanic")
@@ -232,7 +232,7 @@ func (d *dht) close() {
 	_ = d.table.Close()
 }
 
-// seek looks in the DHT for a node that is to be called and of which no address is known.
+// seek looks in the DHT for a node without a known address.
 func (n *Node) seek(ctx context.Context, id peer.ID) error {
 	if n.dht == nil || n.links.has(id) || n.host.Network().Connectedness(id) != network.NotConnected {
 		return nil
@@ -244,8 +244,8 @@ func (n *Node) seek(ctx context.Context, id peer.ID) error {
 	return n.dht.find(ctx, id)
 }
 
-// elsewhere looks in the DHT for a node that cannot be connected to at the addresses known, and reports whether to try again. When ctx has ended
-// the lookup goes on, for the next attempt.
+// elsewhere looks in the DHT for a node that cannot be reached at its known addresses, and reports whether to try
+// again. When ctx ends, the lookup continues for the next attempt.
 func (n *Node) elsewhere(ctx context.Context, id peer.ID) bool {
 	return n.dht != nil && n.host.Network().Connectedness(id) == network.NotConnected && n.dht.find(ctx, id) == nil && ctx.Err() == nil
 }

@@ -13,7 +13,8 @@ import (
 // exhaustedPause is the time between two lines of the log about refusals: whoever floods a node causes one with each connection.
 const exhaustedPause = 10 * time.Second
 
-// countedLimits is a resource manager that counts and logs what it refuses. libp2p closes such connections and streams without a word.
+// countedLimits is a resource manager that counts and logs its refusals. libp2p closes refused connections and streams
+// silently.
 type countedLimits struct {
 	corenet.ResourceManager
 	log     *slog.Logger

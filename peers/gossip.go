@@ -23,10 +23,9 @@ import (
 // topicServices is where nodes tell of their services.
 const topicServices = "/headpond/services/1"
 
-// How often a node tells of its services: at once when they change, at most as often as leastPause, and else again
-// after a pause in which all nodes together say no more than recordRate records a second, so that the price of a
-// network does not grow with the square of its size. A record that is not repeated within that many pauses (lives)
-// expires.
+// How often a node publishes its services: at once when they change, but at most once per leastPause; otherwise after a
+// pause chosen so that all nodes together publish at most recordRate records a second. The cost of a network then does
+// not grow with the square of its size. A record that is not repeated within that many pauses (lives) expires.
 const (
 	leastPause = 250 * time.Millisecond
 	firstBeat  = 1500 * time.Millisecond
@@ -45,7 +44,7 @@ type gossip struct {
 	topic *pubsub.Topic
 	stop  context.CancelFunc // of pubsub, which lasts longer than the node's life: it says goodbye
 	quiet pubsub.RelayCancelFunc
-	wake  chan struct{} // has a place
+	wake  chan struct{} // has a capacity of one
 
 	audience audience
 
@@ -206,7 +205,8 @@ func (g *gossip) recall(r *nodeRecord, now time.Time) {
 	}
 }
 
-// issue returns the time of this node's next record: now, or, if the clock was set back, the moment after that of its last one. mu is held.
+// issue returns the time of this node's next record: now, or, if the clock was set back, just after the time of its
+// last record. mu is held.
 func (g *gossip) issue(now time.Time) int64 {
 	at := now.UnixNano()
 	if ahead := time.Duration(g.issued - at); ahead >= 0 && ahead <= maxSkew { // none further ahead was accepted
@@ -225,7 +225,7 @@ func (n *Node) sourceOf(id, from peer.ID) source {
 		return source{trusted, string(from)}
 	}
 	for _, c := range n.host.Network().ConnsToPeer(from) {
-		if ip, err := manet.ToIP(c.RemoteMultiaddr()); err == nil { // through a relay, that of the relay
+		if ip, err := manet.ToIP(c.RemoteMultiaddr()); err == nil { // through a relay this is the relay's address
 			return source{vouched, siteOf(ip)}
 		}
 	}

@@ -26,8 +26,9 @@ const (
 	mostAskPause = time.Minute
 )
 
-// unidentified are the connected peers that libp2p could not identify: it asks once for a connection, and gives a peer five seconds, which a busy
-// machine or a bad network exceeds. Without more such a peer has no address here, nor in the DHT, for as long as the connection lasts.
+// unidentified holds the connected peers that libp2p could not identify. libp2p asks once for each connection and gives
+// a peer five seconds, which a busy machine or a bad network exceeds. Unless the node asks again, such a peer has no
+// address here, nor in the DHT, while the connection lasts.
 type unidentified struct {
 	node    *Node
 	consume protocol.HandlerFunc // what libp2p does with the identification on a stream
@@ -64,8 +65,9 @@ func (u *unidentified) has(id peer.ID) bool {
 	return u.peers[id] != nil
 }
 
-// handlerOf returns the function that handles a protocol's streams. libp2p shows it only to who negotiates the protocol. That of identify.IDPush reads
-// identifications that peers send unasked, which are the same messages as answers.
+// handlerOf returns the function that handles a protocol's streams. libp2p exposes it only through protocol
+// negotiation. The handler of identify.IDPush reads identifications that peers send unasked, which have the format of
+// answers.
 func handlerOf(h host.Host, id protocol.ID) (protocol.HandlerFunc, error) {
 	var request strings.Builder
 	for _, line := range []string{"/multistream/1.0.0\n", string(id) + "\n"} {
@@ -120,7 +122,7 @@ func (u *unidentified) run() {
 	}
 }
 
-// due returns the peers to ask now, those that have waited longest, and forgets those that are not connected.
+// due returns the peers to ask now, those that have waited longest, and forgets peers that are no longer connected.
 func (u *unidentified) due(now time.Time) (all []peer.ID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 // ErrKey is wrapped by every error about a key file.
 var ErrKey = errors.New("peers: key file")
 
-// maxKeyFile bounds what is read of a key file, which has some 120 bytes.
+// maxKeyFile bounds the size of a key file, which has some 120 bytes.
 const maxKeyFile = 4 << 10
 
 // pemType is the type of a key in PKCS #8.
@@ -126,7 +126,7 @@ func IDOf(key ed25519.PrivateKey) (string, error) {
 	return id.String(), err
 }
 
-// identityOf is a key as libp2p has it, and its peer ID.
+// identityOf converts a key to libp2p's form and returns its peer ID.
 func identityOf(key ed25519.PrivateKey) (crypto.PrivKey, peer.ID, error) {
 	if len(key) != ed25519.PrivateKeySize {
 		return nil, "", fmt.Errorf("%w: Key has %d bytes, want an Ed25519 key", ErrConfig, len(key))

@@ -38,7 +38,7 @@ type known struct {
 type keeper struct {
 	info peer.AddrInfo
 	stop context.CancelFunc
-	lost chan struct{} // has a place: the peer's last connection has gone
+	lost chan struct{} // capacity one: signals that the peer's last connection has closed
 	err  error         // of the last attempt; guarded by known.mu
 }
 
@@ -155,7 +155,7 @@ func (n *Node) connect(ctx context.Context, info peer.AddrInfo) error {
 	if n.host.Network().Connectedness(info.ID) == network.Connected {
 		return nil
 	}
-	// The addresses are those of an operator: a failure a moment ago is no reason not to try them now.
+	// An operator configured these addresses: try them again even after a recent failure.
 	if s, ok := n.host.Network().(*swarm.Swarm); ok {
 		s.Backoff().Clear(info.ID)
 	}

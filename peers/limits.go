@@ -31,7 +31,7 @@ const (
 	// connRate is the number of connections a second after a burst: a site that restarts is back in seconds, and a
 	// client that reconnects again and again costs only a few handshakes a second.
 	connRate = 5
-	// keptAwhile is how long a connection is new, and not closed for being of no use.
+	// keptAwhile is how long a new connection is kept even if it is unused.
 	keptAwhile = 20 * time.Second
 )
 
@@ -92,8 +92,8 @@ func newMuxer() *yamux.Transport {
 	return &muxer
 }
 
-// newKeeper makes the connection manager of a node: beyond three quarters of the connections it closes those that are of the least use, down
-// to a half. Those of bootstrap peers and of tunnels are protected.
+// newKeeper makes the connection manager of a node: above three quarters of the connection limit it closes the least
+// useful connections, down to half of the limit. Connections of bootstrap peers and of tunnels are protected.
 func newKeeper(cfg *Config) (*connmgr.BasicConnMgr, error) {
 	return connmgr.NewConnManager(cfg.MaxConns/2, cfg.MaxConns*3/4, connmgr.WithGracePeriod(keptAwhile))
 }

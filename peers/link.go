@@ -26,7 +26,7 @@ const (
 	maxLinks = 1000
 	// maxFailing bounds those among them that have never been connected, so that calls to nodes which do not exist keep no real one out.
 	maxFailing = maxLinks / 2
-	// failedLink is for how long a link is kept that is not used and has never been connected.
+	// failedLink is how long an unused link that has never been connected is kept.
 	failedLink = 30 * time.Second
 )
 
@@ -53,7 +53,7 @@ type link struct {
 	used   time.Time
 	calls  int            // that wait for a connection to a service
 	stream network.Stream // the last one
-	silent []network.Conn // those on which the peer answers nothing
+	silent []network.Conn // connections on which the peer answers nothing
 	met    bool           // the peer has been connected
 }
 
@@ -237,7 +237,7 @@ func (l *links) all() []*link {
 	return all
 }
 
-// drain makes no more links and waits until nothing uses those there are.
+// drain refuses new links and waits until the existing ones are unused.
 func (l *links) drain(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true

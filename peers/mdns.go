@@ -9,7 +9,7 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/discovery/mdns"
 )
 
-// mdnsName is the service that nodes are found by on the local network. It is not that of other libp2p programs.
+// mdnsName is the service name of nodes on the local network. It differs from that of other libp2p programs.
 const mdnsName = "_headpond._udp"
 
 // maxFound bounds the nodes of the local network that are being connected to at a time: anybody there can claim to be any number of them.

@@ -157,7 +157,8 @@ func (m *models) groups(s *Service) []string {
 // maxModelName bounds the name of a model in bytes.
 const maxModelName = maxGroup - len(modelGroup)
 
-// groupsOf makes groups of models, in order, and says how many of them there is no room for: with those that the service has already.
+// groupsOf returns the groups of models, in order, and how many did not fit. own are the groups that the service
+// already has.
 func groupsOf(ids, own []string, room int) (groups []string, left int) {
 	slices.Sort(ids)
 	for _, id := range slices.Compact(ids) {

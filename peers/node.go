@@ -204,7 +204,8 @@ func (n *Node) Withdraw(ctx context.Context) error {
 	return n.server.Drain(ctx)
 }
 
-// Drain is Withdraw, and waits likewise for the connections that this node has to services of others. Afterwards only Close is of use.
+// Drain is Withdraw, and also waits until this node's connections to services of others have ended. Afterwards only
+// Close may be called.
 func (n *Node) Drain(ctx context.Context) error {
 	n.end()
 	errs := make([]error, 2)

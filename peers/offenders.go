@@ -18,7 +18,7 @@ const (
 	offences    = 5 // gossipsub stops listening at about as many
 	offenceTime = time.Minute
 	blockTime   = 10 * time.Minute
-	// maxOffenders bounds the memory of them. A flood of identities is what the limits by address are for.
+	// maxOffenders bounds the memory of the table. The limits by address stop a flood of identities.
 	maxOffenders = 1000
 )
 

@@ -29,8 +29,8 @@ func (n *Node) Ping(ctx context.Context, addr string) (rtt time.Duration, path s
 	return result.RTT, n.peerStatus(info.ID).Path, nil
 }
 
-// pingInterval is how often the round trip to the peers that this node has to do with is measured, firstPing how often those are looked for to
-// which it is not known.
+// pingInterval is how often the round trip to the relevant peers is measured. firstPing is how often the node looks for
+// peers whose round trip is not known yet.
 const (
 	pingInterval = 15 * time.Second
 	firstPing    = time.Second

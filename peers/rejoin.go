@@ -15,9 +15,10 @@ import (
 // rejoinInterval is how often connected peers to which records do not go are looked for.
 const rejoinInterval = 3 * time.Second
 
-// audience are the peers to which pubsub has a stream. pubsub opens one when libp2p has identified a peer, which is tried once for a connection
-// and given five seconds, and gives up when the stream cannot be opened, or breaks five times in ten minutes. Without more a busy machine, or a bad
-// network, would leave peers connected that hear no records as long as the connection lasts.
+// audience holds the peers to which pubsub has a stream. pubsub opens a stream when libp2p has identified a peer, which
+// libp2p tries once for each connection, for five seconds. It gives up when the stream cannot be opened or breaks five
+// times in ten minutes. Without audience a busy machine or a bad network would leave connected peers without records as
+// long as the connection lasts.
 type audience struct {
 	mu    sync.Mutex // held for a few instructions
 	peers map[peer.ID]bool

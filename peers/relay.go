@@ -20,7 +20,7 @@ const (
 	reservationTime = time.Hour
 )
 
-// natOptions are those about getting through NAT.
+// natOptions returns the options for NAT traversal.
 func natOptions(cfg *Config) (options []libp2p.Option) {
 	options = append(options, libp2p.EnableRelay()) // others may be reached by relays only
 	if !cfg.NoHolePunching {
@@ -46,7 +46,7 @@ func (r *relayFor) AllowReserve(id peer.ID, _ ma.Multiaddr) bool {
 	return r.anyone || slices.Contains(r.peers, id)
 }
 
-// AllowConnect implements relay.ACLFilter: who may call a node is its own matter.
+// AllowConnect implements relay.ACLFilter: each node controls its own callers.
 func (r *relayFor) AllowConnect(peer.ID, ma.Multiaddr, peer.ID) bool { return true }
 
 // startRelay begins to relay for others, if the configuration asks for it.

@@ -18,8 +18,8 @@ import (
 // tagRelay protects the connections to relays.
 const tagRelay = "relay"
 
-// circuits keeps a place at each relay, and knows the addresses of this node there. (libp2p's own AutoRelay leaves out relays with private
-// addresses, as they are in networks of one's own.)
+// circuits keeps a reservation at each relay, and knows this node's addresses there. (libp2p's AutoRelay ignores relays
+// with private addresses, which private networks use.)
 type circuits struct {
 	node *Node
 
@@ -28,7 +28,7 @@ type circuits struct {
 
 	// Of the configuration; these do not change after init.
 	relays map[peer.ID]peer.AddrInfo
-	lost   map[peer.ID]chan struct{} // has a place: the relay's last connection has gone
+	lost   map[peer.ID]chan struct{} // capacity one: signals that the relay's last connection has closed
 	work   sync.WaitGroup
 }
 
@@ -67,7 +67,7 @@ func (c *circuits) start() {
 // has reports whether a peer is one of the relays of the configuration.
 func (c *circuits) has(id peer.ID) bool { return c.lost[id] != nil }
 
-// keep has a place at a relay until ctx ends.
+// keep holds a reservation at a relay until ctx ends.
 func (c *circuits) keep(ctx context.Context, relay peer.AddrInfo) {
 	pause, logged := firstPause, ""
 	for ctx.Err() == nil {
@@ -100,7 +100,7 @@ func (c *circuits) keep(ctx context.Context, relay peer.AddrInfo) {
 	}
 }
 
-// reserve asks a relay for a place.
+// reserve asks a relay for a reservation.
 func (c *circuits) reserve(ctx context.Context, relay peer.AddrInfo) (*client.Reservation, error) {
 	if err := c.node.connect(ctx, relay); err != nil {
 		return nil, err

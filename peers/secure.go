@@ -85,12 +85,12 @@ type joinedWrites struct {
 	net.Conn
 
 	mu   sync.Mutex // also held while writing: TLS has one writer, or one and an alert
-	held *[]byte    // what is written is appended here; nil: it goes to the connection
+	held *[]byte    // written data is appended here; nil: it goes to the connection
 }
 
 var joinedBuffers = sync.Pool{New: func() any { b := make([]byte, 0, joinedBuffer); return &b }}
 
-// hold keeps what is written until flush.
+// hold buffers written data until flush.
 func (c *joinedWrites) hold() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

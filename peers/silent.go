@@ -92,7 +92,7 @@ func (n *Node) replaceSilent(ctx context.Context, id peer.ID) {
 // replace is replaceSilent for one connection. If ctx, the caller's, ends before it is known whether the peer answers, the next caller finds out.
 func (n *Node) replace(ctx context.Context, conn network.Conn) {
 	id, path := conn.RemotePeer().String(), conn.RemoteMultiaddr().String()
-	pinging, cancel := context.WithTimeout(n.life, tryTimeout) // not ctx: that a caller goes says nothing of the peer
+	pinging, cancel := context.WithTimeout(n.life, tryTimeout) // not ctx: a caller that gives up says nothing about the peer
 	trying, stop := context.WithTimeout(ctx, tryTimeout)
 	var answers atomic.Bool
 	pinged := make(chan struct{})
@@ -128,8 +128,9 @@ func (n *Node) replace(ctx context.Context, conn network.Conn) {
 	}
 }
 
-// pings reports whether the peer answers a ping on a connection before ctx ends. That it does not know pings is an answer, and so is a reset: its
-// ping service may be at its limit. A stream that this node cannot make says nothing of the peer.
+// pings reports whether the peer answers a ping on a connection before ctx ends. An answer that ping is not supported
+// counts, and so does a reset: the peer's ping service may be at its limit. A stream that this node cannot open says
+// nothing about the peer.
 func pings(ctx context.Context, conn network.Conn) bool {
 	s, err := conn.NewStream(network.WithAllowLimitedConn(ctx, "ping"))
 	if err != nil {
@@ -149,8 +150,8 @@ func pings(ctx context.Context, conn network.Conn) bool {
 	return err == nil || ctx.Err() == nil
 }
 
-// answering returns an address at which a new connection to the peer of conn can be made, nil for none. It tries those that are known, until ctx
-// ends. A relay does not replace a direct connection.
+// answering returns an address at which a new connection to conn's peer can be made, nil for none. It tries the known
+// addresses until ctx ends. A relay does not replace a direct connection.
 func (n *Node) answering(ctx context.Context, conn network.Conn) (answering ma.Multiaddr) {
 	if n.trying.Add(1) > maxTrying {
 		n.trying.Add(-1)

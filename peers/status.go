@@ -139,8 +139,8 @@ func (n *Node) Sessions() []listener.Info { return n.server.Sessions() }
 // Kill resets the connection with an ID of Sessions; false = there is none.
 func (n *Node) Kill(id listener.ID, stream uint64) bool { return n.server.Kill(id, stream) }
 
-// Leaving reports whether a peer that this node calls, any if id is empty, drains while connections to its services are
-// open: idle ones should be closed.
+// Leaving reports whether a peer that this node calls (any peer if id is empty) drains while connections to its
+// services are open. The caller should close idle connections then.
 func (n *Node) Leaving(id string) bool {
 	return slices.ContainsFunc(n.links.all(), func(l *link) bool { return (id == "" || l.peer.String() == id) && l.client.Draining() })
 }

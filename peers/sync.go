@@ -29,7 +29,7 @@ const (
 	syncInterval = 30 * time.Second
 	syncTime     = 20 * time.Second // for one table: 32 MiB at 1.6 MiB/s
 	recordTime   = 5 * time.Second  // for one record of it
-	maxSyncs     = 4                // at a time, each of another neighbour, beside those of bootstrap peers
+	maxSyncs     = 4                // concurrent, each with another neighbour; bootstrap peers come on top
 	tableRate    = 0.5              // tables a second that one neighbour may ask for
 	tableBurst   = 4
 )
@@ -41,7 +41,7 @@ type syncer struct {
 	places chan struct{}
 
 	mu     sync.Mutex
-	asking map[peer.ID]bool // those whose table is being read
+	asking map[peer.ID]bool // peers whose table is being read
 	asked  buckets
 	closed bool
 	work   sync.WaitGroup
@@ -85,8 +85,8 @@ func (s *syncer) run() {
 	}
 }
 
-// ask asks a neighbour for its table, unless it or enough others are being asked. For bootstrap peers there is always a place: the others could
-// hold all of them.
+// ask asks a neighbour for its table, unless that neighbour or enough others are being asked. Bootstrap peers are never
+// refused: other neighbours could use up the limit.
 func (s *syncer) ask(id peer.ID) {
 	trusted := s.node.known.has(id)
 	s.mu.Lock()
@@ -163,7 +163,7 @@ func (s *syncer) fetch(id peer.ID) error {
 func (s *syncer) serve(st network.Stream) {
 	sent := false
 	defer func() {
-		if !sent { // of a QUIC stream that is closed, a reset would take back what is on its way
+		if !sent { // a reset would discard data in flight on a closed QUIC stream
 			_ = st.Reset()
 		}
 	}()
@@ -194,7 +194,7 @@ type validRecord struct {
 	life   time.Duration
 }
 
-// tell returns all records: this node's, and those of the table.
+// tell returns all records: this node's and those of the table.
 func (g *gossip) tell(now time.Time) (all []validRecord) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

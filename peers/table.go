@@ -28,7 +28,7 @@ const (
 	pastLife = 2*maxSkew + maxLife
 )
 
-// The reasons why a record is not taken, beside those of unseal.
+// Errors of refused records, in addition to those of unseal.
 var (
 	errKnown = errors.New("known already")
 	errFull  = errors.New("the table is full")
@@ -66,13 +66,13 @@ type table struct {
 type entry struct {
 	id      peer.ID
 	record  *nodeRecord
-	sealed  []byte    // as it was signed
+	sealed  []byte    // the signed bytes
 	source  source    // it is counted against
 	since   time.Time // the node has been in the table
 	expires time.Time
 }
 
-// past is a node that was in the table, or has said that it leaves.
+// past is a node that was in the table, or has announced that it leaves.
 type past struct {
 	issued int64
 	until  time.Time
@@ -119,7 +119,7 @@ func (t *table) put(id peer.ID, r *nodeRecord, sealed []byte, from source, life 
 	return c, nil
 }
 
-// makeRoom makes room for an entry, in the place of old if that is not nil.
+// makeRoom makes room for an entry. The entry replaces old if old is not nil.
 func (t *table) makeRoom(e, old *entry) (evicted bool, err error) {
 	if t.bytes+len(e.sealed) > maxTableBytes {
 		return false, errFull
@@ -141,8 +141,9 @@ func (t *table) makeRoom(e, old *entry) (evicted bool, err error) {
 	return true, nil
 }
 
-// victim returns the entry that makes room in a full table for one of a source: the youngest of the source with the most, so that a flood
-// displaces itself first. nil: none has more than that source would have.
+// victim returns the entry to evict from a full table for an entry of source from: the youngest entry of the source
+// with the most entries, so that a flood evicts its own entries first. It returns nil if no source has more entries
+// than from would have.
 func (t *table) victim(from source) *entry {
 	entitled := from.kind == trusted && t.kinds[trusted] < t.max/trustedShare
 	most, largest := t.sources[from]+1, source{}
@@ -237,8 +238,9 @@ func (e *entry) offer(service string) Offer {
 	return e.record.Services[slices.IndexFunc(e.record.Services, func(o Offer) bool { return o.Name == service })]
 }
 
-// offering returns the nodes that offer a service, in the order in which to try them: those of the highest rank first, and of these those with
-// the most room, and any of those that are alike. A rank of 0 leaves a node out. known is how many offer it.
+// offering returns the nodes that offer a service, in the order in which to try them: by descending rank, then by
+// descending room, with equal nodes in random order. Nodes of rank 0 are omitted. known is the number of nodes that
+// offer the service.
 func (t *table) offering(service string, busy func(peer.ID) int, rank func(peer.ID, Offer) int) (ids []peer.ID, known int) {
 	type candidate struct {
 		id   peer.ID

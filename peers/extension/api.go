@@ -234,8 +234,8 @@ func (a *api) routeOf(r *http.Request) (to *route, status int, err error) {
 	return nil, http.StatusNotFound, errBadRoute
 }
 
-// RoundTrip implements http.RoundTripper: it sends a request to the first node that can be connected to. A request of which something was sent
-// is not sent again.
+// RoundTrip implements http.RoundTripper: it sends a request to the first node that it can connect to. It does not
+// retry a request of which anything was sent.
 func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	to := r.Context().Value(routeKey{}).(*route) //nolint:forcetypeassert // what serve has put there
 	targets := to.targets[:min(len(to.targets), maxTriedNodes)]

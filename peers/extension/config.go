@@ -214,5 +214,5 @@ func texts[T ~string](list []T) (out []string) {
 	return out
 }
 
-// bridge is the protocol of upstreams that services name: those whose connections go to the other end of a tunnel.
+// bridge is the protocol of upstreams whose connections go to the other end of a tunnel.
 const bridge = tunnels.Protocol

@@ -77,7 +77,7 @@ func (p *part) Plan(plan *extend.Plan) error {
 	return nil
 }
 
-// fixed are the settings that a node keeps as long as it runs.
+// fixed returns the settings that cannot change while a node runs.
 func fixed(p *Peers) Peers {
 	c := *p
 	c.Bootstrap = nil

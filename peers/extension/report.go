@@ -18,10 +18,10 @@ type NodeStatus struct {
 	Callers   []string `json:"callers"`     // peers that have a session to call services here
 	Streams   int      `json:"streams"`     // connections to services here that are open
 	Accepted  uint64   `json:"accepted"`    // connections to services here
-	Refused   uint64   `json:"refused"`     // of those, by policy or limit
-	Limited   uint64   `json:"limited"`     // of those, because the peer has more than it may ("per_peer")
+	Refused   uint64   `json:"refused"`     // of Accepted, by policy or limit
+	Limited   uint64   `json:"limited"`     // of Accepted, because the peer exceeds "per_peer"
 	Exhausted uint64   `json:"exhausted"`   // libp2p connections and streams that this node's limits have refused
-	Failed    uint64   `json:"failed"`      // of those, because the server could not be reached
+	Failed    uint64   `json:"failed"`      // of Accepted, because the server could not be reached
 	BytesIn   uint64   `json:"bytes_in"`    // to services here
 	BytesOut  uint64   `json:"bytes_out"`   // from them
 	// Throttled is how long connections of peers that were too fast ("per_peer") have waited, added up.
