@@ -49,6 +49,7 @@ func TCPBackend(s extend.Settings) (extend.Backend, error) {
 
 // Update implements extend.Backend.
 func (b *tcpBackend) Update(s extend.Settings) error {
+	s.Limits = tcpproxy.WarmLimits(s.Limits)
 	err := b.Upstream.Update(s.Settings)
 	if err == nil {
 		b.setDial(s.Dial)

@@ -13,6 +13,7 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/internal/tlsclient"
+	"github.com/headpond/headpond/tcpproxy"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -47,6 +48,7 @@ func newOffered(s extend.Settings) (extend.Backend, error) {
 		ready.Stream = tc
 		return ready, nil
 	}
+	s.Limits = tcpproxy.WarmLimits(s.Limits)
 	up, err := upstream.New(upstream.Config[net.Conn]{
 		Name: u.Name, Settings: s.Settings, Open: open, Close: func(c net.Conn) { _ = c.Close() },
 		Interrupt: func(c net.Conn, _ error) { _ = c.(*readyConn).raw.Close() }, Check: checkReady, Logger: s.Logger,
@@ -58,7 +60,10 @@ func newOffered(s extend.Settings) (extend.Backend, error) {
 }
 
 // Update implements extend.Backend.
-func (b *offeredBackend) Update(s extend.Settings) error { return b.Upstream.Update(s.Settings) }
+func (b *offeredBackend) Update(s extend.Settings) error {
+	s.Limits = tcpproxy.WarmLimits(s.Limits)
+	return b.Upstream.Update(s.Settings)
+}
 
 // Runs implements extend.Backend.
 func (b *offeredBackend) Runs() any { return b }
