@@ -89,7 +89,7 @@ func limitsOf(u *config.Upstream) (pool.Limits, error) {
 		return pool.Limits{}, err
 	}
 	l := pool.Limits{
-		MinIdle: p.MinIdle, MaxSize: p.MaxSize, MaxIdle: p.MaxIdle, IdleTimeout: p.IdleTimeout, MaxLifetime: p.MaxLifetime,
+		MinIdle: p.MinIdle, MaxWarm: p.MaxWarm, MaxSize: p.MaxSize, MaxIdle: p.MaxIdle, IdleTimeout: p.IdleTimeout, MaxLifetime: p.MaxLifetime,
 		AcquireTimeout: p.AcquireTimeout, MaxWaiters: p.MaxWaiters, CheckAfter: p.CheckAfter, CheckInterval: p.CheckInterval,
 		OpenTimeout: u.ConnectTimeout, Overflow: overflow,
 	}

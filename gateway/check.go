@@ -71,7 +71,7 @@ func Effective(cfg *config.Config) *config.Config {
 // trialBackend builds an upstream without connecting to its endpoints.
 func (g *Gateway) trialBackend(u *config.Upstream, standIn bool) (*backend, error) {
 	quiet := *u
-	quiet.Pool.MinIdle, quiet.Pool.CheckInterval, quiet.Health, quiet.Discover = 0, 0, nil, nil
+	quiet.Pool.MinIdle, quiet.Pool.MaxWarm, quiet.Pool.CheckInterval, quiet.Health, quiet.Discover = 0, 0, 0, nil, nil
 	return g.makeBackend(&quiet, extend.Settings{Trial: true, StandIn: standIn})
 }
 

@@ -52,7 +52,7 @@ func (g *Gateway) closeIdle(b *backend) {
 		return // it was accepted before; a file has gone since
 	}
 	none := s
-	none.Limits.IdleTimeout, none.Limits.MinIdle = leastIdle, 0
+	none.Limits.IdleTimeout, none.Limits.MinIdle, none.Limits.MaxWarm = leastIdle, 0, 0
 	if b.impl.Update(none) != nil {
 		return // closed
 	}

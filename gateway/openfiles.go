@@ -13,7 +13,7 @@ const ownFiles = 100
 
 // openFiles is the number of files that cfg may need at full use: one for each client, waiting ones included, and one
 // for each connection to a backend, of which there are at most as many as the pools allow, or as the clients and
-// "min_idle" need. Connections that another machine makes do not count.
+// "max_warm" need. Connections that another machine makes do not count.
 func openFiles(cfg *config.Config) uint64 {
 	total := ownFiles
 	for i := range cfg.Listeners {
@@ -34,7 +34,7 @@ func openFiles(cfg *config.Config) uint64 {
 			}
 		}
 		if !u.Far() {
-			total += min(clients+widthOf(u)*u.Pool.MinIdle, widthOf(u)*u.Pool.MaxSize)
+			total += min(clients+widthOf(u)*u.Pool.MaxWarm, widthOf(u)*u.Pool.MaxSize)
 		}
 	}
 	return uint64(total) //nolint:gosec // none of these is negative
@@ -54,7 +54,7 @@ func clientsWithin(limit uint64, cfg *config.Config) int {
 		default:
 			most += widthOf(u) * u.Pool.MaxSize
 		}
-		idle += widthOf(u) * u.Pool.MinIdle
+		idle += widthOf(u) * u.Pool.MaxWarm
 	}
 	return max(room-most, (room-idle)/2, 1)
 }

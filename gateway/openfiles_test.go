@@ -17,7 +17,7 @@ upstreams:
   echo: {endpoints: ["127.0.0.1:1", "127.0.0.1:2"], pool: {min_idle: 3}}
   web: {endpoints: ["127.0.0.1:1", "127.0.0.1:2"], pool: {max_size: 30}}
 `)
-	if got, want := gateway.OpenFiles(cfg), uint64(100+501+1001+1001+500+60+7+2*1024+6); got != want {
+	if got, want := gateway.OpenFiles(cfg), uint64(100+501+1001+1001+500+60+7+2*1024+64); got != want {
 		t.Errorf("%d, want %d", got, want)
 	}
 }

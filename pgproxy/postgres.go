@@ -212,7 +212,7 @@ func (b *Postgres) Retire() {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	s := b.with
-	s.Limits.MinIdle = 0
+	s.Limits.MinIdle, s.Limits.MaxWarm = 0, 0
 	if s.Limits.IdleTimeout <= 0 || s.Limits.IdleTimeout > retiredIdle {
 		s.Limits.IdleTimeout = retiredIdle
 	}

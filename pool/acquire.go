@@ -36,7 +36,7 @@ func (c *core[T]) instant(affinity int) (l Lease[T], ok bool) {
 		return l, false
 	}
 	s := c.idle[i]
-	if c.clock-s.idleSince > int64(c.limits.CheckAfter) || len(c.idle) <= c.limits.MinIdle && c.total < c.limits.MaxSize {
+	if c.clock-s.idleSince > int64(c.limits.CheckAfter) || len(c.idle) <= c.warm.target && c.total < c.limits.MaxSize {
 		return l, false
 	}
 	c.takeIdle(i)

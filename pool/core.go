@@ -49,6 +49,7 @@ type core[T any] struct {
 	lastRefused                             int64 // by clock; 0: never
 	openTime                                int64 // moving average of successful opens, nanoseconds; 0: none yet
 	leakAfter                               int64
+	warm                                    warmth
 }
 
 // slot holds one resource. A new one is made for every open.
@@ -310,7 +311,7 @@ func (c *core[T]) newError(kind, cause error, waited int64) *Error {
 }
 
 // dispatch restores the core's invariants after any change: waiters get idle
-// resources, and opens are started for the remaining waiters and for MinIdle.
+// resources, and opens are started for the remaining waiters and for resources kept warm.
 func (c *core[T]) dispatch(e *effects[T]) {
 	if c.closed {
 		return
@@ -338,10 +339,10 @@ func (c *core[T]) dispatch(e *effects[T]) {
 	}
 }
 
-// wanted is the number of further opens that waiters and MinIdle ask for.
+// wanted is the number of further opens that waiters and resources to be kept warm ask for.
 func (c *core[T]) wanted() int {
 	warm := len(c.idle) + c.checking // most pass their check
-	if c.limits.MinIdle == 0 {
+	if c.warm.target == 0 {
 		return c.waiters.n - c.opening
 	}
 	if c.replaces() {
@@ -352,13 +353,13 @@ func (c *core[T]) wanted() int {
 			}
 		}
 	}
-	return c.waiters.n + max(c.limits.MinIdle-warm, 0) - c.opening
+	return c.waiters.n + max(c.warm.target-warm, 0) - c.opening
 }
 
 // replaces reports whether idle resources are so few that one about to expire
 // needs a replacement opened before it goes.
 func (c *core[T]) replaces() bool {
-	return c.limits.MaxLifetime > 0 && len(c.idle) <= 2*c.limits.MinIdle
+	return c.limits.MaxLifetime > 0 && len(c.idle) <= 2*c.warm.target
 }
 
 func (c *core[T]) failAll(kind, cause error, e *effects[T]) {
@@ -465,6 +466,7 @@ func (c *core[T]) empty() bool { return c.closed && c.total == 0 && c.direct == 
 // update applies new limits (validated, defaults filled in).
 func (c *core[T]) update(l Limits, e *effects[T]) {
 	c.limits = l
+	c.warm.target = min(max(c.warm.target, l.MinIdle), l.MaxWarm)
 	for s := c.all; s != nil; s = s.nxt {
 		s.expires = c.expiry(s)
 	}

@@ -87,6 +87,9 @@ func (w *crowd) open() {
 		w.limits.MaxLifetime = []time.Duration{0, 100 * time.Millisecond}[w.rnd.IntN(2)]
 		w.limits.CheckInterval = []time.Duration{0, 20 * time.Millisecond}[w.rnd.IntN(2)]
 	}
+	if w.rnd.IntN(2) == 0 {
+		w.limits.MaxWarm = w.limits.MinIdle + w.rnd.IntN(size-w.limits.MinIdle+1)
+	}
 	w.b.limit = 6
 	if w.rnd.IntN(4) == 0 {
 		w.limits.Overflow, w.b.limit = pool.OverflowDirect, 0

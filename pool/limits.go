@@ -60,6 +60,12 @@ type Limits struct {
 	// MinIdle resources are kept warm and refilled ahead of demand. Idle
 	// resources near MaxLifetime are replaced before they expire. Default 0.
 	MinIdle int
+	// MaxWarm, above MinIdle, lets the number of resources kept warm follow demand, for resources that
+	// are used once: as many as callers use up while one is opened (the rate of leases of new
+	// resources × Stats.OpenTime), and a reserve for random arrivals that grows while callers
+	// come in bursts and wait. It rises within a second and falls within half a minute. Resources beyond
+	// the number are not closed for that, but not replaced either when they are used or expire. 0 means MinIdle, so that the number is fixed.
+	MaxWarm int
 	// MaxSize bounds the resources the pool has open, is opening or is
 	// closing. Default 10.
 	MaxSize int
@@ -112,6 +118,9 @@ func (l Limits) Verify() error {
 	if l.MinIdle < 0 || l.MinIdle > maxSize {
 		bad("MinIdle %d is not from 0 to MaxSize (%d)", l.MinIdle, maxSize)
 	}
+	if most := cmp.Or(l.MaxIdle, maxSize); l.MaxWarm != 0 && (l.MaxWarm < l.MinIdle || l.MaxWarm > most) {
+		bad("MaxWarm %d is not from MinIdle (%d) to MaxIdle (%d)", l.MaxWarm, l.MinIdle, most)
+	}
 	if l.MaxIdle < 0 {
 		bad("MaxIdle %d is negative", l.MaxIdle)
 	}
@@ -153,6 +162,7 @@ func (l Limits) withDefaults() Limits {
 	if l.MaxIdle == 0 || l.MaxIdle > l.MaxSize {
 		l.MaxIdle = l.MaxSize
 	}
+	l.MaxWarm = min(cmp.Or(l.MaxWarm, l.MinIdle), l.MaxSize)
 	l.IdleTimeout = cmp.Or(l.IdleTimeout, DefaultIdleTimeout)
 	for _, d := range []*time.Duration{&l.IdleTimeout, &l.MaxLifetime, &l.AcquireTimeout, &l.CheckAfter, &l.CheckInterval, &l.OpenTimeout} {
 		*d = min(*d, longest)

@@ -39,6 +39,7 @@ func (p *Pool[T]) touch(now int64) {
 	if !c.ticking && !c.closed {
 		c.ticking = true
 		c.hot = c.calm
+		c.resume()
 	}
 }
 
@@ -127,6 +128,7 @@ func (p *Pool[T]) tick() {
 	}
 	p.timerAt, p.armed = never, false
 	c.clock = max(c.clock, p.now())
+	c.follow()
 	c.expireWaiters(&e)
 	c.reap(&e)
 	c.dispatch(&e)

@@ -116,6 +116,7 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 		affinity: cfg.Affinity, name: cfg.Name, limits: cfg.Limits.withDefaults(), jitter: rand.Float64,
 		calm: cfg.Hooks.Acquired == nil && cfg.LeakAfter == 0, leakAfter: int64(cfg.LeakAfter),
 	}
+	p.core.warm.target = p.core.limits.MinIdle
 	var e effects[T]
 	p.mu.Lock()
 	p.core.dispatch(&e)
@@ -230,7 +231,7 @@ func (p *Pool[T]) Update(l Limits) error {
 	return p.update(func(Limits) Limits { return l.withDefaults() })
 }
 
-// Resize changes MaxSize alone, as Update does. MinIdle is lowered with it, and
+// Resize changes MaxSize alone, as Update does. MinIdle and MaxWarm are lowered with it, and
 // a MaxIdle that was the whole pool, or is above it now, becomes the new size.
 func (p *Pool[T]) Resize(maxSize int) error {
 	if maxSize < 1 || maxSize > maxMaxSize {
@@ -240,7 +241,7 @@ func (p *Pool[T]) Resize(maxSize int) error {
 		if l.MaxIdle == l.MaxSize || l.MaxIdle > maxSize {
 			l.MaxIdle = maxSize
 		}
-		l.MaxSize, l.MinIdle = maxSize, min(l.MinIdle, maxSize)
+		l.MaxSize, l.MinIdle, l.MaxWarm = maxSize, min(l.MinIdle, maxSize), min(l.MaxWarm, l.MaxIdle)
 		return l
 	})
 }

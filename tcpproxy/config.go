@@ -140,7 +140,7 @@ func (c Config) withDefaults() *settings {
 // UpstreamOptions are the settings of NewUpstream; the zero value is usable.
 type UpstreamOptions struct {
 	// Settings: Limits.MinIdle is the number of connections kept ready for each
-	// endpoint; the defaults of WarmLimits apply.
+	// endpoint, and Limits.MaxWarm how many that may become as more clients arrive; the defaults of WarmLimits apply.
 	upstream.Settings
 	// Dial connects to "host:port" or "unix:/path"; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
@@ -169,13 +169,25 @@ func NewUpstream(name string, o UpstreamOptions) (*upstream.Upstream[net.Conn], 
 
 // WarmLimits returns l with defaults for connections that are used once: MaxSize DefaultMaxSize, MaxLifetime (the age
 // of an unused connection, not of one in use) DefaultWarmAge, OpenTimeout DefaultOpenTimeout, OpenConcurrency
-// DefaultOpenConcurrency. Pass its result to Upstream.Update.
+// DefaultOpenConcurrency, and MaxWarm, unless MinIdle is 0, DefaultMaxWarm. Pass its result to Upstream.Update.
 func WarmLimits(l pool.Limits) pool.Limits {
 	l.MaxSize = cmp.Or(l.MaxSize, max(DefaultMaxSize, l.MinIdle))
 	l.MaxLifetime = cmp.Or(l.MaxLifetime, DefaultWarmAge)
 	l.OpenTimeout = cmp.Or(l.OpenTimeout, DefaultOpenTimeout)
 	l.OpenConcurrency = cmp.Or(l.OpenConcurrency, DefaultOpenConcurrency)
+	if l.MaxWarm == 0 {
+		l.MaxWarm = max(min(DefaultMaxWarm(l.MinIdle), cmp.Or(l.MaxIdle, l.MaxSize)), l.MinIdle)
+	}
 	return l
+}
+
+// DefaultMaxWarm is how many connections to one endpoint are kept ready at most where minIdle are kept at least: four
+// times as many, and not less than 32; 0 for 0.
+func DefaultMaxWarm(minIdle int) int {
+	if minIdle == 0 {
+		return 0
+	}
+	return max(4*minIdle, 32)
 }
 
 // warmConn remembers when a connection was opened.

@@ -161,7 +161,7 @@ function poolCard() {
   const bar = element("div", "bar"), used = element("span", "used"), idle = element("span", "idle");
   bar.append(used, idle);
   const list = element("dl", "numbers");
-  const set = numbers(list, ["in use", "idle", "waiting", "max", "acquired", "reuse", "opened", "reused", "failed", "p50", "p99"]);
+  const set = numbers(list, ["in use", "idle", "kept ready", "waiting", "max", "acquired", "reuse", "opened", "reused", "failed", "p50", "p99"]);
   const about = element("p", "quiet"), error = element("p", "error"), rate = rates();
   root.append(head, about, spark.root, bar, list, error);
   return {
@@ -177,7 +177,7 @@ function poolCard() {
       used.style.width = Math.min(100, (100 * p.in_use) / size) + "%";
       idle.style.width = Math.min(100, (100 * p.idle) / size) + "%";
       const [acquired] = rate(p.acquired);
-      set(count(p.in_use + p.direct), count(p.idle), count(p.waiting), count(p.max_size), perSecond(acquired, decimal), reuse([p]),
+      set(count(p.in_use + p.direct), count(p.idle), count(p.warm_target), count(p.waiting), count(p.max_size), perSecond(acquired, decimal), reuse([p]),
         count(p.opened), count(p.reused), count(p.open_failed), duration(p.acquire_seconds.p50), duration(p.acquire_seconds.p99));
       const wrong = e.state !== "healthy" && e.state !== "drained"; // else it may be over, and nobody has opened a connection since
       const why = (wrong && e.last_error) || p.last_open_error;

@@ -58,6 +58,7 @@ var poolMetrics = []metric[pool.Stats]{
 	gauge("pool_in_use", "Connections that are leased.", poolLabels, func(p pool.Stats) float64 { return float64(p.InUse) }),
 	gauge("pool_opening", "Connections being opened.", poolLabels, func(p pool.Stats) float64 { return float64(p.Opening) }),
 	gauge("pool_waiting", "Callers that wait for a connection.", poolLabels, func(p pool.Stats) float64 { return float64(p.Waiting) }),
+	gauge("pool_warm_target", "Idle connections that the pool keeps ready now.", poolLabels, func(p pool.Stats) float64 { return float64(p.WarmTarget) }),
 	gauge("pool_max_size", "Most connections the pool may have.", poolLabels, func(p pool.Stats) float64 { return float64(p.MaxSize) }),
 	gauge("pool_direct", "Connections out beyond max_size (overflow: direct).", poolLabels, func(p pool.Stats) float64 { return float64(p.Direct) }),
 	counter("pool_opened_total", "Connections opened.", poolLabels, func(p pool.Stats) float64 { return float64(p.Opened) }),

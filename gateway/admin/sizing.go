@@ -70,7 +70,7 @@ func (p *Pool) advice(age time.Duration) string {
 // warmAdvice returns a sentence about connections that are opened ahead of demand for one session each, "" if there are none, they are
 // right or there is too little data.
 func (p *Pool) warmAdvice() string {
-	if p.MinIdle == 0 || p.Acquired < sizingAcquires || p.OpenSeconds == 0 {
+	if p.MaxWarm == 0 || p.Acquired < sizingAcquires || p.OpenSeconds == 0 {
 		return ""
 	}
 	takes := seconds(p.OpenSeconds).Round(time.Microsecond)
@@ -78,6 +78,8 @@ func (p *Pool) warmAdvice() string {
 	switch {
 	case takes < warmGain || onThisMachine(p.Endpoint):
 		return fmt.Sprintf("min_idle %d gains nothing: connecting takes %v, as long as what a connection kept ready costs; leave it out", p.MinIdle, takes)
+	case missed > warmMissed && p.MaxWarm > p.MinIdle && p.WarmTarget == p.MaxWarm:
+		return fmt.Sprintf("max_warm %d is small: %.0f %% of the sessions found no connection ready and waited; connecting takes %v", p.MaxWarm, 100*missed, takes)
 	case missed > warmMissed:
 		return fmt.Sprintf("min_idle %d is small: %.0f %% of the sessions found no connection ready and waited; connecting takes %v", p.MinIdle, 100*missed, takes)
 	}

@@ -166,6 +166,8 @@ type Pool struct {
 	Waiting    int     `json:"waiting"`
 	MaxSize    int     `json:"max_size"`
 	MinIdle    int     `json:"min_idle"`
+	WarmTarget int     `json:"warm_target"` // idle ones that are kept ready now, from min_idle to max_warm
+	MaxWarm    int     `json:"max_warm"`
 	Direct     int     `json:"direct"` // out, beyond max_size
 	Acquired   uint64  `json:"acquired"`
 	Reused     uint64  `json:"reused"`
@@ -294,7 +296,7 @@ func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
 func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 	out := Pool{
 		Name: u.Name, Protocol: u.Protocol, Endpoint: address, Reuses: u.Reuses,
-		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, MinIdle: p.MinIdle, Direct: p.Direct, OpenSeconds: p.OpenTime.Seconds(),
+		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, MinIdle: p.MinIdle, WarmTarget: p.WarmTarget, MaxWarm: p.MaxWarm, Direct: p.Direct, OpenSeconds: p.OpenTime.Seconds(),
 		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
 		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),
 		Canceled: p.Canceled, PeakInUse: p.PeakInUse, Since: p.Since, LastRefused: timeOrNil(p.LastRefused),

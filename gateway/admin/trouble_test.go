@@ -84,7 +84,7 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 // TestWarmConnectionsEarnTheirKeep, or the status says that they do not.
 func TestWarmConnectionsEarnTheirKeep(t *testing.T) {
 	endpoint := func(address string, p pool.Stats) upstream.EndpointStatus {
-		p.MaxSize = 100
+		p.MaxSize, p.MaxWarm = 100, max(p.MaxWarm, p.MinIdle)
 		return upstream.EndpointStatus{Address: address, Healthy: true, Pool: p}
 	}
 	near, far := 45*time.Microsecond, 12041*time.Microsecond
@@ -94,6 +94,7 @@ func TestWarmConnectionsEarnTheirKeep(t *testing.T) {
 		endpoint("unix:/run/s", pool.Stats{MinIdle: 1, Acquired: 5000, OpenTime: far}),
 		endpoint("cold:1", pool.Stats{Acquired: 5000, Waited: 5000, OpenTime: near}),
 		endpoint("far:1", pool.Stats{MinIdle: 2, Acquired: 5000, Waited: 1550, OpenTime: far}),
+		endpoint("full:1", pool.Stats{MinIdle: 2, WarmTarget: 32, MaxWarm: 32, Acquired: 5000, Waited: 1550, OpenTime: far}),
 		endpoint("enough:1", pool.Stats{MinIdle: 2, Acquired: 5000, Waited: 400, OpenTime: far}),
 		endpoint("new:1", pool.Stats{MinIdle: 2, Acquired: 900, Waited: 900, OpenTime: far}),
 		endpoint("down:1", pool.Stats{MinIdle: 2, Acquired: 5000}),
@@ -105,7 +106,8 @@ func TestWarmConnectionsEarnTheirKeep(t *testing.T) {
 	want := "upstream raw, endpoint near:1: min_idle 8 gains nothing: connecting takes 45µs, as long as what a connection kept ready costs; leave it out\n" +
 		"upstream raw, endpoint 127.0.0.1:7: min_idle 1 gains nothing: connecting takes 12.041ms, as long as what a connection kept ready costs; leave it out\n" +
 		"upstream raw, endpoint unix:/run/s: min_idle 1 gains nothing: connecting takes 12.041ms, as long as what a connection kept ready costs; leave it out\n" +
-		"upstream raw, endpoint far:1: min_idle 2 is small: 31 % of the sessions found no connection ready and waited; connecting takes 12.041ms\n"
+		"upstream raw, endpoint far:1: min_idle 2 is small: 31 % of the sessions found no connection ready and waited; connecting takes 12.041ms\n" +
+		"upstream raw, endpoint full:1: max_warm 32 is small: 31 % of the sessions found no connection ready and waited; connecting takes 12.041ms\n"
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

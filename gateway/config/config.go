@@ -300,6 +300,7 @@ type Eject struct {
 // ListenerProtocol.Pool has it.
 type Pool struct {
 	MinIdle        int           `conf:"min_idle" min:"0" max:"1000000"`
+	MaxWarm        int           `conf:"max_warm" min:"0" max:"1000000"`                  // by protocol; MinIdle where the number kept ready is fixed
 	MaxSize        int           `conf:"max_size" min:"1" max:"1000000"`                  // by protocol
 	MaxIdle        int           `conf:"max_idle" min:"0" max:"1000000"`                  // default max_size
 	IdleTimeout    time.Duration `conf:"idle_timeout" min:"1ms" max:"8760h" never:"-1ns"` // by protocol
@@ -309,6 +310,17 @@ type Pool struct {
 	CheckAfter     time.Duration `conf:"check_after" min:"1ms" max:"24h" never:"-1ns"`       // by protocol
 	CheckInterval  time.Duration `conf:"check_interval" min:"10ms" max:"24h" never:"0s"`     // by protocol
 	Overflow       Overflow      `conf:"overflow" default:"wait"`
+}
+
+// Warm returns the key, and its field, that has connections opened ahead of demand; "" if there is none.
+func (p *Pool) Warm() (key string, field *int) {
+	switch {
+	case p.MinIdle > 0:
+		return "min_idle", &p.MinIdle
+	case p.MaxWarm > 0:
+		return "max_warm", &p.MaxWarm
+	}
+	return "", nil
 }
 
 // Overflow says what a full pool does with another request.

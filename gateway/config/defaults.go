@@ -91,6 +91,12 @@ func (d *decoder) fillPool(u *Upstream) {
 	if p.MaxIdle == 0 {
 		p.MaxIdle = p.MaxSize
 	}
+	if !d.written(&p.MaxWarm) {
+		p.MaxWarm = p.MinIdle
+		if of := protocolOf(u.Protocol); of != nil && of.MaxWarm != nil {
+			p.MaxWarm = max(min(of.MaxWarm(p.MinIdle), p.MaxIdle), p.MinIdle)
+		}
+	}
 	if !d.written(&p.CheckAfter) {
 		p.CheckAfter = defaults.CheckAfter
 	}

@@ -24,6 +24,9 @@ type ListenerProtocol struct {
 	// upstream.
 	Pool   Pool
 	Limits func(u *Upstream, defaults *Pool)
+	// MaxWarm is the default of "max_warm" for a "min_idle". nil: connections are used again, so that the number that is kept ready is
+	// fixed.
+	MaxWarm func(minIdle int) int
 	// Keys are further keys of the file and of upstreams that belong to the protocol, and endpoints that only it can connect to.
 	Keys *Extension
 	// Uses reports whether an upstream that no listener uses is for this protocol. nil: unknown.

@@ -24,6 +24,7 @@ func (d *decoder) checkUpstream(u *Upstream) {
 	d.checkClientTLS(u)
 	d.checkHealth(u)
 	d.checkPool(&u.Pool)
+	d.checkWarm(u)
 	d.checkRebalance(u)
 	d.checkUserTimeout(u.KeepAlive)
 	if u.Balance == "nearest" && u.Health == nil {
@@ -169,5 +170,21 @@ func (d *decoder) checkPool(p *Pool) {
 	}
 	if p.MinIdle > p.MaxIdle && p.MinIdle <= p.MaxSize {
 		d.report(d.mark(&p.MinIdle, &p.MaxIdle), "min_idle: %d is more than max_idle: %d", p.MinIdle, p.MaxIdle)
+	}
+}
+
+// checkWarm checks how many connections may be kept ready. Elsewhere than for tcp they are used again, and their number is fixed.
+func (d *decoder) checkWarm(u *Upstream) {
+	p, of := &u.Pool, protocolOf(u.Protocol)
+	if !d.written(&p.MaxWarm) || !d.noProblemAt(&p.MaxWarm, &p.MinIdle, &p.MaxIdle, &p.MaxSize) {
+		return
+	}
+	switch {
+	case p.MaxWarm < p.MinIdle:
+		d.report(d.mark(&p.MaxWarm, &p.MinIdle), "max_warm: %d is less than min_idle: %d", p.MaxWarm, p.MinIdle)
+	case p.MaxWarm > p.MaxIdle:
+		d.report(d.mark(&p.MaxWarm, &p.MaxIdle), "max_warm: %d is more than max_idle: %d", p.MaxWarm, p.MaxIdle)
+	case of != nil && of.MaxWarm == nil && p.MaxWarm != p.MinIdle:
+		d.report(d.mark(&p.MaxWarm), "max_warm: connections of %q are used again, so their number does not follow the arrivals; set min_idle", u.Protocol)
 	}
 }

@@ -19,8 +19,8 @@ func init() {
 		Upstreams: tcpUpstreams,
 		// A pool has one connection per session and must not limit sessions; servers close connections that stay
 		// silent, kube-apiserver after 32s.
-		Pool:  config.Pool{MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1, CheckInterval: time.Second},
-		Check: checkTCP,
+		Pool:    config.Pool{MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1, CheckInterval: time.Second},
+		MaxWarm: tcpproxy.DefaultMaxWarm, Check: checkTCP,
 	}})
 }
 

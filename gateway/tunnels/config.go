@@ -8,6 +8,7 @@ import (
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/tcpproxy"
 	"github.com/headpond/headpond/tunnel"
 )
 
@@ -19,7 +20,8 @@ func init() {
 		Name: Protocol, Section: &Listener{}, Default: defaultPeerSessions, Check: checkListener, ClientCerts: true,
 		NoUpstream: `a tunnel listener connects what its peers ask for; list what they may name in "upstreams" under "tunnel"`,
 		// As behind a tcp listener, a connection has one user.
-		Pool: config.Pool{MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1, CheckInterval: time.Second},
+		Pool:    config.Pool{MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1, CheckInterval: time.Second},
+		MaxWarm: tcpproxy.DefaultMaxWarm,
 	}})
 	extend.RegisterExtension(extend.Extension{New: newPart, Config: config.Extension{
 		File: &FileKeys{}, Upstream: &UpstreamKeys{}, Endpoints: map[string]func(string) error{tunnel.UpstreamPrefix: checkFarName},

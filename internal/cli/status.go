@@ -34,11 +34,11 @@ func printStatus(w io.Writer, s admin.Status) {
 	printMoved(w, s.Listeners)
 	if len(s.Upstreams) > 0 {
 		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tMAX\tIDLE\tWAITING\tREUSE")
+		_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tMAX\tIDLE\tWARM\tWAITING\tREUSE")
 		for _, u := range s.Upstreams {
 			for _, ep := range u.Endpoints {
-				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n",
-					u.Name, ep.Address, ep.State, ep.Pool.InUse, ep.Pool.MaxSize, ep.Pool.Idle, ep.Pool.Waiting, reuse(ep.Pool))
+				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n",
+					u.Name, ep.Address, ep.State, ep.Pool.InUse, ep.Pool.MaxSize, ep.Pool.Idle, ep.Pool.WarmTarget, ep.Pool.Waiting, reuse(ep.Pool))
 			}
 		}
 		_ = t.Flush()

@@ -84,8 +84,8 @@ func checkUpstream(c *config.Checker, u *config.Upstream) {
 			c.Report(c.Mark(&u.TLS), "tls: \"server_name\" is missing: the host behind endpoint %q is not known here", e.Address)
 		}
 	}
-	if carried(u) && u.Protocol == config.TCP && u.Pool.MinIdle > 0 {
-		c.Report(c.Mark(&u.Pool.MinIdle), "min_idle: nothing is gained by opening connections to another node ahead of demand; set it at the upstream of its service")
+	if key, field := u.Pool.Warm(); carried(u) && u.Protocol == config.TCP && key != "" {
+		c.Report(c.Mark(field), "%s: nothing is gained by opening connections to another node ahead of demand; set it at the upstream of its service", key)
 	}
 }
 
