@@ -60,11 +60,14 @@ type Limits struct {
 	// MinIdle resources are kept warm and refilled ahead of demand. Idle
 	// resources near MaxLifetime are replaced before they expire. Default 0.
 	MinIdle int
-	// MaxWarm, above MinIdle, lets the number of resources kept warm follow demand, for resources that
-	// are used once: as many as callers use up while one is opened (the rate of leases of new
-	// resources × Stats.OpenTime), and a reserve for random arrivals that grows while callers
-	// come in bursts and wait. It rises within a second and falls within half a minute. Resources beyond
-	// the number are not closed for that, but not replaced either when they are used or expire. 0 means MinIdle, so that the number is fixed.
+	// MaxWarm, above MinIdle, lets the number of resources kept warm follow
+	// demand, for resources that are used once: from MinIdle to MaxWarm, as many
+	// as callers use up while one is opened (the rate of leases of new resources
+	// × Stats.OpenTime), and a reserve for random arrivals that grows while
+	// callers come in bursts and wait. It rises within a second and falls within
+	// half a minute. Resources beyond the number are not closed for that, but not
+	// replaced either when they are used or expire. 0 means MinIdle, so that the
+	// number is fixed.
 	MaxWarm int
 	// MaxSize bounds the resources the pool has open, is opening or is
 	// closing. Default 10.

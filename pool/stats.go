@@ -12,11 +12,13 @@ type Stats struct {
 	Name    string
 	MaxSize int
 	MinIdle int
-	// WarmTarget is the number of idle resources that the pool now keeps ready, from MinIdle to Limits.MaxWarm, which MaxWarm repeats.
-	WarmTarget, MaxWarm int
-	Idle                int
-	InUse               int
-	Opening             int
+	// WarmTarget is the number of idle resources that the pool keeps ready now,
+	// from MinIdle to MaxWarm.
+	WarmTarget int
+	MaxWarm    int
+	Idle       int
+	InUse      int
+	Opening    int
 	// Busy resources are being checked in the background or closed.
 	// Idle + InUse + Opening + Busy never exceeds MaxSize, unless that was
 	// made smaller while the resources were leased.
@@ -170,7 +172,8 @@ func (p *Pool[T]) Stats() Stats {
 	p.mu.Lock()
 	c := &p.core
 	s := Stats{
-		Name: p.name, MaxSize: c.limits.MaxSize, MinIdle: c.limits.MinIdle, WarmTarget: c.warm.target, MaxWarm: c.limits.MaxWarm, Idle: len(c.idle), InUse: c.inUse(), Opening: c.opening,
+		Name: p.name, MaxSize: c.limits.MaxSize, MinIdle: c.limits.MinIdle,
+		WarmTarget: c.warm.target, MaxWarm: c.limits.MaxWarm, Idle: len(c.idle), InUse: c.inUse(), Opening: c.opening,
 		Busy: c.closing + c.checking, Waiting: c.waiters.n, Direct: c.direct,
 		Opened: c.opened, OpenFailed: c.openFailed, Acquired: c.acquired, Reused: c.acquired - c.fresh,
 		Waited: c.waited, TimedOut: c.timedOut, Rejected: c.rejected, Canceled: c.canceled,
