@@ -109,23 +109,30 @@ func (h *hunt) fixtures() {
 	}
 }
 
+// strictly is the name of transaction mode with all that is there for clients that must not notice it.
+const strictly = "strict"
+
 // startTargets starts the gateway, with an upstream of one connection for each kind and mode, and PgBouncer.
 func (h *hunt) startTargets() {
 	h.direct = &huntTarget{name: "direct", addr: h.server.Addr(), kind: "direct", shares: true}
 	h.single = &huntTarget{name: "single", addr: h.server.Addr(), kind: "direct"}
 	var listeners, upstreams strings.Builder
-	for _, mode := range []string{"transaction", "session"} {
-		target := &huntTarget{name: mode, addr: address(h.t), kind: "headpond", shares: mode == "transaction"}
+	for _, mode := range []string{"transaction", strictly, "session"} {
+		target := &huntTarget{name: mode, addr: address(h.t), kind: "headpond", shares: mode != "session"}
+		listener, upstream := "mode: "+mode, ""
+		if mode == strictly {
+			listener, upstream = "pin_also: [sequence_values, setting_names, temp_buffers]", ", read_catalogs: hidden"
+		}
 		h.targets = append(h.targets, target)
 		var databases []string
 		for _, k := range h.kinds {
 			name := mode + "_" + k.role()
 			databases = append(databases, k.role()+": "+name)
-			fmt.Fprintf(&upstreams, "  %s: {endpoints: [%s], pool: {max_size: 1, acquire_timeout: 4s}, postgres: {user: %s, dbname: %s}}\n",
-				name, h.server.Addr(), k.role(), huntDatabase)
+			fmt.Fprintf(&upstreams, "  %s: {endpoints: [%s], pool: {max_size: 1, acquire_timeout: 4s}, postgres: {user: %s, dbname: %s%s}}\n",
+				name, h.server.Addr(), k.role(), huntDatabase, upstream)
 		}
-		fmt.Fprintf(&listeners, "  - {name: %s, protocol: postgres, listen: %s, postgres: {mode: %s, auth: trust, databases: {%s}}}\n",
-			mode, target.addr, mode, strings.Join(databases, ", "))
+		fmt.Fprintf(&listeners, "  - {name: %s, protocol: postgres, listen: %s, postgres: {%s, auth: trust, databases: {%s}}}\n",
+			mode, target.addr, listener, strings.Join(databases, ", "))
 	}
 	g := startGateway(h.t, "listeners:\n"+listeners.String()+"upstreams:\n"+upstreams.String(), plain)
 	for _, target := range h.targets {

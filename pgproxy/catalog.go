@@ -208,7 +208,7 @@ type source struct {
 // behind returns what a call of a function may leave that may leave some of its own. Nothing is certain: it neither pins its client, nor is it
 // refused. What DISCARD ALL does not take away ends the server connection, but for those of dblink, which functions open and close.
 func (t traces) behind() traces {
-	kept := t & (traceWrites | traceSequences | traceLess | traceDefines | traceSpoils | traceLists)
+	kept := t & (traceWrites | traceSequences | traceSetval | traceLess | traceDefines | traceSpoils | traceLists | lasting)
 	if t&(suspicious|traceAsks) != 0 { // of what certainly asks for values of sequences, some is refused
 		kept |= traceUnknown
 	}
@@ -273,9 +273,9 @@ func (g *graph) build() *catalog {
 
 // name adds what has a name.
 func (c *catalog) name(name string, nodes []*node) {
-	telling := traceUnknown | traceDefines | traceLists
+	telling := traceUnknown | traceDefines | traceLists | lasting
 	if _, known := functions[name]; known { // which judge looks up before calls
-		telling |= traceWrites | traceSequences | traceLess
+		telling |= traceWrites | traceSequences | traceSetval | traceLess
 	}
 	for _, n := range nodes {
 		if n.function {

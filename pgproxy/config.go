@@ -42,6 +42,10 @@ type Config struct {
 	// MaxPinned bounds the server connections of a backend that clients may keep for such state; 0 = half of the
 	// backend's Limits.MaxSize, and at least 1. Further clients get an error (53400), and their state is undone.
 	MaxPinned int
+	// PinAlso lists further kinds of session state that pin their client; it needs PinState. The zero value is none. With
+	// all kinds, and CatalogsHidden of each Postgres, a client cannot tell that others share its server connections, but
+	// for what the manual lists.
+	PinAlso PinAlso
 	// ReplicationUsers are the users whose clients may make replication connections, in every Mode; "*" means all
 	// users, an empty list none. Each such connection has a server connection of its own, made with the upstream's
 	// user, which needs the attribute REPLICATION: its client can copy the whole cluster.
@@ -78,6 +82,12 @@ func (c Config) Verify() error {
 	}
 	if c.OnState < PinState || c.OnState > ResetState {
 		bad("OnState %d is unknown", int(c.OnState))
+	}
+	if c.PinAlso > PinSequences|PinSettingNames|PinTempBuffers {
+		bad("PinAlso %#x is unknown", int(c.PinAlso))
+	}
+	if c.PinAlso != 0 && c.OnState != PinState {
+		bad("PinAlso needs OnState: PinState")
 	}
 	if c.MaxPinned < 0 {
 		bad("MaxPinned %d is negative", c.MaxPinned)

@@ -166,6 +166,9 @@ type FakeServer struct {
 	state serverState
 }
 
+// PinAlso has all clients of the pool be pinned for some state.
+func (p *FakePool) PinAlso(also PinAlso) { p.rules.also.Store(uint32(also.traces())) }
+
 // NewServer adds a free server connection.
 func (p *FakePool) NewServer(name string, statements int, in func(msg []byte), undo func(sql string)) *FakeServer {
 	f := &FakeServer{Name: name, In: in, Undo: undo}
@@ -470,12 +473,15 @@ func (b *Postgres) Statements(ctx context.Context) (shared, onServer, doubtful i
 func Judged(sql string) string { return judged(nil, sql) }
 
 func judged(c *catalog, sql string) string {
-	left := c.judge([]byte(sql))
+	left := c.judge([]byte(sql)) &^ lasting // see JudgedAlso
 	if left&traceUnknown != 0 {
 		return "?" + left.String()
 	}
 	return left.String()
 }
+
+// JudgedAlso lists what a text leaves that DISCARD ALL does not take away, for Config.PinAlso.
+func JudgedAlso(sql string) string { return ((*catalog)(nil).judge([]byte(sql)) & lasting).String() }
 
 // Defines reports whether a text defines something.
 func Defines(sql string) bool { return (*catalog)(nil).judge([]byte(sql))&traceDefines != 0 }

@@ -256,6 +256,9 @@ func (m *machine) keepSQL(parts traces, settings, untimed bool) string {
 	if settings {
 		m.settingRowsSQL(&b, timeout)
 	}
+	if parts&traceSequences != 0 {
+		b.WriteString(usedSequencesSQL)
+	}
 	if parts != 0 {
 		b.WriteString("SELECT ''," + lookSQL(parts) + ";")
 	}

@@ -141,6 +141,7 @@ type work struct {
 	parks    bool   // the last check found channels and nothing else: the listening connection can take over
 	silenced bool   // the client's LISTEN has been undone
 	drew     bool   // statements since the lease may have used sequences
+	forgot   bool   // DISCARD SEQUENCES or DISCARD ALL was answered since the last check
 	defines  bool   // a statement that may define something may still run: knowledge.defining counts it
 	unread   bool   // there was a text too long to be judged, and its transaction may not be over
 	epoch    uint64 // knowledge.epoch, before any statement since the last check or the lease was judged
@@ -222,11 +223,12 @@ func (m *machine) begin(server *serverState) {
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
-	m.traces, m.looked, m.listens, m.drew, m.parks, m.silenced, m.undid = 0, 0, false, false, false, false, false
+	m.traces, m.looked, m.listens, m.drew, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
 	m.foreign = server.drawn != 0 && server.drawn != m.client && m.mode == Transaction
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed = m.customs[:0], false, nil
 	m.replay, m.restate, m.refusedReplay = false, false, false
+	m.noteNames()
 	clear(m.drops)
 	clear(m.standing)
 }
@@ -238,7 +240,7 @@ func (m *machine) over() bool {
 }
 
 // fit reports whether another client may have the server connection now.
-func (m *machine) fit() bool { return m.st.free() && !m.server.doomed }
+func (m *machine) fit() bool { return m.st.free() && !m.server.doomed && m.traces&lasting == 0 }
 
 // release ends the lease of a server connection. over must have reported true.
 func (m *machine) release() {

@@ -73,7 +73,7 @@ func (m *machine) forgetFirst() {
 	if len(m.server.standing) > 0 {
 		m.closeStanding()
 	}
-	if m.foreign && m.shared.asked.Load() {
+	if m.foreign && m.tellsSequences() {
 		m.forgetSequences()
 	}
 }
@@ -179,6 +179,7 @@ func (m *machine) call(msg message) action {
 	if callsSetConfig(msg.body) {
 		m.settingChanged()
 		m.unnamedSetting = true
+		m.note(traceCustom)
 	} else {
 		m.note(traceUnknown | leftByCall(msg.body))
 	}

@@ -19,7 +19,7 @@ var rewrite = flag.Bool("rewrite", false, "write the machine's behaviour into te
 // TestMachineScripts plays the conversations in testdata/machine. A line "client> Message" is a message of the client, "b> Message" of
 // the client b, "server> Message" of the server connection that client has leased, "b< Message" of the one that b has. The indented lines
 // below say what the machine does. Directives: "mode session", "server NAME [STATEMENTS]", and "left CLIENT [KIND]": what looks find in the server
-// connection that a client has leased; and "set CLIENT NAME=VALUE …": which settings looks find there.
+// connection that a client has leased; "also": all of Config.PinAlso; and "set CLIENT NAME=VALUE …": which settings looks find there.
 func TestMachineScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/machine/*.txt")
 	if err != nil || len(files) == 0 {
@@ -86,6 +86,8 @@ func playMachine(t *testing.T, script string) string {
 		case line == "" || strings.HasPrefix(line, "#"):
 		case word == "mode":
 			p.mode = pgproxy.Session
+		case line == "also":
+			p.pool.PinAlso(pinAll)
 		case word == "left":
 			name, kind, _ := strings.Cut(rest, " ")
 			p.clients[name].Leased().Leave(kind)

@@ -234,7 +234,10 @@ func (m *machine) commandDone(tag []byte) {
 		m.server.flags |= leftPrepare
 	case "DECLARE CURSOR\x00":
 		m.server.flags |= leftCursor
+	case "DISCARD SEQUENCES\x00":
+		m.forgot = true
 	case "DISCARD ALL\x00":
+		m.forgot = true
 		m.settingChanged()
 		m.reset, m.undid, m.reports = true, true, 1<<len(trackedNames)-1 // all of them, also those for which nothing is reported
 		m.deallocateAll()

@@ -42,9 +42,10 @@ func (o OnState) String() string {
 
 // pinRules are a Proxy's, and the number of its clients that are pinned.
 type pinRules struct {
-	proxy  uint32       // a number of the Proxy's own
-	on     atomic.Int32 // an OnState
-	max    atomic.Int64 // server connections of a backend that may be pinned; 0 = the backend's pinCount.usual
+	proxy  uint32        // a number of the Proxy's own
+	on     atomic.Int32  // an OnState
+	max    atomic.Int64  // server connections of a backend that may be pinned; 0 = the backend's pinCount.usual
+	also   atomic.Uint32 // traces: those of Config.PinAlso
 	pinned atomic.Int64
 
 	listening atomic.Int64 // clients that listen by the listening connection
@@ -60,7 +61,39 @@ func (c *Client) number() uint64 { return uint64(c.proxy.pins.proxy)<<32 | uint6
 func (r *pinRules) set(cfg *Config) {
 	r.on.Store(int32(cfg.OnState))
 	r.max.Store(int64(cfg.MaxPinned))
+	r.also.Store(uint32(cfg.PinAlso.traces()))
+	if cfg.OnState != PinState {
+		r.also.Store(0)
+	}
 }
+
+// PinAlso are kinds of session state that pin a client only on request: hardly any client misses them, and many leave them in passing. It is a
+// set: join them by |. The zero value is none.
+type PinAlso uint8
+
+// The kinds.
+const (
+	// PinSequences are the values that nextval, setval and inserts leave for currval and lastval, and the values of a sequence's CACHE that are not
+	// used yet. Transactions that may have used a sequence are followed by a check, for which servers need PL/pgSQL.
+	PinSequences PinAlso = 1 << iota
+	// PinSettingNames are the names of custom settings, which servers keep, with an empty value, for as long as the connection lasts.
+	PinSettingNames
+	// PinTempBuffers is that temp_buffers cannot be changed any more once a temporary table was used.
+	PinTempBuffers
+)
+
+// traces are the traces that mean them.
+func (p PinAlso) traces() (all traces) {
+	for i, of := range []traces{traceSequences, traceCustom, traceTemps} {
+		if p>>i&1 != 0 {
+			all |= of
+		}
+	}
+	return all
+}
+
+// also are the traces that pin by Config.PinAlso.
+func (m *machine) also() traces { return traces(m.rules.also.Load()) }
 
 // pinCount counts the pinned server connections of a backend.
 type pinCount struct {
@@ -178,10 +211,38 @@ func (m *machine) note(left traces) {
 	if left&traceDefines != 0 {
 		m.define()
 	}
-	if left &= suspicious | traceLess | traceSpoils; left == traceLess && m.server.pins == 0 {
+	if left &= suspicious | traceLess | traceSpoils | m.alsoNoted(); left == traceLess && m.server.pins == 0 {
 		return
 	}
 	m.traces |= left
+}
+
+// alsoNoted returns what note notes by Config.PinAlso: nothing that the client is pinned for already.
+func (m *machine) alsoNoted() (kinds traces) {
+	also := m.also() &^ m.server.pins
+	if kinds = also & lasting; also&traceSequences != 0 {
+		kinds |= traceSequences | traceSetval | traceWrites
+	}
+	return kinds
+}
+
+// noteNames notes the custom settings among those that the client brings along: the server connection has their names from now on.
+func (m *machine) noteNames() {
+	if m.alsoNoted()&traceCustom == 0 || m.mode != Transaction {
+		return
+	}
+	for key := m.settingsKey; key != ""; {
+		var name string
+		if name, _, key = nextSetting(key); strings.Contains(name, ".") {
+			m.traces |= traceCustom
+			return
+		}
+	}
+}
+
+// tellsSequences reports whether clients ask for values of sequences, or are pinned for them: others' are forgotten before a lease begins.
+func (m *machine) tellsSequences() bool {
+	return m.shared.asked.Load() || m.also()&traceSequences != 0
 }
 
 // drawnByMany is in serverState.drawn where several clients have used sequences.
@@ -213,6 +274,10 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 	kinds := evident | traceObjects
 	if left&traceChannels != 0 && m.channelsPin() {
 		kinds |= traceChannels
+	}
+	kinds |= m.also() & lasting
+	if left |= m.traces & traceCustom; m.staying() { // see noteNames
+		left &^= m.server.pins & lasting
 	}
 	if left &= kinds; left == 0 || m.mode != Transaction {
 		return nil
@@ -263,14 +328,26 @@ func (m *machine) look() (parts traces, settings bool) {
 	if m.traces&traceUnknown != 0 || m.traces != 0 && srv.pins != 0 {
 		parts = lookable
 	}
+	if m.looksAtSequences(m.traces) {
+		parts |= traceSequences
+	}
 	if m.traces&traceUnknown != 0 {
 		srv.flags |= leftSettings
 		m.unnamedSetting = true // the server does not list custom ones
 	}
 	m.looked, m.traces = m.traces, 0
 	m.epoch = m.shared.knowledge.epochOn(srv)
-	srv.doomed = srv.doomed || m.looked&(indelible|traceSpoils) != 0
+	srv.doomed = srv.doomed || m.looked&(indelible|lasting|traceSpoils) != 0
 	return parts, srv.flags&leftSettings != 0
+}
+
+// looksAtSequences reports whether the server is to be asked whether a transaction has used sequences, by what it may have left.
+func (m *machine) looksAtSequences(left traces) bool {
+	also := m.also()
+	if !m.forgot {
+		also &^= m.server.pins
+	}
+	return also&traceSequences != 0 && left&(traceSequences|traceWrites|traceUnknown|traceLess) != 0 && !m.foreign
 }
 
 // lookParts are the questions of a look. Names are qualified: the client's search_path may be anything.
@@ -284,7 +361,13 @@ var lookParts = []struct {
 	{traceCursors, "EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE is_holdable)"},
 	{traceStatements, "EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE from_sql)"},
 	{traceChannels, "EXISTS (SELECT FROM pg_catalog.pg_listening_channels())"},
+	{traceSequences, "pg_catalog.current_setting('xmlbinary') OPERATOR(pg_catalog.=) 'hex'"},
 }
+
+// usedSequencesSQL goes before a look at traceSequences, in its transaction: xmlbinary, which means nothing to it, is 'hex' if lastval has a
+// value, or the client must not know it. Servers have no view of that, and an error of lastval that nobody catches would be in their logs.
+const usedSequencesSQL = "SET LOCAL xmlbinary = base64;DO LANGUAGE plpgsql 'BEGIN BEGIN PERFORM pg_catalog.lastval();" +
+	"EXCEPTION WHEN SQLSTATE ''55000'' THEN RETURN; WHEN OTHERS THEN NULL; END; SET LOCAL xmlbinary = hex; END';"
 
 // lookSQL returns the expression of the kinds of state there are, of some, as a number.
 func lookSQL(parts traces) string {
@@ -301,7 +384,7 @@ func lookSQL(parts traces) string {
 // seenIn returns the kinds of state in the answer to lookSQL.
 func seenIn(row pgwire.Param) traces {
 	n, _ := strconv.ParseUint(row.Value, 10, 32)
-	return traces(n) & lookable
+	return traces(n) & (lookable | traceSequences)
 }
 
 // ownAnswer judges what the server says to a Query of the gateway's own.
@@ -328,10 +411,16 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 // said.
 func (m *machine) found(seen traces, blind bool) {
 	srv := m.server
-	left := seen | (m.looked|srv.pins)&stated
 	if blind {
-		left = (m.looked|srv.pins)&stated | srv.pins
+		seen = srv.pins
+	}
+	left := seen | (m.looked|srv.pins)&stated | m.alsoLeft(seen, blind)
+	if blind {
 		srv.doomed = srv.doomed || left != 0
+	}
+	m.forgot = false
+	if left&^traceChannels == traceSequences && !m.mayPin() { // nobody is told others' values
+		left &^= traceSequences
 	}
 	rest := left &^ traceChannels
 	m.parks = left&traceChannels != 0 && !blind && m.looked != 0 && (rest == 0 || !m.mayPin())
@@ -347,6 +436,26 @@ func (m *machine) found(seen traces, blind bool) {
 		m.pinOrUndo(left)
 		m.silenced = m.silenced || blind && m.sub != nil && !m.staying()
 	}
+}
+
+// alsoLeft returns what the last transaction has left, or those before, that pins by Config.PinAlso. seen is what a look has seen.
+func (m *machine) alsoLeft(seen traces, blind bool) (left traces) {
+	srv, also := m.server, m.also()
+	if also == 0 {
+		return 0
+	}
+	left = (m.looked | srv.pins) & lasting
+	if seen&traceObjects != 0 {
+		left |= traceTemps
+		srv.doomed = srv.doomed || also&traceTemps != 0
+	}
+	if m.looked&traceSetval != 0 || srv.pins&traceSequences != 0 && !m.forgot {
+		left |= traceSequences
+	}
+	if (seen|left)&traceSequences == 0 && !blind && m.looked&traceUnknown == 0 && m.looksAtSequences(m.looked) {
+		m.drew = false // it has used none
+	}
+	return left & also
 }
 
 // mayPin reports whether the client may keep its server connection. It has a place among the pinned then.

@@ -34,6 +34,11 @@ const (
 	traceLists     // it may list prepared statements, see expose; it is never in machine.traces
 	traceSpoils    // with traceUnknown: perhaps what DISCARD ALL does not take away, such as a seed
 	traceUnread    // the text is too long to be judged: it may list prepared statements, see hideOthers; it is never in machine.traces
+
+	// These pin where Config.PinAlso has them, as traceSequences does: see machine.also.
+	traceCustom // custom settings: RESET keeps their names
+	traceTemps  // a temporary table was used: temp_buffers cannot be changed any more
+	traceSetval // with traceSequences: setval, of which lastval does not tell
 )
 
 const (
@@ -43,6 +48,8 @@ const (
 	stated = traceSeed | traceLibraries | traceDblink | traceOrigin
 	// indelible are those that DISCARD ALL does not take away: the server connection is closed in the end.
 	indelible = traceSeed | traceLibraries | traceDblink | traceOrigin
+	// lasting are those of Config.PinAlso that DISCARD ALL does not take away.
+	lasting = traceCustom | traceTemps
 	// suspicious is what a transaction must not end the lease with before it has been dealt with.
 	suspicious = lookable | stated | traceUnknown
 	// evident are those that a statement announces, so that it can be refused.
@@ -57,6 +64,7 @@ var traceNames = []struct {
 	{traceObjects, "temporary objects"}, {traceLocks, "advisory locks"}, {traceCursors, "cursors WITH HOLD"}, {traceStatements, "PREPARE"},
 	{traceChannels, "LISTEN"}, {traceSequences, "values of sequences"}, {traceSeed, "setseed"},
 	{traceLibraries, "LOAD"}, {traceDblink, "dblink"}, {traceOrigin, "replication origin"},
+	{traceCustom, "names of settings"}, {traceTemps, "temp_buffers"},
 }
 
 // String lists the kinds of state in t.
@@ -314,6 +322,13 @@ func (j *textJudge) runs(block []byte) {
 		if isWord(name, "load") {
 			j.left |= traceLibraries
 		}
+		if isWord(name, "set") {
+			j.left |= namesOf(customSet(block[i:]), true)
+		}
+		if isWord(name, "set_config") {
+			setting, known := configured(block[i:])
+			j.left |= namesOf(setting, known)
+		}
 		if isWord(name, "seed") && isOneOf(before, "set", "session", "local", "set_config") {
 			j.left |= traceSeed
 		}
@@ -416,6 +431,9 @@ func (j *textJudge) meaning(name, qualifier word) {
 func (j *textJudge) begins(name word) traces {
 	j.declare, j.block = j.is(name, "declare"), j.is(name, "do")
 	left := statements[string(j.key(name))]
+	if j.is(name, "set") {
+		left |= namesOf(customSet(j.text[j.at:]), true)
+	}
 	if j.catalog.trusted() && j.is(name, "call") {
 		left = 0 // the name of the procedure says more
 	}
@@ -439,13 +457,13 @@ func isTransaction(text []byte) bool {
 func (j *textJudge) within(name, qualifier word) traces {
 	switch c := j.text[name.from] | 0x20; {
 	case qualifier != word{} && j.isTemp(qualifier):
-		return traceObjects | traceLasts
+		return traceObjects | traceLasts | traceTemps
 	case c == 't' && (j.is(name, "temp") || j.is(name, "temporary")):
 		if j.is(j.before, "create") || j.is(j.before, "replace") || j.is(j.before, "into") || j.is(j.before, "local") || j.is(j.before, "global") {
 			if j.dropsOnCommit() {
-				return traceObjects
+				return traceObjects | traceTemps
 			}
-			return traceObjects | traceLasts
+			return traceObjects | traceLasts | traceTemps
 		}
 	case c == 'h' && j.declare && j.is(name, "hold") && j.is(j.before, "with"):
 		return traceCursors
@@ -580,13 +598,23 @@ func (j *textJudge) sets(name word) traces {
 	}
 	j.configures = true
 	rest := j.text[j.at:]
+	setting, known := configured(rest)
+	left := namesOf(setting, known)
 	if j.graph != nil {
 		if rest = rest[:min(len(rest), maxArguments)]; !setsLocally(rest) {
-			return traceUnknown
+			return left | traceUnknown
 		}
 	}
-	if setting, _ := configured(rest); strings.EqualFold(setting, "seed") {
+	if strings.EqualFold(setting, "seed") {
 		return traceSeed
+	}
+	return left
+}
+
+// namesOf returns what a setting leaves whose name is known, or not: one with a dot is custom, or an extension's.
+func namesOf(setting string, known bool) traces {
+	if !known || strings.Contains(setting, ".") {
+		return traceCustom
 	}
 	return 0
 }

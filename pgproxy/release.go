@@ -121,7 +121,7 @@ func (s *session) clean() error {
 	}
 	s.machine.outdate()
 	left := s.machine.traces | srv.pins
-	srv.doomed = srv.doomed || left&(indelible|traceSpoils) != 0
+	srv.doomed = srv.doomed || left&(indelible|lasting|traceSpoils) != 0
 	if (s.machine.pinned || left != 0) && !srv.doomed {
 		if err := srv.wipe(); err != nil {
 			return err

@@ -41,6 +41,7 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 		Listener: l.Common, Users: users, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
 		ShowStatements: pg.ShowStatements, MaxPinned: pg.MaxPinned, ReplicationUsers: pg.ReplicationUsers,
 		OnState: map[OnState]pgproxy.OnState{PinState: pgproxy.PinState, RefuseState: pgproxy.RefuseState, ResetState: pgproxy.ResetState}[pg.OnState],
+		PinAlso: pinsAlso(pg.PinAlso),
 		Mode:    modes[pg.Mode],
 		Auth:    auths[pg.Auth],
 	}
@@ -81,6 +82,8 @@ type PostgresListener struct {
 	OnState OnState `conf:"on_session_state" default:"pin"`
 	// MaxPinned is how many server connections of an upstream clients may keep for such state; 0: half of its max_size, at least 1.
 	MaxPinned int `conf:"max_pinned" min:"0" max:"1000000"`
+	// PinAlso are further kinds of session state that pin a client in transaction mode.
+	PinAlso []PinAlso `conf:"pin_also" single:"true" maxlen:"3"`
 	// ReplicationUsers are the clients' users that may make replication connections, or "*"; empty: nobody. The upstream's user replicates.
 	ReplicationUsers []string   `conf:"replication_users" single:"true" maxlen:"1000"`
 	Databases        []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
@@ -115,6 +118,31 @@ const (
 
 // Values implements config.Enum.
 func (OnState) Values() []string { return []string{"pin", "refuse", "reset"} }
+
+// PinAlso is a kind of session state that pins a client only on request.
+type PinAlso string
+
+// The kinds.
+const (
+	PinSequences    PinAlso = "sequence_values"
+	PinSettingNames PinAlso = "setting_names"
+	PinTempBuffers  PinAlso = "temp_buffers"
+)
+
+// Values implements config.Enum.
+func (PinAlso) Values() []string {
+	return []string{"sequence_values", "setting_names", "temp_buffers"}
+}
+
+// pinsAlso returns a set of them.
+func pinsAlso(list []PinAlso) (all pgproxy.PinAlso) {
+	for _, kind := range list {
+		all |= map[PinAlso]pgproxy.PinAlso{
+			PinSequences: pgproxy.PinSequences, PinSettingNames: pgproxy.PinSettingNames, PinTempBuffers: pgproxy.PinTempBuffers,
+		}[kind]
+	}
+	return all
+}
 
 // Auth is the way in which clients of a postgres listener authenticate.
 type Auth string
@@ -193,6 +221,13 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 	}
 	if c.Written(&pg.MaxPinned) && (pg.Mode == SessionMode || pg.OnState != PinState) {
 		c.Warn(c.Mark(&pg.MaxPinned), "max_pinned: has no effect without mode: transaction and on_session_state: pin")
+	}
+	switch {
+	case len(pg.PinAlso) == 0:
+	case pg.OnState != PinState:
+		c.Report(c.Mark(&pg.PinAlso), "pin_also: needs on_session_state: pin; it is %q", string(pg.OnState))
+	case pg.Mode == SessionMode:
+		c.Warn(c.Mark(&pg.PinAlso), "pin_also: has no effect in mode: session")
 	}
 	checkUsers(c, pg)
 	checkAuth(c, l, pg)
