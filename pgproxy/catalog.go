@@ -123,6 +123,7 @@ type node struct {
 	name     string
 	function bool
 	datatype bool
+	view     bool
 	left     traces
 	uses     []string // nodes, by their keys
 	words    []string // of its source text: each may be the name of a node
@@ -278,6 +279,10 @@ func (c *catalog) name(name string, nodes []*node) {
 		telling |= traceWrites | traceSequences | traceSetval | traceLess
 	}
 	for _, n := range nodes {
+		telling := telling
+		if n.view { // SELECT may use sequences: what writes says so itself
+			telling |= traceSequences
+		}
 		if n.function {
 			c.calls[name] |= n.left
 		}

@@ -16,6 +16,12 @@ create sequence numbers;
 create view last_number as select currval('numbers') as n;
 create function told() returns bigint language sql as 'select lastval()';
 create view last_told as select told() as n;
+create view next_number as select nextval('numbers') as n;
+create view set_number as select setval('numbers', 7) as n;
+create function next() returns bigint language plpgsql as $$ begin return nextval('numbers'); end $$;
+create view next_told as select n from next() as n;
+create view next_view as select n from next_told;
+create table numbered (n bigint default nextval('numbers'));
 create view by_view as select set_config('work_mem', '1MB', false);
 create function sets() returns trigger language plpgsql as $$ begin perform set_config('work_mem', '1MB', false); return new; end $$;
 create table by_trigger (n int);
@@ -43,10 +49,12 @@ func TestHiddenCatalogs(t *testing.T) {
 			t.Errorf("%s: the client sees %s", sql, got)
 		}
 	}
-	for _, view := range []string{"last_number", "last_told"} {
-		simple(t, c, "select nextval('numbers')")
-		if _, err := other.PgConn().Exec(t.Context(), "select n from "+view).ReadAll(); sqlstate(err) != "55000" {
-			t.Errorf("another client reads %s: %v", view, err)
+	for _, draws := range []string{"select nextval('numbers')", "select n from next_number", "select n from set_number", "select n from next_told", "select n from next_view", "insert into numbered default values"} {
+		for _, asks := range []string{"select n from last_number", "select n from last_told", "select currval('numbers')"} {
+			simple(t, c, draws)
+			if _, err := other.PgConn().Exec(t.Context(), asks).ReadAll(); sqlstate(err) != "55000" {
+				t.Errorf("after %s another client reads %s: %v", draws, asks, err)
+			}
 		}
 	}
 	simple(t, c, "begin")

@@ -241,7 +241,8 @@ func (r *catalogReader) row(values [][]byte) error {
 	case 'f':
 		r.function(r.graph.add(key, value, true), string(values[3]), values[4])
 	case 'n':
-		r.graph.add(key, value, false).datatype = key[0] == 'y'
+		n := r.graph.add(key, value, false)
+		n.datatype, n.view = key[0] == 'y', string(values[3]) == "v"
 	case 'u':
 		r.graph.use(key, value)
 	case 't':
@@ -254,9 +255,14 @@ func (r *catalogReader) row(values [][]byte) error {
 
 // suspect notes that something calls a function of PostgreSQL, given by its OID if a look does not tell what that leaves, else 0.
 func (r *catalogReader) suspect(key, oid string) {
-	left := traceUnknown
-	if oid != "0" {
-		left |= traceSpoils
+	left := traceUnknown | traceSpoils
+	switch oid {
+	case "0":
+		left = traceUnknown
+	case "1574": // nextval
+		left = traceSequences
+	case "1576": // setval
+		left = traceSequences | traceSetval
 	}
 	r.graph.leaves(key, left)
 }

@@ -37,9 +37,9 @@ FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
 WHERE p.oid >= 16384 OR p.pronamespace <> 'pg_catalog'::regnamespace;
 `
 
-// namesSQL asks for relations and types: key and name.
+// namesSQL asks for relations and types: key, name, and of relations the kind.
 const namesSQL = `
-SELECT 'n', 'c' || oid, relname, NULL, NULL FROM pg_class WHERE oid >= 16384 AND relkind IN ('r', 'p', 'v', 'm', 'f', 'c')
+SELECT 'n', 'c' || oid, relname, relkind::text, NULL FROM pg_class WHERE oid >= 16384 AND relkind IN ('r', 'p', 'v', 'm', 'f', 'c')
 UNION ALL SELECT 'n', 'y' || oid, typname, NULL, NULL FROM pg_type WHERE oid >= 16384 AND typtype IN ('b', 'd', 'r', 'm', 'c');
 `
 
@@ -74,7 +74,7 @@ SELECT DISTINCT 'u', owner, used, NULL, NULL FROM uses WHERE owner <> used;
 `
 
 // treesSQL asks for what calls functions of PostgreSQL's own that may leave something, and has no text that is judged: its key, and of the
-// functions that a look does not tell of the OID, or else 0. There are no dependencies on PostgreSQL's own functions.
+// functions that a look does not tell of the OID, or else 0. And for views that use sequences, with the OID of nextval or setval. There are no dependencies on PostgreSQL's own functions.
 const treesSQL = `
 WITH trees (owner, tree) AS (
   SELECT 'c' || ev_class, ev_action::text FROM pg_rewrite WHERE ev_class >= 16384
@@ -101,5 +101,7 @@ WITH trees (owner, tree) AS (
   SELECT ':(relid ' || 'pg_settings'::regclass::oid || '|funcid (' || string_agg(oid::text, '|') || ')) ' FROM pg_proc
   WHERE oid < 16384 AND provolatile = 'v' AND prorettype <> 'trigger'::regtype AND proname::text <> ALL ('{{harmless}}'::text[])
 )
-SELECT 't', owner, coalesce(substring(tree FROM ':funcid (1599|6006) '), '0'), NULL, NULL FROM trees, suspects WHERE tree ~ re;
+SELECT 't', owner, coalesce(substring(tree FROM ':funcid (1599|6006) '), '0'), NULL, NULL FROM trees, suspects WHERE tree ~ re
+UNION ALL SELECT 't', 'c' || ev_class, CASE WHEN ev_action::text ~ ':funcid (1576|1765) ' THEN '1576' ELSE '1574' END, NULL, NULL FROM pg_rewrite
+  WHERE ev_class >= 16384 AND ev_action::text ~ ':funcid (1574|1576|1765) ';
 `

@@ -230,3 +230,84 @@ func TestJudgedAlso(t *testing.T) {
 		}
 	}
 }
+
+// TestPinAlsoBehindViews has a view draw from a sequence: its client is pinned for that, and one that reads a table with a default is not.
+func TestPinAlsoBehindViews(t *testing.T) {
+	db, name := ownDatabase(t, hidesBehind)
+	g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize, c.PinAlso, c.MaxPinned = name, pgproxy.CatalogsHidden, 2, pinAll, 1
+	})
+	settle(t, g)
+	for _, view := range []string{"next_number", "set_number", "next_view"} {
+		c := g.connect(t, "application_name=maker")
+		simple(t, c, "select n from numbered")
+		g.session(t, "maker", listener.StateIdle)
+		simple(t, c, "select n from "+view)
+		if held := g.session(t, "maker", listener.StatePinned); held.Pinned != "values of sequences" {
+			t.Errorf("%s: pinned for %q", view, held.Pinned)
+		}
+		simple(t, c, "discard sequences")
+		g.session(t, "maker", listener.StateIdle)
+		_ = c.Close(t.Context())
+	}
+}
+
+// TestPinAlsoWhateverIsSet has clients set what might mislead the look at sequences, or have it fail.
+func TestPinAlsoWhateverIsSet(t *testing.T) {
+	g := startAlso(t, 2, nil)
+	pgtest.Shared(t).Exec(t, `drop schema if exists also cascade; create schema also;
+create function also.lastval() returns bigint language plpgsql as $$ begin raise sqlstate '55000'; end $$;
+create function also.current_setting(text) returns text language sql as 'select ''base64''';
+do $$ begin create role also_poor; exception when duplicate_object then null; end $$;
+grant usage on schema pin to also_poor; grant insert on pin.serial, pin.none to also_poor; grant usage on all sequences in schema pin to also_poor`)
+	for _, set := range []string{
+		"set search_path = also, pg_catalog", "set standard_conforming_strings = off", "set xmlbinary = hex", "set session characteristics as transaction isolation level serializable",
+		"set role also_poor", "set client_min_messages = error", "set statement_timeout = '30s'", "set client_encoding = sjis", "set plpgsql.extra_errors = 'all'",
+	} {
+		w := g.dial(t, pgwire.Param{Name: "application_name", Value: "maker"})
+		w.ask(query(set))
+		w.ask(query("insert into pin.none values (1)"))
+		if strings.Contains(set, "plpgsql.") { // it is a setting with a dot
+			g.session(t, "maker", listener.StatePinned)
+		} else {
+			g.session(t, "maker", listener.StateIdle)
+		}
+		w.ask(query("insert into pin.serial (n) values (1)"))
+		conntest.Eventually(t, set+": pinned for values of sequences", func() bool {
+			return strings.Contains(g.session(t, "maker", listener.StatePinned).Pinned, "values of sequences")
+		})
+		if types, bodies := w.ask(query("show xmlbinary")); types != "TDCZ" || has(bodies, "\x03hex") != strings.Contains(set, "xmlbinary") {
+			t.Errorf("%s: xmlbinary is %q", set, bodies)
+		}
+		w.send(&pgwire.Terminate{})
+		conntest.Eventually(t, "nothing is pinned", func() bool { return g.Stats().Pinned == 0 })
+	}
+}
+
+// TestPinAlsoAndListen has a client listen and use a sequence in one transaction, where it may be pinned and where not.
+func TestPinAlsoAndListen(t *testing.T) {
+	for _, pinned := range []bool{true, false} {
+		g := startAlso(t, 3, func(c *pgproxy.Config) { c.MaxPinned = 1 })
+		first := g.connect(t, "application_name=first")
+		if !pinned {
+			simple(t, first, "select pg_advisory_lock(1)")
+			g.session(t, "first", listener.StatePinned)
+		}
+		w := g.dial(t, pgwire.Param{Name: "application_name", Value: "maker"})
+		if types, bodies := w.ask(query("begin; listen also; insert into pin.serial (n) values (1); commit")); types != "CCCCZ" {
+			t.Fatalf("%s %q", types, bodies)
+		}
+		state := listener.StateIdle
+		if pinned {
+			state = listener.StatePinned
+		}
+		g.session(t, "maker", state)
+		if types, bodies := w.ask(query("select lastval()")); pinned && strings.Contains(types, "E") {
+			t.Errorf("%s %q", types, bodies)
+		}
+		simple(t, first, "notify also")
+		w.until(pgwire.TypeNotificationResponse)
+		_ = first.Close(t.Context())
+		w.send(&pgwire.Terminate{})
+	}
+}
