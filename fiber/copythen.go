@@ -1,6 +1,7 @@
 package fiber
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,8 +14,8 @@ import (
 // before CopyThen has returned to a caller that is no fiber any more. If it returns false, it has copied nothing but the bytes of an Ahead,
 // which CopyTo then does not copy again. It returns true if both connections
 // live on the loop of the fiber that calls it, and no other fiber reads src or writes dst. A fiber with a stack moves bulk, and keeps it
-// until a small piece has followed the bulk. A panic of moved or spliced is logged and becomes
-// writeErr.
+// until a small piece has followed the bulk. A panic of moved or spliced is logged, counted in
+// Stats.Panics and becomes writeErr, which wraps ErrPanicked.
 //
 // From and to a TLSConn a fiber copies everything, since cryptography would hold the loop. It gives up its stack when nothing has arrived for
 // 100 ms, and the next data starts another one. Whether another fiber uses these connections is not checked.
@@ -75,13 +76,20 @@ func sendAhead(l *loop, src Stream, dst net.Conn, moved func(int)) (err error) {
 	}
 }
 
-// panicked logs a panic that has ended a copying, and returns it as an error.
+// ErrPanicked is in the writeErr of a CopyThen that a panic has ended: neither of the connections has failed.
+var ErrPanicked = errors.New("fiber: copying has panicked")
+
+// panicked logs and counts a panic that has ended a copying, and returns it as an error.
 func (l *loop) panicked(p any) error {
 	l.logger().Error("copying panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-	return panicked(p)
+	return l.countPanic(p)
 }
 
-func panicked(p any) error { return fmt.Errorf("fiber: copying has panicked: %v", p) }
+// countPanic counts a panic that has ended a copying and was logged, and returns it as an error.
+func (l *loop) countPanic(p any) error {
+	l.panics.Add(1)
+	return fmt.Errorf("%w: %v", ErrPanicked, p)
+}
 
 // copyingAlone is the state of a CopyThen.
 type copyingAlone struct {
@@ -120,7 +128,7 @@ func (k *copyingAlone) proceed() {
 		}
 	}
 	if fault := k.own.fault; fault != nil {
-		k.writeErr = panicked(fault)
+		k.writeErr = k.loop.countPanic(fault)
 	}
 	k.window.free()
 	k.c.end(k.loop, &k.c.rd)

@@ -126,7 +126,7 @@ func TestCopyThenPanics(t *testing.T) {
 		for name, after := range map[string]int{"ahead": 6, "caller": 1, "loop": 10, "splicing": 4 << 20, "spliced": never} {
 			client, in, out, server := chain(t, e, "tcp")
 			go func() { _, _ = io.Copy(io.Discard, server) }()
-			src := in.(fiber.Stream)
+			src, panics := in.(fiber.Stream), e.Stats().Panics
 			if name == "ahead" {
 				src = fiber.Ahead(src, []byte("before"))
 			}
@@ -164,8 +164,11 @@ func TestCopyThenPanics(t *testing.T) {
 					}
 				}
 			}()
-			if err := <-over; err == nil || !strings.Contains(err.Error(), "enough") {
+			if err := <-over; !errors.Is(err, fiber.ErrPanicked) || !strings.Contains(err.Error(), "enough") {
 				t.Errorf("%s: it ended with %v", name, err)
+			}
+			if n := e.Stats().Panics - panics; n != 1 {
+				t.Errorf("%s: %d panics are counted", name, n)
 			}
 			begin(in.(fiber.Stream), func(int) {}, nil)
 			_ = in.Close()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/tlstest"
 )
 
@@ -67,12 +68,7 @@ func (c *tlsChain) join(t *testing.T) (up, down chan [2]error) {
 // rests waits until no fiber of the engine is left.
 func rests(t *testing.T, e *fiber.Engine) {
 	t.Helper()
-	for e.Stats().Fibers > 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("a fiber is left")
-		}
-		fiber.Sleep(1)
-	}
+	conntest.Eventually(t, "no fiber is left", func() bool { return e.Stats().Fibers == 0 })
 }
 
 // TestCopyThenTLSHoldsNoStack: while nothing arrives there is no fiber. What comes later is copied, also bulk, and so are the ends of both
@@ -133,6 +129,7 @@ func TestCopyThenTLSMessages(t *testing.T) {
 			if _, err := c.far.Write(b); err != nil {
 				t.Fatal(err)
 			}
+			conntest.Eventually(t, "the piece has been received", func() bool { return c.in.NetConn().(fiber.Stream).State() == fiber.Silent })
 			rests(t, e)
 		}
 		for range 3 {
@@ -142,7 +139,8 @@ func TestCopyThenTLSMessages(t *testing.T) {
 			send(update[3:9])
 			send(update[9:])
 			seal.Renew(t)
-			pass(t, c.server, c, "with new keys") // behind the answer to the update
+			conntest.Eventually(t, "the update is answered", func() bool { return c.far.(fiber.Stream).State() != fiber.Silent })
+			pass(t, c.server, c, "with new keys")
 			rests(t, e)
 			data := append(seal.Record(tlstest.Data, "new keys"), seal.Record(tlstest.Data, ", two records")...)
 			send(data[:10])
@@ -209,7 +207,7 @@ func TestCopyThenTLSPanics(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for name, pieces := range map[string]int{"ahead": 1, "at once": 2, "behind a pause": 3} {
 			c := newTLSChain(t, e, cfg)
-			over, n := make(chan error, 1), 0
+			over, n, panics := make(chan error, 1), 0, e.Stats().Panics
 			on(c.in.NetConn(), func() {
 				taken := fiber.CopyThen(fiber.Ahead(c.in, []byte("ahead ")), c.out, func(int) {
 					if n++; n == pieces {
@@ -234,8 +232,11 @@ func TestCopyThenTLSPanics(t *testing.T) {
 					rests(t, e)
 				}
 			}
-			if err := <-over; err == nil || !strings.Contains(err.Error(), "enough") {
+			if err := <-over; !errors.Is(err, fiber.ErrPanicked) || !strings.Contains(err.Error(), "enough") {
 				t.Errorf("%s: it ended with %v", name, err)
+			}
+			if n := e.Stats().Panics - panics; n != 1 {
+				t.Errorf("%s: %d panics are counted", name, n)
 			}
 		}
 	})

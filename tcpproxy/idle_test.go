@@ -122,7 +122,7 @@ func TestIdleTLSSessionEnds(t *testing.T) {
 			}
 		}, reason: listener.ReasonKilled, reset: true},
 		"drain":    {end: func(_ *testing.T, e ends) { _ = e.p.Drain(cancelled) }, reason: listener.ReasonDrained, reset: true},
-		"time-out": {end: func(*testing.T, ends) {}, idle: time.Second, reason: listener.ReasonTimeout, reset: true},
+		"time-out": {end: func(*testing.T, ends) {}, idle: 5 * time.Second, reason: listener.ReasonTimeout, reset: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			accepted := make(chan *net.TCPConn, 1)
@@ -161,3 +161,28 @@ func TestIdleTLSSessionEnds(t *testing.T) {
 		})
 	}
 }
+
+// TestPanicOfCopyingBlamesNobody: a panic in the copying from or to TLS ends the session, and is neither the client's failure nor the server's.
+func TestPanicOfCopyingBlamesNobody(t *testing.T) {
+	server, client := certs.New().Configs()
+	o := tcpproxy.UpstreamOptions{Dial: func(ctx context.Context, endpoint string) (net.Conn, error) {
+		c, err := enginetest.Dial(ctx, endpoint)
+		if err != nil {
+			return nil, err
+		}
+		return panicsAtWrite{fiber.StreamOf(c)}, nil
+	}}
+	p, addr := start(t, []string{conntest.Serve(t, conntest.Echo)}, o, func(c *tcpproxy.Config) { c.TLS = server })
+	c := tls.Client(conntest.Dial(t, addr), client)
+	_, _ = io.WriteString(c, "question")
+	conntest.WantGone(t, c)
+	conntest.Eventually(t, "the session is over", func() bool { return p.Stats().Active == 0 })
+	if e := p.Stats().Errors; e[listener.ReasonInternal] != 1 || len(e) != 1 {
+		t.Errorf("errors: %v, want one internal", e)
+	}
+}
+
+// panicsAtWrite is a connection that cannot be written to.
+type panicsAtWrite struct{ fiber.Stream }
+
+func (panicsAtWrite) Write([]byte) (int, error) { panic("no write") }

@@ -184,6 +184,8 @@ func (r *relay) ended(src, dst *side, end int32, readErr, writeErr error) {
 		}
 	case readErr != nil:
 		r.fail(r.gone(src), fmt.Errorf("read from %s: %w", src.name, readErr))
+	case errors.Is(writeErr, fiber.ErrPanicked):
+		r.fail(listener.ReasonInternal, writeErr)
 	default:
 		r.noteWrite(dst, fmt.Errorf("write to %s: %w", dst.name, writeErr))
 		r.watchLeft()

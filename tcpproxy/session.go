@@ -137,7 +137,7 @@ func (s *session) discard() {
 func (s *session) endLease(r *relay, reason string, err error) {
 	silence := r.wasSilent()
 	switch {
-	case r.heard.Load() || !s.blames() || silence == silentAtPart:
+	case r.heard.Load() || !s.blames() || silence == silentAtPart || reason == listener.ReasonInternal:
 		s.discard()
 	case silence == silentAtHello:
 		if reason != listener.ReasonBackendGone {
