@@ -527,7 +527,7 @@ func (s *session) send(raw []byte) (err error) {
 	}
 	x.written = 0
 	if p := s.place(); p != nil {
-		if err = p.sendHead(s.out, s.asksHead(), s.req.Length); err != nil {
+		if err = p.sendHead(s.out, s.asksHead(), s.req.Length, x.ahead.sent); err != nil {
 			return err
 		}
 		x.written = len(s.out)

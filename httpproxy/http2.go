@@ -60,6 +60,7 @@ type http2 struct {
 	skipped   bool   // some below it were never begun
 	served    uint32 // the last one, as GOAWAY has it
 	pinged    bool
+	unsent    *h2Server // that has frames which the reader is to send; nil = none has
 
 	mu       sync.Mutex // held for a few instructions
 	streams  map[uint32]*h2Stream
@@ -209,6 +210,7 @@ func (h *http2) greet() error {
 
 // fill reads once. It looks after the connection meanwhile.
 func (h *http2) fill() error {
+	h.flushUnsent()
 	for {
 		by, err := h.deadline(time.Now())
 		if err != nil {
@@ -346,6 +348,7 @@ func (h *http2) goAway(code h2Code) {
 
 // end closes the connection, and returns when nothing runs on it any more.
 func (h *http2) end(err error) {
+	h.flushUnsent()
 	code, broken := errors.AsType[h2Code](err)
 	h.locked(func() {
 		if broken {
@@ -601,6 +604,10 @@ func (h *http2) mayOpen(st *h2Stream) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for len(h.streams) >= 2*h.limits.streams && h.active < h.limits.streams && h.err == nil {
+		if h.unsent != nil { // their answers may be what is waited for
+			h.unlocked(h.flushUnsent)
+			continue
+		}
 		h.sendSoon()
 		h.room.wait(&h.mu)
 	}

@@ -23,19 +23,24 @@ type h2Head struct {
 	ofServer bool // it reads responses
 	limit    int  // of bytes, each field with its overhead
 
+	fields []httpwire.Field // the regular ones, but for Content-Length and those below; nobody writes to their bytes
+	text   []byte           // of the strings, as far as the decoder's tables have them not; it goes to the user of the fields
+	cookie []byte           // of a request
+	h2Block
+}
+
+// h2Block is what an h2Head knows of one block besides.
+type h2Block struct {
 	size    int
-	large   bool             // more than limit
-	bad     bool             // malformed
-	trailer bool             // it comes after a request's body
-	regular bool             // a field has come that is no pseudo field
-	length  int64            // Content-Length; -1 = none
-	digits  string           // as it was written
-	fields  []httpwire.Field // other regular ones; nobody writes to their bytes
-	text    []byte           // of the strings, as far as the decoder's tables have them not; it goes to the user of the fields
+	large   bool   // more than limit
+	bad     bool   // malformed
+	trailer bool   // it comes after a request's body
+	regular bool   // a field has come that is no pseudo field
+	length  int64  // Content-Length; -1 = none
+	digits  string // as it was written
 
 	// Of a request.
 	method, scheme, path, authority, host string
-	cookie                                []byte
 	timeout                               time.Duration // of gRPC; 0 = none
 
 	// Of a response.
@@ -52,9 +57,8 @@ func (b *h2Head) reset(trailer bool) {
 	if cap(b.cookie) > keptCookie {
 		b.cookie = nil
 	}
-	*b = h2Head{
-		ofServer: b.ofServer, limit: b.limit, fields: b.fields[:0], cookie: b.cookie[:0], text: emptiedText(b.text), trailer: trailer, length: -1,
-	}
+	b.fields, b.cookie, b.text = b.fields[:0], b.cookie[:0], emptiedText(b.text)
+	b.h2Block = h2Block{trailer: trailer, length: -1}
 }
 
 // keptText is how much memory is kept for the text of the next head.

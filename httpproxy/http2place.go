@@ -93,9 +93,10 @@ func (st *h2Place) takeHead(r *httpwire.Response, text *[]byte) (bool, error) {
 	if len(st.heads) == 0 || st.closed {
 		return false, nil
 	}
-	first := st.heads[0]
-	fields := append(r.Fields[:0], first.Fields...)
-	*r = httpwire.Response{Status: first.Status, Reason: first.Reason, Minor: first.Minor, Fields: fields}
+	first := &st.heads[0]
+	spare := emptied(r.Fields)
+	*r = httpwire.Response{Status: first.Status, Reason: first.Reason, Minor: first.Minor, Fields: first.Fields}
+	*first = httpwire.Response{Fields: spare}
 	if len(st.heads) > 1 {
 		st.heads = slices.Delete(st.heads, 0, 1)
 	} else {
@@ -110,9 +111,10 @@ func (st *h2Place) forgetHeads() {
 	if cap(st.heads) == 0 {
 		return
 	}
-	kept := emptied(st.heads[:1][0].Fields)
-	st.heads = append(st.heads[:0:1], httpwire.Response{Fields: kept})[:0]
-	st.unread = 0
+	if cap(st.heads) > 1 {
+		st.heads = append(st.heads[:0:1], st.heads[:1][0])
+	}
+	st.heads, st.unread = st.heads[:0], 0
 }
 
 // hasContent reports whether something of the body can be read at once.
@@ -204,8 +206,9 @@ func (st *h2Place) Write(p []byte) (n int, err error) {
 }
 
 // sendHead begins a stream for a request: block are its fields behind emptyTable, head says that it asks for a head only, and length
-// is that of its body. After an error no server has seen it.
-func (st *h2Place) sendHead(block []byte, head bool, length int64) error {
+// is that of its body. After an error no server has seen it. later says that the caller sees to it that it is sent; see
+// h2Server.flushAhead.
+func (st *h2Place) sendHead(block []byte, head bool, length int64, later bool) error {
 	c := st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,7 +234,9 @@ func (st *h2Place) sendHead(block []byte, head bool, length int64) error {
 	c.began = true
 	st.sentEnd = length == 0
 	c.out = appendBlock(c.outgoing(), block, st.id, st.sentEnd)
-	c.writer.wake()
+	if !later {
+		c.writer.wake()
+	}
 	return nil
 }
 

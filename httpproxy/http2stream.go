@@ -400,7 +400,9 @@ var h2Sessions = sync.Pool{New: func() any { return new(session) }}
 // that has sent its body. A session that panicked is not recycled.
 func (s *session) recycle() {
 	request, response, trailer, upTrailer := s.req.Fields, s.resp.Fields, s.chunks.Trailer, s.upChunks.Trailer
-	*s = session{reqText: emptiedText(s.reqText), respText: emptiedText(s.respText)}
+	reqText, respText := s.reqText, s.respText
+	*s = session{} // with fields in it the value would be made elsewhere first, and copied
+	s.reqText, s.respText = emptiedText(reqText), emptiedText(respText)
 	s.req.Fields, s.resp.Fields = emptied(request), emptied(response)
 	s.chunks.Trailer, s.upChunks.Trailer = emptied(trailer), emptied(upTrailer)
 	h2Sessions.Put(s)

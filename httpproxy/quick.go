@@ -71,6 +71,7 @@ func (st *h2Stream) trySend(s *session, loop int) bool {
 		return false
 	}
 	x.ahead.sent = true
+	st.h.sendsTo(p.c)
 	if err := s.send(x.raw); err != nil {
 		x.ahead.step, x.ahead.err = "send", err
 		return false
@@ -208,6 +209,40 @@ func (h *http2) flushAhead() {
 		}
 	}
 	h.sendSoon()
+}
+
+// sendsTo notes that the reader appends frames for c, which it has sent when it has read all that has come. It is the reader's.
+func (h *http2) sendsTo(c *h2Server) {
+	if h.unsent != c {
+		h.flushUnsent()
+		h.unsent = c
+	}
+}
+
+// flushUnsent has these frames sent.
+func (h *http2) flushUnsent() {
+	if c := h.unsent; c != nil {
+		h.unsent = nil
+		c.flushAhead()
+	}
+}
+
+// flushAhead sends what has come together for the server, as far as its socket takes that at once; the writer sends the rest.
+func (c *h2Server) flushAhead() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.writer.waits || len(c.out) == 0 { // it sends that, too
+		return
+	}
+	n := c.conn.TryWrite(c.out)
+	if n < len(c.out) {
+		c.out = c.out[:copy(c.out, c.out[n:])]
+		c.writer.wake()
+		return
+	}
+	putOut(nil, c.out)
+	c.out, c.owed = nil, 0
+	c.wakeWriters()
 }
 
 // ready reports whether a request can be begun without waiting.

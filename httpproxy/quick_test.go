@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -226,6 +227,42 @@ func TestAheadSmallWindows(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	}
+}
+
+// TestAheadSlowServer: requests for which the server's connection has no room wait for it, and those that a writer sends in place of their
+// clients' reader are sent, too.
+func TestAheadSlowServer(t *testing.T) {
+	const n = 60
+	begin := make(chan struct{})
+	backend := serveFrames(t, func(s *frames) {
+		_ = s.Conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+		for range 2 {
+			var asked []uint32
+			for range n {
+				id, _ := s.request()
+				asked = append(asked, id)
+			}
+			for _, id := range asked {
+				s.fields(id, true, ":status", "204")
+			}
+			<-begin
+			_ = s.Conn.(*net.TCPConn).SetReadBuffer(1 << 20)
+		}
+		s.drain()
+	})
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, backend)
+	h := dialH2(t, startProxy(t, routeTo(u)).addr)
+	for i := range uint32(n) { // so that there are as many places
+		h.ask(2*i+1, true, plainGet...)
+	}
+	h.answered(n)
+	pad := strings.Repeat("x", 8<<10)
+	for i := range uint32(n) {
+		h.ask(2*(n+i)+1, true, append(plainGet, "x-pad", pad)...)
+	}
+	close(begin)
+	h.answered(n)
+	eventually(t, "all leases have ended", func() bool { return u.Status().Endpoints[0].Pool.InUse == 0 })
 }
 
 // panicky is a log that panics once, at the request for /panic.
