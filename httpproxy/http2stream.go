@@ -206,6 +206,9 @@ func (st *h2Stream) appendFields(block []byte, last bool) []byte {
 // finish notes whether the response has been sent whole. mu is held.
 func (st *h2Stream) finish(last bool) {
 	if st.finished = last; last {
+		if st.ended {
+			st.session.held.finish()
+		}
 		st.rests()
 		st.reader.wake()
 	}

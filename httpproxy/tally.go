@@ -28,7 +28,15 @@ func (h holding) held() int     { return int(int32(h)) }
 func (h holding) reserved() int { return int(int32(h >> 32)) }
 
 // counts is what it counts for the connection.
-func (h holding) counts() int64 { return int64(max(h.held(), h.reserved())) }
+func (h holding) counts() int64 {
+	if h.over() {
+		return 0
+	}
+	return int64(max(h.held(), h.reserved()))
+}
+
+// over reports whether the stream is over, but for what its session still has to free: it counts nothing, and nothing is reserved for it.
+func (h holding) over() bool { return h.reserved() < 0 }
 
 func (t *tally) load() holding { return holding(t.state.Load()) }
 
@@ -45,6 +53,9 @@ func (t *tally) change(held, reserved int) {
 	for {
 		was := t.load()
 		is := newHolding(was.held()+held, was.reserved()+reserved)
+		if was.over() {
+			is = newHolding(was.held()+held, was.reserved())
+		}
 		if !t.state.CompareAndSwap(uint64(was), uint64(is)) {
 			continue
 		}
@@ -61,6 +72,9 @@ func (t *tally) reserve(n int, limit int64, lone bool) bool {
 	c := t.of
 	for {
 		was := t.load()
+		if was.over() {
+			return true
+		}
 		is := newHolding(was.held(), int(was.counts())+n)
 		streams := c.streams.Load()
 		if int64(c.load().held())+streams+int64(n) > limit && !(lone && streams == was.counts()) {
@@ -73,6 +87,21 @@ func (t *tally) reserve(n int, limit int64, lone bool) bool {
 			return true
 		}
 		c.streams.Add(-int64(n))
+	}
+}
+
+// finish has the stream count nothing any more: the client is about to get the end of the response, and may send its next request before the
+// session has freed what it holds.
+func (t *tally) finish() {
+	if t.of == nil {
+		return
+	}
+	for {
+		was := t.load()
+		if t.state.CompareAndSwap(uint64(was), uint64(newHolding(was.held(), -1))) {
+			t.of.streams.Add(-was.counts())
+			return
+		}
 	}
 }
 
