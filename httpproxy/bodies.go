@@ -139,10 +139,10 @@ func (s *session) respond(n int) error {
 	default:
 		err = s.lengthBody(out, s.resp.Length)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errRests) {
 		return s.fail("body", err)
 	}
-	return nil
+	return err
 }
 
 // toClient writes to the client within the idle limit.
@@ -159,7 +159,8 @@ func (s *session) toClient(p []byte) error {
 	return nil
 }
 
-// fromServer reads once within the idle limit, in the middle of a body, while the client stays.
+// fromServer reads once within the idle limit, in the middle of a body, while the client stays. The error is errRests where the session can
+// rest; continueBody continues it then.
 func (s *session) fromServer() error {
 	if s.ex.owesHead {
 		s.ex.owesHead = false
@@ -168,7 +169,7 @@ func (s *session) fromServer() error {
 		}
 	}
 	own := s.place() != nil
-	err := s.whileClientStays(func() error {
+	err := s.whileClientStays(!own && s.mayRest(), func() error {
 		_, err := s.server.fillFramed(own)
 		return err
 	})
@@ -179,12 +180,16 @@ func (s *session) fromServer() error {
 }
 
 // whileClientStays calls receive, which reads once from the server, again until it returns data, the idle limit has
-// passed, or the client has left.
-func (s *session) whileClientStays(receive func() error) error {
+// passed, or the client has left. With mayRest it returns errRests soon, if there is no data and the session can rest.
+func (s *session) whileClientStays(mayRest bool, receive func() error) error {
 	s.deadline = true
-	now, until := time.Now(), s.within()
+	now, until := time.Now(), s.ex.rest.within(s)
+	look := now.Add(lookInterval)
+	next := look
+	if mayRest {
+		next = now.Add(patience)
+	}
 	for {
-		next := now.Add(lookInterval)
 		if !until.IsZero() && until.Before(next) {
 			next = until
 		}
@@ -195,9 +200,16 @@ func (s *session) whileClientStays(receive func() error) error {
 			return err
 		case !until.IsZero() && !now.Before(until):
 			return err
+		case mayRest && !s.ex.rest.never && s.canRest():
+			s.ex.rest.until = until
+			return errRests
+		case now.Before(look):
 		case s.clientGone():
 			return httppool.ErrClientGone
+		default:
+			look = now.Add(lookInterval)
 		}
+		next = look
 	}
 }
 
@@ -245,7 +257,7 @@ func (s *session) pass(left int64) error {
 	defer s.unclaim(claimed)
 	for left > 0 {
 		n := 0
-		err := s.whileClientStays(func() (err error) {
+		err := s.whileClientStays(false, func() (err error) {
 			n, err = s.down.Receive(s.server.conn, s.client.conn, min(left, most))
 			return err
 		})
@@ -284,6 +296,11 @@ const longChunk = 32 << 10
 func (s *session) chunkedBody(out []byte) error {
 	s.chunks.Reset()
 	s.chunks.Own = s.place() != nil // the chunks were made from DATA frames
+	return s.moreOfChunks(out)
+}
+
+// moreOfChunks is chunkedBody from the present place in the body.
+func (s *session) moreOfChunks(out []byte) error {
 	for {
 		content, n, done, err := next(&s.chunks, &s.server)
 		if err != nil && !errors.Is(err, httpwire.ErrIncomplete) {
@@ -367,6 +384,11 @@ func next(c *httpwire.Chunks, from *stream) (content []byte, n int, done bool, e
 // unframedBody sends all data up to the end of the connection, in chunks.
 func (s *session) unframedBody(out []byte) error {
 	s.chunks.Reset() // so that there are no trailers
+	return s.moreUnframed(out)
+}
+
+// moreUnframed is unframedBody from the present place in the body.
+func (s *session) moreUnframed(out []byte) error {
 	for {
 		for len(s.server.bytes()) > 0 {
 			content := s.server.upTo(bufferSize / 2)

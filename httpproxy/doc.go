@@ -20,7 +20,7 @@
 //
 // A request passes these steps: accept and admit (package listener), read the head (session.go), find the route
 // (route.go, match.go, peek.go), lease a connection and send (forward.go), send again (retry.go), pass the body and the
-// response (upload.go, bodies.go) or switch protocols (upgrade.go), count and log (finish.go, done.go).
+// response (upload.go, bodies.go, rest.go) or switch protocols (upgrade.go), count and log (finish.go, done.go).
 //
 // # Forwarding
 //

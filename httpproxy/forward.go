@@ -73,6 +73,7 @@ type exchange struct {
 	close    bool              // the client's connection ends with the response
 	wrote    bool              // a byte of the response went to the client
 	owesHead bool              // the client's stream has got the head, and may not have sent it
+	rest     resting           // of the session while the answer pauses
 }
 
 // earlier returns t or the end of the exchange's time, whichever is first; the zero t stands for no time.
@@ -231,12 +232,8 @@ func (s *session) begin(path string, raw []byte) {
 	s.lookForBody()
 }
 
-// forward sends the request and passes the response on; false ends the session.
-func (s *session) forward() bool {
-	again := s.finish(s.attempts(s.ex.raw))
-	s.served = true
-	return again
-}
+// forward sends the request, passes the response on, and prepares for the next request. It returns false if the session ends, or rests.
+func (s *session) forward() bool { return s.forwarded(s.attempts(s.ex.raw)) }
 
 // canonical brings the target into origin form (RFC 9112, section 3.2), and makes the checks that all later code relies
 // on. The status is 0 unless the request is refused.

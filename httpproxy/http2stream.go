@@ -361,15 +361,25 @@ func (st *h2Stream) begin(s *session) {
 // serve serves the request in a fiber of the stream's own, from where its session is. A panic there ends nothing else.
 func (st *h2Stream) serve() {
 	h, s := st.h, st.session
-	defer h.over.Done()
+	rests := false
+	defer func() {
+		if !rests {
+			h.over.Done()
+		}
+	}()
 	defer h.p.recovered(h.lc)
 	func() {
 		defer func() {
+			if rests = s.rests; rests {
+				return
+			}
 			_ = st.Close()
 			st.about.drop()
 			s.held.end()
 		}()
 		switch {
+		case s.rests:
+			s.endRest()
 		case s.wrong != nil:
 			s.refuseHead(s.wrong)
 		case s.ex.judged:
@@ -378,9 +388,13 @@ func (st *h2Stream) serve() {
 			st.preread(&s.client)
 			s.serve(0)
 		}
-		s.client.drop()
+		if !s.rests {
+			s.client.drop()
+		}
 	}()
-	h.keep(st)
+	if !rests {
+		h.keep(st)
+	}
 }
 
 // again makes the stream, which is over, ready for another request: what does not change stays, and what only memory is. Nobody waits

@@ -115,6 +115,14 @@ func (s *stream) fill() (n int, err error) {
 	return n, err
 }
 
+// shrink moves the read bytes into a buffer of their size.
+func (s *stream) shrink() {
+	b := bytes.Clone(s.bytes())
+	s.drop()
+	s.held.add(len(b))
+	s.buf, s.w = b, len(b)
+}
+
 // grow makes room for a head that fills the buffer; false = the buffer has reached limit.
 func (s *stream) grow(limit int) bool {
 	if len(s.buf) >= limit {
@@ -170,6 +178,7 @@ type session struct {
 	crowded bool
 	// suspended: the session of an idle client has given up its stack; Resume continues.
 	suspended bool
+	rests     bool      // the session has given up its stack while an answer pauses; see beginRest
 	now       time.Time // when the current request began
 	ended     time.Time // when the last request ended; zero = long ago
 	peer      peer
@@ -213,7 +222,7 @@ func (p *Proxy) ServeConn(ctx context.Context, lc *listener.Conn) {
 // carry runs the session until it ends or is suspended.
 func (s *session) carry() {
 	defer func() {
-		if s.suspended {
+		if s.suspended || s.rests {
 			return
 		}
 		s.close()
@@ -271,6 +280,9 @@ func (s *session) close() {
 func (s *session) run() {
 	if s.isTLS != nil && s.isTLS.NegotiatedProtocol == "h2" {
 		s.goHTTP2()
+		return
+	}
+	if s.rests && !s.endRest() {
 		return
 	}
 	for {

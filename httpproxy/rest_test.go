@@ -1,0 +1,313 @@
+package httpproxy_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/internal/tlstest"
+	"github.com/headpond/headpond/listener"
+)
+
+// eventServer answers every request with a stream of the events that a test sends. "end" ends it, "abort" breaks it off.
+type eventServer struct {
+	address string
+	events  chan string
+	gone    chan struct{} // a client has left
+	asked   chan string   // bodies of requests
+}
+
+func newEventServer(t testing.TB) *eventServer {
+	t.Helper()
+	s := &eventServer{events: make(chan string), gone: make(chan struct{}, 1), asked: make(chan string, 9)}
+	s.address = serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		s.asked <- string(body)
+		_ = http.NewResponseController(w).Flush()
+		for {
+			select {
+			case e := <-s.events:
+				switch e {
+				case "end":
+					return
+				case "abort":
+					panic(http.ErrAbortHandler)
+				}
+				_, _ = io.WriteString(w, e)
+				_ = http.NewResponseController(w).Flush()
+			case <-r.Context().Done():
+				s.gone <- struct{}{}
+				return
+			}
+		}
+	})
+	return s
+}
+
+// rested returns a function that waits until no answer has a fiber; one that reads a connection of HTTP/2 stays. It is called before there
+// are any.
+func rested(t testing.TB, http2 bool) func() {
+	before := max(enginetest.Fibers(), 1) // one of them accepts
+	if http2 {
+		before++
+	}
+	return func() {
+		t.Helper()
+		eventually(t, "no fiber is left", func() bool {
+			fiber.Sleep(time.Millisecond)
+			return enginetest.Fibers() <= before
+		})
+	}
+}
+
+// restClients are the ways to a listener: the protocol, and whether with TLS.
+var restClients = map[string]struct{ http2, tls bool }{"HTTP/1.1": {}, "HTTP/1.1 with TLS": {tls: true}, "HTTP/2": {http2: true}, "HTTP/2 with TLS": {true, true}}
+
+// restClient returns the configuration of such a listener, and a client of it.
+func restClient(t testing.TB, cfg httpproxy.Config, http2, withTLS bool) (httpproxy.Config, *http.Client) {
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	if withTLS {
+		cfg.TLS, tr.TLSClientConfig = certificates(t)
+		cfg.TLS.NextProtos = []string{"h2", "http/1.1"}
+	}
+	tr.Protocols.SetHTTP1(!http2)
+	tr.Protocols.SetHTTP2(http2 && withTLS)
+	tr.Protocols.SetUnencryptedHTTP2(http2 && !withTLS)
+	t.Cleanup(tr.CloseIdleConnections)
+	return cfg, &http.Client{Transport: tr}
+}
+
+func wantEvent(t testing.TB, r io.Reader, text string) {
+	t.Helper()
+	b := make([]byte, len(text))
+	if _, err := io.ReadFull(r, b); err != nil || string(b) != text {
+		t.Fatalf("got %q, %v; want %q", b, err, text)
+	}
+}
+
+// TestAnswerRests: a session whose answer pauses has no fiber and no buffer. What comes later goes to the client, and its connection serves
+// the next request.
+func TestAnswerRests(t *testing.T) {
+	for name, way := range restClients {
+		t.Run(name, func(t *testing.T) {
+			s := newEventServer(t)
+			cfg, client := restClient(t, routeTo(newUpstream(t, s.address)), way.http2, way.tls)
+			p := startProxy(t, cfg)
+			rest := rested(t, way.http2)
+			for _, body := range []string{"", "a body", strings.Repeat("a long body", 10_000)} {
+				resp, err := client.Post(p.url, "text/plain", strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := <-s.asked; got != body {
+					t.Errorf("the server got %.20q, want %.20q", got, body)
+				}
+				for range 3 {
+					rest()
+					if held := p.Stats().Buffered; enginetest.Kind() != fiber.Goroutine && held > 2<<10 {
+						t.Errorf("%d bytes are held", held)
+					}
+					s.events <- "event"
+					wantEvent(t, resp.Body, "event")
+				}
+				rest()
+				long := strings.Repeat("long", 100_000)
+				s.events <- long
+				wantEvent(t, resp.Body, long)
+				rest()
+				s.events <- "end"
+				if b, err := io.ReadAll(resp.Body); err != nil || len(b) > 0 {
+					t.Errorf("at the end: %q, %v", b, err)
+				}
+				_ = resp.Body.Close()
+			}
+			if st := p.Stats(); st.Accepted != 1 || len(st.Errors) > 0 {
+				t.Errorf("%d connections, errors %v; want one, and none", st.Accepted, st.Errors)
+			}
+		})
+	}
+}
+
+// TestRestEnds: what ends an exchange while its session rests is noticed at once, and both sides see it.
+func TestRestEnds(t *testing.T) {
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	for name, tc := range map[string]struct {
+		end    func(t testing.TB, p running, s *eventServer, body io.Closer)
+		idle   time.Duration // in units of paced
+		limit  time.Duration // likewise
+		reason string
+		leaves bool // the client does
+	}{
+		"the client leaves": {end: func(_ testing.TB, _ running, _ *eventServer, body io.Closer) { _ = body.Close() }, reason: listener.ReasonClientGone, leaves: true},
+		"the server aborts": {end: func(_ testing.TB, _ running, s *eventServer, _ io.Closer) { s.events <- "abort" }, reason: listener.ReasonBackendGone},
+		"idle":              {end: func(testing.TB, running, *eventServer, io.Closer) {}, idle: 10, reason: listener.ReasonTimeout},
+		"time-out":          {end: func(testing.TB, running, *eventServer, io.Closer) {}, limit: 10, reason: listener.ReasonTimeout},
+		"drain":             {end: func(_ testing.TB, p running, _ *eventServer, _ io.Closer) { _ = p.Drain(cancelled) }},
+		"kill": {end: func(t testing.TB, p running, _ *eventServer, _ io.Closer) {
+			all := p.Sessions()
+			id, stream, _ := listener.ParseID(all[len(all)-1].ID)
+			if !p.Kill(id, stream) {
+				t.Errorf("%+v cannot be killed", all)
+			}
+		}, reason: listener.ReasonKilled},
+	} {
+		for way, with := range restClients {
+			test := func(t testing.TB, unit time.Duration) {
+				s := newEventServer(t)
+				cfg := routeTo(newUpstream(t, s.address))
+				cfg.Routes[0].IdleTimeout, cfg.Routes[0].Timeout = tc.idle*unit, tc.limit*unit
+				cfg, client := restClient(t, cfg, with.http2, with.tls)
+				p := startProxy(t, cfg)
+				rest := rested(t, with.http2)
+				resp, err := client.Get(p.url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				select {
+				case s.events <- "event":
+				case <-s.gone:
+					t.Fatal("the exchange is over already")
+				}
+				wantEvent(t, resp.Body, "event")
+				rest()
+				tc.end(t, p, s, resp.Body)
+				if name != "the server aborts" {
+					<-s.gone
+				}
+				if _, err := resp.Body.Read(make([]byte, 1)); !tc.leaves && (err == nil || err == io.EOF) {
+					t.Errorf("the client sees %v, want an error", err)
+				}
+				if tc.reason != "" {
+					eventually(t, "the error is counted", func() bool { return p.Stats().Errors[tc.reason] == 1 })
+				}
+				eventually(t, "the exchange is over", func() bool { return p.Stats().Buffered == 0 })
+			}
+			t.Run(name+", "+way, func(t *testing.T) {
+				if tc.idle == 0 && tc.limit == 0 {
+					test(t, 0)
+				} else {
+					paced(t, test)
+				}
+			})
+		}
+	}
+}
+
+// TestRequestDuringARest: a client that sends its next request during an answer that pauses gets the answer to that, too.
+func TestRequestDuringARest(t *testing.T) {
+	s := newEventServer(t)
+	p := startProxy(t, routeTo(newUpstream(t, s.address)))
+	rest := rested(t, false)
+	c, br := dialRaw(t, p.addr)
+	_, _ = io.WriteString(c, getRoot)
+	<-s.asked
+	rest()
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nsecond")
+	go func() {
+		s.events <- "one"
+		s.events <- "end"
+	}()
+	if _, body := readAnswer(t, br); body != "one" {
+		t.Errorf("the first answer is %q", body)
+	}
+	if got := <-s.asked; got != "second" {
+		t.Errorf("the second request has the body %q", got)
+	}
+	rest()
+	go func() {
+		s.events <- "two"
+		s.events <- "end"
+	}()
+	if _, body := readAnswer(t, br); body != "two" {
+		t.Errorf("the second answer is %q", body)
+	}
+}
+
+// TestUnframedAnswerRests: so does an answer that the end of the server's connection ends.
+func TestUnframedAnswerRests(t *testing.T) {
+	pieces := make(chan string)
+	backend := serveRaw(t, func(c net.Conn) {
+		if _, err := c.Read(make([]byte, 4<<10)); err != nil {
+			return
+		}
+		_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\n")
+		for piece := range pieces {
+			_, _ = io.WriteString(c, piece)
+		}
+	})
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	rest := rested(t, false)
+	resp, err := http.Get(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for _, piece := range []string{"one", "two", "three"} {
+		rest()
+		pieces <- piece
+		wantEvent(t, resp.Body, piece)
+	}
+	rest()
+	close(pieces)
+	if b, err := io.ReadAll(resp.Body); err != nil || len(b) > 0 {
+		t.Errorf("at the end: %q, %v", b, err)
+	}
+}
+
+// TestKeyUpdateDuringARest: TLS's own messages from a client do not end the rest for long, and the client's next request may use new keys.
+func TestKeyUpdateDuringARest(t *testing.T) {
+	s := newEventServer(t)
+	cfg := routeTo(newUpstream(t, s.address))
+	server, client := certificates(t)
+	server.SessionTicketsDisabled = true
+	cfg.TLS = server
+	var keyLog bytes.Buffer
+	client.KeyLogWriter = &keyLog
+	p := startProxy(t, cfg)
+	rest := rested(t, false)
+	raw, _ := dialRaw(t, p.addr)
+	c := tls.Client(raw, client)
+	if err := c.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	if c.ConnectionState().CipherSuite != tls.TLS_AES_128_GCM_SHA256 {
+		t.Log("this machine has no instructions for AES, and tlstest makes no other records")
+		return
+	}
+	seal := tlstest.NewSealer(t, keyLog.String(), "CLIENT")
+	send := func(kind byte, text string) {
+		if _, err := raw.Write(seal.Record(kind, text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(tlstest.Data, getRoot)
+	<-s.asked
+	rest()
+	for range 3 {
+		send(tlstest.Handshake, tlstest.KeyUpdate)
+		seal.Renew(t)
+		rest()
+		s.events <- "event"
+		got := ""
+		for b := make([]byte, 1000); !strings.Contains(got, "event"); {
+			n, err := c.Read(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += string(b[:n])
+		}
+		rest()
+	}
+	send(tlstest.Alert, tlstest.CloseNotify)
+	<-s.gone
+}
