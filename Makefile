@@ -36,7 +36,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt crossed suites test-kube test-blackhole test-peers clean
+.PHONY: help run build dist test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt crossed suites test-kube test-blackhole test-peers test-transparent clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -132,6 +132,9 @@ test-blackhole: ## Test sessions whose packets are dropped, in a network namespa
 test-peers: ## Test peers for long: 200 nodes, 10,000 requests, behind NAT, killed, partitioned (needs root, iproute2, nftables, miniupnpd; HEADPOND_NODES=…)
 	$(GO) test -tags long -count 1 -timeout 30m -v -run 'Newcomer|ManyRequests' ./peers
 	$(GO) test -tags netns -count 1 -timeout 15m -v -run 'BehindNAT|KilledUnderLoad|AfterPartition|UPnP' ./peers/cmd/headpond
+
+test-transparent: ## Test connections from the clients' addresses between network namespaces, on each engine (needs root, iproute2, nftables)
+	$(GO) test -tags netns -count 1 -timeout 10m -v -run Transparent ./integration
 
 clean: ## Remove what build made
 	rm -rf bin dist

@@ -17,18 +17,18 @@ func (e *Engine) dial(ctx context.Context, network, address string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	return e.dialAny(ctx, network, targets)
+	return e.dialAny(ctx, network, targets, netip.Addr{})
 }
 
-// dialAny tries addresses in turn. Each gets a share of ctx's time, so that time is left for the others if one does not
-// answer.
-func (e *Engine) dialAny(ctx context.Context, network string, targets []socketAddr) (net.Conn, error) {
+// dialAny tries addresses in turn, from the address from if it is valid. Each gets a share of ctx's time, so that time is left for the
+// others if one does not answer.
+func (e *Engine) dialAny(ctx context.Context, network string, targets []socketAddr, from netip.Addr) (net.Conn, error) {
 	l := e.lightest()
 	if f := currentFiber(); f != nil && f.loop.engine == e {
 		l = f.loop
 	}
 	if len(targets) == 1 && l.here() {
-		c, err := connect(ctx, l, targets[0])
+		c, err := connect(ctx, l, targets[0], from)
 		if err != nil {
 			return nil, dialError(network, targets[0], err)
 		}
@@ -41,7 +41,7 @@ func (e *Engine) dialAny(ctx context.Context, network string, targets []socketAd
 		attempt := func() {
 			ctx, cancel := share(ctx, len(targets)-i)
 			defer cancel()
-			c, err = connect(ctx, l, t)
+			c, err = connect(ctx, l, t, from)
 		}
 		if l.here() {
 			attempt()
@@ -164,14 +164,20 @@ func zoned(network string, ap netip.AddrPort) ([]socketAddr, error) {
 	return []socketAddr{zonedSockaddr(ap, uint32(i.Index))}, nil
 }
 
-// connect connects to sa, on a fiber of l.
-func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
+// connect connects to sa, on a fiber of l, from the address from if it is valid.
+func connect(ctx context.Context, l *loop, sa socketAddr, from netip.Addr) (*Conn, error) {
 	if ctx.Err() != nil {
 		return nil, ended(ctx)
 	}
 	fd, to, err := openSocket(sa)
 	if err != nil {
 		return nil, err
+	}
+	if from.IsValid() {
+		if err := bindFrom(fd, from); err != nil {
+			closeSocket(fd)
+			return nil, err
+		}
 	}
 	isUnix := !to.IsValid()
 	if !isUnix {
@@ -187,11 +193,11 @@ func connect(ctx context.Context, l *loop, sa socketAddr) (*Conn, error) {
 		closeSocket(fd)
 		return nil, os.NewSyscallError("connect", err)
 	}
-	from := peer{}
+	remote := peer{}
 	if !to.IsUnspecified() { // otherwise the peer's address differs
-		from = peerOf(sa)
+		remote = peerOf(sa)
 	}
-	c := newConn(l, fd, isUnix, from)
+	c := newConn(l, fd, isUnix, remote)
 	if c.closed {
 		return nil, net.ErrClosed
 	}

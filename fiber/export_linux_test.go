@@ -83,7 +83,7 @@ func (e *Engine) DialAny(ctx context.Context, addrs ...netip.AddrPort) (net.Conn
 	for _, a := range addrs {
 		targets = append(targets, sockaddr(a))
 	}
-	return e.dialAny(ctx, "tcp", targets)
+	return e.dialAny(ctx, "tcp", targets, netip.Addr{})
 }
 
 // ToItself is asked about every dialled IPv4 connection.

@@ -25,6 +25,7 @@ type socketAddr = netip.AddrPort
 func sockaddr(ap netip.AddrPort) socketAddr                { return ap }
 func zonedSockaddr(ap netip.AddrPort, _ uint32) socketAddr { return ap }
 func unixSockaddr(string) socketAddr                       { return socketAddr{} }
+func isIP4(sa socketAddr) bool                             { return sa.Addr().Is4() }
 func peerOf(socketAddr) peer                               { return peer{} }
 func toAddr(socketAddr, bool) net.Addr                     { return noAddr(false) }
 func toItself(int, socketAddr) bool                        { return false }

@@ -49,6 +49,12 @@ func openSocket(sa socketAddr) (fd int, to netip.Addr, err error) {
 	return fd, to, nil
 }
 
+// isIP4 reports whether an address is of IPv4.
+func isIP4(sa socketAddr) bool {
+	_, ok := sa.(*unix.SockaddrInet4)
+	return ok
+}
+
 // peerOf returns the peer for an address. Like package net it treats an IPv4-mapped IPv6 address as IPv4.
 func peerOf(sa unix.Sockaddr) peer {
 	switch sa := sa.(type) {

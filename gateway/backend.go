@@ -61,7 +61,7 @@ func (g *Gateway) settingsOf(u *config.Upstream, stays *backend) (extend.Setting
 			Endpoints: config.EndpointsOf(u.Endpoints), Source: source, Balance: balance, Limits: limits, Health: health, Ejection: ejection,
 			SlowStart: u.SlowStart, OnRemoved: removalOf(u), RemovedTimeout: u.RemovedTimeout, Rebalance: rebalance,
 		},
-		Config: u, Dial: dialer.Dial, Start: start, Logger: g.logger,
+		Config: u, Dial: dialer.Dial, DialFrom: g.dialFrom(u.KeepAlive), Start: start, Logger: g.logger,
 	}, nil
 }
 

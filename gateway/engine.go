@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/config"
@@ -42,6 +43,19 @@ func (g *Gateway) dialKept(ctx context.Context, endpoint string) (net.Conn, erro
 		_ = fiber.StreamOf(c).SetKeepAlive(true)
 	}
 	return c, nil
+}
+
+// dialFrom returns a dial function for connections from other addresses than this machine's; k has their options, if any.
+func (g *Gateway) dialFrom(k *config.KeepAlive) func(ctx context.Context, from netip.Addr, endpoint string) (net.Conn, error) {
+	return func(ctx context.Context, from netip.Addr, endpoint string) (net.Conn, error) {
+		return dialWith(k, func(ctx context.Context, endpoint string) (net.Conn, error) {
+			network, address, err := netaddr.Split(endpoint)
+			if err != nil {
+				return nil, err
+			}
+			return g.engine.DialFrom(ctx, from, network, address)
+		})(ctx, endpoint)
+	}
 }
 
 // tcpOptions translates a section of the configuration, nil if there is none.

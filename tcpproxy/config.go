@@ -144,6 +144,10 @@ type UpstreamOptions struct {
 	upstream.Settings
 	// Dial connects to "host:port" or "unix:/path"; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
+	// DialFrom, unless nil, connects each session as its client: from the client's IP address, when the client is known. Nothing can
+	// be kept ready then, so Limits.MinIdle and MaxWarm must be 0. Dial is used to find out whether an endpoint that failed works
+	// again. A client without an IP address gets no connection. Failures to connect count against the endpoint only if it refuses.
+	DialFrom DialFromFunc
 	// Go starts a Dial; see pool.Config. Use fiber.Go if Dial is an engine's: a Dial on a fiber costs no trip to the
 	// loop, but must not block.
 	Go     func(fn func())
@@ -154,6 +158,13 @@ type UpstreamOptions struct {
 // them as they age and, with CheckInterval, when the server has closed them. The caller must Close or Drain it.
 func NewUpstream(name string, o UpstreamOptions) (*upstream.Upstream[net.Conn], error) {
 	o.Limits = WarmLimits(o.Limits)
+	var try func(context.Context, string) error
+	if o.DialFrom != nil {
+		if o.Limits.MaxWarm > 0 {
+			return nil, fmt.Errorf("%w: upstream %q: with DialFrom, MinIdle and MaxWarm must be 0", ErrConfig, name)
+		}
+		try = o.try
+	}
 	return upstream.New(upstream.Config[net.Conn]{
 		Name:      name,
 		Settings:  o.Settings,
@@ -161,6 +172,7 @@ func NewUpstream(name string, o UpstreamOptions) (*upstream.Upstream[net.Conn], 
 		Go:        o.Go,
 		Affinity:  fiber.LoopOf,
 		Check:     checkWarm,
+		Try:       try,
 		Close:     func(c net.Conn) { _ = c.Close() },
 		Interrupt: interrupt,
 		Logger:    o.Logger,
@@ -209,12 +221,27 @@ func interrupt(c net.Conn, why error) {
 	_ = c.Close()
 }
 
-func (o *UpstreamOptions) openWarm(ctx context.Context, endpoint string) (net.Conn, error) {
-	dial := o.Dial
-	if dial == nil {
-		dial = netaddr.Dial
+// try tests an endpoint without a client.
+func (o *UpstreamOptions) try(ctx context.Context, endpoint string) error {
+	c, err := o.dial(ctx, endpoint)
+	if err == nil {
+		_ = c.Close()
 	}
-	c, err := dial(ctx, endpoint)
+	return err
+}
+
+func (o *UpstreamOptions) dial(ctx context.Context, endpoint string) (net.Conn, error) {
+	if o.Dial == nil {
+		return netaddr.Dial(ctx, endpoint)
+	}
+	return o.Dial(ctx, endpoint)
+}
+
+func (o *UpstreamOptions) openWarm(ctx context.Context, endpoint string) (net.Conn, error) {
+	if o.DialFrom != nil {
+		return &warmConn{Stream: newPlace(o.DialFrom), opened: time.Now()}, nil
+	}
+	c, err := o.dial(ctx, endpoint)
 	if err != nil {
 		return nil, err
 	}

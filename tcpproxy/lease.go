@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	proxyproto "github.com/pires/go-proxyproto"
@@ -44,8 +45,9 @@ func (s *session) lease(ctx context.Context, client *side) (upstream.Lease[net.C
 
 // attempt tries endpoints until one accepts. ctx ends when the client has left.
 func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], server *side, err error) {
+	avoid := slices.Clip(s.tried)
 	for range maxAttempts {
-		if l, err = s.acquireLive(ctx); err != nil {
+		if l, err = s.acquireLive(ctx, avoid); err != nil {
 			return l, nil, err
 		}
 		var conn fiber.Stream
@@ -56,7 +58,15 @@ func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], serv
 			l.Discard()
 			return l, nil, err
 		}
-		l.Fail(err)
+		if errors.As(err, new(unblamed)) {
+			l.Discard()
+		} else {
+			l.Fail(err)
+		}
+		if ctx.Err() != nil || errors.Is(err, errNoAddress) {
+			break
+		}
+		avoid = append(avoid, l.Endpoint())
 	}
 	return l, nil, &upstream.Error{
 		Upstream: s.upstreamName(),
@@ -67,14 +77,14 @@ func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], serv
 // acquireLive leases a connection the endpoint has not closed while it was
 // waiting for a client. Bytes that have arrived on it (the banner of a server
 // that speaks first) stay where they are, for the client.
-func (s *session) acquireLive(ctx context.Context) (upstream.Lease[net.Conn], error) {
+func (s *session) acquireLive(ctx context.Context, avoid []string) (upstream.Lease[net.Conn], error) {
 	began := time.Now()
 	key := ""
 	if a, ok := s.client.RemoteAddr().(*net.TCPAddr); ok {
 		key = a.AddrPort().Addr().Unmap().String()
 	}
 	for {
-		l, err := s.target.upstream.AcquireNarrow(ctx, key, upstream.Narrow{Avoid: s.tried})
+		l, err := s.target.upstream.AcquireNarrow(ctx, key, upstream.Narrow{Avoid: avoid})
 		if err != nil {
 			return l, err
 		}
@@ -96,10 +106,15 @@ func checkWarm(_ context.Context, c net.Conn) error {
 
 // introduce does what precedes the client's bytes: the PROXY header, the TLS handshake. It returns
 // the connection to copy on.
-func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (fiber.Stream, error) {
-	conn := fiber.StreamOf(l.Value())
+func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (conn fiber.Stream, err error) {
+	conn = fiber.StreamOf(l.Value())
 	if w, ok := conn.(*warmConn); ok {
 		conn = w.Stream
+	}
+	if p, ok := conn.(*place); ok {
+		if conn, err = s.connectAs(ctx, p, l); err != nil {
+			return nil, err
+		}
 	}
 	conn.Adopt() // to the client's loop
 	if s.cfg.SendProxy != 0 {

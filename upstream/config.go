@@ -21,7 +21,10 @@ type Config[T any] struct {
 	Settings
 	// Open connects to an endpoint. Close, Check and Reset are the pool's; see pool.Config. A failed Open counts as a
 	// failure of the endpoint, unless ctx was cancelled or this machine was out of file descriptors or memory.
-	Open  func(ctx context.Context, endpoint string) (T, error)
+	Open func(ctx context.Context, endpoint string) (T, error)
+	// Try tests whether an endpoint that has failed works again, before clients use it; nil = Open, and Close. It must return when ctx
+	// ends.
+	Try   func(ctx context.Context, endpoint string) error
 	Close func(T)
 	Check func(ctx context.Context, v T) error
 	Reset func(ctx context.Context, v T) error

@@ -78,6 +78,9 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, limits pool.Limits) (*end
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.try = func(ctx context.Context) error {
+		if cfg.Try != nil {
+			return cfg.Try(ctx, addr)
+		}
 		v, err := cfg.Open(ctx, addr)
 		if err == nil {
 			cfg.Close(v)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 	"reflect"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -52,8 +53,10 @@ type Settings struct {
 	upstream.Settings                  // translated from Config
 	Config            *config.Upstream // must be neither changed nor kept
 	Dial              func(ctx context.Context, endpoint string) (net.Conn, error)
-	Start             func(fn func()) // how a connection is opened ahead of its user, see pool.Config.Go
-	Logger            *slog.Logger
+	// DialFrom is Dial, to "host:port", from an address that need not be this machine's; see fiber.Engine.DialFrom.
+	DialFrom func(ctx context.Context, from netip.Addr, endpoint string) (net.Conn, error)
+	Start    func(fn func()) // how a connection is opened ahead of its user, see pool.Config.Go
+	Logger   *slog.Logger
 	// Trial says that the Backend is made to check the configuration: it is not used, and opens, creates and asks nothing.
 	Trial bool
 	// StandIn means a trial Backend in place of a refused one, so that listeners can be checked: only the name, the

@@ -2,11 +2,14 @@ package protocols
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/tcpproxy"
@@ -21,25 +24,40 @@ func init() {
 		// silent, kube-apiserver after 32s.
 		Pool:    config.Pool{MaxSize: 10_000, IdleTimeout: 5 * time.Minute, MaxLifetime: 20 * time.Second, CheckAfter: -1, CheckInterval: time.Second},
 		MaxWarm: tcpproxy.DefaultMaxWarm, Check: checkTCP,
+		Keys: &config.Extension{Upstream: &TCPUpstreamKeys{}, CheckUpstream: checkTCPUpstream},
 	}})
 }
 
 // tcpBackend is an upstream of tcp listeners.
 type tcpBackend struct {
 	*upstream.Upstream[net.Conn]
-	dial atomic.Pointer[dialFunc] // an update may replace it
+	dial atomic.Pointer[tcpDialer] // an update may replace it
 }
 
-type dialFunc func(ctx context.Context, endpoint string) (net.Conn, error)
+// tcpDialer is how a backend connects.
+type tcpDialer struct {
+	dial     func(ctx context.Context, endpoint string) (net.Conn, error)
+	dialFrom tcpproxy.DialFromFunc
+}
 
 var _ extend.Changeable = (*tcpBackend)(nil)
 
 // TCPBackend makes pools of TCP connections. Each connection serves one session.
 func TCPBackend(s extend.Settings) (extend.Backend, error) {
 	b := &tcpBackend{}
-	b.setDial(s.Dial)
-	dial := func(ctx context.Context, endpoint string) (net.Conn, error) { return (*b.dial.Load())(ctx, endpoint) }
-	u, err := tcpproxy.NewUpstream(s.Config.Name, tcpproxy.UpstreamOptions{Settings: s.Settings, Dial: dial, Go: s.Start, Logger: s.Logger})
+	b.setDial(s)
+	o := tcpproxy.UpstreamOptions{Settings: s.Settings, Go: s.Start, Logger: s.Logger}
+	o.Dial = func(ctx context.Context, endpoint string) (net.Conn, error) { return b.dial.Load().dial(ctx, endpoint) }
+	if keys := config.PartOf[TCPUpstreamKeys](s.Config); keys.Transparent {
+		if err := fiber.CanDialFrom(); err != nil {
+			return nil, &extend.FieldError{Field: &keys.Transparent, Warning: s.Trial, Err: fmt.Errorf(
+				"transparent: this process may not connect from its clients' addresses: %w; it needs Linux and the capability CAP_NET_ADMIN (see docs/tcp.md)", err)}
+		}
+		o.DialFrom = func(ctx context.Context, from netip.Addr, endpoint string) (net.Conn, error) {
+			return b.dial.Load().dialFrom(ctx, from, endpoint)
+		}
+	}
+	u, err := tcpproxy.NewUpstream(s.Config.Name, o)
 	if err != nil {
 		return nil, err
 	}
@@ -52,12 +70,12 @@ func (b *tcpBackend) Update(s extend.Settings) error {
 	s.Limits = tcpproxy.WarmLimits(s.Limits)
 	err := b.Upstream.Update(s.Settings)
 	if err == nil {
-		b.setDial(s.Dial)
+		b.setDial(s)
 	}
 	return err
 }
 
-func (b *tcpBackend) setDial(dial dialFunc) { b.dial.Store(&dial) }
+func (b *tcpBackend) setDial(s extend.Settings) { b.dial.Store(&tcpDialer{s.Dial, s.DialFrom}) }
 
 // Runs implements extend.Backend.
 func (b *tcpBackend) Runs() any { return b.Upstream }
@@ -111,6 +129,36 @@ func tcpUpstreams(l *config.Listener) (names []*string) {
 		names = append(names, &routes[i].Upstream)
 	}
 	return names
+}
+
+// TCPUpstreamKeys are the keys that the protocol tcp adds to upstreams.
+type TCPUpstreamKeys struct {
+	Transparent bool `conf:"transparent"` // connect from the client's address
+}
+
+// checkTCPUpstream checks the keys of the protocol, in upstreams of any protocol.
+func checkTCPUpstream(c *config.Checker, u *config.Upstream) {
+	keys := config.PartOf[TCPUpstreamKeys](u)
+	if !keys.Transparent {
+		return
+	}
+	at := c.Mark(&keys.Transparent)
+	if u.Protocol != config.TCP {
+		c.Report(at, "transparent: this is for tcp upstreams, whose connections have one client each; this upstream's protocol is %q", u.Protocol)
+		return
+	}
+	if key, field := u.Pool.Warm(); key != "" {
+		c.Report(c.Mark(field), "%s: with transparent no connection can be opened before its client has come", key)
+	}
+	if u.Far() {
+		c.Report(at, "transparent: the endpoints are connected to by another machine, which does not have the clients' addresses")
+		return
+	}
+	for i := range u.Endpoints {
+		if e := &u.Endpoints[i]; strings.HasPrefix(e.Address, "unix:") || config.IsFile(e.Address) {
+			c.Report(c.Mark(e), "endpoint %q: with transparent an endpoint must be host:port", e.Address)
+		}
+	}
 }
 
 func checkTCP(c *config.Checker, l *config.Listener) {
