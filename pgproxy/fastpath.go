@@ -120,14 +120,18 @@ func (s *session) ask() (waits, over bool) {
 	}
 	s.asks()
 	x.took = c.state.CompareAndSwap(clientIdle, clientBusy)
-	if !x.took || !isRequest(b) || !s.needsServer(&b) {
+	needs, later := false, false
+	if x.took && isRequest(b) {
+		needs, later = s.needsServer(&b)
+	}
+	if !needs {
 		s.unread(b)
 		return false, true
 	}
 	c.Working()
 	x.began = clock()
 	x.parker.kind = s.machine.kindOf()
-	lease, pending, leased := s.b.up.Begin(&x.parker)
+	lease, pending, leased := s.beginLease(later)
 	if leased {
 		x.lease, x.srv, s.leasedAt = lease, lease.Value(), x.began
 		s.cancelMu.Lock()
@@ -169,9 +173,10 @@ func isRequest(b []byte) bool {
 	return n > 0 && n == len(b) && b[0] == pgwire.TypeSync
 }
 
-// needsServer reports whether the first thing that a request needs is a server connection. Otherwise it has removed
-// the first message from b if the machine answers that one, and the session handles what remains.
-func (s *session) needsServer(b *[]byte) bool {
+// needsServer reports whether the first thing that a request needs is a server connection, and whether parseLater may
+// do without one. Otherwise it has removed the first message from b if the machine answers that one, and the session
+// handles what remains.
+func (s *session) needsServer(b *[]byte) (needs, later bool) {
 	s.wake()
 	n := messageSize(*b)
 	act, err := s.machine.clientMessage(messageOf((*b)[:n]))
@@ -179,7 +184,17 @@ func (s *session) needsServer(b *[]byte) bool {
 		s.tell()
 		*b = (*b)[n:]
 	}
-	return err == nil && act.do == lease && !(act.later && s.b.up.AllInUse())
+	return err == nil && act.do == lease, act.later
+}
+
+// beginLease begins an acquire. It leases an idle server connection, or does nothing, for a request that parseLater may
+// answer: once it waits in the queue it waits for its turn.
+func (s *session) beginLease(later bool) (l upstream.Lease[*server], w upstream.Pending[*server], leased bool) {
+	if later {
+		l, leased = s.b.up.TryAcquireKey("", s.x.parker.Affinity())
+		return l, w, leased
+	}
+	return s.b.up.Begin(&s.x.parker)
 }
 
 // unread returns received bytes to the client's Reader, for the session.

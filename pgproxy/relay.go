@@ -223,7 +223,7 @@ func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 		s.meter.asked = clock()
 	}
 	alone := r.Buffered() <= msg.size()+len(syncMessage) && !s.x.begun()
-	if later && alone && s.b.up.AllInUse() && s.machine.parseLater(*msg) {
+	if later && alone && s.answersLater(msg) {
 		s.tell()
 		return true, r.Skip()
 	}
@@ -244,6 +244,22 @@ func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 		return false, err
 	}
 	return false, s.showMessage(pgwire.Header{Type: msg.typ, Len: msg.size()})
+}
+
+// answersLater answers a Parse by parseLater if every server connection is in use. Otherwise it may have leased an idle one, which acquire takes:
+// another client could take that between the question and the acquire.
+func (s *session) answersLater(msg *message) bool {
+	x := &s.x
+	x.parker.kind = s.machine.kindOf()
+	lease, ok := s.b.up.TryAcquireKey("", x.parker.Affinity())
+	if !ok {
+		return s.b.up.AllInUse() && s.machine.parseLater(*msg)
+	}
+	x.lease, x.srv = lease, lease.Value()
+	s.cancelMu.Lock()
+	s.held(x.srv)
+	s.cancelMu.Unlock()
+	return false
 }
 
 // syncMessage is a Sync.
