@@ -14,6 +14,7 @@ import (
 type catalog struct {
 	version uint32            // of its content; never 0
 	hidden  bool              // CatalogsHidden: calls and always do not count
+	also    traces            // what of lasting pins clients of the backend: names counts it
 	names   map[string]traces // of relations, types and functions that may leave something: a text that has the name as a word may
 	calls   map[string]traces // of all functions that are not PostgreSQL's own, before a parenthesis; 0 = it leaves nothing
 	always  traces            // traceUnknown where operators, casts or operator classes call functions that may leave something, else 0
@@ -115,6 +116,7 @@ func (j *textJudge) object(w word) []byte {
 type graph struct {
 	nodes map[string]*node   // by a letter for the catalog, and the OID
 	named map[string][]*node // by name
+	also  traces             // those of lasting that pin clients of the backend
 	words map[string]bool    // of the body that is being judged: those that are names of nodes
 }
 
@@ -262,7 +264,7 @@ func (g *graph) build() *catalog {
 		n.left = n.left.behind()
 	}
 	g.spread()
-	c := &catalog{version: lastCatalog.Add(1), names: map[string]traces{}, calls: map[string]traces{}, words: map[string]bool{}, ddl: g.nodes[everyDDL].left}
+	c := &catalog{version: lastCatalog.Add(1), names: map[string]traces{}, calls: map[string]traces{}, words: map[string]bool{}, ddl: g.nodes[everyDDL].left, also: g.also}
 	if g.nodes[everyStatement].left&traceUnknown != 0 {
 		c.always = traceUnknown
 	}
@@ -274,7 +276,7 @@ func (g *graph) build() *catalog {
 
 // name adds what has a name.
 func (c *catalog) name(name string, nodes []*node) {
-	telling := traceUnknown | traceDefines | traceLists | lasting
+	telling := traceUnknown | traceDefines | traceLists
 	if _, known := functions[name]; known { // which judge looks up before calls
 		telling |= traceWrites | traceSequences | traceSetval | traceLess
 	}
@@ -287,6 +289,9 @@ func (c *catalog) name(name string, nodes []*node) {
 			c.calls[name] |= n.left
 		}
 		c.types = c.types || n.datatype && n.left&telling != 0
+		if !oddly([]byte(name)) { // these are worth no more than that
+			telling |= c.also
+		}
 		mentioned := n.left
 		if n.function { // the word may be the name of a column
 			mentioned &^= traceSpoils

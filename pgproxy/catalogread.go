@@ -59,6 +59,7 @@ func (b *Postgres) learn(seen uint64) {
 	took := clock() - began
 	var c *catalog
 	if err == nil {
+		rows.graph.also = traces(b.tables.also.Load()) & lasting
 		c, err = rows.build(b.life)
 	}
 	if o = b.outcomeOf(c, err, from, took); !standby {

@@ -74,7 +74,7 @@ SELECT DISTINCT 'u', owner, used, NULL, NULL FROM uses WHERE owner <> used;
 `
 
 // treesSQL asks for what calls functions of PostgreSQL's own that may leave something, and has no text that is judged: its key, and of the
-// functions that a look does not tell of the OID, or else 0. And for views that use sequences, with the OID of nextval or setval. There are no dependencies on PostgreSQL's own functions.
+// functions that a look does not tell of the OID, or else 0. And it asks for views that use sequences, with the OID of nextval or setval. There are no dependencies on PostgreSQL's own functions.
 const treesSQL = `
 WITH trees (owner, tree) AS (
   SELECT 'c' || ev_class, ev_action::text FROM pg_rewrite WHERE ev_class >= 16384

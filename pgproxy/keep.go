@@ -105,6 +105,12 @@ func (s *session) askLeft() error {
 	defer func() { _ = srv.conn.SetDeadline(time.Time{}) }()
 	parts, settings := m.look()
 	rows, err := s.left(parts, settings)
+	used := traces(0)
+	if ordinary(err) && parts&traceSequences != 0 { // perhaps the client's role must not use PL/pgSQL
+		if rows, err = s.left(parts&^traceSequences, settings); err == nil {
+			parts, used = parts&^traceSequences, traceSequences
+		}
+	}
 	blind := parts != 0 && ordinary(err)
 	if blind && !s.b.unseen.Swap(true) { // once, for every client of such a server would say so
 		s.c.Logger().Warn("the state that clients leave in their sessions cannot be read: it is undone", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
@@ -112,6 +118,7 @@ func (s *session) askLeft() error {
 	if err == nil && parts != 0 {
 		rows, parts = rows[:len(rows)-1], seenIn(rows[len(rows)-1])
 	}
+	parts |= used
 	if blind {
 		rows, err = nil, nil
 		if settings {

@@ -43,7 +43,8 @@ type tables struct {
 	pins      pinCount
 	verdicts  verdicts
 	knowledge knowledge
-	asked     atomic.Bool // a client has used currval or lastval
+	also      atomic.Uint32 // traces: those of the Config.PinAlso of any Proxy
+	asked     atomic.Bool   // a client has used currval or lastval
 
 	cannotListen func() error // why LISTEN pins, as Postgres.cannotListen; nil = it does not
 }
@@ -141,6 +142,7 @@ type work struct {
 	parks    bool   // the last check found channels and nothing else: the listening connection can take over
 	silenced bool   // the client's LISTEN has been undone
 	drew     bool   // statements since the lease may have used sequences
+	used     traces // use of sequences in this transaction; see noteUse
 	forgot   bool   // DISCARD SEQUENCES or DISCARD ALL was answered since the last check
 	defines  bool   // a statement that may define something may still run: knowledge.defining counts it
 	unread   bool   // there was a text too long to be judged, and its transaction may not be over
@@ -228,7 +230,10 @@ func (m *machine) begin(server *serverState) {
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed = m.customs[:0], false, nil
 	m.replay, m.restate, m.refusedReplay = false, false, false
-	m.noteNames()
+	m.used = 0
+	if server.settings == m.settingsKey {
+		m.noteBrought()
+	}
 	clear(m.drops)
 	clear(m.standing)
 }

@@ -93,7 +93,7 @@ func (m *machine) withoutServer(msg message) (action, error) {
 		m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 		return action{do: take}, nil
 	}
-	if m.st.skipping || m.tellUndone(msg) {
+	if m.st.skipping || m.tellUndone(msg) || m.refusesBrought(msg) {
 		return action{do: take}, nil
 	}
 	switch {

@@ -124,6 +124,7 @@ func (m *machine) replayWith(msg message, act action) {
 	rotate(m.toServer, behind)
 	m.st.addFirst(op{kind: opReplay})
 	m.restate = true
+	m.noteBrought()
 }
 
 // rotate moves the first n bytes to the end.

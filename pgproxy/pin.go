@@ -169,7 +169,7 @@ func (m *message) judged() int {
 func (m *machine) judgeBody(msg message) (left traces, quiet bool) {
 	if msg.unread() {
 		m.unread = true
-		return traceUnknown | traceUnread | m.definesUnread(msg.body), false
+		return traceUnknown | traceUnread | m.definesUnread(msg.body) | lastingIn(msg.body), false
 	}
 	return m.shared.verdicts.judge(m.shared.knowledge.now.Load(), msg.body)
 }
@@ -211,6 +211,7 @@ func (m *machine) note(left traces) {
 	if left&traceDefines != 0 {
 		m.define()
 	}
+	m.noteUse(left)
 	if left &= suspicious | traceLess | traceSpoils | m.alsoNoted(); left == traceLess && m.server.pins == 0 {
 		return
 	}
@@ -226,18 +227,55 @@ func (m *machine) alsoNoted() (kinds traces) {
 	return kinds
 }
 
-// noteNames notes the custom settings among those that the client brings along: the server connection has their names from now on.
-func (m *machine) noteNames() {
-	if m.alsoNoted()&traceCustom == 0 || m.mode != Transaction {
+// noteUse notes use of sequences by a client that is pinned for that: it counts if DISCARD SEQUENCES is among it.
+func (m *machine) noteUse(left traces) {
+	if m.also()&m.server.pins&traceSequences == 0 {
 		return
 	}
+	if m.st.empty() && m.st.tx == pgwire.TxIdle {
+		m.used = 0 // a transaction begins
+	}
+	m.used |= left & (traceSequences | traceSetval | traceWrites | traceUnknown)
+}
+
+// noteBrought notes what the settings that the client brings along leave, once the server gets them.
+func (m *machine) noteBrought() {
+	if m.mode == Transaction {
+		m.traces |= m.brings()
+	}
+}
+
+// brings returns what the client's settings leave on any server connection, of Config.PinAlso: names of custom ones, and tables of a search_path
+// with pg_temp, which look like others.
+func (m *machine) brings() (left traces) {
+	also := m.also() & lasting
+	if m.server != nil {
+		also &^= m.server.pins
+	}
+	if also == 0 {
+		return 0
+	}
 	for key := m.settingsKey; key != ""; {
-		var name string
-		if name, _, key = nextSetting(key); strings.Contains(name, ".") {
-			m.traces |= traceCustom
-			return
+		var name, value string
+		name, value, key = nextSetting(key)
+		left |= namesOf(name, true)
+		if strings.EqualFold(name, "search_path") && strings.Contains(value, "pg_temp") {
+			left |= traceTemps
 		}
 	}
+	return left & also
+}
+
+// refusesBrought answers a message of a client whose settings leave what pins on request, while no more clients may be pinned. It reports false,
+// having done nothing, for any other.
+func (m *machine) refusesBrought(msg message) bool {
+	left := m.brings()
+	if left == 0 || m.mode != Transaction || m.shared.pins.n.Load() < m.pinLimit() {
+		return false
+	}
+	m.say(m.tooManyPinned(fmt.Sprintf("the client's settings leave state in the session (%v)", left)))
+	m.unleased(msg.typ)
+	return true
 }
 
 // tellsSequences reports whether clients ask for values of sequences, or are pinned for them: others' are forgotten before a lease begins.
@@ -276,7 +314,7 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		kinds |= traceChannels
 	}
 	kinds |= m.also() & lasting
-	if left |= m.traces & traceCustom; m.staying() { // see noteNames
+	if left |= m.traces & lasting; m.staying() { // see noteBrought
 		left &^= m.server.pins & lasting
 	}
 	if left &= kinds; left == 0 || m.mode != Transaction {
@@ -294,6 +332,8 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		e.Hint = "Use a listener with on_session_state: pin, or with mode: session."
 		return e
 	case !m.takePin():
+		m.server.doomed = m.server.doomed || m.traces&lasting != 0 // noteBrought's, of which nobody need be told
+		m.traces &^= lasting
 		return m.tooManyPinned(fmt.Sprintf("this would leave state in the session (%v)", left))
 	}
 	return nil
@@ -335,7 +375,10 @@ func (m *machine) look() (parts traces, settings bool) {
 		srv.flags |= leftSettings
 		m.unnamedSetting = true // the server does not list custom ones
 	}
-	m.looked, m.traces = m.traces, 0
+	if m.looked, m.traces = m.traces, 0; m.forgot {
+		m.looked |= m.used
+	}
+	m.used = 0
 	m.epoch = m.shared.knowledge.epochOn(srv)
 	srv.doomed = srv.doomed || m.looked&(indelible|lasting|traceSpoils) != 0
 	return parts, srv.flags&leftSettings != 0
@@ -414,7 +457,7 @@ func (m *machine) found(seen traces, blind bool) {
 	if blind {
 		seen = srv.pins
 	}
-	left := seen | (m.looked|srv.pins)&stated | m.alsoLeft(seen, blind)
+	left := seen | (m.looked|srv.pins)&stated | m.alsoLeft(seen)
 	if blind {
 		srv.doomed = srv.doomed || left != 0
 	}
@@ -439,7 +482,7 @@ func (m *machine) found(seen traces, blind bool) {
 }
 
 // alsoLeft returns what the last transaction has left, or those before, that pins by Config.PinAlso. seen is what a look has seen.
-func (m *machine) alsoLeft(seen traces, blind bool) (left traces) {
+func (m *machine) alsoLeft(seen traces) (left traces) {
 	srv, also := m.server, m.also()
 	if also == 0 {
 		return 0
@@ -451,9 +494,6 @@ func (m *machine) alsoLeft(seen traces, blind bool) (left traces) {
 	}
 	if m.looked&traceSetval != 0 || srv.pins&traceSequences != 0 && !m.forgot {
 		left |= traceSequences
-	}
-	if (seen|left)&traceSequences == 0 && !blind && m.looked&traceUnknown == 0 && m.looksAtSequences(m.looked) {
-		m.drew = false // it has used none
 	}
 	return left & also
 }

@@ -218,7 +218,7 @@ func TestJudgedAlso(t *testing.T) {
 	const names, temps = "names of settings", "temp_buffers"
 	for sql, want := range map[string]string{
 		"set work_mem = 1": "", "set app.a = 1": names, "SET LOCAL App.a = 1": names, "set session app.a to 1": names, `set "app"."a" = 1`: names, "/* c */ set app . a = 1": names,
-		"select 1; set app.a = 1": names, "set local work_mem = 1; select 1": "", "update t set a = b.c from b": "", "reset app.a": "",
+		"select 1; set app.a = 1": names, "set local work_mem = 1; select 1": "", "update t set a = b.c from b": "", "reset app.a": names, "alter role a set app.b = 1": names, "alter table t alter c set default 1": "", "create table t (a int references u on delete set null)": "", `set U&"\0061.b" = 1`: names, "select set_config('a'::text, '1', true)": "", "select set_config('a'::text || '.b', '1', true)": names, "set " + strings.Repeat("/* c */", 100) + "app.a = 1": names, "do $$ begin execute 'x'; end $$": names + ", temp_buffers", "do $$ begin create temp table t (n int); end $$": temps, "set search_path = pg_temp": temps, "set app.a = 1; select '" + strings.Repeat("x", 300<<10) + "'": names,
 		"select set_config('work_mem', '1', true)": "", "select set_config('app.a', '1', true)": names, "select set_config($1, $2, true)": names,
 		"select set_config('app' || '.a', '1', false)": names, "select current_setting('app.a')": "", "do $$ begin set local app.a = 1; end $$": names,
 		"do $$ begin perform set_config('app.a', 'b', true); end $$": names, "do $$ begin set local work_mem = 1; end $$": "", "select 'set app.a = 1'": "",

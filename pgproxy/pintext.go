@@ -92,13 +92,21 @@ const (
 func (c *catalog) judge(body []byte) traces {
 	text := withoutNul(body)
 	if len(text) > maxJudged {
-		return traceUnknown | traceUnread
+		return traceUnknown | traceUnread | lastingIn(text)
 	}
 	left, ok := c.judgePlain(text)
 	if !ok {
 		left = c.judgeWhole(text)
 	}
 	return left | c.parameters(body)
+}
+
+// maxLasting is how much of a text that is too long to be judged is read for what pins on request, in bytes: it takes some 20 microseconds.
+const maxLasting = 4 << 10
+
+// lastingIn returns what the beginning of a text that is too long to be judged leaves that DISCARD ALL does not take away.
+func lastingIn(text []byte) traces {
+	return (*catalog)(nil).judgeWhole(text[:min(len(text), maxLasting)]) & lasting
 }
 
 // withoutNul returns what comes before the first NUL, which ends a text.
@@ -178,6 +186,7 @@ type textJudge struct {
 	open       bool          // a name behind a closing parenthesis may be a function, not only an alias
 	block      bool          // the statement is DO: what is quoted runs
 	declare    bool          // the statement is DECLARE
+	alters     bool          // the statement is ALTER or CREATE: SET in it is a clause, which is tried
 	drops      bool          // lastDrop is known
 	lastDrop   int           // where the last ON COMMIT DROP is; -1 = nowhere
 	spelled    [maxName]byte // see key
@@ -264,7 +273,7 @@ func (j *textJudge) next() {
 		j.other()
 		j.closed = c == ')'
 		if c == ';' {
-			j.first, j.declare, j.block = true, false, false
+			j.first, j.declare, j.block, j.alters = true, false, false, false
 		} else if c != '(' {
 			j.first = false
 		}
@@ -322,8 +331,14 @@ func (j *textJudge) runs(block []byte) {
 		if isWord(name, "load") {
 			j.left |= traceLibraries
 		}
-		if isWord(name, "set") {
-			j.left |= namesOf(customSet(block[i:]), true)
+		if isWord(name, "set") || isWord(name, "reset") {
+			j.left |= namesAfter(block[i:])
+		}
+		if isWord(name, "execute") {
+			j.left |= lasting
+		}
+		if isOneOf(name, "temp", "temporary", "pg_temp") {
+			j.left |= traceTemps
 		}
 		if isWord(name, "set_config") {
 			setting, known := configured(block[i:])
@@ -431,8 +446,9 @@ func (j *textJudge) meaning(name, qualifier word) {
 func (j *textJudge) begins(name word) traces {
 	j.declare, j.block = j.is(name, "declare"), j.is(name, "do")
 	left := statements[string(j.key(name))]
-	if j.is(name, "set") {
-		left |= namesOf(customSet(j.text[j.at:]), true)
+	j.alters = j.is(name, "alter") || j.is(name, "create")
+	if j.is(name, "set") || j.is(name, "reset") {
+		left |= namesAfter(j.text[j.at:])
 	}
 	if j.catalog.trusted() && j.is(name, "call") {
 		left = 0 // the name of the procedure says more
@@ -474,6 +490,8 @@ func (j *textJudge) within(name, qualifier word) traces {
 			return 0 // variables
 		}
 		return traceObjects | j.onDDL() // which search_path may have begin with pg_temp
+	case c == 's' && j.alters && j.is(name, "set"):
+		return namesAfter(j.text[j.at:])
 	case c == 'c' && j.is(name, "create"):
 		return traceObjects | traceDefines | j.onDDL()
 	case c == 'i' && j.is(name, "insert") || c == 'm' && j.is(name, "merge"):
@@ -486,7 +504,7 @@ func (j *textJudge) within(name, qualifier word) traces {
 		j.open = true
 	}
 	if j.isTemp(name) {
-		return traceObjects
+		return traceObjects | traceTemps
 	}
 	return 0
 }
@@ -613,8 +631,14 @@ func (j *textJudge) sets(name word) traces {
 
 // namesOf returns what a setting leaves whose name is known, or not: one with a dot is custom, or an extension's.
 func namesOf(setting string, known bool) traces {
-	if !known || strings.Contains(setting, ".") {
+	if !known || strings.ContainsAny(setting, ".\\") {
 		return traceCustom
 	}
 	return 0
+}
+
+// namesAfter is namesOf for the setting behind SET or RESET.
+func namesAfter(rest []byte) traces {
+	name := customSet(rest)
+	return namesOf(name, name != "" && !strings.EqualFold(name, "u")) // U&"…" is spelled in code points
 }

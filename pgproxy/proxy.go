@@ -67,6 +67,7 @@ func New(cfg Config) (*Proxy, error) {
 	p.countUpstreams(set)
 	p.pins.proxy = proxies.Add(1)
 	p.pins.set(&set.Config)
+	p.notePins(set)
 	p.settings.Store(set)
 	return p, nil
 }
@@ -141,8 +142,18 @@ func (p *Proxy) Update(cfg Config) error {
 	}
 	p.countUpstreams(set)
 	p.pins.set(&set.Config)
+	p.notePins(set)
 	p.settings.Store(set)
 	return nil
+}
+
+// notePins tells the backends what their clients are pinned for on request.
+func (p *Proxy) notePins(set *settings) {
+	for _, b := range set.Databases {
+		if pg, ok := b.(*Postgres); ok {
+			pg.tables.also.Or(p.pins.also.Load())
+		}
+	}
 }
 
 // Stats returns the listener's counters.

@@ -139,7 +139,12 @@ func configured(rest []byte) (name string, known bool) {
 	}
 	text, rest, ok := bytes.Cut(rest[1:], []byte{'\''})
 	rest = rest[space(rest, ' '):]
-	return string(text), ok && len(rest) > 0 && (rest[0] == ',' || rest[0] == ':') // the literal is all of it
+	if bytes.HasPrefix(rest, []byte("::")) {
+		cast, behind := identifier(string(rest[2:min(len(rest), 2+maxSetName)]))
+		rest = []byte(behind)[space([]byte(behind), ' '):]
+		ok = ok && cast != ""
+	}
+	return string(text), ok && len(rest) > 0 && rest[0] == ',' // the literal is all of it
 }
 
 // oidSize is how many bytes of a FunctionCall name the function.

@@ -228,9 +228,32 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 		c.Report(c.Mark(&pg.PinAlso), "pin_also: needs on_session_state: pin; it is %q", string(pg.OnState))
 	case pg.Mode == SessionMode:
 		c.Warn(c.Mark(&pg.PinAlso), "pin_also: has no effect in mode: session")
+	default:
+		checkPinsAlso(c, l, pg)
 	}
 	checkUsers(c, pg)
 	checkAuth(c, l, pg)
+}
+
+// checkPinsAlso warns of listeners that share a listener's server connections, and pin their clients for less.
+func checkPinsAlso(c *config.Checker, l *config.Listener, pg *PostgresListener) {
+	for i := range c.Config.Listeners {
+		other := &c.Config.Listeners[i]
+		if other == l || other.Protocol != config.Postgres || !sharesUpstream(l, other) {
+			continue
+		}
+		o := config.SectionOf[PostgresListener](other)
+		if o.Mode == SessionMode || slices.ContainsFunc(pg.PinAlso, func(kind PinAlso) bool { return !slices.Contains(o.PinAlso, kind) }) {
+			c.Warn(c.Mark(&pg.PinAlso), "pin_also: listener %q shares an upstream and does not pin for the same: what its clients leave is seen here", other.Name)
+			return
+		}
+	}
+}
+
+// sharesUpstream reports whether two listeners have an upstream in common.
+func sharesUpstream(a, b *config.Listener) bool {
+	of := append(a.Upstreams(), a.Upstream)
+	return slices.ContainsFunc(append(b.Upstreams(), b.Upstream), func(name string) bool { return name != "" && slices.Contains(of, name) })
 }
 
 // checkUsers reads the user list, so that its mistakes are reported with all others.
