@@ -13,7 +13,7 @@ import (
 type Canary struct {
 	Upstream  string             `conf:"upstream" required:"true"`
 	Percent   int                `conf:"percent" required:"true" min:"0" max:"100"`
-	By        httpproxy.CanaryBy `conf:"by" default:"request"`
+	By        httpproxy.CanaryBy `conf:"by"`                                         // "": request, unless header or cookie is given
 	Header    string             `conf:"header"`                                     // the value of this header decides
 	Cookie    string             `conf:"cookie"`                                     // the value of this cookie decides
 	SetCookie bool               `conf:"set_cookie"`                                 // clients without the cookie get one
@@ -55,7 +55,7 @@ func checkCanary(c *config.Checker, r *Route) {
 func checkCanaryKey(c *config.Checker, r *Route) {
 	k := r.Canary
 	kinds := 0
-	for _, is := range []bool{k.By == httpproxy.CanaryByClient, k.Header != "", k.Cookie != ""} {
+	for _, is := range []bool{k.By != "", k.Header != "", k.Cookie != ""} {
 		if is {
 			kinds++
 		}
