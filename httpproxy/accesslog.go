@@ -5,9 +5,11 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -128,6 +130,7 @@ func (l *logLine) free() {
 
 // tell writes the line, gives the trace to the tracer, and frees l.
 func (s *session) tell(l *logLine) {
+	s.ex.logged = true
 	if s.ex.trace != nil {
 		s.giveTrace(l)
 	}
@@ -135,6 +138,30 @@ func (s *session) tell(l *logLine) {
 		l.write(s.shard)
 	}
 	l.free()
+}
+
+// logPanic logs the request whose serving has panicked. It is called by a deferred function, before memory of the session is given back.
+func (s *session) logPanic() {
+	x, req, route, upstream := &s.ex, &s.req, "", ""
+	if x.head != nil {
+		req = x.head
+	}
+	if x.target != nil {
+		route, upstream = x.target.label, x.target.name
+	}
+	path, _, _ := bytes.Cut(req.Target, []byte("?")) // the query may hold secrets
+	s.p.srv.LogLimited(listener.ReasonInternal, slog.LevelError, "request ended by a panic", "client", s.lc.RemoteAddr().String(),
+		"method", string(req.Method), "path", string(path), "route", route, "upstream", upstream, "request_id", string(x.id), "stack", string(debug.Stack()))
+	log := s.logged()
+	if s.beginTrace(); x.logged || log == nil && x.trace == nil {
+		return
+	}
+	l := s.lineOf(log)
+	l.lasted, l.in, l.out, l.reason, l.err = time.Since(s.now), x.result.BytesIn, x.result.BytesOut, listener.ReasonInternal, errPanicked.Error()
+	if x.wrote {
+		l.status = s.resp.Status
+	}
+	s.tell(l)
 }
 
 // lineOf starts the line of the session's request, whose head must still be held.

@@ -71,6 +71,7 @@ type exchange struct {
 	bare     bool              // the client speaks HTTP/1.0 and gets the body without framing
 	upgraded bool              // the connections speak another protocol
 	close    bool              // the client's connection ends with the response
+	logged   bool              // in the access log, if it is to be there
 	wrote    bool              // a byte of the response went to the client
 	owesHead bool              // the client's stream has got the head, and may not have sent it
 	rest     resting           // of the session while the answer pauses
@@ -100,6 +101,7 @@ func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 func (s *session) serve(size int) bool {
 	s.ex = exchange{size: size}
 	if no, _ := s.judge(true); no.gone {
+		s.beginTrace() // begin has not been called
 		return s.finish(httppool.ErrClientGone)
 	} else if no.status != 0 {
 		return s.refuse(no)

@@ -369,9 +369,13 @@ func (st *h2Stream) serve() {
 	}()
 	defer h.p.recovered(h.lc)
 	func() {
+		panicked := true
 		defer func() {
 			if rests = s.rests; rests {
 				return
+			}
+			if panicked {
+				s.logPanic()
 			}
 			_ = st.Close()
 			st.about.drop()
@@ -391,6 +395,7 @@ func (st *h2Stream) serve() {
 		if !s.rests {
 			s.client.drop()
 		}
+		panicked = false
 	}()
 	if !rests {
 		h.keep(st)

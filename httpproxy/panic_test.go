@@ -44,7 +44,11 @@ func TestPanicOfAServersConnection(t *testing.T) {
 					return bomb{c, &left}, err
 				}
 				one := pool.Limits{MaxSize: 1, AcquireTimeout: patience}
-				p := startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Settings: upstream.Settings{Limits: one}}, backend)))
+				cfg := routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Settings: upstream.Settings{Limits: one}}, backend))
+				var log conntest.Log
+				lines, traced := &logLines{t: t}, &traces{t: t}
+				cfg.AccessLog, cfg.Tracer, cfg.Listener.Logger = &httpproxy.AccessLog{To: lines}, traced, log.Logger()
+				p := startProxy(t, cfg)
 				client := clientFor(t, proto)
 				post := func() (status int, body string, err error) {
 					resp, err := client.Post(p.url, "text/plain", io.MultiReader(strings.NewReader("hi"))) // of no known length
@@ -59,10 +63,19 @@ func TestPanicOfAServersConnection(t *testing.T) {
 				if status, body, err := post(); status == http.StatusOK && err == nil {
 					t.Errorf("%d %q", status, body)
 				}
+				line, trace := lines.fields(), traced.take()
+				if line["method"] != "POST" || line["reason"] == "" || trace.Method != "POST" || trace.Reason == "" {
+					t.Errorf("logged %v, traced %+v", line, trace)
+				}
+				if text := log.Line("request ended by a panic"); part == "head" && (line["reason"] != "internal" || line["status"] != 0.0 ||
+					!strings.Contains(text, "method=POST") || !strings.Contains(text, "route=/") || !strings.Contains(text, "session).send")) {
+					t.Errorf("logged %v and %q", line, text)
+				}
 				if status, body, err := post(); status != http.StatusOK || body != "hi" {
 					t.Errorf("the next: %d %q, %v", status, body, err)
 				}
 				eventually(t, "it is counted", func() bool { return p.Stats().Errors[listener.ReasonInternal] == 1 })
+				wantFields(t, lines.fields(), map[string]any{"status": 200})
 			})
 		}
 	}

@@ -155,6 +155,7 @@ func (st *h2Stream) abandon() {
 	if holds {
 		_ = st.session.fail("", httppool.ErrClientGone)
 	}
+	st.session.logPanic()
 	h.locked(st.close)
 	h.flushSoon()
 	st.about.drop()

@@ -163,17 +163,18 @@ const (
 // session is one client's connection. One fiber (or goroutine)
 // runs it; a second one sends a request's body while the first waits for the response.
 type session struct {
-	p      *Proxy
-	ctx    context.Context
-	leases context.Context // see leasing
-	lc     *listener.Conn
-	client stream
-	isTLS  *tls.ConnectionState // nil = not TLS
-	counts bool                 // the session counts bytes, instead of the connection below TLS
-	state  atomic.Int32
-	served bool  // a request has been answered
-	blank  bool  // an empty line has followed it
-	shard  uint8 // its shard of traffic counters
+	p       *Proxy
+	ctx     context.Context
+	leases  context.Context // see leasing
+	lc      *listener.Conn
+	client  stream
+	isTLS   *tls.ConnectionState // nil = not TLS
+	counts  bool                 // the session counts bytes, instead of the connection below TLS
+	state   atomic.Int32
+	serving bool  // a request is being served, on HTTP/1
+	served  bool  // a request has been answered
+	blank   bool  // an empty line has followed it
+	shard   uint8 // its shard of traffic counters
 	// crowded: the connection has no memory for the stream's request.
 	crowded bool
 	// suspended: the session of an idle client has given up its stack; Resume continues.
@@ -224,6 +225,9 @@ func (s *session) carry() {
 	defer func() {
 		if s.suspended || s.rests {
 			return
+		}
+		if s.serving { // a panic
+			s.logPanic()
 		}
 		s.close()
 		_ = s.lc.Close()
@@ -282,8 +286,12 @@ func (s *session) run() {
 		s.goHTTP2()
 		return
 	}
-	if s.rests && !s.endRest() {
-		return
+	if s.rests {
+		s.serving = true
+		again := s.endRest()
+		if s.serving = false; !again {
+			return
+		}
 	}
 	for {
 		if s.client.r == s.client.w && !s.awaitRequest() {
@@ -304,7 +312,9 @@ func (s *session) run() {
 			return
 		default:
 			s.blank = false
-			if !s.serve(n) {
+			s.serving = true
+			again := s.serve(n)
+			if s.serving = false; !again {
 				return
 			}
 		}

@@ -1,6 +1,7 @@
 package httpproxy_test
 
 import (
+	"context"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -170,5 +171,37 @@ func TestTraceOfTries(t *testing.T) {
 	_, _ = io.Copy(io.Discard, br)
 	if trace := tr.take(); trace.Status != 101 || trace.Path != "/ws" || trace.Method != http.MethodGet || len(trace.Tries) != 1 || trace.Tries[0].End.IsZero() {
 		t.Errorf("%+v", trace)
+	}
+}
+
+// TestTraceOfAClientThatLeavesDuringAnAccessCheck: its request has a span, too.
+func TestTraceOfAClientThatLeavesDuringAnAccessCheck(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	auth := newUpstream(t, serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	tr, lines := &traces{t: t}, &logLines{t: t}
+	cfg := routeTo(newUpstream(t, "127.0.0.1:9"))
+	cfg.Routes[0].ForwardAuth = &httpproxy.ForwardAuth{Upstream: auth}
+	cfg.Tracer, cfg.AccessLog = tr, &httpproxy.AccessLog{To: lines}
+	p := startProxy(t, cfg)
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/x", nil)
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			if resp, err := clientFor(t, proto).Do(req); err == nil {
+				_ = resp.Body.Close()
+			}
+		}()
+		<-asked
+		cancel()
+		<-over
+		if trace := tr.take(); trace.Path != "/x" || trace.Status != 499 || trace.Reason != "client_gone" || len(trace.Tries) != 0 {
+			t.Errorf("%s: %+v", proto, trace)
+		}
+		wantFields(t, lines.fields(), map[string]any{"status": 499, "reason": "client_gone"})
 	}
 }
