@@ -103,8 +103,12 @@ func TestTraffic(t *testing.T) {
 		}
 		runtime.Gosched()
 	}
-	status := up.Status()
-	end := counted(traffic.Snapshot{Schema: status.Traffic, Rows: []traffic.Row{status.Endpoints[0].Traffic}})
+	var end map[string]float64
+	eventually(t, "the upgrade is counted for the endpoint, too", func() bool {
+		status := up.Status()
+		end = counted(traffic.Snapshot{Schema: status.Traffic, Rows: []traffic.Row{status.Endpoints[0].Traffic}})
+		return end["http_upstream_requests_total 1xx"] == 1
+	})
 	for name, n := range map[string]float64{
 		"http_upstream_requests_total 2xx": 3, "http_upstream_requests_total 4xx": 1, "http_upstream_requests_total none": 3,
 		"http_upstream_requests_total 1xx": 1, "http_upstream_request_seconds": 7,
