@@ -24,9 +24,10 @@ const poison = 0xdb
 
 // sendBuffer holds bytes to be sent, mem[:n].
 type sendBuffer struct {
-	mem   []byte
-	n     int
-	class uint8
+	mem        []byte
+	n          int
+	class      uint8
+	unreported bool // see uring.sendGathered
 }
 
 // sendBuffers is a loop's supply of sendBuffers.

@@ -66,6 +66,21 @@ func (e *Engine) Operations() (n int) {
 	return n
 }
 
+// Completions returns how many operations the kernel has reported the end of, by io_uring.
+func (e *Engine) Completions() (n int) {
+	for _, l := range e.loops {
+		l.call(func() {
+			if p, ok := l.poller.(*uring); ok {
+				n += int(*p.ring.cqHead)
+			}
+		})
+	}
+	return n
+}
+
+// LoseReport pretends that the kernel has dropped a completion. It runs on a fiber of the connection's loop.
+func (c *Conn) LoseReport() { *c.loop.Load().poller.(*uring).ring.cqDropped++ }
+
 // Timers returns how many timers are armed.
 func (e *Engine) Timers() (n int) {
 	for _, l := range e.loops {

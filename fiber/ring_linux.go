@@ -20,6 +20,7 @@ const (
 	opRecv        = 27
 
 	sqeBufferSelect = 1 << 5
+	sqeSkipSuccess  = 1 << 6 // no completion unless the operation fails
 
 	recvPollFirst = 1 << 0 // in ioprio: wait before the first try, as no data is expected yet
 	recvMultishot = 1 << 1 // in ioprio
@@ -34,6 +35,8 @@ const (
 	setupSubmitAll    = 1 << 7
 	setupSingleIssuer = 1 << 12
 	setupDeferTaskrun = 1 << 13
+
+	sqOverflow = 1 << 1 // in the queue's flags: completions wait for room
 
 	featSingleMmap = 1 << 0
 	featNoDrop     = 1 << 1
@@ -95,6 +98,9 @@ type ring struct {
 	sqes            []sqe
 	cqes            []cqe
 	sqHead, sqTail  *uint32
+	sqFlags         *uint32
+	cqDropped       *uint32
+	dropped         uint32 // cqDropped at the last call of lost
 	cqHead, cqTail  *uint32
 	sqMask, cqMask  uint32
 	tail, submitted uint32
@@ -133,6 +139,7 @@ func (r *ring) mapRings(p *ringParams) (err error) {
 	}
 	at := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.rings[off])) }
 	r.sqHead, r.sqTail, r.cqHead, r.cqTail = at(p.sq.head), at(p.sq.tail), at(p.cq.head), at(p.cq.tail)
+	r.sqFlags, r.cqDropped = at(p.sq.flags), at(p.cq.overflow)
 	r.sqMask, r.cqMask = *at(p.sq.mask), *at(p.cq.mask)
 	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.entries[0])), p.sqEntries)
 	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.rings[p.cq.cqes])), p.cqEntries)
@@ -177,6 +184,20 @@ func (r *ring) enter(wait, raw bool, left int64) {
 	}
 	// Entries that the kernel has not taken, because it was interrupted or is short of memory, are submitted again.
 	r.submitted = atomic.LoadUint32(r.sqHead)
+}
+
+// allReported reports, directly after enter, that the kernel has taken all entries, and that there is a completion of each operation
+// that has ended, but for those with sqeSkipSuccess.
+func (r *ring) allReported() bool { return r.submitted == r.tail && !r.overflown() }
+
+// overflown reports whether the kernel keeps completions that have found no room. The next enter adds them as far as there is room.
+func (r *ring) overflown() bool { return atomic.LoadUint32(r.sqFlags)&sqOverflow != 0 }
+
+// lost reports whether the kernel has dropped completions since the last call, because it had no memory to keep them.
+func (r *ring) lost() bool {
+	before := r.dropped
+	r.dropped = atomic.LoadUint32(r.cqDropped)
+	return r.dropped != before
 }
 
 // empty reports whether all completions are taken.

@@ -18,20 +18,22 @@ import (
 // fibers requested, and waits for the next completions. Idle connections hold no buffer: a receive takes one of the
 // ring's buffers when data arrives. Writes are gathered in the loop's buffers and sent at the end of the tick.
 type uring struct {
-	loop      *loop
-	ring      *ring
-	event     int // eventfd that ends a wait
-	recv      *recvBuffers
-	send      sendBuffers
-	dirty     []*Conn        // connections with data to send, and no send under way
-	ahead     []*aheadBuffer // spare buffers for received data that is not read yet
-	lent      []*Conn        // connections that got a receive buffer in the last wait
-	queue     []*Conn        // connections whose receive found no buffer, in order; those no longer starved are skipped
-	unchecked []*Conn        // connections that have received since checkForResets last ran
-	checkedAt int64          // when checkForResets last ran
-	polls     []unix.PollFd  // for checkForResets
-	idle      bool           // the last wait ended without an event
-	raw       rawWaits
+	loop       *loop
+	ring       *ring
+	event      int // eventfd that ends a wait
+	recv       *recvBuffers
+	send       sendBuffers
+	dirty      []*Conn        // connections with data to send, and no send under way
+	skips      bool           // sends can be unreported, see sendGathered
+	unreported []*Conn        // connections with an unreported send
+	ahead      []*aheadBuffer // spare buffers for received data that is not read yet
+	lent       []*Conn        // connections that got a receive buffer in the last wait
+	queue      []*Conn        // connections whose receive found no buffer, in order; those no longer starved are skipped
+	unchecked  []*Conn        // connections that have received since checkForResets last ran
+	checkedAt  int64          // when checkForResets last ran
+	polls      []unix.PollFd  // for checkForResets
+	idle       bool           // the last wait ended without an event
+	raw        rawWaits
 }
 
 // maxAhead bounds the data that is received and not read, in bytes. Beyond it the receive is stopped, so that the
@@ -71,6 +73,7 @@ func newUring(l *loop) (*uring, error) {
 		p.free()
 		return nil, err
 	}
+	p.skips = p.trySkipping() == nil
 	return p, nil
 }
 
@@ -128,7 +131,7 @@ func (p *uring) remove(c *Conn) bool {
 		return false
 	}
 	p.reclaim(c) // unread data moves with c
-	for _, list := range []*[]*Conn{&p.dirty, &p.lent, &p.queue, &p.unchecked} {
+	for _, list := range []*[]*Conn{&p.dirty, &p.unreported, &p.lent, &p.queue, &p.unchecked} {
 		*list = slices.DeleteFunc(*list, func(o *Conn) bool { return o == c })
 	}
 	c.isDirty, c.isUnchecked = false, false
@@ -280,20 +283,26 @@ func (p *uring) mark(c *Conn) {
 }
 
 // flush hands gathered data to the kernel. No send of c may be under way.
-func (p *uring) flush(c *Conn) {
+func (p *uring) flush(c *Conn) *sqe {
 	c.sending, c.out = c.out, nil
-	p.transmit(c)
+	return p.transmit(c)
 }
 
 // transmit makes the kernel send as much as the socket has room for. The send must not wait for room: the kernel's
 // internal poll ends at once when the peer has sent its end or urgent data, and after a few of those the kernel uses a
 // thread for each such send.
-func (p *uring) transmit(c *Conn) {
-	s := p.ring.next()
-	s.opcode, s.fd, s.userData = opSend, int32(c.fd), p.dataOf(c, kindSend)
-	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&c.sending.mem[0]))), uint32(c.sending.n)
-	s.opFlags = unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
+func (p *uring) transmit(c *Conn) *sqe {
 	c.flight++
+	return p.prepareSend(c.fd, c.sending.mem[:c.sending.n], p.dataOf(c, kindSend))
+}
+
+// prepareSend prepares a send of b, which is not empty and is mapped memory.
+func (p *uring) prepareSend(fd int, b []byte, data uint64) *sqe {
+	s := p.ring.next()
+	s.opcode, s.fd, s.userData = opSend, int32(fd), data
+	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&b[0]))), uint32(len(b))
+	s.opFlags = unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
+	return s
 }
 
 // pollOut makes polledOut run when there is room.
@@ -439,24 +448,22 @@ func (p *uring) wait(until int64) {
 	if len(p.unchecked) > 0 {
 		until = p.scheduleCheck(until)
 	}
-	for i, c := range p.dirty {
-		p.dirty[i] = nil
-		c.isDirty = false
-		if c.out != nil && c.sending == nil {
-			p.flush(c)
-		}
+	if len(p.unreported) > 0 { // of an enter that was incomplete
+		until = -1
 	}
-	p.dirty = p.dirty[:0]
+	p.sendGathered()
 	wait, left := until >= 0, int64(0)
 	if until > 0 {
 		left = max(until-nanotime(), 1)
 	}
 	p.ring.enter(wait, !p.idle && p.raw.allowed(), left)
+	complete := p.ring.allReported()
 	from, to := p.ring.completions()
 	for i := from; i != to; i++ {
 		p.complete(p.ring.at(i))
 	}
 	p.ring.taken(to)
+	p.noteSent(complete)
 	p.idle = wait && from == to
 }
 
@@ -607,6 +614,7 @@ func (p *uring) takeAhead() (own *aheadBuffer) {
 
 func (p *uring) sent(c *Conn, e cqe) {
 	s := c.sending
+	s.unreported = false
 	c.sentSome = c.sentSome || e.res > 0
 	switch errno := syscall.Errno(max(-e.res, 0)); {
 	case int(e.res) >= s.n:
@@ -651,11 +659,11 @@ func (p *uring) unsent() int { return p.send.bytes }
 
 // trim keeps the buffers mapped, because the kernel may use them at any time. Between ticks the receive buffers are
 // empty: completions are posted only while the loop waits (setupDeferTaskrun) and are handled then, unless a full ring
-// was submitted meanwhile.
+// was submitted meanwhile, or the kernel keeps completions that had no room.
 func (p *uring) trim() {
 	clear(p.ahead)
 	p.ahead = p.ahead[:0]
-	if p.recv.taken == 0 && p.ring.empty() {
+	if p.recv.taken == 0 && p.ring.empty() && !p.ring.overflown() {
 		_ = unix.Madvise(p.recv.mem, unix.MADV_DONTNEED)
 	}
 	p.send.trim()
