@@ -311,3 +311,34 @@ func TestKeyUpdateDuringARest(t *testing.T) {
 	send(tlstest.Alert, tlstest.CloseNotify)
 	<-s.gone
 }
+
+// TestLogOfARest: the line of a request whose session has rested shows that request, although others have used its buffer.
+func TestLogOfARest(t *testing.T) {
+	lines := &logLines{t: t}
+	s, other := newEventServer(t), newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
+	cfg := routeTo(newUpstream(t, s.address))
+	cfg.AccessLog = &httpproxy.AccessLog{To: lines, Query: true}
+	cfg.Routes = append([]httpproxy.Route{{Path: "/other", Upstream: other, NoAccessLog: true}}, cfg.Routes...)
+	p := startProxy(t, cfg)
+	rest := rested(t, false)
+	c, br := dialRaw(t, p.addr)
+	for _, request := range []string{
+		"GET /a/b?c=d HTTP/1.1\r\nHost: first\r\nUser-Agent: tester\r\nX-Request-Id: number-one\r\n\r\n",
+		"POST http://first/a/b?c=d HTTP/1.1\r\nHost: x\r\nUser-Agent: tester\r\nX-Request-Id: number-one\r\nContent-Length: 4\r\n\r\nbody",
+	} {
+		_, _ = io.WriteString(c, request)
+		<-s.asked
+		rest()
+		for range 20 {
+			if resp, _ := get(t, p.url+"/other/"+strings.Repeat("z", 2000)); resp.StatusCode != http.StatusOK {
+				t.Error(resp.Status)
+			}
+		}
+		go func() { s.events <- "end" }()
+		if resp, body := readAnswer(t, br); resp.StatusCode != http.StatusOK || body != "" {
+			t.Errorf("%s %q", resp.Status, body)
+		}
+		method, _, _ := strings.Cut(request, " ")
+		wantFields(t, lines.fields(), map[string]any{"method": method, "host": "first", "user_agent": "tester", "request_id": "number-one", "status": 200})
+	}
+}
