@@ -520,7 +520,7 @@ func (s *session) send(raw []byte) (err error) {
 	if d := x.target.idle; d > 0 {
 		by = x.earlier(x.sent.Add(d))
 	}
-	if !by.IsZero() {
+	if !by.IsZero() && !x.ahead.sent { // where the head does not wait, and nothing follows
 		s.deadline = true
 		_ = s.server.conn.SetWriteDeadline(by)
 	}

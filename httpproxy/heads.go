@@ -227,8 +227,36 @@ func appendField(dst []byte, f *httpwire.Field) []byte {
 	return append(dst, crlf...)
 }
 
-// appendForwarded appends the fields about the client.
+// clientFields are the fields about the client of one connection, as appendForwarded has written them in HPACK.
+type clientFields struct {
+	target *target
+	host   []byte // of the request
+	coded  []byte
+}
+
+// maxClientFields bounds what is kept of them, in bytes.
+const maxClientFields = 512
+
+// appendForwarded appends the fields about the client. They are the same for most requests of a connection.
 func (s *session) appendForwarded(w *headWriter, received *forwarded) {
+	if !s.ex.ahead.sent || received.xff != nil || received.rfc != nil || received.host || received.proto {
+		s.writeForwarded(w, received)
+		return
+	}
+	said, host := &s.stream.h.said, s.req.Host // of the fiber that calls
+	if said.target == s.ex.target && bytes.Equal(said.host, host) {
+		w.dst = append(w.dst, said.coded...)
+		return
+	}
+	start := len(w.dst)
+	s.writeForwarded(w, received)
+	if coded := w.dst[start:]; len(coded)+len(host) <= maxClientFields {
+		said.target, said.host, said.coded = s.ex.target, append(said.host[:0], host...), append(said.coded[:0], coded...)
+	}
+}
+
+// writeForwarded is appendForwarded for a request that has such fields, or is the first.
+func (s *session) writeForwarded(w *headWriter, received *forwarded) {
 	p := s.from()
 	proto := "http"
 	if s.isTLS != nil {

@@ -60,7 +60,8 @@ type http2 struct {
 	skipped   bool   // some below it were never begun
 	served    uint32 // the last one, as GOAWAY has it
 	pinged    bool
-	unsent    *h2Server // that has frames which the reader is to send; nil = none has
+	unsent    *h2Server    // that has frames which the reader is to send; nil = none has
+	said      clientFields // of the client, in the last request without a fiber
 
 	mu       sync.Mutex // held for a few instructions
 	streams  map[uint32]*h2Stream
@@ -263,6 +264,7 @@ func (h *http2) suspend() bool {
 	}
 	h.suspended = true
 	h.dropSpare()
+	h.said = clientFields{}
 	h.block, h.head.fields, h.head.cookie, h.head.text = nil, nil, nil, nil
 	h.head.reset(false)
 	h.streams = make(map[uint32]*h2Stream)
@@ -577,11 +579,9 @@ func (h *http2) newStream(id uint32, ends bool) (st *h2Stream) {
 	return st
 }
 
-// keep keeps a stream that is over and its session, which nobody uses any more but the reader: see newStream.
+// keep keeps a stream that is over and its session, which nobody uses any more but the reader: see newStream. mu is held.
 func (h *http2) keep(st *h2Stream) {
 	st.session.recycle()
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	st.again()
 	if h.err == nil && len(h.spare) < maxSpareStreams {
 		h.spare = append(h.spare, st)

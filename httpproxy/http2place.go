@@ -216,7 +216,11 @@ func (st *h2Place) sendHead(block []byte, head bool, length int64, later bool) e
 	if st.open || st.readable() {
 		return errUnfinished
 	}
-	if err := c.roomForHead(st); err != nil {
+	if later { // the caller has seen that there is room
+		if st.closed {
+			return net.ErrClosed
+		}
+	} else if err := c.roomForHead(st); err != nil {
 		return err
 	}
 	if err := c.begin(st); err != nil {

@@ -47,7 +47,11 @@ type h2Server struct {
 	limit    time.Time // by which the server must have begun to speak; zero = it has
 	answered bool      // an answer, or a part of one, has come since the last PING
 	pinged   time.Time
-	strikes  int // PINGs without an answer, or a part of one, between them
+	strikes  int      // PINGs without an answer, or a part of one, between them
+	ripe     *h2Place // whose response has just come whole, for a session without a fiber; nil = none
+	coming   *h2Place // the last frame of its response has begun to come; nil = no such frame is under way
+	answers  *http2   // that has answers which are to be sent; nil = none has
+	scratch  []byte   // a buffer for messages; nil = there is none, or it is in use. It is the loop's
 
 	cell atomic.Pointer[traffic.Cell] // of the endpoint; nil = no request has been sent yet
 
@@ -166,6 +170,7 @@ func (c *h2Server) serve() error {
 		if err := c.frame(); err != nil {
 			return err
 		}
+		c.passRipe()
 	}
 }
 
@@ -331,6 +336,9 @@ func (c *h2Server) changed() bool {
 		c.widened = false
 		c.wakeWriters()
 	}
+	if len(c.streams) == 0 {
+		c.dropScratch()
+	}
 	c.waits = !c.again && len(c.news) == 0
 	return !c.waits
 }
@@ -462,12 +470,14 @@ func (c *h2Server) begin(st *h2Place) error {
 	if c.gone || len(c.streams) >= c.most {
 		return errNotBegun
 	}
-	now := time.Now()
-	if len(c.streams) == 0 {
-		c.since = now
-	}
-	if c.asked.IsZero() {
-		c.asked = now
+	if len(c.streams) == 0 || c.asked.IsZero() {
+		now := time.Now()
+		if len(c.streams) == 0 {
+			c.since = now
+		}
+		if c.asked.IsZero() {
+			c.asked = now
+		}
 	}
 	if c.rests {
 		c.rests = false

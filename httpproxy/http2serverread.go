@@ -96,6 +96,9 @@ func (st *h2Place) complete(trailers []httpwire.Field) {
 	st.h2Content.complete(trailers)
 	st.ended = true
 	st.wakeReader()
+	if st.parked != nil {
+		st.c.ripe = st
+	}
 	if st.sentEnd {
 		st.c.forget(st)
 	}
@@ -142,6 +145,9 @@ func (c *h2Server) body(id uint32, n, content int, ends bool) (h2Pourer, error) 
 	}
 	st.spent += int64(n - content) // padding is nobody's
 	st.giveBack()
+	if ends && content <= maxAhead {
+		c.coming = st
+	}
 	return st, nil
 }
 

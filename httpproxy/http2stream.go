@@ -398,7 +398,7 @@ func (st *h2Stream) serve() {
 		panicked = false
 	}()
 	if !rests {
-		h.keep(st)
+		h.locked(func() { h.keep(st) })
 	}
 }
 

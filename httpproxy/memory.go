@@ -152,7 +152,11 @@ func (l *ledger) exhausted(now time.Time) bool {
 
 // shed refuses the request if there is no memory for it. The status is 0 unless it does.
 func (s *session) shed() (no refusal) {
-	if s.p.ledger.exhausted(time.Now()) { // its head may have begun long ago
+	now := s.now
+	if s.stream == nil { // its head may have begun long ago
+		now = time.Now()
+	}
+	if s.p.ledger.exhausted(now) {
 		return overloaded("too much memory is in use for other requests")
 	}
 	if s.crowded || s.ex.asks && s.hasJSON() && !s.claimPeek() {

@@ -72,16 +72,43 @@ func (st *h2Stream) trySend(s *session, loop int) bool {
 	}
 	x.ahead.sent = true
 	st.h.sendsTo(p.c)
-	if err := s.send(x.raw); err != nil {
+	p.c.borrow(s)
+	err := s.send(x.raw)
+	p.c.giveBack(s)
+	if err != nil {
 		x.ahead.step, x.ahead.err = "send", err
 		return false
 	}
-	s.releaseOut()
 	by := x.earlier(x.sent.Add(lookInterval))
 	if limit := s.responseLimit(); limit > 0 && limit < lookInterval {
 		by = x.earlier(x.sent.Add(limit))
 	}
 	return p.park(st, by)
+}
+
+// borrow gives a session a buffer of the connection's to put a message together in. giveBack must be called before anything else uses the
+// session's buffer, or may wait. Both are for fibers of the connection's loop.
+func (c *h2Server) borrow(s *session) {
+	if s.out, c.scratch = c.scratch, nil; s.out == nil {
+		s.out = takeBuffer(nil)[:0]
+	}
+}
+
+func (c *h2Server) giveBack(s *session) {
+	if c.scratch == nil && cap(s.out) == bufferSize {
+		c.scratch = s.out[:0]
+	} else {
+		putOut(nil, s.out)
+	}
+	s.out = nil
+}
+
+// dropScratch frees the buffer of an idle connection.
+func (c *h2Server) dropScratch() {
+	if c.scratch != nil {
+		putOut(nil, c.scratch)
+		c.scratch = nil
+	}
 }
 
 // answerAhead passes the answer on if it has come whole, and ends the request. It is called by the reader of the server's connection
@@ -102,7 +129,9 @@ func (st *h2Stream) answerAhead(p *h2Place) (over bool) {
 		return false
 	}
 	defer h.over.Done()
-	h.locked(st.close)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	st.close()
 	st.about.drop()
 	s.client.drop()
 	s.held.end()
@@ -126,18 +155,22 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 		x.ahead.step, x.ahead.err = "receive", err
 		return false
 	}
+	p.c.borrow(s)
 	head := s.beginResponse()
 	out, ok := p.takeContent(head, size)
-	if s.out = out; !ok {
+	sent := ok && st.sendWhole(head, out[len(head):])
+	s.out = out
+	p.c.giveBack(s)
+	switch {
+	case !ok:
 		x.wrote = false
 		x.ahead.step, x.ahead.err = "receive", net.ErrClosed
 		return false
-	}
-	x.result.BytesOut = int64(size)
-	if !st.sendWhole(head, s.out[len(head):]) { // an operator has ended it
+	case !sent: // an operator has ended it
 		x.ahead.step, x.ahead.err = "body", httppool.ErrClientGone
 		return false
 	}
+	x.result.BytesOut = int64(size)
 	x.ahead = aheadOf{}
 	s.served = true
 	s.finish(s.endLease())
@@ -335,36 +368,60 @@ func (c *h2Server) continueParked() {
 			p.news = false
 		}
 		c.mu.Unlock()
-		if len(news) == 0 {
-			c.told = news[:0]
-			return
-		}
-		var h *http2
 		for i, p := range news {
 			news[i] = nil
-			st := p.unpark()
-			if st == nil {
-				continue
-			}
-			if h != nil && h != st.h {
-				h.flushAhead()
-			}
-			h = st.h
-			if !st.answerAhead(p) {
-				fiber.Go(st.run)
-			}
-		}
-		if h != nil {
-			h.flushAhead()
+			c.proceed(p, p.unpark())
 		}
 		c.told = news[:0]
+		if len(news) == 0 {
+			break
+		}
+	}
+	if c.answers != nil {
+		c.answers.flushAhead()
+		c.answers = nil
 	}
 }
 
-// unpark gives the session that is parked a place's news; nil = none is.
+// proceed continues the session of a stream, if there is one, that was parked at p.
+func (c *h2Server) proceed(p *h2Place, st *h2Stream) {
+	if st == nil {
+		return
+	}
+	if c.answers != nil && c.answers != st.h {
+		c.answers.flushAhead()
+	}
+	c.answers = st.h
+	if !st.answerAhead(p) {
+		fiber.Go(st.run)
+	}
+}
+
+// passRipe passes on the response that has just come whole: what it uses is in the processor's caches, and serves the next.
+func (c *h2Server) passRipe() {
+	p := c.ripe
+	if c.ripe, c.coming = nil, nil; p == nil {
+		return
+	}
+	c.mu.Lock()
+	if p.news {
+		i := slices.Index(c.news, p)
+		c.news = slices.Delete(c.news, i, i+1)
+		p.news = false
+	}
+	st := p.parked
+	p.parked = nil
+	c.mu.Unlock()
+	c.proceed(p, st)
+}
+
+// unpark gives the session that is parked a place's news; nil = none is, or the rest of its response is about to come: its end is news again.
 func (st *h2Place) unpark() (stream *h2Stream) {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
+	if st.c.coming == st && st.open && st.err == nil {
+		return nil
+	}
 	stream, st.parked = st.parked, nil
 	return stream
 }
@@ -379,6 +436,9 @@ func (c *h2Server) lookAtParked(now time.Time) {
 		switch {
 		case st.parked == nil || st.news:
 		case !now.Before(st.by):
+			if c.coming == st { // what comes does not go on
+				c.coming = nil
+			}
 			st.wakeReader()
 		case c.lookAt.IsZero() || st.by.Before(c.lookAt):
 			c.lookAt = st.by

@@ -1,6 +1,7 @@
 package httpproxy_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -263,6 +264,41 @@ func TestAheadSlowServer(t *testing.T) {
 	close(begin)
 	h.answered(n)
 	eventually(t, "all leases have ended", func() bool { return u.Status().Endpoints[0].Pool.InUse == 0 })
+}
+
+// TestAheadInPieces: an answer whose last frame comes in pieces is passed on when it is whole, and what has come of it if that takes long.
+func TestAheadInPieces(t *testing.T) {
+	proceed := make(chan struct{})
+	backend := serveFrames(t, func(s *frames) {
+		var b bytes.Buffer
+		for n := 1; ; n++ {
+			id, _ := s.request()
+			if id == 0 {
+				return
+			}
+			b.Reset()
+			_ = http2.NewFramer(&b, nil).WriteData(id, true, []byte("hello"))
+			s.fields(id, false, ":status", "200")
+			_, _ = s.Conn.Write(b.Next(b.Len() - 2))
+			if n > warm {
+				<-proceed
+			}
+			_, _ = s.Conn.Write(b.Bytes())
+		}
+	})
+	h := dialH2(t, h2cTo(t, backend).addr)
+	for id := uint32(1); id < 2*warm; id += 2 {
+		h.ask(id, true, plainGet...)
+		if got := firstLine(h.outcome(id)); got != "200 hello" {
+			t.Errorf("got %q", got)
+		}
+	}
+	h.ask(2*warm+1, true, plainGet...)
+	h.next(func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok })
+	close(proceed)
+	if got := strings.ReplaceAll(h.outcome(2*warm+1), " ", ""); got != "hello" {
+		t.Errorf("got %q", got)
+	}
 }
 
 // panicky is a log that panics once, at the request for /panic.
