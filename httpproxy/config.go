@@ -149,6 +149,10 @@ type Route struct {
 
 	// Timeout bounds a request as a whole, both bodies included. 0 = no limit. Not for upgraded connections.
 	Timeout time.Duration
+	// DeadlineHeader is a field in which clients say how long a request may take as a whole: a number of seconds, or of
+	// milliseconds if the name of the field ends in "-ms", or a number with a unit, such as 1.5s or 200ms. Other values
+	// are ignored. Timeout also applies. "" = none. The grpc-timeout of HTTP/2 clients always applies.
+	DeadlineHeader string
 	// ConnectTimeout bounds, for each endpoint tried, the wait for a connection, whether a new one is opened or another
 	// becomes free. The upstream's own limits also apply. 0 = only those.
 	ConnectTimeout time.Duration
@@ -240,6 +244,8 @@ func (r Route) verify() error {
 		return errors.New(`the host is not a name, "*.name" or empty (write no port)`)
 	case r.Timeout < 0 || r.ConnectTimeout < 0:
 		return errors.New("negative timeout")
+	case r.DeadlineHeader != "" && (!httpwire.ValidToken(r.DeadlineHeader) || len(r.DeadlineHeader) > maxMatchBytes):
+		return fmt.Errorf("the header %.40q for deadlines is not a token of up to %d bytes", r.DeadlineHeader, maxMatchBytes)
 	}
 	if err := r.Retries.verify(); err != nil {
 		return err

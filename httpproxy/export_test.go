@@ -214,3 +214,6 @@ func CompressorsInUse() int64 { return compressorsInUse.Load() }
 func AppendEscaped(dst []byte, value string, json bool) []byte {
 	return appendEscaped(dst, value, json)
 }
+
+// StatedTime is statedTime.
+func StatedTime(name, value string) time.Duration { return statedTime(name, value) }

@@ -176,12 +176,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 			return no, true
 		}
 	}
-	if d := x.target.route.Timeout; d > 0 {
-		x.until = s.now.Add(d)
-	}
-	if st := s.stream; st != nil && st.timeout > 0 {
-		x.until = x.earlier(s.now.Add(st.timeout))
-	}
+	s.setDeadline()
 	if a := x.target.access; a != nil {
 		if no, done = s.admit(a, mayWait); !done || no.status != 0 {
 			return no, done

@@ -206,7 +206,7 @@ func (s *session) unanswered(ctx context.Context, a *asker, err error) refusal {
 	if s.ctx.Err() == nil {
 		reason := listener.ReasonUpstreamUnavailable
 		switch {
-		case errors.Is(err, pool.ErrTimeout) || errors.Is(err, pool.ErrTooManyWaiters):
+		case errors.Is(err, pool.ErrTimeout) || errors.Is(err, pool.ErrTooManyWaiters) || errors.Is(err, pool.ErrNoTime):
 			reason = listener.ReasonPoolExhausted
 		case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, httppool.ErrResponseTimeout):
 			reason = listener.ReasonTimeout

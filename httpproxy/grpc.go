@@ -98,6 +98,9 @@ func (a *answer) inGRPC() {
 	a.header["Grpc-Status"] = []string{strconv.Itoa(grpcCode(a.status))}
 	a.header["Grpc-Message"] = []string{string(appendGRPCMessage(nil, text))}
 	a.header["Content-Type"] = []string{"application/grpc"}
+	if after := a.header["Retry-After"]; len(after) == 1 { // in seconds
+		a.header["Grpc-Retry-Pushback-Ms"] = []string{after[0] + "000"}
+	}
 	a.header["Content-Length"] = []string{"0"}
 	delete(a.header, "X-Content-Type-Options")
 	a.body.Reset()

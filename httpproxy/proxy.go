@@ -141,6 +141,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 // change prepares the route's changes to messages, or its own answer. Verify has found no error.
 func (t *target) change(r Route) {
 	t.route.Respond.ContentType = cmp.Or(r.Respond.ContentType, "text/plain; charset=utf-8")
+	t.route.DeadlineHeader = strings.ToLower(r.DeadlineHeader)
 	t.requestRules, _ = newHeaderRules(r.RequestHeaders, true)
 	t.responseRules, _ = newHeaderRules(r.ResponseHeaders, false)
 	t.rewrite, _ = newTemplate(r.Rewrite)

@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"context"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,12 @@ type waiting struct {
 	inner pool.Parker // of the fiber that waits; a stream's sessions have none unless they wait
 }
 
-var _ pool.AffinityParker = (*waiting)(nil)
+var (
+	_ pool.AffinityParker = (*waiting)(nil)
+	_ pool.FlowParker     = (*waiting)(nil)
+)
+
+var flowSeed = maphash.MakeSeed()
 
 // leasing returns the context in which the session waits for a connection.
 func (s *session) leasing() context.Context {
@@ -126,6 +132,12 @@ func (w *waiting) Affinity() int {
 		return p.Affinity()
 	}
 	return 0
+}
+
+// Flow implements pool.FlowParker: clients take turns, and none waits beyond the exchange's time.
+func (w *waiting) Flow() (flow uint64, until time.Time) {
+	from := w.s.source().As16()
+	return maphash.Bytes(flowSeed, from[:]), w.s.ex.until
 }
 
 // goroutine is a pool.Parker of one.

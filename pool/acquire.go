@@ -9,8 +9,10 @@ import (
 
 // Acquire leases a resource: the most recently used idle one, or else, first come
 // first served, whichever comes first of one released and one newly opened. An
-// error is an *Error that wraps ErrClosed, ErrTimeout, ErrTooManyWaiters, ErrOpen
-// or the context's error.
+// error is an *Error that wraps ErrClosed, ErrTimeout, ErrTooManyWaiters, ErrNoTime,
+// ErrOpen or the context's error.
+//
+// Acquires with a FlowParker take turns with those of other flows.
 //
 // A resource granted just as ctx ends is returned, not lost.
 func (p *Pool[T]) Acquire(ctx context.Context) (Lease[T], error) {
@@ -48,11 +50,12 @@ func (c *core[T]) instant(affinity int) (l Lease[T], ok bool) {
 // acquireSlow is Acquire without the fast path.
 func (p *Pool[T]) acquireSlow(ctx context.Context, affinity int) (Lease[T], error) {
 	start := p.now()
+	key, until := p.flowOf(ctx)
 	handed := false
 	var l Lease[T]
 	var err error
 	for again := true; again; {
-		l, handed, again, err = p.try(ctx, start, affinity)
+		l, handed, again, err = p.try(ctx, turn{start, key, until, affinity})
 	}
 	if h := p.hooks.Acquired; h != nil {
 		event := AcquireEvent{
@@ -70,21 +73,22 @@ func (p *Pool[T]) acquireSlow(ctx context.Context, affinity int) (Lease[T], erro
 
 // try takes an idle resource, opens one directly, or waits. again means that
 // the resource it found did not pass its check.
-func (p *Pool[T]) try(ctx context.Context, start int64, affinity int) (l Lease[T], handed, again bool, err error) {
+func (p *Pool[T]) try(ctx context.Context, t turn) (l Lease[T], handed, again bool, err error) {
 	var e effects[T]
+	start := t.start
 	c := &p.core
 	p.mu.Lock()
 	p.touch(start)
 	switch {
 	case c.closed:
-		err = c.newError(ErrClosed, nil, 0)
+		err = c.newError(ErrClosed, nil, 0, t.key)
 	case ctx.Err() != nil:
-		err = p.ctxError(ctx, start)
+		err = p.ctxError(ctx, start, t.key)
 	case c.timeLeft(start) <= 0: // spent on checks
 		c.timedOut++
-		err = c.newError(ErrTimeout, nil, c.clock-start)
+		err = c.newError(ErrTimeout, nil, c.clock-start, t.key)
 	case len(c.idle) > 0:
-		s := c.takeIdle(c.nearest(affinity))
+		s := c.takeIdle(c.nearest(t.affinity))
 		if c.clock >= s.expires {
 			c.retire(s, ReasonLifetime, &e)
 			p.unlock(&e)
@@ -108,35 +112,49 @@ func (p *Pool[T]) try(ctx context.Context, start int64, affinity int) (l Lease[T
 		p.mu.Unlock()
 		l, err = p.openDirect(ctx, start)
 		return l, false, false, err
-	case c.full():
+	case c.hopeless(t.key, t.until):
+		c.gaveUp++
+		err = c.newError(ErrNoTime, nil, 0, t.key)
+	case c.full() && !c.makeRoom(t.key, &e):
 		c.rejected++
-		err = c.newError(ErrTooManyWaiters, nil, 0)
+		err = c.newError(ErrTooManyWaiters, nil, 0, t.key)
 	default:
-		l, err = p.wait(ctx, start)
+		l, err = p.wait(ctx, t, &e)
 		return l, true, false, err
 	}
 	p.unlock(&e)
 	return l, false, false, err
 }
 
+// turn is what the order of an acquire depends on.
+type turn struct {
+	start    int64
+	key      uint64 // of its flow
+	until    int64  // see FlowParker
+	affinity int
+}
+
 // wait queues the caller and parks it. The lock is held on entry, not on return.
-func (p *Pool[T]) wait(ctx context.Context, start int64) (Lease[T], error) {
-	parker, affinity := parkerOf(ctx)
-	w := p.queue(parker, affinity, start)
+func (p *Pool[T]) wait(ctx context.Context, t turn, e *effects[T]) (Lease[T], error) {
+	var parker Parker
+	parker, t.affinity = parkerOf(ctx)
+	w := p.queue(parker, t, e)
 	return p.await(ctx, w, w.park(ctx))
 }
 
 // queue makes the caller a waiter. The lock is held on entry, not on return.
-func (p *Pool[T]) queue(parker Parker, affinity int, start int64) *waiter[T] {
-	var e effects[T]
+func (p *Pool[T]) queue(parker Parker, t turn, e *effects[T]) *waiter[T] {
 	c := &p.core
 	w := p.waiters.Get().(*waiter[T])
-	w.since, w.parker, w.affinity = start, parker, affinity
+	w.since, w.parker, w.affinity, w.key = t.start, parker, t.affinity, t.key
 	p.parkers = p.parkers || parker != nil
 	c.waited++
+	if c.waiters.n == 0 {
+		c.pace.begin(c.clock)
+	}
 	c.waiters.push(w)
-	c.dispatch(&e)
-	p.unlock(&e)
+	c.dispatch(e)
+	p.unlock(e)
 	return w
 }
 
@@ -149,7 +167,7 @@ func (p *Pool[T]) await(ctx context.Context, w *waiter[T], parked error) (Lease[
 			c := &p.core
 			c.clock = max(c.clock, p.now())
 			c.waiters.remove(w)
-			err := p.ctxError(ctx, start)
+			err := p.ctxError(ctx, start, w.key)
 			p.mu.Unlock()
 			p.recycle(w)
 			return Lease[T]{}, err
@@ -177,7 +195,7 @@ func (p *Pool[T]) recycle(w *waiter[T]) {
 }
 
 // ctxError counts and describes the end of a caller's context. Under mu.
-func (p *Pool[T]) ctxError(ctx context.Context, start int64) error {
+func (p *Pool[T]) ctxError(ctx context.Context, start int64, key uint64) error {
 	c := &p.core
 	kind, cause := context.Canceled, context.Cause(ctx)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -189,7 +207,7 @@ func (p *Pool[T]) ctxError(ctx context.Context, start int64) error {
 	} else {
 		c.canceled++
 	}
-	return c.newError(kind, cause, c.clock-start)
+	return c.newError(kind, cause, c.clock-start, key)
 }
 
 // timeLeft is the rest of AcquireTimeout for an acquire that began at start.

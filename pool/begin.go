@@ -41,7 +41,8 @@ func (p *Pool[T]) Begin(parker TryParker) (l Lease[T], w Pending[T], ok bool) {
 	}
 	start := p.now()
 	p.touch(start)
-	return l, Pending[T]{pool: p, w: p.queue(parker, affinity, start), parker: parker}, true
+	var e effects[T]
+	return l, Pending[T]{pool: p, w: p.queue(parker, turn{start: start, affinity: affinity}, &e), parker: parker}, true
 }
 
 // TryAcquire is Acquire if an idle resource can be leased at once, without a check; otherwise it does nothing, and ok is false. affinity is the

@@ -24,6 +24,7 @@ type core[T any] struct {
 	calm    bool // hot may be set: no hook and no leak report observes each lease
 
 	waiters  waiterList[T]
+	pace     pace
 	total    int
 	opening  int
 	closing  int
@@ -44,6 +45,7 @@ type core[T any] struct {
 	opened, openFailed, fresh, waited       uint64
 	timed                                   uint64 // acquires counted in Pool.waits: not served at once
 	timedOut, rejected, canceled, discarded uint64
+	gaveUp                                  uint64
 	overflowed                              uint64
 	closedFor                               [reasons]uint64
 	lastRefused                             int64 // by clock; 0: never
@@ -261,29 +263,12 @@ func (c *core[T]) unwanted(s *slot[T]) (why Reason, unwanted bool) {
 	return ReasonSurplus, c.waiters.head == nil && len(c.idle) >= c.limits.MaxIdle
 }
 
-// nextFor returns the waiter that gets s: of those that match its affinity best the first.
-func (c *core[T]) nextFor(s *slot[T]) *waiter[T] {
-	first := c.waiters.head
-	if c.affinity == nil {
-		return first
-	}
-	affinity := c.affinity(s.value)
-	if affinity == 0 {
-		return first
-	}
-	next, best := first, -1
-	for w, n := first, 0; w != nil && n < affinitySearch && w.since-first.since <= overtaking && best < matches; w, n = w.next, n+1 {
-		if is := closeness(w.affinity, affinity); is > best {
-			next, best = w, is
-		}
-	}
-	return next
-}
-
 // hand gives s to a waiter.
 func (c *core[T]) hand(s *slot[T], e *effects[T]) {
 	w := c.nextFor(s)
+	c.waiters.flows.served(w.flow)
 	c.waiters.remove(w)
+	c.pace.handed(c.clock, c.total >= c.limits.MaxSize && c.opening == 0)
 	w.lease = c.lease(s)
 	c.notePeak()
 	c.timed++
@@ -294,19 +279,20 @@ func (c *core[T]) hand(s *slot[T], e *effects[T]) {
 // fail ends the wait of w with an error.
 func (c *core[T]) fail(w *waiter[T], kind, cause error, e *effects[T]) {
 	c.waiters.remove(w)
-	w.err = c.newError(kind, cause, c.clock-w.since)
+	w.err = c.newError(kind, cause, c.clock-w.since, w.key)
 	e.addWake(w)
 }
 
-// newError describes the pool as it is, and notes the time of a refusal.
-func (c *core[T]) newError(kind, cause error, waited int64) *Error {
-	if kind == ErrTimeout || kind == ErrTooManyWaiters { //nolint:errorlint // these very values
-		c.lastRefused = max(c.clock, 1)
+// newError describes the pool as it is, to an acquire of a flow, and notes the time of a refusal.
+func (c *core[T]) newError(kind, cause error, waited int64, key uint64) *Error {
+	expected := time.Duration(0)
+	if kind == ErrTimeout || kind == ErrTooManyWaiters || kind == ErrNoTime { //nolint:errorlint // these very values
+		c.lastRefused, expected = max(c.clock, 1), c.expected(key)
 	}
 	return &Error{
 		Pool: c.name, Kind: kind, Cause: cause, Waited: time.Duration(max(waited, 0)),
 		InUse: c.inUse(), Idle: len(c.idle), Opening: c.opening, Waiting: c.waiters.n,
-		MaxSize: c.limits.MaxSize, LastOpenError: c.lastErr,
+		MaxSize: c.limits.MaxSize, LastOpenError: c.lastErr, Expected: expected,
 	}
 }
 

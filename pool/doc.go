@@ -41,9 +41,13 @@
 // open resources, never under its lock and several at a time; a resource whose caller has given up
 // is kept for the next.
 //
+// Callers can belong to flows, such as the clients of a proxy, by a FlowParker. Flows with waiting
+// callers take turns, and a caller that can say until when it needs the resource is refused at once
+// when its turn would come later.
+//
 // Config.Affinity gives resources an affinity, such as the event loop that a connection belongs to.
 // Callers then prefer resources of their affinity, and may overtake callers that have waited up to
-// a millisecond longer.
+// a millisecond longer. Of other flows, only callers that came within a millisecond are overtaken.
 //
 // An event loop cannot wait in Acquire: Begin leases at once, or queues the caller and notifies it
 // later, and TryRelease releases without waiting for a Close.

@@ -17,6 +17,8 @@ var (
 	ErrTimeout = errors.New("timed out waiting for a resource")
 	// ErrTooManyWaiters: Limits.MaxWaiters callers wait already.
 	ErrTooManyWaiters = errors.New("too many callers are waiting")
+	// ErrNoTime: the caller's turn would come after its FlowParker's time.
+	ErrNoTime = errors.New("the wait for a resource would be longer than the caller has time")
 	// ErrOpen: a resource cannot be opened; the error wraps the cause.
 	ErrOpen = errors.New("open failed")
 )
@@ -31,7 +33,7 @@ var ErrDiscard = errors.New("resource is not fit for reuse")
 // Error is the error of Acquire, with the pool's state at that moment.
 type Error struct {
 	Pool    string // Config.Name
-	Kind    error  // ErrClosed, ErrTimeout, ErrTooManyWaiters, ErrOpen or context.Canceled
+	Kind    error  // ErrClosed, ErrTimeout, ErrTooManyWaiters, ErrNoTime, ErrOpen or context.Canceled
 	Cause   error  // the context's error or the open error; may be nil
 	Waited  time.Duration
 	InUse   int
@@ -39,6 +41,9 @@ type Error struct {
 	Opening int
 	Waiting int // callers waiting, without this one
 	MaxSize int
+	// Expected is about how long another acquire of the same flow would have waited then, by the pace of the last hand-overs to
+	// waiters; 0 if that is not known.
+	Expected time.Duration
 	// LastOpenError is the newest open error, nil if the newest open succeeded.
 	LastOpenError error
 }
@@ -50,7 +55,10 @@ func (e *Error) Error() string {
 	if e.Waited > 0 {
 		fmt.Fprintf(&b, " after %v", e.Waited.Round(time.Microsecond))
 	}
-	full := errors.Is(e.Kind, ErrTimeout) || errors.Is(e.Kind, ErrTooManyWaiters)
+	full := errors.Is(e.Kind, ErrTimeout) || errors.Is(e.Kind, ErrTooManyWaiters) || errors.Is(e.Kind, ErrNoTime)
+	if errors.Is(e.Kind, ErrNoTime) {
+		fmt.Fprintf(&b, ": some %v", e.Expected.Round(time.Millisecond))
+	}
 	if full && e.Opening > 0 && e.InUse < e.MaxSize {
 		b.WriteString(" while one was being opened")
 	}

@@ -92,13 +92,13 @@ func (p *Pool[T]) directError(caller context.Context, start int64, err error) er
 	c := &p.core
 	switch {
 	case c.closed:
-		return c.newError(ErrClosed, err, c.clock-start)
+		return c.newError(ErrClosed, err, c.clock-start, 0)
 	case caller.Err() != nil:
-		return p.ctxError(caller, start)
+		return p.ctxError(caller, start, 0)
 	case c.timeLeft(start) <= 0:
 		c.timedOut++
-		return c.newError(ErrTimeout, err, c.clock-start)
+		return c.newError(ErrTimeout, err, c.clock-start, 0)
 	}
 	c.openFailed++
-	return c.newError(ErrOpen, err, c.clock-start)
+	return c.newError(ErrOpen, err, c.clock-start, 0)
 }

@@ -250,7 +250,7 @@ func (p *Pool[T]) update(change func(Limits) Limits) error {
 	var e effects[T]
 	p.mu.Lock()
 	if p.core.closed {
-		err := p.core.newError(ErrClosed, nil, 0)
+		err := p.core.newError(ErrClosed, nil, 0, 0)
 		p.mu.Unlock()
 		return err
 	}

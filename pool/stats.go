@@ -32,7 +32,8 @@ type Stats struct {
 	Reused             uint64 // leases of a resource that had been leased before
 	Waited             uint64 // acquires that had to wait, also for a resource to be opened
 	TimedOut           uint64 // acquires ended by AcquireTimeout or the context's deadline
-	Rejected           uint64 // acquires refused: too many waiters
+	Rejected           uint64 // acquires refused, or waits ended for those of other flows: too many waiters
+	GaveUp             uint64 // acquires refused: their turn would have come too late; see FlowParker
 	Canceled           uint64 // acquires whose context was cancelled
 	Released           uint64
 	Discarded          uint64
@@ -45,7 +46,7 @@ type Stats struct {
 	Since time.Time
 	// PeakInUse is the largest InUse so far, of resources that passed their check.
 	PeakInUse int
-	// LastRefused is when an acquire was last counted by TimedOut or Rejected;
+	// LastRefused is when an acquire was last counted by TimedOut, Rejected or GaveUp;
 	// zero if none was.
 	LastRefused time.Time
 
@@ -176,7 +177,7 @@ func (p *Pool[T]) Stats() Stats {
 		WarmTarget: c.warm.target, MaxWarm: c.limits.MaxWarm, Idle: len(c.idle), InUse: c.inUse(), Opening: c.opening,
 		Busy: c.closing + c.checking, Waiting: c.waiters.n, Direct: c.direct,
 		Opened: c.opened, OpenFailed: c.openFailed, Acquired: c.acquired, Reused: c.acquired - c.fresh,
-		Waited: c.waited, TimedOut: c.timedOut, Rejected: c.rejected, Canceled: c.canceled,
+		Waited: c.waited, TimedOut: c.timedOut, Rejected: c.rejected, GaveUp: c.gaveUp, Canceled: c.canceled,
 		Released: c.released, Discarded: c.discarded, Overflowed: c.overflowed,
 		ClosedIdle: c.closedFor[ReasonIdle], ClosedLifetime: c.closedFor[ReasonLifetime],
 		ClosedCheck: c.closedFor[ReasonCheck], ClosedReset: c.closedFor[ReasonReset],

@@ -28,6 +28,19 @@ type AffinityParker interface {
 
 type parkerKey struct{}
 
+// flowOf returns the flow of ctx's Parker and until when it has a use for a lease, as time of the pool's clock.
+func (p *Pool[T]) flowOf(ctx context.Context) (key uint64, until int64) {
+	f, ok := ctx.Value(parkerKey{}).(FlowParker)
+	if !ok {
+		return 0, never
+	}
+	key, at := f.Flow()
+	if at.IsZero() {
+		return key, never
+	}
+	return key, int64(at.Sub(p.start))
+}
+
 // parkerOf returns the Parker in ctx, if there is one, and its affinity.
 func parkerOf(ctx context.Context) (p Parker, affinity int) {
 	p, _ = ctx.Value(parkerKey{}).(Parker)
@@ -55,6 +68,10 @@ func WithParker(ctx context.Context, p Parker) context.Context {
 type waiter[T any] struct {
 	prev, next *waiter[T]
 	queued     bool
+	key        uint64     // of its flow
+	flow       *flow[T]   // while it is queued; guarded likewise
+	before     *waiter[T] // in the flow
+	after      *waiter[T]
 	ready      chan struct{} // capacity 1: a wake-up never blocks
 	parker     Parker        // nil: ready is used
 	affinity   int           // the caller's affinity
@@ -91,10 +108,11 @@ func (w *waiter[T]) wake() {
 }
 
 // waiterList is ordered by the beginning of the acquires, which is nearly always
-// the order of the pushes; removal takes constant time.
+// the order of the pushes; removal takes constant time. flows has the order in which waiters are served.
 type waiterList[T any] struct {
 	head, tail *waiter[T]
 	n          int
+	flows      flows[T]
 }
 
 func (l *waiterList[T]) push(w *waiter[T]) {
@@ -114,6 +132,7 @@ func (l *waiterList[T]) push(w *waiter[T]) {
 		w.next.prev = w
 	}
 	l.n++
+	l.flows.push(w)
 }
 
 func (l *waiterList[T]) remove(w *waiter[T]) {
@@ -129,4 +148,5 @@ func (l *waiterList[T]) remove(w *waiter[T]) {
 	}
 	w.queued, w.prev, w.next = false, nil, nil
 	l.n--
+	l.flows.remove(w)
 }

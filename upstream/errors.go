@@ -9,8 +9,8 @@ import (
 )
 
 // ErrUnavailable is wrapped by every error of Acquire: no endpoint provided a connection. If a pool refused, the error
-// also wraps the pool's (pool.ErrTimeout, pool.ErrTooManyWaiters, pool.ErrOpen, pool.ErrClosed, context.Canceled).
-// Exhausted tells a full pool from a failed endpoint.
+// also wraps the pool's (pool.ErrTimeout, pool.ErrTooManyWaiters, pool.ErrNoTime, pool.ErrOpen, pool.ErrClosed,
+// context.Canceled). Exhausted tells a full pool from a failed endpoint.
 var ErrUnavailable = errors.New("upstream unavailable")
 
 // Error is the error of Acquire. It names the upstream, and the error of each endpoint that was tried.
@@ -62,14 +62,15 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// Exhausted reports whether err is an error of Acquire that means that a pool was at its limit: too many waiters, or a
-// time-out while every connection was in use. The endpoints themselves may be well.
+// Exhausted reports whether err is an error of Acquire that means that a pool was at its limit: too many waiters, a
+// queue too long for the caller's deadline, or a time-out while every connection was in use. The endpoints themselves
+// may be well.
 func Exhausted(err error) bool {
 	pe, ok := errors.AsType[*pool.Error](err)
 	if !ok {
 		return false
 	}
-	return errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrTimeout) && pe.InUse >= pe.MaxSize
+	return errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrNoTime) || errors.Is(pe.Kind, pool.ErrTimeout) && pe.InUse >= pe.MaxSize
 }
 
 // timedOut reports whether err means that no connection was available in time.
@@ -88,5 +89,8 @@ func another(err error) bool {
 	if errors.Is(pe.Kind, pool.ErrTimeout) {
 		return pe.InUse < pe.MaxSize
 	}
-	return errors.Is(pe.Kind, pool.ErrOpen) || errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrClosed)
+	if errors.Is(pe.Kind, pool.ErrTooManyWaiters) {
+		return pe.Waited == 0 // otherwise it made room for another caller
+	}
+	return errors.Is(pe.Kind, pool.ErrOpen) || errors.Is(pe.Kind, pool.ErrNoTime) || errors.Is(pe.Kind, pool.ErrClosed)
 }

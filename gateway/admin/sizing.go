@@ -49,7 +49,7 @@ func sizing(s *Status, now time.Time) []string {
 
 // advice returns a sentence about a pool's size, "" if it is right or there is too little data; age is the pool's.
 func (p *Pool) advice(age time.Duration) string {
-	refused := p.TimedOut + p.Rejected
+	refused := p.TimedOut + p.Rejected + p.GaveUp
 	all := p.Acquired + refused + p.Canceled
 	if all < sizingAcquires {
 		return ""

@@ -177,6 +177,7 @@ type Pool struct {
 	Waited     uint64  `json:"waited"`
 	TimedOut   uint64  `json:"timed_out"`
 	Rejected   uint64  `json:"rejected"`
+	GaveUp     uint64  `json:"gave_up"`
 	Discarded  uint64  `json:"discarded"`
 	Canceled   uint64  `json:"canceled"`
 	PeakInUse  int     `json:"peak_in_use"`
@@ -298,7 +299,7 @@ func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 		Name: u.Name, Protocol: u.Protocol, Endpoint: address, Reuses: u.Reuses,
 		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, MinIdle: p.MinIdle, WarmTarget: p.WarmTarget, MaxWarm: p.MaxWarm, Direct: p.Direct, OpenSeconds: p.OpenTime.Seconds(),
 		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
-		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),
+		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, GaveUp: p.GaveUp, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),
 		Canceled: p.Canceled, PeakInUse: p.PeakInUse, Since: p.Since, LastRefused: timeOrNil(p.LastRefused),
 		AcquireSeconds: quantiles(&p.AcquireSeconds),
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/httpwire"
 )
 
 func init() {
@@ -93,7 +94,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
 			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body), Groups: r.Groups,
 			Allow: r.Allow, Deny: r.Deny, BasicAuth: basic, ForwardAuth: asks, Compression: r.Compress.settings(), Canary: canary,
-			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout,
+			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout, DeadlineHeader: r.DeadlineHeader,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
 			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
 			StrictBackend: r.StrictBackend, NoAccessLog: !r.AccessLog, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
@@ -128,6 +129,7 @@ type Route struct {
 	ConnectTimeout  time.Duration `conf:"connect_timeout" default:"never" min:"1ms" max:"24h" never:"0s"`  // of each endpoint that is tried
 	Timeout         time.Duration `conf:"timeout" default:"60s" min:"1ms" max:"168h" never:"-1ns"`         // from the request to the response's header
 	IdleTimeout     time.Duration `conf:"idle_timeout" default:"10m" min:"1ms" max:"168h" never:"-1ns"`    // between two pieces of a body, or of an upgraded connection
+	DeadlineHeader  string        `conf:"deadline_header"`                                                 // in which clients say how long a request may take
 	RequestTimeout  time.Duration `conf:"request_timeout" default:"never" min:"1ms" max:"168h" never:"0s"` // of a request as a whole, with both bodies; not of upgraded connections
 	Retries         *Retries      `conf:"retries"`                                                         // nil: the listener's
 	StrictBackend   bool          `conf:"strict_backend"`                                                  // refuse answers that frame their body twice
@@ -249,6 +251,9 @@ func checkRoute(c *config.Checker, r *Route) {
 	}
 	if r.StripPrefix && r.PathMatch != PathPrefix {
 		c.Report(c.Mark(&r.StripPrefix), "strip_prefix: only a path that is a prefix can be stripped, this one is %s", r.PathMatch)
+	}
+	if r.DeadlineHeader != "" && c.NoProblemAt(&r.DeadlineHeader) && (!httpwire.ValidToken(r.DeadlineHeader) || len(r.DeadlineHeader) > 256) {
+		c.Report(c.Mark(&r.DeadlineHeader), "deadline_header: %q: want the name of a header: up to 256 letters, digits and \"-\"", config.Clip(r.DeadlineHeader))
 	}
 	host := strings.TrimPrefix(r.Host, "*.")
 	if strings.ContainsAny(host, "/*@?# \t") || strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {

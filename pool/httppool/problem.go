@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/headpond/headpond/pool"
 )
@@ -23,8 +25,21 @@ var ErrClientGone = errors.New("the client has gone")
 // statusClientGone is the status in logs of a request whose client disconnected before an answer; it is never sent.
 const statusClientGone = 499
 
-// retryAfterSeconds is the advice given with 503: long enough to matter, short enough for a pool under load.
-const retryAfterSeconds = 1
+// Bounds of the advice given with 503, in seconds: long enough to matter, short enough for a pool whose load changes.
+const (
+	retryAfterLeast = 1
+	retryAfterMost  = 30
+)
+
+// retryAfter is when a client may try again, in seconds: when its turn would have come in the pool that err is of. Up to half of that is added
+// at random, so that clients that were refused together do not come back together.
+func retryAfter(err error) int {
+	seconds := retryAfterLeast
+	if pe, ok := errors.AsType[*pool.Error](err); ok {
+		seconds = min(max(int((pe.Expected+time.Second-1)/time.Second), retryAfterLeast), retryAfterMost)
+	}
+	return seconds + rand.IntN(seconds/2+1)
+}
 
 // StatusOf returns the status that a gateway answers for an error of RoundTrip: 400 and 408 for the client's faults,
 // 503 if the pool has no connection to give, 504 for time-outs of the server, 502 for every other failure of the
@@ -48,7 +63,7 @@ func StatusOf(err error) int {
 			return http.StatusBadGateway
 		}
 		return http.StatusServiceUnavailable
-	case errors.Is(err, ErrClosed) || errors.Is(err, pool.ErrTimeout) || errors.Is(err, pool.ErrTooManyWaiters):
+	case errors.Is(err, ErrClosed) || errors.Is(err, pool.ErrTimeout) || errors.Is(err, pool.ErrTooManyWaiters) || errors.Is(err, pool.ErrNoTime):
 		return http.StatusServiceUnavailable
 	case errors.Is(err, ErrResponseTimeout) || errors.Is(err, ErrIdleTimeout) || errors.Is(err, context.DeadlineExceeded):
 		return http.StatusGatewayTimeout
@@ -73,6 +88,8 @@ func reasonOf(err error) string {
 		return "shutting down"
 	case errors.Is(err, pool.ErrTooManyWaiters):
 		return "every connection is in use and too many requests wait for one"
+	case errors.Is(err, pool.ErrNoTime):
+		return "every connection is in use and none would become free in the time that the request has"
 	case status == http.StatusServiceUnavailable:
 		return "every connection is in use and none became free in time"
 	case gaveUpOpening(err): // before the error of an earlier attempt, which err wraps too
@@ -155,7 +172,7 @@ func WriteFailure(w http.ResponseWriter, r *http.Request, err error, f Failure) 
 		return status, 0
 	}
 	if status == http.StatusServiceUnavailable {
-		w.Header()["Retry-After"] = []string{strconv.Itoa(retryAfterSeconds)}
+		w.Header()["Retry-After"] = []string{strconv.Itoa(retryAfter(err))}
 	}
 	pr := problem{Status: status, Upstream: f.Upstream, Reason: reasonOf(err)}
 	return status, writeProblem(w, r, pr, f.RequestIDField, f.RequestID)
