@@ -206,7 +206,7 @@ func (st *h2Stream) appendFields(block []byte, last bool) []byte {
 // finish notes whether the response has been sent whole. mu is held.
 func (st *h2Stream) finish(last bool) {
 	if st.finished = last; last {
-		if st.ended {
+		if st.ended && st.session != nil { // a head that is too large has none
 			st.session.held.finish()
 		}
 		st.rests()
