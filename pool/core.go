@@ -268,7 +268,7 @@ func (c *core[T]) hand(s *slot[T], e *effects[T]) {
 	w := c.nextFor(s)
 	c.waiters.flows.served(w.flow)
 	c.waiters.remove(w)
-	c.pace.handed(c.clock, c.total >= c.limits.MaxSize && c.opening == 0)
+	c.pace.handed(c.clock, c.total >= c.limits.MaxSize && c.opening == 0, c.limits.MaxSize)
 	w.lease = c.lease(s)
 	c.notePeak()
 	c.timed++

@@ -4,7 +4,7 @@ import "time"
 
 // FlowParker is a Parker that says for whom it waits, so that a flow with many waiters does not delay others: while waiters of several
 // flows wait, these take turns. Within a flow the first that came is the first served. All other waiters are one flow. Acquire asks
-// for it, once for each acquire that cannot be served at once; Begin does not.
+// for it, once for each acquire that may have to wait; Begin does not.
 type FlowParker interface {
 	Parker
 	// Flow returns the flow, such as a hash of the client's address, and when the lease is of no use any more; zero = at no known time.
@@ -142,16 +142,23 @@ func (f *flows[T]) served(l *flow[T]) {
 	l.prev.next, f.turn.prev = l, l
 }
 
-// ahead is about how many waiters are served before the next one of a flow, without those for whom there is room for a resource: no more than
-// there are, and no more of each flow than of its own.
+// ahead is about how many waiters are served before the next one of a flow, without those for whom there is room for a resource: of each
+// flow no more than of its own. With more than mostSearched flows all count as if they had as many as its own.
 func (c *core[T]) ahead(key uint64) int {
-	f, own, room := &c.waiters.flows, 0, max(c.limits.MaxSize-c.inUse(), 0)
-	others := f.n
-	if l := f.of(key); l != nil {
-		own = l.n
-		others--
+	f, room := &c.waiters.flows, max(c.limits.MaxSize-c.inUse(), 0)
+	own := f.of(key)
+	if own == nil {
+		return max(f.n-room, 0) // one of each
 	}
-	return max(min(c.waiters.n, own+others*(own+1))-room, 0)
+	first := own.n
+	if f.n <= mostSearched {
+		for l := own.next; l != own; l = l.next {
+			first += min(l.n, own.n+1)
+		}
+	} else {
+		first = min(c.waiters.n, own.n+(f.n-1)*(own.n+1))
+	}
+	return max(first-room, 0)
 }
 
 // nextFor returns the waiter that gets s: of those that match its affinity best the first.
@@ -230,8 +237,9 @@ type pace struct {
 	n     int64
 }
 
-// Bounds of a pace. It is known from leastPace hand-overs on, and taken of about the last mostPace. One that lasted slowPace times as long as
-// the others counts for no more: the resources may just have hung for a while. After paceLasts without a hand-over it is forgotten.
+// Bounds of a pace. It is known from leastPace hand-overs on, and taken of about the last mostPace, or of fewer where these took longer than
+// paceLasts. One that lasted slowPace times as long as all resources take together counts for no more: the resources may just have hung for
+// a while. After paceLasts without a hand-over the pace is forgotten.
 const (
 	leastPace = 8
 	mostPace  = 256
@@ -247,18 +255,19 @@ func (p *pace) begin(now int64) {
 	p.from = now
 }
 
-// handed notes a hand-over. Only those of released resources tell the pace: an open takes its own time.
-func (p *pace) handed(now int64, released bool) {
+// handed notes a hand-over in a pool of a size. Only those of released resources tell the pace: an open takes its own time. Resources may
+// come back together, and the clock may lag behind by tickMost, so that one hand-over takes the time of many.
+func (p *pace) handed(now int64, released bool, size int) {
 	took := max(now-p.from, 0)
 	p.from = now
 	if !released {
 		return
 	}
 	if p.n >= leastPace {
-		took = min(took, slowPace*max(p.taken/p.n, int64(time.Millisecond)))
+		took = min(took, max(slowPace*max(p.taken/p.n, int64(time.Millisecond))*int64(min(size, 1<<14)), tickMost))
 	}
 	p.taken += took
-	if p.n++; p.n >= mostPace {
+	if p.n++; p.n >= mostPace || p.taken > paceLasts && p.n >= int64(2*leastPace*size) {
 		p.n, p.taken = p.n/2, p.taken/2
 	}
 }

@@ -4,7 +4,7 @@ import "context"
 
 // Parker lets something other than a goroutine wait in Acquire. A caller puts
 // its own in the context with WithParker; it is looked up only when the caller
-// has to wait.
+// may have to wait.
 //
 // For every Acquire that waits, the pool calls Park once or twice and Unpark
 // at most once, from another goroutine, without holding its lock, and never
