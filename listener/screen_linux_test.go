@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,17 +119,21 @@ func TestScreenedOnce(t *testing.T) {
 // datagrams is a listener with one connection, of a client that has an IP address but no TCP.
 type datagrams struct {
 	net.Listener
-	conn chan net.Conn
+	conn  chan net.Conn
+	close func() // of conn, once
 }
 
-func (l datagrams) Accept() (net.Conn, error) {
+func (l *datagrams) Accept() (net.Conn, error) {
 	if c, ok := <-l.conn; ok {
 		return c, nil
 	}
 	return nil, net.ErrClosed
 }
 
-func (l datagrams) Close() error { return l.Listener.Close() }
+func (l *datagrams) Close() error {
+	l.close()
+	return l.Listener.Close()
+}
 
 type datagramConn struct{ net.Conn }
 
@@ -143,9 +148,10 @@ func TestOtherNetworksAreVetted(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, server := net.Pipe()
-	l := datagrams{conntest.Listen(t), make(chan net.Conn, 1)}
-	l.conn <- datagramConn{server}
-	conntest.Run(t, l, s.Serve, func() { close(l.conn); s.Close() })
+	conn := make(chan net.Conn, 1)
+	conn <- datagramConn{server}
+	l := &datagrams{conntest.Listen(t), conn, sync.OnceFunc(func() { close(conn) })}
+	conntest.Run(t, l, s.Serve, func() { s.Close() })
 	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("a denied client gets %v", err)
 	}
