@@ -650,6 +650,9 @@ func (c *Conn) closeWrite(l *loop) error {
 	if c.fin {
 		return nil
 	}
+	if c.abort && c.outErr != 0 { // the peer would take a part of the stream for the whole
+		return c.opError("shutdown", c.outErr)
+	}
 	sent := l.poller.socket(c, &c.wr, false)
 	if c.fin = true; sent {
 		return c.finish()

@@ -139,6 +139,31 @@ func TestLostReports(t *testing.T) {
 	})
 }
 
+// Where a report was lost, a fiber that only reads is woken, and CloseWrite does not end the stream as if it were whole.
+func TestLostReportsEndTheConnection(t *testing.T) {
+	uringOnly(t, func(t *testing.T, e *fiber.Engine) {
+		client, server := plainPair(t, e)
+		reading, ending := make(chan error, 1), make(chan error, 1)
+		fiber.Spawn(server, func() {
+			_, _ = server.Write([]byte("part"))
+			server.(*fiber.Conn).LoseReport()
+			_, err := server.Read(make([]byte, 1))
+			reading <- err
+			ending <- server.(*fiber.Conn).CloseWrite()
+			_ = server.Close()
+		})
+		if got, err := io.ReadAll(client); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the client reads %q, %v", got, err)
+		}
+		if err := <-reading; !errors.Is(err, syscall.ENOMEM) {
+			t.Errorf("the reader gets %v", err)
+		}
+		if err := <-ending; !errors.Is(err, syscall.ENOMEM) {
+			t.Errorf("CloseWrite returns %v", err)
+		}
+	})
+}
+
 // A writer that waits for room, the end of a stream, and Close get the report that they need.
 func TestReportedSends(t *testing.T) {
 	uringOnly(t, func(t *testing.T, e *fiber.Engine) {

@@ -59,6 +59,10 @@ func (p *uring) noteSent(complete bool) {
 		case lost:
 			c.abort = true
 			resetOnClose(c.fd, true)
+			if !c.closed {
+				c.inErr = unix.ENOMEM // a fiber that only reads would wait for ever
+				c.wakeReader(p.loop)
+			}
 			p.completeConn(c, kindSend, cqe{res: -int32(unix.ENOMEM)})
 		default:
 			p.completeConn(c, kindSend, cqe{res: int32(s.n)})
