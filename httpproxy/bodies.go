@@ -22,8 +22,8 @@ func (s *session) interim(n int) error {
 	x := &s.ex
 	pass := s.req.Minor > 0 // HTTP/1.0 has no interim responses
 	if s.resp.Status == 100 {
-		pass = s.expects() && !x.told // otherwise the client does not wait for it, or has got one already
-		x.leave, x.told = true, true
+		pass = s.expects() && !x.clientContinues // otherwise the client does not wait for it, or has got one already
+		x.serverContinues, x.clientContinues = true, true
 	}
 	if pass {
 		s.out = s.appendResponse(s.outgoing())
@@ -73,10 +73,10 @@ func (s *session) flushHead() error {
 // clients wait for ever (RFC 9110, section 10.1.1).
 func (s *session) proceed() error {
 	x := &s.ex
-	if !s.expects() || x.told || x.up == nil || x.up.begun.Load() {
+	if !s.expects() || x.clientContinues || x.up == nil || x.up.begun.Load() {
 		return nil
 	}
-	x.told = true
+	x.clientContinues = true
 	_ = s.client.conn.SetWriteDeadline(s.within())
 	if err := s.sayContinue(); err != nil {
 		return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)

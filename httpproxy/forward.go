@@ -29,52 +29,52 @@ const lookInterval = time.Second
 // exchange is the state of the request that a session serves.
 type exchange struct {
 	finding
-	ahead    aheadOf // steps taken on the loop, without a fiber
-	judged   bool    // the request has a route; see judge
-	size     int     // of the request's head in the client's buffer
-	raw      []byte  // the request's target, as forwarded
-	lease    upstream.Lease[*httppool.Conn]
-	stale    httppool.Stale // results of the connections tried before this lease
-	retry    retry          // whether and how the request is to be sent again
-	tries    int            // failed tries, not counting stale connections
-	pauses   int            // pauses made before tries
-	spent    time.Duration  // time that earlier tries have waited for answers
-	avoid    []string       // endpoints at which the request has failed
-	peeked   bool           // findBond has seen the body
-	bond     bond           // the affinity key of the request
-	placed   *canary        // sets its cookie for the client; nil = none does
-	place    [16]byte       // value of that cookie, in hexadecimal
-	id       []byte         // request id; in idBuf or in the head
-	user     string         // authenticated sender; "" = nobody was asked
-	grants   []grant        // fields from the authentication server's answer
-	idBuf    [20]byte       // backs id
-	body     int64          // bytes of the body, in the client's buffer or uploaded
-	inline   bool           // the whole body is in the client's buffer
-	up       *uploading     // nil unless a fiber sends the body
-	refusals int            // times an HTTP/2 server has refused the request
-	refused  bool           // an HTTP/2 server refused the last try
-	kept     kept           // the part of the body that can be sent again
-	sent     time.Time      // when the head of the request was last sent
-	measured bool           // the response's head has come, and counts for the endpoint
-	answered bool           // a byte of the response has arrived
-	written  int            // bytes of the request that the first write accepted; see httppool.Conn.Unsent
-	leave    bool           // the server has sent 100 Continue
-	told     bool           // the client has got a 100 Continue, of the server or of this proxy
-	squeeze  squeeze
-	result   httppool.Result
-	until    time.Time         // when the exchange must be over; zero = any time
-	asked    *http.Request     // result of the method request; nil = not needed yet
-	head     *httpwire.Request // a copy of the request's head, which has been dropped; nil = it is there
-	trace    *trace            // of the request; nil = it is not traced
-	decided  bool              // trace is decided
-	first    time.Duration     // time from the request to the head of its response; 0 = none yet, or no log wants it
-	bare     bool              // the client speaks HTTP/1.0 and gets the body without framing
-	upgraded bool              // the connections speak another protocol
-	close    bool              // the client's connection ends with the response
-	logged   bool              // in the access log, if it is to be there
-	wrote    bool              // a byte of the response went to the client
-	owesHead bool              // the client's stream has got the head, and may not have sent it
-	rest     resting           // of the session while the answer pauses
+	ahead           aheadOf // steps taken on the loop, without a fiber
+	judged          bool    // the request has a route; see judge
+	size            int     // of the request's head in the client's buffer
+	raw             []byte  // the request's target, as forwarded
+	lease           upstream.Lease[*httppool.Conn]
+	stale           httppool.Stale // results of the connections tried before this lease
+	retry           retry          // whether and how the request is to be sent again
+	tries           int            // failed tries, not counting stale connections
+	pauses          int            // pauses made before tries
+	spent           time.Duration  // time that earlier tries have waited for answers
+	avoid           []string       // endpoints at which the request has failed
+	peeked          bool           // findBond has seen the body
+	bond            bond           // the affinity key of the request
+	placed          *canary        // sets its cookie for the client; nil = none does
+	place           [16]byte       // value of that cookie, in hexadecimal
+	id              []byte         // request id; in idBuf or in the head
+	user            string         // authenticated sender; "" = nobody was asked
+	grants          []grant        // fields from the authentication server's answer
+	idBuf           [20]byte       // backs id
+	body            int64          // bytes of the body, in the client's buffer or uploaded
+	inline          bool           // the whole body is in the client's buffer
+	up              *uploading     // nil unless a fiber sends the body
+	refusals        int            // times an HTTP/2 server has refused the request
+	refused         bool           // an HTTP/2 server refused the last try
+	kept            kept           // the part of the body that can be sent again
+	sent            time.Time      // when the head of the request was last sent
+	measured        bool           // the response's head has come, and counts for the endpoint
+	answered        bool           // a byte of the response has arrived
+	written         int            // bytes of the request that the first write accepted; see httppool.Conn.Unsent
+	serverContinues bool           // the server has sent 100 Continue
+	clientContinues bool           // the client has got a 100 Continue, of the server or of this proxy
+	squeeze         squeeze
+	result          httppool.Result
+	until           time.Time         // when the exchange must be over; zero = any time
+	asked           *http.Request     // result of the method request; nil = not needed yet
+	head            *httpwire.Request // a copy of the request's head, which has been dropped; nil = it is there
+	trace           *trace            // of the request; nil = it is not traced
+	decided         bool              // trace is decided
+	first           time.Duration     // time from the request to the head of its response; 0 = none yet, or no log wants it
+	bare            bool              // the client speaks HTTP/1.0 and gets the body without framing
+	upgraded        bool              // the connections speak another protocol
+	close           bool              // the client's connection ends with the response
+	logged          bool              // in the access log, if it is to be there
+	wrote           bool              // a byte of the response went to the client
+	owesHead        bool              // the client's stream has got the head, and may not have sent it
+	rest            resting           // of the session while the answer pauses
 }
 
 // earlier returns t or the end of the exchange's time, whichever is first; the zero t stands for no time.
@@ -704,7 +704,7 @@ func (s *session) endLease() error {
 		s.stream.uses(nil)
 	}
 	clean := s.resp.Reusable && s.server.r == s.server.w && !s.req.ConnectionAuth &&
-		(x.leave || !s.expects()) // a server that answers without having asked for the body may take it for another request
+		(x.serverContinues || !s.expects()) // a server that answers without having asked for the body may take it for another request
 	if x.up != nil && !s.endUpload() {
 		clean = false
 	}

@@ -77,7 +77,7 @@ func (s *session) routeByBody(t *table, path string) (status int, reason, why st
 	if status, reason, why = s.peekBody(t, p); status != 0 {
 		return status, reason, why
 	}
-	if x.told { // the body is here, so the server is not asked for 100 Continue
+	if x.clientContinues { // the body is here, so the server is not asked for 100 Continue
 		s.req.Continue = false
 	}
 	path, _, _ = s.path() // the head may have moved
@@ -132,8 +132,8 @@ func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 			return http.StatusBadRequest, listener.ReasonProtocol, "the body's framing is malformed"
 		case p.verdict != jsonfield.More || p.whole || p.beyond || p.scanner.Enough():
 			return 0, "", ""
-		case s.expects() && !x.told && len(s.client.bytes()) == x.size:
-			x.told = true
+		case s.expects() && !x.clientContinues && len(s.client.bytes()) == x.size:
+			x.clientContinues = true
 			_ = s.client.conn.SetWriteDeadline(time.Now().Add(s.p.limits.Load().readHeader))
 			if s.sayContinue() != nil {
 				return http.StatusBadRequest, listener.ReasonClientGone, "the client has gone"

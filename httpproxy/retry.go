@@ -316,7 +316,7 @@ func (s *session) tryElsewhere() error {
 	x := &s.ex
 	s.measureTry(x.result.Status, time.Now())
 	x.sent, x.result.Status, x.result.BytesIn = time.Time{}, 0, 0
-	x.answered, x.leave, x.measured = false, false, false
+	x.answered, x.serverContinues, x.measured = false, false, false
 	x.avoid = append(x.avoid, x.result.Endpoint)
 	if p := s.nextPause(); p > 0 {
 		x.pauses++
