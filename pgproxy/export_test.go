@@ -231,6 +231,7 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 		if err != nil {
 			return true, err
 		}
+		d.told = d.told && act.do == wait
 		switch act.do {
 		case pass, passRest:
 			if act.do == pass {
@@ -714,15 +715,15 @@ func NewExposer(statements int, sql string) *Exposer {
 	return &Exposer{m}
 }
 
-// Expose exposes exposeExecuted.
+// Expose exposes executedIn and exposeNames.
 func (e *Exposer) Expose(sql string) {
-	e.m.exposeExecuted(traceUnknown, []byte(sql))
+	e.m.exposeNames(e.m.executedIn(traceUnknown, []byte(sql)))
 	e.heard()
 }
 
-// Bind exposes exposeBound.
+// Bind exposes executedBound and exposeNames.
 func (e *Exposer) Bind(name string) {
-	e.m.exposeBound(traceUnknown, []byte(name))
+	e.m.exposeNames(e.m.executedBound(traceUnknown, []byte(name)))
 	e.heard()
 }
 

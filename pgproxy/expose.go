@@ -103,34 +103,68 @@ func (m *machine) hideOthers() {
 	m.hide(own)
 }
 
-// exposeExecuted prepares those of the client's statements under their own names that a text executes by SQL, or
-// whose names it prepares by SQL. left is judge's result for the text.
-func (m *machine) exposeExecuted(left traces, text []byte) {
-	if m.mayExecute(left) {
-		m.exposeNames(executed(withoutNul(text)))
+// executedIn returns the names of statements that a text executes or prepares by SQL, if the client's may have to be
+// prepared under them first. left is judge's result for the text.
+func (m *machine) executedIn(left traces, text []byte) []string {
+	if !m.mayExecute(left) {
+		return nil
 	}
+	return executed(withoutNul(text))
 }
 
-// exposeBound is exposeExecuted for the client's statement of a name, for a Bind.
-func (m *machine) exposeBound(left traces, name []byte) {
-	if !m.mayExecute(left) {
-		return
-	}
+// executedBound is executedIn for the client's statement of a name, for a Bind. The result must not be changed.
+func (m *machine) executedBound(left traces, name []byte) []string {
 	if len(name) == 0 {
-		m.exposeNames(executed(withoutNul(m.unnamed.text)))
-	} else if st := m.stmts[string(statementKey(name))]; st != nil {
-		m.exposeNames(st.executes)
+		return m.executedIn(left, m.unnamed.text)
 	}
+	if st := m.stmts[string(statementKey(name))]; st != nil {
+		return m.executedByText(left, st.sharedText)
+	}
+	return nil
+}
+
+// executedByText is executedIn for a text that is kept. The result must not be changed.
+func (m *machine) executedByText(left traces, text *sharedText) []string {
+	if !m.mayExecute(left) {
+		return nil
+	}
+	return text.executes
 }
 
 // mayExecute reports whether a text may execute the client's statements by SQL, and whether these can be prepared on
-// the server now. left is judge's result for the text.
+// the server now, or after the answers to earlier messages. left is judge's result for the text.
 func (m *machine) mayExecute(left traces) bool {
-	return left&(traceUnknown|traceStatements) != 0 && len(m.stmts) > 0 && m.mayExpose()
+	return left&(traceUnknown|traceStatements) != 0 && (len(m.stmts) > 0 && m.mayExpose() || len(m.stmts)+len(m.pending) > 0 && m.st.hears())
+}
+
+// exposing are the traces of texts that may execute or list prepared statements.
+const exposing = traceUnknown | traceStatements | traceLists
+
+// exposesLater reports whether a text has to wait for the answers to earlier messages, because it lists prepared
+// statements, or executes those of names by SQL. left is judge's result for the text.
+func (m *machine) exposesLater(left traces, names []string) bool {
+	return m.st.hears() && (left&traceLists != 0 || slices.ContainsFunc(names, func(name string) bool {
+		return m.lacks(name) || m.stmts[name] == nil && slices.Contains(m.pending, name) // a Close that the server may have skipped
+	}))
+}
+
+// lacks reports whether exposeNamed would prepare a statement.
+func (m *machine) lacks(name string) bool {
+	st := m.stmts[name]
+	if st == nil || m.doubtful[name] || len(st.body) > maxExposed {
+		return false
+	}
+	if old, stands := m.standing[name]; stands && old == st {
+		return false
+	}
+	return len(name) < maxName || utf8.ValidString(name) // else the name ends in half a character, which the server would refuse
 }
 
 // exposeNames prepares the client's statements of some names under these names.
 func (m *machine) exposeNames(names []string) {
+	if len(names) == 0 {
+		return
+	}
 	left, now := traces(0), m.shared.knowledge.now.Load()
 	for _, name := range names {
 		if st := m.stmts[name]; st != nil {
@@ -164,11 +198,8 @@ func (m *machine) mayExpose() bool {
 // the server's error, see notExposed. listed means that the statement is only for a list.
 func (m *machine) exposeNamed(name string, listed bool) {
 	st := m.stmts[name]
-	old, stands := m.standing[name]
-	if stands && old == st || m.doubtful[name] || len(st.body) > maxExposed || len(name) == maxName && !utf8.ValidString(name) {
-		return // the last condition: the name ends in half a character, which the server would refuse
-	}
-	if !m.st.push(op{kind: opOwn, name: name, local: listed, stood: stands}) {
+	_, stands := m.standing[name]
+	if !m.lacks(name) || !m.st.push(op{kind: opOwn, name: name, local: listed, stood: stands}) {
 		return
 	}
 	if stands { // otherwise SQL has prepared what has this name

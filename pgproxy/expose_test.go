@@ -71,6 +71,57 @@ func TestExecuteOfProtocolStatements(t *testing.T) {
 	}
 }
 
+// TestExecuteWithoutSync has SQL's EXECUTE run statements whose Parse no Sync has followed, or that is not answered yet.
+func TestExecuteWithoutSync(t *testing.T) {
+	db := pgtest.Shared(t)
+	g := start(t, db, oneServer)
+	flush, sync, object := &pgwire.Flush{}, &pgwire.Sync{}, byte(pgwire.ObjectStatement)
+	for name, c := range map[string]struct {
+		first []pgwire.Message // up to Flush; NoData or RowDescription is the last answer
+		then  []pgwire.Message
+		want  string // types of the answers to then
+	}{
+		"Query":                     {[]pgwire.Message{&pgwire.Parse{Name: "s", Query: "select 'found'"}, &pgwire.Describe{Object: object, Name: "s"}, flush}, []pgwire.Message{query("execute s")}, "TDCZ"},
+		"extended protocol":         {[]pgwire.Message{&pgwire.Parse{Name: "s", Query: "select 'found'"}, &pgwire.Describe{Object: object, Name: "s"}, flush}, []pgwire.Message{&pgwire.Parse{Name: "e", Query: "execute s"}, &pgwire.Describe{Object: object, Name: "e"}, &pgwire.Bind{Statement: "e"}, &pgwire.Execute{}, sync}, "1tT2DCZ"},
+		"list":                      {[]pgwire.Message{&pgwire.Parse{Name: "s", Query: "select 'found'"}, &pgwire.Describe{Object: object, Name: "s"}, flush}, []pgwire.Message{query("select statement from pg_prepared_statements")}, "TDCZ"},
+		"not answered":              {nil, []pgwire.Message{&pgwire.Parse{Name: "s", Query: "select 'found'"}, query("execute s")}, "1TDCZ"},
+		"not answered, extended":    {nil, []pgwire.Message{&pgwire.Parse{Name: "s", Query: "select 'found'"}, &pgwire.Parse{Query: "execute s"}, &pgwire.Bind{}, &pgwire.Execute{}, sync}, "112DCZ"},
+		"not answered, in a block":  {nil, []pgwire.Message{&pgwire.Parse{Name: "b", Query: "begin"}, &pgwire.Parse{Name: "s", Query: "select 'found'"}, &pgwire.Parse{Query: "execute s"}, &pgwire.Bind{}, &pgwire.Execute{}, sync}, "1112DCZ"},
+		"parsed after what uses it": {nil, []pgwire.Message{&pgwire.Parse{Query: "execute s"}, &pgwire.Parse{Name: "s", Query: "select 'found'"}, &pgwire.Bind{}, &pgwire.Execute{}, sync}, "112DCZ"},
+	} {
+		w := g.dial(t)
+		if c.first != nil {
+			w.send(c.first...)
+			w.until(pgwire.TypeRowDescription)
+		}
+		if types, bodies := w.ask(c.then...); types != c.want || !strings.Contains(bodies, "found") {
+			t.Errorf("%s: %s %q, want %s", name, types, bodies, c.want)
+		}
+		if types, bodies := w.ask(&pgwire.Parse{Name: "s", Query: "select 1"}, sync); types != "EZ" || !has(bodies, "42P05") {
+			t.Errorf("%s, the name again: %s %q", name, types, bodies)
+		}
+		_ = w.Close()
+	}
+}
+
+// TestExecuteCommitsNothing has a client execute a statement by SQL in a pipeline that has inserted a row: what the gateway does for that ends
+// no transaction, so that an error undoes the insert.
+func TestExecuteCommitsNothing(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "drop table if exists uncommitted; create table uncommitted (n int)")
+	g := start(t, db, oneServer)
+	w := g.dial(t)
+	w.ask(&pgwire.Parse{Name: "divide", Query: "select 1/0"}, &pgwire.Sync{})
+	w.send(&pgwire.Parse{Query: "insert into uncommitted values (1)"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Flush{})
+	w.until(pgwire.TypeCommandComplete)
+	if types, _ := w.ask(query("execute divide")); types != "EZ" {
+		t.Errorf("%s", types)
+	}
+	if _, bodies := w.ask(query("select 'n=' || count(*) from uncommitted")); !strings.Contains(bodies, "n=0") {
+		t.Errorf("the insert was not undone: %q", bodies)
+	}
+}
+
 // TestPreparedStatementsListed has clients list prepared statements: each sees its own, under its own names.
 func TestPreparedStatementsListed(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })

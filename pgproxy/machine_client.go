@@ -133,10 +133,13 @@ func (m *machine) query(msg message) action {
 	if e := m.refusal(left); e != nil {
 		return m.refuseQuery(e)
 	}
-	if left&traceLists != 0 && !m.st.heard() && !m.st.unsynced && !m.st.skipping && !m.caughtUp() {
-		return action{do: wait}
+	if left&exposing != 0 {
+		names := m.executedIn(left, msg.body)
+		if m.exposesLater(left, names) {
+			return action{do: wait}
+		}
+		m.exposeNames(names)
 	}
-	m.exposeExecuted(left, msg.body)
 	if quiet {
 		m.note(left)
 		m.pushQuery(op{kind: opQuery})
@@ -218,10 +221,7 @@ func (m *machine) parse(msg message) (action, error) {
 	if !ok {
 		return action{}, fmt.Errorf("%w: no end of the name in Parse", pgwire.ErrMalformed)
 	}
-	if !m.parseNamed(string(name), full, body) {
-		return action{do: adapt}, nil
-	}
-	return action{do: take}, nil
+	return action{do: m.parseNamed(string(name), full, body)}, nil
 }
 
 // bind judges Bind. It is passed on with the statement's name on the server.
@@ -253,7 +253,13 @@ func (m *machine) bind(msg message) (action, error) {
 		m.rejectWith(e)
 		return action{do: take}, nil
 	}
-	m.exposeBound(left, name)
+	if left&exposing != 0 {
+		names := m.executedBound(left, name)
+		if m.exposesLater(0, names) { // a list waits when it is parsed
+			return action{do: wait}, nil
+		}
+		m.exposeNames(names)
+	}
 	m.note(left)
 	server, st, on, ok := m.ensureFor(name, left)
 	if !ok {

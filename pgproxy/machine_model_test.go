@@ -21,6 +21,7 @@ type backend struct {
 	tx       pgwire.TxStatus
 	skipping bool
 	busy     bool // extended messages came after the last Sync
+	bound    bool // one of them was Bind
 
 	settings *modelSettings // nil = it has none
 }
@@ -50,7 +51,7 @@ func (s *backend) answer() []pgwire.Message {
 	b := s.queue[0]
 	s.queue = s.queue[1:]
 	if b[0] == pgwire.TypeSync {
-		s.skipping, s.busy = false, false
+		s.skipping, s.busy, s.bound = false, false, false
 		return s.ready()
 	}
 	if s.skipping {
@@ -58,7 +59,7 @@ func (s *backend) answer() []pgwire.Message {
 	}
 	if b[0] == pgwire.TypeQuery {
 		delete(s.stmts, "")
-		s.open, s.busy = false, false
+		s.open, s.busy, s.bound = false, false, false
 		text := string(b[5 : len(b)-1])
 		return append(s.run(text, true), s.ready()...)
 	}
@@ -106,6 +107,7 @@ func (s *backend) extended(b []byte) []pgwire.Message {
 		text, _, _ := bytes.Cut(rest, []byte{0})
 		return s.parse(string(name), string(text))
 	case pgwire.TypeBind:
+		s.bound = true
 		var m pgwire.Bind
 		_ = m.Decode(b[5:])
 		text, ok := s.stmts[m.Statement]
@@ -195,6 +197,15 @@ func (s *backend) run(text string, simple bool) []pgwire.Message {
 		}
 		delete(s.stmts, name)
 		tag = "DEALLOCATE"
+	case word == "execute":
+		of, ok := s.stmts[name]
+		if !ok {
+			return s.fails("26000")
+		}
+		if !strings.HasPrefix(of, "select") {
+			return s.fails("0A000")
+		}
+		return s.run(of, simple)
 	case word == "select":
 		tag = "SELECT 1"
 	}
@@ -214,7 +225,7 @@ func (s *backend) run(text string, simple bool) []pgwire.Message {
 
 // modelTexts are the texts that the model understands.
 var modelTexts = []string{
-	"select 1", "select 2", "select 3", "begin", "rollback", "fail", "bad", "set", "deallocate a", "deallocate b", "deallocate all", "",
+	"select 1", "select 2", "select 3", "begin", "rollback", "fail", "bad", "set", "deallocate a", "deallocate b", "deallocate all", "", "execute a", "execute b",
 }
 
 // modelClient is a client with its machine, and with its own server for comparison.
@@ -397,15 +408,33 @@ func (w *modelWorld) drain() {
 func (w *modelWorld) step(op, arg byte) {
 	c := w.clients[int(op)%len(w.clients)]
 	name, text := []string{"", "a", "b"}[int(arg)%3], w.texts[int(arg)/3%len(w.texts)]
-	switch int(op) / len(w.clients) % 12 {
-	case 0:
+	what := int(op) / len(w.clients) % 12
+	switch executes := strings.HasPrefix(text, "execute"); {
+	case what > 1:
+		w.extended(c, what, name, "SP"[int(arg)/3%2])
+	case executes && c.straight.bound:
+		w.send(c, &pgwire.Sync{}) // behind a Bind, EXECUTE does not find the client's statements
+	case what == 0:
 		w.send(c, query(text))
-	case 1:
+	case executes: // at once: it finds those that there are when it is bound
+		for _, m := range []pgwire.Message{&pgwire.Parse{Query: text}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Close{Object: pgwire.ObjectPortal}} {
+			w.send(c, m)
+		}
+	default:
 		w.send(c, &pgwire.Parse{Name: name, Query: text})
+	}
+}
+
+// extended has a client send a message of the extended protocol other than Parse, or a server answer.
+func (w *modelWorld) extended(c *modelClient, what int, name string, object byte) {
+	switch what {
 	case 2, 3:
 		w.send(c, &pgwire.Bind{Statement: name})
 	case 4:
-		w.send(c, &pgwire.Describe{Object: []byte("SP")[int(arg)/3%2], Name: []string{name, ""}[int(arg)/3%2]})
+		if object == pgwire.ObjectPortal {
+			name = ""
+		}
+		w.send(c, &pgwire.Describe{Object: object, Name: name})
 	case 5:
 		w.send(c, &pgwire.Execute{})
 	case 6:

@@ -58,36 +58,38 @@ const maxPending = 1000
 // uncertain reports whether the server may have skipped messages about a statement before the last Sync.
 func (m *machine) uncertain(name string) bool { return slices.Contains(m.pending[:m.synced], name) }
 
-// parseNamed gives the client a statement. It returns false, and has done nothing, if the server connection needs the
-// client's settings first.
-func (m *machine) parseNamed(name string, full, body []byte) (done bool) {
+// parseNamed gives the client a statement, and returns take; or it returns adapt or wait, and has done nothing.
+func (m *machine) parseNamed(name string, full, body []byte) verb {
 	if m.doubtful[name] && !m.st.skipping {
 		m.forget(name, m.stmts[name])
 	}
 	switch size := len(body) + statementOverhead; {
 	case m.st.skipping:
-		return true
+		return take
 	case m.stmts[name] != nil:
 		m.reject(pgwire.StateDuplicatePrepared, fmt.Sprintf("prepared statement %q already exists", full))
-		return true
+		return take
 	case m.stmtBytes+size > maxClientStatements:
 		m.rejectTooLarge(name, size)
-		return true
+		return take
 	}
 	text := m.shared.texts.get(m.plan, body)
 	left := text.leaves(m.shared.knowledge.now.Load())
-	if m.defersTo(left) {
+	names := m.executedByText(left, text)
+	switch {
+	case m.defersTo(left):
 		m.shared.texts.put(text)
-		return false
+		return adapt
+	case m.exposesLater(left, names):
+		m.shared.texts.put(text)
+		return wait
 	}
 	if e := m.refusal(left); e != nil {
 		m.shared.texts.put(text)
 		m.rejectWith(e)
-		return true
+		return take
 	}
-	if m.mayExecute(left) {
-		m.exposeNames(text.executes)
-	}
+	m.exposeNames(names)
 	m.asks(left)
 	if (m.server.pins|m.traces)&traceStatements != 0 {
 		m.probe(name, body)
@@ -99,7 +101,7 @@ func (m *machine) parseNamed(name string, full, body []byte) (done bool) {
 	}
 	m.pending = append(m.pending, name)
 	m.prepare(st, op{kind: opParse, name: name})
-	return true
+	return take
 }
 
 // probe makes the server refuse the Parse that follows if SQL has prepared a statement of that name.

@@ -92,6 +92,7 @@ type state struct {
 	queries  int // ops in the queue that are Query messages: their effects are unknown before the answer
 	tx       pgwire.TxStatus
 	unsynced bool // extended messages went out after the last Sync
+	bound    bool // among them is a Bind: a Sync would end its portal, and commit its work
 	skipping bool // the server ignores everything up to the next Sync
 	copyIn   bool // the client owes CopyData, CopyDone or CopyFail
 	copyOut  bool // the server is sending CopyData
@@ -139,10 +140,10 @@ func (s *state) deallocated() (name string) {
 	return name
 }
 
-// heard reports whether the server would execute another request of the gateway's now: the client's requests are
-// answered.
+// heard reports whether the server would execute another request of the gateway's now: the client's messages are
+// answered. The request's Sync must not end anything of the client's.
 func (s *state) heard() bool {
-	if s.unsynced || s.skipping || s.copyIn || s.copyOut {
+	if s.unsynced && s.bound || s.skipping || s.copyIn || s.copyOut {
 		return false
 	}
 	for i := s.head; i < len(s.queue); i++ {
@@ -151,6 +152,11 @@ func (s *state) heard() bool {
 		}
 	}
 	return true
+}
+
+// hears reports whether heard will be true once the client's messages are answered, and is not yet.
+func (s *state) hears() bool {
+	return !s.empty() && !s.heard() && !(s.unsynced && s.bound) && !s.skipping && !s.copyIn
 }
 
 // endsBetween reports whether a request of the client is on its way that will end before the client's next message.
@@ -199,7 +205,7 @@ func (s *state) push(o op) bool {
 	case s.skipping:
 		return false
 	case o.kind.extended():
-		s.unsynced = true
+		s.unsynced, s.bound = true, s.unsynced && s.bound || o.kind == opBind
 	default: // messages without Sync are complete once they are answered
 		s.unsynced = false
 	}
@@ -397,7 +403,7 @@ func (s *state) copyStarts() {
 			continue
 		case dropping && o.kind == opSync:
 			s.ends--
-			s.unsynced, s.ignored = true, true
+			s.unsynced, s.bound, s.ignored = true, true, true
 			continue
 		}
 		kept = append(kept, o)

@@ -71,13 +71,18 @@ func (m *machine) parseUnnamed(msg message) action {
 	if m.defersTo(left) {
 		return action{do: adapt}
 	}
+	var names []string
+	if kept && left&exposing != 0 {
+		names = m.executedIn(left, msg.body[1:])
+		if m.exposesLater(left, names) {
+			return action{do: wait}
+		}
+	}
 	if e := m.refusal(left); e != nil {
 		m.rejectWith(e)
 		return action{do: take}
 	}
-	if kept {
-		m.exposeExecuted(left, msg.body[1:])
-	}
+	m.exposeNames(names)
 	m.asks(left)
 	id, ok := m.change(op{kind: opParse}, true)
 	if !ok {
