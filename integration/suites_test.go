@@ -27,6 +27,8 @@ type suite struct {
 	// prepare sets a database up as the project's instructions say; nil = only extensions and schemas
 	// (prepareForSuite).
 	prepare func(t *testing.T, dir string, server *pgtest.Cluster, db string)
+	// missesDatabases means that its tests ask for databases that there are not, and create none.
+	missesDatabases bool
 }
 
 // place is the database in which a suite runs.
@@ -110,7 +112,11 @@ func (s suite) runIn(t *testing.T, server *pgtest.Cluster, dir, name, mode strin
 	}
 	addr := server.Addr()
 	if mode != "direct" {
-		addr = startSuiteGateway(t, server, mode, db)
+		databases := `"*": pg`
+		if s.missesDatabases {
+			databases = db + ": pg, postgres: pg"
+		}
+		addr = startSuiteGateway(t, server, mode, db, databases)
 	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -122,18 +128,18 @@ func (s suite) runIn(t *testing.T, server *pgtest.Cluster, dir, name, mode strin
 	return outcomes
 }
 
-// startSuiteGateway starts a gateway for a database of the server.
-func startSuiteGateway(t *testing.T, server *pgtest.Cluster, mode, db string) (addr string) {
+// startSuiteGateway starts a gateway for a database of the server. databases are the listener's, of the upstream pg.
+func startSuiteGateway(t *testing.T, server *pgtest.Cluster, mode, db, databases string) (addr string) {
 	t.Helper()
 	addr = address(t)
 	startGateway(t, fmt.Sprintf(`listeners:
-  - {name: db, protocol: postgres, listen: %s, postgres: {mode: %s, auth: trust, databases: {"*": pg}}}
+  - {name: db, protocol: postgres, listen: %s, postgres: {mode: %s, auth: trust, databases: {%s}}}
 upstreams:
   pg:
     endpoints: [%s]
     pool: {max_size: 60}
     postgres: {user: postgres, password: postgres, dbname: %s}
-`, addr, mode, server.Addr(), db), plain)
+`, addr, mode, databases, server.Addr(), db), plain)
 	return addr
 }
 
