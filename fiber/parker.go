@@ -45,11 +45,11 @@ func (p *Parker) mine() bool {
 // If ctx ends first, Park returns its error. Watching a context is the expensive part, so when a context is used a
 // second time, the watch on it stays until the fiber ends.
 func (p *Parker) Park(ctx context.Context) error {
-	done := ctx.Done() // done is compared below instead of ctx, whose type may not be comparable
-	bounded := done != nil
-	if bounded && p.stop == nil && p.soon() {
+	if p.stop == nil && p.soon() { // before Done, for which some contexts make a timer
 		return nil
 	}
+	done := ctx.Done() // done is compared below instead of ctx, whose type may not be comparable
+	bounded := done != nil
 	if bounded && (done != p.done || p.stop == nil) {
 		again := done == p.done
 		p.unwatch()

@@ -11,6 +11,16 @@ var epoch = time.Now()
 // nanotime returns the time of the loops' clock.
 func nanotime() int64 { return int64(time.Since(epoch)) }
 
+// Now returns the time. On a fiber it is the time at which the loop's present tick began, which costs no look at the
+// clock. Its wall clock does not follow steps of the system's; compare it with times of Now only, or by their
+// monotonic clock.
+func Now() time.Time {
+	if f := currentFiber(); f != nil {
+		return epoch.Add(time.Duration(f.loop.now))
+	}
+	return time.Now()
+}
+
 // clockAt converts a time to the loops' clock. For a time without a monotonic reading it uses the present difference to
 // the wall clock.
 func clockAt(t time.Time) int64 {
@@ -26,12 +36,23 @@ func later(d time.Duration) int64 { return after(nanotime(), d) }
 // after returns the time d after now, or the largest possible one.
 func after(now int64, d time.Duration) int64 { return now + min(int64(d), math.MaxInt64-now) }
 
-// timer wakes a connection's waiters, or a fiber that sleeps.
+// timer wakes a connection's waiters or a fiber that sleeps, or rings an Alarm.
 type timer struct {
 	when  int64
-	conn  *Conn // its field timer has the index of this timer
-	fiber *coroutine
+	owner timed
 }
+
+// timed is what a timer is for. Its methods are called on the loop's thread.
+type timed interface {
+	// placed stores the timer's index in the heap, from 1; 0 = it is not armed.
+	placed(index int32)
+	// expired is called when the timer has fired, and is not armed any more.
+	expired(l *loop)
+}
+
+func (c *Conn) placed(index int32)   { c.timer = index }
+func (*coroutine) placed(int32)      {} // a fiber sleeps to the end
+func (f *coroutine) expired(l *loop) { l.ready(f) }
 
 // timers is a binary heap ordered by time. Deadlines are moved far more often than they are reached, so moving one
 // later costs nothing: a connection's timer fires at the earliest time that it was ever armed for, and is then armed
@@ -42,7 +63,7 @@ type timers []timer
 func (h *timers) arm(c *Conn, when int64) {
 	switch i := int(c.timer); {
 	case i == 0:
-		h.add(timer{when: when, conn: c})
+		h.add(timer{when, c})
 	case when < (*h)[i-1].when:
 		(*h)[i-1].when = when
 		h.up(i)
@@ -50,7 +71,7 @@ func (h *timers) arm(c *Conn, when int64) {
 }
 
 // sleep makes f ready at the time when.
-func (h *timers) sleep(f *coroutine, when int64) { h.add(timer{when: when, fiber: f}) }
+func (h *timers) sleep(f *coroutine, when int64) { h.add(timer{when, f}) }
 
 func (h *timers) add(t timer) {
 	*h = append(*h, t)
@@ -69,9 +90,7 @@ func (h *timers) disarm(c *Conn) {
 func (h *timers) remove(i int) {
 	n := len(*h)
 	h.swap(i, n)
-	if c := (*h)[n-1].conn; c != nil {
-		c.timer = 0
-	}
+	(*h)[n-1].owner.placed(0)
 	(*h)[n-1] = timer{}
 	*h = (*h)[:n-1]
 	if i < n {
@@ -83,12 +102,8 @@ func (h *timers) remove(i int) {
 	}
 }
 
-// placed stores the index of timer i in its connection.
-func (h timers) placed(i int) {
-	if c := h[i-1].conn; c != nil {
-		c.timer = int32(i)
-	}
-}
+// placed tells the owner of timer i its index.
+func (h timers) placed(i int) { h[i-1].owner.placed(int32(i)) }
 
 // next returns when the first timer fires; 0 = none is armed.
 func (h timers) next() int64 {
@@ -133,10 +148,6 @@ func (l *loop) expire() {
 	for len(l.timers) > 0 && l.timers[0].when <= l.now {
 		t := l.timers[0]
 		l.timers.remove(1)
-		if t.fiber != nil {
-			l.ready(t.fiber)
-		} else {
-			t.conn.expired(l)
-		}
+		t.owner.expired(l)
 	}
 }
