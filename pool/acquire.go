@@ -239,8 +239,8 @@ func (p *Pool[T]) passes(ctx context.Context, l Lease[T], start int64, until tim
 		}
 	}
 	if err := p.guard("Check", func() error {
-		b := &bounded{Context: ctx, at: until}
-		defer b.end()
+		b := Bound(ctx, until)
+		defer b.End()
 		return p.config.Check(b, l.s.value)
 	}, failed); err != nil {
 		failed()

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// bounded is context.WithTimeout for a callback that mostly does not use its context: it costs no
-// timer until Done is called.
-type bounded struct {
+// Bounded is context.WithDeadline for a call that mostly does not wait, such as an Acquire: it costs
+// no timer until Done is called. Make it with Bound.
+type Bounded struct {
 	context.Context // the caller's
 	at              time.Time
 
@@ -18,14 +18,18 @@ type bounded struct {
 	ended  bool
 }
 
-func (b *bounded) Deadline() (time.Time, bool) {
+// Bound returns a context that ends with ctx, at the time at, or with End, which must be called.
+func Bound(ctx context.Context, at time.Time) *Bounded { return &Bounded{Context: ctx, at: at} }
+
+// Deadline implements context.Context.
+func (b *Bounded) Deadline() (time.Time, bool) {
 	if at, ok := b.Context.Deadline(); ok && at.Before(b.at) {
 		return at, true
 	}
 	return b.at, true
 }
 
-func (b *bounded) real() context.Context {
+func (b *Bounded) real() context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.inner == nil {
@@ -37,9 +41,11 @@ func (b *bounded) real() context.Context {
 	return b.inner
 }
 
-func (b *bounded) Done() <-chan struct{} { return b.real().Done() }
+// Done implements context.Context.
+func (b *Bounded) Done() <-chan struct{} { return b.real().Done() }
 
-func (b *bounded) Err() error {
+// Err implements context.Context.
+func (b *Bounded) Err() error {
 	if err := b.Context.Err(); err != nil {
 		return err
 	}
@@ -53,7 +59,7 @@ func (b *bounded) Err() error {
 }
 
 // Value is the caller's, except for package context's own values.
-func (b *bounded) Value(key any) any {
+func (b *Bounded) Value(key any) any {
 	b.mu.Lock()
 	from := b.inner
 	b.mu.Unlock()
@@ -63,8 +69,8 @@ func (b *bounded) Value(key any) any {
 	return from.Value(key)
 }
 
-// end ends the context when the callback has returned.
-func (b *bounded) end() {
+// End ends the context, once; later calls do nothing. Any goroutine may call it.
+func (b *Bounded) End() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended = true

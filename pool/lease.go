@@ -68,8 +68,8 @@ func (c *core[T]) pushes(s *slot[T]) bool {
 func (p *Pool[T]) reset(s *slot[T], timeout time.Duration) (ok bool) {
 	failed := func() { p.put(s, ReasonReset) }
 	if err := p.guard("Reset", func() error {
-		b := &bounded{Context: context.Background(), at: time.Now().Add(timeout)}
-		defer b.end()
+		b := Bound(context.Background(), time.Now().Add(timeout))
+		defer b.End()
 		return p.config.Reset(b, s.value)
 	}, failed); err != nil {
 		failed()

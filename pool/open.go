@@ -33,8 +33,8 @@ var errExited = errors.New("the Open callback called runtime.Goexit")
 // exited is called with the result.
 func (p *Pool[T]) callOpen(ctx context.Context, timeout time.Duration, s *slot[T], exited func(error)) error {
 	began := p.now()
-	within := &bounded{Context: ctx, at: time.Now().Add(timeout)}
-	defer within.end()
+	within := Bound(ctx, p.start.Add(time.Duration(began)+timeout))
+	defer within.End()
 	err := p.guard("Open", func() (err error) {
 		s.value, err = p.config.Open(within)
 		return err
