@@ -87,9 +87,13 @@ func (a *Listener) Accept() (net.Conn, error) {
 	if a.loop.here() {
 		return a.accept(nil)
 	}
-	var c net.Conn
-	err := a.opError("accept", net.ErrClosed)
-	a.loop.call(func() { c, err = a.accept(nil) })
+	return a.acceptElsewhere(nil)
+}
+
+// acceptElsewhere is accept off the loop.
+func (a *Listener) acceptElsewhere(screen Screen) (c net.Conn, err error) {
+	err = a.opError("accept", net.ErrClosed)
+	a.loop.call(func() { c, err = a.accept(screen) })
 	return c, err
 }
 

@@ -38,9 +38,7 @@ func AcceptScreened(l net.Listener, screen Screen) (c net.Conn, err error) {
 	if a.loop.here() {
 		return a.accept(screen)
 	}
-	err = a.opError("accept", net.ErrClosed)
-	a.loop.call(func() { c, err = a.accept(screen) })
-	return c, err
+	return a.acceptElsewhere(screen)
 }
 
 // screened is AcceptScreened for a listener that does not belong to an engine.

@@ -29,6 +29,7 @@ func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) (err error) {
 
 func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 	a := &acceptor{server: s, serve: serve}
+	a.screening = a.screen
 	var delay time.Duration
 	for {
 		if s.room.full() && !s.isDraining() {
@@ -72,7 +73,7 @@ func (a *acceptor) acceptOne(l net.Listener) (err error) {
 		_ = c.Close()
 		s.forget(c)
 	}()
-	raw, err := fiber.AcceptScreened(l, a.screen)
+	raw, err := fiber.AcceptScreened(l, a.screening)
 	if err != nil {
 		return err
 	}
@@ -88,19 +89,25 @@ func (a *acceptor) acceptOne(l net.Listener) (err error) {
 // receive starts the fiber or goroutine that serves an accepted connection that was screened, unless its source is
 // refused.
 func (a *acceptor) receive(c *Conn) {
-	s, serve := a.server, a.serve
+	s := a.server
 	if !a.cfg.owesHeader(c) { // else its source is known later
 		switch err := s.checkSource(c, a.cfg, a.vetted); {
 		case err == nil:
 		case s.tells(err): // which may take a while
-			serve = func(c *Conn) { s.turnAway(c, err) }
+			a.start(c, func(c *Conn) { s.turnAway(c, err) })
+			return
 		default:
 			s.refuse(c, err)
 			_ = c.Close()
 			return
 		}
 	}
-	if !s.track(c) {
+	a.start(c, a.serve)
+}
+
+// start runs serve on a fiber or goroutine of its own, unless the server is draining.
+func (a *acceptor) start(c *Conn, serve func(*Conn)) {
+	if s := a.server; !s.track(c) {
 		_ = c.Close()
 		s.uncount(c)
 		return

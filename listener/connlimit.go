@@ -49,9 +49,13 @@ func (l *connLimit) acquire(timeout time.Duration) (waited bool, err error) {
 	ready := make(chan error, 1)
 	entry := l.queue.PushBack(ready)
 	l.mu.Unlock()
+	return true, l.awaitBlocked(entry, ready, timeout)
+}
 
+// awaitBlocked is await for fibers, too. It is a function of its own, because the captures of its closure are allocated.
+func (l *connLimit) awaitBlocked(entry *list.Element, ready <-chan error, timeout time.Duration) (err error) {
 	fiber.Block(func() { err = l.await(entry, ready, timeout) })
-	return true, err
+	return err
 }
 
 // await waits for the decision about a queued connection. After a timeout it

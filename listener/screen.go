@@ -21,6 +21,8 @@ type acceptor struct {
 	serve  func(*Conn)
 	cfg    *Config // the configuration that screen applied to the last accepted connection
 	vetted bool    // its address was checked
+
+	screening fiber.Screen // screen, allocated once
 }
 
 // screen decides about an accepted connection before anything is allocated for it. It checks the limits of the
