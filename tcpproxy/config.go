@@ -205,7 +205,7 @@ func DefaultMaxWarm(minIdle int) int {
 // warmConn remembers when a connection was opened.
 type warmConn struct {
 	fiber.Stream
-	opened time.Time
+	opened time.Time             // by fiber.Now
 	relay  atomic.Pointer[relay] // relay that uses the connection; nil = none yet
 }
 
@@ -239,11 +239,11 @@ func (o *UpstreamOptions) dial(ctx context.Context, endpoint string) (net.Conn, 
 
 func (o *UpstreamOptions) openWarm(ctx context.Context, endpoint string) (net.Conn, error) {
 	if o.DialFrom != nil {
-		return &warmConn{Stream: newPlace(o.DialFrom), opened: time.Now()}, nil
+		return &warmConn{Stream: newPlace(o.DialFrom), opened: fiber.Now()}, nil
 	}
 	c, err := o.dial(ctx, endpoint)
 	if err != nil {
 		return nil, err
 	}
-	return &warmConn{Stream: fiber.StreamOf(c), opened: time.Now()}, nil
+	return &warmConn{Stream: fiber.StreamOf(c), opened: fiber.Now()}, nil
 }

@@ -33,8 +33,14 @@ type Watch struct{ w *watch }
 
 // NewWatch begins to look.
 func NewWatch(first time.Duration, look func() time.Duration) Watch {
-	return Watch{newWatch(first, look)}
+	w := Watch{new(watch)}
+	w.w.watch(first, lookerFunc(look))
+	return w
 }
+
+type lookerFunc func() time.Duration
+
+func (f lookerFunc) look() time.Duration { return f() }
 
 // Stop ends it.
 func (w Watch) Stop() { w.w.stop() }

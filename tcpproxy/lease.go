@@ -12,6 +12,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/tlsclient"
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -24,10 +25,10 @@ const maxAttempts = 3
 // the lease. The error is errClientGone when the client has gone, errDrained when ctx has ended,
 // errKilled after an operator's kill.
 func (s *session) lease(ctx context.Context, client *side) (upstream.Lease[net.Conn], *side, error) {
-	waiting, cancel := context.WithTimeout(ctx, s.target.connect)
-	defer cancel()
-	s.waits(cancel)
-	s.watch = s.watchClient(client, cancel)
+	waiting := pool.Bound(ctx, fiber.Now().Add(s.target.connect))
+	defer waiting.End()
+	s.waits(client, waiting)
+	s.watch.watch(lookInterval, (*waitingClient)(s))
 	l, server, err := s.attempt(waiting)
 	if err == nil {
 		return l, server, nil
@@ -78,10 +79,11 @@ func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], serv
 // waiting for a client. Bytes that have arrived on it (the banner of a server
 // that speaks first) stay where they are, for the client.
 func (s *session) acquireLive(ctx context.Context, avoid []string) (upstream.Lease[net.Conn], error) {
-	began := time.Now()
-	key := ""
-	if a, ok := s.client.RemoteAddr().(*net.TCPAddr); ok {
-		key = a.AddrPort().Addr().Unmap().String()
+	began, key := fiber.Now(), ""
+	if s.target.upstream.UsesKeys() {
+		if a, ok := s.client.RemoteAddr().(*net.TCPAddr); ok {
+			key = a.AddrPort().Addr().Unmap().String()
+		}
 	}
 	for {
 		l, err := s.target.upstream.AcquireNarrow(ctx, key, upstream.Narrow{Avoid: avoid})
@@ -89,7 +91,7 @@ func (s *session) acquireLive(ctx context.Context, avoid []string) (upstream.Lea
 			return l, err
 		}
 		w, ok := l.Value().(*warmConn)
-		if !ok || w.opened.After(began) || w.State().Fit() {
+		if !ok || !w.opened.Before(began) || w.State().Fit() {
 			return l, nil
 		}
 		l.Discard()

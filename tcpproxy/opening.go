@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/upstream"
 )
@@ -118,8 +119,7 @@ func (r *relay) keep(p []byte) (sends bool) {
 // lostServer reports whether reading from src has failed because the endpoint is lost, and the session continues with another
 // one. After a failed write it is the server's direction that finds out: an answer may have arrived before.
 func (r *relay) lostServer(src *side, readErr error) bool {
-	return readErr != nil && src == r.server &&
-		r.lose(listener.ReasonBackendGone, fmt.Errorf("read from %s before its first byte: %w", src.name, readErr))
+	return readErr != nil && src == r.server && r.lose(listener.ReasonBackendGone, readErr)
 }
 
 // endpointOut ends the session because of its endpoint, unless it continues with another one, or already has.
@@ -172,7 +172,11 @@ func (r *relay) lose(reason string, why error) bool {
 		return false
 	}
 	f.lost = true
-	if !broken || !ended { // the failed write says more than the end of the stream
+	switch {
+	case broken && ended: // the failed write says more than the end of the stream
+	case reason == listener.ReasonBackendGone:
+		r.reason, r.err = reason, fmt.Errorf("read from %s before its first byte: %w", r.server.name, why)
+	default:
 		r.reason, r.err = reason, why
 	}
 	r.interrupt()
@@ -198,7 +202,7 @@ func (p *Proxy) mayMove(now time.Time) bool {
 // mayLeave reports whether there is another endpoint to try, and time. One that the session has come back to was the last choice.
 func (s *session) mayLeave(endpoint string) bool {
 	var tried [maxAttempts]string
-	return len(s.tried) < maxAttempts-1 && !slices.Contains(s.tried, endpoint) && time.Now().Before(s.triesUntil) && s.target.upstream.Others(append(append(tried[:0], s.tried...), endpoint))
+	return len(s.tried) < maxAttempts-1 && !slices.Contains(s.tried, endpoint) && fiber.Now().Before(s.triesUntil) && s.target.upstream.Others(append(append(tried[:0], s.tried...), endpoint))
 }
 
 // moves reports, after run, whether the session continues with another endpoint, and with which beginning of the client's

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -102,7 +103,7 @@ func (p *progress) look(r *relay, now time.Time) (left time.Duration) {
 
 // watchTimes starts the watch of the session's time-outs.
 func (r *relay) watchTimes() {
-	cfg, now, first := r.session.cfg, time.Now(), r.stalled.step()
+	cfg, now, first := r.session.cfg, fiber.Now(), r.stalled.step()
 	for what, patience := range [...]time.Duration{
 		anyByte: cfg.IdleTimeout, fromClient: cfg.ClientIdleTimeout, fromServer: cfg.ServerIdleTimeout, afterFIN: cfg.ClientFINTimeout,
 	} {
@@ -117,12 +118,12 @@ func (r *relay) watchTimes() {
 		r.session.watch.stop()
 		return
 	}
-	r.session.watch.replace(first, r.lookAtTimes)
+	r.session.watch.watch(first, r)
 }
 
-// lookAtTimes checks the time-outs. The watch calls it.
-func (r *relay) lookAtTimes() (next time.Duration) {
-	now, next := time.Now(), r.stalled.step()
+// look checks the time-outs. The session's watch calls it.
+func (r *relay) look() (next time.Duration) {
+	now, next := fiber.Now(), r.stalled.step()
 	if r.stalled.patience > 0 && r.stalled.look(r.answered(), now) {
 		r.expire(errStalled, r.stalled.patience)
 		return 0
@@ -155,6 +156,13 @@ func (r *relay) expire(err error, patience time.Duration) {
 	r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", err, patience))
 }
 
+// remainder is the direction of a relay that remains after a failed write.
+type remainder struct {
+	relay    *relay
+	progress progress
+	watch    watch
+}
+
 // watchLeft interrupts the remaining direction when nothing moves in it any more: its destination may be waiting for
 // the other direction, which has ended.
 func (r *relay) watchLeft() {
@@ -163,13 +171,16 @@ func (r *relay) watchLeft() {
 	if r.left != nil {
 		return
 	}
-	p := &progress{patience: remainderTimeout}
-	p.look(r, time.Now()) // the first look makes no trip to a loop, which is not allowed under mu
-	r.left = newWatch(p.step(), func() time.Duration {
-		left := p.look(r, time.Now())
-		if left <= 0 {
-			r.interrupt()
-		}
-		return min(left, p.step())
-	})
+	left := &remainder{relay: r, progress: progress{patience: remainderTimeout}}
+	left.progress.look(r, fiber.Now()) // the first look makes no trip to a loop, which is not allowed under mu
+	r.left = left
+	left.watch.watch(left.progress.step(), left)
+}
+
+func (m *remainder) look() (next time.Duration) {
+	left := m.progress.look(m.relay, fiber.Now())
+	if left <= 0 {
+		m.relay.interrupt()
+	}
+	return min(left, m.progress.step())
 }

@@ -3,27 +3,37 @@ package tcpproxy
 import (
 	"context"
 	"errors"
-	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/upstream"
 )
 
-// waits records giveUp, which ends the wait for the upstream connection. It calls giveUp if the session was cut off
-// before.
-func (s *session) waits(giveUp func()) {
+// waits records the context of the wait for the upstream connection. It ends it if the session was cut off before.
+func (s *session) waits(client *side, wait *pool.Bounded) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.giveUp = giveUp; s.cut != nil {
-		giveUp()
+	s.waiting, s.wait, s.waited = client.conn, wait, true
+	if s.cut != nil {
+		wait.End()
+	}
+}
+
+// giveUp ends the wait for the upstream connection.
+func (s *session) giveUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wait != nil {
+		s.wait.End()
 	}
 }
 
 // relays records that r is about to run. If the session was cut off or ctx has ended, it ends r at once.
 func (s *session) relays(ctx context.Context, r *relay) {
-	now := time.Now()
+	now := fiber.Now()
 	s.mu.Lock()
-	s.relay, s.since = r, now
+	s.relay, s.since, s.wait = r, now, nil
 	cut := s.cut
 	s.mu.Unlock()
 	switch {
@@ -50,15 +60,15 @@ func (s *session) cutOff(why error) bool {
 		return false
 	}
 	s.cut = why
-	r, giveUp := s.relay, s.giveUp
-	if r == nil && giveUp != nil {
-		giveUp()
+	r, waited := s.relay, s.waited
+	if r == nil && s.wait != nil {
+		s.wait.End()
 	}
 	s.mu.Unlock()
 	switch {
 	case r != nil:
 		r.fail(reasonOfCut(why), why)
-	case giveUp == nil:
+	case !waited:
 		_ = s.client.SetLinger(0)
 		_ = s.client.Close()
 	}
@@ -92,7 +102,7 @@ func (s *session) Describe(all []listener.Info, info listener.Info) []listener.I
 	switch {
 	case s.relay != nil:
 		info.State, info.Since, info.Endpoint, info.Held = listener.StateActive, s.since, s.relay.endpoint, s.since
-	case s.giveUp != nil:
+	case s.waited:
 		info.State = listener.StateWaiting
 	default:
 		info.State = listener.StateStarting

@@ -38,11 +38,11 @@ type relay struct {
 	mu      sync.Mutex
 	reason  string // of the first failure
 	err     error
-	left    *watch  // on the remaining direction after a failed write
-	running int     // directions
-	resume  func()  // resumes the suspended session; nil = it is not suspended
-	over    bool    // ended in good order; later errors do not matter
-	opening opening // what has come from the client, while the session may go to another endpoint
+	left    *remainder // the remaining direction after a failed write
+	running int        // directions
+	resume  func()     // resumes the suspended session; nil = it is not suspended
+	over    bool       // ended in good order; later errors do not matter
+	opening opening    // what has come from the client, while the session may go to another endpoint
 }
 
 const (
@@ -108,12 +108,12 @@ func (r *relay) suspend() bool {
 
 // stop stops the watches.
 func (r *relay) stop() {
-	r.session.stopWatch()
+	r.session.watch.stop()
 	r.mu.Lock()
 	left := r.left
 	r.mu.Unlock()
 	if left != nil {
-		left.stop()
+		left.watch.stop()
 	}
 }
 
@@ -133,7 +133,7 @@ func (r *relay) toClient(n int) {
 	if !r.heard.Load() {
 		r.heard.Store(true)
 		r.stay()
-		r.session.leased.Heard(time.Now())
+		r.session.leased.Heard(fiber.Now())
 	}
 }
 

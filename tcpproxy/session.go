@@ -10,6 +10,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -18,16 +19,18 @@ type session struct {
 	proxy  *Proxy
 	cfg    *settings
 	client *listener.Conn
-	watch  *watch // on the client while it waits for the upstream, then on the relay
+	watch  watch // on the client while it waits for the upstream, then on the relay
 
-	counted int // bytes the relay will copy first that were counted when they were read
+	counted int          // bytes the relay will copy first that were counted when they were read
+	waiting fiber.Stream // the client's end while the session waits for the upstream, for watch
 
-	mu     sync.Mutex // held for a few instructions
-	target *target    // nil = none yet; the session's own fiber or goroutine sets it, with mu
-	cut    error      // why the session is to end from this side; nil = it is not
-	relay  *relay     // nil = there is none, yet or at the moment
-	giveUp func()     // ends the wait for the upstream; nil = it has not begun
-	since  time.Time  // when it got its connection
+	mu     sync.Mutex    // held for a few instructions
+	target *target       // nil = none yet; the session's own fiber or goroutine sets it, with mu
+	cut    error         // why the session is to end from this side; nil = it is not
+	relay  *relay        // nil = there is none, yet or at the moment
+	wait   *pool.Bounded // of the present wait for the upstream; nil = there is none
+	waited bool          // a wait for the upstream has begun
+	since  time.Time     // when it got its connection, by fiber.Now
 
 	leased     upstream.Lease[net.Conn] // the relay's, or of the last relay
 	holds      bool                     // leased has not ended
@@ -59,7 +62,7 @@ func (s *session) part(ctx context.Context, first func(context.Context) (next *s
 	suspended := false
 	defer func() {
 		if !suspended {
-			s.stopWatch()
+			s.watch.stop()
 			_ = s.client.Close()
 		}
 	}()
@@ -100,7 +103,7 @@ func (s *session) serve(ctx context.Context, client *side) (next *side, suspende
 	}
 	s.leased, s.holds = lease, true
 	if s.triesUntil.IsZero() {
-		s.triesUntil = time.Now().Add(s.target.connect)
+		s.triesUntil = fiber.Now().Add(s.target.connect)
 	}
 	r := newRelay(s, client, server, lease.Endpoint())
 	s.relays(ctx, r)
@@ -150,12 +153,6 @@ func (s *session) endLease(r *relay, reason string, err error) {
 		s.leased.Fail(err)
 	default:
 		s.discard()
-	}
-}
-
-func (s *session) stopWatch() {
-	if s.watch != nil {
-		s.watch.stop()
 	}
 }
 

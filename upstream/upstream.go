@@ -80,6 +80,9 @@ func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], err
 	return u.acquireFrom(ctx, key, e, Narrow{})
 }
 
+// UsesKeys reports whether a key of AcquireKey matters at present, for callers that would have to make one.
+func (u *Upstream[T]) UsesKeys() bool { return u.set.Load().balance == RingHash }
+
 // pickFirst chooses an endpoint when the set was empty, after a wait for the Source's first report.
 func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], error) {
 	u.mu.Lock()
