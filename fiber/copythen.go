@@ -45,10 +45,9 @@ func CopyThen(src Stream, dst net.Conn, moved, spliced func(n int), then func(re
 	k := &copyingAlone{copying: newCopying(l, c, d, moved, spliced), then: then}
 	c.reading, d.writing = true, true
 	k.fiber = &k.own
-	k.own.loop, k.own.fn = l, k.proceed
-	k.next = k.step
+	k.own.loop, k.own.alone = l, k
 	if !k.proceeds() {
-		l.spawn(k.own.fn)
+		l.ready(k.fiberOf())
 	}
 	return true
 }
@@ -95,18 +94,19 @@ func (l *loop) countPanic(p any) error {
 type copyingAlone struct {
 	copying
 	then func(readErr, writeErr error)
-	next func() (over bool) // step, allocated once
-	own  coroutine          // without a stack: the loop calls its step, and then spawns its fn
+	own  coroutine // without a stack: the loop calls step, and then starts a fiber that calls proceed
+}
+
+// fiberOf returns a fiber that runs proceed.
+func (k *copyingAlone) fiberOf() *coroutine {
+	f := k.loop.takeFiber()
+	f.alone = k
+	return f
 }
 
 // proceeds calls the first step, and reports whether the loop is to call the next ones.
 func (k *copyingAlone) proceeds() bool {
-	k.own.step = k.next
-	if !k.own.again() {
-		return true
-	}
-	k.own.step = nil
-	return false
+	return !k.own.again()
 }
 
 // bulk is splice. A panic ends it.

@@ -9,7 +9,8 @@ import (
 )
 
 // coroutine is a fiber: it runs on its loop's thread, between resume and park. All fields belong to the loop's thread.
-// A coroutine without next has no stack: when its step is over, its fn runs as a fiber.
+// A coroutine without next has no stack: it belongs to a copyingAlone, whose step the loop calls, and which continues as
+// a fiber when the step is over.
 type coroutine struct {
 	loop     *loop
 	next     func() (struct{}, bool)
@@ -17,6 +18,7 @@ type coroutine struct {
 	yield    func(struct{}) bool
 	g        uintptr
 	fn       func()
+	alone    *copyingAlone      // runs in place of fn
 	step     func() (over bool) // see parkUntil
 	fault    any                // panic of step
 	bulk     bool               // the fiber moves bulk, and runs after other fibers
@@ -34,17 +36,21 @@ func (l *loop) spawn(fn func()) { l.ready(l.newFiber(fn)) }
 
 // newFiber returns a fiber that runs fn when it is first resumed.
 func (l *loop) newFiber(fn func()) *coroutine {
-	l.fibers++
-	var f *coroutine
-	if n := len(l.spare); n > 0 {
-		f = l.spare[n-1]
-		l.spare[n-1] = nil
-		l.spare = l.spare[:n-1]
-	} else {
-		f = &coroutine{loop: l}
-		f.next, f.stop = iter.Pull(f.life)
-	}
+	f := l.takeFiber()
 	f.fn = fn
+	return f
+}
+
+// takeFiber returns a spare or a new coroutine, with a stack.
+func (l *loop) takeFiber() (f *coroutine) {
+	l.fibers++
+	if n := len(l.spare); n > 0 {
+		f, l.spare[n-1] = l.spare[n-1], nil
+		l.spare = l.spare[:n-1]
+		return f
+	}
+	f = &coroutine{loop: l}
+	f.next, f.stop = iter.Pull(f.life)
 	return f
 }
 
@@ -96,7 +102,12 @@ func (f *coroutine) once() {
 			panic(errGoexit)
 		}
 	}()
-	f.fn()
+	if k := f.alone; k != nil {
+		f.alone = nil
+		k.proceed()
+	} else {
+		f.fn()
+	}
 	returned = true
 }
 
@@ -126,24 +137,27 @@ func (f *coroutine) again() (over bool) {
 			f.fault, over = p, true
 		}
 	}()
+	if f.alone != nil {
+		return f.alone.step()
+	}
 	return f.step()
 }
 
-// resume runs f until it parks or ends. For a fiber in parkUntil it runs the step first, and f only when the step is
-// over.
+// resume runs f until it parks or ends. For a fiber in parkUntil and a copyingAlone it runs the step first, and f only
+// when the step is over.
 func (l *loop) resume(f *coroutine) {
 	if l.resumed++; l.resumed == 12 {
 		l.resumed = 0
 		l.dozens.Add(1)
 	}
 	l.current = f
-	if f.step != nil {
+	if f.step != nil || f.next == nil {
 		if !f.again() {
 			l.current = nil
 			return
 		}
 		if f.step = nil; f.next == nil {
-			f = l.newFiber(f.fn)
+			f = f.alone.fiberOf()
 			l.current = f
 		}
 	}

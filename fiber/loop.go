@@ -53,8 +53,9 @@ type poller interface {
 	watch(a *Listener) error
 	unwatch(a *Listener)
 	// wait lets the kernel work until something has happened, wake is called, or the time until has come (in the loop's
-	// clock; 0 = no limit, negative = do not wait). It makes the fibers ready that can continue.
-	wait(until int64)
+	// clock; 0 = no limit, negative = do not wait). It makes the fibers ready that can continue. idle says that it has
+	// waited and nothing has happened.
+	wait(until int64) (idle bool)
 	// wake ends a wait; other threads call it.
 	wake()
 	// unsent returns the size in bytes of the buffers that hold written data that is not sent.
@@ -230,13 +231,13 @@ func (l *loop) wait(until int64) {
 	l.unsent.Store(int64(l.poller.unsent()))
 	l.kept.Store(int64(len(l.spare)))
 	l.active.Store(false)
-	l.poller.wait(until)
+	idle := l.poller.wait(until)
 	l.active.Store(true)
 	l.engine.watchAgain()
 	l.waiting.Store(false)
 	before := l.now
 	l.now = nanotime()
-	if l.now-before >= int64(idleAfter) && !keepFibers {
+	if idle && l.now-before >= int64(idleAfter) && !keepFibers { // a busy system may take the processor away for longer
 		l.trim()
 	}
 }

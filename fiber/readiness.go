@@ -317,7 +317,7 @@ func (p *readiness) unwatch(a *Listener) {
 
 // wait asks for events. While there is much to do it waits with a raw system call. If that call lasts, the runtime's
 // signal interrupts it, and the next wait is an ordinary one, which releases the processor.
-func (p *readiness) wait(until int64) {
+func (p *readiness) wait(until int64) (idle bool) {
 	if len(p.dirty) > 0 {
 		if p.sendGathered(); p.loop.hasReady() {
 			until = -1
@@ -335,6 +335,7 @@ func (p *readiness) wait(until int64) {
 	for i := range n {
 		p.handle(p.queue.event(i))
 	}
+	return p.idle
 }
 
 func (p *readiness) handle(slot, generation uint32, is readyEvents) {

@@ -439,7 +439,7 @@ func (p *uring) reclaimUnread() {
 }
 
 // wait submits operations and waits for completions; see readiness.wait about raw.
-func (p *uring) wait(until int64) {
+func (p *uring) wait(until int64) (idle bool) {
 	p.reclaimUnread()
 	p.recv.publish() // the kernel takes buffers within enter only (setupDeferTaskrun)
 	if len(p.queue) > 0 && p.retryStarved() {
@@ -465,6 +465,7 @@ func (p *uring) wait(until int64) {
 	p.ring.taken(to)
 	p.noteSent(complete)
 	p.idle = wait && from == to
+	return p.idle
 }
 
 func (p *uring) complete(e cqe) {
