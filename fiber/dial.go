@@ -34,6 +34,12 @@ func (e *Engine) dialAny(ctx context.Context, network string, targets []socketAd
 		}
 		return c, nil
 	}
+	return dialEach(ctx, l, network, targets, from)
+}
+
+// dialEach is dialAny on or off the loop l. It is a function of its own, because the captures of its closure are
+// allocated.
+func dialEach(ctx context.Context, l *loop, network string, targets []socketAddr, from netip.Addr) (net.Conn, error) {
 	var errs dialErrors
 	for i, t := range targets {
 		var c *Conn

@@ -124,7 +124,7 @@ type Progress struct {
 // NewProgress returns one. client and server are asked what they have acknowledged.
 func NewProgress(what Traffic, patience time.Duration, client, server fiber.Stream) *Progress {
 	return &Progress{progress{what: what, patience: patience}, relay{
-		session: &session{client: &listener.Conn{}}, client: &side{"client", client}, server: &side{"upstream", server},
+		session: &session{client: &listener.Conn{}}, client: side{"client", client}, server: side{"upstream", server},
 	}}
 }
 
@@ -178,8 +178,8 @@ func AnsweredAfterFailedWrite(written error, reason string, later error) (string
 	client, server := net.Pipe()
 	defer client.Close()
 	defer server.Close()
-	r := &relay{client: &side{"client", fiber.StreamOf(client)}, server: &side{"upstream", fiber.StreamOf(server)}}
-	r.noteWrite(r.server, written)
+	r := &relay{client: side{"client", fiber.StreamOf(client)}, server: side{"upstream", fiber.StreamOf(server)}}
+	r.noteWrite(&r.server, written)
 	r.stay()
 	r.fail(reason, later)
 	return r.outcome()

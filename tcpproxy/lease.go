@@ -24,7 +24,7 @@ const maxAttempts = 3
 // lease gets an upstream connection and makes it ready for the client's first byte. The caller ends
 // the lease. The error is errClientGone when the client has gone, errDrained when ctx has ended,
 // errKilled after an operator's kill.
-func (s *session) lease(ctx context.Context, client *side) (upstream.Lease[net.Conn], *side, error) {
+func (s *session) lease(ctx context.Context, client fiber.Stream) (upstream.Lease[net.Conn], fiber.Stream, error) {
 	waiting := pool.Bound(ctx, fiber.Now().Add(s.target.connect))
 	defer waiting.End()
 	s.waits(client, waiting)
@@ -45,15 +45,14 @@ func (s *session) lease(ctx context.Context, client *side) (upstream.Lease[net.C
 }
 
 // attempt tries endpoints until one accepts. ctx ends when the client has left.
-func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], server *side, err error) {
+func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], server fiber.Stream, err error) {
 	avoid := slices.Clip(s.tried)
 	for range maxAttempts {
 		if l, err = s.acquireLive(ctx, avoid); err != nil {
 			return l, nil, err
 		}
-		var conn fiber.Stream
-		if conn, err = s.introduce(ctx, l); err == nil {
-			return l, &side{"upstream", conn}, nil
+		if server, err = s.introduce(ctx, l); err == nil {
+			return l, server, nil
 		}
 		if errors.Is(ctx.Err(), context.Canceled) { // no fault of the endpoint
 			l.Discard()

@@ -119,7 +119,7 @@ func (r *relay) keep(p []byte) (sends bool) {
 // lostServer reports whether reading from src has failed because the endpoint is lost, and the session continues with another
 // one. After a failed write it is the server's direction that finds out: an answer may have arrived before.
 func (r *relay) lostServer(src *side, readErr error) bool {
-	return readErr != nil && src == r.server && r.lose(listener.ReasonBackendGone, readErr)
+	return readErr != nil && src == &r.server && r.lose(listener.ReasonBackendGone, readErr)
 }
 
 // endpointOut ends the session because of its endpoint, unless it continues with another one, or already has.

@@ -64,11 +64,11 @@ func (p *progress) moved(r *relay) (n uint64, applies bool) {
 func (p *progress) receivers(r *relay) [2]*side {
 	switch p.what {
 	case fromClient:
-		return [2]*side{r.server, r.server}
+		return [2]*side{&r.server, &r.server}
 	case fromServer, afterFIN:
-		return [2]*side{r.client, r.client}
+		return [2]*side{&r.client, &r.client}
 	default:
-		return [2]*side{r.client, r.server}
+		return [2]*side{&r.client, &r.server}
 	}
 }
 
@@ -104,6 +104,7 @@ func (p *progress) look(r *relay, now time.Time) (left time.Duration) {
 // watchTimes starts the watch of the session's time-outs.
 func (r *relay) watchTimes() {
 	cfg, now, first := r.session.cfg, fiber.Now(), r.stalled.step()
+	r.limits = r.first[:0]
 	for what, patience := range [...]time.Duration{
 		anyByte: cfg.IdleTimeout, fromClient: cfg.ClientIdleTimeout, fromServer: cfg.ServerIdleTimeout, afterFIN: cfg.ClientFINTimeout,
 	} {

@@ -15,14 +15,15 @@ import (
 
 // Proxy serves TCP listeners. All methods are safe for concurrent use.
 type Proxy struct {
-	cfg     atomic.Pointer[settings]
-	srv     *listener.Server
-	spliced atomic.Uint64 // bytes moved within the kernel
-	cutting sync.Once     // registers cutOff with the sessions' context
-	begun   atomic.Uint64 // number of sessions begun
-	moves   *retrybudget.Budget
-	moved   atomic.Uint64 // how often sessions have moved to another endpoint
-	refused atomic.Uint64 // how often they were not allowed to
+	cfg      atomic.Pointer[settings]
+	srv      *listener.Server
+	spliced  atomic.Uint64 // bytes moved within the kernel
+	splicing func(n int)   // countSpliced, allocated once
+	cutting  sync.Once     // registers cutOff with the sessions' context
+	begun    atomic.Uint64 // number of sessions begun
+	moves    *retrybudget.Budget
+	moved    atomic.Uint64 // how often sessions have moved to another endpoint
+	refused  atomic.Uint64 // how often they were not allowed to
 }
 
 func (p *Proxy) countSpliced(n int) { p.spliced.Add(uint64(n)) }
@@ -34,6 +35,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	p := &Proxy{moves: retrybudget.New(movesWindow, time.Now())}
+	p.splicing = p.countSpliced
 	p.cfg.Store(cfg.withDefaults())
 	srv, err := listener.New(cfg.listener(), listener.HandlerFunc(p.serveConn))
 	if err != nil {

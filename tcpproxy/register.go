@@ -11,10 +11,10 @@ import (
 )
 
 // waits records the context of the wait for the upstream connection. It ends it if the session was cut off before.
-func (s *session) waits(client *side, wait *pool.Bounded) {
+func (s *session) waits(client fiber.Stream, wait *pool.Bounded) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting, s.wait, s.waited = client.conn, wait, true
+	s.waiting, s.wait, s.waited = client, wait, true
 	if s.cut != nil {
 		wait.End()
 	}

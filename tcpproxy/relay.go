@@ -26,10 +26,11 @@ type side struct {
 // relay copies between two sides until both directions have ended.
 type relay struct {
 	session        *session
-	client, server *side
+	client, server side
 	heard          atomic.Bool // the server has sent something
 	stalled        stall       // how long the client has waited for an answer, if its patience is set
-	limits         []progress  // of the time-outs that are set
+	limits         []progress  // of the time-outs that are set, in first if there is one
+	first          [1]progress
 	endpoint       string
 
 	directions fiber.Group  // that are not over
@@ -51,8 +52,8 @@ const (
 	bothEnds = clientEnd | serverEnd
 )
 
-func newRelay(s *session, client, server *side, endpoint string) *relay {
-	r := &relay{session: s, client: client, server: server, endpoint: endpoint}
+func newRelay(s *session, client, server fiber.Stream, endpoint string) *relay {
+	r := &relay{session: s, client: side{"client", client}, server: side{"upstream", server}, endpoint: endpoint}
 	r.opening.spent = s.cfg.NoRetry || s.cfg.TLS != nil || s.target.tls != nil || !s.mayLeave(endpoint)
 	r.stalled.patience = s.cfg.StallTimeout
 	return r
@@ -64,7 +65,7 @@ func (r *relay) run() (suspended bool) {
 	r.watchTimes()
 	r.running = 2
 	r.directions.Add(2)
-	alone := fiber.CopyThen(r.server.conn, r.client.conn, r.toClient, r.session.proxy.countSpliced, r.serverOver)
+	alone := fiber.CopyThen(r.server.conn, r.client.conn, r.toClient, r.session.proxy.splicing, r.serverOver)
 	if !alone {
 		fiber.Go(r.copyFromServer)
 	}
@@ -80,10 +81,10 @@ func (r *relay) run() (suspended bool) {
 func (r *relay) copyFromClient(alone bool) {
 	readErr, writeErr := r.copyOpening(r.toServer)
 	if readErr == nil && writeErr == nil {
-		if alone && fiber.CopyThen(r.client.conn, r.server.conn, r.toServer, r.session.proxy.countSpliced, r.clientOver) {
+		if alone && fiber.CopyThen(r.client.conn, r.server.conn, r.toServer, r.session.proxy.splicing, r.clientOver) {
 			return
 		}
-		readErr, writeErr = r.client.conn.CopyTo(r.server.conn, r.toServer, r.session.proxy.countSpliced)
+		readErr, writeErr = r.client.conn.CopyTo(r.server.conn, r.toServer, r.session.proxy.splicing)
 	}
 	r.clientOver(readErr, writeErr)
 }
@@ -91,8 +92,8 @@ func (r *relay) copyFromClient(alone bool) {
 // copyFromServer copies from the server to the client, with a stack.
 func (r *relay) copyFromServer() {
 	defer r.directionOver() // also after a panic
-	readErr, writeErr := r.server.conn.CopyTo(r.client.conn, r.toClient, r.session.proxy.countSpliced)
-	r.ended(r.server, r.client, serverEnd, readErr, writeErr)
+	readErr, writeErr := r.server.conn.CopyTo(r.client.conn, r.toClient, r.session.proxy.splicing)
+	r.ended(&r.server, &r.client, serverEnd, readErr, writeErr)
 }
 
 // suspend suspends the session until both directions are over. It returns false if they are, or if sessions on this
@@ -140,13 +141,13 @@ func (r *relay) toClient(n int) {
 // clientOver is called when the copying from the client is over.
 func (r *relay) clientOver(readErr, writeErr error) {
 	defer r.directionOver()
-	r.ended(r.client, r.server, clientEnd, readErr, writeErr)
+	r.ended(&r.client, &r.server, clientEnd, readErr, writeErr)
 }
 
 // serverOver is called when the copying from the server is over.
 func (r *relay) serverOver(readErr, writeErr error) {
 	defer r.directionOver()
-	r.ended(r.server, r.client, serverEnd, readErr, writeErr)
+	r.ended(&r.server, &r.client, serverEnd, readErr, writeErr)
 }
 
 // directionOver counts a direction that is over. The second one continues the session, on the present fiber if the session is suspended.
@@ -199,13 +200,13 @@ func (r *relay) noteWrite(dst *side, err error) {
 	defer r.mu.Unlock()
 	if r.err == nil && !r.over {
 		r.reason, r.err = r.gone(dst), err
-		r.opening.broken = dst == r.server && !r.opening.spent
+		r.opening.broken = dst == &r.server && !r.opening.spent
 	}
 }
 
 // gone returns the error counter for a side that has broken off.
 func (r *relay) gone(which *side) string {
-	if which == r.client {
+	if which == &r.client {
 		return listener.ReasonClientGone
 	}
 	return listener.ReasonBackendGone

@@ -58,7 +58,7 @@ var _ listener.Resumer = (*session)(nil)
 
 // part runs a part of the session: first, and then one endpoint after the other, as long as the session has a next one. It ends with the session, or
 // when the session is suspended. After a panic, from which the listener recovers, nothing of the session stays.
-func (s *session) part(ctx context.Context, first func(context.Context) (next *side, suspended bool)) {
+func (s *session) part(ctx context.Context, first func(context.Context) (next fiber.Stream, suspended bool)) {
 	suspended := false
 	defer func() {
 		if !suspended {
@@ -71,14 +71,14 @@ func (s *session) part(ctx context.Context, first func(context.Context) (next *s
 			s.discard()
 		}
 	}()
-	var next *side
+	var next fiber.Stream
 	for next, suspended = first(ctx); next != nil; {
 		next, suspended = s.serve(ctx, next)
 	}
 }
 
 // begin is the first part of a session.
-func (s *session) begin(ctx context.Context) (next *side, suspended bool) {
+func (s *session) begin(ctx context.Context) (next fiber.Stream, suspended bool) {
 	client, err := s.clientSide(ctx)
 	if err != nil {
 		s.refuseClient(err)
@@ -89,10 +89,10 @@ func (s *session) begin(ctx context.Context) (next *side, suspended bool) {
 
 // serve connects the client to an endpoint and copies until the session is over, or suspended while the loop copies. If it is to go on with another endpoint
 // instead, serve returns the client's end for that, and nil otherwise.
-func (s *session) serve(ctx context.Context, client *side) (next *side, suspended bool) {
+func (s *session) serve(ctx context.Context, client fiber.Stream) (next fiber.Stream, suspended bool) {
 	lease, server, err := s.lease(ctx, client)
 	if err != nil {
-		_ = client.conn.SetLinger(0) // a clean end would look like an empty answer
+		_ = client.SetLinger(0) // a clean end would look like an empty answer
 		switch reason := reasonOf(err); {
 		case len(s.tried) > 0 && (reason == listener.ReasonUpstreamUnavailable || reason == listener.ReasonPoolExhausted):
 			s.refuseMoved(err)
@@ -117,12 +117,12 @@ func (s *session) serve(ctx context.Context, client *side) (next *side, suspende
 }
 
 // relayed ends the session's relay, of which both directions are over. If the session continues with another endpoint, next is the client's end for that.
-func (s *session) relayed(context.Context) (next *side, suspended bool) {
+func (s *session) relayed(context.Context) (next fiber.Stream, suspended bool) {
 	r := s.relay // only the session's own fiber or goroutine sets it
 	r.stop()
 	if first, moves := r.moves(); moves {
 		s.leave(r)
-		return &side{"client", fiber.Ahead(r.client.conn, first)}, false
+		return fiber.Ahead(r.client.conn, first), false
 	}
 	s.end(r)
 	return nil, false
@@ -157,17 +157,17 @@ func (s *session) endLease(r *relay, reason string, err error) {
 }
 
 // clientSide returns the client's end as the relay copies it, when the session has its target.
-func (s *session) clientSide(ctx context.Context) (*side, error) {
+func (s *session) clientSide(ctx context.Context) (fiber.Stream, error) {
 	switch {
 	case s.cfg.TLS == nil && s.cfg.routed:
 		ahead, err := s.route(ctx)
-		return &side{"client", fiber.Ahead(s.client.Raw(), ahead)}, err
+		return fiber.Ahead(s.client.Raw(), ahead), err
 	case s.cfg.TLS == nil:
-		return &side{"client", s.client.Raw()}, nil
+		return s.client.Raw(), nil
 	}
 	tc := fiber.TLSServer(s.client, s.cfg.TLS)
 	err := s.shakeHands(ctx, tc)
-	return &side{"client", tc}, err
+	return tc, err
 }
 
 // reasonOf returns the error counter of an error of lease.
