@@ -63,7 +63,7 @@ test: test-deps ## Vet and test everything with -race, against real servers
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet $$packages; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fiber; done
 	@# The race detector lets pools forget: what counts allocations and copies is tested without it.
-	$(GO) test -vet=off -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite
+	$(GO) test -vet=off -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite ./tcpproxy
 	@# bench/route compares answers, request by request; its servers are tested with the detector in route.
 	$(GO) test -vet=off ./bench/route
 	@# What reads the tree's files has no concurrency. The cache does not see that the README has changed: it is outside of bench.
