@@ -141,6 +141,12 @@ func (c *Client) attrs() []slog.Attr {
 // Logger returns a logger that adds the client's address, user, database and application_name.
 func (c *Client) Logger() *slog.Logger { return slog.New((*clientLog)(c)) }
 
+// logs reports whether the log has lines of a level. Most gateways log nothing about a client that comes and goes, and need
+// not make the line's attributes.
+func (c *Client) logs(ctx context.Context, level slog.Level) bool {
+	return c.proxy.srv.Logger().Enabled(ctx, level)
+}
+
 // clientLog is the handler of a Client's Logger. It makes the attributes only when a line is written: most clients
 // never log one, and each would hold some hundred bytes for them.
 type clientLog Client
@@ -261,7 +267,7 @@ func (c *Client) carry(ctx context.Context, accepted *listener.Conn) {
 	}()
 	err := c.backend.Serve(ctx, c)
 	if suspended = err == ErrSuspended; !suspended { //nolint:errorlint // Serve returns it as it is
-		c.logEnd(err, time.Since(accepted.Accepted()))
+		c.logEnd(ctx, err, accepted)
 	}
 }
 

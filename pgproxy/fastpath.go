@@ -31,7 +31,7 @@ type fastPath struct {
 	lease   upstream.Lease[*server]   // of srv
 	request [maxHeld]byte
 	step    func() (over bool) // session.stepFastPath, made once
-	cancel  func()             // session.cancelWait, made once
+	cancel  func()             // session.cancelWait, made when it is first needed
 }
 
 // maxHeld is the length of the longest request that waits for a lease without a buffer, in bytes.
@@ -55,7 +55,7 @@ func (s *session) initFastPath() {
 	}
 	x.parker = newAffineParker(parker)
 	if !s.c.isTLS() && s.c.Conn.Loop() != 0 && s.c.Mode != Session {
-		x.client, x.step, x.cancel, x.likely = s.c.Conn, s.stepFastPath, s.cancelWait, true
+		x.client, x.step, x.likely = s.c.Conn, s.stepFastPath, true
 	}
 }
 
@@ -149,6 +149,9 @@ func (s *session) ask() (waits, over bool) {
 		x.held = uint8(copy(x.request[:], b))
 	} else {
 		c.Reader.Unread(b)
+	}
+	if x.cancel == nil {
+		x.cancel = s.cancelWait
 	}
 	s.cancelMu.Lock()
 	s.acquiring = x.cancel

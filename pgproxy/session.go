@@ -170,7 +170,7 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 	if c.Session != nil {
 		s.restore(c.Session)
 	} else {
-		s.machine.reported = unique.Make(trackedParams{})
+		s.machine.reported = nothingTracked
 		c.Session = (*suspended)(nil) // until the session is suspended
 	}
 	s.initFastPath()

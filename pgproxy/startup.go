@@ -91,7 +91,9 @@ func (p *Proxy) startup(ctx context.Context, conn *listener.Conn) *Client {
 	if c.over(ctx) != nil {
 		c.cutOff() // registered too late for that, or its deadline was cleared
 	}
-	c.Logger().Debug("client connected", "mode", c.Mode.String())
+	if c.logs(ctx, slog.LevelDebug) {
+		c.Logger().Debug("client connected", "mode", c.Mode.String())
+	}
 	return c
 }
 
@@ -105,12 +107,13 @@ func (p *Proxy) endStartup(c *Client) {
 }
 
 // logEnd reports how a session ended.
-func (c *Client) logEnd(err error, took time.Duration) {
-	if err == nil || errors.Is(err, io.EOF) {
-		c.Logger().Debug("client left", "duration", took)
-		return
+func (c *Client) logEnd(ctx context.Context, err error, accepted *listener.Conn) {
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		c.Logger().Warn("session ended", "error", err, "duration", time.Since(accepted.Accepted()))
+	case c.logs(ctx, slog.LevelDebug):
+		c.Logger().Debug("client left", "duration", time.Since(accepted.Accepted()))
 	}
-	c.Logger().Warn("session ended", "error", err, "duration", took)
 }
 
 // refusal is an error for a client before its session begins.

@@ -1,6 +1,9 @@
 package pgproxy
 
-import "strings"
+import (
+	"strings"
+	"unique"
+)
 
 // trackedNames are the parameters that servers report and clients may change: each client's
 // values follow it from server connection to server connection.
@@ -14,6 +17,9 @@ type trackedParams struct {
 	value [len(trackedNames)]string
 	known [len(trackedNames)]bool // the server reports it; older ones do not report all
 }
+
+// nothingTracked is what every session begins with.
+var nothingTracked = unique.Make(trackedParams{})
 
 // tracked returns the index of a name in trackedNames, -1 if it is not there.
 func tracked(name string) int {
