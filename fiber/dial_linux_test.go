@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -147,6 +149,24 @@ func TestDialToItself(t *testing.T) {
 			if got := fiber.ToItself(fd, netip.AddrPortFrom(netip.MustParseAddr(to), uint16(port))); got != own {
 				t.Errorf("%s: ToItself = %v, want %v", to, got, own)
 			}
+		}
+	}
+}
+
+// Only a socket with an ephemeral port can have connected to itself. Where the system does not tell the range, all ports are looked at.
+func TestEphemeralPorts(t *testing.T) {
+	narrow, broken := filepath.Join(t.TempDir(), "narrow"), filepath.Join(t.TempDir(), "broken")
+	for path, text := range map[string]string{narrow: "32768\t60999\n", broken: "32768"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for port, within := range map[int]bool{443: false, 32767: false, 32768: true, 60999: true, 61000: false} {
+		if got := fiber.Ephemeral(narrow, port); got != within {
+			t.Errorf("port %d is in the range: %v, want %v", port, got, within)
+		}
+		if !fiber.Ephemeral(broken, port) || !fiber.Ephemeral(narrow+".gone", port) {
+			t.Errorf("port %d is left out where the range is not known", port)
 		}
 	}
 }

@@ -104,6 +104,9 @@ func (e *Engine) DialAny(ctx context.Context, addrs ...netip.AddrPort) (net.Conn
 // ToItself is asked about every dialled IPv4 connection.
 func ToItself(fd int, to netip.AddrPort) bool { return toItself(fd, sockaddr(to)) }
 
+// Ephemeral reports whether the system may choose a port for a socket that connects, by a file with the range.
+func Ephemeral(path string, port int) bool { return readEphemeral(path).has(port) }
+
 // ConnSize is the heap size of a connection.
 const ConnSize = unsafe.Sizeof(Conn{})
 

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"syscall"
 	"time"
@@ -206,19 +207,42 @@ func acceptedPeer(sa *unix.RawSockaddrAny) peer {
 }
 
 // toItself reports whether a socket that was to connect to sa has connected to itself, which happens now and then on
-// ephemeral ports without a listener.
+// ephemeral ports without a listener. It asks the system for such ports only.
 func toItself(fd int, sa unix.Sockaddr) bool {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
+		if !ephemeral.has(sa.Port) {
+			return false
+		}
 		local, ok := localAddr(fd)
 		l := (*unix.RawSockaddrInet4)(unsafe.Pointer(&local))
 		return ok && l.Family == unix.AF_INET && l.Port == bigEndian(sa.Port) && (l.Addr == sa.Addr || sa.Addr == [4]byte{})
 	case *unix.SockaddrInet6:
+		if !ephemeral.has(sa.Port) {
+			return false
+		}
 		local, ok := localAddr(fd)
 		l := (*unix.RawSockaddrInet6)(unsafe.Pointer(&local))
 		return ok && l.Family == unix.AF_INET6 && l.Port == bigEndian(sa.Port) && (l.Addr == sa.Addr || sa.Addr == [16]byte{})
 	}
 	return false
+}
+
+// ephemeral are the ports that the system chooses from for sockets that connect. They are read when the process starts.
+var ephemeral = readEphemeral("/proc/sys/net/ipv4/ip_local_port_range")
+
+// portRange is a range of ports with both ends.
+type portRange struct{ first, last int }
+
+func (r portRange) has(port int) bool { return r.first <= port && port <= r.last }
+
+// readEphemeral returns all ports if the file does not tell.
+func readEphemeral(path string) (r portRange) {
+	text, err := os.ReadFile(path)
+	if n, _ := fmt.Sscan(string(text), &r.first, &r.last); err != nil || n != 2 {
+		return portRange{1, math.MaxUint16}
+	}
+	return r
 }
 
 // threadID returns the id of the calling thread.
