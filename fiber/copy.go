@@ -37,11 +37,15 @@ func Copy(src Stream, dst net.Conn, moved func(n int)) (readErr, writeErr error)
 // possible, while reads fill the large one.
 func copyHolding(src, dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
 	small := make([]byte, copyLittle)
+	var bulk *Transfer // nil until there is bulk
 	for {
 		n, readErr, writeErr := copyPiece(src, dst, small, moved)
 		for n >= copyLittle && readErr == nil && writeErr == nil {
 			if n, readErr, writeErr = copyOnce(src, dst, moved); n == copySize && readErr == nil && writeErr == nil {
-				readErr, writeErr = spliceSockets(src, dst, moved, spliced)
+				if bulk == nil {
+					bulk = &Transfer{}
+				}
+				readErr, writeErr = spliceSockets(bulk, src, dst, moved, spliced)
 			}
 		}
 		if readErr != nil || writeErr != nil {

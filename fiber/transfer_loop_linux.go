@@ -54,12 +54,13 @@ func (t *Transfer) spliceConn(l *loop, c *Conn, limit int) (n int, err error, do
 			}
 			continue
 		}
-		n, err := t.fill(c.fd, limit)
+		pipe, n, err := fillPipe(c.fd, limit)
 		if err == unix.EAGAIN && !waited { //nolint:errorlint // made by the system call
 			waited = true
 			l.poller.socket(c, &c.rd, true)
 			continue
 		}
+		t.pipe = pipe
 		t.since += n
 		c.unsure = true // the splice may have emptied the socket
 		return t.filled(n, err)
