@@ -10,6 +10,7 @@ import (
 // package net. On return it holds no data. t, which has nothing to send, says whether splicing is possible, and keeps
 // what the next call needs.
 func spliceSockets(t *Transfer, src, dst net.Conn, moved, spliced func(int)) (readErr, writeErr error) {
+	dst, before := splitBefore(dst)
 	from, to := socketOf(src), socketOf(dst)
 	if from == nil || to == nil || t.next == transferCopied {
 		t.next = transferCopied
@@ -22,6 +23,9 @@ func spliceSockets(t *Transfer, src, dst net.Conn, moved, spliced func(int)) (re
 			return err, nil
 		}
 		t.n = n
+		if before != nil {
+			before()
+		}
 		if spliced != nil {
 			spliced(n)
 		}

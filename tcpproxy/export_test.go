@@ -52,7 +52,7 @@ type Stall struct{ s *stall }
 func NewStall(patience time.Duration) Stall { return Stall{&stall{patience: patience}} }
 
 // Moved and Look are the stall's.
-func (s Stall) Moved(byClient bool)                 { s.s.moved(byClient) }
+func (s Stall) Moved(byClient bool)                 { s.s.moving(byClient) }
 func (s Stall) Look(out uint64, now time.Time) bool { return s.s.look(out, now) }
 
 // Choose returns the index of the route for what a ClientHello says, -1 if there is none.

@@ -46,13 +46,13 @@ var errLost = errors.New("the endpoint is lost")
 
 // copyOpening copies from the client while the session may continue with another endpoint. CopyTo copies the rest, if both
 // errors are nil.
-func (r *relay) copyOpening(moved func(int)) (readErr, writeErr error) {
+func (r *relay) copyOpening() (readErr, writeErr error) {
 	for !r.isSpent() {
 		err := r.client.conn.WaitReadable()
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return err, nil
 		}
-		if readErr, writeErr = r.copyOpeningPiece(moved); readErr != nil || writeErr != nil {
+		if readErr, writeErr = r.copyOpeningPiece(); readErr != nil || writeErr != nil {
 			return readErr, writeErr
 		}
 	}
@@ -65,7 +65,7 @@ func (r *relay) isSpent() bool {
 	return r.opening.spent
 }
 
-func (r *relay) copyOpeningPiece(moved func(int)) (readErr, writeErr error) {
+func (r *relay) copyOpeningPiece() (readErr, writeErr error) {
 	buf := openingBuffers.Get().(*[openingSize]byte) //nolint:forcetypeassert // it holds no others
 	defer openingBuffers.Put(buf)
 	n, readErr := r.client.conn.Read(buf[:])
@@ -76,8 +76,9 @@ func (r *relay) copyOpeningPiece(moved func(int)) (readErr, writeErr error) {
 	if !r.keep(buf[:n]) {
 		return errLost, nil
 	}
+	r.stalled.moving(true)
 	m, writeErr := r.server.conn.Write(buf[:n])
-	moved(m)
+	r.countToServer(m)
 	r.mu.Lock()
 	r.opening.moved += m
 	r.mu.Unlock()

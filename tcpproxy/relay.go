@@ -65,7 +65,7 @@ func (r *relay) run() (suspended bool) {
 	r.watchTimes()
 	r.running = 2
 	r.directions.Add(2)
-	alone := fiber.CopyThen(r.server.conn, r.client.conn, r.toClient, r.session.proxy.splicing, r.serverOver)
+	alone := fiber.CopyThen(r.server.conn, r.client.conn, r.toClient, r.session.proxy.splicing, r.serverOver) // on the loop of both
 	if !alone {
 		fiber.Go(r.copyFromServer)
 	}
@@ -77,22 +77,39 @@ func (r *relay) run() (suspended bool) {
 	return false
 }
 
-// copyFromClient copies from the client to the server. If alone is set and it can, it leaves that to the loop.
+// copyFromClient copies from the client to the server. If alone is set, the loop of both connections copies from the server, and, if it can,
+// this direction, too.
 func (r *relay) copyFromClient(alone bool) {
-	readErr, writeErr := r.copyOpening(r.toServer)
-	if readErr == nil && writeErr == nil {
-		if alone && fiber.CopyThen(r.client.conn, r.server.conn, r.toServer, r.session.proxy.splicing, r.clientOver) {
-			return
-		}
+	readErr, writeErr := r.copyOpening()
+	switch {
+	case readErr != nil || writeErr != nil:
+	case !alone:
+		readErr, writeErr = r.copyApart(&r.client, &r.server)
+	case fiber.CopyThen(r.client.conn, r.server.conn, r.toServer, r.session.proxy.splicing, r.clientOver):
+		return
+	default:
 		readErr, writeErr = r.client.conn.CopyTo(r.server.conn, r.toServer, r.session.proxy.splicing)
 	}
 	r.clientOver(readErr, writeErr)
 }
 
+// copyApart copies while the other direction is copied by another goroutine, or another loop. Those must not record in the wrong order which
+// side has sent the last piece.
+func (r *relay) copyApart(src, dst *side) (readErr, writeErr error) {
+	to, byClient, moved := dst.conn, src == &r.client, r.countToClient
+	if byClient {
+		moved = r.countToServer
+	}
+	if r.stalled.patience > 0 {
+		to = fiber.BeforeWrite(to, func() { r.stalled.moving(byClient) })
+	}
+	return src.conn.CopyTo(to, moved, r.session.proxy.splicing)
+}
+
 // copyFromServer copies from the server to the client, with a stack.
 func (r *relay) copyFromServer() {
 	defer r.directionOver() // also after a panic
-	readErr, writeErr := r.server.conn.CopyTo(r.client.conn, r.toClient, r.session.proxy.splicing)
+	readErr, writeErr := r.copyApart(&r.server, &r.client)
 	r.ended(&r.server, &r.client, serverEnd, readErr, writeErr)
 }
 
@@ -118,19 +135,27 @@ func (r *relay) stop() {
 	}
 }
 
-// toServer counts n bytes from the client to the server.
+// toServer counts n bytes from the client to the server, on the loop that copies both directions.
 func (r *relay) toServer(n int) {
+	r.countToServer(n)
+	r.stalled.moving(true)
+}
+
+func (r *relay) countToServer(n int) {
 	s := r.session
 	before := min(n, s.counted)
 	s.counted -= before
 	s.client.Count(r.uncounted(n-before), 0)
-	r.stalled.moved(true)
 }
 
-// toClient counts n bytes from the server to the client.
+// toClient counts n bytes from the server to the client, on the loop that copies both directions.
 func (r *relay) toClient(n int) {
+	r.countToClient(n)
+	r.stalled.moving(false)
+}
+
+func (r *relay) countToClient(n int) {
 	r.session.client.Count(0, r.uncounted(n))
-	r.stalled.moved(false)
 	if !r.heard.Load() {
 		r.heard.Store(true)
 		r.stay()

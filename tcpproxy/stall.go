@@ -17,8 +17,9 @@ type stall struct {
 	since    time.Time     // time of the first look that saw the unanswered data; zero: none has
 }
 
-// moved records which side sent the last piece.
-func (s *stall) moved(byClient bool) {
+// moving records which side sent the last piece. It is called before the piece is sent on: the other side's answer to it must be recorded
+// afterwards. On a loop that copies both directions this is so after the sending, too.
+func (s *stall) moving(byClient bool) {
 	if s.patience > 0 && s.asked.Load() != byClient {
 		s.asked.Store(byClient)
 	}
