@@ -40,6 +40,15 @@ const MaxHeldInAll = maxHeldInAll
 // Fail has the reader of l fail.
 func (l *Listener) Fail(err error) { l.port.failures <- errors.Join(errReader, err) }
 
+// Break has every receive of the reader of l fail, until Mend.
+func (l *Listener) Break() { _ = l.port.socket.conn.SetReadDeadline(time.Unix(1, 0)) }
+
+// Mend ends Break.
+func (l *Listener) Mend() { _ = l.port.socket.conn.SetReadDeadline(time.Time{}) }
+
+// PauseAfter is the reader's pause after another one.
+var PauseAfter = pauseAfter
+
 // From reports whether the socket of a session takes a datagram of a sender; "" = unknown.
 func From(endpoint, sender string) bool {
 	p := packet{}

@@ -197,6 +197,46 @@ func TestReaderFails(t *testing.T) {
 	want(t, c, "a")
 }
 
+// TestReaderKeepsFailing: while the socket of a proxy that drains fails, nobody accepts; the errors are counted and logged,
+// and the session goes on afterwards.
+func TestReaderKeepsFailing(t *testing.T) {
+	s := serve(t, "", false)
+	var log conntest.Log
+	p := run(t, "127.0.0.1:0", before(s.address), func(c *udpproxy.Config) { c.Listener.Logger = log.Logger() })
+	c := client(t, p.address)
+	send(t, c, "a")
+	want(t, c, "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	drained := make(chan error, 1)
+	go func() { drained <- p.Drain(ctx) }()
+	conntest.Eventually(t, "the proxy drains", func() bool { return p.Stats().Draining })
+	p.listener.Break()
+	conntest.Eventually(t, "it is counted and logged", func() bool {
+		return p.Datagrams().Failed >= 3 && log.Line("cannot receive datagrams") != ""
+	})
+	p.listener.Mend()
+	send(t, c, "b")
+	want(t, c, "b")
+	cancel()
+	<-drained
+}
+
+// TestReaderPauses: the pause between attempts grows to a second.
+func TestReaderPauses(t *testing.T) {
+	pause, sum := time.Duration(0), time.Duration(0)
+	for range 10 {
+		next := udpproxy.PauseAfter(pause)
+		if next <= 0 || next < pause || next > time.Second {
+			t.Errorf("%v after %v", next, pause)
+		}
+		pause = next
+		sum += next
+	}
+	if pause != time.Second || sum < 3*time.Second {
+		t.Errorf("the tenth pause is %v, all are %v", pause, sum)
+	}
+}
+
 // TestSenderWithoutPort: a datagram that cannot be answered begins no session.
 func TestSenderWithoutPort(t *testing.T) {
 	s := serve(t, "", false)

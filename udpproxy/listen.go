@@ -21,8 +21,10 @@ const (
 	// the reader forwards a batch, and the answers to all clients share the send buffer. The system's limits are 208
 	// KiB on most Linux machines (net.core.rmem_max, wmem_max).
 	wantedBuffer = 4 << 20
-	// readPause is the pause after an error of the socket that does not concern a single datagram.
-	readPause = 10 * time.Millisecond
+	// minReadPause and maxReadPause bound the pause after an error of the socket that does not concern a single
+	// datagram. The pause doubles until something is received again.
+	minReadPause = 10 * time.Millisecond
+	maxReadPause = time.Second
 )
 
 // Listener is a bound UDP socket for a Proxy. It is a net.Listener, but only a Proxy can use the connections that
@@ -57,8 +59,10 @@ func Listen(ctx context.Context, address string) (*Listener, error) {
 	_ = conn.SetReadBuffer(wantedBuffer) // as large as the system allows
 	_ = conn.SetWriteBuffer(wantedBuffer)
 	s.join()
-	p := &port{socket: s, flows: map[flowKey]*flow{}, backlog: make(chan *flow, maxBacklog), failures: make(chan error)}
-	p.counters.Store(&counters{})
+	p := &port{
+		socket: s, flows: map[flowKey]*flow{}, backlog: make(chan *flow, maxBacklog), failures: make(chan error), ended: make(chan struct{}),
+	}
+	p.counters.Store(&counters{report: func(error, time.Duration) {}})
 	return p.handle(), nil
 }
 
@@ -105,9 +109,11 @@ func (l *Listener) Duplicate() (net.Listener, error) {
 // port is the part that the Listeners on one socket share.
 type port struct {
 	socket   *socket
-	reading  sync.Once  // starts the reader
-	backlog  chan *flow // clients without a session yet
-	failures chan error // errors of the reader, for Accept
+	reading  sync.Once     // starts the reader
+	backlog  chan *flow    // clients without a session yet
+	failures chan error    // errors of the reader, for Accept
+	ended    chan struct{} // closed with the socket
+	pause    time.Duration // the reader's, after the reader's last error; 0 = it has received something since
 	held     atomic.Int64
 	counters atomic.Pointer[counters] // of the Proxy that served the port last
 
@@ -159,6 +165,7 @@ func (p *port) closeIfUnused() {
 	p.closed = p.closed || unused
 	p.mu.Unlock()
 	if unused {
+		close(p.ended)
 		_ = p.socket.conn.Close()
 	}
 }
@@ -173,16 +180,42 @@ func (p *port) forget(f *flow) {
 }
 
 // read receives the datagrams of all clients until the socket is closed, on a goroutine of its own. After an error it
-// tells a caller of Accept, if there is one, and tries again.
+// pauses, and tries again.
 func (p *port) read() {
 	for {
 		err := p.receiveAll()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
+		last := p.pause
+		p.pause = pauseAfter(last)
+		count := p.counters.Load()
+		count.failed.Add(1)
+		if !p.failed(err) && p.pause != last {
+			count.report(err, p.pause)
+		}
+	}
+}
+
+// pauseAfter returns the pause after an error that follows another one with the pause last; 0 = there was none.
+func pauseAfter(last time.Duration) time.Duration {
+	return min(max(2*last, minReadPause), maxReadPause)
+}
+
+// failed returns after the pause that follows an error of the reader. Meanwhile it returns the error from Accept, whose
+// caller logs it, if there is a caller: there is none during a drain, and while the caller pauses itself.
+func (p *port) failed(err error) (told bool) {
+	timer := time.NewTimer(p.pause)
+	defer timer.Stop()
+	failures := p.failures
+	for {
 		select {
-		case p.failures <- errors.Join(errReader, err):
-		case <-time.After(readPause):
+		case failures <- errors.Join(errReader, err):
+			told, failures = true, nil
+		case <-timer.C:
+			return told
+		case <-p.ended:
+			return true
 		}
 	}
 }
@@ -198,7 +231,10 @@ func (p *port) receiveAll() (err error) {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 	}()
-	return p.socket.receiveAll(p.receive)
+	return p.socket.receiveAll(func(packets []packet) bool {
+		p.pause = 0
+		return p.receive(packets)
+	})
 }
 
 // receive delivers a batch of packets, grouped by client.

@@ -3,9 +3,11 @@ package udpproxy
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/headpond/headpond/listener"
 )
@@ -30,6 +32,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	p.srv = srv
+	p.counters.report = p.reportFailure
 	return p, nil
 }
 
@@ -97,7 +100,16 @@ func (p *Proxy) Sessions() []listener.Info { return p.srv.Sessions() }
 func (p *Proxy) Kill(id listener.ID, stream uint64) bool { return p.srv.Kill(id, stream) }
 
 // counters count datagrams since the start.
-type counters struct{ received, forwarded, sent, unserved, unsent atomic.Uint64 }
+type counters struct {
+	received, forwarded, sent, unserved, unsent, failed atomic.Uint64
+	// report logs an error of a reader.
+	report func(err error, pause time.Duration)
+}
+
+// reportFailure logs an error of the reader of a socket.
+func (p *Proxy) reportFailure(err error, pause time.Duration) {
+	p.srv.LogLimited("receive", slog.LevelWarn, "cannot receive datagrams, trying again", "delay", pause, "error", err)
+}
 
 // Datagrams are counters of datagrams since the start.
 type Datagrams struct {
@@ -106,6 +118,7 @@ type Datagrams struct {
 	Sent      uint64 // to clients
 	Unserved  uint64 // from clients, dropped: too many clients came at once, or the listener is closed
 	Unsent    uint64 // dropped: too many to be held for one session, too long, or a socket's buffer was full
+	Failed    uint64 // attempts to receive from clients, not datagrams: the socket failed
 }
 
 // Datagrams returns the counters of datagrams.
@@ -113,5 +126,6 @@ func (p *Proxy) Datagrams() Datagrams {
 	c := &p.counters
 	return Datagrams{
 		Received: c.received.Load(), Forwarded: c.forwarded.Load(), Sent: c.sent.Load(), Unserved: c.unserved.Load(), Unsent: c.unsent.Load(),
+		Failed: c.failed.Load(),
 	}
 }

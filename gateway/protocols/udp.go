@@ -103,6 +103,7 @@ type UDPStatus struct {
 	Sent      uint64 `json:"sent"`      // to clients
 	Unserved  uint64 `json:"unserved"`  // from clients, dropped: too many clients came at once, or the listener drains
 	Unsent    uint64 `json:"unsent"`    // dropped: too many for a session that waits, too long, or a full buffer
+	Failed    uint64 `json:"failed"`    // attempts to receive from clients, not datagrams
 }
 
 var udpReport = admin.Report[UDPStatus]{
@@ -114,6 +115,7 @@ var udpReport = admin.Report[UDPStatus]{
 		admin.Count("sent", func(s UDPStatus) float64 { return float64(s.Sent) }),
 		admin.Count("unserved", func(s UDPStatus) float64 { return float64(s.Unserved) }),
 		admin.Count("unsent", func(s UDPStatus) float64 { return float64(s.Unsent) }),
+		admin.Count("failed", func(s UDPStatus) float64 { return float64(s.Failed) }),
 	},
 	Labels: []string{"listener"},
 	Values: func(s UDPStatus) []string { return []string{s.Listener} },
@@ -123,6 +125,7 @@ var udpReport = admin.Report[UDPStatus]{
 		admin.Counter("udp_sent_total", "Datagrams sent to clients.", func(s UDPStatus) float64 { return float64(s.Sent) }),
 		admin.Counter("udp_unserved_total", "Datagrams from clients that were dropped because too many clients came at once, or the listener drains.", func(s UDPStatus) float64 { return float64(s.Unserved) }),
 		admin.Counter("udp_unsent_total", "Datagrams that were dropped because they were too many for a session that waits, or too long, or a buffer was full.", func(s UDPStatus) float64 { return float64(s.Unsent) }),
+		admin.Counter("udp_receive_errors_total", "Attempts to receive datagrams of clients that failed: the socket has an error. The log has it.", func(s UDPStatus) float64 { return float64(s.Failed) }),
 	},
 }
 
@@ -131,7 +134,7 @@ func showUDP(proxies []extend.Proxy) admin.Addition {
 	for _, p := range proxies {
 		u := p.(*udpproxy.Proxy) //nolint:forcetypeassert // made by prepareUDP
 		d := u.Datagrams()
-		rows = append(rows, UDPStatus{u.Stats().Name, d.Received, d.Forwarded, d.Sent, d.Unserved, d.Unsent})
+		rows = append(rows, UDPStatus{u.Stats().Name, d.Received, d.Forwarded, d.Sent, d.Unserved, d.Unsent, d.Failed})
 	}
 	return udpReport.Of(rows)
 }
