@@ -87,9 +87,12 @@ upstreams:
 	}
 	awaitReset(t, "a client that has sent something", asking, since)
 	awaitReset(t, "a silent client", silent, since)
-	if n := g.scrape().errors("raw", "backend_gone"); n != 2 {
-		t.Errorf("counted %v of backend_gone, want 2", n)
-	}
+	eventually(t, "both sessions are counted", func() error { // which may be after their clients have noticed
+		if n := g.scrape().errors("raw", "backend_gone"); n != 2 {
+			return fmt.Errorf("counted %v of backend_gone, want 2", n)
+		}
+		return nil
+	})
 	g.awaitLog("session broke off", "connection timed out")
 	restore()
 	c := dial(t, listen)
