@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"testing"
 
 	"golang.org/x/net/http2"
@@ -35,8 +37,8 @@ func nextFrame(r *bufio.Reader, head *[9]byte, content []byte) (kind http2.Frame
 	return http2.FrameType(head[3]), http2.Flags(head[4]), binary.BigEndian.Uint32(head[5:]), err
 }
 
-// serveFixedH2 answers every request of HTTP/2 with the same response, without allocating.
-func serveFixedH2(t testing.TB, status string, body []byte) string {
+// serveFixedH2 answers every request of HTTP/2 with the same response, without allocating. A response with trailers has that of a call.
+func serveFixedH2(t testing.TB, body []byte, trailers bool) string {
 	return serveRaw(t, func(c net.Conn) {
 		br := bufio.NewReaderSize(c, 64<<10)
 		if _, err := br.Discard(len(http2.ClientPreface)); err != nil {
@@ -44,9 +46,13 @@ func serveFixedH2(t testing.TB, status string, body []byte) string {
 		}
 		var frames bytes.Buffer
 		f := http2.NewFramer(&frames, nil)
-		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h2Fields(":status", status, "content-type", "text/plain"), EndHeaders: true})
-		_ = f.WriteData(1, true, body)
-		answer, data := frames.Bytes(), frames.Len()-len(body)-9
+		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h2Fields(":status", "200", "content-type", "application/grpc"), EndHeaders: true})
+		at := []int{0, frames.Len()} // where the frames begin
+		if _ = f.WriteData(1, !trailers, body); trailers {
+			at = append(at, frames.Len())
+			_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h2Fields("grpc-status", "0", "grpc-message", ""), EndHeaders: true, EndStream: true})
+		}
+		answer := frames.Bytes()
 		settings := http2.NewFramer(c, nil)
 		_ = settings.WriteSettings()
 		_ = settings.WriteSettingsAck()
@@ -59,8 +65,9 @@ func serveFixedH2(t testing.TB, status string, body []byte) string {
 				return
 			}
 			if (kind == http2.FrameHeaders || kind == http2.FrameData) && flags.Has(http2.FlagDataEndStream) {
-				binary.BigEndian.PutUint32(answer[5:], id)
-				binary.BigEndian.PutUint32(answer[data+5:], id)
+				for _, begins := range at {
+					binary.BigEndian.PutUint32(answer[begins+5:], id)
+				}
 				if _, err := c.Write(answer); err != nil {
 					return
 				}
@@ -69,10 +76,12 @@ func serveFixedH2(t testing.TB, status string, body []byte) string {
 	})
 }
 
-// startH2Exchange returns a function that makes one request of HTTP/2 to a server of HTTP/2 and reads the answer, without allocating.
-func startH2Exchange(t testing.TB, logs *httpproxy.AccessLog) (once func()) {
+// startH2Exchange returns a function that makes so many requests at a time of HTTP/2 to a server of HTTP/2 and reads the answers, without
+// allocating. Calls have a body, and their answers have trailers.
+func startH2Exchange(t testing.TB, logs *httpproxy.AccessLog, streams int, calls bool) (once func()) {
 	t.Helper()
-	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, serveFixedH2(t, "200", bytes.Repeat([]byte("x"), 128)))
+	body := bytes.Repeat([]byte("x"), 128)
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, serveFixedH2(t, body, calls))
 	p := startProxy(t, httpproxy.Config{AccessLog: logs, Tracer: &traces{t: t, none: true}, Routes: []httpproxy.Route{{Upstream: u}}})
 	c, err := net.Dial("tcp", p.addr)
 	if err != nil {
@@ -87,37 +96,58 @@ func startH2Exchange(t testing.TB, logs *httpproxy.AccessLog) (once func()) {
 	_ = f.WriteWindowUpdate(0, 1<<30)
 	_, _ = c.Write(request.Bytes())
 	request.Reset()
-	_ = f.WriteHeaders(http2.HeadersFrameParam{
-		StreamID: 1, EndStream: true, EndHeaders: true,
-		BlockFragment: h2Fields(":method", "GET", ":scheme", "http", ":authority", "app.example", ":path", "/a/b?c", "user-agent", "bench", "accept", "*/*"),
-	})
+	method := http.MethodGet
+	if calls {
+		method = http.MethodPost
+	}
+	var at []int // where the frames begin
+	for range streams {
+		at = append(at, request.Len())
+		_ = f.WriteHeaders(http2.HeadersFrameParam{
+			StreamID: 1, EndStream: !calls, EndHeaders: true,
+			BlockFragment: h2Fields(":method", method, ":scheme", "http", ":authority", "app.example", ":path", "/a/b?c", "user-agent", "bench", "accept", "*/*"),
+		})
+		if calls {
+			at = append(at, request.Len())
+			_ = f.WriteData(1, true, body)
+		}
+	}
 	br := bufio.NewReaderSize(c, 64<<10)
 	var head [9]byte
 	content := make([]byte, 1<<14)
 	asked := uint32(1)
 	return func() {
-		binary.BigEndian.PutUint32(request.Bytes()[5:], asked)
+		for i, begins := range at {
+			binary.BigEndian.PutUint32(request.Bytes()[begins+5:], asked+uint32(2*(i*streams/len(at))))
+		}
 		if _, err := c.Write(request.Bytes()); err != nil {
 			t.Fatal(err)
 		}
-		for {
-			kind, flags, id, err := nextFrame(br, &head, content)
+		for left := streams; left > 0; {
+			kind, flags, _, err := nextFrame(br, &head, content)
 			if err != nil || kind == http2.FrameGoAway || kind == http2.FrameRSTStream {
 				t.Fatalf("%v: %v", kind, err)
 			}
-			if kind == http2.FrameData && id == asked && flags.Has(http2.FlagDataEndStream) {
-				break
+			if (kind == http2.FrameData || kind == http2.FrameHeaders) && flags.Has(http2.FlagDataEndStream) {
+				left--
 			}
 		}
-		asked += 2
+		asked += uint32(2 * streams)
 	}
 }
 
 // BenchmarkHTTP2 is BenchmarkProxy for a client and a server of HTTP/2.
 func BenchmarkHTTP2(b *testing.B) {
-	once := startH2Exchange(b, nil)
-	b.ReportAllocs()
-	for b.Loop() {
-		once()
+	for _, streams := range []int{1, 64} {
+		for name, calls := range map[string]bool{"GET": false, "call": true} {
+			b.Run(fmt.Sprintf("%s/%d", name, streams), func(b *testing.B) {
+				once := startH2Exchange(b, nil, streams, calls)
+				b.ReportAllocs()
+				for b.Loop() {
+					once()
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*streams), "ns/request")
+			})
+		}
 	}
 }

@@ -123,6 +123,7 @@ func (s *session) beginResponse() []byte {
 // respond passes on the final response, whose head takes n bytes of the server's buffer.
 func (s *session) respond(n int) error {
 	head := s.beginResponse()
+	s.dropInline()
 	s.server.take(n)
 	out, err := s.headToClient(head)
 	switch {

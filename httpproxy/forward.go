@@ -48,7 +48,8 @@ type exchange struct {
 	user            string         // authenticated sender; "" = nobody was asked
 	grants          []grant        // fields from the authentication server's answer
 	idBuf           [20]byte       // backs id
-	body            int64          // bytes of the body, in the client's buffer or uploaded
+	body            int64          // bytes of the body in the client's buffer, with its framing
+	content         int64          // bytes of its content
 	inline          bool           // the whole body is in the client's buffer
 	up              *uploading     // nil unless a fiber sends the body
 	refusals        int            // times an HTTP/2 server has refused the request
@@ -324,19 +325,6 @@ func (s *session) identify() {
 	}
 }
 
-// lookForBody checks whether the whole body has arrived with the head and is not large. If so, the request is sent in
-// one write, and can be sent again. Otherwise a second fiber sends the body as it arrives.
-func (s *session) lookForBody() {
-	x := &s.ex
-	switch length := s.req.Length; {
-	case length == httpwire.Chunked:
-	case length <= 0:
-		x.inline = true
-	case length <= bufferSize && int64(len(s.client.bytes())-x.size) >= length:
-		x.inline, x.body = true, length
-	}
-}
-
 // attempts sends the request and passes the response on. It tries again as long as connections turn out to be stale or
 // the route's Retries allow it.
 func (s *session) attempts(raw []byte) error {
@@ -486,6 +474,12 @@ func (s *session) sendAndReceive(raw []byte) error {
 		if s.ex.ahead = (aheadOf{}); ahead.err != nil {
 			return s.fail(ahead.step, ahead.err)
 		}
+		if ahead.owes {
+			s.limitSend()
+			if err := s.sendBody(); err != nil {
+				return s.fail("send", err)
+			}
+		}
 	} else if err := s.send(raw); err != nil {
 		return s.fail("send", err)
 	}
@@ -505,19 +499,9 @@ func (s *session) send(raw []byte) (err error) {
 		x.beginTry(time.Now())
 	}
 	s.out = s.appendRequest(s.outgoing(), raw)
-	var body []byte
-	if x.inline && x.body > 0 {
-		body = s.client.bytes()[x.size : x.size+int(x.body)]
-		x.result.BytesIn = x.body
-	}
 	x.sent = time.Now()
-	by := x.until
-	if d := x.target.idle; d > 0 {
-		by = x.earlier(x.sent.Add(d))
-	}
-	if !by.IsZero() && !x.ahead.sent { // where the head does not wait, and nothing follows
-		s.deadline = true
-		_ = s.server.conn.SetWriteDeadline(by)
+	if !x.ahead.sent { // otherwise nothing waits
+		s.limitSend()
 	}
 	x.written = 0
 	if p := s.place(); p != nil {
@@ -525,14 +509,24 @@ func (s *session) send(raw []byte) (err error) {
 			return err
 		}
 		x.written = len(s.out)
-		if len(body) > 0 {
-			_, err = p.Write(body)
-		}
-		return err
+		return s.sendBody()
 	}
-	s.out = append(s.out, body...)
+	s.out = append(s.out, s.takeInline()...)
 	x.written, err = s.server.conn.Write(s.out)
 	return err
+}
+
+// limitSend bounds the time for sending what has come of the request.
+func (s *session) limitSend() {
+	x := &s.ex
+	by := x.until
+	if d := x.target.idle; d > 0 {
+		by = x.earlier(x.sent.Add(d))
+	}
+	if !by.IsZero() {
+		s.deadline = true
+		_ = s.server.conn.SetWriteDeadline(by)
+	}
 }
 
 // asksHead reports whether the request asks for a head only.

@@ -61,6 +61,8 @@ type http2 struct {
 	served    uint32 // the last one, as GOAWAY has it
 	pinged    bool
 	unsent    *h2Server    // that has frames which the reader is to send; nil = none has
+	expected  []*h2Stream  // whose sessions wait for the body that may have come with the head; see expect
+	ripe      *h2Stream    // that of them whose request has just come whole; nil = none has
 	said      clientFields // of the client, in the last request without a fiber
 
 	mu       sync.Mutex // held for a few instructions
@@ -187,6 +189,7 @@ func (h *http2) serve() error {
 		if err := h.frame(); err != nil {
 			return err
 		}
+		h.launchRipe()
 	}
 }
 
@@ -211,6 +214,7 @@ func (h *http2) greet() error {
 
 // fill reads once. It looks after the connection meanwhile.
 func (h *http2) fill() error {
+	h.launchAll()
 	h.flushUnsent()
 	for {
 		by, err := h.deadline(time.Now())
@@ -264,7 +268,7 @@ func (h *http2) suspend() bool {
 	}
 	h.suspended = true
 	h.dropSpare()
-	h.said = clientFields{}
+	h.said, h.expected = clientFields{}, nil
 	h.block, h.head.fields, h.head.cookie, h.head.text = nil, nil, nil, nil
 	h.head.reset(false)
 	h.streams = make(map[uint32]*h2Stream)
@@ -350,6 +354,7 @@ func (h *http2) goAway(code h2Code) {
 
 // end closes the connection, and returns when nothing runs on it any more.
 func (h *http2) end(err error) {
+	h.launchAll()
 	h.flushUnsent()
 	code, broken := errors.AsType[h2Code](err)
 	h.locked(func() {
@@ -549,9 +554,7 @@ func (h *http2) open(id uint32, ends bool) error {
 	}
 	h.over.Add(1)
 	st.begin(s)
-	if !st.sendAhead() {
-		fiber.Go(st.run)
-	}
+	h.expect(st)
 	return nil
 }
 
@@ -604,7 +607,8 @@ func (h *http2) mayOpen(st *h2Stream) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for len(h.streams) >= 2*h.limits.streams && h.active < h.limits.streams && h.err == nil {
-		if h.unsent != nil { // their answers may be what is waited for
+		if len(h.expected) > 0 || h.unsent != nil { // their ends may be what is waited for
+			h.unlocked(h.launchAll)
 			h.unlocked(h.flushUnsent)
 			continue
 		}

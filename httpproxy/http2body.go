@@ -64,22 +64,37 @@ func (b *h2Body) drop() {
 
 // h2Content is what has come of a message, of which somebody reads the text in HTTP/1.1.
 type h2Content struct {
-	in       h2Body
-	chunked  bool   // the body has no length of its own
-	held     int    // bytes of a body with a length that nobody reads before its end has come
-	chunk    int    // of the chunk that is read
-	framing  []byte // before and after it, in frameBuf or last
-	frameBuf [chunkOverhead]byte
-	last     []byte // after the last chunk; nil = it is not known yet
+	in        h2Body
+	chunked   bool   // the body has no length of its own
+	held      int    // bytes of a body with a length that nobody reads before its end has come
+	chunk     int    // of the chunk that is read
+	framing   []byte // before and after it, in frameBuf or made by lastChunk
+	frameBuf  [chunkOverhead]byte
+	last      bool             // the end of a chunked body has come, and is not read yet
+	trailers  []httpwire.Field // that have come with it
+	trailText []byte           // that their names and values are in
+	trailSize int              // of them; see h2Block.size
 }
 
 // readable reports whether there is something to read.
 func (c *h2Content) readable() bool {
-	return c.in.size() > c.held || len(c.framing) > 0 || c.last != nil
+	return c.in.size() > c.held || len(c.framing) > 0 || c.last
 }
 
-// text moves what has come to p; content is how much of that is no framing.
-func (c *h2Content) text(p []byte) (n, content int) {
+// clear forgets what was not read of the message, but not the memory of its trailers.
+func (c *h2Content) clear() {
+	c.in.drop()
+	c.forgetFraming()
+}
+
+// forgetFraming makes the content ready for another message; that of the last one has been taken.
+func (c *h2Content) forgetFraming() {
+	c.held, c.chunk, c.framing, c.last, c.chunked = 0, 0, nil, false, false
+	c.trailers, c.trailText, c.trailSize = emptied(c.trailers), emptiedText(c.trailText), 0
+}
+
+// asText moves what has come to p; content is how much of that is no framing.
+func (c *h2Content) asText(p []byte) (n, content int) {
 	for n < len(p) && c.readable() {
 		unread := c.in.size() - c.held
 		switch {
@@ -88,7 +103,7 @@ func (c *h2Content) text(p []byte) (n, content int) {
 			c.framing = c.framing[k:]
 			n += k
 		case unread == 0:
-			c.framing, c.last = c.last, nil
+			c.framing, c.last = c.lastChunk(), false
 		case c.chunked && c.chunk == 0:
 			c.chunk = unread
 			c.framing = append(strconv.AppendUint(c.frameBuf[:0], uint64(unread), 16), crlf...)
@@ -109,22 +124,50 @@ func (c *h2Content) text(p []byte) (n, content int) {
 	return n, content
 }
 
-// complete ends the body.
-func (c *h2Content) complete(trailers []httpwire.Field) {
+// complete ends the body. b has its trailers, whose text is the content's from now on; nil = there are none. A body with a length has
+// none in any case.
+func (c *h2Content) complete(b *h2Head) {
 	c.held = 0
-	if c.chunked && len(trailers) == 0 {
-		c.last = lastChunk
-	} else if c.chunked {
-		c.last = append(appendLines([]byte("0\r\n"), trailers), crlf...)
+	if c.last = c.chunked; c.chunked && b != nil {
+		c.trailers, c.trailSize = append(c.trailers[:0], b.fields...), b.size
+		b.giveText(&c.trailText)
 	}
+}
+
+// lastChunk is what ends the body as text.
+func (c *h2Content) lastChunk() []byte {
+	if len(c.trailers) == 0 {
+		return lastChunk
+	}
+	return append(appendLines([]byte("0\r\n"), c.trailers), crlf...)
 }
 
 // lastChunk ends a body without trailers. Nobody writes to it.
 var lastChunk = []byte("0\r\n\r\n")
 
+// preread gives the session the part of the body that has come, if it is small: no stream that waits for its server holds more.
+func (st *h2Stream) preread() {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	s := &st.session.client
+	if n := st.in.size(); s.buf == nil && st.readable() && n+chunkOverhead <= bufferSize {
+		s.buf = takeBuffer(s.held)[:]
+		s.w, _ = st.take(s.buf)
+	}
+}
+
+// whole reports whether the request has come whole and has no trailers, how much content it has then, and whether the session has read all
+// of it.
+func (st *h2Stream) whole() (content int64, come, read bool) {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	come = st.ended && !st.drops && len(st.trailers) == 0
+	return st.content, come, come && !st.readable()
+}
+
 // take moves what has come of the request to p; more says that there is a frame to be sent. mu is held.
 func (st *h2Stream) take(p []byte) (n int, more bool) {
-	n, content := st.text(p)
+	n, content := st.asText(p)
 	st.spent += int64(content)
 	if st.spent >= h2Window/4 && !st.ended {
 		st.widen()

@@ -134,7 +134,7 @@ func (st *h2Place) Read(p []byte) (int, error) {
 	if err := st.await(); err != nil {
 		return 0, err
 	}
-	n, content := st.text(p)
+	n, content := st.asText(p)
 	st.spent += int64(content)
 	if st.spent >= h2Window/4 {
 		st.widen()
@@ -226,8 +226,7 @@ func (st *h2Place) sendHead(block []byte, head bool, length int64, later bool) e
 	if err := c.begin(st); err != nil {
 		return err
 	}
-	st.chunk, st.framing, st.last, st.held, st.chunked = 0, nil, nil, 0, false
-	st.in.drop()
+	st.clear()
 	st.head = head
 	st.open, st.sent, st.refused, st.answered, st.ended, st.cut, st.err = true, true, false, false, false, false, nil
 	st.left, st.spent, st.window = 0, 0, 0
@@ -260,20 +259,39 @@ func (st *h2Place) sendData(p []byte, last bool) error {
 			}
 			continue
 		}
-		flags := byte(0)
-		if st.sentEnd = last && n == len(p); st.sentEnd {
-			flags = flagEndStream
-		}
-		c.out = append(appendFrame(outFor(c.outgoing(), frameHead+n), n, frameData, flags, st.id), p[:n]...)
+		st.appendData(p[:n], last && n == len(p))
 		c.writer.wake()
-		st.window -= int64(n)
-		c.window -= int64(n)
-		if st.sentEnd && st.ended {
-			c.forget(st)
-		}
 		if p = p[n:]; len(p) == 0 {
 			return nil
 		}
+	}
+}
+
+// sendAtOnce sends the whole body of the request, whose head has been sent, if that needs no waiting. The caller sees to it that it is sent;
+// see h2Server.flushAhead.
+func (st *h2Place) sendAtOnce(body []byte) bool {
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if over, _ := st.refuses(); over || len(c.out) >= maxOut || int64(len(body)) > min(maxFrame, c.initial+st.window, c.window) {
+		return false
+	}
+	st.out.begin(0)
+	st.appendData(body, true)
+	return true
+}
+
+// appendData appends a frame of content to what is to be sent, for which there is room; last ends the request. mu is held.
+func (st *h2Place) appendData(p []byte, last bool) {
+	c, n, flags := st.c, len(p), byte(0)
+	if st.sentEnd = last; last {
+		flags = flagEndStream
+	}
+	c.out = append(appendFrame(outFor(c.outgoing(), frameHead+n), n, frameData, flags, st.id), p...)
+	st.window -= int64(n)
+	c.window -= int64(n)
+	if last && st.ended {
+		c.forget(st)
 	}
 }
 

@@ -1,10 +1,6 @@
 package httpproxy
 
-import (
-	"encoding/binary"
-
-	"github.com/headpond/headpond/httpwire"
-)
+import "encoding/binary"
 
 // notSettings implements h2Side.
 func (h *http2) notSettings([]byte) error { return codeProtocol }
@@ -47,7 +43,7 @@ func (h *http2) trailers(st *h2Stream) error {
 	case !h.blockEnds || h.head.bad || h.head.large || st.left > 0:
 		return h.abort(st, codeProtocol)
 	}
-	st.complete(h.head.fields)
+	st.complete(&h.head)
 	return nil
 }
 
@@ -62,10 +58,13 @@ func (st *h2Stream) over(ends bool) (over, ended bool) {
 	return over, ended
 }
 
-// complete ends the request; mu is held.
-func (st *h2Stream) complete(trailers []httpwire.Field) {
-	st.h2Content.complete(trailers)
+// complete ends the request; b has its trailers, nil = there are none. mu is held.
+func (st *h2Stream) complete(b *h2Head) {
+	st.h2Content.complete(b)
 	st.ended = true
+	if st.waitsForBody {
+		st.h.ripe = st
+	}
 	st.cameWhole()
 	st.reader.wake()
 }
@@ -122,6 +121,7 @@ func (st *h2Stream) put(piece []byte, ends bool) error {
 		st.giveBack()
 	case st.err == nil:
 		st.in.put(piece)
+		st.content += int64(len(piece))
 		st.reader.wake()
 	}
 	switch {

@@ -61,7 +61,7 @@ func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 		if b.status != 0 || !ends || b.length >= 0 || st.left > 0 {
 			return "malformed trailers"
 		}
-		st.complete(b.fields)
+		st.complete(b)
 		return ""
 	case b.status == 0:
 		return "a head without a status"
@@ -91,9 +91,9 @@ func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 	return ""
 }
 
-// complete ends the response; mu is held.
-func (st *h2Place) complete(trailers []httpwire.Field) {
-	st.h2Content.complete(trailers)
+// complete ends the response; b has its trailers, nil = there are none. mu is held.
+func (st *h2Place) complete(b *h2Head) {
+	st.h2Content.complete(b)
 	st.ended = true
 	st.wakeReader()
 	if st.parked != nil {

@@ -22,19 +22,21 @@ import (
 type h2Stream struct {
 	fiber.NoLoop
 	h2Sides
-	h       *http2
-	run     func()    // serve
-	session *session  // of the request
-	came    time.Time // when the request's head did
-	id      uint32
-	head    bool          // it asks for a head only
-	timeout time.Duration // that its client gives the exchange; 0 = none
+	h            *http2
+	run          func()    // serve
+	waitsForBody bool      // it is in h.expected, and not launched; the reader's
+	session      *session  // of the request
+	came         time.Time // when the request's head did
+	id           uint32
+	head         bool          // it asks for a head only
+	timeout      time.Duration // that its client gives the exchange; 0 = none
 
 	about about // has its own mutex
 
 	// Guarded by h.mu.
 	h2Content                         // of the request
 	left      int64                   // of the body with a length
+	content   int64                   // that has come, in bytes
 	spent     int64                   // of the stream's window, not yet given back
 	extra     int64                   // that the window is larger than at first
 	active    bool                    // it counts as h.active
@@ -239,19 +241,23 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 			}
 			continue
 		}
-		ends := last && n == len(p)
-		flags := byte(0)
-		if ends {
-			flags = flagEndStream
-		}
-		h.out = append(appendFrame(outFor(h.outgoing(), frameHead+n), n, frameData, flags, st.id), p[:n]...)
-		st.window -= int64(n)
-		h.window -= int64(n)
-		st.finish(ends)
+		st.appendData(p[:n], last && n == len(p))
 		if p = p[n:]; len(p) == 0 {
 			return nil
 		}
 	}
+}
+
+// appendData appends a frame of content to the collected frames, for which there is room; last ends the response. mu is held.
+func (st *h2Stream) appendData(p []byte, last bool) {
+	h, n, flags := st.h, len(p), byte(0)
+	if last {
+		flags = flagEndStream
+	}
+	h.out = append(appendFrame(outFor(h.outgoing(), frameHead+n), n, frameData, flags, st.id), p...)
+	st.window -= int64(n)
+	h.window -= int64(n)
+	st.finish(last)
 }
 
 // room waits until there is some for a frame. mu is held.
@@ -333,16 +339,6 @@ func (st *h2Stream) LocalAddr() net.Addr { return st.h.lc.LocalAddr() }
 // RemoteAddr implements net.Conn.
 func (st *h2Stream) RemoteAddr() net.Addr { return st.h.lc.RemoteAddr() }
 
-// preread puts the received part of the body into the session's buffer if it is small: no stream that waits for its server holds more.
-func (st *h2Stream) preread(s *stream) {
-	st.h.mu.Lock()
-	defer st.h.mu.Unlock()
-	if n := st.in.size(); n > 0 && n+chunkOverhead <= bufferSize {
-		s.buf = takeBuffer(s.held)[:]
-		s.w, _ = st.take(s.buf)
-	}
-}
-
 // begin makes s the session of the request, whose head it has.
 func (st *h2Stream) begin(s *session) {
 	h := st.h
@@ -389,7 +385,7 @@ func (st *h2Stream) serve() {
 		case s.ex.judged:
 			s.forward()
 		default:
-			st.preread(&s.client)
+			st.preread()
 			s.serve(0)
 		}
 		if !s.rests {
@@ -407,7 +403,7 @@ func (st *h2Stream) serve() {
 func (st *h2Stream) again() {
 	st.reader.by, st.writer.by = time.Time{}, time.Time{}
 	st.h2Content = h2Content{in: h2Body{bufs: st.in.bufs}}
-	st.left, st.spent, st.extra, st.window, st.toCome = 0, 0, 0, 0, 0
+	st.left, st.content, st.spent, st.extra, st.window, st.toCome = 0, 0, 0, 0, 0, 0
 	st.active, st.ended, st.drops, st.finished, st.lingers, st.closed, st.began = false, false, false, false, false, false, false
 	st.err, st.server, st.cancel = nil, nil, nil
 	st.session = nil

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -21,14 +22,31 @@ import (
 // bomb is a connection whose Write panics when left comes to 0.
 type bomb struct {
 	net.Conn
-	left *atomic.Int64
+	left  *atomic.Int64
+	wrote chan struct{} // gets an element for each other Write if it has room
 }
 
 func (b bomb) Write(p []byte) (int, error) {
 	if b.left.Add(-1) == 0 {
 		panic("bomb")
 	}
+	select {
+	case b.wrote <- struct{}{}:
+	default:
+	}
 	return b.Conn.Write(p)
+}
+
+// behind is a body that begins when the head has been written.
+type behind struct {
+	io.Reader
+	wrote <-chan struct{}
+	once  *sync.Once
+}
+
+func (b behind) Read(p []byte) (int, error) {
+	b.once.Do(func() { <-b.wrote })
+	return b.Reader.Read(p)
 }
 
 // TestPanicOfAServersConnection, which the embedding program dials, ends the request it happens in and nothing else: not the program,
@@ -39,9 +57,10 @@ func TestPanicOfAServersConnection(t *testing.T) {
 		for part, write := range map[string]int64{"head": 1, "body": 2} {
 			t.Run(proto+" "+part, func(t *testing.T) {
 				var left atomic.Int64
+				wrote := make(chan struct{}, 1)
 				dial := func(ctx context.Context, endpoint string) (net.Conn, error) {
 					c, err := enginetest.Dial(ctx, endpoint)
-					return bomb{c, &left}, err
+					return bomb{c, &left, wrote}, err
 				}
 				one := pool.Limits{MaxSize: 1, AcquireTimeout: patience}
 				cfg := routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Settings: upstream.Settings{Limits: one}}, backend))
@@ -51,7 +70,11 @@ func TestPanicOfAServersConnection(t *testing.T) {
 				p := startProxy(t, cfg)
 				client := clientFor(t, proto)
 				post := func() (status int, body string, err error) {
-					resp, err := client.Post(p.url, "text/plain", io.MultiReader(strings.NewReader("hi"))) // of no known length
+					content := io.MultiReader(strings.NewReader("hi")) // of no known length
+					if part == "body" {
+						content = behind{content, wrote, new(sync.Once)}
+					}
+					resp, err := client.Post(p.url, "text/plain", content)
 					if err != nil {
 						return 0, "", err
 					}
@@ -71,6 +94,9 @@ func TestPanicOfAServersConnection(t *testing.T) {
 					!strings.Contains(text, "method=POST") || !strings.Contains(text, "route=/") || !strings.Contains(text, "session).send")) {
 					t.Errorf("logged %v and %q", line, text)
 				}
+				for len(wrote) > 0 {
+					<-wrote
+				}
 				if status, body, err := post(); status != http.StatusOK || body != "hi" {
 					t.Errorf("the next: %d %q, %v", status, body, err)
 				}
@@ -89,7 +115,7 @@ type bombs struct {
 
 func (l bombs) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	return bomb{c, l.left}, err
+	return bomb{c, l.left, nil}, err
 }
 
 // TestPanicOfAnHTTP2Connection ends it, and nothing else.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
@@ -18,20 +19,59 @@ import (
 // aheadOf is how far an exchange has come without a fiber.
 type aheadOf struct {
 	leased bool   // there is a lease, which has not been looked at
-	sent   bool   // the request is sent, or sending has failed with err
+	sent   bool   // the head of the request is sent, or sending has failed with err
+	owes   bool   // the body is not sent
 	step   string // in which err came
 	err    error  // that the fiber is to deal with
 }
 
-// maxAhead bounds the content of an answer that is passed on without a fiber, in bytes: one frame, in the sizes that the loops send at the
-// end of a tick. A longer answer costs more than a fiber.
+// maxAhead bounds the content of a request or an answer that is passed on without a fiber, and the trailers of an answer, in bytes: one
+// frame, in the sizes that the loops send at the end of a tick. A longer message costs more than a fiber.
 const maxAhead = 8 << 10
+
+// expect begins the exchange of a stream whose head has come. A small body is nearly always right behind it: so the stream waits until the
+// reader has dealt with all that has come.
+func (h *http2) expect(st *h2Stream) {
+	if st.ended || st.left > maxAhead || st.session.wrong != nil {
+		h.launch(st)
+		return
+	}
+	st.waitsForBody = true
+	h.expected = append(h.expected, st)
+}
+
+// launch sends the request, or has a fiber do that.
+func (h *http2) launch(st *h2Stream) {
+	st.waitsForBody = false
+	if !st.sendAhead() {
+		fiber.Go(st.run)
+	}
+}
+
+// launchRipe launches the stream whose request has just come whole.
+func (h *http2) launchRipe() {
+	st := h.ripe
+	if h.ripe = nil; st != nil && st.waitsForBody { // padding may have come later, see launchAll
+		h.launch(st)
+	}
+}
+
+// launchAll launches the streams that have waited for their bodies. The reader must call it before it waits for anything.
+func (h *http2) launchAll() {
+	for i, st := range h.expected {
+		h.expected[i] = nil
+		if st.waitsForBody { // else it has been launched, and may be another request's by now
+			h.launch(st)
+		}
+	}
+	h.expected = h.expected[:0]
+}
 
 // sendAhead sends the request in the client's reader, if that needs no waiting, and parks its session; false = it is for a fiber.
 func (st *h2Stream) sendAhead() (parked bool) {
 	s := st.session
 	loop := st.h.conn.Loop()
-	if loop == 0 || !st.ended || s.wrong != nil {
+	if loop == 0 || s.wrong != nil || !st.bodyCame() {
 		return false
 	}
 	done := false
@@ -45,6 +85,18 @@ func (st *h2Stream) sendAhead() (parked bool) {
 	parked = st.trySend(s, loop)
 	done = true
 	return parked
+}
+
+// bodyCame reports whether the request has come whole and has a small body, or none. The session has the body then.
+func (st *h2Stream) bodyCame() bool {
+	if st.ended && st.session.req.Length == 0 {
+		return true
+	}
+	if n, come, _ := st.whole(); !come || n > maxAhead {
+		return false
+	}
+	st.preread()
+	return true
 }
 
 // trySend is sendAhead without care for panics.
@@ -77,6 +129,8 @@ func (st *h2Stream) trySend(s *session, loop int) bool {
 	p.c.giveBack(s)
 	if err != nil {
 		x.ahead.step, x.ahead.err = "send", err
+	}
+	if err != nil || x.ahead.owes {
 		return false
 	}
 	by := x.earlier(x.sent.Add(lookInterval))
@@ -156,9 +210,9 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 		return false
 	}
 	p.c.borrow(s)
-	head := s.beginResponse()
-	out, ok := p.takeContent(head, size)
-	sent := ok && st.sendWhole(head, out[len(head):])
+	n := len(s.beginResponse())
+	out, ok := p.takeContent(s.out, size)
+	sent := ok && st.sendWhole(out[:n], out[n:n+size], out[n+size:])
 	s.out = out
 	p.c.giveBack(s)
 	switch {
@@ -203,8 +257,9 @@ func (st *h2Stream) takesAtOnce(content int) bool {
 	return st.err == nil && h.err == nil && len(h.out) < maxOut && int64(content) <= min(h.initial+st.window, h.window)
 }
 
-// sendWhole sends a response, for which there is room; false = the stream is over. The caller flushes.
-func (st *h2Stream) sendWhole(block, content []byte) bool {
+// sendWhole sends a response, for which there is room; trailers are a block of fields, perhaps without any. false = the stream is over. The
+// caller flushes.
+func (st *h2Stream) sendWhole(head, content, trailers []byte) bool {
 	h := st.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -212,12 +267,12 @@ func (st *h2Stream) sendWhole(block, content []byte) bool {
 		return false
 	}
 	st.began = true
-	h.out = st.appendFields(block, len(content) == 0)
-	if n := len(content); n > 0 {
-		h.out = append(appendFrame(h.out, n, frameData, flagEndStream, st.id), content...)
-		st.window -= int64(n)
-		h.window -= int64(n)
-		st.finish(true)
+	h.out = st.appendFields(head, len(content)+len(trailers) == 0)
+	if len(content) > 0 {
+		st.appendData(content, len(trailers) == 0)
+	}
+	if len(trailers) > 0 {
+		h.out = st.appendFields(trailers, true)
 	}
 	return true
 }
@@ -335,15 +390,15 @@ func (st *h2Place) whole() (size int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	size = st.in.size()
-	bare := st.last == nil || len(st.last) == len(lastChunk) // no trailers
-	if !st.ended || st.err != nil || st.closed || len(st.heads) != 1 || !bare || size > maxAhead {
+	if !st.ended || st.err != nil || st.closed || len(st.heads) != 1 || size+st.trailSize > maxAhead {
 		return 0, false
 	}
 	status := st.heads[0].Status
 	return size, status >= 200 && status < 502 // later ones may have the request sent again
 }
 
-// takeContent appends the content of a response that is whole, of that size, and leaves nothing; false = the place has been closed.
+// takeContent appends the content of a response that is whole, of that size, and the block of its trailers, of which a client gets only the
+// permitted ones. It leaves nothing; false = the place has been closed.
 func (st *h2Place) takeContent(dst []byte, size int) ([]byte, bool) {
 	c := st.c
 	c.mu.Lock()
@@ -354,7 +409,12 @@ func (st *h2Place) takeContent(dst []byte, size int) ([]byte, bool) {
 	n := len(dst)
 	dst = slices.Grow(dst, size)[:n+size]
 	st.in.get(dst[n:])
-	st.held, st.chunk, st.framing, st.last = 0, 0, nil, nil
+	for i := range st.trailers {
+		if f := &st.trailers[i]; !httpwire.ForbiddenTrailer(f.Name) {
+			dst = appendCoded(dst, f)
+		}
+	}
+	st.forgetFraming()
 	return dst, true
 }
 

@@ -1,0 +1,61 @@
+package httpproxy
+
+import (
+	"bytes"
+
+	"github.com/headpond/headpond/httpwire"
+)
+
+// lookForBody checks whether the whole body has arrived with the head and is not large. If so, the request is sent in
+// one write, and can be sent again. Otherwise a second fiber sends the body as it arrives.
+func (s *session) lookForBody() {
+	x := &s.ex
+	switch length := s.req.Length; {
+	case length == httpwire.Chunked:
+		if st := s.stream; st != nil && len(s.client.bytes()) <= bufferSize {
+			if n, _, read := st.whole(); read {
+				x.inline, x.body, x.content = true, int64(len(s.client.bytes())), n
+			}
+		}
+	case length <= 0:
+		x.inline = true
+	case length <= bufferSize && int64(len(s.client.bytes())-x.size) >= length:
+		x.inline, x.body, x.content = true, length, length
+	}
+}
+
+// takeInline returns the body that has arrived with the head, and counts it.
+func (s *session) takeInline() []byte {
+	x := &s.ex
+	if !x.inline || x.body == 0 {
+		return nil
+	}
+	x.result.BytesIn = x.content
+	return s.client.bytes()[x.size : x.size+int(x.body)]
+}
+
+// sendBody sends the body that has arrived with the head, which has been sent, to a place on an HTTP/2 connection. In a reader it leaves
+// the body to a fiber if there is no room for it.
+func (s *session) sendBody() error {
+	x, body, p := &s.ex, s.takeInline(), s.place()
+	switch {
+	case len(body) == 0:
+		return nil
+	case x.ahead.sent:
+		if s.req.Length == httpwire.Chunked { // one chunk: see h2Stream.preread
+			body = body[bytes.IndexByte(body, '\n')+1:][:x.content]
+		}
+		x.ahead.owes = !p.sendAtOnce(body)
+		return nil
+	}
+	_, err := p.Write(body)
+	return err
+}
+
+// dropInline gives back the memory of the body that has arrived with the head of a stream's request, which is not sent again.
+func (s *session) dropInline() {
+	if s.stream != nil && s.ex.inline && s.ex.body > 0 {
+		s.client.drop()
+		s.ex.body = 0
+	}
+}
