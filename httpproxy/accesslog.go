@@ -112,6 +112,7 @@ const (
 	protocolHTTP10 = "HTTP/1.0"
 	protocolHTTP11 = "HTTP/1.1"
 	protocolHTTP2  = "HTTP/2.0"
+	protocolHTTP3  = "HTTP/3.0"
 
 	statusClientGone = 499 // used in logs: the client left before it was answered; see httppool.Result
 )
@@ -178,7 +179,7 @@ func (s *session) lineOf(log *accessLog) *logLine {
 	}
 	switch {
 	case s.stream != nil:
-		l.protocol = protocolHTTP2
+		l.protocol = s.stream.protocol()
 	case len(l.req.Method) == 0: // the head is unknown
 		l.protocol = ""
 	case l.req.Minor == 0:

@@ -92,4 +92,5 @@ func (p *Proxy) updateTLS(changed *tls.Config) {
 		return
 	}
 	p.tls.Store(serverTLS(changed))
+	p.carriers.tls.Store(carrierTLS(changed))
 }

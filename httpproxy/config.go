@@ -78,6 +78,8 @@ type Config struct {
 	// AccessLog is a log with one line for each request; nil = none. After an Update, requests under way are logged to
 	// the new one.
 	AccessLog *AccessLog
+	// Announce tells clients that the Proxy also serves a CarrierListener.
+	Announce Announcement
 	// Tracer gets the traces of requests; nil = no request is traced. Update does not change it.
 	Tracer Tracer
 
@@ -205,7 +207,7 @@ func (c Config) Verify() error {
 			seen[key] = true
 		}
 	}
-	if c.ReadHeaderTimeout < 0 || c.KeepAlive < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 || c.MaxBuffered < 0 {
+	if c.ReadHeaderTimeout < 0 || c.KeepAlive < 0 || c.MaxHeaderBytes < 0 || c.MaxHeaderFields < 0 || c.MaxStreams < 0 || c.MaxBuffered < 0 || c.Announce.MaxAge < 0 || c.Announce.Port < 0 {
 		errs = append(errs, fmt.Errorf("%w: limits and time-outs must not be negative", ErrConfig))
 	}
 	if least := LeastBufferedPerConn(c.MaxHeaderBytes, c.PeekBytes); c.MaxBufferedPerConn != 0 && c.MaxBufferedPerConn < least {

@@ -15,8 +15,8 @@ func (s *session) setDeadline() {
 	if d := x.target.route.Timeout; d > 0 {
 		x.until = s.now.Add(d)
 	}
-	if st := s.stream; st != nil && st.timeout > 0 {
-		x.until = x.earlier(s.now.Add(st.timeout))
+	if st := s.stream; st != nil && st.limit() > 0 {
+		x.until = x.earlier(s.now.Add(st.limit()))
 	}
 	if name := x.target.route.DeadlineHeader; name != "" {
 		s.heedDeadline(name)

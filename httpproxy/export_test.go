@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http2/hpack"
@@ -72,7 +73,7 @@ func QueryHas(query, name, value string) bool {
 
 // HeldAfterReset reports whether a stream whose client has reset it holds on to the connection that it was about to use.
 func HeldAfterReset(c *httppool.Conn) bool {
-	st := &h2Stream{h: &http2{}, err: errStreamReset}
+	st := &h2Stream{clientSide: clientSide{h2Sides: h2Sides{mu: new(sync.Mutex)}, err: errStreamReset}}
 	return st.uses(c) || st.server != nil
 }
 

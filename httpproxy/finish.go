@@ -170,7 +170,7 @@ func (s *session) replyTime() time.Time { return time.Now().Add(s.p.limits.Load(
 func (s *session) reply(a *answer, by time.Time) error {
 	_ = s.client.conn.SetWriteDeadline(by)
 	if s.stream != nil {
-		return s.stream.reply(a)
+		return a.replyBy(s.stream)
 	}
 	n, err := s.client.conn.Write(a.bytes())
 	s.count(0, n)
@@ -231,7 +231,7 @@ func (s *session) newRequest() *http.Request {
 		r.URL = &url.URL{Path: "/"}
 	}
 	if s.stream != nil {
-		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
+		r.Proto, r.ProtoMajor, r.ProtoMinor = s.stream.protocol(), s.stream.major(), 0
 	}
 	r.RemoteAddr = s.lc.RemoteAddr().String()
 	return r.WithContext(s.ctx)
@@ -256,6 +256,9 @@ func (s *session) newAnswer(closes bool) *answer {
 	w := newAnswer(closes)
 	w.keep = !closes && s.req.Minor == 0
 	w.grpc = s.asksGRPC()
+	if v := s.altSvc(); v != "" {
+		w.header[altSvcField] = []string{v}
+	}
 	return w
 }
 
@@ -304,18 +307,6 @@ func (a *answer) fields(w *headWriter) {
 			w.line(name, value)
 		}
 	}
-}
-
-// reply sends an answer of the proxy itself.
-func (st *h2Stream) reply(a *answer) error {
-	a.complete()
-	w := headWriter{dst: appendStatus(nil, a.status), coded: true}
-	a.fields(&w)
-	if err := st.sendHead(a.status, w.finish(), int64(a.body.Len())); err != nil {
-		return err
-	}
-	_, err := st.Write(a.body.Bytes())
-	return err
 }
 
 // appendText appends a request's head as text.

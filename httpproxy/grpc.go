@@ -124,12 +124,10 @@ func (s *session) breakGRPC(err error) {
 	})
 }
 
-// endWith ends the response with trailers, even if content is missing.
 func (st *h2Stream) endWith(trailers []httpwire.Field) error {
-	if !st.began || st.out.over {
+	if !st.ends() {
 		return nil
 	}
-	st.out.over = true
 	if err := st.sendTrailers(trailers); err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	if t.access != nil {
 		s.appendAccess(&w, t.access)
 	}
-	appendVia(&w, received.via, s.stream != nil, r.Minor, t.via)
+	s.appendRequestVia(&w, received.via, t.via)
 	w.begin(requestIDField)
 	w.dst = append(w.dst, s.ex.id...)
 	w.end()
@@ -243,7 +243,7 @@ func (s *session) appendForwarded(w *headWriter, received *forwarded) {
 		s.writeForwarded(w, received)
 		return
 	}
-	said, host := &s.stream.h.said, s.req.Host // of the fiber that calls
+	said, host := &s.stream.(*h2Stream).h.said, s.req.Host // of the fiber that calls //nolint:forcetypeassert // nothing else is sent ahead
 	if said.target == s.ex.target && bytes.Equal(said.host, host) {
 		w.dst = append(w.dst, said.coded...)
 		return
@@ -300,15 +300,19 @@ func (s *session) appendForwardedRFC(dst, before []byte, proto string) []byte {
 	return httpwire.AppendForwarded(dst, s.from().addr, proto, view(s.req.Host))
 }
 
-// appendVia appends the Via field of a message that came by HTTP/2, or by HTTP/1 with that minor version, after the
-// received value.
-func appendVia(w *headWriter, before []byte, http2 bool, minor int, name string) {
-	if name == "" {
+// appendRequestVia appends the Via field of the request after the received value.
+func (s *session) appendRequestVia(w *headWriter, before []byte, name string) {
+	if s.stream != nil {
+		appendVia(w, before, s.stream.major(), 0, name)
 		return
 	}
-	major := 1
-	if http2 {
-		major, minor = 2, 0
+	appendVia(w, before, 1, s.req.Minor, name)
+}
+
+// appendVia appends the Via field of a message that came by that version of HTTP, after the received value.
+func appendVia(w *headWriter, before []byte, major, minor int, name string) {
+	if name == "" {
+		return
 	}
 	w.begin("Via")
 	if len(before) > 0 {
@@ -338,12 +342,16 @@ func (s *session) appendFraming(w *headWriter) {
 // appendResponse appends the head of a response for the client.
 func (s *session) appendResponse(dst []byte) []byte {
 	r := &s.resp
-	w := headWriter{dst: dst, coded: s.stream != nil}
+	w := headWriter{dst: dst}
+	if s.stream != nil {
+		w = s.stream.head(dst)
+	}
 	w.status(r)
 	via := s.ex.target.via
 	bodiless := r.Status < 200 || r.Status == 204
 	names := len(s.ex.target.groups) > 0 // add the name of the upstream, unless the server gives one
 	var before []byte
+	announced := s.altSvc()
 	for i := range r.Fields {
 		f := &r.Fields[i]
 		if !r.EndToEnd(f) || bodiless && f.Known == httpwire.ContentLength {
@@ -356,7 +364,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 			before = appendJoined(before, f.Value)
 			continue
 		}
-		if s.ex.squeeze.rewrites(&w, f) {
+		if s.ex.squeeze.rewrites(&w, f) || announced != "" && httpwire.EqualFold(f.Name, altSvcName) {
 			continue
 		}
 		names = names && !httpwire.EqualFold(f.Name, nodeField)
@@ -365,9 +373,16 @@ func (s *session) appendResponse(dst []byte) []byte {
 	if names && r.Status >= 200 && !s.ex.target.responseRules.drops([]byte(identity.Node)) {
 		w.line(identity.Node, s.ex.target.name)
 	}
-	appendVia(&w, before, s.place() != nil, r.Minor, via)
+	if s.place() != nil {
+		appendVia(&w, before, 2, 0, via)
+	} else {
+		appendVia(&w, before, 1, r.Minor, via)
+	}
 	if r.Status < 200 {
 		return w.finish()
+	}
+	if announced != "" && !s.ex.target.responseRules.drops([]byte(altSvcField)) {
+		w.line(altSvcField, announced)
 	}
 	s.appendSetCookies(&w)
 	s.ex.squeeze.write(&w)
@@ -390,7 +405,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 // status appends the status line of a response, or its HTTP/2 form.
 func (w *headWriter) status(r *httpwire.Response) {
 	if w.coded {
-		w.dst = appendStatus(w.dst, r.Status)
+		w.code(r.Status)
 		return
 	}
 	w.dst = append(append(w.dst, "HTTP/1.1 "...), r.Reason...)

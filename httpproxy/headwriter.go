@@ -1,19 +1,29 @@
 package httpproxy
 
-import "github.com/headpond/headpond/httpwire"
+import (
+	"net/http"
 
-// headWriter appends a head to dst, as text of HTTP/1.1 or as fields of HTTP/2 in HPACK. The HPACK form refers to no
-// other head (RFC 7541, section 6.2.2).
+	"github.com/headpond/headpond/httpwire"
+)
+
+// headWriter appends a head to dst, as text of HTTP/1.1 or as fields of HTTP/2 in HPACK, or adds it to the fields of a Carrier's response.
+// The HPACK form refers to no other head (RFC 7541, section 6.2.2).
 type headWriter struct {
 	dst   []byte
-	coded bool // write HTTP/2
-	value int  // index of the length of the value being written, in HPACK
+	coded bool        // write no text
+	into  http.Header // add to these fields instead of HPACK; nil = write HPACK
+	name  string      // of the field being written, for into
+	value int         // index of the value being written, for into, or of its length, in HPACK
 }
 
 // begin begins a field, whose value the caller appends to dst.
 func (w *headWriter) begin(name string) {
 	if !w.coded {
 		w.dst = append(append(w.dst, name...), ": "...)
+		return
+	}
+	if w.into != nil {
+		w.name, w.value = name, len(w.dst)
 		return
 	}
 	w.dst = appendCodedName(w.dst, name)
@@ -25,6 +35,11 @@ func (w *headWriter) begin(name string) {
 func (w *headWriter) end() {
 	if !w.coded {
 		w.dst = append(w.dst, crlf...)
+		return
+	}
+	if w.into != nil {
+		w.into.Add(w.name, string(w.dst[w.value:]))
+		w.dst = w.dst[:w.value]
 		return
 	}
 	n := len(w.dst) - w.value - 1
@@ -39,12 +54,22 @@ func (w *headWriter) end() {
 	copy(w.dst[w.value:], length)
 }
 
+// code appends the status of a head that is no text. Fields of a Carrier's response have none.
+func (w *headWriter) code(status int) {
+	if w.into == nil {
+		w.dst = appendStatus(w.dst, status)
+	}
+}
+
 // field appends a received field.
 func (w *headWriter) field(f *httpwire.Field) {
-	if w.coded {
-		w.dst = appendCoded(w.dst, f)
-	} else {
+	switch {
+	case !w.coded:
 		w.dst = appendField(w.dst, f)
+	case w.into != nil:
+		w.into.Add(string(f.Name), string(f.Value))
+	default:
+		w.dst = appendCoded(w.dst, f)
 	}
 }
 
@@ -55,7 +80,7 @@ func (w *headWriter) line(name, value string) {
 	w.end()
 }
 
-// connection appends lines about the connection, which HTTP/2 does not have.
+// connection appends lines about the connection, which only HTTP/1.1 has.
 func (w *headWriter) connection(lines string) {
 	if !w.coded {
 		w.dst = append(w.dst, lines...)

@@ -573,11 +573,11 @@ func (h *http2) newStream(id uint32, ends bool) (st *h2Stream) {
 	})
 	if st == nil {
 		st = &h2Stream{h: h}
-		st.h2Sides.mu = &h.mu
+		st.mu = &h.mu
 		st.run = st.serve
 	}
 	b := &h.head
-	st.id, st.ended, st.head, st.left, st.timeout, st.came = id, ends, b.method == "HEAD", b.length, b.timeout, h.heard
+	st.id, st.ended, st.left, st.timeout, st.came = id, ends, b.length, b.timeout, h.heard
 	st.chunked = !ends && st.left < 0
 	return st
 }

@@ -156,8 +156,6 @@ func (st *h2Stream) preread() {
 	}
 }
 
-// whole reports whether the request has come whole and has no trailers, how much content it has then, and whether the session has read all
-// of it.
 func (st *h2Stream) whole() (content int64, come, read bool) {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()

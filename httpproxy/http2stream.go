@@ -1,7 +1,6 @@
 package httpproxy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,44 +20,34 @@ import (
 // that they share with the connection's fiber.
 type h2Stream struct {
 	fiber.NoLoop
-	h2Sides
+	clientSide
 	h            *http2
 	run          func()    // serve
 	waitsForBody bool      // it is in h.expected, and not launched; the reader's
 	session      *session  // of the request
 	came         time.Time // when the request's head did
 	id           uint32
-	head         bool          // it asks for a head only
 	timeout      time.Duration // that its client gives the exchange; 0 = none
 
 	about about // has its own mutex
 
 	// Guarded by h.mu.
-	h2Content                         // of the request
-	left      int64                   // of the body with a length
-	content   int64                   // that has come, in bytes
-	spent     int64                   // of the stream's window, not yet given back
-	extra     int64                   // that the window is larger than at first
-	active    bool                    // it counts as h.active
-	ended     bool                    // the client has sent all
-	err       error                   // it is over
-	window    int64                   // that the client gives besides the initial one; both together may be negative
-	server    *httppool.Conn          // that the request is on
-	cancel    context.CancelCauseFunc // of work that precedes that; nil = none is under way
-	waits     *waiting                // for one; nil = no session has needed one yet
-	finished  bool                    // the response has been sent whole
-	toCome    int                     // bytes that are reserved for the request's body, until it has come whole; see admit
-	drops     bool                    // the request's body is dropped as it comes
-	lingers   bool                    // and the end of the request is waited for; see CloseWrite
+	h2Content       // of the request
+	left      int64 // of the body with a length
+	content   int64 // that has come, in bytes
+	spent     int64 // of the stream's window, not yet given back
+	extra     int64 // that the window is larger than at first
+	active    bool  // it counts as h.active
+	ended     bool  // the client has sent all
+	window    int64 // that the client gives besides the initial one; both together may be negative
+	toCome    int   // bytes that are reserved for the request's body, until it has come whole; see admit
+	drops     bool  // the request's body is dropped as it comes
+	lingers   bool  // and the end of the request is waited for; see CloseWrite
 	closed    bool
 
 	// The writer's.
-	began bool // the final head is sent
-	out   h2Outgoing
 	block []byte // of trailers
 }
-
-var _ fiber.Stream = (*h2Stream)(nil)
 
 var errStreamReset = fmt.Errorf("%w: it has reset the stream", httppool.ErrClientGone)
 
@@ -100,33 +89,6 @@ func (st *h2Stream) WaitReadable() error {
 	return st.await()
 }
 
-// fail ends the stream; mu is held.
-func (st *h2Stream) fail(err error) {
-	if st.err == nil {
-		st.err = err
-	}
-	st.wake()
-	if st.waits != nil {
-		st.waits.look()
-	}
-	if st.cancel != nil {
-		st.cancel(httppool.ErrClientGone)
-	}
-	if st.server != nil && !st.finished {
-		_ = st.server.Close() // its answer is not awaited
-	}
-}
-
-// uses says which connection is to be closed when the client resets the stream; false = it has, and c is not touched.
-func (st *h2Stream) uses(c *httppool.Conn) bool {
-	st.h.mu.Lock()
-	defer st.h.mu.Unlock()
-	if st.server = c; st.err != nil {
-		st.server = nil
-	}
-	return st.err == nil
-}
-
 // State implements fiber.Stream.
 func (st *h2Stream) State() fiber.State {
 	st.h.mu.Lock()
@@ -145,16 +107,6 @@ func (st *h2Stream) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr 
 	return fiber.Copy(st, dst, moved)
 }
 
-// Ended reports whether the client does not want the answer any more.
-func (st *h2Stream) Ended() bool {
-	st.h.mu.Lock()
-	defer st.h.mu.Unlock()
-	return st.err != nil
-}
-
-// PeerClosed is Ended.
-func (st *h2Stream) PeerClosed() bool { return st.Ended() }
-
 // Write takes the response's body, framed as its head says.
 func (st *h2Stream) Write(p []byte) (int, error) {
 	if _, err := st.out.write(p, st); err != nil {
@@ -163,22 +115,27 @@ func (st *h2Stream) Write(p []byte) (int, error) {
 	return len(p), st.h.flush(st)
 }
 
-// flush sends what has been written.
+func (st *h2Stream) protocol() string { return protocolHTTP2 }
+
+func (st *h2Stream) major() int { return 2 }
+
+func (st *h2Stream) limit() time.Duration { return st.timeout }
+
+func (st *h2Stream) home() int { return st.h.conn.Loop() }
+
+func (st *h2Stream) resumes() func() { return st.run }
+
+func (st *h2Stream) head(dst []byte) headWriter { return headWriter{dst: dst, coded: true} }
+
 func (st *h2Stream) flush() error { return st.h.flush(st) }
 
 var errH2Switch = errors.New("a response that HTTP/2 has no form for")
 
-// sendHead takes the head of an interim or of the final response, whose body has that length, and sends it with what is written
-// behind it or by flush.
 func (st *h2Stream) sendHead(status int, block []byte, length int64) error {
 	if status == http.StatusSwitchingProtocols {
 		return errH2Switch
 	}
-	if length == httpwire.Unframed {
-		length = httpwire.Chunked
-	}
-	st.began = status >= 200
-	st.out.begin(length)
+	st.frame(status, length)
 	return st.sendFields(block, st.began && length == 0)
 }
 

@@ -26,6 +26,7 @@ import (
 type Proxy struct {
 	srv      *listener.Server
 	tls      atomic.Pointer[tls.Config] // nil = plain
+	carriers carriers
 	limits   atomic.Pointer[limits]
 	table    atomic.Pointer[table]
 	traffic  *traffic.Set
@@ -79,7 +80,9 @@ func New(cfg Config) (*Proxy, error) {
 	})
 	if cfg.TLS != nil {
 		p.tls.Store(serverTLS(cfg.TLS))
+		p.carriers.tls.Store(carrierTLS(cfg.TLS))
 	}
+	p.carriers.set(cfg.Announce)
 	return p, nil
 }
 
@@ -168,8 +171,11 @@ func (p *Proxy) budgetOf(upstream string, cell *traffic.Cell) *budget {
 const defaultResponseTimeout = time.Minute
 
 // Serve accepts connections from l until Drain or Close and then returns nil. It takes l over. It may be called for
-// several listeners.
+// several listeners, of which some may be CarrierListeners if the Config has TLS.
 func (p *Proxy) Serve(l net.Listener) error {
+	if err := p.beginCarriers(l); err != nil {
+		return err
+	}
 	p.ledger.memory.add(&p.ledger)
 	return p.srv.Serve(l)
 }
@@ -212,6 +218,7 @@ func (p *Proxy) Update(cfg Config) error {
 		return err
 	}
 	p.updateTLS(cfg.TLS)
+	p.carriers.set(cfg.Announce)
 	p.table.Store(p.newTable(cfg))
 	p.log.Store(newAccessLog(cfg))
 	p.ledger.limit.Store(cfg.MaxBuffered)

@@ -47,7 +47,7 @@ func (s *session) mayRest() bool {
 func (s *session) canRest() bool {
 	loop := s.client.conn.Loop()
 	if s.stream != nil {
-		loop = s.stream.h.conn.Loop()
+		loop = s.stream.home()
 	}
 	if loop == 0 || s.server.conn.Loop() != loop {
 		s.ex.rest.never = true
@@ -77,7 +77,7 @@ func (s *session) beginRest() bool {
 	s.ex.rest.again = true
 	_ = s.server.conn.SetReadDeadline(s.ex.rest.until)
 	if s.stream != nil {
-		s.rests = s.server.conn.OnReadable(s.stream.run)
+		s.rests = s.server.conn.OnReadable(s.stream.resumes())
 	} else {
 		s.rests = s.suspend()
 	}

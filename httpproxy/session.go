@@ -183,9 +183,9 @@ type session struct {
 	now       time.Time // when the current request began
 	ended     time.Time // when the last request ended; zero = long ago
 	peer      peer
-	stream    *h2Stream // the client's stream; nil in HTTP/1.1
-	wrong     error     // an error in the head of the stream's request; nil = none
-	about     *about    // the session's own, or the stream's
+	stream    clientStream // the client's stream; nil in HTTP/1.1
+	wrong     error        // an error in the head of the stream's request; nil = none
+	about     *about       // the session's own, or the stream's
 	own       about
 
 	req      httpwire.Request
@@ -206,6 +206,10 @@ type session struct {
 
 // ServeConn serves one client; it implements listener.Handler.
 func (p *Proxy) ServeConn(ctx context.Context, lc *listener.Conn) {
+	if c, ok := lc.Raw().(Carrier); ok {
+		p.serveCarrier(ctx, lc, c)
+		return
+	}
 	s := &session{p: p, ctx: ctx, lc: lc}
 	s.about = &s.own
 	opened := false

@@ -240,7 +240,7 @@ func (s *session) giveTrace(l *logLine) {
 	s.p.tracer.Trace(&record)
 }
 
-var versions = map[string]string{protocolHTTP10: "1.0", protocolHTTP11: "1.1", protocolHTTP2: "2"}
+var versions = map[string]string{protocolHTTP10: "1.0", protocolHTTP11: "1.1", protocolHTTP2: "2", protocolHTTP3: "3"}
 
 // joined returns the values of all fields with a name, which is in lower case, as one list.
 func (l *logLine) joined(name string) (list []byte) {

@@ -45,18 +45,6 @@ func (s *session) leasing() context.Context {
 	return s.leases
 }
 
-// leasing returns the context in which s, the session of the stream, waits for a connection.
-func (st *h2Stream) leasing(s *session) context.Context {
-	w := st.waits
-	if w == nil {
-		w = new(waiting)
-		w.leases = pool.WithParker(s.ctx, w)
-		st.h.locked(func() { st.waits = w })
-	}
-	w.s = s
-	return w.leases
-}
-
 // newParker returns one for the calling fiber or goroutine.
 func newParker() pool.Parker {
 	if p := fiber.NewParker(); p != nil {
@@ -126,7 +114,7 @@ func (w *waiting) Unpark() {
 // Affinity implements pool.AffinityParker.
 func (w *waiting) Affinity() int {
 	if st := w.s.stream; st != nil {
-		return st.h.conn.Loop()
+		return st.home()
 	}
 	if p, ok := w.inner.(pool.AffinityParker); ok {
 		return p.Affinity()

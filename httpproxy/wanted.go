@@ -65,14 +65,3 @@ func (w *watch) end() {
 	w.over = true
 	w.timer.Stop()
 }
-
-// cancels makes a reset of the stream call cancel; if the reset has come already, cancel is called at once. nil ends
-// that.
-func (st *h2Stream) cancels(cancel context.CancelCauseFunc) {
-	st.h.mu.Lock()
-	defer st.h.mu.Unlock()
-	st.cancel = cancel
-	if st.err != nil && cancel != nil {
-		cancel(httppool.ErrClientGone)
-	}
-}

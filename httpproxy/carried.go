@@ -1,0 +1,457 @@
+package httpproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// carried is one request of a Carrier and its response. The session sees it as a connection on which the request's body comes, framed as in
+// HTTP/1.1; heads pass as fields. One goroutine reads while another writes, each straight from and to the Carrier: nothing is buffered here.
+type carried struct {
+	fiber.NoLoop
+	clientSide
+	lock    sync.Mutex // the mutex of clientSide
+	cc      *carrierConn
+	id      uint64
+	w       http.ResponseWriter
+	control *http.ResponseController
+	r       *http.Request
+	timeout time.Duration // that the client gives the exchange; 0 = none
+	session *session
+	about   about // has its own mutex
+
+	// The reader's.
+	chunked bool   // the body has no length of its own
+	left    int64  // of a body with one, to be read
+	ended   bool   // it has come whole
+	first   []byte // of it, that begin has read
+	framing []byte // and content, to be read next
+	small   [smallRead]byte
+}
+
+// smallRead is the least room for a chunk; a Read with less gets it in pieces.
+const smallRead = 64
+
+// errUnusual is the error of a head that a Carrier lets pass and HTTP/2's rules do not.
+var errUnusual = fmt.Errorf("%w: the head is malformed", httpwire.ErrMalformed)
+
+// ServeHTTP implements http.Handler for the Carrier.
+func (cc *carrierConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	st := &carried{cc: cc, w: w, r: r, control: http.NewResponseController(w)}
+	st.mu = &st.lock
+	st.session = h2Sessions.Get().(*session) //nolint:forcetypeassert // its New makes nothing else
+	cc.add(st)
+	left := context.AfterFunc(r.Context(), func() { st.end(httppool.ErrClientGone) })
+	st.serve()
+	left()
+	cc.remove(st)
+	st.stop()
+	if !st.answered() {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// begin makes the head of the request, as a session has it.
+func (st *carried) begin() {
+	cc, s, came := st.cc, st.session, time.Now()
+	s.p, s.ctx, s.lc, s.shard, s.isTLS, s.peer = cc.p, cc.ctx, cc.lc, cc.shard, cc.tls, cc.peer
+	s.stream, s.about, s.now = st, &st.about, came
+	s.held.of = &cc.held
+	s.holds()
+	s.client.use(st)
+	head := st.fields()
+	ends := st.bodiless(came)
+	if st.chunked = !ends && head.length < 0; !head.request(&s.req, &s.reqText, ends) {
+		s.wrong = errUnusual
+		return
+	}
+	st.ended, st.left, st.timeout = ends, head.length, head.timeout
+	s.held.add(cap(s.reqText))
+	st.admit()
+	s.wrong = s.completeHead()
+}
+
+// fields gathers the fields of the head in the order of their names.
+func (st *carried) fields() *h2Head {
+	r, b := st.r, &h2Head{limit: st.cc.p.limits.Load().head}
+	b.reset(false)
+	if b.method = r.Method; b.method == http.MethodConnect {
+		b.authority = r.Host
+	} else {
+		b.scheme, b.path, b.authority = "https", r.RequestURI, r.Host
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+		known := httpwire.Classify(name)
+		for _, value := range r.Header[name] {
+			b.bad = b.bad || !httpwire.ValidToken(name) || !httpwire.ValidValue(value)
+			b.plain(strings.ToLower(name), strings.Trim(value, " \t"), known)
+		}
+	}
+	if len(r.Trailer) > 0 { // the Carrier has taken the names out of the head
+		b.plain("trailer", strings.Join(slices.Sorted(maps.Keys(r.Trailer)), ", "), httpwire.Trailer)
+	}
+	return b
+}
+
+// bodiless reports whether the request has no body. A Carrier cannot say that of a head without a length. Requests with such methods nearly
+// always end with the head, or have a body at once: their first byte, or their end, is waited for.
+func (st *carried) bodiless(came time.Time) bool {
+	switch {
+	case st.r.ContentLength >= 0:
+		return st.r.ContentLength == 0
+	case !slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodDelete, http.MethodTrace}, st.r.Method):
+		return false
+	}
+	_ = st.control.SetReadDeadline(came.Add(st.cc.p.limits.Load().readHeader))
+	n, err := st.r.Body.Read(st.small[:1])
+	st.first = st.small[:n:n]
+	_ = st.control.SetReadDeadline(time.Time{})
+	return n == 0 && err == io.EOF && len(st.r.Trailer) == 0 //nolint:errorlint // as it is documented
+}
+
+// admit reserves what the request may take, as that of a stream of HTTP/2 does; what has come of its body is the Carrier's memory. Without
+// room the request is refused.
+func (st *carried) admit() {
+	s := st.session
+	limit := s.p.ledger.perConn.Load()
+	if limit == 0 {
+		return
+	}
+	need := 2 * bufferSize
+	if !st.ended {
+		need += 3 * bufferSize
+	}
+	s.crowded = !s.held.reserve(need, limit, true)
+}
+
+// serve serves the request. A panic there ends nothing else.
+func (st *carried) serve() {
+	s := st.session
+	defer s.p.recovered(s.lc)
+	panicked := true
+	defer func() {
+		if panicked && s.stream != nil {
+			s.logPanic()
+		}
+		st.end(net.ErrClosed)
+		st.about.drop()
+		s.held.end()
+		if !panicked {
+			s.recycle()
+		}
+	}()
+	if st.begin(); s.wrong != nil {
+		s.refuseHead(s.wrong)
+	} else {
+		s.serve(0)
+	}
+	s.client.drop()
+	panicked = false
+}
+
+// end ends the request for its client, unless that has the whole response, and reports whether it was under way.
+func (st *carried) end(err error) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.err != nil || st.finished {
+		return false
+	}
+	st.fail(err)
+	_ = st.control.SetWriteDeadline(time.Unix(1, 0)) // calls that wait return
+	_ = st.control.SetReadDeadline(time.Unix(1, 0))
+	return true
+}
+
+// Read gives the request's body, and waits at its end for that of the response: the client is still there.
+func (st *carried) Read(p []byte) (int, error) {
+	for {
+		switch {
+		case len(st.framing) > 0:
+			n := copy(p, st.framing)
+			st.framing = st.framing[n:]
+			return n, nil
+		case st.ended:
+			return 0, st.await()
+		}
+		if n, err := st.readBody(p); n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// readBody reads a piece of the body to p, or to framing.
+func (st *carried) readBody(p []byte) (n int, err error) {
+	into, framed := p, st.chunked
+	if framed && len(p) < smallRead {
+		into = make([]byte, smallRead)
+	}
+	content := into
+	if framed {
+		content = into[chunkPrefix:min(len(into)-len(crlf), chunkPrefix+maxOwnChunk)]
+	}
+	if len(st.first) > 0 {
+		n = copy(content, st.first)
+		st.first = st.first[n:]
+	} else if n, err = st.r.Body.Read(content); err != nil && !errors.Is(err, io.EOF) {
+		err = st.readFailed(err)
+	}
+	st.cc.count()
+	st.left -= int64(n)
+	switch {
+	case err == io.EOF && !framed && st.left > 0: //nolint:errorlint // as it is documented
+		return n, io.ErrUnexpectedEOF
+	case err == io.EOF, !framed && st.left <= 0: //nolint:errorlint // likewise
+		st.ended, err = true, nil
+	}
+	if n > 0 && framed {
+		n = frameChunk(into, n)
+	}
+	if framed && err == nil && st.ended {
+		st.framing = appendEndOf(st.framing, st.r.Trailer)
+	}
+	if len(into) > 0 && len(p) > 0 && &into[0] != &p[0] && n > 0 {
+		st.framing = append(slices.Clone(into[:n]), st.framing...)
+		n = 0
+	}
+	return n, err
+}
+
+// A chunk of a body without a length: its size in four digits and a line's end, content, and a line's end.
+const (
+	chunkPrefix = 4 + len(crlf)
+	maxOwnChunk = 0xffff
+)
+
+// frameChunk makes a chunk of n bytes of content, which are in b behind the room for their size, and returns its length.
+func frameChunk(b []byte, n int) int {
+	const digits = "0123456789abcdef"
+	b[0], b[1], b[2], b[3] = digits[n>>12&15], digits[n>>8&15], digits[n>>4&15], digits[n&15]
+	copy(b[4:], crlf)
+	return chunkPrefix + n + copy(b[chunkPrefix+n:], crlf)
+}
+
+// appendEndOf appends the end of a body in chunks, with its trailers.
+func appendEndOf(dst []byte, trailers http.Header) []byte {
+	dst = append(dst, "0\r\n"...)
+	for _, name := range slices.Sorted(maps.Keys(trailers)) {
+		for _, value := range trailers[name] {
+			if httpwire.ValidToken(name) && httpwire.ValidValue(value) {
+				dst = append(append(append(append(dst, name...), ": "...), value...), crlf...)
+			}
+		}
+	}
+	return append(dst, crlf...)
+}
+
+// readFailed returns the error of a read: the client's end precedes what the Carrier says about it.
+func (st *carried) readFailed(err error) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch {
+	case st.err != nil:
+		return st.err
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF):
+		return err
+	}
+	return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
+}
+
+// await waits for the end of the response, which is that of the connection for the session.
+func (st *carried) await() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for st.err == nil && !st.finished {
+		if !st.reader.wait(st.mu) {
+			return os.ErrDeadlineExceeded
+		}
+	}
+	if st.err != nil {
+		return st.err
+	}
+	return io.EOF
+}
+
+// State implements fiber.Stream.
+func (st *carried) State() fiber.State {
+	if st.Ended() {
+		return fiber.Dead
+	}
+	return fiber.Unknown
+}
+
+// CopyTo implements fiber.Stream.
+func (st *carried) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr error) {
+	return fiber.Copy(st, dst, moved)
+}
+
+// SetDeadline implements net.Conn.
+func (st *carried) SetDeadline(t time.Time) error {
+	return errors.Join(st.SetReadDeadline(t), st.SetWriteDeadline(t))
+}
+
+// SetReadDeadline implements net.Conn.
+func (st *carried) SetReadDeadline(t time.Time) error {
+	_ = st.clientSide.SetReadDeadline(t)
+	return st.deadline(st.control.SetReadDeadline, t)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (st *carried) SetWriteDeadline(t time.Time) error {
+	return st.deadline(st.control.SetWriteDeadline, t)
+}
+
+// deadline sets a deadline, unless end has set the last one.
+func (st *carried) deadline(set func(time.Time) error, t time.Time) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.err != nil {
+		return nil //nolint:nilerr // the next call reports it
+	}
+	return set(t)
+}
+
+func (st *carried) protocol() string { return protocolHTTP3 }
+
+func (st *carried) major() int { return 3 }
+
+// whole is never known: the Carrier tells the end only to a Read.
+func (*carried) whole() (content int64, come, read bool) { return 0, false, false }
+
+func (st *carried) limit() time.Duration { return st.timeout }
+
+func (st *carried) home() int { return 0 }
+
+func (st *carried) resumes() func() { return nil }
+
+func (st *carried) head(dst []byte) headWriter {
+	return headWriter{dst: dst, coded: true, into: st.w.Header()}
+}
+
+func (st *carried) sendHead(status int, _ []byte, length int64) error {
+	if status == http.StatusSwitchingProtocols {
+		return errH2Switch
+	}
+	if err := st.gone(); err != nil {
+		return err
+	}
+	st.frame(status, length)
+	h := st.w.Header()
+	if status < 200 {
+		st.w.WriteHeader(status)
+		clear(h)
+		return nil
+	}
+	for _, name := range [...]string{"Content-Type", "Date"} { // the Carrier must not add what the response has not
+		if _, ok := h[name]; !ok {
+			h[name] = nil
+		}
+	}
+	st.w.WriteHeader(status)
+	if length == 0 {
+		return st.sendData(nil, true)
+	}
+	return nil
+}
+
+// gone returns why the request is over.
+func (st *carried) gone() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.err
+}
+
+// Write takes the response's body, framed as its head says, and sends it.
+func (st *carried) Write(p []byte) (int, error) {
+	if _, err := st.out.write(p, st); err != nil {
+		return 0, err
+	}
+	return len(p), st.flush()
+}
+
+func (st *carried) flush() error {
+	err := st.gone()
+	if err == nil && st.began && !st.answered() {
+		err = st.control.Flush()
+	}
+	st.cc.count()
+	return err
+}
+
+// answered reports whether the response has been sent whole.
+func (st *carried) answered() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.finished
+}
+
+func (st *carried) sendData(p []byte, last bool) error {
+	if err := st.gone(); err != nil {
+		return err
+	}
+	if len(p) > 0 {
+		if _, err := st.w.Write(p); err != nil {
+			return err
+		}
+	}
+	if !last {
+		return nil
+	}
+	if err := st.control.Flush(); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.err != nil {
+		return st.err
+	}
+	st.finished = true
+	if st.ended {
+		st.session.held.finish()
+	}
+	st.reader.wake()
+	return nil
+}
+
+func (st *carried) sendTrailers(fields []httpwire.Field) error {
+	h := st.w.Header()
+	for i := range fields {
+		h.Add(http.TrailerPrefix+http.CanonicalHeaderKey(string(fields[i].Name)), string(fields[i].Value))
+	}
+	return st.sendData(nil, true)
+}
+
+func (st *carried) endWith(trailers []httpwire.Field) error {
+	if !st.ends() {
+		return nil
+	}
+	return st.sendTrailers(trailers)
+}
+
+// CloseWrite is not supported: the Carrier drops what is unread of the request.
+func (st *carried) CloseWrite() error { return errors.ErrUnsupported }
+
+// Close ends the request. An incomplete response ends with an error for the client.
+func (st *carried) Close() error {
+	st.end(net.ErrClosed)
+	return nil
+}
+
+// LocalAddr implements net.Conn.
+func (st *carried) LocalAddr() net.Addr { return st.cc.lc.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (st *carried) RemoteAddr() net.Addr { return st.cc.lc.RemoteAddr() }

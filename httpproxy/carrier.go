@@ -1,0 +1,254 @@
+package httpproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/listener"
+)
+
+// Carrier is a client's connection in a version of HTTP that another package speaks, such as HTTP/3: it carries many requests at once, each
+// of which it hands over as package net/http does. The Proxy serves them as it serves the streams of HTTP/2, by the same rules and limits,
+// and never reads from or writes to the connection itself. Proxy.Serve takes Carriers from a CarrierListener. They are a fiber.Stream, so
+// that limits, register and drain treat them as any connection.
+type Carrier interface {
+	// Carry calls h.ServeHTTP for each request, on a goroutine of its own. It returns when the connection is over and all these calls have
+	// returned. It is called once.
+	//
+	// A request has been checked as the protocol demands. Its Header has no fields about connections, its RequestURI is what came as :path,
+	// its ContentLength is -1 if the client gave none, its Trailer is complete when Body returns io.EOF, and its Context ends when the client
+	// wants no answer any more. Body may be read while the response is written, and also after the first of it.
+	//
+	// The http.ResponseWriter has the methods of http.ResponseController for deadlines, which interrupt calls that wait, and FlushError. It
+	// sends interim heads at once, and fields with http.TrailerPrefix as trailers. When ServeHTTP returns the response is whole, and what is
+	// unread of the body is dropped; when it panics with http.ErrAbortHandler, the client gets to know that the response is not.
+	Carry(h http.Handler) error
+	// Leave has the client begin no more requests, and ends the connection when it has no requests any more. It does not wait.
+	Leave()
+	// TLS returns the state of the connection's TLS.
+	TLS() *tls.ConnectionState
+	// Traffic returns how many bytes have come from the client and gone to it.
+	Traffic() (in, out uint64)
+}
+
+// CarrierListener is a listener whose connections are Carriers.
+type CarrierListener interface {
+	net.Listener
+	// Begin gives the listener its settings, before the first Accept.
+	Begin(s CarrierSettings)
+}
+
+// CarrierSettings are what a Proxy wants of the Carriers that it accepts.
+type CarrierSettings struct {
+	// TLS returns the settings for a handshake that begins now: TLS 1.3, with the listener's certificates, no protocol (ALPN) and no early
+	// data. They are the same until an Update changes them. It may be called from any goroutine, and must not be changed.
+	TLS func() *tls.Config
+	// MaxRequests is how many requests of a connection may be open at once, MaxHeaderBytes how large a head may be.
+	MaxRequests, MaxHeaderBytes int
+	// KeepAlive is how long a connection without requests stays open.
+	KeepAlive time.Duration
+	// Logger is never nil.
+	Logger *slog.Logger
+}
+
+// ErrNoTLS is the error of Serve for a CarrierListener if the Config has no TLS.
+var ErrNoTLS = errors.New("httpproxy: HTTP/3 needs TLS")
+
+// beginCarriers prepares a listener that Serve was given. What is no CarrierListener needs nothing.
+func (p *Proxy) beginCarriers(l net.Listener) error {
+	c, ok := l.(CarrierListener)
+	if !ok {
+		return nil
+	}
+	if p.tls.Load() == nil {
+		return errors.Join(ErrNoTLS, l.Close())
+	}
+	if a, ok := l.Addr().(*net.UDPAddr); ok {
+		p.carriers.port.Store(int32(a.Port))
+		p.carriers.announce()
+	}
+	limits := p.limits.Load()
+	c.Begin(CarrierSettings{
+		TLS: func() *tls.Config { return p.carriers.tls.Load() }, MaxRequests: limits.streams, MaxHeaderBytes: limits.head, KeepAlive: limits.keepAlive,
+		Logger: p.srv.Logger(),
+	})
+	return nil
+}
+
+// carriers is what a Proxy has for CarrierListeners.
+type carriers struct {
+	tls  atomic.Pointer[tls.Config] // nil = none
+	port atomic.Int32               // of the UDP socket; 0 = there is none yet
+
+	mu     sync.Mutex // held for a few instructions
+	config Announcement
+	value  atomic.Pointer[string] // of Alt-Svc; nil = HTTP/3 is not announced
+}
+
+// Announcement tells clients that come by TCP, and with TLS, that there is HTTP/3, by a field Alt-Svc (RFC 7838) in each answer. Clients use
+// it for their next connections, and TCP where it does not work. It has an effect once a CarrierListener with a UDP port is served.
+type Announcement struct {
+	// MaxAge is how long clients may remember it, in whole seconds; 0 = HTTP/3 is not announced.
+	MaxAge time.Duration
+	// Port is where clients reach HTTP/3, if it is not the listener's own, because packets are redirected on their way; 0 = that.
+	Port int
+}
+
+// carrierTLS returns the settings for handshakes of Carriers.
+func carrierTLS(t *tls.Config) *tls.Config {
+	t = t.Clone()
+	t.NextProtos, t.GetConfigForClient, t.MinVersion = nil, nil, tls.VersionTLS13 // challenges of certificate authorities come by TCP
+	return t
+}
+
+// set applies the configuration.
+func (c *carriers) set(a Announcement) {
+	c.mu.Lock()
+	c.config = a
+	c.mu.Unlock()
+	c.announce()
+}
+
+// announce makes the value of Alt-Svc.
+func (c *carriers) announce() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	port := c.config.Port
+	if port == 0 {
+		port = int(c.port.Load())
+	}
+	if c.config.MaxAge <= 0 || port == 0 || c.port.Load() == 0 {
+		c.value.Store(nil)
+		return
+	}
+	value := `h3=":` + strconv.Itoa(port) + `"; ma=` + strconv.FormatInt(int64(c.config.MaxAge/time.Second), 10)
+	c.value.Store(&value)
+}
+
+// altSvcField announces other services for the same content; altSvcName is its name in lower case.
+const (
+	altSvcField = "Alt-Svc"
+	altSvcName  = "alt-svc"
+)
+
+// altSvc returns its value in the answer for the session's client; "" = none.
+func (s *session) altSvc() string {
+	v := s.p.carriers.value.Load()
+	if v == nil || s.isTLS == nil || s.stream != nil && s.stream.major() > 2 {
+		return ""
+	}
+	return *v
+}
+
+// carrierConn is the session on a Carrier. Each of its requests is served on a goroutine of the Carrier's.
+type carrierConn struct {
+	p       *Proxy
+	ctx     context.Context
+	lc      *listener.Conn
+	carrier Carrier
+	tls     *tls.ConnectionState
+	peer    peer
+	shard   uint8
+	held    tally
+
+	mu       sync.Mutex // held for a few instructions
+	requests map[uint64]*carried
+	last     uint64    // number of the last request
+	idle     time.Time // since when there has been none
+	in, out  uint64    // bytes that are counted
+}
+
+// serveCarrier serves a connection to its end.
+func (p *Proxy) serveCarrier(ctx context.Context, lc *listener.Conn, c Carrier) {
+	cc := &carrierConn{p: p, ctx: ctx, lc: lc, carrier: c, tls: c.TLS(), requests: map[uint64]*carried{}, idle: time.Now(), shard: uint8(lc.Shard())}
+	s := session{lc: lc}
+	cc.peer = *s.from()
+	cc.peer.cert = clientCert(cc.tls)
+	cc.held.to = p.ledger.account(cc.shard)
+	defer func() {
+		cc.count()
+		_ = lc.Close()
+		cc.held.end()
+	}()
+	lc.Attach(cc)
+	if p.isDraining() { // perhaps it began before the session was attached
+		cc.interrupt()
+	}
+	if err := c.Carry(cc); err != nil {
+		p.srv.Report(listener.ReasonProtocol, slog.LevelInfo, "client's connection failed", "client", lc.RemoteAddr().String(), "error", err)
+	}
+}
+
+// interrupt begins the end: see Proxy.Drain.
+func (cc *carrierConn) interrupt() { cc.carrier.Leave() }
+
+// count adds what has passed to the byte counters of the connection.
+func (cc *carrierConn) count() {
+	in, out := cc.carrier.Traffic()
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	cc.lc.Count(int64(in-cc.in), int64(out-cc.out))
+	cc.in, cc.out = in, out
+}
+
+// add gives a request its number.
+func (cc *carrierConn) add(st *carried) {
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	cc.last++
+	st.id = cc.last
+	cc.requests[st.id] = st
+}
+
+// remove forgets a request that is over.
+func (cc *carrierConn) remove(st *carried) {
+	cc.count()
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	delete(cc.requests, st.id)
+	if len(cc.requests) == 0 {
+		cc.idle = time.Now()
+	}
+}
+
+// Describe implements listener.Session, for the connection and its requests.
+func (cc *carrierConn) Describe(all []listener.Info, base listener.Info) []listener.Info {
+	cc.count()
+	base.BytesIn, base.BytesOut = cc.lc.BytesIn(), cc.lc.BytesOut()
+	cc.mu.Lock()
+	defer cc.mu.Unlock()
+	whole := base
+	if whole.Streams = len(cc.requests); whole.Streams == 0 {
+		whole.State, whole.Since = listener.StateIdle, cc.idle
+	}
+	all = append(all, whole)
+	base.BytesIn, base.BytesOut = 0, 0
+	for id, st := range cc.requests {
+		base.ID = listener.StreamID(whole.ID, id)
+		all = append(all, st.about.describe(base))
+	}
+	return all
+}
+
+// Kill implements listener.Session.
+func (cc *carrierConn) Kill(stream uint64) bool {
+	if stream == 0 {
+		return cc.p.srv.KillConn(cc.lc)
+	}
+	cc.mu.Lock()
+	st := cc.requests[stream]
+	cc.mu.Unlock()
+	if st == nil || !st.end(errKilled) {
+		return false
+	}
+	cc.p.srv.CountError(listener.ReasonKilled)
+	return true
+}

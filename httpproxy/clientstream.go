@@ -1,0 +1,156 @@
+package httpproxy
+
+import (
+	"context"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/pool/httppool"
+)
+
+// clientStream is a client's request and its response on a connection that carries many at once: a stream of HTTP/2, or a request of a
+// Carrier. Heads pass as fields. The request's body is read from it, and the response's is written to it, framed as in HTTP/1.1.
+type clientStream interface {
+	fiber.Stream
+	h2Sink
+
+	// protocol is the version of HTTP as the request line of HTTP/1.1 would name it, such as "HTTP/2.0"; major is its number.
+	protocol() string
+	major() int
+	// limit is the time that the client gives the exchange; 0 = none.
+	limit() time.Duration
+	// home is the loop of the client's connection; 0 = none.
+	home() int
+	// resumes returns what continues a session that rests; see session.beginRest. Without a loop no session rests.
+	resumes() func()
+
+	// head returns the writer for the head of a response.
+	head(dst []byte) headWriter
+	// sendHead takes the head of an interim or of the final response, whose body has that length, and sends it with what is written behind it
+	// or by flush.
+	sendHead(status int, block []byte, length int64) error
+	// flush sends what has been written.
+	flush() error
+	// endWith ends the response with trailers, even if content is missing. It does nothing before the head, and after the end.
+	endWith(trailers []httpwire.Field) error
+
+	// whole reports whether the request has come whole and has no trailers, how much content it has then, and whether the session has read all
+	// of it.
+	whole() (content int64, come, read bool)
+	// uses says which connection is to be closed when the client gives up the request; false = it has, and c is not touched.
+	uses(c *httppool.Conn) bool
+	// cancels makes the end of the request call cancel; if it has come already, cancel is called at once. nil ends that.
+	cancels(cancel context.CancelCauseFunc)
+	// leasing returns the context in which s, the session of the request, waits for a connection.
+	leasing(s *session) context.Context
+}
+
+var (
+	_ clientStream = (*h2Stream)(nil)
+	_ clientStream = (*carried)(nil)
+)
+
+// clientSide is what the clientStreams have in common. The mutex of h2Sides guards it, but for the writer's part.
+type clientSide struct {
+	h2Sides
+	err      error                   // the request is over
+	server   *httppool.Conn          // that the request is on
+	cancel   context.CancelCauseFunc // of work that precedes that; nil = none is under way
+	waits    *waiting                // for one; nil = no session has needed one yet
+	finished bool                    // the response has been sent whole
+
+	// The writer's.
+	began bool // the final head is sent
+	out   h2Outgoing
+}
+
+// fail ends the request; mu is held.
+func (c *clientSide) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+	c.wake()
+	if c.waits != nil {
+		c.waits.look()
+	}
+	if c.cancel != nil {
+		c.cancel(httppool.ErrClientGone)
+	}
+	if c.server != nil && !c.finished {
+		_ = c.server.Close() // its answer is not awaited
+	}
+}
+
+func (c *clientSide) uses(conn *httppool.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.server = conn; c.err != nil {
+		c.server = nil
+	}
+	return c.err == nil
+}
+
+func (c *clientSide) cancels(cancel context.CancelCauseFunc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancel = cancel
+	if c.err != nil && cancel != nil {
+		cancel(httppool.ErrClientGone)
+	}
+}
+
+func (c *clientSide) leasing(s *session) context.Context {
+	w := c.waits
+	if w == nil {
+		w = new(waiting)
+		w.leases = pool.WithParker(s.ctx, w)
+		c.mu.Lock()
+		c.waits = w
+		c.mu.Unlock()
+	}
+	w.s = s
+	return w.leases
+}
+
+// Ended reports whether the client does not want the answer any more.
+func (c *clientSide) Ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err != nil
+}
+
+// PeerClosed is Ended.
+func (c *clientSide) PeerClosed() bool { return c.Ended() }
+
+// frame begins the framing of a response's body.
+func (c *clientSide) frame(status int, length int64) {
+	if length == httpwire.Unframed {
+		length = httpwire.Chunked
+	}
+	c.began = status >= 200
+	c.out.begin(length)
+}
+
+// ends reports whether endWith has something to end, and that it does.
+func (c *clientSide) ends() bool {
+	if !c.began || c.out.over {
+		return false
+	}
+	c.out.over = true
+	return true
+}
+
+// replyBy sends an answer of the proxy itself.
+func (a *answer) replyBy(st clientStream) error {
+	a.complete()
+	w := st.head(nil)
+	w.code(a.status)
+	a.fields(&w)
+	if err := st.sendHead(a.status, w.finish(), int64(a.body.Len())); err != nil {
+		return err
+	}
+	_, err := st.Write(a.body.Bytes())
+	return err
+}
