@@ -143,7 +143,9 @@ func (g *Gateway) serve() error {
 
 	g.checkOpenFiles(g.cfg)
 	for _, s := range services {
-		g.startService(s, s.socket)
+		for _, sock := range s.sockets() {
+			g.startService(s, sock)
+		}
 	}
 	if adminServer != nil {
 		g.startAdmin(adminServer)
@@ -215,7 +217,9 @@ func (g *Gateway) Drain(ctx context.Context) error {
 	}
 	err := g.drainAll(ctx)
 	for _, s := range g.services {
-		s.socket.retire()
+		for _, sock := range s.sockets() {
+			sock.retire()
+		}
 	}
 	switch {
 	case err != nil:

@@ -44,25 +44,39 @@ func (g *Gateway) open(p *plan, kind *extend.Protocol, what, listen string, perm
 	datagrams := kind != nil && kind.Config.Datagrams
 	from := g.holder(listen, datagrams, old)
 	if from == nil {
-		sock, err := bindFor(kind, what, listen, perm)
-		for begin := time.Now(); g.cfg == nil && errors.Is(err, syscall.EADDRINUSE) && time.Since(begin) < startGrace; sock, err = bindFor(kind, what, listen, perm) {
-			time.Sleep(startPause)
-		}
-		if errors.Is(err, syscall.EADDRINUSE) {
-			err = g.explainInUse(what, listen, datagrams, err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		p.opened = append(p.opened, sock)
-		return sock, nil
+		return g.bind(p, what, listen, datagrams, func() (*socket, error) { return bindFor(kind, what, listen, perm) })
 	}
+	sock, err := p.takeOver(from, what, listen)
+	if err != nil {
+		return nil, err
+	}
+	p.Commit = append(p.Commit, func() error { from.handOver(sock); return nil })
+	return sock, nil
+}
+
+// bind binds an address that no socket of this gateway has. At the start it waits a while for the address.
+func (g *Gateway) bind(p *plan, what, listen string, datagrams bool, open func() (*socket, error)) (*socket, error) {
+	sock, err := open()
+	for begin := time.Now(); g.cfg == nil && errors.Is(err, syscall.EADDRINUSE) && time.Since(begin) < startGrace; sock, err = open() {
+		time.Sleep(startPause)
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = g.explainInUse(what, listen, datagrams, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.opened = append(p.opened, sock)
+	return sock, nil
+}
+
+// takeOver returns a second socket for what another one is bound to.
+func (p *plan) takeOver(from *socket, what, listen string) (*socket, error) {
 	sock, err := from.duplicate()
 	if err != nil {
 		return nil, fmt.Errorf("%s: take over %s: %w", what, listen, err)
 	}
 	p.opened = append(p.opened, sock)
-	p.Commit = append(p.Commit, func() error { from.handOver(sock); return nil })
 	return sock, nil
 }
 
@@ -91,7 +105,7 @@ func (g *Gateway) explainInUse(what, listen string, datagrams bool, err error) e
 			what, ErrListen, listen, who, has, syscall.EADDRINUSE)
 	}
 	for _, s := range g.services {
-		if s.datagrams() == datagrams && config.Overlap(s.cfg.Listen, listen) {
+		if (s.datagrams() == datagrams || datagrams && s.beside != nil) && config.Overlap(s.cfg.Listen, listen) {
 			return ours(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen)
 		}
 	}

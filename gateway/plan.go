@@ -39,6 +39,13 @@ type start struct {
 	socket  *socket
 }
 
+// start has a new service served.
+func (p *plan) start(svc *service) {
+	for _, sock := range svc.sockets() {
+		p.starts = append(p.starts, start{svc, sock})
+	}
+}
+
 // abort closes everything that the plan opened.
 func (p *plan) abort() {
 	for _, undo := range slices.Backward(p.Abort) {
@@ -178,7 +185,7 @@ func (g *Gateway) planServices(p *plan) error {
 	}
 	for _, s := range g.services {
 		if old[s.cfg.Name] == s {
-			p.retiredSockets = append(p.retiredSockets, s.socket)
+			p.retiredSockets = append(p.retiredSockets, s.sockets()...)
 			p.retiredProxies = append(p.retiredProxies, s)
 			p.change("listener %s removed", s.cfg.Name)
 		}
@@ -210,6 +217,10 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 		return g.moveService(p, s, old, hold)
 	}
 	if changed {
+		beside, err := g.openBeside(p, s, old.socket, old)
+		if err != nil {
+			return err
+		}
 		if !reflect.DeepEqual(old.cfg.Socket, l.Socket) {
 			if err := p.permit(s.perm, l.Listen); err != nil {
 				return fmt.Errorf("listener %q: %w", l.Name, err)
@@ -217,6 +228,7 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 		}
 		p.change("listener %s changed", l.Name)
 		p.Commit = append(p.Commit, func() error { return g.updateService(old, s, hold) })
+		g.changeBeside(p, old, beside)
 	}
 	return nil
 }
@@ -245,7 +257,7 @@ func (g *Gateway) addService(p *plan, s *spec, hold *certificates) error {
 		return err
 	}
 	p.services = append(p.services, svc)
-	p.starts = append(p.starts, start{svc, svc.socket})
+	p.start(svc)
 	p.change("listener %s added", s.cfg.Name)
 	return nil
 }
@@ -253,6 +265,10 @@ func (g *Gateway) addService(p *plan, s *spec, hold *certificates) error {
 // newService opens the socket of a listener (see open) and builds its proxy; old is its previous service, if any.
 func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificates) (*service, error) {
 	sock, err := g.openListener(p, s, old)
+	if err != nil {
+		return nil, err
+	}
+	beside, err := g.openBeside(p, s, sock, old)
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +281,7 @@ func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificates)
 	if err != nil {
 		return nil, fmt.Errorf("listener %q: %w", s.cfg.Name, err)
 	}
-	return &service{cfg: s.cfg, files: s.files, proxy: proxy, socket: sock, cert: hold, fibers: onFibers(&s.cfg, p.New), recent: traffic.NewWindow(time.Now())}, nil
+	return &service{cfg: s.cfg, files: s.files, proxy: proxy, socket: sock, beside: beside, cert: hold, fibers: onFibers(&s.cfg, p.New), recent: traffic.NewWindow(time.Now())}, nil
 }
 
 // replaceService builds a new proxy for a listener; the sessions of the old one finish there.
@@ -275,8 +291,8 @@ func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certifica
 		return err
 	}
 	p.services = append(p.services, svc)
-	p.starts = append(p.starts, start{svc, svc.socket})
-	p.retiredSockets = append(p.retiredSockets, old.socket)
+	p.start(svc)
+	p.retiredSockets = append(p.retiredSockets, old.sockets()...)
 	p.retiredProxies = append(p.retiredProxies, old)
 	p.change("listener %s replaced", s.cfg.Name)
 	return nil
@@ -285,6 +301,10 @@ func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certifica
 // moveService opens the new address for the same proxy; the old address is closed once the new one is served.
 func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificates) error {
 	sock, err := g.openListener(p, s, svc)
+	if err != nil {
+		return err
+	}
+	beside, err := g.openBeside(p, s, sock, svc)
 	if err != nil {
 		return err
 	}
@@ -300,6 +320,7 @@ func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificates
 		svc.socket = sock
 		return nil
 	})
+	g.changeBeside(p, svc, beside)
 	return nil
 }
 

@@ -18,6 +18,7 @@ type service struct {
 	files  extend.Fingerprint
 	proxy  extend.Proxy
 	socket *socket
+	beside *socket       // the second one; nil: none
 	fibers bool          // its sessions run on the engine
 	cert   *certificates // read by handshakes; nil without TLS
 	failed error         // why it failed
@@ -119,4 +120,12 @@ func listenerFiles(l *config.Listener, kind *extend.Protocol) (files []config.Pa
 		files = append(files, kind.Files(l)...)
 	}
 	return files
+}
+
+// sockets are the sockets of a service.
+func (s *service) sockets() []*socket {
+	if s.beside == nil {
+		return []*socket{s.socket}
+	}
+	return []*socket{s.socket, s.beside}
 }

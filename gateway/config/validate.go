@@ -133,6 +133,9 @@ func (d *decoder) checkPorts(cfg *Config) {
 		l := &cfg.Listeners[i]
 		p := protocolOf(l.Protocol)
 		claim(l.Listen, "listener "+quoteOr(l.Name, i), p != nil && p.Datagrams, &l.Listen)
+		if p != nil && p.Beside != nil && p.Beside(l) {
+			claim(l.Listen, "listener "+quoteOr(l.Name, i)+", by UDP", true, &l.Listen)
+		}
 	}
 }
 

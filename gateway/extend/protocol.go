@@ -41,6 +41,10 @@ type Protocol struct {
 	// sockets are no TCP sockets (config.ListenerProtocol.Datagrams) need it; the listener that it returns must have the methods of
 	// Handover, and sessions run on goroutines (OffLoop).
 	Listen func(ctx context.Context, address string) (net.Listener, error)
+	// Beside returns how the second socket of a listener is opened, at "host:port" with the port of its first; nil: it has none. The
+	// listener's proxy serves both. It is a UDP socket, and has the methods of Handover (see config.ListenerProtocol.Beside). nil: no listener
+	// has one.
+	Beside func(l *config.Listener) func(ctx context.Context, address string) (net.Listener, error)
 	// MaxConns is how many connections a listener may have open at most, where that is not its max_conns.
 	MaxConns func(l *config.Listener) int
 }

@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/headpond/headpond/gateway/extend"
+)
+
+// openBeside makes the second socket of a listener, whose first one is given; nil: it has none. If the listener has one already, or another
+// listener has one at the address, that is kept or taken over. old is the service that asks, if it runs.
+func (g *Gateway) openBeside(p *plan, s *spec, first *socket, old *service) (*socket, error) {
+	kind := extend.ProtocolOf(s.cfg.Protocol)
+	if kind.Beside == nil {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	open := kind.Beside(&s.cfg)
+	if open == nil {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	what, listen := fmt.Sprintf("listener %q", s.cfg.Name), besideAddress(s.cfg.Listen, first)
+	if old != nil && old.socket == first && old.beside != nil {
+		return old.beside, nil
+	}
+	if from := g.besideAt(listen); from != nil {
+		return p.takeOver(from, what, listen)
+	}
+	return g.bind(p, what, listen, true, func() (*socket, error) {
+		l, err := open(context.Background(), listen)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w on UDP %s: %s%w", what, ErrListen, listen, adviceToBind(listen, true, err), err)
+		}
+		return &socket{Listener: l}, nil
+	})
+}
+
+// besideAddress returns the host of an address with the port that the first socket really has.
+func besideAddress(listen string, first *socket) string {
+	host, _, err := net.SplitHostPort(listen)
+	_, port, err2 := net.SplitHostPort(address(first))
+	if err != nil || err2 != nil {
+		return listen // a Unix socket, which the check refuses
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// besideAt returns the second socket of the listener at that address, nil if there is none.
+func (g *Gateway) besideAt(listen string) *socket {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.services {
+		if s.beside != nil && s.failed == nil && besideAddress(s.cfg.Listen, s.socket) == listen {
+			return s.beside
+		}
+	}
+	return nil
+}
+
+// changeBeside gives a service that continues another second socket, or none.
+func (g *Gateway) changeBeside(p *plan, svc *service, next *socket) {
+	if next == svc.beside {
+		return
+	}
+	if svc.beside != nil {
+		p.retiredSockets = append(p.retiredSockets, svc.beside)
+	}
+	if next != nil {
+		p.starts = append(p.starts, start{svc, next})
+	}
+	p.Commit = append(p.Commit, func() error {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		svc.beside = next
+		return nil
+	})
+}
