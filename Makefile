@@ -8,7 +8,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Every module; go.work joins them.
-MODULES := . acme bench cmd/routevet integration peers route/ginroute tracing
+MODULES := . acme bench cmd/routevet http3 integration peers route/ginroute tracing
 # SQLite is C translated to Go: it keeps its data outside of Go's heap, where the race detector sees nothing of it, and is
 # four times as slow with it. The Go code around it has the detector.
 RACE      := -race -gcflags=modernc.org/...=-race=false
@@ -44,7 +44,7 @@ help: ## Show this list
 run: build ## Build and start the demo: SQLite :6432, HTTP :8080, TCP :7000, admin :9090
 	bin/headpond demo
 
-build: ## Build bin/headpond, static: the released program, which has peers and ACME
+build: ## Build bin/headpond, static: the released program, which has peers, ACME, tracing and HTTP/3
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/headpond ./peers/cmd/headpond
 
 dist: ## Build a release: archives with headpond and headpond-bench, and their checksums, in dist
@@ -57,7 +57,7 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, pro
 # no file of the tree. Programs that tests build are compiled likewise.
 test: export GOFLAGS := $(GOFLAGS) -trimpath
 test: test-deps ## Vet and test everything with -race, against real servers
-	$(GO) vet ./... ./acme/... ./bench/... ./cmd/routevet/... ./integration/... ./peers/... ./route/ginroute/... ./tracing/...
+	$(GO) vet ./... ./acme/... ./bench/... ./cmd/routevet/... ./http3/... ./integration/... ./peers/... ./route/ginroute/... ./tracing/...
 	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; packages='./fiber/... ./cmd/... ./internal/cli/...'; \
 		case $$p in linux/*) packages='$(ARCHPKGS)';; esac; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet $$packages; \
@@ -70,15 +70,15 @@ test: test-deps ## Vet and test everything with -race, against real servers
 	$(GO) test -vet=off -count 1 ./bench/internal/tables ./internal/repotest
 	@$(MAKE) --no-print-directory test-report
 	@# The packages that take longest begin first, so that none of them runs alone at the end.
-	@PACKAGES="./fiber ./bench/cmd/headpond-bench ./pgproxy/sqlite ./route ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./peers/... ./route/ginroute/... ./tracing/..." \
+	@PACKAGES="./fiber ./bench/cmd/headpond-bench ./pgproxy/sqlite ./route ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./http3/... ./peers/... ./route/ginroute/... ./tracing/..." \
 		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done
 
-test-report: ## Render the dashboard and the benchmarks' page in Chromium, if there is one
+test-report: ## Render the dashboard and the benchmarks' page in Chromium, and visit by HTTP/3, if there is one
 	@for c in chromium chromium-browser google-chrome; do if command -v $$c >/dev/null 2>&1; then \
-		exec $(GO) test -count 1 -tags browser -run Chromium ./gateway/admin ./bench/internal/report; fi; done; \
+		exec $(GO) test -count 1 -tags browser -run Chromium ./gateway/admin ./bench/internal/report ./http3; fi; done; \
 		echo "no Chromium here: how the dashboard and the benchmarks' page look is not tested"
 
 bench: build ## Measure everything: tables, results.json, report.html in dist/bench (long; BENCHFLAGS=…)

@@ -14,8 +14,8 @@ import (
 )
 
 func init() {
-	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Files: httpFiles, Logs: httpLogs, Reuses: true, Config: config.ListenerProtocol{
-		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true, ClientCerts: true,
+	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Files: httpFiles, Logs: httpLogs, Beside: besideHTTP, Reuses: true, Config: config.ListenerProtocol{
+		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true, ClientCerts: true, Beside: servesHTTP3,
 		// A server takes thousands of connections; 60s is below the keep-alive time of common servers, so that our side closes first, and
 		// each exchange looks at its connection anyway.
 		Pool: config.Pool{MaxSize: 1024, IdleTimeout: time.Minute, CheckAfter: -1},
@@ -59,7 +59,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 	section := config.SectionOf[HTTPListener](l.Listener)
 	cfg := httpproxy.Config{
 		Listener: l.Common, TLS: l.TLS, TrustedProxies: l.TrustedProxies,
-		PeekBytes: section.PeekBytes, RefuseBeyondPeek: section.PeekBeyond == BeyondRefuse,
+		Announce: section.HTTP3.announcement(), PeekBytes: section.PeekBytes, RefuseBeyondPeek: section.PeekBeyond == BeyondRefuse,
 		MaxBuffered: int64(section.MaxBuffered) << 20, MaxBufferedPerConn: int64(section.MaxPerConn) << 10, AccessLog: section.AccessLog.settings(l),
 	}
 	for _, part := range l.Gateway.Parts() {
@@ -112,6 +112,7 @@ type HTTPListener struct {
 	MaxPerConn  int        `conf:"max_buffered_per_connection_kib" default:"0" min:"0" max:"1073741824"` // for the requests of one client's connection; 0: no bound of its own
 	Retries     *Retries   `conf:"retries"`                                                              // of routes without their own; never nil when read from a file
 	AccessLog   *AccessLog `conf:"access_log"`                                                           // nil: none of its own
+	HTTP3       *HTTP3     `conf:"http3" scalar:"Enabled"`                                               // nil: none
 }
 
 // Route sends requests to an upstream. The most specific route wins.
@@ -211,6 +212,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 	}
 	checkRetries(c, h.Retries)
 	checkAccessLog(c, h.AccessLog)
+	checkHTTP3(c, l, h)
 	if least := httpproxy.LeastBufferedPerConn(0, h.PeekBytes) >> 10; h.MaxPerConn != 0 && int64(h.MaxPerConn) < least && c.NoProblemAt(&h.MaxPerConn, &h.PeekBytes) {
 		c.Report(c.Mark(&h.MaxPerConn), "max_buffered_per_connection_kib: %d: a single request may take %d KiB, with its head and peek_bytes; want that at least, or 0", h.MaxPerConn, least)
 	}

@@ -29,6 +29,7 @@ var keyTables = []repotest.KeyTable{
 	{File: "docs/http.md", Header: "key of `forward_auth`", Of: []any{protocols.ForwardAuth{}}},
 	{File: "docs/http.md", Header: "key of `access_log`", Of: []any{protocols.AccessLog{}}},
 	{File: "docs/http.md", Header: "key of `compress`", Of: []any{protocols.Compress{}}},
+	{File: "docs/http.md", Header: "key of `http3`", Of: []any{protocols.HTTP3{}}},
 	{File: "docs/http.md", Header: "key of `retries`", Of: []any{protocols.Retries{}}},
 	{File: "docs/postgres.md", Header: "key of a listener's `postgres`", Of: []any{protocols.PostgresListener{}}},
 	{File: "docs/postgres.md", Header: "key of an upstream's `postgres`", Of: []any{protocols.PostgresUpstream{}}},

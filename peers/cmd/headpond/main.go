@@ -1,4 +1,4 @@
-// Command headpond is the released program: the connection-pooling gateway of cmd/headpond, with peers, ACME and tracing.
+// Command headpond is the released program: the connection-pooling gateway of cmd/headpond, with peers, ACME, tracing and HTTP/3.
 //
 //	headpond demo                  everything on this machine, without a file
 //	headpond serve headpond.yaml
@@ -11,6 +11,7 @@ import (
 	"os"
 
 	_ "github.com/headpond/headpond/acme"
+	_ "github.com/headpond/headpond/http3"
 	"github.com/headpond/headpond/internal/cli"
 	_ "github.com/headpond/headpond/peers/extension"
 	_ "github.com/headpond/headpond/tracing"

@@ -1,0 +1,190 @@
+package http3
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	quichttp3 "github.com/quic-go/quic-go/http3"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpproxy"
+)
+
+// byeTime is how long a client without requests may take to close its connection after GOAWAY.
+const byeTime = time.Second
+
+// conn is a client's connection. To package listener it is one like others, but nobody reads from it or writes to it.
+type conn struct {
+	fiber.NoLoop
+	q     *quic.Conn
+	port  *port
+	state tls.ConnectionState
+	from  net.Addr
+	left  chan struct{} // closed by Leave
+	leave sync.Once
+
+	mu     sync.Mutex // held for a few instructions
+	served bool       // Carry was called
+	open   int        // requests
+	bye    *time.Timer
+}
+
+var (
+	_ fiber.Stream      = (*conn)(nil)
+	_ httpproxy.Carrier = (*conn)(nil)
+)
+
+func newConn(p *port, q *quic.Conn) *conn {
+	return &conn{q: q, port: p, state: q.ConnectionState().TLS, from: q.RemoteAddr(), left: make(chan struct{})}
+}
+
+// Carry implements httpproxy.Carrier.
+func (c *conn) Carry(h http.Handler) error {
+	s := c.port.settings.Load()
+	c.mu.Lock()
+	c.served = true
+	c.mu.Unlock()
+	server := &quichttp3.Server{
+		MaxHeaderBytes: s.MaxHeaderBytes, IdleTimeout: s.KeepAlive, Logger: s.Logger,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c.count(1)
+			defer c.count(-1)
+			h.ServeHTTP(w, r)
+		}),
+	}
+	var leaving sync.WaitGroup
+	leaving.Go(func() { c.goAway(server) })
+	err := server.ServeQUICConn(c.q)
+	_ = c.Close()
+	leaving.Wait()
+	if harmless(err) {
+		return nil
+	}
+	return err
+}
+
+// goAway sends GOAWAY once the connection is to end, and returns when it is over.
+func (c *conn) goAway(server *quichttp3.Server) {
+	select {
+	case <-c.q.Context().Done():
+		return
+	case <-c.left:
+	}
+	_ = server.Shutdown(c.q.Context()) // returns when the connection is over
+}
+
+// harmless reports whether an error of a connection is only its end.
+func harmless(err error) bool {
+	if idle, ok := errors.AsType[*quic.IdleTimeoutError](err); ok && idle != nil {
+		return true
+	}
+	if e, ok := errors.AsType[*quichttp3.Error](err); ok {
+		return !e.Remote || e.ErrorCode == quichttp3.ErrCodeNoError || e.ErrorCode == 0 // some clients close with 0
+	}
+	return err == nil || errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) || errors.Is(err, net.ErrClosed)
+}
+
+// count counts the requests under way.
+func (c *conn) count(n int) {
+	c.mu.Lock()
+	c.open += n
+	c.mu.Unlock()
+	c.end()
+}
+
+// end closes the connection soon if it is to end and has no requests.
+func (c *conn) end() {
+	select {
+	case <-c.left:
+	default:
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.open > 0 && c.bye != nil:
+		c.bye.Stop()
+		c.bye = nil
+	case c.open == 0 && c.bye == nil:
+		c.bye = time.AfterFunc(byeTime, func() { _ = c.Close() })
+	}
+}
+
+// Leave implements httpproxy.Carrier.
+func (c *conn) Leave() {
+	c.leave.Do(func() { close(c.left) })
+	c.end()
+}
+
+// TLS implements httpproxy.Carrier.
+func (c *conn) TLS() *tls.ConnectionState { return &c.state }
+
+// Traffic implements httpproxy.Carrier.
+func (c *conn) Traffic() (in, out uint64) {
+	s := c.q.ConnectionStats()
+	return s.BytesReceived, s.BytesSent
+}
+
+// Close ends the connection and its requests.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	code := quichttp3.ErrCodeNoError
+	if !c.served { // a limit is reached, or the listener is about to end
+		code = quichttp3.ErrCodeExcessiveLoad
+	}
+	if c.bye != nil {
+		c.bye.Stop()
+	}
+	c.mu.Unlock()
+	return c.q.CloseWithError(quic.ApplicationErrorCode(code), "")
+}
+
+// State implements fiber.Stream.
+func (c *conn) State() fiber.State {
+	if c.Ended() {
+		return fiber.Dead
+	}
+	return fiber.Unknown
+}
+
+// Ended implements fiber.Stream.
+func (c *conn) Ended() bool { return c.q.Context().Err() != nil }
+
+// PeerClosed implements fiber.Stream.
+func (c *conn) PeerClosed() bool { return c.Ended() }
+
+// LocalAddr implements net.Conn.
+func (c *conn) LocalAddr() net.Addr { return c.q.LocalAddr() }
+
+// RemoteAddr implements net.Conn. A client that moves to another address keeps the connection; this is where it began, which limits by
+// address count.
+func (c *conn) RemoteAddr() net.Addr { return c.from }
+
+// Read is not supported.
+func (c *conn) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
+
+// Write is not supported.
+func (c *conn) Write([]byte) (int, error) { return 0, errors.ErrUnsupported }
+
+// CopyTo is not supported.
+func (c *conn) CopyTo(net.Conn, func(int), func(int)) (readErr, writeErr error) {
+	return errors.ErrUnsupported, errors.ErrUnsupported
+}
+
+// CloseWrite is not supported.
+func (c *conn) CloseWrite() error { return errors.ErrUnsupported }
+
+// SetDeadline has nothing to bound.
+func (c *conn) SetDeadline(time.Time) error { return nil }
+
+// SetReadDeadline has nothing to bound.
+func (c *conn) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline has nothing to bound.
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }
