@@ -178,9 +178,10 @@ func (u *Upstream) Far() bool {
 	return slices.ContainsFunc(extensions, func(e *Extension) bool { return e.Far != nil && e.Far(u) })
 }
 
-// FileAt returns the path if the only endpoint of an upstream is a file with this prefix, see Extension.Files.
+// FileAt returns the path if the only endpoint of an upstream is a file with this prefix, see Extension.Files. A nil
+// upstream has none.
 func (u *Upstream) FileAt(prefix string) (path string, ok bool) {
-	if len(u.Endpoints) != 1 {
+	if u == nil || len(u.Endpoints) != 1 {
 		return "", false
 	}
 	path, ok = strings.CutPrefix(u.Endpoints[0].Address, prefix)
