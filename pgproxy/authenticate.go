@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/subtle"
 	"errors"
@@ -39,14 +40,15 @@ func (a Auth) String() string {
 const maxAuthBody = 65535
 
 // authenticate makes the client prove that it is user, and adds AuthenticationOk.
-func (g *startup) authenticate(user string) error {
+func (g *startup) authenticate(ctx context.Context, user string) error {
 	g.r.MaxBody = maxAuthBody
 	defer func() { g.r.MaxBody = 0 }()
-	var err error
-	cred := g.set.credentials[user]
+	cred, from, err := g.credentialOf(ctx, user)
 	switch {
+	case err != nil:
+		return err
 	case g.set.Auth == AuthTrust:
-	case g.set.Auth == AuthMD5 && (cred == nil || cred.md5 != ""):
+	case g.set.Auth == AuthMD5 && g.asksMD5(cred):
 		err = g.askMD5(cred)
 	default:
 		err = g.askSCRAM(user, cred)
@@ -56,6 +58,12 @@ func (g *startup) authenticate(user string) error {
 		g.w.Send(&pgwire.Authentication{Kind: pgwire.AuthOK})
 		return nil
 	case errors.Is(err, pgwire.ErrAuth):
+		if from != nil {
+			g.set.answers.forget(user, from)
+			if from.unfit != nil {
+				err = fmt.Errorf("%w: auth_query returned %w", pgwire.ErrAuth, from.unfit)
+			}
+		}
 		return &refusal{code: pgwire.StateInvalidPassword, reason: listener.ReasonAuthFailed, cause: err,
 			message: fmt.Sprintf("password authentication failed for user %q", user)}
 	case errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrTooLarge):
@@ -63,6 +71,15 @@ func (g *startup) authenticate(user string) error {
 			message: "invalid authentication message"}
 	}
 	return err
+}
+
+// asksMD5 reports whether the listener's auth md5 means md5 for a user. Users that do not exist are asked for what most
+// are asked for: with an AuthQuery that is SCRAM, as on a PostgreSQL server.
+func (g *startup) asksMD5(cred *credential) bool {
+	if cred == nil {
+		return g.set.answers == nil
+	}
+	return cred.md5 != ""
 }
 
 // ask sends a request and returns the body of the client's answer.

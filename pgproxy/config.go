@@ -26,6 +26,8 @@ type Config struct {
 	Auth Auth
 	// Users has the clients' names and secrets; AuthTrust does not use it.
 	Users Users
+	// AuthQuery, if set, asks a server for the secrets of other users.
+	AuthQuery AuthQuery
 	// Databases maps the database that a client requests to its backend; "*" stands for any other.
 	Databases map[string]Backend
 	// TLS, if set, is offered to clients. They may still connect without TLS, unless RequireTLS is set.
@@ -66,7 +68,12 @@ func (c Config) Verify() error {
 	if c.Auth < AuthSCRAM || c.Auth > AuthTrust {
 		bad("auth %d is unknown", int(c.Auth))
 	}
-	for _, err := range c.Users.problems(c.Auth) {
+	if len(c.Users) > 0 || c.AuthQuery == (AuthQuery{}) {
+		for _, err := range c.Users.problems(c.Auth) {
+			bad("%w", err)
+		}
+	}
+	for _, err := range c.AuthQuery.verify(c.Auth) {
 		bad("%w", err)
 	}
 	if len(c.Databases) == 0 {

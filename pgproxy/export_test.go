@@ -732,3 +732,13 @@ func (e *Exposer) heard() {
 	e.m.toServer = e.m.toServer[:0]
 	e.m.st.reset()
 }
+
+// AgeAnswers makes the answers of the proxy's AuthQuery older.
+func (p *Proxy) AgeAnswers(by time.Duration) {
+	a := p.settings.Load().answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, found := range a.byUser {
+		found.at -= by
+	}
+}

@@ -255,6 +255,11 @@ func (s *server) exec(sql string) error { return s.query(sql, nil) }
 // row returns.
 func (s *server) query(sql string, row func(*pgwire.DataRow)) error {
 	s.w.Send(&pgwire.Query{SQL: sql})
+	return s.answer(row)
+}
+
+// answer sends the written messages, of which one ends with ReadyForQuery, and reads the answer as query does.
+func (s *server) answer(row func(*pgwire.DataRow)) error {
 	if err := s.w.Flush(); err != nil {
 		return err
 	}

@@ -62,6 +62,7 @@ type Postgres struct {
 	tables tables
 
 	listening  listening
+	secrets    secretConn
 	baseline   baseline // what the newest server connection reported
 	retired    atomic.Bool
 	life       context.Context // ends when the backend is drained, closed or retired; for the backend's own work
@@ -110,6 +111,8 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	cfg.DBName, cfg.Logger = cmp.Or(cfg.DBName, cfg.User), cmp.Or(cfg.Logger, slog.Default())
 	b := &Postgres{cfg: cfg}
 	b.life, b.end = context.WithCancel(context.Background())
+	b.secrets.use, b.secrets.queue = make(chan struct{}, 1), make(chan struct{}, maxSecrets)
+	context.AfterFunc(b.life, b.closeSecretServer)
 	b.tables.cannotListen = b.cannotListen
 	b.with = withMaxSize(cfg.Settings)
 	b.tables.pins.setUsual(b.with.Limits.MaxSize)

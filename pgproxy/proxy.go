@@ -40,6 +40,7 @@ const keySecretSize = 32
 type settings struct {
 	Config
 	credentials map[string]*credential
+	answers     *answers // of AuthQuery; nil = there is none
 	logins      logins
 	upstreams   map[string]string // the names of Databases' upstreams, by the same keys
 }
@@ -86,6 +87,9 @@ func prepare(cfg Config) (*settings, error) {
 	}
 	set := &settings{Config: cfg, credentials: make(map[string]*credential, len(cfg.Users))}
 	set.logins.byPacket = make(map[string]*Login)
+	if cfg.AuthQuery != (AuthQuery{}) {
+		set.answers = newAnswers(cfg.AuthQuery, cfg.Auth)
+	}
 	for user, secret := range cfg.Users {
 		c, err := newCredential(user, secret)
 		if err != nil {

@@ -97,19 +97,14 @@ func (b *Postgres) replicate(ctx context.Context, c *Client) error {
 	return err
 }
 
-// connectReplication connects with the client's startup parameters, to the endpoint that the next session would get.
-// With a single endpoint it does not need a lease, so that a full pool does not matter.
+// connectReplication connects with the client's startup parameters, to the endpoint that the next session would try
+// first. It needs no lease, so that a full pool does not matter.
 func (b *Postgres) connectReplication(ctx context.Context, c *Client) (*server, error) {
 	ctx, stop := context.WithTimeout(ctx, c.proxy.settings.Load().LoginTimeout)
 	defer stop()
-	endpoint := b.up.OnlyEndpoint()
-	if endpoint == "" {
-		lease, err := b.up.Acquire(ctx)
-		if err != nil {
-			return nil, err
-		}
-		endpoint = lease.Value().endpoint
-		lease.Release()
+	endpoint, err := b.up.Choose(ctx)
+	if err != nil {
+		return nil, err
 	}
 	cfg := b.cfg
 	cfg.Params = slices.Clone(cfg.Params)

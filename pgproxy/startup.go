@@ -151,7 +151,7 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 			return nil, err
 		}
 	}
-	if err := g.authenticate(login.User); err != nil {
+	if err := g.authenticate(ctx, login.User); err != nil {
 		return nil, err
 	}
 	if login.backend == nil {

@@ -40,11 +40,14 @@ func (u Users) problems(auth Auth) (errs []error) {
 		if _, err := newCredential(user, u[user]); err != nil {
 			errs = append(errs, fmt.Errorf("user %q: %w", user, err))
 		} else if auth == AuthSCRAM && pgwire.IsMD5Secret(u[user]) {
-			errs = append(errs, fmt.Errorf("user %q has an md5 secret, which auth scram-sha-256 cannot verify: store the password or a SCRAM-SHA-256 secret, or set auth: md5", user))
+			errs = append(errs, fmt.Errorf("user %q has %w", user, errMD5Secret))
 		}
 	}
 	return errs
 }
+
+// errMD5Secret is why a user cannot log in.
+var errMD5Secret = errors.New("an md5 secret, which auth scram-sha-256 cannot verify: store the password or a SCRAM-SHA-256 secret, or set auth: md5")
 
 // maxBadLines bounds the lines of a user list that an error names.
 const maxBadLines = 100

@@ -83,6 +83,18 @@ func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], err
 // UsesKeys reports whether a key of AcquireKey matters at present, for callers that would have to make one.
 func (u *Upstream[T]) UsesKeys() bool { return u.set.Load().balance == RingHash }
 
+// Choose returns the address of the endpoint that an Acquire would try first, for a connection that is in no pool. It
+// waits only for the Source's first report.
+func (u *Upstream[T]) Choose(ctx context.Context) (address string, err error) {
+	e := u.set.Load().pick("")
+	if e == nil {
+		if e, err = u.pickFirst(ctx, ""); err != nil {
+			return "", err
+		}
+	}
+	return e.addr, nil
+}
+
 // pickFirst chooses an endpoint when the set was empty, after a wait for the Source's first report.
 func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], error) {
 	u.mu.Lock()

@@ -3,6 +3,7 @@ package protocols
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"sync"
 
@@ -29,6 +30,8 @@ var (
 	_ extend.Counted  = (*pgBackend)(nil)
 
 	_ extend.Changeable = (*pgBackend)(nil)
+
+	_ pgproxy.SecretSource = (*pgBackend)(nil)
 )
 
 // Serve implements pgproxy.Backend.
@@ -113,6 +116,15 @@ func (b *pgBackend) EndpointNames() []string {
 		return p.EndpointNames()
 	}
 	return nil
+}
+
+// Secret implements pgproxy.SecretSource.
+func (b *pgBackend) Secret(ctx context.Context, sql, user string) (string, error) {
+	p, ok := b.Backend.(*pgproxy.Postgres)
+	if !ok { // the configuration's check has refused it
+		return "", fmt.Errorf("%w: upstream %q is not a PostgreSQL server", pgproxy.ErrAuthQuery, b.Name())
+	}
+	return p.Secret(ctx, sql, user)
 }
 
 // Update implements extend.Backend.

@@ -37,8 +37,12 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 	if err != nil {
 		return extend.Server{}, err
 	}
+	query, err := authQuery(l, pg)
+	if err != nil {
+		return extend.Server{}, err
+	}
 	cfg := pgproxy.Config{
-		Listener: l.Common, Users: users, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
+		Listener: l.Common, Users: users, AuthQuery: query, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
 		ShowStatements: pg.ShowStatements, MaxPinned: pg.MaxPinned, ReplicationUsers: pg.ReplicationUsers,
 		OnState: map[OnState]pgproxy.OnState{PinState: pgproxy.PinState, RefuseState: pgproxy.RefuseState, ResetState: pgproxy.ResetState}[pg.OnState],
 		PinAlso: pinsAlso(pg.PinAlso),
@@ -72,8 +76,12 @@ func loadUsers(path config.Path) (pgproxy.Users, error) {
 // PostgresListener is the section of a postgres listener.
 type PostgresListener struct {
 	Mode      PoolMode    `conf:"mode" default:"transaction"`
-	Auth      Auth        `conf:"auth"`       // default: scram-sha-256 with a users file, else trust (refused off loopback unless written out)
+	Auth      Auth        `conf:"auth"`       // default: scram-sha-256 with a users file or AuthQuery, else trust (refused off loopback unless written out)
 	UsersFile config.Path `conf:"users_file"` // lines of "user" "secret"
+	// AuthQuery is a query for the name and secret of a user, $1, that the users file does not have.
+	AuthQuery string `conf:"auth_query"`
+	// AuthUpstream runs AuthQuery, as a user that no client's session should have.
+	AuthUpstream string `conf:"auth_upstream"`
 	// RequireTLS refuses clients without TLS, except those of Unix sockets.
 	RequireTLS bool `conf:"require_tls"`
 	// ShowStatements has the list of sessions show how each client's last statement begins. Statements hold secrets.
@@ -166,9 +174,10 @@ type Database struct {
 }
 
 func defaultPostgres(l *config.Listener) {
-	if pg := config.SectionOf[PostgresListener](l); pg.Auth == "" {
+	pg := config.SectionOf[PostgresListener](l)
+	if pg.Auth == "" {
 		pg.Auth = AuthTrust
-		if pg.UsersFile != "" {
+		if pg.UsersFile != "" || pg.AuthQuery != "" {
 			pg.Auth = AuthSCRAM
 		}
 	}
@@ -178,6 +187,9 @@ func databasesAt(l *config.Listener) (names []*string) {
 	pg := config.SectionOf[PostgresListener](l)
 	for i := range pg.Databases {
 		names = append(names, &pg.Databases[i].Upstream)
+	}
+	if pg.AuthUpstream != "" {
+		names = append(names, &pg.AuthUpstream)
 	}
 	return names
 }
@@ -232,6 +244,7 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 		checkPinsAlso(c, l, pg)
 	}
 	checkUsers(c, pg)
+	checkAuthQuery(c, pg)
 	checkAuth(c, l, pg)
 }
 
@@ -252,8 +265,17 @@ func checkPinsAlso(c *config.Checker, l *config.Listener, pg *PostgresListener) 
 
 // sharesUpstream reports whether two listeners have an upstream in common.
 func sharesUpstream(a, b *config.Listener) bool {
-	of := append(a.Upstreams(), a.Upstream)
-	return slices.ContainsFunc(append(b.Upstreams(), b.Upstream), func(name string) bool { return name != "" && slices.Contains(of, name) })
+	of := leasesFrom(a)
+	return slices.ContainsFunc(leasesFrom(b), func(name string) bool { return name != "" && slices.Contains(of, name) })
+}
+
+// leasesFrom lists the upstreams whose server connections a listener's clients get.
+func leasesFrom(l *config.Listener) []string {
+	names := []string{l.Upstream}
+	for _, db := range config.SectionOf[PostgresListener](l).Databases {
+		names = append(names, db.Upstream)
+	}
+	return names
 }
 
 // checkUsers reads the user list, so that its mistakes are reported with all others.
@@ -269,7 +291,7 @@ func checkUsers(c *config.Checker, pg *PostgresListener) {
 		return
 	}
 	users, err := pgproxy.ParseUsers(bytes.NewReader(text))
-	if err == nil {
+	if err == nil && (len(users) > 0 || pg.AuthQuery == "") {
 		err = users.Verify(auth)
 	}
 	if err == nil {
@@ -286,14 +308,14 @@ func checkAuth(c *config.Checker, l *config.Listener, pg *PostgresListener) {
 	switch {
 	case pg.Auth == AuthTrust && usersWritten:
 		c.Warn(c.Mark(&pg.UsersFile), "users_file: has no effect with auth: trust; everybody may log in as anybody")
-	case pg.Auth != AuthTrust && !usersWritten:
-		c.Report(c.Mark(&pg.Auth), "auth: %q needs \"users_file\": lines of \"user\" \"secret\"", pg.Auth)
+	case pg.Auth != AuthTrust && !usersWritten && pg.AuthQuery == "":
+		c.Report(c.Mark(&pg.Auth), "auth: %q needs \"users_file\", lines of \"user\" \"secret\", or \"auth_query\"", pg.Auth)
 	}
 	if pg.Auth != AuthTrust || config.Loopback(l.Listen) || l.Listen == "" {
 		return
 	}
 	if !c.Written(&pg.Auth) {
-		c.Report(c.Mark(&l.Listen), "listen: %q can be reached from other machines, and nothing asks for a password; set \"users_file\" under \"postgres\","+
+		c.Report(c.Mark(&l.Listen), "listen: %q can be reached from other machines, and nothing asks for a password; set \"users_file\" or \"auth_query\" under \"postgres\","+
 			" or write auth: trust there if you mean it", l.Listen)
 		return
 	}

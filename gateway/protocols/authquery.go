@@ -1,0 +1,72 @@
+package protocols
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/pgproxy"
+)
+
+// authQuery returns a listener's AuthQuery, the zero value if there is none.
+func authQuery(l extend.Listener, pg *PostgresListener) (pgproxy.AuthQuery, error) {
+	if pg.AuthQuery == "" || pg.Auth == AuthTrust {
+		return pgproxy.AuthQuery{}, nil
+	}
+	from, err := extend.Runs[pgproxy.SecretSource](l, pg.AuthUpstream)
+	return pgproxy.AuthQuery{SQL: pg.AuthQuery, From: from}, err
+}
+
+// checkAuthQuery reports an auth_query that cannot work.
+func checkAuthQuery(c *config.Checker, pg *PostgresListener) {
+	if pg.AuthQuery == "" {
+		if c.Written(&pg.AuthUpstream) {
+			c.Report(c.Mark(&pg.AuthUpstream), "auth_upstream: there is no \"auth_query\" to run there")
+		}
+		return
+	}
+	if pg.Auth == AuthTrust {
+		c.Warn(c.Mark(&pg.AuthQuery), "auth_query: has no effect with auth: trust; everybody may log in as anybody")
+	}
+	if !strings.Contains(pg.AuthQuery, "$1") {
+		c.Report(c.Mark(&pg.AuthQuery), "auth_query: want a query with the user's name as $1, such as SELECT name, secret FROM headpond_auth.find($1)")
+	}
+	if strings.Contains(pg.AuthQuery, "\x00") {
+		c.Report(c.Mark(&pg.AuthQuery), "auth_query: has a NUL character in it")
+	}
+	u := c.Config.Upstream(pg.AuthUpstream)
+	if pg.AuthUpstream == "" {
+		c.Report(c.Mark(&pg.AuthQuery), "auth_query: needs \"auth_upstream\", an upstream with a user of its own that no client's session has")
+	} else if _, sqlite := sqlitePath(u); sqlite {
+		c.Report(c.Mark(&pg.AuthUpstream), "auth_upstream: %q is a SQLite file, which has no users; name an upstream of PostgreSQL servers", pg.AuthUpstream)
+	} else if u != nil && loginOf(u) != nil {
+		checkAuthUser(c, pg, u)
+	}
+}
+
+// checkAuthUser warns if clients' sessions have the user of an auth_query: they could read and change what it reads.
+func checkAuthUser(c *config.Checker, pg *PostgresListener, u *config.Upstream) {
+	for i := range c.Config.Listeners {
+		l := &c.Config.Listeners[i]
+		if l.Protocol != config.Postgres {
+			continue
+		}
+		for _, name := range leasesFrom(l) {
+			other := c.Config.Upstream(name)
+			if other == nil || loginOf(other) == nil || loginOf(other).User != loginOf(u).User || !sameServer(u, other) {
+				continue
+			}
+			c.Warn(c.Mark(&pg.AuthUpstream), "auth_upstream: clients of listener %q have the user %q of upstream %q, too: they can read all secrets that auth_query can; give it a user of its own",
+				l.Name, loginOf(u).User, u.Name)
+			return
+		}
+	}
+}
+
+// sameServer reports whether two upstreams have an endpoint in common.
+func sameServer(a, b *config.Upstream) bool {
+	return a == b || slices.ContainsFunc(a.Endpoints, func(e config.Endpoint) bool {
+		return slices.ContainsFunc(b.Endpoints, func(o config.Endpoint) bool { return o.Address == e.Address })
+	})
+}

@@ -1,0 +1,240 @@
+package pgproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// AuthQuery finds the secrets of clients' users that Config.Users does not list, by a query of a server.
+type AuthQuery struct {
+	// SQL is a query with the user's name as $1. It returns a row of two columns, the name and the secret, or no row. The
+	// secret is "md5" and a digest, or a SCRAM-SHA-256 verifier, as in pg_authid.rolpassword. A user without a row, or
+	// with another secret, cannot log in.
+	SQL string
+	// From runs the query. A *Postgres does, as its own user, with search_path = pg_catalog, pg_temp: the query has to
+	// name schemas. No client's sessions should have this user: they could read secrets as the query does.
+	From SecretSource
+}
+
+// SecretSource runs the SQL of an AuthQuery. Its methods may be called from any goroutine.
+type SecretSource interface {
+	// Secret returns a user's secret, "" if the user does not exist or has none. Errors wrap ErrAuthQuery. They and the
+	// log never show a secret.
+	Secret(ctx context.Context, sql, user string) (string, error)
+}
+
+// ErrAuthQuery means that a user's secret could not be asked for: the server does not answer, the query fails, or it
+// returns something else than one secret.
+var ErrAuthQuery = errors.New("auth_query failed")
+
+// verify returns the problems of a.
+func (a AuthQuery) verify(auth Auth) (errs []error) {
+	switch {
+	case a == (AuthQuery{}):
+		return nil
+	case auth == AuthTrust:
+		errs = append(errs, errors.New("AuthQuery has no effect with auth trust"))
+	case a.From == nil:
+		errs = append(errs, errors.New("AuthQuery has no server to ask: From is nil"))
+	}
+	if !strings.Contains(a.SQL, "$1") || strings.Contains(a.SQL, "\x00") {
+		errs = append(errs, errors.New("AuthQuery.SQL does not use the user's name, $1, or has a NUL character in it"))
+	}
+	return errs
+}
+
+// How long the answer of an AuthQuery is used, in which time a login costs no query. A wrong password ends it early,
+// after answerSettled, because the password may have been changed; not at once, so that a client that guesses makes one
+// query in that time. An error is remembered for as long, for the clients that wait for the same answer.
+const (
+	answerLife    = 10 * time.Second
+	answerSettled = time.Second
+)
+
+// Clients choose the names of the users whose answers are kept: maxAnswers of them, some 600 bytes each, and no names
+// that PostgreSQL cannot have (NAMEDATALEN).
+const (
+	maxAnswers  = 10_000
+	maxUserName = 63 // bytes
+)
+
+// answer is what an AuthQuery has returned for a user.
+type answer struct {
+	cred  *credential // nil = the user cannot log in
+	unfit error       // why not, for the log; nil = there is no such user, or the user has no secret
+	err   error
+	at    time.Duration // by clock
+}
+
+// fresh reports whether the answer may be used.
+func (a *answer) fresh() bool {
+	if a.err != nil {
+		return clock()-a.at < answerSettled
+	}
+	return clock()-a.at < answerLife
+}
+
+// answers are the answers of a listener's AuthQuery under the present settings.
+type answers struct {
+	query AuthQuery
+	auth  Auth
+
+	mu     sync.Mutex // held for a few instructions
+	byUser map[string]*answer
+	asking map[string]chan struct{} // closed when the query for a user has its answer
+}
+
+func newAnswers(query AuthQuery, auth Auth) *answers {
+	return &answers{query: query, auth: auth, byUser: map[string]*answer{}, asking: map[string]chan struct{}{}}
+}
+
+// find returns the answer for a user, and asks the server unless there is one, until a time. Clients that log in as the
+// same user at the same time cause one query. On a fiber it does not hold the loop.
+func (a *answers) find(ctx context.Context, until time.Time, user string) (found *answer, err error) {
+	if found = a.known(user); found == nil {
+		fiber.Block(func() {
+			ctx, stop := context.WithDeadline(ctx, until)
+			defer stop()
+			found, err = a.ask(ctx, user)
+		})
+	}
+	if err == nil {
+		err = found.err
+	}
+	return found, err
+}
+
+// known returns a fresh answer, or nil.
+func (a *answers) known(user string) *answer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if found := a.byUser[user]; found != nil && found.fresh() {
+		return found
+	}
+	return nil
+}
+
+// ask waits for an answer, of its own query or of one that is under way. The error is ctx's.
+func (a *answers) ask(ctx context.Context, user string) (*answer, error) {
+	for {
+		found, done, mine := a.begin(user)
+		switch {
+		case found != nil:
+			return found, nil
+		case mine:
+			return a.run(ctx, user, done), nil
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: no answer in time: %w", ErrAuthQuery, context.Cause(ctx))
+		}
+	}
+}
+
+// begin returns a fresh answer, or the end of the query to wait for; mine means that the caller is to run it.
+func (a *answers) begin(user string) (found *answer, done chan struct{}, mine bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if found = a.byUser[user]; found != nil && found.fresh() {
+		return found, nil, false
+	}
+	if done = a.asking[user]; done != nil {
+		return nil, done, false
+	}
+	done = make(chan struct{})
+	a.asking[user] = done
+	return nil, done, true
+}
+
+// run asks the server, and publishes the answer. If the caller's time is over, others ask again.
+func (a *answers) run(ctx context.Context, user string, done chan struct{}) *answer {
+	found := &answer{err: fmt.Errorf("%w: panic", ErrAuthQuery)}
+	defer func() {
+		found.at = clock()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.asking, user)
+		if ctx.Err() == nil {
+			a.makeRoom()
+			a.byUser[user] = found
+		}
+		close(done)
+	}()
+	secret, err := a.query.From.Secret(ctx, a.query.SQL, user)
+	if err != nil {
+		found = &answer{err: err}
+		return found
+	}
+	found = &answer{}
+	found.cred, found.unfit = a.credential(user, secret)
+	return found
+}
+
+// credential returns the credential of a secret, or why a client cannot log in with it. Passwords are not taken: what a
+// user without rights sees in their place, ********, would be one.
+func (a *answers) credential(user, secret string) (cred *credential, unfit error) {
+	scram := strings.HasPrefix(secret, pgwire.MechanismSCRAM+"$")
+	switch {
+	case secret == "":
+		return nil, nil //nolint:nilnil // there is no such user
+	case !scram && !pgwire.IsMD5Secret(secret):
+		return nil, errNoHash
+	case !scram && a.auth == AuthSCRAM:
+		return nil, errMD5Secret
+	}
+	return newCredential(user, secret)
+}
+
+// errNoHash is why a user cannot log in.
+var errNoHash = errors.New("a secret that is neither an md5 nor a SCRAM-SHA-256 secret; pg_user and pg_roles show ******** in its place, pg_authid has it")
+
+// makeRoom drops answers before another one is kept: those that are too old, else any.
+func (a *answers) makeRoom() {
+	if len(a.byUser) < maxAnswers {
+		return
+	}
+	maps.DeleteFunc(a.byUser, func(_ string, found *answer) bool { return !found.fresh() })
+	for user := range a.byUser {
+		if len(a.byUser) < maxAnswers {
+			return
+		}
+		delete(a.byUser, user)
+	}
+}
+
+// forget drops an answer with which a client could not log in, if it is old enough for the secret to have changed.
+func (a *answers) forget(user string, old *answer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.byUser[user] == old && clock()-old.at >= answerSettled {
+		delete(a.byUser, user)
+	}
+}
+
+// credentialOf returns a user's credential, nil if the user cannot log in, and the answer that it comes from, if any.
+func (g *startup) credentialOf(ctx context.Context, user string) (*credential, *answer, error) {
+	cred, listed := g.set.credentials[user]
+	if listed || g.set.answers == nil || len(user) > maxUserName || !utf8.ValidString(user) {
+		return cred, nil, nil
+	}
+	found, err := g.set.answers.find(ctx, g.accepted.Accepted().Add(g.set.LoginTimeout), user)
+	if err != nil {
+		return nil, nil, &refusal{
+			code: pgwire.StateCannotConnectNow, reason: listener.ReasonUpstreamUnavailable, cause: err,
+			message: fmt.Sprintf("the gateway cannot look up user %q", user),
+			hint:    "Try again; the gateway's log has the reason.",
+		}
+	}
+	return found.cred, found, nil
+}
