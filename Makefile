@@ -22,7 +22,7 @@ ENGINES   := uring epoll goroutine
 SESSIONS  := tcpproxy httpproxy pgproxy
 ONCE      := QUIC|Demo|Version|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
 PURE      := ^(TestMachineModel|TestNamesInServerCertificates|TestJudgeLongTexts)$$
-COUNTED   := Alloc|TestEndlessPipeline|TestLargeValueIsNotCopied|TestLeaseWithoutTimer|TestStatementOfManyWords
+COUNTED   := Alloc|TestEndlessPipeline|TestLargeValueIsNotCopied|TestLeaseWithoutTimer|TestStatementOfManyWords|TestMutatedFiles
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
 # What may depend on the processor: the packages with system calls, without those that have SQLite, which takes a minute to compile for a platform.
 ARCHPKGS  := ./fiber/... ./listener ./mux/... ./pgproxy ./pool/httppool ./tcpproxy ./tunnel ./udpproxy ./upstream/... ./internal/freeport ./internal/kubenode ./internal/splice
@@ -62,8 +62,8 @@ test: test-deps ## Vet and test everything with -race, against real servers
 		case $$p in linux/*) packages='$(ARCHPKGS)';; esac; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet $$packages; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fiber; done
-	@# The race detector lets pools forget: what counts allocations and copies is tested without it.
-	$(GO) test -vet=off -timeout 10m -run '$(COUNTED)' ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite ./tcpproxy
+	@# The race detector lets pools forget: what counts allocations and copies is tested without it, and what is long and has no concurrency.
+	$(GO) test -vet=off -timeout 10m -run '$(COUNTED)' ./gateway/config ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite ./tcpproxy
 	@# bench/route compares answers, request by request; its servers are tested with the detector in route.
 	$(GO) test -vet=off ./bench/route
 	@# What reads the tree's files has no concurrency. The cache does not see that the README has changed: it is outside of bench.

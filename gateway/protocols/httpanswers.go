@@ -123,6 +123,9 @@ func checkHeaderRules(c *config.Checker, h *HeaderRules, request bool) {
 			if err := httpproxy.CheckHeaderRule(m.Name, request); err != nil && !sets {
 				c.Report(c.Mark(&m.Name), "%s: %v", key, err)
 			}
+			if m.Value == "" && c.NoProblemAt(&m.Value) { // {} in place of a value
+				c.Report(c.Mark(&m.Value, &m.Name), "%s: %s: want a value", key, config.Clip(m.Name))
+			}
 			checkTemplate(c, key+": "+config.Clip(m.Name), m.Value, &m.Value, func(string) error { return nil }, httpproxy.Variables(), &m.Name)
 		}
 	}
