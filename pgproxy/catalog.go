@@ -9,26 +9,27 @@ import (
 	"sync/atomic"
 )
 
-// catalog is what is known of a database's functions, and of the relations and types that call some: what a statement may leave that
-// mentions one. It does not change once it is built. A nil catalog knows nothing: judge goes by the text of statements alone.
+// catalog has the functions of a database, and the relations and types that call functions: the traces
+// of statements that mention one of them. It does not change once it is built. A nil catalog is empty:
+// judge uses the text of statements alone.
 type catalog struct {
-	version uint32            // of its content; never 0
+	version uint32            // of the content; never 0
 	hidden  bool              // CatalogsHidden: calls and always do not count
-	also    traces            // what of lasting pins clients of the backend: names counts it
-	names   map[string]traces // of relations, types and functions that may leave something: a text that has the name as a word may
-	calls   map[string]traces // of all functions that are not PostgreSQL's own, before a parenthesis; 0 = it leaves nothing
-	always  traces            // traceUnknown where operators, casts or operator classes call functions that may leave something, else 0
-	ddl     traces            // what event triggers may leave, behind DDL
-	odd     traces            // what those leave together the names of which cannot be looked up in texts, see oddly
-	types   bool              // some type does: the parameters of a statement may be of that
+	also    traces            // the kinds of lasting that pin clients of the backend: names includes them
+	names   map[string]traces // of relations, types and functions that may leave state: a text with the name as a word may leave it
+	calls   map[string]traces // of all functions that are not PostgreSQL's own, before a parenthesis; 0 = the function leaves no state
+	always  traces            // traceUnknown if operators, casts or operator classes call functions that may leave state, else 0
+	ddl     traces            // traces of the event triggers, which run at DDL
+	odd     traces            // traces of all objects whose names cannot be looked up in texts, see oddly
+	types   bool              // types may leave state: perhaps those of a statement's parameters
 	words   map[string]bool   // the first word in each name, in lower case
-	sieve   sieve             // of words
+	sieve   sieve             // filters words before they are looked up
 }
 
-// unsettled is the catalog while the one that was read is out of date.
+// unsettled is the catalog to use while the last one is out of date.
 var unsettled = &catalog{version: 1, always: traceUnknown}
 
-// versionOf returns 0 for none.
+// versionOf returns the version, 0 for a nil catalog.
 func (c *catalog) versionOf() uint32 {
 	if c == nil {
 		return 0
@@ -36,16 +37,16 @@ func (c *catalog) versionOf() uint32 {
 	return c.version
 }
 
-// trusted reports whether what a statement leaves by its text alone may be more than it leaves by the catalog.
+// trusted reports whether the catalog may lower the traces that a text has by itself.
 func (c *catalog) trusted() bool { return c != nil && !c.hidden }
 
-// equal reports whether both know the same.
+// equal reports whether both catalogs have the same content.
 func (c *catalog) equal(o *catalog) bool {
 	return c != nil && o != nil && c.hidden == o.hidden && c.always == o.always && c.ddl == o.ddl && c.odd == o.odd && c.types == o.types &&
 		maps.Equal(c.names, o.names) && maps.Equal(c.calls, o.calls)
 }
 
-// every returns what every statement may leave.
+// every returns the traces of every statement.
 func (c *catalog) every() traces {
 	if !c.trusted() {
 		return 0
@@ -53,7 +54,8 @@ func (c *catalog) every() traces {
 	return c.always
 }
 
-// parameters returns what the types of parameters mean that come behind the text in the body of a Parse.
+// parameters returns the traces of the types of parameters, which follow the text in the body of a
+// Parse.
 func (c *catalog) parameters(body []byte) traces {
 	if c == nil || !c.types {
 		return 0
@@ -67,10 +69,10 @@ func (c *catalog) parameters(body []byte) traces {
 	return 0
 }
 
-// firstNormalOID is that of the first object that is not PostgreSQL's own.
+// firstNormalOID is the OID of the first object that is not PostgreSQL's own.
 const firstNormalOID = 16384
 
-// known returns what a word means as a name.
+// known returns the traces of a word as a name.
 func (j *textJudge) known(name word) traces {
 	switch {
 	case j.graph != nil:
@@ -84,18 +86,19 @@ func (j *textJudge) known(name word) traces {
 	return 0
 }
 
-// called returns what a function that is not PostgreSQL's leaves.
+// called returns the traces of a function that is not PostgreSQL's own.
 func (j *textJudge) called(name word) (left traces, known bool) {
 	switch {
 	case j.graph != nil:
-		return 0, j.graph.has(string(j.object(name))) // which known has mentioned
+		return 0, j.graph.has(string(j.object(name))) // known has mentioned the name
 	case j.catalog.trusted():
 		left, known = j.catalog.calls[string(j.object(name))]
 	}
 	return left, known
 }
 
-// object returns a word as the server has it as the name of an object: in lower case unless it is quoted, and cut to 63 bytes.
+// object returns a word as the server spells it as the name of an object: in lower case unless it is
+// quoted, and cut to 63 bytes.
 func (j *textJudge) object(w word) []byte {
 	name := j.text[w.from:w.to]
 	if name[0] == '"' {
@@ -112,12 +115,13 @@ func (j *textJudge) object(w word) []byte {
 	return key
 }
 
-// graph is what a catalog is made of: functions, relations and types, what they leave by themselves, and which others they use.
+// graph is the input of a catalog: functions, relations and types, the traces that they have by
+// themselves, and the objects that they use.
 type graph struct {
-	nodes map[string]*node   // by a letter for the catalog, and the OID
+	nodes map[string]*node   // keys are a letter for the catalog, and the OID
 	named map[string][]*node // by name
-	also  traces             // those of lasting that pin clients of the backend
-	words map[string]bool    // of the body that is being judged: those that are names of nodes
+	also  traces             // the kinds of lasting that pin clients of the backend
+	words map[string]bool    // the words of the body that is being judged that are names of nodes
 }
 
 // node is a function, a relation or a type.
@@ -127,12 +131,12 @@ type node struct {
 	datatype bool
 	view     bool
 	left     traces
-	uses     []string // nodes, by their keys
+	uses     []string // keys of nodes
 	words    []string // of its source text: each may be the name of a node
-	users    []*node  // the other way round, see spread
+	users    []*node  // the reverse of uses, see spread
 }
 
-// Keys of nodes that are none: what every statement uses, and what DDL uses.
+// Keys of two nodes that are no objects: their uses are those of every statement, and those of DDL.
 const (
 	everyStatement = "*"
 	everyDDL       = "!"
@@ -150,28 +154,28 @@ func (g *graph) add(key, name string, function bool) *node {
 	return n
 }
 
-// use notes that one node uses another one. Those that are not there are PostgreSQL's own.
+// use records that a node uses another one. A key without a node is an object of PostgreSQL's own.
 func (g *graph) use(key, used string) {
 	if n := g.nodes[key]; n != nil {
 		n.uses = append(n.uses, used)
 	}
 }
 
-// leaves notes what a node leaves by itself.
+// leaves records traces that a node has by itself.
 func (g *graph) leaves(key string, left traces) {
 	if n := g.nodes[key]; n != nil {
 		n.left |= left
 	}
 }
 
-// mention notes a word of the body that is being judged.
+// mention records a word of the body that is being judged.
 func (g *graph) mention(name string) {
 	if len(g.named[name]) > 0 {
 		g.words[name] = true
 	}
 }
 
-// has reports whether there is a function of that name.
+// has reports whether there is a function of a name.
 func (g *graph) has(name string) bool {
 	for _, n := range g.named[name] {
 		if n.function {
@@ -181,7 +185,7 @@ func (g *graph) has(name string) bool {
 	return false
 }
 
-// judgeBodies judges the source texts of functions, once all nodes are there.
+// judgeBodies judges the source texts of functions, after all nodes have been added.
 func (g *graph) judgeBodies(ctx context.Context, sources map[*node]source) error {
 	for n, from := range sources {
 		if err := ctx.Err(); err != nil {
@@ -193,7 +197,7 @@ func (g *graph) judgeBodies(ctx context.Context, sources map[*node]source) error
 			j.next()
 		}
 		n.left |= j.left
-		n.words = slices.Collect(maps.Keys(g.words)) // its own name, too: it may be that of others
+		n.words = slices.Collect(maps.Keys(g.words)) // includes its own name, which other nodes may have
 		if j.ddl {
 			n.uses = append(n.uses, everyDDL)
 		}
@@ -202,17 +206,19 @@ func (g *graph) judgeBodies(ctx context.Context, sources map[*node]source) error
 	return nil
 }
 
-// source is that of a function.
+// source is the source of a function.
 type source struct {
 	text    string
 	plpgsql bool // else SQL
 }
 
-// behind returns what a call of a function may leave that may leave some of its own. Nothing is certain: it neither pins its client, nor is it
-// refused. What DISCARD ALL does not take away ends the server connection, but for those of dblink, which functions open and close.
+// behind returns the traces of calling a function with the traces t. None of them is certain: such a
+// call neither pins its client nor is refused. After state that DISCARD ALL does not undo, the server
+// connection is closed; connections of dblink are the exception, since functions that open them close
+// them, too.
 func (t traces) behind() traces {
 	kept := t & (traceWrites | traceSequences | traceSetval | traceLess | traceDefines | traceSpoils | traceLists | lasting)
-	if t&(suspicious|traceAsks) != 0 { // of what certainly asks for values of sequences, some is refused
+	if t&(suspicious|traceAsks) != 0 { // only a statement that certainly reads values of sequences can be refused for it
 		kept |= traceUnknown
 	}
 	if t&(indelible&^traceDblink) != 0 {
@@ -221,10 +227,11 @@ func (t traces) behind() traces {
 	return kept
 }
 
-// spread has each node leave what those leave that it uses, once all nodes know these. Between a word and the nodes of that name there is one
-// node: many schemas may have the same names.
+// spread adds to each node the traces of the nodes that it uses, after all nodes have their uses. A
+// node of its own stands between a word and the nodes of that name: many schemas may have the same
+// names.
 func (g *graph) spread() {
-	var grown []*node // of which those that use them do not know yet
+	var grown []*node // nodes with new traces that their users do not have yet
 	groups := make(map[string]*node, len(g.named))
 	for name, nodes := range g.named {
 		group := &node{}
@@ -258,7 +265,7 @@ func (g *graph) spread() {
 	}
 }
 
-// build makes the catalog, once all nodes know what they use.
+// build returns the catalog, after all nodes have their uses.
 func (g *graph) build() *catalog {
 	for _, n := range g.nodes {
 		n.left = n.left.behind()
@@ -274,26 +281,26 @@ func (g *graph) build() *catalog {
 	return c
 }
 
-// name adds what has a name.
+// name adds the nodes of a name.
 func (c *catalog) name(name string, nodes []*node) {
 	telling := traceUnknown | traceDefines | traceLists
-	if _, known := functions[name]; known { // which judge looks up before calls
+	if _, known := functions[name]; known { // judge looks the name up there before it uses calls
 		telling |= traceWrites | traceSequences | traceSetval | traceLess
 	}
 	for _, n := range nodes {
 		telling := telling
-		if n.view { // SELECT may use sequences: what writes says so itself
+		if n.view { // SELECT may use sequences; statements that write have traceWrites anyway
 			telling |= traceSequences
 		}
 		if n.function {
 			c.calls[name] |= n.left
 		}
 		c.types = c.types || n.datatype && n.left&telling != 0
-		if !oddly([]byte(name)) { // these are worth no more than that
+		if !oddly([]byte(name)) { // traces below traceUnknown cannot be told apart without the name
 			telling |= c.also
 		}
 		mentioned := n.left
-		if n.function { // the word may be the name of a column
+		if n.function { // the word may also be the name of a column
 			mentioned &^= traceSpoils
 		}
 		switch {
@@ -307,15 +314,15 @@ func (c *catalog) name(name string, nodes []*node) {
 	}
 }
 
-// lastCatalog numbers contents of catalogs, all backends'; the first is unsettled's.
+// lastCatalog numbers the contents of all backends' catalogs; the first number is that of unsettled.
 var lastCatalog atomic.Uint32
 
 func init() { lastCatalog.Store(unsettled.version) }
 
-// oddly reports whether a name cannot be looked up by its spelling, in a text or in the catalogs: it has characters that depend on an encoding, or
-// quotes within, or nothing but what is no part of words.
+// oddly reports whether a name cannot be looked up by its spelling, in a text or in the catalogs: it
+// has characters that depend on an encoding, or quotes within, or no characters of words.
 func oddly(name []byte) bool {
-	if len(name) > 1 && name[0] == '"' { // as texts have it
+	if len(name) > 1 && name[0] == '"' { // as texts quote it
 		name = bytes.TrimSuffix(name[1:], []byte{'"'})
 	}
 	word := false
@@ -328,10 +335,11 @@ func oddly(name []byte) bool {
 	return !word
 }
 
-// sieve tells of most words that they are not in a set: by their first letter, it has their lengths as bits.
+// sieve is a filter for a set of words: for each first letter it has the lengths of the words as bits.
+// Most other words do not pass.
 type sieve [256]uint64
 
-// has reports whether a word, which is not empty, may be in the set.
+// has reports whether a word, which must not be empty, may be in the set.
 func (s *sieve) has(word []byte) bool { return s[word[0]|0x20]>>(len(word)%64)&1 != 0 }
 
 // addWord adds the first word in a name to words and sieve.
@@ -349,7 +357,7 @@ func (c *catalog) addWord(name string) {
 	c.words[string(bytes.ToLower(word))] = true
 }
 
-// hasWord reports whether a word in a text may be the first one in a name.
+// hasWord reports whether a word of a text may be the first one in a name.
 func (c *catalog) hasWord(word []byte) bool {
 	if len(word) >= maxName {
 		return true
@@ -367,7 +375,8 @@ func (c *catalog) hasWord(word []byte) bool {
 	return c.words[string(lower[:len(word)])]
 }
 
-// sifts reports whether a name of the catalog may be in a text, or the text has names that cannot be looked up.
+// sifts reports whether a text may contain a name of the catalog, or has names that cannot be looked
+// up.
 func (c *catalog) sifts(text []byte) bool {
 	if c == nil || len(c.names) == 0 && c.odd == 0 {
 		return false

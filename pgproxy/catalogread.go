@@ -13,18 +13,19 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// The catalogs of a backend's database are read with a lease of the gateway's own, on a goroutine, when a session that has given its server
-// connection back finds that they are due. No client waits for that, but for the lease as for that of any client.
+// The gateway reads the catalogs of a backend's database with a lease of its own, on a goroutine. A
+// session that gives its server connection back starts a reading that is due. No client waits for the
+// reading, but the lease takes a server connection like any client's.
 
-// Bounds of a reading.
+// Limits of a reading.
 const (
-	catalogPatience = 30 * time.Second // for a lease
-	catalogTimeout  = 15 * time.Second // five queries of at most catalogQuery
+	catalogPatience = 30 * time.Second // wait for a lease
+	catalogTimeout  = 15 * time.Second // five queries, each within catalogQuery
 	catalogQuery    = 2 * time.Second  // see catalogSQL; 10,000 partitions and 4,000 functions and views take a second in all
-	catalogTries    = 3                // that took longer, one after another: then there is too much
+	catalogTries    = 3                // consecutive readings that take longer; after that there is too much to read
 )
 
-// learnIfDue reads the catalogs on a goroutine if they are due.
+// learnIfDue reads the catalogs on a goroutine if a reading is due.
 func (b *Postgres) learnIfDue(now time.Duration) {
 	k := &b.tables.knowledge
 	if !k.due(now) || b.life.Err() != nil {
@@ -35,7 +36,7 @@ func (b *Postgres) learnIfDue(now time.Duration) {
 	}
 }
 
-// learn reads the catalogs. knowledge.begin has reserved that.
+// learn reads the catalogs. knowledge.begin has reserved the reading.
 func (b *Postgres) learn(seen uint64) {
 	k, began, o := &b.tables.knowledge, clock(), outcome{}
 	defer func() {
@@ -46,14 +47,14 @@ func (b *Postgres) learn(seen uint64) {
 		k.publish(o, seen, began, clock())
 	}()
 	srv, lease, err := b.leaseForCatalog(b.life)
-	if err != nil { // began is before the wait: a full pool has a waiter more for a tenth of the time at most
+	if err != nil { // began is before the wait: at most a tenth of the time, a full pool has one more waiter
 		b.notRead("", fmt.Errorf("no server connection: %w", err))
 		return
 	}
-	began = clock() // the wait has cost no server
+	began = clock() // the wait has used no server
 	from, standby := srv.endpoint, srv.standby()
 	rows, err := b.readRows(srv, lease)
-	if rows == nil && err == nil { // another server, which is not a standby, is asked later
+	if rows == nil && err == nil { // the lease was on a standby: a later reading asks another server
 		return
 	}
 	took := clock() - began
@@ -67,7 +68,8 @@ func (b *Postgres) learn(seen uint64) {
 	}
 }
 
-// readRows reads the catalogs, and gives the server connection back. Without rows it is a standby, which may not have the last DDL yet.
+// readRows reads the catalogs, and gives the server connection back. If the server is a standby, which
+// may lack the latest DDL, it returns no rows.
 func (b *Postgres) readRows(srv *server, lease upstream.Lease[*server]) (rows *catalogReader, err error) {
 	fit := false
 	defer func() {
@@ -89,7 +91,8 @@ func (b *Postgres) readRows(srv *server, lease upstream.Lease[*server]) (rows *c
 	return rows, err
 }
 
-// outcomeOf returns what becomes of a reading that took a time, and tells the log what users should know, once.
+// outcomeOf returns the outcome of a reading that took a time, and logs once whatever users should
+// know.
 func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Duration) outcome {
 	k := &b.tables.knowledge
 	if err != nil {
@@ -114,15 +117,16 @@ func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Durat
 	}
 	k.slow.Store(0)
 	if last := k.last(); c.equal(last) {
-		c = last // whose verdicts are known
+		c = last // verdicts has results for this one
 	}
 	return outcome{catalog: c}
 }
 
-// unreadTold is how many readings fail, one after the other, before the log tells of it: one may meet a restart of the server, or a full pool.
+// unreadTold is the number of consecutive readings that fail before the failure is logged: a single
+// one may be due to a restart of the server, or a full pool.
 const unreadTold = 3
 
-// notRead notes that a reading has failed, which will be tried again.
+// notRead records that a reading has failed. It will be tried again.
 func (b *Postgres) notRead(from string, err error) {
 	if b.life.Err() == nil && b.unread.Add(1) == unreadTold {
 		meanwhile := "the gateway checks every session after every transaction"
@@ -133,7 +137,7 @@ func (b *Postgres) notRead(from string, err error) {
 	}
 }
 
-// leaseForCatalog leases a server connection that is alive.
+// leaseForCatalog leases a live server connection.
 func (b *Postgres) leaseForCatalog(ctx context.Context) (*server, upstream.Lease[*server], error) {
 	ctx, stop := context.WithTimeout(ctx, catalogPatience)
 	defer stop()
@@ -152,8 +156,8 @@ func (b *Postgres) leaseForCatalog(ctx context.Context) (*server, upstream.Lease
 	return nil, upstream.Lease[*server]{}, errAllDead
 }
 
-// isHopeless reports whether an error of readCatalog will come again: this is not quite PostgreSQL, there is too much, or the gateway's login must
-// not read it.
+// isHopeless reports whether an error of readCatalog will come again: the server is not quite
+// PostgreSQL, there is too much to read, or the gateway's role has no permission.
 func isHopeless(err error) bool {
 	if errors.Is(err, errCatalog) || errors.Is(err, errCatalogSize) || errors.Is(err, pgwire.ErrTooLarge) {
 		return true
@@ -162,7 +166,8 @@ func isHopeless(err error) bool {
 	return ok && ordinary(err) && len(said.Code) == 5 && !slices.Contains([]string{"40", "53", "55", "57", "58"}, said.Code[:2])
 }
 
-// rolledBack ends what an error of readCatalog has left; false = the server connection is of no use any more.
+// rolledBack ends the transaction after an error of readCatalog. It returns false if the server
+// connection cannot be used any more.
 func (s *server) rolledBack(ctx context.Context, err error) bool {
 	if !ordinary(err) && !canceled(err) && !errors.Is(err, errCatalog) && !errors.Is(err, errCatalogSize) {
 		return false
@@ -171,20 +176,21 @@ func (s *server) rolledBack(ctx context.Context, err error) bool {
 	return s.exec("ROLLBACK") == nil && done()
 }
 
-// bounded has reads and writes fail after a time, or once ctx has ended. done ends that; false = they fail for good.
+// bounded limits reads and writes to a time, and to the life of ctx. done ends the limit; it returns
+// false if the limit was reached, after which the server connection cannot be used.
 func (s *server) bounded(ctx context.Context, within time.Duration) (done func() bool) {
 	_ = s.conn.SetDeadline(time.Now().Add(within))
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(unixPast) })
 	return func() bool { return stop() && s.conn.SetDeadline(time.Time{}) == nil }
 }
 
-// Errors of rows: the server connection is as good as before.
+// Errors of rows. The server connection is still good.
 var (
 	errCatalog     = errors.New("unexpected row from the catalog query")
 	errCatalogSize = fmt.Errorf("there are more than %d functions, relations and dependencies", maxCatalogRows)
 )
 
-// readCatalog asks the server. In case of an error of the server, a transaction may be open.
+// readCatalog reads the rows from the server. After an error of the server, a transaction may be open.
 func (s *server) readCatalog(ctx context.Context) (*catalogReader, error) {
 	done := s.bounded(ctx, catalogTimeout)
 	r := &catalogReader{graph: newGraph(), sources: map[*node]source{}}
@@ -206,15 +212,16 @@ func (s *server) readCatalog(ctx context.Context) (*catalogReader, error) {
 	return r, nil
 }
 
-// catalogReader reads rows into a graph.
+// catalogReader adds rows to a graph.
 type catalogReader struct {
 	graph   *graph
 	sources map[*node]source
 	rows    int
-	size    int // of sources, in bytes
+	size    int // of the sources, in bytes
 }
 
-// build makes the catalog of all rows. It may take a second: no server connection is leased meanwhile.
+// build returns the catalog of all rows. It may take a second; no server connection is leased
+// meanwhile.
 func (r *catalogReader) build(ctx context.Context) (*catalog, error) {
 	if err := r.graph.judgeBodies(ctx, r.sources); err != nil {
 		return nil, err
@@ -222,13 +229,14 @@ func (r *catalogReader) build(ctx context.Context) (*catalog, error) {
 	return r.graph.build(), nil
 }
 
-// maxSources bounds the source texts that are judged, in bytes: reading them takes the server and the gateway a second.
+// maxSources bounds the source texts that are judged, in bytes. This much takes the server and the
+// gateway a second.
 const maxSources = 32 << 20
 
-// maxCatalogRows bounds what is kept while a catalog is read: some 250 bytes each.
+// maxCatalogRows bounds the rows that are kept while the catalogs are read, of some 250 bytes each.
 const maxCatalogRows = 1 << 19
 
-// row adds one: its kind, and what belongs to that.
+// row adds one row: its kind, and the values of that kind.
 func (r *catalogReader) row(values [][]byte) error {
 	if r.rows++; r.rows > maxCatalogRows {
 		return errCatalogSize
@@ -254,7 +262,8 @@ func (r *catalogReader) row(values [][]byte) error {
 	return nil
 }
 
-// suspect notes that something calls a function of PostgreSQL, given by its OID if a look does not tell what that leaves, else 0.
+// suspect records that an object calls a function of PostgreSQL's own. oid is that of the function if
+// a state check cannot report its traces, else 0.
 func (r *catalogReader) suspect(key, oid string) {
 	left := traceUnknown | traceSpoils
 	switch oid {
@@ -268,10 +277,12 @@ func (r *catalogReader) suspect(key, oid string) {
 	r.graph.leaves(key, left)
 }
 
-// runsText are functions of extensions in C that run a text of SQL, and say that they are stable. Users are told to give them names of their own.
+// runsText are functions of extensions in C that run a text of SQL although they are declared stable.
+// Users are told to rename them.
 var runsText = map[string]bool{"crosstab": true, "crosstab_hash": true, "connectby_text": true, "connectby_text_serial": true, "xpath_table": true}
 
-// function notes what one leaves, by its language and volatility, such as "plpgsql v", and its source; that of a function in C is its name there.
+// function records the traces of a function by its language and volatility, such as "plpgsql v", and
+// its source. The source of a function in C is its name there.
 func (r *catalogReader) function(n *node, kind string, text []byte) {
 	language, volatility, _ := strings.Cut(kind, " ")
 	builtin, known := functions[n.name]
@@ -279,9 +290,9 @@ func (r *catalogReader) function(n *node, kind string, text []byte) {
 		builtin, known = 0, true
 	}
 	switch {
-	case known && language == "c": // of an extension
+	case known && language == "c": // a function of an extension
 		n.left = builtin
-	case language == "aggregate" || language == "internals": // uses others, or the server calls it
+	case language == "aggregate" || language == "internals": // it uses other functions, or only the server calls it
 	case language == "c" || language == "internal":
 		if volatility == "v" || runsText[string(text)] {
 			n.left = traceUnknown
@@ -289,7 +300,7 @@ func (r *catalogReader) function(n *node, kind string, text []byte) {
 	case (language == "sql" || language == "plpgsql") && text != nil && r.size+len(text) <= maxSources:
 		r.size += len(text)
 		r.sources[n] = source{string(text), language == "plpgsql"}
-	case language == "atomic": // a body of SQL that was parsed: it uses others
+	case language == "atomic": // a parsed body of SQL: it uses other functions
 	default:
 		n.left = traceUnknown
 	}

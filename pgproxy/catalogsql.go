@@ -2,10 +2,11 @@ package pgproxy
 
 import "strings"
 
-// catalogSQL returns the query for all that a catalog is made of. Each row has five columns, the first of which says what it is about; those
-// of what uses something come after those of what is used. All have one snapshot. It waits for nothing, whatever clients have set in the
-// session; their settings and role come back at its end, and no temporary table is mistaken for a catalog. Texts come in the server's encoding,
-// as they are.
+// catalogSQL returns the queries for all rows of a catalog. Each row has five columns; the first is
+// the kind of the row. Uses come after the objects that are used. All queries have one snapshot. They
+// wait for no lock, whatever settings clients made in the session; these settings and the role are
+// restored at the end, and temporary tables cannot take the place of a catalog. Texts come in the
+// server's encoding, unconverted.
 func catalogSQL() string {
 	harmless := strings.Join(strings.Fields(harmlessFunctions+" nextval setval"), ",")
 	return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY NOT DEFERRABLE;" +
@@ -15,17 +16,19 @@ func catalogSQL() string {
 		"ROLLBACK"
 }
 
-// plansSQL sees to it that nothing ends the transaction early, and keeps the server from plans that take a thousand times as long where it does
-// not know yet how large its catalogs are. Older servers do not have all of these settings.
+// plansSQL turns off timeouts that would end the transaction, and plans that take a thousand times as
+// long if the server does not know the size of its catalogs yet. Older servers do not have all of
+// these settings.
 const plansSQL = `
 SELECT 's', name, set_config(name, CASE WHEN name LIKE '%timeout' THEN '0' ELSE 'off' END, true), NULL, NULL FROM pg_settings
 WHERE name IN ('enable_nestloop', 'jit', 'lock_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout');
 `
 
-// functionsSQL asks for all functions that are not PostgreSQL's: key, name, language and volatility, and the source unless that is
-// long. 16384 is FirstNormalObjectId.
-// The functions of information_schema are read, too. The numbers are those of the type internal, and of handlers: no statement calls such a
-// function; and that of void: such a function is there for what it does, whatever it says.
+// functionsSQL asks for all functions that are not PostgreSQL's own: key, name, language and
+// volatility, and the source unless that is long. 16384 is FirstNormalObjectId. The functions of
+// information_schema are included. The numbers are OIDs of types: internal and handlers, since no
+// statement calls a function with these; and void, since such a function is called for its effects,
+// whatever its volatility.
 const functionsSQL = `
 SELECT 'f', 'p' || p.oid, p.proname,
   CASE WHEN EXISTS (SELECT FROM pg_aggregate AS a WHERE a.aggfnoid = p.oid) THEN 'aggregate'
@@ -37,14 +40,16 @@ FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
 WHERE p.oid >= 16384 OR p.pronamespace <> 'pg_catalog'::regnamespace;
 `
 
-// namesSQL asks for relations and types: key, name, and of relations the kind.
+// namesSQL asks for relations and types: key, name, and the kind of relations.
 const namesSQL = `
 SELECT 'n', 'c' || oid, relname, relkind::text, NULL FROM pg_class WHERE oid >= 16384 AND relkind IN ('r', 'p', 'v', 'm', 'f', 'c')
 UNION ALL SELECT 'n', 'y' || oid, typname, NULL, NULL FROM pg_type WHERE oid >= 16384 AND typtype IN ('b', 'd', 'r', 'm', 'c');
 `
 
-// usesSQL asks for what uses what: both keys. Views, tables with their defaults, rules, triggers, policies, checks and indexes, types, and
-// functions depend on what they call. A table uses those that inherit from it or refer to it, too: a statement goes on to them.
+// usesSQL asks for the keys of users and used objects. Views, tables with their defaults, rules,
+// triggers, policies, checks and indexes, types, and functions depend on the functions that they call.
+// A table also uses the tables that inherit from it or refer to it: a statement may affect them as
+// well.
 const usesSQL = `
 WITH parts (classid, objid, owner) AS (
   SELECT 'pg_rewrite'::regclass, oid, 'c' || ev_class FROM pg_rewrite WHERE ev_class >= 16384
@@ -73,8 +78,10 @@ WITH parts (classid, objid, owner) AS (
 SELECT DISTINCT 'u', owner, used, NULL, NULL FROM uses WHERE owner <> used;
 `
 
-// treesSQL asks for what calls functions of PostgreSQL's own that may leave something, and has no text that is judged: its key, and of the
-// functions that a look does not tell of the OID, or else 0. And it asks for views that use sequences, with the OID of nextval or setval. There are no dependencies on PostgreSQL's own functions.
+// treesSQL asks for objects without a text to judge that call functions of PostgreSQL's own which may
+// leave state: the object's key, and the function's OID if a state check cannot report its traces,
+// else 0. It also asks for views that use sequences, with the OID of nextval or setval. Dependencies
+// on PostgreSQL's own functions are not stored.
 const treesSQL = `
 WITH trees (owner, tree) AS (
   SELECT 'c' || ev_class, ev_action::text FROM pg_rewrite WHERE ev_class >= 16384

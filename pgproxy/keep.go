@@ -12,9 +12,9 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// In transaction mode the settings that a client makes follow it. Once a transaction that may have changed some is
-// over, the gateway reads the settings, which is right whatever was rolled back, and takes them for the client's. They
-// are set on the server connections that the client gets next, unless these have them already.
+// In transaction mode, the settings that a client makes follow it. After a transaction that may have
+// changed settings, the gateway reads them from the server, which is right also after a rollback. They
+// become the client's settings: its next server connections get them, unless they have them already.
 
 // errSettingsKept is wrapped by errors about settings that cannot follow their client.
 var errSettingsKept = errors.New("settings that cannot follow the client in transaction mode")
@@ -23,14 +23,16 @@ var errSettingsKept = errors.New("settings that cannot follow the client in tran
 // connection that has others.
 const maxSettingBytes = 64 << 10
 
-// due reports whether the transaction is over and may have left something: the server is to be asked, see keep.
+// due reports whether the transaction is over and may have left state, so that keep has to ask the
+// server.
 func (m *machine) due() bool {
 	return m.work != nil && m.mode == Transaction && m.server != nil && !m.refusedReplay && (m.traces != 0 || m.server.flags&leftSettings != 0) && m.st.free()
 }
 
-// keep asks the server what the transaction has left, where that may be something: settings, which are the client's from now on, and what pins
-// the client. The client is told first what it waits for. No server reader runs. An error is the end of the session: the client has settings
-// that the gateway does not know. A client that keeps the server connection has all its settings afterwards.
+// keep asks the server for the state that the transaction left, if it may have left any: settings,
+// which become the client's, and state that pins the client. The client gets its answer first. No
+// server reader may run. After an error the session must end: the client has settings that the gateway
+// does not know. A client that keeps the server connection has all its settings there afterwards.
 func (s *session) keep() error {
 	m, srv := &s.machine, s.srv
 	if !m.due() {
@@ -40,7 +42,7 @@ func (s *session) keep() error {
 		return clientWriteError(err)
 	}
 	if m.over() {
-		s.endCancels() // release looks whether they have ended
+		s.endCancels() // release checks whether they have ended
 	}
 	srv.collects, srv.notified = true, nil
 	err := s.askLeft()
@@ -60,7 +62,8 @@ func (s *session) keep() error {
 	return s.tellNotified()
 }
 
-// dealWithChannels has the listening connection take over what the client listens to, or ends what it has with that.
+// dealWithChannels hands the client's channels to the listening connection, or ends the listening if
+// that is not possible.
 func (s *session) dealWithChannels() error {
 	m := &s.machine
 	if !m.parks {
@@ -73,7 +76,7 @@ func (s *session) dealWithChannels() error {
 		return err
 	case parked:
 		m.unpin()
-	case s.srv.flags&leftAnything != 0: // there is other state that is to be undone
+	case s.srv.flags&leftAnything != 0: // other state has to be undone
 		m.takeAway(traceChannels)
 	default:
 		m.pinOrUndo(traceChannels)
@@ -81,8 +84,8 @@ func (s *session) dealWithChannels() error {
 	return nil
 }
 
-// dealWithLeft does what askLeft asks for: it undoes what the client has left, or has the server connection stay the client's. The server
-// connection may be gone then.
+// dealWithLeft acts on the result of askLeft: it undoes the state that the client left, or lets the
+// client keep the server connection. The session may have no server connection afterwards.
 func (s *session) dealWithLeft() error {
 	m, srv := &s.machine, s.srv
 	srv.unnamed = 0
@@ -98,7 +101,7 @@ func (s *session) dealWithLeft() error {
 	return nil
 }
 
-// askLeft asks what the transaction has left, and takes note of it.
+// askLeft asks the server for the state that the transaction left, and records the answer.
 func (s *session) askLeft() error {
 	m, srv := &s.machine, s.srv
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
@@ -112,7 +115,7 @@ func (s *session) askLeft() error {
 		}
 	}
 	blind := parts != 0 && ordinary(err)
-	if blind && !s.b.unseen.Swap(true) { // once, for every client of such a server would say so
+	if blind && !s.b.unseen.Swap(true) { // log it once: it holds for every client of such a server
 		s.c.Logger().Warn("the state that clients leave in their sessions cannot be read: it is undone", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
 	}
 	if err == nil && parts != 0 {
@@ -131,34 +134,35 @@ func (s *session) askLeft() error {
 	switch {
 	case err == nil && settings:
 		return m.keepSettings(rows)
-	case ordinary(err): // A server that is not quite PostgreSQL: what the client set is undone, as leftSettings asks for.
+	case ordinary(err): // The server is not quite PostgreSQL: leftSettings has the client's settings undone.
 		if !s.b.unreadable.Swap(true) {
 			s.c.Logger().Warn("clients' settings cannot be read and do not follow them", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
 		}
-		if m.staying() { // until the client leaves it
+		if m.staying() { // the settings last until the client gives the server connection up
 			srv.doomed = true
 			srv.flags &^= leftSettings
 		}
 	case err != nil:
-		return s.serverFailed(fmt.Errorf("reading what the client has left: %w", err), false)
+		return s.serverFailed(fmt.Errorf("reading the session state that the client left: %w", err), false)
 	}
 	return nil
 }
 
-// ordinary reports whether a server has refused a statement, and the server connection is as good as before.
+// ordinary reports whether err is a server's refusal of a statement after which the server connection
+// is still good.
 func ordinary(err error) bool {
 	said, ok := errors.AsType[*pgwire.ErrorResponse](err)
 	return ok && !said.Fatal() && !canceled(err)
 }
 
-// left asks for kinds of state, and for settings. The kinds that there are come in the last row.
+// left asks the server for kinds of state, and for settings. The last row has the set of kinds.
 func (s *session) left(parts traces, settings bool) (rows []pgwire.Param, err error) {
 	m, srv := &s.machine, s.srv
 	if parts == 0 && !settings {
 		return nil, nil
 	}
 	rows, err = srv.settingRows(m.keepSQL(parts, settings, false))
-	for canceled(err) { // until the deadline
+	for canceled(err) { // ends with the deadline
 		rows, err = srv.settingRows(m.keepSQL(parts, settings, true))
 	}
 	if ordinary(err) {
@@ -172,7 +176,7 @@ func (s *session) left(parts traces, settings bool) (rows []pgwire.Param, err er
 	return rows, err
 }
 
-// tellNotified gives the client the notifications that came meanwhile, if it listens.
+// tellNotified sends the client the notifications that came during the check, if the client listens.
 func (s *session) tellNotified() error {
 	srv := s.srv
 	told := srv.notified
@@ -180,18 +184,19 @@ func (s *session) tellNotified() error {
 	switch {
 	case len(told) == 0:
 	case srv.pins&traceChannels == 0:
-		srv.flags |= leftListen // a function did: it may have been another client's
+		srv.flags |= leftListen // a function has listened: perhaps on another client's channel
 	default:
 		return s.tellNotifications(told)
 	}
 	return nil
 }
 
-// stay gives a server connection that the client keeps those of the client's settings that it has lost: RESET goes back to what the gateway's
-// login has. And it has the server forget other clients' values of sequences.
+// stay prepares a server connection that the client keeps. It sets the client's settings again that
+// were lost, since RESET restores those of the gateway's login, and has the server forget other
+// clients' values of sequences.
 func (s *session) stay() error {
 	m, srv := &s.machine, s.srv
-	if m.foreign { // in a transaction that waits for no other, whatever the client has set
+	if m.foreign { // in a transaction that waits for no lock, whatever the client has set
 		if err := s.execSoon("BEGIN ISOLATION LEVEL READ COMMITTED;DISCARD SEQUENCES;COMMIT"); err != nil {
 			return err
 		}
@@ -216,12 +221,13 @@ func (s *session) stay() error {
 	return nil
 }
 
-// execSoon runs SQL of the gateway's in the client's server connection, again where it is canceled. An error has been dealt with.
+// execSoon runs the gateway's own SQL on the client's server connection, and again if it was canceled.
+// It deals with errors of the server connection.
 func (s *session) execSoon(sql string) error {
 	srv := s.srv
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
 	err := srv.exec(sql)
-	for canceled(err) { // until the deadline
+	for canceled(err) { // ends with the deadline
 		err = srv.exec(sql)
 	}
 	_ = srv.conn.SetDeadline(time.Time{})
@@ -231,13 +237,14 @@ func (s *session) execSoon(sql string) error {
 	return nil
 }
 
-// canceled reports whether a server has canceled a statement, as its statement_timeout has it, or refused one in a transaction in which it had.
+// canceled reports whether a server has canceled a statement, for example by statement_timeout, or
+// refused one in a transaction that failed for that reason.
 func canceled(err error) bool {
 	said, ok := errors.AsType[*pgwire.ErrorResponse](err)
 	return ok && (said.Code == pgwire.StateQueryCanceled || said.Code == pgwire.StateFailedTransaction)
 }
 
-// settingRows reads the answer to a Query that returns names and values. NULLs are left out.
+// settingRows reads the answer to a Query that returns names and values. It omits NULLs.
 func (s *server) settingRows(sql string) (rows []pgwire.Param, err error) {
 	return rows, s.query(sql, func(m *pgwire.DataRow) {
 		if len(m.Values) == 2 && m.Values[1] != nil {
@@ -246,14 +253,15 @@ func (s *server) settingRows(sql string) (rows []pgwire.Param, err error) {
 	})
 }
 
-// keepSQL returns what reads all that the client may have set: settings of the server by their source, and by name custom ones and roles,
-// which pg_settings does not have; and as the last row, without a name, which kinds of state there are. Whatever isolation level the client has
-// set, it waits for nothing. With untimed it may take long, whatever statement_timeout the client has set; it goes before one that was canceled.
+// keepSQL returns the query for all settings that the client may have made: the server's settings by
+// their source, and by name custom settings and roles, which pg_settings does not have. The last row,
+// without a name, has the kinds of state. The query waits for no lock, whatever isolation level the
+// client has set. untimed lifts the client's statement_timeout, and follows a query that was canceled.
 func (m *machine) keepSQL(parts traces, settings, untimed bool) string {
 	var b strings.Builder
 	timeout := ""
 	if untimed {
-		b.WriteString("ROLLBACK;") // of the one before
+		b.WriteString("ROLLBACK;") // of the query before
 	}
 	b.WriteString("BEGIN ISOLATION LEVEL READ COMMITTED;")
 	if untimed {
@@ -273,9 +281,10 @@ func (m *machine) keepSQL(parts traces, settings, untimed bool) string {
 	return b.String()
 }
 
-// settingRowsSQL adds the part of keepSQL that is about settings, but for those in a list, each after a comma.
+// settingRowsSQL adds the part of keepSQL for settings, except those in but, a list in which a comma
+// precedes each name.
 func (m *machine) settingRowsSQL(b *strings.Builder, but string) {
-	const equals = " OPERATOR(pg_catalog.=) " // which the client's search_path does not replace
+	const equals = " OPERATOR(pg_catalog.=) " // qualified, since the client's search_path may have other operators
 	b.WriteString("SELECT name, setting FROM pg_catalog.pg_settings WHERE source" + equals + "'session' AND NOT name" + equals +
 		"ANY (ARRAY['transaction_isolation','transaction_read_only','transaction_deferrable'" + but + "]) " +
 		"UNION ALL SELECT n, pg_catalog.current_setting(n, true) FROM (VALUES ('session_authorization'),('role')")
@@ -284,13 +293,13 @@ func (m *machine) settingRowsSQL(b *strings.Builder, but string) {
 		b.WriteString(",(" + quote(name) + ")")
 	}
 	b.WriteString(") AS v (n)")
-	if len(names) > 0 { // an extension's settings are among the first, if they are the client's
+	if len(names) > 0 { // the settings of extensions are among the first, if the client made them
 		b.WriteString(" WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_settings AS s WHERE pg_catalog.lower(s.name)" + equals + "pg_catalog.lower(n))")
 	}
 	b.WriteString(";")
 }
 
-// customNames returns the names of custom settings that the client may have.
+// customNames returns the names of the custom settings that the client may have.
 func (m *machine) customNames() (names []string) {
 	add := func(name string) {
 		if strings.Contains(name, ".") && !slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) }) {
@@ -320,15 +329,15 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 		switch {
 		case i >= 0 && view.known[i]:
 			set |= 1 << i
-		case p.Name == "role" && p.Value == "none" && (m.undid || !m.startsWithRole()): // else SET ROLE NONE has undone that of the startup
-		case slices.Contains(srv.baseline, p): // session_authorization, which is unchanged
+		case p.Name == "role" && p.Value == "none" && (m.undid || !m.startsWithRole()): // otherwise SET ROLE NONE has undone the role of the startup
+		case slices.Contains(srv.baseline, p): // an unchanged session_authorization
 		default:
 			list = append(list, p)
 		}
 	}
-	hidden := m.unnamedSetting && (m.staying() || m.parks) // which may turn out to stay
+	hidden := m.unnamedSetting && (m.staying() || m.parks) // the server connection may stay with the client
 	srv.hidden = srv.hidden || hidden
-	same := !m.unsure && (!m.unnamedSetting || hidden) // the server connection has just these
+	same := !m.unsure && (!m.unnamedSetting || hidden) // the server connection has exactly these
 	m.unsure, m.unnamedSetting, m.kept, m.undid = false, false, true, false
 	for _, p := range m.params {
 		i := tracked(p.Name)
@@ -343,7 +352,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 			case !ok:
 			case set&(1<<i) == 0:
 				view.value[i] = value
-			case view.value[i] != value: // set on every server connection, also where it is the login's: else it would count as reset
+			case view.value[i] != value: // set on every server connection, even if the gateway's login has the same value: otherwise it would count as reset
 				list = append(list, pgwire.Param{Name: trackedNames[i], Value: view.value[i]})
 			}
 		}
@@ -358,7 +367,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	m.reported, m.settingsKey = unique.Make(view), keyOf(list)
 	m.replan()
 	if m.looked&traceUnknown != 0 && m.prepared && (m.reported != was || m.settingsKey != key) {
-		srv.flags |= leftPrepare // perhaps under settings that were not seen, and are not those of the statements' plans
+		srv.flags |= leftPrepare // the settings when plans were made may have differed from those of the statements' plans
 	}
 	m.looked = 0
 	if same {
@@ -368,7 +377,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	return nil
 }
 
-// startsWithRole reports whether the client has a role by its startup settings.
+// startsWithRole reports whether the client's startup settings have a role.
 func (m *machine) startsWithRole() bool {
 	return slices.ContainsFunc(m.params, func(p pgwire.Param) bool { return strings.EqualFold(p.Name, "role") })
 }
@@ -379,8 +388,8 @@ func lateness(name string) int {
 	return 1 + slices.Index([]string{"session_authorization", "role"}, name)
 }
 
-// checkKept refuses settings that are too many, too long, or cannot be passed on safely: in some of the client's encodings a backslash may be
-// the half of a character.
+// checkKept refuses settings that are too many, too long, or cannot be passed on safely: in some
+// client encodings a backslash may be the second byte of a character.
 func checkKept(list []pgwire.Param, encoding string) error {
 	size := 0
 	for _, p := range list {
@@ -398,5 +407,6 @@ func checkKept(list []pgwire.Param, encoding string) error {
 	return nil
 }
 
-// halfBackslashes are the encodings of clients in which the second byte of a character may be that of a backslash.
+// halfBackslashes are the client encodings in which the second byte of a character may be that of a
+// backslash.
 var halfBackslashes = []string{"BIG5", "GB18030", "GBK", "JOHAB", "SHIFT_JIS_2004", "SJIS", "UHC"}

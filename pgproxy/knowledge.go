@@ -7,19 +7,22 @@ import (
 	"time"
 )
 
-// Catalogs is what a Postgres reads and believes of its database's catalogs, to know which statements may leave state in sessions.
+// Catalogs says whether a Postgres reads its database's catalogs to find statements that may leave
+// state in sessions, and how far it trusts them.
 type Catalogs int
 
-// What it may read and believe.
+// The values of Catalogs.
 const (
-	// CatalogsNever reads nothing, the default: every function that is not PostgreSQL's is followed by a check, and what views, triggers, rules,
-	// defaults, policies and operators call is not seen.
+	// CatalogsNever, the default, reads nothing: a check follows every call of a function that is not
+	// PostgreSQL's own, and calls by views, triggers, rules, defaults, policies and operators are not
+	// seen.
 	CatalogsNever Catalogs = iota
-	// CatalogsHidden reads which relations, types and functions call functions that may leave state, and has transactions that mention one be
-	// followed by a check, beside those that are without it. So DDL that it does not know of is never the reason that a check is left out.
+	// CatalogsHidden reads which relations, types and functions call functions that may leave state. A
+	// check follows transactions that mention one of them, and all transactions that CatalogsNever checks.
+	// So DDL that the gateway does not see never removes a check.
 	CatalogsHidden
-	// CatalogsTrusted leaves out the check after functions that leave nothing by their source. While DDL may have changed something, every
-	// transaction is followed by a check.
+	// CatalogsTrusted omits the check after functions whose source shows that they leave no state. While
+	// DDL may have changed the catalogs, a check follows every transaction.
 	CatalogsTrusted
 )
 
@@ -34,41 +37,44 @@ func (c Catalogs) String() string {
 	return "false"
 }
 
-// knowledge is what a backend knows of its database: the catalog that judge uses, and when it is out of date. Any goroutine may use it. The
-// zero value knows nothing, and is never due.
+// knowledge is a backend's knowledge of its database: the catalog that judge uses, and whether it is
+// out of date. Any goroutine may use it. The zero value knows nothing, and a reading is never due.
 //
-// A session calls defining before the server gets a statement that may define something, and defined once that transaction is over. In between,
-// and until the catalogs have been read again, the catalog is unsettled: every transaction is followed by a check. Both change epoch, so that a
-// transaction that was judged earlier and ends later, for it has waited for a lock of the DDL, is followed by a check too. With hidden the last
-// catalog stays meanwhile, and epoch is 0: it adds to what the text of statements says, and takes nothing away.
+// A session calls defining before the server gets a statement that may define something, and defined
+// after that transaction. In between, and until the catalogs have been read again, now is the catalog
+// unsettled: a check follows every transaction. Both changes of now increase epoch, so that a check
+// also follows a transaction that was judged earlier and ends later because it waited for a lock of
+// the DDL. With hidden, now keeps the last catalog instead, and epoch is 0: such a catalog only adds
+// to the traces of texts.
 type knowledge struct {
 	on     bool
 	hidden bool                    // CatalogsHidden
-	now    atomic.Pointer[catalog] // for judge; nil = it goes by the text of statements alone
-	epoch  atomic.Uint64           // grows after now has become unsettled
-	from   atomic.Pointer[string]  // the endpoint that was read; nil = a standby, or none
-	next   atomic.Int64            // when the catalogs are to be read, by clock
-	slow   atomic.Int32            // readings one after another that took too long
+	now    atomic.Pointer[catalog] // for judge; nil = the text of statements alone decides
+	epoch  atomic.Uint64           // increases after now has become unsettled
+	from   atomic.Pointer[string]  // the endpoint that was read; nil = a standby, or no endpoint
+	next   atomic.Int64            // when the next reading is due, by clock
+	slow   atomic.Int32            // consecutive readings that took too long
 
 	mu       sync.Mutex // held for a few instructions
 	open     int        // transactions between defining and defined
-	changes  uint64     // ended ones
+	changes  uint64     // such transactions that have ended
 	earliest int64      // when the catalogs may be read again, by clock
 	reading  bool
 	hopeless bool     // the catalogs cannot be read
-	read     *catalog // last; nil = none so far
+	read     *catalog // the last one; nil = none so far
 	expiry   *time.Timer
 }
 
-// Times between two readings. Readings after DDL take a tenth of a server connection's time at most, the others a fiftieth.
+// Times between two readings. Readings after DDL use a server connection for a tenth of the time at
+// most, other readings for a fiftieth.
 const (
 	catalogSoon  = 100 * time.Millisecond // from one reading to the next one, after DDL or a failure
-	catalogSlack = 10                     // likewise, in durations of the reading, or of the wait for a lease if there was none
-	catalogAge   = time.Minute            // likewise without DDL that the gateway has seen
-	catalogShare = 50                     // likewise, in durations of the reading
+	catalogSlack = 10                     // likewise, as a multiple of the reading's duration, or of the wait for a lease if there was none
+	catalogAge   = time.Minute            // likewise, if the gateway has seen no DDL
+	catalogShare = 50                     // likewise, as a multiple of the reading's duration
 )
 
-// start makes the first reading due, unless nothing is to be read.
+// start makes the first reading due, unless the catalogs are not to be read.
 func (k *knowledge) start(what Catalogs) {
 	k.on, k.hidden = what != CatalogsNever, what == CatalogsHidden
 	if what == CatalogsTrusted {
@@ -76,10 +82,10 @@ func (k *knowledge) start(what Catalogs) {
 	}
 }
 
-// due reports whether the catalogs are to be read.
+// due reports whether a reading is due.
 func (k *knowledge) due(now time.Duration) bool { return k.on && int64(now) >= k.next.Load() }
 
-// defining notes that a transaction may be about to define something.
+// defining records that a transaction may be about to define something.
 func (k *knowledge) defining() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -87,7 +93,7 @@ func (k *knowledge) defining() {
 	k.unsettle()
 }
 
-// defined notes the end of such a transaction.
+// defined records the end of such a transaction.
 func (k *knowledge) defined() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,19 +102,20 @@ func (k *knowledge) defined() {
 	k.unsettle()
 }
 
-// lost is defined for a transaction that may go on for a while.
+// lost is defined for a transaction that may still run on the server.
 func (k *knowledge) lost() { time.AfterFunc(catalogAge, k.defined) }
 
-// retire makes the catalog unsettled for good: the backend reads the catalogs no more, and does not hear of DDL by others.
+// retire makes now unsettled for good: the backend does not read the catalogs any more, nor learn of
+// DDL by other backends.
 func (k *knowledge) retire() {
 	if k.on {
 		k.defining()
 	}
 }
 
-// unsettle is for changed circumstances. mu is held.
+// unsettle makes the catalog out of date. mu is held.
 func (k *knowledge) unsettle() {
-	if k.hopeless { // there is nothing that could be wrong
+	if k.hopeless { // no catalog was read that could be wrong
 		return
 	}
 	if !k.hidden {
@@ -139,21 +146,21 @@ func (k *knowledge) changed() bool {
 	return k.changes > 0
 }
 
-// outcome is that of a reading.
+// outcome is the result of a reading.
 type outcome struct {
 	catalog  *catalog // nil = it failed
 	from     string   // the endpoint, unless it is a standby
 	hopeless bool     // and will fail again
 }
 
-// publish ends a reading that took from began to now.
+// publish ends a reading that lasted from began to now, and uses its outcome.
 func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.reading = false
 	k.earliest = int64(now + max(catalogSoon, catalogSlack*(now-began)))
 	k.next.Store(k.earliest)
-	if o.catalog == nil && !o.hopeless { // again soon
+	if o.catalog == nil && !o.hopeless { // try again soon
 		return
 	}
 	if k.hopeless = o.hopeless; k.hopeless {
@@ -162,7 +169,7 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 	} else {
 		k.read = o.catalog
 		k.readFrom(o.from)
-		if !k.hidden && (seen != k.changes || k.open > 0) { // the end of the last one makes it due
+		if !k.hidden && (seen != k.changes || k.open > 0) { // the end of the last such transaction makes a reading due
 			k.now.Store(unsettled)
 		} else {
 			k.now.Store(k.read)
@@ -179,7 +186,8 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 	k.expire(age + catalogPatience)
 }
 
-// expire makes the catalog unsettled after a time unless another one has been read by then: nobody may have caused that, or it failed. mu is held.
+// expire makes the catalog out of date after a time, unless another one has been read by then: perhaps
+// no session has started a reading, or the reading failed. mu is held.
 func (k *knowledge) expire(after time.Duration) {
 	if k.expiry != nil {
 		k.expiry.Stop()
@@ -195,7 +203,7 @@ func (k *knowledge) expire(after time.Duration) {
 	k.expiry = own
 }
 
-// readFrom notes which endpoint was read. mu is held.
+// readFrom records which endpoint was read. mu is held.
 func (k *knowledge) readFrom(endpoint string) {
 	if k.hidden {
 		return
@@ -206,11 +214,11 @@ func (k *knowledge) readFrom(endpoint string) {
 	}
 	if was := k.from.Load(); was == nil || *was != endpoint {
 		k.from.Store(&endpoint)
-		k.epoch.Add(1) // for transactions on the other one
+		k.epoch.Add(1) // for transactions on the previous endpoint
 	}
 }
 
-// otherEpoch is that of transactions on servers that were not read: each is followed by a check.
+// otherEpoch is the epoch of transactions on servers that were not read: a check follows each of them.
 const otherEpoch = math.MaxUint64
 
 // epochOn returns epoch for a transaction that begins on a server.
@@ -221,7 +229,7 @@ func (k *knowledge) epochOn(s *serverState) uint64 {
 	return k.epoch.Load()
 }
 
-// last returns what was read last; nil = nothing.
+// last returns the catalog that was read last; nil = none.
 func (k *knowledge) last() *catalog {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -12,21 +12,25 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// In transaction mode a client whose transaction has left state in its session that cannot follow it keeps its server connection until that
-// state is gone: it is pinned. What a statement may leave is judged by its text (pintext.go). Where that is something which the server can
-// tell of, the gateway has a look once the transaction is over: it asks the server, together with settings (keep.go), after the client
-// has been given its answer, and before the server connection goes back to the pool. Transactions that may leave nothing are not followed by a
-// look.
+// Pinning. In transaction mode, some session state cannot follow its client to another server
+// connection. A client whose transaction leaves such state keeps its server connection until the state
+// is gone: the client is pinned.
+//
+// The text of a statement tells which kinds of state it may leave (pintext.go). Kinds that the server
+// can report are then checked: after the transaction, the gateway asks the server for them in the same
+// request as for settings (keep.go). The client has its answer by then, and the server connection is
+// not in the pool yet. Transactions that cannot leave state are not checked.
 
-// OnState is what becomes, in transaction mode, of session state that cannot follow its client to another server connection: temporary
-// tables, session-level advisory locks, SQL's PREPARE, cursors WITH HOLD and so on.
+// OnState says what happens, in transaction mode, to session state that cannot follow its client to
+// another server connection: temporary tables, session-level advisory locks, SQL's PREPARE, cursors
+// WITH HOLD and so on.
 type OnState int
 
-// What can become of it.
+// The values of OnState.
 const (
-	PinState    OnState = iota // the client keeps its server connection for as long as there is such state; the default
-	RefuseState                // statements that announce it are refused (0A000); what is left unannounced is undone
-	ResetState                 // it is undone before the next transaction
+	PinState    OnState = iota // the client keeps its server connection for as long as such state exists; the default
+	RefuseState                // statements that announce such state are refused (0A000); unannounced state is undone
+	ResetState                 // such state is undone before the next transaction
 )
 
 // String returns "pin", "refuse" or "reset".
@@ -40,24 +44,24 @@ func (o OnState) String() string {
 	return "pin"
 }
 
-// pinRules are a Proxy's, and the number of its clients that are pinned.
+// pinRules holds a Proxy's rules for pinning, and the number of its clients that are pinned.
 type pinRules struct {
-	proxy  uint32        // a number of the Proxy's own
+	proxy  uint32        // the Proxy's number, unique in the process
 	on     atomic.Int32  // an OnState
 	max    atomic.Int64  // server connections of a backend that may be pinned; 0 = the backend's pinCount.usual
 	also   atomic.Uint32 // traces: those of Config.PinAlso
 	pinned atomic.Int64
 
-	listening atomic.Int64 // clients that listen by the listening connection
+	listening atomic.Int64 // clients that listen through the shared listening connection
 }
 
-// proxies counts Proxies.
+// proxies numbers the Proxies of the process.
 var proxies atomic.Uint32
 
-// number is a number of the client's own among the clients of all Proxies.
+// number returns a number that no other client of any Proxy has.
 func (c *Client) number() uint64 { return uint64(c.proxy.pins.proxy)<<32 | uint64(c.id) }
 
-// set takes them over from a Config.
+// set takes over the rules of a Config.
 func (r *pinRules) set(cfg *Config) {
 	r.on.Store(int32(cfg.OnState))
 	r.max.Store(int64(cfg.MaxPinned))
@@ -67,22 +71,25 @@ func (r *pinRules) set(cfg *Config) {
 	}
 }
 
-// PinAlso are kinds of session state that pin a client only on request: hardly any client misses them, and many leave them in passing. It is a
-// set: join them by |. The zero value is none.
+// PinAlso is a set of kinds of session state that pin a client only on request: most clients leave
+// such state in passing, and hardly any needs it later. Join values with |. The zero value is the
+// empty set.
 type PinAlso uint8
 
-// The kinds.
+// The kinds of state in a PinAlso.
 const (
-	// PinSequences are the values that nextval, setval and inserts leave for currval and lastval, and the values of a sequence's CACHE that are not
-	// used yet. Transactions that may have used a sequence are followed by a check, for which servers need PL/pgSQL.
+	// PinSequences pins for the values of sequences that currval and lastval return, and for values of a
+	// sequence's CACHE that are not used yet. nextval, setval and inserts leave such values. A check
+	// follows each transaction that may have used a sequence; it needs PL/pgSQL on the server.
 	PinSequences PinAlso = 1 << iota
-	// PinSettingNames are the names of custom settings, which servers keep, with an empty value, for as long as the connection lasts.
+	// PinSettingNames pins for the names of custom settings. A server keeps each name, with an empty
+	// value, for the life of the connection.
 	PinSettingNames
-	// PinTempBuffers is that temp_buffers cannot be changed any more once a temporary table was used.
+	// PinTempBuffers pins once a temporary table was used: temp_buffers cannot be changed after that.
 	PinTempBuffers
 )
 
-// traces are the traces that mean them.
+// traces returns the traces for the kinds in p.
 func (p PinAlso) traces() (all traces) {
 	for i, of := range []traces{traceSequences, traceCustom, traceTemps} {
 		if p>>i&1 != 0 {
@@ -92,24 +99,24 @@ func (p PinAlso) traces() (all traces) {
 	return all
 }
 
-// also are the traces that pin by Config.PinAlso.
+// also returns the traces for which Config.PinAlso pins.
 func (m *machine) also() traces { return traces(m.rules.also.Load()) }
 
 // pinCount counts the pinned server connections of a backend.
 type pinCount struct {
 	n     atomic.Int64
-	usual atomic.Int64 // how many there may be where nothing else is said; 0 = 1
+	usual atomic.Int64 // the limit where Config.MaxPinned is 0; 0 = 1
 }
 
-// setUsual leaves half of the connections to everybody else, where there are two.
+// setUsual sets the default limit to half of the pool's connections, at least one.
 func (c *pinCount) setUsual(maxSize int) { c.usual.Store(int64(max(maxSize/2, 1))) }
 
-// limit is how many server connections of the backend may be pinned.
+// pinLimit returns how many server connections of the backend may be pinned.
 func (m *machine) pinLimit() int64 {
 	return cmp.Or(m.rules.max.Load(), m.shared.pins.usual.Load(), 1)
 }
 
-// takePin takes a place among the pinned server connections, unless there are too many.
+// takePin counts the server connection as pinned. It reports false if the limit is reached.
 func (m *machine) takePin() bool {
 	srv := m.server
 	if srv.counted {
@@ -123,7 +130,8 @@ func (m *machine) takePin() bool {
 	return true
 }
 
-// pin notes what pins the server connection, which has a place.
+// pin records the kinds of state for which the client is pinned. takePin has counted the server
+// connection.
 func (m *machine) pin(kinds traces) {
 	if m.server.pins == 0 {
 		m.rules.pinned.Add(1)
@@ -131,7 +139,7 @@ func (m *machine) pin(kinds traces) {
 	m.server.pin(kinds)
 }
 
-// unpin ends what takePin and pin began, if they did.
+// unpin reverts takePin and pin. It does nothing if neither was called.
 func (m *machine) unpin() {
 	srv := m.server
 	if srv == nil {
@@ -148,16 +156,17 @@ func (m *machine) unpin() {
 	}
 }
 
-// pin notes what pins the server connection.
+// pin records the kinds of state for which a client is pinned to the server connection.
 func (s *serverState) pin(kinds traces) {
 	s.pins = kinds
 	s.shownPins.Store(uint32(kinds))
 }
 
-// unread reports whether a Query is too long to be judged.
+// unread reports whether a Query is too long for judge to read all of it.
 func (m *message) unread() bool { return len(m.body) < m.size() || m.size() > maxJudgedQuery }
 
-// judged returns how much of a Query is looked at, in bytes: all of it, or of one that is too long what a Reader shows.
+// judged returns how many bytes of a Query the gateway reads: all of it, or of a Query that is too
+// long only as much as a Reader can peek at.
 func (m *message) judged() int {
 	if m.size() > maxJudgedQuery {
 		return maxPeek
@@ -165,7 +174,7 @@ func (m *message) judged() int {
 	return m.size()
 }
 
-// judgeBody judges the text of a Query, as much as is there. quiet is that of verdicts.judge.
+// judgeBody judges the text of a Query, as far as it was received. quiet is as in verdicts.judge.
 func (m *machine) judgeBody(msg message) (left traces, quiet bool) {
 	if msg.unread() {
 		m.unread = true
@@ -177,7 +186,7 @@ func (m *machine) judgeBody(msg message) (left traces, quiet bool) {
 // staying reports whether the client keeps its server connection beyond its transaction.
 func (m *machine) staying() bool { return m.pinned || m.server != nil && m.server.pins != 0 }
 
-// leftBy returns what the client's statement of a name may leave, when it is executed.
+// leftBy returns the traces that executing one of the client's prepared statements may leave.
 func (m *machine) leftBy(name []byte) traces {
 	switch st := m.stmts[string(statementKey(name))]; {
 	case len(name) == 0:
@@ -185,12 +194,13 @@ func (m *machine) leftBy(name []byte) traces {
 	case st != nil:
 		return st.leaves(m.shared.knowledge.now.Load())
 	case (m.server.pins|m.traces)&traceStatements != 0:
-		return traceUnknown // by PREPARE
+		return traceUnknown // prepared by SQL's PREPARE
 	}
 	return 0
 }
 
-// asks has the server forget what it knows of sequences if a statement that is parsed, or about to run, may ask for that.
+// asks has the server forget the values of its sequences if a statement, which is parsed or about to
+// run, may read values that other clients left.
 func (m *machine) asks(left traces) {
 	if left&traceAsks != 0 && !m.shared.asked.Load() {
 		m.shared.asked.Store(true)
@@ -201,7 +211,7 @@ func (m *machine) asks(left traces) {
 	m.guardLists(left)
 }
 
-// note notes what a statement that is about to run may leave.
+// note records the traces that a statement may leave. The statement is about to run.
 func (m *machine) note(left traces) {
 	if left == 0 {
 		return
@@ -218,7 +228,8 @@ func (m *machine) note(left traces) {
 	m.traces |= left
 }
 
-// alsoNoted returns what note notes by Config.PinAlso: nothing that the client is pinned for already.
+// alsoNoted returns the traces that note records because of Config.PinAlso. It omits those for which
+// the client is pinned already.
 func (m *machine) alsoNoted() (kinds traces) {
 	also := m.also() &^ m.server.pins
 	if kinds = also & lasting; also&traceSequences != 0 {
@@ -227,7 +238,8 @@ func (m *machine) alsoNoted() (kinds traces) {
 	return kinds
 }
 
-// noteUse notes use of sequences by a client that is pinned for that: it counts if DISCARD SEQUENCES is among it.
+// noteUse records the use of sequences by a client that is pinned for sequences. The record is needed
+// if the same transaction has DISCARD SEQUENCES.
 func (m *machine) noteUse(left traces) {
 	if m.also()&m.server.pins&traceSequences == 0 {
 		return
@@ -238,15 +250,17 @@ func (m *machine) noteUse(left traces) {
 	m.used |= left & (traceSequences | traceSetval | traceWrites | traceUnknown)
 }
 
-// noteBrought notes what the settings that the client brings along leave, once the server gets them.
+// noteBrought records the traces that the client's own settings leave when the gateway sets them on
+// the server.
 func (m *machine) noteBrought() {
 	if m.mode == Transaction {
 		m.traces |= m.brings()
 	}
 }
 
-// brings returns what the client's settings leave on any server connection, of Config.PinAlso: names of custom ones, and tables of a search_path
-// with pg_temp, which look like others.
+// brings returns the traces of Config.PinAlso that the client's own settings leave on every server
+// connection: the names of custom settings, and a search_path with pg_temp, through which statements
+// use temporary tables that look like ordinary ones.
 func (m *machine) brings() (left traces) {
 	also := m.also() & lasting
 	if m.server != nil {
@@ -266,8 +280,8 @@ func (m *machine) brings() (left traces) {
 	return left & also
 }
 
-// refusesBrought answers a message of a client whose settings leave what pins on request, while no more clients may be pinned. It reports false,
-// having done nothing, for any other.
+// refusesBrought answers a message with an error, and returns true, if the client's own settings would
+// pin the client and the limit of pinned clients is reached. Otherwise it does nothing.
 func (m *machine) refusesBrought(msg message) bool {
 	left := m.brings()
 	if left == 0 || m.mode != Transaction || m.shared.pins.n.Load() < m.pinLimit() {
@@ -278,16 +292,18 @@ func (m *machine) refusesBrought(msg message) bool {
 	return true
 }
 
-// tellsSequences reports whether clients ask for values of sequences, or are pinned for them: others' are forgotten before a lease begins.
+// tellsSequences reports whether clients read values of sequences, or are pinned for them. If so, the
+// server forgets other clients' values before each lease.
 func (m *machine) tellsSequences() bool {
 	return m.shared.asked.Load() || m.also()&traceSequences != 0
 }
 
-// drawnByMany is in serverState.drawn where several clients have used sequences.
+// drawnByMany is the value of serverState.drawn after several clients have used sequences.
 const drawnByMany = math.MaxUint64
 
-// forgetSequences has the server forget what currval and lastval would tell of other clients, before the message that is judged. It does
-// nothing where the client itself may have used sequences, or in the middle of a pipeline.
+// forgetSequences has the server discard the values that currval and lastval would return to this
+// client though other clients left them. It sends the request before the message that is being judged.
+// It does nothing in the middle of a pipeline, or if the client itself may have used sequences.
 func (m *machine) forgetSequences() {
 	if m.drew || m.st.unsynced || m.st.skipping || m.st.copyIn || m.st.tx == pgwire.TxFailed {
 		return
@@ -297,15 +313,16 @@ func (m *machine) forgetSequences() {
 	}
 }
 
-// refusal returns the error in the place of a statement, nil if it may run. A statement that announces state has a place among the pinned
-// from then on, to the end of its transaction at least.
+// refusal returns the error that replaces a statement, or nil if the statement may run. A statement
+// that announces state has its server connection counted as pinned from then on, at least to the end
+// of its transaction.
 func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 	if left&traceLasts != 0 {
 		left |= traceObjects
 	} else {
 		left &^= traceObjects
 	}
-	if m.foreign && left&(traceAsks|traceSequences) == traceAsks && m.st.unsynced && !m.drew { // what asks has sent would be in the middle of a pipeline
+	if m.foreign && left&(traceAsks|traceSequences) == traceAsks && m.st.unsynced && !m.drew { // asks could not send its request in the middle of a pipeline
 		return errorResponse(pgwire.SeverityError, pgwire.StateNotInPrerequisiteState, "lastval and currval are not yet defined in this session", "")
 	}
 	kinds := evident | traceObjects
@@ -320,7 +337,7 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		return nil
 	}
 	on := OnState(m.rules.on.Load())
-	if on == ResetState { // undone afterwards, but for LISTEN: its client would wait for ever
+	if on == ResetState { // ResetState undoes state afterwards, except LISTEN: the client would wait for notifications for ever
 		left &= traceChannels
 	}
 	switch {
@@ -331,26 +348,28 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		e.Hint = "Use a listener with on_session_state: pin, or with mode: session."
 		return e
 	case !m.takePin():
-		m.server.doomed = m.server.doomed || m.traces&lasting != 0 // noteBrought's, of which nobody need be told
+		m.server.doomed = m.server.doomed || m.traces&lasting != 0 // the state is from the client's settings (noteBrought), so no client has to be told of its loss
 		m.traces &^= lasting
 		return m.tooManyPinned(fmt.Sprintf("this would leave state in the session (%v)", left))
 	}
 	return nil
 }
 
-// channelsPin reports whether LISTEN will pin the client, as far as is known beforehand.
+// channelsPin reports whether LISTEN will pin the client, as far as the gateway can tell before the
+// statement runs.
 func (m *machine) channelsPin() bool {
 	return m.server != nil && m.otherEncoding() || m.shared.cannotListen != nil && m.shared.cannotListen() != nil
 }
 
-// tooManyPinned is the error of a client that cannot be pinned.
+// tooManyPinned returns the error for a client that cannot be pinned because the limit is reached.
 func (m *machine) tooManyPinned(what string) *pgwire.ErrorResponse {
 	return errorResponse(pgwire.SeverityError, pgwire.StateConfigLimitExceeded,
 		fmt.Sprintf("%s, and no more clients may keep a server connection for that: max_pinned is %d", what, m.pinLimit()),
 		"Raise max_pinned of the listener and max_size of the pool, use a listener with mode: session, or do without such state.")
 }
 
-// refuseQuery answers a Query with an error. The server is asked to run what is no SQL, so that it is where it would be after an error.
+// refuseQuery answers a Query with an error. The server gets a statement with a syntax error instead,
+// so that its transaction fails as it would after the error.
 func (m *machine) refuseQuery(e *pgwire.ErrorResponse) action {
 	if _, ok := m.change(op{kind: opQuery, err: e}, true); ok {
 		m.noUnnamed()
@@ -359,8 +378,8 @@ func (m *machine) refuseQuery(e *pgwire.ErrorResponse) action {
 	return action{do: take}
 }
 
-// look returns which kinds of state the server is to be asked for, now that the transaction is over, and whether it is to be asked for
-// settings.
+// look returns the kinds of state for which the gateway asks the server at the end of a transaction,
+// and whether it asks for settings, too.
 func (m *machine) look() (parts traces, settings bool) {
 	srv := m.server
 	parts = m.traces & lookable
@@ -372,7 +391,7 @@ func (m *machine) look() (parts traces, settings bool) {
 	}
 	if m.traces&traceUnknown != 0 {
 		srv.flags |= leftSettings
-		m.unnamedSetting = true // the server does not list custom ones
+		m.unnamedSetting = true // pg_settings does not list custom settings
 	}
 	if m.looked, m.traces = m.traces, 0; m.forgot {
 		m.looked |= m.used
@@ -383,7 +402,8 @@ func (m *machine) look() (parts traces, settings bool) {
 	return parts, srv.flags&leftSettings != 0
 }
 
-// looksAtSequences reports whether the server is to be asked whether a transaction has used sequences, by what it may have left.
+// looksAtSequences reports whether the gateway asks the server for the use of sequences, given the
+// traces of a transaction.
 func (m *machine) looksAtSequences(left traces) bool {
 	also := m.also()
 	if !m.forgot {
@@ -392,7 +412,8 @@ func (m *machine) looksAtSequences(left traces) bool {
 	return also&traceSequences != 0 && left&(traceSequences|traceWrites|traceUnknown|traceLess) != 0 && !m.foreign
 }
 
-// lookParts are the questions of a look. Names are qualified: the client's search_path may be anything.
+// lookParts holds a condition for each kind of state that a server can report. Names are qualified:
+// the client's search_path may be anything.
 var lookParts = []struct {
 	of  traces
 	sql string
@@ -406,12 +427,15 @@ var lookParts = []struct {
 	{traceSequences, "pg_catalog.current_setting('xmlbinary') OPERATOR(pg_catalog.=) 'hex'"},
 }
 
-// usedSequencesSQL goes before a look at traceSequences, in its transaction: xmlbinary, which means nothing to it, is 'hex' if lastval has a
-// value, or the client must not know it. Servers have no view of that, and an error of lastval that nobody catches would be in their logs.
+// usedSequencesSQL precedes a check for traceSequences, in the same transaction. It sets xmlbinary,
+// which serves as a flag here, to 'hex' if lastval has a value or the client must not read it. Servers
+// have no view of lastval, and an error of lastval that nothing catches would be written to their
+// logs.
 const usedSequencesSQL = "SET LOCAL xmlbinary = base64;DO LANGUAGE plpgsql 'BEGIN BEGIN PERFORM pg_catalog.lastval();" +
 	"EXCEPTION WHEN SQLSTATE ''55000'' THEN RETURN; WHEN OTHERS THEN NULL; END; SET LOCAL xmlbinary = hex; END';"
 
-// lookSQL returns the expression of the kinds of state there are, of some, as a number.
+// lookSQL returns an expression whose value is the set of those kinds in parts that exist on the
+// server.
 func lookSQL(parts traces) string {
 	var b strings.Builder
 	b.WriteString("0")
@@ -429,7 +453,7 @@ func seenIn(row pgwire.Param) traces {
 	return traces(n) & (lookable | traceSequences)
 }
 
-// ownAnswer judges what the server says to a Query of the gateway's own.
+// ownAnswer handles a message of the server's answer to one of the gateway's own Queries.
 func (m *machine) ownAnswer(msg message) (action, error) {
 	switch msg.typ {
 	case pgwire.TypeErrorResponse:
@@ -440,7 +464,7 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 			m.notExposed(o, msg.body)
 			return action{do: take}, nil
 		}
-		m.foreign, m.server.drawn = true, drawnByMany // a cancel request came late
+		m.foreign, m.server.drawn = true, drawnByMany // a late cancel request hit the gateway's own Query
 		m.server.flags |= leftPrepare
 	case pgwire.TypeReadyForQuery:
 		_, err := m.st.ready(pgwire.TxStatus(firstByte(msg.body)))
@@ -449,8 +473,9 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 	return action{do: take}, nil
 }
 
-// found deals with what the last transaction has left, but for settings: what a look has seen, unless it was blind, and what statements have
-// said.
+// found decides what happens to the state, except settings, that the last transaction left. seen is
+// what the server reported. If blind is true, the server could not be asked, and only the statements'
+// texts tell.
 func (m *machine) found(seen traces, blind bool) {
 	srv := m.server
 	if blind {
@@ -461,7 +486,7 @@ func (m *machine) found(seen traces, blind bool) {
 		srv.doomed = srv.doomed || left != 0
 	}
 	m.forgot = false
-	if left&^traceChannels == traceSequences && !m.mayPin() { // nobody is told others' values
+	if left&^traceChannels == traceSequences && !m.mayPin() { // nothing has to be undone: other clients are not told these values
 		left &^= traceSequences
 	}
 	rest := left &^ traceChannels
@@ -480,7 +505,8 @@ func (m *machine) found(seen traces, blind bool) {
 	}
 }
 
-// alsoLeft returns what the last transaction has left, or those before, that pins by Config.PinAlso. seen is what a look has seen.
+// alsoLeft returns the traces of Config.PinAlso that the last transaction, or an earlier one, left.
+// seen is what the server reported.
 func (m *machine) alsoLeft(seen traces) (left traces) {
 	srv, also := m.server, m.also()
 	if also == 0 {
@@ -497,10 +523,12 @@ func (m *machine) alsoLeft(seen traces) (left traces) {
 	return left & also
 }
 
-// mayPin reports whether the client may keep its server connection. It has a place among the pinned then.
+// mayPin reports whether the client may keep its server connection. If so, the server connection is
+// counted as pinned from then on.
 func (m *machine) mayPin() bool { return OnState(m.rules.on.Load()) == PinState && m.takePin() }
 
-// pinOrUndo has the client keep its server connection for what it has left there, where it may; else that is to be undone.
+// pinOrUndo pins the client for the state that it left, or has that state undone if the client must
+// not be pinned.
 func (m *machine) pinOrUndo(left traces) {
 	if left != 0 && m.mayPin() {
 		m.pin(left)
@@ -509,7 +537,7 @@ func (m *machine) pinOrUndo(left traces) {
 	m.takeAway(left)
 }
 
-// takeAway has what the client has left be undone.
+// takeAway has the state that the client left undone.
 func (m *machine) takeAway(left traces) {
 	m.unpin()
 	m.server.flags |= leftAnything
@@ -519,10 +547,11 @@ func (m *machine) takeAway(left traces) {
 	m.silenced = m.silenced || left&traceChannels != 0
 }
 
-// errChannelsLost ends a session that listens no more. A client that waits for notifications sends nothing that could be answered with that.
+// errChannelsLost ends a session whose LISTEN was undone. A client that waits for notifications sends
+// no statement that an error could answer.
 var errChannelsLost = errors.New("LISTEN has been undone")
 
-// errSilenced is errChannelsLost with the reason.
+// errSilenced returns errChannelsLost with the reason.
 func (m *machine) errSilenced() error {
 	if on := OnState(m.rules.on.Load()); on != PinState {
 		return fmt.Errorf("%w: it needs a server connection of its own here, and on_session_state is %v", errChannelsLost, on)
@@ -530,12 +559,13 @@ func (m *machine) errSilenced() error {
 	return fmt.Errorf("%w: it needs a server connection of its own here, and no more clients may keep one: max_pinned is %d", errChannelsLost, m.pinLimit())
 }
 
-// tellUndone answers a message with what became of the state that the client left; false = there is nothing to tell.
+// tellUndone answers a message with an error that names the state that was undone. It reports false if
+// there is none.
 func (m *machine) tellUndone(msg message) bool {
 	if m.undone == 0 {
 		return false
 	}
-	m.say(m.tooManyPinned(fmt.Sprintf("what the last transaction left in the session (%v) has been undone", m.undone)))
+	m.say(m.tooManyPinned(fmt.Sprintf("session state that the last transaction left (%v) has been undone", m.undone)))
 	m.undone = 0
 	m.unleased(msg.typ)
 	return true

@@ -4,12 +4,13 @@ import "strings"
 
 // The parts of judge for statements that define something, and for the bodies of functions, in SQL or PL/pgSQL.
 
-// defines returns what the first word of a statement says about definitions. DROP takes them away: what was known is not wrong after it.
+// defines returns the traces of definitions for the first word of a statement. DROP only removes
+// objects, so the catalog stays right.
 func (j *textJudge) defines(name word) (left traces) {
 	switch {
 	case j.is(name, "create"):
 		if left = traceDefines; j.createsPlain() {
-			left, j.creates = 0, !j.createsAs() || j.catalog != nil && j.catalog.types // columns may be of those
+			left, j.creates = 0, !j.createsAs() || j.catalog != nil && j.catalog.types // columns may have types of the catalog
 		}
 	case j.is(name, "alter"):
 		if next, _ := identifier(string(j.text[j.at:min(len(j.text), j.at+maxSetName)])); !isOneOf([]byte(next), harmlessAlters...) {
@@ -30,8 +31,8 @@ func (j *textJudge) defines(name word) (left traces) {
 	return left | j.onDDL()
 }
 
-// createsPlain reports whether CREATE is followed by what hides nothing unless its own text calls something or names something that does: see
-// hides. Programs make tables again and again.
+// createsPlain reports whether CREATE makes an object that hides calls only if its own text has them,
+// see hides. Programs create such tables often.
 func (j *textJudge) createsPlain() bool {
 	rest := string(j.text[j.at:min(len(j.text), j.at+maxSetName)])
 	for range 3 {
@@ -47,7 +48,8 @@ func (j *textJudge) createsPlain() bool {
 	return false
 }
 
-// createsAs reports whether CREATE TABLE is followed by a query: what that calls is not hidden behind the table.
+// createsAs reports whether a query follows CREATE TABLE. The query runs at once; its calls do not
+// hide behind the table.
 func (j *textJudge) createsAs() bool {
 	rest := string(j.text[j.at:min(len(j.text), j.at+maxSetName)])
 	rest, _, _ = strings.Cut(rest, "(")
@@ -59,10 +61,11 @@ func (j *textJudge) createsAs() bool {
 	return false
 }
 
-// harmlessCreates are what CREATE is followed by then.
+// harmlessCreates are the words after CREATE for which createsPlain holds.
 var harmlessCreates = []string{"table", "index", "sequence", "role", "user", "group", "database", "tablespace", "publication", "subscription"}
 
-// hides returns what a text says that creates tables, once it has been read: what they call is hidden behind their names from now on.
+// hides returns the traces of a text that creates tables, after all of it has been read: the calls in
+// the text hide behind the names of the tables from now on.
 func (j *textJudge) hides() traces {
 	if j.creates && (j.left&(traceUnknown|traceAsks|evident|stated) != 0 || j.configures) {
 		return traceDefines
@@ -70,10 +73,12 @@ func (j *textJudge) hides() traces {
 	return 0
 }
 
-// harmlessAlters are what ALTER is followed by where it changes nothing of what is known.
+// harmlessAlters are the words after ALTER with which the statement changes nothing that the catalog
+// knows.
 var harmlessAlters = []string{"role", "user", "group", "system", "sequence", "database", "tablespace", "subscription", "publication"}
 
-// definesUnread is defines for a text that is too long to be judged, by what there is of it: the tags of the answers may come after its commit.
+// definesUnread is defines for a text that is too long to be judged; begins is its beginning. The tags
+// of the answers may come only after the text has committed.
 func (m *machine) definesUnread(begins []byte) traces {
 	if !m.shared.knowledge.on {
 		return 0
@@ -85,7 +90,8 @@ func (m *machine) definesUnread(begins []byte) traces {
 	return traceDefines
 }
 
-// tagDefines is defines for the tag of an answer: the text of the statement was perhaps too long to be seen.
+// tagDefines is defines for the tag of an answer, since the text of the statement may have been too
+// long to be read.
 func (m *machine) tagDefines(tag []byte) bool {
 	first, rest, _ := strings.Cut(strings.TrimRight(string(tag), "\x00"), " ")
 	what, _, _ := strings.Cut(rest, " ")
@@ -102,7 +108,7 @@ func (m *machine) tagDefines(tag []byte) bool {
 	return false
 }
 
-// define notes that a statement that may define something is about to run, or has run.
+// define records that a statement that may define something is about to run, or has run.
 func (m *machine) define() {
 	if k := &m.shared.knowledge; k.on && !m.defines && !m.server.standby() {
 		m.defines = true
@@ -110,7 +116,7 @@ func (m *machine) define() {
 	}
 }
 
-// endDefinition notes that all such statements are over.
+// endDefinition records that the transaction with such statements is over.
 func (m *machine) endDefinition() {
 	if m.work != nil && m.defines {
 		m.defines = false
@@ -118,7 +124,8 @@ func (m *machine) endDefinition() {
 	}
 }
 
-// loseDefinition is endDefinition where the server connection is lost: the server may not have noticed, and run on.
+// loseDefinition is endDefinition for a lost server connection: the server may still be running the
+// statement.
 func (m *machine) loseDefinition() {
 	if m.work != nil && m.defines {
 		m.defines = false
@@ -126,7 +133,8 @@ func (m *machine) loseDefinition() {
 	}
 }
 
-// concluded notes that no transaction is open any more. One that was judged by what is out of date now may have left anything.
+// concluded records that no transaction is open. If the transaction was judged by a catalog that is
+// out of date now, it may have left any state.
 func (m *machine) concluded() {
 	if m.st.empty() {
 		m.endDefinition()
@@ -135,14 +143,15 @@ func (m *machine) concluded() {
 	m.outdate()
 }
 
-// outdate notes that the transaction may have left anything if it was judged by what is out of date now.
+// outdate records that the transaction may have left any state if it was judged by a catalog that is
+// out of date now.
 func (m *machine) outdate() {
 	if m.mode == Transaction && m.epoch != m.shared.knowledge.epoch.Load() {
 		m.traces |= traceUnknown
 	}
 }
 
-// definesSomewhere is defines for a text that is not read as SQL, as much as is there.
+// definesSomewhere is defines for a text, perhaps only its beginning, that is not read as SQL.
 func definesSomewhere(text []byte) traces {
 	for i := 0; i < len(text); {
 		if !inWord[text[i]] {
@@ -160,7 +169,7 @@ func definesSomewhere(text []byte) traces {
 	return 0
 }
 
-// onDDL returns what event triggers leave.
+// onDDL returns the traces of event triggers.
 func (j *textJudge) onDDL() traces {
 	j.ddl = true
 	if j.catalog == nil {
@@ -169,7 +178,7 @@ func (j *textJudge) onDDL() traces {
 	return j.catalog.ddl
 }
 
-// begun reports whether a word in the body of a function is followed by a statement.
+// begun reports whether a statement follows a word in the body of a function.
 func (j *textJudge) begun(name word) bool {
 	for _, w := range []string{"begin", "then", "else", "loop", "atomic"} {
 		if j.is(name, w) {
@@ -179,14 +188,15 @@ func (j *textJudge) begun(name word) bool {
 	return false
 }
 
-// inBody returns what a word says in the body of a function, where no tag of an answer tells of SET and RESET.
+// inBody returns the traces of a word in the body of a function. Unlike for a client's statements,
+// there are no answers whose tags show SET and RESET.
 func (j *textJudge) inBody(name, qualifier word) traces {
 	switch {
-	case string(j.key(name)) == "pg_settings": // UPDATE sets
+	case string(j.key(name)) == "pg_settings": // UPDATE of this view changes settings
 		return traceUnknown
 	case qualifier != word{}:
 	case j.is(name, "set") || j.is(name, "reset") || j.is(name, "discard"):
-		if j.first || (j.before == word{}) { // not that of UPDATE
+		if j.first || (j.before == word{}) { // not the SET of UPDATE
 			return traceUnknown
 		}
 	}

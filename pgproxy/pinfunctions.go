@@ -1,10 +1,11 @@
 package pgproxy
 
-// harmlessFunctions leave nothing behind in a session. They are PostgreSQL's own that are immutable or stable, without those that no user calls;
-// those of the others that leave nothing; and some of extensions (pgcrypto, uuid-ossp, pg_trgm, fuzzystrmatch, unaccent, PostGIS).
+// harmlessFunctions leave no state in a session: PostgreSQL's immutable and stable functions, except
+// those that no user calls; its harmless volatile functions; and functions of extensions (pgcrypto,
+// uuid-ossp, pg_trgm, fuzzystrmatch, unaccent, PostGIS).
 const harmlessFunctions = immutableFunctions + volatileFunctions + extensionFunctions
 
-// Made of pg_proc of PostgreSQL 15, with what newer versions have.
+// From pg_proc of PostgreSQL 15, with the additions of newer versions.
 const immutableFunctions = `
 	abbrev abs acldefault aclexplode acos acosd acosh age any_value area array_agg array_dims array_fill array_length array_lower array_ndims
 	array_position array_positions array_remove array_replace array_reverse array_sample array_shuffle array_sort array_to_json
@@ -85,8 +86,8 @@ const extensionFunctions = `
 	uuid_generate_v1 uuid_generate_v1mc uuid_generate_v3 uuid_generate_v4 uuid_generate_v5 uuid_nil word_similarity
 `
 
-// functionsInC are more such functions, which are known only where the catalogs tell that they are written in C: applications may have functions
-// of these names.
+// functionsInC are further harmless functions of extensions. They count only if the catalogs show that
+// they are written in C: applications may have functions of these names.
 var functionsInC = tableOf(map[traces]string{0: `
 	autoinc check_foreign_key check_primary_key insert_username lo_manage moddatetime normal_rand pg_buffercache_pages pg_freespace pg_prewarm
 	pg_relpages pg_stat_statements pg_stat_statements_info pg_stat_statements_reset pgp_pub_decrypt_bytea pgp_pub_encrypt_bytea

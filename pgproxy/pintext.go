@@ -6,57 +6,59 @@ import (
 	"strings"
 )
 
-// traces are kinds of state that a statement may leave in its session, beyond its transaction and out of sight of the gateway: see judge. What
-// SET and set_config leave is not among them: see settingsIn.
+// traces is a set of kinds of state that a statement may leave in its session after its transaction,
+// without the gateway seeing it: see judge. Settings made by SET and set_config are not in the set:
+// see settingsIn.
 type traces uint32
 
 const (
-	// A look at the server connection tells of these, see lookParts.
+	// A state check of the server connection reports these, see lookParts.
 	traceObjects    traces = 1 << iota // temporary tables, views, sequences, functions
-	traceLocks                         // advisory locks of the session
-	traceCursors                       // WITH HOLD
-	traceStatements                    // prepared by SQL
+	traceLocks                         // session-level advisory locks
+	traceCursors                       // cursors WITH HOLD
+	traceStatements                    // statements prepared by SQL
 	traceChannels                      // LISTEN
 
-	// Nothing tells of these but the statement itself.
-	traceSeed      // of random
+	// Only the text of the statement tells of these.
+	traceSeed      // setseed: the seed of random
 	traceLibraries // LOAD
-	traceDblink    // connections of dblink
-	traceOrigin    // of replication
+	traceDblink    // open connections of dblink
+	traceOrigin    // a replication origin
 
-	traceUnknown   // a function that is not known, or a text that is not understood: everything that a look tells of, and settings
+	traceUnknown   // an unknown function, or a text that is not understood: any kind that a check reports, and settings
 	traceLess      // the statement may take state away
-	traceSequences // what currval and lastval return changes; it does not pin, for hardly any client asks for that later
-	traceAsks      // it asks for that, see forgetSequences
-	traceWrites    // it may use sequences unseen: defaults of columns do
+	traceSequences // the values of currval and lastval change; it does not pin, since hardly any client reads them
+	traceAsks      // the statement reads such values, see forgetSequences
+	traceWrites    // the statement may use sequences unseen, as column defaults do
 	traceLasts     // with traceObjects: they outlive the transaction, unless they are dropped
-	traceDefines   // what is known of functions and of what calls them may be wrong once the transaction is over; it is never in machine.traces
-	traceLists     // it may list prepared statements, see expose; it is never in machine.traces
-	traceSpoils    // with traceUnknown: perhaps what DISCARD ALL does not take away, such as a seed
-	traceUnread    // the text is too long to be judged: it may list prepared statements, see hideOthers; it is never in machine.traces
+	traceDefines   // the catalog may be out of date after the transaction; never in machine.traces
+	traceLists     // the statement may list prepared statements, see expose; never in machine.traces
+	traceSpoils    // with traceUnknown: perhaps state that DISCARD ALL does not undo, such as a seed
+	traceUnread    // the text is too long to be judged and may list prepared statements, see hideOthers; never in machine.traces
 
-	// These pin where Config.PinAlso has them, as traceSequences does: see machine.also.
+	// These pin if Config.PinAlso has them, as does traceSequences: see machine.also.
 	traceCustom // custom settings: RESET keeps their names
 	traceTemps  // a temporary table was used: temp_buffers cannot be changed any more
-	traceSetval // with traceSequences: setval, of which lastval does not tell
+	traceSetval // with traceSequences: setval, which does not change lastval
 )
 
 const (
-	// lookable are the kinds that a look tells of.
+	// lookable are the kinds that a state check reports.
 	lookable = traceObjects | traceLocks | traceCursors | traceStatements | traceChannels
-	// stated are those that only the statement tells of, from when on they stay.
+	// stated are the kinds of which only the statement's text tells. They last as long as the session.
 	stated = traceSeed | traceLibraries | traceDblink | traceOrigin
-	// indelible are those that DISCARD ALL does not take away: the server connection is closed in the end.
+	// indelible are the kinds that DISCARD ALL does not undo: the server connection is closed after its
+	// lease.
 	indelible = traceSeed | traceLibraries | traceDblink | traceOrigin
-	// lasting are those of Config.PinAlso that DISCARD ALL does not take away.
+	// lasting are the kinds of Config.PinAlso that DISCARD ALL does not undo.
 	lasting = traceCustom | traceTemps
-	// suspicious is what a transaction must not end the lease with before it has been dealt with.
+	// suspicious are the kinds that must be dealt with before the lease ends.
 	suspicious = lookable | stated | traceUnknown
-	// evident are those that a statement announces, so that it can be refused.
+	// evident are the kinds that the statement's text announces, so that the statement can be refused.
 	evident = traceLocks | traceCursors | traceStatements | traceLibraries | traceDblink | traceOrigin
 )
 
-// traceNames name kinds, for people.
+// traceNames are the names of the kinds in messages to users.
 var traceNames = []struct {
 	of   traces
 	name string
@@ -78,17 +80,19 @@ func (t traces) String() string {
 	return strings.Join(names, ", ")
 }
 
-// maxJudged is how much of a text judge reads, in bytes, and maxJudgedQuery that of a Query, which is not kept, and which the server gets only once
-// all of it is there: nobody knows what longer ones leave.
+// maxJudged is how many bytes of a text judge reads, and maxJudgedQuery is that limit for a Query: the
+// gateway does not keep the text of a Query, but receives all of it before the server gets any of it.
+// Longer texts count as unknown.
 const (
 	maxJudged      = maxUnnamed
 	maxJudgedQuery = 64 << 10
 )
 
-// judge returns what a text of SQL may leave behind. The text ends at a NUL; the types of parameters may follow, as in Parse. It is no parser:
-// it knows words, strings, comments and what looks like the call of a function. Where it errs it takes a text for worse than it is. A nil
-// catalog does not know functions that hide behind views, triggers, rules, defaults, operators, casts and policies, and those of users that
-// have the name of one of PostgreSQL's own.
+// judge returns the traces that a text of SQL may leave. The text ends at a NUL; the types of
+// parameters may follow, as in Parse. judge does not parse SQL: it knows words, strings, comments and
+// whatever looks like a function call. If it errs, it returns too many traces. A nil catalog lacks
+// functions that are called through views, triggers, rules, defaults, operators, casts and policies,
+// and functions of users that have the name of one of PostgreSQL's own.
 func (c *catalog) judge(body []byte) traces {
 	text := withoutNul(body)
 	if len(text) > maxJudged {
@@ -101,15 +105,17 @@ func (c *catalog) judge(body []byte) traces {
 	return left | c.parameters(body)
 }
 
-// maxLasting is how much of a text that is too long to be judged is read for what pins on request, in bytes: it takes some 20 microseconds.
+// maxLasting is how many bytes of a text that is too long to be judged are read for kinds of
+// Config.PinAlso: reading them takes some 20 microseconds.
 const maxLasting = 4 << 10
 
-// lastingIn returns what the beginning of a text that is too long to be judged leaves that DISCARD ALL does not take away.
+// lastingIn returns the kinds of lasting that the beginning of a text leaves. The text is too long to
+// be judged.
 func lastingIn(text []byte) traces {
 	return (*catalog)(nil).judgeWhole(text[:min(len(text), maxLasting)]) & lasting
 }
 
-// withoutNul returns what comes before the first NUL, which ends a text.
+// withoutNul returns the text before the first NUL.
 func withoutNul(text []byte) []byte {
 	if i := bytes.IndexByte(text, 0); i >= 0 {
 		return text[:i]
@@ -117,9 +123,9 @@ func withoutNul(text []byte) []byte {
 	return text
 }
 
-// judgePlain is judge for texts in which nothing is called: one statement that begins with a word of plainStatements, without a parenthesis
-// or a backslash. Of what else may leave something, pg_temp, INTO and names in the catalog are words of such statements; INSERT INTO is plain.
-// A semicolon may end the statement.
+// judgePlain is judge for texts without calls: one statement that begins with a word of
+// plainStatements and has no parenthesis and no backslash. In such a text only pg_temp, INTO and names
+// in the catalog can leave state; INSERT INTO is plain. The text may end with a semicolon.
 func (c *catalog) judgePlain(text []byte) (left traces, ok bool) {
 	n := 0
 	for n < len(text) && inWord[text[n]] && n < maxName {
@@ -135,17 +141,17 @@ func (c *catalog) judgePlain(text []byte) (left traces, ok bool) {
 	return 0, false
 }
 
-// plainStatements are what most statements begin with, and what statements says of that.
+// plainStatements are the first words of most statements, and the traces of these words in statements.
 var plainStatements = []struct {
 	word string
 	left traces
 	into bool
 }{{"select", 0, false}, {"begin", 0, true}, {"commit", 0, true}, {"rollback", 0, true}, {"insert", traceWrites, true}, {"delete", traceWrites, true}}
 
-// isPlain reports whether what follows the first word of a statement has none of that which makes a text more than plain. Most texts of most
-// clients are read by it, each time, for their values differ.
+// isPlain reports whether the rest of a statement, after its first word, fits judgePlain. It reads
+// most texts of most clients, each time: their values differ, so verdicts does not have them.
 func isPlain(rest []byte, into bool) bool {
-	if bytes.IndexByte(rest, '(') >= 0 || bytes.IndexByte(rest, '\\') >= 0 || bytes.Contains(rest, []byte(`&"`)) { // the last: U&"…"
+	if bytes.IndexByte(rest, '(') >= 0 || bytes.IndexByte(rest, '\\') >= 0 || bytes.Contains(rest, []byte(`&"`)) { // the last one begins U&"…"
 		return false
 	}
 	if i := bytes.IndexByte(rest, ';'); i >= 0 && i < len(rest)-1 {
@@ -164,7 +170,7 @@ func isPlain(rest []byte, into bool) bool {
 	return true
 }
 
-// judgeWhole reads all of a text for judge.
+// judgeWhole judges all of a text word by word.
 func (c *catalog) judgeWhole(text []byte) traces {
 	j := textJudge{text: text, first: true, left: c.every(), catalog: c}
 	for j.at < len(text) {
@@ -173,7 +179,7 @@ func (c *catalog) judgeWhole(text []byte) traces {
 	return j.left | j.hides()
 }
 
-// word is where a word is in a text.
+// word is the position of a word in a text.
 type word struct{ from, to int }
 
 // textJudge reads a text for judge.
@@ -182,19 +188,19 @@ type textJudge struct {
 	at         int
 	left       traces
 	first      bool          // the next word begins a statement
-	closed     bool          // what comes before the next word is a closing parenthesis
+	closed     bool          // a closing parenthesis precedes the next word
 	open       bool          // a name behind a closing parenthesis may be a function, not only an alias
-	block      bool          // the statement is DO: what is quoted runs
+	block      bool          // the statement is DO: its strings are run
 	declare    bool          // the statement is DECLARE
-	alters     bool          // the statement is ALTER or CREATE: SET in it is a clause, which is tried
+	alters     bool          // the statement is ALTER or CREATE: SET is a clause of it, whose value the server tries
 	drops      bool          // lastDrop is known
 	lastDrop   int           // where the last ON COMMIT DROP is; -1 = nowhere
 	spelled    [maxName]byte // see key
 	before     word          // the word before the next one, if nothing but space is between them
 	catalog    *catalog
-	graph      *graph // not nil: the text is the body of a function
-	plpgsql    bool   // likewise, in PL/pgSQL, else in SQL
-	ddl        bool   // likewise: it has DDL, for which there may be event triggers
+	graph      *graph // if not nil, the text is the body of a function
+	plpgsql    bool   // with graph: the body is PL/pgSQL, else SQL
+	ddl        bool   // with graph: the body has DDL, for which there may be event triggers
 	creates    bool   // there was CREATE TABLE or the like
 	configures bool   // set_config is called
 }
@@ -207,7 +213,7 @@ const (
 	digitByte
 	quoteByte
 	dollarByte
-	commentByte // it may begin one
+	commentByte // the first byte of a comment, perhaps
 )
 
 var byteClasses = func() (class [256]byte) {
@@ -226,7 +232,7 @@ var byteClasses = func() (class [256]byte) {
 	return class
 }()
 
-// inWord is inIdentifier.
+// inWord is inIdentifier as a table.
 var inWord = func() (in [256]bool) {
 	for i := range in {
 		in[i] = inIdentifier(byte(i))
@@ -243,7 +249,7 @@ func (j *textJudge) next() {
 		j.word()
 	case digitByte:
 		for ; j.at < len(text) && (inWord[text[j.at]] || text[j.at] == '.'); j.at++ {
-			if c := text[j.at] | 0x20; c != '.'|0x20 && c != 'e' && byteClasses[text[j.at]] != digitByte { // older servers read 1into as 1 INTO
+			if c := text[j.at] | 0x20; c != '.'|0x20 && c != 'e' && byteClasses[text[j.at]] != digitByte { // servers before PostgreSQL 15 read 1into as 1 INTO
 				j.left |= traceUnknown
 			}
 		}
@@ -255,7 +261,7 @@ func (j *textJudge) next() {
 		}
 		j.string(false)
 	case dollarByte:
-		if n := j.at + 1; n < len(text) && byteClasses[text[n]] != digitByte { // else it is a parameter
+		if n := j.at + 1; n < len(text) && byteClasses[text[n]] != digitByte { // otherwise a parameter
 			from := j.at
 			j.at += dollarQuotedEnd(text[from:])
 			j.runs(text[from:j.at])
@@ -280,15 +286,15 @@ func (j *textJudge) next() {
 	}
 }
 
-// other notes a token that is no word.
+// other records that the last token is not a word.
 func (j *textJudge) other() { j.before, j.closed = word{}, false }
 
-// string reads a string. One with a backslash that may or may not mean something is not understood.
+// string reads a string. If a backslash may or may not be an escape, the text is not understood.
 func (j *textJudge) string(escapes bool) {
 	n := quotedEnd(j.text[j.at:], escapes)
 	inside := j.text[j.at : j.at+n]
 	for i := range inside {
-		if inside[i] == '\\' && (!escapes || inside[i-1] >= 0x80) && j.ambiguous(inside[i+1:]) { // the half of a character, in some encodings
+		if inside[i] == '\\' && (!escapes || inside[i-1] >= 0x80) && j.ambiguous(inside[i+1:]) { // in some encodings, the backslash is the second byte of a character
 			j.left |= traceUnknown
 			break
 		}
@@ -298,14 +304,15 @@ func (j *textJudge) string(escapes bool) {
 	j.other()
 }
 
-// ambiguous reports whether a backslash in a string, before the rest of it, may hide where the string ends. In the body of a function there are
-// no halves of characters: servers do not store texts in such encodings.
+// ambiguous reports whether a backslash in a string may hide the end of the string; rest follows the
+// backslash. In the body of a function, a backslash is never the second byte of a character: servers
+// do not use such encodings.
 func (j *textJudge) ambiguous(rest []byte) bool {
 	return j.graph == nil || len(rest) > 0 && rest[0] == '\''
 }
 
-// runs notes what a string says that DO runs: of what a look does not tell, for that there is one is certain. It is not read as SQL: words in
-// the strings and comments of the block count, too.
+// runs records what a string that DO runs may leave, except for what a state check reports: DO is
+// always checked. The string is not read as SQL: words in its strings and comments count as well.
 func (j *textJudge) runs(block []byte) {
 	if mentionsLists(block) {
 		j.left |= traceLists // DO, EXECUTE, query_to_xml and the like run strings
@@ -365,9 +372,9 @@ func (j *textJudge) word() {
 		}
 		j.at = name.to
 		if c := j.text[name.to-min(name.to-name.from, 1)]; c >= 0x80 && name.to < len(text) && text[name.to] >= '@' {
-			j.left |= traceUnknown // that may be the other half of a character
+			j.left |= traceUnknown // the byte may be the second half of a character
 		}
-		if name.to == name.from { // after a dot there is something else
+		if name.to == name.from { // no name follows the dot
 			j.other()
 			return
 		}
@@ -395,7 +402,7 @@ func (j *textJudge) word() {
 	j.before, j.first, j.closed = name, j.graph != nil && j.begun(name), false
 }
 
-// gap is the length of the space and comments at a place.
+// gap returns the length of the space and comments at a position.
 func (j *textJudge) gap(at int) int {
 	if at >= len(j.text) {
 		return 0
@@ -426,7 +433,7 @@ func (j *textJudge) is(w word, keyword string) bool {
 	return true
 }
 
-// meaning notes what a word says about what is left. qualifier is the part of the name before it.
+// meaning adds the traces of a word. qualifier is the part of the name before it.
 func (j *textJudge) meaning(name, qualifier word) {
 	j.left |= j.known(name)
 	if j.graph != nil {
@@ -442,7 +449,7 @@ func (j *textJudge) meaning(name, qualifier word) {
 	}
 }
 
-// begins returns what the first word of a statement says.
+// begins returns the traces of the first word of a statement.
 func (j *textJudge) begins(name word) traces {
 	j.declare, j.block = j.is(name, "declare"), j.is(name, "do")
 	left := statements[string(j.key(name))]
@@ -451,7 +458,7 @@ func (j *textJudge) begins(name word) traces {
 		left |= namesAfter(j.text[j.at:])
 	}
 	if j.catalog.trusted() && j.is(name, "call") {
-		left = 0 // the name of the procedure says more
+		left = 0 // judged by the name of the procedure
 	}
 	left |= j.defines(name)
 	if left == traceStatements {
@@ -462,14 +469,15 @@ func (j *textJudge) begins(name word) traces {
 	return left
 }
 
-// isTransaction reports whether what follows PREPARE is TRANSACTION and a string: it may be the name of a statement, too.
+// isTransaction reports whether the text after PREPARE is TRANSACTION and a string. TRANSACTION may
+// also be the name of a prepared statement.
 func isTransaction(text []byte) bool {
 	word, rest := identifier(string(text[:min(len(text), maxSetName)]))
 	rest = rest[space([]byte(rest), ' '):]
 	return strings.EqualFold(word, "transaction") && strings.HasPrefix(rest, "'")
 }
 
-// within returns what a word that is not the first one says.
+// within returns the traces of a word that is not the first one of its statement.
 func (j *textJudge) within(name, qualifier word) traces {
 	switch c := j.text[name.from] | 0x20; {
 	case qualifier != word{} && j.isTemp(qualifier):
@@ -489,7 +497,7 @@ func (j *textJudge) within(name, qualifier word) traces {
 		if j.plpgsql {
 			return 0 // variables
 		}
-		return traceObjects | j.onDDL() // which search_path may have begin with pg_temp
+		return traceObjects | j.onDDL() // search_path may begin with pg_temp
 	case c == 's' && j.alters && j.is(name, "set"):
 		return namesAfter(j.text[j.at:])
 	case c == 'c' && j.is(name, "create"):
@@ -497,7 +505,7 @@ func (j *textJudge) within(name, qualifier word) traces {
 	case c == 'i' && j.is(name, "insert") || c == 'm' && j.is(name, "merge"):
 		return traceWrites
 	case c == 'e' && j.is(name, "execute"):
-		return traceUnknown // also of a trigger
+		return traceUnknown // also in the definition of a trigger
 	case (c == 'p' || c == '"'|0x20) && j.lists(name):
 		return traceLists
 	case c == 'o' && (j.is(name, "on") && j.is(j.before, "distinct") || j.is(name, "operator")):
@@ -509,13 +517,14 @@ func (j *textJudge) within(name, qualifier word) traces {
 	return 0
 }
 
-// lists reports whether a name is that of the view of prepared statements, or of the function behind it.
+// lists reports whether a name is pg_prepared_statements, or the function behind that view.
 func (j *textJudge) lists(name word) bool {
 	key, listed := bytes.CutPrefix(j.key(name), []byte("pg_prepared_statement"))
 	return listed && (len(key) == 0 || string(key) == "s")
 }
 
-// mentionsLists reports whether a string has the name of the view of prepared statements somewhere, or of the function behind it.
+// mentionsLists reports whether a string contains the name of the view of prepared statements, or of
+// the function behind it.
 func mentionsLists(text []byte) bool {
 	for i := bytes.IndexByte(text, '_'); i >= 0; i = bytes.IndexByte(text, '_') {
 		if text = text[i+1:]; begins(text, "prepared_statement") {
@@ -525,12 +534,13 @@ func mentionsLists(text []byte) bool {
 	return false
 }
 
-// isTemp reports whether a name is that of the schema of temporary objects: pg_temp, or pg_temp_3, which is the same one.
+// isTemp reports whether a name is that of the schema of temporary objects: pg_temp, or its other
+// names such as pg_temp_3.
 func (j *textJudge) isTemp(name word) bool {
 	return name.to-name.from >= len("pg_temp") && bytes.HasPrefix(j.key(name), []byte("pg_temp"))
 }
 
-// dropsOnCommit reports whether the text says ON COMMIT DROP.
+// dropsOnCommit reports whether ON COMMIT DROP follows in the text.
 func (j *textJudge) dropsOnCommit() bool {
 	if !j.drops {
 		j.drops, j.lastDrop = true, bytes.LastIndex(bytes.ToLower(j.text), []byte("on commit drop"))
@@ -538,7 +548,8 @@ func (j *textJudge) dropsOnCommit() bool {
 	return j.lastDrop > j.at
 }
 
-// key returns a word as statements and functions have it, nothing for one that is too long to be there. It is valid until the next call.
+// key returns a word as it is spelled in statements and functions, nil for a word that is too long for
+// them. The result is valid until the next call.
 func (j *textJudge) key(w word) []byte {
 	if w.to-w.from > maxName {
 		return nil
@@ -556,7 +567,7 @@ func (j *textJudge) key(w word) []byte {
 	return key
 }
 
-// call returns what a name before a parenthesis says, which may be no function at all.
+// call returns the traces of a name before a parenthesis. The name need not be that of a function.
 func (j *textJudge) call(name, qualifier word) traces {
 	left, known := functions[string(j.key(name))]
 	if known && (qualifier == word{} || string(j.key(qualifier)) == "pg_catalog") {
@@ -571,7 +582,7 @@ func (j *textJudge) call(name, qualifier word) traces {
 	if _, keyword := bodyWords[string(j.key(name))]; keyword && j.plpgsql {
 		return 0
 	}
-	if j.closed && !j.open || j.conflicts(name) { // columns of an alias, or of an index
+	if j.closed && !j.open || j.conflicts(name) { // the parenthesis has the columns of an alias, or of an index
 		return 0
 	}
 	before := j.before
@@ -583,10 +594,12 @@ func (j *textJudge) call(name, qualifier word) traces {
 	return traceUnknown
 }
 
-// beforeColumns are the words between which and a parenthesis no function is called: the columns of what they name are in it.
+// beforeColumns are words after which a name and a parenthesis are no call: the parenthesis has
+// columns of what is named.
 var beforeColumns = []string{"into", "table", "references", "as", "view", "exists", "copy", "with", "recursive", "prepare"}
 
-// conflicts reports whether a name before a parenthesis is that of ON CONFLICT (columns) DO: DO is no name.
+// conflicts reports whether a name before a parenthesis belongs to ON CONFLICT (columns) DO, where no
+// function is called.
 func (j *textJudge) conflicts(name word) bool {
 	if !j.is(name, "conflict") || !j.is(j.before, "on") {
 		return false
@@ -606,10 +619,11 @@ func (j *textJudge) conflicts(name word) bool {
 	return i+2 < len(j.text) && isWord(j.text[i:i+2], "do") && !inWord[j.text[i+2]]
 }
 
-// maxArguments bounds how much is read of a call of set_config in the body of a function, in bytes: there may be many, one within the other.
+// maxArguments bounds how many bytes of a set_config call in the body of a function are read: calls
+// may be nested deeply.
 const maxArguments = 4 << 10
 
-// sets returns what a call of set_config says; any other name says nothing.
+// sets returns the traces of a call of set_config, 0 for any other name.
 func (j *textJudge) sets(name word) traces {
 	if string(j.key(name)) != "set_config" {
 		return 0
@@ -629,7 +643,8 @@ func (j *textJudge) sets(name word) traces {
 	return left
 }
 
-// namesOf returns what a setting leaves whose name is known, or not: one with a dot is custom, or an extension's.
+// namesOf returns traceCustom for the name of a custom or an extension's setting, which has a dot, and
+// for an unknown name.
 func namesOf(setting string, known bool) traces {
 	if !known || strings.ContainsAny(setting, ".\\") {
 		return traceCustom

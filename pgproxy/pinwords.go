@@ -2,10 +2,10 @@ package pgproxy
 
 import "strings"
 
-// statements are the words that begin statements which may leave something behind whatever follows.
+// statements are the first words of statements that may leave state, whatever follows.
 var statements = tableOf(map[traces]string{
 	traceWrites:                `insert update delete merge with copy explain alter refresh truncate import`,
-	traceObjects | traceWrites: `create`, // which search_path may have begin with pg_temp
+	traceObjects | traceWrites: `create`, // search_path may begin with pg_temp
 	traceLess:                  `drop close deallocate discard unlisten`,
 	traceStatements:            `prepare`,
 	traceChannels:              `listen`,
@@ -13,8 +13,8 @@ var statements = tableOf(map[traces]string{
 	traceUnknown:               `do call execute`,
 })
 
-// functions are the words before a parenthesis that are known: keywords, types, and functions of PostgreSQL and of widespread extensions.
-// Of the latter it has those that leave nothing behind, and those of which it is known what they leave.
+// functions are the known words before a parenthesis: keywords, types, and functions of PostgreSQL and
+// of widespread extensions, with the traces of each.
 var functions = tableOf(map[traces]string{
 	0:              keywordsBeforeParenthesis + harmlessFunctions + ` set_config`, // see settingsIn
 	traceLocks:     `pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock pg_try_advisory_lock_shared`,
@@ -28,10 +28,10 @@ var functions = tableOf(map[traces]string{
 	traceSequences | traceSetval: `setval`,
 })
 
-// bodyWords are more such words in PL/pgSQL.
+// bodyWords are further such words in PL/pgSQL.
 var bodyWords = tableOf(map[traces]string{0: `if elsif elseif while return perform query foreach slice assert raise`})
 
-// tableOf makes a table of words by what they say.
+// tableOf returns a table of words with their traces.
 func tableOf(lists map[traces]string) map[string]traces {
 	table := make(map[string]traces)
 	for left, words := range lists {
@@ -42,7 +42,8 @@ func tableOf(lists map[traces]string) map[string]traces {
 	return table
 }
 
-// keywordsBeforeParenthesis are words that may stand before one and are no functions, or such as the grammar knows.
+// keywordsBeforeParenthesis are keywords that a parenthesis may follow, and functions that the grammar
+// knows.
 const keywordsBeforeParenthesis = `
 	add all and any array as asc between by bit case cast char character check coalesce collate column columns constraint cross cube current_time
 	current_timestamp cycle dec decimal default delete desc distinct do else end escape except exclude exists extract fetch filter float for from full

@@ -13,8 +13,8 @@ import (
 // resetTimeout bounds ROLLBACK and DISCARD ALL before a server connection is given back. Tests make it longer.
 var resetTimeout = 5 * time.Second
 
-// release returns a settled server connection to the pool, or closes it in doubt. Where a server
-// reader may run, mu is held.
+// release returns the session's server connection to the pool if its state is known, and closes it
+// otherwise. If a server reader may run, mu must be held.
 func (s *session) release() {
 	srv := s.srv
 	s.srv = nil
@@ -34,7 +34,7 @@ func (s *session) release() {
 	srv.releaseBuffers()
 	srv.idleAt = clock()
 	srv.shared = !s.machine.pinned
-	if s.c.AccessLog() && !s.machine.pinned && !s.leaseAt.IsZero() { // it may have been switched on meanwhile
+	if s.c.AccessLog() && !s.machine.pinned && !s.leaseAt.IsZero() { // the log may have been switched on meanwhile
 		s.access(s.leaseAt, "transaction", nil, slog.Duration("waited", s.waited))
 	}
 	now := srv.idleAt
@@ -44,7 +44,7 @@ func (s *session) release() {
 	}
 }
 
-// close ends the session's use of a server connection, in whatever state that is.
+// close ends the session's use of a server connection in any state.
 func (s *session) close() {
 	if s.waitCancel != nil {
 		s.waitCancel()
@@ -89,7 +89,7 @@ func (s *session) abandon() {
 	}
 }
 
-// errRemains means that DISCARD ALL would perhaps not undo all that a client has left.
+// errRemains means that the client may have left state that DISCARD ALL does not undo.
 var errRemains = errors.New("its client may have left state there that DISCARD ALL does not undo")
 
 // errInDoubt and errPanicked mean that the next message of a server connection is unknown.
@@ -130,8 +130,8 @@ func (s *session) clean() error {
 	return srv.conn.SetDeadline(time.Time{})
 }
 
-// wipe undoes all that clients left in a server connection. Where transactions are deferrable by default, DISCARD ALL would wait for those of
-// others, as RESET does not.
+// wipe undoes all state that clients left in a server connection. RESET comes first: where
+// transactions are deferrable by default, DISCARD ALL would wait for other transactions.
 func (s *server) wipe() error {
 	if strings.Contains(s.settings, "default_transaction_deferrable=") {
 		if err := s.exec("RESET ALL"); err != nil {
@@ -146,7 +146,7 @@ func (s *server) wipe() error {
 	return nil
 }
 
-// wipeLeft is wipe, within a time.
+// wipeLeft is wipe with a time limit.
 func (s *server) wipeLeft(within time.Duration) error {
 	_ = s.conn.SetDeadline(time.Now().Add(within))
 	err := s.wipe()

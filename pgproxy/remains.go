@@ -162,7 +162,7 @@ func callsSetConfig(body []byte) bool {
 	return len(body) >= oidSize && binary.BigEndian.Uint32(body) == oidSetConfig
 }
 
-// leftByCall returns what a FunctionCall with that body leaves of what a look does not tell.
+// leftByCall returns the traces of a FunctionCall that a state check cannot report.
 func leftByCall(body []byte) traces {
 	if len(body) < oidSize {
 		return 0
