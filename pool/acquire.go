@@ -126,7 +126,7 @@ func (p *Pool[T]) try(ctx context.Context, t turn) (l Lease[T], handed, again bo
 	return l, false, false, err
 }
 
-// turn is what the order of an acquire depends on.
+// turn has what the order of an acquire depends on.
 type turn struct {
 	start    int64
 	key      uint64 // of its flow
@@ -163,7 +163,7 @@ func (p *Pool[T]) await(ctx context.Context, w *waiter[T], parked error) (Lease[
 	start := w.since
 	if parked != nil {
 		p.mu.Lock()
-		if w.queued {
+		if w.flow != nil { // still queued
 			c := &p.core
 			c.clock = max(c.clock, p.now())
 			c.waiters.remove(w)

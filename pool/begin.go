@@ -45,8 +45,8 @@ func (p *Pool[T]) Begin(parker TryParker) (l Lease[T], w Pending[T], ok bool) {
 	return l, Pending[T]{pool: p, w: p.queue(parker, turn{start: start, affinity: affinity}, &e), parker: parker}, true
 }
 
-// TryAcquire is Acquire if an idle resource can be leased at once, without a check; otherwise it does nothing, and ok is false. affinity is the
-// caller's; see Config.Affinity.
+// TryAcquire is Acquire if an idle resource can be leased at once, without a check. Otherwise it does
+// nothing, and ok is false. affinity is the caller's; see Config.Affinity.
 func (p *Pool[T]) TryAcquire(affinity int) (l Lease[T], ok bool) {
 	if p.config.Affinity == nil {
 		affinity = 0

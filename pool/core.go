@@ -78,18 +78,17 @@ type slot[T any] struct {
 
 // effects are the caller's actions after unlocking.
 type effects[T any] struct {
-	wake  *waiter[T] // linked by next
+	wake  *waiter[T] // linked by wakeNext
 	last  *waiter[T]
 	close *slot[T] // linked by chain
 	opens int
 }
 
 func (e *effects[T]) addWake(w *waiter[T]) {
-	w.next = nil
 	if e.last == nil {
 		e.wake = w
 	} else {
-		e.last.next = w
+		e.last.wakeNext = w
 	}
 	e.last = w
 }
@@ -141,17 +140,18 @@ func (c *core[T]) notePeak() {
 	}
 }
 
-// A search for a matching affinity looks at affinitySearch idle resources or waiters, and a matching waiter overtakes those that
-// have waited up to overtaking longer.
+// A search for a matching affinity looks at affinitySearch idle resources or waiters. A matching
+// waiter overtakes those that have waited up to overtaking longer.
 const (
 	affinitySearch = 32
 	overtaking     = int64(time.Millisecond)
 )
 
-// AffinityPlace is how many bits of an affinity, the lowest, are its place; those above are its kind. See Config.Affinity.
+// AffinityPlace is the number of bits, the lowest ones, of an affinity that are its place. The bits
+// above are its kind. See Config.Affinity.
 const AffinityPlace = 16
 
-// closeness tells how well two affinities match: more is better, and matches is the most.
+// closeness returns how well two affinities match, from 0 to matches.
 func closeness(a, b int) (n int) {
 	if a>>AffinityPlace == b>>AffinityPlace {
 		n = 2
@@ -165,8 +165,8 @@ func closeness(a, b int) (n int) {
 // matches is the closeness of equal affinities.
 const matches = 3
 
-// nearest returns the index of the idle resource to lease to a caller: of those that match its affinity best the most recently used
-// one; -1 = none is idle.
+// nearest returns the index of the idle resource to lease to a caller: the most recently used one of
+// those whose affinity matches best; -1 = none is idle.
 func (c *core[T]) nearest(affinity int) int {
 	n := len(c.idle) - 1
 	if affinity == 0 {

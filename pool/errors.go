@@ -17,7 +17,7 @@ var (
 	ErrTimeout = errors.New("timed out waiting for a resource")
 	// ErrTooManyWaiters: Limits.MaxWaiters callers wait already.
 	ErrTooManyWaiters = errors.New("too many callers are waiting")
-	// ErrNoTime: the caller's turn would come after its FlowParker's time.
+	// ErrNoTime: the lease would come after the time of the caller's FlowParker.
 	ErrNoTime = errors.New("the wait for a resource would be longer than the caller has time")
 	// ErrOpen: a resource cannot be opened; the error wraps the cause.
 	ErrOpen = errors.New("open failed")
@@ -41,8 +41,8 @@ type Error struct {
 	Opening int
 	Waiting int // callers waiting, without this one
 	MaxSize int
-	// Expected is about how long another acquire of the same flow would have waited then, by the pace of the last hand-overs to
-	// waiters; 0 if that is not known.
+	// Expected estimates how long another acquire of the same flow would have waited then, by the pace of
+	// the last hand-overs to waiters; 0 if unknown.
 	Expected time.Duration
 	// LastOpenError is the newest open error, nil if the newest open succeeded.
 	LastOpenError error

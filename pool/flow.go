@@ -2,76 +2,64 @@ package pool
 
 import "time"
 
-// FlowParker is a Parker that says for whom it waits, so that a flow with many waiters does not delay others: while waiters of several
-// flows wait, these take turns. Within a flow the first that came is the first served. All other waiters are one flow. Acquire asks
-// for it, once for each acquire that may have to wait; Begin does not.
+// FlowParker is a Parker that says for which flow it waits, such as one client of a proxy. While
+// waiters of several flows wait, the flows take turns, so that a flow with many waiters does not delay
+// others. Within a flow, waiters are served first come first served. All waiters with other Parkers
+// are one flow. Acquire calls Flow once for each acquire that may have to wait; Begin does not.
 type FlowParker interface {
 	Parker
-	// Flow returns the flow, such as a hash of the client's address, and when the lease is of no use any more; zero = at no known time.
-	// The acquire fails with ErrNoTime at once if its turn, by the pace of the last ones, would come after that.
+	// Flow returns the flow, such as a hash of the client's address, and the time after which the caller
+	// has no use for a lease; zero = unknown. Acquire fails with ErrNoTime at once if, by the pace of the
+	// last hand-overs, the lease would come after that time.
 	Flow() (flow uint64, until time.Time)
 }
 
-// flow is the waiters of one flow, in the order of their acquires. It exists while there are some.
+// flow has the waiters of one flow, in the order of their acquires. It exists while it has any.
 type flow[T any] struct {
+	queue[T]
 	key        uint64
-	head, tail *waiter[T]
-	n          int
-	passed     int      // how often others with a better affinity have had its turn
+	passed     int      // consecutive turns that went to flows with a better affinity
 	prev, next *flow[T] // in a ring, in the order of their turns
 }
 
-// Bounds of flows. A flow whose turn it is lets flows of a better affinity pass whose first waiters have come at about the same time (see
-// overtaking), but not more often than mostPassed in a row. To find the flow with the most waiters, so many are looked at as take the lock for
-// a few microseconds.
+// Limits of flows. A flow whose turn it is lets a flow with a better affinity pass if the first
+// waiters of both came at about the same time (see overtaking), but at most mostPassed times in a row.
+// The search for the flow with the most waiters looks at mostSearched flows: that holds the lock for a
+// few microseconds.
 const (
 	mostPassed   = 8
 	mostSearched = 256
 	spareFlows   = 64
 )
 
-// flows are the waiters by flow.
+// flows has all waiters by flow.
 type flows[T any] struct {
-	turn   *flow[T] // which is served next; nil = nobody waits
+	turn   *flow[T] // the flow that is served next; nil = nobody waits
 	n      int
 	byKey  map[uint64]*flow[T]
 	spare  *flow[T] // linked by next
 	spares int
 }
 
-// of returns the flow with a key; nil = nobody in it waits.
+// of returns the flow with a key; nil = it has no waiters.
 func (f *flows[T]) of(key uint64) *flow[T] {
-	if t := f.turn; t != nil && t.key == key { // nearly always, where there is one
+	if t := f.turn; t != nil && t.key == key { // the usual case with one flow
 		return t
 	}
 	return f.byKey[key]
 }
 
-// push adds w to its flow, which is served last if it is new.
+// push adds w to its flow. A new flow is the last in turn.
 func (f *flows[T]) push(w *waiter[T]) {
 	l := f.of(w.key)
 	if l == nil {
 		l = f.begin(w.key)
 	}
-	after := l.tail
-	for after != nil && after.since > w.since { // w has spent time on a check
-		after = after.before
-	}
-	next := &l.head
-	if after != nil {
-		next = &after.after
-	}
-	w.flow, w.before, w.after = l, after, *next
-	*next = w
-	if w.after == nil {
-		l.tail = w
-	} else {
-		w.after.before = w
-	}
-	l.n++
+	w.flow = l
+	l.queue.push(w, inFlow)
 }
 
-// begin makes a flow, the last in turn.
+// begin makes a flow, which is the last in turn.
 func (f *flows[T]) begin(key uint64) *flow[T] {
 	l := f.spare
 	if l == nil {
@@ -95,21 +83,11 @@ func (f *flows[T]) begin(key uint64) *flow[T] {
 	return l
 }
 
-// remove takes w out of its flow, which ends with its last waiter.
+// remove takes w out of its flow, and removes the flow with its last waiter.
 func (f *flows[T]) remove(w *waiter[T]) {
 	l := w.flow
-	if w.before == nil {
-		l.head = w.after
-	} else {
-		w.before.after = w.after
-	}
-	if w.after == nil {
-		l.tail = w.before
-	} else {
-		w.after.before = w.before
-	}
-	w.flow, w.before, w.after = nil, nil, nil
-	if l.n--; l.n > 0 {
+	w.flow = nil
+	if l.queue.remove(w, inFlow); l.n > 0 {
 		return
 	}
 	delete(f.byKey, l.key)
@@ -126,7 +104,7 @@ func (f *flows[T]) remove(w *waiter[T]) {
 	}
 }
 
-// served makes l, one of whose waiters is about to get a resource, the last in turn.
+// served makes l the last in turn. One of its waiters is about to get a resource.
 func (f *flows[T]) served(l *flow[T]) {
 	if f.n == 1 {
 		return
@@ -142,13 +120,14 @@ func (f *flows[T]) served(l *flow[T]) {
 	l.prev.next, f.turn.prev = l, l
 }
 
-// ahead is about how many waiters are served before the next one of a flow, without those for whom there is room for a resource: of each
-// flow no more than of its own. With more than mostSearched flows all count as if they had as many as its own.
+// ahead estimates how many waiters are served before the next one of a flow, less the number of free
+// slots. Each other flow counts with at most one waiter more than the flow has. With more than
+// mostSearched flows, each of them counts as that many.
 func (c *core[T]) ahead(key uint64) int {
 	f, room := &c.waiters.flows, max(c.limits.MaxSize-c.inUse(), 0)
 	own := f.of(key)
 	if own == nil {
-		return max(f.n-room, 0) // one of each
+		return max(f.n-room, 0) // one waiter of each flow
 	}
 	first := own.n
 	if f.n <= mostSearched {
@@ -161,7 +140,7 @@ func (c *core[T]) ahead(key uint64) int {
 	return max(first-room, 0)
 }
 
-// nextFor returns the waiter that gets s: of those that match its affinity best the first.
+// nextFor returns the waiter that gets s: the first of those whose affinity matches best.
 func (c *core[T]) nextFor(s *slot[T]) *waiter[T] {
 	f := &c.waiters.flows
 	first := f.turn.head
@@ -176,7 +155,7 @@ func (c *core[T]) nextFor(s *slot[T]) *waiter[T] {
 		return f.nextOf(affinity)
 	}
 	next, best := first, -1
-	for w, n := first, 0; w != nil && n < affinitySearch && w.since-first.since <= overtaking && best < matches; w, n = w.after, n+1 {
+	for w, n := first, 0; w != nil && n < affinitySearch && w.since-first.since <= overtaking && best < matches; w, n = w.links[inFlow].next, n+1 {
 		if is := closeness(w.affinity, affinity); is > best {
 			next, best = w, is
 		}
@@ -184,7 +163,7 @@ func (c *core[T]) nextFor(s *slot[T]) *waiter[T] {
 	return next
 }
 
-// nextOf is nextFor where several flows wait.
+// nextOf is nextFor for several flows.
 func (f *flows[T]) nextOf(affinity int) *waiter[T] {
 	next, best := f.turn.head, -1
 	if f.turn.passed >= mostPassed {
@@ -199,7 +178,8 @@ func (f *flows[T]) nextOf(affinity int) *waiter[T] {
 	return next
 }
 
-// longest returns the flow with the most waiters of the next mostSearched ones. There is one at least.
+// longest returns the flow with the most waiters among the next mostSearched ones. There must be at
+// least one flow.
 func (f *flows[T]) longest() *flow[T] {
 	longest := f.turn
 	for l, n := f.turn, 0; n < min(mostSearched, f.n); l, n = l.next, n+1 {
@@ -210,11 +190,12 @@ func (f *flows[T]) longest() *flow[T] {
 	return longest
 }
 
-// makeRoom ends the wait of the last of a flow that has more waiters than the one with this key, where there may be no more waiters; false =
-// there is no such flow.
+// makeRoom fails the last waiter of the longest flow, when MaxWaiters is reached, to make room for a
+// waiter of the flow with this key. It reports false if no flow has more waiters than that flow would
+// have.
 func (c *core[T]) makeRoom(key uint64, e *effects[T]) bool {
 	f := &c.waiters.flows
-	if f.n == 0 { // none may wait at all
+	if f.n == 0 { // MaxWaiters permits none
 		return false
 	}
 	own := 0
@@ -230,16 +211,17 @@ func (c *core[T]) makeRoom(key uint64, e *effects[T]) bool {
 	return true
 }
 
-// pace is how fast waiters are served: by the last hand-overs while somebody waited.
+// pace measures how fast waiters are served, from the last hand-overs while there was a queue.
 type pace struct {
-	from  int64 // the last one, or the beginning of the queue
-	taken int64 // by those that are counted, in nanoseconds
+	from  int64 // when the last hand-over was, or the queue began
+	taken int64 // nanoseconds that the counted hand-overs took
 	n     int64
 }
 
-// Bounds of a pace. It is known from leastPace hand-overs on, and taken of about the last mostPace, or of fewer where these took longer than
-// paceLasts. One that lasted slowPace times as long as all resources take together counts for no more: the resources may just have hung for
-// a while. After paceLasts without a hand-over the pace is forgotten.
+// Limits of a pace. It is unknown before leastPace hand-overs. It averages over about the last
+// mostPace hand-overs, or over fewer if they took longer than paceLasts. A single hand-over counts at
+// most slowPace times as long as all resources take together: resources that hang for a moment say
+// little about the next hand-overs. After paceLasts without a hand-over the pace is forgotten.
 const (
 	leastPace = 8
 	mostPace  = 256
@@ -247,7 +229,7 @@ const (
 	paceLasts = int64(10 * time.Second)
 )
 
-// begin is called when somebody begins to wait, and nobody else does.
+// begin is called when a caller begins to wait and the queue was empty.
 func (p *pace) begin(now int64) {
 	if now-p.from > paceLasts {
 		*p = pace{}
@@ -255,8 +237,9 @@ func (p *pace) begin(now int64) {
 	p.from = now
 }
 
-// handed notes a hand-over in a pool of a size. Only those of released resources tell the pace: an open takes its own time. Resources may
-// come back together, and the clock may lag behind by tickMost, so that one hand-over takes the time of many.
+// handed records a hand-over; size is MaxSize. Only hand-overs of released resources count, since an
+// open takes its own time. Resources may come back together, and the clock may lag behind by tickMost,
+// so one hand-over may take the time of many.
 func (p *pace) handed(now int64, released bool, size int) {
 	took := max(now-p.from, 0)
 	p.from = now
@@ -272,7 +255,7 @@ func (p *pace) handed(now int64, released bool, size int) {
 	}
 }
 
-// expected is about how long the next waiter of a flow would wait; 0 = that is not known.
+// expected estimates how long the next waiter of a flow would wait; 0 = unknown.
 func (c *core[T]) expected(key uint64) time.Duration {
 	if c.pace.n < leastPace {
 		return 0
@@ -280,8 +263,9 @@ func (c *core[T]) expected(key uint64) time.Duration {
 	return time.Duration(float64(c.pace.taken) / float64(c.pace.n) * float64(c.ahead(key)+1))
 }
 
-// hopeless reports whether a waiter's turn would come too late. One that would be the first of the queue is never refused: the pace would not be
-// noticed to be better again. Nor is one that waits for an open only.
+// hopeless reports whether a waiter would get its lease too late. It never refuses the first waiter of
+// the queue, or the pool would not notice that the pace has improved, nor a waiter that only waits for
+// an open.
 func (c *core[T]) hopeless(key uint64, until int64) bool {
 	return until != never && c.ahead(key) > 0 && c.clock+int64(c.expected(key)) > until
 }

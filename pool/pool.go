@@ -43,8 +43,9 @@ type Config[T any] struct {
 	// another caller has waited a millisecond longer. Affinity is called under the pool's lock, for
 	// resources that are not leased, and must only read.
 	//
-	// Above its lowest AffinityPlace bits, the place, an affinity may have a kind, such as what a connection was set up for. Without
-	// an equal affinity an equal kind is preferred, and then an equal place.
+	// The lowest AffinityPlace bits of an affinity are its place; the bits above may have a kind, such as
+	// the settings of a connection. If no resource has an equal affinity, one of an equal kind is
+	// preferred, then one of an equal place.
 	Affinity func(T) int
 
 	// LongLeases states that most leases last for ten microseconds or more. Release then does not
@@ -154,8 +155,8 @@ func (p *Pool[T]) unlockAsync(e *effects[T]) {
 
 func (p *Pool[T]) perform(e *effects[T], round uint64) {
 	for w := e.wake; w != nil; {
-		next := w.next
-		w.next = nil
+		next := w.wakeNext
+		w.wakeNext = nil
 		w.wake()
 		w = next
 	}

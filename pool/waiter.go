@@ -28,7 +28,8 @@ type AffinityParker interface {
 
 type parkerKey struct{}
 
-// flowOf returns the flow of ctx's Parker and until when it has a use for a lease, as time of the pool's clock.
+// flowOf returns the flow of ctx's Parker, and the time on the pool's clock after which the caller has
+// no use for a lease.
 func (p *Pool[T]) flowOf(ctx context.Context) (key uint64, until int64) {
 	f, ok := ctx.Value(parkerKey{}).(FlowParker)
 	if !ok {
@@ -66,19 +67,20 @@ func WithParker(ctx context.Context, p Parker) context.Context {
 // the pool's lock until it is woken, and belong to the caller from then on.
 // Waiters are reused: ready is empty again once the woken caller has parked.
 type waiter[T any] struct {
-	prev, next *waiter[T]
-	queued     bool
-	key        uint64     // of its flow
-	flow       *flow[T]   // while it is queued; guarded likewise
-	before     *waiter[T] // in the flow
-	after      *waiter[T]
-	ready      chan struct{} // capacity 1: a wake-up never blocks
-	parker     Parker        // nil: ready is used
-	affinity   int           // the caller's affinity
-	since      int64         // when the acquire began
-	lease      Lease[T]      // the result, or
-	err        error
+	links    [queues]neighbours[T]
+	wakeNext *waiter[T]    // next in effects.wake
+	key      uint64        // of its flow
+	flow     *flow[T]      // not nil while it is queued
+	ready    chan struct{} // capacity 1: a wake-up never blocks
+	parker   Parker        // nil: ready is used
+	affinity int           // the caller's affinity
+	since    int64         // when the acquire began
+	lease    Lease[T]      // the result, or
+	err      error
 }
+
+// neighbours are the waiters before and behind one in a queue.
+type neighbours[T any] struct{ prev, next *waiter[T] }
 
 // park waits for wake, or for ctx to end.
 func (w *waiter[T]) park(ctx context.Context) error {
@@ -107,46 +109,68 @@ func (w *waiter[T]) wake() {
 	w.ready <- struct{}{}
 }
 
-// waiterList is ordered by the beginning of the acquires, which is nearly always
-// the order of the pushes; removal takes constant time. flows has the order in which waiters are served.
-type waiterList[T any] struct {
+// queue is a list of waiters, ordered by the beginning of their acquires, which is nearly always the order of the pushes.
+// Removal takes constant time. Each waiter is in two queues at once, and links says which of its links a queue uses.
+type queue[T any] struct {
 	head, tail *waiter[T]
 	n          int
-	flows      flows[T]
+}
+
+// The links of a waiter, by queue.
+const (
+	inAll = iota // waiterList.queue
+	inFlow
+	queues
+)
+
+func (q *queue[T]) push(w *waiter[T], links int) {
+	after := q.tail
+	for after != nil && after.since > w.since { // w has spent time on a check
+		after = after.links[links].prev
+	}
+	next := &q.head
+	if after != nil {
+		next = &after.links[links].next
+	}
+	behind := *next
+	w.links[links] = neighbours[T]{after, behind}
+	*next = w
+	if behind == nil {
+		q.tail = w
+	} else {
+		behind.links[links].prev = w
+	}
+	q.n++
+}
+
+func (q *queue[T]) remove(w *waiter[T], links int) {
+	at := w.links[links]
+	if at.prev == nil {
+		q.head = at.next
+	} else {
+		at.prev.links[links].next = at.next
+	}
+	if at.next == nil {
+		q.tail = at.prev
+	} else {
+		at.next.links[links].prev = at.prev
+	}
+	w.links[links] = neighbours[T]{}
+	q.n--
+}
+
+// waiterList has all waiters. flows has the order in which they are served.
+type waiterList[T any] struct {
+	queue[T]
+	flows flows[T]
 }
 
 func (l *waiterList[T]) push(w *waiter[T]) {
-	after := l.tail
-	for after != nil && after.since > w.since { // w has spent time on a check
-		after = after.prev
-	}
-	next := &l.head
-	if after != nil {
-		next = &after.next
-	}
-	w.queued, w.prev, w.next = true, after, *next
-	*next = w
-	if w.next == nil {
-		l.tail = w
-	} else {
-		w.next.prev = w
-	}
-	l.n++
+	l.queue.push(w, inAll)
 	l.flows.push(w)
 }
 
 func (l *waiterList[T]) remove(w *waiter[T]) {
-	if w.prev == nil {
-		l.head = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		l.tail = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	w.queued, w.prev, w.next = false, nil, nil
-	l.n--
+	l.queue.remove(w, inAll)
 	l.flows.remove(w)
 }

@@ -15,13 +15,15 @@ const (
 	// rateLeast is the rate, in leases a second, below which nothing is kept beyond MinIdle: with one every ten seconds, what is kept
 	// ready would mostly expire unused.
 	rateLeast = 0.1
-	// spreadLeast is how many standard deviations of random arrivals (Poisson) are kept beyond their mean at least. With three of them
-	// about one in a thousand arrivals finds nothing ready. Arrivals in bursts need more: while one in missedMost waits or more, the
-	// number grows by spreadGrows with each sample, up to spreadMost.
+	// spreadLeast is the least number of standard deviations of random arrivals (Poisson) that are kept
+	// ready beyond their mean. With three, about one in a thousand arrivals finds no resource ready.
+	// Arrivals in bursts need more: while one in missedMost or more has to wait, the number grows by
+	// spreadGrows with each sample, up to spreadMost.
 	spreadLeast, spreadMost = 3.0, 16.0
 	spreadGrows             = 1.25
 	missedMost              = 50
-	// spreadFalls is how quickly it falls again: so slowly that most of it is there for the next burst.
+	// spreadFalls is how quickly the number falls again: slowly, so that most of it is left for the next
+	// burst.
 	spreadFalls = 30 * time.Second
 )
 
