@@ -134,7 +134,7 @@ func (db *DB) clean(st *state) error {
 	if st.clean() {
 		return nil
 	}
-	if err := db.letGo(st); err != nil {
+	if err := db.dropKept(st); err != nil {
 		return err
 	}
 	return st.reset()
@@ -165,7 +165,7 @@ func (s *sighting) same(st *state, path string) error {
 
 // checkIdle is check for an idle connection. No call waits for a snapshot that it keeps.
 func (db *DB) checkIdle(st *state) error {
-	if err := db.letGo(st); err != nil {
+	if err := db.dropKept(st); err != nil {
 		return err
 	}
 	return db.check(st)
@@ -242,7 +242,7 @@ func (db *DB) AcquireReader(ctx context.Context) (pool.Lease[*sqlite.Conn], erro
 func (db *DB) AcquireWriter(ctx context.Context) (pool.Lease[*sqlite.Conn], error) {
 	for {
 		lease, err := db.acquireWriter(ctx)
-		if err != nil || db.letGo(db.state(lease.Value())) == nil {
+		if err != nil || db.dropKept(db.state(lease.Value())) == nil {
 			return lease, err
 		}
 		lease.Discard()

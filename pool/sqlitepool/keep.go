@@ -12,9 +12,9 @@ import (
 // Write for a waiting Write, and for at most checkEvery, because it prevents checkpoints and
 // restarts of the log.
 
-// letGoTimeout bounds one wait of the last Write for the connection. It is no longer idle then, and its
-// new holder has ended the snapshot.
-const letGoTimeout = time.Millisecond
+// keptTimeout bounds one wait of the last Write for the connection. A connection that does not come
+// in this time has a new holder, which has ended the snapshot.
+const keptTimeout = time.Millisecond
 
 // beginWriting counts a running Write until doneWriting.
 func (db *DB) beginWriting() { db.writing.Add(1) }
@@ -26,7 +26,7 @@ func (db *DB) doneWriting() {
 		return
 	}
 	for db.kept.Load() && db.writer.Stats().Idle > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), letGoTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), keptTimeout)
 		if lease, err := db.AcquireWriter(ctx); err == nil {
 			db.kept.Store(false) // even if the connection that kept it was closed
 			lease.Release()
@@ -51,8 +51,8 @@ func (db *DB) keep(st *state) {
 	db.kept.Store(true)
 }
 
-// letGo stops holding a kept snapshot. The snapshot then ends, unless a transaction has begun on it.
-func (db *DB) letGo(st *state) error {
+// dropKept stops holding a kept snapshot. The snapshot then ends, unless a transaction has begun on it.
+func (db *DB) dropKept(st *state) error {
 	if !st.kept {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (db *DB) letGo(st *state) error {
 // beginKept begins a transaction on a kept snapshot. It fails if another process has written since, or is writing.
 func (db *DB) beginKept(st *state) (ok bool, err error) {
 	err = exec(st.conn, beginWrite)
-	if e := db.letGo(st); err == nil {
+	if e := db.dropKept(st); err == nil {
 		err = e
 	}
 	if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultBusy {

@@ -148,7 +148,7 @@ func (db *DB) commit(ctx context.Context, st *state) error {
 	}
 	err := exec(st.conn, "COMMIT")
 	if err != nil {
-		_ = db.letGo(st) // the COMMIT's error is the one to report
+		_ = db.dropKept(st) // the COMMIT's error is the one to report
 	}
 	if sqlite.ErrCode(err).ToPrimary() == sqlite.ResultBusy {
 		return fmt.Errorf("sqlitepool: not committed: a transient statement is still under way; finalize it before the function returns: %w", err)
