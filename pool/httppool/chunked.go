@@ -9,7 +9,8 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// Limits of the chunked coding. Extensions have no use anybody knows of; an endless series of them is an attack.
+// Limits of the chunked coding. No known software uses chunk extensions; an endless series of them is
+// an attack.
 const (
 	maxChunkLine    = 1 << 10  // bytes of a size line with its extensions
 	maxTrailerBytes = 16 << 10 // bytes of all trailer lines

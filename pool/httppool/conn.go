@@ -23,9 +23,10 @@ type Conn struct {
 	interrupted atomic.Bool
 }
 
-// Link is a Conn's socket. Reopen gives the Conn another one. Code that still holds the former, such as an uploader
-// that is slow to notice its end, then works on a closed socket and not on the next request's. A Link belongs to the Conn
-// that OpenConn makes of it; until then to who opened it.
+// Link is a Conn's socket. Reopen gives the Conn another one, so that code that still holds the
+// former, such as an uploader that is slow to notice its end, works on a closed socket and not on the
+// next request's. A Link belongs to the Conn that OpenConn makes of it, and before to the code that
+// opened it.
 type Link struct {
 	nc     fiber.Stream // requests are written to it: raw, or TLS over raw
 	raw    fiber.Stream
@@ -70,9 +71,9 @@ func newLink(ctx context.Context, nc net.Conn, cfg *tls.Config) (*Link, error) {
 	return l, nil
 }
 
-// NewLink makes a Link of a stream that carries requests in HTTP/1.1 one after the other, such as a place on a connection that
-// several users share. opened is when that connection was; see Conn.Use. Whether a request may be sent again is for the
-// stream's Sent to say.
+// NewLink makes a Link of a stream that carries HTTP/1.1 requests one after the other, such as a place
+// on a connection that several users share. opened is when that connection was opened; see Conn.Use.
+// The stream's Sent reports whether a request may be sent again.
 func NewLink(s fiber.Stream, opened time.Time) *Link {
 	return &Link{nc: s, raw: s, opened: opened}
 }
@@ -83,7 +84,8 @@ func (l *Link) NetConn() fiber.Stream { return l.nc }
 // Close closes it at once.
 func (l *Link) Close() error { return l.close() }
 
-// OpenConn makes a Conn of what open returns, which is called again by Conn.Reopen; a Conn of an error is none.
+// OpenConn makes a Conn of the Link that open returns. Conn.Reopen calls open again. After an error
+// there is no Conn.
 func OpenConn(ctx context.Context, open func(ctx context.Context) (*Link, error)) (*Conn, error) {
 	l, err := open(ctx)
 	if err != nil {
@@ -137,7 +139,7 @@ func (d *Dialer) Open(ctx context.Context, address string) (*Conn, error) {
 	return OpenConn(ctx, func(ctx context.Context) (*Link, error) { return d.Link(ctx, address) })
 }
 
-// Link is Open for who makes the Conn itself, with OpenConn.
+// Link is Open for code that makes the Conn itself, with OpenConn.
 func (d *Dialer) Link(ctx context.Context, address string) (*Link, error) {
 	dial := d.Dial
 	if dial == nil {
@@ -178,7 +180,8 @@ func orDefault(d, def time.Duration) time.Duration {
 // Close closes the connection at once. It may be called more than once and while another goroutine reads or writes.
 func (c *Conn) Close() error { return c.link.Load().close() }
 
-// Interrupt closes the connection for good: Reopen does not open it again. It is for an endpoint that is not to be used any more.
+// Interrupt closes the connection for good: Reopen does not open it again. It is for an endpoint that
+// must not be used any more.
 func (c *Conn) Interrupt() {
 	c.interrupted.Store(true)
 	_ = c.Close()

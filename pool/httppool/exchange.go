@@ -15,11 +15,14 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// Lease is the right to use a Conn: pool.Lease[*Conn] with two more methods; upstream.Lease[*httppool.Conn] implements it. If a Source
-// returns a pointer to one, the answers are measured for the balance and the ejection of the endpoint.
-// Exactly one of Release, Discard and Fail is called: Release if both messages were framed exactly and read to their end,
-// nothing was upgraded, nothing extra arrived, neither side asked to close, the connection was not authenticated by NTLM or
-// Negotiate, and the server answered "100 Continue" if the request expected it. In every other case the connection is closed:
+// Lease is the right to use a Conn: a pool.Lease[*Conn] with two more methods.
+// upstream.Lease[*httppool.Conn] implements it. If a Source returns a pointer to such a lease, the
+// answers are measured for the endpoint's balance and ejection. Exactly one of Release, Discard and
+// Fail is called. Release requires that both messages were framed exactly and read to their end,
+// nothing was upgraded, nothing extra arrived, neither side asked to close, the connection was not
+// authenticated by NTLM or Negotiate, and the server answered "100 Continue" if the request expected
+// it. In every other case the connection is closed: also when the request's context ends, or when the
+// response ends while the request's body is still unread.
 // also when the request's context ends, or when the response ends while the request's body is still unread.
 type Lease interface {
 	Value() *Conn
@@ -61,7 +64,7 @@ type exchange struct {
 	lease Lease
 	own   poolLease // the lease, if it comes from the Transport's own pool
 	conn  *Link
-	judge measured // the lease, if it is to be told of answers; nil otherwise
+	judge measured // the lease, if answers are measured; nil otherwise
 	rd    *reader
 	stop  func() bool // stops watching the context; nil while it is not watched
 	eager bool        // the context is watched, and deadlines are set, from the start; otherwise see readLazily
@@ -84,7 +87,7 @@ type exchange struct {
 	missing100 bool
 
 	mu        sync.Mutex // never held across I/O
-	sent      time.Time  // when the whole request was; the zero Time: it is not yet, or nobody wants to know
+	sent      time.Time  // when the whole request was sent; zero: not yet, or not measured
 	upload    uploadState
 	uploadErr error
 	touched   bool // the request's body has been read from
@@ -104,8 +107,8 @@ func (x *exchange) begin(req *http.Request, began time.Time) {
 
 var headPool = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-// maxUnwatched is the size of the largest request that is written without a way to interrupt that: socket buffers, empty before
-// a request, hold as much.
+// maxUnwatched is the size of the largest request that is written while the write cannot be
+// interrupted: socket buffers, which are empty before a request, hold as much.
 const maxUnwatched = 16 << 10
 
 // maxPooledHead is the largest request head whose buffer is kept.
@@ -210,7 +213,8 @@ func (x *exchange) patient() bool {
 	return d < 0 || d >= lazyDeadline
 }
 
-// send writes the request's head, and reads what of the answer comes soon if that costs less than to read it later.
+// send writes the request's head, and reads the beginning of the answer if it comes soon, which costs
+// less than reading it later.
 func (x *exchange) send(block []byte) (n int, err error) {
 	if x.eager || x.conn.asker == nil || !x.patient() {
 		return x.write(block)
@@ -532,12 +536,12 @@ func (x *exchange) wrap(step string, err error) error {
 	return &Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.idled, Err: err}
 }
 
-// lost is what is known of the try whose connection has ended. A malformed answer is one that has come.
+// lost describes the attempt whose connection has ended. A malformed answer counts as an answer.
 func (x *exchange) lost() httpwire.Lost {
 	answered := x.answered || x.headRead
 	return httpwire.Lost{
 		Idled: x.idled, Answered: answered, Whole: x.bodyIsOurs() || x.req.GetBody != nil,
-		Unsent: x.idled && !answered && x.conn.unsent(x.written), Idempotent: idempotent(x.req), // else nobody asks, and it may wait for a loop
+		Unsent: x.idled && !answered && x.conn.unsent(x.written), Idempotent: idempotent(x.req), // unsent is not needed in other cases, and may wait for a loop
 	}
 }
 

@@ -9,7 +9,8 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// measured is a Lease whose endpoint is judged by its answers: for its ejection, and by balances that prefer quick endpoints.
+// measured is a Lease that measures answers, for the endpoint's ejection and for balances that prefer
+// quick endpoints.
 // *upstream.Lease implements it.
 type measured interface {
 	Measures() bool
@@ -21,8 +22,8 @@ type measured interface {
 // unmeasured is upstream.Unmeasured.
 const unmeasured time.Duration = -1
 
-// measures returns the lease if it is to be told of answers; nil otherwise. It is called before the exchange begins: the fiber or goroutine
-// that sends the body must not look at the lease.
+// measures returns the lease if answers are measured, nil otherwise. It is called before the exchange
+// begins: the fiber or goroutine that sends the body must not use the lease.
 func (x *exchange) measures() measured {
 	if x.lease == Lease(&x.own) {
 		return nil
@@ -33,7 +34,7 @@ func (x *exchange) measures() measured {
 	return nil
 }
 
-// isSent notes that the whole request is written, or about to be in one write.
+// isSent records that the whole request is written, or about to be in one write.
 func (x *exchange) isSent() {
 	if x.judge == nil {
 		return
@@ -43,7 +44,8 @@ func (x *exchange) isSent() {
 	x.sent = time.Now()
 }
 
-// waited is how long the server has had the whole request; unmeasured while a part of it is still to be written.
+// waited returns how long the server has had the whole request; unmeasured while a part of it is still
+// to be written.
 func (x *exchange) waited() time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -63,8 +65,8 @@ func (x *exchange) measureAnswer() {
 	}
 }
 
-// measureSilence measures that no head has come, and none is waited for any more. ctx is the request's: its end is the server's fault if it
-// was for ErrResponseTimeout.
+// measureSilence measures that no head has come, and that the exchange waits no longer. ctx is the
+// request's: its end is the server's fault if ErrResponseTimeout ended it.
 func (x *exchange) measureSilence(ctx context.Context, step string) {
 	if x.judge == nil || step != "receive" {
 		return

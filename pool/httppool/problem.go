@@ -31,8 +31,9 @@ const (
 	retryAfterMost  = 30
 )
 
-// retryAfter is when a client may try again, in seconds: when its turn would have come in the pool that err is of. Up to half of that is added
-// at random, so that clients that were refused together do not come back together.
+// retryAfter returns when a client may try again, in seconds: when the pool of err would have served
+// it. It adds up to half of that at random, so that clients that were refused together do not come
+// back together.
 func retryAfter(err error) int {
 	seconds := retryAfterLeast
 	if pe, ok := errors.AsType[*pool.Error](err); ok {
@@ -71,7 +72,8 @@ func StatusOf(err error) int {
 	return http.StatusBadGateway
 }
 
-// gaveUpOpening reports whether the time to get a connection was over while one was being opened, with room for it in the pool.
+// gaveUpOpening reports whether the time to get a connection ended while one was being opened in a
+// free slot of the pool.
 func gaveUpOpening(err error) bool {
 	pe, ok := errors.AsType[*pool.Error](err)
 	return ok && errors.Is(pe.Kind, pool.ErrTimeout) && pe.Opening > 0 && pe.InUse < pe.MaxSize

@@ -74,8 +74,8 @@ func (s *Stale) Renew(ctx context.Context, l Lease) (renewed bool, err error) {
 	return s.reopen(ctx, l)
 }
 
-// Refused is Renew after the server has given the request back unread: its connection is not stale, and a server that does so
-// again and again is not gone. Nothing counts against the endpoint then.
+// Refused is Renew after the server has given the request back unread. The connection is not stale
+// then, and a server that refuses repeatedly is not gone: nothing counts against the endpoint.
 func (s *Stale) Refused(ctx context.Context, l Lease) (renewed bool, err error) {
 	if s.renewed++; s.renewed > maxRenewed {
 		l.Discard()
