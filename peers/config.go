@@ -20,23 +20,23 @@ import (
 
 // Defaults of Config, used where a field is zero.
 const (
-	// DefaultMaxConns bounds the libp2p connections of a node: a network of a few hundred nodes is fully connected, and a connection with
-	// its buffers and goroutines takes some 100 KiB.
+	// DefaultMaxConns bounds the libp2p connections of a node. A network of a few hundred nodes is fully
+	// connected, and a connection with its buffers and goroutines takes some 100 KiB.
 	DefaultMaxConns = 512
 	// DefaultMaxMemory bounds the memory of libp2p's buffers for connections and streams, in bytes.
 	DefaultMaxMemory = 128 << 20
-	// DefaultKeepAlive is how long a peer may be silent before its connections are taken for dead. Keeping one alive costs two small packets
-	// in a third of that time.
+	// DefaultKeepAlive is how long a peer may be silent before its connections are taken for dead. It
+	// costs two small packets in each third of that time.
 	DefaultKeepAlive = 3 * time.Second
 	// DefaultMaxStreams bounds the connections to services that one peer may have open here.
 	DefaultMaxStreams = 1024
-	// DefaultDialTimeout bounds the way to a peer: connecting by all its addresses, and the handshakes.
+	// DefaultDialTimeout bounds connecting to a peer: all its addresses, and the handshakes.
 	DefaultDialTimeout = 10 * time.Second
 )
 
 // Limits of Config.
 const (
-	minMemory    = 16 << 20 // below, a handful of peers is refused
+	minMemory    = 16 << 20 // with less, only a handful of peers can connect
 	minConns     = 8
 	maxConnLimit = 100_000
 	maxStreams   = 1 << 13 // package tunnel's
@@ -47,8 +47,8 @@ const (
 // ErrConfig is wrapped by every error about a Config.
 var ErrConfig = errors.New("peers: invalid configuration")
 
-// DefaultListen is where a node without Config.Listen listens: QUIC and TCP, IPv4, on the port that libp2p's programs use. With a
-// Config.NetworkKey it is TCP alone.
+// DefaultListen is where a node without Config.Listen listens: QUIC and TCP over IPv4, on the usual
+// port of libp2p programs. With a Config.NetworkKey it is TCP alone.
 var DefaultListen = []string{"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/0.0.0.0/tcp/4001"}
 
 // Config describes a Node. Only Key is required.
@@ -57,31 +57,34 @@ type Config struct {
 	Key ed25519.PrivateKey
 	// Listen are multiaddresses: /ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, /ip4/0.0.0.0/tcp/4002/ws; nil = DefaultListen.
 	Listen []string
-	// Announce are the multiaddresses to announce to other nodes if they cannot be found here: a port that a router
-	// forwards. Empty = those of this machine's interfaces.
+	// Announce are the multiaddresses to announce to other nodes if the node cannot find them itself, such
+	// as a port that a router forwards. Empty = those of this machine's interfaces.
 	Announce []string
-	// NetworkKey makes the node a member of a private network: of 32 bytes, which all of its nodes have. Others cannot even begin to talk to
-	// it. It works with TCP and WebSocket only. Empty = none.
+	// NetworkKey makes the node a member of a private network: 32 bytes that all nodes of the network
+	// have. Other programs cannot even start a handshake. It works with TCP and WebSocket only. Empty =
+	// none.
 	NetworkKey []byte
 	// Bootstrap are peers that are kept connected, multiaddresses that end in /p2p/ID.
 	Bootstrap []string
-	// MDNS looks for other nodes on the local network, and lets itself be found there.
+	// MDNS finds other nodes on the local network by multicast DNS, and makes this node visible there.
 	MDNS bool
-	// DHT joins the Kademlia DHT of the network, by way of the nodes that are connected. The node then connects to some others by itself, and
-	// finds nodes by their IDs of which it knows no address. No public DHT is joined. MaxConns must be at least 128.
+	// DHT joins the Kademlia DHT of the network through connected nodes. The node then connects to some
+	// others by itself, and looks up the addresses of nodes of which it only has the ID. No public DHT is
+	// joined. MaxConns must be at least 128.
 	DHT bool
-	// Relays are nodes through which this one is reached where it cannot be connected to, multiaddresses that end in /p2p/ID. They have to allow it:
-	// RelayFor.
+	// Relays are nodes through which others reach this node if they cannot connect to it, multiaddresses
+	// that end in /p2p/ID. The relays must allow it by RelayFor.
 	Relays []string
-	// RelayFor are the IDs of nodes that may be reached through this one, RelayForAnyone says that all may.
+	// RelayFor are the IDs of nodes that others may reach through this one. RelayForAnyone permits all
+	// nodes.
 	RelayFor       []string
 	RelayForAnyone bool
-	// NoHolePunching keeps connections through a relay there. Otherwise a direct connection is tried, and open streams
-	// move to it.
+	// NoHolePunching leaves connections that go through a relay there. Otherwise the node tries to make a
+	// direct connection, and open streams move to it.
 	NoHolePunching bool
 	// UPnP asks the router to forward a port.
 	UPnP bool
-	// AutoNAT asks other nodes which addresses of this one are reachable, and answers such questions.
+	// AutoNAT asks other nodes which addresses of this one are reachable, and answers their questions.
 	AutoNAT bool
 	// Services are the services that other nodes may call here.
 	Services []Service
@@ -101,27 +104,31 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Service is something that other nodes may call.
+// Service is a service that other nodes may call.
 type Service struct {
 	Name string // letters, digits, "-", "_" and ".", at most 64, not digits alone
-	// Connect connects to the server behind it. The connection is closed when its user's ends; with a CloseWrite method it can be half closed.
+	// Connect connects to the service's server. The connection is closed when the caller's connection
+	// ends; if it has a CloseWrite method, it can be half closed.
 	Connect func(ctx context.Context) (net.Conn, error)
-	// Anyone says that every peer that can connect may call it: with a NetworkKey, all of the private network.
+	// Anyone permits every peer that can connect to call the service: with a NetworkKey, all nodes of the
+	// private network.
 	Anyone bool
 	// Peers are the IDs of permitted callers.
 	Peers []string
-	// Groups are the requests that it serves, for callers that choose by them: "key=value", "key=*"
-	// or "all".
+	// Groups are the requests that the service can answer, for callers that choose nodes by them:
+	// "key=value", "key=*" or "all".
 	Groups []string
-	// Models is the path of an OpenAI-compatible list of models at the server, such as "/v1/models". It is asked for every five seconds, in clear, through
-	// Connect, and each model is one of the groups, as "model=ID". Not longer than 30 seconds after the last answer. Empty = there is none.
+	// Models is the path of an OpenAI-compatible list of models at the server, such as "/v1/models". The
+	// node asks for it every five seconds, in clear, through Connect, and adds a group "model=ID" for each
+	// model. The groups expire 30 seconds after the last answer. Empty = there is no such list.
 	Models string
-	// Capacity is how many connections at once it is good for; callers prefer nodes with room. 0 = not said.
+	// Capacity is how many concurrent connections the service can handle; callers prefer nodes with room.
+	// 0 = unknown.
 	Capacity int
 	// PerPeer has the limits of each peer.
 	PerPeer Limits
-	// Healthy reports whether it works: a service that does not is not announced. It is called several times a second,
-	// and must not wait. nil = it does.
+	// Healthy reports whether the service works: one that does not is not announced. The node calls it
+	// several times a second; it must not wait. nil = the service always works.
 	Healthy func() bool
 	// Timeout bounds Connect; 0 = five seconds. The longest of all services counts.
 	Timeout time.Duration
@@ -336,7 +343,7 @@ func ParseNetworkKey(text string) ([]byte, error) {
 	return key, nil
 }
 
-// maxClip bounds text from elsewhere in messages.
+// maxClip bounds text of other programs in messages.
 const maxClip = 100
 
 func clip(s string) string {

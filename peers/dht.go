@@ -21,27 +21,29 @@ const dhtPrefix protocol.ID = "/headpond"
 
 // Limits of the DHT.
 const (
-	// MinDHTConns is the least Config.MaxConns of a node with the DHT: up to 40 connections, those of the two largest buckets of its routing
-	// table, are protected, and a lookup needs some more.
+	// MinDHTConns is the least Config.MaxConns of a node with the DHT. Up to 40 connections, those of the
+	// two largest buckets of the routing table, are protected, and a lookup needs some more.
 	MinDHTConns = 128
-	// maxLookups bounds the nodes that are being looked for at a time. Each lookup asks three nodes at once.
+	// maxLookups bounds concurrent lookups. Each asks three nodes at once.
 	maxLookups = 8
-	// lookupRate is how many lookups a second may begin after lookupBurst at once: callers of a listener choose peer IDs, and each costs
-	// messages to some 20 nodes.
+	// lookupRate is how many lookups a second may begin after a burst of lookupBurst: clients of a
+	// listener choose peer IDs, and each lookup costs messages to some 20 nodes.
 	lookupRate, lookupBurst = 5, 50
-	// missPause is for how long a node that was not found is not looked for again, and foundPause for how long one that was.
+	// missPause is how long the result of a failed lookup is used, and foundPause that of a successful
+	// one.
 	missPause  = 5 * time.Second
 	foundPause = time.Second
 	// maxLookedUp bounds the results that are remembered.
 	maxLookedUp = 1000
-	// askRate is how many messages a second another node may send after askBurst at once. A node that joins sends some hundred.
+	// askRate is how many messages a second another node may send after a burst of askBurst. A joining
+	// node sends about a hundred.
 	askRate, askBurst = 50, 1000
 )
 
 // errAsksTooMuch: a node sends more messages of the DHT than it may.
 var errAsksTooMuch = errors.New("too many questions to the DHT")
 
-// DHTStats is a node's part in the DHT. The zero value is that of a node without it.
+// DHTStats describes a node's part in the DHT. The zero value is that of a node without it.
 type DHTStats struct {
 	On      bool
 	Server  bool   // it answers others and is announced to them; otherwise it only asks
@@ -73,8 +75,8 @@ type lookup struct {
 	until time.Time
 }
 
-// quietDHT keeps the library's lines off stderr, where they would mix with Config.Logger's in another format. The
-// results of lookups carry everything that matters.
+// quietDHT keeps the library's log lines off stderr, where they would mix with Config.Logger's in
+// another format. The results of lookups have everything that matters.
 var quietDHT = sync.OnceFunc(func() {
 	for _, name := range []string{"dht", "dht.pb", "dht/RtRefreshManager", "dht/netsize", "providers", "table"} {
 		_ = golog.SetLogLevel(name, "dpanic")
@@ -91,7 +93,7 @@ func (n *Node) startDHT() error {
 		node: n, server: len(n.cfg.Listen) > 0 && len(n.cfg.Relays) == 0, past: map[peer.ID]*lookup{},
 		begun: newBuckets(lookupRate, lookupBurst), asked: newBuckets(askRate, askBurst),
 	}
-	mode := kaddht.ModeClient // others could not connect to it
+	mode := kaddht.ModeClient // other nodes could not connect to this one
 	if d.server {
 		mode = kaddht.ModeServer
 	}
@@ -105,7 +107,8 @@ func (n *Node) startDHT() error {
 	return nil
 }
 
-// admit is called for each message of another node. A node that sends too many is disconnected in the end.
+// admit is called for each message of another node. A node that keeps sending too many is
+// disconnected.
 func (d *dht) admit(_ context.Context, s network.Stream, _ *dhtpb.Message) {
 	id, now := s.Conn().RemotePeer(), time.Now()
 	d.mu.Lock()
@@ -120,7 +123,8 @@ func (d *dht) admit(_ context.Context, s network.Stream, _ *dhtpb.Message) {
 	}
 }
 
-// find looks for a node, and returns nil when addresses of it are known, or it is connected. Calls for one node share a lookup.
+// find looks a node up. It returns nil when the node is connected, or addresses of it are known. Calls
+// for one node share a lookup.
 func (d *dht) find(ctx context.Context, id peer.ID) error {
 	l, err := d.begin(id)
 	if err != nil {
@@ -134,7 +138,7 @@ func (d *dht) find(ctx context.Context, id peer.ID) error {
 	}
 }
 
-// begin begins a lookup, unless there is one, or was a moment ago.
+// begin begins a lookup, unless one is under way or its result is still valid.
 func (d *dht) begin(id peer.ID) (*lookup, error) {
 	now := time.Now()
 	d.mu.Lock()
@@ -159,7 +163,7 @@ func (d *dht) begin(id peer.ID) (*lookup, error) {
 	return l, nil
 }
 
-// over reports whether the result of a lookup does not hold any more.
+// over reports whether the result of a lookup is no longer valid.
 func (l *lookup) over(now time.Time) bool {
 	select {
 	case <-l.done:
@@ -169,7 +173,7 @@ func (l *lookup) over(now time.Time) bool {
 	}
 }
 
-// tidy forgets lookups that are over. mu is held.
+// tidy removes lookups that are over. mu is held.
 func (d *dht) tidy(now time.Time) {
 	for id, l := range d.past {
 		if l.over(now) {
@@ -178,7 +182,7 @@ func (d *dht) tidy(now time.Time) {
 	}
 }
 
-// run looks for a node.
+// run runs a lookup.
 func (d *dht) run(id peer.ID, l *lookup) {
 	ctx, cancel := context.WithTimeout(d.node.life, d.node.cfg.DialTimeout)
 	defer cancel()
@@ -208,7 +212,7 @@ func (d *dht) run(id peer.ID, l *lookup) {
 	}
 }
 
-// status is the node's part in the DHT.
+// status returns the node's part in the DHT.
 func (d *dht) status() DHTStats {
 	if d == nil {
 		return DHTStats{}
@@ -220,7 +224,7 @@ func (d *dht) status() DHTStats {
 	return s
 }
 
-// close leaves the DHT, when the node's life has ended.
+// close leaves the DHT after the node's life has ended.
 func (d *dht) close() {
 	if d == nil {
 		return

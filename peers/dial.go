@@ -45,7 +45,8 @@ func (e *Error) Timeout() bool {
 	return errors.As(e.Err, &t) && t.Timeout()
 }
 
-// Target is a service that can be called, as endpoints name it: "PEERID/service", or "service" of whichever node offers it.
+// Target is a service to call, in the form of endpoints: "PEERID/service", or "service" for any node
+// that offers it.
 type Target struct {
 	Peer    string // an ID; empty: any
 	Service string
@@ -74,8 +75,9 @@ func ParseTarget(text string) (Target, error) {
 	return Target{id, service}, CheckService(service)
 }
 
-// Dial connects to a service, of any node that offers it if t names none, and waits until the peer has connected to the server behind it, or says why not: one round trip, if this node
-// has called the peer before. The error is an *Error.
+// Dial connects to a service, of any node that offers it if t names none. It waits until the peer has
+// connected to the service's server, or reports why it could not. That takes one round trip if this
+// node has called the peer before. The error is an *Error.
 func (n *Node) Dial(ctx context.Context, t Target) (*tunnel.Conn, error) {
 	if t.Peer == "" {
 		return n.DialService(ctx, t.Service, Choice{})
@@ -109,13 +111,13 @@ func (n *Node) dial(ctx context.Context, id peer.ID, service string) (*tunnel.Co
 		conn, err := l.client.Dial(ctx, tunnel.UpstreamPrefix+service)
 		done()
 		if errors.Is(err, tunnel.ErrClosed) && n.life.Err() == nil {
-			continue // it was idle, and has just been let go
+			continue // the link was idle and has just been closed
 		}
 		return conn, err
 	}
 }
 
-// meaning turns an error of a tunnel into this package's.
+// meaning returns this package's error for an error of a tunnel.
 func meaning(err error) error {
 	if inner, ok := errors.AsType[*tunnel.Error](err); ok {
 		err = inner.Err

@@ -12,6 +12,7 @@
 // cost next to nothing, a slow one stops no other, and all of them continue when the libp2p connection is lost and made
 // again, over another path or transport.
 //
-// identity.go is the key, node.go the host, limits.go and exhausted.go its limits, secure.go TLS, known.go the peers that are kept connected, identify.go who they are, services.go the
-// offered services, link.go, silent.go and dial.go the calls.
+// identity.go has the key, node.go the host, limits.go and exhausted.go its limits, secure.go TLS,
+// known.go the bootstrap peers, identify.go the identification of peers, services.go the offered
+// services, link.go, silent.go and dial.go the calls.
 package peers

@@ -10,7 +10,8 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// exhaustedPause is the time between two lines of the log about refusals: whoever floods a node causes one with each connection.
+// exhaustedPause is the time between two log lines about refusals: a flood causes a refusal with each
+// connection.
 const exhaustedPause = 10 * time.Second
 
 // countedLimits is a resource manager that counts and logs its refusals. libp2p closes refused connections and streams
@@ -51,7 +52,8 @@ func (l *countedLimits) note(dir corenet.Direction, what, key string, value any,
 	l.log.Warn("peers: a limit of this node is reached, refused "+what, key, value, "direction", dir.String(), "refused", all, "error", err)
 }
 
-// limitedConn is a connection whose peer is known after the handshake: then that peer's limits count.
+// limitedConn is a connection to which the limits of its peer apply once the handshake has shown the
+// peer's identity.
 type limitedConn struct {
 	corenet.ConnManagementScope
 	limits *countedLimits

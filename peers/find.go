@@ -22,19 +22,21 @@ import (
 // ErrNoProvider: no node is known that offers the service.
 var ErrNoProvider = errors.New("peers: no node offers the service")
 
-// How many nodes are tried for one connection to a service, and how long one may take as long as there is another.
+// Limits of one connection to a service: the nodes that are tried, and the time for each while another
+// one is left.
 const (
 	maxTries = 4
 	tryTime  = 2 * time.Second
 )
 
-// A node that could not be called is tried last for a time, which doubles from firstShun to mostShun.
+// A node that could not be called is tried last for some time, which doubles from firstShun to
+// mostShun.
 const (
 	firstShun = time.Second
 	mostShun  = 30 * time.Second
 )
 
-// shunned are nodes that could not be called, each for a service.
+// shunned has the nodes that could not be called, each for a service.
 type shunned struct {
 	mu  sync.Mutex
 	all map[Target]shun
@@ -46,7 +48,7 @@ type shun struct {
 	err   error
 }
 
-// note takes the result of a call.
+// note records the result of a call.
 func (s *shunned) note(t Target, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +65,7 @@ func (s *shunned) note(t Target, err error) {
 	s.all[t] = k
 }
 
-// why is the last failure of a node that is to be tried last, nil if it is not.
+// why returns the last failure of a node that is to be tried last, nil for other nodes.
 func (s *shunned) why(t Target) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,10 +75,10 @@ func (s *shunned) why(t Target) error {
 	return nil
 }
 
-// Choice narrows which nodes a service is called at. The zero Choice allows all that offer it.
+// Choice restricts the nodes at which a service is called. The zero Choice permits all that offer it.
 type Choice struct {
-	// Providers are the IDs of the nodes that are trusted with connections to the service; empty: all that offer it. Every node of the
-	// network can offer a service by any name.
+	// Providers are the IDs of nodes that are trusted with connections to the service; empty: all that
+	// offer it. Without the list, every node of the network can offer a service under any name.
 	Providers []string
 	// Rank returns how well an offer fits: higher ranks come first, rank 0 is left out. It is called with a lock held,
 	// and must not wait. nil: all fit alike.
@@ -101,8 +103,8 @@ func (c Choice) ranks() func(peer.ID, Offer) int {
 	}
 }
 
-// Providers returns the nodes that offer a service and are allowed by the choice, in the order in which to try them. known is how many offer
-// it, allowed or not.
+// Providers returns the nodes that offer a service and are permitted by the choice, in the order in
+// which to try them. known is the number of nodes that offer it, permitted or not.
 func (n *Node) Providers(service string, choice Choice) (targets []Target, known int) {
 	links := map[peer.ID]tunnel.Stats{}
 	for _, l := range n.links.all() {
@@ -143,7 +145,8 @@ func (n *Node) GroupKeys(service string) map[string]bool {
 // Failed records the result of a call to a node; err is nil if it worked. Nodes that failed are tried last for a while.
 func (n *Node) Failed(t Target, err error) { n.shunned.note(t, err) }
 
-// DialService connects to a service of some node that the choice allows. Several are tried if need be. The error is an *Error.
+// DialService connects to a service of a node that the choice permits. It tries several if necessary.
+// The error is an *Error.
 func (n *Node) DialService(ctx context.Context, service string, choice Choice) (*tunnel.Conn, error) {
 	all, known := n.Providers(service, choice)
 	if len(all) == 0 {
@@ -162,7 +165,7 @@ func (n *Node) DialService(ctx context.Context, service string, choice Choice) (
 		}
 		conn, err := n.Dial(trying, t)
 		cancel()
-		if ctx.Err() == nil || err == nil { // else it is not the node's fault
+		if ctx.Err() == nil || err == nil { // otherwise the caller gave up, which says nothing about the node
 			n.shunned.note(t, err)
 		}
 		if err == nil {
@@ -176,7 +179,8 @@ func (n *Node) DialService(ctx context.Context, service string, choice Choice) (
 	return nil, &Error{"", service, oneLine(errs)}
 }
 
-// locate gives libp2p the announced addresses of a node. It does so for nodes that are called, not for all known ones.
+// locate gives libp2p the announced addresses of a node. It is called for nodes that are called, not
+// for all known ones.
 func (n *Node) locate(id peer.ID) {
 	var texts []string
 	n.gossip.mu.Lock()
@@ -216,7 +220,7 @@ func (l *loads) of(service string) int {
 	return l.all[service]
 }
 
-// counted is connect whose connections count for a service.
+// counted returns connect with its connections counted for a service.
 func (l *loads) counted(service string, connect func(context.Context) (net.Conn, error)) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		c, err := connect(ctx)

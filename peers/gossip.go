@@ -20,12 +20,13 @@ import (
 	manet "github.com/multiformats/go-multiaddr/net"
 )
 
-// topicServices is where nodes tell of their services.
+// topicServices is the topic on which nodes announce their services.
 const topicServices = "/headpond/services/1"
 
-// How often a node publishes its services: at once when they change, but at most once per leastPause; otherwise after a
-// pause chosen so that all nodes together publish at most recordRate records a second. The cost of a network then does
-// not grow with the square of its size. A record that is not repeated within that many pauses (lives) expires.
+// How often a node publishes its services: when they change, but at most once per leastPause;
+// otherwise after a pause chosen so that all nodes together publish at most recordRate records a
+// second. The cost of a network then does not grow with the square of its size. A record that is not
+// repeated within lives pauses expires.
 const (
 	leastPause = 250 * time.Millisecond
 	firstBeat  = 1500 * time.Millisecond
@@ -34,15 +35,16 @@ const (
 	lives      = 3
 )
 
-// tableInterval is how often the table is looked through for what has expired, and the services for what has changed.
+// tableInterval is how often the node checks the table for expired entries, and the services for
+// changes.
 const tableInterval = 250 * time.Millisecond
 
-// gossip announces the services here to other nodes, and knows theirs.
+// gossip announces the services of this node to other nodes, and keeps theirs in a table.
 type gossip struct {
 	node  *Node
 	key   crypto.PrivKey
 	topic *pubsub.Topic
-	stop  context.CancelFunc // of pubsub, which lasts longer than the node's life: it says goodbye
+	stop  context.CancelFunc // ends pubsub, which outlives the node's life to send the last record
 	quiet pubsub.RelayCancelFunc
 	wake  chan struct{} // has a capacity of one
 
@@ -56,19 +58,20 @@ type gossip struct {
 	services []Service
 	leaving  bool
 	issued   int64 // of the last record of this node
-	outdated bool  // others have a later record of this node than it has sent
+	outdated bool  // other nodes have a later record of this node than it has sent
 	counts   GossipStats
 	refused  lineLimit
 	news     lineLimit
 }
 
-// Rates of records, per second after a burst: of a node about itself, and of a neighbour about all nodes.
+// Rates of records, per second after a burst: of a node about itself, and of a neighbour about all
+// nodes.
 const (
 	originRate, originBurst = 4, 20
 	relayRate, relayBurst   = 200, 2000
 )
 
-// errFlood: a node, or a neighbour, says more than it may.
+// errFlood: a node, or a neighbour, sends more records than it may.
 var errFlood = errors.New("too many records")
 
 // GossipStats counts records since the start.
@@ -113,7 +116,8 @@ func newGossip(n *Node, key crypto.PrivKey, services []Service) (*gossip, error)
 	return g, nil
 }
 
-// scores are how gossipsub judges neighbours: a handful of forged records within minutes, and what they say is no longer listened to.
+// scores are the parameters by which gossipsub judges neighbours: after a handful of forged records
+// within minutes, it ignores a neighbour's messages.
 func scores() (*pubsub.PeerScoreParams, *pubsub.PeerScoreThresholds) {
 	topic := &pubsub.TopicScoreParams{
 		SkipAtomicValidation: true, TopicWeight: 1, TimeInMeshQuantum: time.Second, // it divides by this
@@ -128,7 +132,8 @@ func scores() (*pubsub.PeerScoreParams, *pubsub.PeerScoreThresholds) {
 	return params, &pubsub.PeerScoreThresholds{GossipThreshold: -50, PublishThreshold: -100, GraylistThreshold: -200}
 }
 
-// validate is called for each record that arrives, before it is passed on. A neighbour that brings a forged one has not looked at it.
+// validate is called for each record that arrives, before it is passed on. A neighbour that passes a
+// forged record on has not validated it.
 func (g *gossip) validate(_ context.Context, from peer.ID, m *pubsub.Message) pubsub.ValidationResult {
 	if from == g.node.id {
 		return pubsub.ValidationAccept
@@ -152,10 +157,10 @@ func (g *gossip) validate(_ context.Context, from peer.ID, m *pubsub.Message) pu
 	return pubsub.ValidationIgnore
 }
 
-// take puts a record into the table that a neighbour has brought, to be believed for so long as life says.
+// take puts a record of a neighbour into the table, where it is valid for life.
 func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	now := time.Now()
-	id, r, err := unseal(data, now) // without the lock: it computes
+	id, r, err := unseal(data, now) // without the lock: it takes long to compute
 	var counted source
 	if err == nil {
 		counted = g.node.sourceOf(id, from)
@@ -182,7 +187,7 @@ func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	switch {
 	case errors.Is(err, errForged):
 		g.node.offenders.note(from, err)
-	case errors.Is(err, errFlood) && from == id: // others may have kept its records, and bring them at once
+	case errors.Is(err, errFlood) && from == id: // other nodes may have kept its records, and send them all at once
 		g.node.offenders.note(id, err)
 	case errors.Is(err, errFuture), errors.Is(err, errFull):
 		g.refused.log(g.node.log, slog.LevelWarn, "peers: services of a node are not taken", "peer", id.String(), "from", from.String(), "error", err)
@@ -196,8 +201,8 @@ func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	return err
 }
 
-// recall records the node's own last record, from before a restart with a clock that was set back: others would refuse
-// older ones. mu is held.
+// recall records the node's own last record, which was sent before a restart with a clock that was set
+// back: other nodes would refuse older ones. mu is held.
 func (g *gossip) recall(r *nodeRecord, now time.Time) {
 	if r.Issued > g.issued && r.issued().After(now) {
 		g.issued, g.outdated = r.Issued, true
@@ -209,14 +214,15 @@ func (g *gossip) recall(r *nodeRecord, now time.Time) {
 // last record. mu is held.
 func (g *gossip) issue(now time.Time) int64 {
 	at := now.UnixNano()
-	if ahead := time.Duration(g.issued - at); ahead >= 0 && ahead <= maxSkew { // none further ahead was accepted
+	if ahead := time.Duration(g.issued - at); ahead >= 0 && ahead <= maxSkew { // other nodes refuse records further ahead
 		at = g.issued + 1
 	}
 	g.issued = at
 	return at
 }
 
-// sourceOf returns the source against which an entry counts whose record a neighbour has brought.
+// sourceOf returns the source against which an entry counts. from is the neighbour that sent its
+// record.
 func (n *Node) sourceOf(id, from peer.ID) source {
 	switch {
 	case n.host.Network().Connectedness(id) != network.NotConnected:
@@ -232,7 +238,7 @@ func (n *Node) sourceOf(id, from peer.ID) source {
 	return source{kind: vouched}
 }
 
-// siteOf is an IPv4 address, or the network of a site with IPv6.
+// siteOf returns an IPv4 address, or the network of a site with IPv6.
 func siteOf(ip net.IP) string {
 	if ip.To4() == nil {
 		ip = ip.Mask(net.CIDRMask(56, 128))
@@ -263,7 +269,7 @@ func names(offers []Offer) (all []string) {
 	return all
 }
 
-// beat announces the services, and forgets nodes that are gone, until the node ends.
+// beat announces the services and removes expired nodes, until the node ends.
 func (g *gossip) beat() {
 	tick := time.NewTicker(tableInterval)
 	defer tick.Stop()
@@ -291,7 +297,7 @@ func (g *gossip) beat() {
 	}
 }
 
-// look forgets nodes that are gone, and returns the pause between two records of this node.
+// look removes expired nodes, and returns the pause between two records of this node.
 func (g *gossip) look(now time.Time) (pause time.Duration) {
 	g.mu.Lock()
 	gone := g.table.expire(now)
@@ -305,7 +311,7 @@ func (g *gossip) look(now time.Time) (pause time.Duration) {
 	return pause
 }
 
-// withoutLoad returns the fields of a service whose change is announced at once.
+// withoutLoad returns the offers without the fields whose change is not announced at once.
 func withoutLoad(offers []Offer) []Offer {
 	offers = slices.Clone(offers)
 	for i := range offers {
@@ -314,7 +320,8 @@ func withoutLoad(offers []Offer) []Offer {
 	return offers
 }
 
-// offers returns the services here that work. outdated says that a new record has to be sent in any case.
+// offers returns the services of this node that work. outdated means that a new record has to be sent
+// in any case.
 func (g *gossip) offers() (offers []Offer, outdated bool) {
 	g.mu.Lock()
 	services, leaving := g.services, g.leaving
@@ -390,8 +397,8 @@ func (g *gossip) withdraw() {
 	}
 }
 
-// goodbye is how long the last record may take to be sent: pubsub does not report it. Nodes that miss it notice a few
-// seconds later.
+// goodbye is the time for sending the last record: pubsub does not report when it was sent. Nodes that
+// miss the record notice a few seconds later that this node has left.
 const goodbye = 100 * time.Millisecond
 
 // close leaves the topic.

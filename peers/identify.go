@@ -20,8 +20,9 @@ import (
 const (
 	// identifyTimeout is how long a peer may take to identify itself when it is asked again.
 	identifyTimeout = 15 * time.Second
-	// maxAsked bounds the peers that are asked at a time. Between two attempts the pause of a peer grows from rejoinInterval to mostAskPause, so that
-	// peers which never identify themselves delay no others for long.
+	// maxAsked bounds the peers that are asked concurrently. The pause between two attempts at a peer
+	// grows from rejoinInterval to mostAskPause, so that peers which never identify themselves do not
+	// delay others for long.
 	maxAsked     = 8
 	mostAskPause = time.Minute
 )
@@ -82,7 +83,7 @@ func handlerOf(h host.Host, id protocol.ID) (protocol.HandlerFunc, error) {
 	return handle, err
 }
 
-// note keeps the peers up to date, until the node ends. libp2p waits for it.
+// note keeps the set of peers up to date, until the node ends. libp2p waits for it.
 func (u *unidentified) note(events event.Subscription) {
 	defer events.Close() //nolint:errcheck // it has no more use
 	for {
@@ -145,7 +146,7 @@ func (u *unidentified) due(now time.Time) (all []peer.ID) {
 	return all
 }
 
-// attempt asks a peer, and notes when to ask it again unless it has identified itself.
+// attempt asks a peer. Unless the peer then identifies itself, it records when to ask again.
 func (u *unidentified) attempt(id peer.ID) {
 	u.node.log.Debug("peers: a connected peer is not identified, asking it", "peer", id.String())
 	if err := u.ask(id); err != nil {

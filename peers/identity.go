@@ -29,8 +29,8 @@ const pemType = "PRIVATE KEY"
 // othersMay are the permissions that only the owner of a key file may have.
 const othersMay fs.FileMode = 0o077
 
-// LoadKey reads an Ed25519 key in PEM (PKCS #8). A file that others than its owner can read, write or execute is refused. The error wraps
-// ErrKey, and fs.ErrNotExist where there is no file.
+// LoadKey reads an Ed25519 key in PEM (PKCS #8). It refuses a file that anyone but its owner can read,
+// write or execute. The error wraps ErrKey, and fs.ErrNotExist if there is no file.
 func LoadKey(path string) (ed25519.PrivateKey, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%w %s: is not a file", ErrKey, path) // opening a pipe could wait for ever
@@ -77,8 +77,9 @@ func parseKey(text []byte) (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// LoadOrCreateKey is LoadKey, and makes a new key if there is no file; made reports that. The file appears with its content and with mode
-// 0600, or not at all; of several processes that start at once one makes it.
+// LoadOrCreateKey is LoadKey, except that it makes a new key if there is no file; made reports that.
+// The file appears with its content and with mode 0600, or not at all; of several processes that start
+// at once, one makes it.
 func LoadOrCreateKey(path string) (key ed25519.PrivateKey, made bool, err error) {
 	key, err = LoadKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +93,7 @@ func LoadOrCreateKey(path string) (key ed25519.PrivateKey, made bool, err error)
 	return key, made, err
 }
 
-// createKey writes a new key to path; made is false if another has been faster.
+// createKey writes a new key to path; made is false if another process was faster.
 func createKey(path string) (made bool, err error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

@@ -42,10 +42,10 @@ type keeper struct {
 	err  error         // of the last attempt; guarded by known.mu
 }
 
-// init comes before everything that asks which peers are known.
+// init reads the bootstrap peers. It must precede every call of has.
 func (k *known) init(n *Node) { k.node, k.peers = n, map[peer.ID]*keeper{} }
 
-// start watches connections go.
+// start watches for lost connections.
 func (k *known) start() {
 	k.node.host.Network().Notify(&network.NotifyBundle{DisconnectedF: func(_ network.Network, c network.Conn) {
 		k.mu.Lock()
@@ -63,7 +63,8 @@ func (p *keeper) poke() {
 	}
 }
 
-// SetBootstrap replaces the peers that are kept connected. The error wraps ErrConfig, and nothing has changed then.
+// SetBootstrap replaces the peers that are kept connected. The error wraps ErrConfig; nothing has
+// changed then.
 func (n *Node) SetBootstrap(addrs []string) error {
 	cfg := n.cfg
 	cfg.Bootstrap = addrs
@@ -74,7 +75,7 @@ func (n *Node) SetBootstrap(addrs []string) error {
 	return nil
 }
 
-// set makes addrs, which have been verified, the peers that are kept.
+// set replaces the bootstrap peers by addrs, which have been verified.
 func (k *known) set(addrs []string) {
 	want := map[peer.ID]peer.AddrInfo{}
 	for _, text := range addrs {
@@ -112,7 +113,7 @@ func (k *known) set(addrs []string) {
 	}
 }
 
-// keep connects to a peer, whenever it is not connected, until ctx ends.
+// keep connects to a peer whenever it is not connected, until ctx ends.
 func (k *known) keep(ctx context.Context, p *keeper) {
 	pause, logged := firstPause, ""
 	for {
@@ -150,7 +151,7 @@ func (k *known) keep(ctx context.Context, p *keeper) {
 	}
 }
 
-// connect connects to a peer at the addresses given, and what else is known, unless it is connected.
+// connect connects to a peer, unless it is connected, at the given and all other known addresses.
 func (n *Node) connect(ctx context.Context, info peer.AddrInfo) error {
 	if n.host.Network().Connectedness(info.ID) == network.Connected {
 		return nil
@@ -171,7 +172,7 @@ func (n *Node) connect(ctx context.Context, info peer.AddrInfo) error {
 // ErrNotConnected: there is no way to a peer now.
 var ErrNotConnected = errors.New("peers: not connected")
 
-// explain says in one line why a peer cannot be connected to.
+// explain returns an error that says in one line why a peer cannot be connected to.
 func explain(id peer.ID, err error) error {
 	var dial *swarm.DialError
 	if errors.As(err, &dial) && len(dial.DialErrors) > 0 {
@@ -205,7 +206,7 @@ func (l lines) Error() string {
 
 func (l lines) Unwrap() []error { return l }
 
-// trouble says why a bootstrap peer is not connected, nil if it is.
+// trouble returns why a bootstrap peer is not connected, nil if it is.
 func (k *known) trouble(id peer.ID) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -232,7 +233,7 @@ func (k *known) ids() (all []peer.ID) {
 	return all
 }
 
-// close lets all peers go.
+// close stops keeping the peers connected.
 func (k *known) close() {
 	k.mu.Lock()
 	k.closed = true

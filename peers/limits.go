@@ -14,19 +14,21 @@ import (
 
 // Limits of one peer, and of connections in their handshake.
 const (
-	// maxPeerConns bounds the libp2p connections of one peer: one is used; two nodes that dial each other at once, by QUIC and TCP, IPv4 and
-	// IPv6, have several for a moment, and a relayed one lives on beside the direct one.
+	// maxPeerConns bounds the libp2p connections of one peer. One is used. Two nodes that dial each other
+	// at once, by QUIC and TCP, IPv4 and IPv6, have several for a moment, and a relayed one remains beside
+	// the direct one.
 	maxPeerConns = 8
-	// maxPeerStreams bounds its libp2p streams: one for a tunnel each way, one for each of the protocols that nodes keep in touch by.
+	// maxPeerStreams bounds the libp2p streams of one peer: a tunnel in each direction, and one for each
+	// protocol between nodes.
 	maxPeerStreams = 64
-	// maxPeerTunnels bounds its streams for tunnels, each of which is a session or takes the place of one.
+	// maxPeerTunnels bounds the tunnel streams of one peer. Each is a session, or replaces one.
 	maxPeerTunnels = 4
-	// transientShare is the part of the connections that may be in their handshake.
+	// transientShare is the fraction of the connections, 1/4, that may be in their handshake.
 	transientShare = 4
-	// transientMemory is for these: a handshake needs some KiB.
+	// transientMemory bounds the memory of connections in their handshake: each needs some KiB.
 	transientMemory = 8 << 20
-	// addressShare is the part of all connections that one IPv4 address, or IPv6 network, may have: behind it there may be a site with many
-	// nodes. This machine's own addresses are not bounded by it.
+	// addressShare is the fraction of all connections, 1/4, that one IPv4 address or IPv6 network may
+	// have: a site with many nodes may be behind it. This machine's own addresses are exempt.
 	addressShare = 4
 	// connRate is the number of connections a second after a burst: a site that restarts is back in seconds, and a
 	// client that reconnects again and again costs only a few handshakes a second.
@@ -40,7 +42,7 @@ func newLimits(cfg *Config) (corenet.ResourceManager, error) {
 	scaling := rcmgr.DefaultLimits
 	libp2p.SetDefaultServiceLimits(&scaling)
 	conns := rcmgr.LimitVal(cfg.MaxConns)
-	streams := conns * maxPeerStreams / 8 // most peers have but a few
+	streams := conns * maxPeerStreams / 8 // most peers have only a few
 	partial := rcmgr.PartialLimitConfig{
 		System: rcmgr.ResourceLimits{
 			Conns: conns, ConnsInbound: conns, ConnsOutbound: conns, FD: conns, Memory: rcmgr.LimitVal64(cfg.MaxMemory),
@@ -53,7 +55,7 @@ func newLimits(cfg *Config) (corenet.ResourceManager, error) {
 		PeerDefault: rcmgr.ResourceLimits{
 			Conns: maxPeerConns, ConnsInbound: maxPeerConns, ConnsOutbound: maxPeerConns, FD: maxPeerConns,
 			Streams: 2 * maxPeerStreams, StreamsInbound: maxPeerStreams, StreamsOutbound: maxPeerStreams,
-			Memory: rcmgr.LimitVal64(cfg.MaxMemory / 2), // one peer at full speed; two cannot keep the others out
+			Memory: rcmgr.LimitVal64(cfg.MaxMemory / 2), // one peer at full speed; two cannot exclude the others
 		},
 	}
 	limits := partial.Build(scaling.Scale(cfg.MaxMemory, cfg.MaxConns))
@@ -72,19 +74,23 @@ func newLimits(cfg *Config) (corenet.ResourceManager, error) {
 		}))
 }
 
-// How long a TCP or WebSocket connection may be stuck. libp2p's muxer gives a write ten seconds, at worst five, which ends connections that a
-// partition of a few seconds has stopped, and a hole in a NAT may not be punched again; of an idle one it notices the end after forty, when
-// resumeWindow is over. TCP sends again 12.6 seconds after the beginning of a partition, and a write gets at least half of muxerTimeout.
+// How long a TCP or WebSocket connection may be stuck. libp2p's muxer would give a write ten seconds,
+// at worst five. That ends connections that a partition of a few seconds has stopped, and a hole in a
+// NAT may not be punched again. It would notice the end of an idle connection only after forty
+// seconds, when resumeWindow is over. TCP retransmits 12.6 seconds after the beginning of a partition,
+// and a write gets at least half of muxerTimeout.
 const (
-	muxerTimeout = 26 * time.Second // for a write, and the answer to a ping
-	muxerPing    = 3 * time.Second  // of silence before a ping: both together are less than resumeWindow
+	muxerTimeout = 26 * time.Second // for a write, and for the answer to a ping
+	muxerPing    = 3 * time.Second  // silence before a ping: the sum of both is less than resumeWindow
 )
 
-// maxMuxerMessage is the most bytes of a stream that the muxer sends at once, header included: what a session of package tunnel writes at once.
-// Each costs a goroutine's wake-up and a system call at either side. Its buffers, of powers of two, have no room to spare at this size.
+// maxMuxerMessage is the most bytes of a stream, header included, that the muxer sends at once: as
+// many as a session of package tunnel writes at once. Each message costs a goroutine's wake-up and a
+// system call on either side. The muxer's buffers, of powers of two, have no room to spare at this
+// size.
 const maxMuxerMessage = 128 << 10
 
-// newMuxer makes what divides such a connection into streams.
+// newMuxer returns the muxer that divides such a connection into streams.
 func newMuxer() *yamux.Transport {
 	muxer := *yamux.DefaultTransport
 	muxer.ConnectionWriteTimeout, muxer.KeepAliveInterval = muxerTimeout, muxerPing

@@ -15,16 +15,17 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// A link that nothing uses is let go after idleLink; tidyInterval is how often that is looked at.
+// A link that nothing uses is closed after idleLink; tidyInterval is how often the links are checked.
 const (
 	idleLink     = 5 * time.Minute
 	tidyInterval = 30 * time.Second
 )
 
-// Bounds of the peers that this node calls services of, at a time.
+// Limits of the peers whose services this node calls, at a time.
 const (
 	maxLinks = 1000
-	// maxFailing bounds those among them that have never been connected, so that calls to nodes which do not exist keep no real one out.
+	// maxFailing bounds the links to peers that were never connected, so that calls to nodes that do not
+	// exist cannot use up maxLinks.
 	maxFailing = maxLinks / 2
 	// failedLink is how long an unused link that has never been connected is kept.
 	failedLink = 30 * time.Second
@@ -51,13 +52,13 @@ type link struct {
 
 	// Guarded by links.mu.
 	used   time.Time
-	calls  int            // that wait for a connection to a service
+	calls  int            // calls that wait for a connection to a service
 	stream network.Stream // the last one
 	silent []network.Conn // connections on which the peer answers nothing
 	met    bool           // the peer has been connected
 }
 
-// to returns the link to a peer, which is made if it is not there. It stays until done is called.
+// to returns the link to a peer, and makes it if necessary. The link exists until done is called.
 func (l *links) to(id peer.ID) (k *link, done func(), err error) {
 	met := l.node.host.Network().Connectedness(id) != network.NotConnected
 	if !met {
@@ -113,8 +114,9 @@ func (l *links) make(id peer.ID) (*link, error) {
 	return made, nil
 }
 
-// makeRoom makes room for one more link, to a peer that is connected (met) or not: it takes out the one that was used longest ago, and first
-// of those whose peer has never been connected, and returns it to be closed; nil: there is room. mu is held.
+// makeRoom makes room for one more link, to a peer that is connected (met) or not. If the limit is
+// reached, it removes the link that was used longest ago, preferably one whose peer was never
+// connected, and returns it for closing. nil: there is room. mu is held.
 func (l *links) makeRoom(met bool) (out *link, err error) {
 	failing := 0
 	for _, k := range l.peers {
@@ -155,13 +157,13 @@ func (n *Node) openStream(ctx context.Context, id peer.ID) (net.Conn, error) {
 	return &calledStream{streamConn: streamConn{s}, node: n, opened: time.Now()}, nil
 }
 
-// newStream opens one by the addresses that are known.
+// newStream opens a stream at the known addresses.
 func (n *Node) newStream(ctx context.Context, id peer.ID) (network.Stream, error) {
 	ctx, cancel := context.WithTimeout(network.WithAllowLimitedConn(ctx, "tunnel"), n.cfg.DialTimeout)
 	defer cancel()
 	s, err := n.host.NewStream(ctx, id, protocolTunnel)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		for _, conn := range n.host.Network().ConnsToPeer(id) { // it is not known which one was used
+		for _, conn := range n.host.Network().ConnsToPeer(id) { // it is unknown which one was used
 			n.links.silent(conn)
 		}
 	}
@@ -175,7 +177,7 @@ func (l *links) has(id peer.ID) bool {
 	return l.peers[id] != nil
 }
 
-// note keeps the stream of a link.
+// note records the stream of a link.
 func (l *links) note(id peer.ID, s network.Stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +186,7 @@ func (l *links) note(id peer.ID, s network.Stream) {
 	}
 }
 
-// tidy lets go of links that nothing uses, until the node ends.
+// tidy closes links that nothing uses, until the node ends.
 func (l *links) tidy() {
 	look := time.NewTicker(tidyInterval)
 	defer look.Stop()

@@ -12,10 +12,11 @@ import (
 // mdnsName is the service name of nodes on the local network. It differs from that of other libp2p programs.
 const mdnsName = "_headpond._udp"
 
-// maxFound bounds the nodes of the local network that are being connected to at a time: anybody there can claim to be any number of them.
+// maxFound bounds concurrent connects to nodes of the local network: anybody there can claim to be any
+// number of nodes.
 const maxFound = 8
 
-// finder connects to what mDNS has found.
+// finder connects to nodes that mDNS has found.
 type finder struct {
 	node    *Node
 	service mdns.Service
@@ -26,7 +27,7 @@ type finder struct {
 	work   sync.WaitGroup
 }
 
-// startMDNS begins to look for nodes, and to be found, if the configuration asks for it.
+// startMDNS begins to look for nodes and to announce this one, if the configuration asks for it.
 func (n *Node) startMDNS() error {
 	if !n.cfg.MDNS {
 		return nil

@@ -20,7 +20,8 @@ const (
 	modelsInterval = 5 * time.Second
 	// modelsTimeout bounds one question, so that a server that is loading a model has time to answer.
 	modelsTimeout = 10 * time.Second
-	// modelsKept is how long the last answer is believed of a service that works but does not answer.
+	// modelsKept is how long the last answer of a service is used while the service works but does not
+	// answer.
 	modelsKept = 30 * time.Second
 	// maxModelsAnswer bounds an answer in bytes.
 	maxModelsAnswer = 1 << 20
@@ -28,10 +29,10 @@ const (
 	maxModels = 8 << 10
 )
 
-// modelGroup begins the groups that models make.
+// modelGroup is the prefix of the groups for models.
 const modelGroup = "model="
 
-// models are the models of the services here that are asked for them.
+// models has the models of those services of this node that have a list of them.
 type models struct {
 	node *Node
 	work sync.WaitGroup // questions
@@ -43,8 +44,8 @@ type models struct {
 // served has the known models of a service.
 type served struct {
 	groups []string
-	asked  time.Time // the last time; zero: to be asked at once
-	known  time.Time // when groups were true
+	asked  time.Time // the last question; zero: ask at once
+	known  time.Time // when groups were read
 	asking bool
 	errors string // the error of the last question
 }
@@ -64,7 +65,7 @@ func (m *models) run() {
 	}
 }
 
-// look asks the services that are due, and forgets the models of those that do not work.
+// look asks the services whose models are due, and removes the models of those that do not work.
 func (m *models) look(now time.Time) {
 	var asked []Service
 	for _, s := range m.node.gossip.current() {
@@ -99,7 +100,7 @@ func (m *models) look(now time.Time) {
 	}
 }
 
-// ask asks one service for its models, which may take so many bytes.
+// ask asks one service for its models, which may take room bytes.
 func (m *models) ask(s Service, room int) {
 	ctx, cancel := context.WithTimeout(m.node.life, modelsTimeout)
 	defer cancel()
@@ -181,7 +182,7 @@ func modelNames(groups []string) (names []string) {
 	return names
 }
 
-// errModels: an answer that is no list of models.
+// errModels: an answer is no list of models.
 var errModels = errors.New("want an OpenAI-compatible list of models")
 
 // askModels asks a server for its models (OpenAI API reference, "List models"). Some servers, such as Ollama, serve local names only.
@@ -199,7 +200,7 @@ func askModels(ctx context.Context, s Service) ([]string, error) {
 	}
 	answer, err := client.Do(r)
 	if err != nil {
-		if ue, ok := errors.AsType[*url.Error](err); ok { // its URL says nothing that the log line does not
+		if ue, ok := errors.AsType[*url.Error](err); ok { // the log line has the URL's content
 			err = ue.Err
 		}
 		return nil, err

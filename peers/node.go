@@ -92,7 +92,7 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// start sets everything in motion.
+// start starts all parts of the node.
 func (n *Node) start() error {
 	server, err := tunnel.NewServer(n.serverConfig(n.cfg.Services))
 	if err != nil {
@@ -172,7 +172,7 @@ func newHost(cfg *Config, gate *offenders, relayed *circuits, counted *countedLi
 		if len(told) > 0 {
 			own = told
 		}
-		return slices.Concat(relayed.all(), own) // peers are told, and tell others by the DHT
+		return slices.Concat(relayed.all(), own) // identification sends these to peers, which pass them on by the DHT
 	}))
 	h, err := libp2p.New(append(options, natOptions(cfg)...)...)
 	if err != nil {
@@ -184,7 +184,7 @@ func newHost(cfg *Config, gate *offenders, relayed *circuits, counted *countedLi
 // ID returns the node's peer ID.
 func (n *Node) ID() string { return n.id.String() }
 
-// addrs is where the node can be connected to, the addresses at relays first.
+// addrs returns where the node can be connected to, the addresses at relays first.
 func (n *Node) addrs() []ma.Multiaddr {
 	return append(n.circuits.all(), slices.DeleteFunc(n.host.Addrs(), isCircuit)...)
 }
@@ -204,8 +204,8 @@ func (n *Node) Withdraw(ctx context.Context) error {
 	return n.server.Drain(ctx)
 }
 
-// Drain is Withdraw, and also waits until this node's connections to services of others have ended. Afterwards only
-// Close may be called.
+// Drain is Withdraw, and then waits until this node's connections to services of other nodes have
+// ended. Afterwards only Close may be called.
 func (n *Node) Drain(ctx context.Context) error {
 	n.end()
 	errs := make([]error, 2)
@@ -216,7 +216,7 @@ func (n *Node) Drain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close ends everything now, and returns when nothing runs any more.
+// Close ends all connections now, and returns when no goroutine of the node runs.
 func (n *Node) Close() {
 	n.closing.Do(func() {
 		n.end()

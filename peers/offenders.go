@@ -13,7 +13,8 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// A peer with offences offences within offenceTime is blocked for blockTime: it is disconnected, and not connected to.
+// A peer with offences offences within offenceTime is blocked for blockTime: it is disconnected, and
+// not dialled.
 const (
 	offences    = 5 // gossipsub stops listening at about as many
 	offenceTime = time.Minute
@@ -29,7 +30,7 @@ type offenders struct {
 	mu     sync.Mutex // held for a few instructions
 	closed bool
 	all    map[peer.ID]*offender
-	named  lineLimit // identities cost nothing
+	named  lineLimit // identities cost nothing, so log lines are limited
 }
 
 type offender struct {
@@ -77,7 +78,7 @@ func (o *offenders) note(id peer.ID, err error) {
 	}
 }
 
-// close ends disconnecting.
+// close waits until no peer is being disconnected.
 func (o *offenders) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -127,7 +128,7 @@ func (o *offenders) InterceptSecured(_ network.Direction, id peer.ID, _ network.
 // InterceptUpgraded implements connmgr.ConnectionGater.
 func (o *offenders) InterceptUpgraded(network.Conn) (bool, control.DisconnectReason) { return true, 0 }
 
-// buckets bound how often each of many may do something. Their user has a lock.
+// buckets limits how often each of many peers may do something. The caller has a lock.
 type buckets struct {
 	rate, burst float64
 	all         map[peer.ID]bucket
@@ -140,7 +141,7 @@ type bucket struct {
 
 func newBuckets(rate, burst float64) buckets { return buckets{rate, burst, map[peer.ID]bucket{}} }
 
-// take reports whether a peer may do it once more.
+// take reports whether a peer may do it now, and counts that.
 func (b *buckets) take(id peer.ID, now time.Time) bool {
 	k, known := b.all[id]
 	if !known {

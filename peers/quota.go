@@ -41,16 +41,17 @@ type LimitStats struct {
 	Waited  time.Duration // by connections that were too fast, added up
 }
 
-// maxQuotas bounds the peers, of services that are open to anyone, whose use is counted at a time.
+// maxQuotas bounds the peers whose use of services is counted at a time, where services are open to
+// anyone.
 const maxQuotas = 10_000
 
-// overLimit is why a connection is refused. It is ErrBusy of package tunnel.
+// overLimit says why a connection is refused. It is ErrBusy of package tunnel.
 type overLimit string
 
 func (e overLimit) Error() string { return string(e) }
 func (e overLimit) Unwrap() error { return tunnel.ErrBusy }
 
-// quotas have the use of each service with Limits by each peer.
+// quotas has each peer's use of each service with Limits.
 type quotas struct {
 	mu    sync.Mutex // held for a few instructions
 	all   map[quotaKey]*quota
@@ -64,10 +65,11 @@ type quota struct {
 	open  int
 	calls allowance
 	bytes allowance
-	until time.Time // then it may be forgotten, if nothing is open
+	until time.Time // when it may be forgotten, if nothing is open
 }
 
-// use notes that what has happened counts for a while: a second, after which an allowance is full, from when nothing waits.
+// use keeps the quota for a while: a second after the last waiting data has passed, when the allowance
+// is full again.
 func (k *quota) use(now time.Time, wait time.Duration) {
 	if until := now.Add(wait + time.Second); until.After(k.until) {
 		k.until = until
@@ -90,7 +92,7 @@ func (a *allowance) fill(rate int, now time.Time) {
 	a.at = now
 }
 
-// enter counts a connection, or says why there may be no more.
+// enter counts a connection, or returns why it is refused.
 func (q *quotas) enter(key quotaKey, limits Limits, now time.Time) (*quota, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -135,7 +137,7 @@ func (q *quotas) ended(k *quota) {
 	k.open--
 }
 
-// tidy forgets peers that have nothing open, and could do as much as any other. mu is held.
+// tidy removes the quotas of peers that have nothing open and a full allowance. mu is held.
 func (q *quotas) tidy(now time.Time) {
 	for key, k := range q.all {
 		if k.open == 0 && now.After(k.until) {
@@ -163,7 +165,7 @@ func (q *quotas) count() LimitStats {
 	return q.stats
 }
 
-// limited is connect within the limits of a service.
+// limited returns connect with the limits of a service applied.
 func (q *quotas) limited(s Service, connect func(context.Context) (net.Conn, error)) func(context.Context) (net.Conn, error) {
 	if s.PerPeer == (Limits{}) {
 		return connect

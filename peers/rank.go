@@ -9,13 +9,14 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// transportDelay is how much later a peer's addresses of a dearer transport are dialled. Once a TCP connection is open, libp2p waits with
-// further dials until its handshake may be over.
+// transportDelay is how much later a peer's addresses of a more expensive transport are dialled. Once
+// a TCP connection is open, libp2p delays further dials until the handshake may be over.
 const transportDelay = 250 * time.Millisecond
 
-// rankAddrs says when to dial which address of a peer: TCP first, then QUIC, then WebSocket. The same data over QUIC costs more than twice the
-// processor time, and QUIC is there for networks that TCP does not get through. Relays come with the first, as libp2p delays them; to punch
-// holes, libp2p dials all addresses at once and does not ask. It may reorder addrs.
+// rankAddrs says when to dial which address of a peer: TCP first, then QUIC, then WebSocket. The same
+// data over QUIC costs more than twice the processor time; QUIC is for networks that block TCP. Relays
+// are in the first group, since libp2p delays them itself. For hole punching libp2p dials all
+// addresses at once and does not call rankAddrs. It may reorder addrs.
 func rankAddrs(addrs []ma.Multiaddr) (ranked []network.AddrDelay) {
 	classes := make([][]ma.Multiaddr, 3)
 	for _, a := range addrs {
@@ -37,7 +38,7 @@ func rankAddrs(addrs []ma.Multiaddr) (ranked []network.AddrDelay) {
 	return ranked
 }
 
-// transportClass is 0 for addresses that are dialled first: of TCP and of relays.
+// transportClass returns 0 for the addresses that are dialled first: of TCP and of relays.
 func transportClass(a ma.Multiaddr) int {
 	switch {
 	case isCircuit(a):

@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/internal/identity"
 )
 
-// Limits of a record. One that is beyond them is as good as forged: no node makes one.
+// Limits of a record. A record beyond them counts as forged: no node makes one.
 const (
 	maxRecord        = 16 << 10 // bytes, sealed: services with a few groups each take some 100
 	maxRecordItems   = 64       // services
@@ -23,8 +23,8 @@ const (
 	maxGroup         = identity.MaxGroup
 	maxVersion       = 64
 	minLife, maxLife = time.Second, time.Minute
-	// maxSkew is how far clocks may be apart, and for how long a record may travel. A record from outside of that is not believed, because its
-	// successor may have been forgotten.
+	// maxSkew is how far clocks may be apart, and how long a record may travel. A record from outside of
+	// that is not believed: a later record of its node may have been forgotten.
 	maxSkew = 2 * time.Minute
 )
 
@@ -43,17 +43,17 @@ type Offer struct {
 	Capacity int      `json:"capacity,omitempty"` // connections that it has capacity for; 0: unknown
 }
 
-// nodeRecord is a node's record of itself: all of its services, signed as a whole, so that each record replaces the one
-// before.
+// nodeRecord is a node's record of itself: all its services, signed as a whole, so that each record
+// replaces the one before.
 type nodeRecord struct {
 	Issued   int64    `json:"issued"` // nanoseconds since 1970, which also put a node's records in order
-	Life     int64    `json:"life"`   // for how many milliseconds it is valid
+	Life     int64    `json:"life"`   // milliseconds for which it is valid
 	Addrs    []string `json:"addrs,omitempty"`
 	Version  string   `json:"version,omitempty"`
 	Services []Offer  `json:"services"` // none: the node leaves
 }
 
-// The domain keeps signatures from being of use elsewhere.
+// The domain makes signatures of records useless elsewhere.
 const recordDomain = "headpond-services"
 
 var recordCodec = []byte("/headpond/services/1")
@@ -86,7 +86,7 @@ func seal(r *nodeRecord, key crypto.PrivKey) ([]byte, error) {
 	return data, err
 }
 
-// unseal verifies a record, and says whose it is. The error wraps errForged, errFuture or errStale.
+// unseal verifies a record, and returns its node. The error wraps errForged, errFuture or errStale.
 func unseal(data []byte, now time.Time) (peer.ID, *nodeRecord, error) {
 	if len(data) > maxRecord {
 		return "", nil, fmt.Errorf("%w: %d bytes", errForged, len(data))

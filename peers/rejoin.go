@@ -12,7 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 )
 
-// rejoinInterval is how often connected peers to which records do not go are looked for.
+// rejoinInterval is how often the node looks for connected peers that get no records.
 const rejoinInterval = 3 * time.Second
 
 // audience holds the peers to which pubsub has a stream. pubsub opens a stream when libp2p has identified a peer, which
@@ -32,7 +32,7 @@ func (a *audience) has(id peer.ID) bool {
 	return a.peers[id]
 }
 
-// startRejoin begins to look after the audience. The syncer must be there.
+// startRejoin begins to watch the audience. The syncer must exist.
 func (g *gossip) startRejoin() error {
 	again, err := g.node.host.EventBus().Emitter(new(event.EvtPeerProtocolsUpdated))
 	if err != nil {
@@ -60,21 +60,22 @@ func (g *gossip) rejoin(again event.Emitter) {
 			if g.hears(id) {
 				continue
 			}
-			if missing[id] = true; before[id] { // else it may have just been connected
+			if missing[id] = true; before[id] { // otherwise it may have just been connected
 				g.node.log.Debug("peers: a connected peer hears no records, trying again", "peer", id.String())
 				_ = again.Emit(event.EvtPeerProtocolsUpdated{Peer: id, Added: pubsub.GossipSubDefaultProtocols})
-				g.node.syncer.ask(id) // it has not been asked for its table either
+				g.node.syncer.ask(id) // it was not asked for its table either
 			}
 		}
 	}
 }
 
-// hears reports whether records go to a peer, or cannot: it has no connection of its own, or does not speak the protocol.
+// hears reports whether records go to a peer, or cannot: the peer has no connection of its own, or
+// does not speak the protocol.
 func (g *gossip) hears(id peer.ID) bool {
 	if g.audience.has(id) || g.node.host.Network().Connectedness(id) != network.Connected {
 		return true
 	}
-	all, err := g.node.host.Peerstore().GetProtocols(id) // those that streams were opened for, if it could not be identified
+	all, err := g.node.host.Peerstore().GetProtocols(id) // of streams that were opened, if the peer could not be identified
 	if err != nil || len(all) == 0 || g.node.unidentified.has(id) {
 		return false
 	}
@@ -99,7 +100,7 @@ func (a *audience) OnClosedOutboundStream(id peer.ID) {
 	delete(a.peers, id)
 }
 
-// What follows are the other events of pubsub.RawTracer.
+// The other events of pubsub.RawTracer need no action.
 
 // Join implements pubsub.RawTracer.
 func (*audience) Join(string) {}

@@ -12,17 +12,18 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// Limits of a node that relays for others. It relays for nodes that it knows, without a limit of bytes or time.
+// Limits of a node that relays for others. It relays for permitted nodes, without a limit of bytes or
+// time.
 const (
 	maxRelayed      = 128     // nodes that are reached through this one
-	maxCircuits     = 64      // connections through it that one of these has
+	maxCircuits     = 64      // connections through this node to one of them
 	circuitBuffer   = 4 << 10 // bytes, in each direction of a connection
 	reservationTime = time.Hour
 )
 
 // natOptions returns the options for NAT traversal.
 func natOptions(cfg *Config) (options []libp2p.Option) {
-	options = append(options, libp2p.EnableRelay()) // others may be reached by relays only
+	options = append(options, libp2p.EnableRelay()) // other nodes may be reachable through relays only
 	if !cfg.NoHolePunching {
 		options = append(options, libp2p.EnableHolePunching())
 	}
@@ -35,7 +36,7 @@ func natOptions(cfg *Config) (options []libp2p.Option) {
 	return options
 }
 
-// relayFor says which nodes are reached through this one.
+// relayFor says which nodes others may reach through this one.
 type relayFor struct {
 	anyone bool
 	peers  []peer.ID
@@ -56,11 +57,11 @@ func (n *Node) startRelay() error {
 	}
 	who := &relayFor{anyone: n.cfg.RelayForAnyone}
 	for _, text := range n.cfg.RelayFor {
-		id, _ := ParseID(text) // Verify has
+		id, _ := ParseID(text) // Verify has checked it
 		who.peers = append(who.peers, id)
 	}
 	relay, err := relayv2.New(n.host, relayv2.WithACL(who),
-		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), // networks may be private
+		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), // private networks use such addresses
 		relayv2.WithResources(relayv2.Resources{
 			ReservationTTL: reservationTime, MaxReservations: maxRelayed, MaxCircuits: maxCircuits, BufferSize: circuitBuffer,
 			MaxReservationsPerPeer: 1, MaxReservationsPerIP: maxRelayed, MaxReservationsPerASN: maxRelayed,
@@ -88,6 +89,6 @@ func (n *Node) straighten(_ network.Network, c network.Conn) {
 	l.stream = nil
 	n.work.Go(func() {
 		n.log.Info("peers: a direct way to a peer was found", "peer", c.RemotePeer().String(), "path", c.RemoteMultiaddr().String())
-		_ = old.Reset() // the session makes another, over the direct connection
+		_ = old.Reset() // the session opens another stream, over the direct connection
 	})
 }

@@ -34,12 +34,12 @@ type circuits struct {
 
 // init reads the relays of the configuration.
 func (c *circuits) init(n *Node, texts []string) {
-	c.mu.Lock() // libp2p asks for the addresses already
+	c.mu.Lock() // libp2p reads the addresses already
 	c.addrs = map[peer.ID][]ma.Multiaddr{}
 	c.mu.Unlock()
 	c.node, c.relays, c.lost = n, map[peer.ID]peer.AddrInfo{}, map[peer.ID]chan struct{}{}
 	for _, text := range texts {
-		info, _ := ParsePeer(text) // Verify has
+		info, _ := ParsePeer(text) // Verify has checked it
 		all := c.relays[info.ID]
 		all.ID, all.Addrs = info.ID, append(all.Addrs, info.Addrs...)
 		c.relays[info.ID] = all
@@ -47,7 +47,7 @@ func (c *circuits) init(n *Node, texts []string) {
 	}
 }
 
-// start begins to ask the relays.
+// start begins to ask the relays for reservations.
 func (c *circuits) start() {
 	c.node.host.Network().Notify(&network.NotifyBundle{DisconnectedF: func(net network.Network, conn network.Conn) {
 		if lost := c.lost[conn.RemotePeer()]; lost != nil && net.Connectedness(conn.RemotePeer()) != network.Connected {
@@ -114,7 +114,7 @@ func (c *circuits) reserve(ctx context.Context, relay peer.AddrInfo) (*client.Re
 	return place, err
 }
 
-// set notes the addresses of this node at a relay.
+// set records the addresses of this node at a relay.
 func (c *circuits) set(relay peer.AddrInfo) {
 	var addrs []ma.Multiaddr
 	for _, a := range relay.Addrs {

@@ -14,10 +14,11 @@ import (
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 )
 
-// A TLS record has at most 16 KiB. crypto/tls writes each to the socket, which wakes the other side for each.
+// A TLS record has at most 16 KiB. crypto/tls writes each to the socket, and each write wakes the
+// other side.
 const (
 	maxTLSRecord = 16 << 10
-	recordExtra  = 64 // header, nonce and tag of a record are less
+	recordExtra  = 64 // at least header, nonce and tag of a record
 	joinedBuffer = (maxMuxerMessage/maxTLSRecord + 1) * (maxTLSRecord + recordExtra)
 )
 
@@ -72,7 +73,8 @@ func (c *tlsConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn. During a write it ends that, as TLS does with its own writes, instead of waiting to say goodbye.
+// Close implements net.Conn. It ends a running write, as TLS does with its own, instead of waiting for
+// room for close_notify.
 func (c *tlsConn) Close() error {
 	if c.writing.Load() {
 		_ = c.below.Conn.Close()
@@ -97,7 +99,7 @@ func (c *joinedWrites) hold() {
 	c.held = joinedBuffers.Get().(*[]byte)
 }
 
-// flush writes what was held.
+// flush writes the held data.
 func (c *joinedWrites) flush() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +109,7 @@ func (c *joinedWrites) flush() error {
 	return err
 }
 
-// writeHeld writes what was held, and empties it. mu is held.
+// writeHeld writes the held data, and empties the buffer. mu is held.
 func (c *joinedWrites) writeHeld() error {
 	if len(*c.held) == 0 {
 		return nil

@@ -12,11 +12,11 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// listenerName is the name of a node's called side in logs and lists of sessions.
+// listenerName is the name of the node's server side in logs and lists of sessions.
 const listenerName = "peers"
 
-// SetServices replaces the services that other nodes may call. Open connections continue; sessions of peers that may
-// call no service any more end. The error wraps ErrConfig, and nothing has changed then.
+// SetServices replaces the services that other nodes may call. Open connections continue; sessions of
+// peers that may no longer call any service end. The error wraps ErrConfig; nothing has changed then.
 func (n *Node) SetServices(services []Service) error {
 	cfg := n.cfg
 	cfg.Services = services
@@ -30,7 +30,7 @@ func (n *Node) SetServices(services []Service) error {
 	return nil
 }
 
-// serverConfig is the configuration of the tunnel's end that other nodes connect to.
+// serverConfig returns the configuration of the tunnel server that other nodes connect to.
 func (n *Node) serverConfig(services []Service) tunnel.ServerConfig {
 	everybody, some := tunnel.Policy{Upstreams: map[string]func(context.Context) (net.Conn, error){}}, map[string]tunnel.Policy{}
 	for _, s := range services {
@@ -41,7 +41,7 @@ func (n *Node) serverConfig(services []Service) tunnel.ServerConfig {
 			continue
 		}
 		for _, text := range s.Peers {
-			id, _ := ParseID(text) // Verify has
+			id, _ := ParseID(text) // Verify has checked it
 			own, ok := some[id.String()]
 			if !ok {
 				own.Upstreams = map[string]func(context.Context) (net.Conn, error){}
@@ -70,6 +70,7 @@ func (n *Node) serverConfig(services []Service) tunnel.ServerConfig {
 	return cfg
 }
 
-// resumeWindow is for how long connections to services outlive the loss of the libp2p connection: longer than a change of network, a
-// router's restart or a hole punched takes, and no longer than people wait.
+// resumeWindow is how long connections to services survive the loss of the libp2p connection: longer
+// than a change of network, a restart of a router or hole punching takes, and no longer than users
+// wait.
 const resumeWindow = 30 * time.Second

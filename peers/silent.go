@@ -19,20 +19,23 @@ import (
 	multistream "github.com/multiformats/go-multistream"
 )
 
-// A libp2p connection whose packets are dropped lives until its muxer gives it up (muxerTimeout), so that it survives a short partition. A peer
-// that can be reached anew need not wait for that.
+// A libp2p connection whose packets are dropped lives until its muxer gives up (muxerTimeout), so that
+// it survives a short partition. If another connection to the peer can be made, callers do not wait
+// that long.
 const (
-	// maxTried bounds the addresses of a peer that are tried, and maxTrying the peers that are tried at a time: a partition makes many
-	// connections silent at once.
+	// maxTried bounds the addresses of a peer that are tried, and maxTrying the peers that are tried
+	// concurrently: a partition makes many connections silent at once.
 	maxTried  = 8
 	maxTrying = 16
-	// tryTimeout bounds such an attempt, and a ping of the connection that seems silent. It is not used meanwhile.
+	// tryTimeout bounds such an attempt, and a ping on the silent connection. Calls do not use the
+	// connection meanwhile.
 	tryTimeout = 2 * time.Second
-	// longestHandshake is the most that package tunnel gives a handshake.
+	// longestHandshake is the longest time that package tunnel permits for a handshake.
 	longestHandshake = 10 * time.Second
 )
 
-// calledStream is the stream of a tunnel that this node makes. It notices when nothing comes back.
+// calledStream is the stream of a tunnel that this node opened. It detects that the peer never
+// answers.
 type calledStream struct {
 	streamConn
 	node     *Node
@@ -52,13 +55,13 @@ func (c *calledStream) Read(p []byte) (int, error) {
 
 // Close implements net.Conn.
 func (c *calledStream) Close() error {
-	if !c.answered.Load() && time.Since(c.opened) >= min(c.node.cfg.KeepAlive, longestHandshake)/2 { // the handshake has a little less
+	if !c.answered.Load() && time.Since(c.opened) >= min(c.node.cfg.KeepAlive, longestHandshake)/2 { // the handshake has a little less time
 		c.node.links.silent(c.Conn())
 	}
 	return c.streamConn.Close()
 }
 
-// silent notes that a peer has not answered on a connection in time.
+// silent records that a peer has not answered on a connection in time.
 func (l *links) silent(conn network.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +70,8 @@ func (l *links) silent(conn network.Conn) {
 	}
 }
 
-// silentConns returns the connections on which a peer has not answered in time, and forgets them.
+// silentConns returns the connections on which a peer has not answered in time, and removes them from
+// the record.
 func (l *links) silentConns(id peer.ID) (conns []network.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,8 +81,8 @@ func (l *links) silentConns(id peer.ID) (conns []network.Conn) {
 	return conns
 }
 
-// replaceSilent closes the connections on which a peer answers nothing, not even a ping, if another one can be made. A peer that is slow,
-// or that libp2p has not identified yet, answers a ping.
+// replaceSilent closes connections on which a peer answers nothing, not even a ping, if another
+// connection can be made. A peer that is slow, or that libp2p has not identified yet, answers a ping.
 func (n *Node) replaceSilent(ctx context.Context, id peer.ID) {
 	var work sync.WaitGroup
 	for _, conn := range n.links.silentConns(id) {
@@ -89,7 +93,8 @@ func (n *Node) replaceSilent(ctx context.Context, id peer.ID) {
 	work.Wait()
 }
 
-// replace is replaceSilent for one connection. If ctx, the caller's, ends before it is known whether the peer answers, the next caller finds out.
+// replace is replaceSilent for one connection. If the caller's ctx ends before the peer has answered
+// or not, the next caller tries again.
 func (n *Node) replace(ctx context.Context, conn network.Conn) {
 	id, path := conn.RemotePeer().String(), conn.RemoteMultiaddr().String()
 	pinging, cancel := context.WithTimeout(n.life, tryTimeout) // not ctx: a caller that gives up says nothing about the peer
@@ -128,16 +133,16 @@ func (n *Node) replace(ctx context.Context, conn network.Conn) {
 	}
 }
 
-// pings reports whether the peer answers a ping on a connection before ctx ends. An answer that ping is not supported
-// counts, and so does a reset: the peer's ping service may be at its limit. A stream that this node cannot open says
-// nothing about the peer.
+// pings reports whether the peer answers a ping on a connection before ctx ends. An answer that ping
+// is not supported counts, and so does a reset: the peer's ping service may be at its limit. If this
+// node cannot open a stream, the peer is assumed to answer.
 func pings(ctx context.Context, conn network.Conn) bool {
 	s, err := conn.NewStream(network.WithAllowLimitedConn(ctx, "ping"))
 	if err != nil {
 		return ctx.Err() == nil
 	}
 	defer s.Reset()                                          //nolint:errcheck // it has no more use
-	defer context.AfterFunc(ctx, func() { _ = s.Reset() })() // a muxer may take a write without an end
+	defer context.AfterFunc(ctx, func() { _ = s.Reset() })() // the muxer may wait for ever to take a write
 	var sent, got [32]byte
 	_, _ = rand.Read(sent[:]) // never fails
 	err = multistream.SelectProtoOrFail(ping.ID, s)
@@ -150,8 +155,8 @@ func pings(ctx context.Context, conn network.Conn) bool {
 	return err == nil || ctx.Err() == nil
 }
 
-// answering returns an address at which a new connection to conn's peer can be made, nil for none. It tries the known
-// addresses until ctx ends. A relay does not replace a direct connection.
+// answering returns an address at which a new connection to conn's peer can be made, nil if there is
+// none. It tries the known addresses until ctx ends. A relay does not replace a direct connection.
 func (n *Node) answering(ctx context.Context, conn network.Conn) (answering ma.Multiaddr) {
 	if n.trying.Add(1) > maxTrying {
 		n.trying.Add(-1)

@@ -12,14 +12,15 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// Status is a node at one moment. Counters count since the start.
+// Status is the state of a node at one moment. Counters count since the start.
 type Status struct {
 	ID     string
 	Addrs  []string // where it can be connected to, with its ID
 	Conns  int      // libp2p connections
 	Served tunnel.Stats
 	Limits LimitStats
-	// Exhausted counts the libp2p connections and streams, of both directions, that the limits of the node as a whole have refused.
+	// Exhausted counts the libp2p connections and streams, in both directions, that the node's own limits
+	// have refused.
 	Exhausted uint64
 
 	Gossip GossipStats
@@ -29,13 +30,13 @@ type Status struct {
 	Offers []OfferStatus
 }
 
-// OfferStatus is a service that another node offers, as far as this one knows.
+// OfferStatus is a service that another node offers, as far as this node knows.
 type OfferStatus struct {
 	Offer
 	Peer    string // its ID
 	Version string
 	Since   time.Time // the node has offered something
-	Expires time.Time // unless it is heard of again
+	Expires time.Time // unless another record arrives
 	Err     error     // why it could not be called lately
 }
 
@@ -44,12 +45,12 @@ type PeerStatus struct {
 	ID        string
 	Bootstrap bool
 	Connected bool
-	Relayed   bool          // by another node: there is no direct way
+	Relayed   bool          // through another node: there is no direct connection
 	Path      string        // the multiaddress of the connection; empty: there is none
 	RTT       time.Duration // 0: not known
 	Calls     tunnel.Stats  // of the tunnel that this node makes; zero: none
 	Callers   int           // connections to services here that the peer has open
-	Err       error         // why a bootstrap peer, or one that is called, is not connected; nil: it is
+	Err       error         // why a bootstrap peer, or a called one, is not connected; nil: it is
 }
 
 // Status returns the state of the node.
@@ -94,13 +95,13 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// Offers are the services of other nodes, in the order of their names and IDs.
+// Offers returns the services of other nodes, in the order of their names and IDs.
 func (n *Node) Offers() []OfferStatus {
 	all, _ := n.offers()
 	return all
 }
 
-// offers are the services of other nodes.
+// offers returns the services of other nodes.
 func (n *Node) offers() (all []OfferStatus, counts GossipStats) {
 	n.gossip.mu.Lock()
 	for _, e := range n.gossip.table.sorted() {
@@ -123,7 +124,7 @@ func (n *Node) peerStatus(id peer.ID) PeerStatus {
 	for _, c := range n.host.Network().ConnsToPeer(id) {
 		relayed := isRelayed(c)
 		if p.Connected && (relayed || !p.Relayed) {
-			continue // a direct one counts before a relayed one
+			continue // a direct connection is preferred to a relayed one
 		}
 		p.Connected, p.Relayed, p.Path = true, relayed, c.RemoteMultiaddr().String()
 	}
@@ -145,7 +146,7 @@ func (n *Node) Leaving(id string) bool {
 	return slices.ContainsFunc(n.links.all(), func(l *link) bool { return (id == "" || l.peer.String() == id) && l.client.Draining() })
 }
 
-// Active counts the connections to services, here and at other nodes, that are open.
+// Active returns the number of open connections to services, here and at other nodes.
 func (n *Node) Active() int {
 	active := n.server.Tunnel().Streams
 	for _, l := range n.links.all() {

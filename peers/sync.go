@@ -85,8 +85,8 @@ func (s *syncer) run() {
 	}
 }
 
-// ask asks a neighbour for its table, unless that neighbour or enough others are being asked. Bootstrap peers are never
-// refused: other neighbours could use up the limit.
+// ask asks a neighbour for its table, unless that neighbour or enough other ones are being asked.
+// Bootstrap peers are always asked: other neighbours could use up the limit.
 func (s *syncer) ask(id peer.ID) {
 	trusted := s.node.known.has(id)
 	s.mu.Lock()
@@ -98,7 +98,7 @@ func (s *syncer) ask(id peer.ID) {
 		select {
 		case s.places <- struct{}{}:
 		default:
-			return // these know as much
+			return // such a node knows no more than this one
 		}
 	}
 	s.asking[id] = true
@@ -129,7 +129,7 @@ func (s *syncer) fetch(id peer.ID) error {
 	if err := st.SetDeadline(end); err != nil {
 		return err
 	}
-	_ = st.CloseWrite() // which fails once the neighbour has answered
+	_ = st.CloseWrite() // fails if the neighbour has answered already
 	r := bufio.NewReaderSize(st, 64<<10)
 	for range maxEntries + 1 {
 		if next := time.Now().Add(recordTime); next.Before(end) {
@@ -153,7 +153,7 @@ func (s *syncer) fetch(id peer.ID) error {
 			return err
 		}
 		if err := s.node.gossip.take(id, data, life); errors.Is(err, errForged) {
-			return err // and its other records are not worth the work
+			return err // its other records are not worth reading
 		}
 	}
 	return nil
@@ -209,7 +209,7 @@ func (g *gossip) tell(now time.Time) (all []validRecord) {
 	return all
 }
 
-// close asks no more.
+// close stops asking for tables.
 func (s *syncer) close() {
 	s.node.host.RemoveStreamHandler(protocolTable)
 	s.mu.Lock()

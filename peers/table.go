@@ -13,17 +13,20 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 )
 
-// Bounds of a table, so that no flood of records takes more memory than that: with the largest records 32 MiB.
+// Limits of a table, so that a flood of records takes no more memory than that: 32 MiB with the
+// largest records.
 const (
 	maxEntries    = 2000
 	maxTableBytes = 32 << 20
-	// vouchedShare is the part of the table for nodes that are known only because neighbours at one address tell of them: in a network of a
-	// few hundred nodes most are heard of from bootstrap peers, or are connected.
+	// vouchedShare is the fraction of the table, 1/8, for nodes that only neighbours at one address have
+	// reported: in a network of a few hundred nodes, most nodes are reported by bootstrap peers, or are
+	// connected.
 	vouchedShare = 8
-	// trustedShare is the part that is reserved for records from bootstrap peers.
+	// trustedShare is the fraction, 1/2, that is reserved for records from bootstrap peers.
 	trustedShare = 2
-	// maxPast bounds the memory of nodes that are gone. It is kept for longer than a record can be replayed. Goodbyes of nodes that were never
-	// in the table take at most half of it.
+	// maxPast bounds the nodes that have left and are remembered. Each is remembered for longer than a
+	// record can be replayed. Nodes that were never in the table, but announced that they leave, take at
+	// most half of it.
 	maxPast  = 10_000
 	pastLife = 2*maxSkew + maxLife
 )
@@ -41,7 +44,7 @@ type source struct {
 	name string // a peer ID, or the address of neighbours
 }
 
-// sourceKind is how much is known of the node of an entry.
+// sourceKind says how well the node of an entry is known.
 type sourceKind uint8
 
 const (
@@ -50,7 +53,7 @@ const (
 	connected                   // the node is connected, and has proved its identity
 )
 
-// table has the services of other nodes that this node knows. It knows no clock and no network; its user has a lock.
+// table has the services of other nodes. It has no clock and no network; the caller has a lock.
 type table struct {
 	max     int // nodes
 	entries map[peer.ID]*entry
@@ -88,11 +91,11 @@ func newTable(most int) *table {
 type change struct {
 	fresh   bool // the node was not in the table
 	gone    bool // it leaves
-	evicted bool // another one had to
+	evicted bool // another node was evicted for it
 }
 
-// put takes a verified record, which is believed for so long as life says, at most as long as the record does, and counts it against from. The
-// error wraps errKnown or errFull.
+// put adds a verified record and counts it against from. It is valid for life, but no longer than the
+// record says. The error wraps errKnown or errFull.
 func (t *table) put(id peer.ID, r *nodeRecord, sealed []byte, from source, life time.Duration, now time.Time) (c change, err error) {
 	if t.knows(id, r) {
 		return c, errKnown
@@ -125,7 +128,7 @@ func (t *table) makeRoom(e, old *entry) (evicted bool, err error) {
 		return false, errFull
 	}
 	if e.source.kind == vouched && t.sources[e.source] >= t.max/vouchedShare {
-		if old == nil || old.source.kind == connected { // it is not any more
+		if old == nil || old.source.kind == connected { // the peer is no longer connected
 			return false, errShare
 		}
 		e.source = old.source
@@ -165,7 +168,7 @@ func (t *table) victim(from source) *entry {
 	return youngest
 }
 
-// add puts an entry in, which is not there.
+// add adds an entry that is not in the table.
 func (t *table) add(e *entry) {
 	t.entries[e.id] = e
 	t.bytes += len(e.sealed)
@@ -181,7 +184,7 @@ func (t *table) add(e *entry) {
 	}
 }
 
-// remove takes an entry out, which is there.
+// remove removes an entry of the table.
 func (t *table) remove(e *entry) {
 	delete(t.entries, e.id)
 	t.bytes -= len(e.sealed)
@@ -196,7 +199,7 @@ func (t *table) remove(e *entry) {
 	}
 }
 
-// knows reports whether a record says nothing new: the node has said something later, or the same.
+// knows reports whether a record is no news: the node has sent it, or a later one, before.
 func (t *table) knows(id peer.ID, r *nodeRecord) bool {
 	last := t.past[id].issued
 	if old := t.entries[id]; old != nil {
@@ -213,7 +216,7 @@ func (t *table) drop(id peer.ID, issued int64, now time.Time) {
 		return
 	}
 	if len(t.past) >= maxPast {
-		for other := range t.past { // any: a flood has made them
+		for other := range t.past { // any one: only a flood makes so many
 			delete(t.past, other)
 			break
 		}
