@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// This file has the rules of forwarding that do not depend on how messages move: package httpproxy applies them on fibers,
-// pool/httppool with net/http.
+// The rules of forwarding that do not depend on how messages are moved: package httpproxy applies them
+// on fibers, pool/httppool with net/http.
 
 // MaxInterim bounds the 1xx responses before the final one: enough for one a second through a long wait.
 const MaxInterim = 1000
@@ -17,13 +17,14 @@ const MaxInterim = 1000
 // MaxRequestID bounds the id that a client may choose for its request, in bytes: it goes into logs.
 const MaxRequestID = 128
 
-// ValidRequestID reports whether a forwarder keeps the id that a client has chosen for its request.
+// ValidRequestID reports whether a forwarder keeps a request id that a client has chosen.
 func ValidRequestID[S ~string | ~[]byte](id S) bool { return len(id) <= MaxRequestID && ValidToken(id) }
 
 // EndToEnd reports whether a field of the response goes beyond the next hop (RFC 9110, section 7.6.1).
 func (r *Response) EndToEnd(f *Field) bool { return !f.Known.Connectional() && !r.Listed(f) }
 
-// Idempotent reports whether sending a request of the method twice has the effect of sending it once (RFC 9110, section 9.2.2).
+// Idempotent reports whether sending a request of the method twice has the same effect as sending it
+// once (RFC 9110, section 9.2.2).
 func Idempotent[S ~string | ~[]byte](method S) bool {
 	switch string(method) {
 	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
@@ -32,7 +33,8 @@ func Idempotent[S ~string | ~[]byte](method S) bool {
 	return false
 }
 
-// MakesIdempotent reports whether the field of that name, in any case, says that the server recognizes a request which it gets twice.
+// MakesIdempotent reports whether the field with a name, in any case, means that the server recognizes
+// a request that it gets twice.
 func MakesIdempotent[S ~string | ~[]byte](name S) bool {
 	b := []byte(name)
 	return EqualFold(b, "idempotency-key") || EqualFold(b, "x-idempotency-key")
@@ -47,8 +49,9 @@ func StatesLength[S ~string | ~[]byte](method S) bool {
 	return false
 }
 
-// ConnectionAuth reports whether a credential or challenge uses a scheme that logs in the connection and not the request (RFC 4559):
-// NTLM, Negotiate. No other client may use the connection then.
+// ConnectionAuth reports whether a credential or challenge uses a scheme that authenticates the
+// connection and not the request (RFC 4559): NTLM, Negotiate. No other client may use the connection
+// afterwards.
 func ConnectionAuth[S ~string | ~[]byte](value S) bool {
 	var head [16]byte // longer than both; a whole credential would be copied to the heap
 	scheme, _, _ := bytes.Cut(head[:copy(head[:], value)], []byte(" "))
@@ -56,8 +59,9 @@ func ConnectionAuth[S ~string | ~[]byte](value S) bool {
 	return EqualFold(scheme, "ntlm") || EqualFold(scheme, "negotiate")
 }
 
-// CarriesRequests reports whether a protocol of an Upgrade field's list could carry HTTP requests past a forwarder's rules. Such upgrades
-// are not passed on, nor are those of a request with a body, which one side alone could take for the new protocol.
+// CarriesRequests reports whether a protocol in the list of an Upgrade field could carry HTTP requests
+// past a forwarder's rules. Such upgrades are not passed on, nor are upgrades of a request with a
+// body: one side alone could take the body for the new protocol.
 func CarriesRequests[S ~string | ~[]byte](list S) bool {
 	for rest := []byte(list); len(rest) > 0; {
 		var item []byte
@@ -70,8 +74,9 @@ func CarriesRequests[S ~string | ~[]byte](list S) bool {
 	return false
 }
 
-// CheckSwitch reports why a 101 response must not be passed on: asked is the list of protocols that the request asked for, to the one that
-// the response changes to, and upgrades whether its Connection field says so. nil = it may. The error wraps ErrMalformed.
+// CheckSwitch returns why a 101 response must not be passed on, nil if it may be. asked is the list of
+// protocols in the request, to the protocol of the response, and upgrades says whether the response's
+// Connection field lists Upgrade. The error wraps ErrMalformed.
 func CheckSwitch[S ~string | ~[]byte](asked, to S, upgrades bool) error {
 	switch {
 	case len(asked) == 0:
@@ -84,8 +89,9 @@ func CheckSwitch[S ~string | ~[]byte](asked, to S, upgrades bool) error {
 	return nil
 }
 
-// AppendForwarded appends a forwarder's element of the Forwarded field (RFC 7239): the client, which is unknown if addr is the zero Addr,
-// "http" or "https", and the host that was asked for, which is left out unless it is valid.
+// AppendForwarded appends a forwarder's element of the Forwarded field (RFC 7239): the client, which
+// is unknown if addr is the zero Addr, "http" or "https", and the requested host, unless it is
+// invalid.
 func AppendForwarded(dst []byte, addr netip.Addr, proto, host string) []byte {
 	dst = append(dst, "for="...)
 	switch {
@@ -96,7 +102,7 @@ func AppendForwarded(dst []byte, addr netip.Addr, proto, host string) []byte {
 	case addr.IsValid():
 		dst = addr.AppendTo(dst)
 	default:
-		dst = append(dst, "unknown"...) // a Unix socket's
+		dst = append(dst, "unknown"...) // the client of a Unix socket
 	}
 	dst = append(dst, ";proto="...)
 	dst = append(dst, proto...)
@@ -108,7 +114,8 @@ func AppendForwarded(dst []byte, addr netip.Addr, proto, host string) []byte {
 	return dst
 }
 
-// AppendVia appends a forwarder's element of the Via field (RFC 9110, section 7.6.3). The version is that in which the message came.
+// AppendVia appends a forwarder's element of the Via field (RFC 9110, section 7.6.3). The version is
+// that of the received message.
 func AppendVia(dst []byte, major, minor int, name string) []byte {
 	dst = strconv.AppendInt(dst, int64(major), 10)
 	dst = append(dst, '.')
@@ -117,37 +124,39 @@ func AppendVia(dst []byte, major, minor int, name string) []byte {
 	return append(dst, name...)
 }
 
-// ServerFailed reports whether a response of that status counts as a failure of the endpoint that sent it, for its ejection. 501 and 505
-// are answers to methods and versions that a client can make up.
+// ServerFailed reports whether a response with the status counts as a failure of its endpoint, for
+// ejection. 501 and 505 do not: clients can make up methods and versions.
 func ServerFailed(status int) bool {
 	return status >= 500 && status < 600 && status != 501 && status != 505
 }
 
-// HadItsTime reports whether the end of a wait for a response is the endpoint's own fault: tries before it, or the wait for a connection,
-// may have left it little of the full time that an endpoint has.
+// HadItsTime reports whether the endpoint is to blame for the end of a wait for its response. Earlier
+// attempts, or the wait for a connection, may have left it little of the full time.
 func HadItsTime(had, full time.Duration) bool { return had >= full/2 }
 
-// Lost is what a forwarder knows of a try to send a request, whose connection has ended before the client had a byte of the response. It
-// is a value: all methods are pure.
+// Lost describes an attempt to send a request whose connection ended before the client had a byte of
+// the response. It is a value: all methods are pure.
 type Lost struct {
-	// Idled: the connection had been idle before the request, so that the server may have been closing it.
+	// Idled: the connection had been idle before the request, so the server may have been closing it.
 	Idled bool
-	// Answered: a byte of the response has come.
+	// Answered: a byte of the response has arrived.
 	Answered bool
-	// Whole: the request can be sent again as it was, with all that was read of its body.
+	// Whole: the request can be sent again unchanged, with all of its body that was read.
 	Whole bool
 	// Unsent: no byte of the request has left the process.
 	Unsent bool
 	// Idempotent: the request may be sent again although a server may have seen it.
 	Idempotent bool
-	// Reset: the server has ended this request and not the connection (HTTP/2's RST_STREAM).
+	// Reset: the server has ended this request, and not the connection (HTTP/2's RST_STREAM).
 	Reset bool
-	// NotBegun: the server has said that it has not seen the request (HTTP/2's GOAWAY and REFUSED_STREAM).
+	// NotBegun: the server has stated that it has not processed the request (HTTP/2's GOAWAY and
+	// REFUSED_STREAM).
 	NotBegun bool
 }
 
-// Stale reports whether the request is to be sent again on a connection that is opened for it, without counting as another try: the
-// keep-alive race, in which the server closed an idle connection just as it was used, or a server that has not begun with the request.
+// Stale reports whether to send the request again on a new connection without counting another
+// attempt: after the keep-alive race, in which the server closed an idle connection just as it was
+// used, or if the server has not begun with the request.
 func (l Lost) Stale() bool {
 	return l.Whole && (l.NotBegun || l.Idled && !l.Answered && !l.Reset && (l.Unsent || l.Idempotent))
 }

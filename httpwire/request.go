@@ -20,15 +20,15 @@ type Request struct {
 	HasLength bool
 	// Close: the connection ends with this request, because the client says so or speaks HTTP/1.0 without keep-alive.
 	Close bool
-	// Upgrade are the protocols that the client wants to change to, as Upgrade lists them; nil = none, or Connection does not say
-	// so (RFC 9110, section 7.8).
+	// Upgrade are the protocols to which the client wants to change, as Upgrade lists them; nil = none, or
+	// Connection does not list Upgrade (RFC 9110, section 7.8).
 	Upgrade []byte
 	// Trailers: the client accepts trailers ("TE: trailers", RFC 9110, section 10.1.4; Firefox sends it always).
 	Trailers bool
-	// Continue: the client may wait for "100 Continue" before it sends the body ("Expect: 100-continue"). In HTTP/1.0 there is no such
-	// thing.
+	// Continue: the client may wait for "100 Continue" before it sends the body ("Expect: 100-continue").
+	// HTTP/1.0 does not have it.
 	Continue bool
-	// Demands: it expects something else, which is refused with 417 (RFC 9110, section 10.1.1).
+	// Demands: the client expects something else, which is refused with 417 (RFC 9110, section 10.1.1).
 	Demands bool
 	// ConnectionAuth: the credentials log in the connection (NTLM, Negotiate), so that no other client
 	// may use it.
@@ -98,9 +98,9 @@ func (r *Request) checkLine() error {
 	return nil
 }
 
-// Complete is Parse for a head that came in another form than text: the caller has set Method, Target, Minor and Fields, each with its
-// Known, and nothing else. Names and values must be valid (ValidToken, ValidValue). Complete sets the other members, and keeps
-// the slices. The error wraps ErrMalformed.
+// Complete is Parse for a head that did not come as text: the caller has set Method, Target, Minor and
+// Fields, each with its Known, and nothing else. Names and values must be valid (ValidToken,
+// ValidValue). Complete sets the other members, and keeps the slices. The error wraps ErrMalformed.
 func (r *Request) Complete() error {
 	if len(r.Fields) > MaxFields {
 		return ErrTooMany
@@ -171,8 +171,8 @@ func (r *Request) expect(list []byte) {
 	}
 }
 
-// Idempotent reports whether sending the request twice has the effect of sending it once: by its method, or because its sender has marked
-// it with an Idempotency-Key.
+// Idempotent reports whether sending the request twice has the same effect as sending it once: by its
+// method, or because the sender has set an Idempotency-Key.
 func (r *Request) Idempotent() bool {
 	if Idempotent(r.Method) {
 		return true

@@ -19,7 +19,7 @@ type Response struct {
 	// its keep-alive is an extension that proxies and servers understood differently.
 	Reusable bool
 	HasDate  bool
-	// Upgrades: Connection says that the Upgrade field is about this connection, as that of a 101 must (RFC 9110, section 7.8).
+	// Upgrades: Connection lists Upgrade, as it must in a 101 response (RFC 9110, section 7.8).
 	Upgrades bool
 	others   bool
 }
@@ -30,9 +30,10 @@ func (r *Response) Parse(b []byte, head bool) (int, error) {
 	return r.parse(b, head, framingRules{oneLength: true, oneFraming: true})
 }
 
-// ParseLenient is Parse for a server that frames its body twice, in a way that has one safe meaning: a Content-Length of the
-// same value again, or beside "Transfer-Encoding: chunked", which counts then, and the response is not Reusable (RFC 9112, section 6.3).
-// Fields has only the framing that counts.
+// ParseLenient is Parse, except that it accepts two framings of a body that have one safe meaning: a
+// repeated Content-Length of the same value, and a Content-Length beside "Transfer-Encoding: chunked".
+// The latter is ignored, and the response is not Reusable (RFC 9112, section 6.3). Fields has only the
+// framing that counts.
 func (r *Response) ParseLenient(b []byte, head bool) (int, error) {
 	return r.parse(b, head, framingRules{})
 }
@@ -61,9 +62,9 @@ func (r *Response) parse(b []byte, head bool, rules framingRules) (int, error) {
 	return n + size, r.judge(head, rules)
 }
 
-// Complete is Parse for a head that came in another form than text: the caller has set Status, Reason, Minor and Fields, each with its
-// Known, and nothing else. Names and values must be valid (ValidToken, ValidValue). Complete sets the other members, and keeps
-// the slices. The error wraps ErrMalformed.
+// Complete is Parse for a head that did not come as text: the caller has set Status, Reason, Minor and
+// Fields, each with its Known, and nothing else. Names and values must be valid (ValidToken,
+// ValidValue). Complete sets the other members, and keeps the slices. The error wraps ErrMalformed.
 func (r *Response) Complete(head bool) error {
 	if len(r.Fields) > MaxFields {
 		return ErrTooMany
@@ -143,7 +144,8 @@ func (r *Response) judge(head bool, rules framingRules) error {
 	return nil
 }
 
-// frameOnce takes the Content-Length fields that do not count out of Fields: all with a coding, else all but the first.
+// frameOnce removes the Content-Length fields that do not count from Fields: all of them if there is a
+// coding, else all but the first.
 func (r *Response) frameOnce(chunked bool) {
 	seen := chunked
 	r.Fields = slices.DeleteFunc(r.Fields, func(f Field) bool {
