@@ -14,8 +14,8 @@ import (
 	"github.com/mholt/acmez/v3/acme"
 )
 
-// account returns the account at a directory, which it makes if there is none in the storage. Gateways that share the storage share the
-// account.
+// account returns the account at a directory. If the storage has none, it makes one. Gateways with the
+// same storage share the account.
 func (i *issuer) account(ctx context.Context, client *acme.Client) (acme.Account, error) {
 	a, err := i.loadAccount(ctx, client.Directory)
 	if !errors.Is(err, fs.ErrNotExist) {

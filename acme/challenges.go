@@ -22,11 +22,12 @@ const (
 // maxToken bounds tokens, which authorities make of some 22 to 43 characters.
 const maxToken = 256
 
-// maxReads is how many files are read at once for requests, which anybody may send.
+// maxReads bounds the files that are read concurrently for requests, which anybody may send.
 const maxReads = 16
 
-// challenges are the answers to an authority that checks names: those of orders of this gateway, and in the storage also those of gateways
-// that share it, because the authority may reach any of them. Safe for concurrent use.
+// challenges has the answers to an authority that checks names: those of this gateway's orders, and
+// through the storage those of other gateways that share it, since the authority may reach any of
+// them. It is safe for concurrent use.
 type challenges struct {
 	storage certmagic.Storage
 	reads   chan struct{} // maxReads
@@ -45,8 +46,8 @@ type solver struct{ *challenges }
 
 var _ acmez.Solver = solver{}
 
-// keyOf returns where a challenge is kept: by token, or by name, for that is what an authority shows. ok is false for text that can be
-// neither, which must not become a path.
+// keyOf returns the storage's key for a challenge: by token or by name, whichever the authority's
+// request has. ok is false for text that is neither and must not become a path.
 func keyOf(kind, text string) (key string, ok bool) {
 	if text == "" || len(text) > maxToken || strings.Contains(text, "..") {
 		return "", false
@@ -127,7 +128,8 @@ func (c *challenges) keyAuthorization(token string) string {
 	return found.KeyAuthorization
 }
 
-// handshake returns the settings for the handshake of a tls-alpn-01 challenge, nil if there is none for that name.
+// handshake returns the TLS settings for the handshake of a tls-alpn-01 challenge, nil if there is
+// none for the name.
 func (c *challenges) handshake(name string) *tls.Config {
 	found, ok := c.find(typeTLS, name)
 	if !ok {

@@ -33,10 +33,10 @@ type FileKeys struct {
 type Settings struct {
 	Agree     bool        `conf:"agree" required:"true"`   // to the authority's terms of service
 	Storage   string      `conf:"storage" required:"true"` // the folder for the account, keys and certificates
-	Email     string      `conf:"email"`                   // that the authority may write to; it is told when the account is made
-	Directory string      `conf:"directory"`               // URL; default Let's Encrypt's
-	Staging   string      `conf:"staging"`                 // directory that is asked first after a failure; default Let's Encrypt's with its directory, else none
-	CA        config.Path `conf:"ca"`                      // PEM, authorities that the directory's own certificate may be of; empty: the system's
+	Email     string      `conf:"email"`                   // to which the authority may write; used when the account is made
+	Directory string      `conf:"directory"`               // URL; default: Let's Encrypt's
+	Staging   string      `conf:"staging"`                 // directory that is tried first after a failure; default: Let's Encrypt's with its directory, else none
+	CA        config.Path `conf:"ca"`                      // PEM, authorities for the directory's own certificate; empty: the system's
 	KeyType   KeyType     `conf:"key_type" default:"p256"` // of certificates
 }
 
@@ -122,7 +122,7 @@ func checkListener(c *config.Checker, l *config.Listener) {
 	}
 }
 
-// listenersOf returns the listeners with names whose certificates are obtained.
+// listenersOf returns the listeners that have names for which certificates are obtained.
 func listenersOf(cfg *config.Config) (some []*config.Listener) {
 	for i := range cfg.Listeners {
 		if l := &cfg.Listeners[i]; l.TLS != nil && len(l.TLS.ACME) > 0 {
@@ -132,7 +132,7 @@ func listenersOf(cfg *config.Config) (some []*config.Listener) {
 	return some
 }
 
-// namesOf returns all names whose certificates are obtained, each once.
+// namesOf returns all names for which certificates are obtained, each once.
 func namesOf(cfg *config.Config) map[string]bool {
 	names := map[string]bool{}
 	for _, l := range listenersOf(cfg) {
@@ -143,7 +143,8 @@ func namesOf(cfg *config.Config) map[string]bool {
 	return names
 }
 
-// challengeTypes returns the kinds of challenge that a listener can answer. An authority speaks HTTP in clear text, or begins with TLS.
+// challengeTypes returns the kinds of challenge that a listener can answer. An authority sends either
+// clear HTTP or a TLS handshake.
 func challengeTypes(cfg *config.Config) map[string]bool {
 	types := map[string]bool{}
 	for i := range cfg.Listeners {
@@ -160,7 +161,7 @@ func challengeTypes(cfg *config.Config) map[string]bool {
 	return types
 }
 
-// rootsOf returns the authorities that a directory's certificate may be of, nil for the system's.
+// rootsOf returns the authorities for a directory's certificate, nil for the system's.
 func rootsOf(path config.Path) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // as documented
@@ -170,6 +171,6 @@ func rootsOf(path config.Path) (*x509.CertPool, error) {
 		return nil, err
 	}
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(pem) // the check has found one
+	pool.AppendCertsFromPEM(pem) // check has verified that there is one
 	return pool, nil
 }

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// domains are the names whose certificates are wanted, and how it goes. Safe for concurrent use.
+// domains has the names for which certificates are wanted, and the state of their orders. It is safe
+// for concurrent use.
 type domains struct {
 	mu   sync.Mutex
 	want map[string]*domain
@@ -18,16 +19,17 @@ type domains struct {
 // domain is one name.
 type domain struct {
 	name     string
-	stop     context.CancelFunc // of its orders
+	stop     context.CancelFunc // ends its orders
 	ordering bool
-	failures int // orders in succession that have failed
+	failures int // consecutive orders that have failed
 	obtained uint64
 	failed   uint64
 	err      error // of the last order
 	tried    time.Time
 }
 
-// set changes which names are wanted, and returns those that are new, with the contexts of their orders, and those that are not wanted any more.
+// set replaces the wanted names. It returns the new ones, with the contexts for their orders, and
+// those that are no longer wanted.
 func (d *domains) set(ctx context.Context, names map[string]bool) (added map[string]context.Context, removed []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -49,7 +51,8 @@ func (d *domains) set(ctx context.Context, names map[string]bool) (added map[str
 	return added, removed
 }
 
-// begin notes that an order begins, and returns how many have failed in succession; ok is false if the name is not wanted.
+// begin records the start of an order, and returns how many have failed in succession; ok is false if
+// the name is not wanted.
 func (d *domains) begin(name string) (failures int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,7 +64,7 @@ func (d *domains) begin(name string) (failures int, ok bool) {
 	return w.failures, true
 }
 
-// end notes how an order has ended.
+// end records the outcome of an order.
 func (d *domains) end(name string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,7 +82,7 @@ func (d *domains) end(name string, err error) {
 	w.obtained++
 }
 
-// settle notes that there is a certificate without an order of this gateway: earlier errors are over.
+// settle records a certificate that came without an order of this gateway. It clears earlier errors.
 func (d *domains) settle(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -95,7 +98,7 @@ func (d *domains) has(name string) bool {
 	return d.want[name] != nil
 }
 
-// all returns copies, by name.
+// all returns copies, ordered by name.
 func (d *domains) all() (all []domain) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,15 +20,17 @@ import (
 	"github.com/mholt/acmez/v3/acme"
 )
 
-// Limits of what is asked of an authority.
+// Limits of the requests to an authority.
 const (
-	// maxOrders is how many orders are under way at once: a first start with many names takes its time instead of the authority's limits.
+	// maxOrders bounds concurrent orders, so that a first start with many names does not run into the
+	// authority's limits.
 	maxOrders = 4
-	// orderTimeout bounds one order, checks of the name included.
+	// orderTimeout bounds one order, including the checks of the name.
 	orderTimeout = 5 * time.Minute
-	// stagingSkip: after so many failures in succession, and each time after as many more, an order does not ask the staging directory.
+	// stagingSkip: after this many consecutive failures, and each multiple of it, an order does not try
+	// the staging directory first.
 	stagingSkip = 8
-	// requestTimeout bounds each request of it.
+	// requestTimeout bounds each request of an order.
 	requestTimeout = 30 * time.Second
 )
 
@@ -80,7 +82,7 @@ func directoryKey(directory string) string {
 // IssuerKey implements certmagic.Issuer.
 func (i *issuer) IssuerKey() string { return directoryKey(i.settings.Directory) }
 
-// answers says which challenges the gateway can answer from now on.
+// answers sets the challenges that the gateway can answer from now on.
 func (i *issuer) answers(types map[string]bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -92,7 +94,7 @@ func (i *issuer) clientOf(directory string) *acmez.Client {
 	client := &acmez.Client{
 		Client: &acme.Client{
 			Directory: directory, HTTPClient: i.client, UserAgent: "headpond", PollTimeout: orderTimeout,
-			Logger: slog.New(slog.DiscardHandler), // its errors say the same
+			Logger: slog.New(slog.DiscardHandler), // its errors have the same content
 		},
 		ChallengeSolvers: map[string]acmez.Solver{},
 	}
@@ -111,7 +113,7 @@ func (i *issuer) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return ctx, func() { unhook(); cancel() }
 }
 
-// orderError is the error of an order, which has been reported.
+// orderError is the error of an order. It has been logged.
 type orderError struct{ error }
 
 func (e orderError) Unwrap() error { return e.error }
@@ -138,7 +140,7 @@ func (i *issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*cert
 	defer cancel()
 	cert, err := i.order(bounded, csr, before)
 	if ended := cmp.Or(ctx.Err(), i.ended.Err()); err != nil && ended != nil {
-		return nil, certmagic.ErrNoRetry{Err: ended} // the name is not wanted any more
+		return nil, certmagic.ErrNoRetry{Err: ended} // the name is no longer wanted
 	}
 	i.domains.end(name, err)
 	if err != nil {
@@ -149,12 +151,12 @@ func (i *issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*cert
 	return &certmagic.IssuedCertificate{Certificate: cert.ChainPEM, Metadata: cert}, nil
 }
 
-// order orders a certificate. After failures the staging directory, whose limits are high, is asked first: authorities count failed
-// checks of a name, and refuse it for a while. Only what it finds wrong with the name ends the order, and not always: the staging
-// directory's own troubles are not the authority's.
+// order orders a certificate. After failures it tries the staging directory first, whose limits are
+// high: authorities count failed checks of a name, and refuse the name for a while. A failure there
+// ends the order only if it concerns the name; other failures may be the staging directory's own.
 func (i *issuer) order(ctx context.Context, csr *x509.CertificateRequest, failures int) (acme.Certificate, error) {
 	if i.settings.Staging != "" && failures%stagingSkip != 0 {
-		bounded, cancel := context.WithTimeout(ctx, orderTimeout/2) // time is left for the authority
+		bounded, cancel := context.WithTimeout(ctx, orderTimeout/2) // leaves time for the authority itself
 		_, err := i.orderAt(bounded, i.settings.Staging, csr)
 		cancel()
 		switch {
@@ -168,7 +170,7 @@ func (i *issuer) order(ctx context.Context, csr *x509.CertificateRequest, failur
 	return i.orderAt(ctx, i.settings.Directory, csr)
 }
 
-// ofName reports whether an authority refused an order because of the name or its check.
+// ofName reports whether an authority refused an order because of the name or the check of the name.
 func ofName(err error) bool {
 	var problem acme.Problem
 	if !errors.As(err, &problem) {
@@ -220,14 +222,15 @@ func (i *issuer) orderOnce(ctx context.Context, client *acmez.Client, csr *x509.
 	return chains[0], nil
 }
 
-// GetRenewalInfo implements certmagic.RenewalInfoGetter: when the authority would like a certificate to be renewed.
+// GetRenewalInfo implements certmagic.RenewalInfoGetter. It returns when the authority wants a
+// certificate to be renewed.
 func (i *issuer) GetRenewalInfo(ctx context.Context, cert certmagic.Certificate) (acme.RenewalInfo, error) {
 	ctx, cancel := i.bounded(ctx)
 	defer cancel()
 	return i.clientOf(i.settings.Directory).GetRenewalInfo(ctx, cert.Leaf)
 }
 
-// hintOf says what to look at.
+// hintOf returns a hint on how to fix an error.
 func hintOf(err error) string {
 	var problem acme.Problem
 	var unknown x509.UnknownAuthorityError

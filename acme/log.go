@@ -10,7 +10,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// core passes warnings and errors of certmagic on to the gateway's log. What it says less loudly the gateway says itself.
+// core passes certmagic's warnings and errors to the gateway's log. Lines of lower levels would repeat
+// the gateway's own.
 type core struct {
 	log    *slog.Logger
 	fields []zapcore.Field

@@ -19,7 +19,7 @@ import (
 const (
 	// renewCheck is how often the manager looks for certificates to renew.
 	renewCheck = 10 * time.Minute
-	// refreshEvery is how often it looks at the most which certificates there are after renewals.
+	// refreshEvery is the least time between two looks for renewed certificates.
 	refreshEvery = time.Minute
 	// maxRetry is the longest time between two attempts to obtain a certificate.
 	maxRetry = 6 * time.Hour
@@ -43,12 +43,13 @@ type manager struct {
 	closing  sync.Once
 	work     sync.WaitGroup
 
-	caching sync.Mutex // is held while shown is brought up to date; files may be read meanwhile
+	caching sync.Mutex // held while shown is updated; files may be read meanwhile
 	mu      sync.Mutex // never held while anything is waited for
 	shown   map[string]*certmagic.Certificate
 }
 
-// newManager prepares the storage. It asks nothing of the authority. every is renewCheck, but in tests.
+// newManager prepares the storage. It sends nothing to the authority. every is renewCheck, except in
+// tests.
 func newManager(s *Settings, every time.Duration, log *slog.Logger) (*manager, error) {
 	if err := prepareStorage(s.Storage); err != nil {
 		return nil, fmt.Errorf("acme: storage: %w", err)
@@ -69,16 +70,17 @@ func newManager(s *Settings, every time.Duration, log *slog.Logger) (*manager, e
 	})
 	m.config = certmagic.New(m.cache, certmagic.Config{
 		Storage: m.storage, Issuers: []certmagic.Issuer{m.issuer}, KeySource: certmagic.StandardKeyGenerator{KeyType: keyTypes[s.KeyType]}, Logger: zap,
-		// Where the authority names no time, a third of the lifetime is left at a renewal, for each gateway a little more or less: many
-		// that began at once do not renew at once.
+		// Unless the authority names a time, a renewal comes when a third of the lifetime is left, slightly
+		// varied for each gateway: many gateways that started at once do not renew at once.
 		RenewalWindowRatio: certmagic.DefaultRenewalWindowRatio * (0.9 + 0.1*rand.Float64()), //nolint:gosec // no secret
-		OCSP:               certmagic.OCSPConfig{DisableStapling: true},                      // authorities give it up, and it would connect to whom a certificate names
+		OCSP:               certmagic.OCSPConfig{DisableStapling: true},                      // authorities drop OCSP, and it would connect to hosts that a certificate names
 	})
 	m.work.Go(m.refreshAll)
 	return m, nil
 }
 
-// prepareStorage makes the folder, which nobody else may look into, and finds out whether it can be written.
+// prepareStorage makes the folder, which only the gateway's user may read, and checks that it can be
+// written.
 func prepareStorage(folder string) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
@@ -90,7 +92,8 @@ func prepareStorage(folder string) error {
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
-// load takes those certificates from the storage that are there, so that listeners have them from their first client on. undo forgets them.
+// load loads existing certificates from the storage, so that listeners have them for their first
+// clients. undo unloads them.
 func (m *manager) load(names map[string]bool) (undo func()) {
 	var loaded []string
 	for name := range names {
@@ -104,8 +107,8 @@ func (m *manager) load(names map[string]bool) (undo func()) {
 	return func() { m.drop(loaded) }
 }
 
-// manage obtains and renews certificates for these names from now on, and for no others. It does not wait. Names that stay are not
-// touched. types are the challenges that the gateway can answer.
+// manage sets the names for which certificates are obtained and renewed. It does not wait, and does
+// not affect names that stay. types are the challenges that the gateway can answer.
 func (m *manager) manage(names, types map[string]bool) {
 	m.issuer.answers(types)
 	added, removed := m.domains.set(m.ctx, names)
@@ -115,12 +118,13 @@ func (m *manager) manage(names, types map[string]bool) {
 	for name, ctx := range added {
 		m.work.Go(func() { m.keep(ctx, name) })
 	}
-	if len(added) > 0 { // those from the storage may have expired
+	if len(added) > 0 { // certificates from the storage may have expired
 		m.work.Go(func() { _ = m.cache.RenewManagedCertificates(m.ctx) })
 	}
 }
 
-// keep tries until there is a certificate for a name, or until ctx ends. From then on certmagic renews it.
+// keep tries until there is a certificate for a name, or until ctx ends. After that certmagic renews
+// it.
 func (m *manager) keep(ctx context.Context, name string) {
 	for wait := range retries {
 		err := m.obtain(ctx, name)
@@ -132,7 +136,7 @@ func (m *manager) keep(ctx context.Context, name string) {
 			m.domains.settle(name)
 			return
 		}
-		if !errors.As(err, new(orderError)) { // orders report theirs
+		if !errors.As(err, new(orderError)) { // orders log their own errors
 			m.domains.end(name, err)
 			m.log.Error("acme: no certificate was obtained; it is tried again later", "name", name, "error", err, "hint", "look at the folder \"storage\" under \"acme\"")
 		}
@@ -144,7 +148,7 @@ func (m *manager) keep(ctx context.Context, name string) {
 	}
 }
 
-// retries yields the times between attempts, without an end.
+// retries yields the times between attempts, endlessly.
 func retries(yield func(time.Duration) bool) {
 	for i, units := 0, time.Duration(0); ; i++ {
 		if first := [...]time.Duration{1, 2, 2, 5, 10}; i < len(first) {
@@ -179,7 +183,7 @@ func (m *manager) obtain(ctx context.Context, name string) error {
 	return nil
 }
 
-// cacheStored takes the certificate for a name from the storage.
+// cacheStored loads the certificate for a name from the storage.
 func (m *manager) cacheStored(name string) error {
 	m.caching.Lock()
 	defer m.caching.Unlock()
@@ -190,7 +194,7 @@ func (m *manager) cacheStored(name string) error {
 	return nil
 }
 
-// drop forgets certificates for names that are not wanted.
+// drop unloads the certificates for names that are no longer wanted.
 func (m *manager) drop(names []string) {
 	m.caching.Lock()
 	defer m.caching.Unlock()
@@ -202,7 +206,7 @@ func (m *manager) drop(names []string) {
 	}
 }
 
-// best returns the certificate for a name that lasts longest, nil if there is none.
+// best returns the certificate for a name that expires last, nil if there is none.
 func (m *manager) best(name string) (best *certmagic.Certificate) {
 	all := m.cache.AllMatchingCertificates(name)
 	for i := range all {
@@ -213,7 +217,7 @@ func (m *manager) best(name string) (best *certmagic.Certificate) {
 	return best
 }
 
-// refresh notes which certificate for a name is shown. caching is held.
+// refresh updates the certificate that is served for a name. caching is held.
 func (m *manager) refresh(name string) {
 	best := m.best(name)
 	m.mu.Lock()
@@ -225,8 +229,8 @@ func (m *manager) refresh(name string) {
 	m.shown[name] = best
 }
 
-// refreshAll finds out which certificates have been renewed, until close. Clients do not ask certmagic: while it reads files they would
-// wait for them.
+// refreshAll looks for renewed certificates, until close. Handshakes do not ask certmagic: they would
+// wait while it reads files.
 func (m *manager) refreshAll() {
 	ticks := time.NewTicker(min(m.every, refreshEvery))
 	defer ticks.Stop()
@@ -244,7 +248,8 @@ func (m *manager) refreshAll() {
 	}
 }
 
-// certificate returns the one for a name, nil if there is none, or none that a client supports. It waits for nothing.
+// certificate returns the certificate for a name, nil if there is none, or none that the client
+// supports. It does not wait.
 func (m *manager) certificate(name string, hello *tls.ClientHelloInfo) *tls.Certificate {
 	if !m.domains.has(name) {
 		return nil
@@ -258,7 +263,7 @@ func (m *manager) certificate(name string, hello *tls.ClientHelloInfo) *tls.Cert
 	return &shown.Certificate
 }
 
-// expires returns when the certificate for a name does, zero if there is none.
+// expires returns when the certificate for a name expires, zero if there is none.
 func (m *manager) expires(name string) time.Time {
 	if c := m.certificate(name, nil); c != nil {
 		return c.Leaf.NotAfter
@@ -266,7 +271,8 @@ func (m *manager) expires(name string) time.Time {
 	return time.Time{}
 }
 
-// challenge returns the settings for a handshake with which the authority checks a name, nil for others.
+// challenge returns the TLS settings for a handshake by which the authority checks a name, nil for
+// other handshakes.
 func (m *manager) challenge(hello *tls.ClientHelloInfo) *tls.Config {
 	if len(hello.SupportedProtos) != 1 || hello.SupportedProtos[0] != acmez.ACMETLS1Protocol || !m.domains.has(hello.ServerName) {
 		return nil

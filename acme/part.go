@@ -18,9 +18,9 @@ import (
 // part obtains the certificates of one gateway.
 type part struct {
 	gateway extend.Gateway
-	every   time.Duration // renewCheck, but in tests
+	every   time.Duration // renewCheck, except in tests
 
-	mu      sync.Mutex // not held while a manager is asked
+	mu      sync.Mutex // not held during calls of a manager
 	manager *manager   // nil: none
 }
 
@@ -47,7 +47,7 @@ func (p *part) swap(m *manager) {
 	p.manager = m
 }
 
-// Check implements extend.Part. The section is checked with the file.
+// Check implements extend.Part. The section was checked with the file.
 func (p *part) Check(*config.Config, func(err error, at any)) {}
 
 // Plan implements extend.Part.
@@ -75,7 +75,7 @@ func (p *part) Plan(plan *extend.Plan) error {
 	return nil
 }
 
-// begin makes a manager. It orders nothing before the configuration is in force.
+// begin makes a manager. It places no order before the configuration is in force.
 func (p *part) begin(plan *extend.Plan, next *Settings) error {
 	m, err := newManager(next, p.every, p.gateway.Logger())
 	if err != nil {
@@ -110,13 +110,14 @@ func (p *part) KeyAuthorization(token string) string {
 	return ""
 }
 
-// certificates are those of one listener.
+// certificates has the certificates of one listener.
 type certificates struct {
 	part  *part
 	names []string
 }
 
-// Certificate implements extend.Certificates. A client that names no server gets the first one.
+// Certificate implements extend.Certificates. A client without server name gets the certificate for
+// the first name.
 func (c *certificates) Certificate(hello *tls.ClientHelloInfo) *tls.Certificate {
 	m := c.part.now()
 	if m == nil {

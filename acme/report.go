@@ -18,7 +18,7 @@ type CertificateStatus struct {
 	LastTried *time.Time `json:"last_tried"` // when that was; null: there was none since the start
 }
 
-// State is how it stands with a certificate.
+// State is the state of a certificate.
 type State string
 
 // States of a certificate.
@@ -29,7 +29,7 @@ const (
 	StateExpired  State = "expired"
 )
 
-// rowsOf returns the rows of a manager, none of nil.
+// rowsOf returns the rows of a manager, which may be nil.
 func rowsOf(m *manager) (rows []CertificateStatus) {
 	if m == nil {
 		return nil

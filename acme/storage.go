@@ -7,8 +7,9 @@ import (
 	"github.com/caddyserver/certmagic"
 )
 
-// storage is a folder that close waits for: certmagic runs renewals on goroutines of its own, which nothing else waits for. What goes on
-// between Lock and Unlock comes to its end. After close nothing is written any more.
+// storage is a folder whose users close can wait for: certmagic runs renewals on its own goroutines,
+// which it does not wait for. Work between Lock and Unlock is completed. After close nothing is
+// written any more.
 type storage struct {
 	*certmagic.FileStorage
 
@@ -29,7 +30,8 @@ func newStorage(folder string) *storage {
 	return s
 }
 
-// enter reports whether something may begin. Once closed that is only what may belong to something that has begun, and no lock.
+// enter reports whether a call may begin. After close only calls other than locks may, which may
+// belong to work that has begun.
 func (s *storage) enter(lock bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +50,7 @@ func (s *storage) leave() {
 	}
 }
 
-// close waits until nothing is under way.
+// close waits until no call and no lock is left.
 func (s *storage) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +71,7 @@ func (s *storage) TryLock(ctx context.Context, name string) (bool, error) {
 	return s.locked(func() (bool, error) { return s.FileStorage.TryLock(ctx, name) })
 }
 
-// locked calls lock, and notes a lock that it has obtained.
+// locked calls lock, and records a lock that it obtains.
 func (s *storage) locked(lock func() (bool, error)) (ok bool, err error) {
 	if !s.enter(true) {
 		return false, context.Canceled
@@ -95,7 +97,7 @@ func (s *storage) Store(ctx context.Context, key string, value []byte) error {
 	return s.FileStorage.Store(ctx, key, value)
 }
 
-// Delete implements certmagic.Storage. What was stored may always be removed.
+// Delete implements certmagic.Storage. Removing stored data is always permitted.
 func (s *storage) Delete(ctx context.Context, key string) error {
 	if s.enter(false) {
 		defer s.leave()
