@@ -17,24 +17,24 @@ func init() {
 
 // FileKeys are the keys at the top of the file.
 type FileKeys struct {
-	Tracing *Settings `conf:"tracing"` // nil: nothing is traced
+	Tracing *Settings `conf:"tracing"` // nil: tracing is off
 }
 
-// Settings is the section "tracing": the collector, and what it gets.
+// Settings is the section "tracing".
 type Settings struct {
 	Endpoint string      `conf:"endpoint" required:"true"`                          // URL of a collector that speaks OTLP over HTTP, without /v1/traces
-	Sample   int         `conf:"sample" default:"100" min:"0" max:"1000000000"`     // of the requests that no client traces, one in so many; 0: none
-	Parents  Parents     `conf:"parents" default:"follow"`                          // what the decision of a client counts for
+	Sample   int         `conf:"sample" default:"100" min:"0" max:"1000000000"`     // one in this many of the requests without a client's trace; 0: none
+	Parents  Parents     `conf:"parents" default:"follow"`                          // how a client's decision counts
 	Service  string      `conf:"service_name" default:"headpond"`                   // the attribute service.name
 	Headers  []Header    `conf:"headers" key:"Name" scalar:"Value" maxlen:"16"`     // of requests to the collector
 	CA       config.Path `conf:"ca"`                                                // PEM, authorities of the collector's certificate; empty: the system's
 	Queue    int         `conf:"max_queue" default:"8192" min:"512" max:"10000000"` // spans that wait for the collector
 }
 
-// Parents says what a client's decision counts for.
+// Parents says how a client's decision to record a trace counts.
 type Parents string
 
-// What it does.
+// The values of Parents.
 const (
 	FollowParents Parents = "follow" // requests that the client records are traced, those that it does not record are not
 	SampleParents Parents = "sample" // Sample decides about all requests, which continue the client's trace
@@ -58,7 +58,7 @@ func (s *Settings) url() string {
 	return strings.TrimSuffix(base, "/") + tracesPath
 }
 
-// readCA reads the file of CA; nil without one.
+// readCA reads the file CA; nil if there is none.
 func (s *Settings) readCA() ([]byte, error) {
 	if s.CA == "" {
 		return nil, nil
@@ -72,7 +72,7 @@ func tlsConfig(ca []byte) *tls.Config {
 		return nil
 	}
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(ca) // the check has found one
+	pool.AppendCertsFromPEM(ca) // check has verified that there is one
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 }
 

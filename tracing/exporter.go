@@ -17,25 +17,25 @@ import (
 )
 
 const (
-	// batchSize is how many spans one request to the collector has at most, the default of OpenTelemetry.
+	// batchSize bounds the spans of one request to the collector. It is OpenTelemetry's default.
 	batchSize = 512
-	// batchTime is how long spans wait for others.
+	// batchTime is how long spans wait for a batch to fill.
 	batchTime = 2 * time.Second
 	// sendTime bounds one request to the collector.
 	sendTime = 10 * time.Second
-	// closeTime is how long the collector may take for the last spans.
+	// closeTime bounds sending the last spans.
 	closeTime = 3 * time.Second
-	// cutTime is how long it may take from the moment that nobody waits for the gateway's end any more.
+	// cutTime bounds sending the last spans after the end of the context of close.
 	cutTime = 500 * time.Millisecond
-	// maxError bounds what is kept and logged of an error, in bytes.
+	// maxError bounds the stored and logged part of an error, in bytes.
 	maxError = 200
-	// maxAttribute bounds the value of an attribute and a span's name, in bytes of what the client sent.
+	// maxAttribute bounds the values of attributes and the names of spans that clients choose, in bytes.
 	maxAttribute = 2 << 10
-	// reportPause is the least time between two log lines about spans that are lost.
+	// reportPause is the least time between two log lines about lost spans.
 	reportPause = time.Minute
 )
 
-// exporter is the way to a collector. Its methods are safe for concurrent use.
+// exporter sends spans to a collector. Its methods are safe for concurrent use.
 type exporter struct {
 	settings *Settings
 	ca       []byte // the content of settings.CA
@@ -43,9 +43,9 @@ type exporter struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
 	closing  sync.Once
-	over     context.Context // is cancelled when the time of close is over: nothing is sent any more
+	over     context.Context // cancelled when the time of close is over: nothing is sent any more
 	cancel   context.CancelFunc
-	ended    chan struct{} // is closed when the queue's goroutine has ended
+	ended    chan struct{} // closed when the queue's goroutine has ended
 
 	queued                atomic.Int64 // spans that wait for the collector
 	sent, dropped, failed atomic.Uint64
@@ -62,7 +62,7 @@ func newExporter(s *Settings, ca []byte, logger *slog.Logger) (*exporter, error)
 		headers[h.Name] = h.Value.Reveal()
 	}
 	options = append(options, otlptracehttp.WithHeaders(headers))
-	options = append(options, otlptracehttp.WithTLSClientConfig(tlsConfig(ca))) // nil, too: it replaces what the environment says
+	options = append(options, otlptracehttp.WithTLSClientConfig(tlsConfig(ca))) // also nil: it overrides the environment
 	out, err := otlptracehttp.New(context.Background(), options...)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func newExporter(s *Settings, ca []byte, logger *slog.Logger) (*exporter, error)
 	e := &exporter{settings: s, ca: ca, logger: logger, ended: make(chan struct{})}
 	e.over, e.cancel = context.WithCancel(context.Background())
 	host, _ := os.Hostname()
-	limits := sdk.SpanLimits{ // none: spans are made with few attributes, which text has cut. NewSpanLimits reads the environment
+	limits := sdk.SpanLimits{ // no limits: spans have few attributes, which text has cut. NewSpanLimits would read the environment
 		AttributeValueLengthLimit: -1, AttributeValueDepthLimit: -1, AttributeCountLimit: -1, EventCountLimit: -1, LinkCountLimit: -1,
 		AttributePerEventCountLimit: -1, AttributePerLinkCountLimit: -1,
 	}
@@ -84,18 +84,19 @@ func newExporter(s *Settings, ca []byte, logger *slog.Logger) (*exporter, error)
 	return e, nil
 }
 
-// room takes places in the queue for spans; false = there are not as many, and the spans are lost.
+// room reserves places in the queue for spans. It reports false if there are not enough: the spans are
+// lost.
 func (e *exporter) room(spans int) bool {
 	if e.queued.Add(int64(spans)) <= int64(e.settings.Queue) {
 		return true
 	}
 	e.queued.Add(-int64(spans))
 	e.dropped.Add(uint64(spans)) //nolint:gosec // counted
-	e.report("they come faster than the collector takes them")
+	e.report("spans come faster than the collector takes them")
 	return false
 }
 
-// report logs that spans are lost, unless it just has.
+// report logs that spans are lost, at most once in reportPause.
 func (e *exporter) report(why string) {
 	now, last := time.Now().UnixNano(), e.reported.Load()
 	if last != 0 && now-last < int64(reportPause) || !e.reported.CompareAndSwap(last, now) {
@@ -104,11 +105,11 @@ func (e *exporter) report(why string) {
 	e.logger.Warn("spans of traces were lost", "endpoint", e.settings.url(), "dropped", e.dropped.Load(), "failed", e.failed.Load(), "error", why)
 }
 
-// waiting is how many spans wait for the collector.
+// waiting returns the number of spans that wait for the collector.
 func (e *exporter) waiting() int { return int(e.queued.Load()) }
 
-// close sends the waiting spans, and ends the exporter with its goroutine. It takes closeTime at most, and no more than cutTime after the end
-// of ctx. Later spans are lost.
+// close sends the waiting spans, and ends the exporter with its goroutine. It takes at most closeTime,
+// and at most cutTime after the end of ctx. Later spans are lost.
 func (e *exporter) close(ctx context.Context) {
 	e.closing.Do(func() {
 		within, cancel := context.WithTimeout(context.Background(), closeTime)
@@ -125,7 +126,7 @@ func (e *exporter) close(ctx context.Context) {
 		if err := e.provider.Shutdown(within); err != nil {
 			e.logger.Warn("the last spans of traces were not sent", "endpoint", e.settings.url(), "lost", e.waiting(), "error", e.brief(err))
 		}
-		e.cancel() // Shutdown leaves a goroutine that goes on with the queue
+		e.cancel() // Shutdown leaves a goroutine that still works on the queue
 		<-e.ended
 	})
 }
@@ -136,8 +137,8 @@ type counted struct {
 	sdk.SpanExporter
 }
 
-// ExportSpans implements sdk.SpanExporter. Errors are counted and logged here: OpenTelemetry would give them to a handler of the whole
-// program.
+// ExportSpans implements sdk.SpanExporter. It counts and logs errors itself: OpenTelemetry would pass
+// them to a handler of the whole program.
 func (c *counted) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	err := c.e.over.Err()
 	if err == nil {
@@ -167,8 +168,8 @@ func (c *counted) Shutdown(ctx context.Context) error {
 	return c.SpanExporter.Shutdown(ctx)
 }
 
-// brief is an error as it is kept and logged: short, without the body of the collector's answer, and without the headers' values, which
-// the answer may repeat.
+// brief returns the stored and logged form of an error: short, without the body of the collector's
+// answer, and without the values of headers, which the answer may repeat.
 func (e *exporter) brief(err error) string {
 	text, _, _ := strings.Cut(err.Error(), "body: ")
 	for i := range e.settings.Headers {

@@ -13,10 +13,11 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// ids is an sdk.IDGenerator of ids that the session has chosen: the endpoint had them before the span was made.
+// ids is an sdk.IDGenerator of ids that the session has chosen: the endpoint got them before the span
+// was made.
 type ids struct{}
 
-// chosen is the key of a context for the ids of the span that is made.
+// chosen is a context's key for the ids of the span to be made.
 type chosen struct{}
 
 // NewIDs implements sdk.IDGenerator.
@@ -38,7 +39,7 @@ func (e *exporter) trace(t *httpproxy.Trace) {
 	}
 	ctx := context.Background()
 	if (t.Parent != httpproxy.SpanID{}) {
-		state, _ := trace.ParseTraceState(strings.Clone(t.State)) // one that is malformed is none
+		state, _ := trace.ParseTraceState(strings.Clone(t.State)) // a malformed one counts as empty
 		ctx = trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
 			TraceID: trace.TraceID(t.ID), SpanID: trace.SpanID(t.Parent), TraceFlags: trace.FlagsSampled, TraceState: state, Remote: true,
 		}))
@@ -61,11 +62,11 @@ func (e *exporter) trace(t *httpproxy.Trace) {
 	span.End(trace.WithTimestamp(t.End))
 }
 
-// try makes the span of one time that the request was sent.
+// try makes the span of one attempt to send the request.
 func (e *exporter) try(ctx context.Context, t *httpproxy.Trace, i int) {
 	try := &t.Tries[i]
 	end := try.End
-	if end.IsZero() || end.Round(0).After(t.End.Round(0)) { // by the difference of two clocks
+	if end.IsZero() || end.Round(0).After(t.End.Round(0)) { // the two clocks may differ
 		end = t.End
 	}
 	_, span := e.tracer.Start(ctx, text(t.Method),
@@ -76,8 +77,8 @@ func (e *exporter) try(ctx context.Context, t *httpproxy.Trace, i int) {
 	span.End(trace.WithTimestamp(end))
 }
 
-// text is a value that outlives the request, cut to maxAttribute before it is copied. One that is no UTF-8 would have the collector refuse
-// the whole batch.
+// text returns a value that may outlive the request, cut to maxAttribute before it is copied, and as
+// valid UTF-8: otherwise the collector would refuse the whole batch.
 func text(s string) string {
 	return strings.ToValidUTF8(strings.Clone(s[:min(len(s), maxAttribute)]), "\ufffd")
 }
@@ -106,7 +107,7 @@ func (a *attributes) address(prefix, address string) {
 	}
 }
 
-// failure adds why a request failed: the reason, or the status if the other side has one for it.
+// failure adds why a request failed: the reason, or the status if it is an error for that side.
 func (a *attributes) failure(reason string, status, from int) {
 	switch {
 	case reason != "":
