@@ -69,7 +69,7 @@ func (f *flow) take(packets []packet) bool {
 	}
 	if f.to != nil {
 		f.forward(packets)
-		f.letGoIfLost()
+		f.releaseIfLost()
 	}
 	return true
 }
@@ -89,7 +89,7 @@ func (f *flow) expire(now time.Time) time.Time {
 func (f *flow) expireHeld(now time.Time) {
 	if f.to != nil && len(f.held) > 0 && now.Sub(f.since) >= holdTime {
 		f.lost = true
-		f.letGo()
+		f.release()
 	}
 }
 
@@ -125,17 +125,17 @@ func (f *flow) hasRoom(n int) bool {
 	}
 }
 
-// letGo drops the held datagrams. The caller holds mu.
-func (f *flow) letGo() {
+// release drops the held datagrams. The caller holds mu.
+func (f *flow) release() {
 	f.port.held.Add(-int64(f.heldBytes))
 	f.held, f.heldBytes = nil, 0
 }
 
-// letGoIfLost drops the held datagrams if some are missing, because no other endpoint will get an incomplete stream.
-// The caller holds mu.
-func (f *flow) letGoIfLost() {
+// releaseIfLost drops the held datagrams if some are missing, because no other endpoint will get an
+// incomplete stream. The caller holds mu.
+func (f *flow) releaseIfLost() {
 	if f.lost {
-		f.letGo()
+		f.release()
 	}
 }
 
@@ -168,7 +168,7 @@ func (f *flow) connect(to *Socket, client *listener.Conn, answers int, others bo
 	f.since, f.reached = time.Now(), false
 	f.forward(f.held)
 	f.lost = f.lost || !others || f.port.held.Load() > maxHeldInAll/2
-	f.letGoIfLost()
+	f.releaseIfLost()
 }
 
 // disconnect ends the use of an endpoint, and reports whether another may get all that the client has sent.
@@ -206,7 +206,7 @@ func (f *flow) answer(packets []packet) (over bool) {
 	f.client.Count(0, int64(out.bytes))
 	if !f.answered {
 		f.answered = true
-		f.letGo()
+		f.release()
 	}
 	f.owed -= datagramsIn(packets)
 	if f.answers > 0 && f.owed <= 0 {
@@ -220,7 +220,7 @@ func (f *flow) abandon() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended = true
-	f.letGo()
+	f.release()
 }
 
 // silence returns when the client last sent something, and whether the endpoint has ever answered.
@@ -256,7 +256,7 @@ func (f *flow) onClose(cut func(why error)) {
 func (f *flow) Close() error {
 	f.mu.Lock()
 	f.ended = true
-	f.letGo()
+	f.release()
 	cut := f.cut
 	f.cut, f.to = nil, nil
 	f.mu.Unlock()
