@@ -31,7 +31,8 @@ func logPaths(cfg *config.Config) (paths []string) {
 	return paths
 }
 
-// planLogs opens the files of the access logs, also those that are open: tools that rotate logs rename files and reload the gateway.
+// planLogs opens the files of the access logs, also those that are open already: tools that rotate
+// logs rename files and reload the gateway.
 func (g *Gateway) planLogs(p *plan) error {
 	o, err := g.accessLogs.Open(logPaths(p.New))
 	if err != nil {
@@ -67,12 +68,12 @@ func checkLogs(l *config.Listener, report func(err error, at any)) {
 	}
 }
 
-// AccessLogStatus is an element of "access_logs" in /api/v1/status: what has become of the lines for one file.
+// AccessLogStatus is an element of "access_logs" in /api/v1/status: the counters of one file.
 type AccessLogStatus struct {
 	Path    string `json:"path"`
 	Written uint64 `json:"written"`         // lines
-	NoRoom  uint64 `json:"no_room"`         // that are lost because the file takes them more slowly than they come
-	Failed  uint64 `json:"failed"`          // that are lost because they could not be written
+	NoRoom  uint64 `json:"no_room"`         // lines lost because the file takes them too slowly
+	Failed  uint64 `json:"failed"`          // lines lost because they could not be written
 	Error   string `json:"error,omitempty"` // of the last write; empty: it succeeded
 }
 
@@ -102,7 +103,7 @@ var accessLogReport = admin.Report[AccessLogStatus]{
 	},
 }
 
-// showLogs are the rows of the access logs.
+// showLogs returns the rows of the access logs.
 func (g *Gateway) showLogs() admin.Addition {
 	var rows []AccessLogStatus
 	if g.accessLogs != nil {

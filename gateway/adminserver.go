@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// Limits of the admin page: its clients are people and scrapers, none of which sends much.
+// Limits of the admin page: its clients are browsers and scrapers, none of which sends much.
 const (
 	adminHeaderTimeout = 5 * time.Second
 	adminReadTimeout   = 10 * time.Second
@@ -36,7 +36,7 @@ func (g *Gateway) newAdmin(sock *socket, listen string) (*adminServer, error) {
 		cfg.ChangeEndpoint = g.ChangeEndpoint
 	}
 	if local && sock.Addr().Network() == "unix" {
-		cfg.LocalOnly = false // clients of the socket are on this machine; their Host means nothing
+		cfg.LocalOnly = false // clients of the socket are on this machine; their Host says nothing
 	}
 	handler, err := admin.New(cfg)
 	if err != nil {

@@ -1,6 +1,6 @@
 package gateway
 
-// The protocols and extensions that every gateway has. A program adds others by importing them.
+// The protocols and extensions of every gateway. A program adds others by importing them.
 import (
 	_ "github.com/headpond/headpond/gateway/protocols"
 	_ "github.com/headpond/headpond/gateway/sources"

@@ -49,7 +49,7 @@ func Check(cfg *config.Config) config.Problems {
 		l := &cfg.Listeners[i]
 		checkLogs(l, report)
 		if slices.ContainsFunc(l.Upstreams(), func(name string) bool { return backends[name] == nil }) {
-			continue // and that is reported
+			continue // the protocol of the upstream has reported that
 		}
 		if _, err := g.newSpec(l, backends, &certificates{}); err != nil {
 			report(err, &l.Name)
@@ -59,7 +59,7 @@ func Check(cfg *config.Config) config.Problems {
 	return problems
 }
 
-// Effective returns cfg with the values that depend on the machine it is asked on: loops.
+// Effective returns cfg with the values that depend on the machine filled in: loops.
 func Effective(cfg *config.Config) *config.Config {
 	out := *cfg
 	if out.Loops == 0 {

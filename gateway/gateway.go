@@ -42,7 +42,7 @@ type Gateway struct {
 	logs    *logControl // nil when the program gave its own logger
 	started time.Time
 	room    listener.Room // for clients, of all listeners together
-	senders listener.Room // for sessions of datagrams, which whoever forges addresses can begin, so that they take no other client's room
+	senders listener.Room // for sessions of datagrams: forged addresses can begin any number of them, which must not use up clients' room
 	spare   spares        // for the admin page
 	parts   []extend.Part // of extensions
 
@@ -75,8 +75,9 @@ type Gateway struct {
 	closing  sync.Once // closeAll
 }
 
-// New builds everything cfg asks for and binds every address. Nothing is served until Run; a Gateway that is not run must be closed.
-// Errors name the listener or upstream; those about an address wrap ErrListen.
+// New builds all parts that cfg has and binds every address. Nothing is served until Run; a Gateway
+// that is not run must be closed. Errors name the listener or upstream; those about an address wrap
+// ErrListen.
 func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now()}
 	g.room.Guard(g.spare.guard)
@@ -102,7 +103,7 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 		g.logs.close()
 		return nil, err
 	}
-	g.mu.Lock() // extensions may run already, and ask
+	g.mu.Lock() // extensions may call the gateway already
 	defer g.mu.Unlock()
 	g.inForce(p)
 	return g, nil
@@ -185,7 +186,7 @@ func (g *Gateway) stopped(s *service, sock *socket, err error) {
 	}
 }
 
-// Trim gives memory back to the system that is kept for the next rush.
+// Trim returns memory to the system that is kept for the next burst.
 func (g *Gateway) Trim() {
 	g.engine.Trim()
 	runtime.GC() // pooled objects are freed by the second collection
@@ -201,7 +202,7 @@ func (g *Gateway) Drain(ctx context.Context) error {
 	defer context.AfterFunc(g.hard, cancel)()
 	g.mu.Lock()
 	first := !g.draining
-	g.draining = true // before the lock below: /readyz must tell at once
+	g.draining = true // before the lock below: /readyz must report it at once
 	g.mu.Unlock()
 
 	g.reloading.Lock()
@@ -276,10 +277,11 @@ func (g *Gateway) sessions() int {
 	return n
 }
 
-// backendGrace is how long connections to backends may take to be given up once no session is left.
+// backendGrace is how long closing the connections to backends may take after the last session.
 const backendGrace = 2 * time.Second
 
-// Close ends everything now: sessions are cut off, connections closed. It returns when nothing runs any more; a second Close only waits.
+// Close ends everything now: it cuts sessions off and closes connections. It returns when no goroutine
+// of the gateway is left; a second Close only waits.
 func (g *Gateway) Close() {
 	g.cancel()
 	_ = g.Drain(g.hard)
@@ -318,8 +320,9 @@ func inParallel[T any](items []T, fn func(T) error) []error {
 	return errs
 }
 
-// Addr returns the address a listener is bound to, as host:port or unix:/path, and "" when there is no such listener. It differs from the
-// configuration when that says port 0. The admin page's is Addr("admin") unless a listener has that name.
+// Addr returns the address that a listener is bound to, as host:port or unix:/path, and "" if there is
+// no such listener. It differs from the configuration if that has port 0. The admin page's is
+// Addr("admin"), unless a listener has that name.
 func (g *Gateway) Addr(name string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// healthOf translates the active check; PostgreSQL's own probe is its backend's.
+// healthOf translates the active check. The check of PostgreSQL is made by its backend.
 func (g *Gateway) healthOf(u *config.Upstream, dial upstream.DialFunc) (upstream.Health, error) {
 	c := u.Health
 	if c == nil {
@@ -53,7 +53,7 @@ func (g *Gateway) httpCheck(u *config.Upstream, dial upstream.DialFunc) (upstrea
 	check := upstream.HTTPCheck{Path: c.HTTP, Host: u.SourceHost(), Dial: dial, Expect: c.Expect}
 	settings := u.TLS
 	if c.Port != 0 {
-		settings = nil // of another port nothing is known
+		settings = nil // the settings are for the upstream's own port
 	}
 	if c.HTTPS != "" {
 		check.Path, settings = c.HTTPS, c.TLS(u)
@@ -73,7 +73,7 @@ func (g *Gateway) httpCheck(u *config.Upstream, dial upstream.DialFunc) (upstrea
 
 func (g *Gateway) grpcCheck(u *config.Upstream, dial upstream.DialFunc) (check upstream.GRPCCheck, err error) {
 	check = upstream.GRPCCheck{Service: u.Health.Service, Host: u.SourceHost(), Dial: dial}
-	if u.Health.Port == 0 { // of another port nothing is known
+	if u.Health.Port == 0 { // the settings are for the upstream's own port
 		check.TLS, err = g.checkTLS(u, u.TLS)
 	}
 	return check, err
@@ -125,7 +125,7 @@ func (c *checkTLS) current() (*tls.Config, error) {
 	return c.cfg, nil
 }
 
-// readToken reads a bearer token. Its errors do not repeat what is in the file.
+// readToken reads a bearer token. Its errors do not repeat the content of the file.
 func readToken(file config.Path) (string, error) {
 	data, err := file.Read()
 	if err != nil {

@@ -8,15 +8,17 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// When the gateway at the other side of a tunnel drains, it also waits for connections that pools here keep idle.
-// lookInterval is how soon these are closed, idlePinch how long the pools keep nothing idle.
+// When the gateway at the other side of a tunnel drains, it also waits for connections that pools of
+// this gateway keep idle. lookInterval is the time until these are closed, and idlePinch how long the
+// pools then keep no idle connections.
 const (
 	lookInterval = time.Second
 	idlePinch    = 100 * time.Millisecond
 	leastIdle    = 5 * time.Millisecond
 )
 
-// watchCarriers begins to look for other gateways that drain, once an upstream is carried by one. mu is not held.
+// watchCarriers begins to look for draining gateways if an upstream is reached through one. mu is not
+// held.
 func (g *Gateway) watchCarriers(cfg *config.Config) {
 	if !slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Far() }) {
 		return
@@ -34,7 +36,7 @@ func (g *Gateway) lookAtCarriers() {
 		case <-look.C:
 		}
 		if !g.reloading.TryLock() {
-			continue // a reload, or this gateway's own drain, which closes them too
+			continue // during a reload, or this gateway's own drain, which closes the connections too
 		}
 		for _, b := range g.backends {
 			if slices.ContainsFunc(g.parts, func(p extend.Part) bool { return p.Retreats(&b.cfg) }) {
@@ -49,12 +51,12 @@ func (g *Gateway) lookAtCarriers() {
 func (g *Gateway) closeIdle(b *backend) {
 	s, err := g.settingsOf(&b.cfg, b)
 	if err != nil {
-		return // it was accepted before; a file has gone since
+		return // such limits were accepted before; a file may be missing since
 	}
 	none := s
 	none.Limits.IdleTimeout, none.Limits.MinIdle, none.Limits.MaxWarm = leastIdle, 0, 0
 	if b.impl.Update(none) != nil {
-		return // closed
+		return // the backend is closed
 	}
 	wait(g.hard, idlePinch)
 	_ = b.impl.Update(s)

@@ -17,7 +17,7 @@ import (
 // reader.
 const maxUnwritten = 4 << 20
 
-// keepLines is how large a buffer may be to be used again.
+// keepLines is the largest size of a buffer that is used again.
 const keepLines = 64 << 10
 
 // flushGrace is how long the reader may take to read the remaining lines at the end.
@@ -79,7 +79,7 @@ func (l *lineWriter) run() {
 	for range l.wake {
 		l.writeAll()
 	}
-	l.writeAll() // a token that was taken may have been the last
+	l.writeAll() // the token was perhaps the last
 }
 
 // writeAll writes all queued lines.
@@ -107,7 +107,7 @@ func (l *lineWriter) writeAll() {
 	l.notWritten(bytes.Count(lines[min(n, own):own], []byte("\n")), missing, err)
 }
 
-// written notes that the log can be written.
+// written records that the log can be written.
 func (l *lineWriter) written(lines []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,7 +132,7 @@ func (l *lineWriter) notWritten(lines int, missing gap, err error) {
 	}
 }
 
-// say appends a report of missing lines, in the format of the log.
+// say appends a report of missing lines, in the log's format.
 func (g *gap) say(lines []byte) []byte {
 	asJSON := bytes.HasPrefix(lines, []byte("{"))
 	if g.dropped > 0 {
@@ -149,7 +149,7 @@ func appendMissing(to []byte, asJSON bool, msg string, lines int, why string) []
 	if asJSON {
 		to = fmt.Appendf(to, `{"time":%q,"level":"WARN","msg":%q,"lines":%d`, now, msg, lines)
 		if why != "" {
-			quoted, _ := json.Marshal(why) // a string always has a form
+			quoted, _ := json.Marshal(why) // a string can always be encoded
 			to = append(append(to, `,"error":`...), quoted...)
 		}
 		return append(to, "}\n"...)

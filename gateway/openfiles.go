@@ -11,9 +11,9 @@ import (
 // clients, files that are read.
 const ownFiles = 100
 
-// openFiles is the number of files that cfg may need at full use: one for each client, waiting ones included, and one
-// for each connection to a backend, of which there are at most as many as the pools allow, or as the clients and
-// "max_warm" need. Connections that another machine makes do not count.
+// openFiles is the number of files that cfg may need at full load: one for each client, waiting ones
+// included, and one for each connection to a backend, of which there are at most as many as the pools
+// permit, or as the clients and "max_warm" need. Connections that another machine makes do not count.
 func openFiles(cfg *config.Config) uint64 {
 	total := ownFiles
 	for i := range cfg.Listeners {
@@ -59,15 +59,17 @@ func clientsWithin(limit uint64, cfg *config.Config) int {
 	return max(room-most, (room-idle)/2, 1)
 }
 
-// resizeRooms lets so many clients in, each with a connection to a backend; 0 = no limit.
+// resizeRooms sets the number of clients that may be connected, each with a connection to a backend; 0
+// = no limit.
 func (g *Gateway) resizeRooms(clients int, cfg *config.Config) {
 	connections, sessions := roomsFor(clients, cfg)
 	g.room.Resize(connections)
 	g.senders.Resize(sessions)
 }
 
-// roomsFor divides the files of so many clients among connections and sessions of datagrams. A session takes one file, not two: if
-// there are listeners of both kinds, each kind gets half of the files.
+// roomsFor divides the files of that many clients among connections and sessions of datagrams. A
+// session takes one file, not two. If there are listeners of both kinds, each kind gets half of the
+// files.
 func roomsFor(clients int, cfg *config.Config) (connections, sessions int) {
 	datagrams := func(l config.Listener) bool { return extend.ProtocolOf(l.Protocol).Config.Datagrams }
 	streams := func(l config.Listener) bool { return !datagrams(l) }
@@ -77,5 +79,5 @@ func roomsFor(clients int, cfg *config.Config) (connections, sessions int) {
 	return clients, clients
 }
 
-// widthOf is how many endpoints an upstream has, one if that is yet to be discovered.
+// widthOf returns how many endpoints an upstream has, one if they are yet to be discovered.
 func widthOf(u *config.Upstream) int { return max(len(u.Endpoints), 1) }

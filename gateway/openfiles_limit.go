@@ -8,8 +8,9 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 )
 
-// checkOpenFiles raises the limit of open files where that is allowed (the Go runtime has raised the soft limit to the hard one), and warns
-// when it is too low for cfg: then clients wait to be accepted before max_conns is reached.
+// checkOpenFiles raises the limit of open files if permitted (the Go runtime has raised the soft limit
+// to the hard one). It warns if the limit is too low for cfg: clients then wait to be accepted before
+// max_conns is reached.
 func (g *Gateway) checkOpenFiles(cfg *config.Config) {
 	var limit syscall.Rlimit
 	needed := openFiles(cfg)

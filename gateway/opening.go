@@ -12,14 +12,16 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// An address that is in use is tried again for startGrace at the start: Linux closes the sockets of a process with io_uring that was killed
-// some 20 ms after the process is gone, and its successor may be sooner.
+// An address that is in use is tried again for startGrace at the start. Linux closes the sockets of a
+// killed process with io_uring some 20 ms after the process has ended, and its successor may start
+// sooner.
 const (
 	startGrace = time.Second
 	startPause = 5 * time.Millisecond
 )
 
-// openListener makes the socket of a listener, see open, on the engine if its sessions are.
+// openListener makes the socket of a listener, see open. If its sessions run on the engine, so does
+// the socket.
 func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) {
 	l := &s.cfg
 	what := fmt.Sprintf("listener %q", l.Name)
@@ -37,9 +39,10 @@ func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) 
 	return sock, err
 }
 
-// open makes the socket for an address. If another listener of this gateway has the address, its socket is taken over,
-// so that listeners may exchange names and addresses in one reload and no client is refused meanwhile: p, whose
-// addresses are distinct, takes it from its owner. kind is the protocol, nil for the admin page; old is the service that asks, if it runs.
+// open makes the socket for an address. If another listener of this gateway has the address, its
+// socket is taken over, so that listeners may exchange names and addresses in one reload, and no
+// client is refused meanwhile. p, whose addresses are distinct, takes it from its owner. kind is the
+// protocol, nil for the admin page; old is the running service for which it is opened, if any.
 func (g *Gateway) open(p *plan, kind *extend.Protocol, what, listen string, perm permission, old *service) (*socket, error) {
 	datagrams := kind != nil && kind.Config.Datagrams
 	from := g.holder(listen, datagrams, old)
@@ -125,7 +128,8 @@ func (g *Gateway) hasFailed(s *service) bool {
 // datagrams reports whether the socket of a service is a UDP socket.
 func (s *service) datagrams() bool { return extend.ProtocolOf(s.cfg.Protocol).Config.Datagrams }
 
-// address returns where a socket really listens: the port the system chose for port 0.
+// address returns the address that a socket listens on, with the port that the system chose for port
+// 0.
 func address(l net.Listener) string {
 	if l.Addr().Network() == "unix" {
 		return "unix:" + l.Addr().String()

@@ -53,7 +53,7 @@ func permissionOf(l *config.Listener) (permission, error) {
 	return p, nil
 }
 
-// parseID reads the number of a user or a group. The largest means none to the system.
+// parseID reads the number of a user or a group. The system uses the largest number for none.
 func parseID(text string) (int, error) {
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err == nil && n == math.MaxUint32 {
@@ -68,13 +68,14 @@ func (p *plan) permit(perm permission, address string) error {
 		if info, err := os.Lstat(path); err == nil {
 			before := permission{mode: info.Mode().Perm(), uid: -1, gid: -1}
 			before.uid, before.gid = ownerOf(info)
-			p.Abort = append(p.Abort, func() { _ = before.apply(address) }) // nothing to be done if it is gone
+			p.Abort = append(p.Abort, func() { _ = before.apply(address) }) // the error means that the socket is gone
 		}
 	}
 	return perm.apply(address)
 }
 
-// apply gives the socket at an address its owner and mode. A mode that is no longer in the configuration stays until a restart.
+// apply sets the owner and mode of the socket at an address. A mode that is no longer in the
+// configuration remains until a restart.
 func (p permission) apply(address string) error {
 	path, unix := strings.CutPrefix(address, "unix:")
 	if !unix {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// ownerOf returns the user and the group that own a file, -1 where that is not known.
+// ownerOf returns the user and the group that own a file, -1 if unknown.
 func ownerOf(info os.FileInfo) (uid, gid int) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

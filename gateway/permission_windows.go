@@ -2,5 +2,5 @@ package gateway
 
 import "os"
 
-// ownerOf knows no numbers of users here.
+// ownerOf returns none: files have no numeric owners here.
 func ownerOf(os.FileInfo) (uid, gid int) { return -1, -1 }

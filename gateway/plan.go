@@ -13,15 +13,15 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// plan is the way from the running configuration to another. Making it does everything that can fail and changes nothing that runs;
-// then either abort or commit is called.
+// plan is the transition from the running configuration to another one. Making it does everything that
+// can fail, and changes nothing that runs; then either abort or commit is called.
 type plan struct {
 	extend.Plan
 	backends []*backend // all of the new configuration, in its order
 	services []*service // all of the new configuration, in its order
 	admin    *adminServer
 
-	touched map[string]bool // upstreams whose proxies need an update: new ones, and those whose connect_timeout or tls changed
+	touched map[string]bool // upstreams whose proxies need an update: new ones, and those with another connect_timeout or tls
 
 	opened  []*socket  // bound for the plan
 	created []*backend // built for the plan
@@ -324,7 +324,7 @@ func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificates
 	return nil
 }
 
-// planAdmin opens the admin address when there is a new one.
+// planAdmin opens the admin address if it is a new one.
 func (g *Gateway) planAdmin(p *plan) error {
 	if g.cfg != nil && g.cfg.Admin == p.New.Admin {
 		p.admin = g.admin

@@ -12,8 +12,8 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// ReloadFile reads the configuration file again and applies it. A file with problems is refused whole: every problem is logged, and the error
-// lists them.
+// ReloadFile reads the configuration file again and applies it. It refuses a file with problems as a
+// whole: each problem is logged, and the error lists them.
 func (g *Gateway) ReloadFile() (err error) {
 	if g.opts.Reloading != nil {
 		over := g.opts.Reloading()
@@ -28,7 +28,7 @@ func (g *Gateway) ReloadFile() (err error) {
 	case !g.mayReload():
 		return g.refuse(errNotNow, file)
 	}
-	g.loading.Lock() // or a file that was read earlier could be applied later
+	g.loading.Lock() // otherwise a file that was read earlier could be applied later
 	defer g.loading.Unlock()
 	cfg, problems := config.Load(file)
 	g.logProblems(problems)
@@ -61,7 +61,7 @@ func (g *Gateway) Reload(cfg *config.Config) error {
 	return nil
 }
 
-// refuse notes that a reload was refused.
+// refuse records and logs that a reload was refused.
 func (g *Gateway) refuse(err error, file string) error {
 	g.noteReload(err)
 	g.logger.Error("reload refused, the old configuration keeps running", "config", file, "error", err)
@@ -118,8 +118,9 @@ func (g *Gateway) noteReload(err error) {
 	g.reloads.LastError = ""
 }
 
-// commit carries a plan out. Each step was checked when the plan was made. A step that fails nevertheless is logged and
-// the other steps are done: a half-applied configuration is better than a half-reverted one.
+// commit executes a plan. Each step was checked when the plan was made. If a step fails nevertheless,
+// it is logged and the other steps are done: a half-applied configuration is better than a
+// half-reverted one.
 func (g *Gateway) commit(p *plan) error {
 	for _, apply := range p.Commit {
 		if err := apply(); err != nil {
@@ -168,12 +169,13 @@ func (g *Gateway) inForce(p *plan) {
 	}
 }
 
-// acceptGrace is how long connections that a removed listener has just accepted may take to become sessions, which a
-// drain lets finish; it also holds for connections that are being opened through a replaced part of an extension.
+// acceptGrace is how long connections that a removed listener has just accepted may take to become
+// sessions, which a drain lets finish. It also applies to connections that are being opened through a
+// replaced part of an extension.
 const acceptGrace = time.Second
 
-// retireGrace is how long a replaced upstream still gives connections: a session that read the old settings just before the reload may be
-// about to ask.
+// retireGrace is how long a replaced upstream still leases connections: a session that read the old
+// settings just before the reload may be about to acquire one.
 const retireGrace = 5 * time.Second
 
 // retire drains the listeners and upstreams that a reload took out of service.

@@ -46,7 +46,7 @@ func (b *backend) active() int {
 	return n
 }
 
-// left notes that the sessions of a part that was taken out of service are over.
+// left records that a part that was taken out of service has no sessions any more.
 func (g *Gateway) left(part any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -29,7 +29,7 @@ type service struct {
 type spec struct {
 	cfg   config.Listener
 	files extend.Fingerprint
-	cert  *certificateSet // to be shown from now on; nil without TLS
+	cert  *certificateSet // to be used from now on; nil without TLS
 	perm  permission      // of a unix socket
 
 	server extend.Server
@@ -68,7 +68,7 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 	return s, nil
 }
 
-// listenerConfig is the part every protocol has.
+// listenerConfig returns the settings that listeners of all protocols have.
 func (g *Gateway) listenerConfig(l *config.Listener) listener.Config {
 	rate := listener.Rate{}
 	if l.ConnectionRate != nil {
@@ -86,7 +86,7 @@ func (g *Gateway) listenerConfig(l *config.Listener) listener.Config {
 	}
 }
 
-// sameListener reports whether nothing about a listener changed but perhaps its address.
+// sameListener reports whether nothing about a listener has changed, except perhaps its address.
 func sameListener(a, b config.Listener) bool {
 	a.Listen = b.Listen
 	return reflect.DeepEqual(a, b)

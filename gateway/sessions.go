@@ -28,7 +28,7 @@ func (g *Gateway) registers() (all []extend.Register) {
 	return all
 }
 
-// Sessions describes every session of every listener, and every one that an extension has, in no order.
+// Sessions describes all sessions of the listeners and of extensions, in no order.
 func (g *Gateway) Sessions() []listener.Info {
 	var all []listener.Info
 	for _, r := range g.registers() {
@@ -59,7 +59,7 @@ func (g *Gateway) Kill(id string) bool {
 	return false
 }
 
-// sessionAttrs name a session in the log. Empty values are omitted.
+// sessionAttrs returns the attributes of a session for the log. Empty values are omitted.
 func sessionAttrs(s listener.Info) []any {
 	attrs := []any{"session", s.ID, "listener", s.Listener, "client", s.Client, "state", string(s.State)}
 	for _, a := range []struct{ key, value string }{
@@ -76,8 +76,9 @@ func sessionAttrs(s listener.Info) []any {
 	return attrs
 }
 
-// How often the gateway looks for sessions that hold a connection for long while others wait, and how many of an
-// upstream it names: the longest holders only, because a TCP upstream may have thousands.
+// How often the gateway looks for sessions that hold a connection for long while others wait, and how
+// many of them it names for each upstream: the longest holders only, since a TCP upstream may have
+// thousands.
 const (
 	holderInterval = time.Second
 	maxHolders     = 5
@@ -132,7 +133,8 @@ func totalOf(s listener.Stats) (unit string, total traffic.Total) {
 	return "", total
 }
 
-// holders are the sessions that were named, with how long each had held its connection by then.
+// holders are the sessions that were logged, with the time for which each had held its connection by
+// then.
 type holders struct {
 	named map[holder]time.Duration
 }
@@ -143,8 +145,8 @@ type holder struct {
 	since   time.Time
 }
 
-// look names the sessions that have held a connection for limit or longer to an upstream that others wait for; 0 = none. Each is named
-// again when it has held it twice as long.
+// look logs the sessions that have held a connection for limit or longer to an upstream with waiting
+// sessions; 0 = none. A session is logged again when it has held the connection twice as long.
 func (h *holders) look(g *Gateway, backends []*backend, limit time.Duration, now time.Time) {
 	crowded := map[string]int{}
 	for _, b := range backends {

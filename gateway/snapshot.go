@@ -43,7 +43,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 	}
 	leavers := g.leavers
 	g.mu.Unlock()
-	for name, c := range certs { // extensions are not asked under mu
+	for name, c := range certs { // extensions are not called under mu
 		s.Certificates[name] = c.expires()
 	}
 	s.Additions = g.additions(proxies)

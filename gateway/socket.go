@@ -14,10 +14,10 @@ import (
 	"github.com/headpond/headpond/internal/netaddr"
 )
 
-// socket is a bound address. It is accepted from by one proxy at a time.
+// socket is a bound address. One proxy at a time accepts from it.
 type socket struct {
 	net.Listener
-	retired atomic.Bool // closing it is our doing, not a failure
+	retired atomic.Bool // closed by the gateway, which is not a failure
 	unlink  bool        // closing it removes the file of a unix socket
 }
 
@@ -50,7 +50,8 @@ func bind(what, address string, perm permission) (*socket, error) {
 	return nil, fmt.Errorf("%s: %w on %s: %s%w", what, ErrListen, address, adviceToBind(address, false, err), err)
 }
 
-// adviceToBind explains an error of binding an address, and says what to do; "" if the error explains itself.
+// adviceToBind explains an error of binding an address and how to fix it; "" if the error explains
+// itself.
 func adviceToBind(address string, datagrams bool, err error) string {
 	list := "ss -ltnp"
 	if datagrams {
@@ -77,7 +78,7 @@ func adviceToBind(address string, datagrams bool, err error) string {
 	return ""
 }
 
-// adviceOnSocket is adviceToBind for a path where something is already.
+// adviceOnSocket is adviceToBind for a path that exists.
 func adviceOnSocket(path string) string {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
 		return "something that is no socket is there; move it away or choose another path: "
@@ -138,7 +139,7 @@ func (s *socket) handOver(to *socket) {
 	}
 }
 
-// retire closes the socket; its accept loop takes that as the end, not as a failure.
+// retire closes the socket. Its accept loop then ends without an error.
 func (s *socket) retire() {
 	s.retired.Store(true)
 	_ = s.Close()

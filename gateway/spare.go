@@ -10,13 +10,14 @@ import (
 	"syscall"
 )
 
-// spareFiles is the number of file descriptors that the admin page keeps for the time when the process has no other
-// left: for a liveness probe (without an answer the gateway is restarted, and all sessions are cut off), a scraper, a
-// person, and one more.
+// spareFiles is the number of file descriptors that the admin page keeps for the time when the process
+// has no other left: for a liveness probe (without an answer the gateway is restarted, and all
+// sessions are cut off), a scraper, a browser, and one more.
 const spareFiles = 4
 
-// spares are the descriptors that a gateway's admin page keeps. A listener may take one that has just been freed for the admin page: then
-// the next one that clients would get is kept again instead, see guard.
+// spares are the descriptors that a gateway's admin page keeps. A listener may take a descriptor that
+// was freed for the admin page. The next descriptor that its clients would get is then kept instead,
+// see guard.
 type spares struct {
 	short atomic.Bool // some are missing
 	mu    sync.Mutex

@@ -71,7 +71,7 @@ func kindOfKey(key crypto.PublicKey) string {
 	return fmt.Sprintf("%T", key)
 }
 
-// expires returns when the first of the certificates does, zero where it is not known.
+// expires returns when the first of the certificates expires, zero if unknown.
 func (c *certificates) expires() (first time.Time) {
 	set := c.current.Load()
 	if set == nil {
@@ -171,10 +171,11 @@ func (g *Gateway) certifier() extend.Certifier {
 	return nil
 }
 
-// serverConfig returns the TLS settings of a listener that shows the current certificates, and asks its clients for theirs as t says.
+// serverConfig returns the TLS settings of a listener: its current certificates, and the client
+// certificates that t requires.
 func (c *certificates) serverConfig(t *config.ServerTLS) (*tls.Config, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.choose}
-	if t.ClientCA == "" { // a certificate authority that checks a name has no certificate to show
+	if t.ClientCA == "" { // a certificate authority that checks a name has no client certificate
 		settings.GetConfigForClient = c.challenge
 		return settings, nil
 	}

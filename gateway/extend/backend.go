@@ -23,18 +23,20 @@ type Backend interface {
 	Runs() any
 }
 
-// Freezer is a Backend that looks for its endpoints, perhaps through sessions of this gateway. Freeze ends that, before a drain.
+// Freezer is a Backend that discovers its endpoints, perhaps through sessions of this gateway. Freeze
+// ends the discovery, before a drain.
 type Freezer interface {
 	Backend
 	Freeze()
 }
 
-// Counted is a Backend whose sessions lease from it again and again, so that it must not be drained under one that runs.
+// Counted is a Backend whose sessions lease from it repeatedly, so that it must not be drained while
+// one runs.
 type Counted interface {
 	Backend
 	// Retire ends sessions that cannot continue without the Backend, because a reload has taken it out of service.
 	Retire()
-	// Active is how many sessions there are.
+	// Active returns the number of sessions.
 	Active() int
 	// Idle returns a channel that is closed when there is no session, the first time after the call.
 	Idle() <-chan struct{}
@@ -55,16 +57,17 @@ type Settings struct {
 	Dial              func(ctx context.Context, endpoint string) (net.Conn, error)
 	// DialFrom is Dial, to "host:port", from an address that need not be this machine's; see fiber.Engine.DialFrom.
 	DialFrom func(ctx context.Context, from netip.Addr, endpoint string) (net.Conn, error)
-	Start    func(fn func()) // how a connection is opened ahead of its user, see pool.Config.Go
+	Start    func(fn func()) // starts the opening of a connection for the pool, see pool.Config.Go
 	Logger   *slog.Logger
-	// Trial says that the Backend is made to check the configuration: it is not used, and opens, creates and asks nothing.
+	// Trial says that the Backend is made only to check the configuration: it must not open, create or ask
+	// anything.
 	Trial bool
 	// StandIn means a trial Backend in place of a refused one, so that listeners can be checked: only the name, the
 	// protocol and the balance in Config are the refused one's.
 	StandIn bool
 }
 
-// FieldError is an error of Protocol.Backend that is about one field of the configuration.
+// FieldError is an error of Protocol.Backend about one field of the configuration.
 type FieldError struct {
 	Field   any // a pointer to it
 	Warning bool
@@ -77,8 +80,8 @@ func (e *FieldError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *FieldError) Unwrap() error { return e.Err }
 
-// ConnectsOtherwise reports whether a changed upstream connects to its endpoints in another way. files says whether the content of its
-// certificates has changed.
+// ConnectsOtherwise reports whether a changed upstream connects to its endpoints in another way. files
+// says whether the content of its certificate files has changed.
 func ConnectsOtherwise(old, changed *config.Upstream, files bool) bool {
 	return files || old.ConnectTimeout != changed.ConnectTimeout || !reflect.DeepEqual(old.TLS, changed.TLS) || !reflect.DeepEqual(old.KeepAlive, changed.KeepAlive)
 }

@@ -29,7 +29,8 @@ type Gateway interface {
 	Parts() []Part
 }
 
-// A Part is an extension within one gateway. Plan is called by one goroutine at a time, all else also meanwhile.
+// A Part is an extension within one gateway. One goroutine at a time calls Plan; others may call the
+// other methods meanwhile.
 type Part interface {
 	// Check reports problems for which Plan would fail; at is the field in question.
 	Check(cfg *config.Config, report func(err error, at any))
@@ -58,7 +59,7 @@ type Dialer struct {
 	Probe func(ctx context.Context, endpoint string) (net.Conn, error) // for health checks
 }
 
-// Plan is the way from one configuration to another, either all of it or nothing.
+// Plan is the transition from one configuration to another. It is applied as a whole or not at all.
 type Plan struct {
 	Old, New *config.Config // Old is nil at the start
 
@@ -69,7 +70,7 @@ type Plan struct {
 	Retired []*Retired     // parts that the new configuration does not have
 }
 
-// Retired is a thing with sessions that a reload takes out of service.
+// Retired is a part with sessions that a reload takes out of service.
 type Retired struct {
 	Kind, Name, Protocol string
 	Sessions             string // the name of its sessions in the log

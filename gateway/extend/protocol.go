@@ -11,25 +11,28 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// A Protocol is a kind of listener. Functions that are nil have nothing to say.
+// A Protocol is a kind of listener. Functions may be nil.
 type Protocol struct {
 	Config config.ListenerProtocol
 	// Prepare translates the configuration of a listener for its proxy and checks it. It opens and changes nothing.
 	Prepare func(Listener) (Server, error)
-	// Files lists what a listener reads besides its certificate. It counts as changed when the content of one does.
+	// Files lists the files that a listener reads besides its certificate. The listener counts as changed
+	// if the content of one changes.
 	Files func(l *config.Listener) []config.Path
-	// Logs returns the fields that name the files that a listener's proxy writes lines to: see Listener.LogFile.
+	// Logs returns the fields with the names of files that a listener's proxy writes lines to: see
+	// Listener.LogFile.
 	Logs func(l *config.Listener) []*config.LogPath
-	// OffLoop reports whether sessions need goroutines, because they compute or wait for other things than the engine's
-	// connections.
+	// OffLoop reports whether sessions need goroutines, because they compute or wait for something other
+	// than the engine's connections.
 	OffLoop func(cfg *config.Config, l *config.Listener) bool
-	// Replaces reports whether a changed listener needs another proxy; sessions of the old one finish there. The protocol is the same.
+	// Replaces reports whether a changed listener of this protocol needs another proxy. Sessions of the
+	// old one finish there.
 	Replaces func(old, changed *config.Listener) bool
-	// Backend makes an upstream of these listeners; its pools begin to warm up at once. nil: they have pools of TCP connections, a
-	// *upstream.Upstream[net.Conn].
+	// Backend makes an upstream of these listeners. Its pools begin to warm up at once. If it is nil, the
+	// upstreams have pools of TCP connections: they are *upstream.Upstream[net.Conn].
 	Backend func(s Settings) (Backend, error)
-	// Rebuilds reports whether a changed upstream needs another Backend. files says whether the content of its certificates has changed.
-	// nil: ConnectsOtherwise.
+	// Rebuilds reports whether a changed upstream needs another Backend. files says whether the content of
+	// its certificate files has changed. nil: ConnectsOtherwise.
 	Rebuilds func(old, changed *config.Upstream, files bool) bool
 	// Show returns the protocol's rows for the admin pages, beside its listeners and their traffic, made by an
 	// admin.Report. It gets the running proxies, in the order of the configuration, and may get none.
@@ -37,19 +40,20 @@ type Protocol struct {
 	// Reuses says that connections of its upstreams serve one session after the other, so that the share of reused
 	// connections is shown.
 	Reuses bool
-	// Listen opens the socket of a listener at "host:port". nil: it is a TCP socket, or at "unix:/path" a Unix socket. Protocols whose
-	// sockets are no TCP sockets (config.ListenerProtocol.Datagrams) need it; the listener that it returns must have the methods of
-	// Handover, and sessions run on goroutines (OffLoop).
+	// Listen opens the socket of a listener at "host:port". nil: it is a TCP socket, or at "unix:/path" a
+	// Unix socket. Protocols with other sockets (config.ListenerProtocol.Datagrams) need it. The listener
+	// that it returns must have the methods of Handover, and sessions run on goroutines (OffLoop).
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// Beside returns how the second socket of a listener is opened, at "host:port" with the port of its first; nil: it has none. The
 	// listener's proxy serves both. It is a UDP socket, and has the methods of Handover (see config.ListenerProtocol.Beside). nil: no listener
 	// has one.
 	Beside func(l *config.Listener) func(ctx context.Context, address string) (net.Listener, error)
-	// MaxConns is how many connections a listener may have open at most, where that is not its max_conns.
+	// MaxConns returns how many connections a listener may have open, if not its max_conns.
 	MaxConns func(l *config.Listener) int
 }
 
-// Handover is a socket that a second listener of the gateway can take over: what arrives meanwhile goes to either.
+// Handover is a socket that a second listener of the gateway can take over: clients that arrive
+// meanwhile go to either.
 type Handover interface {
 	net.Listener
 	Duplicate() (net.Listener, error)
@@ -59,10 +63,10 @@ type Handover interface {
 type Listener struct {
 	*config.Listener
 	Common  listener.Config
-	TLS     *tls.Config // with the certificate, also one that a reload replaces; nil: clear text. Each call of Prepare gets its own
+	TLS     *tls.Config // with the certificate, also after a reload has replaced it; nil: clear text. Each call of Prepare gets its own
 	Gateway Gateway
-	// LogFile returns the writer of a file of Protocol.Logs, which Listeners with the same path share. It loses lines that the file does
-	// not take in time.
+	// LogFile returns the writer of a file of Protocol.Logs, which Listeners with the same path share. It
+	// drops lines that the file does not take in time.
 	LogFile func(path config.LogPath) listener.LineWriter
 
 	Upstreams map[string]Upstream // those the listener names, by name
@@ -101,13 +105,13 @@ type Register interface {
 	Kill(id listener.ID, stream uint64) bool
 }
 
-// Server is a listener's configuration, checked, in the form of its proxy. Serve makes one.
+// Server is a checked configuration of a listener in its proxy's form. Serve makes one.
 type Server struct {
 	Create func() (Proxy, error)
 	Update func(Proxy) error // gives a proxy of this protocol the configuration in place
 }
 
-// Serve returns the Server of a proxy that create makes and that Update changes.
+// Serve returns a Server with the functions create and Update of a proxy.
 func Serve[C interface{ Verify() error }, P interface {
 	Proxy
 	Update(cfg C) error

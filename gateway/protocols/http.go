@@ -124,7 +124,7 @@ type Route struct {
 	Headers         []Match       `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                   // all must be there
 	Query           []Match       `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                     // all must be there
 	Body            []Match       `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                      // fields of a JSON object; all must be there
-	Groups          []string      `conf:"groups" maxlen:"32"`                                              // groups that the upstream serves: key=value, key=* or all
+	Groups          []string      `conf:"groups" maxlen:"32"`                                              // groups that the upstream can answer: key=value, key=* or all
 	StripPrefix     bool          `conf:"strip_prefix"`                                                    // forward without config.Path
 	Upstream        string        `conf:"upstream"`                                                        // default: the listener's upstream
 	ConnectTimeout  time.Duration `conf:"connect_timeout" default:"never" min:"1ms" max:"24h" never:"0s"`  // of each endpoint that is tried
@@ -139,11 +139,11 @@ type Route struct {
 	Respond         *Respond      `conf:"respond"`                                                         // nil: none
 	RequestHeaders  *HeaderRules  `conf:"request_headers"`                                                 // nil: unchanged
 	ResponseHeaders *HeaderRules  `conf:"response_headers"`                                                // nil: unchanged
-	Affinity        *Affinity     `conf:"affinity"`                                                        // nil: by the upstream's balance alone
+	Affinity        *Affinity     `conf:"affinity"`                                                        // nil: only the upstream's balance decides
 
 	Allow       []netip.Prefix `conf:"allow" maxlen:"1000"`            // clients that may use the route; empty: all
 	Deny        []netip.Prefix `conf:"deny" maxlen:"1000"`             // exceptions from Allow
-	BasicAuth   *BasicAuth     `conf:"basic_auth" scalar:"File"`       // nil: nobody is asked for a password
+	BasicAuth   *BasicAuth     `conf:"basic_auth" scalar:"File"`       // nil: no password is needed
 	ForwardAuth *ForwardAuth   `conf:"forward_auth" scalar:"Upstream"` // nil: no other server is asked
 	RateLimit   *RateLimit     `conf:"rate_limit"`                     // nil: none
 	Canary      *Canary        `conf:"canary"`                         // nil: none

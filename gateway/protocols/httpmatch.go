@@ -16,7 +16,7 @@ import (
 // PathMatch says how a route's path is compared.
 type PathMatch string
 
-// How it is.
+// The values of PathMatch.
 const (
 	PathPrefix PathMatch = "prefix" // by whole path segments
 	PathExact  PathMatch = "exact"
@@ -31,7 +31,7 @@ func (m PathMatch) matchOf() httpproxy.PathMatch {
 	return map[PathMatch]httpproxy.PathMatch{PathExact: httpproxy.PathExact, PathRegex: httpproxy.PathRegexp}[m]
 }
 
-// Match is a condition about a header or the like. In the file its name is the key, and the value stands behind it.
+// Match is a condition on a header, query parameter or field. In the file its name is the key.
 type Match struct {
 	Name  string `conf:"-"`
 	Value string `conf:"value"` // "*": any
@@ -141,7 +141,7 @@ func checkLengths(c *config.Checker, key string, all []Match) {
 // Beyond says what happens to a request whose body has no field that routes look at within peek_bytes.
 type Beyond string
 
-// What becomes of it.
+// The values of Beyond.
 const (
 	BeyondDefault Beyond = "default" // a route that does not ask for one
 	BeyondRefuse  Beyond = "refuse"  // 413

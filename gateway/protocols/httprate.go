@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// RateLimit is how many requests a route takes; see httpproxy.RateLimit.
+// RateLimit bounds the rate of a route's requests; see httpproxy.RateLimit.
 type RateLimit struct {
 	Requests int              `conf:"requests" required:"true" min:"1" max:"1000000"`
 	Per      time.Duration    `conf:"per" default:"1s" min:"10ms" max:"24h"`

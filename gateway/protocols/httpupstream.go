@@ -10,17 +10,17 @@ import (
 
 // HTTPUpstreamKeys are the keys that the protocol http adds to upstreams.
 type HTTPUpstreamKeys struct {
-	Version httpproxy.Protocol `conf:"protocol"` // of HTTP, which the servers speak; empty: h1
+	Version httpproxy.Protocol `conf:"protocol"` // of HTTP that the servers speak; empty: h1
 	HTTP2   *HTTP2Upstream     `conf:"http2"`    // nil: the defaults
 }
 
-// HTTP2Upstream is about connections that several requests share.
+// HTTP2Upstream has the settings of connections that several requests share.
 type HTTP2Upstream struct {
 	MaxStreams int           `conf:"max_streams" default:"100" min:"1" max:"10000"` // requests at a time on one, besides what the server allows
 	PingAfter  time.Duration `conf:"ping_after" default:"30s" min:"1s" max:"1h"`    // silence of one that has requests under way
 }
 
-// httpKeys describes what belongs to the protocol in upstreams.
+// httpKeys describes the protocol's keys in upstreams.
 func httpKeys() *config.Extension {
 	return &config.Extension{Upstream: &HTTPUpstreamKeys{}, CheckUpstream: checkHTTPUpstream}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// pgBackend is an upstream of postgres listeners. It counts its sessions, because a backend must not be drained under a session that runs:
-// in transaction mode one leases again and again.
+// pgBackend is an upstream of postgres listeners. It counts its sessions, since a backend must not be
+// drained while a session runs: in transaction mode, sessions lease repeatedly.
 type pgBackend struct {
 	pgproxy.Backend
 	apply func(s extend.Settings) error // nil: nothing changes in place
@@ -36,7 +36,7 @@ var (
 
 // Serve implements pgproxy.Backend.
 func (b *pgBackend) Serve(ctx context.Context, c *pgproxy.Client) (err error) {
-	if c.Session == nil { // else it was suspended, and counted
+	if c.Session == nil { // otherwise it was suspended, and is counted
 		b.mu.Lock()
 		b.sessions++
 		b.mu.Unlock()
@@ -135,7 +135,8 @@ func (b *pgBackend) Update(s extend.Settings) error {
 	return b.apply(s)
 }
 
-// rebuildsPostgres reports whether a changed upstream needs another backend: another login does, and any change of a SQLite file.
+// rebuildsPostgres reports whether a changed upstream needs another backend: for another login, and
+// for any change of a SQLite file.
 func rebuildsPostgres(old, changed *config.Upstream, files bool) bool {
 	_, was := sqlitePath(old)
 	if _, is := sqlitePath(changed); was || is {
@@ -149,7 +150,7 @@ func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
 	if _, sqlite := sqlitePath(s.Config); sqlite {
 		return newSQLite(s)
 	}
-	if s.StandIn { // there is no user to log in with
+	if s.StandIn { // the login may be missing
 		return &pgBackend{Backend: &sqliteFile{}}, nil
 	}
 	tlsConfig, err := extend.ClientTLS(s.Config.TLS)

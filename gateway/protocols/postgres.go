@@ -26,7 +26,8 @@ func usersFile(l *config.Listener) []config.Path {
 	return []config.Path{config.SectionOf[PostgresListener](l).UsersFile}
 }
 
-// servesSQLite reports whether one of a listener's databases is a SQLite file: SQLite computes and waits for files, which would hold a loop.
+// servesSQLite reports whether one of a listener's databases is a SQLite file: SQLite computes and
+// waits for files, which would block a loop.
 func servesSQLite(cfg *config.Config, l *config.Listener) bool {
 	return slices.ContainsFunc(l.Upstreams(), func(name string) bool { _, sqlite := sqlitePath(cfg.Upstream(name)); return sqlite })
 }
@@ -84,15 +85,17 @@ type PostgresListener struct {
 	AuthUpstream string `conf:"auth_upstream"`
 	// RequireTLS refuses clients without TLS, except those of Unix sockets.
 	RequireTLS bool `conf:"require_tls"`
-	// ShowStatements has the list of sessions show how each client's last statement begins. Statements hold secrets.
+	// ShowStatements makes the list of sessions show the beginning of each client's last statement.
+	// Statements may hold secrets.
 	ShowStatements bool `conf:"show_statements"`
-	// OnState is what becomes of session state that cannot follow its client in transaction mode.
+	// OnState says what happens to session state that cannot follow its client in transaction mode.
 	OnState OnState `conf:"on_session_state" default:"pin"`
 	// MaxPinned is how many server connections of an upstream clients may keep for such state; 0: half of its max_size, at least 1.
 	MaxPinned int `conf:"max_pinned" min:"0" max:"1000000"`
 	// PinAlso are further kinds of session state that pin a client in transaction mode.
 	PinAlso []PinAlso `conf:"pin_also" single:"true" maxlen:"3"`
-	// ReplicationUsers are the clients' users that may make replication connections, or "*"; empty: nobody. The upstream's user replicates.
+	// ReplicationUsers are the clients' users that may make replication connections, or "*"; empty: none.
+	// The upstream's user replicates.
 	ReplicationUsers []string   `conf:"replication_users" single:"true" maxlen:"1000"`
 	Databases        []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
 }
@@ -114,10 +117,10 @@ var modes = map[PoolMode]pgproxy.Mode{
 // Values implements config.Enum.
 func (PoolMode) Values() []string { return []string{"transaction", "session", "statement"} }
 
-// OnState is what becomes of session state that cannot follow its client.
+// OnState says what happens to session state that cannot follow its client.
 type OnState string
 
-// What becomes of it.
+// The values of OnState.
 const (
 	PinState    OnState = "pin"
 	RefuseState OnState = "refuse"
@@ -130,7 +133,7 @@ func (OnState) Values() []string { return []string{"pin", "refuse", "reset"} }
 // PinAlso is a kind of session state that pins a client only on request.
 type PinAlso string
 
-// The kinds.
+// The values of PinAlso.
 const (
 	PinSequences    PinAlso = "sequence_values"
 	PinSettingNames PinAlso = "setting_names"
@@ -142,7 +145,7 @@ func (PinAlso) Values() []string {
 	return []string{"sequence_values", "setting_names", "temp_buffers"}
 }
 
-// pinsAlso returns a set of them.
+// pinsAlso returns the set of the kinds in a list.
 func pinsAlso(list []PinAlso) (all pgproxy.PinAlso) {
 	for _, kind := range list {
 		all |= map[PinAlso]pgproxy.PinAlso{
@@ -152,10 +155,10 @@ func pinsAlso(list []PinAlso) (all pgproxy.PinAlso) {
 	return all
 }
 
-// Auth is the way in which clients of a postgres listener authenticate.
+// Auth says how clients of a postgres listener authenticate.
 type Auth string
 
-// The ways to authenticate.
+// The values of Auth.
 const (
 	AuthTrust Auth = "trust"
 	AuthMD5   Auth = "md5"
@@ -248,7 +251,8 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 	checkAuth(c, l, pg)
 }
 
-// checkPinsAlso warns of listeners that share a listener's server connections, and pin their clients for less.
+// checkPinsAlso warns if another listener shares the server connections and pins its clients for fewer
+// kinds of state.
 func checkPinsAlso(c *config.Checker, l *config.Listener, pg *PostgresListener) {
 	for i := range c.Config.Listeners {
 		other := &c.Config.Listeners[i]

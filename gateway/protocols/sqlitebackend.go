@@ -45,7 +45,8 @@ func newSQLite(s extend.Settings) (extend.Backend, error) {
 	return &pgBackend{Backend: f}, nil
 }
 
-// refused reports whether an error to open a SQLite file is one of the configuration, which time does not heal.
+// refused reports whether an error of opening a SQLite file is in the configuration, so that trying
+// again is useless.
 func refused(err error) bool {
 	return errors.Is(err, sqlitepool.ErrPath) || errors.Is(err, pool.ErrConfig)
 }
@@ -57,24 +58,26 @@ const (
 	reopenAfter = time.Second
 )
 
-// errOpening: a lock of another process, or a network file system that does not answer, can block SQLite for any time.
+// errOpening: a lock of another process, or a network file system that does not answer, can block
+// SQLite for any time.
 var errOpening = errors.New("the sqlite file is still being opened: is it locked, or on a file system that does not answer?")
 
-// sqliteFile opens its file when it can: at once, or else when a client comes.
+// sqliteFile opens its file at the start, or else when a client connects.
 type sqliteFile struct {
 	cfg sqlite.Config
 
 	mu      sync.Mutex // never held across I/O
 	backend *sqlite.Backend
 	err     error         // why backend is nil
-	opening chan struct{} // closed when the attempt under way has ended; nil: none is
+	opening chan struct{} // closed when the running attempt has ended; nil: no attempt runs
 	again   time.Time     // no attempt before this
 	drained bool
 }
 
 var _ pgproxy.Backend = (*sqliteFile)(nil)
 
-// open returns the open file, or why there is none; both are nil once the file is drained. It waits for an attempt until ctx ends.
+// open returns the open file, or why there is none; both are nil once the file is drained. It waits
+// for a running attempt until ctx ends.
 func (f *sqliteFile) open(ctx context.Context) (*sqlite.Backend, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,7 +99,8 @@ func (f *sqliteFile) open(ctx context.Context) (*sqlite.Backend, error) {
 	return f.backend, f.err
 }
 
-// attempt is the goroutine of one attempt to open the file. Drain waits for it for as long as it may; a file that opens later is closed.
+// attempt is the goroutine of one attempt to open the file. Drain waits for it within its context; a
+// file that opens later is closed.
 func (f *sqliteFile) attempt() {
 	backend, err := sqlite.New(f.cfg)
 	if f.opened(backend, err) && backend != nil {
@@ -104,7 +108,7 @@ func (f *sqliteFile) attempt() {
 	}
 }
 
-// opened notes how an attempt ended, and reports whether the file has been drained meanwhile.
+// opened records how an attempt ended, and reports whether the file has been drained meanwhile.
 func (f *sqliteFile) opened(backend *sqlite.Backend, err error) (drained bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

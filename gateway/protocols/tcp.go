@@ -119,7 +119,7 @@ func tcpTarget(l extend.Listener, name string) (tcpproxy.Route, error) {
 	return tcpproxy.Route{Upstream: runs, UpstreamTLS: clientTLS, ConnectTimeout: u.ConnectTimeout}, err
 }
 
-// tcpUpstreams returns the listener's upstreams. Its own may be left out where there are routes.
+// tcpUpstreams returns the listener's upstreams. Its own may be missing if there are routes.
 func tcpUpstreams(l *config.Listener) (names []*string) {
 	routes := config.SectionOf[TCPListener](l).Routes
 	if l.Upstream != "" || len(routes) == 0 {
@@ -193,13 +193,13 @@ type TCPListener struct {
 	ServerIdle   time.Duration `conf:"server_idle_timeout" default:"never" min:"1ms" max:"8760h" never:"0s"` // a session without a byte from the server ends
 	ClientFIN    time.Duration `conf:"client_fin_timeout" default:"never" min:"1ms" max:"24h" never:"0s"`    // a session whose client has closed its sending side and got nothing since ends
 	StallTimeout time.Duration `conf:"stall_timeout" default:"never" min:"1ms" max:"24h" never:"0s"`         // a session whose client has sent something and heard nothing since ends
-	DrainStagger time.Duration `conf:"drain_stagger" default:"5s" min:"0s" max:"1h"`                         // over which time before the end of a drain sessions are cut off
+	DrainStagger time.Duration `conf:"drain_stagger" default:"5s" min:"0s" max:"1h"`                         // the time before the end of a drain over which sessions are cut off
 	Retry        bool          `conf:"retry" default:"true"`                                                 // a client whose endpoint breaks off before its first byte continues with another one
 	SendProxy    SendProxy     `conf:"send_proxy" default:"off"`                                             // tell the backend the client's address
 	Routes       []TCPRoute    `conf:"routes" maxlen:"1000"`                                                 // by the client's ClientHello; empty: every client goes to the listener's upstream
 }
 
-// adds notes the protocols of r under a name, and reports whether one is new there.
+// adds records the protocols of r under a name, and reports whether one of them is new there.
 func (r *TCPRoute) adds(name string, seen map[[2]string]bool) (fresh bool) {
 	protocols := r.ALPN
 	if len(protocols) == 0 {

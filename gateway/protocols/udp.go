@@ -25,7 +25,8 @@ func init() {
 		Config: config.ListenerProtocol{
 			Name: UDP, Section: &UDPListener{}, Datagrams: true, EndsSessions: true,
 			Upstreams: func(l *config.Listener) []*string { return []*string{&l.Upstream} },
-			// As for tcp: a socket for each session. Sockets that wait for one cannot go bad, but their endpoint's name may have another address.
+			// As for tcp, each session has a socket of its own. A socket that waits for a session stays good, but
+			// the endpoint's name may have another address meanwhile.
 			Pool: config.Pool{MaxSize: udpproxy.DefaultMaxSize, IdleTimeout: 5 * time.Minute, MaxLifetime: udpproxy.DefaultWarmAge, CheckAfter: -1},
 			Keys: &config.Extension{CheckUpstream: checkUDPUpstream},
 		},
@@ -35,7 +36,7 @@ func init() {
 // UDPListener is the section of a udp listener.
 type UDPListener struct {
 	IdleTimeout time.Duration `conf:"idle_timeout" default:"1m" min:"1ms" max:"24h"`        // a session without a datagram in either direction ends
-	Unanswered  time.Duration `conf:"unanswered_timeout" default:"10s" min:"1ms" max:"24h"` // the same for a session that the server has sent nothing yet
+	Unanswered  time.Duration `conf:"unanswered_timeout" default:"10s" min:"1ms" max:"24h"` // the same for a session to which the server has sent nothing yet
 	Answers     int           `conf:"answers" default:"0" min:"0" max:"65536"`              // datagrams that the server sends for each one of the client; 0: unknown
 	DrainIdle   time.Duration `conf:"drain_idle_timeout" default:"2s" min:"1ms" max:"24h"`  // the idle time-out once a drain has begun
 }
@@ -73,7 +74,7 @@ func prepareUDP(l extend.Listener) (extend.Server, error) {
 	}, udpproxy.New)
 }
 
-// checkUDPUpstream refuses what only connections have.
+// checkUDPUpstream refuses settings that apply to connections only.
 func checkUDPUpstream(c *config.Checker, u *config.Upstream) {
 	if u.Protocol != UDP {
 		return

@@ -21,7 +21,8 @@ type PostgresUpstream struct {
 	DBName   string        `conf:"dbname"` // empty: User
 	// Params are settings of every connection to the server, such as statement_timeout; a client's own win.
 	Params []Param `conf:"params" key:"Name" scalar:"Value" maxlen:"100"`
-	// ReadCatalogs has the gateway read which functions, views and triggers there are, for listeners in transaction mode.
+	// ReadCatalogs has the gateway read the functions, views and triggers of the database, for listeners
+	// in transaction mode.
 	ReadCatalogs ReadCatalogs `conf:"read_catalogs" default:"false"`
 }
 
@@ -62,7 +63,7 @@ const sqliteReaders = 4
 // sqlitePath returns the database file's path when an upstream is one.
 func sqlitePath(u *config.Upstream) (path string, ok bool) { return u.FileAt(sqlitePrefix) }
 
-// loginOf returns how to log in to the servers of an upstream; nil: the file does not say.
+// loginOf returns how to log in to the servers of an upstream; nil: the file has no login.
 func loginOf(u *config.Upstream) *PostgresUpstream { return config.PartOf[UpstreamKeys](u).Postgres }
 
 // postgresKeys describes the protocol's keys in upstreams.
@@ -162,7 +163,7 @@ func checkParams(c *config.Checker, params []Param) {
 	}
 }
 
-// notInParam reports whether a character can be in no setting's name.
+// notInParam reports whether no name of a setting can have the character.
 func notInParam(r rune) bool {
 	return r != '_' && r != '.' && r != '$' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
 }

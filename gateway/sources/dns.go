@@ -14,8 +14,8 @@ type DNS struct {
 	Name    string        `conf:"name" required:"true"` // host:port; with type srv the name of the record
 	Type    DNSType       `conf:"type" default:"any"`
 	Servers []string      `conf:"servers" maxlen:"16"`                       // empty: the servers of /etc/resolv.conf
-	MinTTL  time.Duration `conf:"min_ttl" default:"5s" min:"10ms" max:"24h"` // no sooner is an answer asked for again
-	MaxTTL  time.Duration `conf:"max_ttl" default:"5m" min:"10ms" max:"24h"` // no later
+	MinTTL  time.Duration `conf:"min_ttl" default:"5s" min:"10ms" max:"24h"` // least time between two questions
+	MaxTTL  time.Duration `conf:"max_ttl" default:"5m" min:"10ms" max:"24h"` // longest time between two questions
 	Timeout time.Duration `conf:"timeout" default:"2s" min:"10ms" max:"1m"`  // of a question to a server
 }
 
@@ -39,14 +39,16 @@ func init() {
 	})
 }
 
-// defaultServerName has certificates checked against the name that is resolved: the addresses are not in them.
+// defaultServerName has certificates checked against the resolved name: they do not have the
+// addresses.
 func defaultServerName(u *config.Upstream) {
 	if u.TLS != nil && u.TLS.ServerName == "" {
 		u.TLS.ServerName = host(u)
 	}
 }
 
-// host returns the name that is resolved. Of a SRV record that is the domain, not the targets, which only the DNS vouches for.
+// host returns the resolved name. For a SRV record it is the domain, not the targets: only the DNS
+// vouches for these.
 func host(u *config.Upstream) string {
 	s := config.DiscoverAs[DNS](u)
 	t, err := dns.ParseType(string(s.Type))

@@ -37,8 +37,9 @@ func checkFile(c *config.Checker, u *config.Upstream) {
 	}
 }
 
-// fileSource reads a file again and again: that notices every way to change one, a replacement by another file, a symbolic link on its path
-// that leads elsewhere, a file system of the network, and costs less than a millisecond of a second.
+// fileSource reads a file periodically. That detects every kind of change (another file of the name,
+// another target of a symbolic link on the path, a network file system), and costs less than a
+// millisecond of a second.
 type fileSource struct{ File }
 
 var _ upstream.Source = (*fileSource)(nil)

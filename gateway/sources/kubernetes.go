@@ -67,14 +67,16 @@ func (k *Kubernetes) config() kube.Config {
 	}
 }
 
-// serviceServerName has certificates checked against the Service's name: addresses of pods are in none.
+// serviceServerName has certificates checked against the Service's name: they do not have the
+// addresses of pods.
 func serviceServerName(u *config.Upstream) {
 	if u.TLS != nil && u.TLS.ServerName == "" {
 		u.TLS.ServerName = serviceHost(u)
 	}
 }
 
-// serviceHost is the Service's name within the cluster, which the certificates of API servers have, too.
+// serviceHost returns the Service's name within the cluster, which the certificates of API servers
+// have, too.
 func serviceHost(u *config.Upstream) string {
 	s, err := kube.New(kube.Config{Service: config.DiscoverAs[Kubernetes](u).Service})
 	if err != nil {

@@ -67,7 +67,7 @@ func defaultPeerSessions(l *config.Listener) {
 	}
 }
 
-// Rule is a pattern of what may be dialled; see tunnel.ParseRule.
+// Rule is a pattern of addresses that may be dialled; see tunnel.ParseRule.
 type Rule string
 
 // Check returns what is wrong with a rule.
@@ -97,20 +97,20 @@ type Listener struct {
 	MaxStreams   int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`   // connections a peer may have open
 	MaxSessions  int           `conf:"max_sessions" default:"256" min:"1" max:"100000"` // of all peers
 	PeerSessions int           `conf:"max_sessions_per_peer" min:"0" max:"100000"`      // of one; default a quarter of max_sessions, at least 2
-	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"`   // a session without a socket is kept for
-	KeepAlive    time.Duration `conf:"keep_alive" default:"10s" min:"1s" max:"1h"`      // a socket that is silent for so long, although asked, is replaced
+	ResumeWindow time.Duration `conf:"resume_window" default:"2m" min:"1s" max:"24h"`   // how long a session without a socket is kept
+	KeepAlive    time.Duration `conf:"keep_alive" default:"10s" min:"1s" max:"1h"`      // a socket that is silent for this long, although asked, is replaced
 }
 
 // Peer is a gateway that may connect to a tunnel listener, by the name it uses.
 type Peer struct {
 	Name      string          `conf:"-"`
-	Keys      []config.Secret `conf:"keys" maxlen:"16"`        // its own keys, of which it must know one. Empty: the listener's PSK, or a certificate
+	Keys      []config.Secret `conf:"keys" maxlen:"16"`        // the keys of which this peer must know one. Empty: the listener's PSK, or a certificate
 	Upstreams []string        `conf:"upstreams" maxlen:"1000"` // upstreams that this peer may name, beside the listener's
 	Allow     []Rule          `conf:"allow" maxlen:"1000"`     // addresses for this peer, beside the listener's
 }
 
-// Tunnel is a way to another gateway, one that this gateway connects to (Connect), or one that a peer of a tunnel listener has made
-// (Listener and Peer, and nothing else).
+// Tunnel is a connection to another gateway: one that this gateway makes (Connect), or one that a peer
+// of a tunnel listener has made (Listener and Peer, and no other key).
 type Tunnel struct {
 	Name         string            `conf:"-" type:"name"`
 	Connect      []string          `conf:"connect" type:"address" single:"true" maxlen:"16"` // the other gateway's tunnel listener, or several, which are tried in order
@@ -124,6 +124,6 @@ type Tunnel struct {
 	Allow        []Rule            `conf:"allow" maxlen:"1000"`                              // addresses that the other side may connect to
 	DialTimeout  time.Duration     `conf:"dial_timeout" default:"5s" min:"1ms" max:"10m"`    // connecting to one of these
 	MaxStreams   int               `conf:"max_streams" default:"1024" min:"1" max:"8192"`    // connections the other side may have open here
-	ResumeWindow time.Duration     `conf:"resume_window" default:"2m" min:"1s" max:"24h"`    // a session without a socket is kept for
-	KeepAlive    time.Duration     `conf:"keep_alive" default:"10s" min:"1s" max:"1h"`       // a socket that is silent for so long, although asked, is replaced
+	ResumeWindow time.Duration     `conf:"resume_window" default:"2m" min:"1s" max:"24h"`    // how long a session without a socket is kept
+	KeepAlive    time.Duration     `conf:"keep_alive" default:"10s" min:"1s" max:"1h"`       // a socket that is silent for this long, although asked, is replaced
 }

@@ -31,8 +31,9 @@ func (p *part) Dialer(u *config.Upstream) (extend.Dialer, bool) {
 	}, true
 }
 
-// through opens a connection through a tunnel. wait says whether to wait until it stands: connections that are pooled are worth the round
-// trip, because then another endpoint can be tried; one that has its client waiting is not.
+// through opens a connection through a tunnel. wait says whether to wait until the far side has
+// connected. For pooled connections that is worth the round trip, since another endpoint can then be
+// tried; for a connection whose client waits it is not.
 func (p *part) through(ctx context.Context, name, target string, wait bool) (*tunnel.Conn, error) {
 	for {
 		conn, by, err := p.throughNow(ctx, name, target, wait)
@@ -40,7 +41,7 @@ func (p *part) through(ctx context.Context, name, target string, wait bool) (*tu
 			return conn, err
 		}
 		if l, _ := p.now(name); l == nil || l.client == by {
-			return nil, err // it has not been replaced
+			return nil, err // the client was not replaced
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// link is a tunnel that this gateway makes, running.
+// link is a running tunnel that this gateway makes.
 type link struct {
 	cfg    Tunnel // used by Plan and its commits
 	files  extend.Fingerprint
@@ -86,14 +86,14 @@ func (p *part) Plan(plan *extend.Plan) error {
 			plan.Changes = append(plan.Changes, fmt.Sprintf("tunnel %s removed", name))
 		}
 	}
-	if plan.Old == nil { // pools that warm up use them before there is anything to commit
+	if plan.Old == nil { // warming pools use the tunnels before the commit
 		p.swap(next, nil)
 	}
 	plan.Swap = append(plan.Swap, func() { p.swap(next, gone) })
 	return nil
 }
 
-// planLink returns the link of a tunnel, which is old if that can become it.
+// planLink returns the link of a tunnel: old, if it can be updated.
 func (p *part) planLink(plan *extend.Plan, t *Tunnel, old *link) (*link, error) {
 	files, err := extend.FingerprintOf(extend.TLSFiles(t.TLS)...)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// offeredBackend is an upstream that the other side of a tunnel may name. As behind a tcp listener a connection is used once; its user
-// is the tunnel, which runs on goroutines.
+// offeredBackend is an upstream that the other side of a tunnel may name. As with a tcp listener, a
+// connection is used once. Its user is the tunnel, which runs on goroutines.
 type offeredBackend struct{ *upstream.Upstream[net.Conn] }
 
 func newOffered(s extend.Settings) (extend.Backend, error) {
@@ -71,7 +71,7 @@ func (b *offeredBackend) Runs() any { return b }
 // readyConn is a connection that waits for its user.
 type readyConn struct {
 	fiber.Stream          // with TLS if any
-	raw          net.Conn // without
+	raw          net.Conn // without TLS
 	opened       time.Time
 }
 
@@ -104,7 +104,7 @@ func (b *offeredBackend) Connect(ctx context.Context) (net.Conn, error) {
 type leasedConn struct {
 	fiber.Stream
 	lease  upstream.Lease[net.Conn]
-	heard  atomic.Bool // the backend has said something
+	heard  atomic.Bool // the backend has sent something
 	broken atomic.Pointer[error]
 	once   sync.Once
 }

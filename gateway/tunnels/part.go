@@ -18,12 +18,12 @@ import (
 type part struct {
 	gateway extend.Gateway
 
-	mu sync.Mutex // never held while the gateway or a tunnel is asked
+	mu sync.Mutex // never held during calls of the gateway or a tunnel
 	state
 	retired []*link // by a reload, and not drained yet
 }
 
-// state is the state by a configuration.
+// state is the state for one configuration.
 type state struct {
 	links     map[string]*link // tunnels that this gateway makes, by name
 	tunnels   []Tunnel
@@ -51,14 +51,14 @@ func (p *part) swap(next state, retired []*link) {
 	p.state, p.retired = next, append(p.retired, retired...)
 }
 
-// gone notes that a link has drained that a reload retired.
+// gone records that a retired link has drained.
 func (p *part) gone(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.retired = slices.DeleteFunc(p.retired, func(r *link) bool { return r == l })
 }
 
-// now returns the link and the configuration of a tunnel, nil where there is none.
+// now returns the link and the configuration of a tunnel, nil if there is none.
 func (p *part) now(name string) (*link, *Tunnel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +162,8 @@ func (p *part) Show() []admin.Addition {
 	return []admin.Addition{report.Of(rows)}
 }
 
-// absent says which of the peers that tunnels name are not connected to a listener, and since when the first of them.
+// absent returns the peers, named by tunnels, that are not connected to a listener, and since when the
+// first of them is not.
 func (s state) absent(listener string, server *tunnel.Server) (first time.Time, err error) {
 	for _, t := range s.tunnels {
 		if t.Listener != listener {

@@ -14,7 +14,7 @@ type Status struct {
 	Name      string   `json:"name"`      // the tunnel's, or of side "listen" the listener's
 	Side      string   `json:"side"`      // Connects or Listens
 	Connected []string `json:"connected"` // names of the peers that have a session; of side "connect" one, empty name
-	// LastError is why a session that should be there is not; empty: none is missing. FailingSince is since when.
+	// LastError is why a session is missing; empty: none is missing. FailingSince is since when.
 	LastError    string     `json:"last_error"`
 	FailingSince *time.Time `json:"failing_since"` // null: not failing
 	Sessions     int        `json:"sessions"`
@@ -99,7 +99,7 @@ var report = admin.Report[Status]{
 	Trouble: Status.trouble,
 }
 
-// state is a tunnel's in a word or two.
+// state returns a tunnel's state in a word or two.
 func (t Status) state() (admin.Level, string) {
 	switch {
 	case t.Sessions == 0 && t.Side == Connects:
@@ -112,7 +112,7 @@ func (t Status) state() (admin.Level, string) {
 	return admin.Good, "connected"
 }
 
-// trouble says for how long, and why, a tunnel lacks a session.
+// trouble says since when, and why, a tunnel lacks a session.
 func (t Status) trouble(now time.Time) string {
 	var lacks string
 	switch {
