@@ -19,20 +19,23 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// ReloadHeader must be on every request that changes something: POST /api/v1/reload, POST /api/v1/endpoints, DELETE /api/v1/sessions/ID. A web page cannot send it to another origin without asking first, and is never allowed.
+// ReloadHeader must be in every request that changes something: POST /api/v1/reload, POST
+// /api/v1/endpoints, DELETE /api/v1/sessions/ID. A web page cannot send it to another origin without a
+// preflight request, which is never permitted.
 const ReloadHeader = "X-Headpond-Reload"
 
 // ErrConfig is wrapped by New's errors.
 var ErrConfig = errors.New("admin: invalid configuration")
 
-// ErrUnknown is wrapped by the error of a Config function that was given a name that nothing has.
+// ErrUnknown is wrapped by the error of a Config function for a name that no object has.
 var ErrUnknown = errors.New("not found")
 
 // Config describes the admin pages. Snapshot is required.
 type Config struct {
 	// Snapshot returns the gateway's state; it is called for every request, by several goroutines at once.
 	Snapshot func() Snapshot
-	// Alive returns nil when the gateway's threads answer, or why not once ctx ends; nil: /livez is 200 as long as the process answers.
+	// Alive returns nil when the gateway's threads have answered, or an error once ctx ends; nil: /livez
+	// is 200 as long as the process answers.
 	Alive func(ctx context.Context) error
 	// Reload reads the configuration again and applies it; its error is shown to the client. nil: /api/v1/reload does
 	// not exist. It is only ever called for clients on this machine (loopback or a unix socket) that send ReloadHeader.
@@ -45,7 +48,7 @@ type Config struct {
 	// ChangeEndpoint changes one endpoint of an upstream. Its error, which wraps ErrUnknown if there is no such
 	// upstream or endpoint, is shown to the client. nil: endpoints cannot be changed. It is protected as Reload is.
 	ChangeEndpoint func(upstream string, c upstream.Change) error
-	// LocalOnly says that the address is a loopback one: requests must name a loopback host then.
+	// LocalOnly says that the address is a loopback one: requests must then name a loopback host.
 	LocalOnly bool
 	// Logger gets scrape errors; nil = slog.Default().
 	Logger *slog.Logger
@@ -101,7 +104,7 @@ func New(cfg Config) (http.Handler, error) {
 	return h.guard(mux), nil
 }
 
-// guard checks the host and sets the headers every answer has.
+// guard checks the host and sets the headers of every answer.
 func (h *handler) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.cfg.LocalOnly && !localHost(r.Host) {
@@ -134,7 +137,7 @@ func localHost(hostport string) bool {
 // busy.
 const livePatience = 5 * time.Second
 
-// livez answers 200 and "ok", or 503 and why the process had better be started again.
+// livez answers 200 and "ok", or 503 and why the process should be restarted.
 func (h *handler) livez(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if h.cfg.Alive != nil {
@@ -149,7 +152,8 @@ func (h *handler) livez(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintln(w, "ok")
 }
 
-// readyz answers 200 and "ready", or 503 and why not. Upstreams without a usable endpoint are named, and change nothing.
+// readyz answers 200 and "ready", or 503 and why not. Upstreams without a usable endpoint are named,
+// but do not change the status.
 func (h *handler) readyz(w http.ResponseWriter, _ *http.Request) {
 	s := h.cfg.Snapshot()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -173,7 +177,8 @@ func (h *handler) readyz(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// outOfUse says why an upstream has no usable endpoint although none was taken out by checks, as a SQLite file that is not open; "" if it has.
+// outOfUse returns why an upstream has no usable endpoint although checks have taken none out, such as
+// a SQLite file that is not open; "" if it has one.
 func outOfUse(u Upstream) (why string) {
 	for _, e := range u.Endpoints {
 		if e.Healthy {

@@ -17,8 +17,9 @@
 //	GET  /api/v1/pools   the pools, as JSON: {"pools": [Pool, …]}
 //	POST /api/v1/reload  reads the configuration again; see Config.Reload
 //
-// Readiness does not depend on the upstreams: when a backend is down for every gateway, taking the gateways out of service as well would
-// only hide which of the two it is. /readyz names such upstreams in its body, /metrics has headpond_upstream_endpoint_healthy.
+// Readiness does not depend on the upstreams. When a backend is down for every gateway, taking the
+// gateways out of service as well would only hide the cause. /readyz names such upstreams in its body,
+// and /metrics has headpond_upstream_endpoint_healthy.
 //
 // # Safety
 //

@@ -24,7 +24,7 @@ const (
 // EndpointActions lists all of them.
 func EndpointActions() []EndpointAction { return upstream.Actions() }
 
-// Bounds of the numbers of an EndpointChange.
+// Limits of the numbers of an EndpointChange.
 const (
 	MaxWeight   = upstream.MaxWeight
 	MaxPriority = 65535 // as in the configuration

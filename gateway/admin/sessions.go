@@ -37,7 +37,7 @@ type Session struct {
 	HeldSince    *time.Time `json:"held_since"` // null: it holds no connection
 	HeldSeconds  float64    `json:"held_seconds"`
 	Pinned       string     `json:"pinned"`   // the state that it keeps the connection for beyond its transactions, such as "temporary objects"
-	Channels     int        `json:"channels"` // of notifications that it listens to without a connection of its own
+	Channels     int        `json:"channels"` // that it listens to through the shared listening connection
 	BytesIn      uint64     `json:"bytes_in"`
 	BytesOut     uint64     `json:"bytes_out"`
 }
@@ -75,7 +75,7 @@ func SortSessions(all []listener.Info) {
 	})
 }
 
-// query says which sessions are wanted. Empty strings match everything.
+// query says which sessions are requested. Empty strings match everything.
 type query struct {
 	listener, user, database, upstream, state string
 	older, held                               time.Duration

@@ -9,25 +9,28 @@ import (
 )
 
 const (
-	// sizingAcquires and sizingTime are how much a pool must have seen for its counters to say something about its size.
+	// sizingAcquires and sizingTime are the least use and age of a pool whose counters say something about
+	// its size.
 	sizingAcquires = 1000
 	sizingTime     = time.Hour
-	// sizingWaits is the part of acquires that may wait. A pool that is well sized has some that do: connections that are
-	// idle at every peak cost the server memory for nothing.
+	// sizingWaits is the fraction of acquires that may wait. In a pool of the right size some do:
+	// connections that are used only at peaks cost the server memory.
 	sizingWaits = 0.01
-	// sizingRefused is the part of acquires that may be refused: one outage of a server must not speak against its pool for ever.
+	// sizingRefused is the fraction of acquires that may be refused: one outage of a server must not count
+	// against its pool for ever.
 	sizingRefused = 0.001
 	// sizingSlack is how much larger than its highest use a pool may be.
 	sizingSlack = 2
-	// warmGain is the least time of connecting that is worth a warm connection: on one machine connecting takes less, as long as what a
-	// warm connection costs the gateway and the server.
+	// warmGain is the least time of connecting for which a warm connection pays. On one machine connecting
+	// takes less, about as long as a warm connection costs the gateway and the server.
 	warmGain = 100 * time.Microsecond
-	// warmMissed is the part of sessions that may find no warm connection.
+	// warmMissed is the fraction of sessions that may find no warm connection.
 	warmMissed = 0.1
 )
 
-// sizing are sentences about pools of PostgreSQL connections whose counters show that max_size is too small, or larger than needed. The
-// connections of other protocols cost a server little, and their limits are there for accidents. Warm connections of tcp must be worth it.
+// sizing returns sentences about pools of PostgreSQL connections whose counters show that max_size is
+// too small, or larger than needed, and about warm connections of tcp that do not pay. Connections of
+// other protocols cost a server little, and their limits only prevent accidents.
 func sizing(s *Status, now time.Time) []string {
 	lines := []string{}
 	for _, u := range s.Upstreams {
@@ -47,7 +50,8 @@ func sizing(s *Status, now time.Time) []string {
 	return lines
 }
 
-// advice returns a sentence about a pool's size, "" if it is right or there is too little data; age is the pool's.
+// advice returns a sentence about a pool's size, "" if the size is right or there is too little data;
+// age is the pool's.
 func (p *Pool) advice(age time.Duration) string {
 	refused := p.TimedOut + p.Rejected + p.GaveUp
 	all := p.Acquired + refused + p.Canceled
@@ -67,8 +71,8 @@ func (p *Pool) advice(age time.Duration) string {
 	return ""
 }
 
-// warmAdvice returns a sentence about connections that are opened ahead of demand for one session each, "" if there are none, they are
-// right or there is too little data.
+// warmAdvice returns a sentence about connections that are opened in advance for one session each, ""
+// if there are none, they pay or there is too little data.
 func (p *Pool) warmAdvice() string {
 	if p.MaxWarm == 0 || p.Acquired < sizingAcquires || p.OpenSeconds == 0 {
 		return ""
@@ -86,8 +90,8 @@ func (p *Pool) warmAdvice() string {
 	return ""
 }
 
-// onThisMachine reports whether an endpoint is an address of loopback or a Unix socket. A busy machine takes its time for these, too, but for
-// connections that are ready as well.
+// onThisMachine reports whether an endpoint is a loopback address or a Unix socket. On a busy machine
+// connecting to these takes time, too, but so does the use of warm connections.
 func onThisMachine(endpoint string) bool {
 	if strings.HasPrefix(endpoint, "unix:") {
 		return true
@@ -97,7 +101,7 @@ func onThisMachine(endpoint string) bool {
 	return err == nil && (host == "localhost" || ip.Unmap().IsLoopback())
 }
 
-// span writes a time of an hour or more.
+// span formats a time of an hour or more.
 func span(d time.Duration) string {
 	if days := int(d.Hours() / 24); days >= 2 {
 		return fmt.Sprintf("%d days", days)

@@ -18,7 +18,7 @@ type Snapshot struct {
 	ConfigFile   string
 	Started      time.Time
 	Draining     bool
-	NotReady     []string // why clients are not served, besides draining; empty: ready
+	NotReady     []string // why clients are not served, other than draining; empty: ready
 	Reloads      Reloads
 	Log          LogState
 	Listeners    []listener.Stats
@@ -42,7 +42,7 @@ const (
 	RetiringUpstream = "upstream"
 )
 
-// Retiring is something that a reload has removed, or replaced by another of the same name, and that is still used.
+// Retiring is a part of the gateway that a reload has removed or replaced, and that is still used.
 type Retiring struct {
 	Kind     string // RetiringListener, RetiringUpstream or an extension's
 	Name     string

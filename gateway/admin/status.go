@@ -35,7 +35,8 @@ type Status struct {
 	Rows          map[string]any   `json:",embed"`  // of protocols and extensions, by Addition.Key: further members of the same JSON object
 }
 
-// RetiringStatus is something that a reload has removed or replaced and that is still used.
+// RetiringStatus is a part of the gateway that a reload has removed or replaced, and that is still
+// used.
 type RetiringStatus struct {
 	Kind     string    `json:"kind"` // "listener", "upstream" or an extension's
 	Name     string    `json:"name"`
@@ -78,7 +79,7 @@ type Listener struct {
 	Address   string `json:"address"`
 	Active    int    `json:"active"`
 	Queued    int    `json:"queued"`
-	Listening int    `json:"listening"` // PostgreSQL sessions that listen for notifications by the listening connection of their upstream
+	Listening int    `json:"listening"` // PostgreSQL sessions that listen for notifications through their upstream's listening connection
 	Pinned    int    `json:"pinned"`    // sessions that keep a server connection between transactions for state in it
 	MaxConns  int    `json:"max_conns"`
 	Buffered  int64  `json:"buffered"` // bytes held for requests; http only
@@ -126,8 +127,8 @@ type Source struct {
 	Name         string     `json:"name"`          // such as "dns api.internal:6443"
 	Updated      *time.Time `json:"updated"`       // null: nothing was found yet
 	Changed      *time.Time `json:"changed"`       // null: never
-	FailingSince *time.Time `json:"failing_since"` // null: it works
-	LastError    string     `json:"last_error"`    // empty: it works
+	FailingSince *time.Time `json:"failing_since"` // null: discovery works
+	LastError    string     `json:"last_error"`    // empty: discovery works
 	Failed       uint64     `json:"failed"`
 	Added        uint64     `json:"added"`
 	Removed      uint64     `json:"removed"`
@@ -309,8 +310,8 @@ func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 	return out
 }
 
-// distinctAddresses returns the endpoints' addresses with "#2", "#3" … after repeated ones: they label metrics, and a repeated label set
-// would make a whole scrape fail.
+// distinctAddresses returns the endpoints' addresses, with "#2", "#3" … after repeated ones: they
+// label metrics, and a repeated label set would make the whole scrape fail.
 func distinctAddresses(endpoints []upstream.EndpointStatus) []string {
 	out := make([]string, len(endpoints))
 	seen := map[string]int{}
@@ -324,7 +325,7 @@ func distinctAddresses(endpoints []upstream.EndpointStatus) []string {
 	return out
 }
 
-// text is an error's; "" for nil.
+// text returns an error's text; "" for nil.
 func text(err error) string {
 	if err == nil {
 		return ""

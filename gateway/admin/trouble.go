@@ -22,7 +22,7 @@ const (
 	stateRemoved   = "removed" // by a reload, its source or an operator
 )
 
-// state is an endpoint's in one word.
+// state returns an endpoint's state in one word.
 func (e *Endpoint) state(now time.Time) string {
 	switch {
 	case e.Removed && e.Override == string(upstream.Drained):
@@ -50,8 +50,8 @@ var grave = []struct{ reason, what string }{
 // within reports whether a time is recent.
 func within(t *time.Time, now time.Time) bool { return t != nil && now.Sub(*t) < recent }
 
-// troubles are sentences about all problems: a refused reload, limits that were reached within the last minute, and
-// each listener, upstream, endpoint and row of an addition that fails.
+// troubles returns sentences about all problems: a refused reload, limits that were reached within the
+// last minute, and each listener, upstream, endpoint and row of an addition that fails.
 func troubles(s *Status, additions []Addition, now time.Time) []string {
 	lines := []string{}
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }

@@ -15,41 +15,43 @@ func (c *Checker) Mark(fields ...any) Position { return c.d.mark(fields...) }
 // Written reports whether the file has the field.
 func (c *Checker) Written(field any) bool { return c.d.written(field) }
 
-// Report adds a problem, with which the file cannot be used.
+// Report adds a problem that makes the file unusable.
 func (c *Checker) Report(at Position, format string, args ...any) { c.d.report(at, format, args...) }
 
-// Warn adds a problem with which the file can be used all the same.
+// Warn adds a problem with a file that can be used nevertheless.
 func (c *Checker) Warn(at Position, format string, args ...any) { c.d.warn(at, format, args...) }
 
 // NoProblemAt reports whether none of the fields has a problem yet, so that one cause is not reported twice.
 func (c *Checker) NoProblemAt(fields ...any) bool { return c.d.noProblemAt(fields...) }
 
-// Unknown reports a name that nothing of a kind has, with the known one that is closest to it.
+// Unknown reports a name that no object of the kind has, with the most similar known name.
 func (c *Checker) Unknown(at Position, kind, name string, known []string) {
 	c.d.unknown(at, kind, name, known)
 }
 
-// Reference checks that an upstream exists and is used by one protocol only, and notes which. The field has its name; the alternatives are
-// where the problem is reported if that was not written.
+// Reference checks that an upstream exists and is used by one protocol only, and records the protocol.
+// field has the upstream's name. If field was not written, problems are reported at one of the
+// alternatives.
 func (c *Checker) Reference(protocol Protocol, field *string, alternatives ...any) {
 	c.d.reference(c.Config, protocol, field, alternatives...)
 }
 
-// Each checks things with names, one after the other, in their scope.
+// Each checks named objects one after the other, each in its scope.
 func Each[T any](c *Checker, kind string, all []T, name func(*T) string, check func(*T)) {
 	for i := range all {
 		c.d.within(kind, name(&all[i]), i, func() { check(&all[i]) })
 	}
 }
 
-// ClientTLS checks the settings of connections that are made.
+// ClientTLS checks the TLS settings of outgoing connections.
 func (c *Checker) ClientTLS(t *ClientTLS) { c.d.checkClientTLS(&Upstream{TLS: t}) }
 
-// ClientFiles checks the files of connections over TLS that are not an upstream's: the authority that is trusted, and a client's certificate
-// with its key.
+// ClientFiles checks the TLS files of connections that are not an upstream's: the trusted authority,
+// and a client certificate with its key.
 func (c *Checker) ClientFiles(ca, cert, key *Path) { c.d.checkClientFiles(ca, cert, key) }
 
-// Addresses checks the lists "allow" and "deny" of addresses of clients that may "connect", "use the route" or what may says.
+// Addresses checks the lists "allow" and "deny" of clients. may completes messages: "connect", "use
+// the route" and so on.
 func (c *Checker) Addresses(allow, deny *[]netip.Prefix, may string) {
 	c.d.checkAddresses(allow, deny, may)
 }
@@ -61,8 +63,7 @@ func (c *Checker) Name(field *string) {
 	}
 }
 
-// CheckName returns the problem of a name of an upstream, a listener or the like, "" if there is
-// none.
+// CheckName returns the problem of a name of an upstream, a listener and so on, nil if there is none.
 func CheckName(name string) error { return checkName(name) }
 
 // Clip shortens text that is quoted in a message.

@@ -9,18 +9,18 @@ import (
 //
 // The conf tags are the keys of the file; doc.go describes the other tags.
 type Config struct {
-	File         string        `conf:"-"`                                                                      // the name Load or Parse was given
+	File         string        `conf:"-"`                                                                      // the name that Load or Parse was given
 	Admin        string        `conf:"admin" type:"address"`                                                   // admin page address; empty: none
 	Engine       Engine        `conf:"engine" default:"auto"`                                                  // default auto
 	Loops        int           `conf:"loops" default:"0" min:"0" max:"1024"`                                   // threads that run sessions; default half the cores
 	DrainTimeout time.Duration `conf:"drain_timeout" default:"30s" min:"0s" max:"24h" never:"87600h"`          // how long sessions may finish when the gateway ends; default 30s
-	HeldWarning  time.Duration `conf:"held_warning" default:"10s" min:"1s" max:"24h" never:"0s"`               // a session that holds a connection for so long while others wait is named in the log; default 10s
+	HeldWarning  time.Duration `conf:"held_warning" default:"10s" min:"1s" max:"24h" never:"0s"`               // a session that holds a connection for this long while others wait is logged; default 10s
 	Log          Log           `conf:"log"`                                                                    //
 	Listeners    []Listener    `conf:"listeners" required:"checked" scope:"listener" maxlen:"1000"`            // at least one, unless an Extension suffices
 	Upstreams    []Upstream    `conf:"upstreams" required:"checked" key:"Name" scope:"upstream" maxlen:"1000"` // in the order of the file; at least one, if something uses upstreams
 
 	parts []any            // see PartOf
-	marks map[any]Position // where each field stands in the file, by the field's address
+	marks map[any]Position // where each field is written in the file, by the field's address
 }
 
 // Engine names how sessions are run.
@@ -84,23 +84,23 @@ type Listener struct {
 
 	MaxConnsPerSource int             `conf:"max_connections_per_source" default:"0" min:"0" max:"10000000"` // of one client address at once; 0: any number
 	ConnectionRate    *ConnectionRate `conf:"connection_rate"`                                               // of one client address; nil: no limit
-	KeepAlive         *KeepAlive      `conf:"keep_alive"`                                                    // how clients that vanish are found; nil: after 15 s and 9 questions, or the system's time for an acknowledgement
+	KeepAlive         *KeepAlive      `conf:"keep_alive"`                                                    // how vanished clients are detected; nil: after 15 s and 9 probes, or the system's time for an acknowledgement
 
 	Section any `conf:"-"` // the value of the key with the protocol's name; never nil when read from a file
 }
 
-// ConnectionRate is how many connections a client address may make within a time.
+// ConnectionRate bounds the connections that a client address may make within a time.
 type ConnectionRate struct {
 	Connections int           `conf:"connections" required:"true" min:"1" max:"1000000"`
 	Per         time.Duration `conf:"per" default:"1s" min:"10ms" max:"1h"`
 }
 
-// KeepAlive is how the kernel finds out that the peer of a TCP connection has vanished.
+// KeepAlive says how the kernel detects that the peer of a TCP connection has vanished.
 type KeepAlive struct {
-	Idle        time.Duration `conf:"idle" default:"15s" min:"1s" max:"9h"`                           // a connection that is silent for so long is asked
-	Interval    time.Duration `conf:"interval" default:"15s" min:"1s" max:"9h"`                       // between two questions
-	Count       int           `conf:"count" default:"9" min:"1" max:"127"`                            // questions without an answer, until the connection ends
-	UserTimeout time.Duration `conf:"tcp_user_timeout" default:"never" min:"1s" max:"24h" never:"0s"` // a connection ends on which anything sent has no acknowledgement, or no room at the peer, for so long; never: after the system's time
+	Idle        time.Duration `conf:"idle" default:"15s" min:"1s" max:"9h"`                           // silence before the first probe
+	Interval    time.Duration `conf:"interval" default:"15s" min:"1s" max:"9h"`                       // between two probes
+	Count       int           `conf:"count" default:"9" min:"1" max:"127"`                            // unanswered probes that end the connection
+	UserTimeout time.Duration `conf:"tcp_user_timeout" default:"never" min:"1s" max:"24h" never:"0s"` // a connection ends if sent data has no acknowledgement, or no room at the peer, for this long; never: after the system's time
 }
 
 // Socket says who may connect to a unix socket.
@@ -109,28 +109,29 @@ type Socket struct {
 	Owner string `conf:"owner" type:"owner"` // user or user:group, names or numbers; empty: the gateway's
 }
 
-// ServerTLS is the certificates a listener shows to its clients.
+// ServerTLS has the certificates that a listener uses for its clients.
 type ServerTLS struct {
-	Cert Path `conf:"cert"` // PEM, leaf first; only with ACME it may be missing
+	Cert Path `conf:"cert"` // PEM, leaf first; may be missing only with ACME
 	Key  Path `conf:"key"`  // PEM
-	// ACME are the names whose certificates an Extension obtains (Extension.Certifies). Until there is one, and for other names, clients
-	// are shown those of files, if there are any.
+	// ACME are the names whose certificates an Extension obtains (Extension.Certifies). Until such a
+	// certificate exists, and for other names, clients get the certificates of files, if there are any.
 	ACME []Domain `conf:"acme" single:"true" maxlen:"100"`
-	// Certificates are further ones. A client is shown the first, Cert before all, that is for the server name it asks for and of a kind
-	// it can verify; if there is none, Cert.
+	// Certificates are further certificates. A client gets the first, beginning with Cert, that has its
+	// server name and a key of a kind that it supports; if there is none, Cert.
 	Certificates []Certificate `conf:"certificates" maxlen:"1000"`
-	// ClientCA makes a listener of a protocol that has use for them ask for certificates of one of these authorities; PEM.
+	// ClientCA makes a listener, if its protocol supports that, ask for client certificates of one of
+	// these authorities; PEM.
 	ClientCA Path `conf:"client_ca"`
-	// ClientAuth says whether clients must have one. It is empty without ClientCA.
+	// ClientAuth says whether clients must have a certificate. It is empty without ClientCA.
 	ClientAuth ClientAuth `conf:"client_auth"`
 }
 
 // ClientAuth says which clients of a listener with ClientCA may connect.
 type ClientAuth string
 
-// Which may.
+// The values of ClientAuth.
 const (
-	ClientAuthRequire ClientAuth = "require" // only clients with a certificate of one of the authorities; also the meaning of an empty value
+	ClientAuthRequire ClientAuth = "require" // only clients with a certificate of the authorities; also the meaning of an empty value
 	ClientAuthRequest ClientAuth = "request" // also clients without a certificate
 )
 
@@ -172,7 +173,7 @@ type Upstream struct {
 	Balance        Balance       `conf:"balance" default:"p2c"`
 	ConnectTimeout time.Duration `conf:"connect_timeout" default:"5s" min:"1ms" max:"10m"`
 	TLS            *ClientTLS    `conf:"tls"`        // nil: clear text
-	KeepAlive      *KeepAlive    `conf:"keep_alive"` // how servers that vanish are found; nil: as for clients, but not on this machine for tcp
+	KeepAlive      *KeepAlive    `conf:"keep_alive"` // how vanished servers are detected; nil: as for clients, but not on this machine for tcp
 	Health         *Health       `conf:"health"`     // nil: no active check
 	Eject          Eject         `conf:"eject"`
 	Pool           Pool          `conf:"pool"`
@@ -187,7 +188,7 @@ type Endpoint struct {
 	Address  string `conf:"address" required:"true" type:"endpoint"`  // host:port, unix:/path, or an address of an Extension
 	Weight   int    `conf:"weight" default:"1" min:"1" max:"65535"`   // its share beside others of its priority
 	Priority int    `conf:"priority" default:"0" min:"0" max:"65535"` // among the working endpoints, those with the lowest number are used
-	Zone     string `conf:"zone"`                                     // shown
+	Zone     string `conf:"zone"`                                     // for information
 }
 
 // Discover names the source of the endpoints. Section is the section of the SourceKind with that name.
@@ -199,16 +200,16 @@ type Discover struct {
 // OnRemoved says what happens to connections in use when an endpoint is removed.
 type OnRemoved string
 
-// What becomes of them.
+// The values of OnRemoved.
 const (
 	DrainRemoved OnRemoved = "drain" // they continue until they are released, or RemovedTimeout is over
 	CloseRemoved OnRemoved = "close" // they are closed
 )
 
-// Values lists what may be written.
+// Values returns the permitted values.
 func (OnRemoved) Values() []string { return []string{"drain", "close"} }
 
-// Rebalance is how sessions move to endpoints that were added, or are in again.
+// Rebalance says how sessions move to endpoints that were added or are healthy again.
 type Rebalance struct {
 	PerMinute int `conf:"per_minute" default:"30" min:"1" max:"60000"` // limit of sessions closed per minute for rebalancing
 	Excess    int `conf:"excess" default:"20" min:"0" max:"1000"`      // percent that an endpoint may have above its share
@@ -222,7 +223,7 @@ func (Balance) Values() []string {
 	return []string{"p2c", "round_robin", "ring_hash", "first", "nearest", "peak_ewma"}
 }
 
-// ClientTLS is how an upstream's connections are encrypted.
+// ClientTLS says how an upstream's connections are encrypted.
 type ClientTLS struct {
 	CA                 Path   `conf:"ca"`          // PEM; empty: the system's roots
 	ServerName         string `conf:"server_name"` // empty: the endpoint's host
@@ -267,9 +268,9 @@ type Health struct {
 // OnUnhealthy says what happens to the sessions of an unhealthy endpoint.
 type OnUnhealthy string
 
-// What becomes of them.
+// The values of OnUnhealthy.
 const (
-	CloseUnhealthy OnUnhealthy = "close" // they are closed if the endpoint answers nothing any more
+	CloseUnhealthy OnUnhealthy = "close" // they are closed once the endpoint answers nothing any more
 	DrainUnhealthy OnUnhealthy = "drain" // they are closed when the upstream's RemovedTimeout is over
 	KeepUnhealthy  OnUnhealthy = "keep"  // they continue
 )
@@ -291,7 +292,7 @@ type Eject struct {
 	Base     time.Duration `conf:"base" default:"1s" min:"1ms" max:"24h"`
 	Max      time.Duration `conf:"max" default:"1m" min:"1ms" max:"24h"`
 	// ServerErrors and SlowerThan count answers as failures, of http upstreams only.
-	ServerErrors bool          `conf:"server_errors"`                                              // with status 500 to 599 but for 501 and 505
+	ServerErrors bool          `conf:"server_errors"`                                              // answers with status 500 to 599, except 501 and 505
 	SlowerThan   time.Duration `conf:"slower_than" default:"never" min:"1ms" max:"24h" never:"0s"` // from the request to the response's header
 	MaxEjected   int           `conf:"max_ejected" default:"50" min:"1" max:"100"`                 // percent of the endpoints, after an answer has ejected one
 }
@@ -300,7 +301,7 @@ type Eject struct {
 // ListenerProtocol.Pool has it.
 type Pool struct {
 	MinIdle        int           `conf:"min_idle" min:"0" max:"1000000"`
-	MaxWarm        int           `conf:"max_warm" min:"0" max:"1000000"`                  // by protocol; MinIdle where the number kept ready is fixed
+	MaxWarm        int           `conf:"max_warm" min:"0" max:"1000000"`                  // by protocol; MinIdle if the number of connections kept ready is fixed
 	MaxSize        int           `conf:"max_size" min:"1" max:"1000000"`                  // by protocol
 	MaxIdle        int           `conf:"max_idle" min:"0" max:"1000000"`                  // default max_size
 	IdleTimeout    time.Duration `conf:"idle_timeout" min:"1ms" max:"8760h" never:"-1ns"` // by protocol
@@ -338,11 +339,13 @@ func (Overflow) Values() []string { return []string{"wait", "direct"} }
 // Path is a file's name; a relative one is taken from the folder of the configuration file.
 type Path string
 
-// LogPath is the name of a file that is written; a relative one is taken from the folder of the configuration file. "-" is standard output.
+// LogPath is the name of a file to write to; a relative one is taken from the folder of the
+// configuration file. "-" is standard output.
 type LogPath string
 
-// Mark returns where the field that ptr points to (a pointer into c, for instance &c.Upstreams[0].Endpoints) stands in the file,
-// for problems that show only when the configuration is used. The position is the file alone when the field was not written.
+// Mark returns where a field is written in the file, for problems that show only when the
+// configuration is used. ptr points to the field in c, for instance &c.Upstreams[0].Endpoints. If the
+// field was not written, the position is the file alone.
 func (c *Config) Mark(ptr any) Position {
 	pos := c.marks[ptr]
 	pos.File = c.File

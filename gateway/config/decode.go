@@ -127,7 +127,8 @@ func (d *decoder) entries(n *yaml.Node) []entry {
 	return own
 }
 
-// repeats reports a key that seen, the lines of a mapping's keys, has already, and notes it otherwise.
+// repeats reports a key that the mapping has already, and records it otherwise. seen has the lines of
+// the mapping's keys.
 func (d *decoder) repeats(seen map[string]int, key *yaml.Node) bool {
 	if line := seen[key.Value]; line != 0 {
 		d.report(at(key), "duplicate key %q; it is already at line %d", clip(key.Value), line)
@@ -198,7 +199,7 @@ func (d *decoder) object(n *yaml.Node, v reflect.Value, key string) {
 // unknownKey reports a key that the schema does not have here, with the most similar known key or the section it
 // belongs to.
 func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type) {
-	name, value, glued := strings.Cut(key.Value, ":") // text glued to it may be a password
+	name, value, glued := strings.Cut(key.Value, ":") // the text after the colon may be a password
 	if t == reflect.TypeFor[Config]() && strings.HasPrefix(name, "x-") {
 		return
 	}
@@ -273,7 +274,7 @@ func (d *decoder) named(n *yaml.Node, v reflect.Value, key string, tag reflect.S
 	}
 }
 
-// names decodes a list of names where names with settings may stand: none has any.
+// names decodes a list of names in place of a mapping of names to settings: no name has settings.
 func (d *decoder) names(n *yaml.Node, v reflect.Value, key string, tag reflect.StructTag) {
 	if d.checkLength(n, len(n.Content), key, tag); len(n.Content) == 0 {
 		return
@@ -297,7 +298,7 @@ func (d *decoder) checkLength(n *yaml.Node, length int, key string, tag reflect.
 	}
 }
 
-// enter sets the scope to a named thing of that kind, and returns a function that restores it.
+// enter sets the scope to a named object of the kind, and returns a function that restores it.
 func (d *decoder) enter(kind, name string, index int) func() {
 	before := d.scope
 	switch {
@@ -310,7 +311,7 @@ func (d *decoder) enter(kind, name string, index int) func() {
 	return func() { d.scope = before }
 }
 
-// scopeName finds the plain "name" of a mapping ahead of decoding it.
+// scopeName returns the plain "name" of a mapping that is not decoded yet.
 func scopeName(n *yaml.Node) string {
 	for n.Kind == yaml.AliasNode && n.Alias != nil && n.Alias.Kind != yaml.AliasNode {
 		n = n.Alias

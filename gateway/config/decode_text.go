@@ -37,7 +37,8 @@ func checkMode(text string) error {
 	return nil
 }
 
-// checkOwner checks the form of the owner of a socket; whether there is one of that name is found out where it is used.
+// checkOwner checks the form of a socket's owner. Whether the owner exists shows when the socket is
+// made.
 func checkOwner(text string) error {
 	user, group, several := strings.Cut(text, ":")
 	if user == "" || several && group == "" || strings.ContainsAny(group, ":") {

@@ -13,11 +13,12 @@
 //
 // # Values
 //
-// Durations are written 250ms, 30s, 5m, 1h30m; some also take "never". Addresses are host:port or unix:/path,
-// endpoints also sqlite:/path. In every string value ${NAME} stands for an environment variable (an unset one is a problem),
-// ${NAME:-default} has a default, and $${ is a plain ${. A password may be file:/path: the file's content without its last line break.
-// Relative paths start at the folder of the configuration file. YAML anchors, aliases and merge keys (<<) work; top-level keys that start
-// with x- are ignored, so that anchors have a place to live.
+// Durations are written 250ms, 30s, 5m, 1h30m; some also take "never". Addresses are host:port or
+// unix:/path, endpoints also sqlite:/path. In every string value ${NAME} stands for an environment
+// variable (an unset one is a problem), ${NAME:-default} has a default, and $${ is a plain ${. A
+// password may be file:/path: the file's content without its last line break. Relative paths start at
+// the folder of the configuration file. YAML anchors, aliases and merge keys (<<) work. Top-level keys
+// that start with x- are ignored: they can hold anchors.
 //
 // # Limits
 //
@@ -38,8 +39,8 @@
 //   - scalar: the field for a plain value in place of a mapping
 //   - scope: a list of named things, whose problems begin with the name
 //
-// A string type with a set of values is an Enum; one with another format is Checked. Secret, Path and LogPath are as the section
-// Values says.
+// A string type with a set of values is an Enum; one with another format is Checked. Secret, Path and
+// LogPath are described under Values.
 //
 // # Extensions
 //

@@ -11,8 +11,9 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 )
 
-// YAML returns the whole configuration as it is in force: defaults written out, variables expanded, paths resolved, secrets redacted
-// (one that came from a file shows "file:/path"). Parse accepts it under a name in the working directory, which relative paths start from.
+// YAML returns the whole configuration in force: defaults written out, variables expanded, paths
+// resolved, secrets redacted (a secret from a file shows "file:/path"). Parse accepts it under a name
+// in the working directory, where relative paths start.
 func (c *Config) YAML() ([]byte, error) {
 	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{encodeStruct(reflect.ValueOf(*c))}}
 	out, err := yaml.Dump(doc, yaml.WithIndent(2))
@@ -129,7 +130,7 @@ func encodeScalar(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 // escape keeps Parse from expanding text a second time.
 func escape(s string) string { return strings.ReplaceAll(s, "${", "$${") }
 
-// text is a string node; quoted when its content is not ours and could look like something else.
+// text returns a string node, quoted if the text is the user's and could be read as something else.
 func text(s string, quoted bool) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
 	if quoted {

@@ -61,7 +61,7 @@ func ParseEndpoints(name string, data []byte) ([]Endpoint, Problems) {
 	return file.Endpoints, nil
 }
 
-// checkFound refuses doubles, and addresses that only a configuration may have.
+// checkFound refuses duplicates, and addresses that only a configuration may have.
 func (d *decoder) checkFound(list []Endpoint) {
 	first := map[string]Position{}
 	for i := range list {

@@ -70,11 +70,11 @@ type reading struct {
 // without a caller.
 var abandoned sync.Map
 
-// takeUp begins to read f, or continues an abandoned reading.
+// takeUp begins to read f, or returns a reading that was abandoned earlier.
 func takeUp(f file) *reading {
 	if old, ok := abandoned.LoadAndDelete(f); ok {
 		select {
-		case <-old.(*reading).done: // it ended between two calls; it may be another file by now
+		case <-old.(*reading).done: // it ended between two calls; the file may be another one by now
 		default:
 			return old.(*reading) //nolint:forcetypeassert // nothing else is stored
 		}

@@ -26,8 +26,9 @@ func Load(path string) (*Config, Problems) {
 	return Parse(path, data)
 }
 
-// Parse checks data, the content of a file called name (for messages, and as the place relative paths start from).
-// The Config is nil when Problems holds anything but warnings. Besides data it reads the environment and the files that data names.
+// Parse checks data, the content of a file called name. The name is for messages, and relative paths
+// start at its folder. The Config is nil if Problems has more than warnings. Besides data, Parse reads
+// the environment and the files that data names.
 func Parse(name string, data []byte) (*Config, Problems) {
 	cfg, problems := parse(name, data)
 	if problems.Err() != nil {
@@ -157,7 +158,8 @@ func adviceOnSyntax(message string) string {
 	return ""
 }
 
-// byteAt returns the byte at a position, 0 when there is none. Lines before the character in question are ASCII or do not matter.
+// byteAt returns the byte at a position, 0 if there is none. Lines before the character are ASCII, or
+// their columns do not matter.
 func byteAt(data []byte, pos Position) byte {
 	line := lineAt(data, pos)
 	if pos.Column < 1 || pos.Column > len(line) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// maxProblems bounds the errors, and apart from them the warnings, that are reported about one file: a longer list is
-// not read, and a file of garbage must not fill the log.
+// maxProblems bounds the errors, and separately the warnings, that are reported about one file: nobody
+// reads a longer list, and a file of garbage must not fill the log.
 const maxProblems = 100
 
 // ErrInvalid is wrapped by the error Problems.Err returns.
@@ -29,12 +29,12 @@ func (p Position) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }
 
-// Problem is one thing wrong with a configuration file.
+// Problem is a problem of a configuration file.
 type Problem struct {
 	Position
 	Scope   string // the object with the problem, for instance `upstream "pg"`; empty at the top of the file
 	Message string // the problem and what to write instead
-	Warning bool   // the configuration can be used all the same
+	Warning bool   // the configuration can be used nevertheless
 }
 
 // String returns the line `headpond check` prints: position, scope and message.
@@ -53,7 +53,7 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems is everything found wrong with one file, in the order of the file.
+// Problems are all problems found in one file, in the order of the file.
 type Problems []Problem
 
 // Err returns nil when there are only warnings, else one error that wraps ErrInvalid and lists every problem, a line each.

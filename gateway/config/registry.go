@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// A ListenerProtocol is how the listeners of one protocol are configured. Functions that are nil have nothing to do.
+// A ListenerProtocol describes the configuration of one protocol's listeners. Functions may be nil.
 type ListenerProtocol struct {
 	Name Protocol
 	// Section is a pointer to a struct, the type of Listener.Section: the keys under the protocol's name in a listener.
 	Section any
-	// Default fills in what default tags cannot say. The tags have been applied.
+	// Default sets defaults that tags cannot express. The tags have been applied.
 	Default func(l *Listener)
 	// Upstreams returns the fields that name the upstreams of a listener's sessions.
 	Upstreams func(l *Listener) []*string
@@ -20,14 +20,15 @@ type ListenerProtocol struct {
 	Check func(c *Checker, l *Listener)
 	// Finish expands the key "upstream" of a listener. Nothing is checked afterwards.
 	Finish func(cfg *Config, l *Listener)
-	// Pool has the limits that the pools of upstreams that these listeners use have by default. Limits, if not nil, changes them for one
-	// upstream.
+	// Pool has the default limits of pools of upstreams that these listeners use. Limits, if not nil,
+	// changes them for one upstream.
 	Pool   Pool
 	Limits func(u *Upstream, defaults *Pool)
-	// MaxWarm is the default of "max_warm" for a "min_idle". nil: connections are used again, so that the number that is kept ready is
-	// fixed.
+	// MaxWarm returns the default of "max_warm" for a "min_idle". nil: connections are reused, so the
+	// number of connections kept ready is fixed.
 	MaxWarm func(minIdle int) int
-	// Keys are further keys of the file and of upstreams that belong to the protocol, and endpoints that only it can connect to.
+	// Keys are the protocol's own keys of the file and of upstreams, and endpoints that only it can
+	// connect to.
 	Keys *Extension
 	// Uses reports whether an upstream that no listener uses is for this protocol. nil: unknown.
 	Uses func(u *Upstream) bool
@@ -55,7 +56,7 @@ type Extension struct {
 	// Check reports problems of the keys of File, CheckUpstream those of Upstream and the endpoints.
 	Check         func(c *Checker)
 	CheckUpstream func(c *Checker, u *Upstream)
-	// Far reports whether an upstream's endpoints are connected to by another machine.
+	// Far reports whether another machine connects to an upstream's endpoints.
 	Far func(u *Upstream) bool
 	// Suffices reports whether the extension makes a file without listeners and upstreams useful.
 	Suffices func(cfg *Config) bool
@@ -130,8 +131,8 @@ func SectionOf[T any](l *Listener) *T {
 	return section
 }
 
-// PartOf returns the keys of type T that an Extension has added to owner, a *Config or *Upstream. They are not to be changed; all are
-// zero where owner has not been read from a file.
+// PartOf returns the keys of type T that an Extension has added to owner, a *Config or *Upstream. They
+// must not be changed. All are zero if owner was not read from a file.
 func PartOf[T any](owner interface{ extended() []any }) *T {
 	for _, p := range owner.extended() {
 		if part, ok := p.(*T); ok {
@@ -173,7 +174,7 @@ func (l *Listener) upstreamFields() []*string {
 	return nil
 }
 
-// Far reports whether an upstream's endpoints are connected to by another machine.
+// Far reports whether another machine connects to an upstream's endpoints.
 func (u *Upstream) Far() bool {
 	return slices.ContainsFunc(extensions, func(e *Extension) bool { return e.Far != nil && e.Far(u) })
 }
@@ -200,7 +201,8 @@ func IsFile(address string) bool {
 	})
 }
 
-// Counts says how many named things the file has: "1 listener", "2 upstreams", and those of extensions that it has.
+// Counts returns the numbers of named objects in the file: "1 listener", "2 upstreams", and those of
+// extensions.
 func (c *Config) Counts() (counts []string) {
 	v := reflect.ValueOf(c).Elem()
 	for _, k := range append(keysIn(v.Type(), v), keysOfParts(c.parts)...) {

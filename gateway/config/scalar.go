@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// parseDuration reads 30s, 1h30m, 250ms …; its error ends in what to write.
+// parseDuration reads 30s, 1h30m, 250ms …; its errors say what to write instead.
 func parseDuration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err == nil {

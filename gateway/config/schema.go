@@ -73,7 +73,7 @@ func keysOfParts(parts []any) (keys []schemaKey) {
 	return keys
 }
 
-// sectionsOf are the keys that protocols add to a listener, and kinds of sources to what an upstream discovers.
+// sectionsOf returns the keys that protocols add to listeners, and kinds of sources to "discover".
 func sectionsOf(t reflect.Type) (keys []schemaKey) {
 	switch t {
 	case reflect.TypeFor[Listener]():
@@ -88,8 +88,8 @@ func sectionsOf(t reflect.Type) (keys []schemaKey) {
 	return keys
 }
 
-// sections are the keys of a *Listener or *Discover under which the settings of each protocol or kind stand. The Section of it gets one of
-// them, see fillDefaults.
+// sections returns the keys of a *Listener or *Discover for the settings of each protocol or kind. One
+// of these settings becomes its Section, see fillDefaults.
 func (d *decoder) sections(owner any) []schemaKey {
 	keys := d.slots[owner]
 	if keys == nil {

@@ -7,19 +7,21 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// A SourceKind is a way to find the endpoints of upstreams, and how that is configured. Functions that are nil have nothing to do.
+// A SourceKind is a way to discover the endpoints of upstreams, and its configuration. Functions may
+// be nil.
 type SourceKind struct {
 	Name string // the key under "discover"
-	// Section is a pointer to a struct, the type of Discover.Section; Scalar is the field that a plain value instead of a mapping goes to.
+	// Section is a pointer to a struct, the type of Discover.Section. Scalar is the field for a plain
+	// value in place of a mapping.
 	Section any
 	Scalar  string
-	// Default fills in what default tags cannot say. The tags have been applied.
+	// Default sets defaults that tags cannot express. The tags have been applied.
 	Default func(u *Upstream)
 	// Check reports problems of an upstream with the section.
 	Check func(c *Checker, u *Upstream)
 	// Host returns the host name behind the endpoints' addresses, for health checks; "" = none.
 	Host func(u *Upstream) string
-	// New makes the source; an upstream whose section stays the same keeps it over reloads.
+	// New makes the source. An upstream whose section is unchanged keeps its source over reloads.
 	New func(u *Upstream) (upstream.Source, error)
 }
 
@@ -55,12 +57,12 @@ func sourceOf(name string) *SourceKind {
 // Source makes the source of an upstream's endpoints; nil if they are in the file.
 func (u *Upstream) Source() (upstream.Source, error) {
 	if u.Discover == nil {
-		return nil, nil //nolint:nilnil // there is none, which is no error
+		return nil, nil //nolint:nilnil // there is no source, which is no error
 	}
 	return sourceOf(u.Discover.Kind).New(u)
 }
 
-// SourceHost returns the name that an upstream's endpoints are addresses of, "" if there is none.
+// SourceHost returns the host name behind an upstream's endpoints, "" if there is none.
 func (u *Upstream) SourceHost() string {
 	if u.Discover == nil {
 		return ""
@@ -80,7 +82,7 @@ func DiscoverAs[T any](u *Upstream) *T {
 	return section
 }
 
-// checkSource refuses an upstream without endpoints, or with two ways to them.
+// checkSource refuses an upstream without endpoints, or with two sources of them.
 func (d *decoder) checkSource(cfg *Config, u *Upstream) {
 	if u.Discover == nil {
 		if !d.written(&u.Endpoints) {

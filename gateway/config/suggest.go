@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// Closest returns the candidate closest to text when it is close enough to be a slip of the fingers, else "".
+// Closest returns the candidate closest to text if text may be a misspelling of it, else "".
 func Closest(text string, candidates []string) string {
 	best, bestDistance := "", 1+max(1, len(text)/3)
 	lower := strings.ToLower(text)

@@ -33,13 +33,13 @@ func (d *decoder) checkHealth(u *Upstream) {
 	d.checkOnUnhealthy(u)
 }
 
-// endsSessions reports whether the sessions of a protocol's upstreams can be ended.
+// endsSessions reports whether sessions of a protocol's upstreams can be closed by the gateway.
 func endsSessions(name Protocol) bool {
 	p := protocolOf(name)
 	return p != nil && p.EndsSessions
 }
 
-// closingProtocols lists these protocols.
+// closingProtocols lists the protocols for which endsSessions holds.
 func closingProtocols() string {
 	var names []string
 	for _, p := range protocols {
@@ -50,7 +50,7 @@ func closingProtocols() string {
 	return strings.Join(names, " and ")
 }
 
-// checkOnUnhealthy fills in the default, and refuses what upstreams cannot do that close no sessions.
+// checkOnUnhealthy sets the default, and refuses values for upstreams whose sessions cannot be closed.
 func (d *decoder) checkOnUnhealthy(u *Upstream) {
 	h := u.Health
 	switch {
@@ -64,7 +64,7 @@ func (d *decoder) checkOnUnhealthy(u *Upstream) {
 	}
 }
 
-// checkHealthKeys refuses keys that the kind of check has no use for.
+// checkHealthKeys refuses keys that the kind of check does not use.
 func (d *decoder) checkHealthKeys(u *Upstream) {
 	h := u.Health
 	for _, k := range []struct {
@@ -86,7 +86,8 @@ func (d *decoder) checkHealthKeys(u *Upstream) {
 	}
 }
 
-// checkHealthPort refuses a port where endpoints have none, and warns of a check that cannot succeed.
+// checkHealthPort refuses a port for endpoints without ports, and warns of a check that cannot
+// succeed.
 func (d *decoder) checkHealthPort(u *Upstream) {
 	h := u.Health
 	for i := range u.Endpoints {

@@ -102,7 +102,7 @@ func (d *decoder) checkACME(cfg *Config, l *Listener) {
 	}
 }
 
-// checkClientCerts checks which certificates clients are asked for.
+// checkClientCerts checks the settings of client certificates.
 func (d *decoder) checkClientCerts(p *ListenerProtocol, t *ServerTLS) {
 	switch {
 	case !p.ClientCerts && d.written(&t.ClientCA):
@@ -116,7 +116,7 @@ func (d *decoder) checkClientCerts(p *ListenerProtocol, t *ServerTLS) {
 	}
 }
 
-// checkDatagrams refuses what only connections have.
+// checkDatagrams refuses settings that apply to connections only.
 func (d *decoder) checkDatagrams(l *Listener) {
 	if strings.HasPrefix(l.Listen, "unix:") {
 		d.report(d.mark(&l.Listen), "listen: %q: a %s listener has an address host:port", l.Listen, l.Protocol)
@@ -154,7 +154,7 @@ func (d *decoder) checkSources(l *Listener) {
 	d.checkAddresses(&l.Allow, &l.Deny, "connect")
 }
 
-// checkAddresses checks two lists of addresses: who may "connect", or what may says.
+// checkAddresses checks two lists of client addresses; may completes messages, see Checker.Addresses.
 func (d *decoder) checkAddresses(allow, deny *[]netip.Prefix, may string) {
 	if d.written(allow) && len(*allow) == 0 && d.noProblemAt(allow) {
 		d.report(d.mark(allow), "allow: the list is empty; leave it out if everybody may %s", may)
@@ -201,7 +201,7 @@ func (d *decoder) checkSections(l *Listener) {
 	}
 }
 
-// reference checks that an upstream exists and is used by one protocol only, and notes which.
+// reference checks that an upstream exists and is used by one protocol only, and records the protocol.
 func (d *decoder) reference(cfg *Config, protocol Protocol, field *string, alternatives ...any) {
 	if *field == "" {
 		return
@@ -219,7 +219,7 @@ func (d *decoder) reference(cfg *Config, protocol Protocol, field *string, alter
 	}
 }
 
-// unknown reports a name that nothing has.
+// unknown reports a name that no object has.
 func (d *decoder) unknown(pos Position, kind, name string, known []string) {
 	hint := didYouMean(name, known)
 	if hint == "" && len(known) > 0 {

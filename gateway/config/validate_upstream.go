@@ -42,7 +42,7 @@ func (d *decoder) checkUpstream(u *Upstream) {
 // defaultMaxEjected is the default of Eject.MaxEjected.
 const defaultMaxEjected = 50
 
-// checkAnswers refuses what goes by answers, which only http upstreams have.
+// checkAnswers refuses settings that depend on answers, which only http upstreams have.
 func (d *decoder) checkAnswers(u *Upstream) {
 	only := func(key string, field any) {
 		d.report(d.mark(field), "%s: only http upstreams have answers to go by; this upstream's protocol is %q", key, u.Protocol)
@@ -61,7 +61,7 @@ func (d *decoder) checkAnswers(u *Upstream) {
 	}
 }
 
-// checkEject refuses what has no effect.
+// checkEject refuses settings without effect.
 func (d *decoder) checkEject(e *Eject) {
 	if e.Failures > 0 || !d.noProblemAt(&e.Failures) {
 		return
@@ -75,7 +75,7 @@ func (d *decoder) checkEject(e *Eject) {
 	}
 }
 
-// checkRebalance refuses to move sessions where that cannot be, or leads nowhere.
+// checkRebalance refuses rebalancing where sessions cannot move, or could not move anywhere.
 func (d *decoder) checkRebalance(u *Upstream) {
 	switch {
 	case u.Rebalance == nil:
@@ -86,7 +86,7 @@ func (d *decoder) checkRebalance(u *Upstream) {
 	}
 }
 
-// checkEndpoints refuses doubles.
+// checkEndpoints refuses duplicates.
 func (d *decoder) checkEndpoints(u *Upstream) {
 	first := map[string]Position{}
 	for i := range u.Endpoints {
@@ -117,7 +117,7 @@ func (d *decoder) checkClientTLS(u *Upstream) {
 	}
 }
 
-// checkClientFiles checks the files of a TLS client: the authority that it trusts, and its own certificate.
+// checkClientFiles checks the files of a TLS client: the trusted authority, and its own certificate.
 func (d *decoder) checkClientFiles(ca, cert, key *Path) {
 	if (*cert == "") != (*key == "") && d.written(cert) != d.written(key) {
 		d.report(d.mark(cert, key), "\"cert\" and \"key\" belong together; one is missing")
@@ -142,7 +142,7 @@ func (d *decoder) checkPair(cert, key *Path) {
 		return
 	}
 	if pair.Leaf == nil {
-		return // GODEBUG may allow it
+		return // GODEBUG may permit it
 	}
 	const form = "2006-01-02 15:04 MST"
 	switch from, to, now := pair.Leaf.NotBefore, pair.Leaf.NotAfter, time.Now(); {
@@ -155,12 +155,13 @@ func (d *decoder) checkPair(cert, key *Path) {
 	}
 }
 
-// expiryNotice is how long before its end a certificate is warned about: whatever renews it should have done so.
+// expiryNotice is how long before its expiry the gateway warns of a certificate: it should have been
+// renewed by then.
 const expiryNotice = 7 * 24 * time.Hour
 
 func (d *decoder) checkPool(p *Pool) {
 	if !d.noProblemAt(&p.MinIdle, &p.MaxSize, &p.MaxIdle) {
-		return // with a number that is none they compare badly
+		return // an invalid number cannot be compared
 	}
 	if p.MinIdle > p.MaxSize {
 		d.report(d.mark(&p.MinIdle, &p.MaxSize), "min_idle: %d is more than max_size: %d", p.MinIdle, p.MaxSize)
@@ -173,7 +174,8 @@ func (d *decoder) checkPool(p *Pool) {
 	}
 }
 
-// checkWarm checks how many connections may be kept ready. Elsewhere than for tcp they are used again, and their number is fixed.
+// checkWarm checks how many connections may be kept ready. Except for tcp, connections are reused, and
+// the number is fixed.
 func (d *decoder) checkWarm(u *Upstream) {
 	p, of := &u.Pool, protocolOf(u.Protocol)
 	if !d.written(&p.MaxWarm) || !d.noProblemAt(&p.MaxWarm, &p.MinIdle, &p.MaxIdle, &p.MaxSize) {
