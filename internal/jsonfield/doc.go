@@ -1,4 +1,5 @@
-// Package jsonfield finds a few fields of a JSON object in the bytes of it as they come, without keeping them:
+// Package jsonfield finds a few fields of a JSON object in a stream of bytes, without keeping the
+// object:
 //
 //	plan, err := jsonfield.NewPlan([]string{"model", "metadata.tenant"})
 //	…
@@ -9,6 +10,6 @@
 //	}
 //	model, ok := s.Text(0)
 //
-// It is as strict as encoding/json about syntax. An object that has a wanted field twice, also in letters of another case, is Ambiguous:
-// readers differ in which of them counts.
+// It is as strict as encoding/json about syntax. An object that has a wanted field twice, also in
+// letters of another case, is Ambiguous: readers differ in which of the two counts.
 package jsonfield

@@ -2,5 +2,5 @@
 
 package logfile
 
-// mayCreateIn knows nothing on this system.
+// mayCreateIn returns nil: this system has no such check.
 func mayCreateIn(string) error { return nil }

@@ -12,18 +12,19 @@ import (
 )
 
 const (
-	// chunkSize is the size of most writes, in bytes. MaxLine must fit.
+	// chunkSize is the size of most writes, in bytes. A line of MaxLine must fit.
 	chunkSize = 64 << 10
-	// maxChunks bounds the memory of a File: 4 MiB are a tenth of a second of lines at rates that only benchmarks reach.
+	// maxChunks bounds the memory of a File: 4 MiB are a tenth of a second of lines at rates that only
+	// benchmarks reach.
 	maxChunks = 64
-	// keptChunks are kept by a File that has had nothing to do for keepTime.
+	// keptChunks is how many chunks a File keeps that was unused for keepTime.
 	keptChunks = 1
 	keepTime   = time.Second
-	// numShards is how many chunks are filled at once. Threads beyond it share some.
+	// numShards is how many chunks are filled concurrently. More threads share some of them.
 	numShards = 16
-	// collect is how long lines wait for others, so that writes are few.
+	// collect is how long lines wait for further ones, so that writes are few.
 	collect = 100 * time.Millisecond
-	// writeTime is how long a pipe may take no byte before lines for it are lost.
+	// writeTime is how long a pipe may take no byte before its lines are lost.
 	writeTime = time.Second
 	// reportPause is the least time between two reports of lost lines.
 	reportPause = time.Minute
@@ -40,39 +41,40 @@ type File struct {
 	shards [numShards]shard
 	asleep atomic.Bool   // run waits for wake
 	wake   chan struct{} // has a token when a sleeping run has something to do
-	hurry  chan struct{} // likewise while it collects
+	hurry  chan struct{} // likewise while run collects lines
 
 	// mu is held for a few instructions. It may be taken with a shard's.
 	mu       sync.Mutex
 	full     []*chunk // to be written, in order
 	free     []*chunk
 	made     int      // chunks that exist
-	next     *os.File // to be written to from now on; nil = no change
-	out      *os.File // that run writes to
+	next     *os.File // the file to write to from now on; nil = no change
+	out      *os.File // the file that run writes to
 	users    int      // guarded by set.mu
 	runs     bool     // guarded by set.mu
-	quitting bool     // a write that fails is the last one
+	quitting bool     // the first write that fails is the last one
 	timer    *time.Timer
 	reported time.Time   // when lost lines were reported last
-	armed    atomic.Bool // timer will report
+	armed    atomic.Bool // timer will call report
 
-	rest []byte // of a line that was written in part; run's
+	rest []byte // the end of a line that was written in part; run's
 }
 
-// shard has the chunk that the lines of some threads go into. Two shards share no cache line.
+// shard has the chunk for the lines of some threads. No two shards share a cache line.
 type shard struct {
 	mu  sync.Mutex
 	now *chunk // nil = none
 	_   [48]byte
 }
 
-// chunk is some whole lines.
+// chunk has some whole lines.
 type chunk struct {
 	b     []byte
 	lines int
 }
 
-// counts are the totals of a path. They go on when the path is used again after some time without a user.
+// counts are the totals of a path. They continue when the path is used again after some time without a
+// user.
 type counts struct {
 	written, noRoom, failed atomic.Uint64 // lines
 	unreported              atomic.Uint64 // lost ones
@@ -86,8 +88,9 @@ func newFile(s *Set, path string, c *counts) *File {
 	return f
 }
 
-// WriteLine takes a line, which ends with a line break and has up to MaxLine bytes. It keeps no reference to it. The lines of one shard,
-// a number from 0, stay in order. A line that finds no room is lost and counted.
+// WriteLine takes a line, which ends with a line break and has up to MaxLine bytes. It keeps no
+// reference to it. shard is a number from 0; the lines of one shard stay in order. A line that finds
+// no room is lost and counted.
 func (f *File) WriteLine(shard int, line []byte) {
 	sh := &f.shards[shard%numShards]
 	sh.mu.Lock()
@@ -111,7 +114,7 @@ func (f *File) WriteLine(shard int, line []byte) {
 	f.rouse()
 }
 
-// rouse wakes run if it sleeps.
+// rouse wakes run.
 func (f *File) rouse() {
 	if f.asleep.Load() && f.asleep.CompareAndSwap(true, false) {
 		put(f.wake)
@@ -125,7 +128,7 @@ func put(to chan struct{}) {
 	}
 }
 
-// push queues a chunk, and has it written soon if lines fill chunks quickly.
+// push queues a chunk, and has it written soon if chunks fill quickly.
 func (f *File) push(c *chunk) {
 	f.mu.Lock()
 	f.full = append(f.full, c)
@@ -149,7 +152,7 @@ func (f *File) take() *chunk {
 	return &chunk{b: make([]byte, 0, chunkSize)}
 }
 
-// lose counts lines that are lost, and has them reported.
+// lose counts lost lines, and has them reported.
 func (f *File) lose(lines int, by *atomic.Uint64) {
 	if lines == 0 {
 		return
@@ -163,12 +166,13 @@ func (f *File) lose(lines int, by *atomic.Uint64) {
 	}
 }
 
-// report logs how many lines are lost. The timer calls it: run may be in a write that does not end.
+// report logs the number of lost lines. The timer calls it, since run may be in a write that does not
+// end.
 func (f *File) report() {
 	f.mu.Lock()
 	f.reported = time.Now()
 	f.mu.Unlock()
-	f.armed.Store(false) // before the count is taken, or a line counted between the two would wait for the next one
+	f.armed.Store(false) // before reading the count: a line that is counted later arms the timer again
 	lost := f.counts.unreported.Swap(0)
 	if lost == 0 {
 		return
@@ -182,7 +186,7 @@ func (f *File) report() {
 	f.set.logger.LogAttrs(f.set.ctx, slog.LevelWarn, "lines of an access log were lost", attrs...)
 }
 
-// run writes until nobody uses the file any more.
+// run writes until the file has no users any more.
 func (f *File) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -201,7 +205,7 @@ func (f *File) run() {
 	f.set.left()
 }
 
-// wait returns when there is something to write, and has been for a while.
+// wait returns some time after there is something to write, so that lines collect.
 func (f *File) wait(timer *time.Timer) {
 	f.asleep.Store(true)
 	if !f.pending() || !f.asleep.CompareAndSwap(true, false) {
@@ -246,7 +250,7 @@ func (f *File) waiting() bool {
 	return len(f.full) > 0
 }
 
-// writeAll writes all lines that have come.
+// writeAll writes all lines that have been taken.
 func (f *File) writeAll() {
 	f.current() // also if there is nothing to write: the old file may have been deleted
 	for i := range f.shards {
@@ -276,7 +280,8 @@ func (f *File) writeAll() {
 	}
 }
 
-// trim frees one of the chunks that are not in use, as long as there are more than were needed; all but keptChunks if none were.
+// trim frees one of the unused chunks if there are more than were needed. If none were needed, it
+// frees all but keptChunks.
 func (f *File) trim(needed int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -291,7 +296,7 @@ func (f *File) trim(needed int) {
 	}
 }
 
-// current returns the file to write to, the one that has been opened last.
+// current returns the file to write to: the one that was opened last.
 func (f *File) current() (out *os.File, quitting bool) {
 	f.mu.Lock()
 	next, old := f.next, f.out
@@ -302,7 +307,7 @@ func (f *File) current() (out *os.File, quitting bool) {
 	f.mu.Unlock()
 	if next != nil {
 		closeFile(old)
-		if len(f.rest) > 0 { // the other part is in the old file
+		if len(f.rest) > 0 { // the beginning of the line is in the old file
 			f.rest = nil
 			f.lose(1, &f.counts.failed)
 		}
@@ -310,15 +315,16 @@ func (f *File) current() (out *os.File, quitting bool) {
 	return out, quitting
 }
 
-// write writes a chunk. Lines behind one that cannot be written whole are lost; it is completed by the next write.
+// write writes a chunk. Lines after one that cannot be written whole are lost; the next write
+// completes that one.
 func (f *File) write(c *chunk) {
 	out, quitting := f.current()
 	if out == nil {
 		f.lose(c.lines, &f.counts.failed)
 		return
 	}
-	if !quitting { // else the deadline is that of the end
-		_ = out.SetWriteDeadline(time.Now().Add(writeTime)) // of a pipe; others have none
+	if !quitting { // otherwise the deadline is that of quitting
+		_ = out.SetWriteDeadline(time.Now().Add(writeTime)) // works for pipes only
 	}
 	err := f.complete(out)
 	n := 0
@@ -342,7 +348,7 @@ func (f *File) write(c *chunk) {
 	f.lose(lost, &f.counts.failed)
 }
 
-// complete writes what is missing of a line.
+// complete writes the end of a line that was written in part.
 func (f *File) complete(out *os.File) error {
 	if len(f.rest) > 0 {
 		n, err := out.Write(f.rest)
@@ -354,7 +360,7 @@ func (f *File) complete(out *os.File) error {
 	return nil
 }
 
-// reasonOf is an error without what everybody knows.
+// reasonOf returns the text of an error without its operation and path.
 func reasonOf(err error) string {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return "its reader is too slow, or has stopped"

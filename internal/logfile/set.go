@@ -18,10 +18,11 @@ import (
 // Stdout is the path that stands for standard output.
 const Stdout = "-"
 
-// mode is that of files that are made: logs have the addresses of people.
+// mode is the mode of new files: logs have the addresses of clients.
 const mode = 0o640
 
-// Set is the files of a program, one for each path. Make one with NewSet. Its methods are safe for concurrent use.
+// Set has the files of a program, one for each path. Make one with NewSet. Its methods are safe for
+// concurrent use.
 type Set struct {
 	logger *slog.Logger
 	ctx    context.Context //nolint:containedctx // of log lines
@@ -29,9 +30,9 @@ type Set struct {
 	// mu is held for a few instructions; a File's may be taken with it.
 	mu      sync.Mutex
 	files   map[string]*File
-	totals  map[string]*counts // of all paths there have ever been
-	running int                // Files that are written
-	idle    chan struct{}      // closed when the last of them has ended; nil = nobody waits for that
+	totals  map[string]*counts // of all paths ever used
+	running int                // number of Files whose run has not ended
+	idle    chan struct{}      // closed when the last of them has ended; nil = nobody waits
 }
 
 // NewSet returns a Set without files. Lost lines are reported to logger.
@@ -39,15 +40,16 @@ func NewSet(logger *slog.Logger) *Set {
 	return &Set{logger: logger, ctx: context.Background(), files: map[string]*File{}, totals: map[string]*counts{}}
 }
 
-// Opening is some files that were opened and are not written to yet. Commit or Abort ends it.
+// Opening has files that were opened and are not written to yet. Commit or Abort ends it.
 type Opening struct {
 	set   *Set
 	files []*File
 	outs  []*os.File // of each
 }
 
-// Open opens the files of these paths, those in use once more, and makes files that do not exist. Neither opening nor writing to a pipe
-// waits for its reader. Each path has one user more until Release, or Abort.
+// Open opens the files of the paths, including files in use, and makes files that do not exist.
+// Neither opening nor writing to a pipe waits for its reader. Each path has one more user until
+// Release or Abort.
 func (s *Set) Open(paths []string) (*Opening, error) {
 	o := &Opening{set: s}
 	for _, path := range distinct(paths) {
@@ -125,8 +127,8 @@ func (s *Set) File(path string) *File {
 	return s.files[path]
 }
 
-// Release takes a user from each path. A file without users writes what it has, within writeTime where it can, and is closed. Lines that
-// come later are lost.
+// Release removes a user from each path. A file without users writes its lines, within writeTime if
+// possible, and is closed. Later lines are lost.
 func (s *Set) Release(paths []string) {
 	for _, path := range distinct(paths) {
 		s.mu.Lock()
@@ -148,7 +150,7 @@ func (s *Set) Release(paths []string) {
 	}
 }
 
-// quit has run write what there is and end.
+// quit makes run write the remaining lines and end.
 func (f *File) quit() {
 	f.mu.Lock()
 	f.quitting = true
@@ -162,12 +164,13 @@ func (f *File) quit() {
 	f.rouse()
 }
 
-// ended reports whether run is to end, as f has no user and all lines are written, and closes f then. A path that got users meanwhile keeps its File, so that there
-// is never more than one for a path.
+// ended reports whether run must end because f has no user and all lines are written; it then closes
+// f. A path that got users meanwhile keeps its File, so that there is never more than one File for a
+// path.
 func (s *Set) ended(f *File) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f.users > 0 || f.waiting() { // lines may have come since run took them, even from a user who came and went
+	if f.users > 0 || f.waiting() { // lines may have been taken since run looked, even from a user that is gone again
 		return false
 	}
 	f.runs = false
@@ -182,7 +185,7 @@ func (s *Set) ended(f *File) bool {
 	return true
 }
 
-// left notes that a run has ended.
+// left records that a run has ended.
 func (s *Set) left() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,8 +196,9 @@ func (s *Set) left() {
 	}
 }
 
-// Close releases all paths, and waits until the files are closed or grace is over: a disk that does not answer blocks its goroutine until
-// it does. It reports whether all are closed. The Set must not be used afterwards.
+// Close releases all paths, and waits until the files are closed or grace is over: a disk that does
+// not answer blocks its goroutine. It reports whether all files are closed. The Set must not be used
+// afterwards.
 func (s *Set) Close(grace time.Duration) bool {
 	s.mu.Lock()
 	var running []string
@@ -222,7 +226,7 @@ func (s *Set) Close(grace time.Duration) bool {
 	}
 }
 
-// State is what has become of a file's lines, since the Set was made.
+// State has the counters of a path's lines since the Set was made.
 type State struct {
 	Path                    string
 	Written, NoRoom, Failed uint64 // lines; the last two are lost
@@ -252,7 +256,7 @@ func open(path string) (*os.File, error) {
 	}
 	flags := os.O_WRONLY | os.O_APPEND | os.O_CREATE
 	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
-		flags = os.O_RDWR // does not wait for a reader, and a reader that ends is no error
+		flags = os.O_RDWR // opening does not wait for a reader, and a reader that disappears causes no error
 	}
 	f, err := os.OpenFile(path, flags|syscall.O_NONBLOCK, mode)
 	if err != nil {
@@ -261,7 +265,7 @@ func open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Check reports why Open would refuse a path, as far as that can be known without making the file.
+// Check returns why Open would refuse a path, as far as possible without making the file.
 func Check(path string) error {
 	if path == Stdout {
 		return nil

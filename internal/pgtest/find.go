@@ -14,8 +14,8 @@ import (
 	"sync"
 )
 
-// minMajor is the oldest server the tests are written for: the oldest one the
-// PostgreSQL project supported in 2025.
+// minMajor is the oldest server version that the tests support: the oldest that the PostgreSQL project
+// supported in 2025.
 const minMajor = 13
 
 // install tells how to install a server, by system.

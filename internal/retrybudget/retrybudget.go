@@ -1,5 +1,5 @@
-// Package retrybudget bounds how many operations are tried again, by how many there are: servers that fail because they are overloaded
-// must not get several times as many.
+// Package retrybudget bounds retries as a share of all operations: servers that fail because they are
+// overloaded must not get several times as many requests.
 package retrybudget
 
 import (
@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Floor is how many retries a window allows however few operations there are, so that they work at low rates.
+// Floor is the number of retries that a window allows at any rate of operations.
 const Floor = 10
 
-// Budget bounds retries in a sliding window. It counts no operation itself: an operation that is not tried again costs nothing. All methods
-// may be called from any goroutine.
+// Budget bounds retries in a sliding window. The caller counts the operations, so an operation without
+// retry costs nothing. All methods may be called from any goroutine.
 type Budget struct {
 	window time.Duration
 
@@ -27,14 +27,16 @@ type Budget struct {
 // New returns a Budget whose first window begins now.
 func New(window time.Duration, now time.Time) *Budget { return &Budget{window: window, began: now} }
 
-// Take reports whether one more operation may be tried again, and counts it: that makes at most percent of the operations, or Floor retries if that is
+// Take reports whether an operation may be tried again, and counts the retry. In the last window,
+// retries are at most percent of the operations, or Floor if that is more. total is the number of
+// operations since New; it only grows.
 // more, in the last window. total is how many operations there have been since New; it only grows.
 func (b *Budget) Take(now time.Time, total uint64, percent int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.total = max(b.total, total) // another caller may have counted later, and come first
+	b.total = max(b.total, total) // another caller may have read a later total, and called first
 	b.slide(now)
-	share := 1 - float64(now.Sub(b.began))/float64(b.window) // of the window before that is in the last one
+	share := 1 - float64(now.Sub(b.began))/float64(b.window) // the part of the previous window that is in the last one
 	operations := float64(b.total-b.before) + share*b.operations
 	if float64(b.retries)+share*b.earlier+1 > max(Floor, operations*float64(percent)/100) {
 		return false
