@@ -49,6 +49,7 @@ var layers = []layer{
 	{dir: "internal/repotest", imports: []string{"gateway"}},
 	{dir: "internal/gatewaytest", imports: []string{"gateway"}},
 	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},
+	{dir: "internal/sourcetest", imports: []string{"upstream"}},
 	{dir: "acme", imports: []string{"gateway", "internal"}},
 	{dir: "tracing", imports: []string{"gateway", "httpproxy", "httpwire", "internal"}},
 	{dir: "http3", imports: []string{"gateway", "httpproxy", "listener", "upstream", "fiber", "internal"}},
@@ -59,7 +60,7 @@ var layers = []layer{
 }
 
 // testOnly are the packages only tests may import: they never reach the binary.
-var testOnly = []string{"internal/certs", "internal/clienttest", "internal/conntest", "internal/enginetest", "internal/gatewaytest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/tlstest"}
+var testOnly = []string{"internal/certs", "internal/clienttest", "internal/conntest", "internal/enginetest", "internal/gatewaytest", "internal/leaktest", "internal/pgtest", "internal/repotest", "internal/sourcetest", "internal/tlstest"}
 
 func TestImportDirection(t *testing.T) {
 	for _, f := range goFiles(t) {

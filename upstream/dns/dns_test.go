@@ -12,6 +12,7 @@ import (
 
 	wire "github.com/miekg/dns"
 
+	"github.com/headpond/headpond/internal/sourcetest"
 	"github.com/headpond/headpond/upstream/dns"
 )
 
@@ -22,29 +23,29 @@ func TestAddresses(t *testing.T) {
 	s := newServer(t)
 	s.set("api.test. 0 A 127.0.0.3", "api.test. 0 A 127.0.0.2", "api.test. 0 AAAA ::1", "api.test. 0 A 0.0.0.0", "api.test. 0 A 224.0.0.1")
 	w := watch(t, dns.Config{Name: "api.test:6443"}, s)
-	r := w.until("127.0.0.2:6443 127.0.0.3:6443 [::1]:6443")
-	if r.set[0].Metadata["name"] != "api.test" {
-		t.Errorf("metadata: %v", r.set[0].Metadata)
+	r := w.Until("127.0.0.2:6443 127.0.0.3:6443 [::1]:6443")
+	if r.Set[0].Metadata["name"] != "api.test" {
+		t.Errorf("metadata: %v", r.Set[0].Metadata)
 	}
 	s.set("api.test. 0 CNAME alias.test.", "alias.test. 0 CNAME ALIAS2.test.", "alias2.test. 0 A 127.0.0.9", "other.test. 0 A 127.0.0.8")
-	w.until("127.0.0.9:6443")
+	w.Until("127.0.0.9:6443")
 	s.set("api.test. 0 TXT hello")
-	if r := w.until("!"); !strings.Contains(r.err.Error(), "no such host") {
-		t.Errorf("a name without addresses: %v", r.err)
+	if r := w.Until("!"); !strings.Contains(r.Err.Error(), "no such host") {
+		t.Errorf("a name without addresses: %v", r.Err)
 	}
 	s.set()
-	w.until("!")
+	w.Until("!")
 	s.set("api.test. 0 A 127.0.0.7")
-	w.until("127.0.0.7:6443")
+	w.Until("127.0.0.7:6443")
 	s.set("api.test. 0 CNAME a.test.", "a.test. 0 CNAME api.test.")
-	w.until("!")
+	w.Until("!")
 }
 
 func TestTypes(t *testing.T) {
 	s := newServer(t)
 	s.set("api.test. 0 A 127.0.0.2", "api.test. 0 AAAA ::1", "api.test. 0 AAAA ::", "api.test. 0 AAAA ::ffff:127.0.0.4")
-	watch(t, dns.Config{Name: "api.test:1", Type: dns.A}, s).until("127.0.0.2:1")
-	watch(t, dns.Config{Name: "api.test.:1", Type: dns.AAAA}, s).until("127.0.0.4:1 [::1]:1")
+	watch(t, dns.Config{Name: "api.test:1", Type: dns.A}, s).Until("127.0.0.2:1")
+	watch(t, dns.Config{Name: "api.test.:1", Type: dns.AAAA}, s).Until("127.0.0.4:1 [::1]:1")
 	for _, q := range s.questions() {
 		if !strings.HasPrefix(q, "udp api.test. A") {
 			t.Errorf("asked for %s", q)
@@ -57,8 +58,8 @@ func TestNoRoute(t *testing.T) {
 	s := newServer(t)
 	// An address within loopback's network on another interface's scope has no route anywhere.
 	s.set("api.test. 0 A 127.0.0.2", "api.test. 0 AAAA fe80::1", "only.test. 0 AAAA fe80::1")
-	watch(t, dns.Config{Name: "api.test:1"}, s).until("127.0.0.2:1")
-	watch(t, dns.Config{Name: "only.test:1"}, s).until("[fe80::1]:1")
+	watch(t, dns.Config{Name: "api.test:1"}, s).Until("127.0.0.2:1")
+	watch(t, dns.Config{Name: "only.test:1"}, s).Until("[fe80::1]:1")
 }
 
 func TestService(t *testing.T) {
@@ -66,9 +67,9 @@ func TestService(t *testing.T) {
 	s.set("_pg._tcp.test. 0 SRV 0 60 5432 a.test.", "_pg._tcp.test. 0 SRV 0 40 5433 b.test.", "_pg._tcp.test. 0 SRV 1 0 5432 c.test.",
 		"a.test. 0 A 127.0.0.1", "a.test. 0 A 127.0.0.4", "b.test. 0 A 127.0.0.2", "c.test. 0 AAAA ::1")
 	w := watch(t, dns.Config{Name: "_pg._tcp.test", Type: dns.SRV}, s)
-	r := w.until("127.0.0.1:5432*60 127.0.0.2:5433*40 127.0.0.4:5432*60 [::1]:5432@1")
-	if name := r.set[1].Metadata["name"]; name != "b.test" {
-		t.Errorf("the target of %v is %q", r.set[1], name)
+	r := w.Until("127.0.0.1:5432*60 127.0.0.2:5433*40 127.0.0.4:5432*60 [::1]:5432@1")
+	if name := r.Set[1].Metadata["name"]; name != "b.test" {
+		t.Errorf("the target of %v is %q", r.Set[1], name)
 	}
 	// A target without an address is removed; one that cannot be resolved stays, and both are reported.
 	s.set("_pg._tcp.test. 0 SRV 0 60 5432 a.test.", "_pg._tcp.test. 0 SRV 0 40 5433 b.test.", "_pg._tcp.test. 0 SRV 1 0 5432 c.test.",
@@ -79,13 +80,13 @@ func TestService(t *testing.T) {
 		}
 		return resp
 	})
-	w.until("127.0.0.1:5432*60 [::1]:5432@1 !")
+	w.Until("127.0.0.1:5432*60 [::1]:5432@1 !")
 	s.behave(nil)
-	w.until("127.0.0.1:5432*60 !")
+	w.Until("127.0.0.1:5432*60 !")
 	s.set("_pg._tcp.test. 0 SRV 0 0 0 .")
-	w.until("!")
+	w.Until("!")
 	s.set()
-	w.until("!")
+	w.Until("!")
 }
 
 // TestPartOfAName: while one kind of addresses cannot be resolved it stays as it was, and the other follows.
@@ -100,15 +101,15 @@ func TestPartOfAName(t *testing.T) {
 	s.set("api.test. 0 A 127.0.0.2", "api.test. 0 AAAA ::1")
 	s.behave(broken)
 	w := watch(t, dns.Config{Name: "api.test:1"}, s)
-	w.until("127.0.0.2:1") // its AAAA was never known
+	w.Until("127.0.0.2:1") // its AAAA was never known
 	s.behave(nil)
-	w.until("127.0.0.2:1 [::1]:1")
+	w.Until("127.0.0.2:1 [::1]:1")
 	s.behave(broken)
-	w.until("127.0.0.2:1 [::1]:1 !")
+	w.Until("127.0.0.2:1 [::1]:1 !")
 	s.set("api.test. 0 A 127.0.0.3")
-	w.until("127.0.0.3:1 [::1]:1 !")
+	w.Until("127.0.0.3:1 [::1]:1 !")
 	s.behave(nil)
-	w.until("127.0.0.3:1")
+	w.Until("127.0.0.3:1")
 }
 
 // TestTimeToLive: an answer is asked for again when it is over, not sooner than MinTTL and not later than MaxTTL.
@@ -131,9 +132,9 @@ func TestTimeToLive(t *testing.T) {
 			Name: "api.test:1", Type: dns.A,
 			MinTTL: time.Duration(test.low) * time.Millisecond, MaxTTL: time.Duration(test.high) * time.Millisecond,
 		}, s)
-		w.next()
+		w.Next()
 		begin := time.Now()
-		w.next()
+		w.Next()
 		least := test.least - 50*time.Millisecond
 		if took := time.Since(begin); took < least {
 			t.Errorf("ttl %ds within %d to %d ms: asked again after %v", test.ttl, test.low, test.high, took)
@@ -162,23 +163,23 @@ func TestFailOver(t *testing.T) {
 			first, second := newServer(t), newServer(t)
 			first.behave(behaviour)
 			second.set("api.test. 0 A 127.0.0.2")
-			timeout := patience // of a server that works on a busy machine
+			timeout := sourcetest.Patience // of a server that works on a busy machine
 			if name == "silent" {
 				timeout = time.Second
 			}
 			w := watch(t, dns.Config{Name: "api.test:1", Type: dns.A, Timeout: timeout}, first, second)
-			w.until("127.0.0.2:1")
-			w.until("127.0.0.2:1")
+			w.Until("127.0.0.2:1")
+			w.Until("127.0.0.2:1")
 			if n := len(first.questions()); n != 1 {
 				t.Errorf("the server that fails was asked %d times", n)
 			}
 			second.behave(behaviour)
-			if r := w.until("127.0.0.2:1 !"); !strings.Contains(r.err.Error(), second.addr) && !strings.Contains(r.err.Error(), first.addr) {
-				t.Errorf("%v names no server", r.err)
+			if r := w.Until("127.0.0.2:1 !"); !strings.Contains(r.Err.Error(), second.addr) && !strings.Contains(r.Err.Error(), first.addr) {
+				t.Errorf("%v names no server", r.Err)
 			}
 			first.set("api.test. 0 A 127.0.0.3")
 			first.behave(nil)
-			w.until("127.0.0.3:1")
+			w.Until("127.0.0.3:1")
 		})
 	}
 }
@@ -188,7 +189,7 @@ func TestNobodyListens(t *testing.T) {
 	s := newServer(t)
 	s.set("api.test. 0 A 127.0.0.2")
 	w := watch(t, dns.Config{Name: "api.test:1", Servers: []string{"127.0.0.1:1"}, Timeout: time.Second}, s)
-	w.until("127.0.0.2:1")
+	w.Until("127.0.0.2:1")
 }
 
 // TestTruncated: an answer that does not fit is asked for again over TCP, and all of it counts.
@@ -210,8 +211,8 @@ func TestTruncated(t *testing.T) {
 		return resp
 	})
 	w := watch(t, dns.Config{Name: "api.test:1", Type: dns.A}, s)
-	if r := w.next(); len(r.set) != 200 {
-		t.Errorf("%d endpoints, want 200: %v", len(r.set), r.err)
+	if r := w.Next(); len(r.Set) != 200 {
+		t.Errorf("%d endpoints, want 200: %v", len(r.Set), r.Err)
 	}
 	if q := s.questions(); !slices.Equal(q[:2], []string{"udp api.test. A", "tcp api.test. A"}) {
 		t.Errorf("asked %q", q)
@@ -228,7 +229,7 @@ func TestOldServer(t *testing.T) {
 		}
 		return resp
 	})
-	watch(t, dns.Config{Name: "api.test:1"}, s).until("127.0.0.2:1")
+	watch(t, dns.Config{Name: "api.test:1"}, s).Until("127.0.0.2:1")
 }
 
 // TestSystem: hosts file, search domains and ndots, and that the files are read again.
@@ -238,27 +239,27 @@ func TestSystem(t *testing.T) {
 	cfg := dns.Config{Name: "api:1"}
 	files(t, &cfg, "", "search zero.test one.test two.test\n")
 	w := watch(t, cfg, s)
-	w.until("127.0.0.1:1")
+	w.Until("127.0.0.1:1")
 	if err := os.WriteFile(cfg.ResolvConf, []byte("search two.test\noptions ndots:3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.until("127.0.0.2:1")
+	w.Until("127.0.0.2:1")
 	if err := os.WriteFile(cfg.Hosts, []byte("# here\n127.0.0.8 other API # comment\nnonsense api\n::1 api\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.until("127.0.0.8:1 [::1]:1")
+	w.Until("127.0.0.8:1 [::1]:1")
 	if err := os.Remove(cfg.Hosts); err != nil {
 		t.Fatal(err)
 	}
-	w.until("127.0.0.2:1")
+	w.Until("127.0.0.2:1")
 
 	dotted := dns.Config{Name: "api.sub:1"}
 	files(t, &dotted, "", "search one.test\n")
-	watch(t, dotted, s).until("127.0.0.3:1")
+	watch(t, dotted, s).Until("127.0.0.3:1")
 	files(t, &dotted, "", "search one.test\noptions ndots:2\n")
-	watch(t, dotted, s).until("127.0.0.4:1")
+	watch(t, dotted, s).Until("127.0.0.4:1")
 	dotted.Name = "api.sub.:1"
-	watch(t, dotted, s).until("127.0.0.3:1")
+	watch(t, dotted, s).Until("127.0.0.3:1")
 
 	// A search domain that cannot be asked about is no reason to take the next one.
 	s.behave(func(_ string, req, resp *wire.Msg) *wire.Msg {
@@ -269,10 +270,10 @@ func TestSystem(t *testing.T) {
 	})
 	files(t, &cfg, "", "search one.test two.test\n")
 	cfg.Timeout = 50 * time.Millisecond
-	watch(t, cfg, s).until("!")
+	watch(t, cfg, s).Until("!")
 	cfg.Servers = nil
-	if r := watch(t, cfg).next(); r.err == nil || !strings.Contains(r.err.Error(), "no DNS server") {
-		t.Errorf("without servers: %v", r.err)
+	if r := watch(t, cfg).Next(); r.Err == nil || !strings.Contains(r.Err.Error(), "no DNS server") {
+		t.Errorf("without servers: %v", r.Err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package dns_test
 
 import (
-	"context"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,14 +12,11 @@ import (
 	wire "github.com/miekg/dns"
 
 	"github.com/headpond/headpond/internal/leaktest"
-	"github.com/headpond/headpond/upstream"
+	"github.com/headpond/headpond/internal/sourcetest"
 	"github.com/headpond/headpond/upstream/dns"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
-
-// patience bounds a test that hangs.
-const patience = 30 * time.Second
 
 // server is a DNS server on loopback, over UDP and TCP. Its behaviour may change while it runs.
 type server struct {
@@ -148,39 +144,8 @@ func files(t *testing.T, cfg *dns.Config, hosts, resolv string) {
 	}
 }
 
-// told is one report of a Source.
-type told struct {
-	set []upstream.Endpoint
-	err error
-}
-
-// String lists a set: address, *weight and @priority where they are not the default, and "!" for an error.
-func (r told) String() string {
-	var parts []string
-	for _, e := range r.set {
-		text := e.Address
-		if e.Weight > 1 {
-			text += "*" + itoa(e.Weight)
-		}
-		if e.Priority > 0 {
-			text += "@" + itoa(e.Priority)
-		}
-		parts = append(parts, text)
-	}
-	if r.err != nil {
-		parts = append(parts, "!")
-	}
-	return strings.Join(parts, " ")
-}
-
-// watched is a Source at work.
-type watched struct {
-	t       *testing.T
-	reports chan told
-}
-
 // watch runs a Source that asks the servers, with no other files of the system than cfg has.
-func watch(t *testing.T, cfg dns.Config, servers ...*server) *watched {
+func watch(t *testing.T, cfg dns.Config, servers ...*server) *sourcetest.Watched {
 	t.Helper()
 	for _, s := range servers {
 		cfg.Servers = append(cfg.Servers, s.addr)
@@ -195,51 +160,5 @@ func watch(t *testing.T, cfg dns.Config, servers ...*server) *watched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watched{t, make(chan told)}
-	ctx, cancel := context.WithCancel(context.Background())
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		s.Watch(ctx, func(set []upstream.Endpoint, err error) error {
-			select {
-			case w.reports <- told{set, err}:
-			case <-ctx.Done():
-			}
-			return err
-		})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		select {
-		case <-over:
-		case <-time.After(patience):
-			t.Error("Watch does not end")
-		}
-	})
-	return w
-}
-
-// next returns the next report.
-func (w *watched) next() told {
-	w.t.Helper()
-	select {
-	case r := <-w.reports:
-		return r
-	case <-time.After(patience):
-		w.t.Fatal("nothing was reported")
-		return told{}
-	}
-}
-
-// until waits for a report that reads so.
-func (w *watched) until(want string) told {
-	w.t.Helper()
-	var r told
-	for begin := time.Now(); time.Since(begin) < patience; {
-		if r = w.next(); r.String() == want {
-			return r
-		}
-	}
-	w.t.Fatalf("got %q %v, want %q", r, r.err, want)
-	return r
+	return sourcetest.Watch(t, s)
 }

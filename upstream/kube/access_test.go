@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/headpond/headpond/internal/certs"
+	"github.com/headpond/headpond/internal/sourcetest"
 	"github.com/headpond/headpond/upstream/kube"
 )
 
@@ -45,16 +46,16 @@ users:
 	for _, cfg := range []kube.Config{
 		{Kubeconfig: path}, {Kubeconfig: path, Context: "data"}, {Kubeconfig: path, Context: "elsewhere", Server: strings.TrimPrefix(a.URL, "https://")},
 	} {
-		watch(t, cfg).wants("10.0.0.1:6443")
+		watch(t, cfg).Wants("10.0.0.1:6443")
 	}
 	// It is read again, as long as it cannot be used, too.
 	write(t, path, strings.ReplaceAll(text, "secret-1", "secret-0"))
 	w := watch(t, kube.Config{Kubeconfig: path, Context: "data"})
-	w.wants("!")
+	w.Wants("!")
 	write(t, path, "{")
-	w.wants("!")
+	w.Wants("!")
 	write(t, path, text)
-	w.until("10.0.0.1:6443")
+	w.Until("10.0.0.1:6443")
 }
 
 func TestBadKubeconfig(t *testing.T) {
@@ -88,8 +89,8 @@ func TestPod(t *testing.T) {
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))
 	host, port, _ := net.SplitHostPort(a.Listener.Addr().String())
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if w := watch(t, kube.Config{}).wants("!"); !strings.Contains(w.err.Error(), "KUBERNETES_SERVICE_HOST is not set") {
-		t.Errorf("%v, want that this is not a pod", w.err)
+	if w := watch(t, kube.Config{}).Wants("!"); !strings.Contains(w.Err.Error(), "KUBERNETES_SERVICE_HOST is not set") {
+		t.Errorf("%v, want that this is not a pod", w.Err)
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", host)
 	t.Setenv("KUBERNETES_SERVICE_PORT", port)
@@ -103,7 +104,7 @@ func TestPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.SetAccountDir(dir)
-	watchSource(t, s).wants("10.0.0.1:6443")
+	sourcetest.Watch(t, s).Wants("10.0.0.1:6443")
 }
 
 // TestClearText is for a proxy of kubectl's, and never carries credentials.
@@ -111,8 +112,8 @@ func TestClearText(t *testing.T) {
 	a := newAPI(t)
 	cfg := a.config(t)
 	cfg.Server, cfg.CA = "http://127.0.0.1:1", ""
-	if r := watch(t, cfg).wants("!"); !strings.Contains(r.err.Error(), "credentials in clear text") {
-		t.Error(r.err)
+	if r := watch(t, cfg).Wants("!"); !strings.Contains(r.Err.Error(), "credentials in clear text") {
+		t.Error(r.Err)
 	}
 }
 
@@ -137,5 +138,5 @@ func TestClientCertificate(t *testing.T) {
 	host, port, _ := net.SplitHostPort(a.Listener.Addr().String())
 	t.Setenv("KUBERNETES_SERVICE_HOST", host)
 	t.Setenv("KUBERNETES_SERVICE_PORT", port)
-	watch(t, kube.Config{CA: a.ca, Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}).wants("10.0.0.1:6443")
+	watch(t, kube.Config{CA: a.ca, Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}).Wants("10.0.0.1:6443")
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/sourcetest"
 	"github.com/headpond/headpond/upstream/kube"
 )
 
@@ -25,27 +26,27 @@ func TestFollow(t *testing.T) {
 	a.putOf("default", "other", "other-x", ofPort(80, at("10.9.9.9", "")))
 	a.putOf("prod", "kubernetes", "kubernetes", ofPort(80, at("10.9.9.8", "")))
 	w := watch(t, a.config(t))
-	r := w.wants("10.0.0.1:6443/a 10.0.0.2:6443")
-	if r.set[0].Metadata["node"] != "n1" {
-		t.Errorf("metadata: %v", r.set[0].Metadata)
+	r := w.Wants("10.0.0.1:6443/a 10.0.0.2:6443")
+	if r.Set[0].Metadata["node"] != "n1" {
+		t.Errorf("metadata: %v", r.Set[0].Metadata)
 	}
 	a.put("kubernetes-ipv6", ofPort(6444, at("fd00::1", ""), at("fd00::2", unready)))
-	w.wants("10.0.0.1:6443/a 10.0.0.2:6443 [fd00::1]:6444")
+	w.Wants("10.0.0.1:6443/a 10.0.0.2:6443 [fd00::1]:6444")
 	a.putOf("default", "other", "other-x", ofPort(80, at("10.9.9.7", ""))) // of no interest
 	a.put("kubernetes", ofPort(6443, at("10.0.0.2", stopping), at("10.0.0.1", ""), at("10.0.0.3", over)))
-	w.wants("10.0.0.1:6443 10.0.0.2:6443@2 [fd00::1]:6444")
+	w.Wants("10.0.0.1:6443 10.0.0.2:6443@2 [fd00::1]:6444")
 	a.remove("kubernetes-ipv6")
-	w.wants("10.0.0.1:6443 10.0.0.2:6443@2")
+	w.Wants("10.0.0.1:6443 10.0.0.2:6443@2")
 	a.put("kubernetes", ofPort(6443, at("10.0.0.2", unready), at("10.0.0.1", over)))
-	if r := w.wants("!"); !strings.Contains(r.err.Error(), "service default/kubernetes: no endpoint is ready, 2 are not") {
-		t.Errorf("nothing ready: %v", r.err)
+	if r := w.Wants("!"); !strings.Contains(r.Err.Error(), "service default/kubernetes: no endpoint is ready, 2 are not") {
+		t.Errorf("nothing ready: %v", r.Err)
 	}
 	a.remove("kubernetes")
-	if r := w.wants("!"); !strings.Contains(r.err.Error(), "is there such a Service?") {
-		t.Errorf("no slices: %v", r.err)
+	if r := w.Wants("!"); !strings.Contains(r.Err.Error(), "is there such a Service?") {
+		t.Errorf("no slices: %v", r.Err)
 	}
 	a.put("kubernetes", ofPort(6443, at("10.0.0.1", "")))
-	w.wants("10.0.0.1:6443")
+	w.Wants("10.0.0.1:6443")
 	asked := a.took()
 	if len(asked) != 2 || asked[0] != "HTTP/2.0 list 0" || asked[1] != "HTTP/2.0 watch 103" {
 		t.Errorf("asked for %q, want one list and one watch", asked)
@@ -57,7 +58,7 @@ func TestDoubles(t *testing.T) {
 	a := newAPI(t)
 	a.put("a", ofPort(6443, at("10.0.0.1", stopping), at("10.0.0.2", unready)))
 	a.put("b", ofPort(6443, at("10.0.0.1", ""), at("10.0.0.2", "")))
-	watch(t, a.config(t)).wants("10.0.0.1:6443 10.0.0.2:6443")
+	watch(t, a.config(t)).Wants("10.0.0.1:6443 10.0.0.2:6443")
 }
 
 func TestPorts(t *testing.T) {
@@ -69,18 +70,18 @@ func TestPorts(t *testing.T) {
 	cfg.Service = "prod/web"
 	for port, want := range map[string]string{"web": "10.0.0.1:80", "8080": "10.0.0.1:8080", "": "!", "dns": "!", "https": "!"} {
 		cfg.Port = port
-		r := watch(t, cfg).wants(want)
-		if want == "!" && !strings.Contains(r.err.Error(), "web 80, admin 8080") {
-			t.Errorf("port %q: %v", port, r.err)
+		r := watch(t, cfg).Wants(want)
+		if want == "!" && !strings.Contains(r.Err.Error(), "web 80, admin 8080") {
+			t.Errorf("port %q: %v", port, r.Err)
 		}
 	}
 	a.putOf("prod", "web", "web-1", `{"ports":[],"endpoints":[]}`)
 	a.putOf("prod", "web", "web-2", `{"ports":[{"name":"web","port":81}],"endpoints":[{"addresses":["10.0.0.1"]}]}`)
 	cfg.Port = "web"
-	watch(t, cfg).wants("10.0.0.1:81") // a slice without endpoints needs no ports
+	watch(t, cfg).Wants("10.0.0.1:81") // a slice without endpoints needs no ports
 	a.putOf("prod", "web", "web-3", `{"ports":[],"endpoints":[{"addresses":["10.0.0.2"]}]}`)
 	a.putOf("prod", "web", "web-4", `{"ports":[{"name":"old","port":82}],"endpoints":[{"addresses":["10.0.0.3"]}]}`)
-	watch(t, cfg).wants("10.0.0.1:81") // pods without the port are left out, and they alone
+	watch(t, cfg).Wants("10.0.0.1:81") // pods without the port are left out, and they alone
 }
 
 func TestZones(t *testing.T) {
@@ -99,11 +100,11 @@ func TestZones(t *testing.T) {
 	cfg.PreferZone = "b"
 	a.put("k", ofPort(1, at("10.0.0.1", in("a", "", "")), at("10.0.0.2", in("b", "", "")), at("10.0.0.3", in("b", "", stopping)), at("10.0.0.4", in("a", "", stopping))))
 	w := watch(t, cfg)
-	w.wants("10.0.0.1:1@1/a 10.0.0.2:1/b 10.0.0.3:1@2/b 10.0.0.4:1@3/a")
+	w.Wants("10.0.0.1:1@1/a 10.0.0.2:1/b 10.0.0.3:1@2/b 10.0.0.4:1@3/a")
 	a.put("k", ofPort(1, at("10.0.0.1", in("a", "b", "")), at("10.0.0.2", in("b", "a", ""))))
-	w.wants("10.0.0.1:1/a 10.0.0.2:1@1/b")
+	w.Wants("10.0.0.1:1/a 10.0.0.2:1@1/b")
 	a.put("k", ofPort(1, at("10.0.0.1", in("a", "b", "")), at("10.0.0.2", in("b", "", "")))) // a hint too few
-	w.wants("10.0.0.1:1@1/a 10.0.0.2:1/b")
+	w.Wants("10.0.0.1:1@1/a 10.0.0.2:1/b")
 }
 
 // TestEndedWatch takes a watch up where it ended, without a list, and without a word.
@@ -111,11 +112,11 @@ func TestEndedWatch(t *testing.T) {
 	a := newAPI(t)
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))
 	w := watch(t, a.config(t))
-	w.wants("10.0.0.1:6443")
+	w.Wants("10.0.0.1:6443")
 	for address, end := range map[string]func(){"10.0.0.2": a.endWatches, "10.0.0.3": a.CloseClientConnections} {
 		end()
 		a.put("k", ofPort(6443, at(address, "")))
-		w.wants(address + ":6443")
+		w.Wants(address + ":6443")
 	}
 	lists := 0
 	for _, asked := range a.took() {
@@ -134,14 +135,14 @@ func TestGone(t *testing.T) {
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))
 	a.put("gone", ofPort(6443, at("10.0.0.9", "")))
 	w := watch(t, a.config(t))
-	w.wants("10.0.0.1:6443 10.0.0.9:6443")
+	w.Wants("10.0.0.1:6443 10.0.0.9:6443")
 	a.mu.Lock()
 	delete(a.slices, "default/gone") // without a watch: only a list shows it
 	a.mu.Unlock()
 	a.forget()
-	w.wants("10.0.0.1:6443")
+	w.Wants("10.0.0.1:6443")
 	a.put("k", ofPort(6443, at("10.0.0.2", "")))
-	w.wants("10.0.0.2:6443")
+	w.Wants("10.0.0.2:6443")
 	asked := strings.Join(a.took(), ",")
 	if !strings.HasSuffix(asked, "watch 102,HTTP/2.0 list ,HTTP/2.0 watch 112") {
 		t.Errorf("asked for %s; want a list of the present state, not of the server's cache", asked)
@@ -159,7 +160,7 @@ func TestGone(t *testing.T) {
 		}
 	})
 	a.put("k", ofPort(6443, at("10.0.0.3", "")))
-	w.until("10.0.0.3:6443")
+	w.Until("10.0.0.3:6443")
 }
 
 // TestErrors are reported from the second on, and over when the API answers.
@@ -186,17 +187,17 @@ func TestErrors(t *testing.T) {
 		}},
 	} {
 		w := watch(t, a.config(t))
-		w.wants("10.0.0.1:6443")
+		w.Wants("10.0.0.1:6443")
 		a.do(func() {
 			a.broken = func(w http.ResponseWriter, _ *http.Request) bool { c.answer(w); return true }
 			a.ends++
 		})
-		if r := w.wants("!"); !strings.Contains(r.err.Error(), c.want) {
-			t.Errorf("%v, want %s", r.err, c.want)
+		if r := w.Wants("!"); !strings.Contains(r.Err.Error(), c.want) {
+			t.Errorf("%v, want %s", r.Err, c.want)
 		}
 		a.do(func() { a.broken = nil })
-		w.until("10.0.0.1:6443")
-		w.end()
+		w.Until("10.0.0.1:6443")
+		w.End()
 	}
 }
 
@@ -206,19 +207,19 @@ func TestToken(t *testing.T) {
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))
 	cfg := a.config(t)
 	w := watch(t, cfg)
-	w.wants("10.0.0.1:6443")
+	w.Wants("10.0.0.1:6443")
 	a.do(func() { a.token = "secret-2"; a.ends++ })
-	if r := w.wants("!"); !strings.Contains(r.err.Error(), "401: Unauthorized") || strings.Contains(r.err.Error(), "secret") {
-		t.Errorf("with the old token: %v", r.err)
+	if r := w.Wants("!"); !strings.Contains(r.Err.Error(), "401: Unauthorized") || strings.Contains(r.Err.Error(), "secret") {
+		t.Errorf("with the old token: %v", r.Err)
 	}
 	write(t, cfg.TokenFile, "secret\n2")
-	for r := w.wants("!"); !strings.Contains(r.err.Error(), "not one word"); r = w.wants("!") {
-		if strings.Contains(r.err.Error(), "secret") {
-			t.Fatalf("the error has the token: %v", r.err)
+	for r := w.Wants("!"); !strings.Contains(r.Err.Error(), "not one word"); r = w.Wants("!") {
+		if strings.Contains(r.Err.Error(), "secret") {
+			t.Fatalf("the error has the token: %v", r.Err)
 		}
 	}
 	write(t, cfg.TokenFile, "secret-2")
-	w.until("10.0.0.1:6443")
+	w.Until("10.0.0.1:6443")
 }
 
 // TestStart uses the kept set until the API answers, and nothing else.
@@ -230,9 +231,9 @@ func TestStart(t *testing.T) {
 	cfg.Bootstrap = []string{"10.0.0.7:6443", "10.0.0.6:6443"}
 	up := cfg
 	first := watch(t, cfg)
-	first.wants("10.0.0.6:6443 10.0.0.7:6443")
-	first.wants("10.0.0.1:6443/a 10.0.0.2:6443@2")
-	first.end()
+	first.Wants("10.0.0.6:6443 10.0.0.7:6443")
+	first.Wants("10.0.0.1:6443/a 10.0.0.2:6443@2")
+	first.End()
 	info, err := os.Stat(cfg.Cache)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("%v %v, want a file of mode 0600", info, err)
@@ -242,18 +243,18 @@ func TestStart(t *testing.T) {
 	}
 	cfg.Server = "127.0.0.1:1" // no server is there
 	second := watch(t, cfg)
-	if r := second.wants("10.0.0.1:6443/a 10.0.0.2:6443@2 10.0.0.6:6443@4 10.0.0.7:6443@4"); r.set[0].Metadata["kept"] == "" {
-		t.Errorf("metadata: %v", r.set[0].Metadata)
+	if r := second.Wants("10.0.0.1:6443/a 10.0.0.2:6443@2 10.0.0.6:6443@4 10.0.0.7:6443@4"); r.Set[0].Metadata["kept"] == "" {
+		t.Errorf("metadata: %v", r.Set[0].Metadata)
 	}
-	second.wants("!")
-	second.end()
+	second.Wants("!")
+	second.End()
 	up.Server = a.URL
 	third := watch(t, up)
-	third.wants("10.0.0.1:6443/a 10.0.0.2:6443@2 10.0.0.6:6443@4 10.0.0.7:6443@4")
-	if r := third.wants("10.0.0.1:6443/a 10.0.0.2:6443@2"); r.set[0].Metadata["kept"] != "" {
-		t.Errorf("a set of the API looks like a kept one: %v", r.set[0].Metadata)
+	third.Wants("10.0.0.1:6443/a 10.0.0.2:6443@2 10.0.0.6:6443@4 10.0.0.7:6443@4")
+	if r := third.Wants("10.0.0.1:6443/a 10.0.0.2:6443@2"); r.Set[0].Metadata["kept"] != "" {
+		t.Errorf("a set of the API looks like a kept one: %v", r.Set[0].Metadata)
 	}
-	third.end()
+	third.End()
 
 	// A file that must not be trusted is reported, and the source works without it.
 	for _, c := range []struct {
@@ -272,11 +273,11 @@ func TestStart(t *testing.T) {
 	} {
 		c.bad()
 		w := watch(t, cfg)
-		if r := w.wants("!"); !strings.Contains(r.err.Error(), c.want) {
-			t.Errorf("%v, want %s", r.err, c.want)
+		if r := w.Wants("!"); !strings.Contains(r.Err.Error(), c.want) {
+			t.Errorf("%v, want %s", r.Err, c.want)
 		}
-		w.wants("10.0.0.6:6443 10.0.0.7:6443")
-		w.end()
+		w.Wants("10.0.0.6:6443 10.0.0.7:6443")
+		w.End()
 	}
 }
 
@@ -292,7 +293,7 @@ func TestDualStack(t *testing.T) {
 	pod := func(name string) string { return `"targetRef":{"kind":"Pod","name":"` + name + `"}` }
 	a.put("k-4", ofPort(80, at("10.0.0.1", pod("one")), at("10.0.0.2", pod("two")+","+unready), at("10.0.0.3", `"zone":"a"`)))
 	a.put("k-6", strings.Replace(ofPort(80, at("fd00::1", pod("one")), at("fd00::2", pod("two")), at("fd00::3", `"zone":"a"`), at("fd00::4", pod("four"))), "IPv4", "IPv6", 1))
-	watch(t, a.config(t)).wants("10.0.0.1:80 10.0.0.3:80/a [fd00::2]:80 [fd00::3]:80/a [fd00::4]:80")
+	watch(t, a.config(t)).Wants("10.0.0.1:80 10.0.0.3:80/a [fd00::2]:80 [fd00::3]:80/a [fd00::4]:80")
 }
 
 // TestShortWatches: there is a pause between watches that end at once, also if each has brought a change.
@@ -316,15 +317,15 @@ func TestShortWatches(t *testing.T) {
 		}
 	})
 	w := watch(t, a.config(t))
-	w.wants("10.0.0.1:6443")
+	w.Wants("10.0.0.1:6443")
 	select {
 	case <-enough:
-	case r := <-w.reports:
+	case r := <-w.Reports:
 		t.Errorf("%v was reported", r)
-	case <-time.After(patience):
+	case <-time.After(sourcetest.Patience):
 		t.Fatal("no watches")
 	}
-	w.end()
+	w.End()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	const pauses, least = 4, 100 * time.Millisecond // half of the first pause
@@ -341,15 +342,15 @@ func TestCacheFails(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "missing")
 	cfg.Cache = filepath.Join(dir, "kept.json")
 	w := watch(t, cfg)
-	if r := w.wants("10.0.0.1:6443 !"); !strings.Contains(r.err.Error(), "the endpoints cannot be kept") {
-		t.Error(r.err)
+	if r := w.Wants("10.0.0.1:6443 !"); !strings.Contains(r.Err.Error(), "the endpoints cannot be kept") {
+		t.Error(r.Err)
 	}
-	w.wants("10.0.0.1:6443 !") // the watch has begun, and it is tried again
+	w.Wants("10.0.0.1:6443 !") // the watch has begun, and it is tried again
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))
-	w.wants("10.0.0.1:6443")
+	w.Wants("10.0.0.1:6443")
 	if _, err := os.Stat(cfg.Cache); err != nil {
 		t.Error(err)
 	}
@@ -370,11 +371,11 @@ func TestReplacedAuthority(t *testing.T) {
 	}
 	write(t, cfg.CA, string(other))
 	w := watch(t, cfg)
-	if r := w.wants("!"); !strings.Contains(r.err.Error(), "certificate signed by unknown authority") || strings.Contains(r.err.Error(), "labelSelector") {
-		t.Errorf("with another authority: %v", r.err)
+	if r := w.Wants("!"); !strings.Contains(r.Err.Error(), "certificate signed by unknown authority") || strings.Contains(r.Err.Error(), "labelSelector") {
+		t.Errorf("with another authority: %v", r.Err)
 	}
 	write(t, cfg.CA, string(good))
-	w.until("10.0.0.1:6443")
+	w.Until("10.0.0.1:6443")
 }
 
 func TestBadConfig(t *testing.T) {

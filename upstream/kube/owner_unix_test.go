@@ -45,15 +45,15 @@ func TestOwnerOfCache(t *testing.T) {
 	cfg.Cache = filepath.Join(t.TempDir(), "kept.json")
 	cfg.Bootstrap = []string{"10.0.0.7:6443"}
 	w := watch(t, cfg)
-	w.until("10.0.0.1:6443")
-	w.end()
+	w.Until("10.0.0.1:6443")
+	w.End()
 	if err := os.Chown(cfg.Cache, 4242, -1); err != nil {
 		t.Fatal(err)
 	}
 	cfg.Server = "127.0.0.1:1" // no server is there
 	w = watch(t, cfg)
-	if r := w.wants("!"); !strings.Contains(r.err.Error(), "belongs to another user (4242)") {
-		t.Error(r.err)
+	if r := w.Wants("!"); !strings.Contains(r.Err.Error(), "belongs to another user (4242)") {
+		t.Error(r.Err)
 	}
-	w.wants("10.0.0.7:6443")
+	w.Wants("10.0.0.7:6443")
 }

@@ -1,7 +1,6 @@
 package kube_test
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -19,14 +18,11 @@ import (
 
 	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/leaktest"
-	"github.com/headpond/headpond/upstream"
+	"github.com/headpond/headpond/internal/sourcetest"
 	"github.com/headpond/headpond/upstream/kube"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
-
-// patience bounds a test that hangs.
-const patience = 30 * time.Second
 
 // api answers as an API server does for EndpointSlices: lists at a version, watches from one, bookmarks, 410 for versions that it has
 // forgotten, 401 without the token. The real one is asked by `make test-kube`.
@@ -264,107 +260,13 @@ func (a *api) config(t *testing.T) kube.Config {
 	return kube.Config{Server: a.URL, CA: a.ca, TokenFile: write(t, filepath.Join(t.TempDir(), "token"), a.token+"\n")}
 }
 
-// told is one report of a Source.
-type told struct {
-	set []upstream.Endpoint
-	err error
-}
-
-// String lists a set: address, @priority and zone, and "!" for an error.
-func (r told) String() string {
-	var parts []string
-	for _, e := range r.set {
-		text := e.Address
-		if e.Priority > 0 {
-			text += "@" + strconv.Itoa(e.Priority)
-		}
-		if e.Zone != "" {
-			text += "/" + e.Zone
-		}
-		parts = append(parts, text)
-	}
-	if r.err != nil {
-		parts = append(parts, "!")
-	}
-	return strings.Join(parts, " ")
-}
-
-// watched is a Source at work.
-type watched struct {
-	t       *testing.T
-	reports chan told
-	end     func()
-}
-
-func watch(t *testing.T, cfg kube.Config) *watched {
+func watch(t *testing.T, cfg kube.Config) *sourcetest.Watched {
 	t.Helper()
 	s, err := kube.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return watchSource(t, s)
-}
-
-func watchSource(t *testing.T, s *kube.Source) *watched {
-	t.Helper()
-	w := &watched{t: t, reports: make(chan told)}
-	ctx, cancel := context.WithCancel(context.Background())
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		s.Watch(ctx, func(set []upstream.Endpoint, err error) error {
-			select {
-			case w.reports <- told{slices.Clone(set), err}:
-			case <-ctx.Done():
-			}
-			return err
-		})
-	}()
-	w.end = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case <-over:
-		case <-time.After(patience):
-			t.Error("Watch does not end")
-		}
-	})
-	t.Cleanup(w.end)
-	return w
-}
-
-// next returns the next report.
-func (w *watched) next() told {
-	w.t.Helper()
-	select {
-	case r := <-w.reports:
-		return r
-	case <-time.After(patience):
-		w.t.Fatal("nothing was reported")
-		return told{}
-	}
-}
-
-// wants takes the next report, which must read so.
-func (w *watched) wants(want string) told {
-	w.t.Helper()
-	r := w.next()
-	if r.String() != want {
-		w.t.Fatalf("got %q %v, want %q", r, r.err, want)
-	}
-	return r
-}
-
-// until waits for a report that reads so.
-func (w *watched) until(want string) told {
-	w.t.Helper()
-	var r told
-	for begin := time.Now(); time.Since(begin) < patience; {
-		if r = w.next(); r.String() == want {
-			return r
-		}
-	}
-	w.t.Fatalf("got %q %v, want %q", r, r.err, want)
-	return r
+	return sourcetest.Watch(t, s)
 }
 
 // ofPort is a slice with one port; each endpoint is its JSON.
