@@ -337,13 +337,7 @@ func TestSourceUnderLoad(t *testing.T) {
 	if err := u.Drain(t.Context()); err != nil {
 		t.Error(err)
 	}
-	opened := 0
-	for _, n := range b.opened {
-		opened += n
-	}
-	if int(b.closed.Load()) != opened {
-		t.Errorf("%d opened, %d closed", opened, b.closed.Load())
-	}
+	b.allClosed(t)
 }
 
 // TestFreeze ends the Source and keeps its endpoints, also for callers that wait for the first

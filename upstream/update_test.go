@@ -134,13 +134,7 @@ func TestUpdateUnderLoad(t *testing.T) {
 	if err := u.Drain(t.Context()); err != nil {
 		t.Error(err)
 	}
-	opened := 0
-	for _, n := range b.opened {
-		opened += n
-	}
-	if int(b.closed.Load()) != opened {
-		t.Errorf("%d opened, %d closed", opened, b.closed.Load())
-	}
+	b.allClosed(t)
 }
 
 // TestStatusShowsWhatIsRemoved: an endpoint that was removed is shown until its leases are released, also when it was

@@ -38,6 +38,18 @@ func newBackends() *backends {
 	return &backends{down: map[string]bool{}, sick: map[string]bool{}, opened: map[string]int{}}
 }
 
+// allClosed checks that every connection that was opened has been closed.
+func (b *backends) allClosed(t *testing.T) {
+	t.Helper()
+	opened := 0
+	for _, n := range b.opened {
+		opened += n
+	}
+	if int(b.closed.Load()) != opened {
+		t.Errorf("%d opened, %d closed", opened, b.closed.Load())
+	}
+}
+
 func (b *backends) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
