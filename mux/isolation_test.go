@@ -60,6 +60,30 @@ func TestStalledReceiverStopsNobodyElse(t *testing.T) {
 	}
 }
 
+// exchangeLarge begins to send large messages on many channels, both ways. received is called after each.
+func exchangeLarge(t *testing.T, c, s *mux.Session, received func()) *sync.WaitGroup {
+	wg := new(sync.WaitGroup)
+	for i := range 8 {
+		here, there := channels(t, c, s)
+		for _, ch := range []*mux.Channel{here, there} {
+			wg.Go(func() {
+				for j := range 6 {
+					if err := ch.Send(bg, pattern(j*30_000+i*1000)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			wg.Go(func() {
+				for j := range 6 {
+					expect(t, ch, pattern(j*30_000+i*1000))
+					received()
+				}
+			})
+		}
+	}
+	return wg
+}
+
 // TestBothSidesWriteBlocked: both sides send large messages on many channels and
 // receive only between them. With a reader that waits for its application, or
 // that writes, this locks up.
@@ -68,25 +92,7 @@ func TestBothSidesWriteBlocked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := mux.Config{ChannelWindow: 8 << 10, MaxChannelWindow: 8 << 10, SessionWindow: 1 << 20, MaxMessage: 1 << 20}
 			c, s := sessions(t, name, cfg, cfg)
-			var wg sync.WaitGroup
-			for i := range 8 {
-				here, there := channels(t, c, s)
-				for _, ch := range []*mux.Channel{here, there} {
-					wg.Go(func() {
-						for j := range 6 {
-							if err := ch.Send(bg, pattern(j*30_000+i*1000)); err != nil {
-								t.Error(err)
-							}
-						}
-					})
-					wg.Go(func() {
-						for j := range 6 {
-							expect(t, ch, pattern(j*30_000+i*1000))
-						}
-					})
-				}
-			}
-			wg.Wait()
+			exchangeLarge(t, c, s, func() {}).Wait()
 		})
 	}
 }

@@ -334,29 +334,13 @@ func TestResumeBothSidesWriteBlocked(t *testing.T) {
 	server.Resume, client.Resume = &mux.Resume{Buffer: 64 << 10}, &mux.Resume{Buffer: 64 << 10}
 	n := newLine(t, false, server)
 	c, s := n.join(client)
-	var wg sync.WaitGroup
 	progress := make(chan struct{}, 1)
-	for i := range 8 {
-		here, there := channels(t, c, s)
-		for _, ch := range []*mux.Channel{here, there} {
-			wg.Go(func() {
-				for j := range 6 {
-					if err := ch.Send(bg, pattern(j*30_000+i*1000)); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-			wg.Go(func() {
-				for j := range 6 {
-					expect(t, ch, pattern(j*30_000+i*1000))
-					select {
-					case progress <- struct{}{}:
-					default:
-					}
-				}
-			})
+	wg := exchangeLarge(t, c, s, func() {
+		select {
+		case progress <- struct{}{}:
+		default:
 		}
-	}
+	})
 	for i := range 10 {
 		<-progress
 		n.cut(i % 2)

@@ -88,20 +88,7 @@ func (k *soak) serve() {
 			if err != nil {
 				return
 			}
-			k.servers.Go(func() {
-				defer ch.Close()
-				for {
-					m, err := ch.Receive(bg)
-					if err != nil {
-						return
-					}
-					err = ch.Send(bg, m.Bytes())
-					m.Release()
-					if err != nil {
-						return
-					}
-				}
-			})
+			k.servers.Go(func() { echoChannel(ch) })
 		}
 	})
 	k.servers.Go(func() {

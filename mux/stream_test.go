@@ -21,21 +21,24 @@ func TestStreamIsANetConn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 				c, s := sessions(t, name, mux.Config{}, mux.Config{})
-				a, err := c.OpenStream(bg, "nettest")
-				if err != nil {
-					return nil, nil, nil, err
-				}
-				b, err := s.AcceptStream(bg)
-				stop = func() {
-					a.Close()
-					b.Close()
-					c.Close()
-					s.Close()
-				}
-				return a, b, stop, err
+				return streamPair(c, s)
 			})
 		})
 	}
+}
+
+// streamPair opens a stream from c to s. stop closes both of its ends, and the sessions.
+func streamPair(c, s *mux.Session) (a, b *mux.Stream, stop func(), err error) {
+	if a, err = c.OpenStream(bg, "nettest"); err != nil {
+		return nil, nil, nil, err
+	}
+	b, err = s.AcceptStream(bg)
+	return a, b, func() {
+		a.Close()
+		b.Close()
+		c.Close()
+		s.Close()
+	}, err
 }
 
 // parked is a stream whose callers wait by their own Parker.
@@ -68,17 +71,7 @@ func TestParkedStreamIsANetConn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 				c, s := sessions(t, name, mux.Config{ChannelWindow: 8 << 10}, mux.Config{ChannelWindow: 8 << 10})
-				a, err := c.OpenStream(bg, "nettest")
-				if err != nil {
-					return nil, nil, nil, err
-				}
-				b, err := s.AcceptStream(bg)
-				stop = func() {
-					a.Close()
-					b.Close()
-					c.Close()
-					s.Close()
-				}
+				a, b, stop, err := streamPair(c, s)
 				return parked{a}, parked{b}, stop, err
 			})
 		})
