@@ -42,12 +42,7 @@ func TestHiddenCatalogs(t *testing.T) {
 	for _, sql := range []string{"select * from by_view", "insert into by_trigger values (1)"} {
 		simple(t, c, "reset work_mem")
 		simple(t, c, sql)
-		if got := sees(t, other, "show work_mem"); got != "4MB" {
-			t.Errorf("%s: another client sees %s", sql, got)
-		}
-		if got := sees(t, c, "show work_mem"); got != "1MB" {
-			t.Errorf("%s: the client sees %s", sql, got)
-		}
+		hasOwnWorkMem(t, c, other, sql)
 	}
 	for _, draws := range []string{"select nextval('numbers')", "select n from next_number", "select n from set_number", "select n from next_told", "select n from next_view", "insert into numbered default values"} {
 		for _, asks := range []string{"select n from last_number", "select n from last_told", "select currval('numbers')"} {

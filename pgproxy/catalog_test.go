@@ -279,12 +279,7 @@ func TestHiddenSettingsFollow(t *testing.T) {
 		for _, sql := range []string{"insert into by_trigger values (1024)", "select * from by_view", "insert into by_default (id) values (1)", "select sets('x')"} {
 			simple(t, c, "reset work_mem")
 			simple(t, c, sql)
-			if got := sees(t, other, "show work_mem"); got != "4MB" {
-				t.Errorf("%s: another client sees %s", sql, got)
-			}
-			if got := sees(t, c, "show work_mem"); got != "1MB" {
-				t.Errorf("%s: the client sees %s", sql, got)
-			}
+			hasOwnWorkMem(t, c, other, sql)
 		}
 		settle(t, g)
 	}
@@ -317,12 +312,7 @@ func TestDDLIsNoticed(t *testing.T) {
 			}
 		}
 		simple(t, c, use)
-		if got := sees(t, other, "show work_mem"); got != "4MB" {
-			t.Errorf("%s: another client sees %s", ddl, got)
-		}
-		if got := sees(t, c, "show work_mem"); got != "1MB" {
-			t.Errorf("%s: the client sees %s", ddl, got)
-		}
+		hasOwnWorkMem(t, c, other, ddl)
 		simple(t, c, "reset work_mem")
 	}
 	settle(t, g)
@@ -417,12 +407,7 @@ func TestCatalogOfAnotherServer(t *testing.T) {
 	for range 2 {
 		simple(t, past, "create or replace view v as select 1 as n where set_config('work_mem', '1MB', false) = '1MB'")
 		simple(t, c, "select * from v")
-		if got := sees(t, other, "show work_mem"); got != "4MB" {
-			t.Errorf("another client sees %s", got)
-		}
-		if got := sees(t, c, "show work_mem"); got != "1MB" {
-			t.Errorf("the client sees %s", got)
-		}
+		hasOwnWorkMem(t, c, other, "")
 		simple(t, c, "reset work_mem")
 	}
 }
@@ -455,6 +440,17 @@ func waitsForLock(t *testing.T, by *pgx.Conn) {
 	conntest.Eventually(t, "a client waits for a lock", func() bool {
 		return sees(t, by, "select count(*)::text from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") != "0"
 	})
+}
+
+// hasOwnWorkMem checks that work_mem, which something hidden has set, is that of one client and not of another.
+func hasOwnWorkMem(t *testing.T, c, other *pgx.Conn, sql string) {
+	t.Helper()
+	if got := sees(t, other, "show work_mem"); got != "4MB" {
+		t.Errorf("%s: another client sees %s", sql, got)
+	}
+	if got := sees(t, c, "show work_mem"); got != "1MB" {
+		t.Errorf("%s: the client sees %s", sql, got)
+	}
 }
 
 // followsOnly checks that work_mem, which something hidden has set, is that of one client only.
@@ -575,12 +571,7 @@ func TestDDLInSessionMode(t *testing.T) {
 		}
 		run()
 		simple(t, c, "select * from v")
-		if got := sees(t, g.connect(t, ""), "show work_mem"); got != "4MB" {
-			t.Errorf("another client sees %s", got)
-		}
-		if got := sees(t, c, "show work_mem"); got != "1MB" {
-			t.Errorf("the client sees %s", got)
-		}
+		hasOwnWorkMem(t, c, g.connect(t, ""), "")
 		simple(t, c, "reset work_mem")
 	}
 }
@@ -643,12 +634,7 @@ func TestRetiredBackendKnowsNothing(t *testing.T) {
 	})
 	simple(t, next.connect(t, ""), "drop view v; create view v as select set_config('work_mem', '1MB', false)")
 	simple(t, c, "select * from v")
-	if got := sees(t, other, "show work_mem"); got != "4MB" {
-		t.Errorf("another client sees %s", got)
-	}
-	if got := sees(t, c, "show work_mem"); got != "1MB" {
-		t.Errorf("the client sees %s", got)
-	}
+	hasOwnWorkMem(t, c, other, "")
 }
 
 // TestTemporaryTableHides has a temporary table call a function by a default: what that sets follows its client, pinned or not.
@@ -663,10 +649,5 @@ func TestTemporaryTableHides(t *testing.T) {
 	settle(t, g)
 	simple(t, c, "insert into own (n) values (1)")
 	simple(t, c, "drop table own")
-	if got := sees(t, other, "show work_mem"); got != "4MB" {
-		t.Errorf("another client sees %s", got)
-	}
-	if got := sees(t, c, "show work_mem"); got != "1MB" {
-		t.Errorf("the client sees %s", got)
-	}
+	hasOwnWorkMem(t, c, other, "")
 }

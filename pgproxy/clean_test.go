@@ -19,22 +19,14 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// TestTornCopyData lets a client leave in the middle of a message of a COPY that had failed
-// before: nothing is outstanding, but the server waits for the rest of the message.
-func TestTornCopyData(t *testing.T) {
-	db := pgtest.Shared(t)
-	db.Exec(t, "create table if not exists torn (a int)")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
-	w := g.pipe(t).login()
-	w.send(query("copy torn from stdin"))
-	w.until(pgwire.TypeCopyInResponse)
-	bad := bytesOf(&pgwire.CopyData{Data: bytes.Repeat([]byte("not a number\n"), 5000)})
-	torn := pgwire.AppendHeader(bad, pgwire.TypeCopyData, 1<<20)
+// leaveTorn has a client write the pieces of a message of a failing COPY, and leave. The table torn is empty afterwards.
+func (g *gateway) leaveTorn(t *testing.T, w *wire, pieces ...[]byte) {
+	t.Helper()
 	written := make(chan error, 1)
 	go func() {
-		_, err := w.Write(torn)
-		for range 2 {
-			_, err = w.Write(make([]byte, 16<<10)) // as much as the gateway reads at once
+		var err error
+		for _, piece := range pieces {
+			_, err = w.Write(piece)
 		}
 		written <- err
 	}()
@@ -49,6 +41,21 @@ func TestTornCopyData(t *testing.T) {
 	if n := one[int](t, next, "select count(*) from torn"); n != 0 {
 		t.Fatal(n)
 	}
+	_ = next.Close(t.Context())
+}
+
+// TestTornCopyData lets a client leave in the middle of a message of a COPY that had failed
+// before: nothing is outstanding, but the server waits for the rest of the message.
+func TestTornCopyData(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "create table if not exists torn (a int)")
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	w := g.pipe(t).login()
+	w.send(query("copy torn from stdin"))
+	w.until(pgwire.TypeCopyInResponse)
+	bad := bytesOf(&pgwire.CopyData{Data: bytes.Repeat([]byte("not a number\n"), 5000)})
+	torn := pgwire.AppendHeader(bad, pgwire.TypeCopyData, 1<<20)
+	g.leaveTorn(t, w, torn, make([]byte, 16<<10), make([]byte, 16<<10)) // each as much as the gateway reads at once
 }
 
 // TestServerLostWhileReaderWrites resets the server connection while the client both sends a

@@ -71,23 +71,7 @@ func TestTornCopyDataInWholePieces(t *testing.T) {
 		w.until(pgwire.TypeCopyInResponse)
 		torn := pgwire.AppendHeader(bytesOf(&pgwire.CopyData{Data: []byte("not a number\n")}), pgwire.TypeCopyData, 1<<20)
 		torn = append(torn, make([]byte, 2*piece-len(torn))...)
-		written := make(chan error, 1)
-		go func() {
-			_, err := w.Write(torn)
-			written <- err
-		}()
-		if types, _ := w.until(pgwire.TypeReadyForQuery); types != "EZ" {
-			t.Fatalf("answer to a bad COPY: %s", types)
-		}
-		if err := <-written; err != nil {
-			t.Fatal(err)
-		}
-		_ = w.Close()
-		next := g.connect(t, "")
-		if n := one[int](t, next, "select count(*) from torn"); n != 0 {
-			t.Fatal(n)
-		}
-		_ = next.Close(t.Context())
+		g.leaveTorn(t, w, torn)
 	}
 }
 

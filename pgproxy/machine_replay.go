@@ -316,14 +316,10 @@ func (m *machine) expected(body []byte) bool {
 // respelled judges the report of a setting during the replay: servers before PostgreSQL 14 report at once. The server
 // may spell the value its own way.
 func (m *machine) respelled(body []byte) (action, error) {
-	if m.expected(body) {
-		return action{do: take}, nil
+	p, news, err := m.report(body)
+	if !news {
+		return action{do: take}, err
 	}
-	var p pgwire.ParameterStatus
-	if err := p.Decode(body); err != nil {
-		return action{}, err
-	}
-	m.server.parameter(pgwire.Param(p))
 	view := m.reported.Value()
 	if i := tracked(p.Name); i >= 0 && view.known[i] && view.value[i] != p.Value {
 		view.value[i] = p.Value

@@ -170,16 +170,25 @@ func (m *machine) usual(typ byte, body []byte) bool {
 	return false
 }
 
-// parameter judges a ParameterStatus. The client gets it if it changes the client's view.
-func (m *machine) parameter(body []byte) (action, error) {
+// report decodes a ParameterStatus, and records its value for the server connection. news is false if the client has
+// that value already.
+func (m *machine) report(body []byte) (p pgwire.ParameterStatus, news bool, err error) {
 	if m.expected(body) {
-		return action{do: take}, nil
+		return p, false, nil
 	}
-	var p pgwire.ParameterStatus
 	if err := p.Decode(body); err != nil {
-		return action{}, err
+		return p, false, err
 	}
 	m.server.parameter(pgwire.Param(p))
+	return p, true, nil
+}
+
+// parameter judges a ParameterStatus. The client gets it if it changes the client's view.
+func (m *machine) parameter(body []byte) (action, error) {
+	p, news, err := m.report(body)
+	if !news {
+		return action{do: take}, err
+	}
 	if m.replay {
 		return action{do: take}, nil // a report of settings that are not the client's
 	}
