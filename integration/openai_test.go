@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -119,7 +118,7 @@ func (m *openAIModels) answer(r *mockllm.Request) iter.Seq2[string, error] {
 	case "count":
 		return mockllm.Say(fmt.Sprintf("%d words", len(strings.Fields(r.Last()))))
 	case "hold":
-		return inTurns(r.Context, m.held[rest])
+		return mockllm.InTurns(r.Context, m.held[rest])
 	case "release":
 		select {
 		case m.held[rest] <- struct{}{}:
@@ -141,21 +140,6 @@ func (m *openAIModels) answer(r *mockllm.Request) iter.Seq2[string, error] {
 		return half(mockllm.Break)
 	}
 	return mockllm.Introduce(r)
-}
-
-// inTurns sends three words, each after the client has received the previous one.
-func inTurns(ctx context.Context, next <-chan struct{}) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		for word := range strings.FieldsSeq("one two three") {
-			if !yield(word, nil) {
-				return
-			}
-			select {
-			case <-next:
-			case <-ctx.Done():
-			}
-		}
-	}
 }
 
 // half sends a word and fails.

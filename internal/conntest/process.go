@@ -1,6 +1,9 @@
 package conntest
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
 	"testing"
@@ -18,17 +21,26 @@ type Process struct {
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	endWithParent(cmd)
-	p := &Process{Cmd: cmd, Done: make(chan struct{})}
-	started := make(chan error)
-	go p.run(started)
-	if err := <-started; err != nil {
-		t.Fatalf("start %s: %v", cmd.Path, err)
+	p, err := StartProcess(cmd)
+	if err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // unless it has ended
 		<-p.Done
 	})
 	return p
+}
+
+// StartProcess starts a program, which the caller ends.
+func StartProcess(cmd *exec.Cmd) (*Process, error) {
+	p := &Process{Cmd: cmd, Done: make(chan struct{})}
+	started := make(chan error, 1)
+	go p.run(started)
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	return p, nil
 }
 
 // run keeps the thread that started the program: the kernel takes the end of the thread for the end
@@ -48,6 +60,14 @@ func (p *Process) run(started chan<- error) {
 func (p *Process) Wait() error {
 	<-p.Done
 	return p.Err
+}
+
+// Signal sends sig. It returns no error if the process has already ended.
+func (p *Process) Signal(sig os.Signal) error {
+	if err := p.Cmd.Process.Signal(sig); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
 }
 
 // Ended reports whether Done is closed.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"strings"
 	"time"
@@ -187,4 +188,19 @@ func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v)
+}
+
+// InTurns answers with three words, each after the client has received the previous one, for which next gets a value.
+func InTurns(ctx context.Context, next <-chan struct{}) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for word := range strings.FieldsSeq("one two three") {
+			if !yield(word, nil) {
+				return
+			}
+			select {
+			case <-next:
+			case <-ctx.Done():
+			}
+		}
+	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/freeport"
 )
 
@@ -41,7 +42,7 @@ type Cluster struct {
 	port   int
 
 	mu   sync.Mutex // guards proc; never held while waiting for the process
-	proc *process
+	proc *conntest.Process
 }
 
 // Start starts a server. It is stopped and removed at the end of the test. If no server is
@@ -125,7 +126,7 @@ func (c *Cluster) launch() error {
 	defer func() { _ = logFile.Close() }() // the server has its own descriptor
 	cmd := c.as.command(filepath.Join(c.server.bin, "postgres"), "-D", c.data(), "-p", strconv.Itoa(c.port))
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.dir, environment(), logFile, logFile
-	p, err := startProcess(cmd)
+	p, err := conntest.StartProcess(cmd)
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (c *Cluster) launch() error {
 }
 
 // waitReady connects until the server accepts, the process ends, or startTimeout has passed.
-func (c *Cluster) waitReady(p *process) error {
+func (c *Cluster) waitReady(p *conntest.Process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -145,10 +146,10 @@ func (c *Cluster) waitReady(p *process) error {
 			return conn.Close(ctx)
 		}
 		select {
-		case <-p.done:
-			return fmt.Errorf("the server ended while starting: %w\n%s", p.err, c.Log())
+		case <-p.Done:
+			return fmt.Errorf("the server ended while starting: %w\n%s", p.Err, c.Log())
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("the server does not answer after %s: %w\n%s", startTimeout, err, c.Log()), killAll(p.pid))
+			return errors.Join(fmt.Errorf("the server does not answer after %s: %w\n%s", startTimeout, err, c.Log()), killAll(p.Cmd.Process.Pid))
 		case <-tick.C:
 		}
 	}
@@ -168,13 +169,13 @@ func (c *Cluster) Stop(t testing.TB) {
 func (c *Cluster) Kill(t testing.TB) {
 	t.Helper()
 	p := c.getProc()
-	if p == nil || p.ended() {
+	if p == nil || p.Ended() {
 		t.Fatal("pgtest: kill: the server is not running")
 	}
-	if err := killAll(p.pid); err != nil {
+	if err := killAll(p.Cmd.Process.Pid); err != nil {
 		t.Fatalf("pgtest: kill: %v", err)
 	}
-	<-p.done
+	<-p.Done
 }
 
 // Restart starts the server again with the same port and data. It stops a running server first, and
@@ -200,28 +201,28 @@ func (c *Cluster) oldOnesLeft() bool {
 
 func (c *Cluster) stop() error {
 	p := c.getProc()
-	if p == nil || p.ended() {
+	if p == nil || p.Ended() {
 		return nil
 	}
-	if err := p.signal(syscall.SIGINT); err != nil {
+	if err := p.Signal(syscall.SIGINT); err != nil {
 		return err
 	}
 	select {
-	case <-p.done:
+	case <-p.Done:
 		return nil
 	case <-time.After(stopTimeout):
 	}
-	err := killAll(p.pid)
-	<-p.done
+	err := killAll(p.Cmd.Process.Pid)
+	<-p.Done
 	return errors.Join(fmt.Errorf("the server did not stop within %s and was killed\n%s", stopTimeout, c.Log()), err)
 }
 
 // remove stops the server at once and deletes its files, and shared memory left by a killed server.
 func (c *Cluster) remove() error {
 	var err error
-	if p := c.getProc(); p != nil && !p.ended() {
-		err = killAll(p.pid)
-		<-p.done
+	if p := c.getProc(); p != nil && !p.Ended() {
+		err = killAll(p.Cmd.Process.Pid)
+		<-p.Done
 	}
 	if c.dir == "" {
 		return err
@@ -233,5 +234,5 @@ func (c *Cluster) remove() error {
 	return err
 }
 
-func (c *Cluster) setProc(p *process) { c.mu.Lock(); defer c.mu.Unlock(); c.proc = p }
-func (c *Cluster) getProc() *process  { c.mu.Lock(); defer c.mu.Unlock(); return c.proc }
+func (c *Cluster) setProc(p *conntest.Process) { c.mu.Lock(); defer c.mu.Unlock(); c.proc = p }
+func (c *Cluster) getProc() *conntest.Process  { c.mu.Lock(); defer c.mu.Unlock(); return c.proc }

@@ -1,11 +1,9 @@
 package extension_test
 
 import (
-	"context"
 	"iter"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/internal/clienttest"
@@ -20,7 +18,7 @@ func TestOpenAIClient(t *testing.T) {
 	model := &mockllm.Server{Models: []string{"llama3"}, Answer: func(r *mockllm.Request) iter.Seq2[string, error] {
 		switch r.Last() {
 		case "hold":
-			return inTurns(r.Context, next)
+			return mockllm.InTurns(r.Context, next)
 		case "release":
 			select {
 			case next <- struct{}{}:
@@ -52,19 +50,4 @@ func TestOpenAIClient(t *testing.T) {
 		t.Errorf("%v, it prints\n%s\nwant\n%s", err, out, want)
 	}
 	conntest.Eventually(t, "the endless answer is canceled", func() bool { return model.Stats().Canceled == 1 })
-}
-
-// inTurns says three words, each of which is followed by the next only when the client has it.
-func inTurns(ctx context.Context, next <-chan struct{}) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		for word := range strings.FieldsSeq("one two three") {
-			if !yield(word, nil) {
-				return
-			}
-			select {
-			case <-next:
-			case <-ctx.Done():
-			}
-		}
-	}
 }
