@@ -55,18 +55,7 @@ func TestColumnsKeepTheirNames(t *testing.T) {
 			db := open(t, sqlitepool.Config{Readers: pool.Limits{MaxSize: 1}})
 			for _, columns := range []string{"name, note", "note, name", "age, note, name"} {
 				change(t, db, "DROP TABLE IF EXISTS s; CREATE TABLE s ("+columns+"); INSERT INTO s (name, note) VALUES ('ada', 'wrong')")
-				for way, run := range map[string]func(context.Context, func(*sqlite.Conn) error) error{"Read": db.Read, "Write": db.Write} {
-					err := run(t.Context(), func(c *sqlite.Conn) error {
-						got, err := text(c, "SELECT * FROM s", "name")
-						if got != "ada" {
-							t.Errorf("%s with columns %s: name is %q", way, columns, got)
-						}
-						return err
-					})
-					if err != nil {
-						t.Fatal(err)
-					}
-				}
+				readsAda(t, db, columns)
 			}
 		})
 	}
@@ -259,18 +248,7 @@ func TestAttachedColumnsKeepTheirNames(t *testing.T) {
 		if err := sqlitex.ExecuteScript(foreign, "DROP TABLE IF EXISTS s; CREATE TABLE s ("+columns+"); INSERT INTO s (name, note) VALUES ('ada', 'wrong')", nil); err != nil {
 			t.Fatal(err)
 		}
-		for way, run := range map[string]func(context.Context, func(*sqlite.Conn) error) error{"Read": db.Read, "Write": db.Write} {
-			err := run(t.Context(), func(c *sqlite.Conn) error {
-				got, err := text(c, "SELECT * FROM s", "name")
-				if got != "ada" {
-					t.Errorf("%s with columns %s: name is %q", way, columns, got)
-				}
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+		readsAda(t, db, columns)
 	}
 	// State of the connection alone stays.
 	script(t, db, "CREATE TABLE scratch.v (x); INSERT INTO scratch.v VALUES (1)")
@@ -595,6 +573,23 @@ func TestLimitsThatMakeNoSense(t *testing.T) {
 		}
 		if err == nil {
 			db.Close()
+		}
+	}
+}
+
+// readsAda checks that the name in table s, found by the column's name, is ada for Read and Write.
+func readsAda(t *testing.T, db *sqlitepool.DB, columns string) {
+	t.Helper()
+	for way, run := range map[string]func(context.Context, func(*sqlite.Conn) error) error{"Read": db.Read, "Write": db.Write} {
+		err := run(t.Context(), func(c *sqlite.Conn) error {
+			got, err := text(c, "SELECT * FROM s", "name")
+			if got != "ada" {
+				t.Errorf("%s with columns %s: name is %q", way, columns, got)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }
