@@ -160,8 +160,8 @@ func (s *session) toClient(p []byte) error {
 	return nil
 }
 
-// fromServer reads once within the idle limit, in the middle of a body, while the client stays. The error is errRests where the session can
-// rest; continueBody continues it then.
+// fromServer reads once within the idle limit, in the middle of a body, while the client stays. It
+// returns errRests if the session can rest; continueBody continues it then.
 func (s *session) fromServer() error {
 	if s.ex.owesHead {
 		s.ex.owesHead = false

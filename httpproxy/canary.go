@@ -11,40 +11,43 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// CanaryBy says what has a place in a Canary's share or outside it.
+// CanaryBy says what decides whether a request is in a Canary's share.
 type CanaryBy string
 
-// What the share is of.
+// The values of CanaryBy.
 const (
-	// CanaryByRequest draws each request anew. The default, "".
+	// CanaryByRequest decides for each request at random. The default, "".
 	CanaryByRequest CanaryBy = "request"
-	// CanaryByClient gives each client a place by its address, of IPv6 its /64. If the peer is one of Config.TrustedProxies, the client is
-	// the last address in X-Forwarded-For that is not. All clients of a Unix socket are one.
+	// CanaryByClient decides by the client's address, for IPv6 by its /64. If the peer is one of
+	// Config.TrustedProxies, the client is the last address in X-Forwarded-For that is not. All clients of
+	// a Unix socket are one.
 	CanaryByClient CanaryBy = "client"
 )
 
-// Values lists all of them; it is the set of values that a configuration file may have.
+// Values lists all values that a configuration file may have.
 func (CanaryBy) Values() []string { return []string{string(CanaryByRequest), string(CanaryByClient)} }
 
-// Canary sends a share of a route's requests to another upstream, such as the next version of a service. Whoever has a place in the share
-// keeps it: on all routes with the same key, in all gateways, after a reload, and when the share grows. At most one of By, Header and
-// Cookie is set. The zero value is no canary.
+// Canary sends a share of a route's requests to another upstream, such as the next version of a
+// service. A key that is in the share stays in it: on all routes with the same key, in all gateways,
+// after a reload, and when the share grows. At most one of By, Header and Cookie is set. The zero
+// value is no canary.
 //
-// All else is as without it: conditions, limits and changes of messages are the route's, and so is Affinity. A request that fails at the
-// canary's upstream is not sent to the route's.
+// Everything else is as without a canary: conditions, limits, changes of messages and Affinity are the
+// route's. A request that fails at the canary's upstream is not sent to the route's.
 type Canary struct {
 	// Upstream gets the share; nil = there is no canary. The Proxy does not close it.
 	Upstream *Upstream
-	// Percent is how large the share is, up to 100.
+	// Percent is the size of the share, up to 100.
 	Percent int
 	By      CanaryBy
-	// Header is the name of a field whose value has the place. Requests without it are outside the share.
+	// Header is the name of a field whose value is the key. Requests without it are outside the share.
 	Header string
-	// Cookie is the name of a cookie whose value has the place. Requests without it are outside the share, unless they get one.
+	// Cookie is the name of a cookie whose value is the key. Requests without it are outside the share,
+	// unless they get one from SetCookie.
 	Cookie string
 	// SetCookie gives clients without the cookie one with a random value, as Affinity.SetCookie does.
 	SetCookie bool
-	// MaxAge is how long clients keep it; 0 = until they end.
+	// MaxAge is how long clients keep the cookie; 0 = for their session.
 	MaxAge time.Duration
 }
 
@@ -84,7 +87,7 @@ func (c Canary) verify(r Route) error {
 	return nil
 }
 
-// canary is a Canary ready to use.
+// canary is a Canary prepared for use.
 type canary struct {
 	target         *target // of the requests in the share
 	percent        uint64
@@ -101,12 +104,13 @@ func newCanary(c Canary, to *target) *canary {
 	}
 }
 
-// placesOfAll is how many places there are. The first ones are the share's.
+// placesOfAll is the number of places for keys. The first places are the share.
 const placesOfAll = 100 * 100
 
-// inside reports whether the hash of a key has a place in the share.
+// inside reports whether the hash of a key is in the share.
 func (c *canary) inside(hash uint64) bool {
-	// FNV's low bits alone are unevenly spread for short keys: the finalizer of MurmurHash3.
+	// FNV's low bits alone are unevenly distributed for short keys, so this is the finalizer of
+	// MurmurHash3.
 	hash ^= hash >> 33
 	hash *= 0xff51afd7ed558ccd
 	hash ^= hash >> 33
@@ -115,7 +119,7 @@ func (c *canary) inside(hash uint64) bool {
 	return hash%placesOfAll < c.percent*(placesOfAll/100)
 }
 
-// takes reports whether the request is for the canary.
+// takes reports whether the request goes to the canary.
 func (s *session) takes(c *canary) bool {
 	switch {
 	case c.header != "":
@@ -143,7 +147,7 @@ func (s *session) takes(c *canary) bool {
 	return rand.Uint64N(100) < c.percent
 }
 
-// hashOf is FNV-1a: several gateways agree.
+// hashOf returns the FNV-1a hash, so that several gateways agree.
 func hashOf(value []byte) uint64 {
 	hash := uint64(14695981039346656037)
 	for _, c := range value {
@@ -152,7 +156,7 @@ func hashOf(value []byte) uint64 {
 	return hash
 }
 
-// maxAgeOf is the attribute of a cookie that clients keep for d; "" if that is 0.
+// maxAgeOf returns the attribute of a cookie that clients keep for d; "" if d is 0.
 func maxAgeOf(d time.Duration) string {
 	if d == 0 {
 		return ""
@@ -160,13 +164,14 @@ func maxAgeOf(d time.Duration) string {
 	return "; Max-Age=" + strconv.FormatInt(int64(max(d/time.Second, 1)), 10)
 }
 
-// randomCookie makes the value of a cookie up.
+// randomCookie sets a random value of a cookie.
 func randomCookie(value *[16]byte) {
 	v := rand.Uint64() | 1<<63 // of 16 digits
 	strconv.AppendUint(value[:0], v, 16)
 }
 
-// cookie returns the value of the request's first cookie of that name that has one; nil = there is none.
+// cookie returns the value of the request's first cookie with a name that has a value; nil = there is
+// none.
 func (s *session) cookie(name string) []byte {
 	for i := range s.req.Fields {
 		f := &s.req.Fields[i]
@@ -185,7 +190,7 @@ func (s *session) cookie(name string) []byte {
 	return nil
 }
 
-// appendSetCookies appends the cookies that the client is to keep.
+// appendSetCookies appends the cookies to set.
 func (s *session) appendSetCookies(w *headWriter) {
 	x := &s.ex
 	if x.bond.setting {

@@ -230,7 +230,8 @@ func (s *session) begin(path string, raw []byte) {
 	s.lookForBody()
 }
 
-// forward sends the request, passes the response on, and prepares for the next request. It returns false if the session ends, or rests.
+// forward sends the request, passes the response on, and prepares for the next request. It returns
+// false if the session ends or rests.
 func (s *session) forward() bool { return s.forwarded(s.attempts(s.ex.raw)) }
 
 // canonical brings the target into origin form (RFC 9112, section 3.2), and makes the checks that all later code relies

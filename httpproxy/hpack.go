@@ -9,29 +9,29 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// hpackDecoder decodes the blocks of fields that come on one connection (RFC 7541). It is our own because x/net's allocates two strings
-// for each field that is not in a table: here a field of a table costs no copy, and no check but its first, and the text of other
-// fields goes to memory that is used again.
+// hpackDecoder decodes the field blocks of one connection (RFC 7541). x/net's decoder allocates two
+// strings for each field that is not in a table. Here a field of a table costs no copy, and is checked
+// only once; the text of other fields goes to memory that is reused.
 type hpackDecoder struct {
 	entries []hpackField // the dynamic table, oldest first; those before first are evicted
 	first   int
-	size    int // of the table, as section 4.1 counts
-	most    int // that it may have; at most tableSize
+	size    int // of the table, computed as in section 4.1
+	most    int // the limit of size; at most tableSize
 
-	emit  func(*hpackField) // takes a field, which it does not keep but for its strings
-	field hpackField        // the one that is decoded
+	emit  func(*hpackField) // takes a field; it may keep only the field's strings
+	field hpackField        // the field that is being decoded
 }
 
-// hpackField is a decoded field, and what is known of it.
+// hpackField is a decoded field with the results of its checks.
 type hpackField struct {
 	name, value string
 	known       httpwire.Known
 	pseudo      bool // the name begins with a colon
-	badName     bool // not one of a regular field
+	badName     bool // the name is invalid for a regular field
 	badValue    bool
 }
 
-// setName sets the name, which is checked.
+// setName sets and checks the name.
 func (f *hpackField) setName(name string) {
 	*f = hpackField{name: name}
 	if f.pseudo = name != "" && name[0] == ':'; f.pseudo {
@@ -42,10 +42,10 @@ func (f *hpackField) setName(name string) {
 	}
 }
 
-// setValue sets the value, which is checked.
+// setValue sets and checks the value.
 func (f *hpackField) setValue(value string) { f.value, f.badValue = value, !validH2Value(value) }
 
-// weight is the size of a field (section 4.1).
+// weight returns the size of a field (section 4.1).
 func (f *hpackField) weight() int { return len(f.name) + len(f.value) + fieldOverhead }
 
 // staticFields is the static table (appendix A), taken from x/net's decoder. Index 0 is none.
@@ -63,10 +63,10 @@ var staticFields = func() (all [62]hpackField) {
 
 var errHpack = errors.New("a block of fields that cannot be decoded")
 
-// decode decodes a whole block. The strings of fields that are in no table are in *text, behind what is there. After an error the
-// connection cannot be used.
+// decode decodes a whole block. It appends the strings of fields that are in no table to *text. After
+// an error the connection cannot be used.
 func (d *hpackDecoder) decode(b []byte, text *[]byte) error {
-	begun := false // there was a field: the size of the table does not change from here on (section 4.2)
+	begun := false // there was a field, so the size of the table must not change any more (section 4.2)
 	for len(b) > 0 {
 		var n int
 		var err error
@@ -88,7 +88,7 @@ func (d *hpackDecoder) decode(b []byte, text *[]byte) error {
 			}
 			b = b[n:]
 			continue
-		default: // not to be indexed, now or never
+		default: // a field that is not added to the table
 			n, err = d.literal(b, 4, text)
 		}
 		if err != nil || f == nil {
@@ -100,8 +100,9 @@ func (d *hpackDecoder) decode(b []byte, text *[]byte) error {
 	return nil
 }
 
-// literal decodes a field with a value of its own, and perhaps a name, to d.field; n is how much of b it takes. prefix is how many bits
-// of the first byte are the name's index; fields with 6 go to the table.
+// literal decodes a field with its own value, and perhaps its own name, into d.field; n is how many
+// bytes of b it takes. prefix is the number of bits of the first byte that hold the name's index.
+// Fields with 6 bits are added to the table.
 func (d *hpackDecoder) literal(b []byte, prefix uint, text *[]byte) (n int, err error) {
 	f := &d.field
 	i, n, err := hpackInteger(b, prefix)
@@ -142,7 +143,7 @@ func (d *hpackDecoder) literal(b []byte, prefix uint, text *[]byte) (n int, err 
 	return n + k, nil
 }
 
-// add puts a field into the table, which keeps its strings (section 4.4).
+// add adds a field to the table, which keeps its strings (section 4.4).
 func (d *hpackDecoder) add(f *hpackField) {
 	w := f.weight()
 	d.evict(d.most - w)
@@ -158,7 +159,7 @@ func (d *hpackDecoder) add(f *hpackField) {
 	d.size += w
 }
 
-// evict makes the table no larger than size.
+// evict removes the oldest fields until the table is no larger than size.
 func (d *hpackDecoder) evict(size int) {
 	for d.size > size && d.first < len(d.entries) {
 		d.size -= d.entries[d.first].weight()
@@ -167,7 +168,7 @@ func (d *hpackDecoder) evict(size int) {
 	}
 }
 
-// resize takes an update of the table's size (section 6.3).
+// resize handles an update of the table's size (section 6.3).
 func (d *hpackDecoder) resize(b []byte) (n int, err error) {
 	size, n, err := hpackInteger(b, 5)
 	if err != nil || size > tableSize {
@@ -178,7 +179,7 @@ func (d *hpackDecoder) resize(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// at is the field of an index; nil = there is none.
+// at returns the field with an index; nil = there is none.
 func (d *hpackDecoder) at(i int) *hpackField {
 	if i < len(staticFields) {
 		if i == 0 {
@@ -192,7 +193,7 @@ func (d *hpackDecoder) at(i int) *hpackField {
 	return &d.entries[i]
 }
 
-// hpackString decodes a string behind *text (section 5.2); n is how much of b it takes.
+// hpackString appends a decoded string to *text (section 5.2); n is how many bytes of b it takes.
 func hpackString(b []byte, text *[]byte) (n int, err error) {
 	if len(b) == 0 {
 		return 0, errHpack
@@ -210,10 +211,11 @@ func hpackString(b []byte, text *[]byte) (n int, err error) {
 	return n + size, nil
 }
 
-// maxHpackInteger is more than any index or length that a block has room for.
+// maxHpackInteger is larger than any index or length that fits in a block.
 const maxHpackInteger = 1 << 28
 
-// hpackInteger decodes an integer that begins in the last bits of the first byte of b, which is not empty (section 5.1).
+// hpackInteger decodes an integer that begins in the last bits of the first byte of b, which must not
+// be empty (section 5.1).
 func hpackInteger(b []byte, prefix uint) (i, n int, err error) {
 	most := 1<<prefix - 1
 	if i = int(b[0]) & most; i < most {
@@ -231,8 +233,9 @@ func hpackInteger(b []byte, prefix uint) (i, n int, err error) {
 	return 0, 0, errHpack
 }
 
-// huffman is the code of appendix B, made of x/net's encoder. Codes are ordered by length, and those of a length by value. A code of at
-// most huffmanFast bits is found by these; others by the limits of the lengths.
+// huffman is the code of appendix B, computed by x/net's encoder. Codes are ordered by length, and
+// codes of one length by value. A code of at most huffmanFast bits is looked up in a table; longer
+// ones are found by the limits of each length.
 var huffman = newHuffmanCode()
 
 const (
@@ -253,7 +256,7 @@ func newHuffmanCode() (c huffmanCode) {
 	var byLength [huffmanLongest + 1][]byte
 	for s := range codes {
 		eight := string([]byte{byte(s), byte(s), byte(s), byte(s), byte(s), byte(s), byte(s), byte(s)})
-		length := int(hpack.HuffmanEncodeLength(eight)) // in bytes; of one in bits
+		length := int(hpack.HuffmanEncodeLength(eight)) // in bytes for eight symbols, so in bits for one
 		for i, b := range hpack.AppendHuffmanString(nil, string([]byte{byte(s)})) {
 			codes[s] |= uint32(b) << (24 - 8*i)
 		}
@@ -293,7 +296,7 @@ func (c *huffmanCode) find(v uint32) (symbol byte, length int) {
 	return 0, 0
 }
 
-// appendHuffman appends what raw is the code of (section 5.2).
+// appendHuffman appends the decoded form of raw (section 5.2).
 func appendHuffman(dst, raw []byte) ([]byte, error) {
 	var window uint64 // the next bits, left-aligned
 	have := 0
@@ -311,7 +314,7 @@ func appendHuffman(dst, raw []byte) ([]byte, error) {
 		window <<= length
 		have -= length
 	}
-	// What is left is the beginning of the code that ends all, which has ones only: less than a byte of them.
+	// The rest must be a prefix of the end-of-string code, which has ones only, and less than a byte.
 	if have >= 8 || bits.LeadingZeros64(^window) < have {
 		return dst, errHpack
 	}

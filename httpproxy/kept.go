@@ -8,30 +8,33 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// maxKept is how much of a body that comes after its head is kept, so that the request can be sent again. Documents of APIs and messages
-// of gRPC's unary calls are rarely larger; a larger body costs a copy for nothing.
+// maxKept bounds the part of a body after the head that is kept so that the request can be sent again.
+// Documents of APIs and messages of gRPC's unary calls are rarely larger; keeping a larger body would
+// cost a useless copy.
 const maxKept = 64 << 10
 
-// keptSize leaves room for what is read together with the end of a body: the next request.
+// keptSize leaves room for bytes of the next request that are read together with the end of a body.
 const keptSize = maxKept + bufferSize
 
 var keptBuffers = sync.Pool{New: func() any { return new([keptSize]byte) }}
 
-// kept is the part of a request's body that was read behind its head. The fiber that sends the body adds to it, until the session drops it.
+// kept is the part of a request's body that was read after the head. The fiber that sends the body
+// adds to it, until the session drops it.
 type kept struct {
-	mu   sync.Mutex // held for a few instructions, and a copy
-	b    []byte     // from buffers or keptBuffers, which its capacity tells; nil = nothing is kept
+	mu   sync.Mutex // held for a few instructions and a copy
+	b    []byte     // from buffers or keptBuffers, depending on its capacity; nil = nothing is kept
 	over bool       // the request cannot be sent again
 
-	claimed int // for it; see session.claim
+	claimed int // for b; see session.claim
 }
 
-// keeps reports whether the request might be sent again after its body has been read: servers of HTTP/2 may give any back.
+// keeps reports whether the request may be sent again after its body was read: HTTP/2 servers may
+// refuse any request.
 func (s *session) keeps() bool {
 	return s.place() != nil || s.req.Idempotent() || s.ex.target.retries.repeatable(&s.req)
 }
 
-// keep keeps a part of the body; false = there is no room for it, or no use.
+// keep keeps a part of the body. It reports false if there is no room, or keeping is useless.
 func (s *session) keep(p []byte) bool {
 	k := &s.ex.kept
 	k.mu.Lock()
@@ -58,7 +61,7 @@ func (s *session) keep(p []byte) bool {
 	return true
 }
 
-// claimKept claims room for n kept bytes, of which there may be some already. mu is held.
+// claimKept claims memory for n kept bytes, including those that are kept already. mu is held.
 func (s *session) claimKept(n int) bool {
 	size := bufferSize
 	if n > bufferSize {
@@ -69,7 +72,7 @@ func (s *session) claimKept(n int) bool {
 	return ok
 }
 
-// dropKept gives the memory back, because the request cannot be sent again.
+// dropKept frees the kept part: the request cannot be sent again.
 func (s *session) dropKept() {
 	k := &s.ex.kept
 	k.mu.Lock()
@@ -80,7 +83,7 @@ func (s *session) dropKept() {
 	k.claimed = 0
 }
 
-// free gives the memory back. mu is held.
+// free frees the memory. mu is held.
 func (k *kept) free(held *tally) {
 	switch cap(k.b) {
 	case 0:
@@ -94,7 +97,7 @@ func (k *kept) free(held *tally) {
 	k.b = nil
 }
 
-// fillKept reads a part of the body, and keeps it for as long as all of the body is kept.
+// fillKept reads a part of the body. It keeps the part as long as all of the body is kept.
 func (s *session) fillKept(up *uploading) (int, error) {
 	n, err := up.in.fill()
 	if s.stream != nil && errors.Is(err, errFull) { // trailers
@@ -109,7 +112,7 @@ func (s *session) fillKept(up *uploading) (int, error) {
 	return n, err
 }
 
-// smallBody reports whether the whole body is to be kept.
+// smallBody reports whether the whole body will be kept.
 func (s *session) smallBody(up *uploading) bool {
 	return up.mayKeep && s.req.Length != httpwire.Chunked && s.req.Length <= maxKept
 }

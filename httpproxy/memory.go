@@ -18,8 +18,9 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// Memory bounds the bytes that Proxies hold for requests together: heads, pieces of bodies, and what the engine holds for
-// peers that do not read. While it is used up, new requests are answered 503. All methods may be called from any goroutine.
+// Memory bounds the bytes that several Proxies hold for requests: heads, pieces of bodies, and data
+// that the engine holds for peers that do not read. While it is used up, new requests are answered
+// with 503. All methods may be called from any goroutine.
 type Memory struct {
 	limit   int64
 	mu      sync.Mutex // held for a few instructions
@@ -29,14 +30,16 @@ type Memory struct {
 // NewMemory returns a Memory of limit bytes.
 func NewMemory(limit int64) *Memory { return &Memory{limit: limit} }
 
-// SharedMemory is the Memory of all Proxies whose Config names none: a quarter of what the process may use, which is the least of
-// GOMEMLIMIT, the limit of its control group and the machine's memory.
+// SharedMemory is the Memory of all Proxies whose Config has none: a quarter of the memory that the
+// process may use, which is the least of GOMEMLIMIT, the limit of its control group and the machine's
+// memory.
 var SharedMemory = sync.OnceValue(func() *Memory { return NewMemory(max(available()/4, leastMemory)) })
 
-// leastMemory is that of SharedMemory at least, in bytes: with less hardly a request could be served.
+// leastMemory is the least size of SharedMemory, in bytes: with less, hardly a request could be
+// served.
 const leastMemory = 16 << 20
 
-// available is the memory that the process may use, in bytes; very much where that is not known.
+// available returns how much memory the process may use, in bytes; a very large number if unknown.
 func available() int64 {
 	most := debug.SetMemoryLimit(-1)
 	groups, _ := os.ReadFile("/proc/self/cgroup")
@@ -55,8 +58,9 @@ func available() int64 {
 	return most
 }
 
-// limitFiles lists the files with the limits of control groups, of version 1 or 2, from the text of /proc/self/cgroup: those of the
-// process's own groups, and of all above them. In a container the own group's path may not exist; then its root has the limit.
+// limitFiles lists the files with the limits of control groups, of version 1 or 2, given the text of
+// /proc/self/cgroup: the process's own groups, and all groups above them. In a container the path of
+// the own group may not exist; its root has the limit then.
 func limitFiles(groups string) (files []string) {
 	for line := range strings.Lines(groups) {
 		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -77,7 +81,7 @@ func limitFiles(groups string) (files []string) {
 	return files
 }
 
-// add makes l count, unless it was removed before.
+// add adds l to the ledgers that count, unless l was removed before.
 func (m *Memory) add(l *ledger) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -93,7 +97,7 @@ func (m *Memory) remove(l *ledger) {
 	m.ledgers = slices.DeleteFunc(m.ledgers, func(o *ledger) bool { return o == l })
 }
 
-// held is what is held now, in bytes.
+// held returns the bytes that are held now.
 func (m *Memory) held() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,12 +114,12 @@ const ledgerShards = 16
 // ledger counts the bytes that one Proxy holds.
 type ledger struct {
 	memory  *Memory
-	removed bool         // for ever; guarded by memory.mu
-	limit   atomic.Int64 // 0 = only that of memory
+	removed bool         // permanently; guarded by memory.mu
+	limit   atomic.Int64 // 0 = only the limit of memory
 	perConn atomic.Int64 // of each client's connection; 0 = none
-	next    atomic.Int64 // when the sums are to be taken again, as time.Since(ledgerEpoch)
-	full    atomic.Bool  // as they were last
-	_       [128]byte    // the first shard is in no cache line with these
+	next    atomic.Int64 // when the sums are computed again, as time.Since(ledgerEpoch)
+	full    atomic.Bool  // result of the last sums
+	_       [128]byte    // separates these from the cache line of the first shard
 	shards  [ledgerShards]account
 }
 
@@ -125,7 +129,7 @@ type account struct {
 	_ [120]byte
 }
 
-// ledgerInterval is how old sums may be. Taking them reads a cache line of each loop.
+// ledgerInterval is the maximum age of the sums. Computing them reads a cache line of each loop.
 const ledgerInterval = time.Millisecond
 
 var ledgerEpoch = time.Now()
@@ -140,7 +144,7 @@ func (l *ledger) held() (n int64) {
 	return n
 }
 
-// exhausted reports whether a request that begins now must be refused.
+// exhausted reports whether a new request must be refused.
 func (l *ledger) exhausted(now time.Time) bool {
 	at := int64(now.Sub(ledgerEpoch))
 	if next := l.next.Load(); at >= next && l.next.CompareAndSwap(next, at+int64(ledgerInterval)) {
@@ -150,10 +154,10 @@ func (l *ledger) exhausted(now time.Time) bool {
 	return l.full.Load()
 }
 
-// shed refuses the request if there is no memory for it. The status is 0 unless it does.
+// shed refuses the request if there is no memory for it. The status is 0 if it is not refused.
 func (s *session) shed() (no refusal) {
 	now := s.now
-	if s.stream == nil { // its head may have begun long ago
+	if s.stream == nil { // the head may have begun to arrive long ago
 		now = time.Now()
 	}
 	if s.p.ledger.exhausted(now) {
@@ -169,11 +173,12 @@ func overloaded(why string) refusal {
 	return refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonOverloaded, why: why, retryAfter: 1}
 }
 
-// LeastBufferedPerConn is the least Config.MaxBufferedPerConn, in bytes: what a single request may take, with these values of
-// Config.MaxHeaderBytes and PeekBytes (0 = their defaults). So a request that has its connection to itself is not refused.
+// LeastBufferedPerConn returns the least Config.MaxBufferedPerConn, in bytes: the memory that a single
+// request may take, with these values of Config.MaxHeaderBytes and PeekBytes (0 = their defaults). So
+// a request that is alone on its connection is never refused.
 func LeastBufferedPerConn(maxHeaderBytes, peekBytes int) int64 {
 	head, peek := cmp.Or(maxHeaderBytes, DefaultMaxHeaderBytes), cmp.Or(peekBytes, DefaultPeekBytes)
-	return int64(2*head + 3*peek + 12*bufferSize) // buffers are doubled as they grow, and a body that is peeked at is copied
+	return int64(2*head + 3*peek + 12*bufferSize) // buffers double as they grow, and a peeked body is copied
 }
 
 // takeBuffer takes a buffer from buffers.
@@ -182,18 +187,19 @@ func takeBuffer(t *tally) *[bufferSize]byte {
 	return buffers.Get().(*[bufferSize]byte)
 }
 
-// putBuffer gives it back.
+// putBuffer returns a buffer to buffers.
 func putBuffer(t *tally, b *[bufferSize]byte) {
 	t.add(-bufferSize)
 	buffers.Put(b)
 }
 
-// outSize is the size of the buffers for bodies in frames: of maxOut, a frame more, and frames without content.
+// outSize is the size of the buffers for framed bodies: maxOut, one more frame, and frames without
+// content.
 const outSize = maxOut + maxFrame + 8<<10
 
 var outBuffers = sync.Pool{New: func() any { return new([outSize]byte) }}
 
-// outFor returns out, which is from takeBuffer, with room for n more bytes, as long as outSize is enough.
+// outFor returns out, a buffer from takeBuffer, with room for n more bytes if outSize suffices.
 func outFor(out []byte, n int) []byte {
 	if n += len(out); n <= cap(out) || n > outSize {
 		return out
@@ -204,13 +210,13 @@ func outFor(out []byte, n int) []byte {
 	return larger
 }
 
-// putOut gives back what has been put together in a buffer of takeBuffer or outFor.
+// putOut returns a buffer from takeBuffer or outFor.
 func putOut(t *tally, out []byte) {
 	recycle(out)
 	t.add(-bufferSize)
 }
 
-// recycle leaves a buffer that append has made to the collector.
+// recycle reuses a buffer, unless append has replaced it.
 func recycle(out []byte) {
 	switch cap(out) {
 	case bufferSize:
@@ -220,7 +226,8 @@ func recycle(out []byte) {
 	}
 }
 
-// placesHeld counts, by loop, what has arrived from servers of HTTP/2 and was not read. Their connections belong to no Proxy.
+// placesHeld counts, for each loop, the bytes from HTTP/2 servers that were not read yet. Their
+// connections belong to no Proxy.
 var placesHeld = sync.OnceValue(func() *[ledgerShards]tally {
 	l := &ledger{memory: SharedMemory()}
 	l.memory.add(l)

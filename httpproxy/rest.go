@@ -10,18 +10,19 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// A session rests while an answer pauses, such as a stream of events: it has neither a stack nor buffers meanwhile, because there may be very
-// many such sessions. fromServer finds the pause and returns errRests, and all functions return up to forwarded. beginRest registers what
-// continues the session: more from the server, its end, or the end of its time; and for HTTP/1.1 anything that the client sends, or its end.
-// The reset of a stream of HTTP/2 closes the connection to the server.
+// A session rests while an answer pauses, such as a stream of events: it has neither a stack nor
+// buffers meanwhile, since there may be many such sessions. fromServer detects the pause and returns
+// errRests, and all functions return up to forwarded. beginRest registers the events that continue the
+// session: data or the end from the server, and the end of the time limit; for HTTP/1.1 also data or
+// the end from the client. The reset of an HTTP/2 stream closes the connection to the server.
 //
-// A session keeps its stack where the body of the request is still being sent, the answer is compressed, has a length or comes by HTTP/2, or
-// the two connections do not live on one loop.
+// A session keeps its stack while the body of the request is being sent, if the answer is compressed,
+// has a length or comes by HTTP/2, and if its two connections do not live on one loop.
 
 // errRests: the session can rest.
 var errRests = errors.New("the answer pauses")
 
-// resting is what an exchange knows of its rests.
+// resting is the state of an exchange with regard to rests.
 type resting struct {
 	never bool      // the session cannot rest
 	again bool      // the next wait for the server continues the one before the rest
@@ -37,13 +38,13 @@ func (r *resting) within(s *session) time.Time {
 	return s.within()
 }
 
-// mayRest reports whether the exchange is one in which the session can rest.
+// mayRest reports whether the session may rest during this exchange.
 func (s *session) mayRest() bool {
 	x := &s.ex
 	return !x.rest.never && x.squeeze.by == nil && (x.up == nil || x.up.sent())
 }
 
-// canRest reports whether the session can rest now, after a read from the server that has found nothing.
+// canRest reports whether the session can rest now, after a read from the server found nothing.
 func (s *session) canRest() bool {
 	loop := s.client.conn.Loop()
 	if s.stream != nil {
@@ -53,11 +54,13 @@ func (s *session) canRest() bool {
 		s.ex.rest.never = true
 		return false
 	}
-	// Unread bytes of the client would end the rest at once. Its end may be a half-close: what comes before the next look still goes to it.
+	// Unread bytes of the client would end the rest at once. The client's end may be a half-close: data
+	// that the server sends before the next check is still sent to the client.
 	return s.server.r == s.server.w && s.client.conn.State() == fiber.Silent
 }
 
-// forwarded ends an exchange with the outcome err, or has the session rest. It returns false if the session ends, or rests.
+// forwarded ends an exchange with the outcome err, or makes the session rest. It returns false if the
+// session ends or rests.
 func (s *session) forwarded(err error) bool {
 	for errors.Is(err, errRests) {
 		if s.beginRest() {
@@ -70,8 +73,8 @@ func (s *session) forwarded(err error) bool {
 	return again
 }
 
-// beginRest frees the session's buffers and registers what continues it. Then the fiber must return at once, and not use the session any
-// more. It returns false where the session cannot rest.
+// beginRest frees the session's buffers and registers the events that continue it. The fiber must then
+// return at once, and not use the session any more. It returns false if the session cannot rest.
 func (s *session) beginRest() bool {
 	s.slim()
 	s.ex.rest.again = true
@@ -93,7 +96,7 @@ func (s *session) suspend() bool {
 	}
 	s.leases = nil // it belongs to the fiber
 	client, server := s.client.conn, s.server.conn
-	_ = client.SetReadDeadline(time.Time{}) // that of the request's head may still be there
+	_ = client.SetReadDeadline(time.Time{}) // the deadline of the request's head may still be set
 	woken := false                          // only fibers of this loop use it
 	wake := func() {
 		if woken {
@@ -111,13 +114,13 @@ func (s *session) suspend() bool {
 	return true
 }
 
-// endRest continues the exchange after a rest. It returns false if the session ends, or rests again.
+// endRest continues the exchange after a rest. It returns false if the session ends or rests again.
 func (s *session) endRest() bool {
 	s.rests = false
 	return s.forwarded(s.continueBody())
 }
 
-// continueBody does what exchange has left to do after a rest.
+// continueBody does the remaining work of exchange after a rest.
 func (s *session) continueBody() error {
 	settled := false
 	defer func() {
@@ -130,7 +133,7 @@ func (s *session) continueBody() error {
 	return err
 }
 
-// restOfBody passes the rest of the body on, and ends the lease unless the session can rest again.
+// restOfBody passes on the rest of the body. It ends the lease, unless the session can rest again.
 func (s *session) restOfBody() (err error) {
 	switch {
 	case s.clientGone():
@@ -149,8 +152,8 @@ func (s *session) restOfBody() (err error) {
 	return s.fail("body", err)
 }
 
-// slim gives back the buffers that the rest of the answer does not need. The request's head has been sent, but logs need it: it moves to a
-// buffer of its size.
+// slim frees the buffers that the rest of the answer does not need. The request's head has been sent,
+// but logs need it: it moves to a buffer of its size.
 func (s *session) slim() {
 	x := &s.ex
 	s.releaseOut()
@@ -158,14 +161,14 @@ func (s *session) slim() {
 	switch n := len(s.client.bytes()); {
 	case n == 0 || len(s.client.buf) == x.size, x.inline && n > x.size+int(x.body): // nothing to gain, or the next request is there
 		return
-	case s.stream != nil: // whose head came as fields
+	case s.stream != nil: // the head came as fields
 		s.client.drop()
 	default:
 		x.id, x.raw = bytes.Clone(x.id), nil
 		s.client.w = s.client.r + x.size
 		s.client.shrink()
 		closes, continues := s.req.Close, s.req.Continue
-		_, _ = s.req.Parse(s.client.bytes()) // it has been parsed before
+		_, _ = s.req.Parse(s.client.bytes()) // no error: the same head was parsed before
 		_, _, _ = s.canonical()
 		s.req.Close, s.req.Continue = closes, continues
 	}

@@ -5,19 +5,21 @@ import (
 	"sync/atomic"
 )
 
-// tally is what one session or connection holds, in bytes. Those of nil, or without an account, count nothing.
+// tally counts the bytes that one session or connection holds. A nil tally, or one without an account,
+// counts nothing.
 //
-// The streams of a connection of HTTP/2 share Config.MaxBufferedPerConn. What a stream may come to hold is reserved before it takes any of
-// it, and it counts for the connection as what is reserved for it or what it holds, whichever is more. So streams that begin together see
-// each other, and those under way cannot grow beyond the bound. See h2Stream.admit and session.claim.
+// The streams of an HTTP/2 connection share Config.MaxBufferedPerConn. The memory that a stream may
+// need is reserved before it takes any. For the connection, the stream counts as the larger of its
+// reservation and what it holds. So streams that begin together see each other, and running streams
+// cannot exceed the limit. See h2Stream.admit and session.claim.
 type tally struct {
 	to      *account
-	of      *tally        // the connection's, of a stream; nil = it is one
+	of      *tally        // the connection's tally, if this is a stream's; else nil
 	state   atomic.Uint64 // a holding
-	streams atomic.Int64  // what the connection's streams count
+	streams atomic.Int64  // the sum of what the connection's streams count
 }
 
-// holding is what is held (the low half) and what is reserved, in bytes. Each is less than 2 GiB.
+// holding has the bytes that are held (the low half) and reserved. Each is less than 2 GiB.
 type holding uint64
 
 func newHolding(held, reserved int) holding {
@@ -27,7 +29,7 @@ func newHolding(held, reserved int) holding {
 func (h holding) held() int     { return int(int32(h)) }
 func (h holding) reserved() int { return int(int32(h >> 32)) }
 
-// counts is what it counts for the connection.
+// counts returns what a stream counts for its connection.
 func (h holding) counts() int64 {
 	if h.over() {
 		return 0
@@ -35,12 +37,14 @@ func (h holding) counts() int64 {
 	return int64(max(h.held(), h.reserved()))
 }
 
-// over reports whether the stream is over, but for what its session still has to free: it counts nothing, and nothing is reserved for it.
+// over reports whether the stream has ended, and its session only frees memory: it counts nothing, and
+// nothing is reserved for it.
 func (h holding) over() bool { return h.reserved() < 0 }
 
 func (t *tally) load() holding { return holding(t.state.Load()) }
 
-// add counts n bytes that have been taken, or given back. Any goroutine of the session may call it.
+// add counts n bytes that were taken, or freed if n is negative. Any goroutine of the session may call
+// it.
 func (t *tally) add(n int) {
 	if t == nil || t.to == nil {
 		return
@@ -66,8 +70,8 @@ func (t *tally) change(held, reserved int) {
 	}
 }
 
-// reserve reserves n bytes more for a stream than it counts; false = its connection would count more than limit then. With lone it may all
-// the same as long as no other stream counts anything.
+// reserve reserves n more bytes for a stream than it counts. It reports false if the connection would
+// then exceed limit. With lone it reserves them nevertheless if no other stream counts anything.
 func (t *tally) reserve(n int, limit int64, lone bool) bool {
 	c := t.of
 	for {
@@ -90,8 +94,8 @@ func (t *tally) reserve(n int, limit int64, lone bool) bool {
 	}
 }
 
-// finish has the stream count nothing any more: the client is about to get the end of the response, and may send its next request before the
-// session has freed what it holds.
+// finish makes the stream count nothing: the client is about to get the end of the response, and may
+// send its next request before the session has freed its memory.
 func (t *tally) finish() {
 	if t.of == nil {
 		return
@@ -105,7 +109,7 @@ func (t *tally) finish() {
 	}
 }
 
-// end gives back what a session still holds, also if it has panicked.
+// end frees the count of what a session still holds, also after a panic.
 func (t *tally) end() {
 	if t.to == nil {
 		return
@@ -117,9 +121,10 @@ func (t *tally) end() {
 	}
 }
 
-// admit reserves what the stream's request may take, unless that is not bounded: for its head to the server and for pieces of the answer;
-// of a body, the window that its client has, what is read of that, and what is put together for the server. Without room the request is
-// refused, and its body is dropped as it comes. It is called before anything of the body has come.
+// admit reserves the memory that the stream's request may take, if there is a limit: for its head to
+// the server and for pieces of the answer; for a body, the window that its client has, the part that
+// is read, and what is assembled for the server. If there is no room, the request is refused, and its
+// body is dropped as it comes. admit must be called before any of the body has come.
 func (st *h2Stream) admit(s *session) {
 	limit := s.p.ledger.perConn.Load()
 	if limit == 0 {
@@ -141,7 +146,7 @@ func (st *h2Stream) admit(s *session) {
 	}
 }
 
-// cameWhole gives back what was reserved for body, of which nothing more comes. mu is held.
+// cameWhole frees the reservation for the body, of which nothing more comes. mu is held.
 func (st *h2Stream) cameWhole() {
 	if n := st.toCome; n > 0 {
 		st.toCome = 0
@@ -149,8 +154,9 @@ func (st *h2Stream) cameWhole() {
 	}
 }
 
-// claim reserves n bytes more for the session, if it shares a bound with others; false = there is no room for them. What was claimed is to be
-// given to unclaim, unless it is needed until the session's end.
+// claim reserves n more bytes for the session, if it shares a limit with other sessions. It reports
+// false if there is no room. The claimed bytes must be given to unclaim, unless they are needed until
+// the session's end.
 func (s *session) claim(n int) (claimed int, ok bool) {
 	limit := s.p.ledger.perConn.Load()
 	if limit == 0 || s.held.of == nil {
@@ -168,8 +174,8 @@ func (s *session) unclaim(n int) {
 	}
 }
 
-// claimPeek reserves what a look at the body takes: the buffer that it is read into, which is doubled as it grows, and a copy on its way to
-// the server.
+// claimPeek reserves the memory for peeking at the body: the buffer that it is read into, which
+// doubles as it grows, and a copy on its way to the server.
 func (s *session) claimPeek() bool {
 	limit := s.p.ledger.perConn.Load()
 	if limit == 0 || s.held.of == nil {
@@ -178,10 +184,11 @@ func (s *session) claimPeek() bool {
 	return s.held.reserve(3*s.p.table.Load().peek, limit, true)
 }
 
-// largePiece is how much more than bufferSize a fiber.Transfer may hold.
+// largePiece is how many more bytes than bufferSize a fiber.Transfer may hold.
 const largePiece = 48 << 10
 
-// pieces is how much of a body is moved at once: less where the connection has no room for more. claimed is for unclaim.
+// pieces returns how much of a body is moved at once: less if the connection has no room for more.
+// claimed is for unclaim.
 func (s *session) pieces() (most int64, claimed int) {
 	if claimed, ok := s.claim(largePiece); ok {
 		return math.MaxInt64, claimed

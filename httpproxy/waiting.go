@@ -12,16 +12,16 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// waiting is how a session waits for a connection to a server: for as long as its client stays. It is a pool.Parker of the session's
-// fiber or goroutine. An HTTP/2 stream has one for all its sessions.
+// waiting is the pool.Parker of a session's fiber or goroutine while it waits for a connection to a
+// server. The wait ends when the client leaves. All sessions of an HTTP/2 stream share one.
 type waiting struct {
 	s       *session
-	leases  context.Context // with which s waits
-	granted atomic.Bool     // Unpark came; inner is unparked for other reasons, too
-	timer   *time.Timer     // nil = none was needed yet
+	leases  context.Context // the context in which s waits
+	granted atomic.Bool     // Unpark was called; inner is unparked for other reasons, too
+	timer   *time.Timer     // nil = not needed yet
 
 	mu    sync.Mutex  // held for a few instructions
-	inner pool.Parker // of the fiber that waits; a stream's sessions have none unless they wait
+	inner pool.Parker // of the waiting fiber; a stream's sessions have none unless they wait
 }
 
 var (
@@ -45,7 +45,7 @@ func (s *session) leasing() context.Context {
 	return s.leases
 }
 
-// newParker returns one for the calling fiber or goroutine.
+// newParker returns a parker for the calling fiber or goroutine.
 func newParker() pool.Parker {
 	if p := fiber.NewParker(); p != nil {
 		return p
@@ -53,21 +53,21 @@ func newParker() pool.Parker {
 	return make(goroutine, 1)
 }
 
-// Park implements pool.Parker. It gives up when the client has gone: a stream reports it, a connection is checked now
-// and then.
+// Park implements pool.Parker. It gives up when the client has left: a stream reports that, and a
+// connection is checked at intervals.
 func (w *waiting) Park(ctx context.Context) error {
 	if w.s.stream == nil {
 		w.lookSoon()
 		defer w.timer.Stop()
 	} else {
-		w.setInner(newParker()) // from here on Unpark and look are heard
+		w.setInner(newParker()) // from here on Unpark and look have an effect
 		defer w.setInner(nil)
 	}
 	for looks := w.s.stream != nil; ; looks = true {
 		switch {
 		case w.granted.Swap(false):
 			return nil
-		case ctx.Done() != nil && looks && w.s.clientGone(): // without Done it is being granted
+		case ctx.Done() != nil && looks && w.s.clientGone(): // without Done the lease is being granted
 			return httppool.ErrClientGone
 		}
 		switch err := w.inner.Park(ctx); {
@@ -87,7 +87,7 @@ func (w *waiting) setInner(p pool.Parker) {
 	w.inner = p
 }
 
-// look has a Park that is under way look for the client.
+// look makes a running Park check the client.
 func (w *waiting) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +96,7 @@ func (w *waiting) look() {
 	}
 }
 
-// lookSoon has Park look once more.
+// lookSoon makes Park check the client once more.
 func (w *waiting) lookSoon() {
 	if w.timer == nil {
 		w.timer = time.AfterFunc(lookInterval, w.inner.Unpark)
@@ -128,7 +128,7 @@ func (w *waiting) Flow() (flow uint64, until time.Time) {
 	return maphash.Bytes(flowSeed, from[:]), w.s.ex.until
 }
 
-// goroutine is a pool.Parker of one.
+// goroutine is the pool.Parker of a goroutine.
 type goroutine chan struct{}
 
 func (g goroutine) Park(ctx context.Context) error {
