@@ -20,14 +20,14 @@ type catalog struct {
 	calls   map[string]traces // of all functions that are not PostgreSQL's own, before a parenthesis; 0 = the function leaves no state
 	always  traces            // traceUnknown if operators, casts or operator classes call functions that may leave state, else 0
 	ddl     traces            // traces of the event triggers, which run at DDL
-	odd     traces            // traces of all objects whose names cannot be looked up in texts, see oddly
+	odd     traces            // traces of all objects whose names cannot be looked up in texts, see unsearchable
 	types   bool              // types may leave state: perhaps those of a statement's parameters
 	words   map[string]bool   // the first word in each name, in lower case
 	sieve   sieve             // filters words before they are looked up
 }
 
-// unsettled is the catalog to use while the last one is out of date.
-var unsettled = &catalog{version: 1, always: traceUnknown}
+// outdatedCatalog is the catalog to use while the last one is out of date.
+var outdatedCatalog = &catalog{version: 1, always: traceUnknown}
 
 // versionOf returns the version, 0 for a nil catalog.
 func (c *catalog) versionOf() uint32 {
@@ -78,7 +78,7 @@ func (j *textJudge) known(name word) traces {
 	case j.graph != nil:
 		j.graph.mention(string(j.object(name)))
 	case j.catalog == nil || len(j.catalog.names) == 0 && j.catalog.odd == 0:
-	case j.catalog.odd != 0 && oddly(j.text[name.from:name.to]):
+	case j.catalog.odd != 0 && unsearchable(j.text[name.from:name.to]):
 		return j.catalog.odd
 	case j.text[name.from] == '"' || name.to-name.from > maxName || j.catalog.sieve.has(j.text[name.from:name.to]):
 		return j.catalog.names[string(j.object(name))]
@@ -218,7 +218,7 @@ type source struct {
 // them, too.
 func (t traces) behind() traces {
 	kept := t & (traceWrites | traceSequences | traceSetval | traceLess | traceDefines | traceSpoils | traceLists | lasting)
-	if t&(suspicious|traceAsks) != 0 { // only a statement that certainly reads values of sequences can be refused for it
+	if t&(suspicious|traceReads) != 0 { // only a statement that certainly reads values of sequences can be refused for it
 		kept |= traceUnknown
 	}
 	if t&(indelible&^traceDblink) != 0 {
@@ -296,7 +296,7 @@ func (c *catalog) name(name string, nodes []*node) {
 			c.calls[name] |= n.left
 		}
 		c.types = c.types || n.datatype && n.left&telling != 0
-		if !oddly([]byte(name)) { // traces below traceUnknown cannot be told apart without the name
+		if !unsearchable([]byte(name)) { // traces below traceUnknown cannot be told apart without the name
 			telling |= c.also
 		}
 		mentioned := n.left
@@ -305,7 +305,7 @@ func (c *catalog) name(name string, nodes []*node) {
 		}
 		switch {
 		case n.left&telling == 0:
-		case oddly([]byte(name)):
+		case unsearchable([]byte(name)):
 			c.odd |= mentioned
 		default:
 			c.names[name] |= mentioned
@@ -314,14 +314,14 @@ func (c *catalog) name(name string, nodes []*node) {
 	}
 }
 
-// lastCatalog numbers the contents of all backends' catalogs; the first number is that of unsettled.
+// lastCatalog numbers the contents of all backends' catalogs; the first number is that of outdatedCatalog.
 var lastCatalog atomic.Uint32
 
-func init() { lastCatalog.Store(unsettled.version) }
+func init() { lastCatalog.Store(outdatedCatalog.version) }
 
-// oddly reports whether a name cannot be looked up by its spelling, in a text or in the catalogs: it
+// unsearchable reports whether a name cannot be looked up by its spelling, in a text or in the catalogs: it
 // has characters that depend on an encoding, or quotes within, or no characters of words.
-func oddly(name []byte) bool {
+func unsearchable(name []byte) bool {
 	if len(name) > 1 && name[0] == '"' { // as texts quote it
 		name = bytes.TrimSuffix(name[1:], []byte{'"'})
 	}
@@ -375,9 +375,9 @@ func (c *catalog) hasWord(word []byte) bool {
 	return c.words[string(lower[:len(word)])]
 }
 
-// sifts reports whether a text may contain a name of the catalog, or has names that cannot be looked
+// mayMention reports whether a text may contain a name of the catalog, or has names that cannot be looked
 // up.
-func (c *catalog) sifts(text []byte) bool {
+func (c *catalog) mayMention(text []byte) bool {
 	if c == nil || len(c.names) == 0 && c.odd == 0 {
 		return false
 	}

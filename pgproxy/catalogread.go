@@ -19,10 +19,10 @@ import (
 
 // Limits of a reading.
 const (
-	catalogPatience = 30 * time.Second // wait for a lease
-	catalogTimeout  = 15 * time.Second // five queries, each within catalogQuery
-	catalogQuery    = 2 * time.Second  // see catalogSQL; 10,000 partitions and 4,000 functions and views take a second in all
-	catalogTries    = 3                // consecutive readings that take longer; after that there is too much to read
+	catalogLeaseTimeout = 30 * time.Second // wait for a lease
+	catalogTimeout      = 15 * time.Second // five queries, each within catalogQuery
+	catalogQuery        = 2 * time.Second  // see catalogSQL; 10,000 partitions and 4,000 functions and views take a second in all
+	catalogTries        = 3                // consecutive readings that take longer; after that there is too much to read
 )
 
 // learnIfDue reads the catalogs on a goroutine if a reading is due.
@@ -107,7 +107,7 @@ func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Durat
 		return outcome{hopeless: hopeless}
 	}
 	failed, given := b.unread.Swap(0), b.unknown.Swap(false)
-	if failed >= unreadTold || given {
+	if failed >= failuresBeforeLog || given {
 		b.cfg.Logger.Info("the catalogs can be read again", "upstream", b.cfg.Name, "endpoint", from)
 	}
 	c.hidden = k.hidden
@@ -122,13 +122,13 @@ func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Durat
 	return outcome{catalog: c}
 }
 
-// unreadTold is the number of consecutive readings that fail before the failure is logged: a single
+// failuresBeforeLog is the number of consecutive readings that fail before the failure is logged: a single
 // one may be due to a restart of the server, or a full pool.
-const unreadTold = 3
+const failuresBeforeLog = 3
 
 // notRead records that a reading has failed. It will be tried again.
 func (b *Postgres) notRead(from string, err error) {
-	if b.life.Err() == nil && b.unread.Add(1) == unreadTold {
+	if b.life.Err() == nil && b.unread.Add(1) == failuresBeforeLog {
 		meanwhile := "the gateway checks every session after every transaction"
 		if b.tables.knowledge.hidden {
 			meanwhile = "the gateway goes by what it has read before"
@@ -139,7 +139,7 @@ func (b *Postgres) notRead(from string, err error) {
 
 // leaseForCatalog leases a live server connection.
 func (b *Postgres) leaseForCatalog(ctx context.Context) (*server, upstream.Lease[*server], error) {
-	ctx, stop := context.WithTimeout(ctx, catalogPatience)
+	ctx, stop := context.WithTimeout(ctx, catalogLeaseTimeout)
 	defer stop()
 	for range maxStale {
 		lease, err := b.up.Acquire(ctx)

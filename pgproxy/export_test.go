@@ -351,9 +351,9 @@ func (d *Machine) Settle() {
 		m.nothingOwed()
 	}
 	if len(d.waiting) == 0 && m.due() && m.traces != 0 {
-		parts, _ := m.look()
+		parts, _ := m.stateCheck()
 		d.Log("look for %v", parts)
-		m.found(d.srv.Left&parts, false)
+		m.handleState(d.srv.Left&parts, false)
 		if m.parks { // there is no listening connection here
 			m.pinOrUndo(traceChannels)
 		}

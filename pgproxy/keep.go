@@ -77,7 +77,7 @@ func (s *session) dealWithChannels() error {
 	case parked:
 		m.unpin()
 	case s.srv.flags&leftAnything != 0: // other state has to be undone
-		m.takeAway(traceChannels)
+		m.undoState(traceChannels)
 	default:
 		m.pinOrUndo(traceChannels)
 	}
@@ -106,7 +106,7 @@ func (s *session) askLeft() error {
 	m, srv := &s.machine, s.srv
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
 	defer func() { _ = srv.conn.SetDeadline(time.Time{}) }()
-	parts, settings := m.look()
+	parts, settings := m.stateCheck()
 	rows, err := s.left(parts, settings)
 	used := traces(0)
 	if ordinary(err) && parts&traceSequences != 0 { // perhaps the client's role must not use PL/pgSQL
@@ -129,7 +129,7 @@ func (s *session) askLeft() error {
 		}
 	}
 	if err == nil || ordinary(err) {
-		m.found(parts, blind)
+		m.handleState(parts, blind)
 	}
 	switch {
 	case err == nil && settings:
@@ -275,7 +275,7 @@ func (m *machine) keepSQL(parts traces, settings, untimed bool) string {
 		b.WriteString(usedSequencesSQL)
 	}
 	if parts != 0 {
-		b.WriteString("SELECT ''," + lookSQL(parts) + ";")
+		b.WriteString("SELECT ''," + stateSQL(parts) + ";")
 	}
 	b.WriteString("COMMIT")
 	return b.String()
@@ -366,10 +366,10 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	was, key := m.reported, m.settingsKey
 	m.reported, m.settingsKey = unique.Make(view), keyOf(list)
 	m.replan()
-	if m.looked&traceUnknown != 0 && m.prepared && (m.reported != was || m.settingsKey != key) {
+	if m.checked&traceUnknown != 0 && m.prepared && (m.reported != was || m.settingsKey != key) {
 		srv.flags |= leftPrepare // the settings when plans were made may have differed from those of the statements' plans
 	}
-	m.looked = 0
+	m.checked = 0
 	if same {
 		srv.settings = m.settingsKey
 		srv.flags &^= leftSettings

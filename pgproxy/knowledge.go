@@ -41,16 +41,16 @@ func (c Catalogs) String() string {
 // out of date. Any goroutine may use it. The zero value knows nothing, and a reading is never due.
 //
 // A session calls defining before the server gets a statement that may define something, and defined
-// after that transaction. In between, and until the catalogs have been read again, now is the catalog
-// unsettled: a check follows every transaction. Both changes of now increase epoch, so that a check
-// also follows a transaction that was judged earlier and ends later because it waited for a lock of
-// the DDL. With hidden, now keeps the last catalog instead, and epoch is 0: such a catalog only adds
+// after that transaction. In between, and until the catalogs have been read again, now is
+// outdatedCatalog: a check follows every transaction. Both changes of now increase epoch, so that a
+// check also follows a transaction that was judged earlier and ends later because it waited for a lock
+// of the DDL. With hidden, now keeps the last catalog instead, and epoch is 0: such a catalog only adds
 // to the traces of texts.
 type knowledge struct {
 	on     bool
 	hidden bool                    // CatalogsHidden
 	now    atomic.Pointer[catalog] // for judge; nil = the text of statements alone decides
-	epoch  atomic.Uint64           // increases after now has become unsettled
+	epoch  atomic.Uint64           // increases after now is set to outdatedCatalog
 	from   atomic.Pointer[string]  // the endpoint that was read; nil = a standby, or no endpoint
 	next   atomic.Int64            // when the next reading is due, by clock
 	slow   atomic.Int32            // consecutive readings that took too long
@@ -78,7 +78,7 @@ const (
 func (k *knowledge) start(what Catalogs) {
 	k.on, k.hidden = what != CatalogsNever, what == CatalogsHidden
 	if what == CatalogsTrusted {
-		k.now.Store(unsettled)
+		k.now.Store(outdatedCatalog)
 	}
 }
 
@@ -90,7 +90,7 @@ func (k *knowledge) defining() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.open++
-	k.unsettle()
+	k.markOutdated()
 }
 
 // defined records the end of such a transaction.
@@ -99,13 +99,13 @@ func (k *knowledge) defined() {
 	defer k.mu.Unlock()
 	k.open--
 	k.changes++
-	k.unsettle()
+	k.markOutdated()
 }
 
 // lost is defined for a transaction that may still run on the server.
 func (k *knowledge) lost() { time.AfterFunc(catalogAge, k.defined) }
 
-// retire makes now unsettled for good: the backend does not read the catalogs any more, nor learn of
+// retire sets now to outdatedCatalog for good: the backend does not read the catalogs any more, nor learn of
 // DDL by other backends.
 func (k *knowledge) retire() {
 	if k.on {
@@ -113,13 +113,13 @@ func (k *knowledge) retire() {
 	}
 }
 
-// unsettle makes the catalog out of date. mu is held.
-func (k *knowledge) unsettle() {
+// markOutdated makes the catalog out of date. mu is held.
+func (k *knowledge) markOutdated() {
 	if k.hopeless { // no catalog was read that could be wrong
 		return
 	}
 	if !k.hidden {
-		k.now.Store(unsettled)
+		k.now.Store(outdatedCatalog)
 		k.epoch.Add(1)
 	}
 	if !k.reading {
@@ -170,7 +170,7 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 		k.read = o.catalog
 		k.readFrom(o.from)
 		if !k.hidden && (seen != k.changes || k.open > 0) { // the end of the last such transaction makes a reading due
-			k.now.Store(unsettled)
+			k.now.Store(outdatedCatalog)
 		} else {
 			k.now.Store(k.read)
 		}
@@ -183,7 +183,7 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 		age *= 10
 	}
 	k.next.Store(int64(now + age))
-	k.expire(age + catalogPatience)
+	k.expire(age + catalogLeaseTimeout)
 }
 
 // expire makes the catalog out of date after a time, unless another one has been read by then: perhaps
@@ -197,7 +197,7 @@ func (k *knowledge) expire(after time.Duration) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if k.expiry == own {
-			k.unsettle()
+			k.markOutdated()
 		}
 	})
 	k.expiry = own

@@ -136,7 +136,7 @@ type work struct {
 	unnamedSetting bool // a text changed a setting of unknown name
 
 	traces   traces // what statements may have left, since the last check or the lease
-	looked   traces // traces before the last check
+	checked  traces // traces before the last check
 	listens  bool   // LISTEN was answered since the server connection was leased
 	foreign  bool   // currval and lastval may return another client's values
 	parks    bool   // the last check found channels and nothing else: the listening connection can take over
@@ -225,14 +225,14 @@ func (m *machine) begin(server *serverState) {
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
-	m.traces, m.looked, m.listens, m.drew, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
+	m.traces, m.checked, m.listens, m.drew, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
 	m.foreign = server.drawn != 0 && server.drawn != m.client && m.mode == Transaction
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed = m.customs[:0], false, nil
 	m.replay, m.restate, m.refusedReplay = false, false, false
 	m.used = 0
 	if server.settings == m.settingsKey {
-		m.noteBrought()
+		m.noteOwnSettings()
 	}
 	clear(m.drops)
 	clear(m.standing)

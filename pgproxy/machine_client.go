@@ -73,7 +73,7 @@ func (m *machine) forgetFirst() {
 	if len(m.server.standing) > 0 {
 		m.closeStanding()
 	}
-	if m.foreign && m.tellsSequences() {
+	if m.foreign && m.hidesSequences() {
 		m.forgetSequences()
 	}
 }
@@ -93,7 +93,7 @@ func (m *machine) withoutServer(msg message) (action, error) {
 		m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 		return action{do: take}, nil
 	}
-	if m.st.skipping || m.tellUndone(msg) || m.refusesBrought(msg) {
+	if m.st.skipping || m.reportUndone(msg) || m.refusesSettings(msg) {
 		return action{do: take}, nil
 	}
 	switch {

@@ -28,7 +28,7 @@ func (m *machine) replays(srv *serverState) bool {
 	if m.mode != Transaction || m.unsure || m.wary || m.sub != nil || srv.flags != 0 || len(srv.standing) > 0 {
 		return false
 	}
-	if srv.drawn != 0 && srv.drawn != m.client && m.tellsSequences() { // see forgetFirst
+	if srv.drawn != 0 && srv.drawn != m.client && m.hidesSequences() { // see forgetFirst
 		return false
 	}
 	i, view := tracked("client_encoding"), m.reported.Value()
@@ -124,7 +124,7 @@ func (m *machine) replayWith(msg message, act action) {
 	rotate(m.toServer, behind)
 	m.st.addFirst(op{kind: opReplay})
 	m.restate = true
-	m.noteBrought()
+	m.noteOwnSettings()
 }
 
 // rotate moves the first n bytes to the end.
@@ -241,7 +241,7 @@ func (m *machine) behindReplay(typ byte) bool {
 // defersTo reports whether a statement has to wait until the server connection has the client's settings, because
 // requests of the gateway's own may have to precede it; see replays. left is judge's result for the statement.
 func (m *machine) defersTo(left traces) bool {
-	return m.replay && left&(traceUnknown|traceUnread|traceStatements|traceLists|traceAsks) != 0
+	return m.replay && left&(traceUnknown|traceUnread|traceStatements|traceLists|traceReads) != 0
 }
 
 // replayAnswer judges a message of the server that answers the replay.
@@ -271,7 +271,7 @@ func (m *machine) replayAnswer(msg message) (action, error) {
 func (m *machine) refused() {
 	m.wary, m.refusedReplay, m.restate = true, true, false
 	m.server.doomed = true
-	m.traces, m.looked = 0, 0
+	m.traces, m.checked = 0, 0
 	m.st.fail()
 	m.undoUnnamed(m.st.undone)
 	query := slices.ContainsFunc(m.st.undone, func(o op) bool { return o.kind == opQuery })

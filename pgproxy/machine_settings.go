@@ -30,7 +30,7 @@ func (m *machine) settingsApplied() {
 	srv := m.server
 	srv.settings, srv.unnamed = m.settingsKey, 0
 	m.wary = false
-	m.noteBrought()
+	m.noteOwnSettings()
 	view := m.reported.Value()
 	for i, known := range srv.params.known {
 		if known {

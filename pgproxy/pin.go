@@ -199,13 +199,13 @@ func (m *machine) leftBy(name []byte) traces {
 	return 0
 }
 
-// asks has the server forget the values of its sequences if a statement, which is parsed or about to
+// guardReads has the server forget the values of its sequences if a statement, which is parsed or about to
 // run, may read values that other clients left.
-func (m *machine) asks(left traces) {
-	if left&traceAsks != 0 && !m.shared.asked.Load() {
+func (m *machine) guardReads(left traces) {
+	if left&traceReads != 0 && !m.shared.asked.Load() {
 		m.shared.asked.Store(true)
 	}
-	if m.foreign && left&(traceAsks|traceUnknown) != 0 {
+	if m.foreign && left&(traceReads|traceUnknown) != 0 {
 		m.forgetSequences()
 	}
 	m.guardLists(left)
@@ -216,7 +216,7 @@ func (m *machine) note(left traces) {
 	if left == 0 {
 		return
 	}
-	m.asks(left)
+	m.guardReads(left)
 	m.drew = m.drew || left&(traceWrites|traceSequences|traceUnknown) != 0
 	if left&traceDefines != 0 {
 		m.define()
@@ -250,18 +250,18 @@ func (m *machine) noteUse(left traces) {
 	m.used |= left & (traceSequences | traceSetval | traceWrites | traceUnknown)
 }
 
-// noteBrought records the traces that the client's own settings leave when the gateway sets them on
+// noteOwnSettings records the traces that the client's own settings leave when the gateway sets them on
 // the server.
-func (m *machine) noteBrought() {
+func (m *machine) noteOwnSettings() {
 	if m.mode == Transaction {
-		m.traces |= m.brings()
+		m.traces |= m.settingsTraces()
 	}
 }
 
-// brings returns the traces of Config.PinAlso that the client's own settings leave on every server
+// settingsTraces returns the traces of Config.PinAlso that the client's own settings leave on every server
 // connection: the names of custom settings, and a search_path with pg_temp, through which statements
 // use temporary tables that look like ordinary ones.
-func (m *machine) brings() (left traces) {
+func (m *machine) settingsTraces() (left traces) {
 	also := m.also() & lasting
 	if m.server != nil {
 		also &^= m.server.pins
@@ -280,10 +280,10 @@ func (m *machine) brings() (left traces) {
 	return left & also
 }
 
-// refusesBrought answers a message with an error, and returns true, if the client's own settings would
+// refusesSettings answers a message with an error, and returns true, if the client's own settings would
 // pin the client and the limit of pinned clients is reached. Otherwise it does nothing.
-func (m *machine) refusesBrought(msg message) bool {
-	left := m.brings()
+func (m *machine) refusesSettings(msg message) bool {
+	left := m.settingsTraces()
 	if left == 0 || m.mode != Transaction || m.shared.pins.n.Load() < m.pinLimit() {
 		return false
 	}
@@ -292,9 +292,9 @@ func (m *machine) refusesBrought(msg message) bool {
 	return true
 }
 
-// tellsSequences reports whether clients read values of sequences, or are pinned for them. If so, the
+// hidesSequences reports whether clients read values of sequences, or are pinned for them. If so, the
 // server forgets other clients' values before each lease.
-func (m *machine) tellsSequences() bool {
+func (m *machine) hidesSequences() bool {
 	return m.shared.asked.Load() || m.also()&traceSequences != 0
 }
 
@@ -322,7 +322,7 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 	} else {
 		left &^= traceObjects
 	}
-	if m.foreign && left&(traceAsks|traceSequences) == traceAsks && m.st.unsynced && !m.drew { // asks could not send its request in the middle of a pipeline
+	if m.foreign && left&(traceReads|traceSequences) == traceReads && m.st.unsynced && !m.drew { // guardReads could not send its request in the middle of a pipeline
 		return errorResponse(pgwire.SeverityError, pgwire.StateNotInPrerequisiteState, "lastval and currval are not yet defined in this session", "")
 	}
 	kinds := evident | traceObjects
@@ -330,7 +330,7 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		kinds |= traceChannels
 	}
 	kinds |= m.also() & lasting
-	if left |= m.traces & lasting; m.staying() { // see noteBrought
+	if left |= m.traces & lasting; m.staying() { // see noteOwnSettings
 		left &^= m.server.pins & lasting
 	}
 	if left &= kinds; left == 0 || m.mode != Transaction {
@@ -348,7 +348,7 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		e.Hint = "Use a listener with on_session_state: pin, or with mode: session."
 		return e
 	case !m.takePin():
-		m.server.doomed = m.server.doomed || m.traces&lasting != 0 // the state is from the client's settings (noteBrought), so no client has to be told of its loss
+		m.server.doomed = m.server.doomed || m.traces&lasting != 0 // the state is from the client's settings (noteOwnSettings), so no client has to be told of its loss
 		m.traces &^= lasting
 		return m.tooManyPinned(fmt.Sprintf("this would leave state in the session (%v)", left))
 	}
@@ -378,33 +378,33 @@ func (m *machine) refuseQuery(e *pgwire.ErrorResponse) action {
 	return action{do: take}
 }
 
-// look returns the kinds of state for which the gateway asks the server at the end of a transaction,
+// stateCheck returns the kinds of state for which the gateway asks the server at the end of a transaction,
 // and whether it asks for settings, too.
-func (m *machine) look() (parts traces, settings bool) {
+func (m *machine) stateCheck() (parts traces, settings bool) {
 	srv := m.server
-	parts = m.traces & lookable
+	parts = m.traces & checkable
 	if m.traces&traceUnknown != 0 || m.traces != 0 && srv.pins != 0 {
-		parts = lookable
+		parts = checkable
 	}
-	if m.looksAtSequences(m.traces) {
+	if m.checksSequences(m.traces) {
 		parts |= traceSequences
 	}
 	if m.traces&traceUnknown != 0 {
 		srv.flags |= leftSettings
 		m.unnamedSetting = true // pg_settings does not list custom settings
 	}
-	if m.looked, m.traces = m.traces, 0; m.forgot {
-		m.looked |= m.used
+	if m.checked, m.traces = m.traces, 0; m.forgot {
+		m.checked |= m.used
 	}
 	m.used = 0
 	m.epoch = m.shared.knowledge.epochOn(srv)
-	srv.doomed = srv.doomed || m.looked&(indelible|lasting|traceSpoils) != 0
+	srv.doomed = srv.doomed || m.checked&(indelible|lasting|traceSpoils) != 0
 	return parts, srv.flags&leftSettings != 0
 }
 
-// looksAtSequences reports whether the gateway asks the server for the use of sequences, given the
+// checksSequences reports whether the gateway asks the server for the use of sequences, given the
 // traces of a transaction.
-func (m *machine) looksAtSequences(left traces) bool {
+func (m *machine) checksSequences(left traces) bool {
 	also := m.also()
 	if !m.forgot {
 		also &^= m.server.pins
@@ -412,9 +412,9 @@ func (m *machine) looksAtSequences(left traces) bool {
 	return also&traceSequences != 0 && left&(traceSequences|traceWrites|traceUnknown|traceLess) != 0 && !m.foreign
 }
 
-// lookParts holds a condition for each kind of state that a server can report. Names are qualified:
+// stateChecks holds a condition for each kind of state that a server can report. Names are qualified:
 // the client's search_path may be anything.
-var lookParts = []struct {
+var stateChecks = []struct {
 	of  traces
 	sql string
 }{
@@ -434,12 +434,12 @@ var lookParts = []struct {
 const usedSequencesSQL = "SET LOCAL xmlbinary = base64;DO LANGUAGE plpgsql 'BEGIN BEGIN PERFORM pg_catalog.lastval();" +
 	"EXCEPTION WHEN SQLSTATE ''55000'' THEN RETURN; WHEN OTHERS THEN NULL; END; SET LOCAL xmlbinary = hex; END';"
 
-// lookSQL returns an expression whose value is the set of those kinds in parts that exist on the
+// stateSQL returns an expression whose value is the set of those kinds in parts that exist on the
 // server.
-func lookSQL(parts traces) string {
+func stateSQL(parts traces) string {
 	var b strings.Builder
 	b.WriteString("0")
-	for _, part := range lookParts {
+	for _, part := range stateChecks {
 		if parts&part.of != 0 {
 			fmt.Fprintf(&b, " OPERATOR(pg_catalog.+) CASE WHEN %s THEN %d ELSE 0 END", part.sql, part.of)
 		}
@@ -447,10 +447,10 @@ func lookSQL(parts traces) string {
 	return b.String()
 }
 
-// seenIn returns the kinds of state in the answer to lookSQL.
+// seenIn returns the kinds of state in the answer to stateSQL.
 func seenIn(row pgwire.Param) traces {
 	n, _ := strconv.ParseUint(row.Value, 10, 32)
-	return traces(n) & (lookable | traceSequences)
+	return traces(n) & (checkable | traceSequences)
 }
 
 // ownAnswer handles a message of the server's answer to one of the gateway's own Queries.
@@ -473,15 +473,15 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 	return action{do: take}, nil
 }
 
-// found decides what happens to the state, except settings, that the last transaction left. seen is
+// handleState decides what happens to the state, except settings, that the last transaction left. seen is
 // what the server reported. If blind is true, the server could not be asked, and only the statements'
 // texts tell.
-func (m *machine) found(seen traces, blind bool) {
+func (m *machine) handleState(seen traces, blind bool) {
 	srv := m.server
 	if blind {
 		seen = srv.pins
 	}
-	left := seen | (m.looked|srv.pins)&stated | m.alsoLeft(seen)
+	left := seen | (m.checked|srv.pins)&stated | m.alsoLeft(seen)
 	if blind {
 		srv.doomed = srv.doomed || left != 0
 	}
@@ -490,12 +490,12 @@ func (m *machine) found(seen traces, blind bool) {
 		left &^= traceSequences
 	}
 	rest := left &^ traceChannels
-	m.parks = left&traceChannels != 0 && !blind && m.looked != 0 && (rest == 0 || !m.mayPin())
+	m.parks = left&traceChannels != 0 && !blind && m.checked != 0 && (rest == 0 || !m.mayPin())
 	switch {
-	case m.looked == 0:
+	case m.checked == 0:
 	case m.parks: // see dealWithChannels
 		if rest != 0 {
-			m.takeAway(rest)
+			m.undoState(rest)
 		}
 	case left == 0 && !blind:
 		m.unpin()
@@ -512,12 +512,12 @@ func (m *machine) alsoLeft(seen traces) (left traces) {
 	if also == 0 {
 		return 0
 	}
-	left = (m.looked | srv.pins) & lasting
+	left = (m.checked | srv.pins) & lasting
 	if seen&traceObjects != 0 {
 		left |= traceTemps
 		srv.doomed = srv.doomed || also&traceTemps != 0
 	}
-	if m.looked&traceSetval != 0 || srv.pins&traceSequences != 0 && !m.forgot {
+	if m.checked&traceSetval != 0 || srv.pins&traceSequences != 0 && !m.forgot {
 		left |= traceSequences
 	}
 	return left & also
@@ -534,11 +534,11 @@ func (m *machine) pinOrUndo(left traces) {
 		m.pin(left)
 		return
 	}
-	m.takeAway(left)
+	m.undoState(left)
 }
 
-// takeAway has the state that the client left undone.
-func (m *machine) takeAway(left traces) {
+// undoState has the state that the client left undone.
+func (m *machine) undoState(left traces) {
 	m.unpin()
 	m.server.flags |= leftAnything
 	if OnState(m.rules.on.Load()) == PinState {
@@ -559,9 +559,9 @@ func (m *machine) errSilenced() error {
 	return fmt.Errorf("%w: it needs a server connection of its own here, and no more clients may keep one: max_pinned is %d", errChannelsLost, m.pinLimit())
 }
 
-// tellUndone answers a message with an error that names the state that was undone. It reports false if
+// reportUndone answers a message with an error that names the state that was undone. It reports false if
 // there is none.
-func (m *machine) tellUndone(msg message) bool {
+func (m *machine) reportUndone(msg message) bool {
 	if m.undone == 0 {
 		return false
 	}

@@ -67,7 +67,7 @@ var harmlessCreates = []string{"table", "index", "sequence", "role", "user", "gr
 // hides returns the traces of a text that creates tables, after all of it has been read: the calls in
 // the text hide behind the names of the tables from now on.
 func (j *textJudge) hides() traces {
-	if j.creates && (j.left&(traceUnknown|traceAsks|evident|stated) != 0 || j.configures) {
+	if j.creates && (j.left&(traceUnknown|traceReads|evident|stated) != 0 || j.configures) {
 		return traceDefines
 	}
 	return 0

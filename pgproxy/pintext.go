@@ -12,7 +12,7 @@ import (
 type traces uint32
 
 const (
-	// A state check of the server connection reports these, see lookParts.
+	// A state check of the server connection reports these, see stateChecks.
 	traceObjects    traces = 1 << iota // temporary tables, views, sequences, functions
 	traceLocks                         // session-level advisory locks
 	traceCursors                       // cursors WITH HOLD
@@ -28,7 +28,7 @@ const (
 	traceUnknown   // an unknown function, or a text that is not understood: any kind that a check reports, and settings
 	traceLess      // the statement may take state away
 	traceSequences // the values of currval and lastval change; it does not pin, since hardly any client reads them
-	traceAsks      // the statement reads such values, see forgetSequences
+	traceReads     // the statement reads such values, see forgetSequences
 	traceWrites    // the statement may use sequences unseen, as column defaults do
 	traceLasts     // with traceObjects: they outlive the transaction, unless they are dropped
 	traceDefines   // the catalog may be out of date after the transaction; never in machine.traces
@@ -43,8 +43,8 @@ const (
 )
 
 const (
-	// lookable are the kinds that a state check reports.
-	lookable = traceObjects | traceLocks | traceCursors | traceStatements | traceChannels
+	// checkable are the kinds that a state check reports.
+	checkable = traceObjects | traceLocks | traceCursors | traceStatements | traceChannels
 	// stated are the kinds of which only the statement's text tells. They last as long as the session.
 	stated = traceSeed | traceLibraries | traceDblink | traceOrigin
 	// indelible are the kinds that DISCARD ALL does not undo: the server connection is closed after its
@@ -53,7 +53,7 @@ const (
 	// lasting are the kinds of Config.PinAlso that DISCARD ALL does not undo.
 	lasting = traceCustom | traceTemps
 	// suspicious are the kinds that must be dealt with before the lease ends.
-	suspicious = lookable | stated | traceUnknown
+	suspicious = checkable | stated | traceUnknown
 	// evident are the kinds that the statement's text announces, so that the statement can be refused.
 	evident = traceLocks | traceCursors | traceStatements | traceLibraries | traceDblink | traceOrigin
 )
@@ -134,7 +134,7 @@ func (c *catalog) judgePlain(text []byte) (left traces, ok bool) {
 	for _, plain := range plainStatements {
 		if isWord(text[:n], plain.word) {
 			rest := text[n:]
-			ok = isPlain(rest, plain.into) && !c.sifts(rest) && (plain.word != "commit" || !bytes.ContainsAny(rest, "'$")) // COMMIT PREPARED
+			ok = isPlain(rest, plain.into) && !c.mayMention(rest) && (plain.word != "commit" || !bytes.ContainsAny(rest, "'$")) // COMMIT PREPARED
 			return plain.left | c.every(), ok
 		}
 	}

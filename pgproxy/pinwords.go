@@ -20,7 +20,7 @@ var functions = tableOf(map[traces]string{
 	traceLocks:     `pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock pg_try_advisory_lock_shared`,
 	traceLess:      `pg_advisory_unlock pg_advisory_unlock_shared pg_advisory_unlock_all`,
 	traceSequences: `nextval`,
-	traceAsks:      `currval lastval`,
+	traceReads:     `currval lastval`,
 	traceSeed:      `setseed`,
 	traceDblink:    `dblink_connect dblink_connect_u`,
 	traceOrigin:    `pg_replication_origin_session_setup`,

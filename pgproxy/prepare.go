@@ -90,7 +90,7 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		return take
 	}
 	m.exposeNames(names)
-	m.asks(left)
+	m.guardReads(left)
 	if (m.server.pins|m.traces)&traceStatements != 0 {
 		m.probe(name, body)
 	}

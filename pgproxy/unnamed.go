@@ -83,7 +83,7 @@ func (m *machine) parseUnnamed(msg message) action {
 		return action{do: take}
 	}
 	m.exposeNames(names)
-	m.asks(left)
+	m.guardReads(left)
 	id, ok := m.change(op{kind: opParse}, true)
 	if !ok {
 		return action{do: take}
