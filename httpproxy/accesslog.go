@@ -133,7 +133,7 @@ func (l *logLine) free() {
 func (s *session) tell(l *logLine) {
 	s.ex.logged = true
 	if s.ex.trace != nil {
-		s.giveTrace(l)
+		s.passTrace(l)
 	}
 	if l.log != nil {
 		l.write(s.shard)

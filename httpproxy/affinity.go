@@ -110,8 +110,8 @@ func newAffinity(a Affinity, lengths []int) *affinity {
 // readsBody reports whether the key is in the body.
 func (a *affinity) readsBody() bool { return a != nil && a.prompt >= 0 }
 
-// bond is the affinity key of a request.
-type bond struct {
+// affinityKey is the affinity key of a request.
+type affinityKey struct {
 	hash    [8]byte
 	known   bool     // hash is set
 	cookie  [16]byte // value of the cookie to set, in hexadecimal
@@ -119,7 +119,7 @@ type bond struct {
 }
 
 // size returns how many bytes of hash are the key; 0 = the request has no key.
-func (b *bond) size() int {
+func (b *affinityKey) size() int {
 	if b.known {
 		return len(b.hash)
 	}
@@ -127,13 +127,13 @@ func (b *bond) size() int {
 }
 
 // take makes hash the key.
-func (b *bond) take(hash uint64) {
+func (b *affinityKey) take(hash uint64) {
 	binary.BigEndian.PutUint64(b.hash[:], hash)
 	b.known = true
 }
 
-// findBond finds the key of the request where its target's affinity says. p is the peeked body, nil = none.
-func (s *session) findBond(p *peek) {
+// findAffinityKey finds the key of the request where its target's affinity says. p is the peeked body, nil = none.
+func (s *session) findAffinityKey(p *peek) {
 	x := &s.ex
 	a := x.target.affinity
 	switch {
@@ -141,21 +141,21 @@ func (s *session) findBond(p *peek) {
 		return
 	case a.header != "":
 		for i := range s.req.Fields {
-			if f := &s.req.Fields[i]; !x.bond.known && len(f.Value) > 0 && httpwire.EqualFold(f.Name, a.header) {
-				x.bond.take(hashOf(f.Value))
+			if f := &s.req.Fields[i]; !x.affinityKey.known && len(f.Value) > 0 && httpwire.EqualFold(f.Name, a.header) {
+				x.affinityKey.take(hashOf(f.Value))
 			}
 		}
 	case a.cookie != "":
 		s.findCookie(a)
 	case p != nil && p.verdict != jsonfield.Malformed:
 		if hash, ok := p.scanner.Prompt(a.prompt); ok {
-			x.bond.take(hash)
+			x.affinityKey.take(hash)
 		}
 	}
 	count := affinityKnown
-	if !x.bond.known {
+	if !x.affinityKey.known {
 		count = affinityMissing
-	} else if x.bond.setting {
+	} else if x.affinityKey.setting {
 		count = affinitySet
 	}
 	x.target.traffic.Shard(int(s.shard)).Add(count, 1)
@@ -165,10 +165,10 @@ func (s *session) findBond(p *peek) {
 func (s *session) findCookie(a *affinity) {
 	x := &s.ex
 	if value := s.cookie(a.cookie); value != nil {
-		x.bond.take(hashOf(value))
+		x.affinityKey.take(hashOf(value))
 	} else if a.sets {
-		x.bond.setting = true
-		randomCookie(&x.bond.cookie)
-		x.bond.take(hashOf(x.bond.cookie[:]))
+		x.affinityKey.setting = true
+		randomCookie(&x.affinityKey.cookie)
+		x.affinityKey.take(hashOf(x.affinityKey.cookie[:]))
 	}
 }

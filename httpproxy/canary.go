@@ -193,8 +193,8 @@ func (s *session) cookie(name string) []byte {
 // appendSetCookies appends the cookies to set.
 func (s *session) appendSetCookies(w *headWriter) {
 	x := &s.ex
-	if x.bond.setting {
-		s.appendSetCookie(w, x.target.affinity.cookie, &x.bond.cookie, x.target.affinity.maxAge)
+	if x.affinityKey.setting {
+		s.appendSetCookie(w, x.target.affinity.cookie, &x.affinityKey.cookie, x.target.affinity.maxAge)
 	}
 	if c := x.placed; c != nil {
 		s.appendSetCookie(w, c.cookie, &x.place, c.maxAge)

@@ -40,8 +40,8 @@ type exchange struct {
 	pauses          int            // pauses made before tries
 	spent           time.Duration  // time that earlier tries have waited for answers
 	avoid           []string       // endpoints at which the request has failed
-	peeked          bool           // findBond has seen the body
-	bond            bond           // the affinity key of the request
+	peeked          bool           // findAffinityKey has seen the body
+	affinityKey     affinityKey    // the affinity key of the request
 	placed          *canary        // sets its cookie for the client; nil = none does
 	place           [16]byte       // value of that cookie, in hexadecimal
 	id              []byte         // request id; in idBuf or in the head
@@ -221,7 +221,7 @@ func (s *session) begin(path string, raw []byte) {
 	s.beginTrace()
 	s.note(path)
 	if x.target.affinity != nil && !x.peeked {
-		s.findBond(nil)
+		s.findAffinityKey(nil)
 	}
 	x.close = s.ends()
 	if x.id == nil {

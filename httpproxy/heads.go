@@ -54,7 +54,7 @@ func (s *session) trusted() bool {
 // key returns the key for ring hashing: with Affinity its key, "" if the request has none; without Affinity the
 // client's address as forwarded to the server. The key is valid as long as the exchange lasts.
 func (s *session) key() string {
-	if b := &s.ex.bond; s.ex.target.affinity != nil {
+	if b := &s.ex.affinityKey; s.ex.target.affinity != nil {
 		return view(b.hash[:b.size()])
 	}
 	if s.trusted() {

@@ -84,7 +84,7 @@ func (s *session) routeByBody(t *table, path string) (status int, reason, why st
 	x.finding = t.find(&s.req, path, p)
 	if x.target != nil {
 		x.peeked = true
-		s.findBond(p)
+		s.findAffinityKey(p)
 	}
 	switch {
 	case p.verdict == jsonfield.Ambiguous:

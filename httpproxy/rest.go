@@ -76,7 +76,7 @@ func (s *session) forwarded(err error) bool {
 // beginRest frees the session's buffers and registers the events that continue it. The fiber must then
 // return at once, and not use the session any more. It returns false if the session cannot rest.
 func (s *session) beginRest() bool {
-	s.slim()
+	s.trimBuffers()
 	s.ex.rest.again = true
 	_ = s.server.conn.SetReadDeadline(s.ex.rest.until)
 	if s.stream != nil {
@@ -152,9 +152,9 @@ func (s *session) restOfBody() (err error) {
 	return s.fail("body", err)
 }
 
-// slim frees the buffers that the rest of the answer does not need. The request's head has been sent,
+// trimBuffers frees the buffers that the rest of the answer does not need. The request's head has been sent,
 // but logs need it: it moves to a buffer of its size.
-func (s *session) slim() {
+func (s *session) trimBuffers() {
 	x := &s.ex
 	s.releaseOut()
 	s.resp.Fields, s.resp.Reason = nil, nil // they refer to the server's buffer

@@ -223,8 +223,8 @@ func (t *trace) write(w *headWriter) {
 	w.end()
 }
 
-// giveTrace gives the trace of the request that l describes to the tracer.
-func (s *session) giveTrace(l *logLine) {
+// passTrace gives the trace of the request that l describes to the tracer.
+func (s *session) passTrace(l *logLine) {
 	t := s.ex.trace
 	s.ex.trace = nil
 	path, _ := l.target()

@@ -32,7 +32,7 @@ const (
 	maxChecked      = 1024    // remembered credentials, in each of two halves; right and wrong ones count apart
 	maxCredentials  = 4 << 10 // in bytes of base64
 	lookAgainAfter  = time.Second
-	settles         = 20 * time.Millisecond // after this time a file being written is complete
+	usersWriteTime  = 20 * time.Millisecond // after this time a file being written is complete
 )
 
 // Users are the names and passwords in a file, as htpasswd -B writes it: lines of a name, a colon and a bcrypt hash.
@@ -246,7 +246,7 @@ func (u *Users) readAgain(now time.Duration) {
 	}
 	list, mistakes := parseUsers(u.name, text)
 	if err != nil || len(mistakes) > 0 || len(list.hashes) == 0 {
-		time.Sleep(settles)
+		time.Sleep(usersWriteTime)
 		if text, err = u.read(); err == nil {
 			list, mistakes = parseUsers(u.name, text)
 		}
