@@ -273,7 +273,7 @@ func names(offers []Offer) (all []string) {
 func (g *gossip) beat() {
 	tick := time.NewTicker(tableInterval)
 	defer tick.Stop()
-	var told []Offer
+	var published []Offer
 	var at time.Time
 	for {
 		select {
@@ -288,12 +288,12 @@ func (g *gossip) beat() {
 			continue
 		}
 		offers, outdated := g.offers()
-		changed := outdated || !reflect.DeepEqual(withoutLoad(offers), withoutLoad(told))
+		changed := outdated || !reflect.DeepEqual(withoutLoad(offers), withoutLoad(published))
 		if !changed && (len(offers) == 0 || now.Sub(at) < pause) {
 			continue
 		}
 		g.publish(offers, lives*pause)
-		told, at = offers, now
+		published, at = offers, now
 	}
 }
 

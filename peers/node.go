@@ -164,13 +164,13 @@ func newHost(cfg *Config, gate *offenders, relayed *circuits, counted *countedLi
 	} else {
 		options = append(options, libp2p.Transport(quic.NewTransport))
 	}
-	var told []ma.Multiaddr
+	var announced []ma.Multiaddr
 	for _, a := range cfg.Announce {
-		told = append(told, ma.StringCast(a))
+		announced = append(announced, ma.StringCast(a))
 	}
 	options = append(options, libp2p.AddrsFactory(func(own []ma.Multiaddr) []ma.Multiaddr {
-		if len(told) > 0 {
-			own = told
+		if len(announced) > 0 {
+			own = announced
 		}
 		return slices.Concat(relayed.all(), own) // identification sends these to peers, which pass them on by the DHT
 	}))

@@ -57,7 +57,7 @@ func (g *gossip) rejoin(again event.Emitter) {
 		before := missing
 		missing = map[peer.ID]bool{}
 		for _, id := range g.node.host.Network().Peers() {
-			if g.hears(id) {
+			if g.receives(id) {
 				continue
 			}
 			if missing[id] = true; before[id] { // otherwise it may have just been connected
@@ -69,9 +69,9 @@ func (g *gossip) rejoin(again event.Emitter) {
 	}
 }
 
-// hears reports whether records go to a peer, or cannot: the peer has no connection of its own, or
+// receives reports whether records go to a peer, or cannot: the peer has no connection of its own, or
 // does not speak the protocol.
-func (g *gossip) hears(id peer.ID) bool {
+func (g *gossip) receives(id peer.ID) bool {
 	if g.audience.has(id) || g.node.host.Network().Connectedness(id) != network.Connected {
 		return true
 	}

@@ -174,14 +174,14 @@ func (s *syncer) serve(st network.Stream) {
 		return
 	}
 	w := bufio.NewWriterSize(st, 64<<10)
-	for _, told := range s.node.gossip.tell(time.Now()) {
+	for _, record := range s.node.gossip.validRecords(time.Now()) {
 		var head [8]byte
-		binary.BigEndian.PutUint32(head[:4], uint32(len(told.sealed))) //nolint:gosec // at most maxRecord
-		binary.BigEndian.PutUint32(head[4:], uint32(told.life.Milliseconds()))
+		binary.BigEndian.PutUint32(head[:4], uint32(len(record.sealed))) //nolint:gosec // at most maxRecord
+		binary.BigEndian.PutUint32(head[4:], uint32(record.life.Milliseconds()))
 		if _, err := w.Write(head[:]); err != nil {
 			return
 		}
-		if _, err := w.Write(told.sealed); err != nil {
+		if _, err := w.Write(record.sealed); err != nil {
 			return
 		}
 	}
@@ -194,8 +194,8 @@ type validRecord struct {
 	life   time.Duration
 }
 
-// tell returns all records: this node's and those of the table.
-func (g *gossip) tell(now time.Time) (all []validRecord) {
+// validRecords returns all records: this node's and those of the table.
+func (g *gossip) validRecords(now time.Time) (all []validRecord) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.own != nil && !g.leaving {

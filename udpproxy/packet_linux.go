@@ -212,11 +212,11 @@ type sender struct {
 	name    unix.RawSockaddrInet6
 	namelen uint32
 
-	socket  *socket
-	packets []packet
-	outcome sent
-	told    bool // the error of an earlier datagram was returned; the next error is the packet's own
-	run     func(fd uintptr)
+	socket   *socket
+	packets  []packet
+	outcome  sent
+	reported bool // the error of an earlier datagram was returned; the next error is the packet's own
+	run      func(fd uintptr)
 }
 
 var senders = sync.Pool{New: func() any {
@@ -234,7 +234,7 @@ var senders = sync.Pool{New: func() any {
 func (s *socket) send(packets []packet, to netip.AddrPort, from place) sent {
 	t := senders.Get().(*sender) //nolint:forcetypeassert // the pool has no others
 	defer t.putBack()
-	t.socket, t.outcome, t.told = s, sent{}, false
+	t.socket, t.outcome, t.reported = s, sent{}, false
 	if !s.kind.connected {
 		t.address(to)
 	}
@@ -350,8 +350,8 @@ func (t *sender) send(fd uintptr) {
 			}
 			t.sendSingly(fd, i)
 			i++
-		case t.socket.kind.connected && !t.told && (blames(errno) || errno == unix.EMSGSIZE):
-			t.told = true // the error may be about an earlier datagram, so this one is sent again
+		case t.socket.kind.connected && !t.reported && (blames(errno) || errno == unix.EMSGSIZE):
+			t.reported = true // the error may be about an earlier datagram, so this one is sent again
 			if blames(errno) {
 				t.outcome.err = errno
 			}
