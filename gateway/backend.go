@@ -26,10 +26,10 @@ const forever = 10 * 365 * 24 * time.Hour
 // manyWaiters stands for "unlimited" where a package reads 0 as its default.
 const manyWaiters = 1 << 30
 
-// settingsOf translates an upstream's configuration; stays is the running backend to update in place, nil if there is
+// settingsOf translates an upstream's configuration; running is the running backend to update in place, nil if there is
 // none.
-func (g *Gateway) settingsOf(u *config.Upstream, stays *backend) (extend.Settings, error) {
-	source, err := sourceOf(u, stays)
+func (g *Gateway) settingsOf(u *config.Upstream, running *backend) (extend.Settings, error) {
+	source, err := sourceOf(u, running)
 	if err != nil {
 		return extend.Settings{}, err
 	}
@@ -73,9 +73,9 @@ func removalOf(u *config.Upstream) upstream.Removal {
 }
 
 // sourceOf returns the source of an upstream's endpoints: the running backend's, if its settings are unchanged.
-func sourceOf(u *config.Upstream, stays *backend) (upstream.Source, error) {
-	if stays != nil && stays.source != nil && reflect.DeepEqual(stays.cfg.Discover, u.Discover) {
-		return stays.source, nil
+func sourceOf(u *config.Upstream, running *backend) (upstream.Source, error) {
+	if running != nil && running.source != nil && reflect.DeepEqual(running.cfg.Discover, u.Discover) {
+		return running.source, nil
 	}
 	return u.Source()
 }

@@ -63,7 +63,7 @@ type Gateway struct {
 	running  bool // Run was called
 	draining bool
 	reloads  admin.Reloads
-	leavers  []leaver // taken out of service by a reload; replaced as a whole
+	retiring []retiring // taken out of service by a reload; replaced as a whole
 
 	cutOff error // guarded by reloading: the error of the first Drain that cut sessions off
 
@@ -245,7 +245,7 @@ func (g *Gateway) drainAll(ctx context.Context) error {
 		}
 	}
 	g.mu.Lock()
-	for _, l := range g.leavers {
+	for _, l := range g.retiring {
 		if l.drain != nil {
 			first = append(first, l.drain)
 		}

@@ -135,7 +135,7 @@ func (g *Gateway) commit(p *plan) error {
 	}
 	g.mu.Lock()
 	g.inForce(p)
-	g.leavers = slices.Concat(g.leavers, leaversOf(p))
+	g.retiring = slices.Concat(g.retiring, retiringOf(p))
 	g.mu.Unlock()
 	g.checkOpenFiles(p.New)
 	g.watchCarriers(p.New)
@@ -196,12 +196,12 @@ func (g *Gateway) retire(p *plan) {
 		if err := s.proxy.Drain(ctx); err != nil {
 			g.logger.Warn("sessions of a removed listener were cut off", "listener", s.cfg.Name, "error", err)
 		}
-		g.left(s)
+		g.retired(s)
 		return nil
 	})
 	inParallel(p.retiredBackends, func(b *backend) error {
 		b.retire(g.hard)
-		g.left(b)
+		g.retired(b)
 		return nil
 	})
 	others.Wait()
@@ -212,7 +212,7 @@ func (g *Gateway) retireOther(ctx context.Context, r *extend.Retired) {
 	if err := r.Drain(ctx); err != nil {
 		g.logger.Warn(r.Sessions+" were cut off", r.Kind, r.Name, "error", err)
 	}
-	if g.left(r); r.Gone != nil {
+	if g.retired(r); r.Gone != nil {
 		r.Gone()
 	}
 }

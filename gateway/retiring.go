@@ -9,27 +9,27 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// leaver is a part of the gateway that a reload has taken out of service and that still has sessions.
-type leaver struct {
+// retiring is a part of the gateway that a reload has taken out of service and that still has sessions.
+type retiring struct {
 	part   any // *service, *backend or *extend.Retired
 	shown  admin.Retiring
 	active func() int                      // called without mu
 	drain  func(ctx context.Context) error // nil: after its users have drained
 }
 
-// leaversOf lists the listeners and upstreams that a plan takes out of service. mu is held.
-func leaversOf(p *plan) []leaver {
-	var list []leaver
+// retiringOf lists the listeners and upstreams that a plan takes out of service. mu is held.
+func retiringOf(p *plan) []retiring {
+	var list []retiring
 	now := time.Now()
 	for _, s := range p.retiredProxies {
-		list = append(list, leaver{s, admin.Retiring{Kind: admin.RetiringListener, Name: s.cfg.Name, Protocol: string(s.cfg.Protocol), Since: now},
+		list = append(list, retiring{s, admin.Retiring{Kind: admin.RetiringListener, Name: s.cfg.Name, Protocol: string(s.cfg.Protocol), Since: now},
 			func() int { return s.proxy.Stats().Active }, s.proxy.Drain})
 	}
 	for _, b := range p.retiredBackends {
-		list = append(list, leaver{b, admin.Retiring{Kind: admin.RetiringUpstream, Name: b.cfg.Name, Protocol: string(b.cfg.Protocol), Since: now}, b.active, nil})
+		list = append(list, retiring{b, admin.Retiring{Kind: admin.RetiringUpstream, Name: b.cfg.Name, Protocol: string(b.cfg.Protocol), Since: now}, b.active, nil})
 	}
 	for _, r := range p.Retired {
-		list = append(list, leaver{r, admin.Retiring{Kind: r.Kind, Name: r.Name, Protocol: r.Protocol, Since: now}, r.Active, r.Drain})
+		list = append(list, retiring{r, admin.Retiring{Kind: r.Kind, Name: r.Name, Protocol: r.Protocol, Since: now}, r.Active, r.Drain})
 	}
 	return list
 }
@@ -46,9 +46,9 @@ func (b *backend) active() int {
 	return n
 }
 
-// left records that a part that was taken out of service has no sessions any more.
-func (g *Gateway) left(part any) {
+// retired records that a part that was taken out of service has no sessions any more.
+func (g *Gateway) retired(part any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.leavers = slices.DeleteFunc(slices.Clone(g.leavers), func(l leaver) bool { return l.part == part })
+	g.retiring = slices.DeleteFunc(slices.Clone(g.retiring), func(l retiring) bool { return l.part == part })
 }

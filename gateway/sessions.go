@@ -16,7 +16,7 @@ func (g *Gateway) registers() (all []extend.Register) {
 	for _, s := range g.services {
 		all = append(all, s.proxy)
 	}
-	for _, l := range g.leavers {
+	for _, l := range g.retiring {
 		if s, ok := l.part.(*service); ok {
 			all = append(all, s.proxy)
 		}

@@ -41,7 +41,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 		p := extend.ProtocolOf(b.cfg.Protocol)
 		s.Upstreams = append(s.Upstreams, admin.Upstream{Protocol: string(b.cfg.Protocol), Reuses: p != nil && p.Reuses})
 	}
-	leavers := g.leavers
+	leavers := g.retiring
 	g.mu.Unlock()
 	for name, c := range certs { // extensions are not called under mu
 		s.Certificates[name] = c.expires()

@@ -72,15 +72,15 @@ func (p *part) Plan(plan *extend.Plan) error {
 		}
 		next.links[t.Name] = l
 	}
-	var gone []*link
+	var removed []*link
 	for name, l := range old {
 		if next.links[name] == l {
 			continue
 		}
-		gone = append(gone, l)
+		removed = append(removed, l)
 		plan.Retired = append(plan.Retired, &extend.Retired{
 			Kind: "tunnel", Name: name, Protocol: string(Protocol), Sessions: "connections through a removed tunnel",
-			Active: func() int { return l.client.Stats().Streams }, Drain: l.client.Drain, Gone: func() { p.gone(l) },
+			Active: func() int { return l.client.Stats().Streams }, Drain: l.client.Drain, Gone: func() { p.drained(l) },
 		})
 		if next.links[name] == nil {
 			plan.Changes = append(plan.Changes, fmt.Sprintf("tunnel %s removed", name))
@@ -89,7 +89,7 @@ func (p *part) Plan(plan *extend.Plan) error {
 	if plan.Old == nil { // warming pools use the tunnels before the commit
 		p.swap(next, nil)
 	}
-	plan.Swap = append(plan.Swap, func() { p.swap(next, gone) })
+	plan.Swap = append(plan.Swap, func() { p.swap(next, removed) })
 	return nil
 }
 

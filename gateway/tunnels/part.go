@@ -51,8 +51,8 @@ func (p *part) swap(next state, retired []*link) {
 	p.state, p.retired = next, append(p.retired, retired...)
 }
 
-// gone records that a retired link has drained.
-func (p *part) gone(l *link) {
+// drained records that a retired link has drained.
+func (p *part) drained(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.retired = slices.DeleteFunc(p.retired, func(r *link) bool { return r == l })
