@@ -82,8 +82,8 @@ func (d *domains) end(name string, err error) {
 	w.obtained++
 }
 
-// settle records a certificate that came without an order of this gateway. It clears earlier errors.
-func (d *domains) settle(name string) {
+// clearError records a certificate that came without an order of this gateway. It clears earlier errors.
+func (d *domains) clearError(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if w := d.want[name]; w != nil {

@@ -133,7 +133,7 @@ func (m *manager) keep(ctx context.Context, name string) {
 			return
 		}
 		if err == nil {
-			m.domains.settle(name)
+			m.domains.clearError(name)
 			return
 		}
 		if !errors.As(err, new(orderError)) { // orders log their own errors
