@@ -92,7 +92,7 @@ func (t *Transfer) read(src Stream, limit int64) (int, error) {
 	return src.Read(t.buf[:min(limit, int64(len(t.buf)))])
 }
 
-// Send sends the bytes that Receive took, and calls moved with the size of every piece, 64 KiB at most, that dst has
+// Send sends the bytes that Receive took, and calls moved with the size of every piece that dst has
 // accepted. The error is dst's, as Write's; bytes that dst has not accepted are lost. moved must neither wait nor end
 // its goroutine; it may set deadlines.
 func (t *Transfer) Send(dst net.Conn, moved func(n int)) error {
