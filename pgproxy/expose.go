@@ -2,7 +2,6 @@ package pgproxy
 
 import (
 	"bytes"
-	"cmp"
 	"iter"
 	"maps"
 	"slices"
@@ -34,59 +33,23 @@ const (
 )
 
 // expose prepares the server for SQL that lists prepared statements: it closes those of other clients, and prepares
-// the client's own under their names. It prepares none behind a Bind without Sync. In a transaction, which a failing
-// Parse would abort, it rolls back to a savepoint behind each: what was prepared stays.
+// the client's own under their names. It prepares none in a pipeline, nor in a transaction, which a failing Parse
+// would abort.
 func (m *machine) expose() {
 	if m.mode != Transaction || m.server == nil || m.st.skipping || m.st.copyIn {
 		return
 	}
 	m.hide(nil)
-	if !m.mayExpose() {
+	if !m.mayExpose() || m.st.tx != pgwire.TxIdle {
 		return
 	}
-	names, block := m.unlisted(), m.st.tx == pgwire.TxActive
-	if block && len(names) > 0 {
-		m.askAlone("SAVEPOINT " + exposure)
-	}
-	for i, name := range names {
-		m.exposeNamed(name, true)
-		switch {
-		case !block:
-		case i < len(names)-1:
-			m.askAlone("ROLLBACK TO " + exposure)
-		default:
-			m.askAlone("ROLLBACK TO " + exposure + "; RELEASE " + exposure)
-		}
-	}
-}
-
-// exposure is the name of the savepoint of expose.
-const exposure = "headpond_exposure"
-
-// unlisted returns the names of the client's statements that a list of prepared statements shows, and that the server
-// lacks, in the order in which the client has prepared them: lists show when that was.
-func (m *machine) unlisted() (names []string) {
 	size := 0
 	for _, name := range firstOf(maps.Keys(m.stmts), maxListed) {
 		if size += len(m.stmts[name].body); size > maxExposed {
-			break
+			return
 		}
-		if m.lacks(name) {
-			names = append(names, name)
-		}
+		m.exposeNamed(name, true)
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(m.stmts[a].since, m.stmts[b].since) })
-	return names
-}
-
-// askAlone sends a Query of the gateway's own. It destroys the server's unnamed statement.
-func (m *machine) askAlone(sql string) (sent bool) {
-	_, sent = m.change(op{kind: opOwn}, false)
-	if sent {
-		m.server.unnamed = 0
-		m.ask(&pgwire.Query{SQL: sql})
-	}
-	return sent
 }
 
 // firstOf returns the first n names in order. There may be many more, so it does not sort all of them.

@@ -308,8 +308,9 @@ func (m *machine) forgetSequences() {
 	if m.drew || m.st.unsynced || m.st.skipping || m.st.copyIn || m.st.tx == pgwire.TxFailed {
 		return
 	}
-	if m.askAlone("DISCARD SEQUENCES") {
-		m.foreign, m.server.drawn = false, 0
+	if _, ok := m.change(op{kind: opOwn}, false); ok {
+		m.foreign, m.server.unnamed, m.server.drawn = false, 0, 0
+		m.ask(&pgwire.Query{SQL: "DISCARD SEQUENCES"})
 	}
 }
 
