@@ -476,10 +476,7 @@ func (s *session) sendAndReceive(raw []byte) error {
 			return s.fail(ahead.step, ahead.err)
 		}
 		if ahead.owes {
-			s.limitSend()
-			if err := s.sendBody(); err != nil {
-				return s.fail("send", err)
-			}
+			s.ex.inline = false // the upload waits for room, while the answer is read
 		}
 	} else if err := s.send(raw); err != nil {
 		return s.fail("send", err)

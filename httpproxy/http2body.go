@@ -159,7 +159,7 @@ func (st *h2Stream) preread() {
 func (st *h2Stream) whole() (content int64, come, read bool) {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
-	come = st.ended && !st.drops && len(st.trailers) == 0
+	come = st.ended && st.err == nil && !st.drops && len(st.trailers) == 0
 	return st.content, come, come && !st.readable()
 }
 

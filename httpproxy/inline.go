@@ -34,8 +34,8 @@ func (s *session) takeInline() []byte {
 	return s.client.bytes()[x.size : x.size+int(x.body)]
 }
 
-// sendBody sends the body that has arrived with the head, which has been sent, to a place on an HTTP/2 connection. In a reader it leaves
-// the body to a fiber if there is no room for it.
+// sendBody sends the body that has arrived with the head, which has been sent, to a place on an HTTP/2 connection. It never waits for room:
+// without it the body is left to the upload, in a reader by way of a fiber.
 func (s *session) sendBody() error {
 	x, body, p := &s.ex, s.takeInline(), s.place()
 	switch {
@@ -48,6 +48,10 @@ func (s *session) sendBody() error {
 		x.ahead.owes = !p.sendAtOnce(body)
 		return nil
 	}
+	if !p.hasRoom(len(body)) {
+		x.inline = false // the upload waits for room, while the answer is read
+		return nil
+	}
 	_, err := p.Write(body)
 	return err
 }
@@ -58,4 +62,12 @@ func (s *session) dropInline() {
 		s.client.drop()
 		s.ex.body = 0
 	}
+}
+
+// hasRoom reports whether the server's windows, and the buffer of its connection, have room for n bytes of the request's body.
+func (st *h2Place) hasRoom(n int) bool {
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int64(n) <= min(c.initial+st.window, c.window) && len(c.out) < maxOut
 }

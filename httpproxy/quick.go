@@ -60,7 +60,7 @@ func (h *http2) launchRipe() {
 func (h *http2) launchAll() {
 	for i, st := range h.expected {
 		h.expected[i] = nil
-		if st.waitsForBody { // else it has been launched, and may be another request's by now
+		if st != nil && st.waitsForBody { // else it has been launched, and may be another request's by now
 			h.launch(st)
 		}
 	}
