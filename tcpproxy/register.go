@@ -3,6 +3,7 @@ package tcpproxy
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
@@ -31,7 +32,7 @@ func (s *session) giveUp() {
 
 // relays records that r is about to run. If the session was cut off or ctx has ended, it ends r at once.
 func (s *session) relays(ctx context.Context, r *relay) {
-	now := fiber.Now()
+	now := time.Now()
 	s.mu.Lock()
 	s.relay, s.since, s.wait = r, now, nil
 	cut := s.cut

@@ -159,7 +159,7 @@ func (r *relay) countToClient(n int) {
 	if !r.heard.Load() {
 		r.heard.Store(true)
 		r.stay()
-		r.session.leased.Heard(fiber.Now())
+		r.session.leased.Heard(time.Now()) // which is compared by the wall clock
 	}
 }
 

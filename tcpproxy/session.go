@@ -30,7 +30,7 @@ type session struct {
 	relay  *relay        // nil = there is none, yet or at the moment
 	wait   *pool.Bounded // of the present wait for the upstream; nil = there is none
 	waited bool          // a wait for the upstream has begun
-	since  time.Time     // when it got its connection, by fiber.Now
+	since  time.Time     // when it got its connection
 
 	leased     upstream.Lease[net.Conn] // the relay's, or of the last relay
 	holds      bool                     // leased has not ended
