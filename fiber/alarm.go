@@ -4,7 +4,8 @@ import "time"
 
 // Alarm calls a function after a while. On a fiber it uses the loop's own timers: unlike those of package time they
 // make no other thread look at the time, so that one for each short connection costs next to nothing. On a goroutine
-// it is a time.Timer. The zero Alarm is not set. An Alarm must not be copied.
+// it is a time.Timer. The zero Alarm is not set. An Alarm must not be copied. Calls from
+// different threads may take effect in another order: then its user needs a lock, and a Bell that looks whether it is still wanted.
 type Alarm struct {
 	bell Bell
 
