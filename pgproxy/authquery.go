@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -165,7 +164,7 @@ func (a *answers) run(ctx context.Context, user string, done chan struct{}) *ans
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		delete(a.asking, user)
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !errors.Is(found.err, errSecretsWait) {
 			a.makeRoom()
 			a.byUser[user] = found
 		}
@@ -199,18 +198,22 @@ func (a *answers) credential(user, secret string) (cred *credential, unfit error
 // errNoHash is why a user cannot log in.
 var errNoHash = errors.New("a secret that is neither an md5 nor a SCRAM-SHA-256 secret; pg_user and pg_roles show ******** in its place, pg_authid has it")
 
-// makeRoom drops answers before another one is kept: those that are too old, else any.
+// makeRoom drops an answer before another one is kept: of a few, one that is too old or that lets nobody in, else any.
 func (a *answers) makeRoom() {
 	if len(a.byUser) < maxAnswers {
 		return
 	}
-	maps.DeleteFunc(a.byUser, func(_ string, found *answer) bool { return !found.fresh() })
-	for user := range a.byUser {
-		if len(a.byUser) < maxAnswers {
-			return
+	const few = 20
+	victim, seen := "", 0
+	for user, found := range a.byUser {
+		if victim = user; !found.fresh() || found.cred == nil {
+			break
 		}
-		delete(a.byUser, user)
+		if seen++; seen == few {
+			break
+		}
 	}
+	delete(a.byUser, victim)
 }
 
 // forget drops an answer with which a client could not log in, if it is old enough for the secret to have changed.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
@@ -176,7 +177,7 @@ func documented(t *testing.T) string {
 	}
 	_, section, _ := strings.Cut(string(manual), "## Users of a server")
 	_, sql, found := strings.Cut(section, "```sql\n")
-	if sql, _, _ = strings.Cut(sql, "```"); !found || !strings.Contains(sql, "headpond_auth.find") {
+	if sql, _, _ = strings.Cut(sql, "```"); !found || !strings.Contains(sql, "gateway_auth.find") {
 		t.Fatal("no SQL in the manual")
 	}
 	return sql
@@ -187,17 +188,17 @@ func TestAuthQueryAsDocumented(t *testing.T) {
 	db := pgtest.Start(t)
 	db.CreateUser(t, "app", "of app")
 	db.CreateDatabase(t, "app", "app")
-	db.Exec(t, documented(t), "CREATE ROLE victim LOGIN PASSWORD 'a secret'", "ALTER ROLE headpond_auth PASSWORD 'of the query'",
+	db.Exec(t, documented(t), "CREATE ROLE victim LOGIN PASSWORD 'a secret'", "ALTER ROLE gateway_auth PASSWORD 'of the query'",
 		"CREATE ROLE expired LOGIN PASSWORD 'x' VALID UNTIL '2001-01-01'", "CREATE ROLE boss SUPERUSER LOGIN PASSWORD 'x'")
 	users, err := pgproxy.NewPostgres(pgproxy.PostgresConfig{
-		Name: "users", Settings: upstream.Settings{Endpoints: upstream.Endpoints(db.Addr())}, User: "headpond_auth", Password: "of the query", DBName: "postgres", Dial: enginetest.Dial,
+		Name: "users", Settings: upstream.Settings{Endpoints: upstream.Endpoints(db.Addr())}, User: "gateway_auth", Password: "of the query", DBName: "postgres", Dial: enginetest.Dial,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(users.Close)
 	g := start(t, db, func(c *pgproxy.Config, p *pgproxy.PostgresConfig) {
-		c.AuthQuery = pgproxy.AuthQuery{SQL: "SELECT name, secret FROM headpond_auth.find($1)", From: users}
+		c.AuthQuery = pgproxy.AuthQuery{SQL: "SELECT name, secret FROM gateway_auth.find($1)", From: users}
 		c.Auth, c.Users = pgproxy.AuthSCRAM, pgproxy.Users{"low": "of low"}
 		p.User, p.Password, p.DBName = "app", "of app", "app"
 	})
@@ -211,13 +212,13 @@ func TestAuthQueryAsDocumented(t *testing.T) {
 	}
 	low := g.connect(t, "user=low password='of low'")
 	for _, sql := range []string{
-		"CREATE SCHEMA headpond_auth",
-		"CREATE FUNCTION headpond_auth.find(INOUT name text, OUT secret text) LANGUAGE sql AS $$ SELECT $1, 'of the attacker' $$",
+		"CREATE SCHEMA gateway_auth",
+		"CREATE FUNCTION gateway_auth.find(INOUT name text, OUT secret text) LANGUAGE sql AS $$ SELECT $1, 'of the attacker' $$",
 		"ALTER DATABASE app SET search_path = app", "ALTER ROLE app SET search_path = app", "ALTER ROLE app SET statement_timeout = 1",
 	} {
 		do(t, low, sql) // allowed to the owner of the database, in the client's database only
 	}
-	if _, err := low.Exec(t.Context(), "ALTER ROLE headpond_auth SET search_path = app"); sqlstate(err) != "42501" {
+	if _, err := low.Exec(t.Context(), "ALTER ROLE gateway_auth SET search_path = app"); sqlstate(err) != "42501" {
 		t.Errorf("a client changed the query's user: %v", err)
 	}
 	direct := db.DSN("app", "of app", "postgres")
@@ -226,7 +227,7 @@ func TestAuthQueryAsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), "SELECT headpond_auth.find('victim')"); sqlstate(err) != "42501" {
+	if _, err := conn.Exec(t.Context(), "SELECT gateway_auth.find('victim')"); sqlstate(err) != "42501" {
 		t.Errorf("the clients' user called the function: %v", err)
 	}
 	g.AgeAnswers(10 * time.Second)
@@ -414,4 +415,22 @@ func TestAuthQueryConfig(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
+}
+
+// TestApartFailsOver has the preferred endpoint refuse connections, for connections that are in no pool.
+func TestApartFailsOver(t *testing.T) {
+	db := pgtest.Start(t, pgtest.WithSetting("wal_level", "logical"), pgtest.WithSetting("max_wal_senders", "10"))
+	db.Exec(t, lookUp, "CREATE ROLE lookup_over LOGIN PASSWORD 'a secret'")
+	g, _ := startLookingUp(t, db, lookUpSQL, func(c *pgproxy.Config, p *pgproxy.PostgresConfig) {
+		c.Users, c.ReplicationUsers = pgproxy.Users{"app": "secret"}, []string{"app"}
+		p.Endpoints, p.Balance = upstream.Endpoints(conntest.FreeAddress(t), db.Addr()), upstream.First
+	})
+	if got := g.logsIn(t, "lookup_over", "a secret"); got != "" {
+		t.Errorf("a looked-up user: SQLSTATE %s", got)
+	}
+	conn, err := pgconn.Connect(t.Context(), g.dsn("password=secret replication=database"))
+	if err != nil {
+		t.Fatalf("replication: %v", err)
+	}
+	_ = conn.Close(t.Context())
 }

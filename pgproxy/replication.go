@@ -97,22 +97,45 @@ func (b *Postgres) replicate(ctx context.Context, c *Client) error {
 	return err
 }
 
-// connectReplication connects with the client's startup parameters, to the endpoint that the next session would try
-// first. It needs no lease, so that a full pool does not matter.
+// connectReplication connects with the client's startup parameters.
 func (b *Postgres) connectReplication(ctx context.Context, c *Client) (*server, error) {
 	ctx, stop := context.WithTimeout(ctx, c.proxy.settings.Load().LoginTimeout)
 	defer stop()
-	endpoint, err := b.up.Choose(ctx)
-	if err != nil {
-		return nil, err
-	}
 	cfg := b.cfg
 	cfg.Params = slices.Clone(cfg.Params)
 	for _, p := range c.Params {
 		cfg.Params = putParam(cfg.Params, p)
 	}
 	cfg.Params = append(cfg.Params, pgwire.Param{Name: "replication", Value: c.Replication})
-	return connect(ctx, &cfg, endpoint)
+	return b.connectApart(ctx, &cfg)
+}
+
+// connectApart opens a connection that is in no pool, to the endpoint that the next session would try first, or to the
+// next one that accepts it. It needs no lease, so that a full pool does not matter. Each endpoint gets a share of the
+// time that is left.
+func (b *Postgres) connectApart(ctx context.Context, cfg *PostgresConfig) (*server, error) {
+	var tried []string
+	var failed error
+	for {
+		endpoint, err := b.up.Choose(ctx, tried)
+		if err != nil || endpoint == "" {
+			return nil, cmp.Or(failed, err)
+		}
+		attempt, stop := context.WithCancel(ctx)
+		if until, ok := ctx.Deadline(); ok {
+			others := len(b.up.EndpointNames()) - len(tried)
+			attempt, stop = context.WithTimeout(ctx, time.Until(until)/time.Duration(max(others, 1)))
+		}
+		srv, err := connect(attempt, cfg, endpoint)
+		stop()
+		if err == nil || ctx.Err() != nil {
+			return srv, err
+		}
+		tried = append(tried, endpoint)
+		if failed == nil { // that of the endpoint which is preferred says most
+			failed = err
+		}
+	}
 }
 
 // passBuffered passes on the messages that r has read ahead.

@@ -1,9 +1,11 @@
 package pgproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"time"
@@ -31,6 +33,9 @@ const (
 	maxSecrets    = 100             // that run or wait; beyond that they fail at once
 )
 
+// errSecretsWait says nothing about the user.
+var errSecretsWait = fmt.Errorf("%d queries wait already", maxSecrets)
+
 var _ SecretSource = (*Postgres)(nil)
 
 // Secret implements SecretSource. It asks one user after the other, on a connection that does not count for
@@ -49,7 +54,7 @@ func (b *Postgres) waitForSecret(ctx context.Context, sql, user string) (string,
 	select {
 	case c.queue <- struct{}{}:
 	default:
-		return "", fmt.Errorf("%d queries wait already", maxSecrets)
+		return "", errSecretsWait
 	}
 	defer func() { <-c.queue }()
 	select {
@@ -91,6 +96,7 @@ func (b *Postgres) askSecretOn(ctx context.Context, srv *server, sql, user strin
 	kept := false
 	defer func() {
 		if !kept {
+			b.secrets.expiry.Stop()
 			closeServer(srv)
 		}
 	}()
@@ -115,18 +121,12 @@ func (b *Postgres) secretServer(ctx context.Context) (srv *server, reused bool, 
 	if b.life.Err() != nil && !b.retired.Load() {
 		return nil, false, errors.New("the upstream is closed")
 	}
-	endpoint, err := b.up.Choose(ctx)
-	if err != nil {
-		return nil, false, err
-	}
 	cfg := b.secretConfig()
-	if srv, err = connect(ctx, &cfg, endpoint); err != nil {
+	if srv, err = b.connectApart(ctx, &cfg); err != nil {
 		return nil, false, err
 	}
 	c.opened = clock()
-	if b.life.Err() == nil {
-		c.expiry = time.AfterFunc(secretLife, b.closeSecretServer)
-	}
+	c.expiry = time.AfterFunc(secretLife, b.closeSecretServer)
 	return srv, false, nil
 }
 
@@ -188,7 +188,7 @@ func (s *server) secret(ctx context.Context, sql, user string) (secret string, e
 		}
 	})
 	if !done() { // the error, if there is one, is that of a deadline
-		err = context.Cause(ctx)
+		err = cmp.Or(context.Cause(ctx), err, net.ErrClosed)
 	}
 	if ordinary(err) {
 		err = fmt.Errorf("%w: %w", errSecret, withoutValues(err))

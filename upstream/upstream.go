@@ -83,10 +83,22 @@ func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], err
 // UsesKeys reports whether a key of AcquireKey matters at present, for callers that would have to make one.
 func (u *Upstream[T]) UsesKeys() bool { return u.set.Load().balance == RingHash }
 
-// Choose returns the address of the endpoint that an Acquire would try first, for a connection that is in no pool. It
-// waits only for the Source's first report.
-func (u *Upstream[T]) Choose(ctx context.Context) (address string, err error) {
-	e := u.set.Load().pick("")
+// Choose returns the address of the endpoint that an Acquire would try after those that were tried, "" if there is no
+// other, for a connection that is in no pool. It waits only for the Source's first report.
+func (u *Upstream[T]) Choose(ctx context.Context, tried []string) (address string, err error) {
+	set := u.set.Load()
+	e := set.pick("")
+	if len(tried) > 0 {
+		var before []*endpoint[T]
+		for _, known := range set.all {
+			if slices.Contains(tried, known.addr) {
+				before = append(before, known)
+			}
+		}
+		if e = set.pickOther("", before); e == nil {
+			return "", nil
+		}
+	}
 	if e == nil {
 		if e, err = u.pickFirst(ctx, ""); err != nil {
 			return "", err

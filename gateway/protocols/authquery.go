@@ -30,7 +30,7 @@ func checkAuthQuery(c *config.Checker, pg *PostgresListener) {
 		c.Warn(c.Mark(&pg.AuthQuery), "auth_query: has no effect with auth: trust; everybody may log in as anybody")
 	}
 	if !strings.Contains(pg.AuthQuery, "$1") {
-		c.Report(c.Mark(&pg.AuthQuery), "auth_query: want a query with the user's name as $1, such as SELECT name, secret FROM headpond_auth.find($1)")
+		c.Report(c.Mark(&pg.AuthQuery), "auth_query: want a query with the user's name as $1, such as SELECT name, secret FROM gateway_auth.find($1)")
 	}
 	if strings.Contains(pg.AuthQuery, "\x00") {
 		c.Report(c.Mark(&pg.AuthQuery), "auth_query: has a NUL character in it")
