@@ -116,10 +116,10 @@ func (st *carried) bodiless(came time.Time) bool {
 	case !slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodDelete, http.MethodTrace}, st.r.Method):
 		return false
 	}
-	_ = st.control.SetReadDeadline(came.Add(st.cc.p.limits.Load().readHeader))
+	_ = st.SetReadDeadline(came.Add(st.cc.p.limits.Load().readHeader))
 	n, err := st.r.Body.Read(st.small[:1])
 	st.first = st.small[:n:n]
-	_ = st.control.SetReadDeadline(time.Time{})
+	_ = st.SetReadDeadline(time.Time{}) // not that of an end that came meanwhile
 	return n == 0 && err == io.EOF && len(st.r.Trailer) == 0 //nolint:errorlint // as it is documented
 }
 
@@ -195,6 +195,9 @@ func (st *carried) Read(p []byte) (int, error) {
 
 // readBody reads a piece of the body to p, or to framing.
 func (st *carried) readBody(p []byte) (n int, err error) {
+	if err := st.gone(); err != nil {
+		return 0, err
+	}
 	into, framed := p, st.chunked
 	if framed && len(p) < smallRead {
 		into = make([]byte, smallRead)
