@@ -76,6 +76,7 @@ func TestMalformedRequests(t *testing.T) {
 		"no number":                     {append(usual[:8:8], "content-length", "+2"), "ab"},
 		"less content than length":      {append(usual[:8:8], "content-length", "3"), "ab"},
 		"more content than length":      {append(usual[:8:8], "content-length", "1"), "ab"},
+		"more content, in frames":       {append(usual[:8:8], "content-length", "2"), "ab|c"},
 		"connection":                    {append(usual[:8:8], "connection", "close"), ""},
 		"transfer-encoding":             {append(usual[:8:8], "transfer-encoding", "chunked"), "0\r\n\r\n"},
 		"upgrade":                       {append(usual[:8:8], "upgrade", "websocket"), ""},
@@ -96,8 +97,10 @@ func TestMalformedRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := appendFrame(nil, frameHeaders, fields(t, c.head...))
-			if c.body != "" {
-				b = appendFrame(b, frameData, []byte(c.body))
+			for part := range strings.SplitSeq(c.body, "|") {
+				if part != "" {
+					b = appendFrame(b, frameData, []byte(part))
+				}
 			}
 			_, _ = stream.Write(b)
 			_ = stream.Close()
@@ -124,6 +127,19 @@ func TestMalformedRequests(t *testing.T) {
 	_ = stream.Close()
 	if answer, err := io.ReadAll(stream); err != nil || !strings.Contains(string(answer), "GET HTTP/1.1") {
 		t.Errorf("after them: %q, %v", answer, err)
+	}
+}
+
+// TestLengthBeyondAllBounds: a head that QUIC's package lets pass and the gateway does not is refused, before the server gets to know of it.
+func TestLengthBeyondAllBounds(t *testing.T) {
+	w := run(t, standard)
+	stream := begin(t, w.dialRaw(), ":method", "POST", ":scheme", "https", ":authority", "localhost", ":path", "/early",
+		"content-length", "9223372036854775807")
+	if answer, err := io.ReadAll(stream); err != nil || !refusal(t, answer) {
+		t.Errorf("%q, %v", answer, err)
+	}
+	if len(w.started) > 0 {
+		t.Errorf("the server has got %s", <-w.started)
 	}
 }
 

@@ -75,7 +75,7 @@ func (st *carried) begin() {
 	s.client.use(st)
 	head := st.fields()
 	ends := st.bodiless(came)
-	if st.chunked = !ends && head.length < 0; !head.request(&s.req, &s.reqText, ends) {
+	if st.chunked = !ends && head.length < 0; head.bad || !head.request(&s.req, &s.reqText, ends) {
 		s.wrong = errUnusual
 		return
 	}
@@ -119,7 +119,7 @@ func (st *carried) bodiless(came time.Time) bool {
 	_ = st.SetReadDeadline(came.Add(st.cc.p.limits.Load().readHeader))
 	n, err := st.r.Body.Read(st.small[:1])
 	st.first = st.small[:n:n]
-	_ = st.SetReadDeadline(time.Time{}) // not that of an end that came meanwhile
+	_ = st.SetReadDeadline(time.Time{})                      // not that of an end that came meanwhile
 	return n == 0 && err == io.EOF && len(st.r.Trailer) == 0 //nolint:errorlint // as it is documented
 }
 
@@ -212,12 +212,17 @@ func (st *carried) readBody(p []byte) (n int, err error) {
 	} else if n, err = st.r.Body.Read(content); err != nil && !errors.Is(err, io.EOF) {
 		err = st.readFailed(err)
 	}
+	if st.left -= int64(n); !framed && st.left <= 0 && err == nil {
+		if err = st.noMore(); err != io.EOF { //nolint:errorlint // as it is documented
+			st.first, st.left = append(slices.Clone(content[:n]), st.first...), st.left+int64(n)
+			n = 0
+		}
+	}
 	st.cc.count()
-	st.left -= int64(n)
 	switch {
-	case err == io.EOF && !framed && st.left > 0: //nolint:errorlint // as it is documented
+	case err == io.EOF && !framed && st.left > 0: //nolint:errorlint // likewise
 		return n, io.ErrUnexpectedEOF
-	case err == io.EOF, !framed && st.left <= 0: //nolint:errorlint // likewise
+	case err == io.EOF: //nolint:errorlint // likewise
 		st.ended, err = true, nil
 	}
 	if n > 0 && framed {
@@ -231,6 +236,21 @@ func (st *carried) readBody(p []byte) (n int, err error) {
 		n = 0
 	}
 	return n, err
+}
+
+// noMore waits for the end of a body that has as much content as its head says. It returns io.EOF, or why the body is not whole: it may be
+// longer. A client sends the end with the last content, or at once behind it.
+func (st *carried) noMore() error {
+	for {
+		switch n, err := st.r.Body.Read(st.small[:1]); {
+		case n > 0:
+			return errUnusual
+		case err == io.EOF: //nolint:errorlint // as it is documented
+			return err
+		case err != nil:
+			return st.readFailed(err)
+		}
+	}
 }
 
 // A chunk of a body without a length: its size in four digits and a line's end, content, and a line's end.
