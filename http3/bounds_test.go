@@ -2,12 +2,22 @@ package http3_test
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quic-go/quic-go"
+	quichttp3 "github.com/quic-go/quic-go/http3"
 
+	"github.com/headpond/headpond/http3"
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/upstream"
 )
 
 // begin opens a stream and sends a head, but not its end.
@@ -32,4 +42,62 @@ func TestGivenUpBeforeItsEnd(t *testing.T) {
 	conntest.Eventually(t, "the request is there", func() bool { _, requests := w.sessions(); return len(requests) == 1 })
 	stream.CancelRead(0x10c)
 	conntest.Eventually(t, "the request is over", func() bool { _, requests := w.sessions(); return len(requests) == 0 })
+}
+
+// TestIdleConnection: KeepAlive ends a connection without requests. A stream of which only the first bytes come is none, and a request that
+// takes longer is one.
+func TestIdleConnection(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(begun)
+		<-release
+	}))
+	defer server.Close()
+	app, err := httpproxy.NewUpstream("app", httpproxy.UpstreamOptions{Settings: upstream.Settings{Endpoints: upstream.Endpoints(server.Listener.Addr().String())}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Close()
+	serverTLS, clientTLS := certs.New().Configs()
+	p, err := httpproxy.New(httpproxy.Config{TLS: serverTLS, KeepAlive: 100 * time.Millisecond, Routes: []httpproxy.Route{{Path: "/", Upstream: app}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := http3.Listen(context.Background(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- p.Serve(l) }()
+	clientTLS.NextProtos, clientTLS.ServerName = []string{quichttp3.NextProtoH3}, "localhost"
+	head := appendFrame(nil, frameHeaders, fields(t, ":method", "POST", ":scheme", "https", ":authority", "localhost", ":path", "/"))
+	open := func(sent int) (*quic.Conn, *quic.Stream) {
+		conn, err := quic.DialAddr(context.Background(), l.Addr().String(), clientTLS, &quic.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream, err := conn.OpenStreamSync(context.Background())
+		if err == nil && sent > 0 {
+			_, err = stream.Write(head[:sent])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn, stream
+	}
+	long, request := open(len(head))
+	_ = request.Close()
+	<-begun
+	for _, sent := range []int{0, 1, 2, len(head) - 1} {
+		conn, _ := open(sent)
+		conntest.Eventually(t, "the connection is over", func() bool { return conn.Context().Err() != nil })
+	}
+	close(release)
+	if answer, err := io.ReadAll(request); err != nil || len(answer) == 0 {
+		t.Errorf("%q, %v", answer, err)
+	}
+	conntest.Eventually(t, "that with the request is over too", func() bool { return long.Context().Err() != nil })
+	if err := errors.Join(p.Drain(context.Background()), <-served); err != nil {
+		t.Error(err)
+	}
 }

@@ -33,6 +33,7 @@ type conn struct {
 	served bool       // Carry was called
 	open   int        // requests
 	bye    *time.Timer
+	idle   *time.Timer // runs while no request is open
 }
 
 var (
@@ -49,12 +50,13 @@ func (c *conn) Carry(h http.Handler) error {
 	s := c.port.settings.Load()
 	c.mu.Lock()
 	c.served = true
+	c.idle = time.AfterFunc(s.KeepAlive, c.idled)
 	c.mu.Unlock()
 	server := &quichttp3.Server{
-		MaxHeaderBytes: s.MaxHeaderBytes, IdleTimeout: s.KeepAlive, Logger: s.Logger,
+		MaxHeaderBytes: s.MaxHeaderBytes, Logger: s.Logger,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			c.count(1)
-			defer c.count(-1)
+			c.count(1, s.KeepAlive)
+			defer c.count(-1, s.KeepAlive)
 			h.ServeHTTP(w, r)
 		}),
 	}
@@ -90,12 +92,27 @@ func harmless(err error) bool {
 	return err == nil || errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) || errors.Is(err, net.ErrClosed)
 }
 
-// count counts the requests under way.
-func (c *conn) count(n int) {
+// count counts the requests under way. A stream is one once its head has come: quic-go's own time-out for connections without requests ends
+// with the first byte of a stream, so that one that only begins would keep its connection for ever.
+func (c *conn) count(n int, keepAlive time.Duration) {
 	c.mu.Lock()
-	c.open += n
+	if c.open += n; c.open == 0 {
+		c.idle.Reset(keepAlive)
+	} else {
+		c.idle.Stop()
+	}
 	c.mu.Unlock()
 	c.end()
+}
+
+// idled ends a connection that has had no request for long. What the client begins meanwhile it may repeat elsewhere.
+func (c *conn) idled() {
+	c.mu.Lock()
+	idle := c.open == 0
+	c.mu.Unlock()
+	if idle {
+		c.Leave()
+	}
 }
 
 // end closes the connection soon if it is to end and has no requests.
@@ -140,6 +157,9 @@ func (c *conn) Close() error {
 	}
 	if c.bye != nil {
 		c.bye.Stop()
+	}
+	if c.idle != nil {
+		c.idle.Stop()
 	}
 	c.mu.Unlock()
 	return c.q.CloseWithError(quic.ApplicationErrorCode(code), "")
