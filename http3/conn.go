@@ -23,7 +23,7 @@ const byeTime = time.Second
 type conn struct {
 	fiber.NoLoop
 	q     *quic.Conn
-	port  *port
+	of    *Listener
 	state tls.ConnectionState
 	from  net.Addr
 	left  chan struct{} // closed by Leave
@@ -41,13 +41,13 @@ var (
 	_ httpproxy.Carrier = (*conn)(nil)
 )
 
-func newConn(p *port, q *quic.Conn) *conn {
-	return &conn{q: q, port: p, state: q.ConnectionState().TLS, from: q.RemoteAddr(), left: make(chan struct{})}
+func newConn(l *Listener, q *quic.Conn) *conn {
+	return &conn{q: q, of: l, state: q.ConnectionState().TLS, from: q.RemoteAddr(), left: make(chan struct{})}
 }
 
 // Carry implements httpproxy.Carrier.
 func (c *conn) Carry(h http.Handler) error {
-	s := c.port.settings.Load()
+	s := c.of.settings
 	c.mu.Lock()
 	c.served = true
 	c.idle = time.AfterFunc(s.KeepAlive, c.idled)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,9 +46,11 @@ var ErrListen = errors.New("http3: listen")
 //
 // Close has the clients that it has accepted begin no more requests. The socket stays open until their connections are over.
 type Listener struct {
-	port   *port
-	once   sync.Once
-	closed chan struct{}
+	port     *port
+	settings *httpproxy.CarrierSettings // nil = Begin was not called
+	ready    chan *conn                 // that nobody has accepted yet
+	once     sync.Once
+	closed   chan struct{}
 }
 
 var _ httpproxy.CarrierListener = (*Listener)(nil)
@@ -63,15 +66,16 @@ func Listen(ctx context.Context, address string) (*Listener, error) {
 	socket := c.(*net.UDPConn) //nolint:forcetypeassert // of this network
 	_ = socket.SetReadBuffer(wantedBuffer)
 	_ = socket.SetWriteBuffer(wantedBuffer)
-	p := &port{socket: socket, ready: make(chan *conn, maxBacklog), conns: map[*conn]*Listener{}}
+	p := &port{socket: socket, began: make(chan struct{}), conns: map[*conn]struct{}{}}
 	p.transport = &quic.Transport{Conn: socket, VerifySourceAddress: p.busy, ConnContext: p.begins}
 	return p.handle(), nil
 }
 
-// Begin implements httpproxy.CarrierListener. Where two Proxies share the socket, handshakes have the settings of the one that came last.
+// Begin implements httpproxy.CarrierListener. Where two Proxies share the socket, new clients come to the one that began last, whose settings
+// their handshakes have.
 func (l *Listener) Begin(s httpproxy.CarrierSettings) {
-	l.port.settings.Store(&s)
-	l.port.reading.Do(l.port.listen)
+	l.port.lead(l, &s)
+	l.port.reading.Do(func() { l.port.listen(&s) })
 }
 
 // Accept waits for the next client's connection, a httpproxy.Carrier.
@@ -80,8 +84,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	case <-l.closed:
 	default:
 		select {
-		case c := <-l.port.ready:
-			l.port.belongs(c, l)
+		case c := <-l.ready:
 			return c, nil
 		case <-l.closed:
 		}
@@ -104,8 +107,7 @@ func (l *Listener) Close() error {
 // Addr returns the bound address, a *net.UDPAddr.
 func (l *Listener) Addr() net.Addr { return l.port.socket.LocalAddr() }
 
-// Duplicate returns a second Listener on the same socket, so that another Proxy can take over. While both are open, a new client goes to
-// either of them. It fails after Close.
+// Duplicate returns a second Listener on the same socket, so that another Proxy can take over. It fails after Close.
 func (l *Listener) Duplicate() (net.Listener, error) {
 	select {
 	case <-l.closed:
@@ -119,31 +121,40 @@ func (l *Listener) Duplicate() (net.Listener, error) {
 type port struct {
 	socket    *net.UDPConn
 	transport *quic.Transport
-	settings  atomic.Pointer[httpproxy.CarrierSettings] // nil = nobody has called Begin
 	reading   sync.Once
-	ready     chan *conn   // that nobody has accepted yet
 	shaking   atomic.Int64 // handshakes under way
 
 	mu      sync.Mutex // not held during calls of quic-go
 	server  *quic.Listener
-	handles []*Listener // open ones
-	conns   map[*conn]*Listener
+	handles []*Listener   // open ones
+	leader  *Listener     // to which new clients come; nil = there is none yet
+	began   chan struct{} // closed when that changes
+	conns   map[*conn]struct{}
 	err     error // why nothing is accepted any more
 	closed  bool
 }
 
 // handle returns another Listener.
 func (p *port) handle() *Listener {
-	l := &Listener{port: p, closed: make(chan struct{})}
+	l := &Listener{port: p, ready: make(chan *conn, maxBacklog), closed: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.handles = append(p.handles, l)
 	return l
 }
 
+// lead has new clients come to a Listener.
+func (p *port) lead(l *Listener, s *httpproxy.CarrierSettings) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.settings, p.leader = s, l
+	close(p.began)
+	p.began = make(chan struct{})
+}
+
 // listen begins to accept.
-func (p *port) listen() {
-	server, err := p.transport.Listen(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: p.tls}, p.config())
+func (p *port) listen(s *httpproxy.CarrierSettings) {
+	server, err := p.transport.Listen(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: p.tls}, config(s))
 	p.mu.Lock()
 	p.server, p.err = server, err
 	p.mu.Unlock()
@@ -155,9 +166,9 @@ func (p *port) listen() {
 }
 
 // config returns the settings of QUIC.
-func (p *port) config() *quic.Config {
+func config(s *httpproxy.CarrierSettings) *quic.Config {
 	return &quic.Config{
-		MaxIncomingStreams: int64(p.settings.Load().MaxRequests), MaxIncomingUniStreams: maxUniStreams,
+		MaxIncomingStreams: int64(s.MaxRequests), MaxIncomingUniStreams: maxUniStreams,
 		InitialStreamReceiveWindow: firstWindow, MaxStreamReceiveWindow: streamWindow,
 		InitialConnectionReceiveWindow: connWindow / 2, MaxConnectionReceiveWindow: connWindow,
 		MaxIdleTimeout: idleTimeout, KeepAlivePeriod: keepAlive,
@@ -165,17 +176,54 @@ func (p *port) config() *quic.Config {
 	}
 }
 
-// tls implements tls.Config.GetConfigForClient.
-func (p *port) tls(*tls.ClientHelloInfo) (*tls.Config, error) {
-	t := p.settings.Load().TLS().Clone()
+// tls implements tls.Config.GetConfigForClient. The client will belong to the Listener whose settings it gets: another one may demand a
+// certificate of it, or another certificate.
+func (p *port) tls(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	h, ok := hello.Context().Value(handshakeKey{}).(*handshake)
+	if !ok {
+		return nil, errNobody
+	}
+	if h.to = p.next(); h.to == nil {
+		return nil, errNobody
+	}
+	t := h.to.settings.TLS().Clone()
 	t.NextProtos = []string{quichttp3.NextProtoH3}
 	return t, nil
+}
+
+// takeover is how long a handshake waits for the Listener that takes over when the one before it is closed already.
+const takeover = time.Second
+
+// next returns the Listener to which the next client comes, nil if there is none.
+func (p *port) next() *Listener {
+	timeout := time.NewTimer(takeover)
+	defer timeout.Stop()
+	for {
+		p.mu.Lock()
+		l, began, last := p.leader, p.began, len(p.handles) == 0
+		open := slices.Contains(p.handles, l)
+		p.mu.Unlock()
+		if open {
+			return l
+		}
+		if last {
+			return nil
+		}
+		select {
+		case <-began:
+		case <-timeout.C:
+			return nil
+		}
+	}
 }
 
 // busy implements quic.Transport.VerifySourceAddress.
 func (p *port) busy(net.Addr) bool { return p.shaking.Load() >= busyHandshakes }
 
-var errBusy = errors.New("http3: too many handshakes are under way")
+var (
+	errBusy   = errors.New("http3: too many handshakes are under way")
+	errNobody = errors.New("http3: nobody accepts clients any more")
+)
 
 // begins implements quic.Transport.ConnContext: it counts a handshake until it is over.
 func (p *port) begins(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
@@ -193,6 +241,7 @@ type handshakeKey struct{}
 // handshake is one that is counted.
 type handshake struct {
 	of   *port
+	to   *Listener // whose settings it has
 	once sync.Once
 }
 
@@ -208,18 +257,10 @@ func (p *port) take() {
 			}
 			return
 		}
-		if h, ok := q.Context().Value(handshakeKey{}).(*handshake); ok {
-			h.over()
-		}
-		c := newConn(p, q)
-		if !p.add(c) {
-			_ = c.Close()
-			continue
-		}
-		context.AfterFunc(q.Context(), func() { p.forget(c) })
-		select {
-		case p.ready <- c:
-		default: // a flood
+		h := q.Context().Value(handshakeKey{}).(*handshake) //nolint:forcetypeassert // by begins
+		h.over()
+		c := newConn(h.to, q)
+		if err := p.give(c); err != nil {
 			_ = c.Close()
 		}
 	}
@@ -242,30 +283,21 @@ func (p *port) failure() error {
 	return p.err
 }
 
-// add registers a connection; false = nobody accepts any more.
-func (p *port) add(c *conn) bool {
+// give registers a connection and gives it to its Listener, if that is still open and no flood has come.
+func (p *port) give(c *conn) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.handles) == 0 {
-		return false
+	if !slices.Contains(p.handles, c.of) {
+		return errNobody
 	}
-	p.conns[c] = nil
-	return true
-}
-
-// belongs notes which Listener has accepted a connection.
-func (p *port) belongs(c *conn, l *Listener) {
-	p.mu.Lock()
-	_, open := p.conns[c]
-	if open {
-		p.conns[c] = l
-	}
-	p.mu.Unlock()
 	select {
-	case <-l.closed: // it did not find c
-		c.Leave()
+	case c.of.ready <- c:
 	default:
+		return errBusy
 	}
+	p.conns[c] = struct{}{}
+	context.AfterFunc(c.q.Context(), func() { p.forget(c) })
+	return nil
 }
 
 // forget removes a connection that is over.
@@ -278,36 +310,36 @@ func (p *port) forget(c *conn) {
 
 // leave is called by a Listener's Close. Its clients begin no more requests; after the last Listener's, nobody is accepted.
 func (p *port) leave(l *Listener) {
-	var theirs, nobodys []*conn
 	p.mu.Lock()
-	for i, h := range p.handles {
-		if h == l {
-			p.handles = append(p.handles[:i:i], p.handles[i+1:]...)
-			break
+	p.handles = slices.DeleteFunc(p.handles, func(h *Listener) bool { return h == l })
+	last, server := len(p.handles) == 0, p.server
+	for _, other := range p.handles {
+		if p.leader == l && other.settings != nil {
+			p.leader = other
 		}
 	}
-	last := len(p.handles) == 0
-	for c, of := range p.conns {
-		switch {
-		case of == l:
+	var theirs []*conn
+	for c := range p.conns {
+		if c.of == l {
 			theirs = append(theirs, c)
-		case of == nil && last:
-			nobodys = append(nobodys, c)
 		}
 	}
-	server := p.server
 	p.mu.Unlock()
 	for _, c := range theirs {
 		c.Leave()
+	}
+	for len(l.ready) > 0 { // nothing comes any more
+		select {
+		case c := <-l.ready:
+			_ = c.Close()
+		default: // Accept has it
+		}
 	}
 	if !last {
 		return
 	}
 	if server != nil {
 		_ = server.Close()
-	}
-	for _, c := range nobodys {
-		_ = c.Close()
 	}
 	p.closeIfUnused()
 }
