@@ -44,6 +44,30 @@ func TestGivenUpBeforeItsEnd(t *testing.T) {
 	conntest.Eventually(t, "the request is over", func() bool { _, requests := w.sessions(); return len(requests) == 0 })
 }
 
+// TestResets: as with HTTP/2, a client may not give up 1,000 requests more than it waits for.
+func TestResets(t *testing.T) {
+	w := run(t, standard)
+	conn := w.dialRaw()
+	for i := range 1001 {
+		if err := conn.Context().Err(); err != nil {
+			t.Fatalf("after %d resets: %v", i, context.Cause(conn.Context()))
+		}
+		stream := begin(t, conn, ":method", "GET", ":scheme", "https", ":authority", "localhost", ":path", "/wait")
+		_ = stream.Close()
+		<-w.started
+		stream.CancelRead(quic.StreamErrorCode(quichttp3.ErrCodeRequestCanceled))
+		<-w.gone
+	}
+	conntest.Eventually(t, "the connection is over", func() bool { return conn.Context().Err() != nil })
+	err := context.Cause(conn.Context())
+	if e, ok := errors.AsType[*quic.ApplicationError](err); !ok || e.ErrorCode != quic.ApplicationErrorCode(quichttp3.ErrCodeExcessiveLoad) {
+		t.Error(err)
+	}
+	if body, _ := get(t, w.transport(), w.url("/")); !strings.HasPrefix(body, "GET ") {
+		t.Errorf("another client: %q", body)
+	}
+}
+
 // TestIdleConnection: KeepAlive ends a connection without requests. A stream of which only the first bytes come is none, and a request that
 // takes longer is one.
 func TestIdleConnection(t *testing.T) {

@@ -151,10 +151,19 @@ func (c *conn) Traffic() (in, out uint64) {
 // Close ends the connection and its requests.
 func (c *conn) Close() error {
 	c.mu.Lock()
-	code := quichttp3.ErrCodeNoError
-	if !c.served { // a limit is reached, or the listener is about to end
-		code = quichttp3.ErrCodeExcessiveLoad
+	served := c.served
+	c.mu.Unlock()
+	if !served { // a limit is reached, or the listener is about to end
+		return c.close(quichttp3.ErrCodeExcessiveLoad)
 	}
+	return c.close(quichttp3.ErrCodeNoError)
+}
+
+// Refuse implements httpproxy.Carrier.
+func (c *conn) Refuse() { _ = c.close(quichttp3.ErrCodeExcessiveLoad) }
+
+func (c *conn) close(code quichttp3.ErrCode) error {
+	c.mu.Lock()
 	if c.bye != nil {
 		c.bye.Stop()
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool/httppool"
 )
 
 // Carrier is a client's connection in a version of HTTP that another package speaks, such as HTTP/3: it carries many requests at once, each
@@ -33,6 +34,8 @@ type Carrier interface {
 	Carry(h http.Handler) error
 	// Leave has the client begin no more requests, and ends the connection when it has no requests any more. It does not wait.
 	Leave()
+	// Refuse ends the connection and its requests, because the client costs too much.
+	Refuse()
 	// TLS returns the state of the connection's TLS.
 	TLS() *tls.ConnectionState
 	// Traffic returns how many bytes have come from the client and gone to it.
@@ -163,6 +166,7 @@ type carrierConn struct {
 	requests map[uint64]*carried
 	last     uint64    // number of the last request
 	idle     time.Time // since when there has been none
+	resets   int       // how many more requests the client has given up than were answered; see maxResets
 	in, out  uint64    // bytes that are counted
 }
 
@@ -208,15 +212,29 @@ func (cc *carrierConn) add(st *carried) {
 	cc.requests[st.id] = st
 }
 
-// remove forgets a request that is over.
+// remove takes a request that is over out.
 func (cc *carrierConn) remove(st *carried) {
 	cc.count()
+	if cc.forget(st) {
+		cc.carrier.Refuse()
+	}
+}
+
+// forget forgets a request, and reports whether the client has given up too many.
+func (cc *carrierConn) forget(st *carried) bool {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()
 	delete(cc.requests, st.id)
 	if len(cc.requests) == 0 {
 		cc.idle = time.Now()
 	}
+	switch err := st.gone(); {
+	case err == nil && cc.resets > 0:
+		cc.resets--
+	case errors.Is(err, httppool.ErrClientGone):
+		cc.resets++
+	}
+	return cc.resets > maxResets
 }
 
 // Describe implements listener.Session, for the connection and its requests.
