@@ -196,9 +196,9 @@ func (cc *carrierConn) interrupt() { cc.carrier.Leave() }
 
 // count adds what has passed to the byte counters of the connection.
 func (cc *carrierConn) count() {
-	in, out := cc.carrier.Traffic()
 	cc.mu.Lock()
 	defer cc.mu.Unlock()
+	in, out := cc.carrier.Traffic() // an older reading than the last would have bytes counted twice
 	cc.lc.Count(int64(in-cc.in), int64(out-cc.out))
 	cc.in, cc.out = in, out
 }
