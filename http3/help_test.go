@@ -143,6 +143,8 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(rw, "a part")
 		_ = http.NewResponseController(rw).Flush()
 		panic(http.ErrAbortHandler)
+	case "/elsewhere":
+		rw.Header().Set("Alt-Svc", `h3="elsewhere.example:443"`)
 	case "/hints":
 		rw.Header().Set("Link", "</a.css>; rel=preload")
 		rw.WriteHeader(http.StatusEarlyHints)

@@ -68,6 +68,11 @@ func TestAnnouncement(t *testing.T) {
 			t.Errorf("%s: %s %v, want %s", path, resp.Proto, resp.Header, want)
 		}
 	}
+	for _, tr := range []http.RoundTripper{w.overTCP(), w.transport()} { // the server's own is for clients of the server
+		if _, resp := get(t, tr, w.url("/elsewhere")); strings.Contains(resp.Header.Get("Alt-Svc"), "elsewhere") {
+			t.Errorf("%s: %v", resp.Proto, resp.Header)
+		}
+	}
 	for keys, want := range map[string]string{
 		"http3: {announce: 1h, announce_port: 443}": `h3=":443"; ma=3600`,
 		"http3: {announce: never}":                  "",

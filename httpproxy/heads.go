@@ -351,7 +351,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	bodiless := r.Status < 200 || r.Status == 204
 	names := len(s.ex.target.groups) > 0 // add the name of the upstream, unless the server gives one
 	var before []byte
-	announced := s.altSvc()
+	announced, instead := s.altSvc(), s.p.carriers.value.Load() != nil // the announcement is in place of the server's own for all clients
 	for i := range r.Fields {
 		f := &r.Fields[i]
 		if !r.EndToEnd(f) || bodiless && f.Known == httpwire.ContentLength {
@@ -364,7 +364,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 			before = appendJoined(before, f.Value)
 			continue
 		}
-		if s.ex.squeeze.rewrites(&w, f) || announced != "" && httpwire.EqualFold(f.Name, altSvcName) {
+		if s.ex.squeeze.rewrites(&w, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
 			continue
 		}
 		names = names && !httpwire.EqualFold(f.Name, nodeField)
