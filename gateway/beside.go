@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/extend"
 )
 
@@ -64,6 +65,12 @@ func (g *Gateway) changeBeside(p *plan, svc *service, next *socket) {
 	}
 	if svc.beside != nil {
 		p.retiredSockets = append(p.retiredSockets, svc.beside)
+		if d, ok := svc.beside.Listener.(extend.Drainer); ok {
+			p.Retired = append(p.Retired, &extend.Retired{
+				Kind: admin.RetiringListener, Name: svc.cfg.Name, Protocol: string(svc.cfg.Protocol), Sessions: "clients of a removed socket",
+				Active: d.Active, Drain: d.Drain,
+			})
+		}
 	}
 	if next != nil {
 		p.starts = append(p.starts, start{svc, next})

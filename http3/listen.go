@@ -104,6 +104,34 @@ func (l *Listener) Close() error {
 	return nil
 }
 
+// ErrCutOff is in errors of Drain.
+var ErrCutOff = errors.New("http3: clients were cut off")
+
+// Drain closes l and waits until its clients' connections are over. It closes those that are left when ctx ends; the error then wraps
+// ErrCutOff and says how many there were.
+func (l *Listener) Drain(ctx context.Context) error {
+	_ = l.Close()
+	n := 0
+	for _, c := range l.port.clients(l) {
+		select {
+		case <-c.q.Context().Done():
+			continue
+		case <-ctx.Done():
+		}
+		if !c.Ended() {
+			n++
+			_ = c.Close()
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: UDP %s: %d: %w", ErrCutOff, l.Addr(), n, context.Cause(ctx))
+}
+
+// Active is how many clients have connections.
+func (l *Listener) Active() int { return len(l.port.clients(l)) }
+
 // Addr returns the bound address, a *net.UDPAddr.
 func (l *Listener) Addr() net.Addr { return l.port.socket.LocalAddr() }
 
@@ -308,6 +336,19 @@ func (p *port) forget(c *conn) {
 	p.closeIfUnused()
 }
 
+// clients returns the connections of a Listener.
+func (p *port) clients(l *Listener) []*conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []*conn
+	for c := range p.conns {
+		if c.of == l {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
 // leave is called by a Listener's Close. Its clients begin no more requests; after the last Listener's, nobody is accepted.
 func (p *port) leave(l *Listener) {
 	p.mu.Lock()
@@ -318,14 +359,8 @@ func (p *port) leave(l *Listener) {
 			p.leader = other
 		}
 	}
-	var theirs []*conn
-	for c := range p.conns {
-		if c.of == l {
-			theirs = append(theirs, c)
-		}
-	}
 	p.mu.Unlock()
-	for _, c := range theirs {
+	for _, c := range p.clients(l) { // all that it will ever have
 		c.Leave()
 	}
 	for len(l.ready) > 0 { // nothing comes any more

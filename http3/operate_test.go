@@ -150,6 +150,29 @@ func TestKeyComesAndGoes(t *testing.T) {
 	}
 }
 
+// TestKeyGoesAndRequestsStay: requests that drain_timeout does not see the end of are cut off, and the key can come back.
+func TestKeyGoesAndRequestsStay(t *testing.T) {
+	with := strings.NewReplacer("127.0.0.1:0", conntest.FreeAddress(t), "drain_timeout: 5s", "drain_timeout: 100ms").Replace(standard)
+	w := run(t, with)
+	r, _ := http.NewRequest(http.MethodGet, w.url("/events"), nil)
+	resp, err := w.transport().RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := w.gw.Reload(w.parse(strings.ReplaceAll(with, "http3: true", "http3: false"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(resp.Body); err == nil {
+		t.Error("the answer looks whole")
+	}
+	<-w.gone
+	conntest.Eventually(t, "the key is back", func() bool { return w.gw.Reload(w.parse(with)) == nil })
+	if body, _ := get(t, w.transport(), w.url("/")); !strings.HasPrefix(body, "GET ") {
+		t.Errorf("%q", body)
+	}
+}
+
 // TestRenamedListener: another listener takes the address over, and no client is refused meanwhile.
 func TestRenamedListener(t *testing.T) {
 	address := conntest.FreeAddress(t)

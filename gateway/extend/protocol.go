@@ -59,6 +59,16 @@ type Handover interface {
 	Duplicate() (net.Listener, error)
 }
 
+// Drainer is a second socket of a listener that has clients of its own: when the listener continues without it, they are drained.
+type Drainer interface {
+	net.Listener
+	// Active is how many clients there are.
+	Active() int
+	// Drain closes the socket for new clients and waits until the others are gone. Those that are there when ctx ends are cut off, which is
+	// an error.
+	Drain(ctx context.Context) error
+}
+
 // Listener is a listener of a configuration, with the gateway's objects for it.
 type Listener struct {
 	*config.Listener
