@@ -273,3 +273,31 @@ func TestServerBreaksOff(t *testing.T) {
 		}
 	})
 }
+
+// TestEarlyAnswerAsTheBodyEnds has the server answer at the moment at which the body ends, on two goroutines.
+func TestEarlyAnswerAsTheBodyEnds(t *testing.T) {
+	w := run(t, standard, "{engine}", "goroutine", "{version}", "h2c")
+	client := w.transport()
+	for range 150 {
+		upload, body := io.Pipe()
+		go func() {
+			for range 3 {
+				_, _ = io.WriteString(body, strings.Repeat("x", 3000))
+			}
+			_ = body.Close()
+		}()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url("/early"), upload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusForbidden {
+			t.Errorf("status %d, %v", resp.StatusCode, err)
+		}
+		_ = resp.Body.Close()
+		_ = upload.Close()
+	}
+}

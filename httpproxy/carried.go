@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -35,11 +36,11 @@ type carried struct {
 	about   about // has its own mutex
 
 	// The reader's.
-	chunked bool   // the body has no length of its own
-	left    int64  // of a body with one, to be read
-	ended   bool   // it has come whole
-	first   []byte // of it, that begin has read
-	framing []byte // and content, to be read next
+	chunked bool        // the body has no length of its own
+	left    int64       // of a body with one, to be read
+	ended   atomic.Bool // it has come whole; the writer reads this, too
+	first   []byte      // of it, that begin has read
+	framing []byte      // and content, to be read next
 	small   [smallRead]byte
 }
 
@@ -79,7 +80,8 @@ func (st *carried) begin() {
 		s.wrong = errUnusual
 		return
 	}
-	st.ended, st.left, st.timeout = ends, head.length, head.timeout
+	st.left, st.timeout = head.length, head.timeout
+	st.ended.Store(ends)
 	s.held.add(cap(s.reqText))
 	st.admit()
 	s.wrong = s.completeHead()
@@ -132,7 +134,7 @@ func (st *carried) admit() {
 		return
 	}
 	need := 2 * bufferSize
-	if !st.ended {
+	if !st.ended.Load() {
 		need += 3 * bufferSize
 	}
 	s.crowded = !s.held.reserve(need, limit, true)
@@ -184,7 +186,7 @@ func (st *carried) Read(p []byte) (int, error) {
 			n := copy(p, st.framing)
 			st.framing = st.framing[n:]
 			return n, nil
-		case st.ended:
+		case st.ended.Load():
 			return 0, st.await()
 		}
 		if n, err := st.readBody(p); n > 0 || err != nil {
@@ -223,12 +225,13 @@ func (st *carried) readBody(p []byte) (n int, err error) {
 	case err == io.EOF && !framed && st.left > 0: //nolint:errorlint // likewise
 		return n, io.ErrUnexpectedEOF
 	case err == io.EOF: //nolint:errorlint // likewise
-		st.ended, err = true, nil
+		st.ended.Store(true)
+		err = nil
 	}
 	if n > 0 && framed {
 		n = frameChunk(into, n)
 	}
-	if framed && err == nil && st.ended {
+	if framed && err == nil && st.ended.Load() {
 		st.framing = appendEndOf(st.framing, st.r.Trailer)
 	}
 	if len(into) > 0 && len(p) > 0 && &into[0] != &p[0] && n > 0 {
@@ -442,7 +445,7 @@ func (st *carried) sendData(p []byte, last bool) error {
 		return st.err
 	}
 	st.finished = true
-	if st.ended {
+	if st.ended.Load() {
 		st.session.held.finish()
 	}
 	st.reader.wake()
