@@ -112,8 +112,9 @@ func (b *Postgres) connectReplication(ctx context.Context, c *Client) (*server, 
 
 // connectApart opens a connection that is in no pool, to the endpoint that the next session would try first, or to the
 // next one that accepts it. It needs no lease, so that a full pool does not matter. Each endpoint gets a share of the
-// time that is left.
+// time until ctx's deadline, which it must have.
 func (b *Postgres) connectApart(ctx context.Context, cfg *PostgresConfig) (*server, error) {
+	until, _ := ctx.Deadline()
 	var tried []string
 	var failed error
 	for {
@@ -121,11 +122,8 @@ func (b *Postgres) connectApart(ctx context.Context, cfg *PostgresConfig) (*serv
 		if err != nil || endpoint == "" {
 			return nil, cmp.Or(failed, err)
 		}
-		attempt, stop := context.WithCancel(ctx)
-		if until, ok := ctx.Deadline(); ok {
-			others := len(b.up.EndpointNames()) - len(tried)
-			attempt, stop = context.WithTimeout(ctx, time.Until(until)/time.Duration(max(others, 1)))
-		}
+		left := time.Duration(max(len(b.up.EndpointNames())-len(tried), 1))
+		attempt, stop := context.WithTimeout(ctx, time.Until(until)/left)
 		srv, err := connect(attempt, cfg, endpoint)
 		stop()
 		if err == nil || ctx.Err() != nil {
