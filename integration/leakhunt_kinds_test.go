@@ -301,6 +301,7 @@ create table hunt_sink (v text);
 create function hunt_do(sql text) returns void language plpgsql as 'begin execute sql; end';
 create procedure hunt_call(sql text) language plpgsql as 'begin execute sql; end';
 create function hunt_trigger() returns trigger language plpgsql as 'begin perform set_config(''work_mem'', new.v, false); return new; end';
+create view hunt_probe as select set_config('work_mem', '1235kB', false);
 `
 
 // also joins two answers, leaving out empty ones.

@@ -172,6 +172,42 @@ func (h *hunter) begin(k *kind) (*player, error) {
 	return p, err
 }
 
+// awaitCatalogs waits until the gateway has read the catalogs for clients of a kind: until then it does not see what views and triggers do.
+func (h *hunter) awaitCatalogs(target *huntTarget, k *kind) error {
+	h.target = target
+	var answer string
+	retry(func() bool {
+		var p *player
+		if p, answer = h.probe(k, "select * from hunt_probe"); p == nil {
+			return false
+		}
+		defer p.close()
+		var other *player
+		if other, answer = h.probe(k, "show work_mem"); other != nil {
+			other.close()
+		}
+		return answer == "4MB" // not that of the view
+	})
+	if answer != "4MB" {
+		return fmt.Errorf("%s: the gateway has not read the catalogs within %v: after a view's set_config another client got %q", k.name, wirePatience, answer)
+	}
+	return h.killServerConnections(k)
+}
+
+// probe connects a client that makes a query and stays. It returns no client if there was none, or no answer.
+func (h *hunter) probe(k *kind, sql string) (*player, string) {
+	p, err := h.join(k, k.values[0], false)
+	if err != nil {
+		return nil, err.Error()
+	}
+	answer := p.query(sql)
+	if lostServer(answer) {
+		p.close()
+		return nil, answer
+	}
+	return p, answer
+}
+
 // next connects a client after all others and returns what it sees. It must be served.
 func (h *hunter) next(k *kind, want []string) string {
 	answer := ""
