@@ -16,13 +16,11 @@ RACE      := -race -gcflags=modernc.org/...=-race=false
 TESTFLAGS := $(RACE) -vet=off -timeout 20m
 
 # What a listener's sessions do is tested on each I/O engine, and builds where there is but one. ONCE are the tests of
-# integration in which the engine has no part, PURE the longest of those in SESSIONS, which run on the first engine only;
-# COUNTED, of all packages, what is built without the race detector only.
+# integration in which the engine has no part, PURE the longest of those in SESSIONS, which run on the first engine only.
 ENGINES   := uring epoll goroutine
 SESSIONS  := tcpproxy httpproxy pgproxy
 ONCE      := QUIC|Demo|Version|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
-PURE      := ^(TestMachineModel|TestNamesInServerCertificates|TestJudgeLongTexts)$$
-COUNTED   := Alloc|TestEndlessPipeline|TestLargeValueIsNotCopied|TestLeaseWithoutTimer|TestStatementOfManyWords|TestMutatedFiles
+PURE      := ^TestNamesInServerCertificates$$
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
 # What may depend on the processor: the packages with system calls, without those that have SQLite, which takes a minute to compile for a platform.
 ARCHPKGS  := ./fiber/... ./listener ./mux/... ./pgproxy ./pool/httppool ./tcpproxy ./tunnel ./udpproxy ./upstream/... ./internal/freeport ./internal/kubenode ./internal/splice
@@ -62,15 +60,13 @@ test: test-deps ## Vet and test everything with -race, against real servers
 		case $$p in linux/*) packages='$(ARCHPKGS)';; esac; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet $$packages; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fiber; done
-	@# The race detector lets pools forget: what counts allocations and copies is tested without it, and what is long and has no concurrency.
-	$(GO) test -vet=off -timeout 10m -run '$(COUNTED)' ./gateway/config ./httpproxy ./httpwire ./pool/httppool ./mux ./pgproxy ./pgproxy/sqlite ./tcpproxy
 	@# bench/route compares answers, request by request; its servers are tested with the detector in route.
 	$(GO) test -vet=off ./bench/route
 	@# What reads the tree's files has no concurrency. The cache does not see that the README has changed: it is outside of bench.
 	$(GO) test -vet=off -count 1 ./bench/internal/tables ./internal/repotest
 	@$(MAKE) --no-print-directory test-report
 	@# The packages that take longest begin first, so that none of them runs alone at the end.
-	@PACKAGES="./fiber ./bench/cmd/headpond-bench ./pgproxy/sqlite ./route ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./http3/... ./peers/... ./route/ginroute/... ./tracing/..." \
+	@PACKAGES="./fiber ./bench/cmd/headpond-bench ./pgproxy/sqlite ./route ./peers ./http3 ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./http3/... ./peers/... ./route/ginroute/... ./tracing/..." \
 		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Tests PACKAGES, and on each of ENGINES what depends on the I/O engine: the packages in SESSIONS and integration. Tests of integration
-# that do not depend on the engine (ONCE) run once, and such tests of SESSIONS (PURE) on the first engine only. All of it runs side by
-# side, because integration mostly waits and PACKAGES mostly compute. What a run printed is shown when all have ended, and at last the
-# time and the CPU time that each took. PACKAGES come from go's cache if they may; the rest does not, for the cache does not know the
-# engine, nor that integration builds the gateway.
+# that do not depend on the engine (ONCE) run once, and such tests of SESSIONS (PURE) on the first engine only. Tests in files for builds
+# without the race detector run once and without it. All of it runs side by side, and more of it than there are processors: most tests
+# wait now and then. What a run printed is shown when all have ended, and at last the time and the CPU time that each took. PACKAGES come
+# from go's cache if they may; the rest does not, for the cache does not know the engine, nor that integration builds the gateway.
 set -eu
 : "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${TESTFLAGS:=-race}" "${RACE:=-race}"
 export CGO_ENABLED=1
@@ -40,6 +40,16 @@ sessions() {
 	return $failed
 }
 
+# unraced runs the tests that are built without the race detector only, and others that count allocations: the detector lets pools
+# forget. Tests that are long and have no concurrency are among them, because it makes them several times as long.
+unraced() {
+	files=$(grep -rl --include='*_test.go' '^//go:build !race$' . | sort)
+	# shellcheck disable=SC2086 # words
+	names=$(sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' $files | paste -s -d '|' -)
+	# shellcheck disable=SC2046 # words
+	"$GO" test -vet=off -timeout 10m -run "^($names)\$|Alloc" $(echo "$files" | sed 's|/[^/]*$||' | sort -u)
+}
+
 build() {
 	# shellcheck disable=SC2046,SC2086 # words
 	"$GO" test $RACE -vet=off -ldflags=-w -c -o "$dir/" $(printf './%s ' $SESSIONS) &&
@@ -59,7 +69,7 @@ run() {
 
 measure build build
 # shellcheck disable=SC2086 # words
-[ -z "$PACKAGES" ] || run packages measure packages "$GO" test $TESTFLAGS $PACKAGES
+[ -z "$PACKAGES" ] || run packages measure packages "$GO" test -p 3 $TESTFLAGS $PACKAGES
 skip='^$'
 for e in $ENGINES; do
 	run "integration-$e" integration "$e" -test.skip
@@ -67,6 +77,7 @@ for e in $ENGINES; do
 	skip=$PURE
 done
 run integration-once integration auto -test.run
+run unraced measure unraced unraced
 wait
 failed=0
 for job in $runs; do
