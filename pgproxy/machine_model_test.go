@@ -466,15 +466,3 @@ func FuzzMachine(f *testing.F) {
 		w.end()
 	})
 }
-
-// TestMachineModel plays random scripts.
-func TestMachineModel(t *testing.T) {
-	for seed := range uint64(2000) {
-		r := rand.New(rand.NewPCG(seed, 1))
-		w := newModelWorld(t, 2, 1+int(seed)%3)
-		for range 60 {
-			w.step(byte(r.Uint32()), byte(r.Uint32()))
-		}
-		w.end()
-	}
-}

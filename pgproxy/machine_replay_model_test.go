@@ -2,7 +2,6 @@ package pgproxy_test
 
 import (
 	"maps"
-	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strings"
@@ -152,47 +151,5 @@ func (w *modelWorld) addSettingsServer(early bool, refuses func() bool) {
 			}
 			return true
 		}
-	}
-}
-
-// TestReplayModel: three clients with different settings share two server connections, and each gets what it would get directly.
-func TestReplayModel(t *testing.T) {
-	for seed := range uint64(700) {
-		r := rand.New(rand.NewPCG(seed, 2))
-		w := startSettings(t, seed%2 == 0, nil)
-		for range 60 {
-			w.step(byte(r.Uint32()), byte(r.Uint32()))
-		}
-		w.end()
-	}
-}
-
-// TestRefusedReplayModel: server connections refuse settings now and then. Each request of a client is answered, and no statement runs under
-// other settings than the client's.
-func TestRefusedReplayModel(t *testing.T) {
-	refused := 0
-	for seed := range uint64(700) {
-		r := rand.New(rand.NewPCG(seed, 3))
-		w := startSettings(t, seed%2 == 0, func() bool { return r.IntN(4) == 0 })
-		w.texts = []string{"select 1", "select 2", "begin", "rollback", "fail"}
-		for range 60 {
-			w.step(byte(r.Uint32()), byte(r.Uint32()))
-		}
-		w.end()
-		for i, c := range w.clients {
-			if !c.refused {
-				continue
-			}
-			refused++
-			settings := []string{"UTC for x", "Asia/Tokyo for x", "UTC for y"}[i]
-			for _, text := range c.got {
-				if strings.HasPrefix(text, "DataRow") && !strings.Contains(text, settings) {
-					w.fail("%s got %s", c.name, text)
-				}
-			}
-		}
-	}
-	if refused == 0 {
-		t.Error("no refusal")
 	}
 }

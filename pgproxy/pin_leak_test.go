@@ -243,21 +243,6 @@ func TestNoNoticesOfLooks(t *testing.T) {
 	}
 }
 
-// TestJudgeLongTexts has texts judged that take for ever where something is read again and again.
-func TestJudgeLongTexts(t *testing.T) {
-	for _, part := range []string{"create temp table t(); ", "$a ", "$a$ $b$ ", "/* ", "f(/**/", "on conflict (a", "set_config('", "do $$", "'", `"a".`, "insert into temp on commit drop ", " create temp x"} {
-		for _, behind := range []string{"", "; do $$ $$"} {
-			sql := strings.Repeat(part, 200<<10/len(part)) + behind
-			if part == " create temp x" {
-				sql = "on commit drop" + sql
-			}
-			if got := pgproxy.Judged(sql); strings.HasPrefix(part, "create temp") && !has(got, "temporary objects") {
-				t.Errorf("%s…%s: %q", part, behind, got)
-			}
-		}
-	}
-}
-
 // TestPlacesOfPinned has many clients take and leave the few places, by every way out: afterwards all places are free.
 func TestPlacesOfPinned(t *testing.T) {
 	const places = 2
