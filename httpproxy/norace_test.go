@@ -44,3 +44,6 @@ func TestHTTP2Allocations(t *testing.T) {
 		}
 	}
 }
+
+// TestServerThatClosesAfterManyAnswers is TestServerThatClosesAfterEachAnswer with 10,000 requests.
+func TestServerThatClosesAfterManyAnswers(t *testing.T) { closesAfterEachAnswer(t, 1250) }
