@@ -49,6 +49,11 @@ func (l *Listener) Mend() { _ = l.port.socket.conn.SetReadDeadline(time.Time{}) 
 // PauseAfter is the reader's pause after another one.
 var PauseAfter = pauseAfter
 
+// SessionPauseAfter is a session's, and MaxSessionPause its bound.
+var SessionPauseAfter = sessionPauseAfter
+
+const MaxSessionPause = maxSessionPause
+
 // From reports whether the socket of a session takes a datagram of a sender; "" = unknown.
 func From(endpoint, sender string) bool {
 	p := packet{}

@@ -237,6 +237,21 @@ func TestReaderPauses(t *testing.T) {
 	}
 }
 
+// TestSessionPauses: the pause between attempts of a session grows, and stays so short that the session ends soon if it is to.
+func TestSessionPauses(t *testing.T) {
+	pause := time.Duration(0)
+	for range 10 {
+		next := udpproxy.SessionPauseAfter(pause)
+		if next <= 0 || next < pause || next > udpproxy.MaxSessionPause {
+			t.Errorf("%v after %v", next, pause)
+		}
+		pause = next
+	}
+	if pause != udpproxy.MaxSessionPause {
+		t.Errorf("the tenth pause is %v", pause)
+	}
+}
+
 // TestSenderWithoutPort: a datagram that cannot be answered begins no session.
 func TestSenderWithoutPort(t *testing.T) {
 	s := serve(t, "", false)

@@ -21,6 +21,10 @@ const maxAttempts = 3
 // and asking costs a system call.
 const joinAfter = 64
 
+// maxSessionPause bounds the pause of a session's reader after errors that may last, such as a shortage of memory. A
+// session that is to end meanwhile ends after the pause.
+const maxSessionPause = 100 * time.Millisecond
+
 var (
 	errKilled  = errors.New("killed by an operator")
 	errDrained = errors.New("cut off at the end of a drain")
@@ -129,11 +133,16 @@ func (s *session) disconnect(err error) {
 func (s *session) relay() error {
 	socket := s.lease.Value()
 	s.flow.connect(socket, s.client, s.cfg.Answers, s.others())
+	var pause time.Duration // after the last error; 0 = something has come since
 	for {
 		if over, err := s.wait(socket); over || err != nil {
 			return err
 		}
+		heard := s.heard
 		err := socket.socket.receiveAll(s.answer)
+		if s.heard > heard {
+			pause = 0
+		}
 		switch {
 		case err == nil:
 			return nil
@@ -144,8 +153,17 @@ func (s *session) relay() error {
 			}
 		case errors.Is(err, net.ErrClosed), !interrupted(err):
 			return err
+		default:
+			pause = sessionPauseAfter(pause)
+			time.Sleep(pause)
 		}
 	}
+}
+
+// sessionPauseAfter returns the pause of a session's reader after an error that follows another one with the pause
+// last; 0 = there was none.
+func sessionPauseAfter(last time.Duration) time.Duration {
+	return min(pauseAfter(last), maxSessionPause)
 }
 
 // weigh returns a refusal that ends the session: one by an endpoint that has never answered. It records any other
