@@ -72,7 +72,7 @@ const (
 	// huntSettles limits the wait for effects that come a moment later even without a gateway. Only cases that go wrong
 	// wait that long.
 	huntSettles = 10 * time.Second
-	huntTick    = 5 * time.Millisecond
+	huntTick    = 20 * time.Millisecond
 	// protocolViolation is the SQLSTATE of all errors of PgBouncer itself.
 	protocolViolation = "08P01"
 )
@@ -124,12 +124,13 @@ func (h *hunter) killServerConnections(k *kind) error {
 // awaitRunning waits until a client of the kind runs pg_sleep.
 func (h *hunter) awaitRunning(k *kind) error {
 	until := time.Now().Add(huntSettles)
-	for {
-		n, err := h.queryValue("select count(*) from pg_stat_activity where usename = '" + k.role() + "' and state = 'active' and query like '%pg_sleep%'")
-		if err != nil || n != "0" || time.Now().After(until) { // after that it has failed or ended, and the case continues
-			return err
-		}
-	}
+	var err error
+	retry(func() bool {
+		var n string
+		n, err = h.queryValue("select count(*) from pg_stat_activity where usename = '" + k.role() + "' and state = 'active' and query like '%pg_sleep%'")
+		return err != nil || n != "0" || time.Now().After(until) // after that it has failed or ended, and the case continues
+	})
+	return err
 }
 
 // join logs in. Only the client that makes the state has the kind's settings in its startup packet.

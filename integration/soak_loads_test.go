@@ -102,7 +102,7 @@ func (s *soak) config(both bool) string {
 // work before, during and after the faults.
 const (
 	longPace  = 30 * time.Millisecond
-	shortPace = 100 * time.Millisecond
+	shortPace = 300 * time.Millisecond
 )
 
 // run adds a load.

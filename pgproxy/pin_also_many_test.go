@@ -59,7 +59,7 @@ func TestPinAlsoManyClients(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(18, uint64(i)))
-			for range 40 {
+			for range 24 {
 				g.visit(t, r)
 			}
 		})
