@@ -127,7 +127,7 @@ func TestFlushesAtOnce(t *testing.T) {
 
 // TestLargeBodiesInBoundedMemory moves far more than it may keep, both ways.
 func TestLargeBodiesInBoundedMemory(t *testing.T) {
-	const size, limit = 256 << 20, 32 << 20
+	const size, limit = 96 << 20, 32 << 20
 	var peak atomic.Uint64
 	watch := func(n int) {
 		if n > 0 {
