@@ -71,6 +71,13 @@ func BenchmarkMachine(b *testing.B) {
 			}
 		})
 	}
+	b.Run("replays of two clients", func(b *testing.B) {
+		turn := judgeTurns(b)
+		b.ReportAllocs()
+		for b.Loop() {
+			turn()
+		}
+	})
 }
 
 // BenchmarkLogin is a client that logs in by SCRAM-SHA-256 and leaves. What the client allocates counts, too.

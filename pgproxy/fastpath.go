@@ -300,9 +300,7 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 	x.lease, x.srv = upstream.Lease[*server]{}, nil
 	s.wake()
 	s.leased()
-	if replay {
-		m.beginReplay()
-	}
+	m.replay = replay
 	s.leaseAt, s.meter.asked = time.Time{}, x.began
 	if s.leasedAt == x.began {
 		s.meter.shard.Add(atOnce, 1)
@@ -465,15 +463,18 @@ func (s *session) judgeAnswer(b []byte) (out []byte, n int, now time.Duration) {
 	return b[from:end], n, now
 }
 
-// skipReplay makes the machine judge the server's answer to the replay, and returns the answer's length in bytes.
+// skipReplay makes the machine judge the server's answer to the replay, but for messages that change nothing, and
+// returns the answer's length in bytes.
 func (s *session) skipReplay(b []byte) (n int) {
 	for m := &s.machine; m.st.replaying() && n < len(b); {
 		size := messageSize(b[n:])
 		if size == 0 || b[n] == pgwire.TypeErrorResponse || b[n] == pgwire.TypeNotificationResponse {
 			break
 		}
-		if _, err := m.serverMessage(messageOf(b[n : n+size])); err != nil {
-			break // the session gets the same error
+		if b[n] != pgwire.TypeBindComplete && b[n] != pgwire.TypeDataRow {
+			if _, err := m.serverMessage(messageOf(b[n : n+size])); err != nil {
+				break // the session gets the same error
+			}
 		}
 		n += size
 	}

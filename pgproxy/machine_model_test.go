@@ -65,8 +65,8 @@ func (s *backend) answer() []pgwire.Message {
 	}
 	s.busy = true
 	said := s.extended(b)
-	if n := len(said); n > 0 {
-		_, s.skipping = said[n-1].(*pgwire.ErrorResponse)
+	if len(said) > 0 {
+		_, s.skipping = said[0].(*pgwire.ErrorResponse)
 	}
 	return said
 }
@@ -90,10 +90,11 @@ func (s *backend) fails(code string) []pgwire.Message {
 	if s.tx == pgwire.TxActive {
 		s.tx = pgwire.TxFailed
 	}
+	said := []pgwire.Message{errorOf(code)}
 	if s.settings != nil {
-		return append(s.settings.rollback(), errorOf(code))
+		said = append(said, s.settings.rollback()...)
 	}
-	return []pgwire.Message{errorOf(code)}
+	return said
 }
 
 func (s *backend) aborted(text string) bool {
@@ -116,6 +117,13 @@ func (s *backend) extended(b []byte) []pgwire.Message {
 			return s.fails("26000")
 		case s.aborted(text):
 			return s.fails("25P02")
+		}
+		for i, value := range m.Params {
+			literal := "NULL"
+			if value != nil {
+				literal = "'" + string(value) + "'"
+			}
+			text = strings.Replace(text, fmt.Sprint("$", i+1), literal, 1)
 		}
 		s.portal, s.open = text, true
 		return []pgwire.Message{&pgwire.BindComplete{}}

@@ -2,8 +2,10 @@ package pgproxy
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,11 +15,11 @@ import (
 )
 
 // In transaction mode a leased server connection that has other settings than the client gets the client's settings
-// in the same write as the client's first request. This is the replay: BEGIN, one SELECT of set_config, and COMMIT,
-// in the extended protocol and without Sync. So the client's request runs in a transaction of its own. If the server
-// refuses a setting, it skips everything up to the next Sync, including a Query: no statement of the client runs
-// under other settings than its own. The server's answers to the replay go no further. A request with a Query has no
-// Sync, so after a refusal the machine itself sends ReadyForQuery. After a refusal the server connection is not used
+// in the same write as the client's first request. This is the replay: BEGIN, a SELECT of set_config for each setting,
+// and COMMIT, in the extended protocol and without Sync. So the client's request runs in a transaction of its own. If
+// the server refuses a setting, it skips everything up to the next Sync, including a Query: no statement of the client
+// runs under other settings than its own. The server's answers to the replay go no further. A request with a Query has
+// no Sync, so after a refusal the machine itself sends ReadyForQuery. After a refusal the server connection is not used
 // any more, and before the client's next request the settings are applied in a separate round trip. That also happens
 // whenever replays returns false.
 
@@ -95,14 +97,8 @@ func (m *machine) planReplay() bool {
 	if !m.replays(m.server) {
 		return false
 	}
-	m.beginReplay()
-	return true
-}
-
-// beginReplay is planReplay after replays has returned true.
-func (m *machine) beginReplay() {
 	m.replay = true
-	m.server.unnamed = 0 // the replay's statements are unnamed
+	return true
 }
 
 // replayWith puts the replay, if it is due, before a message that has been judged, in toServer and in the queue. The
@@ -137,33 +133,68 @@ func rotate(b []byte, n int) {
 	slices.Reverse(b)
 }
 
+// replayStatements are the names of the three statements of which a replay consists. The first replay on a server
+// connection prepares them: to parse and plan them each time would cost the server three times as much.
+type replayStatements struct{ begin, set, commit string }
+
+// Their texts. BEGIN has the isolation level so that SELECT waits for no other transaction, whatever the client has set.
+const (
+	replayBegin  = "BEGIN ISOLATION LEVEL READ COMMITTED"
+	replaySet    = "SELECT pg_catalog.set_config($1,$2,false)"
+	replayCommit = "COMMIT"
+)
+
+// newReplayStatements returns new names. Nobody can guess them, see namePrefix.
+func newReplayStatements() *replayStatements {
+	return &replayStatements{namePrefix + rand.Text(), namePrefix + rand.Text(), namePrefix + rand.Text()}
+}
+
+// appendParses appends the messages that prepare the statements.
+func (r *replayStatements) appendParses(b []byte) []byte {
+	for _, p := range []pgwire.Parse{{Name: r.begin, Query: replayBegin}, {Name: r.set, Query: replaySet}, {Name: r.commit, Query: replayCommit}} {
+		b = p.Append(b)
+	}
+	return b
+}
+
+// staleClosed is how many retired statements a replay closes when it prepares its own: more than it can have added.
+const staleClosed = 6
+
 // appendReplay appends the messages that give the server connection the client's settings, none if it has them.
 func (m *machine) appendReplay(b []byte) []byte {
-	start := len(b)
-	b = appendExecuted(b, "BEGIN ISOLATION LEVEL READ COMMITTED") // so that SELECT waits for no other transaction, whatever the client has set
-	b = pgwire.AppendHeader(b, pgwire.TypeParse, 0)
-	parse := len(b)
-	b = append(b, "\x00SELECT "...)
+	start, stmts := len(b), &m.server.stmts
+	run := stmts.replay
+	if run == nil {
+		run = newReplayStatements()
+		b = run.appendParses(b)
+	}
+	b = appendRun(b, run.begin)
 	from := len(b)
 	view, srv := m.reported.Value(), m.server
 	for i, name := range trackedNames {
 		if srv.params.known[i] && view.known[i] && srv.params.value[i] != view.value[i] {
-			b = appendSet(b, len(b) > from, name, view.value[i])
+			b = appendSet(b, run.set, name, view.value[i])
 		}
 	}
 	if srv.settings != m.settingsKey {
-		b = m.appendOthers(b, from, &view)
+		b = m.appendOthers(b, run.set, &view)
 	}
 	if len(b) == from {
 		return b[:start]
 	}
-	b = append(b, 0, 0, 0)
-	binary.BigEndian.PutUint32(b[parse-4:], uint32(len(b)-parse+4))
-	return appendExecuted(append(b, executeUnnamed...), "COMMIT")
+	if stmts.replay == nil {
+		stmts.replay = run
+		for range staleClosed {
+			if name := stmts.nextStale(); name != "" {
+				b = (&pgwire.Close{Object: pgwire.ObjectStatement, Name: name}).Append(b)
+			}
+		}
+	}
+	return appendRun(b, run.commit)
 }
 
-// appendOthers appends, to a SELECT that begins at from, the calls that apply the client's unreported settings.
-func (m *machine) appendOthers(b []byte, from int, view *trackedParams) []byte {
+// appendOthers appends the calls of the statement set that apply the client's unreported settings.
+func (m *machine) appendOthers(b []byte, set string, view *trackedParams) []byte {
 	for rest := m.server.settings; rest != ""; {
 		var name string
 		name, _, rest = nextSetting(rest)
@@ -171,57 +202,52 @@ func (m *machine) appendOthers(b []byte, from int, view *trackedParams) []byte {
 			continue // the server reports it, and it has the client's value by now
 		}
 		if _, ok := settingIn(m.settingsKey, name); !ok {
-			b = append(appendCall(b, len(b) > from, name), "NULL,false)"...) // as RESET
+			b = appendReset(b, set, name)
 		}
 	}
 	for rest := m.settingsKey; rest != ""; {
 		var name, value string
 		name, value, rest = nextSetting(rest)
 		if has, ok := settingIn(m.server.settings, name); !ok || has != value {
-			b = appendSet(b, len(b) > from, name, value)
+			b = appendSet(b, set, name, value)
 		}
 	}
 	return b
 }
 
-// appendSet appends a call of set_config to the list of a SELECT.
-func appendSet(b []byte, more bool, name, value string) []byte {
-	return append(appendQuoted(appendCall(b, more, name), value), ",false)"...)
+// appendRun appends the messages that execute a prepared statement without parameters.
+func appendRun(b []byte, statement string) []byte {
+	return endRun(beginRun(b, statement, 0, 0))
 }
 
-// appendCall appends the beginning of a call of set_config, up to the value.
-func appendCall(b []byte, more bool, name string) []byte {
-	if more {
-		b = append(b, ',')
-	}
-	return append(appendQuoted(append(b, "pg_catalog.set_config("...), name), ',')
+// appendSet appends the messages that execute the statement of set_config for a setting.
+func appendSet(b []byte, statement, name, value string) []byte {
+	b = beginRun(b, statement, 2, 4+len(name)+4+len(value))
+	b = append(binary.BigEndian.AppendUint32(b, uint32(len(name))), name...)
+	b = append(binary.BigEndian.AppendUint32(b, uint32(len(value))), value...)
+	return endRun(b)
 }
 
-// appendQuoted is quote, but allocates no string.
-func appendQuoted(b []byte, s string) []byte {
-	escapes := strings.Contains(s, `\`)
-	if escapes {
-		b = append(b, 'E')
-	}
-	b = append(b, '\'')
-	for i := range len(s) {
-		if s[i] == '\'' || s[i] == '\\' && escapes {
-			b = append(b, s[i])
-		}
-		b = append(b, s[i])
-	}
-	return append(b, '\'')
+// appendReset is appendSet with NULL as the value, which resets the setting.
+func appendReset(b []byte, statement, name string) []byte {
+	b = beginRun(b, statement, 2, 4+len(name)+4)
+	b = append(binary.BigEndian.AppendUint32(b, uint32(len(name))), name...)
+	return endRun(binary.BigEndian.AppendUint32(b, math.MaxUint32))
 }
 
-// appendExecuted appends messages that execute a statement in the extended protocol, without names.
-func appendExecuted(b []byte, sql string) []byte {
-	b = pgwire.AppendHeader(b, pgwire.TypeParse, len(sql)+4)
-	b = append(append(append(b, 0), sql...), 0, 0, 0)
-	return append(b, executeUnnamed...)
+// beginRun appends the beginning of a Bind with params parameters, which take size bytes; endRun appends its end and
+// the Execute.
+func beginRun(b []byte, statement string, params byte, size int) []byte {
+	const fixed = 1 + 1 + 3*2 // the ends of two names, and three counts
+	b = pgwire.AppendHeader(b, pgwire.TypeBind, fixed+len(statement)+size)
+	b = append(append(append(b, 0), statement...), 0)
+	return append(b, 0, 0, 0, params)
 }
 
-// executeUnnamed binds and executes the unnamed statement, without parameters.
-var executeUnnamed = (&pgwire.Execute{}).Append((&pgwire.Bind{}).Append(nil))
+func endRun(b []byte) []byte { return append(append(b, 0, 0), executeUnnamed...) }
+
+// executeUnnamed executes the unnamed portal.
+var executeUnnamed = (&pgwire.Execute{}).Append(nil)
 
 // replaying reports whether the server is answering the replay, or has not begun to.
 func (s *state) replaying() bool {
@@ -260,7 +286,7 @@ func (m *machine) replayAnswer(msg message) (action, error) {
 			m.st.drop()
 		}
 		return action{do: take}, nil
-	case pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypeDataRow, pgwire.TypeNoticeResponse:
+	case pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypeDataRow, pgwire.TypeCloseComplete, pgwire.TypeNoticeResponse:
 		return action{do: take}, nil
 	}
 	return action{}, fmt.Errorf("%w: type %q behind settings", errBackendProtocol, msg.typ)

@@ -118,7 +118,7 @@ func (s *modelSettings) run(b *backend, text string) (said []pgwire.Message) {
 	return append(said, &pgwire.CommandComplete{Tag: tag})
 }
 
-var settingTexts = []string{"select 1", "select 2", "begin", "rollback", "fail", "bad", "zone UTC", "zone Asia/Tokyo", "app x", "app y"}
+var settingTexts = []string{"select 1", "select 2", "begin", "rollback", "fail", "bad", "zone UTC", "zone Asia/Tokyo", "app x", "app y", "deallocate all"}
 
 // startSettings gives the clients of a world settings of their own. A refusal is up to refuses, which may be nil.
 func startSettings(t testing.TB, early bool, refuses func() bool) *modelWorld {

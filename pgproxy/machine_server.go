@@ -189,7 +189,7 @@ func (m *machine) parameter(body []byte) (action, error) {
 	if !news {
 		return action{do: take}, err
 	}
-	if m.replay {
+	if m.replay || m.refusedReplay {
 		return action{do: take}, nil // a report of settings that are not the client's
 	}
 	if i := tracked(p.Name); i >= 0 {

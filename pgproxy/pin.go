@@ -222,6 +222,9 @@ func (m *machine) note(left traces) {
 		m.define()
 	}
 	m.noteUse(left)
+	if left&(traceUnknown|traceStatements) != 0 {
+		m.server.stmts.retireReplay() // the statement may deallocate the replay's
+	}
 	if left &= suspicious | traceLess | traceSpoils | m.alsoNoted(); left == traceLess && m.server.pins == 0 {
 		return
 	}

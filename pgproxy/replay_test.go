@@ -24,12 +24,17 @@ var (
 
 // The server's answers to a replay, and to "select 1" behind it.
 var (
-	replayed = bytesOf(&pgwire.ParseComplete{}, &pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ParseComplete{}, &pgwire.BindComplete{},
-		&pgwire.NoticeResponse{}, &pgwire.DataRow{Values: [][]byte{[]byte("UTC")}}, &pgwire.CommandComplete{Tag: "SELECT 1"}, &pgwire.ParseComplete{}, &pgwire.BindComplete{},
-		&pgwire.CommandComplete{Tag: "COMMIT"})
-	selected = bytesOf(columns, row, done)
-	refusal  = bytesOf(&pgwire.ParseComplete{}, &pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ParseComplete{}, &pgwire.BindComplete{},
-		errorOf("42501"))
+	replayed = bytesOf(&pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.BindComplete{}, &pgwire.NoticeResponse{},
+		&pgwire.DataRow{Values: [][]byte{[]byte("UTC")}}, &pgwire.CommandComplete{Tag: "SELECT 1"}, &pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "COMMIT"})
+	firstReplayed = append(bytesOf(&pgwire.ParseComplete{}, &pgwire.ParseComplete{}, &pgwire.ParseComplete{}), replayed...)
+	selected      = bytesOf(columns, row, done)
+	refusal       = bytesOf(&pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.BindComplete{}, errorOf("42501"))
+)
+
+// The messages of a replay, and of the first one on a server connection, which prepares its statements.
+const (
+	replayTypes      = "BEBEBE"
+	firstReplayTypes = "PPP" + replayTypes
 )
 
 // startReplays runs a proxy before a fake server, with a client in UTC and one in Tokyo, which has used the server connection last.
@@ -69,8 +74,6 @@ func (w *wire) requested() (types, bodies string) {
 	}
 }
 
-const replayTypes = "PBEPBEPBE"
-
 // TestReplay: a server connection gets the client's settings before its statement without an answer in between, and the client sees the
 // answer to its statement only, whenever the server reports settings, and however the answer comes.
 func TestReplay(t *testing.T) {
@@ -83,6 +86,7 @@ func TestReplay(t *testing.T) {
 		client string
 	}{"Q": {selected, "TDCZ"}, "PBES": {bytesOf(&pgwire.ParseComplete{}, &pgwire.BindComplete{}, row, done), "12DCZ"}}
 	utc, tokyo, srv, _ := startReplays(t)
+	messages, answer := firstReplayTypes, firstReplayed
 	for i, early := range []bool{false, true, false, true} {
 		for kind, req := range request {
 			for _, c := range []struct {
@@ -92,14 +96,15 @@ func TestReplay(t *testing.T) {
 				if _, err := c.w.Write(req); err != nil {
 					t.Fatal(err)
 				}
-				if types, bodies := srv.requested(); types != replayTypes+kind || !has(bodies, "set_config('TimeZone','"+c.zone.Value+"',false)") {
+				if types, bodies := srv.requested(); types != messages+kind || !has(bodies, "TimeZone\x00\x00\x00"+string(byte(len(c.zone.Value)))+c.zone.Value) {
 					t.Fatalf("%s %q", types, bodies)
 				}
 				report, end := bytesOf((*pgwire.ParameterStatus)(&c.zone)), bytesOf(idle)
-				said := [][]byte{replayed, answers[kind].said, report, end}
+				said := [][]byte{answer, answers[kind].said, report, end}
 				if early {
-					said = [][]byte{bytesOf(&pgwire.ParseComplete{}), report, replayed[5:], answers[kind].said, end}
+					said = [][]byte{answer[:5], report, answer[5:], answers[kind].said, end}
 				}
+				messages, answer = replayTypes, replayed
 				if i < 2 {
 					said = [][]byte{bytes.Join(said, nil)}
 				}
@@ -172,7 +177,7 @@ func TestRefusedReplay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			utc, tokyo, srv, f := startReplays(t)
 			utc.send(append(c.request, c.later...)...)
-			if types, bodies := srv.requested(); types != replayTypes+c.types {
+			if types, bodies := srv.requested(); types != firstReplayTypes+c.types {
 				t.Fatalf("%s %q", types, bodies)
 			}
 			said := refusal
@@ -208,7 +213,7 @@ func TestRefusedReplay(t *testing.T) {
 				t.Errorf("the client gets %s %q", types, bodies)
 			}
 			tokyo.send(query("select 3"))
-			if types, bodies := second.requested(); types != replayTypes+"Q" {
+			if types, bodies := second.requested(); types != firstReplayTypes+"Q" {
 				t.Errorf("%s %q", types, bodies)
 			}
 			second.send(&pgwire.CommandComplete{Tag: "COMMIT"}, done, idle)
@@ -320,6 +325,47 @@ func TestReplayOnServer(t *testing.T) {
 	}
 	if n := one[int](t, clients[0].conn, "select count(*) from replays"); n%2 != 0 || n == 0 {
 		t.Errorf("%d rows", n)
+	}
+}
+
+// TestReplayStatementsGone: the statements of the replay are gone from the server connection, by a client's statement that shows it or hides it.
+// Clients get their settings all the same, and do not see these statements.
+func TestReplayStatementsGone(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "create or replace function replay_gone() returns void language plpgsql as $$ begin execute 'deallocate ' || 'all'; end $$")
+	g := start(t, db, small)
+	five, six, plain := g.connect(t, "work_mem=5MB"), g.connect(t, "work_mem=6MB"), g.connect(t, "")
+	modes := []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeExec}
+	for _, sql := range []string{
+		"select 1", "deallocate all", "discard all", "do $$ begin execute 'deallocate all'; end $$", "select replay_gone()", "prepare p as select 1; deallocate p",
+		"begin; deallocate all; rollback", "select 1; deallocate all", "discard plans",
+	} {
+		for _, mode := range modes {
+			if strings.Contains(sql, "; ") && !strings.HasPrefix(sql, "do") && mode != pgx.QueryExecModeSimpleProtocol {
+				continue // several statements
+			}
+			for range 2 {
+				for want, conn := range map[string]*pgx.Conn{"5MB": five, "6MB": six} {
+					if got := one[string](t, conn, "show work_mem", mode); got != want {
+						t.Errorf("around %s: %s instead of %s", sql, got, want)
+					}
+				}
+				do(t, plain, sql, mode)
+			}
+			if n := one[int](t, plain, "select count(*)::int from pg_prepared_statements", pgx.QueryExecModeSimpleProtocol); n != 0 {
+				t.Errorf("behind %s a client sees %d statements", sql, n)
+			}
+		}
+	}
+	db.Exec(t, "create or replace view replay_statements as select name from pg_prepared_statements") // the gateway does not see what it lists
+	for range 10 {
+		do(t, plain, "do $$ begin perform 1; end $$", modes[0]) // it might have deallocated all
+		for _, conn := range []*pgx.Conn{five, six} {
+			one[string](t, conn, "show work_mem", modes[0])
+		}
+	}
+	if n := one[int](t, plain, "select count(*)::int from replay_statements", modes[0]); n != 3 {
+		t.Errorf("the server has %d statements instead of the replay's", n)
 	}
 }
 
@@ -459,7 +505,7 @@ func TestCancelBehindReplay(t *testing.T) {
 
 // TestLostBehindReplay: the server connection breaks while a replay and a statement are under way. The statement is not sent again.
 func TestLostBehindReplay(t *testing.T) {
-	for name, said := range map[string][]byte{"before the replay": nil, "in the replay": replayed[:10], "behind the replay": replayed} {
+	for name, said := range map[string][]byte{"before the replay": nil, "in the replay": replayed[:5], "behind the replay": replayed} {
 		t.Run(name, func(t *testing.T) {
 			utc, _, srv, f := startReplays(t)
 			utc.send(query("select 1"))
@@ -473,7 +519,7 @@ func TestLostBehindReplay(t *testing.T) {
 			}
 			utc.send(query("select 2"))
 			second := <-f.conns
-			if types, bodies := second.requested(); types != replayTypes+"Q" || !has(bodies, "select 2") {
+			if types, bodies := second.requested(); types != firstReplayTypes+"Q" || !has(bodies, "select 2") {
 				t.Errorf("%s %q", types, bodies)
 			}
 			second.send(&pgwire.CommandComplete{Tag: "COMMIT"}, done, idle)

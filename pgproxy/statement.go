@@ -179,6 +179,8 @@ type prepared struct {
 	order list.List // of *serverStatement, most recent first
 	at    map[*sharedText]*list.Element
 	stale []string // names of retired statements that the server may still have
+
+	replay *replayStatements // the gateway's own, see machine_replay.go; they do not count for the limits; nil = none
 }
 
 // find returns the server's statement of a text, nil if there is none.
@@ -244,8 +246,17 @@ func (p *prepared) retire(on *serverStatement) {
 	}
 }
 
+// retireReplay retires the statements of the replay.
+func (p *prepared) retireReplay() {
+	if p.replay != nil {
+		p.stale = append(p.stale, p.replay.begin, p.replay.set, p.replay.commit)
+		p.replay = nil
+	}
+}
+
 // retireAll retires all statements except for those of the texts in but.
 func (p *prepared) retireAll(but map[*sharedText]bool) {
+	p.retireReplay()
 	for e := p.order.Front(); e != nil; {
 		on := e.Value.(*serverStatement)
 		e = e.Next()
@@ -268,5 +279,5 @@ func (p *prepared) clear() {
 	for p.order.Len() > 0 {
 		p.remove(p.order.Front().Value.(*serverStatement))
 	}
-	p.stale = nil
+	p.stale, p.replay = nil, nil
 }
