@@ -9,9 +9,9 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// openBeside makes the second socket of a listener, whose first one is given; nil: it has none. If the listener has one already, or another
-// listener has one at the address, that is kept or taken over. old is the service that asks, if it runs.
-func (g *Gateway) openBeside(p *plan, s *spec, first *socket, old *service) (*socket, error) {
+// openBeside makes the second socket of a listener, whose first one is given; nil: it has none. If svc, the service that continues with s, has
+// one at the address, that is kept; one of another service is taken over. A socket that has failed is neither.
+func (g *Gateway) openBeside(p *plan, s *spec, first *socket, svc *service) (*socket, error) {
 	kind := extend.ProtocolOf(s.cfg.Protocol)
 	if kind.Beside == nil {
 		return nil, nil //nolint:nilnil // as documented
@@ -20,9 +20,9 @@ func (g *Gateway) openBeside(p *plan, s *spec, first *socket, old *service) (*so
 	if open == nil {
 		return nil, nil //nolint:nilnil // as documented
 	}
-	what, listen := fmt.Sprintf("listener %q", s.cfg.Name), besideAddress(s.cfg.Listen, first)
-	if old != nil && old.socket == first && old.beside != nil {
-		return old.beside, nil
+	what, listen := fmt.Sprintf("listener %q", s.cfg.Name), withPort(s.cfg.Listen, first)
+	if svc != nil && svc.beside != nil && g.failure(svc.beside) == nil && withPort(svc.cfg.Listen, svc.socket) == listen {
+		return svc.beside, nil
 	}
 	if from := g.besideAt(listen); from != nil {
 		return p.takeOver(from, what, listen)
@@ -36,12 +36,12 @@ func (g *Gateway) openBeside(p *plan, s *spec, first *socket, old *service) (*so
 	})
 }
 
-// besideAddress returns the host of an address with the port that the first socket really has.
-func besideAddress(listen string, first *socket) string {
+// withPort returns the host of an address with the port that a socket really has.
+func withPort(listen string, sock *socket) string {
 	host, _, err := net.SplitHostPort(listen)
-	_, port, err2 := net.SplitHostPort(address(first))
+	_, port, err2 := net.SplitHostPort(address(sock))
 	if err != nil || err2 != nil {
-		return listen // a Unix socket, which the check refuses
+		return listen // a Unix socket
 	}
 	return net.JoinHostPort(host, port)
 }
@@ -51,7 +51,7 @@ func (g *Gateway) besideAt(listen string) *socket {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.services {
-		if s.beside != nil && s.failed == nil && besideAddress(s.cfg.Listen, s.socket) == listen {
+		if s.beside != nil && s.beside.failed == nil && withPort(s.cfg.Listen, s.socket) == listen {
 			return s.beside
 		}
 	}
@@ -65,7 +65,7 @@ func (g *Gateway) changeBeside(p *plan, svc *service, next *socket) {
 	}
 	if svc.beside != nil {
 		p.retiredSockets = append(p.retiredSockets, svc.beside)
-		if d, ok := svc.beside.Listener.(extend.Drainer); ok {
+		if d, ok := svc.beside.Listener.(extend.Drainer); ok && g.failure(svc.beside) == nil {
 			p.Retired = append(p.Retired, &extend.Retired{
 				Kind: admin.RetiringListener, Name: svc.cfg.Name, Protocol: string(svc.cfg.Protocol), Sessions: "clients of a removed socket",
 				Active: d.Active, Drain: d.Drain,

@@ -42,7 +42,8 @@
 //   - A listener with another address opens the new one before it closes the old one; its sessions stay. Listeners may
 //     exchange names and addresses: a listener that gets an address of another takes the socket over. An address that
 //     only overlaps (0.0.0.0:80 for 127.0.0.1:80) is refused.
-//   - A listener that has failed is built anew.
+//   - A socket of a listener that has failed is opened again. The listener's other socket stays, and so do all connections. The gateway also
+//     tries that by itself, at once after a failure and then less and less often.
 //   - Settings that cannot change in place (an upstream's TLS or login, a listener's protocol) lead to a new listener
 //     or upstream on the same socket; sessions of the old one finish there, within the drain time-out.
 //   - Removed listeners and upstreams drain.
@@ -60,5 +61,5 @@
 // Package extend has the table of listener protocols and other extensions; builtin.go imports those that every gateway has.
 //
 // The files: service.go and backend.go (configuration to listeners and upstreams), plan.go and opening.go (from one
-// configuration to another), gateway.go (serve and drain), reload.go.
+// configuration to another), gateway.go (serve and drain), reopen.go (sockets that fail), reload.go.
 package gateway

@@ -69,7 +69,7 @@ type Gateway struct {
 
 	hard   context.Context // ends at Close
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // serving, retiring, watchCarriers
+	tasks  sync.WaitGroup // serving, opening again, retiring, watchCarriers
 
 	watching sync.Once // watchCarriers
 	closing  sync.Once // closeAll
@@ -158,32 +158,6 @@ func (g *Gateway) serve() error {
 		g.opts.Started()
 	}
 	return nil
-}
-
-// startService serves sock until it is retired or the proxy drains.
-func (g *Gateway) startService(s *service, sock *socket) {
-	g.logger.Info("listening", "listener", s.cfg.Name, "protocol", s.cfg.Protocol, "address", address(sock), "tls", s.cert != nil)
-	proxy := s.proxy
-	g.tasks.Go(func() {
-		err := proxy.Serve(sock.Listener) // adopted by the engine, so that accepting is a fiber too
-		if err == nil || sock.retired.Load() {
-			return
-		}
-		g.stopped(s, sock, err)
-	})
-}
-
-// stopped records that a listener has failed.
-func (g *Gateway) stopped(s *service, sock *socket, err error) {
-	g.mu.Lock()
-	draining, name := g.draining, s.cfg.Name
-	if !draining {
-		s.failed = err
-	}
-	g.mu.Unlock()
-	if !draining {
-		g.logger.Error("listener stopped", "listener", name, "address", address(sock), "error", err)
-	}
 }
 
 // Trim returns memory to the system that is kept for the next burst.

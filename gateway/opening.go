@@ -25,7 +25,11 @@ const (
 func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) {
 	l := &s.cfg
 	what := fmt.Sprintf("listener %q", l.Name)
-	sock, err := g.open(p, extend.ProtocolOf(l.Protocol), what, l.Listen, s.perm, old)
+	listen := l.Listen
+	if old != nil && old.cfg.Listen == listen && g.failure(old.socket) != nil {
+		listen = withPort(listen, old.socket) // clients know the port that the system chose for port 0
+	}
+	sock, err := g.open(p, extend.ProtocolOf(l.Protocol), what, listen, s.perm, old)
 	if err == nil {
 		if err = p.permit(s.perm, l.Listen); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
@@ -89,7 +93,7 @@ func (g *Gateway) holder(listen string, datagrams bool, old *service) *socket {
 	defer g.mu.Unlock()
 	anyPort := strings.HasSuffix(listen, ":0") && !strings.HasPrefix(listen, "unix:") // each such listener gets its own port
 	for _, s := range g.services {
-		if s.cfg.Listen == listen && s.datagrams() == datagrams && s.failed == nil && (s == old || !anyPort) {
+		if s.cfg.Listen == listen && s.datagrams() == datagrams && s.socket.failed == nil && (s == old || !anyPort) {
 			return s.socket
 		}
 	}
@@ -108,7 +112,8 @@ func (g *Gateway) explainInUse(what, listen string, datagrams bool, err error) e
 			what, ErrListen, listen, who, has, syscall.EADDRINUSE)
 	}
 	for _, s := range g.services {
-		if (s.datagrams() == datagrams || datagrams && s.beside != nil) && config.Overlap(s.cfg.Listen, listen) {
+		has := s.datagrams() == datagrams && s.socket.failed == nil || datagrams && s.beside != nil && s.beside.failed == nil
+		if has && config.Overlap(s.cfg.Listen, listen) {
 			return ours(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen)
 		}
 	}
@@ -116,13 +121,6 @@ func (g *Gateway) explainInUse(what, listen string, datagrams bool, err error) e
 		return ours("the admin page", g.cfg.Admin)
 	}
 	return err
-}
-
-// hasFailed reports whether a listener has failed.
-func (g *Gateway) hasFailed(s *service) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return s.failed != nil
 }
 
 // datagrams reports whether the socket of a service is a UDP socket.

@@ -195,7 +195,7 @@ func (g *Gateway) planServices(p *plan) error {
 
 func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view map[string]*backend) error {
 	hold := &certificates{}
-	replace := old != nil && (needsNewProxy(&old.cfg, l) || old.fibers != onFibers(l, p.New) || g.hasFailed(old))
+	replace := old != nil && (needsNewProxy(&old.cfg, l) || old.fibers != onFibers(l, p.New))
 	if old != nil && old.cert != nil && !replace {
 		hold = old.cert
 	}
@@ -213,23 +213,57 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 	for _, name := range l.Upstreams() {
 		changed = changed || p.touched[name]
 	}
-	if old.cfg.Listen != l.Listen {
-		return g.moveService(p, s, old, hold)
+	if changed || old.cfg.Listen != l.Listen || g.hasFailed(old) {
+		return g.changeService(p, s, old, hold)
 	}
-	if changed {
-		beside, err := g.openBeside(p, s, old.socket, old)
-		if err != nil {
-			return err
-		}
-		if !reflect.DeepEqual(old.cfg.Socket, l.Socket) {
-			if err := p.permit(s.perm, l.Listen); err != nil {
-				return fmt.Errorf("listener %q: %w", l.Name, err)
-			}
-		}
-		p.change("listener %s changed", l.Name)
-		p.Commit = append(p.Commit, func() error { return g.updateService(old, s, hold) })
-		g.changeBeside(p, old, beside)
+	return nil
+}
+
+// changeService applies s to a listener that continues.
+func (g *Gateway) changeService(p *plan, s *spec, svc *service, hold *certificates) error {
+	switch {
+	case svc.cfg.Listen != s.cfg.Listen:
+		p.change("listener %s moves from %s to %s", s.cfg.Name, svc.cfg.Listen, s.cfg.Listen)
+	case g.hasFailed(svc):
+		p.change("listener %s opened again", s.cfg.Name)
+	default:
+		p.change("listener %s changed", s.cfg.Name)
 	}
+	p.Commit = append(p.Commit, func() error { return g.updateService(svc, s, hold) })
+	return g.changeSockets(p, s, svc)
+}
+
+// changeSockets opens the sockets that a service needs for s: at another address, in place of one that has failed, or for a protocol that now
+// has two. The others stay as they are. What the service does not need any more is closed once the new ones are served.
+func (g *Gateway) changeSockets(p *plan, s *spec, svc *service) error {
+	first := svc.socket
+	var err error
+	switch {
+	case svc.cfg.Listen != s.cfg.Listen, g.failure(first) != nil:
+		first, err = g.openListener(p, s, svc)
+	case !reflect.DeepEqual(svc.cfg.Socket, s.cfg.Socket):
+		if err = p.permit(s.perm, s.cfg.Listen); err != nil {
+			err = fmt.Errorf("listener %q: %w", s.cfg.Name, err)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	beside, err := g.openBeside(p, s, first, svc)
+	if err != nil {
+		return err
+	}
+	if first != svc.socket {
+		p.starts = append(p.starts, start{svc, first})
+		p.retiredSockets = append(p.retiredSockets, svc.socket)
+		p.Commit = append(p.Commit, func() error {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			svc.socket = first
+			return nil
+		})
+	}
+	g.changeBeside(p, svc, beside)
 	return nil
 }
 
@@ -268,7 +302,7 @@ func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificates)
 	if err != nil {
 		return nil, err
 	}
-	beside, err := g.openBeside(p, s, sock, old)
+	beside, err := g.openBeside(p, s, sock, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -295,32 +329,6 @@ func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certifica
 	p.retiredSockets = append(p.retiredSockets, old.sockets()...)
 	p.retiredProxies = append(p.retiredProxies, old)
 	p.change("listener %s replaced", s.cfg.Name)
-	return nil
-}
-
-// moveService opens the new address for the same proxy; the old address is closed once the new one is served.
-func (g *Gateway) moveService(p *plan, s *spec, svc *service, hold *certificates) error {
-	sock, err := g.openListener(p, s, svc)
-	if err != nil {
-		return err
-	}
-	beside, err := g.openBeside(p, s, sock, svc)
-	if err != nil {
-		return err
-	}
-	p.starts = append(p.starts, start{svc, sock})
-	p.retiredSockets = append(p.retiredSockets, svc.socket)
-	p.change("listener %s moves from %s to %s", s.cfg.Name, svc.cfg.Listen, s.cfg.Listen)
-	p.Commit = append(p.Commit, func() error {
-		if err := g.updateService(svc, s, hold); err != nil {
-			return err
-		}
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		svc.socket = sock
-		return nil
-	})
-	g.changeBeside(p, svc, beside)
 	return nil
 }
 

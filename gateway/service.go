@@ -21,7 +21,6 @@ type service struct {
 	beside *socket       // the second one; nil: none
 	fibers bool          // its sessions run on the engine
 	cert   *certificates // read by handshakes; nil without TLS
-	failed error         // why it failed
 	recent *traffic.Window
 }
 

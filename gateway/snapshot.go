@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -33,9 +32,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 		if svc.cert != nil {
 			certs[svc.cfg.Name] = svc.cert
 		}
-		if svc.failed != nil {
-			s.NotReady = append(s.NotReady, fmt.Sprintf("listener %q stopped: %v", svc.cfg.Name, svc.failed))
-		}
+		s.NotReady = append(s.NotReady, svc.failures()...)
 	}
 	for _, b := range backends {
 		p := extend.ProtocolOf(b.cfg.Protocol)

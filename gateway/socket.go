@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/internal/netaddr"
@@ -19,6 +20,12 @@ type socket struct {
 	net.Listener
 	retired atomic.Bool // closed by the gateway, which is not a failure
 	unlink  bool        // closing it removes the file of a unix socket
+
+	// Gateway.mu guards these; see reopen.go.
+	failed   error     // why nothing is accepted any more; nil: it is
+	refused  error     // why the address could not be opened again last time
+	failures int       // times in a row that the address failed before this socket
+	served   time.Time // since when it is served
 }
 
 // NetListener returns what bind has opened.

@@ -294,12 +294,14 @@ func (p *port) take() {
 	}
 }
 
-// fail ends accepting for good.
+// fail ends accepting for good, and all connections: they have lost the socket. The address is free when Accept returns the error.
 func (p *port) fail(err error) {
 	p.mu.Lock()
-	p.err = err
-	handles := append([]*Listener(nil), p.handles...)
+	p.err, p.closed = err, true
+	handles := slices.Clone(p.handles)
 	p.mu.Unlock()
+	_ = p.transport.Close()
+	_ = p.socket.Close()
 	for _, l := range handles {
 		_ = l.Close()
 	}

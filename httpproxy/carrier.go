@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -74,10 +75,7 @@ func (p *Proxy) beginCarriers(l net.Listener) error {
 	if p.tls.Load() == nil {
 		return errors.Join(ErrNoTLS, l.Close())
 	}
-	if a, ok := l.Addr().(*net.UDPAddr); ok {
-		p.carriers.port.Store(int32(a.Port))
-		p.carriers.announce()
-	}
+	p.carriers.add(l)
 	limits := p.limits.Load()
 	c.Begin(CarrierSettings{
 		TLS: func() *tls.Config { return p.carriers.tls.Load() }, MaxRequests: limits.streams, MaxHeaderBytes: limits.head, KeepAlive: limits.keepAlive,
@@ -88,16 +86,16 @@ func (p *Proxy) beginCarriers(l net.Listener) error {
 
 // carriers is what a Proxy has for CarrierListeners.
 type carriers struct {
-	tls  atomic.Pointer[tls.Config] // nil = none
-	port atomic.Int32               // of the UDP socket; 0 = there is none yet
+	tls atomic.Pointer[tls.Config] // nil = none
 
-	mu     sync.Mutex // held for a few instructions
+	mu     sync.Mutex     // held for a few instructions
+	served []net.Listener // those with a UDP port
 	config Announcement
 	value  atomic.Pointer[string] // of Alt-Svc; nil = HTTP/3 is not announced
 }
 
 // Announcement tells clients that come by TCP, and with TLS, that there is HTTP/3, by a field Alt-Svc (RFC 7838) in each answer. Clients use
-// it for their next connections, and TCP where it does not work. It has an effect once a CarrierListener with a UDP port is served.
+// it for their next connections, and TCP where it does not work. It has an effect while a CarrierListener with a UDP port is served.
 type Announcement struct {
 	// MaxAge is how long clients may remember it, in whole seconds; 0 = HTTP/3 is not announced.
 	MaxAge time.Duration
@@ -115,22 +113,41 @@ func carrierTLS(t *tls.Config) *tls.Config {
 // set applies the configuration.
 func (c *carriers) set(a Announcement) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.config = a
-	c.mu.Unlock()
 	c.announce()
 }
 
-// announce makes the value of Alt-Svc.
-func (c *carriers) announce() {
+// add announces the port of a CarrierListener that is about to be served.
+func (c *carriers) add(l net.Listener) {
+	if _, ok := l.Addr().(*net.UDPAddr); !ok {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	port := c.config.Port
-	if port == 0 {
-		port = int(c.port.Load())
+	c.served = append(c.served, l)
+	c.announce()
+}
+
+// remove takes a listener out that is not served any more: clients that were sent to its port would wait there.
+func (c *carriers) remove(l net.Listener) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := slices.Index(c.served, l); i >= 0 {
+		c.served = slices.Delete(c.served, i, i+1)
+		c.announce()
 	}
-	if c.config.MaxAge <= 0 || port == 0 || c.port.Load() == 0 {
+}
+
+// announce makes the value of Alt-Svc; mu is held.
+func (c *carriers) announce() {
+	if c.config.MaxAge <= 0 || len(c.served) == 0 {
 		c.value.Store(nil)
 		return
+	}
+	port := c.config.Port
+	if port == 0 {
+		port = c.served[len(c.served)-1].Addr().(*net.UDPAddr).Port //nolint:forcetypeassert // see add
 	}
 	value := `h3=":` + strconv.Itoa(port) + `"; ma=` + strconv.FormatInt(int64(c.config.MaxAge/time.Second), 10)
 	c.value.Store(&value)

@@ -176,6 +176,7 @@ func (p *Proxy) Serve(l net.Listener) error {
 	if err := p.beginCarriers(l); err != nil {
 		return err
 	}
+	defer p.carriers.remove(l)
 	p.ledger.memory.add(&p.ledger)
 	return p.srv.Serve(l)
 }

@@ -1,0 +1,152 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/gateway/extend"
+)
+
+// An address whose socket has failed is opened again after reopenPause, doubled up to maxReopenPause while it keeps failing: soon enough that
+// clients hardly notice a single failure, and rarely enough that one that stays costs nothing. A socket that was served for longer than
+// maxReopenPause begins anew.
+const (
+	reopenPause    = time.Second
+	maxReopenPause = 30 * time.Second
+)
+
+// pauseAfter returns how long to wait after so many failures in a row before the first of which the pause is reopenPause.
+func pauseAfter(failures int) time.Duration {
+	pause := reopenPause
+	for ; failures > 0 && pause < maxReopenPause; failures-- {
+		pause *= 2
+	}
+	return min(pause, maxReopenPause)
+}
+
+// startService serves sock until it fails, is retired or the proxy drains.
+func (g *Gateway) startService(s *service, sock *socket) {
+	g.mu.Lock()
+	sock.served = time.Now()
+	g.mu.Unlock()
+	g.logger.Info("listening", "listener", s.cfg.Name, "protocol", s.cfg.Protocol, "address", address(sock), "network", sock.Addr().Network(), "tls", s.cert != nil)
+	proxy := s.proxy
+	g.tasks.Go(func() {
+		err := proxy.Serve(sock.Listener) // adopted by the engine, so that accepting is a fiber too
+		if err == nil || sock.retired.Load() {
+			return
+		}
+		g.stopped(s, sock, err)
+	})
+}
+
+// stopped records that a socket has failed, and has it opened again.
+func (g *Gateway) stopped(s *service, sock *socket, err error) {
+	g.mu.Lock()
+	draining, name := g.draining, s.cfg.Name
+	if !draining {
+		sock.failed = err
+		if time.Since(sock.served) > maxReopenPause {
+			sock.failures = 0
+		}
+	}
+	failures := sock.failures
+	g.mu.Unlock()
+	if draining {
+		return
+	}
+	g.logger.Error("listener stopped", "listener", name, "address", address(sock), "network", sock.Addr().Network(), "error", err, "again_in", pauseAfter(failures))
+	g.tasks.Go(func() { g.reopen(s, sock, failures) })
+}
+
+// reopen is a goroutine that opens the address of a failed socket again, until that succeeds, a reload does it, or the gateway ends.
+func (g *Gateway) reopen(svc *service, sock *socket, failures int) {
+	for done := false; !done; failures++ {
+		wait(g.hard, pauseAfter(failures))
+		if !g.lockRunning() {
+			return
+		}
+		done = g.tryReopen(svc, sock, failures+1)
+		g.reloading.Unlock()
+	}
+}
+
+// tryReopen opens the failed sockets of a service again, and reports whether sock is not one of them any more. reloading is held.
+func (g *Gateway) tryReopen(svc *service, sock *socket, failures int) (done bool) {
+	if !slices.Contains(g.services, svc) || !slices.Contains(svc.sockets(), sock) {
+		return true
+	}
+	p := &plan{Plan: extend.Plan{Old: g.cfg, New: g.cfg}}
+	perm, err := permissionOf(&svc.cfg)
+	if err == nil {
+		err = g.changeSockets(p, &spec{cfg: svc.cfg, perm: perm}, svc)
+	}
+	if err != nil {
+		p.abort()
+		g.notReopened(svc, sock, err, pauseAfter(failures))
+		return false
+	}
+	g.mu.Lock()
+	for _, s := range p.starts {
+		s.socket.failures = failures
+	}
+	g.mu.Unlock()
+	for _, apply := range p.Commit {
+		if err := apply(); err != nil {
+			g.logger.Error("a socket was not taken into use", "listener", svc.cfg.Name, "error", err)
+		}
+	}
+	for _, s := range p.starts {
+		g.startService(s.service, s.socket)
+	}
+	for _, s := range p.retiredSockets {
+		s.retire()
+	}
+	return true
+}
+
+// notReopened records why an address could not be opened again. The log has each reason once.
+func (g *Gateway) notReopened(svc *service, sock *socket, err error, again time.Duration) {
+	g.mu.Lock()
+	known := sock.refused != nil && sock.refused.Error() == err.Error()
+	sock.refused = err
+	g.mu.Unlock()
+	if !known {
+		g.logger.Error("cannot listen again, trying on", "listener", svc.cfg.Name, "address", address(sock), "network", sock.Addr().Network(), "error", err, "again_in", again)
+	}
+}
+
+// failure returns why a socket has failed; nil: it has not.
+func (g *Gateway) failure(sock *socket) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return sock.failed
+}
+
+// hasFailed reports whether a socket of a service has failed.
+func (g *Gateway) hasFailed(svc *service) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(svc.failures()) > 0
+}
+
+// failures describes the sockets that have failed, for operators. mu is held.
+func (s *service) failures() (all []string) {
+	for _, sock := range s.sockets() {
+		if sock.failed == nil {
+			continue
+		}
+		at := address(sock)
+		if network := sock.Addr().Network(); network != "unix" {
+			at = strings.ToUpper(network) + " " + at
+		}
+		text := fmt.Sprintf("listener %q stopped on %s: %v", s.cfg.Name, at, sock.failed)
+		if sock.refused != nil {
+			text += fmt.Sprintf("; it cannot be opened again: %v", sock.refused)
+		}
+		all = append(all, text)
+	}
+	return all
+}
