@@ -22,12 +22,13 @@ const byeTime = time.Second
 // conn is a client's connection. To package listener it is one like others, but nobody reads from it or writes to it.
 type conn struct {
 	fiber.NoLoop
-	q     *quic.Conn
-	of    *Listener
-	state tls.ConnectionState
-	from  net.Addr
-	left  chan struct{} // closed by Leave
-	leave sync.Once
+	q         *quic.Conn
+	of        *Listener
+	handshake *handshake
+	state     tls.ConnectionState
+	from      net.Addr
+	left      chan struct{} // closed by Leave
+	leave     sync.Once
 
 	mu     sync.Mutex // held for a few instructions
 	served bool       // Carry was called
@@ -41,8 +42,8 @@ var (
 	_ httpproxy.Carrier = (*conn)(nil)
 )
 
-func newConn(l *Listener, q *quic.Conn) *conn {
-	return &conn{q: q, of: l, state: q.ConnectionState().TLS, from: q.RemoteAddr(), left: make(chan struct{})}
+func newConn(h *handshake, q *quic.Conn) *conn {
+	return &conn{q: q, of: h.to, handshake: h, state: q.ConnectionState().TLS, from: q.RemoteAddr(), left: make(chan struct{})}
 }
 
 // Carry implements httpproxy.Carrier.

@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -20,10 +19,6 @@ import (
 const (
 	// maxBacklog bounds the connections that wait for the Proxy after their handshakes, which takes one in microseconds.
 	maxBacklog = 128
-	// busyHandshakes is from how many handshakes under way on a client first has to show that its address is its own (Retry, RFC 9000, section
-	// 8.1.2), which costs it a round trip. maxHandshakes is how many there may be; each takes some 50 KiB and a signature.
-	busyHandshakes = 64
-	maxHandshakes  = 1024
 	// Windows for request bodies, in bytes: they bound what quic-go holds of what sessions have not taken yet. A stream begins with that of
 	// HTTP/2 and gets more while its server keeps up.
 	firstWindow  = 64 << 10
@@ -85,6 +80,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	default:
 		select {
 		case c := <-l.ready:
+			_ = c.handshake.over() // the Proxy counts it
 			return c, nil
 		case <-l.closed:
 		}
@@ -150,7 +146,8 @@ type port struct {
 	socket    *net.UDPConn
 	transport *quic.Transport
 	reading   sync.Once
-	shaking   atomic.Int64 // handshakes under way
+	shaking   handshakes // under way
+	refused   refusal    // begins only
 
 	mu      sync.Mutex // not held during calls of quic-go
 	server  *quic.Listener
@@ -222,6 +219,16 @@ func (p *port) tls(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 // takeover is how long a handshake waits for the Listener that takes over when the one before it is closed already.
 const takeover = time.Second
 
+// settings returns those of the Listener to which the next client comes; nil = one is about to take over.
+func (p *port) settings() *httpproxy.CarrierSettings {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.Contains(p.handles, p.leader) {
+		return nil
+	}
+	return p.leader.settings
+}
+
 // next returns the Listener to which the next client comes, nil if there is none.
 func (p *port) next() *Listener {
 	timeout := time.NewTimer(takeover)
@@ -245,36 +252,6 @@ func (p *port) next() *Listener {
 	}
 }
 
-// busy implements quic.Transport.VerifySourceAddress.
-func (p *port) busy(net.Addr) bool { return p.shaking.Load() >= busyHandshakes }
-
-var (
-	errBusy   = errors.New("http3: too many handshakes are under way")
-	errNobody = errors.New("http3: nobody accepts clients any more")
-)
-
-// begins implements quic.Transport.ConnContext: it counts a handshake until it is over.
-func (p *port) begins(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
-	if p.shaking.Load() >= maxHandshakes {
-		return nil, errBusy
-	}
-	p.shaking.Add(1)
-	h := &handshake{of: p}
-	context.AfterFunc(ctx, h.over)
-	return context.WithValue(ctx, handshakeKey{}, h), nil
-}
-
-type handshakeKey struct{}
-
-// handshake is one that is counted.
-type handshake struct {
-	of   *port
-	to   *Listener // whose settings it has
-	once sync.Once
-}
-
-func (h *handshake) over() { h.once.Do(func() { h.of.shaking.Add(-1) }) }
-
 // take gives the clients that have connected to the Proxies.
 func (p *port) take() {
 	for {
@@ -285,9 +262,7 @@ func (p *port) take() {
 			}
 			return
 		}
-		h := q.Context().Value(handshakeKey{}).(*handshake) //nolint:forcetypeassert // by begins
-		h.over()
-		c := newConn(h.to, q)
+		c := newConn(q.Context().Value(handshakeKey{}).(*handshake), q) //nolint:forcetypeassert // by begins
 		if err := p.give(c); err != nil {
 			_ = c.Close()
 		}

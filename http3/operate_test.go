@@ -304,25 +304,17 @@ func TestRegisterAndKill(t *testing.T) {
 
 // TestLimits: connections of all protocols count together.
 func TestLimits(t *testing.T) {
-	for name, keys := range map[string]string{
-		"all": "max_conns: 1, max_queue: 0", "source": "max_connections_per_source: 1", "denied": `deny: ["127.0.0.0/8"]`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := run(t, strings.ReplaceAll(standard, "upstream: app, tls", "upstream: app, "+keys+", tls"))
-			if name != "denied" {
-				if body, _ := get(t, w.transport(), w.url("/")); !strings.HasPrefix(body, "GET ") {
-					t.Errorf("%q", body)
-				}
-			}
-			r, _ := http.NewRequest(http.MethodGet, w.url("/"), nil)
-			resp, err := w.transport().RoundTrip(r)
-			if err == nil {
-				resp.Body.Close()
-			}
-			if e, ok := errors.AsType[*quichttp3.Error](err); !ok || e.ErrorCode != quichttp3.ErrCodeExcessiveLoad {
-				t.Errorf("error %v", err)
-			}
-		})
+	w := run(t, strings.ReplaceAll(standard, "upstream: app, tls", "upstream: app, max_conns: 1, max_queue: 0, tls"))
+	if body, _ := get(t, w.transport(), w.url("/")); !strings.HasPrefix(body, "GET ") {
+		t.Errorf("%q", body)
+	}
+	r, _ := http.NewRequest(http.MethodGet, w.url("/"), nil)
+	resp, err := w.transport().RoundTrip(r)
+	if err == nil {
+		resp.Body.Close()
+	}
+	if e, ok := errors.AsType[*quichttp3.Error](err); !ok || e.ErrorCode != quichttp3.ErrCodeExcessiveLoad {
+		t.Errorf("error %v", err)
 	}
 }
 

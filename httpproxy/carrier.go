@@ -55,12 +55,18 @@ type CarrierSettings struct {
 	// TLS returns the settings for a handshake that begins now: TLS 1.3, with the listener's certificates, no protocol (ALPN) and no early
 	// data. They are the same until an Update changes them. It may be called from any goroutine, and must not be changed.
 	TLS func() *tls.Config
+	// Admit returns why a client would be refused because of its address, after as many others from there as are pending; nil: it would not. It
+	// is called before a handshake begins, and must not be called otherwise: a refusal is counted and logged. It may be called from any
+	// goroutine, and does not wait.
+	Admit func(from net.Addr, pending int) error
 	// MaxRequests is how many requests of a connection may be open at once, MaxHeaderBytes how large a head may be.
 	MaxRequests, MaxHeaderBytes int
 	// KeepAlive is how long a connection without requests stays open.
 	KeepAlive time.Duration
 	// Logger is never nil.
 	Logger *slog.Logger
+	// Report counts and logs a problem, see listener.Server.Report.
+	Report func(reason string, level slog.Level, msg string, args ...any)
 }
 
 // ErrNoTLS is the error of Serve for a CarrierListener if the Config has no TLS.
@@ -78,8 +84,8 @@ func (p *Proxy) beginCarriers(l net.Listener) error {
 	p.carriers.add(l)
 	limits := p.limits.Load()
 	c.Begin(CarrierSettings{
-		TLS: func() *tls.Config { return p.carriers.tls.Load() }, MaxRequests: limits.streams, MaxHeaderBytes: limits.head, KeepAlive: limits.keepAlive,
-		Logger: p.srv.Logger(),
+		TLS: func() *tls.Config { return p.carriers.tls.Load() }, Admit: p.srv.Foresee, MaxRequests: limits.streams, MaxHeaderBytes: limits.head, KeepAlive: limits.keepAlive,
+		Logger: p.srv.Logger(), Report: p.srv.Report,
 	})
 	return nil
 }

@@ -126,6 +126,13 @@ func (s *sources) admit(src source, maxConns int) (counted bool, err error) {
 	return true, nil
 }
 
+// count returns how many open connections are counted.
+func (s *sources) count(src source) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[src]
+}
+
 // release ends the count of a connection.
 func (s *sources) release(src source) {
 	s.mu.Lock()
@@ -145,6 +152,36 @@ func (s *Server) vet(ip netip.Addr, cfg *Config) error {
 		return ErrDenied
 	}
 	return s.sources.connect(sourceOf(ip), cfg.ConnectionRate, time.Since(began))
+}
+
+// Foresee returns why a connection from a client's address would be refused now because of its source, after as many others from there as are
+// pending; nil: it would not. It is for listeners that learn of a client before they can accept its connection, as with QUIC, and is called
+// instead of making the connection: a refusal is counted and logged like that of a connection. Nothing else is counted, since the address may
+// be forged; accepting does that.
+func (s *Server) Foresee(from net.Addr, pending int) error {
+	cfg, ip := s.config(), addressOf(from)
+	if !ip.IsValid() || !cfg.limitsSources() {
+		return nil
+	}
+	err := s.foresee(ip, cfg, pending)
+	if err != nil {
+		s.accepted.Add(1)
+		s.refuseSource(from.String(), err)
+	}
+	return err
+}
+
+func (s *Server) foresee(ip netip.Addr, cfg *Config, pending int) error {
+	src, rate := sourceOf(ip), cfg.ConnectionRate
+	switch {
+	case !(Addresses{cfg.Allow, cfg.Deny}).Admit(ip):
+		return ErrDenied
+	case rate.Connections > 0 && s.sources.rates.Left(src, ratelimit.Rate{Count: rate.Connections, Per: rate.Per}, time.Since(began)) <= pending:
+		return ErrSourceRate
+	case cfg.MaxConnsPerSource > 0 && s.sources.count(src)+pending >= cfg.MaxConnsPerSource:
+		return ErrSourceFull
+	}
+	return nil
 }
 
 // checkSource is vet for a connection that was not vetted yet, and counts the connection as open, or refuses it because its source has too many.

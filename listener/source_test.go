@@ -3,8 +3,10 @@ package listener_test
 import (
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -104,5 +106,34 @@ func BenchmarkSource(b *testing.B) {
 		if s.Admit(client, 10, listener.Rate{Connections: 10, Per: time.Second}, time.Duration(i)*time.Second) == nil {
 			s.Release(client)
 		}
+	}
+}
+
+// TestForesee: what is foreseen is what happens, and foreseeing counts refusals only.
+func TestForesee(t *testing.T) {
+	s, err := listener.New(listener.Config{
+		Name: "test", Protocol: "tcp", Logger: slog.New(slog.DiscardHandler), Deny: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+		ConnectionRate: listener.Rate{Connections: 2, Per: time.Hour},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	from := func(ip string) net.Addr { return &net.UDPAddr{IP: net.ParseIP(ip), Port: 1} }
+	for _, c := range []struct {
+		ip      string
+		pending int
+		want    error
+	}{
+		{"192.0.2.1", 0, listener.ErrDenied}, {"::ffff:192.0.2.2", 0, listener.ErrDenied},
+		{"198.51.100.1", 0, nil}, {"198.51.100.1", 0, nil}, {"198.51.100.1", 1, nil}, {"198.51.100.1", 2, listener.ErrSourceRate},
+		{"2001:db8::1", 1, nil}, {"2001:db8::2", 3, listener.ErrSourceRate},
+	} {
+		if err := s.Foresee(from(c.ip), c.pending); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
+			t.Errorf("%s after %d: %v, want %v", c.ip, c.pending, err, c.want)
+		}
+	}
+	if st := s.Stats(); st.Rejected != 4 || st.Accepted != 4 || st.Errors[listener.ReasonDenied] != 2 || st.Errors[listener.ReasonSourceRate] != 2 {
+		t.Errorf("rejected %d of %d, %v", st.Rejected, st.Accepted, st.Errors)
 	}
 }

@@ -55,6 +55,19 @@ func (t *Table[K]) Take(key K, r Rate, now time.Duration) (wait time.Duration) {
 	return 0
 }
 
+// Left returns how many events of a key Take would count now, one after the other. It counts nothing.
+func (t *Table[K]) Left(key K, r Rate, now time.Duration) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, per := int64(now), int64(r.Per)
+	due, ok := t.due[key]
+	if !ok {
+		due = t.older[key]
+	}
+	step := max(per/int64(r.Count), 1)
+	return int(max(per-(max(due, at)-at), 0) / step)
+}
+
 // Known returns the number of keys in the table.
 func (t *Table[K]) Known() int {
 	t.mu.Lock()

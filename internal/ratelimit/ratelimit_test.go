@@ -82,3 +82,25 @@ func TestKnown(t *testing.T) {
 		t.Errorf("%d keys are known long after", n)
 	}
 }
+
+// TestLeft: Left is how many events Take counts, at any time.
+func TestLeft(t *testing.T) {
+	for _, rate := range []ratelimit.Rate{{1, time.Second}, {3, time.Second}, {7, time.Minute}, {1000, time.Millisecond}} {
+		var table ratelimit.Table[int]
+		for now := time.Hour; now < time.Hour+3*rate.Per; now += rate.Per/5 + 1 {
+			left, taken := table.Left(0, rate, now), 0
+			if again := table.Left(0, rate, now); again != left {
+				t.Errorf("%+v: %d left, and then %d", rate, left, again)
+			}
+			for table.Take(0, rate, now) == 0 {
+				taken++
+			}
+			if left != taken {
+				t.Errorf("%+v: %d left, %d taken", rate, left, taken)
+			}
+			if n := table.Left(1, rate, now); n != rate.Count {
+				t.Errorf("%+v: %d left of another key", rate, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package http3
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/headpond/headpond/listener"
+)
+
+const (
+	// busyHandshakes is from how many handshakes under way on a client first has to show that its address is its own (Retry, RFC 9000, section
+	// 8.1.2), which costs it a round trip. maxHandshakes is how many there may be; each takes some 50 KiB and a signature.
+	busyHandshakes = 64
+	maxHandshakes  = 1024
+	// maxSourceHandshakes is how many of them may be of one source that has shown its address: one client must not take the room of all.
+	maxSourceHandshakes = maxHandshakes / 8
+)
+
+var (
+	errBusy   = errors.New("http3: too many handshakes are under way")
+	errSource = errors.New("http3: too many handshakes of this address are under way")
+	errNobody = errors.New("http3: nobody accepts clients any more")
+)
+
+// handshakes counts those under way. A client whose address may be forged counts for no source.
+type handshakes struct {
+	mu      sync.Mutex // held for a few instructions
+	all     int
+	sources map[netip.Prefix]int
+}
+
+// handshake is one that is counted, until its connection is accepted or over.
+type handshake struct {
+	of   *handshakes
+	from netip.Prefix // the source; zero = the address may be forged
+	to   *Listener    // whose settings it has
+	once sync.Once
+}
+
+type handshakeKey struct{}
+
+// sourceOf returns an IPv4 address, or the /64 of an IPv6 address, because its owner can use any address of it.
+func sourceOf(from net.Addr) netip.Prefix {
+	a, ok := from.(*net.UDPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	ip, bits := a.AddrPort().Addr().Unmap(), 32
+	if ip.Is6() {
+		bits = 64
+	}
+	source, _ := ip.WithZone("").Prefix(bits)
+	return source
+}
+
+// begin counts a handshake, and returns how many others of its source are under way.
+func (s *handshakes) begin(h *handshake) (pending int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all >= maxHandshakes {
+		return 0, errBusy
+	}
+	if h.from.IsValid() {
+		if pending = s.sources[h.from]; pending >= maxSourceHandshakes {
+			return 0, errSource
+		}
+		if s.sources == nil {
+			s.sources = map[netip.Prefix]int{}
+		}
+		s.sources[h.from]++
+	}
+	s.all++
+	return pending, nil
+}
+
+// over ends the count, and reports whether it had not ended before.
+func (h *handshake) over() (now bool) {
+	h.once.Do(func() {
+		now = true
+		s := h.of
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all--
+		if !h.from.IsValid() {
+			return
+		}
+		if s.sources[h.from]--; s.sources[h.from] == 0 {
+			delete(s.sources, h.from)
+		}
+	})
+	return now
+}
+
+// failed ends the count of a handshake whose connection is over, and reports an error of TLS. Others are those of clients that have gone, whose
+// addresses may be forged.
+func (h *handshake) failed(err error, client net.Addr) {
+	if !h.over() {
+		return
+	}
+	if e, ok := errors.AsType[*quic.TransportError](err); ok && e.ErrorCode.IsCryptoError() && h.to != nil {
+		h.to.settings.Report(listener.ReasonTLS, slog.LevelDebug, "TLS handshake error", "client", client.String(), "error", err)
+	}
+}
+
+func (s *handshakes) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all >= busyHandshakes
+}
+
+// busy implements quic.Transport.VerifySourceAddress.
+func (p *port) busy(net.Addr) bool { return p.shaking.busy() }
+
+// sameFlight is how long packets from the address of a client that was refused belong to that attempt: a first flight has two of them or more,
+// and is refused and counted once.
+const sameFlight = 100 * time.Millisecond
+
+// refusal is the last client that was refused before its handshake.
+type refusal struct {
+	client string
+	at     time.Time
+	err    error
+}
+
+// begins implements quic.Transport.ConnContext: it refuses a client before anything is made for it, or counts its handshake. It does not wait,
+// because the packets of all clients do meanwhile. Calls come one after the other.
+func (p *port) begins(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
+	client := info.RemoteAddr.String()
+	if last := &p.refused; last.client == client && time.Since(last.at) < sameFlight {
+		return nil, last.err
+	}
+	h := &handshake{of: &p.shaking}
+	if info.AddrVerified {
+		h.from = sourceOf(info.RemoteAddr)
+	}
+	if err := p.admit(h, info); err != nil {
+		p.refused = refusal{client, time.Now(), err}
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { h.failed(context.Cause(ctx), info.RemoteAddr) })
+	return context.WithValue(ctx, handshakeKey{}, h), nil
+}
+
+// admit counts a handshake, unless the client is refused.
+func (p *port) admit(h *handshake, info *quic.ClientInfo) error {
+	s := p.settings()
+	pending, err := p.shaking.begin(h)
+	switch {
+	case s == nil: // the client is vetted when it is accepted
+		return err
+	case err != nil:
+		s.Report(listener.ReasonRejected, slog.LevelWarn, "handshake refused", "client", info.RemoteAddr.String(), "error", err)
+		return err
+	}
+	if err = s.Admit(info.RemoteAddr, pending); err != nil {
+		_ = h.over()
+	}
+	return err
+}

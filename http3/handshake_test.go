@@ -1,0 +1,190 @@
+package http3_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/quic-go/quic-go"
+	quichttp3 "github.com/quic-go/quic-go/http3"
+
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/listener"
+)
+
+// refusedAtOnce reports whether an error is that of a client that was refused before its handshake.
+func refusedAtOnce(err error) bool {
+	e, ok := errors.AsType[*quic.TransportError](err)
+	return ok && e.Remote && e.ErrorCode == quic.ConnectionRefused
+}
+
+// counted returns how many clients the listener has refused, for all reasons and for one.
+func (w *world) counted(reason string) (all, one uint64) {
+	s := w.gw.Snapshot().Listeners[0]
+	return s.Rejected, s.Errors[reason]
+}
+
+// TestSourceRefused: a client whose address may not connect, connects too often or has too many connections is refused before its handshake,
+// and counted once. Connections by TCP count, too.
+func TestSourceRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		keys, reason string
+		served       int // of the first clients
+		byTCP        bool
+	}{
+		"denied":       {`deny: ["127.0.0.0/8"]`, listener.ReasonDenied, 0, false},
+		"not allowed":  {`allow: ["192.0.2.0/24"]`, listener.ReasonDenied, 0, false},
+		"full":         {"max_connections_per_source: 2", listener.ReasonSourceFull, 2, false},
+		"full by TCP":  {"max_connections_per_source: 1", listener.ReasonSourceFull, 1, true},
+		"too often":    {"connection_rate: {connections: 2, per: 1h}", listener.ReasonSourceRate, 2, false},
+		"often by TCP": {"connection_rate: {connections: 1, per: 1h}", listener.ReasonSourceRate, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := run(t, strings.ReplaceAll(standard, "upstream: app, tls", "upstream: app, "+c.keys+", tls"))
+			for range c.served {
+				if c.byTCP {
+					w.answers(w.overTCP(), w.url("/"))
+				} else {
+					w.answers(w.transport(), w.url("/"))
+				}
+			}
+			for i := range 3 {
+				resp, err := w.transport().RoundTrip(request(t, w.url("/")))
+				if err == nil {
+					resp.Body.Close()
+				}
+				if !refusedAtOnce(err) {
+					t.Errorf("error %v", err)
+				}
+				if all, one := w.counted(c.reason); all != uint64(i+1) || one != uint64(i+1) {
+					t.Errorf("refusal %d: %d are counted, %d with the reason", i+1, all, one)
+				}
+			}
+			if conns, _ := w.sessions(); len(conns) != c.served {
+				t.Errorf("connections %v", conns)
+			}
+		})
+	}
+}
+
+// isRetry reports whether a packet is a Retry (RFC 9000, section 17.2.5).
+func isRetry(packet []byte) bool { return len(packet) > 0 && packet[0]>>4 == 0xf }
+
+// deaf is the socket of a client that gets Retry packets only, so that its handshake goes on until it times out.
+type deaf struct{ net.PacketConn }
+
+func (d deaf) ReadFrom(p []byte) (int, net.Addr, error) {
+	for {
+		n, from, err := d.PacketConn.ReadFrom(p)
+		if err != nil || isRetry(p[:n]) {
+			return n, from, err
+		}
+	}
+}
+
+// begin has clients at an address begin handshakes that do not end, until the test ends.
+func (w *world) begin(host string, clients int) {
+	w.t.Helper()
+	to, err := net.ResolveUDPAddr("udp", w.gw.Addr("web"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	w.t.Cleanup(func() { cancel(); all.Wait() })
+	for range clients {
+		socket, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all.Go(func() {
+			tr := &quic.Transport{Conn: deaf{socket}}
+			for ctx.Err() == nil { // each gives up after some seconds
+				_, _ = tr.Dial(ctx, to, w.tls(), &quic.Config{})
+			}
+			_ = socket.Close()
+			_ = tr.Close()
+		})
+	}
+}
+
+// watching is a client's socket that notes whether a Retry has come.
+type watching struct {
+	net.PacketConn
+	retry atomic.Bool
+}
+
+func (c *watching) ReadFrom(p []byte) (int, net.Addr, error) {
+	n, from, err := c.PacketConn.ReadFrom(p)
+	if isRetry(p[:n]) {
+		c.retry.Store(true)
+	}
+	return n, from, err
+}
+
+// getFrom asks by a new connection from an address, and reports whether that had to show that the address is its own.
+func (w *world) getFrom(host string) (shown bool, err error) {
+	w.t.Helper()
+	to, err := net.ResolveUDPAddr("udp", w.gw.Addr("web"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	socket, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer socket.Close()
+	c := &watching{PacketConn: socket}
+	tr := &quic.Transport{Conn: c}
+	defer tr.Close()
+	conn, err := tr.Dial(context.Background(), to, w.tls(), &quic.Config{})
+	if err != nil {
+		return c.retry.Load(), err
+	}
+	defer func() { _ = conn.CloseWithError(0, "") }()
+	resp, err := (&quichttp3.Transport{}).NewClientConn(conn).RoundTrip(request(w.t, w.url("/")))
+	if err == nil {
+		<-w.started
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			w.t.Error(resp.Status)
+		}
+	}
+	return c.retry.Load(), err
+}
+
+// TestFloodOfHandshakes: while clients begin handshakes and do not end them, others are served once they have shown that their address is
+// theirs, but not from an address that has shown itself and has begun very many.
+func TestFloodOfHandshakes(t *testing.T) {
+	w := run(t, standard)
+	if shown, err := w.getFrom("127.0.0.1"); shown || err != nil {
+		t.Errorf("before: %v, had to show its address: %v", err, shown)
+	}
+	w.begin("127.0.0.2", 70)
+	conntest.Eventually(t, "clients have to show their addresses", func() bool {
+		shown, err := w.getFrom("127.0.0.1")
+		if err != nil {
+			t.Error(err)
+		}
+		return shown
+	})
+	w.begin("127.0.0.2", 150)
+	conntest.Eventually(t, "clients at the address of the flood are refused", func() bool {
+		shown, err := w.getFrom("127.0.0.2")
+		if err != nil && (!shown || !refusedAtOnce(err)) {
+			t.Errorf("%v, had to show its address: %v", err, shown)
+		}
+		return err != nil
+	})
+	if shown, err := w.getFrom("127.0.0.1"); !shown || err != nil {
+		t.Errorf("elsewhere: %v, had to show its address: %v", err, shown)
+	}
+	if _, rejected := w.counted(listener.ReasonRejected); rejected == 0 {
+		t.Error("the refusals are not counted")
+	}
+}
