@@ -266,17 +266,7 @@ func (cc *carrierConn) Describe(all []listener.Info, base listener.Info) []liste
 	base.BytesIn, base.BytesOut = cc.lc.BytesIn(), cc.lc.BytesOut()
 	cc.mu.Lock()
 	defer cc.mu.Unlock()
-	whole := base
-	if whole.Streams = len(cc.requests); whole.Streams == 0 {
-		whole.State, whole.Since = listener.StateIdle, cc.idle
-	}
-	all = append(all, whole)
-	base.BytesIn, base.BytesOut = 0, 0
-	for id, st := range cc.requests {
-		base.ID = listener.StreamID(whole.ID, id)
-		all = append(all, st.about.describe(base))
-	}
-	return all
+	return describeStreams(all, base, cc.idle, cc.requests, func(st *carried) *about { return &st.about })
 }
 
 // Kill implements listener.Session.

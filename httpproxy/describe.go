@@ -127,15 +127,20 @@ func (s *session) Kill(stream uint64) bool {
 func (h *http2) Describe(all []listener.Info, base listener.Info) []listener.Info {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return describeStreams(all, base, h.idle, h.streams, func(st *h2Stream) *about { return &st.about })
+}
+
+// describeStreams describes a connection and its requests by their numbers. idle is since when it has had none, entry returns that of a request.
+func describeStreams[N uint32 | uint64, S any](all []listener.Info, base listener.Info, idle time.Time, streams map[N]S, entry func(S) *about) []listener.Info {
 	whole := base
-	if whole.Streams = len(h.streams); whole.Streams == 0 {
-		whole.State, whole.Since = listener.StateIdle, h.idle
+	if whole.Streams = len(streams); whole.Streams == 0 {
+		whole.State, whole.Since = listener.StateIdle, idle
 	}
 	all = append(all, whole)
 	base.BytesIn, base.BytesOut = 0, 0
-	for id, st := range h.streams {
+	for id, st := range streams {
 		base.ID = listener.StreamID(whole.ID, uint64(id))
-		all = append(all, st.about.describe(base))
+		all = append(all, entry(st).describe(base))
 	}
 	return all
 }
