@@ -280,3 +280,32 @@ func hasIPv6() bool {
 	l, err := net.Listen("tcp", "[::1]:0")
 	return err == nil && l.Close() == nil
 }
+
+// What is written directly after connecting is sent without a wait for the system to report that there is room.
+func TestFirstWriteNeedsNoReport(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		l, err := e.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		c, s := pair(t, e, "tcp")
+		defer s.Close()
+		defer c.Close()
+		on(c, func() {
+			d, err := e.DialContext(t.Context(), "tcp", l.Addr().String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer d.Close()
+			began := e.Stats().Ticks
+			if _, err := d.Write([]byte("x")); err != nil {
+				t.Error(err)
+			}
+			if now := e.Stats().Ticks; now != began {
+				t.Errorf("writing took %d ticks", now-began)
+			}
+		})
+	})
+}

@@ -72,7 +72,7 @@ func newReadiness(l *loop) (p *readiness, lacks error, err error) {
 }
 
 func (p *readiness) add(c *Conn) error {
-	c.connReadiness = connReadiness{}
+	c.connReadiness = connReadiness{canWrite: true} // unless it is being connected, which connected finds out
 	return p.queue.add(c.fd, c.slot, p.loop.table.generation(c.slot))
 }
 
