@@ -70,10 +70,6 @@ func (h *http2) launchAll() {
 // sendAhead sends the request in the client's reader, if that needs no waiting, and parks its session; false = it is for a fiber.
 func (st *h2Stream) sendAhead() (parked bool) {
 	s := st.session
-	loop := st.h.conn.Loop()
-	if loop == 0 || s.wrong != nil || !st.bodyCame() {
-		return false
-	}
 	done := false
 	defer func() {
 		if !done { // a panic
@@ -82,7 +78,7 @@ func (st *h2Stream) sendAhead() (parked bool) {
 		}
 	}()
 	defer s.p.recovered(s.lc)
-	parked = st.trySend(s, loop)
+	parked = st.trySend(s)
 	done = true
 	return parked
 }
@@ -100,7 +96,11 @@ func (st *h2Stream) bodyCame() bool {
 }
 
 // trySend is sendAhead without care for panics.
-func (st *h2Stream) trySend(s *session, loop int) bool {
+func (st *h2Stream) trySend(s *session) bool {
+	loop := st.h.conn.Loop()
+	if loop == 0 || s.wrong != nil || !st.bodyCame() {
+		return false
+	}
 	x := &s.ex
 	*x = exchange{}
 	if no, ok := s.judge(false); !ok || no.status != 0 {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,7 +17,10 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -402,4 +406,60 @@ func askWithTag(client *http.Client, url, tag string) error {
 		return fmt.Errorf("%.60q: the head has %.60q and %.60q, the body is %.60q, the trailer %.60q", tag, resp.Header.Get("X-Echo"), resp.Header.Get("X-Path"), body, end)
 	}
 	return nil
+}
+
+// launchBomb is a client's connection that panics once it is armed, when the reader launches a request.
+type launchBomb struct {
+	fiber.Stream
+	armed *atomic.Bool
+}
+
+func (b launchBomb) Loop() int {
+	if b.armed.Load() && strings.Contains(string(debug.Stack()), ".(*http2).launch(") && b.armed.Swap(false) {
+		panic("bomb")
+	}
+	return b.Stream.Loop()
+}
+
+// launchBombs accepts such connections.
+type launchBombs struct {
+	net.Listener
+	armed *atomic.Bool
+}
+
+func (l launchBombs) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return launchBomb{fiber.StreamOf(c), l.armed}, nil
+}
+
+// TestLaunchPanics: a panic in the reader before a request has its session's fiber, or its place, ends this request only.
+func TestLaunchPanics(t *testing.T) {
+	backend := serveHTTP2(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hi") })
+	cfg := routeTo(backend.upstream(t, httpproxy.ProtocolH2C))
+	cfg.Listener.Logger = slog.New(slog.DiscardHandler)
+	p, err := httpproxy.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var armed atomic.Bool
+	addr := conntest.Run(t, launchBombs{enginetest.Listen(t), &armed}, p.Serve, func() { _ = p.Drain(context.Background()) })
+	h := dialH2(t, addr)
+	for i := range uint32(warm + 3) {
+		id, want := 2*i+1, "200 hi"
+		if i == warm {
+			armed.Store(true)
+			want = "reset INTERNAL_ERROR"
+		}
+		h.ask(id, true, ":method", "GET", ":scheme", "http", ":path", "/", ":authority", "a")
+		if got := firstLine(h.outcome(id)); got != want {
+			t.Errorf("request %d: %q", i+1, got)
+		}
+	}
+	_ = h.c.Close()
+	if n := p.Stats().Errors[listener.ReasonInternal]; n != 1 {
+		t.Errorf("%d panics are counted", n)
+	}
 }
