@@ -221,7 +221,7 @@ func (h *http2) fill() error {
 		if err != nil {
 			return err
 		}
-		h.flushSoon()
+		h.flushAhead()
 		_ = h.conn.SetReadDeadline(by)
 		again, idle := h.beforeWait()
 		if again {
