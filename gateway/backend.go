@@ -107,7 +107,11 @@ func limitsOf(u *config.Upstream) (pool.Limits, error) {
 
 // newBackend builds an upstream that replaces old, if old is not nil; its pools begin to warm up at once.
 func (g *Gateway) newBackend(u *config.Upstream, old *backend) (*backend, error) {
-	return g.makeBackend(u, extend.Settings{Settings: upstream.Settings{Overrides: old.kept()}})
+	b, err := g.makeBackend(u, extend.Settings{Settings: upstream.Settings{Overrides: old.kept()}})
+	if err == nil {
+		b.pauseAs(old)
+	}
+	return b, err
 }
 
 // makeBackend builds an upstream from its configuration. It reads only Overrides, Trial and StandIn from with.

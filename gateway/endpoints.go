@@ -21,15 +21,10 @@ func (g *Gateway) ChangeEndpoint(name string, c upstream.Change) error {
 		return errNoChange
 	}
 	defer g.reloading.Unlock()
-	i := slices.IndexFunc(g.backends, func(b *backend) bool { return b.cfg.Name == name })
-	if i < 0 {
-		names := make([]string, len(g.backends))
-		for i, b := range g.backends {
-			names[i] = b.cfg.Name
-		}
-		return unknown("upstream", name, names)
+	b, err := g.backendNamed(name)
+	if err != nil {
+		return err
 	}
-	b := g.backends[i]
 	of, ok := b.impl.(extend.Changeable)
 	if !ok {
 		return fmt.Errorf("upstream %q: endpoints of protocol %s cannot be changed", name, b.cfg.Protocol)
@@ -39,7 +34,7 @@ func (g *Gateway) ChangeEndpoint(name string, c upstream.Change) error {
 			return fmt.Errorf("upstream %q: endpoint %q: %w", name, config.Clip(c.Endpoint.Address), err)
 		}
 	}
-	err := of.ChangeEndpoint(c)
+	err = of.ChangeEndpoint(c)
 	if errors.Is(err, upstream.ErrUnknownEndpoint) {
 		return fmt.Errorf("upstream %q: %w", name, unknown("endpoint", c.Endpoint.Address, of.EndpointNames()))
 	}
@@ -52,6 +47,17 @@ func (g *Gateway) ChangeEndpoint(name string, c upstream.Change) error {
 	}
 	g.logger.Info("endpoint changed by an operator", args...)
 	return nil
+}
+
+// backendNamed returns an upstream. The error wraps admin.ErrUnknown. g.reloading is held.
+func (g *Gateway) backendNamed(name string) (*backend, error) {
+	names := make([]string, len(g.backends))
+	for i, b := range g.backends {
+		if names[i] = b.cfg.Name; names[i] == name {
+			return b, nil
+		}
+	}
+	return nil, unknown("upstream", name, names)
 }
 
 var errNoChange = fmt.Errorf("%w: no endpoint can be changed now", ErrClosed)

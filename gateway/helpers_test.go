@@ -45,7 +45,16 @@ func client(t *testing.T) *http.Client {
 
 // get returns status and body.
 func get(c *http.Client, url string) (int, string, error) {
-	resp, err := c.Get(url)
+	r, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	return do(c, r)
+}
+
+// do returns status and body.
+func do(c *http.Client, r *http.Request) (int, string, error) {
+	resp, err := c.Do(r)
 	if err != nil {
 		return 0, "", err
 	}

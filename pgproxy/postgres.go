@@ -186,6 +186,15 @@ func (b *Postgres) Overrides() []upstream.Override { return b.up.Overrides() }
 // EndpointNames calls the method of upstream.Upstream.
 func (b *Postgres) EndpointNames() []string { return b.up.EndpointNames() }
 
+// Pause calls the method of upstream.Upstream. Connections outside of the pool continue: the listening one, and those of
+// replication.
+func (b *Postgres) Pause(ctx context.Context, limit time.Duration) error {
+	return b.up.Pause(ctx, limit)
+}
+
+// Resume calls the method of upstream.Upstream.
+func (b *Postgres) Resume() bool { return b.up.Resume() }
+
 // Name implements Backend.
 func (b *Postgres) Name() string { return b.cfg.Name }
 
@@ -223,6 +232,7 @@ func (b *Postgres) Retire() {
 		s.Health.Probe = upstream.TCPProbeBy(b.cfg.dial)
 	}
 	_ = b.up.Update(s) // it was valid, and fails only once closed
+	b.up.Resume()      // operators reach the new backend only
 }
 
 // Close closes idle server connections now and leased ones when they are released.

@@ -107,7 +107,7 @@ func (p *Pool[T]) try(ctx context.Context, t turn) (l Lease[T], handed, again bo
 			return Lease[T]{}, false, true, nil
 		}
 		return l, false, false, nil
-	case c.limits.Overflow == OverflowDirect && c.total >= c.limits.MaxSize:
+	case c.limits.Overflow == OverflowDirect && c.total >= c.limits.MaxSize && !c.paused:
 		c.direct++
 		p.mu.Unlock()
 		l, err = p.openDirect(ctx, start)
@@ -146,7 +146,7 @@ func (p *Pool[T]) wait(ctx context.Context, t turn, e *effects[T]) (Lease[T], er
 func (p *Pool[T]) queue(parker Parker, t turn, e *effects[T]) *waiter[T] {
 	c := &p.core
 	w := p.waiters.Get().(*waiter[T])
-	w.since, w.parker, w.affinity, w.key = t.start, parker, t.affinity, t.key
+	w.since, w.pauses, w.parker, w.affinity, w.key = t.start, c.pauses(), parker, t.affinity, t.key
 	p.parkers = p.parkers || parker != nil
 	c.waited++
 	if c.waiters.n == 0 {

@@ -21,6 +21,7 @@ type core[T any] struct {
 	hot     bool
 	ticking bool
 	closed  bool
+	paused  bool
 	calm    bool // hot may be set: no hook and no leak report observes each lease
 
 	waiters  waiterList[T]
@@ -38,6 +39,8 @@ type core[T any] struct {
 	jitter func() float64
 	all    *slot[T] // every slot with a resource, doubly linked
 	seen   uint64   // acquired + released at the last tick
+	// pausedAt is when the present pause began, and pausedFor how long all pauses before it took together.
+	pausedAt, pausedFor int64
 
 	backoff backoff
 	lastErr error
@@ -255,7 +258,7 @@ func (c *core[T]) unwanted(s *slot[T]) (why Reason, unwanted bool) {
 		return ReasonShutdown, true
 	case s.direct:
 		return ReasonDirect, true
-	case c.total > c.limits.MaxSize:
+	case c.total > c.limits.MaxSize || c.paused:
 		return ReasonSurplus, true
 	case c.clock >= s.expires:
 		return ReasonLifetime, true
@@ -299,7 +302,7 @@ func (c *core[T]) newError(kind, cause error, waited int64, key uint64) *Error {
 // dispatch restores the core's invariants after any change: waiters get idle
 // resources, and opens are started for the remaining waiters and for resources kept warm.
 func (c *core[T]) dispatch(e *effects[T]) {
-	if c.closed {
+	if c.closed || c.paused {
 		return
 	}
 	for c.waiters.head != nil && len(c.idle) > 0 {
@@ -381,7 +384,7 @@ func (c *core[T]) openDone(s *slot[T], round uint64, err error, e *effects[T]) {
 	c.lastErr = nil
 	c.measure(c.clock - s.openingSince)
 	c.born(s)
-	if c.waiters.head == nil && !c.closed && c.total <= c.limits.MaxSize {
+	if c.waiters.head == nil && !c.closed && !c.paused && c.total <= c.limits.MaxSize {
 		// MaxIdle does not apply: it may replace one about to expire.
 		c.pushIdle(s)
 	} else {
@@ -420,7 +423,7 @@ func (c *core[T]) expiry(s *slot[T]) int64 {
 // openFailure decides which waiters fail because of a failed open.
 func (c *core[T]) openFailure(round uint64, err error, e *effects[T]) {
 	c.openFailed++
-	if c.closed {
+	if c.closed || c.paused { // after a pause the pool opens at once
 		return
 	}
 	c.lastErr = err
@@ -439,15 +442,49 @@ func (c *core[T]) openFailure(round uint64, err error, e *effects[T]) {
 
 // shutdown fails all waiters, refuses later acquires and closes idle resources.
 func (c *core[T]) shutdown(e *effects[T]) {
-	c.closed, c.hot, c.ticking = true, false, false
+	c.closed, c.paused, c.hot, c.ticking = true, false, false, false
 	c.failAll(ErrClosed, nil, e)
 	for len(c.idle) > 0 {
 		c.retire(c.popIdle(), ReasonShutdown, e)
 	}
 }
 
-// empty reports whether every resource of a closed pool is closed.
-func (c *core[T]) empty() bool { return c.closed && c.total == 0 && c.direct == 0 }
+// empty reports whether every resource of a closed or paused pool is closed.
+func (c *core[T]) empty() bool { return (c.closed || c.paused) && c.total == 0 && c.direct == 0 }
+
+// pause stops leases and opens, and closes the idle resources.
+func (c *core[T]) pause(e *effects[T]) {
+	c.paused, c.pausedAt, c.hot = true, c.clock, false
+	for len(c.idle) > 0 {
+		c.retire(c.popIdle(), ReasonSurplus, e)
+	}
+}
+
+// resume ends a pause. The first open does not wait for a back-off.
+func (c *core[T]) resume(e *effects[T]) {
+	c.pausedFor += c.clock - c.pausedAt
+	c.paused, c.hot = false, c.ticking && c.calm
+	c.backoff.reset()
+	c.pace.begin(c.clock)
+	c.dispatch(e)
+}
+
+// pauses returns how long all pauses so far took together.
+func (c *core[T]) pauses() int64 {
+	if c.paused {
+		return c.pausedFor + c.clock - c.pausedAt
+	}
+	return c.pausedFor
+}
+
+// deadline is when w has waited for AcquireTimeout, which must be limited; never while the pool is paused. Of two
+// waiters, the one that began to wait first has the first deadline.
+func (c *core[T]) deadline(w *waiter[T]) int64 {
+	if c.paused {
+		return never
+	}
+	return w.since + int64(c.limits.AcquireTimeout) + c.pausedFor - w.pauses
+}
 
 // update applies new limits (validated, defaults filled in).
 func (c *core[T]) update(l Limits, e *effects[T]) {

@@ -73,6 +73,31 @@ func ExamplePool_With() {
 	// 1
 }
 
+// A program keeps its callers waiting while the database is restarted.
+func ExamplePool_Pause() {
+	p, err := pool.New(pool.Config[string]{
+		Name:  "database",
+		Open:  func(context.Context) (string, error) { return "connection", nil },
+		Close: func(string) {},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer p.Close()
+	within, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	defer p.Resume() // also if the leases are not released in time
+	if err := p.Pause(within); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("connections:", p.Stats().Idle+p.Stats().InUse)
+	// Restart the database here.
+
+	// Output: connections: 0
+}
+
 // A caller that waits too long learns why: the pool is full, or nothing can be opened.
 func ExampleError() {
 	p, err := pool.New(pool.Config[int]{

@@ -42,7 +42,7 @@ func (l Lease[T]) Release() {
 	}
 	s.gen++
 	c.released++
-	if p.config.Reset != nil && !c.closed && !s.direct && c.total <= c.limits.MaxSize && c.clock < s.expires {
+	if p.config.Reset != nil && !c.closed && !s.direct && c.total <= c.limits.MaxSize && !c.paused && c.clock < s.expires {
 		timeout := c.limits.OpenTimeout
 		p.mu.Unlock()
 		if !p.reset(s, timeout) {

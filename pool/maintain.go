@@ -38,8 +38,8 @@ func (p *Pool[T]) touch(now int64) {
 	c.clock = max(c.clock, now)
 	if !c.ticking && !c.closed {
 		c.ticking = true
-		c.hot = c.calm
-		c.resume()
+		c.hot = c.calm && !c.paused
+		c.resumeSample()
 	}
 }
 
@@ -66,9 +66,9 @@ func (p *Pool[T]) schedule() {
 		}
 	}
 	if w := c.waiters.head; w != nil && c.limits.AcquireTimeout > 0 {
-		at = min(at, w.since+int64(c.limits.AcquireTimeout))
+		at = min(at, c.deadline(w))
 	}
-	if c.backoff.failures > 0 && c.opening == 0 && c.wanted() > 0 && c.total < c.limits.MaxSize {
+	if c.backoff.failures > 0 && !c.paused && c.opening == 0 && c.wanted() > 0 && c.total < c.limits.MaxSize {
 		at = min(at, c.backoff.retryAt) // an attempt under way calls schedule when it ends
 	}
 	if !c.ticking {
@@ -158,7 +158,7 @@ func (c *core[T]) expireWaiters(e *effects[T]) {
 	if c.limits.AcquireTimeout == 0 {
 		return
 	}
-	for w := c.waiters.head; w != nil && c.clock-w.since >= int64(c.limits.AcquireTimeout); w = c.waiters.head {
+	for w := c.waiters.head; w != nil && c.clock >= c.deadline(w); w = c.waiters.head {
 		c.timedOut++
 		c.fail(w, ErrTimeout, nil, e)
 	}
@@ -235,7 +235,7 @@ func (p *Pool[T]) checked(s *slot[T], err error) (next *slot[T]) {
 		c.retire(s, ReasonShutdown, &e)
 	case err != nil:
 		c.retire(s, ReasonCheck, &e)
-	case c.waiters.head != nil || c.total > c.limits.MaxSize:
+	case c.waiters.head != nil || c.total > c.limits.MaxSize || c.paused:
 		c.give(s, &e)
 	default:
 		c.insertIdle(s)

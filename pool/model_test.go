@@ -32,6 +32,7 @@ type client struct {
 // serve, and with which resource.
 type model struct {
 	max, maxIdle int
+	paused       bool
 	idle         []*res
 	holders      []*client
 	queue        []*client
@@ -43,7 +44,7 @@ func (m *model) size() int { return len(m.idle) + len(m.holders) }
 
 // serve moves waiters to the holders while there is something to give.
 func (m *model) serve() {
-	for len(m.queue) > 0 && (len(m.idle) > 0 || m.size() < m.max) {
+	for len(m.queue) > 0 && !m.paused && (len(m.idle) > 0 || m.size() < m.max) {
 		if n := len(m.idle); n > 0 {
 			m.idle = m.idle[:n-1]
 		}
@@ -120,8 +121,12 @@ func (w *world) step() {
 		w.resize()
 	case k < 97:
 		w.expire()
-	case k < 99:
+	case k < 98:
 		w.outage()
+	case w.m.paused:
+		w.resume()
+	default:
+		w.pause()
 	}
 	synctest.Wait()
 }
@@ -164,7 +169,7 @@ func (w *world) giveBack(discard bool) {
 	r := c.lease.Value()
 	w.note("return %d, discard %v", c.id, discard)
 	w.m.drop(c)
-	fits := w.m.size() < w.m.max && len(w.m.idle) < w.m.maxIdle
+	fits := !w.m.paused && w.m.size() < w.m.max && len(w.m.idle) < w.m.maxIdle
 	if !discard && fits {
 		w.m.idle = append(w.m.idle, r)
 	}
@@ -207,11 +212,33 @@ func (w *world) resize() {
 	}
 }
 
-// expire lets every waiter's time run out.
+// pause pauses the pool and does not wait for the leases.
+func (w *world) pause() {
+	w.note("pause")
+	w.m.paused, w.m.idle = true, nil
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := w.p.Pause(ended)
+	if err == nil && len(w.m.holders) > 0 || err != nil && !errors.Is(err, context.Canceled) {
+		w.Errorf("pause: %v", err)
+	}
+}
+
+func (w *world) resume() {
+	w.note("resume")
+	w.m.paused = false
+	w.m.serve()
+	want(w, "resumed", w.p.Resume(), true)
+}
+
+// expire lets every waiter's time run out, unless the pool is paused.
 func (w *world) expire() {
 	w.note("expire")
 	time.Sleep(modelTimeout)
 	synctest.Wait()
+	if w.m.paused {
+		return
+	}
 	for _, c := range w.m.queue {
 		w.ended(c, pool.ErrTimeout)
 	}
@@ -285,6 +312,7 @@ func (w *world) compare() {
 	want(w, "idle", s.Idle, len(w.m.idle))
 	want(w, "in use", s.InUse, len(w.m.holders))
 	want(w, "waiting", s.Waiting, len(w.m.queue))
+	want(w, "paused", s.Paused, w.m.paused)
 	want(w, "opening and busy", s.Opening+s.Busy, 0)
 	w.m.peak, w.m.maxPeak = max(w.m.peak, s.InUse), max(w.m.maxPeak, w.m.max)
 	if s.PeakInUse < w.m.peak || s.PeakInUse > w.m.maxPeak {

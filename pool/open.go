@@ -15,9 +15,7 @@ func (p *Pool[T]) open(round uint64) {
 		p.mu.Lock()
 		p.touch(p.now())
 		p.core.openDone(s, round, err, &e)
-		if p.core.empty() {
-			close(p.done)
-		}
+		p.settle()
 		p.unlock(&e)
 	}
 	p.mu.Lock()
@@ -70,9 +68,7 @@ func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], err
 			l = c.lease(s)
 			p.hold(s)
 		}
-		if c.empty() {
-			close(p.done)
-		}
+		p.settle()
 		p.mu.Unlock()
 	}
 	p.mu.Lock()

@@ -77,6 +77,7 @@ type Pool[T any] struct {
 	ctx     context.Context // of opens and background checks
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when a closed pool is empty
+	quiet   chan struct{} // closed when a paused pool is empty, and at the end of the pause; nil = not paused; under mu
 	waiters sync.Pool     // *waiter[T]; the pool's own: channels must not leave a synctest bubble
 	waits   histogram
 	panics  atomic.Uint64
@@ -183,9 +184,7 @@ func (p *Pool[T]) closeSlot(s, rest *slot[T]) {
 		p.mu.Lock()
 		p.touch(p.now())
 		p.core.closeDone(s, &e)
-		if p.core.empty() {
-			close(p.done)
-		}
+		p.settle()
 		p.unlock(&e)
 	}
 	_ = p.guard("Close", func() error { p.config.Close(s.value); return nil }, func() {
@@ -307,8 +306,7 @@ func (p *Pool[T]) shutdown(e *effects[T]) bool {
 	if p.timer != nil {
 		p.timer.Stop()
 	}
-	if p.core.empty() {
-		close(p.done)
-	}
+	p.endPause()
+	p.settle()
 	return true
 }

@@ -24,6 +24,8 @@ type Stats struct {
 	// made smaller while the resources were leased.
 	Busy    int
 	Waiting int
+	// Paused says that Pause is in force: Waiting callers wait for Resume.
+	Paused bool
 	// Direct is the number of overflow resources out, beyond MaxSize.
 	Direct int
 
@@ -144,11 +146,12 @@ func (h *histogram) snapshot() (s Histogram) {
 	return s
 }
 
-// AllInUse reports whether MaxSize resources are leased, so that an Acquire would have to wait for one of them.
+// AllInUse reports whether an Acquire would have to wait for another caller's Release, or for Resume: MaxSize resources
+// are leased, or the pool is paused.
 func (p *Pool[T]) AllInUse() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.core.limits.Overflow != OverflowDirect && p.core.inUse() >= p.core.limits.MaxSize
+	return p.core.paused || p.core.limits.Overflow != OverflowDirect && p.core.inUse() >= p.core.limits.MaxSize
 }
 
 // Interrupt calls f with each resource that is leased, and returns their number. The leases continue, and some may have ended when f is
@@ -175,7 +178,7 @@ func (p *Pool[T]) Stats() Stats {
 	s := Stats{
 		Name: p.name, MaxSize: c.limits.MaxSize, MinIdle: c.limits.MinIdle,
 		WarmTarget: c.warm.target, MaxWarm: c.limits.MaxWarm, Idle: len(c.idle), InUse: c.inUse(), Opening: c.opening,
-		Busy: c.closing + c.checking, Waiting: c.waiters.n, Direct: c.direct,
+		Busy: c.closing + c.checking, Waiting: c.waiters.n, Paused: c.paused, Direct: c.direct,
 		Opened: c.opened, OpenFailed: c.openFailed, Acquired: c.acquired, Reused: c.acquired - c.fresh,
 		Waited: c.waited, TimedOut: c.timedOut, Rejected: c.rejected, GaveUp: c.gaveUp, Canceled: c.canceled,
 		Released: c.released, Discarded: c.discarded, Overflowed: c.overflowed,

@@ -75,6 +75,7 @@ type waiter[T any] struct {
 	parker   Parker        // nil: ready is used
 	affinity int           // the caller's affinity
 	since    int64         // when the acquire began
+	pauses   int64         // core.pauses when it was queued
 	lease    Lease[T]      // the result, or
 	err      error
 }

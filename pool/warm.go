@@ -61,8 +61,8 @@ func (c *core[T]) follow() {
 	w.aim(c.limits, c.openTime)
 }
 
-// resume begins a sample when the clock starts: the time without leases before is not part of it.
-func (c *core[T]) resume() {
+// resumeSample begins a sample when the clock starts: the time without leases before is not part of it.
+func (c *core[T]) resumeSample() {
 	w := &c.warm
 	if quiet := c.clock - w.since; quiet > 0 && w.rate > 0 {
 		w.rate *= math.Exp(-time.Duration(quiet).Seconds() / rateFalls.Seconds())

@@ -14,7 +14,9 @@ type Status struct {
 	Balance  string // a name that ParseBalance parses
 	FailOpen bool   // every endpoint is out, so those of the first priority are used
 	Source   SourceStatus
-	Traffic  *traffic.Schema // schema of each endpoint's counters; nil = none
+	// PausedUntil is when a pause ends by itself, zero if the Upstream is not paused.
+	PausedUntil time.Time
+	Traffic     *traffic.Schema // schema of each endpoint's counters; nil = none
 	// Endpoints are the endpoints in use, by priority, and then the removed ones until their leases are released. An
 	// endpoint that was removed and added again may be listed twice.
 	Endpoints []EndpointStatus
@@ -73,9 +75,12 @@ func (u *Upstream[T]) Load() (leases, in int64) {
 // Status returns the state of the Upstream and of every endpoint.
 func (u *Upstream[T]) Status() Status {
 	u.mu.Lock()
-	s, leaving, source, overrides := u.set.Load(), slices.Clone(u.leaving), u.told, u.changed
+	s, leaving, source, overrides, paused := u.set.Load(), slices.Clone(u.leaving), u.told, u.changed, u.paused
 	u.mu.Unlock()
 	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), FailOpen: s.failOpen, Source: source, Traffic: u.cfg.Traffic}
+	if paused != nil {
+		st.PausedUntil = paused.until
+	}
 	st.Endpoints = make([]EndpointStatus, 0, len(s.all)+len(leaving))
 	for _, e := range s.all {
 		st.Endpoints = append(st.Endpoints, e.status())

@@ -36,6 +36,7 @@ type Upstream[T any] struct {
 	leaving []*endpoint[T] // removed endpoints with leases out
 	ramp    *time.Timer    // renews the set while an endpoint starts slowly
 	watch   *watch         // changed only with updating held, too; nil = no Source
+	paused  *pause         // nil = not paused; changed only with updating held, too
 	told    SourceStatus
 	changed []Override // settings.Overrides; replaced as a whole, never modified
 }
@@ -281,7 +282,7 @@ func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 	}
 }
 
-// build returns the endpoints of list, and the new ones among them; it reuses those of old.
+// build returns the endpoints of list, and the new ones among them; it reuses those of old. The caller holds updating.
 func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, l pool.Limits) (all, added []*endpoint[T], err error) {
 	known := make(map[string]*endpoint[T], len(old))
 	for _, e := range old {
@@ -297,6 +298,9 @@ func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, l pool.Limits) 
 				return nil, nil, fmt.Errorf("%w: upstream %q: endpoint %s: %w", ErrConfig, u.cfg.Name, spec.Address, err)
 			}
 			added = append(added, e)
+			if u.paused != nil {
+				e.pause()
+			}
 		}
 		all = append(all, e)
 	}
@@ -355,6 +359,7 @@ func (u *Upstream[T]) Close() { u.shutdown() }
 func (u *Upstream[T]) shutdown() []*endpoint[T] {
 	u.updating.Lock()
 	u.closed = true
+	u.setPause(nil)
 	u.mu.Lock()
 	all := slices.Concat(u.set.Load().all, u.leaving)
 	if u.ramp != nil {

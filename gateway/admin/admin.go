@@ -19,8 +19,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// ReloadHeader must be in every request that changes something: POST /api/v1/reload, POST
-// /api/v1/endpoints, DELETE /api/v1/sessions/ID. A web page cannot send it to another origin without a
+// ReloadHeader must be in every request that changes something: POST to /api/v1/reload, /api/v1/endpoints,
+// /api/v1/pause and /api/v1/resume, DELETE /api/v1/sessions/ID. A web page cannot send it to another origin without a
 // preflight request, which is never permitted.
 const ReloadHeader = "X-Headpond-Reload"
 
@@ -48,6 +48,10 @@ type Config struct {
 	// ChangeEndpoint changes one endpoint of an upstream. Its error, which wraps ErrUnknown if there is no such
 	// upstream or endpoint, is shown to the client. nil: endpoints cannot be changed. It is protected as Reload is.
 	ChangeEndpoint func(upstream string, c upstream.Change) error
+	// Pause stops the use of an upstream's servers until Resume, or for so long. Their errors, which wrap ErrUnknown if
+	// there is no such upstream, are shown to the client. nil: there is no pause. They are protected as Reload is.
+	Pause  func(upstream string, limit time.Duration) error
+	Resume func(upstream string) error
 	// LocalOnly says that the address is a loopback one: requests must then name a loopback host.
 	LocalOnly bool
 	// Logger gets scrape errors; nil = slog.Default().
@@ -97,6 +101,10 @@ func New(cfg Config) (http.Handler, error) {
 	}
 	if cfg.ChangeEndpoint != nil {
 		post("/api/v1/endpoints", "an endpoint can be changed", h.changeEndpoint)
+	}
+	if cfg.Pause != nil {
+		post("/api/v1/pause", "an upstream can be paused", h.pause)
+		post("/api/v1/resume", "an upstream can be resumed", h.resume)
 	}
 	if cfg.Reload != nil {
 		post("/api/v1/reload", "reload is possible", h.reload)
@@ -169,6 +177,9 @@ func (h *handler) readyz(w http.ResponseWriter, _ *http.Request) {
 	}
 	_, _ = fmt.Fprintln(w, "ready")
 	for _, u := range s.Upstreams {
+		if !u.PausedUntil.IsZero() {
+			_, _ = fmt.Fprintf(w, "upstream %q: paused by an operator\n", u.Name)
+		}
 		if u.FailOpen {
 			_, _ = fmt.Fprintf(w, "upstream %q: every endpoint is out, all of them are tried\n", u.Name)
 		} else if why := outOfUse(u); why != "" {

@@ -1,10 +1,7 @@
 package admin
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"github.com/headpond/headpond/upstream"
@@ -41,32 +38,15 @@ type EndpointChange struct {
 	Keep     bool           `json:"keep,omitempty"`     // over reloads
 }
 
-// maxChange bounds the body of a change.
-const maxChange = 16 << 10
-
 // changeEndpoint answers 200 when the change is in force, 400 to an invalid change, 404 where there is no such upstream
 // or endpoint, and 422 when it was refused.
 func (h *handler) changeEndpoint(w http.ResponseWriter, r *http.Request) {
 	var c EndpointChange
-	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxChange))
-	in.DisallowUnknownFields()
-	if err := in.Decode(&c); err != nil {
+	if err := readBody(w, r, &c); err != nil {
 		writeJSON(w, http.StatusBadRequest, result{Error: fmt.Sprintf("the body is no change of an endpoint: %v", err)})
 		return
 	}
-	if _, err := in.Token(); !errors.Is(err, io.EOF) {
-		writeJSON(w, http.StatusBadRequest, result{Error: "the body has more than one change of an endpoint"})
-		return
-	}
-	err := h.cfg.ChangeEndpoint(c.Upstream, upstream.Change{
+	writeResult(w, h.cfg.ChangeEndpoint(c.Upstream, upstream.Change{
 		Action: c.Action, Endpoint: upstream.Endpoint{Address: c.Address, Weight: c.Weight, Priority: c.Priority, Zone: c.Zone}, Keep: c.Keep,
-	})
-	switch {
-	case errors.Is(err, ErrUnknown):
-		writeJSON(w, http.StatusNotFound, result{Error: err.Error()})
-	case err != nil:
-		writeJSON(w, http.StatusUnprocessableEntity, result{Error: err.Error()})
-	default:
-		writeJSON(w, http.StatusOK, result{Applied: true})
-	}
+	}))
 }

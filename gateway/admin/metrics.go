@@ -114,6 +114,7 @@ var (
 	overridesDesc     = desc("upstream_endpoint_overrides", "Endpoints that operators have added, drained, removed or given another weight, until that is taken back.", "upstream", "protocol")
 	changesDesc       = desc("upstream_endpoint_changes_total", "Endpoints added, removed or altered while the gateway runs.", "change", "upstream", "protocol")
 	failOpenDesc      = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
+	pausedDesc        = desc("upstream_paused", "1 while an operator has paused the upstream, and its clients wait.", "upstream", "protocol")
 	errorsDesc        = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
 	expiryDesc        = desc("listener_certificate_expiry_timestamp_seconds", "When the certificate of a listener with TLS expires.", listenerLabels...)
 	retiringDesc      = desc("retiring_active", "Remaining users of something that a reload has removed or replaced: sessions of a listener, sessions or connections of others.", "kind", "name")
@@ -134,7 +135,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range snapshotMetrics {
 		ch <- m.desc
 	}
-	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, staleDesc, failOpenDesc, overridesDesc, sourceFailingDesc, sourceFailedDesc, changesDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
+	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, staleDesc, failOpenDesc, overridesDesc, pausedDesc, sourceFailingDesc, sourceFailedDesc, changesDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
 		ch <- d
 	}
 }
@@ -193,6 +194,7 @@ func retiringByName(list []Retiring) map[[2]string]int {
 
 func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 	send(ch, failOpenDesc, prometheus.GaugeValue, oneIf(u.FailOpen), u.Name, u.Protocol)
+	send(ch, pausedDesc, prometheus.GaugeValue, oneIf(!u.PausedUntil.IsZero()), u.Name, u.Protocol)
 	send(ch, sourceFailingDesc, prometheus.GaugeValue, oneIf(u.Source.LastError != ""), u.Name, u.Protocol)
 	send(ch, sourceFailedDesc, prometheus.CounterValue, float64(u.Source.Failed), u.Name, u.Protocol)
 	for change, n := range map[string]uint64{"added": u.Source.Added, "removed": u.Source.Removed, "altered": u.Source.Altered} {

@@ -114,12 +114,13 @@ type LastMinute struct {
 
 // UpstreamStatus is one upstream.
 type UpstreamStatus struct {
-	Name      string     `json:"name"`
-	Protocol  string     `json:"protocol"`
-	Balance   string     `json:"balance"`
-	FailOpen  bool       `json:"fail_open"` // every endpoint is out, those of the first priority are used
-	Source    *Source    `json:"source"`    // null: the endpoints are in the configuration
-	Endpoints []Endpoint `json:"endpoints"`
+	Name        string     `json:"name"`
+	Protocol    string     `json:"protocol"`
+	Balance     string     `json:"balance"`
+	FailOpen    bool       `json:"fail_open"`    // every endpoint is out, those of the first priority are used
+	PausedUntil *time.Time `json:"paused_until"` // by an operator, who may also resume it; null: it is not paused
+	Source      *Source    `json:"source"`       // null: the endpoints are in the configuration
+	Endpoints   []Endpoint `json:"endpoints"`
 }
 
 // Source is where the endpoints of an upstream are found.
@@ -275,7 +276,7 @@ func quantiles(h interface{ Quantile(float64) time.Duration }) Quantiles {
 }
 
 func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
-	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, FailOpen: u.FailOpen, Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
+	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, FailOpen: u.FailOpen, PausedUntil: timeOrNil(u.PausedUntil), Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
 	if src := u.Status.Source; src.Name != "" {
 		out.Source = &Source{
 			Name: src.Name, Updated: timeOrNil(src.Updated), Changed: timeOrNil(src.Changed), FailingSince: timeOrNil(src.FailingSince),

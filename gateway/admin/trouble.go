@@ -84,6 +84,11 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 		if src := u.Source; src != nil && src.LastError != "" {
 			add("upstream %s: its endpoints cannot be looked up (%s), the last set of %d is kept%s: %s", u.Name, src.Name, u.present(), Since(src.FailingSince, now), src.LastError)
 		}
+		if u.PausedUntil != nil {
+			waiting, open := u.Connections()
+			add("upstream %s is paused by an operator until %s (%v): sessions that wait: %d, connections still in use: %d",
+				u.Name, u.PausedUntil.Format(time.RFC3339), u.PausedUntil.Sub(now).Truncate(time.Second), waiting, open)
+		}
 		if u.FailOpen {
 			add("upstream %s: every endpoint is out, all of them are tried", u.Name)
 		}
@@ -114,6 +119,15 @@ func (u *UpstreamStatus) present() (n int) {
 		}
 	}
 	return n
+}
+
+// Connections counts the sessions that wait for a connection, and the connections that are in use or being opened.
+func (u *UpstreamStatus) Connections() (waiting, open int) {
+	for _, e := range u.Endpoints {
+		waiting += e.Pool.Waiting
+		open += e.Pool.InUse + e.Pool.Opening + e.Pool.Direct
+	}
+	return waiting, open
 }
 
 // Since says since when, and for how long, something fails: " since 2026-01-02T03:04:05Z (10s)", nothing for nil.

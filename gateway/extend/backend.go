@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
+	"time"
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/upstream"
@@ -48,6 +49,13 @@ type Changeable interface {
 	ChangeEndpoint(c upstream.Change) error
 	Overrides() []upstream.Override
 	EndpointNames() []string
+}
+
+// Pausable is a Backend that can leave its servers alone for a time; see upstream.Upstream, which has these methods.
+type Pausable interface {
+	Backend
+	Pause(ctx context.Context, limit time.Duration) error
+	Resume() bool
 }
 
 // Settings are the settings to make or update a Backend.

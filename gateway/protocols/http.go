@@ -28,7 +28,10 @@ func turnsTLS(old, changed *config.Listener) bool { return (old.TLS == nil) != (
 // httpBackend is an upstream of http listeners.
 type httpBackend struct{ *httpproxy.Upstream }
 
-var _ extend.Changeable = httpBackend{}
+var (
+	_ extend.Changeable = httpBackend{}
+	_ extend.Pausable   = httpBackend{}
+)
 
 func newHTTPBackend(s extend.Settings) (extend.Backend, error) {
 	tlsConfig, err := extend.ClientTLS(s.Config.TLS)

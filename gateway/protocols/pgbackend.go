@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"time"
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
@@ -30,6 +31,7 @@ var (
 	_ extend.Counted  = (*pgBackend)(nil)
 
 	_ extend.Changeable = (*pgBackend)(nil)
+	_ extend.Pausable   = (*pgBackend)(nil)
 
 	_ pgproxy.SecretSource = (*pgBackend)(nil)
 )
@@ -116,6 +118,23 @@ func (b *pgBackend) EndpointNames() []string {
 		return p.EndpointNames()
 	}
 	return nil
+}
+
+// errNoPause is why a SQLite file cannot be paused.
+var errNoPause = errors.New("it is a SQLite file, which cannot be paused")
+
+// Pause implements extend.Pausable.
+func (b *pgBackend) Pause(ctx context.Context, limit time.Duration) error {
+	if p, ok := b.Backend.(*pgproxy.Postgres); ok {
+		return p.Pause(ctx, limit)
+	}
+	return errNoPause
+}
+
+// Resume implements extend.Pausable.
+func (b *pgBackend) Resume() bool {
+	p, ok := b.Backend.(*pgproxy.Postgres)
+	return ok && p.Resume()
 }
 
 // Secret implements pgproxy.SecretSource.

@@ -40,7 +40,10 @@ type tcpDialer struct {
 	dialFrom tcpproxy.DialFromFunc
 }
 
-var _ extend.Changeable = (*tcpBackend)(nil)
+var (
+	_ extend.Changeable = (*tcpBackend)(nil)
+	_ extend.Pausable   = (*tcpBackend)(nil)
+)
 
 // TCPBackend makes pools of TCP connections. Each connection serves one session.
 func TCPBackend(s extend.Settings) (extend.Backend, error) {

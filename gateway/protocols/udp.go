@@ -46,7 +46,10 @@ type udpBackend struct {
 	*upstream.Upstream[*udpproxy.Socket]
 }
 
-var _ extend.Changeable = (*udpBackend)(nil)
+var (
+	_ extend.Changeable = (*udpBackend)(nil)
+	_ extend.Pausable   = (*udpBackend)(nil)
+)
 
 func newUDPBackend(s extend.Settings) (extend.Backend, error) {
 	u, err := udpproxy.NewUpstream(s.Config.Name, udpproxy.UpstreamOptions{Settings: s.Settings, Logger: s.Logger})

@@ -26,23 +26,25 @@ const ctlTimeout = 30 * time.Second
 const maxAnswer = 16 << 20
 
 // ctlActions are the actions of `headpond ctl`.
-const ctlActions = "status|clients|kill ID…|" + endpointUse + "|reload"
+const ctlActions = "status|clients|kill ID…|" + endpointUse + "|" + pauseUse + "|reload"
 
 // ctl is `headpond ctl`.
 func ctl(e env, args []string) int {
 	fs := flags("ctl", ctlActions, "Asks the gateway whose admin page is at the address for its status or its clients' sessions, ends sessions, changes\n"+
-		"endpoints of upstreams, or has it read its configuration file again. Sessions that hold a connection come first, the longest holder on top.\n"+
-		"Endpoints are added, drained, removed and weighed without a change of the configuration or its sources; add takes drain and remove back.")
+		"endpoints of upstreams, pauses upstreams, or has it read its configuration file again. Sessions that hold a connection come first, the longest holder on top.\n"+
+		"Endpoints are added, drained, removed and weighed without a change of the configuration or its sources; add takes drain and remove back.\n"+
+		"A paused upstream has no connections, and its clients wait: restart or replace its servers, then resume.")
 	address := fs.String("admin", DefaultAdmin, "`address` of the admin page: host:port or unix:/path")
 	asJSON := fs.Bool("json", false, "print the status or the clients as JSON")
 	query := clientFlags(fs)
 	change, given := endpointFlags(fs)
+	pause := definePauseFlags(fs)
 	args, code, ok := parse(e, fs, args, -1, "want "+ctlActions)
 	if !ok {
 		return code
 	}
 	action, rest := args[0], args[1:]
-	wrong := misused(action, rest, query, change, *given)
+	wrong := cmp.Or(pause.misused(action, rest), misused(action, rest, query, change, *given))
 	var err error
 	switch {
 	case wrong != "":
@@ -54,6 +56,10 @@ func ctl(e env, args []string) int {
 		err = ctlKill(e, *address, rest)
 	case action == "endpoint":
 		err = ctlEndpoint(e, *address, change)
+	case action == "pause":
+		err = ctlPause(e, *address, rest[0], pause)
+	case action == "resume":
+		err = ctlResume(e, *address, rest[0])
 	case action == "reload":
 		err = ctlReload(e, *address)
 	default:
@@ -81,7 +87,7 @@ func misused(action string, rest []string, query url.Values, change *admin.Endpo
 		return fmt.Sprintf("-%s is for endpoint only", given[0])
 	case action == "kill" && len(rest) == 0:
 		return "kill wants the IDs that clients shows"
-	case action != "kill" && len(rest) > 0:
+	case len(rest) > 0 && action != "kill" && action != "pause" && action != "resume":
 		return fmt.Sprintf("%s takes no argument", action)
 	}
 	return ""
@@ -214,21 +220,29 @@ func ctlReload(e env, address string) error {
 }
 
 func ctlStatus(e env, address string, asJSON bool) error {
-	code, body, err := ask(address, http.MethodGet, "/api/v1/status")
+	s, body, err := askStatus(address)
 	if err != nil {
 		return err
-	}
-	if code != http.StatusOK {
-		return unexpected(address, code, body)
 	}
 	if asJSON {
 		_, err := e.stdout.Write(body)
 		return err
 	}
-	var s admin.Status
-	if err := json.Unmarshal(body, &s); err != nil {
-		return fmt.Errorf("%s is not a gateway's admin page: %w", address, err)
-	}
 	printStatus(e.stdout, s)
 	return nil
+}
+
+// askStatus asks for the status, and returns it also as JSON.
+func askStatus(address string) (s admin.Status, body []byte, err error) {
+	code, body, err := ask(address, http.MethodGet, "/api/v1/status")
+	switch {
+	case err != nil:
+		return s, nil, err
+	case code != http.StatusOK:
+		return s, nil, unexpected(address, code, body)
+	}
+	if err := json.Unmarshal(body, &s); err != nil {
+		return s, nil, fmt.Errorf("%s is not a gateway's admin page: %w", address, err)
+	}
+	return s, body, nil
 }

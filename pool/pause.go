@@ -1,0 +1,87 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// ErrResumed is the error of a Pause that Resume has ended.
+var ErrResumed = errors.New("the pool was resumed")
+
+// Pause leaves the backend alone, for example while it is restarted or replaced by another. Until Resume no lease is
+// given and nothing is opened. Idle resources are closed at once, leased ones when they are released. Callers of
+// Acquire wait; the pause does not count towards their AcquireTimeout, but their contexts and MaxWaiters still apply.
+//
+// Pause then waits until every lease has been released and every resource closed. If ctx ends first, it returns ctx's
+// error and the pool stays paused; with a ctx that has ended it does not wait. Other errors wrap ErrResumed or
+// ErrClosed. Pause of a paused pool only waits.
+func (p *Pool[T]) Pause(ctx context.Context) error {
+	var e effects[T]
+	p.mu.Lock()
+	c := &p.core
+	if c.closed {
+		err := c.newError(ErrClosed, nil, 0, 0)
+		p.mu.Unlock()
+		return err
+	}
+	if !c.paused {
+		p.touch(p.now())
+		c.pause(&e)
+		p.quiet = make(chan struct{})
+		p.settle()
+	}
+	quiet := p.quiet
+	p.unlockAsync(&e)
+	select {
+	case <-quiet:
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case c.closed:
+		return c.newError(ErrClosed, nil, 0, 0)
+	case p.quiet != quiet:
+		return fmt.Errorf("pool %q: pause: %w", p.name, ErrResumed)
+	case c.empty():
+		return nil
+	}
+	return fmt.Errorf("pool %q: paused, but leases are still out: %d, resources being opened or closed: %d: %w",
+		p.name, c.inUse()+c.direct, c.opening+c.closing+c.checking, ctx.Err())
+}
+
+// Resume ends a pause: waiting callers are served in their order, and MinIdle resources are opened. It reports whether
+// the pool was paused.
+func (p *Pool[T]) Resume() bool {
+	var e effects[T]
+	p.mu.Lock()
+	if !p.core.paused {
+		p.mu.Unlock()
+		return false
+	}
+	p.touch(p.now())
+	p.endPause()
+	p.core.resume(&e)
+	p.unlock(&e)
+	return true
+}
+
+// endPause wakes the callers of Pause. Under mu.
+func (p *Pool[T]) endPause() {
+	if p.quiet != nil && !p.core.empty() { // settle has closed it otherwise
+		close(p.quiet)
+	}
+	p.quiet = nil
+}
+
+// settle wakes Drain or Pause when the last resource has been closed. Under mu.
+func (p *Pool[T]) settle() {
+	switch {
+	case !p.core.empty():
+	case p.core.closed:
+		close(p.done)
+	default:
+		close(p.quiet)
+	}
+}
