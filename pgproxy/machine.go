@@ -30,7 +30,6 @@ type machine struct {
 	pinned bool            // session mode: the lease lasts as long as the session
 	single bool            // statement mode: as transaction mode, but the client may not begin a transaction block
 	unsure bool            // no server has confirmed the startup settings: half a DateStyle adds to the previous value
-	wary   bool            // a server refused the settings in a replay: apply them before the next request
 	kind   int32           // affinity kind of kinded; see kindOf
 	kinded appliedSettings // the client's settings when kind was computed
 }
@@ -76,11 +75,13 @@ type serverState struct {
 	drawn     uint64        // machine.client of the client whose values currval and lastval may return; 0 = nobody's; or drawnByMany
 }
 
-// clientView has a client's settings. Idle clients with the same settings share it.
+// clientView has a client's settings, and what is known of them. Idle clients with the same settings share it.
 type clientView struct {
 	reported    unique.Handle[trackedParams] // the client's values of the parameters servers report
 	settingsKey string                       // the client's other settings, in one string; see keyOf
 	plan        unique.Handle[string]        // the settings that affect the meaning of a text
+	kept        bool                         // the client has settings besides those of its startup; see keepSettings
+	wary        bool                         // a server refused the settings in a replay: apply them before the next request
 }
 
 // clientStatements are a client's prepared statements.
@@ -127,7 +128,6 @@ type work struct {
 	customs    []string              // names of custom settings in texts since the server connection was leased
 	reports    uint16                // bits: the trackedNames with a value reported in this transaction
 	undid      bool                  // RESET or DISCARD ALL was answered, or a text has DEFAULT, since the lease or the last keepSettings
-	kept       bool                  // the client has settings besides those of its startup; see keepSettings
 
 	replay        bool // the client's settings go to the server with its next message: machine_replay.go
 	restate       bool // the server has the settings by a replay, and has not reported them yet

@@ -403,6 +403,75 @@ func TestRefusedReplayOnServer(t *testing.T) {
 	}
 }
 
+// TestRefusedWhileSuspended: a client whose setting was refused in a replay is idle until its session is suspended. The refusal is not forgotten.
+func TestRefusedWhileSuspended(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "drop text search configuration if exists absent; create text search configuration absent (copy = simple)")
+	g, suspended := startWatched(t, small)
+	w := g.dial(t)
+	if types, bodies := w.ask(query("set default_text_search_config = 'public.absent'")); types != "CZ" {
+		t.Fatal(types, bodies)
+	}
+	db.Exec(t, "drop text search configuration absent")
+	other := g.connect(t, "work_mem=5MB")
+	do(t, other, "select 1") // the server connection has other settings now
+	if err := other.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if types, bodies := w.ask(query("select 1")); types != "EZ" || !has(bodies, "22023") {
+		t.Fatal(types, bodies)
+	}
+	for len(suspended) > 0 {
+		<-suspended // before that
+	}
+	<-suspended
+	w.send(query("select 1"))
+	if types, bodies := w.until(pgwire.TypeErrorResponse); !has(bodies, "FATAL") {
+		t.Errorf("%s %q", types, bodies)
+	}
+}
+
+// TestRefusedSettingsAreTheirClients: a client that has made a setting itself is disconnected once the setting is refused, one that has it from
+// its start-up gets the server's error each time. Other clients do not matter, whose sessions use each other's memory.
+func TestRefusedSettingsAreTheirClients(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "drop text search configuration if exists lost; create text search configuration lost (copy = simple)")
+	const others = 16
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = others + 2 })
+	started, set := g.dial(t, pgwire.Param{Name: "default_text_search_config", Value: "public.lost"}), g.dial(t)
+	for w, sql := range map[*wire]string{started: "select 1", set: "set default_text_search_config = 'public.lost'"} {
+		if types, bodies := w.ask(query(sql)); strings.Contains(types, "E") {
+			t.Fatal(types, bodies)
+		}
+	}
+	db.Exec(t, "drop text search configuration lost")
+	var busy [others]*wire
+	for i := range busy {
+		busy[i] = g.dial(t)
+		busy[i].ask(query("set work_mem = '5MB'"))
+	}
+	refused := func(w *wire) {
+		t.Helper()
+		if types, bodies := w.ask(query("select 1")); types != "EZ" || !has(bodies, "22023") || has(bodies, "FATAL") {
+			t.Errorf("%s %q", types, bodies)
+		}
+	}
+	for _, w := range busy {
+		w.ask(query("begin"))
+	}
+	refused(set)
+	set.send(query("select 1"))
+	if types, bodies := set.until(pgwire.TypeErrorResponse); !has(bodies, "FATAL") || !has(bodies, "22023") {
+		t.Errorf("%s %q", types, bodies)
+	}
+	for _, w := range busy {
+		w.ask(query("commit"))
+	}
+	for range 3 {
+		refused(started)
+	}
+}
+
 // TestFirstBehindReplay has statements come first behind a replay, and without one, and wants the same answers.
 func TestFirstBehindReplay(t *testing.T) {
 	db := pgtest.Shared(t)
