@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	proxyproto "github.com/pires/go-proxyproto"
@@ -21,6 +22,9 @@ import (
 // ErrProxyHeader is wrapped by the error about a trusted peer that did not
 // begin with a valid PROXY protocol header.
 var ErrProxyHeader = errors.New("listener: no valid PROXY protocol header")
+
+// errNoByte means that the client has ended its stream, or reset the connection, before the first byte of a header.
+var errNoByte = errors.New("the client has left without a byte")
 
 const (
 	// headerBuffer holds a version 1 header and every usual version 2 header.
@@ -70,7 +74,10 @@ func cutHeader(r io.Reader) (header, rest []byte, err error) {
 		}
 		buf = slices.Grow(buf, max(n-len(buf), 0))
 		m, err := r.Read(buf[len(buf):cap(buf)])
-		if buf = buf[:len(buf)+m]; m == 0 && err != nil {
+		switch buf = buf[:len(buf)+m]; {
+		case len(buf) == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
+			return nil, nil, fmt.Errorf("%w: %w", errNoByte, err)
+		case m == 0 && err != nil:
 			return nil, nil, err
 		}
 	}

@@ -105,7 +105,7 @@ func TestBadProxyHeaders(t *testing.T) {
 		v2With(t, part(3, "\x00\x00")),                     // half of one
 		v2With(t, "\x04"),                                  // half of a part
 		v2With(t, "\x04\x00\x09short"),                     // a part that is longer than the header
-		"",
+		"P",
 	} {
 		s, addr := start(t, listener.Config{AcceptProxy: true}, sayClient)
 		c := conntest.Dial(t, addr)
@@ -115,6 +115,28 @@ func TestBadProxyHeaders(t *testing.T) {
 		s.Close()
 		if st := s.Stats(); st.Errors[listener.ReasonProxyHeader] != 1 || st.Rejected != 1 {
 			t.Errorf("%q: rejected %d, errors %v, want 1", header, st.Rejected, st.Errors)
+		}
+	}
+}
+
+// TestLeavesBeforeHeader has clients that owe a header leave without a byte, before they are accepted or after. It counts the same.
+func TestLeavesBeforeHeader(t *testing.T) {
+	for name, leave := range map[string]func(c *net.TCPConn){
+		"end":   func(c *net.TCPConn) { c.CloseWrite() },
+		"reset": func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
+	} {
+		for _, accepted := range []bool{true, false} {
+			s, addr := start(t, listener.Config{AcceptProxy: true}, sayClient)
+			c := conntest.Dial(t, addr)
+			if accepted {
+				conntest.Eventually(t, "the client is accepted", func() bool { return s.Stats().Accepted == 1 })
+			}
+			leave(c)
+			conntest.Eventually(t, "the client is gone", func() bool { return s.Stats().Gone+s.Stats().Rejected == 1 })
+			s.Close()
+			if st := s.Stats(); st.Errors[listener.ReasonClientGone] != 1 || st.Errors[listener.ReasonProxyHeader] != 0 || st.Gone != 1 {
+				t.Errorf("%s, accepted %t: %d gone, errors %v, want 1 gone", name, accepted, st.Gone, st.Errors)
+			}
 		}
 	}
 }

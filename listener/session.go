@@ -146,11 +146,7 @@ func (s *Server) begin(c *Conn) bool {
 	if cfg.owesHeader(c) {
 		s.uncount(c) // the configuration may have changed since it was accepted
 		if err := readProxyHeader(c, cfg.ProxyTimeout); err != nil {
-			s.rejected.Add(1)
-			if !s.isDraining() { // else the drain closed the connection
-				s.Report(ReasonProxyHeader, slog.LevelWarn, "connection rejected",
-					"client", c.stream.RemoteAddr().String(), "error", err)
-			}
+			s.noHeader(c, err)
 			return false
 		}
 		if err := s.checkSource(c, cfg, false); err != nil {
@@ -164,6 +160,21 @@ func (s *Server) begin(c *Conn) bool {
 		c.flags.Or(connServing)
 	}
 	return !s.stopped
+}
+
+// noHeader counts a connection without a valid PROXY header. A client that has left without a byte counts as one that screen
+// finds gone: only the time at which it left tells them apart.
+func (s *Server) noHeader(c *Conn, err error) {
+	client := c.stream.RemoteAddr().String()
+	if errors.Is(err, errNoByte) {
+		s.left.Add(1)
+		s.Report(ReasonClientGone, slog.LevelDebug, "client disconnected before its PROXY header", "client", client)
+		return
+	}
+	s.rejected.Add(1)
+	if !s.isDraining() { // else the drain closed the connection
+		s.Report(ReasonProxyHeader, slog.LevelWarn, "connection rejected", "client", client, "error", err)
+	}
 }
 
 func (s *Server) recoverSession(c *Conn) {
