@@ -240,6 +240,7 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 			m.toServer = append(m.toServer, msg.body[act.n:]...)
 		case take:
 		case wait:
+			d.flush(toClient)
 			if !m.caughtUp() {
 				if !d.told {
 					d.Log("wait")

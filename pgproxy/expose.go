@@ -33,8 +33,7 @@ const (
 )
 
 // expose prepares the server for SQL that lists prepared statements: it closes those of other clients, and prepares
-// the client's own under their names. It prepares none in a pipeline, nor in a transaction, which a failing Parse
-// would abort.
+// the client's own under their names. It prepares none in a pipeline, nor in a transaction: see listInBlock.
 func (m *machine) expose() {
 	if m.mode != Transaction || m.server == nil || m.st.skipping || m.st.copyIn {
 		return
@@ -43,11 +42,7 @@ func (m *machine) expose() {
 	if !m.mayExpose() || m.st.tx != pgwire.TxIdle {
 		return
 	}
-	size := 0
-	for _, name := range firstOf(maps.Keys(m.stmts), maxListed) {
-		if size += len(m.stmts[name].body); size > maxExposed {
-			return
-		}
+	for _, name := range m.unlisted() {
 		m.exposeNamed(name, true)
 	}
 }

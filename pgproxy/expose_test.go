@@ -2,6 +2,7 @@ package pgproxy_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
@@ -217,7 +219,7 @@ func TestExposedBehindOwnRequests(t *testing.T) {
 	}
 }
 
-// TestListedInTransaction has a client list statements in a transaction, one of which is out of date: nothing of its work is lost, and
+// TestListedInTransaction has a client list statements in a transaction, some of which are out of date: nothing of its work is lost, and
 // nothing of other clients shown.
 func TestListedInTransaction(t *testing.T) {
 	db := pgtest.Shared(t)
@@ -227,23 +229,134 @@ func TestListedInTransaction(t *testing.T) {
 	prepareNamed(t, other, "theirs", "select 'secret'")
 	prepareNamed(t, c, "gone", "select n from listed")
 	prepareNamed(t, c, "good", "select 'good'")
+	prepareNamed(t, c, "lost", "select n + 1 from listed")
+	prepareNamed(t, c, "also", "select 'also'")
 	db.Exec(t, "drop table listed; create table kept (n int)")
 	useNamed(t, other, "theirs")
+	const want = "also: select 'also', good: select 'good'"
 	simple(t, c, "begin")
 	simple(t, c, "insert into kept values (1)")
-	if got := sees(t, c, listsStatements); got != "" {
+	if got := sees(t, c, listsStatements); got != want {
 		t.Errorf("listed %q", got)
 	}
 	if got := sees(t, c, "execute good"); got != "good" {
 		t.Errorf("%q", got)
 	}
-	if got := sees(t, c, listsStatements); got != "good: select 'good'" {
-		t.Errorf("listed %q", got)
+	if got := sees(t, c, "select string_agg(name, ' ' order by prepare_time) from pg_prepared_statements"); got != "good also" {
+		t.Errorf("by their times: %q", got)
 	}
 	useNamed(t, c, "good")
+	unnamed := c.PgConn().ExecParams(t.Context(), listsStatements, nil, nil, nil, nil).Read()
+	if unnamed.Err != nil || string(unnamed.Rows[0][0]) != want {
+		t.Errorf("listed by the extended protocol %q (%v)", unnamed.Rows, unnamed.Err)
+	}
+	if got := sees(t, c, "show lock_timeout"); got != "0" {
+		t.Errorf("lock_timeout is %s", got)
+	}
+	if _, err := c.PgConn().Exec(t.Context(), "release headpond_exposure").ReadAll(); sqlstate(err) != "3B001" {
+		t.Errorf("a savepoint is left: %v", err)
+	}
+	simple(t, c, "rollback")
+	simple(t, c, "begin")
+	sees(t, c, listsStatements)
+	simple(t, c, "insert into kept values (2)")
 	simple(t, c, "commit")
-	if got := sees(t, other, "select count(*)::text from kept"); got != "1" {
-		t.Errorf("%s rows", got)
+	if got := sees(t, other, "select string_agg(n::text, '') from kept"); got != "2" {
+		t.Errorf("%s was inserted", got)
+	}
+}
+
+// TestLongListInTransaction has a client list statements in a transaction that take more than what is sent to a server before it is heard.
+func TestLongListInTransaction(t *testing.T) {
+	c := start(t, pgtest.Shared(t), oneServer).connect(t, "")
+	for i := range 200 {
+		prepareNamed(t, c, fmt.Sprint("s", i), "select '"+strings.Repeat("x", 1000)+"'")
+	}
+	prepareNamed(t, c, "count", "select count(*)::text from pg_prepared_statements where length(statement) > 1000")
+	simple(t, c, "begin")
+	for range 2 {
+		if got := c.PgConn().ExecPrepared(t.Context(), "count", nil, nil, nil).Read(); got.Err != nil || string(got.Rows[0][0]) != "200" {
+			t.Errorf("%v", got)
+		}
+		simple(t, c, "commit and chain")
+	}
+}
+
+// TestListEndsNoPortal has a client list statements in a transaction, by a named statement and portal: its unnamed statement and portal stay.
+func TestListEndsNoPortal(t *testing.T) {
+	w := start(t, pgtest.Shared(t), oneServer).dial(t)
+	sync := &pgwire.Sync{}
+	if types, bodies := w.ask(&pgwire.Parse{Name: "s", Query: "select 's'"}, &pgwire.Parse{Name: "list", Query: "select name from pg_prepared_statements where name = 's'"}, sync); types != "11Z" {
+		t.Fatal(types, bodies)
+	}
+	w.ask(query("begin"))
+	if types, bodies := w.ask(&pgwire.Parse{Query: "select n from generate_series(1, 3) n"}, &pgwire.Bind{}, &pgwire.Execute{MaxRows: 1}, sync); types != "12DsZ" {
+		t.Fatal(types, bodies)
+	}
+	if types, bodies := w.ask(&pgwire.Bind{Portal: "p", Statement: "list"}, &pgwire.Execute{Portal: "p"}, sync); types != "2DCZ" {
+		t.Errorf("the list: %s %q", types, bodies)
+	}
+	if types, bodies := w.ask(&pgwire.Execute{MaxRows: 1}, sync); types != "DsZ" || !has(bodies, "2") {
+		t.Errorf("the unnamed portal: %s %q", types, bodies)
+	}
+	if types, bodies := w.ask(&pgwire.Bind{}, &pgwire.Execute{MaxRows: 1}, sync); types != "2DsZ" || !has(bodies, "1") {
+		t.Errorf("the unnamed statement: %s %q", types, bodies)
+	}
+	if types, bodies := w.ask(query("select name from pg_cursors where name like 'headpond%'")); types != "TCZ" {
+		t.Errorf("portals: %s %q", types, bodies)
+	}
+}
+
+// TestListWaitsForNoLock has a client list statements in a transaction that another session waits for, which has locked a table of one of them: the
+// list waits for nothing, keeps no lock, and nobody gets a deadlock.
+func TestListWaitsForNoLock(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "drop table if exists locked, free; create table locked (n int); create table free (n int); insert into free values (1)")
+	c := start(t, db, oneServer).connect(t, "")
+	prepareNamed(t, c, "a", "select 'a'")
+	prepareNamed(t, c, "b", "select n from locked")
+	prepareNamed(t, c, "c", "select 'c'")
+	direct := func() *pgx.Conn {
+		conn, err := pgx.Connect(t.Context(), db.DSN(db.Superuser(), db.Password(), "postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		return conn
+	}
+	locker, watcher := direct(), direct()
+	simple(t, c, "begin")
+	simple(t, c, "update free set n = 2")
+	if got := sees(t, c, listsStatements); !has(got, "b: select n from locked") {
+		t.Errorf("listed %q", got)
+	}
+	if n := one[int](t, watcher, "select count(*) from pg_locks where relation = 'locked'::regclass"); n != 0 {
+		t.Errorf("%d locks are held", n)
+	}
+	simple(t, c, "commit")
+	simple(t, c, "begin")
+	simple(t, c, "update free set n = 3")
+	do(t, locker, "begin")
+	do(t, locker, "lock table locked")
+	waits := make(chan error, 1)
+	go func() {
+		_, err := locker.Exec(context.Background(), "update free set n = 4")
+		waits <- err
+	}()
+	conntest.Eventually(t, "the other session waits", func() bool {
+		return one[int](t, watcher, "select count(*) from pg_locks where not granted") == 1
+	})
+	if got := sees(t, c, listsStatements); !has(got, "a: select 'a'") || has(got, "locked") {
+		t.Errorf("listed %q", got)
+	}
+	select {
+	case err := <-waits:
+		t.Errorf("the other session does not wait any more: %v", err)
+	default:
+	}
+	simple(t, c, "commit")
+	if err := <-waits; err != nil {
+		t.Errorf("the other session: %v", err)
 	}
 }
 

@@ -122,6 +122,7 @@ type work struct {
 	drops      map[string]string     // the statement that a portal deallocates, by the portal's name
 	standing   map[string]*statement // statements on the server under the client's names, see stand
 	unexposed  *pgwire.ErrorResponse // error of the last exposeNamed, until the following Query is answered
+	listing    listing               // of a list of prepared statements that waits
 	reset      bool                  // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
 	resets     bool                  // session mode: a text with RESET, DISCARD or SET … TO DEFAULT may not be answered yet
 	defaults   bool                  // session mode: a text had SET … TO DEFAULT: any SET may execute it, if it was prepared
@@ -228,7 +229,7 @@ func (m *machine) begin(server *serverState) {
 	m.traces, m.checked, m.listens, m.drew, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
 	m.foreign = server.drawn != 0 && server.drawn != m.client && m.mode == Transaction
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
-	m.customs, m.unnamedSetting, m.unexposed = m.customs[:0], false, nil
+	m.customs, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], false, nil, listing{}
 	m.replay, m.restate, m.refusedReplay = false, false, false
 	m.used = 0
 	if server.settings == m.settingsKey {

@@ -138,6 +138,12 @@ func (m *machine) query(msg message) action {
 		if m.exposesLater(left, names) {
 			return action{do: wait}
 		}
+		switch waits, e := m.listInBlock(left); {
+		case waits:
+			return action{do: wait}
+		case e != nil:
+			return m.refuseQuery(e)
+		}
 		m.exposeNames(names)
 	}
 	if quiet {
@@ -257,6 +263,13 @@ func (m *machine) bind(msg message) (action, error) {
 		names := m.executedBound(left, name)
 		if m.exposesLater(0, names) { // a list waits when it is parsed
 			return action{do: wait}, nil
+		}
+		switch waits, e := m.listInBlock(left); {
+		case waits:
+			return action{do: wait}, nil
+		case e != nil:
+			m.rejectWith(e)
+			return action{do: take}, nil
 		}
 		m.exposeNames(names)
 	}

@@ -375,6 +375,7 @@ func (m *machine) tooManyPinned(what string) *pgwire.ErrorResponse {
 // refuseQuery answers a Query with an error. The server gets a statement with a syntax error instead,
 // so that its transaction fails as it would after the error.
 func (m *machine) refuseQuery(e *pgwire.ErrorResponse) action {
+	m.listing = listing{}
 	if _, ok := m.change(op{kind: opQuery, err: e}, true); ok {
 		m.noUnnamed()
 		m.ask(&pgwire.Query{SQL: rejectSQL})
@@ -459,12 +460,19 @@ func seenIn(row pgwire.Param) traces {
 
 // ownAnswer handles a message of the server's answer to one of the gateway's own Queries.
 func (m *machine) ownAnswer(msg message) (action, error) {
+	lists := m.st.first().lists
+	if lists {
+		m.listAnswer(msg)
+	}
 	switch msg.typ {
 	case pgwire.TypeErrorResponse:
 		if isFatal(msg.body) {
 			return action{do: fatal}, nil
 		}
-		if o := m.st.first(); o.name != "" {
+		switch o := m.st.first(); {
+		case lists:
+			return action{do: take}, nil
+		case o.name != "":
 			m.notExposed(o, msg.body)
 			return action{do: take}, nil
 		}

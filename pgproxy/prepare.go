@@ -2,6 +2,7 @@ package pgproxy
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -84,7 +85,10 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		m.shared.texts.put(text)
 		return wait
 	}
-	if e := m.refusal(left); e != nil {
+	if waits, e := m.listInBlock(left); waits {
+		m.shared.texts.put(text)
+		return wait
+	} else if e = cmp.Or(e, m.refusal(left)); e != nil {
 		m.shared.texts.put(text)
 		m.rejectWith(e)
 		return take
@@ -298,6 +302,7 @@ func (m *machine) reject(code, message string) {
 }
 
 func (m *machine) rejectWith(e *pgwire.ErrorResponse) {
+	m.listing = listing{}
 	if _, ok := m.change(op{kind: opRejected, err: e}, false); ok {
 		m.server.unnamed = 0
 		m.sendParse("", rejectSQL+"\x00\x00\x00")

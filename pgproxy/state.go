@@ -43,6 +43,7 @@ type op struct {
 	// work.standing; for opOwn, that the statement is sent for a list.
 	local bool
 	stood bool             // of opOwn: the server had a statement under name before
+	lists bool             // of opOwn: a request of machine.list
 	st    *statement       // the client's statement that is prepared, used or closed; may be nil
 	on    *serverStatement // the server's statement that is prepared or used; may be nil
 	// name is the client's name of st while st is being prepared or closed; for opQuery and opExecute, the names of

@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"cmp"
 	"math"
 	"sync/atomic"
 
@@ -78,7 +79,9 @@ func (m *machine) parseUnnamed(msg message) action {
 			return action{do: wait}
 		}
 	}
-	if e := m.refusal(left); e != nil {
+	if waits, e := m.listInBlock(left); waits {
+		return action{do: wait}
+	} else if e = cmp.Or(e, m.refusal(left)); e != nil {
 		m.rejectWith(e)
 		return action{do: take}
 	}
