@@ -196,11 +196,11 @@ func (s *session) tellNotified() error {
 // clients' values of sequences.
 func (s *session) stay() error {
 	m, srv := &s.machine, s.srv
-	if m.foreign { // in a transaction that waits for no lock, whatever the client has set
+	if m.staleSequences { // in a transaction that waits for no lock, whatever the client has set
 		if err := s.execSoon("BEGIN ISOLATION LEVEL READ COMMITTED;DISCARD SEQUENCES;COMMIT"); err != nil {
 			return err
 		}
-		m.foreign, m.drew, srv.drawn = false, false, 0
+		m.staleSequences, m.usesSequences, srv.sequencesOf = false, false, 0
 	}
 	if srv.settings == m.settingsKey && srv.flags&leftSettings == 0 && srv.view == m.reported {
 		return nil

@@ -72,7 +72,9 @@ type serverState struct {
 	pid       uint32        // process ID of the server; 0 = unknown
 	hidden    bool          // the client changed a setting of unknown name, to be reset once the client is not pinned any more
 	standing  []string      // names of statements, as the last client knows them, that it left here; see closeStanding
-	drawn     uint64        // machine.client of the client whose values currval and lastval may return; 0 = nobody's; or drawnByMany
+	// sequencesOf is the number of the client (machine.client) whose sequence state the server connection has: what
+	// currval and lastval return, and values of a CACHE. 0 = nobody's; or ofManyClients.
+	sequencesOf uint64
 }
 
 // clientView has a client's settings, and what is known of them. Idle clients with the same settings share it.
@@ -139,15 +141,16 @@ type work struct {
 	traces   traces // what statements may have left, since the last check or the lease
 	checked  traces // traces before the last check
 	listens  bool   // LISTEN was answered since the server connection was leased
-	foreign  bool   // currval and lastval may return another client's values
 	parks    bool   // the last check found channels and nothing else: the listening connection can take over
 	silenced bool   // the client's LISTEN has been undone
-	drew     bool   // statements since the lease may have used sequences
 	used     traces // use of sequences in this transaction; see noteUse
 	forgot   bool   // DISCARD SEQUENCES or DISCARD ALL was answered since the last check
 	defines  bool   // a statement that may define something may still run: knowledge.defining counts it
 	unread   bool   // there was a text too long to be judged, and its transaction may not be over
 	epoch    uint64 // knowledge.epoch, before any statement since the last check or the lease was judged
+
+	staleSequences bool // the server connection has sequence state of other clients; see serverState.sequencesOf
+	usesSequences  bool // statements since the lease may have used sequences
 }
 
 // message is a message to be judged. It has 32 bytes: larger structures are passed on the stack.
@@ -226,8 +229,8 @@ func (m *machine) begin(server *serverState) {
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
-	m.traces, m.checked, m.listens, m.drew, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
-	m.foreign = server.drawn != 0 && server.drawn != m.client && m.mode == Transaction
+	m.traces, m.checked, m.listens, m.usesSequences, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
+	m.staleSequences = server.sequencesOf != 0 && server.sequencesOf != m.client && m.mode == Transaction
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], false, nil, listing{}
 	m.replay, m.restate, m.refusedReplay = false, false, false
@@ -271,10 +274,10 @@ func (m *machine) leaveServer() {
 		m.server.hidden = false
 		m.server.flags |= leftSettings
 	}
-	if m.drew {
-		m.server.drawn = m.client
-		if m.foreign {
-			m.server.drawn = drawnByMany
+	if m.usesSequences {
+		m.server.sequencesOf = m.client
+		if m.staleSequences {
+			m.server.sequencesOf = ofManyClients
 		}
 	}
 }

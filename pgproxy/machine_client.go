@@ -44,7 +44,7 @@ func (m *machine) clientMessage(msg message) (action, error) {
 // inTransaction judges a message of a client in transaction mode that has a server connection. Messages about COPY
 // are judged before.
 func (m *machine) inTransaction(msg message) (action, error) {
-	if (m.foreign || len(m.server.standing) > 0) && m.st.closed() && m.st.tx == pgwire.TxIdle {
+	if (m.staleSequences || len(m.server.standing) > 0) && m.st.closed() && m.st.tx == pgwire.TxIdle {
 		m.forgetFirst()
 	}
 	switch msg.typ {
@@ -73,7 +73,7 @@ func (m *machine) forgetFirst() {
 	if len(m.server.standing) > 0 {
 		m.closeStanding()
 	}
-	if m.foreign && m.hidesSequences() {
+	if m.staleSequences && m.hidesSequences() {
 		m.forgetSequences()
 	}
 }

@@ -205,7 +205,7 @@ func (m *machine) guardReads(left traces) {
 	if left&traceReads != 0 && !m.shared.asked.Load() {
 		m.shared.asked.Store(true)
 	}
-	if m.foreign && left&(traceReads|traceUnknown) != 0 {
+	if m.staleSequences && left&(traceReads|traceUnknown) != 0 {
 		m.forgetSequences()
 	}
 	m.guardLists(left)
@@ -217,7 +217,7 @@ func (m *machine) note(left traces) {
 		return
 	}
 	m.guardReads(left)
-	m.drew = m.drew || left&(traceWrites|traceSequences|traceUnknown) != 0
+	m.usesSequences = m.usesSequences || left&(traceWrites|traceSequences|traceUnknown) != 0
 	if left&traceDefines != 0 {
 		m.define()
 	}
@@ -301,18 +301,18 @@ func (m *machine) hidesSequences() bool {
 	return m.shared.asked.Load() || m.also()&traceSequences != 0
 }
 
-// drawnByMany is the value of serverState.drawn after several clients have used sequences.
-const drawnByMany = math.MaxUint64
+// ofManyClients is the value of serverState.sequencesOf after several clients have used sequences.
+const ofManyClients = math.MaxUint64
 
 // forgetSequences has the server discard the values that currval and lastval would return to this
 // client though other clients left them. It sends the request before the message that is being judged.
 // It does nothing in the middle of a pipeline, or if the client itself may have used sequences.
 func (m *machine) forgetSequences() {
-	if m.drew || m.st.unsynced || m.st.skipping || m.st.copyIn || m.st.tx == pgwire.TxFailed {
+	if m.usesSequences || m.st.unsynced || m.st.skipping || m.st.copyIn || m.st.tx == pgwire.TxFailed {
 		return
 	}
 	if _, ok := m.change(op{kind: opOwn}, false); ok {
-		m.foreign, m.server.unnamed, m.server.drawn = false, 0, 0
+		m.staleSequences, m.server.unnamed, m.server.sequencesOf = false, 0, 0
 		m.ask(&pgwire.Query{SQL: "DISCARD SEQUENCES"})
 	}
 }
@@ -326,7 +326,7 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 	} else {
 		left &^= traceObjects
 	}
-	if m.foreign && left&(traceReads|traceSequences) == traceReads && m.st.unsynced && !m.drew { // guardReads could not send its request in the middle of a pipeline
+	if m.staleSequences && left&(traceReads|traceSequences) == traceReads && m.st.unsynced && !m.usesSequences { // guardReads could not send its request in the middle of a pipeline
 		return errorResponse(pgwire.SeverityError, pgwire.StateNotInPrerequisiteState, "lastval and currval are not yet defined in this session", "")
 	}
 	kinds := evident | traceObjects
@@ -414,7 +414,7 @@ func (m *machine) checksSequences(left traces) bool {
 	if !m.forgot {
 		also &^= m.server.pins
 	}
-	return also&traceSequences != 0 && left&(traceSequences|traceWrites|traceUnknown|traceLess) != 0 && !m.foreign
+	return also&traceSequences != 0 && left&(traceSequences|traceWrites|traceUnknown|traceLess) != 0 && !m.staleSequences
 }
 
 // stateChecks holds a condition for each kind of state that a server can report. Names are qualified:
@@ -476,7 +476,7 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 			m.notExposed(o, msg.body)
 			return action{do: take}, nil
 		}
-		m.foreign, m.server.drawn = true, drawnByMany // a late cancel request hit the gateway's own Query
+		m.staleSequences, m.server.sequencesOf = true, ofManyClients // a late cancel request hit the gateway's own Query
 		m.server.flags |= leftPrepare
 	case pgwire.TypeReadyForQuery:
 		_, err := m.st.ready(pgwire.TxStatus(firstByte(msg.body)))
