@@ -200,7 +200,7 @@ func (s *session) stay() error {
 		if err := s.execSoon("BEGIN ISOLATION LEVEL READ COMMITTED;DISCARD SEQUENCES;COMMIT"); err != nil {
 			return err
 		}
-		m.staleSequences, m.usesSequences, srv.sequencesOf = false, false, 0
+		m.staleSequences, m.usesSequences, srv.sequencesOf = false, false, sequenceUse{}
 	}
 	if srv.settings == m.settingsKey && srv.flags&leftSettings == 0 && srv.view == m.reported {
 		return nil

@@ -31,6 +31,7 @@ type machine struct {
 	single bool            // statement mode: as transaction mode, but the client may not begin a transaction block
 	unsure bool            // no server has confirmed the startup settings: half a DateStyle adds to the previous value
 	kind   int32           // affinity kind of kinded; see kindOf
+	drawn  uint32          // leases in which the client may have used sequences
 	kinded appliedSettings // the client's settings when kind was computed
 }
 
@@ -72,9 +73,9 @@ type serverState struct {
 	pid       uint32        // process ID of the server; 0 = unknown
 	hidden    bool          // the client changed a setting of unknown name, to be reset once the client is not pinned any more
 	standing  []string      // names of statements, as the last client knows them, that it left here; see closeStanding
-	// sequencesOf is the number of the client (machine.client) whose sequence state the server connection has: what
-	// currval and lastval return, and values of a CACHE. 0 = nobody's; or ofManyClients.
-	sequencesOf uint64
+	// sequencesOf says whose sequence state the server connection has: what currval and lastval return, and values of
+	// a CACHE. The zero value means nobody's.
+	sequencesOf sequenceUse
 }
 
 // clientView has a client's settings, and what is known of them. Idle clients with the same settings share it.
@@ -149,7 +150,7 @@ type work struct {
 	unread   bool   // there was a text too long to be judged, and its transaction may not be over
 	epoch    uint64 // knowledge.epoch, before any statement since the last check or the lease was judged
 
-	staleSequences bool // the server connection has sequence state of other clients; see serverState.sequencesOf
+	staleSequences bool // the server connection has sequence state that is not the client's latest; see sequenceUse
 	usesSequences  bool // statements since the lease may have used sequences
 }
 
@@ -230,7 +231,7 @@ func (m *machine) begin(server *serverState) {
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
 	m.traces, m.checked, m.listens, m.usesSequences, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
-	m.staleSequences = server.sequencesOf != 0 && server.sequencesOf != m.client && m.mode == Transaction
+	m.staleSequences = m.mode == Transaction && server.sequencesOf.staleFor(m)
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], false, nil, listing{}
 	m.replay, m.restate, m.refusedReplay = false, false, false
@@ -275,7 +276,8 @@ func (m *machine) leaveServer() {
 		m.server.flags |= leftSettings
 	}
 	if m.usesSequences {
-		m.server.sequencesOf = m.client
+		m.drawn++
+		m.server.sequencesOf = m.lastSequenceUse()
 		if m.staleSequences {
 			m.server.sequencesOf = ofManyClients
 		}
@@ -320,6 +322,9 @@ func (m *machine) lost() {
 	}
 	m.loseDefinition()
 	m.unpin()
+	if m.usesSequences {
+		m.drawn++
+	}
 	m.server, m.traces = nil, 0
 	m.st.reset()
 }

@@ -30,7 +30,7 @@ func (m *machine) replays(srv *serverState) bool {
 	if m.mode != Transaction || m.unsure || m.wary || m.sub != nil || srv.flags != 0 || len(srv.standing) > 0 {
 		return false
 	}
-	if srv.sequencesOf != 0 && srv.sequencesOf != m.client && m.hidesSequences() { // see forgetFirst
+	if m.hidesSequences() && srv.sequencesOf.staleFor(m) { // see forgetFirst
 		return false
 	}
 	i, view := tracked("client_encoding"), m.reported.Value()

@@ -301,18 +301,33 @@ func (m *machine) hidesSequences() bool {
 	return m.shared.asked.Load() || m.also()&traceSequences != 0
 }
 
+// sequenceUse stands for the lease in which a client has last used sequences on a server connection. A client that has
+// used sequences on another server connection since must not read the older values: currval would be wrong.
+type sequenceUse struct {
+	client uint64 // machine.client
+	lease  uint32 // machine.drawn
+}
+
 // ofManyClients is the value of serverState.sequencesOf after several clients have used sequences.
-const ofManyClients = math.MaxUint64
+var ofManyClients = sequenceUse{client: math.MaxUint64}
+
+// lastSequenceUse returns the last lease in which the client has used sequences.
+func (m *machine) lastSequenceUse() sequenceUse { return sequenceUse{m.client, m.drawn} }
+
+// staleFor reports whether a server connection has sequence state that is not the client's latest.
+func (u sequenceUse) staleFor(m *machine) bool {
+	return u != sequenceUse{} && u != m.lastSequenceUse()
+}
 
 // forgetSequences has the server discard the values that currval and lastval would return to this
-// client though other clients left them. It sends the request before the message that is being judged.
+// client though they are not its latest. It sends the request before the message that is being judged.
 // It does nothing in the middle of a pipeline, or if the client itself may have used sequences.
 func (m *machine) forgetSequences() {
 	if m.usesSequences || m.st.unsynced || m.st.skipping || m.st.copyIn || m.st.tx == pgwire.TxFailed {
 		return
 	}
 	if _, ok := m.change(op{kind: opOwn}, false); ok {
-		m.staleSequences, m.server.unnamed, m.server.sequencesOf = false, 0, 0
+		m.staleSequences, m.server.unnamed, m.server.sequencesOf = false, 0, sequenceUse{}
 		m.ask(&pgwire.Query{SQL: "DISCARD SEQUENCES"})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -308,6 +309,43 @@ func TestOnStateReset(t *testing.T) {
 		t.Errorf("there is still %s", got)
 	}
 	wantUndone(t, g)
+}
+
+// TestOwnOlderSequenceValues has a client use a sequence on one server connection, then on another one, and ask for
+// currval on the first: it has the older value, which no direct connection would return.
+func TestOwnOlderSequenceValues(t *testing.T) {
+	t.Run("at once", func(t *testing.T) { ownOlderSequenceValues(t, false) })
+	t.Run("suspended", func(t *testing.T) { ownOlderSequenceValues(t, true) })
+}
+
+func ownOlderSequenceValues(t *testing.T, suspend bool) {
+	pgtest.Shared(t).Exec(t, pinFixture)
+	g, suspended := startWatched(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 2 })
+	c := g.connect(t, "")
+	const draws = "select pg_backend_pid()::text from nextval('pin.q')"
+	first := sees(t, c, draws)
+	for range 2 { // the first time it may have been suspended before it used the sequence
+		if suspend {
+			<-suspended
+			simple(t, c, "select 1")
+		}
+	}
+	holders := []*pgx.Conn{g.connect(t, ""), g.connect(t, "")}
+	for _, h := range holders {
+		simple(t, h, "begin")
+	}
+	if sees(t, holders[0], "select pg_backend_pid()::text") == first {
+		slices.Reverse(holders)
+	}
+	simple(t, holders[0], "commit")
+	if second := sees(t, c, draws); second == first {
+		t.Fatal("the client got the server connection of an open transaction")
+	}
+	simple(t, holders[0], "begin")
+	simple(t, holders[1], "commit")
+	if _, err := c.PgConn().Exec(t.Context(), "select currval('pin.q')").ReadAll(); sqlstate(err) != "55000" {
+		t.Errorf("currval on the server connection that the client used before the last one: %v, want 55000", err)
+	}
 }
 
 // TestSequencesDoNotPin has a client leave values of sequences on the only server connection, which others get, but not the values.

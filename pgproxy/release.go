@@ -159,7 +159,7 @@ func (s *server) wipeLeft(within time.Duration) error {
 // wiped notes that DISCARD ALL has been done.
 func (s *serverState) wiped() {
 	s.stmts.clear()
-	s.flags, s.settings, s.unnamed, s.sequencesOf, s.standing = 0, "", 0, 0, nil
+	s.flags, s.settings, s.unnamed, s.sequencesOf, s.standing = 0, "", 0, sequenceUse{}, nil
 }
 
 // stopServerReader ends the server reader of a session whose client has left. A server reader in the middle of an answer

@@ -89,6 +89,7 @@ type suspended struct {
 // keptState returns the state that is kept while the session is suspended.
 func (s *session) keptState() any {
 	m := &s.machine
+	s.c.keepDrawn(m.drawn)
 	view := unique.Make(m.clientView)
 	if m.none() {
 		return view
@@ -99,6 +100,7 @@ func (s *session) keptState() any {
 // restore takes back the state that keptState returned.
 func (s *session) restore(rest any) {
 	s.resumed = true
+	s.machine.drawn = s.c.drawn()
 	last := s.c.activity.n.Load() >> 1
 	if last == 0 || s.c.proxy.ticks.now.Load()-last >= seldomAfter {
 		s.seldom = 2
