@@ -14,7 +14,8 @@ import (
 // judge uses the text of statements alone.
 type catalog struct {
 	version uint32            // of the content; never 0
-	hidden  bool              // CatalogsHidden: calls and always do not count
+	adds    bool              // the catalog only adds to what texts say: calls and always do not count
+	caches  bool              // a lease begins with DISCARD SEQUENCES after another client that may have used sequences; see cachesSQL
 	also    traces            // the kinds of lasting that pin clients of the backend: names includes them
 	names   map[string]traces // of relations, types and functions that may leave state: a text with the name as a word may leave it
 	calls   map[string]traces // of all functions that are not PostgreSQL's own, before a parenthesis; 0 = the function leaves no state
@@ -38,11 +39,11 @@ func (c *catalog) versionOf() uint32 {
 }
 
 // trusted reports whether the catalog may lower the traces that a text has by itself.
-func (c *catalog) trusted() bool { return c != nil && !c.hidden }
+func (c *catalog) trusted() bool { return c != nil && !c.adds }
 
 // equal reports whether both catalogs have the same content.
 func (c *catalog) equal(o *catalog) bool {
-	return c != nil && o != nil && c.hidden == o.hidden && c.always == o.always && c.ddl == o.ddl && c.odd == o.odd && c.types == o.types &&
+	return c != nil && o != nil && c.adds == o.adds && c.caches == o.caches && c.always == o.always && c.ddl == o.ddl && c.odd == o.odd && c.types == o.types &&
 		maps.Equal(c.names, o.names) && maps.Equal(c.calls, o.calls)
 }
 
@@ -122,6 +123,9 @@ type graph struct {
 	named map[string][]*node // by name
 	also  traces             // the kinds of lasting that pin clients of the backend
 	words map[string]bool    // the words of the body that is being judged that are names of nodes
+
+	evident bool // only what functions evidently leave counts: see textJudge.evident
+	caches  bool // see catalog.caches
 }
 
 // node is a function, a relation or a type.
@@ -196,7 +200,9 @@ func (g *graph) judgeBodies(ctx context.Context, sources map[*node]source) error
 		for j.at < len(j.text) {
 			j.next()
 		}
-		n.left |= j.left
+		if n.left |= j.left; g.evident {
+			n.left = j.evident()
+		}
 		n.words = slices.Collect(maps.Keys(g.words)) // includes its own name, which other nodes may have
 		if j.ddl {
 			n.uses = append(n.uses, everyDDL)
@@ -271,7 +277,7 @@ func (g *graph) build() *catalog {
 		n.left = n.left.behind()
 	}
 	g.spread()
-	c := &catalog{version: lastCatalog.Add(1), names: map[string]traces{}, calls: map[string]traces{}, words: map[string]bool{}, ddl: g.nodes[everyDDL].left, also: g.also}
+	c := &catalog{version: lastCatalog.Add(1), names: map[string]traces{}, calls: map[string]traces{}, words: map[string]bool{}, ddl: g.nodes[everyDDL].left, also: g.also, caches: g.caches}
 	if g.nodes[everyStatement].left&traceUnknown != 0 {
 		c.always = traceUnknown
 	}

@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,7 +87,7 @@ func (b *Postgres) readRows(srv *server, lease upstream.Lease[*server]) (rows *c
 		fit = true
 		return nil, nil
 	}
-	rows, err = srv.readCatalog(b.life)
+	rows, err = srv.readCatalog(b.life, b.tables.knowledge.evident)
 	fit = err == nil || srv.rolledBack(b.life, err)
 	return rows, err
 }
@@ -98,7 +99,7 @@ func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Durat
 	if err != nil {
 		hopeless := isHopeless(err) || canceled(err) && took >= catalogQuery && k.slow.Add(1) >= catalogTries
 		if hopeless && !b.unknown.Swap(true) {
-			b.cfg.Logger.Warn("the catalogs cannot be read: session state is detected from the text of statements alone",
+			b.cfg.Logger.Log(b.life, k.logLevel(), "the catalogs cannot be read: session state is detected from the text of statements alone",
 				"upstream", b.cfg.Name, "endpoint", from, "error", err)
 		}
 		if !hopeless {
@@ -110,7 +111,7 @@ func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Durat
 	if failed >= failuresBeforeLog || given {
 		b.cfg.Logger.Info("the catalogs can be read again", "upstream", b.cfg.Name, "endpoint", from)
 	}
-	c.hidden = k.hidden
+	c.adds = k.adds
 	if c.every() != 0 && !b.everything.Swap(true) {
 		b.cfg.Logger.Warn("an operator, a cast or an operator class of the database calls a function that may leave state in sessions: the gateway checks every session after every transaction",
 			"upstream", b.cfg.Name)
@@ -130,10 +131,10 @@ const failuresBeforeLog = 3
 func (b *Postgres) notRead(from string, err error) {
 	if b.life.Err() == nil && b.unread.Add(1) == failuresBeforeLog {
 		meanwhile := "the gateway checks every session after every transaction"
-		if b.tables.knowledge.hidden {
+		if b.tables.knowledge.adds {
 			meanwhile = "the gateway goes by what it has read before"
 		}
-		b.cfg.Logger.Warn("the catalogs could not be read: "+meanwhile+" until they can be read", "upstream", b.cfg.Name, "endpoint", from, "error", err)
+		b.cfg.Logger.Log(b.life, b.tables.knowledge.logLevel(), "the catalogs could not be read: "+meanwhile+" until they can be read", "upstream", b.cfg.Name, "endpoint", from, "error", err)
 	}
 }
 
@@ -190,26 +191,58 @@ var (
 	errCatalogSize = fmt.Errorf("there are more than %d functions, relations and dependencies", maxCatalogRows)
 )
 
-// readCatalog reads the rows from the server. After an error of the server, a transaction may be open.
-func (s *server) readCatalog(ctx context.Context) (*catalogReader, error) {
+// readCatalog reads the rows from the server, none if evident is true and nothing evidently leaves state. After an error
+// of the server, a transaction may be open.
+func (s *server) readCatalog(ctx context.Context, evident bool) (*catalogReader, error) {
 	done := s.bounded(ctx, catalogTimeout)
-	r := &catalogReader{graph: newGraph(), sources: map[*node]source{}}
-	var bad error
-	err := s.query(catalogSQL(), func(m *pgwire.DataRow) {
-		if bad == nil {
-			bad = r.row(m.Values)
+	sql := catalogSQL(evident)
+	if evident {
+		sql = probeSQL()
+	}
+	r, err := s.readRows(sql, evident)
+	if err == nil && evident {
+		found := false
+		if found, err = r.finds(ctx); err == nil && found {
+			r, err = s.readRows(catalogSQL(evident), evident)
 		}
-	})
+	}
 	if !done() && err == nil {
 		err = ctx.Err()
-	}
-	if err == nil {
-		err = bad
 	}
 	if err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+// readRows runs the queries of a reading.
+func (s *server) readRows(sql string, evident bool) (*catalogReader, error) {
+	r := &catalogReader{graph: newGraph(), sources: map[*node]source{}}
+	r.graph.evident = evident
+	var bad error
+	err := s.query(sql, func(m *pgwire.DataRow) {
+		if bad == nil {
+			bad = r.row(m.Values)
+		}
+	})
+	return r, cmp.Or(err, bad)
+}
+
+// finds reports whether the rows of probeSQL have something that evidently leaves state. If not, it removes all rows but
+// that of cachesSQL.
+func (r *catalogReader) finds(ctx context.Context) (bool, error) {
+	if err := r.graph.judgeBodies(ctx, r.sources); err != nil || r.suspicious {
+		return true, err
+	}
+	for n := range r.sources {
+		if n.left.behind()&(traceUnknown|traceSpoils) != 0 {
+			return true, nil
+		}
+	}
+	caches := r.graph.caches
+	r.graph, r.sources = newGraph(), nil
+	r.graph.evident, r.graph.caches = true, caches
+	return false, nil
 }
 
 // catalogReader adds rows to a graph.
@@ -218,6 +251,8 @@ type catalogReader struct {
 	sources map[*node]source
 	rows    int
 	size    int // of the sources, in bytes
+
+	suspicious bool // a view or another rule evidently leaves state
 }
 
 // build returns the catalog of all rows. It may take a second; no server connection is leased
@@ -247,6 +282,10 @@ func (r *catalogReader) row(values [][]byte) error {
 	key, value := string(values[1]), string(values[2])
 	switch values[0][0] {
 	case 's': // see plansSQL
+	case 'e': // see suspiciousRulesSQL
+		r.suspicious = true
+	case 'q':
+		r.graph.caches = value == "w"
 	case 'f':
 		r.function(r.graph.add(key, value, true), string(values[3]), values[4])
 	case 'n':
@@ -293,6 +332,7 @@ func (r *catalogReader) function(n *node, kind string, text []byte) {
 	case known && language == "c": // a function of an extension
 		n.left = builtin
 	case language == "aggregate" || language == "internals": // it uses other functions, or only the server calls it
+	case r.graph.evident && language != "sql" && language != "plpgsql" && language != "atomic":
 	case language == "c" || language == "internal":
 		if volatility == "v" || runsText[string(text)] {
 			n.left = traceUnknown
@@ -301,7 +341,7 @@ func (r *catalogReader) function(n *node, kind string, text []byte) {
 		r.size += len(text)
 		r.sources[n] = source{string(text), language == "plpgsql"}
 	case language == "atomic": // a parsed body of SQL: it uses other functions
-	default:
+	case !r.graph.evident: // a source that is too long, or another language
 		n.left = traceUnknown
 	}
 }

@@ -2,17 +2,31 @@ package pgproxy
 
 import "strings"
 
-// catalogSQL returns the queries for all rows of a catalog. Each row has five columns; the first is
+// catalogSQL returns the queries for all rows of a catalog. evident is as in knowledge.
+func catalogSQL(evident bool) string {
+	suspects := strings.Replace(suspectsSQL, "{harmless}", strings.Join(strings.Fields(harmlessFunctions+" nextval setval"), ","), 1)
+	if evident {
+		suspects = evidentSQL
+	}
+	return readingSQL(functionsSQL + namesSQL + usesSQL + strings.Replace(treesSQL, "{suspects}", suspects, 1))
+}
+
+// probeSQL returns the queries that find out whether anything evidently leaves state in sessions: functions whose source
+// may, and a row of kind "e" if a view or a rule does.
+func probeSQL() string {
+	return readingSQL(strings.TrimSuffix(strings.TrimSpace(functionsSQL), ";") + suspiciousSourceSQL + strings.Replace(suspiciousRulesSQL, "{suspects}", evidentSQL, 1))
+}
+
+// readingSQL returns a transaction of queries, and cachesSQL. Each row has five columns; the first is
 // the kind of the row. Uses come after the objects that are used. All queries have one snapshot. They
 // wait for no lock, whatever settings clients made in the session; these settings and the role are
 // restored at the end, and temporary tables cannot take the place of a catalog. Texts come in the
 // server's encoding, unconverted.
-func catalogSQL() string {
-	harmless := strings.Join(strings.Fields(harmlessFunctions+" nextval setval"), ",")
+func readingSQL(queries string) string {
 	return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY NOT DEFERRABLE;" +
 		"RESET SESSION AUTHORIZATION;RESET ALL;SET LOCAL statement_timeout = '2s';SET LOCAL search_path = pg_catalog, pg_temp;" +
 		"SET LOCAL client_encoding = 'SQL_ASCII';SET LOCAL standard_conforming_strings = on;" +
-		plansSQL + functionsSQL + namesSQL + usesSQL + strings.Replace(treesSQL, "{harmless}", harmless, 1) +
+		plansSQL + cachesSQL + queries +
 		"ROLLBACK"
 }
 
@@ -104,11 +118,44 @@ WITH trees (owner, tree) AS (
   UNION ALL SELECT '*', ':funcid ' || oprcode::oid || ' ' FROM pg_operator WHERE oid >= 16384
   UNION ALL SELECT 'p' || p.oid, ':funcid ' || b.oid || ' ' FROM pg_proc AS p JOIN pg_proc AS b ON b.prosrc = p.prosrc AND b.oid < 16384
     WHERE p.oid >= 16384 AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'internal')
-), suspects (re) AS (
-  SELECT ':(relid ' || 'pg_settings'::regclass::oid || '|funcid (' || string_agg(oid::text, '|') || ')) ' FROM pg_proc
-  WHERE oid < 16384 AND provolatile = 'v' AND prorettype <> 'trigger'::regtype AND proname::text <> ALL ('{{harmless}}'::text[])
-)
+), suspects (re) AS ({suspects})
 SELECT 't', owner, coalesce(substring(tree FROM ':funcid (1599|6006) '), '0'), NULL, NULL FROM trees, suspects WHERE tree ~ re
 UNION ALL SELECT 't', 'c' || ev_class, CASE WHEN ev_action::text ~ ':funcid (1576|1765) ' THEN '1576' ELSE '1574' END, NULL, NULL FROM pg_rewrite
   WHERE ev_class >= 16384 AND ev_action::text ~ ':funcid (1574|1576|1765) ';
+`
+
+// suspectsSQL asks for a regular expression for those of PostgreSQL's own functions in a tree that may leave state, and
+// for pg_settings, through which UPDATE changes settings.
+const suspectsSQL = `
+  SELECT ':(relid ' || 'pg_settings'::regclass::oid || '|funcid (' || string_agg(oid::text, '|') || ')) ' FROM pg_proc
+  WHERE oid < 16384 AND provolatile = 'v' AND prorettype <> 'trigger'::regtype AND proname::text <> ALL ('{{harmless}}'::text[])
+`
+
+// evidentSQL is suspectsSQL for functions that leave state whenever they are called.
+const evidentSQL = `
+  SELECT ':funcid (' || string_agg(oid::text, '|') || ') ' FROM pg_proc WHERE oid < 16384 AND proname IN ('set_config', 'setseed', 'pg_advisory_lock',
+    'pg_advisory_lock_shared', 'pg_try_advisory_lock', 'pg_try_advisory_lock_shared', 'pg_replication_origin_session_setup')
+`
+
+// suspiciousSourceSQL limits functionsSQL to functions whose source has words that textJudge.evident may count.
+const suspiciousSourceSQL = `
+  AND l.lanname IN ('sql', 'plpgsql') AND p.prosrc ~* ('set_config|pg_settings|pg_temp|advisory_lock|\m(setseed|temp|temporary|listen|load|hold|prepare|dblink_connect(_u)?'
+    || '|pg_replication_origin_session_setup)\M|(^|;|\m(begin|then|else|loop|atomic)\M)(\s|--[^\n]*\n|/\*.*?\*/)*(set|reset|discard)\M');
+`
+
+// suspiciousRulesSQL asks for a row if a view or another rule calls one of the suspects.
+const suspiciousRulesSQL = `
+WITH suspects (re) AS ({suspects})
+SELECT 'e', '', '', NULL, NULL WHERE EXISTS (SELECT FROM pg_rewrite, suspects WHERE ev_class >= 16384 AND ev_action::text ~ re);
+`
+
+// cachesSQL asks whether sequences have a CACHE. No client may get the values that another one's CACHE has left, but to
+// discard these values uses up the sequence sooner. So the answer is "w" only if every such sequence is wide: it has
+// 2^40 times the values of its CACHE, begins to use none of them again, and is not the default of a narrower column.
+const cachesSQL = `
+SELECT 'q', '', CASE WHEN bool_and(wide) THEN 'w' ELSE 'n' END, NULL, NULL FROM (
+  SELECT NOT seqcycle AND (seqmax::numeric - seqmin) / (seqcache::numeric * abs(seqincrement::numeric)) >= 1099511627776 AND NOT EXISTS (
+    SELECT FROM pg_depend AS d JOIN pg_attrdef AS a ON a.oid = d.objid JOIN pg_attribute AS t ON t.attrelid = a.adrelid AND t.attnum = a.adnum
+    WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = seqrelid AND t.atttypid IN (21, 23)) AS wide
+  FROM pg_sequence WHERE seqcache > 1) AS c HAVING count(*) > 0;
 `

@@ -169,6 +169,9 @@ type FakeServer struct {
 // PinAlso has all clients of the pool be pinned for some state.
 func (p *FakePool) PinAlso(also PinAlso) { p.rules.also.Store(uint32(also.traces())) }
 
+// Caches has sequences have a CACHE.
+func (p *FakePool) Caches() { p.tables.knowledge.caches.Store(true) }
+
 // NewServer adds a free server connection.
 func (p *FakePool) NewServer(name string, statements int, in func(msg []byte), undo func(sql string)) *FakeServer {
 	f := &FakeServer{Name: name, In: in, Undo: undo}
@@ -504,11 +507,31 @@ func (b *Postgres) JudgedByCatalog(ctx context.Context, setup ...string) (judge 
 func (b *Postgres) HiddenByCatalog(ctx context.Context) (judge func(sql string) (alone, hidden uint32), err error) {
 	c, err := b.catalogBehind(ctx, nil)
 	if err == nil {
-		c.hidden = true
+		c.adds = true
 	}
 	return func(sql string) (alone, hidden uint32) {
 		return JudgeText([]byte(sql)), uint32(c.judge([]byte(sql)))
 	}, err
+}
+
+// JudgedByEvidence reads the catalogs of the database as with CatalogsEvident, and returns Judged for one that knows them, and what makes
+// somebody's CACHE count.
+func (b *Postgres) JudgedByEvidence(ctx context.Context) (judge func(sql string) string, caches bool, err error) {
+	lease, err := b.up.Acquire(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer lease.Discard()
+	rows, err := lease.Value().readCatalog(ctx, true)
+	if err != nil {
+		return nil, false, err
+	}
+	c, err := rows.build(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	c.adds = true
+	return func(sql string) string { return judged(c, sql) }, c.caches, nil
 }
 
 // catalogBehind reads the catalogs by a server connection that has run setup.
@@ -523,7 +546,7 @@ func (b *Postgres) catalogBehind(ctx context.Context, setup []string) (*catalog,
 			return nil, err
 		}
 	}
-	rows, err := lease.Value().readCatalog(ctx)
+	rows, err := lease.Value().readCatalog(ctx, false)
 	if err != nil {
 		return nil, err
 	}

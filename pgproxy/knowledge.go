@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"log/slog"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -17,18 +18,28 @@ const (
 	// PostgreSQL's own, and calls by views, triggers, rules, defaults, policies and operators are not
 	// seen.
 	CatalogsNever Catalogs = iota
+	// CatalogsEvident reads which relations, types and functions evidently leave state: by the text of a function in SQL
+	// or PL/pgSQL, or as a view that calls one of PostgreSQL's own functions. What a function runs by EXECUTE, and
+	// functions in other languages, do not count. A check follows transactions that mention one of them, and all
+	// transactions that CatalogsNever checks. Where nothing is evident, a reading is two queries.
+	//
+	// All values but CatalogsNever read whether sequences have a CACHE, too. If so, no client gets values that another
+	// one's CACHE has left: see catalog.caches.
+	CatalogsEvident
 	// CatalogsHidden reads which relations, types and functions call functions that may leave state. A
 	// check follows transactions that mention one of them, and all transactions that CatalogsNever checks.
-	// So DDL that the gateway does not see never removes a check.
+	// So DDL that the gateway does not see never removes a check; nor does it with CatalogsEvident.
 	CatalogsHidden
 	// CatalogsTrusted omits the check after functions whose source shows that they leave no state. While
 	// DDL may have changed the catalogs, a check follows every transaction.
 	CatalogsTrusted
 )
 
-// String returns "false", "hidden" or "true".
+// String returns "false", "evident", "hidden" or "true".
 func (c Catalogs) String() string {
 	switch c {
+	case CatalogsEvident:
+		return "evident"
 	case CatalogsHidden:
 		return "hidden"
 	case CatalogsTrusted:
@@ -44,22 +55,25 @@ func (c Catalogs) String() string {
 // after that transaction. In between, and until the catalogs have been read again, now is
 // outdatedCatalog: a check follows every transaction. Both changes of now increase epoch, so that a
 // check also follows a transaction that was judged earlier and ends later because it waited for a lock
-// of the DDL. With hidden, now keeps the last catalog instead, and epoch is 0: such a catalog only adds
+// of the DDL. With adds, now keeps the last catalog instead, and epoch is 0: such a catalog only adds
 // to the traces of texts.
 type knowledge struct {
-	on     bool
-	hidden bool                    // CatalogsHidden
-	now    atomic.Pointer[catalog] // for judge; nil = the text of statements alone decides
-	epoch  atomic.Uint64           // increases after now is set to outdatedCatalog
-	from   atomic.Pointer[string]  // the endpoint that was read; nil = a standby, or no endpoint
-	next   atomic.Int64            // when the next reading is due, by clock
-	slow   atomic.Int32            // consecutive readings that took too long
+	on      bool
+	adds    bool                    // CatalogsEvident or CatalogsHidden: the catalog only adds checks
+	evident bool                    // CatalogsEvident
+	now     atomic.Pointer[catalog] // for judge; nil = the text of statements alone decides
+	epoch   atomic.Uint64           // increases after now is set to outdatedCatalog
+	from    atomic.Pointer[string]  // the endpoint that was read; nil = a standby, or no endpoint
+	next    atomic.Int64            // when the next reading is due, by clock
+	slow    atomic.Int32            // consecutive readings that took too long
+	caches  atomic.Bool             // catalog.caches of the last catalog
 
 	mu       sync.Mutex // held for a few instructions
 	open     int        // transactions between defining and defined
 	changes  uint64     // such transactions that have ended
 	earliest int64      // when the catalogs may be read again, by clock
 	reading  bool
+	failed   int      // consecutive readings that failed and may succeed later
 	hopeless bool     // the catalogs cannot be read
 	read     *catalog // the last one; nil = none so far
 	expiry   *time.Timer
@@ -69,6 +83,7 @@ type knowledge struct {
 // most, other readings for a fiftieth.
 const (
 	catalogSoon  = 100 * time.Millisecond // from one reading to the next one, after DDL or a failure
+	catalogCalm  = time.Second            // likewise, after DDL with CatalogsEvident: users have not asked for readings
 	catalogSlack = 10                     // likewise, as a multiple of the reading's duration, or of the wait for a lease if there was none
 	catalogAge   = time.Minute            // likewise, if the gateway has seen no DDL
 	catalogShare = 50                     // likewise, as a multiple of the reading's duration
@@ -76,10 +91,18 @@ const (
 
 // start makes the first reading due, unless the catalogs are not to be read.
 func (k *knowledge) start(what Catalogs) {
-	k.on, k.hidden = what != CatalogsNever, what == CatalogsHidden
+	k.on, k.adds, k.evident = what != CatalogsNever, what == CatalogsEvident || what == CatalogsHidden, what == CatalogsEvident
 	if what == CatalogsTrusted {
 		k.now.Store(outdatedCatalog)
 	}
+}
+
+// logLevel returns the level of messages about failed readings. Users may not have asked for what CatalogsEvident reads.
+func (k *knowledge) logLevel() slog.Level {
+	if k.evident {
+		return slog.LevelInfo
+	}
+	return slog.LevelWarn
 }
 
 // due reports whether a reading is due.
@@ -118,7 +141,7 @@ func (k *knowledge) markOutdated() {
 	if k.hopeless { // no catalog was read that could be wrong
 		return
 	}
-	if !k.hidden {
+	if !k.adds {
 		k.now.Store(outdatedCatalog)
 		k.epoch.Add(1)
 	}
@@ -158,18 +181,28 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.reading = false
-	k.earliest = int64(now + max(catalogSoon, catalogSlack*(now-began)))
+	soon, slack := catalogSoon, time.Duration(catalogSlack)
+	if k.evident && o.catalog != nil {
+		soon, slack = catalogCalm, catalogShare
+	}
+	k.earliest = int64(now + max(soon, slack*(now-began)))
 	k.next.Store(k.earliest)
-	if o.catalog == nil && !o.hopeless { // try again soon
+	if o.catalog == nil && !o.hopeless { // try again soon, but a server that closes the connection, perhaps no PostgreSQL, is left alone for longer
+		if k.failed++; k.evident && k.failed >= failuresBeforeLog {
+			k.next.Store(int64(now + catalogAge))
+		}
 		return
 	}
+	k.failed = 0
 	if k.hopeless = o.hopeless; k.hopeless {
 		k.read = nil
 		k.now.Store(nil)
+		k.caches.Store(false)
 	} else {
 		k.read = o.catalog
+		k.caches.Store(o.catalog.caches)
 		k.readFrom(o.from)
-		if !k.hidden && (seen != k.changes || k.open > 0) { // the end of the last such transaction makes a reading due
+		if !k.adds && (seen != k.changes || k.open > 0) { // the end of the last such transaction makes a reading due
 			k.now.Store(outdatedCatalog)
 		} else {
 			k.now.Store(k.read)
@@ -205,7 +238,7 @@ func (k *knowledge) expire(after time.Duration) {
 
 // readFrom records which endpoint was read. mu is held.
 func (k *knowledge) readFrom(endpoint string) {
-	if k.hidden {
+	if k.adds {
 		return
 	}
 	if endpoint == "" {

@@ -152,6 +152,7 @@ type work struct {
 
 	staleSequences bool // the server connection has sequence state that is not the client's latest; see sequenceUse
 	usesSequences  bool // statements since the lease may have used sequences
+	selecting      bool // if not everything is answered: since it was, only messages for which onlySelects is true have come
 }
 
 // message is a message to be judged. It has 32 bytes: larger structures are passed on the stack.
@@ -231,6 +232,7 @@ func (m *machine) begin(server *serverState) {
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
 	m.traces, m.checked, m.listens, m.usesSequences, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
+	m.selecting = false
 	m.staleSequences = m.mode == Transaction && server.sequencesOf.staleFor(m)
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], false, nil, listing{}

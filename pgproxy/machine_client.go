@@ -44,8 +44,8 @@ func (m *machine) clientMessage(msg message) (action, error) {
 // inTransaction judges a message of a client in transaction mode that has a server connection. Messages about COPY
 // are judged before.
 func (m *machine) inTransaction(msg message) (action, error) {
-	if (m.staleSequences || len(m.server.standing) > 0) && m.st.closed() && m.st.tx == pgwire.TxIdle {
-		m.forgetFirst()
+	if m.staleSequences || len(m.server.standing) > 0 {
+		m.forgetFirst(msg)
 	}
 	switch msg.typ {
 	case pgwire.TypeQuery:
@@ -69,12 +69,15 @@ func (m *machine) inTransaction(msg message) (action, error) {
 }
 
 // forgetFirst removes what other clients have left on the server, before a client's message outside a transaction.
-func (m *machine) forgetFirst() {
-	if len(m.server.standing) > 0 {
+func (m *machine) forgetFirst(msg message) {
+	first := m.st.closed() && m.st.tx == pgwire.TxIdle
+	if first && len(m.server.standing) > 0 {
 		m.closeStanding()
 	}
-	if m.staleSequences && m.hidesSequences() {
-		m.forgetSequences()
+	if m.staleSequences && (first || m.selecting) && m.hidesSequences() {
+		if m.selecting = m.onlySelects(msg); !m.selecting {
+			m.forgetSequences()
+		}
 	}
 }
 

@@ -24,9 +24,12 @@ type backend struct {
 	bound    bool // one of them was Bind
 
 	settings *modelSettings // nil = it has none
+	runs     func(text string)
 }
 
-func newBackend() *backend { return &backend{stmts: map[string]string{}, tx: pgwire.TxIdle} }
+func newBackend() *backend {
+	return &backend{stmts: map[string]string{}, tx: pgwire.TxIdle, runs: func(string) {}}
+}
 
 // undo is the clean-up of a server connection between clients.
 func (s *backend) undo(sql string) {
@@ -217,6 +220,7 @@ func (s *backend) run(text string, simple bool) []pgwire.Message {
 	case word == "select":
 		tag = "SELECT 1"
 	}
+	s.runs(text)
 	said := []pgwire.Message{&pgwire.CommandComplete{Tag: tag}}
 	if s.settings != nil {
 		if said = s.settings.run(s, text); said == nil {
@@ -407,6 +411,28 @@ func (w *modelWorld) drain() {
 		for _, c := range w.clients {
 			for w.serve(c) {
 				moved = true
+			}
+		}
+	}
+}
+
+// watchSequences fails the test if a server runs INSERT for a client while it has values of a CACHE that are not the client's latest.
+func (w *modelWorld) watchSequences() {
+	w.pool.Caches()
+	last := map[*modelClient]*backend{} // where the client has taken values last
+	for srv, s := range w.servers {
+		var has *modelClient // whose values the server has
+		s.runs = func(text string) {
+			switch text {
+			case "DISCARD SEQUENCES":
+				has = nil
+			case "insert 1":
+				i := slices.IndexFunc(w.clients, func(c *modelClient) bool { return c.machine == srv.Owner })
+				c := w.clients[i]
+				if has != nil && (has != c || last[c] != s) {
+					w.fail("server %s has values that were cached for %s, and %s takes one", srv.Name, has.name, c.name)
+				}
+				has, last[c] = c, s
 			}
 		}
 	}

@@ -4,6 +4,7 @@ package pgproxy_test // the machine has no concurrency, and its models take seve
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,20 @@ func TestMachineModel(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := newModelWorld(t, 2, 1+int(seed)%3)
+		for range 60 {
+			w.step(byte(r.Uint32()), byte(r.Uint32()))
+		}
+		w.end()
+	}
+}
+
+// TestMachineModelOfCaches plays random scripts with INSERT, where sequences have a CACHE.
+func TestMachineModelOfCaches(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		w := newModelWorld(t, 2, 1+int(seed)%3)
+		w.texts = append(slices.Clone(modelTexts), "insert 1", "insert 1", "insert 1")
+		w.watchSequences()
 		for range 60 {
 			w.step(byte(r.Uint32()), byte(r.Uint32()))
 		}

@@ -295,10 +295,21 @@ func (m *machine) refusesSettings(msg message) bool {
 	return true
 }
 
-// hidesSequences reports whether clients read values of sequences, or are pinned for them. If so, the
-// server forgets other clients' values before each lease.
+// hidesSequences reports whether clients read values of sequences, or are pinned for them, or sequences have a CACHE. If
+// so, the server forgets other clients' values before each lease.
 func (m *machine) hidesSequences() bool {
-	return m.shared.asked.Load() || m.also()&traceSequences != 0
+	return m.shared.asked.Load() || m.also()&traceSequences != 0 || m.shared.knowledge.caches.Load()
+}
+
+// onlySelects reports whether hidesSequences is true for a CACHE only, and the message is a plain SELECT, which neither
+// takes a value of a sequence nor begins a transaction block.
+func (m *machine) onlySelects(msg message) bool {
+	if m.shared.asked.Load() || m.also()&traceSequences != 0 || msg.typ != pgwire.TypeQuery || msg.unread() {
+		return false
+	}
+	text := withoutNul(msg.body)
+	left, plain := m.shared.knowledge.now.Load().judgePlain(text)
+	return plain && left == 0 && firstWord(text, "select")
 }
 
 // sequenceUse stands for the lease in which a client has last used sequences on a server connection. A client that has

@@ -202,3 +202,22 @@ func (j *textJudge) inBody(name, qualifier word) traces {
 	}
 	return 0
 }
+
+// changesLocally reports whether SET in the body of a function changes nothing beyond the transaction.
+func (j *textJudge) changesLocally(name word) bool {
+	next, _ := identifier(string(j.text[j.at:min(len(j.text), j.at+maxSetName)]))
+	return j.is(name, "set") && isOneOf([]byte(next), "local", "transaction", "constraints")
+}
+
+// evident returns the traces that the body of a function leaves by its text, without those of which the text gives only
+// the possibility, such as EXECUTE, an unknown function, and CREATE, which search_path may make temporary.
+func (j *textJudge) evident() traces {
+	left := j.left & (traceLocks | traceCursors | traceStatements | traceChannels | stated)
+	if j.left&traceLasts != 0 {
+		left |= traceObjects
+	}
+	if j.changes {
+		left |= traceUnknown
+	}
+	return left
+}

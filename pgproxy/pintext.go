@@ -203,6 +203,7 @@ type textJudge struct {
 	ddl        bool   // with graph: the body has DDL, for which there may be event triggers
 	creates    bool   // there was CREATE TABLE or the like
 	configures bool   // set_config is called
+	changes    bool   // with graph: settings are changed for longer than the transaction
 }
 
 // Classes of bytes.
@@ -437,7 +438,9 @@ func (j *textJudge) is(w word, keyword string) bool {
 func (j *textJudge) meaning(name, qualifier word) {
 	j.left |= j.known(name)
 	if j.graph != nil {
-		j.left |= j.inBody(name, qualifier)
+		left := j.inBody(name, qualifier)
+		j.left |= left
+		j.changes = j.changes || left != 0 && !j.changesLocally(name)
 	}
 	if j.first && (qualifier == word{}) {
 		j.left |= j.begins(name)
@@ -500,6 +503,8 @@ func (j *textJudge) within(name, qualifier word) traces {
 		return traceObjects | j.onDDL() // search_path may begin with pg_temp
 	case c == 's' && j.alters && j.is(name, "set"):
 		return namesAfter(j.text[j.at:])
+	case c == 'c' && j.alters && j.is(name, "cache"):
+		return traceDefines // of a sequence, see cachesSQL
 	case c == 'c' && j.is(name, "create"):
 		return traceObjects | traceDefines | j.onDDL()
 	case c == 'i' && j.is(name, "insert") || c == 'm' && j.is(name, "merge"):
@@ -634,6 +639,7 @@ func (j *textJudge) sets(name word) traces {
 	left := namesOf(setting, known)
 	if j.graph != nil {
 		if rest = rest[:min(len(rest), maxArguments)]; !setsLocally(rest) {
+			j.changes = true
 			return left | traceUnknown
 		}
 	}

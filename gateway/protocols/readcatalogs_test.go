@@ -12,7 +12,7 @@ import (
 // TestReadCatalogsValues has the key's values written as YAML has them: two look like booleans.
 func TestReadCatalogsValues(t *testing.T) {
 	for text, want := range map[string]protocols.ReadCatalogs{
-		"": protocols.CatalogsNever, "read_catalogs: false": protocols.CatalogsNever, "read_catalogs: true": protocols.CatalogsTrusted, "read_catalogs: hidden": protocols.CatalogsHidden,
+		"": protocols.CatalogsEvident, "read_catalogs: evident": protocols.CatalogsEvident, "read_catalogs: false": protocols.CatalogsNever, "read_catalogs: true": protocols.CatalogsTrusted, "read_catalogs: hidden": protocols.CatalogsHidden,
 		`read_catalogs: "true"`: protocols.CatalogsTrusted, "read_catalogs: hiden": "", "read_catalogs: yes": "",
 	} {
 		cfg, problems := config.Parse("file.yaml", fmt.Appendf(nil, `

@@ -23,7 +23,7 @@ type PostgresUpstream struct {
 	Params []Param `conf:"params" key:"Name" scalar:"Value" maxlen:"100"`
 	// ReadCatalogs has the gateway read the functions, views and triggers of the database, for listeners
 	// in transaction mode.
-	ReadCatalogs ReadCatalogs `conf:"read_catalogs" default:"false"`
+	ReadCatalogs ReadCatalogs `conf:"read_catalogs" default:"evident"`
 }
 
 // ReadCatalogs says whether the gateway reads a database's catalogs, and whether it trusts them.
@@ -32,15 +32,16 @@ type ReadCatalogs string
 // The values of ReadCatalogs.
 const (
 	CatalogsNever   ReadCatalogs = "false"
+	CatalogsEvident ReadCatalogs = "evident"
 	CatalogsHidden  ReadCatalogs = "hidden"
 	CatalogsTrusted ReadCatalogs = "true"
 )
 
 // Values implements config.Enum.
-func (ReadCatalogs) Values() []string { return []string{"false", "hidden", "true"} }
+func (ReadCatalogs) Values() []string { return []string{"false", "evident", "hidden", "true"} }
 
 var catalogs = map[ReadCatalogs]pgproxy.Catalogs{
-	CatalogsNever: pgproxy.CatalogsNever, CatalogsHidden: pgproxy.CatalogsHidden, CatalogsTrusted: pgproxy.CatalogsTrusted,
+	CatalogsNever: pgproxy.CatalogsNever, CatalogsEvident: pgproxy.CatalogsEvident, CatalogsHidden: pgproxy.CatalogsHidden, CatalogsTrusted: pgproxy.CatalogsTrusted,
 }
 
 // Param is a PostgreSQL setting.
