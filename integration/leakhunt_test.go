@@ -19,7 +19,7 @@ import (
 var (
 	huntAll     = flag.Bool("leakhunt", false, "try all ways of the leak hunt, and PgBouncer if there is one")
 	huntRewrite = flag.Bool("leakhunt-rewrite", false, "write what the leak hunt sees to testdata/leakhunt.txt and docs/postgres.md; with -leakhunt")
-	huntOnly    = flag.String("leakhunt-kind", "", "try one kind of state only, and tell all that is seen")
+	huntOnly    = flag.String("leakhunt-kind", "", "try these kinds of state only, and tell all that is seen: names, with commas between")
 )
 
 // huntWorkers is the number of concurrent cases. Most of them wait.
@@ -62,7 +62,7 @@ func TestLeakHunt(t *testing.T) {
 }
 
 func newHunt(t *testing.T) *hunt {
-	h := &hunt{t: t, kinds: slices.DeleteFunc(huntKinds(), func(k kind) bool { return *huntOnly != "" && k.name != *huntOnly }), staying: stayingWays(), leaving: leavingWays(), verdicts: map[caseID]verdict{}, subs: map[string]*strings.Replacer{}}
+	h := &hunt{t: t, kinds: slices.DeleteFunc(huntKinds(), func(k kind) bool { return *huntOnly != "" && !slices.Contains(strings.Split(*huntOnly, ","), k.name) }), staying: stayingWays(), leaving: leavingWays(), verdicts: map[caseID]verdict{}, subs: map[string]*strings.Replacer{}}
 	if !*huntAll {
 		short := func(w way) bool { return !slices.Contains(shortWays, w.name) }
 		h.staying, h.leaving = slices.DeleteFunc(h.staying, short), slices.DeleteFunc(h.leaving, short)
@@ -201,14 +201,10 @@ func (h *hunt) ways(i int) (staying, leaving []way) {
 func (h *hunt) runKind(one *hunter, i int) {
 	k := &h.kinds[i]
 	staying, leaving := h.ways(i)
-	right, alone := map[string]seen{}, map[string]seen{} // with another client, and without
+	right := map[string]seen{}
 	for i := range staying {
 		w := &staying[i]
 		right[w.name] = h.try(one, h.direct, k, w, nil)
-		alone[w.name] = right[w.name]
-		if k.alone {
-			alone[w.name] = h.try(one, h.single, k, w, nil)
-		}
 	}
 	left := h.try(one, h.direct, k, &leaving[0], nil)
 	plain := right[staying[0].name]
@@ -225,9 +221,6 @@ func (h *hunt) runKind(one *hunter, i int) {
 		for i := range staying {
 			w := &staying[i]
 			want := right[w.name]
-			if !target.shares {
-				want = alone[w.name]
-			}
 			h.judge(target, k, w, want, h.try(one, target, k, w, &want), []string{want.self, plain.self}, []string{want.next, left.next})
 		}
 		for i := range leaving {
