@@ -47,8 +47,7 @@ func (h *http2) trailers(st *h2Stream) error {
 	return nil
 }
 
-// over reports whether the stream is over on this side, and whether the client had ended it. ends: it does so now. mu
-// is held.
+// over reports whether the stream has ended here, and whether the client had ended it. ends: it does so now. mu is held.
 func (st *h2Stream) over(ends bool) (over, ended bool) {
 	over, ended = st.err != nil || st.finished, st.ended
 	if over && ends {
@@ -58,7 +57,7 @@ func (st *h2Stream) over(ends bool) (over, ended bool) {
 	return over, ended
 }
 
-// complete ends the request; b has its trailers, nil = there are none. mu is held.
+// complete ends the request; b holds its trailers, nil = none. mu is held.
 func (st *h2Stream) complete(b *h2Head) {
 	st.h2Content.complete(b)
 	st.ended = true
@@ -107,13 +106,13 @@ func (h *http2) body(id uint32, n, content int, ends bool) (h2Pourer, error) {
 	return st, nil
 }
 
-// put takes a piece of the request's body.
+// put adds a piece of the request's body.
 func (st *h2Stream) put(piece []byte, ends bool) error {
 	h := st.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.streams[st.id] != st {
-		return nil // it ended while the frame came, and may be another request's next
+		return nil // the stream ended while the frame arrived, and may be another request's next
 	}
 	switch {
 	case st.drops:
@@ -148,7 +147,7 @@ func (h *http2) settings(b []byte) error {
 	return h.control()
 }
 
-// setting takes one over. mu is held.
+// setting applies one setting. mu is held.
 func (h *http2) setting(id uint16, value uint32) error {
 	if err := validSetting(id, value); err != nil {
 		return err
@@ -167,7 +166,7 @@ func (h *http2) setting(id uint16, value uint32) error {
 	return nil
 }
 
-// overflows reports whether an initial window makes that of a stream larger than may be (RFC 9113, section 6.9.2). mu is held.
+// overflows reports whether an initial window makes that of a stream too large (RFC 9113, section 6.9.2). mu is held.
 func (h *http2) overflows(initial int64) bool {
 	if initial+h.widest <= maxWindow {
 		return false

@@ -10,27 +10,27 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// Most requests from a client of HTTP/2 to a server of HTTP/2 need no fiber of their own, if both connections live on the same loop: the
-// client's reader sends them at once (h2Stream.sendAhead), and the server's reader passes answers on that have come whole
-// (h2Stream.answerAhead). Neither waits, and both use the session's own steps. Between the two the session has no fiber; its place on the
-// server's connection knows it (h2Place.parked). Everything else, above all every error and every wait, is for a fiber
-// (h2Stream.serve), which continues the session where it is.
+// Most requests from an HTTP/2 client to an HTTP/2 server need no fiber, if both connections live on the same loop. The
+// client's reader sends them (h2Stream.sendAhead), and the server's reader passes complete answers on
+// (h2Stream.answerAhead). Neither waits, and both use the steps of the session. In between the session has no fiber; it is
+// parked at its place on the server's connection (h2Place.parked). Everything else, above all every error and every wait,
+// falls back to a fiber (h2Stream.serve), which continues the session from its current state.
 
-// aheadOf is how far an exchange has come without a fiber.
+// aheadOf is the state of an exchange that a fiber takes over.
 type aheadOf struct {
-	leased bool   // there is a lease, which has not been looked at
-	sent   bool   // the head of the request is sent, or sending has failed with err
-	owes   bool   // the body is not sent
-	step   string // in which err came
-	err    error  // that the fiber is to deal with
+	leased bool   // there is a lease, and it was not checked
+	sent   bool   // sending the head was tried; err is the result
+	owes   bool   // the body was not sent
+	step   string // the step that returned err
+	err    error  // to be handled by the fiber
 }
 
-// maxAhead bounds the content of a request or an answer that is passed on without a fiber, and the trailers of an answer, in bytes: one
-// frame, in the sizes that the loops send at the end of a tick. A longer message costs more than a fiber.
+// maxAhead bounds the content of a request or an answer that is passed on without a fiber, and the trailers of an answer,
+// in bytes. It is the size that loops send at the end of a tick. A longer message costs more than a fiber.
 const maxAhead = 8 << 10
 
-// expect begins the exchange of a stream whose head has come. A small body is nearly always right behind it: so the stream waits until the
-// reader has dealt with all that has come.
+// expect begins the exchange of a stream whose head has arrived. A small body nearly always follows at once, so the stream
+// waits until the reader has handled all received data.
 func (h *http2) expect(st *h2Stream) {
 	if st.ended || st.left > maxAhead || st.session.wrong != nil {
 		h.launch(st)
@@ -40,7 +40,7 @@ func (h *http2) expect(st *h2Stream) {
 	h.expected = append(h.expected, st)
 }
 
-// launch sends the request, or has a fiber do that.
+// launch sends the request, or starts a fiber for it.
 func (h *http2) launch(st *h2Stream) {
 	st.waitsForBody = false
 	if !st.sendAhead() {
@@ -48,26 +48,27 @@ func (h *http2) launch(st *h2Stream) {
 	}
 }
 
-// launchRipe launches the stream whose request has just come whole.
+// launchRipe launches the stream whose request has just become complete.
 func (h *http2) launchRipe() {
 	st := h.ripe
-	if h.ripe = nil; st != nil && st.waitsForBody { // padding may have come later, see launchAll
+	if h.ripe = nil; st != nil && st.waitsForBody { // padding may follow, see launchAll
 		h.launch(st)
 	}
 }
 
-// launchAll launches the streams that have waited for their bodies. The reader must call it before it waits for anything.
+// launchAll launches the streams that wait for their bodies. The reader must call it before it waits for anything.
 func (h *http2) launchAll() {
 	for i, st := range h.expected {
 		h.expected[i] = nil
-		if st != nil && st.waitsForBody { // else it has been launched, and may be another request's by now
+		if st != nil && st.waitsForBody { // otherwise it was launched, and may be another request's by now
 			h.launch(st)
 		}
 	}
 	h.expected = h.expected[:0]
 }
 
-// sendAhead sends the request in the client's reader, if that needs no waiting, and parks its session; false = it is for a fiber.
+// sendAhead sends the request in the client's reader, if that needs no waiting, and parks the session; false = start a
+// fiber.
 func (st *h2Stream) sendAhead() (parked bool) {
 	s := st.session
 	loop := st.h.conn.Loop()
@@ -87,7 +88,7 @@ func (st *h2Stream) sendAhead() (parked bool) {
 	return parked
 }
 
-// bodyCame reports whether the request has come whole and has a small body, or none. The session has the body then.
+// bodyCame reports whether the request is complete and its body small or empty. It then moves the body to the session.
 func (st *h2Stream) bodyCame() bool {
 	if st.ended && st.session.req.Length == 0 {
 		return true
@@ -99,7 +100,7 @@ func (st *h2Stream) bodyCame() bool {
 	return true
 }
 
-// trySend is sendAhead without care for panics.
+// trySend is sendAhead without the handling of panics.
 func (st *h2Stream) trySend(s *session, loop int) bool {
 	x := &s.ex
 	*x = exchange{}
@@ -119,7 +120,7 @@ func (st *h2Stream) trySend(s *session, loop int) bool {
 		x.lease, x.ahead.leased = l, true
 		return false
 	}
-	if s.hold(l) != nil { // the client has gone: it finds that again
+	if s.hold(l) != nil { // the client has gone; the fiber finds that, too
 		return false
 	}
 	x.ahead.sent = true
@@ -140,8 +141,8 @@ func (st *h2Stream) trySend(s *session, loop int) bool {
 	return p.park(st, by)
 }
 
-// borrow gives a session a buffer of the connection's to put a message together in. giveBack must be called before anything else uses the
-// session's buffer, or may wait. Both are for fibers of the connection's loop.
+// borrow lends the session a buffer of the connection to build a message in. giveBack must be called before the session
+// waits or another user needs its buffer. Both are for fibers of the connection's loop.
 func (c *h2Server) borrow(s *session) {
 	if s.out, c.scratch = c.scratch, nil; s.out == nil {
 		s.out = takeBuffer(nil)[:0]
@@ -157,7 +158,7 @@ func (c *h2Server) giveBack(s *session) {
 	s.out = nil
 }
 
-// dropScratch frees the buffer of an idle connection.
+// dropScratch frees the lent buffer of an idle connection.
 func (c *h2Server) dropScratch() {
 	if c.scratch != nil {
 		putOut(nil, c.scratch)
@@ -165,8 +166,8 @@ func (c *h2Server) dropScratch() {
 	}
 }
 
-// answerAhead passes the answer on if it has come whole, and ends the request. It is called by the reader of the server's connection
-// when the place p has something new; false = it is for a fiber.
+// answerAhead passes a complete answer on, and ends the request. The reader of the server's connection calls it when the
+// place p has news; false = start a fiber.
 func (st *h2Stream) answerAhead(p *h2Place) (over bool) {
 	h, s := st.h, st.session
 	done := false
@@ -201,7 +202,7 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 		return false
 	}
 	there, err := p.takeHead(&s.resp, &s.respText)
-	if !there { // the place has just been closed, by another thread
+	if !there { // another thread has just closed the place
 		return false
 	}
 	x.answered = true
@@ -220,7 +221,7 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 		x.wrote = false
 		x.ahead.step, x.ahead.err = "receive", net.ErrClosed
 		return false
-	case !sent: // an operator has ended it
+	case !sent: // an operator has ended the session
 		x.ahead.step, x.ahead.err = "body", httppool.ErrClientGone
 		return false
 	}
@@ -231,7 +232,7 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 	return true
 }
 
-// abandon ends a stream whose session has panicked without a fiber: it costs neither the pool a connection nor the client more than the
+// abandon ends a stream whose session has panicked without a fiber. The pool loses no connection, and the client only the
 // stream.
 func (st *h2Stream) abandon() {
 	h := st.h
@@ -249,7 +250,7 @@ func (st *h2Stream) abandon() {
 	st.session.held.end()
 }
 
-// takesAtOnce reports whether a head and so much content can be sent to the client without waiting for it.
+// takesAtOnce reports whether a head and that much content can be sent to the client without waiting.
 func (st *h2Stream) takesAtOnce(content int) bool {
 	h := st.h
 	h.mu.Lock()
@@ -257,8 +258,8 @@ func (st *h2Stream) takesAtOnce(content int) bool {
 	return st.err == nil && h.err == nil && len(h.out) < maxOut && int64(content) <= min(h.initial+st.window, h.window)
 }
 
-// sendWhole sends a response, for which there is room; trailers are a block of fields, perhaps without any. false = the stream is over. The
-// caller flushes.
+// sendWhole sends a response, for which there is space; trailers is a field block, perhaps empty. false = the stream has
+// ended. The caller flushes.
 func (st *h2Stream) sendWhole(head, content, trailers []byte) bool {
 	h := st.h
 	h.mu.Lock()
@@ -277,7 +278,7 @@ func (st *h2Stream) sendWhole(head, content, trailers []byte) bool {
 	return true
 }
 
-// flushAhead sends what has come together for the client, as far as its socket takes that at once; a fiber sends the rest.
+// flushAhead sends the frames collected for the client, as far as its socket accepts them; a fiber sends the rest.
 func (h *http2) flushAhead() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -300,7 +301,7 @@ func (h *http2) flushAhead() {
 	h.sendSoon()
 }
 
-// sendsTo notes that the reader appends frames for c, which it has sent when it has read all that has come. It is the reader's.
+// sendsTo records that the reader appended frames for c. The reader flushes them once it has handled all received data.
 func (h *http2) sendsTo(c *h2Server) {
 	if h.unsent != c {
 		h.flushUnsent()
@@ -308,7 +309,7 @@ func (h *http2) sendsTo(c *h2Server) {
 	}
 }
 
-// flushUnsent has these frames sent.
+// flushUnsent flushes these frames.
 func (h *http2) flushUnsent() {
 	if c := h.unsent; c != nil {
 		h.unsent = nil
@@ -316,11 +317,11 @@ func (h *http2) flushUnsent() {
 	}
 }
 
-// flushAhead sends what has come together for the server, as far as its socket takes that at once; the writer sends the rest.
+// flushAhead sends the frames collected for the server, as far as its socket accepts them; the writer sends the rest.
 func (c *h2Server) flushAhead() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.writer.waits || len(c.out) == 0 { // it sends that, too
+	if !c.writer.waits || len(c.out) == 0 { // otherwise the writer is sending
 		return
 	}
 	n := c.conn.TryWrite(c.out)
@@ -334,7 +335,7 @@ func (c *h2Server) flushAhead() {
 	c.wakeWriters()
 }
 
-// ready reports whether a request can be begun without waiting.
+// ready reports whether a request can begin without waiting.
 func (st *h2Place) ready() bool {
 	c := st.c
 	c.mu.Lock()
@@ -342,8 +343,8 @@ func (st *h2Place) ready() bool {
 	return !st.closed && !c.gone && st.err == nil && !st.open && !st.readable() && len(c.out) < maxOut
 }
 
-// park leaves the session of a stream, which has sent its request, to the connection's reader until there is news of it, or by has
-// passed; false = there is news.
+// park leaves the session of a stream, which has sent its request, to the connection's reader, until there is news or by
+// has passed; false = there is news already.
 func (st *h2Place) park(stream *h2Stream, by time.Time) bool {
 	c := st.c
 	c.mu.Lock()
@@ -361,13 +362,13 @@ func (st *h2Place) park(stream *h2Stream, by time.Time) bool {
 	return true
 }
 
-// wake wakes who waits for something on the place. mu is held.
+// wake wakes all waiters of the place. mu is held.
 func (st *h2Place) wake() {
 	st.wakeReader()
 	st.writer.wake()
 }
 
-// wakeReader wakes who waits for the response; a session without a fiber is continued by the connection's reader. mu is held.
+// wakeReader wakes the waiter for the response. The connection's reader continues a parked session. mu is held.
 func (st *h2Place) wakeReader() {
 	if st.parked == nil {
 		st.reader.wake()
@@ -384,7 +385,7 @@ func (st *h2Place) wakeReader() {
 	}
 }
 
-// whole reports whether the response has come whole, so that it can be passed on at once, and the size of its content.
+// whole reports whether the response is complete and can be passed on at once, and the size of its content.
 func (st *h2Place) whole() (size int, ok bool) {
 	c := st.c
 	c.mu.Lock()
@@ -394,11 +395,11 @@ func (st *h2Place) whole() (size int, ok bool) {
 		return 0, false
 	}
 	status := st.heads[0].Status
-	return size, status >= 200 && status < 502 // later ones may have the request sent again
+	return size, status >= 200 && status < 502 // others may be retried
 }
 
-// takeContent appends the content of a response that is whole, of that size, and the block of its trailers, of which a client gets only the
-// permitted ones. It leaves nothing; false = the place has been closed.
+// takeContent appends the content of a complete response, of the given size, and its trailers as a field block without
+// forbidden ones. Nothing remains; false = the place has been closed.
 func (st *h2Place) takeContent(dst []byte, size int) ([]byte, bool) {
 	c := st.c
 	c.mu.Lock()
@@ -418,7 +419,7 @@ func (st *h2Place) takeContent(dst []byte, size int) ([]byte, bool) {
 	return dst, true
 }
 
-// continueParked continues the sessions without a fiber that there is news for. It is the reader's.
+// continueParked continues the parked sessions that have news. Only the reader calls it.
 func (c *h2Server) continueParked() {
 	for {
 		c.mu.Lock()
@@ -443,7 +444,7 @@ func (c *h2Server) continueParked() {
 	}
 }
 
-// proceed continues the session of a stream, if there is one, that was parked at p.
+// proceed continues the session of st that was parked at p; st may be nil.
 func (c *h2Server) proceed(p *h2Place, st *h2Stream) {
 	if st == nil {
 		return
@@ -457,7 +458,7 @@ func (c *h2Server) proceed(p *h2Place, st *h2Stream) {
 	}
 }
 
-// passRipe passes on the response that has just come whole: what it uses is in the processor's caches, and serves the next.
+// passRipe passes on the response that has just become complete, while its data is in the processor's caches.
 func (c *h2Server) passRipe() {
 	p := c.ripe
 	if c.ripe, c.coming = nil, nil; p == nil {
@@ -475,7 +476,8 @@ func (c *h2Server) passRipe() {
 	c.proceed(p, st)
 }
 
-// unpark gives the session that is parked a place's news; nil = none is, or the rest of its response is about to come: its end is news again.
+// unpark returns the stream parked at the place. nil = there is none, or the last frame of its response is arriving: then
+// the end of the frame is news again.
 func (st *h2Place) unpark() (stream *h2Stream) {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
@@ -486,7 +488,7 @@ func (st *h2Place) unpark() (stream *h2Stream) {
 	return stream
 }
 
-// lookAtParked has the sessions without a fiber continued whose time has come. mu is held.
+// lookAtParked wakes the parked sessions whose deadline has passed. mu is held.
 func (c *h2Server) lookAtParked(now time.Time) {
 	if c.lookAt.IsZero() || now.Before(c.lookAt) {
 		return
@@ -496,7 +498,7 @@ func (c *h2Server) lookAtParked(now time.Time) {
 		switch {
 		case st.parked == nil || st.news:
 		case !now.Before(st.by):
-			if c.coming == st { // what comes does not go on
+			if c.coming == st { // the frame has stalled
 				c.coming = nil
 			}
 			st.wakeReader()
