@@ -30,7 +30,7 @@ type BasicAuth struct {
 // maxRealm bounds BasicAuth.Realm, in bytes.
 const maxRealm = 256
 
-// verifyAccess is the part of Verify about who may use the route.
+// verifyAccess checks the fields about who may use the route.
 func (r Route) verifyAccess() error {
 	for _, list := range [][]netip.Prefix{r.Allow, r.Deny} {
 		for _, p := range list {
@@ -94,17 +94,17 @@ func CheckIdentityHeader(name string) error {
 	return nil
 }
 
-// access says who may use a route. It is immutable.
+// access is the prepared access rules of a route. It is immutable.
 type access struct {
 	addresses  listener.Addresses
-	users      *Users // nil = everybody
+	users      *Users // nil = all clients may
 	challenge  string // the value of WWW-Authenticate
 	userHeader string
 	forward    bool
 	asker      *asker // nil = no authentication server
 }
 
-// newAccess returns nil if everybody may use r.
+// newAccess returns nil if all clients may use r.
 func newAccess(r Route) *access {
 	if len(r.Allow)+len(r.Deny) == 0 && r.BasicAuth == nil && r.ForwardAuth == nil {
 		return nil

@@ -141,7 +141,7 @@ func (s *session) tell(l *logLine) {
 	l.free()
 }
 
-// logPanic logs the request whose serving has panicked. It is called by a deferred function, before memory of the session is given back.
+// logPanic logs the request whose serving has panicked. A deferred function calls it before the session's memory is freed.
 func (s *session) logPanic() {
 	x, req, route, upstream := &s.ex, &s.req, "", ""
 	if x.head != nil {
@@ -332,7 +332,7 @@ func (l *logLine) field(name string) []byte {
 	return nil
 }
 
-// appendTraceID appends the id of the trace that the request belongs to, or nothing.
+// appendTraceID appends the ID of the request's trace, or nothing.
 func (l *logLine) appendTraceID(dst []byte) []byte {
 	id := l.trace
 	if id == (TraceID{}) {

@@ -22,7 +22,7 @@ func (s *session) interim(n int) error {
 	x := &s.ex
 	pass := s.req.Minor > 0 // HTTP/1.0 has no interim responses
 	if s.resp.Status == 100 {
-		pass = s.expects() && !x.clientContinues // otherwise the client does not wait for it, or has got one already
+		pass = s.expects() && !x.clientContinues // otherwise the client does not wait for it, or has received one
 		x.serverContinues, x.clientContinues = true, true
 	}
 	if pass {
@@ -69,8 +69,8 @@ func (s *session) flushHead() error {
 	return nil
 }
 
-// proceed sends 100 Continue to a client that has waited for it for a while: not every server sends one, and some
-// clients wait for ever (RFC 9110, section 10.1.1).
+// proceed sends 100 Continue to a client that has waited for it for a while: not every server sends one, and some clients
+// wait forever (RFC 9110, section 10.1.1).
 func (s *session) proceed() error {
 	x := &s.ex
 	if !s.expects() || x.clientContinues || x.up == nil || x.up.begun.Load() {
@@ -214,7 +214,7 @@ func (s *session) whileClientStays(mayRest bool, receive func() error) error {
 	}
 }
 
-// unexpected replaces io.EOF in the middle of a body, so that nobody takes it for the end of the body.
+// unexpected replaces io.EOF in the middle of a body, so that it is not taken for the end of the body.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -300,7 +300,7 @@ func (s *session) chunkedBody(out []byte) error {
 	return s.moreOfChunks(out)
 }
 
-// moreOfChunks is chunkedBody from the present place in the body.
+// moreOfChunks is chunkedBody from the current position in the body.
 func (s *session) moreOfChunks(out []byte) error {
 	for {
 		content, n, done, err := next(&s.chunks, &s.server)
@@ -388,7 +388,7 @@ func (s *session) unframedBody(out []byte) error {
 	return s.moreUnframed(out)
 }
 
-// moreUnframed is unframedBody from the present place in the body.
+// moreUnframed is unframedBody from the current position in the body.
 func (s *session) moreUnframed(out []byte) error {
 	for {
 		for len(s.server.bytes()) > 0 {

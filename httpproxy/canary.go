@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// CanaryBy says what decides whether a request is in a Canary's share.
+// CanaryBy is what decides whether a request is in a Canary's share.
 type CanaryBy string
 
 // The values of CanaryBy.
@@ -27,13 +27,12 @@ const (
 // Values lists all values that a configuration file may have.
 func (CanaryBy) Values() []string { return []string{string(CanaryByRequest), string(CanaryByClient)} }
 
-// Canary sends a share of a route's requests to another upstream, such as the next version of a
-// service. A key that is in the share stays in it: on all routes with the same key, in all gateways,
-// after a reload, and when the share grows. At most one of By, Header and Cookie is set. The zero
-// value is no canary.
+// Canary sends a share of a route's requests to another upstream, such as the next version of a service. A key in the
+// share stays in it: on all routes with the same key, in all gateways, after a reload, and when the share grows. At most
+// one of By, Header and Cookie is set. The zero value is no canary.
 //
-// Everything else is as without a canary: conditions, limits, changes of messages and Affinity are the
-// route's. A request that fails at the canary's upstream is not sent to the route's.
+// Everything else stays as configured for the route: conditions, limits, changes of messages and Affinity. A request that
+// fails at the canary's upstream is not sent to the route's.
 type Canary struct {
 	// Upstream gets the share; nil = there is no canary. The Proxy does not close it.
 	Upstream *Upstream
@@ -96,7 +95,7 @@ type canary struct {
 	maxAge         string // "; Max-Age=…"
 }
 
-// newCanary returns nil if c is none; to is the route with c's upstream.
+// newCanary returns nil if c is the zero value; to is the route with c's upstream.
 func newCanary(c Canary, to *target) *canary {
 	return &canary{
 		target: to, percent: uint64(c.Percent), header: string(bytes.ToLower([]byte(c.Header))), cookie: c.Cookie,

@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// setDeadline bounds the exchange by the times that its route and its client give it.
+// setDeadline bounds the exchange by the limits of its route and its client.
 func (s *session) setDeadline() {
 	x := &s.ex
 	if d := x.target.route.Timeout; d > 0 {
@@ -23,7 +23,7 @@ func (s *session) setDeadline() {
 	}
 }
 
-// heedDeadline bounds the exchange by the time that its client gives it in a field, whose name is in lower case.
+// heedDeadline bounds the exchange by a client's field, whose name is in lower case.
 func (s *session) heedDeadline(name string) {
 	for i := range s.req.Fields {
 		f := &s.req.Fields[i]
@@ -36,7 +36,7 @@ func (s *session) heedDeadline(name string) {
 	}
 }
 
-// statedTime returns the time in the value of such a field; 0 = there is none.
+// statedTime parses the value of such a field; 0 = it is not valid.
 func statedTime(name, value string) time.Duration {
 	unit := time.Second
 	if strings.HasSuffix(name, "-ms") {

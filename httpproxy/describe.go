@@ -59,7 +59,7 @@ func (a *about) holds(endpoint string, since time.Time) {
 	a.endpoint, a.held = endpoint, since
 }
 
-// rests records that there is no request.
+// rests records that the connection has no request.
 func (a *about) rests(since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

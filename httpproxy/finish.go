@@ -39,7 +39,7 @@ func (s *session) finish(err error) bool {
 		s.breakGRPC(err)
 	}
 	if err != nil && x.bare {
-		_ = s.client.conn.SetLinger(0) // else the part that was received would look like the whole body
+		_ = s.client.conn.SetLinger(0) // otherwise the received part would look like the whole body
 		return false
 	}
 	if x.close || err != nil && x.wrote {
@@ -79,7 +79,7 @@ func (s *session) failed(err error) {
 		x.close = true
 		return
 	}
-	x.until = time.Time{} // the end of this time may be why the request failed
+	x.until = time.Time{} // its passing may be why the request failed
 	if s.reply(w, s.within()) != nil {
 		x.close = true
 	}
@@ -166,7 +166,7 @@ func (s *session) headFailed(err error) {
 // replyTime returns the deadline for sending an answer to a request without a route.
 func (s *session) replyTime() time.Time { return time.Now().Add(s.p.limits.Load().readHeader) }
 
-// reply sends an answer of the proxy itself.
+// reply sends an answer of the proxy.
 func (s *session) reply(a *answer, by time.Time) error {
 	_ = s.client.conn.SetWriteDeadline(by)
 	if s.stream != nil {
@@ -237,7 +237,7 @@ func (s *session) newRequest() *http.Request {
 	return r.WithContext(s.ctx)
 }
 
-// answer is an http.ResponseWriter for short answers of the proxy itself.
+// answer is an http.ResponseWriter for short answers of the proxy.
 type answer struct {
 	header http.Header
 	status int
