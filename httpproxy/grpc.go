@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// gRPC's codes for the answers of this proxy itself.
+// gRPC's codes for answers of the proxy.
 const (
 	grpcDeadline        = 4
 	grpcDenied          = 7

@@ -243,7 +243,7 @@ func (s *session) appendForwarded(w *headWriter, received *forwarded) {
 		s.writeForwarded(w, received)
 		return
 	}
-	said, host := &s.stream.(*h2Stream).h.said, s.req.Host // of the fiber that calls //nolint:forcetypeassert // nothing else is sent ahead
+	said, host := &s.stream.(*h2Stream).h.said, s.req.Host // of the calling fiber //nolint:forcetypeassert // nothing else is sent ahead
 	if said.target == s.ex.target && bytes.Equal(said.host, host) {
 		w.dst = append(w.dst, said.coded...)
 		return
@@ -309,7 +309,7 @@ func (s *session) appendRequestVia(w *headWriter, before []byte, name string) {
 	appendVia(w, before, 1, s.req.Minor, name)
 }
 
-// appendVia appends the Via field of a message that came by that version of HTTP, after the received value.
+// appendVia appends the Via field of a message received in that version of HTTP, after the received value.
 func appendVia(w *headWriter, before []byte, major, minor int, name string) {
 	if name == "" {
 		return
@@ -351,7 +351,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	bodiless := r.Status < 200 || r.Status == 204
 	names := len(s.ex.target.groups) > 0 // add the name of the upstream, unless the server gives one
 	var before []byte
-	announced, instead := s.altSvc(), s.p.carriers.value.Load() != nil // the announcement is in place of the server's own for all clients
+	announced, instead := s.altSvc(), s.p.carriers.value.Load() != nil // it replaces the server's own, for all clients
 	for i := range r.Fields {
 		f := &r.Fields[i]
 		if !r.EndToEnd(f) || bodiless && f.Known == httpwire.ContentLength {

@@ -44,7 +44,7 @@ func (s *session) noHandshake(err error) {
 	rest.drop()
 }
 
-// noteTLS counts a failure of TLS, and logs it at debug level because anybody can cause it.
+// noteTLS counts a failure of TLS, and logs it at debug level because any client can cause it.
 func (s *session) noteTLS(what string, err error) {
 	s.p.srv.CountError(listener.ReasonTLS)
 	s.p.srv.Logger().Debug(what, "client", s.lc.RemoteAddr().String(), "error", err)

@@ -38,7 +38,7 @@ const MaxOwnBody = 64 << 10
 // answersItself reports whether the route answers requests itself, without an upstream.
 func (r Route) answersItself() bool { return r.Redirect.To != "" || r.Respond.Status != 0 }
 
-// verifyOwn is the part of Verify about Redirect and Respond.
+// verifyOwn checks Redirect and Respond.
 func (r Route) verifyOwn() error {
 	switch status := r.Respond.Status; {
 	case r.Redirect.To != "" && status != 0:

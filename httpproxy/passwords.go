@@ -56,8 +56,8 @@ func (u *Users) compare(ctx context.Context, source netip.Addr, list *userList, 
 	return v
 }
 
-// board joins or starts the flight for credentials. It returns no flight but a verdict if that is known already, or if
-// there is no room.
+// board joins or starts the flight for credentials. It returns a verdict instead if that is known already, or if the queue
+// is full.
 func (u *Users) board(source netip.Addr, list *userList, c credentials) (*flight, verdict) {
 	u.flying.Lock()
 	defer u.flying.Unlock()
@@ -135,7 +135,7 @@ type hashSource struct {
 	flights []*flight
 }
 
-// enter starts a flight or queues it; false = there is no room.
+// enter starts a flight or queues it; false = the queue is full.
 func (q *hashQueue) enter(f *flight) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -109,7 +109,7 @@ func (r Retries) verify() error {
 	return nil
 }
 
-// retryCause is a Failure that counts as a try; the counters of a route have the same order.
+// retryCause is a Failure that counts as a try; a route's counters have the same order.
 type retryCause uint8
 
 const (
@@ -160,7 +160,7 @@ func (p *retryPolicy) repeatable(r *httpwire.Request) bool {
 	return slices.Contains(p.methods, view(r.Method))
 }
 
-// retry says how a request is sent again.
+// retry is how a request is sent again.
 type retry uint8
 
 const (
@@ -191,8 +191,8 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 	return true
 }
 
-// nothingLeft reports whether the request's time has passed, or would pass in the next pause: then the client gets the
-// answer there is.
+// nothingLeft reports whether the request's time has passed, or would pass in the next pause. Then the client gets the
+// answer of the last try.
 func (s *session) nothingLeft() bool {
 	x := &s.ex
 	if !x.until.IsZero() && !time.Now().Add(s.nextPause()).Before(x.until) {
@@ -216,7 +216,7 @@ func (s *session) nextPause() time.Duration {
 	return min(p<<s.ex.pauses, MaxRetryPause)
 }
 
-// afterReset says how to send a request again whose connection ended before the client got a byte of the answer.
+// afterReset returns how to send a request again whose connection ended before the client got a byte of the answer.
 func (s *session) afterReset(err error, lost httpwire.Lost) retry {
 	s.ex.refused = errors.Is(err, errRefused)
 	switch {
@@ -230,7 +230,7 @@ func (s *session) afterReset(err error, lost httpwire.Lost) retry {
 	return noRetry
 }
 
-// afterRefusal says how to send a request again that an HTTP/2 server has refused. A server that refuses it twice is
+// afterRefusal returns how to send a request again that an HTTP/2 server has refused. A server that refuses it twice is
 // overloaded: further attempts count for the retry budget.
 func (s *session) afterRefusal() retry {
 	x := &s.ex
@@ -399,7 +399,7 @@ func (s *session) unusable(err error) error {
 	return nil
 }
 
-// budgetWindow is documented at Retries.Budget.
+// budgetWindow: see Retries.Budget.
 const budgetWindow = 10 * time.Second
 
 // budgetCount is how often the requests are counted, which reads the counter shards of each route.

@@ -109,7 +109,7 @@ func (t *tally) finish() {
 	}
 }
 
-// end frees the count of what a session still holds, also after a panic.
+// end removes what a session still counts, also after a panic.
 func (t *tally) end() {
 	if t.to == nil {
 		return
@@ -121,10 +121,10 @@ func (t *tally) end() {
 	}
 }
 
-// admit reserves the memory that the stream's request may take, if there is a limit: for its head to
-// the server and for pieces of the answer; for a body, the window that its client has, the part that
-// is read, and what is assembled for the server. If there is no room, the request is refused, and its
-// body is dropped as it comes. admit must be called before any of the body has come.
+// admit reserves the memory that the stream's request may take, if there is a limit: for its head to the server and for
+// pieces of the answer; for a body, the client's window, the part that is read, and what is assembled for the server. If
+// the limit is reached, the request is refused and its body dropped on arrival. admit must be called before any of the
+// body has arrived.
 func (st *h2Stream) admit(s *session) {
 	limit := s.p.ledger.perConn.Load()
 	if limit == 0 {
@@ -146,7 +146,7 @@ func (st *h2Stream) admit(s *session) {
 	}
 }
 
-// cameWhole frees the reservation for the body, of which nothing more comes. mu is held.
+// cameWhole frees the reservation for the body, which is complete. mu is held.
 func (st *h2Stream) cameWhole() {
 	if n := st.toCome; n > 0 {
 		st.toCome = 0
@@ -154,9 +154,8 @@ func (st *h2Stream) cameWhole() {
 	}
 }
 
-// claim reserves n more bytes for the session, if it shares a limit with other sessions. It reports
-// false if there is no room. The claimed bytes must be given to unclaim, unless they are needed until
-// the session's end.
+// claim reserves n more bytes for the session, if it shares a limit with other sessions. It returns false if the limit is
+// reached. The caller passes claimed to unclaim, unless it needs the bytes until the session ends.
 func (s *session) claim(n int) (claimed int, ok bool) {
 	limit := s.p.ledger.perConn.Load()
 	if limit == 0 || s.held.of == nil {
@@ -187,8 +186,7 @@ func (s *session) claimPeek() bool {
 // largePiece is how many more bytes than bufferSize a fiber.Transfer may hold.
 const largePiece = 48 << 10
 
-// pieces returns how much of a body is moved at once: less if the connection has no room for more.
-// claimed is for unclaim.
+// pieces returns how much of a body is moved at once: less near the connection's limit. claimed is for unclaim.
 func (s *session) pieces() (most int64, claimed int) {
 	if claimed, ok := s.claim(largePiece); ok {
 		return math.MaxInt64, claimed

@@ -14,9 +14,9 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// asks returns the protocols that the client wants to upgrade to, nil for none. A request with a body cannot upgrade:
-// one side alone might take the body for the new protocol. Nor can a request that came by HTTP/2, nor one for a protocol
-// that itself carries HTTP requests, which would bypass this proxy's rules.
+// asks returns the protocol that the client wants to upgrade to; nil = none. A request with a body cannot upgrade: one of
+// the sides might take the body for the new protocol. Neither can a request of HTTP/2, nor one for a protocol that carries
+// HTTP requests, which would bypass this proxy's rules.
 func (s *session) asks() []byte {
 	if r := &s.req; r.Length == 0 && s.stream == nil && !httpwire.CarriesRequests(r.Upgrade) {
 		return r.Upgrade
@@ -82,7 +82,7 @@ type tunnel struct {
 	out     atomic.Int64 // bytes from the server
 	began   time.Time
 	moved   atomic.Int64 // when the last byte came from either side, in ns since began; not affected by the wall clock
-	counted int          // bytes from the client that were already counted, and come next
+	counted int          // bytes from the client that were counted before, and are moved first
 	timer   *time.Timer  // checks the idle limit of both directions together; nil = no limit
 	ended   sync.Once    // the first failure ends both directions
 	err     error        // the first failure; read it only when both directions have ended

@@ -231,8 +231,8 @@ func (u *Users) identify(name, password, hash []byte) (id [sha256.Size]byte) {
 	return id
 }
 
-// readAgain replaces the users if the file has changed. A file with mistakes is read once more, because it may be being
-// written.
+// readAgain replaces the users if the file has changed. A file with mistakes is read a second time, because it may be
+// half-written.
 func (u *Users) readAgain(now time.Duration) {
 	if !u.reading.TryLock() {
 		return

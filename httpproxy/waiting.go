@@ -147,5 +147,5 @@ func (g goroutine) Unpark() {
 	}
 }
 
-// late reports whether the exchange's time is over.
+// late reports whether the exchange's deadline has passed.
 func (x *exchange) late() bool { return !x.until.IsZero() && !time.Now().Before(x.until) }

@@ -10,9 +10,9 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// wanted returns a context for work before the request goes to a server, such as a question to an authentication
-// server. It ends with the exchange's time, and when the client leaves: at once for a stream, within lookInterval for a
-// connection. The caller calls stop when the work is done.
+// wanted returns a context for work before the request goes to a server, such as a request to an authentication server. It
+// ends at the exchange's deadline, and when the client leaves: at once for a stream, within lookInterval for a connection.
+// The caller calls stop when the work is done.
 func (s *session) wanted() (ctx context.Context, stop func()) {
 	parent, ends := s.leasing(), func() {}
 	if !s.ex.until.IsZero() {
@@ -23,7 +23,7 @@ func (s *session) wanted() (ctx context.Context, stop func()) {
 		st.cancels(cancel)
 		return ctx, func() { st.cancels(nil); cancel(nil); ends() }
 	}
-	if int64(s.client.w-s.client.r-s.ex.size) < s.req.Length || s.req.Length < 0 { // an end of the stream may be the end of the body
+	if int64(s.client.w-s.client.r-s.ex.size) < s.req.Length || s.req.Length < 0 { // the end of the stream may be the end of the body
 		return ctx, func() { cancel(nil); ends() }
 	}
 	w := &watch{conn: s.client.conn, cancel: cancel}
@@ -33,7 +33,7 @@ func (s *session) wanted() (ctx context.Context, stop func()) {
 	return ctx, func() { w.end(); cancel(nil); ends() }
 }
 
-// goneIn reports whether a context of wanted, or one derived from it, has ended because the client left.
+// goneIn reports whether a context of wanted, or one derived from it, ended because the client left.
 func goneIn(ctx context.Context) bool { return errors.Is(context.Cause(ctx), httppool.ErrClientGone) }
 
 // watch checks at intervals whether the client of a connection has left.
