@@ -22,8 +22,8 @@ const (
 	uploadFailed                     // see uploadErr
 )
 
-// A copy buffer holds chunkRoom bytes for a chunk's size line, the content, and chunkTail bytes for the end of the chunk.
-// With headers of other protocols around it, the content fits buffers of 128 KiB.
+// A copy buffer holds chunkRoom bytes for a chunk's size line, the content, and chunkTail bytes for the end of the
+// chunk. Its size leaves space for the headers of a protocol that carries the connection in buffers of 128 KiB.
 const (
 	copyBufferSize = 128<<10 - 256
 	chunkRoom      = 16
