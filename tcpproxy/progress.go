@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// checksPerTimeout is how often progress is checked within a time-out; the time-out is late by at most one interval.
-// Reading the clock for each piece instead would be a large part of a small piece's cost.
+// checksPerTimeout is how often progress is checked within a time-out, which is late by at most one interval. Reading the
+// clock for each piece would be much of a small piece's cost.
 const checksPerTimeout = 8
 
 // traffic is the kind of data that must move within a time-out.
@@ -32,12 +32,11 @@ var expiredErrors = [...]error{
 }
 
 // progress detects that nothing in a relay has moved for the time patience. A watch calls its method look, so that it
-// costs one timer and nothing for each piece. Data moves when a socket accepts it, and when its receiver acknowledges
-// it: the socket of a slow receiver may accept nothing for many seconds, until a third of a buffer of megabytes is
-// free.
+// costs one timer and nothing for each piece. Data moves when a socket accepts it, and when its receiver acknowledges it:
+// the socket of a slow receiver may accept nothing for many seconds, until a third of a buffer of megabytes is free.
 type progress struct {
 	what      traffic
-	applies   bool // as of the last look
+	applies   bool // as of the last check
 	delivered bool // all data was acknowledged when taken last asked, and nothing has moved since
 	patience  time.Duration
 	seen      uint64
@@ -85,10 +84,10 @@ func (p *progress) taken(r *relay) bool {
 	return acked != was
 }
 
-// step returns the time between two looks.
+// step returns the time between two checks.
 func (p *progress) step() time.Duration { return max(p.patience/checksPerTimeout, 1) }
 
-// look returns how much of patience is left at now. The first look does not ask the receivers.
+// look returns how much of patience is left at now. The first call does not ask the receivers.
 func (p *progress) look(r *relay, now time.Time) (left time.Duration) {
 	n, applies := p.moved(r)
 	switch {
@@ -157,15 +156,15 @@ func (r *relay) expire(err error, patience time.Duration) {
 	r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", err, patience))
 }
 
-// remainder is the direction of a relay that remains after a failed write.
+// remainder is the direction of a relay that continues after a failed write.
 type remainder struct {
 	relay    *relay
 	progress progress
 	watch    watch
 }
 
-// watchLeft interrupts the remaining direction when nothing moves in it any more: its destination may be waiting for
-// the other direction, which has ended.
+// watchLeft interrupts the remaining direction when it no longer moves: its destination may be waiting for the other
+// direction, which has ended.
 func (r *relay) watchLeft() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +172,7 @@ func (r *relay) watchLeft() {
 		return
 	}
 	left := &remainder{relay: r, progress: progress{patience: remainderTimeout}}
-	left.progress.look(r, fiber.Now()) // the first look makes no trip to a loop, which is not allowed under mu
+	left.progress.look(r, fiber.Now()) // the first call makes no trip to a loop, which is not allowed under mu
 	r.left = left
 	left.watch.watch(left.progress.step(), left)
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// looker looks at something from time to time.
+// looker checks something at intervals.
 type looker interface {
-	// look returns when to look next, 0 = never again.
+	// look returns the time until the next check; 0 = none.
 	look() (next time.Duration)
 }
 
@@ -65,8 +65,8 @@ var lookInterval = time.Second
 // errClientGone is returned when the client left before it had an upstream connection.
 var errClientGone = errors.New("the client left while it waited for an upstream connection")
 
-// waitingClient is a session that waits for its upstream connection. It looks whether its client has left: it has reset the connection or,
-// without TLS, sent a FIN and no byte before it. A client that sent data before its FIN may be waiting for the answer.
+// waitingClient is a session that waits for its upstream connection. It checks whether its client has left: by a reset or,
+// without TLS, by a FIN without a byte before it. A client that sent data before its FIN may be waiting for the answer.
 type waitingClient session
 
 func (c *waitingClient) look() (next time.Duration) {
