@@ -16,7 +16,7 @@ type Alarm struct {
 
 // Bell is what an Alarm rings.
 type Bell interface {
-	// Ring is called on a fiber of its own, or on a goroutine.
+	// Ring is called on its own fiber, or on a goroutine.
 	Ring()
 }
 

@@ -46,7 +46,7 @@ func copyHolding(src, dst net.Conn, moved, spliced func(int)) (readErr, writeErr
 					bulk = &Transfer{}
 				}
 				readErr, writeErr = spliceSockets(bulk, src, dst, moved, spliced)
-				n = 0 // there is no bulk at present: wait with the small buffer
+				n = 0 // no bulk now: wait with the small buffer
 			}
 		}
 		if readErr != nil || writeErr != nil {

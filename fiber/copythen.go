@@ -11,7 +11,7 @@ import (
 
 // CopyThen is src.CopyTo(dst, moved, spliced) without the caller's stack, which is most of the memory of a session that only copies. If it
 // returns true, the loop copies, and then is called with the results of CopyTo, once, on a fiber of that loop; perhaps
-// before CopyThen has returned to a caller that is no fiber any more. If it returns false, it has copied nothing but the bytes of an Ahead,
+// before CopyThen has returned to a caller that is no longer a fiber. If it returns false, it has copied nothing but the bytes of an Ahead,
 // which CopyTo then does not copy again. It returns true if both connections
 // live on the loop of the fiber that calls it, and no other fiber reads src or writes dst. A fiber with a stack moves bulk, and keeps it
 // until a small piece has followed the bulk. A panic of moved or spliced is logged, counted in

@@ -49,7 +49,7 @@ func (k *copyingByFiber) proceed() {
 	}
 }
 
-// copy copies. If it returns rests, next runs when there is something to read; then this fiber must not use k any more.
+// copy copies. If it returns rests, next runs when there is something to read; then this fiber must no longer use k.
 func (k *copyingByFiber) copy() (readErr, writeErr error, rests bool) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -21,7 +21,7 @@ func Now() time.Time {
 	return time.Now()
 }
 
-// clockAt converts a time to the loops' clock. For a time without a monotonic reading it uses the present difference to
+// clockAt converts a time to the loops' clock. For a time without a monotonic reading it uses the current difference to
 // the wall clock.
 func clockAt(t time.Time) int64 {
 	if t == t.Round(0) { //nolint:staticcheck // Equal does not tell whether there is a monotonic reading
@@ -46,7 +46,7 @@ type timer struct {
 type timed interface {
 	// placed stores the timer's index in the heap, from 1; 0 = it is not armed.
 	placed(index int32)
-	// expired is called when the timer has fired, and is not armed any more.
+	// expired is called when the timer has fired, and is no longer armed.
 	expired(l *loop)
 }
 

@@ -96,7 +96,7 @@ func (t *TLSConn) readArrived(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Buffered reports whether crypto/tls has something for Read that the connection underneath does not have any more: a record that was
+// Buffered reports whether crypto/tls has something for Read that the connection underneath no longer has: a record that was
 // received together with another. It does not wait, and is for the reader, after the handshake.
 func (t *TLSConn) Buffered() bool {
 	if t.Handshake() != nil {
