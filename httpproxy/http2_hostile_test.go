@@ -50,7 +50,7 @@ func TestHTTP2DeafClientLargeHead(t *testing.T) {
 		if asked.Load() < 2 || now == 0 || now != was {
 			return false
 		}
-		for range 2000 { // as good as for ever
+		for range 2000 { // as good as forever
 			if flowing.Load() != now {
 				return false
 			}

@@ -37,7 +37,7 @@ func TestBadAnswersEject(t *testing.T) {
 		bad      http.HandlerFunc
 		ejection upstream.Ejection
 		route    httpproxy.Route
-		client   time.Duration // how long it waits; 0 = for ever
+		client   time.Duration // how long it waits; 0 = forever
 		grpc     string        // its deadline, by HTTP/2 only
 	}{
 		"errors":                     {bad: fails, ejection: errors},
@@ -92,7 +92,7 @@ func TestAuthServersAreEjected(t *testing.T) {
 		bad      http.HandlerFunc
 		ejection upstream.Ejection
 		timeout  time.Duration // of the question
-		within   time.Duration // of the request; 0 = for ever
+		within   time.Duration // of the request; 0 = forever
 		stays    bool
 	}{
 		"500":                      {bad: answers(500), ejection: errors},
@@ -141,7 +141,7 @@ func TestAuthServersAreEjected(t *testing.T) {
 	}
 }
 
-// askBadly sends a body of that size, and waits for the answer for that long (0 = for ever), or gives its request a deadline of gRPC.
+// askBadly sends a body of that size, and waits for the answer for that long (0 = forever), or gives its request a deadline of gRPC.
 func askBadly(t *testing.T, client *http.Client, url string, size int, wait time.Duration, deadline string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(wait, patience))

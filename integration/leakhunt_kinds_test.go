@@ -18,7 +18,7 @@ type kind struct {
 	known   string            // a statement that runs once; {r} is its result
 	leave   step              // makes the state
 	rival   step              // makes the same state in another client; nil = leave
-	see     step              // returns the present state
+	see     step              // returns the current state
 	alone   bool              // even without a gateway the client's state depends on whether another client has looked
 	settles bool              // even without a gateway other clients may see a change a moment after the client has disconnected
 }

@@ -245,7 +245,7 @@ func TestNoTimeNotWithRoom(t *testing.T) {
 	})
 }
 
-// A flow of another affinity lets others pass, but not for ever.
+// A flow of another affinity lets others pass, but not forever.
 func TestFlowOfAnotherAffinity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}

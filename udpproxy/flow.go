@@ -38,7 +38,7 @@ type flow struct {
 	mu        sync.Mutex // held during sends, which do not wait
 	held      []packet   // datagrams of the client, immutable; nil = no longer held
 	heldBytes int
-	answered  bool            // the endpoint has sent something, so nothing is held any more
+	answered  bool            // the endpoint has sent something, so nothing more is held
 	lost      bool            // held does not have all that the client has sent
 	to        *Socket         // socket to the endpoint; nil = none yet
 	since     time.Time       // when to was set

@@ -78,7 +78,7 @@ func (u *Upstream[T]) Freeze() {
 	}
 }
 
-// run watches the Source until ctx ends, on a goroutine of its own.
+// run watches the Source until ctx ends, on its own goroutine.
 func (u *Upstream[T]) run(ctx context.Context, w *watch) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -80,7 +80,7 @@ func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], err
 	return u.acquireFrom(ctx, key, e, Narrow{})
 }
 
-// UsesKeys reports whether a key of AcquireKey matters at present, for callers that would have to make one.
+// UsesKeys reports whether a key of AcquireKey matters now, for callers that would have to make one.
 func (u *Upstream[T]) UsesKeys() bool { return u.set.Load().balance == RingHash }
 
 // Choose returns the address of the endpoint that an Acquire would try after those that were tried, "" if there is no

@@ -186,7 +186,7 @@ func (f *File) report() {
 	f.set.logger.LogAttrs(f.set.ctx, slog.LevelWarn, "lines of an access log were lost", attrs...)
 }
 
-// run writes until the file has no users any more.
+// run writes until the file has no users.
 func (f *File) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

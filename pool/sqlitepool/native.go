@@ -62,7 +62,7 @@ type settings struct {
 	trace                     uint8
 }
 
-// settings returns the present settings; the zero value if the native knows nothing.
+// settings returns the current settings; the zero value if the native knows nothing.
 func (n native) settings() settings {
 	if n.db == nil {
 		return settings{}

@@ -15,12 +15,12 @@ type link struct {
 	net.Conn
 	stream fiber.Stream // Conn, to look at; for the pool, or the lease's holder
 
-	// state holds, from bit loanShift on, the number of the present loan, or of the next one while the link is in the pool;
+	// state holds, from bit loanShift on, the number of the current loan, or of the next one while the link is in the pool;
 	// flags of that loan; and the number of its operations under way. A Conn changes it only while the loan's number is its
 	// own. The end of a loan adds one to that number and clears the other bits, so that a Conn whose loan is over cannot
 	// affect the next.
 	state  atomic.Uint64
-	lease  pool.Lease[*link] // of the present loan
+	lease  pool.Lease[*link] // of the current loan
 	looked time.Duration     // when the last look found it Silent, on the package's clock; 0 = none has
 	loans  *loans            // the last loan is one of these, or the next will be
 }
