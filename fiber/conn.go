@@ -21,8 +21,8 @@ type Conn struct {
 	fd   int
 	rare atomic.Pointer[rareConn] // nil = not needed yet
 
-	// Everything below belongs to the loop's thread, except shut, and peer and unix, which are immutable. There may be
-	// very many connections, most of them idle, so the order of fields leaves no gaps.
+	// Everything below belongs to the loop's thread, except shut, and peer and unix, which are immutable. There may be very
+	// many connections, most of them idle, so the order of fields leaves no gaps.
 	rd, wr side
 	then   func()      // function of OnReadable, run as a fiber once there is something to read
 	slot   uint32      // in the poller's table, or moving
