@@ -694,8 +694,8 @@ func (h *http2) sendSoon() {
 // reset costs a connection to the server.
 const maxResets = 1000
 
-// resetCame handles RST_STREAM.
-func (h *http2) resetCame(id uint32, _ []byte) error {
+// handleReset handles RST_STREAM.
+func (h *http2) handleReset(id uint32, _ []byte) error {
 	if id == 0 || id > h.last {
 		return codeProtocol
 	}

@@ -13,11 +13,11 @@ func (h *http2) begins(id uint32) (trails bool, err error) {
 	return id <= h.last, nil
 }
 
-// goAwayCame implements h2Side: the client will close the connection when it has its answers.
-func (h *http2) goAwayCame([]byte) error { return nil }
+// handleGoAway implements h2Side: the client will close the connection when it has its answers.
+func (h *http2) handleGoAway([]byte) error { return nil }
 
-// headCame begins a stream, or ends a request's body.
-func (h *http2) headCame(id uint32, ends bool) error {
+// handleHead begins a stream, or ends a request's body.
+func (h *http2) handleHead(id uint32, ends bool) error {
 	if id > h.last {
 		h.skipped = h.skipped || id != h.last+2 && id != 1
 		h.last = id

@@ -14,14 +14,14 @@ type h2Side interface {
 	notSettings(head []byte) error
 	// begins checks that a field block may begin on a stream; trails: it holds trailers.
 	begins(id uint32) (trails bool, err error)
-	// headCame handles the block, which is in h2Reader.head.
-	headCame(id uint32, ends bool) error
+	// handleHead handles the block, which is in h2Reader.head.
+	handleHead(id uint32, ends bool) error
 	// body returns the receiver of a DATA frame of n bytes; nil = the content is dropped.
 	body(id uint32, n, content int, ends bool) (h2Pourer, error)
-	resetCame(id uint32, b []byte) error
+	handleReset(id uint32, b []byte) error
 	settings(b []byte) error
 	ping(acknowledges bool, b []byte) error
-	goAwayCame(b []byte) error
+	handleGoAway(b []byte) error
 	windowUpdate(id uint32, b []byte) error
 }
 
@@ -141,9 +141,9 @@ func (r *h2Reader) act(kind, flags byte, id uint32, b []byte) error {
 		if err := sized(b, 4); err != nil {
 			return err
 		}
-		return r.side.resetCame(id, b)
+		return r.side.handleReset(id, b)
 	case frameSettings:
-		return r.settingsCame(flags, id, b)
+		return r.handleSettings(flags, id, b)
 	case framePushPromise: // servers must not send it to us, and clients never may
 		return codeProtocol
 	case framePing:
@@ -161,7 +161,7 @@ func (r *h2Reader) act(kind, flags byte, id uint32, b []byte) error {
 		if id != 0 {
 			return codeProtocol
 		}
-		return r.side.goAwayCame(b)
+		return r.side.handleGoAway(b)
 	case frameWindow:
 		if err := sized(b, 4); err != nil {
 			return err
@@ -178,8 +178,8 @@ func sized(b []byte, n int) error {
 	return nil
 }
 
-// settingsCame handles a SETTINGS frame.
-func (r *h2Reader) settingsCame(flags byte, id uint32, b []byte) error {
+// handleSettings handles a SETTINGS frame.
+func (r *h2Reader) handleSettings(flags byte, id uint32, b []byte) error {
 	switch {
 	case id != 0:
 		return codeProtocol
@@ -243,7 +243,7 @@ func (r *h2Reader) fragment(b []byte, last bool) error {
 	if cap(r.block) > bufferSize {
 		r.block = nil
 	}
-	err := r.side.headCame(id, r.blockEnds)
+	err := r.side.handleHead(id, r.blockEnds)
 	r.head.reset(false) // its fields have been passed on
 	return err
 }

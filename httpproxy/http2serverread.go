@@ -33,8 +33,8 @@ func (c *h2Server) begins(id uint32) (trails bool, err error) {
 	return false, nil
 }
 
-// headCame implements h2Side: it passes the block to the stream.
-func (c *h2Server) headCame(id uint32, ends bool) error {
+// handleHead implements h2Side: it passes the block to the stream.
+func (c *h2Server) handleHead(id uint32, ends bool) error {
 	c.answered = true
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,8 +170,8 @@ func (st *h2Place) put(piece []byte, ends bool) error {
 	return nil
 }
 
-// resetCame implements h2Side.
-func (c *h2Server) resetCame(id uint32, b []byte) error {
+// handleReset implements h2Side.
+func (c *h2Server) handleReset(id uint32, b []byte) error {
 	code := h2Code(binary.BigEndian.Uint32(b))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,8 +263,8 @@ func (c *h2Server) ping(acknowledges bool, b []byte) error {
 	return c.control()
 }
 
-// goAwayCame lets the streams end that the server will process. The others are retried on other connections.
-func (c *h2Server) goAwayCame(b []byte) error {
+// handleGoAway lets the streams end that the server will process. The others are retried on other connections.
+func (c *h2Server) handleGoAway(b []byte) error {
 	last := binary.BigEndian.Uint32(b) & maxStream
 	c.mu.Lock()
 	defer c.mu.Unlock()
