@@ -185,7 +185,7 @@ func (s *session) fromServer() error {
 func (s *session) whileClientStays(mayRest bool, receive func() error) error {
 	s.deadline = true
 	now, until := time.Now(), s.ex.rest.within(s)
-	look := now.Add(lookInterval)
+	look := now.Add(checkInterval)
 	next := look
 	if mayRest {
 		next = now.Add(patience)
@@ -208,7 +208,7 @@ func (s *session) whileClientStays(mayRest bool, receive func() error) error {
 		case s.clientGone():
 			return httppool.ErrClientGone
 		default:
-			look = now.Add(lookInterval)
+			look = now.Add(checkInterval)
 		}
 		next = look
 	}

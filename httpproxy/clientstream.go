@@ -74,7 +74,7 @@ func (c *clientSide) fail(err error) {
 	}
 	c.wake()
 	if c.waits != nil {
-		c.waits.look()
+		c.waits.check()
 	}
 	if c.cancel != nil {
 		c.cancel(httppool.ErrClientGone)

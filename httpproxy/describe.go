@@ -157,7 +157,7 @@ func (h *http2) Kill(stream uint64) bool {
 			h.p.srv.CountError(listener.ReasonKilled)
 			h.out = appendReset(h.outgoing(), st.id, codeCancel)
 			st.fail(errKilled)
-			h.lookBy(time.Unix(1, 0)) // so that the reader sends the reset soon
+			h.checkBy(time.Unix(1, 0)) // so that the reader sends the reset soon
 		}
 	})
 	return killed

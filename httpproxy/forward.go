@@ -22,9 +22,9 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// lookInterval is how often a session that waits for a response, or for more of it, checks whether its client is still
+// checkInterval is how often a session that waits for a response, or for more of it, checks whether its client is still
 // connected.
-const lookInterval = time.Second
+const checkInterval = time.Second
 
 // exchange is the state of the request that a session serves.
 type exchange struct {
@@ -227,7 +227,7 @@ func (s *session) begin(path string, raw []byte) {
 	if x.id == nil {
 		s.identify()
 	}
-	s.lookForBody()
+	s.checkForBody()
 }
 
 // forward sends the request, passes the response on, and prepares for the next request. It returns
@@ -627,7 +627,7 @@ func (s *session) awaitServer() error {
 	if timed {
 		until = s.ex.earlier(s.ex.sent.Add(limit))
 	}
-	look := s.ex.sent.Add(lookInterval)
+	look := s.ex.sent.Add(checkInterval)
 	s.awaiting.Store(true)
 	defer s.awaiting.Store(false)
 	for {
@@ -656,7 +656,7 @@ func (s *session) awaitServer() error {
 		case !until.IsZero() && !now.Before(until):
 			return err
 		}
-		look = now.Add(lookInterval)
+		look = now.Add(checkInterval)
 	}
 }
 

@@ -82,7 +82,7 @@ type http2 struct {
 	flushing bool
 	patience time.Duration // how long a client may take to read
 	starved  int           // writers that wait for window or buffer space
-	look     bool          // the reader must check its deadlines again
+	recheck  bool          // the reader must check its deadlines again
 	widened  bool          // a window grew; writers are woken once for all frames that arrived together
 	emptied  bool
 	draining bool
@@ -162,12 +162,12 @@ func (h *http2) interrupt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.draining = true
-	h.lookBy(time.Unix(1, 0))
+	h.checkBy(time.Unix(1, 0))
 }
 
-// lookBy has the reader check its deadlines at t, even if it is about to set a later one. mu is held.
-func (h *http2) lookBy(t time.Time) {
-	h.look = true
+// checkBy has the reader check its deadlines at t, even if it is about to set a later one. mu is held.
+func (h *http2) checkBy(t time.Time) {
+	h.recheck = true
 	_ = h.conn.SetReadDeadline(t)
 }
 
@@ -246,7 +246,7 @@ func (h *http2) fill() error {
 	}
 }
 
-// beforeWait is called before the reader waits. again: lookBy's deadline was set, and may have been overwritten. idle: no
+// beforeWait is called before the reader waits. again: checkBy's deadline was set, and may have been overwritten. idle: no
 // stream is open.
 func (h *http2) beforeWait() (again, idle bool) {
 	h.mu.Lock()
@@ -255,7 +255,7 @@ func (h *http2) beforeWait() (again, idle bool) {
 		h.widened = false
 		h.wakeWriters()
 	}
-	return h.look, len(h.streams) == 0 && h.started.IsZero() && !h.pouring
+	return h.recheck, len(h.streams) == 0 && h.started.IsZero() && !h.pouring
 }
 
 // suspend frees the memory that an idle connection does not need; false = the connection is not idle.
@@ -278,7 +278,7 @@ func (h *http2) suspend() bool {
 func (h *http2) deadline(now time.Time) (time.Time, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.look = false
+	h.recheck = false
 	if len(h.streams) == 0 && h.started.IsZero() && !now.Before(h.idle.Add(h.limits.keepAlive)) {
 		h.draining = true
 	}
@@ -319,11 +319,11 @@ func (h *http2) becameIdle() {
 	h.idle = time.Now()
 	switch {
 	case h.gone:
-		h.lookBy(time.Unix(1, 0))
+		h.checkBy(time.Unix(1, 0))
 	case !h.in.holds: // the reader holds no buffer, so it can be suspended
-		h.lookBy(h.idle.Add(min(patience, h.limits.keepAlive)))
+		h.checkBy(h.idle.Add(min(patience, h.limits.keepAlive)))
 	case h.limits.keepAlive < pingAfter: // otherwise the next check is early enough
-		h.lookBy(h.idle.Add(h.limits.keepAlive))
+		h.checkBy(h.idle.Add(h.limits.keepAlive))
 	}
 }
 
@@ -488,7 +488,7 @@ func (h *http2) broken(err error) {
 	}
 	h.failAll(err)
 	h.room.wake()
-	h.lookBy(time.Unix(1, 0))
+	h.checkBy(time.Unix(1, 0))
 }
 
 // failAll ends all streams. mu is held.

@@ -182,7 +182,7 @@ func (g *h2Group) empty() bool {
 // link returns a place on a connection with capacity, or on a new connection.
 func (g *h2Group) link(ctx context.Context) (*httppool.Link, error) {
 	for {
-		l, mine, w := g.look()
+		l, mine, w := g.takePlace()
 		switch {
 		case l != nil:
 			return l, nil
@@ -212,9 +212,9 @@ func (g *h2Group) await(ctx context.Context, w *h2DialWaiter) error {
 	return w.err
 }
 
-// look returns a place if there is one, or else what to wait for: an attempt that the caller makes (mine), or a waiter for
+// takePlace returns a place if there is one, or else what to wait for: an attempt that the caller makes (mine), or a waiter for
 // another's. If it returns none of these, the caller needs its own connection.
-func (g *h2Group) look() (l *httppool.Link, mine *h2Dial, w *h2DialWaiter) {
+func (g *h2Group) takePlace() (l *httppool.Link, mine *h2Dial, w *h2DialWaiter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range g.conns {

@@ -78,10 +78,10 @@ type h2Server struct {
 	beginners []*h2Place // of them, those whose stream has not begun
 	news      []*h2Place // places with a parked session that must continue; see quick.go
 	told      []*h2Place // memory for the next news, the reader's
-	lookAt    time.Time  // when the first parked session must continue in any case; zero = none
+	checkAt   time.Time  // when the first parked session must continue in any case; zero = none
 	waits     bool       // the reader waits
 	widened   bool       // a window grew
-	again     bool       // the reader must check its deadlines again
+	recheck   bool       // the reader must check its deadlines again
 	began     bool       // a field block has been sent
 	gone      bool       // no more streams may begin
 	dismissed bool       // because the server sent GOAWAY
@@ -226,7 +226,7 @@ func (c *h2Server) broken(err error) {
 		st.fail(c.err)
 	}
 	c.wakeWriters()
-	c.lookNow()
+	c.checkNow()
 	c.writer.wake()
 }
 
@@ -234,9 +234,9 @@ func (c *h2Server) broken(err error) {
 // deadline.
 func lost(err error) error { return fmt.Errorf("the HTTP/2 connection is over: %v", err) } //nolint:errorlint // see there
 
-// lookNow has the reader check its deadlines now, even if it is about to set a later one. mu is held.
-func (c *h2Server) lookNow() {
-	c.again = true
+// checkNow has the reader check its deadlines now, even if it is about to set a later one. mu is held.
+func (c *h2Server) checkNow() {
+	c.recheck = true
 	_ = c.conn.SetReadDeadline(time.Unix(1, 0))
 }
 
@@ -331,7 +331,7 @@ func (c *h2Server) fill() error {
 	}
 }
 
-// changed is called before the reader waits. It reports whether lookNow's deadline may have been overwritten.
+// changed is called before the reader waits. It reports whether checkNow's deadline may have been overwritten.
 func (c *h2Server) changed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -342,7 +342,7 @@ func (c *h2Server) changed() bool {
 	if len(c.streams) == 0 {
 		c.dropScratch()
 	}
-	c.waits = !c.again && len(c.news) == 0
+	c.waits = !c.recheck && len(c.news) == 0
 	return !c.waits
 }
 
@@ -351,17 +351,17 @@ func (c *h2Server) changed() bool {
 func (c *h2Server) deadline(now, limit time.Time) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lookAtParked(now)
-	by, err := c.nextLook(now, limit)
-	if !c.lookAt.IsZero() && c.lookAt.Before(by) {
-		by = c.lookAt
+	c.checkParked(now)
+	by, err := c.nextCheck(now, limit)
+	if !c.checkAt.IsZero() && c.checkAt.Before(by) {
+		by = c.checkAt
 	}
 	return by, err
 }
 
-// nextLook is deadline without parked sessions. mu is held.
-func (c *h2Server) nextLook(now, limit time.Time) (time.Time, error) {
-	c.again, c.rests = false, false
+// nextCheck is deadline without parked sessions. mu is held.
+func (c *h2Server) nextCheck(now, limit time.Time) (time.Time, error) {
+	c.recheck, c.rests = false, false
 	if !c.asked.After(c.heard) {
 		c.asked = time.Time{}
 	}
@@ -448,7 +448,7 @@ func (c *h2Server) detach(cut bool) {
 	if c.left = time.Now(); !cut {
 		c.left = time.Time{}
 	}
-	c.lookNow()
+	c.checkNow()
 }
 
 // roomForHead waits while the server reads nothing: heads have no flow control, and released places make way for others.
@@ -484,7 +484,7 @@ func (c *h2Server) begin(st *h2Place) error {
 	}
 	if c.rests {
 		c.rests = false
-		c.lookNow()
+		c.checkNow()
 	}
 	st.id = c.next
 	if c.next += 2; c.next > maxStream-2 {
@@ -504,7 +504,7 @@ func (c *h2Server) forget(st *h2Place) {
 	c.extra -= st.extra
 	st.extra = 0
 	if c.gone && len(c.streams) == 0 {
-		c.lookNow()
+		c.checkNow()
 	}
 }
 

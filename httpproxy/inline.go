@@ -6,9 +6,9 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// lookForBody checks whether the whole body has arrived with the head and is not large. If so, the request is sent in
+// checkForBody checks whether the whole body has arrived with the head and is not large. If so, the request is sent in
 // one write, and can be sent again. Otherwise a second fiber sends the body as it arrives.
-func (s *session) lookForBody() {
+func (s *session) checkForBody() {
 	x := &s.ex
 	switch length := s.req.Length; {
 	case length == httpwire.Chunked:

@@ -134,8 +134,8 @@ func (st *h2Stream) trySend(s *session, loop int) bool {
 	if err != nil || x.ahead.owes {
 		return false
 	}
-	by := x.earlier(x.sent.Add(lookInterval))
-	if limit := s.responseLimit(); limit > 0 && limit < lookInterval {
+	by := x.earlier(x.sent.Add(checkInterval))
+	if limit := s.responseLimit(); limit > 0 && limit < checkInterval {
 		by = x.earlier(x.sent.Add(limit))
 	}
 	return p.park(st, by)
@@ -353,9 +353,9 @@ func (st *h2Place) park(stream *h2Stream, by time.Time) bool {
 		return false
 	}
 	st.parked, st.by = stream, by
-	if c.lookAt.IsZero() || by.Before(c.lookAt) {
-		c.lookAt = by
-		if c.waits && !c.again {
+	if c.checkAt.IsZero() || by.Before(c.checkAt) {
+		c.checkAt = by
+		if c.waits && !c.recheck {
 			_ = c.conn.SetReadDeadline(by)
 		}
 	}
@@ -381,7 +381,7 @@ func (st *h2Place) wakeReader() {
 	c := st.c
 	c.news = append(c.news, st)
 	if c.waits {
-		c.lookNow()
+		c.checkNow()
 	}
 }
 
@@ -488,12 +488,12 @@ func (st *h2Place) unpark() (stream *h2Stream) {
 	return stream
 }
 
-// lookAtParked wakes the parked sessions whose deadline has passed. mu is held.
-func (c *h2Server) lookAtParked(now time.Time) {
-	if c.lookAt.IsZero() || now.Before(c.lookAt) {
+// checkParked wakes the parked sessions whose deadline has passed. mu is held.
+func (c *h2Server) checkParked(now time.Time) {
+	if c.checkAt.IsZero() || now.Before(c.checkAt) {
 		return
 	}
-	c.lookAt = time.Time{}
+	c.checkAt = time.Time{}
 	for _, st := range c.streams {
 		switch {
 		case st.parked == nil || st.news:
@@ -502,8 +502,8 @@ func (c *h2Server) lookAtParked(now time.Time) {
 				c.coming = nil
 			}
 			st.wakeReader()
-		case c.lookAt.IsZero() || st.by.Before(c.lookAt):
-			c.lookAt = st.by
+		case c.checkAt.IsZero() || st.by.Before(c.checkAt):
+			c.checkAt = st.by
 		}
 	}
 }

@@ -142,13 +142,13 @@ func (t *tunnel) fromServer(n int) {
 // watch starts the check of the idle limit, which holds also while neither side reads the other's data.
 func (t *tunnel) watch() {
 	if t.idle > 0 {
-		t.timer = time.AfterFunc(math.MaxInt64, t.look)
+		t.timer = time.AfterFunc(math.MaxInt64, t.check)
 		t.timer.Reset(t.idle) // only now, so that look finds the timer
 	}
 }
 
-// look ends the tunnel if no byte has moved for the idle limit, and otherwise sets the timer again. The timer calls it.
-func (t *tunnel) look() {
+// check ends the tunnel if no byte has moved for the idle limit, and otherwise sets the timer again. The timer calls it.
+func (t *tunnel) check() {
 	if left := t.idle - time.Since(t.began) + time.Duration(t.moved.Load()); left > 0 {
 		t.timer.Reset(left)
 		return

@@ -11,7 +11,7 @@ import (
 )
 
 // wanted returns a context for work before the request goes to a server, such as a request to an authentication server. It
-// ends at the exchange's deadline, and when the client leaves: at once for a stream, within lookInterval for a connection.
+// ends at the exchange's deadline, and when the client leaves: at once for a stream, within checkInterval for a connection.
 // The caller calls stop when the work is done.
 func (s *session) wanted() (ctx context.Context, stop func()) {
 	parent, ends := s.leasing(), func() {}
@@ -29,7 +29,7 @@ func (s *session) wanted() (ctx context.Context, stop func()) {
 	w := &watch{conn: s.client.conn, cancel: cancel}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(lookInterval, w.look)
+	w.timer = time.AfterFunc(checkInterval, w.check)
 	return ctx, func() { w.end(); cancel(nil); ends() }
 }
 
@@ -46,8 +46,8 @@ type watch struct {
 	over  bool
 }
 
-// look runs on the timer's goroutine.
-func (w *watch) look() {
+// check runs on the timer's goroutine.
+func (w *watch) check() {
 	if w.conn.PeerClosed() {
 		w.cancel(httppool.ErrClientGone)
 		return
@@ -55,7 +55,7 @@ func (w *watch) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.over {
-		w.timer.Reset(lookInterval)
+		w.timer.Reset(checkInterval)
 	}
 }
 
