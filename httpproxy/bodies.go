@@ -56,7 +56,7 @@ func (s *session) headToClient(head []byte) (first []byte, err error) {
 	if length == 0 || len(s.server.bytes()) == 0 {
 		return head[:0], s.flushHead()
 	}
-	s.ex.owesHead = true // the head goes out with the content, or before the next wait for content
+	s.ex.headPending = true // the head goes out with the content, or before the next wait for content
 	return head[:0], nil
 }
 
@@ -129,7 +129,7 @@ func (s *session) respond(n int) error {
 	switch {
 	case err != nil:
 		if s.ex.squeeze.by != nil {
-			s.giveBack()
+			s.releaseCompressor()
 		}
 	case s.ex.squeeze.by != nil:
 		err = s.compressedBody(out)
@@ -163,8 +163,8 @@ func (s *session) toClient(p []byte) error {
 // fromServer reads once within the idle limit, in the middle of a body, while the client stays. It
 // returns errRests if the session can rest; continueBody continues it then.
 func (s *session) fromServer() error {
-	if s.ex.owesHead {
-		s.ex.owesHead = false
+	if s.ex.headPending {
+		s.ex.headPending = false
 		if err := s.flushHead(); err != nil {
 			return err
 		}

@@ -86,8 +86,8 @@ func (s *session) takeCompressor(encoding string) *compressor {
 	return c
 }
 
-// giveBack returns the compressor of the answer for other answers.
-func (s *session) giveBack() {
+// releaseCompressor returns the compressor of the answer for other answers.
+func (s *session) releaseCompressor() {
 	c := s.ex.squeeze.by
 	s.ex.squeeze.by = nil
 	if c.out.Reset(); c.out.Cap() > maxKeptOut {
@@ -107,7 +107,7 @@ func (s *session) countRoute(count, n int) {
 
 // compressedBody compresses the content, in any framing of the server, and sends it in chunks.
 func (s *session) compressedBody(out []byte) error {
-	defer s.giveBack()
+	defer s.releaseCompressor()
 	c := s.ex.squeeze.by
 	s.chunks.Reset()
 	s.chunks.Own = s.place() != nil

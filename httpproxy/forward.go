@@ -74,7 +74,7 @@ type exchange struct {
 	close           bool              // the client's connection ends with the response
 	logged          bool              // in the access log
 	wrote           bool              // a byte of the response went to the client
-	owesHead        bool              // the client's stream has got the head, and may not have sent it
+	headPending     bool              // the client's stream has got the head, and may not have sent it
 	rest            resting           // of the session while the answer pauses
 }
 
@@ -475,7 +475,7 @@ func (s *session) sendAndReceive(raw []byte) error {
 		if s.ex.ahead = (aheadOf{}); ahead.err != nil {
 			return s.fail(ahead.step, ahead.err)
 		}
-		if ahead.owes {
+		if ahead.bodyPending {
 			s.ex.inline = false // the upload waits for the window while the answer is read
 		}
 	} else if err := s.send(raw); err != nil {

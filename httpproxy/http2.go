@@ -77,11 +77,11 @@ type http2 struct {
 	extra    int64       // sum of the streams' extra windows
 	cut      []uint32    // streams that ended here before the client ended them
 	resets   int         // streams that the client reset, minus those that completed
-	owed     int         // control answers in out
+	controls int         // control answers in out
 	out      []byte
 	flushing bool
 	patience time.Duration // how long a client may take to read
-	starved  int           // writers that wait for window or buffer space
+	blocked  int           // writers that wait for window or buffer space
 	recheck  bool          // the reader must check its deadlines again
 	widened  bool          // a window grew; writers are woken once for all frames that arrived together
 	emptied  bool
@@ -443,7 +443,7 @@ func (h *http2) flushWithin(idle time.Duration) error {
 			out = appendWindow(out, 0, h.taken)
 			h.taken = 0
 		}
-		h.out, h.owed = nil, 0
+		h.out, h.controls = nil, 0
 		limit := min(h.patience, idle*time.Duration((len(out)+bufferSize-1)/bufferSize))
 		h.send(out, limit)
 		h.wakeWriters()
@@ -501,7 +501,7 @@ func (h *http2) failAll(err error) {
 
 // wakeWriters is called with mu held when writers may continue, or must stop.
 func (h *http2) wakeWriters() {
-	if h.starved == 0 {
+	if h.blocked == 0 {
 		return
 	}
 	for _, st := range h.streams {
@@ -664,12 +664,12 @@ func (h *http2) answerLarge(st *h2Stream) error {
 	return h.control()
 }
 
-// maxOwed bounds the answers (to SETTINGS and PING, and resets) that wait for a client that does not read them.
-const maxOwed = 1000
+// maxControls bounds the answers (to SETTINGS and PING, and resets) that wait for a client that does not read them.
+const maxControls = 1000
 
 // control counts such an answer. mu is held.
 func (h *http2) control() error {
-	if h.owed++; h.owed > maxOwed {
+	if h.controls++; h.controls > maxControls {
 		return codeCalm
 	}
 	return nil

@@ -170,7 +170,7 @@ func (st *h2Stream) take(p []byte) (n int, more bool) {
 	if st.spent >= h2Window/4 && !st.ended {
 		st.widen()
 	}
-	return n, st.giveBack()
+	return n, st.returnCredit()
 }
 
 // widen enlarges the window of a stream whose server keeps up. mu is held.
@@ -185,9 +185,9 @@ func (st *h2Stream) widen() {
 	}
 }
 
-// giveBack returns credit for read bytes to the client, if it is worth a frame; true = there is a frame to send. mu is
+// returnCredit returns credit for read bytes to the client, if it is worth a frame; true = there is a frame to send. mu is
 // held.
-func (st *h2Stream) giveBack() bool {
+func (st *h2Stream) returnCredit() bool {
 	if st.spent < (h2Window+st.extra)/4 || st.ended || st.err != nil {
 		return false
 	}

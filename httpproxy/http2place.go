@@ -139,7 +139,7 @@ func (st *h2Place) Read(p []byte) (int, error) {
 	if st.spent >= h2Window/4 {
 		st.widen()
 	}
-	st.giveBack()
+	st.returnCredit()
 	return n, nil
 }
 
@@ -177,8 +177,8 @@ func (st *h2Place) widen() {
 	}
 }
 
-// giveBack returns credit for read bytes to the server, if it is worth a frame. mu is held.
-func (st *h2Place) giveBack() {
+// returnCredit returns credit for read bytes to the server, if it is worth a frame. mu is held.
+func (st *h2Place) returnCredit() {
 	if st.spent < (h2Window+st.extra)/4 || st.ended || !st.open {
 		return
 	}
@@ -255,7 +255,7 @@ func (st *h2Place) sendData(p []byte, last bool) error {
 		}
 		n := int(max(min(int64(len(p)), maxFrame, c.initial+st.window, c.window), 0))
 		if len(c.out) >= maxOut || n == 0 && len(p) > 0 {
-			if err := st.starve(); err != nil {
+			if err := st.awaitSpace(); err != nil {
 				return err
 			}
 			continue
@@ -328,10 +328,10 @@ func (st *h2Place) refuses() (bool, error) {
 	return st.err != nil, st.err
 }
 
-// starve waits for window or buffer space. mu is held, and released meanwhile.
-func (st *h2Place) starve() error {
-	st.c.starved++
-	defer func() { st.c.starved-- }()
+// awaitSpace waits for window or buffer space. mu is held, and released meanwhile.
+func (st *h2Place) awaitSpace() error {
+	st.c.blocked++
+	defer func() { st.c.blocked-- }()
 	if !st.writer.wait(st.mu) {
 		return os.ErrDeadlineExceeded
 	}

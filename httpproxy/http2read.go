@@ -89,7 +89,7 @@ func (h *http2) body(id uint32, n, content int, ends bool) (h2Pourer, error) {
 	case over:
 		if st.lingers {
 			st.spent += int64(n)
-			st.giveBack()
+			st.returnCredit()
 		}
 		return nil, nil
 	case ended:
@@ -102,7 +102,7 @@ func (h *http2) body(id uint32, n, content int, ends bool) (h2Pourer, error) {
 		st.left -= int64(content)
 	}
 	st.spent += int64(n - content) // padding belongs to no stream
-	st.giveBack()
+	st.returnCredit()
 	return st, nil
 }
 
@@ -117,7 +117,7 @@ func (st *h2Stream) put(piece []byte, ends bool) error {
 	switch {
 	case st.drops:
 		st.spent += int64(len(piece))
-		st.giveBack()
+		st.returnCredit()
 	case st.err == nil:
 		st.in.put(piece)
 		st.content += int64(len(piece))

@@ -71,13 +71,13 @@ type h2Server struct {
 	initial   int64     // the server's initial window of a stream
 	taken     int64     // bytes of body whose credit was not returned to the server yet
 	extra     int64     // sum of the streams' extra windows
-	owed      int       // control answers in out
+	controls  int       // control answers in out
 	out       []byte
 	writer    h2Waiter
-	starved   int        // writers that wait for window or buffer space
+	blocked   int        // writers that wait for window or buffer space
 	beginners []*h2Place // of them, those whose stream has not begun
 	news      []*h2Place // places with a parked session that must continue; see quick.go
-	told      []*h2Place // memory for the next news, the reader's
+	spareNews []*h2Place // memory for the next news, the reader's
 	checkAt   time.Time  // when the first parked session must continue in any case; zero = none
 	waits     bool       // the reader waits
 	widened   bool       // a window grew
@@ -267,7 +267,7 @@ func (c *h2Server) write() {
 			out = appendWindow(out, 0, c.taken)
 			c.taken = 0
 		}
-		c.out, c.owed = nil, 0
+		c.out, c.controls = nil, 0
 		err := c.send(out)
 		if err != nil {
 			c.broken(err)
@@ -296,7 +296,7 @@ func (c *h2Server) send(out []byte) error {
 
 // wakeWriters is called with mu held when writers may continue, or must stop.
 func (c *h2Server) wakeWriters() {
-	if c.starved == 0 {
+	if c.blocked == 0 {
 		return
 	}
 	for _, st := range c.streams {
@@ -456,7 +456,7 @@ func (c *h2Server) detach(cut bool) {
 func (c *h2Server) roomForHead(st *h2Place) error {
 	for !st.closed && !c.gone && len(c.out) >= maxOut {
 		c.beginners = append(c.beginners, st)
-		err := st.starve()
+		err := st.awaitSpace()
 		c.beginners = slices.DeleteFunc(c.beginners, func(b *h2Place) bool { return b == st })
 		if err != nil {
 			return err

@@ -144,7 +144,7 @@ func (c *h2Server) body(id uint32, n, content int, ends bool) (h2Pourer, error) 
 		st.left -= int64(content)
 	}
 	st.spent += int64(n - content) // padding belongs to no stream
-	st.giveBack()
+	st.returnCredit()
 	if ends && content <= maxAhead {
 		c.coming = st
 	}
@@ -242,7 +242,7 @@ func (c *h2Server) overflows(initial int64) bool {
 
 // control counts an answer to a frame that the server may repeat without end. mu is held.
 func (c *h2Server) control() error {
-	if c.owed++; c.owed > maxOwed {
+	if c.controls++; c.controls > maxControls {
 		return codeCalm
 	}
 	return nil

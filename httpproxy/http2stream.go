@@ -193,7 +193,7 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 		}
 		n := int(max(min(int64(len(p)), maxFrame, h.initial+st.window, h.window), 0))
 		if n == 0 && len(p) > 0 { // wait for the client
-			if err := st.starve(); err != nil {
+			if err := st.awaitSpace(); err != nil {
 				return err
 			}
 			continue
@@ -220,21 +220,21 @@ func (st *h2Stream) appendData(p []byte, last bool) {
 // room waits until a DATA frame can be appended. mu is held.
 func (st *h2Stream) room() error {
 	for st.err == nil && len(st.h.out) >= maxOut {
-		if err := st.starve(); err != nil {
+		if err := st.awaitSpace(); err != nil {
 			return err
 		}
 	}
 	return st.err
 }
 
-// starve sends collected frames, or waits if there are none or another flush runs. mu is held, and released meanwhile.
-func (st *h2Stream) starve() error {
+// awaitSpace sends collected frames, or waits if there are none or another flush runs. mu is held, and released meanwhile.
+func (st *h2Stream) awaitSpace() error {
 	h := st.h
 	if len(h.out) > 0 && !h.flushing {
 		return h.flushFor(st)
 	}
-	h.starved++
-	defer func() { h.starved-- }()
+	h.blocked++
+	defer func() { h.blocked-- }()
 	if !st.writer.wait(st.mu) {
 		return os.ErrDeadlineExceeded
 	}

@@ -45,7 +45,7 @@ func (s *session) sendBody() error {
 		if s.req.Length == httpwire.Chunked { // a single chunk: see h2Stream.preread
 			body = body[bytes.IndexByte(body, '\n')+1:][:x.content]
 		}
-		x.ahead.owes = !p.sendAtOnce(body)
+		x.ahead.bodyPending = !p.sendAtOnce(body)
 		return nil
 	}
 	if !p.hasRoom(len(body)) {

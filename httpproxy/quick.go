@@ -18,11 +18,11 @@ import (
 
 // aheadOf is the state of an exchange that a fiber takes over.
 type aheadOf struct {
-	leased bool   // there is a lease, and it was not checked
-	sent   bool   // sending the head was tried; err is the result
-	owes   bool   // the body was not sent
-	step   string // the step that returned err
-	err    error  // to be handled by the fiber
+	leased      bool   // there is a lease, and it was not checked
+	sent        bool   // sending the head was tried; err is the result
+	bodyPending bool   // the body was not sent
+	step        string // the step that returned err
+	err         error  // to be handled by the fiber
 }
 
 // maxAhead bounds the content of a request or an answer that is passed on without a fiber, and the trailers of an answer,
@@ -127,11 +127,11 @@ func (st *h2Stream) trySend(s *session, loop int) bool {
 	st.h.sendsTo(p.c)
 	p.c.borrow(s)
 	err := s.send(x.raw)
-	p.c.giveBack(s)
+	p.c.returnBuffer(s)
 	if err != nil {
 		x.ahead.step, x.ahead.err = "send", err
 	}
-	if err != nil || x.ahead.owes {
+	if err != nil || x.ahead.bodyPending {
 		return false
 	}
 	by := x.earlier(x.sent.Add(checkInterval))
@@ -149,7 +149,7 @@ func (c *h2Server) borrow(s *session) {
 	}
 }
 
-func (c *h2Server) giveBack(s *session) {
+func (c *h2Server) returnBuffer(s *session) {
 	if c.scratch == nil && cap(s.out) == bufferSize {
 		c.scratch = s.out[:0]
 	} else {
@@ -215,7 +215,7 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 	out, ok := p.takeContent(s.out, size)
 	sent := ok && st.sendWhole(out[:n], out[n:n+size], out[n+size:])
 	s.out = out
-	p.c.giveBack(s)
+	p.c.returnBuffer(s)
 	switch {
 	case !ok:
 		x.wrote = false
@@ -292,7 +292,7 @@ func (h *http2) flushAhead() {
 		}
 		if n == len(h.out) {
 			putOut(&h.held, h.out)
-			h.out, h.owed = nil, 0
+			h.out, h.controls = nil, 0
 			h.wakeWriters()
 		} else {
 			h.out = h.out[:copy(h.out, h.out[n:])]
@@ -331,7 +331,7 @@ func (c *h2Server) flushAhead() {
 		return
 	}
 	putOut(nil, c.out)
-	c.out, c.owed = nil, 0
+	c.out, c.controls = nil, 0
 	c.wakeWriters()
 }
 
@@ -424,7 +424,7 @@ func (c *h2Server) continueParked() {
 	for {
 		c.mu.Lock()
 		news := c.news
-		c.news, c.told = c.told[:0], nil
+		c.news, c.spareNews = c.spareNews[:0], nil
 		for _, p := range news {
 			p.news = false
 		}
@@ -433,7 +433,7 @@ func (c *h2Server) continueParked() {
 			news[i] = nil
 			c.proceed(p, p.unpark())
 		}
-		c.told = news[:0]
+		c.spareNews = news[:0]
 		if len(news) == 0 {
 			break
 		}
