@@ -155,7 +155,7 @@ func (s *session) admit(a *access, mayWait bool) (no refusal, done bool) {
 	user, verdict := a.users.check(s, credentials, mayWait)
 	switch verdict {
 	case clientLeft:
-		return refusal{status: http.StatusServiceUnavailable, gone: true}, true
+		return refusal{status: http.StatusServiceUnavailable, clientGone: true}, true
 	case givenUp:
 		return refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonTimeout, why: "the password was not checked in time", retryAfter: 1}, true
 	case unknownYet:

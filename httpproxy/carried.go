@@ -197,7 +197,7 @@ func (st *carried) Read(p []byte) (int, error) {
 
 // readBody reads a piece of the body to p or to framing.
 func (st *carried) readBody(p []byte) (n int, err error) {
-	if err := st.gone(); err != nil {
+	if err := st.endError(); err != nil {
 		return 0, err
 	}
 	into, framed := p, st.chunked
@@ -371,7 +371,7 @@ func (st *carried) sendHead(status int, _ []byte, length int64) error {
 	if status == http.StatusSwitchingProtocols {
 		return errH2Switch
 	}
-	if err := st.gone(); err != nil {
+	if err := st.endError(); err != nil {
 		return err
 	}
 	st.frame(status, length)
@@ -393,8 +393,8 @@ func (st *carried) sendHead(status int, _ []byte, length int64) error {
 	return nil
 }
 
-// gone returns why the request has ended.
-func (st *carried) gone() error {
+// endError returns why the request has ended.
+func (st *carried) endError() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.err
@@ -409,7 +409,7 @@ func (st *carried) Write(p []byte) (int, error) {
 }
 
 func (st *carried) flush() error {
-	err := st.gone()
+	err := st.endError()
 	if err == nil && st.began && !st.answered() {
 		err = st.control.Flush()
 	}
@@ -425,7 +425,7 @@ func (st *carried) answered() bool {
 }
 
 func (st *carried) sendData(p []byte, last bool) error {
-	if err := st.gone(); err != nil {
+	if err := st.endError(); err != nil {
 		return err
 	}
 	if len(p) > 0 {
@@ -461,7 +461,7 @@ func (st *carried) sendTrailers(fields []httpwire.Field) error {
 }
 
 func (st *carried) endWith(trailers []httpwire.Field) error {
-	if !st.ends() {
+	if !st.takeEnd() {
 		return nil
 	}
 	return st.sendTrailers(trailers)

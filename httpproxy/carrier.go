@@ -231,7 +231,7 @@ func (cc *carrierConn) forget(st *carried) bool {
 	if len(cc.requests) == 0 {
 		cc.idle = time.Now()
 	}
-	switch err := st.gone(); {
+	switch err := st.endError(); {
 	case err == nil && cc.resets > 0:
 		cc.resets--
 	case errors.Is(err, httppool.ErrClientGone):

@@ -134,12 +134,12 @@ func (c *clientSide) frame(status int, length int64) {
 	c.out.begin(length)
 }
 
-// ends reports whether there is a response for endWith to end, and records its end.
-func (c *clientSide) ends() bool {
-	if !c.began || c.out.over {
+// takeEnd reports whether there is a response for endWith to end, and records its end.
+func (c *clientSide) takeEnd() bool {
+	if !c.began || c.out.done {
 		return false
 	}
-	c.out.over = true
+	c.out.done = true
 	return true
 }
 

@@ -59,8 +59,8 @@ func (a *about) holds(endpoint string, since time.Time) {
 	a.endpoint, a.held = endpoint, since
 }
 
-// rests records that the connection has no request.
-func (a *about) rests(since time.Time) {
+// setIdle records that the connection has no request.
+func (a *about) setIdle(since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.idle, a.since = true, since

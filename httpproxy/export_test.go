@@ -92,7 +92,7 @@ func FlushAmongOthers(n int, wrote func(i int), returned func()) error {
 	}}
 	err := h.flush(&h2Stream{h: h})
 	returned()
-	h.over.Wait()
+	h.fibers.Wait()
 	return err
 }
 

@@ -43,7 +43,7 @@ func (s *session) finish(err error) bool {
 		return false
 	}
 	if x.close || err != nil && x.wrote {
-		s.bye()
+		s.lingeringClose()
 		return false
 	}
 	s.client.take(x.size)
@@ -121,7 +121,7 @@ func (s *session) refuse(no refusal) bool {
 // connection can take another request.
 func (s *session) keepAlive() bool {
 	if s.ex.close {
-		s.bye()
+		s.lingeringClose()
 		return false
 	}
 	s.client.take(s.ex.size)
@@ -149,7 +149,7 @@ func (s *session) refuseHead(err error) {
 	replied := s.reply(w, s.replyTime()) == nil
 	s.logUnread(w.status, int64(w.body.Len()), listener.ReasonProtocol, why)
 	if replied {
-		s.bye()
+		s.lingeringClose()
 	}
 }
 
@@ -179,27 +179,27 @@ func (s *session) reply(a *answer, by time.Time) error {
 
 // Bounds of bye: its time, and how much it reads.
 const (
-	byeTime  = time.Second
-	byeReads = 64
+	lingerTime  = time.Second
+	lingerReads = 64
 )
 
-// bye lets the client read the answer before the connection closes: closing a socket with unread input resets the
+// lingeringClose lets the client read the answer before the connection closes: closing a socket with unread input resets the
 // connection, and the client may lose the answer.
-func (s *session) bye() {
+func (s *session) lingeringClose() {
 	if s.ex.up == nil && s.req.Length == 0 && s.client.r+s.ex.size == s.client.w {
 		return // nothing is unread
 	}
-	s.client.bye()
+	s.client.lingeringClose()
 }
 
-// bye sends the end of the stream, and reads for a while.
-func (s *stream) bye() {
+// lingeringClose sends the end of the stream, and reads for a while.
+func (s *stream) lingeringClose() {
 	if s.conn.CloseWrite() != nil {
 		return
 	}
 	s.drop()
-	_ = s.conn.SetReadDeadline(time.Now().Add(byeTime))
-	for range byeReads {
+	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTime))
+	for range lingerReads {
 		if _, err := s.fill(); err != nil {
 			return
 		}

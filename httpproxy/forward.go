@@ -101,7 +101,7 @@ func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 // serve forwards the request whose head takes size bytes of the client's buffer; false ends the session.
 func (s *session) serve(size int) bool {
 	s.ex = exchange{size: size}
-	if no, _ := s.judge(true); no.gone {
+	if no, _ := s.judge(true); no.clientGone {
 		s.beginTrace() // begin has not been called
 		return s.finish(httppool.ErrClientGone)
 	} else if no.status != 0 {
@@ -121,7 +121,7 @@ type refusal struct {
 	retryAfter  int         // seconds after which the client may try again; 0 = not known
 	header      http.Header // with body, the answer for the client; nil = the answer gives the reason
 	body        []byte
-	gone        bool // the client has left
+	clientGone  bool // the client has left
 }
 
 // judge checks the request and finds its route; a route with an answer of its own has no upstream. Without mayWait it

@@ -125,7 +125,7 @@ func (s *session) breakGRPC(err error) {
 }
 
 func (st *h2Stream) endWith(trailers []httpwire.Field) error {
-	if !st.ends() {
+	if !st.takeEnd() {
 		return nil
 	}
 	if err := st.sendTrailers(trailers); err != nil {

@@ -20,18 +20,18 @@ import (
 
 // Bounds of an HTTP/2 connection.
 const (
-	h2Window     = 64<<10 - 1 // bytes of body that a stream buffers for its server: the RFC's initial value
-	h2Extra      = 192 << 10  // more of it, for a stream whose server reads quickly
-	h2AllExtra   = 1 << 20    // the sum of h2Extra over all streams of a connection
-	h2AllWindow  = 1 << 20    // of body in flight; credit is returned on receipt, because the streams' windows bound the memory
-	maxOut       = 64 << 10   // of frames that wait for the client; one frame may exceed it
-	h2Preface    = http2Preface + "\r\nSM\r\n\r\n"
-	pingAfter    = 30 * time.Second // of silence: finds a client that has vanished while nothing is sent to it
-	pongWithin   = 15 * time.Second
-	maxBlock     = 2       // times the limit of a head: a field block is smaller than its decoded form, but need not be
-	maxFragments = 64      // frames of one block
-	maxCut       = 500     // ended streams that the client may still send on: twice this many, or twice the stream limit, are remembered
-	tableSize    = 4 << 10 // of the client's compression, the RFC's default
+	h2Window      = 64<<10 - 1 // bytes of body that a stream buffers for its server: the RFC's initial value
+	h2Extra       = 192 << 10  // more of it, for a stream whose server reads quickly
+	h2AllExtra    = 1 << 20    // the sum of h2Extra over all streams of a connection
+	h2AllWindow   = 1 << 20    // of body in flight; credit is returned on receipt, because the streams' windows bound the memory
+	maxOut        = 64 << 10   // of frames that wait for the client; one frame may exceed it
+	h2Preface     = http2Preface + "\r\nSM\r\n\r\n"
+	pingAfter     = 30 * time.Second // of silence: finds a client that has vanished while nothing is sent to it
+	pongWithin    = 15 * time.Second
+	maxBlock      = 2       // times the limit of a head: a field block is smaller than its decoded form, but need not be
+	maxFragments  = 64      // frames of one block
+	maxEndedEarly = 500     // ended streams that the client may still send on: twice this many, or twice the stream limit, are remembered
+	tableSize     = 4 << 10 // of the client's compression, the RFC's default
 )
 
 // http2 is a client's HTTP/2 connection. One fiber reads it. Each stream has its own fiber, which serves it like a
@@ -47,48 +47,48 @@ type http2 struct {
 	shard   uint8 // see session
 	held    tally // the reader's buffer, and unsent frames
 	limits  *limits
-	over    fiber.Group // the streams' fibers
+	fibers  fiber.Group // the streams' fibers
 	sending fiber.Group // the running flush
 	flusher func()      // flushes; made once
 
 	// The reader's.
 	h2Reader
-	greeted   bool
-	suspended bool   // the fiber of an idle connection has given up its stack; Resume continues
-	last      uint32 // the highest stream ID
-	skipped   bool   // some lower IDs were never used
-	served    uint32 // the last stream ID for GOAWAY
-	pinged    bool
-	unsent    *h2Server    // has frames that the reader must send; nil = none
-	expected  []*h2Stream  // streams whose sessions wait for the body that may have arrived with the head; see expect
-	ripe      *h2Stream    // the one of expected whose request has just become complete; nil = none
-	said      clientFields // fields of the client in the last request served without a fiber
+	handshaken bool
+	suspended  bool   // the fiber of an idle connection has given up its stack; Resume continues
+	last       uint32 // the highest stream ID
+	skipped    bool   // some lower IDs were never used
+	served     uint32 // the last stream ID for GOAWAY
+	pinged     bool
+	unsent     *h2Server    // has frames that the reader must send; nil = none
+	expected   []*h2Stream  // streams whose sessions wait for the body that may have arrived with the head; see expect
+	ripe       *h2Stream    // the one of expected whose request has just become complete; nil = none
+	said       clientFields // fields of the client in the last request served without a fiber
 
-	mu       sync.Mutex // held for a few instructions
-	streams  map[uint32]*h2Stream
-	spare    []*h2Stream // ended streams, for reuse; see newStream
-	active   int         // streams that the client counts as open: neither answered completely nor reset
-	room     h2Waiter    // the reader waits for ended streams to unwind; see mayOpen
-	window   int64       // the client's send window for the connection
-	idle     time.Time   // since when there has been no stream; zero = there are streams
-	initial  int64       // the client's initial window of a stream
-	widest   int64       // the most that a stream's window has beyond initial
-	taken    int64       // bytes of body whose credit was not returned to the client yet
-	extra    int64       // sum of the streams' extra windows
-	cut      []uint32    // streams that ended here before the client ended them
-	resets   int         // streams that the client reset, minus those that completed
-	controls int         // control answers in out
-	out      []byte
-	flushing bool
-	patience time.Duration // how long a client may take to read
-	blocked  int           // writers that wait for window or buffer space
-	recheck  bool          // the reader must check its deadlines again
-	widened  bool          // a window grew; writers are woken once for all frames that arrived together
-	emptied  bool
-	draining bool
-	leaving  time.Time // when the client was sent GOAWAY; zero = not yet
-	gone     bool      // GOAWAY with the last stream ID was sent
-	err      error     // of sending, or why the connection ended
+	mu         sync.Mutex // held for a few instructions
+	streams    map[uint32]*h2Stream
+	spare      []*h2Stream // ended streams, for reuse; see newStream
+	active     int         // streams that the client counts as open: neither answered completely nor reset
+	room       h2Waiter    // the reader waits for ended streams to unwind; see mayOpen
+	window     int64       // the client's send window for the connection
+	idle       time.Time   // since when there has been no stream; zero = there are streams
+	initial    int64       // the client's initial window of a stream
+	widest     int64       // the most that a stream's window has beyond initial
+	taken      int64       // bytes of body whose credit was not returned to the client yet
+	extra      int64       // sum of the streams' extra windows
+	endedEarly []uint32    // streams that ended here before the client ended them
+	resets     int         // streams that the client reset, minus those that completed
+	controls   int         // control answers in out
+	out        []byte
+	flushing   bool
+	patience   time.Duration // how long a client may take to read
+	blocked    int           // writers that wait for window or buffer space
+	recheck    bool          // the reader must check its deadlines again
+	widened    bool          // a window grew; writers are woken once for all frames that arrived together
+	emptied    bool
+	draining   bool
+	drainBegan time.Time // when the client was sent GOAWAY; zero = not yet
+	closing    bool      // GOAWAY with the last stream ID was sent
+	err        error     // of sending, or why the connection ended
 }
 
 // goHTTP2 serves the connection in HTTP/2. Its first bytes may have been read already.
@@ -131,7 +131,7 @@ func (h *http2) carry() {
 
 // run runs fn in a new fiber of the connection. A panic there ends only that fiber.
 func (h *http2) run(fn func()) {
-	h.over.Go(func() {
+	h.fibers.Go(func() {
 		defer h.p.recovered(h.lc)
 		fn()
 	})
@@ -172,17 +172,17 @@ func (h *http2) checkBy(t time.Time) {
 }
 
 var (
-	errH2Over      = errors.New("the connection is over") // a normal end
+	errH2Ended     = errors.New("the connection is over") // a normal end
 	errH2Suspended = errors.New("the connection is idle")
 )
 
 // serve reads frames until the connection ends or is suspended.
 func (h *http2) serve() error {
-	if !h.greeted {
-		if err := h.greet(); err != nil {
+	if !h.handshaken {
+		if err := h.handshake(); err != nil {
 			return err
 		}
-		h.greeted = true
+		h.handshaken = true
 	}
 	for {
 		if err := h.frame(); err != nil {
@@ -192,8 +192,8 @@ func (h *http2) serve() error {
 	}
 }
 
-// greet sends the settings, and reads the client's preface.
-func (h *http2) greet() error {
+// handshake sends the settings, and reads the client's preface.
+func (h *http2) handshake() error {
 	h.heard = time.Now()
 	h.started, h.idle = h.heard, h.heard
 	out := appendFrame(h.outgoing(), 3*6, frameSettings, 0, 0)
@@ -282,18 +282,18 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 	if len(h.streams) == 0 && h.started.IsZero() && !now.Before(h.idle.Add(h.limits.keepAlive)) {
 		h.draining = true
 	}
-	if h.draining && !h.gone {
+	if h.draining && !h.closing {
 		h.drain(now)
 	}
 	switch by := h.started.Add(h.limits.readHeader); {
 	case h.err != nil:
 		return by, h.err
-	case h.gone && len(h.streams) == 0:
-		return by, errH2Over
+	case h.closing && len(h.streams) == 0:
+		return by, errH2Ended
 	case !h.started.IsZero() && !now.Before(by):
 		return by, os.ErrDeadlineExceeded
-	case h.draining && !h.gone:
-		return h.leaving.Add(byeTime), nil
+	case h.draining && !h.closing:
+		return h.drainBegan.Add(lingerTime), nil
 	case !h.started.IsZero():
 		return by, nil
 	case len(h.streams) == 0:
@@ -318,7 +318,7 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 func (h *http2) becameIdle() {
 	h.idle = time.Now()
 	switch {
-	case h.gone:
+	case h.closing:
 		h.checkBy(time.Unix(1, 0))
 	case !h.in.holds: // the reader holds no buffer, so it can be suspended
 		h.checkBy(h.idle.Add(min(patience, h.limits.keepAlive)))
@@ -327,26 +327,26 @@ func (h *http2) becameIdle() {
 	}
 }
 
-// goodbye is the PING whose answer shows that the client has read GOAWAY.
-const goodbye = "good-bye"
+// drainPing is the PING whose answer shows that the client has read GOAWAY.
+const drainPing = "good-bye"
 
 // drain ends a connection without losing a request (RFC 9113, section 6.8): the client is asked to begin no more streams,
 // and those that it has begun are served. mu is held.
 func (h *http2) drain(now time.Time) {
 	switch {
-	case h.leaving.IsZero():
-		h.leaving = now
+	case h.drainBegan.IsZero():
+		h.drainBegan = now
 		h.out = appendGoAway(h.outgoing(), maxStream, codeNone)
-		h.out = append(appendFrame(h.out, 8, framePing, 0, 0), goodbye...)
-	case !now.Before(h.leaving.Add(byeTime)):
+		h.out = append(appendFrame(h.out, 8, framePing, 0, 0), drainPing...)
+	case !now.Before(h.drainBegan.Add(lingerTime)):
 		h.goAway(codeNone)
 	}
 }
 
 // goAway announces that no stream after the last one is served. mu is held.
 func (h *http2) goAway(code h2Code) {
-	if !h.gone {
-		h.gone, h.served = true, h.last
+	if !h.closing {
+		h.closing, h.served = true, h.last
 	}
 	h.out = appendGoAway(h.outgoing(), h.served, code)
 }
@@ -360,13 +360,13 @@ func (h *http2) end(err error) {
 		if broken {
 			h.goAway(code)
 		}
-		h.patience = byeTime
+		h.patience = lingerTime
 		h.failAll(err) // otherwise they would keep the sender busy
 	})
 	if broken {
 		h.p.noteRefused(h.lc)
 	}
-	_ = h.conn.SetWriteDeadline(time.Now().Add(byeTime))
+	_ = h.conn.SetWriteDeadline(time.Now().Add(lingerTime))
 	h.sending.Wait()
 	_ = h.flush(nil)
 	h.locked(func() {
@@ -374,12 +374,12 @@ func (h *http2) end(err error) {
 			h.err = net.ErrClosed
 		}
 	})
-	if broken || errors.Is(err, errH2Over) {
-		h.in.bye()
+	if broken || errors.Is(err, errH2Ended) {
+		h.in.lingeringClose()
 	}
 	h.in.drop()
 	_ = h.conn.Close()
-	h.over.Wait()
+	h.fibers.Wait()
 	h.locked(h.dropSpare)
 	h.held.end()
 }
@@ -509,25 +509,25 @@ func (h *http2) wakeWriters() {
 	}
 }
 
-// leaveBehind records a stream that ended here while the client may still send on it. mu is held.
-func (h *http2) leaveBehind(id uint32) {
-	if n := len(h.cut); n >= 2*max(h.limits.streams, maxCut) {
-		h.cut = h.cut[:copy(h.cut, h.cut[n/2:])]
+// noteEndedEarly records a stream that ended here while the client may still send on it. mu is held.
+func (h *http2) noteEndedEarly(id uint32) {
+	if n := len(h.endedEarly); n >= 2*max(h.limits.streams, maxEndedEarly) {
+		h.endedEarly = h.endedEarly[:copy(h.endedEarly, h.endedEarly[n/2:])]
 	}
-	h.cut = append(h.cut, id)
+	h.endedEarly = append(h.endedEarly, id)
 }
 
 // stray checks a frame on an ended stream (RFC 9113, section 5.1). It is allowed if the client had not ended the stream:
 // it may have been sent before the client knew. ends marks the client's last frame. mu is held.
 func (h *http2) stray(id uint32, ends bool) error {
-	i := slices.Index(h.cut, id)
+	i := slices.Index(h.endedEarly, id)
 	switch {
 	case i < 0 && h.skipped:
 		return codeProtocol // the stream may never have begun (section 5.1.1)
 	case i < 0:
 		return codeClosed
 	case ends:
-		h.cut = slices.Delete(h.cut, i, i+1)
+		h.endedEarly = slices.Delete(h.endedEarly, i, i+1)
 	}
 	return nil
 }
@@ -551,7 +551,7 @@ func (h *http2) open(id uint32, ends bool) error {
 		s.recycle()
 		return h.refuse(id, codeRefused, ends)
 	}
-	h.over.Add(1)
+	h.fibers.Add(1)
 	st.begin(s)
 	h.expect(st)
 	return nil
@@ -615,7 +615,7 @@ func (h *http2) mayOpen(st *h2Stream) bool {
 		h.sendSoon()
 		h.room.wait(&h.mu)
 	}
-	if h.gone || h.active >= h.limits.streams || h.err != nil {
+	if h.closing || h.active >= h.limits.streams || h.err != nil {
 		return false
 	}
 	h.streams[st.id] = st
@@ -625,8 +625,8 @@ func (h *http2) mayOpen(st *h2Stream) bool {
 	return true
 }
 
-// rests records that the stream has ended for the client, which may begin another. mu is held.
-func (st *h2Stream) rests() {
+// deactivate records that the stream has ended for the client, which may begin another. mu is held.
+func (st *h2Stream) deactivate() {
 	if st.active {
 		st.active = false
 		st.h.active--
@@ -644,7 +644,7 @@ func (h *http2) refuse(id uint32, code h2Code, ended bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !ended {
-		h.leaveBehind(id)
+		h.noteEndedEarly(id)
 	}
 	h.out = appendReset(h.outgoing(), id, code)
 	return h.control()
@@ -658,7 +658,7 @@ func (h *http2) answerLarge(st *h2Stream) error {
 	defer h.mu.Unlock()
 	h.out = st.appendFields(appendStatus(nil, http.StatusRequestHeaderFieldsTooLarge), true)
 	if !st.ended {
-		h.leaveBehind(st.id)
+		h.noteEndedEarly(st.id)
 		h.out = appendReset(h.out, st.id, codeNone)
 	}
 	return h.control()
@@ -707,13 +707,13 @@ func (h *http2) handleReset(id uint32, _ []byte) error {
 		return nil
 	}
 	st.ended = true
-	return h.giveUp(st, errStreamReset)
+	return h.cancelStream(st, errStreamReset)
 }
 
-// giveUp ends a stream because of its client. mu is held.
-func (h *http2) giveUp(st *h2Stream, err error) error {
+// cancelStream ends a stream because of its client. mu is held.
+func (h *http2) cancelStream(st *h2Stream, err error) error {
 	st.fail(err)
-	st.rests()
+	st.deactivate()
 	if h.resets++; h.resets > maxResets {
 		return codeCalm
 	}
@@ -726,7 +726,7 @@ func (h *http2) abort(st *h2Stream, code h2Code) error {
 		return nil //nolint:nilerr // the stream has ended already
 	}
 	h.out = appendReset(h.outgoing(), st.id, code)
-	if err := h.giveUp(st, fmt.Errorf("%w: %w", httppool.ErrClientGone, code)); err != nil {
+	if err := h.cancelStream(st, fmt.Errorf("%w: %w", httppool.ErrClientGone, code)); err != nil {
 		return err
 	}
 	return h.control()

@@ -81,7 +81,7 @@ func (h *h2Client) fields(kv ...string) []byte {
 	return bytes.Clone(h.block.Bytes())
 }
 
-// farewell reads how a connection is taken leave of, and returns the last stream it names.
+// lastOut reads how a connection is taken leave of, and returns the last stream it names.
 func (h *h2Client) farewell() uint32 {
 	h.t.Helper()
 	goAway := func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }

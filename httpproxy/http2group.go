@@ -159,17 +159,17 @@ type h2Dial struct {
 
 // h2DialWaiter waits for an h2Dial, or for the end of its context.
 type h2DialWaiter struct {
-	over fiber.Group
-	d    *h2Dial
-	done bool  // guarded by the group's mu
-	err  error // why there is no connection; nil = there may be one; read once over is done
+	woken fiber.Group
+	d     *h2Dial
+	done  bool  // guarded by the group's mu
+	err   error // why there is no connection; nil = there may be one; read once over is done
 }
 
 // end wakes the waiter. The group's mu is held.
 func (w *h2DialWaiter) end(err error) {
 	if !w.done {
 		w.done, w.err = true, err
-		w.over.Done()
+		w.woken.Done()
 	}
 }
 
@@ -208,7 +208,7 @@ func (g *h2Group) await(ctx context.Context, w *h2DialWaiter) error {
 		}
 	})
 	defer stop()
-	w.over.Wait()
+	w.woken.Wait()
 	return w.err
 }
 
@@ -228,7 +228,7 @@ func (g *h2Group) takePlace() (l *httppool.Link, mine *h2Dial, w *h2DialWaiter) 
 	for _, d := range g.dials {
 		if len(d.waiters) < d.room {
 			w = &h2DialWaiter{d: d}
-			w.over.Add(1)
+			w.woken.Add(1)
 			d.waiters = append(d.waiters, w)
 			return nil, nil, w
 		}
@@ -256,12 +256,12 @@ func (g *h2Group) dialFor(ctx context.Context, d *h2Dial) (l *httppool.Link, err
 	return g.dial(ctx)
 }
 
-// maxDismissed is how many connections are opened for one place if the server sends GOAWAY on each at once.
-const maxDismissed = 3
+// maxGoAways is how many connections are opened for one place if the server sends GOAWAY on each at once.
+const maxGoAways = 3
 
 // dial opens a connection.
 func (g *h2Group) dial(ctx context.Context) (l *httppool.Link, err error) {
-	for range maxDismissed {
+	for range maxGoAways {
 		if l, err = g.dialOnce(ctx); !errors.Is(err, errNotBegun) {
 			break
 		}

@@ -10,7 +10,7 @@ import (
 // h2Outgoing makes frames of a body that is written as in HTTP/1.1.
 type h2Outgoing struct {
 	length int64 // of the rest of the body; or httpwire.Chunked
-	over   bool  // the message is complete
+	done   bool  // the message is complete
 	chunks httpwire.Chunks
 	rest   []byte // an incomplete piece of what was written
 }
@@ -23,7 +23,7 @@ type h2Sink interface {
 
 // begin starts a body.
 func (o *h2Outgoing) begin(length int64) {
-	o.length, o.over = length, length == 0
+	o.length, o.done = length, length == 0
 	o.chunks.Reset()
 	o.chunks.Own = true
 }
@@ -55,7 +55,7 @@ var errBeyond = errors.New("more than one message")
 // pass passes on the beginning of p, and returns how many bytes that were.
 func (o *h2Outgoing) pass(p []byte, to h2Sink) (int, error) {
 	switch {
-	case o.over:
+	case o.done:
 		return 0, errBeyond
 	case o.length == httpwire.Chunked:
 		return o.passChunks(p, to)
@@ -65,8 +65,8 @@ func (o *h2Outgoing) pass(p []byte, to h2Sink) (int, error) {
 	if k < len(p) && o.length == 0 {
 		return 0, errBeyond
 	}
-	o.over = o.length == 0
-	return k, to.sendData(p[:k], o.over)
+	o.done = o.length == 0
+	return k, to.sendData(p[:k], o.done)
 }
 
 // passChunks passes the content of chunks on, together with the end if p contains it.
@@ -84,7 +84,7 @@ func (o *h2Outgoing) passChunks(p []byte, to h2Sink) (total int, err error) {
 			held = nil
 		}
 		total += n
-		o.over = done
+		o.done = done
 		switch {
 		case err != nil:
 			return total, err

@@ -343,7 +343,7 @@ func (st *h2Place) State() fiber.State {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
 	switch {
-	case st.closed || st.c.gone || st.err != nil:
+	case st.closed || st.c.closing || st.err != nil:
 		return fiber.Dead
 	case st.open || st.readable():
 		return fiber.Pending
@@ -386,7 +386,7 @@ func (st *h2Place) Close() error {
 		c.out = appendReset(c.outgoing(), st.id, codeCancel)
 		c.writer.wake()
 		if c.waiting || !c.asked.IsZero() && time.Since(c.asked) > c.g.o.pings { // the server has been silent for as long: new requests use another connection
-			c.gone = true
+			c.closing = true
 		}
 		c.forget(st)
 	}

@@ -33,7 +33,7 @@ func (h *http2) handleHead(id uint32, ends bool) error {
 
 // trailers ends a request's body. mu is held.
 func (h *http2) trailers(st *h2Stream) error {
-	switch over, ended := st.over(h.blockEnds); {
+	switch over, ended := st.endState(h.blockEnds); {
 	case over && ended:
 		return codeClosed
 	case over:
@@ -47,8 +47,8 @@ func (h *http2) trailers(st *h2Stream) error {
 	return nil
 }
 
-// over reports whether the stream has ended here, and whether the client had ended it. ends: it does so now. mu is held.
-func (st *h2Stream) over(ends bool) (over, ended bool) {
+// ended reports whether the stream has ended here, and whether the client had ended it. ends: it does so now. mu is held.
+func (st *h2Stream) endState(ends bool) (over, ended bool) {
 	over, ended = st.err != nil || st.finished, st.ended
 	if over && ends {
 		st.ended = true
@@ -82,7 +82,7 @@ func (h *http2) body(id uint32, n, content int, ends bool) (h2Pourer, error) {
 	if st == nil {
 		return nil, h.stray(id, ends)
 	}
-	over, ended := st.over(ends)
+	over, ended := st.endState(ends)
 	switch {
 	case over && ended:
 		return nil, codeClosed
@@ -188,7 +188,7 @@ func (h *http2) ping(acknowledges bool, b []byte) error {
 		h.out = append(appendFrame(h.outgoing(), 8, framePing, flagAck, 0), b...)
 		return h.control()
 	}
-	if !h.leaving.IsZero() && !h.gone && string(b) == goodbye {
+	if !h.drainBegan.IsZero() && !h.closing && string(b) == drainPing {
 		h.goAway(codeNone)
 	}
 	return nil

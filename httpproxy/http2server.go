@@ -44,49 +44,49 @@ type h2Server struct {
 
 	// The reader's.
 	h2Reader
-	greeted  bool
-	limit    time.Time // by which the server must have sent SETTINGS; zero = it has
-	answered bool      // part of an answer has arrived since the last PING
-	pinged   time.Time
-	strikes  int      // PINGs without part of an answer between them
-	ripe     *h2Place // its response has just become complete, for a session without a fiber; nil = none
-	coming   *h2Place // the last frame of its response is arriving; nil = none
-	answers  *http2   // the client's connection for which unflushed answers were appended; nil = none
-	scratch  []byte   // a buffer for messages, used by the loop only; nil = none, or in use
+	handshaken bool
+	limit      time.Time // by which the server must have sent SETTINGS; zero = it has
+	answered   bool      // part of an answer has arrived since the last PING
+	pinged     time.Time
+	strikes    int      // PINGs without part of an answer between them
+	ripe       *h2Place // its response has just become complete, for a session without a fiber; nil = none
+	coming     *h2Place // the last frame of its response is arriving; nil = none
+	answers    *http2   // the client's connection for which unflushed answers were appended; nil = none
+	scratch    []byte   // a buffer for messages, used by the loop only; nil = none, or in use
 
 	cell atomic.Pointer[traffic.Cell] // the endpoint's counters; nil = no request has been sent yet
 
-	mu        sync.Mutex // held for a few instructions
-	usable    bool       // SETTINGS have arrived
-	streams   map[uint32]*h2Place
-	places    int       // in use
-	next      uint32    // the next stream ID
-	most      int       // the limit of streams
-	since     time.Time // when the current streams began: there was none before
-	left      time.Time // when the last place was released
-	asked     time.Time // when the first request was sent since the server was last heard, or since the last PING; zero = none was sent
-	waiting   bool      // for a PONG
-	rests     bool      // the reader sends no PING for long, unless there is another request
-	window    int64     // the server's send window for the connection
-	initial   int64     // the server's initial window of a stream
-	taken     int64     // bytes of body whose credit was not returned to the server yet
-	extra     int64     // sum of the streams' extra windows
-	controls  int       // control answers in out
-	out       []byte
-	writer    h2Waiter
-	blocked   int        // writers that wait for window or buffer space
-	beginners []*h2Place // of them, those whose stream has not begun
-	news      []*h2Place // places with a parked session that must continue; see quick.go
-	spareNews []*h2Place // memory for the next news, the reader's
-	checkAt   time.Time  // when the first parked session must continue in any case; zero = none
-	waits     bool       // the reader waits
-	widened   bool       // a window grew
-	recheck   bool       // the reader must check its deadlines again
-	began     bool       // a field block has been sent
-	gone      bool       // no more streams may begin
-	dismissed bool       // because the server sent GOAWAY
-	farewell  bool       // nothing is sent after out
-	err       error
+	mu             sync.Mutex // held for a few instructions
+	usable         bool       // SETTINGS have arrived
+	streams        map[uint32]*h2Place
+	places         int       // in use
+	next           uint32    // the next stream ID
+	most           int       // the limit of streams
+	since          time.Time // when the current streams began: there was none before
+	idleSince      time.Time // when the last place was released
+	asked          time.Time // when the first request was sent since the server was last heard, or since the last PING; zero = none was sent
+	waiting        bool      // for a PONG
+	pingsLater     bool      // the reader sends no PING for long, unless there is another request
+	window         int64     // the server's send window for the connection
+	initial        int64     // the server's initial window of a stream
+	taken          int64     // bytes of body whose credit was not returned to the server yet
+	extra          int64     // sum of the streams' extra windows
+	controls       int       // control answers in out
+	out            []byte
+	writer         h2Waiter
+	blocked        int        // writers that wait for window or buffer space
+	beginners      []*h2Place // of them, those whose stream has not begun
+	news           []*h2Place // places with a parked session that must continue; see quick.go
+	spareNews      []*h2Place // memory for the next news, the reader's
+	checkAt        time.Time  // when the first parked session must continue in any case; zero = none
+	waits          bool       // the reader waits
+	widened        bool       // a window grew
+	recheck        bool       // the reader must check its deadlines again
+	began          bool       // a field block has been sent
+	closing        bool       // no more streams may begin
+	goAwayReceived bool       // because the server sent GOAWAY
+	lastOut        bool       // nothing is sent after out
+	err            error
 }
 
 func newH2Server(g *h2Group, l *httppool.Link) *h2Server {
@@ -126,7 +126,7 @@ func (c *h2Server) start(ctx context.Context) (*h2Place, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.dismissed:
+	case c.goAwayReceived:
 		return nil, errNotBegun
 	case c.err != nil:
 		return nil, c.err
@@ -166,7 +166,7 @@ func (c *h2Server) serve() error {
 			return c.notHTTP2(err)
 		}
 	}
-	c.greeted, c.limit = true, time.Time{}
+	c.handshaken, c.limit = true, time.Time{}
 	c.ready.Done()
 	for {
 		if err := c.frame(); err != nil {
@@ -193,7 +193,7 @@ func (c *h2Server) end(err error) {
 	if errors.Is(err, errPanicked) {
 		code = codeInternal
 	}
-	if errors.Is(err, errH2Over) {
+	if errors.Is(err, errH2Ended) {
 		err = net.ErrClosed
 	}
 	c.locked(func() {
@@ -201,17 +201,17 @@ func (c *h2Server) end(err error) {
 			err = c.err
 		}
 		c.out = appendGoAway(c.outgoing(), 0, code)
-		c.farewell = true
+		c.lastOut = true
 		c.broken(err)
 	})
 	c.continueParked()
-	_ = c.conn.SetWriteDeadline(time.Now().Add(byeTime))
+	_ = c.conn.SetWriteDeadline(time.Now().Add(lingerTime))
 	c.writing.Wait()
 	_ = c.link.Close()
 	c.in.drop()
 	c.g.remove(c)
 	c.count(connsClosed)
-	if !c.greeted {
+	if !c.handshaken {
 		c.ready.Done()
 	}
 }
@@ -221,7 +221,7 @@ func (c *h2Server) broken(err error) {
 	if c.err == nil {
 		c.err = lost(err)
 	}
-	c.gone = true
+	c.closing = true
 	for _, st := range c.streams {
 		st.fail(c.err)
 	}
@@ -256,10 +256,10 @@ func (c *h2Server) write() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		for !c.pending() && !c.farewell {
+		for !c.pending() && !c.lastOut {
 			c.writer.wait(&c.mu)
 		}
-		if c.farewell && len(c.out) == 0 {
+		if c.lastOut && len(c.out) == 0 {
 			return
 		}
 		out := c.outgoing()
@@ -272,8 +272,8 @@ func (c *h2Server) write() {
 		if err != nil {
 			c.broken(err)
 		}
-		if err != nil || c.farewell && len(c.out) == 0 {
-			c.farewell, c.out = true, nil
+		if err != nil || c.lastOut && len(c.out) == 0 {
+			c.lastOut, c.out = true, nil
 			return
 		}
 		c.wakeWriters()
@@ -283,8 +283,8 @@ func (c *h2Server) write() {
 // send sends out. mu is held, and released meanwhile.
 func (c *h2Server) send(out []byte) error {
 	limit := writeTime
-	if c.farewell {
-		limit = byeTime
+	if c.lastOut {
+		limit = lingerTime
 	}
 	_ = c.conn.SetWriteDeadline(time.Now().Add(limit)) // with mu held, so that end sets its shorter deadline after this one
 	c.mu.Unlock()
@@ -361,7 +361,7 @@ func (c *h2Server) deadline(now, limit time.Time) (time.Time, error) {
 
 // nextCheck is deadline without parked sessions. mu is held.
 func (c *h2Server) nextCheck(now, limit time.Time) (time.Time, error) {
-	c.recheck, c.rests = false, false
+	c.recheck, c.pingsLater = false, false
 	if !c.asked.After(c.heard) {
 		c.asked = time.Time{}
 	}
@@ -372,13 +372,13 @@ func (c *h2Server) nextCheck(now, limit time.Time) (time.Time, error) {
 		return limit, os.ErrDeadlineExceeded
 	case !limit.IsZero():
 		return limit, nil
-	case c.gone && len(c.streams) == 0:
-		return limit, errH2Over
-	case c.places == 0 && !now.Before(c.left.Add(linger)):
-		c.gone = true
-		return limit, errH2Over
+	case c.closing && len(c.streams) == 0:
+		return limit, errH2Ended
+	case c.places == 0 && !now.Before(c.idleSince.Add(linger)):
+		c.closing = true
+		return limit, errH2Ended
 	case c.places == 0:
-		return c.left.Add(linger), nil
+		return c.idleSince.Add(linger), nil
 	case len(c.streams) == 0:
 		return now.Add(c.g.o.pings / 2), nil
 	}
@@ -407,7 +407,7 @@ func (c *h2Server) watch(now time.Time) (time.Time, error) {
 	} else if !c.asked.IsZero() && c.strikes < maxStrikes {
 		by = c.asked.Add(c.g.o.pings)
 	} else if next := c.pinged.Add(pingGap); by.Before(next) {
-		by, c.rests = next, c.strikes < maxStrikes
+		by, c.pingsLater = next, c.strikes < maxStrikes
 	}
 	if now.Before(by) {
 		return by, nil
@@ -425,7 +425,7 @@ func (c *h2Server) watch(now time.Time) (time.Time, error) {
 func (c *h2Server) attach() *h2Place {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.usable || c.gone || c.places >= c.most || c.g.o.lifetime > 0 && time.Since(c.opened) > c.g.o.lifetime {
+	if !c.usable || c.closing || c.places >= c.most || c.g.o.lifetime > 0 && time.Since(c.opened) > c.g.o.lifetime {
 		return nil
 	}
 	c.places++
@@ -445,8 +445,8 @@ func (c *h2Server) detach(cut bool) {
 	if c.places > 0 {
 		return
 	}
-	if c.left = time.Now(); !cut {
-		c.left = time.Time{}
+	if c.idleSince = time.Now(); !cut {
+		c.idleSince = time.Time{}
 	}
 	c.checkNow()
 }
@@ -454,7 +454,7 @@ func (c *h2Server) detach(cut bool) {
 // roomForHead waits while the server reads nothing: heads have no flow control, and released places make way for others.
 // mu is held, and released meanwhile.
 func (c *h2Server) roomForHead(st *h2Place) error {
-	for !st.closed && !c.gone && len(c.out) >= maxOut {
+	for !st.closed && !c.closing && len(c.out) >= maxOut {
 		c.beginners = append(c.beginners, st)
 		err := st.awaitSpace()
 		c.beginners = slices.DeleteFunc(c.beginners, func(b *h2Place) bool { return b == st })
@@ -470,7 +470,7 @@ func (c *h2Server) roomForHead(st *h2Place) error {
 
 // begin begins a stream. The error means that no more can begin. mu is held.
 func (c *h2Server) begin(st *h2Place) error {
-	if c.gone || len(c.streams) >= c.most {
+	if c.closing || len(c.streams) >= c.most {
 		return errNotBegun
 	}
 	if len(c.streams) == 0 || c.asked.IsZero() {
@@ -482,13 +482,13 @@ func (c *h2Server) begin(st *h2Place) error {
 			c.asked = now
 		}
 	}
-	if c.rests {
-		c.rests = false
+	if c.pingsLater {
+		c.pingsLater = false
 		c.checkNow()
 	}
 	st.id = c.next
 	if c.next += 2; c.next > maxStream-2 {
-		c.gone = true
+		c.closing = true
 	}
 	c.streams[st.id] = st
 	return nil
@@ -503,7 +503,7 @@ func (c *h2Server) forget(st *h2Place) {
 	delete(c.streams, st.id)
 	c.extra -= st.extra
 	st.extra = 0
-	if c.gone && len(c.streams) == 0 {
+	if c.closing && len(c.streams) == 0 {
 		c.checkNow()
 	}
 }

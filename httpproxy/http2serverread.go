@@ -268,10 +268,10 @@ func (c *h2Server) handleGoAway(b []byte) error {
 	last := binary.BigEndian.Uint32(b) & maxStream
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.dismissed {
+	if !c.goAwayReceived {
 		c.count(connsLeft)
 	}
-	c.gone, c.dismissed = true, true
+	c.closing, c.goAwayReceived = true, true
 	for id, st := range c.streams {
 		if id > last {
 			c.forget(st)

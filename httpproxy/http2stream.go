@@ -168,7 +168,7 @@ func (st *h2Stream) finish(last bool) {
 		if st.ended && st.session != nil { // a head that is too large has no session
 			st.session.held.finish()
 		}
-		st.rests()
+		st.deactivate()
 		st.reader.wake()
 	}
 }
@@ -273,13 +273,13 @@ func (st *h2Stream) close() {
 	case !st.ended:
 		h.out = appendReset(h.outgoing(), st.id, codeNone)
 	}
-	st.rests()
+	st.deactivate()
 	if st.err == nil && st.finished {
 		h.resets = max(h.resets-1, 0)
 	}
 	st.fail(net.ErrClosed)
 	if !st.ended {
-		h.leaveBehind(st.id)
+		h.noteEndedEarly(st.id)
 	}
 	st.in.drop()
 	h.extra -= st.extra
@@ -317,7 +317,7 @@ func (st *h2Stream) serve() {
 	rests := false
 	defer func() {
 		if !rests {
-			h.over.Done()
+			h.fibers.Done()
 		}
 	}()
 	defer h.p.recovered(h.lc)

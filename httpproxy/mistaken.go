@@ -34,13 +34,13 @@ func (s *session) noHandshake(err error) {
 		"hint", "let the client use https://")
 	w := newAnswer(true)
 	httppool.WriteError(w, &http.Request{Header: http.Header{}}, http.StatusBadRequest, "this port speaks TLS: use https://")
-	_ = s.lc.SetWriteDeadline(time.Now().Add(byeTime))
+	_ = s.lc.SetWriteDeadline(time.Now().Add(lingerTime))
 	if _, err := s.lc.Write(w.bytes()); err != nil {
 		return
 	}
 	rest := stream{}
 	rest.use(s.lc)
-	rest.bye()
+	rest.lingeringClose()
 	rest.drop()
 }
 

@@ -183,7 +183,7 @@ func (st *h2Stream) answerAhead(p *h2Place) (over bool) {
 	if !over {
 		return false
 	}
-	defer h.over.Done()
+	defer h.fibers.Done()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	st.close()
@@ -236,7 +236,7 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 // stream.
 func (st *h2Stream) abandon() {
 	h := st.h
-	defer h.over.Done()
+	defer h.fibers.Done()
 	st.h.mu.Lock()
 	holds := st.server != nil
 	st.h.mu.Unlock()
@@ -340,7 +340,7 @@ func (st *h2Place) ready() bool {
 	c := st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !st.closed && !c.gone && st.err == nil && !st.open && !st.readable() && len(c.out) < maxOut
+	return !st.closed && !c.closing && st.err == nil && !st.open && !st.readable() && len(c.out) < maxOut
 }
 
 // park leaves the session of a stream, which has sent its request, to the connection's reader, until there is news or by

@@ -277,7 +277,7 @@ func (s *session) sentWhole() bool {
 	}
 	if up.state.Load() == uploadLast {
 		up.writeUntil(s.server.conn, time.Now().Add(lastWrite))
-		up.over.Wait()
+		up.finished.Wait()
 	}
 	return up.sent()
 }

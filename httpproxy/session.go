@@ -361,7 +361,7 @@ func (s *session) awaitRequest() bool {
 		if s.ended = (time.Time{}); since.IsZero() {
 			since = time.Now()
 		}
-		s.about.rests(since)
+		s.about.setIdle(since)
 		_ = s.client.conn.SetReadDeadline(since.Add(limit))
 		if s.state.Load() == sessionInterrupted { // the line above may have replaced its deadline
 			return false

@@ -31,15 +31,15 @@ func (h holding) reserved() int { return int(int32(h >> 32)) }
 
 // counts returns what a stream counts for its connection.
 func (h holding) counts() int64 {
-	if h.over() {
+	if h.finished() {
 		return 0
 	}
 	return int64(max(h.held(), h.reserved()))
 }
 
-// over reports whether the stream has ended, and its session only frees memory: it counts nothing, and
+// finished reports whether the stream has ended, and its session only frees memory: it counts nothing, and
 // nothing is reserved for it.
-func (h holding) over() bool { return h.reserved() < 0 }
+func (h holding) finished() bool { return h.reserved() < 0 }
 
 func (t *tally) load() holding { return holding(t.state.Load()) }
 
@@ -57,7 +57,7 @@ func (t *tally) change(held, reserved int) {
 	for {
 		was := t.load()
 		is := newHolding(was.held()+held, was.reserved()+reserved)
-		if was.over() {
+		if was.finished() {
 			is = newHolding(was.held()+held, was.reserved())
 		}
 		if !t.state.CompareAndSwap(uint64(was), uint64(is)) {
@@ -76,7 +76,7 @@ func (t *tally) reserve(n int, limit int64, lone bool) bool {
 	c := t.of
 	for {
 		was := t.load()
-		if was.over() {
+		if was.finished() {
 			return true
 		}
 		is := newHolding(was.held(), int(was.counts())+n)

@@ -23,16 +23,16 @@ const (
 
 // uploading is an upload: it sends a request's body, in its own fiber.
 type uploading struct {
-	to    *httppool.Conn // connection of the lease; x.lease itself can change while the body is sent
-	over  fiber.Group
-	state atomic.Int32
-	begun atomic.Bool  // some of the body has arrived
-	began time.Time    // a time with a monotonic reading
-	at    atomic.Int64 // when the last byte was written or sending ended, in ns since began; 0 = not yet
-	err   error        // read it only after over
-	n     int64        // bytes of content sent; read it only after over
-	more  bool         // bytes were read that had not arrived with the head, and are not kept; read it only after over
-	keeps bool         // the bytes read last are kept
+	to       *httppool.Conn // connection of the lease; x.lease itself can change while the body is sent
+	finished fiber.Group
+	state    atomic.Int32
+	begun    atomic.Bool  // some of the body has arrived
+	began    time.Time    // a time with a monotonic reading
+	at       atomic.Int64 // when the last byte was written or sending ended, in ns since began; 0 = not yet
+	err      error        // read it only after over
+	n        int64        // bytes of content sent; read it only after over
+	more     bool         // bytes were read that had not arrived with the head, and are not kept; read it only after over
+	keeps    bool         // the bytes read last are kept
 	// mayKeep says that the body should be kept, because the request might be sent again.
 	mayKeep bool
 	in      stream // data read beyond the client's buffer; read it only after over
@@ -78,7 +78,7 @@ func (s *session) startUpload() {
 	s.ex.up = up
 	up.in.use(s.client.conn)
 	up.in.held = &s.held
-	up.over.Go(func() {
+	up.finished.Go(func() {
 		defer s.p.recovered(s.lc)
 		defer s.uploaded(up)
 		up.err = s.upload(up)
@@ -291,7 +291,7 @@ func (s *session) endUpload() bool {
 	case up.state.Load() == uploadLast:
 		up.writeUntil(s.server.conn, time.Now().Add(lastWrite))
 	}
-	up.over.Wait()
+	up.finished.Wait()
 	x.result.BytesIn = up.n
 	if up.sent() {
 		return true

@@ -43,7 +43,7 @@ type watch struct {
 
 	mu    sync.Mutex // held for a few instructions, and not during calls to the connection's loop
 	timer *time.Timer
-	over  bool
+	ended bool
 }
 
 // check runs on the timer's goroutine.
@@ -54,7 +54,7 @@ func (w *watch) check() {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.over {
+	if !w.ended {
 		w.timer.Reset(checkInterval)
 	}
 }
@@ -62,6 +62,6 @@ func (w *watch) check() {
 func (w *watch) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.over = true
+	w.ended = true
 	w.timer.Stop()
 }
