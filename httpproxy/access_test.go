@@ -333,7 +333,7 @@ func TestIdentityHeaderOfATrustedProxy(t *testing.T) {
 	auth := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set(name, "bob") }))
 	p := startProxy(t, httpproxy.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Routes: []httpproxy.Route{
 		{Path: "/basic", Upstream: up, BasicAuth: &httpproxy.BasicAuth{Users: users, UserHeader: name}},
-		{Path: "/asks", Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: patience, ResponseHeaders: []string{name}}},
+		{Path: "/asks", Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: suspendAfter, ResponseHeaders: []string{name}}},
 	}})
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		for _, path := range []string{"/basic", "/asks"} {

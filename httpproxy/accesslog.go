@@ -247,8 +247,8 @@ func (h *http2) logUnread(status int, reason, why string) {
 		return
 	}
 	l := logLines.Get().(*logLine)
-	l.log, l.req, l.peer, l.secure, l.protocol, l.began, l.wait = log, &noRequest, &h.peer, h.isTLS, protocolHTTP2, h.heard, -1
-	l.lasted, l.status, l.reason, l.err, l.trusted = time.Since(h.heard), status, reason, why, h.p.table.Load().trusted
+	l.log, l.req, l.peer, l.secure, l.protocol, l.began, l.wait = log, &noRequest, &h.peer, h.isTLS, protocolHTTP2, h.lastRead, -1
+	l.lasted, l.status, l.reason, l.err, l.trusted = time.Since(h.lastRead), status, reason, why, h.p.table.Load().trusted
 	l.write(h.shard)
 	l.free()
 }

@@ -188,7 +188,7 @@ func (s *session) whileClientStays(mayRest bool, receive func() error) error {
 	look := now.Add(checkInterval)
 	next := look
 	if mayRest {
-		next = now.Add(patience)
+		next = now.Add(suspendAfter)
 	}
 	for {
 		if !until.IsZero() && until.Before(next) {

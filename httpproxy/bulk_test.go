@@ -82,7 +82,7 @@ func TestBulkKeepsItsBounds(t *testing.T) {
 				})
 				u := newUpstream(t, backend)
 				cfg := routeTo(u)
-				cfg.ReadHeaderTimeout = patience // a head may arrive in two parts, with a body to be read by somebody else between them
+				cfg.ReadHeaderTimeout = suspendAfter // a head may arrive in two parts, with a body to be read by somebody else between them
 				p := startProxy(t, cfg)
 				c, br := dialRaw(t, p.addr)
 				const requests = 6

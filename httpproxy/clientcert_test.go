@@ -29,7 +29,7 @@ func clientWith(t *testing.T, proto string, settings *tls.Config, pairs ...tls.C
 	tr.Protocols.SetHTTP1(proto == "HTTP/1.1")
 	tr.Protocols.SetHTTP2(proto == "HTTP/2.0")
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: patience}
+	return &http.Client{Transport: tr, Timeout: suspendAfter}
 }
 
 // asks sends a request with a header of the client's own, and returns the answer; "" = there was none.

@@ -159,7 +159,7 @@ func sendRaw(t *testing.T, addr, text string) []int {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(suspendAfter))
 	if _, err := io.WriteString(c, text+"GET /end HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}

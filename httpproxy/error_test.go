@@ -45,7 +45,7 @@ func TestErrorAnswers(t *testing.T) {
 		"unknown route": {closing, "/nowhere", 404, "no route for this request", listener.ReasonUnknownRoute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			limit := patience
+			limit := suspendAfter
 			if tc.status == 504 {
 				limit = 30 * time.Millisecond
 			}

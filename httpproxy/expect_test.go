@@ -124,7 +124,7 @@ func TestExpectRefused(t *testing.T) {
 				return "", true
 			}))
 			asked := make(chan struct{})
-			full := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, MaxWaiters: -1, AcquireTimeout: patience}}},
+			full := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, MaxWaiters: -1, AcquireTimeout: suspendAfter}}},
 				serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
 					close(asked)
 					<-r.Context().Done()

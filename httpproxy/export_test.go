@@ -80,7 +80,7 @@ func HeldAfterReset(c *httppool.Conn) bool {
 // FlushAmongOthers sends what a stream has written, to a connection for which others have something to send at each write, n times.
 // Each of these calls wrote, and the stream returned when it goes on.
 func FlushAmongOthers(n int, wrote func(i int), returned func()) error {
-	h := &http2{patience: time.Hour, out: []byte("x")}
+	h := &http2{writeTimeout: time.Hour, out: []byte("x")}
 	writes := 0
 	h.conn = &busyConn{write: func() {
 		if writes++; writes < n {

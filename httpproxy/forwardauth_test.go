@@ -100,7 +100,7 @@ func TestForwardAuth(t *testing.T) {
 		_, _ = fmt.Fprintf(w, "%s %q %q %q %q", body, r.Header["X-User"], r.Header["X_user"], r.Header["X-Groups"], r.Header["X-Other"])
 	}))
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
-		{Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Path: "/verify?for=pond", Timeout: patience, ResponseHeaders: []string{"X-User", "X-Groups"}}},
+		{Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Path: "/verify?for=pond", Timeout: suspendAfter, ResponseHeaders: []string{"X-User", "X-Groups"}}},
 	}})
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		client := clientFor(t, proto)
@@ -184,7 +184,7 @@ func TestForwardAuthHeaders(t *testing.T) {
 	}))
 	p := startProxy(t, httpproxy.Config{
 		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
-		Routes:         []httpproxy.Route{{Upstream: auth, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: patience, RequestHeaders: []string{"cookie"}}}},
+		Routes:         []httpproxy.Route{{Upstream: auth, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: suspendAfter, RequestHeaders: []string{"cookie"}}}},
 	})
 	const fields = " HTTP/1.1\r\nHost: a\r\nCookie: c=1\r\nX-Other: x\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nX-Forwarded-Client-Cert: Hash=1\r\n"
 	c, br := dialRaw(t, p.addr)
@@ -205,12 +205,12 @@ func TestForwardAuthHeaders(t *testing.T) {
 // TestForwardAuthWaits: requests of one HTTP/2 connection that wait for the only connection to the authentication server get each their own
 // answer.
 func TestForwardAuthWaits(t *testing.T) {
-	auth := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}}, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+	auth := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: suspendAfter}}}, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-User", r.Header.Get("X-Forwarded-Uri"))
 	}))
 	up := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Header.Get("X-User")) }))
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
-		{Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: patience, ResponseHeaders: []string{"X-User"}}},
+		{Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: suspendAfter, ResponseHeaders: []string{"X-User"}}},
 	}})
 	for _, proto := range []string{"HTTP/2.0", "HTTP/1.1"} { // HTTP/2 has to open the connection
 		client, results := clientFor(t, proto), make(chan error)
@@ -239,7 +239,7 @@ func TestForwardAuthWaits(t *testing.T) {
 // TestForwardAuthCredentials: the authentication server and the route's own might take different ones of several credentials.
 func TestForwardAuthCredentials(t *testing.T) {
 	up := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) { t.Error("a request has passed") }))
-	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: up, Timeout: patience}}}})
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: up, Timeout: suspendAfter}}}})
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		req, err := http.NewRequest(http.MethodGet, p.url, nil)
 		if err != nil {
@@ -260,14 +260,14 @@ func TestForwardAuthReasons(t *testing.T) {
 	up := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) { t.Error("a request has passed") }))
 	fails := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
 	var asked atomic.Int64
-	full := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, MaxWaiters: -1, AcquireTimeout: patience}}}, serveRaw(t, func(c net.Conn) {
+	full := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, MaxWaiters: -1, AcquireTimeout: suspendAfter}}}, serveRaw(t, func(c net.Conn) {
 		_ = readRequest(bufio.NewReader(c))
 		asked.Add(1)
 		_, _ = io.Copy(io.Discard, c)
 	}))
 	var log conntest.Log
 	cfg := httpproxy.Config{Routes: []httpproxy.Route{
-		{Path: "/fails", Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: fails, Timeout: patience}},
+		{Path: "/fails", Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: fails, Timeout: suspendAfter}},
 		{Path: "/full", Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: full, Timeout: time.Hour}},
 	}}
 	cfg.Listener.Logger = log.Logger()

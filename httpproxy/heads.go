@@ -243,7 +243,7 @@ func (s *session) appendForwarded(w *headWriter, received *forwarded) {
 		s.writeForwarded(w, received)
 		return
 	}
-	said, host := &s.stream.(*h2Stream).h.said, s.req.Host // of the calling fiber //nolint:forcetypeassert // nothing else is sent ahead
+	said, host := &s.stream.(*h2Stream).h.lastClient, s.req.Host // of the calling fiber //nolint:forcetypeassert // nothing else is sent ahead
 	if said.target == s.ex.target && bytes.Equal(said.host, host) {
 		w.dst = append(w.dst, said.coded...)
 		return

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(enginetest.Runner(m)) }
 
-const patience = conntest.Patience
+const suspendAfter = conntest.Patience
 
 var eventually = conntest.Eventually
 
@@ -36,7 +36,7 @@ func serveHTTP(t testing.TB, h http.HandlerFunc) string {
 func serveRaw(t testing.TB, f func(net.Conn)) string {
 	t.Helper()
 	return conntest.Serve(t, func(c *net.TCPConn) {
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(suspendAfter))
 		f(c)
 	})
 }
@@ -60,7 +60,7 @@ func newUpstreamWith(t testing.TB, o httpproxy.UpstreamOptions, endpoints ...str
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), suspendAfter)
 		defer cancel()
 		if err := u.Drain(ctx); err != nil {
 			t.Errorf("a lease was not released: %v", err)

@@ -61,41 +61,41 @@ type http2 struct {
 	pinged     bool
 	unsent     *h2Server    // has frames that the reader must send; nil = none
 	expected   []*h2Stream  // streams whose sessions wait for the body that may have arrived with the head; see expect
-	ripe       *h2Stream    // the one of expected whose request has just become complete; nil = none
-	said       clientFields // fields of the client in the last request served without a fiber
+	completed  *h2Stream    // the one of expected whose request has just become complete; nil = none
+	lastClient clientFields // fields of the client in the last request served without a fiber
 
-	mu         sync.Mutex // held for a few instructions
-	streams    map[uint32]*h2Stream
-	spare      []*h2Stream // ended streams, for reuse; see newStream
-	active     int         // streams that the client counts as open: neither answered completely nor reset
-	room       h2Waiter    // the reader waits for ended streams to unwind; see mayOpen
-	window     int64       // the client's send window for the connection
-	idle       time.Time   // since when there has been no stream; zero = there are streams
-	initial    int64       // the client's initial window of a stream
-	widest     int64       // the most that a stream's window has beyond initial
-	taken      int64       // bytes of body whose credit was not returned to the client yet
-	extra      int64       // sum of the streams' extra windows
-	endedEarly []uint32    // streams that ended here before the client ended them
-	resets     int         // streams that the client reset, minus those that completed
-	controls   int         // control answers in out
-	out        []byte
-	flushing   bool
-	patience   time.Duration // how long a client may take to read
-	blocked    int           // writers that wait for window or buffer space
-	recheck    bool          // the reader must check its deadlines again
-	widened    bool          // a window grew; writers are woken once for all frames that arrived together
-	emptied    bool
-	draining   bool
-	drainBegan time.Time // when the client was sent GOAWAY; zero = not yet
-	closing    bool      // GOAWAY with the last stream ID was sent
-	err        error     // of sending, or why the connection ended
+	mu           sync.Mutex // held for a few instructions
+	streams      map[uint32]*h2Stream
+	spare        []*h2Stream // ended streams, for reuse; see newStream
+	active       int         // streams that the client counts as open: neither answered completely nor reset
+	room         h2Waiter    // the reader waits for ended streams to unwind; see mayOpen
+	window       int64       // the client's send window for the connection
+	idle         time.Time   // since when there has been no stream; zero = there are streams
+	initial      int64       // the client's initial window of a stream
+	widest       int64       // the most that a stream's window has beyond initial
+	taken        int64       // bytes of body whose credit was not returned to the client yet
+	extra        int64       // sum of the streams' extra windows
+	endedEarly   []uint32    // streams that ended here before the client ended them
+	resets       int         // streams that the client reset, minus those that completed
+	controls     int         // control answers in out
+	out          []byte
+	flushing     bool
+	writeTimeout time.Duration // how long a client may take to read
+	blocked      int           // writers that wait for window or buffer space
+	recheck      bool          // the reader must check its deadlines again
+	widened      bool          // a window grew; writers are woken once for all frames that arrived together
+	emptied      bool
+	draining     bool
+	drainBegan   time.Time // when the client was sent GOAWAY; zero = not yet
+	closing      bool      // GOAWAY with the last stream ID was sent
+	err          error     // of sending, or why the connection ended
 }
 
 // goHTTP2 serves the connection in HTTP/2. Its first bytes may have been read already.
 func (s *session) goHTTP2() {
 	h := &http2{
 		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, shard: s.shard, limits: s.p.limits.Load(),
-		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, patience: DefaultIdleTimeout,
+		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, writeTimeout: DefaultIdleTimeout,
 	}
 	h.flusher = func() { _ = h.flush(nil) }
 	h.peer = *s.from()
@@ -188,14 +188,14 @@ func (h *http2) serve() error {
 		if err := h.frame(); err != nil {
 			return err
 		}
-		h.launchRipe()
+		h.launchCompleted()
 	}
 }
 
 // handshake sends the settings, and reads the client's preface.
 func (h *http2) handshake() error {
-	h.heard = time.Now()
-	h.started, h.idle = h.heard, h.heard
+	h.lastRead = time.Now()
+	h.started, h.idle = h.lastRead, h.lastRead
 	out := appendFrame(h.outgoing(), 3*6, frameSettings, 0, 0)
 	out = appendSetting(out, settingStreams, uint32(h.limits.streams))
 	out = appendSetting(out, settingFrame, maxFrame)
@@ -226,7 +226,7 @@ func (h *http2) fill() error {
 		if again {
 			continue
 		}
-		if idle && h.in.tires() {
+		if idle && h.in.waitIdle() {
 			if h.suspend() {
 				return errH2Suspended
 			}
@@ -237,7 +237,7 @@ func (h *http2) fill() error {
 			h.lc.Count(int64(n), 0)
 		}
 		if n > 0 {
-			h.heard, h.pinged = time.Now(), false
+			h.lastRead, h.pinged = time.Now(), false
 			return nil
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -267,7 +267,7 @@ func (h *http2) suspend() bool {
 	}
 	h.suspended = true
 	h.dropSpare()
-	h.said, h.expected = clientFields{}, nil
+	h.lastClient, h.expected = clientFields{}, nil
 	h.block, h.head.fields, h.head.cookie, h.head.text = nil, nil, nil, nil
 	h.head.reset(false)
 	h.streams = make(map[uint32]*h2Stream)
@@ -299,7 +299,7 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 	case len(h.streams) == 0:
 		return h.idle.Add(h.limits.keepAlive), nil
 	}
-	by := h.heard.Add(pingAfter)
+	by := h.lastRead.Add(pingAfter)
 	if h.pinged {
 		by = by.Add(pongWithin)
 	}
@@ -321,7 +321,7 @@ func (h *http2) becameIdle() {
 	case h.closing:
 		h.checkBy(time.Unix(1, 0))
 	case !h.in.holds: // the reader holds no buffer, so it can be suspended
-		h.checkBy(h.idle.Add(min(patience, h.limits.keepAlive)))
+		h.checkBy(h.idle.Add(min(suspendAfter, h.limits.keepAlive)))
 	case h.limits.keepAlive < pingAfter: // otherwise the next check is early enough
 		h.checkBy(h.idle.Add(h.limits.keepAlive))
 	}
@@ -360,7 +360,7 @@ func (h *http2) end(err error) {
 		if broken {
 			h.goAway(code)
 		}
-		h.patience = lingerTime
+		h.writeTimeout = lingerTime
 		h.failAll(err) // otherwise they would keep the sender busy
 	})
 	if broken {
@@ -409,7 +409,7 @@ func (h *http2) flush(st *h2Stream) error {
 
 // flushFor is flush with mu held. It releases mu while it sends.
 func (h *http2) flushFor(st *h2Stream) error {
-	idle := h.patience
+	idle := h.writeTimeout
 	if st != nil && !st.writer.by.IsZero() && !h.flushing {
 		if idle = time.Until(st.writer.by); idle <= 0 {
 			return os.ErrDeadlineExceeded
@@ -444,7 +444,7 @@ func (h *http2) flushWithin(idle time.Duration) error {
 			h.taken = 0
 		}
 		h.out, h.controls = nil, 0
-		limit := min(h.patience, idle*time.Duration((len(out)+bufferSize-1)/bufferSize))
+		limit := min(h.writeTimeout, idle*time.Duration((len(out)+bufferSize-1)/bufferSize))
 		h.send(out, limit)
 		h.wakeWriters()
 	}
@@ -576,7 +576,7 @@ func (h *http2) newStream(id uint32, ends bool) (st *h2Stream) {
 		st.run = st.serve
 	}
 	b := &h.head
-	st.id, st.ended, st.left, st.timeout, st.came = id, ends, b.length, b.timeout, h.heard
+	st.id, st.ended, st.left, st.timeout, st.received = id, ends, b.length, b.timeout, h.lastRead
 	st.chunked = !ends && st.left < 0
 	return st
 }

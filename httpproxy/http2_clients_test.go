@@ -65,7 +65,7 @@ func TestHTTP2ExpectContinue(t *testing.T) {
 	})
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
 	client := clientFor(t, "HTTP/2.0")
-	client.Transport.(*http.Transport).ExpectContinueTimeout = patience
+	client.Transport.(*http.Transport).ExpectContinueTimeout = suspendAfter
 	for path, want := range map[string]string{"/yes": "200 hi", "/no": "417 "} {
 		body := &watched{Reader: strings.NewReader("hi")}
 		continued := false

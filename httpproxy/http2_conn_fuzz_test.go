@@ -228,7 +228,7 @@ func FuzzHTTP2Connection(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(suspendAfter))
 		sent := append([]byte(http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"), frames...)
 		_, err = c.Write(sent)
 		if err == nil {

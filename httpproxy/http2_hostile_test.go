@@ -75,7 +75,7 @@ func TestHTTP2UnreadUploads(t *testing.T) {
 		close(asked)
 		<-r.Context().Done()
 	})
-	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}}, stuck)
+	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: suspendAfter}}}, stuck)
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		fmt.Fprint(w, n)

@@ -39,7 +39,7 @@ func (h *h2Client) held(id, n uint32, asked <-chan struct{}) {
 	for range n {
 		select {
 		case <-asked:
-		case <-time.After(patience):
+		case <-time.After(suspendAfter):
 			h.t.Fatal("the server was not asked")
 		}
 	}

@@ -77,7 +77,7 @@ func TestHTTP2ResetWhileTheConnectionMoves(t *testing.T) {
 		}
 		return server, err
 	}
-	one := pool.Limits{MaxSize: 1, AcquireTimeout: patience}
+	one := pool.Limits{MaxSize: 1, AcquireTimeout: suspendAfter}
 	p := startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Settings: upstream.Settings{Limits: one}}, backend)))
 	h := dialH2(t, p.addr)
 	h.ask(1, true, plainGet...)
@@ -106,7 +106,7 @@ func TestHTTP2SendingForOthers(t *testing.T) {
 		}
 		select {
 		case <-returned:
-		case <-time.After(patience):
+		case <-time.After(suspendAfter):
 			kept = true
 		}
 	}, func() { close(returned) })

@@ -34,7 +34,7 @@ func dialH2(t testing.TB, addr string, settings ...http2.Setting) *h2Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(suspendAfter))
 	return speakH2(t, c, settings...)
 }
 

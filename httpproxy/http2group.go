@@ -68,14 +68,14 @@ func (o *UpstreamOptions) verifyProtocol() error {
 
 // opener opens what an upstream's pools lease. It is safe for concurrent use.
 type opener struct {
-	dialer   *httppool.Dialer
-	protocol Protocol
-	scheme   byte // of all requests, as HPACK encodes it
-	most     int  // streams on a connection
-	pings    time.Duration
-	patience time.Duration // with a server that sends no SETTINGS
-	logger   *slog.Logger
-	lifetime time.Duration // how long a connection takes new streams; 0 = no limit
+	dialer          *httppool.Dialer
+	protocol        Protocol
+	scheme          byte // of all requests, as HPACK encodes it
+	most            int  // streams on a connection
+	pings           time.Duration
+	settingsTimeout time.Duration // with a server that sends no SETTINGS
+	logger          *slog.Logger
+	lifetime        time.Duration // how long a connection takes new streams; 0 = no limit
 
 	mu     sync.Mutex          // held for a few instructions
 	groups map[string]*h2Group // by endpoint
@@ -99,7 +99,7 @@ func newOpener(o *UpstreamOptions) *opener {
 	return &opener{
 		dialer: d, protocol: o.Protocol, scheme: scheme, groups: map[string]*h2Group{}, lifetime: o.Limits.MaxLifetime,
 		most: cmp.Or(o.MaxConnStreams, DefaultMaxConnStreams), pings: cmp.Or(o.PingAfter, DefaultPingAfter),
-		patience: cmp.Or(o.ConnectTimeout, defaultConnectTimeout), logger: cmp.Or(o.Logger, slog.Default()),
+		settingsTimeout: cmp.Or(o.ConnectTimeout, defaultConnectTimeout), logger: cmp.Or(o.Logger, slog.Default()),
 	}
 }
 

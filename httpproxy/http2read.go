@@ -62,9 +62,9 @@ func (st *h2Stream) complete(b *h2Head) {
 	st.h2Content.complete(b)
 	st.ended = true
 	if st.waitsForBody {
-		st.h.ripe = st
+		st.h.completed = st
 	}
-	st.cameWhole()
+	st.bodyArrived()
 	st.reader.wake()
 }
 

@@ -32,20 +32,20 @@ type h2Pourer interface {
 
 // h2Reader reads the frames of a connection. It belongs to the reader, a fiber of the connection's loop.
 type h2Reader struct {
-	side      h2Side
-	in        stream
-	head      h2Head
-	decoder   hpackDecoder
-	block     []byte // the fields received so far; it shares no memory with in
-	blockOf   uint32 // its stream; 0 = no block has begun
-	blockEnds bool   // END_STREAM
-	trails    bool   // it holds trailers
-	fragments int
-	content   []byte    // of a frame that arrived in pieces
-	settled   bool      // SETTINGS have come
-	heard     time.Time // when the last bytes arrived
-	started   time.Time // when the current frame or block began; zero = none
-	pouring   bool      // within a DATA frame
+	side        h2Side
+	in          stream
+	head        h2Head
+	decoder     hpackDecoder
+	block       []byte // the fields received so far; it shares no memory with in
+	blockOf     uint32 // its stream; 0 = no block has begun
+	blockEnds   bool   // END_STREAM
+	trails      bool   // it holds trailers
+	fragments   int
+	content     []byte    // of a frame that arrived in pieces
+	gotSettings bool      // SETTINGS have come
+	lastRead    time.Time // when the last bytes arrived
+	started     time.Time // when the current frame or block began; zero = none
+	pouring     bool      // within a DATA frame
 }
 
 // begin makes r ready for a connection; limit bounds the size of the peer's heads.
@@ -74,7 +74,7 @@ func (r *h2Reader) frame() error {
 		return err
 	}
 	if r.started.IsZero() {
-		r.started = r.heard
+		r.started = r.lastRead
 	}
 	if err := r.need(frameHead); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (r *h2Reader) frame() error {
 	b := r.in.upTo(frameHead)
 	n := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
 	kind, flags, id := b[3], b[4], binary.BigEndian.Uint32(b[5:])&(1<<31-1)
-	if !r.settled && (kind != frameSettings || flags&flagAck != 0) {
+	if !r.gotSettings && (kind != frameSettings || flags&flagAck != 0) {
 		return r.side.notSettings(b)
 	}
 	r.in.take(frameHead)
@@ -188,7 +188,7 @@ func (r *h2Reader) handleSettings(flags byte, id uint32, b []byte) error {
 	case len(b)%6 != 0:
 		return codeSize
 	}
-	r.settled = true
+	r.gotSettings = true
 	return r.side.settings(b)
 }
 

@@ -49,8 +49,8 @@ type h2Server struct {
 	answered   bool      // part of an answer has arrived since the last PING
 	pinged     time.Time
 	strikes    int      // PINGs without part of an answer between them
-	ripe       *h2Place // its response has just become complete, for a session without a fiber; nil = none
-	coming     *h2Place // the last frame of its response is arriving; nil = none
+	completed  *h2Place // its response has just become complete, for a session without a fiber; nil = none
+	arriving   *h2Place // the last frame of its response is arriving; nil = none
 	answers    *http2   // the client's connection for which unflushed answers were appended; nil = none
 	scratch    []byte   // a buffer for messages, used by the loop only; nil = none, or in use
 
@@ -94,7 +94,7 @@ func newH2Server(g *h2Group, l *httppool.Link) *h2Server {
 		g: g, link: l, conn: l.NetConn(), opened: time.Now(), streams: make(map[uint32]*h2Place), next: 1,
 		most: g.o.most, places: 1, window: 64<<10 - 1, initial: 64<<10 - 1,
 	}
-	c.heard = c.opened
+	c.lastRead = c.opened
 	c.in.use(c.conn)
 	c.h2Reader.begin(c, true, maxResponseHead)
 	return c
@@ -103,7 +103,7 @@ func newH2Server(g *h2Group, l *httppool.Link) *h2Server {
 // start begins HTTP/2, and returns the first place once the server's SETTINGS have arrived. On an error it closes the
 // connection.
 func (c *h2Server) start(ctx context.Context) (*h2Place, error) {
-	by := c.opened.Add(c.g.o.patience)
+	by := c.opened.Add(c.g.o.settingsTimeout)
 	if end, ok := ctx.Deadline(); ok && end.Before(by) {
 		by = end
 	}
@@ -161,7 +161,7 @@ func (c *h2Server) read() {
 }
 
 func (c *h2Server) serve() error {
-	for !c.settled {
+	for !c.gotSettings {
 		if err := c.frame(); err != nil {
 			return c.notHTTP2(err)
 		}
@@ -172,7 +172,7 @@ func (c *h2Server) serve() error {
 		if err := c.frame(); err != nil {
 			return err
 		}
-		c.passRipe()
+		c.passCompleted()
 	}
 }
 
@@ -322,7 +322,7 @@ func (c *h2Server) fill() error {
 		n, err := c.in.fill()
 		c.locked(func() { c.waits, c.waiting = false, c.waiting && n == 0 })
 		if n > 0 {
-			c.heard = time.Now()
+			c.lastRead = time.Now()
 			return nil
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -362,7 +362,7 @@ func (c *h2Server) deadline(now, limit time.Time) (time.Time, error) {
 // nextCheck is deadline without parked sessions. mu is held.
 func (c *h2Server) nextCheck(now, limit time.Time) (time.Time, error) {
 	c.recheck, c.pingsLater = false, false
-	if !c.asked.After(c.heard) {
+	if !c.asked.After(c.lastRead) {
 		c.asked = time.Time{}
 	}
 	switch {
@@ -397,7 +397,7 @@ func (c *h2Server) watch(now time.Time) (time.Time, error) {
 		}
 		return by, nil
 	}
-	silent := c.heard
+	silent := c.lastRead
 	if silent.Before(c.since) {
 		silent = c.since
 	}

@@ -97,7 +97,7 @@ func (st *h2Place) complete(b *h2Head) {
 	st.ended = true
 	st.wakeReader()
 	if st.parked != nil {
-		st.c.ripe = st
+		st.c.completed = st
 	}
 	if st.sentEnd {
 		st.c.forget(st)
@@ -146,7 +146,7 @@ func (c *h2Server) body(id uint32, n, content int, ends bool) (h2Pourer, error) 
 	st.spent += int64(n - content) // padding belongs to no stream
 	st.returnCredit()
 	if ends && content <= maxAhead {
-		c.coming = st
+		c.arriving = st
 	}
 	return st, nil
 }
@@ -254,7 +254,7 @@ func (c *h2Server) ping(acknowledges bool, b []byte) error {
 	defer c.mu.Unlock()
 	if acknowledges {
 		if !c.asked.IsZero() { // the PONG says nothing about a request sent after the PING
-			c.asked = c.heard.Add(1)
+			c.asked = c.lastRead.Add(1)
 		}
 		return nil
 	}

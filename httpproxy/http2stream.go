@@ -25,25 +25,25 @@ type h2Stream struct {
 	run          func()    // serve
 	waitsForBody bool      // it is in h.expected, and not launched; used by the reader only
 	session      *session  // of the request
-	came         time.Time // when the request's head arrived
+	received     time.Time // when the request's head arrived
 	id           uint32
 	timeout      time.Duration // the client's limit for the exchange; 0 = none
 
 	about about // has its own mutex
 
 	// Guarded by h.mu.
-	h2Content       // of the request
-	left      int64 // of a body with a length
-	content   int64 // received bytes of content
-	spent     int64 // of the stream's window; credit not returned yet
-	extra     int64 // by how much the window was enlarged
-	active    bool  // counted in h.active
-	ended     bool  // the client has ended the request
-	window    int64 // the client's, beyond the initial one; their sum may be negative
-	toCome    int   // bytes reserved for the request's body until it is complete; see admit
-	drops     bool  // the request's body is dropped on arrival
-	lingers   bool  // the end of the request is awaited; see CloseWrite
-	closed    bool
+	h2Content          // of the request
+	left         int64 // of a body with a length
+	content      int64 // received bytes of content
+	spent        int64 // of the stream's window; credit not returned yet
+	extra        int64 // by how much the window was enlarged
+	active       bool  // counted in h.active
+	ended        bool  // the client has ended the request
+	window       int64 // the client's, beyond the initial one; their sum may be negative
+	bodyReserved int   // bytes reserved for the request's body until it is complete; see admit
+	drops        bool  // the request's body is dropped on arrival
+	lingers      bool  // the end of the request is awaited; see CloseWrite
+	closed       bool
 
 	// The writer's.
 	block []byte // of trailers
@@ -301,7 +301,7 @@ func (st *h2Stream) begin(s *session) {
 	h := st.h
 	st.session = s
 	s.p, s.ctx, s.lc, s.shard, s.isTLS, s.peer = h.p, h.ctx, h.lc, h.shard, h.isTLS, h.peer
-	s.stream, s.about, s.now = st, &st.about, st.came
+	s.stream, s.about, s.now = st, &st.about, st.received
 	s.held.of = &h.held
 	s.holds()
 	s.held.add(cap(s.reqText)) // released by held.end
@@ -360,7 +360,7 @@ func (st *h2Stream) serve() {
 func (st *h2Stream) again() {
 	st.reader.by, st.writer.by = time.Time{}, time.Time{}
 	st.h2Content = h2Content{in: h2Body{bufs: st.in.bufs}}
-	st.left, st.content, st.spent, st.extra, st.window, st.toCome = 0, 0, 0, 0, 0, 0
+	st.left, st.content, st.spent, st.extra, st.window, st.bodyReserved = 0, 0, 0, 0, 0, 0
 	st.active, st.ended, st.drops, st.finished, st.lingers, st.closed, st.began = false, false, false, false, false, false, false
 	st.err, st.server, st.cancel = nil, nil, nil
 	st.session = nil

@@ -109,7 +109,7 @@ func take[T any](t *testing.T, from <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-from:
-	case <-time.After(patience):
+	case <-time.After(suspendAfter):
 		t.Fatal("the server has got nothing more")
 	}
 	return v

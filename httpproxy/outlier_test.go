@@ -113,7 +113,7 @@ func TestAuthServersAreEjected(t *testing.T) {
 				auth := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Balance: upstream.First, Ejection: tc.ejection}},
 					serveHTTP(t, tc.bad), serveHTTP(t, answers(200)))
 				p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
-					{Upstream: up, Timeout: tc.within, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: cmp.Or(tc.timeout, patience)}},
+					{Upstream: up, Timeout: tc.within, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: cmp.Or(tc.timeout, suspendAfter)}},
 				}})
 				client := clientFor(t, proto)
 				for range 3 {
@@ -144,7 +144,7 @@ func TestAuthServersAreEjected(t *testing.T) {
 // askBadly sends a body of that size, and waits for the answer for that long (0 = forever), or gives its request a deadline of gRPC.
 func askBadly(t *testing.T, client *http.Client, url string, size int, wait time.Duration, deadline string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(wait, patience))
+	ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(wait, suspendAfter))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(make([]byte, size)))
 	if err != nil {

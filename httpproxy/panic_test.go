@@ -62,7 +62,7 @@ func TestPanicOfAServersConnection(t *testing.T) {
 					c, err := enginetest.Dial(ctx, endpoint)
 					return bomb{c, &left, wrote}, err
 				}
-				one := pool.Limits{MaxSize: 1, AcquireTimeout: patience}
+				one := pool.Limits{MaxSize: 1, AcquireTimeout: suspendAfter}
 				cfg := routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: dial, Settings: upstream.Settings{Limits: one}}, backend))
 				var log conntest.Log
 				lines, traced := &logLines{t: t}, &traces{t: t}

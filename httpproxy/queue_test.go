@@ -34,7 +34,7 @@ func newBusy(t *testing.T, limits pool.Limits) *busy {
 	t.Helper()
 	b := &busy{answer: make(chan struct{}, 1000)}
 	limits.MaxSize = 1
-	limits.AcquireTimeout = 100 * patience
+	limits.AcquireTimeout = 100 * suspendAfter
 	b.u = newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: limits}}, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		b.mu.Lock()
 		b.got = append(b.got, r.URL.RawQuery)

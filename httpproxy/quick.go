@@ -48,10 +48,10 @@ func (h *http2) launch(st *h2Stream) {
 	}
 }
 
-// launchRipe launches the stream whose request has just become complete.
-func (h *http2) launchRipe() {
-	st := h.ripe
-	if h.ripe = nil; st != nil && st.waitsForBody { // padding may follow, see launchAll
+// launchCompleted launches the stream whose request has just become complete.
+func (h *http2) launchCompleted() {
+	st := h.completed
+	if h.completed = nil; st != nil && st.waitsForBody { // padding may follow, see launchAll
 		h.launch(st)
 	}
 }
@@ -72,7 +72,7 @@ func (h *http2) launchAll() {
 func (st *h2Stream) sendAhead() (parked bool) {
 	s := st.session
 	loop := st.h.conn.Loop()
-	if loop == 0 || s.wrong != nil || !st.bodyCame() {
+	if loop == 0 || s.wrong != nil || !st.bodyComplete() {
 		return false
 	}
 	done := false
@@ -88,8 +88,8 @@ func (st *h2Stream) sendAhead() (parked bool) {
 	return parked
 }
 
-// bodyCame reports whether the request is complete and its body small or empty. It then moves the body to the session.
-func (st *h2Stream) bodyCame() bool {
+// bodyComplete reports whether the request is complete and its body small or empty. It then moves the body to the session.
+func (st *h2Stream) bodyComplete() bool {
 	if st.ended && st.session.req.Length == 0 {
 		return true
 	}
@@ -458,10 +458,10 @@ func (c *h2Server) proceed(p *h2Place, st *h2Stream) {
 	}
 }
 
-// passRipe passes on the response that has just become complete, while its data is in the processor's caches.
-func (c *h2Server) passRipe() {
-	p := c.ripe
-	if c.ripe, c.coming = nil, nil; p == nil {
+// passCompleted passes on the response that has just become complete, while its data is in the processor's caches.
+func (c *h2Server) passCompleted() {
+	p := c.completed
+	if c.completed, c.arriving = nil, nil; p == nil {
 		return
 	}
 	c.mu.Lock()
@@ -481,7 +481,7 @@ func (c *h2Server) passRipe() {
 func (st *h2Place) unpark() (stream *h2Stream) {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
-	if st.c.coming == st && st.open && st.err == nil {
+	if st.c.arriving == st && st.open && st.err == nil {
 		return nil
 	}
 	stream, st.parked = st.parked, nil
@@ -498,8 +498,8 @@ func (c *h2Server) checkParked(now time.Time) {
 		switch {
 		case st.parked == nil || st.news:
 		case !now.Before(st.by):
-			if c.coming == st { // the frame has stalled
-				c.coming = nil
+			if c.arriving == st { // the frame has stalled
+				c.arriving = nil
 			}
 			st.wakeReader()
 		case c.checkAt.IsZero() || st.by.Before(c.checkAt):

@@ -568,7 +568,7 @@ func TestCallsGivenUp(t *testing.T) {
 					if code != http2.ErrCodeCancel {
 						t.Errorf("the server's stream is reset with %v", code)
 					}
-				case <-time.After(patience):
+				case <-time.After(suspendAfter):
 					t.Error("the server's stream goes on")
 				}
 			}

@@ -196,7 +196,7 @@ func TestAheadGivenUp(t *testing.T) {
 				if code != http2.ErrCodeCancel {
 					t.Errorf("the server's stream is reset with %v", code)
 				}
-			case <-time.After(patience):
+			case <-time.After(suspendAfter):
 				t.Error("the server's stream goes on")
 			}
 			eventually(t, "the lease has ended", func() bool { return u.Status().Endpoints[0].Pool.InUse == 0 })

@@ -253,7 +253,7 @@ func TestKillFreesTheUpstream(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body) // else the server does not see the connection's end
 		<-r.Context().Done()
 	})
-	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: 100 * patience}}}, backend)
+	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: 100 * suspendAfter}}}, backend)
 	cfg := routeTo(one)
 	server, client := certificates(t)
 	cfg.TLS = server

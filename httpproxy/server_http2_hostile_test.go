@@ -166,7 +166,7 @@ func TestServerHTTP2ReadsNothing(t *testing.T) {
 		<-stop
 	})
 	t.Cleanup(func() { close(stop) })
-	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C, PingAfter: time.Hour, ConnectTimeout: patience}, backend)
+	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C, PingAfter: time.Hour, ConnectTimeout: suspendAfter}, backend)
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
 		{Path: "/stays", Upstream: u, ResponseTimeout: -1, IdleTimeout: -1},
 		{Upstream: u, ResponseTimeout: 20 * time.Millisecond, IdleTimeout: 20 * time.Millisecond},

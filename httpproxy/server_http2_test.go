@@ -211,7 +211,7 @@ func TestLargeTrailers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer old.Close()
-	_ = old.SetDeadline(time.Now().Add(patience))
+	_ = old.SetDeadline(time.Now().Add(suspendAfter))
 	_, _ = io.WriteString(old, "GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: close, TE\r\n\r\n")
 	answer, err := io.ReadAll(old)
 	if n := strings.Count(string(answer), strings.Repeat("x", 4096)+"\r\n"); err != nil || n != large/4096 || !strings.HasSuffix(string(answer), "\r\n\r\n") {

@@ -68,14 +68,14 @@ func (s *stream) drop() {
 	s.release()
 }
 
-// tires frees the buffer and waits for up to patience. It reports whether that time passed with nothing to read and no
+// waitIdle frees the buffer and waits for up to patience. It reports whether that time passed with nothing to read and no
 // error.
-func (s *stream) tires() bool {
+func (s *stream) waitIdle() bool {
 	if s.holds {
 		return false
 	}
 	s.release()
-	ready, err := s.conn.WaitReadableFor(patience)
+	ready, err := s.conn.WaitReadableFor(suspendAfter)
 	return !ready && err == nil // the next read returns the error again
 }
 
@@ -340,8 +340,8 @@ func (s *session) emptyLine() bool {
 	return true
 }
 
-// patience is how long the session of an idle client keeps its stack.
-const patience = 100 * time.Millisecond
+// suspendAfter is how long the session of an idle client keeps its stack.
+const suspendAfter = 100 * time.Millisecond
 
 // awaitRequest waits for the first byte of the next request; false = there is none, or the session was suspended.
 func (s *session) awaitRequest() bool {
@@ -366,7 +366,7 @@ func (s *session) awaitRequest() bool {
 		if s.state.Load() == sessionInterrupted { // the line above may have replaced its deadline
 			return false
 		}
-		if s.client.tires() && s.lc.Suspend() {
+		if s.client.waitIdle() && s.lc.Suspend() {
 			s.suspended = true
 			s.about.drop()
 			s.req, s.resp, s.respText = httpwire.Request{}, httpwire.Response{}, nil // drop references to buffers

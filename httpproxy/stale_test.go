@@ -154,7 +154,7 @@ func TestStaleWarmConnection(t *testing.T) {
 func TestStaleConnectionOfAServerThatIsGone(t *testing.T) {
 	began := make(chan struct{})
 	first, kill := conntest.ServeAt(t, "127.0.0.1:0", func(c *net.TCPConn) {
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(suspendAfter))
 		br := bufio.NewReader(c)
 		if _, err := http.ReadRequest(br); err != nil {
 			return
@@ -242,7 +242,7 @@ func TestResetAfterThePost(t *testing.T) {
 }
 
 // bothForwarders are routes whose requests the session forwards itself, and by way of the standard library's server.
-var bothForwarders = map[string]httpproxy.Route{"session": {}, "standard": {Timeout: patience}}
+var bothForwarders = map[string]httpproxy.Route{"session": {}, "standard": {Timeout: suspendAfter}}
 
 // answerOnce reads a request, reports it, and answers it.
 func answerOnce(c net.Conn, requests chan<- string) {

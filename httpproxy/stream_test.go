@@ -337,7 +337,7 @@ func TestEarlyAnswerToASlowUpload(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(suspendAfter))
 		_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhello")
 		answer, err := io.ReadAll(c) // to the end: the proxy closes
 		if err != nil && !errors.Is(err, io.EOF) || !strings.HasPrefix(string(answer), "HTTP/1.1 413 ") {

@@ -184,7 +184,7 @@ func TestDrainJustBeforeTheWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := conntest.Listen(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), suspendAfter)
 	defer cancel()
 	drained, served := make(chan error, 1), make(chan error, 1)
 	begin := func() { go func() { drained <- p.Drain(ctx) }() }

@@ -132,24 +132,24 @@ func (st *h2Stream) admit(s *session) {
 	}
 	need := 2 * bufferSize
 	if !st.ended {
-		st.toCome = h2Window/bufferSize*bufferSize + 2*bufferSize // the first buffer may be read in part
+		st.bodyReserved = h2Window/bufferSize*bufferSize + 2*bufferSize // the first buffer may be read in part
 		if st.left >= 0 && st.left <= h2Window {
-			st.toCome = (int(st.left) + bufferSize - 1) / bufferSize * bufferSize
+			st.bodyReserved = (int(st.left) + bufferSize - 1) / bufferSize * bufferSize
 		}
-		if need += st.toCome + 2*bufferSize; st.left < 0 {
+		if need += st.bodyReserved + 2*bufferSize; st.left < 0 {
 			need += bufferSize
 		}
 	}
 	if !s.held.reserve(need, limit, true) {
 		s.crowded, st.drops = true, true
-		st.toCome, st.chunked = 0, false
+		st.bodyReserved, st.chunked = 0, false
 	}
 }
 
-// cameWhole frees the reservation for the body, which is complete. mu is held.
-func (st *h2Stream) cameWhole() {
-	if n := st.toCome; n > 0 {
-		st.toCome = 0
+// bodyArrived frees the reservation for the body, which is complete. mu is held.
+func (st *h2Stream) bodyArrived() {
+	if n := st.bodyReserved; n > 0 {
+		st.bodyReserved = 0
 		st.session.held.change(0, min(len(st.in.bufs)*bufferSize-n, 0))
 	}
 }

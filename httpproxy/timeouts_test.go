@@ -34,7 +34,7 @@ func dialRaw(t testing.TB, addr string) (net.Conn, *bufio.Reader) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(suspendAfter))
 	return c, bufio.NewReader(c)
 }
 
@@ -164,8 +164,8 @@ func TestWaitingForAConnectionIsNotTheServersTime(t *testing.T) {
 				_, _ = io.WriteString(c, "k")
 			}
 		})
-		up := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}}, backend)
-		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ResponseTimeout: unit, IdleTimeout: patience}}})
+		up := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: suspendAfter}}}, backend)
+		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ResponseTimeout: unit, IdleTimeout: suspendAfter}}})
 		first, br := dialRaw(t, p.addr)
 		if _, err := io.WriteString(first, getRoot); err != nil {
 			t.Fatal(err)
@@ -248,7 +248,7 @@ func wholeTimeout(t testing.TB, unit time.Duration) {
 		<-done
 	})
 	t.Cleanup(func() { close(done) })
-	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}}, backend)
+	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: suspendAfter}}}, backend)
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
 		{Upstream: newUpstream(t, backend), Timeout: unit}, {Path: "/one", Upstream: one, Timeout: unit},
 	}})

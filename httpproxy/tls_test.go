@@ -51,7 +51,7 @@ func TestKeyUpdateDuringADuplexExchange(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	_ = raw.SetDeadline(time.Now().Add(patience))
+	_ = raw.SetDeadline(time.Now().Add(suspendAfter))
 	c := tls.Client(raw, client)
 	if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc"); err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestTLSClientGoneCancelsTheServer(t *testing.T) {
 		}
 		select {
 		case <-closed:
-		case <-time.After(patience):
+		case <-time.After(suspendAfter):
 			t.Fatalf("TLS %x: the server's connection is still open", version)
 		}
 	}

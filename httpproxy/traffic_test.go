@@ -96,7 +96,7 @@ func TestTraffic(t *testing.T) {
 		"/upgrade " + requests + "1xx": 1, "/upgrade " + waits: 1,
 		" " + requests + "4xx": 2,
 	}
-	until := time.Now().Add(patience)
+	until := time.Now().Add(suspendAfter)
 	for got := counted(p.Stats().Traffic[0]); !maps.Equal(got, want); got = counted(p.Stats().Traffic[0]) {
 		if time.Now().After(until) {
 			t.Fatalf("counted %v, want %v", got, want)

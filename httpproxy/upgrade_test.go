@@ -48,7 +48,7 @@ func dialUpgrade(t *testing.T, addr, more string) (*net.TCPConn, *bufio.Reader) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(suspendAfter))
 	if _, err := io.WriteString(c, upgradeRequest+more); err != nil {
 		t.Fatal(err)
 	}

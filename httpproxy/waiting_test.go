@@ -20,7 +20,7 @@ func TestClientGoneWhileWaiting(t *testing.T) {
 		asked <- struct{}{}
 		<-r.Context().Done()
 	})
-	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: 100 * patience}}}, backend)
+	one := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: 100 * suspendAfter}}}, backend)
 	plain := startProxy(t, routeTo(one))
 	cfg := routeTo(one)
 	server, client := certificates(t)
