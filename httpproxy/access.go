@@ -121,8 +121,8 @@ func newAccess(r Route) *access {
 	return a
 }
 
-// outside refuses a request from an address that may not use the route. The status is 0 if the address may.
-func (s *session) outside() (no refusal) {
+// addressDenied refuses a request from an address that may not use the route. The status is 0 if the address may.
+func (s *session) addressDenied() (no refusal) {
 	a := s.ex.target.access
 	if a == nil || a.addresses.Empty() {
 		return no

@@ -129,8 +129,8 @@ func (l *logLine) free() {
 	logLines.Put(l)
 }
 
-// tell writes the line, gives the trace to the tracer, and frees l.
-func (s *session) tell(l *logLine) {
+// finishLog writes the line, gives the trace to the tracer, and frees l.
+func (s *session) finishLog(l *logLine) {
 	s.ex.logged = true
 	if s.ex.trace != nil {
 		s.passTrace(l)
@@ -162,7 +162,7 @@ func (s *session) logPanic() {
 	if x.wrote {
 		l.status = s.resp.Status
 	}
-	s.tell(l)
+	s.finishLog(l)
 }
 
 // lineOf starts the line of the session's request, whose head must still be held.
@@ -210,7 +210,7 @@ func (s *session) logDone(err error) {
 	if err != nil {
 		l.reason, l.err = reasonOf(err), err.Error()
 	}
-	s.tell(l)
+	s.finishLog(l)
 }
 
 // logRefused logs a request that was refused with a status and content bytes of content.
@@ -222,7 +222,7 @@ func (s *session) logRefused(no refusal, status int, content int64) {
 	}
 	l := s.lineOf(log)
 	l.lasted, l.status, l.out, l.reason, l.err = time.Since(s.now), status, content, no.reason, no.why
-	s.tell(l)
+	s.finishLog(l)
 }
 
 // logUnread logs a request whose head could not be read.
@@ -237,7 +237,7 @@ func (s *session) logUnread(status int, content int64, reason, why string) {
 		l.protocol = ""
 	}
 	l.req, l.lasted, l.status, l.out, l.reason, l.err = &noRequest, time.Since(s.now), status, content, reason, why
-	s.tell(l)
+	s.finishLog(l)
 }
 
 // logUnread logs a stream that had no session.

@@ -107,7 +107,7 @@ func (s *session) beginResponse() []byte {
 		x.close = true
 	}
 	if s.req.Minor == 0 && s.resp.Length < 0 { // without a length, only the end of the connection ends the body
-		x.bare, x.close = true, true
+		x.unframed, x.close = true, true
 	}
 	if z := x.target.compress; z != nil {
 		s.considerCompression(z)
@@ -128,10 +128,10 @@ func (s *session) respond(n int) error {
 	out, err := s.headToClient(head)
 	switch {
 	case err != nil:
-		if s.ex.squeeze.by != nil {
+		if s.ex.compression.by != nil {
 			s.releaseCompressor()
 		}
-	case s.ex.squeeze.by != nil:
+	case s.ex.compression.by != nil:
 		err = s.compressedBody(out)
 	case s.resp.Length == httpwire.Chunked:
 		err = s.chunkedBody(out)
@@ -267,15 +267,15 @@ func (s *session) pass(left int64) error {
 		}
 		left -= int64(n)
 		_ = s.client.conn.SetWriteDeadline(s.within())
-		if err := s.hand(&s.down, s.client.conn, s.passed); err != nil {
+		if err := s.sendPiece(&s.down, s.client.conn, s.passed); err != nil {
 			return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
 		}
 	}
 	return nil
 }
 
-// hand is tr.Send; meanwhile the piece that tr holds counts as the session's memory.
-func (s *session) hand(tr *fiber.Transfer, to fiber.Stream, moved func(int)) error {
+// sendPiece is tr.Send; meanwhile the piece that tr holds counts as the session's memory.
+func (s *session) sendPiece(tr *fiber.Transfer, to fiber.Stream, moved func(int)) error {
 	n := tr.Held()
 	s.held.add(n)
 	defer s.held.add(-n)
@@ -346,7 +346,7 @@ func (s *session) moreOfChunks(out []byte) error {
 // passChunk passes on the rest of a long chunk as one chunk. It returns out, which is empty, with the bytes that follow
 // the chunk.
 func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
-	if !s.ex.bare {
+	if !s.ex.unframed {
 		if err := s.toClient(appendChunkSize(out, left)); err != nil {
 			return nil, err
 		}
@@ -359,7 +359,7 @@ func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
 
 // appendContent appends a piece of content in the framing of the client.
 func (s *session) appendContent(dst, content []byte) []byte {
-	if s.ex.bare {
+	if s.ex.unframed {
 		return append(dst, content...)
 	}
 	return appendChunk(dst, content)
@@ -367,7 +367,7 @@ func (s *session) appendContent(dst, content []byte) []byte {
 
 // appendEnd appends the end of the content in that framing.
 func (s *session) appendEnd(dst []byte) []byte {
-	if s.ex.bare {
+	if s.ex.unframed {
 		return dst
 	}
 	return appendTrailers(append(dst, "0\r\n"...), &s.chunks)

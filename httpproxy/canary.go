@@ -103,8 +103,8 @@ func newCanary(c Canary, to *target) *canary {
 	}
 }
 
-// placesOfAll is the number of places for keys. The first places are the share.
-const placesOfAll = 100 * 100
+// canarySlots is the number of places for keys. The first places are the share.
+const canarySlots = 100 * 100
 
 // inside reports whether the hash of a key is in the share.
 func (c *canary) inside(hash uint64) bool {
@@ -115,7 +115,7 @@ func (c *canary) inside(hash uint64) bool {
 	hash ^= hash >> 33
 	hash *= 0xc4ceb9fe1a85ec53
 	hash ^= hash >> 33
-	return hash%placesOfAll < c.percent*(placesOfAll/100)
+	return hash%canarySlots < c.percent*(canarySlots/100)
 }
 
 // takes reports whether the request goes to the canary.
@@ -136,9 +136,9 @@ func (s *session) takes(c *canary) bool {
 			return false
 		}
 		x := &s.ex
-		x.placed = c
-		randomCookie(&x.place)
-		return c.inside(hashOf(x.place[:]))
+		x.cookieCanary = c
+		randomCookie(&x.canaryCookie)
+		return c.inside(hashOf(x.canaryCookie[:]))
 	case c.client:
 		from := s.source().As16()
 		return c.inside(hashOf(from[:]))
@@ -195,8 +195,8 @@ func (s *session) appendSetCookies(w *headWriter) {
 	if x.affinityKey.setting {
 		s.appendSetCookie(w, x.target.affinity.cookie, &x.affinityKey.cookie, x.target.affinity.maxAge)
 	}
-	if c := x.placed; c != nil {
-		s.appendSetCookie(w, c.cookie, &x.place, c.maxAge)
+	if c := x.cookieCanary; c != nil {
+		s.appendSetCookie(w, c.cookie, &x.canaryCookie, c.maxAge)
 	}
 }
 

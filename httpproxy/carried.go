@@ -77,14 +77,14 @@ func (st *carried) begin() {
 	head := st.fields()
 	ends := st.bodiless(came)
 	if st.chunked = !ends && head.length < 0; head.bad || !head.request(&s.req, &s.reqText, ends) {
-		s.wrong = errUnusual
+		s.headErr = errUnusual
 		return
 	}
 	st.left, st.timeout = head.length, head.timeout
 	st.ended.Store(ends)
 	s.held.add(cap(s.reqText))
 	st.admit()
-	s.wrong = s.completeHead()
+	s.headErr = s.completeHead()
 }
 
 // fields collects the fields of the head, sorted by name.
@@ -137,7 +137,7 @@ func (st *carried) admit() {
 	if !st.ended.Load() {
 		need += 3 * bufferSize
 	}
-	s.crowded = !s.held.reserve(need, limit, true)
+	s.overMemory = !s.held.reserve(need, limit, true)
 }
 
 // serve serves the request. A panic there ends only the request.
@@ -156,8 +156,8 @@ func (st *carried) serve() {
 			s.recycle()
 		}
 	}()
-	if st.begin(); s.wrong != nil {
-		s.refuseHead(s.wrong)
+	if st.begin(); s.headErr != nil {
+		s.refuseHead(s.headErr)
 	} else {
 		s.serve(0)
 	}

@@ -88,8 +88,8 @@ func (s *session) takeCompressor(encoding string) *compressor {
 
 // releaseCompressor returns the compressor of the answer for other answers.
 func (s *session) releaseCompressor() {
-	c := s.ex.squeeze.by
-	s.ex.squeeze.by = nil
+	c := s.ex.compression.by
+	s.ex.compression.by = nil
 	if c.out.Reset(); c.out.Cap() > maxKeptOut {
 		c.out = bytes.Buffer{}
 	}
@@ -108,11 +108,11 @@ func (s *session) countRoute(count, n int) {
 // compressedBody compresses the content, in any framing of the server, and sends it in chunks.
 func (s *session) compressedBody(out []byte) error {
 	defer s.releaseCompressor()
-	c := s.ex.squeeze.by
+	c := s.ex.compression.by
 	s.chunks.Reset()
 	s.chunks.Own = s.place() != nil
 	turn := 0
-	for left := s.ex.squeeze.length; ; {
+	for left := s.ex.compression.length; ; {
 		content, n, done, err := s.nextContent(&left)
 		if err != nil && !errors.Is(err, httpwire.ErrIncomplete) {
 			return err
@@ -180,7 +180,7 @@ func (s *session) nextContent(left *int64) (content []byte, n int, done bool, er
 
 // compress compresses a piece of content, the last one if done, and sends the compressed bytes that do not fit out.
 func (s *session) compress(out, content []byte, done bool) ([]byte, error) {
-	c := s.ex.squeeze.by
+	c := s.ex.compression.by
 	if len(content) > 0 {
 		if _, err := c.Write(content); err != nil {
 			return out, err
@@ -197,7 +197,7 @@ func (s *session) compress(out, content []byte, done bool) ([]byte, error) {
 
 // sendCompressed appends the compressed bytes to out, in chunks, and sends those that do not fit.
 func (s *session) sendCompressed(out []byte) ([]byte, error) {
-	c := s.ex.squeeze.by
+	c := s.ex.compression.by
 	s.countRoute(compressedTo, c.out.Len())
 	for content := c.out.Bytes(); len(content) > 0; {
 		k := min(len(content), cap(out)-len(out)-chunkOverhead)

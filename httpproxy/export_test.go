@@ -216,5 +216,5 @@ func AppendEscaped(dst []byte, value string, json bool) []byte {
 	return appendEscaped(dst, value, json)
 }
 
-// StatedTime is statedTime.
-func StatedTime(name, value string) time.Duration { return statedTime(name, value) }
+// StatedTime is parseTimeout.
+func StatedTime(name, value string) time.Duration { return parseTimeout(name, value) }

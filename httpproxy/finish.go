@@ -38,7 +38,7 @@ func (s *session) finish(err error) bool {
 	if err != nil && x.wrote {
 		s.breakGRPC(err)
 	}
-	if err != nil && x.bare {
+	if err != nil && x.unframed {
 		_ = s.client.conn.SetLinger(0) // otherwise the received part would look like the whole body
 		return false
 	}
@@ -88,7 +88,7 @@ func (s *session) failed(err error) {
 // refuse answers a request that goes to no upstream; false ends the session.
 func (s *session) refuse(no refusal) bool {
 	x := &s.ex
-	x.close = s.req.Close || s.req.Length != 0 || s.asks() != nil
+	x.close = s.req.Close || s.req.Length != 0 || s.upgradeProtocol() != nil
 	w := s.newAnswer(x.close)
 	if no.challenge != "" {
 		w.header["Www-Authenticate"] = []string{no.challenge}

@@ -42,8 +42,8 @@ type exchange struct {
 	avoid           []string       // endpoints where the request has failed
 	peeked          bool           // findAffinityKey has seen the body
 	affinityKey     affinityKey    // the affinity key of the request
-	placed          *canary        // sets its cookie for the client; nil = none
-	place           [16]byte       // value of that cookie, in hexadecimal
+	cookieCanary    *canary        // sets its cookie for the client; nil = none
+	canaryCookie    [16]byte       // value of that cookie, in hexadecimal
 	id              []byte         // request id; in idBuf or in the head
 	user            string         // authenticated sender; "" = nobody was asked
 	grants          []grant        // fields from the authentication server's answer
@@ -61,7 +61,7 @@ type exchange struct {
 	written         int            // bytes of the request that the first write accepted; see httppool.Conn.Unsent
 	serverContinues bool           // the server has sent 100 Continue
 	clientContinues bool           // the client has received a 100 Continue
-	squeeze         squeeze
+	compression     answerCompression
 	result          httppool.Result
 	until           time.Time         // deadline of the exchange; zero = none
 	asked           *http.Request     // result of the method request; nil = not needed yet
@@ -69,7 +69,7 @@ type exchange struct {
 	trace           *trace            // nil = not traced
 	decided         bool              // trace is decided
 	first           time.Duration     // time from the request to the head of its response; 0 = none yet, or no log wants it
-	bare            bool              // the client speaks HTTP/1.0 and gets the body without framing
+	unframed        bool              // the client speaks HTTP/1.0 and gets the body without framing
 	upgraded        bool              // the connections speak another protocol
 	close           bool              // the client's connection ends with the response
 	logged          bool              // in the access log
@@ -145,7 +145,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	if known, done := s.isChallenge(t, path, raw, mayWait); known || !done {
 		return no, done
 	}
-	if x.finding = t.find(&s.req, path, nil); x.asks {
+	if x.finding = t.find(&s.req, path, nil); x.needsBody {
 		if !mayWait {
 			return no, false
 		}
@@ -158,7 +158,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 		path, raw, _ = s.path()
 	}
 	switch {
-	case x.target == nil && x.left:
+	case x.target == nil && x.noGroupFits:
 		return refusal{status: 503, reason: listener.ReasonUnknownRoute, why: "no upstream takes this request: see the groups of its route, and the header " + identity.Fallback}, true
 	case x.target == nil:
 		return refusal{status: 404, reason: listener.ReasonUnknownRoute, why: "no route for this request"}, true
@@ -168,7 +168,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	if no = s.enter(); no.status != 0 {
 		return no, true
 	}
-	if no = s.outside(); no.status != 0 {
+	if no = s.addressDenied(); no.status != 0 {
 		return no, true
 	}
 	l := x.target.limiter
@@ -195,7 +195,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 // enter chooses between the upstreams of the request's route, and refuses the request if there is no memory for it. The
 // status is 0 if the request is admitted.
 func (s *session) enter() (no refusal) {
-	s.ex.placed = nil // of the previous table, if judge is called again
+	s.ex.cookieCanary = nil // of the previous table, if judge is called again
 	t := s.ex.target
 	if t.route.Upstream == nil { // such an answer takes little memory, and may serve a check of the gateway's health
 		return no
@@ -223,7 +223,7 @@ func (s *session) begin(path string, raw []byte) {
 	if x.target.affinity != nil && !x.peeked {
 		s.findAffinityKey(nil)
 	}
-	x.close = s.ends()
+	x.close = s.closesAfter()
 	if x.id == nil {
 		s.identify()
 	}
@@ -291,8 +291,10 @@ func splitAbsolute(target []byte, options bool) (host, origin []byte, ok bool) {
 	return nil, nil, false
 }
 
-// ends reports whether the connection closes after this request.
-func (s *session) ends() bool { return s.req.Close || s.asks() != nil || s.p.isDraining() }
+// closesAfter reports whether the connection closes after this request.
+func (s *session) closesAfter() bool {
+	return s.req.Close || s.upgradeProtocol() != nil || s.p.isDraining()
+}
 
 // expects reports whether the client may be waiting for 100 Continue; not without a body.
 func (s *session) expects() bool { return s.req.Continue && s.req.Length != 0 }
@@ -347,7 +349,7 @@ func (s *session) attempts(raw []byte) error {
 		}
 		if x.up != nil {
 			x.up.in.drop()
-			x.up, x.close = nil, s.ends()
+			x.up, x.close = nil, s.closesAfter()
 		}
 		if how == renewed {
 			err = s.renew()
@@ -380,7 +382,7 @@ func (s *session) acquire() error {
 		ctx = bounded
 	}
 	for {
-		if s.left() { // also while the last iteration waited
+		if s.clientHasLeft() { // also while the last iteration waited
 			if x.ahead.leased {
 				x.lease.Release() // nothing was sent on it
 			}
@@ -396,7 +398,7 @@ func (s *session) acquire() error {
 			}
 			return &httppool.Error{Step: "acquire", Err: err}
 		}
-		if s.left() {
+		if s.clientHasLeft() {
 			l.Release() // nothing was sent on it
 			return httppool.ErrClientGone
 		}
@@ -669,9 +671,9 @@ func (s *session) moreOfHead() error {
 	return err
 }
 
-// left reports whether the client has gone before anything was sent for it, so that its request needs no upstream
+// clientHasLeft reports whether the client has gone before anything was sent for it, so that its request needs no upstream
 // connection. It checks only if the check costs nothing or the client has waited for long.
-func (s *session) left() bool {
+func (s *session) clientHasLeft() bool {
 	if s.isTLS == nil && (s.stream != nil || s.client.conn.Loop() != 0) {
 		return s.client.conn.Ended()
 	}
@@ -749,7 +751,7 @@ func (s *session) fail(step string, err error) error {
 		if err = httppool.ErrResponseTimeout; step != "receive" {
 			err = httppool.ErrIdleTimeout
 		} else {
-			s.measureSilence(step, s.hadItsTime())
+			s.measureSilence(step, s.hadEnoughTime())
 			if s.tooSlow() {
 				x.retry = elsewhere
 			}

@@ -174,7 +174,7 @@ func (s *session) appendHost(dst []byte) []byte {
 
 // appendConnection appends the fields about the connection to the server.
 func (s *session) appendConnection(w *headWriter) {
-	asks := s.asks()
+	asks := s.upgradeProtocol()
 	switch {
 	case w.coded && s.req.Trailers:
 		w.line("TE", "trailers")
@@ -364,7 +364,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 			before = appendJoined(before, f.Value)
 			continue
 		}
-		if s.ex.squeeze.rewrites(&w, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
+		if s.ex.compression.rewrites(&w, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
 			continue
 		}
 		names = names && !httpwire.EqualFold(f.Name, nodeField)
@@ -385,12 +385,12 @@ func (s *session) appendResponse(dst []byte) []byte {
 		w.line(altSvcField, announced)
 	}
 	s.appendSetCookies(&w)
-	s.ex.squeeze.write(&w)
+	s.ex.compression.write(&w)
 	s.ex.target.responseRules.write(&w, s)
 	if !r.HasDate && !s.ex.target.responseRules.drops([]byte("Date")) {
 		w.line("Date", dateOf(s.now))
 	}
-	if r.Length < 0 && !s.ex.bare {
+	if r.Length < 0 && !s.ex.unframed {
 		w.connection("Transfer-Encoding: chunked\r\n")
 	}
 	switch {

@@ -308,7 +308,7 @@ func (st *h2Stream) begin(s *session) {
 	st.in.held = &s.held
 	st.admit(s)
 	s.client.use(st)
-	s.wrong = s.completeHead()
+	s.headErr = s.completeHead()
 }
 
 // serve continues the session in a fiber of the stream. A panic there ends only the stream.
@@ -337,8 +337,8 @@ func (st *h2Stream) serve() {
 		switch {
 		case s.rests:
 			s.endRest()
-		case s.wrong != nil:
-			s.refuseHead(s.wrong)
+		case s.headErr != nil:
+			s.refuseHead(s.headErr)
 		case s.ex.judged:
 			s.forward()
 		default:

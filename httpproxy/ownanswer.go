@@ -129,7 +129,7 @@ func (s *session) location() string {
 // answerItself sends the route's own answer; false ends the session.
 func (s *session) answerItself() bool {
 	x := &s.ex
-	x.close = s.ends() || s.req.Length != 0 // the body is not read
+	x.close = s.closesAfter() || s.req.Length != 0 // the body is not read
 	w := s.newAnswer(x.close)
 	w.grpc = false
 	own := x.target.route.Respond

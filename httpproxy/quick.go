@@ -32,7 +32,7 @@ const maxAhead = 8 << 10
 // expect begins the exchange of a stream whose head has arrived. A small body nearly always follows at once, so the stream
 // waits until the reader has handled all received data.
 func (h *http2) expect(st *h2Stream) {
-	if st.ended || st.left > maxAhead || st.session.wrong != nil {
+	if st.ended || st.left > maxAhead || st.session.headErr != nil {
 		h.launch(st)
 		return
 	}
@@ -72,7 +72,7 @@ func (h *http2) launchAll() {
 func (st *h2Stream) sendAhead() (parked bool) {
 	s := st.session
 	loop := st.h.conn.Loop()
-	if loop == 0 || s.wrong != nil || !st.bodyComplete() {
+	if loop == 0 || s.headErr != nil || !st.bodyComplete() {
 		return false
 	}
 	done := false

@@ -41,7 +41,7 @@ func (r *resting) within(s *session) time.Time {
 // mayRest reports whether the session may rest during this exchange.
 func (s *session) mayRest() bool {
 	x := &s.ex
-	return !x.rest.never && x.squeeze.by == nil && (x.up == nil || x.up.sent())
+	return !x.rest.never && x.compression.by == nil && (x.up == nil || x.up.sent())
 }
 
 // canRest reports whether the session can rest now, after a read from the server found nothing.

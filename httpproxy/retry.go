@@ -178,7 +178,7 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 	if !p.on[cause] || x.tries+1 >= p.attempts || !s.whole() || !unseen && !p.repeatable(&s.req) {
 		return false
 	}
-	if s.nothingLeft() {
+	if s.outOfTime() {
 		return false
 	}
 	counts := t.traffic.Shard(int(s.shard))
@@ -191,9 +191,9 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 	return true
 }
 
-// nothingLeft reports whether the request's time has passed, or would pass in the next pause. Then the client gets the
+// outOfTime reports whether the request's time has passed, or would pass in the next pause. Then the client gets the
 // answer of the last try.
-func (s *session) nothingLeft() bool {
+func (s *session) outOfTime() bool {
 	x := &s.ex
 	if !x.until.IsZero() && !time.Now().Add(s.nextPause()).Before(x.until) {
 		return true
@@ -300,9 +300,9 @@ func (s *session) responseLimit() time.Duration {
 	return limit
 }
 
-// hadItsTime reports whether this try had at least half of the time that a first try has. Then the time-out counts as
+// hadEnoughTime reports whether this try had at least half of the time that a first try has. Then the time-out counts as
 // the endpoint's failure.
-func (s *session) hadItsTime() bool {
+func (s *session) hadEnoughTime() bool {
 	t := s.ex.target
 	full := t.response
 	if perTry := t.retries.perTry; perTry > 0 && (full == 0 || perTry < full) {
@@ -330,7 +330,7 @@ func (s *session) tryElsewhere() error {
 // renew replaces a stale connection.
 func (s *session) renew() error {
 	x := &s.ex
-	if s.left() {
+	if s.clientHasLeft() {
 		x.lease.Discard()
 		return httppool.ErrClientGone
 	}

@@ -175,8 +175,8 @@ type session struct {
 	served  bool  // a request has been answered
 	blank   bool  // and an empty line after it
 	shard   uint8 // its shard of traffic counters
-	// crowded: the connection has no memory for the stream's request.
-	crowded bool
+	// overMemory: the connection has no memory for the stream's request.
+	overMemory bool
 	// suspended: the session of an idle client has given up its stack; Resume continues.
 	suspended bool
 	rests     bool      // the session has given up its stack while an answer pauses; see beginRest
@@ -184,7 +184,7 @@ type session struct {
 	ended     time.Time // when the last request ended; zero = long ago
 	peer      peer
 	stream    clientStream // the client's stream; nil in HTTP/1.1
-	wrong     error        // an error in the head of the stream's request; nil = none
+	headErr   error        // an error in the head of the stream's request; nil = none
 	about     *about       // the session's own, or the stream's
 	own       about
 

@@ -141,7 +141,7 @@ func (st *h2Stream) admit(s *session) {
 		}
 	}
 	if !s.held.reserve(need, limit, true) {
-		s.crowded, st.drops = true, true
+		s.overMemory, st.drops = true, true
 		st.bodyReserved, st.chunked = 0, false
 	}
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// asks returns the protocol that the client wants to upgrade to; nil = none. A request with a body cannot upgrade: one of
+// upgradeProtocol returns the protocol that the client wants to upgrade to; nil = none. A request with a body cannot upgrade: one of
 // the sides might take the body for the new protocol. Neither can a request of HTTP/2, nor one for a protocol that carries
 // HTTP requests, which would bypass this proxy's rules.
-func (s *session) asks() []byte {
+func (s *session) upgradeProtocol() []byte {
 	if r := &s.req; r.Length == 0 && s.stream == nil && !httpwire.CarriesRequests(r.Upgrade) {
 		return r.Upgrade
 	}
@@ -34,7 +34,7 @@ func (s *session) upgrade(n int) error {
 			to = f.Value
 		}
 	}
-	if err := httpwire.CheckSwitch(s.asks(), to, s.resp.Upgrades); err != nil {
+	if err := httpwire.CheckSwitch(s.upgradeProtocol(), to, s.resp.Upgrades); err != nil {
 		return s.fail("receive", err)
 	}
 	x.result.Status, x.result.Upgraded = s.resp.Status, true

@@ -167,7 +167,7 @@ func (s *session) uploadContent(up *uploading, left int64, last bool) error {
 			err = s.writing(up, last && left == 0)
 		}
 		if err == nil {
-			err = s.hand(&up.on, s.server.conn, took)
+			err = s.sendPiece(&up.on, s.server.conn, took)
 		}
 		if err != nil {
 			return err
