@@ -73,7 +73,7 @@ func (u *Upstream[T]) Load() (leases, in int64) {
 // Status returns the state of the Upstream and of every endpoint.
 func (u *Upstream[T]) Status() Status {
 	u.mu.Lock()
-	s, leaving, source, overrides := u.set.Load(), slices.Clone(u.leaving), u.told, u.changed
+	s, leaving, source, overrides := u.set.Load(), slices.Clone(u.draining), u.sourceStatus, u.changed
 	u.mu.Unlock()
 	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), FailOpen: s.failOpen, Source: source, Traffic: u.cfg.Traffic}
 	st.Endpoints = make([]EndpointStatus, 0, len(s.all)+len(leaving))

@@ -32,12 +32,12 @@ type Upstream[T any] struct {
 	rebalancing context.CancelFunc // ends rebalance; nil = not running; guarded by updating
 	closed      bool               // guarded by updating
 
-	mu      sync.Mutex     // guards the replacement of set, and the fields below; never held across I/O
-	leaving []*endpoint[T] // removed endpoints with leases out
-	ramp    *time.Timer    // renews the set while an endpoint starts slowly
-	watch   *watch         // changed only with updating held, too; nil = no Source
-	told    SourceStatus
-	changed []Override // settings.Overrides; replaced as a whole, never modified
+	mu           sync.Mutex     // guards the replacement of set, and the fields below; never held across I/O
+	draining     []*endpoint[T] // removed endpoints with leases out
+	ramp         *time.Timer    // renews the set while an endpoint starts slowly
+	watch        *watch         // changed only with updating held, too; nil = no Source
+	sourceStatus SourceStatus
+	changed      []Override // settings.Overrides; replaced as a whole, never modified
 }
 
 // New makes an Upstream. It starts to fill the pools, to probe, and to watch the Source. The error wraps ErrConfig.
@@ -115,7 +115,7 @@ func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], 
 	if w == nil {
 		return nil, &Error{Upstream: u.cfg.Name}
 	}
-	if limit := u.set.Load().patience; limit > 0 {
+	if limit := u.set.Load().firstReport; limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -232,7 +232,7 @@ func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 		for i, e := range all {
 			e.spec.Store(&list[i])
 		}
-		u.leaving = append(u.leaving, removed...)
+		u.draining = append(u.draining, removed...)
 		u.changed = s.Overrides
 		return newSet(plan{s.Balance, s.SlowStart, s.Limits.AcquireTimeout}, all, r, &u.turns)
 	})
@@ -277,7 +277,7 @@ func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 	if err == nil {
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		u.leaving = slices.DeleteFunc(slices.Clone(u.leaving), func(l *endpoint[T]) bool { return l == e })
+		u.draining = slices.DeleteFunc(slices.Clone(u.draining), func(l *endpoint[T]) bool { return l == e })
 	}
 }
 
@@ -356,7 +356,7 @@ func (u *Upstream[T]) shutdown() []*endpoint[T] {
 	u.updating.Lock()
 	u.closed = true
 	u.mu.Lock()
-	all := slices.Concat(u.set.Load().all, u.leaving)
+	all := slices.Concat(u.set.Load().all, u.draining)
 	if u.ramp != nil {
 		u.ramp.Stop()
 	}
