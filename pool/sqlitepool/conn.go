@@ -45,7 +45,7 @@ func (db *DB) open(ctx context.Context, reader bool) (*sqlite.Conn, error) {
 	}
 	st := newState(conn, db.nativeOf(conn), reader, db.cfg.BusyTimeout, file)
 	db.states.Store(conn, st)
-	if err := st.look(); err != nil {
+	if err := st.recordSchemas(); err != nil {
 		return nil, fmt.Errorf("sqlitepool: open %q: %w", db.path, explain(ctx, err))
 	}
 	sound = true
