@@ -168,8 +168,8 @@ func TestExpectAnswerWithoutLeave(t *testing.T) {
 	}
 }
 
-// TestExpectAndNoMore: a body is never taken for a request.
-func TestExpectAndNoMore(t *testing.T) {
+// TestExpectedBodyIsNoRequest: a body is never taken for a request.
+func TestExpectedBodyIsNoRequest(t *testing.T) {
 	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 	for name, tc := range map[string]struct{ raw, want string }{
 		"a body":         {strings.Replace("POST /"+expectUpload, ": 2\r", fmt.Sprintf(": %d\r", len(smuggled)), 1) + smuggled, "POST / " + smuggled},

@@ -137,8 +137,8 @@ func TestHTTP2RefusedUpload(t *testing.T) {
 	}
 }
 
-// TestHTTP2DeafClient: a client that takes nothing is given as long as one of HTTP/1.1, and counted alike.
-func TestHTTP2DeafClient(t *testing.T) {
+// TestHTTP2ClientThatDoesNotRead: it gets as much time as a client of HTTP/1.1, and counts alike.
+func TestHTTP2ClientThatDoesNotRead(t *testing.T) {
 	piece := make([]byte, 1<<20)
 	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 		for range 64 {

@@ -596,8 +596,8 @@ func TestHTTP2OnlyByALPN(t *testing.T) {
 	}
 }
 
-// TestHTTP2Patience: an idle connection ends with GOAWAY, one that stops in the middle of a frame without a word.
-func TestHTTP2Patience(t *testing.T) {
+// TestHTTP2IdleTimeouts: an idle connection ends with GOAWAY, one that stops within a frame without it.
+func TestHTTP2IdleTimeouts(t *testing.T) {
 	paced(t, func(t testing.TB, unit time.Duration) {
 		cfg := routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {})))
 		cfg.KeepAlive = unit

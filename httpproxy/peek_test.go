@@ -138,8 +138,8 @@ func TestPeekRefuses(t *testing.T) {
 	}
 }
 
-// TestPeekGivesLeave: a client that waits for leave to send its body gets it from the proxy, once, and keeps its connection.
-func TestPeekGivesLeave(t *testing.T) {
+// TestPeekSends100Continue: a client that waits for 100 Continue gets it from the proxy, once, and keeps its connection.
+func TestPeekSends100Continue(t *testing.T) {
 	p := startModels(t, nil)
 	c, br := dialRaw(t, p.addr)
 	for _, framing := range []string{"Content-Length: 17\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n"} {

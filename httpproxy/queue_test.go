@@ -127,8 +127,8 @@ func (b *busy) learnPace(t *testing.T, client *http.Client) {
 	eventually(t, "the connection is free", func() bool { return b.stats().InUse == 0 })
 }
 
-// TestGivesUpAtOnce: a request whose turn would come after its client's deadline is refused when it comes, and told when to try again.
-func TestGivesUpAtOnce(t *testing.T) {
+// TestRefusedAtOnce: a request whose turn would come after its client's deadline is refused when it arrives, with Retry-After.
+func TestRefusedAtOnce(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) {
 			b := newBusy(t, pool.Limits{})
@@ -172,8 +172,8 @@ func TestGivesUpAtOnce(t *testing.T) {
 	}
 }
 
-// TestGRPCGivesUpAtOnce: as grpc-timeout has it; the refusal says when to try again in gRPC's way, too.
-func TestGRPCGivesUpAtOnce(t *testing.T) {
+// TestGRPCRefusedAtOnce: by grpc-timeout; the refusal also says in gRPC's form when to try again.
+func TestGRPCRefusedAtOnce(t *testing.T) {
 	b := newBusy(t, pool.Limits{})
 	client := clientFor(t, "HTTP/2.0")
 	b.learnPace(t, client)
