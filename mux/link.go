@@ -22,7 +22,7 @@ type link struct {
 
 	// Reading; see reader.go.
 	in      *intake
-	heard   uint64        // in.got at the last tick of keep-alive
+	lastGot uint64        // in.got at the last tick of keep-alive
 	rawIn   *rawReader    // nil: only conn.Read can be used
 	reading bool          // a goroutine is reading
 	ended   error         // why there is nothing more to read

@@ -339,7 +339,7 @@ func (s *Session) ackNow() {
 // numbered handles a frame of a session that can be resumed. mu is held.
 func (s *Session) numbered(h frame.Header, body []byte) error {
 	r := s.core.replay
-	if err := r.heard(h.Ack); err != nil {
+	if err := r.handleAck(h.Ack); err != nil {
 		return protocolError("%v", err)
 	}
 	if err := s.take(h, body); err != nil {

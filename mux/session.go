@@ -137,9 +137,9 @@ func (s *Session) tick() {
 		s.timer.Reset(s.cfg.KeepAlive)
 		return
 	}
-	if got := s.link.in.got.Load(); got-s.link.heard >= lifeSign {
+	if got := s.link.in.got.Load(); got-s.link.lastGot >= lifeSign {
 		s.core.frames++
-		s.link.heard = got
+		s.link.lastGot = got
 	}
 	dead, asking := s.core.tick()
 	switch {
