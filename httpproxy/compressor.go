@@ -67,7 +67,7 @@ var compressorKinds = map[string]*compressorKind{
 
 var compressorsInUse atomic.Int64
 
-// takeCompressor returns a compressor for the answer, to be returned with giveBack; nil = too many are in use.
+// takeCompressor returns a compressor for the answer, to be returned by releaseCompressor; nil = too many are in use.
 func (s *session) takeCompressor(encoding string) *compressor {
 	most := min(maxCompressors, s.p.ledger.memory.limit/compressorShare/compressorBytes)
 	claimed, ok := s.claim(compressorBytes)

@@ -141,8 +141,8 @@ func (st *h2Stream) trySend(s *session, loop int) bool {
 	return p.park(st, by)
 }
 
-// borrow lends the session a buffer of the connection to build a message in. giveBack must be called before the session
-// waits or another user needs its buffer. Both are for fibers of the connection's loop.
+// borrow lends the session a buffer of the connection to build a message in. returnBuffer must be called before the
+// session waits or another user needs its buffer. Both are for fibers of the connection's loop.
 func (c *h2Server) borrow(s *session) {
 	if s.out, c.scratch = c.scratch, nil; s.out == nil {
 		s.out = takeBuffer(nil)[:0]

@@ -68,8 +68,8 @@ func (s *stream) drop() {
 	s.release()
 }
 
-// waitIdle frees the buffer and waits for up to patience. It reports whether that time passed with nothing to read and no
-// error.
+// waitIdle frees the buffer and waits for up to suspendAfter. It reports whether that time passed with nothing to read and
+// no error.
 func (s *stream) waitIdle() bool {
 	if s.holds {
 		return false
