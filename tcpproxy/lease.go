@@ -26,7 +26,7 @@ func (s *session) lease(ctx context.Context, client fiber.Stream) (upstream.Leas
 	waiting := pool.Bound(ctx, fiber.Now().Add(s.target.connect))
 	defer waiting.End()
 	s.waits(client, waiting)
-	s.watch.watch(lookInterval, (*waitingClient)(s))
+	s.watch.watch(checkInterval, (*waitingClient)(s))
 	l, server, err := s.attempt(waiting)
 	if err == nil {
 		return l, server, nil

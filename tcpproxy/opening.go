@@ -161,7 +161,7 @@ func (r *relay) lose(reason string, why error) bool {
 	ended := errors.Is(why, io.EOF)
 	broken := f.broken
 	f.broken = false // a later failure no longer replaces the failed write
-	if f.spent || r.err != nil && !broken || r.over || r.heard.Load() {
+	if f.spent || r.err != nil && !broken || r.finished || r.serverSent.Load() {
 		f.spent, f.sent = true, nil
 		return false
 	}
@@ -212,7 +212,7 @@ func (r *relay) moves() (sent []byte, moves bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := &r.opening
-	if !f.lost || f.spent || r.heard.Load() {
+	if !f.lost || f.spent || r.serverSent.Load() {
 		return nil, false
 	}
 	if cut := r.session.isCut(); cut != nil {
@@ -222,8 +222,8 @@ func (r *relay) moves() (sent []byte, moves bool) {
 	return f.sent, true
 }
 
-// leave ends the lease of an endpoint from which the session moves.
-func (s *session) leave(r *relay) {
+// leaveEndpoint ends the lease of an endpoint from which the session moves.
+func (s *session) leaveEndpoint(r *relay) {
 	reason, err := r.outcome()
 	s.mu.Lock()
 	s.relay = nil
@@ -234,7 +234,7 @@ func (s *session) leave(r *relay) {
 	s.endLease(r, reason, err)
 	s.proxy.moved.Add(1)
 	s.tried = append(s.tried, r.endpoint)
-	s.left = &departure{r.endpoint, reason, err}
+	s.departed = &departure{r.endpoint, reason, err}
 	s.proxy.srv.LogLimited("moved", slog.LevelInfo, "session continues with another endpoint", "client", s.client.RemoteAddr().String(),
 		"upstream", s.upstreamName(), "endpoint", r.endpoint, "error", err)
 }
@@ -248,7 +248,7 @@ type departure struct {
 // refuseMoved accounts for a session that moved and found no other endpoint, because of err. The first failure is the
 // cause.
 func (s *session) refuseMoved(err error) {
-	left := s.left
+	left := s.departed
 	s.broke(left.endpoint, left.reason, fmt.Errorf("%w; and then no other endpoint: %w", left.err, err))
 }
 

@@ -26,7 +26,7 @@ type side struct {
 type relay struct {
 	session        *session
 	client, server side
-	heard          atomic.Bool // the server has sent something
+	serverSent     atomic.Bool // the server has sent something
 	stalled        stall       // how long the client has waited for an answer, if that is limited
 	limits         []progress  // of the time-outs that are set, in first if there is one
 	first          [1]progress
@@ -35,14 +35,14 @@ type relay struct {
 	directions fiber.Group  // running directions
 	ends       atomic.Int32 // sides whose stream has ended: clientEnd, serverEnd
 
-	mu      sync.Mutex
-	reason  string // of the first failure
-	err     error
-	left    *remainder // the remaining direction after a failed write
-	running int        // directions
-	resume  func()     // resumes the suspended session; nil = it is not suspended
-	over    bool       // ended normally; later errors are ignored
-	opening opening    // the client's first bytes, while the session may move
+	mu        sync.Mutex
+	reason    string // of the first failure
+	err       error
+	remaining *remainder // the remaining direction after a failed write
+	running   int        // directions
+	resume    func()     // resumes the suspended session; nil = it is not suspended
+	finished  bool       // ended normally; later errors are ignored
+	opening   opening    // the client's first bytes, while the session may move
 }
 
 const (
@@ -54,7 +54,7 @@ const (
 func newRelay(s *session, client, server fiber.Stream, endpoint string) *relay {
 	r := &relay{session: s, client: side{"client", client}, server: side{"upstream", server}, endpoint: endpoint}
 	r.opening.spent = s.cfg.NoRetry || s.cfg.TLS != nil || s.target.tls != nil || !s.mayLeave(endpoint)
-	r.stalled.patience = s.cfg.StallTimeout
+	r.stalled.limit = s.cfg.StallTimeout
 	return r
 }
 
@@ -99,7 +99,7 @@ func (r *relay) copyApart(src, dst *side) (readErr, writeErr error) {
 	if byClient {
 		moved = r.countToServer
 	}
-	if r.stalled.patience > 0 {
+	if r.stalled.limit > 0 {
 		to = fiber.BeforeWrite(to, func() { r.stalled.moving(byClient) })
 	}
 	return src.conn.CopyTo(to, moved, r.session.proxy.splicing)
@@ -127,7 +127,7 @@ func (r *relay) suspend() bool {
 func (r *relay) stop() {
 	r.session.watch.stop()
 	r.mu.Lock()
-	left := r.left
+	left := r.remaining
 	r.mu.Unlock()
 	if left != nil {
 		left.watch.stop()
@@ -155,8 +155,8 @@ func (r *relay) toClient(n int) {
 
 func (r *relay) countToClient(n int) {
 	r.session.client.Count(0, r.uncounted(n))
-	if !r.heard.Load() {
-		r.heard.Store(true)
+	if !r.serverSent.Load() {
+		r.serverSent.Store(true)
 		r.stay()
 		r.session.leased.Heard(time.Now()) // compared with times of the wall clock
 	}
@@ -208,7 +208,7 @@ func (r *relay) ended(src, dst *side, end int32, readErr, writeErr error) {
 			r.finish() // dst cannot be half closed
 		}
 	case readErr != nil:
-		r.fail(r.gone(src), fmt.Errorf("read from %s: %w", src.name, readErr))
+		r.fail(r.reasonGone(src), fmt.Errorf("read from %s: %w", src.name, readErr))
 	case errors.Is(writeErr, fiber.ErrPanicked):
 		r.fail(listener.ReasonInternal, writeErr)
 	default:
@@ -222,14 +222,14 @@ func (r *relay) ended(src, dst *side, end int32, readErr, writeErr error) {
 func (r *relay) noteWrite(dst *side, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err == nil && !r.over {
-		r.reason, r.err = r.gone(dst), err
+	if r.err == nil && !r.finished {
+		r.reason, r.err = r.reasonGone(dst), err
 		r.opening.broken = dst == &r.server && !r.opening.spent
 	}
 }
 
-// gone returns the error counter for a side that has broken off.
-func (r *relay) gone(which *side) string {
+// reasonGone returns the error counter for a side that has broken off.
+func (r *relay) reasonGone(which *side) string {
 	if which == &r.client {
 		return listener.ReasonClientGone
 	}
@@ -239,7 +239,7 @@ func (r *relay) gone(which *side) string {
 // fail records the first failure and ends both directions. The session can no longer move.
 func (r *relay) fail(reason string, err error) {
 	r.mu.Lock()
-	if (r.err == nil || r.opening.broken) && !r.over {
+	if (r.err == nil || r.opening.broken) && !r.finished {
 		r.reason, r.err, r.opening.broken = reason, err, false
 	}
 	r.mu.Unlock()
@@ -249,7 +249,7 @@ func (r *relay) fail(reason string, err error) {
 // finish ends both directions normally.
 func (r *relay) finish() {
 	r.mu.Lock()
-	r.over = true
+	r.finished = true
 	r.mu.Unlock()
 	r.interrupt()
 }

@@ -35,7 +35,7 @@ type session struct {
 	leased     upstream.Lease[net.Conn] // of the current or last relay
 	holds      bool                     // leased has not ended
 	tried      []string                 // endpoints that the session has left, see relay.moves
-	left       *departure               // the last of them
+	departed   *departure               // the last of them
 	triesUntil time.Time                // zero = it has had no connection yet
 }
 
@@ -121,7 +121,7 @@ func (s *session) relayed(context.Context) (next fiber.Stream, suspended bool) {
 	r := s.relay // only the session's own fiber or goroutine sets it
 	r.stop()
 	if first, moves := r.moves(); moves {
-		s.leave(r)
+		s.leaveEndpoint(r)
 		return fiber.Ahead(r.client.conn, first), false
 	}
 	s.end(r)
@@ -140,7 +140,7 @@ func (s *session) discard() {
 func (s *session) endLease(r *relay, reason string, err error) {
 	silence := r.wasSilent()
 	switch {
-	case r.heard.Load() || !s.blames() || silence == silentAtPart || reason == listener.ReasonInternal:
+	case r.serverSent.Load() || !s.blames() || silence == silentAtPart || reason == listener.ReasonInternal:
 		s.discard()
 	case silence == silentAtHello:
 		if reason != listener.ReasonBackendGone {
@@ -193,13 +193,13 @@ func (s *session) refuseClient(err error) {
 		reason, err = reasonOfCut(cut), cut
 	case errors.As(err, &refused):
 		reason = refused.reason
-		s.tell(refused)
+		s.sendAlert(refused)
 	}
 	s.refuse(reason, err)
 }
 
-// tell answers a client that has no target. With TLS, crypto/tls has sent the alert.
-func (s *session) tell(r *refusal) {
+// sendAlert answers a client that has no target. With TLS, crypto/tls has sent the alert.
+func (s *session) sendAlert(r *refusal) {
 	switch {
 	case r.alert == nil:
 		_ = s.client.SetLinger(0) // a clean end would look like an empty answer
