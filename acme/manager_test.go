@@ -85,8 +85,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestOfName: only what is wrong with a name counts at a staging directory.
-func TestOfName(t *testing.T) {
+// TestStagingErrors: only what is wrong with a name counts at a staging directory.
+func TestStagingErrors(t *testing.T) {
 	for kind, want := range map[string]bool{
 		protocol.ProblemTypeConnection: true, protocol.ProblemTypeUnauthorized: true, protocol.ProblemTypeCAA: true,
 		protocol.ProblemTypeServerInternal: false, protocol.ProblemTypeRateLimited: false, protocol.ProblemTypeMalformed: false,

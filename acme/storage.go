@@ -9,7 +9,7 @@ import (
 
 // storage is a folder whose users close can wait for: certmagic runs renewals on its own goroutines,
 // which it does not wait for. Work between Lock and Unlock is completed. After close nothing is
-// written any more.
+// written again.
 type storage struct {
 	*certmagic.FileStorage
 

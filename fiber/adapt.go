@@ -157,7 +157,7 @@ func (w *adapted) State() State {
 
 func (w *adapted) Ended() bool { return w.State() == Dead }
 
-// PeerClosed makes a probe of its own, because w.probe belongs to the caller of State.
+// PeerClosed makes its own probe, because w.probe belongs to the caller of State.
 func (w *adapted) PeerClosed() bool {
 	return !newSocketProbe(w).now().Fit()
 }

@@ -2,10 +2,10 @@ package fiber
 
 import "time"
 
-// Alarm calls a function after a while. On a fiber it uses the loop's own timers: unlike those of package time they
-// make no other thread look at the time, so that one for each short connection costs next to nothing. On a goroutine
-// it is a time.Timer. The zero Alarm is not set. An Alarm must not be copied. Calls from
-// different threads may take effect in another order: then its user needs a lock, and a Bell that looks whether it is still wanted.
+// Alarm calls a function after a delay. On a fiber it uses the loop's own timers: unlike those of package time they make
+// no other thread check the time, so a timer for each short connection costs next to nothing. On a goroutine it is a
+// time.Timer. The zero Alarm is not set. An Alarm must not be copied. Calls from different threads may take effect in
+// another order: then its user needs a lock, and a Bell that checks whether it is still wanted.
 type Alarm struct {
 	bell Bell
 
@@ -14,9 +14,9 @@ type Alarm struct {
 	timer *time.Timer
 }
 
-// Bell is what an Alarm rings.
+// Bell is called by an Alarm.
 type Bell interface {
-	// Ring is called on a fiber of its own, or on a goroutine.
+	// Ring is called on its own fiber, or on a goroutine.
 	Ring()
 }
 

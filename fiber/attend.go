@@ -6,9 +6,9 @@ import (
 )
 
 // Attend makes the loop run step in place of the calling fiber, for c and other connections of the loop. The loop calls
-// step on its own stack, each time that the event has come which step waits for, until step returns true; then Attend
-// returns true. This is cheaper because resuming a fiber that was parked for a while costs more than a short request:
-// the fiber's stack is in none of the processor's caches.
+// step on its own stack, each time that the event that step waits for has happened, until step returns true; then Attend
+// returns true. This is cheaper because resuming a fiber that was parked for a while costs more than a short request: the
+// fiber's stack is in none of the processor's caches.
 //
 // A step waits for one event at a time, by TryRead or Parker.TryPark. It must not call anything else that may wait,
 // such as Read, Write, or Close of connections that do not belong to an engine. The fiber itself makes the first call.

@@ -72,8 +72,8 @@ func TestAttendEnds(t *testing.T) {
 	})
 }
 
-// Every wait has the whole patience again, and data that comes before its end is read.
-func TestAttendPatience(t *testing.T) {
+// Every wait has the whole time-out again, and data that arrives before its end is read.
+func TestAttendTimeout(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		peer, conn := plainPair(t, e)
 		defer peer.Close()

@@ -3,10 +3,10 @@ package fiber
 import "net"
 
 // BeforeWrite returns a destination for CopyTo. It calls before when data for dst has been received, before any of it is
-// sent. So if two CopyTo run at the same time, one for each direction of a session, the calls are in the order of causes
-// and effects: data that answers what dst was sent is received after that call. moved is called after data was sent,
-// when its answer may have been copied already. Between connections of one loop that cannot happen, as long as both
-// directions are copied by the loop; such copying is faster without BeforeWrite.
+// sent. If two CopyTo run at the same time, one for each direction of a session, the calls are in causal order: data that
+// answers what dst was sent is received after that call. moved is called after data was sent, when its answer may have
+// been copied already. Between connections of one loop that cannot happen, as long as the loop copies both directions;
+// such copying is faster without BeforeWrite.
 func BeforeWrite(dst Stream, before func()) Stream { return &beforeWrite{dst, before} }
 
 type beforeWrite struct {

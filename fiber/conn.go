@@ -21,8 +21,8 @@ type Conn struct {
 	fd   int
 	rare atomic.Pointer[rareConn] // nil = not needed yet
 
-	// Everything below belongs to the loop's thread, except shut, and peer and unix, which are immutable. There may be
-	// very many connections, most of them idle, so the order of fields leaves no gaps.
+	// Everything below belongs to the loop's thread, except shut, and peer and unix, which are immutable. There may be very
+	// many connections, most of them idle, so the order of fields leaves no gaps.
 	rd, wr side
 	then   func()      // function of OnReadable, run as a fiber once there is something to read
 	slot   uint32      // in the poller's table, or moving
@@ -52,7 +52,7 @@ type connBuffers struct {
 	outErr  syscall.Errno // error of a send
 }
 
-// connState is the poller's part of a connection, a struct of its own so that there are no gaps. All pollers use the
+// connState is the poller's part of a connection, a separate struct so that there are no gaps. All pollers use the
 // fields up to sentSome; the others are io_uring's.
 //
 // On io_uring the first receive is a single one. After a small message, receives are multishot: a request costs no
@@ -72,7 +72,7 @@ type connState struct {
 	armed       bool  // a receive is under way
 	stopped     bool  // that receive is being cancelled
 	starved     bool  // the receive found no buffer, and must be tried again
-	broken      bool  // there is an error behind the received data
+	broken      bool  // there is an error after the received data
 	bulk        bool  // receive once at a time
 	smallRun    uint8 // small receives in a row that emptied the socket
 	more        bool  // the last receive did not empty the socket
@@ -87,7 +87,7 @@ type connReadiness struct {
 	canRead  bool // the socket is not known to be empty
 	unsure   bool // canRead, but not checked since the last read
 	canWrite bool // the socket is not known to be full
-	hup      bool // the end comes behind the data, or data behind urgent data: neither is a new edge
+	hup      bool // the end follows the data, or data follows urgent data: neither is a new edge
 }
 
 // side is one direction of a connection.
@@ -607,7 +607,7 @@ func (c *Conn) close(l *loop) {
 	l.poller.close(c)
 }
 
-// free closes the descriptor. The poller calls it when no operation on a closed connection is under way any more.
+// free closes the descriptor. The poller calls it when the last operation on a closed connection has ended.
 func (c *Conn) free(l *loop) {
 	l.table.drop(c.slot)
 	closeSocket(c.fd)

@@ -69,7 +69,7 @@ func newCopying(l *loop, c, d *Conn, moved, spliced func(int)) copying {
 // over reports whether one of the connections has ended.
 func (k *copying) over() bool { return k.readErr != nil || k.writeErr != nil }
 
-// splice moves bulk within the kernel, on a fiber, until data does not come in bulk any more. It returns the result of
+// splice moves bulk within the kernel, on a fiber, until data no longer comes in bulk. It returns the result of
 // over.
 func (k *copying) splice() bool {
 	k.window.take()

@@ -17,7 +17,7 @@ var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 // copyLittle is the size of the buffer that a copy holds while it waits for a source that cannot be waited for without one.
 const copyLittle = 1 << 10
 
-// Copy is Stream.CopyTo by reading and writing, for connections without a better way.
+// Copy implements Stream.CopyTo by reading and writing, for connections without a better way.
 func Copy(src Stream, dst net.Conn, moved func(n int)) (readErr, writeErr error) {
 	for {
 		err := src.WaitReadable()
@@ -46,7 +46,7 @@ func copyHolding(src, dst net.Conn, moved, spliced func(int)) (readErr, writeErr
 					bulk = &Transfer{}
 				}
 				readErr, writeErr = spliceSockets(bulk, src, dst, moved, spliced)
-				n = 0 // there is no bulk at present: wait with the small buffer
+				n = 0 // no bulk now: wait with the small buffer
 			}
 		}
 		if readErr != nil || writeErr != nil {

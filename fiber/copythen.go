@@ -9,13 +9,12 @@ import (
 	"runtime/debug"
 )
 
-// CopyThen is src.CopyTo(dst, moved, spliced) without the caller's stack, which is most of the memory of a session that only copies. If it
-// returns true, the loop copies, and then is called with the results of CopyTo, once, on a fiber of that loop; perhaps
-// before CopyThen has returned to a caller that is no fiber any more. If it returns false, it has copied nothing but the bytes of an Ahead,
-// which CopyTo then does not copy again. It returns true if both connections
-// live on the loop of the fiber that calls it, and no other fiber reads src or writes dst. A fiber with a stack moves bulk, and keeps it
-// until a small piece has followed the bulk. A panic of moved or spliced is logged, counted in
-// Stats.Panics and becomes writeErr, which wraps ErrPanicked.
+// CopyThen is src.CopyTo(dst, moved, spliced) without the caller's stack, which is most of the memory of a session that
+// only copies. If it returns true, the loop copies, and then is called with the results of CopyTo, once, on a fiber of
+// that loop; perhaps before CopyThen has returned. If it returns false, it has copied nothing but the bytes of an Ahead,
+// which CopyTo does not copy again. It returns true if both connections live on the loop of the calling fiber, and no
+// other fiber reads src or writes dst. A fiber with a stack moves bulk, and keeps it until a small piece has followed the
+// bulk. A panic of moved or spliced is logged, counted in Stats.Panics and becomes writeErr, which wraps ErrPanicked.
 //
 // From and to a TLSConn a fiber copies everything, since cryptography would hold the loop. It gives up its stack when nothing has arrived for
 // 100 ms, and the next data starts another one. Whether another fiber uses these connections is not checked.
@@ -75,16 +74,16 @@ func sendAhead(l *loop, src Stream, dst net.Conn, moved func(int)) (err error) {
 	}
 }
 
-// ErrPanicked is in the writeErr of a CopyThen that a panic has ended: neither of the connections has failed.
+// ErrPanicked is wrapped by the writeErr of a CopyThen that a panic ended: neither of the connections has failed.
 var ErrPanicked = errors.New("fiber: copying has panicked")
 
-// panicked logs and counts a panic that has ended a copying, and returns it as an error.
+// panicked logs and counts a panic that ended copying, and returns it as an error.
 func (l *loop) panicked(p any) error {
 	l.logger().Error("copying panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 	return l.countPanic(p)
 }
 
-// countPanic counts a panic that has ended a copying and was logged, and returns it as an error.
+// countPanic counts a panic that ended copying and was logged, and returns it as an error.
 func (l *loop) countPanic(p any) error {
 	l.panics.Add(1)
 	return fmt.Errorf("%w: %v", ErrPanicked, p)
@@ -120,7 +119,8 @@ func (k *copyingAlone) bulk() (over bool) {
 	return k.splice()
 }
 
-// proceed is a fiber that does what a step cannot: it splices bulk, and ends the copying. After bulk the loop copies on, without a stack.
+// proceed is a fiber that does what a step cannot: it splices bulk, and ends the copying. After bulk the loop continues
+// without a stack.
 func (k *copyingAlone) proceed() {
 	for k.own.fault == nil && !k.over() && !k.bulk() {
 		if k.proceeds() {

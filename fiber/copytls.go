@@ -49,7 +49,7 @@ func (k *copyingByFiber) proceed() {
 	}
 }
 
-// copy copies. If it returns rests, next runs when there is something to read; then this fiber must not use k any more.
+// copy copies. If it returns rests, next runs when there is something to read; then this fiber must no longer use k.
 func (k *copyingByFiber) copy() (readErr, writeErr error, rests bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -70,7 +70,8 @@ func (k *copyingByFiber) copy() (readErr, writeErr error, rests bool) {
 	}
 }
 
-// piece copies what has arrived, if that is data: a part of a record is not waited for with a buffer, nor the data behind TLS's own messages.
+// piece copies received data, if there is any. It waits with a buffer neither for the rest of a record nor for data after
+// TLS's own messages.
 func (k *copyingByFiber) piece() (readErr, writeErr error) {
 	if t, ok := k.src.(*TLSConn); ok {
 		_, readErr, writeErr = copyOnce(arrived{t}, k.dst, k.moved)

@@ -55,7 +55,7 @@ func (l *loop) takeFiber() (f *coroutine) {
 }
 
 // launch runs fn as a fiber. Any thread may call it. If the loop has ended, fn runs on a goroutine, where it finds all
-// connections closed; otherwise callers that wait for fn would wait for ever.
+// connections closed; otherwise callers that wait for fn would wait forever.
 func (l *loop) launch(fn func()) {
 	if !l.post(func() { l.spawn(fn) }) {
 		go fn()

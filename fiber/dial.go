@@ -37,7 +37,7 @@ func (e *Engine) dialAny(ctx context.Context, network string, targets []socketAd
 	return dialEach(ctx, l, network, targets, from)
 }
 
-// dialEach is dialAny on or off the loop l. It is a function of its own, because the captures of its closure are
+// dialEach is dialAny on or off the loop l. It is a separate function because the captures of its closure are
 // allocated.
 func dialEach(ctx context.Context, l *loop, network string, targets []socketAddr, from netip.Addr) (net.Conn, error) {
 	var errs dialErrors

@@ -239,7 +239,7 @@ func TestParker(t *testing.T) {
 	})
 }
 
-func TestQuiet(t *testing.T) {
+func TestIdleConnectionIsSilent(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		ends := map[string]func(c net.Conn){
 			"data": func(c net.Conn) { _, _ = c.Write([]byte("x")) },

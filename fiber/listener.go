@@ -192,7 +192,7 @@ func (a *Listener) shut() {
 	a.loop.poller.unwatch(a)
 }
 
-// free closes the descriptor; the poller calls it when nothing of the closed listener is under way any more.
+// free closes the descriptor; the poller calls it when the last operation of the closed listener has ended.
 func (a *Listener) free(l *loop) {
 	l.table.drop(a.slot)
 	closeSocket(a.fd)

@@ -151,7 +151,7 @@ func publish(change func([]*loop) []*loop) {
 	allLoops.Store(&updated)
 }
 
-// start starts a loop on a thread of its own, and returns when the loop works.
+// start starts a loop on its own thread, and returns when the loop works.
 func (e *Engine) start(kind Kind) (*loop, error) {
 	l := &loop{engine: e, id: int(loopIDs.Add(1)), ended: make(chan struct{})}
 	ready := make(chan error)
@@ -255,7 +255,7 @@ func (l *loop) trim() {
 	l.spare = l.spare[:0]
 }
 
-// finish reports whether the loop has ended. If so, nothing can be posted any more.
+// finish reports whether the loop has ended. If so, nothing more can be posted.
 func (l *loop) finish() bool {
 	if !l.over() {
 		return false

@@ -142,7 +142,7 @@ func (p *Parker) forget() {
 	p.fiber.kept, p.next, p.kept = p.next, nil, false // the coroutine, and with it the Parker, may serve another fiber
 }
 
-// Unpark ends the present or the next Park. Any goroutine may call it; it does not wait.
+// Unpark ends the current or the next Park. Any goroutine may call it; it does not wait.
 func (p *Parker) Unpark() {
 	p.mu.Lock()
 	p.permit = true

@@ -10,7 +10,7 @@ import (
 const canPeek = true
 
 // peek returns the state of the socket fd. It does not try to read, not even with MSG_PEEK, because that would take the
-// error of a broken connection, which belongs to the socket's user, and would not show an end behind data.
+// error of a broken connection, which belongs to the socket's user, and would not show an end after data.
 func peek(fd uintptr) State {
 	socket := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 	for {

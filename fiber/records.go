@@ -4,7 +4,7 @@ package fiber
 type tlsRecords struct {
 	head int // bytes seen of a header that is not complete
 	high int // the first byte of the length in that header
-	left int // bytes of the present record still to come
+	left int // bytes of the current record still to come
 }
 
 // pass takes the next bytes of the stream.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The interface of io_uring as linux/io_uring.h has it; see io_uring_setup(2), io_uring_enter(2)
+// The interface of io_uring as in linux/io_uring.h; see io_uring_setup(2), io_uring_enter(2)
 // and io_uring_register(2).
 const (
 	opPollAdd     = 6

@@ -15,7 +15,7 @@ const (
 	// EndedEmpty: the client has ended its stream (a FIN) without having sent a byte. It has left, or it waits for a
 	// server that speaks first.
 	EndedEmpty
-	// Broken: the client cannot receive anything any more. It has reset the connection, whatever it sent before, or has
+	// Broken: the client can no longer receive anything. It has reset the connection, whatever it sent before, or has
 	// closed a Unix socket without having sent a byte.
 	Broken
 )

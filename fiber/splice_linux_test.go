@@ -47,7 +47,7 @@ func TestCopyToTellsOfPieces(t *testing.T) {
 	}
 }
 
-// TestCopyToSaysWhichEndBroke: the source has ended in good order, and its last data is on its way to a destination
+// TestCopyToSaysWhichEndBroke: the source has ended normally, and its last data is on its way to a destination
 // that breaks.
 func TestCopyToSaysWhichEndBroke(t *testing.T) {
 	for range 20 { // the kernel may take more for the destination than its buffers are to hold, all there is even

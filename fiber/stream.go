@@ -97,7 +97,7 @@ type State int
 const (
 	Silent  State = iota // open, and nothing to read
 	Pending              // there is something to read
-	Closing              // there is something to read, and behind it the end: closed by the peer, or broken
+	Closing              // there is something to read, followed by the end: closed by the peer, or broken
 	Dead                 // closed by the peer, or broken, with nothing to read
 	Unknown              // open as far as is known: this kind of connection does not show received data without a read
 )

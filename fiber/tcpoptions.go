@@ -14,9 +14,9 @@ type TCPOptions struct {
 	// of the others is set. Durations are rounded up to seconds.
 	KeepAliveIdle, KeepAliveInterval time.Duration
 	KeepAliveCount                   int
-	// UserTimeout ends a connection on which sent data, or keep-alive probes, have not been acknowledged for so long;
+	// UserTimeout ends a connection on which sent data, or keep-alive probes, have not been acknowledged for that long;
 	// it then replaces KeepAliveCount. Linux also counts the time in which the peer answers but has no room for more
-	// data, so that connections end whose peers read nothing for so long. 0 = the system's default, about 15 minutes.
+	// data, so that connections end whose peers read nothing for that long. 0 = the system's default, about 15 minutes.
 	// Only on Linux.
 	UserTimeout time.Duration
 }

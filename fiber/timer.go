@@ -11,9 +11,8 @@ var epoch = time.Now()
 // nanotime returns the time of the loops' clock.
 func nanotime() int64 { return int64(time.Since(epoch)) }
 
-// Now returns the time. On a fiber it is the time at which the loop's present tick began, which costs no look at the
-// clock. Its wall clock does not follow steps of the system's; compare it with times of Now only, or by their
-// monotonic clock.
+// Now returns the time. On a fiber it is the beginning of the loop's current tick, which costs no look at the clock. Its
+// wall clock does not follow steps of the system's; compare it with times of Now only, or by their monotonic clock.
 func Now() time.Time {
 	if f := currentFiber(); f != nil {
 		return epoch.Add(time.Duration(f.loop.now))
@@ -21,7 +20,7 @@ func Now() time.Time {
 	return time.Now()
 }
 
-// clockAt converts a time to the loops' clock. For a time without a monotonic reading it uses the present difference to
+// clockAt converts a time to the loops' clock. For a time without a monotonic reading it uses the current difference to
 // the wall clock.
 func clockAt(t time.Time) int64 {
 	if t == t.Round(0) { //nolint:staticcheck // Equal does not tell whether there is a monotonic reading
@@ -46,7 +45,7 @@ type timer struct {
 type timed interface {
 	// placed stores the timer's index in the heap, from 1; 0 = it is not armed.
 	placed(index int32)
-	// expired is called when the timer has fired, and is not armed any more.
+	// expired is called when the timer has fired, and is no longer armed.
 	expired(l *loop)
 }
 

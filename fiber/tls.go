@@ -73,7 +73,8 @@ func (t *TLSConn) Read(p []byte) (n int, err error) {
 	return 1 + n, nil
 }
 
-// readNow reads without waiting, as how says. An error is kept for the next Read, because crypto/tls returns some errors only once.
+// readNow reads without waiting, as how specifies. An error is kept for the next Read, because crypto/tls returns some
+// errors only once.
 func (t *TLSConn) readNow(p []byte, how reading) int {
 	t.under.how = how
 	defer func() { t.under.how = readAll }()
@@ -84,8 +85,8 @@ func (t *TLSConn) readNow(p []byte, how reading) int {
 	return n
 }
 
-// readArrived is Read after WaitReadable, by at most one Read of the connection underneath: it returns 0 and no error if what has arrived is
-// no data, or only a part of a record. p is not empty.
+// readArrived is Read after WaitReadable, with at most one Read of the connection underneath. It returns 0 and no error if
+// no data or only a part of a record has arrived. p is not empty.
 func (t *TLSConn) readArrived(p []byte) (n int, err error) {
 	t.under.how = readOnce
 	defer func() { t.under.how = readAll }()
@@ -96,7 +97,7 @@ func (t *TLSConn) readArrived(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Buffered reports whether crypto/tls has something for Read that the connection underneath does not have any more: a record that was
+// Buffered reports whether crypto/tls has something for Read that the connection underneath no longer has: a record that was
 // received together with another. It does not wait, and is for the reader, after the handshake.
 func (t *TLSConn) Buffered() bool {
 	if t.Handshake() != nil {
@@ -158,7 +159,7 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	return err
 }
 
-// Close implements net.Conn. It sends close_notify unless the connection is to be broken; see SetLinger.
+// Close implements net.Conn. It sends close_notify unless the connection is to be reset; see SetLinger.
 func (t *TLSConn) Close() error {
 	if t.resets.Load() {
 		return t.under.Stream.Close()

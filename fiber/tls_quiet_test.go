@@ -59,8 +59,8 @@ func newIdle(t *testing.T, e *fiber.Engine, cfg *tls.Config) idle {
 	return c
 }
 
-// TestTLSQuiet: a pool's check of an idle connection.
-func TestTLSQuiet(t *testing.T) {
+// TestTLSIdleCheck: a pool's check of an idle connection.
+func TestTLSIdleCheck(t *testing.T) {
 	cfg := serverConfig()
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		for name, f := range map[string]func(*testing.T, idle){

@@ -43,7 +43,7 @@ func (t *TLSConn) OnReadable(fn func()) bool {
 	return true
 }
 
-// Suspend is Stream's. It returns false while decrypted data has not been read, of whose presence the connection below knows nothing.
+// Suspend is Stream's. It returns false while there is unread decrypted data, of which the connection below knows nothing.
 func (t *TLSConn) Suspend() bool { return !t.Buffered() && t.under.Suspend() }
 
 // CopyTo is Stream's, by reading and writing.

@@ -60,7 +60,7 @@ func (p *uring) noteSent(complete bool) {
 			c.abort = true
 			resetOnClose(c.fd, true)
 			if !c.closed {
-				c.inErr = unix.ENOMEM // a fiber that only reads would wait for ever
+				c.inErr = unix.ENOMEM // a fiber that only reads would wait forever
 				c.wakeReader(p.loop)
 			}
 			p.completeConn(c, kindSend, cqe{res: -int32(unix.ENOMEM)})

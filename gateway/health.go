@@ -100,7 +100,7 @@ type checkTLS struct {
 	cfg   *tls.Config // of files; nil before the first call
 }
 
-// current returns the settings from the present files. While the files are invalid, perhaps because only one of them
+// current returns the settings from the current files. While the files are invalid, perhaps because only one of them
 // has been replaced so far, it returns the last valid settings.
 func (c *checkTLS) current() (*tls.Config, error) {
 	files, err := extend.FingerprintOf(extend.TLSFiles(c.settings)...)

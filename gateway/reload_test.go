@@ -114,8 +114,8 @@ upstreams: {lite: {endpoints: ["sqlite:{dir}/app.db"], pool: {acquire_timeout: 1
 	}
 }
 
-// TestReloadIsSeenWhole: the admin page, metrics and Addr may be read at any moment of a reload that moves, adds and removes listeners.
-func TestReloadIsSeenWhole(t *testing.T) {
+// TestReloadIsAtomicForReaders: the admin page, metrics and Addr may be read at any moment of a reload that moves, adds and removes listeners.
+func TestReloadIsAtomicForReaders(t *testing.T) {
 	server := echoServer(t)
 	versions := []*config.Config{
 		parse(t, tcpText, "{listen}", "127.0.0.1:0", "{echo}", server),

@@ -46,7 +46,7 @@ func (b *backend) active() int {
 	return n
 }
 
-// retired records that a part that was taken out of service has no sessions any more.
+// retired records that a part that was taken out of service has no more sessions.
 func (g *Gateway) retired(part any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

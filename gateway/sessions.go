@@ -97,7 +97,7 @@ func (g *Gateway) watchHolders() {
 			g.mu.Lock()
 			limit, backends := g.cfg.HeldWarning, slices.Clone(g.backends)
 			g.mu.Unlock()
-			h.look(g, backends, limit, now)
+			h.check(g, backends, limit, now)
 		}
 	}
 }
@@ -145,9 +145,9 @@ type holder struct {
 	since   time.Time
 }
 
-// look logs the sessions that have held a connection for limit or longer to an upstream with waiting
+// check logs the sessions that have held a connection for limit or longer to an upstream with waiting
 // sessions; 0 = none. A session is logged again when it has held the connection twice as long.
-func (h *holders) look(g *Gateway, backends []*backend, limit time.Duration, now time.Time) {
+func (h *holders) check(g *Gateway, backends []*backend, limit time.Duration, now time.Time) {
 	crowded := map[string]int{}
 	for _, b := range backends {
 		if limit == 0 {

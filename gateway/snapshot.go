@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/gateway/extend"
 )
 
-// Snapshot returns the present state, as the admin pages show it.
+// Snapshot returns the current state, as the admin pages show it.
 func (g *Gateway) Snapshot() admin.Snapshot {
 	now := time.Now()
 	g.mu.Lock()

@@ -19,7 +19,7 @@ import (
 // byeTime is how long a client without requests may take to close its connection after GOAWAY.
 const byeTime = time.Second
 
-// conn is a client's connection. To package listener it is one like others, but nobody reads from it or writes to it.
+// conn is a client's connection. Package listener treats it like others, but nothing reads from it or writes to it.
 type conn struct {
 	fiber.NoLoop
 	q         *quic.Conn
@@ -72,7 +72,7 @@ func (c *conn) Carry(h http.Handler) error {
 	return err
 }
 
-// goAway sends GOAWAY once the connection is to end, and returns when it is over.
+// goAway sends GOAWAY once the connection should end, and returns when it has ended.
 func (c *conn) goAway(server *quichttp3.Server) {
 	select {
 	case <-c.q.Context().Done():
@@ -82,7 +82,7 @@ func (c *conn) goAway(server *quichttp3.Server) {
 	_ = server.Shutdown(c.q.Context()) // returns when the connection is over
 }
 
-// harmless reports whether an error of a connection is only its end.
+// harmless reports whether an error of a connection is a normal end.
 func harmless(err error) bool {
 	if idle, ok := errors.AsType[*quic.IdleTimeoutError](err); ok && idle != nil {
 		return true
@@ -93,8 +93,8 @@ func harmless(err error) bool {
 	return err == nil || errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) || errors.Is(err, net.ErrClosed)
 }
 
-// count counts the requests under way. A stream is one once its head has come: quic-go's own time-out for connections without requests ends
-// with the first byte of a stream, so that one that only begins would keep its connection for ever.
+// count counts the requests in progress. A stream counts once its head has arrived: quic-go's own time-out for connections
+// without requests ends with the first byte of a stream, so an incomplete head would keep the connection forever.
 func (c *conn) count(n int, keepAlive time.Duration) {
 	c.mu.Lock()
 	if c.open += n; c.open == 0 {
@@ -106,7 +106,7 @@ func (c *conn) count(n int, keepAlive time.Duration) {
 	c.end()
 }
 
-// idled ends a connection that has had no request for long. What the client begins meanwhile it may repeat elsewhere.
+// idled ends a connection that has had no request for long. Clients repeat requests elsewhere that they begin meanwhile.
 func (c *conn) idled() {
 	c.mu.Lock()
 	idle := c.open == 0
@@ -116,7 +116,7 @@ func (c *conn) idled() {
 	}
 }
 
-// end closes the connection soon if it is to end and has no requests.
+// end closes the connection soon if it should end and has no requests.
 func (c *conn) end() {
 	select {
 	case <-c.left:
@@ -192,8 +192,8 @@ func (c *conn) PeerClosed() bool { return c.Ended() }
 // LocalAddr implements net.Conn.
 func (c *conn) LocalAddr() net.Addr { return c.q.LocalAddr() }
 
-// RemoteAddr implements net.Conn. A client that moves to another address keeps the connection; this is where it began, which limits by
-// address count.
+// RemoteAddr implements net.Conn. A client that moves to another address keeps the connection. The result is its first
+// address, which limits by address count.
 func (c *conn) RemoteAddr() net.Addr { return c.from }
 
 // Read is not supported.
@@ -210,11 +210,11 @@ func (c *conn) CopyTo(net.Conn, func(int), func(int)) (readErr, writeErr error) 
 // CloseWrite is not supported.
 func (c *conn) CloseWrite() error { return errors.ErrUnsupported }
 
-// SetDeadline has nothing to bound.
+// SetDeadline does nothing.
 func (c *conn) SetDeadline(time.Time) error { return nil }
 
-// SetReadDeadline has nothing to bound.
+// SetReadDeadline does nothing.
 func (c *conn) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline has nothing to bound.
+// SetWriteDeadline does nothing.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }

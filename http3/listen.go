@@ -17,41 +17,42 @@ import (
 )
 
 const (
-	// maxBacklog bounds the connections that wait for the Proxy after their handshakes, which takes one in microseconds.
+	// maxBacklog bounds the connections that wait for the Proxy after their handshakes. The Proxy accepts one in microseconds.
 	maxBacklog = 128
 	// Windows for request bodies, in bytes: they bound what quic-go holds of what sessions have not taken yet. A stream begins with that of
 	// HTTP/2 and gets more while its server keeps up.
 	firstWindow  = 64 << 10
 	streamWindow = 1 << 20
 	connWindow   = 2 << 20
-	// idleTimeout is how long a client may be silent while it has requests: quic-go asks for a sign of life after keepAlive. A client that
-	// has vanished is noticed although nothing is sent to it.
+	// idleTimeout is how long a client with requests may be silent: quic-go sends a PING after keepAlive. So a client that has
+	// vanished is noticed even if nothing is sent to it.
 	idleTimeout = 45 * time.Second
 	keepAlive   = 30 * time.Second
 	// wantedBuffer is the requested size of the socket's buffers, in bytes; quic-go wants as much. The system's limits may be lower.
 	wantedBuffer = 7 << 20
-	// maxUniStreams is how many streams in one direction a client may open: three, and some for extensions that it tries out.
+	// maxUniStreams bounds a client's unidirectional streams: three, and some for extensions.
 	maxUniStreams = 10
 )
 
-// ErrListen is in errors of Listen.
+// ErrListen is wrapped by errors of Listen.
 var ErrListen = errors.New("http3: listen")
 
-// Listener is a bound UDP socket on which a Proxy serves HTTP/3. It is a httpproxy.CarrierListener. Methods are safe for concurrent use.
+// Listener is a bound UDP socket on which a Proxy serves HTTP/3. It is a httpproxy.CarrierListener. Methods are safe for
+// concurrent use.
 //
-// Close has the clients that it has accepted begin no more requests. The socket stays open until their connections are over.
+// Close asks the accepted clients to begin no more requests. The socket stays open until their connections have ended.
 type Listener struct {
 	port     *port
 	settings *httpproxy.CarrierSettings // nil = Begin was not called
-	ready    chan *conn                 // that nobody has accepted yet
+	ready    chan *conn                 // not accepted yet
 	once     sync.Once
 	closed   chan struct{}
 }
 
 var _ httpproxy.CarrierListener = (*Listener)(nil)
 
-// Listen binds an address, "host:port". A host that stands for all addresses, such as "0.0.0.0" or "", includes those of both IP versions.
-// Nothing is answered before Begin.
+// Listen binds an address, "host:port". A wildcard host, such as "0.0.0.0" or "", includes both IP versions. Nothing is
+// answered before Begin.
 func Listen(ctx context.Context, address string) (*Listener, error) {
 	var lc net.ListenConfig
 	c, err := lc.ListenPacket(ctx, "udp", address)
@@ -66,8 +67,8 @@ func Listen(ctx context.Context, address string) (*Listener, error) {
 	return p.handle(), nil
 }
 
-// Begin implements httpproxy.CarrierListener. Where two Proxies share the socket, new clients come to the one that began last, whose settings
-// their handshakes have.
+// Begin implements httpproxy.CarrierListener. If two Proxies share the socket, new clients go to the one that began last,
+// with its settings for their handshakes.
 func (l *Listener) Begin(s httpproxy.CarrierSettings) {
 	l.port.lead(l, &s)
 	l.port.reading.Do(func() { l.port.listen(&s) })
@@ -100,11 +101,11 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// ErrCutOff is in errors of Drain.
+// ErrCutOff is wrapped by errors of Drain.
 var ErrCutOff = errors.New("http3: clients were cut off")
 
-// Drain closes l and waits until its clients' connections are over. It closes those that are left when ctx ends; the error then wraps
-// ErrCutOff and says how many there were.
+// Drain closes l and waits until its clients' connections have ended. When ctx ends it closes the rest; the error then
+// wraps ErrCutOff and reports their number.
 func (l *Listener) Drain(ctx context.Context) error {
 	_ = l.Close()
 	n := 0
@@ -125,7 +126,7 @@ func (l *Listener) Drain(ctx context.Context) error {
 	return fmt.Errorf("%w: UDP %s: %d: %w", ErrCutOff, l.Addr(), n, context.Cause(ctx))
 }
 
-// Active is how many clients have connections.
+// Active returns the number of clients with connections.
 func (l *Listener) Active() int { return len(l.port.clients(l)) }
 
 // Addr returns the bound address, a *net.UDPAddr.
@@ -141,7 +142,7 @@ func (l *Listener) Duplicate() (net.Listener, error) {
 	}
 }
 
-// port is what the Listeners on one socket share.
+// port is what the Listeners of one socket share.
 type port struct {
 	socket    *net.UDPConn
 	transport *quic.Transport
@@ -152,10 +153,10 @@ type port struct {
 	mu      sync.Mutex // not held during calls of quic-go
 	server  *quic.Listener
 	handles []*Listener   // open ones
-	leader  *Listener     // to which new clients come; nil = there is none yet
-	began   chan struct{} // closed when that changes
+	leader  *Listener     // gets new clients; nil = none yet
+	began   chan struct{} // closed when leader changes
 	conns   map[*conn]struct{}
-	err     error // why nothing is accepted any more
+	err     error // why accepting has ended
 	closed  bool
 }
 
@@ -168,7 +169,7 @@ func (p *port) handle() *Listener {
 	return l
 }
 
-// lead has new clients come to a Listener.
+// lead makes a Listener get new clients.
 func (p *port) lead(l *Listener, s *httpproxy.CarrierSettings) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +178,7 @@ func (p *port) lead(l *Listener, s *httpproxy.CarrierSettings) {
 	p.began = make(chan struct{})
 }
 
-// listen begins to accept.
+// listen starts accepting.
 func (p *port) listen(s *httpproxy.CarrierSettings) {
 	server, err := p.transport.Listen(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: p.tls}, config(s))
 	p.mu.Lock()
@@ -197,12 +198,12 @@ func config(s *httpproxy.CarrierSettings) *quic.Config {
 		InitialStreamReceiveWindow: firstWindow, MaxStreamReceiveWindow: streamWindow,
 		InitialConnectionReceiveWindow: connWindow / 2, MaxConnectionReceiveWindow: connWindow,
 		MaxIdleTimeout: idleTimeout, KeepAlivePeriod: keepAlive,
-		Allow0RTT: false, // requests in early data can be replayed by others
+		Allow0RTT: false, // requests in early data can be replayed
 	}
 }
 
-// tls implements tls.Config.GetConfigForClient. The client will belong to the Listener whose settings it gets: another one may demand a
-// certificate of it, or another certificate.
+// tls implements tls.Config.GetConfigForClient. The client will belong to the Listener whose settings it gets: another one
+// may require a client certificate, or have another certificate.
 func (p *port) tls(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	h, ok := hello.Context().Value(handshakeKey{}).(*handshake)
 	if !ok {
@@ -216,7 +217,7 @@ func (p *port) tls(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return t, nil
 }
 
-// takeover is how long a handshake waits for the Listener that takes over when the one before it is closed already.
+// takeover is how long a handshake waits for the next Listener when the last one is closed.
 const takeover = time.Second
 
 // settings returns those of the Listener to which the next client comes; nil = one is about to take over.
@@ -288,7 +289,7 @@ func (p *port) failure() error {
 	return p.err
 }
 
-// give registers a connection and gives it to its Listener, if that is still open and no flood has come.
+// give registers a connection and passes it to its Listener, unless that is closed or its backlog is full.
 func (p *port) give(c *conn) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -305,7 +306,7 @@ func (p *port) give(c *conn) error {
 	return nil
 }
 
-// forget removes a connection that is over.
+// forget removes an ended connection.
 func (p *port) forget(c *conn) {
 	p.mu.Lock()
 	delete(p.conns, c)
@@ -326,7 +327,8 @@ func (p *port) clients(l *Listener) []*conn {
 	return list
 }
 
-// leave is called by a Listener's Close. Its clients begin no more requests; after the last Listener's, nobody is accepted.
+// leave implements Listener.Close. The Listener's clients begin no more requests; after the last Listener's, accepting
+// ends.
 func (p *port) leave(l *Listener) {
 	p.mu.Lock()
 	p.handles = slices.DeleteFunc(p.handles, func(h *Listener) bool { return h == l })
@@ -340,11 +342,11 @@ func (p *port) leave(l *Listener) {
 	for _, c := range p.clients(l) { // all that it will ever have
 		c.Leave()
 	}
-	for len(l.ready) > 0 { // nothing comes any more
+	for len(l.ready) > 0 { // nothing more is added
 		select {
 		case c := <-l.ready:
 			_ = c.Close()
-		default: // Accept has it
+		default: // Accept has taken it
 		}
 	}
 	if !last {

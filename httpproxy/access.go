@@ -30,7 +30,7 @@ type BasicAuth struct {
 // maxRealm bounds BasicAuth.Realm, in bytes.
 const maxRealm = 256
 
-// verifyAccess is the part of Verify about who may use the route.
+// verifyAccess checks the fields about who may use the route.
 func (r Route) verifyAccess() error {
 	for _, list := range [][]netip.Prefix{r.Allow, r.Deny} {
 		for _, p := range list {
@@ -94,17 +94,17 @@ func CheckIdentityHeader(name string) error {
 	return nil
 }
 
-// access says who may use a route. It is immutable.
+// access is the prepared access rules of a route. It is immutable.
 type access struct {
 	addresses  listener.Addresses
-	users      *Users // nil = everybody
+	users      *Users // nil = all clients may
 	challenge  string // the value of WWW-Authenticate
 	userHeader string
 	forward    bool
 	asker      *asker // nil = no authentication server
 }
 
-// newAccess returns nil if everybody may use r.
+// newAccess returns nil if all clients may use r.
 func newAccess(r Route) *access {
 	if len(r.Allow)+len(r.Deny) == 0 && r.BasicAuth == nil && r.ForwardAuth == nil {
 		return nil
@@ -121,8 +121,8 @@ func newAccess(r Route) *access {
 	return a
 }
 
-// outside refuses a request from an address that may not use the route. The status is 0 if the address may.
-func (s *session) outside() (no refusal) {
+// addressDenied refuses a request from an address that may not use the route. The status is 0 if the address may.
+func (s *session) addressDenied() (no refusal) {
 	a := s.ex.target.access
 	if a == nil || a.addresses.Empty() {
 		return no
@@ -155,7 +155,7 @@ func (s *session) admit(a *access, mayWait bool) (no refusal, done bool) {
 	user, verdict := a.users.check(s, credentials, mayWait)
 	switch verdict {
 	case clientLeft:
-		return refusal{status: http.StatusServiceUnavailable, gone: true}, true
+		return refusal{status: http.StatusServiceUnavailable, clientGone: true}, true
 	case givenUp:
 		return refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonTimeout, why: "the password was not checked in time", retryAfter: 1}, true
 	case unknownYet:

@@ -21,7 +21,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// htpasswd makes a line of a file of users, as htpasswd -B does.
+// htpasswd returns a line of a users file, as htpasswd -B writes it.
 func htpasswd(t testing.TB, name, password string) string {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
@@ -52,7 +52,7 @@ func fileOfUsers(t testing.TB, logger *slog.Logger, text string) (*httpproxy.Use
 	return users, write
 }
 
-// tellsUser answers with what it gets of the client's identity.
+// tellsUser answers with the client's identity as it got it.
 func tellsUser(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	_, _ = fmt.Fprintf(w, "%s auth=%q", r.Header["X-Remote-User"], r.Header.Get("Authorization"))
@@ -86,7 +86,7 @@ var basicAuthCases = []struct {
 	{name: "a route without", path: "/open", user: "eve", password: "x", status: 200, body: `[] auth="Basic ZXZlOng="`},
 }
 
-// TestBasicAuth on both protocols: who is let in, what the server gets, and what the client is told.
+// TestBasicAuth on both protocols: who is admitted, what the server gets, and what the client gets.
 func TestBasicAuth(t *testing.T) {
 	users, _ := fileOfUsers(t, slog.New(slog.DiscardHandler), "# people\n\n"+htpasswd(t, "ann", "s3cret: with colon")+htpasswd(t, "bob", "b0b"))
 	up := newUpstream(t, serveHTTP(t, tellsUser))
@@ -127,7 +127,7 @@ func TestBasicAuth(t *testing.T) {
 			})
 		}
 	}
-	// Of each of five different credentials once, although there were many more requests.
+	// Each of five different credentials was checked once, although there were many more requests.
 	if n := httpproxy.HashedPasswords(users); n != 5 {
 		t.Errorf("bcrypt has run %d times, want 5", n)
 	}
@@ -140,7 +140,8 @@ func TestBasicAuth(t *testing.T) {
 	}
 }
 
-// TestBasicAuthFileChanges: users that are added, changed and removed, also while the file has mistakes, which cost their own line only.
+// TestBasicAuthFileChanges: users are added, changed and removed, also while the file has mistakes, which affect their
+// line only.
 func TestBasicAuthFileChanges(t *testing.T) {
 	var log conntest.Log
 	users, write := fileOfUsers(t, log.Logger(), htpasswd(t, "ann", "old"))
@@ -208,7 +209,7 @@ func TestUsersUnreadable(t *testing.T) {
 	})
 }
 
-// TestBasicAuthManyAtOnce: any number of requests with one pair, of which none is remembered, cost one check, and none is refused.
+// TestBasicAuthManyAtOnce: concurrent requests with one new pair share one check, and none is refused.
 func TestBasicAuthManyAtOnce(t *testing.T) {
 	hash, err := bcrypt.GenerateFromPassword([]byte("b0b"), 8)
 	if err != nil {
@@ -242,7 +243,7 @@ func TestBasicAuthManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestHashQueue: sources take turns, each has a bounded number of places, and one that leaves is not served.
+// TestHashQueue: sources take turns, each has a bounded number of places, and a source that leaves is not served.
 func TestHashQueue(t *testing.T) {
 	q := httpproxy.NewHashQueue(1)
 	enter := func(source, name string, want bool) {
@@ -273,7 +274,7 @@ func TestHashQueue(t *testing.T) {
 	}
 }
 
-// TestUnwantedPassword: a check that nobody waits for any more is given up, and leaves nothing behind.
+// TestUnwantedPassword: a check without waiters is cancelled, and leaves nothing behind.
 func TestUnwantedPassword(t *testing.T) {
 	users, _ := fileOfUsers(t, slog.New(slog.DiscardHandler), htpasswd(t, "bob", "b0b"))
 	for cause, want := range map[error]string{nil: "given up", httppool.ErrClientGone: "client left"} {
@@ -283,7 +284,7 @@ func TestUnwantedPassword(t *testing.T) {
 	}
 }
 
-// TestTooManyPasswords: a request whose password was not looked at is no failed login.
+// TestTooManyPasswords: a request whose password was not checked does not count as a failed login.
 func TestTooManyPasswords(t *testing.T) {
 	users, _ := fileOfUsers(t, slog.New(slog.DiscardHandler), htpasswd(t, "bob", "b0b"))
 	httpproxy.FillQueue(users)
@@ -295,7 +296,8 @@ func TestTooManyPasswords(t *testing.T) {
 	}
 }
 
-// TestUnknownUsersCost: what an unknown name is compared with is always the same, and over all names each user's hash.
+// TestUnknownUsersCost: an unknown name is always compared with the same hash, and all unknown names together with every
+// user's.
 func TestUnknownUsersCost(t *testing.T) {
 	users, _ := fileOfUsers(t, slog.New(slog.DiscardHandler), htpasswd(t, "ann", "a")+htpasswd(t, "bob", "b0b"))
 	seen := map[string]bool{}
@@ -311,7 +313,7 @@ func TestUnknownUsersCost(t *testing.T) {
 	}
 }
 
-// TestIdentityHeaderIsWrittenOnce: rules for headers cannot write it too.
+// TestIdentityHeaderIsWrittenOnce: header rules cannot write it too.
 func TestIdentityHeaderIsWrittenOnce(t *testing.T) {
 	users, _ := fileOfUsers(t, slog.New(slog.DiscardHandler), htpasswd(t, "bob", "b0b"))
 	_, err := httpproxy.New(httpproxy.Config{Routes: []httpproxy.Route{{
@@ -323,7 +325,7 @@ func TestIdentityHeaderIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestIdentityHeaderOfATrustedProxy: a header with the user's name is the gateway's, whatever its name and whoever sends another.
+// TestIdentityHeaderOfATrustedProxy: only the gateway sets a header with the user's name, whoever sends another.
 func TestIdentityHeaderOfATrustedProxy(t *testing.T) {
 	users, _ := fileOfUsers(t, slog.New(slog.DiscardHandler), htpasswd(t, "bob", "b0b"))
 	const name = "X-Forwarded-User"
@@ -350,7 +352,7 @@ func TestIdentityHeaderOfATrustedProxy(t *testing.T) {
 	}
 }
 
-// TestUsersMistakes: each has its line in the error, and none of what is in it.
+// TestUsersMistakes: the error has the line of each, and nothing of its content.
 func TestUsersMistakes(t *testing.T) {
 	good := htpasswd(t, "ann", "x")
 	hash := strings.TrimSpace(strings.TrimPrefix(good, "ann:"))
@@ -437,7 +439,7 @@ func TestRouteAddresses(t *testing.T) {
 	}
 }
 
-// TestRefusedConnectionServesOn: a connection whose request was refused for its lack of a password serves the next.
+// TestRefusedConnectionServesOn: a connection whose request was refused for lack of a password serves the next one.
 func TestRefusedConnectionServesOn(t *testing.T) {
 	users, _ := fileOfUsers(t, slog.New(slog.DiscardHandler), htpasswd(t, "bob", "b0b"))
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
@@ -485,7 +487,7 @@ func TestIdentityHeaderInTrailers(t *testing.T) {
 	}
 }
 
-// TestPathParameters: what some servers take off a segment does not hide that it leads upwards.
+// TestPathParameters: parameters that some servers remove from a segment do not hide a ".." segment.
 func TestPathParameters(t *testing.T) {
 	p := startProxy(t, routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))))
 	for path, status := range map[string]int{"/public/..;/admin": 400, "/public/.;a=b/x": 400, "/public/%2e%2e;/admin": 400, "/public/...;a/x": 200, "/a;b/c..;d": 200} {

@@ -129,8 +129,8 @@ func (l *logLine) free() {
 	logLines.Put(l)
 }
 
-// tell writes the line, gives the trace to the tracer, and frees l.
-func (s *session) tell(l *logLine) {
+// finishLog writes the line, gives the trace to the tracer, and frees l.
+func (s *session) finishLog(l *logLine) {
 	s.ex.logged = true
 	if s.ex.trace != nil {
 		s.passTrace(l)
@@ -141,7 +141,7 @@ func (s *session) tell(l *logLine) {
 	l.free()
 }
 
-// logPanic logs the request whose serving has panicked. It is called by a deferred function, before memory of the session is given back.
+// logPanic logs the request whose serving has panicked. A deferred function calls it before the session's memory is freed.
 func (s *session) logPanic() {
 	x, req, route, upstream := &s.ex, &s.req, "", ""
 	if x.head != nil {
@@ -162,7 +162,7 @@ func (s *session) logPanic() {
 	if x.wrote {
 		l.status = s.resp.Status
 	}
-	s.tell(l)
+	s.finishLog(l)
 }
 
 // lineOf starts the line of the session's request, whose head must still be held.
@@ -210,7 +210,7 @@ func (s *session) logDone(err error) {
 	if err != nil {
 		l.reason, l.err = reasonOf(err), err.Error()
 	}
-	s.tell(l)
+	s.finishLog(l)
 }
 
 // logRefused logs a request that was refused with a status and content bytes of content.
@@ -222,7 +222,7 @@ func (s *session) logRefused(no refusal, status int, content int64) {
 	}
 	l := s.lineOf(log)
 	l.lasted, l.status, l.out, l.reason, l.err = time.Since(s.now), status, content, no.reason, no.why
-	s.tell(l)
+	s.finishLog(l)
 }
 
 // logUnread logs a request whose head could not be read.
@@ -237,7 +237,7 @@ func (s *session) logUnread(status int, content int64, reason, why string) {
 		l.protocol = ""
 	}
 	l.req, l.lasted, l.status, l.out, l.reason, l.err = &noRequest, time.Since(s.now), status, content, reason, why
-	s.tell(l)
+	s.finishLog(l)
 }
 
 // logUnread logs a stream that had no session.
@@ -247,8 +247,8 @@ func (h *http2) logUnread(status int, reason, why string) {
 		return
 	}
 	l := logLines.Get().(*logLine)
-	l.log, l.req, l.peer, l.secure, l.protocol, l.began, l.wait = log, &noRequest, &h.peer, h.isTLS, protocolHTTP2, h.heard, -1
-	l.lasted, l.status, l.reason, l.err, l.trusted = time.Since(h.heard), status, reason, why, h.p.table.Load().trusted
+	l.log, l.req, l.peer, l.secure, l.protocol, l.began, l.wait = log, &noRequest, &h.peer, h.isTLS, protocolHTTP2, h.lastRead, -1
+	l.lasted, l.status, l.reason, l.err, l.trusted = time.Since(h.lastRead), status, reason, why, h.p.table.Load().trusted
 	l.write(h.shard)
 	l.free()
 }
@@ -332,7 +332,7 @@ func (l *logLine) field(name string) []byte {
 	return nil
 }
 
-// appendTraceID appends the id of the trace that the request belongs to, or nothing.
+// appendTraceID appends the ID of the request's trace, or nothing.
 func (l *logLine) appendTraceID(dst []byte) []byte {
 	id := l.trace
 	if id == (TraceID{}) {

@@ -61,12 +61,12 @@ func (l *logLines) fields() (f map[string]any) {
 	return f
 }
 
-// noLines takes lines and drops them.
+// noLines drops its lines.
 type noLines struct{}
 
 func (noLines) WriteLine(int, []byte) {}
 
-// logsOff are logs that cost as much as a log does without its file.
+// logsOff are logs without their file, for their cost.
 var logsOff = map[string]*httpproxy.AccessLog{
 	"no log": nil, "JSON": {To: noLines{}}, "combined": {To: noLines{}, Format: "combined"},
 	"own": {To: noLines{}, Format: "{time} {client} {uri} {header.accept} {duration_seconds}", Query: true},
@@ -82,7 +82,7 @@ func wantFields(t *testing.T, got map[string]any, want map[string]any) {
 	}
 }
 
-// TestAccessLogFields: one line has everything that is known of a request.
+// TestAccessLogFields: one line has everything that is known about a request.
 func TestAccessLogFields(t *testing.T) {
 	lines := &logLines{t: t}
 	server, clientTLS := certificates(t)
@@ -244,7 +244,7 @@ func TestAccessLogOfUpgrades(t *testing.T) {
 	}
 }
 
-// TestAccessLogOfHTTP2: streams have one line each, with a fiber or without one, and so do those that are refused or reset.
+// TestAccessLogOfHTTP2: streams have one line each, with or without a fiber, also those that are refused or reset.
 func TestAccessLogOfHTTP2(t *testing.T) {
 	lines := &logLines{t: t}
 	hang := make(chan struct{})
@@ -362,7 +362,7 @@ func TestAccessLogVerify(t *testing.T) {
 	}
 }
 
-// TestAccessLogUpdate: a reload switches the log, also for a request under way.
+// TestAccessLogUpdate: a reload switches the log, also for requests in progress.
 func TestAccessLogUpdate(t *testing.T) {
 	came, answer := make(chan struct{}), make(chan struct{})
 	u := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {

@@ -14,8 +14,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// startAffine starts a proxy with an upstream of n endpoints, each of which answers with its number and the body that
-// it got.
+// startAffine starts a proxy with an upstream of n endpoints, each of which answers with its number and the body it got.
 func startAffine(t *testing.T, n int, a httpproxy.Affinity, handle func(endpoint int)) (running, *httpproxy.Upstream, []string) {
 	t.Helper()
 	var endpoints []string
@@ -130,7 +129,7 @@ func TestAffinity(t *testing.T) {
 			}
 			same("with 0 back", func(string) bool { return false })
 			clear(used)
-			for range 64 { // that all go to one of four by chance does not happen
+			for range 64 { // all at one of four endpoints by chance does not happen
 				used[a.ask(t, p, "")] = true
 			}
 			if len(used) < 2 {
@@ -167,7 +166,7 @@ func TestAffinitySetsCookie(t *testing.T) {
 	}
 }
 
-// TestAffinityOfHotKey: a key that all requests have does not get more than its endpoint's share of them allows.
+// TestAffinityOfHotKey: a key of all requests does not give its endpoint more than max_load allows.
 func TestAffinityOfHotKey(t *testing.T) {
 	const n, all = 3, 12
 	at, release := make(chan int), make(chan struct{})

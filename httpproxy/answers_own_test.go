@@ -25,7 +25,7 @@ func ownRoutes(u *httpproxy.Upstream) []httpproxy.Route {
 	}
 }
 
-// TestOwnAnswers: redirects and texts of a route need no server. The connection is used again, unless there was a body.
+// TestOwnAnswers: redirects and texts of a route need no server. The connection is reused, unless there was a body.
 func TestOwnAnswers(t *testing.T) {
 	p := startProxy(t, httpproxy.Config{Routes: ownRoutes(newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "hi")
@@ -77,7 +77,7 @@ func TestOwnAnswers(t *testing.T) {
 	}
 }
 
-// TestChangedHeaders: a server gets the headers and the path that the route says, and a client its answer likewise.
+// TestChangedHeaders: the server gets the headers and path that the route sets, and the client the headers of the answer.
 func TestChangedHeaders(t *testing.T) {
 	got := make(chan *http.Request, 1)
 	u := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
@@ -125,7 +125,7 @@ func TestChangedHeaders(t *testing.T) {
 	}
 }
 
-// TestHostOfRules: what is no host is not sent as one.
+// TestHostOfRules: a value that is not a host is not sent as one.
 func TestHostOfRules(t *testing.T) {
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{
 		Upstream: newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
@@ -166,7 +166,7 @@ func TestOwnAnswersAndHeadersByHTTP2(t *testing.T) {
 	}
 }
 
-// TestChangesThatMustNotBreakAMessage: what variables leave of a path or of a header is in a form that every server takes.
+// TestChangesThatMustNotBreakAMessage: paths and headers with empty variables are in a form that every server accepts.
 func TestChangesThatMustNotBreakAMessage(t *testing.T) {
 	for _, protocol := range []httpproxy.Protocol{httpproxy.ProtocolH1, httpproxy.ProtocolH2C} {
 		u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: protocol}, serveEither(t, func(w http.ResponseWriter, r *http.Request) {

@@ -76,8 +76,8 @@ func serveFixedH2(t testing.TB, body []byte, trailers bool) string {
 	})
 }
 
-// startH2Exchange returns a function that makes so many requests at a time of HTTP/2 to a server of HTTP/2 and reads the answers, without
-// allocating. Calls have a body, and their answers have trailers.
+// startH2Exchange returns a function that makes n concurrent requests of HTTP/2 to a server of HTTP/2 and reads the
+// answers, without allocating. Calls have a body, and their answers have trailers.
 func startH2Exchange(t testing.TB, logs *httpproxy.AccessLog, streams int, calls bool) (once func()) {
 	t.Helper()
 	body := bytes.Repeat([]byte("x"), 128)

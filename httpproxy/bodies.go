@@ -22,7 +22,7 @@ func (s *session) interim(n int) error {
 	x := &s.ex
 	pass := s.req.Minor > 0 // HTTP/1.0 has no interim responses
 	if s.resp.Status == 100 {
-		pass = s.expects() && !x.clientContinues // otherwise the client does not wait for it, or has got one already
+		pass = s.expects() && !x.clientContinues // otherwise the client does not wait for it, or has received one
 		x.serverContinues, x.clientContinues = true, true
 	}
 	if pass {
@@ -56,7 +56,7 @@ func (s *session) headToClient(head []byte) (first []byte, err error) {
 	if length == 0 || len(s.server.bytes()) == 0 {
 		return head[:0], s.flushHead()
 	}
-	s.ex.owesHead = true // the head goes out with the content, or before the next wait for content
+	s.ex.headPending = true // the head goes out with the content, or before the next wait for content
 	return head[:0], nil
 }
 
@@ -69,8 +69,8 @@ func (s *session) flushHead() error {
 	return nil
 }
 
-// proceed sends 100 Continue to a client that has waited for it for a while: not every server sends one, and some
-// clients wait for ever (RFC 9110, section 10.1.1).
+// proceed sends 100 Continue to a client that has waited for it for a while: not every server sends one, and some clients
+// wait forever (RFC 9110, section 10.1.1).
 func (s *session) proceed() error {
 	x := &s.ex
 	if !s.expects() || x.clientContinues || x.up == nil || x.up.begun.Load() {
@@ -107,7 +107,7 @@ func (s *session) beginResponse() []byte {
 		x.close = true
 	}
 	if s.req.Minor == 0 && s.resp.Length < 0 { // without a length, only the end of the connection ends the body
-		x.bare, x.close = true, true
+		x.unframed, x.close = true, true
 	}
 	if z := x.target.compress; z != nil {
 		s.considerCompression(z)
@@ -128,10 +128,10 @@ func (s *session) respond(n int) error {
 	out, err := s.headToClient(head)
 	switch {
 	case err != nil:
-		if s.ex.squeeze.by != nil {
-			s.giveBack()
+		if s.ex.compression.by != nil {
+			s.releaseCompressor()
 		}
-	case s.ex.squeeze.by != nil:
+	case s.ex.compression.by != nil:
 		err = s.compressedBody(out)
 	case s.resp.Length == httpwire.Chunked:
 		err = s.chunkedBody(out)
@@ -163,8 +163,8 @@ func (s *session) toClient(p []byte) error {
 // fromServer reads once within the idle limit, in the middle of a body, while the client stays. It
 // returns errRests if the session can rest; continueBody continues it then.
 func (s *session) fromServer() error {
-	if s.ex.owesHead {
-		s.ex.owesHead = false
+	if s.ex.headPending {
+		s.ex.headPending = false
 		if err := s.flushHead(); err != nil {
 			return err
 		}
@@ -185,10 +185,10 @@ func (s *session) fromServer() error {
 func (s *session) whileClientStays(mayRest bool, receive func() error) error {
 	s.deadline = true
 	now, until := time.Now(), s.ex.rest.within(s)
-	look := now.Add(lookInterval)
+	look := now.Add(checkInterval)
 	next := look
 	if mayRest {
-		next = now.Add(patience)
+		next = now.Add(suspendAfter)
 	}
 	for {
 		if !until.IsZero() && until.Before(next) {
@@ -208,13 +208,13 @@ func (s *session) whileClientStays(mayRest bool, receive func() error) error {
 		case s.clientGone():
 			return httppool.ErrClientGone
 		default:
-			look = now.Add(lookInterval)
+			look = now.Add(checkInterval)
 		}
 		next = look
 	}
 }
 
-// unexpected replaces io.EOF in the middle of a body, so that nobody takes it for the end of the body.
+// unexpected replaces io.EOF in the middle of a body, so that it is not taken for the end of the body.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -267,15 +267,15 @@ func (s *session) pass(left int64) error {
 		}
 		left -= int64(n)
 		_ = s.client.conn.SetWriteDeadline(s.within())
-		if err := s.hand(&s.down, s.client.conn, s.passed); err != nil {
+		if err := s.sendPiece(&s.down, s.client.conn, s.passed); err != nil {
 			return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
 		}
 	}
 	return nil
 }
 
-// hand is tr.Send; meanwhile the piece that tr holds counts as the session's memory.
-func (s *session) hand(tr *fiber.Transfer, to fiber.Stream, moved func(int)) error {
+// sendPiece is tr.Send; meanwhile the piece that tr holds counts as the session's memory.
+func (s *session) sendPiece(tr *fiber.Transfer, to fiber.Stream, moved func(int)) error {
 	n := tr.Held()
 	s.held.add(n)
 	defer s.held.add(-n)
@@ -300,7 +300,7 @@ func (s *session) chunkedBody(out []byte) error {
 	return s.moreOfChunks(out)
 }
 
-// moreOfChunks is chunkedBody from the present place in the body.
+// moreOfChunks is chunkedBody from the current position in the body.
 func (s *session) moreOfChunks(out []byte) error {
 	for {
 		content, n, done, err := next(&s.chunks, &s.server)
@@ -346,7 +346,7 @@ func (s *session) moreOfChunks(out []byte) error {
 // passChunk passes on the rest of a long chunk as one chunk. It returns out, which is empty, with the bytes that follow
 // the chunk.
 func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
-	if !s.ex.bare {
+	if !s.ex.unframed {
 		if err := s.toClient(appendChunkSize(out, left)); err != nil {
 			return nil, err
 		}
@@ -359,7 +359,7 @@ func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
 
 // appendContent appends a piece of content in the framing of the client.
 func (s *session) appendContent(dst, content []byte) []byte {
-	if s.ex.bare {
+	if s.ex.unframed {
 		return append(dst, content...)
 	}
 	return appendChunk(dst, content)
@@ -367,7 +367,7 @@ func (s *session) appendContent(dst, content []byte) []byte {
 
 // appendEnd appends the end of the content in that framing.
 func (s *session) appendEnd(dst []byte) []byte {
-	if s.ex.bare {
+	if s.ex.unframed {
 		return dst
 	}
 	return appendTrailers(append(dst, "0\r\n"...), &s.chunks)
@@ -388,7 +388,7 @@ func (s *session) unframedBody(out []byte) error {
 	return s.moreUnframed(out)
 }
 
-// moreUnframed is unframedBody from the present place in the body.
+// moreUnframed is unframedBody from the current position in the body.
 func (s *session) moreUnframed(out []byte) error {
 	for {
 		for len(s.server.bytes()) > 0 {

@@ -55,8 +55,8 @@ func framed(framing string, body []byte) string {
 
 var framings = []string{"length", "one chunk", "chunks"}
 
-// TestBulkKeepsItsBounds sends requests with large bodies right behind each other and has them answered with large bodies: not a byte of
-// one gets into another, in either direction and in every framing.
+// TestBulkKeepsItsBounds pipelines requests with large bodies and answers them with large bodies: no byte of one gets into
+// another, in either direction and in every framing.
 func TestBulkKeepsItsBounds(t *testing.T) {
 	for _, up := range framings {
 		for _, down := range framings {
@@ -128,7 +128,7 @@ func pour(w io.Writer) error {
 	}
 }
 
-// TestBulkClientGone: the server learns that the client has gone, in the middle of a large body in either direction.
+// TestBulkClientGone: the server notices that the client has gone in the middle of a large body, in either direction.
 func TestBulkClientGone(t *testing.T) {
 	for _, framing := range framings[:2] {
 		t.Run("sending, "+framing, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestBulkClientGone(t *testing.T) {
 	}
 }
 
-// wantEnded fails if a server waited until its own time was over.
+// wantEnded fails if a server waited until its own time-out.
 func wantEnded(t testing.TB, err error) {
 	t.Helper()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -307,7 +307,7 @@ func wantError(t testing.TB, p running, reason string) {
 	}
 }
 
-// slowReader takes longer for a body than the idle time-out, and takes something all the time.
+// slowReader takes longer for a body than the idle time-out, but always makes progress.
 func slowReader(t testing.TB, unit time.Duration) {
 	const size = 24 << 20
 	backend := serveRaw(t, func(c net.Conn) {

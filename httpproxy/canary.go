@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// CanaryBy says what decides whether a request is in a Canary's share.
+// CanaryBy is what decides whether a request is in a Canary's share.
 type CanaryBy string
 
 // The values of CanaryBy.
@@ -27,13 +27,12 @@ const (
 // Values lists all values that a configuration file may have.
 func (CanaryBy) Values() []string { return []string{string(CanaryByRequest), string(CanaryByClient)} }
 
-// Canary sends a share of a route's requests to another upstream, such as the next version of a
-// service. A key that is in the share stays in it: on all routes with the same key, in all gateways,
-// after a reload, and when the share grows. At most one of By, Header and Cookie is set. The zero
-// value is no canary.
+// Canary sends a share of a route's requests to another upstream, such as the next version of a service. A key in the
+// share stays in it: on all routes with the same key, in all gateways, after a reload, and when the share grows. At most
+// one of By, Header and Cookie is set. The zero value is no canary.
 //
-// Everything else is as without a canary: conditions, limits, changes of messages and Affinity are the
-// route's. A request that fails at the canary's upstream is not sent to the route's.
+// Everything else stays as configured for the route: conditions, limits, changes of messages and Affinity. A request that
+// fails at the canary's upstream is not sent to the route's.
 type Canary struct {
 	// Upstream gets the share; nil = there is no canary. The Proxy does not close it.
 	Upstream *Upstream
@@ -96,7 +95,7 @@ type canary struct {
 	maxAge         string // "; Max-Age=…"
 }
 
-// newCanary returns nil if c is none; to is the route with c's upstream.
+// newCanary returns nil if c is the zero value; to is the route with c's upstream.
 func newCanary(c Canary, to *target) *canary {
 	return &canary{
 		target: to, percent: uint64(c.Percent), header: string(bytes.ToLower([]byte(c.Header))), cookie: c.Cookie,
@@ -104,8 +103,8 @@ func newCanary(c Canary, to *target) *canary {
 	}
 }
 
-// placesOfAll is the number of places for keys. The first places are the share.
-const placesOfAll = 100 * 100
+// canarySlots is the number of places for keys. The first places are the share.
+const canarySlots = 100 * 100
 
 // inside reports whether the hash of a key is in the share.
 func (c *canary) inside(hash uint64) bool {
@@ -116,7 +115,7 @@ func (c *canary) inside(hash uint64) bool {
 	hash ^= hash >> 33
 	hash *= 0xc4ceb9fe1a85ec53
 	hash ^= hash >> 33
-	return hash%placesOfAll < c.percent*(placesOfAll/100)
+	return hash%canarySlots < c.percent*(canarySlots/100)
 }
 
 // takes reports whether the request goes to the canary.
@@ -137,9 +136,9 @@ func (s *session) takes(c *canary) bool {
 			return false
 		}
 		x := &s.ex
-		x.placed = c
-		randomCookie(&x.place)
-		return c.inside(hashOf(x.place[:]))
+		x.cookieCanary = c
+		randomCookie(&x.canaryCookie)
+		return c.inside(hashOf(x.canaryCookie[:]))
 	case c.client:
 		from := s.source().As16()
 		return c.inside(hashOf(from[:]))
@@ -196,8 +195,8 @@ func (s *session) appendSetCookies(w *headWriter) {
 	if x.affinityKey.setting {
 		s.appendSetCookie(w, x.target.affinity.cookie, &x.affinityKey.cookie, x.target.affinity.maxAge)
 	}
-	if c := x.placed; c != nil {
-		s.appendSetCookie(w, c.cookie, &x.place, c.maxAge)
+	if c := x.cookieCanary; c != nil {
+		s.appendSetCookie(w, c.cookie, &x.canaryCookie, c.maxAge)
 	}
 }
 

@@ -55,7 +55,8 @@ func TestCanaryOfRequests(t *testing.T) {
 	}
 }
 
-// TestCanaryKeepsPlaces: a value of a header or a cookie, or a client, has the same place in each proxy, and keeps it when the share grows.
+// TestCanaryKeepsPlaces: a header value, a cookie or a client has the same place in each proxy, and keeps it when the
+// share grows.
 func TestCanaryKeepsPlaces(t *testing.T) {
 	const keys = 100
 	for name, tc := range map[string]struct {
@@ -98,7 +99,7 @@ func TestCanaryKeepsPlaces(t *testing.T) {
 	}
 }
 
-// TestCanarySetsCookies: a client without the cookie gets one, with which it stays where it was; that of Affinity is another.
+// TestCanarySetsCookies: a client without the cookie gets one, and stays where it was; Affinity's cookie is another.
 func TestCanarySetsCookies(t *testing.T) {
 	p := canaryAt(t, httpproxy.Canary{Percent: 50, Cookie: "pond-next", SetCookie: true, MaxAge: 3600e9}, func(r *httpproxy.Route) {
 		r.Affinity = httpproxy.Affinity{Cookie: "pond", SetCookie: true}

@@ -20,8 +20,8 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// carried is one request of a Carrier and its response. The session sees it as a connection on which the request's body comes, framed as in
-// HTTP/1.1; heads pass as fields. One goroutine reads while another writes, each straight from and to the Carrier: nothing is buffered here.
+// carried is one request of a Carrier and its response. The session treats it as a connection on which the request's body
+// is read, framed as in HTTP/1.1; heads pass as fields. One goroutine reads while another writes, both without buffering.
 type carried struct {
 	fiber.NoLoop
 	clientSide
@@ -31,23 +31,23 @@ type carried struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	r       *http.Request
-	timeout time.Duration // that the client gives the exchange; 0 = none
+	timeout time.Duration // the client's limit for the exchange; 0 = none
 	session *session
 	about   about // has its own mutex
 
 	// The reader's.
-	chunked bool        // the body has no length of its own
-	left    int64       // of a body with one, to be read
-	ended   atomic.Bool // it has come whole; the writer reads this, too
-	first   []byte      // of it, that begin has read
-	framing []byte      // and content, to be read next
+	chunked bool        // the body has no length
+	left    int64       // unread bytes of a body with a length
+	ended   atomic.Bool // the body is complete; the writer reads this, too
+	first   []byte      // the part of the body that begin has read
+	framing []byte      // framing and content to be read next
 	small   [smallRead]byte
 }
 
-// smallRead is the least room for a chunk; a Read with less gets it in pieces.
+// smallRead is the least buffer for a whole chunk; a smaller Read gets it in pieces.
 const smallRead = 64
 
-// errUnusual is the error of a head that a Carrier lets pass and HTTP/2's rules do not.
+// errUnusual is the error of a head that a Carrier accepts and our rules for HTTP/2 do not.
 var errUnusual = fmt.Errorf("%w: the head is malformed", httpwire.ErrMalformed)
 
 // ServeHTTP implements http.Handler for the Carrier.
@@ -66,7 +66,7 @@ func (cc *carrierConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// begin makes the head of the request, as a session has it.
+// begin makes the head of the request.
 func (st *carried) begin() {
 	cc, s, came := st.cc, st.session, time.Now()
 	s.p, s.ctx, s.lc, s.shard, s.isTLS, s.peer = cc.p, cc.ctx, cc.lc, cc.shard, cc.tls, cc.peer
@@ -77,17 +77,17 @@ func (st *carried) begin() {
 	head := st.fields()
 	ends := st.bodiless(came)
 	if st.chunked = !ends && head.length < 0; head.bad || !head.request(&s.req, &s.reqText, ends) {
-		s.wrong = errUnusual
+		s.headErr = errUnusual
 		return
 	}
 	st.left, st.timeout = head.length, head.timeout
 	st.ended.Store(ends)
 	s.held.add(cap(s.reqText))
 	st.admit()
-	s.wrong = s.completeHead()
+	s.headErr = s.completeHead()
 }
 
-// fields gathers the fields of the head in the order of their names.
+// fields collects the fields of the head, sorted by name.
 func (st *carried) fields() *h2Head {
 	r, b := st.r, &h2Head{limit: st.cc.p.limits.Load().head}
 	b.reset(false)
@@ -103,14 +103,14 @@ func (st *carried) fields() *h2Head {
 			b.plain(strings.ToLower(name), strings.Trim(value, " \t"), known)
 		}
 	}
-	if len(r.Trailer) > 0 { // the Carrier has taken the names out of the head
+	if len(r.Trailer) > 0 { // the Carrier has removed the field
 		b.plain("trailer", strings.Join(slices.Sorted(maps.Keys(r.Trailer)), ", "), httpwire.Trailer)
 	}
 	return b
 }
 
-// bodiless reports whether the request has no body. A Carrier cannot say that of a head without a length. Requests with such methods nearly
-// always end with the head, or have a body at once: their first byte, or their end, is waited for.
+// bodiless reports whether the request has no body. A Carrier cannot tell for a head without a length. Requests with such
+// methods nearly always end with the head, or have a body at once, so bodiless waits for the first byte or the end.
 func (st *carried) bodiless(came time.Time) bool {
 	switch {
 	case st.r.ContentLength >= 0:
@@ -121,12 +121,12 @@ func (st *carried) bodiless(came time.Time) bool {
 	_ = st.SetReadDeadline(came.Add(st.cc.p.limits.Load().readHeader))
 	n, err := st.r.Body.Read(st.small[:1])
 	st.first = st.small[:n:n]
-	_ = st.SetReadDeadline(time.Time{})                      // not that of an end that came meanwhile
+	_ = st.SetReadDeadline(time.Time{})                      // unless an end that came meanwhile has set one
 	return n == 0 && err == io.EOF && len(st.r.Trailer) == 0 //nolint:errorlint // as it is documented
 }
 
-// admit reserves what the request may take, as that of a stream of HTTP/2 does; what has come of its body is the Carrier's memory. Without
-// room the request is refused.
+// admit reserves the memory of the request, as for a stream of HTTP/2. The received body is in the Carrier's memory. If
+// the limit is reached, the request is refused.
 func (st *carried) admit() {
 	s := st.session
 	limit := s.p.ledger.perConn.Load()
@@ -137,10 +137,10 @@ func (st *carried) admit() {
 	if !st.ended.Load() {
 		need += 3 * bufferSize
 	}
-	s.crowded = !s.held.reserve(need, limit, true)
+	s.overMemory = !s.held.reserve(need, limit, true)
 }
 
-// serve serves the request. A panic there ends nothing else.
+// serve serves the request. A panic there ends only the request.
 func (st *carried) serve() {
 	s := st.session
 	defer s.p.recovered(s.lc)
@@ -156,8 +156,8 @@ func (st *carried) serve() {
 			s.recycle()
 		}
 	}()
-	if st.begin(); s.wrong != nil {
-		s.refuseHead(s.wrong)
+	if st.begin(); s.headErr != nil {
+		s.refuseHead(s.headErr)
 	} else {
 		s.serve(0)
 	}
@@ -165,7 +165,7 @@ func (st *carried) serve() {
 	panicked = false
 }
 
-// end ends the request for its client, unless that has the whole response, and reports whether it was under way.
+// end ends the request for its client, unless the response is complete, and reports whether it was in progress.
 func (st *carried) end(err error) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -173,12 +173,12 @@ func (st *carried) end(err error) bool {
 		return false
 	}
 	st.fail(err)
-	_ = st.control.SetWriteDeadline(time.Unix(1, 0)) // calls that wait return
+	_ = st.control.SetWriteDeadline(time.Unix(1, 0)) // unblocks calls
 	_ = st.control.SetReadDeadline(time.Unix(1, 0))
 	return true
 }
 
-// Read gives the request's body, and waits at its end for that of the response: the client is still there.
+// Read reads the request's body. At its end it waits for the end of the response: the client is still there.
 func (st *carried) Read(p []byte) (int, error) {
 	for {
 		switch {
@@ -195,9 +195,9 @@ func (st *carried) Read(p []byte) (int, error) {
 	}
 }
 
-// readBody reads a piece of the body to p, or to framing.
+// readBody reads a piece of the body to p or to framing.
 func (st *carried) readBody(p []byte) (n int, err error) {
-	if err := st.gone(); err != nil {
+	if err := st.endError(); err != nil {
 		return 0, err
 	}
 	into, framed := p, st.chunked
@@ -241,8 +241,8 @@ func (st *carried) readBody(p []byte) (n int, err error) {
 	return n, err
 }
 
-// noMore waits for the end of a body that has as much content as its head says. It returns io.EOF, or why the body is not whole: it may be
-// longer. A client sends the end with the last content, or at once behind it.
+// noMore waits for the end of a body whose content is complete by its length. It returns io.EOF, or an error if the body
+// is longer or was cut. A client sends the end with the last content, or right after it.
 func (st *carried) noMore() error {
 	for {
 		switch n, err := st.r.Body.Read(st.small[:1]); {
@@ -256,13 +256,13 @@ func (st *carried) noMore() error {
 	}
 }
 
-// A chunk of a body without a length: its size in four digits and a line's end, content, and a line's end.
+// A chunk of a body without a length: the size in four digits, a line end, the content, and a line end.
 const (
 	chunkPrefix = 4 + len(crlf)
 	maxOwnChunk = 0xffff
 )
 
-// frameChunk makes a chunk of n bytes of content, which are in b behind the room for their size, and returns its length.
+// frameChunk makes a chunk of n bytes of content, which follow the space for the size in b, and returns its length.
 func frameChunk(b []byte, n int) int {
 	const digits = "0123456789abcdef"
 	b[0], b[1], b[2], b[3] = digits[n>>12&15], digits[n>>8&15], digits[n>>4&15], digits[n&15]
@@ -270,7 +270,7 @@ func frameChunk(b []byte, n int) int {
 	return chunkPrefix + n + copy(b[chunkPrefix+n:], crlf)
 }
 
-// appendEndOf appends the end of a body in chunks, with its trailers.
+// appendEndOf appends the end of a chunked body, with its trailers.
 func appendEndOf(dst []byte, trailers http.Header) []byte {
 	dst = append(dst, "0\r\n"...)
 	for _, name := range slices.Sorted(maps.Keys(trailers)) {
@@ -283,7 +283,7 @@ func appendEndOf(dst []byte, trailers http.Header) []byte {
 	return append(dst, crlf...)
 }
 
-// readFailed returns the error of a read: the client's end precedes what the Carrier says about it.
+// readFailed returns the error of a read. The client's end takes precedence over the Carrier's error.
 func (st *carried) readFailed(err error) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -296,7 +296,7 @@ func (st *carried) readFailed(err error) error {
 	return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
 }
 
-// await waits for the end of the response, which is that of the connection for the session.
+// await waits for the end of the response, which for the session is the end of the connection.
 func (st *carried) await() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -354,7 +354,7 @@ func (st *carried) protocol() string { return protocolHTTP3 }
 
 func (st *carried) major() int { return 3 }
 
-// whole is never known: the Carrier tells the end only to a Read.
+// whole never knows: the Carrier reports the end only to a Read.
 func (*carried) whole() (content int64, come, read bool) { return 0, false, false }
 
 func (st *carried) limit() time.Duration { return st.timeout }
@@ -371,7 +371,7 @@ func (st *carried) sendHead(status int, _ []byte, length int64) error {
 	if status == http.StatusSwitchingProtocols {
 		return errH2Switch
 	}
-	if err := st.gone(); err != nil {
+	if err := st.endError(); err != nil {
 		return err
 	}
 	st.frame(status, length)
@@ -381,7 +381,7 @@ func (st *carried) sendHead(status int, _ []byte, length int64) error {
 		clear(h)
 		return nil
 	}
-	for _, name := range [...]string{"Content-Type", "Date"} { // the Carrier must not add what the response has not
+	for _, name := range [...]string{"Content-Type", "Date"} { // the Carrier must not add fields that the response does not have
 		if _, ok := h[name]; !ok {
 			h[name] = nil
 		}
@@ -393,14 +393,14 @@ func (st *carried) sendHead(status int, _ []byte, length int64) error {
 	return nil
 }
 
-// gone returns why the request is over.
-func (st *carried) gone() error {
+// endError returns why the request has ended.
+func (st *carried) endError() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.err
 }
 
-// Write takes the response's body, framed as its head says, and sends it.
+// Write sends the response's body, framed as its head says.
 func (st *carried) Write(p []byte) (int, error) {
 	if _, err := st.out.write(p, st); err != nil {
 		return 0, err
@@ -409,7 +409,7 @@ func (st *carried) Write(p []byte) (int, error) {
 }
 
 func (st *carried) flush() error {
-	err := st.gone()
+	err := st.endError()
 	if err == nil && st.began && !st.answered() {
 		err = st.control.Flush()
 	}
@@ -417,7 +417,7 @@ func (st *carried) flush() error {
 	return err
 }
 
-// answered reports whether the response has been sent whole.
+// answered reports whether the response has been sent completely.
 func (st *carried) answered() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -425,7 +425,7 @@ func (st *carried) answered() bool {
 }
 
 func (st *carried) sendData(p []byte, last bool) error {
-	if err := st.gone(); err != nil {
+	if err := st.endError(); err != nil {
 		return err
 	}
 	if len(p) > 0 {
@@ -461,16 +461,16 @@ func (st *carried) sendTrailers(fields []httpwire.Field) error {
 }
 
 func (st *carried) endWith(trailers []httpwire.Field) error {
-	if !st.ends() {
+	if !st.takeEnd() {
 		return nil
 	}
 	return st.sendTrailers(trailers)
 }
 
-// CloseWrite is not supported: the Carrier drops what is unread of the request.
+// CloseWrite is not supported: the Carrier drops an unread body.
 func (st *carried) CloseWrite() error { return errors.ErrUnsupported }
 
-// Close ends the request. An incomplete response ends with an error for the client.
+// Close ends the request. The client gets an error if the response is incomplete.
 func (st *carried) Close() error {
 	st.end(net.ErrClosed)
 	return nil

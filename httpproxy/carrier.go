@@ -17,43 +17,45 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// Carrier is a client's connection in a version of HTTP that another package speaks, such as HTTP/3: it carries many requests at once, each
-// of which it hands over as package net/http does. The Proxy serves them as it serves the streams of HTTP/2, by the same rules and limits,
-// and never reads from or writes to the connection itself. Proxy.Serve takes Carriers from a CarrierListener. They are a fiber.Stream, so
-// that limits, register and drain treat them as any connection.
+// Carrier is a client's connection in a version of HTTP that another package implements, such as HTTP/3. It carries many
+// requests at once, and passes each to an http.Handler. The Proxy serves them like streams of HTTP/2, by the same rules
+// and limits, and never reads from or writes to the connection itself. Proxy.Serve takes Carriers from a CarrierListener.
+// A Carrier is a fiber.Stream, so that limits, register and drain treat it like any connection.
 type Carrier interface {
-	// Carry calls h.ServeHTTP for each request, on a goroutine of its own. It returns when the connection is over and all these calls have
-	// returned. It is called once.
+	// Carry calls h.ServeHTTP for each request, on its own goroutine. It returns when the connection has ended and all these
+	// calls have returned. It is called once.
 	//
-	// A request has been checked as the protocol demands. Its Header has no fields about connections, its RequestURI is what came as :path,
-	// its ContentLength is -1 if the client gave none, its Trailer is complete when Body returns io.EOF, and its Context ends when the client
-	// wants no answer any more. Body may be read while the response is written, and also after the first of it.
+	// A request must be valid for its protocol. Its Header has no connection-specific fields, its RequestURI is the received
+	// :path, its ContentLength is -1 if the client gave none, its Trailer is complete when Body returns io.EOF, and its
+	// Context ends when the client no longer wants the answer. Body may be read while the response is written, and after its
+	// beginning was.
 	//
-	// The http.ResponseWriter has the methods of http.ResponseController for deadlines, which interrupt calls that wait, and FlushError. It
-	// sends interim heads at once, and fields with http.TrailerPrefix as trailers. When ServeHTTP returns the response is whole, and what is
-	// unread of the body is dropped; when it panics with http.ErrAbortHandler, the client gets to know that the response is not.
+	// The http.ResponseWriter has the methods of http.ResponseController for deadlines, which interrupt blocked calls, and
+	// FlushError. It sends interim heads at once, and fields with http.TrailerPrefix as trailers. When ServeHTTP returns, the
+	// response is complete and the unread body is dropped. When it panics with http.ErrAbortHandler, the client is told that
+	// the response is incomplete.
 	Carry(h http.Handler) error
-	// Leave has the client begin no more requests, and ends the connection when it has no requests any more. It does not wait.
+	// Leave asks the client to begin no more requests, and ends the connection once it has none. It does not wait.
 	Leave()
 	// Refuse ends the connection and its requests, because the client costs too much.
 	Refuse()
 	// TLS returns the state of the connection's TLS.
 	TLS() *tls.ConnectionState
-	// Traffic returns how many bytes have come from the client and gone to it.
+	// Traffic returns the bytes received from the client and sent to it.
 	Traffic() (in, out uint64)
 }
 
-// CarrierListener is a listener whose connections are Carriers.
+// CarrierListener is a listener that accepts Carriers.
 type CarrierListener interface {
 	net.Listener
-	// Begin gives the listener its settings, before the first Accept.
+	// Begin sets the listener's settings. It is called before the first Accept.
 	Begin(s CarrierSettings)
 }
 
-// CarrierSettings are what a Proxy wants of the Carriers that it accepts.
+// CarrierSettings are the settings of a Proxy for its Carriers.
 type CarrierSettings struct {
-	// TLS returns the settings for a handshake that begins now: TLS 1.3, with the listener's certificates, no protocol (ALPN) and no early
-	// data. They are the same until an Update changes them. It may be called from any goroutine, and must not be changed.
+	// TLS returns the settings for a new handshake: TLS 1.3, the listener's certificates, no ALPN protocol and no early data.
+	// It returns the same value until an Update changes them. It is safe for concurrent use. The result must not be changed.
 	TLS func() *tls.Config
 	// Admit returns why a client would be refused because of its address, after as many others from there as are pending; nil: it would not. It
 	// is called before a handshake begins, and must not be called otherwise: a refusal is counted and logged. It may be called from any
@@ -69,10 +71,10 @@ type CarrierSettings struct {
 	Report func(reason string, level slog.Level, msg string, args ...any)
 }
 
-// ErrNoTLS is the error of Serve for a CarrierListener if the Config has no TLS.
+// ErrNoTLS is returned by Serve for a CarrierListener if the Config has no TLS.
 var ErrNoTLS = errors.New("httpproxy: HTTP/3 needs TLS")
 
-// beginCarriers prepares a listener that Serve was given. What is no CarrierListener needs nothing.
+// beginCarriers prepares l if it is a CarrierListener.
 func (p *Proxy) beginCarriers(l net.Listener) error {
 	c, ok := l.(CarrierListener)
 	if !ok {
@@ -90,29 +92,29 @@ func (p *Proxy) beginCarriers(l net.Listener) error {
 	return nil
 }
 
-// carriers is what a Proxy has for CarrierListeners.
+// carriers is the state of a Proxy for CarrierListeners.
 type carriers struct {
 	tls atomic.Pointer[tls.Config] // nil = none
 
 	mu     sync.Mutex     // held for a few instructions
 	served []net.Listener // those with a UDP port
 	config Announcement
-	value  atomic.Pointer[string] // of Alt-Svc; nil = HTTP/3 is not announced
+	value  atomic.Pointer[string] // of Alt-Svc; nil = not announced
 }
 
 // Announcement tells clients that come by TCP, and with TLS, that there is HTTP/3, by a field Alt-Svc (RFC 7838) in each answer. Clients use
 // it for their next connections, and TCP where it does not work. It has an effect while a CarrierListener with a UDP port is served.
 type Announcement struct {
-	// MaxAge is how long clients may remember it, in whole seconds; 0 = HTTP/3 is not announced.
+	// MaxAge is how long clients may remember it, in whole seconds; 0 = no announcement.
 	MaxAge time.Duration
-	// Port is where clients reach HTTP/3, if it is not the listener's own, because packets are redirected on their way; 0 = that.
+	// Port is where clients reach HTTP/3 if packets are redirected on their way; 0 = the listener's port.
 	Port int
 }
 
 // carrierTLS returns the settings for handshakes of Carriers.
 func carrierTLS(t *tls.Config) *tls.Config {
 	t = t.Clone()
-	t.NextProtos, t.GetConfigForClient, t.MinVersion = nil, nil, tls.VersionTLS13 // challenges of certificate authorities come by TCP
+	t.NextProtos, t.GetConfigForClient, t.MinVersion = nil, nil, tls.VersionTLS13 // ACME challenges arrive by TCP
 	return t
 }
 
@@ -159,13 +161,13 @@ func (c *carriers) announce() {
 	c.value.Store(&value)
 }
 
-// altSvcField announces other services for the same content; altSvcName is its name in lower case.
+// altSvcField is the field Alt-Svc, altSvcName its name in lower case.
 const (
 	altSvcField = "Alt-Svc"
 	altSvcName  = "alt-svc"
 )
 
-// altSvc returns its value in the answer for the session's client; "" = none.
+// altSvc returns the value of Alt-Svc for the session's client; "" = none.
 func (s *session) altSvc() string {
 	v := s.p.carriers.value.Load()
 	if v == nil || s.isTLS == nil || s.stream != nil && s.stream.major() > 2 {
@@ -174,7 +176,7 @@ func (s *session) altSvc() string {
 	return *v
 }
 
-// carrierConn is the session on a Carrier. Each of its requests is served on a goroutine of the Carrier's.
+// carrierConn is the session of a Carrier. Each request is served on a goroutine of the Carrier.
 type carrierConn struct {
 	p       *Proxy
 	ctx     context.Context
@@ -187,13 +189,13 @@ type carrierConn struct {
 
 	mu       sync.Mutex // held for a few instructions
 	requests map[uint64]*carried
-	last     uint64    // number of the last request
-	idle     time.Time // since when there has been none
-	resets   int       // how many more requests the client has given up than were answered; see maxResets
-	in, out  uint64    // bytes that are counted
+	last     uint64    // ID of the last request
+	idle     time.Time // since when there has been no request
+	resets   int       // requests that the client gave up, minus those that were answered; see maxResets
+	in, out  uint64    // counted bytes
 }
 
-// serveCarrier serves a connection to its end.
+// serveCarrier serves a connection until it ends.
 func (p *Proxy) serveCarrier(ctx context.Context, lc *listener.Conn, c Carrier) {
 	cc := &carrierConn{p: p, ctx: ctx, lc: lc, carrier: c, tls: c.TLS(), requests: map[uint64]*carried{}, idle: time.Now(), shard: uint8(lc.Shard())}
 	s := session{lc: lc}
@@ -206,7 +208,7 @@ func (p *Proxy) serveCarrier(ctx context.Context, lc *listener.Conn, c Carrier) 
 		cc.held.end()
 	}()
 	lc.Attach(cc)
-	if p.isDraining() { // perhaps it began before the session was attached
+	if p.isDraining() { // the drain may have begun before the session was attached
 		cc.interrupt()
 	}
 	if err := c.Carry(cc); err != nil {
@@ -214,19 +216,19 @@ func (p *Proxy) serveCarrier(ctx context.Context, lc *listener.Conn, c Carrier) 
 	}
 }
 
-// interrupt begins the end: see Proxy.Drain.
+// interrupt starts the drain: see Proxy.Drain.
 func (cc *carrierConn) interrupt() { cc.carrier.Leave() }
 
-// count adds what has passed to the byte counters of the connection.
+// count adds the new traffic to the byte counters of the connection.
 func (cc *carrierConn) count() {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()
-	in, out := cc.carrier.Traffic() // an older reading than the last would have bytes counted twice
+	in, out := cc.carrier.Traffic() // under mu: an older reading after a newer one would count bytes twice
 	cc.lc.Count(int64(in-cc.in), int64(out-cc.out))
 	cc.in, cc.out = in, out
 }
 
-// add gives a request its number.
+// add registers a request and sets its ID.
 func (cc *carrierConn) add(st *carried) {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()
@@ -235,7 +237,7 @@ func (cc *carrierConn) add(st *carried) {
 	cc.requests[st.id] = st
 }
 
-// remove takes a request that is over out.
+// remove removes an ended request.
 func (cc *carrierConn) remove(st *carried) {
 	cc.count()
 	if cc.forget(st) {
@@ -243,7 +245,7 @@ func (cc *carrierConn) remove(st *carried) {
 	}
 }
 
-// forget forgets a request, and reports whether the client has given up too many.
+// forget removes a request, and reports whether the client has given up too many.
 func (cc *carrierConn) forget(st *carried) bool {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()
@@ -251,7 +253,7 @@ func (cc *carrierConn) forget(st *carried) bool {
 	if len(cc.requests) == 0 {
 		cc.idle = time.Now()
 	}
-	switch err := st.gone(); {
+	switch err := st.endError(); {
 	case err == nil && cc.resets > 0:
 		cc.resets--
 	case errors.Is(err, httppool.ErrClientGone):

@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/internal/certs"
 )
 
-// TestKeyAuthorization: a certificate authority is answered whatever the routes say. All other requests are routed, also when they look alike.
+// TestKeyAuthorization: a certificate authority gets its answer whatever the routes are. All other requests are routed.
 func TestKeyAuthorization(t *testing.T) {
 	secure, trusts := certs.New().Configs()
 	u := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "routed") }))

@@ -15,7 +15,7 @@ import (
 	"github.com/headpond/headpond/internal/certs"
 )
 
-// tellsCert answers with what it gets of the client's certificate.
+// tellsCert answers with the client's certificate as it got it.
 func tellsCert(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "%q%q", r.Header["X-Forwarded-Client-Cert"], append(r.Header["X_forwarded_client_cert"], r.Header["X-Forwarded-Client_cert"]...))
 }
@@ -49,8 +49,8 @@ func asks(t *testing.T, client *http.Client, url string) string {
 	return body
 }
 
-// TestClientCertificates: who may connect, and what the server gets, on both protocols, with sessions that are resumed, and after the
-// authority is another one.
+// TestClientCertificates: who may connect, and what the server gets, on both protocols, with resumed sessions, and after a
+// change of the authority.
 func TestClientCertificates(t *testing.T) {
 	up := newUpstream(t, serveHTTP(t, tellsCert))
 	ca, other := certs.New(), certs.New()
@@ -127,7 +127,7 @@ func TestClientCertificatesAfterUpdate(t *testing.T) {
 	}
 }
 
-// TestClientCertificateOfAProxysClient: what a trusted proxy says of its client's certificate passes.
+// TestClientCertificateOfAProxysClient: a trusted proxy's header about its client's certificate passes.
 func TestClientCertificateOfAProxysClient(t *testing.T) {
 	trusted := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	routes := []httpproxy.Route{{Upstream: newUpstream(t, serveHTTP(t, tellsCert))}}

@@ -10,38 +10,39 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// clientStream is a client's request and its response on a connection that carries many at once: a stream of HTTP/2, or a request of a
-// Carrier. Heads pass as fields. The request's body is read from it, and the response's is written to it, framed as in HTTP/1.1.
+// clientStream is a client's request and response on a connection that carries many at once: a stream of HTTP/2, or a
+// request of a Carrier. Heads pass as fields. The request's body is read from it, and the response's body written to it,
+// framed as in HTTP/1.1.
 type clientStream interface {
 	fiber.Stream
 	h2Sink
 
-	// protocol is the version of HTTP as the request line of HTTP/1.1 would name it, such as "HTTP/2.0"; major is its number.
+	// protocol is the HTTP version as in HTTP/1.1's request line, such as "HTTP/2.0"; major is its number.
 	protocol() string
 	major() int
-	// limit is the time that the client gives the exchange; 0 = none.
+	// limit is the client's time limit for the exchange; 0 = none.
 	limit() time.Duration
 	// home is the loop of the client's connection; 0 = none.
 	home() int
-	// resumes returns what continues a session that rests; see session.beginRest. Without a loop no session rests.
+	// resumes returns what continues a suspended session; see session.beginRest. Without a loop no session is suspended.
 	resumes() func()
 
 	// head returns the writer for the head of a response.
 	head(dst []byte) headWriter
-	// sendHead takes the head of an interim or of the final response, whose body has that length, and sends it with what is written behind it
-	// or by flush.
+	// sendHead takes the head of an interim response or of the final one, whose body has the given length. It is sent with the
+	// next write or flush.
 	sendHead(status int, block []byte, length int64) error
 	// flush sends what has been written.
 	flush() error
-	// endWith ends the response with trailers, even if content is missing. It does nothing before the head, and after the end.
+	// endWith ends the response with trailers, even if content is missing. Before the head and after the end it does nothing.
 	endWith(trailers []httpwire.Field) error
 
-	// whole reports whether the request has come whole and has no trailers, how much content it has then, and whether the session has read all
-	// of it.
+	// whole reports whether the request is complete and has no trailers, the size of its content, and whether the session has
+	// read all of it.
 	whole() (content int64, come, read bool)
-	// uses says which connection is to be closed when the client gives up the request; false = it has, and c is not touched.
+	// uses sets the connection to close when the client gives up the request; false = the client has, and c is not closed.
 	uses(c *httppool.Conn) bool
-	// cancels makes the end of the request call cancel; if it has come already, cancel is called at once. nil ends that.
+	// cancels has cancel called when the request ends, at once if it has ended. nil undoes this.
 	cancels(cancel context.CancelCauseFunc)
 	// leasing returns the context in which s, the session of the request, waits for a connection.
 	leasing(s *session) context.Context
@@ -52,17 +53,17 @@ var (
 	_ clientStream = (*carried)(nil)
 )
 
-// clientSide is what the clientStreams have in common. The mutex of h2Sides guards it, but for the writer's part.
+// clientSide is what implementations of clientStream share. The mutex of h2Sides guards it, except for the writer's part.
 type clientSide struct {
 	h2Sides
-	err      error                   // the request is over
-	server   *httppool.Conn          // that the request is on
-	cancel   context.CancelCauseFunc // of work that precedes that; nil = none is under way
-	waits    *waiting                // for one; nil = no session has needed one yet
-	finished bool                    // the response has been sent whole
+	err      error                   // why the request ended
+	server   *httppool.Conn          // the request's connection
+	cancel   context.CancelCauseFunc // of work before there is a connection; nil = none
+	waits    *waiting                // nil = no session has waited for a connection yet
+	finished bool                    // the response has been sent completely
 
 	// The writer's.
-	began bool // the final head is sent
+	began bool // the final head was sent
 	out   h2Outgoing
 }
 
@@ -73,13 +74,13 @@ func (c *clientSide) fail(err error) {
 	}
 	c.wake()
 	if c.waits != nil {
-		c.waits.look()
+		c.waits.check()
 	}
 	if c.cancel != nil {
 		c.cancel(httppool.ErrClientGone)
 	}
 	if c.server != nil && !c.finished {
-		_ = c.server.Close() // its answer is not awaited
+		_ = c.server.Close() // its answer is not needed
 	}
 }
 
@@ -114,7 +115,7 @@ func (c *clientSide) leasing(s *session) context.Context {
 	return w.leases
 }
 
-// Ended reports whether the client does not want the answer any more.
+// Ended reports whether the client no longer wants the answer.
 func (c *clientSide) Ended() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,16 +134,16 @@ func (c *clientSide) frame(status int, length int64) {
 	c.out.begin(length)
 }
 
-// ends reports whether endWith has something to end, and that it does.
-func (c *clientSide) ends() bool {
-	if !c.began || c.out.over {
+// takeEnd reports whether there is a response for endWith to end, and records its end.
+func (c *clientSide) takeEnd() bool {
+	if !c.began || c.out.done {
 		return false
 	}
-	c.out.over = true
+	c.out.done = true
 	return true
 }
 
-// replyBy sends an answer of the proxy itself.
+// replyBy sends an answer of the proxy.
 func (a *answer) replyBy(st clientStream) error {
 	a.complete()
 	w := st.head(nil)

@@ -117,8 +117,8 @@ func newCompressing(c *Compression) *compressing {
 	return z
 }
 
-// squeeze says how the answer of an exchange is compressed.
-type squeeze struct {
+// answerCompression says how the answer of an exchange is compressed.
+type answerCompression struct {
 	encoding string      // encoding named in the head; "" = none
 	by       *compressor // compressor of the content; nil = there is no content, or it passes unchanged
 	varies   bool        // compression depends on Accept-Encoding, and the server does not say so in Vary
@@ -129,7 +129,7 @@ type squeeze struct {
 // considerCompression decides whether the answer is compressed. It is called once for each answer, after its head was
 // read.
 func (s *session) considerCompression(z *compressing) {
-	q, r := &s.ex.squeeze, &s.resp
+	q, r := &s.ex.compression, &s.resp
 	if r.Status == http.StatusNotModified { // its fields replace those of the answer in the client's cache
 		q.weak = hasWeakened(s.req.Fields, r)
 		q.varies = q.weak && !s.saysVary(r)
@@ -143,7 +143,7 @@ func (s *session) considerCompression(z *compressing) {
 	if s.asksHead() {
 		length = headLength(r)
 	}
-	if s.req.Minor == 0 || length >= 0 && length < z.least || bars(s.req.Fields) || s.ex.target.responseRules.drops([]byte("Content-Encoding")) {
+	if s.req.Minor == 0 || length >= 0 && length < z.least || forbidsTransform(s.req.Fields) || s.ex.target.responseRules.drops([]byte("Content-Encoding")) {
 		return
 	}
 	encoding := z.choose(&s.req)
@@ -171,8 +171,8 @@ func headLength(r *httpwire.Response) int64 {
 	return httpwire.Unframed
 }
 
-// bars reports whether fields forbid changing the content (RFC 9111, sections 5.2.1.6 and 5.2.2.6).
-func bars(fields []httpwire.Field) bool {
+// forbidsTransform reports whether fields forbid changing the content (RFC 9111, sections 5.2.1.6 and 5.2.2.6).
+func forbidsTransform(fields []httpwire.Field) bool {
 	for i := range fields {
 		if f := &fields[i]; httpwire.EqualFold(f.Name, "cache-control") {
 			for item := range bytes.SplitSeq(f.Value, []byte{','}) {
@@ -252,7 +252,7 @@ func (z *compressing) takes(r *httpwire.Response) bool {
 			return false
 		}
 	}
-	return types == 1 && !bars(r.Fields)
+	return types == 1 && !forbidsTransform(r.Fields)
 }
 
 // untouchable lists the fields of answers that are compressed already, are partial, or have a checksum of the content.
@@ -343,7 +343,7 @@ func quality(parameters []byte) int {
 }
 
 // rewrites reports whether a field of the answer changes or is dropped, and writes its changed form.
-func (q *squeeze) rewrites(w *headWriter, f *httpwire.Field) bool {
+func (q *answerCompression) rewrites(w *headWriter, f *httpwire.Field) bool {
 	switch {
 	case !q.weak:
 		return false
@@ -359,7 +359,7 @@ func (q *squeeze) rewrites(w *headWriter, f *httpwire.Field) bool {
 }
 
 // write appends the fields of an answer that is compressed, or that could have been.
-func (q *squeeze) write(w *headWriter) {
+func (q *answerCompression) write(w *headWriter) {
 	if q.encoding != "" {
 		w.line("Content-Encoding", q.encoding)
 	}

@@ -124,7 +124,7 @@ func answersToCompress(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// compressionCases are requests of TestCompression. The zero encoding is that the answer passes as it is, with the ETag "v1".
+// compressionCases are requests of TestCompression. No encoding: the answer passes unchanged, with the ETag "v1".
 var compressionCases = []struct {
 	path, accept, encoding string
 	method, cache, has     string // of the request; has is its If-None-Match
@@ -228,7 +228,7 @@ func TestCompression(t *testing.T) {
 	}
 }
 
-// checkCompressed makes the request of a case.
+// checkCompressed sends the request of a case.
 func checkCompressed(t *testing.T, client *http.Client, req *http.Request, i int) {
 	tc := compressionCases[i]
 	resp, err := client.Do(req)
@@ -336,7 +336,7 @@ func TestCompressionFlushes(t *testing.T) {
 	}
 }
 
-// TestCompressionOfABrokenAnswer: the client must not take the part that has come for the whole.
+// TestCompressionOfABrokenAnswer: the client must not take the received part for the whole.
 func TestCompressionOfABrokenAnswer(t *testing.T) {
 	const head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 	part := compressible(100_000)
@@ -374,7 +374,7 @@ func TestCompressionOfABrokenAnswer(t *testing.T) {
 	eventually(t, "all compressors are given back", func() bool { return httpproxy.CompressorsInUse() == 0 })
 }
 
-// TestCompressionForHTTP10: a client of HTTP/1.0 gets the answer as it is.
+// TestCompressionForHTTP10: a client of HTTP/1.0 gets the answer unchanged.
 func TestCompressionForHTTP10(t *testing.T) {
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, serveHTTP(t, answersToCompress)), Compression: &httpproxy.Compression{}}}})
 	c, br := dialRaw(t, p.addr)
@@ -408,7 +408,7 @@ func TestCompressionOfUnframedAnswers(t *testing.T) {
 	}
 }
 
-// TestCompressionWithinItsMemory: an answer for which there is no compressor passes as it is, and is counted.
+// TestCompressionWithinItsMemory: without a free compressor an answer passes unchanged, and is counted.
 func TestCompressionWithinItsMemory(t *testing.T) {
 	next := map[string]chan struct{}{"/1": make(chan struct{}), "/2": make(chan struct{}), "/3": make(chan struct{})}
 	up := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {

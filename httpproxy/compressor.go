@@ -67,7 +67,7 @@ var compressorKinds = map[string]*compressorKind{
 
 var compressorsInUse atomic.Int64
 
-// takeCompressor returns a compressor for the answer, to be returned with giveBack; nil = too many are in use.
+// takeCompressor returns a compressor for the answer, to be returned by releaseCompressor; nil = too many are in use.
 func (s *session) takeCompressor(encoding string) *compressor {
 	most := min(maxCompressors, s.p.ledger.memory.limit/compressorShare/compressorBytes)
 	claimed, ok := s.claim(compressorBytes)
@@ -86,10 +86,10 @@ func (s *session) takeCompressor(encoding string) *compressor {
 	return c
 }
 
-// giveBack returns the compressor of the answer for other answers.
-func (s *session) giveBack() {
-	c := s.ex.squeeze.by
-	s.ex.squeeze.by = nil
+// releaseCompressor returns the compressor of the answer for other answers.
+func (s *session) releaseCompressor() {
+	c := s.ex.compression.by
+	s.ex.compression.by = nil
 	if c.out.Reset(); c.out.Cap() > maxKeptOut {
 		c.out = bytes.Buffer{}
 	}
@@ -107,12 +107,12 @@ func (s *session) countRoute(count, n int) {
 
 // compressedBody compresses the content, in any framing of the server, and sends it in chunks.
 func (s *session) compressedBody(out []byte) error {
-	defer s.giveBack()
-	c := s.ex.squeeze.by
+	defer s.releaseCompressor()
+	c := s.ex.compression.by
 	s.chunks.Reset()
 	s.chunks.Own = s.place() != nil
 	turn := 0
-	for left := s.ex.squeeze.length; ; {
+	for left := s.ex.compression.length; ; {
 		content, n, done, err := s.nextContent(&left)
 		if err != nil && !errors.Is(err, httpwire.ErrIncomplete) {
 			return err
@@ -180,7 +180,7 @@ func (s *session) nextContent(left *int64) (content []byte, n int, done bool, er
 
 // compress compresses a piece of content, the last one if done, and sends the compressed bytes that do not fit out.
 func (s *session) compress(out, content []byte, done bool) ([]byte, error) {
-	c := s.ex.squeeze.by
+	c := s.ex.compression.by
 	if len(content) > 0 {
 		if _, err := c.Write(content); err != nil {
 			return out, err
@@ -197,7 +197,7 @@ func (s *session) compress(out, content []byte, done bool) ([]byte, error) {
 
 // sendCompressed appends the compressed bytes to out, in chunks, and sends those that do not fit.
 func (s *session) sendCompressed(out []byte) ([]byte, error) {
-	c := s.ex.squeeze.by
+	c := s.ex.compression.by
 	s.countRoute(compressedTo, c.out.Len())
 	for content := c.out.Bytes(); len(content) > 0; {
 		k := min(len(content), cap(out)-len(out)-chunkOverhead)

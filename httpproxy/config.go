@@ -39,7 +39,7 @@ const requestIDField = "X-Request-Id"
 // ErrConfig is wrapped by every error about an invalid Config.
 var ErrConfig = errors.New("httpproxy: invalid configuration")
 
-// Upstream is where a route leads: pooled connections to a set of endpoints. NewUpstream makes one.
+// Upstream is the destination of a route: pooled connections to a set of endpoints. NewUpstream makes one.
 type Upstream = upstream.Upstream[*httppool.Conn]
 
 // Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes,
@@ -115,7 +115,7 @@ type Route struct {
 	// Path is a prefix in whole segments: "/api" matches "/api", "/api/" and "/api/x", never "/apix"; "/api/" matches
 	// "/api/" and below. "" and "/" match everything. It is compared with the decoded path.
 	Path string
-	// PathMatch says whether Path is a prefix, the whole path, or a regular expression.
+	// PathMatch is how Path is compared: as a prefix, the whole path, or a regular expression.
 	PathMatch PathMatch
 	// Methods are the methods of the route; case matters, and GET is not HEAD. Empty = all.
 	Methods []string
@@ -129,12 +129,12 @@ type Route struct {
 	// joined by dots for nested objects. A string is compared decoded; a number, true, false and null are compared as
 	// written.
 	Body []FieldMatch
-	// Groups say which requests the upstream serves: "model=llama3" serves requests whose body has that field (see
-	// Body), "model=*" those that have the field with any value, and "all" every request. Routes that differ only in
-	// Groups and Upstream form a set. A request goes to a route of the set with an exactly matching group; with a
-	// header X-Headpond-Fallback (X-Otela-Fallback) of "1" also to one that serves any value, and with "2" to one that
-	// serves all. Better matches win; among equals the upstream with the least load does. A request without a body may
-	// go to any. The answer gets a header X-Computing-Node with the name of the upstream, unless it has one.
+	// Groups are the groups of requests that the upstream serves: "model=llama3" are requests whose body has that field (see
+	// Body), "model=*" those that have the field with any value, and "all" every request. Routes that differ only in Groups
+	// and Upstream form a set. A request goes to a route of the set with an exactly matching group; with a header
+	// X-Headpond-Fallback (X-Otela-Fallback) of "1" also to one that serves any value, and with "2" to one that serves all.
+	// Better matches win; among equals the upstream with the least load does. A request without a body may go to any. The
+	// answer gets a header X-Computing-Node with the name of the upstream, unless it has one.
 	Groups []string
 	// StripPrefix removes Path from the forwarded path; only for prefixes.
 	StripPrefix bool
@@ -166,9 +166,9 @@ type Route struct {
 	IdleTimeout time.Duration
 	// StrictBackend answers 502 if a response frames its body in two ways (see httpwire.Response.ParseLenient).
 	StrictBackend bool
-	// Retries says which failed requests are sent again.
+	// Retries are the rules for sending failed requests again.
 	Retries Retries
-	// Affinity says which requests go to the same endpoint. With the zero value the upstream's balance alone decides.
+	// Affinity sends requests with the same key to the same endpoint. With the zero value only the upstream's balance decides.
 	Affinity Affinity
 	// Allow lists the client addresses that may use the route, empty = all; Deny lists exceptions. Other clients get
 	// 403. If the peer is one of Config.TrustedProxies, the client is the last address in X-Forwarded-For that is not a
@@ -178,7 +178,7 @@ type Route struct {
 	BasicAuth *BasicAuth
 	// ForwardAuth asks another server about each request; nil = none. It excludes BasicAuth.
 	ForwardAuth *ForwardAuth
-	// RateLimit is how many requests the route takes in a period.
+	// RateLimit limits the requests of the route in a period.
 	RateLimit RateLimit
 	// Canary sends a share of the requests to another upstream.
 	Canary Canary

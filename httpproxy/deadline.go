@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// setDeadline bounds the exchange by the times that its route and its client give it.
+// setDeadline bounds the exchange by the limits of its route and its client.
 func (s *session) setDeadline() {
 	x := &s.ex
 	if d := x.target.route.Timeout; d > 0 {
@@ -19,25 +19,25 @@ func (s *session) setDeadline() {
 		x.until = x.earlier(s.now.Add(st.limit()))
 	}
 	if name := x.target.route.DeadlineHeader; name != "" {
-		s.heedDeadline(name)
+		s.applyDeadlineField(name)
 	}
 }
 
-// heedDeadline bounds the exchange by the time that its client gives it in a field, whose name is in lower case.
-func (s *session) heedDeadline(name string) {
+// applyDeadlineField bounds the exchange by a client's field, whose name is in lower case.
+func (s *session) applyDeadlineField(name string) {
 	for i := range s.req.Fields {
 		f := &s.req.Fields[i]
 		if !httpwire.EqualFold(f.Name, name) {
 			continue
 		}
-		if d := statedTime(name, view(f.Value)); d > 0 {
+		if d := parseTimeout(name, view(f.Value)); d > 0 {
 			s.ex.until = s.ex.earlier(s.now.Add(d))
 		}
 	}
 }
 
-// statedTime returns the time in the value of such a field; 0 = there is none.
-func statedTime(name, value string) time.Duration {
+// parseTimeout parses the value of such a field; 0 = it is not valid.
+func parseTimeout(name, value string) time.Duration {
 	unit := time.Second
 	if strings.HasSuffix(name, "-ms") {
 		unit = time.Millisecond

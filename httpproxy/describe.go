@@ -59,8 +59,8 @@ func (a *about) holds(endpoint string, since time.Time) {
 	a.endpoint, a.held = endpoint, since
 }
 
-// rests records that there is no request.
-func (a *about) rests(since time.Time) {
+// setIdle records that the connection has no request.
+func (a *about) setIdle(since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.idle, a.since = true, since
@@ -162,7 +162,7 @@ func (h *http2) Kill(stream uint64) bool {
 			h.p.srv.CountError(listener.ReasonKilled)
 			h.out = appendReset(h.outgoing(), st.id, codeCancel)
 			st.fail(errKilled)
-			h.lookBy(time.Unix(1, 0)) // so that the reader sends the reset soon
+			h.checkBy(time.Unix(1, 0)) // so that the reader sends the reset soon
 		}
 	})
 	return killed

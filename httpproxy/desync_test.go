@@ -50,8 +50,8 @@ func (rec *recorder) seen() []string {
 	return slices.DeleteFunc(slices.Clone(rec.requests), func(s string) bool { return s == "GET /end " })
 }
 
-// TestNoDesynchronisation sends requests that readers have been known to understand differently. Each is refused with
-// 400 and never reaches the server, or it reaches it as exactly the one request that is noted.
+// TestNoDesynchronisation sends requests that readers have been known to understand differently. Each is refused with 400
+// and does not reach the server, or reaches it as exactly the given request.
 func TestNoDesynchronisation(t *testing.T) {
 	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 	const post = "POST / HTTP/1.1\r\nHost: a\r\n"

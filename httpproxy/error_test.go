@@ -110,7 +110,7 @@ func TestPoolExhausted(t *testing.T) {
 	eventually(t, "one is counted", func() bool { return p.Stats().Errors[listener.ReasonPoolExhausted] == 1 })
 }
 
-// TestAnotherEndpoint takes over for one that refuses connections, for every method.
+// TestAnotherEndpoint: another one serves the request if one refuses connections, for every method.
 func TestAnotherEndpoint(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	p := startProxy(t, routeTo(newUpstream(t, conntest.FreeAddress(t), backend)))
@@ -247,7 +247,7 @@ func TestAccessLogSaysHTTP2(t *testing.T) {
 	}
 }
 
-// TestNoFilesLeft: the error says whose shortage it is.
+// TestNoFilesLeft: the error says on which side files are short.
 func TestNoFilesLeft(t *testing.T) {
 	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: func(context.Context, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}

@@ -19,7 +19,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// expectUpload begins a request with two bytes of body, for which the client waits for leave.
+// expectUpload begins a request with two bytes of body, for which the client waits for 100 Continue.
 const expectUpload = " HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
 
 const leave = "HTTP/1.1 100 Continue\r\n\r\n"
@@ -64,7 +64,8 @@ func wantStatus(t *testing.T, br *bufio.Reader, status int) *http.Response {
 	return resp
 }
 
-// TestExpectKeepsTheConnection: of client and server, upload after upload. No byte of a body is sent before the server gives leave.
+// TestExpectKeepsTheConnection: of client and server, over several uploads. No byte of a body is sent before the server's
+// 100.
 func TestExpectKeepsTheConnection(t *testing.T) {
 	const chunked = " HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\nTransfer-Encoding: chunked\r\n\r\n"
 	var conns atomic.Int64
@@ -154,8 +155,8 @@ func TestExpectRefused(t *testing.T) {
 	}
 }
 
-// TestExpectAnswerWithoutLeave: the server has read the body, or has taken it for another request; its connection is not used again, but
-// the client's is.
+// TestExpectAnswerWithoutLeave: the server has read the body, or taken it for another request. Its connection is not
+// reused, but the client's is.
 func TestExpectAnswerWithoutLeave(t *testing.T) {
 	var conns atomic.Int64
 	backend := serveExpecting(t, &conns, func(*http.Request) (string, bool) { return "", true })
@@ -168,8 +169,8 @@ func TestExpectAnswerWithoutLeave(t *testing.T) {
 	}
 }
 
-// TestExpectAndNoMore: a body is never taken for a request.
-func TestExpectAndNoMore(t *testing.T) {
+// TestExpectedBodyIsNoRequest: a body is never taken for a request.
+func TestExpectedBodyIsNoRequest(t *testing.T) {
 	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 	for name, tc := range map[string]struct{ raw, want string }{
 		"a body":         {strings.Replace("POST /"+expectUpload, ": 2\r", fmt.Sprintf(": %d\r", len(smuggled)), 1) + smuggled, "POST / " + smuggled},
@@ -212,7 +213,8 @@ func TestExpectOfASilentServer(t *testing.T) {
 	}
 }
 
-// TestExpectAndSendNothing: a client with leave that does not use it is answered when the route's time is over, in HTTP/2 too.
+// TestExpectAndSendNothing: a client that gets 100 Continue and sends nothing is answered after the route's time-out, in
+// HTTP/2 too.
 func TestExpectAndSendNothing(t *testing.T) {
 	var conns atomic.Int64
 	backend := serveExpecting(t, &conns, func(*http.Request) (string, bool) { return leave, true })
@@ -238,7 +240,7 @@ func TestExpectAndSendNothing(t *testing.T) {
 	}
 }
 
-// TestExpectAfterTheServerHungUp: while nothing of the body has come the request may be sent again, if it is one of those.
+// TestExpectAfterTheServerHungUp: while nothing of the body has arrived, an idempotent request may be sent again.
 func TestExpectAfterTheServerHungUp(t *testing.T) {
 	for method, want := range map[string]int{"PUT": 100, "POST": 502} {
 		t.Run(method, func(t *testing.T) {
@@ -278,7 +280,7 @@ func TestExpectAfterTheServerHungUp(t *testing.T) {
 	}
 }
 
-// TestExpectOfHTTP10 is none: such a client does not know interim answers.
+// TestExpectOfHTTP10: HTTP/1.0 has no interim answers.
 func TestExpectOfHTTP10(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	p := startProxy(t, routeTo(newUpstream(t, backend)))

@@ -39,7 +39,7 @@ func CodedField(status int, name, value string) []byte {
 	return appendCoded(appendStatus([]byte{emptyTable}, status), &httpwire.Field{Name: []byte(name), Value: []byte(value)})
 }
 
-// CodedLine codes a field as this proxy writes those of its own.
+// CodedLine codes a field as the proxy writes its own.
 func CodedLine(name, value string) []byte {
 	w := headWriter{coded: true}
 	w.line(name, value)
@@ -71,16 +71,16 @@ func QueryHas(query, name, value string) bool {
 	return c.inQuery([]byte(query))
 }
 
-// HeldAfterReset reports whether a stream whose client has reset it holds on to the connection that it was about to use.
+// HeldAfterReset reports whether a reset stream still holds the connection that it was about to use.
 func HeldAfterReset(c *httppool.Conn) bool {
 	st := &h2Stream{clientSide: clientSide{h2Sides: h2Sides{mu: new(sync.Mutex)}, err: errStreamReset}}
 	return st.uses(c) || st.server != nil
 }
 
-// FlushAmongOthers sends what a stream has written, to a connection for which others have something to send at each write, n times.
-// Each of these calls wrote, and the stream returned when it goes on.
+// FlushAmongOthers sends what a stream has written, n times, while others have frames to send at each write. It returns
+// when the stream may continue.
 func FlushAmongOthers(n int, wrote func(i int), returned func()) error {
-	h := &http2{patience: time.Hour, out: []byte("x")}
+	h := &http2{writeTimeout: time.Hour, out: []byte("x")}
 	writes := 0
 	h.conn = &busyConn{write: func() {
 		if writes++; writes < n {
@@ -92,7 +92,7 @@ func FlushAmongOthers(n int, wrote func(i int), returned func()) error {
 	}}
 	err := h.flush(&h2Stream{h: h})
 	returned()
-	h.over.Wait()
+	h.fibers.Wait()
 	return err
 }
 
@@ -180,7 +180,7 @@ func (q *HashQueue) Leave(_, name string) bool { return q.leave(q.flights[name])
 // Next is the end of a check.
 func (q *HashQueue) Next() { q.next() }
 
-// ComparedWithoutTurn compares a password whose turn does not come while a context lasts that ends because of cause.
+// ComparedWithoutTurn compares a password whose turn does not come before a context ends with cause.
 func ComparedWithoutTurn(u *Users, cause error) (verdict string, left int) {
 	u.queue = newHashQueue(0, nil)
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -189,7 +189,7 @@ func ComparedWithoutTurn(u *Users, cause error) (verdict string, left int) {
 	return map[verdictNumber]string{givenUp: "given up", clientLeft: "client left"}[v], len(u.flights) + u.queue.waiting
 }
 
-// FillQueue leaves no room for users' passwords to be checked.
+// FillQueue fills the queue of passwords to check.
 func FillQueue(u *Users) {
 	u.queue = newHashQueue(0, nil)
 	u.queue.waiting = maxHashing
@@ -216,5 +216,5 @@ func AppendEscaped(dst []byte, value string, json bool) []byte {
 	return appendEscaped(dst, value, json)
 }
 
-// StatedTime is statedTime.
-func StatedTime(name, value string) time.Duration { return statedTime(name, value) }
+// StatedTime calls parseTimeout.
+func StatedTime(name, value string) time.Duration { return parseTimeout(name, value) }

@@ -38,12 +38,12 @@ func (s *session) finish(err error) bool {
 	if err != nil && x.wrote {
 		s.breakGRPC(err)
 	}
-	if err != nil && x.bare {
-		_ = s.client.conn.SetLinger(0) // else the part that was received would look like the whole body
+	if err != nil && x.unframed {
+		_ = s.client.conn.SetLinger(0) // otherwise the received part would look like the whole body
 		return false
 	}
 	if x.close || err != nil && x.wrote {
-		s.bye()
+		s.lingeringClose()
 		return false
 	}
 	s.client.take(x.size)
@@ -79,7 +79,7 @@ func (s *session) failed(err error) {
 		x.close = true
 		return
 	}
-	x.until = time.Time{} // the end of this time may be why the request failed
+	x.until = time.Time{} // its passing may be why the request failed
 	if s.reply(w, s.within()) != nil {
 		x.close = true
 	}
@@ -88,7 +88,7 @@ func (s *session) failed(err error) {
 // refuse answers a request that goes to no upstream; false ends the session.
 func (s *session) refuse(no refusal) bool {
 	x := &s.ex
-	x.close = s.req.Close || s.req.Length != 0 || s.asks() != nil
+	x.close = s.req.Close || s.req.Length != 0 || s.upgradeProtocol() != nil
 	w := s.newAnswer(x.close)
 	if no.challenge != "" {
 		w.header["Www-Authenticate"] = []string{no.challenge}
@@ -121,7 +121,7 @@ func (s *session) refuse(no refusal) bool {
 // connection can take another request.
 func (s *session) keepAlive() bool {
 	if s.ex.close {
-		s.bye()
+		s.lingeringClose()
 		return false
 	}
 	s.client.take(s.ex.size)
@@ -149,7 +149,7 @@ func (s *session) refuseHead(err error) {
 	replied := s.reply(w, s.replyTime()) == nil
 	s.logUnread(w.status, int64(w.body.Len()), listener.ReasonProtocol, why)
 	if replied {
-		s.bye()
+		s.lingeringClose()
 	}
 }
 
@@ -166,7 +166,7 @@ func (s *session) headFailed(err error) {
 // replyTime returns the deadline for sending an answer to a request without a route.
 func (s *session) replyTime() time.Time { return time.Now().Add(s.p.limits.Load().readHeader) }
 
-// reply sends an answer of the proxy itself.
+// reply sends an answer of the proxy.
 func (s *session) reply(a *answer, by time.Time) error {
 	_ = s.client.conn.SetWriteDeadline(by)
 	if s.stream != nil {
@@ -179,27 +179,27 @@ func (s *session) reply(a *answer, by time.Time) error {
 
 // Bounds of bye: its time, and how much it reads.
 const (
-	byeTime  = time.Second
-	byeReads = 64
+	lingerTime  = time.Second
+	lingerReads = 64
 )
 
-// bye lets the client read the answer before the connection closes: closing a socket with unread input resets the
+// lingeringClose lets the client read the answer before the connection closes: closing a socket with unread input resets the
 // connection, and the client may lose the answer.
-func (s *session) bye() {
+func (s *session) lingeringClose() {
 	if s.ex.up == nil && s.req.Length == 0 && s.client.r+s.ex.size == s.client.w {
 		return // nothing is unread
 	}
-	s.client.bye()
+	s.client.lingeringClose()
 }
 
-// bye sends the end of the stream, and reads for a while.
-func (s *stream) bye() {
+// lingeringClose sends the end of the stream, and reads for a while.
+func (s *stream) lingeringClose() {
 	if s.conn.CloseWrite() != nil {
 		return
 	}
 	s.drop()
-	_ = s.conn.SetReadDeadline(time.Now().Add(byeTime))
-	for range byeReads {
+	_ = s.conn.SetReadDeadline(time.Now().Add(lingerTime))
+	for range lingerReads {
 		if _, err := s.fill(); err != nil {
 			return
 		}
@@ -237,7 +237,7 @@ func (s *session) newRequest() *http.Request {
 	return r.WithContext(s.ctx)
 }
 
-// answer is an http.ResponseWriter for short answers of the proxy itself.
+// answer is an http.ResponseWriter for short answers of the proxy.
 type answer struct {
 	header http.Header
 	status int

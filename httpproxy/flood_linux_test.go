@@ -11,8 +11,8 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// TestGoneBeforeAccept: clients that leave while they wait to be accepted, also behind a request if by a reset, cost no request to a backend. The
-// next one is answered.
+// TestGoneBeforeAccept: clients that leave while they wait to be accepted, also by a reset after a request, cost no
+// request to a backend. The next one is answered.
 func TestGoneBeforeAccept(t *testing.T) {
 	var reached atomic.Int64
 	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { reached.Add(1); io.WriteString(w, "hello") })

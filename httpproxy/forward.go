@@ -22,9 +22,9 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// lookInterval is how often a session that waits for a response, or for more of it, checks whether its client is still
+// checkInterval is how often a session that waits for a response, or for more of it, checks whether its client is still
 // connected.
-const lookInterval = time.Second
+const checkInterval = time.Second
 
 // exchange is the state of the request that a session serves.
 type exchange struct {
@@ -39,11 +39,11 @@ type exchange struct {
 	tries           int            // failed tries, not counting stale connections
 	pauses          int            // pauses made before tries
 	spent           time.Duration  // time that earlier tries have waited for answers
-	avoid           []string       // endpoints at which the request has failed
+	avoid           []string       // endpoints where the request has failed
 	peeked          bool           // findAffinityKey has seen the body
 	affinityKey     affinityKey    // the affinity key of the request
-	placed          *canary        // sets its cookie for the client; nil = none does
-	place           [16]byte       // value of that cookie, in hexadecimal
+	cookieCanary    *canary        // sets its cookie for the client; nil = none
+	canaryCookie    [16]byte       // value of that cookie, in hexadecimal
 	id              []byte         // request id; in idBuf or in the head
 	user            string         // authenticated sender; "" = nobody was asked
 	grants          []grant        // fields from the authentication server's answer
@@ -56,25 +56,25 @@ type exchange struct {
 	refused         bool           // an HTTP/2 server refused the last try
 	kept            kept           // the part of the body that can be sent again
 	sent            time.Time      // when the head of the request was last sent
-	measured        bool           // the response's head has come, and counts for the endpoint
+	measured        bool           // the response's head has arrived and was measured
 	answered        bool           // a byte of the response has arrived
 	written         int            // bytes of the request that the first write accepted; see httppool.Conn.Unsent
 	serverContinues bool           // the server has sent 100 Continue
-	clientContinues bool           // the client has got a 100 Continue, of the server or of this proxy
-	squeeze         squeeze
+	clientContinues bool           // the client has received a 100 Continue
+	compression     answerCompression
 	result          httppool.Result
-	until           time.Time         // when the exchange must be over; zero = any time
+	until           time.Time         // deadline of the exchange; zero = none
 	asked           *http.Request     // result of the method request; nil = not needed yet
-	head            *httpwire.Request // a copy of the request's head, which has been dropped; nil = it is there
-	trace           *trace            // of the request; nil = it is not traced
+	head            *httpwire.Request // a copy of the request's head, which was dropped; nil = not dropped
+	trace           *trace            // nil = not traced
 	decided         bool              // trace is decided
 	first           time.Duration     // time from the request to the head of its response; 0 = none yet, or no log wants it
-	bare            bool              // the client speaks HTTP/1.0 and gets the body without framing
+	unframed        bool              // the client speaks HTTP/1.0 and gets the body without framing
 	upgraded        bool              // the connections speak another protocol
 	close           bool              // the client's connection ends with the response
-	logged          bool              // in the access log, if it is to be there
+	logged          bool              // in the access log
 	wrote           bool              // a byte of the response went to the client
-	owesHead        bool              // the client's stream has got the head, and may not have sent it
+	headPending     bool              // the client's stream has got the head, and may not have sent it
 	rest            resting           // of the session while the answer pauses
 }
 
@@ -101,7 +101,7 @@ func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 // serve forwards the request whose head takes size bytes of the client's buffer; false ends the session.
 func (s *session) serve(size int) bool {
 	s.ex = exchange{size: size}
-	if no, _ := s.judge(true); no.gone {
+	if no, _ := s.judge(true); no.clientGone {
 		s.beginTrace() // begin has not been called
 		return s.finish(httppool.ErrClientGone)
 	} else if no.status != 0 {
@@ -113,15 +113,15 @@ func (s *session) serve(size int) bool {
 	return s.forward()
 }
 
-// refusal says why a request does not go to an upstream; the zero value means that it does.
+// refusal is why a request does not go to an upstream; the zero value means that it does.
 type refusal struct {
 	status      int
 	reason, why string      // reason "" = not counted as a failure
 	challenge   string      // the value of WWW-Authenticate
 	retryAfter  int         // seconds after which the client may try again; 0 = not known
-	header      http.Header // with body: the answer for the client; nil = the answer says why
+	header      http.Header // with body, the answer for the client; nil = the answer gives the reason
 	body        []byte
-	gone        bool // the client has left
+	clientGone  bool // the client has left
 }
 
 // judge checks the request and finds its route; a route with an answer of its own has no upstream. Without mayWait it
@@ -129,7 +129,7 @@ type refusal struct {
 func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	x := &s.ex
 	if status, reason, why := s.canonical(); status != 0 {
-		s.req.Close = true // the bytes that follow may be meant for another server, for which the client took this one
+		s.req.Close = true // the following bytes may be meant for another server that the client took this one for
 		return refusal{status: status, reason: reason, why: why}, true
 	}
 	path, raw, ok := s.path()
@@ -145,7 +145,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	if known, done := s.isChallenge(t, path, raw, mayWait); known || !done {
 		return no, done
 	}
-	if x.finding = t.find(&s.req, path, nil); x.asks {
+	if x.finding = t.find(&s.req, path, nil); x.needsBody {
 		if !mayWait {
 			return no, false
 		}
@@ -158,7 +158,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 		path, raw, _ = s.path()
 	}
 	switch {
-	case x.target == nil && x.left:
+	case x.target == nil && x.noGroupFits:
 		return refusal{status: 503, reason: listener.ReasonUnknownRoute, why: "no upstream takes this request: see the groups of its route, and the header " + identity.Fallback}, true
 	case x.target == nil:
 		return refusal{status: 404, reason: listener.ReasonUnknownRoute, why: "no route for this request"}, true
@@ -168,7 +168,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	if no = s.enter(); no.status != 0 {
 		return no, true
 	}
-	if no = s.outside(); no.status != 0 {
+	if no = s.addressDenied(); no.status != 0 {
 		return no, true
 	}
 	l := x.target.limiter
@@ -195,7 +195,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 // enter chooses between the upstreams of the request's route, and refuses the request if there is no memory for it. The
 // status is 0 if the request is admitted.
 func (s *session) enter() (no refusal) {
-	s.ex.placed = nil // of the previous table, if judge is called again
+	s.ex.cookieCanary = nil // of the previous table, if judge is called again
 	t := s.ex.target
 	if t.route.Upstream == nil { // such an answer takes little memory, and may serve a check of the gateway's health
 		return no
@@ -223,11 +223,11 @@ func (s *session) begin(path string, raw []byte) {
 	if x.target.affinity != nil && !x.peeked {
 		s.findAffinityKey(nil)
 	}
-	x.close = s.ends()
+	x.close = s.closesAfter()
 	if x.id == nil {
 		s.identify()
 	}
-	s.lookForBody()
+	s.checkForBody()
 }
 
 // forward sends the request, passes the response on, and prepares for the next request. It returns
@@ -261,7 +261,7 @@ func (s *session) canonical() (status int, reason, why string) {
 	if bytes.IndexByte(r.Target, '#') >= 0 {
 		return malformed("the target has a fragment")
 	}
-	if bytes.IndexByte(r.Target, '\\') >= 0 { // some servers take it for a slash
+	if bytes.IndexByte(r.Target, '\\') >= 0 { // some servers treat it as a slash
 		end := pathEnd(r.Target)
 		r.Target = append(bytes.ReplaceAll(r.Target[:end], []byte(`\`), []byte("%5C")), r.Target[end:]...)
 	}
@@ -291,8 +291,10 @@ func splitAbsolute(target []byte, options bool) (host, origin []byte, ok bool) {
 	return nil, nil, false
 }
 
-// ends reports whether the connection closes after this request in any case.
-func (s *session) ends() bool { return s.req.Close || s.asks() != nil || s.p.isDraining() }
+// closesAfter reports whether the connection closes after this request.
+func (s *session) closesAfter() bool {
+	return s.req.Close || s.upgradeProtocol() != nil || s.p.isDraining()
+}
 
 // expects reports whether the client may be waiting for 100 Continue; not without a body.
 func (s *session) expects() bool { return s.req.Continue && s.req.Length != 0 }
@@ -311,7 +313,7 @@ func (s *session) path() (decoded string, raw []byte, ok bool) {
 	return decoded, raw, err == nil
 }
 
-// identify takes over the request's id, or makes one.
+// identify takes the request's ID from its head, or makes one.
 func (s *session) identify() {
 	x := &s.ex
 	n := 0
@@ -326,8 +328,8 @@ func (s *session) identify() {
 	}
 }
 
-// attempts sends the request and passes the response on. It tries again as long as connections turn out to be stale or
-// the route's Retries allow it.
+// attempts sends the request and passes the response on. It repeats this while connections are stale or the route's
+// Retries allow it.
 func (s *session) attempts(raw []byte) error {
 	x := &s.ex
 	var err error
@@ -347,7 +349,7 @@ func (s *session) attempts(raw []byte) error {
 		}
 		if x.up != nil {
 			x.up.in.drop()
-			x.up, x.close = nil, s.ends()
+			x.up, x.close = nil, s.closesAfter()
 		}
 		if how == renewed {
 			err = s.renew()
@@ -380,7 +382,7 @@ func (s *session) acquire() error {
 		ctx = bounded
 	}
 	for {
-		if s.left() { // also while the last iteration waited
+		if s.clientHasLeft() { // also while the last iteration waited
 			if x.ahead.leased {
 				x.lease.Release() // nothing was sent on it
 			}
@@ -392,11 +394,11 @@ func (s *session) acquire() error {
 		}
 		if err != nil {
 			if x.late() {
-				err = fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // it is no shortage of connections
+				err = fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // not a shortage of connections
 			}
 			return &httppool.Error{Step: "acquire", Err: err}
 		}
-		if s.left() {
+		if s.clientHasLeft() {
 			l.Release() // nothing was sent on it
 			return httppool.ErrClientGone
 		}
@@ -443,7 +445,7 @@ func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
 	x, c := &s.ex, l.Value()
 	x.lease = l
 	s.server.use(c.NetConn())
-	s.server.conn.Adopt() // only the one user may call it: after uses the client of a stream may close the connection
+	s.server.conn.Adopt() // only its user may call it, and after uses another fiber may close the connection
 	if s.stream != nil && !s.stream.uses(c) {
 		l.Release() // nothing was sent on it
 		return httppool.ErrClientGone
@@ -456,12 +458,12 @@ func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
 	return nil
 }
 
-// exchange sends the request on the lease and passes the response on. It ends the lease. After the response has begun,
-// an error means that the client must not take the response for complete.
+// exchange sends the request on the lease and passes the response on. It ends the lease. An error after the beginning of
+// the response means that the client must not take the response for complete.
 func (s *session) exchange(raw []byte) error {
 	settled := false
 	defer func() {
-		if !settled { // a panic, which must not cost the pool a connection
+		if !settled { // a panic; the pool must not lose a connection
 			_ = s.fail("", httppool.ErrClientGone)
 		}
 	}()
@@ -475,8 +477,8 @@ func (s *session) sendAndReceive(raw []byte) error {
 		if s.ex.ahead = (aheadOf{}); ahead.err != nil {
 			return s.fail(ahead.step, ahead.err)
 		}
-		if ahead.owes {
-			s.ex.inline = false // the upload waits for room, while the answer is read
+		if ahead.bodyPending {
+			s.ex.inline = false // the upload waits for the window while the answer is read
 		}
 	} else if err := s.send(raw); err != nil {
 		return s.fail("send", err)
@@ -490,7 +492,7 @@ func (s *session) sendAndReceive(raw []byte) error {
 	return s.endLease()
 }
 
-// send sends the head, and the body if it has arrived with it.
+// send sends the head, with the body if that has arrived.
 func (s *session) send(raw []byte) (err error) {
 	x := &s.ex
 	if x.trace != nil {
@@ -498,7 +500,7 @@ func (s *session) send(raw []byte) (err error) {
 	}
 	s.out = s.appendRequest(s.outgoing(), raw)
 	x.sent = time.Now()
-	if !x.ahead.sent { // otherwise nothing waits
+	if !x.ahead.sent { // otherwise nothing may wait
 		s.limitSend()
 	}
 	x.written = 0
@@ -514,7 +516,7 @@ func (s *session) send(raw []byte) (err error) {
 	return err
 }
 
-// limitSend bounds the time for sending what has come of the request.
+// limitSend bounds the time for sending the received part of the request.
 func (s *session) limitSend() {
 	x := &s.ex
 	by := x.until
@@ -538,7 +540,7 @@ func (s *session) outgoing() []byte {
 	return s.out[:0]
 }
 
-// releaseOut gives the buffer back.
+// releaseOut frees the buffer.
 func (s *session) releaseOut() {
 	if s.out != nil {
 		putOut(&s.held, s.out)
@@ -627,7 +629,7 @@ func (s *session) awaitServer() error {
 	if timed {
 		until = s.ex.earlier(s.ex.sent.Add(limit))
 	}
-	look := s.ex.sent.Add(lookInterval)
+	look := s.ex.sent.Add(checkInterval)
 	s.awaiting.Store(true)
 	defer s.awaiting.Store(false)
 	for {
@@ -656,7 +658,7 @@ func (s *session) awaitServer() error {
 		case !until.IsZero() && !now.Before(until):
 			return err
 		}
-		look = now.Add(lookInterval)
+		look = now.Add(checkInterval)
 	}
 }
 
@@ -669,9 +671,9 @@ func (s *session) moreOfHead() error {
 	return err
 }
 
-// left reports whether the client has gone before anything was sent for it, so that its request needs no upstream
+// clientHasLeft reports whether the client has gone before anything was sent for it, so that its request needs no upstream
 // connection. It checks only if the check costs nothing or the client has waited for long.
-func (s *session) left() bool {
+func (s *session) clientHasLeft() bool {
 	if s.isTLS == nil && (s.stream != nil || s.client.conn.Loop() != 0) {
 		return s.client.conn.Ended()
 	}
@@ -749,7 +751,7 @@ func (s *session) fail(step string, err error) error {
 		if err = httppool.ErrResponseTimeout; step != "receive" {
 			err = httppool.ErrIdleTimeout
 		} else {
-			s.measureSilence(step, s.hadItsTime())
+			s.measureSilence(step, s.hadEnoughTime())
 			if s.tooSlow() {
 				x.retry = elsewhere
 			}

@@ -201,7 +201,7 @@ func (s *session) severalCredentials() bool {
 // unanswered refuses a request on which the authentication server has not decided.
 func (s *session) unanswered(ctx context.Context, a *asker, err error) refusal {
 	if errors.Is(err, httppool.ErrClientGone) || goneIn(ctx) {
-		return refusal{status: http.StatusServiceUnavailable, gone: true}
+		return refusal{status: http.StatusServiceUnavailable, clientGone: true}
 	}
 	if s.ctx.Err() == nil {
 		reason := listener.ReasonUpstreamUnavailable

@@ -24,7 +24,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// decides is an authentication server that looks at each question.
+// decides is an authentication server that decides by the request.
 func decides(t *testing.T, w http.ResponseWriter, r *http.Request) {
 	h := r.Header
 	if n, err := io.Copy(io.Discard, r.Body); n != 0 || err != nil || r.Method != http.MethodGet || r.URL.RequestURI() != "/verify?for=pond" {
@@ -137,7 +137,7 @@ func TestForwardAuth(t *testing.T) {
 	}
 }
 
-// TestForwardAuthFailsClosed: without an answer nothing goes to the route's server, and the client is told.
+// TestForwardAuthFailsClosed: without an answer nothing goes to the route's server, and the client gets an error.
 func TestForwardAuthFailsClosed(t *testing.T) {
 	up := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) { t.Error("a request has passed") }))
 	silent := newUpstream(t, serveRaw(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }))
@@ -176,7 +176,8 @@ func TestForwardAuthFailsClosed(t *testing.T) {
 	}
 }
 
-// TestForwardAuthHeaders: a question with some of the headers only, and those of a trusted proxy; a HEAD request; the connection serves on.
+// TestForwardAuthHeaders: an auth request with some headers only, and those of a trusted proxy; a HEAD request;
+// keep-alive.
 func TestForwardAuthHeaders(t *testing.T) {
 	auth := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		h := r.Header
@@ -236,7 +237,7 @@ func TestForwardAuthWaits(t *testing.T) {
 	}
 }
 
-// TestForwardAuthCredentials: the authentication server and the route's own might take different ones of several credentials.
+// TestForwardAuthCredentials: the auth server and the route's server could read different ones of several credentials.
 func TestForwardAuthCredentials(t *testing.T) {
 	up := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) { t.Error("a request has passed") }))
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: up, ForwardAuth: &httpproxy.ForwardAuth{Upstream: up, Timeout: patience}}}})
@@ -255,7 +256,7 @@ func TestForwardAuthCredentials(t *testing.T) {
 	}
 }
 
-// TestForwardAuthReasons: an authentication server that answers with errors, and one whose pool is used up, are counted and logged.
+// TestForwardAuthReasons: errors of an authentication server, and an exhausted pool to it, are counted and logged.
 func TestForwardAuthReasons(t *testing.T) {
 	up := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) { t.Error("a request has passed") }))
 	fails := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
@@ -283,7 +284,7 @@ func TestForwardAuthReasons(t *testing.T) {
 	}
 }
 
-// TestForwardAuthWithinTheRequest: the time-out of the request bounds the question, too.
+// TestForwardAuthWithinTheRequest: the time-out of the request bounds the auth request, too.
 func TestForwardAuthWithinTheRequest(t *testing.T) {
 	up := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) { t.Error("a request has passed") }))
 	silent := newUpstream(t, serveRaw(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }))
@@ -301,7 +302,7 @@ func TestForwardAuthWithinTheRequest(t *testing.T) {
 	}
 }
 
-// TestForwardAuthEndsWithItsClient: a question whose client has gone is given up, and not asked again.
+// TestForwardAuthEndsWithItsClient: an auth request whose client has gone is cancelled, and not repeated.
 func TestForwardAuthEndsWithItsClient(t *testing.T) {
 	up := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) { t.Error("a request has passed") }))
 	for name, leave := range map[string]func(addr string, asked func()){
@@ -365,7 +366,7 @@ func (l *lockedLog) String() string {
 	return l.text.String()
 }
 
-// TestForwardAuthPoolExhausted: a question that ended while it waited for a connection is not logged as one that was sent.
+// TestForwardAuthPoolExhausted: an auth request that ended while it waited for a connection is not logged as sent.
 func TestForwardAuthPoolExhausted(t *testing.T) {
 	asked, answer := make(chan struct{}, 1), make(chan struct{})
 	settings := upstream.Settings{Limits: pool.Limits{MaxSize: 1}}
@@ -399,7 +400,7 @@ func TestForwardAuthPoolExhausted(t *testing.T) {
 	}
 }
 
-// TestForwardAuthTwice: servers may join the values of two names that look the same to them.
+// TestForwardAuthTwice: servers may join the values of two names that they treat as the same.
 func TestForwardAuthTwice(t *testing.T) {
 	up := newUpstream(t, "127.0.0.1:1")
 	for _, names := range [][]string{{"X-User", "x-user"}, {"X-User", "X.User"}} {

@@ -23,7 +23,7 @@ func groupsOf(r Route, fields []string) (groups []group) {
 	return groups
 }
 
-// verifyGroups is the part of Verify about groups.
+// verifyGroups checks the groups.
 func (r Route) verifyGroups() error {
 	for _, text := range r.Groups {
 		g, err := identity.Parse(text)

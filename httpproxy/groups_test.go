@@ -31,7 +31,8 @@ func namedUpstream(t *testing.T, name string, h http.HandlerFunc) *httpproxy.Ups
 	return u
 }
 
-// TestGroups: requests go to the upstream whose groups fit them best, as far as a header allows, under the paths of OpenTela, too.
+// TestGroups: requests go to the upstream whose groups fit best, within what a header allows, also under the paths of
+// OpenTela.
 func TestGroups(t *testing.T) {
 	serves := func(name string, groups ...string) httpproxy.Route {
 		return httpproxy.Route{Path: "/v1/service/llm", StripPrefix: true, Upstream: namedUpstream(t, name, nil), Groups: groups}
@@ -89,7 +90,7 @@ func TestGroups(t *testing.T) {
 	})
 }
 
-// TestGroupsByLoad: of upstreams that fit alike the one with fewer requests is taken, and a server may name itself.
+// TestGroupsByLoad: of equally fitting upstreams the one with fewer requests is used, and a server may name itself.
 func TestGroupsByLoad(t *testing.T) {
 	arrived, leave := make(chan string), make(chan struct{})
 	t.Cleanup(func() { close(leave) })

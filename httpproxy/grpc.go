@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// gRPC's codes for the answers of this proxy itself.
+// gRPC's codes for answers of the proxy.
 const (
 	grpcDeadline        = 4
 	grpcDenied          = 7
@@ -125,7 +125,7 @@ func (s *session) breakGRPC(err error) {
 }
 
 func (st *h2Stream) endWith(trailers []httpwire.Field) error {
-	if !st.ends() {
+	if !st.takeEnd() {
 		return nil
 	}
 	if err := st.sendTrailers(trailers); err != nil {

@@ -30,7 +30,7 @@ func TestGRPCTimeout(t *testing.T) {
 	}
 }
 
-// call calls a method of gRPC that has so long.
+// call calls a gRPC method with a deadline.
 func call(t testing.TB, url, timeout string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, url, http.NoBody)
@@ -43,8 +43,8 @@ func call(t testing.TB, url, timeout string) *http.Response {
 	return resp
 }
 
-// TestGRPCDeadline: a call ends when its time is over, wherever it is then: without an answer, reset by the server that has the same
-// deadline, or waiting for a place.
+// TestGRPCDeadline: a call ends at its deadline: without an answer, reset by the server that has the same deadline, or
+// waiting for a place.
 func TestGRPCDeadline(t *testing.T) {
 	want := func(t testing.TB, resp *http.Response) {
 		t.Helper()

@@ -174,7 +174,7 @@ func (s *session) appendHost(dst []byte) []byte {
 
 // appendConnection appends the fields about the connection to the server.
 func (s *session) appendConnection(w *headWriter) {
-	asks := s.asks()
+	asks := s.upgradeProtocol()
 	switch {
 	case w.coded && s.req.Trailers:
 		w.line("TE", "trailers")
@@ -243,7 +243,7 @@ func (s *session) appendForwarded(w *headWriter, received *forwarded) {
 		s.writeForwarded(w, received)
 		return
 	}
-	said, host := &s.stream.(*h2Stream).h.said, s.req.Host // of the fiber that calls //nolint:forcetypeassert // nothing else is sent ahead
+	said, host := &s.stream.(*h2Stream).h.lastClient, s.req.Host // of the calling fiber //nolint:forcetypeassert // nothing else is sent ahead
 	if said.target == s.ex.target && bytes.Equal(said.host, host) {
 		w.dst = append(w.dst, said.coded...)
 		return
@@ -309,7 +309,7 @@ func (s *session) appendRequestVia(w *headWriter, before []byte, name string) {
 	appendVia(w, before, 1, s.req.Minor, name)
 }
 
-// appendVia appends the Via field of a message that came by that version of HTTP, after the received value.
+// appendVia appends the Via field of a message received in that version of HTTP, after the received value.
 func appendVia(w *headWriter, before []byte, major, minor int, name string) {
 	if name == "" {
 		return
@@ -351,7 +351,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	bodiless := r.Status < 200 || r.Status == 204
 	names := len(s.ex.target.groups) > 0 // add the name of the upstream, unless the server gives one
 	var before []byte
-	announced, instead := s.altSvc(), s.p.carriers.value.Load() != nil // the announcement is in place of the server's own for all clients
+	announced, instead := s.altSvc(), s.p.carriers.value.Load() != nil // it replaces the server's own, for all clients
 	for i := range r.Fields {
 		f := &r.Fields[i]
 		if !r.EndToEnd(f) || bodiless && f.Known == httpwire.ContentLength {
@@ -364,7 +364,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 			before = appendJoined(before, f.Value)
 			continue
 		}
-		if s.ex.squeeze.rewrites(&w, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
+		if s.ex.compression.rewrites(&w, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
 			continue
 		}
 		names = names && !httpwire.EqualFold(f.Name, nodeField)
@@ -385,12 +385,12 @@ func (s *session) appendResponse(dst []byte) []byte {
 		w.line(altSvcField, announced)
 	}
 	s.appendSetCookies(&w)
-	s.ex.squeeze.write(&w)
+	s.ex.compression.write(&w)
 	s.ex.target.responseRules.write(&w, s)
 	if !r.HasDate && !s.ex.target.responseRules.drops([]byte("Date")) {
 		w.line("Date", dateOf(s.now))
 	}
-	if r.Length < 0 && !s.ex.bare {
+	if r.Length < 0 && !s.ex.unframed {
 		w.connection("Transfer-Encoding: chunked\r\n")
 	}
 	switch {

@@ -54,7 +54,7 @@ func (w *headWriter) end() {
 	copy(w.dst[w.value:], length)
 }
 
-// code appends the status of a head that is no text. Fields of a Carrier's response have none.
+// code appends the status of a head in HPACK. A Carrier's response gets it elsewhere.
 func (w *headWriter) code(status int) {
 	if w.into == nil {
 		w.dst = appendStatus(w.dst, status)
@@ -73,7 +73,7 @@ func (w *headWriter) field(f *httpwire.Field) {
 	}
 }
 
-// line appends a field of the proxy itself.
+// line appends a field of the proxy.
 func (w *headWriter) line(name, value string) {
 	w.begin(name)
 	w.dst = append(w.dst, value...)

@@ -68,7 +68,7 @@ func overlong(block []byte) bool {
 	return false
 }
 
-// TestHpackAgainstEncoder decodes what x/net's encoder makes of fields that come again, with tables of several sizes.
+// TestHpackAgainstEncoder decodes x/net's encoding of repeated fields, with tables of several sizes.
 func TestHpackAgainstEncoder(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	text := func(most int) string {
@@ -107,7 +107,7 @@ func TestHpackAgainstEncoder(t *testing.T) {
 	}
 }
 
-// TestHpackKeepsItsTable: the table's entries do not change when the text of later blocks takes the memory of earlier ones.
+// TestHpackKeepsItsTable: the table's entries do not change when later blocks reuse the memory of earlier ones.
 func TestHpackKeepsItsTable(t *testing.T) {
 	ours := httpproxy.NewHpackDecoder()
 	for _, f := range []hpack.HeaderField{{Name: "x-name", Value: ""}, {Name: "x-name", Value: "value"}, {Name: "accept", Value: "secret"}} {

@@ -20,7 +20,7 @@ import (
 // http10 asks for a path in HTTP/1.0.
 func http10(path, fields string) string { return "GET " + path + " HTTP/1.0\r\n" + fields + "\r\n" }
 
-// TestHTTP10 clients keep their connection only behind an answer with a length, and get nothing that they do not know.
+// TestHTTP10: clients keep their connection only after an answer with a length, and get nothing that they do not know.
 func TestHTTP10(t *testing.T) {
 	hosts := make(chan string, 10)
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {

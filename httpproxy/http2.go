@@ -20,83 +20,82 @@ import (
 
 // Bounds of an HTTP/2 connection.
 const (
-	h2Window     = 64<<10 - 1 // of body that a stream holds for its server: the initial value of the RFC
-	h2Extra      = 192 << 10  // more, for a stream whose server takes it
-	h2AllExtra   = 1 << 20    // and for all streams together
-	h2AllWindow  = 1 << 20    // of body on its way; received data is given back at once, because the streams' windows bound the memory
-	maxOut       = 64 << 10   // of frames that wait for the client, and a frame more
-	h2Preface    = http2Preface + "\r\nSM\r\n\r\n"
-	pingAfter    = 30 * time.Second // of silence: a client that has vanished is noticed although nothing is sent to it
-	pongWithin   = 15 * time.Second
-	maxBlock     = 2       // times the limit of a head: a block of fields is smaller than its decoded form, but need not be
-	maxFragments = 64      // frames of one block
-	maxCut       = 500     // streams that are remembered because the client may not know their end yet, or twice as many as there may be
-	tableSize    = 4 << 10 // of the client's compression, the default
+	h2Window      = 64<<10 - 1 // bytes of body that a stream buffers for its server: the RFC's initial value
+	h2Extra       = 192 << 10  // more of it, for a stream whose server reads quickly
+	h2AllExtra    = 1 << 20    // the sum of h2Extra over all streams of a connection
+	h2AllWindow   = 1 << 20    // of body in flight; credit is returned on receipt, because the streams' windows bound the memory
+	maxOut        = 64 << 10   // of frames that wait for the client; one frame may exceed it
+	h2Preface     = http2Preface + "\r\nSM\r\n\r\n"
+	pingAfter     = 30 * time.Second // of silence: finds a client that has vanished while nothing is sent to it
+	pongWithin    = 15 * time.Second
+	maxBlock      = 2       // times the limit of a head: a field block is smaller than its decoded form, but need not be
+	maxFragments  = 64      // frames of one block
+	maxEndedEarly = 500     // ended streams that the client may still send on: twice this many, or twice the stream limit, are remembered
+	tableSize     = 4 << 10 // of the client's compression, the RFC's default
 )
 
-// http2 is a client's HTTP/2 connection. One fiber reads it; each stream has one of its own, which serves it as a
-// session does a connection with one request. Their frames collect in out, and the first that finds no flush running
-// sends them.
+// http2 is a client's HTTP/2 connection. One fiber reads it. Each stream has its own fiber, which serves it like a
+// connection with one request. All frames collect in out; a stream that finds no flush running sends them.
 type http2 struct {
 	p       *Proxy
 	ctx     context.Context
 	lc      *listener.Conn
 	conn    fiber.Stream
-	isTLS   *tls.ConnectionState // nil without
+	isTLS   *tls.ConnectionState // nil = no TLS
 	peer    peer
 	counts  bool  // see session
-	shard   uint8 // likewise
-	held    tally // the reader's buffer, and frames that were not sent
+	shard   uint8 // see session
+	held    tally // the reader's buffer, and unsent frames
 	limits  *limits
-	over    fiber.Group // the streams' fibers
+	fibers  fiber.Group // the streams' fibers
 	sending fiber.Group // the running flush
-	flusher func()      // flushes; it is made once
+	flusher func()      // flushes; made once
 
 	// The reader's.
 	h2Reader
-	greeted   bool
-	suspended bool   // the fiber of an idle connection has given up its stack; Resume continues
-	last      uint32 // the highest stream
-	skipped   bool   // some below it were never begun
-	served    uint32 // the last one, as GOAWAY has it
-	pinged    bool
-	unsent    *h2Server    // that has frames which the reader is to send; nil = none has
-	expected  []*h2Stream  // whose sessions wait for the body that may have come with the head; see expect
-	ripe      *h2Stream    // that of them whose request has just come whole; nil = none has
-	said      clientFields // of the client, in the last request without a fiber
+	handshaken bool
+	suspended  bool   // the fiber of an idle connection has given up its stack; Resume continues
+	last       uint32 // the highest stream ID
+	skipped    bool   // some lower IDs were never used
+	served     uint32 // the last stream ID for GOAWAY
+	pinged     bool
+	unsent     *h2Server    // has frames that the reader must send; nil = none
+	expected   []*h2Stream  // streams whose sessions wait for the body that may have arrived with the head; see expect
+	completed  *h2Stream    // the one of expected whose request has just become complete; nil = none
+	lastClient clientFields // fields of the client in the last request served without a fiber
 
-	mu       sync.Mutex // held for a few instructions
-	streams  map[uint32]*h2Stream
-	spare    []*h2Stream // that are over, for others; see newStream
-	active   int         // of them, those whose answers are not whole and that nobody has reset: the client takes these at most for open
-	room     h2Waiter    // the reader waits for streams to unwind; see mayOpen
-	window   int64       // that the client gives
-	idle     time.Time   // since when there has been no stream; zero = there are some
-	initial  int64       // of each stream
-	widest   int64       // the most that one of them has beyond it
-	taken    int64       // of body, not yet given back to the client
-	extra    int64       // that streams have beyond their windows
-	cut      []uint32    // streams that ended here before the client ended them
-	resets   int         // streams that the client gave up, minus those that completed
-	owed     int         // answers in out
-	out      []byte
-	flushing bool
-	patience time.Duration // with a client that does not read
-	starved  int           // writers that wait
-	look     bool          // the reader is to look again
-	widened  bool          // a window has room; streams are woken once for all frames that arrived together
-	emptied  bool
-	draining bool
-	leaving  time.Time // when the client was sent GOAWAY; zero = not yet
-	gone     bool      // GOAWAY has named the last one
-	err      error     // of sending, or why it is over
+	mu           sync.Mutex // held for a few instructions
+	streams      map[uint32]*h2Stream
+	spare        []*h2Stream // ended streams, for reuse; see newStream
+	active       int         // streams that the client counts as open: neither answered completely nor reset
+	room         h2Waiter    // the reader waits for ended streams to unwind; see mayOpen
+	window       int64       // the client's send window for the connection
+	idle         time.Time   // since when there has been no stream; zero = there are streams
+	initial      int64       // the client's initial window of a stream
+	widest       int64       // the most that a stream's window has beyond initial
+	taken        int64       // bytes of body whose credit was not returned to the client yet
+	extra        int64       // sum of the streams' extra windows
+	endedEarly   []uint32    // streams that ended here before the client ended them
+	resets       int         // streams that the client reset, minus those that completed
+	controls     int         // control answers in out
+	out          []byte
+	flushing     bool
+	writeTimeout time.Duration // how long a client may take to read
+	blocked      int           // writers that wait for window or buffer space
+	recheck      bool          // the reader must check its deadlines again
+	widened      bool          // a window grew; writers are woken once for all frames that arrived together
+	emptied      bool
+	draining     bool
+	drainBegan   time.Time // when the client was sent GOAWAY; zero = not yet
+	closing      bool      // GOAWAY with the last stream ID was sent
+	err          error     // of sending, or why the connection ended
 }
 
-// goHTTP2 serves the connection, whose first bytes may be there, in HTTP/2.
+// goHTTP2 serves the connection in HTTP/2. Its first bytes may have been read already.
 func (s *session) goHTTP2() {
 	h := &http2{
 		p: s.p, ctx: s.ctx, lc: s.lc, conn: s.client.conn, isTLS: s.isTLS, counts: s.counts, shard: s.shard, limits: s.p.limits.Load(),
-		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, patience: DefaultIdleTimeout,
+		streams: make(map[uint32]*h2Stream), window: 64<<10 - 1, initial: 64<<10 - 1, writeTimeout: DefaultIdleTimeout,
 	}
 	h.flusher = func() { _ = h.flush(nil) }
 	h.peer = *s.from()
@@ -111,7 +110,7 @@ func (s *session) goHTTP2() {
 	s.suspended = h.suspended
 }
 
-// holds prepares the count of the memory that the connection holds, and takes over that of the session before.
+// holds starts the memory accounting of the connection, and takes over the session's.
 func (h *http2) holds(s *session) {
 	h.held.to, h.in.held = s.held.to, &h.held
 	h.held.add(len(h.in.buf))
@@ -130,9 +129,9 @@ func (h *http2) carry() {
 	err = h.serve()
 }
 
-// run runs fn in a fiber of the connection's own. A panic there ends nothing else.
+// run runs fn in a new fiber of the connection. A panic there ends only that fiber.
 func (h *http2) run(fn func()) {
-	h.over.Go(func() {
+	h.fibers.Go(func() {
 		defer h.p.recovered(h.lc)
 		fn()
 	})
@@ -145,7 +144,7 @@ func (h *http2) locked(fn func()) {
 	fn()
 }
 
-// unlocked runs fn with mu given up, which is held.
+// unlocked runs fn with mu, which is held, released.
 func (h *http2) unlocked(fn func()) {
 	h.mu.Unlock()
 	defer h.mu.Lock()
@@ -158,45 +157,45 @@ func (h *http2) Resume(ctx context.Context, _ *listener.Conn) {
 	h.carry()
 }
 
-// interrupt begins the end: see Proxy.Drain.
+// interrupt starts the drain: see Proxy.Drain.
 func (h *http2) interrupt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.draining = true
-	h.lookBy(time.Unix(1, 0))
+	h.checkBy(time.Unix(1, 0))
 }
 
-// lookBy lets the reader look by then at the latest, which may be about to set a deadline that it found before. mu is held.
-func (h *http2) lookBy(t time.Time) {
-	h.look = true
+// checkBy has the reader check its deadlines at t, even if it is about to set a later one. mu is held.
+func (h *http2) checkBy(t time.Time) {
+	h.recheck = true
 	_ = h.conn.SetReadDeadline(t)
 }
 
 var (
-	errH2Over      = errors.New("the connection is over") // nothing more is to come, and nothing is wrong
+	errH2Ended     = errors.New("the connection is over") // a normal end
 	errH2Suspended = errors.New("the connection is idle")
 )
 
-// serve reads frames until there is no use in it.
+// serve reads frames until the connection ends or is suspended.
 func (h *http2) serve() error {
-	if !h.greeted {
-		if err := h.greet(); err != nil {
+	if !h.handshaken {
+		if err := h.handshake(); err != nil {
 			return err
 		}
-		h.greeted = true
+		h.handshaken = true
 	}
 	for {
 		if err := h.frame(); err != nil {
 			return err
 		}
-		h.launchRipe()
+		h.launchCompleted()
 	}
 }
 
-// greet sends the settings, and reads the client's preface.
-func (h *http2) greet() error {
-	h.heard = time.Now()
-	h.started, h.idle = h.heard, h.heard
+// handshake sends the settings, and reads the client's preface.
+func (h *http2) handshake() error {
+	h.lastRead = time.Now()
+	h.started, h.idle = h.lastRead, h.lastRead
 	out := appendFrame(h.outgoing(), 3*6, frameSettings, 0, 0)
 	out = appendSetting(out, settingStreams, uint32(h.limits.streams))
 	out = appendSetting(out, settingFrame, maxFrame)
@@ -212,7 +211,7 @@ func (h *http2) greet() error {
 	return nil
 }
 
-// fill reads once. It looks after the connection meanwhile.
+// fill reads once, and handles the deadlines of the connection meanwhile.
 func (h *http2) fill() error {
 	h.launchAll()
 	h.flushUnsent()
@@ -227,7 +226,7 @@ func (h *http2) fill() error {
 		if again {
 			continue
 		}
-		if idle && h.in.tires() {
+		if idle && h.in.waitIdle() {
 			if h.suspend() {
 				return errH2Suspended
 			}
@@ -238,7 +237,7 @@ func (h *http2) fill() error {
 			h.lc.Count(int64(n), 0)
 		}
 		if n > 0 {
-			h.heard, h.pinged = time.Now(), false
+			h.lastRead, h.pinged = time.Now(), false
 			return nil
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -247,8 +246,8 @@ func (h *http2) fill() error {
 	}
 }
 
-// beforeWait is called before the reader waits: again says that lookBy's deadline may have come before the one it has set,
-// idle that no stream is open.
+// beforeWait is called before the reader waits. again: checkBy's deadline was set, and may have been overwritten. idle: no
+// stream is open.
 func (h *http2) beforeWait() (again, idle bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,10 +255,10 @@ func (h *http2) beforeWait() (again, idle bool) {
 		h.widened = false
 		h.wakeWriters()
 	}
-	return h.look, len(h.streams) == 0 && h.started.IsZero() && !h.pouring
+	return h.recheck, len(h.streams) == 0 && h.started.IsZero() && !h.pouring
 }
 
-// suspend frees the memory that an idle connection does not need; false = it is not idle.
+// suspend frees the memory that an idle connection does not need; false = the connection is not idle.
 func (h *http2) suspend() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -268,39 +267,39 @@ func (h *http2) suspend() bool {
 	}
 	h.suspended = true
 	h.dropSpare()
-	h.said, h.expected = clientFields{}, nil
+	h.lastClient, h.expected = clientFields{}, nil
 	h.block, h.head.fields, h.head.cookie, h.head.text = nil, nil, nil, nil
 	h.head.reset(false)
 	h.streams = make(map[uint32]*h2Stream)
 	return true
 }
 
-// deadline returns when the reader has to look again. An error means that it is over.
+// deadline returns when the reader must check again. An error means that the connection has ended.
 func (h *http2) deadline(now time.Time) (time.Time, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.look = false
+	h.recheck = false
 	if len(h.streams) == 0 && h.started.IsZero() && !now.Before(h.idle.Add(h.limits.keepAlive)) {
 		h.draining = true
 	}
-	if h.draining && !h.gone {
+	if h.draining && !h.closing {
 		h.drain(now)
 	}
 	switch by := h.started.Add(h.limits.readHeader); {
 	case h.err != nil:
 		return by, h.err
-	case h.gone && len(h.streams) == 0:
-		return by, errH2Over
+	case h.closing && len(h.streams) == 0:
+		return by, errH2Ended
 	case !h.started.IsZero() && !now.Before(by):
 		return by, os.ErrDeadlineExceeded
-	case h.draining && !h.gone:
-		return h.leaving.Add(byeTime), nil
+	case h.draining && !h.closing:
+		return h.drainBegan.Add(lingerTime), nil
 	case !h.started.IsZero():
 		return by, nil
 	case len(h.streams) == 0:
 		return h.idle.Add(h.limits.keepAlive), nil
 	}
-	by := h.heard.Add(pingAfter)
+	by := h.lastRead.Add(pingAfter)
 	if h.pinged {
 		by = by.Add(pongWithin)
 	}
@@ -315,44 +314,44 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 	return by.Add(pongWithin), nil
 }
 
-// becameIdle is called when there is no stream any more. mu is held.
+// becameIdle is called when the last stream has ended. mu is held.
 func (h *http2) becameIdle() {
 	h.idle = time.Now()
 	switch {
-	case h.gone:
-		h.lookBy(time.Unix(1, 0))
-	case !h.in.holds: // then it can be suspended
-		h.lookBy(h.idle.Add(min(patience, h.limits.keepAlive)))
-	case h.limits.keepAlive < pingAfter: // else it does so in time
-		h.lookBy(h.idle.Add(h.limits.keepAlive))
+	case h.closing:
+		h.checkBy(time.Unix(1, 0))
+	case !h.in.holds: // the reader holds no buffer, so it can be suspended
+		h.checkBy(h.idle.Add(min(suspendAfter, h.limits.keepAlive)))
+	case h.limits.keepAlive < pingAfter: // otherwise the next check is early enough
+		h.checkBy(h.idle.Add(h.limits.keepAlive))
 	}
 }
 
-// goodbye is the PING whose answer shows that the client has read GOAWAY.
-const goodbye = "good-bye"
+// drainPing is the PING whose answer shows that the client has read GOAWAY.
+const drainPing = "good-bye"
 
-// drain ends a connection without losing a request (RFC 9113, section 6.8): the client is asked to begin no more
-// streams, and those that it began before are served. mu is held.
+// drain ends a connection without losing a request (RFC 9113, section 6.8): the client is asked to begin no more streams,
+// and those that it has begun are served. mu is held.
 func (h *http2) drain(now time.Time) {
 	switch {
-	case h.leaving.IsZero():
-		h.leaving = now
+	case h.drainBegan.IsZero():
+		h.drainBegan = now
 		h.out = appendGoAway(h.outgoing(), maxStream, codeNone)
-		h.out = append(appendFrame(h.out, 8, framePing, 0, 0), goodbye...)
-	case !now.Before(h.leaving.Add(byeTime)):
+		h.out = append(appendFrame(h.out, 8, framePing, 0, 0), drainPing...)
+	case !now.Before(h.drainBegan.Add(lingerTime)):
 		h.goAway(codeNone)
 	}
 }
 
 // goAway announces that no stream after the last one is served. mu is held.
 func (h *http2) goAway(code h2Code) {
-	if !h.gone {
-		h.gone, h.served = true, h.last
+	if !h.closing {
+		h.closing, h.served = true, h.last
 	}
 	h.out = appendGoAway(h.outgoing(), h.served, code)
 }
 
-// end closes the connection, and returns when nothing runs on it any more.
+// end closes the connection, and returns when all its fibers have ended.
 func (h *http2) end(err error) {
 	h.launchAll()
 	h.flushUnsent()
@@ -361,13 +360,13 @@ func (h *http2) end(err error) {
 		if broken {
 			h.goAway(code)
 		}
-		h.patience = byeTime
-		h.failAll(err) // or they would give the sender ever more to do
+		h.writeTimeout = lingerTime
+		h.failAll(err) // otherwise they would keep the sender busy
 	})
 	if broken {
 		h.p.noteRefused(h.lc)
 	}
-	_ = h.conn.SetWriteDeadline(time.Now().Add(byeTime))
+	_ = h.conn.SetWriteDeadline(time.Now().Add(lingerTime))
 	h.sending.Wait()
 	_ = h.flush(nil)
 	h.locked(func() {
@@ -375,17 +374,17 @@ func (h *http2) end(err error) {
 			h.err = net.ErrClosed
 		}
 	})
-	if broken || errors.Is(err, errH2Over) {
-		h.in.bye()
+	if broken || errors.Is(err, errH2Ended) {
+		h.in.lingeringClose()
 	}
 	h.in.drop()
 	_ = h.conn.Close()
-	h.over.Wait()
+	h.fibers.Wait()
 	h.locked(h.dropSpare)
 	h.held.end()
 }
 
-// clientGone makes one error of why the client's requests are over.
+// clientGone wraps the error that ends the client's requests.
 func clientGone(err error) error {
 	if errors.Is(err, httppool.ErrClientGone) {
 		return err
@@ -393,24 +392,24 @@ func clientGone(err error) error {
 	return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
 }
 
-// pending reports whether there is something to be sent. mu is held.
+// pending reports whether there is something to send. mu is held.
 func (h *http2) pending() bool { return len(h.out) > 0 || h.taken >= h2AllWindow/4 }
 
-// maxRounds is how often a flush also sends frames that collected meanwhile; then its stream continues with its own
-// work.
+// maxRounds is how often one flush also sends frames that collected meanwhile. Then another fiber continues, and the
+// stream goes back to its own work.
 const maxRounds = 8
 
-// flush sends collected frames, unless another flush runs. Each buffer has the write time-out of st; nil = the
-// connection's.
+// flush sends the collected frames, unless another flush runs. Each buffer has the write time-out of st, or if that is nil
+// the connection's.
 func (h *http2) flush(st *h2Stream) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.flushFor(st)
 }
 
-// flushFor is flush with mu held, which is given up while it sends.
+// flushFor is flush with mu held. It releases mu while it sends.
 func (h *http2) flushFor(st *h2Stream) error {
-	idle := h.patience
+	idle := h.writeTimeout
 	if st != nil && !st.writer.by.IsZero() && !h.flushing {
 		if idle = time.Until(st.writer.by); idle <= 0 {
 			return os.ErrDeadlineExceeded
@@ -419,7 +418,7 @@ func (h *http2) flushFor(st *h2Stream) error {
 	return h.flushWithin(idle)
 }
 
-// flushWithin is flush where the client has so long. mu is held.
+// flushWithin is flush with a given write time-out. mu is held.
 func (h *http2) flushWithin(idle time.Duration) error {
 	if h.flushing {
 		return h.err
@@ -440,19 +439,19 @@ func (h *http2) flushWithin(idle time.Duration) error {
 			break
 		}
 		out := h.outgoing()
-		if h.taken >= h2AllWindow/4 { // not before: it would not be worth a frame
+		if h.taken >= h2AllWindow/4 { // smaller credit is not worth a frame
 			out = appendWindow(out, 0, h.taken)
 			h.taken = 0
 		}
-		h.out, h.owed = nil, 0
-		limit := min(h.patience, idle*time.Duration((len(out)+bufferSize-1)/bufferSize))
+		h.out, h.controls = nil, 0
+		limit := min(h.writeTimeout, idle*time.Duration((len(out)+bufferSize-1)/bufferSize))
 		h.send(out, limit)
 		h.wakeWriters()
 	}
 	return h.err
 }
 
-// send sends out. mu is held, and given up meanwhile.
+// send sends out. mu is held, and released meanwhile.
 func (h *http2) send(out []byte, limit time.Duration) {
 	err := errPanicked
 	defer func() {
@@ -474,7 +473,7 @@ func (h *http2) send(out []byte, limit time.Duration) {
 	putOut(&h.held, out)
 }
 
-// outgoing returns the collected frames, to be appended to. mu is held.
+// outgoing returns the buffer of collected frames, to be appended to. mu is held.
 func (h *http2) outgoing() []byte {
 	if h.out == nil {
 		h.out = takeBuffer(&h.held)[:0]
@@ -482,14 +481,14 @@ func (h *http2) outgoing() []byte {
 	return h.out
 }
 
-// broken ends the connection, whose reader looks. mu is held.
+// broken ends the connection and wakes its reader. mu is held.
 func (h *http2) broken(err error) {
 	if h.err == nil {
 		h.err = err
 	}
 	h.failAll(err)
 	h.room.wake()
-	h.lookBy(time.Unix(1, 0))
+	h.checkBy(time.Unix(1, 0))
 }
 
 // failAll ends all streams. mu is held.
@@ -500,9 +499,9 @@ func (h *http2) failAll(err error) {
 	}
 }
 
-// wakeWriters is called with mu held when there is room, or none is needed.
+// wakeWriters is called with mu held when writers may continue, or must stop.
 func (h *http2) wakeWriters() {
-	if h.starved == 0 {
+	if h.blocked == 0 {
 		return
 	}
 	for _, st := range h.streams {
@@ -510,30 +509,30 @@ func (h *http2) wakeWriters() {
 	}
 }
 
-// leaveBehind notes a stream that is over while the client may be sending on it still. mu is held.
-func (h *http2) leaveBehind(id uint32) {
-	if n := len(h.cut); n >= 2*max(h.limits.streams, maxCut) {
-		h.cut = h.cut[:copy(h.cut, h.cut[n/2:])]
+// noteEndedEarly records a stream that ended here while the client may still send on it. mu is held.
+func (h *http2) noteEndedEarly(id uint32) {
+	if n := len(h.endedEarly); n >= 2*max(h.limits.streams, maxEndedEarly) {
+		h.endedEarly = h.endedEarly[:copy(h.endedEarly, h.endedEarly[n/2:])]
 	}
-	h.cut = append(h.cut, id)
+	h.endedEarly = append(h.endedEarly, id)
 }
 
-// stray judges a frame on an ended stream (RFC 9113, section 5.1): unless the client had ended the stream, the frame
-// may have been on its way when it ended here. ends says that it is the last one. mu is held.
+// stray checks a frame on an ended stream (RFC 9113, section 5.1). It is allowed if the client had not ended the stream:
+// it may have been sent before the client knew. ends marks the client's last frame. mu is held.
 func (h *http2) stray(id uint32, ends bool) error {
-	i := slices.Index(h.cut, id)
+	i := slices.Index(h.endedEarly, id)
 	switch {
 	case i < 0 && h.skipped:
-		return codeProtocol // it may never have begun (section 5.1.1)
+		return codeProtocol // the stream may never have begun (section 5.1.1)
 	case i < 0:
 		return codeClosed
 	case ends:
-		h.cut = slices.Delete(h.cut, i, i+1)
+		h.endedEarly = slices.Delete(h.endedEarly, i, i+1)
 	}
 	return nil
 }
 
-// open makes a stream of a request; the error is an h2Code.
+// open creates the stream of a request; the error is an h2Code.
 func (h *http2) open(id uint32, ends bool) error {
 	b := &h.head
 	if b.bad {
@@ -552,17 +551,17 @@ func (h *http2) open(id uint32, ends bool) error {
 		s.recycle()
 		return h.refuse(id, codeRefused, ends)
 	}
-	h.over.Add(1)
+	h.fibers.Add(1)
 	st.begin(s)
 	h.expect(st)
 	return nil
 }
 
-// maxSpareStreams is how many streams that are over a connection keeps for others, with their timers.
+// maxSpareStreams is how many ended streams, with their timers, a connection keeps for reuse.
 const maxSpareStreams = 64
 
-// newStream returns the stream of the head that has come, perhaps one that is over: only the reader begins streams, so that it has no
-// frame of the former one under way.
+// newStream returns a stream for the received head, perhaps a reused one. Only the reader begins streams, so no frame of
+// the former request is being handled.
 func (h *http2) newStream(id uint32, ends bool) (st *h2Stream) {
 	h.locked(func() {
 		if n := len(h.spare); n > 0 {
@@ -577,12 +576,12 @@ func (h *http2) newStream(id uint32, ends bool) (st *h2Stream) {
 		st.run = st.serve
 	}
 	b := &h.head
-	st.id, st.ended, st.left, st.timeout, st.came = id, ends, b.length, b.timeout, h.heard
+	st.id, st.ended, st.left, st.timeout, st.received = id, ends, b.length, b.timeout, h.lastRead
 	st.chunked = !ends && st.left < 0
 	return st
 }
 
-// keep keeps a stream that is over and its session, which nobody uses any more but the reader: see newStream. mu is held.
+// keep keeps an ended stream and its session for newStream. Only the reader uses them from now on. mu is held.
 func (h *http2) keep(st *h2Stream) {
 	st.session.recycle()
 	st.again()
@@ -593,7 +592,7 @@ func (h *http2) keep(st *h2Stream) {
 	}
 }
 
-// dropSpare frees the streams that are kept. mu is held.
+// dropSpare frees the kept streams. mu is held.
 func (h *http2) dropSpare() {
 	for _, st := range h.spare {
 		st.stop()
@@ -601,13 +600,14 @@ func (h *http2) dropSpare() {
 	h.spare = nil
 }
 
-// mayOpen reports whether there may be one more stream. Streams that are over for the client, because their answers are whole or they were
-// reset, may take time to unwind. They are bounded, too, but the client cannot know that: it waits, and nothing more is read from it.
+// mayOpen reports whether one more stream may open. Streams that have ended for the client (answered or reset) may take
+// time to unwind. Their number is bounded, too. The client does not know that bound, so the reader waits instead of
+// refusing.
 func (h *http2) mayOpen(st *h2Stream) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for len(h.streams) >= 2*h.limits.streams && h.active < h.limits.streams && h.err == nil {
-		if len(h.expected) > 0 || h.unsent != nil { // their ends may be what is waited for
+		if len(h.expected) > 0 || h.unsent != nil { // the wait may be for the end of these
 			h.unlocked(h.launchAll)
 			h.unlocked(h.flushUnsent)
 			continue
@@ -615,7 +615,7 @@ func (h *http2) mayOpen(st *h2Stream) bool {
 		h.sendSoon()
 		h.room.wait(&h.mu)
 	}
-	if h.gone || h.active >= h.limits.streams || h.err != nil {
+	if h.closing || h.active >= h.limits.streams || h.err != nil {
 		return false
 	}
 	h.streams[st.id] = st
@@ -625,8 +625,8 @@ func (h *http2) mayOpen(st *h2Stream) bool {
 	return true
 }
 
-// rests notes that the client takes the stream for closed, so that it may begin another. mu is held.
-func (st *h2Stream) rests() {
+// deactivate records that the stream has ended for the client, which may begin another. mu is held.
+func (st *h2Stream) deactivate() {
 	if st.active {
 		st.active = false
 		st.h.active--
@@ -644,13 +644,13 @@ func (h *http2) refuse(id uint32, code h2Code, ended bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !ended {
-		h.leaveBehind(id)
+		h.noteEndedEarly(id)
 	}
 	h.out = appendReset(h.outgoing(), id, code)
 	return h.control()
 }
 
-// answerLarge answers a request whose head is too large.
+// answerLarge refuses a request whose head is too large.
 func (h *http2) answerLarge(st *h2Stream) error {
 	h.p.noteRefused(h.lc)
 	h.logUnread(http.StatusRequestHeaderFieldsTooLarge, listener.ReasonProtocol, "the head is larger than allowed")
@@ -658,25 +658,25 @@ func (h *http2) answerLarge(st *h2Stream) error {
 	defer h.mu.Unlock()
 	h.out = st.appendFields(appendStatus(nil, http.StatusRequestHeaderFieldsTooLarge), true)
 	if !st.ended {
-		h.leaveBehind(st.id)
+		h.noteEndedEarly(st.id)
 		h.out = appendReset(h.out, st.id, codeNone)
 	}
 	return h.control()
 }
 
-// maxOwed bounds the answers (to SETTINGS and PING, and resets) that wait for a client that does not read them.
-const maxOwed = 1000
+// maxControls bounds the answers (to SETTINGS and PING, and resets) that wait for a client that does not read them.
+const maxControls = 1000
 
-// control is called after each of these. mu is held.
+// control counts such an answer. mu is held.
 func (h *http2) control() error {
-	if h.owed++; h.owed > maxOwed {
+	if h.controls++; h.controls > maxControls {
 		return codeCalm
 	}
 	return nil
 }
 
-// flushSoon starts another fiber for the flush: a reader that waits for the client to read does not read itself, and a
-// client that waits for that would wait forever.
+// flushSoon flushes in another fiber. The reader must not wait for the client to read: a client that waits for us to read
+// would then wait forever.
 func (h *http2) flushSoon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -690,12 +690,12 @@ func (h *http2) sendSoon() {
 	}
 }
 
-// maxResets is how many more streams a client may reset, or make us reset, than it completes: each costs a connection
-// to the server.
+// maxResets is by how much the streams that a client resets, or makes us reset, may exceed those that it completes. Each
+// reset costs a connection to the server.
 const maxResets = 1000
 
-// resetCame ends a stream at its client's request.
-func (h *http2) resetCame(id uint32, _ []byte) error {
+// handleReset handles RST_STREAM.
+func (h *http2) handleReset(id uint32, _ []byte) error {
 	if id == 0 || id > h.last {
 		return codeProtocol
 	}
@@ -703,36 +703,36 @@ func (h *http2) resetCame(id uint32, _ []byte) error {
 	defer h.mu.Unlock()
 	st := h.streams[id]
 	if st == nil {
-		_ = h.stray(id, true) // it may be sent before the client knows of the end
+		_ = h.stray(id, true) // the client may have sent it before it knew of the end
 		return nil
 	}
 	st.ended = true
-	return h.giveUp(st, errStreamReset)
+	return h.cancelStream(st, errStreamReset)
 }
 
-// giveUp ends a stream for the client. mu is held.
-func (h *http2) giveUp(st *h2Stream, err error) error {
+// cancelStream ends a stream because of its client. mu is held.
+func (h *http2) cancelStream(st *h2Stream, err error) error {
 	st.fail(err)
-	st.rests()
+	st.deactivate()
 	if h.resets++; h.resets > maxResets {
 		return codeCalm
 	}
 	return nil
 }
 
-// abort ends a stream for a violation of its client. mu is held.
+// abort resets a stream because its client broke a rule. mu is held.
 func (h *http2) abort(st *h2Stream, code h2Code) error {
 	if st.err != nil {
-		return nil //nolint:nilerr // the stream is over already
+		return nil //nolint:nilerr // the stream has ended already
 	}
 	h.out = appendReset(h.outgoing(), st.id, code)
-	if err := h.giveUp(st, fmt.Errorf("%w: %w", httppool.ErrClientGone, code)); err != nil {
+	if err := h.cancelStream(st, fmt.Errorf("%w: %w", httppool.ErrClientGone, code)); err != nil {
 		return err
 	}
 	return h.control()
 }
 
-// The largest window and stream there may be (RFC 9113, sections 5.1.1 and 6.9.1).
+// The largest window and stream ID (RFC 9113, sections 5.1.1 and 6.9.1).
 const (
 	maxWindow = math.MaxInt32
 	maxStream = math.MaxInt32

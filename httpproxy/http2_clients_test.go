@@ -101,7 +101,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return w.Reader.Read(p)
 }
 
-// TestHTTP2LengthsWithoutBody: an answer that speaks of a body it does not have ends with its head.
+// TestHTTP2LengthsWithoutBody: an answer that announces a body it does not have ends with its head.
 func TestHTTP2LengthsWithoutBody(t *testing.T) {
 	backend := serveRaw(t, func(c net.Conn) {
 		b := make([]byte, 4096)

@@ -15,7 +15,7 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// expect reads what becomes of stream 1.
+// expect reads the outcome of stream 1.
 func (h *h2Client) expect(outcomes ...string) {
 	for _, want := range outcomes {
 		if got := h.outcome(1); got != want {
@@ -55,8 +55,8 @@ var h2Steps = map[string]func(*h2Client){
 	"priority": func(h *h2Client) { h.do(0, h.WritePriority(1, http2.PriorityParam{StreamDep: 3})) },
 }
 
-// TestHTTP2ClosedStreams: on a stream that the client has ended nothing may come but what belongs to its answer; on one that ended
-// here before, whatever was under way is no error (RFC 9113, section 5.1).
+// TestHTTP2ClosedStreams: on a stream that the client has ended only frames about its answer may arrive; on one that ended
+// here first, frames in flight are no error (RFC 9113, section 5.1).
 func TestHTTP2ClosedStreams(t *testing.T) {
 	const closed, protocol, fine = "goaway STREAM_CLOSED", "goaway PROTOCOL_ERROR", "200 ok"
 	for steps, want := range map[string]string{ // of a request after that
@@ -107,7 +107,7 @@ func TestHTTP2ClosedStreams(t *testing.T) {
 	}
 }
 
-// TestHTTP2RefusedUpload: what comes on streams that were one too many, also on very many of them, is no error.
+// TestHTTP2RefusedUpload: frames on refused streams, even very many, are no error.
 func TestHTTP2RefusedUpload(t *testing.T) {
 	hold, asked := make(chan struct{}), make(chan struct{})
 	backend := serveHTTP(t, func(http.ResponseWriter, *http.Request) {
@@ -137,8 +137,8 @@ func TestHTTP2RefusedUpload(t *testing.T) {
 	}
 }
 
-// TestHTTP2DeafClient: a client that takes nothing is given as long as one of HTTP/1.1, and counted alike.
-func TestHTTP2DeafClient(t *testing.T) {
+// TestHTTP2ClientThatDoesNotRead: it gets as much time as a client of HTTP/1.1, and counts alike.
+func TestHTTP2ClientThatDoesNotRead(t *testing.T) {
 	piece := make([]byte, 1<<20)
 	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 		for range 64 {
@@ -185,7 +185,7 @@ func TestHTTP2DeafClient(t *testing.T) {
 	}
 }
 
-// TestHTTP2RestOfAClosedUpload: the rest of a frame whose stream has ended meanwhile is nobody's, and not the next request's.
+// TestHTTP2RestOfAClosedUpload: the rest of a frame whose stream has ended is dropped, and not the next request's.
 func TestHTTP2RestOfAClosedUpload(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Path: "/echo", Upstream: newUpstream(t, backend)}}})

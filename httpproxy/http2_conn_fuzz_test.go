@@ -17,7 +17,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// strict is a server that counts requests and what is none.
+// strict is a server that counts requests and everything else.
 type strict struct{ requests, malformed atomic.Int64 }
 
 func (s *strict) serve(c net.Conn) {
@@ -86,7 +86,8 @@ func h2Frames(f func(fr *http2.Framer, fields func(kv ...string) []byte)) []byte
 	return out.Bytes()
 }
 
-// broken reports whether x/net's reader takes the frames, or the blocks of fields that are whole, for a breach that ends the connection.
+// broken reports whether x/net's reader takes the frames, or the complete field blocks, for a violation that ends the
+// connection.
 func broken(frames []byte) bool {
 	const priorityUpdate = 0x10 // an extension that is ignored here
 	var known []byte            // that are whole
@@ -131,8 +132,7 @@ func broken(frames []byte) bool {
 	}
 }
 
-// readAnswers reads what x/net's reader takes for frames, in an order that they may have, to their end. It returns the code of
-// the last GOAWAY.
+// readAnswers reads frames with x/net's reader, in a valid order, to their end. It returns the code of the last GOAWAY.
 func readAnswers(t *testing.T, c net.Conn) (code http2.ErrCode) {
 	fr := http2.NewFramer(nil, c)
 	fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

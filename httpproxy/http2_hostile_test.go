@@ -50,7 +50,7 @@ func TestHTTP2DeafClientLargeHead(t *testing.T) {
 		if asked.Load() < 2 || now == 0 || now != was {
 			return false
 		}
-		for range 2000 { // as good as for ever
+		for range 2000 { // as good as forever
 			if flowing.Load() != now {
 				return false
 			}
@@ -68,7 +68,7 @@ func TestHTTP2DeafClientLargeHead(t *testing.T) {
 	eventually(t, "the connection ends", func() bool { return p.Stats().Active == 0 })
 }
 
-// TestHTTP2UnreadUploads: unread uploads take nothing from other streams.
+// TestHTTP2UnreadUploads: unread uploads do not affect other streams.
 func TestHTTP2UnreadUploads(t *testing.T) {
 	asked := make(chan struct{})
 	stuck := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -116,7 +116,7 @@ func TestHTTP2UnreadUploads(t *testing.T) {
 	}
 }
 
-// TestHTTP2WindowsAreExact: after many bodies the client has been given back what it sent, and no more.
+// TestHTTP2WindowsAreExact: after many bodies the client has got credit for what it sent, and no more.
 func TestHTTP2WindowsAreExact(t *testing.T) {
 	backend := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
@@ -147,7 +147,7 @@ func TestHTTP2WindowsAreExact(t *testing.T) {
 	}
 }
 
-// TestHTTP2Padding alone uses up no window.
+// TestHTTP2Padding: padding alone uses up no window.
 func TestHTTP2Padding(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
@@ -171,8 +171,8 @@ func TestHTTP2Padding(t *testing.T) {
 	}
 }
 
-// TestHTTP2RapidReset: a client that starts requests only to give them up loses its connection, also if it has the
-// proxy give them up.
+// TestHTTP2RapidReset: a client that starts requests only to reset them loses its connection, also if it makes the proxy
+// reset them.
 func TestHTTP2RapidReset(t *testing.T) {
 	for name, giveUp := range map[string]func(h *h2Client, id uint32) error{
 		"by the client": func(h *h2Client, id uint32) error { return h.WriteRSTStream(id, http2.ErrCodeCancel) },

@@ -15,7 +15,8 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// holding is a server that answers 204, but for /hold, which tells that it was asked and waits until nobody wants the answer.
+// holding is a server that answers 204. For /hold it reports the request and waits until the client no longer wants an
+// answer.
 func holding(t *testing.T) (backend string, asked chan struct{}) {
 	t.Helper()
 	asked = make(chan struct{}, 100)
@@ -59,7 +60,7 @@ func (h *h2Client) exchanged(old, id, n uint32) {
 	h.do(h.c.Write(b.Bytes()))
 }
 
-// answered reads until n streams have come to their ends, and wants 204 of each.
+// answered reads until n streams have ended, and wants 204 of each.
 func (h *h2Client) answered(n uint32) {
 	h.t.Helper()
 	for range n {
@@ -76,7 +77,7 @@ func (h *h2Client) answered(n uint32) {
 	}
 }
 
-// TestHTTP2ResetAndAskAgain: a client that resets its streams may have as many others at once.
+// TestHTTP2ResetAndAskAgain: a client that resets its streams may open as many others at once.
 func TestHTTP2ResetAndAskAgain(t *testing.T) {
 	const limit = 3
 	backend, asked := holding(t)
@@ -91,7 +92,7 @@ func TestHTTP2ResetAndAskAgain(t *testing.T) {
 	}
 }
 
-// stuckLog holds whoever logs that a request has failed.
+// stuckLog blocks callers that log a failed request.
 type stuckLog struct {
 	slog.Handler
 	count *atomic.Int64
@@ -112,7 +113,8 @@ func (l stuckLog) Handle(_ context.Context, r slog.Record) error {
 func (l stuckLog) WithAttrs([]slog.Attr) slog.Handler { return l }
 func (l stuckLog) WithGroup(string) slog.Handler      { return l }
 
-// TestHTTP2SlowUnwinding: streams that are over for the client, while their sessions are not, make it wait and have none refused.
+// TestHTTP2SlowUnwinding: streams that have ended for the client, but not for their sessions, make it wait; none is
+// refused.
 func TestHTTP2SlowUnwinding(t *testing.T) {
 	const limit = 2
 	backend, asked := holding(t)

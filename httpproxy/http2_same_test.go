@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// told is a message as its reader sees it, without what may differ between any two.
+// told is a message as its reader sees it, without what differs in any case.
 func told(line string, header, trailer http.Header, body io.Reader) string {
 	var b strings.Builder
 	sum := sha256.New()
@@ -105,8 +105,8 @@ func (c chance) answer(w http.ResponseWriter) {
 	}
 }
 
-// TestHTTP2IsTheSame: whatever is asked, the server sees the same request and the client the same answer, in HTTP/1.1 and
-// in HTTP/2.
+// TestHTTP2IsTheSame: for any request, the server sees the same request and the client the same answer in HTTP/1.1 and in
+// HTTP/2.
 func TestHTTP2IsTheSame(t *testing.T) {
 	requests := make(chan string, 100)
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {

@@ -22,8 +22,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestHTTP2ResetJustBeforeUse: a stream that was reset while its server's connection was being leased gives that back, and must not
-// close it at its own end, when others use it.
+// TestHTTP2ResetJustBeforeUse: a stream that was reset while its server connection was being leased releases that, and
+// must not close it at its own end, when others use it.
 func TestHTTP2ResetJustBeforeUse(t *testing.T) {
 	a, b := net.Pipe()
 	defer b.Close()
@@ -58,8 +58,8 @@ func (c *moving) Close() error {
 	return c.Stream.Close()
 }
 
-// TestHTTP2ResetWhileTheConnectionMoves: a client that gives its request up while the connection for it is brought to the loop must not
-// get at that, for nobody but who moves it may.
+// TestHTTP2ResetWhileTheConnectionMoves: a client resets its request while the connection for it moves to the loop. The
+// reset must not touch the connection: only the fiber that moves it may.
 func TestHTTP2ResetWhileTheConnectionMoves(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	moves, moved := make(chan struct{}), make(chan struct{})
@@ -95,8 +95,8 @@ func TestHTTP2ResetWhileTheConnectionMoves(t *testing.T) {
 	}
 }
 
-// TestHTTP2SendingForOthers: who sends what has come together for a client is not kept at it for as long as others have something to
-// send; it may have a connection to give back, or an upload to go on with.
+// TestHTTP2SendingForOthers: a fiber that flushes frames for a client does not continue for as long as others have more to
+// send; it may have a connection to release, or an upload to continue.
 func TestHTTP2SendingForOthers(t *testing.T) {
 	returned := make(chan struct{})
 	kept := false
@@ -115,8 +115,8 @@ func TestHTTP2SendingForOthers(t *testing.T) {
 	}
 }
 
-// TestHTTP2AnswerToAnUpload: a client that is answered before it has sent its body may send the rest, which goes nowhere; it is not told to
-// stop together with the answer.
+// TestHTTP2AnswerToAnUpload: a client that is answered before it has sent its body may send the rest, which is dropped. It
+// is not told to stop together with the answer.
 func TestHTTP2AnswerToAnUpload(t *testing.T) {
 	backend := serveRaw(t, func(c net.Conn) {
 		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
@@ -146,7 +146,7 @@ func TestHTTP2AnswerToAnUpload(t *testing.T) {
 	}
 }
 
-// TestHTTP2HeadComesFirst: the head of an answer does not wait for content, of which only a part of the framing has come.
+// TestHTTP2HeadComesFirst: the head of an answer does not wait for content of which only part of the framing has arrived.
 func TestHTTP2HeadComesFirst(t *testing.T) {
 	for name, framing := range map[string]string{"nothing": "", "a part of a size": "0", "a size": "5\r\n"} {
 		t.Run(name, func(t *testing.T) {

@@ -81,7 +81,7 @@ func (h *h2Client) fields(kv ...string) []byte {
 	return bytes.Clone(h.block.Bytes())
 }
 
-// farewell reads how a connection is taken leave of, and returns the last stream it names.
+// lastOut reads until GOAWAY, and returns the last stream it names.
 func (h *h2Client) farewell() uint32 {
 	h.t.Helper()
 	goAway := func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }
@@ -103,7 +103,7 @@ func (h *h2Client) ask(id uint32, ends bool, kv ...string) {
 	h.do(0, h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: h.fields(kv...), EndStream: ends, EndHeaders: true}))
 }
 
-// outcome reads what becomes of a stream: "200 body", "reset CODE", or "goaway CODE" of the connection.
+// outcome reads the outcome of a stream: "200 body", "reset CODE", or "goaway CODE" of the connection.
 func (h *h2Client) outcome(id uint32) string {
 	got := ""
 	for {
@@ -187,7 +187,7 @@ var http2Requests = map[string]struct {
 	"a head that is too large": {head: append(plainGet, "a", strings.Repeat("a", 30000), "b", strings.Repeat("b", 40000)), outcome: "431"},
 }
 
-// TestHTTP2Requests: what is refused never reaches the server, and the rest reaches it as exactly one request.
+// TestHTTP2Requests: refused requests never reach the server; others reach it as exactly one request.
 func TestHTTP2Requests(t *testing.T) {
 	for name, tc := range http2Requests {
 		t.Run(name, func(t *testing.T) {
@@ -298,8 +298,8 @@ func TestHTTP2Connections(t *testing.T) {
 	}
 }
 
-// TestHTTP2SettingsOverflow: no initial window may make one of a stream too large, and be it for a moment (RFC 9113, section 6.9.2); one
-// that is over does not count.
+// TestHTTP2SettingsOverflow: no initial window may make that of a stream too large, even for a moment (RFC 9113, section
+// 6.9.2); an ended stream does not count.
 func TestHTTP2SettingsOverflow(t *testing.T) {
 	backend := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
@@ -321,7 +321,7 @@ func TestHTTP2SettingsOverflow(t *testing.T) {
 	}
 }
 
-// TestHTTP2FlowControl: the client gets no more than it asks for, of either window, and the rest when it does.
+// TestHTTP2FlowControl: the client gets no more than either window allows, and the rest when it opens them.
 func TestHTTP2FlowControl(t *testing.T) {
 	body := strings.Repeat("0123456789", 20000)
 	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
@@ -400,7 +400,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// TestHTTP2WindowOfARequest: who sends more than the window has its stream reset; the connection goes on.
+// TestHTTP2WindowOfARequest: a stream whose client exceeds the window is reset; the connection continues.
 func TestHTTP2WindowOfARequest(t *testing.T) {
 	got := make(chan struct{})
 	backend := serveRaw(t, func(c net.Conn) {
@@ -441,7 +441,7 @@ func TestHTTP2SmallPieces(t *testing.T) {
 	}
 }
 
-// TestHTTP2Reset: a client that resets a stream ends the request at the server, in every phase, and nothing else.
+// TestHTTP2Reset: a reset ends the request at the server, in every phase, and nothing else.
 func TestHTTP2Reset(t *testing.T) {
 	for name, answer := range map[string]string{
 		"before the answer": "",
@@ -537,7 +537,7 @@ func TestHTTP2Drain(t *testing.T) {
 	}
 }
 
-// TestHTTP2BrokenAnswer: what breaks off has no clean end.
+// TestHTTP2BrokenAnswer: a broken answer has no clean end.
 func TestHTTP2BrokenAnswer(t *testing.T) {
 	for _, answer := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhi",
@@ -573,7 +573,7 @@ func TestHTTP2EarlyAnswer(t *testing.T) {
 	}
 }
 
-// TestHTTP2OnlyByALPN: a client that said HTTP/1.1 is not spoken to in HTTP/2.
+// TestHTTP2OnlyByALPN: a client that chose HTTP/1.1 by ALPN gets no HTTP/2.
 func TestHTTP2OnlyByALPN(t *testing.T) {
 	server, client := certificates(t)
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
@@ -596,8 +596,8 @@ func TestHTTP2OnlyByALPN(t *testing.T) {
 	}
 }
 
-// TestHTTP2Patience: an idle connection ends with GOAWAY, one that stops in the middle of a frame without a word.
-func TestHTTP2Patience(t *testing.T) {
+// TestHTTP2IdleTimeouts: an idle connection ends with GOAWAY, one that stops within a frame without it.
+func TestHTTP2IdleTimeouts(t *testing.T) {
 	paced(t, func(t testing.TB, unit time.Duration) {
 		cfg := routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {})))
 		cfg.KeepAlive = unit
@@ -620,7 +620,7 @@ func TestHTTP2Patience(t *testing.T) {
 	})
 }
 
-// TestHTTP2PingFlood: what a client does not read is not kept for it.
+// TestHTTP2PingFlood: answers that a client does not read are not kept.
 func TestHTTP2PingFlood(t *testing.T) {
 	p := startProxy(t, routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))))
 	h := dialH2(t, p.addr)

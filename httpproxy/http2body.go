@@ -7,14 +7,14 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// h2Body is the received part of a request's body that was not read yet.
+// h2Body is the received, unread part of a message's body.
 type h2Body struct {
 	bufs []*[bufferSize]byte // from buffers
-	r, w int                 // in the first and in the last
+	r, w int                 // in the first and in the last buffer
 	held *tally              // where bufs are counted
 }
 
-// size is how many bytes there are.
+// size returns the number of unread bytes.
 func (b *h2Body) size() int {
 	if len(b.bufs) == 0 {
 		return 0
@@ -22,7 +22,7 @@ func (b *h2Body) size() int {
 	return (len(b.bufs)-1)*bufferSize + b.w - b.r
 }
 
-// put takes a copy of p.
+// put appends a copy of p.
 func (b *h2Body) put(p []byte) {
 	for len(p) > 0 {
 		if len(b.bufs) == 0 || b.w == bufferSize {
@@ -35,7 +35,7 @@ func (b *h2Body) put(p []byte) {
 	}
 }
 
-// get moves available bytes to p.
+// get moves unread bytes to p.
 func (b *h2Body) get(p []byte) (n int) {
 	for n < len(p) && len(b.bufs) > 0 {
 		end := bufferSize
@@ -53,7 +53,7 @@ func (b *h2Body) get(p []byte) (n int) {
 	return n
 }
 
-// drop forgets all.
+// drop discards all unread bytes.
 func (b *h2Body) drop() {
 	for _, buf := range b.bufs {
 		putBuffer(b.held, buf)
@@ -62,18 +62,18 @@ func (b *h2Body) drop() {
 	b.bufs, b.r, b.w = b.bufs[:0], 0, 0
 }
 
-// h2Content is what has come of a message, of which somebody reads the text in HTTP/1.1.
+// h2Content is the received part of a message's body and trailers. It is read as the text of HTTP/1.1.
 type h2Content struct {
 	in        h2Body
-	chunked   bool   // the body has no length of its own
-	held      int    // bytes of a body with a length that nobody reads before its end has come
-	chunk     int    // of the chunk that is read
-	framing   []byte // before and after it, in frameBuf or made by lastChunk
+	chunked   bool   // the body has no length
+	held      int    // received bytes of a body with a length whose end has not arrived; not readable yet
+	chunk     int    // unread bytes of the current chunk
+	framing   []byte // text before and after the chunk, in frameBuf or made by lastChunk
 	frameBuf  [chunkOverhead]byte
-	last      bool             // the end of a chunked body has come, and is not read yet
-	trailers  []httpwire.Field // that have come with it
-	trailText []byte           // that their names and values are in
-	trailSize int              // of them; see h2Block.size
+	last      bool             // the end of a chunked body has arrived, and is unread
+	trailers  []httpwire.Field // the received trailers
+	trailText []byte           // holds their names and values
+	trailSize int              // their size; see h2Block.size
 }
 
 // readable reports whether there is something to read.
@@ -81,19 +81,19 @@ func (c *h2Content) readable() bool {
 	return c.in.size() > c.held || len(c.framing) > 0 || c.last
 }
 
-// clear forgets what was not read of the message, but not the memory of its trailers.
+// clear discards what is unread of the message. It keeps the memory of the trailers.
 func (c *h2Content) clear() {
 	c.in.drop()
 	c.forgetFraming()
 }
 
-// forgetFraming makes the content ready for another message; that of the last one has been taken.
+// forgetFraming makes the content ready for another message. The text of the last one has been read.
 func (c *h2Content) forgetFraming() {
 	c.held, c.chunk, c.framing, c.last, c.chunked = 0, 0, nil, false, false
 	c.trailers, c.trailText, c.trailSize = emptied(c.trailers), emptiedText(c.trailText), 0
 }
 
-// asText moves what has come to p; content is how much of that is no framing.
+// asText moves received content to p; content is how many of the n bytes are not framing.
 func (c *h2Content) asText(p []byte) (n, content int) {
 	for n < len(p) && c.readable() {
 		unread := c.in.size() - c.held
@@ -124,8 +124,8 @@ func (c *h2Content) asText(p []byte) (n, content int) {
 	return n, content
 }
 
-// complete ends the body. b has its trailers, whose text is the content's from now on; nil = there are none. A body with a length has
-// none in any case.
+// complete ends the body. b holds its trailers, whose text then belongs to the content; nil = none. A body with a length
+// has no trailers.
 func (c *h2Content) complete(b *h2Head) {
 	c.held = 0
 	if c.last = c.chunked; c.chunked && b != nil {
@@ -134,7 +134,7 @@ func (c *h2Content) complete(b *h2Head) {
 	}
 }
 
-// lastChunk is what ends the body as text.
+// lastChunk returns the text that ends the body.
 func (c *h2Content) lastChunk() []byte {
 	if len(c.trailers) == 0 {
 		return lastChunk
@@ -142,10 +142,10 @@ func (c *h2Content) lastChunk() []byte {
 	return append(appendLines([]byte("0\r\n"), c.trailers), crlf...)
 }
 
-// lastChunk ends a body without trailers. Nobody writes to it.
+// lastChunk ends a body without trailers. It must not be changed.
 var lastChunk = []byte("0\r\n\r\n")
 
-// preread gives the session the part of the body that has come, if it is small: no stream that waits for its server holds more.
+// preread gives the session the received part of the body, if it is small: no stream that waits for its server holds more.
 func (st *h2Stream) preread() {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
@@ -163,20 +163,20 @@ func (st *h2Stream) whole() (content int64, come, read bool) {
 	return st.content, come, come && !st.readable()
 }
 
-// take moves what has come of the request to p; more says that there is a frame to be sent. mu is held.
+// take moves the received part of the request to p; more reports that a frame must be sent. mu is held.
 func (st *h2Stream) take(p []byte) (n int, more bool) {
 	n, content := st.asText(p)
 	st.spent += int64(content)
 	if st.spent >= h2Window/4 && !st.ended {
 		st.widen()
 	}
-	return n, st.giveBack()
+	return n, st.returnCredit()
 }
 
 // widen enlarges the window of a stream whose server keeps up. mu is held.
 func (st *h2Stream) widen() {
 	if h := st.h; st.extra == 0 && h.extra < h2AllExtra && (st.left < 0 || st.left > h2Window) {
-		if _, ok := st.session.claim(h2Extra); !ok { // until the stream's end
+		if _, ok := st.session.claim(h2Extra); !ok { // released when the stream ends
 			return
 		}
 		st.extra = h2Extra
@@ -185,9 +185,9 @@ func (st *h2Stream) widen() {
 	}
 }
 
-// giveBack returns credit for taken bytes to the client, if that is worth a frame; true = there is one to send. mu is
+// returnCredit returns credit for read bytes to the client, if it is worth a frame; true = there is a frame to send. mu is
 // held.
-func (st *h2Stream) giveBack() bool {
+func (st *h2Stream) returnCredit() bool {
 	if st.spent < (h2Window+st.extra)/4 || st.ended || st.err != nil {
 		return false
 	}

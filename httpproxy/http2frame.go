@@ -39,7 +39,8 @@ const (
 	settingHeaderList = 6
 )
 
-// validSetting judges a value where the rules are the same for clients and servers; larger frames than all must take are not used.
+// validSetting checks the rules that clients and servers share. We never send frames larger than the minimum that all
+// accept.
 func validSetting(id uint16, value uint32) error {
 	switch {
 	case id == settingFrame && (value < maxFrame || value >= 1<<24):
@@ -50,7 +51,7 @@ func validSetting(id uint16, value uint32) error {
 	return nil
 }
 
-// h2Code is why a stream or a connection ends (RFC 9113, section 7).
+// h2Code is the error code that ends a stream or a connection (RFC 9113, section 7).
 type h2Code uint32
 
 const (
@@ -66,10 +67,10 @@ const (
 	codeCalm        h2Code = 11
 )
 
-// Error says which rule of HTTP/2 the client has broken.
+// Error returns the number of the code.
 func (c h2Code) Error() string { return "HTTP/2 error " + strconv.Itoa(int(c)) }
 
-// appendFrame appends the head of a frame of n bytes.
+// appendFrame appends the header of a frame of n bytes.
 func appendFrame(dst []byte, n int, kind, flags byte, stream uint32) []byte {
 	dst = append(dst, byte(n>>16), byte(n>>8), byte(n), kind, flags)
 	return binary.BigEndian.AppendUint32(dst, stream)
@@ -92,7 +93,7 @@ func appendSetting(dst []byte, id uint16, value uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(dst, id), value)
 }
 
-// appendBlock appends a block of fields, in as many frames as needed.
+// appendBlock appends a field block, in as many frames as needed.
 func appendBlock(dst, block []byte, stream uint32, last bool) []byte {
 	kind, flags := byte(frameHeaders), byte(0)
 	if last {
@@ -111,13 +112,13 @@ func appendBlock(dst, block []byte, stream uint32, last bool) []byte {
 	}
 }
 
-// emptyTable says that no field refers to another: blocks can then be made without regard to their order (RFC 7541,
-// section 6.3). It begins the first block of a connection.
+// emptyTable sets the size of the dynamic table to 0 (RFC 7541, section 6.3), so that blocks can be made in any order. It
+// begins the first block of a connection.
 const emptyTable = 0x20
 
-// appendStatus appends the field that a response begins with.
+// appendStatus appends the status, a response's first field.
 func appendStatus(dst []byte, status int) []byte {
-	switch status { // those with an index of their own (RFC 7541, appendix A)
+	switch status { // those in the static table (RFC 7541, appendix A)
 	case 200:
 		return append(dst, indexed|8)
 	case 204:
@@ -136,13 +137,13 @@ func appendStatus(dst []byte, status int) []byte {
 	return strconv.AppendInt(append(dst, 8, 3), int64(status), 10) // 8 is the name's index
 }
 
-// appendCoded appends a field that nothing remembers (RFC 7541, section 6.2.2), its name in lower case.
+// appendCoded appends a field without indexing (RFC 7541, section 6.2.2), its name in lower case.
 func appendCoded(dst []byte, f *httpwire.Field) []byte {
 	dst = appendCodedName(dst, view(f.Name))
 	return append(appendInteger(dst, len(f.Value)), f.Value...)
 }
 
-// appendCodedName appends what such a field begins with.
+// appendCodedName appends the type and name of such a field.
 func appendCodedName(dst []byte, name string) []byte {
 	var buf [64]byte
 	lower := append(buf[:0], name...)
@@ -255,7 +256,7 @@ func laterStaticName(name string) byte {
 	return 0
 }
 
-// mostShort is the least length that takes more than one byte.
+// mostShort is the least length that needs more than one byte.
 const mostShort = 1<<7 - 1
 
 // appendInteger appends the length of a string that is not compressed (RFC 7541, section 5.1).
@@ -270,7 +271,7 @@ func appendInteger(dst []byte, n int) []byte {
 	return append(dst, byte(n))
 }
 
-// Fields of a request's head (RFC 7541, appendix A).
+// Pseudo-header fields of a request (RFC 7541, appendix A).
 const (
 	indexed     = 0x80
 	methodGET   = 2

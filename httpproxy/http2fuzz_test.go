@@ -12,7 +12,7 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// FuzzHTTP1Head: what is made of the fields is read by net/http as one request, with those fields and no others.
+// FuzzHTTP1Head: net/http reads the head made of the fields as one request, with these fields and no others.
 func FuzzHTTP1Head(f *testing.F) {
 	f.Add("GET", "/a?b", "a.example:80", "accept", "*/*", "5", false)
 	f.Add("POST", "/", "a", "cookie", "a=b", "", true)

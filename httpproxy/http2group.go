@@ -15,37 +15,37 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// Protocol says in which version of HTTP an upstream's servers are spoken to.
+// Protocol is the version of HTTP that is used with an upstream's servers.
 type Protocol string
 
 // The protocols.
 const (
-	// ProtocolH1 is HTTP/1.1; "" is the same.
+	// ProtocolH1 is HTTP/1.1, the default.
 	ProtocolH1 Protocol = "h1"
 	// ProtocolH2 is HTTP/2 over TLS. A server that does not choose it by ALPN cannot be used.
 	ProtocolH2 Protocol = "h2"
-	// ProtocolH2C is HTTP/2 without TLS, with prior knowledge: the server must expect it.
+	// ProtocolH2C is HTTP/2 without TLS, with prior knowledge: the server must support it.
 	ProtocolH2C Protocol = "h2c"
-	// ProtocolAuto is what each server chooses by ALPN, HTTP/2 or HTTP/1.1. It needs TLS.
+	// ProtocolAuto is HTTP/2 or HTTP/1.1, as each server chooses by ALPN. It needs TLS.
 	ProtocolAuto Protocol = "auto"
 )
 
-// Values lists all protocols; it is the set of values that a configuration file may have.
+// Values returns all protocols: the values allowed in a configuration file.
 func (Protocol) Values() []string { return []string{"h1", "h2", "h2c", "auto"} }
 
-// Multiplexes reports whether connections may carry several requests at a time.
+// Multiplexes reports whether a connection may carry several requests at a time.
 func (p Protocol) Multiplexes() bool { return p != "" && p != ProtocolH1 }
 
-// Defaults of UpstreamOptions for HTTP/2, used where a field is zero.
+// Defaults of UpstreamOptions for HTTP/2, for fields that are zero.
 const (
-	// DefaultMaxConnStreams is what common servers allow, or more.
+	// DefaultMaxConnStreams is what common servers allow, or less.
 	DefaultMaxConnStreams = 100
-	// DefaultPingAfter finds a dead connection within a minute. gRPC servers allow a single PING at that rate, but no series: see
-	// pingGap.
+	// DefaultPingAfter finds a dead connection within a minute. gRPC servers allow a single PING at that rate, but not a
+	// series: see pingGap.
 	DefaultPingAfter = 30 * time.Second
 )
 
-// verifyProtocol reports what is wrong with the options that concern HTTP/2.
+// verifyProtocol checks the options that concern HTTP/2.
 func (o *UpstreamOptions) verifyProtocol() error {
 	switch o.Protocol {
 	case "", ProtocolH1:
@@ -66,16 +66,16 @@ func (o *UpstreamOptions) verifyProtocol() error {
 	return nil
 }
 
-// opener opens what the pools of an upstream lease. Any goroutine may use it.
+// opener opens what an upstream's pools lease. It is safe for concurrent use.
 type opener struct {
-	dialer   *httppool.Dialer
-	protocol Protocol
-	scheme   byte // of all requests, as HPACK has it
-	most     int  // streams of a connection
-	pings    time.Duration
-	patience time.Duration // with a server that does not begin to speak HTTP/2
-	logger   *slog.Logger
-	lifetime time.Duration // of a connection, in which it gets streams; 0 = any
+	dialer          *httppool.Dialer
+	protocol        Protocol
+	scheme          byte // of all requests, as HPACK encodes it
+	most            int  // streams on a connection
+	pings           time.Duration
+	settingsTimeout time.Duration // with a server that sends no SETTINGS
+	logger          *slog.Logger
+	lifetime        time.Duration // how long a connection takes new streams; 0 = no limit
 
 	mu     sync.Mutex          // held for a few instructions
 	groups map[string]*h2Group // by endpoint
@@ -99,11 +99,11 @@ func newOpener(o *UpstreamOptions) *opener {
 	return &opener{
 		dialer: d, protocol: o.Protocol, scheme: scheme, groups: map[string]*h2Group{}, lifetime: o.Limits.MaxLifetime,
 		most: cmp.Or(o.MaxConnStreams, DefaultMaxConnStreams), pings: cmp.Or(o.PingAfter, DefaultPingAfter),
-		patience: cmp.Or(o.ConnectTimeout, defaultConnectTimeout), logger: cmp.Or(o.Logger, slog.Default()),
+		settingsTimeout: cmp.Or(o.ConnectTimeout, defaultConnectTimeout), logger: cmp.Or(o.Logger, slog.Default()),
 	}
 }
 
-// open opens a connection, or takes a place on one that is open.
+// open opens a connection, or takes a place on an open one.
 func (o *opener) open(ctx context.Context, endpoint string) (*httppool.Conn, error) {
 	if !o.protocol.Multiplexes() {
 		return o.dialer.Open(ctx, endpoint)
@@ -115,7 +115,7 @@ func (o *opener) open(ctx context.Context, endpoint string) (*httppool.Conn, err
 	})
 }
 
-// group returns that of an endpoint, to be left again.
+// group returns the group of an endpoint and counts the caller as a user.
 func (o *opener) group(endpoint string) *h2Group {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,7 +128,7 @@ func (o *opener) group(endpoint string) *h2Group {
 	return g
 }
 
-// forgetUnused forgets a group that has neither users nor connections.
+// forgetUnused removes a group that has neither users nor connections.
 func (o *opener) forgetUnused(g *h2Group) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -137,7 +137,7 @@ func (o *opener) forgetUnused(g *h2Group) {
 	}
 }
 
-// h2Group are the HTTP/2 connections to one endpoint. Connections are users of it, too.
+// h2Group is the set of HTTP/2 connections to one endpoint. Each connection counts as a user.
 type h2Group struct {
 	o        *opener
 	endpoint string
@@ -146,30 +146,30 @@ type h2Group struct {
 	mu      sync.Mutex // held for a few instructions; a connection's is locked within it
 	conns   []*h2Server
 	dials   []*h2Dial // under way
-	alone   bool      // the server has chosen HTTP/1.1: connections are not shared
-	streams int       // that its last connection takes at a time
+	alone   bool      // the server chose HTTP/1.1: connections are not shared
+	streams int       // the limit of streams of its last connection
 }
 
-// h2Dial is the opening of a connection, for which the first of those who need it waits, and others who get a place then. It is guarded
-// by the group's mu.
+// h2Dial is a connection attempt. The first caller that needs the connection makes it; others wait for a place. It is
+// guarded by the group's mu.
 type h2Dial struct {
-	room    int // for others, by what the server's last connection takes
+	room    int // places for others, by the stream limit of the server's last connection
 	waiters []*h2DialWaiter
 }
 
-// h2DialWaiter waits for a h2Dial, or for the end of its context.
+// h2DialWaiter waits for an h2Dial, or for the end of its context.
 type h2DialWaiter struct {
-	over fiber.Group
-	d    *h2Dial
-	done bool  // guarded by the group's mu
-	err  error // why there is no connection; nil = there may be one; to be read once over is
+	woken fiber.Group
+	d     *h2Dial
+	done  bool  // guarded by the group's mu
+	err   error // why there is no connection; nil = there may be one; read once over is done
 }
 
-// end has the waiter continue. The group's mu is held.
+// end wakes the waiter. The group's mu is held.
 func (w *h2DialWaiter) end(err error) {
 	if !w.done {
 		w.done, w.err = true, err
-		w.over.Done()
+		w.woken.Done()
 	}
 }
 
@@ -179,10 +179,10 @@ func (g *h2Group) empty() bool {
 	return len(g.conns) == 0
 }
 
-// link returns a place on a connection with room for one, or a new connection's.
+// link returns a place on a connection with capacity, or on a new connection.
 func (g *h2Group) link(ctx context.Context) (*httppool.Link, error) {
 	for {
-		l, mine, w := g.look()
+		l, mine, w := g.takePlace()
 		switch {
 		case l != nil:
 			return l, nil
@@ -197,7 +197,7 @@ func (g *h2Group) link(ctx context.Context) (*httppool.Link, error) {
 	}
 }
 
-// await waits for a connection that another opens.
+// await waits for another caller's attempt.
 func (g *h2Group) await(ctx context.Context, w *h2DialWaiter) error {
 	stop := context.AfterFunc(ctx, func() {
 		g.mu.Lock()
@@ -208,13 +208,13 @@ func (g *h2Group) await(ctx context.Context, w *h2DialWaiter) error {
 		}
 	})
 	defer stop()
-	w.over.Wait()
+	w.woken.Wait()
 	return w.err
 }
 
-// look returns a place, if there is one, or what to wait for: a connection that the caller opens, or that another does. Without any the
-// caller needs a connection of its own.
-func (g *h2Group) look() (l *httppool.Link, mine *h2Dial, w *h2DialWaiter) {
+// takePlace returns a place if there is one, or else what to wait for: an attempt that the caller makes (mine), or a waiter for
+// another's. If it returns none of these, the caller needs its own connection.
+func (g *h2Group) takePlace() (l *httppool.Link, mine *h2Dial, w *h2DialWaiter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range g.conns {
@@ -228,7 +228,7 @@ func (g *h2Group) look() (l *httppool.Link, mine *h2Dial, w *h2DialWaiter) {
 	for _, d := range g.dials {
 		if len(d.waiters) < d.room {
 			w = &h2DialWaiter{d: d}
-			w.over.Add(1)
+			w.woken.Add(1)
 			d.waiters = append(d.waiters, w)
 			return nil, nil, w
 		}
@@ -238,7 +238,7 @@ func (g *h2Group) look() (l *httppool.Link, mine *h2Dial, w *h2DialWaiter) {
 	return nil, mine, nil
 }
 
-// dialFor opens a connection for all who wait for d. If the caller's context ends meanwhile, the others look for another.
+// dialFor makes the attempt d. If the caller's context ends meanwhile, the waiters look for another.
 func (g *h2Group) dialFor(ctx context.Context, d *h2Dial) (l *httppool.Link, err error) {
 	err = errPanicked
 	defer func() {
@@ -256,12 +256,12 @@ func (g *h2Group) dialFor(ctx context.Context, d *h2Dial) (l *httppool.Link, err
 	return g.dial(ctx)
 }
 
-// maxDismissed is how many connections are opened for one place when the server leaves them at once.
-const maxDismissed = 3
+// maxGoAways is how many connections are opened for one place if the server sends GOAWAY on each at once.
+const maxGoAways = 3
 
 // dial opens a connection.
 func (g *h2Group) dial(ctx context.Context) (l *httppool.Link, err error) {
-	for range maxDismissed {
+	for range maxGoAways {
 		if l, err = g.dialOnce(ctx); !errors.Is(err, errNotBegun) {
 			break
 		}
@@ -301,7 +301,7 @@ var (
 	errNoPlace = errors.New("the server takes no request on a new HTTP/2 connection")
 )
 
-// negotiated is the protocol that TLS's ALPN has chosen.
+// negotiated returns the protocol chosen by ALPN.
 func negotiated(l *httppool.Link) string {
 	if c, ok := l.NetConn().(interface{ ConnectionState() tls.ConnectionState }); ok {
 		return c.ConnectionState().NegotiatedProtocol

@@ -11,44 +11,44 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// keptCookie is how much memory is kept for the next cookie.
+// keptCookie is how much memory is kept for the next request's cookies.
 const keptCookie = 4 << 10
 
-// fieldOverhead is the size that a field counts besides its bytes (RFC 9113, section 6.5.2).
+// fieldOverhead is what each field adds to the size of a head besides its bytes (RFC 9113, section 6.5.2).
 const fieldOverhead = 32
 
-// h2Head gathers the fields of one block, and makes a head of them as a session has it, whose framing is that of HTTP/1.1 (RFC 9113,
-// sections 8.2 and 8.3).
+// h2Head collects the fields of one block and makes a head from them, with the framing of HTTP/1.1 (RFC 9113, sections 8.2
+// and 8.3).
 type h2Head struct {
 	ofServer bool // it reads responses
 	limit    int  // of bytes, each field with its overhead
 
-	fields []httpwire.Field // the regular ones, but for Content-Length and those below; nobody writes to their bytes
-	text   []byte           // of the strings, as far as the decoder's tables have them not; it goes to the user of the fields
+	fields []httpwire.Field // the regular ones, without Content-Length and those below; their bytes must not be changed
+	text   []byte           // of the strings that are not in the decoder's tables; passed on to the user of the fields
 	cookie []byte           // of a request
 	h2Block
 }
 
-// h2Block is what an h2Head knows of one block besides.
+// h2Block is the rest of an h2Head's state for one block.
 type h2Block struct {
 	size    int
-	large   bool   // more than limit
+	large   bool   // larger than limit
 	bad     bool   // malformed
-	trailer bool   // it comes after a request's body
-	regular bool   // a field has come that is no pseudo field
+	trailer bool   // it follows a body
+	regular bool   // a regular field has been read
 	length  int64  // Content-Length; -1 = none
-	digits  string // as it was written
+	digits  string // its digits
 
-	// Of a request.
+	// Of a request's block.
 	method, scheme, path, authority, host string
-	timeout                               time.Duration // of gRPC; 0 = none
+	timeout                               time.Duration // grpc-timeout; 0 = none
 
-	// Of a response.
+	// Of a response's block.
 	status   int  // 0 = none
-	trailing bool // it speaks of trailers, or is gRPC's
+	trailing bool // it announces trailers, or is gRPC
 }
 
-// reset forgets the last block.
+// reset discards the last block.
 func (b *h2Head) reset(trailer bool) {
 	clear(b.fields)
 	if cap(b.fields) > keptFields {
@@ -64,7 +64,7 @@ func (b *h2Head) reset(trailer bool) {
 // keptText is how much memory is kept for the text of the next head.
 const keptText = 4 << 10
 
-// emptiedText returns the memory of a text that nobody refers to any more, if it is not large.
+// emptiedText returns the memory of an unused text, unless it is large.
 func emptiedText(text []byte) []byte {
 	if cap(text) > keptText {
 		return nil
@@ -72,10 +72,10 @@ func emptiedText(text []byte) []byte {
 	return text[:0]
 }
 
-// giveText gives the text of b's fields to their user, who owns it from now on, for one that it needs no longer.
+// giveText moves the text of b's fields to *to. b takes over the former memory of *to, which must be unused.
 func (b *h2Head) giveText(to *[]byte) { *to, b.text = b.text, emptiedText(*to) }
 
-// field takes the next field of the block.
+// field adds the next field of the block.
 func (b *h2Head) field(f *hpackField) {
 	b.size += f.weight()
 	b.large = b.large || b.size > b.limit
@@ -93,7 +93,7 @@ func (b *h2Head) field(f *hpackField) {
 	}
 }
 
-// pseudo takes a pseudo field of a request.
+// pseudo adds a pseudo-header field of a request.
 func (b *h2Head) pseudo(name, value string) {
 	var into *string
 	switch name {
@@ -113,7 +113,7 @@ func (b *h2Head) pseudo(name, value string) {
 	*into = value
 }
 
-// statusField takes a pseudo field of a response, which has one only.
+// statusField adds the pseudo-header field of a response; :status is the only one.
 func (b *h2Head) statusField(name, value string) {
 	n, err := strconv.ParseUint(value, 10, 16)
 	if name != ":status" || b.status != 0 || b.regular || len(value) != 3 || err != nil || n < 100 || n == 101 {
@@ -123,7 +123,7 @@ func (b *h2Head) statusField(name, value string) {
 	b.status = int(n)
 }
 
-// plain takes a regular field.
+// plain adds a regular field.
 func (b *h2Head) plain(name, value string, known httpwire.Known) {
 	switch {
 	case known == httpwire.Connection, known == httpwire.KeepAlive, known == httpwire.TransferEncoding, known == httpwire.Upgrade,
@@ -144,7 +144,7 @@ func (b *h2Head) plain(name, value string, known httpwire.Known) {
 		b.bad = b.bad || b.host != "" || value == "" || b.trailer
 		b.host = value
 		return
-	case name == "cookie": // which may come in pieces (section 8.2.3)
+	case name == "cookie": // may come in several fields (section 8.2.3)
 		if len(b.cookie) > 0 {
 			b.cookie = append(b.cookie, "; "...)
 		}
@@ -171,11 +171,11 @@ func isGRPC(value string) bool {
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';' || rest[0] == ' ')
 }
 
-// bytesOf looks at a string as bytes, which must not be changed. An append moves them.
+// bytesOf returns the bytes of a string. They must not be changed. An append moves them.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
-// request makes the head of a request of the fields, and reports whether that is possible. ends says that no body follows. r is to be
-// completed; it keeps the memory of its fields. Their text is in *text, whose former memory b uses again.
+// request makes the head of a request, and reports whether that is possible. ends: no body follows. The caller completes
+// r, whose memory of fields is reused. The text of the fields is then in *text; b reuses its former memory.
 func (b *h2Head) request(r *httpwire.Request, text *[]byte, ends bool) bool {
 	target := b.path
 	if b.method == http.MethodConnect {
@@ -210,8 +210,8 @@ func (b *h2Head) request(r *httpwire.Request, text *[]byte, ends bool) bool {
 	return true
 }
 
-// response makes the head of a response of the fields, to be completed. ends says that no body follows, head that none would in any case.
-// Trailers need a body without a length. chunked says that it has none. r and text are used as by request.
+// response makes the head of a response; the caller completes it. ends: no body follows. head: the response has none in
+// any case. Trailers need a body without a length; chunked reports that it has none. r and text are used as by request.
 func (b *h2Head) response(r *httpwire.Response, text *[]byte, ends, head bool) (chunked bool) {
 	fields := append(r.Fields[:0], b.fields...)
 	switch {
@@ -233,7 +233,7 @@ func (b *h2Head) response(r *httpwire.Response, text *[]byte, ends, head bool) (
 // moreFields is how many fields a request's head may have besides those in h2Head.fields.
 const moreFields = 3
 
-// Fields that frame a message, and the names of others. Nobody writes to them.
+// Fields that frame a message, and their names. They must not be changed.
 var (
 	hostName     = []byte("Host")
 	cookieName   = []byte("Cookie")
@@ -245,7 +245,7 @@ func lengthField(digits string) httpwire.Field {
 	return httpwire.Field{Name: lengthName, Value: bytesOf(digits), Known: httpwire.ContentLength}
 }
 
-// reasons are the status lines of HTTP/1.1 for statuses from 100 to 599, less the version.
+// reasons are the status lines of HTTP/1.1 for statuses from 100 to 599, without the version.
 var reasons = func() (all [500][]byte) {
 	for i := range all {
 		all[i] = []byte(strconv.Itoa(100+i) + " " + http.StatusText(100+i))

@@ -9,26 +9,26 @@ import (
 
 // h2Outgoing makes frames of a body that is written as in HTTP/1.1.
 type h2Outgoing struct {
-	length int64 // of the body that is left; or httpwire.Chunked
-	over   bool  // the message is whole
+	length int64 // of the rest of the body; or httpwire.Chunked
+	done   bool  // the message is complete
 	chunks httpwire.Chunks
-	rest   []byte // of what was written, in part
+	rest   []byte // an incomplete piece of what was written
 }
 
-// h2Sink takes the content. last says that nothing comes behind it.
+// h2Sink takes the content. last: nothing follows.
 type h2Sink interface {
 	sendData(p []byte, last bool) error
 	sendTrailers(fields []httpwire.Field) error
 }
 
-// begin begins a body.
+// begin starts a body.
 func (o *h2Outgoing) begin(length int64) {
-	o.length, o.over = length, length == 0
+	o.length, o.done = length, length == 0
 	o.chunks.Reset()
 	o.chunks.Own = true
 }
 
-// write passes on what p begins with until there is nothing left, or not enough of it. n is how much of p is dealt with.
+// write passes content on until p is used up, or its rest is incomplete. n is how many bytes of p were used.
 func (o *h2Outgoing) write(p []byte, to h2Sink) (n int, err error) {
 	kept := len(o.rest)
 	if kept > 0 {
@@ -52,10 +52,10 @@ func (o *h2Outgoing) write(p []byte, to h2Sink) (n int, err error) {
 
 var errBeyond = errors.New("more than one message")
 
-// pass passes on what p begins with, and returns how much that is.
+// pass passes on the beginning of p, and returns how many bytes that were.
 func (o *h2Outgoing) pass(p []byte, to h2Sink) (int, error) {
 	switch {
-	case o.over:
+	case o.done:
 		return 0, errBeyond
 	case o.length == httpwire.Chunked:
 		return o.passChunks(p, to)
@@ -65,11 +65,11 @@ func (o *h2Outgoing) pass(p []byte, to h2Sink) (int, error) {
 	if k < len(p) && o.length == 0 {
 		return 0, errBeyond
 	}
-	o.over = o.length == 0
-	return k, to.sendData(p[:k], o.over)
+	o.done = o.length == 0
+	return k, to.sendData(p[:k], o.done)
 }
 
-// passChunks passes the content of chunks on, together with the end if that is there.
+// passChunks passes the content of chunks on, together with the end if p contains it.
 func (o *h2Outgoing) passChunks(p []byte, to h2Sink) (total int, err error) {
 	var held []byte
 	for {
@@ -84,7 +84,7 @@ func (o *h2Outgoing) passChunks(p []byte, to h2Sink) (total int, err error) {
 			held = nil
 		}
 		total += n
-		o.over = done
+		o.done = done
 		switch {
 		case err != nil:
 			return total, err

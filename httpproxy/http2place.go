@@ -14,10 +14,10 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// h2Place is room for one request at a time on an HTTP/2 connection. To the pool it is a connection of its own, and to the session that
-// leases it one on which bodies are framed as in HTTP/1.1: each head that is sent begins a stream, and the response can be read when that
-// has one. Heads pass as fields. One fiber reads while another writes; what they share with the connection's is guarded by the connection's
-// mu.
+// h2Place is a place for one request at a time on an HTTP/2 connection. The pool and the session treat it as a connection
+// on which bodies are framed as in HTTP/1.1 and heads pass as fields. Each head that is sent begins a stream; that
+// stream's response can then be read. One fiber reads while another writes. The connection's mu guards the fields that
+// they share with the connection's fibers.
 type h2Place struct {
 	fiber.NoLoop
 	h2Sides
@@ -25,26 +25,26 @@ type h2Place struct {
 
 	// Guarded by c.mu.
 	h2Content                     // of the response
-	heads     []httpwire.Response // that nobody has read yet, to be completed; those beyond the length lend their memory
-	headText  []byte              // of the last of them; if there is none, memory that nobody refers to
-	unread    int                 // the size of all heads that have come since none was unread
+	heads     []httpwire.Response // unread heads, to be completed; elements beyond the length lend their memory
+	headText  []byte              // of the last of them; if there is none, unused memory
+	unread    int                 // size of the heads received since none was unread
 	id        uint32              // of the stream
-	open      bool                // there is one
-	head      bool                // it asks for a head only
+	open      bool                // there is a stream
+	head      bool                // the request asks for a head only
 	sent      bool                // the server may have seen the request
-	refused   bool                // it says that it has not begun with it
-	sentEnd   bool                // the request is whole
-	answered  bool                // the final head has come
-	ended     bool                // the response is whole
-	cut       bool                // and the rest of the request is not wanted
-	left      int64               // of the response's body; -1 = nobody knows
-	spent     int64               // of the stream's window, not yet given back
-	extra     int64               // that the window is larger than at first
-	window    int64               // that the server gives besides the initial one; both together may be negative
-	err       error               // the stream is over
+	refused   bool                // the server has said that it did not process the request
+	sentEnd   bool                // the request is complete
+	answered  bool                // the final head has arrived
+	ended     bool                // the response is complete
+	cut       bool                // the server does not want the rest of the request
+	left      int64               // of the response's body; -1 = unknown
+	spent     int64               // of the stream's window; credit not returned yet
+	extra     int64               // by how much the window was enlarged
+	window    int64               // the server's, beyond the initial one; their sum may be negative
+	err       error               // why the stream ended
 	closed    bool
-	parked    *h2Stream // whose session waits for the response without a fiber; nil = none does
-	by        time.Time // until when
+	parked    *h2Stream // its session waits for the response without a fiber; nil = none
+	by        time.Time // the deadline of that wait
 	news      bool      // it is in c.news
 
 	// The writer's.
@@ -61,21 +61,21 @@ func newH2Place(c *h2Server) *h2Place {
 var _ fiber.Stream = (*h2Place)(nil)
 
 var (
-	// errNotBegun: no server has seen the request, so that any may be sent again.
+	// errNotBegun: no server has seen the request, so it may be sent again whatever its method.
 	errNotBegun = errors.New("the server takes no more requests on this connection")
 	errRefused  = fmt.Errorf("%w: it has refused the stream", errNotBegun)
-	// errServerReset: the server has seen the request and does not want it.
+	// errServerReset: the server saw the request and rejected it.
 	errServerReset = errors.New("the server has reset the stream")
 	errUnfinished  = errors.New("a request before the last one has ended")
 )
 
 // Bounds of the heads of a response.
 const (
-	maxUnread  = 2 * maxResponseHead // bytes that are kept while nobody reads them
-	keptFields = 64                  // whose memory is kept for the next head
+	maxUnread  = 2 * maxResponseHead // bytes of unread heads
+	keptFields = 64                  // fields whose memory is kept for the next head
 )
 
-// nextHead returns where the next head goes. mu is held.
+// nextHead returns where to store the next head. mu is held.
 func (st *h2Place) nextHead() *httpwire.Response {
 	n := len(st.heads)
 	if n == cap(st.heads) {
@@ -85,8 +85,8 @@ func (st *h2Place) nextHead() *httpwire.Response {
 	return &st.heads[n]
 }
 
-// takeHead gives the next head to r, and reports whether there is one. The text of its fields is then in *text, unless other heads wait:
-// what was there is used for another head, and r must have been its only user.
+// takeHead moves the next head to r, and reports whether there is one. The text of its fields is then in *text, unless
+// more heads are unread. The former memory of *text is reused, so r must have been its only user.
 func (st *h2Place) takeHead(r *httpwire.Response, text *[]byte) (bool, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -106,7 +106,7 @@ func (st *h2Place) takeHead(r *httpwire.Response, text *[]byte) (bool, error) {
 	return true, r.Complete(st.head)
 }
 
-// forgetHeads forgets all heads, but not the memory of one. mu is held.
+// forgetHeads discards all heads, but keeps the memory of one. mu is held.
 func (st *h2Place) forgetHeads() {
 	if cap(st.heads) == 0 {
 		return
@@ -117,7 +117,7 @@ func (st *h2Place) forgetHeads() {
 	st.heads, st.unread = st.heads[:0], 0
 }
 
-// hasContent reports whether something of the body can be read at once.
+// hasContent reports whether part of the body can be read without waiting.
 func (st *h2Place) hasContent() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -127,7 +127,7 @@ func (st *h2Place) hasContent() bool {
 // readable reports whether there is something to read. mu is held.
 func (st *h2Place) readable() bool { return len(st.heads) > 0 || st.h2Content.readable() }
 
-// Read gives the response's body, framed as in HTTP/1.1. Its head has been taken.
+// Read reads the response's body, framed as in HTTP/1.1. The caller has taken its head.
 func (st *h2Place) Read(p []byte) (int, error) {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
@@ -139,18 +139,18 @@ func (st *h2Place) Read(p []byte) (int, error) {
 	if st.spent >= h2Window/4 {
 		st.widen()
 	}
-	st.giveBack()
+	st.returnCredit()
 	return n, nil
 }
 
-// WaitReadable returns when a Read would not wait, so that nobody need hold a buffer meanwhile.
+// WaitReadable returns when a Read would not wait. The caller need not hold a buffer meanwhile.
 func (st *h2Place) WaitReadable() error {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
 	return st.await()
 }
 
-// await waits until there is something to read. What has come is read before an error. mu is held.
+// await waits until there is something to read. Received data is read before an error. mu is held.
 func (st *h2Place) await() error {
 	for !st.closed && !st.readable() {
 		switch {
@@ -168,7 +168,7 @@ func (st *h2Place) await() error {
 	return nil
 }
 
-// widen makes the window larger of a stream whose client takes what comes. mu is held.
+// widen enlarges the window of a stream whose client reads what arrives. mu is held.
 func (st *h2Place) widen() {
 	if c := st.c; st.open && !st.ended && st.extra == 0 && c.extra < h2AllExtra && (st.chunked || st.left > h2Window) {
 		st.extra = h2Extra
@@ -177,8 +177,8 @@ func (st *h2Place) widen() {
 	}
 }
 
-// giveBack lets the server send again what has been taken, where that is worth a frame. mu is held.
-func (st *h2Place) giveBack() {
+// returnCredit returns credit for read bytes to the server, if it is worth a frame. mu is held.
+func (st *h2Place) returnCredit() {
 	if st.spent < (h2Window+st.extra)/4 || st.ended || !st.open {
 		return
 	}
@@ -187,7 +187,7 @@ func (st *h2Place) giveBack() {
 	st.c.writer.wake()
 }
 
-// fail ends the stream, but not a response that has come whole. mu is held.
+// fail ends the stream, but keeps a complete response. mu is held.
 func (st *h2Place) fail(err error) {
 	if st.ended {
 		st.cut = true
@@ -197,7 +197,8 @@ func (st *h2Place) fail(err error) {
 	st.wake()
 }
 
-// Write takes the request's body, framed as its head says. n is never 0 with an error: the server may have seen the request.
+// Write sends the request's body, framed as its head says. n is never 0 with an error: the server may have seen the
+// request.
 func (st *h2Place) Write(p []byte) (n int, err error) {
 	if n, err = st.out.write(p, st); err != nil {
 		return max(n, 1), err
@@ -205,8 +206,8 @@ func (st *h2Place) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// sendHead begins a stream for a request: block are its fields behind emptyTable, head says that it asks for a head only, and length
-// is that of its body. After an error no server has seen it. later says that the caller sees to it that it is sent; see
+// sendHead begins a stream for a request. block holds its fields without emptyTable; head: the request asks for a head
+// only; length is that of its body. After an error no server has seen the request. later: the caller has it flushed; see
 // h2Server.flushAhead.
 func (st *h2Place) sendHead(block []byte, head bool, length int64, later bool) error {
 	c := st.c
@@ -216,7 +217,7 @@ func (st *h2Place) sendHead(block []byte, head bool, length int64, later bool) e
 	if st.open || st.readable() {
 		return errUnfinished
 	}
-	if later { // the caller has seen that there is room
+	if later { // the caller has checked that there is space
 		if st.closed {
 			return net.ErrClosed
 		}
@@ -231,7 +232,7 @@ func (st *h2Place) sendHead(block []byte, head bool, length int64, later bool) e
 	st.open, st.sent, st.refused, st.answered, st.ended, st.cut, st.err = true, true, false, false, false, false, nil
 	st.left, st.spent, st.window = 0, 0, 0
 	st.out.begin(length)
-	if c.began { // only the first block empties the table
+	if c.began { // only the first block sets the table's size
 		block = block[1:]
 	}
 	c.began = true
@@ -243,7 +244,7 @@ func (st *h2Place) sendHead(block []byte, head bool, length int64, later bool) e
 	return nil
 }
 
-// sendData implements h2Sink: it waits until the server gives room for it.
+// sendData implements h2Sink. It waits for the server's window.
 func (st *h2Place) sendData(p []byte, last bool) error {
 	c := st.c
 	c.mu.Lock()
@@ -254,7 +255,7 @@ func (st *h2Place) sendData(p []byte, last bool) error {
 		}
 		n := int(max(min(int64(len(p)), maxFrame, c.initial+st.window, c.window), 0))
 		if len(c.out) >= maxOut || n == 0 && len(p) > 0 {
-			if err := st.starve(); err != nil {
+			if err := st.awaitSpace(); err != nil {
 				return err
 			}
 			continue
@@ -267,8 +268,8 @@ func (st *h2Place) sendData(p []byte, last bool) error {
 	}
 }
 
-// sendAtOnce sends the whole body of the request, whose head has been sent, if that needs no waiting. The caller sees to it that it is sent;
-// see h2Server.flushAhead.
+// sendAtOnce sends the whole body of the request, whose head has been sent, if that needs no waiting. The caller has it
+// flushed; see h2Server.flushAhead.
 func (st *h2Place) sendAtOnce(body []byte) bool {
 	c := st.c
 	c.mu.Lock()
@@ -281,7 +282,7 @@ func (st *h2Place) sendAtOnce(body []byte) bool {
 	return true
 }
 
-// appendData appends a frame of content to what is to be sent, for which there is room; last ends the request. mu is held.
+// appendData appends a DATA frame to the outgoing frames, which have space; last ends the request. mu is held.
 func (st *h2Place) appendData(p []byte, last bool) {
 	c, n, flags := st.c, len(p), byte(0)
 	if st.sentEnd = last; last {
@@ -315,8 +316,8 @@ func (st *h2Place) sendTrailers(fields []httpwire.Field) error {
 	return nil
 }
 
-// refuses reports whether the rest of the request is not to be sent; without an error because the server has answered without it. mu is
-// held.
+// refuses reports whether the rest of the request must not be sent. The error is nil if the server has answered without
+// it. mu is held.
 func (st *h2Place) refuses() (bool, error) {
 	switch {
 	case st.closed:
@@ -327,22 +328,22 @@ func (st *h2Place) refuses() (bool, error) {
 	return st.err != nil, st.err
 }
 
-// starve waits for room. mu is held, and given up meanwhile.
-func (st *h2Place) starve() error {
-	st.c.starved++
-	defer func() { st.c.starved-- }()
+// awaitSpace waits for window or buffer space. mu is held, and released meanwhile.
+func (st *h2Place) awaitSpace() error {
+	st.c.blocked++
+	defer func() { st.c.blocked-- }()
 	if !st.writer.wait(st.mu) {
 		return os.ErrDeadlineExceeded
 	}
 	return nil
 }
 
-// State implements fiber.Stream. A place is idle between two requests if another can be begun.
+// State implements fiber.Stream. Between requests a place is idle if another can begin.
 func (st *h2Place) State() fiber.State {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
 	switch {
-	case st.closed || st.c.gone || st.err != nil:
+	case st.closed || st.c.closing || st.err != nil:
 		return fiber.Dead
 	case st.open || st.readable():
 		return fiber.Pending
@@ -356,7 +357,7 @@ func (st *h2Place) Ended() bool { return st.State() == fiber.Dead }
 // PeerClosed implements fiber.Stream.
 func (st *h2Place) PeerClosed() bool { return st.Ended() }
 
-// Sent implements fiber.Stream: it reports whether the server may have begun with the last request.
+// Sent implements fiber.Stream: it reports whether the server may have seen the last request.
 func (st *h2Place) Sent() bool {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
@@ -368,10 +369,10 @@ func (st *h2Place) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr e
 	return fiber.Copy(st, dst, moved)
 }
 
-// CloseWrite is not supported: a request has its own end.
+// CloseWrite is not supported: a request ends with its body.
 func (*h2Place) CloseWrite() error { return errors.ErrUnsupported }
 
-// Close gives the place up, and resets a stream that is under way. It never waits.
+// Close releases the place, and resets a stream that has not ended. It never waits.
 func (st *h2Place) Close() error {
 	c := st.c
 	c.mu.Lock()
@@ -384,8 +385,8 @@ func (st *h2Place) Close() error {
 	if st.open {
 		c.out = appendReset(c.outgoing(), st.id, codeCancel)
 		c.writer.wake()
-		if c.waiting || !c.asked.IsZero() && time.Since(c.asked) > c.g.o.pings { // nothing has been heard for as long: requests go to another connection
-			c.gone = true
+		if c.waiting || !c.asked.IsZero() && time.Since(c.asked) > c.g.o.pings { // the server has been silent for as long: new requests use another connection
+			c.closing = true
 		}
 		c.forget(st)
 	}

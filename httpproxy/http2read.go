@@ -13,11 +13,11 @@ func (h *http2) begins(id uint32) (trails bool, err error) {
 	return id <= h.last, nil
 }
 
-// goAwayCame implements h2Side: the client will close the connection when it has its answers.
-func (h *http2) goAwayCame([]byte) error { return nil }
+// handleGoAway implements h2Side: the client will close the connection when it has its answers.
+func (h *http2) handleGoAway([]byte) error { return nil }
 
-// headCame begins a stream, or ends a request's body.
-func (h *http2) headCame(id uint32, ends bool) error {
+// handleHead begins a stream, or ends a request's body.
+func (h *http2) handleHead(id uint32, ends bool) error {
 	if id > h.last {
 		h.skipped = h.skipped || id != h.last+2 && id != 1
 		h.last = id
@@ -33,7 +33,7 @@ func (h *http2) headCame(id uint32, ends bool) error {
 
 // trailers ends a request's body. mu is held.
 func (h *http2) trailers(st *h2Stream) error {
-	switch over, ended := st.over(h.blockEnds); {
+	switch over, ended := st.endState(h.blockEnds); {
 	case over && ended:
 		return codeClosed
 	case over:
@@ -47,9 +47,8 @@ func (h *http2) trailers(st *h2Stream) error {
 	return nil
 }
 
-// over reports whether the stream is over on this side, and whether the client had ended it. ends: it does so now. mu
-// is held.
-func (st *h2Stream) over(ends bool) (over, ended bool) {
+// ended reports whether the stream has ended here, and whether the client had ended it. ends: it does so now. mu is held.
+func (st *h2Stream) endState(ends bool) (over, ended bool) {
 	over, ended = st.err != nil || st.finished, st.ended
 	if over && ends {
 		st.ended = true
@@ -58,14 +57,14 @@ func (st *h2Stream) over(ends bool) (over, ended bool) {
 	return over, ended
 }
 
-// complete ends the request; b has its trailers, nil = there are none. mu is held.
+// complete ends the request; b holds its trailers, nil = none. mu is held.
 func (st *h2Stream) complete(b *h2Head) {
 	st.h2Content.complete(b)
 	st.ended = true
 	if st.waitsForBody {
-		st.h.ripe = st
+		st.h.completed = st
 	}
-	st.cameWhole()
+	st.bodyArrived()
 	st.reader.wake()
 }
 
@@ -83,14 +82,14 @@ func (h *http2) body(id uint32, n, content int, ends bool) (h2Pourer, error) {
 	if st == nil {
 		return nil, h.stray(id, ends)
 	}
-	over, ended := st.over(ends)
+	over, ended := st.endState(ends)
 	switch {
 	case over && ended:
 		return nil, codeClosed
 	case over:
 		if st.lingers {
 			st.spent += int64(n)
-			st.giveBack()
+			st.returnCredit()
 		}
 		return nil, nil
 	case ended:
@@ -103,22 +102,22 @@ func (h *http2) body(id uint32, n, content int, ends bool) (h2Pourer, error) {
 		st.left -= int64(content)
 	}
 	st.spent += int64(n - content) // padding belongs to no stream
-	st.giveBack()
+	st.returnCredit()
 	return st, nil
 }
 
-// put takes a piece of the request's body.
+// put adds a piece of the request's body.
 func (st *h2Stream) put(piece []byte, ends bool) error {
 	h := st.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.streams[st.id] != st {
-		return nil // it ended while the frame came, and may be another request's next
+		return nil // the stream ended while the frame arrived, and may be another request's next
 	}
 	switch {
 	case st.drops:
 		st.spent += int64(len(piece))
-		st.giveBack()
+		st.returnCredit()
 	case st.err == nil:
 		st.in.put(piece)
 		st.content += int64(len(piece))
@@ -148,7 +147,7 @@ func (h *http2) settings(b []byte) error {
 	return h.control()
 }
 
-// setting takes one over. mu is held.
+// setting applies one setting. mu is held.
 func (h *http2) setting(id uint16, value uint32) error {
 	if err := validSetting(id, value); err != nil {
 		return err
@@ -167,7 +166,7 @@ func (h *http2) setting(id uint16, value uint32) error {
 	return nil
 }
 
-// overflows reports whether an initial window makes that of a stream larger than may be (RFC 9113, section 6.9.2). mu is held.
+// overflows reports whether an initial window makes that of a stream too large (RFC 9113, section 6.9.2). mu is held.
 func (h *http2) overflows(initial int64) bool {
 	if initial+h.widest <= maxWindow {
 		return false
@@ -189,7 +188,7 @@ func (h *http2) ping(acknowledges bool, b []byte) error {
 		h.out = append(appendFrame(h.outgoing(), 8, framePing, flagAck, 0), b...)
 		return h.control()
 	}
-	if !h.leaving.IsZero() && !h.gone && string(b) == goodbye {
+	if !h.drainBegan.IsZero() && !h.closing && string(b) == drainPing {
 		h.goAway(codeNone)
 	}
 	return nil

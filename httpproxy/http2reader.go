@@ -5,57 +5,57 @@ import (
 	"time"
 )
 
-// h2Side is what a connection to a client and one to a server do differently with what comes on them. Only the connection's reader calls
-// its methods. Errors are those of the connection: an h2Code if the other side has broken a rule.
+// h2Side is what connections to clients and to servers do differently with received frames. Only the connection's reader
+// calls its methods. Errors end the connection; an h2Code if the peer has broken a rule.
 type h2Side interface {
 	// fill reads once, into h2Reader.in.
 	fill() error
-	// notSettings judges a connection that does not begin with SETTINGS; head is that of its first frame.
+	// notSettings returns the error of a connection that does not begin with SETTINGS; head is its first frame's header.
 	notSettings(head []byte) error
-	// begins judges that a block of fields begins on a stream; trails says that it comes after a request's body.
+	// begins checks that a field block may begin on a stream; trails: it holds trailers.
 	begins(id uint32) (trails bool, err error)
-	// headCame takes the block, which is in h2Reader.head.
-	headCame(id uint32, ends bool) error
-	// body returns what takes the content of a DATA frame of n bytes; nil = it is dropped.
+	// handleHead handles the block, which is in h2Reader.head.
+	handleHead(id uint32, ends bool) error
+	// body returns the receiver of a DATA frame of n bytes; nil = the content is dropped.
 	body(id uint32, n, content int, ends bool) (h2Pourer, error)
-	resetCame(id uint32, b []byte) error
+	handleReset(id uint32, b []byte) error
 	settings(b []byte) error
 	ping(acknowledges bool, b []byte) error
-	goAwayCame(b []byte) error
+	handleGoAway(b []byte) error
 	windowUpdate(id uint32, b []byte) error
 }
 
-// h2Pourer takes content. ends says that nothing comes behind piece, of which it keeps no part.
+// h2Pourer receives content. ends: nothing follows piece. It must not retain piece.
 type h2Pourer interface {
 	put(piece []byte, ends bool) error
 }
 
-// h2Reader reads the frames of a connection: of a client's or a server's. It is the reader's, a fiber of the connection's loop.
+// h2Reader reads the frames of a connection. It belongs to the reader, a fiber of the connection's loop.
 type h2Reader struct {
-	side      h2Side
-	in        stream
-	head      h2Head
-	decoder   hpackDecoder
-	block     []byte // of fields, as far as it has come; it shares no memory with in
-	blockOf   uint32 // the stream; 0 = none is under way
-	blockEnds bool   // END_STREAM
-	trails    bool   // it comes after a request's body
-	fragments int
-	content   []byte    // of a frame that came in pieces
-	settled   bool      // SETTINGS have come
-	heard     time.Time // when something came
-	started   time.Time // when the frame or block began that is under way; zero = none is
-	pouring   bool      // DATA is under way
+	side        h2Side
+	in          stream
+	head        h2Head
+	decoder     hpackDecoder
+	block       []byte // the fields received so far; it shares no memory with in
+	blockOf     uint32 // its stream; 0 = no block has begun
+	blockEnds   bool   // END_STREAM
+	trails      bool   // it holds trailers
+	fragments   int
+	content     []byte    // of a frame that arrived in pieces
+	gotSettings bool      // SETTINGS have come
+	lastRead    time.Time // when the last bytes arrived
+	started     time.Time // when the current frame or block began; zero = none
+	pouring     bool      // within a DATA frame
 }
 
-// begin makes r ready for a connection whose other side is limited to heads of so many bytes.
+// begin makes r ready for a connection; limit bounds the size of the peer's heads.
 func (r *h2Reader) begin(side h2Side, ofServer bool, limit int) {
 	r.side = side
 	r.head = h2Head{ofServer: ofServer, limit: limit}
 	r.decoder.most, r.decoder.emit = tableSize, r.head.field
 }
 
-// need waits until n bytes are there, or the connection is over.
+// need waits until n bytes are buffered, or the connection ends.
 func (r *h2Reader) need(n int) error {
 	for len(r.in.bytes()) < n {
 		if err := r.side.fill(); err != nil {
@@ -65,16 +65,16 @@ func (r *h2Reader) need(n int) error {
 	return nil
 }
 
-// frame reads a frame and does what it says.
+// frame reads and handles one frame.
 func (r *h2Reader) frame() error {
 	if r.blockOf == 0 {
 		r.started = time.Time{}
 	}
-	if err := r.need(1); err != nil { // which may take its time
+	if err := r.need(1); err != nil { // may take long
 		return err
 	}
 	if r.started.IsZero() {
-		r.started = r.heard
+		r.started = r.lastRead
 	}
 	if err := r.need(frameHead); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (r *h2Reader) frame() error {
 	b := r.in.upTo(frameHead)
 	n := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
 	kind, flags, id := b[3], b[4], binary.BigEndian.Uint32(b[5:])&(1<<31-1)
-	if !r.settled && (kind != frameSettings || flags&flagAck != 0) {
+	if !r.gotSettings && (kind != frameSettings || flags&flagAck != 0) {
 		return r.side.notSettings(b)
 	}
 	r.in.take(frameHead)
@@ -94,7 +94,7 @@ func (r *h2Reader) frame() error {
 	case kind == frameData:
 		return r.data(id, n, flags)
 	}
-	if b = r.in.bytes(); len(b) >= n { // as nearly always
+	if b = r.in.bytes(); len(b) >= n { // nearly always
 		err := r.act(kind, flags, id, b[:n])
 		r.in.take(n)
 		return err
@@ -107,7 +107,7 @@ func (r *h2Reader) frame() error {
 	return err
 }
 
-// gather reads n bytes that come in pieces.
+// gather reads n bytes that arrive in pieces.
 func (r *h2Reader) gather(n int) error {
 	r.content = make([]byte, 0, n)
 	for n > 0 {
@@ -122,7 +122,7 @@ func (r *h2Reader) gather(n int) error {
 	return nil
 }
 
-// act does what a frame says that is no DATA. b is valid until it returns.
+// act handles a frame other than DATA. b is valid until it returns.
 func (r *h2Reader) act(kind, flags byte, id uint32, b []byte) error {
 	switch kind {
 	case frameHeaders:
@@ -141,10 +141,10 @@ func (r *h2Reader) act(kind, flags byte, id uint32, b []byte) error {
 		if err := sized(b, 4); err != nil {
 			return err
 		}
-		return r.side.resetCame(id, b)
+		return r.side.handleReset(id, b)
 	case frameSettings:
-		return r.settingsCame(flags, id, b)
-	case framePushPromise: // which servers are forbidden, and clients anyway
+		return r.handleSettings(flags, id, b)
+	case framePushPromise: // servers must not send it to us, and clients never may
 		return codeProtocol
 	case framePing:
 		if id != 0 {
@@ -161,7 +161,7 @@ func (r *h2Reader) act(kind, flags byte, id uint32, b []byte) error {
 		if id != 0 {
 			return codeProtocol
 		}
-		return r.side.goAwayCame(b)
+		return r.side.handleGoAway(b)
 	case frameWindow:
 		if err := sized(b, 4); err != nil {
 			return err
@@ -178,8 +178,8 @@ func sized(b []byte, n int) error {
 	return nil
 }
 
-// settingsCame takes a frame of SETTINGS.
-func (r *h2Reader) settingsCame(flags byte, id uint32, b []byte) error {
+// handleSettings handles a SETTINGS frame.
+func (r *h2Reader) handleSettings(flags byte, id uint32, b []byte) error {
 	switch {
 	case id != 0:
 		return codeProtocol
@@ -188,11 +188,11 @@ func (r *h2Reader) settingsCame(flags byte, id uint32, b []byte) error {
 	case len(b)%6 != 0:
 		return codeSize
 	}
-	r.settled = true
+	r.gotSettings = true
 	return r.side.settings(b)
 }
 
-// unpad takes the padding off (RFC 9113, section 6.1).
+// unpad removes the padding (RFC 9113, section 6.1).
 func unpad(flags byte, b []byte) ([]byte, error) {
 	if flags&flagPadded == 0 {
 		return b, nil
@@ -222,12 +222,12 @@ func (r *h2Reader) headers(flags byte, id uint32, b []byte) error {
 	return r.fragment(b, flags&flagEndHeaders != 0)
 }
 
-// fragment takes a piece of a block; with the last one it acts on it.
+// fragment adds a piece of a field block, and handles the block with its last piece.
 func (r *h2Reader) fragment(b []byte, last bool) error {
 	if r.fragments++; r.fragments > maxFragments || len(r.block)+len(b) > maxBlock*r.head.limit {
 		return codeCalm
 	}
-	if r.fragments > 1 || !last { // r.block has memory of its own: b is in a buffer that others get
+	if r.fragments > 1 || !last { // r.block has its own memory: b is in a buffer that is reused
 		r.block = append(r.block, b...)
 		b = r.block
 	}
@@ -243,12 +243,12 @@ func (r *h2Reader) fragment(b []byte, last bool) error {
 	if cap(r.block) > bufferSize {
 		r.block = nil
 	}
-	err := r.side.headCame(id, r.blockEnds)
-	r.head.reset(false) // its fields are others' now
+	err := r.side.handleHead(id, r.blockEnds)
+	r.head.reset(false) // its fields have been passed on
 	return err
 }
 
-// data passes a piece of body on as it comes.
+// data passes the content of a DATA frame on as it arrives.
 func (r *h2Reader) data(id uint32, n int, flags byte) error {
 	padding := 0
 	if flags&flagPadded != 0 {
@@ -262,14 +262,14 @@ func (r *h2Reader) data(id uint32, n int, flags byte) error {
 			return codeProtocol
 		}
 		r.in.take(1)
-		padding++ // with its length
+		padding++ // with its length byte
 	}
 	ends := flags&flagEndStream != 0
 	to, err := r.side.body(id, n, n-padding, ends)
 	if err != nil {
 		return err
 	}
-	r.started, r.pouring = time.Time{}, true // the stream's session looks after how long a body takes
+	r.started, r.pouring = time.Time{}, true // the stream's session has the time-out of a body
 	defer func() { r.pouring = false }()
 	if err := r.pour(to, n-padding, ends); err != nil {
 		return err
@@ -277,7 +277,7 @@ func (r *h2Reader) data(id uint32, n int, flags byte) error {
 	return r.pour(nil, padding-1, false)
 }
 
-// pour takes n bytes and gives them to what takes them; nil drops them.
+// pour reads n bytes and gives them to a receiver; nil drops them.
 func (r *h2Reader) pour(to h2Pourer, n int, ends bool) error {
 	for n > 0 {
 		if err := r.need(1); err != nil {

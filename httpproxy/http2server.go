@@ -17,75 +17,76 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// Bounds of an HTTP/2 connection to a server. The windows are those of clients' connections: what a stream's client does not take is
-// bounded by the stream's window, and the connection's is given back as soon as something has come. So no client stops another.
+// Bounds of an HTTP/2 connection to a server. The windows have the sizes of those for clients: a stream's window bounds
+// what its client has not read, and the connection's credit is returned on receipt. So no client can block another.
 const (
-	// pingGap is how long a server that says nothing but that it lives is left alone: gRPC servers close connections on which PING comes
-	// more often than every five minutes, unless they have sent an answer meanwhile.
+	// pingGap is the least time between PINGs to a server that answers them but sends nothing else. gRPC servers close
+	// connections on which PINGs come more often than every five minutes, unless they have sent an answer meanwhile.
 	pingGap = 5*time.Minute + 10*time.Second
-	// maxStrikes is how many PINGs may come sooner, because a request has been sent since the last: gRPC servers allow two.
+	// maxStrikes is how many PINGs may come sooner, because a request was sent since the last: gRPC servers allow two.
 	maxStrikes = 2
-	// writeTime is how long a server may take for maxOut bytes: it is given up, as one that answers no PING.
+	// writeTime is how long a server may take to read maxOut bytes. After it the connection is closed, as without a PONG.
 	writeTime = 45 * time.Second
-	// linger is how long a connection stays whose last user was cut off: the next one may come soon.
+	// linger is how long a connection stays open after its last user was cut off: the next request may come soon.
 	linger = time.Second
 )
 
-// h2Server is an HTTP/2 connection to a server, on which h2Places have streams. One fiber of the connection's loop reads it and another
-// writes what has come together in out, so that no request waits for the socket, nor another's deadline for it.
+// h2Server is an HTTP/2 connection to a server; h2Places have streams on it. One fiber of the connection's loop reads.
+// Another writes the frames that collect in out, so that no request waits for the socket, and no deadline of a request
+// ends a write.
 type h2Server struct {
 	g       *h2Group
 	link    *httppool.Link
 	conn    fiber.Stream
 	opened  time.Time
 	writing fiber.Group // the writer
-	ready   fiber.Group // the server's SETTINGS have come, or the connection is over
+	ready   fiber.Group // the server's SETTINGS have arrived, or the connection has ended
 
 	// The reader's.
 	h2Reader
-	greeted  bool
-	limit    time.Time // by which the server must have begun to speak; zero = it has
-	answered bool      // an answer, or a part of one, has come since the last PING
-	pinged   time.Time
-	strikes  int      // PINGs without an answer, or a part of one, between them
-	ripe     *h2Place // whose response has just come whole, for a session without a fiber; nil = none
-	coming   *h2Place // the last frame of its response has begun to come; nil = no such frame is under way
-	answers  *http2   // that has answers which are to be sent; nil = none has
-	scratch  []byte   // a buffer for messages; nil = there is none, or it is in use. It is the loop's
+	handshaken bool
+	limit      time.Time // by which the server must have sent SETTINGS; zero = it has
+	answered   bool      // part of an answer has arrived since the last PING
+	pinged     time.Time
+	strikes    int      // PINGs without part of an answer between them
+	completed  *h2Place // its response has just become complete, for a session without a fiber; nil = none
+	arriving   *h2Place // the last frame of its response is arriving; nil = none
+	answers    *http2   // the client's connection for which unflushed answers were appended; nil = none
+	scratch    []byte   // a buffer for messages, used by the loop only; nil = none, or in use
 
-	cell atomic.Pointer[traffic.Cell] // of the endpoint; nil = no request has been sent yet
+	cell atomic.Pointer[traffic.Cell] // the endpoint's counters; nil = no request has been sent yet
 
-	mu        sync.Mutex // held for a few instructions
-	usable    bool       // SETTINGS have come
-	streams   map[uint32]*h2Place
-	places    int       // that somebody has
-	next      uint32    // the next stream
-	most      int       // streams at a time
-	since     time.Time // when there was none, and then one
-	left      time.Time // when the last place was given up
-	asked     time.Time // when the first request was sent since the server has been heard, or been sent a PING; zero = none has been
-	waiting   bool      // for the answer to a PING
-	rests     bool      // the reader sends no PING for long, unless there is another request
-	window    int64     // that the server gives
-	initial   int64     // of each stream
-	taken     int64     // of body, not yet given back to the server
-	extra     int64     // that streams have beyond their windows
-	owed      int       // answers in out
-	out       []byte
-	writer    h2Waiter
-	starved   int        // writers that wait
-	beginners []*h2Place // of them, those that have no stream yet
-	news      []*h2Place // those with a parked session that is to be continued; see quick.go
-	told      []*h2Place // memory for the next news, the reader's
-	lookAt    time.Time  // when the first of the parked sessions is to be continued whatever comes; zero = none
-	waits     bool       // the reader does
-	widened   bool       // there is room for what they have
-	again     bool       // the reader is to look again
-	began     bool       // a block of fields has been sent
-	gone      bool       // no stream is begun any more
-	dismissed bool       // because the server says so
-	farewell  bool       // out is the last that is sent
-	err       error
+	mu             sync.Mutex // held for a few instructions
+	usable         bool       // SETTINGS have arrived
+	streams        map[uint32]*h2Place
+	places         int       // in use
+	next           uint32    // the next stream ID
+	most           int       // the limit of streams
+	since          time.Time // when the current streams began: there was none before
+	idleSince      time.Time // when the last place was released
+	asked          time.Time // when the first request was sent since the server was last heard, or since the last PING; zero = none was sent
+	waiting        bool      // for a PONG
+	pingsLater     bool      // the reader sends no PING for long, unless there is another request
+	window         int64     // the server's send window for the connection
+	initial        int64     // the server's initial window of a stream
+	taken          int64     // bytes of body whose credit was not returned to the server yet
+	extra          int64     // sum of the streams' extra windows
+	controls       int       // control answers in out
+	out            []byte
+	writer         h2Waiter
+	blocked        int        // writers that wait for window or buffer space
+	beginners      []*h2Place // of them, those whose stream has not begun
+	news           []*h2Place // places with a parked session that must continue; see quick.go
+	spareNews      []*h2Place // memory for the next news, the reader's
+	checkAt        time.Time  // when the first parked session must continue in any case; zero = none
+	waits          bool       // the reader waits
+	widened        bool       // a window grew
+	recheck        bool       // the reader must check its deadlines again
+	began          bool       // a field block has been sent
+	closing        bool       // no more streams may begin
+	goAwayReceived bool       // because the server sent GOAWAY
+	lastOut        bool       // nothing is sent after out
+	err            error
 }
 
 func newH2Server(g *h2Group, l *httppool.Link) *h2Server {
@@ -93,15 +94,16 @@ func newH2Server(g *h2Group, l *httppool.Link) *h2Server {
 		g: g, link: l, conn: l.NetConn(), opened: time.Now(), streams: make(map[uint32]*h2Place), next: 1,
 		most: g.o.most, places: 1, window: 64<<10 - 1, initial: 64<<10 - 1,
 	}
-	c.heard = c.opened
+	c.lastRead = c.opened
 	c.in.use(c.conn)
 	c.h2Reader.begin(c, true, maxResponseHead)
 	return c
 }
 
-// start begins to speak, and returns the first place when the server has; on an error the connection is closed.
+// start begins HTTP/2, and returns the first place once the server's SETTINGS have arrived. On an error it closes the
+// connection.
 func (c *h2Server) start(ctx context.Context) (*h2Place, error) {
-	by := c.opened.Add(c.g.o.patience)
+	by := c.opened.Add(c.g.o.settingsTimeout)
 	if end, ok := ctx.Deadline(); ok && end.Before(by) {
 		by = end
 	}
@@ -124,7 +126,7 @@ func (c *h2Server) start(ctx context.Context) (*h2Place, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.dismissed:
+	case c.goAwayReceived:
 		return nil, errNotBegun
 	case c.err != nil:
 		return nil, c.err
@@ -135,7 +137,7 @@ func (c *h2Server) start(ctx context.Context) (*h2Place, error) {
 	return newH2Place(c), nil
 }
 
-// recovered is to be deferred by the fibers of the connection: a panic ends nothing else.
+// recovered is deferred by the connection's fibers: a panic ends only the connection.
 func (c *h2Server) recovered() {
 	if v := recover(); v != nil {
 		c.g.o.logger.Error("an HTTP/2 connection to a server panicked", "endpoint", c.g.endpoint, "panic", v, "stack", string(debug.Stack()))
@@ -150,7 +152,7 @@ func (c *h2Server) locked(fn func()) {
 	fn()
 }
 
-// read is the reader. It ends the connection.
+// read is the reader's fiber. It closes the connection at its end.
 func (c *h2Server) read() {
 	err := errPanicked
 	defer func() { c.end(err) }()
@@ -159,22 +161,22 @@ func (c *h2Server) read() {
 }
 
 func (c *h2Server) serve() error {
-	for !c.settled {
+	for !c.gotSettings {
 		if err := c.frame(); err != nil {
 			return c.notHTTP2(err)
 		}
 	}
-	c.greeted, c.limit = true, time.Time{}
+	c.handshaken, c.limit = true, time.Time{}
 	c.ready.Done()
 	for {
 		if err := c.frame(); err != nil {
 			return err
 		}
-		c.passRipe()
+		c.passCompleted()
 	}
 }
 
-// notHTTP2 says why the server has not begun.
+// notHTTP2 returns the error of a server that did not begin HTTP/2.
 func (c *h2Server) notHTTP2(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -191,7 +193,7 @@ func (c *h2Server) end(err error) {
 	if errors.Is(err, errPanicked) {
 		code = codeInternal
 	}
-	if errors.Is(err, errH2Over) {
+	if errors.Is(err, errH2Ended) {
 		err = net.ErrClosed
 	}
 	c.locked(func() {
@@ -199,45 +201,46 @@ func (c *h2Server) end(err error) {
 			err = c.err
 		}
 		c.out = appendGoAway(c.outgoing(), 0, code)
-		c.farewell = true
+		c.lastOut = true
 		c.broken(err)
 	})
 	c.continueParked()
-	_ = c.conn.SetWriteDeadline(time.Now().Add(byeTime))
+	_ = c.conn.SetWriteDeadline(time.Now().Add(lingerTime))
 	c.writing.Wait()
 	_ = c.link.Close()
 	c.in.drop()
 	c.g.remove(c)
 	c.count(connsClosed)
-	if !c.greeted {
+	if !c.handshaken {
 		c.ready.Done()
 	}
 }
 
-// broken ends all streams, and has reader and writer end. mu is held.
+// broken ends all streams, the reader and the writer. mu is held.
 func (c *h2Server) broken(err error) {
 	if c.err == nil {
 		c.err = lost(err)
 	}
-	c.gone = true
+	c.closing = true
 	for _, st := range c.streams {
 		st.fail(c.err)
 	}
 	c.wakeWriters()
-	c.lookNow()
+	c.checkNow()
 	c.writer.wake()
 }
 
-// lost is the error of streams whose connection is over. It wraps nothing that could be taken for a stream's own deadline.
+// lost is the error of streams whose connection has ended. It wraps nothing that could be taken for a stream's own
+// deadline.
 func lost(err error) error { return fmt.Errorf("the HTTP/2 connection is over: %v", err) } //nolint:errorlint // see there
 
-// lookNow lets the reader look, which may be about to set a deadline that it found before. mu is held.
-func (c *h2Server) lookNow() {
-	c.again = true
+// checkNow has the reader check its deadlines now, even if it is about to set a later one. mu is held.
+func (c *h2Server) checkNow() {
+	c.recheck = true
 	_ = c.conn.SetReadDeadline(time.Unix(1, 0))
 }
 
-// outgoing returns what is to be sent, to be appended to. mu is held.
+// outgoing returns the buffer of collected frames, to be appended to. mu is held.
 func (c *h2Server) outgoing() []byte {
 	if c.out == nil {
 		c.out = buffers.Get().(*[bufferSize]byte)[:0]
@@ -245,45 +248,45 @@ func (c *h2Server) outgoing() []byte {
 	return c.out
 }
 
-// pending reports whether there is something to be sent. mu is held.
+// pending reports whether there is something to send. mu is held.
 func (c *h2Server) pending() bool { return len(c.out) > 0 || c.taken >= h2AllWindow/4 }
 
-// write is the writer.
+// write is the writer's fiber.
 func (c *h2Server) write() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		for !c.pending() && !c.farewell {
+		for !c.pending() && !c.lastOut {
 			c.writer.wait(&c.mu)
 		}
-		if c.farewell && len(c.out) == 0 {
+		if c.lastOut && len(c.out) == 0 {
 			return
 		}
 		out := c.outgoing()
-		if c.taken >= h2AllWindow/4 { // not before: it would not be worth a frame
+		if c.taken >= h2AllWindow/4 { // smaller credit is not worth a frame
 			out = appendWindow(out, 0, c.taken)
 			c.taken = 0
 		}
-		c.out, c.owed = nil, 0
+		c.out, c.controls = nil, 0
 		err := c.send(out)
 		if err != nil {
 			c.broken(err)
 		}
-		if err != nil || c.farewell && len(c.out) == 0 {
-			c.farewell, c.out = true, nil
+		if err != nil || c.lastOut && len(c.out) == 0 {
+			c.lastOut, c.out = true, nil
 			return
 		}
 		c.wakeWriters()
 	}
 }
 
-// send sends out. mu is held, and given up meanwhile.
+// send sends out. mu is held, and released meanwhile.
 func (c *h2Server) send(out []byte) error {
 	limit := writeTime
-	if c.farewell {
-		limit = byeTime
+	if c.lastOut {
+		limit = lingerTime
 	}
-	_ = c.conn.SetWriteDeadline(time.Now().Add(limit)) // with mu held: end's, which is shorter, comes behind it
+	_ = c.conn.SetWriteDeadline(time.Now().Add(limit)) // with mu held, so that end sets its shorter deadline after this one
 	c.mu.Unlock()
 	defer c.mu.Lock()
 	_, err := c.conn.Write(out)
@@ -291,9 +294,9 @@ func (c *h2Server) send(out []byte) error {
 	return err
 }
 
-// wakeWriters is called with mu held when there is room, or none is needed.
+// wakeWriters is called with mu held when writers may continue, or must stop.
 func (c *h2Server) wakeWriters() {
-	if c.starved == 0 {
+	if c.blocked == 0 {
 		return
 	}
 	for _, st := range c.streams {
@@ -304,7 +307,7 @@ func (c *h2Server) wakeWriters() {
 	}
 }
 
-// fill reads once. It looks after the connection meanwhile.
+// fill reads once, and handles the deadlines of the connection meanwhile.
 func (c *h2Server) fill() error {
 	for {
 		c.continueParked()
@@ -319,7 +322,7 @@ func (c *h2Server) fill() error {
 		n, err := c.in.fill()
 		c.locked(func() { c.waits, c.waiting = false, c.waiting && n == 0 })
 		if n > 0 {
-			c.heard = time.Now()
+			c.lastRead = time.Now()
 			return nil
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -328,7 +331,7 @@ func (c *h2Server) fill() error {
 	}
 }
 
-// changed is called before the reader waits: lookNow's deadline may have come before the one it has set.
+// changed is called before the reader waits. It reports whether checkNow's deadline may have been overwritten.
 func (c *h2Server) changed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -339,27 +342,27 @@ func (c *h2Server) changed() bool {
 	if len(c.streams) == 0 {
 		c.dropScratch()
 	}
-	c.waits = !c.again && len(c.news) == 0
+	c.waits = !c.recheck && len(c.news) == 0
 	return !c.waits
 }
 
-// deadline says when the reader is to look again. The error says that it is over. The server must have said something by limit; zero = it
-// has.
+// deadline returns when the reader must check again. An error means that the connection has ended. limit is the time for
+// the server's SETTINGS; zero = they have arrived.
 func (c *h2Server) deadline(now, limit time.Time) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lookAtParked(now)
-	by, err := c.nextLook(now, limit)
-	if !c.lookAt.IsZero() && c.lookAt.Before(by) {
-		by = c.lookAt
+	c.checkParked(now)
+	by, err := c.nextCheck(now, limit)
+	if !c.checkAt.IsZero() && c.checkAt.Before(by) {
+		by = c.checkAt
 	}
 	return by, err
 }
 
-// nextLook is deadline without regard to parked sessions. mu is held.
-func (c *h2Server) nextLook(now, limit time.Time) (time.Time, error) {
-	c.again, c.rests = false, false
-	if !c.asked.After(c.heard) {
+// nextCheck is deadline without parked sessions. mu is held.
+func (c *h2Server) nextCheck(now, limit time.Time) (time.Time, error) {
+	c.recheck, c.pingsLater = false, false
+	if !c.asked.After(c.lastRead) {
 		c.asked = time.Time{}
 	}
 	switch {
@@ -369,13 +372,13 @@ func (c *h2Server) nextLook(now, limit time.Time) (time.Time, error) {
 		return limit, os.ErrDeadlineExceeded
 	case !limit.IsZero():
 		return limit, nil
-	case c.gone && len(c.streams) == 0:
-		return limit, errH2Over
-	case c.places == 0 && !now.Before(c.left.Add(linger)):
-		c.gone = true
-		return limit, errH2Over
+	case c.closing && len(c.streams) == 0:
+		return limit, errH2Ended
+	case c.places == 0 && !now.Before(c.idleSince.Add(linger)):
+		c.closing = true
+		return limit, errH2Ended
 	case c.places == 0:
-		return c.left.Add(linger), nil
+		return c.idleSince.Add(linger), nil
 	case len(c.streams) == 0:
 		return now.Add(c.g.o.pings / 2), nil
 	}
@@ -385,7 +388,7 @@ func (c *h2Server) nextLook(now, limit time.Time) (time.Time, error) {
 // errSilent: the server answers no PING.
 var errSilent = errors.New("the server answers no PING")
 
-// watch has a server that is silent with requests under way show that it lives. mu is held.
+// watch sends a PING to a server that is silent while it has requests. mu is held.
 func (c *h2Server) watch(now time.Time) (time.Time, error) {
 	if c.waiting {
 		by := c.pinged.Add(min(pongWithin, c.g.o.pings))
@@ -394,7 +397,7 @@ func (c *h2Server) watch(now time.Time) (time.Time, error) {
 		}
 		return by, nil
 	}
-	silent := c.heard
+	silent := c.lastRead
 	if silent.Before(c.since) {
 		silent = c.since
 	}
@@ -404,7 +407,7 @@ func (c *h2Server) watch(now time.Time) (time.Time, error) {
 	} else if !c.asked.IsZero() && c.strikes < maxStrikes {
 		by = c.asked.Add(c.g.o.pings)
 	} else if next := c.pinged.Add(pingGap); by.Before(next) {
-		by, c.rests = next, c.strikes < maxStrikes
+		by, c.pingsLater = next, c.strikes < maxStrikes
 	}
 	if now.Before(by) {
 		return by, nil
@@ -418,42 +421,42 @@ func (c *h2Server) watch(now time.Time) (time.Time, error) {
 	return now.Add(min(pongWithin, c.g.o.pings)), nil
 }
 
-// attach returns a place on the connection; nil = there is none.
+// attach takes a place on the connection; nil = there is none.
 func (c *h2Server) attach() *h2Place {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.usable || c.gone || c.places >= c.most || c.g.o.lifetime > 0 && time.Since(c.opened) > c.g.o.lifetime {
+	if !c.usable || c.closing || c.places >= c.most || c.g.o.lifetime > 0 && time.Since(c.opened) > c.g.o.lifetime {
 		return nil
 	}
 	c.places++
 	return newH2Place(c)
 }
 
-// takes is how many streams the server takes at a time, at least 1.
+// takes returns the server's limit of concurrent streams, at least 1.
 func (c *h2Server) takes() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return max(c.most, 1)
 }
 
-// detach gives a place up. cut says that it was in the middle of a request. mu is held.
+// detach releases a place. cut: its request had not ended. mu is held.
 func (c *h2Server) detach(cut bool) {
 	c.places--
 	if c.places > 0 {
 		return
 	}
-	if c.left = time.Now(); !cut {
-		c.left = time.Time{}
+	if c.idleSince = time.Now(); !cut {
+		c.idleSince = time.Time{}
 	}
-	c.lookNow()
+	c.checkNow()
 }
 
-// roomForHead waits while the server takes nothing: heads know no flow control, and places that were given up make room for others. mu is
-// held, and given up meanwhile.
+// roomForHead waits while the server reads nothing: heads have no flow control, and released places make way for others.
+// mu is held, and released meanwhile.
 func (c *h2Server) roomForHead(st *h2Place) error {
-	for !st.closed && !c.gone && len(c.out) >= maxOut {
+	for !st.closed && !c.closing && len(c.out) >= maxOut {
 		c.beginners = append(c.beginners, st)
-		err := st.starve()
+		err := st.awaitSpace()
 		c.beginners = slices.DeleteFunc(c.beginners, func(b *h2Place) bool { return b == st })
 		if err != nil {
 			return err
@@ -465,9 +468,9 @@ func (c *h2Server) roomForHead(st *h2Place) error {
 	return nil
 }
 
-// begin begins a stream; the error is that there can be none. mu is held.
+// begin begins a stream. The error means that no more can begin. mu is held.
 func (c *h2Server) begin(st *h2Place) error {
-	if c.gone || len(c.streams) >= c.most {
+	if c.closing || len(c.streams) >= c.most {
 		return errNotBegun
 	}
 	if len(c.streams) == 0 || c.asked.IsZero() {
@@ -479,19 +482,19 @@ func (c *h2Server) begin(st *h2Place) error {
 			c.asked = now
 		}
 	}
-	if c.rests {
-		c.rests = false
-		c.lookNow()
+	if c.pingsLater {
+		c.pingsLater = false
+		c.checkNow()
 	}
 	st.id = c.next
 	if c.next += 2; c.next > maxStream-2 {
-		c.gone = true
+		c.closing = true
 	}
 	c.streams[st.id] = st
 	return nil
 }
 
-// forget takes a stream out that is over. mu is held.
+// forget removes an ended stream. mu is held.
 func (c *h2Server) forget(st *h2Place) {
 	if !st.open {
 		return
@@ -500,26 +503,26 @@ func (c *h2Server) forget(st *h2Place) {
 	delete(c.streams, st.id)
 	c.extra -= st.extra
 	st.extra = 0
-	if c.gone && len(c.streams) == 0 {
-		c.lookNow()
+	if c.closing && len(c.streams) == 0 {
+		c.checkNow()
 	}
 }
 
-// count counts for the endpoint what has happened to the connection.
+// count counts an event of the connection for its endpoint.
 func (c *h2Server) count(what int) {
 	if cell := c.cell.Load(); cell != nil {
 		cell.Shard(traffic.ShardOf(c.conn.Loop())).Add(what, 1)
 	}
 }
 
-// counted has what happens to the connection counted in the endpoint's cell, from its first request on.
+// counted sets the endpoint's counters, at the first request.
 func (c *h2Server) counted(cell *traffic.Cell) {
 	if cell != nil && c.cell.Load() == nil && c.cell.CompareAndSwap(nil, cell) {
 		c.count(connsOpened)
 	}
 }
 
-// place is the place on an HTTP/2 connection that the session has; nil = it has a connection of its own.
+// place returns the session's place on an HTTP/2 connection; nil = the session has a connection of HTTP/1.1.
 func (s *session) place() *h2Place {
 	p, _ := s.server.conn.(*h2Place)
 	return p

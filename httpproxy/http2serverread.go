@@ -9,7 +9,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// errNotFrames: what the server says first is HTTP/1.
+// errNotFrames: the server's first bytes are HTTP/1.
 var errNotFrames = errors.New("the server answers in HTTP/1: it does not speak HTTP/2 here")
 
 // notSettings implements h2Side.
@@ -20,7 +20,7 @@ func (c *h2Server) notSettings(head []byte) error {
 	return codeProtocol
 }
 
-// begun reports whether there was such a stream. mu is held.
+// begun reports whether the stream has ever begun. mu is held.
 func (c *h2Server) begun(id uint32) bool { return id%2 == 1 && id < c.next }
 
 // begins implements h2Side.
@@ -33,8 +33,8 @@ func (c *h2Server) begins(id uint32) (trails bool, err error) {
 	return false, nil
 }
 
-// headCame implements h2Side: it gives the block to the stream.
-func (c *h2Server) headCame(id uint32, ends bool) error {
+// handleHead implements h2Side: it passes the block to the stream.
+func (c *h2Server) handleHead(id uint32, ends bool) error {
 	c.answered = true
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +48,7 @@ func (c *h2Server) headCame(id uint32, ends bool) error {
 	return nil
 }
 
-// take takes a block of the server's; why says what is wrong with it. mu is held.
+// take handles a field block of the response; why says what is wrong with it. mu is held.
 func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 	switch {
 	case st.ended:
@@ -91,20 +91,20 @@ func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 	return ""
 }
 
-// complete ends the response; b has its trailers, nil = there are none. mu is held.
+// complete ends the response; b holds its trailers, nil = none. mu is held.
 func (st *h2Place) complete(b *h2Head) {
 	st.h2Content.complete(b)
 	st.ended = true
 	st.wakeReader()
 	if st.parked != nil {
-		st.c.ripe = st
+		st.c.completed = st
 	}
 	if st.sentEnd {
 		st.c.forget(st)
 	}
 }
 
-// abort resets a stream for what the server did on it. mu is held.
+// abort resets a stream because the server broke a rule. mu is held.
 func (c *h2Server) abort(st *h2Place, code h2Code, why string) error {
 	c.out = appendReset(c.outgoing(), st.id, code)
 	c.forget(st)
@@ -143,15 +143,15 @@ func (c *h2Server) body(id uint32, n, content int, ends bool) (h2Pourer, error) 
 	case st.left >= 0:
 		st.left -= int64(content)
 	}
-	st.spent += int64(n - content) // padding is nobody's
-	st.giveBack()
+	st.spent += int64(n - content) // padding belongs to no stream
+	st.returnCredit()
 	if ends && content <= maxAhead {
-		c.coming = st
+		c.arriving = st
 	}
 	return st, nil
 }
 
-// put takes a piece of the response's body.
+// put adds a piece of the response's body.
 func (st *h2Place) put(piece []byte, ends bool) error {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
@@ -160,7 +160,7 @@ func (st *h2Place) put(piece []byte, ends bool) error {
 	}
 	st.in.put(piece)
 	if !st.chunked && st.left == 0 && st.in.size() > 0 {
-		st.held = 1 // so that nobody takes the response for whole before the stream is
+		st.held = 1 // so that the response does not count as complete before its stream does
 	}
 	if ends {
 		st.complete(nil)
@@ -170,8 +170,8 @@ func (st *h2Place) put(piece []byte, ends bool) error {
 	return nil
 }
 
-// resetCame ends a stream as the server wants.
-func (c *h2Server) resetCame(id uint32, b []byte) error {
+// handleReset implements h2Side.
+func (c *h2Server) handleReset(id uint32, b []byte) error {
 	code := h2Code(binary.BigEndian.Uint32(b))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,13 +209,13 @@ func (c *h2Server) settings(b []byte) error {
 	return c.control()
 }
 
-// setting takes one over. mu is held.
+// setting applies one setting. mu is held.
 func (c *h2Server) setting(id uint16, value uint32) error {
 	if err := validSetting(id, value); err != nil {
 		return err
 	}
 	switch id {
-	case settingPush: // which is not for servers to say
+	case settingPush: // only clients may send it
 		if value != 0 {
 			return codeProtocol
 		}
@@ -230,7 +230,7 @@ func (c *h2Server) setting(id uint16, value uint32) error {
 	return nil
 }
 
-// overflows reports whether an initial window makes that of a stream larger than may be (RFC 9113, section 6.9.2). mu is held.
+// overflows reports whether an initial window makes that of a stream too large (RFC 9113, section 6.9.2). mu is held.
 func (c *h2Server) overflows(initial int64) bool {
 	for _, st := range c.streams {
 		if initial+st.window > maxWindow {
@@ -240,9 +240,9 @@ func (c *h2Server) overflows(initial int64) bool {
 	return false
 }
 
-// control is called after each answer to something that the server may send without end. mu is held.
+// control counts an answer to a frame that the server may repeat without end. mu is held.
 func (c *h2Server) control() error {
-	if c.owed++; c.owed > maxOwed {
+	if c.controls++; c.controls > maxControls {
 		return codeCalm
 	}
 	return nil
@@ -253,8 +253,8 @@ func (c *h2Server) ping(acknowledges bool, b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if acknowledges {
-		if !c.asked.IsZero() { // the answer says nothing of a request that was sent after the PING
-			c.asked = c.heard.Add(1)
+		if !c.asked.IsZero() { // the PONG says nothing about a request sent after the PING
+			c.asked = c.lastRead.Add(1)
 		}
 		return nil
 	}
@@ -263,15 +263,15 @@ func (c *h2Server) ping(acknowledges bool, b []byte) error {
 	return c.control()
 }
 
-// goAwayCame has the streams end that the server has begun to serve; the others are for another connection.
-func (c *h2Server) goAwayCame(b []byte) error {
+// handleGoAway lets the streams end that the server will process. The others are retried on other connections.
+func (c *h2Server) handleGoAway(b []byte) error {
 	last := binary.BigEndian.Uint32(b) & maxStream
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.dismissed {
+	if !c.goAwayReceived {
 		c.count(connsLeft)
 	}
-	c.gone, c.dismissed = true, true
+	c.closing, c.goAwayReceived = true, true
 	for id, st := range c.streams {
 		if id > last {
 			c.forget(st)

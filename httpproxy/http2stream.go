@@ -15,35 +15,35 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// h2Stream is one request of an HTTP/2 connection and its response. The session sees it as a connection on which the body of this one
-// request comes, framed as in HTTP/1.1; heads pass as fields. One fiber reads while another writes; the connection's mu guards the fields
-// that they share with the connection's fiber.
+// h2Stream is one request of an HTTP/2 connection and its response. The session treats it as a connection on which the
+// body of this request is read, framed as in HTTP/1.1; heads pass as fields. One fiber reads while another writes. The
+// connection's mu guards the fields that they share with the connection's fiber.
 type h2Stream struct {
 	fiber.NoLoop
 	clientSide
 	h            *http2
 	run          func()    // serve
-	waitsForBody bool      // it is in h.expected, and not launched; the reader's
+	waitsForBody bool      // it is in h.expected, and not launched; used by the reader only
 	session      *session  // of the request
-	came         time.Time // when the request's head did
+	received     time.Time // when the request's head arrived
 	id           uint32
-	timeout      time.Duration // that its client gives the exchange; 0 = none
+	timeout      time.Duration // the client's limit for the exchange; 0 = none
 
 	about about // has its own mutex
 
 	// Guarded by h.mu.
-	h2Content       // of the request
-	left      int64 // of the body with a length
-	content   int64 // that has come, in bytes
-	spent     int64 // of the stream's window, not yet given back
-	extra     int64 // that the window is larger than at first
-	active    bool  // it counts as h.active
-	ended     bool  // the client has sent all
-	window    int64 // that the client gives besides the initial one; both together may be negative
-	toCome    int   // bytes that are reserved for the request's body, until it has come whole; see admit
-	drops     bool  // the request's body is dropped as it comes
-	lingers   bool  // and the end of the request is waited for; see CloseWrite
-	closed    bool
+	h2Content          // of the request
+	left         int64 // of a body with a length
+	content      int64 // received bytes of content
+	spent        int64 // of the stream's window; credit not returned yet
+	extra        int64 // by how much the window was enlarged
+	active       bool  // counted in h.active
+	ended        bool  // the client has ended the request
+	window       int64 // the client's, beyond the initial one; their sum may be negative
+	bodyReserved int   // bytes reserved for the request's body until it is complete; see admit
+	drops        bool  // the request's body is dropped on arrival
+	lingers      bool  // the end of the request is awaited; see CloseWrite
+	closed       bool
 
 	// The writer's.
 	block []byte // of trailers
@@ -51,7 +51,7 @@ type h2Stream struct {
 
 var errStreamReset = fmt.Errorf("%w: it has reset the stream", httppool.ErrClientGone)
 
-// Read gives the request, and waits at its end for that of the response: the client is still there.
+// Read reads the request. At its end it waits for the end of the response: the client is still there.
 func (st *h2Stream) Read(p []byte) (int, error) {
 	n, more, err := st.read(p)
 	if more {
@@ -82,7 +82,7 @@ func (st *h2Stream) await() error {
 	return st.err
 }
 
-// WaitReadable returns when a Read would not wait, so that no buffer is held meanwhile.
+// WaitReadable returns when a Read would not wait. The caller need not hold a buffer meanwhile.
 func (st *h2Stream) WaitReadable() error {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
@@ -94,7 +94,7 @@ func (st *h2Stream) State() fiber.State {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
 	switch {
-	case st.err != nil: // it precedes unread data
+	case st.err != nil: // reported before unread data
 		return fiber.Dead
 	case st.readable():
 		return fiber.Pending
@@ -107,7 +107,7 @@ func (st *h2Stream) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr 
 	return fiber.Copy(st, dst, moved)
 }
 
-// Write takes the response's body, framed as its head says.
+// Write sends the response's body, framed as its head says.
 func (st *h2Stream) Write(p []byte) (int, error) {
 	if _, err := st.out.write(p, st); err != nil {
 		return 0, err
@@ -139,7 +139,7 @@ func (st *h2Stream) sendHead(status int, block []byte, length int64) error {
 	return st.sendFields(block, st.began && length == 0)
 }
 
-// sendFields sends a block.
+// sendFields sends a field block.
 func (st *h2Stream) sendFields(block []byte, last bool) error {
 	h := st.h
 	h.mu.Lock()
@@ -162,18 +162,18 @@ func (st *h2Stream) appendFields(block []byte, last bool) []byte {
 	return appendBlock(h.outgoing(), block, st.id, last)
 }
 
-// finish notes whether the response has been sent whole. mu is held.
+// finish records whether the response has been sent completely. mu is held.
 func (st *h2Stream) finish(last bool) {
 	if st.finished = last; last {
-		if st.ended && st.session != nil { // a head that is too large has none
+		if st.ended && st.session != nil { // a head that is too large has no session
 			st.session.held.finish()
 		}
-		st.rests()
+		st.deactivate()
 		st.reader.wake()
 	}
 }
 
-// sendTrailers ends the response with fields.
+// sendTrailers ends the response with trailers.
 func (st *h2Stream) sendTrailers(fields []httpwire.Field) error {
 	st.block = st.block[:0]
 	for i := range fields {
@@ -182,7 +182,7 @@ func (st *h2Stream) sendTrailers(fields []httpwire.Field) error {
 	return st.sendFields(st.block, true)
 }
 
-// sendData sends content, as far as the client gives room for it.
+// sendData sends content as the client's windows allow.
 func (st *h2Stream) sendData(p []byte, last bool) error {
 	h := st.h
 	h.mu.Lock()
@@ -193,7 +193,7 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 		}
 		n := int(max(min(int64(len(p)), maxFrame, h.initial+st.window, h.window), 0))
 		if n == 0 && len(p) > 0 { // wait for the client
-			if err := st.starve(); err != nil {
+			if err := st.awaitSpace(); err != nil {
 				return err
 			}
 			continue
@@ -205,7 +205,7 @@ func (st *h2Stream) sendData(p []byte, last bool) error {
 	}
 }
 
-// appendData appends a frame of content to the collected frames, for which there is room; last ends the response. mu is held.
+// appendData appends a DATA frame to the collected frames, which have space; last ends the response. mu is held.
 func (st *h2Stream) appendData(p []byte, last bool) {
 	h, n, flags := st.h, len(p), byte(0)
 	if last {
@@ -217,32 +217,32 @@ func (st *h2Stream) appendData(p []byte, last bool) {
 	st.finish(last)
 }
 
-// room waits until there is some for a frame. mu is held.
+// room waits until a DATA frame can be appended. mu is held.
 func (st *h2Stream) room() error {
 	for st.err == nil && len(st.h.out) >= maxOut {
-		if err := st.starve(); err != nil {
+		if err := st.awaitSpace(); err != nil {
 			return err
 		}
 	}
 	return st.err
 }
 
-// starve sends collected frames, or waits if there are none or another flush runs. mu is held, and released meanwhile.
-func (st *h2Stream) starve() error {
+// awaitSpace sends collected frames, or waits if there are none or another flush runs. mu is held, and released meanwhile.
+func (st *h2Stream) awaitSpace() error {
 	h := st.h
 	if len(h.out) > 0 && !h.flushing {
 		return h.flushFor(st)
 	}
-	h.starved++
-	defer func() { h.starved-- }()
+	h.blocked++
+	defer func() { h.blocked-- }()
 	if !st.writer.wait(st.mu) {
 		return os.ErrDeadlineExceeded
 	}
 	return nil
 }
 
-// CloseWrite makes Read wait for the end of the request after that of the response, and drops later data: a reset right
-// behind the response makes some clients, such as curl 7.88, lose it.
+// CloseWrite makes Read wait for the end of the request after the end of the response, and drops later data. A reset right
+// after the response makes some clients, such as curl 7.88, lose the response.
 func (st *h2Stream) CloseWrite() error {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
@@ -253,7 +253,7 @@ func (st *h2Stream) CloseWrite() error {
 	return nil
 }
 
-// Close ends the stream. An incomplete response ends with a reset, and so does a request that is not read to its end.
+// Close ends the stream. It resets an incomplete response, and a request that was not read to its end.
 func (st *h2Stream) Close() error {
 	st.h.locked(st.close)
 	return st.h.flush(nil)
@@ -273,13 +273,13 @@ func (st *h2Stream) close() {
 	case !st.ended:
 		h.out = appendReset(h.outgoing(), st.id, codeNone)
 	}
-	st.rests()
+	st.deactivate()
 	if st.err == nil && st.finished {
 		h.resets = max(h.resets-1, 0)
 	}
 	st.fail(net.ErrClosed)
 	if !st.ended {
-		h.leaveBehind(st.id)
+		h.noteEndedEarly(st.id)
 	}
 	st.in.drop()
 	h.extra -= st.extra
@@ -296,28 +296,28 @@ func (st *h2Stream) LocalAddr() net.Addr { return st.h.lc.LocalAddr() }
 // RemoteAddr implements net.Conn.
 func (st *h2Stream) RemoteAddr() net.Addr { return st.h.lc.RemoteAddr() }
 
-// begin makes s the session of the request, whose head it has.
+// begin makes s, which has read the head, the session of the stream.
 func (st *h2Stream) begin(s *session) {
 	h := st.h
 	st.session = s
 	s.p, s.ctx, s.lc, s.shard, s.isTLS, s.peer = h.p, h.ctx, h.lc, h.shard, h.isTLS, h.peer
-	s.stream, s.about, s.now = st, &st.about, st.came
+	s.stream, s.about, s.now = st, &st.about, st.received
 	s.held.of = &h.held
 	s.holds()
-	s.held.add(cap(s.reqText)) // until held.end
+	s.held.add(cap(s.reqText)) // released by held.end
 	st.in.held = &s.held
 	st.admit(s)
 	s.client.use(st)
-	s.wrong = s.completeHead()
+	s.headErr = s.completeHead()
 }
 
-// serve serves the request in a fiber of the stream's own, from where its session is. A panic there ends nothing else.
+// serve continues the session in a fiber of the stream. A panic there ends only the stream.
 func (st *h2Stream) serve() {
 	h, s := st.h, st.session
 	rests := false
 	defer func() {
 		if !rests {
-			h.over.Done()
+			h.fibers.Done()
 		}
 	}()
 	defer h.p.recovered(h.lc)
@@ -337,8 +337,8 @@ func (st *h2Stream) serve() {
 		switch {
 		case s.rests:
 			s.endRest()
-		case s.wrong != nil:
-			s.refuseHead(s.wrong)
+		case s.headErr != nil:
+			s.refuseHead(s.headErr)
 		case s.ex.judged:
 			s.forward()
 		default:
@@ -355,35 +355,35 @@ func (st *h2Stream) serve() {
 	}
 }
 
-// again makes the stream, which is over, ready for another request: what does not change stays, and what only memory is. Nobody waits
-// for it. mu is held.
+// again prepares the ended stream for another request: it keeps what does not change, and memory. No fiber waits for the
+// stream. mu is held.
 func (st *h2Stream) again() {
 	st.reader.by, st.writer.by = time.Time{}, time.Time{}
 	st.h2Content = h2Content{in: h2Body{bufs: st.in.bufs}}
-	st.left, st.content, st.spent, st.extra, st.window, st.toCome = 0, 0, 0, 0, 0, 0
+	st.left, st.content, st.spent, st.extra, st.window, st.bodyReserved = 0, 0, 0, 0, 0, 0
 	st.active, st.ended, st.drops, st.finished, st.lingers, st.closed, st.began = false, false, false, false, false, false, false
 	st.err, st.server, st.cancel = nil, nil, nil
 	st.session = nil
 	st.out = h2Outgoing{chunks: httpwire.Chunks{Trailer: emptied(st.out.chunks.Trailer)}}
 }
 
-// h2Sessions are sessions of streams that are over. Nothing refers to them: whoever ends a stream, looks at it, or pours into it has
-// the h2Stream, which is used again on the same connection only (see http2.newStream).
+// h2Sessions holds sessions of ended streams. Nothing refers to them: all users of a stream refer to its h2Stream, which
+// is reused on the same connection only (see http2.newStream).
 var h2Sessions = sync.Pool{New: func() any { return new(session) }}
 
-// recycle makes the session ready for another stream, perhaps of another client. It is over, its stream is closed, and so is the fiber
-// that has sent its body. A session that panicked is not recycled.
+// recycle frees the session for another stream, perhaps of another client. Its stream is closed, and the fiber that sent
+// its body has ended. A session that panicked is not recycled.
 func (s *session) recycle() {
 	request, response, trailer, upTrailer := s.req.Fields, s.resp.Fields, s.chunks.Trailer, s.upChunks.Trailer
 	reqText, respText := s.reqText, s.respText
-	*s = session{} // with fields in it the value would be made elsewhere first, and copied
+	*s = session{} // a literal with fields would be built elsewhere and copied
 	s.reqText, s.respText = emptiedText(reqText), emptiedText(respText)
 	s.req.Fields, s.resp.Fields = emptied(request), emptied(response)
 	s.chunks.Trailer, s.upChunks.Trailer = emptied(trailer), emptied(upTrailer)
 	h2Sessions.Put(s)
 }
 
-// emptied returns the memory of fields for others, if it is not large.
+// emptied clears fields for reuse, unless they are large.
 func emptied(fields []httpwire.Field) []httpwire.Field {
 	if cap(fields) > keptFields {
 		return nil
@@ -392,7 +392,7 @@ func emptied(fields []httpwire.Field) []httpwire.Field {
 	return fields[:0]
 }
 
-// completeHead is readHead for a head that came as fields.
+// completeHead is readHead for a head that arrived as fields.
 func (s *session) completeHead() error {
 	err := s.req.Complete()
 	if errors.Is(err, httpwire.ErrTooMany) || err == nil && len(s.req.Fields) > s.p.limits.Load().fields {

@@ -7,7 +7,7 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// h2Sides is how the fiber that reads a stream waits, and the one that writes it.
+// h2Sides holds the two waiters of a stream: of the fiber that reads it and of the one that writes it.
 type h2Sides struct {
 	mu             *sync.Mutex // the connection's, which guards the rest
 	reader, writer h2Waiter
@@ -19,7 +19,7 @@ func (s *h2Sides) wake() {
 	s.writer.wake()
 }
 
-// stop forgets the timers.
+// stop stops the timers.
 func (s *h2Sides) stop() {
 	s.reader.stop()
 	s.writer.stop()
@@ -44,18 +44,19 @@ func (s *h2Sides) setDeadline(t time.Time, of ...*h2Waiter) error {
 	return nil
 }
 
-// h2Waiter is how one side of a stream of HTTP/2 waits. It is guarded by the mutex of the connection.
+// h2Waiter is how one side of a stream waits. The connection's mutex guards it.
 type h2Waiter struct {
 	by    time.Time   // the deadline
-	waits bool        // somebody does
-	group fiber.Group // it is waited for
-	timer *time.Timer // nil = none was needed yet
-	armed time.Time   // when the timer fires; zero = it has, or is stopped
+	waits bool        // a fiber waits
+	group fiber.Group // what it waits for
+	timer *time.Timer // nil = never needed
+	armed time.Time   // when the timer fires; zero = it is stopped
 }
 
-// wait waits until somebody wakes it, perhaps for nothing; false = the deadline has passed. mu is held, and given up meanwhile.
+// wait waits for wake, which may be spurious; false = the deadline has passed. mu is held, and released meanwhile.
 func (w *h2Waiter) wait(mu *sync.Mutex) bool {
-	// Deadlines nearly always move later: a timer that fires too early wakes for nothing, which costs less than to set it for each wait.
+	// Deadlines nearly always move later. A timer that fires early costs a spurious wake-up, less than setting it for each
+	// wait.
 	if !w.by.IsZero() && (w.armed.IsZero() || w.by.Before(w.armed)) {
 		left := time.Until(w.by)
 		switch {
@@ -76,7 +77,7 @@ func (w *h2Waiter) wait(mu *sync.Mutex) bool {
 	return true
 }
 
-// wake is called with mu held.
+// wake wakes the waiter, if any. mu is held.
 func (w *h2Waiter) wake() {
 	if w.waits {
 		w.waits = false
@@ -84,7 +85,7 @@ func (w *h2Waiter) wake() {
 	}
 }
 
-// fired is called when the timer has fired.
+// fired is the timer's function.
 func (w *h2Waiter) fired(mu *sync.Mutex) {
 	mu.Lock()
 	defer mu.Unlock()

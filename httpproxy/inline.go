@@ -6,9 +6,9 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// lookForBody checks whether the whole body has arrived with the head and is not large. If so, the request is sent in
+// checkForBody checks whether the whole body has arrived with the head and is not large. If so, the request is sent in
 // one write, and can be sent again. Otherwise a second fiber sends the body as it arrives.
-func (s *session) lookForBody() {
+func (s *session) checkForBody() {
 	x := &s.ex
 	switch length := s.req.Length; {
 	case length == httpwire.Chunked:
@@ -34,29 +34,29 @@ func (s *session) takeInline() []byte {
 	return s.client.bytes()[x.size : x.size+int(x.body)]
 }
 
-// sendBody sends the body that has arrived with the head, which has been sent, to a place on an HTTP/2 connection. It never waits for room:
-// without it the body is left to the upload, in a reader by way of a fiber.
+// sendBody sends the body that arrived with the head to a place on an HTTP/2 connection; the head has been sent. It never
+// waits for the window. If the body does not fit, the upload sends it, from a reader by way of a fiber.
 func (s *session) sendBody() error {
 	x, body, p := &s.ex, s.takeInline(), s.place()
 	switch {
 	case len(body) == 0:
 		return nil
 	case x.ahead.sent:
-		if s.req.Length == httpwire.Chunked { // one chunk: see h2Stream.preread
+		if s.req.Length == httpwire.Chunked { // a single chunk: see h2Stream.preread
 			body = body[bytes.IndexByte(body, '\n')+1:][:x.content]
 		}
-		x.ahead.owes = !p.sendAtOnce(body)
+		x.ahead.bodyPending = !p.sendAtOnce(body)
 		return nil
 	}
 	if !p.hasRoom(len(body)) {
-		x.inline = false // the upload waits for room, while the answer is read
+		x.inline = false // the upload waits for the window while the answer is read
 		return nil
 	}
 	_, err := p.Write(body)
 	return err
 }
 
-// dropInline gives back the memory of the body that has arrived with the head of a stream's request, which is not sent again.
+// dropInline frees the memory of the body that arrived with a stream's head. It is not needed for a retry.
 func (s *session) dropInline() {
 	if s.stream != nil && s.ex.inline && s.ex.body > 0 {
 		s.client.drop()
@@ -64,7 +64,7 @@ func (s *session) dropInline() {
 	}
 }
 
-// hasRoom reports whether the server's windows, and the buffer of its connection, have room for n bytes of the request's body.
+// hasRoom reports whether the server's windows and the connection's buffer have space for n bytes of body.
 func (st *h2Place) hasRoom(n int) bool {
 	c := st.c
 	c.mu.Lock()

@@ -21,9 +21,9 @@ var keptBuffers = sync.Pool{New: func() any { return new([keptSize]byte) }}
 // kept is the part of a request's body that was read after the head. The fiber that sends the body
 // adds to it, until the session drops it.
 type kept struct {
-	mu   sync.Mutex // held for a few instructions and a copy
-	b    []byte     // from buffers or keptBuffers, depending on its capacity; nil = nothing is kept
-	over bool       // the request cannot be sent again
+	mu      sync.Mutex // held for a few instructions and a copy
+	b       []byte     // from buffers or keptBuffers, depending on its capacity; nil = nothing is kept
+	dropped bool       // the request cannot be sent again
 
 	claimed int // for b; see session.claim
 }
@@ -41,7 +41,7 @@ func (s *session) keep(p []byte) bool {
 	defer k.mu.Unlock()
 	n := len(k.b) + len(p)
 	switch {
-	case k.over:
+	case k.dropped:
 		return false
 	case n > keptSize || s.req.Length == httpwire.Chunked && n > maxKept:
 		return false
@@ -77,7 +77,7 @@ func (s *session) dropKept() {
 	k := &s.ex.kept
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.over = true
+	k.dropped = true
 	k.free(&s.held)
 	s.unclaim(k.claimed)
 	k.claimed = 0

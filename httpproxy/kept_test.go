@@ -107,7 +107,7 @@ func asksOften(t *testing.T, url string, times int) {
 	}
 }
 
-// take takes what a backend reports, and fails if nothing comes.
+// take waits for a backend's report, and fails if there is none.
 func take[T any](t *testing.T, from <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -118,8 +118,8 @@ func take[T any](t *testing.T, from <-chan T) (v T) {
 	return v
 }
 
-// takesHeads is a backend that answers the first request of each connection, if it is not the first connection, and ends it when it has
-// read another, or the first of its first connection. It tells when it has read a head.
+// takesHeads is a backend that answers the first request of each connection but the first, and closes it when it has read
+// another. It closes its first connection at the first request. It reports each head.
 type takesHeads struct {
 	first  string // the answer on the first connection; "" = none, and the second request gets none
 	heads  chan struct{}
@@ -152,7 +152,7 @@ func (s *takesHeads) serve(c net.Conn) {
 	}
 }
 
-// TestLateBodies are sent again, when the server had closed the connection that was idle: as long as they are kept.
+// TestLateBodies: they are sent again after a stale connection, as long as they are kept.
 func TestLateBodies(t *testing.T) {
 	const chunkedHead = "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 	withLength := func(method string, n int) [2]string {
@@ -235,8 +235,8 @@ func TestLateBodyAfterAStatus(t *testing.T) {
 	}
 }
 
-// TestLateBodiesAreNotHeld: a request whose answer has begun cannot be sent again. While the answer goes on it holds what it would hold
-// without a late body, whichever side speaks HTTP/2, also if its own body goes on, too.
+// TestLateBodiesAreNotHeld: a request whose answer has begun cannot be sent again. From then on it holds no more than
+// without a late body, whichever side speaks HTTP/2, also while its own body continues.
 func TestLateBodiesAreNotHeld(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		for _, size := range []int{0, 100, 20 << 10} {

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// FuzzLogEscape: whatever a client sends, a value stays on its line, ends where its quotes do, and as JSON reads back the same but for
-// what is no text.
+// FuzzLogEscape: a client's value stays on its line, ends at its quotes, and as JSON reads back the same, except for
+// invalid UTF-8.
 func FuzzLogEscape(f *testing.F) {
 	for _, s := range []string{"", "a", `"\`, "\n\r\t\x00\x7f", "\xff\xfe", "é\u0085\u2028\u202e\U000e0001", "\xe2\x80", strings.Repeat("é", 2000), strings.Repeat("x", 2047) + "€"} {
 		f.Add(s)

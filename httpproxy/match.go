@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/internal/jsonfield"
 )
 
-// PathMatch says how Route.Path is compared with the decoded path of a request.
+// PathMatch is how Route.Path is compared with the decoded path of a request.
 type PathMatch int
 
 const (
@@ -198,7 +198,7 @@ func CompilePath(expression string) (*regexp.Regexp, error) {
 	return regexp.Compile(`\A(?s:` + expression + `)\z`) // so that `.*` also matches line breaks
 }
 
-// verifyMatch is the part of Verify about the path and the conditions.
+// verifyMatch checks the path and the conditions.
 func (r Route) verifyMatch() error {
 	switch {
 	case r.PathMatch < PathPrefix || r.PathMatch > PathRegexp:

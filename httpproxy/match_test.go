@@ -95,7 +95,7 @@ func TestRouteConditions(t *testing.T) {
 	}
 }
 
-// requestWith makes a request with fields, between which there is "|".
+// requestWith makes a request with fields that are separated by "|".
 func requestWith(t *testing.T, method, url, fields string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequest(method, url, nil)

@@ -163,7 +163,7 @@ func (s *session) shed() (no refusal) {
 	if s.p.ledger.exhausted(now) {
 		return overloaded("too much memory is in use for other requests")
 	}
-	if s.crowded || s.ex.asks && s.hasJSON() && !s.claimPeek() {
+	if s.overMemory || s.ex.needsBody && s.hasJSON() && !s.claimPeek() {
 		return overloaded("too much memory is in use for other requests of this connection")
 	}
 	return no

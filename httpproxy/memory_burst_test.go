@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// burst is a backend that reads requests and answers when it is told to, and a client that sends it many of them at once, on one connection.
+// burst is a backend that answers on request, and a client that sends many requests at once on one connection.
 type burst struct {
 	p       running
 	client  *http.Client
@@ -20,7 +20,7 @@ type burst struct {
 	most                           atomic.Int64 // bytes that the proxy has held
 }
 
-// sample notes what the proxy holds.
+// sample records what the proxy holds.
 func (b *burst) sample() {
 	now := b.p.Stats().Buffered
 	for most := b.most.Load(); now > most && !b.most.CompareAndSwap(most, now); most = b.most.Load() {
@@ -36,7 +36,7 @@ func (b *burst) serve(_ http.ResponseWriter, r *http.Request) {
 	<-b.release
 }
 
-// send sends a request. Failures are the test's, unless the proxy has refused the request and does not read its body.
+// send sends a request. Failures fail the test, unless the proxy has refused the request and does not read its body.
 func (b *burst) send(t *testing.T, method string, length int64, body io.Reader) {
 	req, _ := http.NewRequestWithContext(t.Context(), method, b.p.url, body)
 	req.ContentLength = length
@@ -57,7 +57,7 @@ func (b *burst) send(t *testing.T, method string, length int64, body io.Reader) 
 	}
 }
 
-// lateBody gives one byte, and the others when it may.
+// lateBody returns one byte, and the others when it may.
 type lateBody struct {
 	begun bool
 	gate  chan struct{}
@@ -73,14 +73,14 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	return b.rest.Read(p)
 }
 
-// burstStreams is how many requests are sent at once, and burstSlack what a connection holds besides its requests: the buffer of its reader,
-// frames on their way to the client, and the answers to refused requests.
+// burstStreams is how many requests are sent at once. burstSlack is what a connection holds besides its requests: the
+// buffer of its reader, frames for the client, and the answers to refused requests.
 const (
 	burstStreams = 90
 	burstSlack   = 192 << 10
 )
 
-// all sends burstStreams requests, and returns how many of them the backend has got. The others have been refused.
+// all sends burstStreams requests, and returns how many the backend has got. The others have been refused.
 func (b *burst) all(t *testing.T, kind string) int64 {
 	t.Helper()
 	gate, long := make(chan struct{}), strings.Repeat("x", 40<<10)
@@ -117,8 +117,8 @@ func (b *burst) all(t *testing.T, kind string) int64 {
 	return b.asked.Load()
 }
 
-// TestMaxBufferedPerConnOfStreamsAtOnce: however many streams begin together on a connection, and whatever comes of their bodies, they hold no
-// more than they may. The others are refused, and what was reserved is free again afterwards.
+// TestMaxBufferedPerConnOfStreamsAtOnce: streams that begin together on a connection hold no more than the limit, however
+// many they are and whatever their bodies do. The others are refused, and reservations are freed afterwards.
 func TestMaxBufferedPerConnOfStreamsAtOnce(t *testing.T) {
 	limit := 2 * httpproxy.LeastBufferedPerConn(0, 0)
 	for _, kind := range []string{"small answers", "small bodies", "long bodies", "late bodies", "chunks"} {

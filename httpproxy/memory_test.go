@@ -15,7 +15,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// hanging is a backend that answers requests for /hang when it is told to.
+// hanging is a backend that answers requests for /hang on request.
 type hanging struct {
 	address string
 	asked   atomic.Int64
@@ -89,8 +89,8 @@ func wantAnswered(t *testing.T, p running, waiting []*bufio.Reader) {
 	})
 }
 
-// TestMaxBuffered: beyond the listener's memory new requests are refused, those that are there are not, and another listener is not
-// concerned.
+// TestMaxBuffered: beyond the listener's limit new requests are refused. Running requests and other listeners are not
+// affected.
 func TestMaxBuffered(t *testing.T) {
 	const limit = 256 << 10
 	b := newHanging(t)
@@ -108,7 +108,7 @@ func TestMaxBuffered(t *testing.T) {
 	wantAnswered(t, p, waiting)
 }
 
-// TestMemoryOfAllListeners: what one listener holds is missing to the others.
+// TestMemoryOfAllListeners: all listeners share the memory.
 func TestMemoryOfAllListeners(t *testing.T) {
 	b := newHanging(t)
 	cfg := httpproxy.Config{Routes: []httpproxy.Route{{Upstream: newUpstream(t, b.address)}}, Memory: httpproxy.NewMemory(256 << 10)}
@@ -177,8 +177,8 @@ func TestLimitFiles(t *testing.T) {
 	}
 }
 
-// hang sends requests that hang on one connection of HTTP/2, one after the other, until one is refused for lack of memory. It returns how
-// many hang, and a channel with their statuses.
+// hang sends requests that hang on one HTTP/2 connection, one after the other, until one is refused for lack of memory. It
+// returns how many hang, and a channel with their statuses.
 func (b *hanging) hang(t *testing.T, client *http.Client, p running) (n int, statuses chan int) {
 	t.Helper()
 	statuses = make(chan int, 1000)
@@ -214,8 +214,8 @@ func (b *hanging) hang(t *testing.T, client *http.Client, p running) (n int, sta
 	return 0, nil
 }
 
-// TestMaxBufferedPerConn: beyond a connection's memory new requests on it are refused, and no others; when it is given back, all of it can be
-// used again, also by streams and sessions that were used before.
+// TestMaxBufferedPerConn: beyond a connection's limit new requests on it are refused, and no others. When the memory is
+// freed, all of it can be used again, also by reused streams and sessions.
 func TestMaxBufferedPerConn(t *testing.T) {
 	limit := httpproxy.LeastBufferedPerConn(0, 0)
 	b := newHanging(t)
@@ -263,8 +263,8 @@ func TestMaxBufferedPerConn(t *testing.T) {
 	}
 }
 
-// TestMaxBufferedPerConnOfOneRequest: a request that has its connection to itself is never refused, however large its head and the part of
-// its body that is looked at.
+// TestMaxBufferedPerConnOfOneRequest: a request alone on its connection is never refused, however large its head and the
+// peeked part of its body are.
 func TestMaxBufferedPerConnOfOneRequest(t *testing.T) {
 	u := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)

@@ -34,17 +34,17 @@ func (s *session) noHandshake(err error) {
 		"hint", "let the client use https://")
 	w := newAnswer(true)
 	httppool.WriteError(w, &http.Request{Header: http.Header{}}, http.StatusBadRequest, "this port speaks TLS: use https://")
-	_ = s.lc.SetWriteDeadline(time.Now().Add(byeTime))
+	_ = s.lc.SetWriteDeadline(time.Now().Add(lingerTime))
 	if _, err := s.lc.Write(w.bytes()); err != nil {
 		return
 	}
 	rest := stream{}
 	rest.use(s.lc)
-	rest.bye()
+	rest.lingeringClose()
 	rest.drop()
 }
 
-// noteTLS counts a failure of TLS, and logs it at debug level because anybody can cause it.
+// noteTLS counts a failure of TLS, and logs it at debug level because any client can cause it.
 func (s *session) noteTLS(what string, err error) {
 	s.p.srv.CountError(listener.ReasonTLS)
 	s.p.srv.Logger().Debug(what, "client", s.lc.RemoteAddr().String(), "error", err)

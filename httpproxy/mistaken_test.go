@@ -16,7 +16,7 @@ import (
 	"github.com/headpond/headpond/internal/conntest"
 )
 
-// TestPlainHTTPToATLSListener is answered in plain HTTP, as far as it is HTTP at all, and the log says what it was.
+// TestPlainHTTPToATLSListener: plain HTTP is answered in plain HTTP, and the log says what it was.
 func TestPlainHTTPToATLSListener(t *testing.T) {
 	server, client := certificates(t)
 	var log conntest.Log
@@ -96,7 +96,7 @@ func TestTLSFailureIsLoggedAsSuch(t *testing.T) {
 	}
 }
 
-// curl asks url, whose certificate it does not trust.
+// curl requests url with a certificate that it does not trust.
 func curl(t *testing.T, url string, args ...string) {
 	t.Helper()
 	const untrusted = 60 // its exit code
@@ -125,8 +125,8 @@ func TestTLSToAPlainListener(t *testing.T) {
 	}
 }
 
-// TestUnusualRequestsKeepTheirConnection: whatever a request asks for, the one behind it is read by the same rules: refused if it can be read in
-// two ways, else served. Only behind a change of protocol that was asked for nothing is a request.
+// TestUnusualRequestsKeepTheirConnection: whatever a request asks for, the next one is read by the same rules: refused if
+// it is ambiguous, else served. Only after a requested change of protocol nothing is a request.
 func TestUnusualRequestsKeepTheirConnection(t *testing.T) {
 	for name, first := range map[string]string{
 		"HTTP/1.0":       "GET /1 HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
@@ -169,7 +169,7 @@ func TestUnusualRequestsKeepTheirConnection(t *testing.T) {
 	}
 }
 
-// TestEmptyLineBeforeARequest: some clients put one behind a body; more of them are no request.
+// TestEmptyLineBeforeARequest: some clients send one after a body. More than one is refused.
 func TestEmptyLineBeforeARequest(t *testing.T) {
 	p := startProxy(t, routeTo(newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -195,8 +195,8 @@ func TestEmptyLineBeforeARequest(t *testing.T) {
 	}
 }
 
-// TestTakersOfTrailersAreUsual: Firefox says "te: trailers" in every request in HTTP/2, which must neither end its connection nor be kept from
-// the server.
+// TestTakersOfTrailersAreUsual: Firefox sends "te: trailers" in every HTTP/2 request. It must neither end its connection
+// nor be dropped.
 func TestTakersOfTrailersAreUsual(t *testing.T) {
 	said := make(chan http.Header, 1)
 	p := startProxy(t, routeTo(newUpstream(t, serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { said <- r.Header }))))

@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/internal/enginetest"
 )
 
-// TestNoAllocations makes requests and counts what the proxy allocates for them. The race detector lets pools forget, so that
-// it cannot be counted there.
+// TestNoAllocations counts the proxy's allocations for requests. Under the race detector pools drop items, so it cannot be
+// counted there.
 func TestNoAllocations(t *testing.T) {
 	for kind := range exchanges {
 		for name, logs := range logsOff {
@@ -25,8 +25,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// TestHTTP2Allocations: a stream between a client and a server of HTTP/2 allocates nothing but its goroutine, where it has one, and what
-// that makes of trailers.
+// TestHTTP2Allocations: a stream between an HTTP/2 client and an HTTP/2 server allocates nothing but its goroutine, if it
+// has one, and what that makes of trailers.
 func TestHTTP2Allocations(t *testing.T) {
 	most := 2.0 // of 0 on loops
 	if enginetest.Kind() == fiber.Goroutine {

@@ -17,7 +17,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// TestBadAnswersEject: an endpoint whose answers are errors, come late or do not come is put out, over each version of HTTP.
+// TestBadAnswersEject: an endpoint whose answers are errors, late or missing is ejected, over each version of HTTP.
 func TestBadAnswersEject(t *testing.T) {
 	const slow, late = time.Millisecond, 100 * time.Millisecond // what is late may be as late as it likes
 	fails := func(w http.ResponseWriter, r *http.Request) {
@@ -37,7 +37,7 @@ func TestBadAnswersEject(t *testing.T) {
 		bad      http.HandlerFunc
 		ejection upstream.Ejection
 		route    httpproxy.Route
-		client   time.Duration // how long it waits; 0 = for ever
+		client   time.Duration // how long it waits; 0 = forever
 		grpc     string        // its deadline, by HTTP/2 only
 	}{
 		"errors":                     {bad: fails, ejection: errors},
@@ -92,7 +92,7 @@ func TestAuthServersAreEjected(t *testing.T) {
 		bad      http.HandlerFunc
 		ejection upstream.Ejection
 		timeout  time.Duration // of the question
-		within   time.Duration // of the request; 0 = for ever
+		within   time.Duration // of the request; 0 = forever
 		stays    bool
 	}{
 		"500":                      {bad: answers(500), ejection: errors},
@@ -141,7 +141,7 @@ func TestAuthServersAreEjected(t *testing.T) {
 	}
 }
 
-// askBadly sends a body of that size, and waits for the answer for that long (0 = for ever), or gives its request a deadline of gRPC.
+// askBadly sends a body and waits for the answer for the given time (0 = forever), or sets a gRPC deadline.
 func askBadly(t *testing.T, client *http.Client, url string, size int, wait time.Duration, deadline string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(wait, patience))
@@ -199,7 +199,7 @@ func quiet(t *testing.T, u *httpproxy.Upstream) int {
 	return u.Status().Endpoints[0].Failures
 }
 
-// TestRequestsThatFailForClients: what a client makes a server answer, or the time that it takes itself, is no failure of the endpoint.
+// TestRequestsThatFailForClients: failures that a client causes, or its own slowness, do not count for the endpoint.
 func TestRequestsThatFailForClients(t *testing.T) {
 	const slow = 100 * time.Millisecond
 	for name, tc := range map[string]struct {
@@ -248,7 +248,7 @@ func TestRequestsThatFailForClients(t *testing.T) {
 	}
 }
 
-// TestBlameForOwnTime: the time that one endpoint has taken is not another's fault, but its own is.
+// TestBlameForOwnTime: only an endpoint's own time counts for it.
 func TestBlameForOwnTime(t *testing.T) {
 	const limit = 400 * time.Millisecond
 	for name, tc := range map[string]struct {
@@ -373,7 +373,7 @@ func TestPeakEWMAOfRequests(t *testing.T) {
 	})
 }
 
-// TestPeakEWMAOfErrors: an endpoint whose answers are quick errors is not preferred.
+// TestPeakEWMAOfErrors: quick errors do not make an endpoint preferred.
 func TestPeakEWMAOfErrors(t *testing.T) {
 	var bad, good atomic.Int64
 	_, p := ewma(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -392,7 +392,7 @@ func TestPeakEWMAOfErrors(t *testing.T) {
 	})
 }
 
-// TestPeakEWMAOfLongAnswers: an endpoint whose first answer goes on gets other requests, also if the connection changes its protocol.
+// TestPeakEWMAOfLongAnswers: an endpoint with a long first answer gets other requests, also after an upgrade.
 func TestPeakEWMAOfLongAnswers(t *testing.T) {
 	for name, begin := range map[string]func(c net.Conn){
 		"a stream": func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n") },

@@ -38,7 +38,7 @@ const MaxOwnBody = 64 << 10
 // answersItself reports whether the route answers requests itself, without an upstream.
 func (r Route) answersItself() bool { return r.Redirect.To != "" || r.Respond.Status != 0 }
 
-// verifyOwn is the part of Verify about Redirect and Respond.
+// verifyOwn checks Redirect and Respond.
 func (r Route) verifyOwn() error {
 	switch status := r.Respond.Status; {
 	case r.Redirect.To != "" && status != 0:
@@ -129,7 +129,7 @@ func (s *session) location() string {
 // answerItself sends the route's own answer; false ends the session.
 func (s *session) answerItself() bool {
 	x := &s.ex
-	x.close = s.ends() || s.req.Length != 0 // the body is not read
+	x.close = s.closesAfter() || s.req.Length != 0 // the body is not read
 	w := s.newAnswer(x.close)
 	w.grpc = false
 	own := x.target.route.Respond

@@ -32,7 +32,7 @@ func paced(t *testing.T, run func(t testing.TB, unit time.Duration)) {
 	}
 }
 
-// trial is a test whose failures do not count before they are examined.
+// trial is a test whose failures are examined before they count.
 type trial struct {
 	testing.TB
 	mu       sync.Mutex
@@ -40,7 +40,7 @@ type trial struct {
 	ended    bool
 }
 
-// end returns the failures, "" for none. What fails after it, while the test cleans up, fails the test.
+// end returns the failures, "" for none. Later failures, in clean-ups, fail the test.
 func (t *trial) end() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// bomb is a connection whose Write panics when left comes to 0.
+// bomb is a connection whose Write panics when left reaches 0.
 type bomb struct {
 	net.Conn
 	left  *atomic.Int64
@@ -37,7 +37,7 @@ func (b bomb) Write(p []byte) (int, error) {
 	return b.Conn.Write(p)
 }
 
-// behind is a body that begins when the head has been written.
+// behind is a body that begins after the head was written.
 type behind struct {
 	io.Reader
 	wrote <-chan struct{}
@@ -49,8 +49,8 @@ func (b behind) Read(p []byte) (int, error) {
 	return b.Reader.Read(p)
 }
 
-// TestPanicOfAServersConnection, which the embedding program dials, ends the request it happens in and nothing else: not the program,
-// and the pool has the place again.
+// TestPanicOfAServersConnection, which the embedding program dials: it ends the request and nothing else; the pool gets
+// the slot back.
 func TestPanicOfAServersConnection(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
@@ -107,7 +107,7 @@ func TestPanicOfAServersConnection(t *testing.T) {
 	}
 }
 
-// bombs is a listener whose connections are.
+// bombs is a listener of such connections.
 type bombs struct {
 	net.Listener
 	left *atomic.Int64

@@ -38,7 +38,7 @@ type flight struct {
 // compare runs bcrypt, also for an unknown user, so that the time does not reveal names. It waits until ctx ends at
 // most.
 func (u *Users) compare(ctx context.Context, source netip.Addr, list *userList, c credentials) verdict {
-	f, v := u.board(source, list, c)
+	f, v := u.joinFlight(source, list, c)
 	if f == nil {
 		return v
 	}
@@ -52,13 +52,13 @@ func (u *Users) compare(ctx context.Context, source netip.Addr, list *userList, 
 			}
 		}
 	})
-	u.alight(f)
+	u.leaveFlight(f)
 	return v
 }
 
-// board joins or starts the flight for credentials. It returns no flight but a verdict if that is known already, or if
-// there is no room.
-func (u *Users) board(source netip.Addr, list *userList, c credentials) (*flight, verdict) {
+// joinFlight joins or starts the flight for credentials. It returns a verdict instead if that is known already, or if the queue
+// is full.
+func (u *Users) joinFlight(source netip.Addr, list *userList, c credentials) (*flight, verdict) {
 	u.flying.Lock()
 	defer u.flying.Unlock()
 	f := u.flights[c.id]
@@ -87,8 +87,8 @@ func (u *Users) board(source netip.Addr, list *userList, c credentials) (*flight
 	return f, 0
 }
 
-// alight is called when a request no longer waits. It cancels a flight without waiters that has not begun.
-func (u *Users) alight(f *flight) {
+// leaveFlight is called when a request no longer waits. It cancels a flight without waiters that has not begun.
+func (u *Users) leaveFlight(f *flight) {
 	u.flying.Lock()
 	defer u.flying.Unlock()
 	if f.waiters--; f.waiters == 0 && u.queue.leave(f) {
@@ -135,7 +135,7 @@ type hashSource struct {
 	flights []*flight
 }
 
-// enter starts a flight or queues it; false = there is no room.
+// enter starts a flight or queues it; false = the queue is full.
 func (q *hashQueue) enter(f *flight) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -126,7 +126,7 @@ func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 	x := &s.ex
 	_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader)) // for the whole of peekBody
 	for {
-		err := p.look(s, t.peek)
+		err := p.parse(s, t.peek)
 		switch {
 		case err != nil:
 			return http.StatusBadRequest, listener.ReasonProtocol, "the body's framing is malformed"
@@ -164,8 +164,8 @@ func (s *session) moreToPeek(limit int) error {
 	return err
 }
 
-// look parses more of the received body, up to limit.
-func (p *peek) look(s *session, limit int) error {
+// parse parses more of the received body, up to limit.
+func (p *peek) parse(s *session, limit int) error {
 	b := s.client.bytes()[s.ex.size:]
 	if len(b) >= limit {
 		b = b[:limit]
@@ -175,14 +175,14 @@ func (p *peek) look(s *session, limit int) error {
 		p.verdict = p.scanner.Feed(b[p.off:])
 		p.off = len(b)
 		p.whole = int64(p.off) == s.req.Length
-	} else if err := p.lookInChunks(b); err != nil {
+	} else if err := p.parseChunks(b); err != nil {
 		return err
 	}
 	p.beyond = p.verdict == jsonfield.More && !p.whole && len(b) >= limit
 	return nil
 }
 
-func (p *peek) lookInChunks(b []byte) error {
+func (p *peek) parseChunks(b []byte) error {
 	for p.verdict == jsonfield.More && !p.whole {
 		content, n, done, err := p.chunks.Next(b[p.off:])
 		switch {

@@ -17,7 +17,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// told is what a backend of startModels answers: its name, and the body that it got.
+// told is what a backend of startModels answers: its name, and the body it got.
 func toldBy(name, body string) string { return name + " " + body }
 
 // startModels starts a proxy with a backend for each of some models, and one for the rest.
@@ -115,7 +115,7 @@ func TestRouteByBody(t *testing.T) {
 	}
 }
 
-// TestPeekRefuses what is not within the bound, where that is wished; what is decided before it goes on.
+// TestPeekRefuses bodies whose fields are not within the bound, if configured. Decided routes do not wait for the rest.
 func TestPeekRefuses(t *testing.T) {
 	p := startModels(t, func(cfg *httpproxy.Config) { cfg.PeekBytes, cfg.RefuseBeyondPeek = 1000, true })
 	pad := `"pad":"` + strings.Repeat("x", 2000) + `"`
@@ -138,8 +138,8 @@ func TestPeekRefuses(t *testing.T) {
 	}
 }
 
-// TestPeekGivesLeave: a client that waits for leave to send its body gets it from the proxy, once, and keeps its connection.
-func TestPeekGivesLeave(t *testing.T) {
+// TestPeekSends100Continue: a client that waits for 100 Continue gets it from the proxy, once, and keeps its connection.
+func TestPeekSends100Continue(t *testing.T) {
 	p := startModels(t, nil)
 	c, br := dialRaw(t, p.addr)
 	for _, framing := range []string{"Content-Length: 17\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n"} {
@@ -157,7 +157,7 @@ func TestPeekGivesLeave(t *testing.T) {
 	}
 }
 
-// TestPeekOfBadFraming: a body that is not framed as it should be is refused while it is looked at.
+// TestPeekOfBadFraming: a body with invalid framing is refused while it is peeked at.
 func TestPeekOfBadFraming(t *testing.T) {
 	p := startModels(t, nil)
 	for _, chunks := range []string{"1\r\n{}\r\n", "1\r\n{\r\nx\r\n", "-1\r\n{"} {
@@ -171,7 +171,7 @@ func TestPeekOfBadFraming(t *testing.T) {
 	}
 }
 
-// TestPeekEnds when the body stops coming, or the client leaves. No connection to a server is taken for it.
+// TestPeekEnds: the body stops, or the client leaves. No connection to a server is leased.
 func TestPeekEnds(t *testing.T) {
 	const length = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
 	paced(t, func(t testing.TB, unit time.Duration) {
@@ -209,8 +209,8 @@ func TestPeekEnds(t *testing.T) {
 	eventually(t, "the client that left is counted", func() bool { return p.Stats().Errors[listener.ReasonClientGone] == 1 })
 }
 
-// TestPeekedIsSent: requests that follow each other on a connection, in any framing and in any pieces, reach the server that their bodies say,
-// byte by byte, and nothing else does.
+// TestPeekedIsSent: pipelined requests, in any framing and in any pieces, reach the server that their bodies select, byte
+// by byte, and nothing else does.
 func TestPeekedIsSent(t *testing.T) {
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 19))
@@ -276,7 +276,7 @@ func frameRandomly(random *rand.Rand, body string) string {
 	return framed + "0\r\n\r\n"
 }
 
-// sendInPieces sends requests and one that ends the connection, and counts the answers that are right.
+// sendInPieces sends requests and a last one that ends the connection, and counts the correct answers.
 func sendInPieces(t *testing.T, random *rand.Rand, addr, raw string) (answers int) {
 	t.Helper()
 	c, br := dialRaw(t, addr)

@@ -44,7 +44,7 @@ type Proxy struct {
 
 var _ listener.Handler = (*Proxy)(nil)
 
-// limits are the parts of a Config that sessions look at.
+// limits are the parts of a Config that sessions use.
 type limits struct {
 	readHeader, keepAlive time.Duration
 	head, fields, streams int

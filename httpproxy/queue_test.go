@@ -18,7 +18,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// busy is a backend with one connection. It answers requests for /slow after slowness, and others when it is told to.
+// busy is a backend with one connection. It answers /slow after slowness, and other requests on request.
 type busy struct {
 	u      *httpproxy.Upstream
 	p      running
@@ -58,7 +58,7 @@ func newBusy(t *testing.T, limits pool.Limits) *busy {
 	return b
 }
 
-// let lets n requests be answered.
+// let releases n answers.
 func (b *busy) let(n int) {
 	for range n {
 		select {
@@ -70,7 +70,7 @@ func (b *busy) let(n int) {
 
 func (b *busy) stats() pool.Stats { return b.u.Status().Endpoints[0].Pool }
 
-// send sends n requests, whose statuses come from the channel.
+// send sends n requests, whose statuses are sent to the channel.
 func (b *busy) send(t *testing.T, client *http.Client, path string, n int) chan int {
 	statuses := make(chan int, n)
 	for range n {
@@ -89,7 +89,7 @@ func (b *busy) send(t *testing.T, client *http.Client, path string, n int) chan 
 	return statuses
 }
 
-// queue has n requests of a client wait, besides those that wait already, behind one that has the connection.
+// queue makes n requests of a client wait, in addition to those that wait already, after one that has the connection.
 func (b *busy) queue(t *testing.T, client *http.Client, path string, n int) chan int {
 	t.Helper()
 	before := b.stats().Waiting
@@ -105,7 +105,7 @@ func (b *busy) queue(t *testing.T, client *http.Client, path string, n int) chan
 	return statuses
 }
 
-// from returns a client with an address of its own.
+// from returns a client with its own address.
 func from(t *testing.T, proto, address string) *http.Client {
 	client := clientFor(t, proto)
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
@@ -115,7 +115,7 @@ func from(t *testing.T, proto, address string) *http.Client {
 	return client
 }
 
-// learnPace has the pool see how long requests take: each at least slowness.
+// learnPace shows the pool how long requests take: each at least slowness.
 func (b *busy) learnPace(t *testing.T, client *http.Client) {
 	t.Helper()
 	statuses := b.send(t, client, "/slow?", 15)
@@ -127,8 +127,8 @@ func (b *busy) learnPace(t *testing.T, client *http.Client) {
 	eventually(t, "the connection is free", func() bool { return b.stats().InUse == 0 })
 }
 
-// TestGivesUpAtOnce: a request whose turn would come after its client's deadline is refused when it comes, and told when to try again.
-func TestGivesUpAtOnce(t *testing.T) {
+// TestRefusedAtOnce: a request whose turn would come after its client's deadline is refused when it arrives, with Retry-After.
+func TestRefusedAtOnce(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) {
 			b := newBusy(t, pool.Limits{})
@@ -172,8 +172,8 @@ func TestGivesUpAtOnce(t *testing.T) {
 	}
 }
 
-// TestGRPCGivesUpAtOnce: as grpc-timeout has it; the refusal says when to try again in gRPC's way, too.
-func TestGRPCGivesUpAtOnce(t *testing.T) {
+// TestGRPCRefusedAtOnce: by grpc-timeout; the refusal also says in gRPC's form when to try again.
+func TestGRPCRefusedAtOnce(t *testing.T) {
 	b := newBusy(t, pool.Limits{})
 	client := clientFor(t, "HTTP/2.0")
 	b.learnPace(t, client)
@@ -191,7 +191,7 @@ func TestGRPCGivesUpAtOnce(t *testing.T) {
 	}
 }
 
-// TestClientsTakeTurns: a client with many requests in the queue does not delay others, and leaves them room in it.
+// TestClientsTakeTurns: a client with many requests in the queue does not delay others or fill the queue.
 func TestClientsTakeTurns(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) {

@@ -10,29 +10,29 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// Most requests from a client of HTTP/2 to a server of HTTP/2 need no fiber of their own, if both connections live on the same loop: the
-// client's reader sends them at once (h2Stream.sendAhead), and the server's reader passes answers on that have come whole
-// (h2Stream.answerAhead). Neither waits, and both use the session's own steps. Between the two the session has no fiber; its place on the
-// server's connection knows it (h2Place.parked). Everything else, above all every error and every wait, is for a fiber
-// (h2Stream.serve), which continues the session where it is.
+// Most requests from an HTTP/2 client to an HTTP/2 server need no fiber, if both connections live on the same loop. The
+// client's reader sends them (h2Stream.sendAhead), and the server's reader passes complete answers on
+// (h2Stream.answerAhead). Neither waits, and both use the steps of the session. In between the session has no fiber; it is
+// parked at its place on the server's connection (h2Place.parked). Everything else, above all every error and every wait,
+// falls back to a fiber (h2Stream.serve), which continues the session from its current state.
 
-// aheadOf is how far an exchange has come without a fiber.
+// aheadOf is the state of an exchange that a fiber takes over.
 type aheadOf struct {
-	leased bool   // there is a lease, which has not been looked at
-	sent   bool   // the head of the request is sent, or sending has failed with err
-	owes   bool   // the body is not sent
-	step   string // in which err came
-	err    error  // that the fiber is to deal with
+	leased      bool   // there is a lease, and it was not checked
+	sent        bool   // sending the head was tried; err is the result
+	bodyPending bool   // the body was not sent
+	step        string // the step that returned err
+	err         error  // to be handled by the fiber
 }
 
-// maxAhead bounds the content of a request or an answer that is passed on without a fiber, and the trailers of an answer, in bytes: one
-// frame, in the sizes that the loops send at the end of a tick. A longer message costs more than a fiber.
+// maxAhead bounds the content of a request or an answer that is passed on without a fiber, and the trailers of an answer,
+// in bytes. It is the size that loops send at the end of a tick. A longer message costs more than a fiber.
 const maxAhead = 8 << 10
 
-// expect begins the exchange of a stream whose head has come. A small body is nearly always right behind it: so the stream waits until the
-// reader has dealt with all that has come.
+// expect begins the exchange of a stream whose head has arrived. A small body nearly always follows at once, so the stream
+// waits until the reader has handled all received data.
 func (h *http2) expect(st *h2Stream) {
-	if st.ended || st.left > maxAhead || st.session.wrong != nil {
+	if st.ended || st.left > maxAhead || st.session.headErr != nil {
 		h.launch(st)
 		return
 	}
@@ -40,7 +40,7 @@ func (h *http2) expect(st *h2Stream) {
 	h.expected = append(h.expected, st)
 }
 
-// launch sends the request, or has a fiber do that.
+// launch sends the request, or starts a fiber for it.
 func (h *http2) launch(st *h2Stream) {
 	st.waitsForBody = false
 	if !st.sendAhead() {
@@ -48,26 +48,27 @@ func (h *http2) launch(st *h2Stream) {
 	}
 }
 
-// launchRipe launches the stream whose request has just come whole.
-func (h *http2) launchRipe() {
-	st := h.ripe
-	if h.ripe = nil; st != nil && st.waitsForBody { // padding may have come later, see launchAll
+// launchCompleted launches the stream whose request has just become complete.
+func (h *http2) launchCompleted() {
+	st := h.completed
+	if h.completed = nil; st != nil && st.waitsForBody { // padding may follow, see launchAll
 		h.launch(st)
 	}
 }
 
-// launchAll launches the streams that have waited for their bodies. The reader must call it before it waits for anything.
+// launchAll launches the streams that wait for their bodies. The reader must call it before it waits for anything.
 func (h *http2) launchAll() {
 	for i, st := range h.expected {
 		h.expected[i] = nil
-		if st != nil && st.waitsForBody { // else it has been launched, and may be another request's by now
+		if st != nil && st.waitsForBody { // otherwise it was launched, and may be another request's by now
 			h.launch(st)
 		}
 	}
 	h.expected = h.expected[:0]
 }
 
-// sendAhead sends the request in the client's reader, if that needs no waiting, and parks its session; false = it is for a fiber.
+// sendAhead sends the request in the client's reader, if that needs no waiting, and parks the session; false = start a
+// fiber.
 func (st *h2Stream) sendAhead() (parked bool) {
 	s := st.session
 	done := false
@@ -83,8 +84,8 @@ func (st *h2Stream) sendAhead() (parked bool) {
 	return parked
 }
 
-// bodyCame reports whether the request has come whole and has a small body, or none. The session has the body then.
-func (st *h2Stream) bodyCame() bool {
+// bodyComplete reports whether the request is complete and its body small or empty. It then moves the body to the session.
+func (st *h2Stream) bodyComplete() bool {
 	if st.ended && st.session.req.Length == 0 {
 		return true
 	}
@@ -98,7 +99,7 @@ func (st *h2Stream) bodyCame() bool {
 // trySend is sendAhead without care for panics.
 func (st *h2Stream) trySend(s *session) bool {
 	loop := st.h.conn.Loop()
-	if loop == 0 || s.wrong != nil || !st.bodyCame() {
+	if loop == 0 || s.headErr != nil || !st.bodyComplete() {
 		return false
 	}
 	x := &s.ex
@@ -119,36 +120,36 @@ func (st *h2Stream) trySend(s *session) bool {
 		x.lease, x.ahead.leased = l, true
 		return false
 	}
-	if s.hold(l) != nil { // the client has gone: it finds that again
+	if s.hold(l) != nil { // the client has gone; the fiber finds that, too
 		return false
 	}
 	x.ahead.sent = true
 	st.h.sendsTo(p.c)
 	p.c.borrow(s)
 	err := s.send(x.raw)
-	p.c.giveBack(s)
+	p.c.returnBuffer(s)
 	if err != nil {
 		x.ahead.step, x.ahead.err = "send", err
 	}
-	if err != nil || x.ahead.owes {
+	if err != nil || x.ahead.bodyPending {
 		return false
 	}
-	by := x.earlier(x.sent.Add(lookInterval))
-	if limit := s.responseLimit(); limit > 0 && limit < lookInterval {
+	by := x.earlier(x.sent.Add(checkInterval))
+	if limit := s.responseLimit(); limit > 0 && limit < checkInterval {
 		by = x.earlier(x.sent.Add(limit))
 	}
 	return p.park(st, by)
 }
 
-// borrow gives a session a buffer of the connection's to put a message together in. giveBack must be called before anything else uses the
-// session's buffer, or may wait. Both are for fibers of the connection's loop.
+// borrow lends the session a buffer of the connection to build a message in. returnBuffer must be called before the
+// session waits or another user needs its buffer. Both are for fibers of the connection's loop.
 func (c *h2Server) borrow(s *session) {
 	if s.out, c.scratch = c.scratch, nil; s.out == nil {
 		s.out = takeBuffer(nil)[:0]
 	}
 }
 
-func (c *h2Server) giveBack(s *session) {
+func (c *h2Server) returnBuffer(s *session) {
 	if c.scratch == nil && cap(s.out) == bufferSize {
 		c.scratch = s.out[:0]
 	} else {
@@ -157,7 +158,7 @@ func (c *h2Server) giveBack(s *session) {
 	s.out = nil
 }
 
-// dropScratch frees the buffer of an idle connection.
+// dropScratch frees the lent buffer of an idle connection.
 func (c *h2Server) dropScratch() {
 	if c.scratch != nil {
 		putOut(nil, c.scratch)
@@ -165,8 +166,8 @@ func (c *h2Server) dropScratch() {
 	}
 }
 
-// answerAhead passes the answer on if it has come whole, and ends the request. It is called by the reader of the server's connection
-// when the place p has something new; false = it is for a fiber.
+// answerAhead passes a complete answer on, and ends the request. The reader of the server's connection calls it when the
+// place p has news; false = start a fiber.
 func (st *h2Stream) answerAhead(p *h2Place) (over bool) {
 	h, s := st.h, st.session
 	done := false
@@ -182,7 +183,7 @@ func (st *h2Stream) answerAhead(p *h2Place) (over bool) {
 	if !over {
 		return false
 	}
-	defer h.over.Done()
+	defer h.fibers.Done()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	st.close()
@@ -201,7 +202,7 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 		return false
 	}
 	there, err := p.takeHead(&s.resp, &s.respText)
-	if !there { // the place has just been closed, by another thread
+	if !there { // another thread has just closed the place
 		return false
 	}
 	x.answered = true
@@ -214,13 +215,13 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 	out, ok := p.takeContent(s.out, size)
 	sent := ok && st.sendWhole(out[:n], out[n:n+size], out[n+size:])
 	s.out = out
-	p.c.giveBack(s)
+	p.c.returnBuffer(s)
 	switch {
 	case !ok:
 		x.wrote = false
 		x.ahead.step, x.ahead.err = "receive", net.ErrClosed
 		return false
-	case !sent: // an operator has ended it
+	case !sent: // an operator has ended the session
 		x.ahead.step, x.ahead.err = "body", httppool.ErrClientGone
 		return false
 	}
@@ -231,11 +232,11 @@ func (st *h2Stream) tryAnswer(s *session, p *h2Place) bool {
 	return true
 }
 
-// abandon ends a stream whose session has panicked without a fiber: it costs neither the pool a connection nor the client more than the
+// abandon ends a stream whose session has panicked without a fiber. The pool loses no connection, and the client only the
 // stream.
 func (st *h2Stream) abandon() {
 	h := st.h
-	defer h.over.Done()
+	defer h.fibers.Done()
 	st.h.mu.Lock()
 	holds := st.server != nil
 	st.h.mu.Unlock()
@@ -249,7 +250,7 @@ func (st *h2Stream) abandon() {
 	st.session.held.end()
 }
 
-// takesAtOnce reports whether a head and so much content can be sent to the client without waiting for it.
+// takesAtOnce reports whether a head and that much content can be sent to the client without waiting.
 func (st *h2Stream) takesAtOnce(content int) bool {
 	h := st.h
 	h.mu.Lock()
@@ -257,8 +258,8 @@ func (st *h2Stream) takesAtOnce(content int) bool {
 	return st.err == nil && h.err == nil && len(h.out) < maxOut && int64(content) <= min(h.initial+st.window, h.window)
 }
 
-// sendWhole sends a response, for which there is room; trailers are a block of fields, perhaps without any. false = the stream is over. The
-// caller flushes.
+// sendWhole sends a response, for which there is space; trailers is a field block, perhaps empty. false = the stream has
+// ended. The caller flushes.
 func (st *h2Stream) sendWhole(head, content, trailers []byte) bool {
 	h := st.h
 	h.mu.Lock()
@@ -277,7 +278,7 @@ func (st *h2Stream) sendWhole(head, content, trailers []byte) bool {
 	return true
 }
 
-// flushAhead sends what has come together for the client, as far as its socket takes that at once; a fiber sends the rest.
+// flushAhead sends the frames collected for the client, as far as its socket accepts them; a fiber sends the rest.
 func (h *http2) flushAhead() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -291,7 +292,7 @@ func (h *http2) flushAhead() {
 		}
 		if n == len(h.out) {
 			putOut(&h.held, h.out)
-			h.out, h.owed = nil, 0
+			h.out, h.controls = nil, 0
 			h.wakeWriters()
 		} else {
 			h.out = h.out[:copy(h.out, h.out[n:])]
@@ -300,7 +301,7 @@ func (h *http2) flushAhead() {
 	h.sendSoon()
 }
 
-// sendsTo notes that the reader appends frames for c, which it has sent when it has read all that has come. It is the reader's.
+// sendsTo records that the reader appended frames for c. The reader flushes them once it has handled all received data.
 func (h *http2) sendsTo(c *h2Server) {
 	if h.unsent != c {
 		h.flushUnsent()
@@ -308,7 +309,7 @@ func (h *http2) sendsTo(c *h2Server) {
 	}
 }
 
-// flushUnsent has these frames sent.
+// flushUnsent flushes these frames.
 func (h *http2) flushUnsent() {
 	if c := h.unsent; c != nil {
 		h.unsent = nil
@@ -316,11 +317,11 @@ func (h *http2) flushUnsent() {
 	}
 }
 
-// flushAhead sends what has come together for the server, as far as its socket takes that at once; the writer sends the rest.
+// flushAhead sends the frames collected for the server, as far as its socket accepts them; the writer sends the rest.
 func (c *h2Server) flushAhead() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.writer.waits || len(c.out) == 0 { // it sends that, too
+	if !c.writer.waits || len(c.out) == 0 { // otherwise the writer is sending
 		return
 	}
 	n := c.conn.TryWrite(c.out)
@@ -330,20 +331,20 @@ func (c *h2Server) flushAhead() {
 		return
 	}
 	putOut(nil, c.out)
-	c.out, c.owed = nil, 0
+	c.out, c.controls = nil, 0
 	c.wakeWriters()
 }
 
-// ready reports whether a request can be begun without waiting.
+// ready reports whether a request can begin without waiting.
 func (st *h2Place) ready() bool {
 	c := st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !st.closed && !c.gone && st.err == nil && !st.open && !st.readable() && len(c.out) < maxOut
+	return !st.closed && !c.closing && st.err == nil && !st.open && !st.readable() && len(c.out) < maxOut
 }
 
-// park leaves the session of a stream, which has sent its request, to the connection's reader until there is news of it, or by has
-// passed; false = there is news.
+// park leaves the session of a stream, which has sent its request, to the connection's reader, until there is news or by
+// has passed; false = there is news already.
 func (st *h2Place) park(stream *h2Stream, by time.Time) bool {
 	c := st.c
 	c.mu.Lock()
@@ -352,22 +353,22 @@ func (st *h2Place) park(stream *h2Stream, by time.Time) bool {
 		return false
 	}
 	st.parked, st.by = stream, by
-	if c.lookAt.IsZero() || by.Before(c.lookAt) {
-		c.lookAt = by
-		if c.waits && !c.again {
+	if c.checkAt.IsZero() || by.Before(c.checkAt) {
+		c.checkAt = by
+		if c.waits && !c.recheck {
 			_ = c.conn.SetReadDeadline(by)
 		}
 	}
 	return true
 }
 
-// wake wakes who waits for something on the place. mu is held.
+// wake wakes all waiters of the place. mu is held.
 func (st *h2Place) wake() {
 	st.wakeReader()
 	st.writer.wake()
 }
 
-// wakeReader wakes who waits for the response; a session without a fiber is continued by the connection's reader. mu is held.
+// wakeReader wakes the waiter for the response. The connection's reader continues a parked session. mu is held.
 func (st *h2Place) wakeReader() {
 	if st.parked == nil {
 		st.reader.wake()
@@ -380,11 +381,11 @@ func (st *h2Place) wakeReader() {
 	c := st.c
 	c.news = append(c.news, st)
 	if c.waits {
-		c.lookNow()
+		c.checkNow()
 	}
 }
 
-// whole reports whether the response has come whole, so that it can be passed on at once, and the size of its content.
+// whole reports whether the response is complete and can be passed on at once, and the size of its content.
 func (st *h2Place) whole() (size int, ok bool) {
 	c := st.c
 	c.mu.Lock()
@@ -394,11 +395,11 @@ func (st *h2Place) whole() (size int, ok bool) {
 		return 0, false
 	}
 	status := st.heads[0].Status
-	return size, status >= 200 && status < 502 // later ones may have the request sent again
+	return size, status >= 200 && status < 502 // others may be retried
 }
 
-// takeContent appends the content of a response that is whole, of that size, and the block of its trailers, of which a client gets only the
-// permitted ones. It leaves nothing; false = the place has been closed.
+// takeContent appends the content of a complete response, of the given size, and its trailers as a field block without
+// forbidden ones. Nothing remains; false = the place has been closed.
 func (st *h2Place) takeContent(dst []byte, size int) ([]byte, bool) {
 	c := st.c
 	c.mu.Lock()
@@ -418,12 +419,12 @@ func (st *h2Place) takeContent(dst []byte, size int) ([]byte, bool) {
 	return dst, true
 }
 
-// continueParked continues the sessions without a fiber that there is news for. It is the reader's.
+// continueParked continues the parked sessions that have news. Only the reader calls it.
 func (c *h2Server) continueParked() {
 	for {
 		c.mu.Lock()
 		news := c.news
-		c.news, c.told = c.told[:0], nil
+		c.news, c.spareNews = c.spareNews[:0], nil
 		for _, p := range news {
 			p.news = false
 		}
@@ -432,7 +433,7 @@ func (c *h2Server) continueParked() {
 			news[i] = nil
 			c.proceed(p, p.unpark())
 		}
-		c.told = news[:0]
+		c.spareNews = news[:0]
 		if len(news) == 0 {
 			break
 		}
@@ -443,7 +444,7 @@ func (c *h2Server) continueParked() {
 	}
 }
 
-// proceed continues the session of a stream, if there is one, that was parked at p.
+// proceed continues the session of st that was parked at p; st may be nil.
 func (c *h2Server) proceed(p *h2Place, st *h2Stream) {
 	if st == nil {
 		return
@@ -457,10 +458,10 @@ func (c *h2Server) proceed(p *h2Place, st *h2Stream) {
 	}
 }
 
-// passRipe passes on the response that has just come whole: what it uses is in the processor's caches, and serves the next.
-func (c *h2Server) passRipe() {
-	p := c.ripe
-	if c.ripe, c.coming = nil, nil; p == nil {
+// passCompleted passes on the response that has just become complete, while its data is in the processor's caches.
+func (c *h2Server) passCompleted() {
+	p := c.completed
+	if c.completed, c.arriving = nil, nil; p == nil {
 		return
 	}
 	c.mu.Lock()
@@ -475,33 +476,34 @@ func (c *h2Server) passRipe() {
 	c.proceed(p, st)
 }
 
-// unpark gives the session that is parked a place's news; nil = none is, or the rest of its response is about to come: its end is news again.
+// unpark returns the stream parked at the place. nil = there is none, or the last frame of its response is arriving: then
+// the end of the frame is news again.
 func (st *h2Place) unpark() (stream *h2Stream) {
 	st.c.mu.Lock()
 	defer st.c.mu.Unlock()
-	if st.c.coming == st && st.open && st.err == nil {
+	if st.c.arriving == st && st.open && st.err == nil {
 		return nil
 	}
 	stream, st.parked = st.parked, nil
 	return stream
 }
 
-// lookAtParked has the sessions without a fiber continued whose time has come. mu is held.
-func (c *h2Server) lookAtParked(now time.Time) {
-	if c.lookAt.IsZero() || now.Before(c.lookAt) {
+// checkParked wakes the parked sessions whose deadline has passed. mu is held.
+func (c *h2Server) checkParked(now time.Time) {
+	if c.checkAt.IsZero() || now.Before(c.checkAt) {
 		return
 	}
-	c.lookAt = time.Time{}
+	c.checkAt = time.Time{}
 	for _, st := range c.streams {
 		switch {
 		case st.parked == nil || st.news:
 		case !now.Before(st.by):
-			if c.coming == st { // what comes does not go on
-				c.coming = nil
+			if c.arriving == st { // the frame has stalled
+				c.arriving = nil
 			}
 			st.wakeReader()
-		case c.lookAt.IsZero() || st.by.Before(c.lookAt):
-			c.lookAt = st.by
+		case c.checkAt.IsZero() || st.by.Before(c.checkAt):
+			c.checkAt = st.by
 		}
 	}
 }

@@ -19,12 +19,13 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// What follows is about requests with small bodies and answers with trailers, such as unary calls of gRPC, that need no fiber: see quick_test.go.
+// These tests are about requests with small bodies and answers with trailers, such as unary gRPC calls, without a fiber:
+// see quick_test.go.
 
 // callHead is the head of a call.
 var callHead = []string{":method", "POST", ":scheme", "http", ":path", "/a.B/C", ":authority", "a", "content-type", "application/grpc", "te", "trailers"}
 
-// request is the frames of a request whose body comes in these pieces, the last of which ends it.
+// request is the frames of a request with its body in these pieces, the last of which ends it.
 func (h *h2Client) request(id uint32, head []string, pieces ...string) []byte {
 	var b bytes.Buffer
 	f := http2.NewFramer(&b, nil)
@@ -47,14 +48,14 @@ func (h *h2Client) call(id uint32, body string) {
 	h.write(h.request(id, callHead, body))
 }
 
-// ping waits until the gateway has read all that was sent.
+// ping waits until the gateway has read everything sent.
 func (h *h2Client) ping() {
 	h.t.Helper()
 	h.do(0, h.WritePing(false, [8]byte{1}))
 	h.next(func(f http2.Frame) bool { p, ok := f.(*http2.PingFrame); return ok && p.IsAck() })
 }
 
-// reply reads an answer: its status and content, the fields of gRPC in its head, its trailers, and how it has ended if it is not whole.
+// reply reads an answer: status, content, gRPC fields in its head, trailers, and how it ended if it is incomplete.
 func (h *h2Client) reply(id uint32) string {
 	h.t.Helper()
 	var status, content string
@@ -91,7 +92,7 @@ func (h *h2Client) reply(id uint32) string {
 	}
 }
 
-// wantReply reports an answer that is none of these.
+// wantReply fails unless the answer is one of these.
 func (h *h2Client) wantReply(id uint32, want ...string) {
 	h.t.Helper()
 	if got := h.reply(id); !slices.Contains(want, got) {
@@ -109,7 +110,7 @@ func (s *frames) finish(id uint32, body string) {
 	_, _ = s.Conn.Write(b.Bytes())
 }
 
-// finished is what a client gets of that.
+// finished is what the client gets of that.
 func finished(body string) string {
 	return fmt.Sprintf("200 %s [grpc-status=0 x-tag=%s]", body, body[:min(len(body), 20)])
 }
@@ -124,7 +125,7 @@ func (s *frames) sync() {
 	}
 }
 
-// serveCalls answers calls with their bodies, but for that after the warm-up, which answer is for.
+// serveCalls answers calls with their bodies, except the one after the warm-up, for which it calls answer.
 func serveCalls(t testing.TB, answer func(s *frames, id uint32, body string)) (*httpproxy.Upstream, running, *atomic.Int64) {
 	t.Helper()
 	calls := new(atomic.Int64)
@@ -160,7 +161,7 @@ func wantNoLease(t testing.TB, u *httpproxy.Upstream) {
 	eventually(t, "all leases have ended", func() bool { return u.Status().Endpoints[0].Pool.InUse == 0 })
 }
 
-// callCases are what a server may do with a call, and what the client gets.
+// callCases are a server's possible answers to a call, and what the client gets.
 var callCases = map[string]struct {
 	answer func(s *frames, id uint32, body string)
 	want   []string
@@ -262,13 +263,14 @@ func brokenAnswer(content bool, by func(s *frames, id uint32)) func(s *frames, i
 	}
 }
 
-// brokenCall is what the client may get of such an answer. If the end comes together with the answer, the client gets nothing of that.
+// brokenCall is what the client may get of such an answer. If the end arrives with the answer, the client gets nothing of
+// it.
 func brokenCall(content string) []string {
 	const lost = " grpc-message=the gateway has lost the server in the middle of its answer]"
 	return []string{"200 " + content + " [grpc-status=14" + lost, "200  [grpc-status=14" + lost, "200  [grpc-status=14]"}
 }
 
-// TestCalls: whatever a server does with a call, the client gets what it is to get, and the next call is answered.
+// TestCalls: for each answer of a server the client gets what it should, and the next call is answered.
 func TestCalls(t *testing.T) {
 	for name, tc := range callCases {
 		t.Run(name, func(t *testing.T) {
@@ -326,7 +328,7 @@ func TestCallsCutAnywhere(t *testing.T) {
 	}
 }
 
-// TestCallsInFrames: a body may come in any number of frames, with padding, with an end of its own, or with trailers.
+// TestCallsInFrames: a body may arrive in any number of frames, with padding, with a separate end, or with trailers.
 func TestCallsInFrames(t *testing.T) {
 	for name, send := range map[string]func(h *h2Client, id uint32, head []string){
 		"two frames":   func(h *h2Client, id uint32, head []string) { h.write(h.request(id, head, "he", "llo")) },
@@ -365,7 +367,7 @@ func TestCallsInFrames(t *testing.T) {
 	}
 }
 
-// TestCallsThatContradictThemselves never come to the server, and the next call is answered.
+// TestCallsThatContradictThemselves: they never reach the server, and the next call is answered.
 func TestCallsThatContradictThemselves(t *testing.T) {
 	for name, tc := range map[string]struct {
 		length string
@@ -393,7 +395,7 @@ func TestCallsThatContradictThemselves(t *testing.T) {
 	}
 }
 
-// TestCallsOfAllSizes come back as they were, alone and many at a time.
+// TestCallsOfAllSizes: they come back unchanged, alone and many at a time.
 func TestCallsOfAllSizes(t *testing.T) {
 	backend := serveHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
 		b, err := io.ReadAll(r.Body)
@@ -426,10 +428,10 @@ func TestCallsOfAllSizes(t *testing.T) {
 	all.Wait()
 }
 
-// errCrossed: an answer has something of another.
+// errCrossed: an answer contains part of another.
 var errCrossed = errors.New("crossed")
 
-// echoed sends a body of that size, which repeats a tag, and reports if the answer is another.
+// echoed sends a body of the given size, which repeats a tag, and returns an error if the answer differs.
 func echoed(ctx context.Context, client *http.Client, url, tag string, size int, known bool) error {
 	body := strings.Repeat(tag, size/len(tag)+1)[:size]
 	var r io.Reader = strings.NewReader(body)
@@ -461,8 +463,8 @@ func echoed(ctx context.Context, client *http.Client, url, tag string, size int,
 	return nil
 }
 
-// TestCallsStayApart: bodies and trailers never come to another call, while many calls of many connections are under way, some of them are
-// given up, and the server refuses, resets or leaves now and then.
+// TestCallsStayApart: bodies and trailers never reach another call, while many calls of many connections run, some are
+// reset, and the server sometimes refuses, resets or sends GOAWAY.
 func TestCallsStayApart(t *testing.T) {
 	var asked atomic.Int64
 	backend := serveHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
@@ -512,8 +514,8 @@ func TestCallsStayApart(t *testing.T) {
 	eventually(t, "nothing is held any more", func() bool { return p.Stats().Buffered == 0 })
 }
 
-// TestCallsGivenUp by their clients, wherever they are: the server's stream is reset if the server has seen the call, and its place can be
-// used again.
+// TestCallsGivenUp: calls are reset by their clients in every state. The server's stream is reset if the server has seen
+// the call, and its place is reusable.
 func TestCallsGivenUp(t *testing.T) {
 	for name, tc := range map[string]struct {
 		begins func(s *frames, id uint32) // the server, before the call is given up
@@ -594,13 +596,13 @@ func (s *frames) answerPart(id uint32) {
 	_ = s.WriteData(id, false, []byte("part"))
 }
 
-// giveUpInAnswer resets a call whose answer has begun.
+// giveUpInAnswer resets a call after its answer has begun.
 func giveUpInAnswer(h *h2Client, id uint32) {
 	h.next(func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok })
 	h.write(reset(id))
 }
 
-// TestCallsWithoutRoomAtTheServer: a body for which the server gives no window goes when there is one, as far as there is.
+// TestCallsWithoutRoomAtTheServer: a body waits for the server's window, and is sent as far as it allows.
 func TestCallsWithoutRoomAtTheServer(t *testing.T) {
 	backend := serveFrames(t, func(s *frames) {
 		for n := 1; ; n++ {
@@ -633,7 +635,7 @@ func TestCallsWithoutRoomAtTheServer(t *testing.T) {
 	wantNoLease(t, u)
 }
 
-// TestCallsWithoutRoomAtTheClient: an answer for which the client gives no window goes when there is one, and its trailers behind it.
+// TestCallsWithoutRoomAtTheClient: an answer waits for the client's window, and its trailers follow it.
 func TestCallsWithoutRoomAtTheClient(t *testing.T) {
 	u, p, _ := serveCalls(t, func(s *frames, id uint32, body string) { s.finish(id, body) })
 	h := dialH2(t, p.addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
@@ -654,8 +656,8 @@ func TestCallsWithoutRoomAtTheClient(t *testing.T) {
 	wantNoLease(t, u)
 }
 
-// TestCallsThatTakeTooLong: a call whose time is over ends, wherever it is: without room for its body, without an answer, or in the middle
-// of one.
+// TestCallsThatTakeTooLong: a call ends at its deadline in every state: without a window for its body, without an answer,
+// or within one.
 func TestCallsThatTakeTooLong(t *testing.T) {
 	head := append(slices.Clone(callHead), "grpc-timeout", "200m")
 	for name, tc := range map[string]struct {
@@ -702,7 +704,7 @@ func TestCallsThatTakeTooLong(t *testing.T) {
 	}
 }
 
-// TestCallsHoldNoBody: calls whose answers go on hold no more memory than requests without a body.
+// TestCallsHoldNoBody: calls whose answers continue hold no more memory than requests without a body.
 func TestCallsHoldNoBody(t *testing.T) {
 	const streams = 8
 	holds := func(head []string, pieces ...string) (running, int64) {

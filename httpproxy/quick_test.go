@@ -24,9 +24,9 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// What follows is about requests that need no fiber of their own: those after the first ones of a connection, between HTTP/2's two sides.
+// These tests are about requests that need no fiber: all but the first ones of a connection, between HTTP/2 on both sides.
 
-// aheadCases are what a server may do with such a request, and what the client gets.
+// aheadCases are a server's possible answers to such a request, and what the client gets.
 var aheadCases = map[string]struct {
 	answer func(s *frames, id uint32)
 	want   string
@@ -75,10 +75,10 @@ var aheadCases = map[string]struct {
 	"nonsense":  {answer: func(s *frames, _ uint32) { _, _ = s.Conn.Write([]byte(strings.Repeat("?", 100))) }, want: "200 hi"},
 }
 
-// warm is how many requests come before that which is looked at.
+// warm is how many requests precede the tested one.
 const warm = 3
 
-// TestAhead: whatever a server does with a request, the client gets what it is to get, and the next request is answered.
+// TestAhead: for each answer of a server the client gets what it should, and the next request is answered.
 func TestAhead(t *testing.T) {
 	for name, tc := range aheadCases {
 		t.Run(name, func(t *testing.T) {
@@ -114,8 +114,7 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// firstLine is the outcome of an answer of the gateway's own without its text, and that of others without regard to how the content is
-// divided into frames.
+// firstLine is the outcome without the text of the gateway's own answers, and without the boundaries of frames.
 func firstLine(outcome string) string {
 	status, text, _ := strings.Cut(outcome, " ")
 	switch content := strings.ReplaceAll(text, " ", ""); {
@@ -130,7 +129,7 @@ func firstLine(outcome string) string {
 	}
 }
 
-// warmUp makes the first requests of the connection, and returns the next stream.
+// warmUp sends the first requests of the connection, and returns the next stream.
 func (h *h2Client) warmUp() (next uint32) {
 	h.t.Helper()
 	for next = 1; next < 2*warm; next += 2 {
@@ -142,8 +141,8 @@ func (h *h2Client) warmUp() (next uint32) {
 	return next
 }
 
-// TestAheadGivenUp: a request that waits for its answer is given up when its client resets it or leaves, an operator ends it, or its time
-// is over. Its place can be used again.
+// TestAheadGivenUp: a waiting request ends when its client resets it or leaves, an operator ends it, or its time is up.
+// Its place is reusable.
 func TestAheadGivenUp(t *testing.T) {
 	for name, tc := range map[string]struct {
 		give func(t *testing.T, p running, h *h2Client, id uint32)
@@ -213,7 +212,7 @@ func TestAheadGivenUp(t *testing.T) {
 	}
 }
 
-// TestAheadSmallWindows: an answer for which the client has no room waits for it.
+// TestAheadSmallWindows: an answer waits for the client's window.
 func TestAheadSmallWindows(t *testing.T) {
 	backend := serveHTTP2(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
 	p := startProxy(t, routeTo(backend.upstream(t, httpproxy.ProtocolH2C)))
@@ -234,7 +233,7 @@ func TestAheadSmallWindows(t *testing.T) {
 	}
 }
 
-// TestAheadSlowServer: requests for which the server's connection has no room wait for it, and those that a writer sends in place of their
+// TestAheadSlowServer: requests wait for space on the server's connection. Those that the writer sends in place of the
 // clients' reader are sent, too.
 func TestAheadSlowServer(t *testing.T) {
 	const n = 60
@@ -270,7 +269,8 @@ func TestAheadSlowServer(t *testing.T) {
 	eventually(t, "all leases have ended", func() bool { return u.Status().Endpoints[0].Pool.InUse == 0 })
 }
 
-// TestAheadInPieces: an answer whose last frame comes in pieces is passed on when it is whole, and what has come of it if that takes long.
+// TestAheadInPieces: an answer whose last frame arrives in pieces is passed on when complete, or in part if that takes
+// long.
 func TestAheadInPieces(t *testing.T) {
 	proceed := make(chan struct{})
 	backend := serveFrames(t, func(s *frames) {
@@ -325,7 +325,7 @@ func (h panicky) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestAheadPanics: a panic in the gateway ends one request, of which the pool has the place again.
+// TestAheadPanics: a panic in the gateway ends one request, and the pool gets its slot back.
 func TestAheadPanics(t *testing.T) {
 	backend := serveHTTP2(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hi") })
 	u := backend.upstream(t, httpproxy.ProtocolH2C)
@@ -348,8 +348,8 @@ func TestAheadPanics(t *testing.T) {
 	eventually(t, "all leases have ended", func() bool { return u.Status().Endpoints[0].Pool.InUse == 0 })
 }
 
-// TestHeadsStayApart: fields of one client or server never come to another, whatever their sizes, and however many requests and
-// connections there are at a time.
+// TestHeadsStayApart: fields of one client or server never reach another, whatever their sizes and the number of
+// concurrent requests and connections.
 func TestHeadsStayApart(t *testing.T) {
 	backend := serveHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
 		tag := r.Header.Get("X-Tag")
@@ -385,7 +385,7 @@ func TestHeadsStayApart(t *testing.T) {
 	clients.Wait()
 }
 
-// askWithTag makes a request with a text in its head, and reports if the answer has another.
+// askWithTag sends a request with a text in its head, and reports whether the answer has another.
 func askWithTag(client *http.Client, url, tag string) error {
 	query := "q=" + tag[:min(len(tag), 50)]
 	req, err := http.NewRequest(http.MethodGet, url+"?"+query, nil)

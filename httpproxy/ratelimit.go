@@ -14,7 +14,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// RateBy says which requests of a route count together for a RateLimit.
+// RateBy is how the requests of a route are grouped for a RateLimit.
 type RateBy string
 
 // The values of RateBy.
@@ -29,9 +29,9 @@ const (
 // Values lists all values that a configuration file may have.
 func (RateBy) Values() []string { return []string{string(RateByClient), string(RateByRoute)} }
 
-// RateLimit is how many requests a route takes in a period. Further requests get 429 with Retry-After. The zero value
-// has no limit. Update keeps the counts of routes whose limits and conditions stay the same. A client, or a value of
-// Header, is forgotten once some 32,000 others have come within Per.
+// RateLimit is how many requests a route takes in a period. Further requests get 429 with Retry-After. The zero value has
+// no limit. Update keeps the counts of routes whose limits and conditions stay the same. The count of a client, or of a
+// value of Header, is dropped once some 32,000 others have come within Per.
 //
 // Requests refused by Route.Allow or Route.Deny do not count. A limit by client is checked before passwords and
 // ForwardAuth, so that it also bounds attempts at these. With Header or RateByRoute only admitted requests count, so
@@ -113,7 +113,7 @@ var began = time.Now()
 
 // overRate refuses the request if its route has had too many of its kind. The status is 0 if the request passes.
 func (s *session) overRate(l *limiter) (no refusal) {
-	wait := l.table.Take(s.rateKey(l), l.rate, time.Since(began)) // now, because the head may have begun long ago
+	wait := l.table.Take(s.rateKey(l), l.rate, time.Since(began)) // the current time, because the head may have begun long ago
 	if wait == 0 {
 		return no
 	}

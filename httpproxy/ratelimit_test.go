@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// limited asks n times with these headers, and returns how many requests were answered. The others must be refused.
+// limited sends n requests with these headers, and returns how many were answered. The others must be refused.
 func limited(t *testing.T, client *http.Client, url string, n int, headers ...string) (answered int) {
 	t.Helper()
 	for range n {
@@ -35,8 +35,8 @@ func limited(t *testing.T, client *http.Client, url string, n int, headers ...st
 	return answered
 }
 
-// TestRateLimit counts requests by client, by a header and together, over each version of HTTP. The limits are such that nothing depends on
-// the time that the test takes.
+// TestRateLimit counts requests by client, by a header and together, over each version of HTTP. The limits do not depend
+// on the time that the test takes.
 func TestRateLimit(t *testing.T) {
 	limit := httpproxy.RateLimit{Requests: 3, Per: 24 * time.Hour}
 	byHeader, together := limit, limit
@@ -125,7 +125,7 @@ func TestBadRateLimits(t *testing.T) {
 	}
 }
 
-// TestRateLimitOfSlowRequests: a request counts when it is judged, not when its head began to come.
+// TestRateLimitOfSlowRequests: a request counts when it is judged, not when its head began to arrive.
 func TestRateLimitOfSlowRequests(t *testing.T) {
 	const per = 10 * time.Millisecond
 	u := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
@@ -143,7 +143,7 @@ func TestRateLimitOfSlowRequests(t *testing.T) {
 	}
 }
 
-// TestRateLimitOfStrangers: requests that are not admitted use up nothing of a limit that all share. A limit by client comes before passwords.
+// TestRateLimitOfStrangers: refused requests use nothing of a shared limit. A limit by client comes before passwords.
 func TestRateLimitOfStrangers(t *testing.T) {
 	users, _ := fileOfUsers(t, slog.New(slog.DiscardHandler), htpasswd(t, "ann", "secret"))
 	u := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hi") }))

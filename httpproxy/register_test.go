@@ -247,7 +247,7 @@ func TestManySessions(t *testing.T) {
 	}
 }
 
-// TestKillFreesTheUpstream: those that an operator ends hold and wait for nothing any more, and are counted once.
+// TestKillFreesTheUpstream: killed sessions hold and wait for nothing, and are counted once.
 func TestKillFreesTheUpstream(t *testing.T) {
 	backend := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // else the server does not see the connection's end

@@ -18,7 +18,7 @@ var removals = map[string]upstream.Settings{
 	"close": {OnRemoved: upstream.CloseRemoved}, "limit": {RemovedTimeout: 20 * time.Millisecond},
 }
 
-// move has an upstream use another endpoint instead of those it has.
+// move replaces the endpoints of an upstream by another one.
 func move(t *testing.T, u *httpproxy.Upstream, s upstream.Settings, to string) {
 	t.Helper()
 	s.Endpoints, s.Limits = upstream.Endpoints(to), httpproxy.Limits(s.Limits)
@@ -90,8 +90,8 @@ func TestRemovedEndpointEndsUpgraded(t *testing.T) {
 	}
 }
 
-// TestRemovedEndpointBeforeAnswer removes the endpoint while it owes the answer to a request on a connection that was used before. The
-// request may be sent again, as on a connection that was stale, but not to the endpoint that is gone.
+// TestRemovedEndpointBeforeAnswer removes the endpoint before it answers a request on a used connection. The request may
+// be sent again, as on a stale connection, but not to the removed endpoint.
 func TestRemovedEndpointBeforeAnswer(t *testing.T) {
 	var dialled atomic.Int32
 	asked := make(chan struct{})

@@ -10,14 +10,14 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// A session rests while an answer pauses, such as a stream of events: it has neither a stack nor
-// buffers meanwhile, since there may be many such sessions. fromServer detects the pause and returns
-// errRests, and all functions return up to forwarded. beginRest registers the events that continue the
-// session: data or the end from the server, and the end of the time limit; for HTTP/1.1 also data or
-// the end from the client. The reset of an HTTP/2 stream closes the connection to the server.
+// A session rests while an answer pauses, such as a stream of events. Meanwhile it has neither a stack nor buffers, since
+// there may be many such sessions. fromServer detects the pause and returns errRests, and all functions return up to
+// forwarded. beginRest registers the events that continue the session: data or the end from the server, and the end of the
+// time limit; for HTTP/1.1 also data or the end from the client. The reset of an HTTP/2 stream closes the connection to
+// the server.
 //
-// A session keeps its stack while the body of the request is being sent, if the answer is compressed,
-// has a length or comes by HTTP/2, and if its two connections do not live on one loop.
+// A session keeps its stack while it sends the request's body, if the answer is compressed, has a length or comes by
+// HTTP/2, and if its two connections do not live on one loop.
 
 // errRests: the session can rest.
 var errRests = errors.New("the answer pauses")
@@ -41,7 +41,7 @@ func (r *resting) within(s *session) time.Time {
 // mayRest reports whether the session may rest during this exchange.
 func (s *session) mayRest() bool {
 	x := &s.ex
-	return !x.rest.never && x.squeeze.by == nil && (x.up == nil || x.up.sent())
+	return !x.rest.never && x.compression.by == nil && (x.up == nil || x.up.sent())
 }
 
 // canRest reports whether the session can rest now, after a read from the server found nothing.
@@ -59,8 +59,8 @@ func (s *session) canRest() bool {
 	return s.server.r == s.server.w && s.client.conn.State() == fiber.Silent
 }
 
-// forwarded ends an exchange with the outcome err, or makes the session rest. It returns false if the
-// session ends or rests.
+// forwarded ends an exchange with the outcome err, or makes the session rest. It returns false if the session ends or
+// rests.
 func (s *session) forwarded(err error) bool {
 	for errors.Is(err, errRests) {
 		if s.beginRest() {
@@ -152,14 +152,14 @@ func (s *session) restOfBody() (err error) {
 	return s.fail("body", err)
 }
 
-// trimBuffers frees the buffers that the rest of the answer does not need. The request's head has been sent,
-// but logs need it: it moves to a buffer of its size.
+// trimBuffers frees the buffers that the rest of the answer does not need. The request's head has been sent, but logs need
+// it, so it moves to a buffer of its size.
 func (s *session) trimBuffers() {
 	x := &s.ex
 	s.releaseOut()
 	s.resp.Fields, s.resp.Reason = nil, nil // they refer to the server's buffer
 	switch n := len(s.client.bytes()); {
-	case n == 0 || len(s.client.buf) == x.size, x.inline && n > x.size+int(x.body): // nothing to gain, or the next request is there
+	case n == 0 || len(s.client.buf) == x.size, x.inline && n > x.size+int(x.body): // nothing to gain, or the next request has arrived
 		return
 	case s.stream != nil: // the head came as fields
 		s.client.drop()

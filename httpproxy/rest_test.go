@@ -53,8 +53,8 @@ func newEventServer(t testing.TB) *eventServer {
 	return s
 }
 
-// rested returns a function that waits until no answer has a fiber; one that reads a connection of HTTP/2 stays. It is called before there
-// are any.
+// rested returns a function that waits until no answer has a fiber, except the reader of an HTTP/2 connection. Call it
+// before there are any.
 func rested(t testing.TB, http2 bool) func() {
 	before := max(enginetest.Fibers(), 1) // one of them accepts
 	if http2 {
@@ -69,7 +69,7 @@ func rested(t testing.TB, http2 bool) func() {
 	}
 }
 
-// restClients are the ways to a listener: the protocol, and whether with TLS.
+// restClients are the kinds of clients: the protocol, and whether with TLS.
 var restClients = map[string]struct{ http2, tls bool }{"HTTP/1.1": {}, "HTTP/1.1 with TLS": {tls: true}, "HTTP/2": {http2: true}, "HTTP/2 with TLS": {true, true}}
 
 // restClient returns the configuration of such a listener, and a client of it.
@@ -94,8 +94,8 @@ func wantEvent(t testing.TB, r io.Reader, text string) {
 	}
 }
 
-// TestAnswerRests: a session whose answer pauses has no fiber and no buffer. What comes later goes to the client, and its connection serves
-// the next request.
+// TestAnswerRests: a session whose answer pauses has no fiber and no buffer. Later data goes to the client, and its
+// connection serves the next request.
 func TestAnswerRests(t *testing.T) {
 	for name, way := range restClients {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestAnswerRests(t *testing.T) {
 	}
 }
 
-// TestRestEnds: what ends an exchange while its session rests is noticed at once, and both sides see it.
+// TestRestEnds: an event that ends the exchange while the session rests is noticed at once by both sides.
 func TestRestEnds(t *testing.T) {
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -203,7 +203,7 @@ func TestRestEnds(t *testing.T) {
 	}
 }
 
-// TestRequestDuringARest: a client that sends its next request during an answer that pauses gets the answer to that, too.
+// TestRequestDuringARest: a client that sends its next request during a pause gets its answer, too.
 func TestRequestDuringARest(t *testing.T) {
 	s := newEventServer(t)
 	p := startProxy(t, routeTo(newUpstream(t, s.address)))
@@ -233,7 +233,7 @@ func TestRequestDuringARest(t *testing.T) {
 	}
 }
 
-// TestUnframedAnswerRests: so does an answer that the end of the server's connection ends.
+// TestUnframedAnswerRests: an answer that ends with the server's connection also rests.
 func TestUnframedAnswerRests(t *testing.T) {
 	pieces := make(chan string)
 	backend := serveRaw(t, func(c net.Conn) {
@@ -312,7 +312,7 @@ func TestKeyUpdateDuringARest(t *testing.T) {
 	<-s.gone
 }
 
-// TestLogOfARest: the line of a request whose session has rested shows that request, although others have used its buffer.
+// TestLogOfARest: the log line of a request whose session has rested is right, although others have used its buffer.
 func TestLogOfARest(t *testing.T) {
 	lines := &logLines{t: t}
 	s, other := newEventServer(t), newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))

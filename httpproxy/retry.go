@@ -109,7 +109,7 @@ func (r Retries) verify() error {
 	return nil
 }
 
-// retryCause is a Failure that counts as a try; the counters of a route have the same order.
+// retryCause is a Failure that counts as a try; a route's counters have the same order.
 type retryCause uint8
 
 const (
@@ -160,7 +160,7 @@ func (p *retryPolicy) repeatable(r *httpwire.Request) bool {
 	return slices.Contains(p.methods, view(r.Method))
 }
 
-// retry says how a request is sent again.
+// retry is how a request is sent again.
 type retry uint8
 
 const (
@@ -178,7 +178,7 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 	if !p.on[cause] || x.tries+1 >= p.attempts || !s.whole() || !unseen && !p.repeatable(&s.req) {
 		return false
 	}
-	if s.nothingLeft() {
+	if s.outOfTime() {
 		return false
 	}
 	counts := t.traffic.Shard(int(s.shard))
@@ -191,9 +191,9 @@ func (s *session) mayRetry(cause retryCause, unseen bool) bool {
 	return true
 }
 
-// nothingLeft reports whether the request's time has passed, or would pass in the next pause: then the client gets the
-// answer there is.
-func (s *session) nothingLeft() bool {
+// outOfTime reports whether the request's time has passed, or would pass in the next pause. Then the client gets the
+// answer of the last try.
+func (s *session) outOfTime() bool {
 	x := &s.ex
 	if !x.until.IsZero() && !time.Now().Add(s.nextPause()).Before(x.until) {
 		return true
@@ -216,7 +216,7 @@ func (s *session) nextPause() time.Duration {
 	return min(p<<s.ex.pauses, MaxRetryPause)
 }
 
-// afterReset says how to send a request again whose connection ended before the client got a byte of the answer.
+// afterReset returns how to send a request again whose connection ended before the client got a byte of the answer.
 func (s *session) afterReset(err error, lost httpwire.Lost) retry {
 	s.ex.refused = errors.Is(err, errRefused)
 	switch {
@@ -230,7 +230,7 @@ func (s *session) afterReset(err error, lost httpwire.Lost) retry {
 	return noRetry
 }
 
-// afterRefusal says how to send a request again that an HTTP/2 server has refused. A server that refuses it twice is
+// afterRefusal returns how to send a request again that an HTTP/2 server has refused. A server that refuses it twice is
 // overloaded: further attempts count for the retry budget.
 func (s *session) afterRefusal() retry {
 	x := &s.ex
@@ -277,7 +277,7 @@ func (s *session) sentWhole() bool {
 	}
 	if up.state.Load() == uploadLast {
 		up.writeUntil(s.server.conn, time.Now().Add(lastWrite))
-		up.over.Wait()
+		up.finished.Wait()
 	}
 	return up.sent()
 }
@@ -300,9 +300,9 @@ func (s *session) responseLimit() time.Duration {
 	return limit
 }
 
-// hadItsTime reports whether this try had at least half of the time that a first try has. Then the time-out counts as
+// hadEnoughTime reports whether this try had at least half of the time that a first try has. Then the time-out counts as
 // the endpoint's failure.
-func (s *session) hadItsTime() bool {
+func (s *session) hadEnoughTime() bool {
 	t := s.ex.target
 	full := t.response
 	if perTry := t.retries.perTry; perTry > 0 && (full == 0 || perTry < full) {
@@ -330,7 +330,7 @@ func (s *session) tryElsewhere() error {
 // renew replaces a stale connection.
 func (s *session) renew() error {
 	x := &s.ex
-	if s.left() {
+	if s.clientHasLeft() {
 		x.lease.Discard()
 		return httppool.ErrClientGone
 	}
@@ -399,7 +399,7 @@ func (s *session) unusable(err error) error {
 	return nil
 }
 
-// budgetWindow is documented at Retries.Budget.
+// budgetWindow: see Retries.Budget.
 const budgetWindow = 10 * time.Second
 
 // budgetCount is how often the requests are counted, which reads the counter shards of each route.

@@ -22,7 +22,7 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// asked is a backend that notes the requests it has read, and answers each as told.
+// asked is a backend that records the requests it has read, and answers each as configured.
 type asked struct {
 	mu     sync.Mutex
 	bodies []string
@@ -127,8 +127,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// askRaw makes a request on a new connection. Interim answers are passed over; the status of an answer that breaks off
-// is 0.
+// askRaw sends a request on a new connection. Interim answers are skipped; the status of a broken answer is 0.
 func askRaw(t testing.TB, addr, method, fields, body string) (status int, text string) {
 	t.Helper()
 	c, br := dialRaw(t, addr)
@@ -201,7 +200,7 @@ func TestNoOtherEndpointAfterConnect(t *testing.T) {
 	}
 }
 
-// TestEndpointThatHangsUpAtOnce: another one gets the request, whatever it asks for, as nothing was sent.
+// TestEndpointThatHangsUpAtOnce: another one gets the request, whatever its method, as nothing was sent.
 func TestEndpointThatHangsUpAtOnce(t *testing.T) {
 	hangsUp := serveRaw(t, func(net.Conn) {})
 	dial := func(ctx context.Context, endpoint string) (net.Conn, error) {
@@ -219,7 +218,7 @@ func TestEndpointThatHangsUpAtOnce(t *testing.T) {
 	}
 }
 
-// TestSlowTry: a try that takes too long is given up for another one, within the time for all.
+// TestSlowTry: a try that takes too long is followed by another, within the time for all.
 func TestSlowTry(t *testing.T) {
 	paced(t, func(t testing.TB, unit time.Duration) {
 		first, second := &asked{hang: true}, &asked{answer: okWith(strings.NewReader("hi")), keep: true}

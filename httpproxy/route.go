@@ -119,9 +119,9 @@ func (tg *target) conditions() int { return tg.when.count() + min(len(tg.groups)
 
 // finding is the result of find.
 type finding struct {
-	target *target // nil = no route
-	asks   bool    // the body must be read to decide
-	left   bool    // the set had upstreams, but none with a fitting group
+	target      *target // nil = no route
+	needsBody   bool    // the body must be read to decide
+	noGroupFits bool    // the set had upstreams, but none with a fitting group
 }
 
 // find returns the target for a request with the given decoded path. body is the peeked body; nil = not read yet.
@@ -155,7 +155,7 @@ func (f *finding) among(targets []*target, r *httpwire.Request, path string, bod
 			f.target = tg
 			return true
 		}
-		if f.asks = body == nil && r.Length != 0; f.asks {
+		if f.needsBody = body == nil && r.Length != 0; f.needsBody {
 			return true
 		}
 		if tg.when != nil && len(tg.when.body) > 0 && (body == nil || !tg.when.holdIn(body)) {
@@ -163,7 +163,7 @@ func (f *finding) among(targets []*target, r *httpwire.Request, path string, bod
 		}
 		if tg.set != nil {
 			if tg = tg.provider(r, body); tg == nil {
-				f.left = true
+				f.noGroupFits = true
 				continue
 			}
 		}

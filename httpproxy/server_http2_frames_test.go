@@ -20,7 +20,7 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// What follows is about what a server of HTTP/2 may do that net/http's does not: each test says frame by frame what it does.
+// These tests are about what HTTP/2 servers may do that net/http's does not. Each defines its server frame by frame.
 
 // frames is the server's side of a connection.
 type frames struct {
@@ -29,7 +29,7 @@ type frames struct {
 	number int // of the connection, from 1
 }
 
-// serveFrames starts a server that greets with settings, and then gives each connection to f.
+// serveFrames starts a server that sends settings, and then passes each connection to f.
 func serveFrames(t testing.TB, f func(*frames), settings ...http2.Setting) string {
 	t.Helper()
 	var conns atomic.Int64
@@ -110,7 +110,7 @@ func h2cTo(t testing.TB, addr string) running {
 	return startProxy(t, routeTo(newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C}, addr)))
 }
 
-// pieces is a body that comes in pieces; next sends one, and "" ends it.
+// pieces is a body that arrives in pieces; next sends one, and "" ends it.
 func pieces() (body io.Reader, next func(string)) {
 	r, w := io.Pipe()
 	return r, func(s string) {
@@ -122,7 +122,8 @@ func pieces() (body io.Reader, next func(string)) {
 	}
 }
 
-// TestServerHTTP2GivesRequestsBack by GOAWAY or REFUSED_STREAM: they are sent again, whatever their method, on this connection or another.
+// TestServerHTTP2GivesRequestsBack by GOAWAY or REFUSED_STREAM: they are sent again, whatever their method, on this
+// connection or another.
 func TestServerHTTP2GivesRequestsBack(t *testing.T) {
 	for name, giveBack := range map[string]func(s *frames, id uint32){
 		"GOAWAY":         func(s *frames, id uint32) { _ = s.WriteGoAway(id-2, http2.ErrCodeNo, nil) },
@@ -169,8 +170,8 @@ func TestServerHTTP2GivesRequestsBack(t *testing.T) {
 	}
 }
 
-// TestServerHTTP2RefusesAll: a request that is always given back gets an answer in the end, and many are not each sent again as often as
-// one may be.
+// TestServerHTTP2RefusesAll: a request that is always refused gets an answer in the end, and many requests share a bound
+// of repetitions.
 func TestServerHTTP2RefusesAll(t *testing.T) {
 	const requests, attempts = 30, 9
 	var refused atomic.Int64
@@ -199,8 +200,8 @@ func TestServerHTTP2RefusesAll(t *testing.T) {
 	}
 }
 
-// TestServerHTTP2AllAtOnce: an interim head, the final one and content may come in one piece, also of an answer that is dropped for another
-// try.
+// TestServerHTTP2AllAtOnce: an interim head, the final one and content may arrive in one piece, also of an answer that is
+// dropped for another try.
 func TestServerHTTP2AllAtOnce(t *testing.T) {
 	for name, length := range map[string][]string{"with a length": {"content-length", "5"}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -242,7 +243,7 @@ func TestServerHTTP2AllAtOnce(t *testing.T) {
 	}
 }
 
-// TestServerHTTP2LeavesInTheMiddle: what it has begun with when it says GOAWAY is served to its end.
+// TestServerHTTP2LeavesInTheMiddle: requests that it has begun before GOAWAY are served to their end.
 func TestServerHTTP2LeavesInTheMiddle(t *testing.T) {
 	backend := serveFrames(t, func(s *frames) {
 		id, _ := s.request()
@@ -265,7 +266,7 @@ func TestServerHTTP2LeavesInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestServerHTTP2Silent: a connection whose server answers no PING is given up, and its requests with it; one that does is not.
+// TestServerHTTP2Silent: a connection whose server answers no PING is closed, with its requests; one that answers is not.
 func TestServerHTTP2Silent(t *testing.T) {
 	for name, lives := range map[string]bool{"dead": false, "slow": true} {
 		t.Run(name, func(t *testing.T) { paced(t, func(t testing.TB, unit time.Duration) { silentServer(t, unit, lives) }) })
@@ -417,7 +418,8 @@ var malformedAnswers = map[string]struct {
 	}, true},
 }
 
-// TestServerHTTP2Malformed answers end with 502, and the connection serves others where the rule that was broken is a stream's.
+// TestServerHTTP2Malformed: malformed answers end with 502. The connection serves others if the violated rule is a
+// stream's.
 func TestServerHTTP2Malformed(t *testing.T) {
 	for name, tc := range malformedAnswers {
 		t.Run(name, func(t *testing.T) {
@@ -456,7 +458,7 @@ func TestServerHTTP2Malformed(t *testing.T) {
 	}
 }
 
-// TestServerHTTP2Windows: bodies go both ways however little the server takes at a time, and it is told nothing beyond.
+// TestServerHTTP2Windows: bodies go both ways however small the server's windows are, and no window is exceeded.
 func TestServerHTTP2Windows(t *testing.T) {
 	const size = 3000
 	backend := serveFrames(t, func(s *frames) {
@@ -602,7 +604,7 @@ func TestServerHTTP2Cancelled(t *testing.T) {
 	}
 }
 
-// TestServerHTTP2SlowClient: a client that reads nothing of its answer stops nobody else's.
+// TestServerHTTP2SlowClient: a client that does not read its answer delays no other.
 func TestServerHTTP2SlowClient(t *testing.T) {
 	b := serveHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/large" {

@@ -18,9 +18,9 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// What follows is about servers of HTTP/2 that do what harms others.
+// These tests are about HTTP/2 servers that could harm others.
 
-// TestServerHTTP2Blocks: a block that comes in pieces does not use the memory of a buffer that others get.
+// TestServerHTTP2Blocks: a block that arrives in pieces does not use the memory of a reused buffer.
 func TestServerHTTP2Blocks(t *testing.T) {
 	var b bytes.Buffer
 	_ = hpack.NewEncoder(&b).WriteField(hpack.HeaderField{Name: ":status", Value: "200"})
@@ -34,7 +34,7 @@ func TestServerHTTP2Blocks(t *testing.T) {
 	}
 }
 
-// TestServerHTTP2ShrinksTheWindow below nothing while a body has only its end to come.
+// TestServerHTTP2ShrinksTheWindow below zero while only the end of a body remains.
 func TestServerHTTP2ShrinksTheWindow(t *testing.T) {
 	shrunk := make(chan struct{})
 	backend := serveFrames(t, func(s *frames) {
@@ -93,7 +93,8 @@ func TestHTTP2ShrinksTheWindow(t *testing.T) {
 	}
 }
 
-// TestServerHTTP2HalfGreeting: a server that stops in the middle of its SETTINGS is given up, so that others are connected to.
+// TestServerHTTP2HalfGreeting: a connection whose server stops within its SETTINGS is closed, and other connections are
+// opened.
 func TestServerHTTP2HalfGreeting(t *testing.T) {
 	var conns atomic.Int64
 	backend := serveRaw(t, func(c net.Conn) {
@@ -120,7 +121,7 @@ func TestServerHTTP2HalfGreeting(t *testing.T) {
 	})
 }
 
-// TestServerHTTP2InterimFlood: interim heads that the client does not take are not kept without end.
+// TestServerHTTP2InterimFlood: the number of kept interim heads is bounded.
 func TestServerHTTP2InterimFlood(t *testing.T) {
 	over := make(chan http2.ErrCode, 1)
 	backend := serveFrames(t, func(s *frames) {
@@ -153,7 +154,7 @@ func TestServerHTTP2InterimFlood(t *testing.T) {
 	}
 }
 
-// TestServerHTTP2ReadsNothing: the heads of requests that were given up do not pile up for a server that reads none.
+// TestServerHTTP2ReadsNothing: the heads of cancelled requests do not pile up for a server that reads none.
 func TestServerHTTP2ReadsNothing(t *testing.T) {
 	const at, size = 50, 50 << 10 // requests at a time, and the size of each
 	stop := make(chan struct{})
@@ -208,8 +209,8 @@ func TestServerHTTP2ReadsNothing(t *testing.T) {
 	t.Error("every head was taken, as if the server had read it")
 }
 
-// TestServerHTTP2DiesLater: a server that answers a PING, and then dies, is asked again when there is another request: also one that was
-// under way when it answered.
+// TestServerHTTP2DiesLater: a server that answers a PING and then dies is probed again when there is another request, also
+// one that was running when it answered.
 func TestServerHTTP2DiesLater(t *testing.T) {
 	t.Run("before the request", func(t *testing.T) { diesLater(t, false) })
 	t.Run("after the request", func(t *testing.T) { diesLater(t, true) })

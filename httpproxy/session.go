@@ -50,7 +50,7 @@ func (s *stream) take(n int) {
 	}
 }
 
-// release gives the buffer back if it is empty.
+// release frees the buffer if it is empty.
 func (s *stream) release() {
 	if s.buf != nil && s.r == s.w {
 		if len(s.buf) == bufferSize {
@@ -62,24 +62,24 @@ func (s *stream) release() {
 	}
 }
 
-// drop discards the bytes that were read and gives the buffer back.
+// drop discards the unread bytes and frees the buffer.
 func (s *stream) drop() {
 	s.r, s.w = 0, 0
 	s.release()
 }
 
-// tires gives the buffer back and waits for up to patience. It reports whether that time passed with nothing to read and
+// waitIdle frees the buffer and waits for up to suspendAfter. It reports whether that time passed with nothing to read and
 // no error.
-func (s *stream) tires() bool {
+func (s *stream) waitIdle() bool {
 	if s.holds {
 		return false
 	}
 	s.release()
-	ready, err := s.conn.WaitReadableFor(patience)
+	ready, err := s.conn.WaitReadableFor(suspendAfter)
 	return !ready && err == nil // the next read returns the error again
 }
 
-// fill reads once. The error is errFull if the buffer has no room.
+// fill reads once. The error is errFull if the buffer is full.
 func (s *stream) fill() (n int, err error) {
 	if s.r == s.w && !s.holds {
 		s.release()
@@ -100,7 +100,7 @@ func (s *stream) fill() (n int, err error) {
 	if s.w == len(s.buf) {
 		return 0, errFull
 	}
-	idle := s.holds && s.w == 0 // the buffer only waits for data, perhaps for long: it does not count meanwhile
+	idle := s.holds && s.w == 0 // a buffer that only waits for data, perhaps for long, does not count
 	if idle {
 		s.held.add(-len(s.buf))
 	}
@@ -123,7 +123,7 @@ func (s *stream) shrink() {
 	s.buf, s.w = b, len(b)
 }
 
-// grow makes room for a head that fills the buffer; false = the buffer has reached limit.
+// grow enlarges the buffer for a head that fills it; false = the buffer has reached limit.
 func (s *stream) grow(limit int) bool {
 	if len(s.buf) >= limit {
 		return false
@@ -153,7 +153,7 @@ func (s *stream) fillFramed(own bool) (n int, err error) {
 // errFull: a head, or a piece of framing, does not fit a buffer.
 var errFull = errors.New("larger than the buffer")
 
-// States of a session with regard to a drain. Only an idle session is interrupted, by a deadline.
+// States of a session for a drain. Only an idle session is interrupted, by a deadline.
 const (
 	sessionBusy int32 = iota
 	sessionIdle
@@ -173,10 +173,10 @@ type session struct {
 	state   atomic.Int32
 	serving bool  // a request is being served, on HTTP/1
 	served  bool  // a request has been answered
-	blank   bool  // an empty line has followed it
+	blank   bool  // and an empty line after it
 	shard   uint8 // its shard of traffic counters
-	// crowded: the connection has no memory for the stream's request.
-	crowded bool
+	// overMemory: the connection has no memory for the stream's request.
+	overMemory bool
 	// suspended: the session of an idle client has given up its stack; Resume continues.
 	suspended bool
 	rests     bool      // the session has given up its stack while an answer pauses; see beginRest
@@ -184,13 +184,13 @@ type session struct {
 	ended     time.Time // when the last request ended; zero = long ago
 	peer      peer
 	stream    clientStream // the client's stream; nil in HTTP/1.1
-	wrong     error        // an error in the head of the stream's request; nil = none
+	headErr   error        // an error in the head of the stream's request; nil = none
 	about     *about       // the session's own, or the stream's
 	own       about
 
 	req      httpwire.Request
 	resp     httpwire.Response
-	reqText  []byte // text of a request head that came as fields, by HTTP/2; respText is that of a response
+	reqText  []byte // of a request head received as fields; respText is that of a response
 	respText []byte
 	chunks   httpwire.Chunks
 	upChunks httpwire.Chunks
@@ -245,7 +245,7 @@ func (s *session) Resume(ctx context.Context, _ *listener.Conn) {
 	s.carry()
 }
 
-// open prepares the connection for its first request; false = the TLS handshake has failed.
+// open prepares the connection for its first request; false = the TLS handshake failed.
 func (s *session) open() bool {
 	cfg := s.p.limits.Load()
 	raw := s.lc.Raw()
@@ -270,7 +270,7 @@ func (s *session) open() bool {
 	return true
 }
 
-// holds sets up the count of the memory that the session holds.
+// holds starts the memory accounting of the session.
 func (s *session) holds() {
 	s.held.to = s.p.ledger.account(s.shard)
 	s.client.held, s.server.held = &s.held, &s.held
@@ -327,7 +327,7 @@ func (s *session) run() {
 
 // emptyLine skips an empty line before a request, which some clients send after a body (RFC 9112, section 2.2).
 func (s *session) emptyLine() bool {
-	if !s.blank && string(s.client.bytes()) == crlf[:1] { // the line's second byte is on its way
+	if !s.blank && string(s.client.bytes()) == crlf[:1] { // the line's second byte has not arrived
 		_ = s.client.conn.SetReadDeadline(time.Now().Add(s.p.limits.Load().readHeader))
 		n, _ := s.client.fill() // readHead refuses a head that stays incomplete
 		s.count(n, 0)
@@ -340,10 +340,10 @@ func (s *session) emptyLine() bool {
 	return true
 }
 
-// patience is how long the session of an idle client keeps its stack.
-const patience = 100 * time.Millisecond
+// suspendAfter is how long the session of an idle client keeps its stack.
+const suspendAfter = 100 * time.Millisecond
 
-// awaitRequest waits for the first byte of the next request; false = there is none, or the session is suspended.
+// awaitRequest waits for the first byte of the next request; false = there is none, or the session was suspended.
 func (s *session) awaitRequest() bool {
 	if s.suspended {
 		s.suspended = false // the deadline is still set
@@ -361,12 +361,12 @@ func (s *session) awaitRequest() bool {
 		if s.ended = (time.Time{}); since.IsZero() {
 			since = time.Now()
 		}
-		s.about.rests(since)
+		s.about.setIdle(since)
 		_ = s.client.conn.SetReadDeadline(since.Add(limit))
 		if s.state.Load() == sessionInterrupted { // the line above may have replaced its deadline
 			return false
 		}
-		if s.client.tires() && s.lc.Suspend() {
+		if s.client.waitIdle() && s.lc.Suspend() {
 			s.suspended = true
 			s.about.drop()
 			s.req, s.resp, s.respText = httpwire.Request{}, httpwire.Response{}, nil // drop references to buffers
@@ -385,7 +385,7 @@ func (s *session) awaitRequest() bool {
 	return err == nil
 }
 
-// interrupt ends the wait of an idle session. Any goroutine may call it once the drain has begun.
+// interrupt ends the wait of an idle session. Any goroutine may call it once a drain has begun.
 func (s *session) interrupt() {
 	if s.state.CompareAndSwap(sessionIdle, sessionInterrupted) {
 		_ = s.client.conn.SetReadDeadline(time.Unix(1, 0))
@@ -393,7 +393,7 @@ func (s *session) interrupt() {
 }
 
 var (
-	// errLarge reports a head with too many bytes or fields.
+	// errLarge is for a head with too many bytes or fields.
 	errLarge = fmt.Errorf("%w: the head is larger than allowed, or has more fields", httpwire.ErrMalformed)
 	errHTTP2 = errors.New("for HTTP/2") // the connection speaks HTTP/2
 )

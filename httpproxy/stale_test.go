@@ -53,8 +53,8 @@ func (s *onceServer) serve(c net.Conn) {
 	}
 }
 
-// TestStaleConnections: every idle connection to a server that answers each one request is stale. A request that may be sent
-// again finds that out once, and is then answered on a connection opened for it.
+// TestStaleConnections: every idle connection to a server that answers one request each is stale. A request that may be
+// sent again finds that out once, and is then answered on a fresh connection.
 func TestStaleConnections(t *testing.T) {
 	const crowd, requests = 6, 12
 	serverTLS, clientTLS := certificates(t)
@@ -117,7 +117,7 @@ func wantHi(t *testing.T, client *http.Client, method, url string) {
 	}
 }
 
-// TestStaleConnectionOfAPost: the server may have done the work; but that its connection was stale does not count against it.
+// TestStaleConnectionOfAPost: the server may have done the work, but the stale connection does not count against it.
 func TestStaleConnectionOfAPost(t *testing.T) {
 	s := &onceServer{crowd: 1, waiting: make(chan struct{})}
 	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Ejection: upstream.Ejection{Failures: 1}}}, serveRaw(t, s.serve))
@@ -132,7 +132,7 @@ func TestStaleConnectionOfAPost(t *testing.T) {
 	}
 }
 
-// TestStaleWarmConnection: a connection opened ahead of need may be closed by the server before its first request.
+// TestStaleWarmConnection: a connection opened ahead of demand may be closed by the server before its first request.
 func TestStaleWarmConnection(t *testing.T) {
 	var conns atomic.Int64
 	backend := serveRaw(t, func(c net.Conn) {
@@ -179,8 +179,8 @@ func TestStaleConnectionOfAServerThatIsGone(t *testing.T) {
 	}
 }
 
-// TestResetBeforeThePost: a request is repeated, whatever it asks for, when the server's reset comes before a byte of it has left
-// the process: after the connection was found alive, and before the end of the engine's tick.
+// TestResetBeforeThePost: a request is repeated, whatever its method, if the server's reset arrives before a byte of it
+// has left the process: after the connection was found alive, and before the end of the engine's tick.
 func TestResetBeforeThePost(t *testing.T) {
 	for name, route := range bothForwarders {
 		for _, body := range []string{"", "x", strings.Repeat("x", 6<<10), strings.Repeat("x", 20<<10)} {
@@ -257,7 +257,7 @@ func answerOnce(c net.Conn, requests chan<- string) {
 	}
 }
 
-// dialer opens an engine's connections. The next write to one that has been written to has doomed reset first.
+// dialer opens an engine's connections. With doomed, the next write to a used one comes after a reset.
 type dialer struct {
 	doomed  atomic.Pointer[net.TCPConn]
 	dialled atomic.Int64
@@ -280,7 +280,7 @@ type late struct {
 	written bool
 }
 
-// write waits until gone says that the reset has come.
+// write waits for gone, which reports the reset.
 func (l *late) write(gone func() bool) {
 	if l.written {
 		if far := l.dialer.doomed.Swap(nil); far != nil {

@@ -127,7 +127,7 @@ func TestSuspendedHTTP2(t *testing.T) {
 	}
 }
 
-// A pause in the middle of a frame that nobody wants any more does not make the rest of it frames of their own.
+// A pause within a frame of an ended stream does not make the rest of it count as frames.
 func TestPauseInHTTP2Frame(t *testing.T) {
 	backend := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Path: "/known", Upstream: newUpstream(t, backend)}}})
@@ -199,7 +199,7 @@ func TestDrainJustBeforeTheWait(t *testing.T) {
 	}
 }
 
-// slowClock is a listener whose connections set no deadline to come before one that has passed is set.
+// slowClock is a listener whose connections delay the setting of deadlines until an earlier one has passed.
 type slowClock struct {
 	net.Listener
 	begin func()

@@ -31,15 +31,15 @@ func (h holding) reserved() int { return int(int32(h >> 32)) }
 
 // counts returns what a stream counts for its connection.
 func (h holding) counts() int64 {
-	if h.over() {
+	if h.finished() {
 		return 0
 	}
 	return int64(max(h.held(), h.reserved()))
 }
 
-// over reports whether the stream has ended, and its session only frees memory: it counts nothing, and
+// finished reports whether the stream has ended, and its session only frees memory: it counts nothing, and
 // nothing is reserved for it.
-func (h holding) over() bool { return h.reserved() < 0 }
+func (h holding) finished() bool { return h.reserved() < 0 }
 
 func (t *tally) load() holding { return holding(t.state.Load()) }
 
@@ -57,7 +57,7 @@ func (t *tally) change(held, reserved int) {
 	for {
 		was := t.load()
 		is := newHolding(was.held()+held, was.reserved()+reserved)
-		if was.over() {
+		if was.finished() {
 			is = newHolding(was.held()+held, was.reserved())
 		}
 		if !t.state.CompareAndSwap(uint64(was), uint64(is)) {
@@ -76,7 +76,7 @@ func (t *tally) reserve(n int, limit int64, lone bool) bool {
 	c := t.of
 	for {
 		was := t.load()
-		if was.over() {
+		if was.finished() {
 			return true
 		}
 		is := newHolding(was.held(), int(was.counts())+n)
@@ -109,7 +109,7 @@ func (t *tally) finish() {
 	}
 }
 
-// end frees the count of what a session still holds, also after a panic.
+// end removes what a session still counts, also after a panic.
 func (t *tally) end() {
 	if t.to == nil {
 		return
@@ -121,10 +121,10 @@ func (t *tally) end() {
 	}
 }
 
-// admit reserves the memory that the stream's request may take, if there is a limit: for its head to
-// the server and for pieces of the answer; for a body, the window that its client has, the part that
-// is read, and what is assembled for the server. If there is no room, the request is refused, and its
-// body is dropped as it comes. admit must be called before any of the body has come.
+// admit reserves the memory that the stream's request may take, if there is a limit: for its head to the server and for
+// pieces of the answer; for a body, the client's window, the part that is read, and what is assembled for the server. If
+// the limit is reached, the request is refused and its body dropped on arrival. admit must be called before any of the
+// body has arrived.
 func (st *h2Stream) admit(s *session) {
 	limit := s.p.ledger.perConn.Load()
 	if limit == 0 {
@@ -132,31 +132,30 @@ func (st *h2Stream) admit(s *session) {
 	}
 	need := 2 * bufferSize
 	if !st.ended {
-		st.toCome = h2Window/bufferSize*bufferSize + 2*bufferSize // the first buffer may be read in part
+		st.bodyReserved = h2Window/bufferSize*bufferSize + 2*bufferSize // the first buffer may be read in part
 		if st.left >= 0 && st.left <= h2Window {
-			st.toCome = (int(st.left) + bufferSize - 1) / bufferSize * bufferSize
+			st.bodyReserved = (int(st.left) + bufferSize - 1) / bufferSize * bufferSize
 		}
-		if need += st.toCome + 2*bufferSize; st.left < 0 {
+		if need += st.bodyReserved + 2*bufferSize; st.left < 0 {
 			need += bufferSize
 		}
 	}
 	if !s.held.reserve(need, limit, true) {
-		s.crowded, st.drops = true, true
-		st.toCome, st.chunked = 0, false
+		s.overMemory, st.drops = true, true
+		st.bodyReserved, st.chunked = 0, false
 	}
 }
 
-// cameWhole frees the reservation for the body, of which nothing more comes. mu is held.
-func (st *h2Stream) cameWhole() {
-	if n := st.toCome; n > 0 {
-		st.toCome = 0
+// bodyArrived frees the reservation for the body, which is complete. mu is held.
+func (st *h2Stream) bodyArrived() {
+	if n := st.bodyReserved; n > 0 {
+		st.bodyReserved = 0
 		st.session.held.change(0, min(len(st.in.bufs)*bufferSize-n, 0))
 	}
 }
 
-// claim reserves n more bytes for the session, if it shares a limit with other sessions. It reports
-// false if there is no room. The claimed bytes must be given to unclaim, unless they are needed until
-// the session's end.
+// claim reserves n more bytes for the session, if it shares a limit with other sessions. It returns false if the limit is
+// reached. The caller passes claimed to unclaim, unless it needs the bytes until the session ends.
 func (s *session) claim(n int) (claimed int, ok bool) {
 	limit := s.p.ledger.perConn.Load()
 	if limit == 0 || s.held.of == nil {
@@ -187,8 +186,7 @@ func (s *session) claimPeek() bool {
 // largePiece is how many more bytes than bufferSize a fiber.Transfer may hold.
 const largePiece = 48 << 10
 
-// pieces returns how much of a body is moved at once: less if the connection has no room for more.
-// claimed is for unclaim.
+// pieces returns how much of a body is moved at once: less near the connection's limit. claimed is for unclaim.
 func (s *session) pieces() (most int64, claimed int) {
 	if claimed, ok := s.claim(largePiece); ok {
 		return math.MaxInt64, claimed

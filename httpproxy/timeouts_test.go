@@ -183,7 +183,7 @@ func TestWaitingForAConnectionIsNotTheServersTime(t *testing.T) {
 	})
 }
 
-// TestServerThatReadsNoBody: a server that neither takes a body nor answers is given up.
+// TestServerThatReadsNoBody: the connection to a server that neither reads a body nor answers is closed.
 func TestServerThatReadsNoBody(t *testing.T) {
 	paced(t, func(t testing.TB, unit time.Duration) {
 		done := make(chan struct{})

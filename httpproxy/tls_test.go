@@ -109,7 +109,8 @@ func TestUploadOverTLS(t *testing.T) {
 	}
 }
 
-// TestTLSClientGoneCancelsTheServer: also one that says goodbye, which leaves bytes before the end of its socket.
+// TestTLSClientGoneCancelsTheServer: also a client that sends close_notify, which leaves bytes before the end of its
+// socket.
 func TestTLSClientGoneCancelsTheServer(t *testing.T) {
 	asked, closed := make(chan struct{}, 2), make(chan struct{}, 2)
 	backend := serveRaw(t, func(c net.Conn) {

@@ -16,7 +16,7 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// traces is a Tracer that keeps what it gets.
+// traces is a Tracer that keeps its traces.
 type traces struct {
 	t    testing.TB
 	none bool // samples nothing
@@ -56,7 +56,7 @@ func (tr *traces) take() httpproxy.Trace {
 	return all[0]
 }
 
-// parentOf is the traceparent that the last try of a request had.
+// parentOf is the traceparent of a request's last try.
 func parentOf(t httpproxy.Trace) string {
 	if len(t.Tries) == 0 {
 		return ""

@@ -70,8 +70,8 @@ func failures(r *traffic.Row) float64 {
 const (
 	connsOpened = statusClasses + iota
 	connsClosed
-	connsLeft      // connections that ended by GOAWAY
-	streamsRefused // streams that ended by REFUSED_STREAM
+	connsLeft      // ended by GOAWAY
+	streamsRefused // ended by REFUSED_STREAM
 	endpointCounts
 )
 
@@ -182,7 +182,7 @@ func (s *session) measure(err error) {
 	s.measureTry(status, s.ended)
 }
 
-// measureTry counts, for the endpoint of the present or last lease, that a try was answered, or has failed (status 0).
+// measureTry counts an answered or failed (status 0) try, for the endpoint of the current or last lease.
 func (s *session) measureTry(status int, ended time.Time) {
 	x := &s.ex
 	x.endTry(ended, status, "")

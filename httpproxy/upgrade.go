@@ -14,10 +14,10 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// asks returns the protocols that the client wants to upgrade to, nil for none. A request with a body cannot upgrade:
-// one side alone might take the body for the new protocol. Nor can a request that came by HTTP/2, nor one for a protocol
-// that itself carries HTTP requests, which would bypass this proxy's rules.
-func (s *session) asks() []byte {
+// upgradeProtocol returns the protocol that the client wants to upgrade to; nil = none. A request with a body cannot upgrade: one of
+// the sides might take the body for the new protocol. Neither can a request of HTTP/2, nor one for a protocol that carries
+// HTTP requests, which would bypass this proxy's rules.
+func (s *session) upgradeProtocol() []byte {
 	if r := &s.req; r.Length == 0 && s.stream == nil && !httpwire.CarriesRequests(r.Upgrade) {
 		return r.Upgrade
 	}
@@ -34,7 +34,7 @@ func (s *session) upgrade(n int) error {
 			to = f.Value
 		}
 	}
-	if err := httpwire.CheckSwitch(s.asks(), to, s.resp.Upgrades); err != nil {
+	if err := httpwire.CheckSwitch(s.upgradeProtocol(), to, s.resp.Upgrades); err != nil {
 		return s.fail("receive", err)
 	}
 	x.result.Status, x.result.Upgraded = s.resp.Status, true
@@ -82,7 +82,7 @@ type tunnel struct {
 	out     atomic.Int64 // bytes from the server
 	began   time.Time
 	moved   atomic.Int64 // when the last byte came from either side, in ns since began; not affected by the wall clock
-	counted int          // bytes from the client that were already counted, and come next
+	counted int          // bytes from the client that were counted before, and are moved first
 	timer   *time.Timer  // checks the idle limit of both directions together; nil = no limit
 	ended   sync.Once    // the first failure ends both directions
 	err     error        // the first failure; read it only when both directions have ended
@@ -142,13 +142,13 @@ func (t *tunnel) fromServer(n int) {
 // watch starts the check of the idle limit, which holds also while neither side reads the other's data.
 func (t *tunnel) watch() {
 	if t.idle > 0 {
-		t.timer = time.AfterFunc(math.MaxInt64, t.look)
+		t.timer = time.AfterFunc(math.MaxInt64, t.check)
 		t.timer.Reset(t.idle) // only now, so that look finds the timer
 	}
 }
 
-// look ends the tunnel if no byte has moved for the idle limit, and otherwise sets the timer again. The timer calls it.
-func (t *tunnel) look() {
+// check ends the tunnel if no byte has moved for the idle limit, and otherwise sets the timer again. The timer calls it.
+func (t *tunnel) check() {
 	if left := t.idle - time.Since(t.began) + time.Duration(t.moved.Load()); left > 0 {
 		t.timer.Reset(left)
 		return

@@ -134,8 +134,8 @@ func TestUpgradedServerGone(t *testing.T) {
 	eventually(t, "the error is counted", func() bool { return p.Stats().Errors["backend_gone"] == 1 })
 }
 
-// TestUpgradedStandsStill: an upgraded connection on which neither side moves a byte ends, and one on which one side
-// does continues.
+// TestUpgradedStandsStill: an upgraded connection ends if no byte moves in either direction, and continues if one side
+// sends.
 func TestUpgradedStandsStill(t *testing.T) {
 	paced(t, func(t testing.TB, unit time.Duration) {
 		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{IdleTimeout: 4 * unit, Upstream: newUpstream(t, serveRaw(t, func(c net.Conn) {
@@ -201,7 +201,7 @@ func TestUpgradeWithoutConnection(t *testing.T) {
 	}
 }
 
-// TestUpgradeThatNobodyAskedFor, or to another protocol, is no answer.
+// TestUpgradeThatNobodyAskedFor: an unrequested upgrade, or one to another protocol, is an invalid answer.
 func TestUpgradeThatNobodyAskedFor(t *testing.T) {
 	backend := serveRaw(t, func(c net.Conn) {
 		if readRequest(bufio.NewReader(c)) == nil {

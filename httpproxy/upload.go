@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// States of the sending of a request's body.
+// States of an upload.
 const (
 	uploadRunning int32 = iota
 	uploadLast          // the body is read to its end; its last bytes are being written
@@ -21,18 +21,18 @@ const (
 	uploadFailed
 )
 
-// uploading is the sending of a request's body, by a fiber of its own.
+// uploading is an upload: it sends a request's body, in its own fiber.
 type uploading struct {
-	to    *httppool.Conn // connection of the lease; x.lease itself can change while the body is sent
-	over  fiber.Group
-	state atomic.Int32
-	begun atomic.Bool  // some of the body has arrived
-	began time.Time    // a time with a monotonic reading
-	at    atomic.Int64 // when the last byte was written or sending ended, in ns since began; 0 = not yet
-	err   error        // read it only after over
-	n     int64        // bytes of content sent; read it only after over
-	more  bool         // bytes were read that had not come with the head, and are not kept; read it only after over
-	keeps bool         // the bytes read last are kept
+	to       *httppool.Conn // connection of the lease; x.lease itself can change while the body is sent
+	finished fiber.Group
+	state    atomic.Int32
+	begun    atomic.Bool  // some of the body has arrived
+	began    time.Time    // a time with a monotonic reading
+	at       atomic.Int64 // when the last byte was written or sending ended, in ns since began; 0 = not yet
+	err      error        // read it only after over
+	n        int64        // bytes of content sent; read it only after over
+	more     bool         // bytes were read that had not arrived with the head, and are not kept; read it only after over
+	keeps    bool         // the bytes read last are kept
 	// mayKeep says that the body should be kept, because the request might be sent again.
 	mayKeep bool
 	in      stream // data read beyond the client's buffer; read it only after over
@@ -63,7 +63,7 @@ func (u *uploading) read() bool {
 	return state == uploadSent || state == uploadLast
 }
 
-// ended reports whether the sending has ended, completely or not.
+// ended reports whether the upload has ended, completely or not.
 func (u *uploading) ended() bool { return u.at.Load() != 0 }
 
 // time converts at or until to a time.
@@ -78,7 +78,7 @@ func (s *session) startUpload() {
 	s.ex.up = up
 	up.in.use(s.client.conn)
 	up.in.held = &s.held
-	up.over.Go(func() {
+	up.finished.Go(func() {
 		defer s.p.recovered(s.lc)
 		defer s.uploaded(up)
 		up.err = s.upload(up)
@@ -86,7 +86,7 @@ func (s *session) startUpload() {
 	})
 }
 
-// uploaded is called when the sending of the body has ended.
+// uploaded is called when the upload has ended.
 func (s *session) uploaded(up *uploading) {
 	if up.err == nil {
 		up.state.Store(uploadSent)
@@ -95,14 +95,14 @@ func (s *session) uploaded(up *uploading) {
 	}
 	up.at.Store(max(int64(time.Since(up.began)), 1))
 	if errors.Is(up.err, httppool.ErrRequestBody) || errors.Is(up.err, os.ErrDeadlineExceeded) {
-		_ = up.to.Close() // the request can never be completed, or the server reads nothing
+		_ = up.to.Close() // the request cannot be completed, or the server reads nothing
 	}
 	if s.awaiting.Load() { // the time-out for the response begins now
 		_ = s.server.conn.SetReadDeadline(time.Now())
 	}
 }
 
-// errAbandoned says that the exchange was over before the body was sent.
+// errAbandoned is for an exchange that ended before its body was sent.
 var errAbandoned = errors.New("the exchange is over")
 
 func (s *session) upload(up *uploading) error {
@@ -167,7 +167,7 @@ func (s *session) uploadContent(up *uploading, left int64, last bool) error {
 			err = s.writing(up, last && left == 0)
 		}
 		if err == nil {
-			err = s.hand(&up.on, s.server.conn, took)
+			err = s.sendPiece(&up.on, s.server.conn, took)
 		}
 		if err != nil {
 			return err
@@ -278,8 +278,8 @@ func (s *session) moreChunks(up *uploading, out []byte) error {
 	return s.toServer(up, []byte(crlf), false)
 }
 
-// endUpload ends the sending of the body when the exchange is over, and reports whether the body was sent completely.
-// If it was not, the client's connection ends too, because the rest of the body would be taken for a request.
+// endUpload ends the upload with the exchange, and reports whether the body was sent completely. If it was not, the
+// client's connection ends too, because the rest of the body would be taken for a request.
 func (s *session) endUpload() bool {
 	x := &s.ex
 	up := x.up
@@ -291,7 +291,7 @@ func (s *session) endUpload() bool {
 	case up.state.Load() == uploadLast:
 		up.writeUntil(s.server.conn, time.Now().Add(lastWrite))
 	}
-	up.over.Wait()
+	up.finished.Wait()
 	x.result.BytesIn = up.n
 	if up.sent() {
 		return true

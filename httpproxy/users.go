@@ -31,7 +31,7 @@ const (
 	maxPasswordCost = 15      // of bcrypt: about three seconds
 	maxChecked      = 1024    // remembered credentials, in each of two halves; right and wrong ones count apart
 	maxCredentials  = 4 << 10 // in bytes of base64
-	lookAgainAfter  = time.Second
+	checkAgainAfter = time.Second
 	usersWriteTime  = 20 * time.Millisecond // after this time a file being written is complete
 )
 
@@ -48,16 +48,16 @@ type Users struct {
 	logger *slog.Logger
 	key    [32]byte // key of the hashes in right and wrong
 
-	list     atomic.Pointer[userList]
-	looked   atomic.Int64 // when the file was last read, in nanoseconds since the program began
-	hashed   atomic.Int64 // number of passwords for which bcrypt has run
-	reading  sync.Mutex   // held while the file is read; only taken without waiting
-	failures int          // failed readings since the last success; guarded by reading
-	flying   sync.Mutex   // held for a few instructions; guards flights and their shared fields
-	queue    *hashQueue   // shared by all Users
-	flights  map[[sha256.Size]byte]*flight
-	right    remembered
-	wrong    remembered // separate, so that guesses do not displace right ones
+	list      atomic.Pointer[userList]
+	checkedAt atomic.Int64 // when the file was last read, in nanoseconds since the program began
+	hashed    atomic.Int64 // number of passwords for which bcrypt has run
+	reading   sync.Mutex   // held while the file is read; only taken without waiting
+	failures  int          // failed readings since the last success; guarded by reading
+	flying    sync.Mutex   // held for a few instructions; guards flights and their shared fields
+	queue     *hashQueue   // shared by all Users
+	flights   map[[sha256.Size]byte]*flight
+	right     remembered
+	wrong     remembered // separate, so that guesses do not displace right ones
 }
 
 // userList is the content of a file. It is immutable.
@@ -89,7 +89,7 @@ func NewUsers(name string, read func() ([]byte, error), logger *slog.Logger) (*U
 	}
 	list, _ := parseUsers(name, text)
 	u.list.Store(list)
-	u.looked.Store(int64(sinceStart()))
+	u.checkedAt.Store(int64(sinceStart()))
 	return u, nil
 }
 
@@ -182,7 +182,7 @@ type credentials struct {
 // check checks base64 credentials of a session's request. Without mayWait it never waits, and may return unknownYet.
 func (u *Users) check(s *session, coded []byte, mayWait bool) (user string, v verdict) {
 	now := sinceStart()
-	if now-time.Duration(u.looked.Load()) > lookAgainAfter {
+	if now-time.Duration(u.checkedAt.Load()) > checkAgainAfter {
 		if !mayWait {
 			return "", unknownYet
 		}
@@ -231,14 +231,14 @@ func (u *Users) identify(name, password, hash []byte) (id [sha256.Size]byte) {
 	return id
 }
 
-// readAgain replaces the users if the file has changed. A file with mistakes is read once more, because it may be being
-// written.
+// readAgain replaces the users if the file has changed. A file with mistakes is read a second time, because it may be
+// half-written.
 func (u *Users) readAgain(now time.Duration) {
 	if !u.reading.TryLock() {
 		return
 	}
 	defer u.reading.Unlock()
-	defer u.looked.Store(int64(now))
+	defer u.checkedAt.Store(int64(now))
 	text, err := u.read()
 	if err == nil && bytes.Equal(text, u.list.Load().text) {
 		u.failures = 0

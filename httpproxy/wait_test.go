@@ -126,7 +126,7 @@ func TestBadWaits(t *testing.T) {
 	}
 }
 
-// TestConnectTimeoutPassesOnFullPools: an endpoint whose pool is full is left for the next one as well.
+// TestConnectTimeoutPassesOnFullPools: an endpoint whose pool is full is skipped as well.
 func TestConnectTimeoutPassesOnFullPools(t *testing.T) {
 	b := newHanging(t)
 	other := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "other") })
@@ -179,7 +179,7 @@ func TestConnectTimeoutOfRenewed(t *testing.T) {
 	})
 }
 
-// TestRetryPauseIsNoWait: a pause takes nothing of the time that servers have to answer.
+// TestRetryPauseIsNoWait: a pause does not count for the servers' time to answer.
 func TestRetryPauseIsNoWait(t *testing.T) {
 	const limit = 200 * time.Millisecond
 	var asked atomic.Int64
@@ -198,7 +198,7 @@ func TestRetryPauseIsNoWait(t *testing.T) {
 	})
 }
 
-// TestRetryAfterASlowUpload: the time in which the client sends the body takes nothing of the time that servers have to answer.
+// TestRetryAfterASlowUpload: the client's time for the body does not count for the servers' time to answer.
 func TestRetryAfterASlowUpload(t *testing.T) {
 	const limit, answer = 2 * time.Second, 1200 * time.Millisecond
 	var asked atomic.Int64
@@ -222,7 +222,7 @@ func TestRetryAfterASlowUpload(t *testing.T) {
 	})
 }
 
-// TestNoRetryBeyondTheEnd: a request that would not be sent again in time gets the answer that there is.
+// TestNoRetryBeyondTheEnd: a request that could not be sent again in time gets the last answer.
 func TestNoRetryBeyondTheEnd(t *testing.T) {
 	var asked atomic.Int64
 	u := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {

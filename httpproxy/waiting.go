@@ -57,7 +57,7 @@ func newParker() pool.Parker {
 // connection is checked at intervals.
 func (w *waiting) Park(ctx context.Context) error {
 	if w.s.stream == nil {
-		w.lookSoon()
+		w.checkSoon()
 		defer w.timer.Stop()
 	} else {
 		w.setInner(newParker()) // from here on Unpark and look have an effect
@@ -76,7 +76,7 @@ func (w *waiting) Park(ctx context.Context) error {
 		case err != nil:
 			return err
 		case w.s.stream == nil && ctx.Done() != nil:
-			w.lookSoon()
+			w.checkSoon()
 		}
 	}
 }
@@ -87,8 +87,8 @@ func (w *waiting) setInner(p pool.Parker) {
 	w.inner = p
 }
 
-// look makes a running Park check the client.
-func (w *waiting) look() {
+// check makes a running Park check the client.
+func (w *waiting) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.inner != nil {
@@ -96,19 +96,19 @@ func (w *waiting) look() {
 	}
 }
 
-// lookSoon makes Park check the client once more.
-func (w *waiting) lookSoon() {
+// checkSoon makes Park check the client once more.
+func (w *waiting) checkSoon() {
 	if w.timer == nil {
-		w.timer = time.AfterFunc(lookInterval, w.inner.Unpark)
+		w.timer = time.AfterFunc(checkInterval, w.inner.Unpark)
 	} else {
-		w.timer.Reset(lookInterval)
+		w.timer.Reset(checkInterval)
 	}
 }
 
 // Unpark implements pool.Parker.
 func (w *waiting) Unpark() {
 	w.granted.Store(true)
-	w.look()
+	w.check()
 }
 
 // Affinity implements pool.AffinityParker.
@@ -147,5 +147,5 @@ func (g goroutine) Unpark() {
 	}
 }
 
-// late reports whether the exchange's time is over.
+// late reports whether the exchange's deadline has passed.
 func (x *exchange) late() bool { return !x.until.IsZero() && !time.Now().Before(x.until) }

@@ -83,7 +83,7 @@ func (c *Chunks) Next(b []byte) (content []byte, n int, done bool, err error) {
 	}
 }
 
-// Left is how much content of the present chunk is to come; 0 between chunks.
+// Left is how much content of the current chunk is to come; 0 between chunks.
 func (c *Chunks) Left() int64 {
 	if c.state != chunkContent {
 		return 0

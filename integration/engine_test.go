@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestEngineIsTold: the log and the dashboard show which engine runs, and why.
-func TestEngineIsTold(t *testing.T) {
+// TestEngineIsReported: the log and the dashboard show which engine runs, and why.
+func TestEngineIsReported(t *testing.T) {
 	g := startGateway(t, tcpConfig(address(t), address(t), ""))
 	_, body := g.get("/api/v1/status")
 	var s struct {

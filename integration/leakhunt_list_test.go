@@ -156,7 +156,7 @@ const huntListHead = `# What goes wrong in the leak hunt today (integration/leak
 
 `
 
-// writeHuntList writes the present results with the known reasons.
+// writeHuntList writes the current results with the known reasons.
 func (h *hunt) writeHuntList(listed map[string]*huntLine) {
 	var b strings.Builder
 	b.WriteString(huntListHead)
@@ -200,7 +200,7 @@ const (
 // huntColumns are the targets, in the order of the table.
 var huntColumns = []string{"transaction", strictly, "session", "pgbouncer-transaction", "pgbouncer-session"}
 
-// writeHuntTable writes the table from the present results.
+// writeHuntTable writes the table from the current results.
 func (h *hunt) writeHuntTable() {
 	version := pgBouncerVersion()
 	if version == "" {

@@ -36,11 +36,11 @@ var regressions = []regression{
 // step takes as long.
 const isolationSeconds = "5"
 
-// TestRegress runs PostgreSQL's regression and isolation suites directly on a server and through the gateway in both
+// TestPostgresRegressionSuite runs PostgreSQL's regression and isolation suites directly on a server and through the gateway in both
 // modes, each on a new server, and compares the output of each test. A test whose output differs from the direct run
 // must be in testdata/suites.txt with a reason. Differences from PostgreSQL's expected output do not matter: the
 // suite's C library is not built.
-func TestRegress(t *testing.T) {
+func TestPostgresRegressionSuite(t *testing.T) {
 	source := postgresSource(t)
 	for _, r := range regressions {
 		t.Run(r.name, func(t *testing.T) {

@@ -105,7 +105,7 @@ func (a *acceptor) receive(c *Conn) {
 	a.start(c, a.serve)
 }
 
-// start runs serve on a fiber or goroutine of its own, unless the server is draining.
+// start runs serve on its own fiber or goroutine, unless the server is draining.
 func (a *acceptor) start(c *Conn, serve func(*Conn)) {
 	if s := a.server; !s.track(c) {
 		_ = c.Close()

@@ -52,7 +52,7 @@ func (l *connLimit) acquire(timeout time.Duration) (waited bool, err error) {
 	return true, l.awaitBlocked(entry, ready, timeout)
 }
 
-// awaitBlocked is await for fibers, too. It is a function of its own, because the captures of its closure are allocated.
+// awaitBlocked is await for fibers, too. It is a separate function because the captures of its closure are allocated.
 func (l *connLimit) awaitBlocked(entry *list.Element, ready <-chan error, timeout time.Duration) (err error) {
 	fiber.Block(func() { err = l.await(entry, ready, timeout) })
 	return err

@@ -61,7 +61,7 @@ func readProxyHeader(c *Conn, timeout time.Duration) error {
 	return nil
 }
 
-// cutHeader reads a header, in any number of pieces, and returns it and the bytes behind it.
+// cutHeader reads a header, in any number of pieces, and returns it and the bytes after it.
 func cutHeader(r io.Reader) (header, rest []byte, err error) {
 	buf := make([]byte, 0, headerBuffer)
 	for {
@@ -108,7 +108,7 @@ func headerLength(b []byte) (int, error) {
 // parseHeader reads a whole header with the checks that the protocol demands of a receiver.
 func parseHeader(raw []byte) (*proxyproto.Header, error) {
 	if v2 := raw[0] != 'P'; v2 && (raw[12] == byte(proxyproto.LOCAL) || raw[12] == byte(proxyproto.PROXY) && raw[13] == byte(proxyproto.UNSPEC)) {
-		// Section 2.2: the addresses are those of the connection; the family of LOCAL and the bytes behind it are
+		// Section 2.2: the addresses are those of the connection; the family of LOCAL and the bytes after it are
 		// ignored. The library is stricter.
 		return &proxyproto.Header{Version: 2, Command: proxyproto.ProtocolVersionAndCommand(raw[12])}, nil
 	}

@@ -71,7 +71,7 @@ type Info struct {
 	Held      time.Time // when it got the connection; zero: it holds none
 	Pinned    string    // the state of the session that it holds the connection for, such as "temporary objects"
 
-	Channels int // of notifications that it listens to without a connection of its own
+	Channels int // of notifications that it listens to without its own connection
 
 	BytesIn, BytesOut uint64 // from and to the client, where they are counted for this session
 }

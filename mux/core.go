@@ -63,7 +63,7 @@ type core struct {
 	kept         int // bytes of further such messages, which count in windows
 	reserveQueue []*channel
 
-	// whole is the frame being handled, if it was read into a buffer of its own: a stream keeps that buffer, and sets this to nil.
+	// whole is the frame being handled, if it was read into its own buffer: a stream keeps that buffer, and sets this to nil.
 	whole *buffer
 
 	// The receiver that reads, if any, and its channel. Parsing stops when it has a message.

@@ -55,7 +55,7 @@ const growAgain = time.Second
 type host struct {
 	address  string
 	sessions []*shared
-	leaving  []*shared // that take no more channels, until the idle timer finds them
+	retired  []*shared // that take no more channels, until the idle timer finds them
 	failed   time.Time // when the last dial failed
 	call     *call     // dial under way
 }
@@ -191,7 +191,7 @@ func (h *host) pick() *shared {
 	kept := h.sessions[:0]
 	for _, s := range h.sessions {
 		if s.Draining() {
-			h.leaving = append(h.leaving, s)
+			h.retired = append(h.retired, s)
 			if s.Err() != nil {
 				s.timer.Reset(0) // it is over: release it at once
 			}
@@ -301,7 +301,7 @@ func (d *Dialer) idle(h *host, s *shared, again time.Duration) {
 		return
 	}
 	gone := func(o *shared) bool { return o == s }
-	h.sessions, h.leaving = slices.DeleteFunc(h.sessions, gone), slices.DeleteFunc(h.leaving, gone)
+	h.sessions, h.retired = slices.DeleteFunc(h.sessions, gone), slices.DeleteFunc(h.retired, gone)
 	d.forget(h)
 	d.work.Add(1) // Close waits for it
 	d.mu.Unlock()
@@ -311,7 +311,7 @@ func (d *Dialer) idle(h *host, s *shared, again time.Duration) {
 
 // forget drops an address without sessions. mu is held.
 func (d *Dialer) forget(h *host) {
-	if len(h.sessions)+len(h.leaving) == 0 && h.call == nil && d.hosts[h.address] == h {
+	if len(h.sessions)+len(h.retired) == 0 && h.call == nil && d.hosts[h.address] == h {
 		delete(d.hosts, h.address)
 	}
 }
@@ -322,8 +322,8 @@ func (d *Dialer) Close() error {
 	d.closed = true
 	var all []*shared
 	for _, h := range d.hosts {
-		all = append(append(all, h.sessions...), h.leaving...)
-		h.sessions, h.leaving = nil, nil
+		all = append(append(all, h.sessions...), h.retired...)
+		h.sessions, h.retired = nil, nil
 	}
 	if d.end != nil {
 		d.end()

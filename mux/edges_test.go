@@ -82,9 +82,9 @@ func TestSendBatchBound(t *testing.T) {
 	expect(t, there, pattern(1000))
 }
 
-// TestNumbersRunOut: a session without numbers for further channels is replaced by
+// TestChannelNumbersRunOut: a session without numbers for further channels is replaced by
 // another, and keeps those it has.
-func TestNumbersRunOut(t *testing.T) {
+func TestChannelNumbersRunOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{}
 		d := &mux.Dialer{Dial: n.dial}

@@ -21,7 +21,7 @@ var (
 	// ErrRefused: the other side did not take the channel, of which nothing was
 	// used, or for now the session.
 	ErrRefused = errors.New("mux: refused")
-	// ErrSessionClosed: this side closed the session, or the other one in good order (Drain,
+	// ErrSessionClosed: this side closed the session, or the other one normally (Drain,
 	// or Close while no channel was open): nothing was lost.
 	ErrSessionClosed = fmt.Errorf("mux: session closed: %w", net.ErrClosed)
 	// ErrSessionLost: the connection ended or failed, and the session with it, or the other side

@@ -43,7 +43,7 @@ func (d *Dialer) Held() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, h := range d.hosts {
-		n += len(h.sessions) + len(h.leaving)
+		n += len(h.sessions) + len(h.retired)
 	}
 	return n
 }
@@ -91,7 +91,7 @@ func (c *Core) Output() (wire []byte) {
 // Input takes one frame as the reader does.
 func (c *Core) Input(h frame.Header, body []byte, locked bool) error {
 	if r := c.c.replay; r != nil {
-		if err := r.heard(h.Ack); err != nil {
+		if err := r.handleAck(h.Ack); err != nil {
 			return err
 		}
 		if h.Type.Sequenced() {

@@ -425,7 +425,7 @@ func TestUnreadKeepsItsPlace(t *testing.T) {
 }
 
 // TestEndedNotAcknowledged: channels that a peer opens and resets while it
-// acknowledges nothing are not remembered for ever.
+// acknowledges nothing are not remembered forever.
 func TestEndedNotAcknowledged(t *testing.T) {
 	client, server := mux.NewCorePair(mux.Config{Resume: &mux.Resume{}}, true)
 	for range 5000 {

@@ -276,7 +276,7 @@ func (c *core) take(ch *channel, limit int) (b *buffer, n int) {
 	c.consume(ch, b.cost)
 	b.cost = 0
 	c.unclaim(b)
-	c.reserve(ch) // another receiver may wait for a large message behind it
+	c.reserve(ch) // another receiver may wait for a large message after it
 	return b, n
 }
 

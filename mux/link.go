@@ -14,7 +14,7 @@ type link struct {
 	conn       net.Conn
 	raw        *rawWriter    // nil: writing may block
 	lost       bool          // the session has given it up and closed it
-	broken     bool          // writing failed: nothing is written any more, and the reader reads to the end
+	broken     bool          // writing failed: nothing more is written, and the reader reads to the end
 	grace      *time.Timer   // how long that may take
 	users      int           // goroutines that read or write it now
 	over       chan struct{} // closed when it is lost and users is 0
@@ -22,7 +22,7 @@ type link struct {
 
 	// Reading; see reader.go.
 	in      *intake
-	heard   uint64        // in.got at the last tick of keep-alive
+	lastGot uint64        // in.got at the last tick of keep-alive
 	rawIn   *rawReader    // nil: only conn.Read can be used
 	reading bool          // a goroutine is reading
 	ended   error         // why there is nothing more to read

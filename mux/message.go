@@ -2,7 +2,7 @@ package mux
 
 import "fmt"
 
-// Message is one message received. The buffer behind it is borrowed: the receiver
+// Message is one message received. Its buffer is borrowed: the receiver
 // calls [Message.Release] once when done, and once more for each [Message.Retain].
 // A missing Release only leaves the buffer to the garbage collector; releasing too
 // often panics.

@@ -119,7 +119,7 @@ func (c *core) wakeAllOpeners() {
 func NoWait() Option { return func(o *opening) { o.noWait = true } }
 
 // openWhenRoom opens a channel as soon as there is room for it, first come first
-// served. mu is held, and given up while waiting.
+// served. mu is held, and released while waiting.
 func (s *Session) openWhenRoom(ctx context.Context, kind frame.Kind, name string, o *opening) (*channel, error) {
 	c := s.core
 	queue := &c.opens.waiting[kind]

@@ -14,7 +14,7 @@ const (
 	// readSize is the size of the read buffer: the most that one system call takes.
 	readSize = 64 << 10
 	// directMin is the least missing part of a payload that is read directly into its place; a
-	// smaller one is read into the read buffer with the data behind it, unless the frame is too
+	// smaller one is read into the read buffer with the data after it, unless the frame is too
 	// large for that.
 	directMin = 2 << 10
 	// bulkRead is the size of a read that looks for a large frame's header; other data in it is
@@ -84,7 +84,7 @@ func (in *intake) fetch() error {
 }
 
 // parse handles every whole frame in the buffer, or a large frame that is whole
-// now. mu is held, and given up while writing.
+// now. mu is held, and released while writing.
 func (s *Session) parse(in *intake) error {
 	in.more = false
 	if in.big {

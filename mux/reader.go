@@ -103,7 +103,7 @@ func (s *Session) standbyOver(l *link) {
 
 // readOnce reads the next input and handles it. w, and alarm if not nil, are the
 // waiters of a calling receiver: waking them interrupts the read. mu is held, and
-// given up while reading.
+// released while reading.
 func (s *Session) readOnce(l *link, w, alarm *waiter) {
 	l.reading = true
 	l.users++
@@ -149,7 +149,7 @@ func (s *Session) recall(ch *channel, b *buffer) {
 
 // readHere reads on the goroutine of ch's receiver, if it waits alone, until data
 // has arrived, which may be in the receiver's own memory then. It reports false if the
-// receiver must wait for the session's reader. mu is held, and given up while reading.
+// receiver must wait for the session's reader. mu is held, and released while reading.
 func (s *Session) readHere(ch *channel, w, alarm *waiter) bool {
 	l := s.link
 	if l == nil || l.raw == nil || l.reading || l.ended != nil || s.waiting > 0 {

@@ -329,9 +329,9 @@ func TestReceiverGoesInMidMessage(t *testing.T) {
 	}
 }
 
-// TestAnotherReadsOn: a caller begins to wait that does not read, so that the session's reader
+// TestReaderTakesOver: a caller begins to wait that does not read, so that the session's reader
 // takes over while a message comes into a receiver's memory.
-func TestAnotherReadsOn(t *testing.T) {
+func TestReaderTakesOver(t *testing.T) {
 	p, whole := make([]byte, 600_000), pattern(600_000)
 	s, h, _, _, done, got := leading(t, p)
 	var wire []byte

@@ -149,8 +149,8 @@ func (r *replay) length(off uint64) uint64 {
 	return uint64(r.header(off).Length)
 }
 
-// heard handles the low bits of an acknowledgement, which every header has.
-func (r *replay) heard(low uint32) error {
+// handleAck handles the low bits of an acknowledgement, which every header has.
+func (r *replay) handleAck(low uint32) error {
 	if d := int32(low - uint32(r.acked)); d > 0 {
 		return r.ack(r.acked + uint64(d))
 	}

@@ -35,7 +35,7 @@ func (c *core) reserve(ch *channel) {
 
 // mayReserve reports whether ch may get a reservation before the first channel of the queue:
 // not if that one waits only for messages that are being assembled, because smaller ones could
-// keep it waiting for ever.
+// keep it waiting forever.
 func (c *core) mayReserve(ch *channel) bool {
 	for len(c.reserveQueue) > 0 {
 		first := c.reserveQueue[0]

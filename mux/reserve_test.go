@@ -100,7 +100,7 @@ func reserving(t *testing.T) *peer {
 	return &peer{t, core}
 }
 
-// TestLargeMessagesTakeTurns: smaller ones that come later do not keep one waiting for ever.
+// TestLargeMessagesTakeTurns: smaller ones that come later do not keep one waiting forever.
 func TestLargeMessagesTakeTurns(t *testing.T) {
 	p := reserving(t)
 	first, large, later := p.begin(1, 512<<10), p.begin(3, 1<<20), p.begin(5, 512<<10)

@@ -38,7 +38,7 @@ type Resume struct {
 	// 4 MiB; 64 KiB to 1 GiB.
 	Buffer int
 	// Backpressure makes Send fail with ErrBackpressure where it would wait for
-	// room in Buffer. (Write on a Stream, and Send for credit, wait all the same.)
+	// room in Buffer. (Write on a Stream, and Send for credit, wait nevertheless.)
 	Backpressure bool
 	// MaxSuspended bounds a server's sessions that have no connection; further ones
 	// are lost with their connection. A session whose client is resuming it does not
@@ -339,7 +339,7 @@ func (s *Session) ackNow() {
 // numbered handles a frame of a session that can be resumed. mu is held.
 func (s *Session) numbered(h frame.Header, body []byte) error {
 	r := s.core.replay
-	if err := r.heard(h.Ack); err != nil {
+	if err := r.handleAck(h.Ack); err != nil {
 		return protocolError("%v", err)
 	}
 	if err := s.take(h, body); err != nil {
@@ -352,7 +352,7 @@ func (s *Session) numbered(h frame.Header, body []byte) error {
 }
 
 // reconnect makes connections until the session is resumed on one, or is over. It begins
-// when no goroutine uses the lost connection any more. Connections before it that moved
+// when no goroutine uses the lost connection. Connections before it that moved
 // nothing count as attempts.
 func (s *Session) reconnect(ctx context.Context, lost *link, vain int) {
 	<-lost.over

@@ -67,7 +67,7 @@ func (s *Session) send(ctx context.Context, ch *channel, data []byte, dl *deadli
 }
 
 // await waits until o is done, which is soon after ctx or the deadline ends.
-// mu is held, and given up while waiting.
+// mu is held, and released while waiting.
 func (s *Session) await(ctx context.Context, o *sendOp, dl *deadline) {
 	if dl != nil {
 		dl.waiting.add(&o.wait)

@@ -37,7 +37,7 @@ type Session struct {
 	spill    []byte // bytes the socket did not take, to be written first
 	called   string // the peer, in the log
 	closing  bool   // write queued frames, then end
-	dead     bool   // the session does not use a connection any more
+	dead     bool   // the session no longer uses a connection
 	timer    *time.Timer
 
 	// Small sends; see stream.
@@ -110,7 +110,7 @@ func start(ctx context.Context, conn net.Conn, cfg Config, client bool) (*Sessio
 	began := time.Now()
 	s.core = newCore(cfg, client, &h.theirs, func() int64 { return int64(time.Since(began)) })
 	s.resumable(h)
-	s.core.copyAll = l.raw == nil && s.core.replay == nil // the ring has a copy of its own
+	s.core.copyAll = l.raw == nil && s.core.replay == nil // the ring has its own copy
 	go s.write()
 	go s.read(l)
 	s.mu.Lock()
@@ -137,9 +137,9 @@ func (s *Session) tick() {
 		s.timer.Reset(s.cfg.KeepAlive)
 		return
 	}
-	if got := s.link.in.got.Load(); got-s.link.heard >= lifeSign {
+	if got := s.link.in.got.Load(); got-s.link.lastGot >= lifeSign {
 		s.core.frames++
-		s.link.heard = got
+		s.link.lastGot = got
 	}
 	dead, asking := s.core.tick()
 	switch {
@@ -193,7 +193,7 @@ func (s *Session) over(err error) {
 	}
 }
 
-// closedThere ends a session that the other side has closed in good order.
+// closedThere ends a session that the other side has closed normally.
 type closedThere struct{}
 
 func (closedThere) Error() string { return "mux: session closed by the other side" }

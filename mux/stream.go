@@ -126,7 +126,7 @@ const (
 	joinSize  = 16 << 10
 )
 
-// takeBuffer waits for bytes, and takes a buffer of them. Their credit has to be returned. mu is held, and given up while waiting.
+// takeBuffer waits for bytes, and takes a buffer of them. Their credit has to be returned. mu is held, and released while waiting.
 func (t *Stream) takeBuffer(by parker) (*buffer, error) {
 	if t.rd.expired && !t.ch.closed {
 		return nil, t.error("read", os.ErrDeadlineExceeded)
@@ -153,7 +153,7 @@ func (t *Stream) taken() {
 	t.s.flush(nil, false)
 }
 
-// State implements fiber.Stream. An idle stream in a pool that is not Silent must not be used any more.
+// State implements fiber.Stream. An idle stream in a pool that is not Silent must no longer be used.
 func (t *Stream) State() fiber.State {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
@@ -197,7 +197,7 @@ func (t *Stream) Detach() (conn net.Conn, ahead []byte, err error) { return t, n
 
 func (t *Stream) peerClosed() bool { return t.ch.recvErr != nil || t.s.core.err != nil || t.ch.closed }
 
-// awaitBytes waits for at least one byte. mu is held, and given up while waiting.
+// awaitBytes waits for at least one byte. mu is held, and released while waiting.
 func (t *Stream) awaitBytes(by parker) (err error) {
 	s, ch := t.s, t.ch
 	if ch.ready.head != nil {

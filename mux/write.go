@@ -181,7 +181,7 @@ func (s *Session) put(l *link, list [][]byte) (n int, err error) {
 }
 
 // putRest writes the pieces that the socket did not take at once, and waits for it.
-// mu is held, and given up while writing.
+// mu is held, and released while writing.
 func (s *Session) putRest(l *link, list [][]byte) error {
 	s.waiting++ // so that the session's reader reads: the other side may wait for that
 	if !l.reading {
@@ -228,7 +228,7 @@ func (s *Session) write() {
 	}
 }
 
-// drainOut writes until there is nothing left. mu is held, given up while writing.
+// drainOut writes until there is nothing left. mu is held, released while writing.
 func (s *Session) drainOut() {
 	if !s.handed {
 		return

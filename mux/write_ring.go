@@ -125,7 +125,7 @@ func (s *Session) writeRing(patient bool) bool {
 	return true
 }
 
-// drainRing is drainOut. mu is held, given up while writing.
+// drainRing is drainOut. mu is held, released while writing.
 func (s *Session) drainRing() {
 	for s.handed && !s.mute() {
 		if !s.stage() && !s.unwritten() {

@@ -384,7 +384,7 @@ func (g *gossip) poke() {
 	}
 }
 
-// withdraw announces that no service is offered any more.
+// withdraw announces that services are no longer offered.
 func (g *gossip) withdraw() {
 	g.mu.Lock()
 	again := g.leaving

@@ -302,8 +302,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestTableIsTold over each transport, whole.
-func TestTableIsTold(t *testing.T) {
+// TestNewcomerGetsTheTable: over each transport, completely.
+func TestNewcomerGetsTheTable(t *testing.T) {
 	const told = 100
 	for _, listen := range loopback {
 		hub, _ := start(t, peers.Config{Listen: []string{listen}})

@@ -33,7 +33,7 @@ const othersMay fs.FileMode = 0o077
 // write or execute. The error wraps ErrKey, and fs.ErrNotExist if there is no file.
 func LoadKey(path string) (ed25519.PrivateKey, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%w %s: is not a file", ErrKey, path) // opening a pipe could wait for ever
+		return nil, fmt.Errorf("%w %s: is not a file", ErrKey, path) // opening a pipe could wait forever
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -155,8 +155,8 @@ func reach(t *testing.T, n, other *peers.Node) (c io.Closer) {
 	return c
 }
 
-// TestCallsToNobody: calls to nodes that there are not, however many, keep no real one out, and are forgotten.
-func TestCallsToNobody(t *testing.T) {
+// TestCallsToUnknownNodes: however many, they keep no real node out, and are forgotten.
+func TestCallsToUnknownNodes(t *testing.T) {
 	const most, failing = 6, 3
 	var far []*peers.Node
 	var addrs []string

@@ -69,7 +69,7 @@ func (g *gossip) rejoin(again event.Emitter) {
 	}
 }
 
-// receives reports whether records go to a peer, or cannot: the peer has no connection of its own, or
+// receives reports whether records go to a peer, or cannot: the peer has no connection itself, or
 // does not speak the protocol.
 func (g *gossip) receives(id peer.ID) bool {
 	if g.audience.has(id) || g.node.host.Network().Connectedness(id) != network.Connected {

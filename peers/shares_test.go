@@ -80,8 +80,8 @@ func TestTableShares(t *testing.T) {
 	}
 }
 
-// TestYoungestGivesWay: a flood displaces itself, and not what was there before.
-func TestYoungestGivesWay(t *testing.T) {
+// TestFloodDisplacesItself: the youngest nodes are dropped, not those that were known before.
+func TestFloodDisplacesItself(t *testing.T) {
 	table, now := peers.NewTable(nodes), time.Unix(1_000_000, 0)
 	for i := range nodes {
 		if err := take(table, peers.Trusted("hub"), fmt.Sprint(i), 1, now.Add(time.Duration(i))); err != nil {

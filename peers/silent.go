@@ -142,7 +142,7 @@ func pings(ctx context.Context, conn network.Conn) bool {
 		return ctx.Err() == nil
 	}
 	defer s.Reset()                                          //nolint:errcheck // it has no more use
-	defer context.AfterFunc(ctx, func() { _ = s.Reset() })() // the muxer may wait for ever to take a write
+	defer context.AfterFunc(ctx, func() { _ = s.Reset() })() // the muxer may wait forever to take a write
 	var sent, got [32]byte
 	_, _ = rand.Read(sent[:]) // never fails
 	err = multistream.SelectProtoOrFail(ping.ID, s)

@@ -2,10 +2,10 @@ package pgwire
 
 import "fmt"
 
-// AuthKind is the number that says which Authentication message one is.
+// AuthKind is the kind of an Authentication message.
 type AuthKind int32
 
-// The kinds this package can answer or send.
+// The kinds that this package can answer or send.
 const (
 	AuthOK           AuthKind = 0
 	AuthCleartext    AuthKind = 3
@@ -15,12 +15,12 @@ const (
 	AuthSASLFinal    AuthKind = 12
 )
 
-// Authentication is the whole family of Authentication messages, which share one type byte.
+// Authentication is any Authentication message; they share one type byte.
 type Authentication struct {
 	Kind       AuthKind
 	Salt       [4]byte  // AuthMD5
 	Mechanisms []string // AuthSASL
-	Data       []byte   // AuthSASLContinue, AuthSASLFinal, and any kind not known here
+	Data       []byte   // AuthSASLContinue, AuthSASLFinal, and unknown kinds
 }
 
 // Append adds the encoded message to dst.
@@ -60,7 +60,7 @@ func (m *Authentication) Decode(body []byte) error {
 	return c.done("Authentication")
 }
 
-// String names the kind as the manual does.
+// String returns the kind's name in PostgreSQL's manual.
 func (k AuthKind) String() string {
 	switch k {
 	case AuthOK:

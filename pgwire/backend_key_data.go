@@ -8,7 +8,7 @@ const (
 	maxCancelKey = 256
 )
 
-// BackendKeyData has the values for the client's CancelRequest.
+// BackendKeyData carries the values for the client's CancelRequest.
 type BackendKeyData struct {
 	ProcessID uint32
 	Key       []byte // 4 bytes in protocol 3.0, 4 to 256 in 3.2

@@ -38,9 +38,8 @@ func (m *Bind) Decode(body []byte) error {
 	return c.done("Bind")
 }
 
-// BindNames finds the portal and statement names at the start of a Bind body, which need
-// not be complete. The names alias start; n is the number of bytes they and their
-// terminators take.
+// BindNames returns the portal and statement names at the start of a Bind body, which may be incomplete. The names alias
+// start; n is the length of both with their terminators.
 func BindNames(start []byte) (portal, statement []byte, n int, err error) {
 	i := bytes.IndexByte(start, 0)
 	if i < 0 {

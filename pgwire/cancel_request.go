@@ -2,7 +2,7 @@ package pgwire
 
 import "fmt"
 
-// CancelRequest, on a separate connection, asks the server to cancel the query of another one.
+// CancelRequest, on a separate connection, asks the server to cancel another connection's query.
 type CancelRequest struct {
 	ProcessID uint32
 	Key       []byte // as in BackendKeyData

@@ -10,14 +10,13 @@ import (
 // ErrMalformed is wrapped by every error of a Decode method.
 var ErrMalformed = errors.New("pgwire: malformed message")
 
-// Message is implemented by every message of this package: it appends itself, type byte
-// and length word included, to a slice.
+// Message is implemented by every message of this package. It appends itself to a slice, with type byte and length word.
 type Message interface {
 	// Append adds the encoded message to dst and returns the extended slice.
 	Append(dst []byte) []byte
 }
 
-// begin adds a type byte and room for the length; finish fills the length in.
+// begin appends a type byte and space for the length, which finish fills in.
 func begin(dst []byte, typ byte) ([]byte, int) {
 	return append(dst, typ, 0, 0, 0, 0), len(dst) + 1
 }
@@ -27,7 +26,7 @@ func finish(dst []byte, at int) []byte {
 	return dst
 }
 
-// empty adds a message without a body.
+// empty appends a message without a body.
 func empty(dst []byte, typ byte) []byte { return append(dst, typ, 0, 0, 0, 4) }
 
 func appendString(dst []byte, s string) []byte { return append(append(dst, s...), 0) }
@@ -36,7 +35,7 @@ func appendInt16(dst []byte, v int) []byte { return binary.BigEndian.AppendUint1
 
 func appendInt32(dst []byte, v int32) []byte { return binary.BigEndian.AppendUint32(dst, uint32(v)) }
 
-// appendValue adds a length-prefixed value; nil is NULL (length -1).
+// appendValue appends a length-prefixed value; nil is NULL (length -1).
 func appendValue(dst, v []byte) []byte {
 	if v == nil {
 		return appendInt32(dst, -1)
@@ -44,12 +43,12 @@ func appendValue(dst, v []byte) []byte {
 	return append(appendInt32(dst, int32(len(v))), v...)
 }
 
-// AppendHeader adds the five bytes before a body of n bytes.
+// AppendHeader appends the five bytes before a body of n bytes.
 func AppendHeader(dst []byte, typ byte, n int) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, typ), uint32(n+4))
 }
 
-// cursor walks through a body. After the first failure it stays failed and returns zeros.
+// cursor reads a body. After the first failure it returns zeros only.
 type cursor struct {
 	b   []byte
 	bad bool
@@ -85,7 +84,7 @@ func (c *cursor) int32() int32 {
 	return int32(v)
 }
 
-// cstring returns the bytes before the next NUL; they alias the body.
+// cstring returns the bytes before the next NUL. They alias the body.
 func (c *cursor) cstring() []byte {
 	i := bytes.IndexByte(c.b, 0)
 	if i < 0 {
@@ -99,7 +98,7 @@ func (c *cursor) cstring() []byte {
 
 func (c *cursor) string() string { return string(c.cstring()) }
 
-// take returns the next n bytes, aliasing the body.
+// take returns the next n bytes. They alias the body.
 func (c *cursor) take(n int) []byte {
 	if n < 0 || n > len(c.b) {
 		c.bad, c.b = true, nil
@@ -163,7 +162,7 @@ func (c *cursor) oids() []uint32 {
 	return out
 }
 
-// done reports whether exactly the whole body was read.
+// done returns an error unless exactly the whole body was read.
 func (c *cursor) done(name string) error {
 	if c.bad {
 		return fmt.Errorf("%w: %s is too short or has an impossible length", ErrMalformed, name)
@@ -190,7 +189,7 @@ func appendOIDs(dst []byte, o []uint32) []byte {
 	return dst
 }
 
-// decodeEmpty checks that a message without fields has none.
+// decodeEmpty checks that a message has no body.
 func decodeEmpty(body []byte, name string) error {
 	c := cursor{b: body}
 	return c.done(name)

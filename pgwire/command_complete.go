@@ -1,6 +1,6 @@
 package pgwire
 
-// CommandComplete says that a command is done, with its tag, such as "SELECT 3".
+// CommandComplete reports the end of a command, with its tag, such as "SELECT 3".
 type CommandComplete struct {
 	Tag string
 }

@@ -1,6 +1,6 @@
 package pgwire
 
-// CopyBothResponse starts a COPY in both directions, which only replication uses.
+// CopyBothResponse starts a COPY in both directions. Only replication uses it.
 type CopyBothResponse struct {
 	Format  int8    // of the whole copy: 0 text, 1 binary
 	Columns []int16 // format of each column

@@ -1,6 +1,6 @@
 package pgwire
 
-// CopyInResponse says that the server now expects CopyData, for COPY FROM STDIN.
+// CopyInResponse starts a COPY FROM STDIN: the server expects CopyData.
 type CopyInResponse struct {
 	Format  int8    // of the whole copy: 0 text, 1 binary
 	Columns []int16 // format of each column

@@ -1,6 +1,6 @@
 package pgwire
 
-// CopyOutResponse says that CopyData follows, for COPY TO STDOUT.
+// CopyOutResponse starts a COPY TO STDOUT: CopyData follows.
 type CopyOutResponse struct {
 	Format  int8    // of the whole copy: 0 text, 1 binary
 	Columns []int16 // format of each column

@@ -1,7 +1,6 @@
-// Package pgwire encodes and decodes the messages of the PostgreSQL frontend/backend
-// protocol, version 3.0 and 3.2, for both sides of a connection, and the computations of
-// its authentication methods (SCRAM-SHA-256, md5). It opens no socket and starts no
-// goroutine: bytes in, bytes out.
+// Package pgwire encodes and decodes the messages of the PostgreSQL frontend/backend protocol, versions 3.0 and 3.2, for
+// both sides of a connection. It also computes the messages of its authentication methods (SCRAM-SHA-256, md5). It opens
+// no socket and starts no goroutine.
 //
 //	package main
 //

@@ -1,6 +1,6 @@
 package pgwire
 
-// EmptyQueryResponse takes the place of CommandComplete for an empty query string.
+// EmptyQueryResponse replaces CommandComplete for an empty query string.
 type EmptyQueryResponse struct{}
 
 // Append adds the encoded message to dst.

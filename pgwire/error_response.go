@@ -43,7 +43,7 @@ func (m *ErrorResponse) Append(dst []byte) []byte { return m.append(dst, TypeErr
 // Decode reads a message body.
 func (m *ErrorResponse) Decode(body []byte) error { return m.decode(body, "ErrorResponse") }
 
-// Error gives severity, message and SQLSTATE in one line.
+// Error returns severity, message and SQLSTATE in one line.
 func (m *ErrorResponse) Error() string {
 	return fmt.Sprintf("%s: %s (SQLSTATE %s)", m.severity(), m.Message, m.Code)
 }
@@ -61,7 +61,7 @@ func (m *ErrorResponse) severity() string {
 	return m.Severity
 }
 
-// field returns where the field with a code is kept, nil for a code not known.
+// field returns the field with a code; nil = unknown.
 func (m *ErrorResponse) field(code byte) *string {
 	for i, f := range errorCodes {
 		if byte(f) == code {
@@ -71,7 +71,7 @@ func (m *ErrorResponse) field(code byte) *string {
 	return nil
 }
 
-// errorCodes are the field codes in the order fields returns them.
+// errorCodes are the field codes in the order of fields.
 const errorCodes = "SVCMDHPpqWstcdnFLR"
 
 func (m *ErrorResponse) fields() [18]*string {

@@ -2,11 +2,11 @@ package pgwire
 
 import "fmt"
 
-// NegotiateProtocolVersion answers a StartupMessage that asked for a newer minor version or
-// for protocol options (parameters whose names begin with "_pq_.") the server does not know.
+// NegotiateProtocolVersion answers a StartupMessage that asked for a newer minor version, or for protocol options
+// (parameters whose names begin with "_pq_.") that the server does not know.
 type NegotiateProtocolVersion struct {
-	Version uint32   // the newest the server speaks: major<<16 | minor
-	Options []string // the options it did not recognise
+	Version uint32   // the newest that the server supports: major<<16 | minor
+	Options []string // the options that it does not know
 }
 
 // Append adds the encoded message to dst.

@@ -1,6 +1,6 @@
 package pgwire
 
-// NoData answers Describe where there are no rows to describe.
+// NoData answers Describe for a statement or portal that returns no rows.
 type NoData struct{}
 
 // Append adds the encoded message to dst.

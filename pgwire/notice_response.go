@@ -1,6 +1,6 @@
 package pgwire
 
-// NoticeResponse reports a warning or information. It can come at any time.
+// NoticeResponse reports a warning or information. It may arrive at any time.
 type NoticeResponse struct {
 	ErrorResponse
 }

@@ -1,6 +1,6 @@
 package pgwire
 
-// NotificationResponse delivers a NOTIFY. It can come at any time.
+// NotificationResponse delivers a NOTIFY. It may arrive at any time.
 type NotificationResponse struct {
 	ProcessID uint32
 	Channel   string

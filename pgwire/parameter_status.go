@@ -1,6 +1,6 @@
 package pgwire
 
-// ParameterStatus reports the value of a run-time parameter. It can come at any time.
+// ParameterStatus reports the value of a run-time parameter. It may arrive at any time.
 type ParameterStatus struct {
 	Name  string
 	Value string

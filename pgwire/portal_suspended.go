@@ -1,6 +1,6 @@
 package pgwire
 
-// PortalSuspended says that Execute stopped at its row limit; the portal can be executed again.
+// PortalSuspended reports that Execute stopped at its row limit; the portal can be executed again.
 type PortalSuspended struct{}
 
 // Append adds the encoded message to dst.

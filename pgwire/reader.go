@@ -11,17 +11,16 @@ import (
 // Sizes of a Reader's and a Writer's memory.
 const (
 	smallBuffer = 512       // kept by a Reader that cannot wait without one; most short queries fit
-	largeBuffer = 16 << 10  // borrowed while messages flow; one read of a busy socket
-	maxLength   = 1<<30 - 1 // the largest message PostgreSQL itself sends or accepts
+	largeBuffer = 16 << 10  // borrowed while messages arrive; one read of a busy socket
+	maxLength   = 1<<30 - 1 // the largest message that PostgreSQL sends or accepts
 )
 
-// DefaultMaxBody is the largest body, in bytes, that Reader.Body gathers in memory unless
-// MaxBody says otherwise. Larger ones can be read piece by piece with Chunk.
+// DefaultMaxBody is the default of Reader.MaxBody, in bytes. Larger bodies can be read in pieces with Chunk.
 const DefaultMaxBody = 1 << 20
 
 // Errors of a Reader.
 var (
-	// ErrLength reports a length word no message can have: garbage, or another protocol.
+	// ErrLength reports an impossible length word: garbage, or another protocol.
 	ErrLength = errors.New("pgwire: impossible message length")
 	// ErrTooLarge reports a message over a limit of this program, not of the protocol.
 	ErrTooLarge = errors.New("pgwire: message too large")
@@ -35,25 +34,24 @@ type Header struct {
 	Len  int // bytes of body, without the length word
 }
 
-// Reader reads messages from a connection: Next for the header, then the body by Body (whole,
-// in memory), Chunk (piece by piece, for bodies of any size) or Skip. It reads ahead, as much
-// as one read of the connection gives. It may be used by one goroutine at a time.
+// Reader reads messages from a connection: Next returns the header; then Body returns the whole body in memory, Chunk
+// returns it in pieces, whatever its size, or Skip drops it. A Reader reads ahead as much as one read of the connection
+// returns. It may be used by one goroutine at a time.
 //
-// The 16 KiB buffer for busy connections is borrowed from a pool. After Release a Reader holds
-// no buffer while it waits if the source has a method WaitReadable() error, which returns when
-// a Read would not wait; otherwise it keeps 512 bytes. errors.ErrUnsupported from
-// WaitReadable means that the source cannot do that after all.
+// The 16 KiB buffer for busy connections is borrowed from a pool. After Release a waiting Reader holds no buffer if the
+// source has a method WaitReadable() error, which returns when a Read would not wait. Otherwise, or if WaitReadable
+// returns errors.ErrUnsupported, it keeps 512 bytes.
 type Reader struct {
 	// MaxBody bounds Body, in bytes; 0 means DefaultMaxBody.
 	MaxBody int
 
 	src        io.Reader
-	wait       waiter // src, if it can; else nil
-	buf        []byte // buf[start:end] is read and not yet consumed; nil = none
+	wait       waiter // src, if it implements waiter; else nil
+	buf        []byte // buf[start:end] is unread; nil = none
 	start, end int
-	left       int                // bytes of the current body not yet consumed
+	left       int                // unread bytes of the current body
 	large      *[largeBuffer]byte // buf, if it is borrowed
-	small      *[smallBuffer]byte // kept once it was needed
+	small      *[smallBuffer]byte // kept after its first use
 }
 
 // waiter is a source that can be waited for without a buffer.
@@ -66,8 +64,8 @@ func NewReader(src io.Reader) *Reader {
 	return r
 }
 
-// SetSource changes the source, for instance to the TLS connection made from the old one.
-// Bytes read ahead from the old source are an error: they came before the change.
+// SetSource changes the source, for instance to the TLS connection made from the old one. It returns an error if there are
+// unread bytes: they were sent before the change.
 func (r *Reader) SetSource(src io.Reader) error {
 	if r.Buffered() > 0 {
 		return fmt.Errorf("%w: %d bytes sent before the change of transport", ErrMalformed, r.Buffered())
@@ -77,7 +75,7 @@ func (r *Reader) SetSource(src io.Reader) error {
 	return nil
 }
 
-// Buffered returns how many bytes were read ahead and not consumed.
+// Buffered returns the number of unread bytes in the buffer.
 func (r *Reader) Buffered() int { return r.end - r.start }
 
 // HasMessage reports whether a whole message is buffered, so that reading it does not block.
@@ -86,7 +84,7 @@ func (r *Reader) HasMessage() bool {
 	return r.left == 0 && len(b) >= 5 && uint32(len(b)) >= 1+binary.BigEndian.Uint32(b[1:])
 }
 
-// Release returns the large buffer to the pool if it is empty. Call it before waiting for long.
+// Release returns an empty large buffer to the pool. Call it before a long wait.
 func (r *Reader) Release() {
 	if r.start != r.end {
 		return
@@ -101,9 +99,8 @@ func (r *Reader) Release() {
 // by one call, without WaitReadable before it.
 func (r *Reader) Prepare() { r.grow() }
 
-// Fill reads from the source once. It is for a caller that knows that a Read would not wait, and that must not
-// wait for the end of a message; Buffered and HasMessage report the result. Call it only when no whole message
-// is buffered.
+// Fill reads from the source once. It is for a caller that knows that a Read would not wait, and that must not wait for
+// the end of a message; Buffered and HasMessage report the result. Call it only if no whole message is buffered.
 func (r *Reader) Fill() error {
 	r.grow()
 	r.makeRoom(min(r.Buffered()+1, largeBuffer))
@@ -160,8 +157,7 @@ func (r *Reader) Body() ([]byte, error) {
 	return r.bigBody(n)
 }
 
-// bigBody reads a body larger than the buffer. It allocates as bytes arrive, so that a length
-// word alone costs no memory.
+// bigBody reads a body larger than the buffer. It allocates as bytes arrive, so that a length word alone costs no memory.
 func (r *Reader) bigBody(n int) ([]byte, error) {
 	body := make([]byte, 0, 2*largeBuffer)
 	for r.left > 0 {
@@ -184,21 +180,21 @@ func (r *Reader) Peek(n int) ([]byte, error) {
 	return r.buf[r.start : r.start+n : r.start+n], nil
 }
 
-// Discard consumes the next n bytes of the body, which were seen by Peek.
+// Discard consumes the next n bytes of the body, which Peek has returned.
 func (r *Reader) Discard(n int) {
 	n = min(n, r.left, r.Buffered())
 	r.start, r.left = r.start+n, r.left-n
 }
 
-// Chunk returns the next piece of the current body: the received bytes, at least one, at most 16
-// KiB; nil at the end of the body. It is valid until the next call.
+// Chunk returns the next piece of the current body, at least one byte and at most 16 KiB; nil = the end of the body. It is
+// valid until the next call.
 func (r *Reader) Chunk() ([]byte, error) {
 	if r.left == 0 {
 		return nil, nil
 	}
 	want := 1
 	if r.left > smallBuffer {
-		want = smallBuffer + 1 // a large body is worth the large buffer
+		want = smallBuffer + 1 // a large body justifies the large buffer
 	}
 	if err := r.fill(want); err != nil {
 		return nil, midMessage(err)
@@ -209,11 +205,10 @@ func (r *Reader) Chunk() ([]byte, error) {
 	return chunk, nil
 }
 
-// Run consumes the whole messages in the buffer, up to the first that takes refuses, and returns
-// them, headers included: messages that are only inspected can be forwarded with one copy. An
-// impossible length ends the run, too. It never reads the source. In the middle of a message,
-// and without whole messages, it returns an empty slice. The result is valid until the next
-// call, the body given to takes until that returns.
+// Run consumes the whole messages in the buffer, up to the first one for which takes returns false, and returns them with
+// their headers, so that messages that are only inspected can be forwarded with one copy. It also stops at an impossible
+// length. It never reads the source. In the middle of a message, and without whole messages, it returns an empty slice.
+// The result is valid until the next call, the body passed to takes until takes returns.
 func (r *Reader) Run(takes func(typ byte, body []byte) bool) []byte {
 	if r.left > 0 {
 		return nil
@@ -230,8 +225,8 @@ func (r *Reader) Run(takes func(typ byte, body []byte) bool) []byte {
 	return b[:n:n]
 }
 
-// Unread makes p, which was read from the source in another way, the next input. Nothing may be buffered, and
-// no body be read in part; p, of at most 16 KiB, is copied.
+// Unread makes p, which was read from the source by other means, the next input. Nothing may be buffered, and no body
+// partly read; p, of at most 16 KiB, is copied.
 func (r *Reader) Unread(p []byte) {
 	if r.Buffered() > 0 || r.left > 0 {
 		panic("pgwire: Unread with input that is not read yet")
@@ -248,7 +243,7 @@ func (r *Reader) Unread(p []byte) {
 	r.start, r.end = 0, copy(r.buf, p)
 }
 
-// Left returns how many bytes of the current body are not yet consumed.
+// Left returns the number of unread bytes of the current body.
 func (r *Reader) Left() int { return r.left }
 
 // Skip consumes the rest of the current body.
@@ -261,8 +256,8 @@ func (r *Reader) Skip() error {
 	return nil
 }
 
-// Startup reads a start-up packet, which has no type byte, and returns its bytes after the length
-// word, valid until the next call. A packet over MaxStartup is an error wrapping ErrLength.
+// Startup reads a start-up packet, which has no type byte, and returns its bytes after the length word. They are valid
+// until the next call. A packet over MaxStartup is an error wrapping ErrLength.
 func (r *Reader) Startup() ([]byte, error) {
 	if err := r.fill(4); err != nil {
 		return nil, err
@@ -315,7 +310,7 @@ func (r *Reader) fill(n int) error {
 	return nil
 }
 
-// borrow gets a buffer, after the source is readable if it has WaitReadable.
+// borrow takes a buffer, once the source is readable if it has WaitReadable.
 func (r *Reader) borrow() error {
 	if r.wait != nil {
 		err := r.wait.WaitReadable()
@@ -335,7 +330,7 @@ func (r *Reader) borrow() error {
 	return nil
 }
 
-// makeRoom makes n bytes fit between start and the end of the buffer.
+// makeRoom makes space for n bytes from start on.
 func (r *Reader) makeRoom(n int) {
 	if n > len(r.buf) {
 		r.grow()
@@ -359,7 +354,7 @@ func (r *Reader) grow() {
 	r.start, r.buf = 0, r.large[:]
 }
 
-// midMessage turns io.EOF inside a message into io.ErrUnexpectedEOF.
+// midMessage replaces io.EOF within a message by io.ErrUnexpectedEOF.
 func midMessage(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -15,8 +15,7 @@ const (
 // Valid reports whether s is one of the three.
 func (s TxStatus) Valid() bool { return s == TxIdle || s == TxActive || s == TxFailed }
 
-// ReadyForQuery says that the server has answered everything up to a Query, FunctionCall or
-// Sync.
+// ReadyForQuery reports that the server has answered everything up to a Query, FunctionCall or Sync.
 type ReadyForQuery struct {
 	Status TxStatus
 }

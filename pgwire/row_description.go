@@ -18,7 +18,7 @@ type RowDescription struct {
 	Fields []Field
 }
 
-// minField is the smallest a field can be: an empty name and its fixed part.
+// minField is the smallest size of a field: an empty name and the fixed part.
 const minField = 1 + 18
 
 // Append adds the encoded message to dst.

@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// MechanismSCRAM is the name of the SASL mechanism implemented here (RFC 5802, RFC 7677).
-// Channel binding (SCRAM-SHA-256-PLUS) is not offered.
+// MechanismSCRAM is the name of the supported SASL mechanism (RFC 5802, RFC 7677). Channel binding (SCRAM-SHA-256-PLUS) is
+// not offered.
 const MechanismSCRAM = "SCRAM-SHA-256"
 
-// ScramIterations is the work factor PostgreSQL uses for new secrets.
+// ScramIterations is PostgreSQL's iteration count for new secrets.
 const ScramIterations = 4096
 
-// maxScramIterations bounds the work a server can ask of a client.
+// maxScramIterations bounds the work that a server can demand of a client.
 const maxScramIterations = 1_000_000
 
 const (
@@ -28,13 +28,12 @@ const (
 	nonceSize = 18 // random bytes in a nonce, as PostgreSQL
 )
 
-// ErrAuth is wrapped by errors that mean: the other side could not prove that it knows the
-// password.
+// ErrAuth is wrapped by errors for a peer that could not prove that it knows the password.
 var ErrAuth = errors.New("pgwire: authentication failed")
 
 var base64Std = base64.StdEncoding.Strict()
 
-// ScramVerifier is stored by a server instead of a password.
+// ScramVerifier is what a server stores instead of a password.
 type ScramVerifier struct {
 	Iterations int
 	Salt       []byte
@@ -42,9 +41,8 @@ type ScramVerifier struct {
 	ServerKey  []byte // 32 bytes
 }
 
-// NewScramVerifier computes the verifier of a password: some milliseconds of work. A nil salt
-// means a random one. Passwords are taken as they are: SASLprep, which changes some
-// passwords outside ASCII, is not applied.
+// NewScramVerifier computes the verifier of a password, which takes some milliseconds. A nil salt means a random one.
+// SASLprep, which changes some passwords outside ASCII, is not applied.
 func NewScramVerifier(password string, salt []byte, iterations int) (ScramVerifier, error) {
 	if salt == nil {
 		salt = make([]byte, saltSize)
@@ -59,8 +57,8 @@ func NewScramVerifier(password string, salt []byte, iterations int) (ScramVerifi
 	return ScramVerifier{Iterations: iterations, Salt: salt, StoredKey: stored[:], ServerKey: mac(salted, "Server Key")}, nil
 }
 
-// ParseScramVerifier reads "SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey", the form of
-// pg_authid.rolpassword. The error does not show the secret.
+// ParseScramVerifier parses "SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey", the form of pg_authid.rolpassword. The
+// error does not show the secret.
 func ParseScramVerifier(s string) (ScramVerifier, error) {
 	bad := fmt.Errorf("%w: SCRAM secret is not SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey", ErrMalformed)
 	rest, ok := strings.CutPrefix(s, MechanismSCRAM+"$")
@@ -83,9 +81,9 @@ func ParseScramVerifier(s string) (ScramVerifier, error) {
 	return v, nil
 }
 
-// MockScramVerifier returns a verifier no password satisfies, with a salt that is always the
-// same for the same user and secret. A server that goes through the exchange with it does not
-// show that a user is unknown. secret should be random and kept for the life of the process.
+// MockScramVerifier returns a verifier that no password satisfies. Its salt is always the same for the same user and
+// secret. With it a server can do the exchange for an unknown user without revealing that. secret should be random and
+// kept for the life of the process.
 func MockScramVerifier(secret []byte, user string) ScramVerifier {
 	seed := mac(secret, "salt "+user)
 	return ScramVerifier{
@@ -107,11 +105,11 @@ func mac(key []byte, message string) []byte {
 	return sum[:]
 }
 
-// macRoom is what macOf needs before a message, in bytes.
+// macRoom is the space in bytes that macOf needs before a message.
 const macRoom = sha256.BlockSize
 
-// macOf is HMAC-SHA-256 of message[macRoom:], and overwrites what is before. crypto/hmac allocates seven times for that, which
-// is a good part of what a login costs.
+// macOf returns the HMAC-SHA-256 of message[macRoom:], and overwrites what is before it. crypto/hmac would allocate seven
+// times, much of the cost of a login.
 func macOf(key, message []byte) [sha256.Size]byte {
 	if len(key) > sha256.BlockSize {
 		short := sha256.Sum256(key)
@@ -129,7 +127,7 @@ func macOf(key, message []byte) [sha256.Size]byte {
 	return sha256.Sum256(outer[:])
 }
 
-// nonce is random printable characters without a comma.
+// nonce is a string of random printable characters without commas.
 type nonce [nonceSize / 3 * 4]byte
 
 func newNonce() (n nonce) {
@@ -139,8 +137,8 @@ func newNonce() (n nonce) {
 	return n
 }
 
-// attributes splits a SCRAM message "a=x,b=y" and checks that exactly the wanted letters come, three at most,
-// in that order. Extensions after them are ignored. The values alias message.
+// attributes splits a SCRAM message "a=x,b=y" and checks that it begins with exactly the given letters, at most three, in
+// that order. Extensions after them are ignored. The values alias message.
 func attributes(message []byte, letters string) (values [3][]byte, err error) {
 	rest, more := message, true
 	for i := range len(letters) {

@@ -17,8 +17,7 @@ type ScramClient struct {
 	expected []byte // the server's signature, known after Continue
 }
 
-// NewScramClient starts an exchange. PostgreSQL takes the user from the StartupMessage, so
-// none is named here.
+// NewScramClient starts an exchange. It needs no user name: PostgreSQL takes it from the StartupMessage.
 func NewScramClient(password string) *ScramClient {
 	n := newNonce()
 	return &ScramClient{password: password, nonce: string(n[:])}

@@ -12,18 +12,18 @@ import (
 // safe for concurrent use.
 type ScramServer struct {
 	verifier ScramVerifier
-	nonce    nonce  // the server's part
-	gs2      byte   // the flag of the client's header for channel binding
-	auth     []byte // macRoom bytes, and the AuthMessage as far as it has come; nil before First
-	full     []byte // the nonce of both, in auth
+	nonce    nonce  // the server's half
+	gs2      byte   // the channel binding flag of the client's header
+	auth     []byte // macRoom bytes, and the AuthMessage so far; nil before First
+	full     []byte // both halves of the nonce, in auth
 }
 
-// NewScramServer starts an exchange with the user who has a verifier.
+// NewScramServer starts an exchange for the user of a verifier.
 func NewScramServer(v ScramVerifier) *ScramServer {
 	return &ScramServer{verifier: v, nonce: newNonce()}
 }
 
-// First takes the client's first message, which it does not keep, and returns the server's, which must not be changed.
+// First takes the client's first message and returns the server's, which must not be changed. It does not retain message.
 func (s *ScramServer) First(message []byte) ([]byte, error) {
 	flag, rest, ok := bytes.Cut(message, comma)
 	authzid, bare, ok2 := bytes.Cut(rest, comma)
@@ -43,7 +43,7 @@ func (s *ScramServer) First(message []byte) ([]byte, error) {
 	if len(theirs) == 0 || bytes.ContainsFunc(theirs, notInNonce) {
 		return nil, fmt.Errorf("%w: SCRAM nonce has characters that are not printable", ErrMalformed)
 	}
-	const most = 200 // of what the server adds here and in Final, without the nonces and the salt
+	const most = 200 // bytes that the server adds here and in Final, without the nonces and the salt
 	auth := make([]byte, macRoom, macRoom+len(bare)+2*(len(theirs)+len(s.nonce))+2*len(s.verifier.Salt)+most)
 	auth = append(append(auth, bare...), ',')
 	first := len(auth)
@@ -57,11 +57,11 @@ func (s *ScramServer) First(message []byte) ([]byte, error) {
 	return s.auth[first:len(s.auth):len(s.auth)], nil
 }
 
-// notInNonce reports whether a nonce may not have a character: all but those from 0x21 to 0x7e, and the comma, which
-// ends it.
+// notInNonce reports whether a nonce must not contain r: only 0x21 to 0x7e are allowed, without the comma, which ends the
+// nonce.
 func notInNonce(r rune) bool { return r < 0x21 || r > 0x7e }
 
-// channel is what a client says of channel binding in its last message: its header in base64.
+// channel returns the client's header in base64, as its last message must repeat it.
 func (s *ScramServer) channel() string {
 	if s.gs2 == 'y' {
 		return "eSws" // "y,,"
@@ -69,9 +69,8 @@ func (s *ScramServer) channel() string {
 	return "biws" // "n,,"
 }
 
-// Final takes the client's last message and returns the server's, which proves that the server
-// knows the verifier. A wrong password is an error wrapping ErrAuth; it takes as long as a
-// right one.
+// Final takes the client's last message and returns the server's, which proves that the server knows the verifier. A wrong
+// password is an error wrapping ErrAuth; it takes as long as a right one.
 func (s *ScramServer) Final(message []byte) ([]byte, error) {
 	i := bytes.LastIndex(message, []byte(",p="))
 	if i < 0 || s.auth == nil {
@@ -82,7 +81,7 @@ func (s *ScramServer) Final(message []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var buf [sha256.Size + 2]byte // what Decode may write
+	var buf [sha256.Size + 2]byte // space for Decode
 	proof := buf[:sha256.Size]
 	decoded := 0
 	if len(encoded) == base64Std.EncodedLen(sha256.Size) {

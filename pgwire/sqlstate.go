@@ -1,7 +1,6 @@
 package pgwire
 
-// SQLSTATE codes used by Headpond and those that drivers look for. The complete list is in
-// appendix A of the PostgreSQL manual.
+// SQLSTATE codes that Headpond uses or drivers depend on. The complete list is in appendix A of the PostgreSQL manual.
 const (
 	StateSuccessful             = "00000"
 	StateWarning                = "01000"

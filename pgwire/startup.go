@@ -18,12 +18,12 @@ const (
 	codeGSSENC = 1234<<16 | 5680
 )
 
-// MaxStartup is the largest start-up packet accepted, in bytes, the length word included:
-// the limit PostgreSQL has (MAX_STARTUP_PACKET_LENGTH).
+// MaxStartup is the largest start-up packet accepted, in bytes with the length word. It is PostgreSQL's limit
+// (MAX_STARTUP_PACKET_LENGTH).
 const MaxStartup = 10000
 
-// Startup is one packet of the start-up phase, which has no type byte. Exactly one of the
-// five kinds of DecodeStartup: *SSLRequest, *GSSENCRequest, *CancelRequest, *StartupMessage.
+// Startup is one packet of the start-up phase, which has no type byte: a *SSLRequest, *GSSENCRequest, *CancelRequest or
+// *StartupMessage.
 type Startup interface {
 	Message
 	// Decode reads the packet after its length word.
@@ -68,7 +68,7 @@ func (e *VersionError) Error() string {
 // Unwrap makes errors.Is(err, ErrMalformed) true.
 func (e *VersionError) Unwrap() error { return ErrMalformed }
 
-// beginStartup adds a place for the length and the code.
+// beginStartup appends space for the length, and the code.
 func beginStartup(dst []byte, code uint32) ([]byte, int) {
 	at := len(dst)
 	return binary.BigEndian.AppendUint32(append(dst, 0, 0, 0, 0), code), at

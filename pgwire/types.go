@@ -1,7 +1,6 @@
 package pgwire
 
-// Types of the messages a frontend (client) sends. Some letters mean something else when a
-// backend sends them.
+// Types of the messages that a frontend (client) sends. Some letters mean something else when a backend sends them.
 const (
 	TypeBind         = 'B'
 	TypeClose        = 'C'
@@ -17,13 +16,13 @@ const (
 	TypeTerminate    = 'X'
 )
 
-// Types of the messages both sides send.
+// Types of the messages that both sides send.
 const (
 	TypeCopyData = 'd'
 	TypeCopyDone = 'c'
 )
 
-// Types of the messages a backend (server) sends.
+// Types of the messages that a backend (server) sends.
 const (
 	TypeAuthentication           = 'R'
 	TypeBackendKeyData           = 'K'

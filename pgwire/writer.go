@@ -2,9 +2,9 @@ package pgwire
 
 import "io"
 
-// Writer gathers messages and writes them to a connection in one write per Flush, or per 16 KiB. It
-// may be used by one goroutine at a time. The first error of the connection is kept and returned by
-// every later Flush; later messages are dropped.
+// Writer buffers messages and writes them to a connection in one write per Flush, or per 16 KiB. It may be used by one
+// goroutine at a time. The first error of the connection is kept and returned by every later Flush; later messages are
+// dropped.
 type Writer struct {
 	dst   io.Writer
 	buf   []byte
@@ -20,14 +20,13 @@ func NewWriter(dst io.Writer) *Writer { return &Writer{dst: dst} }
 // Unflushed bytes go to the new destination.
 func (w *Writer) SetDest(dst io.Writer) { w.dst = dst }
 
-// Send adds a message.
+// Send appends a message.
 func (w *Writer) Send(m Message) { w.commit(m.Append(w.AvailableBuffer())) }
 
-// Header adds the five bytes before a body of n bytes, which must follow by Write.
+// Header appends the five bytes before a body of n bytes, which the caller must Write.
 func (w *Writer) Header(typ byte, n int) { w.commit(AppendHeader(w.AvailableBuffer(), typ, n)) }
 
-// Write adds raw bytes; p is copied or written out before it returns. The error is always nil
-// unless the connection failed.
+// Write appends raw bytes. It does not retain p. The error is nil unless the connection has failed.
 func (w *Writer) Write(p []byte) (int, error) {
 	if len(w.buf)+len(p) <= largeBuffer {
 		w.buf = append(w.borrowed(), p...)
@@ -44,8 +43,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), w.err
 }
 
-// AvailableBuffer returns an empty slice with the free part of the buffer as its capacity.
-// Append to it and pass the result to Write at once: then nothing is copied if it fitted.
+// AvailableBuffer returns an empty slice with the free part of the buffer as its capacity. Append to it and pass the
+// result to Write at once; if it fits, nothing is copied.
 func (w *Writer) AvailableBuffer() []byte {
 	b := w.borrowed()
 	return b[len(b):]
@@ -60,7 +59,7 @@ func (w *Writer) borrowed() []byte {
 	return w.buf
 }
 
-// commit takes the bytes that were appended to AvailableBuffer.
+// commit accepts the bytes that were appended to AvailableBuffer.
 func (w *Writer) commit(b []byte) {
 	if len(w.buf)+len(b) <= largeBuffer && w.large != nil {
 		w.buf = append(w.buf, b...)
@@ -69,13 +68,13 @@ func (w *Writer) commit(b []byte) {
 	_, _ = w.Write(b)
 }
 
-// Buffered returns how many bytes wait for Flush.
+// Buffered returns the number of bytes that wait for Flush.
 func (w *Writer) Buffered() int { return len(w.buf) }
 
-// Written returns how many bytes went to the connection.
+// Written returns the number of bytes written to the connection.
 func (w *Writer) Written() uint64 { return w.total }
 
-// Flush writes buffered messages and keeps the memory for the next ones.
+// Flush writes the buffered messages. It keeps the memory for the next ones.
 func (w *Writer) Flush() error {
 	if len(w.buf) > 0 {
 		w.write(w.buf)
@@ -84,7 +83,7 @@ func (w *Writer) Flush() error {
 	return w.err
 }
 
-// Release gives the buffer back if it is empty. Call it before waiting for long.
+// Release frees the buffer if it is empty. Call it before a long wait.
 func (w *Writer) Release() {
 	if w.large != nil && len(w.buf) == 0 {
 		largeBuffers.Put(w.large)

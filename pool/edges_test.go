@@ -51,7 +51,7 @@ func TestAttemptThatHangs(t *testing.T) {
 				p := b.start(limits)
 				wantErr(t, acquireErr(p), pool.ErrOpen, errDown)
 				synctest.Wait()
-				b.set(func() { b.gate = make(chan struct{}) }) // for ever
+				b.set(func() { b.gate = make(chan struct{}) }) // forever
 				time.Sleep(2 * time.Second)
 				first, second := begin(ctx, p), begin(ctx, p)
 				synctest.Wait()
@@ -125,7 +125,7 @@ func TestDirectOpenEndsWithItsCaller(t *testing.T) {
 		b := &backend{t: t}
 		p := b.start(pool.Limits{MaxSize: 1, Overflow: pool.OverflowDirect, AcquireTimeout: time.Second})
 		l := acquire(t, p)
-		b.set(func() { b.gate = make(chan struct{}) }) // for ever
+		b.set(func() { b.gate = make(chan struct{}) }) // forever
 		began := time.Now()
 		e := wantErr(t, acquireErr(p), pool.ErrTimeout, context.DeadlineExceeded)
 		want(t, "open failed", errors.Is(e, pool.ErrOpen), false)

@@ -87,7 +87,7 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// Timeout reports whether the acquire timed out, as net.Error has it.
+// Timeout reports whether the acquire timed out, as in net.Error.
 func (e *Error) Timeout() bool { return errors.Is(e.Kind, ErrTimeout) }
 
 // PanicError is a panic in one of the callbacks or hooks of a Config.

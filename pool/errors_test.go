@@ -144,7 +144,7 @@ func TestErrorSaysWhatMatters(t *testing.T) {
 	}
 }
 
-func TestNobodyWaits(t *testing.T) {
+func TestOpenErrorWithoutWaiters(t *testing.T) {
 	b := &backend{t: t}
 	p := b.start(pool.Limits{MaxSize: 2, MaxWaiters: -1})
 	defer b.end(p)

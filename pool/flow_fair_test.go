@@ -92,7 +92,7 @@ func TestLongestFlowMakesRoom(t *testing.T) {
 }
 
 // The time that opens take is not the pace of turns.
-func TestPaceIsNotOfOpens(t *testing.T) {
+func TestPaceExcludesOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}
 		w := &waiters{t: t, p: b.start(pool.Limits{MaxSize: 100, OpenConcurrency: 100}, func(c *pool.Config[*res]) {
@@ -120,8 +120,8 @@ func TestPaceIsNotOfOpens(t *testing.T) {
 	})
 }
 
-// One stall does not have callers refused long afterwards.
-func TestPaceForgetsAStall(t *testing.T) {
+// After one stall callers are not refused for long.
+func TestPaceRecoversFromAStall(t *testing.T) {
 	for _, size := range []int{1, 10} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -173,7 +173,7 @@ func TestFlowsShareMaxWaiters(t *testing.T) {
 
 // An acquire whose turn would come too late fails at once, by the pace of those before; one that would be the first in the queue, or whose flow has
 // fewer waiters, waits.
-func TestNoTime(t *testing.T) {
+func TestRefusedBeforeItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}
 		w := &waiters{t: t, p: b.start(pool.Limits{MaxSize: 2})}
@@ -218,8 +218,8 @@ func TestNoTime(t *testing.T) {
 	})
 }
 
-// Whoever waits only for a resource to be opened is not refused, however slow the pace was.
-func TestNoTimeNotWithRoom(t *testing.T) {
+// A caller that waits only for a resource to be opened is not refused, however slow the pace was.
+func TestNotRefusedWhileOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}
 		w := &waiters{t: t, p: b.start(pool.Limits{MaxSize: 2})}
@@ -245,7 +245,7 @@ func TestNoTimeNotWithRoom(t *testing.T) {
 	})
 }
 
-// A flow of another affinity lets others pass, but not for ever.
+// A flow of another affinity lets others pass, but not forever.
 func TestFlowOfAnotherAffinity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}

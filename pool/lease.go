@@ -55,7 +55,7 @@ func (l Lease[T]) Release() {
 		p.mu.Unlock()
 		return
 	}
-	p.giveSlow(s)
+	p.releaseSlow(s)
 }
 
 // pushes reports whether the fast path of Release applies: s only has to be pushed onto the idle stack.
@@ -78,8 +78,8 @@ func (p *Pool[T]) reset(s *slot[T], timeout time.Duration) (ok bool) {
 	return true
 }
 
-// giveSlow is Release without the fast path. The lock is held on entry, not on return.
-func (p *Pool[T]) giveSlow(s *slot[T]) {
+// releaseSlow is Release without the fast path. The lock is held on entry, not on return.
+func (p *Pool[T]) releaseSlow(s *slot[T]) {
 	var e effects[T]
 	p.touchLazily()
 	p.core.give(s, &e)

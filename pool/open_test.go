@@ -246,7 +246,7 @@ func TestCloseEndsAnOverflowOpen(t *testing.T) {
 		b := &backend{t: t}
 		p := b.start(pool.Limits{MaxSize: 1, Overflow: pool.OverflowDirect})
 		l := acquire(t, p)
-		b.set(func() { b.gate = make(chan struct{}) }) // for ever
+		b.set(func() { b.gate = make(chan struct{}) }) // forever
 		r := begin(ctx, p)
 		synctest.Wait()
 		want(t, "direct", p.Stats().Direct, 1)

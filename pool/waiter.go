@@ -15,7 +15,7 @@ type Parker interface {
 	// Unpark and never without one. If ctx can end, Park may also give up for
 	// other reasons with another error: the Acquire is then canceled.
 	Park(ctx context.Context) error
-	// Unpark ends the present or the next Park.
+	// Unpark ends the current or the next Park.
 	Unpark()
 }
 

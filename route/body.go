@@ -140,7 +140,7 @@ func (e *Endpoint) unsupported(why string) *Problem {
 	return &Problem{Status: http.StatusUnsupportedMediaType, Detail: why + "the body can be " + e.bodyTypes()}
 }
 
-// readDeadline is the deadline of reading once the body has been bound: none, but for files that are still to come,
+// readDeadline is the deadline of reading once the body has been bound: none, except for files that are still to be read,
 // which have the server's own.
 func (x *exchange) readDeadline() time.Time {
 	server, ok := x.r.Context().Value(http.ServerContextKey).(*http.Server)
@@ -186,7 +186,7 @@ func jsonProblem(err error) *Problem {
 	return p
 }
 
-// minRead is the room a body of unknown length is read into at first: more than most requests have.
+// minRead is the initial buffer for a body of unknown length: more than most requests have.
 const minRead = 1024
 
 // readBody reads the whole body into x.in.
@@ -222,8 +222,8 @@ func (x *exchange) readBody() *Problem {
 	}
 }
 
-// tooLarge refuses a body, and has net/http close the connection instead of reading the rest. Nothing of the body is
-// waited for: with Expect: 100-continue none of it has been sent.
+// tooLarge refuses a body, and has net/http close the connection instead of reading the rest. It does not wait for the
+// body: with Expect: 100-continue none of it has been sent.
 func (x *exchange) tooLarge() *Problem {
 	if x.r.ProtoMajor == 1 {
 		x.w.Header()["Connection"] = []string{"close"}

@@ -20,10 +20,9 @@ import (
 	"github.com/headpond/headpond/route/internal/jsonplan"
 )
 
-// Client says where Call sends requests. It may be used by many goroutines at once, and must not be changed
-// meanwhile.
+// Client is the settings of Call. It is safe for concurrent use, and must not be changed meanwhile.
 type Client struct {
-	// BaseURL is put in front of the paths: "http://127.0.0.1:8080", say.
+	// BaseURL is prepended to the paths, for example "http://127.0.0.1:8080".
 	BaseURL string
 	// HTTP sends the requests; the default is http.DefaultClient.
 	HTTP *http.Client
@@ -35,7 +34,7 @@ type Client struct {
 
 const (
 	defaultMaxResponse = 32 << 20
-	// maxErrorText bounds the text that an error keeps of a response that is no problem.
+	// maxErrorText bounds the text that an error keeps of a response that is not a problem.
 	maxErrorText = 512
 )
 
@@ -119,7 +118,7 @@ func problemOf(answer *http.Response, body []byte) *Problem {
 	return p
 }
 
-// clientPlan is how a request of one type is sent.
+// clientPlan is how requests of one type are sent.
 type clientPlan struct {
 	bind *bind.Plan     // nil: the request is the body
 	body *jsonplan.Plan // nil: there is none, or it is a form
@@ -219,7 +218,7 @@ func (p *clientPlan) setBody(r *http.Request, req reflect.Value) error {
 	return nil
 }
 
-// place puts the value of a field where it belongs. It returns the path, with the value when that is it.
+// place puts the value of a field into the request. It returns the path, changed if the value is part of it.
 func place(f *bind.Field, req reflect.Value, path string, query url.Values, header http.Header) (string, error) {
 	v := req.FieldByIndex(f.Index)
 	switch f.Source {

@@ -40,8 +40,8 @@ func refuseEndless(t reflect.Type) error {
 	return nil
 }
 
-// endless returns a type within t that leads from pointer to pointer and never to a value, as type P *P does; nil when
-// there is none. Neither binding nor encoding would end.
+// endless returns a type within t that is a pointer to itself, directly or through pointers, as type P *P is; nil = none.
+// Neither binding nor encoding would end.
 func endless(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {
 	chain := map[reflect.Type]bool{}
 	for t.Kind() == reflect.Pointer {
@@ -75,7 +75,7 @@ func endless(t reflect.Type, seen map[reflect.Type]bool) reflect.Type {
 	return nil
 }
 
-// ownAnswer reports whether a response type is answered otherwise than by encoding it.
+// ownAnswer reports whether a response type has its own way of answering, other than encoding.
 func ownAnswer(t reflect.Type) bool {
 	return t == reflect.TypeFor[Stream]() || t == reflect.TypeFor[File]() || t == reflect.TypeFor[Events]()
 }

@@ -38,7 +38,7 @@ type fileStream struct {
 	reader *multipart.Reader
 	next   *multipart.Part // read already
 	seen   int
-	err    error // that All ends with for ever
+	err    error // that All ends with forever
 }
 
 // All returns the files in order. It can be iterated once, and ends after an error. The error is a *Problem, which the

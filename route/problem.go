@@ -221,7 +221,7 @@ func escapePointer(token string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(token)
 }
 
-// fragment writes a JSON pointer as the fragment of a URI, as RFC 9457 has it in its example.
+// fragment writes a JSON pointer as the fragment of a URI, as in RFC 9457's example.
 func fragment(pointer string) string {
 	return "#" + (&url.URL{Fragment: pointer}).EscapedFragment()
 }

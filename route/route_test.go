@@ -415,7 +415,7 @@ func handle[Req any](pattern string) {
 	route.Handle(http.NewServeMux(), pattern, func(*route.Ctx, Req) (struct{}, error) { return struct{}{}, nil })
 }
 
-func TestRulesOfOnesOwn(t *testing.T) {
+func TestCustomRules(t *testing.T) {
 	type request struct {
 		Code string `query:"code" validate:"required,checksum=7"`
 	}

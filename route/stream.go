@@ -195,7 +195,7 @@ func (x *exchange) events(run Events) {
 	}))
 }
 
-// appendEvent writes an event as the HTML standard has it (server-sent events, section 9.2.5).
+// appendEvent writes an event as the HTML standard defines it (server-sent events, section 9.2.5).
 func appendEvent(dst []byte, e Event) ([]byte, error) {
 	if strings.ContainsAny(e.ID+e.Name, "\r\n\x00") {
 		return dst, errors.New("route: the id or name of an event has a line break")

@@ -16,9 +16,9 @@ func (p *Proxy) Spliced() uint64 { return p.spliced.Load() }
 // SetLookInterval replaces how often waiting sessions look for their clients,
 // until restore.
 func SetLookInterval(d time.Duration) (restore func()) {
-	was := lookInterval
-	lookInterval = d
-	return func() { lookInterval = was }
+	was := checkInterval
+	checkInterval = d
+	return func() { checkInterval = was }
 }
 
 // SetRemainderTimeout replaces remainderTimeout until restore.
@@ -28,19 +28,19 @@ func SetRemainderTimeout(d time.Duration) (restore func()) {
 	return func() { remainderTimeout = was }
 }
 
-// Watch looks at a session from time to time.
+// Watch checks a session at intervals.
 type Watch struct{ w *watch }
 
-// NewWatch begins to look.
-func NewWatch(first time.Duration, look func() time.Duration) Watch {
+// NewWatch starts one.
+func NewWatch(first time.Duration, check func() time.Duration) Watch {
 	w := Watch{new(watch)}
-	w.w.watch(first, lookerFunc(look))
+	w.w.watch(first, checkerFunc(check))
 	return w
 }
 
-type lookerFunc func() time.Duration
+type checkerFunc func() time.Duration
 
-func (f lookerFunc) look() time.Duration { return f() }
+func (f checkerFunc) check() time.Duration { return f() }
 
 // Stop ends it.
 func (w Watch) Stop() { w.w.stop() }
@@ -48,12 +48,12 @@ func (w Watch) Stop() { w.w.stop() }
 // Stall finds sessions without an answer.
 type Stall struct{ s *stall }
 
-// NewStall returns one with patience.
-func NewStall(patience time.Duration) Stall { return Stall{&stall{patience: patience}} }
+// NewStall returns one with a limit.
+func NewStall(limit time.Duration) Stall { return Stall{&stall{limit: limit}} }
 
 // Moved and Look are the stall's.
 func (s Stall) Moved(byClient bool)                 { s.s.moving(byClient) }
-func (s Stall) Look(out uint64, now time.Time) bool { return s.s.look(out, now) }
+func (s Stall) Look(out uint64, now time.Time) bool { return s.s.check(out, now) }
 
 // Choose returns the index of the route for what a ClientHello says, -1 if there is none.
 func Choose(routes []Route, name string, protocols []string) int {
@@ -122,8 +122,8 @@ type Progress struct {
 }
 
 // NewProgress returns one. client and server are asked what they have acknowledged.
-func NewProgress(what Traffic, patience time.Duration, client, server fiber.Stream) *Progress {
-	return &Progress{progress{what: what, patience: patience}, relay{
+func NewProgress(what Traffic, limit time.Duration, client, server fiber.Stream) *Progress {
+	return &Progress{progress{what: what, limit: limit}, relay{
 		session: &session{client: &listener.Conn{}}, client: side{"client", client}, server: side{"upstream", server},
 	}}
 }
@@ -140,7 +140,7 @@ func (p *Progress) Move(in, out int64, clientEnded, serverEnded bool) {
 }
 
 // Over reports whether the time is over.
-func (p *Progress) Over(now time.Time) bool { return p.p.look(&p.r, now) <= 0 }
+func (p *Progress) Over(now time.Time) bool { return p.p.check(&p.r, now) <= 0 }
 
 // Budget bounds how many sessions move.
 type Budget struct{ p Proxy }

@@ -63,22 +63,21 @@ func (s *session) sendTo(t *target) {
 	s.target = t
 }
 
-// renew replaces the session's settings by the current ones, if they have changed while the client sent its ClientHello
-// or shook hands. Without that, the target could be an upstream that a reload has replaced, which stops giving
-// connections after a while. The session keeps its settings if the new ones differ in whether the Proxy ends TLS, or if
-// they check client certificates in another way than the handshake did.
+// renew replaces the session's settings if an Update has changed them during the ClientHello or the TLS handshake.
+// Otherwise the target could be an upstream that a reload has replaced, which soon stops giving connections. The session
+// keeps its settings if the new ones differ in whether the Proxy ends TLS, or check client certificates differently.
 func (s *session) renew() (changed bool) {
 	now := s.proxy.cfg.Load()
-	if now == s.cfg || (now.TLS == nil) != (s.cfg.TLS == nil) || !now.looksLike(s.cfg) {
+	if now == s.cfg || (now.TLS == nil) != (s.cfg.TLS == nil) || !now.asStrictAs(s.cfg) {
 		return false
 	}
 	s.cfg = now
 	return true
 }
 
-// looksLike reports whether a handshake with the settings before is as good as one with s: every client that has passed
+// asStrictAs reports whether a handshake with the settings before is as strict as one with s: every client that has passed
 // it would pass s, too.
-func (s *settings) looksLike(before *settings) bool {
+func (s *settings) asStrictAs(before *settings) bool {
 	c, old := s.TLS, before.TLS
 	switch {
 	case c == nil:
@@ -139,11 +138,11 @@ func clientGone(err error) error {
 // inTime runs op, which communicates with the client, within ConnectTimeout. It returns a refusal if that time has
 // passed or ctx has ended, and otherwise op's error.
 func (s *session) inTime(ctx context.Context, late error, op func() error) error {
-	patience := s.cfg.ConnectTimeout // read now, because op may renew the settings
+	limit := s.cfg.ConnectTimeout // read first, because op may renew the settings
 	stop := context.AfterFunc(ctx, func() { _ = s.client.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	_ = s.client.SetDeadline(time.Now().Add(patience)) // if the connection is broken, op finds out
-	if ctx.Err() != nil {                              // the line above may have replaced the deadline that AfterFunc sets
+	_ = s.client.SetDeadline(time.Now().Add(limit)) // on a broken connection op fails
+	if ctx.Err() != nil {                           // the line above may have replaced the deadline that AfterFunc sets
 		return &refusal{listener.ReasonDrained, errDrained, nil}
 	}
 	err := op()
@@ -153,21 +152,21 @@ func (s *session) inTime(ctx context.Context, late error, op func() error) error
 	case ctx.Err() != nil:
 		err = &refusal{listener.ReasonDrained, errDrained, nil}
 	case errors.As(err, &timeout) && timeout.Timeout():
-		err = &refusal{listener.ReasonTimeout, fmt.Errorf("%w (%v)", late, patience), nil}
+		err = &refusal{listener.ReasonTimeout, fmt.Errorf("%w (%v)", late, limit), nil}
 	}
 	_ = s.client.SetDeadline(time.Time{})
 	return err
 }
 
-// helloReader is the connection that crypto/tls sees: it records what is read, and sends nothing.
+// helloReader is the connection given to crypto/tls: it records what is read, and sends nothing.
 type helloReader struct {
 	net.Conn
 	read []byte
 	err  error // error of the connection; nil = the bytes read were enough
 }
 
-// hello makes crypto/tls read the ClientHello and nothing else. crypto/tls only parses here, which is quick enough for
-// a fiber. The error is errNoHello if the client does not speak TLS.
+// hello makes crypto/tls read the ClientHello and nothing else. Parsing it is quick enough for a fiber. The error is
+// errNoHello if the client does not speak TLS.
 func (r *helloReader) hello() (hello *tls.ClientHelloInfo, err error) {
 	err = tls.Server(r, &tls.Config{ //nolint:gosec // nothing is negotiated
 		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -212,7 +211,7 @@ func (s *session) shakeHands(ctx context.Context, c *fiber.TLSConn) error {
 		return err
 	case errors.As(err, &notTLS) && notTLS.Conn != nil: // no alert was sent
 		return &refusal{listener.ReasonTLS, fmt.Errorf("TLS handshake with the client: %w", err), nil}
-	case left(err):
+	case clientLeft(err):
 		return clientGone(err)
 	case err != nil: // crypto/tls or the client has sent an alert
 		return fmt.Errorf("TLS handshake with the client: %w", err)
@@ -220,8 +219,8 @@ func (s *session) shakeHands(ctx context.Context, c *fiber.TLSConn) error {
 	return s.confirm(c.ConnectionState())
 }
 
-// left reports whether a handshake failed because the client closed or broke its connection.
-func left(err error) bool {
+// clientLeft reports whether a handshake failed because the client closed or broke its connection.
+func clientLeft(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || ok && (op.Op == "read" || op.Op == "write")
 }

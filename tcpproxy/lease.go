@@ -16,19 +16,17 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// maxAttempts bounds the endpoints that accept a connection and then break it
-// before the client's first byte; none of that byte stream is lost by trying
-// another.
+// maxAttempts bounds the endpoints that accept a connection and then break it before the client's first byte. Trying
+// another loses nothing of the stream.
 const maxAttempts = 3
 
-// lease gets an upstream connection and makes it ready for the client's first byte. The caller ends
-// the lease. The error is errClientGone when the client has gone, errDrained when ctx has ended,
-// errKilled after an operator's kill.
+// lease gets an upstream connection and prepares it for the client's first byte. The caller ends the lease. The error is
+// errClientGone when the client has gone, errDrained when ctx has ended, errKilled after an operator's kill.
 func (s *session) lease(ctx context.Context, client fiber.Stream) (upstream.Lease[net.Conn], fiber.Stream, error) {
 	waiting := pool.Bound(ctx, fiber.Now().Add(s.target.connect))
 	defer waiting.End()
 	s.waits(client, waiting)
-	s.watch.watch(lookInterval, (*waitingClient)(s))
+	s.watch.watch(checkInterval, (*waitingClient)(s))
 	l, server, err := s.attempt(waiting)
 	if err == nil {
 		return l, server, nil
@@ -54,7 +52,7 @@ func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], serv
 		if server, err = s.introduce(ctx, l); err == nil {
 			return l, server, nil
 		}
-		if errors.Is(ctx.Err(), context.Canceled) { // no fault of the endpoint
+		if errors.Is(ctx.Err(), context.Canceled) { // not the endpoint's fault
 			l.Discard()
 			return l, nil, err
 		}
@@ -74,9 +72,8 @@ func (s *session) attempt(ctx context.Context) (l upstream.Lease[net.Conn], serv
 	}
 }
 
-// acquireLive leases a connection the endpoint has not closed while it was
-// waiting for a client. Bytes that have arrived on it (the banner of a server
-// that speaks first) stay where they are, for the client.
+// acquireLive leases a connection that the endpoint has not closed while it was pooled. Bytes that have arrived on it (the
+// banner of a server that speaks first) stay unread, for the client.
 func (s *session) acquireLive(ctx context.Context, avoid []string) (upstream.Lease[net.Conn], error) {
 	began, key := fiber.Now(), ""
 	if s.target.upstream.UsesKeys() {
@@ -105,8 +102,8 @@ func checkWarm(_ context.Context, c net.Conn) error {
 	return nil
 }
 
-// introduce does what precedes the client's bytes: the PROXY header, the TLS handshake. It returns
-// the connection to copy on.
+// introduce sends what precedes the client's bytes: the PROXY header, the TLS handshake. It returns the connection to copy
+// on.
 func (s *session) introduce(ctx context.Context, l upstream.Lease[net.Conn]) (conn fiber.Stream, err error) {
 	conn = fiber.StreamOf(l.Value())
 	if w, ok := conn.(*warmConn); ok {

@@ -15,37 +15,37 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// opening is what a session needs to continue with another endpoint: all that its client has sent, until the server has
-// sent something, or the client something that must not be sent twice. It belongs to relay.mu.
+// opening is the state that lets a session move to another endpoint: all that its client has sent. It is used until the
+// server has sent something, or the client something that must not be sent twice. relay.mu guards it.
 type opening struct {
 	sent    []byte  // by the client, from the beginning
-	spent   bool    // the session stays with its endpoint
-	lost    bool    // the endpoint is lost: both directions are ending, and the session continues with another one
-	broken  bool    // a write to the server has failed: relay.err says how, and the server's direction decides
+	spent   bool    // the session cannot move
+	lost    bool    // the endpoint is lost: both directions are ending, and the session moves
+	broken  bool    // a write to the server failed, see relay.err; the server's direction decides
 	silence silence // how the server has ended its stream without a byte
 	moved   int     // bytes written to the server, for counting
 }
 
-// silence says what a server had got when it ended its stream without having sent a byte.
+// silence is what a server had received when it ended its stream without having sent a byte.
 type silence int
 
 const (
-	notSilent     silence = iota // it has not, or had got nothing of a ClientHello
-	silentAtPart                 // a part of a ClientHello: the client may have kept it waiting
+	notSilent     silence = iota // the stream has not ended, or the server had received nothing of a ClientHello
+	silentAtPart                 // part of a ClientHello: the client may have kept it waiting
 	silentAtHello                // a whole ClientHello
 )
 
 // openingSize is the size of a piece of a ClientHello. Most have 300 bytes to 2 KiB.
 const openingSize = 2 << 10
 
-// openingBuffers holds *[openingSize]byte. A buffer is only held while there is something to read, where that can be waited for.
+// openingBuffers holds *[openingSize]byte. A buffer is only held while there is something to read, if the connection
+// allows that.
 var openingBuffers = sync.Pool{New: func() any { return new([openingSize]byte) }}
 
-// errLost ends the copying from the client when the endpoint is lost.
+// errLost ends copying from the client when the endpoint is lost.
 var errLost = errors.New("the endpoint is lost")
 
-// copyOpening copies from the client while the session may continue with another endpoint. CopyTo copies the rest, if both
-// errors are nil.
+// copyOpening copies from the client while the session may move. If both errors are nil, CopyTo copies the rest.
 func (r *relay) copyOpening() (readErr, writeErr error) {
 	for !r.isSpent() {
 		err := r.client.conn.WaitReadable()
@@ -85,7 +85,7 @@ func (r *relay) copyOpeningPiece() (readErr, writeErr error) {
 	return nil, writeErr
 }
 
-// spend records that the client has ended its stream, if so: only its present endpoint may get that.
+// spend records whether the client has ended its stream: only the current endpoint may get that.
 func (r *relay) spend(ended bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,11 +94,10 @@ func (r *relay) spend(ended bool) {
 	}
 }
 
-// stay is for the server's first byte: the session stays with this endpoint, and what its client has sent need not be kept.
+// stay is called at the server's first byte: the session no longer moves, and what its client has sent is dropped.
 func (r *relay) stay() { r.spend(true) }
 
-// keep takes what has come from the client next. It returns false if that must not be sent to the endpoint, which is
-// lost.
+// keep adds the client's next bytes. It returns false if they must not be sent to the endpoint, which is lost.
 func (r *relay) keep(p []byte) (sends bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +105,7 @@ func (r *relay) keep(p []byte) (sends bool) {
 	switch {
 	case f.spent:
 		return true
-	case !f.lost && len(f.sent) == 0 && !repeatable(p): // most that is not TLS: nothing is copied
+	case !f.lost && len(f.sent) == 0 && !repeatable(p): // for protocols without TLS: nothing is copied
 		f.spent = true
 		return true
 	}
@@ -117,13 +116,13 @@ func (r *relay) keep(p []byte) (sends bool) {
 	return !f.lost
 }
 
-// lostServer reports whether reading from src has failed because the endpoint is lost, and the session continues with another
-// one. After a failed write it is the server's direction that finds out: an answer may have arrived before.
+// lostServer reports whether reading from src failed because the endpoint is lost and the session moves. After a failed
+// write the server's direction decides: an answer may have arrived before.
 func (r *relay) lostServer(src *side, readErr error) bool {
 	return readErr != nil && src == &r.server && r.lose(listener.ReasonBackendGone, readErr)
 }
 
-// endpointOut ends the session because of its endpoint, unless it continues with another one, or already has.
+// endpointOut ends the session because of its endpoint, unless the session moves or has moved.
 func (r *relay) endpointOut(why error) {
 	if errors.Is(why, upstream.ErrRebalanced) {
 		if r.isLost() {
@@ -135,7 +134,7 @@ func (r *relay) endpointOut(why error) {
 	r.session.cutOff(why)
 }
 
-// wasSilent returns how the server has ended its stream without a byte.
+// wasSilent returns how the server ended its stream without a byte.
 func (r *relay) wasSilent() silence {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,9 +147,10 @@ func (r *relay) isLost() bool {
 	return r.opening.lost
 }
 
-// lose ends both directions, and reports whether the session continues with another endpoint. why and its error counter
-// are recorded, in case the server's first byte reaches the client all the same. If it does not continue, it never will: its client may be
-// about to learn of the end. A server that ends its stream before it was sent anything may want to read only, so it is not lost.
+// lose ends both directions, and reports whether the session moves. why and its error counter are recorded in case the
+// server's first byte reaches the client after all. If the session does not move now, it never will: its client may be
+// about to see the end. A server that ends its stream before it was sent anything may want to read only, so it is not
+// lost.
 func (r *relay) lose(reason string, why error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,8 +160,8 @@ func (r *relay) lose(reason string, why error) bool {
 	f := &r.opening
 	ended := errors.Is(why, io.EOF)
 	broken := f.broken
-	f.broken = false // from here on a later failure does not replace the failed write
-	if f.spent || r.err != nil && !broken || r.over || r.heard.Load() {
+	f.broken = false // a later failure no longer replaces the failed write
+	if f.spent || r.err != nil && !broken || r.finished || r.serverSent.Load() {
 		f.spent, f.sent = true, nil
 		return false
 	}
@@ -184,8 +184,8 @@ func (r *relay) lose(reason string, why error) bool {
 	return true
 }
 
-// Of the sessions that begin within movesWindow, movesPercent may leave an endpoint that breaks off, or retrybudget.Floor if that is more: see
-// Config.NoRetry.
+// Of the sessions that begin within movesWindow, movesPercent may leave an endpoint that breaks off, or retrybudget.Floor
+// if that is more: see Config.NoRetry.
 const (
 	movesWindow  = 20 * time.Second
 	movesPercent = 20
@@ -200,19 +200,19 @@ func (p *Proxy) mayMove(now time.Time) bool {
 	return false
 }
 
-// mayLeave reports whether there is another endpoint to try, and time. One that the session has come back to was the last choice.
+// mayLeave reports whether there is time and another endpoint to try. An endpoint tried twice was the last choice.
 func (s *session) mayLeave(endpoint string) bool {
 	var tried [maxAttempts]string
 	return len(s.tried) < maxAttempts-1 && !slices.Contains(s.tried, endpoint) && fiber.Now().Before(s.triesUntil) && s.target.upstream.Others(append(append(tried[:0], s.tried...), endpoint))
 }
 
-// moves reports, after run, whether the session continues with another endpoint, and with which beginning of the client's
-// stream. If it was cut off meanwhile, that is how it ends.
+// moves reports, after run, whether the session moves, and the beginning of the client's stream. If the session was cut
+// off meanwhile, it ends with that.
 func (r *relay) moves() (sent []byte, moves bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := &r.opening
-	if !f.lost || f.spent || r.heard.Load() {
+	if !f.lost || f.spent || r.serverSent.Load() {
 		return nil, false
 	}
 	if cut := r.session.isCut(); cut != nil {
@@ -222,8 +222,8 @@ func (r *relay) moves() (sent []byte, moves bool) {
 	return f.sent, true
 }
 
-// leave ends the lease of an endpoint at which the session does not stay.
-func (s *session) leave(r *relay) {
+// leaveEndpoint ends the lease of an endpoint from which the session moves.
+func (s *session) leaveEndpoint(r *relay) {
 	reason, err := r.outcome()
 	s.mu.Lock()
 	s.relay = nil
@@ -234,27 +234,28 @@ func (s *session) leave(r *relay) {
 	s.endLease(r, reason, err)
 	s.proxy.moved.Add(1)
 	s.tried = append(s.tried, r.endpoint)
-	s.left = &departure{r.endpoint, reason, err}
+	s.departed = &departure{r.endpoint, reason, err}
 	s.proxy.srv.LogLimited("moved", slog.LevelInfo, "session continues with another endpoint", "client", s.client.RemoteAddr().String(),
 		"upstream", s.upstreamName(), "endpoint", r.endpoint, "error", err)
 }
 
-// departure is the last endpoint at which a session did not stay, and why.
+// departure is the last endpoint from which a session moved, and why.
 type departure struct {
 	endpoint, reason string
 	err              error
 }
 
-// refuseMoved accounts for a session that has left an endpoint and got no other one, because of err: what the first one did is the cause.
+// refuseMoved accounts for a session that moved and found no other endpoint, because of err. The first failure is the
+// cause.
 func (s *session) refuseMoved(err error) {
-	left := s.left
+	left := s.departed
 	s.broke(left.endpoint, left.reason, fmt.Errorf("%w; and then no other endpoint: %w", left.err, err))
 }
 
-// blames reports whether a failure counts against the session's endpoint: a client that breaks off several is counted once.
+// blames reports whether a failure counts against the session's endpoint. Repeated failures of one client count once.
 func (s *session) blames() bool { return len(s.tried) == 0 }
 
-// silenceAt returns the silence of a server that had got sent.
+// silenceAt returns the silence of a server that had received sent.
 func silenceAt(sent []byte) silence {
 	switch {
 	case len(sent) == 0:
@@ -271,8 +272,8 @@ func wholeHello(b []byte) bool {
 	return len(b) > header && len(b)-header == int(binary.BigEndian.Uint16(b[3:]))
 }
 
-// repeatable reports whether b, what a client has sent first, may be sent to another server too: a TLS ClientHello without
-// early data, or a part of one. It has to be in one record, as those of all usual clients are.
+// repeatable reports whether b, what a client has sent first, may be sent to another server too: it is all or part of a
+// TLS ClientHello in one record, as all usual clients send it, without early data.
 func repeatable(b []byte) bool {
 	const header, messageHeader = 5, 4 // RFC 8446, sections 5.1 and 4
 	switch {
@@ -328,7 +329,7 @@ func (f *fields) skip(n int) (b []byte) {
 	return b
 }
 
-// take returns a field that begins with its length in so many bytes.
+// take returns a field that begins with its length in n bytes.
 func (f *fields) take(lengthBytes int) []byte {
 	n := 0
 	for _, b := range f.skip(lengthBytes) {

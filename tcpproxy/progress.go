@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// checksPerTimeout is how often progress is checked within a time-out; the time-out is late by at most one interval.
-// Reading the clock for each piece instead would be a large part of a small piece's cost.
+// checksPerTimeout is how often progress is checked within a time-out, which is late by at most one interval. Reading the
+// clock for each piece would be much of a small piece's cost.
 const checksPerTimeout = 8
 
 // traffic is the kind of data that must move within a time-out.
@@ -31,15 +31,14 @@ var expiredErrors = [...]error{
 	afterFIN:   errors.New("the client has closed its sending side, and the server has sent nothing since for the time-out"),
 }
 
-// progress detects that nothing in a relay has moved for the time patience. A watch calls its method look, so that it
-// costs one timer and nothing for each piece. Data moves when a socket accepts it, and when its receiver acknowledges
-// it: the socket of a slow receiver may accept nothing for many seconds, until a third of a buffer of megabytes is
-// free.
+// progress detects that nothing in a relay has moved for its limit. A watch calls its method check, so that it
+// costs one timer and nothing for each piece. Data moves when a socket accepts it, and when its receiver acknowledges it:
+// the socket of a slow receiver may accept nothing for many seconds, until a third of a buffer of megabytes is free.
 type progress struct {
 	what      traffic
-	applies   bool // as of the last look
+	applies   bool // as of the last check
 	delivered bool // all data was acknowledged when taken last asked, and nothing has moved since
-	patience  time.Duration
+	limit     time.Duration
 	seen      uint64
 	acked     uint64 // bytes acknowledged when taken last asked
 	since     time.Time
@@ -85,11 +84,11 @@ func (p *progress) taken(r *relay) bool {
 	return acked != was
 }
 
-// step returns the time between two looks.
-func (p *progress) step() time.Duration { return max(p.patience/checksPerTimeout, 1) }
+// step returns the time between two checks.
+func (p *progress) step() time.Duration { return max(p.limit/checksPerTimeout, 1) }
 
-// look returns how much of patience is left at now. The first look does not ask the receivers.
-func (p *progress) look(r *relay, now time.Time) (left time.Duration) {
+// check returns how much of the limit is left at now. The first call does not ask the receivers.
+func (p *progress) check(r *relay, now time.Time) (left time.Duration) {
 	n, applies := p.moved(r)
 	switch {
 	case n != p.seen || !applies || !p.applies:
@@ -98,42 +97,42 @@ func (p *progress) look(r *relay, now time.Time) (left time.Duration) {
 		p.since = now
 	}
 	p.applies = applies
-	return p.patience - now.Sub(p.since)
+	return p.limit - now.Sub(p.since)
 }
 
 // watchTimes starts the watch of the session's time-outs.
 func (r *relay) watchTimes() {
 	cfg, now, first := r.session.cfg, fiber.Now(), r.stalled.step()
 	r.limits = r.first[:0]
-	for what, patience := range [...]time.Duration{
+	for what, limit := range [...]time.Duration{
 		anyByte: cfg.IdleTimeout, fromClient: cfg.ClientIdleTimeout, fromServer: cfg.ServerIdleTimeout, afterFIN: cfg.ClientFINTimeout,
 	} {
-		if patience > 0 {
-			p := progress{what: traffic(what), patience: patience}
-			p.look(r, now)
+		if limit > 0 {
+			p := progress{what: traffic(what), limit: limit}
+			p.check(r, now)
 			r.limits = append(r.limits, p)
 			first = min(first, p.step())
 		}
 	}
-	if len(r.limits) == 0 && r.stalled.patience <= 0 {
+	if len(r.limits) == 0 && r.stalled.limit <= 0 {
 		r.session.watch.stop()
 		return
 	}
 	r.session.watch.watch(first, r)
 }
 
-// look checks the time-outs. The session's watch calls it.
-func (r *relay) look() (next time.Duration) {
+// check checks the time-outs. The session's watch calls it.
+func (r *relay) check() (next time.Duration) {
 	now, next := fiber.Now(), r.stalled.step()
-	if r.stalled.patience > 0 && r.stalled.look(r.answered(), now) {
-		r.expire(errStalled, r.stalled.patience)
+	if r.stalled.limit > 0 && r.stalled.check(r.answered(), now) {
+		r.expire(errStalled, r.stalled.limit)
 		return 0
 	}
 	for i := range r.limits {
 		p := &r.limits[i]
-		left := p.look(r, now)
+		left := p.check(r, now)
 		if left <= 0 {
-			r.expire(expiredErrors[p.what], p.patience)
+			r.expire(expiredErrors[p.what], p.limit)
 			return 0
 		}
 		next = min(next, left, p.step())
@@ -153,33 +152,33 @@ func (r *relay) answered() uint64 {
 	return n
 }
 
-func (r *relay) expire(err error, patience time.Duration) {
-	r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", err, patience))
+func (r *relay) expire(err error, limit time.Duration) {
+	r.fail(listener.ReasonTimeout, fmt.Errorf("%w (%v)", err, limit))
 }
 
-// remainder is the direction of a relay that remains after a failed write.
+// remainder is the direction of a relay that continues after a failed write.
 type remainder struct {
 	relay    *relay
 	progress progress
 	watch    watch
 }
 
-// watchLeft interrupts the remaining direction when nothing moves in it any more: its destination may be waiting for
-// the other direction, which has ended.
+// watchLeft interrupts the remaining direction when it no longer moves: its destination may be waiting for the other
+// direction, which has ended.
 func (r *relay) watchLeft() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.left != nil {
+	if r.remaining != nil {
 		return
 	}
-	left := &remainder{relay: r, progress: progress{patience: remainderTimeout}}
-	left.progress.look(r, fiber.Now()) // the first look makes no trip to a loop, which is not allowed under mu
-	r.left = left
+	left := &remainder{relay: r, progress: progress{limit: remainderTimeout}}
+	left.progress.check(r, fiber.Now()) // the first call makes no trip to a loop, which is not allowed under mu
+	r.remaining = left
 	left.watch.watch(left.progress.step(), left)
 }
 
-func (m *remainder) look() (next time.Duration) {
-	left := m.progress.look(m.relay, fiber.Now())
+func (m *remainder) check() (next time.Duration) {
+	left := m.progress.check(m.relay, fiber.Now())
 	if left <= 0 {
 		m.relay.interrupt()
 	}

@@ -26,7 +26,7 @@ func (r *receiver) Acked() (n uint64, all bool) {
 	return r.acked, r.all
 }
 
-// TestTimesOfDirections looks once a second at a relay, with ten seconds of patience.
+// TestTimesOfDirections checks a relay once a second, with a limit of ten seconds.
 func TestTimesOfDirections(t *testing.T) {
 	silence := strings.Repeat("-", 30)
 	for _, c := range []struct {

@@ -12,8 +12,7 @@ import (
 	"github.com/headpond/headpond/listener"
 )
 
-// remainderTimeout is how long the remaining direction may move nothing after a
-// write of the other direction has failed.
+// remainderTimeout is how long the remaining direction may move nothing after a failed write in the other direction.
 var remainderTimeout = 5 * time.Second
 
 // side is one end of a relay. Each direction has a fiber or goroutine; one reads a side
@@ -27,23 +26,23 @@ type side struct {
 type relay struct {
 	session        *session
 	client, server side
-	heard          atomic.Bool // the server has sent something
-	stalled        stall       // how long the client has waited for an answer, if its patience is set
+	serverSent     atomic.Bool // the server has sent something
+	stalled        stall       // how long the client has waited for an answer, if that is limited
 	limits         []progress  // of the time-outs that are set, in first if there is one
 	first          [1]progress
 	endpoint       string
 
-	directions fiber.Group  // that are not over
-	ends       atomic.Int32 // sides whose stream has ended with EOF: clientEnd, serverEnd
+	directions fiber.Group  // running directions
+	ends       atomic.Int32 // sides whose stream has ended: clientEnd, serverEnd
 
-	mu      sync.Mutex
-	reason  string // of the first failure
-	err     error
-	left    *remainder // the remaining direction after a failed write
-	running int        // directions
-	resume  func()     // resumes the suspended session; nil = it is not suspended
-	over    bool       // ended in good order; later errors do not matter
-	opening opening    // what has come from the client, while the session may go to another endpoint
+	mu        sync.Mutex
+	reason    string // of the first failure
+	err       error
+	remaining *remainder // the remaining direction after a failed write
+	running   int        // directions
+	resume    func()     // resumes the suspended session; nil = it is not suspended
+	finished  bool       // ended normally; later errors are ignored
+	opening   opening    // the client's first bytes, while the session may move
 }
 
 const (
@@ -55,12 +54,12 @@ const (
 func newRelay(s *session, client, server fiber.Stream, endpoint string) *relay {
 	r := &relay{session: s, client: side{"client", client}, server: side{"upstream", server}, endpoint: endpoint}
 	r.opening.spent = s.cfg.NoRetry || s.cfg.TLS != nil || s.target.tls != nil || !s.mayLeave(endpoint)
-	r.stalled.patience = s.cfg.StallTimeout
+	r.stalled.limit = s.cfg.StallTimeout
 	return r
 }
 
-// run copies in both directions until they have ended or it is interrupted; then relayed is next. If the loop can do that alone, run returns at once, true: the
-// session is suspended, and resumed then. The connections are still open.
+// run copies in both directions until they have ended or it is interrupted; then the caller calls relayed. It returns true
+// if the loop copies alone: then the session is suspended, and resumed at the end. The connections stay open.
 func (r *relay) run() (suspended bool) {
 	r.watchTimes()
 	r.running = 2
@@ -77,8 +76,8 @@ func (r *relay) run() (suspended bool) {
 	return false
 }
 
-// copyFromClient copies from the client to the server. If alone is set, the loop of both connections copies from the server, and, if it can,
-// this direction, too.
+// copyFromClient copies from the client to the server. If alone is set, the loop of both connections copies the other
+// direction, and this one too if it can.
 func (r *relay) copyFromClient(alone bool) {
 	readErr, writeErr := r.copyOpening()
 	switch {
@@ -93,27 +92,27 @@ func (r *relay) copyFromClient(alone bool) {
 	r.clientOver(readErr, writeErr)
 }
 
-// copyApart copies while the other direction is copied by another goroutine, or another loop. Those must not record in the wrong order which
-// side has sent the last piece.
+// copyApart copies while another goroutine or loop copies the other direction. The order of the last pieces of both
+// directions must be recorded correctly.
 func (r *relay) copyApart(src, dst *side) (readErr, writeErr error) {
 	to, byClient, moved := dst.conn, src == &r.client, r.countToClient
 	if byClient {
 		moved = r.countToServer
 	}
-	if r.stalled.patience > 0 {
+	if r.stalled.limit > 0 {
 		to = fiber.BeforeWrite(to, func() { r.stalled.moving(byClient) })
 	}
 	return src.conn.CopyTo(to, moved, r.session.proxy.splicing)
 }
 
-// copyFromServer copies from the server to the client, with a stack.
+// copyFromServer copies from the server to the client, on a stack.
 func (r *relay) copyFromServer() {
 	defer r.directionOver() // also after a panic
 	readErr, writeErr := r.copyApart(&r.server, &r.client)
 	r.ended(&r.server, &r.client, serverEnd, readErr, writeErr)
 }
 
-// suspend suspends the session until both directions are over. It returns false if they are, or if sessions on this
+// suspend suspends the session until both directions have ended. It returns false if they have, or if sessions on this
 // connection cannot be suspended.
 func (r *relay) suspend() bool {
 	r.mu.Lock()
@@ -128,7 +127,7 @@ func (r *relay) suspend() bool {
 func (r *relay) stop() {
 	r.session.watch.stop()
 	r.mu.Lock()
-	left := r.left
+	left := r.remaining
 	r.mu.Unlock()
 	if left != nil {
 		left.watch.stop()
@@ -156,26 +155,26 @@ func (r *relay) toClient(n int) {
 
 func (r *relay) countToClient(n int) {
 	r.session.client.Count(0, r.uncounted(n))
-	if !r.heard.Load() {
-		r.heard.Store(true)
+	if !r.serverSent.Load() {
+		r.serverSent.Store(true)
 		r.stay()
-		r.session.leased.Heard(time.Now()) // which is compared by the wall clock
+		r.session.leased.Heard(time.Now()) // compared with times of the wall clock
 	}
 }
 
-// clientOver is called when the copying from the client is over.
+// clientOver is called when copying from the client has ended.
 func (r *relay) clientOver(readErr, writeErr error) {
 	defer r.directionOver()
 	r.ended(&r.client, &r.server, clientEnd, readErr, writeErr)
 }
 
-// serverOver is called when the copying from the server is over.
+// serverOver is called when copying from the server has ended.
 func (r *relay) serverOver(readErr, writeErr error) {
 	defer r.directionOver()
 	r.ended(&r.server, &r.client, serverEnd, readErr, writeErr)
 }
 
-// directionOver counts a direction that is over. The second one continues the session, on the present fiber if the session is suspended.
+// directionOver counts an ended direction. The second call continues the session, on the current fiber if it is suspended.
 func (r *relay) directionOver() {
 	r.mu.Lock()
 	r.running--
@@ -189,7 +188,7 @@ func (r *relay) directionOver() {
 	}
 }
 
-// uncounted is n unless the listener's connection counts it, as it does under TLS.
+// uncounted returns n, or 0 if the listener's connection counts it, as it does under TLS.
 func (r *relay) uncounted(n int) int64 {
 	if r.session.cfg.TLS != nil {
 		return 0
@@ -197,19 +196,19 @@ func (r *relay) uncounted(n int) int64 {
 	return int64(n)
 }
 
-// ended passes on how the copying from src to dst has ended: the end of the stream as a FIN, a
-// broken source at once as a reset. When the destination is broken, its earlier data may still be
-// on its way to the source, so the other direction continues to its end, as long as it moves.
+// ended passes on how copying from src to dst has ended: the end of the stream as a FIN, a broken source at once as a
+// reset. If the destination is broken, its earlier data may still be on its way to the source, so the other direction
+// continues to its end, as long as it moves.
 func (r *relay) ended(src, dst *side, end int32, readErr, writeErr error) {
 	switch {
-	case r.lostServer(src, readErr): // the session goes to another endpoint
-	case errors.Is(readErr, io.EOF) && r.ends.Or(end)|end == bothEnds: // Close says it
+	case r.lostServer(src, readErr): // the session moves to another endpoint
+	case errors.Is(readErr, io.EOF) && r.ends.Or(end)|end == bothEnds: // Close does it
 	case errors.Is(readErr, io.EOF):
 		if err := dst.conn.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
 			r.finish() // dst cannot be half closed
 		}
 	case readErr != nil:
-		r.fail(r.gone(src), fmt.Errorf("read from %s: %w", src.name, readErr))
+		r.fail(r.reasonGone(src), fmt.Errorf("read from %s: %w", src.name, readErr))
 	case errors.Is(writeErr, fiber.ErrPanicked):
 		r.fail(listener.ReasonInternal, writeErr)
 	default:
@@ -218,39 +217,39 @@ func (r *relay) ended(src, dst *side, end int32, readErr, writeErr error) {
 	}
 }
 
-// noteWrite records a failed write to dst. One to the server before its first byte may be followed by the server's answer, or
-// have the session continue with another endpoint, see lose.
+// noteWrite records a failed write to dst. If dst is the server, before its first byte, the server's answer may still
+// arrive, or the session may move, see lose.
 func (r *relay) noteWrite(dst *side, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err == nil && !r.over {
-		r.reason, r.err = r.gone(dst), err
+	if r.err == nil && !r.finished {
+		r.reason, r.err = r.reasonGone(dst), err
 		r.opening.broken = dst == &r.server && !r.opening.spent
 	}
 }
 
-// gone returns the error counter for a side that has broken off.
-func (r *relay) gone(which *side) string {
+// reasonGone returns the error counter for a side that has broken off.
+func (r *relay) reasonGone(which *side) string {
 	if which == &r.client {
 		return listener.ReasonClientGone
 	}
 	return listener.ReasonBackendGone
 }
 
-// fail records a failure, unless there was one before, and ends both directions. Behind it the session does not continue with another endpoint.
+// fail records the first failure and ends both directions. The session can no longer move.
 func (r *relay) fail(reason string, err error) {
 	r.mu.Lock()
-	if (r.err == nil || r.opening.broken) && !r.over {
+	if (r.err == nil || r.opening.broken) && !r.finished {
 		r.reason, r.err, r.opening.broken = reason, err, false
 	}
 	r.mu.Unlock()
 	r.interrupt()
 }
 
-// finish ends both directions in good order.
+// finish ends both directions normally.
 func (r *relay) finish() {
 	r.mu.Lock()
-	r.over = true
+	r.finished = true
 	r.mu.Unlock()
 	r.interrupt()
 }
@@ -262,7 +261,7 @@ func (r *relay) interrupt() {
 	_ = r.server.conn.SetDeadline(past)
 }
 
-// outcome returns the first failure, nil if both streams have ended in good order.
+// outcome returns the first failure; nil if both streams have ended normally.
 func (r *relay) outcome() (reason string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -143,8 +143,8 @@ func (c Config) target(r Route) *target {
 	return t
 }
 
-// maxProtocols bounds how many of a client's protocols are looked at. Browsers offer two to four, but a ClientHello has
-// room for thousands, and each is compared with those of all routes.
+// maxProtocols bounds how many of a client's protocols are compared. Browsers offer two to four, but a ClientHello has
+// space for thousands, and each is compared with those of all routes.
 const maxProtocols = 64
 
 // maxName is the length of the longest DNS name. Longer names match no route and are not looked up: a ClientHello has

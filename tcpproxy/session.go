@@ -26,16 +26,16 @@ type session struct {
 
 	mu     sync.Mutex    // held for a few instructions
 	target *target       // nil = none yet; the session's own fiber or goroutine sets it, with mu
-	cut    error         // why the session is to end from this side; nil = it is not
-	relay  *relay        // nil = there is none, yet or at the moment
-	wait   *pool.Bounded // of the present wait for the upstream; nil = there is none
+	cut    error         // why the session was cut off; nil = it was not
+	relay  *relay        // nil = none at the moment
+	wait   *pool.Bounded // the current wait for the upstream; nil = none
 	waited bool          // a wait for the upstream has begun
-	since  time.Time     // when it got its connection
+	since  time.Time     // when the session got its connection
 
-	leased     upstream.Lease[net.Conn] // the relay's, or of the last relay
+	leased     upstream.Lease[net.Conn] // of the current or last relay
 	holds      bool                     // leased has not ended
-	tried      []string                 // endpoints that it has left, see relay.moves
-	left       *departure               // the last of them
+	tried      []string                 // endpoints that the session has left, see relay.moves
+	departed   *departure               // the last of them
 	triesUntil time.Time                // zero = it has had no connection yet
 }
 
@@ -51,13 +51,13 @@ func (p *Proxy) serveConn(ctx context.Context, c *listener.Conn) {
 	s.part(ctx, s.begin)
 }
 
-// Resume implements listener.Resumer: the relay of the suspended session is over.
+// Resume implements listener.Resumer: the relay of the suspended session has ended.
 func (s *session) Resume(ctx context.Context, _ *listener.Conn) { s.part(ctx, s.relayed) }
 
 var _ listener.Resumer = (*session)(nil)
 
-// part runs a part of the session: first, and then one endpoint after the other, as long as the session has a next one. It ends with the session, or
-// when the session is suspended. After a panic, from which the listener recovers, nothing of the session stays.
+// part runs a part of the session: first, and then one endpoint after the other while the session moves. It returns when
+// the session ends or is suspended. After a panic, from which the listener recovers, nothing of the session stays.
 func (s *session) part(ctx context.Context, first func(context.Context) (next fiber.Stream, suspended bool)) {
 	suspended := false
 	defer func() {
@@ -87,8 +87,8 @@ func (s *session) begin(ctx context.Context) (next fiber.Stream, suspended bool)
 	return s.serve(ctx, client)
 }
 
-// serve connects the client to an endpoint and copies until the session is over, or suspended while the loop copies. If it is to go on with another endpoint
-// instead, serve returns the client's end for that, and nil otherwise.
+// serve connects the client to an endpoint and copies until the session ends, or is suspended while the loop copies. If
+// the session moves, serve returns the client's end for the next endpoint, and nil otherwise.
 func (s *session) serve(ctx context.Context, client fiber.Stream) (next fiber.Stream, suspended bool) {
 	lease, server, err := s.lease(ctx, client)
 	if err != nil {
@@ -116,12 +116,12 @@ func (s *session) serve(ctx context.Context, client fiber.Stream) (next fiber.St
 	return s.relayed(ctx)
 }
 
-// relayed ends the session's relay, of which both directions are over. If the session continues with another endpoint, next is the client's end for that.
+// relayed ends the session's relay, whose directions have ended. If the session moves, next is the client's end for that.
 func (s *session) relayed(context.Context) (next fiber.Stream, suspended bool) {
 	r := s.relay // only the session's own fiber or goroutine sets it
 	r.stop()
 	if first, moves := r.moves(); moves {
-		s.leave(r)
+		s.leaveEndpoint(r)
 		return fiber.Ahead(r.client.conn, first), false
 	}
 	s.end(r)
@@ -134,13 +134,13 @@ func (s *session) discard() {
 	s.leased.Discard()
 }
 
-// endLease ends the lease of a relay that has ended with reason and err. The endpoint has failed if it broke off before its first byte. If
-// it ended its stream instead, it has only failed if it had got a whole ClientHello and has answered nobody since the session got it: any
-// client can keep a server waiting for the rest of a ClientHello, or ask for what the server refuses.
+// endLease ends the lease of a relay that ended with reason and err. An endpoint that broke off before its first byte has
+// failed. One that ended its stream has only failed if it had received a whole ClientHello and has answered no session
+// since this one began: any client can withhold the rest of a ClientHello, or ask for what the server refuses.
 func (s *session) endLease(r *relay, reason string, err error) {
 	silence := r.wasSilent()
 	switch {
-	case r.heard.Load() || !s.blames() || silence == silentAtPart || reason == listener.ReasonInternal:
+	case r.serverSent.Load() || !s.blames() || silence == silentAtPart || reason == listener.ReasonInternal:
 		s.discard()
 	case silence == silentAtHello:
 		if reason != listener.ReasonBackendGone {
@@ -156,7 +156,7 @@ func (s *session) endLease(r *relay, reason string, err error) {
 	}
 }
 
-// clientSide returns the client's end as the relay copies it, when the session has its target.
+// clientSide returns the client's end for the relay, once the session has its target.
 func (s *session) clientSide(ctx context.Context) (fiber.Stream, error) {
 	switch {
 	case s.cfg.TLS == nil && s.cfg.routed:
@@ -183,7 +183,7 @@ func reasonOf(err error) string {
 	return listener.ReasonUpstreamUnavailable
 }
 
-// refuseClient is for a client whose TLS handshake failed, or that has no target.
+// refuseClient ends a session whose TLS handshake failed, or that has no target.
 func (s *session) refuseClient(err error) {
 	reason := listener.ReasonTLS
 	var refused *refusal
@@ -193,18 +193,18 @@ func (s *session) refuseClient(err error) {
 		reason, err = reasonOfCut(cut), cut
 	case errors.As(err, &refused):
 		reason = refused.reason
-		s.tell(refused)
+		s.sendAlert(refused)
 	}
 	s.refuse(reason, err)
 }
 
-// tell answers a client that has no target. With TLS, crypto/tls has sent the alert.
-func (s *session) tell(r *refusal) {
+// sendAlert answers a client that has no target. With TLS, crypto/tls has sent the alert.
+func (s *session) sendAlert(r *refusal) {
 	switch {
 	case r.alert == nil:
 		_ = s.client.SetLinger(0) // a clean end would look like an empty answer
 	case s.cfg.TLS == nil:
-		_, _ = s.client.Write(r.alert) // its first bytes: there is room for them
+		_, _ = s.client.Write(r.alert) // the first bytes on the connection: the socket has space
 	}
 }
 
@@ -231,8 +231,8 @@ func level(reason string) slog.Level {
 	return slog.LevelWarn
 }
 
-// end closes both connections and accounts for the session. After a failure, time-outs among them, it resets
-// them: an ordinary end would make the part of a stream that has arrived look whole.
+// end closes both connections and accounts for the session. After a failure, including a time-out, it resets them: a
+// normal end would make the part of a stream that has arrived look complete.
 func (s *session) end(r *relay) {
 	reason, err := r.outcome()
 	if err != nil {
@@ -244,7 +244,7 @@ func (s *session) end(r *relay) {
 	s.broke(r.endpoint, reason, err)
 }
 
-// broke accounts for a session that ends at an endpoint; a nil err means in good order.
+// broke accounts for a session that ends at an endpoint; a nil err means normally.
 func (s *session) broke(endpoint, reason string, err error) {
 	if err != nil {
 		s.proxy.srv.Report(reason, level(reason), "session broke off",

@@ -312,7 +312,7 @@ func TestUnixSockets(t *testing.T) {
 }
 
 // TestNoHalfClose has upstream connections that cannot be half closed: the end
-// of one direction ends the session, in good order.
+// of one direction ends the session, normally.
 func TestNoHalfClose(t *testing.T) {
 	up, err := upstream.New(upstream.Config[net.Conn]{
 		Name: "pipes", Settings: upstream.Settings{Endpoints: upstream.Endpoints("pipe:1")}, Logger: quiet,

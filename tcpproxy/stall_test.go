@@ -40,7 +40,7 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// TestStallTimes looks once a second at a client, with ten seconds of patience.
+// TestStallTimes checks a client once a second, with a limit of ten seconds.
 func TestStallTimes(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -61,7 +61,7 @@ func TestLargeTransferBothWays(t *testing.T) {
 	h := sha256.New()
 	n, err := io.Copy(h, c)
 	if err != nil {
-		c.Close() // or both would write for ever
+		c.Close() // or both would write forever
 	}
 	wg.Wait()
 	r := <-results

@@ -17,8 +17,8 @@ import (
 // DialFromFunc connects to "host:port" with from as the address of this side, such as fiber.Engine.DialFrom.
 type DialFromFunc func(ctx context.Context, from netip.Addr, endpoint string) (net.Conn, error)
 
-// place is a connection of an upstream with DialFrom: it is leased before it is opened, because only the session knows from which
-// address. It has one user.
+// place is a connection of an upstream with DialFrom. It is leased before it is opened, because only the session knows from
+// which address. It has one user.
 type place struct {
 	fiber.Stream
 	dial DialFromFunc
@@ -73,14 +73,14 @@ func (p *place) Close() error {
 	if conn == nil {
 		return nil
 	}
-	return conn.Close() // which may make a trip to a loop
+	return conn.Close() // may make a trip to a loop
 }
 
 // errNoAddress is the failure of a client without an IP address, such as one of a Unix socket.
 var errNoAddress = errors.New("the client has no IP address to connect from, which its upstream wants (transparent)")
 
-// unblamed is a failure that may concern this client only, such as that answers to its address do not come back here. It does not
-// count against the endpoint.
+// unblamed is a failure that may concern this client only, for example if answers to its address are not routed here. It does
+// not count against the endpoint.
 type unblamed struct{ error }
 
 // Unwrap returns the error.
@@ -93,7 +93,7 @@ func (s *session) connectAs(ctx context.Context, p *place, l upstream.Lease[net.
 		return nil, unblamed{errNoAddress}
 	}
 	from := a.AddrPort().Addr().Unmap().WithZone("")
-	if !from.IsValid() || from.IsUnspecified() || from.IsMulticast() { // only a PROXY header can say so
+	if !from.IsValid() || from.IsUnspecified() || from.IsMulticast() { // only a PROXY header can contain these
 		return nil, unblamed{errNoAddress}
 	}
 	c, err := p.open(ctx, from, l.Endpoint())

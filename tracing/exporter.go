@@ -43,7 +43,7 @@ type exporter struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
 	closing  sync.Once
-	over     context.Context // cancelled when the time of close is over: nothing is sent any more
+	over     context.Context // cancelled when the time of close is over: nothing more is sent
 	cancel   context.CancelFunc
 	ended    chan struct{} // closed when the queue's goroutine has ended
 

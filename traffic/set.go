@@ -33,7 +33,7 @@ func (s *Set) Cell(labels ...string) *Cell {
 	c := s.cells[key]
 	if limit := s.schema.Limit; c == nil && limit > 0 && len(s.cells) >= limit {
 		for i := range labels {
-			if i >= s.schema.Kept || len(s.cells) >= 2*limit { // names of a configuration that is changed for ever
+			if i >= s.schema.Kept || len(s.cells) >= 2*limit { // names of a configuration that is changed forever
 				labels[i] = Other
 			}
 		}
@@ -54,7 +54,7 @@ type Snapshot struct {
 	Rows []Row
 }
 
-// Snapshot returns the present counts.
+// Snapshot returns the current counts.
 func (s *Set) Snapshot() Snapshot {
 	s.mu.Lock()
 	cells := make([]*Cell, 0, len(s.cells))

@@ -42,7 +42,7 @@ func (t Total) since(earlier *Total) Total {
 	return t
 }
 
-// Window is the last minute of a Total, which shows the present load. NewWindow makes one. All methods may be called
+// Window is the last minute of a Total, which shows the current load. NewWindow makes one. All methods may be called
 // from any goroutine.
 type Window struct {
 	mu      sync.Mutex

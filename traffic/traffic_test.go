@@ -138,8 +138,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestViewAddsUp leaves a label out and adds up rows that differ in it.
-func TestViewAddsUp(t *testing.T) {
+// TestViewSums leaves a label out and adds up rows that differ in it.
+func TestViewSums(t *testing.T) {
 	set := traffic.NewSet(schema)
 	for _, user := range []string{"x", "y"} {
 		set.Cell("a", user).Shard(1).Observe(0, time.Second)

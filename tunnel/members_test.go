@@ -42,8 +42,8 @@ func TestStreamsOfASessionGivenUp(t *testing.T) {
 	}
 }
 
-// TestGivenUpTooLate: giving up a session that is over does not change the limits of the next peer of its name.
-func TestGivenUpTooLate(t *testing.T) {
+// TestLateReleaseOfAnEndedSession: it does not change the limits of the next peer of its name.
+func TestLateReleaseOfAnEndedSession(t *testing.T) {
 	members, session := tunnel.NewMembers(2), anySession(t)
 	old := members.Add("branch", session)
 	if !members.Enter(old) || !members.Enter(old) {

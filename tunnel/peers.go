@@ -139,7 +139,7 @@ func (c *ServerConfig) unlisted(name string) error {
 	return fmt.Errorf("peer %q is not among the peers that may connect", clip(name))
 }
 
-// errRevoked ends the sessions of a peer that could not connect any more.
+// errRevoked ends the sessions of a peer that could no longer connect.
 var errRevoked = errors.New("tunnel: the peer's key or authority was revoked, or it may not connect any more")
 
 // admits reports whether a peer that has proved used.key could connect now.
@@ -177,7 +177,7 @@ func (c *ServerConfig) trusts(p mux.Peer) bool {
 	return err == nil
 }
 
-// revoke ends the sessions of peers that could not connect any more.
+// revoke ends the sessions of peers that could no longer connect.
 func (t *sessions) revoke(admits func(*member) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -117,7 +117,7 @@ func (r *relay) up() {
 	}
 }
 
-// watchOpener runs once the end of the stream was passed on, while down waits for a backend that may be silent for ever. When the
+// watchOpener runs once the end of the stream was passed on, while down waits for a backend that may be silent forever. When the
 // opener reads no more, it bounds that wait.
 func (r *relay) watchOpener() {
 	err := r.st.WaitStopped(r.ctx)

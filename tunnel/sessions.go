@@ -63,7 +63,7 @@ type member struct {
 	probing bool  // a ping is finding out whether the process is alive
 }
 
-// newMember returns a member; release is called once, when the session does not count against the sessionLimit any more.
+// newMember returns a member; release is called once, when the session no longer counts against the sessionLimit.
 func newMember(peer string, key proof, s *mux.Session, release func()) *member {
 	return &member{Session: s, peer: peer, key: key, release: sync.OnceFunc(release)}
 }
@@ -276,7 +276,7 @@ func (t *sessions) remove(p *peer, s *member) {
 // maxAbsent bounds sessions.absent: a peer with the shared key may use any name.
 const maxAbsent = 1000
 
-// noteAbsent records why a peer has no session any more. mu is held.
+// noteAbsent records why a peer no longer has a session. mu is held.
 func (t *sessions) noteAbsent(name string, err error) {
 	if t.absent == nil || len(t.absent) >= maxAbsent {
 		t.absent = map[string]failure{}
@@ -406,7 +406,7 @@ func (t *sessions) drain(ctx context.Context) error {
 	return nil
 }
 
-// beginDrain refuses further sessions and returns the present ones.
+// beginDrain refuses further sessions and returns the current ones.
 func (t *sessions) beginDrain() []*member {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -419,7 +419,7 @@ func (t *sessions) beginDrain() []*member {
 	return all
 }
 
-// close ends everything now and returns when nothing runs any more.
+// close ends everything now and returns when nothing runs.
 func (t *sessions) close() {
 	t.end()
 	var wg sync.WaitGroup

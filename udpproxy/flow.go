@@ -38,7 +38,7 @@ type flow struct {
 	mu        sync.Mutex // held during sends, which do not wait
 	held      []packet   // datagrams of the client, immutable; nil = no longer held
 	heldBytes int
-	answered  bool            // the endpoint has sent something, so nothing is held any more
+	answered  bool            // the endpoint has sent something, so nothing more is held
 	lost      bool            // held does not have all that the client has sent
 	to        *Socket         // socket to the endpoint; nil = none yet
 	since     time.Time       // when to was set
@@ -46,7 +46,7 @@ type flow struct {
 	failed    error           // error of a send that says something about the endpoint
 	failedAt  time.Time       // time of failed
 	client    *listener.Conn  // has the byte counters; nil = not yet
-	owed      int             // answers still to come, see Config.Answers
+	expected  int             // answers still to come, see Config.Answers
 	answers   int             // expected for each datagram; 0 = unknown
 	last      time.Time       // when the client last sent something
 	ended     bool            // the flow takes no more datagrams
@@ -144,7 +144,7 @@ func (f *flow) forward(packets []packet) {
 	count := f.port.counters.Load()
 	out := f.to.socket.send(packets, f.to.peer, place{})
 	f.client.Count(int64(out.bytes), 0)
-	f.owed += out.datagrams * f.answers
+	f.expected += out.datagrams * f.answers
 	f.reached = f.reached || out.datagrams > 0
 	count.forwarded.Add(uint64(out.datagrams)) //nolint:gosec // not negative
 	if out.err == nil {
@@ -164,7 +164,7 @@ func (f *flow) forward(packets []packet) {
 func (f *flow) connect(to *Socket, client *listener.Conn, answers int, others bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.to, f.client, f.answers, f.failed, f.owed = to, client, answers, nil, 0
+	f.to, f.client, f.answers, f.failed, f.expected = to, client, answers, nil, 0
 	f.since, f.reached = time.Now(), false
 	f.forward(f.held)
 	f.lost = f.lost || !others || f.port.held.Load() > maxHeldInAll/2
@@ -208,8 +208,8 @@ func (f *flow) answer(packets []packet) (over bool) {
 		f.answered = true
 		f.release()
 	}
-	f.owed -= datagramsIn(packets)
-	if f.answers > 0 && f.owed <= 0 {
+	f.expected -= datagramsIn(packets)
+	if f.answers > 0 && f.expected <= 0 {
 		f.ended = true
 	}
 	return f.ended

@@ -94,8 +94,8 @@ func TestHeldExpires(t *testing.T) {
 	}
 }
 
-// TestHeldForNobody: what the only endpoint has got is not kept.
-func TestHeldForNobody(t *testing.T) {
+// TestSentIsNotHeld: what the only endpoint has received is not kept.
+func TestSentIsNotHeld(t *testing.T) {
 	s := serve(t, "", true)
 	p := run(t, "127.0.0.1:0", before(s.address), nil)
 	send(t, client(t, p.address), "hello?")

@@ -147,7 +147,7 @@ func (p *port) leave() {
 	if !last {
 		return
 	}
-	for { // begin adds nothing any more
+	for { // begin adds nothing more
 		select {
 		case f := <-p.backlog:
 			_ = f.Close()
@@ -179,7 +179,7 @@ func (p *port) forget(f *flow) {
 	}
 }
 
-// read receives the datagrams of all clients until the socket is closed, on a goroutine of its own. After an error it
+// read receives the datagrams of all clients until the socket is closed, on its own goroutine. After an error it
 // pauses, and tries again.
 func (p *port) read() {
 	for {

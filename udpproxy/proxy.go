@@ -67,8 +67,8 @@ func listenerOf(l net.Listener) *Listener {
 func (p *Proxy) Drain(ctx context.Context) error {
 	var looking sync.WaitGroup
 	looking.Go(func() {
-		<-p.srv.Draining()                                           // the drain begins at once
-		p.srv.Each(func(s listener.Session) { s.(*session).look() }) //nolint:forcetypeassert // all are
+		<-p.srv.Draining()                                            // the drain begins at once
+		p.srv.Each(func(s listener.Session) { s.(*session).check() }) //nolint:forcetypeassert // all are
 	})
 	defer looking.Wait()
 	return p.srv.Drain(ctx)

@@ -90,8 +90,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestNobodyThere: if every endpoint refuses, the session ends, and is counted.
-func TestNobodyThere(t *testing.T) {
+// TestEveryEndpointRefuses: if every endpoint refuses, the session ends, and is counted.
+func TestEveryEndpointRefuses(t *testing.T) {
 	p := run(t, "127.0.0.1:0", before(refusing(t)), nil)
 	c := client(t, p.address)
 	send(t, c, "anybody?")
@@ -196,8 +196,8 @@ func (s *laterSource) Watch(ctx context.Context, report func([]upstream.Endpoint
 	<-ctx.Done()
 }
 
-// TestHeld: what a client sends before its session has an endpoint is held, in order and up to a bound.
-func TestHeld(t *testing.T) {
+// TestFirstDatagramsAreHeld: what a client sends before its session has an endpoint is held, in order and up to a bound.
+func TestFirstDatagramsAreHeld(t *testing.T) {
 	s := serve(t, "", false)
 	source := &laterSource{told: make(chan struct{}), set: upstream.Endpoints(s.address)}
 	p := run(t, "127.0.0.1:0", upstream.Settings{Source: source}, nil)

@@ -39,20 +39,20 @@ type session struct {
 	flow   *flow
 
 	// Only the session's goroutine uses these fields.
-	heard   int       // number of datagrams from the endpoint
-	spoken  time.Time // when the last one came; at first, when the session got its socket
-	told    time.Time // when the session last told the upstream that the endpoint answers
-	doubt   doubt
-	lease   upstream.Lease[*Socket]
-	leased  bool     // lease has not ended
-	refused []string // endpoints that have refused the first datagrams
+	received   int       // number of datagrams from the endpoint
+	spoken     time.Time // when the last one came; at first, when the session got its socket
+	reportedAt time.Time // when the session last told the upstream that the endpoint answers
+	doubt      doubt
+	lease      upstream.Lease[*Socket]
+	leased     bool     // lease has not ended
+	refused    []string // endpoints that have refused the first datagrams
 
-	mu     sync.Mutex         // held for a few instructions
-	cut    error              // the error that ends the session from this side; nil = none
-	giveUp context.CancelFunc // ends the wait for a socket; nil = not waiting
-	socket *Socket            // nil = none
-	since  time.Time          // when the session got its socket
-	where  string             // address of its endpoint
+	mu         sync.Mutex         // held for a few instructions
+	cut        error              // the error that ends the session from this side; nil = none
+	cancelWait context.CancelFunc // ends the wait for a socket; nil = not waiting
+	socket     *Socket            // nil = none
+	since      time.Time          // when the session got its socket
+	where      string             // address of its endpoint
 }
 
 // serveConn runs a session and closes c; it is the listener's handler.
@@ -97,7 +97,7 @@ func (s *session) connect(ctx context.Context) error {
 	defer cancel()
 	s.mu.Lock()
 	cut := s.cut
-	s.giveUp = cancel
+	s.cancelWait = cancel
 	s.mu.Unlock()
 	if cut != nil {
 		return cut
@@ -105,7 +105,7 @@ func (s *session) connect(ctx context.Context) error {
 	lease, err := s.cfg.Upstream.AcquireNarrow(ctx, s.flow.key.peer.Addr().String(), upstream.Narrow{Avoid: s.refused})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.giveUp = nil
+	s.cancelWait = nil
 	if err != nil {
 		return errors.Join(s.cut, err)
 	}
@@ -138,9 +138,9 @@ func (s *session) relay() error {
 		if over, err := s.wait(socket); over || err != nil {
 			return err
 		}
-		heard := s.heard
+		received := s.received
 		err := socket.socket.receiveAll(s.answer)
-		if s.heard > heard {
+		if s.received > received {
 			pause = 0
 		}
 		switch {
@@ -183,21 +183,21 @@ func (s *session) answer(packets []packet) bool {
 		return true
 	}
 	s.spoken, s.doubt = time.Now(), doubt{}
-	s.heard += datagramsIn(packets)
-	if s.heard > joinAfter && !socket.joins {
+	s.received += datagramsIn(packets)
+	if s.received > joinAfter && !socket.joins {
 		socket.joins = true
 		socket.socket.join()
 	}
 	over := s.flow.answer(packets)
-	if s.spoken.Sub(s.told) > tellTime {
-		s.told = s.spoken
+	if s.spoken.Sub(s.reportedAt) > reportInterval {
+		s.reportedAt = s.spoken
 		s.lease.Heard(s.spoken)
 	}
 	return !over
 }
 
-// tellTime is how often a session tells the upstream that its endpoint answers.
-const tellTime = 100 * time.Millisecond
+// reportInterval is how often a session tells the upstream that its endpoint answers.
+const reportInterval = 100 * time.Millisecond
 
 // wait sets the deadline for the endpoint's next packet. over reports that the session has been silent for its idle
 // time-out.
@@ -267,8 +267,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// look makes the session check its state, because a drain has begun. A session without a socket checks it later.
-func (s *session) look() {
+// check makes the session check its state, because a drain has begun. A session without a socket checks it later.
+func (s *session) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.socket != nil {
@@ -284,8 +284,8 @@ func (s *session) cutOff(why error) {
 		return
 	}
 	s.cut = why
-	if s.giveUp != nil {
-		s.giveUp()
+	if s.cancelWait != nil {
+		s.cancelWait()
 	}
 	if s.socket != nil {
 		s.socket.wake()

@@ -51,7 +51,7 @@ type endpoint[T any] struct {
 	onUnhealthy      UnhealthyPolicy
 	unhealthyTimeout time.Duration
 	stagger          time.Duration
-	failingSince     time.Time // start of the first of the present row of failed probes
+	failingSince     time.Time // start of the first of the current row of failed probes
 	downSince        time.Time // when the active check took it out
 	evicting         bool      // evict is running, or about to
 	evictions        sync.WaitGroup
@@ -314,7 +314,7 @@ func sinceEpoch(t time.Time) int64 { return int64(t.Sub(epoch)) }
 // lease where leases are few.
 const leastStart = 10
 
-// started returns the present percentage of the endpoint's weight.
+// started returns the current percentage of the endpoint's weight.
 func (e *endpoint[T]) started(slowStart time.Duration, now time.Time) int {
 	since := e.since.Load()
 	if since == 0 || slowStart <= 0 {

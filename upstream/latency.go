@@ -76,7 +76,7 @@ func (l *latency) atLeast(took time.Duration, now int64) {
 	}
 }
 
-// now returns the present average, where waiting leases have no answer yet. known is false if there was no answer, and
+// now returns the current average, where waiting leases have no answer yet. known is false if there was no answer, and
 // no lease has waited longer than latencyDecay.
 func (l *latency) now(waiting, now int64) (average float64, known bool) {
 	l.mu.Lock()

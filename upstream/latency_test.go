@@ -133,7 +133,7 @@ func TestLatencyOfSilence(t *testing.T) {
 	}
 }
 
-// TestLatencyOfOneSilentLease: one lease without an answer, such as a stream or a long poll, does not keep others from its endpoint for ever.
+// TestLatencyOfOneSilentLease: one lease without an answer, such as a stream or a long poll, does not keep others from its endpoint forever.
 func TestLatencyOfOneSilentLease(t *testing.T) {
 	now := time.Hour
 	slow := upstream.NewLatency()

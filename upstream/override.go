@@ -87,7 +87,7 @@ func (u *Upstream[T]) ChangeEndpoint(c Change) error {
 // interruptLeaving interrupts the leases of an endpoint that was drained and is now removed.
 func (u *Upstream[T]) interruptLeaving(address string) {
 	u.mu.Lock()
-	leaving := u.leaving
+	leaving := u.draining
 	u.mu.Unlock()
 	for _, e := range leaving {
 		if e.addr == address {

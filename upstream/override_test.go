@@ -134,9 +134,9 @@ func onlyOutLeft(t *testing.T, action upstream.Action) {
 	})
 }
 
-// TestDrainedLeasesGoOn: leases of a drained endpoint continue; those of a removed endpoint end by OnRemoved, drained
+// TestDrainedLeasesContinue: leases of a drained endpoint continue; those of a removed endpoint end by OnRemoved, drained
 // before or not.
-func TestDrainedLeasesGoOn(t *testing.T) {
+func TestDrainedLeasesContinue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackends()
 		cfg := b.config("a:1", "b:1", "c:1")

@@ -21,9 +21,9 @@ type set[T any] struct {
 
 // plan holds the Settings that decide how endpoints are picked.
 type plan struct {
-	balance   Balance
-	slowStart time.Duration
-	patience  time.Duration // limit of the wait for the first report of a Source; 0 = none
+	balance     Balance
+	slowStart   time.Duration
+	firstReport time.Duration // limit of the wait for the first report of a Source; 0 = none
 }
 
 // turns are the counters of RoundRobin: of first choices, and of choices after a failure, which must not shift the

@@ -48,7 +48,7 @@ type Settings struct {
 	SlowStart time.Duration
 	// OnRemoved says what happens to leases of a removed endpoint.
 	OnRemoved Removal
-	// RemovedTimeout is how long these leases may last with DrainRemoved until they are interrupted. 0 = for ever.
+	// RemovedTimeout is how long these leases may last with DrainRemoved until they are interrupted. 0 = forever.
 	RemovedTimeout time.Duration
 	// Rebalance moves leases to endpoints that have too few of them; the zero value moves none.
 	Rebalance Rebalance
@@ -104,7 +104,7 @@ type Health struct {
 	Rise, Fall int           // 0 = DefaultRise, DefaultFall
 	// OnUnhealthy says what happens to the leases of an endpoint that the check takes out.
 	OnUnhealthy UnhealthyPolicy
-	// UnhealthyTimeout is how long these leases may last with DrainUnhealthy; 0 = for ever.
+	// UnhealthyTimeout is how long these leases may last with DrainUnhealthy; 0 = forever.
 	UnhealthyTimeout time.Duration
 	// Stagger is the time over which leases are interrupted, so that their users do not all reconnect at once; 0 =
 	// DefaultStagger.

@@ -78,7 +78,7 @@ func (u *Upstream[T]) Freeze() {
 	}
 }
 
-// run watches the Source until ctx ends, on a goroutine of its own.
+// run watches the Source until ctx ends, on its own goroutine.
 func (u *Upstream[T]) run(ctx context.Context, w *watch) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -94,9 +94,9 @@ func (u *Upstream[T]) setWatch(w *watch) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.watch = w
-	u.told = SourceStatus{Failed: u.told.Failed, Added: u.told.Added, Removed: u.told.Removed, Altered: u.told.Altered}
+	u.sourceStatus = SourceStatus{Failed: u.sourceStatus.Failed, Added: u.sourceStatus.Added, Removed: u.sourceStatus.Removed, Altered: u.sourceStatus.Altered}
 	if w != nil {
-		u.told.Name = w.source.String()
+		u.sourceStatus.Name = w.source.String()
 	}
 }
 
@@ -135,16 +135,16 @@ func (w *watch) answer() {
 func (u *Upstream[T]) note(w *watch, err error) {
 	now := time.Now()
 	u.mu.Lock()
-	began, since := w.err == nil && err != nil, u.told.FailingSince
+	began, since := w.err == nil && err != nil, u.sourceStatus.FailingSince
 	w.err = err
 	if err != nil {
-		u.told.Failed++
-		u.told.LastError = err.Error()
+		u.sourceStatus.Failed++
+		u.sourceStatus.LastError = err.Error()
 		if began {
-			u.told.FailingSince = now
+			u.sourceStatus.FailingSince = now
 		}
 	} else {
-		u.told.Updated, u.told.FailingSince, u.told.LastError = now, time.Time{}, ""
+		u.sourceStatus.Updated, u.sourceStatus.FailingSince, u.sourceStatus.LastError = now, time.Time{}, ""
 	}
 	u.mu.Unlock()
 	switch {
@@ -194,10 +194,10 @@ func (e Endpoint) same(o Endpoint) bool {
 func (u *Upstream[T]) tell(d difference, from Source, by cause, n int) {
 	now := time.Now()
 	u.mu.Lock()
-	u.told.Added += uint64(len(d.added))
-	u.told.Removed += uint64(len(d.removed))
-	u.told.Altered += uint64(len(d.changed))
-	u.told.Changed = now
+	u.sourceStatus.Added += uint64(len(d.added))
+	u.sourceStatus.Removed += uint64(len(d.removed))
+	u.sourceStatus.Altered += uint64(len(d.changed))
+	u.sourceStatus.Changed = now
 	u.mu.Unlock()
 	args := []any{"upstream", u.cfg.Name}
 	switch {

@@ -75,7 +75,7 @@ func (u *Upstream[T]) Load() (leases, in int64) {
 // Status returns the state of the Upstream and of every endpoint.
 func (u *Upstream[T]) Status() Status {
 	u.mu.Lock()
-	s, leaving, source, overrides, paused := u.set.Load(), slices.Clone(u.leaving), u.told, u.changed, u.paused
+	s, leaving, source, overrides, paused := u.set.Load(), slices.Clone(u.draining), u.sourceStatus, u.changed, u.paused
 	u.mu.Unlock()
 	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), FailOpen: s.failOpen, Source: source, Traffic: u.cfg.Traffic}
 	if paused != nil {

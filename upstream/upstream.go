@@ -32,13 +32,13 @@ type Upstream[T any] struct {
 	rebalancing context.CancelFunc // ends rebalance; nil = not running; guarded by updating
 	closed      bool               // guarded by updating
 
-	mu      sync.Mutex     // guards the replacement of set, and the fields below; never held across I/O
-	leaving []*endpoint[T] // removed endpoints with leases out
-	ramp    *time.Timer    // renews the set while an endpoint starts slowly
-	watch   *watch         // changed only with updating held, too; nil = no Source
-	paused  *pause         // nil = not paused; changed only with updating held, too
-	told    SourceStatus
-	changed []Override // settings.Overrides; replaced as a whole, never modified
+	mu           sync.Mutex     // guards the replacement of set, and the fields below; never held across I/O
+	draining     []*endpoint[T] // removed endpoints with leases out
+	ramp         *time.Timer    // renews the set while an endpoint starts slowly
+	watch        *watch         // changed only with updating held, too; nil = no Source
+	paused       *pause         // nil = not paused; changed only with updating held, too
+	sourceStatus SourceStatus
+	changed      []Override // settings.Overrides; replaced as a whole, never modified
 }
 
 // New makes an Upstream. It starts to fill the pools, to probe, and to watch the Source. The error wraps ErrConfig.
@@ -81,7 +81,7 @@ func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], err
 	return u.acquireFrom(ctx, key, e, Narrow{})
 }
 
-// UsesKeys reports whether a key of AcquireKey matters at present, for callers that would have to make one.
+// UsesKeys reports whether a key of AcquireKey matters now, for callers that would have to make one.
 func (u *Upstream[T]) UsesKeys() bool { return u.set.Load().balance == RingHash }
 
 // Choose returns the address of the endpoint that an Acquire would try after those that were tried, "" if there is no
@@ -116,7 +116,7 @@ func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], 
 	if w == nil {
 		return nil, &Error{Upstream: u.cfg.Name}
 	}
-	if limit := u.set.Load().patience; limit > 0 {
+	if limit := u.set.Load().firstReport; limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -233,7 +233,7 @@ func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 		for i, e := range all {
 			e.spec.Store(&list[i])
 		}
-		u.leaving = append(u.leaving, removed...)
+		u.draining = append(u.draining, removed...)
 		u.changed = s.Overrides
 		return newSet(plan{s.Balance, s.SlowStart, s.Limits.AcquireTimeout}, all, r, &u.turns)
 	})
@@ -278,7 +278,7 @@ func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 	if err == nil {
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		u.leaving = slices.DeleteFunc(slices.Clone(u.leaving), func(l *endpoint[T]) bool { return l == e })
+		u.draining = slices.DeleteFunc(slices.Clone(u.draining), func(l *endpoint[T]) bool { return l == e })
 	}
 }
 
@@ -361,7 +361,7 @@ func (u *Upstream[T]) shutdown() []*endpoint[T] {
 	u.closed = true
 	u.setPause(nil)
 	u.mu.Lock()
-	all := slices.Concat(u.set.Load().all, u.leaving)
+	all := slices.Concat(u.set.Load().all, u.draining)
 	if u.ramp != nil {
 		u.ramp.Stop()
 	}

@@ -54,18 +54,18 @@ func counter[T any](name, help string, labels []string, read func(T) float64) me
 }
 
 var poolMetrics = []metric[pool.Stats]{
-	gauge("pool_idle", "Connections that are open and free.", poolLabels, func(p pool.Stats) float64 { return float64(p.Idle) }),
+	gauge("pool_idle", "Connections that are open and idle.", poolLabels, func(p pool.Stats) float64 { return float64(p.Idle) }),
 	gauge("pool_in_use", "Connections that are leased.", poolLabels, func(p pool.Stats) float64 { return float64(p.InUse) }),
 	gauge("pool_opening", "Connections being opened.", poolLabels, func(p pool.Stats) float64 { return float64(p.Opening) }),
 	gauge("pool_waiting", "Callers that wait for a connection.", poolLabels, func(p pool.Stats) float64 { return float64(p.Waiting) }),
 	gauge("pool_warm_target", "Idle connections that the pool keeps ready now.", poolLabels, func(p pool.Stats) float64 { return float64(p.WarmTarget) }),
-	gauge("pool_max_size", "Most connections the pool may have.", poolLabels, func(p pool.Stats) float64 { return float64(p.MaxSize) }),
-	gauge("pool_direct", "Connections out beyond max_size (overflow: direct).", poolLabels, func(p pool.Stats) float64 { return float64(p.Direct) }),
+	gauge("pool_max_size", "Limit of connections of the pool (max_size).", poolLabels, func(p pool.Stats) float64 { return float64(p.MaxSize) }),
+	gauge("pool_direct", "Open connections beyond max_size (overflow: direct).", poolLabels, func(p pool.Stats) float64 { return float64(p.Direct) }),
 	counter("pool_opened_total", "Connections opened.", poolLabels, func(p pool.Stats) float64 { return float64(p.Opened) }),
 	counter("pool_open_failed_total", "Connections that could not be opened.", poolLabels, func(p pool.Stats) float64 { return float64(p.OpenFailed) }),
-	counter("pool_acquired_total", "Leases given.", poolLabels, func(p pool.Stats) float64 { return float64(p.Acquired) }),
+	counter("pool_acquired_total", "Connections leased.", poolLabels, func(p pool.Stats) float64 { return float64(p.Acquired) }),
 	counter("pool_reused_total", "Leases of a connection that had been leased before.", poolLabels, func(p pool.Stats) float64 { return float64(p.Reused) }),
-	counter("pool_released_total", "Leases given back.", poolLabels, func(p pool.Stats) float64 { return float64(p.Released) }),
+	counter("pool_released_total", "Leases ended.", poolLabels, func(p pool.Stats) float64 { return float64(p.Released) }),
 	counter("pool_waited_total", "Acquires that had to wait.", poolLabels, func(p pool.Stats) float64 { return float64(p.Waited) }),
 	counter("pool_timeouts_total", "Acquires that timed out.", poolLabels, func(p pool.Stats) float64 { return float64(p.TimedOut) }),
 	counter("pool_rejected_total", "Acquires refused because too many were waiting.", poolLabels, func(p pool.Stats) float64 { return float64(p.Rejected) }),
@@ -75,14 +75,14 @@ var poolMetrics = []metric[pool.Stats]{
 }
 
 var listenerMetrics = []metric[listener.Stats]{
-	gauge("listener_connections_active", "Sessions that run.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Active) }),
-	gauge("listener_connections_queued", "Connections that wait for a place.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Queued) }),
-	gauge("listener_connections_max", "Most sessions that may run.", listenerLabels, func(l listener.Stats) float64 { return float64(l.MaxConns) }),
+	gauge("listener_connections_active", "Running sessions.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Active) }),
+	gauge("listener_connections_queued", "Connections waiting for admission.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Queued) }),
+	gauge("listener_connections_max", "Limit of running sessions.", listenerLabels, func(l listener.Stats) float64 { return float64(l.MaxConns) }),
 	gauge("listener_sessions_listening", "PostgreSQL sessions that listen for notifications without a server connection of their own.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Listening) }),
 	gauge("listener_sessions_pinned", "Sessions that keep a server connection between transactions for state in it.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Pinned) }),
 	gauge("listener_buffered_bytes", "Memory held for requests: heads, and pieces of bodies that the other side has not taken. http only.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Buffered) }),
 	counter("listener_connections_accepted_total", "Connections accepted.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Accepted) }),
-	counter("listener_connections_rejected_total", "Connections that found no place, were refused because of their address, or lacked the PROXY header.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Rejected) }),
+	counter("listener_connections_rejected_total", "Connections rejected because of a limit, their address or a missing PROXY header.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Rejected) }),
 	counter("listener_connections_gone_total", "Connections whose client had left before their session began: none reached a backend.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Gone) }),
 	counter("listener_sessions_moved_total", "Times that a session has left an endpoint that broke off before its first byte, for another one. tcp only.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Moved) }),
 	counter("listener_moves_refused_total", "Times that a session would have left its endpoint, had the retry budget allowed it. tcp only.", listenerLabels, func(l listener.Stats) float64 { return float64(l.MovesRefused) }),
@@ -91,7 +91,7 @@ var listenerMetrics = []metric[listener.Stats]{
 }
 
 var snapshotMetrics = []metric[Snapshot]{
-	gauge("draining", "1 while the gateway finishes its sessions to end.", nil, func(s Snapshot) float64 { return oneIf(s.Draining) }),
+	gauge("draining", "1 while the gateway drains.", nil, func(s Snapshot) float64 { return oneIf(s.Draining) }),
 	gauge("ready", "1 when every listener accepts connections.", nil, func(s Snapshot) float64 { return oneIf(ready(s)) }),
 	gauge("engine_loops", "Threads that run fibers; 0 on the goroutine engine.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Loops) }),
 	gauge("engine_connections", "Open connections on loops, of clients and upstreams.", nil, func(s Snapshot) float64 { return float64(s.EngineStats.Conns) }),

@@ -17,7 +17,7 @@ const (
 	// connections that are used only at peaks cost the server memory.
 	sizingWaits = 0.01
 	// sizingRefused is the fraction of acquires that may be refused: one outage of a server must not count
-	// against its pool for ever.
+	// against its pool forever.
 	sizingRefused = 0.001
 	// sizingSlack is how much larger than its highest use a pool may be.
 	sizingSlack = 2

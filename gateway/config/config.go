@@ -270,7 +270,7 @@ type OnUnhealthy string
 
 // The values of OnUnhealthy.
 const (
-	CloseUnhealthy OnUnhealthy = "close" // they are closed once the endpoint answers nothing any more
+	CloseUnhealthy OnUnhealthy = "close" // they are closed once the endpoint no longer answers
 	DrainUnhealthy OnUnhealthy = "drain" // they are closed when the upstream's RemovedTimeout is over
 	KeepUnhealthy  OnUnhealthy = "keep"  // they continue
 )

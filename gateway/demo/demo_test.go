@@ -44,8 +44,8 @@ func start(t *testing.T, o demo.Options) (*demo.Demo, *gateway.Gateway) {
 	return d, gw
 }
 
-// TestEveryLineToTry runs the commands that the demo prints.
-func TestEveryLineToTry(t *testing.T) {
+// TestPrintedCommands runs the commands that the demo prints.
+func TestPrintedCommands(t *testing.T) {
 	d, gw := start(t, demo.Options{})
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, "postgres://demo@"+gw.Addr("db")+"/demo")

@@ -59,7 +59,7 @@ type Handover interface {
 	Duplicate() (net.Listener, error)
 }
 
-// Drainer is a second socket of a listener that has clients of its own: when the listener continues without it, they are drained.
+// Drainer is a second socket of a listener that has its own clients: when the listener continues without it, they are drained.
 type Drainer interface {
 	net.Listener
 	// Active is how many clients there are.

@@ -112,7 +112,7 @@ type HTTPListener struct {
 	PeekBytes   int        `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"`                  // of a body that may be read for routes with Body
 	PeekBeyond  Beyond     `conf:"peek_beyond" default:"default"`                                        // where that is not enough
 	MaxBuffered int        `conf:"max_buffered_mib" default:"0" min:"0" max:"1048576"`                   // memory for requests; 0: only the process's bound
-	MaxPerConn  int        `conf:"max_buffered_per_connection_kib" default:"0" min:"0" max:"1073741824"` // for the requests of one client's connection; 0: no bound of its own
+	MaxPerConn  int        `conf:"max_buffered_per_connection_kib" default:"0" min:"0" max:"1073741824"` // for the requests of one client's connection; 0: no separate bound
 	Retries     *Retries   `conf:"retries"`                                                              // of routes without their own; never nil when read from a file
 	AccessLog   *AccessLog `conf:"access_log"`                                                           // nil: none of its own
 	HTTP3       *HTTP3     `conf:"http3" scalar:"Enabled"`                                               // nil: none

@@ -59,7 +59,7 @@ func (r *Respond) settings() httpproxy.Respond {
 	return httpproxy.Respond{Status: r.Status, Body: r.Body, ContentType: r.ContentType}
 }
 
-// answersItself reports whether the route has an answer of its own, and no upstream.
+// answersItself reports whether the route has its own answer, and no upstream.
 func (r *Route) answersItself() bool { return r.Redirect != nil || r.Respond != nil }
 
 // checkAnswers reports problems of a route's own answers, and of its changes to messages.

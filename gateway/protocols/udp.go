@@ -25,7 +25,7 @@ func init() {
 		Config: config.ListenerProtocol{
 			Name: UDP, Section: &UDPListener{}, Datagrams: true, EndsSessions: true,
 			Upstreams: func(l *config.Listener) []*string { return []*string{&l.Upstream} },
-			// As for tcp, each session has a socket of its own. A socket that waits for a session stays good, but
+			// As for tcp, each session has its own socket. A socket that waits for a session stays good, but
 			// the endpoint's name may have another address meanwhile.
 			Pool: config.Pool{MaxSize: udpproxy.DefaultMaxSize, IdleTimeout: 5 * time.Minute, MaxLifetime: udpproxy.DefaultWarmAge, CheckAfter: -1},
 			Keys: &config.Extension{CheckUpstream: checkUDPUpstream},

@@ -20,7 +20,7 @@ func Example() {
 	// Output: <nil>
 }
 
-func TestGetGivesNoneTwice(t *testing.T) {
+func TestGetReturnsDistinctPorts(t *testing.T) {
 	given := map[int]bool{}
 	for range 200 {
 		port, err := freeport.Get(1, 7)

@@ -41,7 +41,7 @@ type File struct {
 	shards [numShards]shard
 	asleep atomic.Bool   // run waits for wake
 	wake   chan struct{} // has a token when a sleeping run has something to do
-	hurry  chan struct{} // likewise while run collects lines
+	urgent chan struct{} // likewise while run collects lines
 
 	// mu is held for a few instructions. It may be taken with a shard's.
 	mu       sync.Mutex
@@ -82,7 +82,7 @@ type counts struct {
 }
 
 func newFile(s *Set, path string, c *counts) *File {
-	f := &File{path: path, set: s, counts: c, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+	f := &File{path: path, set: s, counts: c, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
 	f.timer = time.AfterFunc(time.Hour, f.report)
 	f.timer.Stop()
 	return f
@@ -105,17 +105,17 @@ func (f *File) WriteLine(shard int, line []byte) {
 	if c == nil || len(line) > cap(c.b) {
 		sh.mu.Unlock()
 		f.lose(1, &f.counts.noRoom)
-		f.rouse()
+		f.signal()
 		return
 	}
 	c.b = append(c.b, line...)
 	c.lines++
 	sh.mu.Unlock()
-	f.rouse()
+	f.signal()
 }
 
-// rouse wakes run.
-func (f *File) rouse() {
+// signal wakes run.
+func (f *File) signal() {
 	if f.asleep.Load() && f.asleep.CompareAndSwap(true, false) {
 		put(f.wake)
 	}
@@ -133,7 +133,7 @@ func (f *File) push(c *chunk) {
 	f.mu.Lock()
 	f.full = append(f.full, c)
 	f.mu.Unlock()
-	put(f.hurry)
+	put(f.urgent)
 }
 
 // take returns an empty chunk, nil if there is no room for one.
@@ -186,7 +186,7 @@ func (f *File) report() {
 	f.set.logger.LogAttrs(f.set.ctx, slog.LevelWarn, "lines of an access log were lost", attrs...)
 }
 
-// run writes until the file has no users any more.
+// run writes until the file has no users.
 func (f *File) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -219,7 +219,7 @@ func (f *File) wait(timer *time.Timer) {
 	}
 	timer.Reset(collect)
 	select {
-	case <-f.hurry:
+	case <-f.urgent:
 	case <-timer.C:
 	}
 }

@@ -101,7 +101,7 @@ func (o *Opening) Commit() {
 			go f.run()
 		}
 		o.set.mu.Unlock()
-		f.rouse()
+		f.signal()
 	}
 	o.outs = nil
 }
@@ -160,8 +160,8 @@ func (f *File) quit() {
 		}
 	}
 	f.mu.Unlock()
-	put(f.hurry)
-	f.rouse()
+	put(f.urgent)
+	f.signal()
 }
 
 // ended reports whether run must end because f has no user and all lines are written; it then closes

@@ -17,6 +17,7 @@ var keyTables = []repotest.KeyTable{
 	{File: "docs/configuration.md", Header: "key", After: "## Top level", Of: []any{config.Config{}}},
 	{File: "docs/configuration.md", Header: "key", After: "## Listeners", Of: []any{config.Listener{}}},
 	{File: "docs/configuration.md", Header: "key", After: "## Upstreams", Of: []any{config.Upstream{}}},
+	{File: "docs/configuration.md", Header: "key of `eject`", Of: []any{config.Eject{}}},
 	{File: "docs/configuration.md", Header: "key", After: "### Pool", Of: []any{config.Pool{}}},
 	{File: "docs/discovery.md", Header: "key of `dns`", Of: []any{sources.DNS{}}},
 	{File: "docs/discovery.md", Header: "key of `file`", Of: []any{sources.File{}}},

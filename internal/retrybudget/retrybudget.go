@@ -17,7 +17,7 @@ type Budget struct {
 
 	mu         sync.Mutex // held for a few dozen instructions
 	total      uint64     // operations, at the last Take
-	began      time.Time  // of the present window
+	began      time.Time  // of the current window
 	before     uint64     // total when it began
 	retries    int        // in it
 	operations float64    // in the window before
@@ -45,7 +45,7 @@ func (b *Budget) Take(now time.Time, total uint64, percent int) bool {
 	return true
 }
 
-// slide begins a new window if the present one is over.
+// slide begins a new window if the current one is over.
 func (b *Budget) slide(now time.Time) {
 	elapsed := now.Sub(b.began)
 	if elapsed < b.window {

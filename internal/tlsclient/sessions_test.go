@@ -53,7 +53,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-func TestFor(t *testing.T) {
+func TestSessionsOfEndpoints(t *testing.T) {
 	cfg := tlsclient.WithSessions(&tls.Config{})
 	for endpoint, name := range map[string]string{
 		"db.example:5432": "db.example", "10.0.0.1:443": "10.0.0.1", "[::1]:443": "::1", "[fe80::1%eth0]:443": "fe80::1", "unix:/run/x.sock": "localhost",

@@ -69,7 +69,7 @@ type Peers struct {
 	MaxConnections int           `conf:"max_connections" default:"512" min:"8" max:"100000"`  // to and from other nodes
 	MaxMemory      int           `conf:"max_memory_mib" default:"128" min:"16" max:"1048576"` // for the buffers of these
 	MaxStreams     int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`       // connections to services that one peer may have open here
-	KeepAlive      time.Duration `conf:"keep_alive" default:"3s" min:"1s" max:"1h"`           // a peer that is silent for so long, although asked, is taken for gone
+	KeepAlive      time.Duration `conf:"keep_alive" default:"3s" min:"1s" max:"1h"`           // a peer that is silent for this long, although pinged, counts as gone
 	DialTimeout    time.Duration `conf:"dial_timeout" default:"10s" min:"100ms" max:"10m"`    // connecting to a peer
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// maxDrain is how much of an unread response Close skips to save the connection; only what has arrived counts.
+// maxDrain is how many buffered bytes of an unread response Close skips to save the connection.
 const maxDrain = bufferSize
 
 var errBodyClosed = errors.New("http upstream: read on a closed response body")
@@ -19,8 +19,8 @@ var errBodyClosed = errors.New("http upstream: read on a closed response body")
 type body struct {
 	x      *exchange
 	chunks chunkReader
-	left   int64 // of a body with Content-Length
-	open   bool  // the head is read: idle limits apply. Written before the body is handed out.
+	left   int64 // unread bytes of a body with Content-Length
+	open   bool  // the head was read: idle limits apply. Written before the body is returned.
 
 	mu      sync.Mutex // not held while reading
 	reading bool
@@ -97,7 +97,7 @@ func (b *body) end(err error) {
 	}
 }
 
-// setTrailer fills in the trailers the server announced and adds those it did not.
+// setTrailer fills in the announced trailers and adds those that were not announced.
 func (b *body) setTrailer() {
 	resp := &b.x.resp
 	if len(b.chunks.trailer) == 0 {
@@ -109,7 +109,7 @@ func (b *body) setTrailer() {
 	maps.Copy(resp.Trailer, b.chunks.trailer)
 }
 
-// Close releases the connection if the rest of the body has arrived already, and closes it otherwise.
+// Close releases the connection if the rest of the body has arrived, and closes it otherwise.
 func (b *body) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

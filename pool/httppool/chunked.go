@@ -21,13 +21,13 @@ const (
 type chunkReader struct {
 	rd       *reader
 	left     uint64 // of the current chunk
-	inChunk  bool   // a chunk's CRLF is still to come
+	inChunk  bool   // a chunk's CRLF has not been read
 	overhead int64  // framing bytes minus body bytes seen, never below 0
 	trailer  http.Header
 	err      error // sticky; io.EOF after the trailers
 }
 
-// read returns body bytes. At the end it has read the trailers too and returns io.EOF, possibly with the last bytes.
+// read returns body bytes. At the end it has read the trailers and returns io.EOF, possibly with the last bytes.
 func (c *chunkReader) read(p []byte) (int, error) {
 	if c.err != nil {
 		return 0, c.err
@@ -97,7 +97,7 @@ func (c *chunkReader) end() error {
 	return io.EOF
 }
 
-// unexpected turns an end of input into one that is not mistaken for the body's.
+// unexpected replaces an end of input by an error that is not mistaken for the body's end.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

@@ -23,10 +23,9 @@ type Conn struct {
 	interrupted atomic.Bool
 }
 
-// Link is a Conn's socket. Reopen gives the Conn another one, so that code that still holds the
-// former, such as an uploader that is slow to notice its end, works on a closed socket and not on the
-// next request's. A Link belongs to the Conn that OpenConn makes of it, and before to the code that
-// opened it.
+// Link is a Conn's socket. Reopen gives the Conn another one. Code that still uses the former, such as a slow uploader,
+// then works on a closed socket and not on the next request's. A Link belongs to the code that opened it, and after
+// OpenConn to the Conn.
 type Link struct {
 	nc     fiber.Stream // requests are written to it: raw, or TLS over raw
 	raw    fiber.Stream
@@ -36,13 +35,12 @@ type Link struct {
 	// The lease holder's.
 	used  bool         // a request was sent on it
 	plain bool         // an operating system's socket, without TLS; see exchange.readLazily
-	armed time.Time    // the read deadline that is set, if plain; the zero Time is none
-	asker *fiber.Asker // if plain; nil where there is none
+	armed time.Time    // the read deadline that is set, if plain; zero = none
+	asker *fiber.Asker // if plain and supported; else nil
 }
 
-// NewConn makes a Conn of a connected socket and takes it over: with cfg it becomes a TLS client and does the
-// handshake within ctx, without it requests are sent in the clear. On an error nc is closed. On a fiber nc must be an
-// engine's.
+// NewConn makes a Conn of a connected socket, which it takes over. With cfg it does a TLS handshake as a client within
+// ctx. On an error nc is closed. On a fiber nc must be an engine's connection.
 func NewConn(ctx context.Context, nc net.Conn, cfg *tls.Config) (*Conn, error) {
 	l, err := newLink(ctx, nc, cfg)
 	if err != nil {
@@ -71,9 +69,9 @@ func newLink(ctx context.Context, nc net.Conn, cfg *tls.Config) (*Link, error) {
 	return l, nil
 }
 
-// NewLink makes a Link of a stream that carries HTTP/1.1 requests one after the other, such as a place
-// on a connection that several users share. opened is when that connection was opened; see Conn.Use.
-// The stream's Sent reports whether a request may be sent again.
+// NewLink makes a Link of a stream that carries HTTP/1.1 requests one after the other, such as a place on a shared
+// connection. opened is when that connection was opened; see Conn.Use. The stream's Sent reports whether a request may be
+// sent again.
 func NewLink(s fiber.Stream, opened time.Time) *Link {
 	return &Link{nc: s, raw: s, opened: opened}
 }
@@ -81,11 +79,10 @@ func NewLink(s fiber.Stream, opened time.Time) *Link {
 // NetConn returns the stream that messages are written to; see Conn.NetConn.
 func (l *Link) NetConn() fiber.Stream { return l.nc }
 
-// Close closes it at once.
+// Close closes the stream at once.
 func (l *Link) Close() error { return l.close() }
 
-// OpenConn makes a Conn of the Link that open returns. Conn.Reopen calls open again. After an error
-// there is no Conn.
+// OpenConn makes a Conn of the Link that open returns. Conn.Reopen calls open again. The Conn is nil after an error.
 func OpenConn(ctx context.Context, open func(ctx context.Context) (*Link, error)) (*Conn, error) {
 	l, err := open(ctx)
 	if err != nil {
@@ -104,7 +101,7 @@ func isSocket(nc net.Conn) bool {
 	return false
 }
 
-// arm sets the read deadline of a plain link; the zero Time is none.
+// arm sets the read deadline of a plain link; zero = none.
 func (l *Link) arm(at time.Time) error {
 	if l.armed.Equal(at) {
 		return nil
@@ -119,11 +116,11 @@ type Dialer struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// DialTimeout bounds connecting. 0 = 5s.
 	DialTimeout time.Duration
-	// TLS makes Open a TLS client. ServerName is taken from the address if empty; its NextProtos are those of ALPN. Sessions
-	// are resumed: without a ClientSessionCache the Dialer keeps its own, except with VerifyPeerCertificate, which is
-	// not called for resumed ones, or with SessionTicketsDisabled.
+	// TLS makes Open a TLS client. An empty ServerName is taken from the address; NextProtos is replaced by ALPN. Sessions are
+	// resumed: without a ClientSessionCache the Dialer keeps its own, except with VerifyPeerCertificate, which is not called
+	// for resumed sessions, or with SessionTicketsDisabled.
 	TLS *tls.Config
-	// ALPN are the protocols that are offered in TLS. Nil = "http/1.1".
+	// ALPN are the protocols offered in TLS. Nil = "http/1.1".
 	ALPN []string
 	// TLSTimeout bounds the TLS handshake. 0 = 5s.
 	TLSTimeout time.Duration
@@ -139,7 +136,7 @@ func (d *Dialer) Open(ctx context.Context, address string) (*Conn, error) {
 	return OpenConn(ctx, func(ctx context.Context) (*Link, error) { return d.Link(ctx, address) })
 }
 
-// Link is Open for code that makes the Conn itself, with OpenConn.
+// Link is Open for callers that make the Conn with OpenConn.
 func (d *Dialer) Link(ctx context.Context, address string) (*Link, error) {
 	dial := d.Dial
 	if dial == nil {
@@ -159,7 +156,7 @@ func (d *Dialer) Link(ctx context.Context, address string) (*Link, error) {
 	return newLink(tlsCtx, nc, d.config(address))
 }
 
-// config is the TLS configuration for address, never the caller's own.
+// config returns the TLS configuration for address, never the caller's own.
 func (d *Dialer) config(address string) *tls.Config {
 	d.prepare.Do(func() {
 		d.secure = tlsclient.WithSessions(d.TLS).Clone()
@@ -180,8 +177,8 @@ func orDefault(d, def time.Duration) time.Duration {
 // Close closes the connection at once. It may be called more than once and while another goroutine reads or writes.
 func (c *Conn) Close() error { return c.link.Load().close() }
 
-// Interrupt closes the connection for good: Reopen does not open it again. It is for an endpoint that
-// must not be used any more.
+// Interrupt closes the connection for good: Reopen does not open it again. It is for an endpoint that must no longer be
+// used.
 func (c *Conn) Interrupt() {
 	c.interrupted.Store(true)
 	_ = c.Close()
@@ -195,23 +192,23 @@ func (l *Link) close() error {
 }
 
 // Alive reports whether the connection can carry a request: the peer has neither closed it nor sent an unexpected byte,
-// which the next request would take for its answer. It never blocks. TLS's own messages, such as session tickets, are
-// read and do not count. Sockets that cannot be examined (not the operating system's, or not on a Unix) count as alive.
+// which would be taken for the next answer. It never blocks. TLS's own messages, such as session tickets, are read and do
+// not count. Sockets that cannot be examined (not the operating system's, or not on a Unix) count as alive.
 func (c *Conn) Alive() bool { return c.link.Load().alive() }
 
 func (l *Link) alive() bool {
 	return !l.closed.Load() && l.nc.State().Idle()
 }
 
-// NetConn returns the connection that messages are written to and read from, for code that frames them itself. It is
-// the dialled connection, as fiber.StreamOf has it, or a *fiber.TLSConn over it. The rules of Lease about releasing apply. After Reopen it is
-// another one.
+// NetConn returns the connection that messages are written to and read from, for code that frames them itself. It is the
+// dialled connection, as returned by fiber.StreamOf, or a *fiber.TLSConn over it. The rules of Lease about releasing
+// apply. Reopen replaces it.
 func (c *Conn) NetConn() fiber.Stream { return c.link.Load().nc }
 
 // Use records that a request that began at the given time is about to be sent, and reports whether the connection may be
-// stale: it was idle before, after another request or since it was opened ahead of demand, so that the server may be
-// closing it just now. If the connection then ends before a byte of the answer comes, that is no failure of the endpoint,
-// and Reopen gives the request a connection that is not stale.
+// stale: it was idle before, after another request or since it was opened ahead of demand, so the server may be closing
+// it. If such a connection ends before a byte of the answer arrives, that is not a failure of the endpoint, and Reopen
+// gives the request a fresh connection.
 func (c *Conn) Use(began time.Time) (idled bool) {
 	l := c.link.Load()
 	_ = l.arm(time.Time{}) // NetConn's user sets its own deadlines, and notices a closed connection
@@ -227,19 +224,19 @@ func (l *Link) use(began time.Time) (idled bool) {
 	return idled
 }
 
-// Unsent reports that no byte written since Use has left the process, or will; n is the number of bytes that were written
-// without an error. It is for after Close: if Use reported that the connection may be stale, any request, also one that is
-// not idempotent, can then be sent again.
+// Unsent reports that no byte written since Use has left the process, or will; n is the number of bytes written without an
+// error. Call it after Close: if Use reported a stale connection, any request can then be sent again, even if it is not
+// idempotent.
 func (c *Conn) Unsent(n int) bool { return c.link.Load().unsent(n) }
 
 func (l *Link) unsent(n int) bool { return n == 0 || !l.nc.Sent() }
 
-// ErrNotReopened: a Conn made by NewConn does not know how to connect, and an interrupted one must not.
+// ErrNotReopened: a Conn made by NewConn cannot be dialled again, and an interrupted one must not be.
 var ErrNotReopened = errors.New("the connection cannot be opened again")
 
 // Reopen closes the connection and opens another to the same server, under the same lease: the request keeps its slot in
-// the pool, and idle connections, which may be stale too, are not tried. It may take as long as Dialer.Open; other fibers
-// of the loop keep running. After an error, which is Open's or ErrNotReopened, the Conn is closed.
+// the pool, and does not try idle connections, which may be stale too. It may take as long as Dialer.Open; other fibers of
+// the loop keep running. After an error, which is Open's or ErrNotReopened, the Conn is closed.
 func (c *Conn) Reopen(ctx context.Context) error {
 	_ = c.Close()
 	if c.redial == nil || c.interrupted.Load() {
@@ -252,7 +249,7 @@ func (c *Conn) Reopen(ctx context.Context) error {
 		return err
 	}
 	c.link.Store(l)
-	if c.interrupted.Load() { // meanwhile, when there was nothing to close
+	if c.interrupted.Load() { // Interrupt was called while there was nothing to close
 		_ = l.close()
 		return ErrNotReopened
 	}

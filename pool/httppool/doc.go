@@ -20,7 +20,7 @@
 // With gin it is router.Any("/*path", gin.WrapH(forward)); a client is http.Client{Transport: transport} with a
 // Transport of NewTransport.
 //
-// # When a connection is used again
+// # When a connection is reused
 //
 // Only after both messages were framed exactly and read to their end, nothing was upgraded, nothing extra arrived,
 // neither side asked to close, and no login by NTLM or Negotiate took place. A connection is examined without waiting

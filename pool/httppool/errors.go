@@ -21,18 +21,18 @@ var (
 	ErrMalformedResponse = errors.New("malformed response")
 	// ErrResponseTimeout: no response head arrived within Options.ResponseHeaderTimeout.
 	ErrResponseTimeout = errors.New("timed out waiting for the response")
-	// ErrIdleTimeout: a body stood still for longer than Options.IdleTimeout.
+	// ErrIdleTimeout: no byte of a body moved within Options.IdleTimeout.
 	ErrIdleTimeout = errors.New("no data of the body within the idle time-out")
 	// ErrServerGone: the connection ended before the response did.
 	ErrServerGone = errors.New("the server closed the connection")
-	// ErrStale: every connection the pool gave was closed by the server while it was idle.
+	// ErrStale: every connection from the pool had been closed by the server while idle.
 	ErrStale = errors.New("no usable connection in the pool")
 	// ErrClosed: the Transport is closed.
 	ErrClosed = errors.New("transport is closed")
 )
 
-// ServerFailure puts the sentinel before an error of a server's connection, or of a message on it: ErrMalformedResponse if err wraps
-// httpwire.ErrMalformed, ErrServerGone otherwise.
+// ServerFailure wraps an error of a server's connection, or of a message on it, with a sentinel: ErrMalformedResponse if
+// err wraps httpwire.ErrMalformed, ErrServerGone otherwise.
 func ServerFailure(err error) error {
 	switch {
 	case errors.Is(err, httpwire.ErrMalformed):
@@ -43,7 +43,7 @@ func ServerFailure(err error) error {
 	return fmt.Errorf("%w: %w", ErrServerGone, err)
 }
 
-// Error says at which endpoint and in which step an exchange failed.
+// Error is the failure of an exchange, with its step and endpoint.
 type Error struct {
 	Endpoint string // "" if no connection was had
 	Step     string // "acquire", "send", "receive" or "body"
@@ -51,7 +51,7 @@ type Error struct {
 	Err      error
 }
 
-// Error names step, endpoint and cause.
+// Error returns the step, the endpoint and the cause.
 func (e *Error) Error() string {
 	if e.Endpoint == "" {
 		return fmt.Sprintf("http upstream: %s: %v", e.Step, e.Err)
@@ -62,7 +62,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout says whether the error is a time-out, as net.Error has it.
+// Timeout reports whether the error is a time-out, as in net.Error.
 func (e *Error) Timeout() bool {
 	var t interface{ Timeout() bool }
 	return errors.Is(e.Err, ErrResponseTimeout) || errors.Is(e.Err, ErrIdleTimeout) ||

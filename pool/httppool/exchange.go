@@ -15,15 +15,13 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// Lease is the right to use a Conn: a pool.Lease[*Conn] with two more methods.
-// upstream.Lease[*httppool.Conn] implements it. If a Source returns a pointer to such a lease, the
-// answers are measured for the endpoint's balance and ejection. Exactly one of Release, Discard and
-// Fail is called. Release requires that both messages were framed exactly and read to their end,
-// nothing was upgraded, nothing extra arrived, neither side asked to close, the connection was not
-// authenticated by NTLM or Negotiate, and the server answered "100 Continue" if the request expected
-// it. In every other case the connection is closed: also when the request's context ends, or when the
-// response ends while the request's body is still unread.
-// also when the request's context ends, or when the response ends while the request's body is still unread.
+// Lease is the right to use a Conn: a pool.Lease[*Conn] with two more methods. upstream.Lease[*httppool.Conn] implements
+// it. If a Source returns a pointer to such a lease, the answers are measured for the endpoint's balance and ejection.
+// Exactly one of Release, Discard and Fail is called. Release requires that both messages were framed exactly and read to
+// their end, nothing was upgraded, nothing extra arrived, neither side asked to close, the connection was not
+// authenticated by NTLM or Negotiate, and the server answered "100 Continue" if the request expected it. In every other
+// case the connection is closed, also when the request's context ends, or when the response ends while the request's body
+// is unread.
 type Lease interface {
 	Value() *Conn
 	Release()         // the connection is at a clean boundary
@@ -41,8 +39,7 @@ type Options struct {
 	// ContinueTimeout is how long a request with "Expect: 100-continue" waits for "100 Continue" before it sends its
 	// body anyway (RFC 9110, section 10.1.1). 0 = 1s.
 	ContinueTimeout time.Duration
-	// IdleTimeout bounds each wait for the server in the middle of a body, of the request as of the response.
-	// 0 or negative = no limit.
+	// IdleTimeout bounds each wait for the server within a body, of the request or the response. 0 or negative = no limit.
 	IdleTimeout time.Duration
 	// MaxHeaderBytes bounds the response head. 0 = 256 KiB.
 	MaxHeaderBytes int
@@ -56,8 +53,8 @@ const (
 
 // exchange is one request and its response on one connection.
 //
-// Two goroutines work on it: the caller's, which reads, and while there is a request body the uploader, which writes.
-// mu guards the fields that both use.
+// Two goroutines work on it: the caller's reads, and the uploader writes the request's body, if there is one. mu guards
+// the fields that both use.
 type exchange struct {
 	req   *http.Request
 	opt   *Options
@@ -70,9 +67,9 @@ type exchange struct {
 	eager bool        // the context is watched, and deadlines are set, from the start; otherwise see readLazily
 
 	// Unless eager.
-	watched bool      // the context is watched by now
-	by      time.Time // when the response's head must have come; the zero Time: not set yet, or no limit
-	early   error     // of reading, found by ask; the next Read's
+	watched bool      // the context is watched
+	by      time.Time // deadline of the response's head; zero = not set yet, or no limit
+	early   error     // of reading, found by ask; returned by the next Read
 
 	p *passage // the forwarded request; nil in a RoundTrip
 
@@ -80,19 +77,19 @@ type exchange struct {
 	resp     http.Response
 	body     body
 	idled    bool // the connection may have been closed by the server before it was used; see Conn.Use
-	again    bool // it was closed: the lease is still held, for another attempt
+	again    bool // it was closed: the lease is kept for another attempt
 	answered bool // a byte of the response has arrived
-	written  int  // bytes of the request that its first write has taken; see link.unsent
-	// "100 Continue" was expected and has not come: the server may take the body for a request.
+	written  int  // bytes of the request that the first write accepted; see link.unsent
+	// "100 Continue" was expected and has not arrived: the server may take the body for a request.
 	missing100 bool
 
 	mu        sync.Mutex // never held across I/O
 	sent      time.Time  // when the whole request was sent; zero: not yet, or not measured
 	upload    uploadState
 	uploadErr error
-	touched   bool // the request's body has been read from
-	abandoned bool // the exchange is over; the uploader must not start reading
-	failed    bool // no response came; a body that was not touched may be sent again
+	touched   bool // part of the request's body was read
+	abandoned bool // the exchange has ended; the uploader must not start reading
+	failed    bool // no response arrived; an untouched body may be sent again
 	headRead  bool
 	deadline  bool // a deadline is set on conn
 	uploaded  chan struct{}
@@ -107,8 +104,8 @@ func (x *exchange) begin(req *http.Request, began time.Time) {
 
 var headPool = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-// maxUnwatched is the size of the largest request that is written while the write cannot be
-// interrupted: socket buffers, which are empty before a request, hold as much.
+// maxUnwatched is the largest request that is written without a way to interrupt the write: it fits in the socket buffers,
+// which are empty before a request.
 const maxUnwatched = 16 << 10
 
 // maxPooledHead is the largest request head whose buffer is kept.
@@ -133,11 +130,11 @@ func (x *exchange) run() (*http.Response, error) {
 		_ = x.conn.arm(time.Time{}) // fails if closed, as does the write below
 	}
 	if length == 0 {
-		x.isSent() // the answer may come with the return of send
+		x.isSent() // the answer may arrive when send returns
 	}
 	n, err := x.send(block)
 	x.written = n
-	if err == nil && length != 0 && x.idled && x.conn.unsent(n) { // known now on a goroutine; later the body is touched
+	if err == nil && length != 0 && x.idled && x.conn.unsent(n) { // known at once on a goroutine; later the body is touched
 		err = io.EOF
 	}
 	if *buf = block; cap(block) <= maxPooledHead {
@@ -198,11 +195,11 @@ func (x *exchange) Read(p []byte) (int, error) {
 	return x.conn.nc.Read(p)
 }
 
-// lazyDeadline is how long a read waits before the exchange watches its context and sets its own deadline. Both cost
-// more than the rest of a small request, and most answers arrive sooner. A cancelled request may last for so long.
+// lazyDeadline is how long a read waits before the exchange watches its context and sets its own deadline. Both cost more
+// than the rest of a small request, and most answers arrive sooner. A cancelled request may last that much longer.
 const lazyDeadline = 10 * time.Millisecond
 
-// headerTimeout is how long the head of the response may take; less than 0 is no limit.
+// headerTimeout returns the time limit for the response's head; negative = none.
 func (x *exchange) headerTimeout() time.Duration {
 	return orDefault(x.opt.ResponseHeaderTimeout, defaultHeaderTimeout)
 }
@@ -213,8 +210,8 @@ func (x *exchange) patient() bool {
 	return d < 0 || d >= lazyDeadline
 }
 
-// send writes the request's head, and reads the beginning of the answer if it comes soon, which costs
-// less than reading it later.
+// send writes the request's head, and reads the beginning of the answer if it arrives soon, which costs less than reading
+// it later.
 func (x *exchange) send(block []byte) (n int, err error) {
 	if x.eager || x.conn.asker == nil || !x.patient() {
 		return x.write(block)
@@ -243,8 +240,8 @@ func (x *exchange) send(block []byte) (n int, err error) {
 	return wrote, err
 }
 
-// readLazily reads with a deadline at most lazyDeadline away. The deadline stays on the connection, for the next exchanges
-// too, until it has passed: only then is the clock read.
+// readLazily reads with a deadline at most lazyDeadline away. The deadline stays set, also for the next exchanges, until
+// it has passed: only then is the clock read.
 func (x *exchange) readLazily(p []byte) (int, error) {
 	if err := x.req.Context().Err(); err != nil {
 		return 0, err
@@ -309,7 +306,7 @@ func (x *exchange) awaitHead() {
 	}
 }
 
-// gotHead ends the time-out for the response head.
+// gotHead ends the time-out for the response's head.
 func (x *exchange) gotHead() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -430,7 +427,7 @@ func (x *exchange) finish() {
 		ok = ok && !wantsClose(x.req) && !connectionAuth(x.req.Header["Proxy-Authorization"])
 	}
 	if x.stop != nil && !x.stop() {
-		ok = false // the context has ended and the connection is being closed
+		ok = false // the context has ended, and the connection is being closed
 	}
 	if ok && x.deadline {
 		ok = x.conn.nc.SetDeadline(time.Time{}) == nil
@@ -439,7 +436,7 @@ func (x *exchange) finish() {
 		_ = x.abandon()
 		_ = x.conn.close()
 		if good, is := x.lease.(interface{ OK() }); is {
-			good.OK() // the endpoint answered: closing the connection is no failure of it
+			good.OK() // the endpoint answered: closing the connection is not its failure
 		}
 		x.lease.Discard()
 		return
@@ -447,8 +444,8 @@ func (x *exchange) finish() {
 	x.lease.Release()
 }
 
-// fit reports whether the connection, which is at a clean boundary, may be kept. The Transport checks each connection of its own pools
-// when it leases it, so only those of a Source are checked here: that takes a system call.
+// fit reports whether the connection, which is at a clean boundary, may be kept. The Transport checks a connection of its
+// own pools when it leases it, so only those of a Source are checked here: that takes a system call.
 func (x *exchange) fit() bool {
 	if x.lease == Lease(&x.own) {
 		return !x.conn.closed.Load()
@@ -456,7 +453,7 @@ func (x *exchange) fit() bool {
 	return x.conn.alive()
 }
 
-// drop ends the lease when the response's body is not wanted any more.
+// drop ends the lease when the response's body is no longer wanted.
 func (x *exchange) drop() {
 	if x.stop != nil {
 		x.stop()
@@ -501,7 +498,7 @@ func (x *exchange) fail(step string, err error) error {
 		lost := x.lost()
 		x.again, blame = lost.Stale(), lost.Blames()
 		if upload != nil && !errors.Is(err, httpwire.ErrMalformed) {
-			err = upload // which says more than the end of the reading
+			err = upload // says more than the end of the reading
 		}
 		err = ServerFailure(err)
 	}
@@ -516,7 +513,7 @@ func (x *exchange) fail(step string, err error) error {
 	return failed
 }
 
-// contextError says that ctx has ended, and why if that is known.
+// contextError returns the error of ctx, with its cause if known.
 func contextError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
@@ -536,7 +533,7 @@ func (x *exchange) wrap(step string, err error) error {
 	return &Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.idled, Err: err}
 }
 
-// lost describes the attempt whose connection has ended. A malformed answer counts as an answer.
+// lost describes the attempt whose connection ended. A malformed answer counts as an answer.
 func (x *exchange) lost() httpwire.Lost {
 	answered := x.answered || x.headRead
 	return httpwire.Lost{

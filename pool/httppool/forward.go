@@ -26,7 +26,7 @@ type HandlerConfig struct {
 	Transport *Transport
 	// Name names the upstream in answers to clients. "" = Target's host.
 	Name string
-	// StripPrefix is taken off the front of the path; the Handler is only given paths that begin with it.
+	// StripPrefix is removed from the front of the path; the Handler must get only paths that begin with it.
 	StripPrefix string
 	// TargetHost sends Target's host in the Host field. By default the client's Host is preserved.
 	TargetHost bool
@@ -37,13 +37,13 @@ type HandlerConfig struct {
 	Forwarded bool
 	// Via is the name this proxy adds to the Via field of requests and responses; "" = none.
 	Via string
-	// RequestID is the name of a field that carries an id of the request, to the server and in error answers. A
-	// well-formed one from the client is kept. "" = none.
+	// RequestID is the name of a field with the request's ID, for the server and in error answers. A well-formed one from the
+	// client is kept. "" = none.
 	RequestID string
 	// Timeout bounds a request as a whole, with both bodies. 0 = no limit. Upgraded connections are exempt.
 	Timeout time.Duration
-	// IdleTimeout bounds each wait for the client in the middle of a body, and of both sides of an upgraded
-	// connection. 0 = no limit. (Options.IdleTimeout does it for the server.)
+	// IdleTimeout bounds each wait for the client within a body, and for both sides of an upgraded connection. 0 = no limit.
+	// (Options.IdleTimeout bounds the waits for the server.)
 	IdleTimeout time.Duration
 	// OnDone is called after each request, in the request's goroutine.
 	OnDone func(r *http.Request, res Result)
@@ -52,22 +52,22 @@ type HandlerConfig struct {
 // Result is the outcome of a forwarded request.
 type Result struct {
 	Info
-	Status   int   // sent to the client, 499 if it left before there was one
+	Status   int   // sent to the client; 499 if the client left before that
 	BytesIn  int64 // of the request's body
-	BytesOut int64 // of the response's body; both ways count after an upgrade
+	BytesOut int64 // of the response's body; both also count after an upgrade
 	Duration time.Duration
 	Upgraded bool
-	Err      error // nil if both messages went through whole
+	Err      error // nil if both messages were passed on completely
 }
 
 // Handler forwards requests and streams both bodies with bounded memory. It is safe for concurrent use.
 //
-// It forwards end-to-end fields (RFC 9110, section 7.6.1): fields of the connection, and those that Connection lists,
-// are dropped. Responses of unknown length, event streams and those with "X-Accel-Buffering: no" are flushed as they
-// come. Trailers and 103 responses pass, the server decides about "Expect: 100-continue", WebSockets and other upgrades
-// pass, except to HTTP/2 (which could carry requests past this proxy's rules) and of requests with a body. CONNECT is
-// refused. When a response breaks off the client's connection (HTTP/2: stream) is cut off too, so that the client does
-// not take it for complete.
+// It forwards end-to-end fields (RFC 9110, section 7.6.1) and drops fields of the connection and those that Connection
+// lists. Responses of unknown length, event streams and those with "X-Accel-Buffering: no" are flushed as they arrive.
+// Trailers and 103 responses pass. The server decides about "Expect: 100-continue". WebSockets and other upgrades pass,
+// except to HTTP/2 (which could carry requests past this proxy's rules) and for requests with a body. CONNECT is refused.
+// When a response breaks off, the client's connection (HTTP/2: stream) is cut off too, so that the client does not take it
+// for complete.
 //
 // gRPC needs HTTP/2 on both sides; this Handler speaks HTTP/1.1 to the server.
 type Handler struct {
@@ -78,7 +78,7 @@ type Handler struct {
 
 var _ http.Handler = (*Handler)(nil)
 
-// Forward returns a Handler to target with a new Transport and all defaults. Close it in the end.
+// Forward returns a Handler to target with a new Transport and all defaults. The caller must Close it.
 func Forward(target string) (*Handler, error) {
 	return NewHandler(HandlerConfig{Target: target})
 }
@@ -89,7 +89,7 @@ func NewHandler(cfg HandlerConfig) (*Handler, error) {
 	if cfg.Target != "" {
 		u, err := url.Parse(cfg.Target)
 		if err != nil {
-			// Only the reason: the URL may have a password in it.
+			// Only the reason: the URL may contain a password.
 			return nil, fmt.Errorf("httppool: the target is not of the form http://host:port/base: %w", errors.Unwrap(err))
 		}
 		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.User != nil {
@@ -127,7 +127,7 @@ func (h *Handler) Close() {
 	}
 }
 
-// passage is one request on its way through a Handler. It belongs to the goroutine of ServeHTTP.
+// passage is one request through a Handler. It belongs to the goroutine of ServeHTTP.
 type passage struct {
 	h     *Handler
 	w     http.ResponseWriter
@@ -153,7 +153,7 @@ func (p *passage) rc() *http.ResponseController {
 	return p.controller
 }
 
-// ServeHTTP forwards r. It panics with http.ErrAbortHandler to cut a broken response off, as net/http wants it.
+// ServeHTTP forwards r. It panics with http.ErrAbortHandler to cut a broken response off, as net/http requires.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := &passage{h: h, w: w, in: r, began: time.Now()}
 	cut := p.serve()
@@ -166,7 +166,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve returns whether the response must be cut off.
+// serve reports whether the response must be cut off.
 func (p *passage) serve() (cut bool) {
 	ctx := p.in.Context()
 	if p.h.cfg.Timeout > 0 {
@@ -203,9 +203,9 @@ func (p *passage) serve() (cut bool) {
 	return false
 }
 
-// endUpload interrupts reads of the client's body before ServeHTTP returns: a server may answer before it has read the
-// request, and then neither the uploader nor net/http, which skips the remaining body, may wait for a client that never
-// sends it. After a body that was read whole no deadline is set: it would end the client's connection.
+// endUpload interrupts reads of the client's body before ServeHTTP returns. A server may answer before it has read the
+// request; then neither the uploader nor net/http, which skips the rest of the body, may wait for a client that never
+// sends it. No deadline is set if the body was read to its end: it would end the client's connection.
 func (p *passage) endUpload() {
 	if p.up == nil {
 		return
@@ -213,15 +213,15 @@ func (p *passage) endUpload() {
 	if !p.up.whole.Load() {
 		if err := p.up.end(); err != nil && p.uploading() {
 			p.res.BytesIn = p.up.n.Load()
-			return // not a server's connection; nothing can be woken
+			return // not a server's connection; there is nothing to interrupt
 		}
 	}
 	<-p.up.closed
 	p.res.BytesIn = p.up.n.Load()
 }
 
-// closeIfUnread announces the end of the connection to a client that is answered before its body was read: the
-// remaining body is not waited for, and a client that used the connection again would find it closed.
+// closeIfUnread announces the end of the connection to a client that is answered before its body was read: the rest of the
+// body is not read, and a client that reused the connection would find it closed.
 func (p *passage) closeIfUnread() {
 	if p.up != nil && p.in.ProtoMajor == 1 && !p.up.whole.Load() {
 		p.w.Header()["Connection"] = []string{"close"}
@@ -241,7 +241,7 @@ func (p *passage) uploading() bool {
 	}
 }
 
-// interim passes 1xx responses on. While net/http may write "100 Continue" nothing else is written.
+// interim passes 1xx responses on. Nothing is written while net/http may write "100 Continue".
 func (p *passage) interim(code int, header http.Header) error {
 	if !p.in.ProtoAtLeast(1, 1) || p.in.Header["Expect"] != nil {
 		return nil
@@ -255,7 +255,7 @@ func (p *passage) interim(code int, header http.Header) error {
 	return nil
 }
 
-// takeFields gives w the end-to-end fields of the response. They replace fields of the same name that w has already.
+// takeFields sets the end-to-end fields of the response on w. They replace w's fields of the same names.
 func (p *passage) takeFields(r *httpwire.Response) {
 	dst := p.w.Header()
 	fresh := len(dst) == 0
@@ -280,7 +280,8 @@ func repeats(fields []httpwire.Field, name string) bool {
 	return slices.ContainsFunc(fields, func(f httpwire.Field) bool { return strings.EqualFold(view(f.Name), name) })
 }
 
-// reply sends the response, whose fields w has. An error means that the client must not take the response for complete.
+// reply sends the response, whose fields are set on w. An error means that the client must not take the response for
+// complete.
 func (p *passage) reply(resp *http.Response) error {
 	dst := p.w.Header()
 	if dst["Content-Type"] == nil {
@@ -299,7 +300,7 @@ func (p *passage) reply(resp *http.Response) error {
 	}
 	flush := flushes(resp, dst)
 	if flush {
-		_ = p.rc().Flush() // the client sees the head of a stream before its first byte; a dead one is noticed by Write
+		_ = p.rc().Flush() // the client sees the head of a stream before its first byte; Write notices a dead client
 	}
 	if err := p.copyBody(resp.Body, flush); err != nil {
 		return err

@@ -20,18 +20,19 @@ type head struct {
 	header    http.Header
 	trailer   http.Header // announced names, without values
 	length    int64       // of the body that follows: >= 0, httpwire.Unframed or httpwire.Chunked
-	declared  int64       // the value of Content-Length, -1 without; differs from length when there is no body
+	declared  int64       // the value of Content-Length, -1 = none; differs from length when there is no body
 	keepAlive bool        // the response allows another exchange on this connection
 }
 
-// parse reads a response head as reader.block returns it; method is the request's, because the answer to a HEAD has no
-// body. r is room for it, and holds nothing of it afterwards. The fields of a final response go to p, if that is not nil.
+// parse reads a response head as returned by reader.block. method is the request's, because the answer to HEAD has no
+// body. r provides memory, and holds no references afterwards. The fields of a final response are added to p unless it is
+// nil.
 func (h *head) parse(r *httpwire.Response, block []byte, method string, p *passage) error {
 	defer func() {
 		clear(r.Fields)
 		*r = httpwire.Response{Fields: r.Fields[:0]}
 	}()
-	block = bytes.Clone(block) // the one copy: every string of the head is a part of it
+	block = bytes.Clone(block) // the only copy: every string of the head is a part of it
 	if _, err := r.Parse(block, method == http.MethodHead); err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (h *head) parse(r *httpwire.Response, block []byte, method string, p *passa
 	for i := range r.Fields {
 		switch f := &r.Fields[i]; f.Known {
 		case httpwire.ContentLength:
-			h.declared, _ = strconv.ParseInt(view(f.Value), 10, 64) // Parse has looked at it
+			h.declared, _ = strconv.ParseInt(view(f.Value), 10, 64) // Parse has checked it
 		case httpwire.Trailer:
 			h.announceTrailers(view(f.Value))
 		}
@@ -54,10 +55,10 @@ func (h *head) parse(r *httpwire.Response, block []byte, method string, p *passa
 	return nil
 }
 
-// view is b as a string; b must not change any more.
+// view returns b as a string; b must not change afterwards.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// headerOf makes names canonical. Values share the fields' memory, which must not change any more.
+// headerOf makes a header with canonical names. Values share the fields' memory, which must not change afterwards.
 func headerOf(fields []httpwire.Field) http.Header {
 	header := make(http.Header, len(fields))
 	values := make([]string, len(fields))
@@ -73,7 +74,7 @@ func headerOf(fields []httpwire.Field) http.Header {
 	return header
 }
 
-// announceTrailers notes the names that a Trailer field lists.
+// announceTrailers records the names that a Trailer field lists.
 func (h *head) announceTrailers(list string) {
 	tokens([]string{list}, func(name string) bool {
 		if name = textproto.CanonicalMIMEHeaderKey(name); httpwire.ValidToken(name) && !httpwire.ForbiddenTrailer(name) {
@@ -86,12 +87,12 @@ func (h *head) announceTrailers(list string) {
 	})
 }
 
-// connectionAuth reports whether one of the credentials logs in the connection.
+// connectionAuth reports whether a challenge or credential authenticates the connection.
 func connectionAuth(values []string) bool {
 	return slices.ContainsFunc(values, httpwire.ConnectionAuth[string])
 }
 
-// parseTrailers reads the lines after the last chunk into fields, leaving out forbidden ones.
+// parseTrailers parses the lines after the last chunk, without forbidden fields.
 func parseTrailers(block []byte) (http.Header, error) {
 	if bytes.Equal(block, crlf) {
 		return nil, nil

@@ -9,9 +9,8 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// measured is a Lease that measures answers, for the endpoint's ejection and for balances that prefer
-// quick endpoints.
-// *upstream.Lease implements it.
+// measured is a Lease that measures answers, for the endpoint's ejection and for balances by latency. *upstream.Lease
+// implements it.
 type measured interface {
 	Measures() bool
 	Answered(took time.Duration, bad bool) (failed bool)
@@ -55,7 +54,7 @@ func (x *exchange) waited() time.Duration {
 	return max(time.Since(x.sent), 0)
 }
 
-// measureAnswer measures the final answer, whose head has come.
+// measureAnswer measures the final answer, whose head has arrived.
 func (x *exchange) measureAnswer() {
 	if x.judge == nil {
 		return
@@ -65,8 +64,8 @@ func (x *exchange) measureAnswer() {
 	}
 }
 
-// measureSilence measures that no head has come, and that the exchange waits no longer. ctx is the
-// request's: its end is the server's fault if ErrResponseTimeout ended it.
+// measureSilence records that no head has arrived when the exchange stops waiting. ctx is the request's: its end is the
+// server's fault if ErrResponseTimeout ended it.
 func (x *exchange) measureSilence(ctx context.Context, step string) {
 	if x.judge == nil || step != "receive" {
 		return

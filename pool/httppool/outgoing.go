@@ -18,8 +18,8 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// outgoing makes the request for the server out of the client's, which is not changed. appendFields writes its fields;
-// its Header has only those that the exchange reads or, for a Source, all that the server gets.
+// outgoing builds the request for the server; the client's is not changed. appendFields writes its fields. Its Header has
+// only those that the exchange reads or, for a Source, all that the server gets.
 func (p *passage) outgoing(ctx context.Context) error {
 	in, out := p.in, &p.out
 	if *out = *in; ctx != in.Context() {
@@ -54,13 +54,13 @@ func (p *passage) outgoing(ctx context.Context) error {
 	return nil
 }
 
-// dropListed makes p.header the client's without the fields that its Connection field lists: they are its connection's.
+// dropListed sets p.header to the client's header without the fields that Connection lists.
 func (p *passage) dropListed() {
 	p.header = p.in.Header
 	tokens(p.in.Header["Connection"], func(name string) bool {
 		switch name = http.CanonicalHeaderKey(name); name {
 		case "Close", "Keep-Alive", "Te", "Upgrade":
-			return true // is not copied anyway
+			return true // not copied anyway
 		}
 		if _, ok := p.header[name]; ok {
 			p.header = maps.Clone(p.header)
@@ -124,8 +124,7 @@ func (p *passage) appendFields(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// proxyFields are the fields of proxies before this one. The flags xff, rfc and via are set at first; the other members are
-// collected by note.
+// proxyFields are the fields of earlier proxies. The flags xff, rfc and via are set at first; note sets the others.
 type proxyFields struct {
 	xff, rfc, via                   bool // X-Forwarded-For, Forwarded and Via are extended
 	xffValues, rfcValues, viaValues []string
@@ -152,7 +151,7 @@ func (t *proxyFields) note(known httpwire.Known, values []string) bool {
 	return false
 }
 
-// appendForwarded appends the fields about the client and the proxies before this one.
+// appendForwarded appends the fields about the client and earlier proxies.
 func (p *passage) appendForwarded(dst []byte, addr netip.Addr, prior *proxyFields) ([]byte, error) {
 	proto, host := "http", p.in.Host
 	if p.in.TLS != nil {
@@ -178,7 +177,7 @@ func (p *passage) appendForwarded(dst []byte, addr netip.Addr, prior *proxyField
 	return dst, err
 }
 
-// appendLine appends a field whose value is the list of before and last.
+// appendLine appends a field with the values before and last as a list.
 func appendLine(dst []byte, name string, before []string, last string) ([]byte, error) {
 	dst = append(dst, name...)
 	dst = append(dst, ": "...)
@@ -194,7 +193,7 @@ func appendLine(dst []byte, name string, before []string, last string) ([]byte, 
 	return append(dst, crlf...), nil
 }
 
-// passableUpgrade returns the protocol the client wants to change to, "" for none and for those that do not pass.
+// passableUpgrade returns the protocol that the client wants to upgrade to; "" = none, or one that must not pass.
 func (p *passage) passableUpgrade() string {
 	proto := upgradeOf(p.in.Header)
 	if p.in.ProtoMajor != 1 || p.in.ContentLength != 0 || httpwire.CarriesRequests(proto) {
@@ -203,7 +202,7 @@ func (p *passage) passableUpgrade() string {
 	return proto
 }
 
-// rewrite makes *to the target with u's path, less the prefix to strip, behind its base.
+// rewrite sets *to to the target with u's path appended to its base, without the prefix to strip.
 func (h *Handler) rewrite(to, u *url.URL) {
 	*to = *h.target
 	path, raw := u.Path, u.RawPath
@@ -232,7 +231,7 @@ func (h *Handler) rewrite(to, u *url.URL) {
 	to.RawQuery, to.ForceQuery = u.RawQuery, u.ForceQuery
 }
 
-// stripPrefix takes n bytes off the decoded path and what stands for them off the encoded one.
+// stripPrefix removes n bytes from the decoded path and their encoding from the encoded one.
 func stripPrefix(path, raw string, n int) (string, string) {
 	if n > len(path) {
 		return path, raw
@@ -272,7 +271,7 @@ func join(values []string, next string) string {
 	return strings.Join(values, ", ") + ", " + next
 }
 
-// peerAddr reads "host:port"; the zero Addr stands for a peer without an IP address.
+// peerAddr parses "host:port"; the zero Addr stands for a peer without an IP address.
 func peerAddr(remote string) netip.Addr {
 	ap, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -290,7 +289,7 @@ func (h *Handler) trusts(addr netip.Addr) bool {
 	return false
 }
 
-// via is this proxy's element of a Via field, of a message that came in that version.
+// via returns this proxy's element of a Via field, for a message received in that version.
 func (p *passage) via(major, minor int) string {
 	return string(httpwire.AppendVia(nil, major, minor, p.h.cfg.Via))
 }
@@ -308,13 +307,13 @@ func requestID(given []string) string {
 	return strconv.FormatUint(rand.Uint64()|1<<63, 16)
 }
 
-// upload is the client's body as the exchange reads it. It signals when the exchange is done with it, enforces the idle
-// limit and copies the trailers.
+// upload is the client's body as the exchange reads it. It signals its end, enforces the idle limit and copies the
+// trailers.
 type upload struct {
 	passage *passage
 	idle    time.Duration
 	n       atomic.Int64
-	whole   atomic.Bool // read to its end: nothing of it is left on the client's connection
+	whole   atomic.Bool // read to its end: nothing of it remains on the client's connection
 	once    sync.Once
 	closed  chan struct{}
 
@@ -322,7 +321,7 @@ type upload struct {
 	ended bool
 }
 
-// begin sets the deadline of a read, unless the passage has ended: the deadline that end set must stay.
+// begin sets the deadline of a read, unless end has set the last one.
 func (u *upload) begin() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -332,7 +331,7 @@ func (u *upload) begin() bool {
 	return !u.ended
 }
 
-// end interrupts a read under way and prevents others. Its error means that the connection has no deadlines.
+// end interrupts a running read and prevents others. An error means that the connection has no deadlines.
 func (u *upload) end() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

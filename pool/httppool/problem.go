@@ -25,15 +25,14 @@ var ErrClientGone = errors.New("the client has gone")
 // statusClientGone is the status in logs of a request whose client disconnected before an answer; it is never sent.
 const statusClientGone = 499
 
-// Bounds of the advice given with 503, in seconds: long enough to matter, short enough for a pool whose load changes.
+// Bounds of Retry-After with 503, in seconds: long enough to matter, short enough for a pool whose load changes.
 const (
 	retryAfterLeast = 1
 	retryAfterMost  = 30
 )
 
-// retryAfter returns when a client may try again, in seconds: when the pool of err would have served
-// it. It adds up to half of that at random, so that clients that were refused together do not come
-// back together.
+// retryAfter returns when a client may try again, in seconds: when the pool of err would have served it. It adds up to
+// half of that at random, so that clients that were refused together do not return together.
 func retryAfter(err error) int {
 	seconds := retryAfterLeast
 	if pe, ok := errors.AsType[*pool.Error](err); ok {
@@ -42,9 +41,9 @@ func retryAfter(err error) int {
 	return seconds + rand.IntN(seconds/2+1)
 }
 
-// StatusOf returns the status that a gateway answers for an error of RoundTrip: 400 and 408 for the client's faults,
-// 503 if the pool has no connection to give, 504 for time-outs of the server, 502 for every other failure of the
-// server, and 499 if the client disconnected.
+// StatusOf returns the status that a gateway answers for an error of RoundTrip: 400 and 408 for the client's faults, 503
+// if the pool has no free connection, 504 for time-outs of the server, 502 for every other failure of the server, and 499
+// if the client disconnected.
 func StatusOf(err error) int {
 	var tooLarge *http.MaxBytesError
 	var pe *pool.Error
@@ -79,7 +78,7 @@ func gaveUpOpening(err error) bool {
 	return ok && errors.Is(pe.Kind, pool.ErrTimeout) && pe.Opening > 0 && pe.InUse < pe.MaxSize
 }
 
-// reasonOf returns the reason as clients may see it; addresses and details are for the log.
+// reasonOf returns the reason for clients; addresses and details are for the log.
 func reasonOf(err error) string {
 	switch status := StatusOf(err); {
 	case status == http.StatusRequestTimeout:
@@ -94,7 +93,7 @@ func reasonOf(err error) string {
 		return "every connection is in use and none would become free in the time that the request has"
 	case status == http.StatusServiceUnavailable:
 		return "every connection is in use and none became free in time"
-	case gaveUpOpening(err): // before the error of an earlier attempt, which err wraps too
+	case gaveUpOpening(err): // before the error of an earlier attempt, which err wraps, too
 		return "cannot connect: it does not answer in time"
 	case errors.Is(err, ErrResponseTimeout):
 		return "no response in time"
@@ -110,7 +109,7 @@ func reasonOf(err error) string {
 	return reasonOfConnecting(err)
 }
 
-// reasonOfConnecting distinguishes what an operator repairs in different places: names, certificates, ports.
+// reasonOfConnecting distinguishes what is repaired in different places: names, certificates, ports.
 func reasonOfConnecting(err error) string {
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		return "the gateway has no file descriptors left"
@@ -127,7 +126,7 @@ func reasonOfConnecting(err error) string {
 	return "cannot connect"
 }
 
-// problem is the body of an answer that this proxy gives itself. It has no server address: the log and Result have that.
+// problem is the body of the proxy's own error answers. It has no server address: the log and Result have that.
 type problem struct {
 	Status    int    `json:"status"`
 	Error     string `json:"error"`
@@ -136,7 +135,7 @@ type problem struct {
 	RequestID string `json:"request_id,omitempty"`
 }
 
-// answerError sends an error answer, unless the client has gone. Nothing has been sent yet.
+// answerError sends an error answer, unless the client has gone. Nothing may have been sent yet.
 func (p *passage) answerError(err error) {
 	if StatusOf(err) != statusClientGone {
 		p.closeIfUnread()
@@ -147,7 +146,7 @@ func (p *passage) answerError(err error) {
 	})
 }
 
-// refuse answers a request that was not forwarded at all.
+// refuse answers a request that is not forwarded.
 func (p *passage) refuse(status int, reason string) {
 	p.res.Status = status
 	p.write(problem{Status: status, Reason: reason})
@@ -159,7 +158,7 @@ func (p *passage) write(pr problem) {
 	p.res.BytesOut = writeProblem(p.w, p.in, pr, p.h.cfg.RequestID, p.id)
 }
 
-// Failure is the content of an answer about a failed exchange, besides the reason.
+// Failure is what an answer about a failed exchange contains besides the reason.
 type Failure struct {
 	Upstream       string
 	RequestIDField string // "" = none
@@ -180,8 +179,8 @@ func WriteFailure(w http.ResponseWriter, r *http.Request, err error, f Failure) 
 	return status, writeProblem(w, r, pr, f.RequestIDField, f.RequestID)
 }
 
-// WriteError answers r with status and a body that says why, in JSON if the client prefers that and in text
-// otherwise: the form a Handler's own errors have.
+// WriteError answers r with status and the reason, in the form of a Handler's own errors: JSON if the client prefers it,
+// text otherwise.
 func WriteError(w http.ResponseWriter, r *http.Request, status int, reason string) {
 	writeProblem(w, r, problem{Status: status, Reason: reason}, "", "")
 }
@@ -224,7 +223,7 @@ func (pr *problem) text(b *bytes.Buffer) {
 	b.WriteByte('\n')
 }
 
-// prefersJSON says whether an Accept field ranks JSON above text (RFC 9110, section 12.5.1).
+// prefersJSON reports whether an Accept field ranks JSON above text (RFC 9110, section 12.5.1).
 func prefersJSON(accept []string) bool {
 	var jsonQ, textQ float64
 	tokens(accept, func(item string) bool {

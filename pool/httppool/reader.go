@@ -9,8 +9,8 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// bufferSize is the size of a connection's read buffer. It holds the head of nearly every response in one piece and
-// is larger than that only while a longer head is being read.
+// bufferSize is the size of a connection's read buffer. It holds nearly every response's head; a longer head enlarges it
+// for as long as it is read.
 const bufferSize = 8 << 10
 
 var (
@@ -20,13 +20,13 @@ var (
 	errLineTooLong    error = malformed{errors.New("longer than the limit")}
 )
 
-// reader reads CRLF lines and body bytes from src. It is used by one goroutine at a time.
-// The slices it returns are valid until its next call.
+// reader reads CRLF lines and body bytes from src. It is used by one goroutine at a time. The slices it returns are valid
+// until its next call.
 type reader struct {
-	src  io.Reader // nil: serve buffered bytes, then errNoMoreBuffered
+	src  io.Reader // nil = return buffered bytes, then errNoMoreBuffered
 	buf  []byte
 	r, w int
-	head httpwire.Response // room for parseHead
+	head httpwire.Response // memory for parseHead
 }
 
 var readerPool = sync.Pool{New: func() any { return &reader{buf: make([]byte, bufferSize)} }}
@@ -37,7 +37,7 @@ func getReader(src io.Reader) *reader {
 	return rd
 }
 
-// putReader gives rd back. The caller holds no slice of it any more.
+// putReader frees rd. The caller must hold no slice of it.
 func putReader(rd *reader) {
 	rd.src, rd.r, rd.w = nil, 0, 0
 	if len(rd.buf) != bufferSize {
@@ -48,7 +48,7 @@ func putReader(rd *reader) {
 
 func (rd *reader) buffered() int { return rd.w - rd.r }
 
-// fill reads once from the source, making room first. limit bounds the buffer's size.
+// fill reads once from the source. limit bounds the buffer's size.
 func (rd *reader) fill(limit int) error {
 	if rd.src == nil {
 		return errNoMoreBuffered
@@ -76,7 +76,7 @@ func (rd *reader) fill(limit int) error {
 	return err
 }
 
-// startsWith says whether the next bytes are prefix, as soon as one is not; it takes nothing.
+// startsWith reports whether the next bytes are prefix, as soon as that is decided. It consumes nothing.
 func (rd *reader) startsWith(prefix string) (bool, error) {
 	for {
 		n := min(rd.buffered(), len(prefix))
@@ -92,10 +92,10 @@ func (rd *reader) startsWith(prefix string) (bool, error) {
 	}
 }
 
-// block returns the bytes up to and including the first empty line, every line of it ended by CRLF and free of other
-// CRs. A bare LF is reported as soon as it arrives, so that a peer that ends its head with one is not waited for.
+// block returns the bytes up to and including the first empty line. Every line must end with CRLF and contain no other CR.
+// A bare LF is reported as soon as it arrives, so that the reader does not wait for a peer that ended its head with one.
 func (rd *reader) block(limit int) ([]byte, error) {
-	scanned, line := 0, 0 // offsets from rd.r: bytes looked at, start of the current line
+	scanned, line := 0, 0 // offsets from rd.r: of the unscanned bytes and of the current line
 	for {
 		pending := rd.buf[rd.r+scanned : rd.w]
 		i := bytes.IndexByte(pending, '\n')
@@ -150,7 +150,7 @@ func (rd *reader) line(limit int) ([]byte, error) {
 	}
 }
 
-// read gives buffered bytes first and then reads straight into p.
+// read returns buffered bytes first, and then reads directly into p.
 func (rd *reader) read(p []byte) (int, error) {
 	if rd.r < rd.w {
 		n := copy(p, rd.buf[rd.r:rd.w])
@@ -170,7 +170,7 @@ func (rd *reader) read(p []byte) (int, error) {
 	return rd.read(p)
 }
 
-// trimCRLF takes a line that ends in LF apart.
+// trimCRLF removes the CRLF from a line that ends with LF.
 func trimCRLF(line []byte) ([]byte, error) {
 	n := len(line)
 	if n < 2 || line[n-2] != '\r' {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// upgrade passes a 101 on and then carries bytes both ways until both sides have ended, one has failed, or neither
-// moved a byte for IdleTimeout.
+// upgrade passes a 101 on and then carries bytes both ways until both sides have ended, one has failed, or no byte has
+// moved for IdleTimeout.
 func (p *passage) upgrade(resp *http.Response) {
 	server := resp.Body.(*upgraded)
 	defer server.Close()
@@ -30,7 +30,7 @@ func (p *passage) upgrade(resp *http.Response) {
 		p.res.Err = fmt.Errorf("%w: %w", ErrClientGone, err)
 		return
 	}
-	_ = client.SetDeadline(time.Time{}) // net/http's; a closed connection shows in the relay
+	_ = client.SetDeadline(time.Time{}) // clears net/http's deadline; the relay notices a closed connection
 	t := &tunnel{client: client, server: server, idle: p.h.cfg.IdleTimeout, began: time.Now()}
 	p.res.Err = t.run(brw.Reader)
 	p.res.BytesIn, p.res.BytesOut = t.in.Load(), t.out.Load()
@@ -61,10 +61,10 @@ type tunnel struct {
 	moved   atomic.Int64 // when the last byte came from either side, in nanoseconds since began: a step of the wall clock changes nothing
 }
 
-// lastMoved is when the last byte came from either side, or when the tunnel began.
+// lastMoved returns when the last byte arrived from either side, or when the tunnel began.
 func (t *tunnel) lastMoved() time.Time { return t.began.Add(time.Duration(t.moved.Load())) }
 
-// run returns nil if both sides ended their streams themselves.
+// run returns nil if both sides ended their streams.
 func (t *tunnel) run(buffered *bufio.Reader) error {
 	var wg sync.WaitGroup
 	var fromServer error
@@ -110,8 +110,8 @@ type deadliner interface {
 	SetReadDeadline(time.Time) error
 }
 
-// smallBuffer is the buffer of each direction of an idle upgraded connection; most messages of such connections fit. A
-// read that fills it borrows a large one for as long as reads fill that.
+// smallBuffer is the size of each direction's buffer on an idle upgraded connection; most messages fit. A read that fills
+// it borrows a large one for as long as reads fill that.
 const smallBuffer = 2 << 10
 
 // copy moves bytes until src ends, then half-closes dst.
@@ -133,7 +133,7 @@ func (t *tunnel) copy(dst io.Writer, src deadliner, count *atomic.Int64) error {
 	}
 }
 
-// moveMuch moves bytes with a large buffer until a read brings few or fails.
+// moveMuch moves bytes with a large buffer until a read is short or fails.
 func (t *tunnel) moveMuch(dst io.Writer, src deadliner, count *atomic.Int64) error {
 	buf := copyPool.Get().(*[]byte)
 	defer copyPool.Put(buf)
@@ -145,7 +145,7 @@ func (t *tunnel) moveMuch(dst io.Writer, src deadliner, count *atomic.Int64) err
 	}
 }
 
-// move makes one read within the idle limit and writes the bytes.
+// move does one read within the idle limit and writes the bytes.
 func (t *tunnel) move(dst io.Writer, src deadliner, buf []byte, count *atomic.Int64) (int, error) {
 	if t.idle > 0 {
 		if err := src.SetReadDeadline(t.lastMoved().Add(t.idle)); err != nil {

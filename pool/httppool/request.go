@@ -11,13 +11,12 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// appendRequest appends req's head as it goes to an origin server (RFC 9112, section 3) and returns the framing of its
+// appendRequest appends req's head in the form for an origin server (RFC 9112, section 3) and returns the framing of its
 // body: its length, httpwire.Chunked, or 0 without one. It refuses values that would become headers.
 //
-// The fields that belong to the connection are written from req's own fields, never copied from req.Header: Host,
-// Content-Length, Transfer-Encoding, Trailer, Connection, Keep-Alive, Proxy-Connection and Upgrade. An upgrade is asked
-// for with both "Connection: Upgrade" and an Upgrade field in the header, as with net/http. For a forwarded request, p
-// decides about upgrades.
+// Fields of the connection are written from req's own fields, never copied from req.Header: Host, Content-Length,
+// Transfer-Encoding, Trailer, Connection, Keep-Alive, Proxy-Connection and Upgrade. As with net/http, "Connection:
+// Upgrade" and an Upgrade field in the header ask for an upgrade. For a forwarded request, p decides about upgrades.
 func appendRequest(dst []byte, req *http.Request, p *passage) ([]byte, int64, error) {
 	method := req.Method
 	if method == "" {
@@ -85,7 +84,7 @@ func appendField(dst []byte, name string, values []string) ([]byte, error) {
 	return dst, nil
 }
 
-// connectionField names the fields appendRequest writes itself, in any case: a header map may hold any spelling.
+// connectionField names the fields that appendRequest writes itself, ignoring case: a header map may hold any spelling.
 func connectionField(name string) bool {
 	switch len(name) {
 	case len("Host"), len("Connection"), len("Transfer-Encoding"), len("Content-Length"), len("Proxy-Connection"),
@@ -157,7 +156,7 @@ func appendConnection(dst []byte, proto string, closes bool) ([]byte, error) {
 	return dst, nil
 }
 
-// askedFor returns the protocol to which the request asks to switch, "" for none.
+// askedFor returns the protocol that the request asks to switch to; "" = none.
 func askedFor(req *http.Request, p *passage) string {
 	if p != nil {
 		return p.upgradeTo
@@ -169,7 +168,7 @@ func wantsClose(req *http.Request) bool {
 	return req.Close || hasToken(req.Header["Connection"], "close")
 }
 
-// upgradeOf returns the protocol that a header asks or agrees to switch to, "" for none.
+// upgradeOf returns the protocol that a header asks or agrees to switch to; "" = none.
 func upgradeOf(header http.Header) string {
 	if up := header["Upgrade"]; len(up) == 1 && hasToken(header["Connection"], "upgrade") {
 		return up[0]

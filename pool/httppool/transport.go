@@ -16,17 +16,17 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// Defaults of the pools a Transport makes for itself.
+// Defaults of a Transport's own pools.
 const (
-	// DefaultMaxSize is the most connections per address: high, because an answer that streams keeps its connection.
+	// DefaultMaxSize bounds the connections per address. It is high because a streaming answer keeps its connection.
 	DefaultMaxSize = 1024
-	// DefaultMaxIdle is the most idle connections per address.
+	// DefaultMaxIdle bounds the idle connections per address.
 	DefaultMaxIdle = 100
 	// DefaultIdleTimeout is below the keep-alive times of common servers (nginx 75s), so that our side closes first.
 	DefaultIdleTimeout = 60 * time.Second
 )
 
-// Source gives the connection for a request, within ctx. The request is for choosing only.
+// Source returns the connection for a request, within ctx. It may use the request to choose one.
 type Source func(ctx context.Context, req *http.Request) (Lease, error)
 
 // Config describes a Transport. The zero value is ready to use.
@@ -75,7 +75,8 @@ type poolKey struct {
 
 var _ http.RoundTripper = (*Transport)(nil)
 
-// NewTransport checks cfg and makes a Transport; it opens nothing. Close it when it is no longer needed. The error wraps pool.ErrConfig.
+// NewTransport checks cfg and makes a Transport; it opens nothing. The caller must Close it. The error wraps
+// pool.ErrConfig.
 func NewTransport(cfg Config) (*Transport, error) {
 	l := &cfg.Limits
 	l.MaxSize = cmp.Or(l.MaxSize, DefaultMaxSize)
@@ -98,7 +99,7 @@ func NewTransport(cfg Config) (*Transport, error) {
 type Info struct {
 	Endpoint string // of the last connection used; "" if there was none
 	Reused   bool   // that connection had been idle before
-	Retries  int    // times the request was sent again
+	Retries  int    // how often the request was sent again
 }
 
 // RoundTrip implements http.RoundTripper. Its errors are *Error. A 101 response's Body is an io.ReadWriteCloser with a CloseWrite
@@ -166,7 +167,7 @@ func replay(req *http.Request, x *exchange) (*http.Request, error) {
 	return &again, nil
 }
 
-// renew replaces the connection of x's lease, which turned out to be stale.
+// renew replaces the stale connection of x's lease.
 func (t *Transport) renew(x *exchange, req *http.Request, stale *Stale) error {
 	renewed, err := stale.Renew(req.Context(), x.lease)
 	if renewed || err != nil {
@@ -175,7 +176,7 @@ func (t *Transport) renew(x *exchange, req *http.Request, stale *Stale) error {
 	return t.lease(x, req, stale)
 }
 
-// lease gets x a connection that is alive.
+// lease leases a live connection for x.
 func (t *Transport) lease(x *exchange, req *http.Request, stale *Stale) error {
 	for {
 		if err := t.acquire(x, req); err != nil {
@@ -222,7 +223,7 @@ func (t *Transport) acquire(x *exchange, req *http.Request) (err error) {
 		switch {
 		case err == nil:
 			x.own = poolLease{l, address}
-			x.lease = &x.own // without an allocation
+			x.lease = &x.own // avoids an allocation
 			return nil
 		case !errors.Is(err, pool.ErrClosed): // closed by a concurrent evict, or by Close
 			return &Error{Endpoint: address, Step: "acquire", Err: err}
@@ -306,7 +307,7 @@ func (t *Transport) evict() {
 // Stats is a snapshot of a Transport's counters.
 type Stats struct {
 	Requests uint64 // RoundTrips
-	Retries  uint64 // requests sent again after the keep-alive race
+	Retries  uint64 // requests sent again on a fresh connection
 	Stale    uint64 // connections found dead when leased
 	// Pools has an entry for each address; none with a Source.
 	Pools []pool.Stats

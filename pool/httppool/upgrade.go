@@ -65,7 +65,7 @@ func (u *upgraded) Write(p []byte) (int, error) { return u.x.conn.nc.Write(p) }
 // CloseWrite sends the end of the stream and leaves the other direction open.
 func (u *upgraded) CloseWrite() error { return closeWrite(u.x.conn.nc) }
 
-// SetReadDeadline bounds Reads, as net.Conn has it.
+// SetReadDeadline bounds Reads, as in net.Conn.
 func (u *upgraded) SetReadDeadline(t time.Time) error { return u.x.conn.nc.SetReadDeadline(t) }
 
 // Close ends both directions.

@@ -11,7 +11,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 )
 
-// uploadState is how far the request's body has come.
+// uploadState is the progress of the request's body.
 type uploadState uint8
 
 const (
@@ -19,11 +19,11 @@ const (
 	uploadRunning                    // being read, or written with more to come
 	uploadLast                       // read to its end; the last bytes are being written
 	uploadDone                       // written
-	uploadFailed                     // uploadErr says why
+	uploadFailed                     // see uploadErr
 )
 
 // A copy buffer holds chunkRoom bytes for a chunk's size line, the content, and chunkTail bytes for the end of the
-// chunk. Its size leaves room for the headers of a connection that is a stream in others, which have buffers of 128 KiB.
+// chunk. Its size leaves space for the headers of a protocol that carries the connection in buffers of 128 KiB.
 const (
 	copyBufferSize = 128<<10 - 256
 	chunkRoom      = 16
@@ -66,7 +66,7 @@ func (x *exchange) runUpload(length int64, proceed <-chan bool) {
 	}
 	x.mu.Unlock()
 	if errors.Is(err, ErrRequestBody) {
-		_ = x.conn.close() // the request can never be completed
+		_ = x.conn.close() // the request cannot be completed
 		return
 	}
 	if err == nil {
@@ -107,7 +107,7 @@ func (x *exchange) sendBody(length int64) error {
 		}
 		p := *buf
 		if left < int64(len(p)) {
-			p = p[:left+1] // one more, to notice a body that is too long
+			p = p[:left+1] // one byte more, to detect a body that is too long
 		}
 		n, err := x.req.Body.Read(p)
 		if int64(n) > left {
@@ -154,7 +154,7 @@ func (x *exchange) sendChunks(buf []byte) error {
 	}
 }
 
-// frameChunk writes the size line before and the CRLF behind the n bytes at buf[chunkRoom:] and returns the chunk.
+// frameChunk writes the size line before and the CRLF after the n bytes at buf[chunkRoom:] and returns the chunk.
 func frameChunk(buf []byte, n int) []byte {
 	var line [chunkRoom]byte
 	size := append(strconv.AppendUint(line[:0], uint64(n), 16), crlf...)
@@ -191,7 +191,7 @@ func (x *exchange) reading() bool {
 	return true
 }
 
-// abandon stops the uploader and returns the error it has ended with, if any.
+// abandon stops the uploader and returns its error, if any.
 func (x *exchange) abandon() error {
 	if x.proceed != nil {
 		x.proceed <- false
@@ -203,8 +203,8 @@ func (x *exchange) abandon() error {
 	return x.uploadErr
 }
 
-// bodyIsOurs reports that the uploader has not read from the request's body and will not: it can be sent again, or closed.
-// It is called after the exchange has failed or before it began.
+// bodyIsOurs reports that the uploader has not read from the request's body and will not, so that it can be sent again or
+// closed. It is called before the exchange began or after it failed.
 func (x *exchange) bodyIsOurs() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 // Source: https://www.postgresql.org/docs/current/protocol-message-formats.html
 const txIdle = 'I'
 
-// Lease is the right to use one connection until Release or Discard, exactly one of
-// which must be called exactly once: a second call panics. It belongs to one goroutine.
+// Lease is the right to use one connection until Release or Discard, exactly one of which must be called, once: a second
+// call panics. It belongs to one goroutine.
 type Lease struct {
 	l pool.Lease[*pgx.Conn]
 }

@@ -19,7 +19,7 @@ const (
 	DefaultMaxSize = 5
 )
 
-// closeTimeout bounds sending Terminate to the server, which must not delay a release.
+// closeTimeout bounds sending Terminate to the server, so that it does not delay a release.
 const closeTimeout = 2 * time.Second
 
 // ErrUnfinished is wrapped by the error of [Pool.With] when its function returned nil but left a

@@ -45,7 +45,7 @@ func (db *DB) open(ctx context.Context, reader bool) (*sqlite.Conn, error) {
 	}
 	st := newState(conn, db.nativeOf(conn), reader, db.cfg.BusyTimeout, file)
 	db.states.Store(conn, st)
-	if err := st.look(); err != nil {
+	if err := st.recordSchemas(); err != nil {
 		return nil, fmt.Errorf("sqlitepool: open %q: %w", db.path, explain(ctx, err))
 	}
 	sound = true
@@ -111,7 +111,7 @@ func run(conn *sqlite.Conn, script string) error {
 
 // keepLogShort restarts the logs if one is too long. SQLite does so only when a commit finds no
 // reader that uses the log. If reads overlap, however short they are, there always is one, and the
-// log would grow forever. So the writer waits for the present readers. Later readers find the whole
+// log would grow forever. So the writer waits for the current readers. Later readers find the whole
 // database in the file. Source:
 // https://www.sqlite.org/wal.html#avoiding_excessively_large_wal_files
 func (db *DB) keepLogShort(st *state) error {

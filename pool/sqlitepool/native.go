@@ -62,7 +62,7 @@ type settings struct {
 	trace                     uint8
 }
 
-// settings returns the present settings; the zero value if the native knows nothing.
+// settings returns the current settings; the zero value if the native knows nothing.
 func (n native) settings() settings {
 	if n.db == nil {
 		return settings{}
@@ -78,9 +78,9 @@ func (n native) settings() settings {
 	}
 }
 
-// quiet reports that no statement other than held ones runs, and no transaction is open. false may
+// isIdle reports that no statement other than held ones runs, and no transaction is open. false may
 // also mean unknown.
-func (n native) quiet(held int) bool {
+func (n native) isIdle(held int) bool {
 	return n.db != nil && n.db.FautoCommit != 0 && int(n.db.FnVdbeActive) == held
 }
 

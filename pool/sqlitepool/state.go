@@ -82,7 +82,7 @@ func (st *state) clean() bool {
 	if st.kept {
 		held = len(st.schemas)
 	}
-	return st.native.quiet(held) && *st.native.done == st.done && !st.ended.Load() && st.native.settings() == st.opened
+	return st.native.isIdle(held) && *st.native.done == st.done && !st.ended.Load() && st.native.settings() == st.opened
 }
 
 // reset restores the state after opening: no interrupt, no running statement, no transaction, the
@@ -111,7 +111,7 @@ func (st *state) reset() error {
 	switch {
 	case st.native.db == nil:
 		return nil
-	case !st.native.quiet(0):
+	case !st.native.isIdle(0):
 		return errors.New("sqlitepool: a blob was left open")
 	case st.native.settings() != st.opened:
 		return errors.New("sqlitepool: the settings of the connection were changed")
@@ -139,10 +139,10 @@ type schema struct {
 	was     int64        // that number when the connection was opened
 }
 
-// look records the schemas and logs of all files that the connection has open. In-memory databases
+// recordSchemas records the schemas and logs of all files that the connection has open. In-memory databases
 // belong to the connection alone: nothing else can change them. Source:
 // https://www.sqlite.org/pragma.html#pragma_schema_version
-func (st *state) look() error {
+func (st *state) recordSchemas() error {
 	var names []string
 	err := sqlitex.ExecuteTransient(st.conn, "PRAGMA database_list", &sqlitex.ExecOptions{ResultFunc: func(stmt *sqlite.Stmt) error {
 		if name, file := stmt.ColumnText(1), stmt.ColumnText(2); file != "" && name != "temp" {

@@ -15,14 +15,14 @@ type link struct {
 	net.Conn
 	stream fiber.Stream // Conn, to look at; for the pool, or the lease's holder
 
-	// state holds, from bit loanShift on, the number of the present loan, or of the next one while the link is in the pool;
+	// state holds, from bit loanShift on, the number of the current loan, or of the next one while the link is in the pool;
 	// flags of that loan; and the number of its operations under way. A Conn changes it only while the loan's number is its
 	// own. The end of a loan adds one to that number and clears the other bits, so that a Conn whose loan is over cannot
 	// affect the next.
-	state  atomic.Uint64
-	lease  pool.Lease[*link] // of the present loan
-	looked time.Duration     // when the last look found it Silent, on the package's clock; 0 = none has
-	loans  *loans            // the last loan is one of these, or the next will be
+	state     atomic.Uint64
+	lease     pool.Lease[*link] // of the current loan
+	checkedAt time.Duration     // when the last look found it Silent, on the package's clock; 0 = none has
+	loans     *loans            // the last loan is one of these, or the next will be
 }
 
 // loans are the Conns of consecutive loans of a link, allocated together. Every loan has its own Conn, so that its use
@@ -91,13 +91,13 @@ func (k *link) lent() bool { return k.state.Load()>>loanShift > 1 }
 // server that speaks first, is for its first borrower.
 func (k *link) fit() bool {
 	now := time.Since(began)
-	if k.looked != 0 && now-k.looked < freshFor {
+	if k.checkedAt != 0 && now-k.checkedAt < freshFor {
 		return true
 	}
-	k.looked = 0
+	k.checkedAt = 0
 	state := k.stream.State()
 	if state == fiber.Silent {
-		k.looked = now
+		k.checkedAt = now
 		return true
 	}
 	return !k.lent() && state.Fit()
@@ -112,9 +112,9 @@ func (k *link) reusable(state uint64) bool {
 	if state&timed != 0 && k.SetDeadline(time.Time{}) != nil {
 		return false
 	}
-	if state&used == 0 && k.looked != 0 {
+	if state&used == 0 && k.checkedAt != 0 {
 		return true
 	}
-	k.looked = 0 // data may have arrived that the borrower has not read
+	k.checkedAt = 0 // data may have arrived that the borrower has not read
 	return k.fit()
 }

@@ -21,7 +21,7 @@ import (
 
 // A server that speaks first hangs up on connections that wait for their first borrower: the greeting that can still be read from
 // them makes none of them fit.
-func TestGreetingThenEnd(t *testing.T) {
+func TestBannerThenEnd(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		for _, ofEngine := range []bool{false, true} {
 			t.Run(fmt.Sprintf("tls=%v/engine=%v", secure, ofEngine), func(t *testing.T) {
@@ -125,8 +125,8 @@ func greeted(t *testing.T, c net.Conn) {
 	}
 }
 
-// A Conn whose loan is over touches none of the loans that follow, however many those are.
-func TestOldLoans(t *testing.T) {
+// A Conn whose loan has ended does not affect later loans, however many.
+func TestEndedLoans(t *testing.T) {
 	s := listen(t)
 	d := dialer(t, tcppool.Config{})
 	var old []*tcppool.Conn

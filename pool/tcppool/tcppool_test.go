@@ -224,7 +224,7 @@ func TestReleaseUnderAReader(t *testing.T) {
 	}
 }
 
-func TestLookBeforeLending(t *testing.T) {
+func TestCheckedBeforeUse(t *testing.T) {
 	for name, spoil := range map[string]func(net.Conn){
 		"closed": func(c net.Conn) { c.Close() },
 		"byte":   func(c net.Conn) { _, _ = c.Write([]byte("?")) },
@@ -264,7 +264,7 @@ func TestDeadlinesAreUndone(t *testing.T) {
 	exchange(t, remote, c)
 }
 
-func TestEleventhIsDirect(t *testing.T) {
+func TestDirectWhenFull(t *testing.T) {
 	s := listen(t)
 	d := dialer(t, tcppool.Config{})
 	var cs []*tcppool.Conn

@@ -161,8 +161,8 @@ func TestTLSWarm(t *testing.T) {
 	}
 }
 
-// TestTLSGreeting: a server that speaks first; its words are not lost by looking.
-func TestTLSGreeting(t *testing.T) {
+// TestTLSBanner: a server speaks first; the check of the connection loses none of it.
+func TestTLSBanner(t *testing.T) {
 	s := listenTLS(t, tls.VersionTLS13)
 	d, _, idle, await := warm(t, s)
 	if _, err := io.WriteString(idle, "220 hello\n"); err != nil {

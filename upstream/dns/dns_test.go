@@ -184,8 +184,8 @@ func TestFailOver(t *testing.T) {
 	}
 }
 
-// TestNobodyListens: a server's port that is closed.
-func TestNobodyListens(t *testing.T) {
+// TestClosedPort: the name server's port is closed.
+func TestClosedPort(t *testing.T) {
 	s := newServer(t)
 	s.set("api.test. 0 A 127.0.0.2")
 	w := watch(t, dns.Config{Name: "api.test:1", Servers: []string{"127.0.0.1:1"}, Timeout: time.Second}, s)

@@ -35,7 +35,7 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 			return
 		case <-timer.C:
 		}
-		set, until, err := s.look(ctx)
+		set, until, err := s.lookup(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -49,9 +49,9 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 	}
 }
 
-// look resolves the name; until is when the first part of the result expires. If it returns a set and an error, err
+// lookup resolves the name; until is when the first part of the result expires. If it returns a set and an error, err
 // names the parts of the set that are old.
-func (s *Source) look(ctx context.Context) (set []upstream.Endpoint, until time.Time, err error) {
+func (s *Source) lookup(ctx context.Context) (set []upstream.Endpoint, until time.Time, err error) {
 	r := &round{Source: s, used: map[question]bool{}}
 	if s.cfg.Type == SRV {
 		set, err = r.service(ctx)

@@ -44,7 +44,7 @@ func (e *apiError) Error() string {
 	return fmt.Sprintf("the API server answers %d: %.500s", e.code, e.message)
 }
 
-// gone reports whether a version cannot be used any more: the API server no longer has it, or does not have it yet
+// gone reports whether a version can no longer be used: the API server no longer has it, or does not have it yet
 // (after a restored backup).
 func gone(err error) bool {
 	var e *apiError

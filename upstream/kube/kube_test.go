@@ -129,8 +129,8 @@ func TestEndedWatch(t *testing.T) {
 	}
 }
 
-// TestGone begins anew when the API server has forgotten the version.
-func TestGone(t *testing.T) {
+// TestRelistAfterGone: the source lists again when the API server has forgotten the version.
+func TestRelistAfterGone(t *testing.T) {
 	a := newAPI(t)
 	a.put("k", ofPort(6443, at("10.0.0.1", "")))
 	a.put("gone", ofPort(6443, at("10.0.0.9", "")))

@@ -127,7 +127,7 @@ func (a *api) remove(name string) {
 	})
 }
 
-// forget has the API server know no older version than the present one, and ends watches.
+// forget has the API server know no older version than the current one, and ends watches.
 func (a *api) forget() {
 	a.do(func() {
 		a.version += 10

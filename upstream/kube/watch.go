@@ -40,15 +40,15 @@ type watcher struct {
 	*Source
 	report func([]upstream.Endpoint, error) error
 
-	client  *client          // nil = not made yet
-	all     map[string]slice // by name
-	listed  bool             // all is the API's state as of version
-	version string           // last version received; "0" = none yet
-	heard   bool             // the round's watch has received something, or has lasted and ended without an error
-	lasted  bool             // the round's watch has lasted and ended without an error
-	failing bool             // the last report was an error
-	told    []upstream.Endpoint
-	unkept  bool // the reported set is not in the cache file
+	client    *client          // nil = not made yet
+	all       map[string]slice // by name
+	listed    bool             // all is the API's state as of version
+	version   string           // last version received; "0" = none yet
+	received  bool             // the round's watch has received something, or has lasted and ended without an error
+	lasted    bool             // the round's watch has lasted and ended without an error
+	failing   bool             // the last report was an error
+	delivered []upstream.Endpoint
+	unkept    bool // the reported set is not in the cache file
 }
 
 // Watch implements upstream.Source. It may run once at a time. A failure that the next attempt repairs at once is not
@@ -69,12 +69,12 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 			return
 		case <-timer.C:
 		}
-		w.heard, w.lasted = false, false
+		w.received, w.lasted = false, false
 		err := w.round(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if w.heard {
+		if w.received {
 			failures = 0
 		}
 		if err == nil {
@@ -83,7 +83,7 @@ func (s *Source) Watch(ctx context.Context, report func([]upstream.Endpoint, err
 			continue
 		}
 		if failures++; failures > 1 && !errors.Is(err, errForgotten) {
-			w.tell(nil, err)
+			w.deliver(nil, err)
 		}
 		timer.Reset(pause(failures, err))
 	}
@@ -104,7 +104,7 @@ func pause(failures int, err error) time.Duration {
 func (w *watcher) begin() {
 	set, err := w.kept()
 	if err != nil {
-		w.tell(nil, err)
+		w.deliver(nil, err)
 	}
 	priority := 0
 	if len(set) > 0 {
@@ -114,7 +114,7 @@ func (w *watcher) begin() {
 		set = append(set, upstream.Endpoint{Address: address, Priority: priority, Metadata: map[string]string{"from": "bootstrap"}})
 	}
 	if len(set) > 0 {
-		w.tell(ordered(set), nil)
+		w.deliver(ordered(set), nil)
 	}
 }
 
@@ -180,13 +180,13 @@ func (w *watcher) follow(ctx context.Context) error {
 		sl, kind, err := stream.next()
 		if errors.Is(err, io.EOF) {
 			w.lasted = time.Since(began) >= shortWatch
-			w.heard = w.heard || w.lasted
+			w.received = w.received || w.lasted
 			return io.EOF
 		}
 		if err != nil {
 			return fmt.Errorf("watch of service %s: %w", w.service(), err)
 		}
-		w.heard = true
+		w.received = true
 		if sl.Metadata.ResourceVersion != "" {
 			w.version = sl.Metadata.ResourceVersion
 		}
@@ -206,11 +206,11 @@ func (w *watcher) follow(ctx context.Context) error {
 func (w *watcher) update(always bool) {
 	set, err := w.endpointsOf(w.all)
 	if err != nil {
-		w.tell(nil, err)
+		w.deliver(nil, err)
 		return
 	}
-	if always || w.failing || !slices.EqualFunc(set, w.told, same) {
-		w.tell(set, nil)
+	if always || w.failing || !slices.EqualFunc(set, w.delivered, same) {
+		w.deliver(set, nil)
 	}
 }
 
@@ -218,15 +218,15 @@ func same(a, b upstream.Endpoint) bool {
 	return a.Address == b.Address && a.Priority == b.Priority && a.Zone == b.Zone && maps.Equal(a.Metadata, b.Metadata)
 }
 
-// tell reports a set or an error. It writes a set to the cache file; if that fails, it reports the error with the set.
-func (w *watcher) tell(set []upstream.Endpoint, err error) {
-	if err == nil && w.listed && (w.unkept || !slices.EqualFunc(set, w.told, same)) {
+// deliver reports a set or an error. It writes a set to the cache file; if that fails, it reports the error with the set.
+func (w *watcher) deliver(set []upstream.Endpoint, err error) {
+	if err == nil && w.listed && (w.unkept || !slices.EqualFunc(set, w.delivered, same)) {
 		err = w.keep(set)
 		w.unkept = err != nil
 	}
 	err = w.report(set, err)
 	w.failing = err != nil
 	if len(set) > 0 && (err == nil || w.unkept) {
-		w.told = set
+		w.delivered = set
 	}
 }

@@ -66,7 +66,7 @@ func (b *Backend) Addr() string { return b.addr }
 // connection.
 func (b *Backend) Accepted() int64 { return b.accepted.Load() }
 
-// Serve serves until ctx ends, on a thread of its own.
+// Serve serves until ctx ends, on its own thread.
 func (b *Backend) Serve(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -11,5 +11,5 @@
 // of the server also counts for the requests that were delayed by it (no coordinated omission). An operation that was
 // due and never answered counts with the time it has waited.
 //
-// A generator is an epoll loop on a thread of its own (see package poll). Self checks one against a server whose delays are known.
+// A generator is an epoll loop on its own thread (see package poll). Self checks one against a server whose delays are known.
 package load

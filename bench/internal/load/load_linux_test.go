@@ -122,9 +122,9 @@ func TestErrorsAreCounted(t *testing.T) {
 	}
 }
 
-// TestSelf measures a server with known delays. How much too long they are measured depends on the load of the machine;
+// TestMeasuredDelays measures a server with known delays. How much too long they are measured depends on the load of the machine;
 // headpond-bench checks that, not this test. They are never measured too short.
-func TestSelf(t *testing.T) {
+func TestMeasuredDelays(t *testing.T) {
 	r, err := load.Self(t.Context())
 	if err != nil {
 		t.Fatal(err)

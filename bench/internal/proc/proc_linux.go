@@ -331,7 +331,7 @@ func field(status, name string) int64 {
 	return n
 }
 
-// ResetPeak resets the peak to the present memory.
+// ResetPeak resets the peak to the current memory.
 func (p *Process) ResetPeak() {
 	for _, pid := range p.pids() {
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0) // fails for another user's process: its peak is not reset

@@ -51,8 +51,8 @@ func TestRatio(t *testing.T) {
 	}
 }
 
-// TestOthersMakeNoise: a case that other programs disturbed is noise.
-func TestOthersMakeNoise(t *testing.T) {
+// TestDisturbedCaseIsNoise: a case that other programs disturbed is noise.
+func TestDisturbedCaseIsNoise(t *testing.T) {
 	for others, want := range map[float64]string{0.05: "0.50 ±0 %", 0.3: "0.50 ±0 % noise"} {
 		c := &result.Case{Others: others}
 		if got := c.Ratio(armOf(1, 1, 1), armOf(2, 2, 2), result.CPU).String(); got != want {

@@ -180,7 +180,7 @@ func (d *Decoder) raw() (text []byte, plain bool, err *Error) {
 			return data[start:d.pos], plain && nonASCII&highs == 0, nil
 		case c == '\\':
 			plain = false
-			i++ // and the byte behind it
+			i++ // and the byte after it
 		case c < ' ':
 			d.pos = i
 			return nil, false, d.errorf("a control character in a string")
