@@ -1,12 +1,12 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/upstream"
 )
 
 // ErrNotPaused is wrapped by the error of ResumeUpstream for an upstream that is not paused.
@@ -23,10 +23,8 @@ func (g *Gateway) PauseUpstream(name string, limit time.Duration) error {
 		return err
 	}
 	defer g.reloading.Unlock()
-	switch err := pauseNow(of, limit); {
-	case err == nil, errors.Is(err, context.Canceled):
-	default:
-		return fmt.Errorf("upstream %q: %w", name, err)
+	if err := of.Pause(limit); err != nil {
+		return err
 	}
 	g.logger.Info("upstream paused by an operator", "upstream", b.cfg.Name, "limit", limit)
 	return nil
@@ -63,13 +61,6 @@ func (g *Gateway) lockPausable(name string) (*backend, extend.Pausable, error) {
 	return nil, nil, err
 }
 
-// pauseNow pauses without waiting for the leases. The error is context.Canceled if it would have to wait.
-func pauseNow(of extend.Pausable, limit time.Duration) error {
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	return of.Pause(ended, limit)
-}
-
 // pauseAs pauses b if old, which it replaces, is paused; old may be nil.
 func (b *backend) pauseAs(old *backend) {
 	if old == nil {
@@ -77,6 +68,6 @@ func (b *backend) pauseAs(old *backend) {
 	}
 	of, ok := b.impl.(extend.Pausable)
 	if left := time.Until(old.impl.Status().PausedUntil); ok && left > 0 {
-		_ = pauseNow(of, left) // a new upstream is not closed
+		_ = of.Pause(min(left, upstream.MaxPause)) // no error: a new upstream is not closed
 	}
 }

@@ -188,9 +188,7 @@ func (b *Postgres) EndpointNames() []string { return b.up.EndpointNames() }
 
 // Pause calls the method of upstream.Upstream. Connections outside of the pool continue: the listening one, and those of
 // replication.
-func (b *Postgres) Pause(ctx context.Context, limit time.Duration) error {
-	return b.up.Pause(ctx, limit)
-}
+func (b *Postgres) Pause(limit time.Duration) error { return b.up.Pause(limit) }
 
 // Resume calls the method of upstream.Upstream.
 func (b *Postgres) Resume() bool { return b.up.Resume() }

@@ -55,7 +55,9 @@ func (p *Pool[T]) acquireSlow(ctx context.Context, affinity int) (Lease[T], erro
 	var l Lease[T]
 	var err error
 	for again := true; again; {
-		l, handed, again, err = p.try(ctx, turn{start, key, until, affinity})
+		if l, handed, again, err = p.try(ctx, turn{start, key, until, affinity}); handed && again {
+			start = p.now() // the wait was a pause
+		}
 	}
 	if h := p.hooks.Acquired; h != nil {
 		event := AcquireEvent{
@@ -71,8 +73,12 @@ func (p *Pool[T]) acquireSlow(ctx context.Context, affinity int) (Lease[T], erro
 	return l, err
 }
 
+// errAgain is the kind of error of a wait in a pause, after which the acquire begins again.
+var errAgain = errors.New("the pause is over")
+
 // try takes an idle resource, opens one directly, or waits. again means that
-// the resource it found did not pass its check.
+// the resource it found did not pass its check, or that a pause in which it has
+// waited is over.
 func (p *Pool[T]) try(ctx context.Context, t turn) (l Lease[T], handed, again bool, err error) {
 	var e effects[T]
 	start := t.start
@@ -120,7 +126,7 @@ func (p *Pool[T]) try(ctx context.Context, t turn) (l Lease[T], handed, again bo
 		err = c.newError(ErrTooManyWaiters, nil, 0, t.key)
 	default:
 		l, err = p.wait(ctx, t, &e)
-		return l, true, false, err
+		return l, true, errors.Is(err, errAgain), err
 	}
 	p.unlock(&e)
 	return l, false, false, err

@@ -41,6 +41,7 @@ type core[T any] struct {
 	seen   uint64   // acquired + released at the last tick
 	// pausedAt is when the present pause began, and pausedFor how long all pauses before it took together.
 	pausedAt, pausedFor int64
+	pauseRound          uint64 // opens of an earlier round began before the last pause
 
 	backoff backoff
 	lastErr error
@@ -423,7 +424,7 @@ func (c *core[T]) expiry(s *slot[T]) int64 {
 // openFailure decides which waiters fail because of a failed open.
 func (c *core[T]) openFailure(round uint64, err error, e *effects[T]) {
 	c.openFailed++
-	if c.closed || c.paused { // after a pause the pool opens at once
+	if c.closed || c.paused || round < c.pauseRound { // it says nothing about the backend after the pause
 		return
 	}
 	c.lastErr = err
@@ -455,17 +456,21 @@ func (c *core[T]) empty() bool { return (c.closed || c.paused) && c.total == 0 &
 // pause stops leases and opens, and closes the idle resources.
 func (c *core[T]) pause(e *effects[T]) {
 	c.paused, c.pausedAt, c.hot = true, c.clock, false
+	c.backoff.reset()
+	c.pauseRound = c.backoff.round
 	for len(c.idle) > 0 {
 		c.retire(c.popIdle(), ReasonSurplus, e)
 	}
 }
 
-// resume ends a pause. The first open does not wait for a back-off.
+// resume ends a pause.
 func (c *core[T]) resume(e *effects[T]) {
 	c.pausedFor += c.clock - c.pausedAt
 	c.paused, c.hot = false, c.ticking && c.calm
-	c.backoff.reset()
 	c.pace.begin(c.clock)
+	for c.limits.Overflow == OverflowDirect && c.waiters.head != nil { // they did not overflow, as they may now
+		c.fail(c.waiters.head, errAgain, nil, e)
+	}
 	c.dispatch(e)
 }
 
@@ -477,8 +482,7 @@ func (c *core[T]) pauses() int64 {
 	return c.pausedFor
 }
 
-// deadline is when w has waited for AcquireTimeout, which must be limited; never while the pool is paused. Of two
-// waiters, the one that began to wait first has the first deadline.
+// deadline is when w has waited for AcquireTimeout, which must be limited; never while the pool is paused.
 func (c *core[T]) deadline(w *waiter[T]) int64 {
 	if c.paused {
 		return never

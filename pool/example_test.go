@@ -88,7 +88,7 @@ func ExamplePool_Pause() {
 	within, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	defer p.Resume() // also if the leases are not released in time
-	if err := p.Pause(within); err != nil {
+	if err := errors.Join(p.Pause(), p.WaitPaused(within)); err != nil {
 		fmt.Println(err)
 		return
 	}

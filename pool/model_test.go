@@ -212,15 +212,12 @@ func (w *world) resize() {
 	}
 }
 
-// pause pauses the pool and does not wait for the leases.
+// pause pauses the pool, mostly with leases out.
 func (w *world) pause() {
 	w.note("pause")
 	w.m.paused, w.m.idle = true, nil
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	err := w.p.Pause(ended)
-	if err == nil && len(w.m.holders) > 0 || err != nil && !errors.Is(err, context.Canceled) {
-		w.Errorf("pause: %v", err)
+	if err := w.p.Pause(); err != nil {
+		w.Error(err)
 	}
 }
 

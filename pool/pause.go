@@ -6,17 +6,14 @@ import (
 	"fmt"
 )
 
-// ErrResumed is the error of a Pause that Resume has ended.
-var ErrResumed = errors.New("the pool was resumed")
+// ErrResumed is the error of WaitPaused if the pool is not paused, or Resume ends the pause.
+var ErrResumed = errors.New("the pool is not paused")
 
 // Pause leaves the backend alone, for example while it is restarted or replaced by another. Until Resume no lease is
-// given and nothing is opened. Idle resources are closed at once, leased ones when they are released. Callers of
-// Acquire wait; the pause does not count towards their AcquireTimeout, but their contexts and MaxWaiters still apply.
-//
-// Pause then waits until every lease has been released and every resource closed. If ctx ends first, it returns ctx's
-// error and the pool stays paused; with a ctx that has ended it does not wait. Other errors wrap ErrResumed or
-// ErrClosed. Pause of a paused pool only waits.
-func (p *Pool[T]) Pause(ctx context.Context) error {
+// given and nothing is opened. Idle resources are closed at once, leased ones when they are released: WaitPaused waits
+// for that. Callers of Acquire wait; the pause does not count towards their AcquireTimeout, but their contexts and
+// MaxWaiters still apply. Pause of a paused pool does nothing. The error wraps ErrClosed.
+func (p *Pool[T]) Pause() error {
 	var e effects[T]
 	p.mu.Lock()
 	c := &p.core
@@ -31,19 +28,29 @@ func (p *Pool[T]) Pause(ctx context.Context) error {
 		p.quiet = make(chan struct{})
 		p.settle()
 	}
-	quiet := p.quiet
 	p.unlockAsync(&e)
-	select {
-	case <-quiet:
-	case <-ctx.Done():
+	return nil
+}
+
+// WaitPaused waits until every lease of a paused pool has been released and every resource closed. If ctx ends first,
+// it returns ctx's error, and the pool stays paused. Other errors wrap ErrResumed or ErrClosed.
+func (p *Pool[T]) WaitPaused(ctx context.Context) error {
+	p.mu.Lock()
+	c, quiet := &p.core, p.quiet
+	p.mu.Unlock()
+	if quiet != nil {
+		select {
+		case <-quiet:
+		case <-ctx.Done():
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case c.closed:
 		return c.newError(ErrClosed, nil, 0, 0)
-	case p.quiet != quiet:
-		return fmt.Errorf("pool %q: pause: %w", p.name, ErrResumed)
+	case quiet == nil || p.quiet != quiet:
+		return fmt.Errorf("pool %q: wait for a pause: %w", p.name, ErrResumed)
 	case c.empty():
 		return nil
 	}
@@ -67,7 +74,7 @@ func (p *Pool[T]) Resume() bool {
 	return true
 }
 
-// endPause wakes the callers of Pause. Under mu.
+// endPause wakes the callers of WaitPaused. Under mu.
 func (p *Pool[T]) endPause() {
 	if p.quiet != nil && !p.core.empty() { // settle has closed it otherwise
 		close(p.quiet)
@@ -75,7 +82,7 @@ func (p *Pool[T]) endPause() {
 	p.quiet = nil
 }
 
-// settle wakes Drain or Pause when the last resource has been closed. Under mu.
+// settle wakes Drain or WaitPaused when the last resource has been closed. Under mu.
 func (p *Pool[T]) settle() {
 	switch {
 	case !p.core.empty():

@@ -10,10 +10,14 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// pausing calls Pause in a goroutine of its own.
-func pausing(ctx context.Context, p *pool.Pool[*res]) <-chan error {
+// pausing pauses p and waits in a goroutine of its own until it is.
+func pausing(t *testing.T, p *pool.Pool[*res]) <-chan error {
+	t.Helper()
+	if err := p.Pause(); err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
-	go func() { ended <- p.Pause(ctx) }()
+	go func() { ended <- p.WaitPaused(ctx) }()
 	synctest.Wait()
 	return ended
 }
@@ -27,14 +31,15 @@ func TestPause(t *testing.T) {
 		holder := acquire(t, p)
 		synctest.Wait()
 		want(t, "idle before", p.Stats().Idle, 2)
-		paused := pausing(ctx, p)
+		paused := pausing(t, p)
 		_, open := b.count()
 		want(t, "open with a lease out", open, 1)
 		r := begin(ctx, p)
 		time.Sleep(900 * time.Millisecond)
 		holder.Release()
 		want(t, "pause", <-paused, error(nil))
-		want(t, "pause again", p.Pause(ctx), error(nil))
+		want(t, "pause again", p.Pause(), error(nil))
+		want(t, "wait again", p.WaitPaused(ctx), error(nil))
 		opens, open := b.count()
 		want(t, "open", open, 0)
 		b.set(func() { b.down = true })
@@ -65,7 +70,7 @@ func TestPauseCountsWaitsBefore(t *testing.T) {
 		holder := acquire(t, p)
 		r := begin(ctx, p)
 		time.Sleep(6 * time.Second)
-		paused := pausing(ctx, p)
+		paused := pausing(t, p)
 		time.Sleep(time.Minute)
 		p.Resume()
 		if err := <-paused; !errors.Is(err, pool.ErrResumed) {
@@ -89,7 +94,7 @@ func TestPauseDuringOpens(t *testing.T) {
 			p := b.start(pool.Limits{MaxSize: 2})
 			r := begin(ctx, p)
 			synctest.Wait()
-			paused := pausing(ctx, p)
+			paused := pausing(t, p)
 			b.set(func() { b.down = down })
 			close(b.gate)
 			want(t, "pause", <-paused, error(nil))
@@ -104,24 +109,59 @@ func TestPauseDuringOpens(t *testing.T) {
 	})
 }
 
+// TestPauseOutlivedByAnOpen has an open that began before a pause fail after it, which says nothing about the backend.
+func TestPauseOutlivedByAnOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		fail := make(chan struct{})
+		p := b.start(pool.Limits{MaxSize: 2}, func(c *pool.Config[*res]) {
+			first := true // opens follow each other
+			c.Open = func(ctx context.Context) (*res, error) {
+				if first {
+					first = false
+					<-fail
+					return nil, errDown
+				}
+				return b.Open(ctx)
+			}
+		})
+		r := begin(ctx, p)
+		synctest.Wait()
+		_ = pausing(t, p)
+		p.Resume()
+		close(fail)
+		synctest.Wait()
+		want(t, "failed opens", p.Stats().OpenFailed, 1)
+		want(t, "served", r.done && r.err == nil, true)
+		r.lease.Release()
+		b.end(p)
+	})
+}
+
 // TestPauseOverflow: a pause holds for overflow resources too.
 func TestPauseOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}
 		p := b.start(pool.Limits{MaxSize: 1, Overflow: pool.OverflowDirect})
 		inside, direct := acquire(t, p), acquire(t, p)
-		paused := pausing(ctx, p)
-		r := begin(ctx, p)
+		paused := pausing(t, p)
+		rs := []*result{begin(ctx, p), begin(ctx, p), begin(ctx, p)}
 		synctest.Wait()
 		inside.Release()
 		synctest.Wait()
 		want(t, "paused with an overflow resource out", len(paused), 0)
 		direct.Release()
 		want(t, "pause", <-paused, error(nil))
-		want(t, "caller waits", r.done, false)
+		want(t, "waiting", p.Stats().Waiting, len(rs))
 		p.Resume()
 		synctest.Wait()
-		r.lease.Release()
+		for _, r := range rs {
+			want(t, "served", r.done && r.err == nil, true)
+		}
+		want(t, "overflow resources", p.Stats().Direct, len(rs)-1)
+		for _, r := range rs {
+			r.lease.Release()
+		}
 		b.end(p)
 	})
 }
@@ -134,18 +174,20 @@ func TestPauseEnds(t *testing.T) {
 		l := acquire(t, p)
 		within, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		if err := p.Pause(within); !errors.Is(err, context.DeadlineExceeded) {
+		want(t, "pause", p.Pause(), error(nil))
+		if err := p.WaitPaused(within); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("pause with a lease out: %v", err)
 		}
 		want(t, "stays paused", p.Stats().Paused, true)
-		paused := pausing(ctx, p)
+		paused := pausing(t, p)
 		r := begin(ctx, p)
 		synctest.Wait()
 		p.Close()
 		synctest.Wait()
 		wantErr(t, <-paused, pool.ErrClosed)
 		wantErr(t, r.err, pool.ErrClosed)
-		wantErr(t, p.Pause(ctx), pool.ErrClosed)
+		wantErr(t, p.Pause(), pool.ErrClosed)
+		wantErr(t, p.WaitPaused(ctx), pool.ErrClosed)
 		want(t, "resumed", p.Resume(), false)
 		l.Release()
 		b.end(p)

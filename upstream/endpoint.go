@@ -23,6 +23,7 @@ type endpoint[T any] struct {
 	load     atomic.Int64 // leases out, and callers that wait for one
 	usable   atomic.Bool  // neither down nor ejected
 	suspect  atomic.Bool  // a success must reset failures
+	paused   atomic.Bool  // by Upstream.Pause
 	stale    atomic.Uint64
 	traffic  *traffic.Cell // nil without Config.Traffic
 	log      *slog.Logger
@@ -116,7 +117,7 @@ func (e *endpoint[T]) open(ctx context.Context, open func(context.Context, strin
 
 // acquireWithin acquires a lease within wait, as Narrow.Wait says.
 func (e *endpoint[T]) acquireWithin(ctx context.Context, wait time.Duration) (Lease[T], error) {
-	if wait > 0 {
+	if wait > 0 && !e.paused.Load() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, wait)
 		defer cancel()

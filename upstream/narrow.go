@@ -19,7 +19,8 @@ type Narrow struct {
 	MaxLoad int
 	// Wait bounds, for each endpoint tried, the wait for a connection, whether one is opened or another becomes free.
 	// After it the next endpoint is tried, even if the pool of this one is full. 0 = only the pool's limits and the
-	// context bound the wait, and a caller that has waited for a full pool tries no other endpoint.
+	// context bound the wait, and a caller that has waited for a full pool tries no other endpoint. It does not bound a
+	// wait that begins in a pause.
 	Wait time.Duration
 }
 

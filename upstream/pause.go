@@ -1,10 +1,7 @@
 package upstream
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/headpond/headpond/pool"
@@ -19,33 +16,18 @@ type pause struct {
 	timer *time.Timer
 }
 
-// Pause stops leases from all endpoints and closes their connections, as pool.Pool.Pause does, and waits as it does.
-// Endpoints that are added later are paused too. Health checks continue. The pause ends with Resume, or by itself after
-// limit, which is from 1 ns to MaxPause; Pause of a paused Upstream sets another limit. Errors wrap ErrConfig,
-// pool.ErrResumed, pool.ErrClosed or ctx's error, and name the endpoints.
-func (u *Upstream[T]) Pause(ctx context.Context, limit time.Duration) error {
+// Pause stops leases from all endpoints and closes their connections, as pool.Pool.Pause does; Status shows how many are
+// still leased. Endpoints that are added later are paused too. Health checks continue, and Narrow.Wait bounds no wait
+// that begins in the pause. The pause ends with Resume, or by itself after limit, which is from 1 ns to MaxPause; Pause
+// of a paused Upstream sets another limit. The error wraps ErrConfig or pool.ErrClosed.
+func (u *Upstream[T]) Pause(limit time.Duration) error {
 	if limit <= 0 || limit > MaxPause {
 		return fmt.Errorf("%w: upstream %q: a pause of %v is not from 1ns to %v", ErrConfig, u.cfg.Name, limit, MaxPause)
 	}
-	all, err := u.beginPause(limit)
-	if err != nil {
-		return err
-	}
-	errs := make([]error, len(all))
-	var wg sync.WaitGroup
-	for i, e := range all {
-		wg.Go(func() { errs[i] = e.pool.Pause(ctx) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-// beginPause is Pause without the wait.
-func (u *Upstream[T]) beginPause(limit time.Duration) ([]*endpoint[T], error) {
 	u.updating.Lock()
 	defer u.updating.Unlock()
 	if u.closed {
-		return nil, fmt.Errorf("upstream %q: pause: %w", u.cfg.Name, pool.ErrClosed)
+		return fmt.Errorf("upstream %q: pause: %w", u.cfg.Name, pool.ErrClosed)
 	}
 	p := &pause{until: time.Now().Add(limit)}
 	p.timer = time.AfterFunc(limit, func() {
@@ -54,11 +36,10 @@ func (u *Upstream[T]) beginPause(limit time.Duration) ([]*endpoint[T], error) {
 		}
 	})
 	u.setPause(p)
-	all := u.set.Load().all
-	for _, e := range all {
+	for _, e := range u.set.Load().all {
 		e.pause()
 	}
-	return all, nil
+	return nil
 }
 
 // setPause replaces the present pause; nil = none. The caller holds updating.
@@ -83,14 +64,19 @@ func (u *Upstream[T]) resume(p *pause) bool {
 	}
 	u.setPause(nil)
 	for _, e := range u.set.Load().all {
-		e.pool.Resume()
+		e.resume()
 	}
 	return true
 }
 
-// pause pauses the pool and does not wait for its leases.
+// pause pauses the pool.
 func (e *endpoint[T]) pause() {
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = e.pool.Pause(ended) // an error says that it would have to wait, or that the pool is closed
+	e.paused.Store(true)
+	_ = e.pool.Pause() // an error says that it is closed
+}
+
+// resume ends the pause of the pool.
+func (e *endpoint[T]) resume() {
+	e.paused.Store(false)
+	e.pool.Resume()
 }

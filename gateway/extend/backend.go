@@ -54,7 +54,7 @@ type Changeable interface {
 // Pausable is a Backend that can leave its servers alone for a time; see upstream.Upstream, which has these methods.
 type Pausable interface {
 	Backend
-	Pause(ctx context.Context, limit time.Duration) error
+	Pause(limit time.Duration) error
 	Resume() bool
 }
 

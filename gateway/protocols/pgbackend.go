@@ -124,11 +124,11 @@ func (b *pgBackend) EndpointNames() []string {
 var errNoPause = errors.New("it is a SQLite file, which cannot be paused")
 
 // Pause implements extend.Pausable.
-func (b *pgBackend) Pause(ctx context.Context, limit time.Duration) error {
+func (b *pgBackend) Pause(limit time.Duration) error {
 	if p, ok := b.Backend.(*pgproxy.Postgres); ok {
-		return p.Pause(ctx, limit)
+		return p.Pause(limit)
 	}
-	return errNoPause
+	return fmt.Errorf("upstream %q: %w", b.Name(), errNoPause)
 }
 
 // Resume implements extend.Pausable.
