@@ -149,7 +149,7 @@ func (b *Postgres) leaseForCatalog(ctx context.Context) (*server, upstream.Lease
 		}
 		srv := lease.Value()
 		fit := srv.flags&leftAnything == 0 || srv.wipeLeft(resetTimeout) == nil
-		if fit && (!lease.Reused() || srv.alive()) {
+		if fit && srv.alive() {
 			return srv, lease, nil
 		}
 		lease.Discard()

@@ -30,7 +30,7 @@ type server struct {
 	key  pgwire.BackendKeyData
 	serverState
 	shared bool          // used in transaction mode: it may have state that no flag tells of
-	idleAt time.Duration // when it was released last, by clock
+	idleAt time.Duration // when it was opened, or released last, by clock
 
 	notified  []byte // notifications that came while collects was set
 	collects  bool   // notifications are kept: the client may turn out to listen

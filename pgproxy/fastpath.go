@@ -378,7 +378,7 @@ func (s *session) fits() (fit, replay bool) {
 			return false, false
 		}
 	}
-	fit = srv.r.Buffered() == 0 && (!x.lease.Reused() || s.leasedAt-srv.idleAt <= freshFor || srv.look() == fiber.Silent)
+	fit = srv.r.Buffered() == 0 && (s.leasedAt-srv.idleAt <= freshFor || srv.look() == fiber.Silent)
 	return fit, replay
 }
 

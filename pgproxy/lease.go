@@ -43,7 +43,7 @@ func (s *session) acquire(msg *message) error {
 			return err
 		}
 		s.leasedAt = clock()
-		if s.lease.Reused() && (s.srv.heard() || s.leasedAt-s.srv.idleAt > freshFor) && !s.srv.alive() {
+		if (s.srv.heard() || s.leasedAt-s.srv.idleAt > freshFor) && !s.srv.alive() {
 			s.discard()
 			continue
 		}

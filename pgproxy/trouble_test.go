@@ -49,6 +49,21 @@ func TestRestartIsNotSeen(t *testing.T) {
 	}
 }
 
+// TestRestartUnused restarts the server under connections that were opened ahead of demand and never used.
+func TestRestartUnused(t *testing.T) {
+	db := pgtest.Start(t)
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Limits = pool.Limits{MaxSize: 3, MinIdle: 3, CheckAfter: time.Hour}
+	})
+	conntest.Eventually(t, "three server connections", func() bool { return db.Backends(t) == 3 })
+	db.Restart(t)
+	for range 3 {
+		if n := one[int](t, g.connect(t, ""), "select 8"); n != 8 {
+			t.Errorf("got %d", n)
+		}
+	}
+}
+
 // TestLateLook: an idle server connection that has ended is not lent because the machine was too busy to look at it in time.
 func TestLateLook(t *testing.T) {
 	dialed := make(chan *lateConn, 2)
