@@ -236,32 +236,43 @@ func (g *Gateway) changeService(p *plan, s *spec, svc *service, hold *certificat
 // changeSockets opens the sockets that a service needs for s: at another address, in place of one that has failed, or for a protocol that now
 // has two. The others stay as they are. What the service does not need any more is closed once the new ones are served.
 func (g *Gateway) changeSockets(p *plan, s *spec, svc *service) error {
-	first := svc.socket
-	var err error
-	switch {
-	case svc.cfg.Listen != s.cfg.Listen, g.failure(first) != nil:
-		first, err = g.openListener(p, s, svc)
-	case !reflect.DeepEqual(svc.cfg.Socket, s.cfg.Socket):
-		if err = p.permit(s.perm, s.cfg.Listen); err != nil {
-			err = fmt.Errorf("listener %q: %w", s.cfg.Name, err)
-		}
-	}
+	first, err := g.changeFirst(p, s, svc)
 	if err != nil {
 		return err
 	}
+	return g.changeSecond(p, s, svc, first)
+}
+
+// changeFirst is changeSockets for the first socket, which it returns.
+func (g *Gateway) changeFirst(p *plan, s *spec, svc *service) (*socket, error) {
+	if svc.cfg.Listen == s.cfg.Listen && g.failure(svc.socket) == nil {
+		if !reflect.DeepEqual(svc.cfg.Socket, s.cfg.Socket) {
+			if err := p.permit(s.perm, s.cfg.Listen); err != nil {
+				return nil, fmt.Errorf("listener %q: %w", s.cfg.Name, err)
+			}
+		}
+		return svc.socket, nil
+	}
+	first, err := g.openListener(p, s, svc)
+	if err != nil {
+		return nil, err
+	}
+	p.starts = append(p.starts, start{svc, first})
+	p.retiredSockets = append(p.retiredSockets, svc.socket)
+	p.Commit = append(p.Commit, func() error {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		svc.socket = first
+		return nil
+	})
+	return first, nil
+}
+
+// changeSecond is changeSockets for the second socket of a service whose first one is given.
+func (g *Gateway) changeSecond(p *plan, s *spec, svc *service, first *socket) error {
 	beside, err := g.openBeside(p, s, first, svc)
 	if err != nil {
 		return err
-	}
-	if first != svc.socket {
-		p.starts = append(p.starts, start{svc, first})
-		p.retiredSockets = append(p.retiredSockets, svc.socket)
-		p.Commit = append(p.Commit, func() error {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			svc.socket = first
-			return nil
-		})
 	}
 	g.changeBeside(p, svc, beside)
 	return nil

@@ -73,15 +73,20 @@ func (g *Gateway) reopen(svc *service, sock *socket, failures int) {
 	}
 }
 
-// tryReopen opens the failed sockets of a service again, and reports whether sock is not one of them any more. reloading is held.
+// tryReopen opens a failed socket of a service again, and reports whether that is done, or the service does not need it any more. It leaves
+// the service's other socket alone, which may have failed, too, and whose address may be taken. reloading is held.
 func (g *Gateway) tryReopen(svc *service, sock *socket, failures int) (done bool) {
 	if !slices.Contains(g.services, svc) || !slices.Contains(svc.sockets(), sock) {
 		return true
 	}
 	p := &plan{Plan: extend.Plan{Old: g.cfg, New: g.cfg}}
 	perm, err := permissionOf(&svc.cfg)
-	if err == nil {
-		err = g.changeSockets(p, &spec{cfg: svc.cfg, perm: perm}, svc)
+	switch s := (&spec{cfg: svc.cfg, perm: perm}); {
+	case err != nil:
+	case sock == svc.socket:
+		_, err = g.changeFirst(p, s, svc)
+	default:
+		err = g.changeSecond(p, s, svc, svc.socket)
 	}
 	if err != nil {
 		p.abort()

@@ -206,3 +206,27 @@ func TestFailedSocketMoves(t *testing.T) {
 		})
 	}
 }
+
+// TestOneAddressIsTaken: a socket that cannot be opened again does not keep the listener's other one closed.
+func TestOneAddressIsTaken(t *testing.T) {
+	everywhere(t, func(t *testing.T, w *world) {
+		address := w.gw.Addr("web")
+		free := w.breakUDP(address)
+		w.breakTCP(address)
+		conntest.Eventually(t, "the gateway serves by TCP", func() bool {
+			return !strings.Contains(strings.Join(w.gw.Snapshot().NotReady, "\n"), "TCP")
+		})
+		if resp := w.answers(w.overTCP(), "https://"+address+"/"); resp.Header.Get("Alt-Svc") != "" {
+			t.Errorf("announced: %v", resp.Header)
+		}
+		if why := w.gw.Snapshot().NotReady; len(why) != 1 || !strings.Contains(why[0], "UDP "+address) {
+			t.Errorf("not ready: %q", why)
+		}
+		free()
+		if err := w.gw.Reload(w.parse(standard)); err != nil {
+			t.Fatal(err)
+		}
+		w.ready()
+		w.answers(w.transport(), "https://"+address+"/")
+	})
+}
