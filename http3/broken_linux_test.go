@@ -1,13 +1,17 @@
 package http3_test
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/headpond/headpond/http3"
+	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/conntest"
 )
 
@@ -43,13 +47,13 @@ func (w *world) breakTCP(address string) {
 	})
 }
 
-// breakUDP puts another file in the place of the socket, so that reading fails for good. The address stays in use until free is called.
-func (w *world) breakUDP(address string) (free func()) {
-	w.t.Helper()
-	fd := socketAt(w.t, syscall.SOCK_DGRAM, address)
+// breakSocket puts another file in the place of a UDP socket, so that reading fails for good. The address stays in use until held is closed.
+func breakSocket(t testing.TB, address string) (held int) {
+	t.Helper()
+	fd := socketAt(t, syscall.SOCK_DGRAM, address)
 	held, err := syscall.Dup(fd)
 	if err != nil {
-		w.t.Fatal(err)
+		t.Fatal(err)
 	}
 	null, err := os.Open(os.DevNull)
 	if err == nil {
@@ -57,8 +61,15 @@ func (w *world) breakUDP(address string) (free func()) {
 		_ = null.Close()
 	}
 	if err != nil {
-		w.t.Fatal(err)
+		t.Fatal(err)
 	}
+	return held
+}
+
+// breakUDP makes reading from the UDP socket fail for good. The address stays in use until free is called.
+func (w *world) breakUDP(address string) (free func()) {
+	w.t.Helper()
+	held := breakSocket(w.t, address)
 	w.awaitFailure("stopped on UDP "+address, func() {
 		if c, err := net.Dial("udp", address); err == nil { // wakes the reader
 			_, _ = c.Write([]byte("wake up"))
@@ -229,4 +240,47 @@ func TestOneAddressIsTaken(t *testing.T) {
 		w.ready()
 		w.answers(w.transport(), "https://"+address+"/")
 	})
+}
+
+// TestDuplicateOfFailedSocket: a Listener that is made while the socket fails fails as well, or is refused. Nobody would notice otherwise.
+func TestDuplicateOfFailedSocket(t *testing.T) {
+	for range 20 {
+		l, err := http3.Listen(t.Context(), "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Begin(httpproxy.CarrierSettings{MaxRequests: 1, MaxHeaderBytes: 1 << 10, KeepAlive: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+		failed := make(chan struct{})
+		go func() {
+			defer close(failed)
+			if c, err := l.Accept(); err == nil {
+				t.Errorf("a connection from %s", c.RemoteAddr())
+			}
+		}()
+		defer syscall.Close(breakSocket(t, l.Addr().String()))
+		c, err := net.Dial("udp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = c.Write([]byte("wake up"))
+		for last, over := l, false; ; {
+			select {
+			case <-failed:
+				over = true
+			default:
+			}
+			next, err := last.Duplicate()
+			if err != nil {
+				break
+			}
+			if over {
+				t.Fatal("a Listener of a socket that has failed")
+			}
+			if last != l {
+				_ = last.Close()
+			}
+			last = next.(*http3.Listener)
+		}
+	}
 }

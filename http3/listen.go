@@ -64,7 +64,7 @@ func Listen(ctx context.Context, address string) (*Listener, error) {
 	_ = socket.SetWriteBuffer(wantedBuffer)
 	p := &port{socket: socket, began: make(chan struct{}), conns: map[*conn]struct{}{}}
 	p.transport = &quic.Transport{Conn: socket, VerifySourceAddress: p.busy, ConnContext: p.begins}
-	return p.handle(), nil
+	return p.handle()
 }
 
 // Begin implements httpproxy.CarrierListener. If two Proxies share the socket, new clients go to the one that began last,
@@ -132,14 +132,19 @@ func (l *Listener) Active() int { return len(l.port.clients(l)) }
 // Addr returns the bound address, a *net.UDPAddr.
 func (l *Listener) Addr() net.Addr { return l.port.socket.LocalAddr() }
 
-// Duplicate returns a second Listener on the same socket, so that another Proxy can take over. It fails after Close.
+// Duplicate returns a second Listener on the same socket, so that another Proxy can take over. It fails after Close, and once the socket has
+// failed.
 func (l *Listener) Duplicate() (net.Listener, error) {
 	select {
 	case <-l.closed:
 		return nil, net.ErrClosed
 	default:
-		return l.port.handle(), nil
 	}
+	second, err := l.port.handle()
+	if err != nil {
+		return nil, &net.OpError{Op: "duplicate", Net: "udp", Addr: l.Addr(), Err: err}
+	}
+	return second, nil
 }
 
 // port is what the Listeners of one socket share.
@@ -160,13 +165,16 @@ type port struct {
 	closed  bool
 }
 
-// handle returns another Listener.
-func (p *port) handle() *Listener {
+// handle returns another Listener. There is none after fail, which would not close it.
+func (p *port) handle() (*Listener, error) {
 	l := &Listener{port: p, ready: make(chan *conn, maxBacklog), closed: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.err != nil {
+		return nil, p.err
+	}
 	p.handles = append(p.handles, l)
-	return l
+	return l, nil
 }
 
 // lead makes a Listener get new clients.
