@@ -149,12 +149,16 @@ func newReplayStatements() *replayStatements {
 	return &replayStatements{namePrefix + rand.Text(), namePrefix + rand.Text(), namePrefix + rand.Text()}
 }
 
-// appendParses appends the messages that prepare the statements.
-func (r *replayStatements) appendParses(b []byte) []byte {
-	for _, p := range []pgwire.Parse{{Name: r.begin, Query: replayBegin}, {Name: r.set, Query: replaySet}, {Name: r.commit, Query: replayCommit}} {
-		b = p.Append(b)
+// appendBegin appends the messages that execute BEGIN, and before that and behind it those that prepare the statements
+// if first is true. To prepare a SELECT takes a snapshot, in a transaction as the server connection's defaults have it:
+// it may wait for other transactions, and BEGIN behind it could not choose the isolation level.
+func (r *replayStatements) appendBegin(b []byte, first bool) []byte {
+	if !first {
+		return appendRun(b, r.begin)
 	}
-	return b
+	b = appendRun((&pgwire.Parse{Name: r.begin, Query: replayBegin}).Append(b), r.begin)
+	b = (&pgwire.Parse{Name: r.set, Query: replaySet}).Append(b)
+	return (&pgwire.Parse{Name: r.commit, Query: replayCommit}).Append(b)
 }
 
 // staleClosed is how many retired statements a replay closes when it prepares its own: more than it can have added.
@@ -166,9 +170,8 @@ func (m *machine) appendReplay(b []byte) []byte {
 	run := stmts.replay
 	if run == nil {
 		run = newReplayStatements()
-		b = run.appendParses(b)
 	}
-	b = appendRun(b, run.begin)
+	b = run.appendBegin(b, stmts.replay == nil)
 	from := len(b)
 	view, srv := m.reported.Value(), m.server
 	for i, name := range trackedNames {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,15 +27,16 @@ var (
 var (
 	replayed = bytesOf(&pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.BindComplete{}, &pgwire.NoticeResponse{},
 		&pgwire.DataRow{Values: [][]byte{[]byte("UTC")}}, &pgwire.CommandComplete{Tag: "SELECT 1"}, &pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "COMMIT"})
-	firstReplayed = append(bytesOf(&pgwire.ParseComplete{}, &pgwire.ParseComplete{}, &pgwire.ParseComplete{}), replayed...)
-	selected      = bytesOf(columns, row, done)
-	refusal       = bytesOf(&pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.BindComplete{}, errorOf("42501"))
+	firstReplayed = slices.Concat(bytesOf(&pgwire.ParseComplete{}, &pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.ParseComplete{}, &pgwire.ParseComplete{}),
+		replayed[len(bytesOf(&pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"})):])
+	selected = bytesOf(columns, row, done)
+	refusal  = bytesOf(&pgwire.BindComplete{}, &pgwire.CommandComplete{Tag: "BEGIN"}, &pgwire.BindComplete{}, errorOf("42501"))
 )
 
 // The messages of a replay, and of the first one on a server connection, which prepares its statements.
 const (
 	replayTypes      = "BEBEBE"
-	firstReplayTypes = "PPP" + replayTypes
+	firstReplayTypes = "PBEPPBEBE"
 )
 
 // startReplays runs a proxy before a fake server, with a client in UTC and one in Tokyo, which has used the server connection last.
@@ -366,6 +368,31 @@ func TestReplayStatementsGone(t *testing.T) {
 	}
 	if n := one[int](t, plain, "select count(*)::int from replay_statements", modes[0]); n != 3 {
 		t.Errorf("the server has %d statements instead of the replay's", n)
+	}
+}
+
+// TestReplayBehindIsolation: the replay's statements are prepared on a server connection whose transactions are not READ COMMITTED, or wait for others,
+// by default.
+func TestReplayBehindIsolation(t *testing.T) {
+	db := pgtest.Shared(t)
+	g := start(t, db, small)
+	strict := g.connect(t, "default_transaction_isolation=serializable")
+	waits := g.connect(t, "default_transaction_isolation=serializable default_transaction_deferrable=on default_transaction_read_only=on")
+	repeats, plain := g.connect(t, "default_transaction_isolation='repeatable read'"), g.connect(t, "work_mem=5MB")
+	const see = "select concat_ws(' ', current_setting('default_transaction_isolation'), current_setting('transaction_isolation'), current_setting('work_mem'))"
+	for i, c := range []struct {
+		conn *pgx.Conn
+		want string
+	}{
+		{strict, "serializable serializable 4MB"}, {plain, "read committed read committed 5MB"}, {waits, "serializable serializable 4MB"},
+		{plain, "read committed read committed 5MB"}, {repeats, "repeatable read repeatable read 4MB"}, {plain, "read committed read committed 5MB"},
+	} {
+		for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeExec} {
+			if got := one[string](t, c.conn, see, mode); got != c.want {
+				t.Errorf("client %d sees %s instead of %s", i, got, c.want)
+			}
+			do(t, c.conn, "select count(*) from pg_prepared_statements", mode) // does without the replay's statements
+		}
 	}
 }
 
