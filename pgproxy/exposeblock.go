@@ -148,6 +148,9 @@ func (m *machine) notListed(b []byte) {
 	switch {
 	case !statement, bytes.Contains(b, []byte("\x00C"+pgwire.StateQueryCanceled+"\x00")):
 		m.server.flags |= leftPrepare // the statement of a command may be left
+		if l.err != nil {
+			return // without the savepoint, the commands that undo it fail as well
+		}
 		if l.err = new(pgwire.ErrorResponse); l.err.Decode(b) != nil {
 			l.err = errorResponse(pgwire.SeverityError, pgwire.StateQueryCanceled, "canceling statement due to user request", "")
 		}
