@@ -45,6 +45,7 @@ type tables struct {
 	knowledge knowledge
 	also      atomic.Uint32 // traces: those of the Config.PinAlso of any Proxy
 	asked     atomic.Bool   // a client has used currval or lastval
+	losing    atomic.Bool   // statements of a replay were gone: each replay prepares its own
 
 	cannotListen func() error // why LISTEN pins, as Postgres.cannotListen; nil = it does not
 }

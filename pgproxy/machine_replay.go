@@ -167,6 +167,9 @@ const staleClosed = 6
 // appendReplay appends the messages that give the server connection the client's settings, none if it has them.
 func (m *machine) appendReplay(b []byte) []byte {
 	start, stmts := len(b), &m.server.stmts
+	if m.shared.losing.Load() {
+		stmts.retireReplay()
+	}
 	run := stmts.replay
 	if run == nil {
 		run = newReplayStatements()
@@ -279,6 +282,9 @@ func (m *machine) replayAnswer(msg message) (action, error) {
 	case pgwire.TypeErrorResponse:
 		if isFatal(msg.body) {
 			return action{do: fatal}, nil
+		}
+		if bytes.Contains(msg.body, []byte("\x00C"+pgwire.StateInvalidStatementName+"\x00")) {
+			m.shared.losing.Store(true) // whatever deallocates them unseen, such as a trigger, will do so again
 		}
 		m.refused()
 		return action{do: pass}, nil

@@ -371,6 +371,34 @@ func TestReplayStatementsGone(t *testing.T) {
 	}
 }
 
+// TestReplayStatementsGoneUnseen: a trigger, which the gateway does not see, deallocates the statements of the replay. At most one statement
+// of another client fails.
+func TestReplayStatementsGoneUnseen(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, `drop table if exists replay_unseen; create table replay_unseen (n int);
+		create or replace function replay_unseen() returns trigger language plpgsql as $$ begin execute 'deallocate ' || 'all'; return new; end $$;
+		create trigger unseen before insert on replay_unseen for each row execute function replay_unseen()`)
+	g := start(t, db, small)
+	five, six, plain := g.connect(t, "work_mem=5MB"), g.connect(t, "work_mem=6MB"), g.connect(t, "")
+	failed := 0
+	for range 5 {
+		for want, conn := range map[string]*pgx.Conn{"5MB": five, "6MB": six} {
+			var got string
+			err := conn.QueryRow(t.Context(), "show work_mem", pgx.QueryExecModeSimpleProtocol).Scan(&got)
+			switch {
+			case sqlstate(err) == "26000":
+				failed++
+			case err != nil || got != want:
+				t.Errorf("%q instead of %s (%v)", got, want, err)
+			}
+			do(t, plain, "insert into replay_unseen values (1)", pgx.QueryExecModeSimpleProtocol)
+		}
+	}
+	if failed > 1 {
+		t.Errorf("%d statements of other clients failed", failed)
+	}
+}
+
 // TestReplayBehindIsolation: the replay's statements are prepared on a server connection whose transactions are not READ COMMITTED, or wait for others,
 // by default.
 func TestReplayBehindIsolation(t *testing.T) {
