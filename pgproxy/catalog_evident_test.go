@@ -111,7 +111,7 @@ func TestNothingEvident(t *testing.T) {
 func TestSequenceCaches(t *testing.T) {
 	db, name := ownDatabase(t, "create sequence q cache 10; create table numbered (id bigint default nextval('q'), n int)")
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsEvident, 1
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsHidden, 1
 	})
 	rival := g.connect(t, "")
 	settle(t, g)
@@ -156,6 +156,22 @@ func TestSequenceCaches(t *testing.T) {
 	w.ask(query("select n from numbered limit 1"))
 	if next := one[int](t, rival, takes); next != taken+1 {
 		t.Errorf("after another client's SELECT: %d follows %d", next, taken)
+	}
+}
+
+// TestSequenceCachesAreUsedUp: with CatalogsEvident, the gateway's default, no value of a CACHE is lost.
+func TestSequenceCachesAreUsedUp(t *testing.T) {
+	db, name := ownDatabase(t, "create sequence q cache 10")
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsEvident, 1
+	})
+	next, other := g.connect(t, ""), g.connect(t, "")
+	settle(t, g)
+	for want := 1; want < 12; want++ {
+		if got := one[int](t, next, "select nextval('q')"); got != want {
+			t.Errorf("got %d, want %d", got, want)
+		}
+		next, other = other, next
 	}
 }
 

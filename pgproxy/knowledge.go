@@ -23,12 +23,13 @@ const (
 	// functions in other languages, do not count. A check follows transactions that mention one of them, and all
 	// transactions that CatalogsNever checks. Where nothing is evident, a reading is two queries.
 	//
-	// All values but CatalogsNever read whether sequences have a CACHE, too. If so, no client gets values that another
-	// one's CACHE has left: see catalog.caches.
 	CatalogsEvident
 	// CatalogsHidden reads which relations, types and functions call functions that may leave state. A
 	// check follows transactions that mention one of them, and all transactions that CatalogsNever checks.
 	// So DDL that the gateway does not see never removes a check; nor does it with CatalogsEvident.
+	//
+	// CatalogsHidden and CatalogsTrusted also read whether sequences have a CACHE. If so, no client gets values that
+	// another one's CACHE has left, see catalog.caches; such values are lost, and most users set a CACHE to save them.
 	CatalogsHidden
 	// CatalogsTrusted omits the check after functions whose source shows that they leave no state. While
 	// DDL may have changed the catalogs, a check follows every transaction.
@@ -66,7 +67,7 @@ type knowledge struct {
 	from    atomic.Pointer[string]  // the endpoint that was read; nil = a standby, or no endpoint
 	next    atomic.Int64            // when the next reading is due, by clock
 	slow    atomic.Int32            // consecutive readings that took too long
-	caches  atomic.Bool             // catalog.caches of the last catalog
+	caches  atomic.Bool             // catalog.caches of the last catalog; false with CatalogsEvident
 
 	mu       sync.Mutex // held for a few instructions
 	open     int        // transactions between defining and defined
@@ -200,7 +201,7 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 		k.caches.Store(false)
 	} else {
 		k.read = o.catalog
-		k.caches.Store(o.catalog.caches)
+		k.caches.Store(o.catalog.caches && !k.evident)
 		k.readFrom(o.from)
 		if !k.adds && (seen != k.changes || k.open > 0) { // the end of the last such transaction makes a reading due
 			k.now.Store(outdatedCatalog)
