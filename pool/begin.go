@@ -1,6 +1,9 @@
 package pool
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // TryParker is a Parker that can also be asked without waiting. Begin needs one.
 type TryParker interface {
@@ -69,14 +72,18 @@ func (w *Pending[T]) Ready() (ready, granted bool) {
 }
 
 // Wait returns the result of Acquire: the lease, or an error, also ctx's if it ends first.
-func (w *Pending[T]) Wait(ctx context.Context) (Lease[T], error) {
+func (w *Pending[T]) Wait(ctx context.Context) (l Lease[T], err error) {
 	waiter, woken := w.w, w.woken
 	p := w.pool
 	*w = Pending[T]{}
-	if woken {
-		return p.await(ctx, waiter, nil)
+	var parked error
+	if !woken {
+		parked = waiter.park(ctx)
 	}
-	return p.await(ctx, waiter, waiter.park(ctx))
+	if l, err = p.await(ctx, waiter, parked); errors.Is(err, errAgain) {
+		return p.Acquire(ctx)
+	}
+	return l, err
 }
 
 // TryRelease is Release if that neither waits nor closes anything. Otherwise, for instance with

@@ -166,6 +166,26 @@ func TestPauseOverflow(t *testing.T) {
 	})
 }
 
+// TestPauseChangesOverflow has an acquire of Begin wait in a pause, in which the pool gets overflow resources.
+func TestPauseChangesOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1})
+		want(t, "pause", p.Pause(), error(nil))
+		by := newLoopParker()
+		_, w, ok := p.Begin(by)
+		want(t, "waits", ok && w.Begun(), true)
+		want(t, "update", p.Update(pool.Limits{MaxSize: 1, Overflow: pool.OverflowDirect}), error(nil))
+		p.Resume()
+		l, err := w.Wait(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Release()
+		b.end(p)
+	})
+}
+
 // TestPauseEnds covers a context that ends, and Close.
 func TestPauseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
