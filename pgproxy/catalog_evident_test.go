@@ -53,7 +53,7 @@ func TestEvidentCatalogs(t *testing.T) {
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsEvident, 1
 	})
-	judge, _, err := g.backend.JudgedByEvidence(t.Context())
+	judge, err := g.backend.JudgedByEvidence(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +79,31 @@ func TestEvidentCatalogs(t *testing.T) {
 	simple(t, c, "select pg_advisory_unlock_all()")
 }
 
+// TestEvidentAlone has databases in which a single object, without a text to judge, leaves a setting.
+func TestEvidentAlone(t *testing.T) {
+	const set = "set_config('work_mem', '1MB', false)"
+	for ddl, sql := range map[string]string{
+		"create function f() returns text begin atomic select " + set + "; end; create view t as select f()":    "select * from t",
+		"create table t (n int, s text default " + set + ")":                                                    "insert into t values (1)",
+		"create table t (n int check (" + set + " is not null))":                                                "insert into t values (1)",
+		"create domain d as text default " + set + "; create table t (n int, s d)":                              "insert into t values (1)",
+		"create table t (n int); create policy p on t using (" + set + " is not null)":                          "select * from t",
+		"create table l (n int); create table t (n int); create rule r as on insert to t do also select " + set: "insert into t values (1)",
+	} {
+		db, name := ownDatabase(t, ddl)
+		g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+			pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsEvident, 1
+		})
+		judge, err := g.backend.JudgedByEvidence(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := judge(sql); got != "?" {
+			t.Errorf("%s: %q", ddl, got)
+		}
+	}
+}
+
 // TestNothingEvident has a database in which nothing evidently leaves state: what was read changes the verdict on no text.
 func TestNothingEvident(t *testing.T) {
 	db, name := ownDatabase(t, `create table log (n int); create function logs() returns trigger language plpgsql as $$ begin execute 'insert into log values (1)';
@@ -87,9 +112,12 @@ func TestNothingEvident(t *testing.T) {
 	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
 		pc.DBName, pc.ReadCatalogs = name, pgproxy.CatalogsEvident
 	})
-	judge, caches, err := g.backend.JudgedByEvidence(t.Context())
-	if err != nil || caches {
-		t.Fatal(caches, err)
+	judge, err := g.backend.JudgedByEvidence(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if caches, err := g.backend.HasCaches(t.Context()); err != nil || caches {
+		t.Error(caches, err)
 	}
 	for _, sql := range []string{"insert into t values (1)", "select * from t", "select logs()", "create table u (n int)", "select nextval('q')"} {
 		if got, want := judge(sql), pgproxy.Judged(sql); got != want {
@@ -193,7 +221,7 @@ func TestNarrowSequenceCaches(t *testing.T) {
 	} {
 		db, name := ownDatabase(t, ddl)
 		g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.DBName = name })
-		if _, caches, err := g.backend.JudgedByEvidence(t.Context()); err != nil || caches != want {
+		if caches, err := g.backend.HasCaches(t.Context()); err != nil || caches != want {
 			t.Errorf("%s: %t, %v", ddl, caches, err)
 		}
 	}

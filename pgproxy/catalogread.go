@@ -228,8 +228,7 @@ func (s *server) readRows(sql string, evident bool) (*catalogReader, error) {
 	return r, cmp.Or(err, bad)
 }
 
-// finds reports whether the rows of probeSQL have something that evidently leaves state. If not, it removes all rows but
-// that of cachesSQL.
+// finds reports whether the rows of probeSQL have something that evidently leaves state. If not, it removes all rows.
 func (r *catalogReader) finds(ctx context.Context) (bool, error) {
 	if err := r.graph.judgeBodies(ctx, r.sources); err != nil || r.suspicious {
 		return true, err
@@ -239,9 +238,8 @@ func (r *catalogReader) finds(ctx context.Context) (bool, error) {
 			return true, nil
 		}
 	}
-	caches := r.graph.caches
 	r.graph, r.sources = newGraph(), nil
-	r.graph.evident, r.graph.caches = true, caches
+	r.graph.evident = true
 	return false, nil
 }
 
@@ -252,7 +250,7 @@ type catalogReader struct {
 	rows    int
 	size    int // of the sources, in bytes
 
-	suspicious bool // a view or another rule evidently leaves state
+	suspicious bool // an object without a text evidently leaves state
 }
 
 // build returns the catalog of all rows. It may take a second; no server connection is leased
@@ -282,7 +280,7 @@ func (r *catalogReader) row(values [][]byte) error {
 	key, value := string(values[1]), string(values[2])
 	switch values[0][0] {
 	case 's': // see plansSQL
-	case 'e': // see suspiciousRulesSQL
+	case 'e': // see evidentTreeSQL
 		r.suspicious = true
 	case 'q':
 		r.graph.caches = value == "w"

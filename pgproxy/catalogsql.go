@@ -4,20 +4,24 @@ import "strings"
 
 // catalogSQL returns the queries for all rows of a catalog. evident is as in knowledge.
 func catalogSQL(evident bool) string {
-	suspects := strings.Replace(suspectsSQL, "{harmless}", strings.Join(strings.Fields(harmlessFunctions+" nextval setval"), ","), 1)
+	all := functionsSQL + namesSQL + usesSQL
 	if evident {
-		suspects = evidentSQL
+		return readingSQL(all + treesOf(evidentSQL) + suspectTreesSQL)
 	}
-	return readingSQL(functionsSQL + namesSQL + usesSQL + strings.Replace(treesSQL, "{suspects}", suspects, 1))
+	suspects := strings.Replace(suspectsSQL, "{harmless}", strings.Join(strings.Fields(harmlessFunctions+" nextval setval"), ","), 1)
+	return readingSQL(cachesSQL + all + treesOf(suspects) + suspectTreesSQL)
 }
 
 // probeSQL returns the queries that find out whether anything evidently leaves state in sessions: functions whose source
-// may, and a row of kind "e" if a view or a rule does.
+// may, and a row of kind "e" if an object without a text does.
 func probeSQL() string {
-	return readingSQL(strings.TrimSuffix(strings.TrimSpace(functionsSQL), ";") + suspiciousSourceSQL + strings.Replace(suspiciousRulesSQL, "{suspects}", evidentSQL, 1))
+	return readingSQL(strings.TrimSuffix(strings.TrimSpace(functionsSQL), ";") + suspiciousSourceSQL + treesOf(evidentSQL) + evidentTreeSQL)
 }
 
-// readingSQL returns a transaction of queries, and cachesSQL. Each row has five columns; the first is
+// treesOf returns treesSQL for the suspects that a query finds.
+func treesOf(suspects string) string { return strings.Replace(treesSQL, "{suspects}", suspects, 1) }
+
+// readingSQL returns a transaction of queries. Each row has five columns; the first is
 // the kind of the row. Uses come after the objects that are used. All queries have one snapshot. They
 // wait for no lock, whatever settings clients made in the session; these settings and the role are
 // restored at the end, and temporary tables cannot take the place of a catalog. Texts come in the
@@ -26,7 +30,7 @@ func readingSQL(queries string) string {
 	return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY NOT DEFERRABLE;" +
 		"RESET SESSION AUTHORIZATION;RESET ALL;SET LOCAL statement_timeout = '2s';SET LOCAL search_path = pg_catalog, pg_temp;" +
 		"SET LOCAL client_encoding = 'SQL_ASCII';SET LOCAL standard_conforming_strings = on;" +
-		plansSQL + cachesSQL + queries +
+		plansSQL + queries +
 		"ROLLBACK"
 }
 
@@ -92,10 +96,9 @@ WITH parts (classid, objid, owner) AS (
 SELECT DISTINCT 'u', owner, used, NULL, NULL FROM uses WHERE owner <> used;
 `
 
-// treesSQL asks for objects without a text to judge that call functions of PostgreSQL's own which may
-// leave state: the object's key, and the function's OID if a state check cannot report its traces,
-// else 0. It also asks for views that use sequences, with the OID of nextval or setval. Dependencies
-// on PostgreSQL's own functions are not stored.
+// treesSQL is the beginning of a query about the objects without a text to judge: their trees, and a regular expression
+// for those that call functions of PostgreSQL's own which may leave state. Dependencies on these functions are not
+// stored.
 const treesSQL = `
 WITH trees (owner, tree) AS (
   SELECT 'c' || ev_class, ev_action::text FROM pg_rewrite WHERE ev_class >= 16384
@@ -119,6 +122,11 @@ WITH trees (owner, tree) AS (
   UNION ALL SELECT 'p' || p.oid, ':funcid ' || b.oid || ' ' FROM pg_proc AS p JOIN pg_proc AS b ON b.prosrc = p.prosrc AND b.oid < 16384
     WHERE p.oid >= 16384 AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'internal')
 ), suspects (re) AS ({suspects})
+`
+
+// suspectTreesSQL, after treesSQL, asks for these objects: the object's key, and the function's OID if a state check
+// cannot report its traces, else 0. It also asks for views that use sequences, with the OID of nextval or setval.
+const suspectTreesSQL = `
 SELECT 't', owner, coalesce(substring(tree FROM ':funcid (1599|6006) '), '0'), NULL, NULL FROM trees, suspects WHERE tree ~ re
 UNION ALL SELECT 't', 'c' || ev_class, CASE WHEN ev_action::text ~ ':funcid (1576|1765) ' THEN '1576' ELSE '1574' END, NULL, NULL FROM pg_rewrite
   WHERE ev_class >= 16384 AND ev_action::text ~ ':funcid (1574|1576|1765) ';
@@ -143,10 +151,9 @@ const suspiciousSourceSQL = `
     || '|pg_replication_origin_session_setup)\M|(^|;|\m(begin|then|else|loop|atomic)\M)(\s|--[^\n]*\n|/\*.*?\*/)*(set|reset|discard)\M');
 `
 
-// suspiciousRulesSQL asks for a row if a view or another rule calls one of the suspects.
-const suspiciousRulesSQL = `
-WITH suspects (re) AS ({suspects})
-SELECT 'e', '', '', NULL, NULL WHERE EXISTS (SELECT FROM pg_rewrite, suspects WHERE ev_class >= 16384 AND ev_action::text ~ re);
+// evidentTreeSQL, after treesSQL, asks for a row if there is such an object.
+const evidentTreeSQL = `
+SELECT 'e', '', '', NULL, NULL WHERE EXISTS (SELECT FROM trees, suspects WHERE tree ~ re);
 `
 
 // cachesSQL asks whether sequences have a CACHE. No client may get the values that another one's CACHE has left, but to

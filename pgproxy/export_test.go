@@ -514,24 +514,29 @@ func (b *Postgres) HiddenByCatalog(ctx context.Context) (judge func(sql string) 
 	}, err
 }
 
-// JudgedByEvidence reads the catalogs of the database as with CatalogsEvident, and returns Judged for one that knows them, and what makes
-// somebody's CACHE count.
-func (b *Postgres) JudgedByEvidence(ctx context.Context) (judge func(sql string) string, caches bool, err error) {
+// JudgedByEvidence reads the catalogs of the database as with CatalogsEvident, and returns Judged for one that knows them.
+func (b *Postgres) JudgedByEvidence(ctx context.Context) (judge func(sql string) string, err error) {
 	lease, err := b.up.Acquire(ctx)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	defer lease.Discard()
 	rows, err := lease.Value().readCatalog(ctx, true)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	c, err := rows.build(ctx)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	c.adds = true
-	return func(sql string) string { return judged(c, sql) }, c.caches, nil
+	return func(sql string) string { return judged(c, sql) }, nil
+}
+
+// HasCaches reads the catalogs of the database, and reports whether values of a CACHE are discarded between clients.
+func (b *Postgres) HasCaches(ctx context.Context) (bool, error) {
+	c, err := b.catalogBehind(ctx, nil)
+	return err == nil && c.caches, err
 }
 
 // catalogBehind reads the catalogs by a server connection that has run setup.

@@ -19,10 +19,9 @@ const (
 	// seen.
 	CatalogsNever Catalogs = iota
 	// CatalogsEvident reads which relations, types and functions evidently leave state: by the text of a function in SQL
-	// or PL/pgSQL, or as a view that calls one of PostgreSQL's own functions. What a function runs by EXECUTE, and
-	// functions in other languages, do not count. A check follows transactions that mention one of them, and all
-	// transactions that CatalogsNever checks. Where nothing is evident, a reading is two queries.
-	//
+	// or PL/pgSQL, or as a view, a default, a check or the like that calls one of PostgreSQL's own functions. What a
+	// function runs by EXECUTE, and functions in other languages, do not count. A check follows transactions that mention
+	// one of them, and all transactions that CatalogsNever checks. Where nothing is evident, a reading is two queries.
 	CatalogsEvident
 	// CatalogsHidden reads which relations, types and functions call functions that may leave state. A
 	// check follows transactions that mention one of them, and all transactions that CatalogsNever checks.
@@ -67,7 +66,7 @@ type knowledge struct {
 	from    atomic.Pointer[string]  // the endpoint that was read; nil = a standby, or no endpoint
 	next    atomic.Int64            // when the next reading is due, by clock
 	slow    atomic.Int32            // consecutive readings that took too long
-	caches  atomic.Bool             // catalog.caches of the last catalog; false with CatalogsEvident
+	caches  atomic.Bool             // catalog.caches of the last catalog
 
 	mu       sync.Mutex // held for a few instructions
 	open     int        // transactions between defining and defined
@@ -201,7 +200,7 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 		k.caches.Store(false)
 	} else {
 		k.read = o.catalog
-		k.caches.Store(o.catalog.caches && !k.evident)
+		k.caches.Store(o.catalog.caches)
 		k.readFrom(o.from)
 		if !k.adds && (seen != k.changes || k.open > 0) { // the end of the last such transaction makes a reading due
 			k.now.Store(outdatedCatalog)
