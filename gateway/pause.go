@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/gateway/extend"
-	"github.com/headpond/headpond/upstream"
 )
 
 // ErrNotPaused is wrapped by the error of ResumeUpstream for an upstream that is not paused.
@@ -68,6 +67,6 @@ func (b *backend) pauseAs(old *backend) {
 	}
 	of, ok := b.impl.(extend.Pausable)
 	if left := time.Until(old.impl.Status().PausedUntil); ok && left > 0 {
-		_ = of.Pause(min(left, upstream.MaxPause)) // no error: a new upstream is not closed
+		_ = of.Pause(left) // no error: a new upstream is not closed
 	}
 }

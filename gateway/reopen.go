@@ -17,7 +17,7 @@ const (
 	maxReopenPause = 30 * time.Second
 )
 
-// pauseAfter returns how long to wait after so many failures in a row before the first of which the pause is reopenPause.
+// pauseAfter returns how long to wait before the next attempt, after a number of earlier failures in a row.
 func pauseAfter(failures int) time.Duration {
 	pause := reopenPause
 	for ; failures > 0 && pause < maxReopenPause; failures-- {
@@ -119,7 +119,7 @@ func (g *Gateway) notReopened(svc *service, sock *socket, err error, again time.
 	sock.refused = err
 	g.mu.Unlock()
 	if !known {
-		g.logger.Error("cannot listen again, trying on", "listener", svc.cfg.Name, "address", address(sock), "network", sock.Addr().Network(), "error", err, "again_in", again)
+		g.logger.Error("cannot listen again, will retry", "listener", svc.cfg.Name, "address", address(sock), "network", sock.Addr().Network(), "error", err, "again_in", again)
 	}
 }
 

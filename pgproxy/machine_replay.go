@@ -134,7 +134,7 @@ func rotate(b []byte, n int) {
 }
 
 // replayStatements are the names of the three statements of which a replay consists. The first replay on a server
-// connection prepares them: to parse and plan them each time would cost the server three times as much.
+// connection prepares them, so that the server does not parse and plan them each time.
 type replayStatements struct{ begin, set, commit string }
 
 // Their texts. BEGIN has the isolation level so that SELECT waits for no other transaction, whatever the client has set.
@@ -149,9 +149,9 @@ func newReplayStatements() *replayStatements {
 	return &replayStatements{namePrefix + rand.Text(), namePrefix + rand.Text(), namePrefix + rand.Text()}
 }
 
-// appendBegin appends the messages that execute BEGIN, and before that and behind it those that prepare the statements
-// if first is true. To prepare a SELECT takes a snapshot, in a transaction as the server connection's defaults have it:
-// it may wait for other transactions, and BEGIN behind it could not choose the isolation level.
+// appendBegin appends the messages that execute BEGIN. If first is true, they also prepare the statements, BEGIN before
+// it is executed and the others after that: preparing a SELECT takes a snapshot, with the isolation level that is the
+// server connection's default. That may wait for other transactions, and BEGIN could not choose the level any more.
 func (r *replayStatements) appendBegin(b []byte, first bool) []byte {
 	if !first {
 		return appendRun(b, r.begin)
