@@ -50,6 +50,7 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 		return nil, wrap(err)
 	}
 	var serverTLS *tls.Config
+	var secret []byte
 	if l.TLS != nil {
 		if s.cert, err = g.loadCertificates(l); err != nil {
 			return nil, wrap(err)
@@ -57,9 +58,10 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 		if serverTLS, err = hold.serverConfig(l.TLS); err != nil {
 			return nil, wrap(err)
 		}
+		secret = s.cert.secret()
 	}
 	s.server, err = kind.Prepare(extend.Listener{
-		Listener: l, Common: g.listenerConfig(l), TLS: serverTLS, Gateway: view{g}, LogFile: g.logFile, Upstreams: usedBy(l, backends),
+		Listener: l, Common: g.listenerConfig(l), TLS: serverTLS, Secret: secret, Gateway: view{g}, LogFile: g.logFile, Upstreams: usedBy(l, backends),
 	})
 	if err != nil {
 		return nil, wrap(err)

@@ -3,7 +3,9 @@ package gateway
 import (
 	"crypto"
 	"crypto/ecdsa"
+	"crypto/hkdf"
 	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -159,6 +161,22 @@ func (g *Gateway) loadCertificates(l *config.Listener) (*certificateSet, error) 
 		return nil, errors.New("tls: there is no certificate")
 	}
 	return set, nil
+}
+
+// secret returns what is known only to those who have the private key of the first pair, nil if there is no pair.
+func (s *certificateSet) secret() []byte {
+	if len(s.pairs) == 0 {
+		return nil
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(s.pairs[0].PrivateKey)
+	if err != nil {
+		return nil
+	}
+	secret, err := hkdf.Key(sha256.New, key, nil, "headpond listener secret", sha256.Size)
+	if err != nil {
+		return nil
+	}
+	return secret
 }
 
 // certifier returns the part that obtains certificates, nil if there is none.

@@ -188,6 +188,7 @@ func (p *port) lead(l *Listener, s *httpproxy.CarrierSettings) {
 
 // listen starts accepting.
 func (p *port) listen(s *httpproxy.CarrierSettings) {
+	p.transport.StatelessResetKey = resetKey(s.ResetSecret, p.socket.LocalAddr())
 	server, err := p.transport.Listen(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: p.tls}, config(s))
 	p.mu.Lock()
 	p.server, p.err = server, err

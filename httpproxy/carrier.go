@@ -63,6 +63,8 @@ type CarrierSettings struct {
 	Admit func(from net.Addr, pending int) error
 	// MaxRequests is how many requests of a connection may be open at once, MaxHeaderBytes how large a head may be.
 	MaxRequests, MaxHeaderBytes int
+	// ResetSecret is Config.ResetSecret.
+	ResetSecret []byte
 	// KeepAlive is how long a connection without requests stays open.
 	KeepAlive time.Duration
 	// Logger is never nil.
@@ -87,14 +89,15 @@ func (p *Proxy) beginCarriers(l net.Listener) error {
 	limits := p.limits.Load()
 	c.Begin(CarrierSettings{
 		TLS: func() *tls.Config { return p.carriers.tls.Load() }, Admit: p.srv.Foresee, MaxRequests: limits.streams, MaxHeaderBytes: limits.head, KeepAlive: limits.keepAlive,
-		Logger: p.srv.Logger(), Report: p.srv.Report,
+		ResetSecret: p.carriers.secret, Logger: p.srv.Logger(), Report: p.srv.Report,
 	})
 	return nil
 }
 
 // carriers is the state of a Proxy for CarrierListeners.
 type carriers struct {
-	tls atomic.Pointer[tls.Config] // nil = none
+	tls    atomic.Pointer[tls.Config] // nil = none
+	secret []byte                     // Config.ResetSecret
 
 	mu     sync.Mutex     // held for a few instructions
 	served []net.Listener // those with a UDP port

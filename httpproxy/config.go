@@ -80,6 +80,10 @@ type Config struct {
 	AccessLog *AccessLog
 	// Announce tells clients that the Proxy also serves a CarrierListener.
 	Announce Announcement
+	// ResetSecret lets a Proxy tell the clients of Carriers that a Proxy before it, which was killed, has lost their
+	// connections: both have the same secret, which nobody else knows. nil = another one in each process. Update does not
+	// change it.
+	ResetSecret []byte
 	// Tracer gets the traces of requests; nil = no request is traced. Update does not change it.
 	Tracer Tracer
 

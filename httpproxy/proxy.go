@@ -82,6 +82,7 @@ func New(cfg Config) (*Proxy, error) {
 		p.tls.Store(serverTLS(cfg.TLS))
 		p.carriers.tls.Store(carrierTLS(cfg.TLS))
 	}
+	p.carriers.secret = cfg.ResetSecret
 	p.carriers.set(cfg.Announce)
 	return p, nil
 }

@@ -72,8 +72,11 @@ type Drainer interface {
 // Listener is a listener of a configuration, with the gateway's objects for it.
 type Listener struct {
 	*config.Listener
-	Common  listener.Config
-	TLS     *tls.Config // with the certificate, also after a reload has replaced it; nil: clear text. Each call of Prepare gets its own
+	Common listener.Config
+	TLS    *tls.Config // with the certificate, also after a reload has replaced it; nil: clear text. Each call of Prepare gets its own
+	// Secret is derived from the private key of the first certificate file, so that a gateway that is started again has the
+	// same one; nil: there is no such file.
+	Secret  []byte
 	Gateway Gateway
 	// LogFile returns the writer of a file of Protocol.Logs, which Listeners with the same path share. It
 	// drops lines that the file does not take in time.

@@ -61,7 +61,7 @@ func (b httpBackend) Runs() any { return b.Upstream }
 func prepareHTTP(l extend.Listener) (extend.Server, error) {
 	section := config.SectionOf[HTTPListener](l.Listener)
 	cfg := httpproxy.Config{
-		Listener: l.Common, TLS: l.TLS, TrustedProxies: l.TrustedProxies,
+		Listener: l.Common, TLS: l.TLS, ResetSecret: l.Secret, TrustedProxies: l.TrustedProxies,
 		Announce: section.HTTP3.announcement(), PeekBytes: section.PeekBytes, RefuseBeyondPeek: section.PeekBeyond == BeyondRefuse,
 		MaxBuffered: int64(section.MaxBuffered) << 20, MaxBufferedPerConn: int64(section.MaxPerConn) << 10, AccessLog: section.AccessLog.settings(l),
 	}
