@@ -82,19 +82,19 @@ func (a *acceptor) acceptOne(l net.Listener) (err error) {
 	}
 	s.accepted.Add(1)
 	c = &Conn{stream: fiber.StreamOf(raw), accepted: time.Duration(NewID()) * time.Microsecond}
-	a.receive(c)
+	a.dispatch(c)
 	return nil
 }
 
-// receive starts the fiber or goroutine that serves an accepted connection that was screened, unless its source is
+// dispatch starts the fiber or goroutine that serves an accepted connection that was screened, unless its source is
 // refused.
-func (a *acceptor) receive(c *Conn) {
+func (a *acceptor) dispatch(c *Conn) {
 	s := a.server
-	if !a.cfg.owesHeader(c) { // else its source is known later
-		switch err := s.checkSource(c, a.cfg, a.vetted); {
+	if !a.cfg.expectsHeader(c) { // else its source is known later
+		switch err := s.checkSource(c, a.cfg, a.addressChecked); {
 		case err == nil:
-		case s.tells(err): // which may take a while
-			a.start(c, func(c *Conn) { s.turnAway(c, err) })
+		case s.getsReason(err): // which may take a while
+			a.start(c, func(c *Conn) { s.sendRefusal(c, err) })
 			return
 		default:
 			s.refuse(c, err)
@@ -115,8 +115,8 @@ func (a *acceptor) start(c *Conn, serve func(*Conn)) {
 	c.Go(func() { serve(c) })
 }
 
-// turnAway sends the reason to a connection that checkSource refused, and ends it.
-func (s *Server) turnAway(c *Conn, err error) {
+// sendRefusal sends the reason to a connection that checkSource refused, and ends it.
+func (s *Server) sendRefusal(c *Conn, err error) {
 	defer func() {
 		_ = c.Close()
 		s.forget(c)

@@ -28,14 +28,14 @@ type Conn struct { // of 80 bytes, one of the allocator's sizes: there may be ve
 
 // Flags of a Conn.
 const (
-	connClosed    uint32 = 1 << iota
-	connAccepted         // returned by Accept of a netListener: its session ends with Close
-	connServing          // a session runs on it; set under Server.mu
-	connSuspended        // the session has given up its stack; its goroutine or fiber sets it
-	connCounted          // Server.sources counts it
-	connOwnTime          // suspended until the function of SuspendUntil is called
-	connParted           // the part of the session that has suspended itself so is over
-	connDue              // that function was called
+	connClosed        uint32 = 1 << iota
+	connAccepted             // returned by Accept of a netListener: its session ends with Close
+	connServing              // a session runs on it; set under Server.mu
+	connSuspended            // the session has given up its stack; its goroutine or fiber sets it
+	connCounted              // Server.sources counts it
+	connResumedByCall        // suspended until the function of SuspendUntil is called
+	connReturned             // the part of the session that has suspended itself so is over
+	connResumeCalled         // that function was called
 )
 
 func (c *Conn) is(flag uint32) bool { return c.flags.Load()&flag != 0 }
@@ -94,13 +94,13 @@ func (c *Conn) SuspendUntil() (resume func()) {
 	if !c.canSuspend() {
 		return nil
 	}
-	c.flags.Or(connSuspended | connOwnTime)
-	return c.due
+	c.flags.Or(connSuspended | connResumedByCall)
+	return c.resumeByCall
 }
 
-// due resumes a session suspended by SuspendUntil, or has endPart do that.
-func (c *Conn) due() {
-	if c.flags.Or(connDue)&connParted != 0 {
+// resumeByCall resumes a session suspended by SuspendUntil, or has suspendOrEnd do that.
+func (c *Conn) resumeByCall() {
+	if c.flags.Or(connResumeCalled)&connReturned != 0 {
 		c.resume()
 	}
 }

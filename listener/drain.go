@@ -43,13 +43,13 @@ func (s *Server) Close() {
 
 // stop ends accepting and begins the drain, once.
 func (s *Server) stop() {
-	for _, l := range s.refuseAll() {
+	for _, l := range s.beginDrain() {
 		_ = l.Close() // without the lock: it may wait for a loop whose sessions wait for the lock
 	}
 }
 
-// refuseAll begins the drain and returns the listeners to close.
-func (s *Server) refuseAll() []net.Listener {
+// beginDrain begins the drain and returns the listeners to close.
+func (s *Server) beginDrain() []net.Listener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {

@@ -152,23 +152,23 @@ func checkParts(raw, parts []byte) error {
 	return nil
 }
 
-// owesHeader reports whether a connection must begin with a PROXY header.
-func (c *Config) owesHeader(conn *Conn) bool {
+// expectsHeader reports whether a connection must begin with a PROXY header.
+func (c *Config) expectsHeader(conn *Conn) bool {
 	if !c.AcceptProxy {
 		return false
 	}
 	switch peer := conn.stream.RemoteAddr().(type) {
 	case *net.TCPAddr:
 		ip := addressOf(peer)
-		return ip.IsValid() && c.owesHeaderFrom(ip)
+		return ip.IsValid() && c.expectsHeaderFrom(ip)
 	case *net.UnixAddr:
 		return true
 	}
 	return false
 }
 
-// owesHeaderFrom is owesHeader for the connection of a peer with an IP address, or the zero Addr for a Unix socket's.
-func (c *Config) owesHeaderFrom(ip netip.Addr) bool {
+// expectsHeaderFrom is expectsHeader for the connection of a peer with an IP address, or the zero Addr for a Unix socket's.
+func (c *Config) expectsHeaderFrom(ip netip.Addr) bool {
 	if !c.AcceptProxy || !ip.IsValid() {
 		return c.AcceptProxy
 	}

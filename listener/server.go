@@ -51,8 +51,8 @@ type Server struct {
 	rejects      chan struct{} // semaphore: an element for each RejectConn under way
 
 	accepted, rejected atomic.Uint64
-	left               atomic.Uint64 // clients that had gone before their session
-	silent             ratelimit.Table[struct{}]
+	gone               atomic.Uint64 // clients that had gone before their session
+	halfClosed         ratelimit.Table[struct{}]
 	in, out            atomic.Uint64 // of connections that are gone
 
 	ctx      context.Context // of sessions

@@ -30,26 +30,26 @@ func (s *Server) serveConn(c *Conn) {
 		return
 	}
 	admitted, c.server = true, s
-	s.runPart(c, func(ctx context.Context, c *Conn) {
+	s.runSession(c, func(ctx context.Context, c *Conn) {
 		if s.begin(c) {
 			s.handler.ServeConn(ctx, c)
 		}
 	})
 }
 
-// runPart runs a session to its end, or until it suspends itself.
-func (s *Server) runPart(c *Conn, part func(context.Context, *Conn)) {
-	defer s.endPart(c)
+// runSession runs a session to its end, or until it suspends itself.
+func (s *Server) runSession(c *Conn, part func(context.Context, *Conn)) {
+	defer s.suspendOrEnd(c)
 	defer s.recoverSession(c)
 	part(s.sessionContext(), c)
 }
 
-// endPart closes and forgets a session that has ended; one that has suspended itself is resumed when there is something to read.
-func (s *Server) endPart(c *Conn) {
+// suspendOrEnd closes and forgets a session that has ended; one that has suspended itself is resumed when there is something to read.
+func (s *Server) suspendOrEnd(c *Conn) {
 	switch {
 	case !c.is(connSuspended):
-	case c.is(connOwnTime):
-		if c.flags.Or(connParted)&connDue != 0 {
+	case c.is(connResumedByCall):
+		if c.flags.Or(connReturned)&connResumeCalled != 0 {
 			c.Go(c.resume)
 		}
 		return
@@ -67,8 +67,8 @@ func (s *Server) endPart(c *Conn) {
 
 // resume resumes a suspended session.
 func (c *Conn) resume() {
-	c.flags.And(^(connSuspended | connOwnTime | connParted | connDue))
-	c.server.runPart(c, c.session.(Resumer).Resume) //nolint:forcetypeassert // Suspend has looked
+	c.flags.And(^(connSuspended | connResumedByCall | connReturned | connResumeCalled))
+	c.server.runSession(c, c.session.(Resumer).Resume) //nolint:forcetypeassert // Suspend has looked
 }
 
 // sessionContext returns the context of a session. On a fiber it carries a
@@ -85,9 +85,9 @@ func (s *Server) sessionContext() context.Context {
 func (s *Server) admit(c *Conn) bool {
 	cfg := s.config()
 	waited, err := s.connLimit.acquire(cfg.QueueTimeout)
-	if err == nil && waited && c.left() {
+	if err == nil && waited && c.clientGone() {
 		s.connLimit.release()
-		s.left.Add(1)
+		s.gone.Add(1)
 		s.Report(ReasonClientGone, slog.LevelInfo, "client disconnected while it waited for the connection limit", "client", c.RemoteAddr().String())
 		return false
 	}
@@ -143,10 +143,10 @@ func closeGently(c *Conn) {
 // running; false means that no session is to run.
 func (s *Server) begin(c *Conn) bool {
 	cfg := s.config()
-	if cfg.owesHeader(c) {
+	if cfg.expectsHeader(c) {
 		s.uncount(c) // the configuration may have changed since it was accepted
 		if err := readProxyHeader(c, cfg.ProxyTimeout); err != nil {
-			s.noHeader(c, err)
+			s.rejectNoHeader(c, err)
 			return false
 		}
 		if err := s.checkSource(c, cfg, false); err != nil {
@@ -162,12 +162,12 @@ func (s *Server) begin(c *Conn) bool {
 	return !s.stopped
 }
 
-// noHeader counts a connection without a valid PROXY header. A client that has left without a byte counts as one that screen
+// rejectNoHeader counts a connection without a valid PROXY header. A client that has left without a byte counts as one that screen
 // finds gone: only the time at which it left tells them apart.
-func (s *Server) noHeader(c *Conn, err error) {
+func (s *Server) rejectNoHeader(c *Conn, err error) {
 	client := c.stream.RemoteAddr().String()
 	if errors.Is(err, errNoByte) {
-		s.left.Add(1)
+		s.gone.Add(1)
 		s.Report(ReasonClientGone, slog.LevelDebug, "client disconnected before its PROXY header", "client", client)
 		return
 	}
@@ -179,7 +179,7 @@ func (s *Server) noHeader(c *Conn, err error) {
 
 func (s *Server) recoverSession(c *Conn) {
 	if p := recover(); p != nil {
-		c.flags.And(^(connSuspended | connOwnTime))
+		c.flags.And(^(connSuspended | connResumedByCall))
 		s.Report(ReasonInternal, slog.LevelError, "session panicked", "client", c.RemoteAddr().String(),
 			"panic", p, "stack", string(debug.Stack()))
 	}

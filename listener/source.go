@@ -142,9 +142,9 @@ func (s *sources) release(src source) {
 	}
 }
 
-// vet refuses a connection because of its client's address, or counts it for the rate of its source. It is called once for each
+// checkAddress refuses a connection because of its client's address, or counts it for the rate of its source. It is called once for each
 // connection, when that address is known: by the accept loop, or after the PROXY header.
-func (s *Server) vet(ip netip.Addr, cfg *Config) error {
+func (s *Server) checkAddress(ip netip.Addr, cfg *Config) error {
 	if !ip.IsValid() || !cfg.limitsSources() {
 		return nil
 	}
@@ -185,13 +185,13 @@ func (s *Server) foresee(ip netip.Addr, cfg *Config, pending int) error {
 }
 
 // checkSource is vet for a connection that was not vetted yet, and counts the connection as open, or refuses it because its source has too many.
-func (s *Server) checkSource(c *Conn, cfg *Config, vetted bool) error {
+func (s *Server) checkSource(c *Conn, cfg *Config, addressChecked bool) error {
 	if !cfg.limitsSources() {
 		return nil
 	}
 	ip := addressOf(c.RemoteAddr())
-	if !vetted {
-		if err := s.vet(ip, cfg); err != nil {
+	if !addressChecked {
+		if err := s.checkAddress(ip, cfg); err != nil {
 			return err
 		}
 	}
@@ -217,7 +217,7 @@ func (s *Server) uncount(c *Conn) {
 func (s *Server) refuseSource(client string, err error) {
 	s.rejected.Add(1)
 	reason := ReasonDenied
-	switch err { //nolint:errorlint // vet's and checkSource's own
+	switch err { //nolint:errorlint // the errors of checkAddress and checkSource
 	case ErrSourceFull:
 		reason = ReasonSourceFull
 	case ErrSourceRate:
@@ -230,15 +230,15 @@ func (s *Server) refuseSource(client string, err error) {
 // reset, so that a flood of refused connections keeps no state in the kernel.
 func (s *Server) refuse(c *Conn, err error) {
 	s.refuseSource(c.RemoteAddr().String(), err)
-	if s.tells(err) {
+	if s.getsReason(err) {
 		s.explain(c, err)
 		return
 	}
 	_ = c.SetLinger(0)
 }
 
-// tells reports whether a refused client gets the reason: a client with too many connections may be honest.
-func (s *Server) tells(err error) bool {
+// getsReason reports whether a refused client gets the reason: a client with too many connections may be honest.
+func (s *Server) getsReason(err error) bool {
 	_, ok := s.handler.(Rejecter)
 	return ok && err == ErrSourceFull //nolint:errorlint // checkSource's own
 }
