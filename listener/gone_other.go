@@ -2,5 +2,6 @@
 
 package listener
 
-// clientGone reports whether the client of a connection that nothing was read from has gone: it has sent a reset, or its end and no byte before.
+// clientGone reports whether the client has reset the connection, or ended its stream without
+// sending anything. Nothing of the connection may have been read.
 func (c *Conn) clientGone() bool { return c.Ended() || c.WasReset() }

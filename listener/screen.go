@@ -9,26 +9,28 @@ import (
 	"github.com/headpond/headpond/internal/ratelimit"
 )
 
-// halfClosedRate bounds how many clients a second that have ended their stream without a byte get a
-// session where the server may speak first. Some of these wait for a banner. The others have gone,
-// and nothing but a bound keeps a flood of them from the backends. Scripts that half-close at once
-// need far less, and sessions at this rate take less than a hundredth of a processor.
+// halfClosedRate bounds, in protocols where the server may send first, the sessions of clients that
+// have ended their stream without sending anything. Some of these clients wait for a banner, others
+// have disconnected; the Server cannot tell. The bound protects backends from a flood of the
+// latter. It is far more than scripts that half-close at once need, and sessions at this rate take
+// less than a hundredth of a processor.
 var halfClosedRate = ratelimit.Rate{Count: 100, Per: time.Second}
 
-// acceptor is the accept loop of one listener.
+// acceptor is the state of the accept loop of one listener.
 type acceptor struct {
 	server         *Server
 	serve          func(*Conn)
-	cfg            *Config // the configuration that screen applied to the last accepted connection
+	cfg            *Config // the configuration that screen used for the last accepted connection
 	addressChecked bool    // checkAddress was called
 
-	screening fiber.Screen // screen, allocated once
+	screening fiber.Screen // a.screen, allocated once
 }
 
-// screen decides about an accepted connection before anything is allocated for it. It checks the limits of the
-// connection's source first, unless a PROXY header will name the source. Then it refuses clients that have gone, so
-// that a flood of them costs neither sessions nor connections to backends. The log has them on level debug only: the
-// health checks of balancers connect and disconnect all the time.
+// screen decides whether to refuse a connection before anything is allocated for it. Unless a PROXY
+// header will name the source, it checks the address first. Then it refuses clients that have
+// disconnected, so that a flood of them costs neither sessions nor connections to backends. It logs
+// these on level debug, because health checks of load balancers connect and disconnect all the
+// time.
 func (a *acceptor) screen(from netip.AddrPort, arrived fiber.Arrival) (refuse bool) {
 	s := a.server
 	a.cfg = s.config()
