@@ -236,8 +236,8 @@ func (d *dht) close() {
 	_ = d.table.Close()
 }
 
-// seek looks in the DHT for a node without a known address.
-func (n *Node) seek(ctx context.Context, id peer.ID) error {
+// lookUp looks in the DHT for a node without a known address.
+func (n *Node) lookUp(ctx context.Context, id peer.ID) error {
 	if n.dht == nil || n.links.has(id) || n.host.Network().Connectedness(id) != network.NotConnected {
 		return nil
 	}
@@ -248,8 +248,8 @@ func (n *Node) seek(ctx context.Context, id peer.ID) error {
 	return n.dht.find(ctx, id)
 }
 
-// elsewhere looks in the DHT for a node that cannot be reached at its known addresses, and reports whether to try
+// lookUpAgain looks in the DHT for a node that cannot be reached at its known addresses, and reports whether to try
 // again. When ctx ends, the lookup continues for the next attempt.
-func (n *Node) elsewhere(ctx context.Context, id peer.ID) bool {
+func (n *Node) lookUpAgain(ctx context.Context, id peer.ID) bool {
 	return n.dht != nil && n.host.Network().Connectedness(id) == network.NotConnected && n.dht.find(ctx, id) == nil && ctx.Err() == nil
 }

@@ -94,14 +94,14 @@ func (n *Node) Dial(ctx context.Context, t Target) (*tunnel.Conn, error) {
 	}
 	conn, err := n.dial(ctx, id, t.Service)
 	if err != nil {
-		return nil, &Error{t.Peer, t.Service, meaning(err)}
+		return nil, &Error{t.Peer, t.Service, translate(err)}
 	}
 	return conn, nil
 }
 
 func (n *Node) dial(ctx context.Context, id peer.ID, service string) (*tunnel.Conn, error) {
 	for {
-		if err := n.seek(ctx, id); err != nil {
+		if err := n.lookUp(ctx, id); err != nil {
 			return nil, err
 		}
 		l, done, err := n.links.to(id)
@@ -117,8 +117,8 @@ func (n *Node) dial(ctx context.Context, id peer.ID, service string) (*tunnel.Co
 	}
 }
 
-// meaning returns this package's error for an error of a tunnel.
-func meaning(err error) error {
+// translate returns this package's error for an error of a tunnel.
+func translate(err error) error {
 	if inner, ok := errors.AsType[*tunnel.Error](err); ok {
 		err = inner.Err
 	}

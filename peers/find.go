@@ -29,47 +29,47 @@ const (
 	tryTime  = 2 * time.Second
 )
 
-// A node that could not be called is tried last for some time, which doubles from firstShun to
-// mostShun.
+// A node that could not be called is tried last for some time, which doubles from firstBackoff to
+// maxBackoff.
 const (
-	firstShun = time.Second
-	mostShun  = 30 * time.Second
+	firstBackoff = time.Second
+	maxBackoff   = 30 * time.Second
 )
 
-// shunned has the nodes that could not be called, each for a service.
-type shunned struct {
+// backoffs has the nodes that could not be called, each for a service.
+type backoffs struct {
 	mu  sync.Mutex
-	all map[Target]shun
+	all map[Target]backoff
 }
 
-type shun struct {
+type backoff struct {
 	until time.Time
 	pause time.Duration
 	err   error
 }
 
 // note records the result of a call.
-func (s *shunned) note(t Target, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (b *backoffs) note(t Target, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if err == nil {
-		delete(s.all, t)
+		delete(b.all, t)
 		return
 	}
-	if s.all == nil || len(s.all) >= maxPast {
-		s.all = map[Target]shun{}
+	if b.all == nil || len(b.all) >= maxPast {
+		b.all = map[Target]backoff{}
 	}
-	k := s.all[t]
-	k.pause = min(max(2*k.pause, firstShun), mostShun)
+	k := b.all[t]
+	k.pause = min(max(2*k.pause, firstBackoff), maxBackoff)
 	k.until, k.err = time.Now().Add(k.pause), err
-	s.all[t] = k
+	b.all[t] = k
 }
 
 // why returns the last failure of a node that is to be tried last, nil for other nodes.
-func (s *shunned) why(t Target) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if k, ok := s.all[t]; ok && time.Now().Before(k.until) {
+func (b *backoffs) why(t Target) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if k, ok := b.all[t]; ok && time.Now().Before(k.until) {
 		return k.err
 	}
 	return nil
@@ -117,7 +117,7 @@ func (n *Node) Providers(service string, choice Choice) (targets []Target, known
 	var last []Target
 	for _, id := range ids {
 		t := Target{id.String(), service}
-		if s := links[id]; s.LastError != nil || s.Suspended > 0 || n.shunned.why(t) != nil {
+		if s := links[id]; s.LastError != nil || s.Suspended > 0 || n.backoffs.why(t) != nil {
 			last = append(last, t)
 		} else {
 			targets = append(targets, t)
@@ -143,7 +143,7 @@ func (n *Node) GroupKeys(service string) map[string]bool {
 }
 
 // Failed records the result of a call to a node; err is nil if it worked. Nodes that failed are tried last for a while.
-func (n *Node) Failed(t Target, err error) { n.shunned.note(t, err) }
+func (n *Node) Failed(t Target, err error) { n.backoffs.note(t, err) }
 
 // DialService connects to a service of a node that the choice permits. It tries several if necessary.
 // The error is an *Error.
@@ -166,7 +166,7 @@ func (n *Node) DialService(ctx context.Context, service string, choice Choice) (
 		conn, err := n.Dial(trying, t)
 		cancel()
 		if ctx.Err() == nil || err == nil { // otherwise the caller gave up, which says nothing about the node
-			n.shunned.note(t, err)
+			n.backoffs.note(t, err)
 		}
 		if err == nil {
 			return conn, nil

@@ -23,16 +23,16 @@ import (
 // topicServices is the topic on which nodes announce their services.
 const topicServices = "/headpond/services/1"
 
-// How often a node publishes its services: when they change, but at most once per leastPause;
+// How often a node publishes its services: when they change, but at most once per minPause;
 // otherwise after a pause chosen so that all nodes together publish at most recordRate records a
 // second. The cost of a network then does not grow with the square of its size. A record that is not
 // repeated within lives pauses expires.
 const (
-	leastPause = 250 * time.Millisecond
-	firstBeat  = 1500 * time.Millisecond
-	mostBeat   = 15 * time.Second
-	recordRate = 50
-	lives      = 3
+	minPause    = 250 * time.Millisecond
+	minInterval = 1500 * time.Millisecond
+	maxInterval = 15 * time.Second
+	recordRate  = 50
+	recordLives = 3
 )
 
 // tableInterval is how often the node checks the table for expired entries, and the services for
@@ -41,14 +41,14 @@ const tableInterval = 250 * time.Millisecond
 
 // gossip announces the services of this node to other nodes, and keeps theirs in a table.
 type gossip struct {
-	node  *Node
-	key   crypto.PrivKey
-	topic *pubsub.Topic
-	stop  context.CancelFunc // ends pubsub, which outlives the node's life to send the last record
-	quiet pubsub.RelayCancelFunc
-	wake  chan struct{} // has a capacity of one
+	node      *Node
+	key       crypto.PrivKey
+	topic     *pubsub.Topic
+	stop      context.CancelFunc // ends pubsub, which outlives the node's life to send the last record
+	stopRelay pubsub.RelayCancelFunc
+	wake      chan struct{} // has a capacity of one
 
-	audience audience
+	streams pubsubStreams
 
 	mu       sync.Mutex // held for a few instructions
 	table    *table
@@ -97,7 +97,7 @@ func newGossip(n *Node, key crypto.PrivKey, services []Service) (*gossip, error)
 			return string(sum[:])
 		}),
 		pubsub.WithMaxMessageSize(4*maxRecord), pubsub.WithFloodPublish(true), pubsub.WithPeerScore(scores()),
-		pubsub.WithSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(topicServices)), pubsub.WithRawTracer(&g.audience),
+		pubsub.WithSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(topicServices)), pubsub.WithRawTracer(&g.streams),
 		pubsub.WithLogger(n.log), pubsub.WithRPCLogger(slog.New(slog.DiscardHandler)))
 	if err == nil {
 		err = ps.RegisterTopicValidator(topicServices, pubsub.ValidatorEx(g.validate), pubsub.WithValidatorInline(true))
@@ -106,13 +106,13 @@ func newGossip(n *Node, key crypto.PrivKey, services []Service) (*gossip, error)
 		g.topic, err = ps.Join(topicServices)
 	}
 	if err == nil {
-		g.quiet, err = g.topic.Relay()
+		g.stopRelay, err = g.topic.Relay()
 	}
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("peers: %w", err)
 	}
-	n.work.Go(g.beat)
+	n.work.Go(g.announce)
 	return g, nil
 }
 
@@ -170,7 +170,7 @@ func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	switch {
 	case err != nil:
 	case id == g.node.id:
-		g.recall(r, now)
+		g.noteOwn(r, now)
 		err = errKnown
 	case g.table.knows(id, r):
 		err = errKnown
@@ -201,12 +201,12 @@ func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	return err
 }
 
-// recall records the node's own last record, which was sent before a restart with a clock that was set
+// noteOwn records the node's own last record, which was sent before a restart with a clock that was set
 // back: other nodes would refuse older ones. mu is held.
-func (g *gossip) recall(r *nodeRecord, now time.Time) {
+func (g *gossip) noteOwn(r *nodeRecord, now time.Time) {
 	if r.Issued > g.issued && r.issued().After(now) {
 		g.issued, g.outdated = r.Issued, true
-		g.poke()
+		g.signal()
 	}
 }
 
@@ -227,15 +227,15 @@ func (n *Node) sourceOf(id, from peer.ID) source {
 	switch {
 	case n.host.Network().Connectedness(id) != network.NotConnected:
 		return source{connected, string(id)}
-	case n.known.has(from) || n.circuits.has(from):
+	case n.bootstrap.has(from) || n.circuits.has(from):
 		return source{trusted, string(from)}
 	}
 	for _, c := range n.host.Network().ConnsToPeer(from) {
 		if ip, err := manet.ToIP(c.RemoteMultiaddr()); err == nil { // through a relay this is the relay's address
-			return source{vouched, siteOf(ip)}
+			return source{reported, siteOf(ip)}
 		}
 	}
-	return source{kind: vouched}
+	return source{kind: reported}
 }
 
 // siteOf returns an IPv4 address, or the network of a site with IPv6.
@@ -269,8 +269,8 @@ func names(offers []Offer) (all []string) {
 	return all
 }
 
-// beat announces the services and removes expired nodes, until the node ends.
-func (g *gossip) beat() {
+// announce announces the services and removes expired nodes, until the node ends.
+func (g *gossip) announce() {
 	tick := time.NewTicker(tableInterval)
 	defer tick.Stop()
 	var published []Offer
@@ -283,8 +283,8 @@ func (g *gossip) beat() {
 		case <-tick.C:
 		}
 		now := time.Now()
-		pause := g.look(now)
-		if now.Sub(at) < leastPause {
+		pause := g.expire(now)
+		if now.Sub(at) < minPause {
 			continue
 		}
 		offers, outdated := g.offers()
@@ -292,18 +292,18 @@ func (g *gossip) beat() {
 		if !changed && (len(offers) == 0 || now.Sub(at) < pause) {
 			continue
 		}
-		g.publish(offers, lives*pause)
+		g.publish(offers, recordLives*pause)
 		published, at = offers, now
 	}
 }
 
-// look removes expired nodes, and returns the pause between two records of this node.
-func (g *gossip) look(now time.Time) (pause time.Duration) {
+// expire removes expired nodes, and returns the pause between two records of this node.
+func (g *gossip) expire(now time.Time) (pause time.Duration) {
 	g.mu.Lock()
 	gone := g.table.expire(now)
 	g.origins.tidy(now)
 	g.relays.tidy(now)
-	pause = min(max(firstBeat, time.Duration(len(g.table.entries)+1)*time.Second/recordRate), mostBeat)
+	pause = min(max(minInterval, time.Duration(len(g.table.entries)+1)*time.Second/recordRate), maxInterval)
 	g.mu.Unlock()
 	for _, id := range gone {
 		g.news.log(g.node.log, slog.LevelWarn, "peers: a node that offered services is gone", "peer", id.String())
@@ -374,10 +374,10 @@ func (g *gossip) set(services []Service) {
 	g.mu.Lock()
 	g.services = services
 	g.mu.Unlock()
-	g.poke()
+	g.signal()
 }
 
-func (g *gossip) poke() {
+func (g *gossip) signal() {
 	select {
 	case g.wake <- struct{}{}:
 	default:
@@ -393,17 +393,17 @@ func (g *gossip) withdraw() {
 	g.mu.Unlock()
 	if offered && !again {
 		g.publish(nil, minLife)
-		time.Sleep(goodbye)
+		time.Sleep(withdrawTime)
 	}
 }
 
-// goodbye is the time for sending the last record: pubsub does not report when it was sent. Nodes that
+// withdrawTime is the time for sending the last record: pubsub does not report when it was sent. Nodes that
 // miss the record notice a few seconds later that this node has left.
-const goodbye = 100 * time.Millisecond
+const withdrawTime = 100 * time.Millisecond
 
 // close leaves the topic.
 func (g *gossip) close() {
-	g.quiet()
+	g.stopRelay()
 	_ = g.topic.Close()
 	g.stop()
 }

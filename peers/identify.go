@@ -168,11 +168,11 @@ func (u *unidentified) ask(id peer.ID) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.Reset() })()
-	return u.consume(identify.IDPush, unhurried{s}) // closes the stream
+	return u.consume(identify.IDPush, withoutDeadline{s}) // closes the stream
 }
 
-// unhurried is a stream to which libp2p sets no deadline, which would be five seconds.
-type unhurried struct{ network.Stream }
+// withoutDeadline is a stream to which libp2p sets no deadline, which would be five seconds.
+type withoutDeadline struct{ network.Stream }
 
 // SetDeadline implements network.Stream.
-func (unhurried) SetDeadline(time.Time) error { return nil }
+func (withoutDeadline) SetDeadline(time.Time) error { return nil }

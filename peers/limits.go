@@ -33,8 +33,8 @@ const (
 	// connRate is the number of connections a second after a burst: a site that restarts is back in seconds, and a
 	// client that reconnects again and again costs only a few handshakes a second.
 	connRate = 5
-	// keptAwhile is how long a new connection is kept even if it is unused.
-	keptAwhile = 20 * time.Second
+	// gracePeriod is how long a new connection is kept even if it is unused.
+	gracePeriod = 20 * time.Second
 )
 
 // newLimits makes the resource manager of a node, which refuses everything beyond these limits.
@@ -98,8 +98,8 @@ func newMuxer() *yamux.Transport {
 	return &muxer
 }
 
-// newKeeper makes the connection manager of a node: above three quarters of the connection limit it closes the least
+// newConnManager makes the connection manager of a node: above three quarters of the connection limit it closes the least
 // useful connections, down to half of the limit. Connections of bootstrap peers and of tunnels are protected.
-func newKeeper(cfg *Config) (*connmgr.BasicConnMgr, error) {
-	return connmgr.NewConnManager(cfg.MaxConns/2, cfg.MaxConns*3/4, connmgr.WithGracePeriod(keptAwhile))
+func newConnManager(cfg *Config) (*connmgr.BasicConnMgr, error) {
+	return connmgr.NewConnManager(cfg.MaxConns/2, cfg.MaxConns*3/4, connmgr.WithGracePeriod(gracePeriod))
 }

@@ -147,7 +147,7 @@ func (n *Node) openStream(ctx context.Context, id peer.ID) (net.Conn, error) {
 	n.locate(id)
 	n.replaceSilent(ctx, id)
 	s, err := n.newStream(ctx, id)
-	if err != nil && n.elsewhere(ctx, id) {
+	if err != nil && n.lookUpAgain(ctx, id) {
 		s, err = n.newStream(ctx, id)
 	}
 	if err != nil {

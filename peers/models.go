@@ -56,7 +56,7 @@ func (m *models) run() {
 	tick := time.NewTicker(tableInterval)
 	defer tick.Stop()
 	for {
-		m.look(time.Now())
+		m.refresh(time.Now())
 		select {
 		case <-m.node.life.Done():
 			return
@@ -65,8 +65,8 @@ func (m *models) run() {
 	}
 }
 
-// look asks the services whose models are due, and removes the models of those that do not work.
-func (m *models) look(now time.Time) {
+// refresh asks the services whose models are due, and removes the models of those that do not work.
+func (m *models) refresh(now time.Time) {
 	var asked []Service
 	for _, s := range m.node.gossip.current() {
 		if s.Models != "" {
@@ -138,7 +138,7 @@ func (m *models) ask(s Service, room int) {
 		m.node.log.Info("peers: models of a service", "service", s.Name, "models", modelNames(after))
 	}
 	if !slices.Equal(before, after) {
-		m.node.gossip.poke()
+		m.node.gossip.signal()
 	}
 }
 

@@ -47,18 +47,18 @@ type Node struct {
 	accept       *streamListener
 	relay        *relayv2.Relay // nil: it relays for no node
 	circuits     circuits
-	known        known
+	bootstrap    bootstrapPeers
 	links        links
 	gossip       *gossip
 	syncer       *syncer
 	unidentified *unidentified
-	shunned      shunned
+	backoffs     backoffs
 	loads        loads
 	quotas       quotas
 	models       models
 	offenders    *offenders
 	limits       countedLimits
-	trying       atomic.Int32 // peers that answering tries
+	trying       atomic.Int32 // peers at which findAddr tries addresses
 	finder       *finder      // nil: mDNS is off
 	dht          *dht         // nil: it is off
 
@@ -81,7 +81,7 @@ func New(cfg Config) (*Node, error) {
 	n.id, n.host, n.log = h.ID(), h, cfg.Logger.With("node", h.ID().String())
 	n.life, n.end = context.WithCancel(context.Background())
 	n.circuits.init(n, cfg.Relays)
-	n.known.init(n)
+	n.bootstrap.init(n)
 	n.models.node, n.models.all = n, map[string]*served{}
 	n.links.node, n.links.most, n.links.mostFailing = n, maxLinks, maxFailing
 	gate.node, n.offenders = n, gate
@@ -129,9 +129,9 @@ func (n *Node) start() error {
 		return err
 	}
 	n.circuits.start()
-	n.host.Network().Notify(&network.NotifyBundle{ConnectedF: n.straighten})
-	n.known.start()
-	n.known.set(n.cfg.Bootstrap)
+	n.host.Network().Notify(&network.NotifyBundle{ConnectedF: n.moveToDirect})
+	n.bootstrap.start()
+	n.bootstrap.set(n.cfg.Bootstrap)
 	n.work.Go(n.links.tidy)
 	n.work.Go(n.measure)
 	n.work.Go(n.models.run)
@@ -149,7 +149,7 @@ func newHost(cfg *Config, gate *offenders, relayed *circuits, counted *countedLi
 		return nil, fmt.Errorf("%w: limits: %w", ErrConfig, err)
 	}
 	counted.ResourceManager, counted.log = limits, cfg.Logger
-	keeper, err := newKeeper(cfg)
+	keeper, err := newConnManager(cfg)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: limits: %w", ErrConfig, err), limits.Close())
 	}
@@ -233,7 +233,7 @@ func (n *Node) Close() {
 		if n.accept != nil {
 			_ = n.accept.Close()
 		}
-		n.known.close()
+		n.bootstrap.close()
 		n.circuits.work.Wait()
 		n.stopMDNS()
 		n.dht.close()

@@ -52,7 +52,7 @@ func (n *Node) measure() {
 		if again {
 			all = now
 		}
-		ids := n.known.ids()
+		ids := n.bootstrap.ids()
 		for _, l := range n.links.all() {
 			ids = append(ids, l.peer)
 		}

@@ -15,24 +15,24 @@ import (
 // rejoinInterval is how often the node looks for connected peers that get no records.
 const rejoinInterval = 3 * time.Second
 
-// audience holds the peers to which pubsub has a stream. pubsub opens a stream when libp2p has identified a peer, which
+// pubsubStreams holds the peers to which pubsub has a stream. pubsub opens a stream when libp2p has identified a peer, which
 // libp2p tries once for each connection, for five seconds. It gives up when the stream cannot be opened or breaks five
-// times in ten minutes. Without audience a busy machine or a bad network would leave connected peers without records as
+// times in ten minutes. Without pubsubStreams a busy machine or a bad network would leave connected peers without records as
 // long as the connection lasts.
-type audience struct {
+type pubsubStreams struct {
 	mu    sync.Mutex // held for a few instructions
 	peers map[peer.ID]bool
 }
 
-var _ pubsub.RawTracer = (*audience)(nil)
+var _ pubsub.RawTracer = (*pubsubStreams)(nil)
 
-func (a *audience) has(id peer.ID) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.peers[id]
+func (s *pubsubStreams) has(id peer.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peers[id]
 }
 
-// startRejoin begins to watch the audience. The syncer must exist.
+// startRejoin begins to watch the pubsubStreams. The syncer must exist.
 func (g *gossip) startRejoin() error {
 	again, err := g.node.host.EventBus().Emitter(new(event.EvtPeerProtocolsUpdated))
 	if err != nil {
@@ -72,7 +72,7 @@ func (g *gossip) rejoin(again event.Emitter) {
 // receives reports whether records go to a peer, or cannot: the peer has no connection itself, or
 // does not speak the protocol.
 func (g *gossip) receives(id peer.ID) bool {
-	if g.audience.has(id) || g.node.host.Network().Connectedness(id) != network.Connected {
+	if g.streams.has(id) || g.node.host.Network().Connectedness(id) != network.Connected {
 		return true
 	}
 	all, err := g.node.host.Peerstore().GetProtocols(id) // of streams that were opened, if the peer could not be identified
@@ -84,62 +84,62 @@ func (g *gossip) receives(id peer.ID) bool {
 }
 
 // OnNewOutboundStream implements pubsub.RawTracer.
-func (a *audience) OnNewOutboundStream(id peer.ID, _ protocol.ID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.peers == nil {
-		a.peers = map[peer.ID]bool{}
+func (s *pubsubStreams) OnNewOutboundStream(id peer.ID, _ protocol.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.peers == nil {
+		s.peers = map[peer.ID]bool{}
 	}
-	a.peers[id] = true
+	s.peers[id] = true
 }
 
 // OnClosedOutboundStream implements pubsub.RawTracer.
-func (a *audience) OnClosedOutboundStream(id peer.ID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.peers, id)
+func (s *pubsubStreams) OnClosedOutboundStream(id peer.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.peers, id)
 }
 
 // The other events of pubsub.RawTracer need no action.
 
 // Join implements pubsub.RawTracer.
-func (*audience) Join(string) {}
+func (*pubsubStreams) Join(string) {}
 
 // Leave implements pubsub.RawTracer.
-func (*audience) Leave(string) {}
+func (*pubsubStreams) Leave(string) {}
 
 // Graft implements pubsub.RawTracer.
-func (*audience) Graft(peer.ID, string) {}
+func (*pubsubStreams) Graft(peer.ID, string) {}
 
 // Prune implements pubsub.RawTracer.
-func (*audience) Prune(peer.ID, string) {}
+func (*pubsubStreams) Prune(peer.ID, string) {}
 
 // ValidateMessage implements pubsub.RawTracer.
-func (*audience) ValidateMessage(*pubsub.Message) {}
+func (*pubsubStreams) ValidateMessage(*pubsub.Message) {}
 
 // DeliverMessage implements pubsub.RawTracer.
-func (*audience) DeliverMessage(*pubsub.Message) {}
+func (*pubsubStreams) DeliverMessage(*pubsub.Message) {}
 
 // RejectMessage implements pubsub.RawTracer.
-func (*audience) RejectMessage(*pubsub.Message, string) {}
+func (*pubsubStreams) RejectMessage(*pubsub.Message, string) {}
 
 // DuplicateMessage implements pubsub.RawTracer.
-func (*audience) DuplicateMessage(*pubsub.Message) {}
+func (*pubsubStreams) DuplicateMessage(*pubsub.Message) {}
 
 // ThrottlePeer implements pubsub.RawTracer.
-func (*audience) ThrottlePeer(peer.ID) {}
+func (*pubsubStreams) ThrottlePeer(peer.ID) {}
 
 // RecvRPC implements pubsub.RawTracer.
-func (*audience) RecvRPC(*pubsub.RPC) {}
+func (*pubsubStreams) RecvRPC(*pubsub.RPC) {}
 
 // SendRPC implements pubsub.RawTracer.
-func (*audience) SendRPC(*pubsub.RPC, peer.ID) {}
+func (*pubsubStreams) SendRPC(*pubsub.RPC, peer.ID) {}
 
 // SendRPCCompleted implements pubsub.RawTracer.
-func (*audience) SendRPCCompleted(*pubsub.RPC, peer.ID, time.Duration) {}
+func (*pubsubStreams) SendRPCCompleted(*pubsub.RPC, peer.ID, time.Duration) {}
 
 // DropRPC implements pubsub.RawTracer.
-func (*audience) DropRPC(*pubsub.RPC, peer.ID) {}
+func (*pubsubStreams) DropRPC(*pubsub.RPC, peer.ID) {}
 
 // UndeliverableMessage implements pubsub.RawTracer.
-func (*audience) UndeliverableMessage(*pubsub.Message) {}
+func (*pubsubStreams) UndeliverableMessage(*pubsub.Message) {}

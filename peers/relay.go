@@ -73,9 +73,9 @@ func (n *Node) startRelay() error {
 	return nil
 }
 
-// straighten moves tunnels to a direct connection that has just been made: the connections to services in them continue
+// moveToDirect moves tunnels to a direct connection that has just been made: the connections to services in them continue
 // there.
-func (n *Node) straighten(_ network.Network, c network.Conn) {
+func (n *Node) moveToDirect(_ network.Network, c network.Conn) {
 	if isRelayed(c) {
 		return
 	}

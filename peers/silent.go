@@ -103,7 +103,7 @@ func (n *Node) replace(ctx context.Context, conn network.Conn) {
 	pinged := make(chan struct{})
 	go func() {
 		defer close(pinged)
-		if pings(pinging, conn) {
+		if answersPing(pinging, conn) {
 			answers.Store(true)
 			stop() // no other connection is needed
 		}
@@ -113,7 +113,7 @@ func (n *Node) replace(ctx context.Context, conn network.Conn) {
 		cancel()
 		<-pinged
 	}()
-	addr := n.answering(trying, conn)
+	addr := n.findAddr(trying, conn)
 	if addr != nil {
 		select {
 		case <-pinged:
@@ -133,10 +133,10 @@ func (n *Node) replace(ctx context.Context, conn network.Conn) {
 	}
 }
 
-// pings reports whether the peer answers a ping on a connection before ctx ends. An answer that ping
+// answersPing reports whether the peer answers a ping on a connection before ctx ends. An answer that ping
 // is not supported counts, and so does a reset: the peer's ping service may be at its limit. If this
 // node cannot open a stream, the peer is assumed to answer.
-func pings(ctx context.Context, conn network.Conn) bool {
+func answersPing(ctx context.Context, conn network.Conn) bool {
 	s, err := conn.NewStream(network.WithAllowLimitedConn(ctx, "ping"))
 	if err != nil {
 		return ctx.Err() == nil
@@ -155,9 +155,9 @@ func pings(ctx context.Context, conn network.Conn) bool {
 	return err == nil || ctx.Err() == nil
 }
 
-// answering returns an address at which a new connection to conn's peer can be made, nil if there is
+// findAddr returns an address at which a new connection to conn's peer can be made, nil if there is
 // none. It tries the known addresses until ctx ends. A relay does not replace a direct connection.
-func (n *Node) answering(ctx context.Context, conn network.Conn) (answering ma.Multiaddr) {
+func (n *Node) findAddr(ctx context.Context, conn network.Conn) (answering ma.Multiaddr) {
 	if n.trying.Add(1) > maxTrying {
 		n.trying.Add(-1)
 		return nil
@@ -176,7 +176,7 @@ func (n *Node) answering(ctx context.Context, conn network.Conn) (answering ma.M
 	var work sync.WaitGroup
 	for _, a := range all[:min(len(all), maxTried)] {
 		work.Go(func() {
-			if err := n.try(ctx, a, id); err == nil {
+			if err := n.dialOnce(ctx, a, id); err == nil {
 				first.Do(func() {
 					answering = a
 					cancel()
@@ -188,8 +188,8 @@ func (n *Node) answering(ctx context.Context, conn network.Conn) (answering ma.M
 	return answering
 }
 
-// try makes a connection, which is closed at once.
-func (n *Node) try(ctx context.Context, addr ma.Multiaddr, id peer.ID) error {
+// dialOnce makes a connection, which is closed at once.
+func (n *Node) dialOnce(ctx context.Context, addr ma.Multiaddr, id peer.ID) error {
 	s, ok := n.host.Network().(*swarm.Swarm)
 	if !ok {
 		return errors.ErrUnsupported

@@ -70,10 +70,10 @@ func (n *Node) Status() Status {
 		}
 		return p
 	}
-	for _, id := range n.known.ids() {
+	for _, id := range n.bootstrap.ids() {
 		p := of(id)
 		if p.Bootstrap = true; !p.Connected {
-			p.Err = n.known.trouble(id)
+			p.Err = n.bootstrap.trouble(id)
 		}
 		all[id] = p
 	}
@@ -112,7 +112,7 @@ func (n *Node) offers() (all []OfferStatus, counts GossipStats) {
 	counts = n.gossip.counts
 	n.gossip.mu.Unlock()
 	for i := range all {
-		all[i].Err = n.shunned.why(Target{all[i].Peer, all[i].Name})
+		all[i].Err = n.backoffs.why(Target{all[i].Peer, all[i].Name})
 	}
 	slices.SortStableFunc(all, func(a, b OfferStatus) int { return strings.Compare(a.Name, b.Name) })
 	return all, counts

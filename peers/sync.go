@@ -88,7 +88,7 @@ func (s *syncer) run() {
 // ask asks a neighbour for its table, unless that neighbour or enough other ones are being asked.
 // Bootstrap peers are always asked: other neighbours could use up the limit.
 func (s *syncer) ask(id peer.ID) {
-	trusted := s.node.known.has(id)
+	trusted := s.node.bootstrap.has(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.asking[id] {

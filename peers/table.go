@@ -18,10 +18,10 @@ import (
 const (
 	maxEntries    = 2000
 	maxTableBytes = 32 << 20
-	// vouchedShare is the fraction of the table, 1/8, for nodes that only neighbours at one address have
+	// reportedShare is the fraction of the table, 1/8, for nodes that only neighbours at one address have
 	// reported: in a network of a few hundred nodes, most nodes are reported by bootstrap peers, or are
 	// connected.
-	vouchedShare = 8
+	reportedShare = 8
 	// trustedShare is the fraction, 1/2, that is reserved for records from bootstrap peers.
 	trustedShare = 2
 	// maxPast bounds the nodes that have left and are remembered. Each is remembered for longer than a
@@ -35,7 +35,7 @@ const (
 var (
 	errKnown = errors.New("known already")
 	errFull  = errors.New("the table is full")
-	errShare = fmt.Errorf("%w for this neighbour: at most %d nodes that are not connected here are taken from those at one address that are not under \"bootstrap\"", errFull, maxEntries/vouchedShare)
+	errShare = fmt.Errorf("%w for this neighbour: at most %d nodes that are not connected here are taken from those at one address that are not under \"bootstrap\"", errFull, maxEntries/reportedShare)
 )
 
 // source is the origin against which an entry counts, so that no neighbour fills the table.
@@ -48,7 +48,7 @@ type source struct {
 type sourceKind uint8
 
 const (
-	vouched   sourceKind = iota // a neighbour at an address says that there is such a node
+	reported  sourceKind = iota // a neighbour at an address says that there is such a node
 	trusted                     // reported by a bootstrap peer
 	connected                   // the node is connected, and has proved its identity
 )
@@ -127,7 +127,7 @@ func (t *table) makeRoom(e, old *entry) (evicted bool, err error) {
 	if t.bytes+len(e.sealed) > maxTableBytes {
 		return false, errFull
 	}
-	if e.source.kind == vouched && t.sources[e.source] >= t.max/vouchedShare {
+	if e.source.kind == reported && t.sources[e.source] >= t.max/reportedShare {
 		if old == nil || old.source.kind == connected { // the peer is no longer connected
 			return false, errShare
 		}
