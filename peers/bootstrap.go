@@ -75,7 +75,7 @@ func (n *Node) SetBootstrap(addrs []string) error {
 	return nil
 }
 
-// set replaces the bootstrap peers by addrs, which have been verified.
+// set replaces the bootstrap peers by addrs, which must be valid.
 func (b *bootstrapPeers) set(addrs []string) {
 	want := map[peer.ID]peer.AddrInfo{}
 	for _, text := range addrs {
@@ -101,7 +101,7 @@ func (b *bootstrapPeers) set(addrs []string) {
 		}
 	}
 	for id, info := range maps.All(want) {
-		b.node.host.Peerstore().AddAddrs(id, info.Addrs, peerstore.PermanentAddrTTL) // for calls before it is connected
+		b.node.host.Peerstore().AddAddrs(id, info.Addrs, peerstore.PermanentAddrTTL) // for calls before the peer is connected
 		if old := b.peers[id]; old != nil {
 			old.stop()
 		}
@@ -169,10 +169,10 @@ func (n *Node) connect(ctx context.Context, info peer.AddrInfo) error {
 	return nil
 }
 
-// ErrNotConnected: there is no way to a peer now.
+// ErrNotConnected: a peer cannot be connected to now.
 var ErrNotConnected = errors.New("peers: not connected")
 
-// explain returns an error that says in one line why a peer cannot be connected to.
+// explain wraps the error of a connection attempt in ErrNotConnected, in one line.
 func explain(id peer.ID, err error) error {
 	var dial *swarm.DialError
 	if errors.As(err, &dial) && len(dial.DialErrors) > 0 {
@@ -188,7 +188,7 @@ func explain(id peer.ID, err error) error {
 	return fmt.Errorf("%w: peer %s: %w", ErrNotConnected, id, err)
 }
 
-// oneLine joins errors without line breaks.
+// lines are errors that are printed in one line.
 type lines []error
 
 func oneLine(errs []error) error { return lines(errs) }
@@ -206,7 +206,7 @@ func (l lines) Error() string {
 
 func (l lines) Unwrap() []error { return l }
 
-// trouble returns why a bootstrap peer is not connected, nil if it is.
+// trouble returns why a bootstrap peer is not connected, or nil if it is connected.
 func (b *bootstrapPeers) trouble(id peer.ID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -216,14 +216,14 @@ func (b *bootstrapPeers) trouble(id peer.ID) error {
 	return nil
 }
 
-// has reports whether a peer is one of them.
+// has reports whether a peer is a bootstrap peer.
 func (b *bootstrapPeers) has(id peer.ID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.peers[id] != nil
 }
 
-// ids are the bootstrap peers.
+// ids returns the IDs of the bootstrap peers.
 func (b *bootstrapPeers) ids() (all []peer.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,10 +15,11 @@ import (
 // rejoinInterval is how often the node looks for connected peers that get no records.
 const rejoinInterval = 3 * time.Second
 
-// pubsubStreams holds the peers to which pubsub has a stream. pubsub opens a stream when libp2p has identified a peer, which
-// libp2p tries once for each connection, for five seconds. It gives up when the stream cannot be opened or breaks five
-// times in ten minutes. Without pubsubStreams a busy machine or a bad network would leave connected peers without records as
-// long as the connection lasts.
+// pubsubStreams holds the peers to which pubsub has a stream. pubsub opens a stream once libp2p has
+// identified a peer; libp2p tries that only once for each connection, for five seconds. pubsub also
+// gives up if the stream cannot be opened, or breaks five times in ten minutes. On a busy machine
+// or a bad network, connected peers could so remain without records while the connection lasts.
+// rejoin opens the missing streams.
 type pubsubStreams struct {
 	mu    sync.Mutex // held for a few instructions
 	peers map[peer.ID]bool
@@ -32,7 +33,7 @@ func (s *pubsubStreams) has(id peer.ID) bool {
 	return s.peers[id]
 }
 
-// startRejoin begins to watch the pubsubStreams. The syncer must exist.
+// startRejoin starts rejoin. The syncer must exist.
 func (g *gossip) startRejoin() error {
 	again, err := g.node.host.EventBus().Emitter(new(event.EvtPeerProtocolsUpdated))
 	if err != nil {
@@ -60,22 +61,22 @@ func (g *gossip) rejoin(again event.Emitter) {
 			if g.receives(id) {
 				continue
 			}
-			if missing[id] = true; before[id] { // otherwise it may have just been connected
+			if missing[id] = true; before[id] { // otherwise it may have connected just now
 				g.node.log.Debug("peers: a connected peer hears no records, trying again", "peer", id.String())
 				_ = again.Emit(event.EvtPeerProtocolsUpdated{Peer: id, Added: pubsub.GossipSubDefaultProtocols})
-				g.node.syncer.ask(id) // it was not asked for its table either
+				g.node.syncer.ask(id) // nor was it asked for its table
 			}
 		}
 	}
 }
 
-// receives reports whether records go to a peer, or cannot: the peer has no connection itself, or
-// does not speak the protocol.
+// receives reports whether a peer gets records, or cannot get any because it is not connected or
+// does not support the protocol.
 func (g *gossip) receives(id peer.ID) bool {
 	if g.streams.has(id) || g.node.host.Network().Connectedness(id) != network.Connected {
 		return true
 	}
-	all, err := g.node.host.Peerstore().GetProtocols(id) // of streams that were opened, if the peer could not be identified
+	all, err := g.node.host.Peerstore().GetProtocols(id) // only those of opened streams, if the peer was not identified
 	if err != nil || len(all) == 0 || g.node.unidentified.has(id) {
 		return false
 	}
