@@ -71,7 +71,7 @@ type Config struct {
 	// With ClientFirst it gets no session. Otherwise it may be waiting for the server's first
 	// bytes, and up to a hundred such clients a second get a session. Clients that have reset their
 	// connection, or that half-closed it before a required PROXY header, never get a session.
-	// Stats.Gone counts all clients that got no session.
+	// Stats.Gone counts the clients that got no session because they had disconnected.
 	ClientFirst bool
 	// ProxyTimeout bounds the reading of the header; 0 = DefaultProxyTimeout.
 	ProxyTimeout time.Duration

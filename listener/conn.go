@@ -72,8 +72,8 @@ func (c *Conn) Raw() fiber.Stream { return c.source() }
 // Handler (or Resume) must return at once, without closing the connection. The attached session's
 // Resume is called with a new context when there is something to read, the read deadline has
 // passed, or the connection was closed. Only the fiber that runs the session may call Suspend. It
-// returns false if the attached session is not a Resumer, or if the accepted connection is not on a
-// loop of an engine.
+// returns false if the attached session is not a Resumer, if the accepted connection is not on a
+// loop of an engine, or if the connection is from Server.Listener.
 func (c *Conn) Suspend() bool {
 	if !c.canSuspend() {
 		return false
