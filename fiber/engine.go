@@ -162,8 +162,8 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// Trim makes the loops free the memory that they keep for the next burst of connections, soon. Call
-// it after a burst; the next connections then cost some page faults.
+// Trim asks the loops to free the memory that they keep for the next burst of connections, and does
+// not wait for that. Call it after a burst; the next connections then cost some page faults.
 func (e *Engine) Trim() {
 	for _, l := range e.loops {
 		l.post(l.poller.trim)

@@ -35,7 +35,7 @@ func NewParker() *Parker {
 // Affinity returns the number of the fiber's loop; see LoopOf.
 func (p *Parker) Affinity() int { return p.affinity }
 
-// mine reports whether p belongs to the calling fiber.
+// mine reports whether p belongs to the calling fiber. It only reads the state of p's own loop.
 func (p *Parker) mine() bool {
 	l := p.fiber.loop
 	return l.running.Load() == getg() && l.current == p.fiber

@@ -21,8 +21,8 @@ type Stream interface {
 	// returns an error after the deadline or Close. The error is errors.ErrUnsupported if the connection cannot wait
 	// without a Read.
 	WaitReadable() error
-	// WaitReadableFor is WaitReadable with a time limit: ready is false if nothing was readable for
-	// the time patience, or somewhat longer.
+	// WaitReadableFor is WaitReadable with a time limit: ready is false if nothing became readable
+	// within the time patience. The wait may be somewhat longer.
 	WaitReadableFor(patience time.Duration) (ready bool, err error)
 	// WaitEither is WaitReadableFor for two connections at once, for their one user: it reports which of them can be
 	// read. A patience of 0 is unlimited. If the connections do not both live on the caller's loop, it returns
