@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Ahead returns a Stream that reads bytes first and then s. It is for connections of which some bytes were read before
-// their user gets them. The Stream takes over bytes. If bytes is empty, Ahead returns s.
+// Ahead returns a Stream that reads bytes first and then s. It is for connections of which some
+// bytes have been read before they are passed to their user. The Stream owns bytes. If bytes is
+// empty, Ahead returns s.
 func Ahead(s Stream, bytes []byte) Stream {
 	if len(bytes) == 0 {
 		return s

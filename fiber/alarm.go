@@ -2,10 +2,11 @@ package fiber
 
 import "time"
 
-// Alarm calls a function after a delay. On a fiber it uses the loop's own timers: unlike those of package time they make
-// no other thread check the time, so a timer for each short connection costs next to nothing. On a goroutine it is a
-// time.Timer. The zero Alarm is not set. An Alarm must not be copied. Calls from different threads may take effect in
-// another order: then its user needs a lock, and a Bell that checks whether it is still wanted.
+// Alarm calls a Bell after a delay. On a fiber it uses the loop's timers. Unlike those of package
+// time they wake no other thread, so a timer for each short connection costs little. On a goroutine
+// it is a time.Timer. The zero Alarm is not set. An Alarm must not be copied. Calls from different
+// threads may take effect in another order; such a user needs a mutex, and a Bell that checks
+// whether it is still wanted.
 type Alarm struct {
 	bell Bell
 

@@ -7,8 +7,9 @@ import (
 	"syscall"
 )
 
-// Asker sends requests on a connection and waits for their answers at less cost than Write and Read: a Read right after
-// a Write would ask the kernel for an answer that cannot have come yet. It is for the one user of the connection.
+// Asker sends requests on a connection and waits for their answers. It is cheaper than Write and
+// Read, because a Read right after a Write first tries to read an answer that cannot have arrived
+// yet. It is for the one user of the connection.
 type Asker struct {
 	raw  syscall.RawConn
 	turn func(fd uintptr) (over bool) // the method value step, kept because making one allocates

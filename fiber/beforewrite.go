@@ -2,11 +2,12 @@ package fiber
 
 import "net"
 
-// BeforeWrite returns a destination for CopyTo. It calls before when data for dst has been received, before any of it is
-// sent. If two CopyTo run at the same time, one for each direction of a session, the calls are in causal order: data that
-// answers what dst was sent is received after that call. moved is called after data was sent, when its answer may have
-// been copied already. Between connections of one loop that cannot happen, as long as the loop copies both directions;
-// such copying is faster without BeforeWrite.
+// BeforeWrite returns a destination for CopyTo. CopyTo then calls before when it has received data,
+// before it sends any of that data to dst. So if one CopyTo runs for each direction of a session,
+// before is called before the answer to that data is received. moved does not promise that: it is
+// called after data was sent, when the other CopyTo may already have copied the answer. Between
+// connections of one loop, where the loop copies both directions, moved is called in time, and
+// copying is faster without BeforeWrite.
 func BeforeWrite(dst Stream, before func()) Stream { return &beforeWrite{dst, before} }
 
 type beforeWrite struct {

@@ -97,7 +97,7 @@ func spliceOnce(l *loop, c, d *Conn, moved, spliced func(int)) (n int, readErr, 
 	if n == 0 {
 		empty = true
 		switch {
-		case err == nil: // the end, or something that a splice takes for it; the next receive tells
+		case err == nil: // the end, or data that cannot be spliced; the next receive shows which
 			return 0, nil, nil
 		case splice.Unsupported(err):
 			err = errors.ErrUnsupported

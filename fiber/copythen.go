@@ -9,15 +9,18 @@ import (
 	"runtime/debug"
 )
 
-// CopyThen is src.CopyTo(dst, moved, spliced) without the caller's stack, which is most of the memory of a session that
-// only copies. If it returns true, the loop copies, and then is called with the results of CopyTo, once, on a fiber of
-// that loop; perhaps before CopyThen has returned. If it returns false, it has copied nothing but the bytes of an Ahead,
-// which CopyTo does not copy again. It returns true if both connections live on the loop of the calling fiber, and no
-// other fiber reads src or writes dst. A fiber with a stack moves bulk, and keeps it until a small piece has followed the
-// bulk. A panic of moved or spliced is logged, counted in Stats.Panics and becomes writeErr, which wraps ErrPanicked.
+// CopyThen does what src.CopyTo(dst, moved, spliced) does, but needs no stack while it copies; a
+// stack is most of the memory of a session that only copies. It returns true if both connections
+// live on the loop of the calling fiber, and no other fiber reads src or writes dst. Then the loop
+// copies, and calls the function then once, with the results of CopyTo, on a fiber of that loop;
+// perhaps before CopyThen has returned. Otherwise CopyThen returns false: it has copied nothing, or
+// only the bytes of an Ahead, which CopyTo does not copy again. Bulk data is moved by a fiber with
+// a stack, until a small piece has followed. A panic of moved or spliced is logged, counted in
+// Stats.Panics, and becomes writeErr, which wraps ErrPanicked.
 //
-// From and to a TLSConn a fiber copies everything, since cryptography would hold the loop. It gives up its stack when nothing has arrived for
-// 100 ms, and the next data starts another one. Whether another fiber uses these connections is not checked.
+// If src or dst is a TLSConn, a fiber copies, because cryptography would hold the loop. The fiber
+// ends when nothing has arrived for 100 ms, and the next data starts another one. CopyThen does not
+// check whether another fiber uses such connections.
 func CopyThen(src Stream, dst net.Conn, moved, spliced func(n int), then func(readErr, writeErr error)) bool {
 	if _, ok := written(src).(*TLSConn); ok {
 		return copyByFiber(src, dst, moved, then)
@@ -103,7 +106,7 @@ func (k *copyingAlone) fiberOf() *coroutine {
 	return f
 }
 
-// proceeds calls the first step, and reports whether the loop is to call the next ones.
+// proceeds calls the first step, and reports whether the loop must call further ones.
 func (k *copyingAlone) proceeds() bool {
 	return !k.own.again()
 }
@@ -119,8 +122,8 @@ func (k *copyingAlone) bulk() (over bool) {
 	return k.splice()
 }
 
-// proceed is a fiber that does what a step cannot: it splices bulk, and ends the copying. After bulk the loop continues
-// without a stack.
+// proceed runs on a fiber, for what a step cannot do: it splices bulk data, and ends the copying.
+// After bulk data the loop continues without a fiber.
 func (k *copyingAlone) proceed() {
 	for k.own.fault == nil && !k.over() && !k.bulk() {
 		if k.proceeds() {

@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// coroutine is a fiber: it runs on its loop's thread, between resume and park. All fields belong to the loop's thread.
-// A coroutine without next has no stack: it belongs to a copyingAlone, whose step the loop calls, and which continues as
-// a fiber when the step is over.
+// coroutine is a fiber. It runs on its loop's thread, between resume and park. All fields belong to
+// the loop's thread. A coroutine without next has no stack: it belongs to a copyingAlone, whose
+// step the loop calls until the step returns true; then a fiber continues.
 type coroutine struct {
 	loop     *loop
 	next     func() (struct{}, bool)
@@ -166,7 +166,7 @@ func (l *loop) resume(f *coroutine) {
 	l.current = nil
 }
 
-// here reports whether the caller is a fiber of l, or the loop l itself.
+// here reports whether the caller runs on l: as a fiber, or as the loop itself.
 func (l *loop) here() bool {
 	g := getg()
 	return l.running.Load() == g || l.self == g

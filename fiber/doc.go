@@ -1,7 +1,7 @@
-// Package fiber runs straight-line network code on coroutines: a loop per thread asks the kernel
-// for everything its fibers wait for in one system call, by io_uring or epoll, and a switch between
-// fibers costs a fraction of what the scheduler's does. The same code runs on goroutines where
-// neither is available.
+// Package fiber runs blocking-style network code on coroutines. Each loop is a thread that runs
+// many fibers. It waits for the I/O of all of them with one system call, by io_uring or epoll, and
+// a switch between fibers costs a fraction of a switch between goroutines. Where neither is
+// available, the same code runs on goroutines.
 //
 //	engine, _ := fiber.New(fiber.Config{})
 //	defer engine.Close()
@@ -14,66 +14,71 @@
 // # What a fiber may do
 //
 // Connections, listeners and dialers of the engine wait without holding the loop. Everything else
-// that waits holds it, and with it every other fiber of the loop: a channel, a sync.Mutex that is
-// held across I/O, a file, a name look-up, a long computation. Such things go into [Block]. Use a
-// [Mutex] for a lock that is held across I/O, a [Group] for sync.WaitGroup, [Sleep] for time.Sleep,
-// and a [TLSConn] for TLS that one fiber reads while another writes. All of these work on
-// goroutines as well. A watchdog names a fiber that held its loop for more than 10 ms: certainly
-// after 150 ms, and more likely the more often it does.
+// that waits holds the loop, and so stops all of its other fibers: a channel, a sync.Mutex that is
+// held across I/O, a file, a name lookup, a long computation. Run such code in [Block]. Use a
+// [Mutex] for a lock that is held across I/O, a [Group] instead of sync.WaitGroup, [Sleep] instead
+// of time.Sleep, and a [TLSConn] for a TLS connection that one fiber reads while another writes.
+// All of these also work on goroutines. A watchdog logs the stack of a fiber that holds its loop
+// for more than 10 ms. It samples, so it finds a single hold for certain only after 150 ms;
+// repeated shorter ones it finds sooner or later.
 //
-// A panic ends its fiber, is logged with its stack, and leaves the loop running; runtime.Goexit
-// ends its fiber. Two things a fiber must not do while it waits: hold its thread
-// (runtime.LockOSThread), which ends the program, and run inside a coroutine (iter.Pull), which
-// panics.
+// A panic ends only its fiber, and is logged with its stack. runtime.Goexit also ends only its
+// fiber. While a fiber waits, it must not be locked to its thread (runtime.LockOSThread), which
+// ends the program, nor be inside a coroutine (iter.Pull), which panics.
 //
 // # Engines
 //
-// [Auto] takes the first that works: io_uring (Linux 6.1 or newer, where a container's seccomp
-// filter allows it), epoll, goroutines. [Engine.Reason] says why. Loops need amd64 or arm64. kqueue
-// (Darwin) must be asked for by name ([Kqueue]): it compiles, but has never been run. A loop is
-// locked to its thread; while busy it waits in the kernel unknown to Go's scheduler, if GOMAXPROCS
-// leaves the rest of the program a processor. With more loops than half the cores, set it to the
-// number of cores and loops together.
+// [Auto] chooses the first that works: io_uring (Linux 6.1 or newer, if a container's seccomp
+// filter permits it), epoll, goroutines. [Engine.Reason] says why. Loops need amd64 or arm64.
+// [Kqueue] (Darwin) must be requested: it compiles, but has never been run. A loop is locked to its
+// thread. A busy loop waits in the kernel without telling Go's scheduler, if GOMAXPROCS leaves the
+// rest of the program a processor. With more loops than half the cores, set GOMAXPROCS to the
+// number of cores plus the number of loops.
 //
 // # Memory
 //
-// On io_uring the kernel gets only memory that is mapped outside the heap and owned by the loop
-// until the operation has completed; slices given to Read and Write are copied and not kept. A
-// waiting connection holds no buffer on any engine.
+// On io_uring the kernel only gets memory that is mapped outside the heap, and that the loop owns
+// until the operation has completed. Read and Write copy the caller's slices, and do not keep them.
+// On every engine, a waiting connection holds no buffer.
 //
 // # Design
 //
-// Nearly all CPU time of a proxy is the kernel's, so the engine minimizes system calls, wake-ups and
-// copies:
+// A proxy uses nearly all of its CPU time in the kernel, so the engine minimizes system calls,
+// wake-ups and copies:
 //
-//   - Receives are multishot: a request costs no read operation, and an idle pooled connection reports
-//     its own death. A connection that carries bulk switches to single receives, which leave unread data
-//     in the socket, until eight small messages follow each other; between two TCP connections bulk is
-//     spliced, by CopyTo, or by a Transfer where it is framed. The first receive of a connection is a single one, because its traffic is not known yet.
-//     A reset that arrives together with data is not reported by the kernel; loops poll for it every
-//     10 ms, for all connections that received something.
-//   - On epoll, small messages are gathered and sent at the end of a tick by io_submit, the kernel's
-//     older asynchronous I/O. On sockets it completes before it returns, and containers often allow it
-//     where they forbid io_uring. Without it, each message is its own system call, between which its
-//     receiver can take the processor.
+//   - Receives on io_uring are multishot: a request costs no read operation, and the loop learns
+//     when an idle pooled connection ends. For bulk data a connection switches to single receives,
+//     which leave unread data in the socket, until eight small messages in a row have arrived. The
+//     first receive of a connection is also a single one, because its traffic is not known yet.
+//     Bulk data between two TCP connections is spliced, by CopyTo, or by a Transfer if it is
+//     framed. The kernel does not report a reset that arrives together with data. Loops therefore
+//     poll for resets every 10 ms, on all connections that have received something.
+//   - On epoll, small messages are gathered, and sent together at the end of a tick by io_submit,
+//     the kernel's older interface for asynchronous I/O. On sockets the call is synchronous, and
+//     containers often permit it where they forbid io_uring. Without it each message takes a system
+//     call, after which the message's receiver may take the processor.
 //   - Send errors are also reported to the reader: a socket reports a reset once, and after a failed send
 //     the reader would see a clean end of the stream.
-//   - Connections are accepted on demand, 16 a tick: connections that the kernel had accepted ahead would
-//     be lost when a reload hands the socket on, and a flood must not starve existing sessions.
-//   - A woken fiber runs next, in the same tick: the server connection that one session releases carries
-//     the next session's statement in the system call that sends the first one's answer. A fiber that
-//     this one wakes runs in the next tick, so that fibers waking each other cannot starve the kernel.
-//   - Bulk runs last in a tick and takes at most one millisecond of it, so that a small message waits for
-//     that millisecond and not for a 4 MiB splice of each bulk connection.
-//   - A connection to or from a loopback address uses Reno where the system's default is BBR, whose
-//     pacing timers were two thirds of the cost of bulk there; and beyond a few bulk connections each
-//     gets a share of a safe amount of receive window. Otherwise TCP comes under memory pressure, drops
-//     segments, and streams stall until retransmission timers fire.
-//   - A connection has one timer, at the earliest deadline it was ever armed for, in a heap per loop, so
-//     that moving a deadline later costs nothing.
-//   - A busy loop waits with a raw system call that Go's scheduler does not see, and so keeps its
-//     processor; the runtime's preemption signal interrupts it. An idle loop uses an ordinary call.
-//   - GOMAXPROCS is left alone. With half as many loops as cores, a raw wait leaves the rest of the
-//     program a processor; if all engines of the process together have as many loops as GOMAXPROCS,
-//     there are no raw waits.
+//   - At most 16 connections are accepted in a tick, so that a flood of them does not starve
+//     existing sessions. The kernel does not accept ahead of Accept, because such connections would
+//     be lost when a reload passes the socket to another listener.
+//   - A woken fiber runs next, in the same tick. For example, when a session releases a server
+//     connection, the next session's statement is sent by the same system call as the first
+//     session's answer. Fibers that the woken fiber wakes run in the next tick, so that fibers that
+//     wake each other cannot keep the loop from its I/O.
+//   - Bulk data is moved last in a tick, for at most one millisecond. A small message waits for
+//     that millisecond, not for a 4 MiB splice of each bulk connection.
+//   - If the system's congestion control is BBR, connections to or from a loopback address use
+//     Reno: BBR's pacing timers were two thirds of the cost of bulk data there. With more than a
+//     few bulk connections, each one gets a share of a safe total receive window. Otherwise TCP
+//     comes under memory pressure and drops segments, and streams stall until retransmission timers
+//     fire.
+//   - A connection has one timer in the heap of its loop. If a deadline moves later, the timer is
+//     not changed; it is armed again when it fires, so moving a deadline costs nothing.
+//   - A busy loop keeps its processor while it waits: it uses a raw system call, which Go's
+//     scheduler does not see. The runtime's preemption signal interrupts it. An idle loop uses an
+//     ordinary system call.
+//   - The engine does not change GOMAXPROCS. With half as many loops as cores, raw waits leave the
+//     rest of the program processors. If all engines of the process together have as many loops as
+//     GOMAXPROCS, there are no raw waits.
 package fiber

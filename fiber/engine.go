@@ -82,8 +82,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Engine is a set of loops; on the goroutine engine it is only a name. All methods may be called
-// from any fiber or goroutine.
+// Engine is a set of loops; the goroutine engine has none. All methods may be called from any fiber
+// or goroutine.
 type Engine struct {
 	cfg    Config
 	kind   Kind
@@ -128,7 +128,7 @@ func New(cfg Config) (*Engine, error) {
 	return nil, fmt.Errorf("%w: %w", ErrUnavailable, errors.Join(missing...))
 }
 
-// because returns the reason for a choice.
+// because formats the reason for the choice of an engine.
 func because(asked Kind, best string, missing []error) string {
 	switch {
 	case asked != Auto:
@@ -162,8 +162,8 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// Trim makes the loops return memory soon that they keep for the next burst of connections. The next connections then
-// cost some page faults, so call it after a burst.
+// Trim asks the loops to free the memory that they keep for the next burst of connections, and does
+// not wait for that. Call it after a burst; the next connections then cost some page faults.
 func (e *Engine) Trim() {
 	for _, l := range e.loops {
 		l.post(l.poller.trim)
@@ -224,8 +224,9 @@ func (e *Engine) lightest() *loop {
 	return best
 }
 
-// Conn makes an established connection of package net one of the engine, on the caller's loop if the caller is a fiber.
-// It takes over c, also on an error; no data of c may have been read ahead. On the goroutine engine it returns c.
+// Conn converts an established connection of package net to one of the engine, on the caller's loop
+// if the caller is a fiber. Conn owns c, also on an error. No data of c may have been read ahead.
+// The goroutine engine returns c.
 func (e *Engine) Conn(c net.Conn) (net.Conn, error) {
 	if e.kind == Goroutine {
 		return c, nil
@@ -257,8 +258,8 @@ func (e *Engine) Listen(network, address string) (net.Listener, error) {
 	return e.Listener(l)
 }
 
-// Listener makes l, which package net made, one of the engine, so that its connections live on
-// loops. It takes l over, also on an error. On the goroutine engine it returns l.
+// Listener converts a listener of package net to one of the engine, whose connections live on
+// loops. It owns l, also on an error. The goroutine engine returns l.
 func (e *Engine) Listener(l net.Listener) (net.Listener, error) {
 	if e.kind == Goroutine {
 		return l, nil

@@ -8,7 +8,7 @@ const closeTime = 10 * time.Second
 
 // linger arms a timer, which calls lingering, for a closed connection with unsent data.
 func (c *Conn) linger(l *loop) {
-	c.wr.deadline = c.unsent() // the field holds the unsent bytes at the last look, as a closed connection needs no write deadline
+	c.wr.deadline = c.unsent() // a closed connection needs no write deadline, so the field holds the number of unsent bytes at the last check
 	l.timers.arm(c, l.now+int64(closeTime))
 }
 

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Parker lets a fiber wait, without holding its loop, until a goroutine or fiber calls Unpark. It is a pool.Parker. It
-// belongs to the fiber that made it and serves one wait at a time. A goroutine that works for the fiber (see Block) may
-// use it, too.
+// Parker lets a fiber wait until another goroutine or fiber calls Unpark, without holding its loop.
+// It is a pool.Parker. It belongs to the fiber that made it, and serves one wait at a time. A
+// goroutine that runs code for the fiber (see Block) may also use it.
 type Parker struct {
 	fiber    *coroutine
 	affinity int
@@ -87,8 +87,8 @@ func (p *Parker) Park(ctx context.Context) error {
 	}
 }
 
-// soon lets the ready fibers run, and takes the permit if one of them has given it, such as a fiber that has connected
-// to a server nearby. Then the context need not be watched.
+// soon lets the ready fibers run once, and takes the permit if one of them has called Unpark, such
+// as a fiber that connects to a server nearby. Then the context need not be watched.
 func (p *Parker) soon() bool {
 	if p.take() {
 		return true

@@ -6,17 +6,17 @@ import (
 	"syscall"
 )
 
-// Arrival is the state in which a connection that has just been accepted shows its client.
+// Arrival is the state of a client as a connection shows it that was just accepted.
 type Arrival uint8
 
 const (
-	// Present: nothing shows that the client has left.
+	// Present: the client has not disconnected, as far as is known.
 	Present Arrival = iota
-	// EndedEmpty: the client has ended its stream (a FIN) without having sent a byte. It has left, or it waits for a
-	// server that speaks first.
+	// EndedEmpty: the client has ended its stream (a FIN) without having sent a byte. It has
+	// disconnected, or it waits for a server that sends first.
 	EndedEmpty
-	// Broken: the client can no longer receive anything. It has reset the connection, whatever it sent before, or has
-	// closed a Unix socket without having sent a byte.
+	// Broken: the client can receive nothing any more. It has reset the connection, perhaps after
+	// sending data, or has closed a Unix socket without having sent a byte.
 	Broken
 )
 
@@ -25,11 +25,11 @@ const (
 // accepts, and must not wait.
 type Screen func(from netip.AddrPort, a Arrival) (refuse bool)
 
-// AcceptScreened is l.Accept, but resets connections that screen refuses, and continues with the next one. For a
-// Listener a refused connection costs at most five system calls and no Conn. It counts less than an accepted one for
-// the connections of a tick, so that a queue of dead ones is emptied quickly while running sessions continue. Other
-// listeners have made a net.Conn before the screen. Arrivals are known for TCP and Unix sockets, of a Listener and of
-// package net, and not on Windows.
+// AcceptScreened is like l.Accept, but resets connections that screen refuses, and continues with
+// the next one. With a Listener a refused connection costs at most five system calls and no Conn,
+// and a tick accepts more refused connections than served ones, so that a queue of dead connections
+// is emptied quickly. Other listeners make a net.Conn before screen is called. The Arrival is known
+// for TCP and Unix sockets, of a Listener and of package net, but not on Windows.
 func AcceptScreened(l net.Listener, screen Screen) (c net.Conn, err error) {
 	a, ok := l.(*Listener)
 	if !ok {
@@ -41,7 +41,7 @@ func AcceptScreened(l net.Listener, screen Screen) (c net.Conn, err error) {
 	return a.acceptElsewhere(screen)
 }
 
-// screened is AcceptScreened for a listener that does not belong to an engine.
+// screened implements AcceptScreened for a listener that does not belong to an engine.
 func screened(l net.Listener, screen Screen) (net.Conn, error) {
 	for {
 		c, err := l.Accept()
@@ -105,7 +105,7 @@ func arrivalOf(c net.Conn) Arrival {
 	return a
 }
 
-// refuses is refused for a socket for which nothing was made yet.
+// refuses calls screen for a socket without a Conn, like refused.
 func (a *Listener) refuses(fd int, from peer, screen Screen) bool {
 	refuse, arrived := true, arrival(uintptr(fd))
 	defer func() {

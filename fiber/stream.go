@@ -21,7 +21,8 @@ type Stream interface {
 	// returns an error after the deadline or Close. The error is errors.ErrUnsupported if the connection cannot wait
 	// without a Read.
 	WaitReadable() error
-	// WaitReadableFor is WaitReadable for at least the time patience; ready is false when that time has passed.
+	// WaitReadableFor is WaitReadable with a time limit: ready is false if nothing became readable
+	// within the time patience. The wait may be somewhat longer.
 	WaitReadableFor(patience time.Duration) (ready bool, err error)
 	// WaitEither is WaitReadableFor for two connections at once, for their one user: it reports which of them can be
 	// read. A patience of 0 is unlimited. If the connections do not both live on the caller's loop, it returns
@@ -31,9 +32,9 @@ type Stream interface {
 	// It is for the one user, on the connection's loop. Elsewhere, and without a loop, it does nothing and returns
 	// false.
 	OnReadable(fn func()) bool
-	// Suspend lets the one user return from its fiber, and has it called again as soon as there is something to read,
-	// so that an idle session has neither a stack nor buffers. It returns false if nothing would call the user again;
-	// package listener's Conn.Suspend does.
+	// Suspend lets the one user return from its fiber, so that an idle session has neither a stack
+	// nor buffers. The user is called again when there is something to read. Suspend returns false
+	// if nothing would call the user again. Package listener's Conn implements it.
 	Suspend() bool
 
 	// CopyTo copies received data to dst until one of the connections ends. readErr is the error of receiving, io.EOF

@@ -11,8 +11,9 @@ var epoch = time.Now()
 // nanotime returns the time of the loops' clock.
 func nanotime() int64 { return int64(time.Since(epoch)) }
 
-// Now returns the time. On a fiber it is the beginning of the loop's current tick, which costs no look at the clock. Its
-// wall clock does not follow steps of the system's; compare it with times of Now only, or by their monotonic clock.
+// Now returns the time. On a fiber it is the beginning of the loop's current tick, so that the
+// clock need not be read. Its wall clock does not follow changes of the system's clock. Compare it
+// only with other results of Now, or by their monotonic clock.
 func Now() time.Time {
 	if f := currentFiber(); f != nil {
 		return epoch.Add(time.Duration(f.loop.now))

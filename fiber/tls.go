@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// TLSConn is a *tls.Conn that one fiber may read while another writes. crypto/tls holds a sync.Mutex
-// while it writes to the connection underneath, and readers take it too, to send an alert or
-// to answer a key update. If the writer waited for a peer that does not read, the reader would block
-// the loop, and the writer with it. So on fibers crypto/tls writes to memory, and Write sends that without
-// the lock. On goroutines a TLSConn works as a *tls.Conn.
+// TLSConn is a *tls.Conn that one fiber may read while another writes. crypto/tls holds a
+// sync.Mutex while it writes to the underlying connection, and a reader takes the same mutex to
+// send an alert or to answer a key update. If the writer waited for a peer that does not read, the
+// reader would block the loop. So on fibers crypto/tls writes to memory, and Write sends that data
+// without the mutex. On goroutines a TLSConn works as a *tls.Conn.
 //
 // The *tls.Conn inside must not be written to or closed on a fiber.
 type TLSConn struct {

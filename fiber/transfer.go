@@ -6,10 +6,11 @@ import (
 	"sync"
 )
 
-// Transfer moves bytes from one connection to another in two steps, for code that frames the data: between Receive and
-// Send the caller knows how many bytes are on their way, and each step has errors of one connection only. Bulk between
-// two plain TCP connections of one loop, or of package net, stays within the kernel; all other data goes through a
-// buffer, which is held only from Receive to Send.
+// Transfer moves bytes from one connection to another in two steps, for code that frames the data.
+// Between Receive and Send the caller knows the number of bytes, and each step returns errors of
+// one connection only. Bulk data between two plain TCP connections of one loop, or of package net,
+// stays within the kernel. Other data goes through a buffer, which is held only from Receive to
+// Send.
 //
 // The zero value is ready to use. A Transfer is for one user at a time. A caller that gives up between the two steps
 // must call Drop.
@@ -25,7 +26,7 @@ type Transfer struct {
 type transfer uint8
 
 const (
-	transferBulk   transfer = iota // splice: much data at once, as far as is known
+	transferBulk   transfer = iota // splice: data comes in large pieces, as far as is known
 	transferLittle                 // copy, until a piece is large
 	transferCopied                 // copy always: these connections cannot be spliced
 )
@@ -36,7 +37,7 @@ const (
 // copying is the smaller part.
 const spliceWorth = 32 << 10
 
-// spliceLeast is how much a splice must move for another one to pay.
+// spliceLeast is how much a splice must move so that the next piece is spliced too.
 const spliceLeast = 16 << 10
 
 // transferLarge bounds the bytes that one Receive copies. A source that cannot be waited for without a Read gets a

@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A send is complete when io_uring_enter returns: it does not wait for room. Its report would end the wait of the same
-// call, so that each message would cost a second tick. Sends at the end of a tick are therefore reported only if
-// they have failed or have sent a part (sqeSkipSuccess), and the others are noted as sent after the call. Nothing learns of such
-// a send while the loop waits, so it is not for connections on which something waits for its end.
+// A send does not wait for room, so it is complete when io_uring_enter returns. A completion would
+// end the wait of the same call, and each message would cost a second tick. Sends at the end of a
+// tick therefore only have a completion if they fail or send a part (sqeSkipSuccess); after the
+// call the others are noted as sent. This is not used for a connection on which a fiber waits for
+// the end of the send, because the fiber would only learn of it after the loop's wait.
 
 // sendGathered hands the gathered data of all connections to the kernel, for the enter that follows.
 func (p *uring) sendGathered() {

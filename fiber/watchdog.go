@@ -11,8 +11,8 @@ import (
 // watchInterval is how long a fiber may hold its loop, and how often the watchdog looks at a running loop.
 const watchInterval = 10 * time.Millisecond
 
-// watchPause is how often the watchdog looks while all loops wait. Under a light load each look wakes a thread that
-// otherwise sleeps, which costs more than many requests.
+// watchPause is how often the watchdog looks while all loops wait. Under a light load each look
+// wakes a sleeping thread, which costs more than many requests.
 const watchPause = 100 * time.Millisecond
 
 // busyTime is the processor time of a fiber that has computed for a watchInterval; it is a little less because ticks
@@ -98,10 +98,11 @@ func (e *Engine) watchAgain() {
 	}
 }
 
-// held reports, once, that a fiber has held its loop for more than watchInterval, and returns the stacks of the
-// candidates. Elapsed time alone is no evidence, because on an overloaded machine every fiber takes long. A fiber that
-// computes has used its thread's processor time; a fiber that waits is seen waiting twice. Neither holds for a fiber
-// whose thread or goroutine gets no processor, or waits for the collector.
+// held reports, once, that a fiber has held its loop for more than watchInterval, and returns the
+// stacks of the candidates. Elapsed time is not enough, because on an overloaded machine every
+// fiber takes long. A fiber that computes must have used its thread's processor time, and a fiber
+// that waits must be seen waiting twice. Neither is true of a fiber whose thread or goroutine gets
+// no processor, or which waits for the garbage collector.
 func (k *observation) held(l *loop) (stacks string, held bool) {
 	at := l.moment()
 	if !l.active.Load() || at != k.at || at == k.reported {

@@ -16,10 +16,12 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 )
 
-// byeTime is how long a client without requests may take to close its connection after GOAWAY.
-const byeTime = time.Second
+// goAwayTimeout is how long a client may take to close its connection after GOAWAY, once it has no
+// requests.
+const goAwayTimeout = time.Second
 
-// conn is a client's connection. Package listener treats it like others, but nothing reads from it or writes to it.
+// conn is a client's connection. Package listener handles it like other connections, but does not
+// read or write it.
 type conn struct {
 	fiber.NoLoop
 	q         *quic.Conn
@@ -30,11 +32,11 @@ type conn struct {
 	left      chan struct{} // closed by Leave
 	leave     sync.Once
 
-	mu     sync.Mutex // held for a few instructions
-	served bool       // Carry was called
-	open   int        // requests
-	bye    *time.Timer
-	idle   *time.Timer // runs while no request is open
+	mu         sync.Mutex // held for a few instructions
+	served     bool       // Carry was called
+	open       int        // requests
+	closeTimer *time.Timer
+	idleTimer  *time.Timer // runs while no request is open
 }
 
 var (
@@ -51,7 +53,7 @@ func (c *conn) Carry(h http.Handler) error {
 	s := c.of.settings
 	c.mu.Lock()
 	c.served = true
-	c.idle = time.AfterFunc(s.KeepAlive, c.idled)
+	c.idleTimer = time.AfterFunc(s.KeepAlive, c.onIdle)
 	c.mu.Unlock()
 	server := &quichttp3.Server{
 		MaxHeaderBytes: s.MaxHeaderBytes, Logger: s.Logger,
@@ -66,24 +68,24 @@ func (c *conn) Carry(h http.Handler) error {
 	err := server.ServeQUICConn(c.q)
 	_ = c.Close()
 	leaving.Wait()
-	if harmless(err) {
+	if normalEnd(err) {
 		return nil
 	}
 	return err
 }
 
-// goAway sends GOAWAY once the connection should end, and returns when it has ended.
+// goAway sends GOAWAY after Leave, and returns when the connection has ended.
 func (c *conn) goAway(server *quichttp3.Server) {
 	select {
 	case <-c.q.Context().Done():
 		return
 	case <-c.left:
 	}
-	_ = server.Shutdown(c.q.Context()) // returns when the connection is over
+	_ = server.Shutdown(c.q.Context()) // returns when the connection has ended
 }
 
-// harmless reports whether an error of a connection is a normal end.
-func harmless(err error) bool {
+// normalEnd reports whether err is the normal end of a connection.
+func normalEnd(err error) bool {
 	if idle, ok := errors.AsType[*quic.IdleTimeoutError](err); ok && idle != nil {
 		return true
 	}
@@ -93,21 +95,23 @@ func harmless(err error) bool {
 	return err == nil || errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) || errors.Is(err, net.ErrClosed)
 }
 
-// count counts the requests in progress. A stream counts once its head has arrived: quic-go's own time-out for connections
-// without requests ends with the first byte of a stream, so an incomplete head would keep the connection forever.
+// count adds n to the number of requests in progress. A request counts when its head has arrived.
+// quic-go has an idle timeout of its own, but stops it at the first byte of a stream, so that an
+// incomplete head would keep the connection forever.
 func (c *conn) count(n int, keepAlive time.Duration) {
 	c.mu.Lock()
 	if c.open += n; c.open == 0 {
-		c.idle.Reset(keepAlive)
+		c.idleTimer.Reset(keepAlive)
 	} else {
-		c.idle.Stop()
+		c.idleTimer.Stop()
 	}
 	c.mu.Unlock()
-	c.end()
+	c.closeIfDone()
 }
 
-// idled ends a connection that has had no request for long. Clients repeat requests elsewhere that they begin meanwhile.
-func (c *conn) idled() {
+// onIdle ends a connection that has had no requests for the keep-alive time. A client sends a
+// request that it has just begun again, on another connection.
+func (c *conn) onIdle() {
 	c.mu.Lock()
 	idle := c.open == 0
 	c.mu.Unlock()
@@ -116,8 +120,9 @@ func (c *conn) idled() {
 	}
 }
 
-// end closes the connection soon if it should end and has no requests.
-func (c *conn) end() {
+// closeIfDone arranges that the connection is closed after goAwayTimeout, if Leave was called and
+// it has no requests.
+func (c *conn) closeIfDone() {
 	select {
 	case <-c.left:
 	default:
@@ -126,18 +131,18 @@ func (c *conn) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.open > 0 && c.bye != nil:
-		c.bye.Stop()
-		c.bye = nil
-	case c.open == 0 && c.bye == nil:
-		c.bye = time.AfterFunc(byeTime, func() { _ = c.Close() })
+	case c.open > 0 && c.closeTimer != nil:
+		c.closeTimer.Stop()
+		c.closeTimer = nil
+	case c.open == 0 && c.closeTimer == nil:
+		c.closeTimer = time.AfterFunc(goAwayTimeout, func() { _ = c.Close() })
 	}
 }
 
 // Leave implements httpproxy.Carrier.
 func (c *conn) Leave() {
 	c.leave.Do(func() { close(c.left) })
-	c.end()
+	c.closeIfDone()
 }
 
 // TLS implements httpproxy.Carrier.
@@ -154,7 +159,7 @@ func (c *conn) Close() error {
 	c.mu.Lock()
 	served := c.served
 	c.mu.Unlock()
-	if !served { // a limit is reached, or the listener is about to end
+	if !served { // the connection limit is reached, or the listener is closing
 		return c.close(quichttp3.ErrCodeExcessiveLoad)
 	}
 	return c.close(quichttp3.ErrCodeNoError)
@@ -165,11 +170,11 @@ func (c *conn) Refuse() { _ = c.close(quichttp3.ErrCodeExcessiveLoad) }
 
 func (c *conn) close(code quichttp3.ErrCode) error {
 	c.mu.Lock()
-	if c.bye != nil {
-		c.bye.Stop()
+	if c.closeTimer != nil {
+		c.closeTimer.Stop()
 	}
-	if c.idle != nil {
-		c.idle.Stop()
+	if c.idleTimer != nil {
+		c.idleTimer.Stop()
 	}
 	c.mu.Unlock()
 	return c.q.CloseWithError(quic.ApplicationErrorCode(code), "")
@@ -192,8 +197,8 @@ func (c *conn) PeerClosed() bool { return c.Ended() }
 // LocalAddr implements net.Conn.
 func (c *conn) LocalAddr() net.Addr { return c.q.LocalAddr() }
 
-// RemoteAddr implements net.Conn. A client that moves to another address keeps the connection. The result is its first
-// address, which limits by address count.
+// RemoteAddr implements net.Conn. It returns the client's first address, which limits by address
+// count, also after the client has moved to another address.
 func (c *conn) RemoteAddr() net.Addr { return c.from }
 
 // Read is not supported.

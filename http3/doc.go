@@ -1,10 +1,13 @@
-// Package http3 lets http listeners of the gateway serve HTTP/3 (RFC 9114) to their clients, beside HTTP/1.1 and HTTP/2. It serves the key
-// "http3" of a listener's "http". A program that imports it has it:
+// Package http3 serves HTTP/3 (RFC 9114) to clients of the gateway's http listeners, in addition to
+// HTTP/1.1 and HTTP/2. It implements the key "http3" under a listener's "http". Importing the
+// package adds it to a program:
 //
 //	import _ "github.com/headpond/headpond/http3"
 //
-// QUIC and the frames of HTTP/3 are quic-go's. Each connection is a httpproxy.Carrier, so that its requests meet the routes, limits and logs
-// of the listener's other requests. Programs that embed a httpproxy.Proxy give what Listen returns to its Serve.
+// Package quic-go implements QUIC and the frames of HTTP/3. Each connection is a httpproxy.Carrier:
+// the listener's routes, limits and logs apply to its requests too. Programs that embed a
+// httpproxy.Proxy pass a Listener to its Serve.
 //
-// listen.go has the UDP socket and what is accepted from it, handshake.go what is refused before, conn.go a client's connection, and register.go adds both to the gateway.
+// The files: listen.go has the UDP socket and accepts connections, handshake.go limits and refuses
+// handshakes, conn.go is a client's connection, register.go adds the package to the gateway.
 package http3

@@ -15,11 +15,13 @@ import (
 )
 
 const (
-	// busyHandshakes is from how many handshakes under way on a client first has to show that its address is its own (Retry, RFC 9000, section
-	// 8.1.2), which costs it a round trip. maxHandshakes is how many there may be; each takes some 50 KiB and a signature.
+	// While there are busyHandshakes or more handshakes, new clients must first prove that they own
+	// their address (Retry, RFC 9000, section 8.1.2), which costs a round trip. maxHandshakes
+	// bounds the concurrent handshakes; each takes some 50 KiB, and a signature.
 	busyHandshakes = 64
 	maxHandshakes  = 1024
-	// maxSourceHandshakes is how many of them may be of one source that has shown its address: one client must not take the room of all.
+	// maxSourceHandshakes bounds those of one source with a proven address, so that one client
+	// cannot use up maxHandshakes.
 	maxSourceHandshakes = maxHandshakes / 8
 )
 
@@ -29,24 +31,26 @@ var (
 	errNobody = errors.New("http3: nobody accepts clients any more")
 )
 
-// handshakes counts those under way. A client whose address may be forged counts for no source.
+// handshakes counts the handshakes in progress. Clients without a proven address count for no
+// source, because the address may be forged.
 type handshakes struct {
 	mu      sync.Mutex // held for a few instructions
 	all     int
 	sources map[netip.Prefix]int
 }
 
-// handshake is one that is counted, until its connection is accepted or over.
+// handshake is a counted handshake. It counts until its connection is accepted or has ended.
 type handshake struct {
 	of   *handshakes
-	from netip.Prefix // the source; zero = the address may be forged
-	to   *Listener    // whose settings it has
+	from netip.Prefix // the source; zero = the address is not proven
+	to   *Listener    // the Listener whose settings it uses
 	once sync.Once
 }
 
 type handshakeKey struct{}
 
-// sourceOf returns an IPv4 address, or the /64 of an IPv6 address, because its owner can use any address of it.
+// sourceOf returns an IPv4 address, or the /64 network of an IPv6 address, because one client can
+// use all addresses of a /64.
 func sourceOf(from net.Addr) netip.Prefix {
 	a, ok := from.(*net.UDPAddr)
 	if !ok {
@@ -60,7 +64,7 @@ func sourceOf(from net.Addr) netip.Prefix {
 	return source
 }
 
-// begin counts a handshake, and returns how many others of its source are under way.
+// begin counts a handshake, and returns the number of other handshakes of its source.
 func (s *handshakes) begin(h *handshake) (pending int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +84,7 @@ func (s *handshakes) begin(h *handshake) (pending int, err error) {
 	return pending, nil
 }
 
-// over ends the count, and reports whether it had not ended before.
+// over uncounts the handshake. It reports whether the handshake was counted until now.
 func (h *handshake) over() (now bool) {
 	h.once.Do(func() {
 		now = true
@@ -98,8 +102,9 @@ func (h *handshake) over() (now bool) {
 	return now
 }
 
-// failed ends the count of a handshake whose connection is over, and reports an error of TLS. Others are those of clients that have gone, whose
-// addresses may be forged.
+// failed uncounts a handshake whose connection has ended, and reports TLS errors. It does not
+// report other errors: they are those of clients that have disconnected, with addresses that may be
+// forged.
 func (h *handshake) failed(err error, client net.Addr) {
 	if !h.over() {
 		return
@@ -118,8 +123,8 @@ func (s *handshakes) busy() bool {
 // busy implements quic.Transport.VerifySourceAddress.
 func (p *port) busy(net.Addr) bool { return p.shaking.busy() }
 
-// sameFlight is how long packets from the address of a client that was refused belong to that attempt: a first flight has two of them or more,
-// and is refused and counted once.
+// sameFlight is how long further packets of a refused client belong to the refused attempt. The
+// first flight of a client has two or more packets, and the attempt is counted once.
 const sameFlight = 100 * time.Millisecond
 
 // refusal is the last client that was refused before its handshake.
@@ -129,8 +134,9 @@ type refusal struct {
 	err    error
 }
 
-// begins implements quic.Transport.ConnContext: it refuses a client before anything is made for it, or counts its handshake. It does not wait,
-// because the packets of all clients do meanwhile. Calls come one after the other.
+// begins implements quic.Transport.ConnContext: it counts the handshake of a new client, or refuses
+// the client before anything is allocated for it. It must not wait, because the packets of all
+// clients wait for it. There are no concurrent calls.
 func (p *port) begins(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
 	client := info.RemoteAddr.String()
 	if last := &p.refused; last.client == client && time.Since(last.at) < sameFlight {
@@ -153,7 +159,7 @@ func (p *port) admit(h *handshake, info *quic.ClientInfo) error {
 	s := p.settings()
 	pending, err := p.shaking.begin(h)
 	switch {
-	case s == nil: // the client is vetted when it is accepted
+	case s == nil: // the client is checked when it is accepted
 		return err
 	case err != nil:
 		s.Report(listener.ReasonRejected, slog.LevelWarn, "handshake refused", "client", info.RemoteAddr.String(), "error", err)

@@ -12,9 +12,9 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// A failing accept (out of file descriptors, mostly) is tried again after
-// minBackoff, doubled up to maxBackoff: long enough not to spin, short enough
-// to be back soon after something was closed.
+// After a temporary error, mostly a lack of file descriptors, the Server accepts again after
+// minBackoff. The delay doubles with each further error, up to maxBackoff, so that accepting
+// continues soon after a descriptor was closed.
 const (
 	minBackoff = 5 * time.Millisecond
 	maxBackoff = time.Second
@@ -54,8 +54,8 @@ func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 // errPanicked is the error of an Accept that panicked.
 var errPanicked = errors.New("listener: accepting panicked")
 
-// acceptOne accepts one connection and starts its session. A panic is a bug, of the listener l mostly. It is logged with its stack and
-// costs at most this connection: the Server keeps accepting.
+// acceptOne accepts one connection and starts its session. A panic, mostly a bug of l, is logged
+// with its stack and ends at most this connection. The Server continues to accept.
 func (a *acceptor) acceptOne(l net.Listener) (err error) {
 	s := a.server
 	var c *Conn
@@ -82,19 +82,19 @@ func (a *acceptor) acceptOne(l net.Listener) (err error) {
 	}
 	s.accepted.Add(1)
 	c = &Conn{stream: fiber.StreamOf(raw), accepted: time.Duration(NewID()) * time.Microsecond}
-	a.receive(c)
+	a.dispatch(c)
 	return nil
 }
 
-// receive starts the fiber or goroutine that serves an accepted connection that was screened, unless its source is
-// refused.
-func (a *acceptor) receive(c *Conn) {
+// dispatch starts the fiber or goroutine that serves a screened connection, or refuses the
+// connection because of its source.
+func (a *acceptor) dispatch(c *Conn) {
 	s := a.server
-	if !a.cfg.owesHeader(c) { // else its source is known later
-		switch err := s.checkSource(c, a.cfg, a.vetted); {
+	if !a.cfg.expectsHeader(c) { // otherwise the header names the source
+		switch err := s.checkSource(c, a.cfg, a.addressChecked); {
 		case err == nil:
-		case s.tells(err): // which may take a while
-			a.start(c, func(c *Conn) { s.turnAway(c, err) })
+		case s.getsReason(err): // sending may wait
+			a.start(c, func(c *Conn) { s.sendRefusal(c, err) })
 			return
 		default:
 			s.refuse(c, err)
@@ -115,8 +115,9 @@ func (a *acceptor) start(c *Conn, serve func(*Conn)) {
 	c.Go(func() { serve(c) })
 }
 
-// turnAway sends the reason to a connection that checkSource refused, and ends it.
-func (s *Server) turnAway(c *Conn, err error) {
+// sendRefusal sends the reason to the client of a connection that checkSource refused, and closes
+// the connection.
+func (s *Server) sendRefusal(c *Conn, err error) {
 	defer func() {
 		_ = c.Close()
 		s.forget(c)
@@ -125,9 +126,9 @@ func (s *Server) turnAway(c *Conn, err error) {
 	s.refuse(c, err)
 }
 
-// backOff waits after a temporary error and returns for how long. It logs while the delay grows,
-// and then not until accepting works again. At the limit of open files both alternate quickly, so
-// logs are limited (LogLimited).
+// backOff waits after a temporary error and returns the delay. It logs each delay that is longer
+// than the last one. At the limit of open files errors and successes alternate quickly, so the
+// number of lines is limited (LogLimited).
 func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Duration {
 	delay := min(max(2*last, minBackoff), maxBackoff)
 	s.CountError(ReasonAccept)
@@ -157,9 +158,9 @@ func hint(err error) string {
 	return "nothing, unless it persists"
 }
 
-// temporary reports whether accepting may work again later: resources are exhausted,
-// or the error is the new connection's own (Linux
-// returns its pending network error and a firewall's refusal, see accept(2)).
+// temporary reports whether accepting may work again later: resources are exhausted, or the error
+// concerns only the new connection. Linux returns a pending network error of the new connection,
+// and a firewall's refusal (see accept(2)).
 func temporary(err error) bool {
 	if errors.Is(err, net.ErrClosed) {
 		return false

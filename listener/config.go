@@ -13,14 +13,14 @@ import (
 
 // Defaults of Config, used where a field is zero.
 const (
-	// DefaultMaxConns bounds memory and file descriptors. An idle TCP session
-	// with its upstream connection takes about 14 KiB and two descriptors: 140
-	// MiB and 20,000; while a receiver does not read, a buffer of 32 KiB more
-	// for each direction. Mind the process's limit of open files.
+	// DefaultMaxConns bounds memory and file descriptors. An idle TCP session with its upstream
+	// connection takes about 14 KiB and two descriptors, so 10,000 take 140 MiB and 20,000
+	// descriptors. While a receiver does not read, a session takes a buffer of 32 KiB more for that
+	// direction. The process's limit of open files must allow the descriptors.
 	DefaultMaxConns = 10_000
-	// DefaultMaxQueue is how many connections may wait for admission. It is a quarter of the
-	// longest accept backlog of operating systems by default (net.core.somaxconn is 4096), because
-	// a waiting connection costs a goroutine here.
+	// DefaultMaxQueue is how many connections may wait for admission. It is a quarter of Linux's
+	// default for the longest accept backlog (net.core.somaxconn, 4096), because a connection that
+	// waits here takes a goroutine.
 	DefaultMaxQueue = 1024
 	// DefaultQueueTimeout is how long a connection waits for admission.
 	DefaultQueueTimeout = 5 * time.Second
@@ -41,25 +41,23 @@ type Config struct {
 	Room *Room
 	// MaxConns is how many sessions may run at once; 0 = DefaultMaxConns.
 	MaxConns int
-	// MaxQueue is how many accepted connections may wait while MaxConns
-	// sessions run; 0 = DefaultMaxQueue, negative = none: beyond MaxConns
-	// connections are rejected at once.
+	// MaxQueue is how many accepted connections may wait while MaxConns sessions run; 0 =
+	// DefaultMaxQueue. With a negative MaxQueue, connections beyond MaxConns are rejected at once.
 	MaxQueue int
 	// QueueTimeout is how long a connection waits; 0 = DefaultQueueTimeout.
 	QueueTimeout time.Duration
-	// AcceptProxy makes peers in TrustedProxies begin with a PROXY protocol
-	// header, version 1 or 2; the session then sees the addresses in it. A
-	// trusted peer without a valid header is rejected. Peers that are not
-	// trusted are served under their own address, and their bytes are never
-	// read as a header.
+	// AcceptProxy requires peers in TrustedProxies to send a PROXY protocol header first, version 1
+	// or 2. The session then has the addresses in the header. A trusted peer without a valid header
+	// is rejected. Other peers are served under their own address, and their bytes are never read
+	// as a header.
 	AcceptProxy bool
-	// TrustedProxies are the peers whose header is believed; empty with
-	// AcceptProxy = loopback only. Peers on a Unix socket are always trusted.
+	// TrustedProxies are the peers that must send a header; empty = loopback addresses. Peers on a
+	// Unix socket are always trusted.
 	TrustedProxies []netip.Prefix
-	// Allow are the addresses that may connect, empty = all; Deny are exceptions from Allow. An
-	// address counts in its IPv4 form if it has one. With a trusted PROXY header it is the client's
-	// address in the header. Clients of a Unix socket have no address and are accepted. A refused
-	// connection is reset.
+	// Allow lists the addresses that may connect, empty = all; Deny lists exceptions. An address is
+	// compared in its IPv4 form if it has one. For a trusted peer it is the client's address in the
+	// PROXY header. Clients of a Unix socket have no address and are accepted. A refused connection
+	// is reset.
 	Allow, Deny []netip.Prefix
 	// MaxConnsPerSource is how many connections one source may have at once, queued ones included;
 	// 0 = any number. A source is an IPv4 address or the /64 of an IPv6 address. The Handler, if it
@@ -68,14 +66,16 @@ type Config struct {
 	// ConnectionRate is how often one source may connect. A connection beyond it
 	// is reset.
 	ConnectionRate Rate
-	// ClientFirst says that the client sends first in this protocol. A client that has ended its stream without sending
-	// anything before its connection is accepted has then gone, and gets no session. In other protocols up to a hundred
-	// such clients a second get a session: they may wait for the server's first bytes. Clients that have reset their
-	// connections, and clients that still owe a PROXY header, never get one. Stats.Gone counts them all.
+	// ClientFirst says that the client sends first in this protocol. It decides about a client that
+	// has half-closed its connection without sending anything before the connection is accepted.
+	// With ClientFirst it gets no session. Otherwise it may be waiting for the server's first
+	// bytes, and up to a hundred such clients a second get a session. Clients that have reset their
+	// connection, or that half-closed it before a required PROXY header, never get a session.
+	// Stats.Gone counts the clients that got no session because they had disconnected.
 	ClientFirst bool
 	// ProxyTimeout bounds the reading of the header; 0 = DefaultProxyTimeout.
 	ProxyTimeout time.Duration
-	// TCP are set on the connections of clients, if they are TCP.
+	// TCP are options for the clients' TCP connections.
 	TCP fiber.TCPOptions
 	// AccessLog switches Server.Access on: one line per session or request.
 	AccessLog bool
@@ -118,7 +118,7 @@ func (c Config) Verify() error {
 	return errors.Join(errs...)
 }
 
-// withDefaults returns c with every zero field filled.
+// withDefaults returns c with defaults in place of zero values.
 func (c Config) withDefaults() Config {
 	c.MaxConns = cmp.Or(c.MaxConns, DefaultMaxConns)
 	c.MaxQueue = cmp.Or(c.MaxQueue, DefaultMaxQueue)

@@ -10,32 +10,31 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// Conn is the connection every session gets: the accepted one, with the
-// addresses of the PROXY header when there was one, and counted. It is a
-// fiber.Stream and may be used as one, or as a net.Conn: it may be read by one
-// goroutine while another writes.
-type Conn struct { // of 80 bytes, one of the allocator's sizes: there may be very many
-	stream                 // the accepted connection; see source for reading
-	header   *proxyHeader  // nil = none came, and nothing was unread
+// Conn is the connection of a session. It wraps the accepted connection, counts bytes, and has the
+// addresses of the PROXY header if there was one. It may be used as a fiber.Stream or as a
+// net.Conn; one goroutine may read while another writes.
+type Conn struct { // 80 bytes, a size class of the allocator, because there may be very many
+	stream                 // the accepted connection; reads go to source
+	header   *proxyHeader  // nil = no PROXY header came, and Unread was not called
 	accepted time.Duration // since began
 	in, out  atomic.Uint64
 
-	server  *Server // that it was admitted to; nil = not yet
-	session Session // nil = none is attached; its goroutine or fiber sets it, under Server.mu
+	server  *Server // nil = not admitted yet
+	session Session // nil = none is attached; set by the session's goroutine or fiber, under Server.mu
 	flags   atomic.Uint32
 	index   int32 // in Server.conns, from 1; 0 = none; guarded by Server.mu
 }
 
 // Flags of a Conn.
 const (
-	connClosed    uint32 = 1 << iota
-	connAccepted         // returned by Accept of a netListener: its session ends with Close
-	connServing          // a session runs on it; set under Server.mu
-	connSuspended        // the session has given up its stack; its goroutine or fiber sets it
-	connCounted          // Server.sources counts it
-	connOwnTime          // suspended until the function of SuspendUntil is called
-	connParted           // the part of the session that has suspended itself so is over
-	connDue              // that function was called
+	connClosed        uint32 = 1 << iota
+	connAccepted             // returned by netListener.Accept; the session ends when the connection is closed
+	connServing              // a session runs on it; set under Server.mu
+	connSuspended            // the session is suspended, or about to return; set by its goroutine or fiber
+	connCounted              // Server.sources counts it
+	connResumedByCall        // suspended by SuspendUntil
+	connReturned             // the Handler or Resume has returned after SuspendUntil
+	connResumeCalled         // the function of SuspendUntil was called
 )
 
 func (c *Conn) is(flag uint32) bool { return c.flags.Load()&flag != 0 }
@@ -48,7 +47,7 @@ type stream = fiber.Stream
 // proxyHeader is the contents of a PROXY header.
 type proxyHeader struct {
 	remote, local net.Addr
-	source        fiber.Stream // bytes after the header, or of Unread, and then the accepted connection; nil = the connection only
+	source        fiber.Stream // bytes after the header, or of Unread, followed by the accepted connection's; nil = only the connection's
 }
 
 // source returns the stream that c reads.
@@ -64,16 +63,17 @@ var (
 	_ io.ReaderFrom = (*Conn)(nil)
 )
 
-// Raw returns the accepted connection, with the bytes already read from it. Report bytes that are
-// read and written without c by Count. After Raw use only Close, the addresses and the counters of
-// c.
+// Raw returns the accepted connection, preceded by the bytes that were already read from it. Report
+// bytes that are read and written without c with Count. After Raw use only Close, the addresses and
+// the counters of c.
 func (c *Conn) Raw() fiber.Stream { return c.source() }
 
-// Suspend implements fiber.Stream: it lets an idle session give up its stack. When it returns true, the Handler (or Resume)
-// must return at once, without closing the connection. As soon as there is something to read, the
-// read deadline has passed or the connection was closed, Resume of the attached session, which must
-// be a Resumer, is called with a new context. Only the fiber that runs the session may call
-// Suspend; it returns false unless the accepted connection is on a loop of an engine.
+// Suspend implements fiber.Stream: an idle session gives up its stack. If Suspend returns true, the
+// Handler (or Resume) must return at once, without closing the connection. The attached session's
+// Resume is called with a new context when there is something to read, the read deadline has
+// passed, or the connection was closed. Only the fiber that runs the session may call Suspend. It
+// returns false if the attached session is not a Resumer, if the accepted connection is not on a
+// loop of an engine, or if the connection is from Server.Listener.
 func (c *Conn) Suspend() bool {
 	if !c.canSuspend() {
 		return false
@@ -87,20 +87,22 @@ func (c *Conn) canSuspend() bool {
 	return ok && c.Loop() != 0 && !c.is(connAccepted)
 }
 
-// SuspendUntil is Suspend for a session that is resumed by the function that it returns, and by nothing else: it may have left the reading of the
-// connection to others, such as fiber.CopyThen. That function must be called once, as the last thing of a fiber of the
-// connection's loop, on which the session continues. It is nil where Suspend would return false.
+// SuspendUntil is like Suspend, but only a call of the returned function resumes the session, so
+// that other code, such as fiber.CopyThen, can read the connection meanwhile. The function must be
+// called once, as the last action of a fiber on the connection's loop; the session continues on
+// that fiber. It is nil where Suspend would return false.
 func (c *Conn) SuspendUntil() (resume func()) {
 	if !c.canSuspend() {
 		return nil
 	}
-	c.flags.Or(connSuspended | connOwnTime)
-	return c.due
+	c.flags.Or(connSuspended | connResumedByCall)
+	return c.resumeByCall
 }
 
-// due resumes a session suspended by SuspendUntil, or has endPart do that.
-func (c *Conn) due() {
-	if c.flags.Or(connDue)&connParted != 0 {
+// resumeByCall resumes a session that SuspendUntil has suspended. If the session's function has not
+// returned yet, suspendOrEnd resumes the session then.
+func (c *Conn) resumeByCall() {
+	if c.flags.Or(connResumeCalled)&connReturned != 0 {
 		c.resume()
 	}
 }
@@ -119,7 +121,8 @@ func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	return b, over
 }
 
-// Unread makes the next Read begin with p, the bytes that were read last. p is copied.
+// Unread returns p, the bytes that were read last, to c: the next Read returns them first. p is
+// copied.
 func (c *Conn) Unread(p []byte) {
 	header := proxyHeader{}
 	if c.header != nil {
@@ -162,7 +165,7 @@ func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeE
 // WaitReadable implements fiber.Stream.
 func (c *Conn) WaitReadable() error { return c.source().WaitReadable() }
 
-// WaitReadableFor implements fiber.Stream. See Suspend for the next step when patience has ended.
+// WaitReadableFor implements fiber.Stream. When patience has ended, a session may Suspend.
 func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 	return c.source().WaitReadableFor(patience)
 }
@@ -193,7 +196,7 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// close is Close; open says that the connection was not closed before.
+// close is Close. open reports whether the connection was open.
 func (c *Conn) close() (open bool, err error) {
 	if c.flags.Or(connClosed)&connClosed != 0 {
 		return false, nil
@@ -206,7 +209,7 @@ func (c *Conn) close() (open bool, err error) {
 	return true, err
 }
 
-// RemoteAddr is the client's address: the PROXY header's, or the peer's.
+// RemoteAddr returns the client's address: the one in the PROXY header, or the peer's.
 func (c *Conn) RemoteAddr() net.Addr {
 	if c.header != nil && c.header.remote != nil {
 		return c.header.remote
@@ -214,11 +217,11 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.stream.RemoteAddr()
 }
 
-// Proxied reports whether the connection began with a PROXY header, or Unread was
-// called: then it has been read from.
+// Proxied reports whether the connection began with a PROXY header or Unread was called, so that
+// bytes of it have been read.
 func (c *Conn) Proxied() bool { return c.header != nil }
 
-// LocalAddr is the address the client connected to: the PROXY header's, or the
+// LocalAddr returns the address that the client connected to: the one in the PROXY header, or the
 // listener's.
 func (c *Conn) LocalAddr() net.Addr {
 	if c.header != nil && c.header.local != nil {
@@ -237,11 +240,11 @@ func (c *Conn) Count(in, out int64) {
 	}
 }
 
-// BytesIn is the number of bytes received from the client so far.
+// BytesIn returns the number of bytes received from the client so far.
 func (c *Conn) BytesIn() uint64 { return c.in.Load() }
 
-// BytesOut is the number of bytes sent to the client so far.
+// BytesOut returns the number of bytes sent to the client so far.
 func (c *Conn) BytesOut() uint64 { return c.out.Load() }
 
-// Accepted is when the connection was accepted.
+// Accepted returns when the connection was accepted.
 func (c *Conn) Accepted() time.Time { return began.Add(c.accepted) }

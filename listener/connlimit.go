@@ -29,8 +29,8 @@ type connLimit struct {
 	closed   bool
 }
 
-// acquire admits a connection, and waits up to timeout while the limit is
-// reached. When the error is nil the caller must call release.
+// acquire admits a connection. While the limit is reached it waits, up to timeout; waited reports
+// whether it did. If the error is nil, the caller must call release.
 func (l *connLimit) acquire(timeout time.Duration) (waited bool, err error) {
 	l.mu.Lock()
 	if l.closed {
@@ -52,14 +52,15 @@ func (l *connLimit) acquire(timeout time.Duration) (waited bool, err error) {
 	return true, l.awaitBlocked(entry, ready, timeout)
 }
 
-// awaitBlocked is await for fibers, too. It is a separate function because the captures of its closure are allocated.
+// awaitBlocked calls await so that a fiber may call it. It is a separate function because the
+// variables that its closure captures are allocated.
 func (l *connLimit) awaitBlocked(entry *list.Element, ready <-chan error, timeout time.Duration) (err error) {
 	fiber.Block(func() { err = l.await(entry, ready, timeout) })
 	return err
 }
 
-// await waits for the decision about a queued connection. After a timeout it
-// removes the entry, unless a decision came meanwhile.
+// await waits until a queued connection is admitted or rejected. After timeout it removes the
+// connection from the queue, unless that was decided meanwhile.
 func (l *connLimit) await(entry *list.Element, ready <-chan error, timeout time.Duration) error {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -79,7 +80,7 @@ func (l *connLimit) await(entry *list.Element, ready <-chan error, timeout time.
 	}
 }
 
-// release ends the count of a connection and admits the first in the queue.
+// release uncounts an admitted connection, and admits the first one in the queue.
 func (l *connLimit) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

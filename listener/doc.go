@@ -1,5 +1,5 @@
-// Package listener accepts connections for the proxies: it applies the connection limit with its
-// queue, reads PROXY protocol headers, counts, logs and drains. It knows no other protocol.
+// Package listener accepts connections for the proxies. It applies the connection limit with its
+// queue, reads PROXY protocol headers, counts, logs, and drains sessions.
 //
 //	srv, err := listener.New(listener.Config{Name: "echo", Protocol: "tcp"}, handler)
 //	if err != nil {
@@ -9,14 +9,13 @@
 //	if err != nil {
 //		log.Fatal(err)
 //	}
-//	go srv.Serve(l)                     // accept → admit → handler.ServeConn
+//	go srv.Serve(l)                     // accepts, admits, calls handler.ServeConn
 //	<-stop
-//	srv.Drain(ctx)                      // stop accepting, let sessions finish
+//	srv.Drain(ctx)                      // stops accepting, waits for sessions
 //
-// The life of a connection: accept (accept.go), screen (screen.go), admit (connlimit.go), PROXY header
-// (proxyheader.go), session (session.go), and in the end drain (drain.go).
-// Programs built on net/http use Server.Listener, which gives the same
-// admission and accounting to http.Server.
+// The life of a connection: accept (accept.go), screen (screen.go), admit (connlimit.go), PROXY
+// header (proxyheader.go), session (session.go), drain (drain.go). Server.Listener does the same
+// for servers with their own accept loop, such as http.Server.
 //
 // Unstable until 1.0.
 package listener

@@ -17,9 +17,11 @@ const (
 	closeGrace = 2 * time.Second
 )
 
-// Drain stops accepting, closes Draining, rejects queued connections, and waits until every session is over. When ctx ends first, the
-// sessions' contexts are cancelled, connections still open a moment later are reset (so that an incomplete answer does
-// not look complete), and the error wraps ctx's and says how many there were. It may be called more than once.
+// Drain stops accepting, closes the channel of Draining, rejects queued connections, and waits
+// until all sessions have ended. If ctx ends first, Drain cancels the sessions' contexts, and
+// resets connections that are still open a moment later, so that an incomplete response does not
+// look complete. The error then wraps ctx's and has the number of these sessions. Drain may be
+// called more than once.
 func (s *Server) Drain(ctx context.Context) error {
 	s.stop()
 	select {
@@ -43,13 +45,13 @@ func (s *Server) Close() {
 
 // stop ends accepting and begins the drain, once.
 func (s *Server) stop() {
-	for _, l := range s.refuseAll() {
-		_ = l.Close() // without the lock: it may wait for a loop whose sessions wait for the lock
+	for _, l := range s.beginDrain() {
+		_ = l.Close() // without s.mu: Close may wait for a loop whose sessions wait for s.mu
 	}
 }
 
-// refuseAll begins the drain and returns the listeners to close.
-func (s *Server) refuseAll() []net.Listener {
+// beginDrain begins the drain and returns the listeners to close.
+func (s *Server) beginDrain() []net.Listener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
@@ -70,7 +72,7 @@ func (s *Server) refuseAll() []net.Listener {
 // closeSessions ends the sessions that still run and returns their number.
 func (s *Server) closeSessions() int {
 	s.mu.Lock()
-	n := len(s.conns) // before any of them ends because of cancel
+	n := len(s.conns) // before cancel ends some of them
 	s.mu.Unlock()
 	s.cancel()
 	if s.emptyWithin(cutGrace) {

@@ -57,9 +57,9 @@ func (s *sources) Release(a net.Addr) {
 
 func (s *sources) Known() (rates, open int) { return s.rates.Known(), len(s.open) }
 
-// SetSilentRate replaces the rate of clients that have ended their stream without a byte.
-func SetSilentRate(count int, per time.Duration) (restore func()) {
-	before := silentRate
-	silentRate = ratelimit.Rate{Count: count, Per: per}
-	return func() { silentRate = before }
+// SetHalfClosedRate replaces the rate of clients that have ended their stream without a byte.
+func SetHalfClosedRate(count int, per time.Duration) (restore func()) {
+	before := halfClosedRate
+	halfClosedRate = ratelimit.Rate{Count: count, Per: per}
+	return func() { halfClosedRate = before }
 }

@@ -7,11 +7,12 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// Listener returns l with the Server's admission, PROXY header reading, counting and tracking, for
-// servers with their own accept loop, such as http.Server. Its connections are *Conn; a session
-// lasts until its connection is closed. Accept returns net.ErrClosed after Close, Drain or the
-// Server's Close. Closing it stops accepting and closes l; connections stay. The Handler is used
-// only as a Rejecter. Call Close, or Drain the Server, to stop its goroutine.
+// Listener returns a listener that accepts from l, for servers with their own accept loop, such as
+// http.Server. The Server admits its connections, reads their PROXY headers and counts them. Accept
+// returns a *Conn, whose session lasts until it is closed. The Handler is used only if it is a
+// Rejecter. Close of the returned listener closes l; accepted connections stay open. After Close,
+// and after Drain or Close of the Server, Accept returns net.ErrClosed, and the listener's
+// goroutine ends.
 func (s *Server) Listener(l net.Listener) net.Listener {
 	nl := &netListener{Listener: l, srv: s, ready: make(chan *Conn), done: make(chan struct{})}
 	if !s.addListener(l) {
@@ -20,16 +21,16 @@ func (s *Server) Listener(l net.Listener) net.Listener {
 	return nl
 }
 
-// netListener passes admitted connections from the accept loop's goroutines to
-// Accept, so that a client that is slow with its header does not delay the others.
+// netListener passes admitted connections to Accept. Each connection has its own goroutine until
+// then, so that a client that sends its PROXY header slowly does not delay others.
 type netListener struct {
 	net.Listener
 	srv   *Server
 	ready chan *Conn
 	start sync.Once
 	stop  sync.Once
-	done  chan struct{} // closed when accepting is over
-	err   error         // why; set before done is closed
+	done  chan struct{} // closed when accepting has ended
+	err   error         // the reason; set before done is closed
 }
 
 // Accept implements net.Listener.
@@ -43,7 +44,7 @@ func (l *netListener) Accept() (net.Conn, error) {
 	}
 }
 
-// run accepts until the listener is closed or broken.
+// run accepts until the listener is closed or fails.
 func (l *netListener) run() {
 	err := l.srv.acceptLoop(l.Listener, l.offer)
 	l.srv.removeListener(l.Listener)
@@ -53,7 +54,7 @@ func (l *netListener) run() {
 	l.finish(err)
 }
 
-// offer takes a connection through admission and gives it to Accept.
+// offer admits a connection and passes it to Accept.
 func (l *netListener) offer(c *Conn) {
 	handed := false
 	defer func() {

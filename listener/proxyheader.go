@@ -19,34 +19,35 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
-// ErrProxyHeader is wrapped by the error about a trusted peer that did not
-// begin with a valid PROXY protocol header.
+// ErrProxyHeader is wrapped by the error about a trusted peer that did not send a valid PROXY
+// protocol header first.
 var ErrProxyHeader = errors.New("listener: no valid PROXY protocol header")
 
-// errNoByte means that the client has ended its stream, or reset the connection, before the first byte of a header.
+// errNoByte means that the client ended its stream, or reset the connection, before it sent a byte.
 var errNoByte = errors.New("the client has left without a byte")
 
 const (
 	// headerBuffer holds a version 1 header and every usual version 2 header.
 	headerBuffer = 256
-	// maxHeaderV1 is the length of a version 1 header at most (section 2.1).
+	// maxHeaderV1 is the greatest length of a version 1 header (section 2.1).
 	maxHeaderV1 = 107
-	// maxHeaderV2 bounds the bytes after the first headerV2 of a version 2 header. The protocol
-	// allows 64 KiB; the largest part in use is a client's certificate of 2 KiB.
+	// maxHeaderV2 bounds the bytes of a version 2 header after its fixed part of headerV2 bytes.
+	// The protocol allows 64 KiB. The largest field in use is a client's certificate, of about 2
+	// KiB.
 	maxHeaderV2 = 4096
 	headerV2    = 16
 )
 
-// readProxyHeader reads the PROXY header c must begin with (the protocol is
-// https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt) and puts its
-// addresses on c; with the header's LOCAL command or an unknown family c keeps
-// its own. Bytes that came after the header stay with c for its next Read.
+// readProxyHeader reads the PROXY header that c must begin with, and sets the addresses of c to
+// those in the header. After the command LOCAL, or with an unknown address family, c keeps its own
+// addresses. The next Read of c returns the bytes after the header. The protocol is
+// https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt.
 func readProxyHeader(c *Conn, timeout time.Duration) error {
 	if err := c.stream.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
 	raw, rest, err := cutHeader(c.stream)
-	_ = c.stream.SetReadDeadline(time.Time{}) // the next read reports an error
+	_ = c.stream.SetReadDeadline(time.Time{}) // an error is reported by the next read
 	var header *proxyproto.Header
 	if err == nil {
 		header, err = parseHeader(raw)
@@ -61,7 +62,8 @@ func readProxyHeader(c *Conn, timeout time.Duration) error {
 	return nil
 }
 
-// cutHeader reads a header, in any number of pieces, and returns it and the bytes after it.
+// cutHeader reads until it has a whole header. It returns the header, and the bytes that it has
+// read after it.
 func cutHeader(r io.Reader) (header, rest []byte, err error) {
 	buf := make([]byte, 0, headerBuffer)
 	for {
@@ -83,8 +85,7 @@ func cutHeader(r io.Reader) (header, rest []byte, err error) {
 	}
 }
 
-// headerLength returns the length of the header that b begins with, 0 while b is
-// too short to tell.
+// headerLength returns the length of the header that b begins with, or 0 if b is too short to tell.
 func headerLength(b []byte) (int, error) {
 	switch v1, v2 := []byte("PROXY "), proxyproto.SIGV2; {
 	case bytes.HasPrefix(b, v1):
@@ -105,7 +106,7 @@ func headerLength(b []byte) (int, error) {
 	return 0, proxyproto.ErrNoProxyProtocol
 }
 
-// parseHeader reads a whole header with the checks that the protocol demands of a receiver.
+// parseHeader parses a whole header, with the checks that the protocol requires of a receiver.
 func parseHeader(raw []byte) (*proxyproto.Header, error) {
 	if v2 := raw[0] != 'P'; v2 && (raw[12] == byte(proxyproto.LOCAL) || raw[12] == byte(proxyproto.PROXY) && raw[13] == byte(proxyproto.UNSPEC)) {
 		// Section 2.2: the addresses are those of the connection; the family of LOCAL and the bytes after it are
@@ -125,11 +126,12 @@ func parseHeader(raw []byte) (*proxyproto.Header, error) {
 	return header, nil
 }
 
-// addressLength is how many bytes of a version 2 header the addresses of a family take.
+// addressLength has the number of bytes that the addresses of each family take in a version 2
+// header.
 var addressLength = map[proxyproto.AddressFamilyAndProtocol]int{proxyproto.TCPv4: 12, proxyproto.TCPv6: 36, proxyproto.UnixStream: 216}
 
-// checkParts checks that the type-length-value parts of a version 2 header fill it exactly, and its checksum if it
-// has one (sections 2.2.3 and 2.2.6).
+// checkParts checks that the type-length-value fields of a version 2 header end where the header
+// ends, and the checksum if there is one (sections 2.2.3 and 2.2.6).
 func checkParts(raw, parts []byte) error {
 	for len(parts) > 0 {
 		if len(parts) < 3 || len(parts) < 3+int(binary.BigEndian.Uint16(parts[1:])) {
@@ -144,7 +146,7 @@ func checkParts(raw, parts []byte) error {
 			return errors.New("its checksum has a wrong length")
 		}
 		sum := binary.BigEndian.Uint32(value)
-		clear(value) // it counts as zero
+		clear(value) // the checksum is computed with zeros in its place
 		if crc32.Checksum(raw, crc32.MakeTable(crc32.Castagnoli)) != sum {
 			return errors.New("its checksum is wrong")
 		}
@@ -152,23 +154,24 @@ func checkParts(raw, parts []byte) error {
 	return nil
 }
 
-// owesHeader reports whether a connection must begin with a PROXY header.
-func (c *Config) owesHeader(conn *Conn) bool {
+// expectsHeader reports whether a connection must begin with a PROXY header.
+func (c *Config) expectsHeader(conn *Conn) bool {
 	if !c.AcceptProxy {
 		return false
 	}
 	switch peer := conn.stream.RemoteAddr().(type) {
 	case *net.TCPAddr:
 		ip := addressOf(peer)
-		return ip.IsValid() && c.owesHeaderFrom(ip)
+		return ip.IsValid() && c.expectsHeaderFrom(ip)
 	case *net.UnixAddr:
 		return true
 	}
 	return false
 }
 
-// owesHeaderFrom is owesHeader for the connection of a peer with an IP address, or the zero Addr for a Unix socket's.
-func (c *Config) owesHeaderFrom(ip netip.Addr) bool {
+// expectsHeaderFrom is like expectsHeader, for a peer with an IP address. The zero Addr is a peer
+// on a Unix socket.
+func (c *Config) expectsHeaderFrom(ip netip.Addr) bool {
 	if !c.AcceptProxy || !ip.IsValid() {
 		return c.AcceptProxy
 	}

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// The register of sessions is the table of connections that a Server has anyway. It costs a running
-// session nothing: a session is asked for its details when the register is read, and answers from
-// its own state.
+// The register of sessions is the Server's table of connections. It costs a running session
+// nothing: reading the register calls Describe of each session, which reads the session's own
+// state.
 
-// Session is the register's view of the session on a Conn. Its methods are called by any goroutine,
-// without a lock of the Server, and possibly just after the session has ended.
+// Session is what the register needs of a session. Any goroutine may call the methods, without a
+// lock of the Server, and also just after the session has ended.
 type Session interface {
-	// Describe appends the session's present state to all: base with the details added, and an
-	// element for each stream where the connection carries several. It waits only for locks that
-	// are held for a few instructions, and never for a loop.
+	// Describe appends the session's current state to all: base with details added. A connection
+	// with several streams also appends an element for each stream. Describe may wait only for
+	// locks that are held for a few instructions, never for a loop.
 	Describe(all []Info, base Info) []Info
-	// Kill ends the session, or one stream of it; 0 is the session. It does not wait for the end,
-	// and reports whether there was something to end.
+	// Kill ends a stream of the session, or the session itself if stream is 0. It does not wait
+	// until it has ended. It reports whether there was something to end.
 	Kill(stream uint64) bool
 }
 
-// Resumer is a Session that can be suspended, see Conn.Suspend.
+// Resumer is a Session that can be suspended; see Conn.Suspend.
 type Resumer interface {
 	Session
 	// Resume continues the session of conn. The rules of Handler.ServeConn apply to it.
@@ -50,33 +50,33 @@ func States() []State {
 	return []State{StateQueued, StateStarting, StateIdle, StateWaiting, StateActive, StateInTransaction, StatePinned}
 }
 
-// Info is a session at one moment. Fields that do not apply are empty.
+// Info describes a session at one moment. Fields that do not apply are empty.
 type Info struct {
 	ID                 string
 	Listener, Protocol string
 	Client             string    // address
 	Accepted           time.Time // when the session began
 	State              State
-	Since              time.Time // when it entered State; PostgreSQL's is up to a quarter of a second late
+	Since              time.Time // when it entered State; in the PostgreSQL protocol up to a quarter of a second late
 	Draining           bool      // the listener drains: the session ends at its next boundary
 
 	User, Database, Application string // Application: application_name, or the user agent
 	Method, Host, Path          string // of the request under way, or the last; no query
-	Statement                   string // the beginning of the last one, if statements are to be shown
+	Statement                   string // the beginning of the last one, if statements are shown
 	Streams                     int    // open on the connection
 
-	Upstream  string    // that the session waits for or has a connection to
-	Endpoint  string    // whose connection it holds; empty: none
+	Upstream  string    // the upstream that the session waits for or has a connection to
+	Endpoint  string    // the endpoint of the connection that it holds; empty: none
 	ServerPID uint32    // of the PostgreSQL server's process
 	Held      time.Time // when it got the connection; zero: it holds none
-	Pinned    string    // the state of the session that it holds the connection for, such as "temporary objects"
+	Pinned    string    // why it holds the connection outside a transaction, such as "temporary objects"
 
-	Channels int // of notifications that it listens to without its own connection
+	Channels int // notification channels that it listens to without a connection of its own
 
 	BytesIn, BytesOut uint64 // from and to the client, where they are counted for this session
 }
 
-// ID names a session. It is unique in the process and is never used again.
+// ID identifies a session. IDs are unique in the process.
 type ID int64 // microseconds since the program began; no two sessions get the same
 
 var lastID atomic.Int64
@@ -92,13 +92,13 @@ func NewID() ID {
 	}
 }
 
-// String is the short form that people type.
+// String returns the ID in base 36, which operators type.
 func (id ID) String() string { return strconv.FormatInt(int64(id), 36) }
 
-// Time is when the session began.
+// Time returns when the session began.
 func (id ID) Time() time.Time { return began.Add(time.Duration(id) * time.Microsecond) }
 
-// StreamID is the ID of a stream that a session carries.
+// StreamID returns the ID of a stream of a session.
 func StreamID(session string, stream uint64) string {
 	return session + "." + strconv.FormatUint(stream, 10)
 }
@@ -116,11 +116,11 @@ func ParseID(s string) (id ID, stream uint64, ok bool) {
 	return ID(n), stream, err == nil && isStream == (stream > 0)
 }
 
-// ID is the connection's in the register.
+// ID returns the connection's ID in the register.
 func (c *Conn) ID() ID { return ID(c.accepted / time.Microsecond) }
 
-// Attach makes a session known to the register, until its connection is closed. A later one
-// replaces it. The session's own goroutine or fiber calls it, after the last Unread.
+// Attach adds a session to the register, until its connection is closed. It replaces a session
+// attached before. The session's own goroutine or fiber calls it, after the last Unread.
 func (c *Conn) Attach(session Session) {
 	if c.server == nil {
 		return
@@ -157,7 +157,7 @@ func (s *Server) Each(fn func(Session)) {
 	}
 }
 
-// Sessions describes every session there is, in no order.
+// Sessions describes all sessions, in no particular order.
 func (s *Server) Sessions() []Info {
 	table, cfg, draining := s.registered(), s.config(), s.isDraining()
 	all := make([]Info, 0, len(table))
@@ -181,7 +181,7 @@ func (s *Server) Sessions() []Info {
 	return all
 }
 
-// Kill ends the session or stream of an ID now and reports whether there was one.
+// Kill ends a session, or one of its streams, at once. It reports whether there was one.
 func (s *Server) Kill(id ID, stream uint64) bool {
 	for _, r := range s.registered() {
 		switch {
@@ -195,7 +195,8 @@ func (s *Server) Kill(id ID, stream uint64) bool {
 	return false
 }
 
-// KillConn closes a connection of the server for a Session's Kill, and counts that. false = it was closed before.
+// KillConn closes a connection of s and counts it as killed; implementations of Session.Kill call
+// it. It reports whether the connection was open.
 func (s *Server) KillConn(c *Conn) bool {
 	open, _ := c.close()
 	if open {

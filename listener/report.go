@@ -10,17 +10,17 @@ import (
 // reportBurst is how many lines a second Report writes for one reason.
 const reportBurst = 10
 
-// Report counts a problem of a session under a reason (see the Reason constants) and logs msg with
-// args, key and value in turn. It logs at most ten lines a second for each reason, because a dead
-// backend fails thousands of clients a second. The first line after a gap has the number of omitted
-// lines in unlogged_before; the counters count all.
+// Report counts a problem of a session with CountError, and logs msg with args, alternating keys
+// and values. It logs at most ten lines a second for each reason, because a dead backend can fail
+// thousands of clients a second. The first line after omitted ones has their number in
+// unlogged_before.
 func (s *Server) Report(reason string, level slog.Level, msg string, args ...any) {
 	s.CountError(reason)
 	s.LogLimited(reason, level, msg, args...)
 }
 
-// LogLimited is Report without the counting, for events that are not errors of the session. reason is the key of the
-// rate limit.
+// LogLimited is like Report, but does not count, for events that are not errors of a session.
+// reason is only the key of the rate limit.
 func (s *Server) LogLimited(reason string, level slog.Level, msg string, args ...any) {
 	log := s.config().Logger
 	if !log.Enabled(context.Background(), level) {
@@ -36,20 +36,20 @@ func (s *Server) LogLimited(reason string, level slog.Level, msg string, args ..
 	log.Log(context.Background(), level, msg, args...)
 }
 
-// reportLimit lets reportBurst lines a second through for each reason.
+// reportLimit permits reportBurst lines a second for each reason.
 type reportLimit struct {
 	mu      sync.Mutex
 	reasons map[string]*reportWindow
 }
 
-// reportWindow is a second, beginning with its first line.
+// reportWindow counts the lines of one second, which begins with the first line.
 type reportWindow struct {
 	began   time.Time
 	lines   int
 	skipped int
 }
 
-// next reports whether to log now, and how many lines were left out since the last.
+// next reports whether to log a line now, and how many lines were omitted since the last one.
 func (r *reportLimit) next(reason string, now time.Time) (skipped int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,5 +2,5 @@
 
 package listener
 
-// WasReset cannot look here.
+// WasReset returns false: the system does not show resets.
 func (c *Conn) WasReset() bool { return false }

@@ -4,8 +4,8 @@ package listener
 
 import "golang.org/x/sys/unix"
 
-// WasReset reports whether the client has reset the connection, whatever it sent before. It leaves
-// the error on the socket. It returns false where the system does not show it.
+// WasReset reports whether the client has reset the connection, even if data that arrived before is
+// unread. The error stays on the socket. On systems that do not show resets it returns false.
 func (c *Conn) WasReset() bool {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -6,11 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// Room bounds how many connections several Servers have open together, including
-// queued ones, so that file descriptors are left for connections to
-// backends. At the bound no Server accepts, and clients wait in
-// the system's accept queue. The zero value has no bound. Methods may be called from
-// any goroutine.
+// Room bounds the number of connections that several Servers together have open, including queued
+// ones, so that there are file descriptors for connections to backends. At the bound no Server
+// accepts, and clients wait in the system's accept queue. The zero value has no bound. Methods may
+// be called from any goroutine.
 type Room struct {
 	most, open atomic.Int64
 	guard      func(io.Closer) bool
@@ -19,12 +18,12 @@ type Room struct {
 // Resize changes the bound; 0 = none. It closes no connection.
 func (r *Room) Resize(most int) { r.most.Store(int64(most)) }
 
-// Guard makes Servers call guard with each accepted connection. guard returns false if it has closed the connection
-// because its file descriptor is needed elsewhere; the Server accepts again after a pause. guard must not wait. Call
-// Guard before the first Server has the Room.
+// Guard sets a function that Servers call with each accepted connection. It returns false if it has
+// closed the connection because the file descriptor is needed elsewhere; the Server then pauses
+// before it accepts again. It must not wait. Call Guard before a Server uses the Room.
 func (r *Room) Guard(guard func(c io.Closer) bool) { r.guard = guard }
 
-// keeps reports whether an accepted connection stays open.
+// keeps reports whether the guard has not closed an accepted connection.
 func (r *Room) keeps(c io.Closer) bool { return r.guard == nil || r.guard(c) }
 
 func (r *Room) full() bool {

@@ -9,54 +9,56 @@ import (
 	"github.com/headpond/headpond/internal/ratelimit"
 )
 
-// silentRate bounds how many clients a second that have ended their stream without a byte get a
-// session where the server may speak first. Some of these wait for a banner. The others have gone,
-// and nothing but a bound keeps a flood of them from the backends. Scripts that half-close at once
-// need far less, and sessions at this rate take less than a hundredth of a processor.
-var silentRate = ratelimit.Rate{Count: 100, Per: time.Second}
+// halfClosedRate bounds, in protocols where the server may send first, the sessions of clients that
+// have ended their stream without sending anything. Some of these clients wait for a banner, others
+// have disconnected; the Server cannot tell. The bound protects backends from a flood of the
+// latter. It is far more than scripts that half-close at once need, and sessions at this rate take
+// less than a hundredth of a processor.
+var halfClosedRate = ratelimit.Rate{Count: 100, Per: time.Second}
 
-// acceptor is the accept loop of one listener.
+// acceptor is the state of the accept loop of one listener.
 type acceptor struct {
-	server *Server
-	serve  func(*Conn)
-	cfg    *Config // the configuration that screen applied to the last accepted connection
-	vetted bool    // its address was checked
+	server         *Server
+	serve          func(*Conn)
+	cfg            *Config // the configuration that screen used for the last accepted connection
+	addressChecked bool    // checkAddress was called
 
-	screening fiber.Screen // screen, allocated once
+	screening fiber.Screen // a.screen, allocated once
 }
 
-// screen decides about an accepted connection before anything is allocated for it. It checks the limits of the
-// connection's source first, unless a PROXY header will name the source. Then it refuses clients that have gone, so
-// that a flood of them costs neither sessions nor connections to backends. The log has them on level debug only: the
-// health checks of balancers connect and disconnect all the time.
+// screen decides whether to refuse a connection before anything is allocated for it. Unless a PROXY
+// header will name the source, it checks the address first. Then it refuses clients that have
+// disconnected, so that a flood of them costs neither sessions nor connections to backends. It logs
+// these on level debug, because health checks of load balancers connect and disconnect all the
+// time.
 func (a *acceptor) screen(from netip.AddrPort, arrived fiber.Arrival) (refuse bool) {
 	s := a.server
 	a.cfg = s.config()
-	owes := a.cfg.owesHeaderFrom(from.Addr())
-	a.vetted = !owes
-	if a.vetted {
-		if err := s.vet(from.Addr(), a.cfg); err != nil {
+	expected := a.cfg.expectsHeaderFrom(from.Addr())
+	a.addressChecked = !expected
+	if a.addressChecked {
+		if err := s.checkAddress(from.Addr(), a.cfg); err != nil {
 			s.accepted.Add(1)
 			s.refuseSource(from.String(), err)
 			return true
 		}
 	}
-	if !s.gone(arrived, owes || a.cfg.ClientFirst) {
+	if !s.clientGone(arrived, expected || a.cfg.ClientFirst) {
 		return false
 	}
 	s.accepted.Add(1)
-	s.left.Add(1)
+	s.gone.Add(1)
 	s.Report(ReasonClientGone, slog.LevelDebug, "client disconnected before its connection was accepted", "client", from.String())
 	return true
 }
 
-// gone reports whether a client has gone that has just arrived. clientFirst says that the protocol begins with its bytes.
-func (s *Server) gone(arrived fiber.Arrival, clientFirst bool) bool {
+// clientGone reports whether the client of a new connection has disconnected. clientFirst says that the client sends first.
+func (s *Server) clientGone(arrived fiber.Arrival, clientFirst bool) bool {
 	switch arrived {
 	case fiber.Broken:
 		return true
 	case fiber.EndedEmpty:
-		return clientFirst || s.silent.Take(struct{}{}, silentRate, time.Since(began)) > 0
+		return clientFirst || s.halfClosed.Take(struct{}{}, halfClosedRate, time.Since(began)) > 0
 	}
 	return false
 }

@@ -17,7 +17,7 @@ import (
 // TestGoneBeforeAccept: clients that leave before they are accepted get no session. Those that have only ended their stream do
 // where the server may speak first, but not many of them.
 func TestGoneBeforeAccept(t *testing.T) {
-	t.Cleanup(listener.SetSilentRate(2, time.Hour))
+	t.Cleanup(listener.SetHalfClosedRate(2, time.Hour))
 	loopback := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	const silent = 5 // clients that end their stream without a byte
 	for name, c := range map[string]struct {

@@ -15,24 +15,22 @@ import (
 
 // Handler serves accepted connections.
 type Handler interface {
-	// ServeConn runs one session on c and closes it. After the call the Server
-	// touches c only to close it. ctx ends when the time of a drain is over, and
-	// at Close. A panic ends this session only.
+	// ServeConn runs one session on c and closes c. Once it is called, the Server only closes c.
+	// ctx ends when the context of Drain ends, and at Close. A panic ends only this session.
 	ServeConn(ctx context.Context, c *Conn)
 }
 
-// HandlerFunc makes a function a Handler.
+// HandlerFunc is a function that is a Handler.
 type HandlerFunc func(ctx context.Context, c *Conn)
 
 // ServeConn calls f.
 func (f HandlerFunc) ServeConn(ctx context.Context, c *Conn) { f(ctx, c) }
 
-// Rejecter is a Handler that sends a rejected client the reason, in its protocol.
+// Rejecter is a Handler that can send the reason to rejected clients, in their protocol.
 type Rejecter interface {
-	// RejectConn may write a message to c; the Server closes c afterwards. It
-	// has a deadline of a second, and under a flood of rejections it is left
-	// out. reason wraps ErrRejected. The bytes of a client that owes a PROXY
-	// header have not been read.
+	// RejectConn may write a message to c, within a second; the Server closes c afterwards. It is
+	// not called if too many rejections are under way. reason wraps ErrRejected. A PROXY header
+	// that c must begin with may not have been read.
 	RejectConn(c *Conn, reason error)
 }
 
@@ -47,18 +45,18 @@ type Server struct {
 	// lastRejected is when the connection limit last rejected one, in nanoseconds since 1970; 0: never.
 	lastRejected atomic.Int64
 	reports      reportLimit
-	room         *Room         // never nil
-	rejects      chan struct{} // semaphore: an element for each RejectConn under way
+	room         *Room         // not nil
+	rejects      chan struct{} // semaphore: one element for each running RejectConn
 
 	accepted, rejected atomic.Uint64
-	left               atomic.Uint64 // clients that had gone before their session
-	silent             ratelimit.Table[struct{}]
-	in, out            atomic.Uint64 // of connections that are gone
+	gone               atomic.Uint64 // clients that disconnected before their session
+	halfClosed         ratelimit.Table[struct{}]
+	in, out            atomic.Uint64 // bytes of connections that have ended
 
 	ctx      context.Context // of sessions
 	cancel   context.CancelFunc
 	draining chan struct{}
-	empty    chan struct{} // closed once draining and no connection is left
+	empty    chan struct{} // closed when the server drains and has no connections
 
 	mu        sync.Mutex // never held across I/O, except closing sockets
 	stopped   bool       // draining is closed
@@ -70,11 +68,11 @@ type Server struct {
 	traffic   []*traffic.Set
 }
 
-// maxRejecting bounds the goroutines that tell clients why they are rejected.
+// maxRejecting bounds the concurrent calls of RejectConn.
 const maxRejecting = 128
 
-// New returns a Server for cfg. h may be nil when only Listener is used.
-// Nothing runs until Serve or Listener; errors wrap ErrConfig.
+// New returns a Server. h may be nil if only Listener is used. Nothing runs until Serve or Listener
+// is called. Errors wrap ErrConfig.
 func New(cfg Config, h Handler) (*Server, error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
@@ -93,10 +91,9 @@ func New(cfg Config, h Handler) (*Server, error) {
 	return s, nil
 }
 
-// Update changes limits, PROXY settings and logging of a running Server. New
-// connections see it; running sessions are untouched, also when MaxConns
-// becomes smaller than their number. Name cannot change. On an error, which
-// wraps ErrConfig, nothing has changed.
+// Update changes the configuration of a running Server, except Name, Protocol and Room. It applies
+// to new connections. Running sessions continue, even if there are more than MaxConns. On an error,
+// which wraps ErrConfig, nothing has changed.
 func (s *Server) Update(cfg Config) error {
 	if err := cfg.Verify(); err != nil {
 		return err
@@ -114,9 +111,9 @@ func (s *Server) apply(cfg Config) {
 	s.connLimit.resize(cfg.MaxConns, cfg.MaxQueue)
 }
 
-// Serve accepts connections from l and runs the Handler on each, until Drain
-// or Close, then it returns nil; sessions may still run. It closes l. A
-// permanent failure of l is returned. Several listeners may be served at once.
+// Serve accepts connections from l and runs the Handler on each. After Drain or Close it returns
+// nil, while sessions may still run. It returns an error if l fails permanently. It closes l.
+// Several listeners may be served at once.
 func (s *Server) Serve(l net.Listener) error {
 	if s.handler == nil {
 		return errors.Join(l.Close(), fmt.Errorf("%w: listener %q has no handler", ErrConfig, s.name))
@@ -135,8 +132,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return fmt.Errorf("listener %q: accept on %s: %w", s.name, l.Addr(), err)
 }
 
-// Draining returns a channel that is closed when a drain begins: sessions
-// finish at their next boundary.
+// Draining returns a channel that is closed when a drain begins. Sessions should then end at their
+// next boundary.
 func (s *Server) Draining() <-chan struct{} { return s.draining }
 
 func (s *Server) isDraining() bool {

@@ -11,11 +11,10 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
-// rejectTime is how long a Rejecter may take to tell a client why.
+// rejectTime bounds RejectConn.
 const rejectTime = time.Second
 
-// serveConn takes one accepted connection through admission, PROXY header and
-// session.
+// serveConn runs an accepted connection: admission, PROXY header, session.
 func (s *Server) serveConn(c *Conn) {
 	admitted := false
 	defer func() {
@@ -25,31 +24,32 @@ func (s *Server) serveConn(c *Conn) {
 		}
 	}()
 	defer s.recoverSession(c)
-	_ = s.config().TCP.Apply(c.stream) // fails for a connection that is closed, which the session finds out
+	_ = s.config().TCP.Apply(c.stream) // an error means that the connection is closed: the session will see that
 	if !s.admit(c) {
 		return
 	}
 	admitted, c.server = true, s
-	s.runPart(c, func(ctx context.Context, c *Conn) {
+	s.runSession(c, func(ctx context.Context, c *Conn) {
 		if s.begin(c) {
 			s.handler.ServeConn(ctx, c)
 		}
 	})
 }
 
-// runPart runs a session to its end, or until it suspends itself.
-func (s *Server) runPart(c *Conn, part func(context.Context, *Conn)) {
-	defer s.endPart(c)
+// runSession runs a session until it ends or suspends.
+func (s *Server) runSession(c *Conn, part func(context.Context, *Conn)) {
+	defer s.suspendOrEnd(c)
 	defer s.recoverSession(c)
 	part(s.sessionContext(), c)
 }
 
-// endPart closes and forgets a session that has ended; one that has suspended itself is resumed when there is something to read.
-func (s *Server) endPart(c *Conn) {
+// suspendOrEnd runs when the session's function has returned. It arranges that a suspended session
+// is resumed, and closes the connection of any other.
+func (s *Server) suspendOrEnd(c *Conn) {
 	switch {
 	case !c.is(connSuspended):
-	case c.is(connOwnTime):
-		if c.flags.Or(connParted)&connDue != 0 {
+	case c.is(connResumedByCall):
+		if c.flags.Or(connReturned)&connResumeCalled != 0 {
 			c.Go(c.resume)
 		}
 		return
@@ -59,7 +59,7 @@ func (s *Server) endPart(c *Conn) {
 	default:
 		return
 	}
-	s.uncount(c) // before release lets the next connection in
+	s.uncount(c) // before release admits the next connection
 	s.connLimit.release()
 	_ = c.Close()
 	s.forget(c)
@@ -67,8 +67,8 @@ func (s *Server) endPart(c *Conn) {
 
 // resume resumes a suspended session.
 func (c *Conn) resume() {
-	c.flags.And(^(connSuspended | connOwnTime | connParted | connDue))
-	c.server.runPart(c, c.session.(Resumer).Resume) //nolint:forcetypeassert // Suspend has looked
+	c.flags.And(^(connSuspended | connResumedByCall | connReturned | connResumeCalled))
+	c.server.runSession(c, c.session.(Resumer).Resume) //nolint:forcetypeassert // Suspend has checked it
 }
 
 // sessionContext returns the context of a session. On a fiber it carries a
@@ -80,14 +80,15 @@ func (s *Server) sessionContext() context.Context {
 	return s.ctx
 }
 
-// admit waits until the connection limit admits c; false means that c was rejected, or that its client has left meanwhile without a byte, or by a
-// reset: a flood of such connections costs no session, and no connection to a backend.
+// admit waits until the connection limit admits c. It returns false if c was rejected, or if the
+// client reset the connection, or ended its stream without sending anything, while it waited. Such
+// a client gets no session, so that a flood of them opens no connections to backends.
 func (s *Server) admit(c *Conn) bool {
 	cfg := s.config()
 	waited, err := s.connLimit.acquire(cfg.QueueTimeout)
-	if err == nil && waited && c.left() {
+	if err == nil && waited && c.clientGone() {
 		s.connLimit.release()
-		s.left.Add(1)
+		s.gone.Add(1)
 		s.Report(ReasonClientGone, slog.LevelInfo, "client disconnected while it waited for the connection limit", "client", c.RemoteAddr().String())
 		return false
 	}
@@ -96,7 +97,7 @@ func (s *Server) admit(c *Conn) bool {
 	}
 	s.rejected.Add(1)
 	reason, level := ReasonRejected, slog.LevelWarn
-	if errors.Is(err, ErrDraining) { // a higher limit would not have helped
+	if errors.Is(err, ErrDraining) { // the connection limit is not the reason
 		reason, level = ReasonDrained, slog.LevelInfo
 	} else {
 		s.lastRejected.Store(time.Now().UnixNano())
@@ -107,7 +108,7 @@ func (s *Server) admit(c *Conn) bool {
 	return false
 }
 
-// explain has the handler tell a rejected client the reason.
+// explain sends the reason to a rejected client, if the Handler is a Rejecter.
 func (s *Server) explain(c *Conn, reason error) {
 	r, ok := s.handler.(Rejecter)
 	if !ok || errors.Is(reason, ErrDraining) {
@@ -125,8 +126,8 @@ func (s *Server) explain(c *Conn, reason error) {
 	closeGently(c)
 }
 
-// closeGently ends the stream and waits until the client closes: closing
-// a socket with unread input would reset it, and the client would not get the message.
+// closeGently ends the sending direction and waits until the client closes. Closing a socket with
+// unread input would reset the connection, and the client might not get the message.
 func closeGently(c *Conn) {
 	if c.CloseWrite() != nil {
 		return
@@ -139,14 +140,14 @@ func closeGently(c *Conn) {
 	}
 }
 
-// begin reads the PROXY header if one is due and marks the session as
-// running; false means that no session is to run.
+// begin reads the PROXY header if there must be one, and marks the session as running. It returns
+// false if the connection gets no session.
 func (s *Server) begin(c *Conn) bool {
 	cfg := s.config()
-	if cfg.owesHeader(c) {
-		s.uncount(c) // the configuration may have changed since it was accepted
+	if cfg.expectsHeader(c) {
+		s.uncount(c) // the configuration may have changed since c was accepted
 		if err := readProxyHeader(c, cfg.ProxyTimeout); err != nil {
-			s.noHeader(c, err)
+			s.rejectNoHeader(c, err)
 			return false
 		}
 		if err := s.checkSource(c, cfg, false); err != nil {
@@ -162,30 +163,31 @@ func (s *Server) begin(c *Conn) bool {
 	return !s.stopped
 }
 
-// noHeader counts a connection without a valid PROXY header. A client that has left without a byte counts as one that screen
-// finds gone: only the time at which it left tells them apart.
-func (s *Server) noHeader(c *Conn, err error) {
+// rejectNoHeader counts and logs a connection without a valid PROXY header. A client that
+// disconnected without sending anything counts like one that screen refuses, which disconnected a
+// moment earlier.
+func (s *Server) rejectNoHeader(c *Conn, err error) {
 	client := c.stream.RemoteAddr().String()
 	if errors.Is(err, errNoByte) {
-		s.left.Add(1)
+		s.gone.Add(1)
 		s.Report(ReasonClientGone, slog.LevelDebug, "client disconnected before its PROXY header", "client", client)
 		return
 	}
 	s.rejected.Add(1)
-	if !s.isDraining() { // else the drain closed the connection
+	if !s.isDraining() { // otherwise the drain has closed the connection
 		s.Report(ReasonProxyHeader, slog.LevelWarn, "connection rejected", "client", client, "error", err)
 	}
 }
 
 func (s *Server) recoverSession(c *Conn) {
 	if p := recover(); p != nil {
-		c.flags.And(^(connSuspended | connOwnTime))
+		c.flags.And(^(connSuspended | connResumedByCall))
 		s.Report(ReasonInternal, slog.LevelError, "session panicked", "client", c.RemoteAddr().String(),
 			"panic", p, "stack", string(debug.Stack()))
 	}
 }
 
-// track registers an accepted connection; false = too late.
+// track registers an accepted connection. It returns false if the server drains.
 func (s *Server) track(c *Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +200,7 @@ func (s *Server) track(c *Conn) bool {
 	return true
 }
 
-// forget removes a closed connection from the register; a second call does nothing.
+// forget removes a closed connection from the register. A second call does nothing.
 func (s *Server) forget(c *Conn) {
 	s.uncount(c)
 	s.mu.Lock()

@@ -18,15 +18,15 @@ var (
 	ErrSourceRate = fmt.Errorf("%w: its address connects too often", ErrRejected)
 )
 
-// Rate is how many connections may be made within a time: Connections at once after a pause, and then one more each Per/Connections. The zero
+// Rate limits new connections: a burst of Connections, and then one every Per/Connections. The zero
 // value has no limit.
 type Rate struct {
 	Connections int
 	Per         time.Duration // 0 = a second
 }
 
-// A source is the unit of limits by address: an IPv4 address, or the /64 of an IPv6 address, because its owner can use
-// any address of it.
+// source is what limits by address count: an IPv4 address, or the /64 network of an IPv6 address,
+// because one client can use all addresses of a /64.
 type source [16]byte
 
 // addressOf returns the IP address alone, in its IPv4 form if it has one. It returns the zero Addr for clients without
@@ -43,7 +43,7 @@ func addressOf(a net.Addr) netip.Addr {
 	return ip.Unmap()
 }
 
-// sourceOf returns the source of an address as addressOf returns it.
+// sourceOf returns the source of an address that addressOf has returned.
 func sourceOf(ip netip.Addr) source {
 	src := source(ip.As16())
 	if ip.Is6() {
@@ -52,7 +52,8 @@ func sourceOf(ip netip.Addr) source {
 	return src
 }
 
-// plainPrefixes converts IPv4 prefixes written as IPv6 ones to their IPv4 form. Addresses are compared in that form.
+// plainPrefixes converts IPv4-mapped IPv6 prefixes to IPv4 prefixes, the form in which addresses
+// are compared.
 func plainPrefixes(list []netip.Prefix) []netip.Prefix {
 	out := make([]netip.Prefix, len(list))
 	for i, p := range list {
@@ -71,7 +72,7 @@ type Addresses struct{ Allow, Deny []netip.Prefix }
 // Empty reports whether every address may pass.
 func (a Addresses) Empty() bool { return len(a.Allow)+len(a.Deny) == 0 }
 
-// Plain returns a copy for Admit, with IPv4 prefixes that were written as IPv6 ones in their IPv4 form.
+// Plain returns a copy for Admit, in which IPv4-mapped IPv6 prefixes are IPv4 prefixes.
 func (a Addresses) Plain() Addresses { return Addresses{plainPrefixes(a.Allow), plainPrefixes(a.Deny)} }
 
 // Admit reports whether an address may pass. IPv4 addresses must be in their IPv4 form (netip.Addr.Unmap), and a must be Plain.
@@ -79,7 +80,7 @@ func (a Addresses) Admit(ip netip.Addr) bool {
 	return !Within(a.Deny, ip) && (len(a.Allow) == 0 || Within(a.Allow, ip))
 }
 
-// Within reports whether one of the prefixes has the address.
+// Within reports whether one of the prefixes contains the address.
 func Within(list []netip.Prefix, ip netip.Addr) bool {
 	for _, p := range list {
 		if p.Contains(ip) {
@@ -89,7 +90,7 @@ func Within(list []netip.Prefix, ip netip.Addr) bool {
 	return false
 }
 
-// limitsSources reports whether it matters where a client comes from.
+// limitsSources reports whether there are limits by client address.
 func (c *Config) limitsSources() bool {
 	return len(c.Allow) > 0 || len(c.Deny) > 0 || c.MaxConnsPerSource > 0 || c.ConnectionRate.Connections > 0
 }
@@ -98,10 +99,10 @@ func (c *Config) limitsSources() bool {
 type sources struct {
 	rates ratelimit.Table[source] // has its own mutex
 	mu    sync.Mutex              // held for a few instructions
-	open  map[source]int          // connections that are counted
+	open  map[source]int          // counted connections
 }
 
-// connect counts a connection that is made now for the rate of its source.
+// connect counts a new connection for the rate of its source.
 func (s *sources) connect(src source, rate Rate, now time.Duration) error {
 	if rate.Connections > 0 && s.rates.Take(src, ratelimit.Rate{Count: rate.Connections, Per: rate.Per}, now) > 0 {
 		return ErrSourceRate
@@ -126,14 +127,14 @@ func (s *sources) admit(src source, maxConns int) (counted bool, err error) {
 	return true, nil
 }
 
-// count returns how many open connections are counted.
+// count returns the number of counted connections.
 func (s *sources) count(src source) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open[src]
 }
 
-// release ends the count of a connection.
+// release uncounts a connection.
 func (s *sources) release(src source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,9 +143,10 @@ func (s *sources) release(src source) {
 	}
 }
 
-// vet refuses a connection because of its client's address, or counts it for the rate of its source. It is called once for each
-// connection, when that address is known: by the accept loop, or after the PROXY header.
-func (s *Server) vet(ip netip.Addr, cfg *Config) error {
+// checkAddress checks the client's address against Allow and Deny, and counts the connection for
+// the rate of its source. It is called once for each connection, when the address is known: by the
+// accept loop, or after the PROXY header.
+func (s *Server) checkAddress(ip netip.Addr, cfg *Config) error {
 	if !ip.IsValid() || !cfg.limitsSources() {
 		return nil
 	}
@@ -154,10 +156,12 @@ func (s *Server) vet(ip netip.Addr, cfg *Config) error {
 	return s.sources.connect(sourceOf(ip), cfg.ConnectionRate, time.Since(began))
 }
 
-// Foresee returns why a connection from a client's address would be refused now because of its source, after as many others from there as are
-// pending; nil: it would not. It is for listeners that learn of a client before they can accept its connection, as with QUIC, and is called
-// instead of making the connection: a refusal is counted and logged like that of a connection. Nothing else is counted, since the address may
-// be forged; accepting does that.
+// Foresee returns the error with which a connection from an address would be refused now because of
+// its source, or nil. pending is the number of connections from the same source that are not
+// accepted yet. Foresee is for listeners that know of a client before they can accept its
+// connection, such as QUIC's, which do not make a connection that would be refused. A refusal is
+// counted and logged like that of a connection. Otherwise nothing is counted before the connection
+// is accepted, because the address may be forged.
 func (s *Server) Foresee(from net.Addr, pending int) error {
 	cfg, ip := s.config(), addressOf(from)
 	if !ip.IsValid() || !cfg.limitsSources() {
@@ -184,14 +188,15 @@ func (s *Server) foresee(ip netip.Addr, cfg *Config, pending int) error {
 	return nil
 }
 
-// checkSource is vet for a connection that was not vetted yet, and counts the connection as open, or refuses it because its source has too many.
-func (s *Server) checkSource(c *Conn, cfg *Config, vetted bool) error {
+// checkSource calls checkAddress, unless addressChecked says that it was called, and counts the
+// connection as open. It returns an error if the connection is refused.
+func (s *Server) checkSource(c *Conn, cfg *Config, addressChecked bool) error {
 	if !cfg.limitsSources() {
 		return nil
 	}
 	ip := addressOf(c.RemoteAddr())
-	if !vetted {
-		if err := s.vet(ip, cfg); err != nil {
+	if !addressChecked {
+		if err := s.checkAddress(ip, cfg); err != nil {
 			return err
 		}
 	}
@@ -205,7 +210,7 @@ func (s *Server) checkSource(c *Conn, cfg *Config, vetted bool) error {
 	return err
 }
 
-// uncount takes back the count of checkSource; a second call does nothing.
+// uncount undoes the count of checkSource; a second call does nothing.
 func (s *Server) uncount(c *Conn) {
 	if c.flags.And(^connCounted)&connCounted == 0 {
 		return
@@ -213,11 +218,11 @@ func (s *Server) uncount(c *Conn) {
 	s.sources.release(sourceOf(addressOf(c.RemoteAddr())))
 }
 
-// refuseSource accounts for a connection that was refused because of its source.
+// refuseSource counts and logs a connection that was refused because of its source.
 func (s *Server) refuseSource(client string, err error) {
 	s.rejected.Add(1)
 	reason := ReasonDenied
-	switch err { //nolint:errorlint // vet's and checkSource's own
+	switch err { //nolint:errorlint // the errors of checkAddress and checkSource
 	case ErrSourceFull:
 		reason = ReasonSourceFull
 	case ErrSourceRate:
@@ -226,19 +231,20 @@ func (s *Server) refuseSource(client string, err error) {
 	s.Report(reason, slog.LevelInfo, "connection refused", "client", client, "reason", reason, "error", err)
 }
 
-// refuse is refuseSource for a connection that will be closed. Unless the client gets the reason, the connection is
-// reset, so that a flood of refused connections keeps no state in the kernel.
+// refuse calls refuseSource, and prepares the connection for Close: the client gets the reason, or
+// a reset. After a reset the kernel keeps no state, however many connections are refused.
 func (s *Server) refuse(c *Conn, err error) {
 	s.refuseSource(c.RemoteAddr().String(), err)
-	if s.tells(err) {
+	if s.getsReason(err) {
 		s.explain(c, err)
 		return
 	}
 	_ = c.SetLinger(0)
 }
 
-// tells reports whether a refused client gets the reason: a client with too many connections may be honest.
-func (s *Server) tells(err error) bool {
+// getsReason reports whether a refused client gets the reason. A client with too many connections
+// does, because it need not be an attacker.
+func (s *Server) getsReason(err error) bool {
 	_, ok := s.handler.(Rejecter)
 	return ok && err == ErrSourceFull //nolint:errorlint // checkSource's own
 }

@@ -17,10 +17,10 @@ const (
 	ReasonProxyHeader         = "proxy_header"         // a trusted peer sent no valid PROXY header
 	ReasonUpstreamUnavailable = "upstream_unavailable" // no endpoint could be reached
 	ReasonPoolExhausted       = "pool_exhausted"       // no upstream connection became free in time
-	ReasonBackendGone         = "backend_gone"         // the upstream connection broke in mid-session
-	ReasonEndpointOut         = "endpoint_out"         // its endpoint was unhealthy or removed, and the upstream's settings end sessions then
-	ReasonRebalanced          = "rebalanced"           // it was moved to another endpoint, as the upstream's settings ask
-	ReasonClientGone          = "client_gone"          // the client broke off in mid-session, or before it
+	ReasonBackendGone         = "backend_gone"         // the upstream connection broke during a session
+	ReasonEndpointOut         = "endpoint_out"         // its endpoint became unhealthy or was removed, and the upstream ends sessions then
+	ReasonRebalanced          = "rebalanced"           // it was moved to another endpoint, because the upstream rebalances
+	ReasonClientGone          = "client_gone"          // the client disconnected during its session, or before it
 	ReasonRejected            = "rejected"             // the connection limit was reached
 	ReasonDenied              = "denied"               // the client's address may not connect
 	ReasonSourceFull          = "source_full"          // the client's address had too many connections
@@ -28,7 +28,7 @@ const (
 	ReasonDrained             = "drained"              // cut off at the end of a drain, or still queued when it began
 	ReasonKilled              = "killed"               // ended by an operator
 	ReasonTimeout             = "timeout"              // nothing happened for too long
-	ReasonTLS                 = "tls"                  // the TLS handshake with the client failed, or there must be one
+	ReasonTLS                 = "tls"                  // the TLS handshake with the client failed, or TLS is required and the client did not use it
 	ReasonUnknownDatabase     = "unknown_database"
 	ReasonUnknownRoute        = "unknown_route"
 	ReasonDiskFull            = "disk_full"    // the disk of a database file is full
@@ -38,8 +38,8 @@ const (
 	ReasonInternal            = "internal"     // a bug: a session, or accepting a connection, panicked
 )
 
-// Reasons lists all reasons. Metrics start each of them at 0: a counter that appears with its first error hides that
-// increase.
+// Reasons returns all reasons. Metrics export each of them from the start, because a counter that
+// appears with its first error hides that increase.
 func Reasons() []string {
 	return []string{
 		ReasonAccept, ReasonAuthFailed, ReasonProtocol, ReasonProxyHeader, ReasonUpstreamUnavailable, ReasonPoolExhausted, ReasonBackendGone,
@@ -57,16 +57,16 @@ type Stats struct {
 	Listening      int // PostgreSQL sessions that listen for notifications by the listening connection of their upstream
 	MaxConns       int
 	Draining       bool
-	// Since the start. Accepted counts every accepted connection, Rejected the accepted connections
-	// that were refused a session, and Gone those that got none because their client had left.
+	// Counted since the start: all accepted connections, those that were rejected, and those
+	// without a session because the client had disconnected.
 	Accepted, Rejected, Gone uint64
-	Moved                    uint64               // how often a TCP session has left an endpoint before its first byte, for another one
+	Moved                    uint64               // moves of TCP sessions to another endpoint before the endpoint's first byte
 	MovesRefused             uint64               // moves that the retry budget did not allow
 	Errors                   map[string]uint64    // by reason
-	LastErrors               map[string]time.Time // when an error of the reason was counted last
+	LastErrors               map[string]time.Time // when an error with this reason was last counted
 	LastRejected             time.Time            // when a connection was last rejected by the connection limit; zero: never
 	BytesIn, BytesOut        uint64               // from and to clients, payload only
-	Buffered                 int64                // bytes held for requests, of protocols that count them
+	Buffered                 int64                // bytes held for requests, in protocols that count them
 	Traffic                  []traffic.Snapshot
 }
 
@@ -76,7 +76,7 @@ func (s *Server) Stats() Stats {
 	cfg := s.config()
 	st := Stats{
 		Name: cfg.Name, Protocol: cfg.Protocol, MaxConns: cfg.MaxConns,
-		Draining: s.isDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(), Gone: s.left.Load(),
+		Draining: s.isDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(), Gone: s.gone.Load(),
 	}
 	st.Errors, st.LastErrors = s.errors.snapshot()
 	for _, set := range s.measured() {
@@ -100,7 +100,7 @@ func (s *Server) Stats() Stats {
 // CountError adds one to the errors of a reason (see the Reason constants).
 func (s *Server) CountError(reason string) { s.errors.add(reason) }
 
-// errorCounts counts by reason; errors are rare, so a lock is good enough.
+// errorCounts counts errors by reason. Errors are rare, so a mutex suffices.
 type errorCounts struct {
 	mu   sync.Mutex
 	n    map[string]uint64

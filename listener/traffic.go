@@ -6,10 +6,10 @@ import (
 	"github.com/headpond/headpond/traffic"
 )
 
-// Shard is where a session on c counts; see traffic.Cell.Shard.
+// Shard returns the number of the shard in which a session on c counts; see traffic.Cell.Shard.
 func (c *Conn) Shard() int { return traffic.ShardOf(c.Loop()) }
 
-// Measure adds a protocol's labelled counters to Stats.
+// Measure adds a set of labelled counters to Stats.Traffic.
 func (s *Server) Measure(set *traffic.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,8 +25,8 @@ const (
 	DefaultMaxConns = 512
 	// DefaultMaxMemory bounds the memory of libp2p's buffers for connections and streams, in bytes.
 	DefaultMaxMemory = 128 << 20
-	// DefaultKeepAlive is how long a peer may be silent before its connections are taken for dead. It
-	// costs two small packets in each third of that time.
+	// DefaultKeepAlive is how long a peer may be silent before its connections count as dead.
+	// Probing it takes two small packets in each third of that time.
 	DefaultKeepAlive = 3 * time.Second
 	// DefaultMaxStreams bounds the connections to services that one peer may have open here.
 	DefaultMaxStreams = 1024
@@ -36,7 +36,7 @@ const (
 
 // Limits of Config.
 const (
-	minMemory    = 16 << 20 // with less, only a handful of peers can connect
+	minMemory    = 16 << 20 // with less, only a few peers can connect
 	minConns     = 8
 	maxConnLimit = 100_000
 	maxStreams   = 1 << 13 // package tunnel's
@@ -47,8 +47,8 @@ const (
 // ErrConfig is wrapped by every error about a Config.
 var ErrConfig = errors.New("peers: invalid configuration")
 
-// DefaultListen is where a node without Config.Listen listens: QUIC and TCP over IPv4, on the usual
-// port of libp2p programs. With a Config.NetworkKey it is TCP alone.
+// DefaultListen is the default of Config.Listen: QUIC and TCP over IPv4, on the usual port of
+// libp2p programs. With a Config.NetworkKey the default is only TCP.
 var DefaultListen = []string{"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/0.0.0.0/tcp/4001"}
 
 // Config describes a Node. Only Key is required.
@@ -57,30 +57,30 @@ type Config struct {
 	Key ed25519.PrivateKey
 	// Listen are multiaddresses: /ip4/0.0.0.0/tcp/4001, /ip4/0.0.0.0/udp/4001/quic-v1, /ip4/0.0.0.0/tcp/4002/ws; nil = DefaultListen.
 	Listen []string
-	// Announce are the multiaddresses to announce to other nodes if the node cannot find them itself, such
-	// as a port that a router forwards. Empty = those of this machine's interfaces.
+	// Announce are the multiaddresses to announce to other nodes; empty = those of this machine's
+	// interfaces. Set it for addresses that the node cannot find itself, such as a port that a
+	// router forwards.
 	Announce []string
-	// NetworkKey makes the node a member of a private network: 32 bytes that all nodes of the network
-	// have. Other programs cannot even start a handshake. It works with TCP and WebSocket only. Empty =
-	// none.
+	// NetworkKey makes the node a member of a private network: 32 bytes that all nodes of the
+	// network have. Programs without the key cannot even begin a handshake. It works with TCP and
+	// WebSocket, but not with QUIC. Empty = no private network.
 	NetworkKey []byte
 	// Bootstrap are peers that are kept connected, multiaddresses that end in /p2p/ID.
 	Bootstrap []string
 	// MDNS finds other nodes on the local network by multicast DNS, and makes this node visible there.
 	MDNS bool
-	// DHT joins the Kademlia DHT of the network through connected nodes. The node then connects to some
-	// others by itself, and looks up the addresses of nodes of which it only has the ID. No public DHT is
-	// joined. MaxConns must be at least 128.
+	// DHT joins the Kademlia DHT of the network through connected nodes. The node then connects to
+	// some other nodes by itself, and looks up the addresses of nodes of which it only has the ID.
+	// It joins no public DHT. MaxConns must be at least 128.
 	DHT bool
-	// Relays are nodes through which others reach this node if they cannot connect to it, multiaddresses
-	// that end in /p2p/ID. The relays must allow it by RelayFor.
+	// Relays are nodes through which others can reach this node, multiaddresses that end in
+	// /p2p/ID. They must permit it by RelayFor.
 	Relays []string
-	// RelayFor are the IDs of nodes that others may reach through this one. RelayForAnyone permits all
-	// nodes.
+	// RelayFor makes this node a relay for the nodes with these IDs; RelayForAnyone, for all nodes.
 	RelayFor       []string
 	RelayForAnyone bool
-	// NoHolePunching leaves connections that go through a relay there. Otherwise the node tries to make a
-	// direct connection, and open streams move to it.
+	// NoHolePunching turns hole punching off. Without it, the node tries to replace connections
+	// through a relay by direct ones, and open streams move to them.
 	NoHolePunching bool
 	// UPnP asks the router to forward a port.
 	UPnP bool
@@ -88,7 +88,8 @@ type Config struct {
 	AutoNAT bool
 	// Services are the services that other nodes may call here.
 	Services []Service
-	// MaxConns bounds libp2p connections; 0 = DefaultMaxConns, at least 8. At three quarters of that the least useful ones are closed.
+	// MaxConns bounds libp2p connections; 0 = DefaultMaxConns, at least 8. Above three quarters of
+	// it, the least useful connections are closed.
 	MaxConns int
 	// MaxMemory bounds the buffers of connections and streams, in bytes; 0 = DefaultMaxMemory, at least 16 MiB.
 	MaxMemory int64
@@ -96,19 +97,19 @@ type Config struct {
 	MaxStreams int
 	// KeepAlive is how long a peer may be silent; 0 = DefaultKeepAlive.
 	KeepAlive time.Duration
-	// DialTimeout bounds the way to a peer; 0 = DefaultDialTimeout.
+	// DialTimeout bounds connecting to a peer; 0 = DefaultDialTimeout.
 	DialTimeout time.Duration
 	// Version is announced to other nodes.
 	Version string
-	// Logger gets events of peers; nil = slog.Default().
+	// Logger is the log; nil = slog.Default().
 	Logger *slog.Logger
 }
 
 // Service is a service that other nodes may call.
 type Service struct {
 	Name string // letters, digits, "-", "_" and ".", at most 64, not digits alone
-	// Connect connects to the service's server. The connection is closed when the caller's connection
-	// ends; if it has a CloseWrite method, it can be half closed.
+	// Connect connects to the service's server. The node closes the connection when the caller's
+	// connection ends. If it has a CloseWrite method, the node forwards the caller's end of stream.
 	Connect func(ctx context.Context) (net.Conn, error)
 	// Anyone permits every peer that can connect to call the service: with a NetworkKey, all nodes of the
 	// private network.
@@ -118,19 +119,21 @@ type Service struct {
 	// Groups are the requests that the service can answer, for callers that choose nodes by them:
 	// "key=value", "key=*" or "all".
 	Groups []string
-	// Models is the path of an OpenAI-compatible list of models at the server, such as "/v1/models". The
-	// node asks for it every five seconds, in clear, through Connect, and adds a group "model=ID" for each
-	// model. The groups expire 30 seconds after the last answer. Empty = there is no such list.
+	// Models is the path of an OpenAI-compatible list of models at the server, such as
+	// "/v1/models". The node requests it every five seconds through Connect, in clear text, and
+	// adds a group "model=ID" for each model. The groups expire 30 seconds after the last
+	// successful response. Empty = no list.
 	Models string
-	// Capacity is how many concurrent connections the service can handle; callers prefer nodes with room.
-	// 0 = unknown.
+	// Capacity is the number of concurrent connections that callers should respect: they prefer
+	// nodes with a lower load relative to capacity. 0 = unknown.
 	Capacity int
 	// PerPeer has the limits of each peer.
 	PerPeer Limits
-	// Healthy reports whether the service works: one that does not is not announced. The node calls it
-	// several times a second; it must not wait. nil = the service always works.
+	// Healthy reports whether the service is healthy; otherwise it is not announced. The node calls
+	// Healthy several times a second; it must not wait. nil = always healthy.
 	Healthy func() bool
-	// Timeout bounds Connect; 0 = five seconds. The longest of all services counts.
+	// Timeout bounds Connect; 0 = five seconds. The longest timeout of all services applies to each
+	// of them.
 	Timeout time.Duration
 }
 

@@ -16,43 +16,46 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 )
 
-// dhtPrefix begins the protocol of the DHT, /headpond/kad/1.0.0. The public DHT is /ipfs/kad/1.0.0; no node here speaks that.
+// dhtPrefix is the prefix of the DHT's protocol, /headpond/kad/1.0.0. The public DHT uses
+// /ipfs/kad/1.0.0.
 const dhtPrefix protocol.ID = "/headpond"
 
 // Limits of the DHT.
 const (
-	// MinDHTConns is the least Config.MaxConns of a node with the DHT. Up to 40 connections, those of the
-	// two largest buckets of the routing table, are protected, and a lookup needs some more.
+	// MinDHTConns is the least Config.MaxConns with the DHT. It protects up to 40 connections,
+	// those of the two largest buckets of the routing table, and lookups need some more.
 	MinDHTConns = 128
 	// maxLookups bounds concurrent lookups. Each asks three nodes at once.
 	maxLookups = 8
-	// lookupRate is how many lookups a second may begin after a burst of lookupBurst: clients of a
-	// listener choose peer IDs, and each lookup costs messages to some 20 nodes.
+	// lookupRate is the number of lookups a second after a burst of lookupBurst. They are limited
+	// because clients of a listener choose the peer IDs, and each lookup sends messages to some 20
+	// nodes.
 	lookupRate, lookupBurst = 5, 50
-	// missPause is how long the result of a failed lookup is used, and foundPause that of a successful
-	// one.
+	// missPause is how long the result of a failed lookup is reused, and foundPause that of a
+	// successful one.
 	missPause  = 5 * time.Second
 	foundPause = time.Second
 	// maxLookedUp bounds the results that are remembered.
 	maxLookedUp = 1000
-	// askRate is how many messages a second another node may send after a burst of askBurst. A joining
-	// node sends about a hundred.
+	// askRate is the number of messages a second that another node may send after a burst of
+	// askBurst.
 	askRate, askBurst = 50, 1000
 )
 
-// errAsksTooMuch: a node sends more messages of the DHT than it may.
+// errAsksTooMuch: a node has sent too many messages of the DHT.
 var errAsksTooMuch = errors.New("too many questions to the DHT")
 
 // DHTStats describes a node's part in the DHT. The zero value is that of a node without it.
 type DHTStats struct {
 	On      bool
-	Server  bool   // it answers others and is announced to them; otherwise it only asks
+	Server  bool   // it answers lookups; otherwise it only makes them
 	Nodes   int    // in the routing table
 	Lookups uint64 // of nodes without a known address, since the start
 	Found   uint64 // of these
 }
 
-// dht finds the addresses of nodes by their IDs. It is a member of a Kademlia DHT that keeps no values and no providers.
+// dht finds the addresses of nodes by their IDs, as a member of a Kademlia DHT that stores no
+// values and no providers.
 type dht struct {
 	node   *Node
 	table  *kaddht.IpfsDHT
@@ -60,7 +63,7 @@ type dht struct {
 
 	mu     sync.Mutex // held for a few instructions
 	closed bool
-	past   map[peer.ID]*lookup // under way, or over for a moment
+	past   map[peer.ID]*lookup // running, or ended a moment ago
 	active int                 // of these: under way
 	begun  buckets             // lookups of this node
 	asked  buckets             // messages of others
@@ -75,8 +78,8 @@ type lookup struct {
 	until time.Time
 }
 
-// quietDHT keeps the library's log lines off stderr, where they would mix with Config.Logger's in
-// another format. The results of lookups have everything that matters.
+// quietDHT turns off the library's log lines, which would appear on stderr in another format than
+// Config.Logger's. The errors of lookups have the same information.
 var quietDHT = sync.OnceFunc(func() {
 	for _, name := range []string{"dht", "dht.pb", "dht/RtRefreshManager", "dht/netsize", "providers", "table"} {
 		_ = golog.SetLogLevel(name, "dpanic")
@@ -93,7 +96,7 @@ func (n *Node) startDHT() error {
 		node: n, server: len(n.cfg.Listen) > 0 && len(n.cfg.Relays) == 0, past: map[peer.ID]*lookup{},
 		begun: newBuckets(lookupRate, lookupBurst), asked: newBuckets(askRate, askBurst),
 	}
-	mode := kaddht.ModeClient // other nodes could not connect to this one
+	mode := kaddht.ModeClient // other nodes cannot connect to this one
 	if d.server {
 		mode = kaddht.ModeServer
 	}
@@ -107,7 +110,7 @@ func (n *Node) startDHT() error {
 	return nil
 }
 
-// admit is called for each message of another node. A node that keeps sending too many is
+// admit is called for each message of another node. A node that repeatedly sends too many is
 // disconnected.
 func (d *dht) admit(_ context.Context, s network.Stream, _ *dhtpb.Message) {
 	id, now := s.Conn().RemotePeer(), time.Now()
@@ -123,8 +126,8 @@ func (d *dht) admit(_ context.Context, s network.Stream, _ *dhtpb.Message) {
 	}
 }
 
-// find looks a node up. It returns nil when the node is connected, or addresses of it are known. Calls
-// for one node share a lookup.
+// find looks up a node. It returns nil if the node is connected, or addresses of it are known
+// afterwards. Concurrent calls for one node share a lookup.
 func (d *dht) find(ctx context.Context, id peer.ID) error {
 	l, err := d.begin(id)
 	if err != nil {
@@ -212,7 +215,7 @@ func (d *dht) run(id peer.ID, l *lookup) {
 	}
 }
 
-// status returns the node's part in the DHT.
+// status returns the state of the DHT.
 func (d *dht) status() DHTStats {
 	if d == nil {
 		return DHTStats{}
@@ -236,8 +239,8 @@ func (d *dht) close() {
 	_ = d.table.Close()
 }
 
-// seek looks in the DHT for a node without a known address.
-func (n *Node) seek(ctx context.Context, id peer.ID) error {
+// lookUp looks up a node in the DHT if no address of it is known.
+func (n *Node) lookUp(ctx context.Context, id peer.ID) error {
 	if n.dht == nil || n.links.has(id) || n.host.Network().Connectedness(id) != network.NotConnected {
 		return nil
 	}
@@ -248,8 +251,8 @@ func (n *Node) seek(ctx context.Context, id peer.ID) error {
 	return n.dht.find(ctx, id)
 }
 
-// elsewhere looks in the DHT for a node that cannot be reached at its known addresses, and reports whether to try
-// again. When ctx ends, the lookup continues for the next attempt.
-func (n *Node) elsewhere(ctx context.Context, id peer.ID) bool {
+// lookUpAgain looks up a node that cannot be reached at its known addresses. It reports whether to
+// connect again. If ctx ends first, the lookup continues, and the next attempt uses its result.
+func (n *Node) lookUpAgain(ctx context.Context, id peer.ID) bool {
 	return n.dht != nil && n.host.Network().Connectedness(id) == network.NotConnected && n.dht.find(ctx, id) == nil && ctx.Err() == nil
 }

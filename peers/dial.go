@@ -11,19 +11,20 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// The errors of [Node.Dial], to be tested with [errors.Is], beside ErrNotConnected and ErrClosed. They are wrapped in an [*Error].
+// The errors that [Node.Dial] wraps in an [*Error], in addition to ErrNotConnected and ErrClosed.
 var (
-	// ErrNotOffered: the peer does not offer the service, or not to this node. It does not say which.
+	// ErrNotOffered: the peer does not offer the service, or does not permit this node to call it.
+	// The peer does not say which.
 	ErrNotOffered = errors.New("peers: the service is not offered to this node")
-	// ErrUnreachable: the peer offers the service, and cannot connect to its server.
+	// ErrUnreachable: the peer cannot connect to the service's server.
 	ErrUnreachable = errors.New("peers: the peer cannot connect to the service")
-	// ErrBusy: a limit of connections is reached at one of the sides.
+	// ErrBusy: one of the two sides has reached a limit of connections.
 	ErrBusy = errors.New("peers: too many connections")
 )
 
 // Error says which service of which peer could not be called, and why.
 type Error struct {
-	Peer    string // its ID; empty: any that offers the service
+	Peer    string // its ID; empty: any node that offers the service
 	Service string
 	Err     error
 }
@@ -45,14 +46,14 @@ func (e *Error) Timeout() bool {
 	return errors.As(e.Err, &t) && t.Timeout()
 }
 
-// Target is a service to call, in the form of endpoints: "PEERID/service", or "service" for any node
-// that offers it.
+// Target is a service to call. It is written "PEERID/service", or "service" for any node that
+// offers it.
 type Target struct {
 	Peer    string // an ID; empty: any
 	Service string
 }
 
-// String returns the form that ParseTarget reads.
+// String returns the form that ParseTarget parses.
 func (t Target) String() string {
 	if t.Peer == "" {
 		return t.Service
@@ -60,7 +61,7 @@ func (t Target) String() string {
 	return t.Peer + "/" + t.Service
 }
 
-// ParseTarget reads a Target.
+// ParseTarget parses a Target.
 func ParseTarget(text string) (Target, error) {
 	id, service, ok := strings.Cut(text, "/")
 	if !ok {
@@ -75,9 +76,9 @@ func ParseTarget(text string) (Target, error) {
 	return Target{id, service}, CheckService(service)
 }
 
-// Dial connects to a service, of any node that offers it if t names none. It waits until the peer has
-// connected to the service's server, or reports why it could not. That takes one round trip if this
-// node has called the peer before. The error is an *Error.
+// Dial connects to a service. If t has no Peer, it chooses a node that offers the service. It waits
+// until the peer has connected to the service's server. That takes one round trip if this node has
+// called the peer before. The error is an *Error.
 func (n *Node) Dial(ctx context.Context, t Target) (*tunnel.Conn, error) {
 	if t.Peer == "" {
 		return n.DialService(ctx, t.Service, Choice{})
@@ -94,14 +95,14 @@ func (n *Node) Dial(ctx context.Context, t Target) (*tunnel.Conn, error) {
 	}
 	conn, err := n.dial(ctx, id, t.Service)
 	if err != nil {
-		return nil, &Error{t.Peer, t.Service, meaning(err)}
+		return nil, &Error{t.Peer, t.Service, translate(err)}
 	}
 	return conn, nil
 }
 
 func (n *Node) dial(ctx context.Context, id peer.ID, service string) (*tunnel.Conn, error) {
 	for {
-		if err := n.seek(ctx, id); err != nil {
+		if err := n.lookUp(ctx, id); err != nil {
 			return nil, err
 		}
 		l, done, err := n.links.to(id)
@@ -117,8 +118,8 @@ func (n *Node) dial(ctx context.Context, id peer.ID, service string) (*tunnel.Co
 	}
 }
 
-// meaning returns this package's error for an error of a tunnel.
-func meaning(err error) error {
+// translate wraps an error of package tunnel in the corresponding error of this package.
+func translate(err error) error {
 	if inner, ok := errors.AsType[*tunnel.Error](err); ok {
 		err = inner.Err
 	}

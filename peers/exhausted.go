@@ -10,8 +10,8 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// exhaustedPause is the time between two log lines about refusals: a flood causes a refusal with each
-// connection.
+// exhaustedPause is the least time between two log lines about refusals. In a flood of connections
+// each one is refused.
 const exhaustedPause = 10 * time.Second
 
 // countedLimits is a resource manager that counts and logs its refusals. libp2p closes refused connections and streams
@@ -52,8 +52,8 @@ func (l *countedLimits) note(dir corenet.Direction, what, key string, value any,
 	l.log.Warn("peers: a limit of this node is reached, refused "+what, key, value, "direction", dir.String(), "refused", all, "error", err)
 }
 
-// limitedConn is a connection to which the limits of its peer apply once the handshake has shown the
-// peer's identity.
+// limitedConn is a connection whose peer becomes known in the handshake; then the limits of that
+// peer apply.
 type limitedConn struct {
 	corenet.ConnManagementScope
 	limits *countedLimits

@@ -21,7 +21,7 @@ const (
 	MaxEntries     = maxEntries
 	MaxRecord      = maxRecord
 	MaxPast        = maxPast
-	VouchedShare   = vouchedShare
+	VouchedShare   = reportedShare
 	TrustedShare   = trustedShare
 
 	LinesPerSecond = linesPerSecond
@@ -117,7 +117,7 @@ func Connected(id string) Source { return Source{connected, id} }
 func Trusted(id string) Source { return Source{trusted, id} }
 
 // Vouched are neighbours at an address that do.
-func Vouched(address string) Source { return Source{vouched, address} }
+func Vouched(address string) Source { return Source{reported, address} }
 
 // Sources counts the entries of each source, and returns what the table has counted.
 func (t Table) Sources() (all, counted map[Source]int) {
@@ -132,7 +132,7 @@ func (t Table) Sources() (all, counted map[Source]int) {
 }
 
 // IsVouched reports whether it is an address of neighbours.
-func (s Source) IsVouched() bool { return s.kind == vouched }
+func (s Source) IsVouched() bool { return s.kind == reported }
 
 // Has reports whether a node is in the table.
 func (t Table) Has(id string) bool { return t.t.entries[peer.ID(id)] != nil }

@@ -22,54 +22,53 @@ import (
 // ErrNoProvider: no node is known that offers the service.
 var ErrNoProvider = errors.New("peers: no node offers the service")
 
-// Limits of one connection to a service: the nodes that are tried, and the time for each while another
-// one is left.
+// Limits of DialService: the number of nodes to try, and the time for each but the last one.
 const (
 	maxTries = 4
 	tryTime  = 2 * time.Second
 )
 
-// A node that could not be called is tried last for some time, which doubles from firstShun to
-// mostShun.
+// After a failed call a node is tried last for a while. The time doubles with each failure, from
+// firstBackoff to maxBackoff.
 const (
-	firstShun = time.Second
-	mostShun  = 30 * time.Second
+	firstBackoff = time.Second
+	maxBackoff   = 30 * time.Second
 )
 
-// shunned has the nodes that could not be called, each for a service.
-type shunned struct {
+// backoffs has the nodes whose last call failed, for each service.
+type backoffs struct {
 	mu  sync.Mutex
-	all map[Target]shun
+	all map[Target]backoff
 }
 
-type shun struct {
+type backoff struct {
 	until time.Time
 	pause time.Duration
 	err   error
 }
 
 // note records the result of a call.
-func (s *shunned) note(t Target, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (b *backoffs) note(t Target, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if err == nil {
-		delete(s.all, t)
+		delete(b.all, t)
 		return
 	}
-	if s.all == nil || len(s.all) >= maxPast {
-		s.all = map[Target]shun{}
+	if b.all == nil || len(b.all) >= maxPast {
+		b.all = map[Target]backoff{}
 	}
-	k := s.all[t]
-	k.pause = min(max(2*k.pause, firstShun), mostShun)
+	k := b.all[t]
+	k.pause = min(max(2*k.pause, firstBackoff), maxBackoff)
 	k.until, k.err = time.Now().Add(k.pause), err
-	s.all[t] = k
+	b.all[t] = k
 }
 
-// why returns the last failure of a node that is to be tried last, nil for other nodes.
-func (s *shunned) why(t Target) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if k, ok := s.all[t]; ok && time.Now().Before(k.until) {
+// why returns the last error of a node in backoff, nil for other nodes.
+func (b *backoffs) why(t Target) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if k, ok := b.all[t]; ok && time.Now().Before(k.until) {
 		return k.err
 	}
 	return nil
@@ -77,11 +76,12 @@ func (s *shunned) why(t Target) error {
 
 // Choice restricts the nodes at which a service is called. The zero Choice permits all that offer it.
 type Choice struct {
-	// Providers are the IDs of nodes that are trusted with connections to the service; empty: all that
-	// offer it. Without the list, every node of the network can offer a service under any name.
+	// Providers are the IDs of the permitted nodes; empty: all nodes that offer the service. Every
+	// node of the network can offer a service of any name.
 	Providers []string
-	// Rank returns how well an offer fits: higher ranks come first, rank 0 is left out. It is called with a lock held,
-	// and must not wait. nil: all fit alike.
+	// Rank returns how well an offer fits. Nodes with higher ranks are tried first, nodes with rank
+	// 0 are not tried. Rank is called with a mutex held, and must not wait. nil: all offers have
+	// the same rank.
 	Rank func(Offer) int
 }
 
@@ -89,7 +89,7 @@ type Choice struct {
 func (c Choice) ranks() func(peer.ID, Offer) int {
 	allowed := map[peer.ID]bool{}
 	for _, text := range c.Providers {
-		id, _ := ParseID(text) // an invalid ID allows no node
+		id, _ := ParseID(text) // an invalid ID permits no node
 		allowed[id] = true
 	}
 	return func(id peer.ID, o Offer) int {
@@ -103,8 +103,8 @@ func (c Choice) ranks() func(peer.ID, Offer) int {
 	}
 }
 
-// Providers returns the nodes that offer a service and are permitted by the choice, in the order in
-// which to try them. known is the number of nodes that offer it, permitted or not.
+// Providers returns the nodes that offer a service and that choice permits, in the order in which
+// to try them. known is the number of all nodes that offer the service.
 func (n *Node) Providers(service string, choice Choice) (targets []Target, known int) {
 	links := map[peer.ID]tunnel.Stats{}
 	for _, l := range n.links.all() {
@@ -117,7 +117,7 @@ func (n *Node) Providers(service string, choice Choice) (targets []Target, known
 	var last []Target
 	for _, id := range ids {
 		t := Target{id.String(), service}
-		if s := links[id]; s.LastError != nil || s.Suspended > 0 || n.shunned.why(t) != nil {
+		if s := links[id]; s.LastError != nil || s.Suspended > 0 || n.backoffs.why(t) != nil {
 			last = append(last, t)
 		} else {
 			targets = append(targets, t)
@@ -142,11 +142,12 @@ func (n *Node) GroupKeys(service string) map[string]bool {
 	return keys
 }
 
-// Failed records the result of a call to a node; err is nil if it worked. Nodes that failed are tried last for a while.
-func (n *Node) Failed(t Target, err error) { n.shunned.note(t, err) }
+// Failed records the result of a call to a node; err is nil if the call succeeded. After a failure
+// the node is tried last for a while.
+func (n *Node) Failed(t Target, err error) { n.backoffs.note(t, err) }
 
-// DialService connects to a service of a node that the choice permits. It tries several if necessary.
-// The error is an *Error.
+// DialService connects to a service of a node that choice permits. It tries several nodes if
+// necessary. The error is an *Error.
 func (n *Node) DialService(ctx context.Context, service string, choice Choice) (*tunnel.Conn, error) {
 	all, known := n.Providers(service, choice)
 	if len(all) == 0 {
@@ -165,8 +166,8 @@ func (n *Node) DialService(ctx context.Context, service string, choice Choice) (
 		}
 		conn, err := n.Dial(trying, t)
 		cancel()
-		if ctx.Err() == nil || err == nil { // otherwise the caller gave up, which says nothing about the node
-			n.shunned.note(t, err)
+		if ctx.Err() == nil || err == nil { // otherwise the caller has given up, and the node may be fine
+			n.backoffs.note(t, err)
 		}
 		if err == nil {
 			return conn, nil
@@ -179,8 +180,7 @@ func (n *Node) DialService(ctx context.Context, service string, choice Choice) (
 	return nil, &Error{"", service, oneLine(errs)}
 }
 
-// locate gives libp2p the announced addresses of a node. It is called for nodes that are called, not
-// for all known ones.
+// locate adds the announced addresses of a node to libp2p's peerstore, before a call to the node.
 func (n *Node) locate(id peer.ID) {
 	var texts []string
 	n.gossip.mu.Lock()
@@ -197,7 +197,7 @@ func (n *Node) locate(id peer.ID) {
 	n.host.Peerstore().AddAddrs(id, addrs, peerstore.TempAddrTTL)
 }
 
-// loads counts the connections that are open to each service here.
+// loads counts the open connections to each service of this node.
 type loads struct {
 	mu  sync.Mutex
 	all map[string]int
@@ -220,7 +220,7 @@ func (l *loads) of(service string) int {
 	return l.all[service]
 }
 
-// counted returns connect with its connections counted for a service.
+// counted returns a function that calls connect and counts the connections.
 func (l *loads) counted(service string, connect func(context.Context) (net.Conn, error)) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		c, err := connect(ctx)

@@ -23,16 +23,16 @@ import (
 // topicServices is the topic on which nodes announce their services.
 const topicServices = "/headpond/services/1"
 
-// How often a node publishes its services: when they change, but at most once per leastPause;
-// otherwise after a pause chosen so that all nodes together publish at most recordRate records a
-// second. The cost of a network then does not grow with the square of its size. A record that is not
-// repeated within lives pauses expires.
+// A node publishes its services when they change, but at most once in minPause. Otherwise it
+// publishes them after an interval from minInterval to maxInterval, chosen so that all nodes
+// together publish about recordRate records a second; otherwise the traffic would grow with the
+// square of the number of nodes. A record expires after recordLives intervals.
 const (
-	leastPause = 250 * time.Millisecond
-	firstBeat  = 1500 * time.Millisecond
-	mostBeat   = 15 * time.Second
-	recordRate = 50
-	lives      = 3
+	minPause    = 250 * time.Millisecond
+	minInterval = 1500 * time.Millisecond
+	maxInterval = 15 * time.Second
+	recordRate  = 50
+	recordLives = 3
 )
 
 // tableInterval is how often the node checks the table for expired entries, and the services for
@@ -41,47 +41,47 @@ const tableInterval = 250 * time.Millisecond
 
 // gossip announces the services of this node to other nodes, and keeps theirs in a table.
 type gossip struct {
-	node  *Node
-	key   crypto.PrivKey
-	topic *pubsub.Topic
-	stop  context.CancelFunc // ends pubsub, which outlives the node's life to send the last record
-	quiet pubsub.RelayCancelFunc
-	wake  chan struct{} // has a capacity of one
+	node      *Node
+	key       crypto.PrivKey
+	topic     *pubsub.Topic
+	stop      context.CancelFunc // ends pubsub, which outlives the node's life to send the last record
+	stopRelay pubsub.RelayCancelFunc
+	wake      chan struct{} // has a capacity of one
 
-	audience audience
+	streams pubsubStreams
 
 	mu       sync.Mutex // held for a few instructions
 	table    *table
-	own      []byte // the record of this node; nil: none
+	own      []byte // the last record of this node; nil: none
 	origins  buckets
 	relays   buckets
 	services []Service
 	leaving  bool
-	issued   int64 // of the last record of this node
-	outdated bool  // other nodes have a later record of this node than it has sent
+	issued   int64 // when this node's last record was issued
+	outdated bool  // other nodes have a record of this node from its future, see noteOwn
 	counts   GossipStats
 	refused  lineLimit
 	news     lineLimit
 }
 
-// Rates of records, per second after a burst: of a node about itself, and of a neighbour about all
-// nodes.
+// Limits of records, per second and as a burst: from one node about itself, and from one neighbour
+// about all nodes.
 const (
 	originRate, originBurst = 4, 20
 	relayRate, relayBurst   = 200, 2000
 )
 
-// errFlood: a node, or a neighbour, sends more records than it may.
+// errFlood: a node or a neighbour has sent too many records.
 var errFlood = errors.New("too many records")
 
 // GossipStats counts records since the start.
 type GossipStats struct {
-	Taken   uint64 // that said something new
-	Forged  uint64 // with a wrong signature or form, or from the future
+	Taken   uint64 // with new content
+	Forged  uint64 // with a wrong signature or format, or issued in the future
 	Stale   uint64 // out of date
-	Flooded uint64 // beyond a node's rate
-	Full    uint64 // for which the table has no room
-	Evicted uint64 // nodes taken out of a full table for others
+	Flooded uint64 // over the limits of records
+	Full    uint64 // that did not fit into the table
+	Evicted uint64 // nodes removed from a full table for others
 }
 
 // newGossip joins the topic.
@@ -91,13 +91,13 @@ func newGossip(n *Node, key crypto.PrivKey, services []Service) (*gossip, error)
 	ctx, stop := context.WithCancel(context.Background())
 	g.stop = stop
 	ps, err := pubsub.NewGossipSub(ctx, n.host,
-		pubsub.WithMessageSignaturePolicy(pubsub.StrictNoSign), pubsub.WithNoAuthor(), // records are signed themselves
+		pubsub.WithMessageSignaturePolicy(pubsub.StrictNoSign), pubsub.WithNoAuthor(), // records have their own signature
 		pubsub.WithMessageIdFn(func(m *pb.Message) string {
 			sum := sha256.Sum256(m.Data)
 			return string(sum[:])
 		}),
 		pubsub.WithMaxMessageSize(4*maxRecord), pubsub.WithFloodPublish(true), pubsub.WithPeerScore(scores()),
-		pubsub.WithSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(topicServices)), pubsub.WithRawTracer(&g.audience),
+		pubsub.WithSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(topicServices)), pubsub.WithRawTracer(&g.streams),
 		pubsub.WithLogger(n.log), pubsub.WithRPCLogger(slog.New(slog.DiscardHandler)))
 	if err == nil {
 		err = ps.RegisterTopicValidator(topicServices, pubsub.ValidatorEx(g.validate), pubsub.WithValidatorInline(true))
@@ -106,21 +106,21 @@ func newGossip(n *Node, key crypto.PrivKey, services []Service) (*gossip, error)
 		g.topic, err = ps.Join(topicServices)
 	}
 	if err == nil {
-		g.quiet, err = g.topic.Relay()
+		g.stopRelay, err = g.topic.Relay()
 	}
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("peers: %w", err)
 	}
-	n.work.Go(g.beat)
+	n.work.Go(g.announce)
 	return g, nil
 }
 
-// scores are the parameters by which gossipsub judges neighbours: after a handful of forged records
-// within minutes, it ignores a neighbour's messages.
+// scores returns gossipsub's scoring parameters: it ignores a neighbour's messages after a few
+// forged records within minutes.
 func scores() (*pubsub.PeerScoreParams, *pubsub.PeerScoreThresholds) {
 	topic := &pubsub.TopicScoreParams{
-		SkipAtomicValidation: true, TopicWeight: 1, TimeInMeshQuantum: time.Second, // it divides by this
+		SkipAtomicValidation: true, TopicWeight: 1, TimeInMeshQuantum: time.Second, // a divisor
 		InvalidMessageDeliveriesWeight: -10, InvalidMessageDeliveriesDecay: pubsub.ScoreParameterDecay(10 * time.Minute),
 	}
 	params := &pubsub.PeerScoreParams{
@@ -132,8 +132,8 @@ func scores() (*pubsub.PeerScoreParams, *pubsub.PeerScoreThresholds) {
 	return params, &pubsub.PeerScoreThresholds{GossipThreshold: -50, PublishThreshold: -100, GraylistThreshold: -200}
 }
 
-// validate is called for each record that arrives, before it is passed on. A neighbour that passes a
-// forged record on has not validated it.
+// validate is called for each record that arrives, before it is forwarded. A neighbour that
+// forwards a forged record has not validated it.
 func (g *gossip) validate(_ context.Context, from peer.ID, m *pubsub.Message) pubsub.ValidationResult {
 	if from == g.node.id {
 		return pubsub.ValidationAccept
@@ -157,10 +157,10 @@ func (g *gossip) validate(_ context.Context, from peer.ID, m *pubsub.Message) pu
 	return pubsub.ValidationIgnore
 }
 
-// take puts a record of a neighbour into the table, where it is valid for life.
+// take puts a record that a neighbour has sent into the table. It is valid for life.
 func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	now := time.Now()
-	id, r, err := unseal(data, now) // without the lock: it takes long to compute
+	id, r, err := unseal(data, now) // without the mutex: checking the signature takes long
 	var counted source
 	if err == nil {
 		counted = g.node.sourceOf(id, from)
@@ -170,7 +170,7 @@ func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	switch {
 	case err != nil:
 	case id == g.node.id:
-		g.recall(r, now)
+		g.noteOwn(r, now)
 		err = errKnown
 	case g.table.knows(id, r):
 		err = errKnown
@@ -187,7 +187,7 @@ func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	switch {
 	case errors.Is(err, errForged):
 		g.node.offenders.note(from, err)
-	case errors.Is(err, errFlood) && from == id: // other nodes may have kept its records, and send them all at once
+	case errors.Is(err, errFlood) && from == id: // records from other neighbours may be old ones, sent all at once
 		g.node.offenders.note(id, err)
 	case errors.Is(err, errFuture), errors.Is(err, errFull):
 		g.refused.log(g.node.log, slog.LevelWarn, "peers: services of a node are not taken", "peer", id.String(), "from", from.String(), "error", err)
@@ -201,17 +201,18 @@ func (g *gossip) take(from peer.ID, data []byte, life time.Duration) error {
 	return err
 }
 
-// recall records the node's own last record, which was sent before a restart with a clock that was set
-// back: other nodes would refuse older ones. mu is held.
-func (g *gossip) recall(r *nodeRecord, now time.Time) {
+// noteOwn handles a record of this node itself that was issued later than now: the clock was set
+// back, perhaps before a restart. Other nodes would refuse records that seem older, so the next
+// record gets a later time. mu is held.
+func (g *gossip) noteOwn(r *nodeRecord, now time.Time) {
 	if r.Issued > g.issued && r.issued().After(now) {
 		g.issued, g.outdated = r.Issued, true
-		g.poke()
+		g.signal()
 	}
 }
 
-// issue returns the time of this node's next record: now, or, if the clock was set back, just after the time of its
-// last record. mu is held.
+// issue returns the time of this node's next record. It is now or, if the clock was set back, just
+// after the last record's time. mu is held.
 func (g *gossip) issue(now time.Time) int64 {
 	at := now.UnixNano()
 	if ahead := time.Duration(g.issued - at); ahead >= 0 && ahead <= maxSkew { // other nodes refuse records further ahead
@@ -221,24 +222,24 @@ func (g *gossip) issue(now time.Time) int64 {
 	return at
 }
 
-// sourceOf returns the source against which an entry counts. from is the neighbour that sent its
-// record.
+// sourceOf returns the source for which the entry of a node counts. from is the neighbour that sent
+// its record.
 func (n *Node) sourceOf(id, from peer.ID) source {
 	switch {
 	case n.host.Network().Connectedness(id) != network.NotConnected:
 		return source{connected, string(id)}
-	case n.known.has(from) || n.circuits.has(from):
+	case n.bootstrap.has(from) || n.circuits.has(from):
 		return source{trusted, string(from)}
 	}
 	for _, c := range n.host.Network().ConnsToPeer(from) {
-		if ip, err := manet.ToIP(c.RemoteMultiaddr()); err == nil { // through a relay this is the relay's address
-			return source{vouched, siteOf(ip)}
+		if ip, err := manet.ToIP(c.RemoteMultiaddr()); err == nil { // of a relayed connection, the relay's address
+			return source{reported, siteOf(ip)}
 		}
 	}
-	return source{kind: vouched}
+	return source{kind: reported}
 }
 
-// siteOf returns an IPv4 address, or the network of a site with IPv6.
+// siteOf returns an IPv4 address, or the /56 network of an IPv6 address.
 func siteOf(ip net.IP) string {
 	if ip.To4() == nil {
 		ip = ip.Mask(net.CIDRMask(56, 128))
@@ -246,7 +247,7 @@ func siteOf(ip net.IP) string {
 	return ip.String()
 }
 
-// count counts a record. mu is held.
+// count counts a record by its error. mu is held.
 func (g *gossip) count(err error) {
 	switch {
 	case err == nil:
@@ -269,8 +270,8 @@ func names(offers []Offer) (all []string) {
 	return all
 }
 
-// beat announces the services and removes expired nodes, until the node ends.
-func (g *gossip) beat() {
+// announce announces the services and removes expired nodes, until the node ends.
+func (g *gossip) announce() {
 	tick := time.NewTicker(tableInterval)
 	defer tick.Stop()
 	var published []Offer
@@ -283,8 +284,8 @@ func (g *gossip) beat() {
 		case <-tick.C:
 		}
 		now := time.Now()
-		pause := g.look(now)
-		if now.Sub(at) < leastPause {
+		pause := g.expire(now)
+		if now.Sub(at) < minPause {
 			continue
 		}
 		offers, outdated := g.offers()
@@ -292,18 +293,18 @@ func (g *gossip) beat() {
 		if !changed && (len(offers) == 0 || now.Sub(at) < pause) {
 			continue
 		}
-		g.publish(offers, lives*pause)
+		g.publish(offers, recordLives*pause)
 		published, at = offers, now
 	}
 }
 
-// look removes expired nodes, and returns the pause between two records of this node.
-func (g *gossip) look(now time.Time) (pause time.Duration) {
+// expire removes expired nodes, and returns the pause between two records of this node.
+func (g *gossip) expire(now time.Time) (pause time.Duration) {
 	g.mu.Lock()
 	gone := g.table.expire(now)
 	g.origins.tidy(now)
 	g.relays.tidy(now)
-	pause = min(max(firstBeat, time.Duration(len(g.table.entries)+1)*time.Second/recordRate), mostBeat)
+	pause = min(max(minInterval, time.Duration(len(g.table.entries)+1)*time.Second/recordRate), maxInterval)
 	g.mu.Unlock()
 	for _, id := range gone {
 		g.news.log(g.node.log, slog.LevelWarn, "peers: a node that offered services is gone", "peer", id.String())
@@ -311,7 +312,7 @@ func (g *gossip) look(now time.Time) (pause time.Duration) {
 	return pause
 }
 
-// withoutLoad returns the offers without the fields whose change is not announced at once.
+// withoutLoad returns the offers without Load, whose changes are not announced at once.
 func withoutLoad(offers []Offer) []Offer {
 	offers = slices.Clone(offers)
 	for i := range offers {
@@ -320,8 +321,8 @@ func withoutLoad(offers []Offer) []Offer {
 	return offers
 }
 
-// offers returns the services of this node that work. outdated means that a new record has to be sent
-// in any case.
+// offers returns the healthy services of this node. outdated reports whether a new record must be
+// sent even if nothing has changed.
 func (g *gossip) offers() (offers []Offer, outdated bool) {
 	g.mu.Lock()
 	services, leaving := g.services, g.leaving
@@ -337,7 +338,7 @@ func (g *gossip) offers() (offers []Offer, outdated bool) {
 	return offers, outdated
 }
 
-// publish sends the record to all nodes.
+// publish sends a new record to all nodes.
 func (g *gossip) publish(offers []Offer, life time.Duration) {
 	addrs := g.node.addrs()
 	g.mu.Lock()
@@ -374,17 +375,17 @@ func (g *gossip) set(services []Service) {
 	g.mu.Lock()
 	g.services = services
 	g.mu.Unlock()
-	g.poke()
+	g.signal()
 }
 
-func (g *gossip) poke() {
+func (g *gossip) signal() {
 	select {
 	case g.wake <- struct{}{}:
 	default:
 	}
 }
 
-// withdraw announces that services are no longer offered.
+// withdraw announces that this node offers no more services.
 func (g *gossip) withdraw() {
 	g.mu.Lock()
 	again := g.leaving
@@ -393,17 +394,18 @@ func (g *gossip) withdraw() {
 	g.mu.Unlock()
 	if offered && !again {
 		g.publish(nil, minLife)
-		time.Sleep(goodbye)
+		time.Sleep(withdrawTime)
 	}
 }
 
-// goodbye is the time for sending the last record: pubsub does not report when it was sent. Nodes that
-// miss the record notice a few seconds later that this node has left.
-const goodbye = 100 * time.Millisecond
+// withdrawTime is how long withdraw waits for the last record to be sent, because pubsub does not
+// report that. Other nodes that do not get the record forget this node when its previous record
+// expires.
+const withdrawTime = 100 * time.Millisecond
 
 // close leaves the topic.
 func (g *gossip) close() {
-	g.quiet()
+	g.stopRelay()
 	_ = g.topic.Close()
 	g.stop()
 }

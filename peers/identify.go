@@ -20,19 +20,20 @@ import (
 const (
 	// identifyTimeout is how long a peer may take to identify itself when it is asked again.
 	identifyTimeout = 15 * time.Second
-	// maxAsked bounds the peers that are asked concurrently. The pause between two attempts at a peer
-	// grows from rejoinInterval to mostAskPause, so that peers which never identify themselves do not
-	// delay others for long.
+	// maxAsked bounds the peers that are asked concurrently. The pause between two requests to a
+	// peer grows from rejoinInterval to mostAskPause, so that peers that never answer do not delay
+	// others for long.
 	maxAsked     = 8
 	mostAskPause = time.Minute
 )
 
-// unidentified holds the connected peers that libp2p could not identify. libp2p asks once for each connection and gives
-// a peer five seconds, which a busy machine or a bad network exceeds. Unless the node asks again, such a peer has no
-// address here, nor in the DHT, while the connection lasts.
+// unidentified holds the connected peers that libp2p could not identify. libp2p asks once for each
+// connection, and a peer on a busy machine or a bad network may exceed the five seconds it gives.
+// The node then asks again. Otherwise it would not know the peer's addresses, and could not give
+// them to others in the DHT, while the connection lasts.
 type unidentified struct {
 	node    *Node
-	consume protocol.HandlerFunc // what libp2p does with the identification on a stream
+	consume protocol.HandlerFunc // libp2p's handler for an identification on a stream
 
 	mu    sync.Mutex // held for a few instructions
 	peers map[peer.ID]*asked
@@ -45,7 +46,7 @@ type asked struct {
 	pause time.Duration
 }
 
-// newUnidentified begins to ask peers again whose identification failed.
+// newUnidentified starts to ask peers again after their identification has failed.
 func newUnidentified(n *Node) (u *unidentified, err error) {
 	u = &unidentified{node: n, peers: map[peer.ID]*asked{}}
 	if u.consume, err = handlerOf(n.host, identify.IDPush); err != nil {
@@ -66,9 +67,9 @@ func (u *unidentified) has(id peer.ID) bool {
 	return u.peers[id] != nil
 }
 
-// handlerOf returns the function that handles a protocol's streams. libp2p exposes it only through protocol
-// negotiation. The handler of identify.IDPush reads identifications that peers send unasked, which have the format of
-// answers.
+// handlerOf returns the function that handles the streams of a protocol. libp2p exposes it only
+// through protocol negotiation. The handler of identify.IDPush reads identifications that peers
+// push; they have the same format as answers to requests.
 func handlerOf(h host.Host, id protocol.ID) (protocol.HandlerFunc, error) {
 	var request strings.Builder
 	for _, line := range []string{"/multistream/1.0.0\n", string(id) + "\n"} {
@@ -83,7 +84,7 @@ func handlerOf(h host.Host, id protocol.ID) (protocol.HandlerFunc, error) {
 	return handle, err
 }
 
-// note keeps the set of peers up to date, until the node ends. libp2p waits for it.
+// note updates the set of peers until the node ends. It must not wait, because libp2p waits for it.
 func (u *unidentified) note(events event.Subscription) {
 	defer events.Close() //nolint:errcheck // it has no more use
 	for {
@@ -123,7 +124,8 @@ func (u *unidentified) run() {
 	}
 }
 
-// due returns the peers to ask now, those that have waited longest, and forgets peers that are no longer connected.
+// due returns the peers to ask now, those that have waited longest first. It forgets peers that are
+// not connected any more.
 func (u *unidentified) due(now time.Time) (all []peer.ID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -146,7 +148,7 @@ func (u *unidentified) due(now time.Time) (all []peer.ID) {
 	return all
 }
 
-// attempt asks a peer. Unless the peer then identifies itself, it records when to ask again.
+// attempt asks a peer, and sets when to ask it again if it does not identify itself.
 func (u *unidentified) attempt(id peer.ID) {
 	u.node.log.Debug("peers: a connected peer is not identified, asking it", "peer", id.String())
 	if err := u.ask(id); err != nil {
@@ -168,11 +170,11 @@ func (u *unidentified) ask(id peer.ID) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.Reset() })()
-	return u.consume(identify.IDPush, unhurried{s}) // closes the stream
+	return u.consume(identify.IDPush, withoutDeadline{s}) // closes the stream
 }
 
-// unhurried is a stream to which libp2p sets no deadline, which would be five seconds.
-type unhurried struct{ network.Stream }
+// withoutDeadline is a stream on which libp2p cannot set its deadline of five seconds.
+type withoutDeadline struct{ network.Stream }
 
 // SetDeadline implements network.Stream.
-func (unhurried) SetDeadline(time.Time) error { return nil }
+func (withoutDeadline) SetDeadline(time.Time) error { return nil }

@@ -20,13 +20,13 @@ import (
 // ErrKey is wrapped by every error about a key file.
 var ErrKey = errors.New("peers: key file")
 
-// maxKeyFile bounds the size of a key file, which has some 120 bytes.
+// maxKeyFile bounds the size of a key file in bytes; a key takes about 120.
 const maxKeyFile = 4 << 10
 
 // pemType is the type of a key in PKCS #8.
 const pemType = "PRIVATE KEY"
 
-// othersMay are the permissions that only the owner of a key file may have.
+// othersMay are the permission bits of group and others, which a key file must not have.
 const othersMay fs.FileMode = 0o077
 
 // LoadKey reads an Ed25519 key in PEM (PKCS #8). It refuses a file that anyone but its owner can read,
@@ -77,9 +77,9 @@ func parseKey(text []byte) (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// LoadOrCreateKey is LoadKey, except that it makes a new key if there is no file; made reports that.
-// The file appears with its content and with mode 0600, or not at all; of several processes that start
-// at once, one makes it.
+// LoadOrCreateKey is like LoadKey, but creates a key if there is no file; made reports whether it
+// did. The file is created atomically, with mode 0600. If several processes call it at once, all of
+// them return the key that one of them has created.
 func LoadOrCreateKey(path string) (key ed25519.PrivateKey, made bool, err error) {
 	key, err = LoadKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -121,7 +121,7 @@ func createKey(path string) (made bool, err error) {
 	return true, os.Rename(f.Name(), path) // a file system without links
 }
 
-// IDOf returns the peer ID of a key, as others write it in addresses and configurations.
+// IDOf returns the peer ID of a key.
 func IDOf(key ed25519.PrivateKey) (string, error) {
 	_, id, err := identityOf(key)
 	return id.String(), err

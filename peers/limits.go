@@ -14,14 +14,15 @@ import (
 
 // Limits of one peer, and of connections in their handshake.
 const (
-	// maxPeerConns bounds the libp2p connections of one peer. One is used. Two nodes that dial each other
-	// at once, by QUIC and TCP, IPv4 and IPv6, have several for a moment, and a relayed one remains beside
-	// the direct one.
+	// maxPeerConns bounds the libp2p connections of one peer. One is used, but two nodes that dial
+	// each other at the same time, over QUIC and TCP, IPv4 and IPv6, briefly have several. A
+	// relayed connection stays open beside a direct one.
 	maxPeerConns = 8
 	// maxPeerStreams bounds the libp2p streams of one peer: a tunnel in each direction, and one for each
 	// protocol between nodes.
 	maxPeerStreams = 64
-	// maxPeerTunnels bounds the tunnel streams of one peer. Each is a session, or replaces one.
+	// maxPeerTunnels bounds the tunnel streams of one peer. Each one is a session, or replaces the
+	// stream of a session.
 	maxPeerTunnels = 4
 	// transientShare is the fraction of the connections, 1/4, that may be in their handshake.
 	transientShare = 4
@@ -30,11 +31,12 @@ const (
 	// addressShare is the fraction of all connections, 1/4, that one IPv4 address or IPv6 network may
 	// have: a site with many nodes may be behind it. This machine's own addresses are exempt.
 	addressShare = 4
-	// connRate is the number of connections a second after a burst: a site that restarts is back in seconds, and a
-	// client that reconnects again and again costs only a few handshakes a second.
+	// connRate is the number of new connections a second from one address, after a burst. Nodes of
+	// a site that restarts connect within seconds, and a client that reconnects repeatedly costs
+	// only a few handshakes a second.
 	connRate = 5
-	// keptAwhile is how long a new connection is kept even if it is unused.
-	keptAwhile = 20 * time.Second
+	// gracePeriod is how long a new connection is kept even if it is unused.
+	gracePeriod = 20 * time.Second
 )
 
 // newLimits makes the resource manager of a node, which refuses everything beyond these limits.
@@ -55,7 +57,7 @@ func newLimits(cfg *Config) (corenet.ResourceManager, error) {
 		PeerDefault: rcmgr.ResourceLimits{
 			Conns: maxPeerConns, ConnsInbound: maxPeerConns, ConnsOutbound: maxPeerConns, FD: maxPeerConns,
 			Streams: 2 * maxPeerStreams, StreamsInbound: maxPeerStreams, StreamsOutbound: maxPeerStreams,
-			Memory: rcmgr.LimitVal64(cfg.MaxMemory / 2), // one peer at full speed; two cannot exclude the others
+			Memory: rcmgr.LimitVal64(cfg.MaxMemory / 2), // one peer can have full speed, but two cannot exclude the others
 		},
 	}
 	limits := partial.Build(scaling.Scale(cfg.MaxMemory, cfg.MaxConns))
@@ -74,23 +76,22 @@ func newLimits(cfg *Config) (corenet.ResourceManager, error) {
 		}))
 }
 
-// How long a TCP or WebSocket connection may be stuck. libp2p's muxer would give a write ten seconds,
-// at worst five. That ends connections that a partition of a few seconds has stopped, and a hole in a
-// NAT may not be punched again. It would notice the end of an idle connection only after forty
-// seconds, when resumeWindow is over. TCP retransmits 12.6 seconds after the beginning of a partition,
-// and a write gets at least half of muxerTimeout.
+// How long a TCP or WebSocket connection may make no progress. By default libp2p's muxer gives a
+// write ten seconds, at worst five. A partition of a few seconds would then end connections, and a
+// hole in a NAT may not be punched again. For an idle connection the default is forty seconds,
+// which is longer than resumeWindow. With muxerTimeout a write gets at least half of it, which is
+// enough for TCP's retransmission 12.6 seconds after the beginning of a partition.
 const (
 	muxerTimeout = 26 * time.Second // for a write, and for the answer to a ping
 	muxerPing    = 3 * time.Second  // silence before a ping: the sum of both is less than resumeWindow
 )
 
-// maxMuxerMessage is the most bytes of a stream, header included, that the muxer sends at once: as
-// many as a session of package tunnel writes at once. Each message costs a goroutine's wake-up and a
-// system call on either side. The muxer's buffers, of powers of two, have no room to spare at this
-// size.
+// maxMuxerMessage is the largest message of the muxer in bytes, with its header. It is as large as
+// the largest write of a tunnel's session, because each message costs a wake-up of a goroutine and
+// a system call on each side. A power of two fills the muxer's buffers exactly.
 const maxMuxerMessage = 128 << 10
 
-// newMuxer returns the muxer that divides such a connection into streams.
+// newMuxer returns the muxer of TCP and WebSocket connections.
 func newMuxer() *yamux.Transport {
 	muxer := *yamux.DefaultTransport
 	muxer.ConnectionWriteTimeout, muxer.KeepAliveInterval = muxerTimeout, muxerPing
@@ -98,8 +99,8 @@ func newMuxer() *yamux.Transport {
 	return &muxer
 }
 
-// newKeeper makes the connection manager of a node: above three quarters of the connection limit it closes the least
+// newConnManager makes the connection manager of a node: above three quarters of the connection limit it closes the least
 // useful connections, down to half of the limit. Connections of bootstrap peers and of tunnels are protected.
-func newKeeper(cfg *Config) (*connmgr.BasicConnMgr, error) {
-	return connmgr.NewConnManager(cfg.MaxConns/2, cfg.MaxConns*3/4, connmgr.WithGracePeriod(keptAwhile))
+func newConnManager(cfg *Config) (*connmgr.BasicConnMgr, error) {
+	return connmgr.NewConnManager(cfg.MaxConns/2, cfg.MaxConns*3/4, connmgr.WithGracePeriod(gracePeriod))
 }

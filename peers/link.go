@@ -21,11 +21,11 @@ const (
 	tidyInterval = 30 * time.Second
 )
 
-// Limits of the peers whose services this node calls, at a time.
+// Limits of the number of links.
 const (
 	maxLinks = 1000
-	// maxFailing bounds the links to peers that were never connected, so that calls to nodes that do not
-	// exist cannot use up maxLinks.
+	// maxFailing bounds the links to peers that were never connected, so that calls to nodes that
+	// do not exist do not use up maxLinks.
 	maxFailing = maxLinks / 2
 	// failedLink is how long an unused link that has never been connected is kept.
 	failedLink = 30 * time.Second
@@ -34,7 +34,7 @@ const (
 // tagLink protects the connections that links use.
 const tagLink = "tunnel"
 
-// links are the tunnels that this node makes, one for each peer that it calls.
+// links are this node's tunnels, one to each peer that it calls.
 type links struct {
 	node *Node
 
@@ -53,8 +53,8 @@ type link struct {
 	// Guarded by links.mu.
 	used   time.Time
 	calls  int            // calls that wait for a connection to a service
-	stream network.Stream // the last one
-	silent []network.Conn // connections on which the peer answers nothing
+	stream network.Stream // the tunnel's current stream
+	silent []network.Conn // connections on which the peer did not answer in time
 	met    bool           // the peer has been connected
 }
 
@@ -114,9 +114,9 @@ func (l *links) make(id peer.ID) (*link, error) {
 	return made, nil
 }
 
-// makeRoom makes room for one more link, to a peer that is connected (met) or not. If the limit is
-// reached, it removes the link that was used longest ago, preferably one whose peer was never
-// connected, and returns it for closing. nil: there is room. mu is held.
+// makeRoom makes room for one more link; met says whether its peer is connected. At the limit it
+// removes the least recently used link, preferably one to a peer that was never connected, and
+// returns that link for closing. mu is held.
 func (l *links) makeRoom(met bool) (out *link, err error) {
 	failing := 0
 	for _, k := range l.peers {
@@ -147,7 +147,7 @@ func (n *Node) openStream(ctx context.Context, id peer.ID) (net.Conn, error) {
 	n.locate(id)
 	n.replaceSilent(ctx, id)
 	s, err := n.newStream(ctx, id)
-	if err != nil && n.elsewhere(ctx, id) {
+	if err != nil && n.lookUpAgain(ctx, id) {
 		s, err = n.newStream(ctx, id)
 	}
 	if err != nil {
@@ -163,7 +163,7 @@ func (n *Node) newStream(ctx context.Context, id peer.ID) (network.Stream, error
 	defer cancel()
 	s, err := n.host.NewStream(ctx, id, protocolTunnel)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		for _, conn := range n.host.Network().ConnsToPeer(id) { // it is unknown which one was used
+		for _, conn := range n.host.Network().ConnsToPeer(id) { // it is not known which one was used
 			n.links.silent(conn)
 		}
 	}
@@ -222,13 +222,13 @@ func (l *links) drop(now time.Time) {
 	}
 }
 
-// forget takes a link out. mu is held.
+// forget removes a link. mu is held.
 func (l *links) forget(id peer.ID) {
 	delete(l.peers, id)
 	l.node.host.ConnManager().Unprotect(id, tagLink)
 }
 
-// all returns the links there are.
+// all returns all links.
 func (l *links) all() []*link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,7 +254,7 @@ func (l *links) drain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// close ends all links now.
+// close ends all links at once.
 func (l *links) close() {
 	l.mu.Lock()
 	l.closed = true

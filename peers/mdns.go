@@ -9,11 +9,11 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/discovery/mdns"
 )
 
-// mdnsName is the service name of nodes on the local network. It differs from that of other libp2p programs.
+// mdnsName is the mDNS service name of nodes. Other libp2p programs use another name.
 const mdnsName = "_headpond._udp"
 
-// maxFound bounds concurrent connects to nodes of the local network: anybody there can claim to be any
-// number of nodes.
+// maxFound bounds concurrent attempts to connect to nodes of the local network, because any host
+// there can announce any number of nodes.
 const maxFound = 8
 
 // finder connects to nodes that mDNS has found.
@@ -66,7 +66,7 @@ func (f *finder) HandlePeerFound(info peer.AddrInfo) {
 	select {
 	case f.places <- struct{}{}:
 	default:
-		return // it is announced again and again
+		return // nodes announce themselves repeatedly
 	}
 	f.work.Go(func() {
 		defer func() { <-f.places }()

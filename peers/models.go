@@ -18,7 +18,7 @@ import (
 const (
 	// modelsInterval is how often a service is asked for its models. It is also asked as soon as it works again.
 	modelsInterval = 5 * time.Second
-	// modelsTimeout bounds one question, so that a server that is loading a model has time to answer.
+	// modelsTimeout bounds one request. A server that is loading a model may answer late.
 	modelsTimeout = 10 * time.Second
 	// modelsKept is how long the last answer of a service is used while the service works but does not
 	// answer.
@@ -32,10 +32,10 @@ const (
 // modelGroup is the prefix of the groups for models.
 const modelGroup = "model="
 
-// models has the models of those services of this node that have a list of them.
+// models has the models of this node's services with Service.Models.
 type models struct {
 	node *Node
-	work sync.WaitGroup // questions
+	work sync.WaitGroup // running requests
 
 	mu  sync.Mutex // held for a few instructions
 	all map[string]*served
@@ -44,19 +44,19 @@ type models struct {
 // served has the known models of a service.
 type served struct {
 	groups []string
-	asked  time.Time // the last question; zero: ask at once
+	asked  time.Time // when the last request began; zero: ask at once
 	known  time.Time // when groups were read
 	asking bool
-	errors string // the error of the last question
+	errors string // the error of the last request, to log each only once
 }
 
-// run asks until the node ends.
+// run asks the services for their models until the node ends.
 func (m *models) run() {
 	defer m.work.Wait()
 	tick := time.NewTicker(tableInterval)
 	defer tick.Stop()
 	for {
-		m.look(time.Now())
+		m.refresh(time.Now())
 		select {
 		case <-m.node.life.Done():
 			return
@@ -65,8 +65,9 @@ func (m *models) run() {
 	}
 }
 
-// look asks the services whose models are due, and removes the models of those that do not work.
-func (m *models) look(now time.Time) {
+// refresh asks each healthy service that was last asked modelsInterval ago, and removes the models
+// of services that are not healthy.
+func (m *models) refresh(now time.Time) {
 	var asked []Service
 	for _, s := range m.node.gossip.current() {
 		if s.Models != "" {
@@ -100,7 +101,7 @@ func (m *models) look(now time.Time) {
 	}
 }
 
-// ask asks one service for its models, which may take room bytes.
+// ask asks a service for its models. Their groups may take room bytes.
 func (m *models) ask(s Service, room int) {
 	ctx, cancel := context.WithTimeout(m.node.life, modelsTimeout)
 	defer cancel()
@@ -138,7 +139,7 @@ func (m *models) ask(s Service, room int) {
 		m.node.log.Info("peers: models of a service", "service", s.Name, "models", modelNames(after))
 	}
 	if !slices.Equal(before, after) {
-		m.node.gossip.poke()
+		m.node.gossip.signal()
 	}
 }
 
@@ -158,8 +159,8 @@ func (m *models) groups(s *Service) []string {
 // maxModelName bounds the name of a model in bytes.
 const maxModelName = maxGroup - len(modelGroup)
 
-// groupsOf returns the groups of models, in order, and how many did not fit. own are the groups that the service
-// already has.
+// groupsOf returns sorted groups for models, and the number of models left out. own are the
+// configured groups of the service.
 func groupsOf(ids, own []string, room int) (groups []string, left int) {
 	slices.Sort(ids)
 	for _, id := range slices.Compact(ids) {
@@ -182,7 +183,7 @@ func modelNames(groups []string) (names []string) {
 	return names
 }
 
-// errModels: an answer is no list of models.
+// errModels: the response is not a list of models.
 var errModels = errors.New("want an OpenAI-compatible list of models")
 
 // askModels asks a server for its models (OpenAI API reference, "List models"). Some servers, such as Ollama, serve local names only.
@@ -200,7 +201,7 @@ func askModels(ctx context.Context, s Service) ([]string, error) {
 	}
 	answer, err := client.Do(r)
 	if err != nil {
-		if ue, ok := errors.AsType[*url.Error](err); ok { // the log line has the URL's content
+		if ue, ok := errors.AsType[*url.Error](err); ok { // the log line has the path
 			err = ue.Err
 		}
 		return nil, err

@@ -26,7 +26,7 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// ErrClosed: the node drains, or is closed.
+// ErrClosed: the node drains or is closed.
 var ErrClosed = errors.New("peers: the node is closed")
 
 // ErrListen is wrapped by the error about an address that cannot be listened on.
@@ -34,7 +34,7 @@ var ErrListen = errors.New("peers: cannot listen")
 
 // Node is a member of a network. All methods are safe for concurrent use.
 type Node struct {
-	cfg  Config // with defaults; Services and Bootstrap are as at the start
+	cfg  Config // with defaults; Services and Bootstrap are those of the start
 	id   peer.ID
 	host host.Host
 	log  *slog.Logger
@@ -43,30 +43,30 @@ type Node struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
-	server       *tunnel.Server // serves calls of other nodes
+	server       *tunnel.Server // serves the calls of other nodes
 	accept       *streamListener
-	relay        *relayv2.Relay // nil: it relays for no node
+	relay        *relayv2.Relay // nil: the node is no relay
 	circuits     circuits
-	known        known
+	bootstrap    bootstrapPeers
 	links        links
 	gossip       *gossip
 	syncer       *syncer
 	unidentified *unidentified
-	shunned      shunned
+	backoffs     backoffs
 	loads        loads
 	quotas       quotas
 	models       models
 	offenders    *offenders
 	limits       countedLimits
-	trying       atomic.Int32 // peers that answering tries
+	trying       atomic.Int32 // peers at which findAddr tries addresses
 	finder       *finder      // nil: mDNS is off
-	dht          *dht         // nil: it is off
+	dht          *dht         // nil: the DHT is off
 
 	closing sync.Once
 }
 
-// New starts a node: it listens, begins to connect to its bootstrap peers, and serves its services, until Drain or Close. The error wraps
-// ErrConfig or ErrListen.
+// New starts a node. Until Drain or Close the node listens, keeps connected to its bootstrap peers,
+// and serves its services. The error wraps ErrConfig or ErrListen.
 func New(cfg Config) (*Node, error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func New(cfg Config) (*Node, error) {
 	n.id, n.host, n.log = h.ID(), h, cfg.Logger.With("node", h.ID().String())
 	n.life, n.end = context.WithCancel(context.Background())
 	n.circuits.init(n, cfg.Relays)
-	n.known.init(n)
+	n.bootstrap.init(n)
 	n.models.node, n.models.all = n, map[string]*served{}
 	n.links.node, n.links.most, n.links.mostFailing = n, maxLinks, maxFailing
 	gate.node, n.offenders = n, gate
@@ -129,9 +129,9 @@ func (n *Node) start() error {
 		return err
 	}
 	n.circuits.start()
-	n.host.Network().Notify(&network.NotifyBundle{ConnectedF: n.straighten})
-	n.known.start()
-	n.known.set(n.cfg.Bootstrap)
+	n.host.Network().Notify(&network.NotifyBundle{ConnectedF: n.moveToDirect})
+	n.bootstrap.start()
+	n.bootstrap.set(n.cfg.Bootstrap)
 	n.work.Go(n.links.tidy)
 	n.work.Go(n.measure)
 	n.work.Go(n.models.run)
@@ -149,7 +149,7 @@ func newHost(cfg *Config, gate *offenders, relayed *circuits, counted *countedLi
 		return nil, fmt.Errorf("%w: limits: %w", ErrConfig, err)
 	}
 	counted.ResourceManager, counted.log = limits, cfg.Logger
-	keeper, err := newKeeper(cfg)
+	keeper, err := newConnManager(cfg)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: limits: %w", ErrConfig, err), limits.Close())
 	}
@@ -172,7 +172,7 @@ func newHost(cfg *Config, gate *offenders, relayed *circuits, counted *countedLi
 		if len(announced) > 0 {
 			own = announced
 		}
-		return slices.Concat(relayed.all(), own) // identification sends these to peers, which pass them on by the DHT
+		return slices.Concat(relayed.all(), own) // identification sends these to peers, which return them in DHT lookups
 	}))
 	h, err := libp2p.New(append(options, natOptions(cfg)...)...)
 	if err != nil {
@@ -184,12 +184,12 @@ func newHost(cfg *Config, gate *offenders, relayed *circuits, counted *countedLi
 // ID returns the node's peer ID.
 func (n *Node) ID() string { return n.id.String() }
 
-// addrs returns where the node can be connected to, the addresses at relays first.
+// addrs returns the addresses of the node, those at relays first.
 func (n *Node) addrs() []ma.Multiaddr {
 	return append(n.circuits.all(), slices.DeleteFunc(n.host.Addrs(), isCircuit)...)
 }
 
-// Addrs returns where the node can be connected to, multiaddresses that end in /p2p/ID.
+// Addrs returns the addresses of the node, as multiaddresses that end in /p2p/ID.
 func (n *Node) Addrs() (all []string) {
 	for _, a := range n.addrs() {
 		all = append(all, a.String()+"/p2p/"+n.ID())
@@ -197,15 +197,16 @@ func (n *Node) Addrs() (all []string) {
 	return all
 }
 
-// Withdraw accepts no more connections to services, informs the peers, and waits until open ones have ended. When ctx
-// ends first they are cut off, and the error says how many. The node can still call others.
+// Withdraw accepts no more connections to services, informs the peers, and waits until open
+// connections have ended. If ctx ends first, it resets them, and the error has their number. The
+// node can still call other nodes.
 func (n *Node) Withdraw(ctx context.Context) error {
 	n.gossip.withdraw()
 	return n.server.Drain(ctx)
 }
 
-// Drain is Withdraw, and then waits until this node's connections to services of other nodes have
-// ended. Afterwards only Close may be called.
+// Drain does the same as Withdraw, and also waits until this node's connections to services of
+// other nodes have ended. Afterwards only Close may be called.
 func (n *Node) Drain(ctx context.Context) error {
 	n.end()
 	errs := make([]error, 2)
@@ -216,7 +217,7 @@ func (n *Node) Drain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close ends all connections now, and returns when no goroutine of the node runs.
+// Close ends all connections at once, and returns when all goroutines of the node have ended.
 func (n *Node) Close() {
 	n.closing.Do(func() {
 		n.end()
@@ -233,7 +234,7 @@ func (n *Node) Close() {
 		if n.accept != nil {
 			_ = n.accept.Close()
 		}
-		n.known.close()
+		n.bootstrap.close()
 		n.circuits.work.Wait()
 		n.stopMDNS()
 		n.dht.close()

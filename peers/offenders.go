@@ -16,10 +16,11 @@ import (
 // A peer with offences offences within offenceTime is blocked for blockTime: it is disconnected, and
 // not dialled.
 const (
-	offences    = 5 // gossipsub stops listening at about as many
+	offences    = 5 // gossipsub ignores a peer after about as many
 	offenceTime = time.Minute
 	blockTime   = 10 * time.Minute
-	// maxOffenders bounds the memory of the table. The limits by address stop a flood of identities.
+	// maxOffenders bounds the table. A flood of identities is stopped by the limits for each IP
+	// address.
 	maxOffenders = 1000
 )
 
@@ -30,13 +31,13 @@ type offenders struct {
 	mu     sync.Mutex // held for a few instructions
 	closed bool
 	all    map[peer.ID]*offender
-	named  lineLimit // identities cost nothing, so log lines are limited
+	named  lineLimit // limits the lines about offenders, because identities cost nothing
 }
 
 type offender struct {
 	since   time.Time // of the first offence that counts
 	count   int
-	blocked time.Time // until then; zero: it is not
+	blocked time.Time // until when; zero: not blocked
 }
 
 // note counts an offence, and blocks a peer that has too many.
@@ -78,7 +79,7 @@ func (o *offenders) note(id peer.ID, err error) {
 	}
 }
 
-// close waits until no peer is being disconnected.
+// close prevents further disconnects; Node.work waits for those under way.
 func (o *offenders) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,7 +129,7 @@ func (o *offenders) InterceptSecured(_ network.Direction, id peer.ID, _ network.
 // InterceptUpgraded implements connmgr.ConnectionGater.
 func (o *offenders) InterceptUpgraded(network.Conn) (bool, control.DisconnectReason) { return true, 0 }
 
-// buckets limits how often each of many peers may do something. The caller has a lock.
+// buckets has a token bucket for each peer. The caller must hold a mutex.
 type buckets struct {
 	rate, burst float64
 	all         map[peer.ID]bucket
@@ -141,12 +142,12 @@ type bucket struct {
 
 func newBuckets(rate, burst float64) buckets { return buckets{rate, burst, map[peer.ID]bucket{}} }
 
-// take reports whether a peer may do it now, and counts that.
+// take takes a token from a peer's bucket, and reports whether there was one.
 func (b *buckets) take(id peer.ID, now time.Time) bool {
 	k, known := b.all[id]
 	if !known {
 		if len(b.all) >= maxPast {
-			return false // identities by the thousand
+			return false // a flood of identities
 		}
 		k.left = b.burst
 	} else {
@@ -161,7 +162,7 @@ func (b *buckets) take(id peer.ID, now time.Time) bool {
 	return ok
 }
 
-// tidy forgets peers with a full allowance.
+// tidy removes full buckets.
 func (b *buckets) tidy(now time.Time) {
 	for id, k := range b.all {
 		if k.left+b.rate*now.Sub(k.at).Seconds() >= b.burst {
@@ -173,7 +174,7 @@ func (b *buckets) tidy(now time.Time) {
 // linesPerSecond is the rate of a lineLimit.
 const linesPerSecond = 5
 
-// lineLimit bounds the lines of one kind in the log.
+// lineLimit limits log lines of one kind to linesPerSecond.
 type lineLimit struct {
 	mu      sync.Mutex
 	began   time.Time

@@ -29,14 +29,14 @@ func (n *Node) Ping(ctx context.Context, addr string) (rtt time.Duration, path s
 	return result.RTT, n.peerStatus(info.ID).Path, nil
 }
 
-// pingInterval is how often the round trip to the relevant peers is measured. firstPing is how often the node looks for
-// peers whose round trip is not known yet.
+// pingInterval is how often the node measures the round trip to bootstrap peers and called peers.
+// firstPing is how often it looks for such peers whose round trip is not known yet.
 const (
 	pingInterval = 15 * time.Second
 	firstPing    = time.Second
 )
 
-// measure measures them, until the node ends.
+// measure measures round trips until the node ends.
 func (n *Node) measure() {
 	look := time.NewTicker(firstPing)
 	defer look.Stop()
@@ -52,7 +52,7 @@ func (n *Node) measure() {
 		if again {
 			all = now
 		}
-		ids := n.known.ids()
+		ids := n.bootstrap.ids()
 		for _, l := range n.links.all() {
 			ids = append(ids, l.peer)
 		}
@@ -61,7 +61,7 @@ func (n *Node) measure() {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(n.life, n.cfg.KeepAlive)
-			<-ping.Ping(ctx, n.host, id) // the peerstore takes note
+			<-ping.Ping(ctx, n.host, id) // the peerstore records the result
 			cancel()
 		}
 	}

@@ -11,14 +11,16 @@ import (
 	"github.com/headpond/headpond/tunnel"
 )
 
-// Limits bound what one peer may do with a service. The zero Limits bound nothing beyond Config.MaxStreams.
+// Limits limit one peer's use of a service. The zero Limits have no limit but Config.MaxStreams.
 type Limits struct {
-	// Conns is how many connections it may have open at once; more are refused with ErrBusy. 0 = no limit.
+	// Conns is the number of connections that the peer may have open; more are refused with
+	// ErrBusy. 0 = no limit.
 	Conns int
-	// Rate is how many connections it may open a second, and at once after a pause; more are refused with ErrBusy. 0 = no limit.
+	// Rate is the number of connections that the peer may open a second, and as a burst; more are
+	// refused with ErrBusy. 0 = no limit.
 	Rate int
-	// BytesPerSecond is the rate of all its connections together, both directions added up. Faster data waits. 0 = no
-	// limit.
+	// BytesPerSecond is the rate of all connections of the peer together, in both directions.
+	// Faster data waits. 0 = no limit.
 	BytesPerSecond int
 }
 
@@ -38,20 +40,19 @@ func (l Limits) verify() error {
 // LimitStats counts the effects of Limits since the start.
 type LimitStats struct {
 	Refused uint64        // connections
-	Waited  time.Duration // by connections that were too fast, added up
+	Waited  time.Duration // total time that connections waited because of BytesPerSecond
 }
 
-// maxQuotas bounds the peers whose use of services is counted at a time, where services are open to
-// anyone.
+// maxQuotas bounds the number of quotas. Any peer can cause one if services are open to anyone.
 const maxQuotas = 10_000
 
-// overLimit says why a connection is refused. It is ErrBusy of package tunnel.
+// overLimit says why a connection is refused. It wraps tunnel.ErrBusy.
 type overLimit string
 
 func (e overLimit) Error() string { return string(e) }
 func (e overLimit) Unwrap() error { return tunnel.ErrBusy }
 
-// quotas has each peer's use of each service with Limits.
+// quotas has the use of each service with Limits by each peer.
 type quotas struct {
 	mu    sync.Mutex // held for a few instructions
 	all   map[quotaKey]*quota
@@ -65,24 +66,24 @@ type quota struct {
 	open  int
 	calls allowance
 	bytes allowance
-	until time.Time // when it may be forgotten, if nothing is open
+	until time.Time // when it can be removed, if no connection is open
 }
 
-// use keeps the quota for a while: a second after the last waiting data has passed, when the allowance
-// is full again.
+// use sets when the quota can be removed: wait and a second from now, when the allowances are full
+// again.
 func (k *quota) use(now time.Time, wait time.Duration) {
 	if until := now.Add(wait + time.Second); until.After(k.until) {
 		k.until = until
 	}
 }
 
-// allowance is a bucket that fills at a rate, up to one second's worth. It may be overdrawn.
+// allowance is a token bucket that holds the tokens of one second. It may become negative.
 type allowance struct {
 	left float64
 	at   time.Time // zero: it is full
 }
 
-// fill adds the allowance since the last time.
+// fill adds the tokens since the last call.
 func (a *allowance) fill(rate int, now time.Time) {
 	if a.at.IsZero() {
 		a.left = float64(rate)
@@ -92,7 +93,7 @@ func (a *allowance) fill(rate int, now time.Time) {
 	a.at = now
 }
 
-// enter counts a connection, or returns why it is refused.
+// enter counts a new connection, or returns an error that says why it is refused.
 func (q *quotas) enter(key quotaKey, limits Limits, now time.Time) (*quota, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -137,7 +138,7 @@ func (q *quotas) ended(k *quota) {
 	k.open--
 }
 
-// tidy removes the quotas of peers that have nothing open and a full allowance. mu is held.
+// tidy removes the quotas of peers without connections whose allowances are full. mu is held.
 func (q *quotas) tidy(now time.Time) {
 	for key, k := range q.all {
 		if k.open == 0 && now.After(k.until) {
@@ -146,7 +147,7 @@ func (q *quotas) tidy(now time.Time) {
 	}
 }
 
-// spend takes bytes from a peer's allowance, and returns how long they have to wait.
+// spend takes n bytes from a peer's allowance, and returns how long they must wait.
 func (q *quotas) spend(k *quota, n, rate int, now time.Time) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -165,7 +166,7 @@ func (q *quotas) count() LimitStats {
 	return q.stats
 }
 
-// limited returns connect with the limits of a service applied.
+// limited returns a function that calls connect and applies the limits of a service.
 func (q *quotas) limited(s Service, connect func(context.Context) (net.Conn, error)) func(context.Context) (net.Conn, error) {
 	if s.PerPeer == (Limits{}) {
 		return connect
@@ -189,13 +190,13 @@ func (q *quotas) limited(s Service, connect func(context.Context) (net.Conn, err
 	}
 }
 
-// meteredConn is a connection to a service that counts for a peer. It belongs to a relay, which reads and writes on its
-// own goroutines.
+// meteredConn is a peer's connection to a service. Read and Write may block, because each runs on a
+// goroutine.
 type meteredConn struct {
 	fiber.Stream
 	quotas *quotas
 	quota  *quota
-	rate   int // bytes a second; 0: as fast as may be
+	rate   int // bytes a second; 0: no limit
 	closed chan struct{}
 	close  func()
 }
@@ -213,7 +214,7 @@ func (c *meteredConn) Write(p []byte) (int, error) {
 	return c.Stream.Write(p)
 }
 
-// wait waits until n bytes more may pass, or the connection is closed.
+// wait waits until n more bytes are allowed, or the connection is closed.
 func (c *meteredConn) wait(n int) {
 	if c.rate == 0 || n == 0 {
 		return

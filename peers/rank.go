@@ -9,14 +9,15 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// transportDelay is how much later a peer's addresses of a more expensive transport are dialled. Once
-// a TCP connection is open, libp2p delays further dials until the handshake may be over.
+// transportDelay is the delay between dialling a peer's addresses of one transport and those of the
+// next, more expensive one. Once a TCP connection is open, libp2p delays further dials, so that the
+// handshake can end.
 const transportDelay = 250 * time.Millisecond
 
-// rankAddrs says when to dial which address of a peer: TCP first, then QUIC, then WebSocket. The same
-// data over QUIC costs more than twice the processor time; QUIC is for networks that block TCP. Relays
-// are in the first group, since libp2p delays them itself. For hole punching libp2p dials all
-// addresses at once and does not call rankAddrs. It may reorder addrs.
+// rankAddrs returns when to dial each address of a peer: first TCP, then QUIC, then WebSocket. QUIC
+// takes more than twice the processor time for the same data; it is for networks that block TCP.
+// Relays are in the first group, because libp2p delays them itself. For hole punching libp2p dials
+// all addresses at once, without rankAddrs. rankAddrs may reorder addrs.
 func rankAddrs(addrs []ma.Multiaddr) (ranked []network.AddrDelay) {
 	classes := make([][]ma.Multiaddr, 3)
 	for _, a := range addrs {
@@ -38,7 +39,7 @@ func rankAddrs(addrs []ma.Multiaddr) (ranked []network.AddrDelay) {
 	return ranked
 }
 
-// transportClass returns 0 for the addresses that are dialled first: of TCP and of relays.
+// transportClass returns the group of an address, in the order of dialling; 0 is TCP and relays.
 func transportClass(a ma.Multiaddr) int {
 	switch {
 	case isCircuit(a):
@@ -51,7 +52,7 @@ func transportClass(a ma.Multiaddr) int {
 	return 0
 }
 
-// isCircuit reports whether an address is that of a peer at a relay.
+// isCircuit reports whether an address leads to a peer through a relay.
 func isCircuit(a ma.Multiaddr) bool { return hasProtocol(a, ma.P_CIRCUIT) }
 
 func hasProtocol(a ma.Multiaddr, code int) bool {

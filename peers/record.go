@@ -14,17 +14,18 @@ import (
 	"github.com/headpond/headpond/internal/identity"
 )
 
-// Limits of a record. A record beyond them counts as forged: no node makes one.
+// Limits of a record. No node makes a record beyond them, so such a record counts as forged.
 const (
-	maxRecord        = 16 << 10 // bytes, sealed: services with a few groups each take some 100
+	maxRecord        = 16 << 10 // bytes, with the signature; a service with a few groups takes some 100
 	maxRecordItems   = 64       // services
 	maxRecordAddrs   = 16
 	maxGroups        = 64 // of a service
 	maxGroup         = identity.MaxGroup
 	maxVersion       = 64
 	minLife, maxLife = time.Second, time.Minute
-	// maxSkew is how far clocks may be apart, and how long a record may travel. A record from outside of
-	// that is not believed: a later record of its node may have been forgotten.
+	// maxSkew bounds the difference between the time of a record and this node's clock: the clocks'
+	// difference and the time that the record took. Older records are refused, because this node
+	// may have forgotten a later one of the same node.
 	maxSkew = 2 * time.Minute
 )
 
@@ -35,25 +36,25 @@ var (
 	errStale  = errors.New("out of date")
 )
 
-// Offer is a service as a node advertises it.
+// Offer is a service in a node's record.
 type Offer struct {
 	Name     string   `json:"name"`
 	Groups   []string `json:"groups,omitempty"`   // requests that it serves, such as "model=llama3"
-	Load     int      `json:"load"`               // connections that are open
-	Capacity int      `json:"capacity,omitempty"` // connections that it has capacity for; 0: unknown
+	Load     int      `json:"load"`               // open connections
+	Capacity int      `json:"capacity,omitempty"` // concurrent connections that callers should respect; 0: unknown
 }
 
-// nodeRecord is a node's record of itself: all its services, signed as a whole, so that each record
-// replaces the one before.
+// nodeRecord is the record that a node signs and announces: its addresses and all its services.
+// Each record replaces the node's previous one.
 type nodeRecord struct {
-	Issued   int64    `json:"issued"` // nanoseconds since 1970, which also put a node's records in order
+	Issued   int64    `json:"issued"` // nanoseconds since 1970; also orders the records of a node
 	Life     int64    `json:"life"`   // milliseconds for which it is valid
 	Addrs    []string `json:"addrs,omitempty"`
 	Version  string   `json:"version,omitempty"`
-	Services []Offer  `json:"services"` // none: the node leaves
+	Services []Offer  `json:"services"` // empty: the node leaves
 }
 
-// The domain makes signatures of records useless elsewhere.
+// recordDomain is part of what is signed, so that the signature is not valid for anything else.
 const recordDomain = "headpond-services"
 
 var recordCodec = []byte("/headpond/services/1")
@@ -86,7 +87,8 @@ func seal(r *nodeRecord, key crypto.PrivKey) ([]byte, error) {
 	return data, err
 }
 
-// unseal verifies a record, and returns its node. The error wraps errForged, errFuture or errStale.
+// unseal verifies the signature and the content of a record, and returns its node. The error wraps
+// errForged, errFuture or errStale.
 func unseal(data []byte, now time.Time) (peer.ID, *nodeRecord, error) {
 	if len(data) > maxRecord {
 		return "", nil, fmt.Errorf("%w: %d bytes", errForged, len(data))
@@ -112,7 +114,7 @@ func unseal(data []byte, now time.Time) (peer.ID, *nodeRecord, error) {
 	return id, r, nil
 }
 
-// verify checks a record's form.
+// verify checks the content of a record.
 func (r *nodeRecord) verify() error {
 	switch {
 	case r.life() < minLife || r.life() > maxLife:

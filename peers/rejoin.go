@@ -15,24 +15,25 @@ import (
 // rejoinInterval is how often the node looks for connected peers that get no records.
 const rejoinInterval = 3 * time.Second
 
-// audience holds the peers to which pubsub has a stream. pubsub opens a stream when libp2p has identified a peer, which
-// libp2p tries once for each connection, for five seconds. It gives up when the stream cannot be opened or breaks five
-// times in ten minutes. Without audience a busy machine or a bad network would leave connected peers without records as
-// long as the connection lasts.
-type audience struct {
+// pubsubStreams holds the peers to which pubsub has a stream. pubsub opens a stream once libp2p has
+// identified a peer; libp2p tries that only once for each connection, for five seconds. pubsub also
+// gives up if the stream cannot be opened, or breaks five times in ten minutes. On a busy machine
+// or a bad network, connected peers could so remain without records while the connection lasts.
+// rejoin opens the missing streams.
+type pubsubStreams struct {
 	mu    sync.Mutex // held for a few instructions
 	peers map[peer.ID]bool
 }
 
-var _ pubsub.RawTracer = (*audience)(nil)
+var _ pubsub.RawTracer = (*pubsubStreams)(nil)
 
-func (a *audience) has(id peer.ID) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.peers[id]
+func (s *pubsubStreams) has(id peer.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peers[id]
 }
 
-// startRejoin begins to watch the audience. The syncer must exist.
+// startRejoin starts rejoin. The syncer must exist.
 func (g *gossip) startRejoin() error {
 	again, err := g.node.host.EventBus().Emitter(new(event.EvtPeerProtocolsUpdated))
 	if err != nil {
@@ -60,22 +61,22 @@ func (g *gossip) rejoin(again event.Emitter) {
 			if g.receives(id) {
 				continue
 			}
-			if missing[id] = true; before[id] { // otherwise it may have just been connected
+			if missing[id] = true; before[id] { // otherwise it may have connected just now
 				g.node.log.Debug("peers: a connected peer hears no records, trying again", "peer", id.String())
 				_ = again.Emit(event.EvtPeerProtocolsUpdated{Peer: id, Added: pubsub.GossipSubDefaultProtocols})
-				g.node.syncer.ask(id) // it was not asked for its table either
+				g.node.syncer.ask(id) // nor was it asked for its table
 			}
 		}
 	}
 }
 
-// receives reports whether records go to a peer, or cannot: the peer has no connection itself, or
-// does not speak the protocol.
+// receives reports whether a peer gets records, or cannot get any because it is not connected or
+// does not support the protocol.
 func (g *gossip) receives(id peer.ID) bool {
-	if g.audience.has(id) || g.node.host.Network().Connectedness(id) != network.Connected {
+	if g.streams.has(id) || g.node.host.Network().Connectedness(id) != network.Connected {
 		return true
 	}
-	all, err := g.node.host.Peerstore().GetProtocols(id) // of streams that were opened, if the peer could not be identified
+	all, err := g.node.host.Peerstore().GetProtocols(id) // only those of opened streams, if the peer was not identified
 	if err != nil || len(all) == 0 || g.node.unidentified.has(id) {
 		return false
 	}
@@ -84,62 +85,62 @@ func (g *gossip) receives(id peer.ID) bool {
 }
 
 // OnNewOutboundStream implements pubsub.RawTracer.
-func (a *audience) OnNewOutboundStream(id peer.ID, _ protocol.ID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.peers == nil {
-		a.peers = map[peer.ID]bool{}
+func (s *pubsubStreams) OnNewOutboundStream(id peer.ID, _ protocol.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.peers == nil {
+		s.peers = map[peer.ID]bool{}
 	}
-	a.peers[id] = true
+	s.peers[id] = true
 }
 
 // OnClosedOutboundStream implements pubsub.RawTracer.
-func (a *audience) OnClosedOutboundStream(id peer.ID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.peers, id)
+func (s *pubsubStreams) OnClosedOutboundStream(id peer.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.peers, id)
 }
 
 // The other events of pubsub.RawTracer need no action.
 
 // Join implements pubsub.RawTracer.
-func (*audience) Join(string) {}
+func (*pubsubStreams) Join(string) {}
 
 // Leave implements pubsub.RawTracer.
-func (*audience) Leave(string) {}
+func (*pubsubStreams) Leave(string) {}
 
 // Graft implements pubsub.RawTracer.
-func (*audience) Graft(peer.ID, string) {}
+func (*pubsubStreams) Graft(peer.ID, string) {}
 
 // Prune implements pubsub.RawTracer.
-func (*audience) Prune(peer.ID, string) {}
+func (*pubsubStreams) Prune(peer.ID, string) {}
 
 // ValidateMessage implements pubsub.RawTracer.
-func (*audience) ValidateMessage(*pubsub.Message) {}
+func (*pubsubStreams) ValidateMessage(*pubsub.Message) {}
 
 // DeliverMessage implements pubsub.RawTracer.
-func (*audience) DeliverMessage(*pubsub.Message) {}
+func (*pubsubStreams) DeliverMessage(*pubsub.Message) {}
 
 // RejectMessage implements pubsub.RawTracer.
-func (*audience) RejectMessage(*pubsub.Message, string) {}
+func (*pubsubStreams) RejectMessage(*pubsub.Message, string) {}
 
 // DuplicateMessage implements pubsub.RawTracer.
-func (*audience) DuplicateMessage(*pubsub.Message) {}
+func (*pubsubStreams) DuplicateMessage(*pubsub.Message) {}
 
 // ThrottlePeer implements pubsub.RawTracer.
-func (*audience) ThrottlePeer(peer.ID) {}
+func (*pubsubStreams) ThrottlePeer(peer.ID) {}
 
 // RecvRPC implements pubsub.RawTracer.
-func (*audience) RecvRPC(*pubsub.RPC) {}
+func (*pubsubStreams) RecvRPC(*pubsub.RPC) {}
 
 // SendRPC implements pubsub.RawTracer.
-func (*audience) SendRPC(*pubsub.RPC, peer.ID) {}
+func (*pubsubStreams) SendRPC(*pubsub.RPC, peer.ID) {}
 
 // SendRPCCompleted implements pubsub.RawTracer.
-func (*audience) SendRPCCompleted(*pubsub.RPC, peer.ID, time.Duration) {}
+func (*pubsubStreams) SendRPCCompleted(*pubsub.RPC, peer.ID, time.Duration) {}
 
 // DropRPC implements pubsub.RawTracer.
-func (*audience) DropRPC(*pubsub.RPC, peer.ID) {}
+func (*pubsubStreams) DropRPC(*pubsub.RPC, peer.ID) {}
 
 // UndeliverableMessage implements pubsub.RawTracer.
-func (*audience) UndeliverableMessage(*pubsub.Message) {}
+func (*pubsubStreams) UndeliverableMessage(*pubsub.Message) {}

@@ -12,18 +12,18 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// Limits of a node that relays for others. It relays for permitted nodes, without a limit of bytes or
-// time.
+// Limits of a relay. A connection through it has no limit of bytes or time, because a relay only
+// serves permitted nodes.
 const (
-	maxRelayed      = 128     // nodes that are reached through this one
-	maxCircuits     = 64      // connections through this node to one of them
+	maxRelayed      = 128     // nodes with a reservation here
+	maxCircuits     = 64      // connections through this node to one such node
 	circuitBuffer   = 4 << 10 // bytes, in each direction of a connection
 	reservationTime = time.Hour
 )
 
 // natOptions returns the options for NAT traversal.
 func natOptions(cfg *Config) (options []libp2p.Option) {
-	options = append(options, libp2p.EnableRelay()) // other nodes may be reachable through relays only
+	options = append(options, libp2p.EnableRelay()) // other nodes may be reachable only through relays
 	if !cfg.NoHolePunching {
 		options = append(options, libp2p.EnableHolePunching())
 	}
@@ -36,7 +36,7 @@ func natOptions(cfg *Config) (options []libp2p.Option) {
 	return options
 }
 
-// relayFor says which nodes others may reach through this one.
+// relayFor decides which nodes may have a reservation here.
 type relayFor struct {
 	anyone bool
 	peers  []peer.ID
@@ -50,7 +50,7 @@ func (r *relayFor) AllowReserve(id peer.ID, _ ma.Multiaddr) bool {
 // AllowConnect implements relay.ACLFilter: each node controls its own callers.
 func (r *relayFor) AllowConnect(peer.ID, ma.Multiaddr, peer.ID) bool { return true }
 
-// startRelay begins to relay for others, if the configuration asks for it.
+// startRelay starts the relay, if the configuration has one.
 func (n *Node) startRelay() error {
 	if !n.cfg.RelayForAnyone && len(n.cfg.RelayFor) == 0 {
 		return nil
@@ -61,7 +61,7 @@ func (n *Node) startRelay() error {
 		who.peers = append(who.peers, id)
 	}
 	relay, err := relayv2.New(n.host, relayv2.WithACL(who),
-		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), // private networks use such addresses
+		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), // private networks use addresses that the default refuses
 		relayv2.WithResources(relayv2.Resources{
 			ReservationTTL: reservationTime, MaxReservations: maxRelayed, MaxCircuits: maxCircuits, BufferSize: circuitBuffer,
 			MaxReservationsPerPeer: 1, MaxReservationsPerIP: maxRelayed, MaxReservationsPerASN: maxRelayed,
@@ -73,9 +73,9 @@ func (n *Node) startRelay() error {
 	return nil
 }
 
-// straighten moves tunnels to a direct connection that has just been made: the connections to services in them continue
-// there.
-func (n *Node) straighten(_ network.Network, c network.Conn) {
+// moveToDirect moves the tunnel to a peer from a relayed connection to a new direct one.
+// Connections in the tunnel continue.
+func (n *Node) moveToDirect(_ network.Network, c network.Conn) {
 	if isRelayed(c) {
 		return
 	}

@@ -18,15 +18,16 @@ import (
 // tagRelay protects the connections to relays.
 const tagRelay = "relay"
 
-// circuits keeps a reservation at each relay, and knows this node's addresses there. (libp2p's AutoRelay ignores relays
-// with private addresses, which private networks use.)
+// circuits keeps a reservation at each configured relay, and has this node's addresses there.
+// libp2p's AutoRelay is not used, because it ignores relays with private addresses, which private
+// networks have.
 type circuits struct {
 	node *Node
 
 	mu    sync.Mutex // held for a few instructions
 	addrs map[peer.ID][]ma.Multiaddr
 
-	// Of the configuration; these do not change after init.
+	// These do not change after init.
 	relays map[peer.ID]peer.AddrInfo
 	lost   map[peer.ID]chan struct{} // capacity one: signals that the relay's last connection has closed
 	work   sync.WaitGroup
@@ -34,7 +35,7 @@ type circuits struct {
 
 // init reads the relays of the configuration.
 func (c *circuits) init(n *Node, texts []string) {
-	c.mu.Lock() // libp2p reads the addresses already
+	c.mu.Lock() // libp2p may already call all
 	c.addrs = map[peer.ID][]ma.Multiaddr{}
 	c.mu.Unlock()
 	c.node, c.relays, c.lost = n, map[peer.ID]peer.AddrInfo{}, map[peer.ID]chan struct{}{}

@@ -14,15 +14,16 @@ import (
 	libp2ptls "github.com/libp2p/go-libp2p/p2p/security/tls"
 )
 
-// A TLS record has at most 16 KiB. crypto/tls writes each to the socket, and each write wakes the
-// other side.
+// A TLS record has at most 16 KiB. crypto/tls writes each record to the socket by itself, and each
+// write wakes the other side.
 const (
 	maxTLSRecord = 16 << 10
 	recordExtra  = 64 // at least header, nonce and tag of a record
 	joinedBuffer = (maxMuxerMessage/maxTLSRecord + 1) * (maxTLSRecord + recordExtra)
 )
 
-// tlsTransport is libp2p's TLS, with the records of a large write in one write to the socket.
+// tlsTransport is libp2p's TLS, except that all records of a large write are one write to the
+// socket.
 type tlsTransport struct{ *libp2ptls.Transport }
 
 func newTLS(id protocol.ID, key crypto.PrivKey, muxers []upgrader.StreamMuxer) (*tlsTransport, error) {
@@ -51,11 +52,11 @@ func joined(c sec.SecureConn, below *joinedWrites, err error) (sec.SecureConn, e
 	return &tlsConn{SecureConn: c, below: below}, nil
 }
 
-// tlsConn is a connection with TLS. One goroutine at a time writes, as libp2p's muxers do.
+// tlsConn is a TLS connection. Only one goroutine at a time may call Write, as libp2p's muxers do.
 type tlsConn struct {
 	sec.SecureConn
 	below   *joinedWrites
-	writing atomic.Bool // records of a large write are held, or written
+	writing atomic.Bool // a large write is under way
 }
 
 // Write implements net.Conn.
@@ -73,8 +74,8 @@ func (c *tlsConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn. It ends a running write, as TLS does with its own, instead of waiting for
-// room for close_notify.
+// Close implements net.Conn. It interrupts a running Write, as crypto/tls does, instead of waiting
+// until close_notify can be written.
 func (c *tlsConn) Close() error {
 	if c.writing.Load() {
 		_ = c.below.Conn.Close()
@@ -86,8 +87,8 @@ func (c *tlsConn) Close() error {
 type joinedWrites struct {
 	net.Conn
 
-	mu   sync.Mutex // also held while writing: TLS has one writer, or one and an alert
-	held *[]byte    // written data is appended here; nil: it goes to the connection
+	mu   sync.Mutex // also held while writing; TLS writes from one goroutine, and alerts from another
+	held *[]byte    // collects written data; nil: data is written to the connection
 }
 
 var joinedBuffers = sync.Pool{New: func() any { b := make([]byte, 0, joinedBuffer); return &b }}

@@ -15,8 +15,9 @@ import (
 // listenerName is the name of the node's server side in logs and lists of sessions.
 const listenerName = "peers"
 
-// SetServices replaces the services that other nodes may call. Open connections continue; sessions of
-// peers that may no longer call any service end. The error wraps ErrConfig; nothing has changed then.
+// SetServices replaces the services that other nodes may call. Open connections continue, except
+// those of peers that may no longer call any service. On an error, which wraps ErrConfig, nothing
+// has changed.
 func (n *Node) SetServices(services []Service) error {
 	cfg := n.cfg
 	cfg.Services = services
@@ -70,7 +71,6 @@ func (n *Node) serverConfig(services []Service) tunnel.ServerConfig {
 	return cfg
 }
 
-// resumeWindow is how long connections to services survive the loss of the libp2p connection: longer
-// than a change of network, a restart of a router or hole punching takes, and no longer than users
-// wait.
+// resumeWindow is how long connections to services survive the loss of the libp2p connection. A
+// change of network, a restart of a router and hole punching take less; users do not wait longer.
 const resumeWindow = 30 * time.Second

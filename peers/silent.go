@@ -19,22 +19,21 @@ import (
 	multistream "github.com/multiformats/go-multistream"
 )
 
-// A libp2p connection whose packets are dropped lives until its muxer gives up (muxerTimeout), so that
-// it survives a short partition. If another connection to the peer can be made, callers do not wait
-// that long.
+// A libp2p connection whose packets are lost stays open until muxerTimeout, so that it survives a
+// short partition. Callers need not wait that long if another connection to the peer can be made.
 const (
-	// maxTried bounds the addresses of a peer that are tried, and maxTrying the peers that are tried
-	// concurrently: a partition makes many connections silent at once.
+	// maxTried bounds the addresses of a peer to try. maxTrying bounds the peers that are tried
+	// concurrently, because a partition silences many connections at once.
 	maxTried  = 8
 	maxTrying = 16
-	// tryTimeout bounds such an attempt, and a ping on the silent connection. Calls do not use the
-	// connection meanwhile.
+	// tryTimeout bounds an attempt, and the ping on the silent connection. Calls to the peer wait
+	// meanwhile.
 	tryTimeout = 2 * time.Second
-	// longestHandshake is the longest time that package tunnel permits for a handshake.
+	// longestHandshake is package tunnel's limit for a handshake.
 	longestHandshake = 10 * time.Second
 )
 
-// calledStream is the stream of a tunnel that this node opened. It detects that the peer never
+// calledStream is the stream of a tunnel that this node has opened. It notices if the peer never
 // answers.
 type calledStream struct {
 	streamConn
@@ -48,20 +47,20 @@ func (c *calledStream) Read(p []byte) (int, error) {
 	n, err := c.streamConn.Read(p)
 	var timeout interface{ Timeout() bool }
 	if n > 0 || err != nil && !(errors.As(err, &timeout) && timeout.Timeout()) {
-		c.answered.Store(true) // a reset is an answer, too
+		c.answered.Store(true) // a reset is an answer too
 	}
 	return n, err
 }
 
 // Close implements net.Conn.
 func (c *calledStream) Close() error {
-	if !c.answered.Load() && time.Since(c.opened) >= min(c.node.cfg.KeepAlive, longestHandshake)/2 { // the handshake has a little less time
+	if !c.answered.Load() && time.Since(c.opened) >= min(c.node.cfg.KeepAlive, longestHandshake)/2 { // a handshake has somewhat less time
 		c.node.links.silent(c.Conn())
 	}
 	return c.streamConn.Close()
 }
 
-// silent records that a peer has not answered on a connection in time.
+// silent records that a peer did not answer on a connection in time.
 func (l *links) silent(conn network.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,8 +69,8 @@ func (l *links) silent(conn network.Conn) {
 	}
 }
 
-// silentConns returns the connections on which a peer has not answered in time, and removes them from
-// the record.
+// silentConns returns the connections on which a peer did not answer in time, and clears the
+// record.
 func (l *links) silentConns(id peer.ID) (conns []network.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,8 +80,8 @@ func (l *links) silentConns(id peer.ID) (conns []network.Conn) {
 	return conns
 }
 
-// replaceSilent closes connections on which a peer answers nothing, not even a ping, if another
-// connection can be made. A peer that is slow, or that libp2p has not identified yet, answers a ping.
+// replaceSilent closes connections on which a peer does not even answer a ping, if another
+// connection can be made. A peer that is slow, or not identified by libp2p yet, does answer pings.
 func (n *Node) replaceSilent(ctx context.Context, id peer.ID) {
 	var work sync.WaitGroup
 	for _, conn := range n.links.silentConns(id) {
@@ -93,17 +92,17 @@ func (n *Node) replaceSilent(ctx context.Context, id peer.ID) {
 	work.Wait()
 }
 
-// replace is replaceSilent for one connection. If the caller's ctx ends before the peer has answered
-// or not, the next caller tries again.
+// replace does the work of replaceSilent for one connection. If ctx ends before the result is
+// known, the next caller tries again.
 func (n *Node) replace(ctx context.Context, conn network.Conn) {
 	id, path := conn.RemotePeer().String(), conn.RemoteMultiaddr().String()
-	pinging, cancel := context.WithTimeout(n.life, tryTimeout) // not ctx: a caller that gives up says nothing about the peer
+	pinging, cancel := context.WithTimeout(n.life, tryTimeout) // not ctx, because a caller may give up before the peer can answer
 	trying, stop := context.WithTimeout(ctx, tryTimeout)
 	var answers atomic.Bool
 	pinged := make(chan struct{})
 	go func() {
 		defer close(pinged)
-		if pings(pinging, conn) {
+		if answersPing(pinging, conn) {
 			answers.Store(true)
 			stop() // no other connection is needed
 		}
@@ -113,7 +112,7 @@ func (n *Node) replace(ctx context.Context, conn network.Conn) {
 		cancel()
 		<-pinged
 	}()
-	addr := n.answering(trying, conn)
+	addr := n.findAddr(trying, conn)
 	if addr != nil {
 		select {
 		case <-pinged:
@@ -133,16 +132,16 @@ func (n *Node) replace(ctx context.Context, conn network.Conn) {
 	}
 }
 
-// pings reports whether the peer answers a ping on a connection before ctx ends. An answer that ping
-// is not supported counts, and so does a reset: the peer's ping service may be at its limit. If this
-// node cannot open a stream, the peer is assumed to answer.
-func pings(ctx context.Context, conn network.Conn) bool {
+// answersPing reports whether the peer answers a ping on a connection before ctx ends. The answer
+// may be that ping is not supported, or a reset, because the peer's ping service may be at its
+// limit. If this node cannot open a stream, answersPing assumes that the peer answers.
+func answersPing(ctx context.Context, conn network.Conn) bool {
 	s, err := conn.NewStream(network.WithAllowLimitedConn(ctx, "ping"))
 	if err != nil {
 		return ctx.Err() == nil
 	}
-	defer s.Reset()                                          //nolint:errcheck // it has no more use
-	defer context.AfterFunc(ctx, func() { _ = s.Reset() })() // the muxer may wait forever to take a write
+	defer s.Reset()                                          //nolint:errcheck // not needed any more
+	defer context.AfterFunc(ctx, func() { _ = s.Reset() })() // a write to the muxer may wait forever
 	var sent, got [32]byte
 	_, _ = rand.Read(sent[:]) // never fails
 	err = multistream.SelectProtoOrFail(ping.ID, s)
@@ -155,9 +154,10 @@ func pings(ctx context.Context, conn network.Conn) bool {
 	return err == nil || ctx.Err() == nil
 }
 
-// answering returns an address at which a new connection to conn's peer can be made, nil if there is
-// none. It tries the known addresses until ctx ends. A relay does not replace a direct connection.
-func (n *Node) answering(ctx context.Context, conn network.Conn) (answering ma.Multiaddr) {
+// findAddr returns an address at which a new connection to conn's peer can be made, or nil. It
+// tries the known addresses until ctx ends. It does not replace a direct connection by a relayed
+// one.
+func (n *Node) findAddr(ctx context.Context, conn network.Conn) (answering ma.Multiaddr) {
 	if n.trying.Add(1) > maxTrying {
 		n.trying.Add(-1)
 		return nil
@@ -176,7 +176,7 @@ func (n *Node) answering(ctx context.Context, conn network.Conn) (answering ma.M
 	var work sync.WaitGroup
 	for _, a := range all[:min(len(all), maxTried)] {
 		work.Go(func() {
-			if err := n.try(ctx, a, id); err == nil {
+			if err := n.dialOnce(ctx, a, id); err == nil {
 				first.Do(func() {
 					answering = a
 					cancel()
@@ -188,8 +188,8 @@ func (n *Node) answering(ctx context.Context, conn network.Conn) (answering ma.M
 	return answering
 }
 
-// try makes a connection, which is closed at once.
-func (n *Node) try(ctx context.Context, addr ma.Multiaddr, id peer.ID) error {
+// dialOnce makes a connection and closes it.
+func (n *Node) dialOnce(ctx context.Context, addr ma.Multiaddr, id peer.ID) error {
 	s, ok := n.host.Network().(*swarm.Swarm)
 	if !ok {
 		return errors.ErrUnsupported

@@ -30,14 +30,14 @@ type Status struct {
 	Offers []OfferStatus
 }
 
-// OfferStatus is a service that another node offers, as far as this node knows.
+// OfferStatus is a service that another node has announced.
 type OfferStatus struct {
 	Offer
 	Peer    string // its ID
 	Version string
-	Since   time.Time // the node has offered something
-	Expires time.Time // unless another record arrives
-	Err     error     // why it could not be called lately
+	Since   time.Time // since when the node has offered services
+	Expires time.Time // when the announcement expires
+	Err     error     // the last failure of a call, while the node is in backoff
 }
 
 // PeerStatus is another node as this one sees it.
@@ -45,12 +45,12 @@ type PeerStatus struct {
 	ID        string
 	Bootstrap bool
 	Connected bool
-	Relayed   bool          // through another node: there is no direct connection
+	Relayed   bool          // the only connections go through a relay
 	Path      string        // the multiaddress of the connection; empty: there is none
 	RTT       time.Duration // 0: not known
-	Calls     tunnel.Stats  // of the tunnel that this node makes; zero: none
+	Calls     tunnel.Stats  // of this node's tunnel to the peer; zero: none
 	Callers   int           // connections to services here that the peer has open
-	Err       error         // why a bootstrap peer, or a called one, is not connected; nil: it is
+	Err       error         // why a bootstrap peer, or a peer that is called, is not connected; nil: it is connected
 }
 
 // Status returns the state of the node.
@@ -70,10 +70,10 @@ func (n *Node) Status() Status {
 		}
 		return p
 	}
-	for _, id := range n.known.ids() {
+	for _, id := range n.bootstrap.ids() {
 		p := of(id)
 		if p.Bootstrap = true; !p.Connected {
-			p.Err = n.known.trouble(id)
+			p.Err = n.bootstrap.trouble(id)
 		}
 		all[id] = p
 	}
@@ -112,7 +112,7 @@ func (n *Node) offers() (all []OfferStatus, counts GossipStats) {
 	counts = n.gossip.counts
 	n.gossip.mu.Unlock()
 	for i := range all {
-		all[i].Err = n.shunned.why(Target{all[i].Peer, all[i].Name})
+		all[i].Err = n.backoffs.why(Target{all[i].Peer, all[i].Name})
 	}
 	slices.SortStableFunc(all, func(a, b OfferStatus) int { return strings.Compare(a.Name, b.Name) })
 	return all, counts
@@ -131,22 +131,23 @@ func (n *Node) peerStatus(id peer.ID) PeerStatus {
 	return p
 }
 
-// isRelayed reports whether another node carries a connection.
+// isRelayed reports whether a connection goes through a relay.
 func isRelayed(c network.Conn) bool { return isCircuit(c.RemoteMultiaddr()) }
 
-// Sessions describes the connections to services here that other nodes have open, in no order.
+// Sessions describes the connections of other nodes to services of this node, in no particular
+// order.
 func (n *Node) Sessions() []listener.Info { return n.server.Sessions() }
 
-// Kill resets the connection with an ID of Sessions; false = there is none.
+// Kill resets a connection that Sessions has listed. It reports whether there was one.
 func (n *Node) Kill(id listener.ID, stream uint64) bool { return n.server.Kill(id, stream) }
 
-// Leaving reports whether a peer that this node calls (any peer if id is empty) drains while connections to its
-// services are open. The caller should close idle connections then.
+// Leaving reports whether a peer (any peer if id is empty) drains while this node has connections
+// to its services. The caller should then close idle connections.
 func (n *Node) Leaving(id string) bool {
 	return slices.ContainsFunc(n.links.all(), func(l *link) bool { return (id == "" || l.peer.String() == id) && l.client.Draining() })
 }
 
-// Active returns the number of open connections to services, here and at other nodes.
+// Active returns the number of open connections to services of this node and of other nodes.
 func (n *Node) Active() int {
 	active := n.server.Tunnel().Streams
 	for _, l := range n.links.all() {

@@ -9,20 +9,19 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 )
 
-// protocolTunnel is the protocol of streams with a session of package tunnel. Its version is that of the messages in
-// it.
+// protocolTunnel is the protocol of streams that carry a session of package tunnel.
 const protocolTunnel protocol.ID = "/headpond/tunnel/1"
 
 // Addr is the address of the other end of a libp2p stream.
 type Addr struct {
-	Peer string // its ID, which it has proved
-	Path string // the multiaddress that is used
+	Peer string // its proven ID
+	Path string // the multiaddress of the connection
 }
 
-// Network is "libp2p".
+// Network returns "libp2p".
 func (a Addr) Network() string { return "libp2p" }
 
-// String is the multiaddress with the peer's ID.
+// String returns the multiaddress, with the peer's ID.
 func (a Addr) String() string { return a.Path + "/p2p/" + a.Peer }
 
 // streamConn is a libp2p stream as a net.Conn.
@@ -42,7 +41,8 @@ func (c streamConn) RemoteAddr() net.Addr {
 	return Addr{conn.RemotePeer().String(), conn.RemoteMultiaddr().String()}
 }
 
-// streamListener is a net.Listener of a host's streams for tunnels. The resource manager bounds them.
+// streamListener is a net.Listener that accepts a host's streams of protocolTunnel. The resource
+// manager bounds their number.
 type streamListener struct {
 	host    host.Host
 	streams chan network.Stream

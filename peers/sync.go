@@ -19,12 +19,13 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
 )
 
-// protocolTable is the protocol of streams in which a node sends its whole table: for each record its length, the
-// milliseconds for which it is still valid, four bytes each, and the record.
+// protocolTable is the protocol of streams in which a node sends its whole table. Each record is
+// preceded by its length in bytes, and by the milliseconds for which it is still valid, in four
+// bytes each.
 const protocolTable protocol.ID = "/headpond/table/1"
 
-// A node asks a neighbour for its table when they connect, and some neighbour every syncInterval, which repairs missed
-// records.
+// A node asks each neighbour for its table when they connect, and a random neighbour every
+// syncInterval, to get records that it has missed.
 const (
 	syncInterval = 30 * time.Second
 	syncTime     = 20 * time.Second // for one table: 32 MiB at 1.6 MiB/s
@@ -85,10 +86,10 @@ func (s *syncer) run() {
 	}
 }
 
-// ask asks a neighbour for its table, unless that neighbour or enough other ones are being asked.
-// Bootstrap peers are always asked: other neighbours could use up the limit.
+// ask asks a neighbour for its table, unless that neighbour or maxSyncs others are being asked.
+// Bootstrap peers do not count for maxSyncs, so that other neighbours cannot use up the limit.
 func (s *syncer) ask(id peer.ID) {
-	trusted := s.node.known.has(id)
+	trusted := s.node.bootstrap.has(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.asking[id] {
@@ -129,7 +130,7 @@ func (s *syncer) fetch(id peer.ID) error {
 	if err := st.SetDeadline(end); err != nil {
 		return err
 	}
-	_ = st.CloseWrite() // fails if the neighbour has answered already
+	_ = st.CloseWrite() // fails if the neighbour has already sent all
 	r := bufio.NewReaderSize(st, 64<<10)
 	for range maxEntries + 1 {
 		if next := time.Now().Add(recordTime); next.Before(end) {
@@ -153,7 +154,7 @@ func (s *syncer) fetch(id peer.ID) error {
 			return err
 		}
 		if err := s.node.gossip.take(id, data, life); errors.Is(err, errForged) {
-			return err // its other records are not worth reading
+			return err // a neighbour that sends a forged record is not trusted with others
 		}
 	}
 	return nil
@@ -188,13 +189,13 @@ func (s *syncer) serve(st network.Stream) {
 	sent = w.Flush() == nil && st.Close() == nil
 }
 
-// validRecord is a record, and how long it is valid.
+// validRecord is a record, and how long it is still valid.
 type validRecord struct {
 	sealed []byte
 	life   time.Duration
 }
 
-// validRecords returns all records: this node's and those of the table.
+// validRecords returns this node's record and those of the table.
 func (g *gossip) validRecords(now time.Time) (all []validRecord) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,20 +13,19 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 )
 
-// Limits of a table, so that a flood of records takes no more memory than that: 32 MiB with the
-// largest records.
+// Limits of a table, which bound the memory that a flood of records can take.
 const (
 	maxEntries    = 2000
 	maxTableBytes = 32 << 20
-	// vouchedShare is the fraction of the table, 1/8, for nodes that only neighbours at one address have
+	// reportedShare is the fraction of the table, 1/8, for nodes that only neighbours at one address have
 	// reported: in a network of a few hundred nodes, most nodes are reported by bootstrap peers, or are
 	// connected.
-	vouchedShare = 8
+	reportedShare = 8
 	// trustedShare is the fraction, 1/2, that is reserved for records from bootstrap peers.
 	trustedShare = 2
-	// maxPast bounds the nodes that have left and are remembered. Each is remembered for longer than a
-	// record can be replayed. Nodes that were never in the table, but announced that they leave, take at
-	// most half of it.
+	// maxPast bounds the remembered nodes that have left. A node is remembered for longer than one
+	// of its records can be replayed. Nodes that were never in the table, but announced that they
+	// leave, take at most half of maxPast.
 	maxPast  = 10_000
 	pastLife = 2*maxSkew + maxLife
 )
@@ -35,33 +34,34 @@ const (
 var (
 	errKnown = errors.New("known already")
 	errFull  = errors.New("the table is full")
-	errShare = fmt.Errorf("%w for this neighbour: at most %d nodes that are not connected here are taken from those at one address that are not under \"bootstrap\"", errFull, maxEntries/vouchedShare)
+	errShare = fmt.Errorf("%w for this neighbour: at most %d nodes that are not connected here are taken from those at one address that are not under \"bootstrap\"", errFull, maxEntries/reportedShare)
 )
 
-// source is the origin against which an entry counts, so that no neighbour fills the table.
+// source is what an entry counts for. It limits how many entries one neighbour can cause.
 type source struct {
 	kind sourceKind
 	name string // a peer ID, or the address of neighbours
 }
 
-// sourceKind says how well the node of an entry is known.
+// sourceKind says how this node knows of the node of an entry.
 type sourceKind uint8
 
 const (
-	vouched   sourceKind = iota // a neighbour at an address says that there is such a node
-	trusted                     // reported by a bootstrap peer
-	connected                   // the node is connected, and has proved its identity
+	reported  sourceKind = iota // by a neighbour, which is counted by its address
+	trusted                     // by a bootstrap peer or a relay
+	connected                   // the node is connected itself, and has proved its identity
 )
 
-// table has the services of other nodes. It has no clock and no network; the caller has a lock.
+// table has the services of other nodes. It uses no clock and no network. The caller must hold a
+// mutex.
 type table struct {
 	max     int // nodes
 	entries map[peer.ID]*entry
 	past    map[peer.ID]past
 	bytes   int // of the records
 
-	sources   map[source]int                  // how many entries are counted against each
-	kinds     [connected + 1]int              // and against all of a kind
+	sources   map[source]int                  // number of entries of each source
+	kinds     [connected + 1]int              // and of each kind
 	providers map[string]map[peer.ID]struct{} // of each service
 }
 
@@ -70,8 +70,8 @@ type entry struct {
 	id      peer.ID
 	record  *nodeRecord
 	sealed  []byte    // the signed bytes
-	source  source    // it is counted against
-	since   time.Time // the node has been in the table
+	source  source    // what it counts for
+	since   time.Time // since when the node has been in the table
 	expires time.Time
 }
 
@@ -94,7 +94,7 @@ type change struct {
 	evicted bool // another node was evicted for it
 }
 
-// put adds a verified record and counts it against from. It is valid for life, but no longer than the
+// put adds a verified record, which counts for from. It is valid for life, but no longer than the
 // record says. The error wraps errKnown or errFull.
 func (t *table) put(id peer.ID, r *nodeRecord, sealed []byte, from source, life time.Duration, now time.Time) (c change, err error) {
 	if t.knows(id, r) {
@@ -122,13 +122,14 @@ func (t *table) put(id peer.ID, r *nodeRecord, sealed []byte, from source, life 
 	return c, nil
 }
 
-// makeRoom makes room for an entry. The entry replaces old if old is not nil.
+// makeRoom makes room for an entry e. If old is not nil, e replaces old, which is not in the table
+// at the moment.
 func (t *table) makeRoom(e, old *entry) (evicted bool, err error) {
 	if t.bytes+len(e.sealed) > maxTableBytes {
 		return false, errFull
 	}
-	if e.source.kind == vouched && t.sources[e.source] >= t.max/vouchedShare {
-		if old == nil || old.source.kind == connected { // the peer is no longer connected
+	if e.source.kind == reported && t.sources[e.source] >= t.max/reportedShare {
+		if old == nil || old.source.kind == connected { // old counted as connected, and the peer is not connected any more
 			return false, errShare
 		}
 		e.source = old.source
@@ -144,9 +145,9 @@ func (t *table) makeRoom(e, old *entry) (evicted bool, err error) {
 	return true, nil
 }
 
-// victim returns the entry to evict from a full table for an entry of source from: the youngest entry of the source
-// with the most entries, so that a flood evicts its own entries first. It returns nil if no source has more entries
-// than from would have.
+// victim returns the entry to remove from a full table for a new entry of source from. It is the
+// newest entry of the source with the most entries, so that a flood removes its own entries first.
+// It returns nil if no source has more entries than from would have.
 func (t *table) victim(from source) *entry {
 	entitled := from.kind == trusted && t.kinds[trusted] < t.max/trustedShare
 	most, largest := t.sources[from]+1, source{}
@@ -199,7 +200,7 @@ func (t *table) remove(e *entry) {
 	}
 }
 
-// knows reports whether a record is no news: the node has sent it, or a later one, before.
+// knows reports whether the table has seen this record, or a later one of the node.
 func (t *table) knows(id peer.ID, r *nodeRecord) bool {
 	last := t.past[id].issued
 	if old := t.entries[id]; old != nil {
@@ -216,7 +217,7 @@ func (t *table) drop(id peer.ID, issued int64, now time.Time) {
 		return
 	}
 	if len(t.past) >= maxPast {
-		for other := range t.past { // any one: only a flood makes so many
+		for other := range t.past { // any one: there are so many only in a flood
 			delete(t.past, other)
 			break
 		}
@@ -236,14 +237,15 @@ func (t *table) expire(now time.Time) (gone []peer.ID) {
 	return gone
 }
 
-// offer returns the service of that name of a node in the table, which has one.
+// offer returns the node's service of that name. The node must offer it.
 func (e *entry) offer(service string) Offer {
 	return e.record.Services[slices.IndexFunc(e.record.Services, func(o Offer) bool { return o.Name == service })]
 }
 
-// offering returns the nodes that offer a service, in the order in which to try them: by descending rank, then by
-// descending room, with equal nodes in random order. Nodes of rank 0 are omitted. known is the number of nodes that
-// offer the service.
+// offering returns the nodes that offer a service, in the order in which to try them: by descending
+// rank, then by ascending load relative to capacity, equal ones in random order. It omits nodes of
+// rank 0. known is the number of all nodes that offer the service. busy returns the number of this
+// node's connections to a node.
 func (t *table) offering(service string, busy func(peer.ID) int, rank func(peer.ID, Offer) int) (ids []peer.ID, known int) {
 	type candidate struct {
 		id   peer.ID

@@ -30,21 +30,21 @@ import (
 // Protocol is the protocol of listeners with paths to services: /v1/service/…, /v1/p2p/… and /v1/_service/….
 const Protocol config.Protocol = "peers"
 
-// Limits of an API listener's clients, as everywhere: a head comes at once, a body may take its time.
+// Limits of the clients of a peers listener. A head must arrive soon; a body may take longer.
 const (
 	headTimeout   = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	maxHeadBytes  = 64 << 10
 	maxTriedNodes = 4
 	copyBuffer    = 32 << 10
-	peekTimeout   = 30 * time.Second // the beginning of a body, of up to 1 MiB
-	// dialTimeout bounds the connect to one node: others are tried after it.
+	peekTimeout   = 30 * time.Second // for the part of a body that peek reads
+	// dialTimeout bounds connecting to one node; then the next one is tried.
 	dialTimeout = 5 * time.Second
 )
 
 func init() {
 	extend.RegisterProtocol(extend.Protocol{
-		Prepare: prepareAPI, OffLoop: func(*config.Config, *config.Listener) bool { return true }, // net/http has goroutines
+		Prepare: prepareAPI, OffLoop: func(*config.Config, *config.Listener) bool { return true }, // net/http uses goroutines
 		Replaces: func(old, changed *config.Listener) bool { return (old.TLS == nil) != (changed.TLS == nil) },
 		Config: config.ListenerProtocol{
 			Name: Protocol, Section: &Listener{}, NoUpstream: "the path of a request says which service it is for",
@@ -60,10 +60,11 @@ func init() {
 
 // Listener is the section of a peers listener.
 type Listener struct {
-	HeaderTimeout time.Duration `conf:"header_timeout" default:"10m" min:"1ms" max:"24h"` // until an answer begins
-	Timeout       time.Duration `conf:"timeout" default:"15m" min:"1ms" max:"24h"`        // a request as a whole
-	Providers     []Provider    `conf:"providers" single:"true" maxlen:"1000"`            // nodes that are trusted with requests to services by name; empty: all
-	// ForwardAuthorization sends what clients have in "Authorization" to the service. Without it a node that offers a service by the same name learns no token.
+	HeaderTimeout time.Duration `conf:"header_timeout" default:"10m" min:"1ms" max:"24h"` // the wait for the beginning of a response
+	Timeout       time.Duration `conf:"timeout" default:"15m" min:"1ms" max:"24h"`        // the whole request
+	Providers     []Provider    `conf:"providers" single:"true" maxlen:"1000"`            // nodes that may get requests to services by name; empty: all
+	// ForwardAuthorization forwards the clients' "Authorization" to the service. By default it is
+	// removed, because any node that offers a service of the same name could read the token.
 	ForwardAuthorization bool `conf:"forward_authorization" default:"false"`
 }
 
@@ -75,7 +76,7 @@ type apiConfig struct {
 	gateway extend.Gateway
 }
 
-// api serves requests by forwarding them to services of nodes.
+// api forwards requests to services of nodes.
 type api struct {
 	*listener.Server
 	cfg       atomic.Pointer[apiConfig]
@@ -159,7 +160,7 @@ func (a *api) part() *part {
 	return nil
 }
 
-// route is where a request goes: the nodes to try, or this one.
+// route is where a request goes: the nodes to try, or a service of this node.
 type route struct {
 	service string
 	targets []peers.Target // none: this node
@@ -167,7 +168,7 @@ type route struct {
 	rawPath string         // encoded
 }
 
-// routeTo makes a route; path is encoded, without the slash at its beginning.
+// routeTo makes a route. path is encoded, and has no leading slash.
 func routeTo(service, path string, targets []peers.Target) (*route, int, error) {
 	plain, err := url.PathUnescape(path)
 	if err != nil {
@@ -234,10 +235,10 @@ func (a *api) routeOf(r *http.Request) (to *route, status int, err error) {
 	return nil, http.StatusNotFound, errBadRoute
 }
 
-// RoundTrip implements http.RoundTripper: it sends a request to the first node that it can connect to. It does not
-// retry a request of which anything was sent.
+// RoundTrip implements http.RoundTripper: it sends a request to the first node that it can connect
+// to. It does not repeat a request of which some part may have been sent.
 func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
-	to := r.Context().Value(routeKey{}).(*route) //nolint:forcetypeassert // what serve has put there
+	to := r.Context().Value(routeKey{}).(*route) //nolint:forcetypeassert // set by serve
 	targets := to.targets[:min(len(to.targets), maxTriedNodes)]
 	if len(targets) == 0 {
 		targets = []peers.Target{{Service: to.service}}
@@ -246,7 +247,7 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	for _, t := range targets {
 		out := r.Clone(r.Context())
 		if hasBody(r) {
-			out.Body = io.NopCloser(r.Body) // another attempt may need it
+			out.Body = io.NopCloser(r.Body) // so that another attempt can use the body
 		}
 		out.URL.Scheme, out.URL.Host = "http", hostOf(t)
 		out.URL.Path, out.URL.RawPath = to.path, to.rawPath
@@ -276,10 +277,10 @@ type attempt struct {
 	err    error
 }
 
-// attempts are an error.
+// attempts is the error of a request.
 type attempts []attempt
 
-// Error says which nodes, and why.
+// Error has the error of each node.
 func (a attempts) Error() string {
 	var all []string
 	for _, t := range a {
@@ -303,7 +304,7 @@ func (a attempts) Error() string {
 // Unwrap returns the last error, which decides the status.
 func (a attempts) Unwrap() error { return a[len(a)-1].err }
 
-// within sends a request, and gives up when the answer does not begin in time.
+// within sends a request, and cancels it if the response does not begin within HeaderTimeout.
 func (a *api) within(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	limit := a.cfg.Load().own.HeaderTimeout
@@ -317,11 +318,11 @@ func (a *api) within(r *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	context.AfterFunc(r.Context(), func() { cancel(nil) }) // the body is read until then
+	context.AfterFunc(r.Context(), func() { cancel(nil) }) // the body is read until the request ends
 	return resp, nil
 }
 
-// fail answers a request that failed.
+// fail responds to a request that has failed.
 func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status := httppool.StatusOf(err)
 	switch {
@@ -337,10 +338,11 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	httppool.WriteError(w, r, status, err.Error())
 }
 
-// hostOf is the name of a target in the pool of connections, which takes it for a host: case makes a difference to peer IDs.
+// hostOf returns the host under which the pool keeps connections to a target. It is hexadecimal,
+// because hosts ignore case and peer IDs do not.
 func hostOf(t peers.Target) string { return hex.EncodeToString([]byte(t.String())) + ":80" }
 
-// dial connects to a target by that name.
+// dial connects to the target of such a host.
 func (a *api) dial(ctx context.Context, address string) (net.Conn, error) {
 	text, err := hex.DecodeString(strings.TrimSuffix(address, ":80"))
 	if err != nil {
@@ -369,7 +371,7 @@ func (a *api) dial(ctx context.Context, address string) (net.Conn, error) {
 	return tunnel.Pooled(c), nil
 }
 
-// copyBuffers are for the bodies of answers.
+// copyBuffers are buffers for the bodies of responses.
 type copyBuffers struct{ free sync.Pool }
 
 // Get implements httputil.BufferPool.

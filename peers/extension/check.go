@@ -89,8 +89,8 @@ func checkUpstream(c *config.Checker, u *config.Upstream) {
 	}
 }
 
-// checkProviders checks the trusted providers of services that are called by name: every node of the network can offer
-// a service under any name.
+// checkProviders checks the providers of an upstream with services by name, which every node of the
+// network can offer.
 func checkProviders(c *config.Checker, u *config.Upstream) {
 	own := config.PartOf[UpstreamKeys](u)
 	var named *config.Endpoint
@@ -120,7 +120,8 @@ func reportDoubles[T ~string](c *config.Checker, key string, list []T) {
 	}
 }
 
-// anyPort reports whether the system chooses the port of an address, so that it can be listened on twice.
+// anyPort reports whether the system chooses the port of an address. Such an address can be listed
+// twice.
 func anyPort(addr string) bool {
 	return strings.Contains(addr+"/", "/tcp/0/") || strings.Contains(addr+"/", "/udp/0/")
 }

@@ -98,7 +98,7 @@ func (c *caller) load(file string) (*config.Config, *Peers, error) {
 	return cfg, p, nil
 }
 
-// key reads a node's key, or makes it.
+// key reads a node's key, or creates it.
 func (c *caller) key(cfg *config.Config, p *Peers) (ed25519.PrivateKey, error) {
 	key, made, err := peers.LoadOrCreateKey(keyFile(cfg, p))
 	if err == nil && made {
@@ -107,7 +107,7 @@ func (c *caller) key(cfg *config.Config, p *Peers) (ed25519.PrivateKey, error) {
 	return key, err
 }
 
-// id prints the peer ID of a file's node.
+// id prints the peer ID of the node in a configuration file.
 func (c *caller) id(file string) error {
 	cfg, p, err := c.load(file)
 	if err != nil {
@@ -230,7 +230,7 @@ func (c *caller) connect(file, service string) error {
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	go func() { // it ends with the process, or its input
+	go func() { // it ends with the process, or with the end of its input
 		_, _ = io.Copy(conn, os.Stdin)
 		_ = conn.CloseWrite()
 	}()
@@ -241,7 +241,7 @@ func (c *caller) connect(file, service string) error {
 	return err
 }
 
-// dial waits until the service is found, and the node connected.
+// dial connects to a service. It waits until the service is found and the node is connected.
 func (c *caller) dial(ctx context.Context, n *peers.Node, target peers.Target) (*tunnel.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"github.com/headpond/headpond/peers"
 )
 
-// EndpointPrefix begins endpoints that are services of other nodes.
+// EndpointPrefix is the prefix of endpoints that are services of other nodes.
 const EndpointPrefix = "p2p:"
 
 func init() {
@@ -34,11 +34,12 @@ type FileKeys struct {
 
 // UpstreamKeys are the keys of an upstream.
 type UpstreamKeys struct {
-	// Providers are the nodes that are trusted with the connections of "p2p:service" endpoints; empty: all that offer the service.
+	// Providers are the nodes that "p2p:service" endpoints may use; empty: all that offer the
+	// service.
 	Providers []Provider `conf:"providers" single:"true" maxlen:"1000"`
 }
 
-// Provider is the ID of a node that is trusted with a service.
+// Provider is the ID of a node in a list of providers.
 type Provider string
 
 // Check implements config.Checked.
@@ -49,23 +50,23 @@ func (Provider) Check(text string) error {
 	return nil
 }
 
-// choiceOf returns the choice that a list of providers allows.
+// choiceOf returns the Choice of a list of providers.
 func choiceOf(list []Provider) peers.Choice { return peers.Choice{Providers: texts(list)} }
 
 // Peers is the section "peers": this gateway as a node.
 type Peers struct {
-	Key            string        `conf:"key" required:"true"`                                 // the file with the node's identity; it is made if it is not there
+	Key            string        `conf:"key" required:"true"`                                 // the file with the node's identity; created if it does not exist
 	Listen         []Listen      `conf:"listen" maxlen:"64"`                                  // multiaddresses; default QUIC and TCP, port 4001
 	Announce       []Multiaddr   `conf:"announce" maxlen:"64"`                                // announced to other nodes instead
 	NetworkKey     config.Secret `conf:"network_key"`                                         // of a private network: 64 hexadecimal digits, or a swarm.key file
 	Bootstrap      []Bootstrap   `conf:"bootstrap" maxlen:"1000"`                             // nodes that are kept connected
 	MDNS           bool          `conf:"mdns" default:"false"`                                // find nodes on the local network, and be found
-	DHT            bool          `conf:"dht" default:"false"`                                 // find nodes by their IDs in the network's DHT, and answer others there
-	Relays         []Bootstrap   `conf:"relays" maxlen:"16"`                                  // nodes through which this one is reached
-	RelayFor       []Caller      `conf:"relay_for" single:"true" maxlen:"1000"`               // nodes that are reached through this one: peer IDs, or "anyone"
-	HolePunching   bool          `conf:"hole_punching" default:"true"`                        // look for a direct way where a relay is used
+	DHT            bool          `conf:"dht" default:"false"`                                 // find nodes by ID in the DHT, and answer lookups
+	Relays         []Bootstrap   `conf:"relays" maxlen:"16"`                                  // nodes through which others reach this one
+	RelayFor       []Caller      `conf:"relay_for" single:"true" maxlen:"1000"`               // nodes to relay for: peer IDs, or "anyone"
+	HolePunching   bool          `conf:"hole_punching" default:"true"`                        // try to replace relayed connections by direct ones
 	UPnP           bool          `conf:"upnp" default:"false"`                                // ask the router to forward a port
-	AutoNAT        bool          `conf:"autonat" default:"false"`                             // ask other nodes for the reachable addresses of this one, and answer such questions
+	AutoNAT        bool          `conf:"autonat" default:"false"`                             // ask other nodes which addresses of this one are reachable, and answer such requests
 	MaxConnections int           `conf:"max_connections" default:"512" min:"8" max:"100000"`  // to and from other nodes
 	MaxMemory      int           `conf:"max_memory_mib" default:"128" min:"16" max:"1048576"` // for the buffers of these
 	MaxStreams     int           `conf:"max_streams" default:"1024" min:"1" max:"8192"`       // connections to services that one peer may have open here
@@ -76,11 +77,11 @@ type Peers struct {
 // Service is something that other nodes may call.
 type Service struct {
 	Name     string   `conf:"-"`
-	Upstream string   `conf:"upstream" required:"true"`                   // where its connections go
+	Upstream string   `conf:"upstream" required:"true"`                   // where connections to the service go
 	Allow    []Caller `conf:"allow" single:"true" maxlen:"1000"`          // permitted callers: peer IDs, or "anyone"; empty: none
 	Groups   []Group  `conf:"groups" single:"true" maxlen:"64"`           // requests that it serves: key=value, key=* or all
 	Models   Models   `conf:"models"`                                     // the path of an OpenAI-compatible list of models, each of which is a group; empty: none
-	Capacity int      `conf:"capacity" default:"0" min:"0" max:"1000000"` // connections at once that it has capacity for; 0: unknown
+	Capacity int      `conf:"capacity" default:"0" min:"0" max:"1000000"` // concurrent connections that callers should respect; 0: unknown
 	PerPeer  PerPeer  `conf:"per_peer"`                                   // limits of each peer
 }
 
@@ -167,7 +168,8 @@ func nodeOf(cfg *config.Config) *Peers { return config.PartOf[FileKeys](cfg).Pee
 // servicesOf returns the section "services".
 func servicesOf(cfg *config.Config) []Service { return config.PartOf[FileKeys](cfg).Services }
 
-// keyFile is the path of a node's key: relative to the folder of the configuration file.
+// keyFile returns the path of a node's key; in the configuration it is relative to the folder of
+// the file.
 func keyFile(cfg *config.Config, p *Peers) string {
 	if filepath.IsAbs(p.Key) {
 		return p.Key
@@ -191,7 +193,8 @@ func targetsOf(u *config.Upstream) (targets []peers.Target) {
 	return targets
 }
 
-// targetOf reads an endpoint, which has been checked; ok is false if it is no other node's.
+// targetOf returns the target of a valid endpoint. ok is false if the endpoint is not a service of
+// another node.
 func targetOf(address string) (t peers.Target, ok bool) {
 	text, ok := strings.CutPrefix(address, EndpointPrefix)
 	if ok {
@@ -200,10 +203,10 @@ func targetOf(address string) (t peers.Target, ok bool) {
 	return t, ok
 }
 
-// carried reports whether other nodes connect to an upstream's endpoints.
+// carried reports whether an upstream has endpoints that are services of other nodes.
 func carried(u *config.Upstream) bool { return len(targetsOf(u)) > 0 }
 
-// texts turns a list of texts of one type into strings.
+// texts converts a list to strings.
 func texts[T ~string](list []T) (out []string) {
 	if list != nil {
 		out = []string{} // an empty list is not the default
@@ -214,5 +217,5 @@ func texts[T ~string](list []T) (out []string) {
 	return out
 }
 
-// bridge is the protocol of upstreams whose connections go to the other end of a tunnel.
+// bridge is the protocol of upstreams that services connect to.
 const bridge = tunnels.Protocol

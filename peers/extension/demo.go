@@ -27,7 +27,7 @@ const (
 	demoAdmin = 9090
 )
 
-// tokenPause is how fast the mock of a language model speaks.
+// tokenPause is the pause between two tokens of the mock language model.
 const tokenPause = 100 * time.Millisecond
 
 const hubText = `
@@ -45,8 +45,8 @@ upstreams:
   llm: {endpoints: ["%[6]s"], health: {http: /v1/models}}
 `
 
-// runDemo runs three nodes until a signal: one with the API, and two with a mock of a language model each, the second of which is reached through
-// the first only.
+// runDemo runs three nodes until a signal: one with a peers listener, and two with a mock language
+// model each. The third node can be reached only through the first.
 func runDemo(stdout, stderr io.Writer, offset int) (err error) {
 	dir, err := os.MkdirTemp("", "headpond-peers-")
 	if err != nil {
@@ -79,14 +79,14 @@ type demo struct {
 	closes []func()
 }
 
-// close ends it, the last first.
+// close stops the demo's parts in reverse order.
 func (d *demo) close() {
 	for i := len(d.closes) - 1; i >= 0; i-- {
 		d.closes[i]()
 	}
 }
 
-// start starts the nodes, and waits until the first knows both services, and which models they are.
+// start starts the nodes, and waits until the first one knows both services and their models.
 func (d *demo) start(ctx context.Context, offset int) error {
 	hub, err := d.gateway("hub", fmt.Sprintf(hubText, demoAdmin+offset, demoAPI+offset))
 	if err != nil {
@@ -110,7 +110,7 @@ func (d *demo) start(ctx context.Context, offset int) error {
 		for _, a := range hub.Snapshot().Additions {
 			rows, _ := a.Rows.([]OfferStatus)
 			for _, offer := range rows {
-				n += len(offer.Groups) // the nodes have asked their models
+				n += len(offer.Groups) // models of the services
 			}
 		}
 		if n == 2 {
@@ -124,7 +124,7 @@ func (d *demo) start(ctx context.Context, offset int) error {
 	}
 }
 
-// nodeRow is a gateway's row about its node.
+// nodeRow returns the row of a gateway's node.
 func nodeRow(g *gateway.Gateway) (self NodeStatus) {
 	for _, a := range g.Snapshot().Additions {
 		if rows, ok := a.Rows.([]NodeStatus); ok && len(rows) == 1 {
@@ -134,7 +134,7 @@ func nodeRow(g *gateway.Gateway) (self NodeStatus) {
 	return self
 }
 
-// gateway runs a gateway of a configuration.
+// gateway runs a gateway with a configuration.
 func (d *demo) gateway(name, text string) (*gateway.Gateway, error) {
 	cfg, problems := config.Parse(filepath.Join(d.dir, name+".yaml"), []byte(text))
 	if err := problems.Err(); err != nil {
@@ -156,7 +156,7 @@ func (d *demo) gateway(name, text string) (*gateway.Gateway, error) {
 	return g, nil
 }
 
-// model serves a mock of a language model.
+// model serves a mock language model.
 func (d *demo) model(name string) (address string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -23,7 +23,7 @@ func (p *part) Dialer(u *config.Upstream) (extend.Dialer, bool) {
 	return extend.Dialer{Dial: dial, Probe: dial}, true
 }
 
-// dial connects to an endpoint. An upstream may have such of both kinds.
+// dial connects to an endpoint: a service of another node, or an address.
 func (p *part) dial(ctx context.Context, endpoint string, choice peers.Choice) (net.Conn, error) {
 	target, ok := targetOf(endpoint)
 	if !ok {
@@ -40,7 +40,7 @@ func (p *part) dial(ctx context.Context, endpoint string, choice peers.Choice) (
 	return tunnel.Pooled(c), nil
 }
 
-// connectTo connects to a service of the node that the target names, or of one that the choice allows.
+// connectTo connects to a target. If the target has no peer, choice restricts the nodes.
 func connectTo(ctx context.Context, node *peers.Node, target peers.Target, choice peers.Choice) (*tunnel.Conn, error) {
 	if target.Peer == "" {
 		return node.DialService(ctx, target.Service, choice)
@@ -51,7 +51,7 @@ func connectTo(ctx context.Context, node *peers.Node, target peers.Target, choic
 // Carrier implements extend.Part.
 func (p *part) Carrier(u *config.Upstream) (listener string, ok bool) { return "", carried(u) }
 
-// Retreats implements extend.Part. Upstreams of tcp listeners keep nothing idle.
+// Retreats implements extend.Part. Upstreams of tcp listeners keep no idle connections.
 func (p *part) Retreats(u *config.Upstream) bool {
 	node := p.now()
 	if node == nil || u.Protocol == config.TCP {

@@ -13,8 +13,9 @@ import (
 	"github.com/headpond/headpond/peers"
 )
 
-// The part of a request's body that is read for the fields of groups: models are named at the top, before the messages.
-// A repeated field is detected within minPeek; a missing one is looked for within maxPeek.
+// The part of a request's body that is searched for the fields of groups. It is at least minPeek,
+// to detect repeated fields, and at most maxPeek. Requests usually have the model before the
+// messages.
 const (
 	minPeek = 64 << 10
 	maxPeek = 1 << 20
@@ -25,10 +26,10 @@ func leastRank(h http.Header) identity.Rank {
 	return identity.Least(h.Get(identity.Fallback), h.Get(identity.OtelaFallback))
 }
 
-// identities are the fields of a request that groups may be about, with their values.
+// identities are the fields of a body that groups may match, with their values.
 type identities map[string]string
 
-// rank is how well an offer fits, 0 if it does not.
+// rank returns how well an offer matches, 0 if it does not.
 func (ids identities) rank(o peers.Offer, least identity.Rank) int {
 	var groups []identity.Group
 	for _, text := range o.Groups {
@@ -42,13 +43,13 @@ func (ids identities) rank(o peers.Offer, least identity.Rank) int {
 	}))
 }
 
-// peek reads a JSON body until its end, or as much as is allowed, and returns the wanted fields of it, and a body that begins again. A
-// body that is no object has none. The error is errTwice.
+// peek reads the beginning of a JSON body, and returns its wanted fields and a body that begins
+// again. A body that is not an object has no fields. The error is errTwice if a field occurs twice.
 func peek(body io.ReadCloser, wanted map[string]bool) (ids identities, again io.ReadCloser, err error) {
 	fields := fieldsOf(wanted)
 	plan, err := jsonfield.NewPlan(fields)
 	if err != nil {
-		return nil, body, err // which cannot be
+		return nil, body, err // cannot happen: fieldsOf returns valid fields
 	}
 	var read bytes.Buffer
 	var scanner jsonfield.Scanner
@@ -60,7 +61,7 @@ func peek(body io.ReadCloser, wanted map[string]bool) (ids identities, again io.
 		piece := read.AvailableBuffer()[:n]
 		_, _ = read.Write(piece)
 		verdict = scanner.Feed(piece)
-		ended = err != nil // which is returned again behind the bytes read
+		ended = err != nil // the error is returned again after the bytes read
 	}
 	again = struct {
 		io.Reader
@@ -77,7 +78,7 @@ func peek(body io.ReadCloser, wanted map[string]bool) (ids identities, again io.
 		if text, ok := scanner.Text(i); ok {
 			ids[name] = text
 		} else if scanner.Found(i) {
-			ids[name] = "" // which no group names
+			ids[name] = "" // no group has an empty value
 		}
 	}
 	return ids, again, nil
@@ -95,7 +96,7 @@ func allFound(s *jsonfield.Scanner, fields int) bool {
 // pieceBytes is how much of a body is read at a time.
 const pieceBytes = 16 << 10
 
-// fieldsOf returns the fields of bodies for the keys of groups, which other nodes choose.
+// fieldsOf returns the valid ones of the keys of groups, which other nodes choose.
 func fieldsOf(keys map[string]bool) (fields []string) {
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if jsonfield.CheckPath(key) == nil && len(fields) < jsonfield.MaxFields {
@@ -105,7 +106,7 @@ func fieldsOf(keys map[string]bool) (fields []string) {
 	return fields
 }
 
-// hasBody reports whether a request has something to peek at.
+// hasBody reports whether a request has a body.
 func hasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
 }
@@ -120,8 +121,8 @@ var (
 	errBadRoute = errors.New("want /v1/service/SERVICE/…, /v1/p2p/PEERID/SERVICE/… or /v1/_service/SERVICE/…")
 )
 
-// choose returns the nodes that a request to a service may go to, in the order in which to try them; providers are its
-// trusted nodes, empty: all.
+// choose returns the nodes to which a request to a service may go, in the order in which to try
+// them. providers are the permitted nodes; empty: all.
 func choose(n *peers.Node, service string, providers []Provider, r *http.Request) ([]peers.Target, error) {
 	choice := choiceOf(providers)
 	if hasBody(r) {

@@ -16,33 +16,34 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// part is the node of one gateway, if it is one.
+// part is the node of a gateway, if the gateway is one.
 type part struct {
 	gateway extend.Gateway
 
-	mu       sync.Mutex        // never held while the gateway or a node is asked
+	mu       sync.Mutex        // not held during calls of the gateway or a node
 	node     *peers.Node       // nil: none
 	cfg      *Peers            // of node
 	services map[string]string // upstreams of the services here, by name
-	retired  *peers.Node       // by a reload, and not drained yet
+	retired  *peers.Node       // removed by a reload, and not drained yet
 }
 
 func newPart(g extend.Gateway) extend.Part { return &part{gateway: g} }
 
-// errStarting: a service of a configuration that is not in force yet.
+// errStarting: the upstream or the node belongs to a configuration that is not in force yet.
 var errStarting = errors.New("the gateway is starting or reloading")
 
 // errFixed is the error of a reload that changes a node's fixed settings.
 var errFixed = errors.New("these settings of \"peers\" hold until the gateway ends: restart it")
 
-// now returns the node, nil if there is none.
+// now returns the current node, nil if there is none.
 func (p *part) now() *peers.Node {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.node
 }
 
-// Check implements extend.Part. Checks that need no listener are made with the file.
+// Check implements extend.Part. There is nothing to check beyond check, which is called with the
+// file.
 func (p *part) Check(*config.Config, func(err error, at any)) {}
 
 // Plan implements extend.Part.
@@ -113,7 +114,7 @@ func (p *part) begin(plan *extend.Plan, next *Peers) error {
 		p.swap(nil, nil)
 	})
 	plan.Changes = append(plan.Changes, "peers added")
-	if plan.Old == nil { // pools that warm up use it before there is anything to commit
+	if plan.Old == nil { // pools may use the node before Swap, when they warm up
 		p.swap(node, next)
 	}
 	plan.Swap = append(plan.Swap, func() { p.swap(node, next) })
@@ -172,7 +173,7 @@ func (p *part) offered(service string) string {
 	return p.services[service]
 }
 
-// note keeps the services of a configuration that is in force.
+// note records the services of a configuration that comes into force.
 func (p *part) note(cfg *config.Config) {
 	services := map[string]string{}
 	for _, s := range servicesOf(cfg) {
@@ -183,7 +184,7 @@ func (p *part) note(cfg *config.Config) {
 	p.services = services
 }
 
-// connect connects to an upstream that a service names, as it is configured now.
+// connect connects to an upstream of a service, with its current configuration.
 func (p *part) connect(ctx context.Context, name string) (net.Conn, error) {
 	u, ok := p.gateway.Upstream(name).(interface {
 		Connect(ctx context.Context) (net.Conn, error)
@@ -194,7 +195,8 @@ func (p *part) connect(ctx context.Context, name string) (net.Conn, error) {
 	return u.Connect(ctx)
 }
 
-// healthy reports whether an upstream that a service names has an endpoint that works, as far as its health check and its users tell.
+// healthy reports whether an upstream has an endpoint that is healthy and neither ejected nor
+// removed.
 func (p *part) healthy(name string) bool {
 	u, ok := p.gateway.Upstream(name).(interface{ Status() upstream.Status })
 	return ok && slices.ContainsFunc(u.Status().Endpoints, func(e upstream.EndpointStatus) bool { return e.Healthy && !e.Ejected && !e.Removed })
@@ -212,7 +214,8 @@ func (p *part) Registers() (all []extend.Register) {
 	return all
 }
 
-// Drain implements extend.Part: first calls of other nodes here, and last calls to them.
+// Drain implements extend.Part. It first drains calls of other nodes, and with last the calls of
+// other nodes' services.
 func (p *part) Drain(ctx context.Context, last bool) error {
 	n := p.now()
 	switch {

@@ -15,26 +15,26 @@ type NodeStatus struct {
 	Addresses []string `json:"addresses"`
 	Conns     int      `json:"connections"` // libp2p connections
 	Peers     int      `json:"peers"`       // that are connected
-	Callers   []string `json:"callers"`     // peers that have a session to call services here
-	Streams   int      `json:"streams"`     // connections to services here that are open
+	Callers   []string `json:"callers"`     // peers with a session to services here
+	Streams   int      `json:"streams"`     // open connections to services here
 	Accepted  uint64   `json:"accepted"`    // connections to services here
-	Refused   uint64   `json:"refused"`     // of Accepted, by policy or limit
-	Limited   uint64   `json:"limited"`     // of Accepted, because the peer exceeds "per_peer"
+	Refused   uint64   `json:"refused"`     // of Accepted, refused by policy or limits
+	Limited   uint64   `json:"limited"`     // of Accepted, refused by "per_peer"
 	Exhausted uint64   `json:"exhausted"`   // libp2p connections and streams that this node's limits have refused
-	Failed    uint64   `json:"failed"`      // of Accepted, because the server could not be reached
+	Failed    uint64   `json:"failed"`      // of Accepted, failed because the server could not be reached
 	BytesIn   uint64   `json:"bytes_in"`    // to services here
 	BytesOut  uint64   `json:"bytes_out"`   // from them
-	// Throttled is how long connections of peers that were too fast ("per_peer") have waited, added up.
+	// Throttled is the total time that connections waited because of "per_peer".
 	Throttled float64 `json:"throttled_seconds"`
 
 	DHT     DHTStatus    `json:"dht"`
-	Records RecordStatus `json:"records"` // in which other nodes tell of their services
+	Records RecordStatus `json:"records"` // records of other nodes
 }
 
 // DHTStatus is a node's part in the DHT of its network.
 type DHTStatus struct {
 	On      bool   `json:"on"`
-	Server  bool   `json:"server"`  // it answers others; otherwise it only asks
+	Server  bool   `json:"server"`  // it answers lookups; otherwise it only makes them
 	Nodes   int    `json:"nodes"`   // in the routing table
 	Lookups uint64 `json:"lookups"` // of nodes without a known address
 	Found   uint64 `json:"found"`   // of these
@@ -43,11 +43,11 @@ type DHTStatus struct {
 // RecordStatus counts records of other nodes.
 type RecordStatus struct {
 	Taken   uint64 `json:"taken"`
-	Forged  uint64 `json:"forged"`  // with a wrong signature or form, or from the future
+	Forged  uint64 `json:"forged"`  // with a wrong signature or format, or issued in the future
 	Stale   uint64 `json:"stale"`   // out of date
-	Flooded uint64 `json:"flooded"` // more than a node may send
-	Full    uint64 `json:"full"`    // for which there is no room
-	Evicted uint64 `json:"evicted"` // nodes taken out of a full table for others
+	Flooded uint64 `json:"flooded"` // over the limits of records
+	Full    uint64 `json:"full"`    // that did not fit into the table
+	Evicted uint64 `json:"evicted"` // nodes removed from a full table for others
 }
 
 // OfferStatus is a service that another node offers, in /api/v1/status.
@@ -55,12 +55,12 @@ type OfferStatus struct {
 	Service   string    `json:"service"`
 	Peer      string    `json:"peer"`
 	Groups    []string  `json:"groups"`
-	Load      int       `json:"load"`     // connections that are open there
-	Capacity  int       `json:"capacity"` // that it has capacity for; 0: unknown
+	Load      int       `json:"load"`     // open connections at the node
+	Capacity  int       `json:"capacity"` // concurrent connections that callers should respect; 0: unknown
 	Version   string    `json:"version"`  // of the node's program
 	Since     time.Time `json:"since"`
-	Expires   time.Time `json:"expires"`    // unless the node is heard of again
-	LastError string    `json:"last_error"` // why it could not be called lately
+	Expires   time.Time `json:"expires"`    // when the announcement expires
+	LastError string    `json:"last_error"` // the last failure of a call, while the node is in backoff
 }
 
 // PeerStatus is another node, in /api/v1/status.
@@ -71,15 +71,15 @@ type PeerStatus struct {
 	Relayed   bool    `json:"relayed"`
 	Path      string  `json:"path"`        // the multiaddress of the connection
 	RTT       float64 `json:"rtt_seconds"` // 0: not known
-	Calls     int     `json:"calls"`       // connections to its services that are open
-	Callers   int     `json:"callers"`     // connections to services here that it has open
-	Opened    uint64  `json:"opened"`      // connections to its services, since it is called
+	Calls     int     `json:"calls"`       // open connections to its services
+	Callers   int     `json:"callers"`     // open connections of the peer to services here
+	Opened    uint64  `json:"opened"`      // connections to its services since the first call
 	BytesIn   uint64  `json:"bytes_in"`    // from its services
 	BytesOut  uint64  `json:"bytes_out"`   // to them
-	LastError string  `json:"last_error"`  // why a bootstrap peer, or one that is called, is not connected
+	LastError string  `json:"last_error"`  // why a bootstrap peer, or a peer that is called, is not connected
 }
 
-// show returns a node's rows for the admin pages, nil if there is none.
+// show returns a node's rows for the admin pages. n may be nil: there are no rows then.
 func show(n *peers.Node) []admin.Addition {
 	if n == nil {
 		return []admin.Addition{nodeReport.Of(nil), peerReport.Of(nil), offerReport.Of(nil)}
@@ -175,7 +175,7 @@ var offerReport = admin.Report[OfferStatus]{
 	},
 }
 
-// state is a service's in a word.
+// state returns the state of a service in a word.
 func (s OfferStatus) state() (admin.Level, string) {
 	if s.LastError != "" {
 		return admin.Warn, "failing"
@@ -207,7 +207,7 @@ var peerReport = admin.Report[PeerStatus]{
 	},
 }
 
-// state is a peer's in a word.
+// state returns the state of a peer in a word.
 func (s PeerStatus) state() (admin.Level, string) {
 	switch {
 	case !s.Connected && s.LastError != "":
@@ -220,7 +220,7 @@ func (s PeerStatus) state() (admin.Level, string) {
 	return admin.Good, "direct"
 }
 
-// rtt is the round trip to a peer as people read it.
+// rtt formats the round trip to a peer.
 func (s PeerStatus) rtt() string {
 	if s.RTT == 0 {
 		return ""

@@ -2,8 +2,9 @@ package listener
 
 import "golang.org/x/sys/unix"
 
-// left reports whether the client of a connection that nothing was read from has gone: it has sent a reset, or its end and no byte before.
-func (c *Conn) left() bool {
+// clientGone reports whether the client has reset the connection, or ended its stream without
+// sending anything. Nothing of the connection may have been read.
+func (c *Conn) clientGone() bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return c.Ended()

@@ -21,11 +21,11 @@ const (
 	mostPause  = 15 * time.Second
 )
 
-// tagKnown protects the connections to bootstrap peers.
-const tagKnown = "bootstrap"
+// tagBootstrap protects the connections to bootstrap peers.
+const tagBootstrap = "bootstrap"
 
-// known are the bootstrap peers. Each has a goroutine that keeps it connected.
-type known struct {
+// bootstrapPeers are the peers of Config.Bootstrap. Each has a goroutine that keeps it connected.
+type bootstrapPeers struct {
 	node *Node
 
 	mu     sync.Mutex // held for a few instructions
@@ -39,24 +39,24 @@ type keeper struct {
 	info peer.AddrInfo
 	stop context.CancelFunc
 	lost chan struct{} // capacity one: signals that the peer's last connection has closed
-	err  error         // of the last attempt; guarded by known.mu
+	err  error         // of the last attempt; guarded by bootstrapPeers.mu
 }
 
 // init reads the bootstrap peers. It must precede every call of has.
-func (k *known) init(n *Node) { k.node, k.peers = n, map[peer.ID]*keeper{} }
+func (b *bootstrapPeers) init(n *Node) { b.node, b.peers = n, map[peer.ID]*keeper{} }
 
 // start watches for lost connections.
-func (k *known) start() {
-	k.node.host.Network().Notify(&network.NotifyBundle{DisconnectedF: func(_ network.Network, c network.Conn) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if p := k.peers[c.RemotePeer()]; p != nil {
-			p.poke()
+func (b *bootstrapPeers) start() {
+	b.node.host.Network().Notify(&network.NotifyBundle{DisconnectedF: func(_ network.Network, c network.Conn) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if p := b.peers[c.RemotePeer()]; p != nil {
+			p.signal()
 		}
 	}})
 }
 
-func (p *keeper) poke() {
+func (p *keeper) signal() {
 	select {
 	case p.lost <- struct{}{}:
 	default:
@@ -71,62 +71,62 @@ func (n *Node) SetBootstrap(addrs []string) error {
 	if err := cfg.Verify(); err != nil {
 		return err
 	}
-	n.known.set(addrs)
+	n.bootstrap.set(addrs)
 	return nil
 }
 
-// set replaces the bootstrap peers by addrs, which have been verified.
-func (k *known) set(addrs []string) {
+// set replaces the bootstrap peers by addrs, which must be valid.
+func (b *bootstrapPeers) set(addrs []string) {
 	want := map[peer.ID]peer.AddrInfo{}
 	for _, text := range addrs {
 		info, _ := ParsePeer(text)
-		if info.ID == k.node.id {
+		if info.ID == b.node.id {
 			continue // all nodes may have the same list
 		}
 		all := want[info.ID]
 		all.ID, all.Addrs = info.ID, append(all.Addrs, info.Addrs...)
 		want[info.ID] = all
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
 		return
 	}
-	for id, p := range k.peers {
+	for id, p := range b.peers {
 		if _, stays := want[id]; !stays {
 			p.stop()
-			delete(k.peers, id)
-			k.node.host.Peerstore().UpdateAddrs(id, peerstore.PermanentAddrTTL, peerstore.TempAddrTTL)
-			k.node.host.ConnManager().Unprotect(id, tagKnown)
+			delete(b.peers, id)
+			b.node.host.Peerstore().UpdateAddrs(id, peerstore.PermanentAddrTTL, peerstore.TempAddrTTL)
+			b.node.host.ConnManager().Unprotect(id, tagBootstrap)
 		}
 	}
 	for id, info := range maps.All(want) {
-		k.node.host.Peerstore().AddAddrs(id, info.Addrs, peerstore.PermanentAddrTTL) // for calls before it is connected
-		if old := k.peers[id]; old != nil {
+		b.node.host.Peerstore().AddAddrs(id, info.Addrs, peerstore.PermanentAddrTTL) // for calls before the peer is connected
+		if old := b.peers[id]; old != nil {
 			old.stop()
 		}
-		ctx, stop := context.WithCancel(k.node.life)
+		ctx, stop := context.WithCancel(b.node.life)
 		p := &keeper{info: info, stop: stop, lost: make(chan struct{}, 1)}
-		k.peers[id] = p
-		k.node.host.ConnManager().Protect(id, tagKnown)
-		k.work.Go(func() { k.keep(ctx, p) })
+		b.peers[id] = p
+		b.node.host.ConnManager().Protect(id, tagBootstrap)
+		b.work.Go(func() { b.keep(ctx, p) })
 	}
 }
 
 // keep connects to a peer whenever it is not connected, until ctx ends.
-func (k *known) keep(ctx context.Context, p *keeper) {
+func (b *bootstrapPeers) keep(ctx context.Context, p *keeper) {
 	pause, logged := firstPause, ""
 	for {
-		err := k.node.connect(ctx, p.info)
+		err := b.node.connect(ctx, p.info)
 		if ctx.Err() != nil {
 			return
 		}
-		k.mu.Lock()
+		b.mu.Lock()
 		p.err = err
-		k.mu.Unlock()
+		b.mu.Unlock()
 		if err == nil {
 			if logged != "" {
-				k.node.log.Info("peers: bootstrap peer connected", "peer", p.info.ID.String())
+				b.node.log.Info("peers: bootstrap peer connected", "peer", p.info.ID.String())
 			}
 			pause, logged = firstPause, ""
 			select {
@@ -137,7 +137,7 @@ func (k *known) keep(ctx context.Context, p *keeper) {
 			continue
 		}
 		if text := err.Error(); text != logged {
-			k.node.log.Warn("peers: bootstrap peer not connected, trying again", "peer", p.info.ID.String(), "error", err)
+			b.node.log.Warn("peers: bootstrap peer not connected, trying again", "peer", p.info.ID.String(), "error", err)
 			logged = text
 		}
 		timer := time.NewTimer(pause/2 + rand.N(pause))
@@ -169,10 +169,10 @@ func (n *Node) connect(ctx context.Context, info peer.AddrInfo) error {
 	return nil
 }
 
-// ErrNotConnected: there is no way to a peer now.
+// ErrNotConnected: a peer cannot be connected to now.
 var ErrNotConnected = errors.New("peers: not connected")
 
-// explain returns an error that says in one line why a peer cannot be connected to.
+// explain wraps the error of a connection attempt in ErrNotConnected, in one line.
 func explain(id peer.ID, err error) error {
 	var dial *swarm.DialError
 	if errors.As(err, &dial) && len(dial.DialErrors) > 0 {
@@ -188,7 +188,7 @@ func explain(id peer.ID, err error) error {
 	return fmt.Errorf("%w: peer %s: %w", ErrNotConnected, id, err)
 }
 
-// oneLine joins errors without line breaks.
+// lines are errors that are printed in one line.
 type lines []error
 
 func oneLine(errs []error) error { return lines(errs) }
@@ -206,40 +206,40 @@ func (l lines) Error() string {
 
 func (l lines) Unwrap() []error { return l }
 
-// trouble returns why a bootstrap peer is not connected, nil if it is.
-func (k *known) trouble(id peer.ID) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if p := k.peers[id]; p != nil {
+// trouble returns why a bootstrap peer is not connected, or nil if it is connected.
+func (b *bootstrapPeers) trouble(id peer.ID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.peers[id]; p != nil {
 		return p.err
 	}
 	return nil
 }
 
-// has reports whether a peer is one of them.
-func (k *known) has(id peer.ID) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.peers[id] != nil
+// has reports whether a peer is a bootstrap peer.
+func (b *bootstrapPeers) has(id peer.ID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.peers[id] != nil
 }
 
-// ids are the bootstrap peers.
-func (k *known) ids() (all []peer.ID) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for id := range k.peers {
+// ids returns the IDs of the bootstrap peers.
+func (b *bootstrapPeers) ids() (all []peer.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id := range b.peers {
 		all = append(all, id)
 	}
 	return all
 }
 
 // close stops keeping the peers connected.
-func (k *known) close() {
-	k.mu.Lock()
-	k.closed = true
-	for _, p := range k.peers {
+func (b *bootstrapPeers) close() {
+	b.mu.Lock()
+	b.closed = true
+	for _, p := range b.peers {
 		p.stop()
 	}
-	k.mu.Unlock()
-	k.work.Wait()
+	b.mu.Unlock()
+	b.work.Wait()
 }

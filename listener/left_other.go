@@ -1,6 +1,0 @@
-//go:build !linux
-
-package listener
-
-// left reports whether the client of a connection that nothing was read from has gone: it has sent a reset, or its end and no byte before.
-func (c *Conn) left() bool { return c.Ended() || c.WasReset() }
