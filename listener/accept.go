@@ -23,6 +23,8 @@ const (
 // acceptLoop accepts from l and runs serve for each connection, each in its own fiber or goroutine,
 // until l fails for good or is closed; it returns that error.
 func (s *Server) acceptLoop(l net.Listener, serve func(*Conn)) (err error) {
+	s.accepting.Add(1)
+	defer s.accepting.Add(-1)
 	fiber.RunOn(l, func() { err = s.acceptAll(l, serve) })
 	return err
 }
@@ -32,7 +34,7 @@ func (s *Server) acceptAll(l net.Listener, serve func(*Conn)) error {
 	a.screening = a.screen
 	var delay time.Duration
 	for {
-		if s.room.full() && !s.isDraining() {
+		if s.room.full() && !s.isClosing() {
 			delay = s.backOff(l, delay, errNoRoom)
 			continue
 		}
@@ -141,7 +143,7 @@ func (s *Server) backOff(l net.Listener, last time.Duration, err error) time.Dur
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-s.draining:
+		case <-s.closing:
 		}
 	})
 	return delay

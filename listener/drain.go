@@ -10,6 +10,10 @@ import (
 )
 
 const (
+	// beginGrace is how long Drain waits for accepted connections to begin their sessions. They do within a tick; others wait for a PROXY header,
+	// or in the queue.
+	beginGrace = 200 * time.Millisecond
+	beginPause = time.Millisecond
 	// cutGrace is how long sessions have to end by themselves, once their context is cancelled, before their connections are reset.
 	cutGrace = 250 * time.Millisecond
 	// closeGrace is how long Drain and Close wait for sessions to return after
@@ -17,13 +21,15 @@ const (
 	closeGrace = 2 * time.Second
 )
 
-// Drain stops accepting, closes the channel of Draining, rejects queued connections, and waits
-// until all sessions have ended. If ctx ends first, Drain cancels the sessions' contexts, and
-// resets connections that are still open a moment later, so that an incomplete response does not
-// look complete. The error then wraps ctx's and has the number of these sessions. Drain may be
-// called more than once.
+// Drain stops accepting, lets clients that were accepted begin their sessions, closes the channel of
+// Draining, rejects queued connections, and waits until all sessions have ended. If ctx ends first,
+// Drain cancels the sessions' contexts, and resets connections that are still open a moment later, so
+// that an incomplete response does not look complete. The error then wraps ctx's and has the number
+// of these sessions. Drain may be called more than once.
 func (s *Server) Drain(ctx context.Context) error {
-	s.stop()
+	s.closeListeners()
+	s.begun(ctx)
+	s.beginDrain()
 	select {
 	case <-s.empty:
 		s.cancel()
@@ -39,23 +45,59 @@ func (s *Server) Drain(ctx context.Context) error {
 
 // Close stops accepting and ends every session now.
 func (s *Server) Close() {
-	s.stop()
+	s.closeListeners()
+	s.beginDrain()
 	s.closeSessions()
 }
 
-// stop ends accepting and begins the drain, once.
-func (s *Server) stop() {
-	for _, l := range s.beginDrain() {
-		_ = l.Close() // without s.mu: Close may wait for a loop whose sessions wait for s.mu
+// closeListeners ends accepting, once.
+func (s *Server) closeListeners() {
+	s.mu.Lock()
+	var all []net.Listener
+	if !s.closed {
+		s.closed = true
+		close(s.closing)
+		all = slices.Collect(maps.Keys(s.listeners))
+	}
+	s.mu.Unlock()
+	for _, l := range all {
+		_ = l.Close() // without the lock: it may wait for a loop whose sessions wait for the lock
 	}
 }
 
-// beginDrain begins the drain and returns the listeners to close.
-func (s *Server) beginDrain() []net.Listener {
+// begun waits until the accept loops have ended and the clients that they have accepted have begun their sessions. They would be
+// disconnected by beginDrain, although another process or Server may have their listener and could have served them.
+func (s *Server) begun(ctx context.Context) {
+	timeout, tick := time.NewTimer(beginGrace), time.NewTicker(beginPause)
+	defer timeout.Stop()
+	defer tick.Stop()
+	for s.accepting.Load() > 0 || s.beginning() {
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			return
+		case <-ctx.Done():
+			return
+		case <-s.draining:
+			return
+		}
+	}
+}
+
+// beginning reports whether a connection is on its way to its session.
+func (s *Server) beginning() bool {
+	_, queued := s.connLimit.counts()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unbegun > queued
+}
+
+// beginDrain begins the drain, once.
+func (s *Server) beginDrain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		return nil
+		return
 	}
 	s.stopped = true
 	close(s.draining)
@@ -66,7 +108,6 @@ func (s *Server) beginDrain() []net.Listener {
 		}
 	}
 	s.noteEmpty()
-	return slices.Collect(maps.Keys(s.listeners))
 }
 
 // closeSessions ends the sessions that still run and returns their number.

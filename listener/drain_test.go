@@ -127,3 +127,54 @@ func TestListenerClosed(t *testing.T) {
 		}
 	}
 }
+
+// lateListener returns one more connection after Close, as a listener does that had accepted one.
+type lateListener struct {
+	net.Listener
+	closed chan struct{}
+	late   chan net.Conn
+}
+
+func (l *lateListener) Accept() (net.Conn, error) {
+	<-l.closed
+	select {
+	case c := <-l.late:
+		return c, nil
+	default:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *lateListener) Close() error {
+	select {
+	case <-l.closed:
+	default:
+		close(l.closed)
+	}
+	return l.Listener.Close()
+}
+
+// TestDrainServesAccepted: a client that was accepted when the drain began gets its session, because no other Server that has
+// the socket can serve it.
+func TestDrainServesAccepted(t *testing.T) {
+	s, err := listener.New(listener.Config{Name: "late"}, listener.HandlerFunc(func(_ context.Context, c *listener.Conn) {
+		defer c.Close()
+		io.WriteString(c, "served")
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, server := conntest.Pair(t, "tcp", "127.0.0.1:0")
+	l := &lateListener{conntest.Listen(t), make(chan struct{}), make(chan net.Conn, 1)}
+	l.late <- server
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	conntest.Eventually(t, "it accepts", func() bool { return s.Stats().Address != "" })
+	if err := s.Drain(context.Background()); err != nil {
+		t.Error(err)
+	}
+	conntest.Want(t, client, "served")
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}

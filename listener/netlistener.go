@@ -48,7 +48,7 @@ func (l *netListener) Accept() (net.Conn, error) {
 func (l *netListener) run() {
 	err := l.srv.acceptLoop(l.Listener, l.offer)
 	l.srv.removeListener(l.Listener)
-	if l.srv.isDraining() {
+	if l.srv.isClosing() {
 		err = net.ErrClosed
 	}
 	l.finish(err)

@@ -55,16 +55,21 @@ type Server struct {
 
 	ctx      context.Context // of sessions
 	cancel   context.CancelFunc
+	closing  chan struct{} // closed when no more is accepted
 	draining chan struct{}
 	empty    chan struct{} // closed when the server drains and has no connections
 
+	accepting atomic.Int64 // acceptLoops that run
+
 	mu        sync.Mutex // never held across I/O, except closing sockets
+	closed    bool       // closing is closed
 	stopped   bool       // draining is closed
 	emptied   bool       // empty is closed
 	name      string
 	address   string
 	listeners map[net.Listener]struct{}
 	conns     []*Conn
+	unbegun   int // those of conns that do not serve yet
 	traffic   []*traffic.Set
 }
 
@@ -82,6 +87,7 @@ func New(cfg Config, h Handler) (*Server, error) {
 		name:      cfg.Name,
 		room:      cmp.Or(cfg.Room, &Room{}),
 		rejects:   make(chan struct{}, maxRejecting),
+		closing:   make(chan struct{}),
 		draining:  make(chan struct{}),
 		empty:     make(chan struct{}),
 		listeners: make(map[net.Listener]struct{}),
@@ -126,7 +132,7 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 	err := s.acceptLoop(l, s.serveConn)
 	s.removeListener(l)
-	if s.isDraining() {
+	if s.isClosing() {
 		return nil
 	}
 	return fmt.Errorf("listener %q: accept on %s: %w", s.name, l.Addr(), err)
@@ -146,10 +152,20 @@ func (s *Server) isDraining() bool {
 }
 
 // addListener reports whether l may be served.
+// isClosing reports whether no more is accepted: the drain has begun, or is about to.
+func (s *Server) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}
+
 func (s *Server) addListener(l net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped {
+	if s.closed {
 		return false
 	}
 	s.listeners[l] = struct{}{}

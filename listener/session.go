@@ -159,6 +159,7 @@ func (s *Server) begin(c *Conn) bool {
 	defer s.mu.Unlock()
 	if !s.stopped {
 		c.flags.Or(connServing)
+		s.unbegun--
 	}
 	return !s.stopped
 }
@@ -195,6 +196,7 @@ func (s *Server) track(c *Conn) bool {
 		return false
 	}
 	s.conns = append(s.conns, c)
+	s.unbegun++
 	c.index = int32(len(s.conns))
 	s.room.open.Add(1)
 	return true
@@ -207,6 +209,9 @@ func (s *Server) forget(c *Conn) {
 	defer s.mu.Unlock()
 	if c.index == 0 {
 		return
+	}
+	if !c.is(connServing) {
+		s.unbegun--
 	}
 	last := len(s.conns) - 1
 	moved := s.conns[last]
