@@ -28,6 +28,10 @@ type Options struct {
 	Version string
 	// Warnings are the warnings of config.Load; they are logged at the start.
 	Warnings config.Problems
+	// Sockets are those of the process that this one takes over from; see Gateway.Sockets. New uses those whose addresses
+	// the configuration has, and closes the others. If they are not nil, an address of UDP that is still in use does not
+	// make New fail: it is opened as soon as it is free.
+	Sockets []Socket
 	// Started, if set, is called by Run once everything is served.
 	Started func()
 	// Reloading, if set, is called when ReloadFile begins, and over when it has ended.
@@ -45,6 +49,8 @@ type Gateway struct {
 	senders listener.Room // for sessions of datagrams: forged addresses can begin any number of them, which must not use up clients' room
 	spare   spares        // for the admin page
 	parts   []extend.Part // of extensions
+
+	inherited inherited // Options.Sockets that are not used yet; nil: none, or New is over
 
 	accessLogs *logfile.Set // nil in a check
 
@@ -79,7 +85,8 @@ type Gateway struct {
 // that is not run must be closed. Errors name the listener or upstream; those about an address wrap
 // ErrListen.
 func New(cfg *config.Config, opts Options) (*Gateway, error) {
-	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now()}
+	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), inherited: newInherited(opts.Sockets)}
+	defer func() { g.inherited.close(); g.inherited = nil }()
 	g.room.Guard(g.spare.guard)
 	if g.opts.Version == "" {
 		g.opts.Version = "development"
@@ -108,6 +115,9 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	g.inForce(p)
 	return g, nil
 }
+
+// Logger returns the gateway's log.
+func (g *Gateway) Logger() *slog.Logger { return g.logger }
 
 // Run serves until ctx ends, then drains within the configuration's drain_timeout, closes everything and returns: nil
 // if every session ended in time, else an error that wraps ErrCutOff. It may be called once.
@@ -145,8 +155,15 @@ func (g *Gateway) serve() error {
 	g.checkOpenFiles(g.cfg)
 	for _, s := range services {
 		for _, sock := range s.sockets() {
+			if sock.awaited {
+				g.tasks.Go(func() { g.reopen(s, sock, 0) })
+				continue
+			}
 			g.startService(s, sock)
 		}
+	}
+	if g.opts.Sockets != nil {
+		g.ownPaths()
 	}
 	if adminServer != nil {
 		g.startAdmin(adminServer)

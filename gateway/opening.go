@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"syscall"
 	"time"
 
@@ -35,7 +34,7 @@ func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) 
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 	}
-	if err == nil && onFibers(l, p.New) {
+	if err == nil && onFibers(l, p.New) && !sock.awaited {
 		if err = sock.adopt(g.engine); err != nil {
 			err = fmt.Errorf("%s: %w", what, err)
 		}
@@ -63,7 +62,17 @@ func (g *Gateway) open(p *plan, kind *extend.Protocol, what, listen string, perm
 
 // bind binds an address that no socket of this gateway has. At the start it waits a while for the address.
 func (g *Gateway) bind(p *plan, what, listen string, datagrams bool, open func() (*socket, error)) (*socket, error) {
-	sock, err := open()
+	var sock *socket
+	var err error
+	if !datagrams {
+		sock, err = g.inherited.take(what, listen)
+	}
+	if sock == nil && err == nil {
+		sock, err = open()
+	}
+	if errors.Is(err, syscall.EADDRINUSE) && datagrams && g.inherited != nil {
+		return await(listen, err), nil
+	}
 	for begin := time.Now(); g.cfg == nil && errors.Is(err, syscall.EADDRINUSE) && time.Since(begin) < startGrace; sock, err = open() {
 		time.Sleep(startPause)
 	}
@@ -91,7 +100,7 @@ func (p *plan) takeOver(from *socket, what, listen string) (*socket, error) {
 func (g *Gateway) holder(listen string, datagrams bool, old *service) *socket {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	anyPort := strings.HasSuffix(listen, ":0") && !strings.HasPrefix(listen, "unix:") // each such listener gets its own port
+	anyPort := anyPort(listen) // each such listener gets its own port
 	for _, s := range g.services {
 		if s.cfg.Listen == listen && s.datagrams() == datagrams && s.socket.failed == nil && (s == old || !anyPort) {
 			return s.socket

@@ -140,7 +140,7 @@ func (g *Gateway) hasFailed(svc *service) bool {
 // failures describes the sockets that have failed, for operators. mu is held.
 func (s *service) failures() (all []string) {
 	for _, sock := range s.sockets() {
-		if sock.failed == nil {
+		if sock.failed == nil || sock.awaits() {
 			continue
 		}
 		at := address(sock)

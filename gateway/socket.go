@@ -22,6 +22,7 @@ type socket struct {
 	unlink  bool        // closing it removes the file of a unix socket
 
 	// Gateway.mu guards these; see reopen.go.
+	awaited  bool      // failed, because the process before has not freed the address yet
 	failed   error     // why nothing is accepted any more; nil: it is
 	refused  error     // why the address could not be opened again last time
 	failures int       // times in a row that the address failed before this socket
@@ -120,11 +121,7 @@ func (s *socket) duplicate() (*socket, error) {
 		}
 		return &socket{Listener: l}, nil
 	}
-	file, ok := s.Listener.(interface{ File() (*os.File, error) })
-	if !ok {
-		return nil, fmt.Errorf("%T cannot be handed over", s.Listener)
-	}
-	f, err := file.File()
+	f, err := fileOf(s.Listener)
 	if err != nil {
 		return nil, err
 	}
@@ -138,11 +135,15 @@ func (s *socket) duplicate() (*socket, error) {
 
 // handOver makes to the owner of a unix socket's path, so that closing s does not remove it.
 func (s *socket) handOver(to *socket) {
-	s.unlink, to.unlink = false, true
-	for _, sock := range []*socket{s, to} {
-		if u, ok := sock.Listener.(unlinker); ok {
-			u.SetUnlinkOnClose(sock.unlink)
-		}
+	s.own(false)
+	to.own(true)
+}
+
+// own sets whether closing the socket removes the file of a Unix socket.
+func (s *socket) own(unlink bool) {
+	s.unlink = unlink
+	if u, ok := s.Listener.(unlinker); ok {
+		u.SetUnlinkOnClose(unlink)
 	}
 }
 

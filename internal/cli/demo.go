@@ -54,7 +54,7 @@ func runDemo(e env, args []string) int {
 		_, _ = fmt.Fprint(e.stdout, d.YAML)
 		return exitOK
 	}
-	code, portTaken := runGateway(e, d.Config, nil, nil, func(gw *gateway.Gateway) { _, _ = fmt.Fprintln(e.stdout, d.Lines(gw.Addr)) })
+	code, portTaken := runGateway(e, d.Config, control{started: func(gw *gateway.Gateway) { _, _ = fmt.Fprintln(e.stdout, d.Lines(gw.Addr)) }})
 	if portTaken {
 		_, _ = fmt.Fprintln(e.stderr, "headpond: try other ports: headpond demo -port-offset 1000")
 	}

@@ -18,27 +18,38 @@ import (
 
 // serve is `headpond serve FILE`.
 func serve(e env, args []string) int {
-	fs := flags("serve", "FILE", "Runs until SIGTERM or SIGINT, then lets sessions finish; a second signal ends at once. SIGHUP reads FILE again.")
+	fs := flags("serve", "FILE", "Runs until SIGTERM or SIGINT, then lets sessions finish; a second signal ends at once. SIGHUP reads FILE again. "+
+		"SIGUSR2 starts the program again, which takes the listening sockets over, and lets sessions finish.")
 	args, code, ok := parse(e, fs, args, 1, "want one configuration file")
 	if !ok {
 		return code
 	}
-	hangups := make(chan os.Signal, 1)     // one pending signal is enough: the file is read later
-	signal.Notify(hangups, syscall.SIGHUP) // before the start: SIGHUP would end a gateway that is about to start
+	// One pending signal of each is enough. They would end a gateway that is about to start.
+	hangups, upgrades := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
+	notifyUpgrade(upgrades)
+	defer signal.Stop(upgrades)
 	cfg, problems := config.Load(args[0])
 	if cfg == nil {
 		fatalProblems(e, args[0], problems)
 		return exitProblem
 	}
-	code, _ = runGateway(e, cfg, problems, hangups, nil)
+	code, _ = runGateway(e, cfg, control{warnings: problems, hangups: hangups, upgrades: upgrades, before: findPredecessor()})
 	return code
 }
 
-// runGateway runs cfg until a signal ends it, and reads its file again for each of hangups. started, if set, is called
-// when everything is served. warnings belong to the file and are logged. portTaken reports that an address could not be
-// bound.
-func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-chan os.Signal, started func(*gateway.Gateway)) (code int, portTaken bool) {
+// control has what runGateway needs besides the configuration. The zero value is usable.
+type control struct {
+	warnings config.Problems        // of the file; they are logged
+	hangups  <-chan os.Signal       // for each, the file is read again
+	upgrades <-chan os.Signal       // for each, a successor is started
+	before   *predecessor           // nil: this process takes over from none
+	started  func(*gateway.Gateway) // called when everything is served; nil: nothing is
+}
+
+// runGateway runs cfg until a signal ends it, or a successor serves. portTaken reports that an address could not be bound.
+func runGateway(e env, cfg *config.Config, c control) (code int, portTaken bool) {
 	signal.Ignore(syscall.SIGPIPE) // a log reader that ends must not end the gateway
 	defer signal.Reset(syscall.SIGPIPE)
 	notify, err := newNotifier()
@@ -48,13 +59,19 @@ func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-c
 	defer notify.close()
 	var gw *gateway.Gateway
 	ready, done := make(chan struct{}), make(chan struct{})
-	options := gateway.Options{Version: version, Warnings: warnings, Reloading: notify.reloading, Started: func() {
+	options := gateway.Options{Version: version, Warnings: c.warnings, Reloading: notify.reloading, Started: func() {
 		close(ready)
-		notify.ready()
-		if started != nil {
-			started(gw)
+		if c.before == nil {
+			notify.ready()
+		}
+		c.before.serving()
+		if c.started != nil {
+			c.started(gw)
 		}
 	}}
+	if c.before != nil {
+		options.Sockets = c.before.sockets
+	}
 	gw, err = gateway.New(cfg, options)
 	if err != nil {
 		tell(e, cfg.Log, slog.LevelError, err)
@@ -70,7 +87,8 @@ func runGateway(e env, cfg *config.Config, warnings config.Problems, hangups <-c
 	tasks.Go(func() { endOn(signals, gw, func() { notify.stopping(); cancel() }, &forced, done) })
 	tasks.Go(func() { tidy(done, gw.Trim) })
 	tasks.Go(func() { notify.keepAlive(done, gw.Alive) })
-	go reloadOn(hangups, gw, ready, done) // not waited for: the configuration may name a pipe without a writer
+	tasks.Go(func() { upgradeOn(ctx, c.upgrades, gw, notify, cancel, ready) })
+	go reloadOn(c.hangups, gw, ready, done) // not waited for: the configuration may name a pipe without a writer
 	err = gw.Run(ctx)
 	close(done)
 	tasks.Wait()

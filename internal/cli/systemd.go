@@ -16,7 +16,7 @@ import (
 type notifier struct {
 	conn     *net.UnixConn
 	watchdog time.Duration // WatchdogSec of the unit; 0 if there is none
-	ends     atomic.Bool   // STOPPING was sent: READY must not follow
+	ends     atomic.Bool   // STOPPING or MAINPID was sent: nothing must follow
 }
 
 // notifyPatience bounds the time to send a message: the gateway does not wait for systemd.
@@ -82,10 +82,19 @@ func (n *notifier) reloading() (over func(error)) {
 }
 
 func (n *notifier) stopping() {
-	if n != nil {
-		n.ends.Store(true)
+	if n == nil || n.ends.Swap(true) {
+		return
 	}
 	n.tell("STOPPING=1", "STATUS=draining")
+}
+
+// handOver reports that a successor is the unit's main process now. After that systemd listens to that one only.
+func (n *notifier) handOver(pid int) {
+	if n == nil {
+		return
+	}
+	n.tell("MAINPID="+strconv.Itoa(pid), "READY=1", "STATUS=serving")
+	n.ends.Store(true)
 }
 
 // keepAlive notifies the watchdog twice per timeout while alive returns true, until done is closed.

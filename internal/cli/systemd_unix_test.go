@@ -145,3 +145,21 @@ func TestWatchdogOf(t *testing.T) {
 		}
 	}
 }
+
+// TestSystemdFollowsUpgrade: after an upgrade systemd has the new process as the main one, and the old one, which ends, does
+// not report that the unit stops.
+func TestSystemdFollowsUpgrade(t *testing.T) {
+	manager := startSystemd(t, filepath.Join(t.TempDir(), "notify"))
+	u := startUpgraded(t, "auto")
+	before := u.process
+	manager.next(t, "READY=1\n")
+	u.upgrade(t)
+	manager.next(t, "MAINPID="+strconv.Itoa(u.pid)+"\nREADY=1")
+	if err := before.Wait(); err != nil {
+		t.Error(err)
+	}
+	if err := syscall.Kill(u.pid, syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	manager.next(t, "STOPPING=1")
+}

@@ -1,0 +1,168 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+)
+
+// Socket is a listening socket on its way from one process to the next. TCP and Unix sockets can be handed over: clients
+// that connect meanwhile wait in the socket's queue, and none is refused. UDP sockets cannot, because the datagrams of
+// running sessions would reach the wrong process.
+type Socket struct {
+	Listen string   // the address in the configuration
+	File   *os.File // a duplicate of the socket; whoever has the Socket closes it
+}
+
+// Sockets returns duplicates of the gateway's sockets, also the admin page's, for Options.Sockets of the process that
+// takes over. Both accept clients then, until Leave. Sockets whose port the system has chosen (port 0), and those that
+// have failed, are left out.
+func (g *Gateway) Sockets() (list []Socket, err error) {
+	if !g.lockRunning() {
+		return nil, ErrClosed
+	}
+	defer g.reloading.Unlock()
+	defer func() {
+		if err != nil {
+			closeSockets(list)
+			list = nil
+		}
+	}()
+	add := func(what, listen string, sock *socket) error {
+		if anyPort(listen) || g.failure(sock) != nil {
+			return nil
+		}
+		f, err := fileOf(sock.Listener)
+		if err != nil {
+			return fmt.Errorf("%s: hand over %s: %w", what, listen, err)
+		}
+		list = append(list, Socket{listen, f})
+		return nil
+	}
+	for _, s := range g.services {
+		if s.datagrams() {
+			continue
+		}
+		if err = add(fmt.Sprintf("listener %q", s.cfg.Name), s.cfg.Listen, s.socket); err != nil {
+			return list, err
+		}
+	}
+	if g.admin != nil {
+		err = add("admin", g.cfg.Admin, g.admin.socket)
+	}
+	return list, err
+}
+
+// Leave stops accepting, once another process serves the Sockets: Unix sockets are not removed, and the sessions of UDP
+// listeners end, so that the other process gets their addresses. Other sessions continue; the gateway is to be drained
+// next.
+func (g *Gateway) Leave() {
+	if !g.lockRunning() {
+		return
+	}
+	defer g.reloading.Unlock()
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, s := range g.services {
+		s.socket.own(false)
+		s.socket.retire()
+		if s.datagrams() {
+			_ = s.proxy.Drain(now)
+		}
+	}
+	if g.admin != nil {
+		g.admin.socket.own(false)
+		g.admin.socket.retire()
+	}
+}
+
+// ownPaths makes this process the one that removes the files of its Unix sockets.
+func (g *Gateway) ownPaths() {
+	for _, s := range g.services {
+		s.socket.own(true)
+	}
+	if g.admin != nil {
+		g.admin.socket.own(true)
+	}
+}
+
+// inherited are the sockets that New has got and not used yet, by the address in the configuration.
+type inherited map[string]*os.File
+
+// newInherited takes the sockets over.
+func newInherited(list []Socket) inherited {
+	if list == nil {
+		return nil
+	}
+	in := inherited{}
+	for _, s := range list {
+		if in[s.Listen] != nil {
+			_ = in[s.Listen].Close()
+		}
+		in[s.Listen] = s.File
+	}
+	return in
+}
+
+// take returns the socket for an address, nil if there is none.
+func (in inherited) take(what, listen string) (*socket, error) {
+	f := in[listen]
+	if f == nil {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	delete(in, listen)
+	l, err := net.FileListener(f)
+	_ = f.Close()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w on %s: take over the socket of the process before: %w", what, ErrListen, listen, err)
+	}
+	return &socket{Listener: l}, nil
+}
+
+// close closes the sockets that the configuration does not need any more.
+func (in inherited) close() {
+	for listen, f := range in {
+		_ = f.Close()
+		delete(in, listen)
+	}
+}
+
+func closeSockets(list []Socket) {
+	for _, s := range list {
+		_ = s.File.Close()
+	}
+}
+
+// awaited is the listener of a UDP socket whose address the process before still has.
+type awaited struct{ address string }
+
+// Accept, Close and Addr implement net.Listener.
+func (a awaited) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+func (a awaited) Close() error              { return nil }
+func (a awaited) Addr() net.Addr            { return udpAddress(a.address) }
+
+// udpAddress is an address as the configuration has it.
+type udpAddress string
+
+// Network and String implement net.Addr.
+func (a udpAddress) Network() string { return "udp" }
+func (a udpAddress) String() string  { return string(a) }
+
+// await returns a socket that has failed with err, and will be opened again as others are.
+func await(listen string, err error) *socket {
+	return &socket{Listener: awaited{listen}, failed: err, awaited: true}
+}
+
+// awaits reports whether a socket waits only for the process before. mu is held.
+func (s *socket) awaits() bool {
+	return s.awaited && (s.refused == nil || errors.Is(s.refused, syscall.EADDRINUSE))
+}
+
+// anyPort reports whether the system chooses the port of an address.
+func anyPort(listen string) bool {
+	return strings.HasSuffix(listen, ":0") && !strings.HasPrefix(listen, "unix:")
+}
