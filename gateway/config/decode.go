@@ -231,7 +231,11 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, key string, tag reflect.St
 		return
 	}
 	if n.Kind != yaml.SequenceNode {
-		d.report(at(n), "%s: want a list such as [a, b], got %s", key, describe(n))
+		hint := ""
+		if n.Kind == yaml.ScalarNode {
+			hint = "; put brackets around it"
+		}
+		d.report(at(n), "%s: want a list such as [a, b], got %s%s", key, describe(n), hint)
 		return
 	}
 	d.checkLength(n, len(n.Content), key, tag)

@@ -169,7 +169,22 @@ func plainAddress(text string) error {
 		return fmt.Errorf("want host:port or unix:/path; did you mean \"127.0.0.1:%d\"?", n)
 	}
 	if _, _, err := net.SplitHostPort(text); err != nil {
-		return errors.New("want host:port or unix:/path")
+		return errors.New("want host:port or unix:/path" + missingPart(text))
 	}
 	return errors.New("the port is not a number from 0 to 65535")
+}
+
+// missingPart says what a host or an address lacks to be host:port, "" if it does not look like one.
+func missingPart(text string) string {
+	if i := strings.LastIndexByte(text, ':'); i > 0 {
+		ip, err := netip.ParseAddr(text[:i])
+		if port := text[i+1:]; err == nil && ip.Is6() && checkHost(net.JoinHostPort(text[:i], port)) == nil && len(port) > 3 {
+			return fmt.Sprintf("; did you mean \"[%s]:%s\", an IPv6 address in brackets?", text[:i], port)
+		}
+	}
+	host := strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
+	if _, err := netip.ParseAddr(host); err == nil || !strings.Contains(host, ":") && checkHost(net.JoinHostPort(host, "1")) == nil {
+		return "; the port is missing"
+	}
+	return ""
 }

@@ -128,7 +128,7 @@ func (d *decoder) syntaxError(data []byte, err error) {
 	switch found := byteAt(data, pos); {
 	case strings.HasPrefix(message, "unknown anchor"):
 		message = "an alias (*name) whose anchor (&name) does not come before it; put quotes around a value that starts with *"
-	case strings.Contains(message, "cannot start any token") && found == '\t':
+	case strings.Contains(message, "cannot start any token") && found == '\t', strings.Contains(message, "found a tab character"):
 		message = "a tab in the indentation; use spaces"
 	case strings.Contains(message, "cannot start any token") && strings.IndexByte("%@`", found) >= 0:
 		message = fmt.Sprintf("a value cannot start with %q; put quotes around it", found)

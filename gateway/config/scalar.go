@@ -21,5 +21,19 @@ func parseDuration(text string) (time.Duration, error) {
 			return 0, fmt.Errorf("days are not a unit; did you mean \"%dh\"?", n*24)
 		}
 	}
+	number := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
+	if unit, ok := unitWords[strings.TrimSpace(text[len(number):])]; ok {
+		if _, err := time.ParseDuration(number + unit); err == nil {
+			return 0, fmt.Errorf("want a duration such as 250ms, 30s, 5m or 1h; did you mean %q?", number+unit)
+		}
+	}
 	return 0, fmt.Errorf("want a duration such as 250ms, 30s, 5m or 1h")
+}
+
+// unitWords are the names of units, or a unit behind a space, that take the place of Go's in other programs.
+var unitWords = map[string]string{
+	"ms": "ms", "msec": "ms", "millis": "ms", "milliseconds": "ms",
+	"s": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s",
+	"m": "m", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
+	"h": "h", "hr": "h", "hrs": "h", "hour": "h", "hours": "h",
 }

@@ -1,17 +1,36 @@
 package config
 
-import "strings"
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
 
 // Closest returns the candidate closest to text if text may be a misspelling of it, else "".
 func Closest(text string, candidates []string) string {
 	best, bestDistance := "", 1+max(1, len(text)/3)
 	lower := strings.ToLower(text)
 	for _, c := range candidates {
-		if d := editDistance(lower, strings.ToLower(c)); d < bestDistance {
+		d := editDistance(lower, strings.ToLower(c))
+		if d > 1 && len(text) > shortWord && sameLetters(lower, strings.ToLower(c)) {
+			d = 1 // letters typed in the wrong order are one slip, as in "adnim"
+		}
+		if d < bestDistance {
 			best, bestDistance = c, d
 		}
 	}
 	return best
+}
+
+// shortWord is the longest word whose letters make too many other words: "db" and "bd" are two names.
+const shortWord = 3
+
+// sameLetters reports whether two words consist of the same bytes, in any order.
+func sameLetters(a, b string) bool {
+	one, other := []byte(a), []byte(b)
+	slices.Sort(one)
+	slices.Sort(other)
+	return bytes.Equal(one, other)
 }
 
 // didYouMean returns `; did you mean "x"?`, or "" when nothing is close.

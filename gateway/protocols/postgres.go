@@ -315,7 +315,7 @@ func checkAuth(c *config.Checker, l *config.Listener, pg *PostgresListener) {
 	case pg.Auth != AuthTrust && !usersWritten && pg.AuthQuery == "":
 		c.Report(c.Mark(&pg.Auth), "auth: %q needs \"users_file\", lines of \"user\" \"secret\", or \"auth_query\"", pg.Auth)
 	}
-	if pg.Auth != AuthTrust || config.Loopback(l.Listen) || l.Listen == "" {
+	if pg.Auth != AuthTrust || config.Loopback(l.Listen) || l.Listen == "" || !c.NoProblemAt(&l.Listen) {
 		return
 	}
 	if !c.Written(&pg.Auth) {
