@@ -3,6 +3,7 @@
 package gateway_test
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -12,7 +13,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/conntest"
 )
 
 // breakListener makes accepting from this process's socket at address fail for good.
@@ -52,6 +55,62 @@ func TestReloadRevivesAListener(t *testing.T) {
 		t.Error(why)
 	}
 	echo(t, dial(t, address), "again")
+}
+
+// TestReloadWhileAnAddressIsTaken: another program has the address of a listener whose socket has failed. Reloads are applied nevertheless, also one
+// that replaces the listener, and the address is opened once it is free. A new address that is taken refuses the reload.
+func TestReloadWhileAnAddressIsTaken(t *testing.T) {
+	addresses, server := freeAddresses(t, 2), echoServer(t)
+	address := addresses[0]
+	const text = `
+listeners:
+  - {name: web, protocol: {protocol}, listen: "{listen}", upstream: {upstream}, max_conns: {conns}}
+  - {name: more, protocol: tcp, listen: "{more}", upstream: echo}
+upstreams:
+  echo: {endpoints: ["{echo}"]}
+  site: {endpoints: ["{echo}"]}
+`
+	with := func(protocol, upstream, conns string) *config.Config {
+		return parse(t, text, "{protocol}", protocol, "{upstream}", upstream, "{conns}", conns, "{listen}", address, "{more}", addresses[1], "{echo}", server)
+	}
+	g := run(t, with("tcp", "echo", "5"))
+	session := dial(t, address)
+	echo(t, session, "before")
+	var taken net.Listener
+	for err := error(syscall.EADDRINUSE); err != nil; taken, err = net.Listen("tcp", address) { // the gateway may be first
+		breakListener(t, address)
+	}
+	defer func() { _ = taken.Close() }()
+	stopped := func() bool {
+		why := strings.Join(g.Snapshot().NotReady, "\n")
+		return strings.Contains(why, "stopped on TCP "+address) && strings.Contains(why, "in use by another program")
+	}
+	if err := g.Reload(with("tcp", "echo", "6")); err != nil {
+		t.Fatal(err)
+	}
+	conntest.Eventually(t, "the gateway says that the address is taken", stopped)
+	if err := g.Reload(with("tcp", "echo", "7")); err != nil {
+		t.Fatal(err)
+	}
+	if s := g.Snapshot(); s.Listeners[0].MaxConns != 7 || !stopped() {
+		t.Errorf("max_conns is %d, not ready: %q", s.Listeners[0].MaxConns, s.NotReady)
+	}
+	echo(t, session, "after")
+	echo(t, dial(t, addresses[1]), "the other listener")
+	moved := parse(t, tcpText, "{listen}", address, "{echo}", server)
+	moved.Listeners[0].Name = "new"
+	if err := g.Reload(moved); !errors.Is(err, gateway.ErrListen) {
+		t.Errorf("a new listener at a taken address: %v", err)
+	}
+	if err := g.Reload(with("http", "site", "8")); err != nil {
+		t.Fatal(err)
+	}
+	if s := g.Snapshot(); s.Listeners[0].MaxConns != 8 || !stopped() {
+		t.Errorf("replaced: max_conns is %d, not ready: %q", s.Listeners[0].MaxConns, s.NotReady)
+	}
+	_ = taken.Close()
+	conntest.Eventually(t, "the gateway is ready", func() bool { return len(g.Snapshot().NotReady) == 0 })
+	_ = dial(t, address)
 }
 
 // TestTheLastFileIsApplied: of two reloads at once the one that read the file first, and is slow, does not undo the other.

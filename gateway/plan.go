@@ -27,6 +27,7 @@ type plan struct {
 	created []*backend // built for the plan
 
 	starts          []start // services to start
+	closed          []start // sockets that had failed under the previous service, and still cannot be opened: see stillFailed
 	retiredSockets  []*socket
 	retiredProxies  []*service
 	retiredBackends []*backend
@@ -39,10 +40,14 @@ type start struct {
 	socket  *socket
 }
 
-// start has a new service served.
-func (p *plan) start(svc *service) {
+// start has a new service served. old is the one that it replaces, if any: a failed socket that it has of old is opened later.
+func (p *plan) start(svc, old *service) {
 	for _, sock := range svc.sockets() {
-		p.starts = append(p.starts, start{svc, sock})
+		if old != nil && slices.Contains(old.sockets(), sock) {
+			p.closed = append(p.closed, start{svc, sock})
+		} else {
+			p.starts = append(p.starts, start{svc, sock})
+		}
 	}
 }
 
@@ -214,33 +219,47 @@ func (g *Gateway) planService(p *plan, l *config.Listener, old *service, view ma
 		changed = changed || p.touched[name]
 	}
 	if changed || old.cfg.Listen != l.Listen || g.hasFailed(old) {
-		return g.changeService(p, s, old, hold)
+		return g.changeService(p, s, old, hold, changed)
 	}
 	return nil
 }
 
-// changeService applies s to a listener that continues.
-func (g *Gateway) changeService(p *plan, s *spec, svc *service, hold *certificates) error {
+// changeService applies s to a listener that continues. changed says that more than its address and its failed sockets is different.
+func (g *Gateway) changeService(p *plan, s *spec, svc *service, hold *certificates, changed bool) error {
+	p.Commit = append(p.Commit, func() error { return g.updateService(svc, s, hold) })
+	if err := g.changeSockets(p, s, svc); err != nil {
+		return err
+	}
+	reopened := slices.ContainsFunc(p.retiredSockets, func(sock *socket) bool {
+		return slices.Contains(svc.sockets(), sock) && g.failure(sock) != nil
+	})
 	switch {
 	case svc.cfg.Listen != s.cfg.Listen:
 		p.change("listener %s moves from %s to %s", s.cfg.Name, svc.cfg.Listen, s.cfg.Listen)
-	case g.hasFailed(svc):
+	case reopened:
 		p.change("listener %s opened again", s.cfg.Name)
-	default:
+	case changed:
 		p.change("listener %s changed", s.cfg.Name)
 	}
-	p.Commit = append(p.Commit, func() error { return g.updateService(svc, s, hold) })
-	return g.changeSockets(p, s, svc)
+	return nil
 }
 
 // changeSockets opens the sockets that a service needs for s: at another address, in place of one that has failed, or for a protocol that now
-// has two. The others stay as they are. What the service does not need any more is closed once the new ones are served.
+// has two. The others stay as they are, and so does one that has failed and whose address is still taken. What the service does not need any
+// more is closed once the new ones are served.
 func (g *Gateway) changeSockets(p *plan, s *spec, svc *service) error {
 	first, err := g.changeFirst(p, s, svc)
+	if err != nil && g.stillFailed(p, s, svc, svc.firstFor(&s.cfg), err) {
+		first, err = svc.socket, nil
+	}
 	if err != nil {
 		return err
 	}
-	return g.changeSecond(p, s, svc, first)
+	err = g.changeSecond(p, s, svc, first)
+	if err != nil && g.stillFailed(p, s, svc, svc.besideFor(&s.cfg, first), err) {
+		return nil
+	}
+	return err
 }
 
 // changeFirst is changeSockets for the first socket, which it returns.
@@ -302,20 +321,25 @@ func (g *Gateway) addService(p *plan, s *spec, hold *certificates) error {
 		return err
 	}
 	p.services = append(p.services, svc)
-	p.start(svc)
+	p.start(svc, nil)
 	p.change("listener %s added", s.cfg.Name)
 	return nil
 }
 
-// newService opens the socket of a listener (see open) and builds its proxy; old is its previous service, if any.
+// newService opens the sockets of a listener (see open) and builds its proxy. old is its previous service, if any; the new one keeps a socket of
+// old that has failed and whose address is still taken.
 func (g *Gateway) newService(p *plan, s *spec, old *service, hold *certificates) (*service, error) {
 	sock, err := g.openListener(p, s, old)
 	if err != nil {
-		return nil, err
+		if sock = old.firstFor(&s.cfg); !g.stillFailed(p, s, old, sock, err) {
+			return nil, err
+		}
 	}
 	beside, err := g.openBeside(p, s, sock, nil)
 	if err != nil {
-		return nil, err
+		if beside = old.besideFor(&s.cfg, sock); !g.stillFailed(p, s, old, beside, err) {
+			return nil, err
+		}
 	}
 	if s.cert != nil {
 		hold.current.Store(s.cert)
@@ -336,8 +360,12 @@ func (g *Gateway) replaceService(p *plan, s *spec, old *service, hold *certifica
 		return err
 	}
 	p.services = append(p.services, svc)
-	p.start(svc)
-	p.retiredSockets = append(p.retiredSockets, old.sockets()...)
+	p.start(svc, old)
+	for _, sock := range old.sockets() {
+		if !slices.Contains(svc.sockets(), sock) {
+			p.retiredSockets = append(p.retiredSockets, sock)
+		}
+	}
 	p.retiredProxies = append(p.retiredProxies, old)
 	p.change("listener %s replaced", s.cfg.Name)
 	return nil

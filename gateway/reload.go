@@ -136,6 +136,10 @@ func (g *Gateway) commit(p *plan) error {
 	g.mu.Lock()
 	g.inForce(p)
 	g.retiring = slices.Concat(g.retiring, retiringOf(p))
+	for _, s := range p.closed {
+		failures := s.socket.failures
+		g.tasks.Go(func() { g.reopen(s.service, s.socket, failures) })
+	}
 	g.mu.Unlock()
 	g.checkOpenFiles(p.New)
 	g.watchCarriers(p.New)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -123,6 +124,32 @@ func (g *Gateway) notReopened(svc *service, sock *socket, err error, again time.
 	}
 }
 
+// stillFailed reports whether a reload may leave a socket of a service as it is, although it needs it: because it had failed before, and only its
+// address, which may be taken, prevents that it is opened now. err says so. Otherwise one failed socket would prevent every change of the
+// configuration. It is retried as before. A nil socket is none.
+func (g *Gateway) stillFailed(p *plan, s *spec, svc *service, sock *socket, err error) bool {
+	if sock == nil || g.failure(sock) == nil || !errors.Is(err, ErrListen) {
+		return false
+	}
+	p.change("listener %s still stopped on %s", s.cfg.Name, place(sock))
+	p.Commit = append(p.Commit, func() error {
+		g.mu.Lock()
+		sock.refused = err
+		g.mu.Unlock()
+		g.logger.Warn("cannot listen again, will retry", "listener", svc.cfg.Name, "address", address(sock), "network", sock.Addr().Network(), "error", err)
+		return nil
+	})
+	return true
+}
+
+// place names the address of a socket for operators, such as TCP 127.0.0.1:80.
+func place(sock *socket) string {
+	if network := sock.Addr().Network(); network != "unix" {
+		return strings.ToUpper(network) + " " + address(sock)
+	}
+	return address(sock)
+}
+
 // failure returns why a socket has failed; nil: it has not.
 func (g *Gateway) failure(sock *socket) error {
 	g.mu.Lock()
@@ -143,11 +170,7 @@ func (s *service) failures() (all []string) {
 		if sock.failed == nil || sock.awaits() {
 			continue
 		}
-		at := address(sock)
-		if network := sock.Addr().Network(); network != "unix" {
-			at = strings.ToUpper(network) + " " + at
-		}
-		text := fmt.Sprintf("listener %q stopped on %s: %v", s.cfg.Name, at, sock.failed)
+		text := fmt.Sprintf("listener %q stopped on %s: %v", s.cfg.Name, place(sock), sock.failed)
 		if sock.refused != nil {
 			text += fmt.Sprintf("; it cannot be opened again: %v", sock.refused)
 		}

@@ -130,3 +130,19 @@ func (s *service) sockets() []*socket {
 	}
 	return []*socket{s.socket, s.beside}
 }
+
+// firstFor returns the first socket of a service, which may be nil, if it is for what a listener of the configuration listens on.
+func (s *service) firstFor(l *config.Listener) *socket {
+	if s == nil || s.cfg.Listen != l.Listen || s.datagrams() != extend.ProtocolOf(l.Protocol).Config.Datagrams {
+		return nil
+	}
+	return s.socket
+}
+
+// besideFor is firstFor for the second socket, of a listener whose first one is given.
+func (s *service) besideFor(l *config.Listener, first *socket) *socket {
+	if s == nil || withPort(s.cfg.Listen, s.socket) != withPort(l.Listen, first) {
+		return nil
+	}
+	return s.beside
+}

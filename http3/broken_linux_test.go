@@ -126,9 +126,13 @@ func TestUDPSocketFails(t *testing.T) {
 		if resp := w.answers(w.overTCP(), w.url("/")); resp.Header.Get("Alt-Svc") != "" {
 			t.Errorf("announced: %v", resp.Header)
 		}
-		if err := w.gw.Reload(w.parse(standard)); err == nil || !strings.Contains(err.Error(), "UDP "+address) {
+		if err := w.gw.Reload(w.parse(standard)); err != nil {
 			t.Errorf("a reload while another program has the address: %v", err)
 		}
+		if why := w.gw.Snapshot().NotReady; len(why) != 1 || !strings.Contains(why[0], "UDP "+address) || !strings.Contains(why[0], "cannot be opened again") {
+			t.Errorf("not ready: %q", why)
+		}
+		w.answers(w.overTCP(), w.url("/"))
 		free()
 		if err := w.gw.Reload(w.parse(standard)); err != nil {
 			t.Fatal(err)
