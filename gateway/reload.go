@@ -133,8 +133,12 @@ func (g *Gateway) commit(p *plan) error {
 	if p.admin != nil && p.admin != g.admin {
 		g.startAdmin(p.admin)
 	}
+	if len(p.Changes) == 0 {
+		p.Changes = []string{"nothing"}
+	}
 	g.mu.Lock()
 	g.inForce(p)
+	g.reloads.LastChanges = strings.Join(p.Changes, ", ")
 	g.retiring = slices.Concat(g.retiring, retiringOf(p))
 	for _, s := range p.closed {
 		failures := s.socket.failures
@@ -158,9 +162,6 @@ func (g *Gateway) commit(p *plan) error {
 		g.retire(p)
 		g.accessLogs.Release(logPaths(p.Old)) // the new configuration has its own references to the files it keeps
 	})
-	if len(p.Changes) == 0 {
-		p.Changes = []string{"nothing"}
-	}
 	g.logger.Info("reloaded", "config", p.New.File, "changes", strings.Join(p.Changes, ", "))
 	return nil
 }

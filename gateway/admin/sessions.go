@@ -106,7 +106,11 @@ func parseQuery(v url.Values) (q query, err error) {
 			return q, fmt.Errorf("unknown parameter %q", name)
 		}
 		if bad != nil {
-			return q, fmt.Errorf("parameter %s: %q is not valid", name, value)
+			want := "a whole number"
+			if durations[name] != nil {
+				want = "a duration such as 10s or 5m"
+			}
+			return q, fmt.Errorf("parameter %s: %q: want %s", name, value, want)
 		}
 	}
 	if q.state != "" && q.state != stateDraining && !slices.Contains(listener.States(), listener.State(q.state)) {

@@ -71,4 +71,5 @@ type Reloads struct {
 	Applied, Refused uint64
 	Last             time.Time // zero: none yet
 	LastError        string    // empty: the last one was applied
+	LastChanges      string    // what the last one that was applied has changed, such as "listener db changed"; "nothing" if nothing
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,7 +41,39 @@ func ctlClients(e env, address string, query url.Values, asJSON bool) error {
 	if err := json.Unmarshal(body, &s); err != nil {
 		return fmt.Errorf("%s is not a gateway's admin page: %w", address, err)
 	}
+	if s.Matched == 0 {
+		if err := checkNames(address, query); err != nil {
+			return err
+		}
+	}
 	printClients(e.stdout, s)
+	return nil
+}
+
+// checkNames explains why no session matches: the gateway has no such listener or upstream.
+func checkNames(address string, query url.Values) error {
+	if query.Get("listener") == "" && query.Get("upstream") == "" {
+		return nil
+	}
+	s, _, err := askStatus(address)
+	if err != nil {
+		return err
+	}
+	names := map[string][]string{}
+	for _, l := range s.Listeners {
+		names["listener"] = append(names["listener"], l.Name)
+	}
+	for _, u := range s.Upstreams {
+		names["upstream"] = append(names["upstream"], u.Name)
+	}
+	for _, r := range s.Retiring {
+		names[r.Kind] = append(names[r.Kind], r.Name)
+	}
+	for _, kind := range []string{"listener", "upstream"} {
+		if name := query.Get(kind); name != "" && !slices.Contains(names[kind], name) {
+			return fmt.Errorf("unknown %s %q; there are %s", kind, name, strings.Join(names[kind], ", "))
+		}
+	}
 	return nil
 }
 

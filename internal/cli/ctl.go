@@ -11,11 +11,13 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/config"
 )
 
 // ctlTimeout bounds a request to a gateway. A reload may have many files to read and addresses to
@@ -28,12 +30,29 @@ const maxAnswer = 16 << 20
 // ctlActions are the actions of `headpond ctl`.
 const ctlActions = "status|clients|kill ID…|" + endpointUse + "|" + pauseUse + "|reload"
 
+// ctlHelp is what `headpond help ctl` says about the actions.
+const ctlHelp = `Asks or changes the gateway whose admin page is at the address. ACTION is one of:
+
+  status                              its listeners, pools and problems
+  clients                             its sessions, the longest holders of connections first
+  kill ID…                            end sessions
+  endpoint add UPSTREAM ADDRESS       add an endpoint, or take drain and remove back
+  endpoint drain UPSTREAM ADDRESS     no new connections; those in use may go on
+  endpoint remove UPSTREAM ADDRESS    the same, but on_removed decides about connections in use
+  endpoint weight UPSTREAM ADDRESS N  another weight; "default" restores it
+  pause UPSTREAM                      close its connections and let its clients wait, while its servers restart
+  resume UPSTREAM                     end a pause
+  reload                              read the configuration file again
+
+Changes of endpoints are in force until a reload, with -keep until the gateway ends.
+`
+
+// ctlNames are the first words of the actions.
+var ctlNames = []string{"status", "clients", "kill", "endpoint", "pause", "resume", "reload"}
+
 // ctl is `headpond ctl`.
 func ctl(e env, args []string) int {
-	fs := flags("ctl", ctlActions, "Asks the gateway whose admin page is at the address for its status or its clients' sessions, ends sessions, changes\n"+
-		"endpoints of upstreams, pauses upstreams, or has it read its configuration file again. Sessions that hold a connection come first, the longest holder on top.\n"+
-		"Endpoints are added, drained, removed and weighed without a change of the configuration or its sources; add takes drain and remove back.\n"+
-		"A paused upstream has no connections, and its clients wait: restart or replace its servers, then resume.")
+	fs := flags("ctl", "ACTION", ctlHelp)
 	address := fs.String("admin", DefaultAdmin, "`address` of the admin page: host:port or unix:/path")
 	asJSON := fs.Bool("json", false, "print the status or the clients as JSON")
 	query := clientFlags(fs)
@@ -62,8 +81,6 @@ func ctl(e env, args []string) int {
 		err = ctlResume(e, *address, rest[0])
 	case action == "reload":
 		err = ctlReload(e, *address)
-	default:
-		wrong = fmt.Sprintf("unknown action %q; want %s", action, ctlActions)
 	}
 	if wrong != "" {
 		_, _ = fmt.Fprintf(e.stderr, "headpond ctl: %s\n", wrong)
@@ -76,9 +93,19 @@ func ctl(e env, args []string) int {
 	return exitOK
 }
 
+// unknownAction is the message for an action that there is not.
+func unknownAction(action string) string {
+	if close := config.Closest(action, ctlNames); close != "" {
+		return fmt.Sprintf("unknown action %q; did you mean %q?", action, close)
+	}
+	return fmt.Sprintf("unknown action %q; want %s", action, ctlActions)
+}
+
 // misused returns what is wrong with an action's arguments, "" if nothing is, and completes change from them.
 func misused(action string, rest []string, query url.Values, change *admin.EndpointChange, given []string) string {
 	switch {
+	case !slices.Contains(ctlNames, action):
+		return unknownAction(action)
 	case action != "clients" && len(query) > 0:
 		return "only clients can be filtered"
 	case action == "endpoint":
@@ -102,14 +129,14 @@ func clientFlags(fs *flag.FlagSet) url.Values {
 			return nil
 		}
 	}
-	fs.Func("listener", "clients of one `listener`", set("listener"))
-	fs.Func("user", "clients of one `user`", set("user"))
-	fs.Func("database", "clients of one `database`", set("database"))
-	fs.Func("upstream", "clients that use one `upstream`", set("upstream"))
+	fs.Func("listener", "clients of one listener, by `name`", set("listener"))
+	fs.Func("user", "clients of one user, by `name`", set("user"))
+	fs.Func("database", "clients of one database, by `name`", set("database"))
+	fs.Func("upstream", "clients that use one upstream, by `name`", set("upstream"))
 	fs.Func("state", "clients in one `state`: queued, starting, idle, waiting, active, \"idle in transaction\", pinned or draining", set("state"))
-	fs.Func("older", "clients that have been in their state for so `long`, as 10s", set("older"))
-	fs.Func("held", "clients that have held a connection for so `long`", set("held"))
-	fs.Func("limit", "at most so `many`; 100 by default, no more than 1000", set("limit"))
+	fs.Func("older", "clients that have been in their state for this `duration`, such as 10s", set("older"))
+	fs.Func("held", "clients that have held a connection for this `duration`", set("held"))
+	fs.Func("limit", "at most this `number` of clients; 100 by default, no more than 1000", set("limit"))
 	fs.BoolFunc("waiting", "clients that wait for a connection: -state waiting", func(value string) error {
 		if on, err := strconv.ParseBool(value); !on {
 			return err
@@ -213,10 +240,19 @@ func ctlReload(e env, address string) error {
 	if refused, ok := errors.AsType[*refusal](err); ok {
 		return fmt.Errorf("reload refused, the old configuration keeps running: %w", refused)
 	}
-	if err == nil {
-		_, _ = fmt.Fprintln(e.stdout, "reloaded")
+	if err != nil {
+		return err
 	}
-	return err
+	s, _, err := askStatus(address)
+	if err != nil || s.Reloads.LastChanges == "" { // the reload may have moved the admin page, or the gateway is older
+		_, _ = fmt.Fprintln(e.stdout, "reloaded")
+		return nil
+	}
+	_, _ = fmt.Fprintf(e.stdout, "reloaded, changes: %s\n", printable(s.Reloads.LastChanges))
+	for _, why := range s.NotReady {
+		_, _ = fmt.Fprintln(e.stderr, "headpond: not ready:", printable(why))
+	}
+	return nil
 }
 
 func ctlStatus(e env, address string, asJSON bool) error {

@@ -6,10 +6,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/internal/gatewaytest"
 )
 
 func TestFlagsFollowArguments(t *testing.T) {
@@ -44,6 +48,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 				Unit: "transactions", PerSecond: 1234.56, Done: 1000, Failed: 12.5, Seconds: admin.Quantiles{P50: 0.000345267, P90: 0.0131, P99: 1.18921},
 			}},
 			{Name: "idle", LastMinute: &admin.LastMinute{Unit: "requests"}}, {Name: "raw"},
+			{Name: "bad", LastMinute: &admin.LastMinute{Unit: "transactions", Done: 2, Failed: 3}},
 			{Name: "kube", Gone: 7, Moved: 12, MovesRefused: 1, Errors: map[string]uint64{"rebalanced": 40}},
 		},
 		Upstreams: []admin.UpstreamStatus{{Name: "pg", Endpoints: []admin.Endpoint{{Address: "a:1", State: "failing"}}}},
@@ -61,7 +66,8 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 	for _, want := range []string{
 		"auth_failed=1,timeout=2\n",
 		"\nLAST MINUTE  PER SECOND           FAILED  P50      P90     P99\n" +
-			"db           1234.6 transactions  1.2 %   ≤ 350µs  ≤ 13ms  ≤ 1.2s\nidle         0.0 requests         -       -        -       -\n\n",
+			"db           1234.6 transactions  1.2 %   ≤ 350µs  ≤ 13ms  ≤ 1.2s\nidle         0.0 requests         -       -        -       -\n" +
+			"bad          0.0 transactions     150 %   -        -       -\n\n",
 		"GONE  ERRORS\n", "7     rebalanced=40\n", "\nSESSIONS MOVED  AFTER A FAILURE  REFUSED  REBALANCED\nkube            12               1        40\n\n",
 		"a:1       failing", "\nTUNNEL  STREAMS  PEERS\nmain    12000    branch [2J\n", "\nTROUBLE\nendpoint a:1 is failing: refused [2J\nmore\n", "\nSIZING\nsmall\n",
 	} {
@@ -106,7 +112,7 @@ func TestReloadIsNotReportedFalsely(t *testing.T) {
 		"404 page not found":                     "takes no reloads",
 		"200 welcome":                            "is it a gateway's admin page?",
 		`422 {"applied": false, "error": "no!"}`: "the old configuration keeps running: no!",
-		`200 {"applied": true, "error": ""}`:     "",
+		`200 {"applied": true, "error": ""}`:     "", // an older gateway, which does not say what it has changed
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(map[string]int{"404": 404, "200": 200, "422": 422}[answer[:3]])
@@ -118,4 +124,42 @@ func TestReloadIsNotReportedFalsely(t *testing.T) {
 			t.Errorf("%s: exit %d\n%s%s", answer, code, stdout, stderr)
 		}
 	}
+}
+
+// TestReloadAndClientsSayWhatIsWrong at a gateway that has a file: what a reload has changed, and which names do not exist.
+func TestReloadAndClientsSayWhatIsWrong(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "headpond.yaml")
+	write := func(limit string) {
+		text := strings.ReplaceAll(`
+admin: 127.0.0.1:0
+listeners:
+  - {name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: echo, max_conns: {limit}}
+upstreams:
+  echo: {endpoints: ["127.0.0.1:1"]}
+`, "{limit}", limit)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("5")
+	cfg, problems := config.Load(file)
+	if cfg == nil {
+		t.Fatal(problems)
+	}
+	gw := gatewaytest.Run(t, cfg)
+	ctl := func(line string, code int, out, problem string) {
+		t.Helper()
+		got, stdout, stderr := execute(append([]string{"ctl", "-admin", gw.Addr("admin")}, strings.Fields(line)...)...)
+		if got != code || !strings.HasPrefix(stdout, out) || stderr != problem {
+			t.Errorf("%s: exit %d\n%s%s", line, got, stdout, stderr)
+		}
+	}
+	ctl("reload", exitOK, "reloaded, changes: nothing\n", "")
+	write("6")
+	ctl("reload", exitOK, "reloaded, changes: listener raw changed\n", "")
+	ctl("clients -listener raw -upstream echo", exitOK, "ID  LISTENER", "")
+	ctl("clients -listener rwa", exitProblem, "", "headpond: unknown listener \"rwa\"; there are raw\n")
+	ctl("clients -upstream ecko", exitProblem, "", "headpond: unknown upstream \"ecko\"; there are echo\n")
+	ctl("clients -held x", exitProblem, "", "headpond: parameter held: \"x\": want a duration such as 10s or 5m\n")
+	ctl("clients -limit x", exitProblem, "", "headpond: parameter limit: \"x\": want a whole number\n")
 }

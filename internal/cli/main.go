@@ -47,7 +47,7 @@ func init() {
 		{"serve", "FILE", "run the gateway that FILE describes", serve},
 		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
 		{"check", "FILE", "print every problem of a configuration file", check},
-		{"ctl", ctlActions, "ask a running gateway, end sessions, or have it read its file again", ctl},
+		{"ctl", "ACTION", "ask or change a running gateway: " + strings.Join(ctlNames, ", "), ctl},
 		{"kube", "", "make the files with which a Kubernetes node reaches its API servers through a gateway", kube},
 		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
 		{"version", "", "print the version", printVersion},
@@ -91,8 +91,32 @@ func Parse(stdout, stderr io.Writer, fs *flag.FlagSet, args []string, n int, mis
 	return parse(env{stdout, stderr}, fs, args, n, missing)
 }
 
-// run executes the command that args name.
+// output remembers that something could not be written.
+type output struct {
+	io.Writer
+	err error // the first one
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	o.err = cmp.Or(o.err, err)
+	return n, err
+}
+
+// run executes the command that args name. A command whose output is not written whole has not succeeded.
 func run(e env, args []string) int {
+	out := &output{Writer: e.stdout}
+	e.stdout = out
+	code := dispatch(e, args)
+	if out.err != nil && code == exitOK {
+		_, _ = fmt.Fprintln(e.stderr, "headpond: the output cannot be written:", out.err)
+		return exitProblem
+	}
+	return code
+}
+
+// dispatch is run without its check of the output.
+func dispatch(e env, args []string) int {
 	if len(args) == 0 {
 		usage(e.stderr)
 		return exitUsage

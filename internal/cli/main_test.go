@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/headpond/headpond/gateway/demo"
@@ -41,7 +42,10 @@ func TestUsage(t *testing.T) {
 		"check -x":                {2, "flag provided but not defined"},
 		"demo x":                  {2, "takes no arguments"},
 		"demo -peers":             {2, "has no peers; the released one has"},
-		"ctl stauts":              {2, "unknown action"},
+		"ctl stauts":              {2, `unknown action "stauts"; did you mean "status"?`},
+		"ctl stats -user x":       {2, `did you mean "status"?`},
+		"ctl frobnicate":          {2, "want status|clients|kill"},
+		"help ctl":                {0, "\n  pause UPSTREAM  "},
 		"demo -port-offset 99999": {1, "port out of range"},
 		"serve nowhere.yaml":      {1, "nowhere.yaml: cannot read"},
 	} {
@@ -207,6 +211,21 @@ func TestCtlWithoutGateway(t *testing.T) {
 		code, _, stderr := execute("ctl", "-admin", address, action)
 		if code != 1 || !strings.Contains(stderr, "no gateway answers at "+address) {
 			t.Errorf("%s: exit %d\n%s", action, code, stderr)
+		}
+	}
+}
+
+// full is a disk without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestOutputIsWrittenOrTheCommandFails: a script that redirects the output to a full disk is told.
+func TestOutputIsWrittenOrTheCommandFails(t *testing.T) {
+	for _, line := range []string{"help", "version", "demo -print-config", "check -effective ../../examples/minimal.yaml", "ctl -h"} {
+		var stderr bytes.Buffer
+		if code := run(env{full{}, &stderr}, strings.Fields(line)); code != exitProblem || !strings.Contains(stderr.String(), "cannot be written: no space left") {
+			t.Errorf("%s: exit %d\n%s", line, code, &stderr)
 		}
 	}
 }

@@ -39,8 +39,8 @@ func definePauseFlags(fs *flag.FlagSet) *pauseFlags {
 			return nil
 		})
 	}
-	duration("for", "with pause: how `long`, unless resume ends it; 5m by default", &p.limit, time.Second)
-	duration("wait", "with pause: how `long` to wait until no connection is in use, 30s by default, 0s not at all", &p.wait, 0)
+	duration("for", "with pause: the `duration`, unless resume ends it; 5m by default", &p.limit, time.Second)
+	duration("wait", "with pause: the `duration` to wait until no connection is in use, 30s by default, 0s not at all", &p.wait, 0)
 	return p
 }
 

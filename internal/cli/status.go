@@ -71,12 +71,20 @@ func printLastMinute(w io.Writer, listeners []admin.Listener) {
 		}
 		failed := "-"
 		if m.Done > 0 {
-			failed = fmt.Sprintf("%.2g %%", 100*m.Failed/m.Done)
+			failed = percent(100 * m.Failed / m.Done)
 		}
 		_, _ = fmt.Fprintf(t, "%s%s\t%.1f %s\t%s\t%s\t%s\t%s\n", heading, l.Name, m.PerSecond, m.Unit, failed,
 			quantile(m.Seconds.P50), quantile(m.Seconds.P90), quantile(m.Seconds.P99))
 		heading = ""
 	}
+}
+
+// percent formats a percentage with two digits, or all of those before the point if it has more.
+func percent(p float64) string {
+	if p >= 10 {
+		return fmt.Sprintf("%.0f %%", p)
+	}
+	return fmt.Sprintf("%.2g %%", p)
 }
 
 // printMoved prints how many sessions have moved to another endpoint, for listeners that have any.
