@@ -246,7 +246,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 // TestAdviceToBind: for each reason why a port cannot be bound, the message gives advice.
 func TestAdviceToBind(t *testing.T) {
 	for err, want := range map[syscall.Errno]string{
-		syscall.EADDRINUSE: "ss -ltnp", syscall.EACCES: "more rights", syscall.ENOENT: "create it", syscall.EADDRNOTAVAIL: "no such address",
+		syscall.EADDRINUSE: "ss -ltnp", syscall.EACCES: "CAP_NET_BIND_SERVICE", syscall.ENOENT: "create it", syscall.EADDRNOTAVAIL: "no such address",
 		syscall.EMFILE: "LimitNOFILE", syscall.ENFILE: "fs.file-max", syscall.EINVAL: "",
 	} {
 		if got := gateway.AdviceToBind("127.0.0.1:1", &net.OpError{Op: "listen", Err: os.NewSyscallError("socket", err)}); !strings.Contains(got, want) || (got == "") != (want == "") {

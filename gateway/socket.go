@@ -67,7 +67,7 @@ func adviceToBind(address string, datagrams bool, err error) string {
 	}
 	for cause, advice := range map[syscall.Errno]string{
 		syscall.EADDRINUSE:    `the address is in use by another program; stop that one ("` + list + `" names it) or choose another address: `,
-		syscall.EACCES:        "no permission (ports below 1024 and some folders need more rights): ",
+		syscall.EACCES:        "no permission; ports below 1024 need CAP_NET_BIND_SERVICE (AmbientCapabilities of a systemd unit, or setcap), a unix socket a writable folder: ",
 		syscall.ENOENT:        "its folder does not exist; create it first: ",
 		syscall.ENOTDIR:       "a part of the path is a file, not a folder: ",
 		syscall.EROFS:         "its folder can only be read; choose one in /run: ",

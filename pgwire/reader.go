@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 )
 
@@ -264,7 +265,7 @@ func (r *Reader) Startup() ([]byte, error) {
 	}
 	n := binary.BigEndian.Uint32(r.buf[r.start:])
 	if n < 8 || n > MaxStartup {
-		return nil, fmt.Errorf("%w: start-up packet of %d bytes, want 8 to %d", ErrLength, n, MaxStartup)
+		return nil, fmt.Errorf("%w: start-up packet of %d bytes, want 8 to %d%s", ErrLength, n, MaxStartup, otherProtocol(r.buf[r.start:r.start+4]))
 	}
 	if err := r.fill(int(n)); err != nil {
 		return nil, midMessage(err)
@@ -272,6 +273,20 @@ func (r *Reader) Startup() ([]byte, error) {
 	packet := r.buf[r.start+4 : r.start+int(n)]
 	r.start += int(n)
 	return packet, nil
+}
+
+// otherProtocol says which protocol begins with what was read as the length of a start-up packet; "" if it is none that clients of a wrong port
+// often speak.
+func otherProtocol(first []byte) string {
+	switch {
+	case slices.Contains([]string{"GET ", "POST", "HEAD", "PUT ", "OPTI", "PATC", "DELE", "CONN", "PRI "}, string(first)):
+		return "; it begins like a request of HTTP"
+	case first[0] == 0x16 && first[1] == 3: // a TLS record with a handshake
+		return "; it begins like TLS"
+	case string(first) == "SSH-":
+		return "; it begins like SSH"
+	}
+	return ""
 }
 
 // PeekStart returns the first n bytes of the source without consuming them, to recognize other

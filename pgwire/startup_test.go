@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -88,4 +89,16 @@ func FuzzStartup(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestOtherProtocolsAreNamed: an operator who reads the log learns that a client has the wrong port.
+func TestOtherProtocolsAreNamed(t *testing.T) {
+	for first, want := range map[string]string{
+		"GET / HTTP/1.1\r\n": "HTTP", "PRI * HTTP/2.0\r\n": "HTTP", "\x16\x03\x01\x02\x00\x01": "TLS", "SSH-2.0-OpenSSH_9": "SSH",
+	} {
+		_, err := pgwire.NewReader(strings.NewReader(first)).Startup()
+		if !errors.Is(err, pgwire.ErrLength) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%q: %v", first, err)
+		}
+	}
 }
