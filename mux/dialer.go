@@ -99,7 +99,7 @@ func (d *Dialer) with(ctx context.Context, address string, fn func(*Session) err
 	for again := true; ; again = false {
 		s, err := d.session(ctx, address)
 		if err != nil {
-			return &Error{Op: "dial " + address, Err: err, retry: true}
+			return &Error{Op: "get a session with " + address, Err: err, retry: true}
 		}
 		err = fn(s)
 		over := errors.Is(err, ErrDraining) || errors.Is(err, ErrSessionLost) || errors.Is(err, ErrSessionClosed)
