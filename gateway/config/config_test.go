@@ -368,6 +368,34 @@ upstreams: {u: {endpoints: ["127.0.0.1:2"]}}
 	}
 }
 
+// TestKeysThatDoNotFit: the message says what is the matter with the key, not which structure its bytes lack.
+func TestKeysThatDoNotFit(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	writeCertificate(t, dir, -time.Hour, 100*24*time.Hour)
+	writeCertificate(t, other, -time.Hour, 100*24*time.Hour)
+	foreign, err := os.ReadFile(filepath.Join(other, "key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, key := range map[string][]byte{
+		"the key must belong to the first certificate of the file": foreign,
+		"encrypted with a passphrase, which nobody can enter here": pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: []byte("x")}),
+		"; \"openssl pkey -in ": pem.EncodeToMemory(&pem.Block{
+			Type: "RSA PRIVATE KEY", Bytes: []byte("x"), Headers: map[string]string{"Proc-Type": "4,ENCRYPTED", "DEK-Info": "AES-128-CBC,00"},
+		}),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "key.pem"), key, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg, problems := config.Parse(filepath.Join(dir, "c.yaml"), []byte(`listeners: [{name: a, protocol: tcp, listen: "127.0.0.1:1", upstream: u, tls: {cert: cert.pem, key: key.pem}}]
+upstreams: {u: {endpoints: ["127.0.0.1:2"]}}
+`))
+		if got := problems.String(); cfg != nil || !strings.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestManyWarningsAreNoError: however many warnings a file causes, it can be used, and its errors are reported.
 func TestManyWarningsAreNoError(t *testing.T) {
 	dir := t.TempDir()

@@ -2,11 +2,13 @@ package config
 
 import (
 	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -29,7 +31,28 @@ func KeyPair(cert, key Path) (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	return tls.X509KeyPair(certPEM, keyPEM)
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	switch {
+	case err == nil:
+	case encrypted(keyPEM):
+		err = fmt.Errorf("the key is encrypted with a passphrase, which nobody can enter here; \"openssl pkey -in %s -out NEW\" writes it without one", key)
+	case strings.Contains(err.Error(), "private key does not match public key"):
+		err = fmt.Errorf("%w; the key must belong to the first certificate of the file", err)
+	}
+	return pair, err
+}
+
+// encrypted reports whether the first private key of a PEM file needs a passphrase.
+func encrypted(keyPEM []byte) bool {
+	for {
+		var block *pem.Block
+		if block, keyPEM = pem.Decode(keyPEM); block == nil {
+			return false
+		}
+		if strings.HasSuffix(block.Type, "PRIVATE KEY") {
+			return strings.HasPrefix(block.Type, "ENCRYPTED") || block.Headers["DEK-Info"] != ""
+		}
+	}
 }
 
 // readFile reads a file of at most limit bytes, within readTime. Its errors describe the problem without the path: the
