@@ -457,6 +457,44 @@ func TestProtocolVersions(t *testing.T) {
 	}
 }
 
+// TestTerminateBeforeStartup gives a connection up before its startup packet: it is closed without an answer, as a server
+// does. Other bytes that are no startup packet are answered.
+func TestTerminateBeforeStartup(t *testing.T) {
+	db := pgtest.Shared(t)
+	g := start(t, db, nil)
+	for _, c := range []struct {
+		first  []pgwire.Message
+		sent   string
+		answer bool
+	}{
+		{sent: "X\x00\x00\x00\x04"},
+		{first: []pgwire.Message{&pgwire.SSLRequest{}}, sent: "X\x00\x00\x00\x04"},
+		{sent: "X\x00\x00\x00\x05", answer: true},
+		{sent: "GET / HTTP/1.1\r\n\r\n", answer: true},
+	} {
+		for name, addr := range map[string]string{"server": db.Addr(), "gateway": g.addr} {
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := newWire(t, conn)
+			for _, m := range c.first {
+				w.send(m)
+				if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+					t.Fatal(name, err)
+				}
+			}
+			if _, err := conn.Write([]byte(c.sent)); err != nil {
+				t.Fatal(name, err)
+			}
+			answer, err := io.ReadAll(conn)
+			if want := c.answer && name == "gateway"; err != nil || has(string(answer), "C08P01\x00") != want || !want && len(answer) != 0 {
+				t.Errorf("%s, %q: answer %q, %v", name, c.sent, answer, err)
+			}
+		}
+	}
+}
+
 // TestBytesBeforeTLS sends more than the SSLRequest before the handshake.
 func TestBytesBeforeTLS(t *testing.T) {
 	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.TLS = &tls.Config{} })

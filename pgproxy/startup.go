@@ -290,12 +290,25 @@ func (g *startup) readStartup(ctx context.Context) (done bool, err error) {
 // leave; that is no error.
 func (g *startup) noStartup(err error) (done bool, _ error) {
 	switch {
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF), errors.Is(err, pgwire.ErrLength) && g.terminated():
 		return true, nil
 	case errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrMalformed), errors.Is(err, io.ErrUnexpectedEOF):
 		return false, malformed(err)
 	}
 	return false, err
+}
+
+// terminated reports whether the client sent Terminate in place of a startup packet, as node-postgres does when a program
+// closes a connection right after it has begun to open it. As PostgreSQL, the gateway does not answer: an answer would be
+// an error that nobody in that program handles.
+func (g *startup) terminated() bool {
+	const message = "X\x00\x00\x00\x04"
+	first, err := g.r.PeekStart(1)
+	if err != nil || first[0] != pgwire.TypeTerminate {
+		return false
+	}
+	first, err = g.r.PeekStart(len(message))
+	return err == nil && string(first) == message
 }
 
 func malformed(err error) error {
