@@ -112,7 +112,7 @@ func (r *regression) run(t *testing.T, source, mode string) map[string][]byte {
 	}
 	addr := server.Addr()
 	if mode != "direct" {
-		addr = startSuiteGateway(t, server, mode, db, `"*": pg`)
+		addr = startSuiteGateway(t, server, mode, db, `"*": pg`, "")
 	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -9,27 +9,25 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/headpond/headpond/internal/pgtest"
 )
 
-// goSuite is the test suite in a Go module.
-func goSuite(module string, prepare func(t *testing.T, dir string, server *pgtest.Cluster, db string), env func(at place) []string) suite {
-	return suite{
-		prepare: prepare,
-		unpack:  func(t *testing.T) string { return unpackModule(t, module) },
-		run:     func(t *testing.T, dir string, at place) map[string]string { return runGoTests(t, dir, env(at)) },
-	}
+// libPQSuite is run without TLS.
+var libPQSuite = suite{
+	password: "postgres",
+	unpack:   func(t *testing.T) string { return unpackModule(t, "github.com/lib/pq@v1.12.3") },
+	run: func(t *testing.T, dir string, at place) map[string]string {
+		return runGoTests(t, dir, append(libpqEnvironment(at), "PGSSLMODE=disable"))
+	},
 }
 
 // goCommand runs Go outside of this workspace.
 func goCommand(t *testing.T, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod -trimpath") // what was compiled in another directory is used again
 	return cmd
 }
 
@@ -51,26 +49,17 @@ func unpackModule(t *testing.T, module string) string {
 	return source
 }
 
-// pgxSetup does what pgx's testsetup/postgresql_setup.sql does. For the second database the roles exist already.
-func pgxSetup(t *testing.T, dir string, server *pgtest.Cluster, db string) {
-	t.Helper()
-	out, code := run(t, time.Minute, program(t, "psql"), "-X", "-q", "-f", filepath.Join(dir, "testsetup", "postgresql_setup.sql"),
-		server.DSN(server.Superuser(), server.Password(), db))
-	if code != 0 {
-		t.Fatal(out)
-	}
-}
-
 // goTestLimit bounds the tests of a package, in case one hangs.
 const goTestLimit = "10m"
 
 // runGoTests runs the tests of all packages of a module, one package after the other.
 func runGoTests(t *testing.T, dir string, env []string) map[string]string {
 	t.Helper()
-	cmd := goCommand(t, dir, "test", "-json", "-count", "1", "-p", "1", "-timeout", goTestLimit, "./...")
+	cmd := goCommand(t, dir, "test", "-json", "-vet", "off", "-count", "1", "-p", "1", "-timeout", goTestLimit, "./...")
 	cmd.Env = append(cmd.Env, env...)
 	out, _ := cmd.Output() // an error where a test fails
 	outcomes, words := map[string]string{}, map[string]string{}
+	temporary := regexp.MustCompile(regexp.QuoteMeta(os.TempDir()) + `/\w+`)
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -78,7 +67,7 @@ func runGoTests(t *testing.T, dir string, env []string) map[string]string {
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil || e.Test == "" {
 			continue
 		}
-		name := strings.ReplaceAll(e.Package+"."+e.Test, " ", "_")
+		name := temporary.ReplaceAllString(strings.ReplaceAll(e.Package+"."+e.Test, " ", "_"), "TMP")
 		switch e.Action {
 		case "output":
 			if text := strings.TrimSpace(e.Output); !strings.HasPrefix(text, "=== ") && len(words[name]) < 400 {

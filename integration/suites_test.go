@@ -19,6 +19,8 @@ import (
 
 // suite is a project's own tests.
 type suite struct {
+	// options are the server's, besides those of all suites.
+	options []pgtest.Option
 	// unpack returns a directory with the tests. It is removed at the end of the test.
 	unpack func(t *testing.T) string
 	// run runs the tests and returns their results by name: "passed", "skipped", or "failed: " with
@@ -29,12 +31,17 @@ type suite struct {
 	prepare func(t *testing.T, dir string, server *pgtest.Cluster, db string)
 	// missesDatabases means that its tests ask for databases that there are not, and create none.
 	missesDatabases bool
+	// password is the gateway's for the user postgres; "" = it lets everybody in.
+	password string
+	// gateway starts a gateway in at.mode before the server, and enters where it listens; nil = startSuiteGateway.
+	gateway func(t *testing.T, server *pgtest.Cluster, at *place)
 }
 
 // place is the database in which a suite runs.
 type place struct {
 	suite, mode    string // mode is "direct" or a mode of the gateway
 	host, port, db string
+	logins         logins // for suites that try several
 }
 
 var suites = map[string]suite{
@@ -44,11 +51,9 @@ var suites = map[string]suite{
 	"sqlalchemy-psycopg": sqlalchemySuite("psycopg"),
 	"sqlalchemy-asyncpg": sqlalchemySuite("asyncpg"),
 	"psycopg":            psycopgSuite,
-	"pgx": goSuite("github.com/jackc/pgx/v5@v5.12.0", pgxSetup, func(at place) []string {
-		return []string{fmt.Sprintf("PGX_TEST_DATABASE=host=%s port=%s user=postgres password=postgres dbname=%s", at.host, at.port, at.db),
-			fmt.Sprintf("PGX_TEST_TCP_CONN_STRING=host=%s port=%s user=postgres password=postgres dbname=%s", at.host, at.port, at.db)}
-	}),
-	"lib-pq": goSuite("github.com/lib/pq@v1.12.3", nil, func(at place) []string { return append(libpqEnvironment(at), "PGSSLMODE=disable") }),
+	"pgx":                pgxSuite,
+	"node-pg":            nodePGSuite,
+	"lib-pq":             libPQSuite,
 }
 
 func libpqEnvironment(at place) []string {
@@ -65,9 +70,10 @@ func sqlalchemySuite(driver string) suite {
 // TestSuites runs the suites directly on a server, and through the gateway in both modes. A test whose result differs
 // from the direct run must be in testdata/suites.txt with a reason.
 func TestSuites(t *testing.T) {
-	server := pgtest.Start(t, pgtest.WithSetting("max_connections", "300"), pgtest.WithSetting("max_prepared_transactions", "20"))
 	for name, s := range suites {
 		t.Run(name, func(t *testing.T) {
+			server := pgtest.Start(t, append(s.options,
+				pgtest.WithSetting("max_connections", "300"), pgtest.WithSetting("max_prepared_transactions", "20"))...)
 			dir := s.unpack(t)
 			if dir == "" {
 				return // it has reported the reason
@@ -110,36 +116,56 @@ func (s suite) runIn(t *testing.T, server *pgtest.Cluster, dir, name, mode strin
 	if s.prepare != nil {
 		s.prepare(t, dir, server, db)
 	}
-	addr := server.Addr()
-	if mode != "direct" {
+	at := place{suite: name, mode: mode, db: db}
+	switch {
+	case mode == "direct":
+		at.listenAt(t, server.Addr())
+		at.logins = serverLogins(server)
+	case s.gateway != nil:
+		s.gateway(t, server, &at)
+	default:
 		databases := `"*": pg`
 		if s.missesDatabases {
 			databases = db + ": pg, postgres: pg"
 		}
-		addr = startSuiteGateway(t, server, mode, db, databases)
-	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
+		at.listenAt(t, startSuiteGateway(t, server, mode, db, databases, s.password))
 	}
 	start := time.Now()
-	outcomes := s.run(t, dir, place{name, mode, host, port, db})
+	outcomes := s.run(t, dir, at)
 	t.Logf("%s, %s: %d tests in %v", name, mode, len(outcomes), time.Since(start).Round(time.Second))
 	return outcomes
 }
 
-// startSuiteGateway starts a gateway for a database of the server. databases are the listener's, of the upstream pg.
-func startSuiteGateway(t *testing.T, server *pgtest.Cluster, mode, db, databases string) (addr string) {
+// listenAt enters the address.
+func (at *place) listenAt(t *testing.T, addr string) {
+	t.Helper()
+	var err error
+	if at.host, at.port, err = net.SplitHostPort(addr); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startSuiteGateway starts a gateway for a database of the server. databases are the listener's, of the upstream pg;
+// password is as in suite.
+func startSuiteGateway(t *testing.T, server *pgtest.Cluster, mode, db, databases, password string) (addr string) {
 	t.Helper()
 	addr = address(t)
+	auth := "auth: trust"
+	if password != "" {
+		users := filepath.Join(sharedDir(t), "users.txt")
+		if err := os.WriteFile(users, fmt.Appendf(nil, "\"postgres\" %q\n", password), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		auth = "users_file: " + users
+	}
 	startGateway(t, fmt.Sprintf(`listeners:
-  - {name: db, protocol: postgres, listen: %s, postgres: {mode: %s, auth: trust, databases: {%s}}}
+  - {name: db, protocol: postgres, listen: %s, postgres: {mode: %s, %s, databases: {%s}}}
 upstreams:
   pg:
     endpoints: [%s]
     pool: {max_size: 60}
     postgres: {user: postgres, password: postgres, dbname: %s}
-`, addr, mode, databases, server.Addr(), db), plain)
+`, addr, mode, auth, databases, server.Addr(), db), plain)
 	return addr
 }
 
@@ -194,7 +220,7 @@ func compareSuites(t *testing.T, reasons, want, got map[string]string) {
 			t.Logf("%s: %.300s, for a reason in testdata/suites.txt", test, got[test])
 			continue
 		}
-		t.Errorf("%s: %.300s; straight on the server: %.300s", test, got[test], want[test])
+		t.Errorf("%s: %.700s; straight on the server: %.300s", test, got[test], want[test])
 	}
 	t.Logf("%d of %d tests end otherwise", differ, len(want))
 }
