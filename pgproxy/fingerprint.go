@@ -47,8 +47,12 @@ func fingerprintOf(typ byte, body []byte, size int) uint64 {
 }
 
 // described compares a server's description of a statement, or of a portal made from it, with the client's. o is the
-// op that the description answers.
+// op that the description answers. FETCH has the columns of the cursor that there is when it runs, if any: it may have
+// others each time, on one server connection, too.
 func (m *machine) described(o *op, msg message) {
+	if o.st.fetches {
+		return
+	}
 	is, described, told := fingerprintOf(msg.typ, msg.body, msg.size()), &o.on.columns, &o.st.columns
 	if msg.typ == pgwire.TypeParameterDescription {
 		described, told = &o.on.parameters, &o.st.parameters
@@ -61,6 +65,9 @@ func (m *machine) described(o *op, msg message) {
 		m.unlike = o.st
 	}
 }
+
+// fetches reports whether a text is a FETCH.
+func fetches(text []byte) bool { return begins(text[space(text, ';'):], "fetch") }
 
 // outdated returns the error of a server whose statement has changed. Drivers recognize it by the routine, and
 // prepare the statement again.

@@ -162,3 +162,29 @@ func TestStatementWithTheSameFingerprint(t *testing.T) {
 		t.Error(said)
 	}
 }
+
+// TestFetchPreparedBeforeItsCursor prepares FETCH while there is no cursor, and runs it on another server connection:
+// straight on a server that is no change of a statement either.
+func TestFetchPreparedBeforeItsCursor(t *testing.T) {
+	c := startChanging(t)
+	fetch := preparing("f", " /* all */ Fetch all in curs")
+	run := func(sql string) []pgwire.Message {
+		return []pgwire.Message{&pgwire.Parse{Query: sql}, &pgwire.Bind{}, &pgwire.Execute{}}
+	}
+	portal := []pgwire.Message{&pgwire.Bind{Statement: "f"}, &pgwire.Describe{Object: pgwire.ObjectPortal}, &pgwire.Execute{}}
+	if said := c.ask(fetch...); said != "1tnZ" {
+		t.Fatal(said)
+	}
+	for _, columns := range []string{"a", "a, b::text"} {
+		c.change(t, "comment on table shape is 'the same'")
+		if said := c.ask(run("begin")...); said != "12CZ" {
+			t.Fatal(said)
+		}
+		if said := c.ask(append(run("declare curs cursor for select "+columns+" from shape"), portal...)...); said != "12C2TDCZ" {
+			t.Errorf("%s: %s", columns, said)
+		}
+		if said := c.ask(append(using("f"), run("rollback")...)...); said != "2C12CZ" {
+			t.Errorf("%s, again: %s", columns, said)
+		}
+	}
+}

@@ -59,6 +59,7 @@ type sharedText struct {
 	textKey
 	refs     int                     // statements of clients and servers with this text; guarded by sharedTexts.mu
 	sweeps   bool                    // it removes named statements
+	fetches  bool                    // it is a FETCH, see described
 	sets     bool                    // settingsIn finds something in it
 	executes []string                // the names of statements that the text executes by SQL, see executedBy; not changed
 	judged   atomic.Pointer[verdict] // the last verdict; see leaves
@@ -98,7 +99,7 @@ func (t *sharedTexts) get(plan unique.Handle[string], body []byte) *sharedText {
 	if text := t.find(plan, body); text != nil {
 		return text
 	}
-	made := &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body), sets: settingsIn(body).any(), executes: executedBy(body)} // before mu is locked
+	made := &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body), fetches: fetches(body), sets: settingsIn(body).any(), executes: executedBy(body)} // before mu is locked
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := t.byKey[made.textKey]
