@@ -66,7 +66,7 @@ func startGateway(t testing.TB, config string, opts ...option) *gateway {
 	t.Helper()
 	g := &gateway{
 		t: t, admin: address(t), config: filepath.Join(sharedDir(t), "headpond.yaml"),
-		drain: drainTimeout, built: raceBinary,
+		drain: drainTimeout, built: gatewayBinary,
 	}
 	for _, opt := range opts {
 		opt(g)

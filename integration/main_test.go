@@ -15,7 +15,10 @@ import (
 // buildDir holds the binaries under test.
 var buildDir string
 
-var binaries = flag.String("binaries", "", "a `directory` of the binaries under test, for several runs; what is missing is built before the tests")
+var (
+	binaries = flag.String("binaries", "", "a `directory` of the binaries under test, for several runs; what is missing is built before the tests")
+	released = flag.Bool("released", false, "test the program as it is released, not one with the race detector")
+)
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(apiServerDir); dir != "" { // a child of TestHungAPIServer
@@ -57,8 +60,16 @@ var plainBinary = sync.OnceValues(func() (string, error) {
 	return build("headpond", []string{"CGO_ENABLED=0"}, "-trimpath", "-ldflags", "-s -w -X main.version=integration")
 })
 
-// withRace are the flags of the Makefile's RACE.
-var withRace = []string{"-race", "-gcflags=modernc.org/...=-race=false"}
+// withRace are the flags of the Makefile's RACE. Nobody debugs these programs.
+var withRace = []string{"-ldflags=-w", "-race", "-gcflags=modernc.org/...=-race=false"}
+
+// gatewayBinary is the binary that tests use if they do not choose one.
+func gatewayBinary() (string, error) {
+	if *released {
+		return plainBinary()
+	}
+	return raceBinary()
+}
 
 // raceBinary builds the program with the race detector, once.
 var raceBinary = sync.OnceValues(func() (string, error) {

@@ -1,11 +1,13 @@
 #!/bin/sh
 # Tests PACKAGES, and on each of ENGINES what depends on the I/O engine: the packages in SESSIONS and integration. Tests of integration
-# that do not depend on the engine (ONCE) run once, and such tests of SESSIONS (PURE) on the first engine only. Tests in files for builds
-# without the race detector run once and without it. All of it runs side by side, and more of it than there are processors: most tests
+# that do not depend on the engine (ONCE) run once, and such tests of SESSIONS (PURE) on the first engine only. The runs in
+# RELEASED, such as sessions-epoll, are without the race detector, integration with the program as it is released: the detector makes a
+# test twice as long or more, what it finds in sessions it finds on another engine too, and fiber's own tests have it on each. Tests in
+# files for builds without the race detector run once and without it. All of it runs side by side, and more of it than there are processors: most tests
 # wait now and then. What a run printed is shown when all have ended, and at last the time and the CPU time that each took. PACKAGES come
 # from go's cache if they may; the rest does not, for the cache does not know the engine, nor that integration builds the gateway.
 set -eu
-: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${TESTFLAGS:=-race}" "${RACE:=-race}"
+: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}"
 export CGO_ENABLED=1
 # A program with the race detector waits for a second when it ends, for races that other threads may still report. Hundreds of gateways end here.
 export GORACE="atexit_sleep_ms=100 ${GORACE:-}"
@@ -24,38 +26,54 @@ measure() (
 	[ $result = ok ]
 )
 
-# package ENGINE PACKAGE FLAGS… runs a package's tests in its folder.
+# released RUN reports whether a run is one of RELEASED.
+released() { case " $RELEASED " in *" $1 "*) ;; *) return 1 ;; esac }
+
+# package ENGINE PACKAGE PROGRAM FLAGS… runs a package's tests in its folder.
 package() (
 	export HEADPOND_ENGINE="$1"
-	package=$2
-	shift 2
+	package=$2 program=$3
+	shift 3
 	cd "$package" || exit 1
-	measure "$package on $HEADPOND_ENGINE" "$dir/$package.test" -test.timeout 20m "$@"
+	measure "$package on $HEADPOND_ENGINE" "$program" -test.timeout 20m "$@"
 )
 
-integration() { package "$1" integration -binaries "$dir/bin" "$2" "$ONCE"; }
+# integration ENGINE FLAG runs the tests of integration that FLAG makes of ONCE.
+integration() {
+	gateways=
+	if released "integration-$1"; then gateways=-released; fi
+	package "$1" integration "$dir/integration.test" -binaries "$dir/bin" $gateways "$2" "$ONCE"
+}
 
 # sessions ENGINE SKIP runs the tests of SESSIONS, without those that match SKIP.
 sessions() {
 	failed=0
-	for s in $SESSIONS; do package "$1" "$s" -test.skip "$2" || failed=1; done
+	for s in $SESSIONS; do
+		program=$dir/$s.test skip=$2
+		if released "sessions-$1"; then program=$dir/released/$s.test skip="$2|^($(unracedNames "./$s"))\$"; fi
+		package "$1" "$s" "$program" -test.skip "$skip" || failed=1
+	done
 	return $failed
 }
+
+# unracedFiles and unracedNames list the files in a folder for builds without the race detector, and their tests with "|" between them.
+unracedFiles() { grep -rl --include='*_test.go' '^//go:build !race$' "$1" | sort; }
+# shellcheck disable=SC2046 # words
+unracedNames() { sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' /dev/null $(unracedFiles "$1") | paste -s -d '|' -; }
 
 # unraced runs the tests that are built without the race detector only, and others that count allocations: the detector lets pools
 # forget. Tests that are long and have no concurrency are among them, because it makes them several times as long.
 unraced() {
-	files=$(grep -rl --include='*_test.go' '^//go:build !race$' . | sort)
-	# shellcheck disable=SC2086 # words
-	names=$(sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' $files | paste -s -d '|' -)
 	# shellcheck disable=SC2046 # words
-	"$GO" test -vet=off -timeout 10m -run "^($names)\$|Alloc" $(echo "$files" | sed 's|/[^/]*$||' | sort -u)
+	"$GO" test -vet=off -timeout 10m -run "^($(unracedNames .))\$|Alloc" $(unracedFiles . | sed 's|/[^/]*$||' | sort -u)
 }
 
 build() {
 	# shellcheck disable=SC2046,SC2086 # words
 	"$GO" test $RACE -vet=off -ldflags=-w -c -o "$dir/" $(printf './%s ' $SESSIONS) &&
-		"$GO" test -vet=off -ldflags=-w -c -o "$dir/" ./integration && # the gateways that it starts have the race detector
+		mkdir "$dir/released" &&
+		"$GO" test -vet=off -ldflags=-w -c -o "$dir/released/" $(printf './%s ' $SESSIONS) &&
+		"$GO" test -vet=off -ldflags=-w -c -o "$dir/" ./integration && # the gateways that it starts have the race detector, or not
 		mkdir -m 755 "$dir/bin" &&
 		(cd integration && "$dir/integration.test" -binaries "$dir/bin" -test.list '^$')
 }
