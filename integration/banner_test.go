@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -202,14 +203,12 @@ func startMariaDB(t *testing.T) bannerServer {
 		}
 		return strings.TrimSpace(string(out)), nil
 	}
+	abortedConnects := askedAgain(t, exec.Command(client, "--no-defaults", "--user=root", "--batch", "--unbuffered", "--skip-column-names", "--protocol=socket", "--socket="+socket),
+		"select variable_value from information_schema.global_status where variable_name = 'Aborted_connects';")
 	return bannerServer{
 		endpoints: []string{addr, "unix:" + socket},
 		closed: func() int {
-			out, err := ask("--protocol=socket", "--socket="+socket, "--execute=select variable_value from information_schema.global_status where variable_name = 'Aborted_connects'")
-			if err != nil {
-				t.Fatal(err)
-			}
-			n, _ := strconv.Atoi(out)
+			n, _ := strconv.Atoi(abortedConnects())
 			return n
 		},
 		use: func(c net.Conn) error {
@@ -221,6 +220,35 @@ func startMariaDB(t *testing.T) bannerServer {
 				return err
 			})
 		},
+	}
+}
+
+// askedAgain starts a client program that reads statements from its standard input, and returns a function that makes it run one and
+// returns its answer of one line. The test polls: a program for each answer is most of its work.
+func askedAgain(t *testing.T, client *exec.Cmd, statement string) func() string {
+	t.Helper()
+	in, err := client.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := client.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(in.Close(), client.Wait()) }) // it ends with its input, or has ended with the server
+	lines := bufio.NewReader(out)
+	return func() string {
+		if _, err := fmt.Fprintln(in, statement); err != nil {
+			t.Fatal(err)
+		}
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(line)
 	}
 }
 
