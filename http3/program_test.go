@@ -55,7 +55,7 @@ func release(t *testing.T) *released {
 		program: filepath.Join(dir, "headpond"), file: filepath.Join(dir, "headpond.yaml"), address: conntest.FreeAddress(t),
 		log: &conntest.Log{},
 	}
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", r.program, "../peers/cmd/headpond")
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", r.program, "../peers/cmd/headpond")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

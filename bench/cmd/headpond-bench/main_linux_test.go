@@ -27,7 +27,7 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	programs = dir
-	build := exec.Command("go", "build", "-o", dir+"/", "github.com/headpond/headpond/cmd/headpond", ".")
+	build := exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "github.com/headpond/headpond/cmd/headpond", ".")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		panic(err)
