@@ -1,49 +1,12 @@
 package pool_test
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headpond/headpond/pool"
 )
-
-// The expected wait is right where resources come back together, after bursts: within a third of the real one.
-func TestPaceOfBursts(t *testing.T) {
-	for _, c := range []struct {
-		size, callers int
-		hold          time.Duration
-	}{{1, 150, 5 * time.Millisecond}, {20, 120, 2 * time.Second}, {100, 1000, 3 * time.Second}} {
-		synctest.Test(t, func(t *testing.T) {
-			b := &backend{t: t}
-			w := &waiters{t: t, p: b.start(pool.Limits{MaxSize: c.size, OpenConcurrency: c.size, AcquireTimeout: time.Hour})}
-			burst := func() {
-				for range c.callers {
-					w.add(in(1, time.Time{}, 0), 1, c.hold)
-				}
-			}
-			for range 20 {
-				burst()
-				for w.p.Stats().Waiting > 0 {
-					time.Sleep(time.Millisecond)
-				}
-				time.Sleep(2 * c.hold)
-			}
-			burst()
-			time.Sleep(1)
-			_, err := w.p.Acquire(in(1, time.Now(), 0))
-			want := time.Duration(c.callers-c.size+1) * c.hold / time.Duration(c.size)
-			var refused *pool.Error
-			if !errors.As(err, &refused) || !errors.Is(err, pool.ErrNoTime) || refused.Expected < want*2/3 || refused.Expected > want*4/3 {
-				t.Errorf("size %d: %v, want it to expect %v", c.size, err, want)
-			}
-			time.Sleep(2 * want)
-			synctest.Wait()
-			b.end(w.p)
-		})
-	}
-}
 
 // A flow with a few waiters is not refused because another one has very many.
 func TestFewWaitersBesideMany(t *testing.T) {

@@ -51,38 +51,6 @@ func (a *arrivals) come(d time.Duration, perSecond float64) (came, waited uint64
 	return after.Acquired - before.Acquired, after.Waited - before.Waited
 }
 
-// TestWarmFollowsArrivals: about 2 of 1000 callers wait at any rate, where with a fixed number most do, and no more is kept
-// ready than it takes.
-func TestWarmFollowsArrivals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fixed := arrive(t, pool.Limits{MinIdle: 2, MaxSize: 10_000, OpenConcurrency: 1000})
-		defer fixed.p.Close()
-		if came, waited := fixed.come(10*time.Second, 500); waited*2 < came {
-			t.Errorf("%d of %d waited for one of a fixed number", waited, came)
-		}
-		want(t, "fixed target", fixed.p.Stats().WarmTarget, 2)
-		a := arrive(t, pool.Limits{MinIdle: 2, MaxWarm: 200, MaxSize: 10_000, OpenConcurrency: 1000, MaxLifetime: 20 * time.Second})
-		defer a.p.Close()
-		for _, c := range []struct {
-			perSecond   float64
-			least, most int // of the target: the rate × openTakes, three times its square root, and what chance adds
-		}{{500, 17, 26}, {5, 2, 3}, {2000, 54, 70}, {50, 4, 7}} {
-			a.come(5*time.Second, c.perSecond)
-			for range 6 { // until the rate before is forgotten
-				a.come(5*time.Second, c.perSecond)
-			}
-			came, waited := a.come(20*time.Second, c.perSecond)
-			if waited*200 > came+200 {
-				t.Errorf("%v a second: %d of %d waited", c.perSecond, waited, came)
-			}
-			a.come(time.Second, c.perSecond)
-			if got := a.p.Stats().WarmTarget; got < c.least || got > c.most {
-				t.Errorf("%v a second: the target is %d, not from %d to %d", c.perSecond, got, c.least, c.most)
-			}
-		}
-	})
-}
-
 // TestWarmRisesAtOnceAndFalls: within a second of the first arrivals the target is near its height, never above MaxWarm, and without
 // arrivals the pool is back at MinIdle when what it had kept has expired.
 func TestWarmRisesAtOnceAndFalls(t *testing.T) {
