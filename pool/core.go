@@ -50,7 +50,7 @@ type core[T any] struct {
 	timed                                   uint64 // acquires counted in Pool.waits: not served at once
 	timedOut, rejected, canceled, discarded uint64
 	gaveUp                                  uint64
-	overflowed                              uint64
+	overflowed, replacements                uint64
 	closedFor                               [reasons]uint64
 	lastRefused                             int64 // by clock; 0: never
 	openTime                                int64 // moving average of successful opens, nanoseconds; 0: none yet

@@ -59,7 +59,7 @@ func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], err
 		c := &p.core
 		if err != nil {
 			c.direct--
-			failure = p.directError(caller, start, err)
+			failure = p.openError(caller, start, err)
 		} else {
 			c.born(s)
 			c.overflowed++
@@ -82,9 +82,9 @@ func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], err
 	return l, failure
 }
 
-// directError counts and describes a direct open that failed with err, because the pool was closed,
+// openError counts and describes an open for one caller that failed with err, because the pool was closed,
 // because the caller's time was over, or because of the open. Under mu.
-func (p *Pool[T]) directError(caller context.Context, start int64, err error) error {
+func (p *Pool[T]) openError(caller context.Context, start int64, err error) error {
 	c := &p.core
 	switch {
 	case c.closed:

@@ -38,7 +38,8 @@ type Stats struct {
 	GaveUp             uint64 // acquires refused: their turn would have come too late; see FlowParker
 	Canceled           uint64 // acquires whose context was cancelled
 	Released           uint64
-	Discarded          uint64
+	Discarded          uint64 // with Replaced
+	Replaced           uint64 // leases that got another resource; see Lease.Replace
 	Overflowed         uint64 // resources opened outside the pool
 
 	ClosedIdle, ClosedLifetime, ClosedCheck, ClosedReset, ClosedSurplus uint64
@@ -181,7 +182,7 @@ func (p *Pool[T]) Stats() Stats {
 		Busy: c.closing + c.checking, Waiting: c.waiters.n, Paused: c.paused, Direct: c.direct,
 		Opened: c.opened, OpenFailed: c.openFailed, Acquired: c.acquired, Reused: c.acquired - c.fresh,
 		Waited: c.waited, TimedOut: c.timedOut, Rejected: c.rejected, GaveUp: c.gaveUp, Canceled: c.canceled,
-		Released: c.released, Discarded: c.discarded, Overflowed: c.overflowed,
+		Released: c.released, Discarded: c.discarded, Replaced: c.replacements, Overflowed: c.overflowed,
 		ClosedIdle: c.closedFor[ReasonIdle], ClosedLifetime: c.closedFor[ReasonLifetime],
 		ClosedCheck: c.closedFor[ReasonCheck], ClosedReset: c.closedFor[ReasonReset],
 		ClosedSurplus: c.closedFor[ReasonSurplus], Panics: p.panics.Load(),

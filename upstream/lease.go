@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"time"
 
 	"github.com/headpond/headpond/pool"
@@ -82,4 +83,17 @@ func (l Lease[T]) Fail(err error) {
 	if !l.blamed {
 		l.endpoint.failed(err, false)
 	}
+}
+
+// Replace ends the lease as Discard does, and returns a lease of a new connection to the same endpoint, which takes the
+// place of the old one in its pool. It waits for the new connection in this goroutine; a failure to open it counts for
+// the endpoint as usual. After an error, which is that of pool.Lease.Replace, there is no lease: call Acquire.
+func (l Lease[T]) Replace(ctx context.Context) (Lease[T], error) {
+	fresh, err := l.lease.Replace(ctx)
+	if err != nil {
+		l.ended()
+		return Lease[T]{}, err
+	}
+	l.lease, l.blamed = fresh, false
+	return l, nil
 }

@@ -71,6 +71,7 @@ var poolMetrics = []metric[pool.Stats]{
 	counter("pool_rejected_total", "Acquires refused because too many were waiting.", poolLabels, func(p pool.Stats) float64 { return float64(p.Rejected) }),
 	counter("pool_gave_up_total", "Acquires refused because their turn would have come after the client's deadline.", poolLabels, func(p pool.Stats) float64 { return float64(p.GaveUp) }),
 	counter("pool_canceled_total", "Acquires whose caller left.", poolLabels, func(p pool.Stats) float64 { return float64(p.Canceled) }),
+	counter("pool_replaced_total", "Leases that got another connection in place of theirs, which was closed.", poolLabels, func(p pool.Stats) float64 { return float64(p.Replaced) }),
 	counter("pool_overflowed_total", "Connections opened beyond max_size.", poolLabels, func(p pool.Stats) float64 { return float64(p.Overflowed) }),
 }
 
