@@ -156,14 +156,16 @@ type FakePool struct {
 
 // FakeServer is a server connection of a FakePool.
 type FakeServer struct {
-	Name  string
-	In    func(msg []byte)      // called with each message to the server
-	Undo  func(sql string)      // called with SQL that makes its settings a client's
-	Owner *Machine              // nil = it is free
-	Gone  bool                  // it was discarded
-	Left  traces                // what a look finds
-	Rows  func() []pgwire.Param // the settings that it finds; nil = it asks for none
-	state serverState
+	Name string
+	In   func(msg []byte) // called with each message to the server
+	Undo func(sql string) // called with SQL that makes its settings a client's
+	// Renewed is called when the server connection is replaced by a new one, which has run a client's BEGIN, unless that is "".
+	Renewed func(begin string)
+	Owner   *Machine              // nil = it is free
+	Gone    bool                  // it was discarded
+	Left    traces                // what a look finds
+	Rows    func() []pgwire.Param // the settings that it finds; nil = it asks for none
+	state   serverState
 }
 
 // PinAlso has all clients of the pool be pinned for some state.
@@ -276,6 +278,9 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 		case adapt:
 			d.adapt()
 			continue
+		case renew:
+			d.renew()
+			continue
 		case end:
 			d.Log("end")
 			return true, nil
@@ -287,6 +292,25 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 		d.Settle()
 	}
 	return false, nil
+}
+
+// renew gives the lease a new server connection, as session.renew does.
+func (d *Machine) renew() {
+	m, old := &d.m, d.srv
+	begun := m.progress == onlyBegun
+	m.forgetServer()
+	d.Log("renew %s", old.Name)
+	old.state.stmts.clear()
+	old.state = serverState{params: old.state.params, view: old.state.view, stmts: prepared{limit: old.state.stmts.limit, texts: old.state.stmts.texts}}
+	m.begin(&old.state)
+	m.forgoes()
+	d.adapt()
+	if begun {
+		m.st.tx = pgwire.TxActive
+	} else {
+		m.opened = nil
+	}
+	old.Renewed(string(m.opened))
 }
 
 // adapt gives the server connection the client's settings.
@@ -771,3 +795,6 @@ func (p *Proxy) AgeAnswers(by time.Duration) {
 		found.at -= by
 	}
 }
+
+// ExhaustRenewals uses up the replacements of server connections, for an hour.
+func (b *Postgres) ExhaustRenewals() { b.renewals.full.Store(int64(clock() + time.Hour)) }

@@ -347,7 +347,7 @@ func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 			s.showBody(msg.typ, msg.body)
 		}
 		act, err := m.clientMessage(msg)
-		if err != nil || act.do == wait || act.do == adapt {
+		if err != nil || act.do == wait || act.do == adapt || act.do == renew {
 			break // the machine has not changed: the session judges it again
 		}
 		if asItIs && (act.do != pass || len(m.toServer) > 0) {
@@ -517,6 +517,8 @@ func (s *session) handOver() {
 // obtain acquires a lease, or continues the acquire that the fast path has begun.
 func (s *session) obtain(ctx context.Context) (upstream.Lease[*server], error) {
 	switch x := &s.x; {
+	case s.renewing:
+		return s.replaceLease(ctx)
 	case x.srv != nil:
 		lease := x.lease
 		x.lease, x.srv = upstream.Lease[*server]{}, nil

@@ -98,7 +98,7 @@ func TestSettingsIn(t *testing.T) {
 		"select 1; set local a.b.c = 1; select 2": "a.b.c", "select set_config('work_mem', '1', false)": "!", "select set_config('work_mem', '1', true)": "",
 		"select SET_CONFIG ( 'app.x', 'a,(b', $1)": "!app.x", "select set_config('app.x', ')', 't')": "app.x", "select set_config($1, $2, $3)": "!?", "select set_config('a.b', f(1, true), false)": "!a.b",
 		"update pg_settings set setting = 1": "!", "select * from pg_settings": "", "do $$ begin set app.x = 1; end $$": "!app.x", "select set_config": "!?", "set": "", "set_config": "!?",
-		"select set_config('app.'||k, $1, false)": "!?app.", "select set_config(setting_name => 'app.x', $1)": "!?", "select set_config(E'app.x', $1)": "!?",
+		"select set_config('app.'||k, $1, false)": "!?", "select set_config(setting_name => 'app.x', $1)": "!?", "select set_config(E'app.x', $1)": "!?",
 		`select "set_config"('app.x', $1)`: "!?", "select set_config('app.x'::text, $1)": "!app.x", "select set_config('a''b.c', $1)": "!?",
 		"begin; do $$ begin set role x; end $$; commit": "!", "select 1; update pg_settings set setting = 1": "!", "with a as (update pg_settings set setting = 1 returning 1) select 1": "!",
 		`select set_config('app.x', E'it\'s, true)', $1)`: "!app.x", "select set_config('app.x', $1 -- , true)\n)": "!app.x", "select 1 as do": "", "_config": "", ";": "",

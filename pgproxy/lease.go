@@ -38,6 +38,36 @@ func (s *session) acquire(msg *message) error {
 	if start == 0 {
 		start = clock()
 	}
+	if err := s.takeAlive(); err != nil {
+		return err
+	}
+	s.leased()
+	if s.meter.asked > 0 || s.c.Mode == Session { // otherwise the lease is for a login
+		s.meter.shard.Observe(timeWaits, s.leasedAt-start)
+	}
+	if !asked.IsZero() {
+		s.leaseAt = time.Now()
+		s.waited = s.leaseAt.Sub(asked)
+	}
+	if s.machine.buffersStuck(&s.srv.serverState) {
+		return s.renew(msg)
+	}
+	return s.agree(msg)
+}
+
+// agree gives the server connection the client's settings, or arranges that msg takes them there.
+func (s *session) agree(msg *message) error {
+	if s.srv.shared && s.machine.mode == Session {
+		s.srv.flags |= leftAnything
+	}
+	if msg != nil && msg.size() <= maxPeek && !s.machine.inSync() && s.machine.planReplay() {
+		return nil
+	}
+	return s.sync()
+}
+
+// takeAlive gets a lease of a server connection that is alive.
+func (s *session) takeAlive() error {
 	for range maxStale {
 		if err := s.takeLease(); err != nil {
 			return err
@@ -48,26 +78,9 @@ func (s *session) acquire(msg *message) error {
 			continue
 		}
 		s.srv.raw.Adopt() // after alive: Adopt forgets what has arrived until the loop looks again
-		break
-	}
-	if s.srv == nil {
-		return s.allDead()
-	}
-	s.leased()
-	if s.meter.asked > 0 || s.c.Mode == Session { // otherwise the lease is for a login
-		s.meter.shard.Observe(timeWaits, s.leasedAt-start)
-	}
-	if !asked.IsZero() {
-		s.leaseAt = time.Now()
-		s.waited = s.leaseAt.Sub(asked)
-	}
-	if s.srv.shared && s.machine.mode == Session {
-		s.srv.flags |= leftAnything
-	}
-	if msg != nil && msg.size() <= maxPeek && !s.machine.inSync() && s.machine.planReplay() {
 		return nil
 	}
-	return s.sync()
+	return s.allDead()
 }
 
 // leased starts the session's work with a newly leased server connection.
@@ -106,6 +119,7 @@ func (s *session) takeLease() error {
 	ctx := s.waitCtx
 	s.cancelMu.Lock()
 	s.acquiring = s.waitCancel
+	s.beginsAgain = s.renewing && s.machine.progress == onlyBegun
 	if s.canceled {
 		s.canceled = false
 		s.waitCancel()
@@ -113,7 +127,7 @@ func (s *session) takeLease() error {
 	s.cancelMu.Unlock()
 	lease, err := s.obtain(ctx)
 	s.cancelMu.Lock()
-	s.acquiring = nil
+	s.acquiring, s.beginsAgain = nil, false
 	if err == nil {
 		s.lease, s.srv = lease, lease.Value()
 		s.held(s.srv)
@@ -175,7 +189,7 @@ func (s *session) cancel(ctx context.Context) {
 	s.cancelMu.Lock()
 	srv := s.target
 	if srv == nil || s.canceling != nil {
-		if s.acquiring != nil {
+		if s.acquiring != nil && !s.beginsAgain { // otherwise the session would end
 			s.acquiring()
 		}
 		s.cancelMu.Unlock()
@@ -259,7 +273,10 @@ func (s *server) query(sql string, row func(*pgwire.DataRow)) error {
 }
 
 // answer sends the written messages, of which one ends with ReadyForQuery, and reads the answer as query does.
-func (s *server) answer(row func(*pgwire.DataRow)) error {
+func (s *server) answer(row func(*pgwire.DataRow)) error { return s.answerWith(pgwire.TxIdle, row) }
+
+// answerWith is answer for messages after which the server connection has another transaction status.
+func (s *server) answerWith(status pgwire.TxStatus, row func(*pgwire.DataRow)) error {
 	if err := s.w.Flush(); err != nil {
 		return err
 	}
@@ -293,7 +310,7 @@ func (s *server) answer(row func(*pgwire.DataRow)) error {
 			if err := m.Decode(body); err != nil {
 				return err
 			}
-			if m.Status != pgwire.TxIdle && failure == nil {
+			if m.Status != status && failure == nil {
 				failure = fmt.Errorf("%w: transaction status %q", errBackendProtocol, byte(m.Status))
 			}
 			return failure

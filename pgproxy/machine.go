@@ -46,6 +46,7 @@ type tables struct {
 	also      atomic.Uint32 // traces: those of the Config.PinAlso of any Proxy
 	asked     atomic.Bool   // a client has used currval or lastval
 	losing    atomic.Bool   // statements of a replay were gone: each replay prepares its own
+	given     givenNames
 
 	cannotListen func() error // why LISTEN pins, as Postgres.cannotListen; nil = it does not
 }
@@ -77,6 +78,7 @@ type serverState struct {
 	// sequencesOf says whose sequence state the server connection has: what currval and lastval return, and values of
 	// a CACHE. The zero value means nobody's.
 	sequencesOf sequenceUse
+	left        remnants // what clients have left that no statement removes
 }
 
 // clientView has a client's settings, and what is known of them. Idle clients with the same settings share it.
@@ -86,6 +88,8 @@ type clientView struct {
 	plan        unique.Handle[string]        // the settings that affect the meaning of a text
 	kept        bool                         // the client has settings besides those of its startup; see keepSettings
 	wary        bool                         // a server refused the settings in a replay: apply them before the next request
+	temps       bool                         // the client has used temporary tables
+	customsMade string                       // the names of custom settings that it has ever set, each with a zero behind it; see noteName
 }
 
 // clientStatements are a client's prepared statements.
@@ -154,6 +158,9 @@ type work struct {
 	staleSequences bool // the server connection has sequence state that is not the client's latest; see sequenceUse
 	usesSequences  bool // statements since the lease may have used sequences
 	selecting      bool // if not everything is answered: since it was, only messages for which onlySelects is true have come
+
+	progress progress // of the lease
+	opened   []byte   // the text of BEGIN; see hasBegun
 }
 
 // message is a message to be judged. It has 32 bytes: larger structures are passed on the stack.
@@ -180,6 +187,7 @@ const (
 	wait                 // judge it again when all that is owed has been answered, see learned; nothing else has happened
 	lease                // judge it again with a leased server connection; nothing else has happened
 	adapt                // judge it again once the server connection has the client's settings; nothing else has happened
+	renew                // judge it again with another server connection, or after forgoes; nothing else has happened
 	end                  // the client ends the session
 	fatal                // the server has ended its connection with this error
 	refuse               // consume it; the client has begun a transaction block that its mode does not allow: its session ends
@@ -238,7 +246,10 @@ func (m *machine) begin(server *serverState) {
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], false, nil, listing{}
 	m.replay, m.restate, m.refusedReplay = false, false, false
-	m.used = 0
+	m.used, m.progress = 0, underWay
+	if m.mode == Transaction && m.sub == nil && server.left.any() {
+		m.progress = notBegun
+	}
 	if server.settings == m.settingsKey {
 		m.noteOwnSettings()
 	}

@@ -35,6 +35,9 @@ func (m *machine) clientMessage(msg message) (action, error) {
 		return action{do: adapt}, nil // another client's statements have changed the answer since the lease
 	}
 	act, err := m.inTransaction(msg)
+	if m.progress != underWay && err == nil {
+		m.noteProgress(msg, act)
+	}
 	if m.replay && err == nil {
 		m.replayWith(msg, act)
 	}
@@ -133,6 +136,11 @@ func (m *machine) query(msg message) action {
 	if m.defersTo(left) {
 		return action{do: adapt}
 	}
+	if left&traceShows != 0 {
+		if before := m.beforeShowing(msg.body, nil); before != pass {
+			return action{do: before}
+		}
+	}
 	if e := m.refusal(left); e != nil {
 		return m.refuseQuery(e)
 	}
@@ -149,8 +157,14 @@ func (m *machine) query(msg message) action {
 		}
 		m.exposeNames(names)
 	}
+	if left&traceShows != 0 {
+		m.restoreNames(msg.body)
+	}
 	if quiet {
 		m.note(left)
+		if left&traceCustom != 0 {
+			m.noteUnknownName()
+		}
 		m.pushQuery(op{kind: opQuery})
 		return action{do: pass}
 	}
@@ -168,7 +182,7 @@ func (m *machine) query(msg message) action {
 		drop = m.standIn(names)
 	}
 	m.note(left)
-	m.noteSettings(msg.body)
+	m.noteSettings(msg.body, left)
 	m.pushQuery(op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body)})
 	return action{do: pass}
 }
@@ -191,6 +205,7 @@ func (m *machine) call(msg message) action {
 	if callsSetConfig(msg.body) {
 		m.settingChanged()
 		m.unnamedSetting = true
+		m.noteUnknownName()
 		m.note(traceCustom)
 	} else {
 		m.note(traceUnknown | leftByCall(msg.body))
@@ -258,6 +273,10 @@ func (m *machine) bind(msg message) (action, error) {
 	if m.defersTo(left) {
 		return action{do: adapt}, nil
 	}
+	shows, before := m.bindShows(left, name, msg.body)
+	if before != pass {
+		return action{do: before}, nil
+	}
 	if e := m.refusal(left); e != nil {
 		m.rejectWith(e)
 		return action{do: take}, nil
@@ -276,6 +295,7 @@ func (m *machine) bind(msg message) (action, error) {
 		}
 		m.exposeNames(names)
 	}
+	m.restoreNames(shows)
 	m.note(left)
 	server, st, on, ok := m.ensureFor(name, left)
 	if !ok {
@@ -285,12 +305,7 @@ func (m *machine) bind(msg message) (action, error) {
 		m.unnamed.once = m.unnamedNew
 	}
 	m.noteSweep(portal, name, st)
-	switch {
-	case st != nil && st.sets:
-		m.noteSettings([]byte(st.body))
-	case len(name) == 0 && m.unnamed.sets:
-		m.noteSettings(m.unnamed.text)
-	}
+	m.noteBound(name, st, left)
 	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
 	m.st.push(op{kind: opBind, st: st, on: on})
 	if on == nil {
@@ -300,6 +315,18 @@ func (m *machine) bind(msg message) (action, error) {
 	m.toServer = append(append(m.toServer, portal...), 0)
 	m.toServer = append(append(m.toServer, server...), 0)
 	return action{do: passRest, n: n}, nil
+}
+
+// noteBound is noteSettings for a prepared statement; st is nil for the unnamed one.
+func (m *machine) noteBound(name []byte, st *statement, left traces) {
+	switch {
+	case st != nil && st.sets:
+		m.noteSettings([]byte(st.body), left)
+	case len(name) == 0 && m.unnamed.sets:
+		m.noteSettings(m.unnamed.text, left)
+	case left&traceCustom != 0:
+		m.noteUnknownName()
+	}
 }
 
 // describe judges Describe.

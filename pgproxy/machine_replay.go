@@ -33,6 +33,9 @@ func (m *machine) replays(srv *serverState) bool {
 	if m.hidesSequences() && srv.sequencesOf.staleFor(m) { // see forgetFirst
 		return false
 	}
+	if m.buffersStuck(srv) {
+		return false
+	}
 	i, view := tracked("client_encoding"), m.reported.Value()
 	return view.value[i] == srv.params.value[i] && replayable(srv.settings) && replayable(m.settingsKey)
 }
@@ -121,6 +124,7 @@ func (m *machine) replayWith(msg message, act action) {
 	m.st.addFirst(op{kind: opReplay})
 	m.restate = true
 	m.noteOwnSettings()
+	m.noteNamesOfSettings()
 }
 
 // rotate moves the first n bytes to the end.

@@ -31,6 +31,7 @@ func (m *machine) settingsApplied() {
 	srv.settings, srv.unnamed = m.settingsKey, 0
 	m.wary = false
 	m.noteOwnSettings()
+	m.noteNamesOfSettings()
 	view := m.reported.Value()
 	for i, known := range srv.params.known {
 		if known {

@@ -37,6 +37,27 @@ func TestMachineModelOfCaches(t *testing.T) {
 	}
 }
 
+// TestRenewModel plays random scripts with names of custom settings: clients get what they would get directly, also if their server connections
+// are replaced, and none reads names of others.
+func TestRenewModel(t *testing.T) {
+	renewed := 0
+	for seed := range uint64(400) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		w := newModelWorld(t, 2, 1+int(seed)%3)
+		w.texts = []string{"select 1", "begin", "rollback", "fail", "deallocate all"}
+		n := w.watchNames()
+		for range 60 {
+			w.stepNames(r)
+		}
+		w.end()
+		renewed += *n
+	}
+	if renewed == 0 {
+		t.Error("no server connection was replaced")
+	}
+	t.Logf("%d server connections were replaced", renewed)
+}
+
 // TestReplayModel: three clients with different settings share two server connections, and each gets what it would get directly.
 func TestReplayModel(t *testing.T) {
 	for seed := range uint64(700) {

@@ -217,6 +217,9 @@ func (m *machine) note(left traces) {
 		return
 	}
 	m.guardReads(left)
+	if left&traceTemps != 0 {
+		m.noteTemps()
+	}
 	m.usesSequences = m.usesSequences || left&(traceWrites|traceSequences|traceUnknown) != 0
 	if left&traceDefines != 0 {
 		m.define()
@@ -501,6 +504,8 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 		case o.name != "":
 			m.notExposed(o, msg.body)
 			return action{do: take}, nil
+		case o.silent: // of restoreNames: the server has the text
+			return action{do: take}, nil
 		}
 		m.staleSequences, m.server.sequencesOf = true, ofManyClients // a late cancel request hit the gateway's own Query
 		m.server.flags |= leftPrepare
@@ -516,6 +521,9 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 // texts tell.
 func (m *machine) handleState(seen traces, blind bool) {
 	srv := m.server
+	if seen&traceObjects != 0 {
+		m.noteTemps()
+	}
 	if blind {
 		seen = srv.pins
 	}

@@ -35,6 +35,7 @@ const (
 	traceLists     // the statement may list prepared statements, see expose; never in machine.traces
 	traceSpoils    // with traceUnknown: perhaps state that DISCARD ALL does not undo, such as a seed
 	traceUnread    // the text is too long to be judged and may list prepared statements, see hideOthers; never in machine.traces
+	traceShows     // the statement shows what clients have left for good, see beforeShowing; never in machine.traces
 
 	// These pin if Config.PinAlso has them, as does traceSequences: see machine.also.
 	traceCustom // custom settings: RESET keeps their names
@@ -345,6 +346,9 @@ func (j *textJudge) runs(block []byte) {
 		if isWord(name, "execute") {
 			j.left |= lasting
 		}
+		if isWord(name, "current_setting") {
+			j.left |= traceShows
+		}
 		if isOneOf(name, "temp", "temporary", "pg_temp") {
 			j.left |= traceTemps
 		}
@@ -459,6 +463,9 @@ func (j *textJudge) begins(name word) traces {
 	j.alters = j.is(name, "alter") || j.is(name, "create")
 	if j.is(name, "set") || j.is(name, "reset") {
 		left |= namesAfter(j.text[j.at:])
+	}
+	if j.is(name, "show") && strings.Contains(customSet(j.text[j.at:]), ".") {
+		left |= traceShows
 	}
 	if j.catalog.trusted() && j.is(name, "call") {
 		left = 0 // judged by the name of the procedure
@@ -628,9 +635,13 @@ func (j *textJudge) conflicts(name word) bool {
 // may be nested deeply.
 const maxArguments = 4 << 10
 
-// sets returns the traces of a call of set_config, 0 for any other name.
+// sets returns the traces of a call of set_config or current_setting, 0 for any other name.
 func (j *textJudge) sets(name word) traces {
-	if string(j.key(name)) != "set_config" {
+	switch string(j.key(name)) {
+	case "current_setting":
+		return j.shows()
+	case "set_config":
+	default:
 		return 0
 	}
 	j.configures = true
@@ -649,9 +660,20 @@ func (j *textJudge) sets(name word) traces {
 	return left
 }
 
+// shows returns traceShows, except in the body of a function, of which it is not known when it is called.
+func (j *textJudge) shows() traces {
+	if j.graph != nil {
+		return 0
+	}
+	return traceShows
+}
+
 // namesOf returns traceCustom for the name of a custom or an extension's setting, which has a dot, and
 // for an unknown name.
 func namesOf(setting string, known bool) traces {
+	if strings.EqualFold(setting, tempBuffers) {
+		return traceShows
+	}
 	if !known || strings.ContainsAny(setting, ".\\") {
 		return traceCustom
 	}

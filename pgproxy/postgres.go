@@ -62,6 +62,7 @@ type Postgres struct {
 	tables tables
 
 	listening  listening
+	renewals   renewals
 	secrets    secretConn
 	baseline   baseline // what the newest server connection reported
 	retired    atomic.Bool
@@ -70,6 +71,7 @@ type Postgres struct {
 	unreadable atomic.Bool  // keep could not read a client's settings, and has logged that
 	unseen     atomic.Bool  // lookAt could not read what a client has left, and has logged that
 	unknown    atomic.Bool  // learn could not read the functions, and has logged that
+	unrenewed  atomic.Bool  // renew has kept a server connection because there were too many, and has logged that
 	unread     atomic.Int32 // readings for learn that have failed, but for hopeless ones, since the last success
 	everything atomic.Bool  // it has been logged that every statement may leave something
 

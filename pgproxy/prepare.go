@@ -59,7 +59,7 @@ const maxPending = 1000
 // uncertain reports whether the server may have skipped messages about a statement before the last Sync.
 func (m *machine) uncertain(name string) bool { return slices.Contains(m.pending[:m.synced], name) }
 
-// parseNamed gives the client a statement, and returns take; or it returns adapt or wait, and has done nothing.
+// parseNamed gives the client a statement, and returns take; or it returns adapt, wait or renew, and has done nothing.
 func (m *machine) parseNamed(name string, full, body []byte) verb {
 	if m.doubtful[name] && !m.st.skipping {
 		m.forget(name, m.stmts[name])
@@ -85,6 +85,12 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		m.shared.texts.put(text)
 		return wait
 	}
+	if left&traceShows != 0 {
+		if before := m.beforeShowing(body, nil); before != pass {
+			m.shared.texts.put(text)
+			return before
+		}
+	}
 	if waits, e := m.listInBlock(left); waits {
 		m.shared.texts.put(text)
 		return wait
@@ -94,6 +100,9 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		return take
 	}
 	m.exposeNames(names)
+	if left&traceShows != 0 {
+		m.restoreNames(body)
+	}
 	m.guardReads(left)
 	if (m.server.pins|m.traces)&traceStatements != 0 {
 		m.probe(name, body)

@@ -98,10 +98,17 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 			if done, err := s.leaseFor(&msg, act.later); done || err != nil {
 				return false, err
 			}
-		case adapt:
+		case adapt, renew:
 			s.c.Working()
-			err = s.sync()
+			if act.do == adapt {
+				err = s.sync()
+			} else {
+				err = s.renew(&msg)
+			}
 			s.c.Done()
+			if lost := (*backendError)(nil); errors.As(err, &lost) || errors.Is(err, errClientWrite) {
+				return false, err
+			}
 			if err != nil {
 				return false, s.notLeased(msg.typ, err)
 			}

@@ -37,8 +37,10 @@ type session struct {
 	cut       bool       // cutOff was called
 	target    *server    // the target of a cancel request; nil = none
 	acquiring context.CancelFunc
-	canceling chan struct{} // closed when the cancel request under way is done; nil = none
-	hit       bool          // a cancel request was sent to target
+	// beginsAgain means that acquiring is for a transaction that has begun on another server connection.
+	beginsAgain bool
+	canceling   chan struct{} // closed when the cancel request under way is done; nil = none
+	hit         bool          // a cancel request was sent to target
 
 	// mu guards everything down to the blank line, and c.Writer. It is held while writing to the client, never while
 	// waiting for something to read, nor while writing to the server. Until a server reader is started only the
@@ -47,6 +49,7 @@ type session struct {
 	machine    machine
 	lease      upstream.Lease[*server]
 	srv        *server // nil = none leased
+	renewing   bool    // the next takeLease replaces lease; see renew
 	reading    bool
 	resident   bool  // the server reader runs for as long as the lease lasts: the session's goroutine cannot watch srv
 	nudged     bool  // the server reader has interrupted the wait for the client, see readerAnswered

@@ -15,20 +15,25 @@ type textSettings struct {
 	changes bool     // it may change a setting for the session without the tag of SET
 	unnamed bool     // the name of a changed setting is unknown: a parameter, or computed
 	customs []string // the names of custom settings in it
+	hidden  bool     // it changes a setting whose name is unknown, perhaps only for the transaction
 }
 
 // any reports whether something was found.
-func (t textSettings) any() bool { return t.changes || len(t.customs) > 0 }
+func (t textSettings) any() bool { return t.changes || len(t.customs) > 0 || t.hidden }
 
-// noteSettings records the settings that the text of the next statement may change.
-func (m *machine) noteSettings(text []byte) {
+// noteSettings records the settings that the text of the next statement may change. left is judge's result for it.
+func (m *machine) noteSettings(text []byte, left traces) {
 	found := settingsIn(text)
 	if found.changes {
 		m.settingChanged()
 	}
 	m.unnamedSetting = m.unnamedSetting || found.unnamed
+	if found.hidden || left&traceCustom != 0 && len(found.customs) == 0 {
+		m.noteUnknownName()
+	}
 	m.undid = m.undid || m.startsWithRole() && hintsOf(text)&hintResets != 0 // SET role TO DEFAULT
 	for _, name := range found.customs {
+		m.noteName(name)
 		switch {
 		case slices.Contains(m.customs, name):
 		case len(m.customs) == maxSettings:
@@ -64,31 +69,37 @@ func settingsIn(text []byte) (found textSettings) {
 			update = true
 		case isWord(word, "set"):
 			name, session = customSet(rest), do
+		case isWord(word, "reset"):
+			name = customSet(rest) // RESET of an unknown name makes it known
 		case isWord(word, "set_config"):
 			known := false
 			name, known = configured(rest)
 			session = !setsLocally(rest)
+			found.hidden = found.hidden || !known
 			found.unnamed = found.unnamed || session && !known
 		case isWord(word, "pg_settings"):
 			session = update
 		}
 		begins = false
 		found.changes = found.changes || session
-		if strings.Contains(name, ".") {
+		switch {
+		case strings.HasSuffix(name, "."): // the remainder is computed
+			found.hidden = true
+		case strings.Contains(name, "."):
 			found.customs = append(found.customs, name)
 		}
 	}
 	return found
 }
 
-// maySet reports whether settingsIn may find something: the text begins with SET or DO, has more than one statement,
+// maySet reports whether settingsIn may find something: the text begins with SET, RESET or DO, has more than one statement,
 // or contains the name of a function or view that settingsIn looks for.
 func maySet(text []byte) bool {
 	at := space(text, ';')
 	if at == len(text) {
 		return false
 	}
-	if firstWord(text[at:], "set") || firstWord(text[at:], "do") {
+	if firstWord(text[at:], "set") || firstWord(text[at:], "do") || firstWord(text[at:], "reset") {
 		return true
 	}
 	if i := bytes.IndexByte(text, ';'); i >= 0 && i < len(text)-1 {

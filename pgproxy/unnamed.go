@@ -72,6 +72,11 @@ func (m *machine) parseUnnamed(msg message) action {
 	if m.defersTo(left) {
 		return action{do: adapt}
 	}
+	if kept && left&traceShows != 0 {
+		if before := m.beforeShowing(msg.body[1:], nil); before != pass {
+			return action{do: before}
+		}
+	}
 	var names []string
 	if kept && left&exposing != 0 {
 		names = m.executedIn(left, msg.body[1:])
@@ -86,6 +91,9 @@ func (m *machine) parseUnnamed(msg message) action {
 		return action{do: take}
 	}
 	m.exposeNames(names)
+	if kept && left&traceShows != 0 {
+		m.restoreNames(msg.body[1:])
+	}
 	m.guardReads(left)
 	id, ok := m.change(op{kind: opParse}, true)
 	if !ok {
