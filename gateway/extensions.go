@@ -4,6 +4,7 @@ import (
 	"iter"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/admin"
@@ -52,6 +53,33 @@ func (v view) Proxies() iter.Seq2[string, extend.Proxy] {
 
 // Parts implements extend.Gateway.
 func (v view) Parts() []extend.Part { return v.g.parts }
+
+// Config implements extend.Operator.
+func (v view) Config() *config.Config {
+	v.g.mu.Lock()
+	defer v.g.mu.Unlock()
+	return v.g.cfg
+}
+
+// Version implements extend.Operator.
+func (v view) Version() string { return v.g.opts.Version }
+
+// Addr implements extend.Operator.
+func (v view) Addr(name string) string { return v.g.Addr(name) }
+
+// Kill implements extend.Operator.
+func (v view) Kill(id string) bool { return v.g.Kill(id) }
+
+// PauseUpstream implements extend.Operator.
+func (v view) PauseUpstream(name string, limit time.Duration) error {
+	return v.g.PauseUpstream(name, limit)
+}
+
+// ResumeUpstream implements extend.Operator.
+func (v view) ResumeUpstream(name string) error { return v.g.ResumeUpstream(name) }
+
+// ReloadFile implements extend.Operator.
+func (v view) ReloadFile() error { return v.g.ReloadFile() }
 
 // newParts makes the parts of all extensions. It panics if two extensions or protocols show rows under one key, as
 // registering panics.

@@ -88,9 +88,15 @@ upstreams:
 // is called after the first.
 func transact(t *testing.T, addr string, client int, begun func(), stop <-chan struct{}) (committed int) {
 	t.Helper()
+	return transactAt(t, "postgres://me@"+addr+"/app?sslmode=disable", client, begun, stop)
+}
+
+// transactAt is transact for a connection string.
+func transactAt(t *testing.T, dsn string, client int, begun func(), stop <-chan struct{}) (committed int) {
+	t.Helper()
 	defer begun()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, "postgres://me@"+addr+"/app?sslmode=disable")
+	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		t.Error(err)
 		return 0

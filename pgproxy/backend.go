@@ -196,6 +196,10 @@ func (c *Client) OnCancel(fn func(ctx context.Context)) {
 	c.worker.Store(&worker{onCancel: fn, onKill: kill})
 }
 
+// Current returns the Backend that a client of the same database gets now: another one than the session's after an Update of
+// the Proxy, nil if there is none.
+func (c *Client) Current() Backend { return c.proxy.settings.Load().backend(c.Database) }
+
 // Working marks that the session waits for something other than the client. If the client
 // disconnects meanwhile, the function of OnCancel is called. Done ends it.
 func (c *Client) Working() { c.activity.set(c.proxy.ticks.now.Load(), true) }

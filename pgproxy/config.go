@@ -30,6 +30,8 @@ type Config struct {
 	AuthQuery AuthQuery
 	// Databases maps the database that a client requests to its backend; "*" stands for any other.
 	Databases map[string]Backend
+	// Console, if it has a Backend, serves the clients that request its database.
+	Console Console
 	// TLS, if set, is offered to clients. They may still connect without TLS, unless RequireTLS is set.
 	TLS *tls.Config
 	// RequireTLS refuses clients without TLS before they are asked for a password; it needs TLS. Exempt are clients of
@@ -54,6 +56,26 @@ type Config struct {
 	ReplicationUsers []string
 	// LoginTimeout bounds startup and authentication; 0 = DefaultLoginTimeout.
 	LoginTimeout time.Duration
+}
+
+// Console is a Backend that is no database: it shows and controls the Proxy. "*" among Databases does not stand for it, and
+// it has no replication connections.
+type Console struct {
+	Database string // that clients request; none of Databases
+	Backend  Backend
+}
+
+// verify returns what is wrong.
+func (c *Console) verify(databases map[string]Backend) error {
+	switch {
+	case c.Backend == nil:
+		return nil
+	case c.Database == "" || c.Database == "*":
+		return fmt.Errorf("a console cannot have the database name %q", c.Database)
+	case databases[c.Database] != nil:
+		return fmt.Errorf("the console's database %q is among Databases", c.Database)
+	}
+	return nil
 }
 
 // Verify reports every problem of c, joined; each wraps ErrConfig. It does not change c.
@@ -84,6 +106,9 @@ func (c Config) Verify() error {
 			bad("database %q has no backend", name)
 		}
 	}
+	if err := c.Console.verify(c.Databases); err != nil {
+		bad("%w", err)
+	}
 	if c.RequireTLS && c.TLS == nil {
 		bad("RequireTLS needs TLS")
 	}
@@ -107,6 +132,9 @@ func (c Config) Verify() error {
 
 // backend returns the backend of a database, nil if there is none.
 func (c *Config) backend(database string) Backend {
+	if c.Console.Backend != nil && c.Console.Database == database {
+		return c.Console.Backend
+	}
 	if b, ok := c.Databases[database]; ok {
 		return b
 	}

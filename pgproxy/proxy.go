@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
@@ -28,10 +29,12 @@ type Proxy struct {
 	traffic    *traffic.Set
 	ticks      ticks
 	pins       pinRules
+	history    history
 
 	mu      sync.Mutex // not held across I/O
 	clients map[uint32]*Client
 	aliases map[uint32][]*Client // by the process ID of the server, in session mode; several servers may have the same
+	moved   map[*traffic.Cell]*moved
 }
 
 const keySecretSize = 32
@@ -42,7 +45,7 @@ type settings struct {
 	credentials map[string]*credential
 	answers     *answers // of AuthQuery; nil = there is none
 	logins      logins
-	upstreams   map[string]string // the names of Databases' upstreams, by the same keys
+	upstreams   map[string]string // the names of Databases' upstreams, by the same keys, and the console's
 }
 
 var _ listener.Rejecter = (*Proxy)(nil)
@@ -50,7 +53,10 @@ var _ listener.Rejecter = (*Proxy)(nil)
 // New returns a Proxy for cfg. Errors wrap ErrConfig or listener.ErrConfig. Nothing runs until Serve. The backends
 // remain the caller's: drain them after the Proxy.
 func New(cfg Config) (*Proxy, error) {
-	p := &Proxy{clients: make(map[uint32]*Client), aliases: make(map[uint32][]*Client), traffic: traffic.NewSet(clientTraffic)}
+	p := &Proxy{
+		clients: make(map[uint32]*Client), aliases: make(map[uint32][]*Client), moved: make(map[*traffic.Cell]*moved),
+		traffic: traffic.NewSet(clientTraffic), history: newHistory(time.Now()),
+	}
 	p.ticks.move()
 	_, _ = rand.Read(p.mockSecret[:])
 	_, _ = rand.Read(p.keySecret[:])
@@ -202,6 +208,9 @@ func (p *Proxy) cutOff() {
 func (p *Proxy) unregister(c *Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.clients[c.id] == c {
+		p.movedBy(c).add(c)
+	}
 	delete(p.clients, c.id)
 }
 

@@ -221,11 +221,14 @@ func (s *session) countError(b []byte) {
 
 // countUpstreams notes the upstream of each of set's databases, and makes its series appear before its first use.
 func (p *Proxy) countUpstreams(set *settings) {
-	set.upstreams = make(map[string]string, len(set.Databases))
+	set.upstreams = make(map[string]string, len(set.Databases)+1)
 	for database, b := range set.Databases {
 		name := b.Status().Name
 		set.upstreams[database] = name
 		p.traffic.Cell(name, traffic.Other, traffic.Other)
+	}
+	if b := set.Console.Backend; b != nil {
+		set.upstreams[set.Console.Database] = b.Name()
 	}
 }
 

@@ -28,6 +28,7 @@ func (p *Proxy) watch(ctx context.Context) {
 		if n%int(watchInterval/tick) != 0 {
 			continue
 		}
+		p.keepUsage(time.Now())
 		still, looked = p.stillWorking(looked)
 		for _, c := range abandoned(still) {
 			c.Logger().Info("client left during a statement: canceling it")

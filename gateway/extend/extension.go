@@ -5,6 +5,7 @@ import (
 	"iter"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/config"
@@ -27,6 +28,20 @@ type Gateway interface {
 	// Parts are the parts of extensions in this gateway, so that a protocol finds the one of its
 	// package.
 	Parts() []Part
+	Operator
+}
+
+// Operator is what operators see and do. The methods are those of gateway.Gateway.
+type Operator interface {
+	// Config is the configuration in force. It must not be changed.
+	Config() *config.Config
+	// Version is the gateway's.
+	Version() string
+	Addr(name string) string
+	Kill(id string) bool
+	PauseUpstream(name string, limit time.Duration) error
+	ResumeUpstream(name string) error
+	ReloadFile() error
 }
 
 // A Part is an extension within one gateway. One goroutine at a time calls Plan; others may call the

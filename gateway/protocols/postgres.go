@@ -50,6 +50,9 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 		Mode:    modes[pg.Mode],
 		Auth:    auths[pg.Auth],
 	}
+	if cfg.Console, err = newConsole(l, pg, users); err != nil {
+		return extend.Server{}, err
+	}
 	for _, db := range pg.Databases {
 		if cfg.Databases[db.Name], err = extend.Runs[pgproxy.Backend](l, db.Upstream); err != nil {
 			return extend.Server{}, err
@@ -96,8 +99,10 @@ type PostgresListener struct {
 	PinAlso []PinAlso `conf:"pin_also" single:"true" maxlen:"3"`
 	// ReplicationUsers are the clients' users that may make replication connections, or "*"; empty: none.
 	// The upstream's user replicates.
-	ReplicationUsers []string   `conf:"replication_users" single:"true" maxlen:"1000"`
-	Databases        []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
+	ReplicationUsers []string `conf:"replication_users" single:"true" maxlen:"1000"`
+	// Console is a database that shows and controls the listener, with the commands of PgBouncer; nil: there is none.
+	Console   *Console   `conf:"console"`
+	Databases []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
 }
 
 // PoolMode is how long a client keeps a server connection.
@@ -247,6 +252,7 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 		checkPinsAlso(c, l, pg)
 	}
 	checkUsers(c, pg)
+	checkConsole(c, l, pg)
 	checkAuthQuery(c, pg)
 	checkAuth(c, l, pg)
 }
@@ -299,6 +305,7 @@ func checkUsers(c *config.Checker, pg *PostgresListener) {
 		err = users.Verify(auth)
 	}
 	if err == nil {
+		checkConsoleUsers(c, pg, users)
 		return
 	}
 	for line := range strings.Lines(err.Error()) {
