@@ -23,14 +23,16 @@ type rawClient struct {
 
 func (c *consoleTest) raw() *rawClient {
 	c.t.Helper()
-	hijacked, err := c.connect("alice", "pgbouncer").Hijack()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = hijacked.Conn.Close() })
-	_ = hijacked.Conn.SetDeadline(time.Now().Add(time.Minute))
-	return &rawClient{hijacked.Conn, c.t, pgwire.NewReader(hijacked.Conn)}
+	conn := conntest.Dial(c.t, c.Addr("db"))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	r := &rawClient{conn, c.t, pgwire.NewReader(conn)}
+	r.send(&pgwire.StartupMessage{Version: pgwire.Version30, Params: []pgwire.Param{{Name: "user", Value: "alice"}, {Name: "database", Value: "pgbouncer"}}})
+	r.types('Z', 1)
+	return r
 }
+
+// trusting is a listener without passwords.
+const trusting = "auth: trust, " + consoleKeys
 
 func (r *rawClient) send(messages ...pgwire.Message) {
 	r.t.Helper()
@@ -92,7 +94,7 @@ func (r *rawClient) ends() (code string) {
 func TestConsoleHostile(t *testing.T) {
 	show := &pgwire.Query{SQL: "show version"}
 	parse := &pgwire.Parse{Query: "show config"}
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, trusting, func(c *consoleTest) {
 		r := c.raw()
 		var pipeline []pgwire.Message
 		for range 500 {
@@ -164,7 +166,7 @@ func (c *consoleTest) hostileEnds() {
 			c.t.Fatal(err)
 		}
 		if what == "half a head" {
-			_ = r.Conn.(*net.TCPConn).CloseWrite() //nolint:forcetypeassert // pgconn dials TCP
+			_ = r.Conn.(*net.TCPConn).CloseWrite() //nolint:forcetypeassert // as raw dials
 		}
 		if code := r.ends(); code != x.code {
 			c.t.Errorf("%s: %q, want %q", what, code, x.code)
@@ -181,7 +183,7 @@ func (c *consoleTest) hostileEnds() {
 
 // TestConsoleOpenPipeline: neither a drain nor an operator waits for a client that never sends Sync.
 func TestConsoleOpenPipeline(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, trusting, func(c *consoleTest) {
 		begin := func() *rawClient {
 			r := c.raw()
 			r.send(&pgwire.Parse{Query: "show pools"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Flush{})
@@ -210,7 +212,7 @@ func TestConsoleOpenPipeline(t *testing.T) {
 
 // TestConsoleReloadsBesideShow: the configuration changes all the time while consoles show everything.
 func TestConsoleReloadsBesideShow(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, trusting, func(c *consoleTest) {
 		stop := make(chan struct{})
 		failures := make(chan error, 3)
 		for range cap(failures) {

@@ -50,15 +50,15 @@ type consoleTest struct {
 }
 
 // eachConsole runs a test with a gateway on each engine.
-func eachConsole(t *testing.T, test func(c *consoleTest)) {
+func eachConsole(t *testing.T, keys string, test func(c *consoleTest)) {
 	t.Helper()
 	db := pgtest.Start(t)
 	for _, engine := range engineKinds {
-		t.Run(engine, func(t *testing.T) { test(newConsoleTest(t, db, engine)) })
+		t.Run(engine, func(t *testing.T) { test(newConsoleTest(t, db, engine, keys)) })
 	}
 }
 
-func newConsoleTest(t *testing.T, db *pgtest.Cluster, engine string) *consoleTest {
+func newConsoleTest(t *testing.T, db *pgtest.Cluster, engine, keys string) *consoleTest {
 	t.Helper()
 	db.Exec(t, "drop table if exists counters", "create table counters (client int primary key, n int not null)")
 	users := filepath.Join(t.TempDir(), "users.txt")
@@ -68,7 +68,7 @@ func newConsoleTest(t *testing.T, db *pgtest.Cluster, engine string) *consoleTes
 	pairs := []string{
 		"{engine}", engine, "{listen}", conntest.FreeAddress(t), "{users}", users, "{db}", db.Addr(), "{user}", db.Superuser(),
 	}
-	return &consoleTest{run(t, parse(t, consoleText, append(pairs, "{console}", consoleKeys)...)), t, pairs}
+	return &consoleTest{run(t, parse(t, consoleText, append(pairs, "{console}", keys)...)), t, pairs}
 }
 
 // dsn is how a user reaches a database.
@@ -137,7 +137,7 @@ func (c *consoleTest) refused(conn *pgconn.PgConn, sql, code, text string) {
 
 // TestConsoleRoles: only listed users with the right password get the console, and viewers change nothing.
 func TestConsoleRoles(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, consoleKeys, func(c *consoleTest) {
 		for dsn, code := range map[string]string{
 			c.dsn("bob", "pgbouncer"):                                   "42501",
 			strings.Replace(c.dsn("alice", "pgbouncer"), "pw", "no", 1): "28P01",
@@ -174,7 +174,7 @@ func TestConsoleRoles(t *testing.T) {
 
 // TestConsoleCommands: how commands may be written, and the errors, after which the session goes on.
 func TestConsoleCommands(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, consoleKeys, func(c *consoleTest) {
 		conn := c.connect("alice", "pgbouncer")
 		for _, sql := range []string{
 			"show pools", "SHOW POOLS;", " /* a /* b */ c */ Show -- d\n pools ;; ", "SELECT pools", "show databases; show pools",
@@ -212,7 +212,7 @@ func TestConsoleCommands(t *testing.T) {
 
 // TestConsoleCounts: the statistics are those of the clients, and outlast them.
 func TestConsoleCounts(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, consoleKeys, func(c *consoleTest) {
 		conn := c.connect("stats", "pgbouncer")
 		client := c.connect("bob", "app")
 		for range 3 {
@@ -271,7 +271,7 @@ func TestConsoleCounts(t *testing.T) {
 
 // TestConsolePause: PAUSE returns when no connection is left, and no transaction fails until RESUME.
 func TestConsolePause(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, consoleKeys, func(c *consoleTest) {
 		conn := c.connect("alice", "pgbouncer")
 		stop := make(chan struct{})
 		var clients, begun sync.WaitGroup
@@ -308,7 +308,7 @@ func TestConsolePause(t *testing.T) {
 // TestConsolePauseEnds: a PAUSE that a transaction holds up is undone by a cancel request, by the end of its session, and by
 // another's RESUME.
 func TestConsolePauseEnds(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, consoleKeys, func(c *consoleTest) {
 		holder := c.connect("bob", "app")
 		c.want(holder, "begin")
 		watcher := c.connect("alice", "pgbouncer")
@@ -351,7 +351,7 @@ func portOf(conn *pgconn.PgConn) string {
 
 // TestConsoleKill ends one client, and all clients of a database.
 func TestConsoleKill(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, consoleKeys, func(c *consoleTest) {
 		conn := c.connect("alice", "pgbouncer")
 		app, other := c.connect("bob", "app"), c.connect("bob", "other")
 		c.want(app, "begin")
@@ -385,7 +385,7 @@ func (c *consoleTest) gone(conn *pgconn.PgConn) {
 // TestConsoleExtended: drivers that prepare everything get the same rows, in binary form, also after the session was
 // suspended.
 func TestConsoleExtended(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, consoleKeys, func(c *consoleTest) {
 		conn, err := pgx.Connect(context.Background(), c.dsn("alice", "pgbouncer"))
 		if err != nil {
 			c.t.Fatal(err)
@@ -460,7 +460,7 @@ func volatile(show, column string, row []any) bool {
 
 // TestConsoleReload: sessions that the configuration no longer allows end with their next command, and others continue.
 func TestConsoleReload(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, consoleKeys, func(c *consoleTest) {
 		alice, stats := c.connect("alice", "pgbouncer"), c.connect("stats", "pgbouncer")
 		reload := func(console string) {
 			c.t.Helper()
@@ -484,7 +484,7 @@ func TestConsoleReload(t *testing.T) {
 
 // TestConsoleDrain: a drain does not wait for a console.
 func TestConsoleDrain(t *testing.T) {
-	eachConsole(t, func(c *consoleTest) {
+	eachConsole(t, consoleKeys, func(c *consoleTest) {
 		idle, pausing, holder := c.connect("alice", "pgbouncer"), c.connect("alice", "pgbouncer"), c.connect("bob", "app")
 		c.want(holder, "begin")
 		result := make(chan error, 1)

@@ -2,11 +2,11 @@ package pgproxy
 
 import (
 	"cmp"
+	"net"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/traffic"
 )
@@ -46,14 +46,17 @@ func (p *Proxy) movedBy(c *Client) *moved {
 
 // accepted returns the client's connection without TLS.
 func (c *Client) accepted() *listener.Conn {
-	if conn, ok := c.Conn.(*listener.Conn); ok {
-		return conn
+	conn := net.Conn(c.Conn)
+	for {
+		if accepted, ok := conn.(*listener.Conn); ok {
+			return accepted
+		}
+		wrapper, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		conn = wrapper.NetConn()
 	}
-	if t, ok := c.Conn.(*fiber.TLSConn); ok {
-		conn, _ := t.NetConn().(*listener.Conn)
-		return conn
-	}
-	return nil
 }
 
 // Usage returns what the clients have used so far, sorted by database, user and upstream.
