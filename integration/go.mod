@@ -5,6 +5,7 @@ go 1.27.2
 // The core module comes from go.work: it is tested as it is here, never as released.
 require (
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/lib/pq v1.12.3
 	github.com/quic-go/quic-go v0.64.1
 	github.com/summerwind/h2spec v2.2.1+incompatible
 	google.golang.org/grpc v1.85.0

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 )
 
 // startPgBouncer starts a PgBouncer with a pool of one connection for each kind.
@@ -44,7 +45,7 @@ log_disconnections = 0
 	}
 	cmd := exec.Command("pgbouncer", file)
 	if os.Getuid() == 0 { // it refuses to run as root
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody(h)}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody(h.t)}
 	}
 	p := start(h.t, cmd)
 	eventually(h.t, "PgBouncer listens", func() error {
@@ -60,15 +61,16 @@ log_disconnections = 0
 	return target
 }
 
-func nobody(h *hunt) *syscall.Credential {
+func nobody(t testing.TB) *syscall.Credential {
+	t.Helper()
 	u, err := accounts.Lookup("nobody")
 	if err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
 	uid, err1 := strconv.Atoi(u.Uid)
 	gid, err2 := strconv.Atoi(u.Gid)
 	if err1 != nil || err2 != nil {
-		h.t.Fatal(u)
+		t.Fatal(u)
 	}
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
