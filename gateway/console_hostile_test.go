@@ -1,7 +1,7 @@
 package gateway_test
 
 import (
-	"context"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -119,6 +119,8 @@ func TestConsoleHostile(t *testing.T) {
 			"statement":          {[]pgwire.Message{&pgwire.Parse{Name: "s", Query: "select 1"}, &pgwire.Describe{Object: 'S', Name: "s"}, &pgwire.Close{Object: 'S', Name: "s"}, &pgwire.Sync{}}, "1tT3Z"},
 			"unknown statement":  {[]pgwire.Message{&pgwire.Bind{Statement: "none"}, &pgwire.Sync{}}, "EZ"},
 			"COPY out of place":  {[]pgwire.Message{&pgwire.CopyData{Data: []byte("x")}, &pgwire.CopyDone{}, show}, "TDCZ"},
+			"a long text":        {[]pgwire.Message{&pgwire.Parse{Query: "show pools" + strings.Repeat(" ", 5000)}, &pgwire.Sync{}}, "EZ"},
+			"many words":         {[]pgwire.Message{&pgwire.Query{SQL: "show pools" + strings.Repeat(" x", 5000)}}, "EZ"},
 			"a large message":    {[]pgwire.Message{&pgwire.Parse{Query: strings.Repeat("x", 1<<20)}, &pgwire.Sync{}, show}, "EZTDCZ"},
 			"function call":      {[]pgwire.Message{&pgwire.FunctionCall{}, show}, "EZTDCZ"},
 			"Sync alone":         {[]pgwire.Message{&pgwire.Sync{}, &pgwire.Sync{}}, "ZZ"},
@@ -210,41 +212,36 @@ func TestConsoleOpenPipeline(t *testing.T) {
 	})
 }
 
-// TestConsoleReloadsBesideShow: the configuration changes all the time while consoles show everything.
+// TestConsoleReloadsBesideShow: the configuration changes all the time while consoles show everything, and in the end has none.
 func TestConsoleReloadsBesideShow(t *testing.T) {
 	eachConsole(t, trusting, func(c *consoleTest) {
-		stop := make(chan struct{})
 		failures := make(chan error, 3)
 		for range cap(failures) {
 			conn := c.connect("alice", "pgbouncer")
-			go func() { failures <- showUntil(conn, stop) }()
+			go func() { failures <- showUntil(conn) }()
 		}
-		for i := range 20 {
+		for i := range 21 {
 			keys := []string{consoleKeys, consoleKeys + ", max_pinned: 1", "console: {admins: [alice, bob]}"}[i%3]
+			if i == 20 {
+				keys = "mode: transaction"
+			}
 			if err := c.Reload(parse(c.t, consoleText, append(c.pairs[:len(c.pairs):len(c.pairs)], "{console}", keys)...)); err != nil {
 				c.t.Error(err)
 			}
 		}
-		close(stop)
 		for range cap(failures) {
-			if err := <-failures; err != nil {
-				c.t.Error(err)
+			if e, ok := errors.AsType[*pgconn.PgError](<-failures); !ok || e.Code != "57P01" {
+				c.t.Errorf("without a console: %v", e)
 			}
 		}
 	})
 }
 
-// showUntil runs SHOW commands until stop is closed, and at least once.
-func showUntil(conn *pgconn.PgConn, stop <-chan struct{}) error {
+// showUntil runs SHOW commands until one fails.
+func showUntil(conn *pgconn.PgConn) error {
 	for {
 		if _, err := ask(conn, "show pools; show clients; show servers; show stats; show databases; show lists; show config; show users; show totals"); err != nil {
 			return err
-		}
-		select {
-		case <-stop:
-			_ = conn.Close(context.Background())
-			return nil
-		default:
 		}
 	}
 }

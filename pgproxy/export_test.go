@@ -798,3 +798,18 @@ func (p *Proxy) AgeAnswers(by time.Duration) {
 
 // ExhaustRenewals uses up the replacements of server connections, for an hour.
 func (b *Postgres) ExhaustRenewals() { b.renewals.full.Store(int64(clock() + time.Hour)) }
+// History is the usage of the last minute, with times that the test gives.
+type History struct{ h history }
+
+// NewHistory returns the history of a Proxy that begins at a time.
+func NewHistory(at time.Time) *History { return &History{h: newHistory(at)} }
+
+// Tick is what the Proxy does every second.
+func (h *History) Tick(now time.Time, usage []Usage) {
+	if h.h.due(now) {
+		h.h.keep(now, usage)
+	}
+}
+
+// Oldest is RecentUsage at a time.
+func (h *History) Oldest(now time.Time) ([]Usage, time.Duration) { return h.h.oldest(now) }

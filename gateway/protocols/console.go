@@ -13,6 +13,7 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgproxy/console"
+	"github.com/headpond/headpond/upstream"
 )
 
 // Console is a database name under which some users get PgBouncer's admin console.
@@ -95,23 +96,37 @@ func (s *shown) State() (state console.State) {
 	}
 	l := &cfg.Listeners[i]
 	pg := config.SectionOf[PostgresListener](l)
+	if pg.Console == nil { // a reload has just taken it away
+		return state
+	}
 	state.MaxConns, state.PoolMode, state.Users, state.Address = l.MaxConns, string(pg.Mode), s.users, s.gateway.Addr(s.listener)
+	upstreams := map[string]*console.Database{} // many databases may share an upstream
 	for _, db := range pg.Databases {
-		backend, _ := s.gateway.Upstream(db.Upstream).(pgproxy.Backend)
-		if backend == nil {
-			continue // it is being removed
+		d := upstreams[db.Upstream]
+		if d == nil {
+			d = s.database(cfg.Upstream(db.Upstream))
+			upstreams[db.Upstream] = d
 		}
-		d := console.Database{Name: db.Name, Upstream: backend.Status()}
-		u := cfg.Upstream(db.Upstream)
-		if login := loginOf(u); login != nil {
-			d.User, d.DBName = login.User, cmp.Or(login.DBName, login.User)
-		}
-		_, sqlite := sqlitePath(u)
-		d.Pausable, d.Lifetime = !sqlite, max(u.Pool.MaxLifetime, 0)
-		state.Databases = append(state.Databases, d)
+		named := *d
+		named.Name = db.Name
+		state.Databases = append(state.Databases, named)
 	}
 	state.Settings = consoleSettings(cfg, l, pg)
 	return state
+}
+
+// database returns the database of an upstream, without a name.
+func (s *shown) database(u *config.Upstream) *console.Database {
+	d := &console.Database{Upstream: upstream.Status{Name: u.Name}, Lifetime: max(u.Pool.MaxLifetime, 0)}
+	if backend, ok := s.gateway.Upstream(u.Name).(pgproxy.Backend); ok { // else it is being removed
+		d.Upstream = backend.Status()
+	}
+	if login := loginOf(u); login != nil {
+		d.User, d.DBName = login.User, cmp.Or(login.DBName, login.User)
+	}
+	_, sqlite := sqlitePath(u)
+	d.Pausable = !sqlite
+	return d
 }
 
 // consoleSettings are the settings of a listener by the names that they have in PgBouncer, sorted. Settings of upstreams are

@@ -32,7 +32,7 @@ func (b *Console) targets(database string) (list []target, err error) {
 	fiber.Block(func() { state = b.cfg.Gateway.State() })
 	databases := state.Databases
 	if database != "" {
-		d := state.find(database)
+		d := find(state.index(), database)
 		switch {
 		case database == b.cfg.Database:
 			return nil, failed(pgwire.StateFeatureNotSupported, "", "%q is the console itself", clip(database))
@@ -41,9 +41,10 @@ func (b *Console) targets(database string) (list []target, err error) {
 		}
 		databases = []Database{*d}
 	}
+	seen := map[string]bool{}
 	for i := range databases {
-		u := &databases[i].Upstream
-		if !slices.ContainsFunc(list, func(t target) bool { return t.name == u.Name }) {
+		if u := &databases[i].Upstream; !seen[u.Name] {
+			seen[u.Name] = true
 			list = append(list, target{u.Name, databases[i].Pausable, !u.PausedUntil.IsZero(), connections(u)})
 		}
 	}

@@ -95,7 +95,7 @@ func (s *session) run(st *statement) (*result, error) {
 
 // act runs a command of admins, and logs it.
 func (s *session) act(b *Console, r role, st *statement, cmd command, argument string) (*result, error) {
-	log := s.c.Logger().With("command", clip(st.text))
+	log := s.c.Logger().With("command", st.text)
 	if r != admin {
 		log.Warn("console command refused")
 		return nil, failed(pgwire.StateInsufficientPrivilege, "The user is not in admins of the listener's console.", "admin access needed")
@@ -120,7 +120,11 @@ func (s *session) act(b *Console, r role, st *statement, cmd command, argument s
 // show runs a SHOW off the loop.
 func (s *session) show(b *Console, t *table) (*result, error) {
 	r := &result{columns: t.columns, tag: "SHOW"}
-	fiber.Block(func() { t.fill(&view{Console: b, State: b.cfg.Gateway.State(), user: s.c.User}, r) })
+	fiber.Block(func() {
+		v := &view{Console: b, State: b.cfg.Gateway.State()}
+		v.byName = v.index()
+		t.fill(v, r)
+	})
 	return r, nil
 }
 

@@ -6,10 +6,10 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Bounds of what a client can make a session keep. Statements take up to maxMessage each, with some 20 times that for the
-// tokens of a statement of single characters.
+// Bounds of what a client can make a session keep: the texts of all prepared statements take up to 400 KiB.
 const (
 	maxStatements = 100
+	maxPrepared   = 4 << 10 // bytes of a text
 	maxPortals    = 10
 )
 
@@ -53,6 +53,8 @@ func (s *session) parse(body []byte) error {
 	switch {
 	case err != nil:
 		return err
+	case len(m.Query) > maxPrepared:
+		return failed(pgwire.StateProgramLimitExceeded, "", "text of %d bytes is over the console's limit of %d for a prepared statement", len(m.Query), maxPrepared)
 	case len(list) > 1:
 		return failed(pgwire.StateSyntaxError, "", "cannot insert multiple commands into a prepared statement")
 	case m.Name != "" && s.statements[m.Name] != nil:

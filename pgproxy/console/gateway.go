@@ -54,18 +54,21 @@ type Database struct {
 // Setting is a setting by PgBouncer's name.
 type Setting struct{ Key, Value string }
 
-// find returns the database that clients get for a name, nil if there is none.
-func (s *State) find(name string) *Database {
-	var other *Database
+// index returns the databases by name.
+func (s *State) index() map[string]*Database {
+	byName := make(map[string]*Database, len(s.Databases))
 	for i := range s.Databases {
-		switch s.Databases[i].Name {
-		case name:
-			return &s.Databases[i]
-		case "*":
-			other = &s.Databases[i]
-		}
+		byName[s.Databases[i].Name] = &s.Databases[i]
 	}
-	return other
+	return byName
+}
+
+// find returns the database that clients get for a name, nil if there is none.
+func find(byName map[string]*Database, name string) *Database {
+	if d := byName[name]; d != nil {
+		return d
+	}
+	return byName["*"]
 }
 
 // connections returns how many connections an upstream has, those that are being opened or closed included.

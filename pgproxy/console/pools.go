@@ -15,7 +15,10 @@ import (
 // an upstream. Its connections that no client has are shown in the row of the first one, so that sums are right.
 func (v *view) pools(r *result) {
 	used := count(v.cfg.Gateway.Sessions(), databaseOf)
-	now, first := time.Now(), v.upstreams()
+	now, first := time.Now(), map[*Database]bool{}
+	for _, d := range v.upstreams() {
+		first[d] = true
+	}
 	for _, name := range v.names(used) {
 		c := used[name]
 		if c == nil {
@@ -28,7 +31,7 @@ func (v *view) pools(r *result) {
 			d = &Database{}
 		}
 		var idle, tested, login int
-		if d.Name == name && slices.Contains(first, d) {
+		if d.Name == name && first[d] {
 			for i := range d.Upstream.Endpoints {
 				p := &d.Upstream.Endpoints[i].Pool
 				idle, tested, login = idle+p.Idle, tested+p.Busy, login+p.Opening

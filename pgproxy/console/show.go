@@ -19,8 +19,11 @@ type table struct {
 type view struct {
 	*Console
 	State
-	user string // who asks
+	byName map[string]*Database
 }
+
+// find returns the database that clients get for a name, nil if there is none.
+func (v *view) find(name string) *Database { return find(v.byName, name) }
 
 // texts and numbers return columns of the types that most have.
 func texts(names string) []column   { return columns(typeText, names) }
@@ -158,7 +161,7 @@ func (v *view) names(used map[string]*clientCount) (list []string) {
 		list = append(list, v.Databases[i].Name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(used)) {
-		if name != v.cfg.Database && !slices.Contains(list, name) {
+		if name != v.cfg.Database && v.byName[name] == nil {
 			list = append(list, name)
 		}
 	}
@@ -248,9 +251,10 @@ func (v *view) lists(r *result) {
 
 // upstreams returns the first database of each upstream.
 func (v *view) upstreams() (list []*Database) {
+	seen := map[string]bool{}
 	for i := range v.Databases {
-		d := &v.Databases[i]
-		if !slices.ContainsFunc(list, func(o *Database) bool { return o.Upstream.Name == d.Upstream.Name }) {
+		if d := &v.Databases[i]; !seen[d.Upstream.Name] {
+			seen[d.Upstream.Name] = true
 			list = append(list, d)
 		}
 	}

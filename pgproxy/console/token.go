@@ -41,10 +41,13 @@ type token struct {
 // is reports whether the token is a word, in any case.
 func (t token) is(word string) bool { return t.kind == 'w' && strings.EqualFold(t.text, word) }
 
+// maxTokens bounds the tokens that are kept of a command: no command has as many, so that the others do not matter.
+const maxTokens = 32
+
 // statement is one command of a client's text.
 type statement struct {
-	tokens []token
-	text   string
+	tokens []token // at most maxTokens
+	text   string  // as clip returns it
 }
 
 // word returns the token with an index in lower case, "" unless it is a word.
@@ -73,7 +76,7 @@ func split(text string) (list []statement, err error) {
 	begin, at := 0, 0
 	end := func() {
 		if len(tokens) > 0 {
-			list = append(list, statement{tokens, strings.TrimSpace(text[begin:at])})
+			list = append(list, statement{tokens, clip(strings.TrimSpace(text[begin:at]))})
 		}
 		tokens = nil
 	}
@@ -95,7 +98,9 @@ func split(text string) (list []statement, err error) {
 		if t, at, err = next(text, at); err != nil {
 			return nil, err
 		}
-		tokens = append(tokens, t)
+		if len(tokens) < maxTokens {
+			tokens = append(tokens, t)
+		}
 	}
 }
 
@@ -199,5 +204,5 @@ const helpHint = "Use SHOW HELP;"
 
 // unknown is the error for a command that the console does not have.
 func (s *statement) unknown() error {
-	return failed(pgwire.StateSyntaxError, helpHint, "invalid command '%s', use SHOW HELP;", clip(s.text))
+	return failed(pgwire.StateSyntaxError, helpHint, "invalid command '%s', use SHOW HELP;", s.text)
 }
