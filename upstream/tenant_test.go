@@ -555,3 +555,31 @@ func oneOf(tenant *upstream.Tenant[*conn], way int) (upstream.Lease[*conn], erro
 func closed(u *upstream.Upstream[*conn]) bool {
 	return errors.Is(u.ChangeEndpoint(upstream.Change{}), pool.ErrClosed)
 }
+
+// TestTenantRetry lets a tenant in that was refused before.
+func TestTenantRetry(t *testing.T) {
+	b := newBackends()
+	u := start(t, b.tenantsOnly("a:1"))
+	var refuses atomic.Bool
+	refuses.Store(true)
+	cfg := b.tenantConfig("alice")
+	open := cfg.Open
+	cfg.Open = func(ctx context.Context, addr string) (*conn, error) {
+		if refuses.Load() {
+			return nil, errLogin
+		}
+		return open(ctx, addr)
+	}
+	alice, err := u.NewTenant(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 8 {
+		if _, err := alice.Acquire(t.Context()); !errors.Is(err, errLogin) {
+			t.Fatal(err)
+		}
+	}
+	refuses.Store(false)
+	alice.Retry()
+	acquireOf(t, alice).Release()
+}
