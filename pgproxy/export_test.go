@@ -170,7 +170,15 @@ type FakeServer struct {
 func (p *FakePool) PinAlso(also PinAlso) { p.rules.also.Store(uint32(also.traces())) }
 
 // Caches has sequences have a CACHE.
-func (p *FakePool) Caches() { p.tables.knowledge.caches.Store(true) }
+func (p *FakePool) Caches() { p.shared().knowledge.caches.Store(true) }
+
+// shared returns the tables of the pool.
+func (p *FakePool) shared() *tables {
+	if p.tables.knowledge == nil {
+		p.tables.knowledge = new(knowledge)
+	}
+	return &p.tables
+}
 
 // NewServer adds a free server connection.
 func (p *FakePool) NewServer(name string, statements int, in func(msg []byte), undo func(sql string)) *FakeServer {
@@ -195,7 +203,7 @@ func (f *FakeServer) Leave(kind string) {
 func NewMachine(p *FakePool, mode Mode, log func(format string, args ...any)) *Machine {
 	m := &Machine{Pool: p, Log: log}
 	p.made++
-	m.m = machine{work: new(work), shared: &p.tables, rules: &p.rules, client: p.made, mode: mode}
+	m.m = machine{work: new(work), shared: p.shared(), rules: &p.rules, client: p.made, mode: mode}
 	m.m.st.reset()
 	m.m.takeSettings(nil)
 	return m
@@ -563,7 +571,7 @@ const CatalogTimeout = catalogTimeout
 
 // ReadCatalog reads the catalogs, unless that is under way: false.
 func (b *Postgres) ReadCatalog() bool {
-	k := &b.tables.knowledge
+	k := b.tables.knowledge
 	k.mu.Lock()
 	if !k.reading {
 		k.next.Store(0)
@@ -578,7 +586,7 @@ func (b *Postgres) ReadCatalog() bool {
 
 // CatalogIsFrom has what was read be from an endpoint.
 func (b *Postgres) CatalogIsFrom(endpoint string) {
-	k := &b.tables.knowledge
+	k := b.tables.knowledge
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.readFrom(endpoint)
@@ -621,7 +629,7 @@ func (b *Postgres) CatalogSettled() bool {
 
 // ExpireCatalog has what was read count no longer, as if the next reading had failed.
 func (b *Postgres) ExpireCatalog() {
-	k := &b.tables.knowledge
+	k := b.tables.knowledge
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.expire(0)
@@ -770,4 +778,28 @@ func (p *Proxy) AgeAnswers(by time.Duration) {
 	for _, found := range a.byUser {
 		found.at -= by
 	}
+}
+
+// Pairs returns how many pairs there are.
+func (b *Postgres) Pairs() (n int) {
+	b.eachPair(func(*Postgres) { n++ })
+	return n
+}
+
+// PairSessions returns how many sessions the pair of a name has.
+func (b *Postgres) PairSessions(name string) (n int) {
+	b.eachPair(func(p *Postgres) {
+		if p.pairKey.String() == name {
+			n += p.sessions
+		}
+	})
+	return n
+}
+
+// PairsStayFor sets how long pairs stay without sessions.
+func (b *Postgres) PairsStayFor(d time.Duration) {
+	b.pairs.mu.Lock()
+	b.pairs.least = d
+	b.pairs.mu.Unlock()
+	b.setPairIdle(d)
 }
