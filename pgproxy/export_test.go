@@ -174,9 +174,7 @@ func (p *FakePool) Caches() { p.shared().knowledge.caches.Store(true) }
 
 // shared returns the tables of the pool.
 func (p *FakePool) shared() *tables {
-	if p.tables.knowledge == nil {
-		p.tables.knowledge = new(knowledge)
-	}
+	p.tables.knowledge = cmp.Or(p.tables.knowledge, new(knowledge))
 	return &p.tables
 }
 
@@ -780,26 +778,20 @@ func (p *Proxy) AgeAnswers(by time.Duration) {
 	}
 }
 
-// Pairs returns how many pairs there are.
-func (b *Postgres) Pairs() (n int) {
-	b.eachPair(func(*Postgres) { n++ })
-	return n
-}
-
-// PairSessions returns how many sessions the pair of a name has.
-func (b *Postgres) PairSessions(name string) (n int) {
-	b.eachPair(func(p *Postgres) {
-		if p.pairKey.String() == name {
-			n += p.sessions
-		}
-	})
-	return n
-}
-
-// PairsStayFor sets how long pairs stay without sessions.
-func (b *Postgres) PairsStayFor(d time.Duration) {
+// Pairs returns the sessions of each pair, by its name, and how many databases the pairs know.
+func (b *Postgres) Pairs() (sessions map[string]int, databases int) {
+	sessions = map[string]int{}
+	b.eachPair(func(p *Postgres) { sessions[p.pairKey.String()] = p.sessions })
 	b.pairs.mu.Lock()
-	b.pairs.least = d
-	b.pairs.mu.Unlock()
-	b.setPairIdle(d)
+	defer b.pairs.mu.Unlock()
+	return sessions, len(b.pairs.catalogs)
+}
+
+// PairsStayFor sets how long pairs stay without sessions, before there are any.
+func (b *Postgres) PairsStayFor(d time.Duration) { b.pairs.least = d; b.setPairIdle(d) }
+
+// Print prints what pairs have in several ways.
+func (b *Postgres) Print() (all string) {
+	b.eachPair(func(p *Postgres) { all += fmt.Sprintf("%v %+[1]v %#[1]v %s %[2]x %[2]d", p.pair, p.secret.Load()) })
+	return all
 }

@@ -202,8 +202,8 @@ func TestPairsOwnErrors(t *testing.T) {
 		g.wantRefused(t, c.user, c.password, c.database, c.code, c.message, c.hint)
 		isUser(t, g.login(t, "bob", "bob's secret", "till"), "bob", "till")
 	}
-	if n := g.backend.Pairs(); n != 1 {
-		t.Errorf("there are %d pairs, want that of bob only", n)
+	if all, _ := g.backend.Pairs(); len(all) != 1 {
+		t.Errorf("the pairs are %v, want that of bob only", all)
 	}
 	trusting := startPairs(t, db, nil, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.Auth = pgproxy.AuthTrust })
 	trusting.wantRefused(t, "ada", "", "shop", "28P01", `the server asks for a password, and the gateway's listener has asked the client for none (auth: trust)`, "users_file")
@@ -275,26 +275,32 @@ func TestMaxPairs(t *testing.T) {
 // waitSessions waits until a pair has a number of sessions.
 func (g *gateway) waitSessions(t testing.TB, pair string, want int) {
 	t.Helper()
-	conntest.Eventually(t, fmt.Sprintf("%s has %d sessions", pair, want), func() bool { return g.backend.PairSessions(pair) == want })
+	conntest.Eventually(t, fmt.Sprintf("%s has %d sessions", pair, want), func() bool { all, _ := g.backend.Pairs(); return all[pair] == want })
 }
 
 // TestPairEnds has a pair end and come again.
 func TestPairEnds(t *testing.T) {
 	db := startRoles(t, pgtest.SCRAM)
 	g := startPairs(t, db, passwordsOf(t, db), nil)
+	stays := g.login(t, "bob", "bob's secret", "shop")
+	c := g.login(t, "ada", "ada's secret", "shop")
+	isUser(t, c, "ada", "shop")
+	_ = c.Close(t.Context())
+	g.waitSessions(t, "ada@shop", 0)
+	if n := db.Backends(t); n != 2 {
+		t.Errorf("the server has %d clients, want one of each pair", n)
+	}
+	g = startPairs(t, db, passwordsOf(t, db), nil)
+	g.backend.PairsStayFor(time.Millisecond)
 	for range 3 {
-		g.backend.PairsStayFor(time.Hour)
 		c := g.login(t, "ada", "ada's secret", "shop")
 		isUser(t, c, "ada", "shop")
-		_ = c.Close(t.Context())
-		g.waitSessions(t, "ada@shop", 0)
-		if n := db.Backends(t); n == 0 {
-			t.Error("a pair without sessions has no connection at once")
+		if _, n := g.backend.Pairs(); n != 1 {
+			t.Errorf("%d databases are known, want 1", n)
 		}
-		g.backend.PairsStayFor(time.Millisecond)
-		c = g.login(t, "ada", "ada's secret", "shop")
 		_ = c.Close(t.Context())
-		conntest.Eventually(t, "the pair ends", func() bool { return g.backend.Pairs() == 0 })
-		conntest.Eventually(t, "its connections are closed", func() bool { return db.Backends(t) == 0 })
+		conntest.Eventually(t, "the pair ends", func() bool { all, n := g.backend.Pairs(); return len(all) == 0 && n == 0 })
+		conntest.Eventually(t, "its connections are closed", func() bool { return db.Backends(t) == 2 })
 	}
+	isUser(t, stays, "bob", "shop")
 }
