@@ -28,7 +28,7 @@ upstreams:
     endpoints: ["{server}"]
     health: {postgres: true}
     pool: {max_size: {size}}
-    postgres: {login_as: client, user: postgres, password: "{password}", params: {statement_timeout: {timeout}}}
+    postgres: {login_as: client, user: gateway, password: own, params: {statement_timeout: {timeout}}}
 `
 
 // TestLoginAsClient has clients log in to the server as themselves, over reloads and a pause.
@@ -36,9 +36,9 @@ func TestLoginAsClient(t *testing.T) {
 	db := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
 	db.CreateUser(t, "ada", "secret")
 	db.CreateUser(t, "bob", "secret")
-	db.Exec(t, "create database shop", "create database spare")
+	db.Exec(t, "create role gateway login superuser password 'own'", "create database shop", "create database spare")
 	text := func(conns, size, timeout int) []string {
-		return []string{"{server}", db.Addr(), "{password}", db.Password(), "{conns}", fmt.Sprint(conns), "{size}", fmt.Sprint(size), "{timeout}", fmt.Sprint(timeout)}
+		return []string{"{server}", db.Addr(), "{conns}", fmt.Sprint(conns), "{size}", fmt.Sprint(size), "{timeout}", fmt.Sprint(timeout)}
 	}
 	gw := run(t, parse(t, loginAsText, text(100, 2, 60000)...))
 	login := func(user, database string) *pgx.Conn {

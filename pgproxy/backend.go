@@ -131,10 +131,8 @@ type Login struct {
 	traffic *traffic.Cell
 	welcome atomic.Pointer[welcome] // of a Postgres backend; nil = not known yet
 	trusted bool                    // nobody has asked the clients for a password
-
-	// The fields below are for a Postgres backend with AsClient.
-	secret atomic.Pointer[loginSecret] // what the client that logged in last has proven to know; nil = nothing
-	pair   atomic.Pointer[Postgres]    // of all clients that have a session now
+	// secret is what the client that logged in last has proven to know, for a Postgres backend with AsClient; nil = nothing.
+	secret atomic.Pointer[loginSecret]
 }
 
 // worker is the work that runs for a client. A cancel request ends it.

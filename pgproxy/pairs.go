@@ -134,8 +134,14 @@ func (b *Postgres) enter(l *Login) (p *Postgres, err error) {
 	if keepNewest(&p.secret, secret) { // opens that failed may have failed for the secret
 		p.up.Retry()
 	}
-	l.pair.Store(p)
 	return p, nil
+}
+
+// pairOf returns the pair that a client's session has entered. It is nil only if there is no such session.
+func (b *Postgres) pairOf(l *Login) *Postgres {
+	b.pairs.mu.Lock()
+	defer b.pairs.mu.Unlock()
+	return b.pairs.byKey[b.keyOf(l)]
 }
 
 // entered is enter for a pair that exists; otherwise it returns nil.
@@ -185,10 +191,14 @@ func (b *Postgres) enterNew(key pairKey, secret *loginSecret) (*Postgres, error)
 	return p, nil
 }
 
+// ownDatabase is the database of the gateway's own connections unless another one is configured. As PostgreSQL's programs
+// do, it uses the one that every server has.
+const ownDatabase = "postgres"
+
 // own returns the configuration of the gateway's own connections.
 func (c PostgresConfig) own() PostgresConfig {
 	if c.LoginAs == AsClient {
-		c.LoginAs, c.DBName = AsUpstream, cmp.Or(c.DBName, c.User)
+		c.LoginAs, c.DBName = AsUpstream, cmp.Or(c.DBName, ownDatabase)
 	}
 	return c
 }
@@ -380,8 +390,17 @@ func (b *Postgres) drainPairs(ctx context.Context) error {
 	for i, p := range all {
 		wg.Go(func() { errs[i] = p.Drain(ctx) })
 	}
+	ended := make(chan struct{})
+	go func() {
+		b.pairs.ending.Wait()
+		close(ended)
+	}()
 	wg.Wait()
-	b.pairs.ending.Wait()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		errs = append(errs, fmt.Errorf("upstream %q: connections of pairs that have ended are being closed: %w", b.cfg.Name, ctx.Err()))
+	}
 	return errors.Join(errs...)
 }
 

@@ -240,6 +240,10 @@ func TestChangedPassword(t *testing.T) {
 	g.AgeAnswers(-time.Hour)
 	isUser(t, g.login(t, "ada", "ada's secret", "shop"), "ada", "shop") // there is an idle connection
 	db.Exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'ada'")
+	look := db.Connect(t)
+	conntest.Eventually(t, "the server connections are gone", func() bool {
+		return one[int](t, look, "select count(*) from pg_stat_activity where usename = 'ada'") == 0
+	})
 	for range 8 { // the pool begins to wait between attempts
 		if _, err := old.Exec(t.Context(), "select 1"); sqlstate(err) != "28P01" {
 			t.Errorf("a new connection with the old password: %v", err)

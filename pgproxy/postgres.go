@@ -34,7 +34,7 @@ type PostgresConfig struct {
 	// User, Password and DBName are used on every server connection, whatever the client's are. DBName "" = User.
 	//
 	// With AsClient, User and Password are for the gateway's own work only: Secret and Probe. They may be missing. DBName
-	// is then the database of all clients; "" = the one that each client asks for.
+	// is then the database of all clients, and of that work; "" = the one that each client asks for, and "postgres".
 	User, Password, DBName string
 	// MaxPairs bounds the pairs of user and database that exist at a time with AsClient; 0 = DefaultMaxPairs. A pair
 	// without sessions ends after Limits.IdleTimeout, at least a minute, or when another one needs its place.
@@ -307,11 +307,11 @@ func (b *Postgres) Serve(ctx context.Context, c *Client) (err error) {
 	if b.cfg.LoginAs == AsUpstream {
 		return b.serve(ctx, c)
 	}
-	p := c.Login.pair.Load()
-	if c.Session == nil { // otherwise it was suspended, and has kept its pair
-		if p, err = b.enter(c.Login); err != nil {
-			return (&session{b: b, c: c, ctx: ctx}).refuse(err)
-		}
+	var p *Postgres
+	if c.Session != nil { // it was suspended, and has kept its pair
+		p = b.pairOf(c.Login)
+	} else if p, err = b.enter(c.Login); err != nil {
+		return (&session{b: b, c: c, ctx: ctx}).refuse(err)
 	}
 	defer func() {
 		if err != ErrSuspended { //nolint:errorlint // returned as it is

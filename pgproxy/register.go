@@ -94,7 +94,7 @@ func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Inf
 func (c *Client) postgres() *Postgres {
 	b := postgresOf(c.backend)
 	if b != nil && b.cfg.LoginAs == AsClient {
-		return c.Login.pair.Load()
+		return b.pairOf(c.Login)
 	}
 	return b
 }
