@@ -39,11 +39,13 @@ func (a Auth) String() string {
 // PostgreSQL does (PG_MAX_AUTH_TOKEN_LENGTH).
 const maxAuthBody = 65535
 
-// authenticate makes the client prove that it is user, and adds AuthenticationOk.
-func (g *startup) authenticate(ctx context.Context, user string) error {
+// authenticate makes the client prove that it is the user, and adds AuthenticationOk.
+func (g *startup) authenticate(ctx context.Context, login *Login) error {
+	user := login.User
 	g.r.MaxBody = maxAuthBody
 	defer func() { g.r.MaxBody = 0 }()
 	cred, from, err := g.credentialOf(ctx, user)
+	var keys pgwire.ScramKeys
 	switch {
 	case err != nil:
 		return err
@@ -51,10 +53,13 @@ func (g *startup) authenticate(ctx context.Context, user string) error {
 	case g.set.Auth == AuthMD5 && g.asksMD5(cred):
 		err = g.askMD5(cred)
 	default:
-		err = g.askSCRAM(user, cred)
+		keys, err = g.askSCRAM(user, cred)
 	}
 	switch {
 	case err == nil:
+		if cred != nil && !login.trusted && login.asClient() {
+			g.secret = newLoginSecret(cred, keys)
+		}
 		g.w.Send(&pgwire.Authentication{Kind: pgwire.AuthOK})
 		return nil
 	case errors.Is(err, pgwire.ErrAuth):
@@ -127,7 +132,8 @@ func (g *startup) askMD5(cred *credential) error {
 var scramOffer = (&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{pgwire.MechanismSCRAM}}).Append(nil)
 
 // askSCRAM goes through the whole exchange also for users that do not exist.
-func (g *startup) askSCRAM(user string, cred *credential) error {
+// It returns the client's keys.
+func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys, err error) {
 	var verifier pgwire.ScramVerifier
 	known := cred.hasScram()
 	if known {
@@ -137,32 +143,32 @@ func (g *startup) askSCRAM(user string, cred *credential) error {
 	}
 	body, err := g.ask(scramOffer)
 	if err != nil {
-		return err
+		return keys, err
 	}
 	var initial pgwire.SASLInitialResponse
 	if err := initial.Decode(body); err != nil {
-		return err
+		return keys, err
 	}
 	if subtle.ConstantTimeCompare([]byte(initial.Mechanism), []byte(pgwire.MechanismSCRAM)) != 1 {
-		return fmt.Errorf("%w: SASL mechanism %q was not offered", pgwire.ErrMalformed, initial.Mechanism)
+		return keys, fmt.Errorf("%w: SASL mechanism %q was not offered", pgwire.ErrMalformed, initial.Mechanism)
 	}
 	exchange := pgwire.NewScramServer(verifier)
 	first, err := exchange.First(initial.Data)
 	if err != nil {
-		return err
+		return keys, err
 	}
 	challenge := pgwire.Authentication{Kind: pgwire.AuthSASLContinue, Data: first}
 	body, err = g.ask(challenge.Append(g.w.AvailableBuffer()))
 	if err != nil {
-		return err
+		return keys, err
 	}
 	final, err := exchange.Final(body)
 	if err != nil {
 		if !known && errors.Is(err, pgwire.ErrAuth) {
-			return fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
+			return keys, fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
 		}
-		return err
+		return keys, err
 	}
 	g.w.Send(&pgwire.Authentication{Kind: pgwire.AuthSASLFinal, Data: final})
-	return nil
+	return exchange.Keys(), nil
 }

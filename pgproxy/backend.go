@@ -3,6 +3,7 @@ package pgproxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,8 @@ import (
 
 // Backend serves authenticated clients. NewPostgres makes one for PostgreSQL servers, package pgproxy/sqlite one for
 // an SQLite file. Methods may be called from any goroutine.
+//
+// A Backend that wraps another one has a method Unwrap() Backend, by which the proxy finds a *Postgres.
 type Backend interface {
 	// Serve runs the client's session until the client disconnects (nil), ctx ends, or something fails.
 	// AuthenticationOk has been added to c.Writer and not been flushed. Serve sends ParameterStatus, BackendKeyData
@@ -29,6 +32,37 @@ type Backend interface {
 	// Drain closes the backend's resources once they are unused. Sessions must have been drained
 	// before.
 	Drain(ctx context.Context) error
+}
+
+// postgresOf returns the Postgres that a backend is, or that it wraps; nil = none.
+func postgresOf(b Backend) *Postgres {
+	for b != nil {
+		switch of := b.(type) {
+		case *Postgres:
+			return of
+		case interface{ Unwrap() Backend }:
+			b = of.Unwrap()
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// asClient reports whether the gateway logs in to servers as the client's user.
+func (l *Login) asClient() bool {
+	b := postgresOf(l.backend)
+	return b != nil && b.cfg.LoginAs == AsClient
+}
+
+// checkNames refuses names that a server would cut off: it would take the client for another user than the one that has
+// been authenticated.
+func (l *Login) checkNames() error {
+	if !l.asClient() || len(l.User) <= maxUserName && len(l.Database) <= maxUserName {
+		return nil
+	}
+	return &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonProtocol,
+		message: fmt.Sprintf("the name of the user or database is longer than %d bytes", maxUserName)}
 }
 
 // ErrDraining is returned by Client.NextIdle when the session is to end because the proxy is
@@ -96,6 +130,9 @@ type Login struct {
 	keySize int // bytes of the key for cancel requests
 	traffic *traffic.Cell
 	welcome atomic.Pointer[welcome] // of a Postgres backend; nil = not known yet
+	trusted bool                    // nobody has asked the clients for a password
+	// secret is what the client that logged in last has proven to know, for a Postgres backend with AsClient; nil = nothing.
+	secret atomic.Pointer[loginSecret]
 }
 
 // worker is the work that runs for a client. A cancel request ends it.

@@ -28,7 +28,7 @@ const (
 
 // learnIfDue reads the catalogs on a goroutine if a reading is due.
 func (b *Postgres) learnIfDue(now time.Duration) {
-	k := &b.tables.knowledge
+	k := b.tables.knowledge
 	if !k.due(now) || b.life.Err() != nil {
 		return
 	}
@@ -39,7 +39,7 @@ func (b *Postgres) learnIfDue(now time.Duration) {
 
 // learn reads the catalogs. knowledge.begin has reserved the reading.
 func (b *Postgres) learn(seen uint64) {
-	k, began, o := &b.tables.knowledge, clock(), outcome{}
+	k, began, o := b.tables.knowledge, clock(), outcome{}
 	defer func() {
 		if p := recover(); p != nil {
 			o = outcome{hopeless: true}
@@ -95,10 +95,10 @@ func (b *Postgres) readRows(srv *server, lease upstream.Lease[*server]) (rows *c
 // outcomeOf returns the outcome of a reading that took a time, and logs once whatever users should
 // know.
 func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Duration) outcome {
-	k := &b.tables.knowledge
+	k := b.tables.knowledge
 	if err != nil {
 		hopeless := isHopeless(err) || canceled(err) && took >= catalogQuery && k.slow.Add(1) >= catalogTries
-		if hopeless && !b.unknown.Swap(true) {
+		if hopeless && !k.unknown.Swap(true) {
 			b.cfg.Logger.Log(b.life, k.logLevel(), "the catalogs cannot be read: session state is detected from the text of statements alone",
 				"upstream", b.cfg.Name, "endpoint", from, "error", err)
 		}
@@ -107,12 +107,12 @@ func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Durat
 		}
 		return outcome{hopeless: hopeless}
 	}
-	failed, given := b.unread.Swap(0), b.unknown.Swap(false)
+	failed, given := k.unread.Swap(0), k.unknown.Swap(false)
 	if failed >= failuresBeforeLog || given {
 		b.cfg.Logger.Info("the catalogs can be read again", "upstream", b.cfg.Name, "endpoint", from)
 	}
 	c.adds = k.adds
-	if c.every() != 0 && !b.everything.Swap(true) {
+	if c.every() != 0 && !k.everything.Swap(true) {
 		b.cfg.Logger.Warn("an operator, a cast or an operator class of the database calls a function that may leave state in sessions: the gateway checks every session after every transaction",
 			"upstream", b.cfg.Name)
 	}
@@ -129,12 +129,13 @@ const failuresBeforeLog = 3
 
 // notRead records that a reading has failed. It will be tried again.
 func (b *Postgres) notRead(from string, err error) {
-	if b.life.Err() == nil && b.unread.Add(1) == failuresBeforeLog {
+	k := b.tables.knowledge
+	if b.life.Err() == nil && k.unread.Add(1) == failuresBeforeLog {
 		meanwhile := "the gateway checks every session after every transaction"
-		if b.tables.knowledge.adds {
+		if k.adds {
 			meanwhile = "the gateway goes by what it has read before"
 		}
-		b.cfg.Logger.Log(b.life, b.tables.knowledge.logLevel(), "the catalogs could not be read: "+meanwhile+" until they can be read", "upstream", b.cfg.Name, "endpoint", from, "error", err)
+		b.cfg.Logger.Log(b.life, k.logLevel(), "the catalogs could not be read: "+meanwhile+" until they can be read", "upstream", b.cfg.Name, "endpoint", from, "error", err)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -96,6 +95,28 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 	return s, nil
 }
 
+// connect opens a connection as the pool does. A pair uses the newest secret of its user, also if it comes while a login
+// with an older one fails.
+func (b *Postgres) connect(ctx context.Context, endpoint string) (*server, error) {
+	if b.pair == nil {
+		return connect(ctx, &b.cfg, endpoint)
+	}
+	for {
+		cfg := b.cfg
+		cfg.secret = b.secret.Load()
+		s, err := connect(ctx, &cfg, endpoint)
+		switch {
+		case err == nil:
+			b.opened.Store(true)
+			return s, nil
+		case !pairsOwn(err):
+			return nil, err
+		case b.secret.Load() == cfg.secret:
+			return nil, pairError{err}
+		}
+	}
+}
+
 func newServer(conn net.Conn, endpoint string) *server {
 	raw := fiber.StreamOf(conn)
 	return &server{conn: raw, raw: raw, serverState: serverState{endpoint: endpoint}}
@@ -136,14 +157,18 @@ func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
 	if err == nil {
 		err = s.readBaseline()
 	}
-	if m, ok := errors.AsType[*pgwire.ErrorResponse](err); ok {
-		return &loginError{m}
+	if m, ok := err.(*pgwire.ErrorResponse); ok { //nolint:errorlint // as readError returned it
+		return &loginError{ErrorResponse: m, as: cfg.LoginAs}
 	}
 	return err
 }
 
 // loginError is a server's error at login. Clients that wait for the same login share it.
-type loginError struct{ *pgwire.ErrorResponse }
+type loginError struct {
+	*pgwire.ErrorResponse
+	as       LoginAs
+	gateways bool // the error is the gateway's, see credentials.refusal
+}
 
 func (e *loginError) Unwrap() error { return e.ErrorResponse }
 
@@ -171,7 +196,7 @@ var errNoTLS = errors.New("it does not offer TLS: enable ssl there, or remove tl
 
 // authenticate answers the server's authentication requests until AuthenticationOk.
 func (s *server) authenticate(cfg *PostgresConfig) error {
-	exchange := pgwire.NewScramClient(cfg.Password)
+	as := credentials{cfg: cfg, secret: cfg.secret}
 	step := pgwire.AuthOK // the last step of SCRAM; AuthOK = SCRAM has not begun
 	for {
 		m, err := s.authRequest()
@@ -184,41 +209,54 @@ func (s *server) authenticate(cfg *PostgresConfig) error {
 		switch m.Kind {
 		case pgwire.AuthOK:
 			return nil
-		case pgwire.AuthCleartext:
-			if cfg.TLS == nil && !cfg.AllowCleartext && !local(s.endpoint) {
-				return errors.New("it asks for the password in clear text on a connection without TLS: " +
-					"set tls for the upstream, or let the server use scram-sha-256")
-			}
-			s.w.Send(&pgwire.PasswordMessage{Password: cfg.Password})
-		case pgwire.AuthMD5:
-			secret := pgwire.MD5Secret(cfg.User, cfg.Password)
-			s.w.Send(&pgwire.PasswordMessage{Password: pgwire.MD5Response(secret, m.Salt)})
-		case pgwire.AuthSASL:
-			if !slices.Contains(m.Mechanisms, pgwire.MechanismSCRAM) {
-				return fmt.Errorf("it offers SASL by %q, want %s", m.Mechanisms, pgwire.MechanismSCRAM)
-			}
-			step = m.Kind
-			s.w.Send(&pgwire.SASLInitialResponse{Mechanism: pgwire.MechanismSCRAM, Data: exchange.First()})
-		case pgwire.AuthSASLContinue:
-			var data []byte
-			fiber.Block(func() { data, err = exchange.Continue(m.Data) }) // it computes for milliseconds
-			if err != nil {
-				return err
-			}
-			step = m.Kind
-			s.w.Send(&pgwire.SASLResponse{Data: data})
 		case pgwire.AuthSASLFinal:
-			if err := exchange.Verify(m.Data); err != nil {
-				return err
-			}
-			step = m.Kind
+			err = as.scram.Verify(m.Data)
 		default:
-			return fmt.Errorf("it wants authentication by %s, which is not supported: use scram-sha-256, md5, password or trust", m.Kind)
+			err = s.prove(&as, m)
 		}
-		if err := s.w.Flush(); err != nil {
+		if err == nil {
+			err = s.w.Flush()
+		}
+		if err != nil {
 			return err
 		}
+		if m.Kind != pgwire.AuthCleartext && m.Kind != pgwire.AuthMD5 {
+			step = m.Kind
+		}
 	}
+}
+
+// prove answers a request of the server's.
+func (s *server) prove(as *credentials, m *pgwire.Authentication) error {
+	switch m.Kind {
+	case pgwire.AuthCleartext:
+		password, err := as.cleartext(s.tls != nil || local(s.endpoint))
+		if err == nil {
+			s.w.Send(&pgwire.PasswordMessage{Password: password})
+		}
+		return err
+	case pgwire.AuthMD5:
+		answer, err := as.md5(m.Salt)
+		if err == nil {
+			s.w.Send(&pgwire.PasswordMessage{Password: answer})
+		}
+		return err
+	case pgwire.AuthSASL:
+		data, err := as.begin(m.Mechanisms)
+		if err == nil {
+			s.w.Send(&pgwire.SASLInitialResponse{Mechanism: pgwire.MechanismSCRAM, Data: data})
+		}
+		return err
+	case pgwire.AuthSASLContinue:
+		var data []byte
+		var err error
+		fiber.Block(func() { data, err = as.proceed(m.Data) })
+		if err == nil {
+			s.w.Send(&pgwire.SASLResponse{Data: data})
+		}
+		return err
+	}
+	return methodError{fmt.Errorf("it wants authentication by %s, which is not supported: use scram-sha-256, md5, password or trust", m.Kind)}
 }
 
 // inTurn checks that a server that has begun SCRAM takes each of its steps once, in order.
@@ -363,8 +401,13 @@ func (s *server) address() string {
 	return s.endpoint
 }
 
-// Probe returns a health check that connects and authenticates as the pool does, and then disconnects.
+// Probe returns a health check that connects and authenticates as User, and then disconnects. Without a User it only
+// connects, by TCP.
 func Probe(cfg PostgresConfig) upstream.Probe {
+	if cfg.User == "" {
+		return upstream.TCPProbeBy(cfg.dial)
+	}
+	cfg = cfg.own()
 	return func(ctx context.Context, endpoint string) error {
 		s, err := connect(ctx, &cfg, endpoint)
 		if err != nil {

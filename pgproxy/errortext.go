@@ -21,6 +21,7 @@ import (
 // Hints for errors that a client cannot fix.
 const (
 	hintTrouble = "Try again; if it stays so, the gateway's log names the server and the cause."
+	hintRules   = "The server's pg_hba.conf needs a rule for the gateway's address, this user and this database."
 	hintLogin   = "The gateway's operator has to mend user and password of this upstream, or the server's rules; the log names the server."
 )
 
@@ -32,11 +33,22 @@ func saidAtLogin(err error) *pgwire.ErrorResponse {
 		return nil
 	}
 	hint, message := hintTrouble, said.Message
-	if strings.HasPrefix(said.Code, classAuthorization) {
-		hint = hintLogin
-	}
-	if said.Routine == routineHBA || hasAddress(message) {
-		message = "the server does not accept the gateway's login"
+	switch hides := said.Routine == routineHBA || hasAddress(message); {
+	case said.gateways:
+		hint = said.Hint
+	case said.as == AsClient && !hides: // as on a direct connection
+		m := errorResponse(pgwire.SeverityError, said.Code, message, said.Hint)
+		m.Detail = said.Detail
+		return m
+	case said.as == AsClient:
+		message, hint = "the server does not let this user log in to this database from the gateway", hintRules
+	default:
+		if hides {
+			message = "the server does not accept the gateway's login"
+		}
+		if strings.HasPrefix(said.Code, classAuthorization) {
+			hint = hintLogin
+		}
 	}
 	return errorResponse(pgwire.SeverityError, said.Code, message, hint)
 }

@@ -172,7 +172,13 @@ type FakeServer struct {
 func (p *FakePool) PinAlso(also PinAlso) { p.rules.also.Store(uint32(also.traces())) }
 
 // Caches has sequences have a CACHE.
-func (p *FakePool) Caches() { p.tables.knowledge.caches.Store(true) }
+func (p *FakePool) Caches() { p.shared().knowledge.caches.Store(true) }
+
+// shared returns the tables of the pool.
+func (p *FakePool) shared() *tables {
+	p.tables.knowledge = cmp.Or(p.tables.knowledge, new(knowledge))
+	return &p.tables
+}
 
 // NewServer adds a free server connection.
 func (p *FakePool) NewServer(name string, statements int, in func(msg []byte), undo func(sql string)) *FakeServer {
@@ -197,7 +203,7 @@ func (f *FakeServer) Leave(kind string) {
 func NewMachine(p *FakePool, mode Mode, log func(format string, args ...any)) *Machine {
 	m := &Machine{Pool: p, Log: log}
 	p.made++
-	m.m = machine{work: new(work), shared: &p.tables, rules: &p.rules, client: p.made, mode: mode}
+	m.m = machine{work: new(work), shared: p.shared(), rules: &p.rules, client: p.made, mode: mode}
 	m.m.st.reset()
 	m.m.takeSettings(nil)
 	return m
@@ -587,7 +593,7 @@ const CatalogTimeout = catalogTimeout
 
 // ReadCatalog reads the catalogs, unless that is under way: false.
 func (b *Postgres) ReadCatalog() bool {
-	k := &b.tables.knowledge
+	k := b.tables.knowledge
 	k.mu.Lock()
 	if !k.reading {
 		k.next.Store(0)
@@ -602,7 +608,7 @@ func (b *Postgres) ReadCatalog() bool {
 
 // CatalogIsFrom has what was read be from an endpoint.
 func (b *Postgres) CatalogIsFrom(endpoint string) {
-	k := &b.tables.knowledge
+	k := b.tables.knowledge
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.readFrom(endpoint)
@@ -645,7 +651,7 @@ func (b *Postgres) CatalogSettled() bool {
 
 // ExpireCatalog has what was read count no longer, as if the next reading had failed.
 func (b *Postgres) ExpireCatalog() {
-	k := &b.tables.knowledge
+	k := b.tables.knowledge
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.expire(0)
@@ -798,6 +804,7 @@ func (p *Proxy) AgeAnswers(by time.Duration) {
 
 // ExhaustRenewals uses up the replacements of server connections, for an hour.
 func (b *Postgres) ExhaustRenewals() { b.renewals.full.Store(int64(clock() + time.Hour)) }
+
 // History is the usage of the last minute, with times that the test gives.
 type History struct{ h history }
 
@@ -813,3 +820,21 @@ func (h *History) Tick(now time.Time, usage []Usage) {
 
 // Oldest is RecentUsage at a time.
 func (h *History) Oldest(now time.Time) ([]Usage, time.Duration) { return h.h.oldest(now) }
+
+// Pairs returns the sessions of each pair, by its name, and how many databases the pairs know.
+func (b *Postgres) Pairs() (sessions map[string]int, databases int) {
+	sessions = map[string]int{}
+	b.eachPair(func(p *Postgres) { sessions[p.pairKey.String()] = p.sessions })
+	b.pairs.mu.Lock()
+	defer b.pairs.mu.Unlock()
+	return sessions, len(b.pairs.catalogs)
+}
+
+// PairsStayFor sets how long pairs stay without sessions, before there are any.
+func (b *Postgres) PairsStayFor(d time.Duration) { b.pairs.least = d; b.setPairIdle(d) }
+
+// Print prints what pairs have in several ways.
+func (b *Postgres) Print() (all string) {
+	b.eachPair(func(p *Postgres) { all += fmt.Sprintf("%v %+[1]v %#[1]v %s %[2]x %[2]d", p.pair, p.secret.Load()) })
+	return all
+}

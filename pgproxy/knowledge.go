@@ -68,6 +68,10 @@ type knowledge struct {
 	slow    atomic.Int32            // consecutive readings that took too long
 	caches  atomic.Bool             // catalog.caches of the last catalog
 
+	unknown    atomic.Bool  // it has been logged that the catalogs cannot be read
+	unread     atomic.Int32 // readings that have failed, but for hopeless ones, since the last success
+	everything atomic.Bool  // it has been logged that every statement may leave something
+
 	mu       sync.Mutex // held for a few instructions
 	open     int        // transactions between defining and defined
 	changes  uint64     // such transactions that have ended
@@ -260,6 +264,15 @@ func (k *knowledge) epochOn(s *serverState) uint64 {
 		return otherEpoch
 	}
 	return k.epoch.Load()
+}
+
+// stop ends the timer, if nobody uses the knowledge any more.
+func (k *knowledge) stop() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.expiry != nil {
+		k.expiry.Stop()
+	}
 }
 
 // last returns the catalog that was read last; nil = none.

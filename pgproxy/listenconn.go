@@ -109,7 +109,7 @@ const listenSettings = "SELECT '', pg_catalog.set_config(s.name, v.value, false)
 
 // newListenConn connects, logs in, and starts the connection's two goroutines.
 func newListenConn(ctx context.Context, b *Postgres, endpoint string) (*listenConn, error) {
-	srv, err := connect(ctx, &b.cfg, endpoint)
+	srv, err := b.connect(ctx, endpoint)
 	if err != nil {
 		return nil, err
 	}

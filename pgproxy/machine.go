@@ -42,7 +42,7 @@ type tables struct {
 	accepted  acceptedParams
 	pins      pinCount
 	verdicts  verdicts
-	knowledge knowledge
+	knowledge *knowledge    // that of one database; pairs of a backend with the same database share it
 	also      atomic.Uint32 // traces: those of the Config.PinAlso of any Proxy
 	asked     atomic.Bool   // a client has used currval or lastval
 	losing    atomic.Bool   // statements of a replay were gone: each replay prepares its own

@@ -183,7 +183,7 @@ func (m *machine) noteStartup() {
 // text resets them.
 func (m *machine) noteText(text []byte) {
 	seen := hintsOf(text)
-	if k := &m.shared.knowledge; k.on && seen&hintDefines != 0 && k.now.Load().judge(text)&traceDefines != 0 {
+	if k := m.shared.knowledge; k.on && seen&hintDefines != 0 && k.now.Load().judge(text)&traceDefines != 0 {
 		m.define() // for the clients in transaction mode
 	}
 	m.server.doomed = m.server.doomed || seen&hintRemains != 0

@@ -110,7 +110,7 @@ func (m *machine) tagDefines(tag []byte) bool {
 
 // define records that a statement that may define something is about to run, or has run.
 func (m *machine) define() {
-	if k := &m.shared.knowledge; k.on && !m.defines && !m.server.standby() {
+	if k := m.shared.knowledge; k.on && !m.defines && !m.server.standby() {
 		m.defines = true
 		k.defining()
 	}

@@ -29,9 +29,16 @@ type PostgresConfig struct {
 	// unix:/run/postgresql/.s.PGSQL.5432. Limits.MaxSize 0 = DefaultMaxSize. Health.Probe may be the result of Probe,
 	// or upstream.TCPProbe.
 	upstream.Settings
-	// User, Password and DBName are used on every server connection, whatever the client's
-	// are. DBName "" = User.
+	// LoginAs says whose user and database the server connections of clients have; the zero value is AsUpstream.
+	LoginAs LoginAs
+	// User, Password and DBName are used on every server connection, whatever the client's are. DBName "" = User.
+	//
+	// With AsClient, User and Password are for the gateway's own work only: Secret and Probe. They may be missing. DBName
+	// is then the database of all clients, and of that work; "" = the one that each client asks for, and "postgres".
 	User, Password, DBName string
+	// MaxPairs bounds the pairs of user and database that exist at a time with AsClient; 0 = DefaultMaxPairs. A pair
+	// without sessions ends after Limits.IdleTimeout, at least a minute, or when another one needs its place.
+	MaxPairs int
 	// TLS, if set, is required from the servers. The default ServerName is the endpoint's host. As with libpq, the
 	// common name counts for a certificate without alternative names.
 	TLS *tls.Config
@@ -40,6 +47,8 @@ type PostgresConfig struct {
 	// AllowCleartext allows the password in clear text over the network without TLS, to a server that asks for it.
 	// Over loopback, a Unix socket or TLS that is always allowed.
 	AllowCleartext bool
+	// secret is what logs in as a client's user; nil = nothing is known, or User is the upstream's.
+	secret *loginSecret
 	// Params are settings of server connections, such as statement_timeout, given at startup. A client's own settings
 	// replace them for that client; RESET restores them unless the client gave its own at startup. Not allowed are
 	// user, database, options, replication, and role and session_authorization, which a change of role undoes.
@@ -56,10 +65,16 @@ type PostgresConfig struct {
 
 // Postgres is a Backend of pooled connections to PostgreSQL servers. Methods may be called from
 // any goroutine.
+//
+// With AsClient there is one Postgres for the upstream, which runs no sessions, and one for each of its pairs: see
+// pairs.go.
 type Postgres struct {
 	cfg    PostgresConfig
-	up     *upstream.Upstream[*server]
+	whole  *upstream.Upstream[*server]
+	up     *upstream.Tenant[*server] // the pools of this Postgres
 	tables tables
+	*pair  // nil = this is the upstream's
+	pairs  pairs
 
 	listening  listening
 	renewals   renewals
@@ -68,12 +83,9 @@ type Postgres struct {
 	retired    atomic.Bool
 	life       context.Context // ends when the backend is drained, closed or retired; for the backend's own work
 	end        context.CancelFunc
-	unreadable atomic.Bool  // keep could not read a client's settings, and has logged that
-	unseen     atomic.Bool  // lookAt could not read what a client has left, and has logged that
-	unknown    atomic.Bool  // learn could not read the functions, and has logged that
-	unrenewed  atomic.Bool  // renew has kept a server connection because there were too many, and has logged that
-	unread     atomic.Int32 // readings for learn that have failed, but for hopeless ones, since the last success
-	everything atomic.Bool  // it has been logged that every statement may leave something
+	unreadable atomic.Bool // keep could not read a client's settings, and has logged that
+	unseen     atomic.Bool // lookAt could not read what a client has left, and has logged that
+	unrenewed  atomic.Bool // renew has kept a server connection because there were too many, and has logged that
 
 	updating sync.Mutex // also held by Retire; guards the fields below, up's last settings
 	with     upstream.Settings
@@ -99,28 +111,31 @@ var _ Backend = (*Postgres)(nil)
 // NewPostgres returns a Backend and starts warming Limits.MinIdle connections for each endpoint.
 // Errors wrap ErrConfig or upstream.ErrConfig.
 func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
-	if cfg.User == "" {
-		return nil, fmt.Errorf("%w: upstream %q: postgres.user is missing", ErrConfig, cfg.Name)
+	if err := cfg.verify(); err != nil {
+		return nil, fmt.Errorf("%w: upstream %q: %w", ErrConfig, cfg.Name, err)
 	}
-	if cfg.StatementCache < 0 {
-		return nil, fmt.Errorf("%w: upstream %q: StatementCache %d is negative", ErrConfig, cfg.Name, cfg.StatementCache)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	if cfg.LoginAs == AsUpstream {
+		cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
 	}
-	for _, p := range cfg.Params {
-		if err := checkServerParam(p); err != nil {
-			return nil, fmt.Errorf("%w: upstream %q: %w", ErrConfig, cfg.Name, err)
-		}
-	}
-	cfg.DBName, cfg.Logger = cmp.Or(cfg.DBName, cfg.User), cmp.Or(cfg.Logger, slog.Default())
 	b := &Postgres{cfg: cfg}
+	b.pairs.byKey, b.pairs.catalogs = map[pairKey]*Postgres{}, map[string]*sharedCatalog{}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.secrets.use, b.secrets.queue = make(chan struct{}, 1), make(chan struct{}, maxSecrets)
 	context.AfterFunc(b.life, b.closeSecretServer)
 	b.tables.cannotListen = b.cannotListen
 	b.with = withMaxSize(cfg.Settings)
-	b.tables.pins.setUsual(b.with.Limits.MaxSize)
-	b.tables.knowledge.start(cfg.ReadCatalogs)
+	b.noteLimits()
+	b.tables.knowledge = new(knowledge)
+	if cfg.LoginAs == AsUpstream {
+		b.tables.knowledge.start(cfg.ReadCatalogs)
+	}
+	open, try := b.open, upstream.Probe(nil)
+	if cfg.LoginAs == AsClient {
+		open, try = nil, Probe(cfg)
+	}
 	up, err := upstream.New(upstream.Config[*server]{
-		Name: cfg.Name, Settings: b.with, Open: b.open, Close: b.close, Check: check,
+		Name: cfg.Name, Settings: b.with, Open: open, Close: b.close, Check: check, Try: try,
 		Interrupt: func(s *server, _ error) { s.interrupt() },
 		Affinity:  func(s *server) int { return affinityOf(fiber.LoopOf(s.raw), s.kind) },
 		Traffic:   endpointTraffic,
@@ -130,8 +145,32 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 		b.end()
 		return nil, err
 	}
-	b.up = up
+	b.whole, b.up = up, up.Own()
 	return b, nil
+}
+
+// verify returns the first problem of c, but for those of Settings.
+func (c *PostgresConfig) verify() error {
+	switch {
+	case c.LoginAs < AsUpstream || c.LoginAs > AsClient:
+		return fmt.Errorf("LoginAs %d is unknown", int(c.LoginAs))
+	case c.LoginAs == AsUpstream && c.User == "":
+		return errors.New("postgres.user is missing")
+	case c.User == "" && c.Password != "":
+		return errors.New("there is a Password, and no User")
+	case c.MaxPairs < 0:
+		return fmt.Errorf("MaxPairs %d is negative", c.MaxPairs)
+	case c.MaxPairs > 0 && c.LoginAs == AsUpstream:
+		return errors.New("MaxPairs needs LoginAs: AsClient")
+	case c.StatementCache < 0:
+		return fmt.Errorf("StatementCache %d is negative", c.StatementCache)
+	}
+	for _, p := range c.Params {
+		if err := checkServerParam(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func withMaxSize(s upstream.Settings) upstream.Settings {
@@ -141,7 +180,7 @@ func withMaxSize(s upstream.Settings) upstream.Settings {
 
 // open opens a server connection for the pool.
 func (b *Postgres) open(ctx context.Context, endpoint string) (*server, error) {
-	s, err := connect(ctx, &b.cfg, endpoint)
+	s, err := b.connect(ctx, endpoint)
 	if err == nil {
 		s.newest, s.stmts.texts = &b.baseline, &b.tables.texts
 		s.kind = appliedSettings{s.view, s.settings}.kind()
@@ -165,48 +204,59 @@ func (b *Postgres) Update(s upstream.Settings) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	s = withMaxSize(s)
-	err := b.up.Update(s)
+	err := b.whole.Update(s)
 	if err == nil {
 		b.with = s
-		b.tables.pins.setUsual(s.Limits.MaxSize)
+		b.noteLimits()
 	}
 	return err
+}
+
+// noteLimits notes what depends on the limits of the pools. The caller holds updating.
+func (b *Postgres) noteLimits() {
+	limits := b.with.Limits
+	b.tables.pins.setUsual(limits.MaxSize)
+	b.setPairIdle(limits.IdleTimeout)
+	b.eachPair(func(p *Postgres) { p.tables.pins.setUsual(limits.MaxSize) })
 }
 
 // ChangeEndpoint calls the method of upstream.Upstream.
 func (b *Postgres) ChangeEndpoint(c upstream.Change) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
-	err := b.up.ChangeEndpoint(c)
-	b.with.Overrides = b.up.Overrides()
+	err := b.whole.ChangeEndpoint(c)
+	b.with.Overrides = b.whole.Overrides()
 	return err
 }
 
 // Overrides calls the method of upstream.Upstream.
-func (b *Postgres) Overrides() []upstream.Override { return b.up.Overrides() }
+func (b *Postgres) Overrides() []upstream.Override { return b.whole.Overrides() }
 
 // EndpointNames calls the method of upstream.Upstream.
 func (b *Postgres) EndpointNames() []string { return b.up.EndpointNames() }
 
 // Pause calls the method of upstream.Upstream. Connections outside of the pool continue: the listening one, and those of
 // replication.
-func (b *Postgres) Pause(limit time.Duration) error { return b.up.Pause(limit) }
+func (b *Postgres) Pause(limit time.Duration) error { return b.whole.Pause(limit) }
 
 // Resume calls the method of upstream.Upstream.
-func (b *Postgres) Resume() bool { return b.up.Resume() }
+func (b *Postgres) Resume() bool { return b.whole.Resume() }
 
 // Name implements Backend.
 func (b *Postgres) Name() string { return b.cfg.Name }
 
 // Status implements Backend.
-func (b *Postgres) Status() upstream.Status { return b.up.Status() }
+func (b *Postgres) Status() upstream.Status { return b.whole.Status() }
 
 // Drain implements Backend. It grants no new leases, waits until all leases are released, closes everything, and
 // returns ctx's error if ctx ends first.
 func (b *Postgres) Drain(ctx context.Context) error {
 	b.listening.close()
 	b.end()
-	return b.up.Drain(ctx)
+	if b.pair != nil {
+		return b.up.Drain(ctx)
+	}
+	return errors.Join(b.drainPairs(ctx), b.whole.Drain(ctx))
 }
 
 // retiredIdle is how long server connections of a retired backend may be idle: the new backend needs the servers'
@@ -223,6 +273,7 @@ func (b *Postgres) Retire() {
 	b.tables.knowledge.retire()
 	b.updating.Lock()
 	defer b.updating.Unlock()
+	b.retirePairs()
 	s := b.with
 	s.Limits.MinIdle, s.Limits.MaxWarm = 0, 0
 	if s.Limits.IdleTimeout <= 0 || s.Limits.IdleTimeout > retiredIdle {
@@ -231,22 +282,49 @@ func (b *Postgres) Retire() {
 	if s.Health.Probe != nil {
 		s.Health.Probe = upstream.TCPProbeBy(b.cfg.dial)
 	}
-	_ = b.up.Update(s) // it was valid, and fails only once closed
-	b.up.Resume()      // operators reach the new backend only
+	_ = b.whole.Update(s) // it was valid, and fails only once closed
+	b.setPairIdle(s.Limits.IdleTimeout)
+	b.whole.Resume() // operators reach the new backend only
 }
 
 // Close closes idle server connections now and leased ones when they are released.
 func (b *Postgres) Close() {
 	b.listening.close()
 	b.end()
-	b.up.Close()
+	if b.pair != nil {
+		b.up.Close()
+		return
+	}
+	for _, p := range b.closePairs() {
+		p.Close()
+	}
+	b.whole.Close()
 }
 
 // Serve implements Backend.
-func (b *Postgres) Serve(ctx context.Context, c *Client) error {
+func (b *Postgres) Serve(ctx context.Context, c *Client) (err error) {
 	if c.Replication != "" {
 		return b.replicate(ctx, c)
 	}
+	if b.cfg.LoginAs == AsUpstream {
+		return b.serve(ctx, c)
+	}
+	var p *Postgres
+	if c.Session != nil { // it was suspended, and has kept its pair
+		p = b.pairOf(c.Login)
+	} else if p, err = b.enter(c.Login); err != nil {
+		return (&session{b: b, c: c, ctx: ctx}).refuse(err)
+	}
+	defer func() {
+		if err != ErrSuspended { //nolint:errorlint // returned as it is
+			b.leave(p)
+		}
+	}()
+	return p.serve(ctx, c)
+}
+
+// serve is Serve for a Postgres that runs sessions.
+func (b *Postgres) serve(ctx context.Context, c *Client) error {
 	s := newSession(ctx, b, c)
 	defer s.close()
 	err := s.serve()

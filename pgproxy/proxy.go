@@ -160,8 +160,8 @@ func (p *Proxy) Update(cfg Config) error {
 // notePins tells the backends what their clients are pinned for on request.
 func (p *Proxy) notePins(set *settings) {
 	for _, b := range set.Databases {
-		if pg, ok := b.(*Postgres); ok {
-			pg.tables.also.Or(p.pins.also.Load())
+		if pg := postgresOf(b); pg != nil {
+			pg.pinAlso(p.pins.also.Load())
 		}
 	}
 }

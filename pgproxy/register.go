@@ -84,10 +84,19 @@ func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Inf
 	if w := c.worker.Load(); w != nil && w.session != nil {
 		w.session.inform(&info, n&1 == 1)
 	}
-	if b, ok := c.backend.(*Postgres); ok {
+	if b := c.postgres(); b != nil {
 		info.Channels = b.listening.channels(c)
 	}
 	return append(all, info)
+}
+
+// postgres returns the Postgres that runs the client's session, nil if there is none.
+func (c *Client) postgres() *Postgres {
+	b := postgresOf(c.backend)
+	if b != nil && b.cfg.LoginAs == AsClient {
+		return b.pairOf(c.Login)
+	}
+	return b
 }
 
 // inform adds what the client holds. Other goroutines call it.

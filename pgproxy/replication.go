@@ -101,7 +101,7 @@ func (b *Postgres) replicate(ctx context.Context, c *Client) error {
 func (b *Postgres) connectReplication(ctx context.Context, c *Client) (*server, error) {
 	ctx, stop := context.WithTimeout(ctx, c.proxy.settings.Load().LoginTimeout)
 	defer stop()
-	cfg := b.cfg
+	cfg := b.configOf(c.Login)
 	cfg.Params = slices.Clone(cfg.Params)
 	for _, p := range c.Params {
 		cfg.Params = putParam(cfg.Params, p)

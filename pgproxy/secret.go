@@ -118,8 +118,11 @@ func (b *Postgres) secretServer(ctx context.Context) (srv *server, reused bool, 
 		return srv, true, nil
 	}
 	b.dropSecretServer()
-	if b.life.Err() != nil && !b.retired.Load() {
+	switch {
+	case b.life.Err() != nil && !b.retired.Load():
 		return nil, false, errors.New("the upstream is closed")
+	case b.cfg.User == "":
+		return nil, false, errors.New("the upstream has no user of its own")
 	}
 	cfg := b.secretConfig()
 	if srv, err = b.connectApart(ctx, &cfg); err != nil {
@@ -133,7 +136,7 @@ func (b *Postgres) secretServer(ctx context.Context) (srv *server, reused bool, 
 // secretConfig has settings that hold whatever ALTER ROLE and ALTER DATABASE say, which clients may be allowed: the
 // query finds only what its text names with a schema, and the server ends it when nobody waits any more.
 func (b *Postgres) secretConfig() PostgresConfig {
-	cfg := b.cfg
+	cfg := b.cfg.own()
 	cfg.Params = slices.Clone(cfg.Params)
 	for _, p := range []pgwire.Param{
 		{Name: "search_path", Value: "pg_catalog, pg_temp"},

@@ -560,6 +560,9 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 	case errors.Is(err, pool.ErrClosed):
 		code, message = pgwire.StateAdminShutdown, fmt.Sprintf("upstream %q: the gateway shuts down or has given it up", s.b.cfg.Name)
 		hint = "Connect again."
+	case errors.Is(err, errPairs):
+		code, reason, message = pgwire.StateTooManyConnections, listener.ReasonPoolExhausted, fmt.Sprintf("upstream %q: %v", s.b.cfg.Name, err)
+		hint = "Connect later, or raise max_pairs of the upstream."
 	case errors.Is(err, errNotHandedOver):
 		if code = pgwire.StateNotInPrerequisiteState; isServer {
 			code = m.Code

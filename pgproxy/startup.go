@@ -42,6 +42,7 @@ type startup struct {
 	startup  *pgwire.StartupMessage // nil = not yet, or there is a login
 	packet   string                 // that startup was in
 	login    *Login                 // of others that sent the same packet; nil = there was none
+	secret   *loginSecret           // what the client has proven to know, if its backend needs that
 }
 
 // log returns a logger with the client's attributes so far.
@@ -151,7 +152,7 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 			return nil, err
 		}
 	}
-	if err := g.authenticate(ctx, login.User); err != nil {
+	if err := g.authenticate(ctx, login); err != nil {
 		return nil, err
 	}
 	if login.backend == nil {
@@ -162,6 +163,7 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 	if err := g.set.checkReplication(login); err != nil {
 		return nil, err
 	}
+	keepNewest(&login.secret, g.secret)
 	if login != g.login { // only now: a refused client has no series
 		login.traffic = g.set.cell(g.proxy, login.User, login.Database)
 		g.set.logins.keep(g.packet, login)
@@ -204,7 +206,10 @@ func (g *startup) newLogin() (*Login, error) {
 	login := &Login{
 		User: shared(user), Database: shared(database), Params: params,
 		ApplicationName: shared(m.Get("application_name")), Replication: replication, Mode: g.set.Mode,
-		proxy: g.proxy, backend: g.set.backendFor(database, replication), keySize: size,
+		proxy: g.proxy, backend: g.set.backendFor(database, replication), keySize: size, trusted: g.set.Auth == AuthTrust,
+	}
+	if err := login.checkNames(); err != nil {
+		return nil, err
 	}
 	if n := negotiation(m); n != nil {
 		g.w.Send(n)

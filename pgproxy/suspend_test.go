@@ -32,6 +32,8 @@ func (w *watched) Serve(ctx context.Context, c *pgproxy.Client) error {
 	return err
 }
 
+func (w *watched) Unwrap() pgproxy.Backend { return w.pg.Load() }
+
 func (w *watched) Status() upstream.Status { return upstream.Status{Name: "pg"} }
 
 // startWatched returns a proxy and its reports of suspended sessions; sessions on goroutines never

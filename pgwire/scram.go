@@ -26,6 +26,8 @@ const maxScramIterations = 1_000_000
 const (
 	saltSize  = 16 // bytes, as PostgreSQL
 	nonceSize = 18 // random bytes in a nonce, as PostgreSQL
+
+	scramKeySize = sha256.Size
 )
 
 // ErrAuth is wrapped by errors for a peer that could not prove that it knows the password.

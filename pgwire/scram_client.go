@@ -1,10 +1,12 @@
 package pgwire
 
 import (
+	"bytes"
 	"crypto/pbkdf2"
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 )
@@ -13,6 +15,7 @@ import (
 // is not safe for concurrent use.
 type ScramClient struct {
 	password string
+	keys     ScramKeys // in place of the password, unless they are zero
 	nonce    string
 	expected []byte // the server's signature, known after Continue
 }
@@ -22,6 +25,18 @@ func NewScramClient(password string) *ScramClient {
 	n := newNonce()
 	return &ScramClient{password: password, nonce: string(n[:])}
 }
+
+// NewScramClientFromKeys starts an exchange without the password. The server must have the verifier that the keys come
+// from: otherwise Continue returns an error that wraps ErrScramKeys, or the server refuses the client. The server must
+// prove that it knows the verifier, as it must to a client with a password.
+func NewScramClientFromKeys(keys ScramKeys) *ScramClient {
+	c := NewScramClient("")
+	c.keys = keys
+	return c
+}
+
+// Format shows neither password nor keys, whatever the verb.
+func (c *ScramClient) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "[SCRAM client]") }
 
 // First returns the client's first message.
 func (c *ScramClient) First() []byte { return []byte("n,,n=,r=" + c.nonce) }
@@ -45,18 +60,32 @@ func (c *ScramClient) Continue(message []byte) ([]byte, error) {
 	if !strings.HasPrefix(full, c.nonce) || len(full) == len(c.nonce) {
 		return nil, fmt.Errorf("%w: the server's SCRAM nonce does not extend the client's", ErrAuth)
 	}
-	salted, err := pbkdf2.Key(sha256.New, c.password, salt, iterations, sha256.Size)
+	clientKey, serverKey, err := c.keysFor(salt, iterations)
 	if err != nil {
-		return nil, fmt.Errorf("pgwire: SCRAM: %w", err)
+		return nil, err
 	}
 	withoutProof := "c=biws,r=" + full // biws is base64 of "n,,"
 	authMessage := "n=,r=" + c.nonce + "," + first + "," + withoutProof
-	clientKey := mac(salted, "Client Key")
 	stored := sha256.Sum256(clientKey)
 	proof := mac(stored[:], authMessage)
 	subtle.XORBytes(proof, proof, clientKey)
-	c.expected = mac(mac(salted, "Server Key"), authMessage)
+	c.expected = mac(serverKey, authMessage)
 	return []byte(withoutProof + ",p=" + base64Std.EncodeToString(proof)), nil
+}
+
+// keysFor returns the keys for the salt and the iteration count of a server.
+func (c *ScramClient) keysFor(salt []byte, iterations int) (clientKey, serverKey []byte, err error) {
+	if k := &c.keys; !k.IsZero() {
+		if k.iterations != iterations || !bytes.Equal(k.salt, salt) {
+			return nil, nil, ErrScramKeys
+		}
+		return k.clientKey[:], k.serverKey[:], nil
+	}
+	salted, err := pbkdf2.Key(sha256.New, c.password, salt, iterations, sha256.Size)
+	if err != nil {
+		return nil, nil, fmt.Errorf("pgwire: SCRAM: %w", err)
+	}
+	return mac(salted, "Client Key"), mac(salted, "Server Key"), nil
 }
 
 // Verify takes the server's last message and checks that the server knows the password too.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"io"
 	"strconv"
 )
 
@@ -16,6 +17,8 @@ type ScramServer struct {
 	gs2      byte   // the channel binding flag of the client's header
 	auth     []byte // macRoom bytes, and the AuthMessage so far; nil before First
 	full     []byte // both halves of the nonce, in auth
+	proven   bool   // Final has succeeded, and client is the client's key
+	client   [scramKeySize]byte
 }
 
 // NewScramServer starts an exchange for the user of a verifier.
@@ -100,6 +103,22 @@ func (s *ScramServer) Final(message []byte) ([]byte, error) {
 	if subtle.ConstantTimeCompare(stored[:], s.verifier.StoredKey) != 1 {
 		return nil, fmt.Errorf("%w: wrong password", ErrAuth)
 	}
+	s.proven = true
+	copy(s.client[:], proof)
 	signature = macOf(s.verifier.ServerKey, auth)
 	return base64Std.AppendEncode([]byte("v="), signature[:]), nil
 }
+
+// Keys returns keys with which this program can log in as the client to servers that have the same verifier. They are
+// zero unless Final has succeeded: a client's proof reveals its key to whoever has the verifier (RFC 5802, section 9).
+func (s *ScramServer) Keys() (k ScramKeys) {
+	if !s.proven {
+		return k
+	}
+	k.iterations, k.salt, k.clientKey = s.verifier.Iterations, s.verifier.Salt, s.client
+	copy(k.serverKey[:], s.verifier.ServerKey)
+	return k
+}
+
+// Format shows no secret, whatever the verb.
+func (s *ScramServer) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "[SCRAM server]") }

@@ -87,6 +87,14 @@ func BucketBound(i int) time.Duration {
 	return time.Second >> max(histogramOctaves-i, 0) << max(i-histogramOctaves, 0)
 }
 
+// Add adds the durations that another Histogram has counted.
+func (h *Histogram) Add(other Histogram) {
+	for i, n := range other.Counts {
+		h.Counts[i] += n
+	}
+	h.Sum += other.Sum
+}
+
 // Count returns the number of durations counted.
 func (h Histogram) Count() uint64 {
 	var n uint64
@@ -145,6 +153,55 @@ func (h *histogram) snapshot() (s Histogram) {
 	}
 	s.Sum = time.Duration(h.sum.Load())
 	return s
+}
+
+// Add adds the statistics of another pool, for a sum over pools of one kind. Gauges, limits, counters and AcquireSeconds
+// are summed. PeakInUse is summed too, so that it is no less than the peak of all pools together. Paused is whether one of
+// them is paused, Since that of the oldest pool, and LastRefused the latest. OpenTime is the mean by numbers of opens.
+// LastOpenError is kept if there is one, and is the other's if not. Name is kept. The zero Stats plus other is other, but
+// for the Name.
+func (s *Stats) Add(other Stats) {
+	if other.OpenTime > 0 {
+		if s.OpenTime == 0 {
+			s.OpenTime = other.OpenTime
+		} else {
+			own, others := float64(max(s.Opened, 1)), float64(max(other.Opened, 1))
+			s.OpenTime = time.Duration((float64(s.OpenTime)*own + float64(other.OpenTime)*others) / (own + others))
+		}
+	}
+	for _, of := range [...]struct {
+		sum *int
+		n   int
+	}{
+		{&s.MaxSize, other.MaxSize}, {&s.MinIdle, other.MinIdle}, {&s.WarmTarget, other.WarmTarget}, {&s.MaxWarm, other.MaxWarm},
+		{&s.Idle, other.Idle}, {&s.InUse, other.InUse}, {&s.Opening, other.Opening}, {&s.Busy, other.Busy},
+		{&s.Waiting, other.Waiting}, {&s.Direct, other.Direct}, {&s.PeakInUse, other.PeakInUse},
+	} {
+		*of.sum += of.n
+	}
+	for _, of := range [...]struct {
+		sum *uint64
+		n   uint64
+	}{
+		{&s.Opened, other.Opened}, {&s.OpenFailed, other.OpenFailed}, {&s.Acquired, other.Acquired}, {&s.Reused, other.Reused},
+		{&s.Waited, other.Waited}, {&s.TimedOut, other.TimedOut}, {&s.Rejected, other.Rejected}, {&s.GaveUp, other.GaveUp},
+		{&s.Canceled, other.Canceled}, {&s.Released, other.Released}, {&s.Discarded, other.Discarded}, {&s.Overflowed, other.Overflowed},
+		{&s.ClosedIdle, other.ClosedIdle}, {&s.ClosedLifetime, other.ClosedLifetime}, {&s.ClosedCheck, other.ClosedCheck},
+		{&s.ClosedReset, other.ClosedReset}, {&s.ClosedSurplus, other.ClosedSurplus}, {&s.Panics, other.Panics},
+	} {
+		*of.sum += of.n
+	}
+	s.Paused = s.Paused || other.Paused
+	if s.Since.IsZero() || !other.Since.IsZero() && other.Since.Before(s.Since) {
+		s.Since = other.Since
+	}
+	if other.LastRefused.After(s.LastRefused) {
+		s.LastRefused = other.LastRefused
+	}
+	s.AcquireSeconds.Add(other.AcquireSeconds)
+	if s.LastOpenError == nil {
+		s.LastOpenError = other.LastOpenError
+	}
 }
 
 // AllInUse reports whether an Acquire would have to wait for another caller's Release, or for Resume: MaxSize resources

@@ -31,3 +31,46 @@ func BenchmarkAcquireRelease(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkTryAcquireKey measures the quickest acquire, of the Upstream's own connections and of a tenant's.
+func BenchmarkTryAcquireKey(b *testing.B) {
+	back := newBackends()
+	u, err := upstream.New(back.config("a:1", "b:1", "c:1"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer u.Close()
+	alice, err := u.NewTenant(back.tenantConfig("alice"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, t := range map[string]*upstream.Tenant[*conn]{"own": u.Own(), "tenant": alice} {
+		b.Run(name, func(b *testing.B) {
+			for _, e := range []string{"a:1", "b:1", "c:1"} { // open one at each endpoint
+				l, err := t.AcquireNarrow(context.Background(), "", upstream.Narrow{Avoid: others(e)})
+				if err != nil {
+					b.Fatal(err)
+				}
+				l.Release()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				l, ok := t.TryAcquireKey("", 0)
+				if !ok {
+					b.Fatal("an idle connection is not leased")
+				}
+				l.TryRelease()
+			}
+		})
+	}
+}
+
+// others returns the endpoints but for one.
+func others(e string) (list []string) {
+	for _, other := range []string{"a:1", "b:1", "c:1"} {
+		if other != e {
+			list = append(list, other)
+		}
+	}
+	return list
+}

@@ -12,15 +12,17 @@ import (
 // ErrConfig is wrapped by every error about an invalid Config or Settings.
 var ErrConfig = errors.New("upstream: invalid configuration")
 
-// Config describes an Upstream of connections of type T. Open and Close are
-// required.
+// Config describes an Upstream of connections of type T. Open and Close are required, but for an Upstream of tenants
+// only.
 type Config[T any] struct {
 	// Name appears in errors, logs and metrics.
 	Name string
 	// Settings are the initial settings; Update replaces them.
 	Settings
 	// Open connects to an endpoint. Close, Check and Reset are the pool's; see pool.Config. A failed Open counts as a
-	// failure of the endpoint, unless ctx was cancelled or this machine was out of file descriptors or memory.
+	// failure of the endpoint, unless ctx was cancelled, this machine was out of file descriptors or memory, or the error
+	// wraps ErrTenant. nil = there are connections of tenants only (see NewTenant), and Acquire fails; Try is required
+	// then.
 	Open func(ctx context.Context, endpoint string) (T, error)
 	// Try tests whether an endpoint that has failed works again, before clients use it; nil = Open, and Close. It must return when ctx
 	// ends.
@@ -32,7 +34,8 @@ type Config[T any] struct {
 	// ErrUnhealthy or ErrRebalanced. It is called from any goroutine, possibly during or after Close. Only
 	// RemovedTimeout, CloseRemoved, CloseUnhealthy, DrainUnhealthy and Rebalance require it.
 	Interrupt func(T, error)
-	// Go starts the opening of a connection, and Affinity returns the affinity of one; see pool.Config.
+	// Go starts the opening of a connection, and Affinity returns the affinity of one, for tenants' connections too; see
+	// pool.Config.
 	Go       func(fn func())
 	Affinity func(T) int
 	// Traffic is the schema of the counters that users of leases keep for each endpoint; see Lease.Traffic. nil = none.
@@ -47,10 +50,10 @@ type Probe func(ctx context.Context, endpoint string) error
 // Verify reports every problem of c, joined; each wraps ErrConfig.
 func (c Config[T]) Verify() error {
 	var errs []error
-	if c.Open == nil {
-		errs = append(errs, fmt.Errorf("%w: upstream %q: Open is missing", ErrConfig, c.Name))
+	if c.Open == nil && c.Try == nil {
+		errs = append(errs, fmt.Errorf("%w: upstream %q: Open is missing, or Try for an upstream of tenants only", ErrConfig, c.Name))
 	}
-	if c.Close == nil {
+	if c.Close == nil && c.Open != nil {
 		errs = append(errs, fmt.Errorf("%w: upstream %q: Close is missing", ErrConfig, c.Name))
 	}
 	errs = append(errs, c.Settings.verify(c.Name, c.Interrupt != nil))

@@ -24,6 +24,9 @@
 // Update, or a Source (DNS, a file, an orchestrator), changes the set of endpoints. Either way only the differences are
 // applied: an endpoint that stays in the set, identified by its address, keeps its connections and its state.
 //
+// A Tenant (NewTenant) has pools of its own at the endpoints, such as connections that are logged in as one user; all
+// tenants share the endpoints with their health, balance, changes and pauses.
+//
 // The code that decides, about balancing (balance.go, choice.go, ring.go), health (health.go) and ejection (eject.go),
 // is pure.
 //

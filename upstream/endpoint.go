@@ -10,20 +10,19 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/traffic"
 )
 
-// endpoint is one address with its pool and its state. Methods may be called from any goroutine.
+// endpoint is one address with its pools and its state. Methods may be called from any goroutine.
 type endpoint[T any] struct {
 	addr     string
 	spec     atomic.Pointer[Endpoint] // as last reported
 	since    atomic.Int64             // when its slow start began, in sinceEpoch; 0 = no slow start
-	pool     *pool.Pool[T]
-	load     atomic.Int64 // leases out, and callers that wait for one
-	usable   atomic.Bool  // neither down nor ejected
-	suspect  atomic.Bool  // a success must reset failures
-	paused   atomic.Bool  // by Upstream.Pause
+	number   int                      // identifies it among the endpoints of the set; immutable; see Tenant.sites
+	load     atomic.Int64             // leases out, and callers that wait for one
+	usable   atomic.Bool              // neither down nor ejected
+	suspect  atomic.Bool              // a success must reset failures
+	paused   atomic.Bool              // by Upstream.Pause
 	stale    atomic.Uint64
 	traffic  *traffic.Cell // nil without Config.Traffic
 	log      *slog.Logger
@@ -61,13 +60,16 @@ type endpoint[T any] struct {
 	byDistance       func() bool          // reports whether the set depends on distance; immutable
 	judging          *sync.Mutex          // serializes ejections by answers; taken before mu; immutable
 	spare            func(int) bool       // Upstream.spare for this endpoint; immutable
+
+	pools endpointPools[T]
 }
 
-// newEndpoint makes the endpoint and its pool, which starts to fill. Probing begins with configure.
-func newEndpoint[T any](u *Upstream[T], spec Endpoint, limits pool.Limits) (*endpoint[T], error) {
+// newEndpoint makes the endpoint, without pools. Probing begins with configure.
+func newEndpoint[T any](u *Upstream[T], spec Endpoint, number int) *endpoint[T] {
 	cfg, addr := &u.cfg, spec.Address
 	e := &endpoint[T]{
 		addr:       addr,
+		number:     number,
 		log:        cfg.Logger.With("upstream", cfg.Name, "endpoint", addr),
 		changed:    u.refresh,
 		interrupt:  cfg.Interrupt,
@@ -92,18 +94,8 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, limits pool.Limits) (*end
 	e.spec.Store(&spec)
 	e.usable.Store(true)
 	e.ejector.cfg = cfg.Ejection.withDefaults()
-	p, err := pool.New(pool.Config[T]{
-		Name:     cfg.Name + "/" + addr,
-		Open:     func(ctx context.Context) (T, error) { return e.open(ctx, cfg.Open) },
-		Go:       cfg.Go,
-		Affinity: cfg.Affinity,
-		Close:    cfg.Close,
-		Check:    cfg.Check,
-		Reset:    cfg.Reset,
-		Limits:   limits,
-	})
-	e.pool = p
-	return e, err
+	e.pools.mu, e.pools.name = &u.tenancy, cfg.Name+"/"+addr
+	return e
 }
 
 // open connects. A failure counts once for each attempt, however many callers wait for it.
@@ -113,26 +105,6 @@ func (e *endpoint[T]) open(ctx context.Context, open func(context.Context, strin
 		e.failed(err, false)
 	}
 	return v, err
-}
-
-// acquireWithin acquires a lease within wait, as Narrow.Wait says.
-func (e *endpoint[T]) acquireWithin(ctx context.Context, wait time.Duration) (Lease[T], error) {
-	if wait > 0 && !e.paused.Load() {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, wait)
-		defer cancel()
-	}
-	return e.acquire(ctx)
-}
-
-func (e *endpoint[T]) acquire(ctx context.Context) (Lease[T], error) {
-	e.load.Add(1)
-	l, err := e.pool.Acquire(ctx)
-	if err != nil {
-		e.load.Add(-1)
-		return Lease[T]{}, err
-	}
-	return Lease[T]{lease: l, endpoint: e}, nil
 }
 
 // succeeded ends a series of failures.
@@ -171,7 +143,7 @@ func (e *endpoint[T]) failed(cause error, byAnswer bool) {
 func (e *endpoint[T]) countFailure(cause error, byAnswer bool) (ejected, changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed {
+	if e.closed || errors.Is(cause, ErrTenant) {
 		return false, false
 	}
 	if cause != nil {
@@ -220,7 +192,7 @@ func (e *endpoint[T]) timeServed() {
 	}
 }
 
-// trial opens a connection outside the pool; a panic counts as a failure.
+// trial opens a connection outside the pools; a panic counts as a failure.
 func (e *endpoint[T]) trial() (err error) {
 	e.mu.Lock()
 	ctx, cancel := context.WithTimeout(e.ctx, e.trialTime)
@@ -231,7 +203,10 @@ func (e *endpoint[T]) trial() (err error) {
 			err = fmt.Errorf("opening a connection panicked: %v", p)
 		}
 	}()
-	return e.try(ctx)
+	if err = e.try(ctx); errors.Is(err, ErrTenant) {
+		return nil // the endpoint has answered
+	}
+	return err
 }
 
 // probed handles the result of an active check that began at a given time. silent says that there was no answer. soon
@@ -332,16 +307,16 @@ func (e *endpoint[T]) stopReadmit() {
 	}
 }
 
-// close stops the checks and closes the pool: idle connections now, leased ones when they are released.
+// close stops the checks and closes the pools: idle connections now, leased ones when they are released.
 func (e *endpoint[T]) close() {
 	e.mu.Lock()
 	e.closed = true
 	e.stopReadmit()
 	e.mu.Unlock()
-	e.cancel() // after the pool is closed, so that a trial that is cut short is no failure
+	e.cancel() // after closed is set, so that a trial that is cut short is no failure
 	e.stopProbing()
 	e.evictions.Wait()
-	e.pool.Close()
+	e.pools.close()
 }
 
 // status describes the endpoint.
@@ -349,7 +324,7 @@ func (e *endpoint[T]) status() EndpointStatus {
 	spec := e.spec.Load()
 	s := EndpointStatus{
 		Address: e.addr, Weight: e.weight(), Priority: spec.Priority, Zone: spec.Zone, Metadata: spec.Metadata,
-		Leases: e.load.Load(), Stale: e.stale.Load(), Pool: e.pool.Stats(),
+		Leases: e.load.Load(), Stale: e.stale.Load(), Pool: e.pools.stats(),
 	}
 	if e.traffic != nil {
 		s.Traffic = e.traffic.Row()

@@ -13,6 +13,19 @@ import (
 // context.Canceled). Exhausted tells a full pool from a failed endpoint.
 var ErrUnavailable = errors.New("upstream unavailable")
 
+// ErrTenant is for an Open, Try or Lease.Fail to wrap in an error whose reason is the tenant's own: a wrong password, an
+// unknown database, a role that may not log in. The endpoint has answered and works for others, so that it is not
+// counted as a failure of the endpoint. Another endpoint is tried, because it may know the tenant if this one does not
+// yet (a replica may lag behind); after the second refusal no more are tried, because they have the same data and a
+// caller must not make every endpoint refuse a login.
+var ErrTenant = errors.New("upstream: the endpoint refuses the tenant")
+
+// mostRefusals is the number of endpoints that may refuse a tenant in one acquire; see ErrTenant.
+const mostRefusals = 2
+
+// errNoneOwn is the error of an Upstream's own acquires without Config.Open.
+var errNoneOwn = errors.New("upstream: it has connections of tenants only, see Config.Open")
+
 // Error is the error of Acquire. It names the upstream, and the error of each endpoint that was tried.
 type Error struct {
 	Upstream string

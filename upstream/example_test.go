@@ -68,3 +68,45 @@ func Example() {
 	// ping reused: true
 	// first.test:7 ejected: true because it is down
 }
+
+// Two users share the endpoints of a database. Each has its own connections, which are logged in as that user; a wrong
+// password is not held against the endpoint.
+func ExampleUpstream_NewTenant() {
+	db, err := upstream.New(upstream.Config[string]{
+		Name:     "db",
+		Settings: upstream.Settings{Endpoints: upstream.Endpoints("10.0.0.1:5432"), Ejection: upstream.Ejection{Failures: 1}},
+		Try:      func(context.Context, string) error { return nil }, // without Open: there are connections of tenants only
+		Logger:   slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	for _, user := range []string{"alice", "mallory"} {
+		tenant, err := db.NewTenant(upstream.TenantConfig[string]{
+			Name: user,
+			Open: func(_ context.Context, endpoint string) (string, error) {
+				if user == "mallory" {
+					return "", fmt.Errorf("wrong password: %w", upstream.ErrTenant)
+				}
+				return user + "'s connection to " + endpoint, nil
+			},
+			Close: func(string) {},
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		lease, err := tenant.Acquire(context.Background())
+		if err != nil {
+			fmt.Println(user, "is refused:", errors.Is(err, upstream.ErrTenant))
+			continue
+		}
+		fmt.Println(lease.Value())
+		lease.Release()
+	}
+	fmt.Println("ejected:", db.Status().Endpoints[0].Ejected)
+	// Output:
+	// alice's connection to 10.0.0.1:5432
+	// mallory is refused: true
+	// ejected: false
+}

@@ -26,19 +26,24 @@ type Narrow struct {
 
 // AcquireNarrow is AcquireKey with a restricted choice, for work that has failed at some endpoints. Avoid is not kept.
 func (u *Upstream[T]) AcquireNarrow(ctx context.Context, key string, n Narrow) (Lease[T], error) {
-	e := u.set.Load().pickAvoiding(key, n)
+	return u.own.AcquireNarrow(ctx, key, n)
+}
+
+// AcquireNarrow is Upstream.AcquireNarrow for the tenant.
+func (t *Tenant[T]) AcquireNarrow(ctx context.Context, key string, n Narrow) (Lease[T], error) {
+	e := t.up.set.Load().pickAvoiding(key, n)
 	if e == nil {
 		var err error
-		if e, err = u.pickFirst(ctx, key); err != nil {
+		if e, err = t.up.pickFirst(ctx, key); err != nil {
 			return Lease[T]{}, err
 		}
 	}
 	if !n.One {
-		return u.acquireFrom(ctx, key, e, n)
+		return t.acquireFrom(ctx, key, e, n)
 	}
-	l, err := e.acquireWithin(ctx, n.Wait)
+	l, err := t.acquireWithin(ctx, e, n.Wait)
 	if err != nil {
-		return Lease[T]{}, &Error{Upstream: u.cfg.Name, Causes: []EndpointError{{e.addr, err}}}
+		return Lease[T]{}, &Error{Upstream: t.up.cfg.Name, Causes: []EndpointError{{e.addr, err}}}
 	}
 	return l, nil
 }

@@ -91,7 +91,7 @@ func (u *Upstream[T]) interruptLeaving(address string) {
 	u.mu.Unlock()
 	for _, e := range leaving {
 		if e.addr == address {
-			e.pool.Interrupt(func(v T) { u.cfg.Interrupt(v, ErrRemoved) })
+			e.pools.interrupt(func(v T) { u.cfg.Interrupt(v, ErrRemoved) })
 		}
 	}
 }

@@ -69,14 +69,18 @@ func (u *Upstream[T]) resume(p *pause) bool {
 	return true
 }
 
-// pause pauses the pool.
+// pause pauses the pools, and those that are made later.
 func (e *endpoint[T]) pause() {
 	e.paused.Store(true)
-	_ = e.pool.Pause() // an error says that it is closed
+	for _, s := range e.pools.now() {
+		_ = s.pool.Pause() // an error says that it is closed
+	}
 }
 
-// resume ends the pause of the pool.
+// resume ends the pause of the pools.
 func (e *endpoint[T]) resume() {
 	e.paused.Store(false)
-	e.pool.Resume()
+	for _, s := range e.pools.now() {
+		s.pool.Resume()
+	}
 }

@@ -11,7 +11,8 @@ import (
 var ErrRebalanced = errors.New("upstream: interrupted to balance the load across endpoints")
 
 // Rebalance moves long leases to endpoints that were added, or are in again. It interrupts leases of endpoints that
-// have more than their share, oldest first, one at a time; each holder acquires a new lease. An endpoint's share is by
+// have more than their share, oldest first (with several tenants: the oldest of the tenant with the most leases there),
+// one at a time; each holder acquires a new lease. An endpoint's share is by
 // its weight among the endpoints that are in; endpoints of later priorities have no share. Leases of endpoints that are
 // out are left to Health. Rebalance has no effect with First and RingHash, which choose regardless of load.
 type Rebalance struct {
@@ -33,9 +34,8 @@ func (u *Upstream[T]) rebalance(ctx context.Context, r Rebalance) {
 		if e == nil {
 			continue
 		}
-		var leased []T
-		if e.pool.Interrupt(func(v T) { leased = append(leased, v) }); len(leased) > 0 {
-			u.cfg.Interrupt(leased[len(leased)-1], ErrRebalanced) // the oldest
+		if v, ok := e.pools.oldest(); ok {
+			u.cfg.Interrupt(v, ErrRebalanced)
 		}
 	}
 }

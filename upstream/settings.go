@@ -37,7 +37,7 @@ type Settings struct {
 	Overrides []Override
 	// Balance chooses among the endpoints; the zero value is P2C.
 	Balance Balance
-	// Limits are the limits of each endpoint's pool.
+	// Limits are the limits of each endpoint's pool, for each tenant.
 	Limits pool.Limits
 	// Health is the active check; it needs a Probe.
 	Health Health

@@ -20,6 +20,20 @@ type Status struct {
 	// Endpoints are the endpoints in use, by priority, and then the removed ones until their leases are released. An
 	// endpoint that was removed and added again may be listed twice.
 	Endpoints []EndpointStatus
+	// Tenants are the first MaxTenantsListed tenants by name, without the Upstream's own connections, and MoreTenants is
+	// the number of the others.
+	Tenants     []TenantStatus
+	MoreTenants int
+}
+
+// MaxTenantsListed bounds the tenants in a Status: more would be of no use to a reader, and costly for metrics.
+const MaxTenantsListed = 1000
+
+// TenantStatus is a snapshot of one tenant.
+type TenantStatus struct {
+	Name   string
+	Closed bool       // it waits for its leases
+	Pool   pool.Stats // as Tenant.Stats returns
 }
 
 // EndpointStatus is a snapshot of one endpoint.
@@ -29,26 +43,26 @@ type EndpointStatus struct {
 	Priority     int
 	Zone         string
 	Metadata     map[string]string
-	Removed      bool      // it gets no more leases
-	Override     string    // an operator's change: "added", "drained", "removed", "weight" or ""
-	Kept         bool      // Override.Keep
-	Absent       bool      // an operator has removed it, and only the override is left: the fields below are zero
-	Healthy      bool      // result of the active check; true without one
-	Ejected      bool      // result of the passive check
-	EjectedUntil time.Time // zero unless Ejected
-	Failures     int       // consecutive, seen in use
-	LastError    string    // of the last failure or failed probe; kept after recovery
-	LastFailed   time.Time // time of LastError; zero: never
-	Leases       int64     // leases out, and callers that wait for one
-	Stale        uint64    // connections that the server had closed while they were idle, as reported with Lease.Stale
-	Pool         pool.Stats
+	Removed      bool        // it gets no more leases
+	Override     string      // an operator's change: "added", "drained", "removed", "weight" or ""
+	Kept         bool        // Override.Keep
+	Absent       bool        // an operator has removed it, and only the override is left: the fields below are zero
+	Healthy      bool        // result of the active check; true without one
+	Ejected      bool        // result of the passive check
+	EjectedUntil time.Time   // zero unless Ejected
+	Failures     int         // consecutive, seen in use
+	LastError    string      // of the last failure or failed probe; kept after recovery
+	LastFailed   time.Time   // time of LastError; zero: never
+	Leases       int64       // leases out, and callers that wait for one
+	Stale        uint64      // connections that the server had closed while they were idle, as reported with Lease.Stale
+	Pool         pool.Stats  // the sum of the pools of all tenants, and of what those counted that are gone; see pool.Stats.Add
 	Traffic      traffic.Row // counters as in Status.Traffic
 }
 
 // AllInUse reports whether every connection that the pools of the endpoints in use may have is leased, so that Acquire
 // would have to wait.
 func (u *Upstream[T]) AllInUse() bool {
-	return !slices.ContainsFunc(u.set.Load().in.list, func(e *endpoint[T]) bool { return !e.pool.AllInUse() })
+	return u.own.AllInUse()
 }
 
 // OnlyEndpoint returns the address of the endpoint in use, or "" unless there is exactly one. It is cheap.
@@ -81,6 +95,7 @@ func (u *Upstream[T]) Status() Status {
 	if paused != nil {
 		st.PausedUntil = paused.until
 	}
+	st.Tenants, st.MoreTenants = u.tenantStatus()
 	st.Endpoints = make([]EndpointStatus, 0, len(s.all)+len(leaving))
 	for _, e := range s.all {
 		st.Endpoints = append(st.Endpoints, e.status())

@@ -19,6 +19,7 @@ import (
 // and end it with Close or Drain. All methods are safe for concurrent use.
 type Upstream[T any] struct {
 	cfg     Config[T] // its Settings are the initial ones only
+	own     Tenant[T] // of the Upstream's own acquires
 	set     atomic.Pointer[set[T]]
 	turns   turns
 	judging sync.Mutex      // see endpoint.judging
@@ -31,6 +32,7 @@ type Upstream[T any] struct {
 	list        []Endpoint         // as set by Settings or the Source, without Overrides; guarded by updating
 	rebalancing context.CancelFunc // ends rebalance; nil = not running; guarded by updating
 	closed      bool               // guarded by updating
+	numbers     numbers            // of the endpoints in the set; guarded by updating
 
 	mu           sync.Mutex     // guards the replacement of set, and the fields below; never held across I/O
 	draining     []*endpoint[T] // removed endpoints with leases out
@@ -39,6 +41,11 @@ type Upstream[T any] struct {
 	paused       *pause         // nil = not paused; changed only with updating held, too
 	sourceStatus SourceStatus
 	changed      []Override // settings.Overrides; replaced as a whole, never modified
+
+	tenancy sync.Mutex   // guards the fields below, and the pools of tenants and endpoints; never held across I/O; taken last
+	tenants []*Tenant[T] // without own; with those that were closed and have leases out
+	limits  pool.Limits  // of new pools
+	ended   bool         // no more tenants
 }
 
 // New makes an Upstream. It starts to fill the pools, to probe, and to watch the Source. The error wraps ErrConfig.
@@ -50,6 +57,8 @@ func New[T any](cfg Config[T]) (*Upstream[T], error) {
 		cfg.Logger = slog.Default()
 	}
 	u := &Upstream[T]{cfg: cfg}
+	u.own.up, u.own.cfg = u, TenantConfig[T]{Name: cfg.Name, Open: cfg.Open, Close: cfg.Close, Check: cfg.Check, Reset: cfg.Reset}
+	u.own.sites.Store(&[]site[T]{})
 	u.ctx, u.stop = context.WithCancel(context.Background())
 	u.set.Store(&set[T]{turns: &u.turns})
 	if err := u.Update(cfg.Settings); err != nil {
@@ -66,19 +75,12 @@ func (u *Upstream[T]) Name() string { return u.cfg.Name }
 // others are tried, ejected and unhealthy ones last. The error is an *Error and wraps ErrUnavailable. A full pool is
 // not a failure of its endpoint.
 func (u *Upstream[T]) Acquire(ctx context.Context) (Lease[T], error) {
-	return u.AcquireKey(ctx, "")
+	return u.own.AcquireKey(ctx, "")
 }
 
 // AcquireKey is Acquire with the key for RingHash; other balances ignore the key.
 func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], error) {
-	e := u.set.Load().pick(key)
-	if e == nil {
-		var err error
-		if e, err = u.pickFirst(ctx, key); err != nil {
-			return Lease[T]{}, err
-		}
-	}
-	return u.acquireFrom(ctx, key, e, Narrow{})
+	return u.own.AcquireKey(ctx, key)
 }
 
 // UsesKeys reports whether a key of AcquireKey matters now, for callers that would have to make one.
@@ -137,36 +139,6 @@ func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], 
 	return nil, &Error{Upstream: u.cfg.Name, Source: fmt.Errorf("%s: %w", w.source, err)}
 }
 
-// acquireFrom tries e first. It respects n.Wait, and for further tries n.Avoid.
-func (u *Upstream[T]) acquireFrom(ctx context.Context, key string, e *endpoint[T], n Narrow) (Lease[T], error) {
-	l, err := e.acquireWithin(ctx, n.Wait)
-	if err == nil {
-		return l, nil
-	}
-	return u.acquireOther(ctx, key, e, err, n)
-}
-
-// acquireOther tries other endpoints after the first one failed with err.
-func (u *Upstream[T]) acquireOther(ctx context.Context, key string, e *endpoint[T], err error, n Narrow) (Lease[T], error) {
-	failure := &Error{Upstream: u.cfg.Name}
-	var tried []*endpoint[T]
-	for {
-		failure.Causes = append(failure.Causes, EndpointError{e.addr, err})
-		tried = append(tried, e)
-		if ctx.Err() != nil || !another(err) && (n.Wait == 0 || !timedOut(err)) {
-			return Lease[T]{}, failure
-		}
-		if e = u.set.Load().pickNext(key, tried, n.Avoid); e == nil {
-			return Lease[T]{}, failure
-		}
-		l, nextErr := e.acquireWithin(ctx, n.Wait)
-		if nextErr == nil {
-			return l, nil
-		}
-		err = nextErr
-	}
-}
-
 // Update replaces the settings of a running Upstream. Endpoints that stay keep their pools, connections and state.
 // Removed endpoints get no more leases, and are closed as their leases are released. The pools of new endpoints start
 // to fill. On an error, which wraps ErrConfig or pool.ErrClosed, nothing changes.
@@ -192,7 +164,7 @@ func (u *Upstream[T]) Update(s Settings) error {
 	u.settings = s
 	for _, e := range u.set.Load().all {
 		if slices.Contains(stay, e) {
-			_ = e.pool.Update(s.Limits) // no error: the limits are valid, and only Close closes the pools
+			e.pools.update(s.Limits)
 			e.configure(s)
 		}
 	}
@@ -215,10 +187,8 @@ func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 	slices.SortStableFunc(list, func(a, b Endpoint) int { return cmp.Compare(a.Priority, b.Priority) })
 	before := u.set.Load()
 	d := compare(before.specs(), list)
-	all, added, err := u.build(before.all, list, s.Limits)
-	if err != nil {
-		return err
-	}
+	u.setLimits(s.Limits)
+	all, added := u.build(before.all, list)
 	if len(before.all) > 0 {
 		for _, e := range added {
 			e.startSlowly()
@@ -246,6 +216,7 @@ func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 			how = DrainRemoved
 		}
 		e.close()
+		u.numbers.free(e.number) // its pools are closed, so that no Tenant makes one for it any more
 		u.tasks.Go(func() { u.retire(e, how, s.RemovedTimeout) })
 	}
 	u.list = slices.Clone(told)
@@ -265,25 +236,27 @@ func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 	case limit > 0:
 		ctx, cancel := context.WithTimeout(u.ctx, limit)
 		defer cancel()
-		err = e.pool.Drain(ctx)
+		err = e.pools.drain(ctx)
 	default:
-		err = e.pool.Drain(u.ctx)
+		err = e.pools.drain(u.ctx)
 	}
 	if err != nil && u.ctx.Err() == nil {
-		if n := e.pool.Interrupt(func(v T) { u.cfg.Interrupt(v, ErrRemoved) }); n > 0 {
+		if n := e.pools.interrupt(func(v T) { u.cfg.Interrupt(v, ErrRemoved) }); n > 0 {
 			e.log.Warn("leases of a removed endpoint were interrupted", "leases", n)
 		}
-		err = e.pool.Drain(u.ctx)
+		err = e.pools.drain(u.ctx)
 	}
 	if err == nil {
+		u.forget(e.pools.now()...)
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.draining = slices.DeleteFunc(slices.Clone(u.draining), func(l *endpoint[T]) bool { return l == e })
 	}
 }
 
-// build returns the endpoints of list, and the new ones among them; it reuses those of old. The caller holds updating.
-func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, l pool.Limits) (all, added []*endpoint[T], err error) {
+// build returns the endpoints of list, and the new ones among them; it reuses those of old. The Upstream's own
+// pools of new endpoints start to fill. The caller holds updating.
+func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint) (all, added []*endpoint[T]) {
 	known := make(map[string]*endpoint[T], len(old))
 	for _, e := range old {
 		known[e.addr] = e
@@ -291,20 +264,16 @@ func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, l pool.Limits) 
 	for _, spec := range list {
 		e := known[spec.Address]
 		if e == nil {
-			if e, err = newEndpoint(u, spec, l); err != nil {
-				for _, e := range added {
-					e.close()
-				}
-				return nil, nil, fmt.Errorf("%w: upstream %q: endpoint %s: %w", ErrConfig, u.cfg.Name, spec.Address, err)
+			e = newEndpoint(u, spec, u.numbers.next())
+			e.paused.Store(u.paused != nil)
+			if u.own.cfg.Open != nil {
+				_, _ = u.own.join(e)
 			}
 			added = append(added, e)
-			if u.paused != nil {
-				e.pause()
-			}
 		}
 		all = append(all, e)
 	}
-	return all, added, nil
+	return all, added
 }
 
 // refresh renews the set after a change of an endpoint's state or share.
@@ -375,6 +344,9 @@ func (u *Upstream[T]) shutdown() []*endpoint[T] {
 		e.close()
 	}
 	u.updating.Unlock()
+	u.tenancy.Lock()
+	u.ended = true
+	u.tenancy.Unlock()
 	u.tasks.Wait() // not under updating, which a Source needs to report
 	return all
 }
@@ -386,7 +358,7 @@ func (u *Upstream[T]) Drain(ctx context.Context) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, e := range all {
-		wg.Go(func() { errs[i] = e.pool.Drain(ctx) })
+		wg.Go(func() { errs[i] = e.pools.drain(ctx) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)

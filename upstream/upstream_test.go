@@ -24,15 +24,16 @@ var errRefused = errors.New("refused")
 
 // backends are simulated endpoints: a connection is a *conn.
 type backends struct {
-	mu     sync.Mutex
-	down   map[string]bool // refuses connections
-	sick   map[string]bool // fails probes
-	opened map[string]int
-	closed atomic.Int64
-	log    bytes.Buffer // written under mu
+	mu      sync.Mutex
+	down    map[string]bool // refuses connections
+	sick    map[string]bool // fails probes
+	opened  map[string]int
+	closed  atomic.Int64
+	refused []string     // endpoints that refused a tenant
+	log     bytes.Buffer // written under mu
 }
 
-type conn struct{ endpoint string }
+type conn struct{ endpoint, tenant string }
 
 func newBackends() *backends {
 	return &backends{down: map[string]bool{}, sick: map[string]bool{}, opened: map[string]int{}}
@@ -75,7 +76,7 @@ func (b *backends) open(_ context.Context, addr string) (*conn, error) {
 		return nil, errRefused
 	}
 	b.opened[addr]++
-	return &conn{addr}, nil
+	return &conn{endpoint: addr}, nil
 }
 
 func (b *backends) probe(_ context.Context, addr string) error {

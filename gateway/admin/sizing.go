@@ -37,8 +37,10 @@ func sizing(s *Status, now time.Time) []string {
 		for _, e := range u.Endpoints {
 			text := ""
 			switch u.Protocol {
-			case "postgres":
-				text = e.Pool.advice(now.Sub(e.Pool.Since))
+			case "postgres": // max_size is that of one pair: their sum says nothing about it
+				if len(u.Pairs) == 0 && e.Pool.MaxSize > 0 {
+					text = e.Pool.advice(now.Sub(e.Pool.Since))
+				}
 			case "tcp":
 				text = e.Pool.warmAdvice()
 			}

@@ -123,6 +123,8 @@ type UpstreamStatus struct {
 	PausedUntil *time.Time `json:"paused_until"` // by an operator, who may also resume it; null: it is not paused
 	Source      *Source    `json:"source"`       // null: the endpoints are in the configuration
 	Endpoints   []Endpoint `json:"endpoints"`
+	Pairs       []Pair     `json:"pairs"`      // by name; empty: the upstream logs in as one user
+	MorePairs   int        `json:"more_pairs"` // that Pairs does not list
 }
 
 // Source is where the endpoints of an upstream are found.
@@ -168,7 +170,7 @@ type Pool struct {
 	InUse      int     `json:"in_use"`
 	Opening    int     `json:"opening"`
 	Waiting    int     `json:"waiting"`
-	MaxSize    int     `json:"max_size"`
+	MaxSize    int     `json:"max_size"` // of an upstream with pairs: the sum of theirs
 	MinIdle    int     `json:"min_idle"`
 	WarmTarget int     `json:"warm_target"` // idle ones that are kept ready now, from min_idle to max_warm
 	MaxWarm    int     `json:"max_warm"`
@@ -278,7 +280,7 @@ func quantiles(h interface{ Quantile(float64) time.Duration }) Quantiles {
 }
 
 func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
-	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, FailOpen: u.FailOpen, PausedUntil: timeOrNil(u.PausedUntil), Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
+	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, FailOpen: u.FailOpen, PausedUntil: timeOrNil(u.PausedUntil), Pairs: pairs(u.Tenants), MorePairs: u.MoreTenants, Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
 	if src := u.Status.Source; src.Name != "" {
 		out.Source = &Source{
 			Name: src.Name, Updated: timeOrNil(src.Updated), Changed: timeOrNil(src.Changed), FailingSince: timeOrNil(src.FailingSince),

@@ -92,13 +92,11 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 		if u.FailOpen {
 			add("upstream %s: every endpoint is out, all of them are tried", u.Name)
 		}
+		lines = append(lines, u.pairTroubles(now)...)
 		for _, e := range u.Endpoints {
-			switch p := e.Pool; {
-			case p.InUse >= p.MaxSize && p.Waiting > 0:
-				add("upstream %s, endpoint %s: every connection is in use (max_size %d), sessions that wait: %d", u.Name, e.Address, p.MaxSize, p.Waiting)
-			case within(p.LastRefused, now):
-				add("upstream %s, endpoint %s: acquires were refused %s, no connection was free or could be opened in time (max_size %d); since the start: %d",
-					u.Name, e.Address, ago(*p.LastRefused, now), p.MaxSize, p.TimedOut+p.Rejected+p.GaveUp)
+			p := e.Pool
+			if text := poolTrouble(p.InUse, p.MaxSize, p.Waiting, p.TimedOut+p.Rejected+p.GaveUp, p.LastRefused, now); text != "" && len(u.Pairs) == 0 {
+				add("upstream %s, endpoint %s: %s", u.Name, e.Address, text)
 			}
 			if out := e.Override; (out == string(upstream.Drained) || out == string(upstream.Removed)) && !e.Removed {
 				add("upstream %s, endpoint %s: it was %s by an operator and is used all the same, because no other is left", u.Name, e.Address, out)

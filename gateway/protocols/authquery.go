@@ -40,6 +40,8 @@ func checkAuthQuery(c *config.Checker, pg *PostgresListener) {
 		c.Report(c.Mark(&pg.AuthQuery), "auth_query: needs \"auth_upstream\", an upstream with a user of its own that no client's session has")
 	} else if _, sqlite := sqlitePath(u); sqlite {
 		c.Report(c.Mark(&pg.AuthUpstream), "auth_upstream: %q is a SQLite file, which has no users; name an upstream of PostgreSQL servers", pg.AuthUpstream)
+	} else if logsInAsClient(u) && loginOf(u).User == "" {
+		c.Report(c.Mark(&pg.AuthUpstream), "auth_upstream: %q has no \"user\" of its own under \"postgres\" (login_as: client), as which the query could run", pg.AuthUpstream)
 	} else if u != nil && loginOf(u) != nil {
 		checkAuthUser(c, pg, u)
 	}
@@ -54,7 +56,7 @@ func checkAuthUser(c *config.Checker, pg *PostgresListener, u *config.Upstream) 
 		}
 		for _, name := range leasesFrom(l) {
 			other := c.Config.Upstream(name)
-			if other == nil || loginOf(other) == nil || loginOf(other).User != loginOf(u).User || !sameServer(u, other) {
+			if other == nil || loginOf(other) == nil || logsInAsClient(other) || loginOf(other).User != loginOf(u).User || !sameServer(u, other) {
 				continue
 			}
 			c.Warn(c.Mark(&pg.AuthUpstream), "auth_upstream: clients of listener %q have the user %q of upstream %q, too: they can read all secrets that auth_query can; give it a user of its own",

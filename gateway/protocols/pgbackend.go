@@ -86,6 +86,9 @@ func (b *pgBackend) Idle() <-chan struct{} {
 	return ch
 }
 
+// Unwrap returns the backend by which a proxy finds what PostgreSQL's have besides.
+func (b *pgBackend) Unwrap() pgproxy.Backend { return b.Backend }
+
 // Retire implements extend.Counted.
 func (b *pgBackend) Retire() {
 	if p, ok := b.Backend.(*pgproxy.Postgres); ok {
@@ -181,6 +184,9 @@ func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
 	}
 	if pg := loginOf(s.Config); pg != nil {
 		cfg.User, cfg.Password, cfg.DBName, cfg.ReadCatalogs = pg.User, pg.Password.Reveal(), pg.DBName, catalogs[pg.ReadCatalogs]
+		if pg.LoginAs == AsClient {
+			cfg.LoginAs, cfg.MaxPairs = pgproxy.AsClient, pg.MaxPairs
+		}
 		for _, p := range pg.Params {
 			cfg.Params = append(cfg.Params, pgwire.Param(p))
 		}

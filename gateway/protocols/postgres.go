@@ -98,7 +98,7 @@ type PostgresListener struct {
 	// PinAlso are further kinds of session state that pin a client in transaction mode.
 	PinAlso []PinAlso `conf:"pin_also" single:"true" maxlen:"3"`
 	// ReplicationUsers are the clients' users that may make replication connections, or "*"; empty: none.
-	// The upstream's user replicates.
+	// The upstream's user replicates; with LoginAs client, the client's.
 	ReplicationUsers []string `conf:"replication_users" single:"true" maxlen:"1000"`
 	// Console is a database that shows and controls the listener, with the commands of PgBouncer; nil: there is none.
 	Console   *Console   `conf:"console"`
@@ -216,10 +216,14 @@ func finishPostgres(cfg *config.Config, l *config.Listener) {
 // databaseOf is the name under which clients request an upstream's database: a client that requests another one must
 // not get this one. A SQLite file has no name and accepts any.
 func databaseOf(cfg *config.Config, name string) string {
-	if u := cfg.Upstream(name); u != nil && loginOf(u) != nil {
+	switch u := cfg.Upstream(name); {
+	case u == nil || loginOf(u) == nil:
+		return "*"
+	case logsInAsClient(u):
+		return cmp.Or(loginOf(u).DBName, "*")
+	default:
 		return cmp.Or(loginOf(u).DBName, loginOf(u).User, "*")
 	}
-	return "*"
 }
 
 func checkPostgres(c *config.Checker, l *config.Listener) {
@@ -288,6 +292,16 @@ func leasesFrom(l *config.Listener) []string {
 	return names
 }
 
+// asClientAt returns one of a listener's upstreams that logs in as the client's user, "" if there is none.
+func asClientAt(cfg *config.Config, l *config.Listener) string {
+	for _, name := range leasesFrom(l) {
+		if logsInAsClient(cfg.Upstream(name)) {
+			return name
+		}
+	}
+	return ""
+}
+
 // checkUsers reads the user list, so that its mistakes are reported with all others.
 func checkUsers(c *config.Checker, pg *PostgresListener) {
 	auth, known := auths[pg.Auth]
@@ -322,7 +336,18 @@ func checkAuth(c *config.Checker, l *config.Listener, pg *PostgresListener) {
 	case pg.Auth != AuthTrust && !usersWritten && pg.AuthQuery == "":
 		c.Report(c.Mark(&pg.Auth), "auth: %q needs \"users_file\", lines of \"user\" \"secret\", or \"auth_query\"", pg.Auth)
 	}
-	if pg.Auth != AuthTrust || config.Loopback(l.Listen) || l.Listen == "" || !c.NoProblemAt(&l.Listen) {
+	if pg.Auth != AuthTrust {
+		return
+	}
+	if name := asClientAt(c.Config, l); name != "" && !c.Written(&pg.Auth) {
+		c.Report(c.Mark(l), "upstream %q logs in to the servers as each client's user (login_as: client), and nothing asks the clients for a password; set \"users_file\" or \"auth_query\" under \"postgres\","+
+			" or write auth: trust there if the servers let these users in without one", name)
+		return
+	} else if name != "" && !config.Loopback(l.Listen) && l.Listen != "" && c.NoProblemAt(&l.Listen) {
+		c.Warn(c.Mark(&pg.Auth), "auth: trust on %q lets every machine that reaches it log in to the servers of upstream %q as any user, superusers too, whom they let in from the gateway without a password", l.Listen, name)
+		return
+	}
+	if config.Loopback(l.Listen) || l.Listen == "" || !c.NoProblemAt(&l.Listen) {
 		return
 	}
 	if !c.Written(&pg.Auth) {

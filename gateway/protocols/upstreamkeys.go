@@ -16,15 +16,31 @@ type UpstreamKeys struct {
 
 // PostgresUpstream is how the gateway logs in to a PostgreSQL server.
 type PostgresUpstream struct {
-	User     string        `conf:"user"`
+	// LoginAs says whose user and database the clients' server connections have.
+	LoginAs  LoginAs       `conf:"login_as" default:"upstream"`
+	User     string        `conf:"user"` // with LoginAs client, of the gateway's own connections only; empty: there are none
 	Password config.Secret `conf:"password"`
-	DBName   string        `conf:"dbname"` // empty: User
+	DBName   string        `conf:"dbname"` // empty: User; with LoginAs client, the database that the client asks for
+	// MaxPairs is how many pairs of user and database may exist at a time, with LoginAs client.
+	MaxPairs int `conf:"max_pairs" default:"1000" min:"1" max:"10000"`
 	// Params are settings of every connection to the server, such as statement_timeout; a client's own win.
 	Params []Param `conf:"params" key:"Name" scalar:"Value" maxlen:"100"`
 	// ReadCatalogs has the gateway read the functions, views and triggers of the database, for listeners
 	// in transaction mode.
 	ReadCatalogs ReadCatalogs `conf:"read_catalogs" default:"evident"`
 }
+
+// LoginAs says as whom the gateway logs in to servers for its clients.
+type LoginAs string
+
+// The values of LoginAs.
+const (
+	AsUpstream LoginAs = "upstream"
+	AsClient   LoginAs = "client"
+)
+
+// Values implements config.Enum.
+func (LoginAs) Values() []string { return []string{"upstream", "client"} }
 
 // ReadCatalogs says whether the gateway reads a database's catalogs, and whether it trusts them.
 type ReadCatalogs string
@@ -66,6 +82,11 @@ func sqlitePath(u *config.Upstream) (path string, ok bool) { return u.FileAt(sql
 
 // loginOf returns how to log in to the servers of an upstream; nil: the file has no login.
 func loginOf(u *config.Upstream) *PostgresUpstream { return config.PartOf[UpstreamKeys](u).Postgres }
+
+// logsInAsClient reports whether the gateway logs in to the servers of an upstream as each client's user.
+func logsInAsClient(u *config.Upstream) bool {
+	return u != nil && loginOf(u) != nil && loginOf(u).LoginAs == AsClient
+}
 
 // postgresKeys describes the protocol's keys in upstreams.
 func postgresKeys() *config.Extension {
@@ -116,8 +137,28 @@ func checkPostgresUpstream(c *config.Checker, u *config.Upstream) {
 	if keys.SQLite != nil {
 		c.Report(c.Mark(&keys.SQLite), "\"sqlite\" applies to a SQLite file only")
 	}
+	if logsInAsClient(u) {
+		checkOwnUser(c, u, keys.Postgres)
+		return
+	}
+	if keys.Postgres != nil && c.Written(&keys.Postgres.MaxPairs) {
+		c.Warn(c.Mark(&keys.Postgres.MaxPairs), "max_pairs: has no effect without login_as: client")
+	}
 	if u.Protocol == config.Postgres && (len(u.Endpoints) > 0 || u.Discover != nil) && (keys.Postgres == nil || !c.Written(&keys.Postgres.User)) {
 		c.Report(c.Mark(&keys.Postgres, &u.Name), "\"user\" is missing under \"postgres\": who the gateway logs in as at the server")
+	}
+}
+
+// checkOwnUser reports what an upstream that logs in as its clients cannot do without a user of its own.
+func checkOwnUser(c *config.Checker, u *config.Upstream, pg *PostgresUpstream) {
+	if pg.User != "" {
+		return
+	}
+	if c.Written(&pg.Password) {
+		c.Report(c.Mark(&pg.Password), "password: there is no \"user\" that it is of; with login_as: client both are for the gateway's own connections")
+	}
+	if u.Health != nil && u.Health.Postgres {
+		c.Report(c.Mark(&u.Health.Postgres), "health: postgres: true logs in, and this upstream has no \"user\" of its own under \"postgres\" (login_as: client); add one, or write tcp: true")
 	}
 }
 

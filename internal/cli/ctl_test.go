@@ -77,6 +77,27 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+// TestStatusPrintsPairs has those that wait and the busiest first, and not all of thousands.
+func TestStatusPrintsPairs(t *testing.T) {
+	status := admin.Status{Version: "v1", Upstreams: []admin.UpstreamStatus{{Name: "one"}, {Name: "pg", MorePairs: 100, Pairs: []admin.Pair{
+		{Name: "idle@shop", Idle: 2, MaxSize: 20}, {Name: "busy@shop\x1b[2J", InUse: 3, MaxSize: 20}, {Name: "full@shop", InUse: 2, MaxSize: 2, Waiting: 4},
+	}}}}
+	for range 30 {
+		status.Upstreams[1].Pairs = append(status.Upstreams[1].Pairs, admin.Pair{Name: "unused@shop"})
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status) }))
+	defer s.Close()
+	code, stdout, stderr := execute("ctl", "status", "-admin", s.URL)
+	want := "\nUPSTREAM  PAIR           IN USE  MAX  IDLE  WAITING\n" +
+		"pg        full@shop      2       2    0     4\n" +
+		"pg        busy@shop [2J  3       20   0     0\n" +
+		"pg        idle@shop      0       20   2     0\n" +
+		"pg        unused@shop    0       0    0     0\n"
+	if code != exitOK || stderr != "" || !strings.Contains(stdout, want) || strings.Count(stdout, "unused@shop") != 17 || !strings.Contains(stdout, "pg        and 113 more") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
 // TestAdminAddressInEveryForm: every usual form works, and the Host sent is one that the page
 // accepts.
 func TestAdminAddressInEveryForm(t *testing.T) {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -42,6 +43,7 @@ func printStatus(w io.Writer, s admin.Status) {
 			}
 		}
 		_ = t.Flush()
+		printPairs(w, s.Upstreams)
 	}
 	for _, table := range s.Tables {
 		printTable(w, table)
@@ -57,6 +59,28 @@ func printStatus(w io.Writer, s admin.Status) {
 	}
 	printLines(w, "TROUBLE", s.Trouble)
 	printLines(w, "SIZING", s.Sizing)
+}
+
+// maxPairsPrinted is how many pairs of an upstream are printed. The API lists more.
+const maxPairsPrinted = 20
+
+// printPairs prints the pairs of user and database of upstreams that have any, those that wait and the busiest first.
+func printPairs(w io.Writer, upstreams []admin.UpstreamStatus) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer func() { _ = t.Flush() }()
+	heading := "\nUPSTREAM\tPAIR\tIN USE\tMAX\tIDLE\tWAITING\n"
+	for _, u := range upstreams {
+		slices.SortStableFunc(u.Pairs, func(a, b admin.Pair) int {
+			return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(b.InUse, a.InUse), cmp.Compare(b.Idle, a.Idle))
+		})
+		for _, p := range u.Pairs[:min(len(u.Pairs), maxPairsPrinted)] {
+			_, _ = fmt.Fprintf(t, "%s%s\t%s\t%d\t%d\t%d\t%d\n", heading, u.Name, printable(p.Name), p.InUse, p.MaxSize, p.Idle, p.Waiting)
+			heading = ""
+		}
+		if more := len(u.Pairs) - maxPairsPrinted + u.MorePairs; more > 0 {
+			_, _ = fmt.Fprintf(t, "%s\tand %d more\t\t\t\t\n", u.Name, more)
+		}
+	}
 }
 
 // printLastMinute prints the activity of the last minute for listeners that count it.

@@ -1,0 +1,429 @@
+package pgproxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
+)
+
+// LoginAs says as whom the gateway logs in to servers for its clients.
+type LoginAs int
+
+const (
+	// AsUpstream logs in as PostgresConfig.User to PostgresConfig.DBName, for all clients. The default.
+	AsUpstream LoginAs = iota
+	// AsClient logs in as each client's user, to the database that the client asks for. Clients of the same pair of user
+	// and database share server connections; no others do. The gateway logs in with what it knows of the user's
+	// password: the Users or the AuthQuery of the client's Proxy have it, or the client's SCRAM proof reveals it.
+	AsClient
+)
+
+// String returns the name that the configuration uses.
+func (a LoginAs) String() string {
+	if a == AsClient {
+		return "client"
+	}
+	return "upstream"
+}
+
+// DefaultMaxPairs is how many pairs of user and database may exist at a time. Each has a pool at each endpoint, and takes
+// some 10 KB; the server's max_connections is reached long before.
+const DefaultMaxPairs = 1000
+
+// leastPairIdle is the least time for which a pair stays after its last session: programs that connect for each request
+// find server connections.
+const leastPairIdle = time.Minute
+
+// pairKey identifies a pair. Users and databases are the bytes that the client sent: PostgreSQL's names are exact.
+type pairKey struct {
+	user, database string
+	// trusted says that nobody has asked the clients for a password. They get no server connection that was opened with
+	// the password of a client of another listener.
+	trusted bool
+}
+
+// String returns the pair for people: user@database.
+func (k pairKey) String() string {
+	name := readable(k.user) + "@" + readable(k.database)
+	if k.trusted {
+		name += " (trusted)"
+	}
+	return name
+}
+
+// readable returns a name as it is, or quoted if it could be taken for something else.
+func readable(name string) string {
+	if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, func(c rune) bool { return !unicode.IsPrint(c) || strings.ContainsRune("@ ()\"", c) }) {
+		return strconv.Quote(name)
+	}
+	return name
+}
+
+// pair is what the Postgres of a pair has besides that of an upstream.
+type pair struct {
+	pairKey
+	of     *Postgres // the upstream's
+	secret atomic.Pointer[loginSecret]
+	opened atomic.Bool // a server has accepted a login
+
+	// The fields below are guarded by pairs.mu.
+	sessions int
+	usedAt   time.Duration // when the last session ended, by clock
+	expiry   *time.Timer   // ends the pair; nil = it does not end by itself
+}
+
+// pairs are the pairs of a backend with AsClient.
+type pairs struct {
+	mu       sync.Mutex // held for a few instructions; taken after Postgres.updating
+	byKey    map[pairKey]*Postgres
+	catalogs map[string]*sharedCatalog // by database
+	idle     time.Duration             // how long a pair stays without sessions; 0 = for ever
+	least    time.Duration             // the least of idle; 0 = leastPairIdle
+	closed   bool                      // there will be no further pair
+	ending   sync.WaitGroup            // pairs whose connections are being closed
+}
+
+// sharedCatalog is the knowledge of the pairs of a database: DDL of one of them matters to all.
+type sharedCatalog struct {
+	knowledge knowledge
+	users     int
+}
+
+// errPairs is wrapped by the error about MaxPairs.
+var errPairs = errors.New("too many pairs of user and database")
+
+// keyOf returns the pair of a client.
+func (b *Postgres) keyOf(l *Login) pairKey {
+	return pairKey{l.User, cmp.Or(b.cfg.DBName, l.Database), l.trusted}
+}
+
+// configOf returns how to log in for a client, outside of the pools.
+func (b *Postgres) configOf(l *Login) PostgresConfig {
+	cfg := b.cfg
+	if cfg.LoginAs == AsClient {
+		key := b.keyOf(l)
+		cfg.User, cfg.Password, cfg.DBName, cfg.secret = key.user, "", key.database, l.secret.Load()
+	}
+	return cfg
+}
+
+// enter returns the pair of a client for one session, which leave ends. Until then the pair does not end. On a fiber it
+// does not hold the loop.
+func (b *Postgres) enter(l *Login) (p *Postgres, err error) {
+	key, secret := b.keyOf(l), l.secret.Load()
+	if p = b.entered(key); p == nil {
+		fiber.Block(func() { p, err = b.enterNew(key, secret) })
+	}
+	if err != nil {
+		return nil, err
+	}
+	if keepNewest(&p.secret, secret) { // opens that failed may have failed for the secret
+		p.up.Retry()
+	}
+	return p, nil
+}
+
+// pairOf returns the pair that a client's session has entered. It is nil only if there is no such session.
+func (b *Postgres) pairOf(l *Login) *Postgres {
+	b.pairs.mu.Lock()
+	defer b.pairs.mu.Unlock()
+	return b.pairs.byKey[b.keyOf(l)]
+}
+
+// entered is enter for a pair that exists; otherwise it returns nil.
+func (b *Postgres) entered(key pairKey) *Postgres {
+	ps := &b.pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := ps.byKey[key]
+	if p == nil || ps.closed {
+		return nil
+	}
+	p.sessions++
+	if p.expiry != nil {
+		p.expiry.Stop()
+	}
+	return p
+}
+
+// enterNew is enter for a pair that perhaps does not exist. It may wait for an Update.
+func (b *Postgres) enterNew(key pairKey, secret *loginSecret) (*Postgres, error) {
+	b.updating.Lock()
+	defer b.updating.Unlock()
+	if p := b.entered(key); p != nil {
+		return p, nil
+	}
+	if err := b.makeRoom(); err != nil {
+		return nil, err
+	}
+	p := b.newPair(key, secret)
+	if err := p.start(); err != nil {
+		p.end()
+		b.dropCatalog(key.database)
+		return nil, err
+	}
+	ps := &b.pairs
+	ps.mu.Lock()
+	closed := ps.closed
+	if !closed {
+		p.sessions = 1
+		ps.byKey[key] = p
+	}
+	ps.mu.Unlock()
+	if closed {
+		p.Close()
+		return nil, b.errClosed()
+	}
+	return p, nil
+}
+
+// ownDatabase is the database of the gateway's own connections unless another one is configured. As PostgreSQL's programs
+// do, it uses the one that every server has.
+const ownDatabase = "postgres"
+
+// own returns the configuration of the gateway's own connections.
+func (c PostgresConfig) own() PostgresConfig {
+	if c.LoginAs == AsClient {
+		c.LoginAs, c.DBName = AsUpstream, cmp.Or(c.DBName, ownDatabase)
+	}
+	return c
+}
+
+// newPair returns a pair that is not in use yet. The caller holds updating.
+func (b *Postgres) newPair(key pairKey, secret *loginSecret) *Postgres {
+	p := &Postgres{cfg: b.cfg, pair: &pair{pairKey: key, of: b}}
+	p.cfg.User, p.cfg.Password, p.cfg.DBName = key.user, "", key.database
+	p.secret.Store(secret)
+	p.life, p.end = context.WithCancel(b.life)
+	p.tables.cannotListen = p.cannotListen
+	p.tables.pins.setUsual(b.with.Limits.MaxSize)
+	p.tables.knowledge = b.takeCatalog(key.database)
+	p.tables.also.Store(b.tables.also.Load())
+	p.retired.Store(b.retired.Load())
+	return p
+}
+
+// start makes the pair's pools.
+func (b *Postgres) start() (err error) {
+	b.whole = b.of.whole
+	b.up, err = b.whole.NewTenant(upstream.TenantConfig[*server]{
+		Name: b.pairKey.String(), Open: b.open, Close: b.close, Check: check,
+	})
+	if errors.Is(err, upstream.ErrTooManyTenants) {
+		err = fmt.Errorf("%w: %w", errPairs, err)
+	}
+	return err
+}
+
+// makeRoom ends the pair that has been without sessions for the longest time if there are as many pairs as there may be.
+func (b *Postgres) makeRoom() error {
+	most := cmp.Or(b.cfg.MaxPairs, DefaultMaxPairs)
+	ps := &b.pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.closed {
+		return b.errClosed()
+	}
+	if len(ps.byKey) < most {
+		return nil
+	}
+	var unused *Postgres
+	for _, p := range ps.byKey {
+		if p.sessions == 0 && (unused == nil || p.usedAt < unused.usedAt) {
+			unused = p
+		}
+	}
+	if unused == nil {
+		return fmt.Errorf("%w: %d, all of them with sessions", errPairs, most)
+	}
+	b.endPair(unused)
+	return nil
+}
+
+func (b *Postgres) errClosed() error {
+	return fmt.Errorf("upstream %q: %w", b.cfg.Name, pool.ErrClosed)
+}
+
+// leave ends a session's use of a pair. A pair to which no server has let anybody log in ends at once: with auth trust,
+// clients may claim any name.
+func (b *Postgres) leave(p *Postgres) {
+	ps := &b.pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p.sessions--
+	if p.sessions > 0 || ps.closed {
+		return
+	}
+	p.usedAt = clock()
+	switch {
+	case !p.opened.Load():
+		b.endPair(p)
+	case ps.idle > 0 && p.expiry == nil:
+		p.expiry = time.AfterFunc(ps.idle, func() { b.expire(p) })
+	case ps.idle > 0:
+		p.expiry.Reset(ps.idle)
+	}
+}
+
+// expire ends a pair that has been without sessions for long enough.
+func (b *Postgres) expire(p *Postgres) {
+	ps := &b.pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if !ps.closed && ps.byKey[p.pairKey] == p && p.sessions == 0 && clock()-p.usedAt >= ps.idle {
+		b.endPair(p)
+	}
+}
+
+// endPair ends a pair without sessions. The caller holds pairs.mu, and pairs are not closed.
+func (b *Postgres) endPair(p *Postgres) {
+	ps := &b.pairs
+	delete(ps.byKey, p.pairKey)
+	if p.expiry != nil {
+		p.expiry.Stop()
+	}
+	b.dropCatalogLocked(p.database)
+	ps.ending.Go(p.Close)
+}
+
+// takeCatalog returns the knowledge of a database, for a pair; dropCatalog ends the use.
+func (b *Postgres) takeCatalog(database string) *knowledge {
+	ps := &b.pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	c := ps.catalogs[database]
+	if c == nil {
+		c = new(sharedCatalog)
+		c.knowledge.start(b.cfg.ReadCatalogs)
+		if b.retired.Load() {
+			c.knowledge.retire()
+		}
+		ps.catalogs[database] = c
+	}
+	c.users++
+	return &c.knowledge
+}
+
+// dropCatalog undoes takeCatalog.
+func (b *Postgres) dropCatalog(database string) {
+	b.pairs.mu.Lock()
+	defer b.pairs.mu.Unlock()
+	b.dropCatalogLocked(database)
+}
+
+// dropCatalogLocked is dropCatalog with pairs.mu held.
+func (b *Postgres) dropCatalogLocked(database string) {
+	c := b.pairs.catalogs[database]
+	if c.users--; c.users == 0 {
+		delete(b.pairs.catalogs, database)
+		c.knowledge.stop()
+	}
+}
+
+// retirePairs does for each pair what Retire does for the upstream. The caller holds updating.
+func (b *Postgres) retirePairs() {
+	b.eachPair(func(p *Postgres) {
+		p.retired.Store(true)
+		p.tables.knowledge.retire()
+	})
+}
+
+// pinAlso notes kinds of state that pin clients on request.
+func (b *Postgres) pinAlso(kinds uint32) {
+	b.tables.also.Or(kinds)
+	b.eachPair(func(p *Postgres) { p.tables.also.Or(kinds) })
+}
+
+// eachPair calls do for every pair, with pairs.mu held.
+func (b *Postgres) eachPair(do func(p *Postgres)) {
+	b.pairs.mu.Lock()
+	defer b.pairs.mu.Unlock()
+	for _, p := range b.pairs.byKey {
+		do(p)
+	}
+}
+
+// setPairIdle sets how long pairs stay without sessions: as long as server connections may be idle. 0 = for ever, or
+// until another pair needs the place.
+func (b *Postgres) setPairIdle(timeout time.Duration) {
+	ps := &b.pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.idle = timeout; timeout > 0 {
+		ps.idle = max(timeout, cmp.Or(ps.least, leastPairIdle))
+	}
+}
+
+// closePairs refuses further pairs, and returns those that there are.
+func (b *Postgres) closePairs() (all []*Postgres) {
+	b.pairs.mu.Lock()
+	b.pairs.closed = true
+	b.pairs.mu.Unlock()
+	b.eachPair(func(p *Postgres) {
+		if p.expiry != nil {
+			p.expiry.Stop()
+		}
+		all = append(all, p)
+	})
+	return all
+}
+
+// drainPairs drains all pairs.
+func (b *Postgres) drainPairs(ctx context.Context) error {
+	all := b.closePairs()
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, p := range all {
+		wg.Go(func() { errs[i] = p.Drain(ctx) })
+	}
+	ended := make(chan struct{})
+	go func() {
+		b.pairs.ending.Wait()
+		close(ended)
+	}()
+	wg.Wait()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		errs = append(errs, fmt.Errorf("upstream %q: connections of pairs that have ended are being closed: %w", b.cfg.Name, ctx.Err()))
+	}
+	return errors.Join(errs...)
+}
+
+// serverWide are the classes of a server's errors at login that are about the server, not about the user or database.
+var serverWide = []string{"08", "0A", "53", "57", "58", "XX"}
+
+// Routines of a server that refuse a login by a limit of the role, or of the database (53300).
+const (
+	routineRole     = "InitializeSessionUserId"
+	routineDatabase = "CheckMyDatabase"
+)
+
+// pairError is an error of a login that is about the pair.
+type pairError struct{ error }
+
+func (e pairError) Unwrap() []error { return []error{upstream.ErrTenant, e.error} }
+
+// pairsOwn reports whether an error of a login is about the pair: the endpoint serves other pairs.
+func pairsOwn(err error) bool {
+	if said, ok := errors.AsType[*loginError](err); ok {
+		return said.gateways || said.Routine == routineRole || said.Routine == routineDatabase ||
+			len(said.Code) == 5 && !slices.Contains(serverWide, said.Code[:2])
+	}
+	_, method := errors.AsType[methodError](err)
+	return method || errors.Is(err, pgwire.ErrAuth)
+}
