@@ -792,49 +792,5 @@ func (e *Exposer) heard() {
 	e.m.st.reset()
 }
 
-// AgeAnswers makes the answers of the proxy's AuthQuery older.
-func (p *Proxy) AgeAnswers(by time.Duration) {
-	a := p.settings.Load().answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, found := range a.byUser {
-		found.at -= by
-	}
-}
-
 // ExhaustRenewals uses up the replacements of server connections, for an hour.
 func (b *Postgres) ExhaustRenewals() { b.renewals.full.Store(int64(clock() + time.Hour)) }
-
-// History is the usage of the last minute, with times that the test gives.
-type History struct{ h history }
-
-// NewHistory returns the history of a Proxy that begins at a time.
-func NewHistory(at time.Time) *History { return &History{h: newHistory(at)} }
-
-// Tick is what the Proxy does every second.
-func (h *History) Tick(now time.Time, usage []Usage) {
-	if h.h.due(now) {
-		h.h.keep(now, usage)
-	}
-}
-
-// Oldest is RecentUsage at a time.
-func (h *History) Oldest(now time.Time) ([]Usage, time.Duration) { return h.h.oldest(now) }
-
-// Pairs returns the sessions of each pair, by its name, and how many databases the pairs know.
-func (b *Postgres) Pairs() (sessions map[string]int, databases int) {
-	sessions = map[string]int{}
-	b.eachPair(func(p *Postgres) { sessions[p.pairKey.String()] = p.sessions })
-	b.pairs.mu.Lock()
-	defer b.pairs.mu.Unlock()
-	return sessions, len(b.pairs.catalogs)
-}
-
-// PairsStayFor sets how long pairs stay without sessions, before there are any.
-func (b *Postgres) PairsStayFor(d time.Duration) { b.pairs.least = d; b.setPairIdle(d) }
-
-// Print prints what pairs have in several ways.
-func (b *Postgres) Print() (all string) {
-	b.eachPair(func(p *Postgres) { all += fmt.Sprintf("%v %+[1]v %#[1]v %s %[2]x %[2]d", p.pair, p.secret.Load()) })
-	return all
-}
