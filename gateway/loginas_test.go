@@ -65,8 +65,12 @@ func TestLoginAsClient(t *testing.T) {
 		if err := gw.Reload(parse(t, loginAsText, reload...)); err != nil {
 			t.Fatal(err)
 		}
-		if _, pid := who(login("ada", "shop")); pid != first {
-			t.Error("a reload that changes no login has replaced the server connection")
+		if name, _ := who(login("ada", "shop")); name != "ada@shop" {
+			t.Errorf("after a reload: %s", name)
+		}
+		var kept int
+		if err := db.Connect(t).QueryRow(t.Context(), "select count(*) from pg_stat_activity where pid = $1", first).Scan(&kept); err != nil || kept != 1 {
+			t.Errorf("a reload that changes no login has closed the server connection: %v", err)
 		}
 	}
 	if err := gw.Reload(parse(t, loginAsText, text(50, 3, 50000)...)); err != nil {
@@ -98,9 +102,10 @@ func dropWhilePaused(t *testing.T, gw *gatewaytest.Gateway, db *pgtest.Cluster) 
 	if err := gw.PauseUpstream("pg", time.Minute); err != nil {
 		t.Fatal(err)
 	}
+	look := db.Connect(t)
 	conntest.Eventually(t, "no client has the database open", func() bool {
 		var n int
-		return db.Connect(t).QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = 'spare'").Scan(&n) == nil && n == 0
+		return look.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = 'spare'").Scan(&n) == nil && n == 0
 	})
 	db.Exec(t, "drop database spare")
 	if err := gw.ResumeUpstream("pg"); err != nil {
