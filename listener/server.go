@@ -151,7 +151,6 @@ func (s *Server) isDraining() bool {
 	}
 }
 
-// addListener reports whether l may be served.
 // isClosing reports whether no more is accepted: the drain has begun, or is about to.
 func (s *Server) isClosing() bool {
 	select {
@@ -162,6 +161,7 @@ func (s *Server) isClosing() bool {
 	}
 }
 
+// addListener reports whether l may be served.
 func (s *Server) addListener(l net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
