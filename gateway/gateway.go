@@ -51,6 +51,7 @@ type Gateway struct {
 	parts   []extend.Part // of extensions
 
 	inherited inherited // Options.Sockets that are not used yet; nil: none, or New is over
+	leftover  []string  // paths of Unix sockets in Options.Sockets that the configuration does not have
 
 	accessLogs *logfile.Set // nil in a check
 
@@ -68,6 +69,7 @@ type Gateway struct {
 	admin    *adminServer
 	running  bool // Run was called
 	draining bool
+	left     bool // Leave was called
 	reloads  admin.Reloads
 	retiring []retiring // taken out of service by a reload; replaced as a whole
 
@@ -86,7 +88,7 @@ type Gateway struct {
 // ErrListen.
 func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), inherited: newInherited(opts.Sockets)}
-	defer func() { g.inherited.close(); g.inherited = nil }()
+	defer func() { g.leftover, g.inherited = g.inherited.close(), nil }()
 	g.room.Guard(g.spare.guard)
 	if g.opts.Version == "" {
 		g.opts.Version = "development"
@@ -155,11 +157,10 @@ func (g *Gateway) serve() error {
 	g.checkOpenFiles(g.cfg)
 	for _, s := range services {
 		for _, sock := range s.sockets() {
-			if sock.awaited {
-				g.tasks.Go(func() { g.reopen(s, sock, 0) })
-				continue
+			if sock.awaits() {
+				g.logger.Info("waiting for the address, which the process before has", "listener", s.cfg.Name, "address", address(sock), "network", sock.Addr().Network())
 			}
-			g.startService(s, sock)
+			g.startSocket(s, sock)
 		}
 	}
 	if g.opts.Sockets != nil {

@@ -2,12 +2,11 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
-	"syscall"
+	"time"
 )
 
 // Socket is a listening socket on its way from one process to the next. TCP and Unix sockets can be handed over: clients
@@ -58,13 +57,17 @@ func (g *Gateway) Sockets() (list []Socket, err error) {
 }
 
 // Leave stops accepting, once another process serves the Sockets: Unix sockets are not removed, and the sessions of UDP
-// listeners end, so that the other process gets their addresses. Other sessions continue; the gateway is to be drained
-// next.
-func (g *Gateway) Leave() {
+// listeners end, so that the other process gets their addresses. Other sessions continue, nothing can be reloaded any more,
+// and the gateway is to be drained soon. If it is being drained already, Leave does nothing and returns ErrClosed: the drain
+// removes Unix sockets, and the other process must not go on.
+func (g *Gateway) Leave() error {
 	if !g.lockRunning() {
-		return
+		return ErrClosed
 	}
 	defer g.reloading.Unlock()
+	g.mu.Lock()
+	g.left = true
+	g.mu.Unlock()
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, s := range g.services {
@@ -77,11 +80,17 @@ func (g *Gateway) Leave() {
 	if g.admin != nil {
 		g.admin.socket.own(false)
 		g.admin.socket.retire()
+		g.admin.http.SetKeepAlivesEnabled(false) // a probe or scraper with a connection would get this process's answers
 	}
+	return nil
 }
 
-// ownPaths makes this process the one that removes the files of its Unix sockets.
+// ownPaths makes this process the one that removes the files of its Unix sockets. It removes those that the process before
+// had and this one does not have, because that one leaves all of them.
 func (g *Gateway) ownPaths() {
+	for _, path := range g.leftover {
+		_ = os.Remove(path)
+	}
 	for _, s := range g.services {
 		s.socket.own(true)
 	}
@@ -123,12 +132,16 @@ func (in inherited) take(what, listen string) (*socket, error) {
 	return &socket{Listener: l}, nil
 }
 
-// close closes the sockets that the configuration does not need any more.
-func (in inherited) close() {
+// close closes the sockets that the configuration does not need any more, and returns the paths of those of Unix.
+func (in inherited) close() (paths []string) {
 	for listen, f := range in {
 		_ = f.Close()
 		delete(in, listen)
+		if path, ok := strings.CutPrefix(listen, "unix:"); ok {
+			paths = append(paths, path)
+		}
 	}
+	return paths
 }
 
 func closeSockets(list []Socket) {
@@ -152,15 +165,42 @@ type udpAddress string
 func (a udpAddress) Network() string { return "udp" }
 func (a udpAddress) String() string  { return string(a) }
 
-// await returns a socket that has failed with err, and will be opened again as others are.
-func await(listen string, err error) *socket {
-	return &socket{Listener: awaited{listen}, failed: err, awaited: true}
+const (
+	// awaitPause is how often an awaited address is tried: clients of it are not served meanwhile, and a try costs little.
+	awaitPause = 100 * time.Millisecond
+	// awaitGrace is how long the process before may take to end after its drain_timeout.
+	awaitGrace = 15 * time.Second
+)
+
+// await returns a socket in place of one that could not be bound because of err, if the process before may still have the
+// address of UDP, else nil. It is opened again like one that has failed.
+func (g *Gateway) await(p *plan, listen string, err error) *socket {
+	until := time.Now().Add(p.New.DrainTimeout + awaitGrace)
+	if g.inherited == nil { // this process runs
+		until = g.awaitedUntil(listen)
+	}
+	if !time.Now().Before(until) {
+		return nil
+	}
+	return &socket{Listener: awaited{listen}, failed: err, awaited: until}
 }
 
-// awaits reports whether a socket waits only for the process before. mu is held.
-func (s *socket) awaits() bool {
-	return s.awaited && (s.refused == nil || errors.Is(s.refused, syscall.EADDRINUSE))
+// awaitedUntil returns until when an address is awaited; the zero time if it is not.
+func (g *Gateway) awaitedUntil(listen string) (until time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.services {
+		for _, sock := range s.sockets() {
+			if l, ok := sock.Listener.(awaited); ok && l.address == listen {
+				until = sock.awaited
+			}
+		}
+	}
+	return until
 }
+
+// awaits reports whether a socket waits only for the process before. After that time another program has the address.
+func (s *socket) awaits() bool { return time.Now().Before(s.awaited) }
 
 // anyPort reports whether the system chooses the port of an address.
 func anyPort(listen string) bool {

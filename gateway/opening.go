@@ -34,7 +34,7 @@ func (g *Gateway) openListener(p *plan, s *spec, old *service) (*socket, error) 
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 	}
-	if err == nil && onFibers(l, p.New) && !sock.awaited {
+	if err == nil && onFibers(l, p.New) && !sock.awaits() {
 		if err = sock.adopt(g.engine); err != nil {
 			err = fmt.Errorf("%s: %w", what, err)
 		}
@@ -70,8 +70,10 @@ func (g *Gateway) bind(p *plan, what, listen string, datagrams bool, open func()
 	if sock == nil && err == nil {
 		sock, err = open()
 	}
-	if errors.Is(err, syscall.EADDRINUSE) && datagrams && g.inherited != nil {
-		return await(listen, err), nil
+	if errors.Is(err, syscall.EADDRINUSE) && datagrams {
+		if awaited := g.await(p, listen, err); awaited != nil {
+			return awaited, nil
+		}
 	}
 	for begin := time.Now(); g.cfg == nil && errors.Is(err, syscall.EADDRINUSE) && time.Since(begin) < startGrace; sock, err = open() {
 		time.Sleep(startPause)

@@ -102,7 +102,7 @@ func (g *Gateway) lockRunning() bool {
 func (g *Gateway) mayReload() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.running && !g.draining
+	return g.running && !g.draining && !g.left
 }
 
 func (g *Gateway) noteReload(err error) {
@@ -128,7 +128,7 @@ func (g *Gateway) commit(p *plan) error {
 		}
 	}
 	for _, s := range p.starts {
-		g.startService(s.service, s.socket)
+		g.startSocket(s.service, s.socket)
 	}
 	if p.admin != nil && p.admin != g.admin {
 		g.startAdmin(p.admin)

@@ -27,6 +27,15 @@ func pauseAfter(failures int) time.Duration {
 	return min(pause, maxReopenPause)
 }
 
+// startSocket serves sock, or has it opened if it is awaited.
+func (g *Gateway) startSocket(s *service, sock *socket) {
+	if sock.awaited.IsZero() {
+		g.startService(s, sock)
+		return
+	}
+	g.tasks.Go(func() { g.reopen(s, sock, 0) })
+}
+
 // startService serves sock until it fails, is retired or the proxy drains.
 func (g *Gateway) startService(s *service, sock *socket) {
 	g.mu.Lock()
@@ -65,7 +74,11 @@ func (g *Gateway) stopped(s *service, sock *socket, err error) {
 // reopen is a goroutine that opens the address of a failed socket again, until that succeeds, a reload does it, or the gateway ends.
 func (g *Gateway) reopen(svc *service, sock *socket, failures int) {
 	for done := false; !done; failures++ {
-		wait(g.hard, pauseAfter(failures))
+		if sock.awaits() {
+			wait(g.hard, awaitPause)
+		} else {
+			wait(g.hard, pauseAfter(failures))
+		}
 		if !g.lockRunning() {
 			return
 		}
@@ -105,7 +118,7 @@ func (g *Gateway) tryReopen(svc *service, sock *socket, failures int) (done bool
 		}
 	}
 	for _, s := range p.starts {
-		g.startService(s.service, s.socket)
+		g.startSocket(s.service, s.socket)
 	}
 	for _, s := range p.retiredSockets {
 		s.retire()
