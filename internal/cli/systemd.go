@@ -16,7 +16,9 @@ import (
 type notifier struct {
 	conn     *net.UnixConn
 	watchdog time.Duration // WatchdogSec of the unit; 0 if there is none
-	ends     atomic.Bool   // STOPPING or MAINPID was sent: nothing must follow
+	ends     atomic.Bool   // STOPPING or MAINPID was sent: no other state must follow
+
+	handedOver atomic.Bool // MAINPID was sent: systemd logs each further message as one that it does not accept
 }
 
 // notifyPatience bounds the time to send a message: the gateway does not wait for systemd.
@@ -93,8 +95,9 @@ func (n *notifier) handOver(pid int) {
 	if n == nil {
 		return
 	}
-	n.tell("MAINPID="+strconv.Itoa(pid), "READY=1", "STATUS=serving")
 	n.ends.Store(true)
+	n.handedOver.Store(true)
+	n.tell("MAINPID="+strconv.Itoa(pid), "READY=1", "STATUS=serving", "WATCHDOG=1") // systemd has ignored the first WATCHDOG of pid
 }
 
 // keepAlive notifies the watchdog twice per timeout while alive returns true, until done is closed.
@@ -107,7 +110,7 @@ func (n *notifier) keepAlive(done <-chan struct{}, alive func(context.Context) e
 	defer ticker.Stop()
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), half)
-		if alive(ctx) == nil {
+		if alive(ctx) == nil && !n.handedOver.Load() {
 			n.tell("WATCHDOG=1")
 		}
 		cancel()

@@ -154,7 +154,7 @@ func TestSystemdFollowsUpgrade(t *testing.T) {
 	before := u.process
 	manager.next(t, "READY=1\n")
 	u.upgrade(t)
-	manager.next(t, "MAINPID="+strconv.Itoa(u.pid)+"\nREADY=1")
+	manager.next(t, "MAINPID="+strconv.Itoa(u.pid)+"\nREADY=1\nSTATUS=serving\nWATCHDOG=1")
 	if err := before.Wait(); err != nil {
 		t.Error(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
@@ -26,6 +27,10 @@ const firstInherited = 3
 
 // upgradePatience bounds the start of the new process.
 const upgradePatience = time.Minute
+
+// leaveGrace is how long clients that have just connected to the old process may take for what they connected for, before the
+// drain disconnects those that are idle. The new process has the others.
+const leaveGrace = time.Second
 
 // predecessor is the process that this one takes over from.
 type predecessor struct {
@@ -79,15 +84,21 @@ func upgradeOn(ctx context.Context, signals <-chan os.Signal, gw *gateway.Gatewa
 		}
 		log.Info("upgraded: another process serves, this one drains", "pid", os.Getpid(), "successor", pid)
 		notify.handOver(pid)
-		gw.Leave()
+		select {
+		case <-time.After(leaveGrace):
+		case <-ctx.Done():
+		}
 		drain()
 		return
 	}
 }
 
-// succeed starts a successor, and returns its process ID when it serves. If that fails or ctx ends first, the successor is
-// killed.
+// succeed starts a successor, and returns its process ID when it serves and gw has stopped accepting. If that fails or ctx
+// ends first, the successor is killed.
 func succeed(ctx context.Context, gw *gateway.Gateway) (pid int, err error) {
+	if err := mayUpgrade(os.Getpid()); err != nil {
+		return 0, err
+	}
 	program, err := exec.LookPath(os.Args[0]) // not os.Executable: a symbolic link may lead to the newer program
 	if err != nil {
 		return 0, err
@@ -119,15 +130,34 @@ func succeed(ctx context.Context, gw *gateway.Gateway) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // as long as either process runs
-	if err := waitServed(ctx, r); err != nil {
-		if !errors.Is(err, errEnded) {
-			_ = cmd.Process.Kill()
-		}
-		return 0, errors.Join(err, <-ended)
+	if err = waitServed(ctx, r); err == nil {
+		err = gw.Leave() // fails if a drain has begun meanwhile
 	}
+	if err != nil {
+		_ = cmd.Process.Kill() // it may run still if it has closed the pipe only
+		return 0, errors.Join(err, cmd.Wait())
+	}
+	go reportEnd(cmd, gw.Logger())
 	return cmd.Process.Pid, nil
+}
+
+// mayUpgrade returns an error if the system would end a process together with its successor.
+func mayUpgrade(pid int) error {
+	if pid == 1 {
+		return errFirstProcess
+	}
+	return nil
+}
+
+// reportEnd is a goroutine that logs the end of a successor for as long as this process runs: the parent is the only one that
+// the system tells.
+func reportEnd(cmd *exec.Cmd, log *slog.Logger) {
+	err := cmd.Wait()
+	level := slog.LevelInfo
+	if err != nil {
+		level = slog.LevelError
+	}
+	log.Log(context.Background(), level, "the successor has ended", "pid", os.Getpid(), "successor", cmd.Process.Pid, "state", cmd.ProcessState.String())
 }
 
 // ofThisProcess selects a variable of the environment that a successor must not get.
@@ -152,4 +182,7 @@ func waitServed(ctx context.Context, pipe *os.File) error {
 	return nil
 }
 
-var errEnded = errors.New("the new process ended before it served; its output says why")
+var (
+	errEnded        = errors.New("the new process ended before it served; its output says why")
+	errFirstProcess = errors.New("this is process 1 of a container, which ends with it, also the new process: start another container instead")
+)

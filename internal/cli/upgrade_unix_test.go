@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -258,6 +259,76 @@ func TestUpgradeFails(t *testing.T) {
 	u.configure(t, "auto", "")
 	u.upgrade(t)
 	if err := u.exchange("unix"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUpgradeLeavesClientsTime: a client that connected to the old process just before can still use its connection.
+func TestUpgradeLeavesClientsTime(t *testing.T) {
+	u := startUpgraded(t, "auto")
+	requests := func(c net.Conn) error { // more than one, because a drain lets the first finish
+		for range 10 {
+			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+				return err
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				return err
+			}
+			_ = resp.Body.Close()
+		}
+		return nil
+	}
+	var err error
+	for range 3 { // on a busy machine the client may be late
+		c := conntest.Dial(t, u.web)
+		if err := requests(c); err != nil {
+			t.Fatal(err)
+		}
+		u.upgrade(t)
+		if err = requests(c); err == nil {
+			return
+		}
+	}
+	t.Error(err)
+}
+
+// TestUpgradeMovesAdminClients: a probe that keeps its connection to the admin page gets the new process's answer, not that
+// the old one drains. That one reports when the new process ends.
+func TestUpgradeMovesAdminClients(t *testing.T) {
+	u := startUpgraded(t, "auto")
+	session := conntest.Dial(t, u.tcp)
+	conntest.Exchange(t, session, "before")
+	probe := &http.Client{Transport: &http.Transport{}}
+	defer probe.CloseIdleConnections()
+	ready := func() {
+		t.Helper()
+		resp, err := probe.Get("http://" + u.admin + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("/readyz: %s", body)
+		}
+	}
+	ready()
+	u.upgrade(t)
+	u.until(t, "msg=draining")
+	ready()
+	if err := syscall.Kill(u.pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	u.until(t, "the successor has ended")
+	conntest.Exchange(t, session, "after")
+}
+
+func TestMayUpgrade(t *testing.T) {
+	if err := mayUpgrade(1); !errors.Is(err, errFirstProcess) {
+		t.Error(err)
+	}
+	if err := mayUpgrade(2); err != nil {
 		t.Error(err)
 	}
 }
