@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/headpond/headpond/gateway"
@@ -125,6 +126,7 @@ func succeed(ctx context.Context, gw *gateway.Gateway) (pid int, err error) {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, s.File)
 	}
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), ofThisProcess), socketsVariable+"="+strings.Join(listens, "\n"))
+	reloads := gw.Snapshot().Reloads.Applied
 	err = cmd.Start()
 	_ = w.Close()
 	if err != nil {
@@ -136,6 +138,9 @@ func succeed(ctx context.Context, gw *gateway.Gateway) (pid int, err error) {
 	if err != nil {
 		_ = cmd.Process.Kill() // it may run still if it has closed the pipe only
 		return 0, errors.Join(err, cmd.Wait())
+	}
+	if gw.Snapshot().Reloads.Applied != reloads {
+		_ = cmd.Process.Signal(syscall.SIGHUP) // it may have read the file before that; an error means that it has ended
 	}
 	go reportEnd(cmd, gw.Logger())
 	return cmd.Process.Pid, nil

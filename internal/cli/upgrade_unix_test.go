@@ -332,3 +332,47 @@ func TestMayUpgrade(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestReloadDuringUpgrade: the new process has a change that was made, and that the old one applied, after the new one had
+// begun to read the file.
+func TestReloadDuringUpgrade(t *testing.T) {
+	u := startUpgraded(t, "auto")
+	file := filepath.Join(u.dir, "c.yaml")
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = errors.Join(os.Remove(file), syscall.Mkfifo(file, 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.signal(t, syscall.SIGUSR2)
+	w, err := os.OpenFile(file, os.O_WRONLY, 0) // waits until the new process reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := filepath.Join(u.dir, "changed")
+	later := strings.Replace(string(text), "drain_timeout: 1m", "drain_timeout: 2m", 1)
+	if err := errors.Join(os.WriteFile(changed, []byte(later), 0o600), os.Rename(changed, file)); err != nil {
+		t.Fatal(err)
+	}
+	u.signal(t, syscall.SIGHUP)
+	u.until(t, "drain_timeout changed")
+	_, err = w.Write(text)
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	pid := 0
+	for reloaded := false; pid == 0 || !reloaded; { // in either order
+		if !u.log.Scan() {
+			t.Fatalf("the log ends; pid %d, reloaded %t", pid, reloaded)
+		}
+		line := u.log.Text()
+		reloaded = reloaded || strings.Contains(line, "drain_timeout changed")
+		if m := successorAttr.FindStringSubmatch(line); m != nil && pid == 0 {
+			pid, _ = strconv.Atoi(m[1])
+			t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+		} else if strings.Contains(line, "msg=stopped") && !reloaded {
+			_ = syscall.Kill(pid, syscall.SIGTERM) // the old process has ended, and the log of the new one shall
+		}
+	}
+}
