@@ -402,14 +402,18 @@ func (s *server) address() string {
 }
 
 // Probe returns a health check that connects and authenticates as User, and then disconnects. Without a User it only
-// connects, by TCP.
+// connects, by TCP. With AsClient, a server that has no connection left for User is healthy: clients have filled it.
 func Probe(cfg PostgresConfig) upstream.Probe {
 	if cfg.User == "" {
 		return upstream.TCPProbeBy(cfg.dial)
 	}
+	mayBeFull := cfg.LoginAs == AsClient
 	cfg = cfg.own()
 	return func(ctx context.Context, endpoint string) error {
 		s, err := connect(ctx, &cfg, endpoint)
+		if said, ok := errors.AsType[*loginError](err); ok && mayBeFull && said.Code == pgwire.StateTooManyConnections {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

@@ -404,14 +404,9 @@ func (b *Postgres) drainPairs(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// serverWide are the classes of a server's errors at login that are about the server, not about the user or database.
+// serverWide are the classes of a server's errors at login that are about the server, not about the user or database. 53300
+// is about neither: pairs may fill a server, which works for those that have connections.
 var serverWide = []string{"08", "0A", "53", "57", "58", "XX"}
-
-// Routines of a server that refuse a login by a limit of the role, or of the database (53300).
-const (
-	routineRole     = "InitializeSessionUserId"
-	routineDatabase = "CheckMyDatabase"
-)
 
 // pairError is an error of a login that is about the pair.
 type pairError struct{ error }
@@ -421,7 +416,7 @@ func (e pairError) Unwrap() []error { return []error{upstream.ErrTenant, e.error
 // pairsOwn reports whether an error of a login is about the pair: the endpoint serves other pairs.
 func pairsOwn(err error) bool {
 	if said, ok := errors.AsType[*loginError](err); ok {
-		return said.gateways || said.Routine == routineRole || said.Routine == routineDatabase ||
+		return said.gateways || said.Code == pgwire.StateTooManyConnections ||
 			len(said.Code) == 5 && !slices.Contains(serverWide, said.Code[:2])
 	}
 	_, method := errors.AsType[methodError](err)
