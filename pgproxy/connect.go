@@ -86,7 +86,10 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 		_ = s.conn.Close()
 		switch cause := context.Cause(ctx); {
 		case errors.Is(cause, context.DeadlineExceeded) && isTimeout(err):
-			err = fmt.Errorf("it accepted the connection and did not answer in time: %w", cause)
+			_, accepted := errors.AsType[waitError](err)
+			if err = fmt.Errorf("it accepted the connection and did not answer in time: %w", cause); accepted {
+				err = waitError{err}
+			}
 		case cause != nil:
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
@@ -111,7 +114,7 @@ func (b *Postgres) connect(ctx context.Context, endpoint string) (*server, error
 			return s, nil
 		case !pairsOwn(err):
 			return nil, err
-		case b.secret.Load() == cfg.secret:
+		case b.secret.Load() == cfg.secret || ctx.Err() != nil:
 			return nil, pairError{err}
 		}
 	}
@@ -155,13 +158,21 @@ func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
 	}
 	err := s.authenticate(cfg)
 	if err == nil {
-		err = s.readBaseline()
+		if err = s.readBaseline(); isTimeout(err) {
+			err = waitError{err}
+		}
 	}
 	if m, ok := err.(*pgwire.ErrorResponse); ok { //nolint:errorlint // as readError returned it
 		return &loginError{ErrorResponse: m, as: cfg.LoginAs}
 	}
 	return err
 }
+
+// waitError is the end of the time for a login that the server has begun and not completed, as while another program locks
+// the database. PostgreSQL says whether it accepts a password only when it has the database.
+type waitError struct{ error }
+
+func (e waitError) Unwrap() error { return e.error }
 
 // loginError is a server's error at login. Clients that wait for the same login share it.
 type loginError struct {
@@ -198,11 +209,16 @@ var errNoTLS = errors.New("it does not offer TLS: enable ssl there, or remove tl
 func (s *server) authenticate(cfg *PostgresConfig) error {
 	as := credentials{cfg: cfg, secret: cfg.secret}
 	step := pgwire.AuthOK // the last step of SCRAM; AuthOK = SCRAM has not begun
+	asked := false
 	for {
 		m, err := s.authRequest()
+		if asked && isTimeout(err) {
+			err = waitError{err}
+		}
 		if err != nil {
 			return err
 		}
+		asked = true
 		if err := inTurn(step, m.Kind); err != nil {
 			return err
 		}

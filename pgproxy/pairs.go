@@ -420,5 +420,6 @@ func pairsOwn(err error) bool {
 			len(said.Code) == 5 && !slices.Contains(serverWide, said.Code[:2])
 	}
 	_, method := errors.AsType[methodError](err)
-	return method || errors.Is(err, pgwire.ErrAuth)
+	_, waited := errors.AsType[waitError](err)
+	return method || waited || errors.Is(err, pgwire.ErrAuth)
 }

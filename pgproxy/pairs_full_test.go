@@ -2,6 +2,7 @@ package pgproxy_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
@@ -28,4 +29,26 @@ func TestFullServer(t *testing.T) {
 	if err := pgproxy.Probe(pgproxy.PostgresConfig{LoginAs: pgproxy.AsClient, User: "bob", Password: "wrong"})(t.Context(), db.Addr()); err == nil {
 		t.Error("the health check with a wrong password succeeds")
 	}
+}
+
+// TestDatabaseThatWaits locks a database, as CREATE DATABASE ... TEMPLATE and DROP DATABASE do for long. Its logins wait,
+// those to other databases do not: the endpoint works.
+func TestDatabaseThatWaits(t *testing.T) {
+	db := startRoles(t, pgtest.SCRAM)
+	g := startPairs(t, db, passwordsOf(t, db), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Limits.OpenTimeout = 2 * time.Second // the server's first request has to come within it
+	})
+	lock := db.Connect(t)
+	for _, sql := range []string{"begin", "alter database till rename to gone"} {
+		if _, err := lock.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := g.as(t.Context(), t, "ada", "ada's secret", "till"); sqlstate(err) != "08006" {
+		t.Errorf("a login that the server does not end: %v, want 08006", err)
+	}
+	if g.backend.Status().Endpoints[0].Ejected {
+		t.Error("the endpoint is ejected")
+	}
+	isUser(t, g.login(t, "bob", "bob's secret", "shop"), "bob", "shop")
 }
