@@ -185,7 +185,7 @@ func (s *Stats) Add(other Stats) {
 	}{
 		{&s.Opened, other.Opened}, {&s.OpenFailed, other.OpenFailed}, {&s.Acquired, other.Acquired}, {&s.Reused, other.Reused},
 		{&s.Waited, other.Waited}, {&s.TimedOut, other.TimedOut}, {&s.Rejected, other.Rejected}, {&s.GaveUp, other.GaveUp},
-		{&s.Canceled, other.Canceled}, {&s.Released, other.Released}, {&s.Discarded, other.Discarded}, {&s.Overflowed, other.Overflowed},
+		{&s.Canceled, other.Canceled}, {&s.Released, other.Released}, {&s.Discarded, other.Discarded}, {&s.Replaced, other.Replaced}, {&s.Overflowed, other.Overflowed},
 		{&s.ClosedIdle, other.ClosedIdle}, {&s.ClosedLifetime, other.ClosedLifetime}, {&s.ClosedCheck, other.ClosedCheck},
 		{&s.ClosedReset, other.ClosedReset}, {&s.ClosedSurplus, other.ClosedSurplus}, {&s.Panics, other.Panics},
 	} {
