@@ -10,6 +10,21 @@ import (
 // ErrNotReplaced is wrapped by the error of Lease.Replace if the pool does not open a resource now.
 var ErrNotReplaced = errors.New("the pool replaces no resource now")
 
+// replaceAgain is how long after failed opens Lease.Replaceable refuses, unless an open succeeds meanwhile. Each attempt
+// costs a resource that works: while the backend admits nobody, holders would close all of a pool, one after the other.
+const replaceAgain = 30 * time.Second
+
+// Replaceable reports whether Replace is likely to succeed: it would open a resource now, and opens have not failed in
+// the last half minute or have succeeded since. Otherwise a caller that can do without another resource keeps its lease.
+func (l Lease[T]) Replaceable() bool {
+	p := l.s.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := &p.core
+	p.touch(p.now())
+	return c.replaceable(l.s) && (c.backoff.failures == 0 || c.clock >= c.backoff.retryAt+int64(replaceAgain))
+}
+
 // Replace ends the lease as Discard does, opens another resource in the same slot, and returns a lease of that one. No
 // other caller gets the slot in between. It closes the old resource and opens the new one in this goroutine, for at
 // most Limits.OpenTimeout.

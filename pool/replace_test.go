@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/headpond/headpond/pool"
 )
@@ -65,6 +66,36 @@ func TestReplaceThatCannotOpenFreesTheSlot(t *testing.T) {
 		b.set(func() { b.down = false })
 		l = acquire(t, p) // after the back-off
 		l.Release()
+		b.end(p)
+	})
+}
+
+// TestReplaceable: after a failed open holders keep their leases for a while, or until an open succeeds.
+func TestReplaceable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t, limit: 3}
+		p := b.start(pool.Limits{MaxSize: 3})
+		l, other, third := acquire(t, p), acquire(t, p), acquire(t, p)
+		want(t, "at first", l.Replaceable(), true)
+		b.set(func() { b.down = true })
+		_, err := l.Replace(ctx)
+		wantErr(t, err, errDown)
+		time.Sleep(10 * time.Second)
+		want(t, "after a failure", other.Replaceable(), false)
+		time.Sleep(time.Minute)
+		want(t, "long after it", other.Replaceable(), true)
+		_, err = other.Replace(ctx)
+		wantErr(t, err, errDown)
+		b.set(func() { b.down = false })
+		time.Sleep(2 * time.Second)
+		want(t, "after another failure", third.Replaceable(), false)
+		l = acquire(t, p)
+		want(t, "after a success", third.Replaceable(), true)
+		_ = p.Pause()
+		want(t, "paused", third.Replaceable(), false)
+		p.Resume()
+		l.Release()
+		third.Release()
 		b.end(p)
 	})
 }

@@ -85,6 +85,9 @@ func (l Lease[T]) Fail(err error) {
 	}
 }
 
+// Replaceable reports whether Replace is likely to succeed; see pool.Lease.Replaceable.
+func (l Lease[T]) Replaceable() bool { return l.lease.Replaceable() }
+
 // Replace ends the lease as Discard does, and returns a lease of a new connection to the same endpoint, which takes the
 // place of the old one in its pool. It waits for the new connection in this goroutine; a failure to open it counts for
 // the endpoint as usual. After an error, which is that of pool.Lease.Replace, there is no lease: call Acquire.
