@@ -119,7 +119,6 @@ func (s *session) takeLease() error {
 	ctx := s.waitCtx
 	s.cancelMu.Lock()
 	s.acquiring = s.waitCancel
-	s.beginsAgain = s.renewing && s.machine.progress == onlyBegun
 	if s.canceled {
 		s.canceled = false
 		s.waitCancel()
@@ -127,7 +126,7 @@ func (s *session) takeLease() error {
 	s.cancelMu.Unlock()
 	lease, err := s.obtain(ctx)
 	s.cancelMu.Lock()
-	s.acquiring, s.beginsAgain = nil, false
+	s.acquiring = nil
 	if err == nil {
 		s.lease, s.srv = lease, lease.Value()
 		s.held(s.srv)
@@ -188,7 +187,7 @@ const cancelTimeout = 5 * time.Second
 func (s *session) cancel(ctx context.Context) {
 	s.cancelMu.Lock()
 	srv := s.target
-	if srv == nil || s.canceling != nil {
+	if srv == nil || s.canceling != nil || s.beginsAgain {
 		if s.acquiring != nil && !s.beginsAgain { // otherwise the session would end
 			s.acquiring()
 		}

@@ -1,7 +1,6 @@
 package pgproxy
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 
@@ -40,8 +39,18 @@ func isBegin(body []byte) bool {
 	if len(text) > maxOpened || !firstWord(text, "begin") && !firstWord(text, "start") {
 		return false
 	}
-	i := bytes.IndexByte(text, ';')
-	return i < 0 || space(text[i:], ';') == len(text)-i
+	for i := space(text, ','); i < len(text); i += space(text[i:], ',') {
+		if text[i] == ';' {
+			return space(text[i:], ';') == len(text)-i
+		}
+		if !inIdentifier(text[i]) {
+			return false
+		}
+		for i < len(text) && inIdentifier(text[i]) {
+			i++
+		}
+	}
+	return true
 }
 
 // renewable reports whether another server connection could take the place of the leased one. If nothing of the client's

@@ -205,7 +205,7 @@ func (c PostgresConfig) own() PostgresConfig {
 
 // newPair returns a pair that is not in use yet. The caller holds updating.
 func (b *Postgres) newPair(key pairKey, secret *loginSecret) *Postgres {
-	p := &Postgres{cfg: b.cfg, pair: &pair{pairKey: key, of: b}}
+	p := &Postgres{cfg: b.cfg, renewals: b.renewals, pair: &pair{pairKey: key, of: b}}
 	p.cfg.User, p.cfg.Password, p.cfg.DBName = key.user, "", key.database
 	p.secret.Store(secret)
 	p.life, p.end = context.WithCancel(b.life)

@@ -77,7 +77,7 @@ type Postgres struct {
 	pairs  pairs
 
 	listening  listening
-	renewals   renewals
+	renewals   *renewals // a pair has those of the backend
 	secrets    secretConn
 	baseline   baseline // what the newest server connection reported
 	retired    atomic.Bool
@@ -85,7 +85,6 @@ type Postgres struct {
 	end        context.CancelFunc
 	unreadable atomic.Bool // keep could not read a client's settings, and has logged that
 	unseen     atomic.Bool // lookAt could not read what a client has left, and has logged that
-	unrenewed  atomic.Bool // renew has kept a server connection because there were too many, and has logged that
 
 	updating sync.Mutex // also held by Retire; guards the fields below, up's last settings
 	with     upstream.Settings
@@ -118,7 +117,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	if cfg.LoginAs == AsUpstream {
 		cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
 	}
-	b := &Postgres{cfg: cfg}
+	b := &Postgres{cfg: cfg, renewals: new(renewals)}
 	b.pairs.byKey, b.pairs.catalogs = map[pairKey]*Postgres{}, map[string]*sharedCatalog{}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.secrets.use, b.secrets.queue = make(chan struct{}, 1), make(chan struct{}, maxSecrets)

@@ -22,9 +22,11 @@ const (
 	renewalEvery   = 200 * time.Millisecond
 )
 
-// renewals bounds the replaced server connections of a backend. Any goroutine may use it.
+// renewals bounds the replaced server connections of a backend, with all its pairs: the logins are the same server's. Any
+// goroutine may use it.
 type renewals struct {
-	full atomic.Int64 // when renewalsAtOnce will be possible again, by clock
+	full    atomic.Int64 // when renewalsAtOnce will be possible again, by clock
+	refused atomic.Bool  // there were too many, and that has been logged
 }
 
 // take counts one, and reports whether it is possible now.
@@ -65,12 +67,16 @@ func (s *session) renew(msg *message) error {
 	return s.agree(msg)
 }
 
-// mayRenew counts a replaced server connection. The first time that there are too many, the log says so.
+// mayRenew counts a replaced server connection. The first time that there are too many, the log says so. While the pool
+// opens none, a client that merely reads keeps its own.
 func (s *session) mayRenew() bool {
+	if !s.machine.buffersStuck(&s.srv.serverState) && !s.lease.Replaceable() {
+		return false
+	}
 	if s.b.renewals.take(clock()) {
 		return true
 	}
-	if !s.b.unrenewed.Swap(true) {
+	if !s.b.renewals.refused.Swap(true) {
 		s.c.Logger().Warn("clients read names of custom settings that others have made, or set temp_buffers, more often than server connections can be replaced for it: "+
 			"they may see what other clients have left", "upstream", s.b.cfg.Name)
 	}
@@ -196,6 +202,8 @@ func (s *session) renewBegun() error {
 		return nil
 	}
 	begin := string(m.opened)
+	s.beginAgain(true)
+	defer s.beginAgain(false)
 	err := s.replace()
 	if err == nil {
 		err = s.sync()
@@ -211,6 +219,13 @@ func (s *session) renewBegun() error {
 	}
 	m.st.tx = pgwire.TxActive
 	return nil
+}
+
+// beginAgain notes that the client's transaction begins on another server connection, or has begun there.
+func (s *session) beginAgain(begins bool) {
+	s.cancelMu.Lock()
+	s.beginsAgain = begins
+	s.cancelMu.Unlock()
 }
 
 // begin begins a transaction by a client's own statement.

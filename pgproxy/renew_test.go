@@ -1,6 +1,7 @@
 package pgproxy_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -272,10 +273,10 @@ func TestTooManyReplacements(t *testing.T) {
 	}
 }
 
-// startBreaking has a pool of one server connection, and a switch that makes further connections fail.
-func startBreaking(t *testing.T, down *atomic.Bool) *gateway {
+// startBreaking has a pool, and a switch that makes further connections fail.
+func startBreaking(t *testing.T, down *atomic.Bool, size func(*pgproxy.Config, *pgproxy.PostgresConfig)) *gateway {
 	return start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		small(c, pc)
+		size(c, pc)
 		pc.ReadCatalogs = pgproxy.CatalogsNever
 		pc.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			if down.Load() {
@@ -289,7 +290,7 @@ func startBreaking(t *testing.T, down *atomic.Bool) *gateway {
 // TestReplacementFails: outside a transaction the client gets an error and continues, after BEGIN its session ends. No slot is lost.
 func TestReplacementFails(t *testing.T) {
 	var down atomic.Bool
-	g := startBreaking(t, &down)
+	g := startBreaking(t, &down, small)
 	for _, begun := range []bool{false, true} {
 		maker, reader := g.connect(t, ""), g.connect(t, "")
 		simple(t, maker, "set app.seen = 'a'")
@@ -349,13 +350,7 @@ func TestEndOfWaitForReplacement(t *testing.T) {
 			<-waiting
 			switch end {
 			case "cancel":
-				conn, err := net.Dial("tcp", g.addr)
-				if err != nil {
-					t.Fatal(err)
-				}
-				canceler := newWire(t, conn)
-				canceler.send(&pgwire.CancelRequest{ProcessID: w.key.ProcessID, Key: w.key.Key})
-				_, _ = canceler.Read(make([]byte, 1)) // until the gateway has dealt with it
+				g.cancel(t, w)
 				if begun {
 					open <- struct{}{}
 				}
@@ -378,5 +373,124 @@ func TestEndOfWaitForReplacement(t *testing.T) {
 			}
 			_, _ = maker.Close(t.Context()), w.Close()
 		}
+	}
+}
+
+// TestReadersWhileTheServerAdmitsNobody: clients that read names of others close no more than one server connection that works.
+func TestReadersWhileTheServerAdmitsNobody(t *testing.T) {
+	var down atomic.Bool
+	g := startBreaking(t, &down, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 3 })
+	clients := []*pgx.Conn{g.connect(t, ""), g.connect(t, ""), g.connect(t, "")}
+	for _, c := range clients {
+		simple(t, c, "begin")
+		simple(t, c, "set local app.seen = 'a'")
+	}
+	for _, c := range clients {
+		simple(t, c, "commit")
+	}
+	down.Store(true)
+	reader := g.connect(t, "")
+	for _, begin := range []string{"", "begin", "", "begin", ""} {
+		if begin != "" {
+			simple(t, reader, begin)
+		}
+		if got := sees(t, reader, "select (current_setting('app.seen', true) = '')::text"); got != "true" {
+			t.Errorf("it reads %q", got)
+		}
+		if begin != "" {
+			simple(t, reader, "rollback")
+		}
+	}
+	if n := g.backend.Status().Endpoints[0].Pool.Idle; n != 2 {
+		t.Errorf("%d server connections are left, want 2", n)
+	}
+}
+
+// TestPairsShareReplacements: all pairs of an upstream together replace no more than it may, because their logins are one server's.
+func TestPairsShareReplacements(t *testing.T) {
+	db := startRoles(t, pgtest.SCRAM)
+	g := startPairs(t, db, passwordsOf(t, db), small)
+	g.backend.ExhaustRenewals()
+	maker, reader := g.login(t, "ada", "ada's secret", "shop"), g.login(t, "ada", "ada's secret", "shop")
+	simple(t, maker, "set app.seen = 'a'")
+	if got := sees(t, reader, "select (current_setting('app.seen', true) = '')::text"); got != "true" || g.replaced() != 0 {
+		t.Errorf("%q; %d server connections were replaced", got, g.replaced())
+	}
+}
+
+// slowToBegin is a server connection whose BEGIN takes time.
+type slowToBegin struct {
+	net.Conn
+	begins, goOn chan struct{}
+}
+
+func (c slowToBegin) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("begin")) {
+		c.begins <- struct{}{}
+		<-c.goOn
+	}
+	return c.Conn.Write(b)
+}
+
+// TestCancelWhileBeginningAgain: a cancel request does not reach the server while the client's transaction begins again there.
+func TestCancelWhileBeginningAgain(t *testing.T) {
+	var slow atomic.Bool
+	var dials atomic.Int64
+	begins, goOn := make(chan struct{}), make(chan struct{})
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		small(c, pc)
+		pc.ReadCatalogs = pgproxy.CatalogsNever
+		pc.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			dials.Add(1)
+			conn, err := enginetest.Dial(ctx, addr)
+			if err == nil && slow.CompareAndSwap(true, false) {
+				conn = slowToBegin{conn, begins, goOn}
+			}
+			return conn, err
+		}
+	})
+	maker, w := g.connect(t, ""), g.dial(t)
+	simple(t, maker, "set local app.seen = 'a'")
+	w.ask(query("begin"))
+	slow.Store(true)
+	w.send(query(seesNull))
+	<-begins
+	before := dials.Load()
+	g.cancel(t, w)
+	if n := dials.Load() - before; n != 0 {
+		t.Errorf("%d connections were opened to cancel something", n)
+	}
+	close(goOn)
+	if types, bodies := w.until(pgwire.TypeReadyForQuery); types != "TDCZ" {
+		t.Errorf("%s %q", types, bodies)
+	}
+}
+
+// cancel sends a client's cancel request, and waits until the gateway has dealt with it.
+func (g *gateway) cancel(t *testing.T, w *wire) {
+	t.Helper()
+	conn, err := net.Dial("tcp", g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	canceler := newWire(t, conn)
+	canceler.send(&pgwire.CancelRequest{ProcessID: w.key.ProcessID, Key: w.key.Key})
+	_, _ = canceler.Read(make([]byte, 1))
+}
+
+// TestBeginWithMore: a Query that does more than begin is not run again, also if a comment hides that.
+func TestBeginWithMore(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	maker, reader := g.connect(t, ""), g.connect(t, "")
+	simple(t, maker, "set app.seen = 'a'")
+	for _, begin := range []string{"begin; select 1", "begin /*;--*/; select 1", "begin --;--\n; select 1"} {
+		simple(t, reader, begin)
+		if got := sees(t, reader, "select (current_setting('app.seen', true) = '')::text"); got != "true" {
+			t.Errorf("%q: the transaction began again", begin)
+		}
+		simple(t, reader, "rollback")
+	}
+	if n := g.replaced(); n != 0 {
+		t.Errorf("%d server connections were replaced", n)
 	}
 }

@@ -37,7 +37,7 @@ type session struct {
 	cut       bool       // cutOff was called
 	target    *server    // the target of a cancel request; nil = none
 	acquiring context.CancelFunc
-	// beginsAgain means that acquiring is for a transaction that has begun on another server connection.
+	// beginsAgain means that the client's transaction begins again on another server connection: nothing may cancel that.
 	beginsAgain bool
 	canceling   chan struct{} // closed when the cancel request under way is done; nil = none
 	hit         bool          // a cancel request was sent to target
