@@ -245,6 +245,7 @@ func (n *needs) Pop() any {
 // permitted returns how many of n opens the Budget permits.
 func (c *core[T]) permitted(n int, e *effects[T]) int {
 	if n <= 0 && c.short == 0 {
+		c.denied = false
 		return 0
 	}
 	got, limit, work := c.share.take(max(n, 0), min(n, c.waiters.n-c.opening), func(covered int) int64 {
@@ -254,7 +255,7 @@ func (c *core[T]) permitted(n int, e *effects[T]) int {
 		}
 		return w.since
 	})
-	c.short, e.serve = limit, e.serve || work
+	c.short, c.denied, e.serve = limit, got < n, e.serve || work
 	return got
 }
 

@@ -35,6 +35,7 @@ type core[T any] struct {
 	affinity func(T) int // Config.Affinity; nil = no affinity
 	share    *share      // of Config.Budget; nil = no Budget
 	short    int         // the Budget's limit while that keeps a waiter's resource from being opened; 0 = it does not
+	denied   bool        // the Budget has denied an open that startable asked for, for a waiter or to keep one warm
 	limits   Limits      // defaults filled in
 
 	name   string

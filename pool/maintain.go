@@ -68,7 +68,7 @@ func (p *Pool[T]) schedule() {
 	if w := c.waiters.head; w != nil && c.limits.AcquireTimeout > 0 {
 		at = min(at, c.deadline(w))
 	}
-	if c.backoff.failures > 0 && !c.paused && c.opening == 0 && c.wanted() > 0 && c.total < c.limits.MaxSize {
+	if c.backoff.failures > 0 && !c.paused && !c.denied && c.opening == 0 && c.wanted() > 0 && c.total < c.limits.MaxSize {
 		at = min(at, c.backoff.retryAt) // an attempt under way calls schedule when it ends
 	}
 	if !c.ticking {
