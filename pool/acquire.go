@@ -38,7 +38,7 @@ func (c *core[T]) instant(affinity int) (l Lease[T], ok bool) {
 		return l, false
 	}
 	s := c.idle[i]
-	if c.clock-s.idleSince > int64(c.limits.CheckAfter) || len(c.idle) <= c.warm.target && c.total < c.limits.MaxSize {
+	if c.clock-s.idleSince > int64(c.limits.CheckAfter) || len(c.idle) <= c.warm.target && c.total < c.limits.MaxSize && !c.denied {
 		return l, false
 	}
 	c.takeIdle(i)

@@ -41,3 +41,30 @@ func TestBudgetAfterFailure(t *testing.T) {
 		})
 	}
 }
+
+// TestBudgetKeepsFastPath has MinIdle ask for more than the Budget has: the resource that there is can be leased at once
+// all the same.
+func TestBudgetKeepsFastPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		shared, pools := b.shared(2, 2, pool.Limits{MaxSize: 2, MinIdle: 1})
+		synctest.Wait()
+		acquire(t, pools[0]).Release() // finds no room for another one
+		for range 3 {
+			l, ok := pools[0].TryAcquire(0)
+			want(t, "leased at once", ok, true)
+			if ok {
+				l.Release()
+			}
+		}
+		pools[1].Close()
+		time.Sleep(time.Second) // a tick finds that there is room
+		acquire(t, pools[0]).Release()
+		time.Sleep(time.Second)
+		l := acquire(t, pools[0])
+		synctest.Wait()
+		want(t, "warm beside the leased one", pools[0].Stats().Idle, 1)
+		l.Release()
+		b.endAll(shared, pools)
+	})
+}
