@@ -24,9 +24,9 @@ type Budget struct {
 
 	mu      sync.Mutex // taken after a pool's; no pool's is taken under it
 	limit   int
-	used    int // numbers of resources that pools have, or are granted
-	coming  int // of them, those that are being closed for the budget
-	members []*share
+	used    int      // numbers of resources that pools have, or are granted
+	coming  int      // of them, those that are being closed for the budget
+	holders []*share // pools that have, or are granted, at least one
 	needs   needs    // pools that need one more
 	woken   []*share // pools that were granted one, to be poked
 }
@@ -69,7 +69,8 @@ type share struct {
 	began  int64 // when the pool was made; times of the pool plus began are those of the Budget
 
 	// Guarded by Budget.mu.
-	index   int   // in Budget.members
+	held    int   // its part of Budget.used
+	index   int   // in Budget.holders
 	place   int   // in Budget.needs; -1 = not there
 	since   int64 // when the caller that needs the resource began to wait
 	granted int   // resources that the pool may open
@@ -84,23 +85,24 @@ type sharer interface {
 
 // join adds a pool, which was made at a time.
 func (b *Budget) join(p sharer, made time.Time) *share {
-	s := &share{budget: b, pool: p, began: int64(made.Sub(b.start)), place: -1}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s.index = len(b.members)
-	b.members = append(b.members, s)
-	return s
+	return &share{budget: b, pool: p, began: int64(made.Sub(b.start)), place: -1}
 }
 
-// leave removes a closed pool, which has no idle resources any more.
-func (s *share) leave() {
+// count adds n to the resources that the pool has, or is granted. Under Budget.mu.
+func (s *share) count(n int) {
 	b := s.budget
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	last := len(b.members) - 1
-	b.members[s.index], b.members[last].index = b.members[last], s.index
-	b.members[last] = nil
-	b.members = b.members[:last]
+	had := s.held > 0
+	b.used, s.held = b.used+n, s.held+n
+	switch has := s.held > 0; {
+	case has && !had:
+		s.index = len(b.holders)
+		b.holders = append(b.holders, s)
+	case had && !has:
+		last := len(b.holders) - 1
+		b.holders[s.index], b.holders[last].index = b.holders[last], s.index
+		b.holders[last] = nil
+		b.holders = b.holders[:last]
+	}
 }
 
 // take replaces what the pool needs: it would like to open n resources, of which needed are for waiting callers. since
@@ -114,11 +116,12 @@ func (s *share) take(n, needed int, since func(int) int64) (got, limit int, work
 		heap.Remove(&b.needs, s.place)
 	}
 	got = min(n, s.granted)
-	b.used -= s.granted - got
+	s.count(got - s.granted)
 	s.granted = 0
 	b.assign()
 	more := min(n-got, max(b.limit-b.used, 0))
-	got, b.used = got+more, b.used+more
+	got += more
+	s.count(more)
 	if got < needed {
 		s.since, limit = s.began+since(got), b.limit
 		heap.Push(&b.needs, s)
@@ -132,7 +135,7 @@ func (s *share) release(claimed bool) (work bool) {
 	b := s.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used--
+	s.count(-1)
 	if claimed {
 		b.coming--
 	}
@@ -173,7 +176,7 @@ func (b *Budget) assign() {
 	for b.used < b.limit && len(b.needs) > 0 {
 		s := heap.Pop(&b.needs).(*share)
 		s.granted++
-		b.used++
+		s.count(1)
 		b.woken = append(b.woken, s)
 	}
 }
@@ -204,10 +207,10 @@ func (b *Budget) serve() {
 			b.mu.Unlock()
 			return
 		}
-		members := slices.Clone(b.members)
+		holders := slices.Clone(b.holders)
 		b.mu.Unlock()
 		victim, oldest := (*share)(nil), int64(never)
-		for _, s := range members {
+		for _, s := range holders {
 			if at := s.pool.idleLongest(); at != never && s.began+at < oldest {
 				victim, oldest = s, s.began+at
 			}

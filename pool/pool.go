@@ -312,9 +312,6 @@ func (p *Pool[T]) shutdown(e *effects[T]) bool {
 	p.cancel()
 	p.core.clock = p.now()
 	p.core.shutdown(e)
-	if p.core.share != nil {
-		p.core.share.leave()
-	}
 	if p.timer != nil {
 		p.timer.Stop()
 	}
