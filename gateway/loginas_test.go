@@ -1,7 +1,10 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +31,7 @@ upstreams:
     endpoints: ["{server}"]
     health: {postgres: true}
     pool: {max_size: {size}}
-    postgres: {login_as: client, user: gateway, password: own, params: {statement_timeout: {timeout}}}
+    postgres: {login_as: client, max_connections: {most}, user: gateway, password: own, params: {statement_timeout: {timeout}}}
 `
 
 // TestLoginAsClient has clients log in to the server as themselves, over reloads and a pause.
@@ -38,7 +41,7 @@ func TestLoginAsClient(t *testing.T) {
 	db.CreateUser(t, "bob", "secret")
 	db.Exec(t, "create role gateway login superuser password 'own'", "create database shop", "create database spare")
 	text := func(conns, size, timeout int) []string {
-		return []string{"{server}", db.Addr(), "{conns}", fmt.Sprint(conns), "{size}", fmt.Sprint(size), "{timeout}", fmt.Sprint(timeout)}
+		return []string{"{server}", db.Addr(), "{conns}", fmt.Sprint(conns), "{size}", fmt.Sprint(size), "{timeout}", fmt.Sprint(timeout), "{most}", "0"}
 	}
 	gw := run(t, parse(t, loginAsText, text(100, 2, 60000)...))
 	login := func(user, database string) *pgx.Conn {
@@ -111,4 +114,56 @@ func dropWhilePaused(t *testing.T, gw *gatewaytest.Gateway, db *pgtest.Cluster) 
 	if err := gw.ResumeUpstream("pg"); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestMaxConnections has clients of many pairs share a few server connections.
+func TestMaxConnections(t *testing.T) {
+	db := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
+	db.Exec(t, "create role gateway login superuser password 'own'")
+	const users, most = 8, 3
+	for i := range users {
+		db.CreateUser(t, fmt.Sprintf("user%d", i), "secret")
+	}
+	pairs := []string{"{server}", db.Addr(), "{conns}", "100", "{size}", "2", "{timeout}", "60000", "{most}"}
+	gw := run(t, parse(t, loginAsText, append(pairs, fmt.Sprint(most))...))
+	var wg sync.WaitGroup
+	var peak atomic.Int64
+	for i := range 2 * users {
+		user := fmt.Sprintf("user%d", i%users)
+		wg.Go(func() {
+			conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://%s:secret@%s/postgres?sslmode=disable", user, gw.Addr("db")))
+			if err != nil {
+				t.Errorf("%s: %v", user, err)
+				return
+			}
+			defer func() { _ = conn.Close(context.Background()) }()
+			for range 5 {
+				var name string
+				var n int64
+				err := conn.QueryRow(t.Context(), "select current_user, (select count(*) from pg_stat_activity where usename like 'user_')").Scan(&name, &n)
+				if err != nil || name != user {
+					t.Errorf("%s: %q, %v", user, name, err)
+					return
+				}
+				for was := peak.Load(); n > was && !peak.CompareAndSwap(was, n); was = peak.Load() {
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := peak.Load(); n < 1 || n > most+1 { // a server process lives on for a moment after its connection was closed
+		t.Errorf("the server had %d connections of clients at once, want up to %d", n, most)
+	}
+	if err := gw.Reload(parse(t, loginAsText, append(pairs, "1")...)); err != nil {
+		t.Fatal(err)
+	}
+	conntest.Eventually(t, "a reload closes what is too much", func() bool {
+		n := 0
+		for _, u := range gw.Snapshot().Upstreams {
+			for _, e := range u.Endpoints {
+				n += e.Pool.Idle + e.Pool.InUse
+			}
+		}
+		return n <= 1
+	})
 }

@@ -128,6 +128,10 @@ func exhaustedText(upstream string, err error) string {
 		return fmt.Sprintf("upstream %q: too many clients wait for a server connection (in use: %d of max_size %d; waiting: %d)",
 			upstream, e.InUse, e.MaxSize, e.Waiting)
 	}
+	if e.Budget > 0 {
+		return fmt.Sprintf("upstream %q: no server connection became free in %v: all users and databases together have max_connections, %d (in use: %d; waiting: %d)",
+			upstream, e.Waited.Round(time.Millisecond), e.Budget, e.InUse, e.Waiting)
+	}
 	return fmt.Sprintf("upstream %q: no server connection became free in %v (in use: %d of max_size %d; waiting: %d)",
 		upstream, e.Waited.Round(time.Millisecond), e.InUse, e.MaxSize, e.Waiting)
 }

@@ -38,7 +38,7 @@ func (c *core[T]) instant(affinity int) (l Lease[T], ok bool) {
 		return l, false
 	}
 	s := c.idle[i]
-	if c.clock-s.idleSince > int64(c.limits.CheckAfter) || len(c.idle) <= c.warm.target && c.total < c.limits.MaxSize {
+	if c.clock-s.idleSince > int64(c.limits.CheckAfter) || len(c.idle) <= c.warm.target && c.total < c.limits.MaxSize && !c.denied {
 		return l, false
 	}
 	c.takeIdle(i)
@@ -174,7 +174,13 @@ func (p *Pool[T]) await(ctx context.Context, w *waiter[T], parked error) (Lease[
 			c.clock = max(c.clock, p.now())
 			c.waiters.remove(w)
 			err := p.ctxError(ctx, start, w.key)
-			p.mu.Unlock()
+			if c.short == 0 {
+				p.mu.Unlock()
+			} else {
+				var e effects[T]
+				c.dispatch(&e) // tells the Budget
+				p.unlock(&e)
+			}
 			p.recycle(w)
 			return Lease[T]{}, err
 		}

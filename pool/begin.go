@@ -108,14 +108,14 @@ func (l Lease[T]) TryRelease() bool {
 		return true
 	}
 	p.touchLazily()
-	if _, unwanted := c.unwanted(s); unwanted || p.config.Reset != nil {
+	if _, unwanted := c.unwanted(s); unwanted || p.config.Reset != nil || c.share.isPressed() {
 		p.mu.Unlock()
 		return false
 	}
 	var e effects[T]
 	s.gen++
 	c.released++
-	c.give(s, &e)
+	c.keep(s, &e)
 	c.dispatch(&e)
 	p.unlock(&e)
 	return true

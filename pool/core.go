@@ -33,6 +33,9 @@ type core[T any] struct {
 	peak     int         // most leases out, without overflow resources
 	direct   int         // overflow resources out, not in total
 	affinity func(T) int // Config.Affinity; nil = no affinity
+	share    *share      // of Config.Budget; nil = no Budget
+	short    int         // the Budget's limit while that keeps a waiter's resource from being opened; 0 = it does not
+	denied   bool        // the Budget has denied an open that startable asked for, for a waiter or to keep one warm
 	limits   Limits      // defaults filled in
 
 	name   string
@@ -72,6 +75,7 @@ type slot[T any] struct {
 	checkedAt int64
 	early     float64 // the fraction of MaxLifetime by which this one expires earlier, 0 to 0.1
 	direct    bool
+	claimed   bool     // it is closed for the Budget
 	why       Reason   // set when it is to be closed
 	chain     *slot[T] // next in effects.close
 	prev, nxt *slot[T] // in core.all
@@ -86,6 +90,7 @@ type effects[T any] struct {
 	last  *waiter[T]
 	close *slot[T] // linked by chain
 	opens int
+	serve bool // Budget.serve must be called
 }
 
 func (e *effects[T]) addWake(w *waiter[T]) {
@@ -235,6 +240,7 @@ func (c *core[T]) closeDone(s *slot[T], e *effects[T]) {
 	} else {
 		c.closing--
 		c.total--
+		c.freed(s.claimed, e)
 	}
 	c.dispatch(e)
 }
@@ -245,9 +251,18 @@ func (c *core[T]) give(s *slot[T], e *effects[T]) {
 	switch why, unwanted := c.unwanted(s); {
 	case unwanted:
 		c.retire(s, why, e)
-	case c.waiters.head != nil:
-		c.hand(s, e)
+	case c.claimed(s):
+		c.retire(s, ReasonSurplus, e)
 	default:
+		c.keep(s, e)
+	}
+}
+
+// keep is give for a resource that need not be closed.
+func (c *core[T]) keep(s *slot[T], e *effects[T]) {
+	if c.waiters.head != nil {
+		c.hand(s, e)
+	} else {
 		c.pushIdle(s)
 	}
 }
@@ -296,7 +311,7 @@ func (c *core[T]) newError(kind, cause error, waited int64, key uint64) *Error {
 	return &Error{
 		Pool: c.name, Kind: kind, Cause: cause, Waited: time.Duration(max(waited, 0)),
 		InUse: c.inUse(), Idle: len(c.idle), Opening: c.opening, Waiting: c.waiters.n,
-		MaxSize: c.limits.MaxSize, LastOpenError: c.lastErr, Expected: expected,
+		MaxSize: c.limits.MaxSize, LastOpenError: c.lastErr, Expected: expected, Budget: c.short,
 	}
 }
 
@@ -304,29 +319,37 @@ func (c *core[T]) newError(kind, cause error, waited int64, key uint64) *Error {
 // resources, and opens are started for the remaining waiters and for resources kept warm.
 func (c *core[T]) dispatch(e *effects[T]) {
 	if c.closed || c.paused {
+		c.withdraw(e)
 		return
 	}
 	for c.waiters.head != nil && len(c.idle) > 0 {
 		c.hand(c.popIdle(), e)
 	}
-	n := min(c.wanted(), c.limits.MaxSize-c.total, c.limits.OpenConcurrency-c.opening)
-	if n <= 0 {
-		return
-	}
-	if c.backoff.failures > 0 {
-		if c.clock < c.backoff.retryAt {
-			if c.backoff.failures > 1 && c.opening == 0 && c.live() == 0 {
-				c.failAll(ErrOpen, c.lastErr, e)
-			}
-			return
-		}
-		n = min(n, 1-c.opening)
+	n := c.startable(e)
+	if c.share != nil {
+		n = c.permitted(n, e)
 	}
 	if n > 0 {
 		c.opening += n
 		c.total += n
 		e.opens += n
 	}
+}
+
+// startable is the number of opens to start now, as far as the Budget permits; 0 or less = none. In the back-off it
+// fails waiters that no resource could come for.
+func (c *core[T]) startable(e *effects[T]) int {
+	n := min(c.wanted(), c.limits.MaxSize-c.total, c.limits.OpenConcurrency-c.opening)
+	if n <= 0 || c.backoff.failures == 0 {
+		return n
+	}
+	if c.clock >= c.backoff.retryAt {
+		return min(n, 1-c.opening)
+	}
+	if c.backoff.failures > 1 && c.opening == 0 && c.live() == 0 {
+		c.failAll(ErrOpen, c.lastErr, e)
+	}
+	return 0
 }
 
 // wanted is the number of further opens that waiters and resources to be kept warm ask for.
@@ -352,6 +375,15 @@ func (c *core[T]) replaces() bool {
 	return c.limits.MaxLifetime > 0 && len(c.idle) <= 2*c.warm.target
 }
 
+// room is the number of slots that are not leased, which waiters may get.
+func (c *core[T]) room() int {
+	size := c.limits.MaxSize
+	if c.short > 0 {
+		size = c.total
+	}
+	return max(size-c.inUse(), 0)
+}
+
 func (c *core[T]) failAll(kind, cause error, e *effects[T]) {
 	for c.waiters.head != nil {
 		c.fail(c.waiters.head, kind, cause, e)
@@ -365,7 +397,7 @@ func (c *core[T]) full() bool {
 	if most == 0 {
 		return false
 	}
-	free := max(c.limits.MaxSize-c.inUse(), 0)
+	free := c.room()
 	return c.waiters.n >= free+max(most, 0)
 }
 
@@ -377,6 +409,7 @@ func (c *core[T]) openDone(s *slot[T], round uint64, err error, e *effects[T]) {
 	c.opening--
 	if err != nil {
 		c.total--
+		c.freed(false, e)
 		c.openFailure(round, err, e)
 		c.dispatch(e)
 		return
@@ -385,7 +418,7 @@ func (c *core[T]) openDone(s *slot[T], round uint64, err error, e *effects[T]) {
 	c.lastErr = nil
 	c.measure(c.clock - s.openingSince)
 	c.born(s)
-	if c.waiters.head == nil && !c.closed && !c.paused && c.total <= c.limits.MaxSize {
+	if c.waiters.head == nil && !c.closed && !c.paused && c.total <= c.limits.MaxSize && !c.share.isPressed() {
 		// MaxIdle does not apply: it may replace one about to expire.
 		c.pushIdle(s)
 	} else {
@@ -445,6 +478,7 @@ func (c *core[T]) openFailure(round uint64, err error, e *effects[T]) {
 func (c *core[T]) shutdown(e *effects[T]) {
 	c.closed, c.paused, c.hot, c.ticking = true, false, false, false
 	c.failAll(ErrClosed, nil, e)
+	c.withdraw(e)
 	for len(c.idle) > 0 {
 		c.retire(c.popIdle(), ReasonShutdown, e)
 	}
@@ -458,6 +492,7 @@ func (c *core[T]) pause(e *effects[T]) {
 	c.paused, c.pausedAt, c.hot = true, c.clock, false
 	c.backoff.reset()
 	c.pauseRound = c.backoff.round
+	c.withdraw(e)
 	for len(c.idle) > 0 {
 		c.retire(c.popIdle(), ReasonSurplus, e)
 	}

@@ -41,6 +41,8 @@ type Error struct {
 	Opening int
 	Waiting int // callers waiting, without this one
 	MaxSize int
+	// Budget is the limit of Config.Budget if that kept the pool from opening a resource; 0 if not.
+	Budget int
 	// Expected estimates how long another acquire of the same flow would have waited then, by the pace of
 	// the last hand-overs to waiters; 0 if unknown.
 	Expected time.Duration
@@ -71,6 +73,9 @@ func (e *Error) Error() string {
 	fmt.Fprintf(&b, " (max size %d: %d in use, %d idle, %d opening; %d waiting", e.MaxSize, e.InUse, e.Idle, e.Opening, e.Waiting)
 	if e.LastOpenError != nil && e.LastOpenError != e.Cause {
 		fmt.Fprintf(&b, "; last open error: %v", e.LastOpenError)
+	}
+	if e.Budget > 0 {
+		fmt.Fprintf(&b, "; all pools together are at their limit of %d", e.Budget)
 	}
 	b.WriteByte(')')
 	return b.String()

@@ -124,7 +124,7 @@ func (f *flows[T]) served(l *flow[T]) {
 // slots. Each other flow counts with at most one waiter more than the flow has. With more than
 // mostSearched flows, each of them counts as that many.
 func (c *core[T]) ahead(key uint64) int {
-	f, room := &c.waiters.flows, max(c.limits.MaxSize-c.inUse(), 0)
+	f, room := &c.waiters.flows, c.room()
 	own := f.of(key)
 	if own == nil {
 		return max(f.n-room, 0) // one waiter of each flow

@@ -61,7 +61,7 @@ func (l Lease[T]) Release() {
 // pushes reports whether the fast path of Release applies: s only has to be pushed onto the idle stack.
 func (c *core[T]) pushes(s *slot[T]) bool {
 	return c.hot && c.waiters.head == nil && c.clock < s.expires &&
-		len(c.idle) < c.limits.MaxIdle && c.total <= c.limits.MaxSize && !s.direct
+		len(c.idle) < c.limits.MaxIdle && c.total <= c.limits.MaxSize && !s.direct && !c.share.isPressed()
 }
 
 // reset runs Config.Reset. It reports whether that succeeded; if not, s is closed.

@@ -68,7 +68,7 @@ func (p *Pool[T]) schedule() {
 	if w := c.waiters.head; w != nil && c.limits.AcquireTimeout > 0 {
 		at = min(at, c.deadline(w))
 	}
-	if c.backoff.failures > 0 && !c.paused && c.opening == 0 && c.wanted() > 0 && c.total < c.limits.MaxSize {
+	if c.backoff.failures > 0 && !c.paused && !c.denied && c.opening == 0 && c.wanted() > 0 && c.total < c.limits.MaxSize {
 		at = min(at, c.backoff.retryAt) // an attempt under way calls schedule when it ends
 	}
 	if !c.ticking {
@@ -235,7 +235,7 @@ func (p *Pool[T]) checked(s *slot[T], err error) (next *slot[T]) {
 		c.retire(s, ReasonShutdown, &e)
 	case err != nil:
 		c.retire(s, ReasonCheck, &e)
-	case c.waiters.head != nil || c.total > c.limits.MaxSize || c.paused:
+	case c.waiters.head != nil || c.total > c.limits.MaxSize || c.paused || c.share.isPressed():
 		c.give(s, &e)
 	default:
 		c.insertIdle(s)

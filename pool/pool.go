@@ -54,6 +54,9 @@ type Config[T any] struct {
 
 	Limits
 
+	// Budget, optional, bounds the resources of this pool together with those of others.
+	Budget *Budget
+
 	// Hooks observe the pool, for tracing.
 	Hooks Hooks
 	// LeakAfter reports leases held for longer to OnLeak, once each, from one of
@@ -119,6 +122,9 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 		calm: cfg.Hooks.Acquired == nil && cfg.LeakAfter == 0, leakAfter: int64(cfg.LeakAfter),
 	}
 	p.core.warm.target = p.core.limits.MinIdle
+	if cfg.Budget != nil {
+		p.core.share = cfg.Budget.join(p, p.start)
+	}
 	var e effects[T]
 	p.mu.Lock()
 	p.core.dispatch(&e)
@@ -163,6 +169,9 @@ func (p *Pool[T]) perform(e *effects[T], round uint64) {
 	}
 	for range e.opens {
 		p.config.Go(func() { p.open(round) })
+	}
+	if e.serve {
+		p.config.Budget.serve()
 	}
 }
 

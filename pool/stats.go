@@ -205,11 +205,13 @@ func (s *Stats) Add(other Stats) {
 }
 
 // AllInUse reports whether an Acquire would have to wait for another caller's Release, or for Resume: MaxSize resources
-// are leased, or the pool is paused.
+// are leased, none is idle and callers wait for the Budget, or the pool is paused.
 func (p *Pool[T]) AllInUse() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.core.paused || p.core.limits.Overflow != OverflowDirect && p.core.inUse() >= p.core.limits.MaxSize
+	c := &p.core
+	full := c.inUse() >= c.limits.MaxSize || len(c.idle) == 0 && c.share.isPressed()
+	return c.paused || c.limits.Overflow != OverflowDirect && full
 }
 
 // Interrupt calls f with each resource that is leased, and returns their number. The leases continue, and some may have ended when f is

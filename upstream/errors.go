@@ -83,8 +83,11 @@ func Exhausted(err error) bool {
 	if !ok {
 		return false
 	}
-	return errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrNoTime) || errors.Is(pe.Kind, pool.ErrTimeout) && pe.InUse >= pe.MaxSize
+	return errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrNoTime) || errors.Is(pe.Kind, pool.ErrTimeout) && full(pe)
 }
+
+// full reports whether an acquire failed while its pool, or all pools of the endpoint together, had no room.
+func full(pe *pool.Error) bool { return pe.InUse >= pe.MaxSize || pe.Budget > 0 }
 
 // timedOut reports whether err means that no connection was available in time.
 func timedOut(err error) bool {
@@ -100,7 +103,7 @@ func another(err error) bool {
 		return false
 	}
 	if errors.Is(pe.Kind, pool.ErrTimeout) {
-		return pe.InUse < pe.MaxSize
+		return !full(pe)
 	}
 	if errors.Is(pe.Kind, pool.ErrTooManyWaiters) {
 		return pe.Waited == 0 // otherwise it made room for another caller

@@ -39,6 +39,11 @@ type Settings struct {
 	Balance Balance
 	// Limits are the limits of each endpoint's pool, for each tenant.
 	Limits pool.Limits
+	// MaxConnections bounds the connections to each endpoint over the pools of all tenants; 0 = only Limits.MaxSize of each
+	// pool. When it is reached, the connection that has been idle longest is closed for a tenant that needs another one.
+	// If none is idle, the tenants' callers get connections in the order of their acquires; see pool.Budget. An endpoint
+	// that was removed and added again counts its old connections too. It excludes pool.OverflowDirect.
+	MaxConnections int
 	// Health is the active check; it needs a Probe.
 	Health Health
 	// Ejection is the passive check.
@@ -156,6 +161,12 @@ func (s *Settings) verify(name string, interrupts bool) error {
 	}
 	if err := s.Limits.Verify(); err != nil {
 		bad("%w", err)
+	}
+	if s.MaxConnections < 0 {
+		bad("MaxConnections %d is negative", s.MaxConnections)
+	}
+	if s.MaxConnections > 0 && s.Limits.Overflow == pool.OverflowDirect {
+		bad("MaxConnections cannot bound connections of the overflow %v", s.Limits.Overflow)
 	}
 	if h := s.Health; h.Interval < 0 || h.Timeout < 0 || h.Rise < 0 || h.Fall < 0 || h.UnhealthyTimeout < 0 || h.Stagger < 0 {
 		bad("a health check's Interval, Timeout, Rise, Fall, UnhealthyTimeout and Stagger must not be negative")

@@ -71,6 +71,7 @@ func (t *Tenant[T]) newPool(e *endpoint[T], name string) (*pool.Pool[T], error) 
 		Check:    t.cfg.Check,
 		Reset:    t.cfg.Reset,
 		Limits:   first,
+		Budget:   e.pools.budget,
 	})
 	if err == nil && paused {
 		err = errors.Join(p.Pause(), p.Update(u.limits))
@@ -122,8 +123,9 @@ func except[T any](list []site[T], s site[T]) []site[T] {
 
 // endpointPools has the pools of all tenants at an endpoint.
 type endpointPools[T any] struct {
-	mu   *sync.Mutex // Upstream.tenancy, guards the fields below; immutable
-	name string      // of the Upstream and the endpoint; immutable
+	mu     *sync.Mutex  // Upstream.tenancy, guards the fields below; immutable
+	name   string       // of the Upstream and the endpoint; immutable
+	budget *pool.Budget // of Settings.MaxConnections; immutable
 
 	list []site[T]  // only appended to, or replaced
 	past pool.Stats // what pools counted that are gone
@@ -138,7 +140,8 @@ func (p *endpointPools[T]) now() []site[T] {
 }
 
 // update changes the limits of all pools.
-func (p *endpointPools[T]) update(l pool.Limits) {
+func (p *endpointPools[T]) update(l pool.Limits, maxConnections int) {
+	p.budget.SetLimit(maxConnections)
 	for _, s := range p.now() {
 		_ = s.pool.Update(l) // the limits are valid; an error says that the pool is closed
 	}

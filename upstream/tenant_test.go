@@ -583,3 +583,110 @@ func TestTenantRetry(t *testing.T) {
 	alice.Retry()
 	acquireOf(t, alice).Release()
 }
+
+// TestMaxConnections has 50 tenants share five connections to each of two endpoints.
+func TestMaxConnections(t *testing.T) {
+	b := newBackends()
+	cfg := b.tenantsOnly("a:1", "b:1")
+	cfg.Limits, cfg.MaxConnections = pool.Limits{MaxSize: 3}, 5
+	cfg.Ejection = upstream.Ejection{Failures: 1}
+	u := start(t, cfg)
+	var mu sync.Mutex
+	open, most := map[string]int{}, map[string]int{}
+	count := func(c *conn, n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		open[c.endpoint] += n
+		most[c.endpoint] = max(most[c.endpoint], open[c.endpoint])
+	}
+	var wg sync.WaitGroup
+	for i := range 50 {
+		tc := b.tenantConfig(fmt.Sprint(i))
+		opens := tc.Open
+		tc.Open = func(ctx context.Context, addr string) (*conn, error) {
+			c, err := opens(ctx, addr)
+			if err == nil {
+				count(c, 1)
+			}
+			return c, err
+		}
+		tc.Close = func(c *conn) { count(c, -1); b.closed.Add(1) }
+		tenant, err := u.NewTenant(tc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			wg.Go(func() {
+				for range 20 {
+					l, err := tenant.Acquire(t.Context())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					runtime.Gosched()
+					if !l.TryRelease() {
+						l.Release()
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if most["a:1"] != 5 || most["b:1"] != 5 {
+		t.Errorf("most connections: %v, want 5 to each", most)
+	}
+	if err := u.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b.allClosed(t)
+}
+
+// TestMaxConnectionsChanges lowers the limit of a running Upstream, and lets an endpoint leave and come back with a
+// lease of its first life: the error of an acquire says what is full.
+func TestMaxConnectionsChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackends()
+		cfg := b.tenantsOnly("a:1")
+		cfg.Limits = pool.Limits{AcquireTimeout: time.Second}
+		u := start(t, cfg)
+		alice, bob := b.tenant(t, u, "alice"), b.tenant(t, u, "bob")
+		held := acquireOf(t, alice)
+		acquireOf(t, bob).Release()
+		cfg.MaxConnections = 1
+		if err := u.Update(cfg.Settings); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if s := bob.Stats(); s.Idle != 0 || s.ClosedSurplus != 1 {
+			t.Errorf("bob keeps an idle connection beyond the limit: %+v", s)
+		}
+		refused := func() {
+			t.Helper()
+			_, err := bob.Acquire(t.Context())
+			if !upstream.Exhausted(err) || !strings.Contains(err.Error(), "at their limit of 1") {
+				t.Errorf("got %v", err)
+			}
+		}
+		refused()
+		for _, address := range []string{"b:1", "a:1"} {
+			cfg.Endpoints = upstream.Endpoints(address)
+			if err := u.Update(cfg.Settings); err != nil {
+				t.Fatal(err)
+			}
+		}
+		refused()
+		held.Release()
+		acquireOf(t, bob).Release()
+		for _, change := range []func(*upstream.Settings){
+			func(s *upstream.Settings) { s.MaxConnections = -1 },
+			func(s *upstream.Settings) { s.Limits.Overflow = pool.OverflowDirect },
+		} {
+			s := cfg.Settings
+			if change(&s); !errors.Is(u.Update(s), upstream.ErrConfig) {
+				t.Error("accepted")
+			}
+		}
+		u.Close()
+		b.allClosed(t)
+	})
+}

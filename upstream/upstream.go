@@ -164,7 +164,7 @@ func (u *Upstream[T]) Update(s Settings) error {
 	u.settings = s
 	for _, e := range u.set.Load().all {
 		if slices.Contains(stay, e) {
-			e.pools.update(s.Limits)
+			e.pools.update(s.Limits, s.MaxConnections)
 			e.configure(s)
 		}
 	}
@@ -188,7 +188,7 @@ func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 	before := u.set.Load()
 	d := compare(before.specs(), list)
 	u.setLimits(s.Limits)
-	all, added := u.build(before.all, list)
+	all, added := u.build(before.all, list, s.MaxConnections)
 	if len(before.all) > 0 {
 		for _, e := range added {
 			e.startSlowly()
@@ -256,7 +256,7 @@ func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 
 // build returns the endpoints of list, and the new ones among them; it reuses those of old. The Upstream's own
 // pools of new endpoints start to fill. The caller holds updating.
-func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint) (all, added []*endpoint[T]) {
+func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, maxConnections int) (all, added []*endpoint[T]) {
 	known := make(map[string]*endpoint[T], len(old))
 	for _, e := range old {
 		known[e.addr] = e
@@ -266,6 +266,7 @@ func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint) (all, added []*
 		if e == nil {
 			e = newEndpoint(u, spec, u.numbers.next())
 			e.paused.Store(u.paused != nil)
+			e.pools.budget = u.budgetOf(e.addr, maxConnections)
 			if u.own.cfg.Open != nil {
 				_, _ = u.own.join(e)
 			}
@@ -274,6 +275,21 @@ func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint) (all, added []*
 		all = append(all, e)
 	}
 	return all, added
+}
+
+// budgetOf returns a budget for a new endpoint: that of a removed endpoint with its address, if there is one with leases
+// out.
+func (u *Upstream[T]) budgetOf(address string, limit int) *pool.Budget {
+	u.mu.Lock()
+	leaving := u.draining
+	u.mu.Unlock()
+	for _, e := range leaving {
+		if e.addr == address {
+			e.pools.budget.SetLimit(limit)
+			return e.pools.budget
+		}
+	}
+	return pool.NewBudget(limit)
 }
 
 // refresh renews the set after a change of an endpoint's state or share.

@@ -164,7 +164,17 @@ func rebuildsPostgres(old, changed *config.Upstream, files bool) bool {
 	if _, is := sqlitePath(changed); was || is {
 		return files || !reflect.DeepEqual(*old, *changed)
 	}
-	return extend.ConnectsOtherwise(old, changed, files) || !reflect.DeepEqual(loginOf(old), loginOf(changed))
+	return extend.ConnectsOtherwise(old, changed, files) || !reflect.DeepEqual(fixed(loginOf(old)), fixed(loginOf(changed)))
+}
+
+// fixed returns what an Update cannot change.
+func fixed(pg *PostgresUpstream) *PostgresUpstream {
+	if pg == nil {
+		return nil
+	}
+	same := *pg
+	same.MaxConnections = 0
+	return &same
 }
 
 // newPostgresBackend connects to PostgreSQL servers, or opens a SQLite file.
@@ -200,8 +210,12 @@ func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
 	return &pgBackend{Backend: pg, apply: func(s extend.Settings) error { return pg.Update(probed(s, probe)) }}, nil
 }
 
-// probed returns the settings with PostgreSQL's own health check, if the configuration asks for it.
+// probed returns the settings with those of protocol postgres: its limit for all pairs, and its own health check if the
+// configuration asks for it.
 func probed(s extend.Settings, probe upstream.Probe) upstream.Settings {
+	if pg := loginOf(s.Config); pg != nil && pg.LoginAs == AsClient {
+		s.MaxConnections = pg.MaxConnections
+	}
 	if h := s.Config.Health; h != nil && h.Postgres {
 		s.Health.Probe = probe
 	}

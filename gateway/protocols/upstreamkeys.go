@@ -23,6 +23,8 @@ type PostgresUpstream struct {
 	DBName   string        `conf:"dbname"` // empty: User; with LoginAs client, the database that the client asks for
 	// MaxPairs is how many pairs of user and database may exist at a time, with LoginAs client.
 	MaxPairs int `conf:"max_pairs" default:"1000" min:"1" max:"10000"`
+	// MaxConnections is how many connections to each endpoint all pairs may have together; 0: pool.max_size each.
+	MaxConnections int `conf:"max_connections" default:"0" min:"0" max:"100000"`
 	// Params are settings of every connection to the server, such as statement_timeout; a client's own win.
 	Params []Param `conf:"params" key:"Name" scalar:"Value" maxlen:"100"`
 	// ReadCatalogs has the gateway read the functions, views and triggers of the database, for listeners
@@ -139,10 +141,16 @@ func checkPostgresUpstream(c *config.Checker, u *config.Upstream) {
 	}
 	if logsInAsClient(u) {
 		checkOwnUser(c, u, keys.Postgres)
+		if keys.Postgres.MaxConnections > 0 && u.Pool.Overflow == config.OverflowDirect {
+			c.Report(c.Mark(&keys.Postgres.MaxConnections), "max_connections: cannot bound the connections of overflow: direct; remove one of them")
+		}
 		return
 	}
 	if keys.Postgres != nil && c.Written(&keys.Postgres.MaxPairs) {
 		c.Warn(c.Mark(&keys.Postgres.MaxPairs), "max_pairs: has no effect without login_as: client")
+	}
+	if keys.Postgres != nil && c.Written(&keys.Postgres.MaxConnections) {
+		c.Warn(c.Mark(&keys.Postgres.MaxConnections), "max_connections: has no effect without login_as: client; max_size of the pool is the limit")
 	}
 	if u.Protocol == config.Postgres && (len(u.Endpoints) > 0 || u.Discover != nil) && (keys.Postgres == nil || !c.Written(&keys.Postgres.User)) {
 		c.Report(c.Mark(&keys.Postgres, &u.Name), "\"user\" is missing under \"postgres\": who the gateway logs in as at the server")
