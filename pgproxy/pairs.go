@@ -334,6 +334,24 @@ func (b *Postgres) dropCatalogLocked(database string) {
 	}
 }
 
+// PairStatus is a snapshot of one pair of user and database, of an upstream with AsClient.
+type PairStatus struct {
+	User, Database string
+	Pool           pool.Stats // of all endpoints together
+}
+
+// PairList describes the pairs that there are, in no order. A user and a database may have two: one for clients whom nobody
+// has asked for a password. It is empty without AsClient.
+func (b *Postgres) PairList() []PairStatus {
+	var all []*Postgres
+	b.eachPair(func(p *Postgres) { all = append(all, p) })
+	list := make([]PairStatus, len(all))
+	for i, p := range all {
+		list[i] = PairStatus{p.user, p.database, p.up.Stats()}
+	}
+	return list
+}
+
 // retirePairs does for each pair what Retire does for the upstream. The caller holds updating.
 func (b *Postgres) retirePairs() {
 	b.eachPair(func(p *Postgres) {

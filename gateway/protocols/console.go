@@ -118,11 +118,17 @@ func (s *shown) State() (state console.State) {
 // database returns the database of an upstream, without a name.
 func (s *shown) database(u *config.Upstream) *console.Database {
 	d := &console.Database{Upstream: upstream.Status{Name: u.Name}, Lifetime: max(u.Pool.MaxLifetime, 0)}
-	if backend, ok := s.gateway.Upstream(u.Name).(pgproxy.Backend); ok { // else it is being removed
+	if backend, ok := s.gateway.Upstream(u.Name).(*pgBackend); ok { // else it is being removed
 		d.Upstream = backend.Status()
+		if pg, ok := backend.Backend.(*pgproxy.Postgres); ok {
+			d.Pairs = pg.PairList()
+		}
 	}
 	if login := loginOf(u); login != nil {
 		d.User, d.DBName = login.User, cmp.Or(login.DBName, login.User)
+		if d.PerPair = login.LoginAs == AsClient; d.PerPair {
+			d.DBName, d.PoolSize = login.DBName, u.Pool.MaxSize
+		}
 	}
 	_, sqlite := sqlitePath(u)
 	d.Pausable = !sqlite

@@ -45,10 +45,15 @@ type State struct {
 type Database struct {
 	Name     string
 	Upstream upstream.Status
-	User     string        // of the server connections
-	DBName   string        // at the servers
+	User     string        // of the server connections; with PerPair, of the gateway's own
+	DBName   string        // at the servers; with PerPair, empty if it is the name that the client requests
 	Lifetime time.Duration // of server connections; 0 = no limit
 	Pausable bool          // the upstream can be paused
+	// PerPair says that each pair of user and database has server connections of its own, and pools of PoolSize at each
+	// endpoint. Pairs are those of the upstream.
+	PerPair  bool
+	PoolSize int
+	Pairs    []pgproxy.PairStatus
 }
 
 // Setting is a setting by PgBouncer's name.

@@ -8,34 +8,18 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/listener"
-	"github.com/headpond/headpond/upstream"
+	"github.com/headpond/headpond/pool"
 )
 
-// pools is SHOW POOLS: a row for each database, as databases with a user of their own have in PgBouncer. Databases may share
-// an upstream. Its connections that no client has are shown in the row of the first one, so that sums are right.
+// pools is SHOW POOLS: a row for each database, as databases with a user of their own have in PgBouncer, or for each pair of
+// database and user. Databases may share an upstream. Its connections that no client has are shown in the row of the first
+// one, so that sums are right.
 func (v *view) pools(r *result) {
-	used := count(v.cfg.Gateway.Sessions(), databaseOf)
-	now, first := time.Now(), map[*Database]bool{}
-	for _, d := range v.upstreams() {
-		first[d] = true
-	}
-	for _, name := range v.names(used) {
-		c := used[name]
-		if c == nil {
-			c = &clientCount{}
-		}
-		d := v.find(name)
-		if name == v.cfg.Database {
-			d = &Database{User: name}
-		} else if d == nil { // the configuration has changed
+	now := time.Now()
+	for _, p := range v.poolRows() {
+		d, c := v.find(p.database), &p.clients
+		if d == nil || p.database == v.cfg.Database {
 			d = &Database{}
-		}
-		var idle, tested, login int
-		if d.Name == name && first[d] {
-			for i := range d.Upstream.Endpoints {
-				p := &d.Upstream.Endpoints[i].Pool
-				idle, tested, login = idle+p.Idle, tested+p.Busy, login+p.Opening
-			}
 		}
 		wait, waitMicros := 0, 0
 		if c.waiting > 0 {
@@ -46,11 +30,11 @@ func (v *view) pools(r *result) {
 			balance = d.Upstream.Balance
 		}
 		mode := v.PoolMode
-		if name == v.cfg.Database {
+		if p.database == v.cfg.Database {
 			mode = "statement"
 		}
 		r.rows = append(r.rows, row{
-			name, d.User, c.active, c.waiting, 0, 0, c.holding, 0, 0, idle, 0, tested, login, wait, waitMicros, mode, balance,
+			p.database, p.user, c.active, c.waiting, 0, 0, c.holding, 0, 0, p.idle, 0, p.tested, p.login, wait, waitMicros, mode, balance,
 		})
 	}
 }
@@ -110,9 +94,7 @@ func (v *view) socket(kind string, info *listener.Info, state, at, ptr, link str
 	connected, asked, user, id := info.Accepted, info.Since, info.User, int64(0)
 	if kind == "S" {
 		local, localPort, connected, asked = "", 0, time.Time{}, info.Held
-		if d := v.find(info.Database); d != nil {
-			user = d.User
-		}
+		user = v.serverUser(info)
 	} else if n, _, ok := listener.ParseID(info.ID); ok {
 		id = int64(n)
 	}
@@ -136,21 +118,45 @@ func (v *view) servers() (rows []row) {
 		}
 	}
 	for _, d := range v.upstreams() {
+		if d.PerPair {
+			rows = append(rows, v.unheldOfPairs(d)...)
+			continue
+		}
 		for i := range d.Upstream.Endpoints {
 			e := &d.Upstream.Endpoints[i]
-			rows = append(rows, v.unheld(d, e, "idle", e.Pool.Idle)...)
-			rows = append(rows, v.unheld(d, e, "tested", e.Pool.Busy)...)
-			rows = append(rows, v.unheld(d, e, "new", e.Pool.Opening)...)
+			rows = append(rows, unheld(d.Name, d.User, e.Address, &e.Pool)...)
 		}
 	}
 	return rows
 }
 
-// unheld returns rows for server connections that no client holds.
-func (v *view) unheld(d *Database, e *upstream.EndpointStatus, state string, n int) (rows []row) {
-	host, port := address(e.Address)
-	for range n {
-		rows = append(rows, row{"S", d.User, d.Name, "none", state, host, port, "", 0, nil, nil, 0, 0, 0, "", "", 0, "", "", 0, 0})
+// unheldOfPairs returns rows for server connections of pairs that no client holds. Pairs count those of all endpoints
+// together: the address is known if there is only one.
+func (v *view) unheldOfPairs(d *Database) (rows []row) {
+	at := ""
+	if len(d.Upstream.Endpoints) == 1 {
+		at = d.Upstream.Endpoints[0].Address
+	}
+	own := d.own()
+	rows = unheld(d.Name, d.User, at, &own)
+	for i := range d.Pairs {
+		if p := &d.Pairs[i]; v.owner(d, p) != "" {
+			rows = append(rows, unheld(v.owner(d, p), p.User, at, &p.Pool)...)
+		}
+	}
+	return rows
+}
+
+// unheld returns rows for the server connections of a pool that no client holds.
+func unheld(database, user, at string, p *pool.Stats) (rows []row) {
+	host, port := address(at)
+	for _, kind := range []struct {
+		state string
+		n     int
+	}{{"idle", p.Idle}, {"tested", p.Busy}, {"new", p.Opening}} {
+		for range kind.n {
+			rows = append(rows, row{"S", user, database, "none", kind.state, host, port, "", 0, nil, nil, 0, 0, 0, "", "", 0, "", "", 0, 0})
+		}
 	}
 	return rows
 }

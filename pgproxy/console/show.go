@@ -190,20 +190,28 @@ func (v *view) databases(r *result) {
 				continue
 			}
 			host, at := address(e.Address)
-			size, idle, hosts, port = size+e.Pool.MaxSize, idle+e.Pool.MinIdle, append(hosts, host), cmp.Or(port, any(at))
+			most := e.Pool.MaxSize
+			if d.PerPair {
+				most = d.PoolSize
+			}
+			size, idle, hosts, port = size+most, idle+e.Pool.MinIdle, append(hosts, host), cmp.Or(port, any(at))
 		}
 		var balance any
 		if len(hosts) > 1 {
 			balance = d.Upstream.Balance
 		}
 		lifetime, _ := seconds(d.Lifetime)
+		user, most, open := any(d.User), size, connections(&d.Upstream)
+		if d.PerPair { // no user is forced, and each has a pool
+			user, most, open = nil, 0, v.opened(name, d)
+		}
 		paused := 0
 		if !d.Upstream.PausedUntil.IsZero() {
 			paused = 1
 		}
 		r.rows = append(r.rows, row{
-			name, strings.Join(hosts, ","), port, d.DBName, d.User, size, idle, 0, lifetime, v.PoolMode, balance,
-			size, connections(&d.Upstream), v.MaxConns, clients, paused, 0,
+			name, strings.Join(hosts, ","), port, cmp.Or(d.DBName, name), user, size, idle, 0, lifetime, v.PoolMode, balance,
+			most, open, v.MaxConns, clients, paused, 0,
 		})
 	}
 }
