@@ -120,6 +120,8 @@ func TestConsoleHostile(t *testing.T) {
 			"unknown statement":  {[]pgwire.Message{&pgwire.Bind{Statement: "none"}, &pgwire.Sync{}}, "EZ"},
 			"COPY out of place":  {[]pgwire.Message{&pgwire.CopyData{Data: []byte("x")}, &pgwire.CopyDone{}, show}, "TDCZ"},
 			"a long text":        {[]pgwire.Message{&pgwire.Parse{Query: "show pools" + strings.Repeat(" ", 5000)}, &pgwire.Sync{}}, "EZ"},
+			"a long name":        {[]pgwire.Message{&pgwire.Parse{Name: strings.Repeat("x", 5000), Query: "show pools"}, &pgwire.Sync{}}, "EZ"},
+			"a long portal":      {[]pgwire.Message{parse, &pgwire.Bind{Portal: strings.Repeat("x", 5000)}, &pgwire.Sync{}}, "1EZ"},
 			"many words":         {[]pgwire.Message{&pgwire.Query{SQL: "show pools" + strings.Repeat(" x", 5000)}}, "EZ"},
 			"a large message":    {[]pgwire.Message{&pgwire.Parse{Query: strings.Repeat("x", 1<<20)}, &pgwire.Sync{}, show}, "EZTDCZ"},
 			"function call":      {[]pgwire.Message{&pgwire.FunctionCall{}, show}, "EZTDCZ"},

@@ -6,11 +6,12 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Bounds of what a client can make a session keep: the texts of all prepared statements take up to 400 KiB.
+// Bounds of what a client can make a session keep: the texts and names of all prepared statements take up to 425 KiB.
 const (
 	maxStatements = 100
 	maxPrepared   = 4 << 10 // bytes of a text
 	maxPortals    = 10
+	maxName       = 256 // bytes of the name of a statement or portal: drivers number them
 )
 
 // prepared is a prepared statement: one command, or none.
@@ -55,6 +56,8 @@ func (s *session) parse(body []byte) error {
 		return err
 	case len(m.Query) > maxPrepared:
 		return failed(pgwire.StateProgramLimitExceeded, "", "text of %d bytes is over the console's limit of %d for a prepared statement", len(m.Query), maxPrepared)
+	case len(m.Name) > maxName:
+		return longName(m.Name)
 	case len(list) > 1:
 		return failed(pgwire.StateSyntaxError, "", "cannot insert multiple commands into a prepared statement")
 	case m.Name != "" && s.statements[m.Name] != nil:
@@ -94,6 +97,8 @@ func (s *session) bind(body []byte) error {
 		return failed(pgwire.StateDuplicateCursor, "", "portal %q already exists", clip(m.Portal))
 	case len(s.portals) >= maxPortals && s.portals[m.Portal] == nil:
 		return failed(pgwire.StateConfigLimitExceeded, "", "too many open portals (limit: %d)", maxPortals)
+	case len(m.Portal) > maxName:
+		return longName(m.Portal)
 	case len(m.Params) > 0:
 		return failed(pgwire.StateProtocolViolation, "", "bind message supplies %d parameters, but the console's commands have none", len(m.Params))
 	case len(m.ResultFormats) > 1 && len(m.ResultFormats) != columns:
@@ -188,6 +193,10 @@ func (s *session) close(body []byte) error {
 
 func noStatement(name string) error {
 	return failed(pgwire.StateInvalidStatementName, "", "prepared statement %q does not exist", clip(name))
+}
+
+func longName(name string) error {
+	return failed(pgwire.StateProgramLimitExceeded, "", "name of %d bytes is over the console's limit of %d", len(name), maxName)
 }
 
 func noPortal(name string) error {
