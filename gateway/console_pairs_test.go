@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -58,6 +59,13 @@ func TestConsolePairs(t *testing.T) {
 			})
 			if got, want := c.columns(console, "show servers", "database", "user", "state"), "[shop bob active] [postgres bob idle] [shop alice idle]"; !sameRows(got, want) {
 				t.Errorf("servers: %s\nwant     %s in any order", got, want)
+			}
+			for _, row := range c.want(console, "show servers") {
+				for _, key := range []string{"connect_time", "request_time"} {
+					if _, err := time.Parse("2006-01-02 15:04:05 UTC", row[key]); err != nil {
+						t.Errorf("show servers: %s: %v; Datadog's agent reads it", key, err)
+					}
+				}
 			}
 			got := c.columns(console, "show databases", "name", "database", "force_user", "pool_size", "current_connections")
 			if want := "[* *  3 0] [postgres postgres  3 1] [shop shop  3 2] [pgbouncer pgbouncer pgbouncer 0 0]"; got != want {

@@ -93,7 +93,7 @@ func (v *view) socket(kind string, info *listener.Info, state, at, ptr, link str
 	local, localPort := address(v.Address)
 	connected, asked, user, id := info.Accepted, info.Since, info.User, int64(0)
 	if kind == "S" {
-		local, localPort, connected, asked = "", 0, time.Time{}, info.Held
+		local, localPort, connected, asked = "", 0, info.Held, info.Held // connected by then
 		user = v.serverUser(info)
 	} else if n, _, ok := listener.ParseID(info.ID); ok {
 		id = int64(n)
@@ -150,12 +150,13 @@ func (v *view) unheldOfPairs(d *Database) (rows []row) {
 // unheld returns rows for the server connections of a pool that no client holds.
 func unheld(database, user, at string, p *pool.Stats) (rows []row) {
 	host, port := address(at)
+	now := stamp(time.Now()) // the times are not known, and Datadog's agent fails at NULL
 	for _, kind := range []struct {
 		state string
 		n     int
 	}{{"idle", p.Idle}, {"tested", p.Busy}, {"new", p.Opening}} {
 		for range kind.n {
-			rows = append(rows, row{"S", user, database, "none", kind.state, host, port, "", 0, nil, nil, 0, 0, 0, "", "", 0, "", "", 0, 0})
+			rows = append(rows, row{"S", user, database, "none", kind.state, host, port, "", 0, now, now, 0, 0, 0, "", "", 0, "", "", 0, 0})
 		}
 	}
 	return rows
