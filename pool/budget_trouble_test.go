@@ -16,87 +16,108 @@ import (
 func TestBudgetInTrouble(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			b := &backend{t: t}
-			shared := pool.NewBudget(3)
-			var mu sync.Mutex
-			rnd := rand.New(rand.NewPCG(seed, 1))
-			n := func(below int) int { mu.Lock(); defer mu.Unlock(); return rnd.IntN(below) }
-			pause := func() { time.Sleep(time.Duration(n(5000)) * time.Microsecond) }
-			fails := func(context.Context, *res) error {
-				if pause(); n(8) == 0 {
-					return errDown
-				}
-				return nil
-			}
-			change := func(c *pool.Config[*res]) {
-				c.Budget, c.Check = shared, fails
-				if n(2) == 0 {
-					c.Reset = fails
-				}
-				c.Open = func(ctx context.Context) (*res, error) {
-					pause()
-					switch n(10) {
-					case 0:
-						panic("open")
-					case 1, 2:
-						return nil, errDown
-					}
-					return b.Open(ctx)
-				}
-				c.Close = func(r *res) { pause(); b.Close(r) }
-			}
-			use := func(p *pool.Pool[*res]) {
-				within, cancel := context.WithCancel(ctx)
-				if n(4) == 0 {
-					within, cancel = context.WithTimeout(ctx, time.Duration(n(20))*time.Millisecond)
-				}
-				defer cancel()
-				l, err := p.Acquire(within)
-				if err != nil {
-					return
-				}
-				if pause(); n(5) == 0 {
-					l.Discard()
-				} else if !l.TryRelease() {
-					l.Release()
-				}
-			}
+			x := &trouble{backend: &backend{t: t}, shared: pool.NewBudget(3), rnd: rand.New(rand.NewPCG(seed, 1))}
 			var pools sync.WaitGroup
 			for i := range 12 {
 				pools.Go(func() {
 					for range 3 {
-						p := b.start(pool.Limits{MaxSize: 2, MinIdle: i % 3, MaxWaiters: 4 * (i % 2), CheckInterval: 10 * time.Millisecond}, change)
-						var users sync.WaitGroup
-						for range 4 {
-							users.Go(func() {
-								for range 15 {
-									use(p)
-								}
-							})
-						}
-						for range 3 {
-							pause()
-							switch n(3) {
-							case 0:
-								_ = p.Pause()
-								pause()
-								p.Resume()
-							case 1:
-								shared.SetLimit(n(6))
-							}
-						}
-						if n(2) == 0 {
-							users.Wait()
-						}
-						_ = p.Drain(ctx)
-						users.Wait()
+						x.lifeOfPool(i)
 					}
 				})
 			}
 			pools.Wait()
-			_, open := b.count()
+			_, open := x.count()
 			want(t, "open at the end", open, 0)
-			want(t, "used at the end", shared.Used(), 0)
+			want(t, "used at the end", x.shared.Used(), 0)
 		})
 	}
+}
+
+// trouble makes pools with a common Budget, in which all goes wrong.
+type trouble struct {
+	*backend
+	shared *pool.Budget
+	mu     sync.Mutex
+	rnd    *rand.Rand
+}
+
+func (x *trouble) n(below int) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.rnd.IntN(below)
+}
+
+func (x *trouble) pause() { time.Sleep(time.Duration(x.n(5000)) * time.Microsecond) }
+
+// fails is a Check or Reset.
+func (x *trouble) fails(context.Context, *res) error {
+	if x.pause(); x.n(8) == 0 {
+		return errDown
+	}
+	return nil
+}
+
+func (x *trouble) change(c *pool.Config[*res]) {
+	c.Budget, c.Check = x.shared, x.fails
+	if x.n(2) == 0 {
+		c.Reset = x.fails
+	}
+	c.Open = func(ctx context.Context) (*res, error) {
+		x.pause()
+		switch x.n(10) {
+		case 0:
+			panic("open")
+		case 1, 2:
+			return nil, errDown
+		}
+		return x.Open(ctx)
+	}
+	c.Close = func(r *res) { x.pause(); x.Close(r) }
+}
+
+// use acquires once.
+func (x *trouble) use(p *pool.Pool[*res]) {
+	within, cancel := context.WithCancel(ctx)
+	if x.n(4) == 0 {
+		within, cancel = context.WithTimeout(ctx, time.Duration(x.n(20))*time.Millisecond)
+	}
+	defer cancel()
+	l, err := p.Acquire(within)
+	if err != nil {
+		return
+	}
+	if x.pause(); x.n(5) == 0 {
+		l.Discard()
+	} else if !l.TryRelease() {
+		l.Release()
+	}
+}
+
+// lifeOfPool makes a pool, has it used and changed, and drains it.
+func (x *trouble) lifeOfPool(i int) {
+	p := x.start(pool.Limits{MaxSize: 2, MinIdle: i % 3, MaxWaiters: 4 * (i % 2), CheckInterval: 10 * time.Millisecond}, x.change)
+	var users sync.WaitGroup
+	for range 4 {
+		users.Go(func() {
+			for range 15 {
+				x.use(p)
+			}
+		})
+	}
+	for range 3 {
+		x.pause()
+		switch x.n(3) {
+		case 0:
+			_ = p.Pause()
+			x.pause()
+			p.Resume()
+		case 1:
+			x.shared.SetLimit(x.n(6))
+		}
+	}
+	if x.n(2) == 0 {
+		users.Wait()
+	}
+	_ = p.Drain(ctx)
+	users.Wait()
 }
