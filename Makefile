@@ -113,7 +113,7 @@ soak: test-deps ## Run mux, tunnels and the gateway under load and faults for SO
 	@GO='$(GO)' SOAK='$(SOAK)' sh scripts/soak.sh
 
 leakhunt: test-deps ## Try all cases of session state that could leak or get lost, also with PgBouncer if there is one (REWRITE=1 writes list and table)
-	$(GO) test -count 1 -timeout 20m -v -run LeakHunt ./integration -leakhunt $(if $(REWRITE),-leakhunt-rewrite)
+	$(GO) test -count 1 -timeout 60m -v -run LeakHunt ./integration -leakhunt $(if $(REWRITE),-leakhunt-rewrite)
 
 crossed: test-deps ## Have fifty clients of each driver on five connections look for answers that are not their own
 	$(GO) test -count 1 -timeout 60m -v -run CrossedAnswers ./integration -crossed 400
