@@ -91,6 +91,7 @@ func runGateway(e env, cfg *config.Config, c control) (code int, portTaken bool)
 	go reloadOn(c.hangups, gw, ready, done) // not waited for: the configuration may name a pipe without a writer
 	err = gw.Run(ctx)
 	close(done)
+	cancel() // for upgradeOn, if Run has ended by itself
 	tasks.Wait()
 	if forced.Load() || err != nil && !errors.Is(err, gateway.ErrCutOff) {
 		return exitProblem, false
