@@ -71,7 +71,7 @@ func TestPanicOfAcceptingLosesNoListener(t *testing.T) {
 					t.Fatal(err)
 				}
 				addr := conntest.Run(t, &faulty{Listener: raw}, func(l net.Listener) error { return serve(s, l) }, s.Close)
-				conntest.WantGone(t, conntest.Dial(t, addr))
+				conntest.WantRefused(t, addr)
 				conntest.Exchange(t, conntest.Dial(t, addr), "still here")
 				if n := s.Stats().Errors[listener.ReasonInternal]; n != 2 {
 					t.Errorf("counted %d internal errors, want 2", n)
