@@ -8,19 +8,23 @@ const closeTime = 10 * time.Second
 
 // linger arms a timer, which calls lingering, for a closed connection with unsent data.
 func (c *Conn) linger(l *loop) {
-	c.wr.deadline = c.unsent() // a closed connection needs no write deadline, so the field holds the number of unsent bytes at the last check
+	c.wr.deadline = c.delivered() // a closed connection needs no write deadline, so the field holds the value at the last check
 	l.timers.arm(c, l.now+int64(closeTime))
 }
 
-// unsent returns how many written bytes the peer's system has not acknowledged.
-func (c *Conn) unsent() int64 {
+// delivered returns a number that grows by each byte that the peer's system accepts: those of TCP that it has
+// acknowledged, otherwise minus those that it has not accepted. The latter may count a send that is under way twice.
+func (c *Conn) delivered() int64 {
+	if n, _ := acked(c.fd); n > 0 {
+		return int64(n)
+	}
 	n := unsent(c.fd)
 	for _, s := range []*sendBuffer{c.out, c.sending} {
 		if s != nil {
 			n += s.n
 		}
 	}
-	return int64(n)
+	return int64(-n)
 }
 
 // lingerLeast is how many bytes a peer must accept in each closeTime.
@@ -34,7 +38,7 @@ func (c *Conn) lingering(l *loop) bool {
 	case c.out == nil && c.flight == 0:
 		return true // the connection has ended
 	}
-	if !l.closing && !c.abort && c.unsent() <= c.wr.deadline-lingerLeast {
+	if !l.closing && !c.abort && c.delivered() >= c.wr.deadline+lingerLeast {
 		c.linger(l)
 		return true
 	}
