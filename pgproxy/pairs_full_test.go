@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 )
@@ -51,4 +52,32 @@ func TestDatabaseThatWaits(t *testing.T) {
 		t.Error("the endpoint is ejected")
 	}
 	isUser(t, g.login(t, "bob", "bob's secret", "shop"), "bob", "shop")
+}
+
+// TestRefusedLoginsCloseNothing has logins fail while all of max_connections are in use or idle: the idle ones stay, until a
+// login succeeds.
+func TestRefusedLoginsCloseNothing(t *testing.T) {
+	db := startRoles(t, pgtest.SCRAM)
+	db.CreateUser(t, "eve", "eve's secret")
+	users := passwordsOf(t, db)
+	users["eve"] = "wrong"
+	g := startPairs(t, db, users, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.MaxConnections = 2 })
+	ada, bob := g.login(t, "ada", "ada's secret", "shop"), g.login(t, "bob", "bob's secret", "shop")
+	isUser(t, ada, "ada", "shop")
+	isUser(t, bob, "bob", "shop")
+	before := pids(t, db, "ada") + " " + pids(t, db, "bob")
+	for range 3 {
+		g.wantRefused(t, "eve", "wrong", "shop", "28P01", `password authentication failed for user "eve"`, "")
+	}
+	if after := pids(t, db, "ada") + " " + pids(t, db, "bob"); after != before {
+		t.Errorf("the server connections of ada and bob are %s, they were %s", after, before)
+	}
+	g.setUsers(t, pgproxy.Users{"ada": "ada's secret", "bob": "bob's secret", "eve": "eve's secret"})
+	isUser(t, g.login(t, "eve", "eve's secret", "shop"), "eve", "shop")
+	look := db.Connect(t)
+	conntest.Eventually(t, "there are no more than max_connections", func() bool {
+		return one[int](t, look, "select count(*) from pg_stat_activity where usename in ('ada', 'bob', 'eve')") == 2
+	})
+	isUser(t, ada, "ada", "shop")
+	isUser(t, bob, "bob", "shop")
 }

@@ -16,6 +16,11 @@ import (
 // in any of the pools is closed for it. If none is idle, the next one that is released in any of the pools is closed,
 // unless a caller that has waited longer waits for that resource. So callers are served in the order of their acquires,
 // whichever pool they use. Resources are opened ahead of demand (MinIdle, MaxWarm) only if the budget has room.
+//
+// A pool that had no resource when its callers came, or whose last open has failed, may open nothing, as with a wrong password:
+// when the budget is used up, it first opens a resource beside the limit, on trial, and only once that is open an idle one is
+// closed. If none is idle, the resource on trial is closed, and the pool's callers wait for their turn. Trials wait for one
+// another, and for callers of other pools who have waited longer.
 type Budget struct {
 	// pressed says that a pool needs a resource, or that the limit is exceeded: a resource that is given back may have to
 	// be closed.
@@ -24,17 +29,21 @@ type Budget struct {
 
 	mu      sync.Mutex // taken after a pool's; no pool's is taken under it
 	limit   int
+	beside  int      // how many resources may be open or on trial beside the limit
 	used    int      // numbers of resources that pools have, or are granted
 	coming  int      // of them, those that are being closed for the budget
+	trials  int      // of them, those on trial
 	holders []*share // pools that have, or are granted, at least one
 	needs   needs    // pools that need one more
+	doubts  needs    // pools that need one more, on trial if there is no room
 	woken   []*share // pools that were granted one, to be poked
 }
 
-// NewBudget returns a Budget for Config.Budget; a limit of 0 is none.
-func NewBudget(limit int) *Budget {
+// NewBudget returns a Budget for Config.Budget; a limit of 0 is none. Trials is how many resources may be opened on trial
+// beside the limit; with 0 there are no trials.
+func NewBudget(limit, trials int) *Budget {
 	b := &Budget{start: time.Now()}
-	b.limit = effective(limit)
+	b.limit, b.beside = effective(limit), trials
 	return b
 }
 
@@ -45,10 +54,13 @@ func effective(limit int) int {
 	return limit
 }
 
-// SetLimit changes the limit; 0 is none. Resources beyond a lower limit are closed when they are idle.
-func (b *Budget) SetLimit(limit int) {
+// SetLimit changes the numbers of NewBudget. Resources beyond a lower limit are closed when they are idle.
+func (b *Budget) SetLimit(limit, trials int) {
 	b.mu.Lock()
-	b.limit = effective(limit)
+	b.limit, b.beside = effective(limit), trials
+	for trials == 0 && len(b.doubts) > 0 {
+		heap.Pop(&b.doubts).(*share).wait()
+	}
 	b.assign()
 	b.note()
 	b.mu.Unlock()
@@ -69,11 +81,14 @@ type share struct {
 	began  int64 // when the pool was made; times of the pool plus began are those of the Budget
 
 	// Guarded by Budget.mu.
-	held    int   // its part of Budget.used
-	index   int   // in Budget.holders
-	place   int   // in Budget.needs; -1 = not there
-	since   int64 // when the caller that needs the resource began to wait
-	granted int   // resources that the pool may open
+	held    int    // its part of Budget.used
+	index   int    // in Budget.holders
+	queue   *needs // Budget.needs or doubts, if it is there
+	place   int    // in queue; -1 = in none
+	since   int64  // when the caller that needs the resource began to wait
+	granted int    // resources that the pool may open: none or one
+	opens   bool   // the last open has succeeded, and the pool has been in use since
+	trial   bool   // one that is granted or being opened is on trial
 }
 
 // sharer is what a Budget needs of a pool. The methods take the pool's lock.
@@ -113,10 +128,12 @@ func (s *share) take(n, needed int, since func(int) int64) (got, limit int, work
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s.place >= 0 {
-		heap.Remove(&b.needs, s.place)
+		heap.Remove(s.queue, s.place)
 	}
-	got = min(n, s.granted)
-	s.count(got - s.granted)
+	if got = min(n, s.granted); got < s.granted {
+		s.count(-1)
+		s.endTrial()
+	}
 	s.granted = 0
 	b.assign()
 	more := min(n-got, max(b.limit-b.used, 0))
@@ -124,14 +141,37 @@ func (s *share) take(n, needed int, since func(int) int64) (got, limit int, work
 	s.count(more)
 	if got < needed {
 		s.since, limit = s.began+since(got), b.limit
-		heap.Push(&b.needs, s)
+		s.wait()
+		b.assign()
 	}
 	return got, limit, b.note()
 }
 
-// release returns a resource that is closed, or could not be opened. claimed is the result of claims for it. work says
-// that serve must be called.
-func (s *share) release(claimed bool) (work bool) {
+// wait puts the pool into a queue, unless it has to see how a trial ends. Under Budget.mu.
+func (s *share) wait() {
+	b := s.budget
+	switch {
+	case s.opens || b.beside == 0:
+		s.queue = &b.needs
+	case s.trial:
+		return
+	default:
+		s.queue = &b.doubts
+	}
+	heap.Push(s.queue, s)
+}
+
+// endTrial ends the trial if there is one. Under Budget.mu.
+func (s *share) endTrial() {
+	if s.trial {
+		s.trial = false
+		s.budget.trials--
+	}
+}
+
+// release returns a resource that is closed. claimed is the result of claims for it, and waits says that callers wait. work
+// says that serve must be called.
+func (s *share) release(claimed, waits bool) (work bool) {
 	b := s.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -139,6 +179,32 @@ func (s *share) release(claimed bool) (work bool) {
 	if claimed {
 		b.coming--
 	}
+	if s.held == 0 && !waits { // what waiting callers know of the backend is new
+		s.opens = false
+	}
+	b.assign()
+	return b.note()
+}
+
+// failed returns a resource that could not be opened. work says that serve must be called.
+func (s *share) failed() (work bool) {
+	b := s.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.opens = false
+	s.endTrial()
+	s.count(-1)
+	b.assign()
+	return b.note()
+}
+
+// opened tells the Budget that a resource has been opened. work says that serve must be called.
+func (s *share) opened() (work bool) {
+	b := s.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.opens = true
+	s.endTrial()
 	b.assign()
 	return b.note()
 }
@@ -161,7 +227,7 @@ func (s *share) claims(since int64) bool {
 			older++
 		}
 	}
-	if older+max(b.used-b.limit, 0) <= b.coming {
+	if older+b.excess() <= b.coming {
 		return false
 	}
 	b.coming++
@@ -171,22 +237,47 @@ func (s *share) claims(since int64) bool {
 // isPressed reports whether claims may be true. A nil share has no Budget.
 func (s *share) isPressed() bool { return s != nil && s.budget.pressed.Load() }
 
-// assign grants resources to the pools whose callers have waited longest. Under mu.
+// assign grants resources to the pools whose callers have waited longest. What was closed for those in needs is theirs. Under
+// mu.
 func (b *Budget) assign() {
-	for b.used < b.limit && len(b.needs) > 0 {
-		s := heap.Pop(&b.needs).(*share)
-		s.granted++
-		s.count(1)
-		b.woken = append(b.woken, s)
+	for {
+		switch room := b.used < b.limit; {
+		case room && len(b.needs) > 0:
+			b.grant(&b.needs)
+		case room && len(b.doubts) > 0:
+			b.grant(&b.doubts)
+		case !room && b.tries():
+			b.trials++
+			b.grant(&b.doubts).trial = true
+		default:
+			return
+		}
 	}
 }
 
+// tries reports whether a trial may begin. Under mu.
+func (b *Budget) tries() bool {
+	return len(b.doubts) > 0 && b.used-b.limit < b.beside && (len(b.needs) == 0 || b.doubts[0].since <= b.needs[0].since)
+}
+
+// grant grants a resource to the first pool of a queue. Under mu.
+func (b *Budget) grant(queue *needs) *share {
+	s := heap.Pop(queue).(*share)
+	s.granted++
+	s.count(1)
+	b.woken = append(b.woken, s)
+	return s
+}
+
+// excess is the number of resources above the limit, without those on trial. Under mu.
+func (b *Budget) excess() int { return max(b.used-b.trials-b.limit, 0) }
+
 // due is the number of further resources to close. Under mu.
-func (b *Budget) due() int { return len(b.needs) + max(b.used-b.limit, 0) - b.coming }
+func (b *Budget) due() int { return len(b.needs) + b.excess() - b.coming }
 
 // note sets pressed after a change, and reports whether serve must be called. Under mu.
 func (b *Budget) note() (work bool) {
-	b.pressed.Store(len(b.needs) > 0 || b.used > b.limit)
+	b.pressed.Store(len(b.needs)+b.excess() > 0)
 	return len(b.woken) > 0 || b.due() > 0
 }
 
@@ -222,7 +313,7 @@ func (b *Budget) serve() {
 	}
 }
 
-// needs is a heap of the pools that need a resource; the first one's caller has waited longest.
+// needs is a heap of pools that need a resource; the first one's caller has waited longest.
 type needs []*share
 
 func (n needs) Len() int           { return len(n) }
@@ -270,10 +361,25 @@ func (c *core[T]) withdraw(e *effects[T]) {
 	}
 }
 
-// freed returns a resource to the Budget.
+// freed returns a closed resource to the Budget.
 func (c *core[T]) freed(claimed bool, e *effects[T]) {
 	if c.share != nil {
-		e.serve = c.share.release(claimed) || e.serve
+		e.serve = c.share.release(claimed, c.waiters.head != nil) || e.serve
+	}
+}
+
+// unopened returns a resource to the Budget that could not be opened.
+func (c *core[T]) unopened(e *effects[T]) {
+	if c.share != nil {
+		e.serve = c.share.failed() || e.serve
+	}
+}
+
+// opened tells the Budget of the end of an open, before the pool gets the resource: it makes room for one that was on trial.
+// No lock is held.
+func (p *Pool[T]) opened(err error) {
+	if s := p.core.share; s != nil && err == nil && s.opened() {
+		s.budget.serve()
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 // BenchmarkBudgetManyPools closes a resource of another pool for each acquire.
 func BenchmarkBudgetManyPools(b *testing.B) {
-	shared := pool.NewBudget(10)
+	shared := pool.NewBudget(10, 0)
 	back := &backend{t: b, limit: 10}
 	var pools []*pool.Pool[*res]
 	for range 1000 {

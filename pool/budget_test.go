@@ -19,7 +19,7 @@ import (
 // shared makes n pools with one Budget; Close takes a millisecond of fake time.
 func (b *backend) shared(n, budget int, limits pool.Limits) (*pool.Budget, []*pool.Pool[*res]) {
 	b.limit = budget
-	shared := pool.NewBudget(budget)
+	shared := pool.NewBudget(budget, 0)
 	var pools []*pool.Pool[*res]
 	for i := range n {
 		pools = append(pools, b.start(limits, func(c *pool.Config[*res]) {
@@ -236,7 +236,7 @@ func TestBudgetTakesUnleased(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t}
-		shared, checks := pool.NewBudget(1), make(chan struct{})
+		shared, checks := pool.NewBudget(1, 0), make(chan struct{})
 		var pools []*pool.Pool[*res]
 		for range 2 {
 			pools = append(pools, b.start(pool.Limits{MaxSize: 1, CheckInterval: time.Second}, func(c *pool.Config[*res]) {
@@ -266,7 +266,7 @@ func TestBudgetChanges(t *testing.T) {
 		want(t, "warm", shared.Used(), 6)
 		l1, l2 := acquire(t, pools[0]), acquire(t, pools[0])
 		b.set(func() { b.limit = 0 })
-		shared.SetLimit(1)
+		shared.SetLimit(1, 0)
 		synctest.Wait()
 		time.Sleep(time.Second)
 		want(t, "used", shared.Used(), 2)
@@ -276,10 +276,10 @@ func TestBudgetChanges(t *testing.T) {
 		r := begin(ctx, pools[1])
 		synctest.Wait()
 		want(t, "waits", r.done, false)
-		shared.SetLimit(2)
+		shared.SetLimit(2, 0)
 		synctest.Wait()
 		want(t, "served", r.done && r.err == nil, true)
-		shared.SetLimit(0)
+		shared.SetLimit(0, 0)
 		time.Sleep(time.Second)
 		acquire(t, pools[2]).Release()
 		r.lease.Release()
@@ -293,7 +293,7 @@ func TestBudgetChanges(t *testing.T) {
 func TestBudgetAtOnce(t *testing.T) {
 	b := &backend{t: t}
 	const limit, size = 3, 20
-	shared := pool.NewBudget(limit)
+	shared := pool.NewBudget(limit, 0)
 	b.limit = limit
 	start := func(i int) *pool.Pool[*res] {
 		return b.start(pool.Limits{MaxSize: 2, MinIdle: i % 2, CheckInterval: 10 * time.Millisecond}, func(c *pool.Config[*res]) {

@@ -16,7 +16,7 @@ import (
 func TestBudgetInTrouble(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			x := &trouble{backend: &backend{t: t}, shared: pool.NewBudget(3), rnd: rand.New(rand.NewPCG(seed, 1))}
+			x := &trouble{backend: &backend{t: t}, shared: pool.NewBudget(3, int(seed%3)), rnd: rand.New(rand.NewPCG(seed, 1))}
 			var pools sync.WaitGroup
 			for i := range 12 {
 				pools.Go(func() {
@@ -112,7 +112,7 @@ func (x *trouble) lifeOfPool(i int) {
 			x.pause()
 			p.Resume()
 		case 1:
-			x.shared.SetLimit(x.n(6))
+			x.shared.SetLimit(x.n(6), x.n(3))
 		}
 	}
 	if x.n(2) == 0 {

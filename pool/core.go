@@ -410,7 +410,7 @@ func (c *core[T]) openDone(s *slot[T], round uint64, err error, e *effects[T]) {
 	c.opening--
 	if err != nil {
 		c.total--
-		c.freed(false, e)
+		c.unopened(e)
 		c.openFailure(round, err, e)
 		c.dispatch(e)
 		return

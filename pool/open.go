@@ -21,7 +21,9 @@ func (p *Pool[T]) open(round uint64) {
 	p.mu.Lock()
 	timeout := p.core.limits.OpenTimeout
 	p.mu.Unlock()
-	finish(p.callOpen(p.ctx, timeout, s, finish))
+	err := p.callOpen(p.ctx, timeout, s, finish)
+	p.opened(err)
+	finish(err)
 }
 
 // errExited is the error of an Open that ended its goroutine.

@@ -77,11 +77,13 @@ func (p *Pool[T]) openReplacement(caller context.Context, old *slot[T], start in
 	ctx, cancel := context.WithCancel(caller)
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()
-	finish(p.callOpen(ctx, timeout, s, func(err error) {
+	err := p.callOpen(ctx, timeout, s, func(err error) {
 		if finish(err); failure == nil {
 			l.Release()
 		}
-	}))
+	})
+	p.opened(err)
+	finish(err)
 	return l, failure
 }
 
@@ -108,6 +110,7 @@ func (c *core[T]) replaced(s *slot[T], round uint64, err error, gone bool, e *ef
 	switch {
 	case err != nil:
 		c.total--
+		c.unopened(e)
 		if !gone && !c.closed && !c.paused && round >= c.pauseRound {
 			c.lastErr = err
 			c.backoff.failed(round, c.clock, c.jitter())

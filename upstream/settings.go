@@ -41,8 +41,10 @@ type Settings struct {
 	Limits pool.Limits
 	// MaxConnections bounds the connections to each endpoint over the pools of all tenants; 0 = only Limits.MaxSize of each
 	// pool. When it is reached, the connection that has been idle longest is closed for a tenant that needs another one.
-	// If none is idle, the tenants' callers get connections in the order of their acquires; see pool.Budget. An endpoint
-	// that was removed and added again counts its old connections too. It excludes pool.OverflowDirect.
+	// If none is idle, the tenants' callers get connections in the order of their acquires; see pool.Budget. A tenant that
+	// has no open connection, or whose last open has failed, first opens one beside MaxConnections: so there may be
+	// MaxConnections/16 more, at least one. An endpoint that was removed and added again counts its old connections too.
+	// It excludes pool.OverflowDirect.
 	MaxConnections int
 	// Health is the active check; it needs a Probe.
 	Health Health

@@ -141,7 +141,7 @@ func (p *endpointPools[T]) now() []site[T] {
 
 // update changes the limits of all pools.
 func (p *endpointPools[T]) update(l pool.Limits, maxConnections int) {
-	p.budget.SetLimit(maxConnections)
+	p.budget.SetLimit(maxConnections, trials(maxConnections))
 	for _, s := range p.now() {
 		_ = s.pool.Update(l) // the limits are valid; an error says that the pool is closed
 	}

@@ -632,8 +632,10 @@ func TestMaxConnections(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if most["a:1"] != 5 || most["b:1"] != 5 {
-		t.Errorf("most connections: %v, want 5 to each", most)
+	for _, address := range []string{"a:1", "b:1"} {
+		if n := most[address]; n < 5 || n > 6 {
+			t.Errorf("%d connections to %s, want 5, and one on trial", n, address)
+		}
 	}
 	if err := u.Drain(t.Context()); err != nil {
 		t.Error(err)

@@ -285,12 +285,15 @@ func (u *Upstream[T]) budgetOf(address string, limit int) *pool.Budget {
 	u.mu.Unlock()
 	for _, e := range leaving {
 		if e.addr == address {
-			e.pools.budget.SetLimit(limit)
+			e.pools.budget.SetLimit(limit, trials(limit))
 			return e.pools.budget
 		}
 	}
-	return pool.NewBudget(limit)
+	return pool.NewBudget(limit, trials(limit))
 }
+
+// trials is how many connections beside MaxConnections show whether the endpoint lets a tenant in.
+func trials(maxConnections int) int { return max(maxConnections/16, 1) }
 
 // refresh renews the set after a change of an endpoint's state or share.
 func (u *Upstream[T]) refresh() {
