@@ -86,8 +86,8 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 		_ = s.conn.Close()
 		switch cause := context.Cause(ctx); {
 		case errors.Is(cause, context.DeadlineExceeded) && isTimeout(err):
-			_, accepted := errors.AsType[waitError](err)
-			if err = fmt.Errorf("it accepted the connection and did not answer in time: %w", cause); accepted {
+			begun := isStall(err)
+			if err = fmt.Errorf("it accepted the connection and did not answer in time: %w", cause); begun {
 				err = waitError{err}
 			}
 		case cause != nil:
@@ -111,8 +111,9 @@ func (b *Postgres) connect(ctx context.Context, endpoint string) (*server, error
 		switch {
 		case err == nil:
 			b.opened.Store(true)
+			b.of.stalls.completed(endpoint)
 			return s, nil
-		case !pairsOwn(err):
+		case !pairsOwn(err) || isStall(err) && b.stalled(endpoint):
 			return nil, err
 		case b.secret.Load() == cfg.secret || ctx.Err() != nil:
 			return nil, pairError{err}
@@ -173,6 +174,12 @@ func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
 type waitError struct{ error }
 
 func (e waitError) Unwrap() error { return e.error }
+
+// isStall reports whether err is a waitError.
+func isStall(err error) bool {
+	_, is := errors.AsType[waitError](err)
+	return is
+}
 
 // loginError is a server's error at login. Clients that wait for the same login share it.
 type loginError struct {

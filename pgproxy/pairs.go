@@ -574,6 +574,5 @@ func pairsOwn(err error) bool {
 			len(said.Code) == 5 && !slices.Contains(serverWide, said.Code[:2])
 	}
 	_, method := errors.AsType[methodError](err)
-	_, waited := errors.AsType[waitError](err)
-	return method || waited || errors.Is(err, pgwire.ErrAuth)
+	return method || isStall(err) || errors.Is(err, pgwire.ErrAuth)
 }

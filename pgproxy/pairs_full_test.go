@@ -1,6 +1,7 @@
 package pgproxy_test
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -37,21 +38,59 @@ func TestFullServer(t *testing.T) {
 func TestDatabaseThatWaits(t *testing.T) {
 	db := startRoles(t, pgtest.SCRAM)
 	g := startPairs(t, db, passwordsOf(t, db), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.Limits.OpenTimeout = 2 * time.Second // the server's first request has to come within it
+		pc.Limits.OpenTimeout = 4 * time.Second // the server's first request has to come within it
 	})
-	lock := db.Connect(t)
-	for _, sql := range []string{"begin", "alter database till rename to gone"} {
-		if _, err := lock.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := g.as(t.Context(), t, "ada", "ada's secret", "till"); sqlstate(err) != "08006" {
-		t.Errorf("a login that the server does not end: %v, want 08006", err)
-	}
+	isUser(t, g.login(t, "bob", "bob's secret", "shop"), "bob", "shop")
+	lockAs(t, db, "alter database till rename to gone")
+	g.wantStalls(t, []string{"ada", "bob"}, []string{"till"})
 	if g.backend.Status().Endpoints[0].Ejected {
 		t.Error("the endpoint is ejected")
 	}
 	isUser(t, g.login(t, "bob", "bob's secret", "shop"), "bob", "shop")
+}
+
+// lockAs runs a statement in a transaction that stays open.
+func lockAs(t *testing.T, db *pgtest.Cluster, sql string) {
+	t.Helper()
+	lock := db.Connect(t)
+	do(t, lock, "begin")
+	do(t, lock, sql)
+}
+
+// wantStalls wants logins to fail, one for each user and database at the same time, because the server does not end them.
+func (g *gateway) wantStalls(t *testing.T, users, databases []string) {
+	t.Helper()
+	var all sync.WaitGroup
+	for _, user := range users {
+		for _, database := range databases {
+			all.Go(func() {
+				if _, err := g.as(t.Context(), t, user, user+"'s secret", database); sqlstate(err) != "08006" {
+					t.Errorf("user %s, database %s: %v, want 08006", user, database, err)
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+// TestServerThatStalls has a server begin all logins, and complete none. It is ejected if more than one pair sees that.
+func TestServerThatStalls(t *testing.T) {
+	db := startRoles(t, pgtest.SCRAM)
+	var gateways []*gateway
+	for range 3 {
+		gateways = append(gateways, startPairs(t, db, passwordsOf(t, db), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.OpenTimeout = 4 * time.Second }))
+	}
+	lockAs(t, db, "lock table pg_database in access exclusive mode")
+	var all sync.WaitGroup
+	for i, names := range []struct{ users, databases []string }{{[]string{"ada"}, []string{"shop"}}, {[]string{"ada"}, []string{"shop", "till"}}, {[]string{"ada", "bob"}, []string{"shop"}}} {
+		all.Go(func() {
+			gateways[i].wantStalls(t, names.users, names.databases)
+			if ejected := gateways[i].backend.Status().Endpoints[0].Ejected; ejected != (i > 0) {
+				t.Errorf("%v: the endpoint is ejected: %v", names, ejected)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestRefusedLoginsCloseNothing has logins fail while all of max_connections are in use or idle: the idle ones stay, until a

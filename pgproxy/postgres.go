@@ -75,6 +75,7 @@ type Postgres struct {
 	tables tables
 	*pair  // nil = this is the upstream's
 	pairs  pairs
+	stalls stalls // of pairs; a pair has none of its own
 
 	listening  listening
 	renewals   *renewals // a pair has those of the backend
