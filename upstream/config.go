@@ -34,6 +34,12 @@ type Config[T any] struct {
 	// ErrUnhealthy or ErrRebalanced. It is called from any goroutine, possibly during or after Close. Only
 	// RemovedTimeout, CloseRemoved, CloseUnhealthy, DrainUnhealthy and Rebalance require it.
 	Interrupt func(T, error)
+	// AskRole returns what asks an endpoint for its role; only a Target other than TargetAny requires it.
+	AskRole func(endpoint string) RoleAsker
+	// RoleOf returns the role that the opening of a connection has shown, where Primary stands for ReadOnlyPrimary, too.
+	// UnknownRole = it has shown none, as have all connections if RoleOf is nil. A connection to a server that has become a standby since it
+	// was asked, or is none any more, is closed, and the endpoint is asked again.
+	RoleOf func(T) Role
 	// Go starts the opening of a connection, and Affinity returns the affinity of one, for tenants' connections too; see
 	// pool.Config.
 	Go       func(fn func())
@@ -56,6 +62,6 @@ func (c Config[T]) Verify() error {
 	if c.Close == nil && c.Open != nil {
 		errs = append(errs, fmt.Errorf("%w: upstream %q: Close is missing", ErrConfig, c.Name))
 	}
-	errs = append(errs, c.Settings.verify(c.Name, c.Interrupt != nil))
+	errs = append(errs, c.Settings.verify(c.Name, c.Interrupt != nil, c.AskRole != nil))
 	return errors.Join(errs...)
 }

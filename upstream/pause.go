@@ -39,6 +39,7 @@ func (u *Upstream[T]) Pause(limit time.Duration) error {
 	for _, e := range u.set.Load().all {
 		e.pause()
 	}
+	u.refresh() // waits for a role have no limit from now on
 	return nil
 }
 
@@ -66,6 +67,8 @@ func (u *Upstream[T]) resume(p *pause) bool {
 	for _, e := range u.set.Load().all {
 		e.resume()
 	}
+	u.refresh()
+	u.askAll()
 	return true
 }
 
