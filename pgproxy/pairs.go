@@ -208,6 +208,7 @@ func (b *Postgres) newPair(key pairKey, secret *loginSecret) *Postgres {
 	p := &Postgres{cfg: b.cfg, renewals: b.renewals, pair: &pair{pairKey: key, of: b}}
 	p.cfg.User, p.cfg.Password, p.cfg.DBName = key.user, "", key.database
 	p.secret.Store(secret)
+	p.baseline.doubt = b.baseline.doubt
 	p.life, p.end = context.WithCancel(b.life)
 	p.tables.cannotListen = p.cannotListen
 	p.tables.pins.setUsual(b.with.Limits.MaxSize)

@@ -36,10 +36,11 @@ type Config[T any] struct {
 	Interrupt func(T, error)
 	// AskRole returns what asks an endpoint for its role; only a Target other than TargetAny requires it.
 	AskRole func(endpoint string) RoleAsker
-	// RoleOf returns the role that the opening of a connection has shown, where Primary stands for ReadOnlyPrimary, too.
-	// UnknownRole = it has shown none, as have all connections if RoleOf is nil. A connection to a server that has become a standby since it
-	// was asked, or is none any more, is closed, and the endpoint is asked again.
-	RoleOf func(T) Role
+	// RoleOf, optional, returns the role of the server that a new connection leads to, where Primary stands for
+	// ReadOnlyPrimary, too; UnknownRole = it does not show. It is called with a Target other than TargetAny. If the server
+	// has become a standby since its endpoint was asked, or is none any more, the connection is closed, and the endpoint is
+	// asked again.
+	RoleOf func(ctx context.Context, v T) (Role, error)
 	// Go starts the opening of a connection, and Affinity returns the affinity of one, for tenants' connections too; see
 	// pool.Config.
 	Go       func(fn func())

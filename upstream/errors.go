@@ -69,7 +69,7 @@ func (e *Error) Error() string {
 	fmt.Fprintf(&b, "upstream %q: no connection", e.Upstream)
 	switch {
 	case e.Ended != nil:
-		fmt.Fprintf(&b, ": no endpoint is %s: ", e.Target.wanted())
+		fmt.Fprintf(&b, ": no endpoint is %s: ", e.Target.Wanted())
 		for _, r := range e.Roles {
 			fmt.Fprintf(&b, "%s; ", r)
 		}

@@ -109,8 +109,8 @@ func (t Target) rank(r Role) int {
 	return refused
 }
 
-// wanted names what a Target accepts, with an article.
-func (t Target) wanted() string {
+// Wanted says in words what an endpoint must be, such as "a primary".
+func (t Target) Wanted() string {
 	switch t {
 	case TargetPrimary:
 		return "a primary"

@@ -284,7 +284,7 @@ func (t *Tenant[T]) open(ctx context.Context, e *endpoint[T]) (v T, err error) {
 	if v, err = e.open(ctx, t.cfg.Open); err != nil {
 		return v, err
 	}
-	if err = t.up.compare(e, v); err != nil {
+	if err = t.up.compare(ctx, e, v); err != nil {
 		t.cfg.Close(v)
 		var none T
 		return none, err
@@ -294,10 +294,12 @@ func (t *Tenant[T]) open(ctx context.Context, e *endpoint[T]) (v T, err error) {
 
 // compare returns an error if a new connection shows another role than its endpoint is known to have, or if the Target
 // does not accept the endpoint any more.
-func (u *Upstream[T]) compare(e *endpoint[T], v T) error {
+func (u *Upstream[T]) compare(ctx context.Context, e *endpoint[T], v T) (err error) {
 	known, seen := e.role(), UnknownRole
 	if u.cfg.RoleOf != nil && known != UnknownRole {
-		seen = u.cfg.RoleOf(v)
+		if seen, err = u.cfg.RoleOf(ctx, v); err != nil {
+			return err
+		}
 	}
 	switch {
 	case seen != UnknownRole && (seen == Standby) != (known == Standby):

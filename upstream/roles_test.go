@@ -48,7 +48,7 @@ func (r *replicas) config(t upstream.Target, addrs ...string) upstream.Config[*c
 	cfg.Target = t
 	cfg.Limits = pool.Limits{MaxSize: 2, AcquireTimeout: 10 * time.Second}
 	cfg.AskRole = func(addr string) upstream.RoleAsker { return &asker{r: r, addr: addr} }
-	cfg.RoleOf = func(c *conn) upstream.Role { return c.role }
+	cfg.RoleOf = func(_ context.Context, c *conn) (upstream.Role, error) { return c.role, nil }
 	cfg.Open = func(ctx context.Context, addr string) (*conn, error) {
 		role := r.is(addr)
 		if role == silent {
