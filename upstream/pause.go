@@ -53,7 +53,8 @@ func (u *Upstream[T]) setPause(p *pause) {
 	u.paused = p
 }
 
-// Resume ends a Pause: the callers that wait are served in their order. It reports whether the Upstream was paused.
+// Resume ends a Pause: the callers that wait are served in their order. With a Target, the endpoints are asked for their
+// roles first, and the order is not kept. It reports whether the Upstream was paused.
 func (u *Upstream[T]) Resume() bool { return u.resume(nil) }
 
 // resume ends the pause p, or any if p is nil.
@@ -64,6 +65,7 @@ func (u *Upstream[T]) resume(p *pause) bool {
 		return false
 	}
 	u.setPause(nil)
+	u.forgetRoles() // the servers may have been replaced
 	for _, e := range u.set.Load().all {
 		e.resume()
 	}

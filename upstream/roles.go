@@ -70,6 +70,34 @@ func (e *endpoint[T]) aim(t Target) {
 	}
 }
 
+// forgetRoles makes all roles unknown, as they were at first.
+func (u *Upstream[T]) forgetRoles() {
+	all := u.set.Load().all
+	for _, e := range all {
+		e.forgetRole()
+	}
+	u.publish(func(s *set[T]) *set[T] {
+		p := s.plan
+		p.decided = false
+		return newSet(p, s.all, s.ring, s.turns)
+	})
+	for _, e := range all {
+		e.shed()
+	}
+}
+
+// forgetRole is forgetRoles for one endpoint, before the set is renewed.
+func (e *endpoint[T]) forgetRole() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r := &e.roles; r.target != TargetAny {
+		r.now.Store(int32(UnknownRole))
+		r.fresh.Store(true)
+		r.fit.Store(false)
+		e.updateUsable()
+	}
+}
+
 // startAsking starts to ask for the role, unless that is going on or the Target is TargetAny.
 func (e *endpoint[T]) startAsking() {
 	e.mu.Lock()

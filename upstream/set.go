@@ -99,6 +99,11 @@ func (s *set[T]) undecided(usable []*endpoint[T]) bool {
 	if s.target != TargetPreferStandby || s.decided || len(usable) > 0 && s.target.rank(usable[0].role()) == 0 {
 		return false
 	}
+	return s.anyFresh()
+}
+
+// anyFresh reports whether there is an endpoint whose role has never been asked for, or not since a pause.
+func (s *set[T]) anyFresh() bool {
 	return slices.ContainsFunc(s.all, func(e *endpoint[T]) bool { return e.roles.fresh.Load() })
 }
 

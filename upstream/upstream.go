@@ -342,7 +342,7 @@ func (u *Upstream[T]) publish(next func(*set[T]) *set[T]) {
 	} else if was.failOpen && !now.failOpen && len(now.in.list) > 0 {
 		u.cfg.Logger.Info("an endpoint is in again", "upstream", u.cfg.Name, "in", len(now.in.list), "endpoints", len(now.all))
 	}
-	if len(was.in.list) > 0 && len(now.in.list) == 0 && len(now.all) > 0 {
+	if len(was.in.list) > 0 && len(now.in.list) == 0 && len(now.all) > 0 && !now.anyFresh() {
 		u.cfg.Logger.Warn("no endpoint has the role that is wanted, clients wait for one", "upstream", u.cfg.Name, "target", now.target.String())
 	}
 }
