@@ -13,6 +13,7 @@ type Status struct {
 	Name     string
 	Balance  string // a name that ParseBalance parses
 	Target   Target
+	NoRole   bool // no endpoint has a role that Target accepts
 	FailOpen bool // every endpoint is out, so those of the first priority are used
 	Source   SourceStatus
 	// PausedUntil is when a pause ends by itself, zero if the Upstream is not paused.
@@ -94,7 +95,7 @@ func (u *Upstream[T]) Status() Status {
 	u.mu.Lock()
 	s, leaving, source, overrides, paused := u.set.Load(), slices.Clone(u.draining), u.sourceStatus, u.changed, u.paused
 	u.mu.Unlock()
-	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), Target: s.target, FailOpen: s.failOpen, Source: source, Traffic: u.cfg.Traffic}
+	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), Target: s.target, NoRole: len(s.all) > 0 && len(s.fit) == 0, FailOpen: s.failOpen, Source: source, Traffic: u.cfg.Traffic}
 	if paused != nil {
 		st.PausedUntil = paused.until
 	}

@@ -173,7 +173,7 @@ func fixed(pg *PostgresUpstream) *PostgresUpstream {
 		return nil
 	}
 	same := *pg
-	same.MaxConnections = 0
+	same.MaxConnections, same.Target = 0, TargetAny
 	return &same
 }
 
@@ -210,11 +210,14 @@ func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
 	return &pgBackend{Backend: pg, apply: func(s extend.Settings) error { return pg.Update(probed(s, probe)) }}, nil
 }
 
-// probed returns the settings with those of protocol postgres: its limit for all pairs, and its own health check if the
-// configuration asks for it.
+// probed returns the settings with those of protocol postgres: its target, its limit for all pairs, and its own health
+// check if the configuration asks for it.
 func probed(s extend.Settings, probe upstream.Probe) upstream.Settings {
-	if pg := loginOf(s.Config); pg != nil && pg.LoginAs == AsClient {
-		s.MaxConnections = pg.MaxConnections
+	if pg := loginOf(s.Config); pg != nil {
+		s.Target, _ = upstream.ParseTarget(string(pg.Target)) // the configuration's check has refused others
+		if pg.LoginAs == AsClient {
+			s.MaxConnections = pg.MaxConnections
+		}
 	}
 	if h := s.Config.Health; h != nil && h.Postgres {
 		s.Health.Probe = probe
