@@ -157,24 +157,14 @@ func (b *pgBackend) Update(s extend.Settings) error {
 	return b.apply(s)
 }
 
-// rebuildsPostgres reports whether a changed upstream needs another backend: for another login, and
-// for any change of a SQLite file.
+// rebuildsPostgres reports whether a changed upstream needs another backend: for any change of a SQLite file. For
+// another login see UpstreamKeys.Fixed.
 func rebuildsPostgres(old, changed *config.Upstream, files bool) bool {
 	_, was := sqlitePath(old)
 	if _, is := sqlitePath(changed); was || is {
 		return files || !reflect.DeepEqual(*old, *changed)
 	}
-	return extend.ConnectsOtherwise(old, changed, files) || !reflect.DeepEqual(fixed(loginOf(old)), fixed(loginOf(changed)))
-}
-
-// fixed returns what an Update cannot change.
-func fixed(pg *PostgresUpstream) *PostgresUpstream {
-	if pg == nil {
-		return nil
-	}
-	same := *pg
-	same.MaxConnections, same.Target = 0, TargetAny
-	return &same
+	return extend.ConnectsOtherwise(old, changed, files)
 }
 
 // newPostgresBackend connects to PostgreSQL servers, or opens a SQLite file.

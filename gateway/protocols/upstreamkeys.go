@@ -14,6 +14,17 @@ type UpstreamKeys struct {
 	SQLite   *SQLiteFile       `conf:"sqlite"`
 }
 
+// Fixed implements config.Changeable.
+func (k *UpstreamKeys) Fixed() any {
+	fixed := *k
+	if k.Postgres != nil {
+		pg := *k.Postgres
+		pg.MaxConnections, pg.Target = 0, TargetAny
+		fixed.Postgres = &pg
+	}
+	return fixed
+}
+
 // PostgresUpstream is how the gateway logs in to a PostgreSQL server.
 type PostgresUpstream struct {
 	// LoginAs says whose user and database the clients' server connections have.
