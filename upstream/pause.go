@@ -40,6 +40,7 @@ func (u *Upstream[T]) Pause(limit time.Duration) error {
 		e.pause()
 	}
 	u.refresh() // waits for a role have no limit from now on
+	u.askAll()  // which closes the connections that are kept to ask
 	return nil
 }
 

@@ -229,7 +229,8 @@ func (e *endpoint[T]) learn(role Role, err error) {
 	e.mu.Lock()
 	r := &e.roles
 	was := e.role()
-	news := r.fresh.Swap(false) || was != role
+	first := r.fresh.Swap(false)
+	news := first || was != role
 	if r.why = err; err == nil {
 		r.answered = time.Now()
 	} else {
@@ -254,7 +255,7 @@ func (e *endpoint[T]) learn(role Role, err error) {
 		e.shed()
 	}
 	switch {
-	case was == role:
+	case was == role && (!first || err == nil):
 	case role == UnknownRole:
 		e.log.Warn("endpoint's role is unknown", "was", was.String(), "error", err)
 	default:

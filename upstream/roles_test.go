@@ -312,6 +312,9 @@ func TestNoEndpointHasTheRole(t *testing.T) {
 		if took := time.Since(began); took != 10*time.Second || !errors.Is(err, upstream.ErrUnavailable) || !errors.Is(err, pool.ErrTimeout) || upstream.Exhausted(err) {
 			t.Errorf("%v after %v", err, took)
 		}
+		if b.logged(`"endpoint's role is unknown" upstream=api endpoint=b:1 was=unknown error=refused`) != 1 {
+			t.Error(b.log.String())
+		}
 		want := `upstream "api": no connection: no endpoint is a primary: a:1 is a standby; b:1 does not say: refused; c:1 does not say: context deadline exceeded; `
 		if !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
@@ -432,7 +435,7 @@ func TestPauseStopsQuestions(t *testing.T) {
 		if err := u.Pause(time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(roleGap)
 		b.mu.Lock()
 		if b.open != 0 {
 			t.Errorf("%d connections are open in the pause", b.open)
