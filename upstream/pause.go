@@ -48,10 +48,31 @@ func (u *Upstream[T]) Pause(limit time.Duration) error {
 func (u *Upstream[T]) setPause(p *pause) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.paused != nil {
+	switch now := time.Now(); {
+	case u.paused != nil:
 		u.paused.timer.Stop()
+		if p == nil {
+			u.pauseEnded = now
+		}
+	case p != nil:
+		u.pauseBegan = now
 	}
 	u.paused = p
+}
+
+// withoutPause returns how much of the time up to now was not in a pause, the last one if there were several.
+func (u *Upstream[T]) withoutPause(waited time.Duration) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	began, ended := now.Add(-waited), u.pauseEnded
+	if u.paused != nil {
+		ended = now
+	}
+	if u.pauseBegan.After(began) {
+		began = u.pauseBegan
+	}
+	return waited - max(ended.Sub(began), 0)
 }
 
 // Resume ends a Pause: the callers that wait are served in their order. With a Target, the endpoints are asked for their

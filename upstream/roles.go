@@ -486,23 +486,24 @@ const mostConfirmed = 2
 // then. All of it takes no longer than pool.Limits.AcquireTimeout.
 func (t *Tenant[T]) follow(ctx context.Context, key string, failed *Error, n Narrow) (Lease[T], error) {
 	u := t.up
-	w := newRoleWait(u.set.Load().plan, failed.waited())
+	w := newRoleWait(u.set.Load().plan, u.withoutPause(failed.waited()))
 	for tries := 0; ; tries++ {
 		if tries >= mostConfirmed || ctx.Err() != nil || !failed.gone() {
 			return Lease[T]{}, failed
 		}
-		if err := u.confirm(ctx, key, failed, w); err != nil {
+		e, err := u.confirm(ctx, key, failed, w)
+		switch {
+		case err != nil:
 			return Lease[T]{}, u.roleError(err)
-		}
-		e := u.set.Load().pick(key)
-		if e == nil {
+		case e == nil:
 			tries = -1
-			var err error
 			if e, err = u.awaitRole(ctx, key, w); err != nil {
 				return Lease[T]{}, err
 			}
-		} else if p := t.at(e); p != nil {
-			p.Retry()
+		default:
+			if p := t.at(e); p != nil {
+				p.Retry()
+			}
 		}
 		l, further := t.acquireIn(ctx, key, e, n, w)
 		if further == nil {
@@ -529,8 +530,8 @@ func (t *Tenant[T]) acquireIn(ctx context.Context, key string, e *endpoint[T], n
 }
 
 // confirm waits until the endpoints that could not be connected to have been asked for their roles, or until there is
-// another one.
-func (u *Upstream[T]) confirm(ctx context.Context, key string, failed *Error, w *roleWait) error {
+// another one. It returns the endpoint to try then, nil = none has the role.
+func (u *Upstream[T]) confirm(ctx context.Context, key string, failed *Error, w *roleWait) (e *endpoint[T], err error) {
 	tried := func(e *endpoint[T]) bool {
 		return slices.ContainsFunc(failed.Causes, func(c EndpointError) bool { return c.Endpoint == e.addr })
 	}
@@ -541,12 +542,13 @@ func (u *Upstream[T]) confirm(ctx context.Context, key string, failed *Error, w 
 		}
 	}
 	for _, answer := range answers {
-		if err := u.until(ctx, w, answer, func(s *set[T]) bool {
-			e := s.pick(key)
+		err = u.until(ctx, w, answer, func(s *set[T]) bool {
+			e = s.pick(key)
 			return e == nil || !tried(e)
-		}); err != nil {
-			return err
+		})
+		if err != nil || e == nil || !tried(e) {
+			return e, err
 		}
 	}
-	return nil
+	return u.set.Load().pick(key), nil
 }

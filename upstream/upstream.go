@@ -40,6 +40,8 @@ type Upstream[T any] struct {
 	ramp         *time.Timer    // renews the set while an endpoint starts slowly
 	watch        *watch         // changed only with updating held, too; nil = no Source
 	paused       *pause         // nil = not paused; changed only with updating held, too
+	pauseBegan   time.Time      // of the last pause
+	pauseEnded   time.Time      // of the last pause that is over
 	sourceStatus SourceStatus
 	changed      []Override // settings.Overrides; replaced as a whole, never modified
 

@@ -36,6 +36,9 @@ func TestRoles(t *testing.T) {
 	if got := statusLines(t, s); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
+	if w := get(h, "/readyz"); w.Code != 200 || !strings.Contains(w.Body.String(), `upstream "pg": no endpoint has the role that its target primary wants`) {
+		t.Errorf("%d: %s", w.Code, w.Body)
+	}
 	metrics := get(h, "/metrics").Body.String()
 	for line, want := range map[string]bool{
 		`headpond_upstream_no_role{protocol="postgres",upstream="pg"} 1`:                                               true,
