@@ -14,6 +14,7 @@ import (
 
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // Clients get the upstream's name and what is wrong, never its servers' addresses: those are in the log.
@@ -84,6 +85,9 @@ func unavailableText(upstream string, err error) string {
 }
 
 func whyNoServer(err error) string {
+	if e, ok := errors.AsType[*upstream.Error](err); ok && len(e.Roles) > 0 {
+		return noRoleText(e)
+	}
 	if e, ok := errors.AsType[*pool.Error](err); ok && unanswered(e) {
 		return "the server did not answer in time" // whatever an earlier attempt resulted in, which err wraps too
 	}

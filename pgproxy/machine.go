@@ -65,6 +65,7 @@ type serverState struct {
 	// standby, whose host name may stand for the primary by now, or a client in session mode may have left state that
 	// DISCARD ALL does not undo.
 	doomed  bool
+	replays bool // a server before PostgreSQL 14, which does not report in_hot_standby, was a standby at the login; see roleOf
 	stmts   prepared
 	unnamed uint64 // unnamed.id of the session whose unnamed statement the server has; 0 = unknown
 

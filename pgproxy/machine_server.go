@@ -267,8 +267,8 @@ func (m *machine) failed(b []byte) (action, error) {
 		return action{do: fatal}, nil
 	}
 	var instead *pgwire.ErrorResponse
-	if m.server.standby() && bytes.Contains(b, []byte("\x00C25006\x00")) {
-		m.server.doomed = true
+	if bytes.Contains(b, []byte("\x00C25006\x00")) {
+		m.server.refusedWrite()
 	}
 	if o := m.st.first(); o != nil {
 		if o.deallocates() {

@@ -233,14 +233,9 @@ func (m *machine) startOver() {
 func (s *serverState) parameter(p pgwire.Param) {
 	if s.params.set(p.Name, p.Value) >= 0 {
 		s.view = unique.Make(s.params)
-	} else if p.Name == "in_hot_standby" {
+	} else if p.Name == hotStandby {
 		s.report(p)
 	}
-}
-
-// standby reports whether the server has reported that it is a standby.
-func (s *serverState) standby() bool {
-	return slices.Contains(s.baseline, pgwire.Param{Name: "in_hot_standby", Value: "on"})
 }
 
 // report records a changed in_hot_standby: the server is no longer a standby. New clients see the change.
@@ -252,4 +247,5 @@ func (s *serverState) report(p pgwire.Param) {
 	s.baseline = slices.Clone(s.baseline)
 	s.baseline[i] = p
 	s.newest.set(s.baseline)
+	s.newest.doubt(s.endpoint)
 }

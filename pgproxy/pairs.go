@@ -324,6 +324,7 @@ func (b *Postgres) newPair(l *Login) *Postgres {
 	p.number, p.label = b.identify(name, l.secret == nil)
 	p.cfg.User, p.cfg.Password, p.cfg.DBName = name.user, "", name.database
 	p.secret.Store(l.secret)
+	p.baseline.doubt = b.baseline.doubt
 	p.life, p.end = context.WithCancel(b.life)
 	p.tables.cannotListen = p.cannotListen
 	p.tables.pins.setUsual(b.with.Limits.MaxSize)

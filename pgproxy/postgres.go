@@ -27,14 +27,14 @@ type PostgresConfig struct {
 	Name string
 	// Settings are the upstream's. The address of a Unix socket is the path of the socket itself, such as
 	// unix:/run/postgresql/.s.PGSQL.5432. Limits.MaxSize 0 = DefaultMaxSize. Health.Probe may be the result of Probe,
-	// or upstream.TCPProbe.
+	// or upstream.TCPProbe. With a Target, the gateway keeps a connection of its own to each server, to ask for its role.
 	upstream.Settings
 	// LoginAs says whose user and database the server connections of clients have; the zero value is AsUpstream.
 	LoginAs LoginAs
 	// User, Password and DBName are used on every server connection, whatever the client's are. DBName "" = User.
 	//
-	// With AsClient, User and Password are for the gateway's own work only: Secret and Probe. They may be missing. DBName
-	// is then the database of all clients, and of that work; "" = the one that each client asks for, and "postgres".
+	// With AsClient, User and Password are for the gateway's own work only: Secret, Probe and a Target. Without these they
+	// may be missing. DBName is then the database of all clients, and of that work; "" = the one that each client asks for, and "postgres".
 	User, Password, DBName string
 	// MaxPairs bounds the pairs of user and database that exist at a time with AsClient; 0 = DefaultMaxPairs. A pair
 	// without sessions ends after Limits.IdleTimeout, at least a minute, or when another one needs its place.
@@ -93,7 +93,8 @@ type Postgres struct {
 
 // baseline is what a server connection reported at startup: a list that is never changed in place.
 type baseline struct {
-	list atomic.Pointer[[]pgwire.Param]
+	list  atomic.Pointer[[]pgwire.Param]
+	doubt func(endpoint string) // Upstream.Doubt of the backend's; immutable
 }
 
 // get returns nil before the first server connection.
@@ -134,10 +135,13 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	if cfg.LoginAs == AsClient {
 		open, try = nil, Probe(cfg)
 	}
+	b.baseline.doubt = func(endpoint string) { b.whole.Doubt(endpoint) }
 	up, err := upstream.New(upstream.Config[*server]{
 		Name: cfg.Name, Settings: b.with, Open: open, Close: b.close, Check: check, Try: try,
 		Interrupt: func(s *server, _ error) { s.interrupt() },
 		Affinity:  func(s *server) int { return affinityOf(fiber.LoopOf(s.raw), s.kind) },
+		AskRole:   func(endpoint string) upstream.RoleAsker { return &roleAsker{b: b, endpoint: endpoint} },
+		RoleOf:    roleOf,
 		Traffic:   endpointTraffic,
 		Logger:    cfg.Logger,
 	})
@@ -158,6 +162,8 @@ func (c *PostgresConfig) verify() error {
 		return errors.New("postgres.user is missing")
 	case c.User == "" && c.Password != "":
 		return errors.New("there is a Password, and no User")
+	case c.User == "" && c.Target != upstream.TargetAny:
+		return fmt.Errorf("the target %v needs a User, to ask the servers for their roles", c.Target)
 	case c.MaxPairs < 0:
 		return fmt.Errorf("MaxPairs %d is negative", c.MaxPairs)
 	case c.MaxPairs > 0 && c.LoginAs == AsUpstream:

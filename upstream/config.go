@@ -34,6 +34,13 @@ type Config[T any] struct {
 	// ErrUnhealthy or ErrRebalanced. It is called from any goroutine, possibly during or after Close. Only
 	// RemovedTimeout, CloseRemoved, CloseUnhealthy, DrainUnhealthy and Rebalance require it.
 	Interrupt func(T, error)
+	// AskRole returns what asks an endpoint for its role; only a Target other than TargetAny requires it.
+	AskRole func(endpoint string) RoleAsker
+	// RoleOf, optional, returns the role of the server that a new connection leads to, where Primary stands for
+	// ReadOnlyPrimary, too; UnknownRole = it does not show. It is called with a Target other than TargetAny. If the server
+	// has become a standby since its endpoint was asked, or is none any more, the connection is closed, and the endpoint is
+	// asked again.
+	RoleOf func(ctx context.Context, v T) (Role, error)
 	// Go starts the opening of a connection, and Affinity returns the affinity of one, for tenants' connections too; see
 	// pool.Config.
 	Go       func(fn func())
@@ -56,6 +63,6 @@ func (c Config[T]) Verify() error {
 	if c.Close == nil && c.Open != nil {
 		errs = append(errs, fmt.Errorf("%w: upstream %q: Close is missing", ErrConfig, c.Name))
 	}
-	errs = append(errs, c.Settings.verify(c.Name, c.Interrupt != nil))
+	errs = append(errs, c.Settings.verify(c.Name, c.Interrupt != nil, c.AskRole != nil))
 	return errors.Join(errs...)
 }

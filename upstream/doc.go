@@ -21,6 +21,9 @@
 // endpoints are out, leases are balanced over those of the first priority: a health check may be wrong, while refusing
 // all clients certainly is.
 //
+// With a Target, only endpoints of the wanted Role get leases, such as the primary of servers that replicate the same
+// data. The endpoints are asked for their roles over and over; while none has the role, callers wait for one.
+//
 // Update, or a Source (DNS, a file, an orchestrator), changes the set of endpoints. Either way only the differences are
 // applied: an endpoint that stays in the set, identified by its address, keeps its connections and its state.
 //

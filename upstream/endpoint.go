@@ -20,7 +20,7 @@ type endpoint[T any] struct {
 	since    atomic.Int64             // when its slow start began, in sinceEpoch; 0 = no slow start
 	number   int                      // identifies it among the endpoints of the set; immutable; see Tenant.sites
 	load     atomic.Int64             // leases out, and callers that wait for one
-	usable   atomic.Bool              // neither down nor ejected
+	usable   atomic.Bool              // neither down nor ejected, and the Target accepts its role
 	suspect  atomic.Bool              // a success must reset failures
 	paused   atomic.Bool              // by Upstream.Pause
 	stale    atomic.Uint64
@@ -30,12 +30,18 @@ type endpoint[T any] struct {
 	heard    atomic.Int64 // when a user was last answered, in Unix nanoseconds; 0: Heard was never called
 	distance distance
 	latency  latency
+	roles    roleState
 	// judgement says what answers are measured for; nil = they are not measured.
 	judgement atomic.Pointer[judgement]
 	changed   func()                      // tells the Upstream that usable has changed; called without mu
 	try       func(context.Context) error // opens a connection and closes it, as a trial
-	ctx       context.Context             // context of trials and evictions
-	cancel    context.CancelFunc
+	// asker, reopen and shed are Config.AskRole, and the methods of the Upstream, for this endpoint; waiting is the
+	// Upstream's.
+	asker        func() RoleAsker
+	reopen, shed func()
+	waiting      *atomic.Int64
+	ctx          context.Context // context of trials and evictions
+	cancel       context.CancelFunc
 
 	mu         sync.Mutex // guards the fields below; never held across I/O
 	health     health
@@ -90,6 +96,9 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, number int) *endpoint[T] 
 		}
 		return err
 	}
+	e.roles.poke, e.waiting = make(chan struct{}, 1), &u.waiting
+	e.asker = func() RoleAsker { return cfg.AskRole(addr) }
+	e.reopen, e.shed = func() { u.reopen(e) }, func() { u.shed(e) }
 	e.judging, e.spare = &u.judging, func(most int) bool { return u.spare(e, most) }
 	e.spec.Store(&spec)
 	e.usable.Store(true)
@@ -136,6 +145,9 @@ func (e *endpoint[T]) failed(cause error, byAnswer bool) {
 	}
 	if changed {
 		e.changed()
+	}
+	if !errors.Is(cause, ErrTenant) && !shortage(cause) {
+		e.doubt()
 	}
 }
 
@@ -265,7 +277,7 @@ func (e *endpoint[T]) track(began time.Time, err error) {
 
 // updateUsable computes usable and reports whether it has changed. The caller holds mu.
 func (e *endpoint[T]) updateUsable() bool {
-	usable := !e.health.down && !e.ejector.out
+	usable := e.roles.fit.Load() && !e.health.down && !e.ejector.out
 	changed := e.usable.Swap(usable) != usable
 	if changed && usable {
 		e.startSlowly()
@@ -315,6 +327,7 @@ func (e *endpoint[T]) close() {
 	e.mu.Unlock()
 	e.cancel() // after closed is set, so that a trial that is cut short is no failure
 	e.stopProbing()
+	e.stopAsking()
 	e.evictions.Wait()
 	e.pools.close()
 }
@@ -324,7 +337,7 @@ func (e *endpoint[T]) status() EndpointStatus {
 	spec := e.spec.Load()
 	s := EndpointStatus{
 		Address: e.addr, Weight: e.weight(), Priority: spec.Priority, Zone: spec.Zone, Metadata: spec.Metadata,
-		Leases: e.load.Load(), Stale: e.stale.Load(), Pool: e.pools.stats(),
+		Role: e.role(), Leases: e.load.Load(), Stale: e.stale.Load(), Pool: e.pools.stats(),
 	}
 	if e.traffic != nil {
 		s.Traffic = e.traffic.Row()

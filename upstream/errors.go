@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/headpond/headpond/pool"
 )
@@ -31,6 +32,29 @@ type Error struct {
 	Upstream string
 	Causes   []EndpointError // in the order of the attempts
 	Source   error           // why there are no endpoints, if the Source has failed
+	// Target, Roles and Ended are set if no endpoint had a role that the Target accepts: the endpoints' roles, and why the
+	// wait for one has ended, which is pool.ErrTimeout, pool.ErrClosed or the context's error.
+	Target Target
+	Roles  []EndpointRole
+	Ended  error
+}
+
+// EndpointRole is what is known of an endpoint's role.
+type EndpointRole struct {
+	Endpoint string
+	Role     Role
+	Err      error // why the endpoint has not answered the last time; nil = it has, or was not asked yet
+}
+
+// String returns what people read of it.
+func (r EndpointRole) String() string {
+	switch {
+	case r.Role != UnknownRole:
+		return fmt.Sprintf("%s is a %s", r.Endpoint, r.Role)
+	case r.Err != nil:
+		return fmt.Sprintf("%s does not say: %v", r.Endpoint, r.Err)
+	}
+	return r.Endpoint + " has not answered yet"
 }
 
 // EndpointError is the error of one endpoint.
@@ -43,7 +67,14 @@ type EndpointError struct {
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "upstream %q: no connection", e.Upstream)
-	if len(e.Causes) == 0 {
+	switch {
+	case e.Ended != nil:
+		fmt.Fprintf(&b, ": no endpoint is %s: ", e.Target.Wanted())
+		for _, r := range e.Roles {
+			fmt.Fprintf(&b, "%s; ", r)
+		}
+		fmt.Fprintf(&b, "%v", e.Ended)
+	case len(e.Causes) == 0:
 		b.WriteString(": it has no endpoints")
 	}
 	if e.Source != nil {
@@ -69,10 +100,30 @@ func (e *Error) Unwrap() []error {
 	if e.Source != nil {
 		errs = append(errs, e.Source)
 	}
+	if e.Ended != nil {
+		errs = append(errs, e.Ended)
+	}
 	for _, c := range e.Causes {
 		errs = append(errs, c.Err)
 	}
 	return errs
+}
+
+// waited returns how long the acquire has waited in pools.
+func (e *Error) waited() (sum time.Duration) {
+	for _, c := range e.Causes {
+		if pe, ok := errors.AsType[*pool.Error](c.Err); ok {
+			sum += pe.Waited
+		}
+	}
+	return sum
+}
+
+// gone reports whether the endpoint that was tried last could not be connected to, or gives no more leases.
+func (e *Error) gone() bool {
+	last := e.Causes[len(e.Causes)-1].Err
+	pe, ok := errors.AsType[*pool.Error](last)
+	return ok && !errors.Is(last, ErrTenant) && (errors.Is(pe.Kind, pool.ErrOpen) || errors.Is(pe.Kind, pool.ErrClosed))
 }
 
 // Exhausted reports whether err is an error of Acquire that means that a pool was at its limit: too many waiters, a

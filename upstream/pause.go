@@ -39,6 +39,8 @@ func (u *Upstream[T]) Pause(limit time.Duration) error {
 	for _, e := range u.set.Load().all {
 		e.pause()
 	}
+	u.refresh() // waits for a role have no limit from now on
+	u.askAll()  // which closes the connections that are kept to ask
 	return nil
 }
 
@@ -46,13 +48,35 @@ func (u *Upstream[T]) Pause(limit time.Duration) error {
 func (u *Upstream[T]) setPause(p *pause) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.paused != nil {
+	switch now := time.Now(); {
+	case u.paused != nil:
 		u.paused.timer.Stop()
+		if p == nil {
+			u.pauseEnded = now
+		}
+	case p != nil:
+		u.pauseBegan = now
 	}
 	u.paused = p
 }
 
-// Resume ends a Pause: the callers that wait are served in their order. It reports whether the Upstream was paused.
+// withoutPause returns how much of the time up to now was not in a pause, the last one if there were several.
+func (u *Upstream[T]) withoutPause(waited time.Duration) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	began, ended := now.Add(-waited), u.pauseEnded
+	if u.paused != nil {
+		ended = now
+	}
+	if u.pauseBegan.After(began) {
+		began = u.pauseBegan
+	}
+	return waited - max(ended.Sub(began), 0)
+}
+
+// Resume ends a Pause: the callers that wait are served in their order. With a Target, the endpoints are asked for their
+// roles first, and the order is not kept. It reports whether the Upstream was paused.
 func (u *Upstream[T]) Resume() bool { return u.resume(nil) }
 
 // resume ends the pause p, or any if p is nil.
@@ -63,9 +87,12 @@ func (u *Upstream[T]) resume(p *pause) bool {
 		return false
 	}
 	u.setPause(nil)
+	u.forgetRoles() // the servers may have been replaced
 	for _, e := range u.set.Load().all {
 		e.resume()
 	}
+	u.refresh()
+	u.askAll()
 	return true
 }
 

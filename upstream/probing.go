@@ -37,6 +37,11 @@ func (e *endpoint[T]) configure(s Settings) {
 	if changed {
 		e.changed()
 	}
+	if s.Target == TargetAny {
+		e.stopAsking()
+	} else {
+		e.startAsking()
+	}
 }
 
 // againSooner divides the pause before the next probe, after an unanswered probe that leaves the endpoint in: its

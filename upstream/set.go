@@ -10,20 +10,32 @@ import (
 type set[T any] struct {
 	plan
 	all      []*endpoint[T] // by priority
-	in       choice[T]      // endpoints that get leases: the usable ones of the first priority with any; with Nearest only the near ones
-	others   []*endpoint[T] // other usable endpoints: far ones, then those of later priorities
-	failOpen bool           // no endpoint is usable, so in has the first priority
+	fit      []*endpoint[T] // those whose roles the Target accepts, by tier
+	in       choice[T]      // endpoints that get leases: the usable ones of the first tier with any; with Nearest only the near ones
+	others   []*endpoint[T] // other usable endpoints: far ones, then those of later tiers
+	failOpen bool           // no endpoint is usable, so in has the first tier of fit
 	starting bool           // an endpoint in in starts slowly
 	ring     ring           // over all; only with RingHash
 	chosen   []bool         // marks those of all that are in in; only with RingHash
 	turns    *turns         // of RoundRobin, shared by successive sets
+	replaced chan struct{}  // closed when the next set has been published
 }
 
 // plan holds the Settings that decide how endpoints are picked.
 type plan struct {
-	balance     Balance
-	slowStart   time.Duration
-	firstReport time.Duration // limit of the wait for the first report of a Source; 0 = none
+	balance        Balance
+	target         Target
+	slowStart      time.Duration
+	acquireTimeout time.Duration // limit of waits for the first report of a Source, and for a role; 0 = none
+	decided        bool          // with TargetPreferStandby: an earlier set had endpoints for leases
+}
+
+// planOf returns the plan of Settings that replace those of before.
+func planOf(s Settings, before plan) plan {
+	return plan{
+		balance: s.Balance, target: s.Target, slowStart: s.SlowStart, acquireTimeout: s.Limits.AcquireTimeout,
+		decided: before.decided && before.target == s.Target,
+	}
 }
 
 // turns are the counters of RoundRobin: of first choices, and of choices after a failure, which must not shift the
@@ -32,12 +44,12 @@ type turns struct{ first, other atomic.Uint64 }
 
 // newSet makes the set as of now. all is in order of priority.
 func newSet[T any](p plan, all []*endpoint[T], r ring, t *turns) *set[T] {
-	s := &set[T]{plan: p, all: all, ring: r, turns: t}
+	s := &set[T]{plan: p, all: all, fit: fitting(p.target, all), ring: r, turns: t, replaced: make(chan struct{})}
 	var in []*endpoint[T]
-	for _, e := range all {
+	for _, e := range s.fit {
 		switch {
 		case !e.usable.Load():
-		case len(in) == 0 || e.priority() == in[0].priority():
+		case len(in) == 0 || s.tier(e) == s.tier(in[0]):
 			in = append(in, e)
 		default:
 			s.others = append(s.others, e)
@@ -48,16 +60,51 @@ func newSet[T any](p plan, all []*endpoint[T], r ring, t *turns) *set[T] {
 		in, far = near(in)
 		s.others = append(far, s.others...)
 	}
-	if len(in) == 0 && len(all) > 0 {
+	if s.undecided(in) {
+		in, s.others = nil, nil
+	} else if len(in) == 0 && len(s.fit) > 0 {
 		s.failOpen = true
-		in = slices.Clone(all)
-		in = slices.DeleteFunc(in, func(e *endpoint[T]) bool { return e.priority() != all[0].priority() })
+		in = slices.Clone(s.firstTier(s.fit))
 	}
+	s.decided = s.decided || len(in) > 0
 	s.in, s.starting = newChoice(in, p.slowStart, time.Now())
 	if r != nil {
 		s.chosen = chosenOf(all, in)
 	}
 	return s
+}
+
+// fitting returns the endpoints whose roles a Target accepts, by tier. all is in order of priority.
+func fitting[T any](t Target, all []*endpoint[T]) []*endpoint[T] {
+	if t == TargetAny {
+		return all
+	}
+	var by [2][]*endpoint[T] // rank
+	for _, e := range all {
+		if rank := t.rank(e.role()); rank != refused {
+			by[rank] = append(by[rank], e)
+		}
+	}
+	return slices.Concat(by[0], by[1])
+}
+
+// tier numbers the endpoints that get leases together: those of the same priority, which the Target likes equally well.
+func (s *set[T]) tier(e *endpoint[T]) [2]int {
+	return [2]int{s.target.rank(e.role()), e.priority()}
+}
+
+// undecided reports whether the first leases have to wait, because an endpoint of which nothing is known yet may be a
+// standby, which TargetPreferStandby prefers to those that are usable.
+func (s *set[T]) undecided(usable []*endpoint[T]) bool {
+	if s.target != TargetPreferStandby || s.decided || len(usable) > 0 && s.target.rank(usable[0].role()) == 0 {
+		return false
+	}
+	return s.anyFresh()
+}
+
+// anyFresh reports whether there is an endpoint whose role has never been asked for, or not since a pause.
+func (s *set[T]) anyFresh() bool {
+	return slices.ContainsFunc(s.all, func(e *endpoint[T]) bool { return e.roles.fresh.Load() })
 }
 
 // specs returns the endpoints as last reported. The caller holds Upstream.updating.
@@ -97,15 +144,15 @@ func chosenOf[T any](all, list []*endpoint[T]) []bool {
 	return chosen
 }
 
-// pickOther chooses an endpoint that was not tried: one that is in, else one of a later priority, else one that is out.
-// nil = all were tried.
+// pickOther chooses an endpoint that was not tried: one that is in, else one of a later tier, else one that is out. nil =
+// all were tried.
 func (s *set[T]) pickOther(key string, tried []*endpoint[T]) *endpoint[T] {
 	rest := without(s.in.list, tried)
 	if len(rest) == 0 {
-		rest = firstPriority(without(s.others, tried))
+		rest = s.firstTier(without(s.others, tried))
 	}
 	if len(rest) == 0 {
-		rest = firstPriority(without(s.all, tried))
+		rest = s.firstTier(without(s.fit, tried))
 	}
 	if len(rest) == 0 {
 		return nil
@@ -129,10 +176,10 @@ func (s *set[T]) among(c choice[T], turn *atomic.Uint64) *endpoint[T] {
 	return c.lessBusy()
 }
 
-// firstPriority returns the endpoints with the priority of the first one in list.
-func firstPriority[T any](list []*endpoint[T]) []*endpoint[T] {
+// firstTier returns the endpoints with the tier of the first one in list, which is in order.
+func (s *set[T]) firstTier(list []*endpoint[T]) []*endpoint[T] {
 	for i, e := range list {
-		if e.priority() != list[0].priority() {
+		if s.tier(e) != s.tier(list[0]) {
 			return list[:i]
 		}
 	}

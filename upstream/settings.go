@@ -37,6 +37,9 @@ type Settings struct {
 	Overrides []Override
 	// Balance chooses among the endpoints; the zero value is P2C.
 	Balance Balance
+	// Target says which roles endpoints must have to get leases; the zero value is TargetAny. The endpoints are asked for
+	// their roles, about once a second. Callers wait for an endpoint with the role up to Limits.AcquireTimeout.
+	Target Target
 	// Limits are the limits of each endpoint's pool, for each tenant.
 	Limits pool.Limits
 	// MaxConnections bounds the connections to each endpoint over the pools of all tenants; 0 = only Limits.MaxSize of each
@@ -154,12 +157,18 @@ func (e Ejection) withDefaults() Ejection {
 	return e
 }
 
-// verify reports every problem, joined. interrupts says that Config.Interrupt is set.
-func (s *Settings) verify(name string, interrupts bool) error {
+// verify reports every problem, joined. interrupts and asks say that Config.Interrupt and Config.AskRole are set.
+func (s *Settings) verify(name string, interrupts, asks bool) error {
 	errs := []error{verifyEndpoints(s.Endpoints), verifyOverrides(s.Overrides)}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if !s.Balance.valid() {
 		bad("balance %v is unknown", s.Balance)
+	}
+	switch {
+	case !s.Target.valid():
+		bad("target %v is unknown", s.Target)
+	case s.Target != TargetAny && !asks:
+		bad("target %v needs AskRole", s.Target)
 	}
 	if err := s.Limits.Verify(); err != nil {
 		bad("%w", err)

@@ -64,7 +64,7 @@ func (t *Tenant[T]) newPool(e *endpoint[T], name string) (*pool.Pool[T], error) 
 	}
 	p, err := pool.New(pool.Config[T]{
 		Name:     name,
-		Open:     func(ctx context.Context) (T, error) { return e.open(ctx, t.cfg.Open) },
+		Open:     func(ctx context.Context) (T, error) { return t.open(ctx, e) },
 		Go:       u.cfg.Go,
 		Affinity: u.cfg.Affinity,
 		Close:    t.cfg.Close,
@@ -110,7 +110,7 @@ func (u *Upstream[T]) forget(drained ...site[T]) {
 		counted.OpenTime, counted.LastOpenError = 0, nil
 		e.pools.past.Add(counted)
 		t.past.Add(counted)
-		if t.at(e) != nil {
+		if t.at(e) == s.pool { // else it has another one by now
 			t.put(e.number, site[T]{})
 		}
 	}
@@ -129,7 +129,7 @@ type endpointPools[T any] struct {
 
 	list []site[T]  // only appended to, or replaced
 	past pool.Stats // what pools counted that are gone
-	shut bool       // no more pools
+	shut bool       // no pool is made
 }
 
 // now returns the present pools.

@@ -12,7 +12,9 @@ import (
 type Status struct {
 	Name     string
 	Balance  string // a name that ParseBalance parses
-	FailOpen bool   // every endpoint is out, so those of the first priority are used
+	Target   Target
+	NoRole   bool // no endpoint has a role that Target accepts
+	FailOpen bool // every endpoint is out, so those of the first priority are used
 	Source   SourceStatus
 	// PausedUntil is when a pause ends by itself, zero if the Upstream is not paused.
 	PausedUntil time.Time
@@ -53,6 +55,7 @@ type EndpointStatus struct {
 	Failures     int         // consecutive, seen in use
 	LastError    string      // of the last failure or failed probe; kept after recovery
 	LastFailed   time.Time   // time of LastError; zero: never
+	Role         Role        // as last answered; UnknownRole with TargetAny
 	Leases       int64       // leases out, and callers that wait for one
 	Stale        uint64      // connections that the server had closed while they were idle, as reported with Lease.Stale
 	Pool         pool.Stats  // the sum of the pools of all tenants, and of what those counted that are gone; see pool.Stats.Add
@@ -65,10 +68,11 @@ func (u *Upstream[T]) AllInUse() bool {
 	return u.own.AllInUse()
 }
 
-// OnlyEndpoint returns the address of the endpoint in use, or "" unless there is exactly one. It is cheap.
+// OnlyEndpoint returns the address of the endpoint in use, or "" unless there is exactly one whose role the Target
+// accepts. It is cheap.
 func (u *Upstream[T]) OnlyEndpoint() (address string) {
-	if all := u.set.Load().all; len(all) == 1 {
-		return all[0].addr
+	if fit := u.set.Load().fit; len(fit) == 1 {
+		return fit[0].addr
 	}
 	return ""
 }
@@ -91,7 +95,7 @@ func (u *Upstream[T]) Status() Status {
 	u.mu.Lock()
 	s, leaving, source, overrides, paused := u.set.Load(), slices.Clone(u.draining), u.sourceStatus, u.changed, u.paused
 	u.mu.Unlock()
-	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), FailOpen: s.failOpen, Source: source, Traffic: u.cfg.Traffic}
+	st := Status{Name: u.cfg.Name, Balance: s.balance.String(), Target: s.target, NoRole: len(s.all) > 0 && len(s.fit) == 0, FailOpen: s.failOpen, Source: source, Traffic: u.cfg.Traffic}
 	if paused != nil {
 		st.PausedUntil = paused.until
 	}

@@ -97,8 +97,21 @@ func (t *Tenant[T]) acquireFrom(ctx context.Context, key string, e *endpoint[T],
 	return t.acquireOther(ctx, key, e, err, n)
 }
 
-// acquireOther tries other endpoints after the first one failed with err.
+// acquireOther tries other endpoints after the first one failed with err, and with a Target those that have its role
+// afterwards.
 func (t *Tenant[T]) acquireOther(ctx context.Context, key string, e *endpoint[T], err error, n Narrow) (Lease[T], error) {
+	l, failed := t.tryOthers(ctx, key, e, err, n)
+	switch {
+	case failed == nil:
+		return l, nil
+	case t.up.set.Load().target != TargetAny:
+		return t.follow(ctx, key, failed, n)
+	}
+	return l, failed
+}
+
+// tryOthers tries other endpoints after the first one failed with err.
+func (t *Tenant[T]) tryOthers(ctx context.Context, key string, e *endpoint[T], err error, n Narrow) (Lease[T], *Error) {
 	failure := &Error{Upstream: t.up.cfg.Name}
 	var tried []*endpoint[T]
 	for refusals := 0; ; {

@@ -22,6 +22,7 @@ type Upstream[T any] struct {
 	own     Tenant[T] // of the Upstream's own acquires
 	set     atomic.Pointer[set[T]]
 	turns   turns
+	waiting atomic.Int64    // acquires that wait for an endpoint's role
 	judging sync.Mutex      // see endpoint.judging
 	ctx     context.Context // of background tasks
 	stop    context.CancelFunc
@@ -39,6 +40,8 @@ type Upstream[T any] struct {
 	ramp         *time.Timer    // renews the set while an endpoint starts slowly
 	watch        *watch         // changed only with updating held, too; nil = no Source
 	paused       *pause         // nil = not paused; changed only with updating held, too
+	pauseBegan   time.Time      // of the last pause
+	pauseEnded   time.Time      // of the last pause that is over
 	sourceStatus SourceStatus
 	changed      []Override // settings.Overrides; replaced as a whole, never modified
 
@@ -60,7 +63,7 @@ func New[T any](cfg Config[T]) (*Upstream[T], error) {
 	u.own.up, u.own.cfg = u, TenantConfig[T]{Name: cfg.Name, Open: cfg.Open, Close: cfg.Close, Check: cfg.Check, Reset: cfg.Reset}
 	u.own.sites.Store(&[]site[T]{})
 	u.ctx, u.stop = context.WithCancel(context.Background())
-	u.set.Store(&set[T]{turns: &u.turns})
+	u.set.Store(&set[T]{turns: &u.turns, replaced: make(chan struct{})})
 	if err := u.Update(cfg.Settings); err != nil {
 		u.Close()
 		return nil, err
@@ -87,7 +90,8 @@ func (u *Upstream[T]) AcquireKey(ctx context.Context, key string) (Lease[T], err
 func (u *Upstream[T]) UsesKeys() bool { return u.set.Load().balance == RingHash }
 
 // Choose returns the address of the endpoint that an Acquire would try after those that were tried, "" if there is no
-// other, for a connection that is in no pool. It waits only for the Source's first report.
+// other, for a connection that is in no pool. It waits only for the Source's first report, and for an endpoint with the
+// role that the Target wants.
 func (u *Upstream[T]) Choose(ctx context.Context, tried []string) (address string, err error) {
 	set := u.set.Load()
 	e := set.pick("")
@@ -110,15 +114,19 @@ func (u *Upstream[T]) Choose(ctx context.Context, tried []string) (address strin
 	return e.addr, nil
 }
 
-// pickFirst chooses an endpoint when the set was empty, after a wait for the Source's first report.
+// pickFirst chooses an endpoint when there was none to choose, after a wait for the Source's first report, or for the
+// role that the Target wants.
 func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], error) {
+	if s := u.set.Load(); len(s.all) > 0 {
+		return u.awaitRole(ctx, key, newRoleWait(s.plan, 0))
+	}
 	u.mu.Lock()
 	w := u.watch
 	u.mu.Unlock()
 	if w == nil {
 		return nil, &Error{Upstream: u.cfg.Name}
 	}
-	if limit := u.set.Load().firstReport; limit > 0 {
+	if limit := u.set.Load().acquireTimeout; limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -129,8 +137,8 @@ func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], 
 		case <-ctx.Done():
 		}
 	})
-	if e := u.set.Load().pick(key); e != nil {
-		return e, nil
+	if s := u.set.Load(); len(s.all) > 0 {
+		return u.awaitRole(ctx, key, newRoleWait(s.plan, 0))
 	}
 	u.mu.Lock()
 	err := w.err
@@ -143,7 +151,7 @@ func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], 
 // Removed endpoints get no more leases, and are closed as their leases are released. The pools of new endpoints start
 // to fill. On an error, which wraps ErrConfig or pool.ErrClosed, nothing changes.
 func (u *Upstream[T]) Update(s Settings) error {
-	if err := s.verify(u.cfg.Name, u.cfg.Interrupt != nil); err != nil {
+	if err := s.verify(u.cfg.Name, u.cfg.Interrupt != nil, u.cfg.AskRole != nil); err != nil {
 		return err
 	}
 	u.updating.Lock()
@@ -188,7 +196,7 @@ func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 	before := u.set.Load()
 	d := compare(before.specs(), list)
 	u.setLimits(s.Limits)
-	all, added := u.build(before.all, list, s.MaxConnections)
+	all, added := u.build(before.all, list, s)
 	if len(before.all) > 0 {
 		for _, e := range added {
 			e.startSlowly()
@@ -205,8 +213,11 @@ func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 		}
 		u.draining = append(u.draining, removed...)
 		u.changed = s.Overrides
-		return newSet(plan{s.Balance, s.SlowStart, s.Limits.AcquireTimeout}, all, r, &u.turns)
+		return newSet(planOf(s, before.plan), all, r, &u.turns)
 	})
+	for _, e := range all {
+		e.shed() // if it does not have the role
+	}
 	for _, e := range added {
 		e.configure(s)
 	}
@@ -256,7 +267,7 @@ func (u *Upstream[T]) retire(e *endpoint[T], how Removal, limit time.Duration) {
 
 // build returns the endpoints of list, and the new ones among them; it reuses those of old. The Upstream's own
 // pools of new endpoints start to fill. The caller holds updating.
-func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, maxConnections int) (all, added []*endpoint[T]) {
+func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, s Settings) (all, added []*endpoint[T]) {
 	known := make(map[string]*endpoint[T], len(old))
 	for _, e := range old {
 		known[e.addr] = e
@@ -266,12 +277,10 @@ func (u *Upstream[T]) build(old []*endpoint[T], list []Endpoint, maxConnections 
 		if e == nil {
 			e = newEndpoint(u, spec, u.numbers.next())
 			e.paused.Store(u.paused != nil)
-			e.pools.budget = u.budgetOf(e.addr, maxConnections)
-			if u.own.cfg.Open != nil {
-				_, _ = u.own.join(e)
-			}
+			e.pools.budget = u.budgetOf(e.addr, s.MaxConnections)
 			added = append(added, e)
 		}
+		e.aim(s.Target)
 		all = append(all, e)
 	}
 	return all, added
@@ -324,6 +333,7 @@ func (u *Upstream[T]) publish(next func(*set[T]) *set[T]) {
 	was := u.set.Load()
 	now := next(was)
 	u.set.Store(now)
+	close(was.replaced)
 	if u.ramp != nil {
 		u.ramp.Stop()
 		u.ramp = nil
@@ -334,8 +344,11 @@ func (u *Upstream[T]) publish(next func(*set[T]) *set[T]) {
 	u.mu.Unlock()
 	if now.failOpen && !was.failOpen {
 		u.cfg.Logger.Error("every endpoint is out, using all of them anyway", "upstream", u.cfg.Name, "endpoints", len(now.all))
-	} else if was.failOpen && !now.failOpen && len(now.all) > 0 {
+	} else if was.failOpen && !now.failOpen && len(now.in.list) > 0 {
 		u.cfg.Logger.Info("an endpoint is in again", "upstream", u.cfg.Name, "in", len(now.in.list), "endpoints", len(now.all))
+	}
+	if len(was.in.list) > 0 && len(now.in.list) == 0 && len(now.all) > 0 && !now.anyFresh() {
+		u.cfg.Logger.Warn("no endpoint has the role that is wanted, clients wait for one", "upstream", u.cfg.Name, "target", now.target.String())
 	}
 }
 

@@ -33,7 +33,10 @@ type backends struct {
 	log     bytes.Buffer // written under mu
 }
 
-type conn struct{ endpoint, tenant string }
+type conn struct {
+	endpoint, tenant string
+	role             upstream.Role // at its opening
+}
 
 func newBackends() *backends {
 	return &backends{down: map[string]bool{}, sick: map[string]bool{}, opened: map[string]int{}}

@@ -180,6 +180,9 @@ func (h *handler) readyz(w http.ResponseWriter, _ *http.Request) {
 		if !u.PausedUntil.IsZero() {
 			_, _ = fmt.Fprintf(w, "upstream %q: paused by an operator\n", u.Name)
 		}
+		if u.NoRole {
+			_, _ = fmt.Fprintf(w, "upstream %q: no endpoint has the role that its target %s wants\n", u.Name, u.Target)
+		}
 		if u.FailOpen {
 			_, _ = fmt.Fprintf(w, "upstream %q: every endpoint is out, all of them are tried\n", u.Name)
 		} else if why := outOfUse(u); why != "" {

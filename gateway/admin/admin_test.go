@@ -42,7 +42,7 @@ func snapshot() admin.Snapshot {
 			{Name: hostile, Protocol: "tcp"},
 		},
 		Upstreams: []admin.Upstream{
-			{Protocol: "postgres", Reuses: true, Status: upstream.Status{Name: "pg", Balance: "p2c", Endpoints: []upstream.EndpointStatus{endpoint, endpoint, bad}}},
+			{Protocol: "postgres", Reuses: true, Status: upstream.Status{Name: "pg", Balance: "p2c", Target: upstream.TargetStandby, Endpoints: []upstream.EndpointStatus{endpoint, endpoint, bad}}},
 			{Protocol: "tcp", Status: upstream.Status{Name: hostile, FailOpen: true}},
 		},
 		Additions:    []admin.Addition{ponds.Of([]pond{{Name: hostile, Frogs: 2, Water: 3 << 20}, {Name: "dry"}})},

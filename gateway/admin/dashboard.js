@@ -138,6 +138,7 @@ function sparkline(label) {
 // place says what is not the default about an endpoint.
 function place(e) {
   const parts = [];
+  if (e.role) parts.push(e.role === "unknown" ? "role unknown" : e.role);
   if (e.weight > 1) parts.push("weight " + e.weight);
   if (e.priority > 0) parts.push("priority " + e.priority);
   if (e.zone) parts.push("zone " + e.zone);
@@ -191,8 +192,8 @@ function poolCard() {
 function upstreamView() {
   const root = element("div", "upstream");
   const head = element("div", "row");
-  const name = element("h3"), protocol = element("span", "tag"), about = element("span", "quiet"), open = element("span", "tag warn", "every endpoint is out");
-  head.append(name, protocol, about, open);
+  const name = element("h3"), protocol = element("span", "tag"), about = element("span", "quiet"), open = element("span", "tag warn", "every endpoint is out"), none = element("span", "tag bad", "no endpoint has the role");
+  head.append(name, protocol, about, open, none);
   const source = element("p", "quiet"), grid = element("div", "grid");
   root.append(head, source, grid);
   const cards = new Map();
@@ -202,8 +203,9 @@ function upstreamView() {
       setText(name, u.name);
       setText(protocol, u.protocol);
       const file = u.endpoints.some((e) => e.address.startsWith("sqlite:"));
-      setText(about, file || u.endpoints.length === 1 ? "" : u.balance + " over " + u.endpoints.length + " endpoints");
+      setText(about, file || u.endpoints.length === 1 ? "" : u.balance + " over " + u.endpoints.length + " endpoints" + (u.target === "any" ? "" : ", target " + u.target));
       open.hidden = !u.fail_open;
+      none.hidden = !u.no_role;
       source.className = u.source && u.source.failing_since ? "error" : "quiet";
       setText(source, found(u.source));
       source.hidden = !u.source;

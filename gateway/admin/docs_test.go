@@ -38,7 +38,7 @@ upstreams:
   raw: {endpoints: ["127.0.0.1:1"]}
   datagrams: {endpoints: ["127.0.0.1:1"]}
   web: {endpoints: ["`+backend.Listener.Addr().String()+`"]}
-  db: {endpoints: ["127.0.0.1:1"], postgres: {user: app, password: x}}
+  db: {endpoints: ["127.0.0.1:1"], pool: {acquire_timeout: 100ms}, postgres: {user: app, password: x, target: primary}}
 `))
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)

@@ -115,6 +115,8 @@ var (
 	overridesDesc     = desc("upstream_endpoint_overrides", "Endpoints that operators have added, drained, removed or given another weight, until that is taken back.", "upstream", "protocol")
 	changesDesc       = desc("upstream_endpoint_changes_total", "Endpoints added, removed or altered while the gateway runs.", "change", "upstream", "protocol")
 	failOpenDesc      = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
+	roleDesc          = desc("upstream_endpoint_role", "1 for the role that the endpoint has; only of upstreams with a target.", append([]string{"role"}, poolLabels...)...)
+	noRoleDesc        = desc("upstream_no_role", "1 while no endpoint has the role that the upstream's target wants, and its clients wait.", "upstream", "protocol")
 	pausedDesc        = desc("upstream_paused", "1 while an operator has paused the upstream, and its clients wait.", "upstream", "protocol")
 	errorsDesc        = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
 	expiryDesc        = desc("listener_certificate_expiry_timestamp_seconds", "When the certificate of a listener with TLS expires.", listenerLabels...)
@@ -136,7 +138,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range snapshotMetrics {
 		ch <- m.desc
 	}
-	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, staleDesc, failOpenDesc, overridesDesc, pausedDesc, sourceFailingDesc, sourceFailedDesc, changesDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
+	for _, d := range []*prometheus.Desc{acquireDesc, closedDesc, healthyDesc, ejectedDesc, roleDesc, staleDesc, failOpenDesc, noRoleDesc, overridesDesc, pausedDesc, sourceFailingDesc, sourceFailedDesc, changesDesc, errorsDesc, expiryDesc, retiringDesc, reloadsDesc, logLostDesc, buildInfoDesc} {
 		ch <- d
 	}
 }
@@ -195,6 +197,7 @@ func retiringByName(list []Retiring) map[[2]string]int {
 
 func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 	send(ch, failOpenDesc, prometheus.GaugeValue, oneIf(u.FailOpen), u.Name, u.Protocol)
+	send(ch, noRoleDesc, prometheus.GaugeValue, oneIf(u.NoRole), u.Name, u.Protocol)
 	send(ch, pausedDesc, prometheus.GaugeValue, oneIf(!u.PausedUntil.IsZero()), u.Name, u.Protocol)
 	send(ch, sourceFailingDesc, prometheus.GaugeValue, oneIf(u.Source.LastError != ""), u.Name, u.Protocol)
 	send(ch, sourceFailedDesc, prometheus.CounterValue, float64(u.Source.Failed), u.Name, u.Protocol)
@@ -215,6 +218,7 @@ func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 			send(ch, healthyDesc, prometheus.GaugeValue, oneIf(e.Healthy), labels...)
 			send(ch, ejectedDesc, prometheus.GaugeValue, oneIf(e.Ejected), labels...)
 			send(ch, staleDesc, prometheus.CounterValue, float64(e.Stale), labels...)
+			collectRole(ch, u.Target, e.Role, labels)
 		}
 		for _, m := range poolMetrics {
 			send(ch, m.desc, m.kind, m.read(e.Pool), labels...)

@@ -119,6 +119,8 @@ type UpstreamStatus struct {
 	Name        string     `json:"name"`
 	Protocol    string     `json:"protocol"`
 	Balance     string     `json:"balance"`
+	Target      string     `json:"target"`       // the role that endpoints must have, "any" or another word of libpq's target_session_attrs
+	NoRole      bool       `json:"no_role"`      // no endpoint has it, and clients wait
 	FailOpen    bool       `json:"fail_open"`    // every endpoint is out, those of the first priority are used
 	PausedUntil *time.Time `json:"paused_until"` // by an operator, who may also resume it; null: it is not paused
 	Source      *Source    `json:"source"`       // null: the endpoints are in the configuration
@@ -156,6 +158,7 @@ type Endpoint struct {
 	Failures     int               `json:"failures"`
 	LastError    string            `json:"last_error"`
 	LastFailed   *time.Time        `json:"last_failed"` // null: never
+	Role         string            `json:"role"`        // "primary", "read-only primary", "standby", "unknown"; empty: the upstream's target is "any"
 	State        string            `json:"state"`       // healthy, failing, ejected, unhealthy, drained or removed
 	Pool         Pool              `json:"pool"`
 }
@@ -280,7 +283,7 @@ func quantiles(h interface{ Quantile(float64) time.Duration }) Quantiles {
 }
 
 func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
-	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, FailOpen: u.FailOpen, PausedUntil: timeOrNil(u.PausedUntil), Pairs: pairs(u.Tenants), MorePairs: u.MoreTenants, Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
+	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, Target: u.Target.String(), NoRole: u.NoRole, FailOpen: u.FailOpen, PausedUntil: timeOrNil(u.PausedUntil), Pairs: pairs(u.Tenants), MorePairs: u.MoreTenants, Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
 	if src := u.Status.Source; src.Name != "" {
 		out.Source = &Source{
 			Name: src.Name, Updated: timeOrNil(src.Updated), Changed: timeOrNil(src.Changed), FailingSince: timeOrNil(src.FailingSince),
@@ -293,6 +296,9 @@ func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
 			Address: addresses[i], Weight: e.Weight, Priority: e.Priority, Zone: e.Zone, Metadata: e.Metadata, Removed: e.Removed, Override: e.Override, Kept: e.Kept, Healthy: e.Healthy, Ejected: e.Ejected, EjectedUntil: timeOrNil(e.EjectedUntil),
 			Failures: e.Failures, LastError: e.LastError, LastFailed: timeOrNil(e.LastFailed),
 			Pool: poolStatus(u, addresses[i], e.Pool),
+		}
+		if u.Target != upstream.TargetAny {
+			end.Role = e.Role.String()
 		}
 		end.State = end.state(now)
 		out.Endpoints = append(out.Endpoints, end)

@@ -92,6 +92,7 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 		if u.FailOpen {
 			add("upstream %s: every endpoint is out, all of them are tried", u.Name)
 		}
+		lines = append(lines, u.roleTroubles()...)
 		lines = append(lines, u.pairTroubles(now)...)
 		for _, e := range u.Endpoints {
 			p := e.Pool

@@ -142,8 +142,24 @@ func PartOf[T any](owner interface{ extended() []any }) *T {
 	return new(T)
 }
 
-// SameParts reports whether two upstreams have the same values for the keys that extensions have added.
-func (u *Upstream) SameParts(other *Upstream) bool { return reflect.DeepEqual(u.parts, other.parts) }
+// Changeable are keys of upstreams that an extension has added, some of which a running upstream can change in place.
+type Changeable interface {
+	// Fixed returns a copy in which those keys have some constant values.
+	Fixed() any
+}
+
+// SameParts reports whether two upstreams have the same values for the keys that extensions have added, but for those
+// that change in place.
+func (u *Upstream) SameParts(other *Upstream) bool {
+	return slices.EqualFunc(u.parts, other.parts, func(a, b any) bool { return reflect.DeepEqual(fixed(a), fixed(b)) })
+}
+
+func fixed(part any) any {
+	if c, ok := part.(Changeable); ok {
+		return c.Fixed()
+	}
+	return part
+}
 
 func (c *Config) extended() []any   { return c.parts }
 func (u *Upstream) extended() []any { return u.parts }

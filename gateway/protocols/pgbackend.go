@@ -157,24 +157,14 @@ func (b *pgBackend) Update(s extend.Settings) error {
 	return b.apply(s)
 }
 
-// rebuildsPostgres reports whether a changed upstream needs another backend: for another login, and
-// for any change of a SQLite file.
+// rebuildsPostgres reports whether a changed upstream needs another backend: for any change of a SQLite file. For
+// another login see UpstreamKeys.Fixed.
 func rebuildsPostgres(old, changed *config.Upstream, files bool) bool {
 	_, was := sqlitePath(old)
 	if _, is := sqlitePath(changed); was || is {
 		return files || !reflect.DeepEqual(*old, *changed)
 	}
-	return extend.ConnectsOtherwise(old, changed, files) || !reflect.DeepEqual(fixed(loginOf(old)), fixed(loginOf(changed)))
-}
-
-// fixed returns what an Update cannot change.
-func fixed(pg *PostgresUpstream) *PostgresUpstream {
-	if pg == nil {
-		return nil
-	}
-	same := *pg
-	same.MaxConnections = 0
-	return &same
+	return extend.ConnectsOtherwise(old, changed, files)
 }
 
 // newPostgresBackend connects to PostgreSQL servers, or opens a SQLite file.
@@ -210,11 +200,14 @@ func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
 	return &pgBackend{Backend: pg, apply: func(s extend.Settings) error { return pg.Update(probed(s, probe)) }}, nil
 }
 
-// probed returns the settings with those of protocol postgres: its limit for all pairs, and its own health check if the
-// configuration asks for it.
+// probed returns the settings with those of protocol postgres: its target, its limit for all pairs, and its own health
+// check if the configuration asks for it.
 func probed(s extend.Settings, probe upstream.Probe) upstream.Settings {
-	if pg := loginOf(s.Config); pg != nil && pg.LoginAs == AsClient {
-		s.MaxConnections = pg.MaxConnections
+	if pg := loginOf(s.Config); pg != nil {
+		s.Target, _ = upstream.ParseTarget(string(pg.Target)) // the configuration's check has refused others
+		if pg.LoginAs == AsClient {
+			s.MaxConnections = pg.MaxConnections
+		}
 	}
 	if h := s.Config.Health; h != nil && h.Postgres {
 		s.Health.Probe = probe

@@ -14,6 +14,17 @@ type UpstreamKeys struct {
 	SQLite   *SQLiteFile       `conf:"sqlite"`
 }
 
+// Fixed implements config.Changeable.
+func (k *UpstreamKeys) Fixed() any {
+	fixed := *k
+	if k.Postgres != nil {
+		pg := *k.Postgres
+		pg.MaxConnections, pg.Target = 0, TargetAny
+		fixed.Postgres = &pg
+	}
+	return fixed
+}
+
 // PostgresUpstream is how the gateway logs in to a PostgreSQL server.
 type PostgresUpstream struct {
 	// LoginAs says whose user and database the clients' server connections have.
@@ -27,6 +38,8 @@ type PostgresUpstream struct {
 	MaxConnections int `conf:"max_connections" default:"0" min:"0" max:"100000"`
 	// Params are settings of every connection to the server, such as statement_timeout; a client's own win.
 	Params []Param `conf:"params" key:"Name" scalar:"Value" maxlen:"100"`
+	// Target says which role a server must have to get clients.
+	Target Target `conf:"target" default:"any"`
 	// ReadCatalogs has the gateway read the functions, views and triggers of the database, for listeners
 	// in transaction mode.
 	ReadCatalogs ReadCatalogs `conf:"read_catalogs" default:"evident"`
@@ -43,6 +56,17 @@ const (
 
 // Values implements config.Enum.
 func (LoginAs) Values() []string { return []string{"upstream", "client"} }
+
+// Target is a role of servers, in the words of libpq's target_session_attrs.
+type Target string
+
+// TargetAny accepts every server.
+const TargetAny Target = "any"
+
+// Values implements config.Enum.
+func (Target) Values() []string {
+	return []string{"any", "primary", "standby", "prefer-standby", "read-write", "read-only"}
+}
 
 // ReadCatalogs says whether the gateway reads a database's catalogs, and whether it trusts them.
 type ReadCatalogs string
@@ -161,6 +185,9 @@ func checkPostgresUpstream(c *config.Checker, u *config.Upstream) {
 func checkOwnUser(c *config.Checker, u *config.Upstream, pg *PostgresUpstream) {
 	if pg.User != "" {
 		return
+	}
+	if pg.Target != TargetAny && c.NoProblemAt(&pg.Target) {
+		c.Report(c.Mark(&pg.Target), "target: %s: the gateway asks the servers for their roles, and this upstream has no \"user\" of its own under \"postgres\" to log in as (login_as: client); add one", string(pg.Target))
 	}
 	if c.Written(&pg.Password) {
 		c.Report(c.Mark(&pg.Password), "password: there is no \"user\" that it is of; with login_as: client both are for the gateway's own connections")

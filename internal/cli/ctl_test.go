@@ -98,6 +98,24 @@ func TestStatusPrintsPairs(t *testing.T) {
 	}
 }
 
+// TestStatusPrintsRoles has the roles of an upstream with a target beside their health.
+func TestStatusPrintsRoles(t *testing.T) {
+	status := admin.Status{Version: "v1", Upstreams: []admin.UpstreamStatus{
+		{Name: "any", Endpoints: []admin.Endpoint{{Address: "a:1", State: "healthy"}}},
+		{Name: "pg", Endpoints: []admin.Endpoint{{Address: "a:1", State: "healthy", Role: "primary"}, {Address: "b:1", State: "ejected", Role: "unknown"}}},
+	}}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status) }))
+	defer s.Close()
+	_, stdout, _ := execute("ctl", "status", "-admin", s.URL)
+	want := "\nUPSTREAM  ENDPOINT  HEALTH                 IN USE  MAX  IDLE  WARM  WAITING  REUSE\n" +
+		"any       a:1       healthy                0       0    0     0     0        -\n" +
+		"pg        a:1       healthy, primary       0       0    0     0     0        -\n" +
+		"pg        b:1       ejected, role unknown  0       0    0     0     0        -\n"
+	if !strings.Contains(stdout, want) {
+		t.Errorf("got\n%swant\n%s", stdout, want)
+	}
+}
+
 // TestAdminAddressInEveryForm: every usual form works, and the Host sent is one that the page
 // accepts.
 func TestAdminAddressInEveryForm(t *testing.T) {

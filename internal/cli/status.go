@@ -39,7 +39,7 @@ func printStatus(w io.Writer, s admin.Status) {
 		for _, u := range s.Upstreams {
 			for _, ep := range u.Endpoints {
 				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n",
-					u.Name, ep.Address, ep.State, ep.Pool.InUse, ep.Pool.MaxSize, ep.Pool.Idle, ep.Pool.WarmTarget, ep.Pool.Waiting, reuse(ep.Pool))
+					u.Name, ep.Address, health(ep), ep.Pool.InUse, ep.Pool.MaxSize, ep.Pool.Idle, ep.Pool.WarmTarget, ep.Pool.Waiting, reuse(ep.Pool))
 			}
 		}
 		_ = t.Flush()
@@ -59,6 +59,17 @@ func printStatus(w io.Writer, s admin.Status) {
 	}
 	printLines(w, "TROUBLE", s.Trouble)
 	printLines(w, "SIZING", s.Sizing)
+}
+
+// health returns an endpoint's state, and its role if that is asked for.
+func health(e admin.Endpoint) string {
+	switch e.Role {
+	case "":
+		return e.State
+	case "unknown":
+		return e.State + ", role unknown"
+	}
+	return e.State + ", " + e.Role
 }
 
 // maxPairsPrinted is how many pairs of an upstream are printed. The API lists more.

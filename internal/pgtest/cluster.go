@@ -41,6 +41,8 @@ type Cluster struct {
 	lock   *os.File // locks dir, see removeAbandoned; nil where there are no such locks
 	port   int
 
+	primary *Cluster // that the cluster is a standby of; nil = of none
+
 	mu   sync.Mutex // guards proc; never held while waiting for the process
 	proc *conntest.Process
 }
@@ -83,18 +85,15 @@ func start(opts []Option) (*Cluster, error) {
 
 // create makes the data directory and starts the server on a free port.
 func (c *Cluster) create() error {
-	tmpl, err := template(c.server, c.as)
-	if err != nil {
-		return err
-	}
 	sweep.Do(func() { removeAbandoned(tempDir()) })
+	var err error
 	if c.dir, err = c.as.mkdir(clusterPrefix); err != nil {
 		return err
 	}
 	if c.lock, err = hold(c.dir); err != nil {
 		return err
 	}
-	if err := copyTemplate(tmpl, c.data(), c.as); err != nil {
+	if err := c.fill(); err != nil {
 		return err
 	}
 	if err := c.configure(); err != nil {
@@ -111,10 +110,22 @@ func (c *Cluster) create() error {
 			return err
 		}
 	}
-	if c.opts.auth == MD5 {
+	if c.opts.auth == MD5 && c.primary == nil {
 		return c.exec("SET password_encryption = 'md5'", fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", superuser, password))
 	}
 	return nil
+}
+
+// fill makes the data directory.
+func (c *Cluster) fill() error {
+	if c.primary != nil {
+		return c.backup()
+	}
+	tmpl, err := template(c.server, c.as)
+	if err != nil {
+		return err
+	}
+	return copyTemplate(tmpl, c.data(), c.as)
 }
 
 // launch starts the server and waits until it answers.

@@ -39,6 +39,11 @@ func (c *Cluster) configure() error {
 		}
 		settings = append(settings, [2]string{"ssl", "on"})
 	}
+	more, err := c.follows()
+	if err != nil {
+		return err
+	}
+	settings = append(settings, more...)
 	var conf strings.Builder
 	for _, s := range append(settings, c.opts.settings...) { // the last one wins
 		fmt.Fprintf(&conf, "%s = '%s'\n", s[0], strings.ReplaceAll(s[1], "'", "''"))

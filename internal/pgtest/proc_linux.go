@@ -31,15 +31,18 @@ func (a account) owns(info os.FileInfo) bool {
 
 // killAll kills the server and all processes it started with SIGKILL, like the kernel's
 // out-of-memory killer.
-func killAll(pid int) error {
+func killAll(pid int) error { return signalAll(pid, syscall.SIGKILL) }
+
+// signalAll sends a signal to the server and all processes it started.
+func signalAll(pid int, signal syscall.Signal) error {
 	// Stop the process first, so that it starts no further process while its children are listed.
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("stop process %d: %w", pid, err)
 	}
 	for _, child := range children(pid) {
-		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended already
+		_ = syscall.Kill(child, signal) // it may have ended already
 	}
-	return syscall.Kill(pid, syscall.SIGKILL)
+	return syscall.Kill(pid, signal)
 }
 
 // removeSegment removes the System V shared memory left by a killed server. A system has room for a few thousand

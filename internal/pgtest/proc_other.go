@@ -5,6 +5,7 @@ package pgtest
 import (
 	"os"
 	"os/exec"
+	"syscall"
 )
 
 // apply does nothing here: run the tests as a user who is not root.
@@ -20,6 +21,15 @@ func killAll(pid int) error {
 		return err
 	}
 	return p.Kill()
+}
+
+// signalAll sends a signal to the server's first process.
+func signalAll(pid int, signal syscall.Signal) error {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	return p.Signal(signal)
 }
 
 // removeSegment does nothing here.

@@ -1,0 +1,554 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/pool"
+)
+
+// An Upstream with a Target asks each endpoint for its role, over and over. The answers alone decide: what connections
+// show, such as a login or a refused write, is a reason to ask again at once, so that no two observations have to be put
+// in order. An endpoint without a role that the Target accepts has no pools: its idle connections are closed, its leases
+// are closed when they are released, and its waiters go on to another endpoint.
+
+const (
+	// roleInterval is the time from one question to the next; a quarter of it while an acquire waits for a role, and
+	// after an answer that did not come.
+	roleInterval = time.Second
+	// roleGap is the least time from one question to the next, whatever the reason for it.
+	roleGap = 100 * time.Millisecond
+	// roleTimeout bounds a question while the role is known. Otherwise the answer may take as long as a login.
+	roleTimeout = 2 * time.Second
+	// roleSilence is how long an endpoint may be silent before its role is unknown: a busy server takes its time.
+	roleSilence = 5 * time.Second
+)
+
+// errRole is the error of an open that has reached a server with another role than its endpoint was known to have.
+var errRole = errors.New("the server's role has changed")
+
+// roleState is what an endpoint knows about its role.
+type roleState struct {
+	now   atomic.Int32  // a Role
+	anew  atomic.Bool   // the next question needs a new connection
+	poke  chan struct{} // a question is due at once; capacity 1
+	fresh atomic.Bool   // no question has ended yet
+	fit   atomic.Bool   // the Target accepts the role
+
+	// The fields below are guarded by endpoint.mu.
+	target   Target
+	why      error         // why the last question had no answer
+	answered time.Time     // when the endpoint last answered
+	next     chan struct{} // closed when the next question that begins has ended; nil = nobody waits for that
+	stop     context.CancelFunc
+	over     chan struct{} // closed when the goroutine has ended; nil = none runs
+}
+
+// role returns what is known.
+func (e *endpoint[T]) role() Role { return Role(e.roles.now.Load()) }
+
+// aim sets the Target before the set with it is published, and has pools made for an endpoint that is accepted now.
+func (e *endpoint[T]) aim(t Target) {
+	e.mu.Lock()
+	r := &e.roles
+	if t == TargetAny || r.target == TargetAny { // else it is known
+		r.now.Store(int32(UnknownRole))
+		r.fresh.Store(t != TargetAny)
+	}
+	r.target = t
+	fit := t.rank(e.role()) != refused
+	was := r.fit.Swap(fit)
+	e.updateUsable()
+	e.mu.Unlock()
+	if fit && !was {
+		e.reopen()
+	}
+}
+
+// forgetRoles makes all roles unknown, as they were at first.
+func (u *Upstream[T]) forgetRoles() {
+	all := u.set.Load().all
+	for _, e := range all {
+		e.forgetRole()
+	}
+	u.publish(func(s *set[T]) *set[T] {
+		p := s.plan
+		p.decided = false
+		return newSet(p, s.all, s.ring, s.turns)
+	})
+	for _, e := range all {
+		e.shed()
+	}
+}
+
+// forgetRole is forgetRoles for one endpoint, before the set is renewed.
+func (e *endpoint[T]) forgetRole() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r := &e.roles; r.target != TargetAny {
+		r.now.Store(int32(UnknownRole))
+		r.fresh.Store(true)
+		r.fit.Store(false)
+		e.updateUsable()
+	}
+}
+
+// startAsking starts to ask for the role, unless that is going on or the Target is TargetAny.
+func (e *endpoint[T]) startAsking() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := &e.roles
+	if r.target == TargetAny || r.over != nil || e.closed {
+		return
+	}
+	var ctx context.Context
+	ctx, r.stop = context.WithCancel(context.Background())
+	r.over, r.answered = make(chan struct{}), time.Now()
+	go e.askRole(ctx, e.asker(), r.over)
+}
+
+// stopAsking ends the goroutine, waits for it, and releases those who wait for an answer.
+func (e *endpoint[T]) stopAsking() {
+	e.mu.Lock()
+	r := &e.roles
+	stop, over := r.stop, r.over
+	e.mu.Unlock()
+	if over == nil {
+		return
+	}
+	stop()
+	<-over
+	e.mu.Lock()
+	r.over = nil
+	next := r.next
+	r.next = nil
+	e.mu.Unlock()
+	if next != nil {
+		close(next)
+	}
+}
+
+// askRole asks at once, and then over and over until ctx ends.
+func (e *endpoint[T]) askRole(ctx context.Context, asker RoleAsker, over chan<- struct{}) {
+	defer close(over)
+	defer asker.Close()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-e.roles.poke:
+		case <-ctx.Done():
+			return
+		}
+		if e.paused.Load() { // the server is left alone; Resume asks again
+			asker.Close()
+			continue
+		}
+		e.mu.Lock()
+		next := e.roles.next
+		e.roles.next = nil
+		e.mu.Unlock()
+		again := e.askOnce(ctx, asker)
+		if next != nil {
+			close(next)
+		}
+		timer.Reset(again)
+		sleep(ctx, roleGap)
+	}
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// askOnce asks, and returns the time to the next question.
+func (e *endpoint[T]) askOnce(ctx context.Context, asker RoleAsker) (again time.Duration) {
+	e.mu.Lock()
+	limit := e.trialTime
+	e.mu.Unlock()
+	if e.role() != UnknownRole {
+		limit = min(limit, roleTimeout)
+	}
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	role, err := callAsker(within, asker, e.roles.anew.Swap(false))
+	if ctx.Err() != nil {
+		return 0
+	}
+	expired := silent(err, within.Err() != nil)
+	if err != nil && !shortage(err) {
+		role = e.unanswered(err, expired)
+	} else if err != nil {
+		role = e.role()
+	}
+	e.learn(role, err)
+	if expired || e.waiting.Load() > 0 {
+		return roleInterval / againSooner
+	}
+	return roleInterval
+}
+
+// callAsker asks; a panic is an error.
+func callAsker(ctx context.Context, asker RoleAsker, anew bool) (r Role, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("asking for the role panicked: %v", p)
+		}
+	}()
+	return asker.Ask(ctx, anew)
+}
+
+// unanswered returns the role of an endpoint that has not said it.
+func (e *endpoint[T]) unanswered(err error, expired bool) Role {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := &e.roles
+	switch {
+	case errors.Is(err, ErrTenant):
+		r.answered = time.Now()
+	case !expired || time.Since(r.answered) >= roleSilence:
+		return UnknownRole
+	}
+	return e.role()
+}
+
+// learn takes the result of a question into account.
+func (e *endpoint[T]) learn(role Role, err error) {
+	e.mu.Lock()
+	r := &e.roles
+	was := e.role()
+	first := r.fresh.Swap(false)
+	news := first || was != role
+	if r.why = err; err == nil {
+		r.answered = time.Now()
+	} else {
+		e.lastError, e.lastFailed = err.Error(), time.Now()
+	}
+	r.now.Store(int32(role))
+	fit := r.target.rank(role) != refused
+	fitted := r.fit.Swap(fit)
+	if was == UnknownRole && role != UnknownRole && err == nil { // newer evidence than failures in use
+		e.ejector.clear()
+		e.stopReadmit()
+	}
+	news = e.updateUsable() || news
+	e.mu.Unlock()
+	if fit && !fitted {
+		e.reopen()
+	}
+	if news {
+		e.changed()
+	}
+	if !fit && fitted {
+		e.shed()
+	}
+	switch {
+	case was == role && (!first || err == nil):
+	case role == UnknownRole:
+		e.log.Warn("endpoint's role is unknown", "was", was.String(), "error", err)
+	default:
+		e.log.Info("endpoint's role", "role", role.String(), "was", was.String())
+	}
+}
+
+// doubt has the role asked at once, over a new connection.
+func (e *endpoint[T]) doubt() {
+	e.roles.anew.Store(true)
+	e.ask()
+}
+
+// ask has the role asked at once.
+func (e *endpoint[T]) ask() {
+	select {
+	case e.roles.poke <- struct{}{}:
+	default:
+	}
+}
+
+// askAnew is doubt. The channel is closed when a question has ended that began after the call.
+func (e *endpoint[T]) askAnew() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	next := e.roles.next
+	if next == nil {
+		next = make(chan struct{})
+	}
+	if e.roles.over == nil {
+		close(next)
+		return next
+	}
+	e.roles.next = next
+	e.doubt()
+	return next
+}
+
+// Doubt has the roles of the endpoint with an address asked again at once: something, such as a refused write, does not
+// fit them. It does not wait, and does nothing with TargetAny.
+func (u *Upstream[T]) Doubt(endpoint string) {
+	s := u.set.Load()
+	if s.target == TargetAny {
+		return
+	}
+	for _, e := range s.all {
+		if e.addr == endpoint {
+			e.doubt()
+		}
+	}
+}
+
+// open opens a connection for a pool, and refuses it if the endpoint turns out to have another role by now.
+func (t *Tenant[T]) open(ctx context.Context, e *endpoint[T]) (v T, err error) {
+	if v, err = e.open(ctx, t.cfg.Open); err != nil {
+		return v, err
+	}
+	if err = t.up.compare(ctx, e, v); err != nil {
+		t.cfg.Close(v)
+		var none T
+		return none, err
+	}
+	return v, nil
+}
+
+// compare returns an error if a new connection shows another role than its endpoint is known to have, or if the Target
+// does not accept the endpoint any more.
+func (u *Upstream[T]) compare(ctx context.Context, e *endpoint[T], v T) (err error) {
+	known, seen := e.role(), UnknownRole
+	if u.cfg.RoleOf != nil && known != UnknownRole {
+		if seen, err = u.cfg.RoleOf(ctx, v); err != nil {
+			return err
+		}
+	}
+	switch {
+	case seen != UnknownRole && (seen == Standby) != (known == Standby):
+		e.doubt()
+		return fmt.Errorf("endpoint %s: %w: it was a %s, and the login says %s", e.addr, errRole, known, seen)
+	case !e.roles.fit.Load():
+		return fmt.Errorf("endpoint %s: %w: %s", e.addr, errRole, known)
+	}
+	return nil
+}
+
+// reopen allows pools at an endpoint that is accepted, and starts to fill the Upstream's own.
+func (u *Upstream[T]) reopen(e *endpoint[T]) {
+	u.tenancy.Lock()
+	if e.roles.fit.Load() {
+		e.pools.shut = false
+	}
+	u.tenancy.Unlock()
+	if u.own.cfg.Open != nil {
+		_, _ = u.own.join(e)
+	}
+}
+
+// shed closes the pools at an endpoint that is not accepted, and forgets them once their leases are released. No pool
+// is made there until reopen.
+func (u *Upstream[T]) shed(e *endpoint[T]) {
+	u.tenancy.Lock()
+	if e.roles.fit.Load() { // since a moment ago
+		u.tenancy.Unlock()
+		return
+	}
+	e.pools.shut = true
+	list := e.pools.list
+	for _, s := range list {
+		if s.tenant.at(e) == s.pool {
+			s.tenant.put(e.number, site[T]{})
+		}
+	}
+	u.tenancy.Unlock()
+	if len(list) == 0 {
+		return
+	}
+	u.tasks.Go(func() {
+		for _, s := range list {
+			s.pool.Close()
+		}
+		for _, s := range list {
+			if s.pool.Drain(u.ctx) == nil {
+				u.forget(s)
+			}
+		}
+	})
+}
+
+// roleWait is the part of an acquire that waits for an endpoint with a role that the Target accepts.
+type roleWait struct {
+	limited bool
+	left    time.Duration // of pool.Limits.AcquireTimeout, without pauses; only if limited
+}
+
+// newRoleWait begins a wait of an acquire that has taken some time already.
+func newRoleWait(p plan, waited time.Duration) *roleWait {
+	return &roleWait{limited: p.acquireTimeout > 0, left: max(p.acquireTimeout-waited, 1)}
+}
+
+// until waits until is reports true for the present set, also is closed, ctx ends (the error is its error), the time is
+// used up (pool.ErrTimeout), or the Upstream is closed (pool.ErrClosed). Endpoints are asked more often meanwhile.
+func (u *Upstream[T]) until(ctx context.Context, w *roleWait, also <-chan struct{}, is func(*set[T]) bool) (err error) {
+	if u.waiting.Add(1) == 1 {
+		u.askAll()
+	}
+	defer u.waiting.Add(-1)
+	fiber.Block(func() {
+		for {
+			s := u.set.Load()
+			if is(s) {
+				return
+			}
+			if ended, failed := w.wait(ctx, u.ctx, s.replaced, also, w.limited && !s.paused()); ended {
+				err = failed
+				return
+			}
+		}
+	})
+	return err
+}
+
+// askAll has all roles asked at once.
+func (u *Upstream[T]) askAll() {
+	for _, e := range u.set.Load().all {
+		e.ask()
+	}
+}
+
+// wait is one wait of until; ended says that it is the last.
+func (w *roleWait) wait(ctx, life context.Context, replaced, also <-chan struct{}, limited bool) (ended bool, err error) {
+	var late <-chan time.Time
+	if limited {
+		began, timer := time.Now(), time.NewTimer(w.left)
+		defer func() {
+			timer.Stop()
+			w.left -= time.Since(began)
+		}()
+		late = timer.C
+	}
+	select {
+	case <-replaced:
+		return false, nil
+	case <-also:
+		return true, nil
+	case <-ctx.Done():
+		return true, ctx.Err()
+	case <-life.Done():
+		return true, pool.ErrClosed
+	case <-late:
+		return true, pool.ErrTimeout
+	}
+}
+
+// paused reports whether the Upstream is paused.
+func (s *set[T]) paused() bool { return len(s.all) > 0 && s.all[0].paused.Load() }
+
+// awaitRole waits for an endpoint with a role that the Target accepts.
+func (u *Upstream[T]) awaitRole(ctx context.Context, key string, w *roleWait) (e *endpoint[T], err error) {
+	err = u.until(ctx, w, nil, func(s *set[T]) bool {
+		e = s.pick(key)
+		return e != nil || s.target == TargetAny
+	})
+	switch {
+	case err != nil:
+		return nil, u.roleError(err)
+	case e == nil: // an Update has removed the Target and every endpoint
+		return nil, &Error{Upstream: u.cfg.Name}
+	}
+	return e, nil
+}
+
+// roleError returns the error of an acquire that no endpoint has the role for.
+func (u *Upstream[T]) roleError(err error) *Error {
+	s := u.set.Load()
+	failure := &Error{Upstream: u.cfg.Name, Target: s.target, Ended: err}
+	for _, e := range s.all {
+		e.mu.Lock()
+		failure.Roles = append(failure.Roles, EndpointRole{e.addr, e.role(), e.roles.why})
+		e.mu.Unlock()
+	}
+	return failure
+}
+
+// mostConfirmed is how often an acquire may fail at endpoints that have confirmed their roles meanwhile.
+const mostConfirmed = 2
+
+// follow goes on with an acquire that has failed at every endpoint whose role the Target accepts: one of them may be
+// losing it, as in a failover. The roles are asked anew, and the acquire begins again at an endpoint that is accepted
+// then. All of it takes no longer than pool.Limits.AcquireTimeout.
+func (t *Tenant[T]) follow(ctx context.Context, key string, failed *Error, n Narrow) (Lease[T], error) {
+	u := t.up
+	w := newRoleWait(u.set.Load().plan, u.withoutPause(failed.waited()))
+	for tries := 0; ; tries++ {
+		if tries >= mostConfirmed || ctx.Err() != nil || !failed.gone() {
+			return Lease[T]{}, failed
+		}
+		e, err := u.confirm(ctx, key, failed, w)
+		switch {
+		case err != nil:
+			return Lease[T]{}, u.roleError(err)
+		case e == nil:
+			tries = -1
+			if e, err = u.awaitRole(ctx, key, w); err != nil {
+				return Lease[T]{}, err
+			}
+		default:
+			if p := t.at(e); p != nil {
+				p.Retry()
+			}
+		}
+		l, further := t.acquireIn(ctx, key, e, n, w)
+		if further == nil {
+			return l, nil
+		}
+		failed = further
+	}
+}
+
+// acquireIn is acquireFrom, without follow, in the time that is left.
+func (t *Tenant[T]) acquireIn(ctx context.Context, key string, e *endpoint[T], n Narrow, w *roleWait) (Lease[T], *Error) {
+	if w.limited && !e.paused.Load() {
+		began := time.Now()
+		defer func() { w.left = max(w.left-time.Since(began), 1) }()
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, w.left)
+		defer cancel()
+	}
+	l, err := t.acquireWithin(ctx, e, n.Wait)
+	if err == nil {
+		return l, nil
+	}
+	return t.tryOthers(ctx, key, e, err, n)
+}
+
+// confirm waits until the endpoints that could not be connected to have been asked for their roles, or until there is
+// another one. It returns the endpoint to try then, nil = none has the role.
+func (u *Upstream[T]) confirm(ctx context.Context, key string, failed *Error, w *roleWait) (e *endpoint[T], err error) {
+	tried := func(e *endpoint[T]) bool {
+		return slices.ContainsFunc(failed.Causes, func(c EndpointError) bool { return c.Endpoint == e.addr })
+	}
+	var answers []<-chan struct{}
+	for _, e := range u.set.Load().fit {
+		if tried(e) {
+			answers = append(answers, e.askAnew())
+		}
+	}
+	for _, answer := range answers {
+		err = u.until(ctx, w, answer, func(s *set[T]) bool {
+			e = s.pick(key)
+			return e == nil || !tried(e)
+		})
+		if err != nil || e == nil || !tried(e) {
+			return e, err
+		}
+	}
+	return u.set.Load().pick(key), nil
+}
