@@ -25,10 +25,13 @@ type machine struct {
 	shared *tables
 	rules  *pinRules
 	params []pgwire.Param // the client's startup parameters
+	login  *Login         // the client's; nil in tests
 	client uint64         // Client.number
 	mode   Mode
 	pinned bool            // session mode: the lease lasts as long as the session
 	single bool            // statement mode: as transaction mode, but the client may not begin a transaction block
+	awaits bool            // the client has used sequences, and not read their values since; see lingers
+	drew   drawKind        // how it has used them
 	unsure bool            // no server has confirmed the startup settings: half a DateStyle adds to the previous value
 	kind   int32           // affinity kind of kinded; see kindOf
 	drawn  uint32          // leases in which the client may have used sequences
@@ -40,6 +43,7 @@ type machine struct {
 type tables struct {
 	texts     sharedTexts
 	accepted  acceptedParams
+	readers   readers
 	pins      pinCount
 	verdicts  verdicts
 	knowledge *knowledge    // that of one database; pairs of a backend with the same database share it
@@ -155,9 +159,10 @@ type work struct {
 	unread   bool   // there was a text too long to be judged, and its transaction may not be over
 	epoch    uint64 // knowledge.epoch, before any statement since the last check or the lease was judged
 
-	staleSequences bool // the server connection has sequence state that is not the client's latest; see sequenceUse
-	usesSequences  bool // statements since the lease may have used sequences
-	selecting      bool // if not everything is answered: since it was, only messages for which onlySelects is true have come
+	staleSequences bool   // the server connection has sequence state that is not the client's latest; see sequenceUse
+	usesSequences  bool   // statements since the lease may have used sequences
+	draws          traces // of drawing: what statements since the lease probably did
+	selecting      bool   // if not everything is answered: since it was, only messages for which onlySelects is true have come
 
 	progress progress // of the lease
 	opened   []byte   // the text of BEGIN; see hasBegun
@@ -241,8 +246,9 @@ func (m *machine) begin(server *serverState) {
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
 	m.traces, m.checked, m.listens, m.usesSequences, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
-	m.selecting = false
+	m.selecting, m.draws = false, 0
 	m.staleSequences = m.mode == Transaction && server.sequencesOf.staleFor(m)
+	m.awaits = m.awaits && server.sequencesOf == m.lastSequenceUse()
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], false, nil, listing{}
 	m.replay, m.restate, m.refusedReplay = false, false, false

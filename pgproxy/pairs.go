@@ -209,7 +209,7 @@ func (b *Postgres) newPair(key pairKey, secret *loginSecret) *Postgres {
 	p.cfg.User, p.cfg.Password, p.cfg.DBName = key.user, "", key.database
 	p.secret.Store(secret)
 	p.life, p.end = context.WithCancel(b.life)
-	p.tables.cannotListen = p.cannotListen
+	p.tables.cannotListen, p.tables.readers.added = p.cannotListen, p.logReader
 	p.tables.pins.setUsual(b.with.Limits.MaxSize)
 	p.tables.knowledge = b.takeCatalog(key.database)
 	p.tables.also.Store(b.tables.also.Load())

@@ -41,6 +41,8 @@ const (
 	traceCustom // custom settings: RESET keeps their names
 	traceTemps  // a temporary table was used: temp_buffers cannot be changed any more
 	traceSetval // with traceSequences: setval, which does not change lastval
+
+	traceInserts // with traceWrites: the statement inserts rows, see noteValues; never in machine.traces
 )
 
 const (
@@ -147,7 +149,7 @@ var plainStatements = []struct {
 	word string
 	left traces
 	into bool
-}{{"select", 0, false}, {"begin", 0, true}, {"commit", 0, true}, {"rollback", 0, true}, {"insert", traceWrites, true}, {"delete", traceWrites, true}}
+}{{"select", 0, false}, {"begin", 0, true}, {"commit", 0, true}, {"rollback", 0, true}, {"insert", traceWrites | traceInserts, true}, {"delete", traceWrites, true}}
 
 // isPlain reports whether the rest of a statement, after its first word, fits judgePlain. It reads
 // most texts of most clients, each time: their values differ, so verdicts does not have them.
@@ -515,7 +517,7 @@ func (j *textJudge) within(name, qualifier word) traces {
 	case c == 'c' && j.is(name, "create"):
 		return traceObjects | traceDefines | j.onDDL()
 	case c == 'i' && j.is(name, "insert") || c == 'm' && j.is(name, "merge"):
-		return traceWrites
+		return traceWrites | traceInserts
 	case c == 'e' && j.is(name, "execute"):
 		return traceUnknown // also in the definition of a trigger
 	case (c == 'p' || c == '"'|0x20) && j.lists(name):

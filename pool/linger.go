@@ -14,7 +14,7 @@ import (
 // sparedFor bounds how long acquires prefer other idle resources. Clients that come back do so in milliseconds, mostly;
 // and a pool with fewer callers than resources closes those that it does not need, for which it must use the same ones
 // again and again.
-const sparedFor = int64(2 * time.Second)
+const sparedFor = int64(10 * time.Second)
 
 // Lingering is a released resource that its last holder may acquire again. It is a small value, and copies are the same;
 // the zero Lingering is no resource. Methods may be called at any time, from any goroutine: nothing has to be given back.

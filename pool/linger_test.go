@@ -120,7 +120,7 @@ func TestLingerSpared(t *testing.T) {
 		}
 		l, _ = p.Acquire(t.Context())
 		third := lingers(t, l, 0)
-		time.Sleep(10 * time.Second)
+		time.Sleep(time.Minute)
 		if l, _ := p.Acquire(t.Context()); l.Value() != held[0].Value() {
 			t.Error("it is spared for ever")
 		} else {
