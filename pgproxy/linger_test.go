@@ -1,0 +1,156 @@
+package pgproxy_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/pgproxy"
+)
+
+// startLingering starts a gateway with a table numbered, whose id is drawn from a sequence.
+func startLingering(t *testing.T, change func(*pgproxy.Config, *pgproxy.PostgresConfig)) *gateway {
+	db, name := ownDatabase(t, "create table numbered (id bigserial, of text)")
+	return start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.DBName, pc.ReadCatalogs = name, pgproxy.CatalogsNever
+		change(c, pc)
+	})
+}
+
+// program connects a client with an application_name.
+func (g *gateway) program(t *testing.T, application string, mode pgx.QueryExecMode) *pgx.Conn {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(g.dsn(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.RuntimeParams["application_name"], cfg.DefaultQueryExecMode = application, mode
+	c, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return c
+}
+
+// inserts adds a row for a client, and returns nothing else.
+func inserts(t *testing.T, c *pgx.Conn, of string) {
+	t.Helper()
+	if _, err := c.Exec(t.Context(), "insert into numbered (of) values ($1)", of); err != nil {
+		t.Error(err)
+	}
+}
+
+// lastOf returns whose row has the number that a statement returns: currval or lastval.
+func lastOf(t *testing.T, c *pgx.Conn, sql string) (of string, err error) {
+	t.Helper()
+	var id int64
+	if err := c.QueryRow(t.Context(), sql).Scan(&id); err != nil {
+		return "", err
+	}
+	if err := c.QueryRow(t.Context(), "select of from numbered where id = $1", id).Scan(&of); err != nil {
+		t.Error(err)
+	}
+	return of, nil
+}
+
+// TestLastvalLater has four clients of a program insert rows, in turns, and then ask for the numbers: each is told its own, though the
+// others have inserted after it, also after a second question. The program is known from the first question on.
+func TestLastvalLater(t *testing.T) {
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Limits.MinIdle, pc.Limits.MaxSize = 5, 9
+	})
+	conntest.Eventually(t, "a server connection for each client", func() bool { return g.backend.Status().Endpoints[0].Pool.Idle >= 5 })
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeExec, pgx.QueryExecModeCacheStatement} {
+		t.Run(mode.String(), func(t *testing.T) {
+			var clients []*pgx.Conn
+			for range 4 {
+				clients = append(clients, g.program(t, "later "+mode.String(), mode))
+			}
+			inserts(t, clients[0], "nobody")
+			_, _ = lastOf(t, clients[0], "select lastval()")
+			for round := range 5 {
+				for n, c := range clients {
+					inserts(t, c, fmt.Sprint(round, n))
+				}
+				for n, c := range slices.Backward(clients) {
+					for _, sql := range []string{"select lastval()", "select currval('numbered_id_seq')", "select currval(pg_get_serial_sequence('numbered', 'id'))"} {
+						if of, err := lastOf(t, c, sql); err != nil || of != fmt.Sprint(round, n) {
+							t.Errorf("round %d, client %d: %s is that of %q, %v", round, n, sql, of, err)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestLastvalOfAnotherServerConnection has another client take the server connection before the client asks: it is told that there is no value.
+func TestLastvalOfAnotherServerConnection(t *testing.T) {
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	a, b := g.program(t, "later", pgx.QueryExecModeExec), g.program(t, "other", pgx.QueryExecModeExec)
+	inserts(t, a, "a")
+	if of, err := lastOf(t, a, "select lastval()"); err != nil || of != "a" {
+		t.Errorf("nobody else has had the server connection: %q, %v", of, err)
+	}
+	for range 3 {
+		inserts(t, a, "a")
+		simple(t, b, "select 1")
+		if _, err := a.Exec(t.Context(), "select lastval()"); sqlstate(err) != "55000" {
+			t.Errorf("another client has had the server connection: %v", err)
+		}
+		inserts(t, b, "b")
+		if _, err := a.Exec(t.Context(), "select lastval()"); sqlstate(err) != "55000" {
+			t.Errorf("another client has inserted: %v", err)
+		}
+	}
+}
+
+// TestLastvalOfMany has 16 clients on 4 server connections insert and ask, and others that only read. Each value is the client's own, or there is
+// none; nobody waits for too long.
+func TestLastvalOfMany(t *testing.T) {
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 4 })
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeExec, pgx.QueryExecModeCacheStatement} {
+		t.Run(mode.String(), func(t *testing.T) {
+			var told, lost atomic.Int64
+			var clients sync.WaitGroup
+			for n := range 16 {
+				c := g.program(t, "many "+mode.String(), mode)
+				clients.Go(func() {
+					for round := range 30 {
+						if n%4 == 3 {
+							if _, err := c.Exec(t.Context(), "select count(*) from numbered"); err != nil {
+								t.Error(err)
+							}
+							continue
+						}
+						own := fmt.Sprint(n, " ", round)
+						inserts(t, c, own)
+						switch of, err := lastOf(t, c, "select lastval()"); {
+						case sqlstate(err) == "55000":
+							lost.Add(1)
+						case err != nil || of != own:
+							t.Errorf("client %d: the row of %q, %v", n, of, err)
+						default:
+							told.Add(1)
+						}
+					}
+				})
+			}
+			clients.Wait()
+			t.Logf("%d values, %d of which are gone", told.Load()+lost.Load(), lost.Load())
+			if told.Load() == 0 {
+				t.Error("no client was told its value")
+			}
+			if s := g.backend.Status().Endpoints[0].Pool; s.TimedOut+s.Rejected > 0 {
+				t.Errorf("clients have waited for too long: %+v", s)
+			}
+		})
+	}
+}
