@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/headpond/headpond/internal/conntest"
+	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 )
 
@@ -152,5 +153,95 @@ func TestLastvalOfMany(t *testing.T) {
 				t.Errorf("clients have waited for too long: %+v", s)
 			}
 		})
+	}
+}
+
+// TestLingerStarvesNobody has clients of a program use the only server connection again and again, some without ever asking. Another client
+// gets it all the same.
+func TestLingerStarvesNobody(t *testing.T) {
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	defer stop()
+	first := g.program(t, "busy", pgx.QueryExecModeExec)
+	inserts(t, first, "first")
+	if _, err := lastOf(t, first, "select lastval()"); err != nil {
+		t.Fatal(err)
+	}
+	for _, sqls := range [][]string{
+		{"insert into numbered (of) values ('a')"}, {"insert into numbered (of) values ('b')", "select 1"},
+		{"insert into numbered (of) values ('c')", "select lastval()"}, {"insert into numbered (of) values ('d')", "select lastval()"},
+	} {
+		c := g.program(t, "busy", pgx.QueryExecModeExec)
+		busy.Go(func() {
+			for ctx.Err() == nil {
+				for _, sql := range sqls {
+					if _, err := c.Exec(t.Context(), sql); err != nil && sqlstate(err) != "55000" {
+						t.Errorf("%s: %v", sql, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	other := g.program(t, "other", pgx.QueryExecModeExec)
+	for range 10 {
+		do(t, other, "select 1")
+	}
+}
+
+// TestLingerOfSuspended has a client ask after its session has been suspended: it still gets the server connection of its nextval.
+func TestLingerOfSuspended(t *testing.T) {
+	g, suspended := startWatched(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MinIdle, pc.Limits.MaxSize = 2, 4 })
+	db := pgtest.Shared(t)
+	db.Exec(t, "create sequence suspended_numbers")
+	t.Cleanup(func() { db.Exec(t, "drop sequence suspended_numbers") })
+	conntest.Eventually(t, "two server connections", func() bool { return g.backend.Status().Endpoints[0].Pool.Idle >= 2 })
+	a, b := g.connect(t, ""), g.connect(t, "")
+	do(t, a, "select nextval('suspended_numbers')")
+	_ = one[int64](t, a, "select lastval()")
+	for range 3 { // the first report may be of an earlier time
+		n := one[int64](t, a, "select nextval('suspended_numbers')")
+		<-suspended
+		do(t, b, "select 1")
+		if got := one[int64](t, a, "select lastval()"); got != n {
+			t.Errorf("lastval is %d after %d", got, n)
+		}
+	}
+}
+
+// TestReaders fills the table of programs.
+func TestReaders(t *testing.T) {
+	r := new(pgproxy.Readers)
+	for n := range pgproxy.MaxApplications {
+		r.Note("user", "database", itoa(n))
+		if !r.Known("user", "database", itoa(n)) || r.Known("user", "database", "other") || r.Known("other", "database", itoa(n)) || r.Known("user", "other", itoa(n)) {
+			t.Errorf("application %d", n)
+		}
+	}
+	r.Note("user", "database", "one more")
+	if !r.Known("user", "database", "any") || r.Known("other", "database", "any") || r.Len() != 1 {
+		t.Errorf("a user with many applications: %d programs", r.Len())
+	}
+	for n := range pgproxy.MaxReaders {
+		r.Note("user", itoa(n), "application")
+	}
+	if r.Len() != pgproxy.MaxReaders || !r.Known("user", itoa(pgproxy.MaxReaders-1), "application") {
+		t.Errorf("%d programs", r.Len())
+	}
+	last := itoa(pgproxy.MaxReaders - 1)
+	for range 100 {
+		r.Note("user", last, "application")
+	}
+	paid := 0
+	for r.Pays("user", last, "application") {
+		paid++
+	}
+	if paid == 0 || paid > pgproxy.CreditMost {
+		t.Errorf("a program could pay for %d inserts", paid)
+	}
+	if r.Note("user", last, "application"); !r.Pays("user", last, "application") {
+		t.Error("a read earns nothing")
 	}
 }
