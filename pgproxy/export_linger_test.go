@@ -1,9 +1,12 @@
 package pgproxy
 
-// LingerFor and LingerMost are the times for which a server connection lingers.
+import "time"
+
+// LingerFirst, LingerLeast and LingerMost are times for which a server connection lingers.
 const (
-	LingerFor  = lingerFor
-	LingerMost = lingerMost
+	LingerFirst = lingerFirst
+	LingerLeast = lingerLeast
+	LingerMost  = lingerMost
 )
 
 // fakeLingering is the server connection that lingers for a Machine.
@@ -53,6 +56,15 @@ func (r *Readers) Known(user, database, application string) bool {
 // Pays spends credit of a program that is one of them.
 func (r *Readers) Pays(user, database, application string) bool {
 	return r.r.of(program{user, database, application}).pays(drawsByInsert)
+}
+
+// Came records after which time a client has come back, and returns for how long others have to wait then.
+func (r *Readers) Came(user, database, application string, gap time.Duration) time.Duration {
+	one := r.r.of(program{user, database, application})
+	if gap > 0 {
+		one.came(gap)
+	}
+	return one.patience()
 }
 
 // Len returns the number of programs.

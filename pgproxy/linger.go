@@ -10,23 +10,26 @@ import (
 // In transaction mode, currval and lastval in a later transaction can be answered by one server connection only: that on
 // which the client has used the sequence, as long as no other client has had it. Programs that insert a row and ask for
 // its number in the next transaction are known after the first time (readers.go). A server connection on which one of
-// their clients has used a sequence lingers: for lingerFor no other client gets it, even if it waits, and later others get
-// it last. Whatever the client asks for next, it gets that server connection if it is still there. If it is not, the
+// their clients has used a sequence lingers: for reader.patience no other client gets it, even if it waits, and later others
+// get it last. Whatever the client asks for next, it gets that server connection if it is still there. If it is not, the
 // values are gone (forgetSequences), and the server says that currval is not yet defined in this session.
 
 const (
-	// lingerFor is how long other clients wait for the client's next statement: several round trips between a client and
-	// the gateway, and the time that a busy program may take in between. Most clients come back within one.
-	lingerFor = 20 * time.Millisecond
-	// lingerMost bounds for how long a client gets the same server connection again and again while others wait, without
-	// reading the values.
+	// lingerFirst is how long others wait for a server connection that lingers, until it is known after which time the
+	// program's clients come back. Then it is four times as long, from lingerLeast to lingerMost: most come back sooner, and
+	// one that does not gets an error.
+	lingerFirst = 20 * time.Millisecond
+	lingerLeast = 10 * time.Millisecond
+	// lingerMost also bounds for how long a client gets the same server connection again and again while others wait,
+	// without reading the values.
 	lingerMost = 100 * time.Millisecond
 )
 
 // lingering is a session's server connection between two leases.
 type lingering struct {
 	place upstream.Lingering[*server]
-	since time.Duration // when it began to linger, the first of several times without another client in between, by clock
+	at    time.Duration // when it began to linger, by clock
+	since time.Duration // likewise, the first of several times without another client in between
 	again bool          // the present lease is that of a server connection that has lingered
 }
 
@@ -72,7 +75,7 @@ func (m *machine) lingers() (d time.Duration, yes bool) {
 	}
 	m.awaits = m.awaits && (m.draws == 0 || r.pays(m.drew))
 	if m.awaits {
-		return lingerFor, true
+		return r.patience(), true
 	}
 	return 0, true
 }
@@ -119,7 +122,7 @@ func (s *session) linger(now time.Duration) bool {
 	if !s.lingering.again {
 		s.lingering.since = now
 	}
-	s.lingering.place = place
+	s.lingering.place, s.lingering.at = place, now
 	return true
 }
 
@@ -130,8 +133,12 @@ func (s *session) resume(msg message) (lease upstream.Lease[*server], ok bool) {
 	if l.place.None() {
 		return lease, false
 	}
-	yield := clock()-l.since > lingerMost && !s.machine.readsValues(msg)
-	lease, l.again = s.b.up.AcquireLingering(l.place, yield)
+	now, m := clock(), &s.machine
+	reads := m.awaits && m.readsValues(msg)
+	if r := m.shared.readers.of(m.program()); reads && r != nil {
+		r.came(now - l.at)
+	}
+	lease, l.again = s.b.up.AcquireLingering(l.place, now-l.since > lingerMost && !reads)
 	l.place = upstream.Lingering[*server]{}
 	return lease, l.again
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -243,5 +244,18 @@ func TestReaders(t *testing.T) {
 	}
 	if r.Note("user", last, "application"); !r.Pays("user", last, "application") {
 		t.Error("a read earns nothing")
+	}
+	for _, k := range []struct{ gap, patience time.Duration }{
+		{0, pgproxy.LingerFirst}, {10 * time.Millisecond, 40 * time.Millisecond}, {time.Second, 40 * time.Millisecond}, {pgproxy.LingerMost, pgproxy.LingerMost},
+	} {
+		if got := r.Came("user", last, "application", k.gap); got != k.patience {
+			t.Errorf("after %v others wait for %v", k.gap, got)
+		}
+	}
+	for range 1000 {
+		r.Came("user", last, "application", time.Microsecond)
+	}
+	if got := r.Came("user", last, "application", time.Microsecond); got != pgproxy.LingerLeast {
+		t.Errorf("clients come back at once, and others wait for %v", got)
 	}
 }

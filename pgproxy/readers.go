@@ -4,6 +4,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // readers are the programs of which a client has asked for values of sequences (currval, lastval) in a later transaction
@@ -34,6 +35,7 @@ const (
 // not read most of its values are rarely kept from others.
 type reader struct {
 	credit [drawKinds]atomic.Int32
+	gap    atomic.Int64 // the longest time until a client came back to read, as of late; 0 = not known
 }
 
 const (
@@ -121,6 +123,28 @@ func poorest(list map[program]*reader) (p program) {
 	}
 	return p
 }
+
+// patience returns for how long other clients have to wait for a server connection on which a client of the program has
+// used a sequence.
+func (r *reader) patience() time.Duration {
+	gap := time.Duration(r.gap.Load())
+	if gap == 0 {
+		return lingerFirst
+	}
+	return min(max(4*gap, lingerLeast), lingerMost)
+}
+
+// came notes after which time a client has come back to read values. Nobody waits for those that take longer than lingerMost.
+func (r *reader) came(gap time.Duration) {
+	if gap > lingerMost {
+		return
+	}
+	last := time.Duration(r.gap.Load())
+	r.gap.Store(int64(max(gap, last-(last-gap)/gapFalls, 1)))
+}
+
+// gapFalls is how quickly reader.gap falls: within some hundred reads.
+const gapFalls = 64
 
 // pays spends credit for a transaction, and reports whether there was any.
 func (r *reader) pays(by drawKind) bool {
