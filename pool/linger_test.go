@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,74 +187,96 @@ func TestLingerModel(t *testing.T) {
 			size := 1 + int(seed%4)
 			p := b.start(pool.Limits{MaxSize: size, IdleTimeout: time.Second, MaxLifetime: 5 * time.Second})
 			defer b.end(p)
-			uses := map[*res]int{} // by their number of leases; the bubble runs one client at a time only between waits
-			lock := make(chan struct{}, 1)
-			const clients, hold = 12, 5 * time.Millisecond
-			done := make(chan struct{})
-			for n := range clients {
-				rnd := rand.New(rand.NewPCG(seed, uint64(n)))
-				go func() {
-					defer func() { done <- struct{}{} }()
-					var w pool.Lingering[*res]
-					var of *res
-					was := 0
-					for range 40 {
-						start := time.Now()
-						l, again := pool.Lease[*res]{}, false
-						if !w.None() {
-							if l, again = w.Acquire(rnd.IntN(3) == 0); again && l.Value() != of {
-								t.Error("it came back to another resource")
-							}
-						}
-						if !again {
-							var err error
-							if l, err = p.Acquire(context.Background()); err != nil {
-								t.Error(err)
-								return
-							}
-							if took := time.Since(start); took > clients*(hold+lingerFor) {
-								t.Errorf("seed %d: an acquire took %v", seed, took)
-							}
-						}
-						r := l.Value()
-						if r.leased.Swap(true) {
-							t.Error("leased twice")
-						}
-						lock <- struct{}{}
-						if again && uses[r] != was {
-							t.Error("somebody else has had it")
-						}
-						uses[r]++
-						was = uses[r]
-						<-lock
-						time.Sleep(time.Duration(rnd.Int64N(int64(hold))))
-						r.leased.Store(false)
-						w, of = pool.Lingering[*res]{}, r
-						switch k := rnd.IntN(10); {
-						case k < 6:
-							w, _ = l.Linger(time.Duration(rnd.Int64N(int64(lingerFor))))
-							if w.None() { // past its lifetime
-								l.Release()
-							}
-						case k < 9:
-							l.Release()
-						default:
-							l.Discard()
-						}
-						time.Sleep(time.Duration(rnd.Int64N(int64(2 * lingerFor))))
-						if rnd.IntN(8) == 0 && !w.None() {
-							w.End()
-							w = pool.Lingering[*res]{}
-						}
+			uses := &leases{of: map[*res]int{}}
+			var clients sync.WaitGroup
+			for n := range lingerers {
+				c := &lingerer{T: t, rnd: rand.New(rand.NewPCG(seed, uint64(n))), p: p, uses: uses}
+				clients.Go(func() {
+					for range lingererRounds {
+						c.round()
 					}
-				}()
+				})
 			}
-			for range clients {
-				<-done
-			}
-			if s := p.Stats(); s.Acquired != s.Released+s.Discarded || s.Acquired != clients*40 || s.PeakInUse > size {
+			clients.Wait()
+			if s := p.Stats(); s.Acquired != s.Released+s.Discarded || s.Acquired != lingerers*lingererRounds || s.PeakInUse > size {
 				t.Errorf("seed %d: %+v", seed, s)
 			}
 		})
+	}
+}
+
+// The clients of TestLingerModel, and for how long each holds a lease at most.
+const (
+	lingerers      = 12
+	lingererRounds = 40
+	lingererHolds  = 5 * time.Millisecond
+)
+
+// leases counts the leases of each resource.
+type leases struct {
+	mu sync.Mutex
+	of map[*res]int
+}
+
+func (l *leases) add(r *res) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.of[r]++
+	return l.of[r]
+}
+
+// lingerer is a client of TestLingerModel.
+type lingerer struct {
+	*testing.T
+	rnd  *rand.Rand
+	p    *pool.Pool[*res]
+	uses *leases
+	w    pool.Lingering[*res]
+	of   *res // of w
+	was  int  // its leases
+}
+
+// upTo returns a random duration below d.
+func (c *lingerer) upTo(d time.Duration) time.Duration { return time.Duration(c.rnd.Int64N(int64(d))) }
+
+// round is one lease, and a time without one.
+func (c *lingerer) round() {
+	start := time.Now()
+	l, again := pool.Lease[*res]{}, false
+	if !c.w.None() {
+		l, again = c.w.Acquire(c.rnd.IntN(3) == 0)
+	}
+	if !again {
+		l = acquire(c, c.p)
+	}
+	if took := time.Since(start); took > lingerers*(lingererHolds+lingerFor) {
+		c.Errorf("an acquire took %v", took)
+	}
+	r := l.Value()
+	if r.leased.Swap(true) {
+		c.Error("leased twice")
+	}
+	if n := c.uses.add(r); again && (r != c.of || n != c.was+1) {
+		c.Error("it came back to another resource, or one that another client has had")
+	} else {
+		c.was = n
+	}
+	time.Sleep(c.upTo(lingererHolds))
+	r.leased.Store(false)
+	c.w, c.of = pool.Lingering[*res]{}, r
+	switch k := c.rnd.IntN(10); {
+	case k < 6:
+		if c.w, _ = l.Linger(c.upTo(lingerFor)); c.w.None() { // past its lifetime
+			l.Release()
+		}
+	case k < 9:
+		l.Release()
+	default:
+		l.Discard()
+	}
+	time.Sleep(c.upTo(2 * lingerFor))
+	if c.rnd.IntN(8) == 0 && !c.w.None() {
+		c.w.End()
+		c.w = pool.Lingering[*res]{}
 	}
 }
