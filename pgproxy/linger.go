@@ -25,6 +25,12 @@ const (
 	lingerMost = 100 * time.Millisecond
 )
 
+// clientValues is what is known of the values of sequences that a client has not read yet.
+type clientValues struct {
+	awaits bool     // it has used sequences, and not read their values since
+	drew   drawKind // how it has used them
+}
+
 // lingering is a session's server connection between two leases.
 type lingering struct {
 	place upstream.Lingering[*server]
@@ -135,8 +141,10 @@ func (s *session) resume(msg message) (lease upstream.Lease[*server], ok bool) {
 	}
 	now, m := clock(), &s.machine
 	reads := m.awaits && m.readsValues(msg)
-	if r := m.shared.readers.of(m.program()); reads && r != nil {
-		r.came(now - l.at)
+	if reads {
+		if r := m.shared.readers.of(m.program()); r != nil {
+			r.came(now - l.at)
+		}
 	}
 	lease, l.again = s.b.up.AcquireLingering(l.place, now-l.since > lingerMost && !reads)
 	l.place = upstream.Lingering[*server]{}

@@ -21,6 +21,7 @@ type machine struct {
 	*work // nil while the session is idle
 	clientView
 	clientStatements
+	clientValues
 	server *serverState // of the leased server connection; nil = none
 	shared *tables
 	rules  *pinRules
@@ -30,8 +31,6 @@ type machine struct {
 	mode   Mode
 	pinned bool            // session mode: the lease lasts as long as the session
 	single bool            // statement mode: as transaction mode, but the client may not begin a transaction block
-	awaits bool            // the client has used sequences, and not read their values since; see lingers
-	drew   drawKind        // how it has used them
 	unsure bool            // no server has confirmed the startup settings: half a DateStyle adds to the previous value
 	kind   int32           // affinity kind of kinded; see kindOf
 	drawn  uint32          // leases in which the client may have used sequences

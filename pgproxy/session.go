@@ -89,6 +89,7 @@ type suspended struct {
 	view unique.Handle[clientView]
 	clientStatements
 	lingering lingering
+	clientValues
 }
 
 // keptState returns the state that is kept while the session is suspended.
@@ -99,7 +100,7 @@ func (s *session) keptState() any {
 	if m.none() && s.lingering.place.None() {
 		return view
 	}
-	return &suspended{view: view, clientStatements: m.clientStatements, lingering: s.lingering}
+	return &suspended{view: view, clientStatements: m.clientStatements, lingering: s.lingering, clientValues: m.clientValues}
 }
 
 // restore takes back the state that keptState returned.
@@ -114,7 +115,8 @@ func (s *session) restore(rest any) {
 	case unique.Handle[clientView]:
 		s.machine.clientView = r.Value()
 	case *suspended:
-		s.machine.clientView, s.machine.clientStatements, s.lingering = r.view.Value(), r.clientStatements, r.lingering
+		s.machine.clientView, s.machine.clientStatements, s.machine.clientValues = r.view.Value(), r.clientStatements, r.clientValues
+		s.lingering = r.lingering
 	}
 }
 
