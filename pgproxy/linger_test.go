@@ -201,7 +201,7 @@ func TestLingerOfSuspended(t *testing.T) {
 	conntest.Eventually(t, "two server connections", func() bool { return g.backend.Status().Endpoints[0].Pool.Idle >= 2 })
 	a, b := g.connect(t, ""), g.connect(t, "")
 	do(t, a, "select nextval('suspended_numbers')")
-	_ = one[int64](t, a, "select lastval()")
+	_, _ = a.Exec(t.Context(), "select lastval()") // the first question may be in vain
 	for range 3 { // the first report may be of an earlier time
 		n := one[int64](t, a, "select nextval('suspended_numbers')")
 		<-suspended
