@@ -28,6 +28,7 @@ const (
 // clientValues is what is known of the values of sequences that a client has not read yet.
 type clientValues struct {
 	awaits bool     // it has used sequences, and not read their values since
+	paid   bool     // reader.pays was called for that
 	drew   drawKind // how it has used them
 }
 
@@ -45,18 +46,18 @@ const drawing = traceInserts | traceSequences | traceUnknown
 // noteValues records that a statement, which is about to run, reads values of sequences, or may use sequences.
 func (m *machine) noteValues(left traces) {
 	if left&traceReads != 0 {
-		if m.draws|left&drawing == 0 && m.drawn > 0 {
+		if left&traceEarlier != 0 && m.draws == 0 && m.drawn > 0 {
 			m.shared.readers.note(m.program(), m.drew)
 		}
 		m.awaits = false
 	}
-	if left &= drawing; left == 0 {
-		return
-	}
+	left &= drawing
 	m.draws |= left
-	m.drew, m.awaits = drawsByCall, true
-	if m.draws != traceUnknown {
-		m.drew = drawsByInsert
+	switch {
+	case left&^traceUnknown != 0:
+		m.clientValues = clientValues{awaits: true, drew: drawsByInsert}
+	case left != 0 && !m.awaits:
+		m.clientValues = clientValues{awaits: true, drew: drawsByCall}
 	}
 }
 
@@ -79,11 +80,11 @@ func (m *machine) lingers() (d time.Duration, yes bool) {
 	if r == nil {
 		return 0, false
 	}
-	m.awaits = m.awaits && (m.draws == 0 || r.pays(m.drew))
-	if m.awaits {
-		return r.patience(), true
+	if m.awaits = m.awaits && (m.paid || r.pays(m.drew)); !m.awaits {
+		return 0, true
 	}
-	return 0, true
+	m.paid = true
+	return r.patience(), true
 }
 
 // readsValues reports whether a message, the first of a request, reads values of sequences.

@@ -202,7 +202,7 @@ func TestLingerOfSuspended(t *testing.T) {
 	a, b := g.connect(t, ""), g.connect(t, "")
 	do(t, a, "select nextval('suspended_numbers')")
 	_, _ = a.Exec(t.Context(), "select lastval()") // the first question may be in vain
-	for range 3 { // the first report may be of an earlier time
+	for range 3 {                                  // the first report may be of an earlier time
 		n := one[int64](t, a, "select nextval('suspended_numbers')")
 		<-suspended
 		do(t, b, "select 1")

@@ -160,7 +160,7 @@ type work struct {
 
 	staleSequences bool   // the server connection has sequence state that is not the client's latest; see sequenceUse
 	usesSequences  bool   // statements since the lease may have used sequences
-	draws          traces // of drawing: what statements since the lease probably did
+	draws          traces // of drawing: what statements since the lease have done, probably
 	selecting      bool   // if not everything is answered: since it was, only messages for which onlySelects is true have come
 
 	progress progress // of the lease

@@ -42,7 +42,9 @@ const (
 	traceTemps  // a temporary table was used: temp_buffers cannot be changed any more
 	traceSetval // with traceSequences: setval, which does not change lastval
 
-	traceInserts // with traceWrites: the statement inserts rows, see noteValues; never in machine.traces
+	// noteValues needs these; they are never in machine.traces.
+	traceInserts // with traceWrites: the statement inserts rows
+	traceEarlier // with traceReads: no earlier statement of the text has used the sequence
 )
 
 const (
@@ -191,6 +193,7 @@ type textJudge struct {
 	at         int
 	left       traces
 	first      bool          // the next word begins a statement
+	earlier    traces        // left, at the end of the statement before
 	closed     bool          // a closing parenthesis precedes the next word
 	open       bool          // a name behind a closing parenthesis may be a function, not only an alias
 	block      bool          // the statement is DO: its strings are run
@@ -284,6 +287,7 @@ func (j *textJudge) next() {
 		j.closed = c == ')'
 		if c == ';' {
 			j.first, j.declare, j.block, j.alters = true, false, false, false
+			j.earlier = j.left
 		} else if c != '(' {
 			j.first = false
 		}
@@ -585,6 +589,9 @@ func (j *textJudge) key(w word) []byte {
 func (j *textJudge) call(name, qualifier word) traces {
 	left, known := functions[string(j.key(name))]
 	if known && (qualifier == word{} || string(j.key(qualifier)) == "pg_catalog") {
+		if left&traceReads != 0 && j.earlier&drawing == 0 {
+			left |= traceEarlier
+		}
 		return left | j.sets(name)
 	}
 	if left &= stated; left != 0 { // an extension may be in any schema
