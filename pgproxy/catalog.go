@@ -223,7 +223,7 @@ type source struct {
 // connection is closed; connections of dblink are the exception, since functions that open them close
 // them, too.
 func (t traces) behind() traces {
-	kept := t & (traceWrites | traceSequences | traceSetval | traceLess | traceDefines | traceSpoils | traceLists | lasting)
+	kept := t & (traceWrites | traceInserts | traceSequences | traceSetval | traceLess | traceDefines | traceSpoils | traceLists | lasting)
 	if t&(suspicious|traceReads) != 0 { // only a statement that certainly reads values of sequences can be refused for it
 		kept |= traceUnknown
 	}
@@ -291,7 +291,7 @@ func (g *graph) build() *catalog {
 func (c *catalog) name(name string, nodes []*node) {
 	telling := traceUnknown | traceDefines | traceLists
 	if _, known := functions[name]; known { // judge looks the name up there before it uses calls
-		telling |= traceWrites | traceSequences | traceSetval | traceLess
+		telling |= traceWrites | traceInserts | traceSequences | traceSetval | traceLess
 	}
 	for _, n := range nodes {
 		telling := telling

@@ -138,12 +138,13 @@ func (s *State) Check() string {
 // Machine is a driver of the protocol machine for tests: it moves bytes between a client and server connections that
 // exist in the test only. Steps and messages to the client and the servers collect in Log and in the queues.
 type Machine struct {
-	m       machine
-	Pool    *FakePool
-	srv     *FakeServer
-	Log     func(format string, args ...any)
-	waiting []message // of the client: the first one cannot be judged yet
-	told    bool      // Log knows
+	m         machine
+	Pool      *FakePool
+	srv       *FakeServer
+	Log       func(format string, args ...any)
+	waiting   []message // of the client: the first one cannot be judged yet
+	told      bool      // Log knows
+	lingering fakeLingering
 }
 
 // FakePool holds the server connections of some Machines.
@@ -166,6 +167,7 @@ type FakeServer struct {
 	Left    traces                // what a look finds
 	Rows    func() []pgwire.Param // the settings that it finds; nil = it asks for none
 	state   serverState
+	leases  int
 }
 
 // PinAlso has all clients of the pool be pinned for some state.
@@ -273,7 +275,7 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 				}
 				break
 			}
-			d.srv, d.Pool.Free = d.Pool.Free[0], d.Pool.Free[1:]
+			d.take()
 			d.srv.Owner = d
 			d.Log("lease %s", d.srv.Name)
 			m.begin(&d.srv.state)
@@ -408,9 +410,8 @@ func (d *Machine) Settle() {
 
 // release gives the server connection back.
 func (d *Machine) release() {
-	m, srv := &d.m, d.srv
-	fit := m.fit()
-	m.release()
+	srv, fit := d.srv, d.m.fit()
+	d.leave(fit)
 	d.srv, srv.Owner = nil, nil
 	if !fit {
 		srv.Gone = true

@@ -131,7 +131,7 @@ func (s *session) ask() (waits, over bool) {
 	c.Working()
 	x.began = clock()
 	x.parker.kind = s.machine.kindOf()
-	lease, pending, leased := s.beginLease(later)
+	lease, pending, leased := s.beginLease(b, later)
 	if leased {
 		x.lease, x.srv, s.leasedAt = lease, lease.Value(), x.began
 		s.cancelMu.Lock()
@@ -192,7 +192,10 @@ func (s *session) needsServer(b *[]byte) (needs, later bool) {
 
 // beginLease begins an acquire. It leases an idle server connection, or does nothing, for a request that parseLater may
 // answer: once it waits in the queue it waits for its turn.
-func (s *session) beginLease(later bool) (l upstream.Lease[*server], w upstream.Pending[*server], leased bool) {
+func (s *session) beginLease(request []byte, later bool) (l upstream.Lease[*server], w upstream.Pending[*server], leased bool) {
+	if l, leased = s.resume(messageOf(request[:messageSize(request)])); leased {
+		return l, w, true
+	}
 	if later {
 		l, leased = s.b.up.TryAcquireKey("", s.x.parker.Affinity())
 		return l, w, leased
@@ -498,7 +501,7 @@ func (s *session) giveBack(now time.Duration) bool {
 	}
 	srv.idleAt, srv.shared = now, true
 	s.machine.leaveServer()
-	if !s.lease.TryRelease() {
+	if !s.linger(now) && !s.lease.TryRelease() {
 		return false
 	}
 	s.lease, s.srv = upstream.Lease[*server]{}, nil

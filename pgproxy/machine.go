@@ -21,10 +21,12 @@ type machine struct {
 	*work // nil while the session is idle
 	clientView
 	clientStatements
+	clientValues
 	server *serverState // of the leased server connection; nil = none
 	shared *tables
 	rules  *pinRules
 	params []pgwire.Param // the client's startup parameters
+	login  *Login         // the client's; nil in tests
 	client uint64         // Client.number
 	mode   Mode
 	pinned bool            // session mode: the lease lasts as long as the session
@@ -40,6 +42,7 @@ type machine struct {
 type tables struct {
 	texts     sharedTexts
 	accepted  acceptedParams
+	readers   readers
 	pins      pinCount
 	verdicts  verdicts
 	knowledge *knowledge    // that of one database; pairs of a backend with the same database share it
@@ -156,9 +159,10 @@ type work struct {
 	unread   bool   // there was a text too long to be judged, and its transaction may not be over
 	epoch    uint64 // knowledge.epoch, before any statement since the last check or the lease was judged
 
-	staleSequences bool // the server connection has sequence state that is not the client's latest; see sequenceUse
-	usesSequences  bool // statements since the lease may have used sequences
-	selecting      bool // if not everything is answered: since it was, only messages for which onlySelects is true have come
+	staleSequences bool   // the server connection has sequence state that is not the client's latest; see sequenceUse
+	usesSequences  bool   // statements since the lease may have used sequences
+	draws          traces // of drawing: what statements since the lease have done, probably
+	selecting      bool   // if not everything is answered: since it was, only messages for which onlySelects is true have come
 
 	progress progress // of the lease
 	opened   []byte   // the text of BEGIN; see hasBegun
@@ -242,8 +246,9 @@ func (m *machine) begin(server *serverState) {
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
 	m.traces, m.checked, m.listens, m.usesSequences, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
-	m.selecting = false
+	m.selecting, m.draws = false, 0
 	m.staleSequences = m.mode == Transaction && server.sequencesOf.staleFor(m)
+	m.awaits = m.awaits && server.sequencesOf == m.lastSequenceUse()
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], false, nil, listing{}
 	m.replay, m.restate, m.refusedReplay = false, false, false

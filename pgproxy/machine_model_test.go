@@ -190,7 +190,7 @@ func (s *backend) run(text string, simple bool) []pgwire.Message {
 	switch {
 	case s.aborted(text):
 		return s.fails("25P02")
-	case text == "bad":
+	case text == "bad" || strings.HasPrefix(text, "headpond"):
 		return s.fails("42601")
 	case text == "fail":
 		return s.fails("22012")
@@ -247,7 +247,7 @@ type modelClient struct {
 	straight *backend
 	got      []string // its output through the machine
 	want     []string // and straight
-	refused  bool     // a server has refused its settings: want is something else
+	refused  bool     // a server has refused its settings, or the machine currval: want is something else
 }
 
 // modelWorld are clients that share server connections.
@@ -366,6 +366,7 @@ func (w *modelWorld) check() {
 	}
 	for _, c := range w.clients {
 		n := len(c.got)
+		c.refused = c.refused || slices.Contains(c.got, "ErrorResponse 55000") // in a pipeline
 		if c.refused {
 			continue
 		}

@@ -326,7 +326,7 @@ func (b *Postgres) newPair(l *Login) *Postgres {
 	p.secret.Store(l.secret)
 	p.baseline.doubt = b.baseline.doubt
 	p.life, p.end = context.WithCancel(b.life)
-	p.tables.cannotListen = p.cannotListen
+	p.tables.cannotListen, p.tables.readers.added = p.cannotListen, p.logReader
 	p.tables.pins.setUsual(b.with.Limits.MaxSize)
 	p.tables.knowledge = b.takeCatalog(name.database)
 	p.tables.also.Store(b.tables.also.Load())

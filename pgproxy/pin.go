@@ -220,6 +220,7 @@ func (m *machine) note(left traces) {
 	if left&traceTemps != 0 {
 		m.noteTemps()
 	}
+	m.noteValues(left)
 	m.usesSequences = m.usesSequences || left&(traceWrites|traceSequences|traceUnknown) != 0
 	if left&traceDefines != 0 {
 		m.define()

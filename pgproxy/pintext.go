@@ -41,6 +41,10 @@ const (
 	traceCustom // custom settings: RESET keeps their names
 	traceTemps  // a temporary table was used: temp_buffers cannot be changed any more
 	traceSetval // with traceSequences: setval, which does not change lastval
+
+	// noteValues needs these; they are never in machine.traces.
+	traceInserts // with traceWrites: the statement inserts rows
+	traceEarlier // with traceReads: no earlier statement of the text has used the sequence
 )
 
 const (
@@ -147,7 +151,7 @@ var plainStatements = []struct {
 	word string
 	left traces
 	into bool
-}{{"select", 0, false}, {"begin", 0, true}, {"commit", 0, true}, {"rollback", 0, true}, {"insert", traceWrites, true}, {"delete", traceWrites, true}}
+}{{"select", 0, false}, {"begin", 0, true}, {"commit", 0, true}, {"rollback", 0, true}, {"insert", traceWrites | traceInserts, true}, {"delete", traceWrites, true}}
 
 // isPlain reports whether the rest of a statement, after its first word, fits judgePlain. It reads
 // most texts of most clients, each time: their values differ, so verdicts does not have them.
@@ -189,6 +193,7 @@ type textJudge struct {
 	at         int
 	left       traces
 	first      bool          // the next word begins a statement
+	earlier    traces        // left, at the end of the statement before
 	closed     bool          // a closing parenthesis precedes the next word
 	open       bool          // a name behind a closing parenthesis may be a function, not only an alias
 	block      bool          // the statement is DO: its strings are run
@@ -282,6 +287,7 @@ func (j *textJudge) next() {
 		j.closed = c == ')'
 		if c == ';' {
 			j.first, j.declare, j.block, j.alters = true, false, false, false
+			j.earlier = j.left
 		} else if c != '(' {
 			j.first = false
 		}
@@ -515,7 +521,7 @@ func (j *textJudge) within(name, qualifier word) traces {
 	case c == 'c' && j.is(name, "create"):
 		return traceObjects | traceDefines | j.onDDL()
 	case c == 'i' && j.is(name, "insert") || c == 'm' && j.is(name, "merge"):
-		return traceWrites
+		return traceWrites | traceInserts
 	case c == 'e' && j.is(name, "execute"):
 		return traceUnknown // also in the definition of a trigger
 	case (c == 'p' || c == '"'|0x20) && j.lists(name):
@@ -583,6 +589,9 @@ func (j *textJudge) key(w word) []byte {
 func (j *textJudge) call(name, qualifier word) traces {
 	left, known := functions[string(j.key(name))]
 	if known && (qualifier == word{} || string(j.key(qualifier)) == "pg_catalog") {
+		if left&traceReads != 0 && j.earlier&drawing == 0 {
+			left |= traceEarlier
+		}
 		return left | j.sets(name)
 	}
 	if left &= stated; left != 0 { // an extension may be in any schema

@@ -4,7 +4,8 @@ import "strings"
 
 // statements are the first words of statements that may leave state, whatever follows.
 var statements = tableOf(map[traces]string{
-	traceWrites:                `insert update delete merge with copy explain alter refresh truncate import`,
+	traceWrites:                `update delete with explain alter refresh truncate import`,
+	traceWrites | traceInserts: `insert merge copy`,
 	traceObjects | traceWrites: `create`, // search_path may begin with pg_temp
 	traceLess:                  `drop close deallocate discard unlisten`,
 	traceStatements:            `prepare`,

@@ -124,7 +124,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	b.life, b.end = context.WithCancel(context.Background())
 	b.secrets.use, b.secrets.queue = make(chan struct{}, 1), make(chan struct{}, maxSecrets)
 	context.AfterFunc(b.life, b.closeSecretServer)
-	b.tables.cannotListen = b.cannotListen
+	b.tables.cannotListen, b.tables.readers.added = b.cannotListen, b.logReader
 	b.with = withMaxSize(cfg.Settings)
 	b.noteLimits()
 	b.tables.knowledge = new(knowledge)

@@ -9,6 +9,7 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // readerAfter is how many bytes may be on their way to a server that has answered none of them before the session
@@ -229,6 +230,11 @@ func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 		}
 		s.meter.asked = clock()
 	}
+	if !s.x.begun() {
+		if lease, ok := s.resume(*msg); ok {
+			s.begunWith(lease)
+		}
+	}
 	alone := r.Buffered() <= msg.size()+len(syncMessage) && !s.x.begun()
 	if later && alone && s.answersLater(msg) {
 		s.tell()
@@ -262,11 +268,17 @@ func (s *session) answersLater(msg *message) bool {
 	if !ok {
 		return s.b.up.AllInUse() && s.machine.parseLater(*msg)
 	}
+	s.begunWith(lease)
+	return false
+}
+
+// begunWith makes a lease the one that the fast path has begun, and acquire takes.
+func (s *session) begunWith(lease upstream.Lease[*server]) {
+	x := &s.x
 	x.lease, x.srv = lease, lease.Value()
 	s.cancelMu.Lock()
 	s.held(x.srv)
 	s.cancelMu.Unlock()
-	return false
 }
 
 // syncMessage is a Sync.

@@ -25,12 +25,12 @@ func (s *session) release() {
 		_ = s.c.Writer.Flush() // the client need not wait for its own cancel request
 	}
 	certain := s.endCancels() && !srv.cancelInDoubt.Load()
-	fit := certain && s.machine.fit()
-	s.machine.release()
-	if !fit {
+	if !certain || !s.machine.fit() {
+		s.machine.release()
 		s.lease.Discard()
 		return
 	}
+	s.machine.leaveServer()
 	srv.releaseBuffers()
 	srv.idleAt = clock()
 	srv.shared = !s.machine.pinned
@@ -38,7 +38,10 @@ func (s *session) release() {
 		s.access(s.leaseAt, "transaction", nil, slog.Duration("waited", s.waited))
 	}
 	now := srv.idleAt
-	s.lease.Release()
+	if !s.linger(now) {
+		s.lease.Release()
+	}
+	s.machine.forgetServer()
 	if s.machine.mode == Transaction {
 		s.b.learnIfDue(now)
 	}
@@ -57,6 +60,7 @@ func (s *session) close() {
 		return // another session reuses the stand-ins
 	}
 	defer s.machine.forgetStatements()
+	defer s.endLingering()
 	defer s.unsubscribe()
 	if s.serverPID != 0 {
 		s.c.proxy.unalias(s.serverPID, s.c)

@@ -48,6 +48,7 @@ type session struct {
 	mu         fiber.Mutex
 	machine    machine
 	lease      upstream.Lease[*server]
+	lingering  lingering
 	srv        *server // nil = none leased
 	renewing   bool    // the next takeLease replaces lease; see renew
 	reading    bool
@@ -87,6 +88,8 @@ type session struct {
 type suspended struct {
 	view unique.Handle[clientView]
 	clientStatements
+	lingering lingering
+	clientValues
 }
 
 // keptState returns the state that is kept while the session is suspended.
@@ -94,10 +97,10 @@ func (s *session) keptState() any {
 	m := &s.machine
 	s.c.keepDrawn(m.drawn)
 	view := unique.Make(m.clientView)
-	if m.none() {
+	if m.none() && s.lingering.place.None() {
 		return view
 	}
-	return &suspended{view: view, clientStatements: m.clientStatements}
+	return &suspended{view: view, clientStatements: m.clientStatements, lingering: s.lingering, clientValues: m.clientValues}
 }
 
 // restore takes back the state that keptState returned.
@@ -112,7 +115,8 @@ func (s *session) restore(rest any) {
 	case unique.Handle[clientView]:
 		s.machine.clientView = r.Value()
 	case *suspended:
-		s.machine.clientView, s.machine.clientStatements = r.view.Value(), r.clientStatements
+		s.machine.clientView, s.machine.clientStatements, s.machine.clientValues = r.view.Value(), r.clientStatements, r.clientValues
+		s.lingering = r.lingering
 	}
 }
 
@@ -167,7 +171,7 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 		return s
 	}
 	s := &session{b: b, c: c, ctx: ctx, meter: c.Meter()}
-	s.machine = machine{shared: &b.tables, rules: &c.proxy.pins, params: c.Params, client: c.number(), mode: c.Mode}
+	s.machine = machine{shared: &b.tables, rules: &c.proxy.pins, params: c.Params, login: c.Login, client: c.number(), mode: c.Mode}
 	if c.Mode == Statement {
 		s.machine.mode, s.machine.single = Transaction, true
 	}

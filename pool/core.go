@@ -8,7 +8,7 @@ import "time"
 // pool's lock around every call, and then performs the returned effects
 // without it. Two invariants hold when the lock is free: while a caller waits, no
 // resource is idle; and idle+inUse+opening+closing+checking = total ≤ MaxSize,
-// unless MaxSize was made smaller.
+// unless MaxSize was made smaller. Lingering resources are in use.
 type core[T any] struct {
 	// What each Acquire and Release writes comes first, next to the pool's lock: processors that
 	// take turns exchange one cache line for it.
@@ -23,6 +23,9 @@ type core[T any] struct {
 	closed  bool
 	paused  bool
 	calm    bool // hot may be set: no hook and no leak report observes each lease
+	spared  int  // idle resources that acquires use last; see Lease.Linger
+
+	lingering []*slot[T] // neither leased nor idle
 
 	waiters  waiterList[T]
 	pace     pace
@@ -75,6 +78,8 @@ type slot[T any] struct {
 	openedAt  int64
 	checkedAt int64
 	early     float64 // the fraction of MaxLifetime by which this one expires earlier, 0 to 0.1
+	lingersTo int64   // while it lingers
+	spared    bool    // while it is idle: acquires prefer others
 	direct    bool
 	claimed   bool     // it is closed for the Budget
 	why       Reason   // set when it is to be closed
@@ -103,7 +108,7 @@ func (e *effects[T]) addWake(w *waiter[T]) {
 	e.last = w
 }
 
-// inUse is the number of leases out, without overflow resources.
+// inUse is the number of leases out and lingering resources, without overflow resources.
 func (c *core[T]) inUse() int { return c.total - len(c.idle) - c.opening - c.closing - c.checking }
 
 // live is the number of open resources that may be released.
@@ -179,6 +184,9 @@ const matches = 3
 // those whose affinity matches best; -1 = none is idle.
 func (c *core[T]) nearest(affinity int) int {
 	n := len(c.idle) - 1
+	if c.spared > 0 {
+		return c.nearestUnspared(affinity)
+	}
 	if affinity == 0 {
 		return n
 	}
@@ -199,6 +207,7 @@ func (c *core[T]) takeIdle(i int) *slot[T] {
 	}
 	c.idle[n] = nil
 	c.idle = c.idle[:n]
+	c.unspare(s)
 	return s
 }
 
@@ -224,6 +233,7 @@ func (c *core[T]) insertIdle(s *slot[T]) {
 
 // retire begins to close the resource of a slot that is neither leased nor idle.
 func (c *core[T]) retire(s *slot[T], why Reason, e *effects[T]) {
+	c.unspare(s)
 	s.why = why
 	if !s.direct {
 		c.closing++
@@ -483,6 +493,7 @@ func (c *core[T]) shutdown(e *effects[T]) {
 	c.closed, c.paused, c.hot, c.ticking = true, false, false, false
 	c.failAll(ErrClosed, nil, e)
 	c.withdraw(e)
+	c.stopAllLingering(e)
 	for len(c.idle) > 0 {
 		c.retire(c.popIdle(), ReasonShutdown, e)
 	}
@@ -497,6 +508,7 @@ func (c *core[T]) pause(e *effects[T]) {
 	c.backoff.reset()
 	c.pauseRound = c.backoff.round
 	c.withdraw(e)
+	c.stopAllLingering(e)
 	for len(c.idle) > 0 {
 		c.retire(c.popIdle(), ReasonSurplus, e)
 	}

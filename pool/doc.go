@@ -49,6 +49,9 @@
 // Callers then prefer resources of their affinity, and may overtake callers that have waited up to
 // a millisecond longer. Of other flows, only callers that came within a millisecond are overtaken.
 //
+// A holder that will come back soon, and is served better by the same resource, releases it by
+// Lease.Linger: for a bounded time no other caller gets it, and later others get it last.
+//
 // An event loop cannot wait in Acquire: Begin leases at once, or queues the caller and notifies it
 // later, and TryRelease releases without waiting for a Close.
 //

@@ -192,11 +192,8 @@ func (c *core[T]) takeUnchecked() *slot[T] {
 	}
 	for i, s := range c.idle {
 		if c.clock-max(s.checkedAt, s.idleSince) >= every {
-			copy(c.idle[i:], c.idle[i+1:])
-			c.idle[len(c.idle)-1] = nil
-			c.idle = c.idle[:len(c.idle)-1]
 			c.checking++
-			return s
+			return c.takeIdle(i)
 		}
 	}
 	return nil

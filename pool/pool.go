@@ -89,6 +89,9 @@ type Pool[T any] struct {
 	armed   bool        // under mu: timerAt is no later than the next tick
 	checker bool        // under mu: a background check is under way
 	parkers bool        // under mu: a Parker has waited, so callers may be fibers, whose thread must not yield
+
+	lingerTimer *time.Timer // under mu, as is lingerAt
+	lingerAt    int64       // when lingerTimer fires; 0 = it is not set
 }
 
 // New makes a pool and starts to open MinIdle resources; it does not wait for
