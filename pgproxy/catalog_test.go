@@ -288,7 +288,7 @@ func TestHiddenSettingsFollow(t *testing.T) {
 // settle has the catalogs be read, and waits until judge uses them.
 func settle(t *testing.T, g *gateway) {
 	t.Helper()
-	conntest.Eventually(t, "the catalogs are read", func() bool { g.backend.ReadCatalog(); return g.backend.CatalogSettled() })
+	conntest.Eventually(t, "the catalogs are read", func() bool { return g.backend.ReadCatalog() && g.backend.CatalogSettled() })
 }
 
 // TestDDLIsNoticed has a client make a function that was harmless set something, and another one call it.

@@ -21,6 +21,7 @@ import (
 // Limits of a reading.
 const (
 	catalogLeaseTimeout = 30 * time.Second // wait for a lease
+	catalogShortLease   = time.Second      // likewise, if another pair can read
 	catalogTimeout      = 15 * time.Second // five queries, each within catalogQuery
 	catalogQuery        = 2 * time.Second  // see catalogSQL; 10,000 partitions and 4,000 functions and views take a second in all
 	catalogTries        = 3                // consecutive readings that take longer; after that there is too much to read
@@ -29,7 +30,7 @@ const (
 // learnIfDue reads the catalogs on a goroutine if a reading is due.
 func (b *Postgres) learnIfDue(now time.Duration) {
 	k := b.tables.knowledge
-	if !k.due(now) || b.life.Err() != nil {
+	if !k.due(now) || b.life.Err() != nil || b.pair != nil && int64(now) < b.readsAgain.Load() {
 		return
 	}
 	if seen, ok := k.begin(now); ok {
@@ -49,7 +50,9 @@ func (b *Postgres) learn(seen uint64) {
 	}()
 	srv, lease, err := b.leaseForCatalog(b.life)
 	if err != nil { // began is before the wait: at most a tenth of the time, a full pool has one more waiter
-		b.notRead("", fmt.Errorf("no server connection: %w", err))
+		if !b.leaveReading() {
+			b.notRead("", fmt.Errorf("no server connection: %w", err))
+		}
 		return
 	}
 	began = clock() // the wait has used no server
@@ -96,6 +99,9 @@ func (b *Postgres) readRows(srv *server, lease upstream.Lease[*server]) (rows *c
 // know.
 func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Duration) outcome {
 	k := b.tables.knowledge
+	if err != nil && b.leaveReading() {
+		return outcome{}
+	}
 	if err != nil {
 		hopeless := isHopeless(err) || canceled(err) && took >= catalogQuery && k.slow.Add(1) >= catalogTries
 		if hopeless && !k.unknown.Swap(true) {
@@ -141,7 +147,11 @@ func (b *Postgres) notRead(from string, err error) {
 
 // leaseForCatalog leases a live server connection.
 func (b *Postgres) leaseForCatalog(ctx context.Context) (*server, upstream.Lease[*server], error) {
-	ctx, stop := context.WithTimeout(ctx, catalogLeaseTimeout)
+	wait := catalogLeaseTimeout
+	if b.othersRead() {
+		wait = catalogShortLease
+	}
+	ctx, stop := context.WithTimeout(ctx, wait)
 	defer stop()
 	for range maxStale {
 		lease, err := b.up.Acquire(ctx)

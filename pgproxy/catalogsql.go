@@ -145,10 +145,11 @@ const evidentSQL = `
     'pg_advisory_lock_shared', 'pg_try_advisory_lock', 'pg_try_advisory_lock_shared', 'pg_replication_origin_session_setup')
 `
 
-// suspiciousSourceSQL limits functionsSQL to functions whose source has words that textJudge.evident may count.
+// suspiciousSourceSQL limits functionsSQL to functions whose source has words that textJudge.evident may count. The server
+// takes the whole text apart before it runs SET LOCAL standard_conforming_strings: backslashes need E.
 const suspiciousSourceSQL = `
-  AND l.lanname IN ('sql', 'plpgsql') AND p.prosrc ~* ('set_config|pg_settings|pg_temp|advisory_lock|\m(setseed|temp|temporary|listen|load|hold|prepare|dblink_connect(_u)?'
-    || '|pg_replication_origin_session_setup)\M|(^|;|\m(begin|then|else|loop|atomic)\M)(\s|--[^\n]*\n|/\*.*?\*/)*(set|reset|discard)\M');
+  AND l.lanname IN ('sql', 'plpgsql') AND p.prosrc ~* (E'set_config|pg_settings|pg_temp|advisory_lock|\\m(setseed|temp|temporary|listen|load|hold|prepare|dblink_connect(_u)?'
+    || E'|pg_replication_origin_session_setup)\\M|(^|;|\\m(begin|then|else|loop|atomic)\\M)(\\s|--[^\\n]*\\n|/\\*.*?\\*/)*(set|reset|discard)\\M');
 `
 
 // evidentTreeSQL, after treesSQL, asks for a row if there is such an object.

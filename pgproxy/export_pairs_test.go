@@ -22,3 +22,13 @@ func (b *Postgres) Print() (all string) {
 	b.eachPair(func(p *Postgres) { all += fmt.Sprintf("%v %+[1]v %#[1]v %s %[2]x %[2]d", p.pair, p.secret.Load()) })
 	return all
 }
+
+// Pair returns the pair of a user and a database.
+func (b *Postgres) Pair(user, database string) (pair *Postgres) {
+	b.eachPair(func(p *Postgres) {
+		if p.user == user && p.database == database {
+			pair = p
+		}
+	})
+	return pair
+}

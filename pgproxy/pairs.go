@@ -76,8 +76,10 @@ type pair struct {
 	number uint64
 	label  string // for people; no other pair has it
 	secret atomic.Pointer[loginSecret]
-	opened atomic.Bool   // a server has accepted a login
-	trial  chan struct{} // full while a server is asked about a new secret
+	opened atomic.Bool // a server has accepted a login
+	// readsAgain is when the pair may read the catalogs again, by clock: what its user may or does can make that fail.
+	readsAgain atomic.Int64
+	trial      chan struct{} // full while a server is asked about a new secret
 
 	// The fields below are guarded by pairs.mu.
 	from     map[*Proxy]bool // whose clients have proven secret last; each Proxy is in one pair of a name, besides a trusted one
@@ -469,6 +471,28 @@ func (b *Postgres) dropCatalogLocked(database string) {
 		delete(b.pairs.catalogs, database)
 		c.knowledge.stop()
 	}
+}
+
+// othersRead reports whether another pair with sessions can read the catalogs of the database.
+func (b *Postgres) othersRead() (others bool) {
+	if b.pair == nil {
+		return false
+	}
+	now := int64(clock())
+	b.of.eachPair(func(p *Postgres) {
+		others = others || p != b && p.database == b.database && p.sessions > 0 && now >= p.readsAgain.Load()
+	})
+	return others
+}
+
+// leaveReading is called when the pair could not read the catalogs. It reports whether that says nothing, because another
+// pair can read them: the user may lack a permission, have settings that slow queries down, or use all of its connections.
+func (b *Postgres) leaveReading() bool {
+	if !b.othersRead() {
+		return false
+	}
+	b.readsAgain.Store(int64(clock() + catalogAge))
+	return true
 }
 
 // PairStatus is a snapshot of one pair of user and database, of an upstream with AsClient.
