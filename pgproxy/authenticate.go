@@ -3,7 +3,6 @@ package pgproxy
 import (
 	"context"
 	"crypto/rand"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 
@@ -71,6 +70,10 @@ func (g *startup) authenticate(ctx context.Context, login *Login) error {
 		}
 		return &refusal{code: pgwire.StateInvalidPassword, reason: listener.ReasonAuthFailed, cause: err,
 			message: fmt.Sprintf("password authentication failed for user %q", user)}
+	case errors.Is(err, pgwire.ErrChannelBinding):
+		return &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonAuthFailed, cause: err,
+			message: "SCRAM channel binding check failed",
+			hint:    "The client's TLS connection does not end at the gateway, or something between them changes what the gateway offers."}
 	case errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrTooLarge):
 		return &refusal{code: pgwire.StateProtocolViolation, reason: listener.ReasonProtocol, cause: err,
 			message: "invalid authentication message"}
@@ -128,9 +131,6 @@ func (g *startup) askMD5(cred *credential) error {
 	return nil
 }
 
-// scramOffer is the message that offers the one mechanism.
-var scramOffer = (&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{pgwire.MechanismSCRAM}}).Append(nil)
-
 // askSCRAM goes through the whole exchange also for users that do not exist.
 // It returns the client's keys.
 func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys, err error) {
@@ -141,7 +141,11 @@ func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys
 	} else {
 		verifier = pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
 	}
-	body, err := g.ask(scramOffer)
+	offer, plus, err := g.scramOffer()
+	if err != nil {
+		return keys, err
+	}
+	body, err := g.ask(offer)
 	if err != nil {
 		return keys, err
 	}
@@ -149,11 +153,11 @@ func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys
 	if err := initial.Decode(body); err != nil {
 		return keys, err
 	}
-	if subtle.ConstantTimeCompare([]byte(initial.Mechanism), []byte(pgwire.MechanismSCRAM)) != 1 {
+	if plus && initial.Mechanism != pgwire.MechanismSCRAMPlus {
 		return keys, fmt.Errorf("%w: SASL mechanism %q was not offered", pgwire.ErrMalformed, initial.Mechanism)
 	}
-	exchange := pgwire.NewScramServer(verifier)
-	first, err := exchange.First(initial.Data)
+	exchange := pgwire.NewScramServer(verifier, g.binding)
+	first, err := exchange.First(initial.Mechanism, initial.Data)
 	if err != nil {
 		return keys, err
 	}

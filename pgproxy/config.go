@@ -37,6 +37,10 @@ type Config struct {
 	// RequireTLS refuses clients without TLS before they are asked for a password; it needs TLS. Exempt are clients of
 	// Unix sockets, and cancel requests, which libpq before 17 always sends in the clear.
 	RequireTLS bool
+	// ChannelBinding says whether clients with TLS are offered SCRAM-SHA-256-PLUS. BindingRequire refuses others that would
+	// be asked for a SCRAM password, except those of Unix sockets. It needs TLS and AuthSCRAM. Certificates whose signature
+	// has no hash function, such as Ed25519's, have no channel binding.
+	ChannelBinding ChannelBinding
 	// ShowStatements makes Sessions show the beginning of the last statement of each client that holds a server
 	// connection.
 	ShowStatements bool
@@ -111,6 +115,12 @@ func (c Config) Verify() error {
 	}
 	if c.RequireTLS && c.TLS == nil {
 		bad("RequireTLS needs TLS")
+	}
+	switch {
+	case c.ChannelBinding < BindingPrefer || c.ChannelBinding > BindingRequire:
+		bad("ChannelBinding %d is unknown", int(c.ChannelBinding))
+	case c.ChannelBinding == BindingRequire && (c.TLS == nil || c.Auth != AuthSCRAM):
+		bad("ChannelBinding: BindingRequire needs TLS and AuthSCRAM")
 	}
 	if c.OnState < PinState || c.OnState > ResetState {
 		bad("OnState %d is unknown", int(c.OnState))

@@ -48,21 +48,41 @@ func (c *credentials) md5(salt [4]byte) (string, error) {
 	return pgwire.MD5Response(c.secret.md5, salt), nil
 }
 
-// begin returns the first message of SCRAM.
-func (c *credentials) begin(offered []string) ([]byte, error) {
+// begin returns the mechanism of SCRAM and its first message. binding is that of the TLS connection, nil if it has none.
+func (c *credentials) begin(offered []string, binding []byte) (mechanism string, message []byte, err error) {
 	switch {
-	case !slices.Contains(offered, pgwire.MechanismSCRAM):
-		return nil, methodError{fmt.Errorf("it offers SASL by %q, want %s", offered, pgwire.MechanismSCRAM)}
+	case c.cfg.ChannelBinding == BindingDisable:
+		binding = nil
+	case c.cfg.ChannelBinding == BindingRequire && (binding == nil || !slices.Contains(offered, pgwire.MechanismSCRAMPlus)):
+		return "", nil, errNotBound
+	}
+	switch {
 	case c.cfg.LoginAs == AsUpstream:
 		c.scram = pgwire.NewScramClient(c.cfg.Password)
 	case c.secret == nil || c.secret.password == "" && c.secret.keys.IsZero():
-		return nil, c.unknown(pgwire.MechanismSCRAM, hintScram)
+		return "", nil, c.unknown(pgwire.MechanismSCRAM, hintScram)
 	case c.secret.password != "":
 		c.scram = pgwire.NewScramClient(c.secret.password)
 	default:
 		c.scram = pgwire.NewScramClientFromKeys(c.secret.keys)
 	}
-	return c.scram.First(), nil
+	if mechanism, message, err = c.scram.First(offered, binding); err != nil {
+		err = methodError{fmt.Errorf("it does not offer %s: %w", pgwire.MechanismSCRAM, err)}
+	}
+	return mechanism, message, err
+}
+
+// errNotBound is why the gateway does not log in, or does not use a connection.
+var errNotBound = methodError{errors.New("channel binding is required (channel_binding: require), and it does not use " + pgwire.MechanismSCRAMPlus +
+	" with a certificate that allows that: see ssl and pg_hba.conf there")}
+
+// allows checks a request of the server's, or the end of the login: they must not go around channel binding that is required.
+func (c *credentials) allows(kind pgwire.AuthKind) error {
+	bound := kind == pgwire.AuthSASL || c.scram != nil // begin has chosen it
+	if c.cfg.ChannelBinding == BindingRequire && !bound {
+		return errNotBound
+	}
+	return nil
 }
 
 // proceed returns the last message of SCRAM. It computes for milliseconds if the password is known.

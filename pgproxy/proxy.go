@@ -91,6 +91,9 @@ func prepare(cfg Config) (*settings, error) {
 		cfg.TLS = cfg.TLS.Clone()
 		cfg.TLS.NextProtos = []string{alpnProtocol}
 	}
+	if cfg.TLS != nil && cfg.ChannelBinding != BindingDisable {
+		cfg.TLS = bindTLS(cfg.TLS)
+	}
 	set := &settings{Config: cfg, credentials: make(map[string]*credential, len(cfg.Users))}
 	set.logins.byPacket = make(map[string]*Login)
 	if cfg.AuthQuery != (AuthQuery{}) {

@@ -39,6 +39,7 @@ type startup struct {
 	r        *pgwire.Reader
 	w        *pgwire.Writer
 	isTLS    bool
+	binding  []byte                 // for channel binding; nil = there is none
 	startup  *pgwire.StartupMessage // nil = not yet, or there is a login
 	packet   string                 // that startup was in
 	login    *Login                 // of others that sent the same packet; nil = there was none
@@ -343,7 +344,7 @@ func (g *startup) answerSSL(ctx context.Context) error {
 // startTLS is the server's side of a handshake.
 func (g *startup) startTLS(ctx context.Context) (*fiber.TLSConn, error) {
 	t := fiber.TLSServer(g.conn, g.set.TLS)
-	if err := t.HandshakeContext(ctx); err != nil {
+	if err := t.HandshakeContext(g.withServed(ctx)); err != nil {
 		g.proxy.srv.CountError(listener.ReasonTLS)
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}

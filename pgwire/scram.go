@@ -13,9 +13,12 @@ import (
 	"strings"
 )
 
-// MechanismSCRAM is the name of the supported SASL mechanism (RFC 5802, RFC 7677). Channel binding (SCRAM-SHA-256-PLUS) is
-// not offered.
-const MechanismSCRAM = "SCRAM-SHA-256"
+// The supported SASL mechanisms (RFC 5802, RFC 7677). The second one has channel binding: both sides prove that they are the
+// ends of the same TLS connection. See EndPointBinding.
+const (
+	MechanismSCRAM     = "SCRAM-SHA-256"
+	MechanismSCRAMPlus = "SCRAM-SHA-256-PLUS"
+)
 
 // ScramIterations is PostgreSQL's iteration count for new secrets.
 const ScramIterations = 4096

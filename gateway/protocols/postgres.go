@@ -48,7 +48,7 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 		OnState: map[OnState]pgproxy.OnState{PinState: pgproxy.PinState, RefuseState: pgproxy.RefuseState, ResetState: pgproxy.ResetState}[pg.OnState],
 		PinAlso: pinsAlso(pg.PinAlso),
 		Mode:    modes[pg.Mode],
-		Auth:    auths[pg.Auth],
+		Auth:    auths[pg.Auth], ChannelBinding: channelBindings[pg.ChannelBinding],
 	}
 	if cfg.Console, err = newConsole(l, pg, users); err != nil {
 		return extend.Server{}, err
@@ -88,6 +88,8 @@ type PostgresListener struct {
 	AuthUpstream string `conf:"auth_upstream"`
 	// RequireTLS refuses clients without TLS, except those of Unix sockets.
 	RequireTLS bool `conf:"require_tls"`
+	// ChannelBinding says whether clients with TLS may, or must, use SCRAM-SHA-256-PLUS.
+	ChannelBinding ChannelBinding `conf:"channel_binding" default:"prefer"`
 	// ShowStatements makes the list of sessions show the beginning of each client's last statement.
 	// Statements may hold secrets.
 	ShowStatements bool `conf:"show_statements"`
@@ -243,6 +245,7 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 	if pg.RequireTLS && l.TLS == nil {
 		c.Report(c.Mark(&pg.RequireTLS), "require_tls: there is no TLS to require; give the listener \"tls\" with \"cert\" and \"key\"")
 	}
+	checkChannelBinding(c, l, pg)
 	if c.Written(&pg.MaxPinned) && (pg.Mode == SessionMode || pg.OnState != PinState) {
 		c.Warn(c.Mark(&pg.MaxPinned), "max_pinned: has no effect without mode: transaction and on_session_state: pin")
 	}
