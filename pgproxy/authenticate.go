@@ -56,7 +56,7 @@ func (g *startup) authenticate(ctx context.Context, login *Login) error {
 	}
 	switch {
 	case err == nil:
-		if cred != nil && !login.trusted && login.asClient() {
+		if cred != nil && g.set.Auth != AuthTrust && login.asClient() {
 			g.secret = newLoginSecret(cred, keys)
 		}
 		g.w.Send(&pgwire.Authentication{Kind: pgwire.AuthOK})

@@ -99,7 +99,7 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 	return s, nil
 }
 
-// connect opens a connection as the pool does. A pair uses the newest secret of its user, also if it comes while a login
+// connect opens a connection as the pool does. A pair uses its secret of the moment, also if that is changed while a login
 // with an older one fails.
 func (b *Postgres) connect(ctx context.Context, endpoint string) (*server, error) {
 	if b.pair == nil {

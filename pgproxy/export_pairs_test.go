@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Pairs returns the sessions of each pair, by its name, and how many databases the pairs know.
+// Pairs returns the sessions of each pair, by its label, and how many databases the pairs know.
 func (b *Postgres) Pairs() (sessions map[string]int, databases int) {
 	sessions = map[string]int{}
-	b.eachPair(func(p *Postgres) { sessions[p.pairKey.String()] = p.sessions })
+	b.eachPair(func(p *Postgres) { sessions[p.label] = p.sessions })
 	b.pairs.mu.Lock()
 	defer b.pairs.mu.Unlock()
 	return sessions, len(b.pairs.catalogs)

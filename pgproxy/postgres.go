@@ -121,7 +121,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 		cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
 	}
 	b := &Postgres{cfg: cfg, renewals: new(renewals)}
-	b.pairs.byKey, b.pairs.catalogs = map[pairKey]*Postgres{}, map[string]*sharedCatalog{}
+	b.pairs.all, b.pairs.catalogs = map[uint64]*Postgres{}, map[string]*sharedCatalog{}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.secrets.use, b.secrets.queue = make(chan struct{}, 1), make(chan struct{}, maxSecrets)
 	context.AfterFunc(b.life, b.closeSecretServer)
@@ -318,7 +318,7 @@ func (b *Postgres) Serve(ctx context.Context, c *Client) (err error) {
 	var p *Postgres
 	if c.Session != nil { // it was suspended, and has kept its pair
 		p = b.pairOf(c.Login)
-	} else if p, err = b.enter(c.Login); err != nil {
+	} else if p, err = b.enter(ctx, c.Login); err != nil {
 		return (&session{b: b, c: c, ctx: ctx}).refuse(err)
 	}
 	defer func() {

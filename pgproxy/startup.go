@@ -164,10 +164,12 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 	if err := g.set.checkReplication(login); err != nil {
 		return nil, err
 	}
-	keepNewest(&login.secret, g.secret)
+	if login == g.login && !login.serves(g.secret) {
+		login = login.another()
+	}
 	if login != g.login { // only now: a refused client has no series
-		login.traffic = g.set.cell(g.proxy, login.User, login.Database)
-		g.set.logins.keep(g.packet, login)
+		login.secret, login.traffic = g.secret, g.set.cell(g.proxy, login.User, login.Database)
+		g.set.logins.keep(login)
 	}
 	c := &Client{Conn: g.conn, Reader: g.r, Writer: g.w, Login: login}
 	if g.isTLS {
@@ -207,16 +209,25 @@ func (g *startup) newLogin() (*Login, error) {
 	login := &Login{
 		User: shared(user), Database: shared(database), Params: params,
 		ApplicationName: shared(m.Get("application_name")), Replication: replication, Mode: g.set.Mode,
-		proxy: g.proxy, backend: g.set.backendFor(database, replication), keySize: size, trusted: g.set.Auth == AuthTrust,
+		proxy: g.proxy, backend: g.set.backendFor(database, replication), keySize: size,
 	}
 	if err := login.checkNames(); err != nil {
 		return nil, err
 	}
 	if n := negotiation(m); n != nil {
-		g.w.Send(n)
-		g.packet = "" // the next client with the same packet must get the error, too
+		g.w.Send(n) // the next client with the same packet must get it, too
+	} else if len(g.packet) <= maxLoginPacket {
+		login.packet = g.packet
 	}
 	return login, nil
+}
+
+// another returns a Login with the same parameters.
+func (l *Login) another() *Login {
+	return &Login{
+		User: l.User, Database: l.Database, Params: l.Params, ApplicationName: l.ApplicationName, Replication: l.Replication, Mode: l.Mode,
+		proxy: l.proxy, backend: l.backend, packet: l.packet, keySize: l.keySize,
+	}
 }
 
 // logins are the logins of clients accepted under the present settings, by startup packet: most clients of an
@@ -239,8 +250,8 @@ func (l *logins) find(packet []byte) *Login {
 	return l.byPacket[string(packet)]
 }
 
-func (l *logins) keep(packet string, login *Login) {
-	if packet == "" || len(packet) > maxLoginPacket {
+func (l *logins) keep(login *Login) {
+	if login.packet == "" {
 		return
 	}
 	l.mu.Lock()
@@ -248,7 +259,7 @@ func (l *logins) keep(packet string, login *Login) {
 	if len(l.byPacket) >= maxLogins {
 		clear(l.byPacket)
 	}
-	l.byPacket[packet] = login
+	l.byPacket[login.packet] = login
 }
 
 // shared returns s as many clients have it, in the same memory.
