@@ -186,7 +186,7 @@ var (
 func (g *startup) scramOffer() (offer []byte, plus bool, err error) {
 	plus = g.set.ChannelBinding == BindingRequire && g.conn.LocalAddr().Network() != "unix"
 	switch {
-	case plus && !g.isTLS:
+	case plus && g.tls == nil:
 		return nil, plus, &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonTLS,
 			message: "TLS is required for channel binding", hint: "Connect with sslmode=require or stricter."}
 	case plus && g.binding == nil:

@@ -96,7 +96,7 @@ func (c *credentials) proceed(data []byte) ([]byte, error) {
 
 // Hints of refusals. They are for the operator.
 const (
-	hintTrust    = "Have the gateway's listener ask for passwords, by users_file or auth_query, or let the server trust the gateway."
+	hintTrust    = "Have the gateway's listener ask for passwords, by users_file or auth_query, or let the server trust the gateway. For methods cert and peer users_file may have the user's password."
 	hintScram    = "Let users_file or auth_query of the gateway's listener have the user's password or the SCRAM-SHA-256 secret of pg_authid.rolpassword."
 	hintPassword = "Let users_file of the gateway's listener have the user's password, or let the server use scram-sha-256."
 	hintSecret   = "Copy the secret from pg_authid.rolpassword of this server again, or use auth_query: a password that is set again, or on another server, has another secret."
@@ -113,7 +113,7 @@ func (c *credentials) refusal(why, hint string) error {
 func (c *credentials) unknown(asked, hint string) error {
 	switch {
 	case c.secret == nil:
-		return c.refusal("the server asks for a password, and the gateway's listener has asked the client for none (auth: trust)", hintTrust)
+		return c.refusal("the server asks for a password, and the gateway's listener has asked the client for none (trust, cert or peer)", hintTrust)
 	case c.secret.keys.IsZero():
 		return c.refusal(fmt.Sprintf("the server asks for %s, and the gateway has the user's md5 secret only", asked), hint)
 	}

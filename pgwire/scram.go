@@ -23,7 +23,7 @@ const (
 // ScramIterations is PostgreSQL's iteration count for new secrets.
 const ScramIterations = 4096
 
-// maxScramIterations bounds the work that a server can demand of a client.
+// maxScramIterations bounds the work that a server, or a stored secret, can demand of this program.
 const maxScramIterations = 1_000_000
 
 const (
@@ -84,6 +84,26 @@ func ParseScramVerifier(s string) (ScramVerifier, error) {
 		return ScramVerifier{}, bad
 	}
 	return v, nil
+}
+
+// Keys returns the keys of a client that has sent its password, see ScramServer.Keys. A wrong password is an error that wraps
+// ErrAuth. It computes for milliseconds.
+func (v ScramVerifier) Keys(password string) (k ScramKeys, err error) {
+	if v.Iterations > maxScramIterations { // users choose their own verifiers
+		return k, fmt.Errorf("%w: SCRAM secret with %d iterations, want at most %d", ErrAuth, v.Iterations, maxScramIterations)
+	}
+	salted, err := pbkdf2.Key(sha256.New, password, v.Salt, v.Iterations, sha256.Size)
+	if err != nil {
+		return k, fmt.Errorf("pgwire: SCRAM: %w", err)
+	}
+	client := mac(salted, "Client Key")
+	if stored := sha256.Sum256(client); subtle.ConstantTimeCompare(stored[:], v.StoredKey) != 1 {
+		return k, fmt.Errorf("%w: wrong password", ErrAuth)
+	}
+	k.iterations, k.salt = v.Iterations, v.Salt
+	copy(k.clientKey[:], client)
+	copy(k.serverKey[:], v.ServerKey)
+	return k, nil
 }
 
 // MockScramVerifier returns a verifier that no password satisfies. Its salt is always the same for the same user and

@@ -31,7 +31,7 @@ func checkChannelBinding(c *config.Checker, l *config.Listener, pg *PostgresList
 		c.Report(c.Mark(at), "channel_binding: require needs TLS; give the listener \"tls\" with \"cert\" and \"key\"")
 	case l.TLS == nil && c.Written(at):
 		c.Warn(c.Mark(at), "channel_binding: has no effect without \"tls\" of the listener")
-	case *at == BindingRequire && pg.Auth != AuthSCRAM && pg.Auth != "":
+	case *at == BindingRequire && pg.Auth != AuthSCRAM && pg.Auth != AuthRules && pg.Auth != "":
 		c.Report(c.Mark(at), "channel_binding: require needs auth: scram-sha-256; it is %s", pg.Auth)
 	case *at == BindingRequire:
 		for _, files := range l.TLS.Pairs() {

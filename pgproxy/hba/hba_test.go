@@ -182,7 +182,7 @@ func FuzzParse(f *testing.F) {
 		}
 		if len(fields) == 4 && fields[0][0] == "local" && len(fields[3]) == 1 && len(fields[0]) == 1 {
 			_, err := hba.Parse("f", text)
-			_, inParts := hba.Line{Type: quoted[0], Database: []string{quoted[1]}, User: []string{quoted[2]}, Method: quoted[3]}.Rule("")
+			_, inParts := hba.Line{Type: fields[0][0], Database: []string{quoted[1]}, User: []string{quoted[2]}, Method: quoted[3]}.Rule("")
 			if err == nil && inParts != nil {
 				t.Fatalf("%q is a rule, and in parts: %v", text, inParts)
 			}

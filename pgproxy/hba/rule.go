@@ -135,6 +135,7 @@ type Line struct {
 
 // Rule returns the rule of a line. where is its place, for messages.
 func (l Line) Rule(where string) (Rule, error) {
+	r := Rule{Where: where}
 	var fields []field
 	for _, part := range []struct {
 		name string
@@ -144,10 +145,10 @@ func (l Line) Rule(where string) (Rule, error) {
 		for _, text := range part.text {
 			inText, err := fieldsOf(text)
 			if err != nil {
-				return Rule{}, fmt.Errorf("%s: %w", part.name, err)
+				return r, fmt.Errorf("%s: %w", part.name, err)
 			}
 			if len(inText) > 1 && part.name != "address" {
-				return Rule{}, fmt.Errorf("%s %q: write a name with spaces in double quotes", part.name, clip(text))
+				return r, fmt.Errorf("%s %q: write a name with spaces in double quotes", part.name, clip(text))
 			}
 			if part.name == "address" {
 				fields = append(fields, inText...)
@@ -161,8 +162,14 @@ func (l Line) Rule(where string) (Rule, error) {
 		case len(whole) > 0:
 			fields = append(fields, whole)
 		case part.name != "address":
-			return Rule{}, fmt.Errorf("%s is missing", part.name)
+			return r, fmt.Errorf("%s is missing", part.name)
 		}
+	}
+	switch {
+	case l.Type == "local" && l.Address != "":
+		return r, errors.New("address: a rule of type local has none")
+	case l.Type != "local" && l.Address == "":
+		return r, errors.New("address is missing: all, samehost, samenet or one such as 10.0.0.0/8")
 	}
 	for _, option := range [][2]string{{"map", l.Map}, {"clientcert", l.ClientCert}, {"clientname", l.ClientName}} {
 		if option[1] != "" {
