@@ -75,6 +75,30 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// A resumed TLS session has the certificate that it began with, and so has the client's name.
+func TestCertificatesOfResumedSessions(t *testing.T) {
+	authority := certs.New()
+	_, client := authority.Configs()
+	client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	resumed := false
+	client.VerifyConnection = func(cs tls.ConnectionState) error {
+		resumed = cs.DidResume
+		return nil
+	}
+	g := ruled(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.TLS = asking(authority) }, "hostssl all all all cert")
+	for i, cert := range []tls.Certificate{authority.Issue("ada"), authority.Issue("bob")} {
+		for user, want := range map[string]string{"ada": "", "bob": "28000"} {
+			conn, err := g.withCert(t, client, cert, user, "x")
+			if err == nil {
+				do(t, conn, "select 1") // the client has read the session tickets
+			}
+			if sqlstate(err) != want || i > 0 && !resumed {
+				t.Errorf("certificate %d, user %s, resumed %v: %v", i, user, resumed, err)
+			}
+		}
+	}
+}
+
 // withCert logs in with a certificate.
 func (g *gateway) withCert(t *testing.T, client *tls.Config, cert tls.Certificate, user, database string) (*pgx.Conn, error) {
 	t.Helper()
