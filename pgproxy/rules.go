@@ -15,19 +15,6 @@ import (
 // methodOf is the method of an Auth.
 var methodOf = map[Auth]hba.Method{AuthSCRAM: hba.SCRAM, AuthMD5: hba.MD5, AuthTrust: hba.Trust}
 
-// asksPasswords reports whether any client is asked for a password.
-func (c *Config) asksPasswords() bool {
-	if len(c.Rules) == 0 {
-		return c.Auth != AuthTrust
-	}
-	for i := range c.Rules {
-		if c.Rules[i].Method.AsksPassword() {
-			return true
-		}
-	}
-	return false
-}
-
 // verifyRules returns the problems of the rules.
 func (c *Config) verifyRules() (errs []error) {
 	for i := range c.Rules {
@@ -86,7 +73,7 @@ func (s *settings) isConsole(login *Login) bool {
 
 // unruled is the refusal of a client by a rule, or because there is none for it, in PostgreSQL's words.
 func (g *startup) unruled(req *hba.Request, by *hba.Rule) error {
-	where, encryption, what := "[local]", "no encryption", ""
+	where, encryption := "[local]", "no encryption"
 	if addr, ok := g.accepted.RemoteAddr().(*net.TCPAddr); ok {
 		where = addr.IP.String()
 	} else if !req.Local {
@@ -96,10 +83,11 @@ func (g *startup) unruled(req *hba.Request, by *hba.Rule) error {
 		encryption = "SSL encryption"
 	}
 	r := &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonAuthFailed}
-	if !req.Replication {
-		what = fmt.Sprintf("host %q, user %q, database %q, %s", where, req.User, req.Database, encryption)
-	} else {
+	var what string
+	if req.Replication {
 		what = fmt.Sprintf("host %q, user %q, %s", where, req.User, encryption)
+	} else {
+		what = fmt.Sprintf("host %q, user %q, database %q, %s", where, req.User, req.Database, encryption)
 	}
 	switch {
 	case by != nil && req.Replication:
