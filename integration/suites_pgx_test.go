@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,14 +39,14 @@ var pgxHBA = []string{
 // logins are the ways to log in that a suite tries.
 type logins struct {
 	socketDir, socketPort string
-	scramPort, tlsPort    string // of the host of a place; its port asks for md5
+	tlsPort               string
 	ca                    string // file with the authority for localhost's certificate at tlsPort
 }
 
 // serverLogins returns those of a server, which has all at one port.
 func serverLogins(server *pgtest.Cluster) logins {
 	port := fmt.Sprint(server.Port())
-	return logins{socketDir: server.SocketDir(), socketPort: port, scramPort: port, tlsPort: port, ca: server.CAFile()}
+	return logins{socketDir: server.SocketDir(), socketPort: port, tlsPort: port, ca: server.CAFile()}
 }
 
 // preparePgx does what pgx's ci/setup_test.bash does. For the second database the roles exist already.
@@ -69,7 +70,7 @@ func preparePgx(t *testing.T, dir string, server *pgtest.Cluster, db string) {
 	}
 }
 
-// startPgxGateway starts a gateway that asks for passwords. It logs in as the user with whom most tests do.
+// startPgxGateway starts a gateway that asks for the same as the server. It logs in as the user with whom most tests do.
 func startPgxGateway(t *testing.T, server *pgtest.Cluster, at *place) {
 	t.Helper()
 	dir := sharedDir(t)
@@ -91,32 +92,33 @@ func startPgxGateway(t *testing.T, server *pgtest.Cluster, at *place) {
 "pgx_pw" "secret"
 "pgx_ssl" "secret"
 `))
-	md5, scram, secure := address(t), address(t), address(t)
+	write("pg_hba.conf", []byte(strings.Join(pgxHBA, "\n")+"\n"))
+	var clients string // the authority of clients' certificates
+	if err := server.Connect(t).QueryRow(t.Context(), "show ssl_ca_file").Scan(&clients); err != nil {
+		t.Fatal(err)
+	}
+	plainly, secure := address(t), address(t)
 	listener := func(name, listen, more, postgres string) string {
 		return fmt.Sprintf("  - {name: %s, protocol: postgres, listen: %q%s, postgres: {mode: %s, users_file: %s, %s}}\n",
 			name, listen, more, at.mode, files["users.txt"], postgres)
 	}
 	socket := filepath.Join(dir, ".s.PGSQL.5432")
 	startGateway(t, "listeners:\n"+
-		listener("md5", md5, "", `auth: md5, databases: {"*": pg}`)+
-		listener("scram", scram, "", `databases: {"*": pg}`)+
-		listener("tls", secure, fmt.Sprintf(", tls: {cert: %s, key: %s}", files["cert.pem"], files["key.pem"]), `databases: {"*": pg-tls}`)+
+		listener("plain", plainly, "", fmt.Sprintf(`auth_hba_file: %s, databases: {"*": pg}`, files["pg_hba.conf"]))+
+		listener("tls", secure, fmt.Sprintf(", tls: {cert: %s, key: %s, client_ca: %s, client_auth: request}", files["cert.pem"], files["key.pem"], clients),
+			fmt.Sprintf(`auth_hba_file: %s, databases: {"*": pg-tls}`, files["pg_hba.conf"]))+
 		listener("socket", "unix:"+socket, "", `auth: trust, databases: {"*": pg}`)+
 		fmt.Sprintf(`upstreams:
   pg: {endpoints: [%s], pool: {max_size: 60}, postgres: &login {user: pgx_md5, password: secret, dbname: %s}}
   pg-tls: {endpoints: [%[1]s], pool: {max_size: 60}, tls: {ca: %[3]s, server_name: localhost}, postgres: *login}
 `, server.Addr(), at.db, server.CAFile()), plain)
-	at.listenAt(t, md5)
-	port := func(addr string) string {
-		var p place
-		p.listenAt(t, addr)
-		return p.port
-	}
-	at.logins = logins{socketDir: dir, socketPort: "5432", scramPort: port(scram), tlsPort: port(secure), ca: files["ca.pem"]}
+	at.listenAt(t, plainly)
+	var tls place
+	tls.listenAt(t, secure)
+	at.logins = logins{socketDir: dir, socketPort: "5432", tlsPort: tls.port, ca: files["ca.pem"]}
 }
 
-// pgxEnvironment returns the connection strings. The gateway never asks for a password in clear text: where PostgreSQL
-// does, it asks for SCRAM.
+// pgxEnvironment returns the connection strings.
 func pgxEnvironment(dir string, at place) []string {
 	l := at.logins
 	certificates := filepath.Join(dir, "testsetup", "certs")
@@ -131,8 +133,8 @@ func pgxEnvironment(dir string, at place) []string {
 		"PGX_TEST_MD5_PASSWORD_CONN_STRING=" + main,
 		"PGX_TEST_PGBOUNCER_CONN_STRING=" + main,
 		"PGX_TEST_UNIX_SOCKET_CONN_STRING=" + connect(l.socketDir, l.socketPort, "pgx_md5", ""),
-		"PGX_TEST_PLAIN_PASSWORD_CONN_STRING=" + connect(at.host, l.scramPort, "pgx_pw", "sslmode=disable"),
-		"PGX_TEST_SCRAM_PASSWORD_CONN_STRING=" + connect(at.host, l.scramPort, "pgx_scram", "sslmode=disable channel_binding=disable"),
+		"PGX_TEST_PLAIN_PASSWORD_CONN_STRING=" + connect(at.host, at.port, "pgx_pw", "sslmode=disable"),
+		"PGX_TEST_SCRAM_PASSWORD_CONN_STRING=" + connect(at.host, at.port, "pgx_scram", "sslmode=disable channel_binding=disable"),
 		"PGX_TEST_SCRAM_PLUS_CONN_STRING=" + connect("localhost", l.tlsPort, "pgx_ssl", verify+" channel_binding=require"),
 		"PGX_TEST_TLS_CONN_STRING=" + connect("localhost", l.tlsPort, "pgx_ssl", verify+" channel_binding=disable"),
 		"PGX_TEST_TLS_CLIENT_CONN_STRING=" + connect("localhost", l.tlsPort, "pgx_sslcert", verify+

@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -226,7 +227,7 @@ func (s *server) authenticate(cfg *PostgresConfig) error {
 			return err
 		}
 		asked = true
-		if err := inTurn(step, m.Kind); err != nil {
+		if err := cmp.Or(inTurn(step, m.Kind), as.allows(m.Kind)); err != nil {
 			return err
 		}
 		switch m.Kind {
@@ -265,9 +266,9 @@ func (s *server) prove(as *credentials, m *pgwire.Authentication) error {
 		}
 		return err
 	case pgwire.AuthSASL:
-		data, err := as.begin(m.Mechanisms)
+		mechanism, data, err := as.begin(m.Mechanisms, s.binding())
 		if err == nil {
-			s.w.Send(&pgwire.SASLInitialResponse{Mechanism: pgwire.MechanismSCRAM, Data: data})
+			s.w.Send(&pgwire.SASLInitialResponse{Mechanism: mechanism, Data: data})
 		}
 		return err
 	case pgwire.AuthSASLContinue:
@@ -280,6 +281,14 @@ func (s *server) prove(as *credentials, m *pgwire.Authentication) error {
 		return err
 	}
 	return methodError{fmt.Errorf("it wants authentication by %s, which is not supported: use scram-sha-256, md5, password or trust", m.Kind)}
+}
+
+// binding returns the data for channel binding, nil if the connection has none.
+func (s *server) binding() []byte {
+	if s.tls == nil {
+		return nil
+	}
+	return pgwire.EndPointBinding(s.tls.ConnectionState().PeerCertificates[0])
 }
 
 // inTurn checks that a server that has begun SCRAM takes each of its steps once, in order.

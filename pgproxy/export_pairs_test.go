@@ -32,3 +32,5 @@ func (b *Postgres) Pair(user, database string) (pair *Postgres) {
 	})
 	return pair
 }
+// NameIn exposes nameIn.
+var NameIn = nameIn

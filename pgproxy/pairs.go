@@ -82,7 +82,7 @@ type pair struct {
 	trial      chan struct{} // full while a server is asked about a new secret
 
 	// The fields below are guarded by pairs.mu.
-	from     map[*Proxy]bool // whose clients have proven secret last; each Proxy is in one pair of a name, besides a trusted one
+	from     map[*Proxy]bool // whose clients have proven secret last; each Proxy is in one pair of a name, besides one with an unproven secret and one with none
 	sessions int
 	usedAt   time.Duration // when the last session ended, by clock
 	expiry   *time.Timer   // ends the pair; nil = it does not end by itself
@@ -212,7 +212,7 @@ func (b *Postgres) find(l *Login) *Postgres {
 func (b *Postgres) outdated(l *Login) *Postgres {
 	for p := range b.pairs.named(b.nameOf(l)) {
 		secret := p.secret.Load()
-		if l.secret == nil || secret == nil || !p.from[l.proxy] || secret.equal(l.secret) {
+		if l.secret == nil || secret == nil || !p.from[l.proxy] || secret.equal(l.secret) || secret.unproven != l.secret.unproven {
 			continue
 		}
 		if p.opened.Load() {

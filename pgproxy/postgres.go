@@ -42,6 +42,9 @@ type PostgresConfig struct {
 	// TLS, if set, is required from the servers. The default ServerName is the endpoint's host. As with libpq, the
 	// common name counts for a certificate without alternative names.
 	TLS *tls.Config
+	// ChannelBinding says whether the gateway logs in by SCRAM-SHA-256-PLUS to servers with TLS. BindingRequire fails if a
+	// server asks for something else, or for nothing; it needs TLS.
+	ChannelBinding ChannelBinding
 	// Dial connects to an endpoint; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
 	// AllowCleartext allows the password in clear text over the network without TLS, to a server that asks for it.
@@ -168,6 +171,10 @@ func (c *PostgresConfig) verify() error {
 		return fmt.Errorf("MaxPairs %d is negative", c.MaxPairs)
 	case c.MaxPairs > 0 && c.LoginAs == AsUpstream:
 		return errors.New("MaxPairs needs LoginAs: AsClient")
+	case c.ChannelBinding < BindingPrefer || c.ChannelBinding > BindingRequire:
+		return fmt.Errorf("ChannelBinding %d is unknown", int(c.ChannelBinding))
+	case c.ChannelBinding == BindingRequire && c.TLS == nil:
+		return errors.New("ChannelBinding: BindingRequire needs TLS")
 	case c.StatementCache < 0:
 		return fmt.Errorf("StatementCache %d is negative", c.StatementCache)
 	}

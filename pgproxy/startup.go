@@ -38,7 +38,8 @@ type startup struct {
 	conn     fiber.Stream // accepted, or TLS over it
 	r        *pgwire.Reader
 	w        *pgwire.Writer
-	isTLS    bool
+	tls      *fiber.TLSConn         // conn, if it is TLS; else nil
+	binding  []byte                 // for channel binding; nil = there is none
 	startup  *pgwire.StartupMessage // nil = not yet, or there is a login
 	packet   string                 // that startup was in
 	login    *Login                 // of others that sent the same packet; nil = there was none
@@ -142,7 +143,7 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 	if done || err != nil {
 		return nil, err
 	}
-	if g.set.RequireTLS && !g.isTLS && g.conn.LocalAddr().Network() != "unix" {
+	if g.set.RequireTLS && g.tls == nil && g.conn.LocalAddr().Network() != "unix" {
 		return nil, &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonTLS,
 			message: "TLS is required", hint: "Connect with sslmode=require or stricter."}
 	}
@@ -171,7 +172,7 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 		g.set.logins.keep(login)
 	}
 	c := &Client{Conn: g.conn, Reader: g.r, Writer: g.w, Login: login}
-	if g.isTLS {
+	if g.tls != nil {
 		c.flags.Store(clientTLS)
 	}
 	g.proxy.register(c)
@@ -334,7 +335,7 @@ func malformed(err error) error {
 
 // answerSSL switches to TLS if that is configured.
 func (g *startup) answerSSL(ctx context.Context) error {
-	if g.set.TLS == nil || g.isTLS {
+	if g.set.TLS == nil || g.tls != nil {
 		_, err := g.conn.Write([]byte{'N'})
 		return err
 	}
@@ -354,11 +355,11 @@ func (g *startup) answerSSL(ctx context.Context) error {
 // startTLS is the server's side of a handshake.
 func (g *startup) startTLS(ctx context.Context) (*fiber.TLSConn, error) {
 	t := fiber.TLSServer(g.conn, g.set.TLS)
-	if err := t.HandshakeContext(ctx); err != nil {
+	if err := t.HandshakeContext(g.withServed(ctx)); err != nil {
 		g.proxy.srv.CountError(listener.ReasonTLS)
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
-	g.isTLS, g.conn = true, t
+	g.tls, g.conn = t, t
 	g.w.SetDest(t)
 	return t, nil
 }
