@@ -78,8 +78,10 @@ type converter struct {
 	peers     []named
 	secrets   pgproxy.Users // of auth_file
 	mode      string
-	names     map[string]bool // of upstreams
+	names     map[string]bool  // of upstreams, and variables
+	places    map[Position]int // of lines, in the order in which the files are read
 	reports   []Report
+	reported  map[Report]bool
 	passwords []Password
 	out       mapping
 }
@@ -92,7 +94,10 @@ type named struct {
 
 // Convert makes a configuration of the gateway. The error is Problems: what PgBouncer would refuse.
 func Convert(file *File, opt Options) (*Result, error) {
-	c := &converter{opt: opt, file: file, names: map[string]bool{}}
+	c := &converter{opt: opt, file: file, names: map[string]bool{}, places: map[Position]int{}, reported: map[Report]bool{}}
+	for i, e := range file.Entries {
+		c.places[e.Position] = i
+	}
 	if err := c.load(); err != nil {
 		return nil, err
 	}
@@ -129,19 +134,22 @@ func (c *converter) load() error {
 		problems = append(problems, Problem{Position{File: c.file.Path}, "there is no section [pgbouncer] with settings; is this a configuration of PgBouncer?"})
 	}
 	c.set = checked(&problems, mainKeys, bySection[mainSection])
-	for _, line := range named2(&problems, databaseKeys, bySection["databases"]) {
+	for _, line := range lines(&problems, databaseKeys, bySection["databases"]) {
 		if line.Key == "pgbouncer" {
 			problems = append(problems, Problem{line.Position, "the database \"pgbouncer\" is the console; no entry can have this name"})
 		}
 		c.databases = append(c.databases, &database{named: line, c: c})
 	}
-	c.users = named2(&problems, userKeys, bySection["users"])
-	c.peers = named2(&problems, peerKeys, bySection["peers"])
+	c.users = lines(&problems, userKeys, bySection["users"])
+	c.peers = lines(&problems, peerKeys, bySection["peers"])
 	if len(c.databases) == 0 {
 		problems = append(problems, Problem{Position{File: c.file.Path}, "section [databases] has no line that is not a comment, so there is nothing to forward to"})
 	}
 	if c.set["listen_addr"].text == "" && c.set["unix_socket_dir"].text == "" {
 		problems = append(problems, Problem{Position{File: c.file.Path}, "there is nowhere to listen: listen_addr and unix_socket_dir are empty"})
+	}
+	if mode := c.set["client_tls_sslmode"]; !strings.EqualFold(mode.text, "disable") && mode.written() && (c.set["client_tls_cert_file"].text == "" || c.set["client_tls_key_file"].text == "") {
+		problems = append(problems, Problem{mode.at.Position, "client_tls_sslmode: needs client_tls_cert_file and client_tls_key_file"})
 	}
 	if len(problems) > 0 {
 		return problems
@@ -149,8 +157,9 @@ func (c *converter) load() error {
 	return nil
 }
 
-// named2 checks the lines of a section whose values are connection strings. The last line of a name counts.
-func named2(problems *Problems, keys []key, entries []Entry) (list []named) {
+// lines checks the lines of a section whose values are connection strings. The last line of a name counts.
+func lines(problems *Problems, keys []key, entries []Entry) (list []named) {
+	places := map[string]int{}
 	for i := range entries {
 		e := &entries[i]
 		found, err := pairs(e.Value)
@@ -163,7 +172,11 @@ func named2(problems *Problems, keys []key, entries []Entry) (list []named) {
 			settings = append(settings, Entry{e.Position, e.Section, p.key, p.value})
 		}
 		line := named{e, checked(problems, keys, settings)}
-		list = append(slices.DeleteFunc(list, func(l named) bool { return l.Key == e.Key }), line)
+		if before, ok := places[e.Key]; ok {
+			list[before] = line
+			continue
+		}
+		places[e.Key], list = len(list), append(list, line)
 	}
 	return list
 }
@@ -173,16 +186,12 @@ func (c *converter) report(at *Entry, key string, fate Fate, format string, args
 	r := Report{Position: Position{File: c.file.Path}, Key: key, Fate: fate, Text: fmt.Sprintf(format, args...), seq: -1}
 	if at != nil {
 		r.Position = at.Position
-		r.seq = c.order(at.Position)
+		r.seq = c.places[at.Position]
 	}
-	if !slices.Contains(c.reports, r) { // many databases may have the same
+	if !c.reported[r] { // many databases may have the same
+		c.reported[r] = true
 		c.reports = append(c.reports, r)
 	}
-}
-
-// order returns the place of a line in the order in which the files are read.
-func (c *converter) order(p Position) int {
-	return slices.IndexFunc(c.file.Entries, func(e Entry) bool { return e.Position == p })
 }
 
 // reportOf reports a setting of section [pgbouncer] that has been written.
@@ -302,7 +311,9 @@ func (c *converter) upstreamName(wish string) string {
 		}
 		return '-'
 	}, wish)
-	name = name[:min(len(name), 56)]
+	if name = strings.TrimLeft(name[:min(len(name), 56)], "."); name == "" { // it is the name of a file, too
+		name = "db"
+	}
 	unique := name
 	for n := 2; c.names[unique]; n++ {
 		unique = name + "-" + strconv.Itoa(n)
@@ -320,9 +331,11 @@ func (c *converter) secret(upstream, of, password string) string {
 		return quote("file:" + p.File)
 	}
 	p.Variable = "HEADPOND_PASSWORD_" + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(upstream))
-	for n := 2; slices.ContainsFunc(c.passwords, func(o Password) bool { return o.Variable == p.Variable }); n++ {
-		p.Variable = strings.TrimRight(p.Variable, "0123456789_") + "_" + strconv.Itoa(n)
+	base := p.Variable
+	for n := 2; c.names[p.Variable]; n++ {
+		p.Variable = base + "_" + strconv.Itoa(n)
 	}
+	c.names[p.Variable] = true
 	c.passwords = append(c.passwords, p)
 	return strconv.Quote("${" + p.Variable + "}")
 }

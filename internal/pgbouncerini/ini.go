@@ -20,7 +20,7 @@ const (
 	MaxFileBytes = 4 << 20 // of one file
 	maxFiles     = 200     // files that are read, each use of %include counted
 	maxDepth     = 10      // %include in an included file, PgBouncer's own limit
-	maxEntries   = 50_000  // settings in all files together
+	maxEntries   = 20_000  // settings in all files together
 	maxProblems  = 100     // that an error lists
 )
 

@@ -138,7 +138,7 @@ func (c *converter) askIn(from *database) *database {
 	if name == "" {
 		if len(c.databases) > 1 || from.isFallback() {
 			c.report(cmp.Or(c.set["auth_query"].at, c.set["auth_user"].at, from.Entry), "auth_query", Differs,
-				"PgBouncer runs it in the database that the client asks for; here it runs in one database, `dbname` of upstream \"auth\"")
+				"PgBouncer runs it in the database that the client asks for; here it runs in one, the `dbname` of `auth_upstream`")
 		}
 		return from
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/protocols"
 	"github.com/headpond/headpond/internal/pgbouncerini"
 )
 
@@ -145,6 +146,7 @@ func TestBrokenFiles(t *testing.T) {
 		{minimal + "%include nowhere.ini\n", `pgbouncer.ini:7: %include: `},
 		{minimal + "%include pgbouncer.ini\n", `does a file include itself?`},
 		{minimal + "%define x\n", `unknown directive`},
+		{minimal + "client_tls_sslmode = allow\n", `pgbouncer.ini:7: client_tls_sslmode: needs client_tls_cert_file`},
 		{"[pgbouncer]\nlisten_addr = *\n", `has no line that is not a comment`},
 		{"[databases]\na = \n", `there is no section [pgbouncer]`},
 		{"[databases]\na = \n[pgbouncer]\nunix_socket_dir =\n", `there is nowhere to listen`},
@@ -171,4 +173,10 @@ func TestIncludes(t *testing.T) {
 	if len(result.Reports) == 0 || !strings.HasPrefix(result.Reports[len(result.Reports)-1].String(), "conf.d/more.ini:2: max_user_connections: NOT SUPPORTED") {
 		t.Errorf("reports: %q", result.Reports)
 	}
+}
+
+// userOf returns the user of the upstream "a".
+func userOf(t *testing.T, cfg *config.Config) string {
+	t.Helper()
+	return config.PartOf[protocols.UpstreamKeys](cfg.Upstream("a")).Postgres.User
 }

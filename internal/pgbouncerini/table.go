@@ -9,12 +9,19 @@ import (
 func Table() string {
 	var b strings.Builder
 	b.WriteString("| PgBouncer | default | here |\n|---|---|---|\n")
+	name := func(prefix string, k *key) string {
+		text := "`" + prefix + k.name + "`"
+		if k.link != "" {
+			text = fmt.Sprintf("[%s](%s)", text, k.link)
+		}
+		return text
+	}
 	for _, section := range []struct {
 		prefix string
 		keys   []key
 	}{{"", mainKeys}, {"database: ", databaseKeys}, {"user: ", userKeys}} {
 		for _, k := range section.keys {
-			fmt.Fprintf(&b, "| `%s%s` | %s | %s |\n", section.prefix, k.name, k.shownDefault(), k.here())
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", name(section.prefix, &k), k.shownDefault(), k.here())
 		}
 	}
 	return b.String()
@@ -33,17 +40,13 @@ func (k *key) shownDefault() string {
 
 // here is what the table says of a key.
 func (k *key) here() string {
-	text := k.note
-	if k.link != "" {
-		text += fmt.Sprintf(" ([more](%s))", k.link)
-	}
 	switch k.fate {
 	case Itself:
-		return "not needed: " + text
+		return "not needed: " + k.note
 	case Ignored:
-		return "ignored: " + text
+		return "ignored: " + k.note
 	case Missing:
-		return "**not supported**: " + text
+		return "**not supported**: " + k.note
 	}
-	return text
+	return k.note
 }

@@ -127,7 +127,10 @@ func (d *database) write(u *mapping, name string, endpoints []string) {
 func (d *database) connection(u *mapping, endpoints []string) {
 	u.put("endpoints", list(endpoints), "")
 	timeout := d.c.set["server_connect_timeout"]
-	u.put("connect_timeout", d.c.duration(timeout, "server_connect_timeout", time.Second, 10*time.Minute, false), origin("server_connect_timeout", timeout))
+	if timeout.seconds() == 0 {
+		timeout.text = "3600" // none, which is reported
+	}
+	u.put("connect_timeout", d.c.duration(timeout, "server_connect_timeout", time.Millisecond, 10*time.Minute, false), origin("server_connect_timeout", timeout))
 	if local(endpoints) {
 		return
 	}
