@@ -1,13 +1,13 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/gateway/config"
@@ -137,15 +137,15 @@ func advise(stderr io.Writer, result *pgbouncerini.Result) {
 
 // importPasses checks the result as `headpond check` does, with a value for each password that is not there yet.
 func importPasses(stderr io.Writer, result *pgbouncerini.Result, out string) bool {
-	text := result.YAML
+	var later []string // and what stands for it
 	for _, p := range result.Passwords {
 		if p.Variable != "" {
-			text = bytes.ReplaceAll(text, []byte("${"+p.Variable+"}"), []byte("imported"))
+			later = append(later, `"${`+p.Variable+`}"`, "later")
 		} else if p.Value == "" {
-			text = bytes.ReplaceAll(text, []byte("file:"+p.File), []byte("imported"))
+			later = append(later, `"file:`+p.File+`"`, "later")
 		}
 	}
-	cfg, problems := config.Parse(cmp.Or(out, "stdout"), text)
+	cfg, problems := config.Parse(cmp.Or(out, "stdout"), []byte(strings.NewReplacer(later...).Replace(string(result.YAML))))
 	if cfg != nil {
 		problems = append(problems, gateway.Check(cfg)...)
 	}
