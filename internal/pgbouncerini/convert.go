@@ -142,11 +142,16 @@ func (c *converter) load() error {
 	}
 	c.users = lines(&problems, userKeys, bySection["users"])
 	c.peers = lines(&problems, peerKeys, bySection["peers"])
+	for _, p := range c.peers {
+		if p.set["host"].text == "" {
+			problems = append(problems, Problem{p.Position, "peer " + clip(p.Key) + ": \"host\" is missing"})
+		}
+	}
 	if len(c.databases) == 0 {
 		problems = append(problems, Problem{Position{File: c.file.Path}, "section [databases] has no line that is not a comment, so there is nothing to forward to"})
 	}
-	if c.set["listen_addr"].text == "" && c.set["unix_socket_dir"].text == "" {
-		problems = append(problems, Problem{Position{File: c.file.Path}, "there is nowhere to listen: listen_addr and unix_socket_dir are empty"})
+	if dir := c.set["unix_socket_dir"].text; len(c.set["listen_addr"].list()) == 0 && (dir == "" || dir[0] == '@') {
+		problems = append(problems, Problem{Position{File: c.file.Path}, "there is nowhere to listen: listen_addr is empty, and unix_socket_dir is no directory"})
 	}
 	if mode := c.set["client_tls_sslmode"]; !strings.EqualFold(mode.text, "disable") && mode.written() && (c.set["client_tls_cert_file"].text == "" || c.set["client_tls_key_file"].text == "") {
 		problems = append(problems, Problem{mode.at.Position, "client_tls_sslmode: needs client_tls_cert_file and client_tls_key_file"})
@@ -311,7 +316,7 @@ func (c *converter) upstreamName(wish string) string {
 		}
 		return '-'
 	}, wish)
-	if name = strings.TrimLeft(name[:min(len(name), 56)], "."); name == "" { // it is the name of a file, too
+	if name = strings.TrimLeft(name[:min(len(name), 56)], ".-"); name == "" { // it is the name of a file, too
 		name = "db"
 	}
 	unique := name

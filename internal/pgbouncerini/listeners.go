@@ -112,10 +112,14 @@ func (c *converter) authQuery(auth *authentication, upstreams *mapping) {
 		c.report(query.at, "auth_query", Missing, "the query runs with search_path = pg_catalog, pg_temp: write the schema of %s", m[1])
 	}
 	at := c.askIn(from)
+	endpoints := at.endpoints()
+	if query.text == "" || len(endpoints) == 0 {
+		c.report(cmp.Or(query.at, from.Entry), "auth_query", Missing, "there is no query, or no server of %q to run it: only users of auth_file can log in", at.Key)
+		return
+	}
 	auth.query = query.text
 	auth.upstream = c.upstreamName("auth")
 	u := upstreams.in(auth.upstream)
-	endpoints := at.endpoints()
 	at.connection(u, endpoints)
 	pg := u.in("postgres")
 	pg.put("user", quote(user.text), "auth_user")
@@ -306,7 +310,7 @@ func (c *converter) serve(l *mapping, targets []target, auth authentication, lis
 	}
 	databases := pg.in("databases")
 	for _, t := range targets {
-		databases.put(quote(t.Key), t.upstream, "")
+		databases.put(quote(t.Key), quote(t.upstream), "")
 	}
 }
 

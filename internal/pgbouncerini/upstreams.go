@@ -63,7 +63,7 @@ func (c *converter) addUpstreams(out *mapping) (targets []target) {
 			wish = "any"
 		}
 		name := c.upstreamName(wish)
-		d.write(out.in(name), name, endpoints)
+		d.write(out.in(quote(name)), name, endpoints)
 		targets = append(targets, target{d, name})
 	}
 	return targets
@@ -115,7 +115,7 @@ func (d *database) write(u *mapping, name string, endpoints []string) {
 	pg := u.in("postgres")
 	d.login(pg, name)
 	if limit, from := d.own("max_db_connections", "max_db_connections"); limit.number() > 0 && !d.set["user"].written() {
-		pg.put("max_connections", strconv.Itoa(share(limit.number(), divide)), from+perHost(divide))
+		pg.put("max_connections", strconv.Itoa(min(share(limit.number(), divide), maxLimit)), from+perHost(divide))
 		if d.isFallback() {
 			d.c.report(cmp.Or(limit.at, d.Entry), from, Differs, "for `*` it limits the connections of all its databases together, to each host")
 		}
@@ -159,10 +159,14 @@ func (d *database) tls(u *mapping, endpoints []string) {
 	case "require":
 		tls.put("insecure_skip_verify", "true", comment)
 	case "verify-ca", "verify-full":
-		if ca := c.set["server_tls_ca_file"].text; ca != "" {
-			tls.put("ca", quote(c.path(ca)), "server_tls_ca_file")
+		ca := c.set["server_tls_ca_file"]
+		if ca.text != "" {
+			tls.put("ca", quote(c.path(ca.text)), "server_tls_ca_file")
 		}
-		if mode == "verify-ca" {
+		switch {
+		case mode == "verify-ca" && ca.text == "":
+			c.report(c.set["server_tls_sslmode"].at, "server_tls_sslmode", Differs, "without server_tls_ca_file the name in the server's certificate is checked too: the system's authorities sign for anybody")
+		case mode == "verify-ca":
 			tls.put("verify", "ca", comment)
 		}
 	}
