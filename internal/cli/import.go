@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/headpond/headpond/gateway"
@@ -88,12 +89,15 @@ func readBounded(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, pgbouncerini.MaxFileBytes+1))
 }
 
-// writeImport writes the passwords and the configuration. It replaces no file.
+// writeImport writes the passwords and the configuration. It replaces no file, and writes none if one of them exists.
 func writeImport(stdout io.Writer, result *pgbouncerini.Result, out string) error {
-	for _, p := range result.Passwords {
-		if p.File == "" || p.Value == "" {
-			continue
+	secrets := slices.DeleteFunc(slices.Clone(result.Passwords), func(p pgbouncerini.Password) bool { return p.File == "" || p.Value == "" })
+	for _, p := range append(secrets, pgbouncerini.Password{File: out}) {
+		if _, err := os.Lstat(p.File); err == nil {
+			return fmt.Errorf("%s exists, and is not replaced; remove it, or write elsewhere", p.File)
 		}
+	}
+	for _, p := range secrets {
 		if err := os.MkdirAll(filepath.Dir(p.File), 0o700); err != nil {
 			return err
 		}
@@ -111,9 +115,6 @@ func writeImport(stdout io.Writer, result *pgbouncerini.Result, out string) erro
 // writeNew writes a file that does not exist yet.
 func writeNew(path string, data []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("%s exists, and is not replaced; remove it, or write elsewhere", path)
-	}
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -217,7 +218,7 @@ func (c *converter) reportOthers() {
 			v := set[k.name]
 			off := same(v.text, k.def) || strings.HasPrefix(k.def, "-") && v.text == "0" // no limit
 			if v.written() && k.fate != Carried && !(off && k.fate >= Differs) {
-				c.report(v.at, prefix+k.name, k.fate, "%s", k.note)
+				c.report(v.at, prefix+k.name, k.fate, "%s", k.advice(v, prefix))
 			}
 		}
 	}
@@ -241,6 +242,21 @@ func (c *converter) reportOthers() {
 		}
 	}
 }
+
+// advice is the note of a key with the values of a line in place of its ROLE and N, so that its statements can be run.
+func (k *key) advice(v value, prefix string) string {
+	role := strings.TrimSuffix(prefix, ": ")
+	switch {
+	case role == "":
+		role = "ROLE"
+	case !plainRole.MatchString(role):
+		role = `"` + strings.ReplaceAll(role, `"`, `""`) + `"`
+	}
+	return strings.NewReplacer("ALTER ROLE ROLE", "ALTER ROLE "+role, "LIMIT N", "LIMIT "+v.text, "'Ns'", "'"+v.text+"s'", " Ns}", " "+v.text+"s}").Replace(k.note)
+}
+
+// plainRole matches names that SQL needs no quotes for.
+var plainRole = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
 // readUsers reads auth_file, for passwords that belong to upstreams. A file that cannot be read is a matter of the check
 // of the result.
