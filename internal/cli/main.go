@@ -47,7 +47,7 @@ func init() {
 		{"serve", "FILE", "run the gateway that FILE describes", serve},
 		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
 		{"check", "FILE", "print every problem of a configuration file", check},
-		{"import", "FILE", "make a configuration of PgBouncer's", importFile},
+		{"import", "FILE", "write a configuration that does what a pgbouncer.ini does", importFile},
 		{"ctl", "ACTION", "ask or change a running gateway: " + strings.Join(ctlNames, ", "), ctl},
 		{"kube", "", "make the files with which a Kubernetes node reaches its API servers through a gateway", kube},
 		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
