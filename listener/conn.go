@@ -217,6 +217,9 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.stream.RemoteAddr()
 }
 
+// Announced reports whether RemoteAddr is the one in a PROXY header: the other end of the connection is not the client.
+func (c *Conn) Announced() bool { return c.header != nil && c.header.remote != nil }
+
 // Proxied reports whether the connection began with a PROXY header or Unread was called, so that
 // bytes of it have been read.
 func (c *Conn) Proxied() bool { return c.header != nil }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgproxy/hba"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -39,28 +41,58 @@ func (a Auth) String() string {
 // PostgreSQL does (PG_MAX_AUTH_TOKEN_LENGTH).
 const maxAuthBody = 65535
 
-// authenticate makes the client prove that it is the user, and adds AuthenticationOk.
+// authenticate makes the client prove that it is the user, as the rule for it demands, and adds AuthenticationOk.
 func (g *startup) authenticate(ctx context.Context, login *Login) error {
+	r, err := g.ruleOf(login)
+	if err == nil {
+		err = g.checkCertificate(r)
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case r.Method.AsksPassword():
+		err = g.provePassword(ctx, login, r.Method)
+	case r.Method == hba.Peer:
+		err = g.checkPeer(login.User, r)
+	}
+	if err == nil {
+		err = g.checkCertName(login.User, r)
+	}
+	if err != nil {
+		return err
+	}
+	if r.Method == hba.Peer || r.ClientCert == hba.VerifyFull && !r.Method.AsksPassword() {
+		g.secret = g.set.ownSecret(login)
+	}
+	g.w.Send(&pgwire.Authentication{Kind: pgwire.AuthOK})
+	return nil
+}
+
+// provePassword makes the client prove that it knows the user's password. All users, also those that do not exist, go
+// through the same steps.
+func (g *startup) provePassword(ctx context.Context, login *Login, method hba.Method) error {
 	user := login.User
 	g.r.MaxBody = maxAuthBody
 	defer func() { g.r.MaxBody = 0 }()
 	cred, from, err := g.credentialOf(ctx, user)
+	if err != nil {
+		return err
+	}
 	var keys pgwire.ScramKeys
 	switch {
-	case err != nil:
-		return err
-	case g.set.Auth == AuthTrust:
-	case g.set.Auth == AuthMD5 && g.asksMD5(cred):
+	case method == hba.Password:
+		keys, err = g.askCleartext(user, cred)
+	case method == hba.MD5 && g.asksMD5(cred):
 		err = g.askMD5(cred)
 	default:
 		keys, err = g.askSCRAM(user, cred)
 	}
 	switch {
 	case err == nil:
-		if cred != nil && !login.trusted && login.asClient() {
+		if login.asClient() {
 			g.secret = newLoginSecret(cred, keys)
 		}
-		g.w.Send(&pgwire.Authentication{Kind: pgwire.AuthOK})
 		return nil
 	case errors.Is(err, pgwire.ErrAuth):
 		if from != nil {
@@ -71,6 +103,10 @@ func (g *startup) authenticate(ctx context.Context, login *Login) error {
 		}
 		return &refusal{code: pgwire.StateInvalidPassword, reason: listener.ReasonAuthFailed, cause: err,
 			message: fmt.Sprintf("password authentication failed for user %q", user)}
+	case errors.Is(err, pgwire.ErrChannelBinding):
+		return &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonAuthFailed, cause: err,
+			message: "SCRAM channel binding check failed",
+			hint:    "The client's TLS connection does not end at the gateway, or something between them changes what the gateway offers."}
 	case errors.Is(err, pgwire.ErrMalformed), errors.Is(err, pgwire.ErrLength), errors.Is(err, pgwire.ErrTooLarge):
 		return &refusal{code: pgwire.StateProtocolViolation, reason: listener.ReasonProtocol, cause: err,
 			message: "invalid authentication message"}
@@ -103,6 +139,39 @@ func (g *startup) ask(request []byte) ([]byte, error) {
 	return g.r.Body()
 }
 
+// requestCleartext asks for a password in clear text.
+var requestCleartext = (&pgwire.Authentication{Kind: pgwire.AuthCleartext}).Append(nil)
+
+// askCleartext returns the client's keys, zero if the user has an md5 secret. It computes as long for such a user, and for one
+// that does not exist.
+func (g *startup) askCleartext(user string, cred *credential) (keys pgwire.ScramKeys, err error) {
+	body, err := g.ask(requestCleartext)
+	if err != nil {
+		return keys, err
+	}
+	var m pgwire.PasswordMessage
+	if err := m.Decode(body); err != nil {
+		return keys, err
+	}
+	known := cred.hasScram()
+	verifier := pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
+	if known {
+		verifier = cred.verifier()
+	}
+	fiber.Block(func() { keys, err = verifier.Keys(m.Password) })
+	switch {
+	case m.Password == "":
+		return keys, fmt.Errorf("%w: empty password", pgwire.ErrAuth)
+	case cred == nil:
+		return keys, fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
+	case known:
+		return keys, err
+	case subtle.ConstantTimeCompare([]byte(pgwire.MD5Secret(user, m.Password)), []byte(cred.md5)) != 1:
+		return keys, fmt.Errorf("%w: wrong password", pgwire.ErrAuth)
+	}
+	return pgwire.ScramKeys{}, nil
+}
+
 func (g *startup) askMD5(cred *credential) error {
 	request := &pgwire.Authentication{Kind: pgwire.AuthMD5}
 	_, _ = rand.Read(request.Salt[:])
@@ -128,9 +197,6 @@ func (g *startup) askMD5(cred *credential) error {
 	return nil
 }
 
-// scramOffer is the message that offers the one mechanism.
-var scramOffer = (&pgwire.Authentication{Kind: pgwire.AuthSASL, Mechanisms: []string{pgwire.MechanismSCRAM}}).Append(nil)
-
 // askSCRAM goes through the whole exchange also for users that do not exist.
 // It returns the client's keys.
 func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys, err error) {
@@ -141,7 +207,11 @@ func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys
 	} else {
 		verifier = pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
 	}
-	body, err := g.ask(scramOffer)
+	offer, plus, err := g.scramOffer()
+	if err != nil {
+		return keys, err
+	}
+	body, err := g.ask(offer)
 	if err != nil {
 		return keys, err
 	}
@@ -149,11 +219,11 @@ func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys
 	if err := initial.Decode(body); err != nil {
 		return keys, err
 	}
-	if subtle.ConstantTimeCompare([]byte(initial.Mechanism), []byte(pgwire.MechanismSCRAM)) != 1 {
+	if plus && initial.Mechanism != pgwire.MechanismSCRAMPlus {
 		return keys, fmt.Errorf("%w: SASL mechanism %q was not offered", pgwire.ErrMalformed, initial.Mechanism)
 	}
-	exchange := pgwire.NewScramServer(verifier)
-	first, err := exchange.First(initial.Data)
+	exchange := pgwire.NewScramServer(verifier, g.binding)
+	first, err := exchange.First(initial.Mechanism, initial.Data)
 	if err != nil {
 		return keys, err
 	}

@@ -86,15 +86,15 @@ func (a *answer) fresh() bool {
 // answers are the answers of a listener's AuthQuery under the present settings.
 type answers struct {
 	query AuthQuery
-	auth  Auth
+	scram bool // an md5 secret lets nobody in
 
 	mu     sync.Mutex // held for a few instructions
 	byUser map[string]*answer
 	asking map[string]chan struct{} // closed when the query for a user has its answer
 }
 
-func newAnswers(query AuthQuery, auth Auth) *answers {
-	return &answers{query: query, auth: auth, byUser: map[string]*answer{}, asking: map[string]chan struct{}{}}
+func newAnswers(query AuthQuery, scram bool) *answers {
+	return &answers{query: query, scram: scram, byUser: map[string]*answer{}, asking: map[string]chan struct{}{}}
 }
 
 // find returns the answer for a user, and asks the server unless there is one, until a time. Clients that log in as the
@@ -189,7 +189,7 @@ func (a *answers) credential(user, secret string) (cred *credential, unfit error
 		return nil, nil //nolint:nilnil // there is no such user
 	case !scram && !pgwire.IsMD5Secret(secret):
 		return nil, errNoHash
-	case !scram && a.auth == AuthSCRAM:
+	case !scram && a.scram:
 		return nil, errMD5Secret
 	}
 	return newCredential(user, secret)

@@ -112,7 +112,8 @@ func (c *Client) drawn() uint32 { return c.flags.Load() >> sequenceLeases }
 func (c *Client) isTLS() bool  { return c.flags.Load()&clientTLS != 0 }
 func (c *Client) killed() bool { return c.flags.Load()&clientKilled != 0 }
 
-// Login has a client's startup parameters. Clients with the same parameters share one: it must not be changed.
+// Login has a client's startup parameters. Clients with the same parameters, which have proven the same secret, share one:
+// it must not be changed.
 type Login struct {
 	User, Database string
 	// Params are the parameters of the startup message that are settings: all but user, database, replication and
@@ -127,12 +128,13 @@ type Login struct {
 
 	proxy   *Proxy
 	backend Backend
-	keySize int // bytes of the key for cancel requests
+	packet  string // startup packet; "" = the next client with the same one does not share the Login
+	keySize int    // bytes of the key for cancel requests
 	traffic *traffic.Cell
 	welcome atomic.Pointer[welcome] // of a Postgres backend; nil = not known yet
-	trusted bool                    // nobody has asked the clients for a password
-	// secret is what the client that logged in last has proven to know, for a Postgres backend with AsClient; nil = nothing.
-	secret atomic.Pointer[loginSecret]
+	// secret is what the clients have proven to know, for a Postgres backend with AsClient; nil = nothing.
+	secret *loginSecret
+	pair   uint64 // number of the one that all sessions of the clients are in; 0 = none was. Guarded by the backend's pairs.mu
 }
 
 // worker is the work that runs for a client. A cancel request ends it.
@@ -323,9 +325,11 @@ func (c *Client) carry(ctx context.Context, accepted *listener.Conn) {
 }
 
 // isDraining reports whether the proxy drains.
-func (c *Client) isDraining() bool {
+func (c *Client) isDraining() bool { return c.proxy.isDraining() }
+
+func (p *Proxy) isDraining() bool {
 	select {
-	case <-c.proxy.srv.Draining():
+	case <-p.srv.Draining():
 		return true
 	default:
 		return false

@@ -134,7 +134,11 @@ func login(addr string, hello, leave []byte) error {
 			}
 			switch m.Kind {
 			case pgwire.AuthSASL:
-				answer = (&pgwire.SASLInitialResponse{Mechanism: pgwire.MechanismSCRAM, Data: exchange.First()}).Append(nil)
+				mechanism, first, err := exchange.First(m.Mechanisms, nil)
+				if err != nil {
+					return err
+				}
+				answer = (&pgwire.SASLInitialResponse{Mechanism: mechanism, Data: first}).Append(nil)
 			case pgwire.AuthSASLContinue:
 				last, err := exchange.Continue(m.Data)
 				if err != nil {

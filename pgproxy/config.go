@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgproxy/hba"
 )
 
 // DefaultLoginTimeout bounds startup and authentication, TLS included. PostgreSQL allows a
@@ -24,7 +25,14 @@ type Config struct {
 	Mode Mode
 	// Auth says how clients authenticate; the zero value is AuthSCRAM.
 	Auth Auth
-	// Users has the clients' names and secrets; AuthTrust does not use it.
+	// Rules, if there are any, say how each client authenticates, in place of Auth: the first one that matches. Clients for
+	// whom there is none are refused (28000). Their addresses are those of PROXY headers, if there are such. A rule with
+	// method Trust applies to the Console only if it has the name of the console's database.
+	Rules hba.Rules
+	// Maps are the maps of names that Rules refer to.
+	Maps hba.Maps
+	// Users has the clients' names and secrets; AuthTrust does not use it. With Rules, a Postgres with AsClient logs in with
+	// the password, or the md5 secret, of users that a certificate or the operating system has named.
 	Users Users
 	// AuthQuery, if set, asks a server for the secrets of other users.
 	AuthQuery AuthQuery
@@ -37,6 +45,10 @@ type Config struct {
 	// RequireTLS refuses clients without TLS before they are asked for a password; it needs TLS. Exempt are clients of
 	// Unix sockets, and cancel requests, which libpq before 17 always sends in the clear.
 	RequireTLS bool
+	// ChannelBinding says whether clients with TLS are offered SCRAM-SHA-256-PLUS. BindingRequire refuses others that would
+	// be asked for a SCRAM password, except those of Unix sockets. It needs TLS and AuthSCRAM. Certificates whose signature
+	// has no hash function, such as Ed25519's, have no channel binding.
+	ChannelBinding ChannelBinding
 	// ShowStatements makes Sessions show the beginning of the last statement of each client that holds a server
 	// connection.
 	ShowStatements bool
@@ -90,12 +102,7 @@ func (c Config) Verify() error {
 	if c.Auth < AuthSCRAM || c.Auth > AuthTrust {
 		bad("auth %d is unknown", int(c.Auth))
 	}
-	if len(c.Users) > 0 || c.AuthQuery == (AuthQuery{}) {
-		for _, err := range c.Users.problems(c.Auth) {
-			bad("%w", err)
-		}
-	}
-	for _, err := range c.AuthQuery.verify(c.Auth) {
+	for _, err := range c.verifyAuth() {
 		bad("%w", err)
 	}
 	if len(c.Databases) == 0 {
@@ -111,6 +118,12 @@ func (c Config) Verify() error {
 	}
 	if c.RequireTLS && c.TLS == nil {
 		bad("RequireTLS needs TLS")
+	}
+	switch {
+	case c.ChannelBinding < BindingPrefer || c.ChannelBinding > BindingRequire:
+		bad("ChannelBinding %d is unknown", int(c.ChannelBinding))
+	case c.ChannelBinding == BindingRequire && (c.TLS == nil || len(c.Rules) == 0 && c.Auth != AuthSCRAM):
+		bad("ChannelBinding: BindingRequire needs TLS and AuthSCRAM")
 	}
 	if c.OnState < PinState || c.OnState > ResetState {
 		bad("OnState %d is unknown", int(c.OnState))
@@ -128,6 +141,19 @@ func (c Config) Verify() error {
 		bad("LoginTimeout %v is negative", c.LoginTimeout)
 	}
 	return errors.Join(errs...)
+}
+
+// verifyAuth returns the problems of what says how clients authenticate.
+func (c *Config) verifyAuth() (errs []error) {
+	auth := c.Auth
+	if len(c.Rules) > 0 { // each has a method of its own
+		auth = AuthMD5
+		errs = c.verifyRules()
+	}
+	if len(c.Users) > 0 || c.AuthQuery == (AuthQuery{}) && len(c.Rules) == 0 {
+		errs = append(errs, c.Users.problems(auth)...)
+	}
+	return append(errs, c.AuthQuery.verify(auth)...)
 }
 
 // backend returns the backend of a database, nil if there is none.

@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -98,7 +99,7 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 	return s, nil
 }
 
-// connect opens a connection as the pool does. A pair uses the newest secret of its user, also if it comes while a login
+// connect opens a connection as the pool does. A pair uses its secret of the moment, also if that is changed while a login
 // with an older one fails.
 func (b *Postgres) connect(ctx context.Context, endpoint string) (*server, error) {
 	if b.pair == nil {
@@ -219,7 +220,7 @@ func (s *server) authenticate(cfg *PostgresConfig) error {
 			return err
 		}
 		asked = true
-		if err := inTurn(step, m.Kind); err != nil {
+		if err := cmp.Or(inTurn(step, m.Kind), as.allows(m.Kind)); err != nil {
 			return err
 		}
 		switch m.Kind {
@@ -258,9 +259,9 @@ func (s *server) prove(as *credentials, m *pgwire.Authentication) error {
 		}
 		return err
 	case pgwire.AuthSASL:
-		data, err := as.begin(m.Mechanisms)
+		mechanism, data, err := as.begin(m.Mechanisms, s.binding())
 		if err == nil {
-			s.w.Send(&pgwire.SASLInitialResponse{Mechanism: pgwire.MechanismSCRAM, Data: data})
+			s.w.Send(&pgwire.SASLInitialResponse{Mechanism: mechanism, Data: data})
 		}
 		return err
 	case pgwire.AuthSASLContinue:
@@ -273,6 +274,14 @@ func (s *server) prove(as *credentials, m *pgwire.Authentication) error {
 		return err
 	}
 	return methodError{fmt.Errorf("it wants authentication by %s, which is not supported: use scram-sha-256, md5, password or trust", m.Kind)}
+}
+
+// binding returns the data for channel binding, nil if the connection has none.
+func (s *server) binding() []byte {
+	if s.tls == nil {
+		return nil
+	}
+	return pgwire.EndPointBinding(s.tls.ConnectionState().PeerCertificates[0])
 }
 
 // inTurn checks that a server that has begun SCRAM takes each of its steps once, in order.

@@ -48,21 +48,41 @@ func (c *credentials) md5(salt [4]byte) (string, error) {
 	return pgwire.MD5Response(c.secret.md5, salt), nil
 }
 
-// begin returns the first message of SCRAM.
-func (c *credentials) begin(offered []string) ([]byte, error) {
+// begin returns the mechanism of SCRAM and its first message. binding is that of the TLS connection, nil if it has none.
+func (c *credentials) begin(offered []string, binding []byte) (mechanism string, message []byte, err error) {
 	switch {
-	case !slices.Contains(offered, pgwire.MechanismSCRAM):
-		return nil, methodError{fmt.Errorf("it offers SASL by %q, want %s", offered, pgwire.MechanismSCRAM)}
+	case c.cfg.ChannelBinding == BindingDisable:
+		binding = nil
+	case c.cfg.ChannelBinding == BindingRequire && (binding == nil || !slices.Contains(offered, pgwire.MechanismSCRAMPlus)):
+		return "", nil, errNotBound
+	}
+	switch {
 	case c.cfg.LoginAs == AsUpstream:
 		c.scram = pgwire.NewScramClient(c.cfg.Password)
 	case c.secret == nil || c.secret.password == "" && c.secret.keys.IsZero():
-		return nil, c.unknown(pgwire.MechanismSCRAM, hintScram)
+		return "", nil, c.unknown(pgwire.MechanismSCRAM, hintScram)
 	case c.secret.password != "":
 		c.scram = pgwire.NewScramClient(c.secret.password)
 	default:
 		c.scram = pgwire.NewScramClientFromKeys(c.secret.keys)
 	}
-	return c.scram.First(), nil
+	if mechanism, message, err = c.scram.First(offered, binding); err != nil {
+		err = methodError{fmt.Errorf("it does not offer %s: %w", pgwire.MechanismSCRAM, err)}
+	}
+	return mechanism, message, err
+}
+
+// errNotBound is why the gateway does not log in, or does not use a connection.
+var errNotBound = methodError{errors.New("channel binding is required (channel_binding: require), and it does not use " + pgwire.MechanismSCRAMPlus +
+	" with a certificate that allows that: see ssl and pg_hba.conf there")}
+
+// allows checks a request of the server's, or the end of the login: they must not go around channel binding that is required.
+func (c *credentials) allows(kind pgwire.AuthKind) error {
+	bound := kind == pgwire.AuthSASL || c.scram != nil // begin has chosen it
+	if c.cfg.ChannelBinding == BindingRequire && !bound {
+		return errNotBound
+	}
+	return nil
 }
 
 // proceed returns the last message of SCRAM. It computes for milliseconds if the password is known.
@@ -76,7 +96,7 @@ func (c *credentials) proceed(data []byte) ([]byte, error) {
 
 // Hints of refusals. They are for the operator.
 const (
-	hintTrust    = "Have the gateway's listener ask for passwords, by users_file or auth_query, or let the server trust the gateway."
+	hintTrust    = "Have the gateway's listener ask for passwords, by users_file or auth_query, or let the server trust the gateway. For methods cert and peer users_file may have the user's password."
 	hintScram    = "Let users_file or auth_query of the gateway's listener have the user's password or the SCRAM-SHA-256 secret of pg_authid.rolpassword."
 	hintPassword = "Let users_file of the gateway's listener have the user's password, or let the server use scram-sha-256."
 	hintSecret   = "Copy the secret from pg_authid.rolpassword of this server again, or use auth_query: a password that is set again, or on another server, has another secret."
@@ -93,7 +113,7 @@ func (c *credentials) refusal(why, hint string) error {
 func (c *credentials) unknown(asked, hint string) error {
 	switch {
 	case c.secret == nil:
-		return c.refusal("the server asks for a password, and the gateway's listener has asked the client for none (auth: trust)", hintTrust)
+		return c.refusal("the server asks for a password, and the gateway's listener has asked the client for none (trust, cert or peer)", hintTrust)
 	case c.secret.keys.IsZero():
 		return c.refusal(fmt.Sprintf("the server asks for %s, and the gateway has the user's md5 secret only", asked), hint)
 	}

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Pairs returns the sessions of each pair, by its name, and how many databases the pairs know.
+// Pairs returns the sessions of each pair, by its label, and how many databases the pairs know.
 func (b *Postgres) Pairs() (sessions map[string]int, databases int) {
 	sessions = map[string]int{}
-	b.eachPair(func(p *Postgres) { sessions[p.pairKey.String()] = p.sessions })
+	b.eachPair(func(p *Postgres) { sessions[p.label] = p.sessions })
 	b.pairs.mu.Lock()
 	defer b.pairs.mu.Unlock()
 	return sessions, len(b.pairs.catalogs)
@@ -22,3 +22,6 @@ func (b *Postgres) Print() (all string) {
 	b.eachPair(func(p *Postgres) { all += fmt.Sprintf("%v %+[1]v %#[1]v %s %[2]x %[2]d", p.pair, p.secret.Load()) })
 	return all
 }
+
+// NameIn exposes nameIn.
+var NameIn = nameIn

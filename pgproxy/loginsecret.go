@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"sync/atomic"
 
 	"github.com/headpond/headpond/pgwire"
 )
@@ -16,7 +15,9 @@ type loginSecret struct {
 	password string           // "" = unknown
 	md5      string           // in the form of pgwire.MD5Secret; "" = unknown
 	keys     pgwire.ScramKeys // of a SCRAM secret; zero = unknown
-	number   uint64           // of the client's login that it comes from: a higher one is newer
+	// unproven says that the clients have proven in another way who they are: they get no server connection that was
+	// opened for clients that know the secret.
+	unproven bool
 }
 
 const hiddenSecret = "[secret]"
@@ -27,37 +28,30 @@ func (s *loginSecret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hid
 // LogValue shows nothing.
 func (s *loginSecret) LogValue() slog.Value { return slog.StringValue(hiddenSecret) }
 
-// proofs counts the clients that have proven who they are.
-var proofs atomic.Uint64
-
 // newLoginSecret returns what a client has proven to know.
 func newLoginSecret(cred *credential, keys pgwire.ScramKeys) *loginSecret {
-	s := &loginSecret{password: cred.password, md5: cred.md5, number: proofs.Add(1)}
+	s := &loginSecret{password: cred.password, md5: cred.md5}
 	if s.password == "" {
 		s.keys = keys
 	}
 	return s
 }
 
-// equal reports whether two secrets are the same, whatever their numbers.
+// ownSecret returns what Users has of a user that need not prove to know it, to log in to servers as the user; nil = nothing
+// that a server accepts.
+func (s *settings) ownSecret(login *Login) *loginSecret {
+	cred := s.credentials[login.User]
+	if cred == nil || cred.md5 == "" || !login.asClient() {
+		return nil
+	}
+	return &loginSecret{password: cred.password, md5: cred.md5, unproven: true}
+}
+
+// equal reports whether two secrets are the same; nil is equal to nil only.
 func (s *loginSecret) equal(other *loginSecret) bool {
 	if s == nil || other == nil {
 		return s == other
 	}
-	return subtle.ConstantTimeCompare([]byte(s.password), []byte(other.password))&
+	return s.unproven == other.unproven && subtle.ConstantTimeCompare([]byte(s.password), []byte(other.password))&
 		subtle.ConstantTimeCompare([]byte(s.md5), []byte(other.md5)) == 1 && s.keys.Equal(other.keys)
-}
-
-// keepNewest stores s unless there is a newer one, or the same. It reports whether it has stored s.
-func keepNewest(at *atomic.Pointer[loginSecret], s *loginSecret) bool {
-	for s != nil {
-		was := at.Load()
-		if was != nil && (was.number >= s.number || was.equal(s)) {
-			return false
-		}
-		if at.CompareAndSwap(was, s) {
-			return true
-		}
-	}
-	return false
 }

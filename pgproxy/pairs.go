@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,8 +29,9 @@ const (
 	// AsUpstream logs in as PostgresConfig.User to PostgresConfig.DBName, for all clients. The default.
 	AsUpstream LoginAs = iota
 	// AsClient logs in as each client's user, to the database that the client asks for. Clients of the same pair of user
-	// and database share server connections; no others do. The gateway logs in with what it knows of the user's
-	// password: the Users or the AuthQuery of the client's Proxy have it, or the client's SCRAM proof reveals it.
+	// and database that have proven the same secret share server connections; no others do. The gateway logs in with what
+	// it knows of the user's password: the Users or the AuthQuery of the client's Proxy have it, or the client's SCRAM
+	// proof reveals it.
 	AsClient
 )
 
@@ -48,22 +51,11 @@ const DefaultMaxPairs = 1000
 // find server connections.
 const leastPairIdle = time.Minute
 
-// pairKey identifies a pair. Users and databases are the bytes that the client sent: PostgreSQL's names are exact.
-type pairKey struct {
-	user, database string
-	// trusted says that nobody has asked the clients for a password. They get no server connection that was opened with
-	// the password of a client of another listener.
-	trusted bool
-}
+// pairName is a user and a database: the bytes that the client sent, because PostgreSQL's names are exact.
+type pairName struct{ user, database string }
 
-// String returns the pair for people: user@database.
-func (k pairKey) String() string {
-	name := readable(k.user) + "@" + readable(k.database)
-	if k.trusted {
-		name += " (trusted)"
-	}
-	return name
-}
+// String returns the name for people: user@database.
+func (n pairName) String() string { return readable(n.user) + "@" + readable(n.database) }
 
 // readable returns a name as it is, or quoted if it could be taken for something else.
 func readable(name string) string {
@@ -73,14 +65,22 @@ func readable(name string) string {
 	return name
 }
 
-// pair is what the Postgres of a pair has besides that of an upstream.
+// pair is what the Postgres of a pair has besides that of an upstream. Clients of the same user and database share one if
+// they have proven the same secret, and so do those that have proven none. Nobody else gets its server connections.
+//
+// Each Proxy says what the secret of a user is, and may change its mind: a pair changes its secret with it, once a server
+// has accepted the new one. Its sessions stay, as those on direct connections do.
 type pair struct {
-	pairKey
+	pairName
 	of     *Postgres // the upstream's
+	number uint64
+	label  string // for people; no other pair has it
 	secret atomic.Pointer[loginSecret]
-	opened atomic.Bool // a server has accepted a login
+	opened atomic.Bool   // a server has accepted a login
+	trial  chan struct{} // full while a server is asked about a new secret
 
 	// The fields below are guarded by pairs.mu.
+	from     map[*Proxy]bool // whose clients have proven secret last; each Proxy is in one pair of a name, besides one with an unproven secret and one with none
 	sessions int
 	usedAt   time.Duration // when the last session ended, by clock
 	expiry   *time.Timer   // ends the pair; nil = it does not end by itself
@@ -88,8 +88,9 @@ type pair struct {
 
 // pairs are the pairs of a backend with AsClient.
 type pairs struct {
-	mu       sync.Mutex // held for a few instructions; taken after Postgres.updating
-	byKey    map[pairKey]*Postgres
+	mu       sync.Mutex                // held for a few instructions; taken after Postgres.updating
+	all      map[uint64]*Postgres      // by number
+	last     uint64                    // the number of the newest pair
 	catalogs map[string]*sharedCatalog // by database
 	idle     time.Duration             // how long a pair stays without sessions; 0 = for ever
 	least    time.Duration             // the least of idle; 0 = leastPairIdle
@@ -106,53 +107,69 @@ type sharedCatalog struct {
 // errPairs is wrapped by the error about MaxPairs.
 var errPairs = errors.New("too many pairs of user and database")
 
-// keyOf returns the pair of a client.
-func (b *Postgres) keyOf(l *Login) pairKey {
-	return pairKey{l.User, cmp.Or(b.cfg.DBName, l.Database), l.trusted}
+// nameOf returns as whom a client's sessions log in.
+func (b *Postgres) nameOf(l *Login) pairName {
+	return pairName{l.User, cmp.Or(b.cfg.DBName, l.Database)}
 }
 
 // configOf returns how to log in for a client, outside of the pools.
 func (b *Postgres) configOf(l *Login) PostgresConfig {
 	cfg := b.cfg
 	if cfg.LoginAs == AsClient {
-		key := b.keyOf(l)
-		cfg.User, cfg.Password, cfg.DBName, cfg.secret = key.user, "", key.database, l.secret.Load()
+		name := b.nameOf(l)
+		cfg.User, cfg.Password, cfg.DBName, cfg.secret = name.user, "", name.database, l.secret
 	}
 	return cfg
 }
 
 // enter returns the pair of a client for one session, which leave ends. Until then the pair does not end. On a fiber it
 // does not hold the loop.
-func (b *Postgres) enter(l *Login) (p *Postgres, err error) {
-	key, secret := b.keyOf(l), l.secret.Load()
-	if p = b.entered(key); p == nil {
-		fiber.Block(func() { p, err = b.enterNew(key, secret) })
+func (b *Postgres) enter(ctx context.Context, l *Login) (p *Postgres, err error) {
+	if p = b.entered(l); p == nil {
+		fiber.Block(func() { p, err = b.enterNew(ctx, l) })
 	}
-	if err != nil {
-		return nil, err
-	}
-	if keepNewest(&p.secret, secret) { // opens that failed may have failed for the secret
-		p.up.Retry()
-	}
-	return p, nil
+	return p, err
 }
 
 // pairOf returns the pair that a client's session has entered. It is nil only if there is no such session.
 func (b *Postgres) pairOf(l *Login) *Postgres {
 	b.pairs.mu.Lock()
 	defer b.pairs.mu.Unlock()
-	return b.pairs.byKey[b.keyOf(l)]
+	return b.pairs.all[l.pair]
 }
 
-// entered is enter for a pair that exists; otherwise it returns nil.
-func (b *Postgres) entered(key pairKey) *Postgres {
+// serves reports whether another client with the same startup packet, which has proven secret, may use l: all its clients
+// have one pair.
+func (l *Login) serves(secret *loginSecret) bool {
+	if !l.secret.equal(secret) {
+		return false
+	}
+	if !l.asClient() {
+		return true
+	}
+	ps := &postgresOf(l.backend).pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := ps.all[l.pair]
+	return p == nil || p.secret.Load().equal(secret)
+}
+
+// entered is enter for a pair that there is; otherwise it returns nil.
+func (b *Postgres) entered(l *Login) *Postgres {
 	ps := &b.pairs
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	p := ps.byKey[key]
-	if p == nil || ps.closed {
+	if ps.closed {
 		return nil
 	}
+	p := ps.all[l.pair]
+	if p == nil {
+		p = b.find(l)
+	}
+	if p == nil {
+		return nil
+	}
+	l.pair = p.number
 	p.sessions++
 	if p.expiry != nil {
 		p.expiry.Stop()
@@ -160,28 +177,85 @@ func (b *Postgres) entered(key pairKey) *Postgres {
 	return p
 }
 
-// enterNew is enter for a pair that perhaps does not exist. It may wait for an Update.
-func (b *Postgres) enterNew(key pairKey, secret *loginSecret) (*Postgres, error) {
+// named returns the pairs of a name. The caller holds pairs.mu.
+func (ps *pairs) named(name pairName) iter.Seq[*Postgres] {
+	return func(yield func(*Postgres) bool) {
+		for _, p := range ps.all {
+			if p.pairName == name && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// find returns the pair for a Login; nil = it has to be made, or see outdated. The caller holds pairs.mu.
+func (b *Postgres) find(l *Login) *Postgres {
+	if b.outdated(l) != nil {
+		return nil
+	}
+	var found *Postgres
+	for p := range b.pairs.named(b.nameOf(l)) {
+		if p.secret.Load().equal(l.secret) && (found == nil || p.from[l.proxy]) {
+			found = p
+		}
+	}
+	if found != nil {
+		found.join(l.proxy)
+	}
+	return found
+}
+
+// outdated returns the pair that has another secret of the same user, by the same Proxy; nil = none. A pair whose secret no
+// server has accepted is not for those who prove the next one: its own clients may be anybody. The caller holds pairs.mu.
+func (b *Postgres) outdated(l *Login) *Postgres {
+	for p := range b.pairs.named(b.nameOf(l)) {
+		secret := p.secret.Load()
+		if l.secret == nil || secret == nil || !p.from[l.proxy] || secret.equal(l.secret) || secret.unproven != l.secret.unproven {
+			continue
+		}
+		if p.opened.Load() {
+			return p
+		}
+		delete(p.from, l.proxy)
+	}
+	return nil
+}
+
+// join adds a Proxy whose clients have proven the pair's secret. The caller holds pairs.mu.
+func (p *pair) join(x *Proxy) {
+	maps.DeleteFunc(p.from, func(other *Proxy, _ bool) bool { return other.isDraining() })
+	p.from[x] = true
+}
+
+// enterNew is enter for a pair that has to be made, or get another secret. It may wait for an Update, and for a server.
+func (b *Postgres) enterNew(ctx context.Context, l *Login) (*Postgres, error) {
+	b.pairs.mu.Lock()
+	p := b.outdated(l)
+	b.pairs.mu.Unlock()
+	if p != nil {
+		if err := p.changeSecret(ctx, l); err != nil {
+			return nil, err
+		}
+	}
 	b.updating.Lock()
 	defer b.updating.Unlock()
-	if p := b.entered(key); p != nil {
+	if p := b.entered(l); p != nil {
 		return p, nil
 	}
 	if err := b.makeRoom(); err != nil {
 		return nil, err
 	}
-	p := b.newPair(key, secret)
+	p = b.newPair(l)
 	if err := p.start(); err != nil {
 		p.end()
-		b.dropCatalog(key.database)
+		b.dropCatalog(p.database)
 		return nil, err
 	}
 	ps := &b.pairs
 	ps.mu.Lock()
 	closed := ps.closed
 	if !closed {
-		p.sessions = 1
-		ps.byKey[key] = p
+		p.sessions, l.pair, ps.all[p.number] = 1, p.number, p
 	}
 	ps.mu.Unlock()
 	if closed {
@@ -189,6 +263,44 @@ func (b *Postgres) enterNew(key pairKey, secret *loginSecret) (*Postgres, error)
 		return nil, b.errClosed()
 	}
 	return p, nil
+}
+
+// changeSecret gives the pair the secret that a client has proven, if a server accepts it: a secret that the gateway has
+// before the server, or for too long, must not end the sessions of the pair. Server connections that were opened with the
+// old one are closed as soon as no client has them.
+func (b *Postgres) changeSecret(ctx context.Context, l *Login) error {
+	ctx, stop := context.WithTimeout(ctx, l.proxy.settings.Load().LoginTimeout)
+	defer stop()
+	select {
+	case b.trial <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("upstream %q: waiting for a login of another client: %w", b.cfg.Name, context.Cause(ctx))
+	}
+	defer func() { <-b.trial }()
+	ps := &b.of.pairs
+	if !b.isOutdated(l) {
+		return nil
+	}
+	cfg := b.of.configOf(l)
+	srv, err := b.of.connectApart(ctx, &cfg)
+	if err != nil {
+		return err
+	}
+	closeServer(srv)
+	ps.mu.Lock()
+	b.secret.Store(l.secret)
+	b.from = map[*Proxy]bool{l.proxy: true}
+	ps.mu.Unlock()
+	b.up.Renew()
+	return nil
+}
+
+// isOutdated reports whether the pair is still the one that outdated returns.
+func (b *Postgres) isOutdated(l *Login) bool {
+	ps := &b.of.pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return b.of.outdated(l) == b
 }
 
 // ownDatabase is the database of the gateway's own connections unless another one is configured. As PostgreSQL's programs
@@ -204,24 +316,48 @@ func (c PostgresConfig) own() PostgresConfig {
 }
 
 // newPair returns a pair that is not in use yet. The caller holds updating.
-func (b *Postgres) newPair(key pairKey, secret *loginSecret) *Postgres {
-	p := &Postgres{cfg: b.cfg, renewals: b.renewals, pair: &pair{pairKey: key, of: b}}
-	p.cfg.User, p.cfg.Password, p.cfg.DBName = key.user, "", key.database
-	p.secret.Store(secret)
+func (b *Postgres) newPair(l *Login) *Postgres {
+	name := b.nameOf(l)
+	p := &Postgres{cfg: b.cfg, renewals: b.renewals, pair: &pair{
+		pairName: name, of: b, trial: make(chan struct{}, 1), from: map[*Proxy]bool{l.proxy: true},
+	}}
+	p.number, p.label = b.identify(name, l.secret == nil)
+	p.cfg.User, p.cfg.Password, p.cfg.DBName = name.user, "", name.database
+	p.secret.Store(l.secret)
 	p.life, p.end = context.WithCancel(b.life)
 	p.tables.cannotListen = p.cannotListen
 	p.tables.pins.setUsual(b.with.Limits.MaxSize)
-	p.tables.knowledge = b.takeCatalog(key.database)
+	p.tables.knowledge = b.takeCatalog(name.database)
 	p.tables.also.Store(b.tables.also.Load())
 	p.retired.Store(b.retired.Load())
 	return p
+}
+
+// identify returns the number of a new pair, and its label: the name, and what tells it from those of the same name.
+func (b *Postgres) identify(name pairName, trusted bool) (number uint64, label string) {
+	ps := &b.pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.last++
+	if trusted {
+		return ps.last, name.String() + " (trusted)"
+	}
+	labels := map[string]bool{}
+	for p := range ps.named(name) {
+		labels[p.label] = true
+	}
+	label = name.String()
+	for n := 2; labels[label]; n++ {
+		label = fmt.Sprintf("%s (%d)", name, n)
+	}
+	return ps.last, label
 }
 
 // start makes the pair's pools.
 func (b *Postgres) start() (err error) {
 	b.whole = b.of.whole
 	b.up, err = b.whole.NewTenant(upstream.TenantConfig[*server]{
-		Name: b.pairKey.String(), Open: b.open, Close: b.close, Check: check,
+		Name: b.label, Open: b.open, Close: b.close, Check: check,
 	})
 	if errors.Is(err, upstream.ErrTooManyTenants) {
 		err = fmt.Errorf("%w: %w", errPairs, err)
@@ -238,11 +374,11 @@ func (b *Postgres) makeRoom() error {
 	if ps.closed {
 		return b.errClosed()
 	}
-	if len(ps.byKey) < most {
+	if len(ps.all) < most {
 		return nil
 	}
 	var unused *Postgres
-	for _, p := range ps.byKey {
+	for _, p := range ps.all {
 		if p.sessions == 0 && (unused == nil || p.usedAt < unused.usedAt) {
 			unused = p
 		}
@@ -284,7 +420,7 @@ func (b *Postgres) expire(p *Postgres) {
 	ps := &b.pairs
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if !ps.closed && ps.byKey[p.pairKey] == p && p.sessions == 0 && clock()-p.usedAt >= ps.idle {
+	if !ps.closed && ps.all[p.number] == p && p.sessions == 0 && clock()-p.usedAt >= ps.idle {
 		b.endPair(p)
 	}
 }
@@ -292,7 +428,7 @@ func (b *Postgres) expire(p *Postgres) {
 // endPair ends a pair without sessions. The caller holds pairs.mu, and pairs are not closed.
 func (b *Postgres) endPair(p *Postgres) {
 	ps := &b.pairs
-	delete(ps.byKey, p.pairKey)
+	delete(ps.all, p.number)
 	if p.expiry != nil {
 		p.expiry.Stop()
 	}
@@ -340,8 +476,8 @@ type PairStatus struct {
 	Pool           pool.Stats // of all endpoints together
 }
 
-// PairList describes the pairs that there are, in no order. A user and a database may have two: one for clients whom nobody
-// has asked for a password. It is empty without AsClient.
+// PairList describes the pairs that there are, in no order. A user and a database may have several: one for each secret that
+// clients prove, and one for clients whom nobody has asked for a password. It is empty without AsClient.
 func (b *Postgres) PairList() []PairStatus {
 	var all []*Postgres
 	b.eachPair(func(p *Postgres) { all = append(all, p) })
@@ -370,7 +506,7 @@ func (b *Postgres) pinAlso(kinds uint32) {
 func (b *Postgres) eachPair(do func(p *Postgres)) {
 	b.pairs.mu.Lock()
 	defer b.pairs.mu.Unlock()
-	for _, p := range b.pairs.byKey {
+	for _, p := range b.pairs.all {
 		do(p)
 	}
 }

@@ -206,7 +206,7 @@ func TestPairsOwnErrors(t *testing.T) {
 		t.Errorf("the pairs are %v, want that of bob only", all)
 	}
 	trusting := startPairs(t, db, nil, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.Auth = pgproxy.AuthTrust })
-	trusting.wantRefused(t, "ada", "", "shop", "28P01", `the server asks for a password, and the gateway's listener has asked the client for none (auth: trust)`, "users_file")
+	trusting.wantRefused(t, "ada", "", "shop", "28P01", `the server asks for a password, and the gateway's listener has asked the client for none (trust, cert or peer)`, "users_file")
 	if log := g.log.String(); has(log, "SCRAM-SHA-256$") || has(log, "ada's secret") {
 		t.Error("the log shows a secret")
 	}

@@ -42,6 +42,9 @@ type PostgresConfig struct {
 	// TLS, if set, is required from the servers. The default ServerName is the endpoint's host. As with libpq, the
 	// common name counts for a certificate without alternative names.
 	TLS *tls.Config
+	// ChannelBinding says whether the gateway logs in by SCRAM-SHA-256-PLUS to servers with TLS. BindingRequire fails if a
+	// server asks for something else, or for nothing; it needs TLS.
+	ChannelBinding ChannelBinding
 	// Dial connects to an endpoint; nil uses package net.
 	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
 	// AllowCleartext allows the password in clear text over the network without TLS, to a server that asks for it.
@@ -118,7 +121,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 		cfg.DBName = cmp.Or(cfg.DBName, cfg.User)
 	}
 	b := &Postgres{cfg: cfg, renewals: new(renewals)}
-	b.pairs.byKey, b.pairs.catalogs = map[pairKey]*Postgres{}, map[string]*sharedCatalog{}
+	b.pairs.all, b.pairs.catalogs = map[uint64]*Postgres{}, map[string]*sharedCatalog{}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.secrets.use, b.secrets.queue = make(chan struct{}, 1), make(chan struct{}, maxSecrets)
 	context.AfterFunc(b.life, b.closeSecretServer)
@@ -161,6 +164,10 @@ func (c *PostgresConfig) verify() error {
 		return fmt.Errorf("MaxPairs %d is negative", c.MaxPairs)
 	case c.MaxPairs > 0 && c.LoginAs == AsUpstream:
 		return errors.New("MaxPairs needs LoginAs: AsClient")
+	case c.ChannelBinding < BindingPrefer || c.ChannelBinding > BindingRequire:
+		return fmt.Errorf("ChannelBinding %d is unknown", int(c.ChannelBinding))
+	case c.ChannelBinding == BindingRequire && c.TLS == nil:
+		return errors.New("ChannelBinding: BindingRequire needs TLS")
 	case c.StatementCache < 0:
 		return fmt.Errorf("StatementCache %d is negative", c.StatementCache)
 	}
@@ -311,7 +318,7 @@ func (b *Postgres) Serve(ctx context.Context, c *Client) (err error) {
 	var p *Postgres
 	if c.Session != nil { // it was suspended, and has kept its pair
 		p = b.pairOf(c.Login)
-	} else if p, err = b.enter(c.Login); err != nil {
+	} else if p, err = b.enter(ctx, c.Login); err != nil {
 		return (&session{b: b, c: c, ctx: ctx}).refuse(err)
 	}
 	defer func() {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pgproxy/hba"
 	"github.com/headpond/headpond/pgwire"
 	"github.com/headpond/headpond/traffic"
 )
@@ -42,6 +43,7 @@ const keySecretSize = 32
 // settings are a Config and values computed from it.
 type settings struct {
 	Config
+	always      hba.Rule // the rule without Rules
 	credentials map[string]*credential
 	answers     *answers // of AuthQuery; nil = there is none
 	logins      logins
@@ -91,10 +93,14 @@ func prepare(cfg Config) (*settings, error) {
 		cfg.TLS = cfg.TLS.Clone()
 		cfg.TLS.NextProtos = []string{alpnProtocol}
 	}
+	if cfg.TLS != nil && cfg.ChannelBinding != BindingDisable {
+		cfg.TLS = bindTLS(cfg.TLS)
+	}
 	set := &settings{Config: cfg, credentials: make(map[string]*credential, len(cfg.Users))}
+	set.always.Method = methodOf[cfg.Auth]
 	set.logins.byPacket = make(map[string]*Login)
 	if cfg.AuthQuery != (AuthQuery{}) {
-		set.answers = newAnswers(cfg.AuthQuery, cfg.Auth)
+		set.answers = newAnswers(cfg.AuthQuery, len(cfg.Rules) == 0 && cfg.Auth == AuthSCRAM)
 	}
 	for user, secret := range cfg.Users {
 		c, err := newCredential(user, secret)

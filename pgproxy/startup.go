@@ -38,7 +38,8 @@ type startup struct {
 	conn     fiber.Stream // accepted, or TLS over it
 	r        *pgwire.Reader
 	w        *pgwire.Writer
-	isTLS    bool
+	tls      *fiber.TLSConn         // conn, if it is TLS; else nil
+	binding  []byte                 // for channel binding; nil = there is none
 	startup  *pgwire.StartupMessage // nil = not yet, or there is a login
 	packet   string                 // that startup was in
 	login    *Login                 // of others that sent the same packet; nil = there was none
@@ -142,7 +143,7 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 	if done || err != nil {
 		return nil, err
 	}
-	if g.set.RequireTLS && !g.isTLS && g.conn.LocalAddr().Network() != "unix" {
+	if g.set.RequireTLS && g.tls == nil && g.conn.LocalAddr().Network() != "unix" {
 		return nil, &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonTLS,
 			message: "TLS is required", hint: "Connect with sslmode=require or stricter."}
 	}
@@ -163,13 +164,15 @@ func (g *startup) run(ctx context.Context) (*Client, error) {
 	if err := g.set.checkReplication(login); err != nil {
 		return nil, err
 	}
-	keepNewest(&login.secret, g.secret)
+	if login == g.login && !login.serves(g.secret) {
+		login = login.another()
+	}
 	if login != g.login { // only now: a refused client has no series
-		login.traffic = g.set.cell(g.proxy, login.User, login.Database)
-		g.set.logins.keep(g.packet, login)
+		login.secret, login.traffic = g.secret, g.set.cell(g.proxy, login.User, login.Database)
+		g.set.logins.keep(login)
 	}
 	c := &Client{Conn: g.conn, Reader: g.r, Writer: g.w, Login: login}
-	if g.isTLS {
+	if g.tls != nil {
 		c.flags.Store(clientTLS)
 	}
 	g.proxy.register(c)
@@ -206,16 +209,25 @@ func (g *startup) newLogin() (*Login, error) {
 	login := &Login{
 		User: shared(user), Database: shared(database), Params: params,
 		ApplicationName: shared(m.Get("application_name")), Replication: replication, Mode: g.set.Mode,
-		proxy: g.proxy, backend: g.set.backendFor(database, replication), keySize: size, trusted: g.set.Auth == AuthTrust,
+		proxy: g.proxy, backend: g.set.backendFor(database, replication), keySize: size,
 	}
 	if err := login.checkNames(); err != nil {
 		return nil, err
 	}
 	if n := negotiation(m); n != nil {
-		g.w.Send(n)
-		g.packet = "" // the next client with the same packet must get the error, too
+		g.w.Send(n) // the next client with the same packet must get it, too
+	} else if len(g.packet) <= maxLoginPacket {
+		login.packet = g.packet
 	}
 	return login, nil
+}
+
+// another returns a Login with the same parameters.
+func (l *Login) another() *Login {
+	return &Login{
+		User: l.User, Database: l.Database, Params: l.Params, ApplicationName: l.ApplicationName, Replication: l.Replication, Mode: l.Mode,
+		proxy: l.proxy, backend: l.backend, packet: l.packet, keySize: l.keySize,
+	}
 }
 
 // logins are the logins of clients accepted under the present settings, by startup packet: most clients of an
@@ -238,8 +250,8 @@ func (l *logins) find(packet []byte) *Login {
 	return l.byPacket[string(packet)]
 }
 
-func (l *logins) keep(packet string, login *Login) {
-	if packet == "" || len(packet) > maxLoginPacket {
+func (l *logins) keep(login *Login) {
+	if login.packet == "" {
 		return
 	}
 	l.mu.Lock()
@@ -247,7 +259,7 @@ func (l *logins) keep(packet string, login *Login) {
 	if len(l.byPacket) >= maxLogins {
 		clear(l.byPacket)
 	}
-	l.byPacket[packet] = login
+	l.byPacket[login.packet] = login
 }
 
 // shared returns s as many clients have it, in the same memory.
@@ -323,7 +335,7 @@ func malformed(err error) error {
 
 // answerSSL switches to TLS if that is configured.
 func (g *startup) answerSSL(ctx context.Context) error {
-	if g.set.TLS == nil || g.isTLS {
+	if g.set.TLS == nil || g.tls != nil {
 		_, err := g.conn.Write([]byte{'N'})
 		return err
 	}
@@ -343,11 +355,11 @@ func (g *startup) answerSSL(ctx context.Context) error {
 // startTLS is the server's side of a handshake.
 func (g *startup) startTLS(ctx context.Context) (*fiber.TLSConn, error) {
 	t := fiber.TLSServer(g.conn, g.set.TLS)
-	if err := t.HandshakeContext(ctx); err != nil {
+	if err := t.HandshakeContext(g.withServed(ctx)); err != nil {
 		g.proxy.srv.CountError(listener.ReasonTLS)
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
-	g.isTLS, g.conn = true, t
+	g.tls, g.conn = t, t
 	g.w.SetDest(t)
 	return t, nil
 }

@@ -14,9 +14,16 @@ import (
 
 // exchange runs both sides of SCRAM.
 func exchange(v pgwire.ScramVerifier, password string) error {
-	client, server := pgwire.NewScramClient(password), pgwire.NewScramServer(v)
-	first, err := server.First(client.First())
+	return exchangeBy(pgwire.NewScramServer(v, nil), pgwire.NewScramClient(password), []string{pgwire.MechanismSCRAM}, nil)
+}
+
+// exchangeBy runs both sides of SCRAM. offered is what the client sees, and binding what it has.
+func exchangeBy(server *pgwire.ScramServer, client *pgwire.ScramClient, offered []string, binding []byte) error {
+	mechanism, first, err := client.First(offered, binding)
 	if err != nil {
+		return err
+	}
+	if first, err = server.First(mechanism, first); err != nil {
 		return err
 	}
 	final, err := client.Continue(first)
@@ -92,12 +99,12 @@ func TestScramRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, first := range []string{"", "n", "n,,", "p=tls-unique,,n=,r=abc", "n,a=me,n=,r=abc", "n,,n=,r=", "n,,r=abc,n=", "n,,n=,r=a\x01"} {
-		if _, err := pgwire.NewScramServer(v).First([]byte(first)); !errors.Is(err, pgwire.ErrMalformed) {
+		if _, err := pgwire.NewScramServer(v, nil).First(pgwire.MechanismSCRAM, []byte(first)); !errors.Is(err, pgwire.ErrMalformed) {
 			t.Errorf("client-first %q: %v", first, err)
 		}
 	}
-	server := pgwire.NewScramServer(v)
-	if _, err := server.First([]byte("n,,n=,r=abc")); err != nil {
+	server := pgwire.NewScramServer(v, nil)
+	if _, err := server.First(pgwire.MechanismSCRAM, []byte("n,,n=,r=abc")); err != nil {
 		t.Fatal(err)
 	}
 	for _, final := range []string{"", "c=biws,r=abc", "c=biws,r=abc,p=!", "c=biws,r=abc,p=" + strings.Repeat("A", 43) + "=", "c=biws,r=abc,p=" + strings.Repeat("A", 40) + "\n\n\n\n", "r=abc,c=biws,p=AA=="} {
@@ -146,24 +153,30 @@ func FuzzScramServer(f *testing.F) {
 		{"n,,n=,r=rOprNGfwEbeRWgbNEkqO", "c=biws,r=rOprNGfwEbeRWgbNEkqO,p=" + strings.Repeat("A", 43) + "="},
 		{"y,,n=user,r=!,x=extension", "c=eSws,r=!"}, {"n,,n=,r=a", ",p="},
 	} {
-		f.Add([]byte(seed[0]), []byte(seed[1]))
+		f.Add(false, []byte(seed[0]), []byte(seed[1]))
 	}
+	f.Add(true, []byte("p=tls-server-end-point,,n=,r=a"), []byte("c=cD10bHMtc2VydmVyLWVuZC1wb2ludCwsAQ==,r=a,p="))
 	clientKey, serverKey := bytes.Repeat([]byte{1}, sha256.Size), bytes.Repeat([]byte{2}, sha256.Size)
 	stored := sha256.Sum256(clientKey)
 	v := pgwire.ScramVerifier{Iterations: 4096, Salt: []byte("salt"), StoredKey: stored[:], ServerKey: serverKey}
-	f.Fuzz(func(t *testing.T, first, final []byte) {
-		server := pgwire.NewScramServer(v)
-		challenge, err := server.First(first)
+	f.Fuzz(func(t *testing.T, plus bool, first, final []byte) {
+		mechanism, binding := pgwire.MechanismSCRAM, []byte(nil)
+		if plus {
+			mechanism, binding = pgwire.MechanismSCRAMPlus, []byte{1}
+		}
+		server := pgwire.NewScramServer(v, binding)
+		challenge, err := server.First(mechanism, first)
 		if err != nil {
 			if !errors.Is(err, pgwire.ErrMalformed) {
 				t.Fatalf("%v does not wrap ErrMalformed", err)
 			}
 			return
 		}
-		if _, err := server.Final(final); !errors.Is(err, pgwire.ErrMalformed) && !errors.Is(err, pgwire.ErrAuth) {
+		if _, err := server.Final(final); !errors.Is(err, pgwire.ErrMalformed) && !errors.Is(err, pgwire.ErrAuth) && !errors.Is(err, pgwire.ErrChannelBinding) {
 			t.Fatalf("%q: %v", final, err)
 		}
-		header, bare := string(first[:3]), string(first[3:])
+		flag, bare, _ := strings.Cut(string(first), ",,")
+		header := flag + ",," + string(binding)
 		nonce, rest, _ := strings.Cut(strings.TrimPrefix(string(challenge), "r="), ",")
 		_, theirs, _ := strings.Cut(bare, ",r=")
 		theirs, _, _ = strings.Cut(theirs, ",")

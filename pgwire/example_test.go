@@ -34,8 +34,9 @@ func ExampleNewScramVerifier() {
 	if err != nil {
 		fmt.Println(err)
 	}
-	client, server := pgwire.NewScramClient("pencil"), pgwire.NewScramServer(v)
-	first, _ := server.First(client.First())
+	client, server := pgwire.NewScramClient("pencil"), pgwire.NewScramServer(v, nil)
+	mechanism, first, _ := client.First([]string{pgwire.MechanismSCRAM}, nil)
+	first, _ = server.First(mechanism, first)
 	final, _ := client.Continue(first)
 	proof, err := server.Final(final)
 	fmt.Println(err, client.Verify(proof))

@@ -13,14 +13,17 @@ import (
 	"strings"
 )
 
-// MechanismSCRAM is the name of the supported SASL mechanism (RFC 5802, RFC 7677). Channel binding (SCRAM-SHA-256-PLUS) is
-// not offered.
-const MechanismSCRAM = "SCRAM-SHA-256"
+// The supported SASL mechanisms (RFC 5802, RFC 7677). The second one has channel binding: both sides prove that they are the
+// ends of the same TLS connection. See EndPointBinding.
+const (
+	MechanismSCRAM     = "SCRAM-SHA-256"
+	MechanismSCRAMPlus = "SCRAM-SHA-256-PLUS"
+)
 
 // ScramIterations is PostgreSQL's iteration count for new secrets.
 const ScramIterations = 4096
 
-// maxScramIterations bounds the work that a server can demand of a client.
+// maxScramIterations bounds the work that a server, or a stored secret, can demand of this program.
 const maxScramIterations = 1_000_000
 
 const (
@@ -81,6 +84,26 @@ func ParseScramVerifier(s string) (ScramVerifier, error) {
 		return ScramVerifier{}, bad
 	}
 	return v, nil
+}
+
+// Keys returns the keys of a client that has sent its password, see ScramServer.Keys. A wrong password is an error that wraps
+// ErrAuth. It computes for milliseconds.
+func (v ScramVerifier) Keys(password string) (k ScramKeys, err error) {
+	if v.Iterations > maxScramIterations { // users choose their own verifiers
+		return k, fmt.Errorf("%w: SCRAM secret with %d iterations, want at most %d", ErrAuth, v.Iterations, maxScramIterations)
+	}
+	salted, err := pbkdf2.Key(sha256.New, password, v.Salt, v.Iterations, sha256.Size)
+	if err != nil {
+		return k, fmt.Errorf("pgwire: SCRAM: %w", err)
+	}
+	client := mac(salted, "Client Key")
+	if stored := sha256.Sum256(client); subtle.ConstantTimeCompare(stored[:], v.StoredKey) != 1 {
+		return k, fmt.Errorf("%w: wrong password", ErrAuth)
+	}
+	k.iterations, k.salt = v.Iterations, v.Salt
+	copy(k.clientKey[:], client)
+	copy(k.serverKey[:], v.ServerKey)
+	return k, nil
 }
 
 // MockScramVerifier returns a verifier that no password satisfies. Its salt is always the same for the same user and

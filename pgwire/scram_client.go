@@ -7,16 +7,19 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// ScramClient is the client's side of one SCRAM-SHA-256 exchange: First, Continue, Verify. It
-// is not safe for concurrent use.
+// ScramClient is the client's side of one exchange of SCRAM-SHA-256 or SCRAM-SHA-256-PLUS: First, Continue, Verify. It is not
+// safe for concurrent use.
 type ScramClient struct {
 	password string
 	keys     ScramKeys // in place of the password, unless they are zero
 	nonce    string
+	header   string // of First, see RFC 5802, section 7
+	binding  []byte // after the header in the last message; nil = the mechanism has no channel binding
 	expected []byte // the server's signature, known after Continue
 }
 
@@ -38,8 +41,23 @@ func NewScramClientFromKeys(keys ScramKeys) *ScramClient {
 // Format shows neither password nor keys, whatever the verb.
 func (c *ScramClient) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "[SCRAM client]") }
 
-// First returns the client's first message.
-func (c *ScramClient) First() []byte { return []byte("n,,n=,r=" + c.nonce) }
+// First returns the mechanism to choose of those that the server offers, and the client's first message. binding is that of
+// the TLS connection (EndPointBinding); nil means that there is none, or that it must not be used. With a binding, the client
+// chooses MechanismSCRAMPlus if it is offered. If not, its message says that it could have, so that the server can tell
+// whether somebody has changed its offer. An offer of neither mechanism is an error.
+func (c *ScramClient) First(offered []string, binding []byte) (mechanism string, message []byte, err error) {
+	switch {
+	case binding != nil && slices.Contains(offered, MechanismSCRAMPlus):
+		mechanism, c.header, c.binding = MechanismSCRAMPlus, "p="+bindingType+",,", binding
+	case !slices.Contains(offered, MechanismSCRAM):
+		return "", nil, fmt.Errorf("pgwire: SASL mechanisms %q, want %s", offered, MechanismSCRAM)
+	case binding != nil:
+		mechanism, c.header = MechanismSCRAM, "y,,"
+	default:
+		mechanism, c.header = MechanismSCRAM, "n,,"
+	}
+	return mechanism, []byte(c.header + "n=,r=" + c.nonce), nil
+}
 
 // Continue takes the server's first message and returns the client's last.
 func (c *ScramClient) Continue(message []byte) ([]byte, error) {
@@ -64,7 +82,7 @@ func (c *ScramClient) Continue(message []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	withoutProof := "c=biws,r=" + full // biws is base64 of "n,,"
+	withoutProof := "c=" + base64Std.EncodeToString(append([]byte(c.header), c.binding...)) + ",r=" + full
 	authMessage := "n=,r=" + c.nonce + "," + first + "," + withoutProof
 	stored := sha256.Sum256(clientKey)
 	proof := mac(stored[:], authMessage)

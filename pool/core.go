@@ -45,6 +45,7 @@ type core[T any] struct {
 	// pausedAt is when the present pause began, and pausedFor how long all pauses before it took together.
 	pausedAt, pausedFor int64
 	pauseRound          uint64 // opens of an earlier round began before the last pause
+	renewed             int64  // resources whose open began earlier are closed when they are not leased
 
 	backoff backoff
 	lastErr error
@@ -418,7 +419,7 @@ func (c *core[T]) openDone(s *slot[T], round uint64, err error, e *effects[T]) {
 	c.lastErr = nil
 	c.measure(c.clock - s.openingSince)
 	c.born(s)
-	if c.waiters.head == nil && !c.closed && !c.paused && c.total <= c.limits.MaxSize && !c.share.isPressed() {
+	if c.waiters.head == nil && !c.closed && !c.paused && c.total <= c.limits.MaxSize && c.clock < s.expires && !c.share.isPressed() {
 		// MaxIdle does not apply: it may replace one about to expire.
 		c.pushIdle(s)
 	} else {
@@ -448,7 +449,10 @@ func (c *core[T]) born(s *slot[T]) {
 // expiry is when s must be closed under the current limits.
 func (c *core[T]) expiry(s *slot[T]) int64 {
 	life := int64(c.limits.MaxLifetime)
-	if life == 0 || s.direct {
+	switch {
+	case s.openingSince < c.renewed && !s.direct:
+		return c.renewed
+	case life == 0 || s.direct:
 		return never
 	}
 	return s.openedAt + life - int64(float64(life)*s.early)

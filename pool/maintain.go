@@ -235,7 +235,7 @@ func (p *Pool[T]) checked(s *slot[T], err error) (next *slot[T]) {
 		c.retire(s, ReasonShutdown, &e)
 	case err != nil:
 		c.retire(s, ReasonCheck, &e)
-	case c.waiters.head != nil || c.total > c.limits.MaxSize || c.paused || c.share.isPressed():
+	case c.waiters.head != nil || c.total > c.limits.MaxSize || c.paused || c.clock >= s.expires || c.share.isPressed():
 		c.give(s, &e)
 	default:
 		c.insertIdle(s)

@@ -556,8 +556,8 @@ func closed(u *upstream.Upstream[*conn]) bool {
 	return errors.Is(u.ChangeEndpoint(upstream.Change{}), pool.ErrClosed)
 }
 
-// TestTenantRetry lets a tenant in that was refused before.
-func TestTenantRetry(t *testing.T) {
+// TestTenantRenew lets a tenant in that was refused before.
+func TestTenantRenew(t *testing.T) {
 	b := newBackends()
 	u := start(t, b.tenantsOnly("a:1"))
 	var refuses atomic.Bool
@@ -580,7 +580,7 @@ func TestTenantRetry(t *testing.T) {
 		}
 	}
 	refuses.Store(false)
-	alice.Retry()
+	alice.Renew()
 	acquireOf(t, alice).Release()
 }
 

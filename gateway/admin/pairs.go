@@ -10,7 +10,7 @@ import (
 // Pair is a pair of user and database as which clients of an upstream log in to its servers (login_as: client), with the
 // sums of its pools at all endpoints.
 type Pair struct {
-	Name        string     `json:"name"` // user@database; " (trusted)" follows if no client was asked for a password
+	Name        string     `json:"name"` // user@database; then " (trusted)" if no client was asked for a password, " (2)" if clients prove another secret
 	Idle        int        `json:"idle"`
 	InUse       int        `json:"in_use"`
 	Opening     int        `json:"opening"`

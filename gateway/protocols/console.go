@@ -155,7 +155,9 @@ func consoleSettings(cfg *config.Config, l *config.Listener, pg *PostgresListene
 	}
 	add("admin_users", strings.Join(pg.Console.Admins, ", "))
 	add("auth_file", string(pg.UsersFile))
-	add("auth_type", string(pg.Auth))
+	add("auth_hba_file", string(pg.AuthHBAFile))
+	add("auth_ident_file", string(pg.AuthIdentFile))
+	add("auth_type", strings.Replace(string(pg.Auth), string(AuthRules), "hba", 1))
 	add("client_login_timeout", whole(pgproxy.DefaultLoginTimeout))
 	add("conffile", cfg.File)
 	common("default_pool_size", func(u *config.Upstream) string { return strconv.Itoa(u.Pool.MaxSize) })
@@ -206,7 +208,7 @@ func checkConsole(c *config.Checker, l *config.Listener, pg *PostgresListener) {
 
 // checkConsoleUsers warns of users of the console who cannot log in.
 func checkConsoleUsers(c *config.Checker, pg *PostgresListener, users pgproxy.Users) {
-	if pg.Console == nil || pg.AuthQuery != "" || pg.Auth == AuthTrust {
+	if pg.Console == nil || pg.AuthQuery != "" || pg.Auth == AuthTrust || pg.Auth == AuthRules {
 		return
 	}
 	for _, names := range []*[]string{&pg.Console.Admins, &pg.Console.Viewers} {

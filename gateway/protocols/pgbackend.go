@@ -194,6 +194,7 @@ func newPostgresBackend(s extend.Settings) (extend.Backend, error) {
 	}
 	if pg := loginOf(s.Config); pg != nil {
 		cfg.User, cfg.Password, cfg.DBName, cfg.ReadCatalogs = pg.User, pg.Password.Reveal(), pg.DBName, catalogs[pg.ReadCatalogs]
+		cfg.ChannelBinding = channelBindings[pg.ChannelBinding]
 		if pg.LoginAs == AsClient {
 			cfg.LoginAs, cfg.MaxPairs = pgproxy.AsClient, pg.MaxPairs
 		}

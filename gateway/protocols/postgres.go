@@ -14,16 +14,17 @@ import (
 )
 
 func init() {
-	extend.RegisterProtocol(extend.Protocol{Prepare: preparePostgres, Backend: newPostgresBackend, Rebuilds: rebuildsPostgres, Files: usersFile, OffLoop: servesSQLite, Reuses: true, Config: config.ListenerProtocol{
+	extend.RegisterProtocol(extend.Protocol{Prepare: preparePostgres, Backend: newPostgresBackend, Rebuilds: rebuildsPostgres, Files: authFiles, OffLoop: servesSQLite, Reuses: true, Config: config.ListenerProtocol{
 		Name: config.Postgres, Section: &PostgresListener{}, Default: defaultPostgres, Upstreams: databasesAt, Check: checkPostgres, Finish: finishPostgres,
 		// Servers allow 100 connections by default, shared with other clients.
 		Pool: config.Pool{MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second}, Limits: postgresLimits,
-		Keys: postgresKeys(), Uses: isPostgres,
+		Keys: postgresKeys(), Uses: isPostgres, ClientCerts: true,
 	}})
 }
 
-func usersFile(l *config.Listener) []config.Path {
-	return []config.Path{config.SectionOf[PostgresListener](l).UsersFile}
+func authFiles(l *config.Listener) []config.Path {
+	pg := config.SectionOf[PostgresListener](l)
+	return []config.Path{pg.UsersFile, pg.AuthHBAFile, pg.AuthIdentFile}
 }
 
 // servesSQLite reports whether one of a listener's databases is a SQLite file: SQLite computes and
@@ -42,13 +43,17 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 	if err != nil {
 		return extend.Server{}, err
 	}
+	rules, maps, err := loadRules(pg)
+	if err != nil {
+		return extend.Server{}, err
+	}
 	cfg := pgproxy.Config{
 		Listener: l.Common, Users: users, AuthQuery: query, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
 		ShowStatements: pg.ShowStatements, MaxPinned: pg.MaxPinned, ReplicationUsers: pg.ReplicationUsers,
 		OnState: map[OnState]pgproxy.OnState{PinState: pgproxy.PinState, RefuseState: pgproxy.RefuseState, ResetState: pgproxy.ResetState}[pg.OnState],
 		PinAlso: pinsAlso(pg.PinAlso),
 		Mode:    modes[pg.Mode],
-		Auth:    auths[pg.Auth],
+		Auth:    auths[pg.Auth], Rules: rules, Maps: maps, ChannelBinding: channelBindings[pg.ChannelBinding],
 	}
 	if cfg.Console, err = newConsole(l, pg, users); err != nil {
 		return extend.Server{}, err
@@ -80,14 +85,22 @@ func loadUsers(path config.Path) (pgproxy.Users, error) {
 // PostgresListener is the section of a postgres listener.
 type PostgresListener struct {
 	Mode      PoolMode    `conf:"mode" default:"transaction"`
-	Auth      Auth        `conf:"auth"`       // default: scram-sha-256 with a users file or AuthQuery, else trust (refused off loopback unless written out)
+	Auth      Auth        `conf:"auth"`       // default: rules if there are some, scram-sha-256 with a users file or AuthQuery, else trust (refused off loopback unless written out)
 	UsersFile config.Path `conf:"users_file"` // lines of "user" "secret"
+	// AuthRules choose how each client authenticates: the first one that matches. AuthHBAFile has them in the form of PostgreSQL's pg_hba.conf.
+	AuthRules   []AuthRule  `conf:"auth_rules" maxlen:"10000"`
+	AuthHBAFile config.Path `conf:"auth_hba_file"`
+	// AuthMaps are maps of names that rules refer to. AuthIdentFile has them in the form of PostgreSQL's pg_ident.conf.
+	AuthMaps      []AuthMap   `conf:"auth_maps" maxlen:"10000"`
+	AuthIdentFile config.Path `conf:"auth_ident_file"`
 	// AuthQuery is a query for the name and secret of a user, $1, that the users file does not have.
 	AuthQuery string `conf:"auth_query"`
 	// AuthUpstream runs AuthQuery, as a user that no client's session should have.
 	AuthUpstream string `conf:"auth_upstream"`
 	// RequireTLS refuses clients without TLS, except those of Unix sockets.
 	RequireTLS bool `conf:"require_tls"`
+	// ChannelBinding says whether clients with TLS may, or must, use SCRAM-SHA-256-PLUS.
+	ChannelBinding ChannelBinding `conf:"channel_binding" default:"prefer"`
 	// ShowStatements makes the list of sessions show the beginning of each client's last statement.
 	// Statements may hold secrets.
 	ShowStatements bool `conf:"show_statements"`
@@ -168,12 +181,14 @@ const (
 	AuthTrust Auth = "trust"
 	AuthMD5   Auth = "md5"
 	AuthSCRAM Auth = "scram-sha-256"
+	AuthRules Auth = "rules" // as AuthRules of the listener, or its AuthHBAFile, say
 )
 
 // Values implements config.Enum.
-func (Auth) Values() []string { return []string{"trust", "md5", "scram-sha-256"} }
+func (Auth) Values() []string { return []string{"trust", "md5", "scram-sha-256", "rules"} }
 
-var auths = map[Auth]pgproxy.Auth{AuthTrust: pgproxy.AuthTrust, AuthMD5: pgproxy.AuthMD5, AuthSCRAM: pgproxy.AuthSCRAM}
+// auths has what is known of the secrets of users: with rules they may have any form.
+var auths = map[Auth]pgproxy.Auth{AuthTrust: pgproxy.AuthTrust, AuthMD5: pgproxy.AuthMD5, AuthSCRAM: pgproxy.AuthSCRAM, AuthRules: pgproxy.AuthMD5}
 
 // Database sends one database name, or "*" for every other one, to an upstream.
 type Database struct {
@@ -183,11 +198,14 @@ type Database struct {
 
 func defaultPostgres(l *config.Listener) {
 	pg := config.SectionOf[PostgresListener](l)
-	if pg.Auth == "" {
+	switch {
+	case pg.Auth != "":
+	case pg.hasRules():
+		pg.Auth = AuthRules
+	case pg.UsersFile != "" || pg.AuthQuery != "":
+		pg.Auth = AuthSCRAM
+	default:
 		pg.Auth = AuthTrust
-		if pg.UsersFile != "" || pg.AuthQuery != "" {
-			pg.Auth = AuthSCRAM
-		}
 	}
 }
 
@@ -243,6 +261,7 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 	if pg.RequireTLS && l.TLS == nil {
 		c.Report(c.Mark(&pg.RequireTLS), "require_tls: there is no TLS to require; give the listener \"tls\" with \"cert\" and \"key\"")
 	}
+	checkChannelBinding(c, l, pg)
 	if c.Written(&pg.MaxPinned) && (pg.Mode == SessionMode || pg.OnState != PinState) {
 		c.Warn(c.Mark(&pg.MaxPinned), "max_pinned: has no effect without mode: transaction and on_session_state: pin")
 	}
@@ -258,6 +277,7 @@ func checkPostgres(c *config.Checker, l *config.Listener) {
 	checkUsers(c, pg)
 	checkConsole(c, l, pg)
 	checkAuthQuery(c, pg)
+	checkRules(c, l, pg)
 	checkAuth(c, l, pg)
 }
 
@@ -333,7 +353,7 @@ func checkAuth(c *config.Checker, l *config.Listener, pg *PostgresListener) {
 	switch {
 	case pg.Auth == AuthTrust && usersWritten:
 		c.Warn(c.Mark(&pg.UsersFile), "users_file: has no effect with auth: trust; everybody may log in as anybody")
-	case pg.Auth != AuthTrust && !usersWritten && pg.AuthQuery == "":
+	case pg.Auth != AuthTrust && pg.Auth != AuthRules && !usersWritten && pg.AuthQuery == "":
 		c.Report(c.Mark(&pg.Auth), "auth: %q needs \"users_file\", lines of \"user\" \"secret\", or \"auth_query\"", pg.Auth)
 	}
 	if pg.Auth != AuthTrust {

@@ -21,6 +21,8 @@ type PostgresUpstream struct {
 	User     string        `conf:"user"` // with LoginAs client, of the gateway's own connections only; empty: there are none
 	Password config.Secret `conf:"password"`
 	DBName   string        `conf:"dbname"` // empty: User; with LoginAs client, the database that the client asks for
+	// ChannelBinding says whether the gateway logs in by SCRAM-SHA-256-PLUS to servers with TLS.
+	ChannelBinding ChannelBinding `conf:"channel_binding" default:"prefer"`
 	// MaxPairs is how many pairs of user and database may exist at a time, with LoginAs client.
 	MaxPairs int `conf:"max_pairs" default:"1000" min:"1" max:"10000"`
 	// MaxConnections is how many connections to each endpoint all pairs may have together; 0: pool.max_size each.
@@ -126,6 +128,7 @@ func checkPostgresUpstream(c *config.Checker, u *config.Upstream) {
 			c.Report(c.Mark(&keys.Postgres), "\"postgres\": these settings are for another protocol; this upstream's is %q", u.Protocol)
 		}
 		checkParams(c, keys.Postgres.Params)
+		checkServerBinding(c, u, keys.Postgres)
 	}
 	for i := range u.Endpoints {
 		if e := u.Endpoints[i].Address; strings.HasPrefix(e, sqlitePrefix) && len(u.Endpoints) > 1 {

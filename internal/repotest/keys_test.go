@@ -33,6 +33,8 @@ var keyTables = []repotest.KeyTable{
 	{File: "docs/http.md", Header: "key of `http3`", Of: []any{protocols.HTTP3{}}},
 	{File: "docs/http.md", Header: "key of `retries`", Of: []any{protocols.Retries{}}},
 	{File: "docs/postgres.md", Header: "key of a listener's `postgres`", Of: []any{protocols.PostgresListener{}}},
+	{File: "docs/authentication.md", Header: "key of a rule", Of: []any{protocols.AuthRule{}}},
+	{File: "docs/authentication.md", Header: "key of `auth_maps`", Of: []any{protocols.AuthMap{}}},
 	{File: "docs/console.md", Header: "key of `console`", Of: []any{protocols.Console{}}},
 	{File: "docs/postgres.md", Header: "key of an upstream's `postgres`", Of: []any{protocols.PostgresUpstream{}}},
 	{File: "docs/tunnel.md", Header: "key of `tunnel` (listener) and of a tunnel with `connect`", Of: []any{tunnels.Listener{}, tunnels.Tunnel{}}},
