@@ -49,6 +49,7 @@ func TestImportedFromPgBouncer(t *testing.T) {
 		{"bob", "bob's", "own", `alice|shop|"$user", public|ISO, MDY`}, // with the password of auth_file
 		{"carol", "carol-secret", "app", `carol|shop|"$user", public|ISO, MDY`},
 		{"alice", "bob's", "app", ""},
+		{"dave", "dave-secret", "app", ""},                                  // by a rule
 		{"owner", "own ' er", "app", `owner|shop|"$user", public|ISO, MDY`}, // by auth_query
 		{"nobody", "x", "app", ""},
 		{"alice", "alice-secret", "nowhere", ""},
@@ -91,7 +92,7 @@ func (i *imported) console() {
 func importAndStart(t *testing.T) *imported {
 	t.Helper()
 	server := pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM))
-	for user, password := range map[string]string{"alice": "alice-secret", "bob": "bob''s", "carol": "carol-secret", "owner": "own '' er", "lookup": "lookup-secret"} {
+	for user, password := range map[string]string{"alice": "alice-secret", "bob": "bob''s", "carol": "carol-secret", "dave": "dave-secret", "owner": "own '' er", "lookup": "lookup-secret"} {
 		server.Exec(t, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", user, password))
 	}
 	server.CreateDatabase(t, "shop", "owner")
@@ -118,7 +119,8 @@ func importAndStart(t *testing.T) *imported {
 		}
 	}
 	to := "host=127.0.0.1 port=" + strconv.Itoa(server.Port())
-	write("userlist.txt", "; by hand\n\"alice\" \"alice-secret\" \"\"\n\"bob\" \"bob's\"\n\"carol\" \"carol-secret\"\n\"lookup\" \"lookup-secret\"\n")
+	write("userlist.txt", "; by hand\n\"alice\" \"alice-secret\" \"\"\n\"bob\" \"bob's\"\n\"carol\" \"carol-secret\"\n\"dave\" \"dave-secret\"\n\"lookup\" \"lookup-secret\"\n")
+	write("hba.conf", "# by hand\nlocal all dave reject\nhost all dave 0.0.0.0/0 reject\nhost all all 127.0.0.1/32 md5\nlocal all all scram-sha-256\n")
 	write("databases.ini", fmt.Sprintf("app = %s dbname=shop\nforced = %s dbname=shop user=owner password='own '' er' datestyle='German, DMY'\n"+
 		"own = %s dbname=shop user=alice pool_size=3 min_pool_size=1\n* = %s\n", to, to, to, to))
 	write("pgbouncer.ini", fmt.Sprintf(`[databases]
@@ -127,7 +129,8 @@ func importAndStart(t *testing.T) *imported {
 listen_addr = 127.0.0.1
 listen_port = %s
 unix_socket_dir = %s
-auth_type = scram-sha-256
+auth_type = hba
+auth_hba_file = %s/hba.conf
 auth_file = %s/userlist.txt
 auth_user = lookup
 auth_query = SELECT name, secret FROM public.find($1)
@@ -140,7 +143,7 @@ query_wait_timeout = 30
 server_login_retry = 1
 ignore_startup_parameters = extra_float_digits
 server_reset_query = DISCARD ALL
-`, i.dir, pgbouncer.port, i.dir, i.dir))
+`, i.dir, pgbouncer.port, i.dir, i.dir, i.dir))
 	startGateway(t, i.importFile(ini))
 	if _, err := exec.LookPath("pgbouncer"); err != nil {
 		t.Log("there is no pgbouncer to compare with")

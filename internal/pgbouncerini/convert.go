@@ -157,6 +157,9 @@ func (c *converter) load() error {
 	if mode := c.set["client_tls_sslmode"]; !strings.EqualFold(mode.text, "disable") && mode.written() && (c.set["client_tls_cert_file"].text == "" || c.set["client_tls_key_file"].text == "") {
 		problems = append(problems, Problem{mode.at.Position, "client_tls_sslmode: needs client_tls_cert_file and client_tls_key_file"})
 	}
+	if kind := c.set["auth_type"]; strings.EqualFold(kind.text, "hba") && c.set["auth_hba_file"].text == "" {
+		problems = append(problems, Problem{kind.at.Position, "auth_type: hba needs auth_hba_file"})
+	}
 	if len(problems) > 0 {
 		return problems
 	}

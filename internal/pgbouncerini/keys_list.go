@@ -43,10 +43,10 @@ var mainKeys = []key{
 	{"query_wait_notify", "5", size, Ignored, "clients that wait get no notice", ""},
 
 	// Authentication.
-	{"auth_type", "md5", oneOf("any", "trust", "plain", "md5", "cert", "hba", "ldap", "pam", "scram-sha-256"), Carried, "`auth`: `plain` is md5 or SCRAM, `any` is `trust`; not `cert`, `hba`, `ldap`, `pam`", ""},
+	{"auth_type", "md5", oneOf("any", "trust", "plain", "md5", "cert", "hba", "ldap", "pam", "scram-sha-256"), Carried, "`auth`: `plain` is md5 or SCRAM, `any` is `trust`; not `ldap`, `pam`", ""},
 	{"auth_file", "", nil, Carried, "`users_file`, the same file", ""},
-	{"auth_hba_file", "", nil, Carried, "**not supported**: give each kind of client a listener of its own", ""},
-	{"auth_ident_file", "", nil, Carried, "**not supported**", ""},
+	{"auth_hba_file", "", nil, Carried, "`auth_hba_file`, the same file", ""},
+	{"auth_ident_file", "", nil, Carried, "`auth_ident_file`, the same file", ""},
 	{"auth_ldap_options", "", nil, Carried, "**not supported**: `auth_query` asks a server for users", ""},
 	{"auth_user", "", nil, Carried, "`user` of an upstream for `auth_upstream`", "postgres.md#users-of-a-server"},
 	{"auth_query", defaultAuthQuery, nil, Carried, "`auth_query`: of the listener; schemas named; hashes only", "postgres.md#users-of-a-server"},
@@ -60,7 +60,7 @@ var mainKeys = []key{
 	{"client_tls_sslmode", "disable", sslMode, Carried, "`tls` of the listener; from `require` on also `require_tls`", ""},
 	{"client_tls_key_file", "", nil, Carried, "`tls.key` of the listener", ""},
 	{"client_tls_cert_file", "", nil, Carried, "`tls.cert` of the listener", ""},
-	{"client_tls_ca_file", "", nil, Carried, "**not supported**: clients need no certificate", ""},
+	{"client_tls_ca_file", "", nil, Carried, "`tls.client_ca` of the listener, if clients need certificates", ""},
 	{"client_tls_protocols", "secure", nil, Carried, "always TLS 1.2 and 1.3, which is `secure`", ""},
 	{"client_tls_ciphers", "default", nil, Carried, "always those of Go", ""},
 	{"client_tls13_ciphers", "", nil, Carried, "always those of Go", ""},

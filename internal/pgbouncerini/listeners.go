@@ -17,6 +17,8 @@ import (
 type authentication struct {
 	method    string
 	usersFile string // "": none
+	hba       string // file of rules, for method rules; "": certificates decide
+	ident     string // file of maps; "": none
 	query     string // "": none
 	upstream  string // for query
 }
@@ -38,11 +40,12 @@ func (c *converter) authentication(upstreams *mapping) (auth authentication) {
 		auth.method = c.hashed()
 		c.report(kind.at, "auth_type", Differs, "no password is asked for in clear text; the same passwords work with %s", auth.method)
 	case "hba":
-		auth.method = c.hashed()
-		c.report(kind.at, "auth_type", Missing, "there are no rules by address: here all clients are asked for their password. Write a listener for each kind of client, with `allow`, `require_tls` or a unix socket")
+		auth.method, auth.hba = "rules", c.path(c.set["auth_hba_file"].text)
+		if ident := c.set["auth_ident_file"].text; ident != "" {
+			auth.ident = c.path(ident)
+		}
 	case "cert":
-		auth.method = c.hashed()
-		c.report(kind.at, "auth_type", Missing, "PostgreSQL's clients need no certificate here, and are asked for their password: give them secrets in `users_file`")
+		auth.method = "rules"
 	default:
 		auth.method = c.hashed()
 		c.report(kind.at, "auth_type", Missing, "passwords are not checked by %s: let PostgreSQL have the users, and set `auth_query`, or write a `users_file`", kind.text)
@@ -237,8 +240,16 @@ func (c *converter) clientTLS(l *mapping) {
 	t := l.in("tls")
 	t.put("cert", quote(c.path(c.set["client_tls_cert_file"].text)), "client_tls_cert_file")
 	t.put("key", quote(c.path(c.set["client_tls_key_file"].text)), "client_tls_key_file")
-	if strings.HasPrefix(mode, "verify") {
-		c.report(c.set["client_tls_sslmode"].at, "client_tls_sslmode", Missing, "clients need TLS and no certificate: passwords and `allow` say who may connect")
+	ca, kind := c.set["client_tls_ca_file"].text, strings.ToLower(c.set["auth_type"].text)
+	if verify := strings.HasPrefix(mode, "verify"); ca != "" && (verify || kind == "hba" || kind == "cert") {
+		t.put("client_ca", quote(c.path(ca)), "client_tls_ca_file")
+		if !verify {
+			t.put("client_auth", "request", "client_tls_sslmode = "+mode)
+		}
+	} else if verify {
+		c.report(c.set["client_tls_sslmode"].at, "client_tls_sslmode", Missing, "there is no client_tls_ca_file: write `client_ca` below `tls`, the authorities of clients' certificates")
+	} else {
+		c.reportOf("client_tls_ca_file", Ignored, "clients are not asked for certificates in this client_tls_sslmode")
 	}
 }
 
@@ -289,6 +300,21 @@ func (c *converter) serve(l *mapping, targets []target, auth authentication, lis
 	}
 	pg.put("mode", c.mode, comment)
 	pg.put("auth", auth.method, "auth_type = "+c.set["auth_type"].text)
+	switch {
+	case auth.method != "rules":
+	case auth.hba == "":
+		rule := pg.add("auth_rules")
+		rule.put("type", "hostssl", "")
+		rule.put("database", "all", "")
+		rule.put("user", "all", "")
+		rule.put("address", "all", "")
+		rule.put("method", "cert", "the common name is the user")
+	default:
+		pg.put("auth_hba_file", quote(auth.hba), "auth_hba_file")
+		if auth.ident != "" {
+			pg.put("auth_ident_file", quote(auth.ident), "auth_ident_file")
+		}
+	}
 	if auth.usersFile != "" {
 		pg.put("users_file", quote(auth.usersFile), "auth_file")
 	}
@@ -326,12 +352,10 @@ func (c *converter) reportTLS() {
 			}
 		}
 	}
-	if !strings.HasPrefix(strings.ToLower(c.set["client_tls_sslmode"].text), "verify") {
-		c.reportOf("client_tls_ca_file", Ignored, "clients are not asked for certificates in this client_tls_sslmode")
-	}
 	if strings.EqualFold(c.set["client_tls_sslmode"].text, "disable") {
 		c.reportOf("client_tls_cert_file", Ignored, "client_tls_sslmode is disable")
 		c.reportOf("client_tls_key_file", Ignored, "client_tls_sslmode is disable")
+		c.reportOf("client_tls_ca_file", Ignored, "client_tls_sslmode is disable")
 	}
 }
 
@@ -340,9 +364,6 @@ func (c *converter) reportAuth() {
 	if kind := strings.ToLower(c.set["auth_type"].text); kind != "hba" {
 		c.reportOf("auth_hba_file", Ignored, "PgBouncer does not use it with auth_type %s", kind)
 		c.reportOf("auth_ident_file", Ignored, "PgBouncer does not use it with auth_type %s", kind)
-	} else {
-		c.reportOf("auth_hba_file", Missing, "there are no rules by address")
-		c.reportOf("auth_ident_file", Missing, "there are no maps of users")
 	}
 	if kind := strings.ToLower(c.set["auth_type"].text); kind != "ldap" {
 		c.reportOf("auth_ldap_options", Ignored, "PgBouncer does not use it with auth_type %s", kind)
