@@ -43,22 +43,28 @@ log_disconnections = 0
 	if err := os.WriteFile(file, []byte(ini.String()), 0o644); err != nil {
 		h.t.Fatal(err)
 	}
+	startPgBouncer(h.t, file, target.addr)
+	return target
+}
+
+// startPgBouncer starts a PgBouncer with a configuration file, and waits until it listens at an address.
+func startPgBouncer(t testing.TB, file, addr string) {
+	t.Helper()
 	cmd := exec.Command("pgbouncer", file)
 	if os.Getuid() == 0 { // it refuses to run as root
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody(h.t)}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody(t)}
 	}
-	p := start(h.t, cmd)
-	eventually(h.t, "PgBouncer listens", func() error {
+	p := start(t, cmd)
+	eventually(t, "PgBouncer listens", func() error {
 		if p.Ended() {
-			h.t.Fatalf("PgBouncer ended:\n%s", p.out)
+			t.Fatalf("PgBouncer ended:\n%s", p.out)
 		}
-		conn, err := net.Dial("tcp", target.addr)
+		conn, err := net.Dial("tcp", addr)
 		if err == nil {
 			err = conn.Close()
 		}
 		return err
 	})
-	return target
 }
 
 func nobody(t testing.TB) *syscall.Credential {

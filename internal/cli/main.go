@@ -20,7 +20,7 @@ import (
 // version is Main's argument, or Go's build information: the tag given to `go install`, or the commit.
 var version string
 
-// Exit codes.
+// Exit codes. Command import has another one.
 const (
 	exitOK      = 0
 	exitProblem = 1
@@ -47,6 +47,7 @@ func init() {
 		{"serve", "FILE", "run the gateway that FILE describes", serve},
 		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
 		{"check", "FILE", "print every problem of a configuration file", check},
+		{"import", "FILE", "write a configuration that does what a pgbouncer.ini does", importFile},
 		{"ctl", "ACTION", "ask or change a running gateway: " + strings.Join(ctlNames, ", "), ctl},
 		{"kube", "", "make the files with which a Kubernetes node reaches its API servers through a gateway", kube},
 		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
