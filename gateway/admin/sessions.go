@@ -44,6 +44,42 @@ type Session struct {
 	BytesOut     uint64     `json:"bytes_out"`
 }
 
+// Who names the client in the terms of the session's protocol.
+func (s *Session) Who() string {
+	switch {
+	case s.User != "" && s.Host != "" && s.Method == "":
+		return s.User + " to " + s.Host
+	case s.User != "":
+		return strings.TrimSpace(s.User + "@" + s.Database + " " + s.Application)
+	case s.Method != "":
+		return s.Method + " " + s.Host + s.Path
+	case s.Streams > 0:
+		return fmt.Sprintf("HTTP/2, %d streams", s.Streams)
+	}
+	return "-"
+}
+
+// Doing is the state in few words, with what else the session does.
+func (s *Session) Doing() string {
+	state := s.State
+	if state == StateInTransaction {
+		state = "idle in tx"
+	}
+	if s.Pinned != "" {
+		if state != StatePinned {
+			state += ", pinned"
+		}
+		state += ": " + s.Pinned
+	}
+	if s.Channels > 0 {
+		state += fmt.Sprintf(", listens: %d", s.Channels)
+	}
+	if s.Draining {
+		state += ", draining"
+	}
+	return state
+}
+
 // Sessions is the body of /api/v1/sessions: the matching sessions, sorted.
 type Sessions struct {
 	Total    int            `json:"total"`   // sessions there are
@@ -123,6 +159,7 @@ type query struct {
 
 // States that the API's clients know.
 const (
+	StateWaiting       = string(listener.StateWaiting)
 	StateInTransaction = string(listener.StateInTransaction)
 	StatePinned        = string(listener.StatePinned)
 	stateDraining      = "draining" // matches the sessions of a listener that drains, whatever they do

@@ -46,6 +46,7 @@ var layers = []layer{
 	{dir: "gateway", imports: append([]string{"tcpproxy", "udpproxy", "httpproxy", "pgproxy", "tunnel"}, proxied...)},
 	{dir: "internal", imports: []string{"internal"}},
 	{dir: "internal/cli", imports: []string{"gateway", "internal"}},
+	{dir: "internal/top", imports: []string{"gateway", "listener"}},
 	{dir: "internal/repotest", imports: []string{"gateway"}},
 	{dir: "internal/gatewaytest", imports: []string{"gateway"}},
 	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},
