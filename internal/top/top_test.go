@@ -285,11 +285,11 @@ func TestFrames(t *testing.T) {
 // TestOtherScreens are narrow, wide, and text for a file.
 func TestOtherScreens(t *testing.T) {
 	f := busy(t)
+	u := newUser(t, f)
+	grow(t, f)
 	endpoints := f.status["upstreams"].([]any)[0].(map[string]any)["endpoints"].([]any)
 	endpoints[0].(map[string]any)["role"], endpoints[1].(map[string]any)["role"] = "primary", "standby" // of a newer gateway
 	endpoints[1].(map[string]any)["lag_seconds"] = 1.5
-	u := newUser(t, f)
-	grow(t, f)
 	u.poll()
 	var got strings.Builder
 	for _, size := range [][2]int{{40, 12}, {132, 14}, {110, 0}} {

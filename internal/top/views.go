@@ -309,11 +309,11 @@ func endpointTable(s *status, over span) (t table) {
 	t.columns = []column{{title: "UPSTREAM", least: 8}, {title: "ENDPOINT", least: 14}, {title: "STATE"}}
 	more := members(s.endpoints)
 	for _, name := range more {
-		t.columns = append(t.columns, column{title: strings.ToUpper(strings.ReplaceAll(name, "_", " ")), least: 4})
+		t.columns = append(t.columns, column{title: strings.ToUpper(strings.ReplaceAll(name, "_", " ")), least: 4, drop: 1})
 	}
 	t.columns = append(t.columns, []column{
 		{title: "USE", right: true}, {title: "MAX", right: true}, {title: "IDLE", right: true}, {title: "WAIT", right: true}, {title: "REQ/S", right: true}, {title: "ERR/S", right: true},
-		{title: "WEIGHT", right: true, drop: 1}, {title: "PRIO", right: true, drop: 2}, {title: "ZONE", drop: 3, least: 4}, {title: "BY OPERATOR", drop: 4}, {title: "ERROR", least: 12},
+		{title: "WEIGHT", right: true, drop: 2}, {title: "PRIO", right: true, drop: 3}, {title: "ZONE", drop: 4, least: 4}, {title: "BY OPERATOR", drop: 5}, {title: "ERROR", least: 12},
 	}...)
 	for i := range s.endpoints {
 		e := &s.endpoints[i]
