@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/signal"
 	"syscall"
 	"time"
 
@@ -66,24 +65,25 @@ func (t *terminal) read(b []byte, patience time.Duration) (int, error) {
 	}
 }
 
-// orphanDelay is how long suspend waits for the process to stop: in a process group that no shell controls, the system
-// ignores SIGTSTP.
-const orphanDelay = 200 * time.Millisecond
-
-// suspend stops the process as SIGTSTP does, with the terminal as it was, and returns when it goes on. signals gets the
-// process's signals, SIGTSTP and SIGCONT among them.
+// suspend stops the process group, as the terminal does at ^Z for other programs, with the terminal as it was. It returns
+// when the process goes on; signals gets its signals. In the group of the session's leader it does nothing: no shell
+// would continue it.
 func (t *terminal) suspend(signals chan os.Signal) {
+	if leader, err := unix.Getsid(0); err != nil || leader == unix.Getpgrp() {
+		return
+	}
 	t.leave()
-	signal.Reset(syscall.SIGTSTP)
-	_ = syscall.Kill(syscall.Getpid(), syscall.SIGTSTP)
+	_ = syscall.Kill(0, syscall.SIGSTOP) // not SIGTSTP: the runtime does not restore its default effect
 	awaitContinue(signals)
-	signal.Notify(signals, syscall.SIGTSTP)
 	_ = t.enter() // without a terminal the next frame fails
 }
 
-// awaitContinue returns when the process has been stopped and continues, has not been stopped, or has to end.
+// stopDelay is how long the process may run on after SIGSTOP has been sent.
+const stopDelay = 200 * time.Millisecond
+
+// awaitContinue returns when the process has been stopped and continues, or has to end.
 func awaitContinue(signals chan os.Signal) {
-	late := time.After(orphanDelay)
+	late := time.After(stopDelay)
 	for {
 		select {
 		case sig := <-signals:
