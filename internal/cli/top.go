@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"strconv"
 	"time"
 
 	"github.com/headpond/headpond/internal/top"
@@ -26,7 +27,7 @@ func runTop(e env, args []string) int {
 	o := top.Options{Input: os.Stdin, Output: fileOf(e.stdout)}
 	once := fs.Bool("once", false, "print one frame as text: -n 1")
 	fs.Func("n", "print this `number` of frames as text", func(text string) (err error) {
-		if _, err = fmt.Sscanf(text, "%d", &o.Frames); err != nil || o.Frames < 1 {
+		if o.Frames, err = strconv.Atoi(text); err != nil || o.Frames < 1 {
 			return errors.New("want a number from 1")
 		}
 		return nil
