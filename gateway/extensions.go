@@ -70,9 +70,9 @@ func (v view) Addr(name string) string { return v.g.Addr(name) }
 // Kill implements extend.Operator.
 func (v view) Kill(id string) bool { return v.g.Kill(id) }
 
-// PauseUpstream implements extend.Operator.
-func (v view) PauseUpstream(name string, limit time.Duration) error {
-	return v.g.PauseUpstream(name, limit)
+// HoldUpstream implements extend.Operator.
+func (v view) HoldUpstream(name string, limit time.Duration) (undo func(), err error) {
+	return v.g.HoldUpstream(name, limit)
 }
 
 // ResumeUpstream implements extend.Operator.

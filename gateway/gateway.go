@@ -73,7 +73,8 @@ type Gateway struct {
 	reloads  admin.Reloads
 	retiring []retiring // taken out of service by a reload; replaced as a whole
 
-	cutOff error // guarded by reloading: the error of the first Drain that cut sessions off
+	pauses map[string]*pause // guarded by reloading: by upstream; some have ended by themselves
+	cutOff error             // guarded by reloading: the error of the first Drain that cut sessions off
 
 	hard   context.Context // ends at Close
 	cancel context.CancelFunc

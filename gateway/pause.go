@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/gateway/extend"
@@ -10,6 +11,11 @@ import (
 
 // ErrNotPaused is wrapped by the error of ResumeUpstream for an upstream that is not paused.
 var ErrNotPaused = errors.New("it is not paused")
+
+// pause is a pause of an upstream, which several operators may have asked for.
+type pause struct {
+	requests int // those that were not taken back
+}
 
 // PauseUpstream stops the use of an upstream's servers, for maintenance: connections are closed as soon as they are
 // idle, and none is opened. Clients wait until ResumeUpstream, or until the limit is over. A reload does not end the
@@ -22,25 +28,79 @@ func (g *Gateway) PauseUpstream(name string, limit time.Duration) error {
 		return err
 	}
 	defer g.reloading.Unlock()
-	if err := of.Pause(limit); err != nil {
-		return err
-	}
-	g.logger.Info("upstream paused by an operator", "upstream", b.cfg.Name, "limit", limit)
-	return nil
+	_, err = g.pauseLocked(b, of, limit)
+	return err
 }
 
-// ResumeUpstream ends the pause of an upstream. The error wraps admin.ErrUnknown if there is no such upstream,
-// ErrNotPaused, and ErrClosed while the gateway starts or ends.
+// HoldUpstream is PauseUpstream for a request that may be taken back: undo ends the pause, unless it was ended already or
+// somebody else has asked for it too, before or after. The limit of a pause that is in force stays. undo has no effect
+// after its first call, and may wait for a reload to end.
+func (g *Gateway) HoldUpstream(name string, limit time.Duration) (undo func(), err error) {
+	b, of, err := g.lockPausable(name)
+	if err != nil {
+		return nil, err
+	}
+	defer g.reloading.Unlock()
+	p := g.pauses[b.cfg.Name]
+	if p != nil && !b.impl.Status().PausedUntil.IsZero() {
+		p.requests++
+	} else if p, err = g.pauseLocked(b, of, limit); err != nil {
+		return nil, err
+	}
+	return sync.OnceFunc(func() { g.takeBack(name, p) }), nil
+}
+
+// pauseLocked pauses an upstream, or changes the limit of its pause. g.reloading is held.
+func (g *Gateway) pauseLocked(b *backend, of extend.Pausable, limit time.Duration) (*pause, error) {
+	p := g.pauses[b.cfg.Name]
+	if p == nil || b.impl.Status().PausedUntil.IsZero() { // the one before has ended by itself
+		p = &pause{}
+	}
+	if err := of.Pause(limit); err != nil {
+		return nil, err
+	}
+	p.requests++
+	if g.pauses == nil {
+		g.pauses = map[string]*pause{}
+	}
+	g.pauses[b.cfg.Name] = p
+	g.logger.Info("upstream paused by an operator", "upstream", b.cfg.Name, "limit", limit)
+	return p, nil
+}
+
+// takeBack ends a pause if nobody else has asked for it.
+func (g *Gateway) takeBack(name string, p *pause) {
+	b, of, err := g.lockPausable(name)
+	if err != nil {
+		return // it was removed, or the gateway ends
+	}
+	defer g.reloading.Unlock()
+	if p.requests--; p.requests == 0 && g.pauses[b.cfg.Name] == p {
+		g.resumeLocked(b, of)
+	}
+}
+
+// resumeLocked ends the pause of an upstream, and reports whether there was one. g.reloading is held.
+func (g *Gateway) resumeLocked(b *backend, of extend.Pausable) bool {
+	delete(g.pauses, b.cfg.Name)
+	if !of.Resume() {
+		return false
+	}
+	g.logger.Info("upstream resumed by an operator", "upstream", b.cfg.Name)
+	return true
+}
+
+// ResumeUpstream ends the pause of an upstream, whoever has asked for it. The error wraps admin.ErrUnknown if there is no
+// such upstream, ErrNotPaused, and ErrClosed while the gateway starts or ends.
 func (g *Gateway) ResumeUpstream(name string) error {
 	b, of, err := g.lockPausable(name)
 	if err != nil {
 		return err
 	}
 	defer g.reloading.Unlock()
-	if !of.Resume() {
+	if !g.resumeLocked(b, of) {
 		return fmt.Errorf("upstream %q: %w", name, ErrNotPaused)
 	}
-	g.logger.Info("upstream resumed by an operator", "upstream", b.cfg.Name)
 	return nil
 }
 

@@ -15,7 +15,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 	g.mu.Lock()
 	s := admin.Snapshot{
 		Version: g.opts.Version, Engine: string(g.engine.Kind()), EngineReason: g.engine.Reason(),
-		EngineStats: g.engine.Stats(), ConfigFile: g.cfg.File,
+		EngineStats: g.engine.Stats(), Process: processUse(), ConfigFile: g.cfg.File,
 		Started: g.started, Draining: g.draining, Reloads: g.reloads, Log: g.logs.state(),
 	}
 	if !g.running {

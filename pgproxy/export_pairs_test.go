@@ -32,5 +32,6 @@ func (b *Postgres) Pair(user, database string) (pair *Postgres) {
 	})
 	return pair
 }
+
 // NameIn exposes nameIn.
 var NameIn = nameIn

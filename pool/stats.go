@@ -24,6 +24,8 @@ type Stats struct {
 	// made smaller while the resources were leased.
 	Busy    int
 	Waiting int
+	// OldestWait is how long the first of them has waited; 0 if there is none.
+	OldestWait time.Duration
 	// Paused says that Pause is in force: Waiting callers wait for Resume.
 	Paused bool
 	// Direct is the number of overflow resources out, beyond MaxSize.
@@ -156,8 +158,8 @@ func (h *histogram) snapshot() (s Histogram) {
 }
 
 // Add adds the statistics of another pool, for a sum over pools of one kind. Gauges, limits, counters and AcquireSeconds
-// are summed. PeakInUse is summed too, so that it is no less than the peak of all pools together. Paused is whether one of
-// them is paused, Since that of the oldest pool, and LastRefused the latest. OpenTime is the mean by numbers of opens.
+// are summed. PeakInUse is summed too, so that it is no less than the peak of all pools together. OldestWait is the longer
+// one, Paused whether one of them is paused, Since that of the oldest pool, and LastRefused the latest. OpenTime is the mean by numbers of opens.
 // LastOpenError is kept if there is one, and is the other's if not. Name is kept. The zero Stats plus other is other, but
 // for the Name.
 func (s *Stats) Add(other Stats) {
@@ -191,6 +193,7 @@ func (s *Stats) Add(other Stats) {
 	} {
 		*of.sum += of.n
 	}
+	s.OldestWait = max(s.OldestWait, other.OldestWait)
 	s.Paused = s.Paused || other.Paused
 	if s.Since.IsZero() || !other.Since.IsZero() && other.Since.Before(s.Since) {
 		s.Since = other.Since
@@ -246,6 +249,9 @@ func (p *Pool[T]) Stats() Stats {
 		ClosedCheck: c.closedFor[ReasonCheck], ClosedReset: c.closedFor[ReasonReset],
 		ClosedSurplus: c.closedFor[ReasonSurplus], Panics: p.panics.Load(),
 		LastOpenError: c.lastErr, Since: p.start, PeakInUse: c.peak, OpenTime: time.Duration(c.openTime),
+	}
+	if first := c.waiters.head; first != nil {
+		s.OldestWait = time.Duration(max(p.now()-first.since, 0))
 	}
 	if c.lastRefused > 0 {
 		s.LastRefused = p.start.Add(time.Duration(c.lastRefused))

@@ -24,7 +24,7 @@ func TestStatsAdd(t *testing.T) {
 		}
 		s.Name, s.Since, s.LastRefused = name, since, since
 		s.AcquireSeconds.Counts[3], s.AcquireSeconds.Sum = first, time.Duration(first)
-		s.OpenTime = time.Duration(first) * time.Second
+		s.OpenTime, s.OldestWait = time.Duration(first)*time.Second, time.Duration(first)*time.Minute
 		return s
 	}
 	a, b := make2(100, "a", t0), make2(10000, "b", t0.Add(time.Hour))
@@ -47,6 +47,9 @@ func TestStatsAdd(t *testing.T) {
 	}
 	if sum.Name != "a" || !sum.Paused || !sum.Since.Equal(t0) || !sum.LastRefused.Equal(t0.Add(time.Hour)) || sum.LastOpenError != b.LastOpenError { //nolint:errorlint // this very value
 		t.Errorf("the sum is %+v", sum)
+	}
+	if a.Add(pool.Stats{OldestWait: time.Second}); sum.OldestWait != b.OldestWait || a.OldestWait != 100*time.Minute {
+		t.Errorf("the longer wait is not %v, or not %v", sum.OldestWait, a.OldestWait)
 	}
 	if sum.AcquireSeconds.Counts[3] != 10100 || sum.AcquireSeconds.Sum != 10100 {
 		t.Errorf("the sum's histogram: %+v", sum.AcquireSeconds)

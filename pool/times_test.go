@@ -446,3 +446,27 @@ func TestResetTimesOut(t *testing.T) {
 		b.end(p)
 	})
 }
+
+// TestOldestWait is how long the first of the waiters has waited, also while another one waits on.
+func TestOldestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1})
+		held := acquire(t, p)
+		want(t, "wait of nobody", p.Stats().OldestWait, 0)
+		leases := make(chan pool.Lease[*res], 2)
+		for range cap(leases) {
+			go func() { leases <- acquire(t, p) }()
+			synctest.Wait()
+			time.Sleep(time.Second)
+		}
+		want(t, "wait of the first", p.Stats().OldestWait, 2*time.Second)
+		held.Release()
+		held = <-leases
+		want(t, "wait of the second", p.Stats().OldestWait, time.Second)
+		held.Release()
+		(<-leases).Release()
+		want(t, "wait of nobody", p.Stats().OldestWait, 0)
+		b.end(p)
+	})
+}

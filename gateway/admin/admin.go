@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -203,14 +204,31 @@ func outOfUse(u Upstream) (why string) {
 	return why
 }
 
-func (h *handler) status(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, status(h.cfg.Snapshot(), time.Now()))
+func (h *handler) status(w http.ResponseWriter, r *http.Request) {
+	if histograms, ok := histogramsWanted(w, r); ok {
+		writeJSON(w, http.StatusOK, status(h.cfg.Snapshot(), time.Now(), histograms))
+	}
 }
 
-func (h *handler) pools(w http.ResponseWriter, _ *http.Request) {
+// histogramsWanted returns the parameter histograms. If that is not a truth value, it answers the request, and ok is
+// false.
+func histogramsWanted(w http.ResponseWriter, r *http.Request) (wanted, ok bool) {
+	text := cmp.Or(r.URL.Query().Get("histograms"), "false")
+	wanted, err := strconv.ParseBool(text)
+	if err != nil {
+		writeJSON(w, http.StatusBadRequest, result{Error: fmt.Sprintf("parameter histograms: %q: want true or false", text)})
+	}
+	return wanted, err == nil
+}
+
+func (h *handler) pools(w http.ResponseWriter, r *http.Request) {
+	histograms, ok := histogramsWanted(w, r)
+	if !ok {
+		return
+	}
 	body := pools{Pools: []Pool{}}
 	for _, u := range h.cfg.Snapshot().Upstreams {
-		for _, e := range upstreamStatus(u, time.Now()).Endpoints {
+		for _, e := range upstreamStatus(u, time.Now(), histograms).Endpoints {
 			body.Pools = append(body.Pools, e.Pool)
 		}
 	}

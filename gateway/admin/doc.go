@@ -15,6 +15,7 @@
 //	GET  /readyz         200 when every listener accepts connections, 503 while draining
 //	GET  /api/v1/status  everything, as JSON (type Status)
 //	GET  /api/v1/pools   the pools, as JSON: {"pools": [Pool, …]}
+//	GET  /api/v1/sessions  the sessions that a query asks for, as JSON (type Sessions)
 //	POST /api/v1/reload  reads the configuration again; see Config.Reload
 //
 // Readiness does not depend on the upstreams. When a backend is down for every gateway, taking the

@@ -3,10 +3,12 @@ package admin
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/headpond/headpond/listener"
@@ -42,13 +44,49 @@ type Session struct {
 	BytesOut     uint64     `json:"bytes_out"`
 }
 
-// Sessions is the body of /api/v1/sessions: the matching sessions, the longest holders first, then by time in their
-// state.
+// Who names the client in the terms of the session's protocol.
+func (s *Session) Who() string {
+	switch {
+	case s.User != "" && s.Host != "" && s.Method == "":
+		return s.User + " to " + s.Host
+	case s.User != "":
+		return strings.TrimSpace(s.User + "@" + s.Database + " " + s.Application)
+	case s.Method != "":
+		return s.Method + " " + s.Host + s.Path
+	case s.Streams > 0:
+		return fmt.Sprintf("HTTP/2, %d streams", s.Streams)
+	}
+	return "-"
+}
+
+// Doing is the state in few words, with what else the session does.
+func (s *Session) Doing() string {
+	state := s.State
+	if state == StateInTransaction {
+		state = "idle in tx"
+	}
+	if s.Pinned != "" {
+		if state != StatePinned {
+			state += ", pinned"
+		}
+		state += ": " + s.Pinned
+	}
+	if s.Channels > 0 {
+		state += fmt.Sprintf(", listens: %d", s.Channels)
+	}
+	if s.Draining {
+		state += ", draining"
+	}
+	return state
+}
+
+// Sessions is the body of /api/v1/sessions: the matching sessions, sorted.
 type Sessions struct {
-	Total    int       `json:"total"`   // sessions there are
-	Matched  int       `json:"matched"` // that the query asks for
-	Offset   int       `json:"offset"`
-	Sessions []Session `json:"sessions"`
+	Total    int            `json:"total"`   // sessions there are
+	States   map[string]int `json:"states"`  // how many of them are in each state
+	Matched  int            `json:"matched"` // that the query asks for
+	Offset   int            `json:"offset"`
+	Sessions []Session      `json:"sessions"`
 }
 
 // Limits of an answer of /api/v1/sessions.
@@ -57,33 +95,71 @@ const (
 	MaxSessions     = 1000
 )
 
+// Orders of /api/v1/sessions. With "-" before it, an order is reversed.
+const (
+	SortHeld  = "held"  // the default, that of SortSessions
+	SortWait  = "wait"  // those that wait for a connection, the longest first, then as SortHeld
+	SortAge   = "age"   // the oldest first
+	SortState = "state" // by state: those that wait or hold something first, idle ones last; then the longest in it first
+	SortBytes = "bytes" // the most bytes of both directions first
+)
+
+// orders are the comparisons of the orders, before that of SortHeld.
+var orders = map[string]func(a, b *listener.Info) int{
+	SortHeld:  func(_, _ *listener.Info) int { return 0 },
+	SortWait:  func(a, b *listener.Info) int { return cmp.Or(waits(b)-waits(a), waits(a)*a.Since.Compare(b.Since)) },
+	SortAge:   func(a, b *listener.Info) int { return a.Accepted.Compare(b.Accepted) },
+	SortState: func(a, b *listener.Info) int { return cmp.Or(rank(a.State)-rank(b.State), a.Since.Compare(b.Since)) },
+	SortBytes: func(a, b *listener.Info) int { return cmp.Compare(b.BytesIn+b.BytesOut, a.BytesIn+a.BytesOut) },
+}
+
+// waits is 1 for a session that waits, 0 for others.
+func waits(s *listener.Info) int {
+	if s.State == listener.StateWaiting {
+		return 1
+	}
+	return 0
+}
+
+// stateOrder is the order of states for SortState.
+var stateOrder = []listener.State{
+	listener.StateWaiting, listener.StateInTransaction, listener.StatePinned, listener.StateActive, listener.StateStarting, listener.StateQueued, listener.StateIdle,
+}
+
+// rank is the place of a state in stateOrder.
+func rank(s listener.State) int { return slices.Index(stateOrder, s) }
+
 // SortSessions sorts by the time a session has held its connection, then by the time in its state, longest first.
 // PostgreSQL sessions know both times to a quarter of a second only; among equal sessions the one accepted first comes
 // first.
 func SortSessions(all []listener.Info) {
-	slices.SortFunc(all, func(a, b listener.Info) int {
-		switch {
-		case a.Held.IsZero() != b.Held.IsZero():
-			if a.Held.IsZero() {
-				return 1
-			}
-			return -1
-		case !a.Held.Equal(b.Held):
-			return a.Held.Compare(b.Held)
-		}
-		return cmp.Or(a.Since.Compare(b.Since), a.Accepted.Compare(b.Accepted), cmp.Compare(a.ID, b.ID))
-	})
+	slices.SortFunc(all, func(a, b listener.Info) int { return compareHeld(&a, &b) })
 }
 
-// query says which sessions are requested. Empty strings match everything.
+func compareHeld(a, b *listener.Info) int {
+	switch {
+	case a.Held.IsZero() != b.Held.IsZero():
+		if a.Held.IsZero() {
+			return 1
+		}
+		return -1
+	case !a.Held.Equal(b.Held):
+		return a.Held.Compare(b.Held)
+	}
+	return cmp.Or(a.Since.Compare(b.Since), a.Accepted.Compare(b.Accepted), cmp.Compare(a.ID, b.ID))
+}
+
+// query says which sessions are requested. Empty strings and lists match everything.
 type query struct {
-	listener, user, database, upstream, state string
-	older, held                               time.Duration
-	offset, limit                             int
+	listener, user, database, upstream, text, sort string
+	states, ids                                    []string
+	older, held                                    time.Duration
+	offset, limit                                  int
 }
 
 // States that the API's clients know.
 const (
+	StateWaiting       = string(listener.StateWaiting)
 	StateInTransaction = string(listener.StateInTransaction)
 	StatePinned        = string(listener.StatePinned)
 	stateDraining      = "draining" // matches the sessions of a listener that drains, whatever they do
@@ -91,13 +167,16 @@ const (
 
 func parseQuery(v url.Values) (q query, err error) {
 	q = query{limit: DefaultSessions}
-	texts := map[string]*string{"listener": &q.listener, "user": &q.user, "database": &q.database, "upstream": &q.upstream, "state": &q.state}
+	texts := map[string]*string{"listener": &q.listener, "user": &q.user, "database": &q.database, "upstream": &q.upstream, "text": &q.text, "sort": &q.sort}
+	lists := map[string]*[]string{"state": &q.states, "id": &q.ids}
 	durations := map[string]*time.Duration{"older": &q.older, "held": &q.held}
 	numbers := map[string]*int{"offset": &q.offset, "limit": &q.limit}
 	for name, values := range v {
 		value, bad := values[0], error(nil)
 		if p := texts[name]; p != nil {
 			*p = value
+		} else if p := lists[name]; p != nil {
+			*p = slices.DeleteFunc(values, func(v string) bool { return v == "" })
 		} else if p := durations[name]; p != nil {
 			*p, bad = time.ParseDuration(value)
 		} else if p := numbers[name]; p != nil {
@@ -113,20 +192,53 @@ func parseQuery(v url.Values) (q query, err error) {
 			return q, fmt.Errorf("parameter %s: %q: want %s", name, value, want)
 		}
 	}
-	if q.state != "" && q.state != stateDraining && !slices.Contains(listener.States(), listener.State(q.state)) {
-		return q, fmt.Errorf("parameter state: %q is not one of %q", q.state, append(listener.States(), stateDraining))
+	for _, state := range q.states {
+		if state != stateDraining && !slices.Contains(listener.States(), listener.State(state)) {
+			return q, fmt.Errorf("parameter state: %q is not one of %q", state, append(listener.States(), stateDraining))
+		}
 	}
-	if q.offset < 0 || q.limit < 1 || q.limit > MaxSessions {
-		return q, fmt.Errorf("parameter limit must be from 1 to %d, and offset not negative", MaxSessions)
+	if q.sort = cmp.Or(q.sort, SortHeld); orders[strings.TrimPrefix(q.sort, "-")] == nil {
+		return q, fmt.Errorf("parameter sort: %q is not one of %q, or that after a \"-\"", q.sort, slices.Sorted(maps.Keys(orders)))
 	}
+	if q.offset < 0 || q.limit < 0 || q.limit > MaxSessions {
+		return q, fmt.Errorf("parameter limit must be from 0 to %d, and offset not negative", MaxSessions)
+	}
+	q.text = strings.ToLower(q.text)
 	return q, nil
 }
 
 func (q *query) matches(s *listener.Info, now time.Time) bool {
 	same := func(want, have string) bool { return want == "" || want == have }
+	state := func(want string) bool { return want == string(s.State) || want == stateDraining && s.Draining }
 	return same(q.listener, s.Listener) && same(q.user, s.User) && same(q.database, s.Database) && same(q.upstream, s.Upstream) &&
-		(same(q.state, string(s.State)) || q.state == stateDraining && s.Draining) &&
-		now.Sub(s.Since) >= q.older && (q.held == 0 || !s.Held.IsZero() && now.Sub(s.Held) >= q.held)
+		(len(q.ids) == 0 || slices.Contains(q.ids, s.ID)) && (len(q.states) == 0 || slices.ContainsFunc(q.states, state)) &&
+		// A session that has begun during the request is in its state since after now, by some clocks.
+		(q.older <= 0 || now.Sub(s.Since) >= q.older) && (q.held <= 0 || !s.Held.IsZero() && now.Sub(s.Held) >= q.held) &&
+		(q.text == "" || contains(s, q.text))
+}
+
+// contains reports whether one of the names of a session has a text, which is in lower case, in any case.
+func contains(s *listener.Info, text string) bool {
+	for _, name := range []string{
+		s.ID, s.Listener, s.Protocol, s.Client, s.User, s.Database, s.Application, s.Method, s.Host, s.Path, s.Statement, s.Upstream, s.Endpoint, s.Pinned,
+	} {
+		if strings.Contains(strings.ToLower(name), text) {
+			return true
+		}
+	}
+	return s.ServerPID != 0 && text == strconv.FormatUint(uint64(s.ServerPID), 10)
+}
+
+// sortBy sorts in an order, perhaps reversed.
+func sortBy(all []listener.Info, order string) {
+	order, reversed := strings.CutPrefix(order, "-")
+	first := orders[order]
+	slices.SortFunc(all, func(a, b listener.Info) int {
+		if reversed {
+			a, b = b, a
+		}
+		return cmp.Or(first(&a, &b), compareHeld(&a, &b))
+	})
 }
 
 func (h *handler) sessions(w http.ResponseWriter, r *http.Request) {
@@ -136,10 +248,13 @@ func (h *handler) sessions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	all, now := h.cfg.Sessions(), time.Now()
-	body := Sessions{Total: len(all), Offset: q.offset, Sessions: []Session{}}
+	body := Sessions{Total: len(all), States: map[string]int{}, Offset: q.offset, Sessions: []Session{}}
+	for i := range all {
+		body.States[string(all[i].State)]++
+	}
 	all = slices.DeleteFunc(all, func(s listener.Info) bool { return !q.matches(&s, now) })
 	body.Matched = len(all)
-	SortSessions(all)
+	sortBy(all, q.sort)
 	all = all[min(q.offset, len(all)):]
 	for _, s := range all[:min(q.limit, len(all))] {
 		body.Sessions = append(body.Sessions, session(s, now))

@@ -21,6 +21,13 @@ func register(n int) admin.Config {
 		Sessions: func() (all []listener.Info) {
 			for i := range n {
 				s := listener.Info{ID: fmt.Sprint("s", i), Listener: "db", State: listener.StateIdle, User: "app", Since: now.Add(-time.Duration(i) * time.Minute)}
+				s.Accepted = s.Since
+				if i%1000 == 5 {
+					s.State = listener.StateWaiting
+				}
+				if i == 9 {
+					s.BytesIn, s.BytesOut = 1, 1
+				}
 				if i%100 == 1 {
 					s.State, s.Held, s.Upstream, s.User = listener.StateInTransaction, now.Add(-time.Duration(i)*time.Second), "pg", "job"
 				}
@@ -66,6 +73,17 @@ func TestSessionsAreFilteredSortedAndBounded(t *testing.T) {
 		"user=job&held=31m&upstream=pg":       {1, "s1901"},
 		"state=idle&older=30h&limit=1":        {198, "s1999"},
 		"user=job&listener=other&database=db": {0, ""},
+		"limit=0":                             {2000, ""},
+		"limit=0&text=JOB":                    {20, ""},
+		"text=s199&sort=age":                  {11, "s1999 s1998 s1997"},
+		"text=nothing":                        {0, ""},
+		"id=s5&id=s3&id=s1&id=none&sort=-age": {3, "s1 s3 s5"},
+		"state=waiting&state=draining":        {3, "s1005 s7 s5"},
+		"sort=wait":                           {2000, "s1005 s5 s1901 s1801"},
+		"sort=-wait&limit=1":                  {2000, "s0"},
+		"sort=state":                          {2000, "s1005 s5 s1901 s1801"},
+		"sort=-state&limit=3":                 {2000, "s0 s2 s3"},
+		"sort=bytes&limit=2":                  {2000, "s9 s1901"},
 	} {
 		answer := get(h, "/api/v1/sessions?"+query)
 		var body admin.Sessions
@@ -81,9 +99,28 @@ func TestSessionsAreFilteredSortedAndBounded(t *testing.T) {
 			t.Errorf("%s: %d of %d, %.60s; want %+v", query, body.Matched, body.Total, got, want)
 		}
 	}
-	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "offset=-1", "older=10", "held=soon", "state=asleep", "colour=red"} {
+	for _, query := range []string{"limit=-1", "limit=1001", "sort=name", "state=idle&state=asleep", "limit=x", "offset=-1", "older=10", "held=soon", "state=asleep", "colour=red"} {
 		if answer := get(h, "/api/v1/sessions?"+query); answer.Code != http.StatusBadRequest || !strings.Contains(answer.Body.String(), "error") {
 			t.Errorf("%s: %d %s", query, answer.Code, answer.Body)
+		}
+	}
+}
+
+// TestSessionsOfAFastClock: a session that has begun while the sessions were read, or by another processor's clock, is in
+// the answer.
+func TestSessionsOfAFastClock(t *testing.T) {
+	h := newHandler(t, admin.Config{Sessions: func() []listener.Info {
+		return []listener.Info{{ID: "young", State: listener.StateActive, Since: time.Now().Add(time.Hour), Held: time.Now().Add(time.Hour)}}
+	}})
+	for query, want := range map[string]int{"": 1, "state=active": 1, "older=0s&held=0s": 1, "older=1ms": 0, "held=1ms": 0} {
+		var body admin.Sessions
+		if err := json.Unmarshal(get(h, "/api/v1/sessions?"+query).Body.Bytes(), &body); err != nil || body.Matched != want || body.States["active"] != 1 {
+			t.Errorf("%q: %v, %+v", query, err, body)
+		}
+		for _, s := range body.Sessions {
+			if s.StateSeconds != 0 || s.HeldSeconds != 0 {
+				t.Errorf("%+v", s)
+			}
 		}
 	}
 }

@@ -15,6 +15,7 @@ type Snapshot struct {
 	Engine       string // how sessions run: "uring", "epoll" or "goroutine"
 	EngineReason string // why that one
 	EngineStats  fiber.Stats
+	Process      ProcessUse
 	ConfigFile   string
 	Started      time.Time
 	Draining     bool
@@ -27,6 +28,13 @@ type Snapshot struct {
 	Upstreams    []Upstream
 	Additions    []Addition // of protocols and extensions
 	Retiring     []Retiring
+}
+
+// ProcessUse is what the process uses; what is not known is 0.
+type ProcessUse struct {
+	CPU      time.Duration // processor time since its start
+	CPUs     int           // processors that it may use at once
+	Resident uint64        // bytes of memory
 }
 
 // Recent is the recent activity of a listener.

@@ -3,11 +3,13 @@ package admin
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/traffic"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -18,6 +20,7 @@ type Status struct {
 	Engine        string           `json:"engine"`
 	EngineReason  string           `json:"engine_reason"`
 	EngineStats   EngineStats      `json:"engine_stats"`
+	Process       Process          `json:"process"`
 	ConfigFile    string           `json:"config_file"`
 	Started       time.Time        `json:"started"`
 	UptimeSeconds float64          `json:"uptime_seconds"`
@@ -53,6 +56,13 @@ type EngineStats struct {
 	Panics      uint64 `json:"panics"` // panics that ended a fiber
 	Held        uint64 `json:"held"`   // times a fiber held its loop for more than 10 ms
 	Turns       uint64 `json:"turns"`
+}
+
+// Process is what the process uses. What the system does not tell is 0.
+type Process struct {
+	CPUSeconds    float64 `json:"cpu_seconds"` // processor time since the start, of all threads
+	CPUs          int     `json:"cpus"`        // processors that it may use at once
+	ResidentBytes uint64  `json:"resident_bytes"`
 }
 
 // ReloadStatus is the outcome of reloads.
@@ -101,6 +111,8 @@ type Listener struct {
 	BytesOut     uint64     `json:"bytes_out"`
 	// LastMinute is null for listeners whose protocol counts only sessions.
 	LastMinute *LastMinute `json:"last_minute"`
+	// Served counts since the listener's start; null: its protocol counts only sessions.
+	Served *Served `json:"served"`
 	// CertificateExpires is null without TLS.
 	CertificateExpires *time.Time `json:"certificate_expires"`
 }
@@ -112,6 +124,14 @@ type LastMinute struct {
 	Failed    float64   `json:"failed"`  // HTTP: without an answer, or with a status of 500 or more; PostgreSQL: errors
 	Done      float64   `json:"done"`    // of all
 	Seconds   Quantiles `json:"seconds"` // how long they took, 0 if there were none
+}
+
+// Served counts requests or transactions since the start.
+type Served struct {
+	Unit      string    `json:"unit"` // requests or transactions
+	Done      float64   `json:"done"`
+	Failed    float64   `json:"failed"`              // as in LastMinute
+	Histogram Histogram `json:"histogram,omitempty"` // of how long they took
 }
 
 // UpstreamStatus is one upstream.
@@ -127,6 +147,8 @@ type UpstreamStatus struct {
 	Endpoints   []Endpoint `json:"endpoints"`
 	Pairs       []Pair     `json:"pairs"`      // by name; empty: the upstream logs in as one user
 	MorePairs   int        `json:"more_pairs"` // that Pairs does not list
+	// Served is the sum over the listeners, of which a reload may remove some; null: the protocol counts only sessions.
+	Served *Served `json:"served"`
 }
 
 // Source is where the endpoints of an upstream are found.
@@ -173,7 +195,8 @@ type Pool struct {
 	InUse      int     `json:"in_use"`
 	Opening    int     `json:"opening"`
 	Waiting    int     `json:"waiting"`
-	MaxSize    int     `json:"max_size"` // of an upstream with pairs: the sum of theirs
+	OldestWait float64 `json:"oldest_wait_seconds"` // of those that wait; 0: none does
+	MaxSize    int     `json:"max_size"`            // of an upstream with pairs: the sum of theirs
 	MinIdle    int     `json:"min_idle"`
 	WarmTarget int     `json:"warm_target"` // idle ones that are kept ready now, from min_idle to max_warm
 	MaxWarm    int     `json:"max_warm"`
@@ -195,6 +218,8 @@ type Pool struct {
 	// LastRefused is when an acquire timed out or was rejected last; null: never.
 	LastRefused    *time.Time `json:"last_refused"`
 	AcquireSeconds Quantiles  `json:"acquire_seconds"`
+	// AcquireHistogram is how long acquires took.
+	AcquireHistogram Histogram `json:"acquire_histogram,omitempty"`
 	// OpenSeconds is how long it takes to open a connection, a moving average; 0: none was opened.
 	OpenSeconds   float64 `json:"open_seconds"`
 	LastOpenError string  `json:"last_open_error"`
@@ -213,13 +238,14 @@ type pools struct {
 }
 
 // status turns a snapshot into the API's form. Lists are never null.
-func status(s Snapshot, now time.Time) Status {
+func status(s Snapshot, now time.Time, histograms bool) Status {
 	out := Status{
 		Version: s.Version, GoVersion: runtime.Version(), Engine: s.Engine, EngineReason: s.EngineReason,
 		EngineStats: EngineStats{
 			Loops: s.EngineStats.Loops, Connections: s.EngineStats.Conns, Fibers: s.EngineStats.Fibers,
 			Panics: s.EngineStats.Panics, Held: s.EngineStats.Held, Turns: s.EngineStats.Ticks,
 		},
+		Process:    Process{CPUSeconds: s.Process.CPU.Seconds(), CPUs: s.Process.CPUs, ResidentBytes: s.Process.Resident},
 		ConfigFile: s.ConfigFile,
 		Started:    s.Started, UptimeSeconds: now.Sub(s.Started).Seconds(),
 		Ready: ready(s), Draining: s.Draining, NotReady: append([]string{}, s.NotReady...),
@@ -239,10 +265,13 @@ func status(s Snapshot, now time.Time) Status {
 		if r, ok := s.Recent[l.Name]; ok {
 			shown.LastMinute = lastMinute(r)
 		}
+		shown.Served = served(l.Traffic, "", histograms)
 		out.Listeners = append(out.Listeners, shown)
 	}
 	for _, u := range s.Upstreams {
-		out.Upstreams = append(out.Upstreams, upstreamStatus(u, now))
+		shown := upstreamStatus(u, now, histograms)
+		shown.Served = servedBy(s.Listeners, u, histograms)
+		out.Upstreams = append(out.Upstreams, shown)
 	}
 	for _, a := range s.Additions {
 		out.Tables, out.Rows[a.Key] = append(out.Tables, a.table), a.Rows
@@ -282,7 +311,52 @@ func quantiles(h interface{ Quantile(float64) time.Duration }) Quantiles {
 	return Quantiles{P50: h.Quantile(0.50).Seconds(), P90: h.Quantile(0.90).Seconds(), P99: h.Quantile(0.99).Seconds()}
 }
 
-func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
+// upstreamLabel is the label of the rows of a listener's traffic that names the upstream.
+const upstreamLabel = "upstream"
+
+// servedBy returns what the listeners have counted for an upstream, nil if its protocol does not count.
+func servedBy(listeners []listener.Stats, u Upstream, histograms bool) *Served {
+	var all []traffic.Snapshot
+	for i := range listeners {
+		if listeners[i].Protocol == u.Protocol {
+			all = append(all, listeners[i].Traffic...)
+		}
+	}
+	return served(all, u.Name, histograms)
+}
+
+// served returns the sum of the snapshots that count requests or transactions, of all rows or of those of one upstream;
+// nil if there is no such snapshot.
+func served(all []traffic.Snapshot, upstream string, histograms bool) *Served {
+	var out *Served
+	var times traffic.Histogram
+	for i := range all {
+		s := &all[i]
+		if s.Schema == nil || s.Summary == nil {
+			continue
+		}
+		if out == nil {
+			out = &Served{Unit: s.Summary.Unit}
+		}
+		at := slices.Index(s.Labels, upstreamLabel)
+		for j := range s.Rows {
+			row := &s.Rows[j]
+			if upstream != "" && (at < 0 || row.Labels[at] != upstream) {
+				continue
+			}
+			out.Done += s.Summary.Done(row)
+			out.Failed += s.Summary.Failed(row)
+			h := s.Summary.Time(row)
+			times.Add(&h)
+		}
+	}
+	if histograms && out != nil {
+		out.Histogram = trafficHistogram(&times)
+	}
+	return out
+}
+
+func upstreamStatus(u Upstream, now time.Time, histograms bool) UpstreamStatus {
 	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, Target: u.Target.String(), NoRole: u.NoRole, FailOpen: u.FailOpen, PausedUntil: timeOrNil(u.PausedUntil), Pairs: pairs(u.Tenants), MorePairs: u.MoreTenants, Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
 	if src := u.Status.Source; src.Name != "" {
 		out.Source = &Source{
@@ -300,6 +374,9 @@ func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
 		if u.Target != upstream.TargetAny {
 			end.Role = e.Role.String()
 		}
+		if histograms {
+			end.Pool.AcquireHistogram = acquireHistogram(&e.Pool.AcquireSeconds)
+		}
 		end.State = end.state(now)
 		out.Endpoints = append(out.Endpoints, end)
 	}
@@ -309,7 +386,7 @@ func upstreamStatus(u Upstream, now time.Time) UpstreamStatus {
 func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 	out := Pool{
 		Name: u.Name, Protocol: u.Protocol, Endpoint: address, Reuses: u.Reuses,
-		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, MaxSize: p.MaxSize, MinIdle: p.MinIdle, WarmTarget: p.WarmTarget, MaxWarm: p.MaxWarm, Direct: p.Direct, OpenSeconds: p.OpenTime.Seconds(),
+		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, OldestWait: p.OldestWait.Seconds(), MaxSize: p.MaxSize, MinIdle: p.MinIdle, WarmTarget: p.WarmTarget, MaxWarm: p.MaxWarm, Direct: p.Direct, OpenSeconds: p.OpenTime.Seconds(),
 		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
 		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, GaveUp: p.GaveUp, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),
 		Canceled: p.Canceled, PeakInUse: p.PeakInUse, Since: p.Since, LastRefused: timeOrNil(p.LastRefused),

@@ -39,7 +39,8 @@ type Operator interface {
 	Version() string
 	Addr(name string) string
 	Kill(id string) bool
-	PauseUpstream(name string, limit time.Duration) error
+	// HoldUpstream pauses an upstream; undo takes that back, unless somebody else has asked for the pause too.
+	HoldUpstream(name string, limit time.Duration) (undo func(), err error)
 	ResumeUpstream(name string) error
 	ReloadFile() error
 }

@@ -77,8 +77,8 @@ func (s *shown) Usage() (now, then []pgproxy.Usage, ago time.Duration) {
 func (s *shown) Kill(id string) bool { return s.gateway.Kill(id) }
 
 // Pause implements console.Gateway.
-func (s *shown) Pause(name string, limit time.Duration) error {
-	return s.gateway.PauseUpstream(name, limit)
+func (s *shown) Pause(name string, limit time.Duration) (undo func(), err error) {
+	return s.gateway.HoldUpstream(name, limit)
 }
 
 // Resume implements console.Gateway.

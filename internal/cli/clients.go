@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,10 +12,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/internal/top"
 )
 
 // maxColumns bounds the table of clients if its cells need more: it fits half a screen.
@@ -81,66 +82,20 @@ func checkNames(address string, query url.Values) error {
 func printClients(w io.Writer, s admin.Sessions) {
 	rows := [][]string{{"ID", "LISTENER", "CLIENT", "WHO", "STATE", "FOR", "HOLDS", "PID", "HELD"}}
 	for _, c := range s.Sessions {
-		state, pid, held := c.State, "", ""
-		if state == admin.StateInTransaction {
-			state = "idle in tx"
-		}
-		if c.Pinned != "" {
-			if state != admin.StatePinned {
-				state += ", pinned"
-			}
-			state += ": " + c.Pinned
-		}
-		if c.Channels > 0 {
-			state += fmt.Sprintf(", listens: %d", c.Channels)
-		}
-		if c.Draining {
-			state += ", draining"
-		}
+		pid, held := "", ""
 		if c.ServerPID != 0 {
 			pid = strconv.FormatUint(uint64(c.ServerPID), 10)
 		}
 		if c.HeldSince != nil {
-			held = age(c.HeldSeconds)
+			held = top.Age(c.HeldSeconds)
 		}
-		rows = append(rows, []string{c.ID, c.Listener, c.Client, who(c), state, age(c.StateSeconds), cmp.Or(c.Endpoint, "-"), cmp.Or(pid, "-"), cmp.Or(held, "-")})
+		rows = append(rows, []string{c.ID, c.Listener, c.Client, c.Who(), c.Doing(), top.Age(c.StateSeconds), cmp.Or(c.Endpoint, "-"), cmp.Or(pid, "-"), cmp.Or(held, "-")})
 	}
 	const idColumn = 0 // the argument of ctl kill
 	printRows(w, rows, maxColumns, idColumn, func(row int) string { return s.Sessions[row].Statement })
 	if shown := len(s.Sessions); shown < s.Matched || s.Matched < s.Total {
 		_, _ = fmt.Fprintf(w, "%d shown of %d that match, %d in all\n", shown, s.Matched, s.Total)
 	}
-}
-
-// who names a session's client in the terms of its protocol.
-func who(s admin.Session) string {
-	switch {
-	case s.User != "" && s.Host != "" && s.Method == "":
-		return s.User + " to " + s.Host
-	case s.User != "":
-		return strings.TrimSpace(s.User + "@" + s.Database + " " + s.Application)
-	case s.Method != "":
-		return s.Method + " " + s.Host + s.Path
-	case s.Streams > 0:
-		return fmt.Sprintf("HTTP/2, %d streams", s.Streams)
-	}
-	return "-"
-}
-
-// age formats a duration briefly.
-func age(seconds float64) string {
-	d := time.Duration(seconds * float64(time.Second))
-	switch {
-	case d < 10*time.Second:
-		return fmt.Sprintf("%.1fs", d.Seconds())
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%.0fs", d.Seconds())
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%.0fm", d.Minutes())
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%.0fh", d.Hours())
-	}
-	return fmt.Sprintf("%.0fd", d.Hours()/24)
 }
 
 // printRows writes a table that is at most width wide: it cuts the widest columns except column kept. A row's note, if
@@ -198,7 +153,7 @@ func clip(s string, n int) string {
 func ctlKill(e env, address string, ids []string) error {
 	var missing []string
 	for _, id := range ids {
-		err := askChange(address, http.MethodDelete, "/api/v1/sessions/"+url.PathEscape(id), http.NoBody, "ends no sessions"+notLocal)
+		err := kill(context.Background(), address, id)
 		if refused, ok := errors.AsType[*refusal](err); ok && refused.code == http.StatusNotFound {
 			missing = append(missing, id)
 			continue

@@ -73,11 +73,3 @@ func TestClientsFitATerminal(t *testing.T) {
 		}
 	}
 }
-
-func TestAge(t *testing.T) {
-	for seconds, want := range map[float64]string{0.04: "0.0s", 9.94: "9.9s", 75: "75s", 600: "10m", 7200: "2h", 200000: "2d"} {
-		if got := age(seconds); got != want {
-			t.Errorf("%v is %s, want %s", seconds, got, want)
-		}
-	}
-}

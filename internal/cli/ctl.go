@@ -168,13 +168,14 @@ func unexpected(address string, code int, body []byte) error {
 
 // ask sends one request to the admin page.
 func ask(address, method, path string) (code int, body []byte, err error) {
-	return askWith(address, method, path, http.NoBody)
+	return askWith(context.Background(), address, method, path, http.NoBody)
 }
 
-// askWith is ask with a body.
-func askWith(address, method, path string, with io.Reader) (code int, body []byte, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), ctlTimeout)
+// askWith is ask with a body, and with a context that may end before ctlTimeout.
+func askWith(ctx context.Context, address, method, path string, with io.Reader) (code int, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, ctlTimeout)
 	defer cancel()
+	begun := time.Now()
 	host := hostOf(address)
 	transport := &http.Transport{DisableKeepAlives: true}
 	if socket, ok := strings.CutPrefix(address, "unix:"); ok {
@@ -192,7 +193,7 @@ func askWith(address, method, path string, with io.Reader) (code int, body []byt
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return 0, nil, fmt.Errorf("the gateway at %s has not answered within %v: it may be busy, or wait for a file that its configuration names", address, ctlTimeout)
+		return 0, nil, fmt.Errorf("the gateway at %s has not answered within %v: it may be busy, or wait for a file that its configuration names", address, time.Since(begun).Round(time.Second))
 	case err != nil:
 		return 0, nil, fmt.Errorf("no gateway answers at %s (is it running? -admin names its admin address): %w", address, errors.Unwrap(err))
 	}
@@ -214,8 +215,8 @@ func (r *refusal) Error() string { return r.why }
 
 // askChange requests a change. It returns nil once the gateway has made the change, and a *refusal if the gateway gives
 // a reason against it. never says what the admin page does not do if it accepts no changes.
-func askChange(address, method, path string, with io.Reader, never string) error {
-	code, body, err := askWith(address, method, path, with)
+func askChange(ctx context.Context, address, method, path string, with io.Reader, never string) error {
+	code, body, err := askWith(ctx, address, method, path, with)
 	if err != nil {
 		return err
 	}
@@ -236,7 +237,7 @@ func askChange(address, method, path string, with io.Reader, never string) error
 }
 
 func ctlReload(e env, address string) error {
-	err := askChange(address, http.MethodPost, "/api/v1/reload", http.NoBody, "takes no reloads"+notLocal+"; send SIGHUP to the gateway instead")
+	err := askChange(context.Background(), address, http.MethodPost, "/api/v1/reload", http.NoBody, "takes no reloads"+notLocal+"; send SIGHUP to the gateway instead")
 	if refused, ok := errors.AsType[*refusal](err); ok {
 		return fmt.Errorf("reload refused, the old configuration keeps running: %w", refused)
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -87,7 +88,7 @@ func ctlEndpoint(e env, address string, c *admin.EndpointChange) error {
 	if err != nil {
 		return err
 	}
-	err = askChange(address, http.MethodPost, "/api/v1/endpoints", bytes.NewReader(request), "changes no endpoints"+notLocal)
+	err = askChange(context.Background(), address, http.MethodPost, "/api/v1/endpoints", bytes.NewReader(request), "changes no endpoints"+notLocal)
 	if err == nil {
 		_, _ = fmt.Fprintf(e.stdout, "%s %s of upstream %s\n", done(c), c.Address, c.Upstream)
 	}

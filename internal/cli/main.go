@@ -49,6 +49,7 @@ func init() {
 		{"check", "FILE", "print every problem of a configuration file", check},
 		{"import", "FILE", "write a configuration that does what a pgbouncer.ini does", importFile},
 		{"ctl", "ACTION", "ask or change a running gateway: " + strings.Join(ctlNames, ", "), ctl},
+		{"top", "", "show what a running gateway does now, on a terminal", runTop},
 		{"kube", "", "make the files with which a Kubernetes node reaches its API servers through a gateway", kube},
 		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
 		{"version", "", "print the version", printVersion},

@@ -56,15 +56,6 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-func TestHelpListsNothingThatDoesNotExist(t *testing.T) {
-	_, stdout, _ := execute("help")
-	for _, later := range []string{"top"} {
-		if strings.Contains(stdout, later) {
-			t.Errorf("help mentions %s", later)
-		}
-	}
-}
-
 func TestCheckPrintsEveryProblem(t *testing.T) {
 	dir := t.TempDir()
 	users := filepath.Join(dir, "users.txt")

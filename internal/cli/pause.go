@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -61,7 +62,7 @@ func post(address, path string, body admin.Pause) error {
 	if err != nil {
 		return err
 	}
-	return askChange(address, http.MethodPost, path, bytes.NewReader(request), "pauses no upstreams"+notLocal)
+	return askChange(context.Background(), address, http.MethodPost, path, bytes.NewReader(request), "pauses no upstreams"+notLocal)
 }
 
 // ctlResume ends a pause.

@@ -47,6 +47,7 @@ var layers = []layer{
 	{dir: "internal", imports: []string{"internal"}},
 	{dir: "internal/cli", imports: []string{"gateway", "internal"}},
 	{dir: "internal/pgbouncerini", imports: []string{"gateway", "pgproxy", "pgwire"}},
+	{dir: "internal/top", imports: []string{"gateway", "listener"}},
 	{dir: "internal/repotest", imports: []string{"gateway"}},
 	{dir: "internal/gatewaytest", imports: []string{"gateway"}},
 	{dir: "internal/enginetest", imports: []string{"fiber", "internal"}},

@@ -52,14 +52,17 @@ func (b *Console) targets(database string) (list []target, err error) {
 }
 
 // pause stops the use of servers, and waits until no connection to them is left. If the wait ends before that, by a cancel
-// request or because the client leaves, there is no pause.
+// request or because the client leaves, the request is taken back.
 func (s *session) pause(b *Console, database string) (*result, error) {
 	list, err := b.targets(database)
 	if err != nil {
 		return nil, err
 	}
+	if database == "" && allPaused(list) {
+		return nil, failed(pgwire.StateNotInPrerequisiteState, "RESUME ends the pause.", "already suspended/paused")
+	}
 	r := &result{}
-	begun, err := s.beginPause(b, list, r)
+	undo, err := s.beginPause(b, list, r)
 	for err == nil {
 		if list, err = b.targets(database); err != nil {
 			break
@@ -76,29 +79,36 @@ func (s *session) pause(b *Console, database string) (*result, error) {
 			}
 		}
 	}
-	for _, name := range begun {
-		_ = s.await(func() error { return b.cfg.Gateway.Resume(name) })
+	for _, f := range undo {
+		_ = s.await(func() error { f(); return nil }, nil)
 	}
 	return nil, err
 }
 
-// beginPause pauses upstreams, and returns those that were not paused before.
-func (s *session) beginPause(b *Console, list []target, r *result) (begun []string, err error) {
-	begun = []string{}
+// allPaused reports whether upstreams can be paused, and all of them are.
+func allPaused(list []target) bool {
+	pausable := func(t target) bool { return t.pausable }
+	return slices.ContainsFunc(list, pausable) && !slices.ContainsFunc(list, func(t target) bool { return t.pausable && !t.paused })
+}
+
+// beginPause pauses upstreams. undo takes that back, also if there is an error.
+func (s *session) beginPause(b *Console, list []target, r *result) (undo []func(), err error) {
 	for _, t := range list {
-		switch {
-		case !t.pausable && len(list) > 1:
+		if !t.pausable && len(list) > 1 {
 			r.notice(fmt.Sprintf("upstream %q is a SQLite file, which cannot be paused", t.name), "")
 			continue
-		case t.paused:
-			continue
 		}
-		if err := s.await(func() error { return b.cfg.Gateway.Pause(t.name, upstream.MaxPause) }); err != nil {
-			return begun, s.refused(err)
+		var back func()
+		err := s.await(func() (err error) {
+			back, err = b.cfg.Gateway.Pause(t.name, upstream.MaxPause)
+			return err
+		}, func() { back() })
+		if err != nil {
+			return undo, s.refused(err)
 		}
-		begun = append(begun, t.name)
+		undo = append(undo, back)
 	}
-	return begun, nil
+	return undo, nil
 }
 
 // interrupted returns an error once a command that waits has to end.
@@ -109,12 +119,11 @@ func (s *session) interrupted() error {
 	select {
 	case <-s.c.Draining():
 		return pgproxy.ErrDraining
-	default:
-	}
-	if s.canceled.Load() {
+	case <-s.cancel:
 		return errCanceled
+	default:
+		return nil
 	}
-	return nil
 }
 
 // resume ends pauses.
@@ -130,7 +139,7 @@ func (s *session) resume(b *Console, database string) (*result, error) {
 		return nil, failed(pgwire.StateNotInPrerequisiteState, "", "no database is paused")
 	}
 	for _, t := range list {
-		if err := s.await(func() error { return b.cfg.Gateway.Resume(t.name) }); err != nil {
+		if err := s.await(func() error { return b.cfg.Gateway.Resume(t.name) }, nil); err != nil {
 			return nil, s.refused(err)
 		}
 	}
@@ -176,10 +185,12 @@ func (s *session) killClient(b *Console, id string) (*result, error) {
 
 // reload applies the configuration file. The log has the reasons of an error: they quote the file.
 func (s *session) reload(b *Console, _ string) (*result, error) {
-	err := s.await(b.cfg.Gateway.Reload)
+	err := s.await(b.cfg.Gateway.Reload, nil)
 	switch {
 	case err == nil:
 		return &result{}, nil
+	case err == errCanceled: //nolint:errorlint // as await returned it
+		return nil, failed(pgwire.StateQueryCanceled, "", "canceled the wait for RELOAD, which continues")
 	case ending(s.refused(err)):
 		return nil, err
 	}

@@ -66,11 +66,13 @@ func (s *session) live() (*Console, role, error) {
 
 // run runs a command. A *commandError is for the client, any other error ends the session.
 func (s *session) run(st *statement) (*result, error) {
+	if err := s.stopped(); err != nil {
+		return nil, err
+	}
 	b, r, err := s.live()
 	if err != nil {
 		return nil, err
 	}
-	s.canceled.Store(false)
 	s.c.Working()
 	defer s.c.Done()
 	if t := showOf(st); t != nil {
@@ -224,17 +226,28 @@ func set(st *statement) (*result, error) {
 }
 
 // await runs an action that may wait for a reload or the end of the gateway. The session does not wait for it any longer
-// once it has to end: a drain, which the action may wait for, waits for the session.
-func (s *session) await(action func() error) (err error) {
+// after a cancel request, or once it has to end: a drain, which the action may wait for, waits for the session. The action
+// goes on; if it succeeds then, abandoned is called, unless it is nil.
+func (s *session) await(action func() error, abandoned func()) (err error) {
 	fiber.Block(func() {
 		done := make(chan error, 1)
 		go func() { done <- action() }() // ends with the reload or drain that it waits for
 		select {
 		case err = <-done:
+			return
 		case <-s.c.Draining():
 			err = pgproxy.ErrDraining
 		case <-s.ctx.Done():
 			err = context.Cause(s.ctx)
+		case <-s.cancel:
+			err = errCanceled
+		}
+		if abandoned != nil {
+			go func() { // likewise
+				if <-done == nil {
+					abandoned()
+				}
+			}()
 		}
 	})
 	return err
@@ -248,7 +261,7 @@ func ending(err error) bool {
 
 // refused returns the error of an action for the client, unless it ends the session.
 func (s *session) refused(err error) error {
-	if errors.Is(err, pgproxy.ErrDraining) || s.ctx.Err() != nil {
+	if errors.Is(err, pgproxy.ErrDraining) || s.ctx.Err() != nil || !ending(err) {
 		return err
 	}
 	return failed(pgwire.StateNotInPrerequisiteState, "", "%s", clip(fmt.Sprint(err)))

@@ -39,7 +39,9 @@ func (p *program) Kill(id string) bool {
 	return ok && p.proxy.Kill(session, stream)
 }
 
-func (p *program) Pause(_ string, limit time.Duration) error { return p.pg.Pause(limit) }
+func (p *program) Pause(_ string, limit time.Duration) (undo func(), err error) {
+	return func() { p.pg.Resume() }, p.pg.Pause(limit) // only one operator pauses it
+}
 
 func (p *program) Resume(string) error {
 	if !p.pg.Resume() {

@@ -6,7 +6,8 @@ import (
 	"github.com/headpond/headpond/pgwire"
 )
 
-// Bounds of what a client can make a session keep: the texts and names of all prepared statements take up to 425 KiB.
+// Bounds of what a client can make a session keep: the texts and names of all prepared statements take up to 425 KiB, and
+// the rows of one portal are what one command has found.
 const (
 	maxStatements = 100
 	maxPrepared   = 4 << 10 // bytes of a text
@@ -24,8 +25,18 @@ type prepared struct {
 type portal struct {
 	of      *prepared
 	formats []int16
-	result  *result // nil = not run
-	sent    int     // rows
+	result  *result // nil = not run; without the rows that were sent
+}
+
+// suspended returns the portal that has rows left, nil if there is none. A session has one at most: a command may find as
+// many rows as there are clients.
+func (s *session) suspended() *portal {
+	for _, p := range s.portals {
+		if p.result != nil && len(p.result.rows) > 0 {
+			return p
+		}
+	}
+	return nil
 }
 
 // extended handles one message of the extended protocol.
@@ -153,6 +164,8 @@ func (s *session) execute(body []byte) error {
 	case p.of.statement == nil:
 		s.c.Writer.Send(&pgwire.EmptyQueryResponse{})
 		return nil
+	case p.result == nil && s.suspended() != nil:
+		return failed(pgwire.StateConfigLimitExceeded, "Fetch all rows of the other portal, or close it.", "too many portals with rows left (limit: 1)")
 	case p.result == nil:
 		r, err := s.run(p.of.statement)
 		if err != nil {
@@ -161,15 +174,18 @@ func (s *session) execute(body []byte) error {
 		p.result = r
 		s.sendNotices(r)
 	}
-	rows := p.result.rows[p.sent:]
+	rows := p.result.rows
 	if m.MaxRows > 0 && uint64(len(rows)) > uint64(m.MaxRows) {
 		rows = rows[:m.MaxRows]
 	}
-	p.sent += len(rows)
+	p.result.rows = p.result.rows[len(rows):]
+	if len(p.result.rows) == 0 {
+		p.result.rows = nil // frees them
+	}
 	if err := s.sendRows(p.result, rows, p.formats); err != nil {
 		return err
 	}
-	if p.sent < len(p.result.rows) {
+	if len(p.result.rows) > 0 {
 		s.c.Writer.Send(&pgwire.PortalSuspended{})
 		return nil
 	}

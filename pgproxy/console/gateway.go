@@ -21,7 +21,9 @@ type Gateway interface {
 	Kill(id string) bool
 	// Pause stops the use of an upstream's servers: connections are closed when they are idle, and none is opened, until
 	// Resume or for so long. It does not wait for connections in use.
-	Pause(upstream string, limit time.Duration) error
+	// A pause that is in force stays as it is. undo takes the request back: it ends the pause, unless it was ended, or
+	// somebody else has asked for it too.
+	Pause(upstream string, limit time.Duration) (undo func(), err error)
 	// Resume ends a pause. It is an error if there is none.
 	Resume(upstream string) error
 	// Reload reads the configuration again and applies it.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -21,7 +20,7 @@ const sendTimeout = time.Minute
 const sendBytes = 256 << 10
 
 // session is a client's session. It is also what is kept while the session is suspended. The session's own goroutine or
-// fiber uses it; only canceled is for others.
+// fiber uses it; others only send to cancel.
 type session struct {
 	c     *pgproxy.Client
 	ctx   context.Context // ends when the session is to end; of this part of the session
@@ -29,11 +28,15 @@ type session struct {
 
 	statements map[string]*prepared // nil = none yet
 	portals    map[string]*portal
-	skipping   bool        // after an error in the extended protocol: skip messages until Sync
-	canceled   atomic.Bool // a cancel request has come since the command began, or the client has left
+	skipping   bool // after an error in the extended protocol: skip messages until Sync
+	busy       bool // a message has come since the last ReadyForQuery
+	// cancel has a value if a cancel request has come since the client's request began, or the client has left.
+	cancel chan struct{}
 }
 
-func newSession(c *pgproxy.Client) *session { return &session{c: c, meter: c.Meter()} }
+func newSession(c *pgproxy.Client) *session {
+	return &session{c: c, meter: c.Meter(), cancel: make(chan struct{}, 1)}
+}
 
 // The errors that end a session, besides those of the connection.
 var (
@@ -53,7 +56,12 @@ func (s *session) serve(ctx context.Context, resumed bool) error {
 	ctx, end := s.c.Killable(ctx)
 	defer end()
 	s.ctx = ctx
-	s.c.OnCancel(func(context.Context) { s.canceled.Store(true) })
+	s.c.OnCancel(func(context.Context) {
+		select {
+		case s.cancel <- struct{}{}:
+		default: // there is one already
+		}
+	})
 	defer s.c.OnCancel(nil)
 	s.c.Reader.MaxBody = maxMessage
 	if !resumed {
@@ -120,6 +128,13 @@ func (s *session) dispatch(h pgwire.Header) error {
 	if s.skipping && h.Type != pgwire.TypeSync {
 		return s.c.Reader.Skip()
 	}
+	if !s.busy { // a cancel request that came before is not for this request
+		s.busy = true
+		select {
+		case <-s.cancel:
+		default:
+		}
+	}
 	s.meter.Asked()
 	if h.Type == pgwire.TypeQuery || h.Type == pgwire.TypeExecute {
 		s.meter.Query()
@@ -170,6 +185,7 @@ func (s *session) failMessage(typ byte, err error) error {
 func (s *session) ready() {
 	s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 	s.meter.Ready(pgwire.TxIdle, false)
+	s.busy = false
 }
 
 // query runs the commands of a simple query, up to the first that fails.
@@ -194,6 +210,19 @@ func (s *session) query(body []byte) error {
 	}
 	s.ready()
 	return nil
+}
+
+// stopped returns an error if nothing more of a request is to be run: it was canceled, or the session is to end at once.
+// A drain lets the client's request finish.
+func (s *session) stopped() error {
+	select {
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	case <-s.cancel:
+		return errCanceled
+	default:
+		return nil
+	}
 }
 
 // send sends the answer to a command of a simple query.
