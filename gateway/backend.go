@@ -107,9 +107,15 @@ func limitsOf(u *config.Upstream) (pool.Limits, error) {
 
 // newBackend builds an upstream that replaces old, if old is not nil; its pools begin to warm up at once.
 func (g *Gateway) newBackend(u *config.Upstream, old *backend) (*backend, error) {
-	b, err := g.makeBackend(u, extend.Settings{Settings: upstream.Settings{Overrides: old.kept()}})
+	build := func(list []upstream.Override) (*backend, error) {
+		return g.makeBackend(u, extend.Settings{Settings: upstream.Settings{Overrides: list}})
+	}
+	if old == nil {
+		return g.takeOver(u.Name, build)
+	}
+	b, err := build(old.kept())
 	if err == nil {
-		b.pauseAs(old)
+		b.pauseUntil(old.impl.Status().PausedUntil)
 	}
 	return b, err
 }

@@ -28,8 +28,13 @@ func (g *Gateway) registers() (all []extend.Register) {
 	return all
 }
 
-// Sessions describes all sessions of the listeners and of extensions, in no order.
-func (g *Gateway) Sessions() []listener.Info {
+// Sessions describes all sessions of the listeners and of extensions, in no order. During an upgrade it adds those of
+// older processes, whose IDs end in @ and the number of the process: it waits up to a second for a process, and lists at
+// most 10,000 sessions of one.
+func (g *Gateway) Sessions() []listener.Info { return append(g.ownSessions(), g.oldSessions()...) }
+
+// ownSessions describes the sessions of this process.
+func (g *Gateway) ownSessions() []listener.Info {
 	var all []listener.Info
 	for _, r := range g.registers() {
 		all = append(all, r.Sessions()...)
@@ -40,11 +45,19 @@ func (g *Gateway) Sessions() []listener.Info {
 // Kill ends the session or stream with an ID of Sessions, and reports whether there was one: PostgreSQL clients get
 // 57P01 and their statements are canceled, HTTP connections are closed and streams reset, TCP connections are reset.
 func (g *Gateway) Kill(id string) bool {
+	if id, pid, ok := cutProcess(id); ok {
+		return g.killOld(id, pid)
+	}
+	return g.killHere(id)
+}
+
+// killHere ends a session of this process.
+func (g *Gateway) killHere(id string) bool {
 	session, stream, ok := listener.ParseID(id)
 	if !ok {
 		return false
 	}
-	all := g.Sessions()
+	all := g.ownSessions()
 	for _, r := range g.registers() {
 		if !r.Kill(session, stream) {
 			continue
@@ -163,7 +176,7 @@ func (h *holders) check(g *Gateway, backends []*backend, limit time.Duration, no
 	if len(crowded) == 0 {
 		return
 	}
-	for _, s := range h.due(g.Sessions(), crowded, limit, now) {
+	for _, s := range h.due(g.ownSessions(), crowded, limit, now) {
 		g.logger.Warn("a session holds a connection that others wait for", append(sessionAttrs(s),
 			"held", now.Sub(s.Held).Round(time.Second), "waiting", crowded[s.Upstream], "hint", "headpond ctl kill "+s.ID)...)
 	}

@@ -28,6 +28,9 @@ type Gateway interface {
 	// Parts are the parts of extensions in this gateway, so that a protocol finds the one of its
 	// package.
 	Parts() []Part
+	// Cancel passes a PostgreSQL cancel request on to the Canceler whose client has that key: of any listener, also one that
+	// a reload has taken out of service, or of another process during an upgrade. It reports whether there is such a client.
+	Cancel(ctx context.Context, processID uint32, key []byte) bool
 	Operator
 }
 

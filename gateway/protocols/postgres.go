@@ -49,6 +49,8 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 		PinAlso: pinsAlso(pg.PinAlso),
 		Mode:    modes[pg.Mode],
 		Auth:    auths[pg.Auth],
+
+		CancelElsewhere: l.Gateway.Cancel,
 	}
 	if cfg.Console, err = newConsole(l, pg, users); err != nil {
 		return extend.Server{}, err
