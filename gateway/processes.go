@@ -74,8 +74,11 @@ var (
 	errTooMany = fmt.Errorf("there are %d other processes of this gateway already", maxProcesses)
 )
 
-// divide separates the links among sockets from the others.
+// divide separates the links among sockets from the others, which are nil only if list is.
 func divide(list []Socket) (links, sockets []Socket) {
+	if list != nil {
+		sockets = []Socket{}
+	}
 	for _, s := range list {
 		if strings.HasPrefix(s.Listen, linkPrefix) {
 			links = append(links, s)
