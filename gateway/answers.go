@@ -19,6 +19,7 @@ import (
 const (
 	askState    = "state"    // what operators have changed: operatorChanges. The process that takes over asks
 	askChange   = "change"   // take over this operatorChanges, which is newer than the answer to askState
+	askVacated  = "vacated"  // nothing: the process has given up the addresses that it cannot hand over
 	askLink     = "link"     // a link for one more new process, as the file of the answer
 	askStatus   = "status"   // how far the process is: processStatus
 	askSessions = "sessions" // processSessions
@@ -60,6 +61,8 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 			if err = json.Unmarshal(body, &c); err == nil {
 				err = g.takeChanges(c)
 			}
+		case askVacated:
+			g.noteVacated()
 		case askLink:
 			f, err = g.newLink()
 		case askStatus:

@@ -60,6 +60,9 @@ func (v view) Cancel(ctx context.Context, processID uint32, key []byte) bool {
 	return v.g.cancelAnywhere(ctx, processID, key)
 }
 
+// Vacated implements extend.Gateway.
+func (v view) Vacated() <-chan struct{} { return v.g.vacated }
+
 // Config implements extend.Operator.
 func (v view) Config() *config.Config {
 	v.g.mu.Lock()

@@ -50,7 +50,9 @@ type Gateway struct {
 	spare   spares        // for the admin page
 	parts   []extend.Part // of extensions
 
-	processes processes // the other ones of this gateway
+	processes processes     // the other ones of this gateway
+	vacated   chan struct{} // closed when the process before has vacated, or there is none
+	vacating  sync.Once     // closes vacated
 
 	inherited inherited       // Options.Sockets that are not used yet; nil: none, or New is over
 	toTake    operatorChanges // of the process before; nil: none, or New is over
@@ -95,7 +97,7 @@ type Gateway struct {
 func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	links, sockets := divide(opts.Sockets)
 	defer closeSockets(links) // those that join has not taken
-	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), inherited: newInherited(sockets)}
+	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), inherited: newInherited(sockets), vacated: make(chan struct{})}
 	defer func() { g.leftover, g.inherited, g.toTake = g.inherited.close(), nil, nil }()
 	g.room.Guard(g.spare.guard)
 	if g.opts.Version == "" {
@@ -115,6 +117,7 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	g.hard, g.cancel = context.WithCancel(context.Background())
 	g.join(links)
 	g.inheritChanges()
+	g.awaitVacated()
 	p, err := g.newPlan(cfg)
 	if err != nil {
 		g.cancel()

@@ -73,6 +73,7 @@ func (g *Gateway) Leave() error {
 	g.leaves()
 	g.mu.Unlock()
 	g.bequeathRest()
+	g.tasks.Go(g.vacate)
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, s := range g.services {

@@ -95,8 +95,6 @@ func (g *Gateway) join(links []Socket) {
 		pid, err := strconv.Atoi(strings.TrimPrefix(s.Listen, linkPrefix))
 		if err == nil {
 			err = g.linkTo(s.File, pid, true)
-		} else {
-			_ = s.File.Close()
 		}
 		if err != nil {
 			g.logger.Warn("an older process of this gateway cannot be asked", "socket", s.Listen, "error", err)
