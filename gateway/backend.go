@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -18,6 +19,8 @@ type backend struct {
 	files  extend.Fingerprint
 	source upstream.Source // nil: the endpoints are in the configuration
 	impl   extend.Backend
+
+	follows atomic.Bool // a reload has replaced it during a pause: see follow.go
 }
 
 // forever stands for "never" where a package reads 0 as its default.

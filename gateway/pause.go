@@ -14,7 +14,8 @@ var ErrNotPaused = errors.New("it is not paused")
 
 // PauseUpstream stops the use of an upstream's servers, for maintenance: connections are closed as soon as they are
 // idle, and none is opened. Clients wait until ResumeUpstream, or until the limit is over. A reload does not end the
-// pause, the end of the gateway does; an upgrade preserves it. It does not wait for the connections in use: see Snapshot. The error wraps
+// pause, also if it replaces the upstream: the clients that wait continue with the new one. The end of the gateway does,
+// and an upgrade preserves it. PauseUpstream does not wait for the connections in use: see Snapshot. The error wraps
 // admin.ErrUnknown if there is no such upstream, upstream.ErrConfig if the limit is not from 1 ns to upstream.MaxPause,
 // and ErrClosed while the gateway starts or ends.
 func (g *Gateway) PauseUpstream(name string, limit time.Duration) error {
@@ -25,6 +26,9 @@ func (g *Gateway) PauseUpstream(name string, limit time.Duration) error {
 	defer g.reloading.Unlock()
 	if err := of.Pause(limit); err != nil {
 		return err
+	}
+	for _, old := range g.followers(name) {
+		old.pauseUntil(time.Now().Add(limit))
 	}
 	g.logger.Info("upstream paused by an operator", "upstream", b.cfg.Name, "limit", limit)
 	return nil
@@ -40,6 +44,9 @@ func (g *Gateway) ResumeUpstream(name string) error {
 	defer g.reloading.Unlock()
 	if !of.Resume() {
 		return fmt.Errorf("upstream %q: %w", name, ErrNotPaused)
+	}
+	for _, old := range g.followers(name) {
+		old.impl.(extend.Pausable).Resume() //nolint:forcetypeassert // it is paused
 	}
 	g.logger.Info("upstream resumed by an operator", "upstream", b.cfg.Name)
 	return nil

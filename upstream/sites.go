@@ -64,7 +64,7 @@ func (t *Tenant[T]) newPool(e *endpoint[T], name string) (*pool.Pool[T], error) 
 	}
 	p, err := pool.New(pool.Config[T]{
 		Name:     name,
-		Open:     func(ctx context.Context) (T, error) { return e.open(ctx, t.cfg.Open) },
+		Open:     func(ctx context.Context) (T, error) { return e.open(ctx, t.opening()) },
 		Go:       u.cfg.Go,
 		Affinity: u.cfg.Affinity,
 		Close:    t.cfg.Close,

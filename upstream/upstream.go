@@ -22,7 +22,8 @@ type Upstream[T any] struct {
 	own     Tenant[T] // of the Upstream's own acquires
 	set     atomic.Pointer[set[T]]
 	turns   turns
-	judging sync.Mutex      // see endpoint.judging
+	judging sync.Mutex // see endpoint.judging
+	follows atomic.Pointer[Upstream[T]]
 	ctx     context.Context // of background tasks
 	stop    context.CancelFunc
 	tasks   sync.WaitGroup // Sources, and endpoints being retired
