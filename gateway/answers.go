@@ -53,6 +53,9 @@ type cancelRequest struct {
 func (g *Gateway) answerTo(p *process) link.Handler {
 	return func(ctx context.Context, ask string, body json.RawMessage) (answer any, f *os.File, err error) {
 		p.silent.Store(false)
+		if err := p.may(ask); err != nil {
+			return nil, nil, err
+		}
 		switch ask {
 		case askState:
 			answer, err = g.bequeath(p)
@@ -86,6 +89,17 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 		}
 		return answer, f, err
 	}
+}
+
+// may returns an error for what only a process of the other side of an upgrade asks.
+func (p *process) may(ask string) error {
+	switch {
+	case ask == askState && p.older:
+		return errOlder
+	case (ask == askChange || ask == askVacated) && !p.older:
+		return errNewer
+	}
+	return nil
 }
 
 // processStatus is the answer to askStatus.

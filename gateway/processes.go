@@ -71,6 +71,8 @@ const maxPassing = 32
 
 var (
 	errSilent  = errors.New("the process does not answer")
+	errOlder   = errors.New("this process has taken over from the other one")
+	errNewer   = errors.New("the other process has not been taken over from by this one")
 	errTooMany = fmt.Errorf("there are %d other processes of this gateway already", maxProcesses)
 )
 

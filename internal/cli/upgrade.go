@@ -83,6 +83,7 @@ func upgradeOn(ctx context.Context, signals <-chan os.Signal, gw *gateway.Gatewa
 		pid, err := succeed(ctx, gw)
 		if err != nil {
 			log.Error("upgrade failed", "pid", os.Getpid(), "error", err)
+			notify.upgradeFailed(err)
 			continue
 		}
 		log.Info("upgraded: another process serves, this one drains", "pid", os.Getpid(), "successor", pid)

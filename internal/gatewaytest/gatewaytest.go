@@ -33,7 +33,7 @@ type Gateway struct {
 // Run starts a gateway and closes it at the end of the test.
 func Run(t testing.TB, cfg *config.Config) *Gateway {
 	t.Helper()
-	return start(t, cfg, nil)
+	return After(t, nil, cfg)
 }
 
 // Upgrade starts a gateway that takes over from old, as another process would. Both serve until old.Leave.
@@ -43,10 +43,11 @@ func Upgrade(t testing.TB, old *Gateway, cfg *config.Config) *Gateway {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return start(t, cfg, sockets)
+	return After(t, sockets, cfg)
 }
 
-func start(t testing.TB, cfg *config.Config, sockets []gateway.Socket) *Gateway {
+// After starts a gateway that takes over the sockets of another one.
+func After(t testing.TB, sockets []gateway.Socket, cfg *config.Config) *Gateway {
 	t.Helper()
 	ready := make(chan struct{})
 	gw, err := gateway.New(cfg, gateway.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Version: "test", Sockets: sockets, Started: func() { close(ready) }})
