@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
@@ -146,6 +148,17 @@ func totalOf(s listener.Stats) (unit string, total traffic.Total) {
 	return "", total
 }
 
+// idForOperators returns the ID by which operators end a session of this process: at the process that has taken over, if
+// one has.
+func (g *Gateway) idForOperators(id string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.left {
+		return id + "@" + strconv.Itoa(os.Getpid())
+	}
+	return id
+}
+
 // holders are the sessions that were logged, with the time for which each had held its connection by
 // then.
 type holders struct {
@@ -178,7 +191,7 @@ func (h *holders) check(g *Gateway, backends []*backend, limit time.Duration, no
 	}
 	for _, s := range h.due(g.ownSessions(), crowded, limit, now) {
 		g.logger.Warn("a session holds a connection that others wait for", append(sessionAttrs(s),
-			"held", now.Sub(s.Held).Round(time.Second), "waiting", crowded[s.Upstream], "hint", "headpond ctl kill "+s.ID)...)
+			"held", now.Sub(s.Held).Round(time.Second), "waiting", crowded[s.Upstream], "hint", "headpond ctl kill "+g.idForOperators(s.ID))...)
 	}
 }
 
