@@ -120,7 +120,7 @@ func (g *Gateway) processStatus() processStatus {
 
 // oldSessions describes the sessions of older processes. Each ID ends in @ and the number of the process.
 func (g *Gateway) oldSessions() (all []listener.Info) {
-	for _, a := range askAll[processSessions](g.processes.older(), askPatience, askSessions, nil) {
+	for _, a := range askAll[processSessions](g.processes.answering(), askPatience, askSessions, nil) {
 		for _, s := range a.answer.Sessions {
 			s.ID += "@" + strconv.Itoa(a.by.pid)
 			all = append(all, s)
@@ -158,12 +158,28 @@ func (g *Gateway) cancelAnywhere(ctx context.Context, processID uint32, key []by
 	if g.processes.passing.Add(1) > maxPassing {
 		return false
 	}
-	fiber.Block(func() {
-		for _, a := range askAll[bool](others, cancelPatience, askCancel, cancelRequest{processID, key}) {
-			found = found || a.answer
-		}
-	})
+	fiber.Block(func() { found = cancelAt(ctx, others, cancelRequest{processID, key}) })
 	return found
+}
+
+// cancelAt passes a cancel request on to processes, until one of them has its client.
+func cancelAt(ctx context.Context, others []*process, c cancelRequest) bool {
+	ctx, cancel := context.WithTimeout(ctx, cancelPatience)
+	defer cancel() // ends the others
+	answers := make(chan bool, len(others))
+	for _, p := range others {
+		go func() {
+			var found bool
+			err := p.ask(ctx, askCancel, c, &found)
+			answers <- err == nil && found
+		}()
+	}
+	for range others {
+		if <-answers {
+			return true
+		}
+	}
+	return false
 }
 
 // cancelHere passes a cancel request on to a client of this process.

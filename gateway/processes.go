@@ -26,7 +26,7 @@ type process struct {
 	pid   int  // of an older one
 	older bool // this process has taken over from it, or from a process that has
 
-	// silent says that the process did not answer in time. It is not asked again before it has sent something.
+	// silent says that the process did not answer in time. It is not asked for its sessions before it has sent something.
 	silent atomic.Bool
 
 	mu     sync.Mutex
@@ -57,6 +57,8 @@ const (
 	askPatience = time.Second
 	// cancelPatience is how long another process may take to have a server cancel a statement.
 	cancelPatience = 5 * time.Second
+	// linkPatience bounds the wait for an older process, which may be busy, when a new one is about to start.
+	linkPatience = 5 * time.Second
 	// statePatience bounds the wait for what operators have changed, at the start of a new process.
 	statePatience = 10 * time.Second
 	// followInterval is how often the process that serves asks older ones how far they are.
@@ -70,7 +72,6 @@ const (
 const maxPassing = 32
 
 var (
-	errSilent  = errors.New("the process does not answer")
 	errOlder   = errors.New("this process has taken over from the other one")
 	errNewer   = errors.New("the other process has not been taken over from by this one")
 	errTooMany = fmt.Errorf("there are %d other processes of this gateway already", maxProcesses)
@@ -147,7 +148,7 @@ func (g *Gateway) links() (list []Socket, err error) {
 		return nil, err
 	}
 	list = []Socket{{linkPrefix + strconv.Itoa(os.Getpid()), f}}
-	ctx, cancel := context.WithTimeout(context.Background(), askPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), linkPatience)
 	defer cancel()
 	older := g.processes.older()
 	files := make([]*os.File, len(older))
@@ -206,9 +207,6 @@ func (p *process) look() {
 
 // ask asks another process for something that somebody waits for.
 func (p *process) ask(ctx context.Context, what string, body, answer any) error {
-	if p.silent.Load() {
-		return errSilent
-	}
 	err := p.link.Call(ctx, what, body, answer)
 	if errors.Is(err, context.DeadlineExceeded) {
 		p.silent.Store(true)
@@ -246,6 +244,11 @@ func (ps *processes) list() []*process {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return slices.Clone(ps.all)
+}
+
+// answering returns the older ones, without those that are silent.
+func (ps *processes) answering() []*process {
+	return slices.DeleteFunc(ps.older(), func(p *process) bool { return p.silent.Load() })
 }
 
 // older returns those from which this one has taken over.

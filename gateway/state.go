@@ -94,7 +94,7 @@ func (g *Gateway) bequeathRest() {
 	if len(rest) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), statePatience)
 	defer cancel()
 	if err := heir.link.Call(ctx, askChange, rest, nil); err != nil {
 		g.logger.Error("the new process has not taken over what operators changed while it started", "pid", os.Getpid(),
