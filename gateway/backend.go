@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/gateway/config"
@@ -18,6 +19,8 @@ type backend struct {
 	files  extend.Fingerprint
 	source upstream.Source // nil: the endpoints are in the configuration
 	impl   extend.Backend
+
+	follows atomic.Bool // a reload has replaced it during a pause: see follow.go
 }
 
 // forever stands for "never" where a package reads 0 as its default.
@@ -107,9 +110,15 @@ func limitsOf(u *config.Upstream) (pool.Limits, error) {
 
 // newBackend builds an upstream that replaces old, if old is not nil; its pools begin to warm up at once.
 func (g *Gateway) newBackend(u *config.Upstream, old *backend) (*backend, error) {
-	b, err := g.makeBackend(u, extend.Settings{Settings: upstream.Settings{Overrides: old.kept()}})
+	build := func(list []upstream.Override) (*backend, error) {
+		return g.makeBackend(u, extend.Settings{Settings: upstream.Settings{Overrides: list}})
+	}
+	if old == nil {
+		return g.takeOver(u.Name, build)
+	}
+	b, err := build(old.kept())
 	if err == nil {
-		b.pauseAs(old)
+		b.pauseUntil(old.impl.Status().PausedUntil)
 	}
 	return b, err
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"iter"
 	"log/slog"
 	"slices"
@@ -53,6 +54,14 @@ func (v view) Proxies() iter.Seq2[string, extend.Proxy] {
 
 // Parts implements extend.Gateway.
 func (v view) Parts() []extend.Part { return v.g.parts }
+
+// Cancel implements extend.Gateway.
+func (v view) Cancel(ctx context.Context, processID uint32, key []byte) bool {
+	return v.g.cancelAnywhere(ctx, processID, key)
+}
+
+// Vacated implements extend.Gateway.
+func (v view) Vacated() <-chan struct{} { return v.g.vacated }
 
 // Config implements extend.Operator.
 func (v view) Config() *config.Config {

@@ -30,7 +30,7 @@ type Options struct {
 	Warnings config.Problems
 	// Sockets are those of the process that this one takes over from; see Gateway.Sockets. New uses those whose addresses
 	// the configuration has, and closes the others. If they are not nil, an address of UDP that is still in use does not
-	// make New fail: it is opened as soon as it is free.
+	// make New fail: it is opened as soon as it is free. Pauses and changes of endpoints by operators are taken over, too.
 	Sockets []Socket
 	// Started, if set, is called by Run once everything is served.
 	Started func()
@@ -50,8 +50,13 @@ type Gateway struct {
 	spare   spares        // for the admin page
 	parts   []extend.Part // of extensions
 
-	inherited inherited // Options.Sockets that are not used yet; nil: none, or New is over
-	leftover  []string  // paths of Unix sockets in Options.Sockets that the configuration does not have
+	processes processes     // the other ones of this gateway
+	vacated   chan struct{} // closed when the process before has vacated, or there is none
+	vacating  sync.Once     // closes vacated
+
+	inherited inherited       // Options.Sockets that are not used yet; nil: none, or New is over
+	toTake    operatorChanges // of the process before; nil: none, or New is over
+	leftover  []string        // paths of Unix sockets in Options.Sockets that the configuration does not have
 
 	accessLogs *logfile.Set // nil in a check
 
@@ -74,7 +79,11 @@ type Gateway struct {
 	retiring []retiring // taken out of service by a reload; replaced as a whole
 
 	pauses map[string]*pause // guarded by reloading: by upstream; some have ended by themselves
-	cutOff error             // guarded by reloading: the error of the first Drain that cut sessions off
+
+	leftAt      time.Time // since when nothing is accepted any more; zero: it is
+	drainsUntil time.Time // when Drain cuts sessions off; zero: it does not drain yet
+
+	cutOff error // guarded by reloading: the error of the first Drain that cut sessions off
 
 	hard   context.Context // ends at Close
 	cancel context.CancelFunc
@@ -88,8 +97,10 @@ type Gateway struct {
 // that is not run must be closed. Errors name the listener or upstream; those about an address wrap
 // ErrListen.
 func New(cfg *config.Config, opts Options) (*Gateway, error) {
-	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), inherited: newInherited(opts.Sockets)}
-	defer func() { g.leftover, g.inherited = g.inherited.close(), nil }()
+	links, sockets := divide(opts.Sockets)
+	defer closeSockets(links) // those that join has not taken
+	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), inherited: newInherited(sockets), vacated: make(chan struct{})}
+	defer func() { g.leftover, g.inherited, g.toTake = g.inherited.close(), nil, nil }()
 	g.room.Guard(g.spare.guard)
 	if g.opts.Version == "" {
 		g.opts.Version = "development"
@@ -106,9 +117,14 @@ func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	g.logger.Info("starting", "version", g.opts.Version, "engine", g.engine.Kind(), "reason", g.engine.Reason(), "config", cfg.File, "pid", os.Getpid())
 	g.logProblems(opts.Warnings)
 	g.hard, g.cancel = context.WithCancel(context.Background())
+	g.join(links)
+	g.inheritChanges()
+	g.awaitVacated()
 	p, err := g.newPlan(cfg)
 	if err != nil {
 		g.cancel()
+		g.processes.close()
+		g.tasks.Wait()
 		err = errors.Join(err, g.engine.Close())
 		g.logs.close()
 		return nil, err
@@ -196,6 +212,10 @@ func (g *Gateway) Drain(ctx context.Context) error {
 	g.mu.Lock()
 	first := !g.draining
 	g.draining = true // before the lock below: /readyz must report it at once
+	if first {
+		g.drainsUntil, _ = ctx.Deadline()
+		g.leaves()
+	}
 	g.mu.Unlock()
 
 	g.reloading.Lock()
@@ -293,6 +313,7 @@ func (g *Gateway) closeAll() {
 	if g.admin != nil {
 		g.admin.close()
 	}
+	g.processes.close()
 	g.tasks.Wait()
 	_ = g.engine.Close()
 	if !g.accessLogs.Close(flushGrace) {

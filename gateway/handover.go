@@ -11,9 +11,9 @@ import (
 
 // Socket is a listening socket on its way from one process to the next. TCP and Unix sockets can be handed over: clients
 // that connect meanwhile wait in the socket's queue, and none is refused. UDP sockets cannot, because the datagrams of
-// running sessions would reach the wrong process.
+// running sessions would reach the wrong process. Other Sockets are links by which processes of the gateway ask each other.
 type Socket struct {
-	Listen string   // the address in the configuration
+	Listen string   // the address in the configuration; of a link, a name that is no address
 	File   *os.File // a duplicate of the socket; whoever has the Socket closes it
 }
 
@@ -51,9 +51,12 @@ func (g *Gateway) Sockets() (list []Socket, err error) {
 		}
 	}
 	if g.admin != nil {
-		err = add("admin", g.cfg.Admin, g.admin.socket)
+		if err = add("admin", g.cfg.Admin, g.admin.socket); err != nil {
+			return list, err
+		}
 	}
-	return list, err
+	links, err := g.links()
+	return append(list, links...), err
 }
 
 // Leave stops accepting, once another process serves the Sockets: Unix sockets are not removed, and the sessions of UDP
@@ -67,7 +70,10 @@ func (g *Gateway) Leave() error {
 	defer g.reloading.Unlock()
 	g.mu.Lock()
 	g.left = true
+	g.leaves()
 	g.mu.Unlock()
+	g.bequeathRest()
+	g.tasks.Go(g.vacate)
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, s := range g.services {
@@ -83,6 +89,13 @@ func (g *Gateway) Leave() error {
 		g.admin.http.SetKeepAlivesEnabled(false) // a probe or scraper with a connection would get this process's answers
 	}
 	return nil
+}
+
+// leaves notes that the gateway stops accepting. mu is held.
+func (g *Gateway) leaves() {
+	if g.leftAt.IsZero() {
+		g.leftAt = time.Now()
+	}
 }
 
 // ownPaths makes this process the one that removes the files of its Unix sockets. It removes those that the process before

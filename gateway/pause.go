@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/upstream"
 )
 
 // ErrNotPaused is wrapped by the error of ResumeUpstream for an upstream that is not paused.
@@ -19,7 +20,8 @@ type pause struct {
 
 // PauseUpstream stops the use of an upstream's servers, for maintenance: connections are closed as soon as they are
 // idle, and none is opened. Clients wait until ResumeUpstream, or until the limit is over. A reload does not end the
-// pause, the end of the gateway does. It does not wait for the connections in use: see Snapshot. The error wraps
+// pause, also if it replaces the upstream: the clients that wait continue with the new one. The end of the gateway does,
+// and an upgrade preserves it. PauseUpstream does not wait for the connections in use: see Snapshot. The error wraps
 // admin.ErrUnknown if there is no such upstream, upstream.ErrConfig if the limit is not from 1 ns to upstream.MaxPause,
 // and ErrClosed while the gateway starts or ends.
 func (g *Gateway) PauseUpstream(name string, limit time.Duration) error {
@@ -64,6 +66,9 @@ func (g *Gateway) pauseLocked(b *backend, of extend.Pausable, limit time.Duratio
 		g.pauses = map[string]*pause{}
 	}
 	g.pauses[b.cfg.Name] = p
+	for _, old := range g.followers(b.cfg.Name) {
+		old.pauseUntil(time.Now().Add(limit))
+	}
 	g.logger.Info("upstream paused by an operator", "upstream", b.cfg.Name, "limit", limit)
 	return p, nil
 }
@@ -85,6 +90,9 @@ func (g *Gateway) resumeLocked(b *backend, of extend.Pausable) bool {
 	delete(g.pauses, b.cfg.Name)
 	if !of.Resume() {
 		return false
+	}
+	for _, old := range g.followers(b.cfg.Name) {
+		old.impl.(extend.Pausable).Resume() //nolint:forcetypeassert // it is paused
 	}
 	g.logger.Info("upstream resumed by an operator", "upstream", b.cfg.Name)
 	return true
@@ -120,13 +128,10 @@ func (g *Gateway) lockPausable(name string) (*backend, extend.Pausable, error) {
 	return nil, nil, err
 }
 
-// pauseAs pauses b if old, which it replaces, is paused; old may be nil.
-func (b *backend) pauseAs(old *backend) {
-	if old == nil {
-		return
-	}
+// pauseUntil pauses b; a time that has passed does not.
+func (b *backend) pauseUntil(until time.Time) {
 	of, ok := b.impl.(extend.Pausable)
-	if left := time.Until(old.impl.Status().PausedUntil); ok && left > 0 {
-		_ = of.Pause(left) // no error: a new upstream is not closed
+	if left := min(time.Until(until), upstream.MaxPause); ok && left > 0 {
+		_ = of.Pause(left) // no error: it is not closed
 	}
 }

@@ -137,6 +137,9 @@ func (g *Gateway) planBackend(p *plan, u *config.Upstream, old *backend) (*backe
 		p.touched[u.Name] = true
 		if old != nil {
 			p.change("upstream %s replaced", u.Name)
+			if err := g.planFollow(p, u, old, b); err != nil {
+				return nil, err
+			}
 		} else if g.cfg != nil {
 			p.change("upstream %s added", u.Name)
 		}

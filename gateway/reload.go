@@ -231,6 +231,9 @@ func (b *backend) retire(hard context.Context) {
 		case <-hard.Done():
 		}
 	}
+	for b.awaited() && hard.Err() == nil {
+		wait(hard, followPause)
+	}
 	_ = b.impl.Drain(hard) // its error is that hard ended: leases still out are closed when they come back
 }
 

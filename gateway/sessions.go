@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/headpond/headpond/gateway/admin"
@@ -28,8 +30,13 @@ func (g *Gateway) registers() (all []extend.Register) {
 	return all
 }
 
-// Sessions describes all sessions of the listeners and of extensions, in no order.
-func (g *Gateway) Sessions() []listener.Info {
+// Sessions describes all sessions of the listeners and of extensions, in no order. During an upgrade it adds those of
+// older processes, whose IDs end in @ and the number of the process: it waits up to a second for a process, and lists at
+// most 10,000 sessions of one.
+func (g *Gateway) Sessions() []listener.Info { return append(g.ownSessions(), g.oldSessions()...) }
+
+// ownSessions describes the sessions of this process.
+func (g *Gateway) ownSessions() []listener.Info {
 	var all []listener.Info
 	for _, r := range g.registers() {
 		all = append(all, r.Sessions()...)
@@ -40,11 +47,19 @@ func (g *Gateway) Sessions() []listener.Info {
 // Kill ends the session or stream with an ID of Sessions, and reports whether there was one: PostgreSQL clients get
 // 57P01 and their statements are canceled, HTTP connections are closed and streams reset, TCP connections are reset.
 func (g *Gateway) Kill(id string) bool {
+	if id, pid, ok := cutProcess(id); ok {
+		return g.killOld(id, pid)
+	}
+	return g.killHere(id)
+}
+
+// killHere ends a session of this process.
+func (g *Gateway) killHere(id string) bool {
 	session, stream, ok := listener.ParseID(id)
 	if !ok {
 		return false
 	}
-	all := g.Sessions()
+	all := g.ownSessions()
 	for _, r := range g.registers() {
 		if !r.Kill(session, stream) {
 			continue
@@ -133,6 +148,17 @@ func totalOf(s listener.Stats) (unit string, total traffic.Total) {
 	return "", total
 }
 
+// idForOperators returns the ID by which operators end a session of this process: at the process that has taken over, if
+// one has.
+func (g *Gateway) idForOperators(id string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.left {
+		return id + "@" + strconv.Itoa(os.Getpid())
+	}
+	return id
+}
+
 // holders are the sessions that were logged, with the time for which each had held its connection by
 // then.
 type holders struct {
@@ -163,9 +189,9 @@ func (h *holders) check(g *Gateway, backends []*backend, limit time.Duration, no
 	if len(crowded) == 0 {
 		return
 	}
-	for _, s := range h.due(g.Sessions(), crowded, limit, now) {
+	for _, s := range h.due(g.ownSessions(), crowded, limit, now) {
 		g.logger.Warn("a session holds a connection that others wait for", append(sessionAttrs(s),
-			"held", now.Sub(s.Held).Round(time.Second), "waiting", crowded[s.Upstream], "hint", "headpond ctl kill "+s.ID)...)
+			"held", now.Sub(s.Held).Round(time.Second), "waiting", crowded[s.Upstream], "hint", "headpond ctl kill "+g.idForOperators(s.ID))...)
 	}
 }
 

@@ -66,7 +66,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 
 // additions are the rows of extensions and protocols.
 func (g *Gateway) additions(proxies map[config.Protocol][]extend.Proxy) (all []admin.Addition) {
-	all = append(all, g.showLogs())
+	all = append(all, g.showLogs(), oldProcessReport.Of(g.processes.statuses(time.Now())))
 	for _, p := range g.parts {
 		all = append(all, p.Show()...)
 	}

@@ -128,6 +128,71 @@ func TestListenerClosed(t *testing.T) {
 	}
 }
 
+// TestDrainOfListener: Accept returns the connections that were accepted before a drain, then net.ErrClosed, and the drain
+// waits for them. Those that nobody takes are closed when its time is over.
+func TestDrainOfListener(t *testing.T) {
+	for _, taken := range []bool{true, false} {
+		s, err := listener.New(listener.Config{Name: "late", Logger: quiet}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tcp := conntest.Listen(t)
+		l := s.Listener(tcp)
+		var clients []*net.TCPConn
+		for range 3 {
+			clients = append(clients, conntest.Dial(t, tcp.Addr().String()))
+		}
+		first, err := l.Accept() // begins to accept
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = first.Close()
+		conntest.Eventually(t, "the others are accepted", func() bool { st := s.Stats(); return st.Accepted == 3 && st.Active == 2 })
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		drained := make(chan error, 1)
+		go func() { drained <- s.Drain(ctx) }()
+		<-s.Draining()
+		if !taken {
+			cancel()
+			if err := <-drained; !errors.Is(err, context.Canceled) {
+				t.Errorf("Drain: %v", err)
+			}
+			for _, c := range clients {
+				_ = conntest.WantGone(t, c)
+			}
+		} else {
+			for range 2 {
+				c, err := l.Accept()
+				if err != nil {
+					t.Fatalf("during a drain: %v", err)
+				}
+				if _, err := io.WriteString(c, "served"); err != nil {
+					t.Error(err)
+				}
+				_ = c.Close()
+			}
+			if err := <-drained; err != nil {
+				t.Error(err)
+			}
+			got := ""
+			for _, c := range clients {
+				text, err := io.ReadAll(c)
+				if err != nil {
+					t.Error(err)
+				}
+				got += string(text)
+			}
+			if got != "servedserved" {
+				t.Errorf("the clients got %q", got)
+			}
+		}
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Accept after the drain: %v", err)
+		}
+	}
+}
+
 // lateListener returns one more connection after Close, as a listener does that had accepted one.
 type lateListener struct {
 	net.Listener

@@ -10,9 +10,10 @@ import (
 // Listener returns a listener that accepts from l, for servers with their own accept loop, such as
 // http.Server. The Server admits its connections, reads their PROXY headers and counts them. Accept
 // returns a *Conn, whose session lasts until it is closed. The Handler is used only if it is a
-// Rejecter. Close of the returned listener closes l; accepted connections stay open. After Close,
-// and after Drain or Close of the Server, Accept returns net.ErrClosed, and the listener's
-// goroutine ends.
+// Rejecter. Close of the returned listener closes l, and the connections that Accept has not returned;
+// the others stay open. After Close, and after Drain or Close of the Server, Accept returns
+// net.ErrClosed, and the listener's goroutine ends. During a Drain Accept first returns the
+// connections that were accepted before: Drain waits for them, too.
 func (s *Server) Listener(l net.Listener) net.Listener {
 	nl := &netListener{Listener: l, srv: s, ready: make(chan *Conn), done: make(chan struct{})}
 	if !s.addListener(l) {
@@ -31,6 +32,10 @@ type netListener struct {
 	stop  sync.Once
 	done  chan struct{} // closed when accepting has ended
 	err   error         // the reason; set before done is closed
+
+	mu       sync.Mutex
+	offering int  // calls of offer that run
+	last     bool // no more connection will be offered than those
 }
 
 // Accept implements net.Listener.
@@ -48,20 +53,39 @@ func (l *netListener) Accept() (net.Conn, error) {
 func (l *netListener) run() {
 	err := l.srv.acceptLoop(l.Listener, l.offer)
 	l.srv.removeListener(l.Listener)
-	if l.srv.isClosing() {
-		err = net.ErrClosed
+	if !l.srv.isClosing() {
+		l.finish(err)
+		return
 	}
-	l.finish(err)
+	<-l.srv.draining // which closes the connections that wait for admission or a PROXY header
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = true
+	l.noteOffered()
+}
+
+// noteOffered ends accepting when the last connection was offered. mu is held.
+func (l *netListener) noteOffered() {
+	if l.last && l.offering == 0 {
+		l.finish(net.ErrClosed)
+	}
 }
 
 // offer admits a connection and passes it to Accept.
 func (l *netListener) offer(c *Conn) {
+	l.mu.Lock()
+	l.offering++
+	l.mu.Unlock()
 	handed := false
 	defer func() {
 		if !handed {
 			_ = c.Close()
 			l.srv.forget(c)
 		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.offering--
+		l.noteOffered()
 	}()
 	defer l.srv.recoverSession(c)
 	if !l.srv.admit(c) {
@@ -77,6 +101,7 @@ func (l *netListener) offer(c *Conn) {
 		case l.ready <- c:
 			handed = true
 		case <-l.done:
+		case <-l.srv.ctx.Done():
 		}
 	})
 }

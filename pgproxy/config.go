@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -68,6 +69,10 @@ type Config struct {
 	ReplicationUsers []string
 	// LoginTimeout bounds startup and authentication; 0 = DefaultLoginTimeout.
 	LoginTimeout time.Duration
+	// CancelElsewhere, if set, gets the cancel requests with a key that no client of the Proxy has, and reports whether
+	// somebody else's client has it: see Cancel of another Proxy. It runs on the fiber or goroutine of the request's
+	// connection, and must return when ctx ends.
+	CancelElsewhere func(ctx context.Context, processID uint32, key []byte) bool
 }
 
 // Console is a Backend that is no database: it shows and controls the Proxy. "*" among Databases does not stand for it, and

@@ -103,10 +103,10 @@ func connect(ctx context.Context, cfg *PostgresConfig, endpoint string) (*server
 // with an older one fails.
 func (b *Postgres) connect(ctx context.Context, endpoint string) (*server, error) {
 	if b.pair == nil {
-		return connect(ctx, &b.cfg, endpoint)
+		return connect(ctx, b.login(), endpoint)
 	}
 	for {
-		cfg := b.cfg
+		cfg := *b.login()
 		cfg.secret = b.secret.Load()
 		s, err := connect(ctx, &cfg, endpoint)
 		switch {

@@ -197,7 +197,7 @@ func (s *session) cancel(ctx context.Context) {
 	done := make(chan struct{})
 	s.canceling, s.hit = done, true
 	s.cancelMu.Unlock()
-	if err := sendCancel(ctx, &s.b.cfg, srv); err != nil {
+	if err := sendCancel(ctx, s.b.login(), srv); err != nil {
 		srv.cancelInDoubt.Store(true)
 		s.c.Logger().Warn("cancel request failed", "endpoint", srv.endpoint, "error", err)
 	}

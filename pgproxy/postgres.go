@@ -85,7 +85,8 @@ type Postgres struct {
 	secrets    secretConn
 	baseline   baseline // what the newest server connection reported
 	retired    atomic.Bool
-	life       context.Context // ends when the backend is drained, closed or retired; for the backend's own work
+	follows    atomic.Pointer[Postgres] // see Follow; nil = none
+	life       context.Context          // ends when the backend is drained, closed or retired; for the backend's own work
 	end        context.CancelFunc
 	unreadable atomic.Bool // keep could not read a client's settings, and has logged that
 	unseen     atomic.Bool // lookAt could not read what a client has left, and has logged that
@@ -297,7 +298,37 @@ func (b *Postgres) Retire() {
 	}
 	_ = b.whole.Update(s) // it was valid, and fails only once closed
 	b.setPairIdle(s.Limits.IdleTimeout)
-	b.whole.Resume() // operators reach the new backend only
+	if b.follows.Load() == nil {
+		b.whole.Resume() // operators reach the new backend only
+	}
+}
+
+// Follow is called before Retire if the backend is paused, and next, which replaces it, too: it stays paused until Resume,
+// and then logs in to the servers as next does, so that sessions that wait continue there. It reports whether that is
+// possible: both log in for their clients in the same way. Update sets the endpoints.
+func (b *Postgres) Follow(next *Postgres) bool {
+	if b.cfg.LoginAs != next.cfg.LoginAs {
+		return false
+	}
+	b.follows.Store(next)
+	return true
+}
+
+// login returns how to log in to the servers now, for connections of pools.
+func (b *Postgres) login() *PostgresConfig {
+	whole := b
+	if b.pair != nil {
+		whole = b.of
+	}
+	next := whole.follows.Load()
+	if next == nil {
+		return &b.cfg
+	}
+	cfg := next.cfg
+	if b.pair != nil {
+		cfg.User, cfg.Password, cfg.DBName = b.cfg.User, b.cfg.Password, b.cfg.DBName
+	}
+	return &cfg
 }
 
 // Close closes idle server connections now and leased ones when they are released.

@@ -88,7 +88,7 @@ func (s *session) close() {
 func (s *session) abandon() {
 	ctx, stop := context.WithTimeout(context.Background(), lingerTime)
 	defer stop()
-	if err := sendCancel(ctx, &s.b.cfg, s.srv); err != nil {
+	if err := sendCancel(ctx, s.b.login(), s.srv); err != nil {
 		s.c.Logger().Debug("cancel of an abandoned statement failed", "endpoint", s.srv.endpoint, "error", err)
 	}
 }

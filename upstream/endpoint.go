@@ -90,7 +90,7 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, number int) *endpoint[T] 
 		if cfg.Try != nil {
 			return cfg.Try(ctx, addr)
 		}
-		v, err := cfg.Open(ctx, addr)
+		v, err := u.own.opening()(ctx, addr)
 		if err == nil {
 			cfg.Close(v)
 		}

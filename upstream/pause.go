@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -94,6 +95,19 @@ func (u *Upstream[T]) resume(p *pause) bool {
 	u.refresh()
 	u.askAll()
 	return true
+}
+
+// Follow has connections for u's own acquires opened as next opens them from now on. It is for an Upstream that another
+// one has replaced during a pause: those that wait for its end get connections as the new settings say. Update sets the
+// endpoints. Connections that are open already remain; a pause closes them.
+func (u *Upstream[T]) Follow(next *Upstream[T]) { u.follows.Store(next) }
+
+// opening returns how connections are opened now.
+func (t *Tenant[T]) opening() func(ctx context.Context, endpoint string) (T, error) {
+	if next := t.up.follows.Load(); next != nil && t == &t.up.own {
+		return next.own.cfg.Open
+	}
+	return t.cfg.Open
 }
 
 // pause pauses the pools, and those that are made later.

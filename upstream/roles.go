@@ -310,7 +310,7 @@ func (u *Upstream[T]) Doubt(endpoint string) {
 
 // open opens a connection for a pool, and refuses it if the endpoint turns out to have another role by now.
 func (t *Tenant[T]) open(ctx context.Context, e *endpoint[T]) (v T, err error) {
-	if v, err = e.open(ctx, t.cfg.Open); err != nil {
+	if v, err = e.open(ctx, t.opening()); err != nil {
 		return v, err
 	}
 	if err = t.up.compare(ctx, e, v); err != nil {

@@ -22,8 +22,9 @@ type Upstream[T any] struct {
 	own     Tenant[T] // of the Upstream's own acquires
 	set     atomic.Pointer[set[T]]
 	turns   turns
-	waiting atomic.Int64    // acquires that wait for an endpoint's role
-	judging sync.Mutex      // see endpoint.judging
+	waiting atomic.Int64 // acquires that wait for an endpoint's role
+	judging sync.Mutex   // see endpoint.judging
+	follows atomic.Pointer[Upstream[T]]
 	ctx     context.Context // of background tasks
 	stop    context.CancelFunc
 	tasks   sync.WaitGroup // Sources, and endpoints being retired

@@ -58,6 +58,14 @@ type Pausable interface {
 	Resume() bool
 }
 
+// Follower is a Pausable whose waiting clients can continue with the backend's successor.
+type Follower interface {
+	Pausable
+	// Follow is called if a reload replaces the Backend by next while both are paused. An Update with the settings of next follows:
+	// when Resume is called, those who wait get connections as next opens them. It reports whether that is possible.
+	Follow(next Backend) bool
+}
+
 // Settings are the settings to make or update a Backend.
 type Settings struct {
 	upstream.Settings                  // translated from Config

@@ -28,6 +28,12 @@ type Gateway interface {
 	// Parts are the parts of extensions in this gateway, so that a protocol finds the one of its
 	// package.
 	Parts() []Part
+	// Cancel passes a PostgreSQL cancel request on to the Canceler whose client has that key: of any listener, also one that
+	// a reload has taken out of service, or of another process during an upgrade. It reports whether there is such a client.
+	Cancel(ctx context.Context, processID uint32, key []byte) bool
+	// Vacated returns a channel that is closed when addresses can be opened that no process hands over to the next, such as
+	// those of a Leaver: at the start, but during an upgrade not before the old process has given them up.
+	Vacated() <-chan struct{}
 	Operator
 }
 
@@ -67,6 +73,14 @@ type Part interface {
 	// Drain ends the part's sessions. It is called twice: with last false for sessions that carry no upstream, then
 	// with last true for all others. Sessions that remain when ctx ends are cut off.
 	Drain(ctx context.Context, last bool) error
+}
+
+// Leaver is a Part with addresses that the next process of the gateway needs, and that cannot be handed over.
+type Leaver interface {
+	Part
+	// Leave gives the addresses up, because another process serves. What uses them may go on until ctx ends, which is
+	// soon. Drain may be called meanwhile.
+	Leave(ctx context.Context)
 }
 
 // Dialer connects to the endpoints of an upstream. The connections need not be the engine's.

@@ -110,6 +110,14 @@ type Proxy interface {
 	Register
 }
 
+// Canceler is a Proxy whose clients can cancel their statements, as those of PostgreSQL.
+type Canceler interface {
+	Proxy
+	// Cancel cancels the statement of the client with that key, and reports whether there is such a client. It returns
+	// when that is done, or ctx ends.
+	Cancel(ctx context.Context, processID uint32, key []byte) bool
+}
+
 // Register lists sessions, and ends them. A listener.Server is one.
 type Register interface {
 	// Sessions describes the sessions, in no order.

@@ -30,7 +30,7 @@ type httpBackend struct{ *httpproxy.Upstream }
 
 var (
 	_ extend.Changeable = httpBackend{}
-	_ extend.Pausable   = httpBackend{}
+	_ extend.Follower   = httpBackend{}
 )
 
 func newHTTPBackend(s extend.Settings) (extend.Backend, error) {
@@ -54,6 +54,15 @@ func newHTTPBackend(s extend.Settings) (extend.Backend, error) {
 
 // Update implements extend.Backend.
 func (b httpBackend) Update(s extend.Settings) error { return b.Upstream.Update(s.Settings) }
+
+// Follow implements extend.Follower.
+func (b httpBackend) Follow(next extend.Backend) bool {
+	n, ok := next.(httpBackend)
+	if ok {
+		b.Upstream.Follow(n.Upstream)
+	}
+	return ok
+}
 
 // Runs implements extend.Backend.
 func (b httpBackend) Runs() any { return b.Upstream }

@@ -31,7 +31,7 @@ var (
 	_ extend.Counted  = (*pgBackend)(nil)
 
 	_ extend.Changeable = (*pgBackend)(nil)
-	_ extend.Pausable   = (*pgBackend)(nil)
+	_ extend.Follower   = (*pgBackend)(nil)
 
 	_ pgproxy.SecretSource = (*pgBackend)(nil)
 )
@@ -138,6 +138,17 @@ func (b *pgBackend) Pause(limit time.Duration) error {
 func (b *pgBackend) Resume() bool {
 	p, ok := b.Backend.(*pgproxy.Postgres)
 	return ok && p.Resume()
+}
+
+// Follow implements extend.Follower.
+func (b *pgBackend) Follow(next extend.Backend) bool {
+	p, ok := b.Backend.(*pgproxy.Postgres)
+	n, same := next.(*pgBackend)
+	if !ok || !same {
+		return false
+	}
+	to, ok := n.Backend.(*pgproxy.Postgres)
+	return ok && p.Follow(to)
 }
 
 // Secret implements pgproxy.SecretSource.

@@ -54,6 +54,8 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 		PinAlso: pinsAlso(pg.PinAlso),
 		Mode:    modes[pg.Mode],
 		Auth:    auths[pg.Auth], Rules: rules, Maps: maps, ChannelBinding: channelBindings[pg.ChannelBinding],
+
+		CancelElsewhere: l.Gateway.Cancel,
 	}
 	if cfg.Console, err = newConsole(l, pg, users); err != nil {
 		return extend.Server{}, err

@@ -164,7 +164,11 @@ func ctlKill(e env, address string, ids []string) error {
 		_, _ = fmt.Fprintf(e.stdout, "killed %s\n", id)
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("no such session: %s", strings.Join(missing, " "))
+		why := "no such session"
+		if slices.ContainsFunc(missing, func(id string) bool { return strings.Contains(id, "@") }) {
+			why += ", or its process does not answer"
+		}
+		return fmt.Errorf("%s: %s", why, strings.Join(missing, " "))
 	}
 	return nil
 }

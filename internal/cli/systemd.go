@@ -78,9 +78,21 @@ func (n *notifier) reloading() (over func(error)) {
 			n.ready()
 			return
 		}
-		why := strings.Join(strings.Fields(err.Error()), " ") // a status is one line
-		n.tell("READY=1", "STATUS=serving; the last reload was refused: "+strings.ToValidUTF8(why[:min(len(why), maxStatus)], ""))
+		n.tell("READY=1", "STATUS=serving; the last reload was refused: "+brief(err))
 	}
+}
+
+// upgradeFailed reports why no other process has taken over.
+func (n *notifier) upgradeFailed(err error) {
+	if n != nil && !n.ends.Load() {
+		n.tell("STATUS=serving; the last upgrade failed: " + brief(err))
+	}
+}
+
+// brief returns an error as a part of a status, which is one line.
+func brief(err error) string {
+	why := strings.Join(strings.Fields(err.Error()), " ")
+	return strings.ToValidUTF8(why[:min(len(why), maxStatus)], "")
 }
 
 func (n *notifier) stopping() {

@@ -153,11 +153,20 @@ func TestSystemdFollowsUpgrade(t *testing.T) {
 	u := startUpgraded(t, "auto")
 	before := u.process
 	manager.next(t, "READY=1\n")
+	u.configure(t, "auto", "nonsense: 1\n")
+	u.signal(t, syscall.SIGUSR2)
+	manager.next(t, "STATUS=serving; the last upgrade failed: the new process ended before it served")
+	u.configure(t, "auto", "")
 	u.upgrade(t)
 	manager.next(t, "MAINPID="+strconv.Itoa(u.pid)+"\nREADY=1\nSTATUS=serving\nWATCHDOG=1")
 	if err := before.Wait(); err != nil {
 		t.Error(err)
 	}
+	if err := syscall.Kill(u.pid, syscall.SIGHUP); err != nil { // as ExecReload does with the unit's main process
+		t.Error(err)
+	}
+	manager.next(t, "RELOADING=1\n")
+	manager.next(t, "READY=1\nSTATUS=serving")
 	if err := syscall.Kill(u.pid, syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}

@@ -19,7 +19,7 @@ import (
 // An upgrade: the process starts its program again, which may be a newer one by now, with the same arguments. The new
 // process inherits the listening sockets and tells through a pipe when it serves them. The old one then drains.
 
-// socketsVariable names the addresses of inherited sockets, one a line, in the order of their descriptors, which begin
+// socketsVariable names the addresses of inherited sockets and links (gateway.Socket.Listen), one a line, in the order of their descriptors, which begin
 // after that of the pipe.
 const socketsVariable = "HEADPOND_SOCKETS"
 
@@ -46,8 +46,10 @@ func findPredecessor() *predecessor {
 		return nil
 	}
 	_ = os.Unsetenv(socketsVariable)
+	closeOnExec(firstInherited)
 	p := &predecessor{sockets: []gateway.Socket{}, pipe: os.NewFile(firstInherited, "upgrade")}
 	for i, listen := range strings.FieldsFunc(value, func(r rune) bool { return r == '\n' }) {
+		closeOnExec(firstInherited + 1 + i)
 		p.sockets = append(p.sockets, gateway.Socket{Listen: listen, File: os.NewFile(uintptr(firstInherited+1+i), listen)})
 	}
 	return p
@@ -81,6 +83,7 @@ func upgradeOn(ctx context.Context, signals <-chan os.Signal, gw *gateway.Gatewa
 		pid, err := succeed(ctx, gw)
 		if err != nil {
 			log.Error("upgrade failed", "pid", os.Getpid(), "error", err)
+			notify.upgradeFailed(err)
 			continue
 		}
 		log.Info("upgraded: another process serves, this one drains", "pid", os.Getpid(), "successor", pid)

@@ -25,6 +25,7 @@ func Parse(t testing.TB, text string, pairs ...string) *config.Config {
 // Gateway is a gateway under test.
 type Gateway struct {
 	*gateway.Gateway
+	Config *config.Config     // with which it was started
 	Stop   context.CancelFunc // like the first signal
 	Result chan error         // the result of Run
 }
@@ -32,13 +33,29 @@ type Gateway struct {
 // Run starts a gateway and closes it at the end of the test.
 func Run(t testing.TB, cfg *config.Config) *Gateway {
 	t.Helper()
+	return After(t, nil, cfg)
+}
+
+// Upgrade starts a gateway that takes over from old, as another process would. Both serve until old.Leave.
+func Upgrade(t testing.TB, old *Gateway, cfg *config.Config) *Gateway {
+	t.Helper()
+	sockets, err := old.Sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return After(t, sockets, cfg)
+}
+
+// After starts a gateway that takes over the sockets of another one.
+func After(t testing.TB, sockets []gateway.Socket, cfg *config.Config) *Gateway {
+	t.Helper()
 	ready := make(chan struct{})
-	gw, err := gateway.New(cfg, gateway.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Version: "test", Started: func() { close(ready) }})
+	gw, err := gateway.New(cfg, gateway.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Version: "test", Sockets: sockets, Started: func() { close(ready) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	r := &Gateway{gw, stop, make(chan error, 1)}
+	r := &Gateway{gw, cfg, stop, make(chan error, 1)}
 	go func() { r.Result <- gw.Run(ctx) }()
 	t.Cleanup(func() { gw.Close(); stop() })
 	<-ready

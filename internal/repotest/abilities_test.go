@@ -17,6 +17,7 @@ var connTypes = map[string]bool{
 // allowedAsserts are the permitted type assertions about connections, by "file function type", with the reason.
 var allowedAsserts = map[string]string{
 	"pgproxy/usage.go accepted *listener.Conn":                          "the bytes are counted by the accepted connection, which TLS may wrap",
+	"internal/link/link.go New *net.UnixConn":                           "only Unix sockets carry descriptors",
 	"mux/handshake.go run *tls.Conn":                                    "the peer's certificate is part of its identity",
 	"mux/resume_handshake.go present *tls.Conn":                         "its handshake has to heed a context",
 	"mux/link.go closeNow *tls.Conn":                                    "close_notify of crypto/tls may wait, and a Stream says nothing of connections that are not its own",

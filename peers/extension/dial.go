@@ -29,9 +29,9 @@ func (p *part) dial(ctx context.Context, endpoint string, choice peers.Choice) (
 	if !ok {
 		return netaddr.Dial(ctx, endpoint)
 	}
-	node := p.now()
-	if node == nil {
-		return nil, fmt.Errorf("endpoint %s: %w", endpoint, errStarting)
+	node, err := p.await(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
 	c, err := connectTo(ctx, node, target, choice)
 	if err != nil {

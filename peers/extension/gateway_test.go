@@ -95,6 +95,16 @@ func (n *node) self(t *testing.T) extension.NodeStatus {
 	return extension.NodeStatus{}
 }
 
+// isNode reports whether the gateway has a node now.
+func (n *node) isNode() bool {
+	for _, a := range n.Snapshot().Additions {
+		if rows, ok := a.Rows.([]extension.NodeStatus); ok && len(rows) == 1 {
+			return true
+		}
+	}
+	return false
+}
+
 // peer is what they show of another one.
 func (n *node) peer(id string) extension.PeerStatus {
 	for _, a := range n.Snapshot().Additions {

@@ -2,6 +2,7 @@ package extension
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"net"
@@ -25,6 +26,10 @@ type part struct {
 	cfg      *Peers            // of node
 	services map[string]string // upstreams of the services here, by name
 	retired  *peers.Node       // removed by a reload, and not drained yet
+	left     bool              // Leave has closed the node
+	later    *later            // the node starts when the process before has closed its own; nil: it does not
+
+	starting sync.WaitGroup // goroutines of later
 }
 
 func newPart(g extend.Gateway) extend.Part { return &part{gateway: g} }
@@ -49,11 +54,13 @@ func (p *part) Check(*config.Config, func(err error, at any)) {}
 // Plan implements extend.Part.
 func (p *part) Plan(plan *extend.Plan) error {
 	p.mu.Lock()
-	old, cfg := p.node, p.cfg
+	old, cfg, waiting := p.node, p.cfg, p.later
 	p.mu.Unlock()
 	next := nodeOf(plan.New)
 	plan.Swap = append(plan.Swap, func() { p.note(plan.New) })
 	switch {
+	case waiting != nil:
+		return p.planLater(plan, waiting, next)
 	case old == nil && next == nil:
 		return nil
 	case next == nil:
@@ -85,30 +92,62 @@ func fixed(p *Peers) Peers {
 	return c
 }
 
-// begin starts a node.
-func (p *part) begin(plan *extend.Plan, next *Peers) error {
-	path := keyFile(plan.New, next)
-	key, made, err := peers.LoadOrCreateKey(path)
-	if err != nil {
-		return fmt.Errorf("peers: key: %w", err)
+// prepared is a node that can be started.
+type prepared struct {
+	peers.Config
+	settings *Peers
+	keyFile  string
+	newKey   bool
+}
+
+// prepare translates the settings of a node.
+func (p *part) prepare(plan *extend.Plan, next *Peers) (n prepared, err error) {
+	n.settings, n.keyFile = next, keyFile(plan.New, next)
+	var key ed25519.PrivateKey
+	if key, n.newKey, err = peers.LoadOrCreateKey(n.keyFile); err != nil {
+		return n, fmt.Errorf("peers: key: %w", err)
 	}
-	cfg := peers.Config{
+	n.Config = peers.Config{
 		Key: key, Listen: texts(next.Listen), Announce: texts(next.Announce), Bootstrap: texts(next.Bootstrap), MDNS: next.MDNS, DHT: next.DHT,
 		Relays: texts(next.Relays), NoHolePunching: !next.HolePunching, UPnP: next.UPnP, AutoNAT: next.AutoNAT,
 		MaxConns: next.MaxConnections, MaxMemory: int64(next.MaxMemory) << 20, MaxStreams: next.MaxStreams, KeepAlive: next.KeepAlive,
 		DialTimeout: next.DialTimeout, Services: p.offer(plan.New), Logger: p.gateway.Logger(),
 	}
-	cfg.RelayFor, cfg.RelayForAnyone = callersOf(next.RelayFor)
+	n.RelayFor, n.RelayForAnyone = callersOf(next.RelayFor)
 	if !next.NetworkKey.IsZero() {
-		if cfg.NetworkKey, err = peers.ParseNetworkKey(next.NetworkKey.Reveal()); err != nil {
-			return fmt.Errorf("peers: network_key: %w", err)
+		if n.NetworkKey, err = peers.ParseNetworkKey(next.NetworkKey.Reveal()); err != nil {
+			return n, fmt.Errorf("peers: network_key: %w", err)
 		}
 	}
-	node, err := peers.New(cfg)
+	return n, nil
+}
+
+// start starts a node.
+func (n prepared) start() (*peers.Node, error) {
+	node, err := peers.New(n.Config)
 	if err != nil {
-		return fmt.Errorf("peers: %w", err)
+		return nil, fmt.Errorf("peers: %w", err)
 	}
-	p.gateway.Logger().Info("peers: node", "id", node.ID(), "addresses", node.Addrs(), "key", path, "new_key", made, "private", len(cfg.NetworkKey) > 0)
+	n.Logger.Info("peers: node", "id", node.ID(), "addresses", node.Addrs(), "key", n.keyFile, "new_key", n.newKey, "private", len(n.NetworkKey) > 0)
+	return node, nil
+}
+
+// begin starts a node, or has it started as soon as the process before has closed its own.
+func (p *part) begin(plan *extend.Plan, next *Peers) error {
+	n, err := p.prepare(plan, next)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.gateway.Vacated():
+	default:
+		plan.Swap = append(plan.Swap, func() { p.beginLater(n) })
+		return nil
+	}
+	node, err := n.start()
+	if err != nil {
+		return err
+	}
 	plan.Abort = append(plan.Abort, func() {
 		node.Close()
 		p.swap(nil, nil)
@@ -217,6 +256,7 @@ func (p *part) Registers() (all []extend.Register) {
 // Drain implements extend.Part. It first drains calls of other nodes, and with last the calls of
 // other nodes' services.
 func (p *part) Drain(ctx context.Context, last bool) error {
+	p.endLater()
 	n := p.now()
 	switch {
 	case n == nil:

@@ -1,0 +1,193 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/internal/link"
+	"github.com/headpond/headpond/listener"
+)
+
+// What processes of a gateway ask each other. Newer versions may add to the types, and must not change a name.
+const (
+	askState    = "state"    // what operators have changed: operatorChanges. The process that takes over asks
+	askChange   = "change"   // take over this operatorChanges, which is newer than the answer to askState
+	askVacated  = "vacated"  // nothing: the process has given up the addresses that it cannot hand over
+	askLink     = "link"     // a link for one more new process, as the file of the answer
+	askStatus   = "status"   // how far the process is: processStatus
+	askSessions = "sessions" // processSessions
+	askKill     = "kill"     // end the session of an ID, a string: whether there was one
+	askCancel   = "cancel"   // a cancelRequest: whether it was for a client there
+)
+
+// processStatus is how far a process is.
+type processStatus struct {
+	Version  string    `json:"version"`
+	Sessions int       `json:"sessions"`
+	Since    time.Time `json:"since,omitzero"` // when it stopped accepting
+	Until    time.Time `json:"until,omitzero"` // when its sessions are cut off
+}
+
+// processSessions are the sessions of a process, as many as fit.
+type processSessions struct {
+	Sessions []listener.Info `json:"sessions"` // the names of its fields are those in the message
+}
+
+// maxSessions bounds processSessions, to a third of what a message may have with names of usual length.
+const maxSessions = 10_000
+
+// cancelRequest is a PostgreSQL cancel request.
+type cancelRequest struct {
+	ProcessID uint32 `json:"process_id"`
+	Key       []byte `json:"key"`
+}
+
+// answerTo answers the requests of a process.
+func (g *Gateway) answerTo(p *process) link.Handler {
+	return func(ctx context.Context, ask string, body json.RawMessage) (answer any, f *os.File, err error) {
+		p.silent.Store(false)
+		if err := p.may(ask); err != nil {
+			return nil, nil, err
+		}
+		switch ask {
+		case askState:
+			answer, err = g.bequeath(p)
+		case askChange:
+			var c operatorChanges
+			if err = json.Unmarshal(body, &c); err == nil {
+				err = g.takeChanges(c)
+			}
+		case askVacated:
+			g.noteVacated()
+		case askLink:
+			f, err = g.newLink()
+		case askStatus:
+			answer = g.processStatus()
+		case askSessions:
+			all := g.ownSessions()
+			admin.SortSessions(all)
+			answer = processSessions{all[:min(len(all), maxSessions)]}
+		case askKill:
+			var id string
+			if err = json.Unmarshal(body, &id); err == nil {
+				answer = g.killHere(id)
+			}
+		case askCancel:
+			var c cancelRequest
+			if err = json.Unmarshal(body, &c); err == nil {
+				answer = g.cancelHere(ctx, c.ProcessID, c.Key)
+			}
+		default:
+			err = link.ErrUnknown
+		}
+		return answer, f, err
+	}
+}
+
+// may returns an error for what only a process of the other side of an upgrade asks.
+func (p *process) may(ask string) error {
+	switch {
+	case ask == askState && p.older:
+		return errOlder
+	case (ask == askChange || ask == askVacated) && !p.older:
+		return errNewer
+	}
+	return nil
+}
+
+// processStatus is the answer to askStatus.
+func (g *Gateway) processStatus() processStatus {
+	s := processStatus{Version: g.opts.Version}
+	for _, r := range g.registers() {
+		if proxy, ok := r.(extend.Proxy); ok {
+			s.Sessions += proxy.Stats().Active
+		} else {
+			s.Sessions += len(r.Sessions())
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.Since, s.Until = g.leftAt, g.drainsUntil
+	return s
+}
+
+// oldSessions describes the sessions of older processes. Each ID ends in @ and the number of the process.
+func (g *Gateway) oldSessions() (all []listener.Info) {
+	for _, a := range askAll[processSessions](g.processes.answering(), askPatience, askSessions, nil) {
+		for _, s := range a.answer.Sessions {
+			s.ID += "@" + strconv.Itoa(a.by.pid)
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// killOld ends a session of an older process.
+func (g *Gateway) killOld(id, pid string) bool {
+	for _, p := range g.processes.older() {
+		if strconv.Itoa(p.pid) != pid {
+			continue
+		}
+		for _, a := range askAll[bool]([]*process{p}, askPatience, askKill, id) {
+			return a.answer
+		}
+	}
+	return false
+}
+
+// cutProcess separates the ID of a session of an older process from the process's number; ok is false for one of this process.
+func cutProcess(id string) (session, pid string, ok bool) { return strings.Cut(id, "@") }
+
+// cancelAnywhere is extend.Gateway.Cancel.
+func (g *Gateway) cancelAnywhere(ctx context.Context, processID uint32, key []byte) (found bool) {
+	if g.cancelHere(ctx, processID, key) {
+		return true
+	}
+	others := g.processes.list()
+	if len(others) == 0 {
+		return false
+	}
+	defer g.processes.passing.Add(-1)
+	if g.processes.passing.Add(1) > maxPassing {
+		return false
+	}
+	fiber.Block(func() { found = cancelAt(ctx, others, cancelRequest{processID, key}) })
+	return found
+}
+
+// cancelAt passes a cancel request on to processes, until one of them has its client.
+func cancelAt(ctx context.Context, others []*process, c cancelRequest) bool {
+	ctx, cancel := context.WithTimeout(ctx, cancelPatience)
+	defer cancel() // ends the others
+	answers := make(chan bool, len(others))
+	for _, p := range others {
+		go func() {
+			var found bool
+			err := p.ask(ctx, askCancel, c, &found)
+			answers <- err == nil && found
+		}()
+	}
+	for range others {
+		if <-answers {
+			return true
+		}
+	}
+	return false
+}
+
+// cancelHere passes a cancel request on to a client of this process.
+func (g *Gateway) cancelHere(ctx context.Context, processID uint32, key []byte) bool {
+	for _, r := range g.registers() {
+		if c, ok := r.(extend.Canceler); ok && c.Cancel(ctx, processID, key) {
+			return true
+		}
+	}
+	return false
+}

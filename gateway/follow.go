@@ -1,0 +1,71 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/upstream"
+)
+
+// A reload may replace an upstream while it is paused, for example because its servers move. The old backend then stays
+// paused as long as the new one: its clients wait, and continue at the servers of the new one.
+
+// followPause is how often a replaced backend is looked at until nobody waits for its connections.
+const followPause = 100 * time.Millisecond
+
+// planFollow has old, which next replaces, follow it if it is paused, and so what old has replaced.
+func (g *Gateway) planFollow(p *plan, u *config.Upstream, old, next *backend) error {
+	for _, b := range append(g.followers(u.Name), old) {
+		s, err := g.settingsOf(u, b)
+		if err != nil {
+			return fmt.Errorf("upstream %q: %w", u.Name, err)
+		}
+		s.Overrides = old.kept()
+		of, ok := b.impl.(extend.Follower)
+		if !ok || !b.paused() {
+			continue
+		}
+		p.Commit = append(p.Commit, func() error {
+			if !of.Follow(next.impl) {
+				return nil
+			}
+			b.follows.Store(true)
+			if err := of.Update(s); err != nil {
+				return fmt.Errorf("upstream %q: clients that wait for the end of its pause: %w", u.Name, err)
+			}
+			if c, ok := b.impl.(extend.Counted); ok && b != old {
+				c.Retire() // again, because of the update
+			}
+			return nil
+		})
+	}
+	return nil
+}
+
+// followers returns the paused backends that reloads have replaced by the upstream of that name.
+func (g *Gateway) followers(name string) (list []*backend) {
+	g.mu.Lock()
+	retiring := slices.Clone(g.retiring)
+	g.mu.Unlock()
+	for _, r := range retiring {
+		if b, ok := r.part.(*backend); ok && r.shown.Name == name && b.follows.Load() && b.paused() {
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
+// paused reports whether the backend is paused.
+func (b *backend) paused() bool { return !b.impl.Status().PausedUntil.IsZero() }
+
+// awaited reports whether clients of a replaced backend wait for its connections, or may do so until the end of its pause.
+func (b *backend) awaited() bool {
+	if !b.follows.Load() {
+		return false
+	}
+	s := b.impl.Status()
+	return !s.PausedUntil.IsZero() || slices.ContainsFunc(s.Endpoints, func(e upstream.EndpointStatus) bool { return e.Pool.Waiting > 0 })
+}

@@ -1,0 +1,167 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/upstream"
+)
+
+// operatorChanges are what operators have changed at run time, which an upgrade preserves, by the names of upstreams.
+type operatorChanges map[string]upstreamChanges
+
+// upstreamChanges are the changes of one upstream.
+type upstreamChanges struct {
+	PausedUntil time.Time        `json:"paused_until,omitzero"` // by the clock of the machine, which both processes have
+	Endpoints   []endpointChange `json:"endpoints,omitempty"`
+}
+
+// endpointChange is an upstream.Override.
+type endpointChange struct {
+	Address  string            `json:"address"`
+	Weight   int               `json:"weight,omitempty"`
+	Priority int               `json:"priority,omitempty"`
+	Zone     string            `json:"zone,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Added    bool              `json:"added,omitempty"`
+	Out      upstream.Out      `json:"out,omitempty"`
+	Keep     bool              `json:"keep,omitempty"`
+}
+
+// changesOf returns the changes of one upstream.
+func changesOf(b *backend) (c upstreamChanges) {
+	c.PausedUntil = b.impl.Status().PausedUntil.Round(0)
+	for _, o := range b.overrides() {
+		c.Endpoints = append(c.Endpoints, endpointChange{o.Address, o.Weight, o.Priority, o.Zone, o.Metadata, o.Added, o.Out, o.Keep})
+	}
+	return c
+}
+
+// overrides is the reverse of changesOf, for the endpoints.
+func (c upstreamChanges) overrides() (list []upstream.Override) {
+	for _, e := range c.Endpoints {
+		list = append(list, upstream.Override{
+			Endpoint: upstream.Endpoint{Address: e.Address, Weight: e.Weight, Priority: e.Priority, Zone: e.Zone, Metadata: e.Metadata},
+			Added:    e.Added, Out: e.Out, Keep: e.Keep,
+		})
+	}
+	return list
+}
+
+// changes returns the changes of all upstreams, also empty ones.
+func (g *Gateway) changes() operatorChanges {
+	g.mu.Lock()
+	backends := map[string]*backend{}
+	for _, b := range g.backends {
+		backends[b.cfg.Name] = b
+	}
+	g.mu.Unlock()
+	all := operatorChanges{}
+	for name, b := range backends {
+		all[name] = changesOf(b)
+	}
+	return all
+}
+
+// bequeath tells a process that starts what operators have changed.
+func (g *Gateway) bequeath(to *process) (operatorChanges, error) {
+	if !g.mayReload() {
+		return nil, ErrClosed
+	}
+	c := g.changes()
+	g.processes.mu.Lock()
+	defer g.processes.mu.Unlock()
+	g.processes.heir, g.processes.inherited = to, c
+	return c, nil
+}
+
+// bequeathRest tells the process that has taken over what operators have changed since it started. Nothing can be changed any more.
+func (g *Gateway) bequeathRest() {
+	g.processes.mu.Lock()
+	heir, had := g.processes.heir, g.processes.inherited
+	g.processes.mu.Unlock()
+	if heir == nil {
+		return
+	}
+	rest := g.changes()
+	maps.DeleteFunc(rest, func(name string, c upstreamChanges) bool { return reflect.DeepEqual(c, had[name]) })
+	if len(rest) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), statePatience)
+	defer cancel()
+	if err := heir.link.Call(ctx, askChange, rest, nil); err != nil {
+		g.logger.Error("the new process has not taken over what operators changed while it started", "pid", os.Getpid(),
+			"upstreams", slices.Sorted(maps.Keys(rest)), "error", err)
+	}
+}
+
+// inheritChanges asks the process that this one takes over from what operators have changed.
+func (g *Gateway) inheritChanges() {
+	older := g.processes.older()
+	if len(older) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), statePatience)
+	defer cancel()
+	var c operatorChanges
+	if err := older[0].ask(ctx, askState, nil, &c); err != nil { // the others drain
+		g.logger.Warn("pauses and changes of endpoints are not taken over from the process before", "pid", os.Getpid(), "old", older[0].pid, "error", err)
+		return
+	}
+	g.toTake = c
+}
+
+// takeOver builds an upstream as operators have changed the one of the process before.
+func (g *Gateway) takeOver(name string, build func([]upstream.Override) (*backend, error)) (*backend, error) {
+	c := g.toTake[name]
+	list := c.overrides()
+	b, err := build(list)
+	if errors.Is(err, upstream.ErrConfig) && len(list) > 0 { // of another version
+		g.logger.Warn("changes of endpoints are not taken over from the process before", "upstream", name, "error", err)
+		list = nil
+		b, err = build(nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.pauseUntil(c.PausedUntil)
+	if len(list) > 0 || time.Until(c.PausedUntil) > 0 {
+		g.logger.Info("operators' changes are taken over from the process before", "upstream", name, "endpoints", len(list), "pause", time.Until(c.PausedUntil))
+	}
+	return b, nil
+}
+
+// takeChanges changes running upstreams as operators have changed those of the process before.
+func (g *Gateway) takeChanges(c operatorChanges) error {
+	if !g.lockRunning() {
+		return ErrClosed
+	}
+	defer g.reloading.Unlock()
+	var errs []error
+	for _, b := range g.backends {
+		change, ok := c[b.cfg.Name]
+		if !ok {
+			continue
+		}
+		if _, ok := b.impl.(extend.Changeable); ok {
+			s, err := g.settingsOf(&b.cfg, b)
+			if s.Overrides = change.overrides(); err == nil {
+				err = b.impl.Update(s)
+			}
+			errs = append(errs, err)
+		}
+		if of, ok := b.impl.(extend.Pausable); ok && time.Until(change.PausedUntil) <= 0 {
+			of.Resume()
+		}
+		b.pauseUntil(change.PausedUntil)
+		g.logger.Info("operators' changes are taken over from the process before", "upstream", b.cfg.Name, "endpoints", len(change.Endpoints), "pause", max(time.Until(change.PausedUntil), 0))
+	}
+	return errors.Join(errs...)
+}
