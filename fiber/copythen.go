@@ -18,23 +18,18 @@ import (
 // a stack, until a small piece has followed. A panic of moved or spliced is logged, counted in
 // Stats.Panics, and becomes writeErr, which wraps ErrPanicked.
 //
-// If src or dst is a TLSConn, a fiber copies, because cryptography would hold the loop. The fiber
-// ends when nothing has arrived for 100 ms, and the next data starts another one. CopyThen does not
-// check whether another fiber uses such connections.
+// If src or dst is not a Conn of an engine, such as a TLSConn or a stream of HTTP/2, a fiber of
+// src's loop copies: cryptography, for one, would hold the loop. The fiber ends when nothing has
+// arrived for 100 ms, and the next data starts another one. Each of the two may live on any loop.
+// CopyThen does not check whether another fiber uses such connections.
 func CopyThen(src Stream, dst net.Conn, moved, spliced func(n int), then func(readErr, writeErr error)) bool {
-	if _, ok := written(src).(*TLSConn); ok {
+	c, receives := written(src).(*Conn)
+	d, sends := written(dst).(*Conn)
+	if !receives || !sends {
 		return copyByFiber(src, dst, moved, then)
 	}
-	if _, ok := written(dst).(*TLSConn); ok {
-		return copyByFiber(src, dst, moved, then)
-	}
-	c, ok := written(src).(*Conn)
-	if !ok {
-		return false
-	}
-	d, ok := written(dst).(*Conn)
 	l := c.loop.Load()
-	if !ok || d.loop.Load() != l || !l.here() || l.current == nil || c.reading || c.then != nil || d.writing {
+	if d.loop.Load() != l || !l.here() || l.current == nil || c.reading || c.then != nil || d.writing {
 		return false
 	}
 	if err := sendAhead(l, src, d, moved); err != nil {

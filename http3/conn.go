@@ -60,6 +60,11 @@ func (c *conn) Carry(h http.Handler) error {
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c.count(1, s.KeepAlive)
 			defer c.count(-1, s.KeepAlive)
+			if r.Method == http.MethodConnect {
+				t := &tunnelWriter{ResponseWriter: w}
+				defer t.end()
+				w = t
+			}
 			h.ServeHTTP(w, r)
 		}),
 	}
@@ -72,6 +77,34 @@ func (c *conn) Carry(h http.Handler) error {
 		return nil
 	}
 	return err
+}
+
+// tunnelWriter is the http.ResponseWriter of an extended CONNECT (RFC 9220).
+type tunnelWriter struct {
+	http.ResponseWriter
+	taken *quichttp3.Stream // by EndResponse; nil = it is quic-go's
+}
+
+var _ httpproxy.TunnelWriter = (*tunnelWriter)(nil)
+
+// Unwrap returns what http.ResponseController uses.
+func (t *tunnelWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+// EndResponse implements httpproxy.TunnelWriter.
+func (t *tunnelWriter) EndResponse() error {
+	w, ok := t.ResponseWriter.(quichttp3.HTTPStreamer)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	t.taken = w.HTTPStream()
+	return t.taken.Close()
+}
+
+// end ends a stream that was taken from quic-go, which ends others itself.
+func (t *tunnelWriter) end() {
+	if t.taken != nil {
+		t.taken.CancelRead(quic.StreamErrorCode(quichttp3.ErrCodeNoError)) // nothing after its end
+	}
 }
 
 // goAway sends GOAWAY after Leave, and returns when the connection has ended.

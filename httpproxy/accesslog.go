@@ -144,9 +144,6 @@ func (s *session) finishLog(l *logLine) {
 // logPanic logs the request whose serving has panicked. A deferred function calls it before the session's memory is freed.
 func (s *session) logPanic() {
 	x, req, route, upstream := &s.ex, &s.req, "", ""
-	if x.head != nil {
-		req = x.head
-	}
 	if x.target != nil {
 		route, upstream = x.target.label, x.target.name
 	}
@@ -171,9 +168,6 @@ func (s *session) lineOf(log *accessLog) *logLine {
 	l := logLines.Get().(*logLine)
 	l.log, l.req, l.peer, l.secure, l.protocol, l.began = log, &s.req, s.from(), s.isTLS, protocolHTTP11, s.now
 	l.trusted = s.p.table.Load().trusted
-	if x.head != nil {
-		l.req = x.head
-	}
 	if x.trace != nil {
 		l.trace = x.trace.id
 	}
@@ -258,24 +252,6 @@ func (s *session) noteFirst() {
 	if s.p.log.Load() != nil {
 		s.ex.first = max(time.Since(s.now), 1)
 	}
-}
-
-// keepHead keeps the request's head for the log line of a request that outlives the head.
-func (s *session) keepHead() {
-	x := &s.ex
-	x.id = bytes.Clone(x.id)
-	if s.logged() == nil && x.trace == nil {
-		return
-	}
-	kept := &httpwire.Request{
-		Method: bytes.Clone(s.req.Method), Target: bytes.Clone(s.req.Target), Host: bytes.Clone(s.req.Host), Minor: s.req.Minor,
-	}
-	for i := range s.req.Fields {
-		f := s.req.Fields[i]
-		f.Name, f.Value = bytes.Clone(f.Name), bytes.Clone(f.Value)
-		kept.Fields = append(kept.Fields, f)
-	}
-	x.head = kept
 }
 
 // client returns the address of the client, as named by trusted proxies.

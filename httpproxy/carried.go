@@ -42,6 +42,10 @@ type carried struct {
 	first   []byte      // the part of the body that begin has read
 	framing []byte      // framing and content to be read next
 	small   [smallRead]byte
+
+	came time.Time // when the request's head did
+	// tunnels: it carries the data of another protocol, unframed; see switchTo.
+	tunnels bool
 }
 
 // smallRead is the least buffer for a whole chunk; a smaller Read gets it in pieces.
@@ -69,6 +73,7 @@ func (cc *carrierConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // begin makes the head of the request.
 func (st *carried) begin() {
 	cc, s, came := st.cc, st.session, time.Now()
+	st.came = came
 	s.p, s.ctx, s.lc, s.shard, s.isTLS, s.peer = cc.p, cc.ctx, cc.lc, cc.shard, cc.tls, cc.peer
 	s.stream, s.about, s.now = st, &st.about, came
 	s.held.of = &cc.held
@@ -76,11 +81,13 @@ func (st *carried) begin() {
 	s.client.use(st)
 	head := st.fields()
 	ends := st.bodiless(came)
-	if st.chunked = !ends && head.length < 0; head.bad || !head.request(&s.req, &s.reqText, ends) {
+	if st.chunked = !ends && head.length < 0 && head.protocol == ""; head.bad || !head.request(&s.req, &s.reqText, ends) {
 		s.headErr = errUnusual
 		return
 	}
-	st.left, st.timeout = head.length, head.timeout
+	if st.left, st.timeout = head.length, head.timeout; head.protocol != "" {
+		st.left = endless
+	}
 	st.ended.Store(ends)
 	s.held.add(cap(s.reqText))
 	st.admit()
@@ -91,10 +98,12 @@ func (st *carried) begin() {
 func (st *carried) fields() *h2Head {
 	r, b := st.r, &h2Head{limit: st.cc.p.limits.Load().head}
 	b.reset(false)
-	if b.method = r.Method; b.method == http.MethodConnect {
-		b.authority = r.Host
-	} else {
-		b.scheme, b.path, b.authority = "https", r.RequestURI, r.Host
+	extended := r.Method == http.MethodConnect && r.Proto != protocolHTTP3
+	if b.method, b.authority = r.Method, r.Host; b.method != http.MethodConnect || extended {
+		b.scheme, b.path = "https", r.RequestURI
+	}
+	if extended {
+		b.protocol = r.Proto
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 		known := httpwire.Classify(name)
@@ -186,6 +195,8 @@ func (st *carried) Read(p []byte) (int, error) {
 			n := copy(p, st.framing)
 			st.framing = st.framing[n:]
 			return n, nil
+		case st.ended.Load() && st.tunnels:
+			return 0, io.EOF
 		case st.ended.Load():
 			return 0, st.await()
 		}
@@ -222,7 +233,7 @@ func (st *carried) readBody(p []byte) (n int, err error) {
 	}
 	st.cc.count()
 	switch {
-	case err == io.EOF && !framed && st.left > 0: //nolint:errorlint // likewise
+	case err == io.EOF && !framed && st.left > 0 && !st.tunnels: //nolint:errorlint // likewise
 		return n, io.ErrUnexpectedEOF
 	case err == io.EOF: //nolint:errorlint // likewise
 		st.ended.Store(true)
@@ -359,8 +370,6 @@ func (*carried) whole() (content int64, come, read bool) { return 0, false, fals
 
 func (st *carried) limit() time.Duration { return st.timeout }
 
-func (st *carried) home() int { return 0 }
-
 func (st *carried) resumes() func() { return nil }
 
 func (st *carried) head(dst []byte) headWriter {
@@ -375,22 +384,43 @@ func (st *carried) sendHead(status int, _ []byte, length int64) error {
 		return err
 	}
 	st.frame(status, length)
-	h := st.w.Header()
 	if status < 200 {
 		st.w.WriteHeader(status)
-		clear(h)
+		clear(st.w.Header())
 		return nil
 	}
-	for _, name := range [...]string{"Content-Type", "Date"} { // the Carrier must not add fields that the response does not have
+	st.writeHead(status)
+	if length == 0 {
+		return st.sendData(nil, true)
+	}
+	return nil
+}
+
+// writeHead writes a final head. The Carrier must not add fields that the response does not have.
+func (st *carried) writeHead(status int) {
+	h := st.w.Header()
+	for _, name := range [...]string{"Content-Type", "Date"} {
 		if _, ok := h[name]; !ok {
 			h[name] = nil
 		}
 	}
 	st.w.WriteHeader(status)
-	if length == 0 {
-		return st.sendData(nil, true)
+}
+
+func (st *carried) switchTo([]byte) error {
+	if err := st.endError(); err != nil {
+		return err
 	}
-	return nil
+	st.frame(http.StatusOK, endless)
+	st.writeHead(http.StatusOK)
+	st.tunnels = true
+	return st.flush()
+}
+
+func (st *carried) cutOff(err error) {
+	if !st.end(err) { // the response is complete
+		_ = st.control.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // endError returns why the request has ended.
@@ -467,8 +497,23 @@ func (st *carried) endWith(trailers []httpwire.Field) error {
 	return st.sendTrailers(trailers)
 }
 
-// CloseWrite is not supported: the Carrier drops an unread body.
-func (st *carried) CloseWrite() error { return errors.ErrUnsupported }
+// CloseWrite ends this side of a tunnel. Otherwise it is not supported: the Carrier drops an unread body.
+func (st *carried) CloseWrite() error {
+	w, ok := st.w.(TunnelWriter)
+	if !ok || !st.tunnels {
+		return errors.ErrUnsupported
+	}
+	st.mu.Lock()
+	err := st.err
+	if err == nil {
+		st.finished = true // before the request's context ends by it
+	}
+	st.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return w.EndResponse()
+}
 
 // Close ends the request. The client gets an error if the response is incomplete.
 func (st *carried) Close() error {

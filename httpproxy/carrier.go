@@ -30,6 +30,9 @@ type Carrier interface {
 	// Context ends when the client no longer wants the answer. Body may be read while the response is written, and after its
 	// beginning was.
 	//
+	// An extended CONNECT (RFC 9220) has the method CONNECT, and its :protocol as Proto. Its Body and Write carry
+	// the data of that protocol once the response's head was written. Its http.ResponseWriter is a TunnelWriter.
+	//
 	// The http.ResponseWriter has the methods of http.ResponseController for deadlines, which interrupt blocked calls, and
 	// FlushError. It sends interim heads at once, and fields with http.TrailerPrefix as trailers. When ServeHTTP returns, the
 	// response is complete and the unread body is dropped. When it panics with http.ErrAbortHandler, the client is told that
@@ -43,6 +46,13 @@ type Carrier interface {
 	TLS() *tls.ConnectionState
 	// Traffic returns the bytes received from the client and sent to it.
 	Traffic() (in, out uint64)
+}
+
+// TunnelWriter is the http.ResponseWriter of an extended CONNECT.
+type TunnelWriter interface {
+	http.ResponseWriter
+	// EndResponse ends the response, while the request's Body can still be read.
+	EndResponse() error
 }
 
 // CarrierListener is a listener that accepts Carriers.
@@ -259,7 +269,7 @@ func (cc *carrierConn) forget(st *carried) bool {
 	switch err := st.endError(); {
 	case err == nil && cc.resets > 0:
 		cc.resets--
-	case errors.Is(err, httppool.ErrClientGone):
+	case errors.Is(err, httppool.ErrClientGone) && !(st.tunnels && time.Since(st.came) >= tunnelServes):
 		cc.resets++
 	}
 	return cc.resets > maxResets

@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -22,8 +23,6 @@ type clientStream interface {
 	major() int
 	// limit is the client's time limit for the exchange; 0 = none.
 	limit() time.Duration
-	// home is the loop of the client's connection; 0 = none.
-	home() int
 	// resumes returns what continues a suspended session; see session.beginRest. Without a loop no session is suspended.
 	resumes() func()
 
@@ -32,6 +31,9 @@ type clientStream interface {
 	// sendHead takes the head of an interim response or of the final one, whose body has the given length. It is sent with the
 	// next write or flush.
 	sendHead(status int, block []byte, length int64) error
+	// switchTo sends the head of the answer to an extended CONNECT that succeeds. From now on the stream carries the data of the
+	// other protocol as it is.
+	switchTo(block []byte) error
 	// flush sends what has been written.
 	flush() error
 	// endWith ends the response with trailers, even if content is missing. Before the head and after the end it does nothing.
@@ -40,6 +42,8 @@ type clientStream interface {
 	// whole reports whether the request is complete and has no trailers, the size of its content, and whether the session has
 	// read all of it.
 	whole() (content int64, come, read bool)
+	// cutOff ends the request for its client by a reset, unless both sides have ended it. It does not wait.
+	cutOff(err error)
 	// uses sets the connection to close when the client gives up the request; false = the client has, and c is not closed.
 	uses(c *httppool.Conn) bool
 	// cancels has cancel called when the request ends, at once if it has ended. nil undoes this.
@@ -66,6 +70,9 @@ type clientSide struct {
 	began bool // the final head was sent
 	out   h2Outgoing
 }
+
+// endless is the length of what a stream carries after switchTo.
+const endless = math.MaxInt64
 
 // fail ends the request; mu is held.
 func (c *clientSide) fail(err error) {

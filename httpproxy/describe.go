@@ -155,17 +155,15 @@ func (h *http2) Kill(stream uint64) bool {
 	if stream > math.MaxUint32 {
 		return false
 	}
-	killed := false
-	h.locked(func() {
-		if st := h.streams[uint32(stream)]; st != nil && st.err == nil {
-			killed = true
-			h.p.srv.CountError(listener.ReasonKilled)
-			h.out = appendReset(h.outgoing(), st.id, codeCancel)
-			st.fail(errKilled)
-			h.checkBy(time.Unix(1, 0)) // so that the reader sends the reset soon
-		}
-	})
-	return killed
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	st := h.streams[uint32(stream)]
+	if st == nil || st.err != nil {
+		return false
+	}
+	h.p.srv.CountError(listener.ReasonKilled)
+	st.reset(errKilled)
+	return true
 }
 
 // Sessions describes the connections and their streams, in no particular order.

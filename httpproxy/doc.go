@@ -46,8 +46,8 @@
 //
 // # Limits
 //
-// HTTP/1.1 upgrades (WebSocket) pass to servers of HTTP/1.1; WebSocket over HTTP/2 (RFC 8441) is not supported on
-// either side. Servers that authenticate connections (NTLM, Negotiate) are not supported: their connections are not
+// Upgrades (WebSocket) pass between all versions of HTTP, as Upgrade or as extended CONNECT (RFC 8441, RFC 9220), but not
+// to servers of HTTP/2 alone that do not announce it. Servers that authenticate connections (NTLM, Negotiate) are not supported: their connections are not
 // reused.
 //
 // Unstable until 1.0.

@@ -217,7 +217,10 @@ func (s *session) request() *http.Request {
 
 func (s *session) newRequest() *http.Request {
 	head := s.client.bytes()[:s.ex.size]
-	if s.stream != nil {
+	switch t := s.ex.tunnel; {
+	case t != nil && t.head != nil:
+		head = t.head
+	case s.stream != nil:
 		head = appendText(nil, &s.req)
 	}
 	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))

@@ -63,19 +63,19 @@ type exchange struct {
 	clientContinues bool           // the client has received a 100 Continue
 	compression     answerCompression
 	result          httppool.Result
-	until           time.Time         // deadline of the exchange; zero = none
-	asked           *http.Request     // result of the method request; nil = not needed yet
-	head            *httpwire.Request // a copy of the request's head, which was dropped; nil = not dropped
-	trace           *trace            // nil = not traced
-	decided         bool              // trace is decided
-	first           time.Duration     // time from the request to the head of its response; 0 = none yet, or no log wants it
-	unframed        bool              // the client speaks HTTP/1.0 and gets the body without framing
-	upgraded        bool              // the connections speak another protocol
-	close           bool              // the client's connection ends with the response
-	logged          bool              // in the access log
-	wrote           bool              // a byte of the response went to the client
-	headPending     bool              // the client's stream has got the head, and may not have sent it
-	rest            resting           // of the session while the answer pauses
+	until           time.Time     // deadline of the exchange; zero = none
+	asked           *http.Request // result of the method request; nil = not needed yet
+	trace           *trace        // nil = not traced
+	decided         bool          // trace is decided
+	first           time.Duration // time from the request to the head of its response; 0 = none yet, or no log wants it
+	unframed        bool          // the client speaks HTTP/1.0 and gets the body without framing
+	tunnel          *tunnel       // the upgrade that the request asks for; nil = none
+	upgraded        bool          // the connections speak another protocol
+	close           bool          // the client's connection ends with the response
+	logged          bool          // in the access log
+	wrote           bool          // a byte of the response went to the client
+	headPending     bool          // the client's stream has got the head, and may not have sent it
+	rest            resting       // of the session while the answer pauses
 }
 
 // earlier returns t or the end of the exchange's time, whichever is first; the zero t stands for no time.
@@ -223,6 +223,7 @@ func (s *session) begin(path string, raw []byte) {
 	if x.target.affinity != nil && !x.peeked {
 		s.findAffinityKey(nil)
 	}
+	x.tunnel = s.upgrading()
 	x.close = s.closesAfter()
 	if x.id == nil {
 		s.identify()
@@ -240,6 +241,9 @@ func (s *session) canonical() (status int, reason, why string) {
 	r := &s.req
 	if string(r.Method) == http.MethodConnect {
 		return http.StatusMethodNotAllowed, listener.ReasonUnknownRoute, "CONNECT is not supported"
+	}
+	if s.stream != nil && r.Upgrade != nil && s.upgradeProtocol() == nil {
+		return http.StatusNotImplemented, listener.ReasonProtocol, "this :protocol is not supported"
 	}
 	malformed := func(why string) (int, string, string) {
 		return http.StatusBadRequest, listener.ReasonProtocol, why
@@ -480,8 +484,15 @@ func (s *session) sendAndReceive(raw []byte) error {
 		if ahead.bodyPending {
 			s.ex.inline = false // the upload waits for the window while the answer is read
 		}
-	} else if err := s.send(raw); err != nil {
-		return s.fail("send", err)
+	} else {
+		if s.ex.tunnel != nil {
+			if err := s.prepareUpgrade(); err != nil {
+				return err
+			}
+		}
+		if err := s.send(raw); err != nil {
+			return s.fail("send", err)
+		}
 	}
 	if !s.ex.inline {
 		s.startUpload()
@@ -505,7 +516,12 @@ func (s *session) send(raw []byte) (err error) {
 	}
 	x.written = 0
 	if p := s.place(); p != nil {
-		if err = p.sendHead(s.out, s.asksHead(), s.req.Length, x.ahead.sent); err != nil {
+		if x.tunnel != nil {
+			err = p.sendConnect(s.out)
+		} else {
+			err = p.sendHead(s.out, s.asksHead(), s.req.Length, x.ahead.sent)
+		}
+		if err != nil {
 			return err
 		}
 		x.written = len(s.out)
@@ -555,8 +571,11 @@ func (s *session) receive() error {
 		if err != nil {
 			return s.fail("receive", err)
 		}
+		if t := s.ex.tunnel; t != nil && t.alone {
+			s.resp.Reusable = false // the lease is one of HTTP/2
+		}
 		switch {
-		case s.resp.Status == 101:
+		case s.switched():
 			return s.upgrade(n)
 		case s.resp.Status < 200:
 			if err := s.interim(n); err != nil {

@@ -74,7 +74,7 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 	r, t, place := &s.req, s.ex.target, s.place()
 	w := headWriter{dst: dst, coded: place != nil}
 	s.beginRequest(&w, raw)
-	trusted, trace := s.trusted(), s.ex.trace
+	trusted, trace, upgrade := s.trusted(), s.ex.trace, s.ex.tunnel
 	var received forwarded
 	for i := range r.Fields {
 		f := &r.Fields[i]
@@ -82,6 +82,9 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 			continue
 		}
 		if r.Listed(f) || t.requestRules.drops(f.Name) || t.access != nil && t.access.withholds(f) {
+			continue
+		}
+		if upgrade != nil && upgrade.withholds(f, w.coded) {
 			continue
 		}
 		if isClientCert(f.Name) && !(trusted && httpwire.EqualFold(f.Name, clientCertField)) {
@@ -119,6 +122,9 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 		trace.write(&w)
 	}
 	t.requestRules.write(&w, s)
+	if upgrade != nil {
+		upgrade.appendKey(&w)
+	}
 	s.appendConnection(&w)
 	s.appendFraming(&w)
 	return w.finish()
@@ -136,10 +142,13 @@ func (s *session) beginRequest(w *headWriter, raw []byte) {
 		return
 	}
 	w.dst = append(w.dst, emptyTable) // only the first head on a connection needs it: see h2Place.begin
-	switch string(s.req.Method) {
-	case http.MethodGet:
+	switch {
+	case s.ex.tunnel != nil:
+		w.line(":method", http.MethodConnect)
+		w.line(":protocol", s.ex.tunnel.to)
+	case string(s.req.Method) == http.MethodGet:
 		w.dst = append(w.dst, indexed|methodGET)
-	case http.MethodPost:
+	case string(s.req.Method) == http.MethodPost:
 		w.dst = append(w.dst, indexed|methodPOST)
 	default:
 		w.begin(":method")
@@ -174,7 +183,7 @@ func (s *session) appendHost(dst []byte) []byte {
 
 // appendConnection appends the fields about the connection to the server.
 func (s *session) appendConnection(w *headWriter) {
-	asks := s.upgradeProtocol()
+	asks := s.ex.tunnel
 	switch {
 	case w.coded && s.req.Trailers:
 		w.line("TE", "trailers")
@@ -182,9 +191,9 @@ func (s *session) appendConnection(w *headWriter) {
 	case asks == nil:
 		w.connection("Connection: TE\r\nTE: trailers\r\n")
 	case s.req.Trailers:
-		w.connection("Connection: TE, Upgrade\r\nTE: trailers\r\nUpgrade: " + string(asks) + crlf)
+		w.connection("Connection: TE, Upgrade\r\nTE: trailers\r\nUpgrade: " + asks.to + crlf)
 	default:
-		w.connection("Connection: Upgrade\r\nUpgrade: " + string(asks) + crlf)
+		w.connection("Connection: Upgrade\r\nUpgrade: " + asks.to + crlf)
 	}
 }
 

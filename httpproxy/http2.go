@@ -68,6 +68,7 @@ type http2 struct {
 	streams      map[uint32]*h2Stream
 	spare        []*h2Stream // ended streams, for reuse; see newStream
 	active       int         // streams that the client counts as open: neither answered completely nor reset
+	tunnels      int         // streams that are tunnels
 	room         h2Waiter    // the reader waits for ended streams to unwind; see mayOpen
 	window       int64       // the client's send window for the connection
 	idle         time.Time   // since when there has been no stream; zero = there are streams
@@ -196,10 +197,11 @@ func (h *http2) serve() error {
 func (h *http2) handshake() error {
 	h.lastRead = time.Now()
 	h.started, h.idle = h.lastRead, h.lastRead
-	out := appendFrame(h.outgoing(), 3*6, frameSettings, 0, 0)
+	out := appendFrame(h.outgoing(), 4*6, frameSettings, 0, 0)
 	out = appendSetting(out, settingStreams, uint32(h.limits.streams))
 	out = appendSetting(out, settingFrame, maxFrame)
 	out = appendSetting(out, settingHeaderList, uint32(h.limits.head))
+	out = appendSetting(out, settingConnect, 1)
 	h.out = appendWindow(out, 0, h2AllWindow-(64<<10-1))
 	if err := h.need(len(h2Preface)); err != nil {
 		return err
@@ -247,7 +249,7 @@ func (h *http2) fill() error {
 }
 
 // beforeWait is called before the reader waits. again: checkBy's deadline was set, and may have been overwritten. idle: no
-// stream is open.
+// stream is open, except for tunnels, which may pause for long.
 func (h *http2) beforeWait() (again, idle bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -255,7 +257,7 @@ func (h *http2) beforeWait() (again, idle bool) {
 		h.widened = false
 		h.wakeWriters()
 	}
-	return h.recheck, len(h.streams) == 0 && h.started.IsZero() && !h.pouring
+	return h.recheck, len(h.streams) == h.tunnels && h.started.IsZero() && !h.pouring
 }
 
 // suspend frees the memory that an idle connection does not need; false = the connection is not idle.
@@ -270,7 +272,9 @@ func (h *http2) suspend() bool {
 	h.lastClient, h.expected = clientFields{}, nil
 	h.block, h.head.fields, h.head.cookie, h.head.text = nil, nil, nil, nil
 	h.head.reset(false)
-	h.streams = make(map[uint32]*h2Stream)
+	if len(h.streams) == 0 {
+		h.streams = make(map[uint32]*h2Stream)
+	}
 	return true
 }
 
@@ -577,7 +581,7 @@ func (h *http2) newStream(id uint32, ends bool) (st *h2Stream) {
 	}
 	b := &h.head
 	st.id, st.ended, st.left, st.timeout, st.received = id, ends, b.length, b.timeout, h.lastRead
-	st.chunked = !ends && st.left < 0
+	st.chunked = !ends && st.left < 0 && b.protocol == ""
 	return st
 }
 
@@ -707,8 +711,17 @@ func (h *http2) handleReset(id uint32, _ []byte) error {
 		return nil
 	}
 	st.ended = true
+	if st.tunnels && h.lastRead.Sub(st.received) >= tunnelServes {
+		st.fail(errStreamReset)
+		st.deactivate()
+		return nil
+	}
 	return h.cancelStream(st, errStreamReset)
 }
+
+// tunnelServes is the age from which the reset of a tunnel is no abuse: browsers end WebSockets so. Younger ones count, as
+// other streams do; see maxResets.
+const tunnelServes = time.Second
 
 // cancelStream ends a stream because of its client. mu is held.
 func (h *http2) cancelStream(st *h2Stream, err error) error {

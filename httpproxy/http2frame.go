@@ -37,6 +37,7 @@ const (
 	settingWindow     = 4
 	settingFrame      = 5
 	settingHeaderList = 6
+	settingConnect    = 8 // SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441, section 3)
 )
 
 // validSetting checks the rules that clients and servers share. We never send frames larger than the minimum that all
@@ -47,6 +48,8 @@ func validSetting(id uint16, value uint32) error {
 		return codeProtocol
 	case id == settingWindow && value > maxWindow:
 		return codeFlow
+	case id == settingConnect && value > 1:
+		return codeProtocol
 	}
 	return nil
 }

@@ -69,6 +69,7 @@ func (o *UpstreamOptions) verifyProtocol() error {
 // opener opens what an upstream's pools lease. It is safe for concurrent use.
 type opener struct {
 	dialer          *httppool.Dialer
+	plain           *httppool.Dialer // of HTTP/1.1, see withoutHTTP2
 	protocol        Protocol
 	scheme          byte // of all requests, as HPACK encodes it
 	most            int  // streams on a connection
@@ -85,7 +86,10 @@ type opener struct {
 const defaultConnectTimeout = 5 * time.Second
 
 func newOpener(o *UpstreamOptions) *opener {
-	d := &httppool.Dialer{Dial: o.Dial, DialTimeout: o.ConnectTimeout, TLSTimeout: o.ConnectTimeout, TLS: o.TLS}
+	newDialer := func() *httppool.Dialer {
+		return &httppool.Dialer{Dial: o.Dial, DialTimeout: o.ConnectTimeout, TLSTimeout: o.ConnectTimeout, TLS: o.TLS}
+	}
+	d := newDialer()
 	switch o.Protocol {
 	case ProtocolH2:
 		d.ALPN = []string{"h2"}
@@ -97,7 +101,7 @@ func newOpener(o *UpstreamOptions) *opener {
 		scheme = schemeHTTPS
 	}
 	return &opener{
-		dialer: d, protocol: o.Protocol, scheme: scheme, groups: map[string]*h2Group{}, lifetime: o.Limits.MaxLifetime,
+		dialer: d, plain: newDialer(), protocol: o.Protocol, scheme: scheme, groups: map[string]*h2Group{}, lifetime: o.Limits.MaxLifetime,
 		most: cmp.Or(o.MaxConnStreams, DefaultMaxConnStreams), pings: cmp.Or(o.PingAfter, DefaultPingAfter),
 		settingsTimeout: cmp.Or(o.ConnectTimeout, defaultConnectTimeout), logger: cmp.Or(o.Logger, slog.Default()),
 	}
@@ -109,11 +113,17 @@ func (o *opener) open(ctx context.Context, endpoint string) (*httppool.Conn, err
 		return o.dialer.Open(ctx, endpoint)
 	}
 	return httppool.OpenConn(ctx, func(ctx context.Context) (*httppool.Link, error) {
+		if ctx.Value(withoutHTTP2{}) != nil {
+			return o.plain.Link(ctx, endpoint)
+		}
 		g := o.group(endpoint)
 		defer o.forgetUnused(g)
 		return g.link(ctx)
 	})
 }
+
+// withoutHTTP2 is the key of a context in which connections of HTTP/1.1 are opened: for an upgrade.
+type withoutHTTP2 struct{}
 
 // group returns the group of an endpoint and counts the caller as a user.
 func (o *opener) group(endpoint string) *h2Group {

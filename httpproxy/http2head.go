@@ -41,6 +41,7 @@ type h2Block struct {
 
 	// Of a request's block.
 	method, scheme, path, authority, host string
+	protocol                              string        // of an extended CONNECT (RFC 8441)
 	timeout                               time.Duration // grpc-timeout; 0 = none
 
 	// Of a response's block.
@@ -105,6 +106,8 @@ func (b *h2Head) pseudo(name, value string) {
 		into = &b.path
 	case ":authority":
 		into = &b.authority
+	case ":protocol":
+		into = &b.protocol
 	}
 	if into == nil || *into != "" || value == "" || b.regular || b.trailer {
 		b.bad = true
@@ -176,17 +179,26 @@ func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)
 
 // request makes the head of a request, and reports whether that is possible. ends: no body follows. The caller completes
 // r, whose memory of fields is reused. The text of the fields is then in *text; b reuses its former memory.
+//
+// An extended CONNECT becomes the request for an upgrade that it stands for (RFC 8441, section 5). What the client sends
+// on its stream is not the body, but for after the upgrade.
 func (b *h2Head) request(r *httpwire.Request, text *[]byte, ends bool) bool {
-	target := b.path
-	if b.method == http.MethodConnect {
+	method, target := b.method, b.path
+	if b.protocol != "" {
+		if method != http.MethodConnect || b.length >= 0 || cmp.Or(b.authority, b.host) == "" || !httpwire.ValidToken(b.protocol) {
+			return false
+		}
+		method = http.MethodGet
+	}
+	if method == http.MethodConnect {
 		if target != "" || b.scheme != "" {
 			return false
 		}
 		target = b.authority
-	} else if b.scheme == "" || target == "" || target[0] != '/' && (target != "*" || b.method != http.MethodOptions) {
+	} else if b.scheme == "" || target == "" || target[0] != '/' && (target != "*" || method != http.MethodOptions) {
 		return false
 	}
-	if b.authority != "" && b.host != "" && b.authority != b.host || ends && b.length > 0 || !plainText(b.method) || !plainText(target) {
+	if b.authority != "" && b.host != "" && b.authority != b.host || ends && b.length > 0 || !plainText(method) || !plainText(target) {
 		return false
 	}
 	fields := r.Fields[:0]
@@ -200,12 +212,14 @@ func (b *h2Head) request(r *httpwire.Request, text *[]byte, ends bool) bool {
 		fields = append(fields, httpwire.Field{Name: cookieName, Value: b.text[n:len(b.text):len(b.text)]})
 	}
 	switch {
+	case b.protocol != "":
+		fields = append(fields, upgradesField, httpwire.Field{Name: upgradeName, Value: bytesOf(b.protocol), Known: httpwire.Upgrade})
 	case b.length >= 0:
 		fields = append(fields, lengthField(b.digits))
 	case !ends:
 		fields = append(fields, chunkedField)
 	}
-	*r = httpwire.Request{Method: bytesOf(b.method), Target: bytesOf(target), Minor: 1, Fields: fields}
+	*r = httpwire.Request{Method: bytesOf(method), Target: bytesOf(target), Minor: 1, Fields: fields}
 	b.giveText(text)
 	return true
 }
@@ -231,14 +245,17 @@ func (b *h2Head) response(r *httpwire.Response, text *[]byte, ends, head bool) (
 }
 
 // moreFields is how many fields a request's head may have besides those in h2Head.fields.
-const moreFields = 3
+const moreFields = 4
 
 // Fields that frame a message, and their names. They must not be changed.
 var (
 	hostName     = []byte("Host")
 	cookieName   = []byte("Cookie")
 	lengthName   = []byte("Content-Length")
+	upgradeName  = []byte("Upgrade")
 	chunkedField = httpwire.Field{Name: []byte("Transfer-Encoding"), Value: []byte("chunked"), Known: httpwire.TransferEncoding}
+
+	upgradesField = httpwire.Field{Name: []byte("Connection"), Value: upgradeName, Known: httpwire.Connection}
 )
 
 func lengthField(digits string) httpwire.Field {

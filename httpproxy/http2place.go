@@ -37,6 +37,7 @@ type h2Place struct {
 	answered  bool                // the final head has arrived
 	ended     bool                // the response is complete
 	cut       bool                // the server does not want the rest of the request
+	tunnels   bool                // it asks for a tunnel, or is one: see sendConnect
 	left      int64               // of the response's body; -1 = unknown
 	spent     int64               // of the stream's window; credit not returned yet
 	extra     int64               // by how much the window was enlarged
@@ -150,6 +151,27 @@ func (st *h2Place) WaitReadable() error {
 	return st.await()
 }
 
+// WaitReadableFor implements fiber.Stream.
+func (st *h2Place) WaitReadableFor(patience time.Duration) (ready bool, err error) {
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	return st.reader.within(patience, st.await)
+}
+
+// OnReadable implements fiber.Stream.
+func (st *h2Place) OnReadable(fn func()) bool {
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	ready := st.closed || st.readable() || st.err != nil || st.ended || !st.open
+	return st.Loop() != 0 && st.reader.call(ready, st.mu, st.Go, fn)
+}
+
+// Loop implements fiber.Stream.
+func (st *h2Place) Loop() int { return st.c.conn.Loop() }
+
+// Go implements fiber.Stream.
+func (st *h2Place) Go(fn func()) { st.c.conn.Go(fn) }
+
 // await waits until there is something to read. Received data is read before an error. mu is held.
 func (st *h2Place) await() error {
 	for !st.closed && !st.readable() {
@@ -244,6 +266,21 @@ func (st *h2Place) sendHead(block []byte, head bool, length int64, later bool) e
 	return nil
 }
 
+// sendConnect is sendHead for an extended CONNECT. If the server's answer is positive, the place is the tunnel's end.
+func (st *h2Place) sendConnect(block []byte) error {
+	st.c.mu.Lock()
+	st.tunnels = true
+	st.c.mu.Unlock()
+	return st.sendHead(block, false, endless, false)
+}
+
+// takesConnect reports whether the server takes extended CONNECTs.
+func (st *h2Place) takesConnect() bool {
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	return st.c.connects
+}
+
 // sendData implements h2Sink. It waits for the server's window.
 func (st *h2Place) sendData(p []byte, last bool) error {
 	c := st.c
@@ -322,6 +359,8 @@ func (st *h2Place) refuses() (bool, error) {
 	switch {
 	case st.closed:
 		return true, net.ErrClosed
+	case st.cut && st.tunnels:
+		return true, errServerReset
 	case st.cut:
 		return true, nil
 	}
@@ -369,8 +408,16 @@ func (st *h2Place) CopyTo(dst net.Conn, moved, _ func(int)) (readErr, writeErr e
 	return fiber.Copy(st, dst, moved)
 }
 
-// CloseWrite is not supported: a request ends with its body.
-func (*h2Place) CloseWrite() error { return errors.ErrUnsupported }
+// CloseWrite ends this side of a tunnel. Otherwise it is not supported: a request ends with its body.
+func (st *h2Place) CloseWrite() error {
+	st.mu.Lock()
+	tunnels := st.tunnels
+	st.mu.Unlock()
+	if !tunnels {
+		return errors.ErrUnsupported
+	}
+	return st.sendData(nil, true)
+}
 
 // Close releases the place, and resets a stream that has not ended. It never waits.
 func (st *h2Place) Close() error {

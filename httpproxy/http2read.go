@@ -40,7 +40,7 @@ func (h *http2) trailers(st *h2Stream) error {
 		return nil
 	case ended:
 		return h.abort(st, codeClosed)
-	case !h.blockEnds || h.head.bad || h.head.large || st.left > 0:
+	case !h.blockEnds || h.head.bad || h.head.large || st.left > 0 || st.tunnels:
 		return h.abort(st, codeProtocol)
 	}
 	st.complete(&h.head)
@@ -49,7 +49,7 @@ func (h *http2) trailers(st *h2Stream) error {
 
 // ended reports whether the stream has ended here, and whether the client had ended it. ends: it does so now. mu is held.
 func (st *h2Stream) endState(ends bool) (over, ended bool) {
-	over, ended = st.err != nil || st.finished, st.ended
+	over, ended = st.err != nil || st.finished && !st.tunnels, st.ended
 	if over && ends {
 		st.ended = true
 		st.reader.wake()
@@ -65,6 +65,9 @@ func (st *h2Stream) complete(b *h2Head) {
 		st.h.completed = st
 	}
 	st.bodyArrived()
+	if st.finished { // a tunnel, of which this is the second end
+		st.deactivate()
+	}
 	st.reader.wake()
 }
 

@@ -58,6 +58,7 @@ type h2Server struct {
 
 	mu             sync.Mutex // held for a few instructions
 	usable         bool       // SETTINGS have arrived
+	connects       bool       // the server takes extended CONNECTs (RFC 8441)
 	streams        map[uint32]*h2Place
 	places         int       // in use
 	next           uint32    // the next stream ID

@@ -58,7 +58,7 @@ func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 	case b.bad:
 		return "a malformed head"
 	case st.answered: // trailers
-		if b.status != 0 || !ends || b.length >= 0 || st.left > 0 {
+		if st.tunnels || b.status != 0 || !ends || b.length >= 0 || st.left > 0 {
 			return "malformed trailers"
 		}
 		st.complete(b)
@@ -67,7 +67,7 @@ func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 		return "a head without a status"
 	}
 	final := b.status >= 200
-	bare := st.head || b.status == 204 || b.status == 304
+	bare := st.head || b.status == 204 || b.status == 304 || st.tunnels && b.status < 300
 	if !final && (ends || b.length >= 0) || ends && !bare && b.length > 0 {
 		return "a head that contradicts its framing"
 	}
@@ -77,8 +77,14 @@ func (st *h2Place) take(b *h2Head, ends bool) (why string) {
 	if len(st.heads) > 0 {
 		st.headText = nil // an unread head refers to it
 	}
-	chunked := b.response(st.nextHead(), &st.headText, ends, st.head)
-	if final {
+	st.tunnels = st.tunnels && (!final || b.status < 300)
+	chunked := b.response(st.nextHead(), &st.headText, ends, st.head || st.tunnels)
+	switch {
+	case final && st.tunnels:
+		if st.answered, st.chunked, st.left = true, false, -1; ends {
+			st.complete(nil)
+		}
+	case final:
 		st.answered, st.chunked, st.left = true, chunked, b.length
 		if bare {
 			st.left = 0
@@ -219,6 +225,8 @@ func (c *h2Server) setting(id uint16, value uint32) error {
 		if value != 0 {
 			return codeProtocol
 		}
+	case settingConnect:
+		c.connects = c.connects || value == 1 // it must not be taken back
 	case settingStreams:
 		c.most = int(min(value, uint32(c.g.o.most)))
 	case settingWindow:

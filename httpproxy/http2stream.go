@@ -44,6 +44,7 @@ type h2Stream struct {
 	drops        bool  // the request's body is dropped on arrival
 	lingers      bool  // the end of the request is awaited; see CloseWrite
 	closed       bool
+	tunnels      bool // it carries the data of another protocol, unframed; see switchTo
 
 	// The writer's.
 	block []byte // of trailers
@@ -72,7 +73,7 @@ func (st *h2Stream) read(p []byte) (n int, more bool, err error) {
 // await waits until there is something to read. mu is held.
 func (st *h2Stream) await() error {
 	for !st.readable() && st.err == nil {
-		if st.finished && (st.ended || !st.lingers) {
+		if st.over() {
 			return io.EOF
 		}
 		if !st.reader.wait(st.mu) {
@@ -82,12 +83,40 @@ func (st *h2Stream) await() error {
 	return st.err
 }
 
+// over reports whether nothing follows what is readable. mu is held.
+func (st *h2Stream) over() bool {
+	if st.tunnels {
+		return st.ended
+	}
+	return st.finished && (st.ended || !st.lingers)
+}
+
 // WaitReadable returns when a Read would not wait. The caller need not hold a buffer meanwhile.
 func (st *h2Stream) WaitReadable() error {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
 	return st.await()
 }
+
+// WaitReadableFor implements fiber.Stream.
+func (st *h2Stream) WaitReadableFor(patience time.Duration) (ready bool, err error) {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	return st.reader.within(patience, st.await)
+}
+
+// OnReadable implements fiber.Stream.
+func (st *h2Stream) OnReadable(fn func()) bool {
+	st.h.mu.Lock()
+	defer st.h.mu.Unlock()
+	return st.Loop() != 0 && st.reader.call(st.readable() || st.err != nil || st.over(), st.mu, st.Go, fn)
+}
+
+// Loop implements fiber.Stream.
+func (st *h2Stream) Loop() int { return st.h.conn.Loop() }
+
+// Go implements fiber.Stream.
+func (st *h2Stream) Go(fn func()) { st.h.conn.Go(fn) }
 
 // State implements fiber.Stream.
 func (st *h2Stream) State() fiber.State {
@@ -121,13 +150,40 @@ func (st *h2Stream) major() int { return 2 }
 
 func (st *h2Stream) limit() time.Duration { return st.timeout }
 
-func (st *h2Stream) home() int { return st.h.conn.Loop() }
-
 func (st *h2Stream) resumes() func() { return st.run }
 
 func (st *h2Stream) head(dst []byte) headWriter { return headWriter{dst: dst, coded: true} }
 
 func (st *h2Stream) flush() error { return st.h.flush(st) }
+
+func (st *h2Stream) switchTo(block []byte) error {
+	st.frame(http.StatusOK, endless)
+	if err := st.sendFields(block, false); err != nil {
+		return err
+	}
+	st.h.locked(func() {
+		if !st.closed {
+			st.tunnels = true
+			st.h.tunnels++
+		}
+	})
+	return st.flush()
+}
+
+func (st *h2Stream) cutOff(err error) {
+	st.h.locked(func() {
+		if st.err == nil && !(st.finished && st.ended) {
+			st.reset(err)
+		}
+	})
+}
+
+// reset resets a stream that has not ended. mu is held.
+func (st *h2Stream) reset(err error) {
+	st.h.out = appendReset(st.h.outgoing(), st.id, codeCancel)
+	st.fail(err)
+	st.h.checkBy(time.Unix(1, 0)) // so that the reader sends the reset soon
+}
 
 var errH2Switch = errors.New("a response that HTTP/2 has no form for")
 
@@ -168,7 +224,9 @@ func (st *h2Stream) finish(last bool) {
 		if st.ended && st.session != nil { // a head that is too large has no session
 			st.session.held.finish()
 		}
-		st.deactivate()
+		if !st.tunnels || st.ended {
+			st.deactivate()
+		}
 		st.reader.wake()
 	}
 }
@@ -241,12 +299,18 @@ func (st *h2Stream) awaitSpace() error {
 	return nil
 }
 
-// CloseWrite makes Read wait for the end of the request after the end of the response, and drops later data. A reset right
-// after the response makes some clients, such as curl 7.88, lose the response.
+// CloseWrite ends this side of a tunnel. After the end of a response it makes Read wait for the end of the request, and
+// drops later data: a reset right after the response makes some clients, such as curl 7.88, lose the response.
 func (st *h2Stream) CloseWrite() error {
 	st.h.mu.Lock()
 	defer st.h.mu.Unlock()
-	if !st.finished {
+	switch {
+	case st.err != nil:
+		return st.err
+	case st.tunnels && !st.finished:
+		st.appendData(nil, true)
+		return st.h.flushFor(st)
+	case !st.finished:
 		return errors.New("the response is not whole")
 	}
 	st.lingers = true
@@ -283,6 +347,9 @@ func (st *h2Stream) close() {
 	}
 	st.in.drop()
 	h.extra -= st.extra
+	if st.tunnels {
+		h.tunnels--
+	}
 	delete(h.streams, st.id)
 	h.room.wake()
 	if len(h.streams) == 0 {
@@ -361,7 +428,7 @@ func (st *h2Stream) again() {
 	st.reader.by, st.writer.by = time.Time{}, time.Time{}
 	st.h2Content = h2Content{in: h2Body{bufs: st.in.bufs}}
 	st.left, st.content, st.spent, st.extra, st.window, st.bodyReserved = 0, 0, 0, 0, 0, 0
-	st.active, st.ended, st.drops, st.finished, st.lingers, st.closed, st.began = false, false, false, false, false, false, false
+	st.active, st.ended, st.drops, st.finished, st.lingers, st.closed, st.tunnels, st.began = false, false, false, false, false, false, false, false
 	st.err, st.server, st.cancel = nil, nil, nil
 	st.session = nil
 	st.out = h2Outgoing{chunks: httpwire.Chunks{Trailer: emptied(st.out.chunks.Trailer)}}

@@ -47,9 +47,6 @@ func (s *session) mayRest() bool {
 // canRest reports whether the session can rest now, after a read from the server found nothing.
 func (s *session) canRest() bool {
 	loop := s.client.conn.Loop()
-	if s.stream != nil {
-		loop = s.stream.home()
-	}
 	if loop == 0 || s.server.conn.Loop() != loop {
 		s.ex.rest.never = true
 		return false
@@ -76,6 +73,9 @@ func (s *session) forwarded(err error) bool {
 // beginRest frees the session's buffers and registers the events that continue it. The fiber must then
 // return at once, and not use the session any more. It returns false if the session cannot rest.
 func (s *session) beginRest() bool {
+	if s.ex.upgraded {
+		return s.restInTunnel()
+	}
 	s.trimBuffers()
 	s.ex.rest.again = true
 	_ = s.server.conn.SetReadDeadline(s.ex.rest.until)
@@ -136,6 +136,8 @@ func (s *session) continueBody() error {
 // restOfBody passes on the rest of the body. It ends the lease, unless the session can rest again.
 func (s *session) restOfBody() (err error) {
 	switch {
+	case s.ex.upgraded:
+		return s.endTunnel()
 	case s.clientGone():
 		err = httppool.ErrClientGone
 	case s.resp.Length == httpwire.Chunked:

@@ -1,60 +1,228 @@
 package httpproxy
 
 import (
-	"errors"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha1" //nolint:gosec // RFC 6455 names it; nothing is secret
+	"encoding/base64"
 	"fmt"
-	"io"
-	"math"
-	"sync"
-	"sync/atomic"
+	"net/http"
 	"time"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
+// To the session an upgrade is a request with the field Upgrade, whatever the versions of HTTP: h2Head.request makes one of
+// an extended CONNECT (RFC 8441, RFC 9220), and appendRequest the reverse. The positive answer is 101 in HTTP/1.1, and 200
+// otherwise. WebSocket's Sec-WebSocket-Key and Sec-WebSocket-Accept exist in HTTP/1.1 only. If just one side has them, the
+// proxy makes or checks them for that side.
+
+const (
+	webSocket    = "websocket"
+	keyName      = "sec-websocket-key"
+	acceptName   = "sec-websocket-accept"
+	acceptField  = "Sec-WebSocket-Accept"
+	webSocketKey = 24 // bytes of a Sec-WebSocket-Key
+)
+
 // upgradeProtocol returns the protocol that the client wants to upgrade to; nil = none. A request with a body cannot upgrade: one of
-// the sides might take the body for the new protocol. Neither can a request of HTTP/2, nor one for a protocol that carries
-// HTTP requests, which would bypass this proxy's rules.
+// the sides might take the body for the new protocol. Neither can one for a protocol that carries HTTP requests, which would bypass
+// this proxy's rules.
 func (s *session) upgradeProtocol() []byte {
-	if r := &s.req; r.Length == 0 && s.stream == nil && !httpwire.CarriesRequests(r.Upgrade) {
+	if r := &s.req; r.Length == 0 && !httpwire.CarriesRequests(r.Upgrade) {
 		return r.Upgrade
 	}
 	return nil
 }
 
-// upgrade passes on a 101 response, whose head takes n bytes of the server's buffer, and then the data of both sides
-// until they have ended.
-func (s *session) upgrade(n int) error {
+// upgrading returns the state of the upgrade that the request asks for; nil = none.
+func (s *session) upgrading() *tunnel {
+	asks := s.upgradeProtocol()
+	if asks == nil {
+		return nil
+	}
+	return &tunnel{s: s, to: string(asks), socket: httpwire.EqualFold(asks, webSocket)}
+}
+
+// canConnect reports whether the upgrade has the form of an extended CONNECT: those without a list of protocols, and with
+// no other method than the one into which they are turned back.
+func (t *tunnel) canConnect() bool {
+	return httpwire.ValidToken(t.to) && string(t.s.req.Method) == http.MethodGet
+}
+
+// mustUpgrade reports whether the client has no use for another answer than the upgrade's. Others (RFC 9110, section 7.8)
+// only offer it.
+func (t *tunnel) mustUpgrade() bool { return t.socket || t.s.stream != nil }
+
+// errNoConnect is httppool.ErrNoUpgrade, with what to do.
+var errNoConnect = fmt.Errorf("%w (RFC 8441): set the upstream's protocol to h1, or, if its backends also speak HTTP/1.1, to auto", httppool.ErrNoUpgrade)
+
+// prepareUpgrade makes the lease fit for the upgrade: if the server does not take it over HTTP/2, and may choose the
+// version, it gets a connection of HTTP/1.1. An error ends the lease. Nothing has been sent on it.
+func (s *session) prepareUpgrade() error {
 	x := &s.ex
-	var to []byte
+	p := s.place()
+	switch {
+	case p == nil || x.tunnel.canConnect() && p.takesConnect():
+		return nil
+	case !x.tunnel.mustUpgrade():
+		x.tunnel = nil
+		return nil
+	}
+	err := errNoConnect
+	if p.c.g.o.protocol == ProtocolAuto {
+		if err = s.reopenForUpgrade(); err == nil {
+			return nil
+		}
+	}
+	if s.stream != nil {
+		s.stream.uses(nil)
+	}
+	_ = x.lease.Value().Close()
+	x.lease.OK() // or else clients could have endpoints ejected
+	x.lease.Discard()
+	return &httppool.Error{Endpoint: x.result.Endpoint, Step: "upgrade", Err: err}
+}
+
+// reopenForUpgrade replaces the place of the lease by a connection of HTTP/1.1.
+func (s *session) reopenForUpgrade() error {
+	x := &s.ex
+	by := x.until
+	if wait := x.target.route.ConnectTimeout; wait > 0 {
+		by = x.earlier(time.Now().Add(wait))
+	}
+	ctx := context.WithValue(s.leasing(), withoutHTTP2{}, true)
+	if !by.IsZero() {
+		bounded, cancel := context.WithDeadline(ctx, by)
+		defer cancel()
+		ctx = bounded
+	}
+	if s.stream != nil {
+		s.stream.uses(nil)
+	}
+	if err := x.lease.Value().Reopen(ctx); err != nil {
+		return fmt.Errorf("%w; opening a connection of HTTP/1.1 for it: %w", httppool.ErrNoUpgrade, err)
+	}
+	x.tunnel.alone = true
+	s.server.use(x.lease.Value().NetConn())
+	s.server.conn.Adopt()
+	if s.stream != nil && !s.stream.uses(x.lease.Value()) {
+		return httppool.ErrClientGone
+	}
+	return nil
+}
+
+// withholds reports whether a field of the request is not for the server: a key belongs to HTTP/1.1.
+func (t *tunnel) withholds(f *httpwire.Field, coded bool) bool {
+	return (coded || t.s.stream != nil) && t.socket && httpwire.EqualFold(f.Name, keyName)
+}
+
+// appendKey appends a new key, if the client has sent none to a server that needs one.
+func (t *tunnel) appendKey(w *headWriter) {
+	if !t.socket || w.coded || t.s.stream == nil {
+		return
+	}
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // it never fails
+	base64.StdEncoding.Encode(t.key[:], nonce[:])
+	w.begin("Sec-WebSocket-Key")
+	w.dst = append(w.dst, t.key[:]...)
+	w.end()
+}
+
+// acceptFor returns the value of Sec-WebSocket-Accept for a key (RFC 6455, section 4.2.2).
+func acceptFor(key []byte) string {
+	sum := sha1.Sum(append(bytes.Clone(key), "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"...)) //nolint:gosec // see above
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// accepted returns why the server's 101 does not answer our key.
+func (t *tunnel) accepted() error {
+	if !t.socket || t.s.stream == nil {
+		return nil // its key is the client's
+	}
+	n, right := 0, false
+	for i := range t.s.resp.Fields {
+		if f := &t.s.resp.Fields[i]; httpwire.EqualFold(f.Name, acceptName) {
+			n++
+			right = string(f.Value) == acceptFor(t.key[:])
+		}
+	}
+	if n != 1 || !right {
+		return fmt.Errorf("%w: 101 with a wrong Sec-WebSocket-Accept", httpwire.ErrMalformed)
+	}
+	return nil
+}
+
+// switched reports whether the final response, or the one with 101, is the positive answer to the upgrade.
+func (s *session) switched() bool {
+	if s.place() != nil {
+		return s.ex.tunnel != nil && s.resp.Status >= 200 && s.resp.Status < 300
+	}
+	return s.resp.Status == http.StatusSwitchingProtocols
+}
+
+// checkSwitch returns why the positive answer must not be passed on. to is the new protocol.
+func (s *session) checkSwitch() (to []byte, err error) {
+	t := s.ex.tunnel
+	if s.place() != nil {
+		return []byte(t.to), nil
+	}
+	var asked []byte
+	if t != nil {
+		asked = []byte(t.to)
+	}
 	for i := range s.resp.Fields {
 		if f := &s.resp.Fields[i]; f.Known == httpwire.Upgrade {
 			to = f.Value
 		}
 	}
-	if err := httpwire.CheckSwitch(s.upgradeProtocol(), to, s.resp.Upgrades); err != nil {
+	if err = httpwire.CheckSwitch(asked, to, s.resp.Upgrades); err == nil {
+		err = t.accepted()
+	}
+	return to, err
+}
+
+// upgrade passes on a positive answer, whose head takes n bytes of the server's buffer, and then the data of both sides
+// until they have ended. It returns errRests if the session rests meanwhile.
+func (s *session) upgrade(n int) error {
+	x := &s.ex
+	to, err := s.checkSwitch()
+	if err != nil {
 		return s.fail("receive", err)
 	}
+	s.resp.Status = http.StatusSwitchingProtocols // also in logs and counters, whatever the version
 	x.result.Status, x.result.Upgraded = s.resp.Status, true
 	x.upgraded, x.wrote = true, true
 	s.noteFirst()
 	s.measureAnswer()
 	x.lease.OK() // the server has answered; the end of the tunnel does not count
-	err := s.toClient(s.appendSwitching(s.outgoing(), to))
+	err = s.sendSwitching(to)
 	s.releaseOut()
 	s.server.take(n)
-	if err == nil {
-		err = s.tunnel()
-	}
-	s.server.drop()
-	_ = x.lease.Value().Close()
-	x.lease.Discard()
 	if err != nil {
-		err = &httppool.Error{Endpoint: x.result.Endpoint, Step: "body", Reused: x.result.Reused, Err: err}
+		x.tunnel.err = err
+		return s.endTunnel()
 	}
-	return err
+	return s.beginTunnel()
+}
+
+// sendSwitching sends the positive answer to the client.
+func (s *session) sendSwitching(to []byte) error {
+	if s.stream == nil {
+		return s.toClient(s.appendSwitching(s.outgoing(), to))
+	}
+	w := s.stream.head(s.outgoing())
+	w.code(http.StatusOK)
+	s.appendSwitchFields(&w)
+	_ = s.stream.SetWriteDeadline(s.within())
+	s.out = w.finish()
+	if err := s.stream.switchTo(s.out); err != nil {
+		return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
+	}
+	return nil
 }
 
 // appendSwitching appends the head of a 101 response for the client.
@@ -63,127 +231,26 @@ func (s *session) appendSwitching(dst, to []byte) []byte {
 	w.begin("Upgrade")
 	w.dst = append(w.dst, to...)
 	w.end()
-	for i := range s.resp.Fields {
-		f := &s.resp.Fields[i]
-		if s.resp.EndToEnd(f) && f.Known != httpwire.ContentLength {
-			w.field(f)
-		}
-	}
-	s.appendSetCookies(&w)
+	s.appendSwitchFields(&w)
 	return w.finish()
 }
 
-// tunnel carries bytes both ways between the ends of an upgraded connection. The direction from the client runs on a
-// fiber of its own.
-type tunnel struct {
-	s       *session
-	idle    time.Duration
-	in      atomic.Int64 // bytes from the client
-	out     atomic.Int64 // bytes from the server
-	began   time.Time
-	moved   atomic.Int64 // when the last byte came from either side, in ns since began; not affected by the wall clock
-	counted int          // bytes from the client that were counted before, and are moved first
-	timer   *time.Timer  // checks the idle limit of both directions together; nil = no limit
-	ended   sync.Once    // the first failure ends both directions
-	err     error        // the first failure; read it only when both directions have ended
-}
-
-// tunnel returns nil if both sides have ended their streams.
-func (s *session) tunnel() error {
-	x := &s.ex
-	s.request() // now, because the head is dropped below
-	s.keepHead()
-	fromClient := append([]byte(nil), s.client.bytes()[x.size:]...)
-	t := &tunnel{s: s, idle: x.target.idle, counted: len(fromClient), began: time.Now()}
-	fromServer := append([]byte(nil), s.server.bytes()...)
-	x.size = 0
-	s.client.drop()
-	s.server.drop()
-	s.req, s.resp = httpwire.Request{}, httpwire.Response{Status: s.resp.Status} // drop references to buffers
-	client, server := s.client.conn, s.server.conn
-	_ = client.SetDeadline(time.Time{})
-	_ = server.SetDeadline(time.Time{})
-	t.watch()
-	var up fiber.Group
-	up.Go(func() {
-		defer s.p.recovered(s.lc)
-		returned := false
-		defer func() {
-			if !returned {
-				t.fail(errPanicked)
-			}
-		}()
-		t.carry(fiber.Ahead(client, fromClient), server, httppool.ErrClientGone, httppool.ErrServerGone, t.fromClient)
-		returned = true
-	})
-	t.carry(fiber.Ahead(server, fromServer), client, httppool.ErrServerGone, httppool.ErrClientGone, t.fromServer)
-	up.Wait()
-	t.unwatch()
-	x.result.BytesIn, x.result.BytesOut = t.in.Load(), t.out.Load()
-	return t.err
-}
-
-// fromClient counts n bytes that went to the server.
-func (t *tunnel) fromClient(n int) {
-	t.in.Add(int64(n))
-	again := min(n, t.counted)
-	t.counted -= again
-	t.s.count(n-again, 0)
-	t.moved.Store(int64(time.Since(t.began)))
-}
-
-// fromServer counts n bytes that went to the client.
-func (t *tunnel) fromServer(n int) {
-	t.out.Add(int64(n))
-	t.s.count(0, n)
-	t.moved.Store(int64(time.Since(t.began)))
-}
-
-// watch starts the check of the idle limit, which holds also while neither side reads the other's data.
-func (t *tunnel) watch() {
-	if t.idle > 0 {
-		t.timer = time.AfterFunc(math.MaxInt64, t.check)
-		t.timer.Reset(t.idle) // only now, so that look finds the timer
-	}
-}
-
-// check ends the tunnel if no byte has moved for the idle limit, and otherwise sets the timer again. The timer calls it.
-func (t *tunnel) check() {
-	if left := t.idle - time.Since(t.began) + time.Duration(t.moved.Load()); left > 0 {
-		t.timer.Reset(left)
-		return
-	}
-	t.fail(httppool.ErrIdleTimeout)
-}
-
-// unwatch stops the watch: after it, look closes nothing, even if it is running.
-func (t *tunnel) unwatch() {
-	if t.timer != nil {
-		t.timer.Stop()
-	}
-	t.ended.Do(func() {})
-}
-
-// carry copies src to dst until src ends, and passes the end on. srcGone and dstGone are the errors that wrap failures
-// of src and dst.
-func (t *tunnel) carry(src, dst fiber.Stream, srcGone, dstGone error, moved func(int)) {
-	switch readErr, writeErr := src.CopyTo(dst, moved, nil); {
-	case readErr == io.EOF:
-		if err := dst.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
-			t.fail(nil) // dst cannot be half-closed
+// appendSwitchFields appends the other fields of a positive answer.
+func (s *session) appendSwitchFields(w *headWriter) {
+	own := s.ex.tunnel.socket && (s.stream != nil || s.place() != nil) // the server's is not for this client
+	for i := range s.resp.Fields {
+		f := &s.resp.Fields[i]
+		if s.resp.EndToEnd(f) && f.Known != httpwire.ContentLength && !(own && httpwire.EqualFold(f.Name, acceptName)) {
+			w.field(f)
 		}
-	case readErr != nil:
-		t.fail(fmt.Errorf("%w: %w", srcGone, readErr))
-	default:
-		t.fail(fmt.Errorf("%w: %w", dstGone, writeErr))
 	}
-}
-
-// fail ends both directions; the first call sets the error.
-func (t *tunnel) fail(err error) {
-	t.ended.Do(func() {
-		t.err = err
-		_ = t.s.ex.lease.Value().Close()
-		_ = t.s.lc.Close()
-	})
+	if own && s.stream == nil {
+		for i := range s.req.Fields {
+			if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, keyName) {
+				w.line(acceptField, acceptFor(f.Value))
+				break
+			}
+		}
+	}
+	s.appendSetCookies(w)
 }

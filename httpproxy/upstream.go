@@ -73,13 +73,7 @@ func NewUpstream(name string, o UpstreamOptions) (*Upstream, error) {
 }
 
 // affinityOf returns the loop of a connection, or of an HTTP/2 connection's place.
-func affinityOf(c *httppool.Conn) int {
-	nc := c.NetConn()
-	if st, ok := nc.(*h2Place); ok {
-		nc = st.c.conn
-	}
-	return nc.Loop()
-}
+func affinityOf(c *httppool.Conn) int { return c.NetConn().Loop() }
 
 // Limits returns l with zero fields set to the defaults for HTTP. Use it for the limits of Upstream.Update.
 func Limits(l pool.Limits) pool.Limits {

@@ -114,7 +114,7 @@ func (w *waiting) Unpark() {
 // Affinity implements pool.AffinityParker.
 func (w *waiting) Affinity() int {
 	if st := w.s.stream; st != nil {
-		return st.home()
+		return st.Loop()
 	}
 	if p, ok := w.inner.(pool.AffinityParker); ok {
 		return p.Affinity()

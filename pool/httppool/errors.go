@@ -25,6 +25,8 @@ var (
 	ErrIdleTimeout = errors.New("no data of the body within the idle time-out")
 	// ErrServerGone: the connection ended before the response did.
 	ErrServerGone = errors.New("the server closed the connection")
+	// ErrNoUpgrade: the request asks for an upgrade, which the server does not take over HTTP/2. This package does not return it.
+	ErrNoUpgrade = errors.New("the server takes no WebSockets and other upgrades over HTTP/2")
 	// ErrStale: every connection from the pool had been closed by the server while idle.
 	ErrStale = errors.New("no usable connection in the pool")
 	// ErrClosed: the Transport is closed.

@@ -101,6 +101,8 @@ func reasonOf(err error) string {
 		return "the time allowed for the request is over"
 	case errors.Is(err, ErrMalformedResponse):
 		return "malformed response"
+	case errors.Is(err, ErrNoUpgrade):
+		return ErrNoUpgrade.Error()
 	case errors.Is(err, ErrServerGone):
 		return "the connection was closed without a response"
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -242,7 +242,7 @@ func TestCopyThenTLSPanics(t *testing.T) {
 	})
 }
 
-// TestCopyThenTLSNotTaken: it needs a fiber of the loop of both connections.
+// TestCopyThenTLSNotTaken: it needs a fiber, and a loop of each connection.
 func TestCopyThenTLSNotTaken(t *testing.T) {
 	cfg := serverConfig()
 	never := func(_, _ error) { t.Error("it has copied") }
@@ -257,10 +257,39 @@ func TestCopyThenTLSNotTaken(t *testing.T) {
 			if fiber.CopyThen(c.in, plain, func(int) {}, nil, never) || fiber.CopyThen(fiber.StreamOf(plain), c.in, func(int) {}, nil, never) {
 				t.Errorf("%s: taken with a connection of no loop", kind)
 			}
-			if other := fiber.LoopOf(c.out); other != fiber.LoopOf(c.in) && fiber.CopyThen(c.in, c.out, func(int) {}, nil, never) {
-				t.Errorf("%s: taken with a connection of another loop", kind)
-			}
 		})
 		_, _ = plain.Close(), other.Close()
+	}
+}
+
+// TestCopyThenTLSBetweenLoops: the two connections may live on two loops.
+func TestCopyThenTLSBetweenLoops(t *testing.T) {
+	cfg := serverConfig()
+	for _, kind := range kinds(t) {
+		for range 3 { // hardly all on one loop
+			e := newEngine(t, fiber.Config{Engine: kind, Loops: 2})
+			c := newTLSChain(t, e, cfg)
+			if fiber.LoopOf(c.in) == 0 {
+				break
+			}
+			over := make(chan error, 1)
+			on(c.in.NetConn(), func() {
+				if !fiber.CopyThen(c.in, c.out, func(int) {}, nil, func(readErr, _ error) { over <- readErr }) {
+					t.Errorf("%s: not taken", kind)
+				}
+			})
+			for range 2 {
+				_, _ = c.Write([]byte("data"))
+				got := make([]byte, 4)
+				if _, err := io.ReadFull(c.server, got); err != nil || string(got) != "data" {
+					t.Fatalf("%s: got %q, %v", kind, got, err)
+				}
+				rests(t, e)
+			}
+			_ = c.CloseWrite()
+			if err := <-over; err != io.EOF { //nolint:errorlint // as it is documented
+				t.Errorf("%s: it ended with %v", kind, err)
+			}
+		}
 	}
 }

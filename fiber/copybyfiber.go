@@ -8,10 +8,10 @@ import (
 // restAfter is how long the fiber of a copyingByFiber keeps its stack while nothing arrives.
 const restAfter = 100 * time.Millisecond
 
-// copyingByFiber is the state of a CopyThen from or to a TLSConn. At most one fiber at a time runs proceed, or src has next for when there is
-// something to read.
+// copyingByFiber is the state of a CopyThen unless src and dst are Conns. At most one fiber at a time runs proceed, or src has next for when
+// there is something to read.
 type copyingByFiber struct {
-	loop  *loop
+	loop  *loop // for its logger and its counters
 	src   Stream
 	dst   net.Conn
 	moved func(n int)
@@ -19,28 +19,22 @@ type copyingByFiber struct {
 	next  func() // proceed, allocated once
 }
 
-// copyByFiber is CopyThen from or to a TLSConn.
+// copyByFiber is CopyThen unless src and dst are Conns.
 func copyByFiber(src Stream, dst net.Conn, moved func(int), then func(readErr, writeErr error)) bool {
 	f := currentFiber()
-	if f == nil || !bothOn(f.loop, src, dst) {
+	if f == nil || LoopOf(src) == 0 || LoopOf(dst) == 0 {
 		return false
 	}
-	l := f.loop
-	if err := sendAhead(l, src, dst, moved); err != nil {
-		l.spawn(func() { then(nil, err) })
+	if err := sendAhead(f.loop, src, dst, moved); err != nil {
+		src.Go(func() { then(nil, err) })
 		return true
 	}
-	if !bothOn(l, src, dst) { // while sendAhead waited
-		return false
-	}
-	k := &copyingByFiber{loop: l, src: written(src).(Stream), dst: dst, moved: moved, then: then} //nolint:forcetypeassert // below a Stream is one
+	from := written(src).(Stream) //nolint:forcetypeassert // below a Stream is one
+	k := &copyingByFiber{loop: f.loop, src: from, dst: dst, moved: moved, then: then}
 	k.next = k.proceed
-	l.spawn(k.next)
+	from.Go(k.next)
 	return true
 }
-
-// bothOn reports whether two connections live on l.
-func bothOn(l *loop, a, b net.Conn) bool { return LoopOf(a) == l.id && LoopOf(b) == l.id }
 
 // proceed is a fiber that copies until one of the connections ends, or until src rests.
 func (k *copyingByFiber) proceed() {
