@@ -15,6 +15,13 @@
 //	db.Kill(t)    // kill -9, as a crash would
 //	db.Restart(t) // the same address and data
 //
+// A cluster may have streaming standbys, to be promoted:
+//
+//	primary := pgtest.Start(t, pgtest.WithStandbys())
+//	standby := primary.Standby(t)
+//	primary.Kill(t)
+//	standby.Promote(t)
+//
 // Any installed server from major version 13 on is used. Each cluster listens on a free
 // port of 127.0.0.1 and on a Unix socket, trades durability for speed (fsync off), and is
 // stopped and removed when the test ends. A test run by root starts the server as user
