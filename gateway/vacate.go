@@ -30,7 +30,7 @@ func (g *Gateway) vacate() {
 	}
 	inParallel(leavers, func(l extend.Leaver) error { l.Leave(ctx); return nil })
 	newer := slices.DeleteFunc(g.processes.list(), func(p *process) bool { return p.older })
-	askAll[any](newer, askPatience, askVacated, nil)
+	askAll[any](newer, statePatience, askVacated, nil)
 }
 
 // awaitVacated has g.vacated closed once the process before has vacated, has ended, or takes too long.

@@ -120,7 +120,7 @@ func (l *Link) CallFile(ctx context.Context, ask string, body, answer any) (*os.
 
 func (l *Link) call(ctx context.Context, ask string, body any) (incoming, error) {
 	deadline, _ := ctx.Deadline()
-	m := message{Ask: ask, Within: max(time.Until(deadline).Milliseconds(), 1)}
+	m := message{Ask: ask, Until: deadline.UnixMilli()}
 	var err error
 	if m.Body, err = json.Marshal(body); err != nil {
 		return incoming{}, err
@@ -250,9 +250,14 @@ func (l *Link) answer(in incoming) {
 
 // serve answers a request.
 func (l *Link) serve(m *message) {
-	ctx, cancel := context.WithTimeout(l.life, time.Duration(min(max(m.Within, 1), maxWithin.Milliseconds()))*time.Millisecond)
+	ctx, cancel := context.WithTimeout(l.life, min(time.Until(time.UnixMilli(m.Until)), maxWithin))
 	defer cancel()
-	answer, file, err := l.handle(ctx, m.Ask, m.Body)
+	var answer any
+	var file *os.File
+	err := ctx.Err()
+	if err == nil {
+		answer, file, err = l.handle(ctx, m.Ask, m.Body)
+	}
 	if file != nil {
 		defer func() { _ = file.Close() }()
 	}

@@ -237,8 +237,8 @@ func TestTolerance(t *testing.T) {
 	defer func() { _ = null.Close() }()
 	fd := int(null.Fd())
 	send('a', `{"id":77,"body":"late","later":{"x":1}}`, fd)
-	send('q', `{"id":1,"ask":"dance","body":"x"}`, fd, fd, fd)
-	send('q', `{"id":2,"ask":"greet","within":99999999999999,"later":[1],"body":"you"}`)
+	send('q', `{"id":1,"ask":"dance","until":99999999999999,"body":"x"}`, fd, fd, fd)
+	send('q', `{"id":2,"ask":"greet","until":99999999999999,"later":[1],"body":"you"}`)
 	_ = c.SetReadDeadline(time.Now().Add(conntest.Patience))
 	for want := map[string]bool{`{"id":1,"refused":"unknown request"}`: true, `{"id":2,"body":"hello you"}`: true}; len(want) > 0; {
 		var h [5]byte
@@ -291,18 +291,41 @@ func TestRequestEndsWithItsAsker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{})
+	ended := make(chan struct{}, 100)
 	open(t, one, func(ctx context.Context, _ string, _ json.RawMessage) (any, *os.File, error) {
 		<-ctx.Done()
-		close(ended)
+		ended <- struct{}{}
 		return nil, nil, ctx.Err()
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
-	if err := open(t, other, refuse).Call(ctx, "wait", nil, nil); err == nil {
-		t.Error("an answer")
+	asker := open(t, other, refuse)
+	for wait := time.Millisecond; ; wait *= 2 { // one that comes too late is not worked on at all
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		if err := asker.Call(ctx, "wait", nil, nil); err == nil {
+			t.Error("an answer")
+		}
+		cancel()
+		select {
+		case <-ended:
+			return
+		case <-time.After(wait):
+		}
 	}
-	<-ended
+}
+
+// TestTooLate: a request is refused when its asker has given up, as those that have waited for a process that hung.
+func TestTooLate(t *testing.T) {
+	_, other := pair(t, func(context.Context, string, json.RawMessage) (any, *os.File, error) {
+		t.Error("it was worked on")
+		return nil, nil, nil
+	})
+	text := fmt.Sprintf(`{"id":1,"ask":"kill","until":%d}`, time.Now().Add(-time.Millisecond).UnixMilli())
+	if _, err := other.Write(append(binary.BigEndian.AppendUint32([]byte{'q'}, uint32(len(text))), text...)); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 100)
+	if n, err := other.Read(answer); err != nil || !strings.Contains(string(answer[:n]), "refused") {
+		t.Errorf("%s %v", answer[:n], err)
+	}
 }
 
 func TestNoSocket(t *testing.T) {

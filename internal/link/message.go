@@ -14,8 +14,9 @@ type message struct {
 	ID uint64 `json:"id"`
 	// Ask is what a request wants.
 	Ask string `json:"ask,omitempty"`
-	// Within is how long the asker waits for the answer, in milliseconds.
-	Within int64 `json:"within,omitempty"`
+	// Until is when the asker stops to wait for the answer, in milliseconds since 1970 by the machine's clock: a process that
+	// hung must not do later what was asked for before.
+	Until int64 `json:"until,omitempty"`
 	// Refused is why there is no answer; empty: Body is one.
 	Refused string          `json:"refused,omitempty"`
 	Body    json.RawMessage `json:"body,omitempty"`
