@@ -22,6 +22,3 @@ func (b *Postgres) Print() (all string) {
 	b.eachPair(func(p *Postgres) { all += fmt.Sprintf("%v %+[1]v %#[1]v %s %[2]x %[2]d", p.pair, p.secret.Load()) })
 	return all
 }
-
-// NameIn exposes nameIn.
-var NameIn = nameIn
