@@ -32,6 +32,3 @@ func (b *Postgres) Pair(user, database string) (pair *Postgres) {
 	})
 	return pair
 }
-
-// NameIn exposes nameIn.
-var NameIn = nameIn

@@ -106,7 +106,7 @@ func (d *decoder) checkACME(cfg *Config, l *Listener) {
 func (d *decoder) checkClientCerts(p *ListenerProtocol, t *ServerTLS) {
 	switch {
 	case !p.ClientCerts && d.written(&t.ClientCA):
-		d.report(d.mark(&t.ClientCA), "client_ca: only %s listeners ask for client certificates", strings.Join(clientCertProtocols(), " and "))
+		d.report(d.mark(&t.ClientCA), "client_ca: only listeners of these protocols ask for client certificates: %s", strings.Join(clientCertProtocols(), ", "))
 	case t.ClientCA == "" && d.written(&t.ClientAuth) && !d.written(&t.ClientCA):
 		d.report(d.mark(&t.ClientAuth), "client_auth: \"client_ca\" is missing, the authorities of the clients' certificates")
 	case t.ClientCA != "" && d.noProblemAt(&t.ClientCA):

@@ -1,0 +1,4 @@
+package pgproxy
+
+// NameIn exposes nameIn.
+var NameIn = nameIn
