@@ -129,7 +129,7 @@ func (c *core[T]) takeFree(s *slot[T]) bool {
 	return false
 }
 
-// stopAllLingering gives up what lingers, before the pool closes or pauses.
+// stopAllLingering gives up what lingers, before the pool closes, pauses or renews its resources.
 func (c *core[T]) stopAllLingering(e *effects[T]) {
 	for _, s := range c.lingering {
 		c.give(s, e)

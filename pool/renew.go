@@ -20,6 +20,7 @@ func (c *core[T]) renew(e *effects[T]) {
 	for s := c.all; s != nil; s = s.nxt {
 		s.expires = c.expiry(s)
 	}
+	c.stopAllLingering(e)
 	for len(c.idle) > 0 {
 		c.retire(c.popIdle(), ReasonLifetime, e)
 	}
