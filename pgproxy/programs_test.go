@@ -39,7 +39,9 @@ func TestPgbench(t *testing.T) {
 					}
 				})
 				for _, script := range []string{"select-only", "tpcb-like"} {
-					out, err := g.run(t, db, "pgbench", "-n", "-M", protocol, "-b", script, "-c", clients, "-j", "2", "-t", "10")
+					// Each client has a thread of pgbench: a thread blocks while it prepares the statements of one client. If
+					// its other clients had all of the server connections then, in transactions, it would wait in vain.
+					out, err := g.run(t, db, "pgbench", "-n", "-M", protocol, "-b", script, "-c", clients, "-j", clients, "-t", "10")
 					if err != nil || !has(out, "number of failed transactions: 0 ") {
 						t.Errorf("pgbench -b %s: %v\n%s", script, err, out)
 					}
