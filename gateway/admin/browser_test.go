@@ -49,7 +49,7 @@ func TestDashboardShowsRatesInChromium(t *testing.T) {
 		s.Listeners[0].Accepted, s.Listeners[0].BytesIn, s.Listeners[0].BytesOut = 5*n, 300*n, (8<<20)*n
 		pg := &s.Upstreams[0].Status
 		pg.Source = upstream.SourceStatus{Name: "dns pg.internal:5432 " + hostile, Updated: time.Now(), FailingSince: time.Now().Add(-90 * time.Second), LastError: "no answer " + hostile}
-		pg.Endpoints[0].Weight, pg.Endpoints[0].Priority, pg.Endpoints[0].Zone = 3, 1, "eu-1"
+		pg.Endpoints[0].Weight, pg.Endpoints[0].Priority, pg.Endpoints[0].Zone, pg.Endpoints[0].Role = 3, 1, "eu-1", upstream.Primary
 		pg.Endpoints[0].Pool.Acquired = 70 * n
 		s.Upstreams[1].Source = upstream.SourceStatus{Name: "file endpoints.yaml", Updated: time.Now()}
 		return s
@@ -57,7 +57,7 @@ func TestDashboardShowsRatesInChromium(t *testing.T) {
 	dom := render(t, newHandler(t, admin.Config{Snapshot: moving}), "MiB/s")
 	for _, want := range []string{
 		`>in now</dt><dd>[1-9][0-9.]* B/s</dd>`, `>out now</dt><dd>[1-9][0-9.]* MiB/s</dd>`, `>new sessions</dt><dd>[1-9][0-9.]*/s</dd>`, `>errors now</dt><dd>0/s</dd>`,
-		`>acquired</dt><dd>[1-9][0-9.]*/s</dd>`, `>weight 3, priority 1, zone eu-1</p>`, `>found by dns pg.internal:5432 &lt;/script.* fails since 1 min .* no answer &lt;/script`,
+		`>acquired</dt><dd>[1-9][0-9.]*/s</dd>`, `>primary, weight 3, priority 1, zone eu-1</p>`, `>found by dns pg.internal:5432 &lt;/script.* fails since 1 min .* no answer &lt;/script`,
 		`>found by file endpoints.yaml</p>`,
 	} {
 		if !regexp.MustCompile(want).MatchString(dom) {
