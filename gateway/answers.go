@@ -19,6 +19,7 @@ import (
 const (
 	askState    = "state"    // what operators have changed: operatorChanges. The process that takes over asks
 	askChange   = "change"   // take over this operatorChanges, which is newer than the answer to askState
+	askTakeBack = "takeback" // one request for the pause of an upstream, a name, is taken back
 	askVacated  = "vacated"  // nothing: the process has given up the addresses that it cannot hand over
 	askLink     = "link"     // a link for one more new process, as the file of the answer
 	askStatus   = "status"   // how far the process is: processStatus
@@ -64,6 +65,11 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 			if err = json.Unmarshal(body, &c); err == nil {
 				err = g.takeChanges(c)
 			}
+		case askTakeBack:
+			var name string
+			if err = json.Unmarshal(body, &name); err == nil {
+				g.takeBackInherited(name)
+			}
 		case askVacated:
 			g.noteVacated()
 		case askLink:
@@ -96,7 +102,7 @@ func (p *process) may(ask string) error {
 	switch {
 	case ask == askState && p.older:
 		return errOlder
-	case (ask == askChange || ask == askVacated) && !p.older:
+	case (ask == askChange || ask == askTakeBack || ask == askVacated) && !p.older:
 		return errNewer
 	}
 	return nil

@@ -15,7 +15,8 @@ var ErrNotPaused = errors.New("it is not paused")
 
 // pause is a pause of an upstream, which several operators may have asked for.
 type pause struct {
-	requests int // those that were not taken back
+	requests  int  // those that were not taken back
+	inherited bool // from the process before, where some may be taken back still
 }
 
 // PauseUpstream stops the use of an upstream's servers, for maintenance: connections are closed as soon as they are
@@ -62,9 +63,6 @@ func (g *Gateway) pauseLocked(b *backend, of extend.Pausable, limit time.Duratio
 		return nil, err
 	}
 	p.requests++
-	if g.pauses == nil {
-		g.pauses = map[string]*pause{}
-	}
 	g.pauses[b.cfg.Name] = p
 	for _, old := range g.followers(b.cfg.Name) {
 		old.pauseUntil(time.Now().Add(limit))
@@ -76,8 +74,9 @@ func (g *Gateway) pauseLocked(b *backend, of extend.Pausable, limit time.Duratio
 // takeBack ends a pause if nobody else has asked for it.
 func (g *Gateway) takeBack(name string, p *pause) {
 	b, of, err := g.lockPausable(name)
-	if err != nil {
-		return // it was removed, or the gateway ends
+	if err != nil { // it was removed, or the gateway ends
+		g.takeBackThere(name)
+		return
 	}
 	defer g.reloading.Unlock()
 	if p.requests--; p.requests == 0 && g.pauses[b.cfg.Name] == p {
