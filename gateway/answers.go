@@ -20,6 +20,7 @@ const (
 	askState    = "state"    // what operators have changed: operatorChanges. The process that takes over asks
 	askChange   = "change"   // take over this operatorChanges, which is newer than the answer to askState
 	askTakeBack = "takeback" // one request for the pause of an upstream, a name, is taken back
+	askPause    = "pause"    // a pauseChange, which the process that serves has made
 	askVacated  = "vacated"  // nothing: the process has given up the addresses that it cannot hand over
 	askLink     = "link"     // a link for one more new process, as the file of the answer
 	askStatus   = "status"   // how far the process is: processStatus
@@ -50,6 +51,12 @@ type cancelRequest struct {
 	Key       []byte `json:"key"`
 }
 
+// pauseChange is the beginning or the end of a pause.
+type pauseChange struct {
+	Upstream string    `json:"upstream"`
+	Until    time.Time `json:"until,omitzero"` // missing: it ends
+}
+
 // answerTo answers the requests of a process.
 func (g *Gateway) answerTo(p *process) link.Handler {
 	return func(ctx context.Context, ask string, body json.RawMessage) (answer any, f *os.File, err error) {
@@ -69,6 +76,11 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 			var name string
 			if err = json.Unmarshal(body, &name); err == nil {
 				g.takeBackInherited(name)
+			}
+		case askPause:
+			var c pauseChange
+			if err = json.Unmarshal(body, &c); err == nil {
+				g.pauseToo(c)
 			}
 		case askVacated:
 			g.noteVacated()
@@ -100,7 +112,7 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 // may returns an error for what only a process of the other side of an upgrade asks.
 func (p *process) may(ask string) error {
 	switch {
-	case ask == askState && p.older:
+	case (ask == askState || ask == askPause) && p.older:
 		return errOlder
 	case (ask == askChange || ask == askTakeBack || ask == askVacated) && !p.older:
 		return errNewer

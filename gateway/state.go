@@ -163,8 +163,8 @@ func (g *Gateway) takeChanges(c operatorChanges) error {
 			}
 			errs = append(errs, err)
 		}
-		if of, ok := b.impl.(extend.Pausable); ok && time.Until(change.PausedUntil) <= 0 {
-			of.Resume()
+		if time.Until(change.PausedUntil) <= 0 {
+			b.resume()
 		}
 		g.keepPause(b, change)
 		g.logger.Info("operators' changes are taken over from the process before", "upstream", b.cfg.Name, "endpoints", len(change.Endpoints), "pause", max(time.Until(change.PausedUntil), 0))

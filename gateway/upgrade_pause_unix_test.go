@@ -3,6 +3,7 @@
 package gateway_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -56,4 +57,33 @@ func TestUpgradeKeepsWhoPaused(t *testing.T) {
 	pause(t, fourth, "a")
 	byConsole()
 	check(true, "a second undo", fourth)
+}
+
+// TestUpgradePausesOldProcesses: a pause, and its end, are for the clients of an old process, too.
+func TestUpgradePausesOldProcesses(t *testing.T) {
+	at := conntest.FreeAddress(t)
+	old := run(t, parse(t, webText, "{listen}", at, "{web}", webServer(t, "one"), "{more}", ""))
+	pause(t, old, "web")
+	got := make(chan string, 1)
+	go func() {
+		_, body, err := get(client(t), "http://"+at+"/")
+		got <- errors.Join(errors.New(body), err).Error()
+	}()
+	waitsInOld(t, old)
+	next := upgrade(t, old)
+	old.Stop()
+	resume(t, next, "web")
+	if body := <-got; body != "one" {
+		t.Errorf("a request that waited in the old process: %s", body)
+	}
+	<-old.Result
+
+	old = run(t, parse(t, upgradePaused, "{a}", conntest.FreeAddress(t)))
+	next = upgrade(t, old)
+	for _, change := range []func(*testing.T, *gatewaytest.Gateway, string){pause, resume} {
+		change(t, next, "a")
+		if paused(old) != paused(next) {
+			t.Errorf("the old process is paused: %v, the new one: %v", paused(old), paused(next))
+		}
+	}
 }
