@@ -42,8 +42,26 @@ type processSessions struct {
 	Sessions []listener.Info `json:"sessions"` // the names of its fields are those in the message
 }
 
-// maxSessions bounds processSessions, to a third of what a message may have with names of usual length.
-const maxSessions = 10_000
+// Limits of processSessions. With names of usual length maxSessions take a third of what a message may have; clients can
+// choose names of 10,000 bytes.
+const (
+	maxSessions     = 10_000
+	maxSessionBytes = 6 << 20
+)
+
+// fitting returns the first sessions of a list, as many as fit.
+func fitting(all []listener.Info) (s processSessions) {
+	all = all[:min(len(all), maxSessions)]
+	size := 0
+	for i := range all {
+		text, err := json.Marshal(&all[i])
+		if size += len(text); err != nil || size > maxSessionBytes {
+			all = all[:i]
+			break
+		}
+	}
+	return processSessions{all}
+}
 
 // cancelRequest is a PostgreSQL cancel request.
 type cancelRequest struct {
@@ -91,7 +109,7 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 		case askSessions:
 			all := g.ownSessions()
 			admin.SortSessions(all)
-			answer = processSessions{all[:min(len(all), maxSessions)]}
+			answer = fitting(all)
 		case askKill:
 			var id string
 			if err = json.Unmarshal(body, &id); err == nil {
