@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -156,13 +157,50 @@ func (g *Gateway) processStatus() processStatus {
 
 // oldSessions describes the sessions of older processes. Each ID ends in @ and the number of the process.
 func (g *Gateway) oldSessions() (all []listener.Info) {
-	for _, a := range askAll[processSessions](g.processes.answering(), askPatience, askSessions, nil) {
-		for _, s := range a.answer.Sessions {
-			s.ID += "@" + strconv.Itoa(a.by.pid)
+	older := g.processes.answering()
+	lists := make([][]listener.Info, len(older))
+	var asked sync.WaitGroup
+	for i, p := range older {
+		asked.Go(func() { lists[i] = p.sessions() })
+	}
+	asked.Wait()
+	for i, p := range older {
+		for _, s := range lists[i] {
+			s.ID += "@" + strconv.Itoa(p.pid)
 			all = append(all, s)
 		}
 	}
 	return all
+}
+
+// sessionsAnswer is an answer to askSessions, for which several may wait.
+type sessionsAnswer struct {
+	done chan struct{} // closed when list is set
+	list []listener.Info
+}
+
+// sessions asks a process for its sessions. Those who ask meanwhile get the same answer: it may be large, and many of them
+// at once would take up the link.
+func (p *process) sessions() []listener.Info {
+	p.mu.Lock()
+	a, waits := p.asked, p.asked != nil
+	if !waits {
+		a = &sessionsAnswer{done: make(chan struct{})}
+		p.asked = a
+	}
+	p.mu.Unlock()
+	if waits {
+		<-a.done
+		return a.list
+	}
+	for _, got := range askAll[processSessions]([]*process{p}, askPatience, askSessions, nil) {
+		a.list = got.answer.Sessions
+	}
+	p.mu.Lock()
+	p.asked = nil
+	p.mu.Unlock()
+	close(a.done)
+	return a.list
 }
 
 // killOld ends a session of an older process.
