@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
@@ -19,6 +20,8 @@ import (
 const (
 	askState    = "state"    // what operators have changed: operatorChanges. The process that takes over asks
 	askChange   = "change"   // take over this operatorChanges, which is newer than the answer to askState
+	askTakeBack = "takeback" // one request for the pause of an upstream, a name, is taken back
+	askPause    = "pause"    // a pauseChange, which the process that serves has made
 	askVacated  = "vacated"  // nothing: the process has given up the addresses that it cannot hand over
 	askLink     = "link"     // a link for one more new process, as the file of the answer
 	askStatus   = "status"   // how far the process is: processStatus
@@ -40,13 +43,37 @@ type processSessions struct {
 	Sessions []listener.Info `json:"sessions"` // the names of its fields are those in the message
 }
 
-// maxSessions bounds processSessions, to a third of what a message may have with names of usual length.
-const maxSessions = 10_000
+// Limits of processSessions. With names of usual length maxSessions take a third of what a message may have; clients can
+// choose names of 10,000 bytes.
+const (
+	maxSessions     = 10_000
+	maxSessionBytes = 6 << 20
+)
+
+// fitting returns the first sessions of a list, as many as fit.
+func fitting(all []listener.Info) (s processSessions) {
+	all = all[:min(len(all), maxSessions)]
+	size := 0
+	for i := range all {
+		text, err := json.Marshal(&all[i])
+		if size += len(text); err != nil || size > maxSessionBytes {
+			all = all[:i]
+			break
+		}
+	}
+	return processSessions{all}
+}
 
 // cancelRequest is a PostgreSQL cancel request.
 type cancelRequest struct {
 	ProcessID uint32 `json:"process_id"`
 	Key       []byte `json:"key"`
+}
+
+// pauseChange is the beginning or the end of a pause.
+type pauseChange struct {
+	Upstream string    `json:"upstream"`
+	Until    time.Time `json:"until,omitzero"` // missing: it ends
 }
 
 // answerTo answers the requests of a process.
@@ -64,6 +91,16 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 			if err = json.Unmarshal(body, &c); err == nil {
 				err = g.takeChanges(c)
 			}
+		case askTakeBack:
+			var name string
+			if err = json.Unmarshal(body, &name); err == nil {
+				g.takeBackInherited(name)
+			}
+		case askPause:
+			var c pauseChange
+			if err = json.Unmarshal(body, &c); err == nil {
+				g.pauseToo(c)
+			}
 		case askVacated:
 			g.noteVacated()
 		case askLink:
@@ -73,7 +110,7 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 		case askSessions:
 			all := g.ownSessions()
 			admin.SortSessions(all)
-			answer = processSessions{all[:min(len(all), maxSessions)]}
+			answer = fitting(all)
 		case askKill:
 			var id string
 			if err = json.Unmarshal(body, &id); err == nil {
@@ -94,9 +131,9 @@ func (g *Gateway) answerTo(p *process) link.Handler {
 // may returns an error for what only a process of the other side of an upgrade asks.
 func (p *process) may(ask string) error {
 	switch {
-	case ask == askState && p.older:
+	case (ask == askState || ask == askPause) && p.older:
 		return errOlder
-	case (ask == askChange || ask == askVacated) && !p.older:
+	case (ask == askChange || ask == askTakeBack || ask == askVacated) && !p.older:
 		return errNewer
 	}
 	return nil
@@ -120,13 +157,50 @@ func (g *Gateway) processStatus() processStatus {
 
 // oldSessions describes the sessions of older processes. Each ID ends in @ and the number of the process.
 func (g *Gateway) oldSessions() (all []listener.Info) {
-	for _, a := range askAll[processSessions](g.processes.answering(), askPatience, askSessions, nil) {
-		for _, s := range a.answer.Sessions {
-			s.ID += "@" + strconv.Itoa(a.by.pid)
+	older := g.processes.answering()
+	lists := make([][]listener.Info, len(older))
+	var asked sync.WaitGroup
+	for i, p := range older {
+		asked.Go(func() { lists[i] = p.sessions() })
+	}
+	asked.Wait()
+	for i, p := range older {
+		for _, s := range lists[i] {
+			s.ID += "@" + strconv.Itoa(p.pid)
 			all = append(all, s)
 		}
 	}
 	return all
+}
+
+// sessionsAnswer is an answer to askSessions, for which several may wait.
+type sessionsAnswer struct {
+	done chan struct{} // closed when list is set
+	list []listener.Info
+}
+
+// sessions asks a process for its sessions. Those who ask meanwhile get the same answer: it may be large, and many of them
+// at once would take up the link.
+func (p *process) sessions() []listener.Info {
+	p.mu.Lock()
+	a, waits := p.asked, p.asked != nil
+	if !waits {
+		a = &sessionsAnswer{done: make(chan struct{})}
+		p.asked = a
+	}
+	p.mu.Unlock()
+	if waits {
+		<-a.done
+		return a.list
+	}
+	for _, got := range askAll[processSessions]([]*process{p}, askPatience, askSessions, nil) {
+		a.list = got.answer.Sessions
+	}
+	p.mu.Lock()
+	p.asked = nil
+	p.mu.Unlock()
+	close(a.done)
+	return a.list
 }
 
 // killOld ends a session of an older process.

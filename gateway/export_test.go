@@ -72,3 +72,9 @@ func CertificateFor(pairs []tls.Certificate) func(*tls.ClientHelloInfo) int {
 		return slices.IndexFunc(pairs, func(c tls.Certificate) bool { return &c.Certificate[0][0] == &chosen.Certificate[0][0] })
 	}
 }
+
+// Fitting returns the answer of an old process about its sessions, and their number.
+func Fitting(all []listener.Info) (answer any, n int) {
+	s := fitting(all)
+	return s, len(s.Sessions)
+}

@@ -99,7 +99,7 @@ type Gateway struct {
 func New(cfg *config.Config, opts Options) (*Gateway, error) {
 	links, sockets := divide(opts.Sockets)
 	defer closeSockets(links) // those that join has not taken
-	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), inherited: newInherited(sockets), vacated: make(chan struct{})}
+	g := &Gateway{opts: opts, logger: opts.Logger, started: time.Now(), inherited: newInherited(sockets), vacated: make(chan struct{}), pauses: map[string]*pause{}}
 	defer func() { g.leftover, g.inherited, g.toTake = g.inherited.close(), nil, nil }()
 	g.room.Guard(g.spare.guard)
 	if g.opts.Version == "" {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,13 +16,14 @@ var ErrNotPaused = errors.New("it is not paused")
 
 // pause is a pause of an upstream, which several operators may have asked for.
 type pause struct {
-	requests int // those that were not taken back
+	requests  int  // those that were not taken back
+	inherited bool // from the process before, where some may be taken back still
 }
 
 // PauseUpstream stops the use of an upstream's servers, for maintenance: connections are closed as soon as they are
 // idle, and none is opened. Clients wait until ResumeUpstream, or until the limit is over. A reload does not end the
 // pause, also if it replaces the upstream: the clients that wait continue with the new one. The end of the gateway does,
-// and an upgrade preserves it. PauseUpstream does not wait for the connections in use: see Snapshot. The error wraps
+// and an upgrade preserves it. Old processes of an upgrade pause, too. PauseUpstream does not wait for the connections in use: see Snapshot. The error wraps
 // admin.ErrUnknown if there is no such upstream, upstream.ErrConfig if the limit is not from 1 ns to upstream.MaxPause,
 // and ErrClosed while the gateway starts or ends.
 func (g *Gateway) PauseUpstream(name string, limit time.Duration) error {
@@ -62,13 +64,12 @@ func (g *Gateway) pauseLocked(b *backend, of extend.Pausable, limit time.Duratio
 		return nil, err
 	}
 	p.requests++
-	if g.pauses == nil {
-		g.pauses = map[string]*pause{}
-	}
 	g.pauses[b.cfg.Name] = p
+	until := time.Now().Add(limit)
 	for _, old := range g.followers(b.cfg.Name) {
-		old.pauseUntil(time.Now().Add(limit))
+		old.pauseUntil(until)
 	}
+	g.pauseElsewhere(b.cfg.Name, until)
 	g.logger.Info("upstream paused by an operator", "upstream", b.cfg.Name, "limit", limit)
 	return p, nil
 }
@@ -76,8 +77,9 @@ func (g *Gateway) pauseLocked(b *backend, of extend.Pausable, limit time.Duratio
 // takeBack ends a pause if nobody else has asked for it.
 func (g *Gateway) takeBack(name string, p *pause) {
 	b, of, err := g.lockPausable(name)
-	if err != nil {
-		return // it was removed, or the gateway ends
+	if err != nil { // it was removed, or the gateway ends
+		g.takeBackThere(name)
+		return
 	}
 	defer g.reloading.Unlock()
 	if p.requests--; p.requests == 0 && g.pauses[b.cfg.Name] == p {
@@ -92,10 +94,34 @@ func (g *Gateway) resumeLocked(b *backend, of extend.Pausable) bool {
 		return false
 	}
 	for _, old := range g.followers(b.cfg.Name) {
-		old.impl.(extend.Pausable).Resume() //nolint:forcetypeassert // it is paused
+		old.resume()
 	}
+	g.pauseElsewhere(b.cfg.Name, time.Time{})
 	g.logger.Info("upstream resumed by an operator", "upstream", b.cfg.Name)
 	return true
+}
+
+// pauseElsewhere has older processes, whose sessions use the same servers, begin or end a pause.
+func (g *Gateway) pauseElsewhere(name string, until time.Time) {
+	older := g.processes.answering()
+	if len(askAll[any](older, askPatience, askPause, pauseChange{name, until.Round(0)})) < len(older) {
+		g.logger.Warn("an old process has not taken a pause or its end over", "upstream", name)
+	}
+}
+
+// pauseToo begins or ends a pause here because the process that has taken over does. It waits for no reload and no drain.
+func (g *Gateway) pauseToo(c pauseChange) {
+	g.mu.Lock()
+	all := slices.Clone(g.backends)
+	g.mu.Unlock()
+	all = slices.DeleteFunc(all, func(b *backend) bool { return b.cfg.Name != c.Upstream })
+	for _, b := range append(all, g.followers(c.Upstream)...) {
+		if c.Until.IsZero() {
+			b.resume()
+		} else {
+			b.pauseUntil(c.Until)
+		}
+	}
 }
 
 // ResumeUpstream ends the pause of an upstream, whoever has asked for it. The error wraps admin.ErrUnknown if there is no
@@ -133,5 +159,12 @@ func (b *backend) pauseUntil(until time.Time) {
 	of, ok := b.impl.(extend.Pausable)
 	if left := min(time.Until(until), upstream.MaxPause); ok && left > 0 {
 		_ = of.Pause(left) // no error: it is not closed
+	}
+}
+
+// resume ends the pause of b.
+func (b *backend) resume() {
+	if of, ok := b.impl.(extend.Pausable); ok {
+		of.Resume()
 	}
 }

@@ -32,6 +32,8 @@ type process struct {
 	mu     sync.Mutex
 	status processStatus // of an older one, as it was told last
 	told   time.Time     // when
+
+	asked *sessionsAnswer // that is on its way; nil: none
 }
 
 // processes are the other processes of a gateway.

@@ -19,6 +19,7 @@ type operatorChanges map[string]upstreamChanges
 // upstreamChanges are the changes of one upstream.
 type upstreamChanges struct {
 	PausedUntil time.Time        `json:"paused_until,omitzero"` // by the clock of the machine, which both processes have
+	Pauses      int              `json:"pauses,omitempty"`      // requests for the pause that were not taken back; 0: some
 	Endpoints   []endpointChange `json:"endpoints,omitempty"`
 }
 
@@ -54,7 +55,7 @@ func (c upstreamChanges) overrides() (list []upstream.Override) {
 	return list
 }
 
-// changes returns the changes of all upstreams, also empty ones.
+// changes returns the changes of all upstreams, also empty ones. reloading is held.
 func (g *Gateway) changes() operatorChanges {
 	g.mu.Lock()
 	backends := map[string]*backend{}
@@ -64,16 +65,21 @@ func (g *Gateway) changes() operatorChanges {
 	g.mu.Unlock()
 	all := operatorChanges{}
 	for name, b := range backends {
-		all[name] = changesOf(b)
+		c := changesOf(b)
+		if p := g.pauses[name]; p != nil && !c.PausedUntil.IsZero() {
+			c.Pauses = p.requests
+		}
+		all[name] = c
 	}
 	return all
 }
 
 // bequeath tells a process that starts what operators have changed.
 func (g *Gateway) bequeath(to *process) (operatorChanges, error) {
-	if !g.mayReload() {
+	if !g.lockRunning() {
 		return nil, ErrClosed
 	}
+	defer g.reloading.Unlock()
 	c := g.changes()
 	g.processes.mu.Lock()
 	defer g.processes.mu.Unlock()
@@ -131,7 +137,7 @@ func (g *Gateway) takeOver(name string, build func([]upstream.Override) (*backen
 	if err != nil {
 		return nil, err
 	}
-	b.pauseUntil(c.PausedUntil)
+	g.keepPause(b, c)
 	if len(list) > 0 || time.Until(c.PausedUntil) > 0 {
 		g.logger.Info("operators' changes are taken over from the process before", "upstream", name, "endpoints", len(list), "pause", time.Until(c.PausedUntil))
 	}
@@ -157,11 +163,51 @@ func (g *Gateway) takeChanges(c operatorChanges) error {
 			}
 			errs = append(errs, err)
 		}
-		if of, ok := b.impl.(extend.Pausable); ok && time.Until(change.PausedUntil) <= 0 {
-			of.Resume()
+		if time.Until(change.PausedUntil) <= 0 {
+			b.resume()
 		}
-		b.pauseUntil(change.PausedUntil)
+		g.keepPause(b, change)
 		g.logger.Info("operators' changes are taken over from the process before", "upstream", b.cfg.Name, "endpoints", len(change.Endpoints), "pause", max(time.Until(change.PausedUntil), 0))
 	}
 	return errors.Join(errs...)
+}
+
+// keepPause pauses an upstream if the process before has. reloading is held, or the gateway does not run.
+func (g *Gateway) keepPause(b *backend, c upstreamChanges) {
+	delete(g.pauses, b.cfg.Name)
+	if b.pauseUntil(c.PausedUntil); b.paused() {
+		g.pauses[b.cfg.Name] = &pause{requests: max(c.Pauses, 1), inherited: true}
+	}
+}
+
+// takeBackThere takes a request for a pause back in the process that has taken over, if one has.
+func (g *Gateway) takeBackThere(name string) {
+	g.mu.Lock()
+	left := g.left
+	g.mu.Unlock()
+	g.processes.mu.Lock()
+	heir := g.processes.heir
+	g.processes.mu.Unlock()
+	if !left || heir == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), statePatience)
+	defer cancel()
+	if err := heir.link.Call(ctx, askTakeBack, name, nil); err != nil {
+		g.logger.Error("a pause was taken back here, and goes on in the process that has taken over", "pid", os.Getpid(), "upstream", name,
+			"hint", "headpond ctl resume "+name, "error", err)
+	}
+}
+
+// takeBackInherited takes back a request for a pause that was made in the process before.
+func (g *Gateway) takeBackInherited(name string) {
+	if !g.lockRunning() {
+		g.takeBackThere(name)
+		return
+	}
+	p := g.pauses[name]
+	g.reloading.Unlock()
+	if p != nil && p.inherited {
+		g.takeBack(name, p)
+	}
 }

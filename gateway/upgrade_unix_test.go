@@ -311,3 +311,13 @@ func TestSessionsOfOtherVersions(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
+
+// TestSessionsWithLongNames: clients with long names do not make the answer about an old process's sessions too large.
+func TestSessionsWithLongNames(t *testing.T) {
+	for length, want := range map[int]int{20: 10_000, 9900: 100} {
+		answer, n := gateway.Fitting(slices.Repeat([]listener.Info{{ID: "a", Application: strings.Repeat("<", length)}}, 20_000))
+		if text, err := json.Marshal(answer); err != nil || len(text) > 8<<20 || n < want || n > 10_000 {
+			t.Errorf("names of %d bytes: %d sessions, %d bytes, %v", length, n, len(text), err)
+		}
+	}
+}

@@ -26,7 +26,7 @@ var (
 // cause is bounded by the asker.
 const maxAtOnce = 64
 
-// writePatience bounds the time to write an answer: the other side may hang.
+// writePatience bounds the time to write an answer, once it is its turn: the other side may hang.
 const writePatience = 2 * time.Second
 
 // Handler answers a request of the other side. body is valid JSON, or empty. file, which may be nil, goes with the answer
@@ -134,7 +134,7 @@ func (l *Link) call(ctx context.Context, ask string, body any) (incoming, error)
 	defer l.forget(m.ID, answered)
 	out, err := encode(kindRequest, &m)
 	if err == nil {
-		err = l.write(ctx, out, nil)
+		err = l.write(ctx, deadline, out, nil)
 	}
 	if err != nil {
 		return incoming{}, err
@@ -161,9 +161,9 @@ func (l *Link) forget(id uint64, answered <-chan incoming) {
 	}
 }
 
-// write sends a message, with a file if it is not nil. A message that was not written whole by the deadline of ctx ends
-// the link.
-func (l *Link) write(ctx context.Context, out []byte, file *os.File) error {
+// write sends a message, with a file if it is not nil. It begins before ctx ends, or not at all. A message that was not
+// written whole by the deadline, zero = after writePatience, ends the link.
+func (l *Link) write(ctx context.Context, deadline time.Time, out []byte, file *os.File) error {
 	select {
 	case l.writing <- struct{}{}:
 		defer func() { <-l.writing }()
@@ -172,7 +172,9 @@ func (l *Link) write(ctx context.Context, out []byte, file *os.File) error {
 	case <-l.life.Done():
 		return l.Err()
 	}
-	deadline, _ := ctx.Deadline()
+	if deadline.IsZero() {
+		deadline = time.Now().Add(writePatience)
+	}
 	_ = l.conn.SetWriteDeadline(deadline)
 	n, err := 0, error(nil)
 	if file != nil {
@@ -269,13 +271,16 @@ func (l *Link) serve(m *message) {
 	if err == nil {
 		out, err = encode(kindAnswer, &reply)
 	}
+	if err == nil {
+		err = ctx.Err() // nobody waits any more for an answer that may be large
+	}
 	if err != nil {
 		file = nil
 		out, _ = encode(kindAnswer, &message{ID: m.ID, Refused: clip(err.Error())}) // no error: it is small
 	}
-	patience, stop := context.WithTimeout(l.life, writePatience)
+	turn, stop := context.WithTimeout(l.life, writePatience)
 	defer stop()
-	_ = l.write(patience, out, file) // an error ends the link
+	_ = l.write(turn, time.Time{}, out, file) // an error ends the link, or there were many others to write before
 }
 
 // clip bounds a text, in bytes.
