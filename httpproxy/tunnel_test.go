@@ -420,6 +420,40 @@ func TestTunnelReset(t *testing.T) {
 	})
 }
 
+// TestTunnelEndIsWhole: what a side has ended with arrives whole, though nothing can be sent to that side any more.
+func TestTunnelEndIsWhole(t *testing.T) {
+	long := strings.Repeat("0123456789", 20_000) // more than a socket takes that nobody reads
+	for _, ends := range []string{"server", "client"} {
+		t.Run(ends, func(t *testing.T) {
+			servers := make(chan net.Conn, 1)
+			p, s := startTunnel(t, "h1", routeTo(newUpstream(t, serveSocket(t, func(c net.Conn, _ *bufio.Reader) {
+				servers <- c
+				<-t.Context().Done()
+			}))))
+			wantText(t, s, "greeting ")
+			client, server := s.(h1Socket).Conn, <-servers
+			end, reader, moved := server.(*net.TCPConn), client.(*net.TCPConn), func() (from, to uint64) { return p.Stats().BytesOut, p.Stats().BytesIn }
+			if ends == "client" {
+				end, reader, moved = reader, end, func() (from, to uint64) { return p.Stats().BytesIn, p.Stats().BytesOut }
+			}
+			_, _ = io.WriteString(end, long)
+			_ = end.CloseWrite()
+			eventually(t, "all is passed on", func() bool { from, _ := moved(); return from >= uint64(len(long)) })
+			_, _ = io.WriteString(reader, "message")
+			wantText(t, end, "message")
+			_ = end.Close()
+			for len(p.Sessions()) > 0 {
+				_, was := moved()
+				_, _ = io.WriteString(reader, "x")
+				eventually(t, "it is passed on, or cannot be", func() bool { _, is := moved(); return is > was || len(p.Sessions()) == 0 })
+			}
+			if b, err := io.ReadAll(reader); err != nil || string(b) != long {
+				t.Errorf("%d bytes arrive of %d, %v", len(b), len(long), err)
+			}
+		})
+	}
+}
+
 // TestTunnelHalfOpen: each side may end first, and the stream counts for the client's limit until both have.
 func TestTunnelHalfOpen(t *testing.T) {
 	got := make(chan string, 3)
