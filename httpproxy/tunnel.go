@@ -79,6 +79,7 @@ func (s *session) dropHeads() (fromClient, fromServer []byte) {
 	} else {
 		x.tunnel.head = bytes.Clone(s.client.bytes()[:x.size])
 	}
+	s.held.add(cap(x.tunnel.head) - cap(s.reqText))
 	fromClient, fromServer = bytes.Clone(s.client.bytes()[x.size:]), bytes.Clone(s.server.bytes())
 	x.size = 0
 	s.client.drop()

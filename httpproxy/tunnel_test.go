@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
@@ -491,6 +492,39 @@ func TestTunnelHalfOpen(t *testing.T) {
 		if b := <-got; b != "late" {
 			t.Errorf("the server got %q", b)
 		}
+	}
+}
+
+// TestTunnelHeadIsCounted: the memory of a head counts as long as the tunnel lasts, also if a few bytes stand for it in HTTP/2.
+func TestTunnelHeadIsCounted(t *testing.T) {
+	const size, tunnels = 3_000, 8
+	for _, client := range []string{"h1", "h2"} {
+		p := startProxy(t, routeTo(newUpstream(t, serveRaw(t, func(c net.Conn) {
+			br := bufio.NewReader(c)
+			if r, err := http.ReadRequest(br); err == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: "+acceptOf(r.Header.Get("Sec-WebSocket-Key"))+"\r\n\r\n")
+				echo(c, br)
+			}
+		}))))
+		if client == "h1" {
+			c, br := dialRaw(t, p.addr)
+			if resp, _ := roundTrip(t, c, br, strings.Replace(upgradeRequest, "\r\n\r\n", "\r\nX: "+strings.Repeat("x", tunnels*size)+"\r\n\r\n", 1)); resp.StatusCode != 101 {
+				t.Fatal(resp.Status)
+			}
+		} else {
+			h := dialH2(t, p.addr)
+			var block bytes.Buffer
+			e := hpack.NewEncoder(&block)
+			for id := uint32(1); id < 2*tunnels; id += 2 {
+				block.Reset()
+				for f := range slices.Chunk(append(slices.Clone(connectRequest), "x", strings.Repeat("x", size)), 2) {
+					_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+				}
+				h.do(0, h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}))
+				h.next(func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok })
+			}
+		}
+		eventually(t, "the heads are counted", func() bool { return p.Stats().Buffered >= tunnels*size })
 	}
 }
 
