@@ -125,6 +125,7 @@ func (s *session) endTunnel() error {
 	x.result.BytesIn, x.result.BytesOut = t.in.Load(), t.out.Load()
 	if s.stream != nil {
 		s.stream.uses(nil)
+		s.stream.cancels(nil)
 	}
 	s.server.drop()
 	_ = x.lease.Value().Close()
@@ -150,6 +151,9 @@ func (t *tunnel) start(src, dst fiber.Stream, srcGone, dstGone error, moved func
 				_ = src.CloseWrite()
 				t.fail(nil) // dst cannot be half-closed
 			}
+			if t.s.stream != nil && whole == &t.serverWhole {
+				t.followClient()
+			}
 		case readErr != nil:
 			t.reset(fmt.Errorf("%w: %w", srcGone, readErr))
 		default:
@@ -163,6 +167,14 @@ func (t *tunnel) start(src, dst fiber.Stream, srcGone, dstGone error, moved func
 	defer func() { over(readErr, writeErr) }()
 	defer t.s.p.recovered(t.s.lc)
 	readErr, writeErr = src.CopyTo(dst, moved, nil)
+}
+
+// followClient has the tunnel end with the client's stream, which nobody reads any more.
+func (t *tunnel) followClient() {
+	client := t.s.client.conn
+	t.s.stream.cancels(func(cause error) { // called with a mutex held that reset takes, too
+		client.Go(func() { t.reset(cause) })
+	})
 }
 
 // fromClient counts n bytes that went to the server.

@@ -455,6 +455,36 @@ func TestTunnelEndIsWhole(t *testing.T) {
 	}
 }
 
+// TestTunnelEndsWithItsClient: a client that has ended its side can still leave or be killed, and then takes its server with it.
+func TestTunnelEndsWithItsClient(t *testing.T) {
+	u := newUpstream(t, serveSocket(t, func(c net.Conn, br *bufio.Reader) {
+		_, _ = io.Copy(io.Discard, br)
+		_, _ = io.WriteString(c, "ended")
+		<-t.Context().Done()
+	}))
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: u, IdleTimeout: time.Hour}}})
+	for how, leave := range map[string]func(*h2Client){
+		"reset":      func(h *h2Client) { h.do(0, h.WriteRSTStream(1, http2.ErrCodeCancel)) },
+		"connection": func(h *h2Client) { _ = h.c.Close() },
+		"kill": func(*h2Client) {
+			for _, info := range p.Sessions() {
+				if id, stream, ok := listener.ParseID(info.ID); ok && stream == 1 {
+					p.Kill(id, stream)
+				}
+			}
+		},
+	} {
+		h := dialH2(t, p.addr)
+		s := h.connect(1)
+		_ = s.CloseWrite()
+		wantText(t, s, "greeting ended")
+		leave(h)
+		eventually(t, how+": the server is cut off", func() bool { return u.Status().Endpoints[0].Pool.InUse == 0 })
+		_ = h.c.Close()
+		eventually(t, how+": the session is over", func() bool { return len(p.Sessions()) == 0 })
+	}
+}
+
 // TestTunnelHalfOpen: each side may end first, and the stream counts for the client's limit until both have.
 func TestTunnelHalfOpen(t *testing.T) {
 	got := make(chan string, 3)
