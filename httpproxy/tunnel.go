@@ -39,6 +39,8 @@ type tunnel struct {
 	running fiber.Group  // the directions
 	parts   atomic.Int32 // the directions that run, and the session until it rests or waits
 	resume  func()       // continues the resting session; called by the last part
+
+	clientWhole, serverWhole atomic.Bool // each has got the other one's end, after all that came before it
 }
 
 // beginTunnel starts both directions. It returns errRests, after which restOfTunnel continues, or else the tunnel's outcome.
@@ -56,10 +58,10 @@ func (s *session) beginTunnel() error {
 	t.parts.Store(3)
 	t.running.Add(2)
 	fiber.Go(func() {
-		t.start(fiber.Ahead(client, fromClient), server, httppool.ErrClientGone, httppool.ErrServerGone, t.fromClient)
+		t.start(fiber.Ahead(client, fromClient), server, httppool.ErrClientGone, httppool.ErrServerGone, t.fromClient, &t.serverWhole)
 	})
 	fiber.Go(func() {
-		t.start(fiber.Ahead(server, fromServer), client, httppool.ErrServerGone, httppool.ErrClientGone, t.fromServer)
+		t.start(fiber.Ahead(server, fromServer), client, httppool.ErrServerGone, httppool.ErrClientGone, t.fromServer, &t.clientWhole)
 	})
 	if client.Loop() == 0 {
 		t.running.Wait()
@@ -77,6 +79,7 @@ func (s *session) dropHeads() (fromClient, fromServer []byte) {
 	} else {
 		x.tunnel.head = bytes.Clone(s.client.bytes()[:x.size])
 	}
+	s.held.add(cap(x.tunnel.head) - cap(s.reqText))
 	fromClient, fromServer = bytes.Clone(s.client.bytes()[x.size:]), bytes.Clone(s.server.bytes())
 	x.size = 0
 	s.client.drop()
@@ -122,6 +125,7 @@ func (s *session) endTunnel() error {
 	x.result.BytesIn, x.result.BytesOut = t.in.Load(), t.out.Load()
 	if s.stream != nil {
 		s.stream.uses(nil)
+		s.stream.cancels(nil)
 	}
 	s.server.drop()
 	_ = x.lease.Value().Close()
@@ -133,8 +137,8 @@ func (s *session) endTunnel() error {
 }
 
 // start starts one direction: it copies src to dst until src ends, and passes the end on. srcGone and dstGone are the
-// errors that wrap failures of src and dst.
-func (t *tunnel) start(src, dst fiber.Stream, srcGone, dstGone error, moved func(int)) {
+// errors that wrap failures of src and dst. whole is set when dst has got the end.
+func (t *tunnel) start(src, dst fiber.Stream, srcGone, dstGone error, moved func(int), whole *atomic.Bool) {
 	over := func(readErr, writeErr error) {
 		defer t.part()
 		defer t.running.Done()
@@ -142,9 +146,13 @@ func (t *tunnel) start(src, dst fiber.Stream, srcGone, dstGone error, moved func
 		case errors.Is(writeErr, fiber.ErrPanicked):
 			t.fail(errPanicked)
 		case readErr == io.EOF:
+			whole.Store(true)
 			if err := dst.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
 				_ = src.CloseWrite()
 				t.fail(nil) // dst cannot be half-closed
+			}
+			if t.s.stream != nil && whole == &t.serverWhole {
+				t.followClient()
 			}
 		case readErr != nil:
 			t.reset(fmt.Errorf("%w: %w", srcGone, readErr))
@@ -159,6 +167,14 @@ func (t *tunnel) start(src, dst fiber.Stream, srcGone, dstGone error, moved func
 	defer func() { over(readErr, writeErr) }()
 	defer t.s.p.recovered(t.s.lc)
 	readErr, writeErr = src.CopyTo(dst, moved, nil)
+}
+
+// followClient has the tunnel end with the client's stream, which nobody reads any more.
+func (t *tunnel) followClient() {
+	client := t.s.client.conn
+	t.s.stream.cancels(func(cause error) { // called with a mutex held that reset takes, too
+		client.Go(func() { t.reset(cause) })
+	})
 }
 
 // fromClient counts n bytes that went to the server.
@@ -202,7 +218,8 @@ func (t *tunnel) unwatch() {
 	t.ended.Do(func() {})
 }
 
-// reset is fail after one side has failed. The other one must not take what it got for the whole.
+// reset is fail after one side has failed. The other one must not take what it got for the whole, unless it is: then a
+// reset could cost it the rest that it has not read.
 func (t *tunnel) reset(err error) { t.end(err, true) }
 
 // fail ends both directions; the first call, or that of reset, sets the error.
@@ -212,7 +229,7 @@ func (t *tunnel) end(err error, resets bool) {
 	t.ended.Do(func() {
 		s := t.s
 		t.err = err
-		if resets {
+		if resets && !t.serverWhole.Load() {
 			_ = s.server.conn.SetLinger(0)
 		}
 		_ = s.ex.lease.Value().Close()
@@ -223,7 +240,7 @@ func (t *tunnel) end(err error, resets bool) {
 		case s.stream != nil:
 			s.stream.cutOff(err)
 			return
-		case resets:
+		case resets && !t.clientWhole.Load():
 			_ = s.lc.Raw().SetLinger(0)
 		}
 		_ = s.lc.Close()

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
@@ -420,6 +421,70 @@ func TestTunnelReset(t *testing.T) {
 	})
 }
 
+// TestTunnelEndIsWhole: what a side has ended with arrives whole, though nothing can be sent to that side any more.
+func TestTunnelEndIsWhole(t *testing.T) {
+	long := strings.Repeat("0123456789", 20_000) // more than a socket takes that nobody reads
+	for _, ends := range []string{"server", "client"} {
+		t.Run(ends, func(t *testing.T) {
+			servers := make(chan net.Conn, 1)
+			p, s := startTunnel(t, "h1", routeTo(newUpstream(t, serveSocket(t, func(c net.Conn, _ *bufio.Reader) {
+				servers <- c
+				<-t.Context().Done()
+			}))))
+			wantText(t, s, "greeting ")
+			client, server := s.(h1Socket).Conn, <-servers
+			end, reader, moved := server.(*net.TCPConn), client.(*net.TCPConn), func() (from, to uint64) { return p.Stats().BytesOut, p.Stats().BytesIn }
+			if ends == "client" {
+				end, reader, moved = reader, end, func() (from, to uint64) { return p.Stats().BytesIn, p.Stats().BytesOut }
+			}
+			_, _ = io.WriteString(end, long)
+			_ = end.CloseWrite()
+			eventually(t, "all is passed on", func() bool { from, _ := moved(); return from >= uint64(len(long)) })
+			_, _ = io.WriteString(reader, "message")
+			wantText(t, end, "message")
+			_ = end.Close()
+			for len(p.Sessions()) > 0 {
+				_, was := moved()
+				_, _ = io.WriteString(reader, "x")
+				eventually(t, "it is passed on, or cannot be", func() bool { _, is := moved(); return is > was || len(p.Sessions()) == 0 })
+			}
+			if b, err := io.ReadAll(reader); err != nil || string(b) != long {
+				t.Errorf("%d bytes arrive of %d, %v", len(b), len(long), err)
+			}
+		})
+	}
+}
+
+// TestTunnelEndsWithItsClient: a client that has ended its side can still leave or be killed, and then takes its server with it.
+func TestTunnelEndsWithItsClient(t *testing.T) {
+	u := newUpstream(t, serveSocket(t, func(c net.Conn, br *bufio.Reader) {
+		_, _ = io.Copy(io.Discard, br)
+		_, _ = io.WriteString(c, "ended")
+		<-t.Context().Done()
+	}))
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: u, IdleTimeout: time.Hour}}})
+	for how, leave := range map[string]func(*h2Client){
+		"reset":      func(h *h2Client) { h.do(0, h.WriteRSTStream(1, http2.ErrCodeCancel)) },
+		"connection": func(h *h2Client) { _ = h.c.Close() },
+		"kill": func(*h2Client) {
+			for _, info := range p.Sessions() {
+				if id, stream, ok := listener.ParseID(info.ID); ok && stream == 1 {
+					p.Kill(id, stream)
+				}
+			}
+		},
+	} {
+		h := dialH2(t, p.addr)
+		s := h.connect(1)
+		_ = s.CloseWrite()
+		wantText(t, s, "greeting ended")
+		leave(h)
+		eventually(t, how+": the server is cut off", func() bool { return u.Status().Endpoints[0].Pool.InUse == 0 })
+		_ = h.c.Close()
+		eventually(t, how+": the session is over", func() bool { return len(p.Sessions()) == 0 })
+	}
+}
+
 // TestTunnelHalfOpen: each side may end first, and the stream counts for the client's limit until both have.
 func TestTunnelHalfOpen(t *testing.T) {
 	got := make(chan string, 3)
@@ -457,6 +522,39 @@ func TestTunnelHalfOpen(t *testing.T) {
 		if b := <-got; b != "late" {
 			t.Errorf("the server got %q", b)
 		}
+	}
+}
+
+// TestTunnelHeadIsCounted: the memory of a head counts as long as the tunnel lasts, also if a few bytes stand for it in HTTP/2.
+func TestTunnelHeadIsCounted(t *testing.T) {
+	const size, tunnels = 3_000, 8
+	for _, client := range []string{"h1", "h2"} {
+		p := startProxy(t, routeTo(newUpstream(t, serveRaw(t, func(c net.Conn) {
+			br := bufio.NewReader(c)
+			if r, err := http.ReadRequest(br); err == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: "+acceptOf(r.Header.Get("Sec-WebSocket-Key"))+"\r\n\r\n")
+				echo(c, br)
+			}
+		}))))
+		if client == "h1" {
+			c, br := dialRaw(t, p.addr)
+			if resp, _ := roundTrip(t, c, br, strings.Replace(upgradeRequest, "\r\n\r\n", "\r\nX: "+strings.Repeat("x", tunnels*size)+"\r\n\r\n", 1)); resp.StatusCode != 101 {
+				t.Fatal(resp.Status)
+			}
+		} else {
+			h := dialH2(t, p.addr)
+			var block bytes.Buffer
+			e := hpack.NewEncoder(&block)
+			for id := uint32(1); id < 2*tunnels; id += 2 {
+				block.Reset()
+				for f := range slices.Chunk(append(slices.Clone(connectRequest), "x", strings.Repeat("x", size)), 2) {
+					_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+				}
+				h.do(0, h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}))
+				h.next(func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok })
+			}
+		}
+		eventually(t, "the heads are counted", func() bool { return p.Stats().Buffered >= tunnels*size })
 	}
 }
 
