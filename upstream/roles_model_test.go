@@ -82,29 +82,35 @@ func TestRolesAtRandom(t *testing.T) {
 				}
 				time.Sleep(time.Duration(rnd.IntN(1000)) * time.Millisecond)
 			}
-			u.Resume()
-			for i, addr := range servers {
-				b.set(b.down, addr, false)
-				b.become(addr, []upstream.Role{upstream.Primary, upstream.Standby, upstream.Standby}[i])
-			}
-			if err := u.Update(cfg.Settings); err != nil {
-				t.Error(err)
-			}
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			if n := callers.Load(); n != 0 {
-				t.Errorf("seed %d: %d callers wait for ever", seed, n)
-			}
-			if got := usedBy(u); got != "a" {
-				t.Errorf("seed %d: leases at %q", seed, got)
-			}
-			acquireOf(t, alice).Release()
-			u.Close()
-			synctest.Wait()
-			b.allClosed(t)
-			if b.open != 0 {
-				t.Errorf("seed %d: %d connections that ask are open", seed, b.open)
-			}
+			b.endModel(t, u, alice, cfg.Settings, &callers)
 		})
+	}
+}
+
+// endModel ends TestRolesAtRandom: all servers work, and a is the primary.
+func (b *replicas) endModel(t *testing.T, u *upstream.Upstream[*conn], alice *upstream.Tenant[*conn], s upstream.Settings, callers *atomic.Int64) {
+	servers := []string{"a:1", "b:1", "c:1"}
+	u.Resume()
+	for i, addr := range servers {
+		b.set(b.down, addr, false)
+		b.become(addr, []upstream.Role{upstream.Primary, upstream.Standby, upstream.Standby}[i])
+	}
+	if err := u.Update(s); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	if n := callers.Load(); n != 0 {
+		t.Errorf("%d callers wait for ever", n)
+	}
+	if got := usedBy(u); got != "a" {
+		t.Errorf("leases at %q", got)
+	}
+	acquireOf(t, alice).Release()
+	u.Close()
+	synctest.Wait()
+	b.allClosed(t)
+	if b.open != 0 {
+		t.Errorf("%d connections that ask are open", b.open)
 	}
 }
