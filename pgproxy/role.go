@@ -35,7 +35,7 @@ var errNoLogin = fmt.Errorf("%w: %w", upstream.ErrTenant, errRetired)
 
 // Ask implements upstream.RoleAsker. If a connection that was open before turns out to be dead, it opens another one.
 func (a *roleAsker) Ask(ctx context.Context, anew bool) (upstream.Role, error) {
-	if anew && !a.b.retired.Load() {
+	if anew && a.b.logsIn() {
 		a.Close()
 	}
 	for {
@@ -57,15 +57,18 @@ func (a *roleAsker) Ask(ctx context.Context, anew bool) (upstream.Role, error) {
 	}
 }
 
+// logsIn reports whether the servers should accept the gateway's login.
+func (b *Postgres) logsIn() bool { return !b.retired.Load() || b.follows.Load() != nil }
+
 // connect logs in, unless there is a connection. Refusals that are not about the server as a whole wrap ErrTenant.
 func (a *roleAsker) connect(ctx context.Context) (err error) {
 	if a.srv != nil {
 		return nil
 	}
-	if a.b.retired.Load() {
+	if !a.b.logsIn() {
 		return errNoLogin
 	}
-	cfg := a.b.cfg.own()
+	cfg := a.b.login().own()
 	if a.srv, err = connect(ctx, &cfg, a.endpoint); err != nil && pairsOwn(err) {
 		return pairError{err}
 	}

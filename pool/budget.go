@@ -20,7 +20,8 @@ import (
 // A pool that had no resource when its callers came, or whose last open has failed, may open nothing, as with a wrong password:
 // when the budget is used up, it first opens a resource beside the limit, on trial, and only once that is open an idle one is
 // closed. If none is idle, the resource on trial is closed, and the pool's callers wait for their turn. Trials wait for one
-// another, and for callers of other pools who have waited longer.
+// another, and for callers of other pools who have waited longer. A trial that takes a second makes room for others: an idle
+// resource, or the next one that is released, is closed for it.
 type Budget struct {
 	// pressed says that a pool needs a resource, or that the limit is exceeded: a resource that is given back may have to
 	// be closed.
@@ -32,7 +33,7 @@ type Budget struct {
 	beside  int      // how many resources may be open or on trial beside the limit
 	used    int      // numbers of resources that pools have, or are granted
 	coming  int      // of them, those that are being closed for the budget
-	trials  int      // of them, those on trial
+	trials  int      // of them, those on trial for less than trialTime
 	holders []*share // pools that have, or are granted, at least one
 	needs   needs    // pools that need one more
 	doubts  needs    // pools that need one more, on trial if there is no room
@@ -81,15 +82,20 @@ type share struct {
 	began  int64 // when the pool was made; times of the pool plus began are those of the Budget
 
 	// Guarded by Budget.mu.
-	held    int    // its part of Budget.used
-	index   int    // in Budget.holders
-	queue   *needs // Budget.needs or doubts, if it is there
-	place   int    // in queue; -1 = in none
-	since   int64  // when the caller that needs the resource began to wait
-	granted int    // resources that the pool may open: none or one
-	opens   bool   // the last open has succeeded, and the pool has been in use since
-	trial   bool   // one that is granted or being opened is on trial
+	held    int         // its part of Budget.used
+	index   int         // in Budget.holders
+	queue   *needs      // Budget.needs or doubts, if it is there
+	place   int         // in queue; -1 = in none
+	since   int64       // when the caller that needs the resource began to wait
+	granted int         // resources that the pool may open: none or one
+	opens   bool        // the last open has succeeded, and the pool has been in use since
+	trial   bool        // one that is granted or being opened is on trial
+	overdue *time.Timer // ends its time beside the limit; nil = it is over, or there is no trial
 }
+
+// trialTime is how long a resource on trial may be beside the limit. A backend that refuses answers within it, mostly; one
+// that hangs must not keep out all other pools that need a trial.
+const trialTime = time.Second
 
 // sharer is what a Budget needs of a pool. The methods take the pool's lock.
 type sharer interface {
@@ -163,10 +169,31 @@ func (s *share) wait() {
 
 // endTrial ends the trial if there is one. Under Budget.mu.
 func (s *share) endTrial() {
-	if s.trial {
-		s.trial = false
+	s.trial = false
+	if s.overdue != nil {
+		s.overdue.Stop()
+		s.overdue = nil
 		s.budget.trials--
 	}
+}
+
+// try begins a trial of the pool that was granted a resource. Under mu.
+func (b *Budget) try(s *share) {
+	s.trial = true
+	b.trials++
+	var timer *time.Timer
+	timer = time.AfterFunc(trialTime, func() {
+		b.mu.Lock()
+		if s.overdue == timer { // the pool still has to see how it ends
+			s.overdue = nil
+			b.trials--
+			b.assign()
+			b.note()
+		}
+		b.mu.Unlock()
+		b.serve()
+	})
+	s.overdue = timer
 }
 
 // release returns a resource that is closed. claimed is the result of claims for it, and waits says that callers wait. work
@@ -247,8 +274,7 @@ func (b *Budget) assign() {
 		case room && len(b.doubts) > 0:
 			b.grant(&b.doubts)
 		case !room && b.tries():
-			b.trials++
-			b.grant(&b.doubts).trial = true
+			b.try(b.grant(&b.doubts))
 		default:
 			return
 		}

@@ -93,6 +93,9 @@ func (m *budgetModel) open(ctx context.Context, i int) (*int, error) {
 	if there, most := m.count(1), m.most.Load(); int64(there) > most && ctx.Value(replacing{}) == nil {
 		m.t.Errorf("%d resources are there, the limit and the trials are %d", there, most)
 	}
+	if m.n(6) == 0 {
+		time.Sleep(3 * time.Second) // longer than a trial may be beside the limit
+	}
 	if m.nap(); m.down[i].Load() || ctx.Err() != nil {
 		m.count(-1)
 		return nil, errDown
@@ -132,8 +135,10 @@ func (m *budgetModel) step() {
 	default:
 		if m.n(4) == 0 {
 			limit, trials := 1+m.n(6), m.n(3)
-			m.most.Store(int64(limit + trials))
+			m.most.Store(max(m.most.Load(), int64(limit+trials)))
 			m.shared.SetLimit(limit, trials)
+			synctest.Wait() // for opens that were permitted before
+			m.most.Store(int64(limit + trials))
 		}
 	}
 	if m.n(2) == 0 {

@@ -114,3 +114,44 @@ func TestBudgetFailedReplace(t *testing.T) {
 		b.endAll(shared, []*pool.Pool[*res]{full, other})
 	})
 }
+
+// TestBudgetTrialHangs has the open of a pool on trial hang: it takes the place of an idle resource after a second, and does
+// not keep out other pools.
+func TestBudgetTrialHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		shared, full, other, held, _ := b.onTrial()
+		hanging := func() *pool.Pool[*res] {
+			return b.start(pool.Limits{MaxSize: 3, OpenTimeout: time.Minute}, func(c *pool.Config[*res]) {
+				c.Budget = shared
+				c.Open = func(ctx context.Context) (*res, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+			})
+		}
+		hangs, alsoHangs := hanging(), hanging()
+		for _, l := range held {
+			l.Release()
+		}
+		var hung []*result
+		for range 3 { // waits for a trial that has not ended, however many callers there are
+			hung = append(hung, begin(ctx, hangs), begin(ctx, alsoHangs))
+		}
+		time.Sleep(time.Millisecond) // they are before the next caller
+		began := time.Now()
+		acquire(t, other).Release()
+		if waited := time.Since(began); waited > 3*time.Second {
+			t.Errorf("another pool's caller has waited for %v", waited)
+		}
+		synctest.Wait()
+		want(t, "idle", full.Stats().Idle, 1)
+		want(t, "used", shared.Used(), 4)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		for _, a := range hung {
+			want(t, "hangs", a.done, true)
+		}
+		b.endAll(shared, []*pool.Pool[*res]{full, other, hangs, alsoHangs})
+	})
+}

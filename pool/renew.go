@@ -24,9 +24,5 @@ func (c *core[T]) renew(e *effects[T]) {
 	for len(c.idle) > 0 {
 		c.retire(c.popIdle(), ReasonLifetime, e)
 	}
-	if !c.paused && c.backoff.failures > 0 {
-		c.backoff.reset()
-		c.lastErr = nil
-	}
-	c.dispatch(e)
+	c.retry(e)
 }

@@ -361,10 +361,11 @@ func (u *Upstream[T]) shed(e *endpoint[T]) {
 		return
 	}
 	e.pools.shut = true
-	list := e.pools.list
-	for _, s := range list {
-		if s.tenant.at(e) == s.pool {
+	var list []site[T]
+	for _, s := range e.pools.list {
+		if s.tenant.at(e) == s.pool { // else it was shed before
 			s.tenant.put(e.number, site[T]{})
+			list = append(list, s)
 		}
 	}
 	u.tenancy.Unlock()

@@ -503,3 +503,29 @@ func TestTargetChanges(t *testing.T) {
 		b.allClosed(t)
 	})
 }
+
+// TestRoleComesAndGoes has an endpoint lose and get its role over and over while a lease of the first time is out: nothing
+// else of the former times is kept.
+func TestRoleComesAndGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newReplicas(map[string]upstream.Role{"a:1": upstream.Primary})
+		u := start(t, b.config(upstream.TargetPrimary, "a:1"))
+		held := acquire(t, u)
+		for range 20 {
+			for _, role := range []upstream.Role{upstream.Standby, upstream.Primary} {
+				b.become("a:1", role)
+				u.Doubt("a:1")
+				time.Sleep(time.Second)
+			}
+			acquire(t, u).Release()
+		}
+		synctest.Wait()
+		if s := u.Status().Endpoints[0].Pool; s.MaxSize != 4 || s.InUse != 1 || s.Idle != 1 {
+			t.Errorf("the pools of the endpoint: %+v", s)
+		}
+		held.Release()
+		u.Close()
+		synctest.Wait()
+		b.allClosed(t)
+	})
+}
