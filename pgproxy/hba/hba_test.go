@@ -145,6 +145,22 @@ func TestNamesDatabase(t *testing.T) {
 	}
 }
 
+func TestExposesPasswords(t *testing.T) {
+	for line, want := range map[string]bool{
+		"host all all all password": true, "hostnossl all all 10.0.0.0/8 password": true, "host all all samenet password": true, "host all all 127.0.0.1/7 password": true,
+		"host all all ::1 ffff:: password": true, "hostssl all all all password": false, "local all all password": false, "host all all all md5": false,
+		"host all all samehost password": false, "host all all 127.0.0.0/8 password": false, "host all all ::1/128 password": false, "hostgssenc all all all password": false,
+	} {
+		rules, err := hba.Parse("f", line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rules[0].ExposesPasswords(); got != want {
+			t.Errorf("%s: %v", line, got)
+		}
+	}
+}
+
 // FuzzParse checks that names in quotes are read as they are, that rules in parts are those of the file, and that no decision
 // or map fails.
 func FuzzParse(f *testing.F) {
