@@ -225,6 +225,15 @@ func TestRulesSeeAnnouncedAddresses(t *testing.T) {
 	if said := announced(t, "unix", socket, announcedLocal); !has(said, "no pg_hba.conf entry for") {
 		t.Errorf("an announced client of another Unix socket: %q", said)
 	}
+	// A proxy that does not know its client, and one that speaks for itself.
+	const unspecified, itself = "\r\n\r\n\x00\r\nQUIT\n\x21\x00\x00\x00", "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"
+	for header, want := range map[string]string{"PROXY UNKNOWN\r\n": `no pg_hba.conf entry for host "unknown"`, unspecified: `no pg_hba.conf entry for host "unknown"`, itself: letIn} {
+		for network, addr := range map[string]string{"tcp": g.addr, "unix": socket} {
+			if said := announced(t, network, addr, header); !has(said, want) {
+				t.Errorf("%s, %q: %q, want %q", network, header, said, want)
+			}
+		}
+	}
 }
 
 func TestRulesAfterUpdate(t *testing.T) {
