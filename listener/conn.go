@@ -46,7 +46,8 @@ type stream = fiber.Stream
 
 // proxyHeader is the contents of a PROXY header.
 type proxyHeader struct {
-	remote, local net.Addr
+	remote, local net.Addr     // nil = unknown, or those of the connection
+	relayed       bool         // the client is not the other end of the connection
 	source        fiber.Stream // bytes after the header, or of Unread, followed by the accepted connection's; nil = only the connection's
 }
 
@@ -217,8 +218,14 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.stream.RemoteAddr()
 }
 
-// Announced reports whether RemoteAddr is the one in a PROXY header: the other end of the connection is not the client.
-func (c *Conn) Announced() bool { return c.header != nil && c.header.remote != nil }
+// Client returns the client's address, and whether the client is the other end of the connection. After a PROXY header that
+// names no address it is nil, unless its command is LOCAL, where RemoteAddr is that of the other end.
+func (c *Conn) Client() (addr net.Addr, direct bool) {
+	if c.header != nil && c.header.relayed {
+		return c.header.remote, false
+	}
+	return c.stream.RemoteAddr(), true
+}
 
 // Proxied reports whether the connection began with a PROXY header or Unread was called, so that
 // bytes of it have been read.

@@ -55,7 +55,7 @@ func readProxyHeader(c *Conn, timeout time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("%w from %s: %w", ErrProxyHeader, c.stream.RemoteAddr(), err)
 	}
-	c.header = &proxyHeader{source: fiber.Ahead(c.stream, rest)}
+	c.header = &proxyHeader{source: fiber.Ahead(c.stream, rest), relayed: header.Version == 1 || !header.Command.IsLocal()} // version 1 has no commands
 	if !header.Command.IsLocal() && !header.TransportProtocol.IsUnspec() {
 		c.header.remote, c.header.local = header.SourceAddr, header.DestinationAddr
 	}

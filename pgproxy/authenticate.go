@@ -235,10 +235,18 @@ func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys
 	final, err := exchange.Final(body)
 	if err != nil {
 		if !known && errors.Is(err, pgwire.ErrAuth) {
-			return keys, fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
+			return keys, whyUnknown(cred)
 		}
 		return keys, err
 	}
 	g.w.Send(&pgwire.Authentication{Kind: pgwire.AuthSASLFinal, Data: final})
 	return exchange.Keys(), nil
+}
+
+// whyUnknown is the reason, for the log, why no password lets a user in by SCRAM.
+func whyUnknown(cred *credential) error {
+	if cred != nil {
+		return fmt.Errorf("%w: the user has %w", pgwire.ErrAuth, errMD5Secret)
+	}
+	return fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
 }

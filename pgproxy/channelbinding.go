@@ -1,7 +1,6 @@
 package pgproxy
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -60,8 +59,10 @@ type boundCertificate struct {
 // maxBoundCertificates bounds the certificates kept, with some hundred bytes each: a gateway has fewer names.
 const maxBoundCertificates = 10_000
 
-// servedKey is the key in the context of a handshake of a func(*boundCertificate), which gets the certificate that the client is shown.
+// servedKey is the key in the context of a handshake of a *served, which gets the certificate that the client is shown.
 type servedKey struct{}
+
+type served struct{ certificate *boundCertificate }
 
 // bindTLS returns settings like those given for handshakes whose context has a servedKey.
 func bindTLS(settings *tls.Config) *tls.Config {
@@ -86,8 +87,8 @@ func (b *boundTLS) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if served, ok := hello.Context().Value(servedKey{}).(func(*boundCertificate)); ok {
-		served(c)
+	if s, ok := hello.Context().Value(servedKey{}).(*served); ok {
+		s.certificate = c
 	}
 	return c.settings, nil
 }
@@ -168,11 +169,6 @@ func (b *boundTLS) bindSessions(cfg *tls.Config, mark string) {
 		}
 		return s, nil
 	}
-}
-
-// withServed returns the context for a handshake, which notes the certificate that the client is shown.
-func (g *startup) withServed(ctx context.Context) context.Context {
-	return context.WithValue(ctx, servedKey{}, func(c *boundCertificate) { g.binding = c.binding })
 }
 
 // The messages that offer SCRAM.

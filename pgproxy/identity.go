@@ -58,7 +58,8 @@ func notAllowed(r *hba.Rule, name string) error {
 // checkPeer refuses a client of a Unix socket whose operating system's user may not be the one that it asks for.
 func (g *startup) checkPeer(user string, r *hba.Rule) (err error) {
 	var name string
-	fiber.Block(func() { name, err = peerUser(g.accepted) }) // it reads a file
+	conn := g.accepted                                 // so that g stays on the stack
+	fiber.Block(func() { name, err = peerUser(conn) }) // it reads a file
 	if err == nil && !g.set.Maps.Allow(r.Map, name, user) {
 		err = notAllowed(r, name)
 	}

@@ -45,9 +45,10 @@ func (g *startup) ruleOf(login *Login) (*hba.Rule, error) {
 		return &g.set.always, nil
 	}
 	req := hba.Request{TLS: g.tls != nil, Database: login.Database, User: login.User, Replication: login.Replication == "true"}
-	switch addr := g.accepted.RemoteAddr().(type) {
+	from, direct := g.accepted.Client()
+	switch addr := from.(type) {
 	case *net.UnixAddr:
-		req.Local = !g.accepted.Announced() // the other end of the socket is not the client
+		req.Local = direct
 	case *net.TCPAddr:
 		ip, _ := netip.AddrFromSlice(addr.IP)
 		req.Addr = ip.Unmap()
@@ -74,10 +75,15 @@ func (s *settings) isConsole(login *Login) bool {
 // unruled is the refusal of a client by a rule, or because there is none for it, in PostgreSQL's words.
 func (g *startup) unruled(req *hba.Request, by *hba.Rule) error {
 	where, encryption := "[local]", "no encryption"
-	if addr, ok := g.accepted.RemoteAddr().(*net.TCPAddr); ok {
+	switch addr, direct := g.accepted.Client(); addr := addr.(type) {
+	case *net.TCPAddr:
 		where = addr.IP.String()
-	} else if !req.Local {
-		where = g.accepted.RemoteAddr().String()
+	case nil:
+		where = "unknown"
+	default:
+		if !direct {
+			where = addr.String()
+		}
 	}
 	if req.TLS {
 		encryption = "SSL encryption"

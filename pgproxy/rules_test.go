@@ -115,8 +115,9 @@ func TestRules(t *testing.T) {
 		wantIn(t, more, want)
 	}
 	log := g.log.String()
-	if !has(log, "pg_hba.conf:1") || has(log, "secret") {
-		t.Error("the log does not name the rule, or it shows a password")
+	const unfit = "the user has an md5 secret, which auth scram-sha-256 cannot verify: store the password or a SCRAM-SHA-256 secret"
+	if !has(log, "pg_hba.conf:1") || !has(log, unfit) || has(strings.ReplaceAll(log, unfit, ""), "secret") {
+		t.Error("the log does not name the rule, or the reason, or it shows a password")
 	}
 	w := dialTo(t, g.addr)
 	w.send(&pgwire.StartupMessage{Version: pgwire.Version30, Params: []pgwire.Param{{Name: "user", Value: "plain"}, {Name: "replication", Value: "true"}}})
@@ -223,6 +224,15 @@ func TestRulesSeeAnnouncedAddresses(t *testing.T) {
 	announcedLocal := "\r\n\r\n\x00\r\nQUIT\n\x21\x31\x00\xd8" + strings.Repeat("/x"+strings.Repeat("\x00", 106), 2)
 	if said := announced(t, "unix", socket, announcedLocal); !has(said, "no pg_hba.conf entry for") {
 		t.Errorf("an announced client of another Unix socket: %q", said)
+	}
+	// A proxy that does not know its client, and one that speaks for itself.
+	const unspecified, itself = "\r\n\r\n\x00\r\nQUIT\n\x21\x00\x00\x00", "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"
+	for header, want := range map[string]string{"PROXY UNKNOWN\r\n": `no pg_hba.conf entry for host "unknown"`, unspecified: `no pg_hba.conf entry for host "unknown"`, itself: letIn} {
+		for network, addr := range map[string]string{"tcp": g.addr, "unix": socket} {
+			if said := announced(t, network, addr, header); !has(said, want) {
+				t.Errorf("%s, %q: %q, want %q", network, header, said, want)
+			}
+		}
 	}
 }
 

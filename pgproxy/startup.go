@@ -355,9 +355,13 @@ func (g *startup) answerSSL(ctx context.Context) error {
 // startTLS is the server's side of a handshake.
 func (g *startup) startTLS(ctx context.Context) (*fiber.TLSConn, error) {
 	t := fiber.TLSServer(g.conn, g.set.TLS)
-	if err := t.HandshakeContext(g.withServed(ctx)); err != nil {
+	shown := new(served)
+	if err := t.HandshakeContext(context.WithValue(ctx, servedKey{}, shown)); err != nil {
 		g.proxy.srv.CountError(listener.ReasonTLS)
 		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	if shown.certificate != nil {
+		g.binding = shown.certificate.binding
 	}
 	g.tls, g.conn = t, t
 	g.w.SetDest(t)

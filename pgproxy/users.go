@@ -47,7 +47,7 @@ func (u Users) problems(auth Auth) (errs []error) {
 }
 
 // errMD5Secret is why a user cannot log in.
-var errMD5Secret = errors.New("an md5 secret, which auth scram-sha-256 cannot verify: store the password or a SCRAM-SHA-256 secret, or set auth: md5")
+var errMD5Secret = errors.New("an md5 secret, which auth scram-sha-256 cannot verify: store the password or a SCRAM-SHA-256 secret, or use md5")
 
 // maxBadLines bounds the lines of a user list that an error names.
 const maxBadLines = 100

@@ -50,7 +50,7 @@ func TestChannelBindingRefuses(t *testing.T) {
 	scram, plus := pgwire.MechanismSCRAM, pgwire.MechanismSCRAMPlus
 	v, binding := verifierOf(t, "secret", "0123456789abcdef", 16), bytes.Repeat([]byte{1}, sha256.Size)
 	for _, c := range []struct{ mechanism, header string }{
-		{scram, "p=tls-server-end-point"}, {plus, "n"}, {plus, "y"}, {plus, "p=tls-unique"}, {plus, "p="}, {plus, "p"}, {plus, ""}, {scram, "x"}, {"OTHER", "n"}, {"", "n"},
+		{scram, "p=tls-server-end-point"}, {plus, "n"}, {plus, "y"}, {plus, "p=tls-unique"}, {plus, "p="}, {plus, "p"}, {plus, ""}, {scram, "x"}, {plus, "xp=tls-server-end-point"}, {"OTHER", "n"}, {"", "n"},
 	} {
 		if _, err := pgwire.NewScramServer(v, binding).First(c.mechanism, []byte(c.header+",,n=,r=abc")); !errors.Is(err, pgwire.ErrMalformed) {
 			t.Errorf("%s with %q: %v", c.mechanism, c.header, err)

@@ -69,7 +69,7 @@ func (s *ScramServer) First(mechanism string, message []byte) ([]byte, error) {
 // agree checks the channel binding flag of a client's header against the mechanism (RFC 5802, section 6).
 func (s *ScramServer) agree(mechanism string, flag []byte) error {
 	plus := mechanism == MechanismSCRAMPlus && s.binding != nil
-	_, kind, bound := bytes.Cut(flag, []byte("p="))
+	kind, bound := bytes.CutPrefix(flag, []byte("p="))
 	switch {
 	case !plus && mechanism != MechanismSCRAM:
 		return fmt.Errorf("%w: SASL mechanism %q was not offered", ErrMalformed, mechanism)

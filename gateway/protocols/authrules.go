@@ -127,9 +127,18 @@ func checkRules(c *config.Checker, l *config.Listener, pg *PostgresListener) {
 			reported[why.Error()] = pg.AuthHBAFile != ""
 		}
 	}
+	warnOfRules(c, l, pg, rules)
+}
+
+// warnOfRules warns of rules that are probably not as they are meant.
+func warnOfRules(c *config.Checker, l *config.Listener, pg *PostgresListener, rules hba.Rules) {
 	needsTLS := slices.IndexFunc(rules, func(r hba.Rule) bool { return r.NeedsTLS() })
 	if needsTLS >= 0 && l.TLS == nil && !strings.HasPrefix(l.Listen, "unix:") {
 		c.Warn(c.Mark(&pg.AuthRules, &pg.AuthHBAFile), "%s: no client is one of hostssl, because the listener has no \"tls\"", rules[needsTLS].Where)
+	}
+	exposes := slices.IndexFunc(rules, func(r hba.Rule) bool { return r.ExposesPasswords() })
+	if exposes >= 0 && !pg.RequireTLS && !config.Loopback(l.Listen) {
+		c.Warn(c.Mark(&pg.AuthRules, &pg.AuthHBAFile), "%s: clients without TLS send their passwords in clear text; write type hostssl, or method scram-sha-256", rules[exposes].Where)
 	}
 }
 

@@ -55,6 +55,19 @@ func (a *address) contains(ip netip.Addr) bool {
 	return true
 }
 
+// isThisMachine reports whether only clients on this machine have one of the addresses.
+func (a *address) isThisMachine() bool {
+	switch {
+	case a.kind == sameHost:
+		return true
+	case a.kind != network:
+		return false
+	case len(a.ip) == net.IPv4len:
+		return a.ip[0] == 127 && a.mask[0] == 0xff
+	}
+	return net.IP(a.ip).Equal(net.IPv6loopback) && slices.Equal(a.mask, net.CIDRMask(128, 128))
+}
+
 // addressOf parses an address, which may be followed by a mask. It returns the fields behind it.
 func addressOf(fields []field) (a address, rest []field, err error) {
 	t, fields, err := single(fields, "address")

@@ -77,7 +77,8 @@ func TestProblems(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"m a": "f:1: the line ends before the user", "m a b c": `f:1: "c": the line ends after the user`, "m a,b c": "there is more than one system's user name",
-		`m /a \1`: `f:1: user "\\1": \1 stands for`, "m a +b": "does not know who is a member", "m /( b": "missing closing )", "include f": "other files",
+		`m /a \1`: `f:1: user "\\1": \1 stands for`, `m /^(a|ab)(.*)$ \1`: `begin with different characters; it is "/^(a|ab)(.*)$"`, `m /^([^@]*|adm.*)(@x)?$ \1`: "different characters",
+		`m /(|a)b \1`: "different characters", `m /((ax|[a-c])x) \1`: "different characters", `m /(?i)(a|b|Ac) \1`: "different characters", "m a +b": "does not know who is a member", "m /( b": "missing closing )", "include f": "other files",
 	} {
 		if _, err := hba.ParseMaps("f", text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
@@ -91,6 +92,8 @@ m  ada        lovelace
 m  root       all
 m  dev        /^dev_
 m  /^(\w+)@corp$   \1_app
+m  /^(one|two|[0-9]+|(x|y)+)@corp$ \1
+m  /^(a|ab)(.*)@other$  ab
 "a map" "CN=Ada, O=x" ada
 `)
 	if err != nil {
@@ -102,6 +105,7 @@ m  /^(\w+)@corp$   \1_app
 	}{
 		{"m", "ada", "lovelace", true}, {"m", "ada", "ada", false}, {"m", "root", "anybody", true}, {"m", "dev", "dev_x", true}, {"m", "dev", "x", false},
 		{"m", "bob@corp", "bob_app", true}, {"m", "bob@corp", "all", false}, {"m", "bob@corp", "bob", false}, {"m", "all@corp", "all_app", true},
+		{"m", "two@corp", "two", true}, {"m", "xy@corp", "xy", true}, {"m", "xz@corp", "xz", false}, {"m", "abc@other", "ab", true},
 		{"a map", "CN=Ada, O=x", "ada", true}, {"other", "ada", "ada", false}, {"", "ada", "ada", true}, {"", "ada", "bob", false},
 	} {
 		if got := maps.Allow(c.name, c.system, c.user); got != c.want {
@@ -141,6 +145,22 @@ func TestNamesDatabase(t *testing.T) {
 		r, err := hba.Line{Type: "local", Database: []string{databases}, User: []string{"all"}, Method: "trust"}.Rule("")
 		if err != nil || r.NamesDatabase("pgbouncer") != want {
 			t.Errorf("%s: %v", databases, err)
+		}
+	}
+}
+
+func TestExposesPasswords(t *testing.T) {
+	for line, want := range map[string]bool{
+		"host all all all password": true, "hostnossl all all 10.0.0.0/8 password": true, "host all all samenet password": true, "host all all 127.0.0.1/7 password": true,
+		"host all all ::1 ffff:: password": true, "hostssl all all all password": false, "local all all password": false, "host all all all md5": false,
+		"host all all samehost password": false, "host all all 127.0.0.0/8 password": false, "host all all ::1/128 password": false, "hostgssenc all all all password": false,
+	} {
+		rules, err := hba.Parse("f", line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rules[0].ExposesPasswords(); got != want {
+			t.Errorf("%s: %v", line, got)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package hba
 import (
 	"fmt"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 )
@@ -121,10 +122,21 @@ func mappingOf(fields []field) (m Mapping, err error) {
 	if m.system.re != nil {
 		m.system.kind = pattern
 	}
-	if m.insert && m.system.re.NumSubexp() == 0 {
-		return m, fmt.Errorf(`user %q: \1 stands for what parentheses in the regular expression match, and there are none`, clip(m.user.text))
+	if m.insert {
+		return m, m.verifyInserted()
 	}
 	return m, nil
+}
+
+// verifyInserted returns why \1 in the user's name does not have a meaning.
+func (m *Mapping) verifyInserted() error {
+	if m.system.re.NumSubexp() == 0 {
+		return fmt.Errorf(`user %q: \1 stands for what parentheses in the regular expression match, and there are none`, clip(m.user.text))
+	}
+	if tree, err := syntax.Parse(m.system.re.String(), syntax.Perl); err != nil || ambiguous(tree) {
+		return fmt.Errorf(`user %q: \1 needs a regular expression whose alternatives (|) begin with different characters; it is %q`, clip(m.user.text), clip(m.system.text))
+	}
+	return nil
 }
 
 // patternIn returns the regular expression of a token, nil if it is a name.

@@ -306,7 +306,8 @@ func TestMapsOfPostgreSQL(t *testing.T) {
 		{name, "ada", "ada"}, {name, "ada", "bob"}, {"other", "ada", "ada"}, {`"` + name + `"`, `"a da"`, "a da"},
 		{"/^" + name[:half], "ada", "ada"}, {"/" + name[half:], "ada", "ada"}, {"/^" + name[half:] + "$", "ada", "ada"},
 		{"/^(.*)$", `\1`, name}, {"/^(.*)$", `x\1y\1`, "x" + name + `y\1`}, {"/^(.*)$", `"x\1"`, "x" + name}, {"/^(.*)$", `\1`, "bob"},
-		{"/(" + name[:1] + "|" + name[:2] + ")", `\1`, name[:2]}, {"/(" + name[:1] + "|" + name[:2] + ")", `\1`, name[:1]},
+		{"/(" + name[:2] + "?)", `\1`, name[:2]}, {"/(" + name[:2] + "?)", `\1`, name[:1]},
+		{"/^(" + name[:2] + "|x|[0-9]+)(.*)$", `\1`, name[:2]}, {"/^(" + name[:2] + "?)(.*)$", `\1`, name[:2]},
 		{"/" + name[:1] + "(z)*", `x\1`, "x"}, {`/^([[:alpha:]]+)$`, `\1`, name}, {"/^" + strings.ToUpper(name) + "$", "ada", "ada"},
 	}
 	var rules []string

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strings"
+	"unicode"
 )
 
 // patternOf compiles the regular expression of a token after its slash. It is not anchored. It finds the leftmost match, and of
@@ -64,6 +66,51 @@ func reluctant(tree *syntax.Regexp) bool {
 	for _, sub := range tree.Sub {
 		if reluctant(sub) {
 			return true
+		}
+	}
+	return false
+}
+
+// ambiguous reports whether two alternatives of an expression can begin with the same character. What its parentheses match is
+// then not always what they match in PostgreSQL, where each part is as long as possible.
+func ambiguous(tree *syntax.Regexp) bool {
+	if tree.Op == syntax.OpAlternate {
+		var seen []rune
+		for _, sub := range tree.Sub {
+			begins := firstOf(sub)
+			if len(begins) == 0 || overlap(seen, begins) {
+				return true
+			}
+			seen = append(seen, begins...)
+		}
+	}
+	return slices.ContainsFunc(tree.Sub, ambiguous)
+}
+
+// firstOf returns the ranges of the characters that the matches of an expression begin with, nil if it may match nothing.
+func firstOf(tree *syntax.Regexp) (ranges []rune) {
+	switch tree.Op {
+	case syntax.OpConcat, syntax.OpCapture, syntax.OpPlus:
+		return firstOf(tree.Sub[0])
+	case syntax.OpCharClass:
+		return tree.Rune
+	case syntax.OpLiteral:
+		c := tree.Rune[0]
+		ranges = []rune{c, c}
+		for other := unicode.SimpleFold(c); tree.Flags&syntax.FoldCase != 0 && other != c; other = unicode.SimpleFold(other) {
+			ranges = append(ranges, other, other)
+		}
+	}
+	return ranges
+}
+
+// overlap reports whether two lists of ranges have a character in common.
+func overlap(a, b []rune) bool {
+	for i := 0; i < len(a); i += 2 {
+		for j := 0; j < len(b); j += 2 {
+			if a[i] <= b[j+1] && b[j] <= a[i+1] {
+				return true
+			}
 		}
 	}
 	return false

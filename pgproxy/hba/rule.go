@@ -123,6 +123,11 @@ func (r *Rule) NamesDatabase(database string) bool {
 // NeedsTLS reports whether a rule is for connections with TLS only.
 func (r *Rule) NeedsTLS() bool { return r.kind == hostSSL }
 
+// ExposesPasswords reports whether clients of other machines without TLS have to send their passwords in clear text.
+func (r *Rule) ExposesPasswords() bool {
+	return r.Method == Password && (r.kind == host || r.kind == hostNoSSL) && !r.address.isThisMachine()
+}
+
 // Line is a rule in parts, in the syntax of the fields of pg_hba.conf: names in double quotes are no keywords.
 type Line struct {
 	Type                   string   // local, host, hostssl, hostnossl
