@@ -20,8 +20,8 @@ const (
 	// one that does not gets an error.
 	lingerFirst = 20 * time.Millisecond
 	lingerLeast = 10 * time.Millisecond
-	// lingerMost also bounds for how long a client gets the same server connection again and again while others wait,
-	// without reading the values.
+	// lingerMost also bounds for how long a client gets the same server connection again and again while others wait. Then
+	// it only gets it to read the values, if it uses no sequence in the same transaction.
 	lingerMost = 100 * time.Millisecond
 )
 
@@ -49,7 +49,7 @@ func (m *machine) noteValues(left traces) {
 		if left&traceEarlier != 0 && m.draws == 0 && m.drawn > 0 {
 			m.shared.readers.note(m.program(), m.drew)
 		}
-		m.awaits = false
+		m.awaits, m.reads = false, true
 	}
 	left &= drawing
 	m.draws |= left
@@ -122,15 +122,18 @@ func (s *session) linger(now time.Duration) bool {
 	if !lingers {
 		return false
 	}
+	l := &s.lingering
+	if !l.again {
+		l.since = now
+	}
+	if s.machine.reads && now-l.since > lingerMost {
+		d = 0
+	}
 	place, ok := s.lease.Linger(d)
-	if !ok {
-		return false
+	if ok {
+		l.place, l.at = place, now
 	}
-	if !s.lingering.again {
-		s.lingering.since = now
-	}
-	s.lingering.place, s.lingering.at = place, now
-	return true
+	return ok
 }
 
 // resume leases the server connection that lingers for the client. msg is the first message of the client's request.

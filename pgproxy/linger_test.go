@@ -192,6 +192,57 @@ func TestLingerStarvesNobody(t *testing.T) {
 	}
 }
 
+// TestLingerOfReadingInserts has clients read the last value in each of their inserts. Others get the only server connection all the same.
+func TestLingerOfReadingInserts(t *testing.T) {
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Limits.MaxSize, pc.Limits.AcquireTimeout = 1, 5*time.Second
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	defer stop()
+	other := g.program(t, "other", pgx.QueryExecModeExec)
+	var clients []*pgx.Conn
+	for range 4 {
+		c := g.program(t, "busy", pgx.QueryExecModeExec)
+		inserts(t, c, "first")
+		if _, err := lastOf(t, c, "select lastval()"); err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, c)
+	}
+	for _, c := range clients {
+		busy.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := c.Exec(t.Context(), "insert into numbered (of) values (lastval())"); err != nil && sqlstate(err) != "55000" {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 2 {
+		do(t, other, "select 1")
+	}
+}
+
+// TestLastvalAfterDiscard has a client discard its values on another server connection than the one that has them.
+func TestLastvalAfterDiscard(t *testing.T) {
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 2 })
+	connect := func() *pgx.Conn { return g.program(t, "discards", pgx.QueryExecModeSimpleProtocol) }
+	a, b, c := connect(), connect(), connect()
+	simple(t, b, "begin; select 1")
+	inserts(t, a, "a")
+	simple(t, c, "begin; select 1") // on the server connection of the insert
+	simple(t, b, "rollback")
+	simple(t, a, "discard all")
+	simple(t, b, "begin; select 1")
+	simple(t, c, "rollback")
+	if _, err := a.Exec(t.Context(), "select lastval()"); sqlstate(err) != "55000" {
+		t.Errorf("after DISCARD ALL: %v", err)
+	}
+}
+
 // TestLingerOfSuspended has a client ask after its session has been suspended: it still gets the server connection of its nextval.
 func TestLingerOfSuspended(t *testing.T) {
 	g, suspended := startWatched(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MinIdle, pc.Limits.MaxSize = 2, 4 })
