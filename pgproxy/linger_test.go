@@ -310,3 +310,17 @@ func TestReaders(t *testing.T) {
 		t.Errorf("clients come back at once, and others wait for %v", got)
 	}
 }
+
+// TestReadersInTurn has more programs than there are places for ask in turns: the log is told of a program once, not with each question.
+func TestReadersInTurn(t *testing.T) {
+	r, told := new(pgproxy.Readers), 0
+	r.Added(func(_, _, _ string) { told++ })
+	for range 3 {
+		for n := range 2 * pgproxy.MaxReaders {
+			r.Note(itoa(n), "database", "application")
+		}
+	}
+	if told != pgproxy.MaxReaders || r.Len() != pgproxy.MaxReaders {
+		t.Errorf("told of %d programs, and %d are known", told, r.Len())
+	}
+}
