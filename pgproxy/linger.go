@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"context"
 	"time"
 
 	"github.com/headpond/headpond/pgwire"
@@ -38,6 +39,7 @@ type lingering struct {
 	at    time.Duration // when it began to linger, by clock
 	since time.Duration // likewise, the first of several times without another client in between
 	again bool          // the present lease is that of a server connection that has lingered
+	due   bool          // likewise, and it has to be checked first
 }
 
 // drawing are the traces of statements that probably use sequences. UPDATE and DELETE may use some by triggers.
@@ -139,7 +141,7 @@ func (s *session) linger(now time.Duration) bool {
 // resume leases the server connection that lingers for the client. msg is the first message of the client's request.
 func (s *session) resume(msg message) (lease upstream.Lease[*server], ok bool) {
 	l := &s.lingering
-	l.again = false
+	l.again, l.due = false, false
 	if l.place.None() {
 		return lease, false
 	}
@@ -150,9 +152,22 @@ func (s *session) resume(msg message) (lease upstream.Lease[*server], ok bool) {
 			r.came(now - l.at)
 		}
 	}
+	due := now-l.at > freshFor && l.place.CheckDue()
 	lease, l.again = s.b.up.AcquireLingering(l.place, now-l.since > lingerMost && !reads)
+	l.due = due && l.again
 	l.place = upstream.Lingering[*server]{}
 	return lease, l.again
+}
+
+// checked asks a server connection that has lingered for an answer if that is due, as acquires do.
+func (s *session) checked() bool {
+	if !s.lingering.due {
+		return true
+	}
+	s.lingering.due = false
+	ctx, stop := context.WithTimeout(s.ctx, syncTimeout)
+	defer stop()
+	return check(ctx, s.srv) == nil
 }
 
 // endLingering gives the server connection that lingers for the client to others.

@@ -324,3 +324,24 @@ func TestReadersInTurn(t *testing.T) {
 		t.Errorf("told of %d programs, and %d are known", told, r.Len())
 	}
 }
+
+// TestLingerChecked has server connections checked that a client gets again, between its insert and its question, too.
+func TestLingerChecked(t *testing.T) {
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Limits.MinIdle, pc.Limits.MaxSize, pc.Limits.CheckAfter = 2, 4, time.Nanosecond
+	})
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeExec, pgx.QueryExecModeCacheStatement} {
+		c := g.program(t, "checked", mode)
+		inserts(t, c, "first")
+		_, _ = lastOf(t, c, "select lastval()")
+		for round := range 5 {
+			inserts(t, c, itoa(round))
+			for range 2 {
+				if of, err := lastOf(t, c, "select lastval()"); err != nil || of != itoa(round) {
+					t.Errorf("%v, round %d: %q, %v", mode, round, of, err)
+				}
+				time.Sleep(2 * pgproxy.LingerLeast) // a check is due then
+			}
+		}
+	}
+}
