@@ -48,6 +48,11 @@ func (r *Readers) Note(user, database, application string) {
 	r.r.note(program{user, database, application}, drawsByInsert)
 }
 
+// Added has f called for each program that is told of.
+func (r *Readers) Added(f func(user, database, application string)) {
+	r.r.added = func(p program) { f(p.user, p.database, p.application) }
+}
+
 // Known reports whether a program is one of them, and under which name.
 func (r *Readers) Known(user, database, application string) bool {
 	return r.r.of(program{user, database, application}) != nil

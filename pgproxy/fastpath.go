@@ -369,11 +369,11 @@ func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 	return n, asItIs
 }
 
-// fits reports whether the leased connection is alive, lives on the client's loop, and has the client's settings, or
+// fits reports whether the leased connection is alive and need not be checked, lives on the client's loop, and has the client's settings, or
 // gets them by a replay.
 func (s *session) fits() (fit, replay bool) {
 	x, srv, m := &s.x, s.x.srv, &s.machine
-	if srv.tls != nil || srv.raw.Loop() != x.client.Loop() {
+	if srv.tls != nil || srv.raw.Loop() != x.client.Loop() || s.lingering.due {
 		return false, false
 	}
 	if srv.settings != m.settingsKey || srv.flags != 0 || srv.view != m.reported {

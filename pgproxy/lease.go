@@ -73,7 +73,7 @@ func (s *session) takeAlive() error {
 			return err
 		}
 		s.leasedAt = clock()
-		if (s.srv.heard() || s.leasedAt-s.srv.idleAt > freshFor) && !s.srv.alive() {
+		if (s.srv.heard() || s.leasedAt-s.srv.idleAt > freshFor) && !s.srv.alive() || !s.checked() {
 			s.discard()
 			continue
 		}

@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"context"
 	"time"
 
 	"github.com/headpond/headpond/pgwire"
@@ -20,8 +21,8 @@ const (
 	// one that does not gets an error.
 	lingerFirst = 20 * time.Millisecond
 	lingerLeast = 10 * time.Millisecond
-	// lingerMost also bounds for how long a client gets the same server connection again and again while others wait,
-	// without reading the values.
+	// lingerMost also bounds for how long a client gets the same server connection again and again while others wait. Then
+	// it only gets it to read the values, if it uses no sequence in the same transaction.
 	lingerMost = 100 * time.Millisecond
 )
 
@@ -38,6 +39,7 @@ type lingering struct {
 	at    time.Duration // when it began to linger, by clock
 	since time.Duration // likewise, the first of several times without another client in between
 	again bool          // the present lease is that of a server connection that has lingered
+	due   bool          // likewise, and it has to be checked first
 }
 
 // drawing are the traces of statements that probably use sequences. UPDATE and DELETE may use some by triggers.
@@ -49,7 +51,7 @@ func (m *machine) noteValues(left traces) {
 		if left&traceEarlier != 0 && m.draws == 0 && m.drawn > 0 {
 			m.shared.readers.note(m.program(), m.drew)
 		}
-		m.awaits = false
+		m.awaits, m.reads = false, true
 	}
 	left &= drawing
 	m.draws |= left
@@ -122,21 +124,24 @@ func (s *session) linger(now time.Duration) bool {
 	if !lingers {
 		return false
 	}
+	l := &s.lingering
+	if !l.again {
+		l.since = now
+	}
+	if s.machine.reads && now-l.since > lingerMost {
+		d = 0
+	}
 	place, ok := s.lease.Linger(d)
-	if !ok {
-		return false
+	if ok {
+		l.place, l.at = place, now
 	}
-	if !s.lingering.again {
-		s.lingering.since = now
-	}
-	s.lingering.place, s.lingering.at = place, now
-	return true
+	return ok
 }
 
 // resume leases the server connection that lingers for the client. msg is the first message of the client's request.
 func (s *session) resume(msg message) (lease upstream.Lease[*server], ok bool) {
 	l := &s.lingering
-	l.again = false
+	l.again, l.due = false, false
 	if l.place.None() {
 		return lease, false
 	}
@@ -147,9 +152,22 @@ func (s *session) resume(msg message) (lease upstream.Lease[*server], ok bool) {
 			r.came(now - l.at)
 		}
 	}
+	due := now-l.at > freshFor && l.place.CheckDue()
 	lease, l.again = s.b.up.AcquireLingering(l.place, now-l.since > lingerMost && !reads)
+	l.due = due && l.again
 	l.place = upstream.Lingering[*server]{}
 	return lease, l.again
+}
+
+// checked asks a server connection that has lingered for an answer if that is due, as acquires do.
+func (s *session) checked() bool {
+	if !s.lingering.due {
+		return true
+	}
+	s.lingering.due = false
+	ctx, stop := context.WithTimeout(s.ctx, syncTimeout)
+	defer stop()
+	return check(ctx, s.srv) == nil
 }
 
 // endLingering gives the server connection that lingers for the client to others.

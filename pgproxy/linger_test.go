@@ -192,6 +192,57 @@ func TestLingerStarvesNobody(t *testing.T) {
 	}
 }
 
+// TestLingerOfReadingInserts has clients read the last value in each of their inserts. Others get the only server connection all the same.
+func TestLingerOfReadingInserts(t *testing.T) {
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Limits.MaxSize, pc.Limits.AcquireTimeout = 1, 5*time.Second
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	defer stop()
+	other := g.program(t, "other", pgx.QueryExecModeExec)
+	var clients []*pgx.Conn
+	for range 4 {
+		c := g.program(t, "busy", pgx.QueryExecModeExec)
+		inserts(t, c, "first")
+		if _, err := lastOf(t, c, "select lastval()"); err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, c)
+	}
+	for _, c := range clients {
+		busy.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := c.Exec(t.Context(), "insert into numbered (of) values (lastval())"); err != nil && sqlstate(err) != "55000" {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 2 {
+		do(t, other, "select 1")
+	}
+}
+
+// TestLastvalAfterDiscard has a client discard its values on another server connection than the one that has them.
+func TestLastvalAfterDiscard(t *testing.T) {
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 2 })
+	connect := func() *pgx.Conn { return g.program(t, "discards", pgx.QueryExecModeSimpleProtocol) }
+	a, b, c := connect(), connect(), connect()
+	simple(t, b, "begin; select 1")
+	inserts(t, a, "a")
+	simple(t, c, "begin; select 1") // on the server connection of the insert
+	simple(t, b, "rollback")
+	simple(t, a, "discard all")
+	simple(t, b, "begin; select 1")
+	simple(t, c, "rollback")
+	if _, err := a.Exec(t.Context(), "select lastval()"); sqlstate(err) != "55000" {
+		t.Errorf("after DISCARD ALL: %v", err)
+	}
+}
+
 // TestLingerOfSuspended has a client ask after its session has been suspended: it still gets the server connection of its nextval.
 func TestLingerOfSuspended(t *testing.T) {
 	g, suspended := startWatched(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MinIdle, pc.Limits.MaxSize = 2, 4 })
@@ -257,5 +308,40 @@ func TestReaders(t *testing.T) {
 	}
 	if got := r.Came("user", last, "application", time.Microsecond); got != pgproxy.LingerLeast {
 		t.Errorf("clients come back at once, and others wait for %v", got)
+	}
+}
+
+// TestReadersInTurn has more programs than there are places for ask in turns: the log is told of a program once, not with each question.
+func TestReadersInTurn(t *testing.T) {
+	r, told := new(pgproxy.Readers), 0
+	r.Added(func(_, _, _ string) { told++ })
+	for range 3 {
+		for n := range 2 * pgproxy.MaxReaders {
+			r.Note(itoa(n), "database", "application")
+		}
+	}
+	if told != pgproxy.MaxReaders || r.Len() != pgproxy.MaxReaders {
+		t.Errorf("told of %d programs, and %d are known", told, r.Len())
+	}
+}
+
+// TestLingerChecked has server connections checked that a client gets again, between its insert and its question, too.
+func TestLingerChecked(t *testing.T) {
+	g := startLingering(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Limits.MinIdle, pc.Limits.MaxSize, pc.Limits.CheckAfter = 2, 4, time.Nanosecond
+	})
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeExec, pgx.QueryExecModeCacheStatement} {
+		c := g.program(t, "checked", mode)
+		inserts(t, c, "first")
+		_, _ = lastOf(t, c, "select lastval()")
+		for round := range 5 {
+			inserts(t, c, itoa(round))
+			for range 2 {
+				if of, err := lastOf(t, c, "select lastval()"); err != nil || of != itoa(round) {
+					t.Errorf("%v, round %d: %q, %v", mode, round, of, err)
+				}
+				time.Sleep(2 * pgproxy.LingerLeast) // a check is due then
+			}
+		}
 	}
 }

@@ -33,7 +33,7 @@ type machine struct {
 	single bool            // statement mode: as transaction mode, but the client may not begin a transaction block
 	unsure bool            // no server has confirmed the startup settings: half a DateStyle adds to the previous value
 	kind   int32           // affinity kind of kinded; see kindOf
-	drawn  uint32          // leases in which the client may have used sequences
+	drawn  uint32          // leases in which the client may have used sequences, and times that it has discarded their values
 	kinded appliedSettings // the client's settings when kind was computed
 }
 
@@ -162,6 +162,7 @@ type work struct {
 	staleSequences bool   // the server connection has sequence state that is not the client's latest; see sequenceUse
 	usesSequences  bool   // statements since the lease may have used sequences
 	draws          traces // of drawing: what statements since the lease have done, probably
+	reads          bool   // statements since the lease have read values of sequences
 	selecting      bool   // if not everything is answered: since it was, only messages for which onlySelects is true have come
 
 	progress progress // of the lease
@@ -246,7 +247,7 @@ func (m *machine) begin(server *serverState) {
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
 	m.traces, m.checked, m.listens, m.usesSequences, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
-	m.selecting, m.draws = false, 0
+	m.selecting, m.draws, m.reads = false, 0, false
 	m.staleSequences = m.mode == Transaction && server.sequencesOf.staleFor(m)
 	m.awaits = m.awaits && server.sequencesOf == m.lastSequenceUse()
 	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil

@@ -244,9 +244,9 @@ func (m *machine) commandDone(tag []byte) {
 	case "DECLARE CURSOR\x00":
 		m.server.flags |= leftCursor
 	case "DISCARD SEQUENCES\x00":
-		m.forgot = true
+		m.forgets()
 	case "DISCARD ALL\x00":
-		m.forgot = true
+		m.forgets()
 		m.settingChanged()
 		m.reset, m.undid, m.reports = true, true, 1<<len(trackedNames)-1 // all of them, also those for which nothing is reported
 		m.deallocateAll()

@@ -347,6 +347,16 @@ func (m *machine) forgetSequences() {
 	}
 }
 
+// forgets records that the server has discarded the client's values of sequences at its request: those on other server
+// connections are gone for it, too.
+func (m *machine) forgets() {
+	m.forgot = true
+	m.drawn++
+	if !m.usesSequences {
+		m.staleSequences, m.server.sequencesOf = false, sequenceUse{}
+	}
+}
+
 // refusal returns the error that replaces a statement, or nil if the statement may run. A statement
 // that announces state has its server connection counted as pinned from then on, at least to the end
 // of its transaction.

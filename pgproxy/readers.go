@@ -12,9 +12,10 @@ import (
 // it. The zero value has none.
 type readers struct {
 	list  atomic.Pointer[map[program]*reader] // never modified; nil = empty
-	added func(program)                       // called for each new program, perhaps twice; nil = nobody is told
+	added func(program)                       // called for each new program, as long as none has lost its place; nil = nobody is told
 
-	mu sync.Mutex // held while list is replaced
+	mu   sync.Mutex // held while list is replaced
+	full bool       // a program has lost its place to another one
 }
 
 // program is what clients that run the same program have in common.
@@ -73,7 +74,8 @@ func (r *readers) none() bool { return r.list.Load() == nil }
 func (r *readers) note(p program, by drawKind) {
 	one := r.of(p)
 	if one == nil {
-		if one = r.add(p); r.added != nil {
+		var told bool
+		if one, told = r.add(p); told && r.added != nil {
 			r.added(p)
 		}
 	}
@@ -82,12 +84,13 @@ func (r *readers) note(p program, by drawKind) {
 	}
 }
 
-// add makes the program one of the readers, in place of the one with the least credit if there are too many.
-func (r *readers) add(p program) *reader {
+// add makes the program one of the readers, in place of the one with the least credit if there are too many. told says that
+// added is to be called: if programs lose their places to each other, that would be for each question.
+func (r *readers) add(p program) (one *reader, told bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if one := r.of(p); one != nil {
-		return one
+		return one, false
 	}
 	list := map[program]*reader{}
 	if now := r.list.Load(); now != nil {
@@ -106,11 +109,12 @@ func (r *readers) add(p program) *reader {
 	}
 	if len(list) >= maxReaders {
 		delete(list, poorest(list))
+		r.full = true
 	}
-	one := new(reader)
+	one = new(reader)
 	list[p] = one
 	r.list.Store(&list)
-	return one
+	return one, !r.full
 }
 
 // poorest returns the program with the least credit.

@@ -83,6 +83,16 @@ func (w Lingering[T]) Acquire(yield bool) (l Lease[T], ok bool) {
 	return l, ok
 }
 
+// CheckDue reports whether the resource has been idle for so long that Acquire of the Pool would check it. Acquire of a
+// Lingering does not.
+func (w Lingering[T]) CheckDue() bool {
+	p := w.s.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := &p.core
+	return p.config.Check != nil && w.s.gen == w.gen && !slices.Contains(c.lingering, w.s) && p.now()-w.s.idleSince > int64(c.limits.CheckAfter)
+}
+
 // End gives the resource to others: its last holder will not acquire it again.
 func (w Lingering[T]) End() {
 	p := w.s.pool

@@ -280,3 +280,25 @@ func (c *lingerer) round() {
 		c.w = pool.Lingering[*res]{}
 	}
 }
+
+// TestLingerCheckDue has a resource be idle for so long that it has to be checked.
+func TestLingerCheckDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 2, CheckAfter: time.Second}, func(c *pool.Config[*res]) {
+			c.Check = func(context.Context, *res) error { return nil }
+		})
+		w := lingers(t, acquire(t, p), 10*time.Second)
+		time.Sleep(9 * time.Second)
+		want(t, "due while it lingers", w.CheckDue(), false)
+		time.Sleep(2 * time.Second)
+		want(t, "due after a second", w.CheckDue(), false)
+		time.Sleep(time.Second)
+		want(t, "due", w.CheckDue(), true)
+		l, ok := w.Acquire(false)
+		want(t, "leased", ok, true)
+		want(t, "due while it is leased", w.CheckDue(), false)
+		l.Release()
+		b.end(p)
+	})
+}

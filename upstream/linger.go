@@ -28,6 +28,9 @@ func (l Lease[T]) Linger(d time.Duration) (w Lingering[T], ok bool) {
 // None reports whether w is the zero Lingering.
 func (w Lingering[T]) None() bool { return w.place.None() }
 
+// CheckDue reports whether acquires would check the connection; see pool.Lingering.CheckDue.
+func (w Lingering[T]) CheckDue() bool { return w.place.CheckDue() }
+
 // End gives the connection to other callers; see pool.Lingering.End.
 func (w Lingering[T]) End() { w.place.End() }
 
