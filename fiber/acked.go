@@ -3,15 +3,15 @@ package fiber
 // Acked implements Stream.
 func (c *Conn) Acked() (n uint64, all bool) {
 	l := c.loop.Load()
-	if !l.here() {
-		return c.ackedElsewhere(l)
+	if !l.isCaller() {
+		return c.ackedOffLoop(l)
 	}
 	return c.acked()
 }
 
-func (c *Conn) ackedElsewhere(l *loop) (n uint64, all bool) {
+func (c *Conn) ackedOffLoop(l *loop) (n uint64, all bool) {
 	var err error
-	c.elsewhere(l, func(*loop) { n, all = c.acked() }, &err)
+	c.onItsLoop(l, func(*loop) { n, all = c.acked() }, &err)
 	return n, all || err != nil
 }
 

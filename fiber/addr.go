@@ -31,8 +31,8 @@ func (p peer4) addr() net.Addr {
 // nameless is the address of a Unix socket's client, which has no name.
 var nameless net.Addr = &net.UnixAddr{Net: "unix"}
 
-// here reports whether the peer has a loopback address.
-func (p peer) here() bool {
+// isLoopback reports whether the peer has a loopback address.
+func (p peer) isLoopback() bool {
 	if p.ip4.known() {
 		return p.ip4.ip[0] == 127
 	}

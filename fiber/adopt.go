@@ -10,7 +10,7 @@ const moving = math.MaxUint32
 // is a trip to that loop.
 func (c *Conn) Adopt() {
 	l := c.loop.Load()
-	if l.here() {
+	if l.isCaller() {
 		return
 	}
 	f := currentFiber()
@@ -48,7 +48,7 @@ func (c *Conn) Loop() int { return c.loop.Load().id }
 // Go runs fn as a fiber of the connection's loop.
 func (c *Conn) Go(fn func()) {
 	l := c.loop.Load()
-	if l.here() {
+	if l.isCaller() {
 		l.spawn(fn)
 		return
 	}

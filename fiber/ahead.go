@@ -34,8 +34,8 @@ func written(c net.Conn) net.Conn {
 	}
 }
 
-// bare returns the connection below c, as long as no bytes are to be read first.
-func bare(c net.Conn) net.Conn {
+// unwrapAhead returns the connection below c, as long as no bytes are to be read first.
+func unwrapAhead(c net.Conn) net.Conn {
 	for {
 		a, ok := c.(*ahead)
 		if !ok || len(a.bytes) > 0 {

@@ -38,10 +38,10 @@ func (a *Alarm) Reset(d time.Duration) {
 	switch l := a.loop; {
 	case l == nil:
 		a.timer.Reset(d)
-	case l.here():
+	case l.isCaller():
 		a.arm(after(l.now, d))
 	default:
-		when := later(d)
+		when := addClamped(d)
 		l.post(func() { a.arm(when) })
 	}
 }
@@ -52,7 +52,7 @@ func (a *Alarm) Stop() {
 	switch l := a.loop; {
 	case l == nil:
 		a.timer.Stop()
-	case l.here():
+	case l.isCaller():
 		a.disarm()
 	default:
 		l.post(a.disarm)

@@ -60,14 +60,14 @@ func (a *Asker) Ask(request, answer []byte) (wrote, read int, err error) {
 func (a *Asker) step(fd uintptr) (over bool) {
 	if !a.asked {
 		a.asked = true
-		n, err := uninterrupted(syscall.Write, int(fd), a.request)
+		n, err := retryInterrupted(syscall.Write, int(fd), a.request)
 		a.wrote = n
 		if err != nil && err != syscall.EAGAIN { //nolint:errorlint // an errno as it is
 			a.err = os.NewSyscallError("write", err)
 		}
 		return n < len(a.request)
 	}
-	n, err := uninterrupted(syscall.Read, int(fd), a.answer)
+	n, err := retryInterrupted(syscall.Read, int(fd), a.answer)
 	switch {
 	case err == syscall.EAGAIN: //nolint:errorlint // an errno as it is
 		return false
@@ -80,8 +80,8 @@ func (a *Asker) step(fd uintptr) (over bool) {
 	return true
 }
 
-// uninterrupted repeats a system call that a signal has interrupted.
-func uninterrupted(call func(fd int, p []byte) (int, error), fd int, p []byte) (int, error) {
+// retryInterrupted repeats a system call that a signal has interrupted.
+func retryInterrupted(call func(fd int, p []byte) (int, error), fd int, p []byte) (int, error) {
 	for {
 		n, err := call(fd, p)
 		if err != syscall.EINTR { //nolint:errorlint // an errno as it is

@@ -16,7 +16,7 @@ import (
 // that is the one user of c, on c's loop; elsewhere it returns false without calling step.
 func (c *Conn) Attend(step func() (over bool)) bool {
 	l := c.loop.Load()
-	if !l.here() || l.current == nil {
+	if !l.isCaller() || l.current == nil {
 		return false
 	}
 	f := l.current

@@ -44,11 +44,11 @@ func (c *Conn) spliceTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, wr
 	f := l.current
 	f.bulk = true
 	defer func() { f.bulk = false }()
-	_ = c.yield(l) // as after each spliceBurst; overMeanwhile finds errors
+	_ = c.yield(l) // as after each spliceBurst; closedMeanwhile finds errors
 	since := 0     // bytes since the last pause
 	waited := false
 	for {
-		if readErr, writeErr := overMeanwhile(l, c, d); readErr != nil || writeErr != nil {
+		if readErr, writeErr := closedMeanwhile(l, c, d); readErr != nil || writeErr != nil {
 			return readErr, writeErr
 		}
 		if !l.poller.socket(c, &c.rd, false) {
@@ -133,10 +133,10 @@ func emptyPipe(l *loop, d *Conn, pipe *splice.Pipe, n int, moved func(int)) erro
 			return io.ErrUnexpectedEOF // impossible: the pipe is not empty
 		default:
 			if errno, ok := err.(syscall.Errno); ok { //nolint:errorlint // made by the system call
-				if short && errno == unix.EPIPE && !finCame(d.fd) {
+				if short && errno == unix.EPIPE && !finReceived(d.fd) {
 					errno = unix.ECONNRESET // the short splice has consumed this error
 				}
-				d.outErr, err = errno, errno // see brokenOff
+				d.outErr, err = errno, errno // see sendBroke
 			}
 			return err
 		}

@@ -103,8 +103,8 @@ type rareConn struct {
 	rd, wr []*coroutine // fibers that wait for other Reads and Writes to end; they belong to the loop
 }
 
-// rarely returns c's rareConn, and allocates it if necessary. Any thread may call it.
-func (c *Conn) rarely() *rareConn {
+// rareState returns c's rareConn, and allocates it if necessary. Any thread may call it.
+func (c *Conn) rareState() *rareConn {
 	if c.rare.Load() == nil {
 		c.rare.CompareAndSwap(nil, new(rareConn))
 	}
@@ -137,11 +137,11 @@ func newConn(l *loop, fd int, isUnix bool, from peer) *Conn {
 	c := &Conn{fd: fd, unix: isUnix, peer: from.ip4}
 	if from.other != nil {
 		other := from.other // a copy, or from would always be on the heap
-		c.rarely().remote.Store(&other)
+		c.rareState().remote.Store(&other)
 	}
 	c.loop.Store(l)
 	l.conns.Add(1)
-	if l.here() {
+	if l.isCaller() {
 		c.attach(l)
 	} else if !l.post(func() { c.attach(l) }) {
 		c.setClosed()
@@ -175,10 +175,10 @@ func (c *Conn) setClosed() {
 
 // Read implements net.Conn. p is not kept after it returns.
 func (c *Conn) Read(p []byte) (n int, err error) {
-	if l := c.loop.Load(); l.here() {
+	if l := c.loop.Load(); l.isCaller() {
 		n, err = c.read(l, p)
 	} else {
-		n, err = c.readElsewhere(l, p)
+		n, err = c.readOffLoop(l, p)
 	}
 	if err != nil && err != io.EOF {
 		err = c.opError("read", err)
@@ -186,19 +186,19 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// readElsewhere is Read off the loop. Operations of such callers are functions of their own, because the captures of
+// readOffLoop is Read off the loop. Operations of such callers are functions of their own, because the captures of
 // their closures are allocated.
-func (c *Conn) readElsewhere(l *loop, p []byte) (n int, err error) {
-	c.elsewhere(l, func(l *loop) { n, err = c.read(l, p) }, &err)
+func (c *Conn) readOffLoop(l *loop, p []byte) (n int, err error) {
+	c.onItsLoop(l, func(l *loop) { n, err = c.read(l, p) }, &err)
 	return n, err
 }
 
 // Write implements net.Conn. p is not kept after it returns.
 func (c *Conn) Write(p []byte) (n int, err error) {
-	if l := c.loop.Load(); l.here() {
+	if l := c.loop.Load(); l.isCaller() {
 		n, err = c.write(l, p)
 	} else {
-		n, err = c.writeElsewhere(l, p)
+		n, err = c.writeOffLoop(l, p)
 	}
 	if err != nil {
 		err = c.opError("write", err)
@@ -206,18 +206,18 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-func (c *Conn) writeElsewhere(l *loop, p []byte) (n int, err error) {
-	c.elsewhere(l, func(l *loop) { n, err = c.write(l, p) }, &err)
+func (c *Conn) writeOffLoop(l *loop, p []byte) (n int, err error) {
+	c.onItsLoop(l, func(l *loop) { n, err = c.write(l, p) }, &err)
 	return n, err
 }
 
 // WaitReadable returns when a Read would not wait, so that a reader holds no buffer while it waits. Like Read it
 // returns an error after the deadline or Close.
 func (c *Conn) WaitReadable() (err error) {
-	if l := c.loop.Load(); l.here() {
+	if l := c.loop.Load(); l.isCaller() {
 		err = c.waitReadable(l)
 	} else {
-		err = c.waitElsewhere(l)
+		err = c.waitOffLoop(l)
 	}
 	if err != nil {
 		err = c.opError("read", err)
@@ -225,8 +225,8 @@ func (c *Conn) WaitReadable() (err error) {
 	return err
 }
 
-func (c *Conn) waitElsewhere(l *loop) (err error) {
-	c.elsewhere(l, func(l *loop) { err = c.waitReadable(l) }, &err)
+func (c *Conn) waitOffLoop(l *loop) (err error) {
+	c.onItsLoop(l, func(l *loop) { err = c.waitReadable(l) }, &err)
 	return err
 }
 
@@ -234,7 +234,7 @@ func (c *Conn) waitElsewhere(l *loop) (err error) {
 // data arrives in time, the bound costs nothing. Off the connection's loop there is no bound.
 func (c *Conn) WaitReadableFor(patience time.Duration) (ready bool, err error) {
 	l := c.loop.Load()
-	if !l.here() {
+	if !l.isCaller() {
 		return true, c.WaitReadable()
 	}
 	if err := c.begin(l, &c.rd); err != nil {
@@ -264,7 +264,7 @@ func (*Conn) Suspend() bool { return false }
 func (c *Conn) OnReadable(fn func()) bool {
 	l := c.loop.Load()
 	switch {
-	case !l.here() || c.reading || fn != nil && c.then != nil:
+	case !l.isCaller() || c.reading || fn != nil && c.then != nil:
 		return false
 	case fn == nil:
 		c.then = nil
@@ -286,9 +286,9 @@ func (c *Conn) OnReadable(fn func()) bool {
 	return true
 }
 
-// elsewhere runs op on the connection's loop for a caller that is not on it. If the connection moves
+// onItsLoop runs op on the connection's loop for a caller that is not on it. If the connection moves
 // to another loop meanwhile, op runs there.
-func (c *Conn) elsewhere(l *loop, op func(*loop), err *error) {
+func (c *Conn) onItsLoop(l *loop, op func(*loop), err *error) {
 	for {
 		moved := false
 		ran := l.call(func() {
@@ -371,7 +371,7 @@ func (c *Conn) write(l *loop, p []byte) (total int, err error) {
 // has passed. The loop's clock is as old as its tick: a deadline that has not passed by that clock is in time.
 func (c *Conn) begin(l *loop, s *side) error {
 	if busy := c.busy(s); *busy {
-		q := c.rarely().queue(c, s)
+		q := c.rareState().queue(c, s)
 		*q = append(*q, l.current)
 		l.current.park() // until end hands the side over
 	} else {
@@ -529,7 +529,7 @@ func (c *Conn) setDeadline(t time.Time, read, write bool) error {
 	switch {
 	case c.shut.Load():
 		return errSetClosed
-	case l.here():
+	case l.isCaller():
 		c.moveDeadline(l, at, read, write)
 	case !c.send(l, func(l *loop) { c.moveDeadline(l, at, read, write) }):
 		return errSetClosed
@@ -578,7 +578,7 @@ func (c *Conn) Close() error {
 	if c.shut.Swap(true) {
 		return errCloseClosed
 	}
-	if l := c.loop.Load(); l.here() && c.slot != moving {
+	if l := c.loop.Load(); l.isCaller() && c.slot != moving {
 		c.close(l)
 	} else {
 		c.send(l, c.close)
@@ -618,15 +618,15 @@ func (c *Conn) free(l *loop) {
 // received reports whether there is something to read, data or the end, that has left the socket.
 func (c *Conn) received() bool { return len(c.in) > 0 || c.eof || c.inErr != 0 }
 
-// brokenOff reports whether a send has failed because the connection was broken. The kernel reports such an error only
+// sendBroke reports whether a send has failed because the connection was broken. The kernel reports such an error only
 // once, so a reader would see a clean end of the stream and take the stream for complete. After the peer's FIN the end
 // is real.
-func (c *Conn) brokenOff() bool {
+func (c *Conn) sendBroke() bool {
 	switch c.outErr {
 	case 0, syscall.EPIPE, syscall.ENOMEM, syscall.ENOBUFS, syscall.ECANCELED:
 		return false
 	}
-	return c.unix || !finCame(c.fd)
+	return c.unix || !finReceived(c.fd)
 }
 
 // CloseWrite sends a FIN after the written data; reading remains possible.
@@ -635,7 +635,7 @@ func (c *Conn) CloseWrite() error {
 		return errCloseClosed
 	}
 	l := c.loop.Load()
-	if l.here() {
+	if l.isCaller() {
 		return c.closeWrite(l)
 	}
 	c.send(l, func(l *loop) {
@@ -676,7 +676,7 @@ func (c *Conn) SetLinger(seconds int) error {
 		c.abort = seconds == 0
 		resetOnClose(c.fd, c.abort)
 	}
-	if l := c.loop.Load(); l.here() {
+	if l := c.loop.Load(); l.isCaller() {
 		set(l)
 	} else {
 		c.send(l, set)
@@ -694,7 +694,7 @@ func (c *Conn) SetKeepAlive(on bool) error {
 			keepAlive(c.fd, on)
 		}
 	}
-	if l := c.loop.Load(); l.here() {
+	if l := c.loop.Load(); l.isCaller() {
 		set(l)
 	} else {
 		c.send(l, set)
@@ -729,14 +729,14 @@ func (c *Conn) addr(place func(*rareConn) *atomic.Pointer[net.Addr], ask func(in
 		}
 		if now, err := ask(c.fd); err == nil {
 			a = now
-			place(c.rarely()).Store(&a)
+			place(c.rareState()).Store(&a)
 		}
 	}
-	if l := c.loop.Load(); l.here() {
+	if l := c.loop.Load(); l.isCaller() {
 		look(l)
 	} else {
 		var err error
-		c.elsewhere(l, look, &err)
+		c.onItsLoop(l, look, &err)
 	}
 	return a
 }

@@ -18,7 +18,7 @@ const scratchSize = 64 << 10
 func (c *Conn) CopyTo(dst net.Conn, moved, spliced func(n int)) (readErr, writeErr error) {
 	l := c.loop.Load()
 	d, ok := written(dst).(*Conn)
-	if !ok || !l.here() || d.loop.Load() != l {
+	if !ok || !l.isCaller() || d.loop.Load() != l {
 		return Copy(c, dst, moved)
 	}
 	if err := c.begin(l, &c.rd); err != nil {
@@ -44,7 +44,7 @@ func (c *Conn) copyTo(l *loop, d *Conn, moved, spliced func(int)) (readErr, writ
 	defer k.window.free()
 	for {
 		k.fiber.parkUntil(step)
-		if k.over() || k.splice() {
+		if k.ended() || k.splice() {
 			return k.readErr, k.writeErr
 		}
 	}
@@ -66,8 +66,8 @@ func newCopying(l *loop, c, d *Conn, moved, spliced func(int)) copying {
 	return copying{loop: l, c: c, d: d, moved: moved, spliced: spliced, window: window{conn: c}, canSplice: splices && !c.unix && !d.unix}
 }
 
-// over reports whether one of the connections has ended.
-func (k *copying) over() bool { return k.readErr != nil || k.writeErr != nil }
+// ended reports whether one of the connections has ended.
+func (k *copying) ended() bool { return k.readErr != nil || k.writeErr != nil }
 
 // splice moves bulk within the kernel, on a fiber, until data no longer comes in bulk. It returns the result of
 // over.
@@ -77,13 +77,13 @@ func (k *copying) splice() bool {
 	if errors.Is(k.readErr, errors.ErrUnsupported) {
 		k.readErr, k.canSplice = nil, false
 	}
-	return k.over()
+	return k.ended()
 }
 
 // step copies until it would wait. It returns true at an error, or when there is bulk to splice.
 func (k *copying) step() (over bool) {
 	for l, c, d := k.loop, k.c, k.d; ; {
-		if k.readErr, k.writeErr = overMeanwhile(l, c, d); k.readErr != nil || k.writeErr != nil {
+		if k.readErr, k.writeErr = closedMeanwhile(l, c, d); k.readErr != nil || k.writeErr != nil {
 			return true
 		}
 		n, full, readErr, writeErr := l.poller.move(c, d)
@@ -112,10 +112,10 @@ func (k *copying) step() (over bool) {
 	}
 }
 
-// overMeanwhile returns the error of a connection that was closed while a fiber waited for the other one; its
+// closedMeanwhile returns the error of a connection that was closed while a fiber waited for the other one; its
 // descriptor may belong to another connection already. It also returns the error of a passed deadline, for bulk that
 // arrives so fast that the fiber never waits.
-func overMeanwhile(l *loop, c, d *Conn) (readErr, writeErr error) {
+func closedMeanwhile(l *loop, c, d *Conn) (readErr, writeErr error) {
 	late := func(s *side) bool { return s.deadline != 0 && l.now >= s.deadline }
 	switch {
 	case c.closed:

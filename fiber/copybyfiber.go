@@ -31,13 +31,13 @@ func copyByFiber(src Stream, dst net.Conn, moved func(int), then func(readErr, w
 	}
 	from := written(src).(Stream) //nolint:forcetypeassert // below a Stream is one
 	k := &copyingByFiber{loop: f.loop, src: from, dst: dst, moved: moved, then: then}
-	k.next = k.proceed
+	k.next = k.runFiber
 	from.Go(k.next)
 	return true
 }
 
-// proceed is a fiber that copies until one of the connections ends, or until src rests.
-func (k *copyingByFiber) proceed() {
+// runFiber is a fiber that copies until one of the connections ends, or until src rests.
+func (k *copyingByFiber) runFiber() {
 	if readErr, writeErr, rests := k.copy(); !rests {
 		k.then(readErr, writeErr)
 	}

@@ -29,7 +29,7 @@ func CopyThen(src Stream, dst net.Conn, moved, spliced func(n int), then func(re
 		return copyByFiber(src, dst, moved, then)
 	}
 	l := c.loop.Load()
-	if d.loop.Load() != l || !l.here() || l.current == nil || c.reading || c.then != nil || d.writing {
+	if d.loop.Load() != l || !l.isCaller() || l.current == nil || c.reading || c.then != nil || d.writing {
 		return false
 	}
 	if err := sendAhead(l, src, d, moved); err != nil {
@@ -43,7 +43,7 @@ func CopyThen(src Stream, dst net.Conn, moved, spliced func(n int), then func(re
 	c.reading, d.writing = true, true
 	k.fiber = &k.own
 	k.own.loop, k.own.alone = l, k
-	if !k.proceeds() {
+	if !k.tryStep() {
 		l.ready(k.fiberOf())
 	}
 	return true
@@ -91,7 +91,7 @@ func (l *loop) countPanic(p any) error {
 type copyingAlone struct {
 	copying
 	then func(readErr, writeErr error)
-	own  coroutine // without a stack: the loop calls step, and then starts a fiber that calls proceed
+	own  coroutine // without a stack: the loop calls step, and then starts a fiber that calls runFiber
 }
 
 // fiberOf returns a fiber that runs proceed.
@@ -101,9 +101,9 @@ func (k *copyingAlone) fiberOf() *coroutine {
 	return f
 }
 
-// proceeds calls the first step, and reports whether the loop must call further ones.
-func (k *copyingAlone) proceeds() bool {
-	return !k.own.again()
+// tryStep calls the first step, and reports whether the loop must call further ones.
+func (k *copyingAlone) tryStep() bool {
+	return !k.own.callStep()
 }
 
 // bulk is splice. A panic ends it.
@@ -117,11 +117,11 @@ func (k *copyingAlone) bulk() (over bool) {
 	return k.splice()
 }
 
-// proceed runs on a fiber, for what a step cannot do: it splices bulk data, and ends the copying.
+// runFiber runs on a fiber, for what a step cannot do: it splices bulk data, and ends the copying.
 // After bulk data the loop continues without a fiber.
-func (k *copyingAlone) proceed() {
-	for k.own.fault == nil && !k.over() && !k.bulk() {
-		if k.proceeds() {
+func (k *copyingAlone) runFiber() {
+	for k.own.fault == nil && !k.ended() && !k.bulk() {
+		if k.tryStep() {
 			return
 		}
 	}

@@ -50,7 +50,7 @@ func (l *loop) takeFiber() (f *coroutine) {
 		return f
 	}
 	f = &coroutine{loop: l}
-	f.next, f.stop = iter.Pull(f.life)
+	f.next, f.stop = iter.Pull(f.runFunctions)
 	return f
 }
 
@@ -62,14 +62,14 @@ func (l *loop) launch(fn func()) {
 	}
 }
 
-// life runs in the coroutine, and runs one function after the other.
-func (f *coroutine) life(yield func(struct{}) bool) {
+// runFunctions runs in the coroutine, and runs one function after the other.
+func (f *coroutine) runFunctions(yield func(struct{}) bool) {
 	l := f.loop
 	f.yield = yield
 	f.g = getg()
 	l.running.Store(f.g)
 	for {
-		f.once()
+		f.runFunction()
 		l.fibers--
 		if len(l.spare) >= maxSpareFibers && !keepFibers || l.closing {
 			break
@@ -85,9 +85,9 @@ func (f *coroutine) life(yield func(struct{}) bool) {
 // errGoexit is the panic that carries a runtime.Goexit to the loop.
 var errGoexit = errors.New("fiber: runtime.Goexit")
 
-// once runs the fiber's function. A panic ends only this fiber. So does runtime.Goexit, for which iter.Pull would end
-// the loop, too: once turns it into a panic, from which resumeFrom recovers.
-func (f *coroutine) once() {
+// runFunction runs the fiber's function. A panic ends only this fiber. So does runtime.Goexit, for which iter.Pull
+// would end the loop, too: once turns it into a panic, from which resumeFrom recovers.
+func (f *coroutine) runFunction() {
 	returned := false
 	defer func() {
 		f.fn = nil
@@ -98,13 +98,13 @@ func (f *coroutine) once() {
 			f.loop.panics.Add(1)
 			f.loop.logger().Error("fiber panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 		} else if !returned {
-			f.loop.running.Store(0) // see life
+			f.loop.running.Store(0) // see runFunctions
 			panic(errGoexit)
 		}
 	}()
 	if k := f.alone; k != nil {
 		f.alone = nil
-		k.proceed()
+		k.runFiber()
 	} else {
 		f.fn()
 	}
@@ -129,8 +129,8 @@ func (f *coroutine) parkUntil(step func() (over bool)) {
 	}
 }
 
-// again calls step on the loop.
-func (f *coroutine) again() (over bool) {
+// callStep calls step on the loop.
+func (f *coroutine) callStep() (over bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			f.loop.logger().Error("a step that the loop ran for a fiber panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
@@ -152,7 +152,7 @@ func (l *loop) resume(f *coroutine) {
 	}
 	l.current = f
 	if f.step != nil || f.next == nil {
-		if !f.again() {
+		if !f.callStep() {
 			l.current = nil
 			return
 		}
@@ -166,8 +166,8 @@ func (l *loop) resume(f *coroutine) {
 	l.current = nil
 }
 
-// here reports whether the caller runs on l: as a fiber, or as the loop itself.
-func (l *loop) here() bool {
+// isCaller reports whether the caller runs on l: as a fiber, or as the loop itself.
+func (l *loop) isCaller() bool {
 	g := getg()
 	return l.running.Load() == g || l.self == g
 }

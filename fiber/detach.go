@@ -13,10 +13,10 @@ import (
 // error it is unchanged, or closed.
 func (c *Conn) Detach() (conn net.Conn, ahead []byte, err error) {
 	take := func(l *loop) { conn, ahead, err = c.detach(l) }
-	if l := c.loop.Load(); l.here() {
+	if l := c.loop.Load(); l.isCaller() {
 		take(l)
 	} else {
-		c.elsewhere(l, take, &err)
+		c.onItsLoop(l, take, &err)
 	}
 	return conn, ahead, c.opError("detach", err)
 }

@@ -27,7 +27,7 @@ func (e *Engine) dialAny(ctx context.Context, network string, targets []socketAd
 	if f := currentFiber(); f != nil && f.loop.engine == e {
 		l = f.loop
 	}
-	if len(targets) == 1 && l.here() {
+	if len(targets) == 1 && l.isCaller() {
 		c, err := connect(ctx, l, targets[0], from)
 		if err != nil {
 			return nil, dialError(network, targets[0], err)
@@ -49,7 +49,7 @@ func dialEach(ctx context.Context, l *loop, network string, targets []socketAddr
 			defer cancel()
 			c, err = connect(ctx, l, t, from)
 		}
-		if l.here() {
+		if l.isCaller() {
 			attempt()
 		} else {
 			l.call(attempt)
@@ -123,7 +123,7 @@ func resolve(ctx context.Context, network, address string) ([]socketAddr, error)
 			return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 		}
 		if ap.Addr().Zone() != "" {
-			return zoned(network, ap)
+			return zonedAddr(network, ap)
 		}
 		return []socketAddr{sockaddr(ap)}, nil
 	}
@@ -154,9 +154,9 @@ func resolve(ctx context.Context, network, address string) ([]socketAddr, error)
 	return targets, nil
 }
 
-// zoned returns the socket address of an IPv6 address with a zone, the name or number of an interface. It looks names
-// up.
-func zoned(network string, ap netip.AddrPort) ([]socketAddr, error) {
+// zonedAddr returns the socket address of an IPv6 address with a zone, the name or number of an interface. It looks
+// names up.
+func zonedAddr(network string, ap netip.AddrPort) ([]socketAddr, error) {
 	zone := ap.Addr().Zone()
 	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
 		return []socketAddr{zonedSockaddr(ap, uint32(n))}, nil
@@ -210,7 +210,7 @@ func connect(ctx context.Context, l *loop, sa socketAddr, from netip.Addr) (*Con
 	if err != nil {
 		err = c.connected(ctx, l, sa)
 	}
-	if err == nil && toItself(fd, sa) {
+	if err == nil && connectedToItself(fd, sa) {
 		err = os.NewSyscallError("connect", syscall.ECONNREFUSED) // as if the socket had not connected to itself
 		_ = c.SetLinger(0)                                        // so that the server can use the port again
 	}

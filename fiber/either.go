@@ -15,8 +15,8 @@ import (
 // [errors.ErrUnsupported] at once.
 func (c *Conn) WaitEither(other net.Conn, patience time.Duration) (ready, otherReady bool, err error) {
 	l := c.loop.Load()
-	o, ok := bare(other).(*Conn)
-	if !ok || o.loop.Load() != l || !l.here() || l.current == nil || c.reading || o.reading || o.then != nil {
+	o, ok := unwrapAhead(other).(*Conn)
+	if !ok || o.loop.Load() != l || !l.isCaller() || l.current == nil || c.reading || o.reading || o.then != nil {
 		return false, false, errors.ErrUnsupported
 	}
 	if err := c.begin(l, &c.rd); err != nil {

@@ -90,7 +90,7 @@ func (e *Engine) Timers() (n int) {
 }
 
 // SleepEnd returns when, in the loops' clock, a Sleep that begins now ends.
-func SleepEnd(d time.Duration) int64 { return later(d) }
+func SleepEnd(d time.Duration) int64 { return addClamped(d) }
 
 // DialAny connects to the first of several addresses that can be connected to.
 func (e *Engine) DialAny(ctx context.Context, addrs ...netip.AddrPort) (net.Conn, error) {
@@ -102,7 +102,7 @@ func (e *Engine) DialAny(ctx context.Context, addrs ...netip.AddrPort) (net.Conn
 }
 
 // ToItself is asked about every dialled IPv4 connection.
-func ToItself(fd int, to netip.AddrPort) bool { return toItself(fd, sockaddr(to)) }
+func ToItself(fd int, to netip.AddrPort) bool { return connectedToItself(fd, sockaddr(to)) }
 
 // Ephemeral reports whether the system may choose a port for a socket that connects, by a file with the range.
 func Ephemeral(path string, port int) bool { return readEphemeral(path).has(port) }

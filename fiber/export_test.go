@@ -7,4 +7,4 @@ type TLSRecords struct{ tlsRecords }
 func (r *TLSRecords) Pass(p []byte) { r.pass(p) }
 
 // Whole reports whether no record has arrived in part.
-func (r *TLSRecords) Whole() bool { return r.whole() }
+func (r *TLSRecords) Whole() bool { return r.isComplete() }

@@ -84,14 +84,14 @@ const (
 
 // Accept implements net.Listener; the connection is a *Conn.
 func (a *Listener) Accept() (net.Conn, error) {
-	if a.loop.here() {
+	if a.loop.isCaller() {
 		return a.accept(nil)
 	}
-	return a.acceptElsewhere(nil)
+	return a.acceptOffLoop(nil)
 }
 
-// acceptElsewhere is accept off the loop.
-func (a *Listener) acceptElsewhere(screen Screen) (c net.Conn, err error) {
+// acceptOffLoop is accept off the loop.
+func (a *Listener) acceptOffLoop(screen Screen) (c net.Conn, err error) {
 	err = a.opError("accept", net.ErrClosed)
 	a.loop.call(func() { c, err = a.accept(screen) })
 	return c, err
@@ -114,12 +114,12 @@ func (a *Listener) accept(screen Screen) (net.Conn, error) {
 			continue
 		case err != nil:
 			return nil, a.opError("accept", err)
-		case done && screen != nil && a.refuses(fd, from, screen):
+		case done && screen != nil && a.refusesSocket(fd, from, screen):
 			a.spent++
 			continue
 		case done:
 			a.spent += acceptCost
-			if !a.loopback && from.here() {
+			if !a.loopback && from.isLoopback() {
 				useReno(fd)
 			}
 			return newConn(a.loop.engine.lightest(), fd, a.unix, from), nil
@@ -154,7 +154,7 @@ func (a *Listener) woken(l *loop) {
 
 // Go runs fn, an accepting loop, as a fiber of the listener's loop.
 func (a *Listener) Go(fn func()) {
-	if a.loop.here() {
+	if a.loop.isCaller() {
 		a.loop.spawn(fn)
 	} else {
 		a.loop.launch(fn)
@@ -168,7 +168,7 @@ func (a *Listener) Close() error {
 		return a.opError("close", net.ErrClosed)
 	}
 	switch {
-	case a.loop.here():
+	case a.loop.isCaller():
 		a.shut()
 	case a.loop.post(a.shut) && !onLoop():
 		select {
@@ -228,10 +228,10 @@ func (r rawConn) Control(fn func(fd uintptr)) (err error) {
 		}
 		fn(uintptr(r.c.fd))
 	}
-	if l := r.c.loop.Load(); l.here() {
+	if l := r.c.loop.Load(); l.isCaller() {
 		look(l)
 	} else {
-		r.c.elsewhere(l, look, &err)
+		r.c.onItsLoop(l, look, &err)
 	}
 	return err
 }

@@ -203,7 +203,7 @@ func (l *loop) step() {
 	case len(l.bulk) > 0:
 		l.wait(-1) // sends written data before bulk is moved
 		l.runBulk()
-	case !l.over():
+	case !l.finished():
 		l.wait(l.until())
 	}
 }
@@ -257,7 +257,7 @@ func (l *loop) trim() {
 
 // finish reports whether the loop has ended. If so, nothing more can be posted.
 func (l *loop) finish() bool {
-	if !l.over() {
+	if !l.finished() {
 		return false
 	}
 	l.mu.Lock()
@@ -266,8 +266,8 @@ func (l *loop) finish() bool {
 	return l.dead
 }
 
-// over reports whether a closing loop has nothing left to run.
-func (l *loop) over() bool {
+// finished reports whether a closing loop has nothing left to run.
+func (l *loop) finished() bool {
 	return l.closing && l.fibers == 0 && l.open == 0 && !l.hasReady()
 }
 
@@ -395,7 +395,7 @@ func (l *loop) runPosted() {
 
 // wake makes f ready; any thread may call it. f must be parked, or be about to park on its own thread.
 func (l *loop) wake(f *coroutine) {
-	if l.here() {
+	if l.isCaller() {
 		if l.current != nil && l.nextWoken == 0 && !f.bulk {
 			l.woken = append(l.woken, f)
 		} else {
@@ -436,7 +436,7 @@ func (l *loop) call(fn func()) bool {
 
 // sleep parks the current fiber.
 func (l *loop) sleep(d time.Duration) {
-	l.timers.sleep(l.current, later(d))
+	l.timers.sleep(l.current, addClamped(d))
 	l.current.park()
 }
 

@@ -35,8 +35,8 @@ func NewParker() *Parker {
 // Affinity returns the number of the fiber's loop; see LoopOf.
 func (p *Parker) Affinity() int { return p.affinity }
 
-// mine reports whether p belongs to the calling fiber. It only reads the state of p's own loop.
-func (p *Parker) mine() bool {
+// isOwnedByCaller reports whether p belongs to the calling fiber. It only reads the state of p's own loop.
+func (p *Parker) isOwnedByCaller() bool {
 	l := p.fiber.loop
 	return l.running.Load() == getg() && l.current == p.fiber
 }
@@ -45,7 +45,7 @@ func (p *Parker) mine() bool {
 // If ctx ends first, Park returns its error. Watching a context is the expensive part, so when a context is used a
 // second time, the watch on it stays until the fiber ends.
 func (p *Parker) Park(ctx context.Context) error {
-	if p.stop == nil && p.soon() { // before Done, for which some contexts make a timer
+	if p.stop == nil && p.yieldOnce() { // before Done, for which some contexts make a timer
 		return nil
 	}
 	done := ctx.Done() // done is compared below instead of ctx, whose type may not be comparable
@@ -75,7 +75,7 @@ func (p *Parker) Park(ctx context.Context) error {
 			return ctx.Err()
 		}
 		p.waiting = true
-		if p.mine() {
+		if p.isOwnedByCaller() {
 			p.mu.Unlock()
 			p.fiber.park()
 			continue
@@ -87,13 +87,13 @@ func (p *Parker) Park(ctx context.Context) error {
 	}
 }
 
-// soon lets the ready fibers run once, and takes the permit if one of them has called Unpark, such
+// yieldOnce lets the ready fibers run once, and takes the permit if one of them has called Unpark, such
 // as a fiber that connects to a server nearby. Then the context need not be watched.
-func (p *Parker) soon() bool {
+func (p *Parker) yieldOnce() bool {
 	if p.take() {
 		return true
 	}
-	if !p.mine() {
+	if !p.isOwnedByCaller() {
 		return false
 	}
 	p.fiber.loop.ready(p.fiber)
@@ -184,7 +184,7 @@ func (s *ParkerSlot) Take() *Parker {
 	if !onFiber() {
 		return nil
 	}
-	if p := s.kept.Swap(nil); p != nil && p.mine() {
+	if p := s.kept.Swap(nil); p != nil && p.isOwnedByCaller() {
 		return p
 	}
 	return NewParker()

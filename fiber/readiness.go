@@ -123,7 +123,7 @@ func (p *readiness) read(c *Conn, b []byte) (int, error, bool) {
 				c.canRead = false // a short read has emptied the socket; later data is a new edge
 			}
 			c.unsure = true
-			if n == 0 && len(b) > 0 && c.brokenOff() {
+			if n == 0 && len(b) > 0 && c.sendBroke() {
 				return 0, c.outErr, true
 			}
 			return n, nil, true

@@ -26,5 +26,5 @@ func (r *tlsRecords) pass(p []byte) {
 	}
 }
 
-// whole reports whether no record has arrived only in part.
-func (r *tlsRecords) whole() bool { return r.head == 0 && r.left == 0 }
+// isComplete reports whether no record has arrived only in part.
+func (r *tlsRecords) isComplete() bool { return r.head == 0 && r.left == 0 }

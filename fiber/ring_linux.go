@@ -188,13 +188,15 @@ func (r *ring) enter(wait, raw bool, left int64) {
 
 // allReported reports, directly after enter, that the kernel has taken all entries, and that there is a completion of each operation
 // that has ended, but for those with sqeSkipSuccess.
-func (r *ring) allReported() bool { return r.submitted == r.tail && !r.overflown() }
+func (r *ring) allReported() bool { return r.submitted == r.tail && !r.hasOverflow() }
 
-// overflown reports whether the kernel keeps completions that have found no room. The next enter adds them as far as there is room.
-func (r *ring) overflown() bool { return atomic.LoadUint32(r.sqFlags)&sqOverflow != 0 }
+// hasOverflow reports whether the kernel keeps completions that have found no room. The next enter adds them as far as
+// there is room.
+func (r *ring) hasOverflow() bool { return atomic.LoadUint32(r.sqFlags)&sqOverflow != 0 }
 
-// lost reports whether the kernel has dropped completions since the last call, because it had no memory to keep them.
-func (r *ring) lost() bool {
+// hasDropped reports whether the kernel has dropped completions since the last call, because it had no memory to keep
+// them.
+func (r *ring) hasDropped() bool {
 	before := r.dropped
 	r.dropped = atomic.LoadUint32(r.cqDropped)
 	return r.dropped != before

@@ -35,10 +35,10 @@ func AcceptScreened(l net.Listener, screen Screen) (c net.Conn, err error) {
 	if !ok {
 		return screened(l, screen)
 	}
-	if a.loop.here() {
+	if a.loop.isCaller() {
 		return a.accept(screen)
 	}
-	return a.acceptElsewhere(screen)
+	return a.acceptOffLoop(screen)
 }
 
 // screened implements AcceptScreened for a listener that does not belong to an engine.
@@ -105,8 +105,8 @@ func arrivalOf(c net.Conn) Arrival {
 	return a
 }
 
-// refuses calls screen for a socket without a Conn, like refused.
-func (a *Listener) refuses(fd int, from peer, screen Screen) bool {
+// refusesSocket calls screen for a socket without a Conn, like refused.
+func (a *Listener) refusesSocket(fd int, from peer, screen Screen) bool {
 	refuse, arrived := true, arrival(uintptr(fd))
 	defer func() {
 		if !refuse {

@@ -2,7 +2,7 @@ package fiber
 
 // MarkSent implements Stream.
 func (c *Conn) MarkSent() {
-	if l := c.loop.Load(); l.here() {
+	if l := c.loop.Load(); l.isCaller() {
 		c.sentSome = false
 	} else {
 		c.send(l, func(*loop) { c.sentSome = false })
@@ -12,8 +12,8 @@ func (c *Conn) MarkSent() {
 // Sent implements Stream.
 func (c *Conn) Sent() bool {
 	l := c.loop.Load()
-	if !l.here() {
-		return c.trueElsewhere(l, (*Conn).maySend)
+	if !l.isCaller() {
+		return c.askItsLoop(l, (*Conn).maySend)
 	}
 	return c.maySend()
 }

@@ -34,7 +34,7 @@ func Block(fn func()) {
 		end.returned = true
 	}()
 	f.park()
-	end.raise()
+	end.propagate()
 }
 
 // ending says how a function ended that ran elsewhere.
@@ -43,8 +43,8 @@ type ending struct {
 	returned bool // without panic and runtime.Goexit
 }
 
-// raise makes the caller end as the function ended.
-func (e *ending) raise() {
+// propagate makes the caller end as the function ended.
+func (e *ending) propagate() {
 	switch {
 	case e.trouble != nil:
 		panic(e.trouble)
@@ -115,5 +115,5 @@ func RunOn(l any, fn func()) {
 		end.returned = true
 	})
 	done.Wait()
-	end.raise()
+	end.propagate()
 }

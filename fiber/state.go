@@ -3,16 +3,16 @@ package fiber
 // State implements Stream.
 func (c *Conn) State() State {
 	l := c.loop.Load()
-	if !l.here() {
-		return c.stateElsewhere(l)
+	if !l.isCaller() {
+		return c.stateOffLoop(l)
 	}
 	return c.state(l)
 }
 
-func (c *Conn) stateElsewhere(l *loop) State {
+func (c *Conn) stateOffLoop(l *loop) State {
 	var err error
 	state := Dead
-	c.elsewhere(l, func(l *loop) { state = c.state(l) }, &err)
+	c.onItsLoop(l, func(l *loop) { state = c.state(l) }, &err)
 	return state
 }
 
@@ -33,8 +33,8 @@ func (c *Conn) state(l *loop) State {
 // Ended implements Stream. Unlike State it does not start a receive.
 func (c *Conn) Ended() bool {
 	l := c.loop.Load()
-	if !l.here() {
-		return c.trueElsewhere(l, (*Conn).ended)
+	if !l.isCaller() {
+		return c.askItsLoop(l, (*Conn).ended)
 	}
 	return c.ended()
 }
@@ -44,20 +44,20 @@ func (c *Conn) ended() bool { return c.closed || c.loop.Load().poller.ended(c) }
 // PeerClosed implements Stream.
 func (c *Conn) PeerClosed() bool {
 	l := c.loop.Load()
-	if !l.here() {
-		return c.trueElsewhere(l, (*Conn).hungUp)
+	if !l.isCaller() {
+		return c.askItsLoop(l, (*Conn).hungUp)
 	}
 	return c.hungUp()
 }
 
-// trueElsewhere calls question on the connection's loop; the answer is true if that loop has ended.
-func (c *Conn) trueElsewhere(l *loop, question func(*Conn) bool) (answer bool) {
+// askItsLoop calls question on the connection's loop; the answer is true if that loop has ended.
+func (c *Conn) askItsLoop(l *loop, question func(*Conn) bool) (answer bool) {
 	var err error
-	c.elsewhere(l, func(*loop) { answer = question(c) }, &err)
+	c.onItsLoop(l, func(*loop) { answer = question(c) }, &err)
 	return answer || err != nil
 }
 
 // hungUp is PeerClosed on the loop. It asks the system, which knows of the end even if everything was received.
 func (c *Conn) hungUp() bool {
-	return c.closed || c.inErr != 0 || endCame(c.fd)
+	return c.closed || c.inErr != 0 || peerEnded(c.fd)
 }

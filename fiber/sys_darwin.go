@@ -29,11 +29,11 @@ func newSocket(domain int) (fd int, errno syscall.Errno) {
 	syscall.ForkLock.RLock() // so that no child process inherits the descriptor
 	defer syscall.ForkLock.RUnlock()
 	fd, err := unix.Socket(domain, unix.SOCK_STREAM, 0)
-	return private(fd, err)
+	return setPrivate(fd, err)
 }
 
-// private makes a new descriptor non-blocking and close-on-exec. The caller holds ForkLock.
-func private(fd int, err error) (int, syscall.Errno) {
+// setPrivate makes a new descriptor non-blocking and close-on-exec. The caller holds ForkLock.
+func setPrivate(fd int, err error) (int, syscall.Errno) {
 	if err != nil {
 		return -1, number(err)
 	}
@@ -56,8 +56,8 @@ func connectSocket(fd int, sa socketAddr) error {
 	return unix.Connect(fd, sa)
 }
 
-// toItself reports whether a socket that was to connect to sa has connected to itself.
-func toItself(fd int, sa socketAddr) bool {
+// connectedToItself reports whether a socket that was to connect to sa has connected to itself.
+func connectedToItself(fd int, sa socketAddr) bool {
 	local, err := unix.Getsockname(fd)
 	if err != nil {
 		return false
@@ -84,7 +84,7 @@ func acceptOne(listener int) (fd int, from peer, err error, done bool) {
 		case err == unix.EAGAIN: //nolint:errorlint // an errno as it is
 			return -1, peer{}, nil, false
 		}
-		fd, errno := private(fd, err)
+		fd, errno := setPrivate(fd, err)
 		if errno != 0 {
 			return -1, peer{}, errno, true
 		}
@@ -124,15 +124,15 @@ func setTCPOptions(fd int, o TCPOptions) {
 // useReno does nothing: on Darwin no congestion control is chosen for a socket.
 func useReno(int) {}
 
-// nothingToRead, endCame and atEnd read ahead to find a socket's state, which may take the error of a broken
+// nothingToRead, peerEnded and atEnd read ahead to find a socket's state, which may take the error of a broken
 // connection.
 func nothingToRead(fd int) bool { return peek(uintptr(fd)) == Silent }
-func endCame(fd int) bool       { return !peek(uintptr(fd)).Fit() }
+func peerEnded(fd int) bool     { return !peek(uintptr(fd)).Fit() }
 func atEnd(fd int) bool         { return peek(uintptr(fd)) == Dead }
 
-// finCame would report whether a broken connection's peer had ended its stream. The system does not tell, so the
+// finReceived would report whether a broken connection's peer had ended its stream. The system does not tell, so the
 // connection counts as broken.
-func finCame(int) bool { return false }
+func finReceived(int) bool { return false }
 
 // unsent returns how many sent bytes the peer's system has not acknowledged.
 func unsent(fd int) int {

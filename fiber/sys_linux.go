@@ -122,9 +122,9 @@ func nothingToRead(fd int) bool {
 	return pollNow(state[:]) && state[0].Revents == 0
 }
 
-// endCame reports whether the peer of a socket has ended its stream, or the socket is broken, even if there is unread
+// peerEnded reports whether the peer of a socket has ended its stream, or the socket is broken, even if there is unread
 // data.
-func endCame(fd int) bool {
+func peerEnded(fd int) bool {
 	state := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	return pollNow(state[:]) && state[0].Revents != 0
 }
@@ -144,10 +144,10 @@ func unsent(fd int) int {
 	return n
 }
 
-// finCame reports whether the peer of a TCP socket has ended its stream, whatever came afterwards. Only this
+// finReceived reports whether the peer of a TCP socket has ended its stream, whatever came afterwards. Only this
 // distinguishes an end from a reset whose error was already returned: TCP_INQ counts the end as a byte to receive,
 // TIOCINQ does not.
-func finCame(fd int) bool {
+func finReceived(fd int) bool {
 	setOption(fd, unix.IPPROTO_TCP, unix.TCP_INQ, 1)
 	var b [1]byte
 	var control [64]byte
@@ -206,9 +206,9 @@ func acceptedPeer(sa *unix.RawSockaddrAny) peer {
 	return peer{other: nameless}
 }
 
-// toItself reports whether a socket that was to connect to sa has connected to itself, which happens now and then on
-// ephemeral ports without a listener. It asks the system for such ports only.
-func toItself(fd int, sa unix.Sockaddr) bool {
+// connectedToItself reports whether a socket that was to connect to sa has connected to itself, which happens now and
+// then on ephemeral ports without a listener. It asks the system for such ports only.
+func connectedToItself(fd int, sa unix.Sockaddr) bool {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
 		if !ephemeral.has(sa.Port) {

@@ -28,7 +28,7 @@ func unixSockaddr(string) socketAddr                       { return socketAddr{}
 func isIP4(sa socketAddr) bool                             { return sa.Addr().Is4() }
 func peerOf(socketAddr) peer                               { return peer{} }
 func toAddr(socketAddr, bool) net.Addr                     { return noAddr(false) }
-func toItself(int, socketAddr) bool                        { return false }
+func connectedToItself(int, socketAddr) bool               { return false }
 
 func openSocket(socketAddr) (fd int, to netip.Addr, err error) { return -1, to, errors.ErrUnsupported }
 func connectSocket(int, socketAddr) error                      { return errors.ErrUnsupported }
@@ -47,8 +47,8 @@ func useReno(int)                   {}
 func keepAlive(int, bool)           {}
 func setTCPOptions(int, TCPOptions) {}
 func resetOnClose(int, bool)        {}
-func endCame(int) bool              { return false }
-func finCame(int) bool              { return false }
+func peerEnded(int) bool            { return false }
+func finReceived(int) bool          { return false }
 func unsent(int) int                { return 0 }
 
 func mapMemory(size int) ([]byte, error) { return make([]byte, size), nil }

@@ -25,13 +25,13 @@ func Now() time.Time {
 // the wall clock.
 func clockAt(t time.Time) int64 {
 	if t == t.Round(0) { //nolint:staticcheck // Equal does not tell whether there is a monotonic reading
-		return later(time.Until(t))
+		return addClamped(time.Until(t))
 	}
 	return int64(t.Sub(epoch))
 }
 
-// later returns the time d from now in the loops' clock, or the largest possible one.
-func later(d time.Duration) int64 { return after(nanotime(), d) }
+// addClamped returns the time d from now in the loops' clock, or the largest possible one.
+func addClamped(d time.Duration) int64 { return after(nanotime(), d) }
 
 // after returns the time d after now, or the largest possible one.
 func after(now int64, d time.Duration) int64 { return now + min(int64(d), math.MaxInt64-now) }

@@ -61,7 +61,7 @@ func (t *TLSConn) State() State {
 			return Silent
 		}
 		t.hasPeeked = t.readNow(t.peeked[:], readArrived) > 0
-		if u.emptied = !t.hasPeeked && t.failed == nil && u.received.whole(); u.emptied {
+		if u.emptied = !t.hasPeeked && t.failed == nil && u.received.isComplete(); u.emptied {
 			if below == Unknown {
 				return Unknown
 			}

@@ -74,7 +74,7 @@ func (t *Transfer) splice(src Stream, dst net.Conn, limit int64) (n int, err err
 	if n, err, done, known := t.spliceLoop(src, dst, limit); known {
 		return n, err, done
 	}
-	from, to := socketOf(bare(src)), socketOf(dst)
+	from, to := socketOf(unwrapAhead(src)), socketOf(dst)
 	if from == nil || to == nil || onFiber() { // a fiber must not wait for a socket of package net
 		t.next = transferCopied
 		return 0, nil, false
@@ -191,7 +191,7 @@ func (t *Transfer) dropPipe(left int) {
 
 // waitForSocket is WaitReadable, and works for TCP connections of package net, too, unless the caller is a fiber.
 func waitForSocket(src Stream) error {
-	from := socketOf(bare(src))
+	from := socketOf(unwrapAhead(src))
 	if from == nil || onFiber() {
 		return src.WaitReadable()
 	}

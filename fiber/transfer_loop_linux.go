@@ -10,13 +10,13 @@ import (
 
 // spliceLoop is splice from a connection of the caller's loop; known is false for any other.
 func (t *Transfer) spliceLoop(src Stream, dst net.Conn, limit int64) (n int, err error, done, known bool) {
-	c, ok := bare(src).(*Conn)
+	c, ok := unwrapAhead(src).(*Conn)
 	if !ok {
 		return 0, nil, false, false
 	}
 	l := c.loop.Load()
 	d, ok := written(dst).(*Conn)
-	if !ok || !l.here() || d.loop.Load() != l || c.unix || d.unix {
+	if !ok || !l.isCaller() || d.loop.Load() != l || c.unix || d.unix {
 		t.next = transferCopied
 		return 0, nil, false, true
 	}
@@ -74,7 +74,7 @@ func (t *Transfer) emptyLoop(dst net.Conn, moved func(int)) (err error, known bo
 		return nil, false
 	}
 	l := d.loop.Load()
-	if !l.here() {
+	if !l.isCaller() {
 		return d.opError("write", net.ErrClosed), true // d was moved between the two steps, which is not allowed
 	}
 	return d.opError("write", t.emptyConn(l, d, moved)), true

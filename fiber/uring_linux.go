@@ -530,7 +530,7 @@ func (p *uring) received(c *Conn, e cqe) {
 		if len(c.in) > maxAhead || c.bulk && e.flags&cqeMore != 0 {
 			p.stop(c)
 		}
-	case e.res == 0 && c.brokenOff():
+	case e.res == 0 && c.sendBroke():
 		c.inErr = c.outErr
 	case e.res == 0:
 		c.eof = true
@@ -664,7 +664,7 @@ func (p *uring) unsent() int { return p.send.bytes }
 func (p *uring) trim() {
 	clear(p.ahead)
 	p.ahead = p.ahead[:0]
-	if p.recv.taken == 0 && p.ring.empty() && !p.ring.overflown() {
+	if p.recv.taken == 0 && p.ring.empty() && !p.ring.hasOverflow() {
 		_ = unix.Madvise(p.recv.mem, unix.MADV_DONTNEED)
 	}
 	p.send.trim()

@@ -51,7 +51,7 @@ func (p *uring) noteSent(complete bool) {
 	if !complete && len(p.unreported) > 0 {
 		return
 	}
-	lost := p.ring.lost()
+	lost := p.ring.hasDropped()
 	for i, c := range p.unreported {
 		p.unreported[i] = nil
 		s := c.sending

@@ -35,7 +35,7 @@ type moment struct {
 	fiber        uintptr
 }
 
-func (l *loop) moment() moment {
+func (l *loop) timeNow() moment {
 	return moment{tick: l.tick.Load(), dozens: l.dozens.Load(), fiber: l.running.Load()}
 }
 
@@ -56,7 +56,7 @@ func (e *Engine) watch() {
 		calm, next := true, watchPause
 		for i, l := range e.loops {
 			active := l.active.Load()
-			calm = calm && !active && observed[i].at == l.moment()
+			calm = calm && !active && observed[i].at == l.timeNow()
 			if active {
 				next = watchInterval
 			}
@@ -104,7 +104,7 @@ func (e *Engine) watchAgain() {
 // that waits must be seen waiting twice. Neither is true of a fiber whose thread or goroutine gets
 // no processor, or which waits for the garbage collector.
 func (k *observation) held(l *loop) (stacks string, held bool) {
-	at := l.moment()
+	at := l.timeNow()
 	if !l.active.Load() || at != k.at || at == k.reported {
 		k.at, k.since, k.waited = at, time.Time{}, false
 		return "", false
@@ -115,7 +115,7 @@ func (k *observation) held(l *loop) (stacks string, held bool) {
 		k.since, k.ran = time.Now(), ran
 		return "", false
 	case ran-k.ran >= busyTime:
-		stacks, _ = fibersThat(func(state string) bool { return !waits(state) })
+		stacks, _ = fiberStacks(func(state string) bool { return !waits(state) })
 	case time.Since(k.since) < busyTime || !asleep(l.thread) || runnable() > 0:
 		return "", false
 	case !k.waited:
@@ -123,7 +123,7 @@ func (k *observation) held(l *loop) (stacks string, held bool) {
 		return "", false
 	default:
 		var complete bool
-		if stacks, complete = fibersThat(waits); stacks == "" && complete {
+		if stacks, complete = fiberStacks(waits); stacks == "" && complete {
 			return "", false
 		}
 	}
@@ -140,9 +140,9 @@ func runnable() uint64 {
 	return sample[0].Value.Uint64()
 }
 
-// fibersThat returns the stacks of the fibers of all loops whose state satisfies are, without parked fibers, from a
+// fiberStacks returns the stacks of the fibers of all loops whose state satisfies are, without parked fibers, from a
 // dump of all goroutines. The result is complete unless there are very many goroutines.
-func fibersThat(are func(state string) bool) (stacks string, complete bool) {
+func fiberStacks(are func(state string) bool) (stacks string, complete bool) {
 	buf := make([]byte, 1<<20)
 	n := runtime.Stack(buf, true)
 	var found []string

@@ -50,7 +50,7 @@ func (w *window) take() {
 	}
 	w.taken = true
 	c := w.conn
-	if from := (peer{ip4: c.peer, other: c.RemoteAddr()}); !from.here() {
+	if from := (peer{ip4: c.peer, other: c.RemoteAddr()}); !from.isLoopback() {
 		return
 	}
 	w.shared = true

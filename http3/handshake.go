@@ -84,8 +84,8 @@ func (s *handshakes) begin(h *handshake) (pending int, err error) {
 	return pending, nil
 }
 
-// over uncounts the handshake. It reports whether the handshake was counted until now.
-func (h *handshake) over() (now bool) {
+// uncount uncounts the handshake. It reports whether the handshake was counted until now.
+func (h *handshake) uncount() (now bool) {
 	h.once.Do(func() {
 		now = true
 		s := h.of
@@ -106,7 +106,7 @@ func (h *handshake) over() (now bool) {
 // report other errors: they are those of clients that have disconnected, with addresses that may be
 // forged.
 func (h *handshake) failed(err error, client net.Addr) {
-	if !h.over() {
+	if !h.uncount() {
 		return
 	}
 	if e, ok := errors.AsType[*quic.TransportError](err); ok && e.ErrorCode.IsCryptoError() && h.to != nil {
@@ -134,10 +134,10 @@ type refusal struct {
 	err    error
 }
 
-// begins implements quic.Transport.ConnContext: it counts the handshake of a new client, or refuses
+// newHandshake implements quic.Transport.ConnContext: it counts the handshake of a new client, or refuses
 // the client before anything is allocated for it. It must not wait, because the packets of all
 // clients wait for it. There are no concurrent calls.
-func (p *port) begins(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
+func (p *port) newHandshake(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
 	client := info.RemoteAddr.String()
 	if last := &p.refused; last.client == client && time.Since(last.at) < sameFlight {
 		return nil, last.err
@@ -166,7 +166,7 @@ func (p *port) admit(h *handshake, info *quic.ClientInfo) error {
 		return err
 	}
 	if err = s.Admit(info.RemoteAddr, pending); err != nil {
-		_ = h.over()
+		_ = h.uncount()
 	}
 	return err
 }

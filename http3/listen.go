@@ -63,14 +63,14 @@ func Listen(ctx context.Context, address string) (*Listener, error) {
 	_ = socket.SetReadBuffer(wantedBuffer)
 	_ = socket.SetWriteBuffer(wantedBuffer)
 	p := &port{socket: socket, began: make(chan struct{}), conns: map[*conn]struct{}{}}
-	p.transport = &quic.Transport{Conn: socket, VerifySourceAddress: p.busy, ConnContext: p.begins}
+	p.transport = &quic.Transport{Conn: socket, VerifySourceAddress: p.busy, ConnContext: p.newHandshake}
 	return p.handle()
 }
 
 // Begin implements httpproxy.CarrierListener. If two Proxies share the socket, new clients go to the one that began last,
 // with its settings for their handshakes.
 func (l *Listener) Begin(s httpproxy.CarrierSettings) {
-	l.port.lead(l, &s)
+	l.port.setNewest(l, &s)
 	l.port.reading.Do(func() { l.port.listen(&s) })
 }
 
@@ -81,7 +81,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	default:
 		select {
 		case c := <-l.ready:
-			_ = c.handshake.over() // the Proxy counts it
+			_ = c.handshake.uncount() // the Proxy counts it
 			return c, nil
 		case <-l.closed:
 		}
@@ -177,8 +177,8 @@ func (p *port) handle() (*Listener, error) {
 	return l, nil
 }
 
-// lead makes a Listener get new clients.
-func (p *port) lead(l *Listener, s *httpproxy.CarrierSettings) {
+// setNewest makes a Listener get new clients.
+func (p *port) setNewest(l *Listener, s *httpproxy.CarrierSettings) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.settings, p.leader = s, l
@@ -189,7 +189,7 @@ func (p *port) lead(l *Listener, s *httpproxy.CarrierSettings) {
 // listen starts accepting.
 func (p *port) listen(s *httpproxy.CarrierSettings) {
 	p.transport.StatelessResetKey = resetKey(s.ResetSecret, p.socket.LocalAddr())
-	server, err := p.transport.Listen(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: p.tls}, config(s))
+	server, err := p.transport.Listen(&tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: p.configForClient}, config(s))
 	p.mu.Lock()
 	p.server, p.err = server, err
 	p.mu.Unlock()
@@ -197,7 +197,7 @@ func (p *port) listen(s *httpproxy.CarrierSettings) {
 		p.fail(err)
 		return
 	}
-	go p.take() // until the last Listener is closed
+	go p.distribute() // until the last Listener is closed
 }
 
 // config returns the settings of QUIC.
@@ -211,9 +211,9 @@ func config(s *httpproxy.CarrierSettings) *quic.Config {
 	}
 }
 
-// tls implements tls.Config.GetConfigForClient. The client will belong to the Listener whose settings it gets: another one
-// may require a client certificate, or have another certificate.
-func (p *port) tls(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+// configForClient implements tls.Config.GetConfigForClient. The client will belong to the Listener whose settings it
+// gets: another one may require a client certificate, or have another certificate.
+func (p *port) configForClient(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	h, ok := hello.Context().Value(handshakeKey{}).(*handshake)
 	if !ok {
 		return nil, errNobody
@@ -262,8 +262,8 @@ func (p *port) next() *Listener {
 	}
 }
 
-// take gives the clients that have connected to the Proxies.
-func (p *port) take() {
+// distribute gives the clients that have connected to the Proxies.
+func (p *port) distribute() {
 	for {
 		q, err := p.server.Accept(context.Background())
 		if err != nil {
@@ -272,8 +272,8 @@ func (p *port) take() {
 			}
 			return
 		}
-		c := newConn(q.Context().Value(handshakeKey{}).(*handshake), q) //nolint:forcetypeassert // by begins
-		if err := p.give(c); err != nil {
+		c := newConn(q.Context().Value(handshakeKey{}).(*handshake), q) //nolint:forcetypeassert // by newHandshake
+		if err := p.deliver(c); err != nil {
 			_ = c.Close()
 		}
 	}
@@ -298,8 +298,8 @@ func (p *port) failure() error {
 	return p.err
 }
 
-// give registers a connection and passes it to its Listener, unless that is closed or its backlog is full.
-func (p *port) give(c *conn) error {
+// deliver registers a connection and passes it to its Listener, unless that is closed or its backlog is full.
+func (p *port) deliver(c *conn) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !slices.Contains(p.handles, c.of) {

@@ -36,8 +36,8 @@ func affinityOf(loop int, kind int32) int {
 
 // kindOf returns the kind of the client's settings.
 func (m *machine) kindOf() int32 {
-	if now := (appliedSettings{m.reported, m.settingsKey}); now != m.kinded {
-		m.kinded, m.kind = now, now.kind()
+	if now := (appliedSettings{m.reported, m.settingsKey}); now != m.kindSettings {
+		m.kindSettings, m.kind = now, now.kind()
 	}
 	return m.kind
 }

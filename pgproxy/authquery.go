@@ -75,8 +75,8 @@ type answer struct {
 	at    time.Duration // by clock
 }
 
-// fresh reports whether the answer may be used.
-func (a *answer) fresh() bool {
+// usable reports whether the answer may be used.
+func (a *answer) usable() bool {
 	if a.err != nil {
 		return clock()-a.at < answerSettled
 	}
@@ -117,7 +117,7 @@ func (a *answers) find(ctx context.Context, until time.Time, user string) (found
 func (a *answers) known(user string) *answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if found := a.byUser[user]; found != nil && found.fresh() {
+	if found := a.byUser[user]; found != nil && found.usable() {
 		return found
 	}
 	return nil
@@ -145,7 +145,7 @@ func (a *answers) ask(ctx context.Context, user string) (*answer, error) {
 func (a *answers) begin(user string) (found *answer, done chan struct{}, mine bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if found = a.byUser[user]; found != nil && found.fresh() {
+	if found = a.byUser[user]; found != nil && found.usable() {
 		return found, nil, false
 	}
 	if done = a.asking[user]; done != nil {
@@ -206,7 +206,7 @@ func (a *answers) makeRoom() {
 	const few = 20
 	victim, seen := "", 0
 	for user, found := range a.byUser {
-		if victim = user; !found.fresh() || found.cred == nil {
+		if victim = user; !found.usable() || found.cred == nil {
 			break
 		}
 		if seen++; seen == few {

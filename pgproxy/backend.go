@@ -98,16 +98,17 @@ const (
 	clientTLS    = 1 << iota // received bytes may be a part of a TLS record
 	clientKilled             // an operator has ended the session
 
-	sequenceLeases = 8 // from this bit on, flags has machine.drawn while the session is suspended
+	sequenceLeases = 8 // from this bit on, flags has machine.sequenceLeases while the session is suspended
 )
 
-// keepDrawn keeps machine.drawn, modulo 2^24, while the session is suspended. Only the session calls it.
-func (c *Client) keepDrawn(drawn uint32) {
+// keepSequenceLeases keeps machine.sequenceLeases, modulo 2^24, while the session is suspended. Only the session calls
+// it.
+func (c *Client) keepSequenceLeases(drawn uint32) {
 	c.flags.Add(drawn<<sequenceLeases - c.flags.Load()>>sequenceLeases<<sequenceLeases)
 }
 
-// drawn returns what keepDrawn has kept.
-func (c *Client) drawn() uint32 { return c.flags.Load() >> sequenceLeases }
+// sequenceLeaseCount returns what keepSequenceLeases has kept.
+func (c *Client) sequenceLeaseCount() uint32 { return c.flags.Load() >> sequenceLeases }
 
 func (c *Client) isTLS() bool  { return c.flags.Load()&clientTLS != 0 }
 func (c *Client) killed() bool { return c.flags.Load()&clientKilled != 0 }

@@ -47,8 +47,8 @@ func (c *catalog) equal(o *catalog) bool {
 		maps.Equal(c.names, o.names) && maps.Equal(c.calls, o.calls)
 }
 
-// every returns the traces of every statement.
-func (c *catalog) every() traces {
+// ofEveryStatement returns the traces of every statement.
+func (c *catalog) ofEveryStatement() traces {
 	if !c.trusted() {
 		return 0
 	}
@@ -77,7 +77,7 @@ const firstNormalOID = 16384
 func (j *textJudge) known(name word) traces {
 	switch {
 	case j.graph != nil:
-		j.graph.mention(string(j.object(name)))
+		j.graph.addMention(string(j.object(name)))
 	case j.catalog == nil || len(j.catalog.names) == 0 && j.catalog.odd == 0:
 	case j.catalog.odd != 0 && unsearchable(j.text[name.from:name.to]):
 		return j.catalog.odd
@@ -137,7 +137,7 @@ type node struct {
 	left     traces
 	uses     []string // keys of nodes
 	words    []string // of its source text: each may be the name of a node
-	users    []*node  // the reverse of uses, see spread
+	users    []*node  // the reverse of uses, see propagate
 }
 
 // Keys of two nodes that are no objects: their uses are those of every statement, and those of DDL.
@@ -165,15 +165,15 @@ func (g *graph) use(key, used string) {
 	}
 }
 
-// leaves records traces that a node has by itself.
-func (g *graph) leaves(key string, left traces) {
+// addTraces records traces that a node has by itself.
+func (g *graph) addTraces(key string, left traces) {
 	if n := g.nodes[key]; n != nil {
 		n.left |= left
 	}
 }
 
-// mention records a word of the body that is being judged.
-func (g *graph) mention(name string) {
+// addMention records a word of the body that is being judged.
+func (g *graph) addMention(name string) {
 	if len(g.named[name]) > 0 {
 		g.words[name] = true
 	}
@@ -218,11 +218,11 @@ type source struct {
 	plpgsql bool // else SQL
 }
 
-// behind returns the traces of calling a function with the traces t. None of them is certain: such a
+// throughCall returns the traces of calling a function with the traces t. None of them is certain: such a
 // call neither pins its client nor is refused. After state that DISCARD ALL does not undo, the server
 // connection is closed; connections of dblink are the exception, since functions that open them close
 // them, too.
-func (t traces) behind() traces {
+func (t traces) throughCall() traces {
 	kept := t & (traceWrites | traceInserts | traceSequences | traceSetval | traceLess | traceDefines | traceSpoils | traceLists | lasting)
 	if t&(suspicious|traceReads) != 0 { // only a statement that certainly reads values of sequences can be refused for it
 		kept |= traceUnknown
@@ -233,10 +233,10 @@ func (t traces) behind() traces {
 	return kept
 }
 
-// spread adds to each node the traces of the nodes that it uses, after all nodes have their uses. A
+// propagate adds to each node the traces of the nodes that it uses, after all nodes have their uses. A
 // node of its own stands between a word and the nodes of that name: many schemas may have the same
 // names.
-func (g *graph) spread() {
+func (g *graph) propagate() {
 	var grown []*node // nodes with new traces that their users do not have yet
 	groups := make(map[string]*node, len(g.named))
 	for name, nodes := range g.named {
@@ -274,9 +274,9 @@ func (g *graph) spread() {
 // build returns the catalog, after all nodes have their uses.
 func (g *graph) build() *catalog {
 	for _, n := range g.nodes {
-		n.left = n.left.behind()
+		n.left = n.left.throughCall()
 	}
-	g.spread()
+	g.propagate()
 	c := &catalog{version: lastCatalog.Add(1), names: map[string]traces{}, calls: map[string]traces{}, words: map[string]bool{}, ddl: g.nodes[everyDDL].left, also: g.also, caches: g.caches}
 	if g.nodes[everyStatement].left&traceUnknown != 0 {
 		c.always = traceUnknown

@@ -118,7 +118,7 @@ func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Durat
 		b.cfg.Logger.Info("the catalogs can be read again", "upstream", b.cfg.Name, "endpoint", from)
 	}
 	c.adds = k.adds
-	if c.every() != 0 && !k.everything.Swap(true) {
+	if c.ofEveryStatement() != 0 && !k.everything.Swap(true) {
 		b.cfg.Logger.Warn("an operator, a cast or an operator class of the database calls a function that may leave state in sessions: the gateway checks every session after every transaction",
 			"upstream", b.cfg.Name)
 	}
@@ -245,7 +245,7 @@ func (r *catalogReader) finds(ctx context.Context) (bool, error) {
 		return true, err
 	}
 	for n := range r.sources {
-		if n.left.behind()&(traceUnknown|traceSpoils) != 0 {
+		if n.left.throughCall()&(traceUnknown|traceSpoils) != 0 {
 			return true, nil
 		}
 	}
@@ -303,16 +303,16 @@ func (r *catalogReader) row(values [][]byte) error {
 	case 'u':
 		r.graph.use(key, value)
 	case 't':
-		r.suspect(key, value)
+		r.addBuiltinCall(key, value)
 	default:
 		return errCatalog
 	}
 	return nil
 }
 
-// suspect records that an object calls a function of PostgreSQL's own. oid is that of the function if
+// addBuiltinCall records that an object calls a function of PostgreSQL's own. oid is that of the function if
 // a state check cannot report its traces, else 0.
-func (r *catalogReader) suspect(key, oid string) {
+func (r *catalogReader) addBuiltinCall(key, oid string) {
 	left := traceUnknown | traceSpoils
 	switch oid {
 	case "0":
@@ -322,7 +322,7 @@ func (r *catalogReader) suspect(key, oid string) {
 	case "1576": // setval
 		left = traceSequences | traceSetval
 	}
-	r.graph.leaves(key, left)
+	r.graph.addTraces(key, left)
 }
 
 // runsText are functions of extensions in C that run a text of SQL although they are declared stable.

@@ -13,23 +13,23 @@ import (
 // DEALLOCATE of one statement itself if it is alone in a Query. Otherwise (with other statements, in a pipeline or in
 // the extended protocol) the server executes it, and just before it gets an empty statement of that name, a stand-in.
 
-// between reports whether the gateway can answer a Query itself: everything that the client sent is complete and
+// canAnswerQuery reports whether the gateway can answer a Query itself: everything that the client sent is complete and
 // answered, and no message to the client is incomplete.
-func (m *machine) between() bool {
-	return m.st.quiet() && !m.st.unsynced && !m.st.skipping && !m.partial
+func (m *machine) canAnswerQuery() bool {
+	return m.st.serverSilent() && !m.st.unsynced && !m.st.skipping && !m.partial
 }
 
 // deallocate answers a Query that is a single DEALLOCATE of one of the client's statements. It returns false for any
 // other text.
 func (m *machine) deallocate(text string) bool {
 	name, _ := deallocates(text)
-	if m.stmts[name] == nil || m.stands(name) || m.st.tx == pgwire.TxFailed {
+	if m.stmts[name] == nil || m.hasUnderClientName(name) || m.st.tx == pgwire.TxFailed {
 		return false
 	}
 	m.forget(name, m.stmts[name])
 	m.unnamed, m.unnamedNew = unnamed{}, false // as any Query does
-	m.say(&pgwire.CommandComplete{Tag: "DEALLOCATE"})
-	m.say(&pgwire.ReadyForQuery{Status: m.st.tx})
+	m.addToClient(&pgwire.CommandComplete{Tag: "DEALLOCATE"})
+	m.addToClient(&pgwire.ReadyForQuery{Status: m.st.tx})
 	return true
 }
 
@@ -37,8 +37,8 @@ func (m *machine) deallocate(text string) bool {
 // take; or it returns the action more.
 func (m *machine) deallocating(msg message) (text string, act action) {
 	switch {
-	case len(m.stmts)+len(m.standing) == 0 && m.st.empty() || msg.size() > peekSize:
-	case !msg.whole(msg.size()):
+	case len(m.stmts)+len(m.underClientName) == 0 && m.st.empty() || msg.size() > peekSize:
+	case !msg.hasBody(msg.size()):
 		return "", action{do: more, n: msg.size()}
 	case mentionsDeallocate(msg.body):
 		text = string(bytes.TrimRight(msg.body, "\x00"))
@@ -46,9 +46,9 @@ func (m *machine) deallocating(msg message) (text string, act action) {
 	return text, action{do: take}
 }
 
-// standIn prepares stand-ins on the server for those statements of the client's that the next message deallocates, in
-// this order. It returns the value for op.name.
-func (m *machine) standIn(names []string) (drop string) {
+// prepareStandIns prepares stand-ins on the server for those statements of the client's that the next message
+// deallocates, in this order. It returns the value for op.name.
+func (m *machine) prepareStandIns(names []string) (drop string) {
 	if m.st.skipping || m.st.copyIn || m.st.tx == pgwire.TxFailed {
 		return "" // the server answers
 	}
@@ -57,11 +57,11 @@ func (m *machine) standIn(names []string) (drop string) {
 			continue
 		}
 		if m.stmts[name] == nil {
-			m.standOut(name)
+			m.closeStandIn(name)
 			continue
 		}
-		if m.stands(name) {
-			m.stand(name, nil)
+		if m.hasUnderClientName(name) {
+			m.setUnderClientName(name, nil)
 		}
 		m.st.push(op{kind: opInjectedClose}) // SQL may have prepared one
 		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
@@ -75,31 +75,32 @@ func (m *machine) standIn(names []string) (drop string) {
 // notDeallocated records that the server still has the stand-ins for names, which are as in op.name.
 func (m *machine) notDeallocated(names string) {
 	for name := range strings.SplitSeq(names, "\x00") {
-		m.stand(name, nil)
+		m.setUnderClientName(name, nil)
 	}
 }
 
-// stand records that the server has a statement under one of the client's names: st, or nil for another statement.
-func (m *machine) stand(name string, st *statement) {
-	if m.standing == nil {
-		m.standing = make(map[string]*statement)
+// setUnderClientName records that the server has a statement under one of the client's names: st, or nil for another
+// statement.
+func (m *machine) setUnderClientName(name string, st *statement) {
+	if m.underClientName == nil {
+		m.underClientName = make(map[string]*statement)
 	}
-	m.standing[name] = st
+	m.underClientName[name] = st
 	if m.server != nil && !isASCII(name) {
 		m.server.flags |= leftPrepare // under another client_encoding the bytes are another name or none, and cannot close it
 	}
 }
 
-// stands reports whether the server has a statement under one of the client's names.
-func (m *machine) stands(name string) bool {
-	_, is := m.standing[name]
+// hasUnderClientName reports whether the server has a statement under one of the client's names.
+func (m *machine) hasUnderClientName(name string) bool {
+	_, is := m.underClientName[name]
 	return is && m.server != nil
 }
 
-// standOut closes a stand-in on the server, so that the next message with that name does not find it.
-func (m *machine) standOut(name string) {
-	if m.stands(name) && m.st.push(op{kind: opInjectedClose, name: name, local: true}) {
-		delete(m.standing, name)
+// closeStandIn closes a stand-in on the server, so that the next message with that name does not find it.
+func (m *machine) closeStandIn(name string) {
+	if m.hasUnderClientName(name) && m.st.push(op{kind: opInjectedClose, name: name, local: true}) {
+		delete(m.underClientName, name)
 		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 	}
 }
@@ -133,7 +134,7 @@ func (m *machine) noteSweep(portal, name []byte, st *statement) {
 // deallocated records that the server has deallocated a statement: one of the client's, or an unknown one.
 func (m *machine) deallocated() {
 	name := m.st.deallocated()
-	delete(m.standing, name)
+	delete(m.underClientName, name)
 	if m.stmts[name] != nil {
 		m.forget(name, m.stmts[name])
 		return
@@ -144,7 +145,7 @@ func (m *machine) deallocated() {
 // sweeps reports whether a text removes named statements, also in the extended protocol. Names in later messages can
 // be judged only after its answer.
 func sweeps(text []byte) bool {
-	text = text[space(text, ';'):]
+	text = text[spaceLength(text, ';'):]
 	return begins(text, "deallocate") || begins(text, "discard")
 }
 
@@ -165,7 +166,7 @@ func begins(text []byte, word string) bool {
 
 // deallocates returns the name in "DEALLOCATE [PREPARE] name". It skips comments. ok is false for any other SQL.
 func deallocates(sql string) (name string, ok bool) {
-	word, rest := identifier(sql[space([]byte(sql), ';'):])
+	word, rest := identifier(sql[spaceLength([]byte(sql), ';'):])
 	if !strings.EqualFold(word, "deallocate") {
 		return "", false
 	}
@@ -175,7 +176,7 @@ func deallocates(sql string) (name string, ok bool) {
 			name, rest = next, after
 		}
 	}
-	if name == "" || strings.EqualFold(name, "all") || space([]byte(rest), ';') < len(rest) {
+	if name == "" || strings.EqualFold(name, "all") || spaceLength([]byte(rest), ';') < len(rest) {
 		return "", false
 	}
 	name = statementName(name)
@@ -224,7 +225,7 @@ func statementEnd(text string) int {
 		case c == '$' && (i == 0 || !inIdentifier(text[i-1])):
 			i += dollarQuotedEnd(text[i:])
 		default:
-			i += max(1, space([]byte(text[i:]), ' '))
+			i += max(1, spaceLength([]byte(text[i:]), ' '))
 		}
 	}
 	return len(text)
@@ -263,7 +264,7 @@ func dollarQuotedEnd[T string | []byte](text T) int {
 // identifier splits off the identifier that a text begins with, after white space. A quoted identifier keeps its
 // quotes. word is "" if there is none.
 func identifier(text string) (word, rest string) {
-	text = text[space([]byte(text), ' '):]
+	text = text[spaceLength([]byte(text), ' '):]
 	end := 0
 	if strings.HasPrefix(text, `"`) {
 		for end = 1; end < len(text); end++ {
@@ -286,9 +287,9 @@ func inIdentifier(c byte) bool {
 	return c == '_' || c == '$' || c >= 0x80 || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// space returns the length of the white space and comments that a text begins with; also is one more character that
-// counts as white space.
-func space(text []byte, also byte) int {
+// spaceLength returns the length of the white space and comments that a text begins with; also is one more character
+// that counts as white space.
+func spaceLength(text []byte, also byte) int {
 	for i := 0; i < len(text); {
 		switch rest := text[i:]; {
 		case rest[0] == also || bytes.IndexByte([]byte(" \t\n\v\f\r"), rest[0]) >= 0:

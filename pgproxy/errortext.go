@@ -26,9 +26,9 @@ const (
 	hintLogin   = "The gateway's operator has to mend user and password of this upstream, or the server's rules; the log names the server."
 )
 
-// saidAtLogin returns the server's answer to the gateway's login, if that is why there is no server connection; else
+// loginErrorOf returns the server's answer to the gateway's login, if that is why there is no server connection; else
 // nil.
-func saidAtLogin(err error) *pgwire.ErrorResponse {
+func loginErrorOf(err error) *pgwire.ErrorResponse {
 	said, ok := errors.AsType[*loginError](err)
 	if e, waited := errors.AsType[*pool.Error](err); !ok || waited && unanswered(e) {
 		return nil
@@ -81,10 +81,10 @@ func hasAddress(text string) bool {
 
 // unavailableText says why there is no server connection, if not because all are in use.
 func unavailableText(upstream string, err error) string {
-	return fmt.Sprintf("upstream %q: no server connection: %s", upstream, whyNoServer(err))
+	return fmt.Sprintf("upstream %q: no server connection: %s", upstream, noServerReason(err))
 }
 
-func whyNoServer(err error) string {
+func noServerReason(err error) string {
 	if e, ok := errors.AsType[*upstream.Error](err); ok && len(e.Roles) > 0 {
 		return noRoleText(e)
 	}

@@ -31,7 +31,7 @@ func PatiencesAfter(idle time.Duration) (first, second time.Duration) {
 	ask := func() time.Duration {
 		s.asks()
 		s.c.Done()
-		return s.patience()
+		return s.idlePatience()
 	}
 	return ask(), ask()
 }
@@ -113,7 +113,7 @@ func (s *State) Server(typ byte, status pgwire.TxStatus) error {
 }
 
 // Free reports whether the server connection could be given away.
-func (s *State) Free() bool { return s.st.free() }
+func (s *State) Free() bool { return s.st.reusable() }
 
 // Due reports whether the server owes an answer.
 func (s *State) Due() bool { return s.st.due() }
@@ -129,7 +129,7 @@ func (s *State) Check() string {
 	switch {
 	case ends != s.st.ends:
 		return "the count of answers that end with ReadyForQuery is wrong"
-	case s.st.free() && s.st.due():
+	case s.st.reusable() && s.st.due():
 		return "free although an answer is due"
 	}
 	return ""
@@ -254,7 +254,7 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 		case take:
 		case wait:
 			d.flush(toClient)
-			if !m.caughtUp() {
+			if !m.canJudgeAgain() {
 				if !d.told {
 					d.Log("wait")
 				}
@@ -311,7 +311,7 @@ func (d *Machine) renew() {
 	old.state.stmts.clear()
 	old.state = serverState{params: old.state.params, view: old.state.view, stmts: prepared{limit: old.state.stmts.limit, texts: old.state.stmts.texts}}
 	m.begin(&old.state)
-	m.forgoes()
+	m.declineReplacement()
 	d.adapt()
 	if begun {
 		m.st.tx = pgwire.TxActive
@@ -353,7 +353,7 @@ func (d *Machine) flush(toClient func([]byte)) {
 // Server has a message of the server judged. An error means that the server connection is lost, and so is the client.
 func (d *Machine) Server(b []byte, toClient func([]byte)) error {
 	m, msg := &d.m, messageOf(b)
-	usual := m.usual(msg.typ, msg.body)
+	usual := m.passesUnchanged(msg.typ, msg.body)
 	act, err := m.serverMessage(msg)
 	if usual && err == nil && (act.do != pass || len(m.toClient) > 0) {
 		return fmt.Errorf("a usual message of type %c: action %d", msg.typ, act.do)
@@ -372,7 +372,7 @@ func (d *Machine) Server(b []byte, toClient func([]byte)) error {
 		d.srv = nil
 		return nil
 	}
-	m.sayLocal()
+	m.sendLocalAnswers()
 	d.flush(toClient)
 	return nil
 }
@@ -383,17 +383,17 @@ func (d *Machine) Settle() {
 	if d.srv == nil || m.st.due() {
 		return
 	}
-	if m.st.quiet() {
-		m.nothingOwed()
+	if m.st.serverSilent() {
+		m.allAnswered()
 	}
 	if len(d.waiting) == 0 && m.due() && m.traces != 0 {
 		parts, _ := m.stateCheck()
 		d.Log("look for %v", parts)
 		m.handleState(d.srv.Left&parts, false)
-		if m.parks { // there is no listening connection here
+		if m.channelsOnly { // there is no listening connection here
 			m.pinOrUndo(traceChannels)
 		}
-		if m.staying() {
+		if m.keepsServer() {
 			m.server.flags &^= leftSettings
 		}
 	}
@@ -410,7 +410,7 @@ func (d *Machine) Settle() {
 
 // release gives the server connection back.
 func (d *Machine) release() {
-	srv, fit := d.srv, d.m.fit()
+	srv, fit := d.srv, d.m.reusable()
 	d.leave(fit)
 	d.srv, srv.Owner = nil, nil
 	if !fit {
@@ -473,7 +473,7 @@ func newJudge(pool *FakePool) (*session, *FakeServer) {
 // judge is one round of Judge. The last kept bytes of the answer are for the client.
 func (s *session) judge(srv *FakeServer, request, answer []byte, kept int) bool {
 	m := &s.machine
-	s.wake()
+	s.ensureWork()
 	if act, err := m.withoutServer(messageOf(request[:messageSize(request)])); act.do != lease || err != nil {
 		return false
 	}
@@ -482,9 +482,9 @@ func (s *session) judge(srv *FakeServer, request, answer []byte, kept int) bool 
 		m.planReplay()
 	}
 	n, _ := s.judgeRequest(request)
-	m.toServer = took(m.toServer)
+	m.toServer = emptied(m.toServer)
 	out, done, _ := s.judgeAnswer(answer)
-	if n < len(request) || done < len(answer) || len(out) != kept || !m.over() || !m.fit() {
+	if n < len(request) || done < len(answer) || len(out) != kept || !m.over() || !m.reusable() {
 		return false
 	}
 	m.release()
@@ -625,7 +625,7 @@ func CatalogEdges(functions int) (edges int) {
 		sources[g.add(fmt.Sprint("p", i), "f", true)] = source{text: "select f(1)"}
 	}
 	_ = g.judgeBodies(context.Background(), sources)
-	g.spread()
+	g.propagate()
 	count := func(n *node) { edges += len(n.users) }
 	seen := map[*node]bool{}
 	var walk func(n *node)
@@ -725,14 +725,14 @@ func (b *Postgres) SetListenPatience(login, lock time.Duration) {
 
 // Listening returns the process ID of the listening connection, and the channel of its fences.
 func (b *Postgres) Listening() (pid uint32, fence string) {
-	if conn := b.listening.standing(); conn != nil {
+	if conn := b.listening.working(); conn != nil {
 		return conn.srv.pid, conn.fence
 	}
 	return 0, ""
 }
 
 // PanicListening has a goroutine of the listening connection's panic.
-func (b *Postgres) PanicListening() { b.listening.standing().guard(func() { panic("a test") }) }
+func (b *Postgres) PanicListening() { b.listening.working().guard(func() { panic("a test") }) }
 
 // PlanChannels has a listening connection on which clients listen to most of all possible channels, and a few have no clients any more, plan
 // for a client that wants some more. It returns what becomes of that, and what the server is told.
@@ -770,7 +770,7 @@ func NewExposer(statements int, sql string) *Exposer {
 	m.begin(&server.state)
 	for i := range statements {
 		text := m.shared.texts.get(m.plan, []byte(sql+"\x00\x00\x00"))
-		m.own(fmt.Sprint("s", i), &statement{sharedText: text})
+		m.addOwnStatement(fmt.Sprint("s", i), &statement{sharedText: text})
 	}
 	return &Exposer{m}
 }

@@ -38,7 +38,7 @@ func (m *machine) expose() {
 	if m.mode != Transaction || m.server == nil || m.st.skipping || m.st.copyIn {
 		return
 	}
-	m.hide(nil)
+	m.closeGatewayStatements(nil)
 	if !m.mayExpose() || m.st.tx != pgwire.TxIdle {
 		return
 	}
@@ -65,14 +65,15 @@ func firstOf(names iter.Seq[string], n int) []string {
 	return first[:min(len(first), n)]
 }
 
-// hide closes the statements that the gateway has prepared on the server, except for those of the texts in but.
-func (m *machine) hide(but map[*sharedText]bool) {
+// closeGatewayStatements closes the statements that the gateway has prepared on the server, except for those of the
+// texts in but.
+func (m *machine) closeGatewayStatements(but map[*sharedText]bool) {
 	stmts := &m.server.stmts
 	stmts.retireAll(but)
 	if len(stmts.stale) == 0 {
 		return
 	}
-	if !m.st.heard() { // in a pipeline
+	if !m.st.canExecuteOwn() { // in a pipeline
 		for name := stmts.nextStale(); name != ""; name = stmts.nextStale() {
 			m.closeOnServer(name)
 		}
@@ -86,8 +87,8 @@ func (m *machine) hide(but map[*sharedText]bool) {
 	}
 }
 
-// hideOthers closes other clients' statements on the server, before a text of unknown effect.
-func (m *machine) hideOthers() {
+// closeOthersStatements closes other clients' statements on the server, before a text of unknown effect.
+func (m *machine) closeOthersStatements() {
 	if m.mode != Transaction || m.server == nil || m.st.skipping || m.st.copyIn {
 		return
 	}
@@ -95,7 +96,7 @@ func (m *machine) hideOthers() {
 	for _, st := range m.stmts {
 		own[st.sharedText] = true
 	}
-	m.hide(own)
+	m.closeGatewayStatements(own)
 }
 
 // executedIn returns the names of statements that a text executes or prepares by SQL, if the client's may have to be
@@ -129,7 +130,7 @@ func (m *machine) executedByText(left traces, text *sharedText) []string {
 // mayExecute reports whether a text may execute the client's statements by SQL, and whether these can be prepared on
 // the server now, or after the answers to earlier messages. left is judge's result for the text.
 func (m *machine) mayExecute(left traces) bool {
-	return left&(traceUnknown|traceStatements) != 0 && (len(m.stmts) > 0 && m.mayExpose() || len(m.stmts)+len(m.pending) > 0 && m.st.hears())
+	return left&(traceUnknown|traceStatements) != 0 && (len(m.stmts) > 0 && m.mayExpose() || len(m.stmts)+len(m.pending) > 0 && m.st.canExecuteOwnLater())
 }
 
 // exposing are the traces of texts that may execute or list prepared statements.
@@ -138,18 +139,18 @@ const exposing = traceUnknown | traceStatements | traceLists
 // exposesLater reports whether a text has to wait for the answers to earlier messages, because it lists prepared
 // statements, or executes those of names by SQL. left is judge's result for the text.
 func (m *machine) exposesLater(left traces, names []string) bool {
-	return m.st.hears() && (left&traceLists != 0 || slices.ContainsFunc(names, func(name string) bool {
-		return m.lacks(name) || m.stmts[name] == nil && slices.Contains(m.pending, name) // a Close that the server may have skipped
+	return m.st.canExecuteOwnLater() && (left&traceLists != 0 || slices.ContainsFunc(names, func(name string) bool {
+		return m.needsExposing(name) || m.stmts[name] == nil && slices.Contains(m.pending, name) // a Close that the server may have skipped
 	}))
 }
 
-// lacks reports whether exposeNamed would prepare a statement.
-func (m *machine) lacks(name string) bool {
+// needsExposing reports whether exposeNamed would prepare a statement.
+func (m *machine) needsExposing(name string) bool {
 	st := m.stmts[name]
 	if st == nil || m.doubtful[name] || len(st.body) > maxExposed {
 		return false
 	}
-	if old, stands := m.standing[name]; stands && old == st {
+	if old, stands := m.underClientName[name]; stands && old == st {
 		return false
 	}
 	return len(name) < maxName || utf8.ValidString(name) // else the name ends in half a character, which the server would refuse
@@ -163,7 +164,7 @@ func (m *machine) exposeNames(names []string) {
 	left, now := traces(0), m.shared.knowledge.now.Load()
 	for _, name := range names {
 		if st := m.stmts[name]; st != nil {
-			left |= st.leaves(now)
+			left |= st.tracesOf(now)
 		}
 	}
 	m.guardLists(left)
@@ -180,37 +181,37 @@ func (m *machine) guardLists(left traces) {
 	case left&traceLists != 0:
 		m.expose()
 	case left&traceUnread != 0:
-		m.hideOthers()
+		m.closeOthersStatements()
 	}
 }
 
 // mayExpose reports whether the server would execute a request of the gateway's now.
 func (m *machine) mayExpose() bool {
-	return m.mode == Transaction && m.server != nil && m.st.heard() && !m.partial && m.st.tx != pgwire.TxFailed
+	return m.mode == Transaction && m.server != nil && m.st.canExecuteOwn() && !m.partial && m.st.tx != pgwire.TxFailed
 }
 
 // exposeNamed prepares a statement under the client's name. If the server refuses it, the SQL that executes it gets
 // the server's error, see notExposed. listed means that the statement is only for a list.
 func (m *machine) exposeNamed(name string, listed bool) {
 	st := m.stmts[name]
-	_, stands := m.standing[name]
-	if !m.lacks(name) || !m.st.push(op{kind: opOwn, name: name, local: listed, stood: stands}) {
+	_, stands := m.underClientName[name]
+	if !m.needsExposing(name) || !m.st.push(op{kind: opOwn, name: name, local: listed, existedBefore: stands}) {
 		return
 	}
 	if stands { // otherwise SQL has prepared what has this name
 		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 	}
-	m.stand(name, st)
+	m.setUnderClientName(name, st)
 	m.sendParse(name, st.body)
 	m.ask(&pgwire.Sync{})
 }
 
 // notExposed notes the server's error about a statement that exposeNamed sent.
 func (m *machine) notExposed(o *op, body []byte) {
-	if o.stood {
-		m.stand(o.name, nil) // closing it may have failed
+	if o.existedBefore {
+		m.setUnderClientName(o.name, nil) // closing it may have failed
 	} else {
-		delete(m.standing, o.name)
+		delete(m.underClientName, o.name)
 	}
 	said := new(pgwire.ErrorResponse)
 	if !o.local && said.Decode(body) == nil {
@@ -227,29 +228,29 @@ func (m *machine) inPlaceOfUnexposed(b []byte) *pgwire.ErrorResponse {
 	return m.unexposed
 }
 
-// leaveStanding notes in the server connection's state which of the client's names have statements there.
-func (m *machine) leaveStanding() {
-	if len(m.standing) > maxStanding {
+// saveClientNames notes in the server connection's state which of the client's names have statements there.
+func (m *machine) saveClientNames() {
+	if len(m.underClientName) > maxStanding {
 		m.server.flags |= leftPrepare
 	}
-	m.server.standing = m.server.standing[:0]
+	m.server.underClientName = m.server.underClientName[:0]
 	if m.server.flags&leftPrepare == 0 {
-		m.server.standing = slices.AppendSeq(m.server.standing, maps.Keys(m.standing))
-		slices.Sort(m.server.standing)
+		m.server.underClientName = slices.AppendSeq(m.server.underClientName, maps.Keys(m.underClientName))
+		slices.Sort(m.server.underClientName)
 	}
 }
 
-// closeStanding closes the statements under the previous client's names, before the first message of a lease.
-func (m *machine) closeStanding() {
+// closeClientNames closes the statements under the previous client's names, before the first message of a lease.
+func (m *machine) closeClientNames() {
 	if !m.st.push(op{kind: opOwn}) {
 		return
 	}
-	for _, name := range m.server.standing {
+	for _, name := range m.server.underClientName {
 		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 	}
 	m.ask(&pgwire.Sync{})
-	m.server.standing = nil
-	clear(m.standing)
+	m.server.underClientName = nil
+	clear(m.underClientName)
 }
 
 // executedBy returns the names after the words EXECUTE and PREPARE in the body of a Parse. It reads as much as judge
@@ -301,7 +302,7 @@ func executedIn(names []string, text []byte, raw bool) []string {
 			if c == ';' {
 				first, do = true, false
 			}
-			i += max(1, space(text[i:], ' '))
+			i += max(1, spaceLength(text[i:], ' '))
 		default:
 			i++
 		}

@@ -55,7 +55,7 @@ func (m *machine) listInBlock(left traces) (waits bool, e *pgwire.ErrorResponse)
 		return false, nil
 	}
 	if !m.listing.over {
-		m.hide(nil)
+		m.closeGatewayStatements(nil)
 		if names := m.unlisted(); len(names) > 0 {
 			m.list(names)
 			return true, nil
@@ -73,7 +73,7 @@ func (m *machine) unlisted() (names []string) {
 		if size += len(m.stmts[name].body); size > maxExposed {
 			break
 		}
-		if m.lacks(name) && name != exposure && !slices.Contains(m.listing.refused, name) {
+		if m.needsExposing(name) && name != exposure && !slices.Contains(m.listing.refused, name) {
 			names = append(names, name)
 		}
 	}
@@ -90,7 +90,7 @@ func (m *machine) list(names []string) {
 		m.askCommand(sql)
 	}
 	for _, name := range names {
-		if _, stands := m.standing[name]; stands { // otherwise SQL has prepared what has this name
+		if _, stands := m.underClientName[name]; stands { // otherwise SQL has prepared what has this name
 			m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 		}
 		m.sendParse(name, m.stmts[name].body)
@@ -124,7 +124,7 @@ func (m *machine) listAnswer(msg message) {
 	case pgwire.TypeParseComplete:
 		if !l.undoing && l.done >= 0 && l.done < len(l.names) {
 			name := l.names[l.done]
-			m.stand(name, m.stmts[name])
+			m.setUnderClientName(name, m.stmts[name])
 		}
 		l.done++
 	case pgwire.TypeReadyForQuery:
@@ -141,8 +141,8 @@ func (m *machine) notListed(b []byte) {
 	l := &m.listing
 	statement := !l.undoing && l.done >= 0 && l.done < len(l.names)
 	if statement {
-		if _, stands := m.standing[l.names[l.done]]; stands {
-			m.stand(l.names[l.done], nil) // closing it may have failed
+		if _, stands := m.underClientName[l.names[l.done]]; stands {
+			m.setUnderClientName(l.names[l.done], nil) // closing it may have failed
 		}
 	}
 	switch {

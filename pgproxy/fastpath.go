@@ -78,9 +78,9 @@ func (s *session) serveFast() error {
 	return nil
 }
 
-// heed looks at a client's message that the session handles, to guess whether the next request can take the fast
+// observe looks at a client's message that the session handles, to guess whether the next request can take the fast
 // path. first means that nothing is owed to the client.
-func (x *fastPath) heed(h pgwire.Header, first bool) {
+func (x *fastPath) observe(h pgwire.Header, first bool) {
 	if h.Type == pgwire.TypeSync {
 		return
 	}
@@ -96,9 +96,9 @@ func (s *session) stepFastPath() (over bool) {
 		case fromClient:
 			waits, over = s.ask()
 		case forLease:
-			waits, over = s.leaseComes()
+			waits, over = s.checkLease()
 		case fromServer:
-			waits, over = s.answered()
+			waits, over = s.receiveAnswer()
 		}
 		if waits || over {
 			return over
@@ -113,7 +113,7 @@ func (s *session) ask() (waits, over bool) {
 	if c.isDraining() || c.AccessLog() {
 		return false, true
 	}
-	b, over := x.client.TryRead(s.patience())
+	b, over := x.client.TryRead(s.idlePatience())
 	if len(b) == 0 {
 		x.late = over
 		return !over, over
@@ -135,7 +135,7 @@ func (s *session) ask() (waits, over bool) {
 	if leased {
 		x.lease, x.srv, s.leasedAt = lease, lease.Value(), x.began
 		s.cancelMu.Lock()
-		s.held(x.srv)
+		s.noteHeld(x.srv)
 		cut := s.cut
 		s.cancelMu.Unlock()
 		return false, s.send(b, cut)
@@ -180,11 +180,11 @@ func isRequest(b []byte) bool {
 // do without one. Otherwise it has removed the first message from b if the machine answers that one, and the session
 // handles what remains.
 func (s *session) needsServer(b *[]byte) (needs, later bool) {
-	s.wake()
+	s.ensureWork()
 	n := messageSize(*b)
 	act, err := s.machine.clientMessage(messageOf((*b)[:n]))
 	if err == nil && act.do == take {
-		s.tell()
+		s.writeMachineMessages()
 		*b = (*b)[n:]
 	}
 	return err == nil && act.do == lease, act.later
@@ -238,8 +238,8 @@ func (s *session) cancelWait() {
 	}
 }
 
-// leaseComes checks whether the lease has been granted.
-func (s *session) leaseComes() (waits, over bool) {
+// checkLease checks whether the lease has been granted.
+func (s *session) checkLease() (waits, over bool) {
 	x := &s.x
 	ready, granted := false, false
 	s.cancelMu.Lock()
@@ -251,7 +251,7 @@ func (s *session) leaseComes() (waits, over bool) {
 		x.lease, _ = x.pending.Wait(s.ctx) // it neither waits nor fails
 		x.srv = x.lease.Value()
 		s.acquiring = nil
-		s.held(x.srv)
+		s.noteHeld(x.srv)
 	}
 	s.cancelMu.Unlock()
 	switch {
@@ -259,7 +259,7 @@ func (s *session) leaseComes() (waits, over bool) {
 		s.leasedAt = clock()
 		return false, s.sendHeld(cut)
 	case canceled, cut, ready:
-		s.unhold()
+		s.returnHeldRequest()
 		return false, s.giveUp()
 	}
 	return true, false
@@ -276,8 +276,8 @@ func (s *session) sendHeld(cut bool) (over bool) {
 	return over
 }
 
-// unhold returns the request that waited for a lease to the client's Reader.
-func (s *session) unhold() {
+// returnHeldRequest returns the request that waited for a lease to the client's Reader.
+func (s *session) returnHeldRequest() {
 	if n := s.x.held; n > 0 {
 		s.x.held = 0
 		s.c.Reader.Unread(s.x.request[:n])
@@ -294,14 +294,14 @@ func (s *session) giveUp() (over bool) {
 // send sends a request if the leased server connection is as the client needs it.
 func (s *session) send(b []byte, cut bool) (over bool) {
 	x, m := &s.x, &s.machine
-	fit, replay := s.fits()
+	fit, replay := s.leaseFits()
 	if cut || !fit {
 		s.c.Reader.Unread(b)
 		return s.giveUp()
 	}
 	s.lease, s.srv = x.lease, x.srv
 	x.lease, x.srv = upstream.Lease[*server]{}, nil
-	s.wake()
+	s.ensureWork()
 	s.leased()
 	m.replay = replay
 	s.leaseAt, s.meter.asked = time.Time{}, x.began
@@ -311,7 +311,7 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 		s.meter.shard.Observe(timeWaits, s.leasedAt-x.began)
 	}
 	n, asItIs := s.judgeRequest(b)
-	s.tell()
+	s.writeMachineMessages()
 	out, sent := b[:n], 0
 	if !asItIs {
 		out = m.toServer
@@ -320,7 +320,7 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 		sent = s.srv.conn.TryWrite(out)
 	}
 	if n == len(b) && sent == len(out) && s.c.Writer.Buffered() == 0 {
-		m.toServer = took(m.toServer)
+		m.toServer = emptied(m.toServer)
 		x.stage = fromServer
 		return false
 	}
@@ -369,9 +369,9 @@ func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 	return n, asItIs
 }
 
-// fits reports whether the leased connection is alive and need not be checked, lives on the client's loop, and has the client's settings, or
-// gets them by a replay.
-func (s *session) fits() (fit, replay bool) {
+// leaseFits reports whether the leased connection is alive and need not be checked, lives on the client's loop, and has
+// the client's settings, or gets them by a replay.
+func (s *session) leaseFits() (fit, replay bool) {
 	x, srv, m := &s.x, s.x.srv, &s.machine
 	if srv.tls != nil || srv.raw.Loop() != x.client.Loop() || s.lingering.due {
 		return false, false
@@ -381,12 +381,12 @@ func (s *session) fits() (fit, replay bool) {
 			return false, false
 		}
 	}
-	fit = srv.r.Buffered() == 0 && (s.leasedAt-srv.idleAt <= freshFor || srv.look() == fiber.Silent)
+	fit = srv.r.Buffered() == 0 && (s.leasedAt-srv.idleAt <= freshFor || srv.readState() == fiber.Silent)
 	return fit, replay
 }
 
-// answered receives the answer, and passes it on.
-func (s *session) answered() (waits, over bool) {
+// receiveAnswer receives the answer, and passes it on.
+func (s *session) receiveAnswer() (waits, over bool) {
 	c, x, srv := s.c, &s.x, s.srv
 	b, over := srv.conn.TryRead(0)
 	switch {
@@ -409,7 +409,7 @@ func (s *session) answered() (waits, over bool) {
 	if sent < len(out) {
 		_, _ = c.Writer.Write(out[sent:])
 	}
-	if !s.giveBack(now) {
+	if !s.releaseIfDone(now) {
 		s.handOver()
 		return false, true
 	}
@@ -437,7 +437,7 @@ func (s *session) judgeAnswer(b []byte) (out []byte, n int, now time.Duration) {
 		}
 		msg := messageOf(b[n : n+size])
 		if !unchanging(inQuery, msg.typ, msg.body) {
-			if !m.usual(msg.typ, msg.body) && !m.restates(msg.typ) {
+			if !m.passesUnchanged(msg.typ, msg.body) && !m.restates(msg.typ) {
 				break
 			}
 			act, err := m.serverMessage(msg)
@@ -453,7 +453,7 @@ func (s *session) judgeAnswer(b []byte) (out []byte, n int, now time.Duration) {
 			if msg.typ == pgwire.TypeReadyForQuery {
 				now = s.measure(pgwire.TxIdle)
 			}
-			m.sayLocal()
+			m.sendLocalAnswers()
 		}
 		if end += size; end < n+size {
 			copy(b[end-size:end], b[n:n+size])
@@ -484,8 +484,8 @@ func (s *session) skipReplay(b []byte) (n int) {
 	return n
 }
 
-// giveBack releases the server connection if nothing has to be waited for, and reports whether it has.
-func (s *session) giveBack(now time.Duration) bool {
+// releaseIfDone releases the server connection if nothing has to be waited for, and reports whether it has.
+func (s *session) releaseIfDone(now time.Duration) bool {
 	srv := s.srv
 	s.cancelMu.Lock()
 	reached := s.canceling != nil || s.cut
@@ -493,7 +493,7 @@ func (s *session) giveBack(now time.Duration) bool {
 		s.target = nil
 	}
 	s.cancelMu.Unlock()
-	if reached || srv.cancelInDoubt.Load() || !s.machine.fit() {
+	if reached || srv.cancelInDoubt.Load() || !s.machine.reusable() {
 		return false
 	}
 	if now == 0 {

@@ -62,12 +62,12 @@ func (m *machine) described(o *op, msg message) {
 	case o.kind == opDescribe:
 		*told = is
 	case *told != 0 && *told != is:
-		m.unlike = o.st
+		m.redescribed = o.st
 	}
 }
 
 // fetches reports whether a text is a FETCH.
-func fetches(text []byte) bool { return begins(text[space(text, ';'):], "fetch") }
+func fetches(text []byte) bool { return begins(text[spaceLength(text, ';'):], "fetch") }
 
 // outdated returns the error of a server whose statement has changed. Drivers recognize it by the routine, and
 // prepare the statement again.

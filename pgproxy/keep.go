@@ -26,7 +26,7 @@ const maxSettingBytes = 64 << 10
 // due reports whether the transaction is over and may have left state, so that keep has to ask the
 // server.
 func (m *machine) due() bool {
-	return m.work != nil && m.mode == Transaction && m.server != nil && !m.refusedReplay && (m.traces != 0 || m.server.flags&leftSettings != 0) && m.st.free()
+	return m.work != nil && m.mode == Transaction && m.server != nil && !m.refusedReplay && (m.traces != 0 || m.server.flags&leftSettings != 0) && m.st.reusable()
 }
 
 // keep asks the server for the state that the transaction left, if it may have left any: settings,
@@ -45,15 +45,15 @@ func (s *session) keep() error {
 		s.endCancels() // release checks whether they have ended
 	}
 	srv.collects, srv.notified = true, nil
-	err := s.askLeft()
+	err := s.askRemains()
 	if err == nil {
-		err = s.dealWithChannels()
+		err = s.handOverChannels()
 	}
-	if err == nil && m.silenced {
+	if err == nil && m.listenUndone {
 		err = m.errSilenced()
 	}
 	if err == nil {
-		err = s.dealWithLeft()
+		err = s.handleRemains()
 	}
 	srv.collects = false
 	if err != nil || s.srv == nil {
@@ -62,15 +62,15 @@ func (s *session) keep() error {
 	return s.tellNotified()
 }
 
-// dealWithChannels hands the client's channels to the listening connection, or ends the listening if
+// handOverChannels hands the client's channels to the listening connection, or ends the listening if
 // that is not possible.
-func (s *session) dealWithChannels() error {
+func (s *session) handOverChannels() error {
 	m := &s.machine
-	if !m.parks {
+	if !m.channelsOnly {
 		s.unsubscribe()
 		return nil
 	}
-	m.parks = false
+	m.channelsOnly = false
 	switch parked, err := s.park(); {
 	case err != nil:
 		return err
@@ -84,33 +84,33 @@ func (s *session) dealWithChannels() error {
 	return nil
 }
 
-// dealWithLeft acts on the result of askLeft: it undoes the state that the client left, or lets the
+// handleRemains acts on the result of askRemains: it undoes the state that the client left, or lets the
 // client keep the server connection. The session may have no server connection afterwards.
-func (s *session) dealWithLeft() error {
+func (s *session) handleRemains() error {
 	m, srv := &s.machine, s.srv
 	srv.unnamed = 0
 	switch {
-	case srv.flags&leftAnything != 0 && !srv.doomed:
+	case srv.flags&leftAnything != 0 && !srv.mustClose:
 		if err := srv.wipeLeft(resetTimeout); err != nil {
 			s.c.Logger().Debug("server connection discarded", "endpoint", srv.endpoint, "error", err)
 			s.discard()
 		}
-	case m.staying():
-		return s.stay()
+	case m.keepsServer():
+		return s.prepareToKeep()
 	}
 	return nil
 }
 
-// askLeft asks the server for the state that the transaction left, and records the answer.
-func (s *session) askLeft() error {
+// askRemains asks the server for the state that the transaction left, and records the answer.
+func (s *session) askRemains() error {
 	m, srv := &s.machine, s.srv
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
 	defer func() { _ = srv.conn.SetDeadline(time.Time{}) }()
 	parts, settings := m.stateCheck()
-	rows, err := s.left(parts, settings)
+	rows, err := s.queryRemains(parts, settings)
 	used := traces(0)
 	if ordinary(err) && parts&traceSequences != 0 { // perhaps the client's role must not use PL/pgSQL
-		if rows, err = s.left(parts&^traceSequences, settings); err == nil {
+		if rows, err = s.queryRemains(parts&^traceSequences, settings); err == nil {
 			parts, used = parts&^traceSequences, traceSequences
 		}
 	}
@@ -125,7 +125,7 @@ func (s *session) askLeft() error {
 	if blind {
 		rows, err = nil, nil
 		if settings {
-			rows, err = s.left(0, true)
+			rows, err = s.queryRemains(0, true)
 		}
 	}
 	if err == nil || ordinary(err) {
@@ -138,8 +138,8 @@ func (s *session) askLeft() error {
 		if !s.b.unreadable.Swap(true) {
 			s.c.Logger().Warn("clients' settings cannot be read and do not follow them", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
 		}
-		if m.staying() { // the settings last until the client gives the server connection up
-			srv.doomed = true
+		if m.keepsServer() { // the settings last until the client gives the server connection up
+			srv.mustClose = true
 			srv.flags &^= leftSettings
 		}
 	case err != nil:
@@ -155,8 +155,8 @@ func ordinary(err error) bool {
 	return ok && !said.Fatal() && !canceled(err)
 }
 
-// left asks the server for kinds of state, and for settings. The last row has the set of kinds.
-func (s *session) left(parts traces, settings bool) (rows []pgwire.Param, err error) {
+// queryRemains asks the server for kinds of state, and for settings. The last row has the set of kinds.
+func (s *session) queryRemains(parts traces, settings bool) (rows []pgwire.Param, err error) {
 	m, srv := &s.machine, s.srv
 	if parts == 0 && !settings {
 		return nil, nil
@@ -191,10 +191,10 @@ func (s *session) tellNotified() error {
 	return nil
 }
 
-// stay prepares a server connection that the client keeps. It sets the client's settings again that
+// prepareToKeep prepares a server connection that the client keeps. It sets the client's settings again that
 // were lost, since RESET restores those of the gateway's login, and has the server forget other
 // clients' values of sequences.
-func (s *session) stay() error {
+func (s *session) prepareToKeep() error {
 	m, srv := &s.machine, s.srv
 	if m.staleSequences { // in a transaction that waits for no lock, whatever the client has set
 		if err := s.execSoon("BEGIN ISOLATION LEVEL READ COMMITTED;DISCARD SEQUENCES;COMMIT"); err != nil {
@@ -329,16 +329,16 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 		switch {
 		case i >= 0 && view.known[i]:
 			set |= 1 << i
-		case p.Name == "role" && p.Value == "none" && (m.undid || !m.startsWithRole()): // otherwise SET ROLE NONE has undone the role of the startup
+		case p.Name == "role" && p.Value == "none" && (m.settingsReset || !m.startsWithRole()): // otherwise SET ROLE NONE has undone the role of the startup
 		case slices.Contains(srv.baseline, p): // an unchanged session_authorization
 		default:
 			list = append(list, p)
 		}
 	}
-	hidden := m.unnamedSetting && (m.staying() || m.parks) // the server connection may stay with the client
+	hidden := m.unnamedSetting && (m.keepsServer() || m.channelsOnly) // the server connection may stay with the client
 	srv.hidden = srv.hidden || hidden
-	same := !m.unsure && (!m.unnamedSetting || hidden) // the server connection has exactly these
-	m.unsure, m.unnamedSetting, m.kept, m.undid = false, false, true, false
+	same := !m.startupUnconfirmed && (!m.unnamedSetting || hidden) // the server connection has exactly these
+	m.startupUnconfirmed, m.unnamedSetting, m.kept, m.settingsReset = false, false, true, false
 	for _, p := range m.params {
 		i := tracked(p.Name)
 		switch {
@@ -361,7 +361,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 		return err
 	}
 	slices.SortFunc(list, func(a, b pgwire.Param) int {
-		return cmp.Or(cmp.Compare(lateness(a.Name), lateness(b.Name)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(settingOrder(a.Name), settingOrder(b.Name)), cmp.Compare(a.Name, b.Name))
 	})
 	was, key := m.reported, m.settingsKey
 	m.reported, m.settingsKey = unique.Make(view), keyOf(list)
@@ -382,9 +382,9 @@ func (m *machine) startsWithRole() bool {
 	return slices.ContainsFunc(m.params, func(p pgwire.Param) bool { return strings.EqualFold(p.Name, "role") })
 }
 
-// lateness is the order in which settings are set: after a change of role others may be forbidden, and a change of the
-// session's user resets the role.
-func lateness(name string) int {
+// settingOrder is the order in which settings are set: after a change of role others may be forbidden, and a change of
+// the session's user resets the role.
+func settingOrder(name string) int {
 	return 1 + slices.Index([]string{"session_authorization", "role"}, name)
 }
 

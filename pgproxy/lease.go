@@ -38,7 +38,7 @@ func (s *session) acquire(msg *message) error {
 	if start == 0 {
 		start = clock()
 	}
-	if err := s.takeAlive(); err != nil {
+	if err := s.acquireAlive(); err != nil {
 		return err
 	}
 	s.leased()
@@ -66,21 +66,21 @@ func (s *session) agree(msg *message) error {
 	return s.sync()
 }
 
-// takeAlive gets a lease of a server connection that is alive.
-func (s *session) takeAlive() error {
+// acquireAlive gets a lease of a server connection that is alive.
+func (s *session) acquireAlive() error {
 	for range maxStale {
 		if err := s.takeLease(); err != nil {
 			return err
 		}
 		s.leasedAt = clock()
-		if (s.srv.heard() || s.leasedAt-s.srv.idleAt > freshFor) && !s.srv.alive() || !s.checked() {
+		if (s.srv.hasUnread() || s.leasedAt-s.srv.idleAt > freshFor) && !s.srv.alive() || !s.checked() {
 			s.discard()
 			continue
 		}
 		s.srv.raw.Adopt() // after alive: Adopt forgets what has arrived until the loop looks again
 		return nil
 	}
-	return s.allDead()
+	return s.allDeadError()
 }
 
 // leased starts the session's work with a newly leased server connection.
@@ -89,7 +89,7 @@ func (s *session) leased() {
 	s.sent, s.resident = 0, false
 }
 
-func (s *session) allDead() error {
+func (s *session) allDeadError() error {
 	return fmt.Errorf("upstream %q: %w", s.b.cfg.Name, errAllDead)
 }
 
@@ -129,7 +129,7 @@ func (s *session) takeLease() error {
 	s.acquiring = nil
 	if err == nil {
 		s.lease, s.srv = lease, lease.Value()
-		s.held(s.srv)
+		s.noteHeld(s.srv)
 	}
 	s.cancelMu.Unlock()
 	switch {
@@ -233,7 +233,7 @@ func (s *session) sync() error {
 	if err == nil {
 		err = srv.exec(sql)
 	}
-	for canceled(err) && !s.wasHit() { // by the previous client's statement_timeout; until the deadline
+	for canceled(err) && !s.wasCanceled() { // by the previous client's statement_timeout; until the deadline
 		err = srv.exec(sql)
 	}
 	_ = srv.conn.SetDeadline(time.Time{})
@@ -251,8 +251,8 @@ func (s *session) sync() error {
 	return nil
 }
 
-// wasHit reports whether a cancel request was sent to the server connection since it was leased.
-func (s *session) wasHit() bool {
+// wasCanceled reports whether a cancel request was sent to the server connection since it was leased.
+func (s *session) wasCanceled() bool {
 	s.cancelMu.Lock()
 	defer s.cancelMu.Unlock()
 	return s.hit
@@ -359,17 +359,17 @@ func (s *server) readParameter() error {
 // alive reports whether an idle server connection is alive, without asking the server. It reads messages that the
 // server has sent meanwhile, such as a changed parameter.
 func (s *server) alive() bool {
-	state := s.look()
+	state := s.readState()
 	if state == fiber.Pending {
 		_ = s.conn.SetReadDeadline(time.Now().Add(aliveTimeout))
 		defer func() { _ = s.conn.SetReadDeadline(time.Time{}) }()
 	}
-	for ; state == fiber.Pending; state = s.look() {
+	for ; state == fiber.Pending; state = s.readState() {
 		h, err := s.r.Next()
 		if err != nil {
 			// A timeout means that there was only TLS housekeeping, unless the deadline had passed before anything was
 			// read: on a busy machine the trip to the connection's loop may take that long.
-			return isTimeout(err) && s.r.Buffered() == 0 && s.look() == fiber.Silent
+			return isTimeout(err) && s.r.Buffered() == 0 && s.readState() == fiber.Silent
 		}
 		switch h.Type {
 		case pgwire.TypeParameterStatus:
@@ -386,17 +386,17 @@ func (s *server) alive() bool {
 	return state.Fit()
 }
 
-// heard reports whether the Reader or TLS has received data of the server that has not been read.
-func (s *server) heard() bool {
+// hasUnread reports whether the Reader or TLS has received data of the server that has not been read.
+func (s *server) hasUnread() bool {
 	if s.r.Buffered() > 0 {
 		return true
 	}
 	return s.tls != nil && s.tls.Buffered()
 }
 
-// look returns the state of reads from the server.
-func (s *server) look() fiber.State {
-	if s.heard() {
+// readState returns the state of reads from the server.
+func (s *server) readState() fiber.State {
+	if s.hasUnread() {
 		return fiber.Pending
 	}
 	return s.raw.State()

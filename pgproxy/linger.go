@@ -48,7 +48,7 @@ const drawing = traceInserts | traceSequences | traceUnknown
 // noteValues records that a statement, which is about to run, reads values of sequences, or may use sequences.
 func (m *machine) noteValues(left traces) {
 	if left&traceReads != 0 {
-		if left&traceEarlier != 0 && m.draws == 0 && m.drawn > 0 {
+		if left&traceEarlier != 0 && m.draws == 0 && m.sequenceLeases > 0 {
 			m.shared.readers.note(m.program(), m.drew)
 		}
 		m.awaits, m.reads = false, true
@@ -100,7 +100,7 @@ func (m *machine) readsValues(msg message) bool {
 	case pgwire.TypeBind:
 		_, name, _, err := pgwire.BindNames(msg.body)
 		if st := m.stmts[string(statementKey(name))]; err == nil && st != nil {
-			left = st.leaves(c)
+			left = st.tracesOf(c)
 		}
 	}
 	return left&traceReads != 0

@@ -244,7 +244,7 @@ func (l *listenConn) check() {
 	l.mu.Lock()
 	unneeded := l.unused && len(l.users) == 0
 	l.unused = len(l.users) == 0
-	gone := l.gone(nil)
+	gone := l.unwantedChannels(nil)
 	l.mu.Unlock()
 	switch {
 	case unneeded:
@@ -318,7 +318,7 @@ func (l *listenConn) plan(batch []*fenceRequest) (gone, fresh []string, rest []*
 			wanted[name] = struct{}{}
 		}
 	}
-	gone = l.gone(wanted)
+	gone = l.unwantedChannels(wanted)
 	for _, r := range batch {
 		names := slices.DeleteFunc(slices.Clone(r.channels), func(name string) bool {
 			_, is := added[name]
@@ -340,8 +340,8 @@ func (l *listenConn) plan(batch []*fenceRequest) (gone, fresh []string, rest []*
 	return gone, fresh, rest
 }
 
-// gone returns the channels without clients, except for the wanted ones. mu is held.
-func (l *listenConn) gone(wanted map[string]struct{}) (names []string) {
+// unwantedChannels returns the channels without clients, except for the wanted ones. mu is held.
+func (l *listenConn) unwantedChannels(wanted map[string]struct{}) (names []string) {
 	for name := range l.emptied {
 		switch _, is := wanted[name]; {
 		case len(l.channels[name]) > 0:
@@ -385,7 +385,7 @@ func (l *listenConn) admit(batch []*fenceRequest, failure error) (rest []*fenceR
 			r.finish(failure)
 			continue
 		case r.park:
-			l.leave(r.sub)
+			l.removeSubscription(r.sub)
 			for _, name := range r.channels {
 				l.channels[name][r.sub] = struct{}{}
 			}
@@ -413,7 +413,7 @@ func (l *listenConn) pass(batch []*fenceRequest) {
 	l.mu.Unlock()
 	if err == nil && !come {
 		err = errNoFence
-		l.b.doubt(err, unfitForFences)
+		l.b.suspendListening(err, unfitForFences)
 	}
 	for _, r := range batch {
 		r.payload = f.payload
@@ -544,11 +544,11 @@ func (l *listenConn) endFullest() bool {
 	var fullest *subscription
 	most := 0
 	for _, s := range users {
-		if n := s.full(); n > most {
+		if n := s.pendingBytes(); n > most {
 			fullest, most = s, n
 		}
 	}
-	return fullest != nil && fullest.endDeaf()
+	return fullest != nil && fullest.endOverflowed()
 }
 
 // fail ends the connection, and informs the clients that listen by it.
@@ -598,8 +598,8 @@ func (l *listenConn) closeUnneeded() {
 	}
 }
 
-// leave removes a subscription from its channels and from the users. mu is held.
-func (l *listenConn) leave(s *subscription) {
+// removeSubscription removes a subscription from its channels and from the users. mu is held.
+func (l *listenConn) removeSubscription(s *subscription) {
 	_, channels := s.state()
 	for _, name := range channels {
 		users := l.channels[name]
@@ -613,7 +613,7 @@ func (l *listenConn) leave(s *subscription) {
 // remove removes a subscription that is over.
 func (l *listenConn) remove(s *subscription) {
 	l.mu.Lock()
-	l.leave(s)
+	l.removeSubscription(s)
 	last := len(l.users) == 0
 	l.mu.Unlock()
 	if last {

@@ -48,15 +48,15 @@ type listening struct {
 	n     atomic.Int32 // the number of clients that listen
 	unfit atomic.Int64 // until this time, by clock, clients keep their server connections to listen; 0 = they need not
 
-	mu      sync.Mutex // held for a few instructions
-	conn    *listenConn
-	login   *listenLogin // under way; nil = none
-	closed  bool         // no further connection will be opened
-	movedAt time.Time    // when the endpoint last led to another server; zero: never
-	why     error        // why unfit is set
-	refused bool         // a login was why
-	told    bool         // a doubt has been logged since the last listening connection was opened
-	clients map[*Client]*subscription
+	mu               sync.Mutex // held for a few instructions
+	conn             *listenConn
+	login            *listenLogin // under way; nil = none
+	closed           bool         // no further connection will be opened
+	movedAt          time.Time    // when the endpoint last led to another server; zero: never
+	why              error        // why unfit is set
+	refused          bool         // a login was why
+	suspensionLogged bool         // a doubt has been logged since the last listening connection was opened
+	clients          map[*Client]*subscription
 
 	patience listenPatience // zero = usualPatience
 }
@@ -110,15 +110,15 @@ func (l *listening) channels(c *Client) int {
 	return len(channels)
 }
 
-// doubt makes clients keep their server connections to listen, for a time, because of an error. Only the first doubt
-// is logged until a listening connection has been opened.
-func (b *Postgres) doubt(why error, within time.Duration) {
+// suspendListening makes clients keep their server connections to listen, for a time, because of an error. Only the
+// first doubt is logged until a listening connection has been opened.
+func (b *Postgres) suspendListening(why error, within time.Duration) {
 	l := &b.listening
 	l.mu.Lock()
 	l.why, l.refused = why, within == unfitAfterLogin
 	l.unfit.Store(int64(clock() + within))
-	told := l.told || l.closed
-	l.told = true
+	told := l.suspensionLogged || l.closed
+	l.suspensionLogged = true
 	l.mu.Unlock()
 	if !told && b.life.Err() == nil {
 		b.cfg.Logger.Warn("LISTEN pins clients to server connections for a time", "upstream", b.cfg.Name, "error", why)
@@ -138,8 +138,8 @@ func (l *listening) loginWorks() {
 	}
 }
 
-// doubted returns why clients must keep their server connections to listen now, nil if they need not.
-func (l *listening) doubted() error {
+// suspendedBy returns why clients must keep their server connections to listen now, nil if they need not.
+func (l *listening) suspendedBy() error {
 	if until := l.unfit.Load(); until == 0 || clock() >= time.Duration(until) {
 		return nil
 	}
@@ -154,10 +154,10 @@ func (b *Postgres) cannotListen() error {
 	switch {
 	case b.up.OnlyEndpoint() == "":
 		return errSeveralEndpoints
-	case b.retired.Load() && b.listening.standing() == nil:
+	case b.retired.Load() && b.listening.working() == nil:
 		return errRetired
 	}
-	return b.listening.doubted()
+	return b.listening.suspendedBy()
 }
 
 var errSeveralEndpoints = errors.New("the upstream has several endpoints, or none")
@@ -192,7 +192,7 @@ func (l *listening) get(ctx context.Context, b *Postgres, endpoint string) (*lis
 	case <-ctx.Done():
 		err := fmt.Errorf("the login of the listening connection: %w", context.Cause(ctx))
 		if errors.Is(err, context.DeadlineExceeded) {
-			b.doubt(err, unfitAfterLogin)
+			b.suspendListening(err, unfitAfterLogin)
 		}
 		return nil, err
 	}
@@ -204,11 +204,11 @@ func (l *listening) open(ctx context.Context, b *Postgres, endpoint string, logi
 	conn, err := guardedListenConn(ctx, b, endpoint)
 	if err != nil {
 		err = fmt.Errorf("the login of the listening connection: %w", err)
-		b.doubt(err, unfitAfterLogin)
+		b.suspendListening(err, unfitAfterLogin)
 	}
 	l.mu.Lock()
 	if l.login = nil; err == nil {
-		l.conn, l.told = conn, false
+		l.conn, l.suspensionLogged = conn, false
 	}
 	closed := l.closed
 	l.mu.Unlock()
@@ -219,8 +219,8 @@ func (l *listening) open(ctx context.Context, b *Postgres, endpoint string, logi
 	}
 }
 
-// standing returns the listening connection, nil if there is none that works.
-func (l *listening) standing() *listenConn {
+// working returns the listening connection, nil if there is none that works.
+func (l *listening) working() *listenConn {
 	l.mu.Lock()
 	conn := l.conn
 	l.mu.Unlock()
@@ -256,7 +256,7 @@ func (l *listening) isClosed() bool {
 // several servers. An error means that the new connection has failed.
 func (l *listening) compare(ctx context.Context, s *server) error {
 	l.loginWorks()
-	conn := l.standing()
+	conn := l.working()
 	if conn == nil || conn.srv.endpoint != s.endpoint || conn.boot == "" {
 		return nil
 	}
@@ -282,7 +282,7 @@ func (l *listenConn) moved() {
 	all.movedAt = time.Now()
 	all.mu.Unlock()
 	if again {
-		l.b.doubt(errMoved, unfitForFences)
+		l.b.suspendListening(errMoved, unfitForFences)
 	}
 	l.fail(errMoved)
 }

@@ -22,19 +22,19 @@ type machine struct {
 	clientView
 	clientStatements
 	clientValues
-	server *serverState // of the leased server connection; nil = none
-	shared *tables
-	rules  *pinRules
-	params []pgwire.Param // the client's startup parameters
-	login  *Login         // the client's; nil in tests
-	client uint64         // Client.number
-	mode   Mode
-	pinned bool            // session mode: the lease lasts as long as the session
-	single bool            // statement mode: as transaction mode, but the client may not begin a transaction block
-	unsure bool            // no server has confirmed the startup settings: half a DateStyle adds to the previous value
-	kind   int32           // affinity kind of kinded; see kindOf
-	drawn  uint32          // leases in which the client may have used sequences, and times that it has discarded their values
-	kinded appliedSettings // the client's settings when kind was computed
+	server             *serverState // of the leased server connection; nil = none
+	shared             *tables
+	rules              *pinRules
+	params             []pgwire.Param // the client's startup parameters
+	login              *Login         // the client's; nil in tests
+	client             uint64         // Client.number
+	mode               Mode
+	pinned             bool            // session mode: the lease lasts as long as the session
+	single             bool            // statement mode: as transaction mode, but the client may not begin a transaction block
+	startupUnconfirmed bool            // no server has confirmed the startup settings: half a DateStyle adds to the previous value
+	kind               int32           // affinity kind of kinded; see kindOf
+	sequenceLeases     uint32          // leases in which the client may have used sequences, and times that it has discarded their values
+	kindSettings       appliedSettings // the client's settings when kind was computed
 }
 
 // tables are shared by the machines of a backend. They have their own locks, held for a few
@@ -67,18 +67,18 @@ type serverState struct {
 	// doomed means that the connection must be closed and not reused: for example, a client tried to write to a
 	// standby, whose host name may stand for the primary by now, or a client in session mode may have left state that
 	// DISCARD ALL does not undo.
-	doomed  bool
-	replays bool // a server before PostgreSQL 14, which does not report in_hot_standby, was a standby at the login; see roleOf
-	stmts   prepared
-	unnamed uint64 // unnamed.id of the session whose unnamed statement the server has; 0 = unknown
+	mustClose bool
+	replays   bool // a server before PostgreSQL 14, which does not report in_hot_standby, was a standby at the login; see roleOf
+	stmts     prepared
+	unnamed   uint64 // unnamed.id of the session whose unnamed statement the server has; 0 = unknown
 
-	pins      traces        // why the client keeps the connection after its transaction; 0 = it does not
-	shownPins atomic.Uint32 // a copy of pins for other goroutines
-	counted   bool          // takePin has counted pins
-	parkLater bool          // the client is pinned by channels that the listening connection may take over later
-	pid       uint32        // process ID of the server; 0 = unknown
-	hidden    bool          // the client changed a setting of unknown name, to be reset once the client is not pinned any more
-	standing  []string      // names of statements, as the last client knows them, that it left here; see closeStanding
+	pins            traces        // why the client keeps the connection after its transaction; 0 = it does not
+	shownPins       atomic.Uint32 // a copy of pins for other goroutines
+	counted         bool          // takePin has counted pins
+	parkLater       bool          // the client is pinned by channels that the listening connection may take over later
+	pid             uint32        // process ID of the server; 0 = unknown
+	hidden          bool          // the client changed a setting of unknown name, to be reset once the client is not pinned any more
+	underClientName []string      // names of statements, as the last client knows them, that it left here; see closeClientNames
 	// sequencesOf says whose sequence state the server connection has: what currval and lastval return, and values of
 	// a CACHE. The zero value means nobody's.
 	sequencesOf sequenceUse
@@ -87,13 +87,13 @@ type serverState struct {
 
 // clientView has a client's settings, and what is known of them. Idle clients with the same settings share it.
 type clientView struct {
-	reported    unique.Handle[trackedParams] // the client's values of the parameters servers report
-	settingsKey string                       // the client's other settings, in one string; see keyOf
-	plan        unique.Handle[string]        // the settings that affect the meaning of a text
-	kept        bool                         // the client has settings besides those of its startup; see keepSettings
-	wary        bool                         // a server refused the settings in a replay: apply them before the next request
-	temps       bool                         // the client has used temporary tables
-	customsMade string                       // the names of custom settings that it has ever set, each with a zero behind it; see noteName
+	reported           unique.Handle[trackedParams] // the client's values of the parameters servers report
+	settingsKey        string                       // the client's other settings, in one string; see keyOf
+	plan               unique.Handle[string]        // the settings that affect the meaning of a text
+	kept               bool                         // the client has settings besides those of its startup; see keepSettings
+	applySettingsFirst bool                         // a server refused the settings in a replay: apply them before the next request
+	temps              bool                         // the client has used temporary tables
+	customsMade        string                       // the names of custom settings that it has ever set, each with a zero behind it; see noteName
 }
 
 // clientStatements are a client's prepared statements.
@@ -113,34 +113,34 @@ func (s *clientStatements) none() bool {
 
 // work is the state that a machine needs while its session is not idle. Idle sessions have none; see works.
 type work struct {
-	st         state
-	toServer   []byte   // messages for the server, before the client's message being judged
-	toClient   []byte   // messages for the client, before the server's message being judged
-	partial    bool     // part of a message to the client is written: nothing may come in between; set by the driver
-	fresh      []string // names of statements prepared since the server connection was leased
-	pending    []string // names, clients' and servers', of statements prepared or closed in requests not all answered
-	synced     int      // length of pending at the last Sync: messages after that Sync are not skipped with these
-	changes    []change // changes of the unnamed statement; changes[changed:] are not all answered
-	changed    int
-	spare      []byte                // memory for the text of an unnamed statement
-	unnamedNew bool                  // no Sync came after the Parse of the unnamed statement
-	prepared   bool                  // a named statement was prepared since the server connection was leased
-	bound      *statement            // the statement of the last portal; nil = unknown
-	boundOn    *serverStatement      // the server's statement of the last portal
-	portal     []byte                // the last portal's name
-	unseen     *statement            // was prepared again, its description not yet compared with the client's; nil = none
-	unlike     *statement            // the last one prepared again whose description differs from the client's
-	sweeping   bool                  // a statement that removes others was bound since the server connection was leased
-	drops      map[string]string     // the statement that a portal deallocates, by the portal's name
-	standing   map[string]*statement // statements on the server under the client's names, see stand
-	unexposed  *pgwire.ErrorResponse // error of the last exposeNamed, until the following Query is answered
-	listing    listing               // of a list of prepared statements that waits
-	reset      bool                  // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
-	resets     bool                  // session mode: a text with RESET, DISCARD or SET … TO DEFAULT may not be answered yet
-	defaults   bool                  // session mode: a text had SET … TO DEFAULT: any SET may execute it, if it was prepared
-	customs    []string              // names of custom settings in texts since the server connection was leased
-	reports    uint16                // bits: the trackedNames with a value reported in this transaction
-	undid      bool                  // RESET or DISCARD ALL was answered, or a text has DEFAULT, since the lease or the last keepSettings
+	st              state
+	toServer        []byte   // messages for the server, before the client's message being judged
+	toClient        []byte   // messages for the client, before the server's message being judged
+	partial         bool     // part of a message to the client is written: nothing may come in between; set by the driver
+	fresh           []string // names of statements prepared since the server connection was leased
+	pending         []string // names, clients' and servers', of statements prepared or closed in requests not all answered
+	synced          int      // length of pending at the last Sync: messages after that Sync are not skipped with these
+	changes         []change // changes of the unnamed statement; changes[changed:] are not all answered
+	changed         int
+	spare           []byte                // memory for the text of an unnamed statement
+	unnamedNew      bool                  // no Sync came after the Parse of the unnamed statement
+	prepared        bool                  // a named statement was prepared since the server connection was leased
+	bound           *statement            // the statement of the last portal; nil = unknown
+	boundOn         *serverStatement      // the server's statement of the last portal
+	portal          []byte                // the last portal's name
+	describedAgain  *statement            // was prepared again, its description not yet compared with the client's; nil = none
+	redescribed     *statement            // the last one prepared again whose description differs from the client's
+	sweeping        bool                  // a statement that removes others was bound since the server connection was leased
+	drops           map[string]string     // the statement that a portal deallocates, by the portal's name
+	underClientName map[string]*statement // statements on the server under the client's names, see setUnderClientName
+	unexposed       *pgwire.ErrorResponse // error of the last exposeNamed, until the following Query is answered
+	listing         listing               // of a list of prepared statements that waits
+	reset           bool                  // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
+	resets          bool                  // session mode: a text with RESET, DISCARD or SET … TO DEFAULT may not be answered yet
+	defaults        bool                  // session mode: a text had SET … TO DEFAULT: any SET may execute it, if it was prepared
+	customs         []string              // names of custom settings in texts since the server connection was leased
+	reports         uint16                // bits: the trackedNames with a value reported in this transaction
+	settingsReset   bool                  // RESET or DISCARD ALL was answered, or a text has DEFAULT, since the lease or the last keepSettings
 
 	replay        bool // the client's settings go to the server with its next message: machine_replay.go
 	restate       bool // the server has the settings by a replay, and has not reported them yet
@@ -148,16 +148,16 @@ type work struct {
 
 	unnamedSetting bool // a text changed a setting of unknown name
 
-	traces   traces // what statements may have left, since the last check or the lease
-	checked  traces // traces before the last check
-	listens  bool   // LISTEN was answered since the server connection was leased
-	parks    bool   // the last check found channels and nothing else: the listening connection can take over
-	silenced bool   // the client's LISTEN has been undone
-	used     traces // use of sequences in this transaction; see noteUse
-	forgot   bool   // DISCARD SEQUENCES or DISCARD ALL was answered since the last check
-	defines  bool   // a statement that may define something may still run: knowledge.defining counts it
-	unread   bool   // there was a text too long to be judged, and its transaction may not be over
-	epoch    uint64 // knowledge.epoch, before any statement since the last check or the lease was judged
+	traces             traces // what statements may have left, since the last check or the lease
+	checked            traces // traces before the last check
+	listens            bool   // LISTEN was answered since the server connection was leased
+	channelsOnly       bool   // the last check found channels and nothing else: the listening connection can take over
+	listenUndone       bool   // the client's LISTEN has been undone
+	used               traces // use of sequences in this transaction; see noteUse
+	sequencesDiscarded bool   // DISCARD SEQUENCES or DISCARD ALL was answered since the last check
+	defines            bool   // a statement that may define something may still run: knowledge.defining counts it
+	unread             bool   // there was a text too long to be judged, and its transaction may not be over
+	epoch              uint64 // knowledge.epoch, before any statement since the last check or the lease was judged
 
 	staleSequences bool   // the server connection has sequence state that is not the client's latest; see sequenceUse
 	usesSequences  bool   // statements since the lease may have used sequences
@@ -206,8 +206,8 @@ type action struct {
 	later bool // with lease: if no server connection is free, parseLater may answer instead
 }
 
-// whole reports whether n bytes of the body are there, or all of it if it is shorter.
-func (m *message) whole(n int) bool { return len(m.body) >= min(n, m.size()) }
+// hasBody reports whether n bytes of the body are there, or all of it if it is shorter.
+func (m *message) hasBody(n int) bool { return len(m.body) >= min(n, m.size()) }
 
 // errBadMessage is the end of a client that breaks the protocol.
 func errBadMessage(typ byte, size int) error {
@@ -246,11 +246,11 @@ func (m *machine) begin(server *serverState) {
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
-	m.traces, m.checked, m.listens, m.usesSequences, m.parks, m.silenced, m.undid, m.forgot = 0, 0, false, false, false, false, false, false
+	m.traces, m.checked, m.listens, m.usesSequences, m.channelsOnly, m.listenUndone, m.settingsReset, m.sequencesDiscarded = 0, 0, false, false, false, false, false, false
 	m.selecting, m.draws, m.reads = false, 0, false
 	m.staleSequences = m.mode == Transaction && server.sequencesOf.staleFor(m)
 	m.awaits = m.awaits && server.sequencesOf == m.lastSequenceUse()
-	m.bound, m.boundOn, m.unseen, m.unlike = nil, nil, nil, nil
+	m.bound, m.boundOn, m.describedAgain, m.redescribed = nil, nil, nil, nil
 	m.customs, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], false, nil, listing{}
 	m.replay, m.restate, m.refusedReplay = false, false, false
 	m.used, m.progress = 0, underWay
@@ -261,7 +261,7 @@ func (m *machine) begin(server *serverState) {
 		m.noteOwnSettings()
 	}
 	clear(m.drops)
-	clear(m.standing)
+	clear(m.underClientName)
 }
 
 // over reports whether the lease can end: everything is answered, and nothing is known that the client needs the
@@ -270,8 +270,10 @@ func (m *machine) over() bool {
 	return m.st.settled() && !m.pinned && (m.traces|m.server.pins == 0 || m.st.doubtful || m.refusedReplay)
 }
 
-// fit reports whether another client may have the server connection now.
-func (m *machine) fit() bool { return m.st.free() && !m.server.doomed && m.traces&lasting == 0 }
+// reusable reports whether another client may have the server connection now.
+func (m *machine) reusable() bool {
+	return m.st.reusable() && !m.server.mustClose && m.traces&lasting == 0
+}
 
 // release ends the lease of a server connection. over must have reported true.
 func (m *machine) release() {
@@ -284,8 +286,8 @@ func (m *machine) release() {
 func (m *machine) leaveServer() {
 	m.endDefinition()
 	m.unpin()
-	if len(m.standing) > 0 {
-		m.leaveStanding()
+	if len(m.underClientName) > 0 {
+		m.saveClientNames()
 	}
 	if m.server.settings == m.settingsKey && m.server.view == m.reported {
 		m.server.kind = m.kindOf()
@@ -297,7 +299,7 @@ func (m *machine) leaveServer() {
 		m.server.flags |= leftSettings
 	}
 	if m.usesSequences {
-		m.drawn++
+		m.sequenceLeases++
 		m.server.sequencesOf = m.lastSequenceUse()
 		if m.staleSequences {
 			m.server.sequencesOf = ofManyClients
@@ -309,7 +311,7 @@ func (m *machine) leaveServer() {
 func (m *machine) forgetServer() {
 	m.changesDone(lastOfAll)
 	m.trimUnnamed()
-	m.server, m.standing = nil, nil
+	m.server, m.underClientName = nil, nil
 }
 
 // unleased records that there is no server connection for the client's message: later messages are ignored up to the
@@ -317,24 +319,24 @@ func (m *machine) forgetServer() {
 func (m *machine) unleased(typ byte) {
 	m.st.reset()
 	if typ == pgwire.TypeQuery || typ == pgwire.TypeFunctionCall {
-		m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+		m.addToClient(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 	} else {
 		m.st.skipping = true
 	}
 }
 
-// alone reports whether a lost server connection can have executed no more than one statement outside a transaction:
-// nothing that the client sent before is undone without its knowledge, and no message that it sent later waits to run
-// outside the transaction it was meant for.
-func (m *machine) alone() bool {
-	return !m.staying() && m.sub == nil && m.st.ends == 1 && m.st.owed() <= maxAlone+1 && !m.st.first().kind.own() &&
+// lostAtMostOne reports whether a lost server connection can have executed no more than one statement outside a
+// transaction: nothing that the client sent before is undone without its knowledge, and no message that it sent later
+// waits to run outside the transaction it was meant for.
+func (m *machine) lostAtMostOne() bool {
+	return !m.keepsServer() && m.sub == nil && m.st.ends == 1 && m.st.owed() <= maxAlone+1 && !m.st.first().kind.isOwn() &&
 		m.st.tx == pgwire.TxIdle && !m.st.copyIn && !m.st.copyOut && !m.st.unsynced
 }
 
 // lost records that the server connection is gone with all its running requests. Statements that the client prepared
 // during the lease may or may not exist for it: see doubtful.
 func (m *machine) lost() {
-	m.dropped()
+	m.forgetUnanswered()
 	for _, name := range m.fresh {
 		if m.doubtful == nil {
 			m.doubtful = make(map[string]bool)
@@ -344,33 +346,33 @@ func (m *machine) lost() {
 	m.loseDefinition()
 	m.unpin()
 	if m.usesSequences {
-		m.drawn++
+		m.sequenceLeases++
 	}
 	m.server, m.traces = nil, 0
 	m.st.reset()
 }
 
-// dropped corrects the maps of statements when running requests will never be answered.
-func (m *machine) dropped() {
+// forgetUnanswered corrects the maps of statements when running requests will never be answered.
+func (m *machine) forgetUnanswered() {
 	m.st.abandon()
 	m.undo()
 	m.loseUnnamed()
 }
 
-// nothingOwed records that the server owes no answer, and drops what was kept for running requests.
-func (m *machine) nothingOwed() {
+// allAnswered records that the server owes no answer, and drops what was kept for running requests.
+func (m *machine) allAnswered() {
 	m.pending, m.synced = m.pending[:0], 0
 	m.changesDone(lastOfAll)
 }
 
-// say adds a message to the client, before the server's that is being judged.
-func (m *machine) say(msg pgwire.Message) { m.toClient = msg.Append(m.toClient) }
+// addToClient adds a message to the client, before the server's that is being judged.
+func (m *machine) addToClient(msg pgwire.Message) { m.toClient = msg.Append(m.toClient) }
 
 // ask adds a message to the server, before the client's that is being judged.
 func (m *machine) ask(msg pgwire.Message) { m.toServer = msg.Append(m.toServer) }
 
-// took empties a buffer whose content has been sent. It keeps up to maxKeptBytes of memory for the next message.
-func took(b []byte) []byte {
+// emptied empties a buffer whose content has been sent. It keeps up to maxKeptBytes of memory for the next message.
+func emptied(b []byte) []byte {
 	if cap(b) > maxKeptBytes {
 		return nil
 	}
@@ -384,14 +386,14 @@ const maxKeptBytes = maxPeek
 // cutShort reports whether a message to the client has been written in part: nothing may be added behind it.
 func (m *machine) cutShort() bool { return m.work != nil && m.partial }
 
-// caughtUp reports whether a message that has to wait may be judged again.
-func (m *machine) caughtUp() bool { return m.st.empty() || m.st.copyIn }
+// canJudgeAgain reports whether a message that has to wait may be judged again.
+func (m *machine) canJudgeAgain() bool { return m.st.empty() || m.st.copyIn }
 
 // learned reports whether a message about a statement can be judged before earlier messages are answered. has says
 // whether the statement should exist. The answer is false if it exists and should not, or the other way round,
 // possibly because earlier messages were skipped, and if an earlier message may deallocate it.
 func (m *machine) learned(name []byte, has bool) bool {
-	return m.caughtUp() || m.st.heard() || m.knows(name, has)
+	return m.canJudgeAgain() || m.st.canExecuteOwn() || m.canJudgeName(name, has)
 }
 
 // waited notes that caughtUp has come true for a message that had to wait.

@@ -47,7 +47,7 @@ func (m *machine) clientMessage(msg message) (action, error) {
 // inTransaction judges a message of a client in transaction mode that has a server connection. Messages about COPY
 // are judged before.
 func (m *machine) inTransaction(msg message) (action, error) {
-	if m.staleSequences || len(m.server.standing) > 0 {
+	if m.staleSequences || len(m.server.underClientName) > 0 {
 		m.forgetFirst(msg)
 	}
 	switch msg.typ {
@@ -74,8 +74,8 @@ func (m *machine) inTransaction(msg message) (action, error) {
 // forgetFirst removes what other clients have left on the server, before a client's message outside a transaction.
 func (m *machine) forgetFirst(msg message) {
 	first := m.st.closed() && m.st.tx == pgwire.TxIdle
-	if first && len(m.server.standing) > 0 {
-		m.closeStanding()
+	if first && len(m.server.underClientName) > 0 {
+		m.closeClientNames()
 	}
 	if m.staleSequences && (first || m.selecting) && m.hidesSequences() {
 		if m.selecting = m.onlySelects(msg); !m.selecting {
@@ -96,7 +96,7 @@ func (m *machine) withoutServer(msg message) (action, error) {
 		return action{do: take}, nil // the rest of a COPY that failed; servers ignore it too
 	case pgwire.TypeSync:
 		m.st.skipping = false
-		m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+		m.addToClient(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 		return action{do: take}, nil
 	}
 	if m.st.skipping || m.reportUndone(msg) || m.refusesSettings(msg) {
@@ -129,7 +129,7 @@ func (m *machine) copied(msg message) action {
 
 // query judges Query in transaction mode.
 func (m *machine) query(msg message) action {
-	if n := msg.judged(); !msg.whole(n) {
+	if n := msg.judged(); !msg.hasBody(n) {
 		return action{do: more, n: n}
 	}
 	left, quiet := m.judgeBody(msg)
@@ -171,7 +171,7 @@ func (m *machine) query(msg message) action {
 	text, act := m.deallocating(msg)
 	drop := ""
 	if text != "" {
-		if m.between() && m.deallocate(text) {
+		if m.canAnswerQuery() && m.deallocate(text) {
 			return act
 		}
 		names := deallocations(text)
@@ -179,7 +179,7 @@ func (m *machine) query(msg message) action {
 		if !m.learnedAll(names) {
 			return action{do: wait}
 		}
-		drop = m.standIn(names)
+		drop = m.prepareStandIns(names)
 	}
 	m.note(left)
 	m.noteSettings(msg.body, left)
@@ -196,7 +196,7 @@ func (m *machine) pushQuery(o op) {
 
 // call judges FunctionCall in transaction mode.
 func (m *machine) call(msg message) action {
-	if !msg.whole(oidSize) {
+	if !msg.hasBody(oidSize) {
 		return action{do: more, n: min(msg.size(), oidSize)}
 	}
 	if m.replay {
@@ -208,7 +208,7 @@ func (m *machine) call(msg message) action {
 		m.noteUnknownName()
 		m.note(traceCustom)
 	} else {
-		m.note(traceUnknown | leftByCall(msg.body))
+		m.note(traceUnknown | tracesOfCall(msg.body))
 	}
 	m.st.push(op{kind: opFunction})
 	return action{do: pass}
@@ -220,7 +220,7 @@ func (m *machine) learnedAll(names []string) bool {
 
 // parse judges Parse.
 func (m *machine) parse(msg message) (action, error) {
-	if !msg.whole(peekSize) {
+	if !msg.hasBody(peekSize) {
 		return action{do: more, n: min(msg.size(), peekSize)}, nil
 	}
 	i := bytes.IndexByte(msg.body, 0)
@@ -238,7 +238,7 @@ func (m *machine) parse(msg message) (action, error) {
 	if !m.learned(name, false) {
 		return action{do: wait}, nil
 	}
-	if !msg.whole(msg.size()) {
+	if !msg.hasBody(msg.size()) {
 		return action{do: more, n: msg.size()}, nil
 	}
 	full, body, ok := bytes.Cut(msg.body, []byte{0})
@@ -253,9 +253,9 @@ func (m *machine) bind(msg message) (action, error) {
 	portal, name, n, err := pgwire.BindNames(msg.body)
 	switch {
 	case err == nil:
-	case !msg.whole(peekSize):
+	case !msg.hasBody(peekSize):
 		return action{do: more, n: min(msg.size(), peekSize)}, nil
-	case !msg.whole(maxNames):
+	case !msg.hasBody(maxNames):
 		return action{do: more, n: min(msg.size(), maxNames)}, nil
 	case msg.size() > maxNames:
 		m.reject(pgwire.StateProgramLimitExceeded, fmt.Sprintf("the names in Bind take more than %d bytes", maxNames))
@@ -269,7 +269,7 @@ func (m *machine) bind(msg message) (action, error) {
 	if m.st.skipping {
 		return action{do: take}, nil
 	}
-	left := m.leftBy(name)
+	left := m.tracesOfExecute(name)
 	if m.defersTo(left) {
 		return action{do: adapt}, nil
 	}
@@ -346,15 +346,15 @@ func (m *machine) describe(msg message) (action, error) {
 		if !ok {
 			return action{do: take}, nil
 		}
-		st, on, m.unseen = of, by, nil
+		st, on, m.describedAgain = of, by, nil
 		if on != nil {
 			m.st.push(op{kind: opDescribe, st: st, on: on})
 			m.ask(&pgwire.Describe{Object: object, Name: server})
 			return action{do: take}, nil
 		}
 	case m.bound != nil && bytes.Equal(name, m.portal):
-		if m.unseen == m.bound && m.bound.parameters == 0 {
-			m.unseen = nil
+		if m.describedAgain == m.bound && m.bound.parameters == 0 {
+			m.describedAgain = nil
 		}
 		if m.prepared || m.bound.columns == 0 {
 			st, on = m.bound, m.boundOn
@@ -366,7 +366,7 @@ func (m *machine) describe(msg message) (action, error) {
 
 // named returns the object and name in a Describe or Close, with the action pass; or another action.
 func (m *machine) named(msg message) (object byte, name []byte, act action, err error) {
-	if !msg.whole(msg.size()) {
+	if !msg.hasBody(msg.size()) {
 		return 0, nil, action{do: more, n: msg.size()}, nil
 	}
 	if len(msg.body) < 2 || bytes.IndexByte(msg.body[1:], 0) != len(msg.body)-2 {
@@ -391,15 +391,15 @@ func (m *machine) closeObject(msg message) (action, error) {
 	name := string(statementKey(full))
 	st := m.stmts[name]
 	switch {
-	case object == pgwire.ObjectStatement && (st != nil || ours(full)):
+	case object == pgwire.ObjectStatement && (st != nil || isGatewayName(full)):
 		if st != nil {
-			m.standOut(name)
+			m.closeStandIn(name)
 			delete(m.stmts, name)
 			m.stmtBytes -= st.cost()
 			m.pending = append(m.pending, name)
 		}
 		m.st.push(op{kind: opSaidClose, st: st, name: name})
-		m.sayLocal()
+		m.sendLocalAnswers()
 		return action{do: take}, nil
 	case object == pgwire.ObjectStatement && name == "":
 		if _, ok := m.change(op{kind: opClose}, true); ok {
@@ -414,19 +414,19 @@ func (m *machine) closeObject(msg message) (action, error) {
 // execute judges Execute. It waits for the server's description of a statement that was prepared again: if it differs
 // from the client's, Execute gets the error that a server would send.
 func (m *machine) execute(msg message) action {
-	if st := m.unseen; st != nil {
-		if !m.caughtUp() {
+	if st := m.describedAgain; st != nil {
+		if !m.canJudgeAgain() {
 			return action{do: wait}
 		}
-		m.unseen = nil
-		if m.unlike == st && !m.st.skipping && !m.st.copyIn {
+		m.describedAgain = nil
+		if m.redescribed == st && !m.st.skipping && !m.st.copyIn {
 			m.rejectWith(outdated())
 			return action{do: take}
 		}
 	}
 	drop := ""
 	if len(m.drops) > 0 {
-		if !msg.whole(peekSize) {
+		if !msg.hasBody(peekSize) {
 			return action{do: more, n: min(msg.size(), peekSize)}
 		}
 		portal, _, _ := bytes.Cut(msg.body, []byte{0})
@@ -434,7 +434,7 @@ func (m *machine) execute(msg message) action {
 			if !m.learned([]byte(name), true) {
 				return action{do: wait}
 			}
-			drop = m.standIn([]string{name})
+			drop = m.prepareStandIns([]string{name})
 		}
 	}
 	m.st.push(op{kind: opExecute, name: drop, on: m.boundOn})
@@ -455,7 +455,7 @@ func (m *machine) parseLater(msg message) (done bool) {
 	if text == nil {
 		return false
 	}
-	m.own(name, &statement{sharedText: text, since: m.shared.texts.last.Add(1)})
-	m.say(&pgwire.ParseComplete{})
+	m.addOwnStatement(name, &statement{sharedText: text, since: m.shared.texts.last.Add(1)})
+	m.addToClient(&pgwire.ParseComplete{})
 	return true
 }

@@ -39,9 +39,9 @@ func isBegin(body []byte) bool {
 	if len(text) > maxOpened || !firstWord(text, "begin") && !firstWord(text, "start") {
 		return false
 	}
-	for i := space(text, ','); i < len(text); i += space(text[i:], ',') {
+	for i := spaceLength(text, ','); i < len(text); i += spaceLength(text[i:], ',') {
 		if text[i] == ';' {
-			return space(text[i:], ';') == len(text)-i
+			return spaceLength(text[i:], ';') == len(text)-i
 		}
 		if !inIdentifier(text[i]) {
 			return false
@@ -57,7 +57,7 @@ func isBegin(body []byte) bool {
 // has reached that, requests of the gateway's own for it (forgetFirst) do not matter.
 func (m *machine) renewable() bool {
 	switch {
-	case m.staying():
+	case m.keepsServer():
 		return false
 	case m.progress == notBegun:
 		return m.st.tx == pgwire.TxIdle
@@ -79,7 +79,7 @@ func (m *machine) beforeShowing(text, parameters []byte) verb {
 	}
 	if m.progress != underWay && m.seesOthers(s, parameters) {
 		switch {
-		case m.progress == onlyBegun && !m.caughtUp():
+		case m.progress == onlyBegun && !m.canJudgeAgain():
 			return wait
 		case m.renewable():
 			return renew
@@ -101,8 +101,8 @@ func (m *machine) bindShows(left traces, name, body []byte) (text []byte, before
 	return text, m.beforeShowing(text, body)
 }
 
-// forgoes records that the lease keeps its server connection, whatever its statements show.
-func (m *machine) forgoes() { m.progress = underWay }
+// declineReplacement records that the lease keeps its server connection, whatever its statements show.
+func (m *machine) declineReplacement() { m.progress = underWay }
 
 // lostNames returns the custom settings of a text that the client has set once, but has no value for, and that this
 // server connection has never had: a direct connection has them, with an empty value.

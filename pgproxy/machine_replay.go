@@ -27,7 +27,7 @@ import (
 // or is about to lease. The settings of both must be known, and no request of the gateway's own may come between,
 // because its Sync would end the skipping.
 func (m *machine) replays(srv *serverState) bool {
-	if m.mode != Transaction || m.unsure || m.wary || m.sub != nil || srv.flags != 0 || len(srv.standing) > 0 {
+	if m.mode != Transaction || m.startupUnconfirmed || m.applySettingsFirst || m.sub != nil || srv.flags != 0 || len(srv.underClientName) > 0 {
 		return false
 	}
 	if m.hidesSequences() && srv.sequencesOf.staleFor(m) { // see forgetFirst
@@ -308,8 +308,8 @@ func (m *machine) replayAnswer(msg message) (action, error) {
 // refused notes that the server has refused the replay, and skips the client's request. The client gets the server's
 // error. The server connection is left in a failed transaction, of which the client does not learn: see unready.
 func (m *machine) refused() {
-	m.wary, m.refusedReplay, m.restate = true, true, false
-	m.server.doomed = true
+	m.applySettingsFirst, m.refusedReplay, m.restate = true, true, false
+	m.server.mustClose = true
 	m.traces, m.checked = 0, 0
 	m.st.fail()
 	m.undoUnnamed(m.st.undone)
@@ -323,10 +323,10 @@ func (m *machine) refused() {
 
 // unready judges the ReadyForQuery after a refused replay: the client is in no transaction.
 func (m *machine) unready() (action, error) {
-	if _, err := m.st.ready(pgwire.TxIdle); err != nil {
+	if _, err := m.st.readyForQuery(pgwire.TxIdle); err != nil {
 		return action{}, err
 	}
-	m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+	m.addToClient(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 	return action{do: take}, nil
 }
 
@@ -387,7 +387,7 @@ func (m *machine) restated() {
 		if value := m.server.params.value[i]; m.server.params.known[i] && view.known[i] && view.value[i] != value {
 			view.value[i] = value
 			m.reports |= 1 << i
-			m.say(&pgwire.ParameterStatus{Name: name, Value: value})
+			m.addToClient(&pgwire.ParameterStatus{Name: name, Value: value})
 			m.settingChanged()
 		}
 	}

@@ -12,14 +12,14 @@ import (
 )
 
 // serverMessage judges the server's next message. It returns the actions pass, take, more, fatal and refuse; with
-// more, n is at most the length of the message. After the message has been handled, call sayLocal. An error means
-// that the server has broken the protocol: its later messages are useless.
+// more, n is at most the length of the message. After the message has been handled, call sendLocalAnswers. An error
+// means that the server has broken the protocol: its later messages are useless.
 func (m *machine) serverMessage(msg message) (action, error) {
 	if n := wanted(msg); len(msg.body) < n {
 		return action{do: more, n: n}, nil
 	}
 	o := m.st.first()
-	if o != nil && o.kind.own() && (!asynchronous(msg.typ) || msg.typ == pgwire.TypeNoticeResponse) { // notices are then for the gateway
+	if o != nil && o.kind.isOwn() && (!asynchronous(msg.typ) || msg.typ == pgwire.TypeNoticeResponse) { // notices are then for the gateway
 		return m.ownAnswer(msg)
 	}
 	if m.st.replaying() && msg.typ != pgwire.TypeNotificationResponse {
@@ -55,11 +55,11 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		}
 		m.unexposed = nil
 	case pgwire.TypeCommandComplete:
-		if leaves(msg.body) {
+		if tagLeavesState(msg.body) {
 			m.commandDone(msg.body)
 		}
 	case pgwire.TypeParameterDescription, pgwire.TypeRowDescription, pgwire.TypeNoData:
-		if o.tells() {
+		if o.describesStatement() {
 			if n := min(msg.size(), maxPeek); len(msg.body) < n {
 				return action{do: more, n: n}, nil
 			}
@@ -87,7 +87,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 // answersOwn reports whether the server is answering a request of the gateway's own.
 func (m *machine) answersOwn() bool {
 	o := m.st.first()
-	return o != nil && o.kind.own()
+	return o != nil && o.kind.isOwn()
 }
 
 // asynchronous reports whether servers send this type of message at any time.
@@ -133,7 +133,7 @@ func unchanging(inQuery bool, typ byte, body []byte) bool {
 	case pgwire.TypeRowDescription:
 		return inQuery
 	case pgwire.TypeCommandComplete:
-		return inQuery && !leaves(body)
+		return inQuery && !tagLeavesState(body)
 	}
 	return false
 }
@@ -143,17 +143,17 @@ func unchanging(inQuery bool, typ byte, body []byte) bool {
 // release.
 func (m *machine) inQuery() (is, ok bool) {
 	o := m.st.first()
-	if o == nil || o.kind.own() || o.kind == opReplay {
+	if o == nil || o.kind.isOwn() || o.kind == opReplay {
 		return false, false
 	}
 	return o.kind == opQuery && !o.deallocates() && !m.st.copyOut && !m.st.ignored, true
 }
 
-// usual reports whether serverMessage would pass a complete message on unchanged, without messages of the machine.
-// The fast path leaves all other messages, and what comes after them, to the session.
-func (m *machine) usual(typ byte, body []byte) bool {
+// passesUnchanged reports whether serverMessage would pass a complete message on unchanged, without messages of the
+// machine. The fast path leaves all other messages, and what comes after them, to the session.
+func (m *machine) passesUnchanged(typ byte, body []byte) bool {
 	o := m.st.first()
-	if o == nil || o.kind.own() || o.kind == opReplay {
+	if o == nil || o.kind.isOwn() || o.kind == opReplay {
 		return false
 	}
 	switch typ {
@@ -162,7 +162,7 @@ func (m *machine) usual(typ byte, body []byte) bool {
 	case pgwire.TypeRowDescription, pgwire.TypeNoData, pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypePortalSuspended:
 		return !o.kind.injected()
 	case pgwire.TypeCommandComplete:
-		return !leaves(body) && !o.kind.injected()
+		return !tagLeavesState(body) && !o.kind.injected()
 	case pgwire.TypeReadyForQuery:
 		return len(body) == 1 && pgwire.TxStatus(body[0]) == pgwire.TxIdle && !m.reset && !o.deallocates() && !o.silent &&
 			m.server.flags&leftSettings == 0 && !m.refusedReplay && !(m.restate && m.server.view != m.reported)
@@ -217,8 +217,8 @@ func (m *machine) settingChanged() {
 	}
 }
 
-// leaves reports whether the command with this tag may leave state behind. commandDone handles only such tags.
-func leaves(tag []byte) bool {
+// tagLeavesState reports whether the command with this tag may leave state behind. commandDone handles only such tags.
+func tagLeavesState(tag []byte) bool {
 	if len(tag) == 0 || strings.IndexByte("SRLPDA", tag[0]) >= 0 {
 		return !bytes.HasPrefix(tag, []byte("SELECT "))
 	}
@@ -235,7 +235,7 @@ func (m *machine) commandDone(tag []byte) {
 		m.reset = m.reset || m.defaults
 	case "RESET\x00":
 		m.settingChanged()
-		m.reset, m.undid = true, true
+		m.reset, m.settingsReset = true, true
 	case "LISTEN\x00":
 		m.server.flags |= leftListen
 		m.listens = true
@@ -248,7 +248,7 @@ func (m *machine) commandDone(tag []byte) {
 	case "DISCARD ALL\x00":
 		m.forgets()
 		m.settingChanged()
-		m.reset, m.undid, m.reports = true, true, 1<<len(trackedNames)-1 // all of them, also those for which nothing is reported
+		m.reset, m.settingsReset, m.reports = true, true, 1<<len(trackedNames)-1 // all of them, also those for which nothing is reported
 		m.deallocateAll()
 	case "DEALLOCATE ALL\x00":
 		m.deallocateAll()
@@ -298,7 +298,7 @@ func (m *machine) failed(b []byte) (action, error) {
 		instead = cmp.Or(m.inPlaceOfError(), m.inPlaceOfUnexposed(b))
 	}
 	if instead != nil {
-		m.say(instead)
+		m.addToClient(instead)
 		return action{do: take}, nil
 	}
 	return action{do: pass}, nil
@@ -321,7 +321,7 @@ func (m *machine) inPlaceOfError() *pgwire.ErrorResponse {
 	switch failed := &m.st.failed; {
 	case failed.kind == opRejected:
 		return failed.err
-	case failed.kind == opBind && failed.st != nil && failed.st == m.unlike:
+	case failed.kind == opBind && failed.st != nil && failed.st == m.redescribed:
 		return outdated()
 	}
 	return nil

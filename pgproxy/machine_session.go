@@ -17,14 +17,14 @@ import (
 
 // inSession judges a message of a client in session mode that has a server connection.
 func (m *machine) inSession(msg message) action {
-	if n := seenInSession(msg); !msg.whole(n) {
+	if n := seenInSession(msg); !msg.hasBody(n) {
 		return action{do: more, n: min(msg.size(), n)}
 	}
-	if m.resets && m.requests(msg.typ) && !m.caughtUp() {
+	if m.resets && m.requests(msg.typ) && !m.canJudgeAgain() {
 		return action{do: wait}
 	}
 	if m.requests(msg.typ) {
-		m.goBackFirst()
+		m.restoreStartupFirst()
 	}
 	switch msg.typ {
 	case pgwire.TypeQuery:
@@ -32,7 +32,7 @@ func (m *machine) inSession(msg message) action {
 		m.noteText(msg.body)
 		m.st.push(op{kind: opQuery})
 	case pgwire.TypeFunctionCall:
-		m.server.doomed = m.server.doomed || hintsOfCall(msg.body)&hintRemains != 0
+		m.server.mustClose = m.server.mustClose || hintsOfCall(msg.body)&hintRemains != 0
 		m.st.push(op{kind: opFunction})
 	case pgwire.TypeParse:
 		_, text, _ := bytes.Cut(msg.body, []byte{0})
@@ -66,9 +66,9 @@ func seenInSession(msg message) int {
 	return 0
 }
 
-// goBackFirst calls restoreStartup before the client's next request, if RESET has been answered since the last time
-// and no transaction is open.
-func (m *machine) goBackFirst() {
+// restoreStartupFirst calls restoreStartup before the client's next request, if RESET has been answered since the last
+// time and no transaction is open.
+func (m *machine) restoreStartupFirst() {
 	if !m.st.empty() || m.st.copyIn || m.st.copyOut {
 		return
 	}
@@ -122,7 +122,7 @@ func (m *machine) restored() {
 	for i, name := range trackedNames {
 		if value := m.server.params.value[i]; m.server.params.known[i] && view.known[i] && view.value[i] != value {
 			view.value[i] = value
-			m.say(&pgwire.ParameterStatus{Name: name, Value: value})
+			m.addToClient(&pgwire.ParameterStatus{Name: name, Value: value})
 		}
 	}
 	m.reported = unique.Make(view)
@@ -175,7 +175,7 @@ func restoreSQL(p pgwire.Param) string {
 // noteStartup records the lasting effects of the client's startup settings, in session mode.
 func (m *machine) noteStartup() {
 	for _, p := range m.params {
-		m.server.doomed = m.server.doomed || strings.Contains(p.Name, ".")
+		m.server.mustClose = m.server.mustClose || strings.Contains(p.Name, ".")
 	}
 }
 
@@ -186,7 +186,7 @@ func (m *machine) noteText(text []byte) {
 	if k := m.shared.knowledge; k.on && seen&hintDefines != 0 && k.now.Load().judge(text)&traceDefines != 0 {
 		m.define() // for the clients in transaction mode
 	}
-	m.server.doomed = m.server.doomed || seen&hintRemains != 0
+	m.server.mustClose = m.server.mustClose || seen&hintRemains != 0
 	if seen&hintResets == 0 || len(m.params) == 0 {
 		return
 	}

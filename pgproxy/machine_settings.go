@@ -19,7 +19,7 @@ func (m *machine) applied() {
 	srv := m.server
 	if srv.flags&leftPrepare != 0 {
 		srv.stmts.clear()
-		srv.standing = nil
+		srv.underClientName = nil
 	}
 	srv.flags = 0
 	m.settingsApplied()
@@ -29,7 +29,7 @@ func (m *machine) applied() {
 func (m *machine) settingsApplied() {
 	srv := m.server
 	srv.settings, srv.unnamed = m.settingsKey, 0
-	m.wary = false
+	m.applySettingsFirst = false
 	m.noteOwnSettings()
 	m.noteNamesOfSettings()
 	view := m.reported.Value()
@@ -42,7 +42,7 @@ func (m *machine) settingsApplied() {
 		m.reported = respelled
 		m.replan()
 	}
-	m.sure()
+	m.settingsAccepted()
 }
 
 // syncSQL returns the SQL that removes another client's state from the server connection and applies the client's
@@ -68,7 +68,7 @@ func (m *machine) syncSQL() string {
 // settingsSQL returns the SQL that gives the server connection the client's settings, "" if it has them.
 func (m *machine) settingsSQL() string {
 	srv := m.server
-	reset := m.unsure || srv.settings != m.settingsKey || srv.flags&leftSettings != 0
+	reset := m.startupUnconfirmed || srv.settings != m.settingsKey || srv.flags&leftSettings != 0
 	var sql strings.Builder
 	if reset {
 		sql.WriteString("SET SESSION AUTHORIZATION DEFAULT;RESET ALL;")
@@ -138,12 +138,13 @@ func (m *machine) takeSettings(baseline []pgwire.Param) (unknown bool) {
 	return unknown
 }
 
-// sure records that a server has accepted the client's settings, and remembers the server's form of their values.
-func (m *machine) sure() {
-	if !m.unsure {
+// settingsAccepted records that a server has accepted the client's settings, and remembers the server's form of their
+// values.
+func (m *machine) settingsAccepted() {
+	if !m.startupUnconfirmed {
 		return
 	}
-	m.unsure = false
+	m.startupUnconfirmed = false
 	view := m.reported.Value()
 	for _, p := range m.params {
 		value := p.Value
@@ -205,7 +206,7 @@ func settingsOfKey(key string) (params []pgwire.Param) {
 // The client gets the reports of these settings after those of the others.
 func (m *machine) startOver() {
 	reset, reports := m.reset, m.reports
-	m.reset, m.reports = reset && m.mode == Session, 0 // see goBackFirst
+	m.reset, m.reports = reset && m.mode == Session, 0 // see restoreStartupFirst
 	if !reset || reports == 0 {
 		return
 	}
@@ -214,7 +215,7 @@ func (m *machine) startOver() {
 		own.set(p.Name, p.Value)
 	}
 	was, key := m.reported.Value(), m.settingsKey
-	m.unsure = m.takeSettings(m.server.baseline)
+	m.startupUnconfirmed = m.takeSettings(m.server.baseline)
 	m.settingsKey = key // keepSettings reads the other settings
 	view := m.reported.Value()
 	for i, name := range trackedNames {
@@ -222,7 +223,7 @@ func (m *machine) startOver() {
 		case reports&(1<<i) == 0 || was.value[i] != own.value[i]:
 			view.value[i], view.known[i] = was.value[i], was.known[i]
 		case view.value[i] != was.value[i]:
-			m.say(&pgwire.ParameterStatus{Name: name, Value: view.value[i]})
+			m.addToClient(&pgwire.ParameterStatus{Name: name, Value: view.value[i]})
 		}
 	}
 	m.reported = unique.Make(view)

@@ -42,8 +42,8 @@ func (w whose) with(client uint64) whose {
 	return severalClients
 }
 
-// others reports whether another client than this one is among w.
-func (w whose) others(client uint64) bool { return w != nobody && w != whose(client) }
+// includesOthers reports whether another client than this one is among w.
+func (w whose) includesOthers(client uint64) bool { return w != nobody && w != whose(client) }
 
 // Limits of the names that are remembered, beyond which they count as unknown. Programs have a handful; a search among
 // these takes less than a microsecond.
@@ -223,7 +223,7 @@ func argument(rest []byte) (value string, literal bool) {
 	}
 	value = string(rest[1 : n-1])
 	behind := rest[n:]
-	behind = behind[space(behind, ' '):]
+	behind = behind[spaceLength(behind, ' '):]
 	return value, len(behind) > 0 && (behind[0] == ',' || behind[0] == ')' || behind[0] == ':')
 }
 
@@ -231,11 +231,11 @@ func argument(rest []byte) (value string, literal bool) {
 // body of Bind, if it is there.
 func (m *machine) seesOthers(s shown, parameters []byte) bool {
 	left := &m.server.left
-	if s.buffers && !m.temps && left.temps.others(m.client) {
+	if s.buffers && !m.temps && left.temps.includesOthers(m.client) {
 		return true
 	}
 	for _, name := range s.names {
-		if !m.owns(name) && (left.find(name).others(m.client) || left.unnamed.others(m.client)) {
+		if !m.owns(name) && (left.find(name).includesOthers(m.client) || left.unnamed.includesOthers(m.client)) {
 			return true
 		}
 	}
@@ -243,6 +243,6 @@ func (m *machine) seesOthers(s shown, parameters []byte) bool {
 		return false
 	}
 	return slices.ContainsFunc(left.names, func(r remnant) bool {
-		return r.of.others(m.client) && !m.owns(r.name) && bytes.Contains(bytes.ToLower(parameters), []byte(r.name))
+		return r.of.includesOthers(m.client) && !m.owns(r.name) && bytes.Contains(bytes.ToLower(parameters), []byte(r.name))
 	})
 }

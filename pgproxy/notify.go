@@ -40,7 +40,7 @@ func (s *session) park() (parked bool, err error) {
 	if err != nil {
 		return false, s.cannotPark(err)
 	}
-	rows, err := srv.apart("SELECT '', c FROM pg_catalog.pg_listening_channels() AS c;"+bootSQL+";LISTEN "+conn.fence+s.machine.deferrable("off"), nil)
+	rows, err := srv.runSeparately("SELECT '', c FROM pg_catalog.pg_listening_channels() AS c;"+bootSQL+";LISTEN "+conn.fence+s.machine.deferrable("off"), nil)
 	switch {
 	case refused(err):
 		return false, s.cannotPark(err)
@@ -83,7 +83,7 @@ func (s *session) parkAt(conn *listenConn, r *fenceRequest) error {
 	if err := s.fence(conn, r); err != nil {
 		return err
 	}
-	if _, err := s.srv.apart("UNLISTEN *"+s.machine.deferrable("on"), nil); err != nil {
+	if _, err := s.srv.runSeparately("UNLISTEN *"+s.machine.deferrable("on"), nil); err != nil {
 		return s.lostWhile("ending LISTEN", err)
 	}
 	s.srv.notified, _ = conn.cut(s.srv.notified, r.payload)
@@ -126,7 +126,7 @@ func (s *session) fence(conn *listenConn, r *fenceRequest) (err error) {
 	case !come && !r.park:
 		return s.lostWhile("handing notifications over", errNoFence)
 	case !come:
-		s.b.doubt(errNoFence, unfitForFences)
+		s.b.suspendListening(errNoFence, unfitForFences)
 		return errNoFence
 	}
 	return nil
@@ -148,7 +148,7 @@ func (s *session) afterRefusal(conn *listenConn, why error) error {
 	if s.isOver(why) {
 		return why
 	}
-	if _, err := s.srv.apart("UNLISTEN "+conn.fence+s.machine.deferrable("on"), nil); err != nil {
+	if _, err := s.srv.runSeparately("UNLISTEN "+conn.fence+s.machine.deferrable("on"), nil); err != nil {
 		return s.lostWhile("ending LISTEN", err)
 	}
 	s.srv.notified, _ = conn.cut(s.srv.notified, "")
@@ -167,7 +167,7 @@ func (s *session) cannotPark(why error) error {
 // for it, as soon as that may be possible.
 func (s *session) parkLater() {
 	m, srv := &s.machine, s.srv
-	if srv.parkLater && srv.pins == traceChannels && m.st.free() && s.unparkable() == nil {
+	if srv.parkLater && srv.pins == traceChannels && m.st.reusable() && s.unparkable() == nil {
 		srv.parkLater = false
 		m.traces |= traceChannels
 	}
@@ -207,10 +207,10 @@ func (m *machine) otherEncoding() bool {
 	return false
 }
 
-// apart runs SQL of the gateway's in a transaction of its own, which waits for no other transaction and which
+// runSeparately runs SQL of the gateway's in a transaction of its own, which waits for no other transaction and which
 // statement_timeout does not end, whatever the client has set. hit, if not nil, reports whether a cancel request may
 // have been meant for this SQL. After a server's error that is not fatal, nothing has been done.
-func (s *server) apart(sql string, hit func() bool) (rows []pgwire.Param, err error) {
+func (s *server) runSeparately(sql string, hit func() bool) (rows []pgwire.Param, err error) {
 	_ = s.conn.SetDeadline(time.Now().Add(syncTimeout))
 	defer func() { _ = s.conn.SetDeadline(time.Time{}) }()
 	const begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;"
@@ -358,10 +358,10 @@ func (s *session) unpark() error {
 	conn, channels := m.sub.state()
 	switch {
 	case conn.ended() != nil:
-		return s.deaf()
+		return s.endListening()
 	case conn.srv.endpoint != srv.endpoint:
 		conn.fail(errRemoved)
-		return s.deaf()
+		return s.endListening()
 	}
 	var sql strings.Builder
 	for _, name := range channels {
@@ -370,9 +370,9 @@ func (s *session) unpark() error {
 	sql.WriteString("LISTEN " + conn.fence + ";" + bootSQL + m.deferrable("off"))
 	srv.collects, srv.notified = true, nil
 	srv.flags |= leftListen
-	rows, err := srv.apart(sql.String(), s.wasHit)
+	rows, err := srv.runSeparately(sql.String(), s.wasCanceled)
 	if err == nil && bootOf(rows) != conn.boot {
-		srv.doomed = true
+		srv.mustClose = true
 		err = errMoved
 	}
 	if err != nil {
@@ -382,13 +382,13 @@ func (s *session) unpark() error {
 	if err := s.fence(conn, r); err != nil && !s.isOver(err) && conn.ended() == nil {
 		return s.staysParked(err, true)
 	} else if err != nil {
-		srv.doomed = true // it listens, and has the setting of deferrable
+		srv.mustClose = true // it listens, and has the setting of deferrable
 		if s.isOver(err) {
 			return err
 		}
-		return s.deaf()
+		return s.endListening()
 	}
-	if _, err := srv.apart("UNLISTEN "+conn.fence+m.deferrable("on"), nil); err != nil {
+	if _, err := srv.runSeparately("UNLISTEN "+conn.fence+m.deferrable("on"), nil); err != nil {
 		return s.lostWhile("ending LISTEN", err)
 	}
 	_, behind, _ := conn.cutAt(srv.notified, r.payload)
@@ -408,11 +408,11 @@ var errNotHandedOver = errors.New("the server connection cannot take over notifi
 func (s *session) staysParked(why error, fit bool) error {
 	srv := s.srv
 	srv.collects, srv.notified = false, nil
-	if canceled(why) && s.wasHit() {
+	if canceled(why) && s.wasCanceled() {
 		why = errCanceled
 	}
-	if fit && !srv.doomed {
-		_, err := srv.apart("UNLISTEN *"+s.machine.deferrable("on"), nil)
+	if fit && !srv.mustClose {
+		_, err := srv.runSeparately("UNLISTEN *"+s.machine.deferrable("on"), nil)
 		fit = err == nil
 	}
 	if fit {
@@ -427,7 +427,7 @@ func (s *session) staysParked(why error, fit bool) error {
 // deliver writes the client's notifications from the listening connection to the client.
 func (s *session) deliver() error {
 	sub := s.machine.sub
-	messages, over := sub.take()
+	messages, over := sub.takePending()
 	defer sub.written()
 	for _, n := range messages {
 		msg := n.raw
@@ -440,13 +440,13 @@ func (s *session) deliver() error {
 		}
 	}
 	if over != nil {
-		return s.deaf()
+		return s.endListening()
 	}
 	return nil
 }
 
-// deaf tells the client that it no longer listens, and why. The returned error ends the session.
-func (s *session) deaf() error {
+// endListening tells the client that it no longer listens, and why. The returned error ends the session.
+func (s *session) endListening() error {
 	conn, _ := s.machine.sub.state()
 	cause := cmp.Or(s.machine.sub.ended(), conn.ended(), errNoFence)
 	if cause == errDeaf { //nolint:errorlint // as deafen has set it
@@ -493,7 +493,7 @@ func (s *session) idleListening() (h pgwire.Header, err error) {
 		if !sub.wait() {
 			continue
 		}
-		h, err = s.c.nextIdle(s.patience())
+		h, err = s.c.nextIdle(s.idlePatience())
 		if err == ErrSuspended { //nolint:errorlint // as NextIdle returned it
 			return h, err
 		}

@@ -48,7 +48,7 @@ func (o OnState) String() string {
 type pinRules struct {
 	proxy  uint32        // the Proxy's number, unique in the process
 	on     atomic.Int32  // an OnState
-	max    atomic.Int64  // server connections of a backend that may be pinned; 0 = the backend's pinCount.usual
+	max    atomic.Int64  // server connections of a backend that may be pinned; 0 = the backend's pinCount.defaultLimit
 	also   atomic.Uint32 // traces: those of Config.PinAlso
 	pinned atomic.Int64
 
@@ -99,21 +99,21 @@ func (p PinAlso) traces() (all traces) {
 	return all
 }
 
-// also returns the traces for which Config.PinAlso pins.
-func (m *machine) also() traces { return traces(m.rules.also.Load()) }
+// pinAlsoTraces returns the traces for which Config.PinAlso pins.
+func (m *machine) pinAlsoTraces() traces { return traces(m.rules.also.Load()) }
 
 // pinCount counts the pinned server connections of a backend.
 type pinCount struct {
-	n     atomic.Int64
-	usual atomic.Int64 // the limit where Config.MaxPinned is 0; 0 = 1
+	n            atomic.Int64
+	defaultLimit atomic.Int64 // the limit where Config.MaxPinned is 0; 0 = 1
 }
 
-// setUsual sets the default limit to half of the pool's connections, at least one.
-func (c *pinCount) setUsual(maxSize int) { c.usual.Store(int64(max(maxSize/2, 1))) }
+// setDefault sets the default limit to half of the pool's connections, at least one.
+func (c *pinCount) setDefault(maxSize int) { c.defaultLimit.Store(int64(max(maxSize/2, 1))) }
 
 // pinLimit returns how many server connections of the backend may be pinned.
 func (m *machine) pinLimit() int64 {
-	return cmp.Or(m.rules.max.Load(), m.shared.pins.usual.Load(), 1)
+	return cmp.Or(m.rules.max.Load(), m.shared.pins.defaultLimit.Load(), 1)
 }
 
 // takePin counts the server connection as pinned. It reports false if the limit is reached.
@@ -183,16 +183,16 @@ func (m *machine) judgeBody(msg message) (left traces, quiet bool) {
 	return m.shared.verdicts.judge(m.shared.knowledge.now.Load(), msg.body)
 }
 
-// staying reports whether the client keeps its server connection beyond its transaction.
-func (m *machine) staying() bool { return m.pinned || m.server != nil && m.server.pins != 0 }
+// keepsServer reports whether the client keeps its server connection beyond its transaction.
+func (m *machine) keepsServer() bool { return m.pinned || m.server != nil && m.server.pins != 0 }
 
-// leftBy returns the traces that executing one of the client's prepared statements may leave.
-func (m *machine) leftBy(name []byte) traces {
+// tracesOfExecute returns the traces that executing one of the client's prepared statements may leave.
+func (m *machine) tracesOfExecute(name []byte) traces {
 	switch st := m.stmts[string(statementKey(name))]; {
 	case len(name) == 0:
 		return m.leftByUnnamed()
 	case st != nil:
-		return st.leaves(m.shared.knowledge.now.Load())
+		return st.tracesOf(m.shared.knowledge.now.Load())
 	case (m.server.pins|m.traces)&traceStatements != 0:
 		return traceUnknown // prepared by SQL's PREPARE
 	}
@@ -229,16 +229,16 @@ func (m *machine) note(left traces) {
 	if left&(traceUnknown|traceStatements) != 0 {
 		m.server.stmts.retireReplay() // the statement may deallocate the replay's
 	}
-	if left &= suspicious | traceLess | traceSpoils | m.alsoNoted(); left == traceLess && m.server.pins == 0 {
+	if left &= suspicious | traceLess | traceSpoils | m.notedPinAlso(); left == traceLess && m.server.pins == 0 {
 		return
 	}
 	m.traces |= left
 }
 
-// alsoNoted returns the traces that note records because of Config.PinAlso. It omits those for which
+// notedPinAlso returns the traces that note records because of Config.PinAlso. It omits those for which
 // the client is pinned already.
-func (m *machine) alsoNoted() (kinds traces) {
-	also := m.also() &^ m.server.pins
+func (m *machine) notedPinAlso() (kinds traces) {
+	also := m.pinAlsoTraces() &^ m.server.pins
 	if kinds = also & lasting; also&traceSequences != 0 {
 		kinds |= traceSequences | traceSetval | traceWrites
 	}
@@ -248,7 +248,7 @@ func (m *machine) alsoNoted() (kinds traces) {
 // noteUse records the use of sequences by a client that is pinned for sequences. The record is needed
 // if the same transaction has DISCARD SEQUENCES.
 func (m *machine) noteUse(left traces) {
-	if m.also()&m.server.pins&traceSequences == 0 {
+	if m.pinAlsoTraces()&m.server.pins&traceSequences == 0 {
 		return
 	}
 	if m.st.empty() && m.st.tx == pgwire.TxIdle {
@@ -269,7 +269,7 @@ func (m *machine) noteOwnSettings() {
 // connection: the names of custom settings, and a search_path with pg_temp, through which statements
 // use temporary tables that look like ordinary ones.
 func (m *machine) settingsTraces() (left traces) {
-	also := m.also() & lasting
+	also := m.pinAlsoTraces() & lasting
 	if m.server != nil {
 		also &^= m.server.pins
 	}
@@ -294,7 +294,7 @@ func (m *machine) refusesSettings(msg message) bool {
 	if left == 0 || m.mode != Transaction || m.shared.pins.n.Load() < m.pinLimit() {
 		return false
 	}
-	m.say(m.tooManyPinned(fmt.Sprintf("the client's settings leave state in the session (%v)", left)))
+	m.addToClient(m.tooManyPinned(fmt.Sprintf("the client's settings leave state in the session (%v)", left)))
 	m.unleased(msg.typ)
 	return true
 }
@@ -302,13 +302,13 @@ func (m *machine) refusesSettings(msg message) bool {
 // hidesSequences reports whether clients read values of sequences, or are pinned for them, or sequences have a CACHE. If
 // so, the server forgets other clients' values before each lease.
 func (m *machine) hidesSequences() bool {
-	return m.shared.asked.Load() || m.also()&traceSequences != 0 || m.shared.knowledge.caches.Load()
+	return m.shared.asked.Load() || m.pinAlsoTraces()&traceSequences != 0 || m.shared.knowledge.caches.Load()
 }
 
 // onlySelects reports whether hidesSequences is true for a CACHE only, and the message is a plain SELECT, which neither
 // takes a value of a sequence nor begins a transaction block.
 func (m *machine) onlySelects(msg message) bool {
-	if m.shared.asked.Load() || m.also()&traceSequences != 0 || msg.typ != pgwire.TypeQuery || msg.unread() {
+	if m.shared.asked.Load() || m.pinAlsoTraces()&traceSequences != 0 || msg.typ != pgwire.TypeQuery || msg.unread() {
 		return false
 	}
 	text := withoutNul(msg.body)
@@ -320,14 +320,14 @@ func (m *machine) onlySelects(msg message) bool {
 // used sequences on another server connection since must not read the older values: currval would be wrong.
 type sequenceUse struct {
 	client uint64 // machine.client
-	lease  uint32 // machine.drawn
+	lease  uint32 // machine.sequenceLeases
 }
 
 // ofManyClients is the value of serverState.sequencesOf after several clients have used sequences.
 var ofManyClients = sequenceUse{client: math.MaxUint64}
 
 // lastSequenceUse returns the last lease in which the client has used sequences.
-func (m *machine) lastSequenceUse() sequenceUse { return sequenceUse{m.client, m.drawn} }
+func (m *machine) lastSequenceUse() sequenceUse { return sequenceUse{m.client, m.sequenceLeases} }
 
 // staleFor reports whether a server connection has sequence state that is not the client's latest.
 func (u sequenceUse) staleFor(m *machine) bool {
@@ -350,8 +350,8 @@ func (m *machine) forgetSequences() {
 // forgets records that the server has discarded the client's values of sequences at its request: those on other server
 // connections are gone for it, too.
 func (m *machine) forgets() {
-	m.forgot = true
-	m.drawn++
+	m.sequencesDiscarded = true
+	m.sequenceLeases++
 	if !m.usesSequences {
 		m.staleSequences, m.server.sequencesOf = false, sequenceUse{}
 	}
@@ -373,8 +373,8 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 	if left&traceChannels != 0 && m.channelsPin() {
 		kinds |= traceChannels
 	}
-	kinds |= m.also() & lasting
-	if left |= m.traces & lasting; m.staying() { // see noteOwnSettings
+	kinds |= m.pinAlsoTraces() & lasting
+	if left |= m.traces & lasting; m.keepsServer() { // see noteOwnSettings
 		left &^= m.server.pins & lasting
 	}
 	if left &= kinds; left == 0 || m.mode != Transaction {
@@ -392,7 +392,7 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		e.Hint = "Use a listener with on_session_state: pin, or with mode: session."
 		return e
 	case !m.takePin():
-		m.server.doomed = m.server.doomed || m.traces&lasting != 0 // the state is from the client's settings (noteOwnSettings), so no client has to be told of its loss
+		m.server.mustClose = m.server.mustClose || m.traces&lasting != 0 // the state is from the client's settings (noteOwnSettings), so no client has to be told of its loss
 		m.traces &^= lasting
 		return m.tooManyPinned(fmt.Sprintf("this would leave state in the session (%v)", left))
 	}
@@ -438,20 +438,20 @@ func (m *machine) stateCheck() (parts traces, settings bool) {
 		srv.flags |= leftSettings
 		m.unnamedSetting = true // pg_settings does not list custom settings
 	}
-	if m.checked, m.traces = m.traces, 0; m.forgot {
+	if m.checked, m.traces = m.traces, 0; m.sequencesDiscarded {
 		m.checked |= m.used
 	}
 	m.used = 0
 	m.epoch = m.shared.knowledge.epochOn(srv)
-	srv.doomed = srv.doomed || m.checked&(indelible|lasting|traceSpoils) != 0
+	srv.mustClose = srv.mustClose || m.checked&(indelible|lasting|traceSpoils) != 0
 	return parts, srv.flags&leftSettings != 0
 }
 
 // checksSequences reports whether the gateway asks the server for the use of sequences, given the
 // traces of a transaction.
 func (m *machine) checksSequences(left traces) bool {
-	also := m.also()
-	if !m.forgot {
+	also := m.pinAlsoTraces()
+	if !m.sequencesDiscarded {
 		also &^= m.server.pins
 	}
 	return also&traceSequences != 0 && left&(traceSequences|traceWrites|traceUnknown|traceLess) != 0 && !m.staleSequences
@@ -521,7 +521,7 @@ func (m *machine) ownAnswer(msg message) (action, error) {
 		m.staleSequences, m.server.sequencesOf = true, ofManyClients // a late cancel request hit the gateway's own Query
 		m.server.flags |= leftPrepare
 	case pgwire.TypeReadyForQuery:
-		_, err := m.st.ready(pgwire.TxStatus(firstByte(msg.body)))
+		_, err := m.st.readyForQuery(pgwire.TxStatus(firstByte(msg.body)))
 		return action{do: take}, err
 	}
 	return action{do: take}, nil
@@ -538,19 +538,19 @@ func (m *machine) handleState(seen traces, blind bool) {
 	if blind {
 		seen = srv.pins
 	}
-	left := seen | (m.checked|srv.pins)&stated | m.alsoLeft(seen)
+	left := seen | (m.checked|srv.pins)&stated | m.leftPinAlso(seen)
 	if blind {
-		srv.doomed = srv.doomed || left != 0
+		srv.mustClose = srv.mustClose || left != 0
 	}
-	m.forgot = false
+	m.sequencesDiscarded = false
 	if left&^traceChannels == traceSequences && !m.mayPin() { // nothing has to be undone: other clients are not told these values
 		left &^= traceSequences
 	}
 	rest := left &^ traceChannels
-	m.parks = left&traceChannels != 0 && !blind && m.checked != 0 && (rest == 0 || !m.mayPin())
+	m.channelsOnly = left&traceChannels != 0 && !blind && m.checked != 0 && (rest == 0 || !m.mayPin())
 	switch {
 	case m.checked == 0:
-	case m.parks: // see dealWithChannels
+	case m.channelsOnly: // see handOverChannels
 		if rest != 0 {
 			m.undoState(rest)
 		}
@@ -558,23 +558,23 @@ func (m *machine) handleState(seen traces, blind bool) {
 		m.unpin()
 	default:
 		m.pinOrUndo(left)
-		m.silenced = m.silenced || blind && m.sub != nil && !m.staying()
+		m.listenUndone = m.listenUndone || blind && m.sub != nil && !m.keepsServer()
 	}
 }
 
-// alsoLeft returns the traces of Config.PinAlso that the last transaction, or an earlier one, left.
+// leftPinAlso returns the traces of Config.PinAlso that the last transaction, or an earlier one, left.
 // seen is what the server reported.
-func (m *machine) alsoLeft(seen traces) (left traces) {
-	srv, also := m.server, m.also()
+func (m *machine) leftPinAlso(seen traces) (left traces) {
+	srv, also := m.server, m.pinAlsoTraces()
 	if also == 0 {
 		return 0
 	}
 	left = (m.checked | srv.pins) & lasting
 	if seen&traceObjects != 0 {
 		left |= traceTemps
-		srv.doomed = srv.doomed || also&traceTemps != 0
+		srv.mustClose = srv.mustClose || also&traceTemps != 0
 	}
-	if m.checked&traceSetval != 0 || srv.pins&traceSequences != 0 && !m.forgot {
+	if m.checked&traceSetval != 0 || srv.pins&traceSequences != 0 && !m.sequencesDiscarded {
 		left |= traceSequences
 	}
 	return left & also
@@ -601,7 +601,7 @@ func (m *machine) undoState(left traces) {
 	if OnState(m.rules.on.Load()) == PinState {
 		m.undone |= left &^ traceChannels
 	}
-	m.silenced = m.silenced || left&traceChannels != 0
+	m.listenUndone = m.listenUndone || left&traceChannels != 0
 }
 
 // errChannelsLost ends a session whose LISTEN was undone. A client that waits for notifications sends
@@ -622,7 +622,7 @@ func (m *machine) reportUndone(msg message) bool {
 	if m.undone == 0 {
 		return false
 	}
-	m.say(m.tooManyPinned(fmt.Sprintf("session state that the last transaction left (%v) has been undone", m.undone)))
+	m.addToClient(m.tooManyPinned(fmt.Sprintf("session state that the last transaction left (%v) has been undone", m.undone)))
 	m.undone = 0
 	m.unleased(msg.typ)
 	return true

@@ -32,7 +32,7 @@ func (j *textJudge) defines(name word) (left traces) {
 }
 
 // createsPlain reports whether CREATE makes an object that hides calls only if its own text has them,
-// see hides. Programs create such tables often.
+// see hiddenTraces. Programs create such tables often.
 func (j *textJudge) createsPlain() bool {
 	rest := string(j.text[j.at:min(len(j.text), j.at+maxSetName)])
 	for range 3 {
@@ -64,9 +64,9 @@ func (j *textJudge) createsAs() bool {
 // harmlessCreates are the words after CREATE for which createsPlain holds.
 var harmlessCreates = []string{"table", "index", "sequence", "role", "user", "group", "database", "tablespace", "publication", "subscription"}
 
-// hides returns the traces of a text that creates tables, after all of it has been read: the calls in
+// hiddenTraces returns the traces of a text that creates tables, after all of it has been read: the calls in
 // the text hide behind the names of the tables from now on.
-func (j *textJudge) hides() traces {
+func (j *textJudge) hiddenTraces() traces {
 	if j.creates && (j.left&(traceUnknown|traceReads|evident|stated) != 0 || j.configures) {
 		return traceDefines
 	}

@@ -34,10 +34,10 @@ const (
 	traceDefines   // the catalog may be out of date after the transaction; never in machine.traces
 	traceLists     // the statement may list prepared statements, see expose; never in machine.traces
 	traceSpoils    // with traceUnknown: perhaps state that DISCARD ALL does not undo, such as a seed
-	traceUnread    // the text is too long to be judged and may list prepared statements, see hideOthers; never in machine.traces
+	traceUnread    // the text is too long to be judged and may list prepared statements, see closeOthersStatements; never in machine.traces
 	traceShows     // the statement shows what clients have left for good, see beforeShowing; never in machine.traces
 
-	// These pin if Config.PinAlso has them, as does traceSequences: see machine.also.
+	// These pin if Config.PinAlso has them, as does traceSequences: see machine.pinAlsoTraces.
 	traceCustom // custom settings: RESET keeps their names
 	traceTemps  // a temporary table was used: temp_buffers cannot be changed any more
 	traceSetval // with traceSequences: setval, which does not change lastval
@@ -140,7 +140,7 @@ func (c *catalog) judgePlain(text []byte) (left traces, ok bool) {
 		if isWord(text[:n], plain.word) {
 			rest := text[n:]
 			ok = isPlain(rest, plain.into) && !c.mayMention(rest) && (plain.word != "commit" || !bytes.ContainsAny(rest, "'$")) // COMMIT PREPARED
-			return plain.left | c.every(), ok
+			return plain.left | c.ofEveryStatement(), ok
 		}
 	}
 	return 0, false
@@ -177,11 +177,11 @@ func isPlain(rest []byte, into bool) bool {
 
 // judgeWhole judges all of a text word by word.
 func (c *catalog) judgeWhole(text []byte) traces {
-	j := textJudge{text: text, first: true, left: c.every(), catalog: c}
+	j := textJudge{text: text, first: true, left: c.ofEveryStatement(), catalog: c}
 	for j.at < len(text) {
 		j.next()
 	}
-	return j.left | j.hides()
+	return j.left | j.hiddenTraces()
 }
 
 // word is the position of a word in a text.
@@ -277,7 +277,7 @@ func (j *textJudge) next() {
 		}
 		j.other()
 	case commentByte:
-		n := space(text[j.at:], ' ')
+		n := spaceLength(text[j.at:], ' ')
 		if j.at += max(n, 1); n == 0 {
 			j.other()
 		}
@@ -389,13 +389,13 @@ func (j *textJudge) word() {
 			j.other()
 			return
 		}
-		i := j.at + j.gap(j.at)
+		i := j.at + j.spaceAt(j.at)
 		if i >= len(text) || text[i] != '.' {
 			break
 		}
 		qualifier = name
 		i++
-		if i += j.gap(i); i >= len(text) || text[i] != '"' && !inWord[text[i]] {
+		if i += j.spaceAt(i); i >= len(text) || text[i] != '"' && !inWord[text[i]] {
 			j.at = i
 			j.other()
 			return
@@ -409,12 +409,12 @@ func (j *textJudge) word() {
 	if name.to == name.from+1 && text[name.from]|0x20 == 'u' && bytes.HasPrefix(text[j.at:], []byte(`&"`)) {
 		j.left |= traceUnknown | traceLists // a name that is spelled in code points
 	}
-	j.meaning(name, qualifier)
+	j.addWord(name, qualifier)
 	j.before, j.first, j.closed = name, j.graph != nil && j.begun(name), false
 }
 
-// gap returns the length of the space and comments at a position.
-func (j *textJudge) gap(at int) int {
+// spaceAt returns the length of the space and comments at a position.
+func (j *textJudge) spaceAt(at int) int {
 	if at >= len(j.text) {
 		return 0
 	}
@@ -424,7 +424,7 @@ func (j *textJudge) gap(at int) int {
 	case c == spaceByte && at+1 < len(j.text) && byteClasses[j.text[at+1]] == wordByte: // one space, nearly always
 		return 1
 	}
-	return space(j.text[at:], ' ')
+	return spaceLength(j.text[at:], ' ')
 }
 
 // is reports whether a word is a keyword, given in lower case.
@@ -444,8 +444,8 @@ func (j *textJudge) is(w word, keyword string) bool {
 	return true
 }
 
-// meaning adds the traces of a word. qualifier is the part of the name before it.
-func (j *textJudge) meaning(name, qualifier word) {
+// addWord adds the traces of a word. qualifier is the part of the name before it.
+func (j *textJudge) addWord(name, qualifier word) {
 	j.left |= j.known(name)
 	if j.graph != nil {
 		left := j.inBody(name, qualifier)
@@ -455,9 +455,9 @@ func (j *textJudge) meaning(name, qualifier word) {
 	if j.first && (qualifier == word{}) {
 		j.left |= j.begins(name)
 	} else {
-		j.left |= j.within(name, qualifier)
+		j.left |= j.tracesOfInnerWord(name, qualifier)
 	}
-	if i := j.at + j.gap(j.at); i < len(j.text) && j.text[i] == '(' {
+	if i := j.at + j.spaceAt(j.at); i < len(j.text) && j.text[i] == '(' {
 		j.left |= j.call(name, qualifier)
 	}
 }
@@ -478,7 +478,7 @@ func (j *textJudge) begins(name word) traces {
 	}
 	left |= j.defines(name)
 	if left == traceStatements {
-		if next := j.at + j.gap(j.at); isTransaction(j.text[next:]) {
+		if next := j.at + j.spaceAt(j.at); isTransaction(j.text[next:]) {
 			return 0
 		}
 	}
@@ -489,12 +489,12 @@ func (j *textJudge) begins(name word) traces {
 // also be the name of a prepared statement.
 func isTransaction(text []byte) bool {
 	word, rest := identifier(string(text[:min(len(text), maxSetName)]))
-	rest = rest[space([]byte(rest), ' '):]
+	rest = rest[spaceLength([]byte(rest), ' '):]
 	return strings.EqualFold(word, "transaction") && strings.HasPrefix(rest, "'")
 }
 
-// within returns the traces of a word that is not the first one of its statement.
-func (j *textJudge) within(name, qualifier word) traces {
+// tracesOfInnerWord returns the traces of a word that is not the first one of its statement.
+func (j *textJudge) tracesOfInnerWord(name, qualifier word) traces {
 	switch c := j.text[name.from] | 0x20; {
 	case qualifier != word{} && j.isTemp(qualifier):
 		return traceObjects | traceLasts | traceTemps
@@ -628,7 +628,7 @@ func (j *textJudge) conflicts(name word) bool {
 	if j.catalog.trusted() || j.graph != nil {
 		return true // there is no function of that name
 	}
-	i := j.at + j.gap(j.at) + 1
+	i := j.at + j.spaceAt(j.at) + 1
 	for i < len(j.text) && (inWord[j.text[i]] || bytes.IndexByte([]byte(" \t\n\r,\""), j.text[i]) >= 0) {
 		i++
 	}
@@ -636,7 +636,7 @@ func (j *textJudge) conflicts(name word) bool {
 		return false
 	}
 	i++
-	i += j.gap(i)
+	i += j.spaceAt(i)
 	return i+2 < len(j.text) && isWord(j.text[i:i+2], "do") && !inWord[j.text[i+2]]
 }
 

@@ -30,34 +30,34 @@ func (m *machine) rejectTooLarge(name string, size int) {
 		name, size, maxClientStatements, m.stmtBytes))
 }
 
-// knows reports whether a message that uses or creates a statement can be judged before earlier messages are
+// canJudgeName reports whether a message that uses or creates a statement can be judged before earlier messages are
 // answered. has says whether the statement should exist.
-func (m *machine) knows(name []byte, has bool) bool {
+func (m *machine) canJudgeName(name []byte, has bool) bool {
 	if len(name) == 0 {
 		return m.knowsUnnamed()
 	}
-	return !m.sweeping && (!m.st.endsBetween() || m.st.queries == 0 && m.certain(string(name), has))
+	return !m.sweeping && (!m.st.endsBetween() || m.st.queries == 0 && m.nameCertain(string(name), has))
 }
 
-// certain reports whether the client has a statement of a name, or has none, as has says, whatever the pending
+// nameCertain reports whether the client has a statement of a name, or has none, as has says, whatever the pending
 // answers will be.
-func (m *machine) certain(name string, has bool) bool {
+func (m *machine) nameCertain(name string, has bool) bool {
 	st := m.stmts[name]
-	if (st != nil) != has || m.uncertain(name) || len(m.pending) >= maxPending {
+	if (st != nil) != has || m.maybeSkipped(name) || len(m.pending) >= maxPending {
 		return false
 	}
 	if !has {
 		return true
 	}
 	on := m.server.stmts.find(st.sharedText)
-	return on == nil || !m.uncertain(on.name)
+	return on == nil || !m.maybeSkipped(on.name)
 }
 
 // maxPending bounds work.pending.
 const maxPending = 1000
 
-// uncertain reports whether the server may have skipped messages about a statement before the last Sync.
-func (m *machine) uncertain(name string) bool { return slices.Contains(m.pending[:m.synced], name) }
+// maybeSkipped reports whether the server may have skipped messages about a statement before the last Sync.
+func (m *machine) maybeSkipped(name string) bool { return slices.Contains(m.pending[:m.synced], name) }
 
 // parseNamed gives the client a statement, and returns take; or it returns adapt, wait or renew, and has done nothing.
 func (m *machine) parseNamed(name string, full, body []byte) verb {
@@ -75,7 +75,7 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		return take
 	}
 	text := m.shared.texts.get(m.plan, body)
-	left := text.leaves(m.shared.knowledge.now.Load())
+	left := text.tracesOf(m.shared.knowledge.now.Load())
 	names := m.executedByText(left, text)
 	switch {
 	case m.defersTo(left):
@@ -108,7 +108,7 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		m.probe(name, body)
 	}
 	st := &statement{sharedText: text, since: notYet}
-	m.own(name, st)
+	m.addOwnStatement(name, st)
 	if len(m.fresh) < maxAlone {
 		m.fresh = append(m.fresh, name)
 	}
@@ -119,15 +119,15 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 
 // probe makes the server refuse the Parse that follows if SQL has prepared a statement of that name.
 func (m *machine) probe(name string, body []byte) {
-	m.standOut(name)
+	m.closeStandIn(name)
 	m.st.push(op{kind: opInjectedParse})
 	m.sendParse(name, string(body))
 	m.st.push(op{kind: opInjectedClose})
 	m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 }
 
-// own adds a statement to the client's, under a name.
-func (m *machine) own(name string, st *statement) {
+// addOwnStatement adds a statement to the client's, under a name.
+func (m *machine) addOwnStatement(name string, st *statement) {
 	if m.stmts == nil {
 		m.stmts = make(map[string]*statement)
 	}
@@ -155,7 +155,7 @@ func (m *machine) prepare(st *statement, o op) *serverStatement {
 	if st.isDescribed() && m.st.push(op{kind: opInjectedDescribe, st: st, on: on}) {
 		m.ask(&pgwire.Describe{Object: pgwire.ObjectStatement, Name: on.name})
 	}
-	srv.stmts.surplus()
+	srv.stmts.retireSurplus()
 	for range 3 { // long texts aside, that is more than this statement adds
 		if name := srv.stmts.nextStale(); name != "" {
 			m.closeOnServer(name)
@@ -185,11 +185,11 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 	}
 	st = m.stmts[string(statementKey(name))]
 	switch {
-	case st == nil && ours(name):
+	case st == nil && isGatewayName(name):
 		m.reject(pgwire.StateInvalidStatementName, fmt.Sprintf("prepared statement %q does not exist", name))
 		return "", nil, nil, false
 	case st == nil:
-		m.standOut(string(statementKey(name)))
+		m.closeStandIn(string(statementKey(name)))
 		return string(name), nil, nil, true // PREPARE in this transaction made it, or the server's error is the best answer
 	case st.plan != m.plan:
 		old := st.sharedText
@@ -197,12 +197,12 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 		m.shared.texts.put(old)
 	}
 	if on = m.server.stmts.use(st); on == nil {
-		if m.unlike == st {
-			m.unlike = nil
+		if m.redescribed == st {
+			m.redescribed = nil
 		}
 		on = m.prepare(st, op{kind: opInjectedParse})
 		if st.isDescribed() {
-			m.unseen = st
+			m.describedAgain = st
 		}
 	}
 	return on.name, st, on, true
@@ -213,19 +213,19 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 func (m *machine) ensureFor(name []byte, left traces) (server string, st *statement, on *serverStatement, ok bool) {
 	if left&traceLists != 0 && len(name) > 0 {
 		key := string(statementKey(name))
-		if st = m.stmts[key]; st != nil && m.standing[key] == st {
+		if st = m.stmts[key]; st != nil && m.underClientName[key] == st {
 			return key, st, nil, true
 		}
 	}
 	return m.ensure(name)
 }
 
-// ours reports whether a name on the server is one of the gateway's.
-func ours(name []byte) bool { return bytes.HasPrefix(name, []byte(namePrefix)) }
+// isGatewayName reports whether a name on the server is one of the gateway's.
+func isGatewayName(name []byte) bool { return bytes.HasPrefix(name, []byte(namePrefix)) }
 
-// sayLocal gives the client the gateway's own answers that are due.
-func (m *machine) sayLocal() {
-	if !m.st.speaksNext() {
+// sendLocalAnswers gives the client the gateway's own answers that are due.
+func (m *machine) sendLocalAnswers() {
+	if !m.st.hasLocalAnswer() {
 		return
 	}
 	for !m.partial {
@@ -234,10 +234,10 @@ func (m *machine) sayLocal() {
 			return
 		}
 		if o.kind == opSaidReady {
-			m.say(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+			m.addToClient(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 			continue
 		}
-		m.say(&pgwire.CloseComplete{})
+		m.addToClient(&pgwire.CloseComplete{})
 		if o.st != nil {
 			m.shared.texts.put(o.st.sharedText)
 		}
@@ -258,7 +258,7 @@ func (m *machine) undo() {
 		case opInjectedClose:
 			switch {
 			case o.local:
-				m.stand(o.name, nil)
+				m.setUnderClientName(o.name, nil)
 			case o.name != "":
 				m.server.stmts.stale = append(m.server.stmts.stale, o.name)
 			}
@@ -266,7 +266,7 @@ func (m *machine) undo() {
 			switch {
 			case o.st == nil:
 			case m.stmts[o.name] == nil:
-				m.own(o.name, o.st)
+				m.addOwnStatement(o.name, o.st)
 			default:
 				m.shared.texts.put(o.st.sharedText)
 			}
@@ -289,7 +289,7 @@ func (m *machine) forget(name string, st *statement) {
 // deallocateAll notes that the server connection and the client have lost all their statements but the unnamed one.
 func (m *machine) deallocateAll() {
 	m.server.stmts.clear()
-	clear(m.standing)
+	clear(m.underClientName)
 	if m.mode == Transaction {
 		m.forgetStatements()
 	}

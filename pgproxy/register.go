@@ -24,8 +24,8 @@ type ticks struct{ now atomic.Uint32 }
 
 func (t *ticks) move() { t.now.Store(1 + uint32(clock()/tick)) }
 
-// at returns the time of a tick.
-func at(tickNumber uint32) time.Time { return started.Add(time.Duration(tickNumber-1) * tick) }
+// timeOfTick returns the time of a tick.
+func timeOfTick(tickNumber uint32) time.Time { return started.Add(time.Duration(tickNumber-1) * tick) }
 
 // activity is a session's state and when that began, in one atomic number: twice the tick, plus 1 while the session
 // waits for its server. 0 means that the client has made no request yet.
@@ -71,7 +71,7 @@ func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Inf
 	info.User, info.Database, info.Application, info.Upstream = c.User, c.Database, c.ApplicationName, c.backend.Name()
 	n := c.activity.n.Load()
 	if n != 0 {
-		info.Since = at(n >> 1)
+		info.Since = timeOfTick(n >> 1)
 	}
 	switch c.state.Load() {
 	case clientIdle, clientInterrupted:
@@ -82,7 +82,7 @@ func (e *entry) Describe(all []listener.Info, info listener.Info) []listener.Inf
 		info.State = listener.StateActive
 	}
 	if w := c.worker.Load(); w != nil && w.session != nil {
-		w.session.inform(&info, n&1 == 1)
+		w.session.describeHeld(&info, n&1 == 1)
 	}
 	if b := c.postgres(); b != nil {
 		info.Channels = b.listening.channels(c)
@@ -99,18 +99,18 @@ func (c *Client) postgres() *Postgres {
 	return b
 }
 
-// inform adds what the client holds. Other goroutines call it.
-func (s *session) inform(info *listener.Info, works bool) {
+// describeHeld adds what the client holds. Other goroutines call it.
+func (s *session) describeHeld(info *listener.Info, works bool) {
 	if n := s.readerActivity.n.Load(); n != 0 && !works {
 		works = n&1 == 1
-		if since := at(n >> 1); since.After(info.Since) {
+		if since := timeOfTick(n >> 1); since.After(info.Since) {
 			info.Since = since
 		}
 	}
 	s.cancelMu.Lock()
 	defer s.cancelMu.Unlock()
 	if srv := s.target; srv != nil {
-		info.Endpoint, info.ServerPID, info.Held, info.Statement = srv.endpoint, srv.key.ProcessID, at(srv.heldSince), string(srv.statement)
+		info.Endpoint, info.ServerPID, info.Held, info.Statement = srv.endpoint, srv.key.ProcessID, timeOfTick(srv.heldSince), string(srv.statement)
 		pins := traces(srv.shownPins.Load())
 		info.Pinned = pins.String()
 		switch {
@@ -178,8 +178,8 @@ func (s *session) showBody(typ byte, body []byte) {
 	s.show(body)
 }
 
-// held notes that the session has a server connection. cancelMu is held.
-func (s *session) held(srv *server) {
+// noteHeld notes that the session has a server connection. cancelMu is held.
+func (s *session) noteHeld(srv *server) {
 	s.hit = false
 	s.target, srv.heldSince, srv.statement = srv, s.c.proxy.ticks.now.Load(), srv.statement[:0]
 }

@@ -58,15 +58,15 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 	}
 	s.mu.Lock()
 	s.meter.Asked()
-	s.x.heed(h, s.machine.st.empty())
+	s.x.observe(h, s.machine.st.empty())
 	s.forwarding = s.srv != nil
-	if s.reading && s.machine.st.quiet() {
-		s.nothingOwed()
+	if s.reading && s.machine.st.serverSilent() {
+		s.dropAnswered()
 	}
 	err = s.broken
 	s.mu.Unlock()
 	if err == nil && s.srv != nil {
-		err = s.comes(h)
+		err = s.awaitMessage(h)
 	}
 	if err != nil {
 		return false, err
@@ -78,7 +78,7 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 	for {
 		s.mu.Lock()
 		act, err := s.machine.clientMessage(msg)
-		s.tell()
+		s.writeMachineMessages()
 		s.mu.Unlock()
 		if err == nil {
 			err = s.sendOwn()
@@ -92,9 +92,9 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 		case take:
 			return false, s.c.Reader.Skip()
 		case more:
-			msg.body, err = s.gather(act.n)
+			msg.body, err = s.awaitBeginning(act.n)
 		case wait:
-			err = s.catchUp()
+			err = s.awaitAnswers()
 		case lease:
 			if done, err := s.leaseFor(&msg, act.later); done || err != nil {
 				return false, err
@@ -122,12 +122,12 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 	}
 }
 
-// comes waits for as much of a message as is examined, while a server connection is leased.
-func (s *session) comes(h pgwire.Header) error {
+// awaitMessage waits for as much of a message as is examined, while a server connection is leased.
+func (s *session) awaitMessage(h pgwire.Header) error {
 	if err := s.pace(h.Len + headerSize); err != nil {
 		return err
 	}
-	if err := s.arrive(min(h.Len, maxPeek)); err != nil {
+	if err := s.awaitBytes(min(h.Len, maxPeek)); err != nil {
 		return err
 	}
 	if s.c.showsStatements() {
@@ -146,14 +146,14 @@ func beginning(r *pgwire.Reader, n, limit int) ([]byte, error) {
 	return r.Body()
 }
 
-// gather is beginning for the client's message. It watches the server connection while the message arrives.
-func (s *session) gather(n int) (body []byte, err error) {
+// awaitBeginning is beginning for the client's message. It watches the server connection while the message arrives.
+func (s *session) awaitBeginning(n int) (body []byte, err error) {
 	r := s.c.Reader
 	if n <= maxPeek || n > maxClientStatements || s.srv == nil {
 		return beginning(r, n, maxClientStatements)
 	}
 	for r.Left() > 0 {
-		if err := s.arrive(1); err != nil {
+		if err := s.awaitBytes(1); err != nil {
 			return nil, err
 		}
 		chunk, err := r.Chunk()
@@ -165,11 +165,11 @@ func (s *session) gather(n int) (body []byte, err error) {
 	return body, nil
 }
 
-// tell writes the machine's messages for the client to the client's Writer. mu is held.
-func (s *session) tell() {
+// writeMachineMessages writes the machine's messages for the client to the client's Writer. mu is held.
+func (s *session) writeMachineMessages() {
 	if m := &s.machine; len(m.toClient) > 0 {
 		_, _ = s.c.Writer.Write(m.toClient) // Flush reports the error
-		m.toClient = took(m.toClient)
+		m.toClient = emptied(m.toClient)
 	}
 }
 
@@ -184,7 +184,7 @@ func (s *session) sendOwn() error {
 		return err
 	}
 	_, err := s.srv.w.Write(m.toServer)
-	m.toServer = took(m.toServer)
+	m.toServer = emptied(m.toServer)
 	if err != nil {
 		return s.writeFailed(err)
 	}
@@ -203,7 +203,7 @@ func (s *session) forward(msg message, act action) error {
 		return s.writeFailed(err)
 	}
 	for {
-		if err := s.arrive(min(s.c.Reader.Left(), 1)); err != nil {
+		if err := s.awaitBytes(min(s.c.Reader.Left(), 1)); err != nil {
 			return err
 		}
 		chunk, err := s.c.Reader.Chunk()
@@ -224,7 +224,7 @@ func (s *session) forward(msg message, act action) error {
 // error, and the rest of its request is dropped.
 func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 	r := s.c.Reader
-	if !msg.whole(maxPeek) {
+	if !msg.hasBody(maxPeek) {
 		if msg.body, err = r.Peek(msg.size()); err != nil {
 			return false, err
 		}
@@ -237,7 +237,7 @@ func (s *session) leaseFor(msg *message, later bool) (done bool, err error) {
 	}
 	alone := r.Buffered() <= msg.size()+len(syncMessage) && !s.x.begun()
 	if later && alone && s.answersLater(msg) {
-		s.tell()
+		s.writeMachineMessages()
 		return true, r.Skip()
 	}
 	s.c.Working()
@@ -277,7 +277,7 @@ func (s *session) begunWith(lease upstream.Lease[*server]) {
 	x := &s.x
 	x.lease, x.srv = lease, lease.Value()
 	s.cancelMu.Lock()
-	s.held(x.srv)
+	s.noteHeld(x.srv)
 	s.cancelMu.Unlock()
 }
 
@@ -300,7 +300,7 @@ func (s *session) notLeased(typ byte, err error) error {
 	s.c.CountSQLState(m.Code)
 	s.c.Writer.Send(m)
 	s.machine.unleased(typ)
-	s.tell()
+	s.writeMachineMessages()
 	return s.c.Reader.Skip()
 }
 
@@ -373,7 +373,7 @@ func (s *session) writeFailed(err error) error {
 func (s *session) exchange() error {
 	if s.forwarding && s.srv != nil {
 		s.mu.Lock()
-		s.tell() // the fast path may have left messages, also for the server
+		s.writeMachineMessages() // the fast path may have left messages, also for the server
 		s.mu.Unlock()
 		err := s.sendOwn()
 		if err == nil {
@@ -387,7 +387,7 @@ func (s *session) exchange() error {
 	s.forwarding = false
 	broken := s.broken
 	over := s.reading || s.srv == nil
-	if s.reading && !s.machine.st.quiet() && s.readerActivity.n.Load()&1 == 0 {
+	if s.reading && !s.machine.st.serverSilent() && s.readerActivity.n.Load()&1 == 0 {
 		s.readerActivity.set(s.c.proxy.ticks.now.Load(), true)
 	}
 	s.mu.Unlock()
@@ -399,7 +399,7 @@ func (s *session) exchange() error {
 			return err
 		}
 	}
-	return s.caughtUp()
+	return s.releaseIfAnswered()
 }
 
 // finish ends the session after Terminate. As a server does, it first completes all earlier requests.
@@ -414,11 +414,11 @@ func (s *session) finish() error {
 	if !waits {
 		return err
 	}
-	return s.catchUp()
+	return s.awaitAnswers()
 }
 
-// catchUp waits for the answers to earlier messages.
-func (s *session) catchUp() error {
+// awaitAnswers waits for the answers to earlier messages.
+func (s *session) awaitAnswers() error {
 	s.srv.w.Send(&pgwire.Flush{})
 	if err := s.flushServer(); err != nil {
 		return err
@@ -427,10 +427,10 @@ func (s *session) catchUp() error {
 	defer s.c.Done()
 	s.mu.Lock()
 	reading := s.reading
-	s.learning = reading && !s.machine.caughtUp()
+	s.learning = reading && !s.machine.canJudgeAgain()
 	waits := s.learning || !reading
 	s.mu.Unlock()
-	for !reading && !s.machine.caughtUp() {
+	for !reading && !s.machine.canJudgeAgain() {
 		if _, err := s.fromServer(); err != nil {
 			return err
 		}
@@ -514,7 +514,7 @@ func (s *session) answer(h pgwire.Header) error {
 	if !own {
 		s.count(msg, act)
 	}
-	s.tell()
+	s.writeMachineMessages()
 	var err error
 	switch act.do {
 	case pass:
@@ -531,8 +531,8 @@ func (s *session) answer(h pgwire.Header) error {
 	if err != nil {
 		return err
 	}
-	m.sayLocal()
-	s.tell()
+	m.sendLocalAnswers()
+	s.writeMachineMessages()
 	return s.passOn()
 }
 
@@ -588,10 +588,10 @@ func clientWriteError(err error) error { return fmt.Errorf("%w: %w", errClientWr
 // message can run outside its transaction. In this case the result is nil.
 func (s *session) backendGone(cause error, mayStay bool) error {
 	m := &s.machine
-	cause = s.srv.whyLost(cause)
+	cause = s.srv.lossReason(cause)
 	// A client's message that was sent in part belongs to a request that can no longer be answered.
 	atBoundary := s.c.Reader.Buffered() == 0 && s.c.Reader.Left() == 0
-	stay := mayStay && m.alone() && atBoundary && s.srv.r.Left() == 0
+	stay := mayStay && m.lostAtMostOne() && atBoundary && s.srv.r.Left() == 0
 	lost := s.reportLost(cause, stay)
 	if !m.st.empty() && !m.st.copyIn && s.srv.removed.Load() {
 		_ = s.c.Writer.Flush()
@@ -638,9 +638,9 @@ func (s *session) reportLost(cause error, stay bool) *backendError {
 	return lost
 }
 
-// whyLost returns why a server connection broke, given the error that showed it. The server's error takes precedence
+// lossReason returns why a server connection broke, given the error that showed it. The server's error takes precedence
 // over the removal of its endpoint.
-func (s *server) whyLost(cause error) error {
+func (s *server) lossReason(cause error) error {
 	if _, said := errors.AsType[*pgwire.ErrorResponse](cause); s.removed.Load() && !said {
 		return errRemoved
 	}

@@ -25,7 +25,7 @@ func (s *session) release() {
 		_ = s.c.Writer.Flush() // the client need not wait for its own cancel request
 	}
 	certain := s.endCancels() && !srv.cancelInDoubt.Load()
-	if !certain || !s.machine.fit() {
+	if !certain || !s.machine.reusable() {
 		s.machine.release()
 		s.lease.Discard()
 		return
@@ -76,7 +76,7 @@ func (s *session) close() {
 		if lost := (*backendError)(nil); !m.st.empty() && !m.st.copyIn && (!errors.As(s.broken, &lost) || s.srv.removed.Load()) {
 			s.abandon()
 		}
-		m.dropped()
+		m.forgetUnanswered()
 		s.discard()
 		return
 	}
@@ -113,7 +113,7 @@ func (s *session) clean() error {
 	if torn || !s.machine.st.clean() || srv.r.Buffered() > 0 || srv.r.Left() > 0 || srv.w.Buffered() > 0 || len(s.machine.toServer) > 0 || srv.cancelInDoubt.Load() {
 		return errInDoubt
 	}
-	if s.machine.pinned && srv.doomed {
+	if s.machine.pinned && srv.mustClose {
 		return errRemains
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(resetTimeout))
@@ -125,8 +125,8 @@ func (s *session) clean() error {
 	}
 	s.machine.outdate()
 	left := s.machine.traces | srv.pins
-	srv.doomed = srv.doomed || left&(indelible|lasting|traceSpoils) != 0
-	if (s.machine.pinned || left != 0) && !srv.doomed {
+	srv.mustClose = srv.mustClose || left&(indelible|lasting|traceSpoils) != 0
+	if (s.machine.pinned || left != 0) && !srv.mustClose {
 		if err := srv.wipe(); err != nil {
 			return err
 		}
@@ -163,7 +163,7 @@ func (s *server) wipeLeft(within time.Duration) error {
 // wiped notes that DISCARD ALL has been done.
 func (s *serverState) wiped() {
 	s.stmts.clear()
-	s.flags, s.settings, s.unnamed, s.sequencesOf, s.standing = 0, "", 0, sequenceUse{}, nil
+	s.flags, s.settings, s.unnamed, s.sequencesOf, s.underClientName = 0, "", 0, sequenceUse{}, nil
 }
 
 // stopServerReader ends the server reader of a session whose client has left. A server reader in the middle of an answer

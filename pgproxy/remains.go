@@ -55,7 +55,7 @@ func hintOf(before, word, rest []byte) hints {
 		}
 		found = isWord(word, "dblink_connect") || isWord(word, "dblink_connect_u")
 	case 'l':
-		rest = rest[space(rest, ' '):]
+		rest = rest[spaceLength(rest, ' '):]
 		found = isWord(word, "load") && len(rest) > 0 && rest[0] == '\''
 	case 'p':
 		found = isWord(word, "pg_temp") || isWord(word, "pg_replication_origin_session_setup")
@@ -111,7 +111,7 @@ func customSet(rest []byte) (name string) {
 		part, after = identifier(after)
 	}
 	for name = unquoted(part); part != ""; name += unquoted(part) {
-		if after = after[space([]byte(after), ' '):]; !strings.HasPrefix(after, ".") {
+		if after = after[spaceLength([]byte(after), ' '):]; !strings.HasPrefix(after, ".") {
 			break
 		}
 		name += "."
@@ -138,10 +138,10 @@ func configured(rest []byte) (name string, known bool) {
 		return "", false // a parameter, a column: unknown
 	}
 	text, rest, ok := bytes.Cut(rest[1:], []byte{'\''})
-	rest = rest[space(rest, ' '):]
+	rest = rest[spaceLength(rest, ' '):]
 	if bytes.HasPrefix(rest, []byte("::")) {
 		cast, behind := identifier(string(rest[2:min(len(rest), 2+maxSetName)]))
-		rest = []byte(behind)[space([]byte(behind), ' '):]
+		rest = []byte(behind)[spaceLength([]byte(behind), ' '):]
 		ok = ok && cast != ""
 	}
 	return string(text), ok && len(rest) > 0 && rest[0] == ',' // the literal is all of it
@@ -162,8 +162,8 @@ func callsSetConfig(body []byte) bool {
 	return len(body) >= oidSize && binary.BigEndian.Uint32(body) == oidSetConfig
 }
 
-// leftByCall returns the traces of a FunctionCall that a state check cannot report.
-func leftByCall(body []byte) traces {
+// tracesOfCall returns the traces of a FunctionCall that a state check cannot report.
+func tracesOfCall(body []byte) traces {
 	if len(body) < oidSize {
 		return 0
 	}

@@ -29,8 +29,8 @@ type renewals struct {
 	refused atomic.Bool  // there were too many, and that has been logged
 }
 
-// take counts one, and reports whether it is possible now.
-func (r *renewals) take(now time.Duration) bool {
+// tryTake counts one, and reports whether it is possible now.
+func (r *renewals) tryTake(now time.Duration) bool {
 	for {
 		full := r.full.Load()
 		next := max(full, int64(now)) + int64(renewalEvery)
@@ -56,9 +56,9 @@ func (s *session) renew(msg *message) error {
 		return s.renewBegun()
 	}
 	switch {
-	case s.swap():
+	case s.swapForClean():
 	case !s.mayRenew():
-		m.forgoes()
+		m.declineReplacement()
 	default:
 		if err := s.replace(); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (s *session) mayRenew() bool {
 	if !s.machine.buffersStuck(&s.srv.serverState) && !s.lease.Replaceable() {
 		return false
 	}
-	if s.b.renewals.take(clock()) {
+	if s.b.renewals.tryTake(clock()) {
 		return true
 	}
 	if !s.b.renewals.refused.Swap(true) {
@@ -97,9 +97,9 @@ func (s *session) stopReading() error {
 	return s.broken
 }
 
-// swap exchanges the leased server connection, on which nothing has been done, for an idle one in which clients have
-// left nothing. It returns false, and has done nothing, if there is none at hand.
-func (s *session) swap() bool {
+// swapForClean exchanges the leased server connection, on which nothing has been done, for an idle one in which clients
+// have left nothing. It returns false, and has done nothing, if there is none at hand.
+func (s *session) swapForClean() bool {
 	x := &s.x
 	if !s.machine.st.closed() || s.srv.w.Buffered() > 0 {
 		return false // the gateway has begun something there
@@ -123,7 +123,7 @@ func (s *session) swap() bool {
 	s.leaseAt = began
 	s.cancelMu.Lock()
 	s.lease, s.srv = lease, lease.Value()
-	s.held(s.srv)
+	s.noteHeld(s.srv)
 	s.cancelMu.Unlock()
 	s.leasedAt = clock()
 	s.srv.raw.Adopt()
@@ -140,13 +140,13 @@ func (s *session) replace() error {
 	m.forgetServer()
 	s.srv = nil
 	s.renewing = true
-	err := s.takeAlive()
+	err := s.acquireAlive()
 	s.renewing = false
 	if err != nil {
 		return err
 	}
 	s.leased()
-	m.forgoes()
+	m.declineReplacement()
 	return s.learnGiven(left)
 }
 
@@ -198,12 +198,12 @@ func (s *session) replaceLease(ctx context.Context) (lease upstream.Lease[*serve
 func (s *session) renewBegun() error {
 	m := &s.machine
 	if !s.mayRenew() {
-		m.forgoes()
+		m.declineReplacement()
 		return nil
 	}
 	begin := string(m.opened)
-	s.beginAgain(true)
-	defer s.beginAgain(false)
+	s.noteBeginAgain(true)
+	defer s.noteBeginAgain(false)
 	err := s.replace()
 	if err == nil {
 		err = s.sync()
@@ -221,8 +221,8 @@ func (s *session) renewBegun() error {
 	return nil
 }
 
-// beginAgain notes that the client's transaction begins on another server connection, or has begun there.
-func (s *session) beginAgain(begins bool) {
+// noteBeginAgain notes that the client's transaction begins on another server connection, or has begun there.
+func (s *session) noteBeginAgain(begins bool) {
 	s.cancelMu.Lock()
 	s.beginsAgain = begins
 	s.cancelMu.Unlock()

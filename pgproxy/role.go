@@ -142,7 +142,7 @@ func (s *serverState) refusedWrite() {
 	if !s.standby() {
 		return
 	}
-	s.doomed = true
+	s.mustClose = true
 	if s.newest != nil {
 		s.newest.doubt(s.endpoint)
 	}

@@ -42,7 +42,7 @@ func (s *session) readServer() {
 			err = s.c.Writer.Flush()
 			if err != nil {
 				err = errors.Join(errClientWrite, err)
-			} else if s.machine.st.quiet() {
+			} else if s.machine.st.serverSilent() {
 				s.c.Writer.Release()
 			}
 		}
@@ -62,12 +62,12 @@ func (s *session) readServer() {
 // readerAnswered checks whether the server reader has done its work. mu is held.
 func (s *session) readerAnswered() {
 	free := s.machine.over()
-	if s.machine.st.quiet() && s.readerActivity.n.Load()&1 == 1 {
+	if s.machine.st.serverSilent() && s.readerActivity.n.Load()&1 == 1 {
 		s.readerActivity.set(s.c.proxy.ticks.now.Load(), false)
 	}
 	switch {
-	case s.learning && s.machine.caughtUp():
-	case !s.machine.st.quiet() || s.srv.r.HasMessage():
+	case s.learning && s.machine.canJudgeAgain():
+	case !s.machine.st.serverSilent() || s.srv.r.HasMessage():
 		return
 	case free || s.machine.due():
 	case s.resident || !s.waiting || s.srv.r.Buffered() > 0: // nobody else would watch the server connection
@@ -105,7 +105,7 @@ func (s *session) readerFailed(err error) {
 // readerLost informs the client that its server connection broke. It closes the connection but keeps the lease,
 // because the session's goroutine may be using the connection.
 func (s *session) readerLost(cause error) error {
-	lost := s.reportLost(s.srv.whyLost(cause), false)
+	lost := s.reportLost(s.srv.lossReason(cause), false)
 	_ = s.c.Writer.Flush()
 	s.machine.st.unsynced = true // makes the connection doubtful, so that close discards it
 	_ = s.srv.conn.Close()

@@ -56,7 +56,7 @@ type session struct {
 	nudged     bool  // the server reader has interrupted the wait for the client, see readerAnswered
 	forwarding bool  // the session's goroutine is sending to srv
 	waiting    bool  // the session's goroutine waits for the client
-	learning   bool  // the session's goroutine waits for the server reader, see catchUp
+	learning   bool  // the session's goroutine waits for the server reader, see awaitAnswers
 	broken     error // set by the server reader: the session is over
 	meter      Meter
 
@@ -95,7 +95,7 @@ type suspended struct {
 // keptState returns the state that is kept while the session is suspended.
 func (s *session) keptState() any {
 	m := &s.machine
-	s.c.keepDrawn(m.drawn)
+	s.c.keepSequenceLeases(m.sequenceLeases)
 	view := unique.Make(m.clientView)
 	if m.none() && s.lingering.place.None() {
 		return view
@@ -106,7 +106,7 @@ func (s *session) keptState() any {
 // restore takes back the state that keptState returned.
 func (s *session) restore(rest any) {
 	s.resumed = true
-	s.machine.drawn = s.c.drawn()
+	s.machine.sequenceLeases = s.c.sequenceLeaseCount()
 	last := s.c.activity.n.Load() >> 1
 	if last == 0 || s.c.proxy.ticks.now.Load()-last >= seldomAfter {
 		s.seldom = 2
@@ -133,8 +133,8 @@ var works struct {
 // cacheLine is the size of a cache line, in bytes.
 const cacheLine = 64
 
-// wake gives the machine a work structure, which it needs while the session is not idle.
-func (s *session) wake() {
+// ensureWork gives the machine a work structure, which it needs while the session is not idle.
+func (s *session) ensureWork() {
 	if s.machine.work != nil {
 		return
 	}
@@ -156,8 +156,8 @@ func (s *session) returnWork() {
 		return
 	}
 	s.machine.work = nil
-	w.toServer, w.toClient = took(w.toServer), took(w.toClient) // nothing of this client reaches another
-	if !w.st.free() || cap(w.st.queue) > maxKeptOps {
+	w.toServer, w.toClient = emptied(w.toServer), emptied(w.toClient) // nothing of this client reaches another
+	if !w.st.reusable() || cap(w.st.queue) > maxKeptOps {
 		w.st.reset()
 	}
 	if !works.atHand[s.meter.index%len(works.atHand)].CompareAndSwap(nil, w) {
@@ -175,7 +175,7 @@ func newSession(ctx context.Context, b *Postgres, c *Client) *session {
 	if c.Mode == Statement {
 		s.machine.mode, s.machine.single = Transaction, true
 	}
-	s.wake()
+	s.ensureWork()
 	if c.Session != nil {
 		s.restore(c.Session)
 	} else {
@@ -193,7 +193,7 @@ func (s *session) begin() error {
 	m := &s.machine
 	if w := s.c.welcome.Load(); w != nil && w.baseline == s.b.baseline.list.Load() {
 		m.clientView = w.view
-		s.welcome(w.parameters, s.c.Key())
+		s.addWelcome(w.parameters, s.c.Key())
 		return nil
 	}
 	if s.b.baseline.get() == nil {
@@ -203,9 +203,9 @@ func (s *session) begin() error {
 	}
 	reported := s.b.baseline.list.Load()
 	baseline := *reported
-	m.unsure = m.takeSettings(baseline)
-	known := !m.unsure && s.srv == nil && m.mode == Transaction
-	if (m.unsure || m.mode == Session) && s.srv == nil {
+	m.startupUnconfirmed = m.takeSettings(baseline)
+	known := !m.startupUnconfirmed && s.srv == nil && m.mode == Transaction
+	if (m.startupUnconfirmed || m.mode == Session) && s.srv == nil {
 		if err := s.acquire(nil); err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func (s *session) begin() error {
 			return err
 		}
 	}
-	m.sure()
+	m.settingsAccepted()
 	switch {
 	case m.mode == Session:
 		baseline = s.srv.baseline
@@ -235,7 +235,7 @@ func (s *session) begin() error {
 	if known {
 		s.c.welcome.Store(&welcome{baseline: reported, view: m.clientView, parameters: parameters})
 	}
-	s.welcome(parameters, key)
+	s.addWelcome(parameters, key)
 	return nil
 }
 
@@ -246,8 +246,8 @@ type welcome struct {
 	parameters []byte // the ParameterStatus messages
 }
 
-// welcome adds the messages between AuthenticationOk and the first command.
-func (s *session) welcome(parameters []byte, key pgwire.BackendKeyData) {
+// addWelcome adds the messages between AuthenticationOk and the first command.
+func (s *session) addWelcome(parameters []byte, key pgwire.BackendKeyData) {
 	w := s.c.Writer
 	_, _ = w.Write(parameters)
 	w.Send(&key)
@@ -367,7 +367,7 @@ func (s *session) next() (h pgwire.Header, ok bool, err error) {
 		}
 		if !s.reading && s.machine.due() { // the server reader has left that to the session
 			s.mu.Unlock()
-			if err := s.caughtUp(); err != nil {
+			if err := s.releaseIfAnswered(); err != nil {
 				return pgwire.Header{}, false, err
 			}
 			continue
@@ -386,7 +386,7 @@ func (s *session) next() (h pgwire.Header, ok bool, err error) {
 		}
 		again, err = s.waitEnded(again, err)
 		if err == nil && !again {
-			err = s.comesAfter()
+			err = s.finishReaderWork()
 		}
 		if err != nil || !again {
 			return h, true, err
@@ -394,16 +394,16 @@ func (s *session) next() (h pgwire.Header, ok bool, err error) {
 	}
 }
 
-// comesAfter completes, before the client's message that has come, the work that the server reader left to the
+// finishReaderWork completes, before the client's message that has come, the work that the server reader left to the
 // session: the message overtook the server reader's nudge, and belongs to the client's next transaction.
-func (s *session) comesAfter() error {
+func (s *session) finishReaderWork() error {
 	s.mu.Lock()
 	due := !s.reading && s.machine.due()
 	s.mu.Unlock()
 	if !due {
 		return nil
 	}
-	return s.caughtUp()
+	return s.releaseIfAnswered()
 }
 
 // waitEnded notes that the wait for the client's message is over, and finds out why.
@@ -437,7 +437,7 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 	s.x.took, s.wasIdle = false, true
 	defer func() {
 		if err != ErrSuspended { //nolint:errorlint // as NextIdle returned it
-			s.wake()
+			s.ensureWork()
 		}
 	}()
 	if s.machine.sub != nil {
@@ -451,7 +451,7 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 		h, err := s.c.Reader.Next()
 		return h, true, err
 	}
-	wait := s.patience()
+	wait := s.idlePatience()
 	if s.x.late {
 		s.x.late, wait = false, 0
 	}
@@ -465,8 +465,8 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 // other would hold their stacks at the same time.
 const seldomAfter = uint32(time.Second / tick)
 
-// patience is how long the client may be idle until the session is suspended.
-func (s *session) patience() time.Duration {
+// idlePatience is how long the client may be idle until the session is suspended.
+func (s *session) idlePatience() time.Duration {
 	if s.seldom == 1 {
 		return firstPatience
 	}
@@ -485,7 +485,7 @@ const headerSize = 5
 
 // allowDrain lets a drain end a client that waits at a boundary. mu is held.
 func (s *session) allowDrain() {
-	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.machine.st.skipping || s.machine.staying() && s.machine.st.settled()) {
+	if !s.waiting || s.c.state.Load() != clientBusy || !(s.srv == nil && !s.machine.st.skipping || s.machine.keepsServer() && s.machine.st.settled()) {
 		return
 	}
 	s.c.state.Store(clientIdle)
@@ -498,7 +498,7 @@ func (s *session) allowDrain() {
 // appropriate, and returns it for the log.
 func (s *session) explain(err error) error {
 	s.mu.Lock()
-	open := s.srv != nil && !(s.machine.staying() && s.machine.st.settled())
+	open := s.srv != nil && !(s.machine.keepsServer() && s.machine.st.settled())
 	s.mu.Unlock()
 	var lost *backendError
 	switch {
@@ -571,14 +571,14 @@ func (s *session) leaseError(err error) *pgwire.ErrorResponse {
 		if code = pgwire.StateNotInPrerequisiteState; isServer {
 			code = m.Code
 		}
-		message = fmt.Sprintf("upstream %q: notifications cannot be handed over to a server connection: %s", s.b.cfg.Name, whyNoServer(err))
+		message = fmt.Sprintf("upstream %q: notifications cannot be handed over to a server connection: %s", s.b.cfg.Name, noServerReason(err))
 		hint = "Try again. The session listens as before."
 	case isServer && errors.Is(err, errSettings):
 		reason = listener.ReasonProtocol
 		s.c.CountError(reason)
 		return m
 	default:
-		if said := saidAtLogin(err); said != nil {
+		if said := loginErrorOf(err); said != nil {
 			s.c.CountError(reason)
 			return said
 		}

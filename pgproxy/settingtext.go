@@ -31,7 +31,7 @@ func (m *machine) noteSettings(text []byte, left traces) {
 	if found.hidden || left&traceCustom != 0 && len(found.customs) == 0 {
 		m.noteUnknownName()
 	}
-	m.undid = m.undid || m.startsWithRole() && hintsOf(text)&hintResets != 0 // SET role TO DEFAULT
+	m.settingsReset = m.settingsReset || m.startsWithRole() && hintsOf(text)&hintResets != 0 // SET role TO DEFAULT
 	for _, name := range found.customs {
 		m.noteName(name)
 		switch {
@@ -95,7 +95,7 @@ func settingsIn(text []byte) (found textSettings) {
 // maySet reports whether settingsIn may find something: the text begins with SET, RESET or DO, has more than one statement,
 // or contains the name of a function or view that settingsIn looks for.
 func maySet(text []byte) bool {
-	at := space(text, ';')
+	at := spaceLength(text, ';')
 	if at == len(text) {
 		return false
 	}
@@ -119,7 +119,7 @@ func maySet(text []byte) bool {
 
 // firstWord reports whether the first word of a text is lower, in any case.
 func firstWord(text []byte, lower string) bool {
-	text = text[space(text, ';'):]
+	text = text[spaceLength(text, ';'):]
 	n := 0
 	for n < len(text) && inIdentifier(text[n]) {
 		n++
@@ -133,7 +133,7 @@ func setsLocally(rest []byte) bool {
 	if bytes.ContainsRune(rest, '\\') || bytes.Contains(rest, []byte("--")) || bytes.Contains(rest, []byte("/*")) {
 		return false // where literals end would depend on settings
 	}
-	rest = rest[space(rest, ' '):]
+	rest = rest[spaceLength(rest, ' '):]
 	depth, start := 0, 0
 	for i := 0; i < len(rest); i++ {
 		switch rest[i] {
@@ -164,8 +164,8 @@ func onlyForTransaction(text []byte) bool {
 	if !whole || !firstWord(text, "set") || bytes.ContainsRune(text, '\\') {
 		return false
 	}
-	_, rest := identifier(string(text[space(text, ';'):]))
+	_, rest := identifier(string(text[spaceLength(text, ';'):]))
 	next, rest := identifier(rest)
 	end := statementEnd(rest)
-	return (strings.EqualFold(next, "local") || strings.EqualFold(next, "transaction")) && space([]byte(rest[end:]), ';') == len(rest)-end
+	return (strings.EqualFold(next, "local") || strings.EqualFold(next, "transaction")) && spaceLength([]byte(rest[end:]), ';') == len(rest)-end
 }

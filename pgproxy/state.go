@@ -40,12 +40,12 @@ type op struct {
 	// silent means that the client does not get the ReadyForQuery, nor the error if the op is injected.
 	silent bool
 	// local means, for opQuery, a single SET LOCAL or SET TRANSACTION; for opInjectedClose, that name is in
-	// work.standing; for opOwn, that the statement is sent for a list.
-	local bool
-	stood bool             // of opOwn: the server had a statement under name before
-	lists bool             // of opOwn: a request of machine.list
-	st    *statement       // the client's statement that is prepared, used or closed; may be nil
-	on    *serverStatement // the server's statement that is prepared or used; may be nil
+	// work.underClientName; for opOwn, that the statement is sent for a list.
+	local         bool
+	existedBefore bool             // of opOwn: the server had a statement under name before
+	lists         bool             // of opOwn: a request of machine.list
+	st            *statement       // the client's statement that is prepared, used or closed; may be nil
+	on            *serverStatement // the server's statement that is prepared or used; may be nil
 	// name is the client's name of st while st is being prepared or closed; for opQuery and opExecute, the names of
 	// the statements being deallocated, separated by NULs; for opInjectedClose, the name on the server if it is the
 	// gateway's or local is set; for opOwn, the statement of exposeNamed.
@@ -54,11 +54,11 @@ type op struct {
 	err  *pgwire.ErrorResponse // the client's error: of opRejected, and of opQuery for a Query that is refused
 }
 
-// own reports whether the op is a request of the gateway's own.
-func (k opKind) own() bool { return k == opOwn }
+// isOwn reports whether the op is a request of the gateway's own.
+func (k opKind) isOwn() bool { return k == opOwn }
 
 // extended reports whether the server skips the op after an error in it or before it, up to Sync.
-func (k opKind) extended() bool { return k != opQuery && k != opFunction && k != opSync && !k.own() }
+func (k opKind) extended() bool { return k != opQuery && k != opFunction && k != opSync && !k.isOwn() }
 
 // deallocates reports whether the server deallocates the stand-in of a client's statement.
 func (o *op) deallocates() bool { return o.name != "" && (o.kind == opQuery || o.kind == opExecute) }
@@ -72,13 +72,13 @@ func (k opKind) injected() bool {
 	return false
 }
 
-// tells reports whether the server will describe a statement's parameters and columns.
-func (o *op) tells() bool {
+// describesStatement reports whether the server will describe a statement's parameters and columns.
+func (o *op) describesStatement() bool {
 	return o != nil && o.on != nil && (o.kind == opDescribe || o.kind == opInjectedDescribe)
 }
 
 // ends reports whether the answer ends with ReadyForQuery.
-func (k opKind) ends() bool { return k == opQuery || k == opFunction || k == opSync || k.own() }
+func (k opKind) ends() bool { return k == opQuery || k == opFunction || k == opSync || k.isOwn() }
 
 // errBackendProtocol means that the server sent a message that answers no request.
 var errBackendProtocol = errors.New("pgproxy: unexpected message from the server")
@@ -141,23 +141,23 @@ func (s *state) deallocated() (name string) {
 	return name
 }
 
-// heard reports whether the server would execute another request of the gateway's now: the client's messages are
-// answered. The request's Sync must not end anything of the client's.
-func (s *state) heard() bool {
+// canExecuteOwn reports whether the server would execute another request of the gateway's now: the client's messages
+// are answered. The request's Sync must not end anything of the client's.
+func (s *state) canExecuteOwn() bool {
 	if s.unsynced && s.bound || s.skipping || s.copyIn || s.copyOut {
 		return false
 	}
 	for i := s.head; i < len(s.queue); i++ {
-		if !s.queue[i].kind.own() {
+		if !s.queue[i].kind.isOwn() {
 			return false
 		}
 	}
 	return true
 }
 
-// hears reports whether heard will be true once the client's messages are answered, and is not yet.
-func (s *state) hears() bool {
-	return !s.empty() && !s.heard() && !(s.unsynced && s.bound) && !s.skipping && !s.copyIn
+// canExecuteOwnLater reports whether heard will be true once the client's messages are answered, and is not yet.
+func (s *state) canExecuteOwnLater() bool {
+	return !s.empty() && !s.canExecuteOwn() && !(s.unsynced && s.bound) && !s.skipping && !s.copyIn
 }
 
 // endsBetween reports whether a request of the client is on its way that will end before the client's next message.
@@ -167,15 +167,15 @@ func (s *state) endsBetween() bool {
 		return false
 	}
 	own := 0
-	for i := s.head; i < len(s.queue) && s.queue[i].kind.own(); i++ {
+	for i := s.head; i < len(s.queue) && s.queue[i].kind.isOwn(); i++ {
 		own++
 	}
 	return s.ends > own
 }
 
-// free reports whether the server could serve another client: everything is answered, and no transaction, pipeline or
-// COPY is open.
-func (s *state) free() bool { return s.settled() && !s.doubtful }
+// reusable reports whether the server could serve another client: everything is answered, and no transaction, pipeline
+// or COPY is open.
+func (s *state) reusable() bool { return s.settled() && !s.doubtful }
 
 // settled is free without regard to doubtful: the server has sent everything that is expected.
 func (s *state) settled() bool { return s.tx == pgwire.TxIdle && s.closed() }
@@ -191,8 +191,8 @@ func (s *state) clean() bool { return s.closed() && s.tx.Valid() && !s.doubtful 
 // due reports whether the server will send something without further messages from the client.
 func (s *state) due() bool { return !s.copyIn && s.ends > 0 || s.copyOut }
 
-// quiet reports whether the server has nothing to send until it receives more.
-func (s *state) quiet() bool { return s.empty() && !s.copyIn && !s.copyOut }
+// serverSilent reports whether the server has nothing to send until it receives more.
+func (s *state) serverSilent() bool { return s.empty() && !s.copyIn && !s.copyOut }
 
 // push records a message that goes to the server, or an answer of the gateway's to be sent in order. It returns false
 // for a message that the server will ignore, and does not record it.
@@ -276,8 +276,8 @@ func (s *state) local() (o op, ok bool) {
 	}
 }
 
-// speaksNext reports whether local may return something.
-func (s *state) speaksNext() bool {
+// hasLocalAnswer reports whether local may return something.
+func (s *state) hasLocalAnswer() bool {
 	o := s.first()
 	return o != nil && (o.kind == opCopyEnd || o.kind == opSaidClose || o.kind == opSaidReady)
 }
@@ -287,7 +287,7 @@ func (s *state) speaksNext() bool {
 func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err error) {
 	switch typ {
 	case pgwire.TypeReadyForQuery:
-		return s.ready(status)
+		return s.readyForQuery(status)
 	case pgwire.TypeErrorResponse:
 		s.fail()
 		return true, nil
@@ -342,13 +342,13 @@ func (s *state) complete(typ byte, asked, injected opKind) (forward bool, err er
 	return forward, nil
 }
 
-// ready notes ReadyForQuery, and removes the op that it answers and all ops before that one.
-func (s *state) ready(status pgwire.TxStatus) (forward bool, err error) {
+// readyForQuery notes ReadyForQuery, and removes the op that it answers and all ops before that one.
+func (s *state) readyForQuery(status pgwire.TxStatus) (forward bool, err error) {
 	s.tx, s.copyIn, s.copyOut = status, false, false
 	for !s.empty() {
 		kind, silent := s.first().kind, s.first().silent
 		if s.drop(); kind.ends() {
-			if kind != opSync && !kind.own() {
+			if kind != opSync && !kind.isOwn() {
 				s.answered++
 			}
 			return !silent, nil

@@ -66,8 +66,8 @@ type sharedText struct {
 	accepted atomic.Bool             // the last server that was asked has accepted the text
 }
 
-// leaves returns judge's result for the statement.
-func (t *sharedText) leaves(c *catalog) traces {
+// tracesOf returns judge's result for the statement.
+func (t *sharedText) tracesOf(c *catalog) traces {
 	v := t.judged.Load()
 	if v == nil || v.by != c.versionOf() {
 		v = &verdict{by: c.versionOf(), left: c.judge([]byte(t.body))}
@@ -137,8 +137,8 @@ func (t *sharedTexts) getAccepted(plan unique.Handle[string], body []byte) *shar
 	return text
 }
 
-// hold adds a reference to a text that has some.
-func (t *sharedTexts) hold(text *sharedText) {
+// addRef adds a reference to a text that has some.
+func (t *sharedTexts) addRef(text *sharedText) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text.refs++
@@ -217,11 +217,11 @@ func (p *prepared) add(on *serverStatement) {
 	}
 	p.at[on.text] = p.order.PushFront(on)
 	p.size += len(on.text.body)
-	p.texts.hold(on.text)
+	p.texts.addRef(on.text)
 }
 
-// surplus retires the least recently used statements beyond the limits, but never the newest.
-func (p *prepared) surplus() {
+// retireSurplus retires the least recently used statements beyond the limits, but never the newest.
+func (p *prepared) retireSurplus() {
 	for len(p.at) > 1 && (len(p.at) > p.limit || p.size > maxServerText) {
 		p.retire(p.order.Back().Value.(*serverStatement))
 	}

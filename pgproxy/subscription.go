@@ -103,15 +103,15 @@ func (s *subscription) receive(n *note) (full bool) {
 	n.holders.Add(1)
 	s.mailbox = append(s.mailbox, n)
 	if s.size += len(n.raw); s.size > maxMailbox {
-		s.deafen()
+		s.endOverflowedLocked()
 		return false
 	}
-	s.wake()
+	s.endWait()
 	return s.size > slowMailbox
 }
 
-// full returns how many bytes wait for the client, 0 if it no longer listens.
-func (s *subscription) full() int {
+// pendingBytes returns how many bytes wait for the client, 0 if it no longer listens.
+func (s *subscription) pendingBytes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over != nil {
@@ -129,24 +129,24 @@ func (s *subscription) empty() {
 	s.mailbox = nil
 }
 
-// endDeaf ends the client because too much waits for it. It reports whether that made room.
-func (s *subscription) endDeaf() bool {
+// endOverflowed ends the client because too much waits for it. It reports whether that made room.
+func (s *subscription) endOverflowed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over != nil {
 		return false
 	}
-	s.deafen()
+	s.endOverflowedLocked()
 	return true
 }
 
-// deafen is endDeaf. mu is held.
-func (s *subscription) deafen() {
+// endOverflowedLocked is endOverflowed. mu is held.
+func (s *subscription) endOverflowedLocked() {
 	s.empty()
 	s.forget() // the session would only do it later
 	s.over = errDeaf
 	_ = s.c.Conn.SetWriteDeadline(unixPast) // the session may be writing to the client
-	s.wake()
+	s.endWait()
 }
 
 // lost notes that the listening connection is gone. It reports whether the client used it.
@@ -160,7 +160,7 @@ func (s *subscription) lost(err error) bool {
 		s.over = err
 	}
 	s.off = true
-	s.wake()
+	s.endWait()
 	return true
 }
 
@@ -177,8 +177,8 @@ func (s *subscription) stranded() {
 	}
 }
 
-// wake ends the session's wait for its client. mu is held.
-func (s *subscription) wake() {
+// endWait ends the session's wait for its client. mu is held.
+func (s *subscription) endWait() {
 	if s.waiting && !s.woken {
 		s.woken = true
 		_ = s.c.Conn.SetReadDeadline(unixPast)
@@ -202,9 +202,9 @@ func (s *subscription) waited() (woken bool) {
 	return woken
 }
 
-// take returns the notifications for the client, and why there will be no more, if so. The caller writes them and
-// then calls written.
-func (s *subscription) take() (messages []*note, over error) {
+// takePending returns the notifications for the client, and why there will be no more, if so. The caller writes them
+// and then calls written.
+func (s *subscription) takePending() (messages []*note, over error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken, s.mailbox = s.mailbox, nil

@@ -56,7 +56,7 @@ func (m *machine) change(o op, own bool) (id uint64, ok bool) {
 // parseUnnamed judges Parse of the unnamed statement, and keeps its text if that is short.
 func (m *machine) parseUnnamed(msg message) action {
 	kept := msg.size() <= maxUnnamed
-	if kept && !msg.whole(msg.size()) {
+	if kept && !msg.hasBody(msg.size()) {
 		return action{do: more, n: msg.size()}
 	}
 	c := m.shared.knowledge.now.Load()

@@ -19,12 +19,12 @@ type verdict struct {
 	text  string
 	by    uint32 // catalog.version
 	left  traces // judge's result
-	quiet bool   // see quietly
+	quiet bool   // see needsNoExamination
 }
 
-// quietly reports whether a text neither changes settings nor deallocates statements, so that it needs no further
-// examination.
-func quietly(text []byte) bool {
+// needsNoExamination reports whether a text neither changes settings nor deallocates statements, so that it needs no
+// further examination.
+func needsNoExamination(text []byte) bool {
 	return !settingsIn(text).any() && !firstWord(text, "set") && !mentionsDeallocate(text) && !sweeps(text)
 }
 
@@ -61,7 +61,7 @@ func (v *verdicts) judgeText(c *catalog, text []byte) (left traces, quiet bool) 
 	}
 	left = c.judgeWhole(text)
 	if v.missed[place].Swap(hash) == hash {
-		v.at[place].Store(&verdict{text: string(text), by: c.versionOf(), left: left, quiet: quietly(text)})
+		v.at[place].Store(&verdict{text: string(text), by: c.versionOf(), left: left, quiet: needsNoExamination(text)})
 	}
 	return left, false
 }

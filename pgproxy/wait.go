@@ -46,7 +46,7 @@ func (s *session) watch() (again bool, err error) {
 			if err := s.serverSpoke(); err != nil {
 				return false, err
 			}
-			return true, s.caughtUp()
+			return true, s.releaseIfAnswered()
 		case !ready:
 			if s.suspend() {
 				return false, ErrSuspended
@@ -66,9 +66,9 @@ func (s *session) watch() (again bool, err error) {
 // maxPeek is how much of a message a Reader can show, in bytes.
 const maxPeek = 16 << 10
 
-// arrive waits until n bytes of the client's message are buffered, and meanwhile passes on messages of the server. It
-// does not wait if it cannot wait for both, or if a server reader runs.
-func (s *session) arrive(n int) error {
+// awaitBytes waits until n bytes of the client's message are buffered, and meanwhile passes on messages of the server.
+// It does not wait if it cannot wait for both, or if a server reader runs.
+func (s *session) awaitBytes(n int) error {
 	for r := s.c.Reader; r.Buffered() < n; {
 		s.mu.Lock()
 		reading, open := s.reading, s.machine.st.tx != pgwire.TxIdle
@@ -99,7 +99,7 @@ func (s *session) arrive(n int) error {
 
 // waitEither waits until the client or the server can be read, for at most the given time; 0 = without limit.
 func (s *session) waitEither(patience time.Duration) (ready, spoke bool, err error) {
-	if s.srv.heard() {
+	if s.srv.hasUnread() {
 		return false, true, nil
 	}
 	return s.c.Conn.WaitEither(s.srv.raw, patience)
@@ -129,17 +129,17 @@ func (s *session) serverSpoke() error {
 	return s.c.Writer.Flush()
 }
 
-// caughtUp handles the moment when nothing more of the server's has arrived. If everything is answered and the client
-// left no state in the server connection, it releases the connection. No server reader may run.
-func (s *session) caughtUp() error {
+// releaseIfAnswered handles the moment when nothing more of the server's has arrived. If everything is answered and the
+// client left no state in the server connection, it releases the connection. No server reader may run.
+func (s *session) releaseIfAnswered() error {
 	s.mu.Lock()
 	over := s.srv == nil || s.reading
 	s.mu.Unlock()
 	if over {
 		return nil
 	}
-	if s.machine.st.quiet() {
-		s.nothingOwed()
+	if s.machine.st.serverSilent() {
+		s.dropAnswered()
 	}
 	s.parkLater()
 	if err := s.keep(); err != nil {
@@ -151,10 +151,10 @@ func (s *session) caughtUp() error {
 	return nil
 }
 
-// nothingOwed drops the data kept for messages, which are all answered. mu is held if a server reader runs.
-func (s *session) nothingOwed() {
+// dropAnswered drops the data kept for messages, which are all answered. mu is held if a server reader runs.
+func (s *session) dropAnswered() {
 	s.sent = 0
-	s.machine.nothingOwed()
+	s.machine.allAnswered()
 }
 
 // suspend arranges for the session to continue, with its server connection, when the client or the server sends
