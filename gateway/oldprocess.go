@@ -39,7 +39,7 @@ var oldProcessReport = admin.Report[OldProcess]{
 		admin.State("state", OldProcess.state),
 		admin.Count("sessions", func(p OldProcess) float64 { return float64(p.Sessions) }),
 		admin.Text("for", func(p OldProcess) string { return span(p.now.Sub(p.Since), !p.Since.IsZero()) }),
-		admin.Text("ends within", func(p OldProcess) string { return span(p.Until.Sub(p.now), !p.Until.IsZero()) }),
+		admin.Text("ends within", OldProcess.endsWithin),
 		admin.Text("version", func(p OldProcess) string { return p.Version }),
 	},
 	Labels: []string{"pid"},
@@ -55,6 +55,15 @@ var oldProcessReport = admin.Report[OldProcess]{
 		return fmt.Sprintf("the old process %d does not answer: its sessions are not shown, and cancel requests for them are lost; "+
 			"if it still runs after its drain_timeout, end it with kill -9 %d", p.PID, p.PID)
 	},
+}
+
+// endsWithin formats how long the process may still drain.
+func (p OldProcess) endsWithin() string {
+	left := p.Until.Sub(p.now)
+	if left > forever/2 { // drain_timeout: never
+		return "never"
+	}
+	return span(left, !p.Until.IsZero())
 }
 
 // span formats a duration in whole seconds; "-" if it is not known.

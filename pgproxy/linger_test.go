@@ -340,7 +340,7 @@ func TestLingerChecked(t *testing.T) {
 				if of, err := lastOf(t, c, "select lastval()"); err != nil || of != itoa(round) {
 					t.Errorf("%v, round %d: %q, %v", mode, round, of, err)
 				}
-				time.Sleep(2 * pgproxy.LingerLeast) // a check is due then
+				conntest.Eventually(t, "nothing lingers", func() bool { return g.backend.Status().Endpoints[0].Pool.InUse == 0 })
 			}
 		}
 	}
