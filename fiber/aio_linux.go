@@ -107,14 +107,14 @@ func (a *aio) put(i, fd int, b []byte) {
 
 // submit sends the first n messages, and reports for each how many bytes were accepted, or a negative error number. An
 // error concerns the messages without a report.
-func (a *aio) submit(n int, told func(i int, result int64)) error {
+func (a *aio) submit(n int, report func(i int, result int64)) error {
 	for from := 0; from < n; {
 		m, _, errno := syscall.RawSyscall(unix.SYS_IO_SUBMIT, uintptr(unsafe.Pointer(a.ring)), uintptr(n-from),
 			uintptr(unsafe.Pointer(&a.list[from])))
 		if errno == unix.EINTR {
 			continue
 		}
-		a.results(told)
+		a.results(report)
 		if errno != 0 {
 			return fmt.Errorf("io_submit: %w", errno)
 		}
@@ -123,11 +123,11 @@ func (a *aio) submit(n int, told func(i int, result int64)) error {
 	return nil
 }
 
-func (a *aio) results(told func(i int, result int64)) {
+func (a *aio) results(report func(i int, result int64)) {
 	head, tail := a.ring.head, atomic.LoadUint32(&a.ring.tail)
 	events := unsafe.Slice((*aioEvent)(unsafe.Add(unsafe.Pointer(a.ring), a.ring.header)), a.ring.entries)
 	for ; head != tail; head = (head + 1) % a.ring.entries {
-		told(int(events[head].data), events[head].result)
+		report(int(events[head].data), events[head].result)
 	}
 	atomic.StoreUint32(&a.ring.head, head)
 }

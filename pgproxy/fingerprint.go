@@ -53,15 +53,15 @@ func (m *machine) described(o *op, msg message) {
 	if o.st.fetches {
 		return
 	}
-	is, described, told := fingerprintOf(msg.typ, msg.body, msg.size()), &o.on.columns, &o.st.columns
+	is, described, known := fingerprintOf(msg.typ, msg.body, msg.size()), &o.on.columns, &o.st.columns
 	if msg.typ == pgwire.TypeParameterDescription {
-		described, told = &o.on.parameters, &o.st.parameters
+		described, known = &o.on.parameters, &o.st.parameters
 	}
 	*described = is
 	switch {
 	case o.kind == opDescribe:
-		*told = is
-	case *told != 0 && *told != is:
+		*known = is
+	case *known != 0 && *known != is:
 		m.redescribed = o.st
 	}
 }

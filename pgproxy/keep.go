@@ -179,14 +179,14 @@ func (s *session) queryRemains(parts traces, settings bool) (rows []pgwire.Param
 // tellNotified sends the client the notifications that came during the check, if the client listens.
 func (s *session) tellNotified() error {
 	srv := s.srv
-	told := srv.notified
+	notified := srv.notified
 	srv.notified = nil
 	switch {
-	case len(told) == 0:
+	case len(notified) == 0:
 	case srv.pins&traceChannels == 0:
 		srv.flags |= leftListen // a function has listened: perhaps on another client's channel
 	default:
-		return s.tellNotifications(told)
+		return s.tellNotifications(notified)
 	}
 	return nil
 }

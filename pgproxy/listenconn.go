@@ -567,17 +567,17 @@ func (l *listenConn) fail(err error) {
 	clear(l.emptied)
 	l.mu.Unlock()
 	_ = l.srv.conn.Close()
-	told := 0
+	informed := 0
 	for _, s := range users {
 		if s.lost(err) {
-			told++
+			informed++
 		}
 	}
 	for _, r := range requests {
 		r.finish(err)
 	}
-	if told > 0 {
-		l.b.cfg.Logger.Warn("listening connection lost", "upstream", l.b.cfg.Name, "endpoint", l.srv.endpoint, "error", err, "clients", told)
+	if informed > 0 {
+		l.b.cfg.Logger.Warn("listening connection lost", "upstream", l.b.cfg.Name, "endpoint", l.srv.endpoint, "error", err, "clients", informed)
 	}
 }
 

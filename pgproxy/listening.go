@@ -117,10 +117,10 @@ func (b *Postgres) suspendListening(why error, within time.Duration) {
 	l.mu.Lock()
 	l.why, l.refused = why, within == unfitAfterLogin
 	l.unfit.Store(int64(clock() + within))
-	told := l.suspensionLogged || l.closed
+	quiet := l.suspensionLogged || l.closed
 	l.suspensionLogged = true
 	l.mu.Unlock()
-	if !told && b.life.Err() == nil {
+	if !quiet && b.life.Err() == nil {
 		b.cfg.Logger.Warn("LISTEN pins clients to server connections for a time", "upstream", b.cfg.Name, "error", why)
 	}
 }

@@ -74,8 +74,8 @@ func (r *readers) none() bool { return r.list.Load() == nil }
 func (r *readers) note(p program, by drawKind) {
 	one := r.of(p)
 	if one == nil {
-		var told bool
-		if one, told = r.add(p); told && r.added != nil {
+		var isNew bool
+		if one, isNew = r.add(p); isNew && r.added != nil {
 			r.added(p)
 		}
 	}
@@ -84,9 +84,9 @@ func (r *readers) note(p program, by drawKind) {
 	}
 }
 
-// add makes the program one of the readers, in place of the one with the least credit if there are too many. told says that
+// add makes the program one of the readers, in place of the one with the least credit if there are too many. isNew says that
 // added is to be called: if programs lose their places to each other, that would be for each question.
-func (r *readers) add(p program) (one *reader, told bool) {
+func (r *readers) add(p program) (one *reader, isNew bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if one := r.of(p); one != nil {

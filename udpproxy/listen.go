@@ -204,16 +204,16 @@ func pauseAfter(last time.Duration) time.Duration {
 
 // failed returns after the pause that follows an error of the reader. Meanwhile it returns the error from Accept, whose
 // caller logs it, if there is a caller: there is none during a drain, and while the caller pauses itself.
-func (p *port) failed(err error) (told bool) {
+func (p *port) failed(err error) (logged bool) {
 	timer := time.NewTimer(p.pause)
 	defer timer.Stop()
 	failures := p.failures
 	for {
 		select {
 		case failures <- errors.Join(errReader, err):
-			told, failures = true, nil
+			logged, failures = true, nil
 		case <-timer.C:
-			return told
+			return logged
 		case <-p.ended:
 			return true
 		}

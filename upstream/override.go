@@ -118,8 +118,8 @@ func (u *Upstream[T]) EndpointNames() (names []string) {
 	return names
 }
 
-// changed returns overrides with one more change applied; told is the set without overrides. It modifies neither.
-func changed(told []Endpoint, overrides []Override, c Change) ([]Override, error) {
+// changed returns overrides with one more change applied; reported is the set without overrides. It modifies neither.
+func changed(reported []Endpoint, overrides []Override, c Change) ([]Override, error) {
 	if !slices.Contains(Actions(), c.Action) {
 		return nil, fmt.Errorf("%w: action %q is unknown", ErrConfig, c.Action)
 	}
@@ -127,24 +127,24 @@ func changed(told []Endpoint, overrides []Override, c Change) ([]Override, error
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	address := c.Endpoint.Address
-	isTold := slices.ContainsFunc(told, func(e Endpoint) bool { return e.Address == address })
+	isReported := slices.ContainsFunc(reported, func(e Endpoint) bool { return e.Address == address })
 	o := Override{Endpoint: Endpoint{Address: address}}
 	next := slices.Clone(overrides)
 	i := slices.IndexFunc(next, func(o Override) bool { return o.Address == address })
 	if i >= 0 {
 		o = next[i]
-	} else if !isTold && c.Action != AddEndpoint {
+	} else if !isReported && c.Action != AddEndpoint {
 		return nil, ErrUnknownEndpoint
 	} else {
 		i, next = len(next), append(next, o)
 	}
-	if err := o.take(c, isTold); err != nil {
+	if err := o.take(c, isReported); err != nil {
 		return nil, err
 	}
 	if next[i] = o; !o.Added && o.Out == InUse && o.Weight == 0 {
 		next = slices.Delete(next, i, i+1)
 	}
-	in, drained, _ := overridden(told, next)
+	in, drained, _ := overridden(reported, next)
 	switch {
 	case len(in) == 0 && (c.Action == DrainEndpoint || c.Action == RemoveEndpoint):
 		return nil, ErrLastEndpoint
@@ -154,27 +154,27 @@ func changed(told []Endpoint, overrides []Override, c Change) ([]Override, error
 	return next, nil
 }
 
-// take applies a change to o. isTold says that the set without overrides has the endpoint.
-func (o *Override) take(c Change, isTold bool) error {
+// take applies a change to o. isReported says that the set without overrides has the endpoint.
+func (o *Override) take(c Change, isReported bool) error {
 	switch c.Action {
 	case AddEndpoint:
 		switch {
-		case o.Out == InUse && (isTold || o.Added):
+		case o.Out == InUse && (isReported || o.Added):
 			return ErrEndpointInUse
-		case isTold && (c.Endpoint.Priority != 0 || c.Endpoint.Zone != ""):
+		case isReported && (c.Endpoint.Priority != 0 || c.Endpoint.Zone != ""):
 			return fmt.Errorf("%w: priority and zone come from the endpoint's source or the configuration, and cannot be changed here", ErrConfig)
 		}
 		o.Out = InUse
 		if c.Endpoint.Weight > 0 {
 			o.Weight = c.Endpoint.Weight
 		}
-		if !isTold && !o.Added {
+		if !isReported && !o.Added {
 			o.Added, o.Priority, o.Zone, o.Metadata = true, c.Endpoint.Priority, c.Endpoint.Zone, c.Endpoint.Metadata
 		}
 	case DrainEndpoint:
 		o.Out = Drained
 	case RemoveEndpoint:
-		if o.Out = Removed; !isTold { // the override has nothing left to say
+		if o.Out = Removed; !isReported { // the override has nothing left to say
 			*o = Override{Endpoint: Endpoint{Address: o.Address}}
 		}
 	case WeighEndpoint:
@@ -185,11 +185,11 @@ func (o *Override) take(c Change, isTold bool) error {
 	return nil
 }
 
-// overridden applies overrides to the set told. It returns the endpoints in use, in the order of told and then of
-// overrides; the drained endpoints; and the endpoints of told that are removed.
-func overridden(told []Endpoint, overrides []Override) (in, drained, removed []Endpoint) {
+// overridden applies overrides to the set reported. It returns the endpoints in use, in the order of reported and then of
+// overrides; the drained endpoints; and the endpoints of reported that are removed.
+func overridden(reported []Endpoint, overrides []Override) (in, drained, removed []Endpoint) {
 	if len(overrides) == 0 {
-		return told, nil, nil
+		return reported, nil, nil
 	}
 	by := make(map[string]*Override, len(overrides))
 	for i := range overrides {
@@ -205,7 +205,7 @@ func overridden(told []Endpoint, overrides []Override) (in, drained, removed []E
 			removed = append(removed, e)
 		}
 	}
-	for _, e := range told {
+	for _, e := range reported {
 		o := by[e.Address]
 		if o != nil && o.Weight > 0 {
 			e.Weight = o.Weight
@@ -223,8 +223,8 @@ func overridden(told []Endpoint, overrides []Override) (in, drained, removed []E
 
 // inForce returns the endpoints to use. If all are drained or removed, it returns the drained ones; if all are removed,
 // it returns those.
-func inForce(told []Endpoint, overrides []Override) []Endpoint {
-	in, drained, removed := overridden(told, overrides)
+func inForce(reported []Endpoint, overrides []Override) []Endpoint {
+	in, drained, removed := overridden(reported, overrides)
 	switch {
 	case len(in) > 0:
 		return in

@@ -189,10 +189,10 @@ const (
 	byOperator
 )
 
-// apply puts the set told into use, changed by the Overrides of s. Endpoints that stay are not affected. The caller
+// apply puts the set reported into use, changed by the Overrides of s. Endpoints that stay are not affected. The caller
 // holds updating.
-func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
-	list := slices.Clone(inForce(told, s.Overrides))
+func (u *Upstream[T]) apply(s Settings, reported []Endpoint, by cause) error {
+	list := slices.Clone(inForce(reported, s.Overrides))
 	slices.SortStableFunc(list, func(a, b Endpoint) int { return cmp.Compare(a.Priority, b.Priority) })
 	before := u.set.Load()
 	d := compare(before.specs(), list)
@@ -231,7 +231,7 @@ func (u *Upstream[T]) apply(s Settings, told []Endpoint, by cause) error {
 		u.numbers.free(e.number) // its pools are closed, so that no Tenant makes one for it any more
 		u.tasks.Go(func() { u.retire(e, how, s.RemovedTimeout) })
 	}
-	u.list = slices.Clone(told)
+	u.list = slices.Clone(reported)
 	if len(before.all) > 0 && !d.none() || s.Source != nil && u.watch != nil && !d.none() {
 		u.tell(d, s.Source, by, len(list))
 	}
