@@ -149,7 +149,7 @@ func fiberStacks(are func(state string) bool) (stacks string, complete bool) {
 	for g := range strings.SplitSeq(string(buf[:n]), "\n\n") {
 		head, _, _ := strings.Cut(g, "\n")
 		_, state, _ := strings.Cut(head, "[")
-		isFiber := strings.Contains(g, "fiber.(*coroutine).life") || strings.Contains(g, "fiber.(*coroutine).again") // again runs a step for a fiber
+		isFiber := strings.Contains(g, "fiber.(*coroutine).runFunctions") || strings.Contains(g, "fiber.(*coroutine).callStep") // callStep runs a step for a fiber
 		if isFiber && !strings.HasPrefix(state, "coroutine") && are(state) {
 			found = append(found, g)
 		}
