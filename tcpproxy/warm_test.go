@@ -27,12 +27,13 @@ func TestWarmFollowsArrivals(t *testing.T) {
 		},
 	}, func(c *tcpproxy.Config) { up = c.Upstream })
 	stats := func() pool.Stats { return up.Status().Endpoints[0].Pool }
-	for stats().WarmTarget < 3 || stats().Idle < 3 {
+	s := stats()
+	for ; s.WarmTarget < 3 || s.Idle < 3; s = stats() {
 		c := conntest.Dial(t, addr)
 		conntest.Exchange(t, c, "hello")
 		c.Close()
 	}
-	peak := stats().WarmTarget
+	peak := s.WarmTarget
 	conntest.Eventually(t, "the target falls, and with it the number of connections", func() bool {
 		s := stats()
 		return s.WarmTarget < peak && s.Idle < peak
