@@ -14,10 +14,10 @@ type OldProcess struct {
 	PID      int       `json:"pid"`
 	Version  string    `json:"version"`
 	Sessions int       `json:"sessions"`
-	Since    time.Time `json:"since,omitzero"` // when it stopped accepting; missing: it has not
-	Until    time.Time `json:"until,omitzero"` // when its sessions are cut off; missing: it does not drain yet
-	Silent   bool      `json:"silent"`         // it does not answer; the other fields are from its last answer
-	Told     time.Time `json:"told,omitzero"`  // when that was; missing: there was none
+	Since    time.Time `json:"since,omitzero"`    // when it stopped accepting; missing: it has not
+	Until    time.Time `json:"until,omitzero"`    // when its sessions are cut off; missing: it does not drain yet
+	Silent   bool      `json:"silent"`            // it does not answer; the other fields are from its last answer
+	Answered time.Time `json:"answered,omitzero"` // when that was; missing: there was none
 	now      time.Time // of the report
 }
 
@@ -78,10 +78,10 @@ func span(d time.Duration, known bool) string {
 func (ps *processes) statuses(now time.Time) (rows []OldProcess) {
 	for _, p := range ps.older() {
 		p.mu.Lock()
-		s, told := p.status, p.told
+		s, at := p.status, p.statusAt
 		p.mu.Unlock()
 		rows = append(rows, OldProcess{
-			PID: p.pid, Version: s.Version, Sessions: s.Sessions, Since: s.Since, Until: s.Until, Silent: p.silent.Load(), Told: told, now: now,
+			PID: p.pid, Version: s.Version, Sessions: s.Sessions, Since: s.Since, Until: s.Until, Silent: p.silent.Load(), Answered: at, now: now,
 		})
 	}
 	return rows

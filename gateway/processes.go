@@ -29,9 +29,9 @@ type process struct {
 	// silent says that the process did not answer in time. It is not asked for its sessions before it has sent something.
 	silent atomic.Bool
 
-	mu     sync.Mutex
-	status processStatus // of an older one, as it was told last
-	told   time.Time     // when
+	mu       sync.Mutex
+	status   processStatus // of an older one, its last answer
+	statusAt time.Time     // when that came
 
 	asked *sessionsAnswer // that is on its way; nil: none
 }
@@ -43,7 +43,7 @@ type processes struct {
 	mu        sync.Mutex // not held while a process is asked
 	closed    bool
 	all       []*process
-	heir      *process        // the process that has asked for the state; nil: none
+	successor *process        // the process that has asked for the state; nil: none
 	inherited operatorChanges // what it got
 }
 
@@ -112,7 +112,11 @@ func (g *Gateway) linkTo(f *os.File, pid int, older bool) error {
 	ps := &g.processes
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if ps.closed || len(ps.all) >= maxProcesses {
+	if ps.closed {
+		_ = f.Close()
+		return ErrClosed
+	}
+	if len(ps.all) >= maxProcesses {
 		_ = f.Close()
 		return errTooMany
 	}
@@ -204,7 +208,7 @@ func (p *process) look() {
 	p.silent.Store(false)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.status, p.told = status, time.Now()
+	p.status, p.statusAt = status, time.Now()
 }
 
 // ask asks another process for something that somebody waits for.

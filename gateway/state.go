@@ -83,16 +83,16 @@ func (g *Gateway) bequeath(to *process) (operatorChanges, error) {
 	c := g.changes()
 	g.processes.mu.Lock()
 	defer g.processes.mu.Unlock()
-	g.processes.heir, g.processes.inherited = to, c
+	g.processes.successor, g.processes.inherited = to, c
 	return c, nil
 }
 
 // bequeathRest tells the process that has taken over what operators have changed since it started. Nothing can be changed any more.
 func (g *Gateway) bequeathRest() {
 	g.processes.mu.Lock()
-	heir, had := g.processes.heir, g.processes.inherited
+	successor, had := g.processes.successor, g.processes.inherited
 	g.processes.mu.Unlock()
-	if heir == nil {
+	if successor == nil {
 		return
 	}
 	rest := g.changes()
@@ -102,7 +102,7 @@ func (g *Gateway) bequeathRest() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), statePatience)
 	defer cancel()
-	if err := heir.link.Call(ctx, askChange, rest, nil); err != nil {
+	if err := successor.link.Call(ctx, askChange, rest, nil); err != nil {
 		g.logger.Error("the new process has not taken over what operators changed while it started", "pid", os.Getpid(),
 			"upstreams", slices.Sorted(maps.Keys(rest)), "error", err)
 	}
@@ -186,14 +186,14 @@ func (g *Gateway) takeBackThere(name string) {
 	left := g.left
 	g.mu.Unlock()
 	g.processes.mu.Lock()
-	heir := g.processes.heir
+	successor := g.processes.successor
 	g.processes.mu.Unlock()
-	if !left || heir == nil {
+	if !left || successor == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), statePatience)
 	defer cancel()
-	if err := heir.link.Call(ctx, askTakeBack, name, nil); err != nil {
+	if err := successor.link.Call(ctx, askTakeBack, name, nil); err != nil {
 		g.logger.Error("a pause was taken back here, and goes on in the process that has taken over", "pid", os.Getpid(), "upstream", name,
 			"hint", "headpond ctl resume "+name, "error", err)
 	}

@@ -2,71 +2,12 @@ package pool_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headpond/headpond/pool"
 )
-
-// TestRenewAfterFailures mends a backend while its pool waits between attempts.
-func TestRenewAfterFailures(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fails := errDown
-		p, err := pool.New(pool.Config[int]{
-			Name:   "p",
-			Open:   func(context.Context) (int, error) { return 0, fails },
-			Close:  func(int) {},
-			Limits: pool.Limits{MaxSize: 2, AcquireTimeout: time.Minute},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 8 {
-			if _, err := p.Acquire(t.Context()); !errors.Is(err, pool.ErrOpen) {
-				t.Fatal(err)
-			}
-		}
-		fails = nil
-		if _, err := p.Acquire(t.Context()); !errors.Is(err, errDown) {
-			t.Fatalf("%v: the pool does not wait between attempts, so that the test shows nothing", err)
-		}
-		p.Renew()
-		began := time.Now()
-		l, err := p.Acquire(t.Context())
-		if err != nil || time.Since(began) > 0 {
-			t.Fatalf("after Renew: %v in %v", err, time.Since(began))
-		}
-		l.Release()
-		p.Close()
-		p.Renew()
-	})
-}
-
-// TestRenewServesWaiters has a caller wait for the next attempt when Renew comes.
-func TestRenewServesWaiters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &backend{t: t}
-		p := b.start(pool.Limits{MaxSize: 2, AcquireTimeout: time.Minute})
-		held := acquire(t, p)
-		b.set(func() { b.down = true })
-		_, _ = p.Acquire(t.Context())
-		waits := begin(ctx, p) // a connection is in use, so that the pool may wait before the next attempt
-		synctest.Wait()
-		want(t, "waiting", p.Stats().Waiting, 1)
-		b.set(func() { b.down = false })
-		began := time.Now()
-		p.Renew()
-		synctest.Wait()
-		if !waits.done || waits.err != nil || time.Since(began) > 0 {
-			t.Fatalf("the waiter: served %v, %v after %v", waits.done, waits.err, time.Since(began))
-		}
-		waits.lease.Release()
-		held.Release()
-		b.end(p)
-	})
-}
 
 // TestRenewReplacesAll renews a pool with resources that are idle, leased and being opened. None of them is leased again,
 // also after new limits; what is opened later is kept.

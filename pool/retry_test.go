@@ -10,9 +10,25 @@ import (
 	"github.com/headpond/headpond/pool"
 )
 
+// retrier is a Pool of any resource.
+type retrier interface {
+	Retry()
+	Renew()
+}
+
+// eachRetry runs a test with each method that makes a pool open again at once.
+func eachRetry(t *testing.T, test func(t *testing.T, retry func(retrier))) {
+	t.Helper()
+	for name, retry := range map[string]func(retrier){"Retry": retrier.Retry, "Renew": retrier.Renew} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, retry) })
+		})
+	}
+}
+
 // TestRetry mends a backend while its pool waits between attempts.
 func TestRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	eachRetry(t, func(t *testing.T, retry func(retrier)) {
 		fails := errDown
 		p, err := pool.New(pool.Config[int]{
 			Name:   "p",
@@ -32,22 +48,22 @@ func TestRetry(t *testing.T) {
 		if _, err := p.Acquire(t.Context()); !errors.Is(err, errDown) {
 			t.Fatalf("%v: the pool does not wait between attempts, so that the test shows nothing", err)
 		}
-		p.Retry()
+		retry(p)
 		began := time.Now()
 		l, err := p.Acquire(t.Context())
 		if err != nil || time.Since(began) > 0 {
-			t.Fatalf("after Retry: %v in %v", err, time.Since(began))
+			t.Fatalf("afterwards: %v in %v", err, time.Since(began))
 		}
-		p.Retry() // nothing has failed
+		retry(p) // nothing has failed
 		l.Release()
 		p.Close()
-		p.Retry()
+		retry(p)
 	})
 }
 
-// TestRetryServesWaiters has a caller wait for the next attempt when Retry comes.
+// TestRetryServesWaiters has a caller wait for the next attempt when the pool is to open again.
 func TestRetryServesWaiters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	eachRetry(t, func(t *testing.T, retry func(retrier)) {
 		b := &backend{t: t}
 		p := b.start(pool.Limits{MaxSize: 2, AcquireTimeout: time.Minute})
 		held := acquire(t, p)
@@ -58,7 +74,7 @@ func TestRetryServesWaiters(t *testing.T) {
 		want(t, "waiting", p.Stats().Waiting, 1)
 		b.set(func() { b.down = false })
 		began := time.Now()
-		p.Retry()
+		retry(p)
 		synctest.Wait()
 		if !waits.done || waits.err != nil || time.Since(began) > 0 {
 			t.Fatalf("the waiter: served %v, %v after %v", waits.done, waits.err, time.Since(began))
