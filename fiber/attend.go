@@ -1,6 +1,7 @@
 package fiber
 
 import (
+	"net"
 	"syscall"
 	"time"
 )
@@ -10,7 +11,7 @@ import (
 // returns true. This is cheaper because resuming a fiber that was parked for a while costs more than a short request: the
 // fiber's stack is in none of the processor's caches.
 //
-// A step waits for one event at a time, by TryRead or Parker.TryPark. It must not call anything else that may wait,
+// A step waits for one event at a time, by TryRead, TryReadEither or Parker.TryPark. It must not call anything else that may wait,
 // such as Read, Write, or Close of connections that do not belong to an engine. The fiber itself makes the first call.
 // A panic of step is raised in the fiber; step must not end its goroutine (runtime.Goexit). Attend is for the fiber
 // that is the one user of c, on c's loop; elsewhere it returns false without calling step.
@@ -62,6 +63,26 @@ func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	}
 	_ = c.await(l, &c.rd, f) // no error: c is not closed, and its deadline has not passed
 	return nil, false
+}
+
+// TryReadEither is TryRead for a step that also watches another connection of the loop, of which it is the one reader:
+// otherReady means that a Read of other would not wait. Then, and if other lives elsewhere, b is empty.
+func (c *Conn) TryReadEither(other net.Conn, patience time.Duration) (b []byte, otherReady, over bool) {
+	l := c.loop.Load()
+	f := l.current
+	o, ok := unwrapAhead(other).(*Conn)
+	if !ok || o.loop.Load() != l || o.closed || o.reading || l.poller.readable(o) {
+		return nil, true, false
+	}
+	if b, over = c.TryRead(patience); len(b) > 0 || over {
+		return b, false, over
+	}
+	if o.await(l, &o.rd, f) != nil {
+		c.rd.waiter = nil
+		return nil, true, false
+	}
+	f.either = [2]*side{&c.rd, &o.rd}
+	return nil, false, false
 }
 
 // TryWrite is for a step of Attend. It accepts as much of p as there is room for now, and returns how many bytes. Use

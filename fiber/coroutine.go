@@ -23,8 +23,8 @@ type coroutine struct {
 	fault    any                // panic of step
 	bulk     bool               // the fiber moves bulk, and runs after other fibers
 	kept     *Parker            // list of Parkers that watch a context between two waits
-	giveUpAt int64              // time-out of Conn.WaitReadableFor, WaitEither or TryRead; 0 = none
-	either   [2]*side           // sides that Conn.WaitEither waits for; nil = none
+	giveUpAt int64              // time-out of Conn.WaitReadableFor, WaitEither, TryRead or TryReadEither; 0 = none
+	either   [2]*side           // sides that Conn.WaitEither or TryReadEither waits for; nil = none
 }
 
 // maxSpareFibers bounds the ended coroutines that a loop keeps for reuse: making one costs a goroutine and five

@@ -73,10 +73,11 @@ type Stream interface {
 	Acked() (n uint64, all bool)
 
 	// Attend makes the connection's loop call step in place of the calling fiber, until step returns true; see
-	// [Conn.Attend]. Unless the caller is a fiber of that loop, it returns false without calling step. TryRead and
-	// TryWrite are for use in step.
+	// [Conn.Attend]. Unless the caller is a fiber of that loop, it returns false without calling step. TryRead,
+	// TryReadEither and TryWrite are for use in step.
 	Attend(step func() (over bool)) bool
 	TryRead(patience time.Duration) (b []byte, over bool)
+	TryReadEither(other net.Conn, patience time.Duration) (b []byte, otherReady, over bool)
 	TryWrite(p []byte) (n int)
 
 	// Loop returns the number of the connection's loop, from 1 and unique in the process; 0 = none.
@@ -164,6 +165,11 @@ func (NoLoop) Attend(func() bool) bool { return false }
 
 // TryRead has nothing to wait for.
 func (NoLoop) TryRead(time.Duration) (b []byte, over bool) { return nil, true }
+
+// TryReadEither has nothing to wait for.
+func (NoLoop) TryReadEither(net.Conn, time.Duration) (b []byte, otherReady, over bool) {
+	return nil, false, true
+}
 
 // TryWrite accepts nothing.
 func (NoLoop) TryWrite([]byte) int { return 0 }

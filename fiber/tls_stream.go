@@ -113,6 +113,11 @@ func (t *TLSConn) Attend(func() bool) bool { return false }
 // TryRead is for Attend.
 func (t *TLSConn) TryRead(time.Duration) (b []byte, over bool) { return nil, true }
 
+// TryReadEither is for Attend.
+func (t *TLSConn) TryReadEither(net.Conn, time.Duration) (b []byte, otherReady, over bool) {
+	return nil, false, true
+}
+
 // TryWrite is for Attend.
 func (t *TLSConn) TryWrite([]byte) int { return 0 }
 

@@ -122,6 +122,13 @@ func (c *Conn) TryRead(patience time.Duration) (b []byte, over bool) {
 	return b, over
 }
 
+// TryReadEither implements fiber.Stream.
+func (c *Conn) TryReadEither(other net.Conn, patience time.Duration) (b []byte, otherReady, over bool) {
+	b, otherReady, over = c.source().TryReadEither(other, patience)
+	c.in.Add(uint64(len(b)))
+	return b, otherReady, over
+}
+
 // Unread returns p, the bytes that were read last, to c: the next Read returns them first. p is
 // copied.
 func (c *Conn) Unread(p []byte) {

@@ -12,9 +12,9 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// fastPath is the machine's driver on the loop: it forwards one request and its reply while the session's fiber is
-// parked (see fiber.Stream's Attend), if the request arrives complete and the reply arrives in one piece. Many
-// clients send nearly only such requests, and the fast path needs no buffers for them. The rules about messages are
+// fastPath is the machine's driver on the loop: it forwards one request and its reply after the other while the
+// session's fiber is parked (see fiber.Stream's Attend), if requests arrive complete and replies arrive in one piece.
+// Many clients send nearly only such requests, and the fast path needs no buffers for them. The rules about messages are
 // the machine's. The fast path leaves work of more than one step (a message that has to wait, an answer in pieces,
 // every error) to the session. It is a part of its session, and keeps its fields close together.
 type fastPath struct {
@@ -22,7 +22,7 @@ type fastPath struct {
 	srv     *server      // the leased connection, not yet the session's; nil = none
 	parker  affineParker
 	stage   stage
-	late    bool                      // the client was idle for long
+	late    bool                      // the client was idle for long, or the server spoke first: the session waits
 	likely  bool                      // the last request could have taken the fast path
 	took    bool                      // a request has come, and the session must serve it
 	held    uint8                     // bytes of request that wait for a lease; 0 = the client's Reader has them
@@ -44,6 +44,7 @@ const (
 	fromClient stage = iota
 	forLease
 	fromServer
+	fromClientLeased // as fromClient, within a transaction
 )
 
 // initFastPath finds out whether the client can use the fast path.
@@ -59,9 +60,9 @@ func (s *session) initFastPath() {
 	}
 }
 
-// serveFast lets the loop serve the client for as long as possible. Afterwards the session may have a server
-// connection with a request under way. An error is the end of the session.
-func (s *session) serveFast() error {
+// serveFast lets the loop serve the client for as long as possible, from a stage on that waits for the client. Afterwards
+// the session may have a server connection with a request under way. An error is the end of the session.
+func (s *session) serveFast(from stage) error {
 	x := &s.x
 	if x.client == nil || !x.likely || s.c.Reader.Buffered() > 0 {
 		return nil
@@ -71,11 +72,18 @@ func (s *session) serveFast() error {
 	}
 	s.c.Writer.Release()
 	s.c.Reader.Release()
-	x.stage, x.late = fromClient, false
+	x.stage, x.late = from, false
 	if !x.client.Attend(x.step) {
 		x.client = nil
 	}
 	return nil
+}
+
+// canContinueFast reports whether the fast path can serve the client's next request within its transaction.
+func (s *session) canContinueFast() bool {
+	x, srv := &s.x, s.srv
+	return x.client != nil && x.likely && !x.late && s.c.Reader.Buffered() == 0 && !s.reading && !s.resident && s.leaseAt.IsZero() &&
+		s.machine.inBlock() && s.machine.sub == nil && srv.tls == nil && srv.raw.Loop() == x.client.Loop() && !srv.hasUnread() && srv.r.Left() == 0
 }
 
 // observe looks at a client's message that the session handles, to guess whether the next request can take the fast
@@ -99,6 +107,8 @@ func (s *session) stepFastPath() (over bool) {
 			waits, over = s.checkLease()
 		case fromServer:
 			waits, over = s.receiveAnswer()
+		case fromClientLeased:
+			waits, over = s.askLeased()
 		}
 		if waits || over {
 			return over
@@ -158,6 +168,24 @@ func (s *session) ask() (waits, over bool) {
 	s.cancelMu.Unlock()
 	x.stage = forLease
 	return false, false
+}
+
+// askLeased waits for the client's next request within its transaction and sends it on. It leaves whatever the server
+// sends meanwhile to the session.
+func (s *session) askLeased() (waits, over bool) {
+	x := &s.x
+	b, spoke, over := x.client.TryReadEither(s.srv.conn, patience)
+	switch {
+	case len(b) == 0:
+		x.late = over || spoke
+		return !x.late, x.late
+	case !isRequest(b):
+		s.unread(b)
+		return false, true
+	}
+	s.meter.Asked()
+	s.c.Working()
+	return false, s.forwardRequest(b)
 }
 
 // isRequest reports whether b is one whole request: a Query, or messages of the extended protocol up to their Sync.
@@ -310,6 +338,12 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 	} else {
 		s.meter.shard.Observe(timeWaits, s.leasedAt-x.began)
 	}
+	return s.forwardRequest(b)
+}
+
+// forwardRequest sends a request to the leased server connection.
+func (s *session) forwardRequest(b []byte) (over bool) {
+	x, m := &s.x, &s.machine
 	n, asItIs := s.judgeRequest(b)
 	s.writeMachineMessages()
 	out, sent := b[:n], 0
@@ -397,7 +431,8 @@ func (s *session) receiveAnswer() (waits, over bool) {
 		return true, false
 	}
 	out, n, now := s.judgeAnswer(b)
-	if n < len(b) || !s.machine.over() || len(s.machine.toClient) > 0 {
+	done, open := s.machine.over(), s.machine.inBlock()
+	if n < len(b) || !done && !open || len(s.machine.toClient) > 0 {
 		_, _ = c.Writer.Write(out) // the Writer has room for it; exchange, which may wait for room, sends the machine's messages behind it
 		if n < len(b) {
 			srv.r.Unread(b[n:])
@@ -409,12 +444,17 @@ func (s *session) receiveAnswer() (waits, over bool) {
 	if sent < len(out) {
 		_, _ = c.Writer.Write(out[sent:])
 	}
-	if !s.releaseIfDone(now) {
+	switch {
+	case open:
+		s.dropAnswered()
+		x.stage = fromClientLeased
+	case s.releaseIfDone(now):
+		x.stage, x.took = fromClient, false
+	default:
 		s.handOver()
 		return false, true
 	}
 	c.Done()
-	x.stage, x.took = fromClient, false
 	return false, sent < len(out)
 }
 
@@ -451,7 +491,7 @@ func (s *session) judgeAnswer(b []byte) (out []byte, n int, now time.Duration) {
 				continue
 			}
 			if msg.typ == pgwire.TypeReadyForQuery {
-				now = s.measure(pgwire.TxIdle)
+				now = s.measure(m.st.tx)
 			}
 			m.sendLocalAnswers()
 		}

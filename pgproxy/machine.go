@@ -275,6 +275,11 @@ func (m *machine) reusable() bool {
 	return m.st.reusable() && !m.server.mustClose && m.traces&lasting == 0
 }
 
+// inBlock reports whether the client is within a transaction that has not failed, and everything is answered.
+func (m *machine) inBlock() bool {
+	return m.st.tx == pgwire.TxActive && m.st.closed() && !m.st.doubtful
+}
+
 // release ends the lease of a server connection. over must have reported true.
 func (m *machine) release() {
 	m.leaveServer()

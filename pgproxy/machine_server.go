@@ -164,8 +164,11 @@ func (m *machine) passesUnchanged(typ byte, body []byte) bool {
 	case pgwire.TypeCommandComplete:
 		return !tagLeavesState(body) && !o.kind.injected()
 	case pgwire.TypeReadyForQuery:
-		return len(body) == 1 && pgwire.TxStatus(body[0]) == pgwire.TxIdle && !m.reset && !o.deallocates() && !o.silent &&
-			m.server.flags&leftSettings == 0 && !m.refusedReplay && !(m.restate && m.server.view != m.reported)
+		if len(body) != 1 || o.deallocates() || o.silent || m.refusedReplay || m.restate && m.server.view != m.reported {
+			return false
+		}
+		status := pgwire.TxStatus(body[0])
+		return status == pgwire.TxActive && !m.single || status == pgwire.TxIdle && !m.reset && m.server.flags&leftSettings == 0
 	}
 	return false
 }

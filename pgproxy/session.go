@@ -372,6 +372,10 @@ func (s *session) next() (h pgwire.Header, ok bool, err error) {
 			}
 			continue
 		}
+		if s.srv != nil && s.canContinueFast() {
+			s.mu.Unlock()
+			return s.continueFast()
+		}
 		err := s.c.Writer.Flush()
 		reading, leased := s.reading, s.srv != nil
 		s.waiting = true
@@ -435,20 +439,25 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 	s.returnWork()
 	s.meter.asked = 0
 	s.x.took, s.wasIdle = false, true
-	defer func() {
-		if err != ErrSuspended { //nolint:errorlint // as NextIdle returned it
+	if s.machine.sub != nil {
+		if h, err = s.idleListening(); err != ErrSuspended { //nolint:errorlint // as NextIdle returned it
 			s.ensureWork()
 		}
-	}()
-	if s.machine.sub != nil {
-		h, err = s.idleListening()
 		return h, true, err
 	}
-	if err := s.serveFast(); err != nil || s.srv != nil {
+	if err := s.serveFast(fromClient); err != nil || s.srv != nil {
+		s.ensureWork()
 		return pgwire.Header{}, false, err
 	}
+	return s.idleAfterFast()
+}
+
+// idleAfterFast is what idle does once the fast path has ended without a server connection.
+func (s *session) idleAfterFast() (h pgwire.Header, ok bool, err error) {
+	s.wasIdle = true
 	if s.x.took && s.c.Reader.Buffered() >= headerSize { // this request is served even during a drain
-		h, err := s.c.Reader.Next()
+		s.ensureWork()
+		h, err = s.c.Reader.Next()
 		return h, true, err
 	}
 	wait := s.idlePatience()
@@ -457,7 +466,18 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 	}
 	h, err = s.c.nextIdle(wait)
 	s.asks()
+	if err != ErrSuspended { //nolint:errorlint // as NextIdle returned it
+		s.ensureWork()
+	}
 	return h, true, err
+}
+
+// continueFast lets the loop serve the client from within its transaction on.
+func (s *session) continueFast() (h pgwire.Header, ok bool, err error) {
+	if err := s.serveFast(fromClientLeased); err != nil || s.srv != nil {
+		return h, false, err
+	}
+	return s.idleAfterFast()
 }
 
 // seldomAfter is one second, in ticks. A client that was idle for so long is expected to be idle again after its next

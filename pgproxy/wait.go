@@ -28,7 +28,11 @@ func (s *session) nextLeased(watches bool) (h pgwire.Header, again bool, err err
 // which it passes on; again is true in the latter case. No server reader may run. ErrSuspended means that both have
 // been silent for a while.
 func (s *session) watch() (again bool, err error) {
-	for wait := patience; s.c.Reader.Buffered() < headerSize; {
+	wait := patience
+	if s.x.late {
+		s.x.late, wait = false, 1
+	}
+	for s.c.Reader.Buffered() < headerSize {
 		ready, spoke, err := s.waitEither(wait)
 		switch {
 		case err == nil:
