@@ -44,7 +44,7 @@ const (
 	fromClient stage = iota
 	forLease
 	fromServer
-	fromClientLeased // as fromClient, within a transaction
+	fromClientLeased // as fromClient, while the client has a server connection: within a transaction, or because it keeps it
 )
 
 // initFastPath finds out whether the client can use the fast path.
@@ -55,7 +55,7 @@ func (s *session) initFastPath() {
 		return
 	}
 	x.parker = newAffineParker(parker)
-	if !s.c.isTLS() && s.c.Conn.Loop() != 0 && s.c.Mode != Session {
+	if !s.c.isTLS() && s.c.Conn.Loop() != 0 {
 		x.client, x.step, x.likely = s.c.Conn, s.stepFastPath, true
 	}
 }
@@ -79,11 +79,11 @@ func (s *session) serveFast(from stage) error {
 	return nil
 }
 
-// canContinueFast reports whether the fast path can serve the client's next request within its transaction.
+// canContinueFast reports whether the fast path can serve the client's next request on the leased server connection.
 func (s *session) canContinueFast() bool {
 	x, srv := &s.x, s.srv
 	return x.client != nil && x.likely && !x.late && s.c.Reader.Buffered() == 0 && !s.reading && !s.resident && s.leaseAt.IsZero() &&
-		s.machine.inBlock() && s.machine.sub == nil && srv.tls == nil && srv.raw.Loop() == x.client.Loop() && !srv.hasUnread() && srv.r.Left() == 0
+		s.machine.staysLeased() && srv.tls == nil && srv.raw.Loop() == x.client.Loop() && !srv.hasUnread() && srv.r.Left() == 0
 }
 
 // observe looks at a client's message that the session handles, to guess whether the next request can take the fast
@@ -170,21 +170,25 @@ func (s *session) ask() (waits, over bool) {
 	return false, false
 }
 
-// askLeased waits for the client's next request within its transaction and sends it on. It leaves whatever the server
-// sends meanwhile to the session.
+// askLeased waits for the client's next request while it has a server connection, and sends it on. It leaves whatever the
+// server sends meanwhile to the session.
 func (s *session) askLeased() (waits, over bool) {
-	x := &s.x
+	c, x := s.c, &s.x
+	drains := s.machine.st.tx == pgwire.TxIdle // a drain ends the client instead of waiting for it
+	if drains && c.state.CompareAndSwap(clientBusy, clientIdle) && c.isDraining() {
+		c.interrupt()
+	}
 	b, spoke, over := x.client.TryReadEither(s.srv.conn, patience)
-	switch {
-	case len(b) == 0:
+	if len(b) == 0 {
 		x.late = over || spoke
 		return !x.late, x.late
-	case !isRequest(b):
+	}
+	if drains && !c.state.CompareAndSwap(clientIdle, clientBusy) || !isRequest(b) {
 		s.unread(b)
 		return false, true
 	}
 	s.meter.Asked()
-	s.c.Working()
+	c.Working()
 	return false, s.forwardRequest(b)
 }
 
@@ -431,8 +435,8 @@ func (s *session) receiveAnswer() (waits, over bool) {
 		return true, false
 	}
 	out, n, now := s.judgeAnswer(b)
-	done, open := s.machine.over(), s.machine.inBlock()
-	if n < len(b) || !done && !open || len(s.machine.toClient) > 0 {
+	done, stays := s.machine.over(), s.machine.staysLeased()
+	if n < len(b) || !done && !stays || len(s.machine.toClient) > 0 {
 		_, _ = c.Writer.Write(out) // the Writer has room for it; exchange, which may wait for room, sends the machine's messages behind it
 		if n < len(b) {
 			srv.r.Unread(b[n:])
@@ -445,7 +449,7 @@ func (s *session) receiveAnswer() (waits, over bool) {
 		_, _ = c.Writer.Write(out[sent:])
 	}
 	switch {
-	case open:
+	case stays:
 		s.dropAnswered()
 		x.stage = fromClientLeased
 	case s.releaseIfDone(now):

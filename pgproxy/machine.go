@@ -275,9 +275,13 @@ func (m *machine) reusable() bool {
 	return m.st.reusable() && !m.server.mustClose && m.traces&lasting == 0
 }
 
-// inBlock reports whether the client is within a transaction that has not failed, and everything is answered.
-func (m *machine) inBlock() bool {
-	return m.st.tx == pgwire.TxActive && m.st.closed() && !m.st.doubtful
+// staysLeased reports whether the server connection stays the client's when everything is answered, as now: its transaction
+// is open, or it keeps the connection, and the gateway has nothing to ask the server.
+func (m *machine) staysLeased() bool {
+	if !m.st.closed() || m.st.doubtful || m.refusedReplay || m.sub != nil {
+		return false
+	}
+	return m.st.tx == pgwire.TxActive || m.st.tx == pgwire.TxIdle && m.keepsServer() && !m.server.parkLater && !m.due()
 }
 
 // release ends the lease of a server connection. over must have reported true.

@@ -168,7 +168,7 @@ func (m *machine) passesUnchanged(typ byte, body []byte) bool {
 			return false
 		}
 		status := pgwire.TxStatus(body[0])
-		return status == pgwire.TxActive && !m.single || status == pgwire.TxIdle && !m.reset && m.server.flags&leftSettings == 0
+		return status == pgwire.TxActive && !m.single || status == pgwire.TxIdle && !m.reset && (m.mode == Session || m.server.flags&leftSettings == 0)
 	}
 	return false
 }

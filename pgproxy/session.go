@@ -445,9 +445,11 @@ func (s *session) idle() (h pgwire.Header, ok bool, err error) {
 		}
 		return h, true, err
 	}
-	if err := s.serveFast(fromClient); err != nil || s.srv != nil {
-		s.ensureWork()
-		return pgwire.Header{}, false, err
+	if s.machine.mode != Session {
+		if err := s.serveFast(fromClient); err != nil || s.srv != nil {
+			s.ensureWork()
+			return pgwire.Header{}, false, err
+		}
 	}
 	return s.idleAfterFast()
 }
@@ -472,7 +474,7 @@ func (s *session) idleAfterFast() (h pgwire.Header, ok bool, err error) {
 	return h, true, err
 }
 
-// continueFast lets the loop serve the client from within its transaction on.
+// continueFast lets the loop serve the client with the server connection that it has, and perhaps later others.
 func (s *session) continueFast() (h pgwire.Header, ok bool, err error) {
 	if err := s.serveFast(fromClientLeased); err != nil || s.srv != nil {
 		return h, false, err
