@@ -1,7 +1,9 @@
 package fiber_test
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -12,44 +14,47 @@ import (
 	"github.com/headpond/headpond/fiber"
 )
 
+// eitherOutcome is the result of a wait for two connections.
+type eitherOutcome struct {
+	ready, other bool
+	err          error
+}
+
+// eitherCases are all ways in which a wait for two connections ends.
+var eitherCases = map[string]struct {
+	do   func(a, b, peerA, peerB net.Conn)
+	want eitherOutcome
+	read error // of the connection that is ready
+}{
+	"data":              {func(_, _, peer, _ net.Conn) { _, _ = peer.Write([]byte("x")) }, eitherOutcome{ready: true}, nil},
+	"end":               {func(_, _, peer, _ net.Conn) { _ = peer.Close() }, eitherOutcome{ready: true}, io.EOF},
+	"close":             {func(a, _, _, _ net.Conn) { _ = a.Close() }, eitherOutcome{err: net.ErrClosed}, nil},
+	"deadline":          {func(a, _, _, _ net.Conn) { _ = a.SetReadDeadline(time.Unix(1, 0)) }, eitherOutcome{err: os.ErrDeadlineExceeded}, nil},
+	"data of the other": {func(_, _, _, peer net.Conn) { _, _ = peer.Write([]byte("x")) }, eitherOutcome{other: true}, nil},
+	"end of the other":  {func(_, _, _, peer net.Conn) { _ = peer.Close() }, eitherOutcome{other: true}, io.EOF},
+	"reset of the other": {func(_, _, _, peer net.Conn) {
+		_ = peer.(interface{ SetLinger(int) error }).SetLinger(0)
+		_ = peer.Close()
+	}, eitherOutcome{other: true}, syscall.ECONNRESET},
+	"close of the other":    {func(_, b, _, _ net.Conn) { _ = b.Close() }, eitherOutcome{other: true}, net.ErrClosed},
+	"deadline of the other": {func(_, b, _, _ net.Conn) { _ = b.SetReadDeadline(time.Unix(1, 0)) }, eitherOutcome{other: true}, os.ErrDeadlineExceeded},
+	"a later one":           {func(_, b, _, _ net.Conn) { _ = b.SetReadDeadline(time.Now().Add(time.Millisecond)) }, eitherOutcome{other: true}, os.ErrDeadlineExceeded},
+}
+
 // Whatever would end a Read of one of the two connections ends the wait, before or while it lasts.
 func TestWaitEither(t *testing.T) {
-	type outcome struct {
-		ready, other bool
-		err          error
-	}
-	past := time.Unix(1, 0)
-	cases := map[string]struct {
-		do   func(a, b, peerA, peerB net.Conn)
-		want outcome
-		read error // of the connection that is ready
-	}{
-		"data":              {func(_, _, peer, _ net.Conn) { _, _ = peer.Write([]byte("x")) }, outcome{ready: true}, nil},
-		"end":               {func(_, _, peer, _ net.Conn) { _ = peer.Close() }, outcome{ready: true}, io.EOF},
-		"close":             {func(a, _, _, _ net.Conn) { _ = a.Close() }, outcome{err: net.ErrClosed}, nil},
-		"deadline":          {func(a, _, _, _ net.Conn) { _ = a.SetReadDeadline(past) }, outcome{err: os.ErrDeadlineExceeded}, nil},
-		"data of the other": {func(_, _, _, peer net.Conn) { _, _ = peer.Write([]byte("x")) }, outcome{other: true}, nil},
-		"end of the other":  {func(_, _, _, peer net.Conn) { _ = peer.Close() }, outcome{other: true}, io.EOF},
-		"reset of the other": {func(_, _, _, peer net.Conn) {
-			_ = peer.(interface{ SetLinger(int) error }).SetLinger(0)
-			_ = peer.Close()
-		}, outcome{other: true}, syscall.ECONNRESET},
-		"close of the other":    {func(_, b, _, _ net.Conn) { _ = b.Close() }, outcome{other: true}, net.ErrClosed},
-		"deadline of the other": {func(_, b, _, _ net.Conn) { _ = b.SetReadDeadline(past) }, outcome{other: true}, os.ErrDeadlineExceeded},
-		"a later one":           {func(_, b, _, _ net.Conn) { _ = b.SetReadDeadline(time.Now().Add(time.Millisecond)) }, outcome{other: true}, os.ErrDeadlineExceeded},
-	}
 	loops(t, func(t *testing.T, e *fiber.Engine) {
-		for name, c := range cases {
+		for name, c := range eitherCases {
 			for _, first := range []bool{false, true} {
 				peerA, a, b, peerB := chain(t, e, "tcp")
-				started, got, read := make(chan struct{}), make(chan outcome, 1), make(chan error, 1)
+				started, got, read := make(chan struct{}), make(chan eitherOutcome, 1), make(chan error, 1)
 				if first {
 					c.do(a, b, peerA, peerB)
 				}
 				fiber.Spawn(a, func() {
 					close(started)
 					ready, other, err := a.(fiber.Stream).WaitEither(b, 0)
-					got <- outcome{ready, other, err}
+					got <- eitherOutcome{ready, other, err}
 					failed := error(nil)
 					if ready {
 						_, failed = a.Read(make([]byte, 1))
@@ -67,6 +72,49 @@ func TestWaitEither(t *testing.T) {
 				}
 				if err := <-read; !errors.Is(err, c.read) {
 					t.Errorf("%s, first=%v: Read says %v, want %v", name, first, err, c.read)
+				}
+			}
+		}
+	})
+}
+
+// The same ends the wait of a step.
+func TestTryReadEither(t *testing.T) {
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		for name, c := range eitherCases {
+			for _, first := range []bool{false, true} {
+				peerA, a, b, peerB := chain(t, e, "tcp")
+				started, done := make(chan struct{}), make(chan error, 1)
+				if first {
+					c.do(a, b, peerA, peerB)
+				}
+				fiber.Spawn(a, func() {
+					close(started)
+					n, other, over := 0, false, false
+					a.(fiber.Stream).Attend(func() bool {
+						var data []byte
+						data, other, over = a.(fiber.Stream).TryReadEither(b, 0)
+						n = len(data)
+						return n > 0 || other || over
+					})
+					ready, err := a, error(nil)
+					if other {
+						ready = b
+					}
+					if n == 0 {
+						_, err = ready.Read(make([]byte, 1))
+					}
+					if other != c.want.other {
+						err = fmt.Errorf("other = %v (%w)", other, err)
+					}
+					done <- err
+				})
+				<-started
+				if !first {
+					c.do(a, b, peerA, peerB)
+				}
+				if got, want := <-done, cmp.Or(c.want.err, c.read); !errors.Is(got, want) {
+					t.Errorf("%s, first=%v: %v, want %v", name, first, got, want)
 				}
 			}
 		}
