@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -14,7 +15,8 @@ import (
 func TestNoAllocations(t *testing.T) {
 	rounds := map[string]func(){"conversation": startConversation(t), "replay": judgeTurns(t)}
 	for kind := range steady {
-		rounds[kind] = startSteady(t, kind)
+		rounds[kind] = startSteady(t, kind, pgproxy.Transaction)
+		rounds[kind+" in session mode"] = startSteady(t, kind, pgproxy.Session)
 	}
 	for kind, round := range rounds {
 		for range 100 {

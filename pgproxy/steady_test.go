@@ -74,9 +74,9 @@ func answerSteady(conn net.Conn, answer []byte) {
 }
 
 // startSteady returns a function that makes one request through a proxy and reads the answer.
-func startSteady(t testing.TB, kind string) (round func()) {
+func startSteady(t testing.TB, kind string, mode pgproxy.Mode) (round func()) {
 	t.Helper()
-	g, f := startFake(t, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	g, f := startFake(t, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) { c.Mode, pc.Limits.MaxSize = mode, 1 })
 	logged := make(chan *wire, 1)
 	go func() { logged <- g.dial(t) }()
 	srv := <-f.conns
@@ -103,7 +103,7 @@ func startSteady(t testing.TB, kind string) (round func()) {
 func BenchmarkSteady(b *testing.B) {
 	for kind := range steady {
 		b.Run(kind, func(b *testing.B) {
-			round := startSteady(b, kind)
+			round := startSteady(b, kind, pgproxy.Transaction)
 			for range 10 {
 				round()
 			}
