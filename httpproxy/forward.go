@@ -90,7 +90,7 @@ func (x *exchange) earlier(t time.Time) time.Time {
 // exchange; zero = none. Set it for every wait, as an earlier deadline would stay otherwise.
 func (s *session) within() time.Time {
 	if d := s.ex.target.idle; d > 0 {
-		return s.ex.earlier(time.Now().Add(d))
+		return s.ex.earlier(fiber.Now().Add(d))
 	}
 	return s.ex.until
 }
@@ -510,7 +510,7 @@ func (s *session) send(raw []byte) (err error) {
 		x.beginTry(time.Now())
 	}
 	s.out = s.appendRequest(s.outgoing(), raw)
-	x.sent = time.Now()
+	x.sent = fiber.Now()
 	if !x.ahead.sent { // otherwise nothing may wait
 		s.limitSend()
 	}

@@ -404,7 +404,7 @@ const http2Preface = "PRI * HTTP/2.0\r\n"
 // readHead reads a request's head and returns its size. The error is errHTTP2, wraps httpwire.ErrMalformed, or is that
 // of reading.
 func (s *session) readHead() (int, error) {
-	s.now = time.Now()
+	s.now = fiber.Now()
 	late := false
 	for {
 		n, err := s.req.Parse(s.client.bytes())
