@@ -198,6 +198,8 @@ type session struct {
 	down     fiber.Transfer // moves the response's content
 	passed   func(int)      // the method clientTook; nil = not needed yet
 	out      []byte         // the message being written
+	outLent  bool           // out is a part of the client's buffer
+	said     clientFields   // without a stream
 	held     tally
 	deadline bool        // a deadline is set on the server's connection
 	awaiting atomic.Bool // the session waits for a response's head
@@ -370,7 +372,8 @@ func (s *session) awaitRequest() bool {
 			s.suspended = true
 			s.about.drop()
 			s.req, s.resp, s.respText = httpwire.Request{}, httpwire.Response{}, nil // drop references to buffers
-			s.leases = nil                                                           // belongs to the fiber that ends now
+			s.said = clientFields{}
+			s.leases = nil // belongs to the fiber that ends now
 			return false
 		}
 	}
