@@ -22,19 +22,27 @@ const (
 	maxResponseHead = 256 << 10 // the limit of package httppool
 )
 
-var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+var buffers = sync.Pool{New: func() any { return &new(spaced).bytes }}
+
+// spaced is a buffer that is followed by unused bytes. The first lines of buffers at multiples of a page would all
+// compete for the same few lines of the processor's caches.
+type spaced struct {
+	bytes [bufferSize]byte
+	_     [2688]byte // up to one of Go's size classes, which is an odd number of pages and lines
+}
 
 // stream reads from one side of a session. While it waits it holds a buffer only if the connection cannot be waited for
 // without one (see fiber.Stream.WaitReadable).
 type stream struct {
 	conn  fiber.Stream
 	holds bool   // conn cannot be waited for without one
+	ready bool   // the next Read does not wait
 	buf   []byte // of bufferSize bytes, from buffers, unless it has grown
 	r, w  int
 	held  *tally // counts the size of buf
 }
 
-func (s *stream) use(c fiber.Stream) { s.conn, s.holds = c, false }
+func (s *stream) use(c fiber.Stream) { s.conn, s.holds, s.ready = c, false, false }
 
 func (s *stream) bytes() []byte {
 	if s.buf == nil {
