@@ -393,10 +393,10 @@ func (s *session) acquire() error {
 			return httppool.ErrClientGone
 		}
 		l, err := s.lease(ctx)
-		if errors.Is(err, context.Canceled) && s.clientGone() {
-			return httppool.ErrClientGone
-		}
 		if err != nil {
+			if errors.Is(err, context.Canceled) && s.clientGone() {
+				return httppool.ErrClientGone
+			}
 			if x.late() {
 				err = fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // not a shortage of connections
 			}
@@ -606,14 +606,12 @@ func (s *session) responseHead() (int, error) {
 			return n, err
 		}
 		err = s.awaitServer()
-		if errors.Is(err, errFull) {
-			if s.server.grow(maxResponseHead) {
-				continue
-			}
-			err = fmt.Errorf("%w: head longer than %d bytes", httpwire.ErrMalformed, maxResponseHead)
-		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case !errors.Is(err, errFull):
 			return 0, err
+		case !s.server.grow(maxResponseHead):
+			return 0, fmt.Errorf("%w: head longer than %d bytes", httpwire.ErrMalformed, maxResponseHead)
 		}
 	}
 }
@@ -657,8 +655,10 @@ func (s *session) awaitServer() error {
 		until = s.ex.earlier(s.ex.sent.Add(limit))
 	}
 	look := s.ex.sent.Add(checkInterval)
-	s.awaiting.Store(true)
-	defer s.awaiting.Store(false)
+	if s.ex.up != nil {
+		s.awaiting.Store(true)
+		defer s.awaiting.Store(false)
+	}
 	for {
 		next := look
 		if !until.IsZero() && until.Before(look) {
@@ -667,7 +667,7 @@ func (s *session) awaitServer() error {
 		s.deadline = true
 		_ = s.server.conn.SetReadDeadline(next)
 		err := s.moreOfHead()
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
 		now := time.Now()

@@ -84,20 +84,22 @@ func (s *stream) waitIdle() bool {
 	}
 	s.release()
 	ready, err := s.conn.WaitReadableFor(suspendAfter)
+	s.ready = ready && err == nil
 	return !ready && err == nil // the next read returns the error again
 }
 
 // fill reads once. The error is errFull if the buffer is full.
 func (s *stream) fill() (n int, err error) {
-	if s.r == s.w && !s.holds {
+	if s.r == s.w && !s.holds && !s.ready {
 		s.release()
-		switch err := s.conn.WaitReadable(); {
-		case errors.Is(err, errors.ErrUnsupported):
+		if err := s.conn.WaitReadable(); err != nil {
+			if !errors.Is(err, errors.ErrUnsupported) {
+				return 0, err
+			}
 			s.holds = true
-		case err != nil:
-			return 0, err
 		}
 	}
+	s.ready = false
 	if s.buf == nil {
 		s.buf = takeBuffer(s.held)[:]
 	}
@@ -314,24 +316,29 @@ func (s *session) run() {
 		if s.emptyLine() {
 			continue
 		}
-		switch n, err := s.readHead(); {
-		case errors.Is(err, errHTTP2):
-			s.goHTTP2()
+		n, err := s.readHead()
+		if err != nil {
+			s.noHead(err)
 			return
-		case errors.Is(err, httpwire.ErrMalformed):
-			s.refuseHead(err)
-			return
-		case err != nil:
-			s.headFailed(err)
-			return
-		default:
-			s.blank = false
-			s.serving = true
-			again := s.serve(n)
-			if s.serving = false; !again {
-				return
-			}
 		}
+		s.blank = false
+		s.serving = true
+		again := s.serve(n)
+		if s.serving = false; !again {
+			return
+		}
+	}
+}
+
+// noHead ends the session, or makes it one of HTTP/2, after an error of readHead.
+func (s *session) noHead(err error) {
+	switch {
+	case errors.Is(err, errHTTP2):
+		s.goHTTP2()
+	case errors.Is(err, httpwire.ErrMalformed):
+		s.refuseHead(err)
+	default:
+		s.headFailed(err)
 	}
 }
 
@@ -390,7 +397,7 @@ func (s *session) awaitRequest() bool {
 		return false // interrupted
 	}
 	s.count(n, 0)
-	if isTLSFailure(err) {
+	if err != nil && isTLSFailure(err) {
 		s.noteTLS("TLS error", err)
 	}
 	return err == nil
