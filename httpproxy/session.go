@@ -28,7 +28,7 @@ var buffers = sync.Pool{New: func() any { return &new(spaced).bytes }}
 // compete for the same few lines of the processor's caches.
 type spaced struct {
 	bytes [bufferSize]byte
-	_     [2688]byte // up to one of Go's size classes, which is an odd number of pages and lines
+	_     [2688]byte // up to a size class of Go that is no multiple of a page
 }
 
 // stream reads from one side of a session. While it waits it holds a buffer only if the connection cannot be waited for
