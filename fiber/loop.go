@@ -98,7 +98,8 @@ type loop struct {
 	bulk      []*coroutine // bulk fibers ready to run; see runBulk
 	spare     []*coroutine
 	fibers    int
-	now       int64
+	began     time.Time // of the current tick
+	now       int64     // the same in the loops' clock
 	timers    timers
 	closing   bool
 	open      int // number of connections and listeners
@@ -184,7 +185,7 @@ func (l *loop) run(kind Kind, ready chan<- error) {
 		}
 		return all
 	})
-	l.now = nanotime()
+	l.readClock()
 	l.active.Store(true)
 	ready <- nil
 	for !l.finish() {
@@ -236,10 +237,16 @@ func (l *loop) wait(until int64) {
 	l.engine.watchAgain()
 	l.waiting.Store(false)
 	before := l.now
-	l.now = nanotime()
+	l.readClock()
 	if idle && l.now-before >= int64(idleAfter) && !keepFibers { // a busy system may take the processor away for longer
 		l.trim()
 	}
+}
+
+// readClock begins a tick's time.
+func (l *loop) readClock() {
+	l.began = time.Now()
+	l.now = int64(l.began.Sub(epoch))
 }
 
 // idleAfter is how long a loop waits without an event before it frees spare coroutines and buffers.

@@ -31,7 +31,7 @@ func newRecvBuffers(r *ring) (*recvBuffers, error) {
 	if b.ring, err = mapMemory(recvCount * int(unsafe.Sizeof(bufEntry{}))); err != nil {
 		return nil, err
 	}
-	if b.mem, err = mapMemory(recvCount * recvSize); err != nil {
+	if b.mem, err = mapMemory(recvCount * recvStride); err != nil {
 		b.free()
 		return nil, err
 	}
@@ -58,13 +58,13 @@ func newRecvBuffers(r *ring) (*recvBuffers, error) {
 // publish.
 func (b *recvBuffers) take(id uint16, n int) []byte {
 	b.taken++
-	at := int(id) * recvSize
+	at := int(id) * recvStride
 	return b.mem[at : at+n : at+recvSize]
 }
 
 func (b *recvBuffers) put(id uint16) {
 	b.taken--
-	at := int(id) * recvSize
+	at := int(id) * recvStride
 	if poisonFreed.Load() {
 		fill(b.mem[at : at+recvSize])
 	}

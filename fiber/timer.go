@@ -12,11 +12,10 @@ var epoch = time.Now()
 func nanotime() int64 { return int64(time.Since(epoch)) }
 
 // Now returns the time. On a fiber it is the beginning of the loop's current tick, so that the
-// clock need not be read. Its wall clock does not follow changes of the system's clock. Compare it
-// only with other results of Now, or by their monotonic clock.
+// clock need not be read.
 func Now() time.Time {
 	if f := currentFiber(); f != nil {
-		return epoch.Add(time.Duration(f.loop.now))
+		return f.loop.began
 	}
 	return time.Now()
 }

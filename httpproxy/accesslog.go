@@ -181,7 +181,7 @@ func (s *session) lineOf(log *accessLog) *logLine {
 	}
 	l.wait, l.first = -1, x.first
 	if !x.sent.IsZero() {
-		l.wait = x.sent.Sub(s.now)
+		l.wait = max(x.sent.Sub(s.now), 0)
 	}
 	if t := x.target; t != nil {
 		l.route, l.upstream = t.label, t.name

@@ -55,15 +55,15 @@ func (a *about) set(since time.Time, waits bool, upstream, method, host, path, a
 // holds records that the request has got a connection.
 func (a *about) holds(endpoint string, since time.Time) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.endpoint, a.held = endpoint, since
+	a.mu.Unlock()
 }
 
 // setIdle records that the connection has no request.
 func (a *about) setIdle(since time.Time) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.idle, a.since = true, since
+	a.mu.Unlock()
 }
 
 // drop frees the memory.

@@ -90,7 +90,7 @@ func (x *exchange) earlier(t time.Time) time.Time {
 // exchange; zero = none. Set it for every wait, as an earlier deadline would stay otherwise.
 func (s *session) within() time.Time {
 	if d := s.ex.target.idle; d > 0 {
-		return s.ex.earlier(time.Now().Add(d))
+		return s.ex.earlier(fiber.Now().Add(d))
 	}
 	return s.ex.until
 }
@@ -393,10 +393,10 @@ func (s *session) acquire() error {
 			return httppool.ErrClientGone
 		}
 		l, err := s.lease(ctx)
-		if errors.Is(err, context.Canceled) && s.clientGone() {
-			return httppool.ErrClientGone
-		}
 		if err != nil {
+			if errors.Is(err, context.Canceled) && s.clientGone() {
+				return httppool.ErrClientGone
+			}
 			if x.late() {
 				err = fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // not a shortage of connections
 			}
@@ -510,7 +510,7 @@ func (s *session) send(raw []byte) (err error) {
 		x.beginTry(time.Now())
 	}
 	s.out = s.appendRequest(s.outgoing(), raw)
-	x.sent = time.Now()
+	x.sent = fiber.Now()
 	if !x.ahead.sent { // otherwise nothing may wait
 		s.limitSend()
 	}
@@ -548,20 +548,28 @@ func (s *session) limitSend() {
 // asksHead reports whether the request asks for a head only.
 func (s *session) asksHead() bool { return string(s.req.Method) == http.MethodHead }
 
-// outgoing returns an empty buffer for building a message.
+// outgoing returns an empty buffer for building a message. Behind a short request, which stays in the client's buffer
+// while it is served, it is the rest of that buffer.
 func (s *session) outgoing() []byte {
 	if s.out == nil {
-		s.out = takeBuffer(&s.held)[:0]
+		if b := &s.client; s.stream == nil && s.ex.inline && len(b.buf)-b.w >= leastLent {
+			s.out, s.outLent = b.buf[b.w:], true
+		} else {
+			s.out = takeBuffer(&s.held)[:]
+		}
 	}
 	return s.out[:0]
 }
 
+// leastLent leaves room for the largest piece of a body in its framing, and for a head.
+const leastLent = bufferSize/2 + 4<<10
+
 // releaseOut frees the buffer.
 func (s *session) releaseOut() {
-	if s.out != nil {
+	if s.out != nil && !s.outLent {
 		putOut(&s.held, s.out)
-		s.out = nil
 	}
+	s.out, s.outLent = nil, false
 }
 
 // receive reads interim responses and the final one, and passes them on.
@@ -598,14 +606,12 @@ func (s *session) responseHead() (int, error) {
 			return n, err
 		}
 		err = s.awaitServer()
-		if errors.Is(err, errFull) {
-			if s.server.grow(maxResponseHead) {
-				continue
-			}
-			err = fmt.Errorf("%w: head longer than %d bytes", httpwire.ErrMalformed, maxResponseHead)
-		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case !errors.Is(err, errFull):
 			return 0, err
+		case !s.server.grow(maxResponseHead):
+			return 0, fmt.Errorf("%w: head longer than %d bytes", httpwire.ErrMalformed, maxResponseHead)
 		}
 	}
 }
@@ -649,8 +655,10 @@ func (s *session) awaitServer() error {
 		until = s.ex.earlier(s.ex.sent.Add(limit))
 	}
 	look := s.ex.sent.Add(checkInterval)
-	s.awaiting.Store(true)
-	defer s.awaiting.Store(false)
+	if s.ex.up != nil {
+		s.awaiting.Store(true)
+		defer s.awaiting.Store(false)
+	}
 	for {
 		next := look
 		if !until.IsZero() && until.Before(look) {
@@ -659,7 +667,7 @@ func (s *session) awaitServer() error {
 		s.deadline = true
 		_ = s.server.conn.SetReadDeadline(next)
 		err := s.moreOfHead()
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
 		now := time.Now()

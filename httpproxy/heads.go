@@ -236,11 +236,13 @@ func appendField(dst []byte, f *httpwire.Field) []byte {
 	return append(dst, crlf...)
 }
 
-// clientFields are the fields about the client of one connection, as appendForwarded has written them in HPACK.
+// clientFields are the fields about the client of one connection, as appendForwarded has written them for an HTTP/1.1
+// server, or in HPACK.
 type clientFields struct {
 	target *target
 	host   []byte // of the request
-	coded  []byte
+	lines  []byte
+	coded  bool // lines are in HPACK
 }
 
 // maxClientFields bounds what is kept of them, in bytes.
@@ -248,20 +250,32 @@ const maxClientFields = 512
 
 // appendForwarded appends the fields about the client. They are the same for most requests of a connection.
 func (s *session) appendForwarded(w *headWriter, received *forwarded) {
-	if !s.ex.ahead.sent || received.xff != nil || received.rfc != nil || received.host || received.proto {
+	said, host := s.lastClient(), s.req.Host
+	if said == nil || received.xff != nil || received.rfc != nil || received.host || received.proto {
 		s.writeForwarded(w, received)
 		return
 	}
-	said, host := &s.stream.(*h2Stream).h.lastClient, s.req.Host // of the calling fiber //nolint:forcetypeassert // nothing else is sent ahead
-	if said.target == s.ex.target && bytes.Equal(said.host, host) {
-		w.dst = append(w.dst, said.coded...)
+	if said.target == s.ex.target && said.coded == w.coded && bytes.Equal(said.host, host) {
+		w.dst = append(w.dst, said.lines...)
 		return
 	}
 	start := len(w.dst)
 	s.writeForwarded(w, received)
-	if coded := w.dst[start:]; len(coded)+len(host) <= maxClientFields {
-		said.target, said.host, said.coded = s.ex.target, append(said.host[:0], host...), append(said.coded[:0], coded...)
+	if lines := w.dst[start:]; len(lines)+len(host) <= maxClientFields {
+		*said = clientFields{s.ex.target, append(said.host[:0], host...), append(said.lines[:0], lines...), w.coded}
 	}
+}
+
+// lastClient returns the fields of the client in its connection's last request; nil = another fiber may use them, or the
+// connection may have only one request.
+func (s *session) lastClient() *clientFields {
+	switch {
+	case s.ex.ahead.sent:
+		return &s.stream.(*h2Stream).h.lastClient // of the calling fiber //nolint:forcetypeassert // nothing else is sent ahead
+	case s.stream == nil && s.served:
+		return &s.said
+	}
+	return nil
 }
 
 // writeForwarded is appendForwarded for a request that has such fields, or is the first.

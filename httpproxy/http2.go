@@ -239,7 +239,7 @@ func (h *http2) fill() error {
 			h.lc.Count(int64(n), 0)
 		}
 		if n > 0 {
-			h.lastRead, h.pinged = time.Now(), false
+			h.lastRead, h.pinged = fiber.Now(), false
 			return nil
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -156,11 +156,7 @@ func (l *ledger) exhausted(now time.Time) bool {
 
 // shed refuses the request if there is no memory for it. The status is 0 if it is not refused.
 func (s *session) shed() (no refusal) {
-	now := s.now
-	if s.stream == nil { // the head may have begun to arrive long ago
-		now = time.Now()
-	}
-	if s.p.ledger.exhausted(now) {
+	if s.p.ledger.exhausted(fiber.Now()) {
 		return overloaded("too much memory is in use for other requests")
 	}
 	if s.overMemory || s.ex.needsBody && s.hasJSON() && !s.claimPeek() {

@@ -22,19 +22,27 @@ const (
 	maxResponseHead = 256 << 10 // the limit of package httppool
 )
 
-var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+var buffers = sync.Pool{New: func() any { return &new(spaced).bytes }}
+
+// spaced is a buffer that is followed by unused bytes. The first lines of buffers at multiples of a page would all
+// compete for the same few lines of the processor's caches.
+type spaced struct {
+	bytes [bufferSize]byte
+	_     [2688]byte // up to a size class of Go that is no multiple of a page
+}
 
 // stream reads from one side of a session. While it waits it holds a buffer only if the connection cannot be waited for
 // without one (see fiber.Stream.WaitReadable).
 type stream struct {
 	conn  fiber.Stream
 	holds bool   // conn cannot be waited for without one
+	ready bool   // the next Read does not wait
 	buf   []byte // of bufferSize bytes, from buffers, unless it has grown
 	r, w  int
 	held  *tally // counts the size of buf
 }
 
-func (s *stream) use(c fiber.Stream) { s.conn, s.holds = c, false }
+func (s *stream) use(c fiber.Stream) { s.conn, s.holds, s.ready = c, false, false }
 
 func (s *stream) bytes() []byte {
 	if s.buf == nil {
@@ -76,20 +84,22 @@ func (s *stream) waitIdle() bool {
 	}
 	s.release()
 	ready, err := s.conn.WaitReadableFor(suspendAfter)
+	s.ready = ready && err == nil
 	return !ready && err == nil // the next read returns the error again
 }
 
 // fill reads once. The error is errFull if the buffer is full.
 func (s *stream) fill() (n int, err error) {
-	if s.r == s.w && !s.holds {
+	if s.r == s.w && !s.holds && !s.ready {
 		s.release()
-		switch err := s.conn.WaitReadable(); {
-		case errors.Is(err, errors.ErrUnsupported):
+		if err := s.conn.WaitReadable(); err != nil {
+			if !errors.Is(err, errors.ErrUnsupported) {
+				return 0, err
+			}
 			s.holds = true
-		case err != nil:
-			return 0, err
 		}
 	}
+	s.ready = false
 	if s.buf == nil {
 		s.buf = takeBuffer(s.held)[:]
 	}
@@ -198,6 +208,8 @@ type session struct {
 	down     fiber.Transfer // moves the response's content
 	passed   func(int)      // the method clientTook; nil = not needed yet
 	out      []byte         // the message being written
+	outLent  bool           // out is a part of the client's buffer
+	said     clientFields   // without a stream
 	held     tally
 	deadline bool        // a deadline is set on the server's connection
 	awaiting atomic.Bool // the session waits for a response's head
@@ -304,24 +316,29 @@ func (s *session) run() {
 		if s.emptyLine() {
 			continue
 		}
-		switch n, err := s.readHead(); {
-		case errors.Is(err, errHTTP2):
-			s.goHTTP2()
+		n, err := s.readHead()
+		if err != nil {
+			s.noHead(err)
 			return
-		case errors.Is(err, httpwire.ErrMalformed):
-			s.refuseHead(err)
-			return
-		case err != nil:
-			s.headFailed(err)
-			return
-		default:
-			s.blank = false
-			s.serving = true
-			again := s.serve(n)
-			if s.serving = false; !again {
-				return
-			}
 		}
+		s.blank = false
+		s.serving = true
+		again := s.serve(n)
+		if s.serving = false; !again {
+			return
+		}
+	}
+}
+
+// noHead ends the session, or makes it one of HTTP/2, after an error of readHead.
+func (s *session) noHead(err error) {
+	switch {
+	case errors.Is(err, errHTTP2):
+		s.goHTTP2()
+	case errors.Is(err, httpwire.ErrMalformed):
+		s.refuseHead(err)
+	default:
+		s.headFailed(err)
 	}
 }
 
@@ -370,7 +387,8 @@ func (s *session) awaitRequest() bool {
 			s.suspended = true
 			s.about.drop()
 			s.req, s.resp, s.respText = httpwire.Request{}, httpwire.Response{}, nil // drop references to buffers
-			s.leases = nil                                                           // belongs to the fiber that ends now
+			s.said = clientFields{}
+			s.leases = nil // belongs to the fiber that ends now
 			return false
 		}
 	}
@@ -379,7 +397,7 @@ func (s *session) awaitRequest() bool {
 		return false // interrupted
 	}
 	s.count(n, 0)
-	if isTLSFailure(err) {
+	if err != nil && isTLSFailure(err) {
 		s.noteTLS("TLS error", err)
 	}
 	return err == nil
@@ -404,7 +422,7 @@ const http2Preface = "PRI * HTTP/2.0\r\n"
 // readHead reads a request's head and returns its size. The error is errHTTP2, wraps httpwire.ErrMalformed, or is that
 // of reading.
 func (s *session) readHead() (int, error) {
-	s.now = time.Now()
+	s.now = fiber.Now()
 	late := false
 	for {
 		n, err := s.req.Parse(s.client.bytes())

@@ -50,6 +50,10 @@ func (t *tally) add(n int) {
 		return
 	}
 	t.to.n.Add(int64(n))
+	if t.of == nil { // nothing is ever reserved
+		t.state.Add(uint64(n))
+		return
+	}
 	t.change(n, 0)
 }
 

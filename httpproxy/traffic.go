@@ -174,7 +174,7 @@ func (s *session) measure(err error) {
 	if x.sent.IsZero() {
 		return
 	}
-	route.Observe(waitTime, x.sent.Sub(s.now))
+	route.Observe(waitTime, max(x.sent.Sub(s.now), 0))
 	status := x.result.Status
 	if err != nil {
 		status = 0
