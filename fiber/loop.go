@@ -292,10 +292,11 @@ func (l *loop) runReady() {
 	l.behind = batch[:0]
 }
 
-// bulkPerTick is how long fibers that move bulk may run in a tick, in nanoseconds; a running fiber finishes its piece.
+// bulkPerTick is how long fibers that move bulk, or are in a TLS handshake, may run in a tick, in nanoseconds; a running
+// fiber finishes its piece.
 const bulkPerTick = int64(time.Millisecond)
 
-// runBulk resumes fibers that move bulk, one after the other. It stops after bulkPerTick, so that they cannot delay
+// runBulk resumes bulk fibers, one after the other. It stops after bulkPerTick, so that they cannot delay
 // other fibers, and resumes at least one, so that they do not starve.
 func (l *loop) runBulk() {
 	n := 0
