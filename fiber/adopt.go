@@ -27,6 +27,8 @@ func (c *Conn) Adopt() {
 				return
 			}
 		}
+		for l.ackFresh() {
+		}
 		if !l.poller.remove(c) {
 			return
 		}

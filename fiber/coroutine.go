@@ -21,7 +21,7 @@ type coroutine struct {
 	alone    *copyingAlone      // runs in place of fn
 	step     func() (over bool) // see parkUntil
 	fault    any                // panic of step
-	bulk     bool               // the fiber moves bulk, and runs after other fibers
+	bulk     bool               // the fiber moves bulk or is in a TLS handshake, and runs after other fibers
 	kept     *Parker            // list of Parkers that watch a context between two waits
 	giveUpAt int64              // time-out of Conn.WaitReadableFor, WaitEither, TryRead or TryReadEither; 0 = none
 	either   [2]*side           // sides that Conn.WaitEither or TryReadEither waits for; nil = none

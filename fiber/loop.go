@@ -96,6 +96,8 @@ type loop struct {
 	woken     []*coroutine // fibers woken by the fiber that runs, or ran last; see runWoken
 	nextWoken int          // index in woken of the next fiber to resume
 	bulk      []*coroutine // bulk fibers ready to run; see runBulk
+	fresh     []*Conn      // connected in this tick; see ackFresh
+	silent    []*Conn      // of the last tick's, those that have sent nothing
 	spare     []*coroutine
 	fibers    int
 	began     time.Time // of the current tick
@@ -228,6 +230,9 @@ func (l *loop) until() int64 {
 
 // wait publishes the loop's counters and waits in the poller.
 func (l *loop) wait(until int64) {
+	if l.ackFresh() {
+		until = -1
+	}
 	l.shown.Store(int64(l.fibers))
 	l.unsent.Store(int64(l.poller.unsent()))
 	l.kept.Store(int64(len(l.spare)))
@@ -299,10 +304,11 @@ func (l *loop) runReady() {
 	l.behind = batch[:0]
 }
 
-// bulkPerTick is how long fibers that move bulk may run in a tick, in nanoseconds; a running fiber finishes its piece.
+// bulkPerTick is how long fibers that move bulk, or are in a TLS handshake, may run in a tick, in nanoseconds; a running
+// fiber finishes its piece.
 const bulkPerTick = int64(time.Millisecond)
 
-// runBulk resumes fibers that move bulk, one after the other. It stops after bulkPerTick, so that they cannot delay
+// runBulk resumes bulk fibers, one after the other. It stops after bulkPerTick, so that they cannot delay
 // other fibers, and resumes at least one, so that they do not starve.
 func (l *loop) runBulk() {
 	n := 0

@@ -14,7 +14,7 @@ func rawReceive(fd int, b []byte) (int, syscall.Errno) {
 	return max(n, 0), number(err)
 }
 
-func rawSend(fd int, b []byte) (int, syscall.Errno) {
+func rawSend(fd int, b []byte, _ bool) (int, syscall.Errno) {
 	n, err := unix.Write(fd, b)
 	return max(n, 0), number(err)
 }
@@ -123,6 +123,11 @@ func setTCPOptions(fd int, o TCPOptions) {
 
 // useReno does nothing: on Darwin no congestion control is chosen for a socket.
 func useReno(int) {}
+
+// delayACK does nothing: Darwin sends the ACK at once.
+func delayACK(int) {}
+
+func ackNow(int) {}
 
 // nothingToRead, peerEnded and atEnd read ahead to find a socket's state, which may take the error of a broken
 // connection.

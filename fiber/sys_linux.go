@@ -28,9 +28,14 @@ func rawReceive(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-func rawSend(fd int, b []byte) (int, syscall.Errno) {
+// rawSend keeps back the last, partial packet of the last data of a stream, for the FIN that follows.
+func rawSend(fd int, b []byte, last bool) (int, syscall.Errno) {
+	flags := uintptr(unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT)
+	if last {
+		flags |= unix.MSG_MORE
+	}
 	n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
-		uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
+		uintptr(len(b)), flags, 0, 0)
 	return int(n), errno
 }
 
@@ -205,6 +210,12 @@ func acceptedPeer(sa *unix.RawSockaddrAny) peer {
 	}
 	return peer{other: nameless}
 }
+
+// delayACK makes a socket that will connect keep back the ACK that ends TCP's handshake, for up to 200 ms.
+func delayACK(fd int) { setOption(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
+
+// ackNow sends an ACK that a socket keeps back.
+func ackNow(fd int) { setOption(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
 
 // connectedToItself reports whether a socket that was to connect to sa has connected to itself, which happens now and
 // then on ephemeral ports without a listener. It asks the system for such ports only.

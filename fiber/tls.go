@@ -20,6 +20,7 @@ import (
 type TLSConn struct {
 	*tls.Conn
 	under         *gathering
+	verifies      bool // the handshake may verify certificates of the peer
 	handshakeDone atomic.Bool
 	handshaking   Mutex // held across the handshake, as crypto/tls holds a sync.Mutex
 	writing       Mutex // held across a Write, so that Writes do not mix
@@ -33,16 +34,17 @@ type TLSConn struct {
 
 var _ Stream = (*TLSConn)(nil)
 
-// TLSServer is tls.Server for fibers. c is adapted by StreamOf.
+// TLSServer is tls.Server for fibers. c is adapted by StreamOf. Unless cfg asks for certificates of clients, the handshake
+// runs on the fiber: functions of cfg must not hold the loop, and private keys should be from [TLSKey].
 func TLSServer(c net.Conn, cfg *tls.Config) *TLSConn {
 	under := &gathering{Stream: StreamOf(c)}
-	return &TLSConn{Conn: tls.Server(under, cfg), under: under}
+	return &TLSConn{Conn: tls.Server(under, cfg), under: under, verifies: cfg.ClientAuth != tls.NoClientCert}
 }
 
 // TLSClient is tls.Client for fibers. c is adapted by StreamOf.
 func TLSClient(c net.Conn, cfg *tls.Config) *TLSConn {
 	under := &gathering{Stream: StreamOf(c)}
-	return &TLSConn{Conn: tls.Client(under, cfg), under: under}
+	return &TLSConn{Conn: tls.Client(under, cfg), under: under, verifies: true}
 }
 
 // tlsPiece is the most payload of a record, in bytes.
@@ -134,8 +136,9 @@ func (t *TLSConn) Write(p []byte) (total int, err error) {
 // Handshake is HandshakeContext without a bound.
 func (t *TLSConn) Handshake() error { return t.HandshakeContext(context.Background()) }
 
-// HandshakeContext runs the handshake unless that was done. For a fiber it runs on a goroutine, because its computations would hold the
-// loop: see Block.
+// HandshakeContext runs the handshake unless that was done. A fiber computes its share of it, some 200 µs, after other
+// fibers of the loop, see runBulk. A goroutine runs a handshake that verifies certificates for a fiber, see Block: the peer
+// chooses how many there are, and the roots may have to be read from files.
 func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	if t.handshakeDone.Load() {
 		return nil
@@ -147,7 +150,11 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	}
 	t.under.handshaking = true
 	var err error
-	Block(func() { err = t.Conn.HandshakeContext(ctx) })
+	if f := currentFiber(); f == nil || t.verifies {
+		Block(func() { err = t.Conn.HandshakeContext(ctx) })
+	} else {
+		err = t.handshakeOn(f, ctx)
+	}
 	t.under.handshaking = false
 	if alert, ok := t.under.alert(); ok && err != nil {
 		err = &net.OpError{Op: "remote error", Err: alert}
@@ -157,6 +164,12 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	}
 	t.handshakeDone.Store(err == nil)
 	return err
+}
+
+func (t *TLSConn) handshakeOn(f *coroutine, ctx context.Context) error {
+	f.bulk = true
+	defer func() { f.bulk = false }()
+	return t.Conn.HandshakeContext(ctx)
 }
 
 // Close implements net.Conn. It sends close_notify unless the connection is to be reset; see SetLinger.

@@ -293,7 +293,11 @@ func (p *uring) flush(c *Conn) *sqe {
 // thread for each such send.
 func (p *uring) transmit(c *Conn) *sqe {
 	c.flight++
-	return p.prepareSend(c.fd, c.sending.mem[:c.sending.n], p.dataOf(c, kindSend))
+	s := p.prepareSend(c.fd, c.sending.mem[:c.sending.n], p.dataOf(c, kindSend))
+	if c.fin {
+		s.opFlags |= unix.MSG_MORE // sent calls finish, and the FIN goes in the same packet
+	}
+	return s
 }
 
 // prepareSend prepares a send of b, which is not empty and is mapped memory.
@@ -335,6 +339,7 @@ func (p *uring) close(c *Conn) {
 		p.cancel(c, kindPollOut)
 	}
 	if !c.abort && (c.out != nil || c.sending != nil) {
+		c.fin = true
 		c.linger(p.loop)
 	}
 	p.closeIdle(c)

@@ -58,7 +58,7 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 		if serverTLS, err = hold.serverConfig(l.TLS); err != nil {
 			return nil, wrap(err)
 		}
-		secret = s.cert.secret()
+		secret = s.cert.secret
 	}
 	s.server, err = kind.Prepare(extend.Listener{
 		Listener: l, Common: g.listenerConfig(l), TLS: serverTLS, Secret: secret, Gateway: view{g}, LogFile: g.logFile, Upstreams: usedBy(l, backends),

@@ -10,10 +10,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
 )
@@ -28,6 +30,7 @@ type certificates struct {
 type certificateSet struct {
 	obtained extend.Certificates // obtained by an extension; nil: none
 	pairs    []tls.Certificate
+	secret   []byte           // what is known only to those who have the private key of the first pair; nil = there is no pair
 	exact    map[string][]int // by name in lower case
 	below    map[string][]int // by the parent of "*.parent", in lower case
 	unnamed  []int            // for clients that name no server: the first of each kind of key
@@ -98,7 +101,9 @@ func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	set := c.current.Load()
 	if set.obtained != nil && (hello.ServerName != "" || len(set.pairs) == 0) {
 		if pair := set.obtained.Certificate(hello); pair != nil {
-			return pair, nil
+			own := *pair
+			own.PrivateKey = fiber.TLSKey(own.PrivateKey)
+			return &own, nil
 		}
 	}
 	if len(set.pairs) == 0 {
@@ -107,12 +112,15 @@ func (c *certificates) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, err
 	return set.choose(hello), nil
 }
 
+// acmeProtocol is the only protocol that an authority offers which checks a name (RFC 8737).
+const acmeProtocol = "acme-tls/1"
+
 // challenge implements tls.Config.GetConfigForClient.
-func (c *certificates) challenge(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-	if obtained := c.current.Load().obtained; obtained != nil {
-		return obtained.Challenge(hello), nil
+func (c *certificates) challenge(hello *tls.ClientHelloInfo) (cfg *tls.Config, err error) {
+	if obtained := c.current.Load().obtained; obtained != nil && slices.Contains(hello.SupportedProtos, acmeProtocol) {
+		fiber.Block(func() { cfg = obtained.Challenge(hello) }) // reads files
 	}
-	return nil, nil //nolint:nilnil // as documented there
+	return cfg, nil
 }
 
 // choose returns the first pair that matches the client's server name and that the client supports, or else the first
@@ -147,13 +155,19 @@ func (s *certificateSet) choose(hello *tls.ClientHelloInfo) *tls.Certificate {
 func (g *Gateway) loadCertificates(l *config.Listener) (*certificateSet, error) {
 	files := l.TLS.Pairs()
 	pairs := make([]tls.Certificate, len(files))
+	var secret []byte
 	for i, f := range files {
 		var err error
 		if pairs[i], err = config.KeyPair(f.Cert, f.Key); err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
+		if i == 0 {
+			secret = secretOf(pairs[0].PrivateKey)
+		}
+		pairs[i].PrivateKey = fiber.TLSKey(pairs[i].PrivateKey)
 	}
 	set := newCertificateSet(pairs)
+	set.secret = secret
 	if c := g.certifier(); c != nil && len(l.TLS.ACME) > 0 {
 		set.obtained = c.Certificates(l)
 	}
@@ -163,12 +177,9 @@ func (g *Gateway) loadCertificates(l *config.Listener) (*certificateSet, error) 
 	return set, nil
 }
 
-// secret returns what is known only to those who have the private key of the first pair, nil if there is no pair.
-func (s *certificateSet) secret() []byte {
-	if len(s.pairs) == 0 {
-		return nil
-	}
-	key, err := x509.MarshalPKCS8PrivateKey(s.pairs[0].PrivateKey)
+// secretOf returns what is known only to those who have a private key.
+func secretOf(private crypto.PrivateKey) []byte {
+	key, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {
 		return nil
 	}
