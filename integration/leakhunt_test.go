@@ -276,12 +276,12 @@ func (h *hunt) restarts() {
 			k := &h.kinds[i]
 			kept[i] = h.try(one, straight, k, &h.staying[0], nil)
 			one.target = target
-			p, err := one.begin(k)
+			p, begun, err := one.begin(k)
 			if err != nil {
 				made[i].made = "refused: " + err.Error()
 				return
 			}
-			players[i], made[i].made = p, k.leave(p)
+			players[i], made[i].made = p, begun
 		})
 		h.server.Restart(h.t)
 		h.each(func(one *hunter, i int) {
