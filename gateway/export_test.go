@@ -36,6 +36,16 @@ func (h *Holders) Due(all []listener.Info, crowded map[string]int, limit time.Du
 // Remembered is how many holders were named.
 func (h *Holders) Remembered() int { return len(h.named) }
 
+// PauseRequests is how many requests an upstream is paused for.
+func PauseRequests(g *Gateway, upstream string) int {
+	g.reloading.Lock()
+	defer g.reloading.Unlock()
+	if p := g.pauses[upstream]; p != nil {
+		return p.requests
+	}
+	return 0
+}
+
 // OnLoop runs fn as a fiber.
 func OnLoop(g *Gateway, fn func()) { g.engine.Go(fn) }
 

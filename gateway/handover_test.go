@@ -31,7 +31,7 @@ func freeAddresses(t *testing.T, n int) []string {
 const pairText = `
 engine: {engine}
 admin: {admin}
-drain_timeout: 10s
+drain_timeout: 5m
 listeners:
   - {name: {first}, protocol: tcp, listen: "{a}", upstream: echo}
   - {name: {second}, protocol: {protocol}, listen: "{b}", upstream: {upstream}}

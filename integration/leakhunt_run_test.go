@@ -75,6 +75,8 @@ const (
 	huntTick    = 20 * time.Millisecond
 	// protocolViolation is the SQLSTATE of all errors of PgBouncer itself.
 	protocolViolation = "08P01"
+	// noServerConnection is the SQLSTATE of a wait for a server connection that is over.
+	noServerConnection = "53300"
 )
 
 // role is the role of a kind's clients, and their database at a gateway.
@@ -151,26 +153,32 @@ func (h *hunter) join(k *kind, value string, maker bool) (*player, error) {
 	return p, err
 }
 
-// begin logs in the client that makes the state, on an unused server connection.
-func (h *hunter) begin(k *kind) (*player, error) {
+// begin logs in a client on an unused server connection, and has it make the state. It begins again once if there is no server
+// connection for that in time: the machine stood still.
+func (h *hunter) begin(k *kind) (p *player, made string, err error) {
 	if err := h.killServerConnections(k); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	var p *player
-	var err error
+	again := false
 	retry(func() bool {
 		if p, err = h.join(k, k.values[0], true); err != nil {
 			return !lostServer(err.Error()) || strings.Contains(err.Error(), protocolViolation) // a refused login is a result
 		}
 		answer := p.query("select 1")
 		if answer == "1" {
-			return true
+			if made = k.leave(p); again || !strings.Contains(made, noServerConnection) {
+				return true
+			}
+			again = true
+			p.close()
+			err = h.killServerConnections(k)
+			return err != nil
 		}
 		err = errors.New(answer)
 		p.close()
 		return !lostServer(answer)
 	})
-	return p, err
+	return p, made, err
 }
 
 // awaitCatalogs waits until the gateway has read the catalogs for clients of a kind: until then it does not see what views and triggers do.
@@ -242,19 +250,19 @@ func lostServer(answer string) bool {
 	if strings.Contains(answer, "gone") || strings.Contains(answer, "connection re") {
 		return true
 	}
-	return slices.ContainsFunc([]string{"57P01", "08006", "08003", protocolViolation, "53300", "57P03"}, func(code string) bool { return strings.Contains(answer, code) })
+	return slices.ContainsFunc([]string{"57P01", "08006", "08003", protocolViolation, noServerConnection, "57P03"}, func(code string) bool { return strings.Contains(answer, code) })
 }
 
 // try runs a case and returns the answers. want are those of the same case without a gateway, if they are known.
 func (h *hunter) try(k *kind, w *way, want *seen) (seen, error) {
 	var s seen
-	p, err := h.begin(k)
+	p, made, err := h.begin(k)
 	if err != nil {
 		s.made = "refused: " + err.Error()
 		return s, nil
 	}
 	defer p.close()
-	s.made = k.leave(p)
+	s.made = made
 	if err := w.do(p); err != nil {
 		return s, fmt.Errorf("%s, %s on %s: %w", k.name, w.name, h.target.name, err)
 	}
@@ -302,7 +310,7 @@ func (h *hunter) visit(k *kind, w *way) (answer string, refused bool) {
 			}
 			p.terminate()
 		}
-		refused = strings.Contains(answer, "53300")
+		refused = strings.Contains(answer, noServerConnection)
 		return refused || !lostServer(answer)
 	})
 	return answer, refused

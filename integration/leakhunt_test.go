@@ -150,8 +150,8 @@ func (h *hunt) startTargets() {
 	}
 }
 
-// run tries all cases, a few kinds at a time.
-func (h *hunt) run() {
+// each calls do with the number of each kind, huntWorkers at a time.
+func (h *hunt) each(do func(one *hunter, i int)) {
 	work := make(chan int)
 	var wg sync.WaitGroup
 	for range huntWorkers {
@@ -159,16 +159,21 @@ func (h *hunt) run() {
 		wg.Go(func() {
 			defer conn.Close(context.Background())
 			for i := range work {
-				h.runKind(&hunter{server: conn, sub: h.subs, oids: map[string]uint32{}}, i)
+				do(&hunter{server: conn, sub: h.subs, oids: map[string]uint32{}}, i)
 			}
 		})
 	}
-	start := time.Now()
 	for i := range h.kinds {
 		work <- i
 	}
 	close(work)
 	wg.Wait()
+}
+
+// run tries all cases.
+func (h *hunt) run() {
+	start := time.Now()
+	h.each(h.runKind)
 	h.t.Logf("%d cases in %v", len(h.verdicts), time.Since(start).Round(time.Millisecond))
 }
 
@@ -260,34 +265,32 @@ var restarting = way{name: "server-restarted", stays: true}
 
 // restarts restarts the server between making and looking at the state, for every kind.
 func (h *hunt) restarts() {
-	one := &hunter{server: h.connect(), sub: h.subs, oids: map[string]uint32{}}
 	for _, target := range h.targets {
 		kept := make([]seen, len(h.kinds)) // what the client sees while it has its connection
 		straight := h.direct
 		if !target.shares {
 			straight = h.single
 		}
-		for i := range h.kinds {
-			kept[i] = h.try(one, straight, &h.kinds[i], &h.staying[0], nil)
-		}
-		one.target = target
 		players, made := make([]*player, len(h.kinds)), make([]seen, len(h.kinds))
-		for i := range h.kinds {
+		h.each(func(one *hunter, i int) {
 			k := &h.kinds[i]
-			p, err := one.begin(k)
+			kept[i] = h.try(one, straight, k, &h.staying[0], nil)
+			one.target = target
+			p, begun, err := one.begin(k)
 			if err != nil {
 				made[i].made = "refused: " + err.Error()
-				continue
+				return
 			}
-			players[i], made[i].made = p, k.leave(p)
-		}
+			players[i], made[i].made = p, begun
+		})
 		h.server.Restart(h.t)
-		one.server = h.connect()
-		for i, p := range players {
-			k := &h.kinds[i]
+		h.each(func(one *hunter, i int) {
+			k, p := &h.kinds[i], players[i]
+			one.target = target
 			want := kept[i]
 			want.self = "gone"
 			if p != nil {
+				p.hunter = one
 				one.stay(k, &restarting, p, &want, &made[i])
 				made[i].next = one.next(k, want.nexts())
 			}
@@ -295,7 +298,6 @@ func (h *hunt) restarts() {
 				want.other = want.next
 			}
 			h.judge(target, k, &restarting, want, made[i], []string{kept[i].self}, []string{want.next})
-		}
+		})
 	}
-	_ = one.server.Close(context.Background())
 }

@@ -171,12 +171,12 @@ func TestPairsNeverMix(t *testing.T) {
 				}
 				m.conn, m.role = g.login(t, m.user, m.password, m.database), m.user
 				work.Go(func() error {
-					ctx := bounded(t)
 					for n := range 60 {
-						if err := m.step(ctx); err != nil {
+						if err := m.step(bounded(t)); err != nil {
 							return fmt.Errorf("client %d (%s, %s), step %d: %w", i, m.user, m.database, n, err)
 						}
 					}
+					ctx := bounded(t)
 					return errors.Join(m.check(ctx, m.conn), m.conn.Close(ctx))
 				})
 			}

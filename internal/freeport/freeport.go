@@ -4,9 +4,7 @@ package freeport
 import (
 	"errors"
 	"math/rand/v2"
-	"net"
 	"slices"
-	"strconv"
 )
 
 // The range lies below the ports of outgoing connections, so that none of those takes a port while its server is not
@@ -28,10 +26,4 @@ func Get(higher ...int) (int, error) {
 }
 
 // free reports whether this call has reserved the port and nothing listens on it.
-func free(port int) bool {
-	if !reserve(port) {
-		return false
-	}
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	return err == nil && l.Close() == nil
-}
+func free(port int) bool { return reserve(port) && unused(port) }
