@@ -219,6 +219,15 @@ func (m *machine) noteOwnSettings() {
 	}
 }
 
+// dropOwnSettings has the server connection closed if noteOwnSettings has recorded anything, for a client that is not pinned: no
+// client has to be told of the loss of such state.
+func (m *machine) dropOwnSettings() {
+	if m.server != nil && m.traces&lasting != 0 {
+		m.server.mustClose = true
+		m.traces &^= lasting
+	}
+}
+
 // settingsTraces returns the traces of Config.PinAlso that the client's own settings leave on every server
 // connection: the names of custom settings, and a search_path with pg_temp, through which statements
 // use temporary tables that look like ordinary ones.
@@ -333,8 +342,7 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		e.Hint = "Use a listener with on_session_state: pin, or with mode: session."
 		return e
 	case !m.takePin():
-		m.server.mustClose = m.server.mustClose || m.traces&lasting != 0 // the state is from the client's settings (noteOwnSettings), so no client has to be told of its loss
-		m.traces &^= lasting
+		m.dropOwnSettings()
 		return m.tooManyPinned(fmt.Sprintf("this would leave state in the session (%v)", left))
 	}
 	return nil

@@ -167,6 +167,7 @@ func (s *session) awaitPlace() error {
 		}
 	}
 	s.leaseAt = time.Time{} // the transaction is still to come
+	m.dropOwnSettings()
 	if err := s.releaseIfAnswered(); err != nil || s.srv != nil {
 		return err
 	}
