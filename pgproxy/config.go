@@ -58,7 +58,8 @@ type Config struct {
 	// PinState.
 	OnState OnState
 	// MaxPinned bounds the server connections of a backend that clients may keep for such state; 0 = half of the
-	// backend's Limits.MaxSize, and at least 1. Further clients get an error (53400), and their state is undone.
+	// backend's Limits.MaxSize, and at least 1. Further clients wait, if their statement's text announces such state and they have
+	// no server connection, up to the backend's Limits.AcquireTimeout. Otherwise they get an error (53400), and their state is undone.
 	MaxPinned int
 	// PinAlso lists further kinds of session state that pin their client; it needs PinState. The zero value is none. With
 	// all kinds, and CatalogsHidden of each Postgres, a client cannot tell that others share its server connections, but

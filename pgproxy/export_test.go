@@ -289,12 +289,16 @@ func (d *Machine) advance(toClient func([]byte)) (over bool, err error) {
 		case renew:
 			d.renew()
 			continue
+		case place:
+			m.place = inVain
+			continue
 		case end:
 			d.Log("end")
 			return true, nil
 		default:
 			return true, fmt.Errorf("action %d for a whole message", act.do)
 		}
+		m.leavePlace()
 		d.flush(toClient)
 		d.waiting = d.waiting[1:]
 		d.Settle()
@@ -792,6 +796,3 @@ func (e *Exposer) heard() {
 	e.m.toServer = e.m.toServer[:0]
 	e.m.st.reset()
 }
-
-// ExhaustRenewals uses up the replacements of server connections, for an hour.
-func (b *Postgres) ExhaustRenewals() { b.renewals.full.Store(int64(clock() + time.Hour)) }

@@ -388,7 +388,7 @@ func (s *session) judgeRequest(b []byte) (n int, asItIs bool) {
 			s.showBody(msg.typ, msg.body)
 		}
 		act, err := m.clientMessage(msg)
-		if err != nil || act.do == wait || act.do == adapt || act.do == renew {
+		if err != nil || act.do == wait || act.do == adapt || act.do == renew || act.do == place {
 			break // the machine has not changed: the session judges it again
 		}
 		if asItIs && (act.do != pass || len(m.toServer) > 0) {

@@ -104,8 +104,8 @@ func (s *session) discard() {
 	s.srv, s.machine.server = nil, nil
 }
 
-// takeLease gets a lease. The client can cancel the wait.
-func (s *session) takeLease() error {
+// beginWait begins a wait that ends with the returned context, which cancel and cutOff end, until acquiring is nil again.
+func (s *session) beginWait() context.Context {
 	if s.waitCtx == nil || s.waitCtx.Err() != nil { // a context lasts until it is canceled
 		parent := s.ctx
 		if s.x.parker.TryParker != nil {
@@ -113,17 +113,22 @@ func (s *session) takeLease() error {
 		}
 		s.waitCtx, s.waitCancel = context.WithCancel(parent)
 	}
-	if !s.x.pending.Begun() {
-		s.x.parker.kind = s.machine.kindOf()
-	}
-	ctx := s.waitCtx
 	s.cancelMu.Lock()
+	defer s.cancelMu.Unlock()
 	s.acquiring = s.waitCancel
 	if s.canceled {
 		s.canceled = false
 		s.waitCancel()
 	}
-	s.cancelMu.Unlock()
+	return s.waitCtx
+}
+
+// takeLease gets a lease. The client can cancel the wait.
+func (s *session) takeLease() error {
+	if !s.x.pending.Begun() {
+		s.x.parker.kind = s.machine.kindOf()
+	}
+	ctx := s.beginWait()
 	lease, err := s.obtain(ctx)
 	s.cancelMu.Lock()
 	s.acquiring = nil

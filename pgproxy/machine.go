@@ -32,6 +32,7 @@ type machine struct {
 	pinned             bool            // session mode: the lease lasts as long as the session
 	single             bool            // statement mode: as transaction mode, but the client may not begin a transaction block
 	startupUnconfirmed bool            // no server has confirmed the startup settings: half a DateStyle adds to the previous value
+	place              placeWait       // of a client that has waited for a place among the pinned, for its message
 	kind               int32           // affinity kind of kinded; see kindOf
 	sequenceLeases     uint32          // leases in which the client may have used sequences, and times that it has discarded their values
 	kindSettings       appliedSettings // the client's settings when kind was computed
@@ -43,7 +44,7 @@ type tables struct {
 	texts     sharedTexts
 	accepted  acceptedParams
 	readers   readers
-	pins      pinCount
+	pins      pinPlaces
 	verdicts  verdicts
 	knowledge *knowledge    // that of one database; pairs of a backend with the same database share it
 	also      atomic.Uint32 // traces: those of the Config.PinAlso of any Proxy
@@ -194,6 +195,7 @@ const (
 	lease                // judge it again with a leased server connection; nothing else has happened
 	adapt                // judge it again once the server connection has the client's settings; nothing else has happened
 	renew                // judge it again with another server connection, or after forgoes; nothing else has happened
+	place                // judge it again once the client has waited for a place among the pinned; nothing else has happened
 	end                  // the client ends the session
 	fatal                // the server has ended its connection with this error
 	refuse               // consume it; the client has begun a transaction block that its mode does not allow: its session ends

@@ -136,6 +136,9 @@ func (m *machine) query(msg message) action {
 	if m.defersTo(left) {
 		return action{do: adapt}
 	}
+	if m.awaitsPlace(left) {
+		return action{do: place}
+	}
 	if left&traceShows != 0 {
 		if before := m.beforeShowing(msg.body, nil); before != pass {
 			return action{do: before}
@@ -272,6 +275,9 @@ func (m *machine) bind(msg message) (action, error) {
 	left := m.tracesOfExecute(name)
 	if m.defersTo(left) {
 		return action{do: adapt}, nil
+	}
+	if m.awaitsPlace(left) {
+		return action{do: place}, nil
 	}
 	shows, before := m.bindShows(left, name, msg.body)
 	if before != pass {

@@ -70,6 +70,7 @@ func start(t testing.TB, db *pgtest.Cluster, change func(*pgproxy.Config, *pgpro
 			t.Logf("log of the gateway:\n%s", log)
 		}
 	})
+	backend.SetPinPatience(time.Millisecond) // most tests of the limit are about what comes after the wait
 	return &gateway{Proxy: p, backend: backend, addr: addr, log: log}
 }
 

@@ -329,7 +329,7 @@ func (b *Postgres) newPair(l *Login) *Postgres {
 	p.baseline.doubt = b.baseline.doubt
 	p.life, p.end = context.WithCancel(b.life)
 	p.tables.cannotListen, p.tables.readers.added = p.cannotListen, p.logReader
-	p.tables.pins.setDefault(b.with.Limits.MaxSize)
+	p.tables.pins.setLimits(b.with.Limits)
 	p.tables.knowledge = b.takeCatalog(name.database)
 	p.tables.also.Store(b.tables.also.Load())
 	p.retired.Store(b.retired.Load())

@@ -1,7 +1,6 @@
 package pgproxy
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -102,34 +101,6 @@ func (p PinAlso) traces() (all traces) {
 // pinAlsoTraces returns the traces for which Config.PinAlso pins.
 func (m *machine) pinAlsoTraces() traces { return traces(m.rules.also.Load()) }
 
-// pinCount counts the pinned server connections of a backend.
-type pinCount struct {
-	n            atomic.Int64
-	defaultLimit atomic.Int64 // the limit where Config.MaxPinned is 0; 0 = 1
-}
-
-// setDefault sets the default limit to half of the pool's connections, at least one.
-func (c *pinCount) setDefault(maxSize int) { c.defaultLimit.Store(int64(max(maxSize/2, 1))) }
-
-// pinLimit returns how many server connections of the backend may be pinned.
-func (m *machine) pinLimit() int64 {
-	return cmp.Or(m.rules.max.Load(), m.shared.pins.defaultLimit.Load(), 1)
-}
-
-// takePin counts the server connection as pinned. It reports false if the limit is reached.
-func (m *machine) takePin() bool {
-	srv := m.server
-	if srv.counted {
-		return true
-	}
-	if m.shared.pins.n.Add(1) > m.pinLimit() {
-		m.shared.pins.n.Add(-1)
-		return false
-	}
-	srv.counted = true
-	return true
-}
-
 // pin records the kinds of state for which the client is pinned. takePin has counted the server
 // connection.
 func (m *machine) pin(kinds traces) {
@@ -137,23 +108,6 @@ func (m *machine) pin(kinds traces) {
 		m.rules.pinned.Add(1)
 	}
 	m.server.pin(kinds)
-}
-
-// unpin reverts takePin and pin. It does nothing if neither was called.
-func (m *machine) unpin() {
-	srv := m.server
-	if srv == nil {
-		return
-	}
-	srv.parkLater = false
-	if srv.pins != 0 {
-		srv.pin(0)
-		m.rules.pinned.Add(-1)
-	}
-	if srv.counted {
-		srv.counted = false
-		m.shared.pins.n.Add(-1)
-	}
 }
 
 // pin records the kinds of state for which a client is pinned to the server connection.
@@ -265,6 +219,15 @@ func (m *machine) noteOwnSettings() {
 	}
 }
 
+// dropOwnSettings has the server connection closed if noteOwnSettings has recorded anything, for a client that is not pinned: no
+// client has to be told of the loss of such state.
+func (m *machine) dropOwnSettings() {
+	if m.server != nil && m.traces&lasting != 0 {
+		m.server.mustClose = true
+		m.traces &^= lasting
+	}
+}
+
 // settingsTraces returns the traces of Config.PinAlso that the client's own settings leave on every server
 // connection: the names of custom settings, and a search_path with pg_temp, through which statements
 // use temporary tables that look like ordinary ones.
@@ -291,7 +254,7 @@ func (m *machine) settingsTraces() (left traces) {
 // pin the client and the limit of pinned clients is reached. Otherwise it does nothing.
 func (m *machine) refusesSettings(msg message) bool {
 	left := m.settingsTraces()
-	if left == 0 || m.mode != Transaction || m.shared.pins.n.Load() < m.pinLimit() {
+	if left == 0 || m.mode != Transaction || m.place == hasPlace || m.shared.pins.n.Load() < m.pinLimit() {
 		return false
 	}
 	m.addToClient(m.tooManyPinned(fmt.Sprintf("the client's settings leave state in the session (%v)", left)))
@@ -361,23 +324,10 @@ func (m *machine) forgets() {
 // that announces state has its server connection counted as pinned from then on, at least to the end
 // of its transaction.
 func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
-	if left&traceLasts != 0 {
-		left |= traceObjects
-	} else {
-		left &^= traceObjects
-	}
 	if m.staleSequences && left&(traceReads|traceSequences) == traceReads && m.st.unsynced && !m.usesSequences { // guardReads could not send its request in the middle of a pipeline
 		return errorResponse(pgwire.SeverityError, pgwire.StateNotInPrerequisiteState, "lastval and currval are not yet defined in this session", "")
 	}
-	kinds := evident | traceObjects
-	if left&traceChannels != 0 && m.channelsPin() {
-		kinds |= traceChannels
-	}
-	kinds |= m.pinAlsoTraces() & lasting
-	if left |= m.traces & lasting; m.keepsServer() { // see noteOwnSettings
-		left &^= m.server.pins & lasting
-	}
-	if left &= kinds; left == 0 || m.mode != Transaction {
+	if left = m.announced(left); left == 0 || m.mode != Transaction {
 		return nil
 	}
 	on := OnState(m.rules.on.Load())
@@ -392,11 +342,28 @@ func (m *machine) refusal(left traces) *pgwire.ErrorResponse {
 		e.Hint = "Use a listener with on_session_state: pin, or with mode: session."
 		return e
 	case !m.takePin():
-		m.server.mustClose = m.server.mustClose || m.traces&lasting != 0 // the state is from the client's settings (noteOwnSettings), so no client has to be told of its loss
-		m.traces &^= lasting
+		m.dropOwnSettings()
 		return m.tooManyPinned(fmt.Sprintf("this would leave state in the session (%v)", left))
 	}
 	return nil
+}
+
+// announced returns the kinds of state that pin, of those that a statement may leave.
+func (m *machine) announced(left traces) traces {
+	if left&traceLasts != 0 {
+		left |= traceObjects
+	} else {
+		left &^= traceObjects
+	}
+	kinds := evident | traceObjects
+	if left&traceChannels != 0 && m.channelsPin() {
+		kinds |= traceChannels
+	}
+	kinds |= m.pinAlsoTraces() & lasting
+	if left |= m.traces & lasting; m.keepsServer() { // see noteOwnSettings
+		left &^= m.server.pins & lasting
+	}
+	return left & kinds
 }
 
 // channelsPin reports whether LISTEN will pin the client, as far as the gateway can tell before the

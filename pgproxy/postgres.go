@@ -229,9 +229,9 @@ func (b *Postgres) Update(s upstream.Settings) error {
 // noteLimits notes what depends on the limits of the pools. The caller holds updating.
 func (b *Postgres) noteLimits() {
 	limits := b.with.Limits
-	b.tables.pins.setDefault(limits.MaxSize)
+	b.tables.pins.setLimits(limits)
 	b.setPairIdle(limits.IdleTimeout)
-	b.eachPair(func(p *Postgres) { p.tables.pins.setDefault(limits.MaxSize) })
+	b.eachPair(func(p *Postgres) { p.tables.pins.setLimits(limits) })
 }
 
 // ChangeEndpoint calls the method of upstream.Upstream.

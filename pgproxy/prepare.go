@@ -59,7 +59,7 @@ const maxPending = 1000
 // maybeSkipped reports whether the server may have skipped messages about a statement before the last Sync.
 func (m *machine) maybeSkipped(name string) bool { return slices.Contains(m.pending[:m.synced], name) }
 
-// parseNamed gives the client a statement, and returns take; or it returns adapt, wait or renew, and has done nothing.
+// parseNamed gives the client a statement, and returns take; or it returns adapt, place, wait or renew, and has done nothing.
 func (m *machine) parseNamed(name string, full, body []byte) verb {
 	if m.doubtful[name] && !m.st.skipping {
 		m.forget(name, m.stmts[name])
@@ -81,6 +81,9 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 	case m.defersTo(left):
 		m.shared.texts.put(text)
 		return adapt
+	case m.awaitsPlace(left):
+		m.shared.texts.put(text)
+		return place
 	case m.exposesLater(left, names):
 		m.shared.texts.put(text)
 		return wait

@@ -99,6 +99,11 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 			if done, err := s.leaseFor(&msg, act.later); done || err != nil {
 				return false, err
 			}
+		case place:
+			defer s.machine.leavePlace()
+			if err = s.awaitPlace(); errors.Is(err, errCanceled) {
+				return false, s.notLeased(msg.typ, err)
+			}
 		case adapt, renew:
 			s.c.Working()
 			if act.do == adapt {

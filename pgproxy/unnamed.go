@@ -72,6 +72,9 @@ func (m *machine) parseUnnamed(msg message) action {
 	if m.defersTo(left) {
 		return action{do: adapt}
 	}
+	if m.awaitsPlace(left) {
+		return action{do: place}
+	}
 	if kept && left&traceShows != 0 {
 		if before := m.beforeShowing(msg.body[1:], nil); before != pass {
 			return action{do: before}
