@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // nonroot is the user and the group of the image, by number: Kubernetes cannot see that a name is not root's.
@@ -89,7 +90,7 @@ func pack(list []entry, at time.Time) ([]byte, error) {
 	return b.Bytes(), w.Close()
 }
 
-// buildImage makes the image. Dockerfile makes the same of the same files; a test compares the two.
+// buildImage makes the image. Dockerfile has the same settings; a test compares them.
 func buildImage(o options) (v1.Image, error) {
 	list, err := entries(o.files)
 	if err != nil {
@@ -99,15 +100,15 @@ func buildImage(o options) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return nil, err
 	}
-	image, err := mutate.AppendLayers(mutate.MediaType(empty.Image, "application/vnd.oci.image.manifest.v1+json"), layer)
+	image, err := mutate.AppendLayers(mutate.MediaType(empty.Image, types.OCIManifestSchema1), layer)
 	if err != nil {
 		return nil, err
 	}
-	image = mutate.ConfigMediaType(image, "application/vnd.oci.image.config.v1+json")
+	image = mutate.ConfigMediaType(image, types.OCIConfigJSON)
 	file, err := image.ConfigFile()
 	if err != nil {
 		return nil, err
