@@ -112,6 +112,7 @@ func contentsOf(o options, format, work string) (files.Contents, error) {
 	made := map[string][]byte{doc + licensesName + ".gz": compressed(licenses), "/usr/lib/systemd/system/headpond.service": service}
 	if format == "deb" {
 		made[doc+"changelog.Debian.gz"], made[doc+"copyright"] = compressed(debianChangelog(o)), []byte(copyright)
+		made["/usr/share/lintian/overrides/headpond"] = []byte(overrides)
 	} else {
 		made[doc+"CHANGELOG.md"] = changelog
 		list = append(list, &files.Content{Source: filepath.Join(top, "LICENSE"), Destination: "/usr/share/licenses/headpond/LICENSE", Type: files.TypeRPMLicense})
@@ -166,13 +167,21 @@ func debianChangelog(o options) []byte {
 
 const maintainer = "The Headpond authors <headpond@users.noreply.github.com>"
 
+// overrides are lintian's findings that are meant to be: a Go program is static, and the configuration may have passwords.
+const overrides = `headpond: statically-linked-binary [usr/bin/headpond]
+headpond: non-standard-dir-perm 0750 != 0755 [etc/headpond/]
+headpond: non-standard-file-perm 0640 != 0644 [etc/headpond/headpond.yaml]
+headpond: initial-upload-closes-no-bugs *
+headpond: unknown-field License
+`
+
 // copyright is Debian's file about the licence. The licences of the modules that are linked in are in a file beside it.
 const copyright = `Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: Headpond
 Source: https://github.com/headpond/headpond
 
 Files: *
-Copyright: The Headpond authors
+Copyright: 2026 The Headpond authors
 License: Apache-2.0
 Comment: The program contains other modules; their licences are in
  /usr/share/doc/headpond/third-party-licenses.txt.gz.
