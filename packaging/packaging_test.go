@@ -84,11 +84,7 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := validate.Image(image); err != nil {
-		t.Error(err)
-	}
-	dir := t.TempDir()
-	if index, err := layout.Write(dir, empty.Index); err != nil {
+	if index, err := layout.Write(t.TempDir(), empty.Index); err != nil {
 		t.Fatal(err)
 	} else if err := index.AppendImage(image); err != nil {
 		t.Fatal(err)
