@@ -21,6 +21,7 @@ within() {
 }
 gone() { ! pgrep -u headpond -x headpond; }
 
+rm -f /var/lib/man-db/auto-update # man-db would read every manual anew, three times
 installed >/tmp/before
 dpkg -i $deb
 [ "$(stat -c '%U:%G %a' $config)" = "root:headpond 640" ]
