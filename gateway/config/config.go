@@ -253,7 +253,7 @@ type Health struct {
 	Cert       Path          `conf:"cert"`
 	Key        Path          `conf:"key"`
 	ServerName string        `conf:"server_name"`
-	TokenFile  Path          `conf:"token_file"`                             // a bearer token for HTTPS
+	TokenFile  Path          `conf:"token_file" reread:"true"`               // a bearer token for HTTPS
 	Expect     []int         `conf:"expect" min:"100" max:"599" maxlen:"50"` // statuses of HTTP and HTTPS; empty: 200 to 399
 	Interval   time.Duration `conf:"interval" default:"2s" min:"10ms" max:"24h"`
 	Timeout    time.Duration `conf:"timeout" default:"1s" min:"1ms" max:"10m"`

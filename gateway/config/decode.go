@@ -22,6 +22,7 @@ type decoder struct {
 	visited   int
 	root      Position            // where the document begins
 	slots     map[any][]schemaKey // see sections
+	noted     *[]string           // for FilesOf: takes the names of files, which are not read then
 }
 
 // report adds a problem at pos.

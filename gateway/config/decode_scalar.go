@@ -68,9 +68,9 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, key string, tag reflect.
 func (d *decoder) set(v reflect.Value, text string, tag reflect.StructTag) error {
 	switch p := v.Addr().Interface().(type) {
 	case *Secret:
-		return d.setSecret(p, text)
+		return d.setSecret(p, text, tag)
 	case *Path:
-		return d.setPath(p, text)
+		return d.setPath(p, text, tag)
 	case *LogPath:
 		return d.setLogPath(p, text)
 	case *netip.Prefix:
@@ -183,7 +183,7 @@ func setPrefix(p *netip.Prefix, text string) error {
 }
 
 // setSecret takes the value itself, or with "file:" the file's content less one line break.
-func (d *decoder) setSecret(p *Secret, text string) error {
+func (d *decoder) setSecret(p *Secret, text string, tag reflect.StructTag) error {
 	name, isFile := strings.CutPrefix(text, "file:")
 	if !isFile {
 		*p = Secret{value: text}
@@ -191,6 +191,9 @@ func (d *decoder) setSecret(p *Secret, text string) error {
 	}
 	if name == "" {
 		return fmt.Errorf("no path after \"file:\"")
+	}
+	if d.noteName(d.resolve(name), tag) {
+		return nil
 	}
 	data, err := readFile(d.resolve(name), maxSecretBytes)
 	if err != nil {
@@ -205,11 +208,14 @@ func (d *decoder) setSecret(p *Secret, text string) error {
 }
 
 // setPath resolves a path and makes sure that the file can be read.
-func (d *decoder) setPath(p *Path, text string) error {
+func (d *decoder) setPath(p *Path, text string, tag reflect.StructTag) error {
 	if text == "" {
 		return fmt.Errorf("is empty")
 	}
 	*p = Path(d.resolve(text))
+	if d.noteName(string(*p), tag) {
+		return nil
+	}
 	_, err := p.Read()
 	return err
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -49,13 +47,7 @@ func LogOf(path string) Log {
 
 // parse is Parse, but also returns the configuration if there are problems.
 func parse(name string, data []byte) (*Config, Problems) {
-	d := &decoder{
-		file:   name,
-		dir:    filepath.Dir(name),
-		lookup: os.LookupEnv,
-		marks:  map[any]Position{},
-		slots:  map[any][]schemaKey{},
-	}
+	d := newDecoder(name)
 	cfg := &Config{File: name, marks: d.marks}
 	if root := d.parse(data); root != nil {
 		if root.Kind == yaml.MappingNode {

@@ -13,7 +13,7 @@ import (
 
 // File is the section "file" of "discover".
 type File struct {
-	Path     config.Path   `conf:"path" required:"true"`
+	Path     config.Path   `conf:"path" required:"true" reread:"true"`
 	Interval time.Duration `conf:"interval" default:"1s" min:"10ms" max:"1h"` // how often it is read
 }
 

@@ -16,14 +16,14 @@ type Kubernetes struct {
 	Service    string      `conf:"service" default:"default/kubernetes"` // namespace/name
 	Port       string      `conf:"port"`                                 // name or number; empty: the only one
 	PreferZone string      `conf:"prefer_zone"`                          // endpoints of this zone come first
-	Kubeconfig config.Path `conf:"kubeconfig"`                           // empty: the credentials of a pod
+	Kubeconfig config.Path `conf:"kubeconfig" reread:"true"`             // empty: the credentials of a pod
 	Context    string      `conf:"context"`                              // in Kubeconfig; empty: its current one
 	// Server, CA, Cert, Key, TokenFile and ServerName replace those of the kubeconfig or the pod.
 	Server     string      `conf:"server"` // https://host:port
-	CA         config.Path `conf:"ca"`
-	Cert       config.Path `conf:"cert"`
-	Key        config.Path `conf:"key"`
-	TokenFile  config.Path `conf:"token_file"`
+	CA         config.Path `conf:"ca" reread:"true"`
+	Cert       config.Path `conf:"cert" reread:"true"`
+	Key        config.Path `conf:"key" reread:"true"`
+	TokenFile  config.Path `conf:"token_file" reread:"true"`
 	ServerName string      `conf:"server_name"`
 	Cache      NewFile     `conf:"cache"`                                   // keeps the last good set for the next start; empty: nothing is kept
 	Bootstrap  []string    `conf:"bootstrap" type:"endpoint" maxlen:"1000"` // addresses until the API has answered

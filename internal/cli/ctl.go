@@ -28,12 +28,13 @@ const ctlTimeout = 30 * time.Second
 const maxAnswer = 16 << 20
 
 // ctlActions are the actions of `headpond ctl`.
-const ctlActions = "status|clients|kill ID…|" + endpointUse + "|" + pauseUse + "|reload"
+const ctlActions = "status|health|clients|kill ID…|" + endpointUse + "|" + pauseUse + "|reload"
 
 // ctlHelp is what `headpond help ctl` says about the actions.
 const ctlHelp = `Asks or changes the gateway whose admin page is at the address. ACTION is one of:
 
   status                              its listeners, pools and problems
+  health                              exit with 0 if every listener accepts clients; for health checks of containers
   clients                             its sessions, the longest holders of connections first
   kill ID…                            end sessions
   endpoint add UPSTREAM ADDRESS       add an endpoint, or take drain and remove back
@@ -48,7 +49,7 @@ Changes of endpoints are in force until a reload, with -keep until the gateway e
 `
 
 // ctlNames are the first words of the actions.
-var ctlNames = []string{"status", "clients", "kill", "endpoint", "pause", "resume", "reload"}
+var ctlNames = []string{"status", "health", "clients", "kill", "endpoint", "pause", "resume", "reload"}
 
 // ctl is `headpond ctl`.
 func ctl(e env, args []string) int {
@@ -69,6 +70,8 @@ func ctl(e env, args []string) int {
 	case wrong != "":
 	case action == "status":
 		err = ctlStatus(e, *address, *asJSON)
+	case action == "health":
+		err = ctlHealth(e, *address)
 	case action == "clients":
 		err = ctlClients(e, *address, query, *asJSON)
 	case action == "kill":
@@ -91,6 +94,17 @@ func ctl(e env, args []string) int {
 		return exitProblem
 	}
 	return exitOK
+}
+
+// ctlWords returns the words that may follow the arguments of ctl, for completion.
+func ctlWords(args []string) []string {
+	switch {
+	case len(args) == 0:
+		return ctlNames
+	case len(args) == 1 && args[0] == "endpoint":
+		return endpointActions()
+	}
+	return nil
 }
 
 // unknownAction is the message for an action that there is not.
@@ -282,4 +296,19 @@ func askStatus(address string) (s admin.Status, body []byte, err error) {
 		return s, nil, fmt.Errorf("%s is not a gateway's admin page: %w", address, err)
 	}
 	return s, body, nil
+}
+
+// ctlHealth prints what /readyz answers, and fails unless the gateway is ready.
+func ctlHealth(e env, address string) error {
+	code, body, err := ask(address, http.MethodGet, "/readyz")
+	switch {
+	case err != nil:
+		return err
+	case code == http.StatusOK:
+		_, err := e.stdout.Write(body)
+		return err
+	case code == http.StatusServiceUnavailable:
+		return fmt.Errorf("not ready: %s", printable(strings.Join(strings.Split(strings.TrimSpace(string(body)), "\n"), "; ")))
+	}
+	return unexpected(address, code, body)
 }

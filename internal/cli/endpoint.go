@@ -41,12 +41,17 @@ func endpointFlags(fs *flag.FlagSet) (c *admin.EndpointChange, given *[]string) 
 	return c, given
 }
 
-// parseEndpoint completes c from the arguments after "endpoint". It returns what is wrong with them, "" if nothing is.
-func parseEndpoint(c *admin.EndpointChange, given, args []string) (wrong string) {
-	var names []string
+// endpointActions are the names of the actions of `ctl endpoint`.
+func endpointActions() (names []string) {
 	for _, a := range admin.EndpointActions() {
 		names = append(names, string(a))
 	}
+	return names
+}
+
+// parseEndpoint completes c from the arguments after "endpoint". It returns what is wrong with them, "" if nothing is.
+func parseEndpoint(c *admin.EndpointChange, given, args []string) (wrong string) {
+	names := endpointActions()
 	if len(args) == 0 {
 		return "want " + endpointUse
 	}

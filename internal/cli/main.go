@@ -31,6 +31,7 @@ const (
 type command struct {
 	name, args, about string
 	run               func(env, []string) int
+	words             func(args []string) []string // those that may follow args, for completion; nil: none, or a file if args has one
 }
 
 // env is where a command writes.
@@ -44,16 +45,18 @@ func init() {
 		version = info.Main.Version // "(devel)" if it is unknown
 	}
 	commands = []command{
-		{"serve", "FILE", "run the gateway that FILE describes", serve},
-		{"demo", "", "run a gateway with sample backends, without a file", runDemo},
-		{"check", "FILE", "print every problem of a configuration file", check},
-		{"import", "FILE", "write a configuration that does what a pgbouncer.ini does", importFile},
-		{"ctl", "ACTION", "ask or change a running gateway: " + strings.Join(ctlNames, ", "), ctl},
-		{"top", "", "show what a running gateway does now, on a terminal", runTop},
-		{"kube", "", "make the files with which a Kubernetes node reaches its API servers through a gateway", kube},
-		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench},
-		{"version", "", "print the version", printVersion},
-		{"help", "[COMMAND]", "print this, or about a command", help},
+		{"serve", "FILE", "run the gateway that FILE describes", serve, nil},
+		{"demo", "", "run a gateway with sample backends, without a file", runDemo, nil},
+		{"check", "FILE", "print every problem of a configuration file", check, nil},
+		{"import", "FILE", "write a configuration that does what a pgbouncer.ini does", importFile, nil},
+		{"ctl", "ACTION", "ask or change a running gateway: " + strings.Join(ctlNames, ", "), ctl, ctlWords},
+		{"top", "", "show what a running gateway does now, on a terminal", runTop, nil},
+		{"kube", "", "make the files with which a Kubernetes node reaches its API servers through a gateway", kube, nil},
+		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench, nil},
+		{"completion", "SHELL", "print a script for completion in " + strings.Join(shells, ", "), completion, firstOf(func() []string { return shells })},
+		{"manpage", "", "print the manual page", manpage, nil},
+		{"version", "", "print the version", printVersion, nil},
+		{"help", "[COMMAND]", "print this, or about a command", help, firstOf(commandLines)},
 	}
 }
 
@@ -66,7 +69,8 @@ func Main(built string) int {
 
 // Command is a command that a package adds to the program it is linked into.
 type Command struct {
-	Name, Args, About string // of one line of help
+	Name, Args, About string   // of one line of help
+	Words             []string // those that the first argument may be, for completion
 	// Run executes the command with the arguments after its name, and returns the exit code.
 	Run func(stdout, stderr io.Writer, args []string) int
 }
@@ -76,12 +80,25 @@ func Register(c Command) {
 	if slices.ContainsFunc(commands, func(o command) bool { return o.name == c.Name }) {
 		panic(fmt.Sprintf("cli: the command %q is registered twice", c.Name))
 	}
-	added := command{c.Name, c.Args, c.About, func(e env, args []string) int { return c.Run(e.stdout, e.stderr, args) }}
+	added := command{c.Name, c.Args, c.About, func(e env, args []string) int { return c.Run(e.stdout, e.stderr, args) }, nil}
+	if len(c.Words) > 0 {
+		added.words = firstOf(func() []string { return c.Words })
+	}
 	commands = slices.Insert(commands, len(commands)-builtInLast, added)
 }
 
-// builtInLast is the number of commands at the end of the list: version and help.
-const builtInLast = 2
+// builtInLast is the number of commands at the end of the list: completion, manpage, version and help.
+const builtInLast = 4
+
+// firstOf is command.words of a command whose first argument is one of list.
+func firstOf(list func() []string) func([]string) []string {
+	return func(args []string) []string {
+		if len(args) > 0 {
+			return nil
+		}
+		return list()
+	}
+}
 
 // Flags makes the flag set of a command. args and about are for its help.
 func Flags(name, args, about string) *flag.FlagSet { return flags(name, args, about) }
@@ -181,6 +198,10 @@ func flags(name, args, about string) *flag.FlagSet {
 // parse parses the flags, which may also follow arguments, and returns the arguments: exactly n or, with n < 0, at
 // least one. If ok is false the command must not run, and code is the exit code.
 func parse(e env, fs *flag.FlagSet, args []string, n int, missing string) (rest []string, code int, ok bool) {
+	if d, ok := e.stdout.(*describer); ok {
+		d.flags = fs
+		return nil, exitOK, false
+	}
 	fs.SetOutput(io.Discard)
 	err := fs.Parse(args)
 	for ; err == nil && fs.NArg() > 0; err = fs.Parse(fs.Args()[1:]) {

@@ -44,7 +44,7 @@ func TestUsage(t *testing.T) {
 		"demo -peers":             {2, "has no peers; the released one has"},
 		"ctl stauts":              {2, `unknown action "stauts"; did you mean "status"?`},
 		"ctl stats -user x":       {2, `did you mean "status"?`},
-		"ctl frobnicate":          {2, "want status|clients|kill"},
+		"ctl frobnicate":          {2, "want status|health|clients|kill"},
 		"help ctl":                {0, "\n  pause UPSTREAM  "},
 		"demo -port-offset 99999": {1, "port out of range"},
 		"serve nowhere.yaml":      {1, "nowhere.yaml: cannot read"},

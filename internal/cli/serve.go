@@ -20,6 +20,7 @@ import (
 func serve(e env, args []string) int {
 	fs := flags("serve", "FILE", "Runs until SIGTERM or SIGINT, then lets sessions finish; a second signal ends at once. SIGHUP reads FILE again. "+
 		"SIGUSR2 starts the program again, which takes the listening sockets over, and lets sessions finish.")
+	watch := fs.Bool("watch", false, "also read FILE again when it changes, or a file that it names, such as a password or a certificate")
 	args, code, ok := parse(e, fs, args, 1, "want one configuration file")
 	if !ok {
 		return code
@@ -30,12 +31,17 @@ func serve(e env, args []string) int {
 	defer signal.Stop(hangups)
 	notifyUpgrade(upgrades)
 	defer signal.Stop(upgrades)
+	var follow func(context.Context)
+	if *watch {
+		w := newWatcher(args[0]) // before the file is loaded: it may change meanwhile
+		follow = func(ctx context.Context) { w.run(ctx, hangups) }
+	}
 	cfg, problems := config.Load(args[0])
 	if cfg == nil {
 		fatalProblems(e, args[0], problems)
 		return exitProblem
 	}
-	code, _ = runGateway(e, cfg, control{warnings: problems, hangups: hangups, upgrades: upgrades, before: findPredecessor()})
+	code, _ = runGateway(e, cfg, control{warnings: problems, hangups: hangups, follow: follow, upgrades: upgrades, before: findPredecessor()})
 	return code
 }
 
@@ -43,6 +49,7 @@ func serve(e env, args []string) int {
 type control struct {
 	warnings config.Problems        // of the file; they are logged
 	hangups  <-chan os.Signal       // for each, the file is read again
+	follow   func(context.Context)  // asks for reloads by hangups when files change, until the context ends; nil: nothing does
 	upgrades <-chan os.Signal       // for each, a successor is started
 	before   *predecessor           // nil: this process takes over from none
 	started  func(*gateway.Gateway) // called when everything is served; nil: nothing is
@@ -89,6 +96,9 @@ func runGateway(e env, cfg *config.Config, c control) (code int, portTaken bool)
 	tasks.Go(func() { notify.keepAlive(done, gw.Alive) })
 	tasks.Go(func() { upgradeOn(ctx, c.upgrades, gw, notify, cancel, ready) })
 	go reloadOn(c.hangups, gw, ready, done) // not waited for: the configuration may name a pipe without a writer
+	if c.follow != nil {
+		go c.follow(ctx) // likewise
+	}
 	err = gw.Run(ctx)
 	close(done)
 	cancel() // for upgradeOn, if Run has ended by itself

@@ -57,6 +57,7 @@ var layers = []layer{
 	{dir: "http3", imports: []string{"gateway", "httpproxy", "listener", "upstream", "fiber", "internal"}},
 	{dir: "peers", imports: append([]string{"acme", "tracing", "http3", "gateway", "listener", "upstream", "tunnel"}, leaves...)},
 	{dir: "examples", imports: []string{"gateway", "tcpproxy", "httpproxy", "pgproxy", "upstream", "listener", "pool", "pgwire", "mux", "route"}},
+	{dir: "packaging"},
 	{dir: "bench", imports: []string{"gateway", "tcpproxy", "udpproxy", "httpproxy", "pgproxy", "tunnel", "peers", "upstream", "listener", "pool", "pgwire", "mux", "route", "fiber", "internal"}},
 	{dir: "integration", imports: []string{"gateway", "internal", "pgwire", "mux", "route", "pool"}},
 }

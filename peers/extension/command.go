@@ -24,6 +24,9 @@ import (
 // actions are the actions of `headpond peers`.
 const actions = "id FILE | list | ping FILE ADDRESS | connect FILE SERVICE"
 
+// actionNames are the first words of the actions.
+var actionNames = []string{"id", "list", "ping", "connect"}
+
 const about = `id prints the peer ID of the node that FILE describes, by which others name it. Its key is made if there is none yet.
 list asks the gateway whose admin page is at the address for its peers, and the services that they offer.
 ping connects to the node at ADDRESS, a multiaddress that ends in /p2p/ID, as a node without a name in the network of FILE.
@@ -52,7 +55,7 @@ func command(stdout, stderr io.Writer, args []string) int {
 	switch want := map[string]int{"id": 2, "list": 1, "ping": 3, "connect": 3}[args[0]]; {
 	case want == 0:
 		hint := ""
-		if close := config.Closest(args[0], []string{"id", "list", "ping", "connect"}); close != "" {
+		if close := config.Closest(args[0], actionNames); close != "" {
 			hint = fmt.Sprintf("; did you mean %q?", close)
 		} else if args[0] == "demo" {
 			hint = `; did you mean "headpond demo -peers"?`

@@ -22,7 +22,7 @@ func init() {
 		Check: check, CheckUpstream: checkUpstream, Far: carried,
 		Suffices: func(cfg *config.Config) bool { return nodeOf(cfg) != nil },
 	}})
-	cli.Register(cli.Command{Name: "peers", Args: "ACTION", About: "this gateway as a node, and other nodes: id, list, ping, connect", Run: command})
+	cli.Register(cli.Command{Name: "peers", Args: "ACTION", About: "this gateway as a node, and other nodes: id, list, ping, connect", Words: actionNames, Run: command})
 	cli.RegisterPeersDemo(runDemo)
 }
 
