@@ -127,8 +127,14 @@ func (s *session) overRate(l *limiter) (no refusal) {
 // rateKey returns the hash of what the request counts by.
 func (s *session) rateKey(l *limiter) uint64 {
 	if l.header != "" {
+		for _, g := range s.ex.grants {
+			if strings.EqualFold(g.name, l.header) {
+				return maphash.String(l.seed, g.value)
+			}
+		}
+		a := s.ex.target.access
 		for i := range s.req.Fields {
-			if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, l.header) {
+			if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, l.header) && (a == nil || a.asker == nil || !a.asker.withholds(f.Name)) {
 				return maphash.Bytes(l.seed, f.Value)
 			}
 		}
