@@ -101,7 +101,7 @@ func (s *session) overTokens() (no refusal) {
 	seconds := int((k.tight.Wait + time.Second - 1) / time.Second)
 	no = refusal{
 		status: http.StatusTooManyRequests, reason: listener.ReasonRateLimited, retryAfter: seconds, header: http.Header{"Content-Type": {"application/json"}},
-		why: fmt.Sprintf("the limit of %d tokens in %v is used up; try again in %d s", k.tight.limit, k.tight.per, seconds),
+		why: fmt.Sprintf("the limit of %d tokens in %v is used up; try again later", k.tight.limit, k.tight.per),
 	}
 	for i, name := range tokenLimitFields {
 		no.header.Set(name, string(k.tight.append(nil, i)))

@@ -150,7 +150,7 @@ func rateCounters() []traffic.Counter {
 	return []traffic.Counter{{
 		Name: "http_rate_limited_total", Help: "Requests that were refused by the rate limit of the route.", Read: traffic.Count(rateLimited),
 	}, {
-		Name: "http_token_limited_total", Help: "Requests that were refused by a limit of tokens of the route.", Read: traffic.Count(tokenLimited), Sparse: true,
+		Name: "http_token_limited_total", Help: "Requests that were refused by a limit of tokens of the route.", Read: traffic.Count(tokenLimited),
 	}}
 }
 
