@@ -184,13 +184,8 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 			return no, done
 		}
 	}
-	if l != nil && l.shared {
-		if no = s.overRate(l); no.status != 0 {
-			return no, true
-		}
-	}
-	if x.target.llm != nil {
-		if no = s.overTokens(); no.status != 0 {
+	if l != nil || x.target.llm != nil {
+		if no = s.overShared(l); no.status != 0 {
 			return no, true
 		}
 	}

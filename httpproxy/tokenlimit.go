@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,8 +67,9 @@ func (p *Proxy) tokenLimitersOf(r Route, next map[string]*limiter) (list []*limi
 			l = newLimiter(t.limit())
 			l.rate.Count = int(t.Tokens)
 		}
-		next[key] = l
-		list = append(list, l)
+		if next[key] = l; !slices.Contains(list, l) { // otherwise the limit is there twice
+			list = append(list, l)
+		}
 	}
 	return list
 }
