@@ -96,6 +96,7 @@ type logLine struct {
 	endpoint string
 	retries  int
 	user     string
+	tokens   *tokens // nil = none are counted
 	id       []byte
 	reason   string // a reason of package listener; "" = no error
 	err      string
@@ -186,7 +187,7 @@ func (s *session) lineOf(log *accessLog) *logLine {
 	if t := x.target; t != nil {
 		l.route, l.upstream = t.label, t.name
 	}
-	l.endpoint, l.retries, l.user, l.id = x.result.Endpoint, x.result.Retries, x.user, x.id
+	l.endpoint, l.retries, l.user, l.id, l.tokens = x.result.Endpoint, x.result.Retries, x.user, x.id, x.tokens
 	return l
 }
 

@@ -109,6 +109,9 @@ func (s *session) beginResponse() []byte {
 	if s.req.Minor == 0 && s.resp.Length < 0 { // without a length, only the end of the connection ends the body
 		x.unframed, x.close = true, true
 	}
+	if x.target.llm != nil {
+		s.expectTokens()
+	}
 	if z := x.target.compress; z != nil {
 		s.considerCompression(z)
 	}
@@ -225,6 +228,7 @@ func unexpected(err error) error {
 // lengthBody sends the head and a body of known length, with what has arrived of the body in the same write.
 func (s *session) lengthBody(head []byte, left int64) error {
 	if k := int(min(left, int64(len(s.server.bytes())), int64(cap(head)-len(head)))); k > 0 {
+		s.ex.tokens.read(s.server.bytes()[:k])
 		head = append(head, s.server.bytes()[:k]...)
 		s.server.take(k)
 		left -= int64(k)
@@ -235,6 +239,7 @@ func (s *session) lengthBody(head []byte, left int64) error {
 	}
 	for left > 0 && s.server.r < s.server.w { // more content behind a long head
 		k := int(min(left, int64(len(s.server.bytes()))))
+		s.ex.tokens.read(s.server.bytes()[:k])
 		if err := s.toClient(s.server.bytes()[:k]); err != nil {
 			return err
 		}
@@ -242,7 +247,32 @@ func (s *session) lengthBody(head []byte, left int64) error {
 		left -= int64(k)
 		s.ex.result.BytesOut += int64(k)
 	}
+	if s.ex.tokens.reading() {
+		return s.passRead(left)
+	}
 	return s.pass(left)
+}
+
+// passRead is pass for content whose tokens are counted.
+func (s *session) passRead(left int64) error {
+	for left > 0 {
+		err := s.whileClientStays(false, func() error {
+			_, err := s.server.fill()
+			return err
+		})
+		if err != nil {
+			return unexpected(err)
+		}
+		content := s.server.upTo(int(min(left, bufferSize)))
+		s.ex.tokens.read(content)
+		if err := s.toClient(content); err != nil {
+			return err
+		}
+		s.server.take(len(content))
+		left -= int64(len(content))
+		s.ex.result.BytesOut += int64(len(content))
+	}
+	return nil
 }
 
 // pass moves the next left bytes of content from the server to the client, and reads no further bytes.
@@ -313,6 +343,7 @@ func (s *session) moreOfChunks(out []byte) error {
 			}
 			out = out[:0]
 		}
+		s.ex.tokens.read(content)
 		out = s.appendContent(out, content)
 		s.ex.result.BytesOut += int64(len(content))
 		if done {
@@ -330,7 +361,7 @@ func (s *session) moreOfChunks(out []byte) error {
 			}
 			out = out[:0]
 		}
-		if left := s.chunks.Left(); left >= longChunk {
+		if left := s.chunks.Left(); left >= longChunk && !s.ex.tokens.reading() {
 			var err error
 			if out, err = s.passChunk(out, left); err != nil {
 				return err
@@ -399,6 +430,7 @@ func (s *session) moreUnframed(out []byte) error {
 				}
 				out = out[:0]
 			}
+			s.ex.tokens.read(content)
 			out = s.appendContent(out, content)
 			s.ex.result.BytesOut += int64(len(content))
 			s.server.take(len(content))

@@ -117,6 +117,7 @@ func (s *session) compressedBody(out []byte) error {
 		if err != nil && !errors.Is(err, httpwire.ErrIncomplete) {
 			return err
 		}
+		s.ex.tokens.read(content)
 		if out, err = s.compress(out, content, done); err != nil {
 			return err
 		}

@@ -188,6 +188,8 @@ type Route struct {
 	Canary Canary
 	// Compression compresses answers; nil = answers pass unchanged.
 	Compression *Compression
+	// LLM counts the tokens of language models; nil = they are not counted.
+	LLM *LLM
 	// NoAccessLog leaves requests of the route out of Config.AccessLog and of the access log of listener.Config.
 	NoAccessLog bool
 }
@@ -260,6 +262,9 @@ func (r Route) verify() error {
 		return err
 	}
 	if err := r.Canary.verify(r); err != nil {
+		return err
+	}
+	if err := r.LLM.verify(r); err != nil {
 		return err
 	}
 	if err := r.RateLimit.verify(); err != nil {

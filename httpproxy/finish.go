@@ -31,6 +31,7 @@ func (s *session) finish(err error) bool {
 		x.result.Duration = s.ended.Sub(s.now)
 		s.p.done(s.request(), x.target, x.user, x.result)
 	}
+	s.dropTokens()
 	s.releaseOut()
 	if !x.inline {
 		s.dropKept()
@@ -110,6 +111,7 @@ func (s *session) refuse(no refusal) bool {
 	s.held.add(n)
 	err := s.reply(w, s.replyTime())
 	s.logRefused(no, w.status, int64(w.body.Len()))
+	s.dropTokens()
 	s.held.add(-n)
 	if err != nil {
 		return false

@@ -42,6 +42,7 @@ type exchange struct {
 	avoid           []string       // endpoints where the request has failed
 	peeked          bool           // findAffinityKey has seen the body
 	affinityKey     affinityKey    // the affinity key of the request
+	tokens          *tokens        // nil = the route has no LLM, or nothing is known yet
 	cookieCanary    *canary        // sets its cookie for the client; nil = none
 	canaryCookie    [16]byte       // value of that cookie, in hexadecimal
 	id              []byte         // request id; in idBuf or in the head
@@ -183,8 +184,8 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 			return no, done
 		}
 	}
-	if l != nil && l.shared {
-		if no = s.overRate(l); no.status != 0 {
+	if l != nil || x.target.llm != nil {
+		if no = s.overShared(l); no.status != 0 {
 			return no, true
 		}
 	}

@@ -90,6 +90,16 @@ func CheckHeaderRule(name string, request bool) error {
 	return nil
 }
 
+// withSet returns r, which may be nil, with another field to set.
+func (r *headerRules) withSet(name, value string) *headerRules {
+	if r == nil {
+		r = &headerRules{}
+	}
+	fixed, _ := newTemplate(value) // no error: there is no variable
+	r.drop, r.append = append(r.drop, strings.ToLower(name)), append(r.append, headerRule{name, fixed})
+	return r
+}
+
 // drops reports whether a field is dropped; a nil r drops nothing.
 func (r *headerRules) drops(name []byte) bool {
 	if r == nil {

@@ -374,6 +374,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 	bodiless := r.Status < 200 || r.Status == 204
 	names := len(s.ex.target.groups) > 0 // add the name of the upstream, unless the server gives one
 	var before []byte
+	limits := s.ex.tokens.limits()
 	announced, instead := s.altSvc(), s.p.carriers.value.Load() != nil // it replaces the server's own, for all clients
 	for i := range r.Fields {
 		f := &r.Fields[i]
@@ -387,7 +388,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 			before = appendJoined(before, f.Value)
 			continue
 		}
-		if s.ex.compression.rewrites(&w, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
+		if limits != nil && limits.replaces(f) || s.ex.compression.rewrites(&w, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
 			continue
 		}
 		names = names && !httpwire.EqualFold(f.Name, nodeField)
@@ -408,6 +409,9 @@ func (s *session) appendResponse(dst []byte) []byte {
 		w.line(altSvcField, announced)
 	}
 	s.appendSetCookies(&w)
+	if limits != nil {
+		limits.write(&w, s.ex.target.responseRules)
+	}
 	s.ex.compression.write(&w)
 	s.ex.target.responseRules.write(&w, s)
 	if !r.HasDate && !s.ex.target.responseRules.drops([]byte("Date")) {

@@ -77,6 +77,11 @@ var logFields = []logField{
 	{name: "upstream", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, l.upstream) }},
 	{name: "endpoint", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, l.endpoint) }},
 	{name: "retries", number: true, append: (*logLine).appendRetries},
+	{name: "model", append: (*logLine).appendModel},
+	{name: "input_tokens", number: true, append: func(l *logLine, dst []byte) []byte { return l.tokens.appendCount(dst, inputTokens) }},
+	{name: "cached_tokens", number: true, append: func(l *logLine, dst []byte) []byte { return l.tokens.appendCount(dst, cachedTokens) }},
+	{name: "output_tokens", number: true, append: func(l *logLine, dst []byte) []byte { return l.tokens.appendCount(dst, outputTokens) }},
+	{name: "first_token_seconds", number: true, append: (*logLine).appendFirstToken},
 	{name: "user", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, l.user) }},
 	{name: "user_agent", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, view(l.field(userAgent))) }},
 	{name: "referer", append: (*logLine).appendReferer},
@@ -283,6 +288,20 @@ func (l *logLine) appendWait(dst []byte) []byte {
 		return dst
 	}
 	return appendSeconds(dst, l.wait)
+}
+
+func (l *logLine) appendModel(dst []byte) []byte {
+	if l.tokens == nil {
+		return dst
+	}
+	return l.escape(dst, view(l.tokens.model))
+}
+
+func (l *logLine) appendFirstToken(dst []byte) []byte {
+	if l.tokens == nil || l.tokens.first.IsZero() {
+		return dst
+	}
+	return appendSeconds(dst, l.tokens.first.Sub(l.began))
 }
 
 func (l *logLine) appendRetries(dst []byte) []byte {

@@ -78,6 +78,9 @@ func bodyFields(routes []Route) (fields []string) {
 		}
 	}
 	for _, r := range routes {
+		if r.LLM != nil {
+			add(modelField)
+		}
 		for _, f := range r.Body {
 			add(f.Name)
 		}

@@ -85,6 +85,9 @@ func (s *session) routeByBody(t *table, path string) (status int, reason, why st
 	if x.target != nil {
 		x.peeked = true
 		s.findAffinityKey(p)
+		if x.target.llm != nil {
+			s.noteModel(p)
+		}
 	}
 	switch {
 	case p.verdict == jsonfield.Ambiguous:

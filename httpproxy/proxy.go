@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,7 @@ type Proxy struct {
 	limits   atomic.Pointer[limits]
 	table    atomic.Pointer[table]
 	traffic  *traffic.Set
+	models   *traffic.Set              // of routes with LLM
 	name     string                    // the listener's
 	log      atomic.Pointer[accessLog] // nil = none
 	tracer   Tracer                    // nil = none
@@ -56,13 +58,14 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	cfg.Listener.Protocol, cfg.Listener.ClientFirst = "http", true
-	p := &Proxy{name: cfg.Listener.Name, tracer: cfg.Tracer, traffic: traffic.NewSet(routeTraffic), budgets: map[string]*budget{}}
+	p := &Proxy{name: cfg.Listener.Name, tracer: cfg.Tracer, traffic: traffic.NewSet(routeTraffic), models: traffic.NewSet(modelTraffic), budgets: map[string]*budget{}}
 	p.unrouted = p.traffic.Cell("", "")
 	var err error
 	if p.srv, err = listener.New(cfg.Listener, p); err != nil {
 		return nil, err
 	}
 	p.srv.Measure(p.traffic)
+	p.srv.Measure(p.models)
 	p.ledger.memory = cfg.Memory
 	if cfg.Memory == nil {
 		p.ledger.memory = SharedMemory()
@@ -122,11 +125,18 @@ func (p *Proxy) newTable(cfg Config) *table {
 			idle:     max(cmp.Or(r.IdleTimeout, DefaultIdleTimeout), 0),
 			response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),
 		}
+		if r.LLM != nil {
+			tg.llm = &llm{field: slices.Index(fields, modelField), limits: p.tokenLimitersOf(r, limiters), set: p.models, route: label, upstream: name, models: map[string]*traffic.Cell{}}
+		}
+		tg.readsBody = tg.llm != nil || tg.affinity.readsBody()
 		tg.change(r)
 		if c := r.Canary; c.Upstream != nil {
 			r.Upstream, r.Canary, r.RateLimit, r.BasicAuth, r.ForwardAuth = c.Upstream, Canary{}, RateLimit{}, nil, nil
 			share := ready(r)
 			share.limiter, share.access = tg.limiter, tg.access // one for all targets of the route
+			if tg.llm != nil {
+				share.llm.limits = tg.llm.limits
+			}
 			tg.canary = newCanary(c, share)
 		}
 		return tg
@@ -147,6 +157,9 @@ func (t *target) change(r Route) {
 	t.route.Respond.ContentType = cmp.Or(r.Respond.ContentType, "text/plain; charset=utf-8")
 	t.route.DeadlineHeader = strings.ToLower(r.DeadlineHeader)
 	t.requestRules, _ = newHeaderRules(r.RequestHeaders, true)
+	if r.LLM != nil && !r.RequestHeaders.names("accept-encoding") {
+		t.requestRules = t.requestRules.withSet("Accept-Encoding", "identity")
+	}
 	t.responseRules, _ = newHeaderRules(r.ResponseHeaders, false)
 	t.rewrite, _ = newTemplate(r.Rewrite)
 	t.redirect, _ = newTemplate(r.Redirect.To)

@@ -124,11 +124,31 @@ func (s *session) overRate(l *limiter) (no refusal) {
 	}
 }
 
+// overShared refuses the request if its route has had too many of its kind by a limit that only admitted requests count
+// for, or if its tokens are used up. The status is 0 if the request passes.
+func (s *session) overShared(l *limiter) (no refusal) {
+	if l != nil && l.shared {
+		if no = s.overRate(l); no.status != 0 {
+			return no
+		}
+	}
+	if s.ex.target.llm != nil {
+		no = s.overTokens()
+	}
+	return no
+}
+
 // rateKey returns the hash of what the request counts by.
 func (s *session) rateKey(l *limiter) uint64 {
 	if l.header != "" {
+		for _, g := range s.ex.grants {
+			if strings.EqualFold(g.name, l.header) {
+				return maphash.String(l.seed, g.value)
+			}
+		}
+		a := s.ex.target.access
 		for i := range s.req.Fields {
-			if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, l.header) {
+			if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, l.header) && (a == nil || a.asker == nil || !a.asker.withholds(f.Name)) {
 				return maphash.Bytes(l.seed, f.Value)
 			}
 		}

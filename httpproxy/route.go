@@ -41,6 +41,8 @@ type target struct {
 	groups         []group        // the groups of the upstream
 	affinity       *affinity      // nil = none
 	limiter        *limiter       // nil = none
+	llm            *llm           // nil = tokens are not counted
+	readsBody      bool           // the body is needed also if no condition looks at it
 	canary         *canary        // nil = none
 	set            []*target      // all targets that differ only in groups and upstream; nil = it has no groups
 	compress       *compressing   // nil = answers are not compressed
@@ -151,7 +153,7 @@ func (f *finding) among(targets []*target, r *httpwire.Request, path string, bod
 		if !tg.takes(path) || tg.when != nil && !tg.when.hold(r) {
 			continue
 		}
-		if tg.set == nil && (tg.when == nil || len(tg.when.body) == 0) && (body != nil || !tg.affinity.readsBody() || r.Length == 0) {
+		if tg.set == nil && (tg.when == nil || len(tg.when.body) == 0) && (body != nil || !tg.readsBody || r.Length == 0) {
 			f.target = tg
 			return true
 		}

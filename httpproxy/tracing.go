@@ -51,8 +51,13 @@ type Trace struct {
 	Status      int    // 0 = none was sent
 	In, Out     int64  // bytes of the bodies
 	Reason, Err string // as in AccessLog; "" = no error
+	Model       string // language model, as the request names it; "" = not known
+	Usage       *Usage // tokens of the language model; nil = not known
 	Tries       []TraceTry
 }
+
+// Usage is the number of tokens that a language model has used for a request. Cached is a part of Input.
+type Usage struct{ Input, Cached, Output int64 }
 
 // TraceTry is one time that a request was sent to an endpoint.
 type TraceTry struct {
@@ -233,6 +238,12 @@ func (s *session) passTrace(l *logLine) {
 		Method: view(l.req.Method), Scheme: l.scheme(), Host: requestHost(withoutUser(view(l.req.Host))), Path: view(path), Version: versions[l.protocol],
 		Client: l.client(), Peer: netip.AddrPortFrom(l.peer.addr, l.peer.port), UserAgent: view(l.field(userAgent)), RequestID: view(l.id),
 		Route: l.route, Upstream: l.upstream, Status: l.status, In: l.in, Out: l.out, Reason: l.reason, Err: l.err, Tries: t.tries,
+	}
+	if k := l.tokens; k != nil {
+		record.Model = view(k.model)
+		if k.known {
+			record.Usage = &Usage{k.usage.Input, k.usage.Cached, k.usage.Output}
+		}
 	}
 	if state := l.joined(traceStateField); t.parent != (SpanID{}) && len(state) <= maxTraceState {
 		record.State = view(state)

@@ -21,7 +21,8 @@ const (
 	affinitySet     = affinityKnown + 1   // requests that get a key with the answer
 	affinityMissing = affinitySet + 1     // requests without a key
 	rateLimited     = affinityMissing + 1 // requests that RateLimit has refused
-	compressedBy    = rateLimited + 1     // answers, by the index of the encoding
+	tokenLimited    = rateLimited + 1     // requests that a TokenLimit has refused
+	compressedBy    = tokenLimited + 1    // answers, by the index of the encoding
 	compressedFrom  = compressedBy + 2    // bytes of their content before compression
 	compressedTo    = compressedFrom + 1  // and after it
 	compressionBusy = compressedTo + 1    // answers not compressed because too many compressors were in use
@@ -148,6 +149,8 @@ func affinityCounters() (list []traffic.Counter) {
 func rateCounters() []traffic.Counter {
 	return []traffic.Counter{{
 		Name: "http_rate_limited_total", Help: "Requests that were refused by the rate limit of the route.", Read: traffic.Count(rateLimited),
+	}, {
+		Name: "http_token_limited_total", Help: "Requests that were refused by a limit of tokens of the route.", Read: traffic.Count(tokenLimited),
 	}}
 }
 
@@ -166,6 +169,9 @@ func compressionCounters() []traffic.Counter {
 func (s *session) measure(err error) {
 	x := &s.ex
 	s.ended = time.Now()
+	if x.tokens != nil {
+		s.countTokens(err)
+	}
 	route := x.target.traffic.Shard(int(s.shard))
 	route.Add(classOf(x.result.Status), 1)
 	if !x.upgraded { // after an upgrade the bytes do not belong to the request

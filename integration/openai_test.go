@@ -42,20 +42,22 @@ before half
 middle APIError out of memory
 before half 
 broken %s
+tokens 5 5
+tokens RateLimitError 429 the limit of 5 tokens in 24h0m0s is used up; try again later
 no model NotFoundError 404 of the gateway
 no fallback InternalServerError 503 of the gateway
 `
 
 // TestOpenAIClients: the clients of OpenAI work through the gateway with the configuration in examples/llm.yaml. They
 // get each word as soon as the model sends it. The model sees their disconnects, and errors of the model are exceptions
-// in the clients.
+// in the clients. A client that has used up its tokens is refused. The gateway knows the tokens of all answers that tell them.
 func TestOpenAIClients(t *testing.T) {
 	models := &openAIModels{held: map[string]chan struct{}{}}
 	for _, c := range openAIClients {
 		models.held[c.name] = make(chan struct{})
 	}
 	listen := address(t)
-	startGateway(t, models.config(t, listen))
+	gw := startGateway(t, models.config(t, listen))
 	running := map[string]*process{}
 	for _, c := range openAIClients { // concurrently, because they are slow to start
 		running[c.name] = start(t, c.run(t, clienttest.Program(t, c.program), listen))
@@ -66,6 +68,15 @@ func TestOpenAIClients(t *testing.T) {
 		want := fmt.Sprintf(openAISees, c.broken)
 		if out := p.out.String(); code != 0 || out != want {
 			t.Errorf("%s: exit code %d, it prints\n%s\nwant\n%s", c.name, code, out, want)
+		}
+	}
+	for series, want := range map[[2]string]float64{
+		{"qwen3", "input"}: 3 + 2, {"qwen3", "output"}: 6 + 6, // a whole answer, and a stream with its usage
+		{"llama3", "output"}: 6 + 2 + 3 + 6, // a whole answer, the long one, the releases, and that of the service
+	} {
+		want *= float64(len(openAIClients))
+		if got := gw.scrape().sum("headpond_llm_tokens_total", `model="`+series[0]+`"`, `kind="`+series[1]+`"`, `route="/v1`); got != want {
+			t.Errorf("%v: %v tokens, want %v", series, got, want)
 		}
 	}
 	eventually(t, "each endless answer is canceled", func() error {
@@ -94,6 +105,7 @@ func (m *openAIModels) config(t *testing.T, listen string) string {
 	}
 	replace("admin: 127.0.0.1:9090\n", "") // startGateway adds one
 	replace("127.0.0.1:8080", listen)
+	replace("      routes:\n", "      routes:\n        - {path: /limited, strip_prefix: true, upstream: qwen, llm: {token_limits: [{tokens: 5, per: 24h, header: Authorization}]}}\n")
 	for i, served := range [][]string{{"llama3"}, {"llama3"}, nil} {
 		server := &mockllm.Server{Models: served, Answer: m.answer}
 		m.servers = append(m.servers, server)

@@ -136,6 +136,12 @@ func serverAttributes(t *httpproxy.Trace) (a attributes) {
 	}
 	a.number("http.request.body.size", t.In)
 	a.number("http.response.body.size", t.Out)
+	a.text("gen_ai.request.model", t.Model)
+	if u := t.Usage; u != nil {
+		a.number("gen_ai.usage.input_tokens", u.Input)
+		a.number("gen_ai.usage.cache_read.input_tokens", u.Cached)
+		a.number("gen_ai.usage.output_tokens", u.Output)
+	}
 	a.failure(t.Reason, t.Status, 500)
 	a.text("headpond.listener", t.Listener)
 	a.text("headpond.upstream", t.Upstream)

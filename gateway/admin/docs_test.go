@@ -25,12 +25,12 @@ var ofHistogram = regexp.MustCompile(`_(bucket|sum|count)$`)
 // gateway or a reload come from snapshot.
 func exported(t *testing.T) map[string]bool {
 	t.Helper()
-	backend := httptest.NewServer(http.NotFoundHandler())
+	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(backend.Close)
 	cfg, problems := config.Parse("headpond.yaml", []byte(`
 listeners:
   - {name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: raw}
-  - {name: web, protocol: http, listen: "127.0.0.1:0", upstream: web, http: {access_log: {path: /dev/null}}}
+  - {name: web, protocol: http, listen: "127.0.0.1:0", upstream: web, http: {access_log: {path: /dev/null}, routes: [{path: /, llm: true}]}}
   - {name: db, protocol: postgres, listen: "127.0.0.1:0", upstream: db}
   - {name: peers, protocol: tunnel, listen: "127.0.0.1:0"}
   - {name: datagrams, protocol: udp, listen: "127.0.0.1:0", upstream: datagrams}
@@ -57,7 +57,7 @@ upstreams:
 		}
 	}()
 	<-ready
-	answer, err := http.Get("http://" + gw.Addr("web"))
+	answer, err := http.Post("http://"+gw.Addr("web"), "application/json", strings.NewReader(`{"model": "m"}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func init() {
-	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Files: httpFiles, Logs: httpLogs, Beside: besideHTTP, Reuses: true, Config: config.ListenerProtocol{
+	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Files: httpFiles, Logs: httpLogs, Beside: besideHTTP, Show: showModels, Reuses: true, Config: config.ListenerProtocol{
 		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true, ClientCerts: true, Beside: servesHTTP3,
 		// A server takes thousands of connections; 60s is below the keep-alive time of common servers, so that our side closes first, and
 		// each exchange looks at its connection anyway.
@@ -109,7 +109,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout, DeadlineHeader: r.DeadlineHeader,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
 			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
-			StrictBackend: r.StrictBackend, NoAccessLog: !r.AccessLog, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
+			StrictBackend: r.StrictBackend, NoAccessLog: !r.AccessLog, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -158,6 +158,7 @@ type Route struct {
 	BasicAuth   *BasicAuth     `conf:"basic_auth" scalar:"File"`       // nil: no password is needed
 	ForwardAuth *ForwardAuth   `conf:"forward_auth" scalar:"Upstream"` // nil: no other server is asked
 	RateLimit   *RateLimit     `conf:"rate_limit"`                     // nil: none
+	LLM         *LLM           `conf:"llm" scalar:"Enabled"`           // nil: tokens are not counted
 	Canary      *Canary        `conf:"canary"`                         // nil: none
 	Compress    *Compress      `conf:"compress"`                       // nil: answers are not compressed
 	AccessLog   bool           `conf:"access_log" default:"true"`      // its requests are in the listener's access logs
@@ -243,6 +244,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		checkAffinity(c, r)
 		checkAccess(c, l, r)
 		checkRateLimit(c, r.RateLimit)
+		checkLLM(c, r)
 		checkCanary(c, r)
 		checkForwardAuth(c, r)
 		checkCompress(c, r)

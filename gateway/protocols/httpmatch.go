@@ -163,6 +163,9 @@ func checkBodies(c *config.Checker, h *HTTPListener) {
 	}
 	for i := range h.Routes {
 		r := &h.Routes[i]
+		if r.LLM != nil && r.LLM.Enabled {
+			add("model", &r.LLM)
+		}
 		for j := range r.Body {
 			add(r.Body[j].Name, &r.Body[j].Name)
 		}
@@ -173,6 +176,6 @@ func checkBodies(c *config.Checker, h *HTTPListener) {
 		}
 	}
 	if len(fields) == 0 && (h.PeekBytes != httpproxy.DefaultPeekBytes && c.Written(&h.PeekBytes) || h.PeekBeyond == BeyondRefuse) {
-		c.Warn(c.Mark(&h.PeekBytes, &h.PeekBeyond), "peek_bytes and peek_beyond have no effect: no route has \"body\" or \"groups\"")
+		c.Warn(c.Mark(&h.PeekBytes, &h.PeekBeyond), "peek_bytes and peek_beyond have no effect: no route has \"body\", \"groups\" or \"llm\"")
 	}
 }

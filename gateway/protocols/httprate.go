@@ -27,13 +27,18 @@ func (r *RateLimit) settings() httpproxy.RateLimit {
 
 // checkRateLimit reports problems of a route's rate limit.
 func checkRateLimit(c *config.Checker, r *RateLimit) {
-	if r == nil || r.Header == "" || !c.NoProblemAt(&r.Header) {
-		return
+	if r != nil {
+		checkCountedBy(c, &r.Header)
 	}
+}
+
+// checkCountedBy reports problems of a header by whose value requests or tokens are counted.
+func checkCountedBy(c *config.Checker, header *string) {
 	switch {
-	case !httpwire.ValidToken(r.Header) || len(r.Header) > 256:
-		c.Report(c.Mark(&r.Header), "header: %q: want the name of a header: up to 256 letters, digits and \"-\"", config.Clip(r.Header))
-	case strings.EqualFold(r.Header, "host"):
-		c.Report(c.Mark(&r.Header), "header: Host cannot be counted by; write a route for each \"host\"")
+	case *header == "" || !c.NoProblemAt(header):
+	case !httpwire.ValidToken(*header) || len(*header) > 256:
+		c.Report(c.Mark(header), "header: %q: want the name of a header: up to 256 letters, digits and \"-\"", config.Clip(*header))
+	case strings.EqualFold(*header, "host"):
+		c.Report(c.Mark(header), "header: Host cannot be counted by; write a route for each \"host\"")
 	}
 }

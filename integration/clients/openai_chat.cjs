@@ -67,6 +67,10 @@ async function main() {
   await fails("error", client, "qwen3", "error");
   await fails("middle", client, "llama3", "middle", true);
   await fails("broken", client, "llama3", "broken", true);
+  const limited = new OpenAI({ baseURL: `http://${address}/limited/v1`, ...options, apiKey: "node" });
+  raw = await whole(limited, "qwen3", "who are you").withResponse();
+  print("tokens", raw.response.headers.get("x-ratelimit-limit-tokens"), raw.response.headers.get("x-ratelimit-remaining-tokens"));
+  await fails("tokens", limited, "qwen3", "again", true);
   await fails("no model", client, "unknown", "who are you");
   await fails("no fallback", service, "unknown", "who are you", true);
 }

@@ -21,6 +21,7 @@ type Plan struct {
 	root    node
 	fields  int
 	prompts []int // lengths of prefixes of the prompt, rising
+	answers bool  // the text is that of an answer; prompts is one byte
 }
 
 // node is an object that may have wanted fields, or one of them.
@@ -75,6 +76,15 @@ func CheckPath(path string) error {
 func (p *Plan) WithPrompts(lengths []int) *Plan {
 	with := *p
 	with.prompts = lengths
+	return &with
+}
+
+// WithAnswer returns a copy of p that also looks for text of the model in its answer, or in an event of a streamed one;
+// see Scanner.HasText. That is the content, reasoning, refusal or arguments of a tool in a choice ("choices"), or in a
+// piece of them ("delta"), as OpenAI and Anthropic name them.
+func (p *Plan) WithAnswer() *Plan {
+	with := *p
+	with.prompts, with.answers = []int{1}, true
 	return &with
 }
 

@@ -7,7 +7,7 @@ const (
 )
 
 // prompt hashes the text of a prompt: all strings in the top-level fields that hold it in requests to language models,
-// without strings that are not text, such as "role" and "type".
+// without strings that are not text, such as "role" and "type". It finds the text of an answer in the same way.
 type prompt struct {
 	inside  bool // the current top-level field holds a part of the prompt
 	text    bool // the next string is text of the prompt
@@ -26,16 +26,35 @@ func isPrompt(name string) bool {
 	return false
 }
 
+// isAnswer reports whether a field at the top of an answer, or of an event of one, has text of the model, or a part of it.
+func isAnswer(name string) bool { return name == "choices" || name == "delta" }
+
+// isPromptText reports whether a string of that name, within a part of the prompt, is text.
+func isPromptText(name string) bool { return name == "content" || name == "text" }
+
+// isAnswerText reports whether a string of that name, within a part of the answer, was made by the model.
+func isAnswerText(name string) bool {
+	switch name {
+	case "content", "text", "reasoning_content", "reasoning", "thinking", "refusal", "arguments", "partial_json":
+		return true
+	}
+	return false
+}
+
 // looksForPrompt reports whether a wanted prefix is not complete.
 func (s *Scanner) looksForPrompt() bool { return len(s.prompt.hashes) < len(s.plan.prompts) }
 
 // endPromptKey is called for each key until all prefixes are complete.
 func (s *Scanner) endPromptKey(name string) {
+	holds, isText := isPrompt, isPromptText
+	if s.plan.answers {
+		holds, isText = isAnswer, isAnswerText
+	}
 	if s.depth == 1 {
-		s.prompt.inside = isPrompt(name)
+		s.prompt.inside = holds(name)
 		s.prompt.text = s.prompt.inside
 	} else if s.prompt.inside {
-		s.prompt.text = name == "content" || name == "text"
+		s.prompt.text = isText(name)
 	}
 }
 
@@ -74,6 +93,9 @@ func (s *Scanner) Prompt(i int) (hash uint64, ok bool) {
 	}
 	return s.prompt.hash, s.prompt.size > 0
 }
+
+// HasText reports whether a byte of the model's text was found: see Plan.WithAnswer.
+func (s *Scanner) HasText() bool { return s.prompt.size > 0 }
 
 // Enough reports whether all wanted data was found.
 func (s *Scanner) Enough() bool { return s.plan.fields == 0 && !s.looksForPrompt() }

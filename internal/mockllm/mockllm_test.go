@@ -49,7 +49,7 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/v1/embeddings", "", 404, `"message":"unknown request: GET /v1/embeddings"`},
 		{"POST", chat, `{"model": "a", "messages": [{"content": "one two"}]}`, 200,
 			`{"id":"chatcmpl-mock","object":"chat.completion","created":1700000000,"model":"a","choices":[{"index":0,"message":{"role":"assistant","content":"one two "},` +
-				`"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":2,"total_tokens":4}}`},
+				`"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":2,"total_tokens":4,"prompt_tokens_details":{"cached_tokens":0}}}`},
 		{"POST", chat, `{"model": "a", "messages": [{"content": [{"type": "text", "text": "part"}]}]}`, 200, `"content":"part "`},
 		{"POST", chat, `{"model": "a", "messages": [{"content": 1}]}`, 400, `want text, or a list of parts`},
 		{"POST", chat, `{"model": "c"}`, 404, `"code":"model_not_found"`},
@@ -57,9 +57,9 @@ func TestAnswers(t *testing.T) {
 		{"POST", chat, `{"model": "a", "messages": [{"content": "limit"}]}`, 429, `{"error":{"message":"slow down","type":"requests","code":"rate_limit_exceeded"}}`},
 		{"POST", chat, `{"model": "a", "stream": true, "messages": [{"content": "error"}]}`, 500, `{"error":{"message":"out of memory","type":"server_error"}}`},
 		{"POST", chat, `{"model": "b", "stream": true, "stream_options": {"include_usage": true}, "messages": [{"content": "one"}]}`, 200,
-			`data: {"id":"chatcmpl-mock","object":"chat.completion.chunk","created":1700000000,"model":"b","choices":[{"index":0,"delta":{"role":"assistant","content":"one "},"finish_reason":null}]}` + "\n\n" +
-				`data: {"id":"chatcmpl-mock","object":"chat.completion.chunk","created":1700000000,"model":"b","choices":[{"index":0,"delta":{"content":""},"finish_reason":"stop"}]}` + "\n\n" +
-				`data: {"id":"chatcmpl-mock","object":"chat.completion.chunk","created":1700000000,"model":"b","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}` + "\n\n" +
+			`data: {"id":"chatcmpl-mock","object":"chat.completion.chunk","created":1700000000,"model":"b","choices":[{"index":0,"delta":{"role":"assistant","content":"one "},"finish_reason":null}],"usage":null}` + "\n\n" +
+				`data: {"id":"chatcmpl-mock","object":"chat.completion.chunk","created":1700000000,"model":"b","choices":[{"index":0,"delta":{"content":""},"finish_reason":"stop"}],"usage":null}` + "\n\n" +
+				`data: {"id":"chatcmpl-mock","object":"chat.completion.chunk","created":1700000000,"model":"b","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}}` + "\n\n" +
 				"data: [DONE]\n\n"},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), x.method, url+x.path, strings.NewReader(x.body))

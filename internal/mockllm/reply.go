@@ -75,7 +75,7 @@ type object struct {
 	Created int64    `json:"created"`
 	Model   string   `json:"model"`
 	Choices []choice `json:"choices"`
-	Usage   *usage   `json:"usage,omitempty"`
+	Usage   any      `json:"usage,omitempty"` // a *usage; nil = none, a nil *usage = null
 }
 
 type choice struct {
@@ -94,13 +94,20 @@ type usage struct {
 	Prompt     int `json:"prompt_tokens"`
 	Completion int `json:"completion_tokens"`
 	Total      int `json:"total_tokens"`
+	Details    struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
 }
 
 func (r *reply) object(kind string, choices ...choice) object {
 	if choices == nil {
 		choices = []choice{}
 	}
-	return object{ID: "chatcmpl-mock", Object: kind, Created: created, Model: r.req.Model, Choices: choices}
+	o := object{ID: "chatcmpl-mock", Object: kind, Created: created, Model: r.req.Model, Choices: choices}
+	if r.req.Stream && r.req.StreamOptions.IncludeUsage {
+		o.Usage = (*usage)(nil)
+	}
+	return o
 }
 
 // used counts words as tokens.
@@ -109,7 +116,7 @@ func (r *reply) used() *usage {
 	for _, m := range r.req.Messages {
 		prompt += len(strings.Fields(string(m.Content)))
 	}
-	return &usage{prompt, r.words, prompt + r.words}
+	return &usage{Prompt: prompt, Completion: r.words, Total: prompt + r.words}
 }
 
 // add sends a word and waits.

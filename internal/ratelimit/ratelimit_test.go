@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -102,5 +103,38 @@ func TestLeft(t *testing.T) {
 				t.Errorf("%+v: %d left of another key", rate, n)
 			}
 		}
+	}
+}
+
+// TestSpend: a key owes what is spent beyond its rate, longer than the table keeps others, and is served again once it has paid.
+func TestSpend(t *testing.T) {
+	var table ratelimit.Table[int]
+	rate := ratelimit.Rate{Count: 600, Per: time.Minute}
+	level := func(key int, now time.Duration) ratelimit.Level {
+		t.Helper()
+		table.Spend(-1, rate, 1, now) // so that the table forgets what is due
+		return table.Level(key, rate, now)
+	}
+	if got, want := level(1, time.Hour), (ratelimit.Level{Left: 600}); got != want {
+		t.Errorf("a new key: %+v, want %+v", got, want)
+	}
+	table.Spend(1, rate, 100, time.Hour)
+	if got, want := level(1, time.Hour), (ratelimit.Level{Left: 500, Full: 10 * time.Second}); got != want {
+		t.Errorf("after 100: %+v, want %+v", got, want)
+	}
+	table.Spend(1, rate, 6500, time.Hour)
+	for minutes := range time.Duration(10) {
+		now := time.Hour + minutes*time.Minute
+		want := ratelimit.Level{Left: -6000 + int64(minutes)*600, Wait: (10-minutes)*time.Minute + 100*time.Millisecond, Full: (11 - minutes) * time.Minute}
+		if got := level(1, now); got != want {
+			t.Errorf("%d minutes after 6600: %+v, want %+v", minutes, got, want)
+		}
+	}
+	if got, want := level(1, 2*time.Hour), (ratelimit.Level{Left: 600}); got != want {
+		t.Errorf("an hour later: %+v, want %+v", got, want)
+	}
+	table.Spend(1, rate, math.MaxInt64, 2*time.Hour)
+	if got, want := level(1, 2*time.Hour), int64(-99*600); got.Left != want {
+		t.Errorf("after all: %+v, want %d left", got, want)
 	}
 }

@@ -1,0 +1,115 @@
+package protocols
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/gateway/admin"
+	"github.com/headpond/headpond/gateway/config"
+	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/httpproxy"
+)
+
+// LLM counts the tokens of language models; see httpproxy.LLM.
+type LLM struct {
+	Enabled     bool         `conf:"enabled" default:"true"`
+	TokenLimits []TokenLimit `conf:"token_limits" maxlen:"8"`
+}
+
+// TokenLimit bounds the tokens of a route's requests; see httpproxy.TokenLimit.
+type TokenLimit struct {
+	Tokens int              `conf:"tokens" required:"true" min:"1" max:"1000000000"`
+	Per    time.Duration    `conf:"per" default:"1m" min:"1s" max:"24h"`
+	By     httpproxy.RateBy `conf:"by" default:"client"`
+	Header string           `conf:"header"` // tokens are counted by this header's value; requests without the header by By
+}
+
+// settings returns the proxy's form.
+func (l *LLM) settings() *httpproxy.LLM {
+	if l == nil || !l.Enabled {
+		return nil
+	}
+	s := &httpproxy.LLM{}
+	for _, t := range l.TokenLimits {
+		s.Limits = append(s.Limits, httpproxy.TokenLimit{Tokens: int64(t.Tokens), Per: t.Per, By: t.By, Header: t.Header})
+	}
+	return s
+}
+
+// checkLLM reports problems of how a route counts tokens.
+func checkLLM(c *config.Checker, r *Route) {
+	if r.LLM == nil {
+		return
+	}
+	if r.answersItself() {
+		c.Report(c.Mark(&r.LLM), "llm: a route with %s has no language model", strings.Join([]string{"redirect", "respond"}, " or "))
+	}
+	for i := range r.LLM.TokenLimits {
+		checkCountedBy(c, &r.LLM.TokenLimits[i].Header)
+	}
+}
+
+// ModelStatus is what a listener has counted for a language model, in /api/v1/status. Counters count since the start.
+type ModelStatus struct {
+	Listener     string  `json:"listener"`
+	Route        string  `json:"route"`
+	Upstream     string  `json:"upstream"`
+	Model        string  `json:"model"`   // as clients name it; "other": further ones
+	Answers      uint64  `json:"answers"` // with status 2xx
+	Unknown      uint64  `json:"unknown"` // of Answers, those that have not told their tokens
+	InputTokens  uint64  `json:"input_tokens"`
+	CachedTokens uint64  `json:"cached_tokens"` // a part of InputTokens
+	OutputTokens uint64  `json:"output_tokens"`
+	FirstToken   float64 `json:"first_token_seconds"` // of streamed answers: half of them had their first text by then; 0: there are none
+	PerToken     float64 `json:"per_token_seconds"`   // and half of them took no longer for each further token
+}
+
+var modelReport = admin.Report[ModelStatus]{
+	Key: "models", Title: "Language models",
+	Columns: []admin.Column[ModelStatus]{
+		admin.Text("model", func(m ModelStatus) string { return m.Model }),
+		admin.Text("listener", func(m ModelStatus) string { return m.Listener }),
+		admin.Text("upstream", func(m ModelStatus) string { return m.Upstream }),
+		admin.Count("answers", func(m ModelStatus) float64 { return float64(m.Answers) }),
+		admin.Count("input tokens", func(m ModelStatus) float64 { return float64(m.InputTokens) }),
+		admin.Count("output tokens", func(m ModelStatus) float64 { return float64(m.OutputTokens) }),
+		admin.Text("first token", func(m ModelStatus) string { return shownTime(m.FirstToken) }),
+		admin.Text("per token", func(m ModelStatus) string { return shownTime(m.PerToken) }),
+	},
+	Details: []admin.Column[ModelStatus]{
+		admin.Text("route", func(m ModelStatus) string { return m.Route }),
+		admin.Count("cached tokens", func(m ModelStatus) float64 { return float64(m.CachedTokens) }),
+		admin.Count("tokens unknown", func(m ModelStatus) float64 { return float64(m.Unknown) }),
+	},
+}
+
+// shownTime returns a time for a table, "" for none.
+func shownTime(seconds float64) string {
+	if seconds == 0 {
+		return ""
+	}
+	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Microsecond).String()
+}
+
+// showModels returns what all listeners have counted, the most used models first.
+func showModels(proxies []extend.Proxy) admin.Addition {
+	var rows []ModelStatus
+	for _, p := range proxies {
+		h := p.(*httpproxy.Proxy) //nolint:forcetypeassert // made by prepareHTTP
+		name := h.Stats().Name
+		for _, m := range h.Models() {
+			rows = append(rows, ModelStatus{
+				Listener: name, Route: m.Route, Upstream: m.Upstream, Model: m.Model, Answers: m.Known + m.Unknown, Unknown: m.Unknown,
+				InputTokens: m.Input, CachedTokens: m.Cached, OutputTokens: m.Output,
+				FirstToken: m.FirstToken.Quantile(0.5).Seconds(), PerToken: m.PerToken.Quantile(0.5).Seconds(),
+			})
+		}
+	}
+	slices.SortFunc(rows, func(a, b ModelStatus) int {
+		return cmp.Or(cmp.Compare(b.InputTokens+b.OutputTokens, a.InputTokens+a.OutputTokens), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Listener, b.Listener),
+			cmp.Compare(a.Route, b.Route), cmp.Compare(a.Upstream, b.Upstream))
+	})
+	return modelReport.Of(rows)
+}

@@ -1,0 +1,73 @@
+package httpproxy
+
+import "github.com/headpond/headpond/traffic"
+
+// Counts of a model.
+const (
+	answersKnown   = iota // that have told their tokens
+	answersUnknown        // that have not
+	inputTokens
+	cachedTokens // a part of inputTokens
+	outputTokens
+	modelCounts
+)
+
+// Timings of a model, of streamed answers.
+const (
+	firstTokenTime = iota // from the request's head to the model's first text
+	perTokenTime          // of each further token, as the mean of an answer
+	modelTimings
+)
+
+// maxModels bounds the models that a listener counts by name, with the routes and upstreams that they are asked by: clients
+// choose the names, though only those that servers accept are counted.
+const maxModels = 1000
+
+var modelTraffic = &traffic.Schema{
+	Labels: []string{"route", "upstream", "model"}, Limit: maxModels, Kept: 2, Counts: modelCounts, Timings: modelTimings,
+	Views: []traffic.View{{
+		Labels: []string{"route", "upstream", "model"},
+		Counters: []traffic.Counter{
+			{Name: "llm_tokens_total", Help: llmTokensHelp, Label: "kind", Value: "input", Read: traffic.Count(inputTokens)},
+			{Name: "llm_tokens_total", Help: llmTokensHelp, Label: "kind", Value: "output", Read: traffic.Count(outputTokens)},
+			{Name: "llm_cached_tokens_total", Help: "The part of the input tokens that servers had in their caches.", Read: traffic.Count(cachedTokens)},
+			{Name: "llm_answers_total", Help: llmAnswersHelp, Label: "usage", Value: "known", Read: traffic.Count(answersKnown)},
+			{Name: "llm_answers_total", Help: llmAnswersHelp, Label: "usage", Value: "unknown", Read: traffic.Count(answersUnknown)},
+		},
+		Histograms: []traffic.Timer{
+			{Name: "llm_time_to_first_token_seconds", Help: "Of streamed answers: time from a request's head to the first text of the model.", Read: traffic.Time(firstTokenTime)},
+			{Name: "llm_time_per_output_token_seconds", Help: "Of streamed answers: mean time of each token after the first; its inverse is tokens per second.", Read: traffic.Time(perTokenTime)},
+		},
+	}},
+}
+
+const (
+	llmTokensHelp  = "Tokens that language models have read (input, with cached ones) and made (output)."
+	llmAnswersHelp = "Answers of language models with status 2xx: whether they have told their tokens."
+)
+
+// ModelUse is what a Proxy has counted for a model, since its start.
+type ModelUse struct {
+	Route, Upstream string
+	Model           string // as clients name it; traffic.Other = further models
+	Known, Unknown  uint64 // answers that have told their tokens, and others
+	Input, Output   uint64 // tokens
+	Cached          uint64 // a part of Input
+	// FirstToken is the time from a request to the first text of a streamed answer, and PerToken that of each further
+	// token.
+	FirstToken, PerToken traffic.Histogram
+}
+
+// Models returns what the Proxy has counted for the models of routes with LLM, in no order.
+func (p *Proxy) Models() []ModelUse {
+	rows := p.models.Snapshot().Rows
+	uses := make([]ModelUse, 0, len(rows))
+	for _, r := range rows {
+		uses = append(uses, ModelUse{
+			Route: r.Labels[0], Upstream: r.Labels[1], Model: r.Labels[2], Known: r.Counts[answersKnown], Unknown: r.Counts[answersUnknown],
+			Input: r.Counts[inputTokens], Cached: r.Counts[cachedTokens], Output: r.Counts[outputTokens],
+			FirstToken: r.Timings[firstTokenTime], PerToken: r.Timings[perTokenTime],
+		})
+	}
+	return uses
+}

@@ -1,0 +1,185 @@
+package httpproxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/ratelimit"
+	"github.com/headpond/headpond/listener"
+)
+
+// TokenLimit is how many tokens, of prompts and answers, the requests of a route may use in a period. A request begins if a
+// token is left. What it has used is taken once that is known, so that the following requests may have to wait longer. A
+// request over the limit gets 429 with Retry-After and an error in OpenAI's form. Answers tell what is left in
+// x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens and x-ratelimit-reset-tokens, for the limit of which least is left.
+//
+// Only requests that Route.BasicAuth and Route.ForwardAuth admit count, and only those with a body. Update keeps the
+// counts of routes whose limits and conditions stay the same.
+type TokenLimit struct {
+	// Tokens is how many may be used at once after a pause; they come back within Per, evenly.
+	Tokens int64
+	Per    time.Duration // 0 = one minute; at least a second
+	By     RateBy
+	// Header is a field by whose value tokens count; requests without it count by By. If ForwardAuth adds a field of that
+	// name, its value counts, and never the client's own.
+	Header string
+}
+
+// Bounds of a TokenLimit.
+const (
+	maxLimitTokens = 1_000_000_000
+	minTokensPer   = time.Second
+)
+
+func (t TokenLimit) verify() error {
+	switch {
+	case t.Tokens < 1 || t.Tokens > maxLimitTokens:
+		return fmt.Errorf("a limit of %d tokens; want 1 to %d", t.Tokens, maxLimitTokens)
+	case t.Per != 0 && (t.Per < minTokensPer || t.Per > maxRatePer):
+		return fmt.Errorf("a limit of tokens per %v; want %v to %v", t.Per, minTokensPer, maxRatePer)
+	}
+	return errors.Join(t.limit().verify())
+}
+
+// limit returns the limit with the fields that it shares with a RateLimit.
+func (t TokenLimit) limit() RateLimit {
+	per := t.Per
+	if per == 0 {
+		per = time.Minute
+	}
+	return RateLimit{Requests: 1, Per: per, By: t.By, Header: t.Header}
+}
+
+// tokenLimitersOf returns the limiters of a route's LLM, the existing ones as far as they have the same limit. The caller
+// holds tables.
+func (p *Proxy) tokenLimitersOf(r Route, next map[string]*limiter) (list []*limiter) {
+	for _, t := range r.LLM.Limits {
+		key := fmt.Sprintf("tokens %s %q %+v %s", r.key(), r.Groups, t, r.Upstream.Name())
+		l := p.limiters[key]
+		if l == nil {
+			l = newLimiter(t.limit())
+			l.rate.Count = int(t.Tokens)
+		}
+		if next[key] = l; !slices.Contains(list, l) { // otherwise the limit is there twice
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// tightest is the limit of which least is left, relative to it.
+type tightest struct {
+	limit int
+	per   time.Duration
+	ratelimit.Level
+}
+
+// overTokens refuses the request if none of its tokens are left. The status is 0 if the request passes.
+func (s *session) overTokens() (no refusal) {
+	limits := s.ex.target.llm.limits
+	if len(limits) == 0 || s.req.Length == 0 {
+		return no
+	}
+	k, now := s.takeTokens(), time.Since(began)
+	k.checked = true
+	for i, l := range limits {
+		k.keys[i] = s.rateKey(l)
+		level := l.table.Level(k.keys[i], l.rate, now)
+		if i == 0 || level.Wait > k.tight.Wait || level.Wait == k.tight.Wait && float64(level.Left)/float64(l.rate.Count) < float64(k.tight.Left)/float64(k.tight.limit) {
+			k.tight = tightest{l.rate.Count, l.rate.Per, level}
+		}
+	}
+	if k.tight.Wait == 0 {
+		return no
+	}
+	s.ex.target.traffic.Shard(int(s.shard)).Add(tokenLimited, 1)
+	seconds := int((k.tight.Wait + time.Second - 1) / time.Second)
+	no = refusal{
+		status: http.StatusTooManyRequests, reason: listener.ReasonRateLimited, retryAfter: seconds, header: http.Header{"Content-Type": {"application/json"}},
+		why: fmt.Sprintf("the limit of %d tokens in %v is used up; try again later", k.tight.limit, k.tight.per),
+	}
+	for i, name := range tokenLimitFields {
+		no.header.Set(name, string(k.tight.append(nil, i)))
+	}
+	no.body = openAIError(no.why, "tokens", "rate_limit_exceeded")
+	return no
+}
+
+// openAIError returns an error in the form of OpenAI's API.
+func openAIError(message, kind, code string) []byte {
+	var body struct {
+		Error struct {
+			Message string  `json:"message"`
+			Type    string  `json:"type"`
+			Param   *string `json:"param"`
+			Code    string  `json:"code"`
+		} `json:"error"`
+	}
+	body.Error.Message, body.Error.Type, body.Error.Code = message, kind, code
+	text, _ := json.Marshal(body) // no error: it has strings only
+	return append(text, '\n')
+}
+
+// spendTokens takes what a request has used.
+func (s *session) spendTokens(k *tokens) {
+	if !k.checked {
+		return
+	}
+	now := time.Since(began)
+	for i, l := range s.ex.target.llm.limits {
+		l.table.Spend(k.keys[i], l.rate, k.usage.Total(), now)
+	}
+}
+
+// tokenLimitFields tell clients what is left of a limit, as OpenAI's API does.
+var tokenLimitFields = [...]string{"x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"}
+
+// append appends the value of the field of that index.
+func (t *tightest) append(dst []byte, field int) []byte {
+	switch field {
+	case 0:
+		return strconv.AppendInt(dst, int64(t.limit), 10)
+	case 1:
+		return strconv.AppendInt(dst, max(t.Left, 0), 10)
+	}
+	return append(dst, t.Full.Round(time.Millisecond).String()...)
+}
+
+// limits returns what is left of the limits for the request; nil = it has none. k may be nil.
+func (k *tokens) limits() *tightest {
+	if k == nil || !k.checked {
+		return nil
+	}
+	return &k.tight
+}
+
+// replaces reports whether a field of the server's answer is replaced by the proxy's own.
+func (t *tightest) replaces(f *httpwire.Field) bool {
+	if f.Known != httpwire.Other {
+		return false
+	}
+	for _, name := range tokenLimitFields {
+		if len(f.Name) == len(name) && strings.EqualFold(view(f.Name), name) {
+			return true
+		}
+	}
+	return false
+}
+
+// write appends the fields about the limits.
+func (t *tightest) write(w *headWriter, rules *headerRules) {
+	for i, name := range tokenLimitFields {
+		if !rules.drops([]byte(name)) {
+			w.begin(name)
+			w.dst = t.append(w.dst, i)
+			w.end()
+		}
+	}
+}
