@@ -47,6 +47,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 			return m.unready()
 		}
 		m.restated()
+		m.vacated()
 		if status == pgwire.TxIdle {
 			m.startOver()
 		}
@@ -165,7 +166,7 @@ func (m *machine) passesUnchanged(typ byte, body []byte) bool {
 		return !tagLeavesState(body) && !o.kind.injected()
 	case pgwire.TypeReadyForQuery:
 		return len(body) == 1 && pgwire.TxStatus(body[0]) == pgwire.TxIdle && !m.reset && !o.deallocates() && !o.silent &&
-			m.server.flags&leftSettings == 0 && !m.refusedReplay && !(m.restate && m.server.view != m.reported)
+			m.server.flags&leftSettings == 0 && !m.refusedReplay && m.vacating == nil && !(m.restate && m.server.view != m.reported)
 	}
 	return false
 }
