@@ -50,6 +50,7 @@ var suites = map[string]suite{
 	}),
 	"sqlalchemy-psycopg": sqlalchemySuite("psycopg"),
 	"sqlalchemy-asyncpg": sqlalchemySuite("asyncpg"),
+	"django":             djangoSuite,
 	"psycopg":            psycopgSuite,
 	"pgx":                pgxSuite,
 	"node-pg":            nodePGSuite,

@@ -166,6 +166,8 @@ type work struct {
 	reads          bool   // statements since the lease have read values of sequences
 	selecting      bool   // if not everything is answered: since it was, only messages for which onlySelects is true have come
 
+	vacating func() // ends what vacates has begun; nil = nothing
+
 	progress progress // of the lease
 	opened   []byte   // the text of BEGIN; see hasBegun
 }
@@ -243,6 +245,7 @@ const peekSize = 1024
 // begin resets the machine for a server connection that has been leased.
 func (m *machine) begin(server *serverState) {
 	m.endDefinition()
+	m.vacated()
 	m.server, m.epoch, m.unread = server, m.shared.knowledge.epochOn(server), false
 	m.st.reset()
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false

@@ -163,6 +163,9 @@ func (m *machine) query(msg message) action {
 	if left&traceShows != 0 {
 		m.restoreNames(msg.body)
 	}
+	if left&traceAlone != 0 {
+		m.vacates(msg.body)
+	}
 	if quiet {
 		m.note(left)
 		if left&traceCustom != 0 {
@@ -323,9 +326,13 @@ func (m *machine) bind(msg message) (action, error) {
 	return action{do: passRest, n: n}, nil
 }
 
-// noteBound is noteSettings for a prepared statement; st is nil for the unnamed one.
+// noteBound is noteSettings and vacates for a prepared statement; st is nil for the unnamed one.
 func (m *machine) noteBound(name []byte, st *statement, left traces) {
 	switch {
+	case left&traceAlone != 0 && st != nil:
+		m.vacates([]byte(st.body))
+	case left&traceAlone != 0:
+		m.vacates(m.unnamed.text)
 	case st != nil && st.sets:
 		m.noteSettings([]byte(st.body), left)
 	case len(name) == 0 && m.unnamed.sets:

@@ -47,6 +47,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 			return m.unready()
 		}
 		m.restated()
+		m.vacated()
 		if status == pgwire.TxIdle {
 			m.startOver()
 		}
@@ -164,7 +165,7 @@ func (m *machine) passesUnchanged(typ byte, body []byte) bool {
 	case pgwire.TypeCommandComplete:
 		return !tagLeavesState(body) && !o.kind.injected()
 	case pgwire.TypeReadyForQuery:
-		if len(body) != 1 || o.deallocates() || o.silent || m.refusedReplay || m.restate && m.server.view != m.reported {
+		if len(body) != 1 || o.deallocates() || o.silent || m.refusedReplay || m.vacating != nil || m.restate && m.server.view != m.reported {
 			return false
 		}
 		status := pgwire.TxStatus(body[0])

@@ -186,6 +186,9 @@ func (m *machine) noteText(text []byte) {
 	if k := m.shared.knowledge; k.on && seen&hintDefines != 0 && k.now.Load().judge(text)&traceDefines != 0 {
 		m.define() // for the clients in transaction mode
 	}
+	if seen&hintDefines != 0 {
+		m.vacates(text)
+	}
 	m.server.mustClose = m.server.mustClose || seen&hintRemains != 0
 	if seen&hintResets == 0 || len(m.params) == 0 {
 		return

@@ -52,6 +52,8 @@ type pinRules struct {
 	pinned atomic.Int64
 
 	listening atomic.Int64 // clients that listen through the shared listening connection
+
+	vacate func(database string) (stop func()) // Proxy.vacate; nil = never; immutable
 }
 
 // proxies numbers the Proxies of the process.

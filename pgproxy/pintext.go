@@ -45,6 +45,8 @@ const (
 	// noteValues needs these; they are never in machine.traces.
 	traceInserts // with traceWrites: the statement inserts rows
 	traceEarlier // with traceReads: no earlier statement of the text has used the sequence
+
+	traceAlone // the statement may need a database for itself, see vacates; never in machine.traces
 )
 
 const (
@@ -467,6 +469,9 @@ func (j *textJudge) begins(name word) traces {
 	j.declare, j.block = j.is(name, "declare"), j.is(name, "do")
 	left := statements[string(j.key(name))]
 	j.alters = j.is(name, "alter") || j.is(name, "create")
+	if (j.alters || j.is(name, "drop")) && onDatabase(j.text[j.at:]) {
+		left |= traceAlone
+	}
 	if j.is(name, "set") || j.is(name, "reset") {
 		left |= namesAfter(j.text[j.at:])
 	}

@@ -74,7 +74,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p.srv.Measure(p.traffic)
 	p.countUpstreams(set)
-	p.pins.proxy = proxies.Add(1)
+	p.pins.proxy, p.pins.vacate = proxies.Add(1), p.vacate
 	p.pins.set(&set.Config)
 	p.notePins(set)
 	p.settings.Store(set)

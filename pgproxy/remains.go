@@ -18,7 +18,7 @@ const (
 	hintRemains hints = 1 << iota
 	// hintResets: there are words of RESET, DISCARD, or SET … TO DEFAULT.
 	hintResets
-	// hintDefines: there are words of statements that define something.
+	// hintDefines: there are words of statements that define or drop something.
 	hintDefines
 )
 
@@ -52,6 +52,9 @@ func hintOf(before, word, rest []byte) hints {
 	case 'd':
 		if isWord(word, "discard") || isWord(word, "default") {
 			return hintResets
+		}
+		if isWord(word, "drop") {
+			return hintDefines
 		}
 		found = isWord(word, "dblink_connect") || isWord(word, "dblink_connect_u")
 	case 'l':

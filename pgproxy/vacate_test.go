@@ -1,0 +1,118 @@
+package pgproxy_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
+)
+
+// TestDatabaseWithoutClients does what programs that test programs do: they make a database, use it, disconnect, and copy,
+// rename or drop it.
+func TestDatabaseWithoutClients(t *testing.T) {
+	db := pgtest.Start(t)
+	for _, mode := range []pgproxy.Mode{pgproxy.Transaction, pgproxy.Session} {
+		t.Run(mode.String(), func(t *testing.T) {
+			g := startPairs(t, db, nil, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+				c.Auth, c.Mode, pc.Limits.MinIdle = pgproxy.AuthTrust, mode, 1
+			})
+			admin := g.login(t, db.Superuser(), "", "postgres")
+			do(t, admin, "create database original")
+			used(t, g, db, "original")
+			do(t, admin, "create database copy template original")
+			used(t, g, db, "copy")
+			do(t, admin, `alter database copy rename to "Copy"`)
+			used(t, g, db, "Copy")
+			do(t, admin, `drop database "Copy"`)
+			used(t, g, db, "original")
+			if _, err := admin.Exec(t.Context(), "drop database if exists original", pgx.QueryExecModeExec); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// used connects to a database, does something there, and disconnects.
+func used(t *testing.T, g *gateway, db *pgtest.Cluster, database string) {
+	t.Helper()
+	c := g.login(t, db.Superuser(), "", database)
+	do(t, c, "select 1")
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDropDatabaseOfIdleClients drops a database of clients that hold no server connection.
+func TestDropDatabaseOfIdleClients(t *testing.T) {
+	db := pgtest.Start(t)
+	g := startPairs(t, db, nil, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.Auth = pgproxy.AuthTrust })
+	admin := g.login(t, db.Superuser(), "", "postgres")
+	do(t, admin, "create database shop")
+	c := g.login(t, db.Superuser(), "", "shop")
+	do(t, c, "listen news")
+	do(t, c, "unlisten news")
+	for _, prepare := range []pgx.QueryExecMode{pgx.QueryExecModeDescribeExec, pgx.QueryExecModeCacheStatement} {
+		rows, _ := admin.Query(t.Context(), "drop database shop", prepare)
+		if rows.Close(); rows.Err() != nil {
+			t.Fatal(rows.Err())
+		}
+		do(t, admin, "create database shop")
+		do(t, c, "select 1")
+	}
+	do(t, admin, "drop database shop")
+	_, err := c.Exec(t.Context(), "select 1")
+	if e, ok := errors.AsType[*pgconn.PgError](err); !ok || e.Code != "3D000" {
+		t.Errorf("a client of the database got %v, want 3D000", err)
+	}
+}
+
+// TestDropDatabaseOfUpstream drops the database of an upstream through another one.
+func TestDropDatabaseOfUpstream(t *testing.T) {
+	db := pgtest.Start(t)
+	db.Exec(t, "create database shop")
+	g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		all := map[string]pgproxy.Backend{}
+		for _, name := range []string{"postgres", "shop"} {
+			of := *pc
+			of.DBName = name
+			b, err := pgproxy.NewPostgres(of)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(b.Close)
+			all[name] = b
+		}
+		c.Databases = all
+	})
+	do(t, g.connect(t, "dbname=shop"), "select 1")
+	do(t, g.connect(t, "dbname=postgres"), "drop database shop")
+}
+
+func TestDatabaseAlone(t *testing.T) {
+	for sql, want := range map[string]string{
+		"drop database Shop": "shop",
+		"DROP DATABASE IF EXISTS \"Sh\"\"op\" WITH (FORCE)":                `Sh"op`,
+		" /* of a test */ drop -- it\n database\tshop;":                    "shop",
+		"alter database shop rename to till":                               "shop",
+		"alter database shop set tablespace fast":                          "shop",
+		"create database till":                                             "template1",
+		"create database till owner ada encoding 'template' template=shop": "shop",
+		"CREATE DATABASE \"template\" WITH TEMPLATE 'Shop'":                "Shop",
+		"create database till template default":                            "template1",
+		"alter database shop set work_mem = '8MB'":                         "",
+		"alter database shop owner to ada":                                 "",
+		"drop table database":                                              "",
+		"create table shop ()":                                             "",
+		"drop databases shop":                                              "",
+		"select 'drop database shop'":                                      "",
+		"drop database":                                                    "",
+	} {
+		if got := pgproxy.DatabaseAlone(sql); got != want {
+			t.Errorf("%s: %q, want %q", sql, got, want)
+		}
+	}
+}
