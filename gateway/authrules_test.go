@@ -77,21 +77,31 @@ func (f *authFiles) write(name, text string) {
 // none.
 func (f *authFiles) want(what, user, password, database, certOf, code, text string) {
 	f.t.Helper()
-	c, err := pgx.ParseConfig("postgres://" + user + ":" + password + "@" + f.Addr("db") + "/" + database + "?sslmode=disable")
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	var client []tls.Certificate
 	if certOf != "" {
-		_, c.TLSConfig = f.authority.Configs()
-		c.TLSConfig.Certificates = []tls.Certificate{f.authority.Issue(certOf)}
+		client = append(client, f.authority.Issue(certOf))
 	}
-	conn, err := pgconn.ConnectConfig(f.t.Context(), &c.Config)
+	conn, err := login(f.t, f.Addr("db"), user, password, database, f.authority, client...)
 	if err == nil {
 		err = conn.Close(context.Background())
 	}
 	if said, ok := errors.AsType[*pgconn.PgError](err); (err != nil) != (code != "") || ok && (said.Code != code || !strings.Contains(said.Message, text)) {
 		f.t.Errorf("%s: %v, want %s %q", what, err, code, text)
 	}
+}
+
+// login logs in, with TLS if there is a certificate of the client's.
+func login(t *testing.T, addr, user, password, database string, authority *certs.Authority, client ...tls.Certificate) (*pgconn.PgConn, error) {
+	t.Helper()
+	c, err := pgx.ParseConfig("postgres://" + user + ":" + password + "@" + addr + "/" + database + "?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(client) > 0 {
+		_, c.TLSConfig = authority.Configs()
+		c.TLSConfig.Certificates = client
+	}
+	return pgconn.ConnectConfig(t.Context(), &c.Config)
 }
 
 // TestAuthFiles runs a gateway with a pg_hba.conf and a pg_ident.conf, which reloads read again.
