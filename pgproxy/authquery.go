@@ -87,14 +87,15 @@ func (a *answer) usable() bool {
 type answers struct {
 	query AuthQuery
 	scram bool // an md5 secret lets nobody in
+	found *iterations
 
 	mu     sync.Mutex // held for a few instructions
 	byUser map[string]*answer
 	asking map[string]chan struct{} // closed when the query for a user has its answer
 }
 
-func newAnswers(query AuthQuery, scram bool) *answers {
-	return &answers{query: query, scram: scram, byUser: map[string]*answer{}, asking: map[string]chan struct{}{}}
+func newAnswers(query AuthQuery, found *iterations, scram bool) *answers {
+	return &answers{query: query, scram: scram, found: found, byUser: map[string]*answer{}, asking: map[string]chan struct{}{}}
 }
 
 // find returns the answer for a user, and asks the server unless there is one, until a time. Clients that log in as the
@@ -177,6 +178,7 @@ func (a *answers) run(ctx context.Context, user string, done chan struct{}) *ans
 	}
 	found = &answer{}
 	found.cred, found.unfit = a.credential(user, secret)
+	a.found.add(found.cred)
 	return found
 }
 

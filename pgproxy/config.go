@@ -67,6 +67,8 @@ type Config struct {
 	// users, an empty list none. Each such connection has a server connection of its own, made with the upstream's
 	// user, which needs the attribute REPLICATION: its client can copy the whole cluster.
 	ReplicationUsers []string
+	// FailedLogins bounds how often clients may send wrong passwords.
+	FailedLogins FailedLogins
 	// LoginTimeout bounds startup and authentication; 0 = DefaultLoginTimeout.
 	LoginTimeout time.Duration
 	// CancelElsewhere, if set, gets the cancel requests with a key that no client of the Proxy has, and reports whether
@@ -138,6 +140,9 @@ func (c Config) Verify() error {
 	}
 	if c.PinAlso != 0 && c.OnState != PinState {
 		bad("PinAlso needs OnState: PinState")
+	}
+	if err := c.FailedLogins.verify(); err != nil {
+		bad("%w", err)
 	}
 	if c.MaxPinned < 0 {
 		bad("MaxPinned %d is negative", c.MaxPinned)

@@ -55,7 +55,7 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 		Mode:    modes[pg.Mode],
 		Auth:    auths[pg.Auth], Rules: rules, Maps: maps, ChannelBinding: channelBindings[pg.ChannelBinding],
 
-		CancelElsewhere: l.Gateway.Cancel,
+		CancelElsewhere: l.Gateway.Cancel, FailedLogins: pgproxy.FailedLogins(*pg.FailedLogins),
 	}
 	if cfg.Console, err = newConsole(l, pg, users); err != nil {
 		return extend.Server{}, err
@@ -99,6 +99,9 @@ type PostgresListener struct {
 	AuthQuery string `conf:"auth_query"`
 	// AuthUpstream runs AuthQuery, as a user that no client's session should have.
 	AuthUpstream string `conf:"auth_upstream"`
+	// FailedLogins bounds how often a client address may send a wrong password for a user. All its users together have ten times
+	// as many attempts.
+	FailedLogins *FailedLogins `conf:"failed_logins"`
 	// RequireTLS refuses clients without TLS, except those of Unix sockets.
 	RequireTLS bool `conf:"require_tls"`
 	// ChannelBinding says whether clients with TLS may, or must, use SCRAM-SHA-256-PLUS.
@@ -119,6 +122,16 @@ type PostgresListener struct {
 	Console   *Console   `conf:"console"`
 	Databases []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
 }
+
+// FailedLogins bounds logins with a wrong password.
+type FailedLogins struct {
+	Attempts int           `conf:"attempts" required:"true" min:"0" max:"1000000"` // at once, and then one each Per/Attempts; 0: any number
+	Per      time.Duration `conf:"per" default:"5s" min:"10ms" max:"1h"`
+}
+
+// standardFailedLogins lets a program that does not know a new password yet try it some times a second for each of its
+// connections, and somebody who guesses less than a million times a day.
+var standardFailedLogins = FailedLogins{Attempts: 50, Per: 5 * time.Second}
 
 // PoolMode is how long a client keeps a server connection.
 type PoolMode string
@@ -200,6 +213,10 @@ type Database struct {
 
 func defaultPostgres(l *config.Listener) {
 	pg := config.SectionOf[PostgresListener](l)
+	if pg.FailedLogins == nil {
+		limit := standardFailedLogins
+		pg.FailedLogins = &limit
+	}
 	switch {
 	case pg.Auth != "":
 	case pg.hasRules():
