@@ -127,6 +127,35 @@ func TestAuthFiles(t *testing.T) {
 	f.want("after a reload", "alice", "", "app", "", "", "")
 	f.want("the console by a rule for all", "alice", "", "pgbouncer", "", "28000", "does not trust clients without a rule for it")
 
+	f.write("pg_hba.conf", "host all @trusted all trust\n")
+	f.write("trusted", "bob\n")
+	if err := f.ReloadFile(); err != nil {
+		t.Fatal(err)
+	}
+	f.want("a list in a file", "bob", "", "app", "", "", "")
+	f.want("one who is not in it", "carol", "", "app", "", "28000", "no pg_hba.conf entry")
+	f.write("trusted", "carol\n")
+	if err := f.ReloadFile(); err != nil {
+		t.Fatal(err)
+	}
+	f.want("a changed list in a file", "carol", "", "app", "", "", "")
+	f.want("one who is not in it any more", "bob", "", "app", "", "28000", "no pg_hba.conf entry")
+
+	f.write("pg_hba.conf", "host all +pg_monitor all trust\n")
+	if err := f.ReloadFile(); err == nil || !strings.Contains(err.Error(), `pg_hba.conf:1: it asks who is a member of a role; name the upstream whose servers know that in "auth_upstream"`) {
+		t.Errorf("members of a role, and nobody to ask: %v", err)
+	}
+	text, err := os.ReadFile(filepath.Join(f.dir, "headpond.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.write("headpond.yaml", strings.Replace(string(text), "users_file:", "auth_upstream: pg\n      users_file:", 1))
+	if err := f.ReloadFile(); err != nil {
+		t.Fatal(err)
+	}
+	f.want("a member of a role", "pg_monitor", "", "app", "", "", "")
+	f.want("one who is none", "bob", "", "app", "", "28000", "no pg_hba.conf entry")
+
 	f.write("pg_hba.conf", "host pgbouncer alice all trust\nhost all all all reject\n")
 	if err := f.ReloadFile(); err != nil {
 		t.Fatal(err)

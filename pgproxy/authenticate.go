@@ -43,7 +43,7 @@ const maxAuthBody = 65535
 
 // authenticate makes the client prove that it is the user, as the rule for it demands, and adds AuthenticationOk.
 func (g *startup) authenticate(ctx context.Context, login *Login) error {
-	r, err := g.ruleOf(login)
+	r, err := g.ruleOf(ctx, login)
 	if err == nil {
 		err = g.checkCertificate(r)
 	}

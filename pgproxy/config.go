@@ -37,6 +37,9 @@ type Config struct {
 	Users Users
 	// AuthQuery, if set, asks a server for the secrets of other users.
 	AuthQuery AuthQuery
+	// Members is asked which roles a user is a member of, if there are Rules for the members of a role. A *Postgres knows that of
+	// its own server. Answers are used for ten seconds. A client for whom it cannot be asked is refused (57P03).
+	Members SecretSource
 	// Databases maps the database that a client requests to its backend; "*" stands for any other.
 	Databases map[string]Backend
 	// Console, if it has a Backend, serves the clients that request its database.

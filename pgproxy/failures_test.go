@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
@@ -179,4 +181,23 @@ func TestIterationsOfUnknownUsers(t *testing.T) {
 			t.Errorf("%s: an unknown user's challenge ends with %q, want %s", name, got, c.want)
 		}
 	}
+}
+
+// TestCancelFlood sends cancel requests for nobody, which need no login, until the log leaves some out.
+func TestCancelFlood(t *testing.T) {
+	g := start(t, pgtest.Shared(t), transaction)
+	conntest.Eventually(t, "the log leaves some out", func() bool {
+		for range 40 {
+			conn, err := net.Dial("tcp", g.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Write((&pgwire.CancelRequest{ProcessID: 1, Key: []byte("nope")}).Append(nil)); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.ReadAll(conn) // until the gateway closes it
+			_ = conn.Close()
+		}
+		return g.log.Line("cancel request for no client", "unlogged_before=") != ""
+	})
 }

@@ -48,6 +48,7 @@ type settings struct {
 	always      hba.Rule // the rule without Rules
 	credentials map[string]*credential
 	answers     *answers   // of AuthQuery; nil = there is none
+	members     *answers   // who is a member of which roles; nil = no rule asks for that
 	iterations  iterations // of credentials
 	logins      logins
 	upstreams   map[string]string // the names of Databases' upstreams, by the same keys, and the console's
@@ -103,7 +104,10 @@ func prepare(cfg Config, asked *iterations) (*settings, error) {
 	set.always.Method = methodOf[cfg.Auth]
 	set.logins.byPacket = make(map[string]*Login)
 	if cfg.AuthQuery != (AuthQuery{}) {
-		set.answers = newAnswers(cfg.AuthQuery, asked, len(cfg.Rules) == 0 && cfg.Auth == AuthSCRAM)
+		set.answers = newAnswers(cfg.AuthQuery, secrets{scram: len(cfg.Rules) == 0 && cfg.Auth == AuthSCRAM, found: asked}.read)
+	}
+	if cfg.Rules.AskMembers() {
+		set.members = newAnswers(AuthQuery{SQL: memberSQL, From: cfg.Members}, rolesIn)
 	}
 	for user, secret := range cfg.Users {
 		c, err := newCredential(user, secret)

@@ -24,7 +24,7 @@ func init() {
 
 func authFiles(l *config.Listener) []config.Path {
 	pg := config.SectionOf[PostgresListener](l)
-	return []config.Path{pg.UsersFile, pg.AuthHBAFile, pg.AuthIdentFile}
+	return append(filesOf(pg.AuthHBAFile), pg.UsersFile, pg.AuthHBAFile, pg.AuthIdentFile)
 }
 
 // servesSQLite reports whether one of a listener's databases is a SQLite file: SQLite computes and
@@ -47,7 +47,12 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 	if err != nil {
 		return extend.Server{}, err
 	}
+	members, err := membersOf(l, pg, rules)
+	if err != nil {
+		return extend.Server{}, err
+	}
 	cfg := pgproxy.Config{
+		Members:  members,
 		Listener: l.Common, Users: users, AuthQuery: query, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
 		ShowStatements: pg.ShowStatements, MaxPinned: pg.MaxPinned, ReplicationUsers: pg.ReplicationUsers,
 		OnState: map[OnState]pgproxy.OnState{PinState: pgproxy.PinState, RefuseState: pgproxy.RefuseState, ResetState: pgproxy.ResetState}[pg.OnState],
@@ -97,7 +102,7 @@ type PostgresListener struct {
 	AuthIdentFile config.Path `conf:"auth_ident_file"`
 	// AuthQuery is a query for the name and secret of a user, $1, that the users file does not have.
 	AuthQuery string `conf:"auth_query"`
-	// AuthUpstream runs AuthQuery, as a user that no client's session should have.
+	// AuthUpstream runs AuthQuery, as a user that no client's session should have, and knows the members of roles in rules.
 	AuthUpstream string `conf:"auth_upstream"`
 	// FailedLogins bounds how often a client address may send a wrong password for a user. All its users together have ten times
 	// as many attempts.
