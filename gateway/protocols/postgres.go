@@ -60,7 +60,7 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 		Mode:    modes[pg.Mode],
 		Auth:    auths[pg.Auth], Rules: rules, Maps: maps, ChannelBinding: channelBindings[pg.ChannelBinding],
 
-		CancelElsewhere: l.Gateway.Cancel, FailedLogins: pgproxy.FailedLogins(*pg.FailedLogins),
+		CancelElsewhere: l.Gateway.Cancel, FailedLogins: pg.failedLogins(),
 	}
 	if cfg.Console, err = newConsole(l, pg, users); err != nil {
 		return extend.Server{}, err
@@ -105,7 +105,7 @@ type PostgresListener struct {
 	// AuthUpstream runs AuthQuery, as a user that no client's session should have, and knows the members of roles in rules.
 	AuthUpstream string `conf:"auth_upstream"`
 	// FailedLogins bounds how often a client address may send a wrong password for a user. All its users together have ten times
-	// as many attempts.
+	// as many attempts. nil: 50 within 5s.
 	FailedLogins *FailedLogins `conf:"failed_logins"`
 	// RequireTLS refuses clients without TLS, except those of Unix sockets.
 	RequireTLS bool `conf:"require_tls"`
@@ -137,6 +137,13 @@ type FailedLogins struct {
 // standardFailedLogins lets a program that does not know a new password yet try it some times a second for each of its
 // connections, and somebody who guesses less than a million times a day.
 var standardFailedLogins = FailedLogins{Attempts: 50, Per: 5 * time.Second}
+
+func (pg *PostgresListener) failedLogins() pgproxy.FailedLogins {
+	if pg.FailedLogins == nil {
+		return pgproxy.FailedLogins(standardFailedLogins)
+	}
+	return pgproxy.FailedLogins(*pg.FailedLogins)
+}
 
 // PoolMode is how long a client keeps a server connection.
 type PoolMode string
@@ -218,10 +225,6 @@ type Database struct {
 
 func defaultPostgres(l *config.Listener) {
 	pg := config.SectionOf[PostgresListener](l)
-	if pg.FailedLogins == nil {
-		limit := standardFailedLogins
-		pg.FailedLogins = &limit
-	}
 	switch {
 	case pg.Auth != "":
 	case pg.hasRules():
