@@ -77,21 +77,31 @@ func (f *authFiles) write(name, text string) {
 // none.
 func (f *authFiles) want(what, user, password, database, certOf, code, text string) {
 	f.t.Helper()
-	c, err := pgx.ParseConfig("postgres://" + user + ":" + password + "@" + f.Addr("db") + "/" + database + "?sslmode=disable")
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	var client []tls.Certificate
 	if certOf != "" {
-		_, c.TLSConfig = f.authority.Configs()
-		c.TLSConfig.Certificates = []tls.Certificate{f.authority.Issue(certOf)}
+		client = append(client, f.authority.Issue(certOf))
 	}
-	conn, err := pgconn.ConnectConfig(f.t.Context(), &c.Config)
+	conn, err := login(f.t, f.Addr("db"), user, password, database, f.authority, client...)
 	if err == nil {
 		err = conn.Close(context.Background())
 	}
 	if said, ok := errors.AsType[*pgconn.PgError](err); (err != nil) != (code != "") || ok && (said.Code != code || !strings.Contains(said.Message, text)) {
 		f.t.Errorf("%s: %v, want %s %q", what, err, code, text)
 	}
+}
+
+// login logs in, with TLS if there is a certificate of the client's.
+func login(t *testing.T, addr, user, password, database string, authority *certs.Authority, client ...tls.Certificate) (*pgconn.PgConn, error) {
+	t.Helper()
+	c, err := pgx.ParseConfig("postgres://" + user + ":" + password + "@" + addr + "/" + database + "?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(client) > 0 {
+		_, c.TLSConfig = authority.Configs()
+		c.TLSConfig.Certificates = client
+	}
+	return pgconn.ConnectConfig(t.Context(), &c.Config)
 }
 
 // TestAuthFiles runs a gateway with a pg_hba.conf and a pg_ident.conf, which reloads read again.
@@ -116,6 +126,35 @@ func TestAuthFiles(t *testing.T) {
 	}
 	f.want("after a reload", "alice", "", "app", "", "", "")
 	f.want("the console by a rule for all", "alice", "", "pgbouncer", "", "28000", "does not trust clients without a rule for it")
+
+	f.write("pg_hba.conf", "host all @trusted all trust\n")
+	f.write("trusted", "bob\n")
+	if err := f.ReloadFile(); err != nil {
+		t.Fatal(err)
+	}
+	f.want("a list in a file", "bob", "", "app", "", "", "")
+	f.want("one who is not in it", "carol", "", "app", "", "28000", "no pg_hba.conf entry")
+	f.write("trusted", "carol\n")
+	if err := f.ReloadFile(); err != nil {
+		t.Fatal(err)
+	}
+	f.want("a changed list in a file", "carol", "", "app", "", "", "")
+	f.want("one who is not in it any more", "bob", "", "app", "", "28000", "no pg_hba.conf entry")
+
+	f.write("pg_hba.conf", "host all +pg_monitor all trust\n")
+	if err := f.ReloadFile(); err == nil || !strings.Contains(err.Error(), `pg_hba.conf:1: it asks who is a member of a role; name the upstream whose servers know that in "auth_upstream"`) {
+		t.Errorf("members of a role, and nobody to ask: %v", err)
+	}
+	text, err := os.ReadFile(filepath.Join(f.dir, "headpond.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.write("headpond.yaml", strings.Replace(string(text), "users_file:", "auth_upstream: pg\n      users_file:", 1))
+	if err := f.ReloadFile(); err != nil {
+		t.Fatal(err)
+	}
+	f.want("a member of a role", "pg_monitor", "", "app", "", "", "")
+	f.want("one who is none", "bob", "", "app", "", "28000", "no pg_hba.conf entry")
 
 	f.write("pg_hba.conf", "host pgbouncer alice all trust\nhost all all all reject\n")
 	if err := f.ReloadFile(); err != nil {

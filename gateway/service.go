@@ -55,7 +55,7 @@ func (g *Gateway) newSpec(l *config.Listener, backends map[string]*backend, hold
 		if s.cert, err = g.loadCertificates(l); err != nil {
 			return nil, wrap(err)
 		}
-		if serverTLS, err = hold.serverConfig(l.TLS); err != nil {
+		if serverTLS, err = hold.serverConfig(l.TLS, g.logger, l.Name); err != nil {
 			return nil, wrap(err)
 		}
 		secret = s.cert.secret

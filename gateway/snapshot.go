@@ -22,7 +22,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 		s.NotReady = append(s.NotReady, "the listeners are not served yet")
 	}
 	services, backends := slices.Clone(g.services), slices.Clone(g.backends)
-	s.Certificates, s.Recent = map[string]time.Time{}, map[string]admin.Recent{}
+	s.Certificates, s.RevocationLists, s.Recent = map[string]time.Time{}, map[string]time.Time{}, map[string]admin.Recent{}
 	certs := map[string]*certificates{}
 	addresses := make([]string, len(services))
 	proxies := map[config.Protocol][]extend.Proxy{}
@@ -41,7 +41,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 	leavers := g.retiring
 	g.mu.Unlock()
 	for name, c := range certs { // extensions are not called under mu
-		s.Certificates[name] = c.expires()
+		s.Certificates[name], s.RevocationLists[name] = c.expires(), c.listsExpire()
 	}
 	s.Additions = g.additions(proxies)
 	for _, l := range leavers {

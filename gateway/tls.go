@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,11 +19,14 @@ import (
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
+	"github.com/headpond/headpond/internal/crl"
 )
 
-// certificates holds a listener's current certificates. Handshakes read them; a reload replaces all of them.
+// certificates holds a listener's current certificates, and the revocation lists of its clients'. Handshakes read them; a
+// reload replaces all of them.
 type certificates struct {
 	current atomic.Pointer[certificateSet]
+	noted   atomic.Int64 // when a client was refused by a revocation list and that was logged, in Unix nanoseconds
 }
 
 // certificateSet finds certificates by server name. Its maps have indexes into pairs, in ascending order. A set is
@@ -34,6 +38,7 @@ type certificateSet struct {
 	exact    map[string][]int // by name in lower case
 	below    map[string][]int // by the parent of "*.parent", in lower case
 	unnamed  []int            // for clients that name no server: the first of each kind of key
+	revoked  *crl.Lists       // nil: none
 }
 
 // newCertificateSet indexes pairs, each with its Leaf.
@@ -174,7 +179,60 @@ func (g *Gateway) loadCertificates(l *config.Listener) (*certificateSet, error) 
 	if set.obtained == nil && len(pairs) == 0 {
 		return nil, errors.New("tls: there is no certificate")
 	}
+	var err error
+	if set.revoked, err = loadRevoked(l.TLS); err != nil {
+		return nil, err
+	}
 	return set, nil
+}
+
+// loadRevoked reads the revocation lists of a listener's TLS settings, nil if it has none.
+func loadRevoked(t *config.ServerTLS) (*crl.Lists, error) {
+	if t.ClientCRL == "" {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	authorities, err := t.ClientCA.Read()
+	if err != nil {
+		return nil, fmt.Errorf("tls: client_ca: %w", err)
+	}
+	file, err := t.ClientCRL.Read()
+	if err != nil {
+		return nil, fmt.Errorf("tls: client_crl: %w", err)
+	}
+	lists, err := crl.Parse(file, authorities)
+	if err != nil {
+		return nil, fmt.Errorf("tls: client_crl: %s: %w", t.ClientCRL, err)
+	}
+	return lists, nil
+}
+
+// refusalPause is the time between two log entries about clients of a listener that a revocation list refuses. Any client with
+// a revoked certificate can cause one.
+const refusalPause = 10 * time.Second
+
+// admit returns an implementation of tls.Config.VerifyConnection, which is called for resumed sessions, too: it refuses clients
+// by the current revocation lists, and logs that.
+func (c *certificates) admit(log *slog.Logger, listener string) func(tls.ConnectionState) error {
+	return func(state tls.ConnectionState) error {
+		lists := c.current.Load().revoked
+		if lists == nil || len(state.PeerCertificates) == 0 {
+			return nil
+		}
+		now := time.Now()
+		err := lists.Verify(state.VerifiedChains, now)
+		if last := c.noted.Load(); err != nil && now.UnixNano()-last >= int64(refusalPause) && c.noted.CompareAndSwap(last, now.UnixNano()) {
+			log.Warn("client refused by its certificate", "listener", listener, "error", err)
+		}
+		return err
+	}
+}
+
+// listsExpire returns when the first of the revocation lists expires, zero if none does.
+func (c *certificates) listsExpire() (first time.Time) {
+	if set := c.current.Load(); set != nil && set.revoked != nil {
+		first = set.revoked.Expires()
+	}
+	return first
 }
 
 // secretOf returns what is known only to those who have a private key.
@@ -202,7 +260,7 @@ func (g *Gateway) certifier() extend.Certifier {
 
 // serverConfig returns the TLS settings of a listener: its current certificates, and the client
 // certificates that t requires.
-func (c *certificates) serverConfig(t *config.ServerTLS) (*tls.Config, error) {
+func (c *certificates) serverConfig(t *config.ServerTLS, log *slog.Logger, listener string) (*tls.Config, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.choose}
 	if t.ClientCA == "" { // a certificate authority that checks a name has no client certificate
 		settings.GetConfigForClient = c.challenge
@@ -219,5 +277,6 @@ func (c *certificates) serverConfig(t *config.ServerTLS) (*tls.Config, error) {
 	if !settings.ClientCAs.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("tls: client_ca: %s has no PEM certificate in it", t.ClientCA)
 	}
+	settings.VerifyConnection = c.admit(log, listener) // also without lists: a reload may bring some
 	return settings, nil
 }

@@ -1,13 +1,13 @@
 package pgproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
 	"errors"
 	"fmt"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy/hba"
 	"github.com/headpond/headpond/pgwire"
@@ -43,7 +43,7 @@ const maxAuthBody = 65535
 
 // authenticate makes the client prove that it is the user, as the rule for it demands, and adds AuthenticationOk.
 func (g *startup) authenticate(ctx context.Context, login *Login) error {
-	r, err := g.ruleOf(login)
+	r, err := g.ruleOf(ctx, login)
 	if err == nil {
 		err = g.checkCertificate(r)
 	}
@@ -73,6 +73,9 @@ func (g *startup) authenticate(ctx context.Context, login *Login) error {
 // through the same steps.
 func (g *startup) provePassword(ctx context.Context, login *Login, method hba.Method) error {
 	user := login.User
+	if err := g.mayTry(user, g.claimOf(user)); err != nil {
+		return err
+	}
 	g.r.MaxBody = maxAuthBody
 	defer func() { g.r.MaxBody = 0 }()
 	cred, from, err := g.credentialOf(ctx, user)
@@ -84,7 +87,7 @@ func (g *startup) provePassword(ctx context.Context, login *Login, method hba.Me
 	case method == hba.Password:
 		keys, err = g.askCleartext(user, cred)
 	case method == hba.MD5 && g.asksMD5(cred):
-		err = g.askMD5(cred)
+		err = g.askMD5(user, cred)
 	default:
 		keys, err = g.askSCRAM(user, cred)
 	}
@@ -154,25 +157,29 @@ func (g *startup) askCleartext(user string, cred *credential) (keys pgwire.Scram
 		return keys, err
 	}
 	known := cred.hasScram()
-	verifier := pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
+	verifier := g.mockVerifier(user)
 	if known {
 		verifier = cred.verifier()
 	}
-	fiber.Block(func() { keys, err = verifier.Keys(m.Password) })
-	switch {
-	case m.Password == "":
-		return keys, fmt.Errorf("%w: empty password", pgwire.ErrAuth)
-	case cred == nil:
-		return keys, fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
-	case known:
-		return keys, err
-	case subtle.ConstantTimeCompare([]byte(pgwire.MD5Secret(user, m.Password)), []byte(cred.md5)) != 1:
-		return keys, fmt.Errorf("%w: wrong password", pgwire.ErrAuth)
-	}
-	return pgwire.ScramKeys{}, nil
+	err = g.trySlowly(user, func() error {
+		found, err := verifier.Keys(m.Password)
+		switch {
+		case m.Password == "":
+			return fmt.Errorf("%w: empty password", pgwire.ErrAuth)
+		case cred == nil:
+			return fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
+		case known:
+			keys = found
+			return err
+		case subtle.ConstantTimeCompare([]byte(pgwire.MD5Secret(user, m.Password)), []byte(cred.md5)) != 1:
+			return fmt.Errorf("%w: wrong password", pgwire.ErrAuth)
+		}
+		return nil
+	})
+	return keys, err
 }
 
-func (g *startup) askMD5(cred *credential) error {
+func (g *startup) askMD5(user string, cred *credential) error {
 	request := &pgwire.Authentication{Kind: pgwire.AuthMD5}
 	_, _ = rand.Read(request.Salt[:])
 	body, err := g.ask(request.Append(nil))
@@ -187,14 +194,16 @@ func (g *startup) askMD5(cred *credential) error {
 	if cred != nil {
 		secret = cred.md5
 	}
-	ok := pgwire.VerifyMD5(secret, request.Salt, m.Password)
-	switch {
-	case cred == nil:
-		return fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
-	case !ok:
-		return fmt.Errorf("%w: wrong password", pgwire.ErrAuth)
-	}
-	return nil
+	return g.try(user, func() error {
+		ok := pgwire.VerifyMD5(secret, request.Salt, m.Password)
+		switch {
+		case cred == nil:
+			return fmt.Errorf("%w: unknown user", pgwire.ErrAuth)
+		case !ok:
+			return fmt.Errorf("%w: wrong password", pgwire.ErrAuth)
+		}
+		return nil
+	})
 }
 
 // askSCRAM goes through the whole exchange also for users that do not exist.
@@ -205,7 +214,7 @@ func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys
 	if known {
 		verifier = cred.verifier()
 	} else {
-		verifier = pgwire.MockScramVerifier(g.proxy.mockSecret[:], user)
+		verifier = g.mockVerifier(user)
 	}
 	offer, plus, err := g.scramOffer()
 	if err != nil {
@@ -232,7 +241,11 @@ func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys
 	if err != nil {
 		return keys, err
 	}
-	final, err := exchange.Final(body)
+	var final []byte
+	err = g.try(user, func() (err error) {
+		final, err = exchange.Final(body)
+		return err
+	})
 	if err != nil {
 		if !known && errors.Is(err, pgwire.ErrAuth) {
 			return keys, whyUnknown(cred)
@@ -241,6 +254,15 @@ func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys
 	}
 	g.w.Send(&pgwire.Authentication{Kind: pgwire.AuthSASLFinal, Data: final})
 	return exchange.Keys(), nil
+}
+
+// mockVerifier is the verifier of a user that does not exist. It has the number of iterations that most users have.
+func (g *startup) mockVerifier(user string) pgwire.ScramVerifier {
+	iterations := g.set.iterations.most()
+	if g.set.answers != nil {
+		iterations = cmp.Or(g.proxy.asked.most(), iterations)
+	}
+	return pgwire.MockScramVerifier(g.proxy.mockSecret[:], user, cmp.Or(iterations, pgwire.ScramIterations))
 }
 
 // whyUnknown is the reason, for the log, why no password lets a user in by SCRAM.

@@ -70,6 +70,7 @@ const (
 // answer is what an AuthQuery has returned for a user.
 type answer struct {
 	cred  *credential // nil = the user cannot log in
+	roles []string    // of memberSQL
 	unfit error       // why not, for the log; nil = there is no such user, or the user has no secret
 	err   error
 	at    time.Duration // by clock
@@ -83,18 +84,18 @@ func (a *answer) usable() bool {
 	return clock()-a.at < answerLife
 }
 
-// answers are the answers of a listener's AuthQuery under the present settings.
+// answers are the answers of a listener's AuthQuery, or of memberSQL, under the present settings.
 type answers struct {
 	query AuthQuery
-	scram bool // an md5 secret lets nobody in
+	read  func(user, text string) *answer // reads what the query has returned, "" for no row
 
 	mu     sync.Mutex // held for a few instructions
 	byUser map[string]*answer
 	asking map[string]chan struct{} // closed when the query for a user has its answer
 }
 
-func newAnswers(query AuthQuery, scram bool) *answers {
-	return &answers{query: query, scram: scram, byUser: map[string]*answer{}, asking: map[string]chan struct{}{}}
+func newAnswers(query AuthQuery, read func(user, text string) *answer) *answers {
+	return &answers{query: query, read: read, byUser: map[string]*answer{}, asking: map[string]chan struct{}{}}
 }
 
 // find returns the answer for a user, and asks the server unless there is one, until a time. Clients that log in as the
@@ -170,26 +171,38 @@ func (a *answers) run(ctx context.Context, user string, done chan struct{}) *ans
 		}
 		close(done)
 	}()
-	secret, err := a.query.From.Secret(ctx, a.query.SQL, user)
+	text, err := a.query.From.Secret(ctx, a.query.SQL, user)
 	if err != nil {
 		found = &answer{err: err}
 		return found
 	}
-	found = &answer{}
-	found.cred, found.unfit = a.credential(user, secret)
+	found = a.read(user, text)
+	return found
+}
+
+// secrets reads the answers of an AuthQuery.
+type secrets struct {
+	scram bool        // an md5 secret lets nobody in
+	found *iterations // counts the users
+}
+
+func (s secrets) read(user, secret string) *answer {
+	found := &answer{}
+	found.cred, found.unfit = s.credential(user, secret)
+	s.found.add(found.cred)
 	return found
 }
 
 // credential returns the credential of a secret, or why a client cannot log in with it. Passwords are not taken: what a
 // user without rights sees in their place, ********, would be one.
-func (a *answers) credential(user, secret string) (cred *credential, unfit error) {
+func (s secrets) credential(user, secret string) (cred *credential, unfit error) {
 	scram := strings.HasPrefix(secret, pgwire.MechanismSCRAM+"$")
 	switch {
 	case secret == "":
 		return nil, nil //nolint:nilnil // there is no such user
 	case !scram && !pgwire.IsMD5Secret(secret):
 		return nil, errNoHash
-	case !scram && a.scram:
+	case !scram && s.scram:
 		return nil, errMD5Secret
 	}
 	return newCredential(user, secret)

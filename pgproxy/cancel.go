@@ -2,6 +2,7 @@ package pgproxy
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/headpond/headpond/pgwire"
 )
@@ -15,7 +16,8 @@ func (g *startup) cancel(ctx context.Context, m *pgwire.CancelRequest) {
 		return
 	}
 	if elsewhere := g.set.CancelElsewhere; elsewhere == nil || !elsewhere(ctx, m.ProcessID, m.Key) {
-		g.log().Info("cancel request for no client", "process_id", m.ProcessID)
+		g.proxy.srv.LogLimited("cancel", slog.LevelInfo, "cancel request for no client", // anybody can send many
+			"client", g.accepted.RemoteAddr(), "process_id", m.ProcessID)
 	}
 }
 

@@ -37,6 +37,9 @@ type Config struct {
 	Users Users
 	// AuthQuery, if set, asks a server for the secrets of other users.
 	AuthQuery AuthQuery
+	// Members is asked which roles a user is a member of, if there are Rules for the members of a role. A *Postgres knows that of
+	// its own server. Answers are used for ten seconds. A client for whom it cannot be asked is refused (57P03).
+	Members SecretSource
 	// Databases maps the database that a client requests to its backend; "*" stands for any other.
 	Databases map[string]Backend
 	// Console, if it has a Backend, serves the clients that request its database.
@@ -69,6 +72,8 @@ type Config struct {
 	// users, an empty list none. Each such connection has a server connection of its own, made with the upstream's
 	// user, which needs the attribute REPLICATION: its client can copy the whole cluster.
 	ReplicationUsers []string
+	// FailedLogins bounds how often clients may send wrong passwords.
+	FailedLogins FailedLogins
 	// LoginTimeout bounds startup and authentication; 0 = DefaultLoginTimeout.
 	LoginTimeout time.Duration
 	// CancelElsewhere, if set, gets the cancel requests with a key that no client of the Proxy has, and reports whether
@@ -140,6 +145,9 @@ func (c Config) Verify() error {
 	}
 	if c.PinAlso != 0 && c.OnState != PinState {
 		bad("PinAlso needs OnState: PinState")
+	}
+	if err := c.FailedLogins.verify(); err != nil {
+		bad("%w", err)
 	}
 	if c.MaxPinned < 0 {
 		bad("MaxPinned %d is negative", c.MaxPinned)

@@ -23,7 +23,9 @@ import (
 type Proxy struct {
 	srv        *listener.Server
 	settings   atomic.Pointer[settings]
-	mockSecret [32]byte            // the secret of unknown users: it never changes, so that they look like known ones
+	mockSecret [32]byte   // the secret of unknown users: it never changes, so that they look like known ones
+	asked      iterations // of the users that the AuthQuery has found
+	failures   failures
 	keySecret  [keySecretSize]byte // the keys for cancel requests are computed from it
 	nextID     atomic.Uint32
 	cutting    sync.Once // arranges once for cutOff to be called
@@ -45,7 +47,9 @@ type settings struct {
 	Config
 	always      hba.Rule // the rule without Rules
 	credentials map[string]*credential
-	answers     *answers // of AuthQuery; nil = there is none
+	answers     *answers   // of AuthQuery; nil = there is none
+	members     *answers   // who is a member of which roles; nil = no rule asks for that
+	iterations  iterations // of credentials
 	logins      logins
 	upstreams   map[string]string // the names of Databases' upstreams, by the same keys, and the console's
 }
@@ -57,7 +61,7 @@ var _ listener.Rejecter = (*Proxy)(nil)
 func New(cfg Config) (*Proxy, error) {
 	p := &Proxy{
 		clients: make(map[uint32]*Client), aliases: make(map[uint32][]*Client), moved: make(map[*traffic.Cell]*moved),
-		traffic: traffic.NewSet(clientTraffic), history: newHistory(time.Now()),
+		traffic: traffic.NewSet(clientTraffic), history: newHistory(time.Now()), failures: newFailures(),
 	}
 	p.ticks.move()
 	_, _ = rand.Read(p.mockSecret[:])
@@ -65,7 +69,7 @@ func New(cfg Config) (*Proxy, error) {
 	var seed [4]byte
 	_, _ = rand.Read(seed[:])
 	p.nextID.Store(binary.BigEndian.Uint32(seed[:]))
-	set, err := prepare(cfg)
+	set, err := prepare(cfg, &p.asked)
 	if err != nil {
 		return nil, err
 	}
@@ -81,8 +85,8 @@ func New(cfg Config) (*Proxy, error) {
 	return p, nil
 }
 
-// prepare checks a Config and computes the values that sessions need.
-func prepare(cfg Config) (*settings, error) {
+// prepare checks a Config and computes the values that sessions need. The users that AuthQuery finds are counted in asked.
+func prepare(cfg Config, asked *iterations) (*settings, error) {
 	if err := cfg.Verify(); err != nil {
 		return nil, err
 	}
@@ -100,7 +104,10 @@ func prepare(cfg Config) (*settings, error) {
 	set.always.Method = methodOf[cfg.Auth]
 	set.logins.byPacket = make(map[string]*Login)
 	if cfg.AuthQuery != (AuthQuery{}) {
-		set.answers = newAnswers(cfg.AuthQuery, len(cfg.Rules) == 0 && cfg.Auth == AuthSCRAM)
+		set.answers = newAnswers(cfg.AuthQuery, secrets{scram: len(cfg.Rules) == 0 && cfg.Auth == AuthSCRAM, found: asked}.read)
+	}
+	if cfg.Rules.AskMembers() {
+		set.members = newAnswers(AuthQuery{SQL: memberSQL, From: cfg.Members}, rolesIn)
 	}
 	for user, secret := range cfg.Users {
 		c, err := newCredential(user, secret)
@@ -108,6 +115,7 @@ func prepare(cfg Config) (*settings, error) {
 			return nil, err
 		}
 		set.credentials[user] = c
+		set.iterations.add(c)
 	}
 	return set, nil
 }
@@ -149,7 +157,7 @@ func (p *Proxy) interruptOnDrain(done <-chan struct{}) {
 
 // Update applies a new Config: new sessions see it, running ones are untouched.
 func (p *Proxy) Update(cfg Config) error {
-	set, err := prepare(cfg)
+	set, err := prepare(cfg, &p.asked)
 	if err != nil {
 		return err
 	}

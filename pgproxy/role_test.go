@@ -208,6 +208,27 @@ func promotionServesWaiters(t *testing.T, a, b *pgtest.Cluster, writes, reads, p
 	}
 }
 
+// TestRefusedLogin has clients that need a primary get the error of servers that refuse the gateway's own login, at once, and
+// go on when they do not refuse it any more.
+func TestRefusedLogin(t *testing.T) {
+	db := pgtest.Start(t)
+	g := startTarget(t, upstream.TargetPrimary, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.User, pc.Password, pc.Limits.AcquireTimeout = "late_role", "late", time.Hour
+	}, db)
+	_, err := pgx.Connect(t.Context(), g.dsn(""))
+	if err == nil || !has(err.Error(), "late_role") || has(err.Error(), "no server is") {
+		t.Errorf("%v, want the server's own error", err)
+	}
+	db.CreateUser(t, "late_role", "late")
+	conntest.Eventually(t, "a client gets in", func() bool {
+		conn, err := pgx.Connect(t.Context(), g.dsn(""))
+		if err == nil {
+			_ = conn.Close(t.Context())
+		}
+		return err == nil
+	})
+}
+
 // TestFrozenPrimary has the primary's machine hang, and the standby be promoted: clients that wait at the old primary
 // go on at the new one, and health checks end the statement that runs there.
 func TestFrozenPrimary(t *testing.T) {

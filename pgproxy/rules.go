@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ func (c *Config) verifyRules() (errs []error) {
 		r := &c.Rules[i]
 		var err error
 		switch {
+		case c.Members == nil && r.AsksMembers():
+			err = errNoMembers
 		case r.Method == hba.Peer && !hasPeerUser:
 			err = errors.New("method peer is not supported on this operating system")
 		case r.ClientCert != hba.AnyCert && c.TLS != nil && c.TLS.ClientAuth < tls.VerifyClientCertIfGiven:
@@ -40,7 +43,7 @@ func (c *Config) verifyRules() (errs []error) {
 }
 
 // ruleOf returns the rule for a client that asks for a login, which decides how it authenticates.
-func (g *startup) ruleOf(login *Login) (*hba.Rule, error) {
+func (g *startup) ruleOf(ctx context.Context, login *Login) (*hba.Rule, error) {
 	if len(g.set.Rules) == 0 {
 		return &g.set.always, nil
 	}
@@ -53,8 +56,10 @@ func (g *startup) ruleOf(login *Login) (*hba.Rule, error) {
 		ip, _ := netip.AddrFromSlice(addr.IP)
 		req.Addr = ip.Unmap()
 	}
-	r := g.set.Rules.Find(&req)
+	r, err := g.findRule(ctx, &req)
 	switch {
+	case err != nil:
+		return nil, err
 	case r == nil:
 		return nil, g.unruled(&req, nil)
 	case r.Method == hba.Reject:

@@ -30,7 +30,7 @@ import (
 // rulesOf parses lines of a pg_hba.conf.
 func rulesOf(t testing.TB, lines ...string) hba.Rules {
 	t.Helper()
-	rules, err := hba.Parse("pg_hba.conf", strings.Join(lines, "\n"))
+	rules, err := hba.Parse("pg_hba.conf", strings.Join(lines, "\n"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

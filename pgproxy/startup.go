@@ -428,7 +428,11 @@ func (g *startup) refused(err error) {
 		return
 	}
 	srv.CountError(r.reason)
-	g.log().Warn("client refused", "sqlstate", r.code, "error", err)
+	if r.reason == listener.ReasonRateLimited { // it is not worth a line each time
+		srv.LogLimited(r.reason, slog.LevelWarn, "client refused", "client", g.accepted.RemoteAddr(), "sqlstate", r.code, "error", err)
+	} else {
+		g.log().Warn("client refused", "sqlstate", r.code, "error", err)
+	}
 	_ = g.conn.SetDeadline(time.Now().Add(lingerTime))
 	g.w.Send(errorResponse(pgwire.SeverityFatal, r.code, r.message, r.hint))
 	if g.w.Flush() == nil {

@@ -135,6 +135,46 @@ func newCredential(user, secret string) (*credential, error) {
 	return &credential{md5: pgwire.MD5Secret(user, secret), password: secret}, nil
 }
 
+// iterations counts users by the iterations of their SCRAM secrets. The zero value is ready. Its methods may be called from
+// any goroutine.
+type iterations struct {
+	mu    sync.Mutex // held for a few instructions
+	users map[int]int
+	usual int
+}
+
+// maxIterations bounds the different numbers that are counted. A server's secrets have a few.
+const maxIterations = 64
+
+// add counts a user, if it has such a secret.
+func (n *iterations) add(c *credential) {
+	if !c.hasScram() {
+		return
+	}
+	its := pgwire.ScramIterations // of what is computed from a password
+	if c.computed.Load() {
+		its = c.scram.Iterations
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.users == nil {
+		n.users = map[int]int{}
+	}
+	if n.users[its] == 0 && len(n.users) == maxIterations {
+		return
+	}
+	if n.users[its]++; n.users[its] > n.users[n.usual] {
+		n.usual = its
+	}
+}
+
+// most returns how many iterations most users have, 0 if there are no users.
+func (n *iterations) most() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.usual
+}
+
 // hasScram reports whether SCRAM can be done for the user.
 func (c *credential) hasScram() bool { return c != nil && (c.password != "" || c.computed.Load()) }
 

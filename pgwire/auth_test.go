@@ -57,12 +57,12 @@ func TestScram(t *testing.T) {
 	if err := exchange(parsed, "pass, word="); !errors.Is(err, pgwire.ErrAuth) {
 		t.Errorf("wrong password: %v", err)
 	}
-	mock := pgwire.MockScramVerifier([]byte("key"), "nobody")
+	mock := pgwire.MockScramVerifier([]byte("key"), "nobody", 5000)
 	if err := exchange(mock, "anything"); !errors.Is(err, pgwire.ErrAuth) {
 		t.Errorf("unknown user: %v", err)
 	}
-	if mock.String() != pgwire.MockScramVerifier([]byte("key"), "nobody").String() ||
-		mock.String() == pgwire.MockScramVerifier([]byte("key"), "other").String() {
+	if mock.String() != pgwire.MockScramVerifier([]byte("key"), "nobody", 5000).String() ||
+		mock.String() == pgwire.MockScramVerifier([]byte("key"), "other", 5000).String() {
 		t.Error("a mock verifier must be constant for a user, and different for another")
 	}
 }

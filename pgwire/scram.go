@@ -107,12 +107,12 @@ func (v ScramVerifier) Keys(password string) (k ScramKeys, err error) {
 }
 
 // MockScramVerifier returns a verifier that no password satisfies. Its salt is always the same for the same user and
-// secret. With it a server can do the exchange for an unknown user without revealing that. secret should be random and
-// kept for the life of the process.
-func MockScramVerifier(secret []byte, user string) ScramVerifier {
+// secret. With it a server can do the exchange for an unknown user without revealing that, if known users have as many
+// iterations. secret should be random and kept for the life of the process.
+func MockScramVerifier(secret []byte, user string, iterations int) ScramVerifier {
 	seed := mac(secret, "salt "+user)
 	return ScramVerifier{
-		Iterations: ScramIterations,
+		Iterations: iterations,
 		Salt:       seed[:saltSize],
 		StoredKey:  mac(secret, "stored "+user),
 		ServerKey:  mac(secret, "server "+user),

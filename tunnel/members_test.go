@@ -2,6 +2,7 @@ package tunnel_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -93,6 +94,35 @@ func TestAuthorityIsDropped(t *testing.T) {
 	if sc.TLS.ClientAuth != tls.RequireAndVerifyClientCert {
 		t.Error("certificates are not asked for")
 	}
+}
+
+// TestCertificateIsRevoked: sessions of peers end when their certificates are not accepted any more.
+func TestCertificateIsRevoked(t *testing.T) {
+	ca := certs.New()
+	o := mutual(t, ca, ca, "branch", "branch")
+	var sc tunnel.ServerConfig
+	inner := o.server
+	o.server = func(c *tunnel.ServerConfig) { inner(c); sc = *c }
+	e := start(t, o)
+	conntest.Eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
+	update := func(revoked error) {
+		sc.TLS = sc.TLS.Clone()
+		sc.TLS.VerifyConnection = func(s tls.ConnectionState) error {
+			if len(s.VerifiedChains) == 0 {
+				t.Error("the certificate is not verified")
+			}
+			return revoked
+		}
+		if err := e.server.Update(sc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(nil)
+	if st := e.server.Tunnel(); st.Sessions != 1 || st.Made != 1 {
+		t.Errorf("after an update that changes nothing: %+v", st)
+	}
+	update(errors.New("revoked"))
+	conntest.Eventually(t, "no session is left", func() bool { return e.server.Tunnel().Sessions == 0 })
 }
 
 // TestPeersWithoutAName: the number of keys tried for an unproved peer is limited.

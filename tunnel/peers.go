@@ -155,7 +155,8 @@ func (c *ServerConfig) admits(s *member) bool {
 	return slices.ContainsFunc(all, func(o proof) bool { return o.name == s.key.name && bytes.Equal(o.key, s.key.key) })
 }
 
-// trusts reports whether a currently trusted authority issued the peer's certificate, if the peer has to show one.
+// trusts reports whether a currently trusted authority issued the peer's certificate, and VerifyConnection accepts it, if the
+// peer has to show one.
 func (c *ServerConfig) trusts(p mux.Peer) bool {
 	switch {
 	case c.TLS == nil || c.TLS.ClientAuth != tls.RequireAndVerifyClientCert || c.TLS.GetConfigForClient != nil:
@@ -173,7 +174,12 @@ func (c *ServerConfig) trusts(p mux.Peer) bool {
 	if o.CurrentTime = time.Now(); o.CurrentTime.After(leaf.NotAfter) { // a session outlives its certificate
 		o.CurrentTime = leaf.NotAfter
 	}
-	_, err := leaf.Verify(o)
+	chains, err := leaf.Verify(o)
+	if err == nil && c.TLS.VerifyConnection != nil {
+		state := *p.TLS
+		state.VerifiedChains = chains
+		err = c.TLS.VerifyConnection(state)
+	}
 	return err == nil
 }
 

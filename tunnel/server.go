@@ -106,8 +106,8 @@ func (s *Server) defaults(cfg ServerConfig) ServerConfig {
 }
 
 // Update replaces the settings. Policy and MaxStreams apply to new streams, the rest to new sessions. Running sessions
-// continue, except those of peers whose key, certificate authority (ClientCAs) or entry in Peers was removed: they end
-// at once. ResumeWindow cannot change. On an error nothing has changed.
+// continue, except those of peers whose key, certificate authority (ClientCAs) or entry in Peers was removed, or whose
+// certificate TLS.VerifyConnection refuses now: they end at once. ResumeWindow cannot change. On an error nothing has changed.
 func (s *Server) Update(cfg ServerConfig) error {
 	if err := cfg.Verify(); err != nil {
 		return err

@@ -57,6 +57,7 @@ func (e *endpoint[T]) aim(t Target) {
 	e.mu.Lock()
 	r := &e.roles
 	if t == TargetAny || r.target == TargetAny { // else it is known
+		r.why = nil
 		r.now.Store(int32(UnknownRole))
 		r.fresh.Store(t != TargetAny)
 	}
@@ -91,6 +92,7 @@ func (e *endpoint[T]) forgetRole() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if r := &e.roles; r.target != TargetAny {
+		r.why = nil
 		r.now.Store(int32(UnknownRole))
 		r.fresh.Store(true)
 		r.fit.Store(false)
@@ -230,7 +232,7 @@ func (e *endpoint[T]) learn(role Role, err error) {
 	r := &e.roles
 	was := e.role()
 	first := r.fresh.Swap(false)
-	news := first || was != role
+	news := first || was != role || errors.Is(r.why, ErrTenant) != errors.Is(err, ErrTenant)
 	if r.why = err; err == nil {
 		r.answered = time.Now()
 	} else {
@@ -452,15 +454,39 @@ func (w *roleWait) wait(ctx, life context.Context, replaced, also <-chan struct{
 // paused reports whether the Upstream is paused.
 func (s *set[T]) paused() bool { return len(s.all) > 0 && s.all[0].paused.Load() }
 
-// awaitRole waits for an endpoint with a role that the Target accepts.
+// refusals returns the answers of the endpoints if all of them refuse to say their roles (ErrTenant), else nil.
+func (s *set[T]) refusals() (all []EndpointError) {
+	if s.paused() { // these are answers of before
+		return nil
+	}
+	for _, e := range s.all {
+		e.mu.Lock()
+		why := e.roles.why
+		e.mu.Unlock()
+		if e.role() != UnknownRole || !errors.Is(why, ErrTenant) {
+			return nil
+		}
+		all = append(all, EndpointError{e.addr, why})
+	}
+	return all
+}
+
+// awaitRole waits for an endpoint with a role that the Target accepts. It does not wait if none says its role: what would have
+// to be changed is the login.
 func (u *Upstream[T]) awaitRole(ctx context.Context, key string, w *roleWait) (e *endpoint[T], err error) {
+	var refusals []EndpointError
 	err = u.until(ctx, w, nil, func(s *set[T]) bool {
 		e = s.pick(key)
-		return e != nil || s.target == TargetAny
+		if e == nil && s.target != TargetAny {
+			refusals = s.refusals()
+		}
+		return e != nil || s.target == TargetAny || refusals != nil
 	})
 	switch {
 	case err != nil:
 		return nil, u.roleError(err)
+	case e == nil && refusals != nil:
+		return nil, &Error{Upstream: u.cfg.Name, Causes: refusals}
 	case e == nil: // an Update has removed the Target and every endpoint
 		return nil, &Error{Upstream: u.cfg.Name}
 	}

@@ -65,7 +65,7 @@ upstreams:
 	names := map[string]bool{"old_process_sessions": true} // exported only while the process before an upgrade drains
 	lines := bufio.NewScanner(get(newHandler(t, admin.Config{Snapshot: func() admin.Snapshot {
 		s, sample := gw.Snapshot(), snapshot()
-		s.Retiring, s.Certificates["web"] = sample.Retiring, time.Unix(1e9, 0)
+		s.Retiring, s.Certificates["web"], s.RevocationLists["web"] = sample.Retiring, time.Unix(1e9, 0), time.Unix(1e9, 0)
 		return s
 	}}), "/metrics").Body)
 	for lines.Scan() {

@@ -120,6 +120,7 @@ var (
 	pausedDesc        = desc("upstream_paused", "1 while an operator has paused the upstream, and its clients wait.", "upstream", "protocol")
 	errorsDesc        = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
 	expiryDesc        = desc("listener_certificate_expiry_timestamp_seconds", "When the certificate of a listener with TLS expires.", listenerLabels...)
+	listsExpireDesc   = desc("listener_revocation_list_expiry_timestamp_seconds", "When the first revocation list of clients' certificates expires, and clients are refused.", listenerLabels...)
 	retiringDesc      = desc("retiring_active", "Remaining users of something that a reload has removed or replaced: sessions of a listener, sessions or connections of others.", "kind", "name")
 	reloadsDesc       = desc("config_reloads_total", "Attempts to reload the configuration.", "result")
 	logLostDesc       = desc("log_lines_lost_total", "Lines that are not in the log, by reason.", "reason")
@@ -170,6 +171,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		if expires := s.Certificates[l.Name]; !expires.IsZero() {
 			send(ch, expiryDesc, prometheus.GaugeValue, float64(expires.Unix()), l.Name, l.Protocol)
+		}
+		if expires := s.RevocationLists[l.Name]; !expires.IsZero() {
+			send(ch, listsExpireDesc, prometheus.GaugeValue, float64(expires.Unix()), l.Name, l.Protocol)
 		}
 		errors := map[string]uint64{}
 		for _, reason := range listener.Reasons() {

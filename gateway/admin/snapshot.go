@@ -24,10 +24,12 @@ type Snapshot struct {
 	Log          LogState
 	Listeners    []listener.Stats
 	Certificates map[string]time.Time // expiry of the certificates of TLS listeners, by the listener's name
-	Recent       map[string]Recent    // of listeners that count, by name
-	Upstreams    []Upstream
-	Additions    []Addition // of protocols and extensions
-	Retiring     []Retiring
+	// RevocationLists is when the first of the revocation lists of a listener expires, by its name; zero: never, or there is none.
+	RevocationLists map[string]time.Time
+	Recent          map[string]Recent // of listeners that count, by name
+	Upstreams       []Upstream
+	Additions       []Addition // of protocols and extensions
+	Retiring        []Retiring
 }
 
 // ProcessUse is what the process uses; what is not known is 0.

@@ -115,6 +115,8 @@ type Listener struct {
 	Served *Served `json:"served"`
 	// CertificateExpires is null without TLS.
 	CertificateExpires *time.Time `json:"certificate_expires"`
+	// RevocationListExpires is when the first revocation list of clients' certificates expires, and clients are refused.
+	RevocationListExpires *time.Time `json:"revocation_list_expires"`
 }
 
 // LastMinute is the activity of a listener in the last minute, or since its start if that is less.
@@ -262,6 +264,7 @@ func status(s Snapshot, now time.Time, histograms bool) Status {
 	}
 	for _, l := range s.Listeners {
 		shown := listenerStatus(l, s.Certificates[l.Name])
+		shown.RevocationListExpires = timeOrNil(s.RevocationLists[l.Name])
 		if r, ok := s.Recent[l.Name]; ok {
 			shown.LastMinute = lastMinute(r)
 		}

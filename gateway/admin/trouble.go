@@ -76,6 +76,9 @@ func troubles(s *Status, additions []Addition, now time.Time) []string {
 		if at := l.CertificateExpires; at != nil && at.Before(now) {
 			add("listener %s: its certificate has expired on %s", l.Name, at.Format(time.RFC3339))
 		}
+		if at := l.RevocationListExpires; at != nil && at.Before(now) {
+			add("listener %s refuses clients with certificates: a revocation list (client_crl) has expired on %s", l.Name, at.Format(time.RFC3339))
+		}
 	}
 	for _, a := range additions {
 		lines = append(lines, a.trouble(now)...)

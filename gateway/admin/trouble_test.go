@@ -37,7 +37,8 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 			{Name: "rush", Active: 9, MaxConns: 10, Errors: map[string]uint64{"rejected": 4}, LastRejected: lately},
 			{Name: "calm", Active: 9, MaxConns: 10, Errors: map[string]uint64{"rejected": 4}, LastRejected: long},
 		},
-		Certificates: map[string]time.Time{"web": since, "more": time.Now().AddDate(1, 0, 0)},
+		Certificates:    map[string]time.Time{"web": since, "more": time.Now().AddDate(1, 0, 0)},
+		RevocationLists: map[string]time.Time{"db": since, "web": time.Now().AddDate(1, 0, 0)},
 		Upstreams: []admin.Upstream{{Protocol: "postgres", Status: upstream.Status{Name: "pg", FailOpen: true, Endpoints: []upstream.EndpointStatus{
 			endpoint("a:1", upstream.EndpointStatus{Healthy: true, Failures: 2, LastError: "refused\x1b[2J", LastFailed: lately}),
 			endpoint("b:1", upstream.EndpointStatus{Healthy: true, LastError: "was b", LastFailed: lately, Pool: pool.Stats{InUse: 20, MaxSize: 20, PeakInUse: 20}}),
@@ -58,6 +59,7 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 		"reload was refused, the old configuration keeps running: c.yaml:3:1: no\n", "every endpoint is out",
 		"endpoint a:1 is failing: refused\x1b[2J\n", "endpoint c:1 is unhealthy: dead\n",
 		"listener web: its certificate has expired on 2026-01-02T03:04:05Z\n",
+		"listener db refuses clients with certificates: a revocation list (client_crl) has expired on 2026-01-02T03:04:05Z\n",
 		"listener db has no place left (max_conns 100), connections that wait: 6\n",
 		"listener rush turned connections away 10s ago, there was no place left (max_conns 10)\n",
 		"listener lite: a database file cannot be written, its disk is full, last 10s ago\n",

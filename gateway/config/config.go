@@ -122,6 +122,9 @@ type ServerTLS struct {
 	// ClientCA makes a listener, if its protocol supports that, ask for client certificates of one of
 	// these authorities; PEM.
 	ClientCA Path `conf:"client_ca"`
+	// ClientCRL has the revocation lists of all those authorities, PEM or DER. Clients whose certificate is revoked may not
+	// connect, and neither may any once the list of their authority has expired.
+	ClientCRL Path `conf:"client_crl"`
 	// ClientAuth says whether clients must have a certificate. It is empty without ClientCA.
 	ClientAuth ClientAuth `conf:"client_auth"`
 }
@@ -144,9 +147,9 @@ type Certificate struct {
 	Key  Path `conf:"key" required:"true"`  // PEM
 }
 
-// Files lists the files of t: certificates, keys, authorities. Those that t does not name are empty.
+// Files lists the files of t: certificates, keys, authorities, revocation lists. Those that t does not name are empty.
 func (t *ServerTLS) Files() []Path {
-	files := []Path{t.Cert, t.Key, t.ClientCA}
+	files := []Path{t.Cert, t.Key, t.ClientCA, t.ClientCRL}
 	for _, c := range t.Certificates {
 		files = append(files, c.Cert, c.Key)
 	}

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/headpond/headpond/internal/crl"
 )
 
 func quoteOr(name string, index int) string {
@@ -110,9 +113,31 @@ func (d *decoder) checkClientCerts(p *ListenerProtocol, t *ServerTLS) {
 	case t.ClientCA == "" && d.written(&t.ClientAuth) && !d.written(&t.ClientCA):
 		d.report(d.mark(&t.ClientAuth), "client_auth: \"client_ca\" is missing, the authorities of the clients' certificates")
 	case t.ClientCA != "" && d.noProblemAt(&t.ClientCA):
-		if pem, err := t.ClientCA.Read(); err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem) {
+		pem, err := t.ClientCA.Read()
+		switch {
+		case err == nil && !x509.NewCertPool().AppendCertsFromPEM(pem):
 			d.report(d.mark(&t.ClientCA), "client_ca: %q has no PEM certificate in it", string(t.ClientCA))
+		case err == nil && t.ClientCRL != "" && d.noProblemAt(&t.ClientCRL):
+			d.checkClientCRL(t, pem)
 		}
+	}
+	if t.ClientCA == "" && d.written(&t.ClientCRL) && !d.written(&t.ClientCA) {
+		d.report(d.mark(&t.ClientCRL), "client_crl: \"client_ca\" is missing, the authorities of the clients' certificates")
+	}
+}
+
+// checkClientCRL checks the revocation lists of authorities.
+func (d *decoder) checkClientCRL(t *ServerTLS, authorities []byte) {
+	file, err := t.ClientCRL.Read()
+	if err != nil {
+		return // reported with all files
+	}
+	lists, err := crl.Parse(file, authorities)
+	switch {
+	case err != nil:
+		d.report(d.mark(&t.ClientCRL), "client_crl: %q: %s", string(t.ClientCRL), err)
+	case !lists.Expires().IsZero() && time.Now().After(lists.Expires()):
+		d.warn(d.mark(&t.ClientCRL), "client_crl: %q has a list that expired at %s; clients with certificates of its authority are refused", string(t.ClientCRL), lists.Expires().Format(time.RFC3339))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgproxy/hba"
 )
 
 // authQuery returns a listener's AuthQuery, the zero value if there is none.
@@ -18,12 +19,21 @@ func authQuery(l extend.Listener, pg *PostgresListener) (pgproxy.AuthQuery, erro
 	return pgproxy.AuthQuery{SQL: pg.AuthQuery, From: from}, err
 }
 
+// membersOf returns what knows the members of the roles in rules, nil if there are no such rules.
+func membersOf(l extend.Listener, pg *PostgresListener, rules hba.Rules) (pgproxy.SecretSource, error) {
+	if !rules.AskMembers() {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	return extend.Runs[pgproxy.SecretSource](l, pg.AuthUpstream)
+}
+
 // checkAuthQuery reports an auth_query that cannot work.
 func checkAuthQuery(c *config.Checker, pg *PostgresListener) {
 	if pg.AuthQuery == "" {
-		if c.Written(&pg.AuthUpstream) {
+		if c.Written(&pg.AuthUpstream) && !pg.hasRules() {
 			c.Report(c.Mark(&pg.AuthUpstream), "auth_upstream: there is no \"auth_query\" to run there")
 		}
+		checkAuthUpstream(c, pg)
 		return
 	}
 	if pg.Auth == AuthTrust {
@@ -35,16 +45,25 @@ func checkAuthQuery(c *config.Checker, pg *PostgresListener) {
 	if strings.Contains(pg.AuthQuery, "\x00") {
 		c.Report(c.Mark(&pg.AuthQuery), "auth_query: has a NUL character in it")
 	}
-	u := c.Config.Upstream(pg.AuthUpstream)
 	if pg.AuthUpstream == "" {
 		c.Report(c.Mark(&pg.AuthQuery), "auth_query: needs \"auth_upstream\", an upstream with a user of its own that no client's session has")
-	} else if _, sqlite := sqlitePath(u); sqlite {
+	}
+	if u := c.Config.Upstream(pg.AuthUpstream); checkAuthUpstream(c, pg) && u != nil && loginOf(u) != nil {
+		checkAuthUser(c, pg, u)
+	}
+}
+
+// checkAuthUpstream reports an auth_upstream that cannot be asked, and whether it can.
+func checkAuthUpstream(c *config.Checker, pg *PostgresListener) bool {
+	u := c.Config.Upstream(pg.AuthUpstream)
+	if _, sqlite := sqlitePath(u); sqlite {
 		c.Report(c.Mark(&pg.AuthUpstream), "auth_upstream: %q is a SQLite file, which has no users; name an upstream of PostgreSQL servers", pg.AuthUpstream)
 	} else if logsInAsClient(u) && loginOf(u).User == "" {
 		c.Report(c.Mark(&pg.AuthUpstream), "auth_upstream: %q has no \"user\" of its own under \"postgres\" (login_as: client), as which the query could run", pg.AuthUpstream)
-	} else if u != nil && loginOf(u) != nil {
-		checkAuthUser(c, pg, u)
+	} else {
+		return true
 	}
+	return false
 }
 
 // checkAuthUser warns if clients' sessions have the user of an auth_query: they could read and change what it reads.

@@ -14,8 +14,8 @@ import (
 // AuthRule is a line of pg_hba.conf. Each text has the syntax of its field there: names in double quotes are no keywords.
 type AuthRule struct {
 	Type       AuthType   `conf:"type" required:"true"`
-	Database   []string   `conf:"database" required:"true" single:"true" maxlen:"100"` // all, sameuser, replication, names, /regular expressions
-	User       []string   `conf:"user" required:"true" single:"true" maxlen:"100"`     // all, names, /regular expressions
+	Database   []string   `conf:"database" required:"true" single:"true" maxlen:"100"` // all, sameuser, samerole, replication, names, /regular expressions
+	User       []string   `conf:"user" required:"true" single:"true" maxlen:"100"`     // all, names, +roles, /regular expressions
 	Address    string     `conf:"address"`                                             // all, samehost, samenet, address/bits; none for local
 	Method     AuthMethod `conf:"method" required:"true"`
 	Map        string     `conf:"map"`        // of AuthMaps, for cert and peer; empty: the names are equal
@@ -86,7 +86,26 @@ func readRules(path config.Path) (hba.Rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	return hba.Parse(string(path), string(text))
+	return hba.Parse(string(path), string(text), readNames)
+}
+
+// readNames reads a list of users or databases that a pg_hba.conf refers to.
+func readNames(path string) ([]byte, error) { return config.Path(path).Read() }
+
+// filesOf lists the files that a pg_hba.conf refers to, also those that cannot be read.
+func filesOf(hbaFile config.Path) (files []config.Path) {
+	if hbaFile == "" {
+		return nil
+	}
+	text, err := hbaFile.Read()
+	if err != nil {
+		return nil // whoever reads the rules reports it
+	}
+	_, _ = hba.Parse(string(hbaFile), string(text), func(path string) ([]byte, error) {
+		files = append(files, config.Path(path))
+		return readNames(path)
+	})
+	return files
 }
 
 func readMaps(path config.Path) (hba.Maps, error) {
@@ -206,6 +225,9 @@ func ruleProblems(l *config.Listener, pg *PostgresListener, r *hba.Rule, maps hb
 	}
 	if r.ClientCert != hba.AnyCert && l.TLS != nil && l.TLS.ClientCA == "" {
 		why = append(why, errors.New("it needs certificates of clients; give \"tls\" of the listener \"client_ca\", and client_auth: request if other clients have none"))
+	}
+	if r.AsksMembers() && pg.AuthUpstream == "" {
+		why = append(why, errors.New("it asks who is a member of a role; name the upstream whose servers know that in \"auth_upstream\""))
 	}
 	if r.Map != "" && mapsKnown && !maps.Has(r.Map) {
 		why = append(why, fmt.Errorf("there is no map %q; write it in \"auth_maps\", or name the file in \"auth_ident_file\"", config.Clip(r.Map)))

@@ -24,7 +24,7 @@ func init() {
 
 func authFiles(l *config.Listener) []config.Path {
 	pg := config.SectionOf[PostgresListener](l)
-	return []config.Path{pg.UsersFile, pg.AuthHBAFile, pg.AuthIdentFile}
+	return append(filesOf(pg.AuthHBAFile), pg.UsersFile, pg.AuthHBAFile, pg.AuthIdentFile)
 }
 
 // servesSQLite reports whether one of a listener's databases is a SQLite file: SQLite computes and
@@ -47,7 +47,12 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 	if err != nil {
 		return extend.Server{}, err
 	}
+	members, err := membersOf(l, pg, rules)
+	if err != nil {
+		return extend.Server{}, err
+	}
 	cfg := pgproxy.Config{
+		Members:  members,
 		Listener: l.Common, Users: users, AuthQuery: query, Databases: map[string]pgproxy.Backend{}, TLS: l.TLS, RequireTLS: pg.RequireTLS,
 		ShowStatements: pg.ShowStatements, MaxPinned: pg.MaxPinned, ReplicationUsers: pg.ReplicationUsers,
 		OnState: map[OnState]pgproxy.OnState{PinState: pgproxy.PinState, RefuseState: pgproxy.RefuseState, ResetState: pgproxy.ResetState}[pg.OnState],
@@ -55,7 +60,7 @@ func preparePostgres(l extend.Listener) (extend.Server, error) {
 		Mode:    modes[pg.Mode],
 		Auth:    auths[pg.Auth], Rules: rules, Maps: maps, ChannelBinding: channelBindings[pg.ChannelBinding],
 
-		CancelElsewhere: l.Gateway.Cancel,
+		CancelElsewhere: l.Gateway.Cancel, FailedLogins: pg.failedLogins(),
 	}
 	if cfg.Console, err = newConsole(l, pg, users); err != nil {
 		return extend.Server{}, err
@@ -97,8 +102,11 @@ type PostgresListener struct {
 	AuthIdentFile config.Path `conf:"auth_ident_file"`
 	// AuthQuery is a query for the name and secret of a user, $1, that the users file does not have.
 	AuthQuery string `conf:"auth_query"`
-	// AuthUpstream runs AuthQuery, as a user that no client's session should have.
+	// AuthUpstream runs AuthQuery, as a user that no client's session should have, and knows the members of roles in rules.
 	AuthUpstream string `conf:"auth_upstream"`
+	// FailedLogins bounds how often a client address may send a wrong password for a user. All its users together have ten times
+	// as many attempts. nil: 50 within 5s.
+	FailedLogins *FailedLogins `conf:"failed_logins"`
 	// RequireTLS refuses clients without TLS, except those of Unix sockets.
 	RequireTLS bool `conf:"require_tls"`
 	// ChannelBinding says whether clients with TLS may, or must, use SCRAM-SHA-256-PLUS.
@@ -118,6 +126,23 @@ type PostgresListener struct {
 	// Console is a database that shows and controls the listener, with the commands of PgBouncer; nil: there is none.
 	Console   *Console   `conf:"console"`
 	Databases []Database `conf:"databases" key:"Name" scalar:"Upstream" maxlen:"10000"` // empty: every database is the listener's upstream
+}
+
+// FailedLogins bounds logins with a wrong password.
+type FailedLogins struct {
+	Attempts int           `conf:"attempts" required:"true" min:"0" max:"1000000"` // at once, and then one each Per/Attempts; 0: any number
+	Per      time.Duration `conf:"per" default:"5s" min:"10ms" max:"1h"`
+}
+
+// standardFailedLogins lets a program that does not know a new password yet try it some times a second for each of its
+// connections, and somebody who guesses less than a million times a day.
+var standardFailedLogins = FailedLogins{Attempts: 50, Per: 5 * time.Second}
+
+func (pg *PostgresListener) failedLogins() pgproxy.FailedLogins {
+	if pg.FailedLogins == nil {
+		return pgproxy.FailedLogins(standardFailedLogins)
+	}
+	return pgproxy.FailedLogins(*pg.FailedLogins)
 }
 
 // PoolMode is how long a client keeps a server connection.

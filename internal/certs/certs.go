@@ -13,6 +13,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"math/big"
 	"net"
 	"time"
 )
@@ -28,7 +29,7 @@ func New() *Authority {
 	a := &Authority{}
 	a.Certificate = a.issue(&x509.Certificate{
 		Subject: pkix.Name{CommonName: "headpond test"}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	})
 	a.Pool = x509.NewCertPool()
 	a.Pool.AddCert(a.Certificate.Leaf)
@@ -47,6 +48,15 @@ func (a *Authority) Issue(name string, hosts ...string) tls.Certificate {
 		}
 	}
 	return a.issue(template)
+}
+
+// Revoke makes a revocation list of certificates, in DER, that is valid from an hour ago until a time.
+func (a *Authority) Revoke(until time.Time, revoked ...tls.Certificate) []byte {
+	list := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: until}
+	for _, c := range revoked {
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: c.Leaf.SerialNumber, RevocationTime: list.ThisUpdate})
+	}
+	return must(x509.CreateRevocationList(rand.Reader, list, a.Certificate.Leaf, a.Certificate.PrivateKey.(crypto.Signer))) //nolint:forcetypeassert // an ECDSA key
 }
 
 // Configs returns the TLS settings of a server with the authority's own certificate, and of a client that trusts it.

@@ -13,7 +13,7 @@ func ExampleRules_Find() {
 local     all       all                     peer map=ops
 hostssl   sameuser  all      10.0.0.0/8     cert
 host      all       "all"    10.0.0.0/8     reject
-`)
+`, nil)
 	if err != nil {
 		fmt.Println(err)
 	}

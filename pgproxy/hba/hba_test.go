@@ -1,6 +1,7 @@
 package hba_test
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -45,6 +46,70 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
+// TestMembers checks that rules for members ask who is one, and others do not.
+func TestMembers(t *testing.T) {
+	rules, err := hba.Parse("f", "local \"samerole\" \"+ops\" trust\nlocal all +ops trust\nlocal samerole web trust\nlocal samegroup old trust\nlocal all + trust", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, asks := range []bool{false, true, true, true, true} {
+		if rules[i].AsksMembers() != asks {
+			t.Errorf("%s asks who is a member: %v", rules[i].Where, !asks)
+		}
+	}
+	if !rules.AskMembers() || rules[:1].AskMembers() {
+		t.Error("AskMembers")
+	}
+	for _, c := range []struct{ user, database, role, want string }{
+		{"ada", "shop", "ops", "f:2"}, {"ada", "shop", "shop", ""}, {"web", "shop", "shop", "f:3"}, {"old", "shop", "shop", "f:4"}, {"web", "samerole", "web", ""}, {"+ops", "samerole", "", "f:1"},
+	} {
+		req := hba.Request{Local: true, User: c.user, Database: c.database, Member: func(role string) bool { return role == c.role }}
+		got := ""
+		if r := rules.Find(&req); r != nil {
+			got = r.Where
+		}
+		if got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+		req.Member = nil
+		if r := rules.Find(&req); r != nil && r.AsksMembers() {
+			t.Errorf("%+v: %s without anybody to ask", c, r.Where)
+		}
+	}
+}
+
+// TestListsInFiles checks where names are read.
+func TestListsInFiles(t *testing.T) {
+	files := map[string]string{
+		"/etc/pg/users": "ada, \"bob b\"\n# nobody\n@more/ops eve\n\"@users\"\n", "/etc/pg/more/ops": "+ops\n@/abs", "/abs": "all2\n", "/etc/pg/empty": "\n#\n", "/etc/pg/loop": "x @loop\n", "/etc/pg/bad": "a\n\"b\n",
+	}
+	read := func(path string) ([]byte, error) {
+		text, ok := files[path]
+		if !ok {
+			return nil, fmt.Errorf("cannot read %s", path)
+		}
+		return []byte(text), nil
+	}
+	rules, err := hba.Parse("/etc/pg/hba", "local all @users trust", read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for user, want := range map[string]bool{"ada": true, "bob b": true, "eve": true, "@users": true, "all2": true, "member": true, "users": false, "@more/ops": false, "nobody": false} {
+		req := hba.Request{Local: true, User: user, Member: func(role string) bool { return role == "ops" && user == "member" }}
+		if (rules.Find(&req) != nil) != want {
+			t.Errorf("%s: %v", user, !want)
+		}
+	}
+	for line, want := range map[string]string{
+		"local all @none trust": `f:1: "@none": cannot read /etc/pg/none`, "local @empty all trust": `"@empty": there are no names in the file`, "local all @loop trust": "more than 10 files name each other",
+		"local all @bad trust": "/etc/pg/bad:2: a quoted name has no end",
+	} {
+		if _, err := hba.Parse("/etc/pg/f", line, read); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}
+
 // TestProblems checks that each problem has its place and says what to do.
 func TestProblems(t *testing.T) {
 	for text, want := range map[string]string{
@@ -56,9 +121,7 @@ func TestProblems(t *testing.T) {
 		"host all all 10.0.0.1 md5":      `f:1: mask "md5"`,
 		"host all all 10.0.0.1":          "f:1: address 10.0.0.1 needs a mask: write /32",
 		"host all all fe80::1%lo/10 md5": `want an IP address, a slash`,
-		"local all +ops md5":             `f:1: user "+ops": the gateway does not know who is a member`,
-		"local samerole all md5":         `f:1: database "samerole": the gateway does not know`,
-		"local @f all md5":               `f:1: database "@f": other files are not supported`,
+		"local @f all md5":               `f:1: database "@f": lists in other files are for pg_hba.conf`,
 		"include other.conf":             "f:1: other files are not supported",
 		"host all all all ldap":          `f:1: method "ldap" is not supported`,
 		"host all all all ident":         `f:1: method "ident" is not supported`,
@@ -70,7 +133,7 @@ func TestProblems(t *testing.T) {
 		strings.Repeat("x\n", 1000):                          "f:100: unknown type",
 		strings.Repeat("local all all md5\n", 100_001):       "f:100001: there are more than 100000 lines",
 	} {
-		_, err := hba.Parse("f", text)
+		_, err := hba.Parse("f", text, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "f:101:") {
 			t.Errorf("%.60q: %v, want %q", text, err, want)
 		}
@@ -118,7 +181,7 @@ m  /^(a|ab)(.*)@other$  ab
 }
 
 func TestSameNet(t *testing.T) {
-	rules, err := hba.Parse("f", "host all h samehost trust\nhost all n samenet trust\nhost all a all trust")
+	rules, err := hba.Parse("f", "host all h samehost trust\nhost all n samenet trust\nhost all a all trust", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +218,7 @@ func TestExposesPasswords(t *testing.T) {
 		"host all all ::1 ffff:: password": true, "hostssl all all all password": false, "local all all password": false, "host all all all md5": false,
 		"host all all samehost password": false, "host all all 127.0.0.0/8 password": false, "host all all ::1/128 password": false, "hostgssenc all all all password": false,
 	} {
-		rules, err := hba.Parse("f", line)
+		rules, err := hba.Parse("f", line, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +237,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("m /^(a|ab)(c|bcd)?$ \\1x\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		req := hba.Request{Local: true, Database: "a", User: "b"}
-		if rules, err := hba.Parse("f", text); err == nil {
+		if rules, err := hba.Parse("f", text, nil); err == nil {
 			rules.Find(&req)
 			req.Local, req.Addr = false, netip.MustParseAddr("::1")
 			rules.Find(&req)
@@ -201,7 +264,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q is read as %q, and in quotes as %q", text, fields, again)
 		}
 		if len(fields) == 4 && fields[0][0] == "local" && len(fields[3]) == 1 && len(fields[0]) == 1 {
-			_, err := hba.Parse("f", text)
+			_, err := hba.Parse("f", text, nil)
 			_, inParts := hba.Line{Type: fields[0][0], Database: []string{quoted[1]}, User: []string{quoted[2]}, Method: quoted[3]}.Rule("")
 			if err == nil && inParts != nil {
 				t.Fatalf("%q is a rule, and in parts: %v", text, inParts)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -63,6 +64,8 @@ const (
 	anyName              // all
 	sameUser             // sameuser: the database has the user's name
 	replication          // replication: physical replication, of no database
+	sameRole             // samerole: the user is a member of the role with the database's name
+	member               // +role: the user is a member of that role
 	pattern
 )
 
@@ -73,6 +76,9 @@ type Request struct {
 	Addr           netip.Addr // of the client, unmapped and without a zone; unless Local
 	Database, User string
 	Replication    bool // physical replication
+	// Member reports whether User exists and is a member of a role, directly or by other roles, or is that role itself. It is
+	// called for rules about members only (Rules.AskMembers), which match nobody if it is nil.
+	Member func(role string) bool
 }
 
 // Rules are the rules of a file, or of a configuration. The first that matches counts.
@@ -89,6 +95,17 @@ func (r Rules) Find(req *Request) *Rule {
 	return nil
 }
 
+// AskMembers reports whether there are rules for the members of a role: +role, samerole or samegroup.
+func (r Rules) AskMembers() bool {
+	return slices.ContainsFunc(r, func(r Rule) bool { return r.AsksMembers() })
+}
+
+// AsksMembers reports whether a rule is for the members of a role.
+func (r *Rule) AsksMembers() bool {
+	asks := func(n name) bool { return n.kind == member || n.kind == sameRole }
+	return slices.ContainsFunc(r.users, asks) || slices.ContainsFunc(r.databases, asks)
+}
+
 func (r *Rule) matches(req *Request) bool {
 	if req.Local != (r.kind == local) || r.kind == hostGSS || r.kind == hostSSL && !req.TLS || r.kind == hostNoSSL && req.TLS {
 		return false
@@ -97,7 +114,7 @@ func (r *Rule) matches(req *Request) bool {
 		return false
 	}
 	return slices.ContainsFunc(r.databases, func(n name) bool { return n.isDatabase(req) }) &&
-		slices.ContainsFunc(r.users, func(n name) bool { return n.is(req.User) })
+		slices.ContainsFunc(r.users, func(n name) bool { return n.isUser(req) })
 }
 
 // isDatabase reports whether n is the database of a connection. Physical replication has none.
@@ -107,9 +124,21 @@ func (n *name) isDatabase(req *Request) bool {
 		return n.kind == replication && req.Replication
 	case n.kind == sameUser:
 		return req.Database == req.User
+	case n.kind == sameRole:
+		return req.isMember(req.Database)
 	}
 	return n.is(req.Database)
 }
+
+// isUser reports whether n is the user of a connection.
+func (n *name) isUser(req *Request) bool {
+	if n.kind == member {
+		return req.isMember(n.text)
+	}
+	return n.is(req.User)
+}
+
+func (req *Request) isMember(role string) bool { return req.Member != nil && req.Member(role) }
 
 func (n *name) is(s string) bool {
 	return n.kind == anyName || n.kind == exact && n.text == s || n.kind == pattern && n.re.MatchString(s)
@@ -131,7 +160,7 @@ func (r *Rule) ExposesPasswords() bool {
 // Line is a rule in parts, in the syntax of the fields of pg_hba.conf: names in double quotes are no keywords.
 type Line struct {
 	Type                   string   // local, host, hostssl, hostnossl
-	Database, User         []string // with all, sameuser, replication, /regular expression
+	Database, User         []string // with all, sameuser, samerole, replication, +role, /regular expression
 	Address                string   // all, samehost, samenet, address/bits; "" for local
 	Method                 string
 	Map                    string // with cert or peer
@@ -184,10 +213,19 @@ func (l Line) Rule(where string) (Rule, error) {
 	return ruleOf(fields, where)
 }
 
-// Parse reads a pg_hba.conf. name begins the place of each rule and problem, name:line. The error joins all problems.
-func Parse(name, text string) (rules Rules, err error) {
+// Read returns the text of a file.
+type Read func(path string) ([]byte, error)
+
+// Parse reads a pg_hba.conf. name begins the place of each rule and problem, name:line. The error joins all problems. read
+// returns the lists of databases and users that lines refer to, as @file; relative paths are below name's directory. If it is
+// nil, they are problems.
+func Parse(name, text string, read Read) (rules Rules, err error) {
 	err = eachLine(name, text, func(l line) error {
-		r, err := ruleOf(l.fields, fmt.Sprintf("%s:%d", name, l.number))
+		fields, err := expand(l.fields, filepath.Dir(name), read)
+		if err != nil {
+			return err
+		}
+		r, err := ruleOf(fields, fmt.Sprintf("%s:%d", name, l.number))
 		rules = append(rules, r)
 		return err
 	})
@@ -214,10 +252,10 @@ func ruleOf(fields []field, where string) (r Rule, err error) {
 		}
 		return r, fmt.Errorf("unknown type %q; want local, host, hostssl or hostnossl", clip(t.text))
 	}
-	if r.databases, fields, err = namesOf(fields, "database", map[string]nameKind{"all": anyName, "sameuser": sameUser, "replication": replication}); err != nil {
+	if r.databases, fields, err = namesOf(fields, "database", databaseWords); err != nil {
 		return r, err
 	}
-	if r.users, fields, err = namesOf(fields, "user", map[string]nameKind{"all": anyName}); err != nil {
+	if r.users, fields, err = namesOf(fields, "user", userWords); err != nil {
 		return r, err
 	}
 	if r.kind != local {
@@ -244,6 +282,11 @@ func ruleOf(fields []field, where string) (r Rule, err error) {
 	return r, nil
 }
 
+var (
+	databaseWords = map[string]nameKind{"all": anyName, "sameuser": sameUser, "samerole": sameRole, "samegroup": sameRole, "replication": replication}
+	userWords     = map[string]nameKind{"all": anyName}
+)
+
 // errIncludes is the problem of a line that names another file.
 var errIncludes = errors.New("other files are not supported: write their lines here")
 
@@ -269,10 +312,10 @@ func namesOf(fields []field, what string, keywords map[string]nameKind) (names [
 		case t.quoted:
 		case known:
 			n.kind = keyword
-		case t.text == "samerole" || t.text == "samegroup" || strings.HasPrefix(t.text, "+") && what == "user":
-			return nil, nil, fmt.Errorf("%s %q: the gateway does not know who is a member of a role; name the users, or use a regular expression: /…", what, clip(t.text))
-		case strings.HasPrefix(t.text, "@"):
-			return nil, nil, fmt.Errorf("%s %q: other files are not supported; write the names here", what, clip(t.text))
+		case strings.HasPrefix(t.text, "+") && what == "user":
+			n.kind, n.text = member, t.text[1:]
+		case strings.HasPrefix(t.text, "@") && t.text != "@":
+			return nil, nil, fmt.Errorf("%s %q: lists in other files are for pg_hba.conf; write the names here", what, clip(t.text))
 		}
 		names = append(names, n)
 	}
