@@ -105,18 +105,8 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 				return false, s.notLeased(msg.typ, err)
 			}
 		case adapt, renew:
-			s.c.Working()
-			if act.do == adapt {
-				err = s.sync()
-			} else {
-				err = s.renew(&msg)
-			}
-			s.c.Done()
-			if lost := (*backendError)(nil); errors.As(err, &lost) || errors.Is(err, errClientWrite) {
+			if done, err := s.adaptServer(act.do, &msg); done {
 				return false, err
-			}
-			if err != nil {
-				return false, s.notLeased(msg.typ, err)
 			}
 		default:
 			return true, s.finish()
@@ -125,6 +115,21 @@ func (s *session) fromClient(h pgwire.Header) (over bool, err error) {
 			return false, err
 		}
 	}
+}
+
+// adaptServer does what the machine asks for with adapt or renew. done means that there is no server connection for the message.
+func (s *session) adaptServer(do verb, msg *message) (done bool, err error) {
+	s.c.Working()
+	if do == adapt {
+		err = s.sync()
+	} else {
+		err = s.renew(msg)
+	}
+	s.c.Done()
+	if lost := (*backendError)(nil); err == nil || errors.As(err, &lost) || errors.Is(err, errClientWrite) {
+		return err != nil, err
+	}
+	return true, s.notLeased(msg.typ, err)
 }
 
 // awaitMessage waits for as much of a message as is examined, while a server connection is leased.
