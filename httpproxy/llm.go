@@ -192,11 +192,11 @@ func (s *session) countTokens(err error) {
 	if !k.known {
 		counts.Add(answersUnknown, 1)
 	} else {
-		counts.Add(answersKnown, 1)
+		s.spendTokens(k)
 		counts.Add(inputTokens, uint64(k.usage.Input))
 		counts.Add(cachedTokens, uint64(k.usage.Cached))
 		counts.Add(outputTokens, uint64(k.usage.Output))
-		s.spendTokens(k)
+		counts.Add(answersKnown, 1)
 	}
 	if k.first.IsZero() {
 		return

@@ -75,9 +75,12 @@ func TestOpenAIClients(t *testing.T) {
 		{"llama3", "output"}: 6 + 2 + 3 + 6, // a whole answer, the long one, the releases, and that of the service
 	} {
 		want *= float64(len(openAIClients))
-		if got := gw.scrape().sum("headpond_llm_tokens_total", `model="`+series[0]+`"`, `kind="`+series[1]+`"`, `route="/v1`); got != want {
-			t.Errorf("%v: %v tokens, want %v", series, got, want)
-		}
+		eventually(t, fmt.Sprintf("tokens of %v", series), func() error {
+			if got := gw.scrape().sum("headpond_llm_tokens_total", `model="`+series[0]+`"`, `kind="`+series[1]+`"`, `route="/v1`); got != want {
+				return fmt.Errorf("%v, want %v", got, want)
+			}
+			return nil
+		})
 	}
 	eventually(t, "each endless answer is canceled", func() error {
 		if n := models.canceled(); n != len(openAIClients) {
