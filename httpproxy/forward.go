@@ -549,30 +549,6 @@ func (s *session) limitSend() {
 // asksHead reports whether the request asks for a head only.
 func (s *session) asksHead() bool { return string(s.req.Method) == http.MethodHead }
 
-// outgoing returns an empty buffer for building a message. Behind a short request, which stays in the client's buffer
-// while it is served, it is the rest of that buffer.
-func (s *session) outgoing() []byte {
-	if s.out == nil {
-		if b := &s.client; s.stream == nil && s.ex.inline && len(b.buf)-b.w >= leastLent {
-			s.out, s.outLent = b.buf[b.w:], true
-		} else {
-			s.out = takeBuffer(&s.held)[:]
-		}
-	}
-	return s.out[:0]
-}
-
-// leastLent leaves room for the largest piece of a body in its framing, and for a head.
-const leastLent = bufferSize/2 + 4<<10
-
-// releaseOut frees the buffer.
-func (s *session) releaseOut() {
-	if s.out != nil && !s.outLent {
-		putOut(&s.held, s.out)
-	}
-	s.out, s.outLent = nil, false
-}
-
 // receive reads interim responses and the final one, and passes them on.
 func (s *session) receive() error {
 	for range httpwire.MaxInterim {

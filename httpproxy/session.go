@@ -466,3 +466,27 @@ func (s *session) count(in, out int) {
 		s.lc.Count(int64(in), int64(out))
 	}
 }
+
+// outgoing returns an empty buffer for building a message. Behind a short request, which stays in the client's buffer
+// while it is served, it is the rest of that buffer.
+func (s *session) outgoing() []byte {
+	if s.out == nil {
+		if b := &s.client; s.stream == nil && s.ex.inline && len(b.buf)-b.w >= leastLent {
+			s.out, s.outLent = b.buf[b.w:], true
+		} else {
+			s.out = takeBuffer(&s.held)[:]
+		}
+	}
+	return s.out[:0]
+}
+
+// leastLent leaves room for the largest piece of a body in its framing, and for a head.
+const leastLent = bufferSize/2 + 4<<10
+
+// releaseOut frees the buffer.
+func (s *session) releaseOut() {
+	if s.out != nil && !s.outLent {
+		putOut(&s.held, s.out)
+	}
+	s.out, s.outLent = nil, false
+}
