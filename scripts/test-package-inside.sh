@@ -19,7 +19,6 @@ within() {
 	cat $log >&2
 	return 1
 }
-gone() { ! pgrep -u headpond -x headpond; }
 
 rm -f /var/lib/man-db/auto-update # man-db would read every manual anew, three times
 installed >/tmp/before
@@ -34,7 +33,7 @@ kill -USR2 "$old"
 within grep -q msg=upgraded $log
 within headpond ctl health
 kill "$(pgrep -n -u headpond -x headpond)"
-within gone
+within grep -q msg=stopped $log
 man -w headpond
 dpkg -r headpond
 [ -e $config ]
