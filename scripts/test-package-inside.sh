@@ -19,7 +19,9 @@ within() {
 	cat $log >&2
 	return 1
 }
-gone() { ! pgrep -u headpond -x headpond; }
+
+# ended reports whether both processes have.
+ended() { [ "$(grep -c msg=stopped $log)" = 2 ]; }
 
 rm -f /var/lib/man-db/auto-update # man-db would read every manual anew, three times
 installed >/tmp/before
@@ -31,10 +33,10 @@ within headpond ctl health
 old=$(pgrep -u headpond -x headpond)
 dpkg -i $deb # an upgrade
 kill -USR2 "$old"
-within grep -q msg=upgraded $log
+within grep -q 'msg="upgraded' $log
 within headpond ctl health
 kill "$(pgrep -n -u headpond -x headpond)"
-within gone
+within ended
 man -w headpond
 dpkg -r headpond
 [ -e $config ]
