@@ -62,7 +62,7 @@ type connState struct {
 	inID uint16 // io_uring's; here because of its size
 
 	isDirty  bool // data is gathered for the end of the tick
-	fin      bool // shut down for writing when all is sent; nothing is written any more
+	fin      bool // shut down for writing when all is sent
 	sentSome bool // the socket has accepted something since MarkSent
 
 	eof         bool // the end was received
@@ -653,8 +653,8 @@ func (c *Conn) closeWrite(l *loop) error {
 	if c.abort && c.outErr != 0 { // the peer would take a part of the stream for the whole
 		return c.opError("shutdown", c.outErr)
 	}
-	c.fin = true
-	if l.poller.socket(c, &c.wr, false) && !c.finSent {
+	sent := l.poller.socket(c, &c.wr, false)
+	if c.fin = true; sent {
 		return c.finish()
 	}
 	return nil // the poller calls finish when everything is sent

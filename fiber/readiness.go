@@ -148,7 +148,7 @@ func (p *readiness) write(c *Conn, b []byte) (int, error, bool) {
 		return 0, c.outErr, true
 	}
 	for c.canWrite && c.out == nil {
-		n, errno := rawSend(c.fd, b, false)
+		n, errno := rawSend(c.fd, b)
 		switch errno {
 		case 0:
 			c.sentSome = true
@@ -198,7 +198,7 @@ func (p *readiness) gather(c *Conn, b []byte) bool {
 // flush sends gathered data now, as far as the socket has room.
 func (p *readiness) flush(c *Conn) {
 	for c.out != nil && c.canWrite {
-		n, errno := rawSend(c.fd, c.out.mem[:c.out.n], c.fin)
+		n, errno := rawSend(c.fd, c.out.mem[:c.out.n])
 		if errno != 0 {
 			n = -int(errno)
 		}
@@ -224,7 +224,7 @@ func (p *readiness) sent(c *Conn, n int64) {
 	}
 	p.send.put(c.out)
 	c.out = nil
-	if c.fin && !c.finSent && c.outErr == 0 {
+	if c.fin && c.outErr == 0 {
 		_ = c.finish()
 	}
 	c.wakeWriter(p.loop)
@@ -279,7 +279,6 @@ func (p *readiness) ended(c *Conn) bool { return c.hup && len(c.in) == 0 && atEn
 
 func (p *readiness) close(c *Conn) {
 	if !c.abort {
-		c.fin = c.fin || c.out != nil
 		p.flush(c)
 	}
 	if c.out != nil && !c.abort {

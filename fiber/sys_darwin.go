@@ -14,7 +14,7 @@ func rawReceive(fd int, b []byte) (int, syscall.Errno) {
 	return max(n, 0), number(err)
 }
 
-func rawSend(fd int, b []byte, _ bool) (int, syscall.Errno) {
+func rawSend(fd int, b []byte) (int, syscall.Errno) {
 	n, err := unix.Write(fd, b)
 	return max(n, 0), number(err)
 }

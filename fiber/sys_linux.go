@@ -28,14 +28,9 @@ func rawReceive(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// rawSend keeps back the last, partial packet of the last data of a stream, for the FIN that follows.
-func rawSend(fd int, b []byte, last bool) (int, syscall.Errno) {
-	flags := uintptr(unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT)
-	if last {
-		flags |= unix.MSG_MORE
-	}
+func rawSend(fd int, b []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
-		uintptr(len(b)), flags, 0, 0)
+		uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
 	return int(n), errno
 }
 

@@ -293,11 +293,7 @@ func (p *uring) flush(c *Conn) *sqe {
 // thread for each such send.
 func (p *uring) transmit(c *Conn) *sqe {
 	c.flight++
-	s := p.prepareSend(c.fd, c.sending.mem[:c.sending.n], p.dataOf(c, kindSend))
-	if c.fin {
-		s.opFlags |= unix.MSG_MORE // sent calls finish, and the FIN goes in the same packet
-	}
-	return s
+	return p.prepareSend(c.fd, c.sending.mem[:c.sending.n], p.dataOf(c, kindSend))
 }
 
 // prepareSend prepares a send of b, which is not empty and is mapped memory.
@@ -339,7 +335,6 @@ func (p *uring) close(c *Conn) {
 		p.cancel(c, kindPollOut)
 	}
 	if !c.abort && (c.out != nil || c.sending != nil) {
-		c.fin = true
 		c.linger(p.loop)
 	}
 	p.closeIdle(c)
