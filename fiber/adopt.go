@@ -27,8 +27,6 @@ func (c *Conn) Adopt() {
 				return
 			}
 		}
-		for l.ackFresh() {
-		}
 		if !l.poller.remove(c) {
 			return
 		}

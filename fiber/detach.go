@@ -47,8 +47,6 @@ func (c *Conn) detach(l *loop) (net.Conn, []byte, error) {
 	c.LocalAddr() // so that this Conn still knows its addresses
 	c.RemoteAddr()
 	ahead := bytes.Clone(c.in)
-	for l.ackFresh() {
-	}
 	if !l.poller.remove(c) {
 		return nil, nil, errors.New("the kernel has an operation under way")
 	}

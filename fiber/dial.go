@@ -188,7 +188,6 @@ func connect(ctx context.Context, l *loop, sa socketAddr, from netip.Addr) (*Con
 	isUnix := !to.IsValid()
 	if !isUnix {
 		noDelay(fd)
-		delayACK(fd)
 		if to.IsLoopback() { // a peer on this machine cannot vanish silently
 			useReno(fd)
 		} else {
@@ -219,36 +218,7 @@ func connect(ctx context.Context, l *loop, sa socketAddr, from netip.Addr) (*Con
 		_ = c.Close()
 		return nil, err
 	}
-	if !isUnix {
-		l.fresh = append(l.fresh, c)
-	}
 	return c, nil
-}
-
-// ackFresh sends the ACK that ends TCP's handshake on the connections that were made in the last tick and have nothing to
-// send. On the others the first data takes it along, which saves a packet, and wakes the server once instead of twice. The
-// loop must not wait if ackFresh returns true: the next tick may have data for the connections that were made in this one.
-func (l *loop) ackFresh() (more bool) {
-	for _, c := range l.silent {
-		if c.isSilent() {
-			ackNow(c.fd)
-		}
-	}
-	clear(l.silent)
-	l.silent = l.silent[:0]
-	for _, c := range l.fresh {
-		if c.isSilent() {
-			l.silent = append(l.silent, c)
-		}
-	}
-	clear(l.fresh)
-	l.fresh = l.fresh[:0]
-	return len(l.silent) > 0
-}
-
-// isSilent reports whether an open connection has sent nothing and has nothing to send.
-func (c *Conn) isSilent() bool {
-	return !c.closed && c.out == nil && c.sending == nil && !c.sentSome
 }
 
 // connected waits for a connect under way. A second connect returns the result, which is known at once on one machine.

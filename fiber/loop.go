@@ -96,8 +96,6 @@ type loop struct {
 	woken     []*coroutine // fibers woken by the fiber that runs, or ran last; see runWoken
 	nextWoken int          // index in woken of the next fiber to resume
 	bulk      []*coroutine // bulk fibers ready to run; see runBulk
-	fresh     []*Conn      // connected in this tick; see ackFresh
-	silent    []*Conn      // of the last tick's, those that have sent nothing
 	spare     []*coroutine
 	fibers    int
 	began     time.Time // of the current tick
@@ -230,9 +228,6 @@ func (l *loop) until() int64 {
 
 // wait publishes the loop's counters and waits in the poller.
 func (l *loop) wait(until int64) {
-	if l.ackFresh() {
-		until = -1
-	}
 	l.shown.Store(int64(l.fibers))
 	l.unsent.Store(int64(l.poller.unsent()))
 	l.kept.Store(int64(len(l.spare)))

@@ -124,11 +124,6 @@ func setTCPOptions(fd int, o TCPOptions) {
 // useReno does nothing: on Darwin no congestion control is chosen for a socket.
 func useReno(int) {}
 
-// delayACK does nothing: Darwin sends the ACK at once.
-func delayACK(int) {}
-
-func ackNow(int) {}
-
 // nothingToRead, peerEnded and atEnd read ahead to find a socket's state, which may take the error of a broken
 // connection.
 func nothingToRead(fd int) bool { return peek(uintptr(fd)) == Silent }

@@ -206,12 +206,6 @@ func acceptedPeer(sa *unix.RawSockaddrAny) peer {
 	return peer{other: nameless}
 }
 
-// delayACK makes a socket that will connect keep back the ACK that ends TCP's handshake, for up to 200 ms.
-func delayACK(fd int) { setOption(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
-
-// ackNow sends an ACK that a socket keeps back.
-func ackNow(fd int) { setOption(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
-
 // connectedToItself reports whether a socket that was to connect to sa has connected to itself, which happens now and
 // then on ephemeral ports without a listener. It asks the system for such ports only.
 func connectedToItself(fd int, sa unix.Sockaddr) bool {

@@ -44,8 +44,6 @@ func shutdownSocket(int) error           { return errors.ErrUnsupported }
 func closeSocket(int)               {}
 func noDelay(int)                   {}
 func useReno(int)                   {}
-func delayACK(int)                  {}
-func ackNow(int)                    {}
 func keepAlive(int, bool)           {}
 func setTCPOptions(int, TCPOptions) {}
 func resetOnClose(int, bool)        {}

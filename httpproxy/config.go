@@ -52,7 +52,7 @@ type Config struct {
 	Routes []Route
 	// TLS makes the listener speak TLS, with HTTP/2 and HTTP/1.1 by ALPN. Without it, clients may begin with HTTP/2
 	// directly ("prior knowledge"). With ClientCAs, the server gets the verified certificate of the client in
-	// X-Forwarded-Client-Cert. See fiber.TLSServer about its functions and keys.
+	// X-Forwarded-Client-Cert.
 	TLS *tls.Config
 	// TrustedProxies are the peers whose X-Forwarded-* and Forwarded fields are trusted and extended. The fields of
 	// other peers are replaced, and their X-Forwarded-Client-Cert is dropped. Empty = none.

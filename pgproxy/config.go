@@ -45,7 +45,6 @@ type Config struct {
 	// Console, if it has a Backend, serves the clients that request its database.
 	Console Console
 	// TLS, if set, is offered to clients. They may still connect without TLS, unless RequireTLS is set.
-	// See fiber.TLSServer about its functions and keys.
 	TLS *tls.Config
 	// RequireTLS refuses clients without TLS before they are asked for a password; it needs TLS. Exempt are clients of
 	// Unix sockets, and cancel requests, which libpq before 17 always sends in the clear.

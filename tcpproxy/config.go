@@ -90,7 +90,7 @@ type Config struct {
 	SendProxy int
 	// TLS terminates TLS from clients; nil = none. Its GetConfigForClient may return other settings for each name, but
 	// all names share the session ticket keys unless these settings have their own. VerifyPeerCertificate is not called
-	// for resumed sessions: use VerifyConnection. See fiber.TLSServer about its functions and keys.
+	// for resumed sessions: use VerifyConnection.
 	TLS *tls.Config
 	// UpstreamTLS speaks TLS to the endpoints, after the PROXY header; nil = none. Without a ServerName the endpoint's
 	// host is used. Sessions are resumed: without a ClientSessionCache the Proxy keeps a cache of its own, unless
