@@ -23,7 +23,7 @@ const maxOpened = 128
 // noteProgress records that a message has been judged.
 func (m *machine) noteProgress(msg message, act action) {
 	switch act.do {
-	case more, wait, adapt, renew:
+	case more, wait, adapt, renew, place:
 		return
 	}
 	if m.progress == notBegun && act.do == pass && msg.typ == pgwire.TypeQuery && isBegin(msg.body) {
