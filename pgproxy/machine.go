@@ -167,6 +167,7 @@ type work struct {
 	selecting      bool   // if not everything is answered: since it was, only messages for which onlySelects is true have come
 
 	vacating func() // ends what vacates has begun; nil = nothing
+	alone    string // the database that the last statement bound needs for itself; "" = none
 
 	progress progress // of the lease
 	opened   []byte   // the text of BEGIN; see hasBegun
@@ -246,6 +247,7 @@ const peekSize = 1024
 func (m *machine) begin(server *serverState) {
 	m.endDefinition()
 	m.vacated()
+	m.alone = ""
 	m.server, m.epoch, m.unread = server, m.shared.knowledge.epochOn(server), false
 	m.st.reset()
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false

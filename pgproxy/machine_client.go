@@ -57,6 +57,7 @@ func (m *machine) inTransaction(msg message) (action, error) {
 		return m.call(msg), nil
 	case pgwire.TypeSync:
 		m.unnamedNew, m.synced = false, len(m.pending)
+		m.vacatesSynced()
 		m.st.push(op{kind: opSync})
 		return action{do: pass}, nil
 	case pgwire.TypeParse:
@@ -326,13 +327,14 @@ func (m *machine) bind(msg message) (action, error) {
 	return action{do: passRest, n: n}, nil
 }
 
-// noteBound is noteSettings and vacates for a prepared statement; st is nil for the unnamed one.
+// noteBound is noteSettings for a prepared statement, and notes the database that it needs for itself; st is nil for the unnamed one.
 func (m *machine) noteBound(name []byte, st *statement, left traces) {
+	m.alone = ""
 	switch {
 	case left&traceAlone != 0 && st != nil:
-		m.vacates([]byte(st.body))
+		m.alone = databaseAlone([]byte(st.body))
 	case left&traceAlone != 0:
-		m.vacates(m.unnamed.text)
+		m.alone = databaseAlone(m.unnamed.text)
 	case st != nil && st.sets:
 		m.noteSettings([]byte(st.body), left)
 	case len(name) == 0 && m.unnamed.sets:
@@ -355,6 +357,7 @@ func (m *machine) describe(msg message) (action, error) {
 	var on *serverStatement
 	switch {
 	case object == pgwire.ObjectStatement:
+		m.alone = "" // the server may wait for a lock first
 		server, of, by, ok := m.ensure(name)
 		if !ok {
 			return action{do: take}, nil

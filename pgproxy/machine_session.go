@@ -29,21 +29,42 @@ func (m *machine) inSession(msg message) action {
 	switch msg.typ {
 	case pgwire.TypeQuery:
 		m.unread = m.unread || msg.size() > maxPeek
-		m.noteText(msg.body)
+		if m.noteText(msg.body)&hintDefines != 0 {
+			m.vacates(msg.body)
+		}
 		m.st.push(op{kind: opQuery})
 	case pgwire.TypeFunctionCall:
 		m.server.mustClose = m.server.mustClose || hintsOfCall(msg.body)&hintRemains != 0
 		m.st.push(op{kind: opFunction})
 	case pgwire.TypeParse:
-		_, text, _ := bytes.Cut(msg.body, []byte{0})
-		m.noteText(text)
+		name, text, _ := bytes.Cut(msg.body, []byte{0})
+		m.alone = ""
+		if m.noteText(text)&hintDefines != 0 && len(name) == 0 {
+			m.alone = databaseAlone(text)
+		}
 		m.st.push(op{kind: opParse})
 	case pgwire.TypeSync:
+		m.vacatesSynced()
 		m.st.push(op{kind: opSync})
 	default:
+		if m.alone != "" && !ofUnnamed(msg) {
+			m.alone = ""
+		}
 		m.st.push(op{kind: extendedOps[msg.typ]})
 	}
 	return action{do: pass}
+}
+
+// ofUnnamed reports whether a Bind, or another message behind it, is about the unnamed statement or its portal.
+func ofUnnamed(msg message) bool {
+	switch msg.typ {
+	case pgwire.TypeBind:
+		_, name, _, err := pgwire.BindNames(msg.body)
+		return err == nil && len(name) == 0
+	case pgwire.TypeDescribe:
+		return firstByte(msg.body) == pgwire.ObjectPortal
+	}
+	return true
 }
 
 // requests reports whether a message begins a request: no pipeline of the client is open, and the server will not skip it.
@@ -179,22 +200,20 @@ func (m *machine) noteStartup() {
 	}
 }
 
-// noteText records the lasting effects of a text. If the client has startup settings, it also records whether the
-// text resets them.
-func (m *machine) noteText(text []byte) {
+// noteText records the lasting effects of a text, and returns its hints. If the client has startup settings, it also records
+// whether the text resets them.
+func (m *machine) noteText(text []byte) hints {
 	seen := hintsOf(text)
 	if k := m.shared.knowledge; k.on && seen&hintDefines != 0 && k.now.Load().judge(text)&traceDefines != 0 {
 		m.define() // for the clients in transaction mode
 	}
-	if seen&hintDefines != 0 {
-		m.vacates(text)
-	}
 	m.server.mustClose = m.server.mustClose || seen&hintRemains != 0
 	if seen&hintResets == 0 || len(m.params) == 0 {
-		return
+		return seen
 	}
 	back, byDefault := resets(string(bytes.TrimRight(text, "\x00")))
 	m.resets, m.defaults = m.resets || back, m.defaults || byDefault
+	return seen
 }
 
 // resets reports whether a text has statements that reset settings to those of the session's start, and whether SET …

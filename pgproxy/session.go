@@ -476,6 +476,7 @@ func (s *session) idleAfterFast() (h pgwire.Header, ok bool, err error) {
 
 // continueFast lets the loop serve the client with the server connection that it has, and perhaps later others.
 func (s *session) continueFast() (h pgwire.Header, ok bool, err error) {
+	s.srv.releaseBuffers()
 	if err := s.serveFast(fromClientLeased); err != nil || s.srv != nil {
 		return h, false, err
 	}

@@ -155,6 +155,26 @@ func (s *state) canExecuteOwn() bool {
 	return true
 }
 
+// single reports whether the messages on their way are those of one statement of the extended protocol, outside a transaction:
+// Parse or none, Bind, Describe or none, and Execute.
+func (s *state) single() bool {
+	last := opSync
+	for i := s.head; i < len(s.queue); i++ {
+		kind := s.queue[i].kind
+		switch kind {
+		case opOwn, opReplay, opClose, opInjectedClose, opInjectedDescribe, opSaidClose:
+			continue
+		case opInjectedParse:
+			kind = opParse
+		}
+		if kind <= last || kind > opExecute {
+			return false
+		}
+		last = kind
+	}
+	return last == opExecute && s.tx == pgwire.TxIdle
+}
+
 // canExecuteOwnLater reports whether heard will be true once the client's messages are answered, and is not yet.
 func (s *state) canExecuteOwnLater() bool {
 	return !s.empty() && !s.canExecuteOwn() && !(s.unsynced && s.bound) && !s.skipping && !s.copyIn

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"time"
+
+	"github.com/headpond/headpond/pgwire"
 )
 
 // A server drops, renames, moves or copies a database only if nobody else is connected to it: it waits up to five seconds for
@@ -19,9 +21,26 @@ const (
 	vacateFor = 5 * time.Second
 )
 
-// vacates begins to vacate a database if a text, which is about to run, needs it for itself. The text ends at a NUL.
+// vacates begins to vacate a database if the text of a Query, which is about to run, needs it for itself. The text ends at a
+// NUL. A Query behind others does not count: clients that lack the permission could close the connections of all, as long as
+// the server is busy with a statement before.
 func (m *machine) vacates(text []byte) {
-	if database := databaseAlone(text); database != "" && m.rules.vacate != nil {
+	if m.st.tx == pgwire.TxIdle && m.st.canExecuteOwn() {
+		m.vacate(databaseAlone(text))
+	}
+}
+
+// vacatesSynced is vacates for a request in the extended protocol, at its Sync.
+func (m *machine) vacatesSynced() {
+	if m.alone != "" && m.st.single() {
+		m.vacate(m.alone)
+	}
+	m.alone = ""
+}
+
+// vacate begins to vacate a database; "" = none.
+func (m *machine) vacate(database string) {
+	if database != "" && m.rules.vacate != nil {
 		m.vacated()
 		m.vacating = m.rules.vacate(database)
 	}

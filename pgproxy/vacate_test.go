@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
@@ -113,6 +114,55 @@ func TestDatabaseAlone(t *testing.T) {
 	} {
 		if got := pgproxy.DatabaseAlone(sql); got != want {
 			t.Errorf("%s: %q, want %q", sql, got, want)
+		}
+	}
+}
+
+// TestVacateForNobody has a client name a database of others in statements that the server has not begun, or will not run: the
+// connections of the others stay.
+func TestVacateForNobody(t *testing.T) {
+	db := pgtest.Start(t)
+	db.Exec(t, "create database shop", "create role eve login")
+	drop, sleep := &pgproto3.Parse{Query: "drop database shop"}, &pgproto3.Query{String: "select pg_sleep(0.2)"}
+	for _, mode := range []pgproxy.Mode{pgproxy.Transaction, pgproxy.Session} {
+		g := startPairs(t, db, nil, func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) { c.Auth = pgproxy.AuthTrust })
+		owner := g.login(t, db.Superuser(), "", "shop")
+		pid := sees(t, owner, "select pg_backend_pid()::text")
+		e := startPairs(t, db, nil, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+			c.Auth, c.Mode, c.Databases = pgproxy.AuthTrust, mode, map[string]pgproxy.Backend{"*": g.backend}
+		})
+		for name, request := range map[string][]pgproto3.FrontendMessage{
+			"behind another": {sleep, &pgproto3.Query{String: drop.Query}},
+			"bound only":     {drop, &pgproto3.Bind{}, &pgproto3.Parse{Query: sleep.String}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Sync{}},
+			"behind Execute": {&pgproto3.Parse{Query: sleep.String}, &pgproto3.Bind{}, &pgproto3.Execute{}, drop, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Sync{}},
+			"in a block":     {&pgproto3.Query{String: "begin"}, &pgproto3.Query{String: drop.Query}, sleep},
+		} {
+			conn := e.login(t, "eve", "", "postgres").PgConn()
+			eve := conn.Frontend()
+			ready := 0
+			for _, m := range request {
+				switch eve.Send(m); m.(type) {
+				case *pgproto3.Query, *pgproto3.Sync:
+					ready++
+				}
+			}
+			if err := eve.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			for ready > 0 {
+				m, err := eve.Receive()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, ok := m.(*pgproto3.ReadyForQuery); ok {
+					ready--
+				}
+			}
+			_ = conn.Close(t.Context())
+			if now := sees(t, owner, "select pg_backend_pid()::text"); now != pid {
+				t.Errorf("%v mode, %s: the owner's server connection is another", mode, name)
+				pid = now
+			}
 		}
 	}
 }
