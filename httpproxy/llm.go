@@ -182,11 +182,10 @@ func (s *session) countTokens(err error) {
 	if !k.begun || l == nil {
 		return
 	}
-	if k.reads {
-		k.usage, k.known = k.reader.Usage()
-	}
-	if len(k.model) == 0 {
-		k.model = append(k.model, k.reader.Model()...)
+	if k.reads { // otherwise the reader has what an earlier answer has told
+		if k.usage, k.known = k.reader.Usage(); len(k.model) == 0 {
+			k.model = append(k.model, k.reader.Model()...)
+		}
 	}
 	counts := l.cell(k.model).Shard(int(s.shard))
 	if !k.known {

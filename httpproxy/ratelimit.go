@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -41,7 +42,8 @@ type RateLimit struct {
 	Requests int
 	Per      time.Duration // 0 = one second
 	By       RateBy
-	// Header is a field by whose value requests count; requests without it count by By.
+	// Header is a field by whose value requests count; requests without it count by By. If ForwardAuth adds a field of that
+	// name, its value counts, and never the client's own. With BasicAuth its UserHeader and Authorization stand for the user.
 	Header string
 }
 
@@ -141,14 +143,20 @@ func (s *session) overShared(l *limiter) (no refusal) {
 // rateKey returns the hash of what the request counts by.
 func (s *session) rateKey(l *limiter) uint64 {
 	if l.header != "" {
+		a := s.ex.target.access
+		if a != nil && a.users != nil && (l.header == "authorization" || strings.EqualFold(a.userHeader, l.header)) {
+			return maphash.String(l.seed, s.ex.user) // a client may write its credentials in several ways
+		}
 		for _, g := range s.ex.grants {
 			if strings.EqualFold(g.name, l.header) {
 				return maphash.String(l.seed, g.value)
 			}
 		}
-		a := s.ex.target.access
 		for i := range s.req.Fields {
 			if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, l.header) && (a == nil || a.asker == nil || !a.asker.withholds(f.Name)) {
+				if f.Known == httpwire.Authorization {
+					return hashCredentials(l.seed, f.Value)
+				}
 				return maphash.Bytes(l.seed, f.Value)
 			}
 		}
@@ -158,6 +166,22 @@ func (s *session) rateKey(l *limiter) uint64 {
 	}
 	from := s.source().As16()
 	return maphash.Bytes(l.seed, from[:])
+}
+
+// hashCredentials returns the same hash for all ways to write the scheme and the spaces behind it, which servers ignore.
+func hashCredentials(seed maphash.Seed, value []byte) uint64 {
+	scheme, secret, _ := bytes.Cut(value, []byte(" "))
+	var h maphash.Hash
+	h.SetSeed(seed)
+	for _, c := range scheme {
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		_ = h.WriteByte(c) // no error
+	}
+	_ = h.WriteByte(' ')
+	_, _ = h.Write(bytes.TrimLeft(secret, " \t"))
+	return h.Sum64()
 }
 
 // source returns the client's address that the request counts for, of IPv6 the /64, which belongs to one owner. All

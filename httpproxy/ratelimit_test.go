@@ -196,3 +196,43 @@ func TestRateLimitOfStrangers(t *testing.T) {
 		}
 	}
 }
+
+// TestRateLimitOfCredentials: a client does not evade a limit with another form of its credentials, nor of a user with a
+// header of its own.
+func TestRateLimitOfCredentials(t *testing.T) {
+	users, _ := fileOfUsers(t, slog.New(slog.DiscardHandler), htpasswd(t, "ann", "secret")+htpasswd(t, "bob", "secret"))
+	u := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hi") }))
+	limit := func(header string) httpproxy.RateLimit {
+		return httpproxy.RateLimit{Requests: 2, Per: 8 * time.Hour, Header: header}
+	}
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
+		{Path: "/key", Upstream: u, RateLimit: limit("Authorization")},
+		{Path: "/user", Upstream: u, BasicAuth: &httpproxy.BasicAuth{Users: users, UserHeader: "X-User"}, RateLimit: limit("X-User")},
+		{Path: "/basic", Upstream: u, BasicAuth: &httpproxy.BasicAuth{Users: users}, RateLimit: limit("Authorization")},
+	}})
+	client := clientFor(t, "HTTP/1.1")
+	const ann, bob = "YW5uOnNlY3JldA==", "Ym9iOnNlY3JldA=="
+	for i, tc := range []struct {
+		path    string
+		headers []string
+		want    int
+	}{
+		{"/key", []string{"Authorization", "Bearer Key"}, 1},
+		{"/key", []string{"Authorization", "bEARER  Key"}, 1},
+		{"/key", []string{"Authorization", "BEARER   Key"}, 0},
+		{"/key", []string{"Authorization", "Bearer key"}, 1},
+		{"/key", []string{"Authorization", "Key"}, 1},
+		{"/user", []string{"Authorization", "Basic " + ann, "X-User", "1"}, 1},
+		{"/user", []string{"Authorization", "Basic " + ann, "X-User", "2"}, 1},
+		{"/user", []string{"Authorization", "Basic " + ann, "X-User", "bob"}, 0},
+		{"/user", []string{"Authorization", "Basic " + bob, "X-User", "ann"}, 1},
+		{"/basic", []string{"Authorization", "Basic " + ann}, 1},
+		{"/basic", []string{"Authorization", "basic " + ann}, 1},
+		{"/basic", []string{"Authorization", "BASIC  " + ann}, 0},
+		{"/basic", []string{"Authorization", "Basic " + bob}, 1},
+	} {
+		if got := limited(t, client, p.url+tc.path, 1, tc.headers...); got != tc.want {
+			t.Errorf("%d: %d answered, want %d", i, got, tc.want)
+		}
+	}
+}

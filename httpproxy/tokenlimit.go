@@ -27,8 +27,7 @@ type TokenLimit struct {
 	Tokens int64
 	Per    time.Duration // 0 = one minute; at least a second
 	By     RateBy
-	// Header is a field by whose value tokens count; requests without it count by By. If ForwardAuth adds a field of that
-	// name, its value counts, and never the client's own.
+	// Header is a field by whose value tokens count; see RateLimit.Header.
 	Header string
 }
 
