@@ -166,9 +166,13 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	return err
 }
 
+// handshakeOn begins after the other fibers, too: the client's first message has often arrived, and is worth most of the
+// computations.
 func (t *TLSConn) handshakeOn(f *coroutine, ctx context.Context) error {
 	f.bulk = true
 	defer func() { f.bulk = false }()
+	f.loop.ready(f)
+	f.park()
 	return t.Conn.HandshakeContext(ctx)
 }
 

@@ -47,3 +47,30 @@ func TestTLSKeySignsOffTheLoop(t *testing.T) {
 		on(c, func() { _ = c.Close() })
 	})
 }
+
+// A handshake whose first message has arrived lets the other fibers of the loop run before it computes.
+func TestTLSHandshakeBeginsLast(t *testing.T) {
+	cfg := serverConfig()
+	loops(t, func(t *testing.T, e *fiber.Engine) {
+		other, last := false, false // the loop's
+		cfg := cfg.Clone()
+		cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			last = other
+			return nil, nil //nolint:nilnil // as documented there
+		}
+		c, s := pair(t, e, "tcp")
+		go func() { _ = tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake() }()
+		shaken := make(chan error, 1)
+		server := fiber.TLSServer(s, cfg)
+		on(s, func() {
+			_ = s.(fiber.Stream).WaitReadable()
+			fiber.Spawn(s, func() { shaken <- server.Handshake() })
+			fiber.Spawn(s, func() { other = true })
+		})
+		if err := <-shaken; err != nil || !last {
+			t.Errorf("before the other fiber, %v", err)
+		}
+		on(s, func() { _ = server.Close() })
+		on(c, func() { _ = c.Close() })
+	})
+}
