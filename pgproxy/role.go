@@ -48,7 +48,7 @@ func (a *roleAsker) Ask(ctx context.Context, anew bool) (upstream.Role, error) {
 			return role, nil
 		}
 		if ordinary(err) {
-			return upstream.UnknownRole, fmt.Errorf("PostgreSQL server %s: %w: %w", a.endpoint, upstream.ErrTenant, err)
+			return upstream.UnknownRole, fmt.Errorf("PostgreSQL server %s: %w: %w: %w", a.endpoint, upstream.ErrTenant, upstream.ErrPassing, err)
 		}
 		a.Close()
 		if !reused || ctx.Err() != nil {
@@ -70,9 +70,18 @@ func (a *roleAsker) connect(ctx context.Context) (err error) {
 	}
 	cfg := a.b.login().own()
 	if a.srv, err = connect(ctx, &cfg, a.endpoint); err != nil && pairsOwn(err) {
-		return pairError{err}
+		err = pairError{err}
+	}
+	if err != nil && passing(err) {
+		err = fmt.Errorf("%w: %w", upstream.ErrPassing, err)
 	}
 	return err
+}
+
+// passing reports whether a server may accept a login later that it has refused: it has no connection left, or waits for something.
+func passing(err error) bool {
+	said, ok := errors.AsType[*loginError](err)
+	return isStall(err) || ok && !said.gateways && said.Code == pgwire.StateTooManyConnections
 }
 
 // Close implements upstream.RoleAsker.

@@ -229,6 +229,31 @@ func TestRefusedLogin(t *testing.T) {
 	})
 }
 
+// TestFullServers: clients that need a primary wait while the servers have no connection left for the gateway.
+func TestFullServers(t *testing.T) {
+	db := pgtest.Start(t)
+	db.CreateUser(t, "full_role", "full")
+	admin := db.Connect(t)
+	do(t, admin, "alter role full_role connection limit 0")
+	g := startTarget(t, upstream.TargetPrimary, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.User, pc.Password, pc.Limits.AcquireTimeout = "full_role", "full", time.Hour
+	}, db)
+	conntest.Eventually(t, "the server refuses the gateway", func() bool { return has(g.backend.Status().Endpoints[0].LastError, "full_role") })
+	done := make(chan error, 1)
+	go func() {
+		conn, err := pgx.Connect(context.Background(), g.dsn(""))
+		if err == nil {
+			err = conn.Close(context.Background())
+		}
+		done <- err
+	}()
+	g.awaitWaiting(t, 1)
+	do(t, admin, "alter role full_role connection limit -1")
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFrozenPrimary has the primary's machine hang, and the standby be promoted: clients that wait at the old primary
 // go on at the new one, and health checks end the statement that runs there.
 func TestFrozenPrimary(t *testing.T) {

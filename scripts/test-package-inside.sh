@@ -27,6 +27,10 @@ rm -f /var/lib/man-db/auto-update # man-db would read every manual anew, three t
 installed >/tmp/before
 dpkg -i $deb
 [ "$(stat -c '%U:%G %a' $config)" = "root:headpond 640" ]
+mv $config /tmp/kept
+dpkg -i $deb # an administrator may have the configuration elsewhere
+[ ! -e $config ]
+mv /tmp/kept $config
 setpriv --reuid headpond --regid headpond --clear-groups headpond check $config
 setpriv --reuid headpond --regid headpond --clear-groups --no-new-privs /usr/bin/headpond serve $config >$log 2>&1 &
 within headpond ctl health

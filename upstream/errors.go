@@ -21,6 +21,10 @@ var ErrUnavailable = errors.New("upstream unavailable")
 // caller must not make every endpoint refuse a login.
 var ErrTenant = errors.New("upstream: the endpoint refuses the tenant")
 
+// ErrPassing is for an error to wrap besides ErrTenant whose reason may pass by itself, such as a limit of connections.
+// Acquires that wait for a Role go on waiting.
+var ErrPassing = errors.New("upstream: the refusal may pass")
+
 // mostRefusals is the number of endpoints that may refuse a tenant in one acquire; see ErrTenant.
 const mostRefusals = 2
 

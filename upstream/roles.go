@@ -232,7 +232,7 @@ func (e *endpoint[T]) learn(role Role, err error) {
 	r := &e.roles
 	was := e.role()
 	first := r.fresh.Swap(false)
-	news := first || was != role || errors.Is(r.why, ErrTenant) != errors.Is(err, ErrTenant)
+	news := first || was != role || refuses(r.why) != refuses(err)
 	if r.why = err; err == nil {
 		r.answered = time.Now()
 	} else {
@@ -454,7 +454,10 @@ func (w *roleWait) wait(ctx, life context.Context, replaced, also <-chan struct{
 // paused reports whether the Upstream is paused.
 func (s *set[T]) paused() bool { return len(s.all) > 0 && s.all[0].paused.Load() }
 
-// refusals returns the answers of the endpoints if all of them refuse to say their roles (ErrTenant), else nil.
+// refuses reports whether an endpoint's answer is a refusal for good.
+func refuses(why error) bool { return errors.Is(why, ErrTenant) && !errors.Is(why, ErrPassing) }
+
+// refusals returns the answers of the endpoints if all of them refuse to say their roles (ErrTenant), for good, else nil.
 func (s *set[T]) refusals() (all []EndpointError) {
 	if s.paused() { // these are answers of before
 		return nil
@@ -463,7 +466,7 @@ func (s *set[T]) refusals() (all []EndpointError) {
 		e.mu.Lock()
 		why := e.roles.why
 		e.mu.Unlock()
-		if e.role() != UnknownRole || !errors.Is(why, ErrTenant) {
+		if e.role() != UnknownRole || !refuses(why) {
 			return nil
 		}
 		all = append(all, EndpointError{e.addr, why})

@@ -21,6 +21,17 @@ const readTime = 10 * time.Second
 // Read returns the content of the file, of at most 16 MiB. It gives up when that takes more than ten seconds.
 func (p Path) Read() ([]byte, error) { return readFile(string(p), maxNamedFileBytes) }
 
+// ReadRegular is Read for a regular file, or a link to one. Others it does not open: what is in a pipe can be read once.
+func (p Path) ReadRegular() ([]byte, error) {
+	switch info, err := os.Stat(string(p)); {
+	case err != nil:
+		return nil, fmt.Errorf("cannot read %q: %w", string(p), plainError(err))
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%q is not a regular file", string(p))
+	}
+	return p.Read()
+}
+
 // KeyPair reads a certificate and its key, as Path.Read does.
 func KeyPair(cert, key Path) (tls.Certificate, error) {
 	certPEM, err := cert.Read()

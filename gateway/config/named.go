@@ -9,20 +9,37 @@ import (
 
 // FilesOf returns path and the files that the configuration at path names and that take effect at a reload: passwords,
 // certificates, user lists. Files that the gateway reads again by itself, such as tokens, are not among them. A file with
-// problems names what can be understood of it. FilesOf reads only the file at path.
+// problems names what can be understood of it. FilesOf reads the file at path and those that name others, and no pipes.
 func FilesOf(path string) []string {
 	names := []string{path}
-	data, err := readFile(path, maxFileBytes)
-	if err != nil {
+	data, err := Path(path).ReadRegular()
+	if err != nil || len(data) > maxFileBytes {
 		return names
 	}
 	d := newDecoder(path)
 	d.noted = &names
 	if root := d.parse(data); root != nil {
-		d.decode(root, &Config{File: path, marks: d.marks})
+		cfg := &Config{File: path, marks: d.marks}
+		d.decode(root, cfg)
+		names = append(names, namedBy(cfg)...)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// namedBy returns the files that the files of listeners name.
+func namedBy(cfg *Config) (names []string) {
+	for i := range cfg.Listeners {
+		l := &cfg.Listeners[i]
+		p := protocolOf(l.Protocol)
+		if p == nil || p.Named == nil || l.Section == nil {
+			continue
+		}
+		for _, name := range p.Named(l) {
+			names = append(names, string(name))
+		}
+	}
+	return names
 }
 
 // newDecoder makes the decoder of a file called name.

@@ -20,6 +20,9 @@ type ListenerProtocol struct {
 	Check func(c *Checker, l *Listener)
 	// Finish expands the key "upstream" of a listener. Nothing is checked afterwards.
 	Finish func(cfg *Config, l *Listener)
+	// Named returns the files that the files of a listener name, and that are read with them. It opens no pipes. The listener is not
+	// complete: it may have problems.
+	Named func(l *Listener) []Path
 	// Pool has the default limits of pools of upstreams that these listeners use. Limits, if not nil,
 	// changes them for one upstream.
 	Pool   Pool

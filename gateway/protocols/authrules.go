@@ -93,17 +93,17 @@ func readRules(path config.Path) (hba.Rules, error) {
 func readNames(path string) ([]byte, error) { return config.Path(path).Read() }
 
 // filesOf lists the files that a pg_hba.conf refers to, also those that cannot be read.
-func filesOf(hbaFile config.Path) (files []config.Path) {
+func filesOf(hbaFile config.Path, read func(config.Path) ([]byte, error)) (files []config.Path) {
 	if hbaFile == "" {
 		return nil
 	}
-	text, err := hbaFile.Read()
+	text, err := read(hbaFile)
 	if err != nil {
 		return nil // whoever reads the rules reports it
 	}
 	_, _ = hba.Parse(string(hbaFile), string(text), func(path string) ([]byte, error) {
 		files = append(files, config.Path(path))
-		return readNames(path)
+		return read(config.Path(path))
 	})
 	return files
 }

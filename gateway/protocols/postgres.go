@@ -15,7 +15,7 @@ import (
 
 func init() {
 	extend.RegisterProtocol(extend.Protocol{Prepare: preparePostgres, Backend: newPostgresBackend, Rebuilds: rebuildsPostgres, Files: authFiles, OffLoop: servesSQLite, Reuses: true, Config: config.ListenerProtocol{
-		Name: config.Postgres, Section: &PostgresListener{}, Default: defaultPostgres, Upstreams: databasesAt, Check: checkPostgres, Finish: finishPostgres,
+		Name: config.Postgres, Section: &PostgresListener{}, Default: defaultPostgres, Upstreams: databasesAt, Check: checkPostgres, Finish: finishPostgres, Named: authLists,
 		// Servers allow 100 connections by default, shared with other clients.
 		Pool: config.Pool{MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second}, Limits: postgresLimits,
 		Keys: postgresKeys(), Uses: isPostgres, ClientCerts: true,
@@ -24,7 +24,12 @@ func init() {
 
 func authFiles(l *config.Listener) []config.Path {
 	pg := config.SectionOf[PostgresListener](l)
-	return append(filesOf(pg.AuthHBAFile), pg.UsersFile, pg.AuthHBAFile, pg.AuthIdentFile)
+	return append(filesOf(pg.AuthHBAFile, config.Path.Read), pg.UsersFile, pg.AuthHBAFile, pg.AuthIdentFile)
+}
+
+// authLists lists the files that a listener's pg_hba.conf names.
+func authLists(l *config.Listener) []config.Path {
+	return filesOf(config.SectionOf[PostgresListener](l).AuthHBAFile, config.Path.ReadRegular)
 }
 
 // servesSQLite reports whether one of a listener's databases is a SQLite file: SQLite computes and

@@ -5,7 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
-	"strings"
+	"slices"
 	"syscall"
 	"time"
 
@@ -22,7 +22,7 @@ const watchInterval = time.Second
 type watcher struct {
 	file   string
 	names  []string          // of the files that are watched
-	looked string            // what the last look has shown
+	looked []look            // what the last look has shown
 	moved  bool              // the last look differed from the one before
 	loaded [sha256.Size]byte // of the content that a reload was asked for last, or that the gateway started with
 }
@@ -37,36 +37,45 @@ func newWatcher(file string) *watcher {
 // read reads which files there are, and returns a hash of their content.
 func (w *watcher) read() [sha256.Size]byte {
 	w.names = config.FilesOf(w.file)
-	w.looked = look(w.names)
+	w.looked = lookAt(w.names)
 	h := sha256.New()
 	for _, name := range w.names {
-		var data []byte
-		info, err := os.Stat(name)
-		if err == nil && info.Mode().IsRegular() {
-			data, err = config.Path(name).Read()
-		}
+		data, err := config.Path(name).ReadRegular()
 		_, _ = fmt.Fprintf(h, "%s %d %v\n%s", name, len(data), err, data)
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// look describes files without reading them.
-func look(names []string) string {
-	var b strings.Builder
+// look is what can be seen of a file without reading it.
+type look struct {
+	info os.FileInfo // nil: none
+	err  string
+}
+
+func lookAt(names []string) (all []look) {
 	for _, name := range names {
-		if info, err := os.Stat(name); err != nil {
-			_, _ = fmt.Fprintf(&b, "%v\n", err)
-		} else {
-			_, _ = fmt.Fprintf(&b, "%s %d %v %v\n", name, info.Size(), info.Mode(), info.ModTime())
+		info, err := os.Stat(name)
+		if err != nil {
+			all = append(all, look{err: err.Error()})
+			continue
 		}
+		all = append(all, look{info: info})
 	}
-	return b.String()
+	return all
+}
+
+// same reports whether l shows what o does. Another file may have the same size and time, such as all files of some packages.
+func (l look) same(o look) bool {
+	if l.info == nil || o.info == nil {
+		return l == o
+	}
+	return os.SameFile(l.info, o.info) && l.info.Size() == o.info.Size() && l.info.Mode() == o.info.Mode() && l.info.ModTime().Equal(o.info.ModTime())
 }
 
 // changed looks at the files, and reports whether their content has changed and two looks have shown the same.
 func (w *watcher) changed() bool {
-	now := look(w.names)
-	if now != w.looked {
+	now := lookAt(w.names)
+	if !slices.EqualFunc(now, w.looked, look.same) {
 		w.looked, w.moved = now, true
 		return false
 	}

@@ -3,11 +3,13 @@
 package cli
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 const watchedFile = `admin: 127.0.0.1:0
@@ -56,6 +58,80 @@ func (v *volume) put(t *testing.T, version string, files map[string]string) {
 	}
 }
 
+// none and one are how many of four looks report a change: it has to stay for one look.
+const none, one = "- - - -", "- change - -"
+
+// wantChanges looks at the files four times.
+func wantChanges(t *testing.T, w *watcher, want string) {
+	t.Helper()
+	got := ""
+	for range 4 {
+		if w.changed() {
+			got += "change "
+		} else {
+			got += "- "
+		}
+	}
+	if got = strings.TrimSpace(got); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestWatchedLists: the lists that a pg_hba.conf names are watched, too.
+func TestWatchedLists(t *testing.T) {
+	files := map[string]string{
+		"headpond.yaml": strings.Replace(watchedFile, "auth: trust", "auth_hba_file: hba.conf", 1), "secret": "a", "endpoints": "[127.0.0.1:2]",
+		"hba.conf": "host all @names all trust", "names": "@more", "more": "alice",
+	}
+	v := newVolume(t, files)
+	w := newWatcher(v.file)
+	wantChanges(t, w, none)
+	files["more"] = "alice, bob"
+	v.put(t, "2", files)
+	wantChanges(t, w, one)
+}
+
+// TestWatchedSameTime: another file in the place of one is a change, also with the same size and time.
+func TestWatchedSameTime(t *testing.T) {
+	files := map[string]string{"headpond.yaml": watchedFile, "secret": "a"}
+	v := newVolume(t, files)
+	then := func(version string) {
+		t.Helper()
+		for name := range files {
+			if err := os.Chtimes(filepath.Join(v.dir, version, name), time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	then("1")
+	w := newWatcher(v.file)
+	files["secret"] = "b"
+	v.put(t, "2", files)
+	then("2")
+	wantChanges(t, w, one)
+}
+
+// TestPipeIsNotWatched: a configuration in a pipe is left for the gateway.
+func TestPipeIsNotWatched(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := os.OpenFile(file, os.O_RDWR, 0) // does not wait for the other end
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pipe.Close() }()
+	if _, err := pipe.WriteString(watchedFile); err != nil {
+		t.Fatal(err)
+	}
+	wantChanges(t, newWatcher(file), none)
+	got := make([]byte, len(watchedFile))
+	if _, err := io.ReadFull(pipe, got); err != nil || string(got) != watchedFile {
+		t.Errorf("%q, %v is left in the pipe", got, err)
+	}
+}
+
 // TestWatchedFiles: a change counts once, when it has stayed for one look.
 func TestWatchedFiles(t *testing.T) {
 	files := map[string]string{"headpond.yaml": watchedFile, "secret": "a", "endpoints": "[127.0.0.1:2]"}
@@ -63,19 +139,8 @@ func TestWatchedFiles(t *testing.T) {
 	w := newWatcher(v.file)
 	changes := func(want string) {
 		t.Helper()
-		got := ""
-		for range 4 {
-			if w.changed() {
-				got += "change "
-			} else {
-				got += "- "
-			}
-		}
-		if got = strings.TrimSpace(got); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		wantChanges(t, w, want)
 	}
-	const none, one = "- - - -", "- change - -"
 	changes(none)
 	v.put(t, "2", files) // the same content
 	changes(none)

@@ -15,6 +15,7 @@ import (
 // goroutine.
 type Lists struct {
 	byIssuer map[issuer]*list
+	above    map[string][]*list // by an authority's certificate in DER: those of its issuer, for the end of a chain
 	expires  time.Time
 }
 
@@ -45,7 +46,7 @@ func Parse(file, authorities []byte) (*Lists, error) {
 	if err != nil {
 		return nil, err
 	}
-	lists := &Lists{byIssuer: map[issuer]*list{}}
+	lists := &Lists{byIssuer: map[issuer]*list{}, above: map[string][]*list{}}
 	for _, read := range all {
 		i := slices.IndexFunc(signers, func(c *x509.Certificate) bool {
 			return bytes.Equal(c.RawSubject, read.RawIssuer) && read.CheckSignatureFrom(c) == nil
@@ -58,6 +59,13 @@ func Parse(file, authorities []byte) (*Lists, error) {
 		}
 		if old := lists.byIssuer[issuerOf(signers[i])]; old == nil || old.thisUpdate.Before(read.ThisUpdate) {
 			lists.byIssuer[issuerOf(signers[i])] = newList(read)
+		}
+	}
+	for _, c := range signers {
+		for _, by := range signers {
+			if l := lists.byIssuer[issuerOf(by)]; l != nil && mayHaveIssued(by, c) {
+				lists.above[string(c.Raw)] = append(lists.above[string(c.Raw)], l)
+			}
 		}
 	}
 	for _, l := range lists.byIssuer {
@@ -113,6 +121,17 @@ func unsigned(read *x509.RevocationList, signers []*x509.Certificate) error {
 		}
 	}
 	return fmt.Errorf("there is a list of %q, whose certificate is not among the authorities; add it to them", read.Issuer)
+}
+
+// mayHaveIssued reports whether a certificate is of an authority. The name alone does not say that: an authority that has changed
+// its key has two certificates, and lists for each. A signature that is too weak to check counts.
+func mayHaveIssued(by, c *x509.Certificate) bool {
+	if !bytes.Equal(by.RawSubject, c.RawIssuer) {
+		return false
+	}
+	err := c.CheckSignatureFrom(by)
+	_, weak := errors.AsType[x509.InsecureAlgorithmError](err)
+	return err == nil || weak
 }
 
 // partial reports whether a list has a critical extension: those that RFC 5280 defines narrow down what a list is about.
@@ -178,11 +197,8 @@ func (l *Lists) verify(chain []*x509.Certificate, now time.Time) error {
 			return err
 		}
 	}
-	for by, list := range l.byIssuer { // the chain does not have the certificate of the trusted one's issuer
-		if by.name != string(chain[last].RawIssuer) {
-			continue
-		}
-		if err := list.verify(chain[last], now); err != nil {
+	for _, by := range l.above[string(chain[last].Raw)] {
+		if err := by.verify(chain[last], now); err != nil {
 			return err
 		}
 	}

@@ -142,3 +142,31 @@ func TestVerify(t *testing.T) {
 		}
 	}
 }
+
+// TestChangedKey: an authority with a new key has a list of each key. The old one's does not concern the new one, nor its clients.
+func TestChangedKey(t *testing.T) {
+	before, after := issue(t, nil, "root", 1, true), issue(t, nil, "root", 1, true)
+	trusted := inPEM("CERTIFICATE", before.Raw, after.Raw)
+	lists, err := crl.Parse(inPEM("X509 CRL", before.revoke(t, -time.Minute, false, 1, 10), after.revoke(t, time.Hour/2, false, 11)), trusted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(trusted)
+	for what, c := range map[string]struct {
+		client *authority
+		want   error
+	}{
+		"new key":          {issue(t, after, "good", 10, false), nil},
+		"new key, revoked": {issue(t, after, "bad", 11, false), crl.ErrRevoked},
+		"old key":          {issue(t, before, "old", 12, false), crl.ErrOutdated},
+	} {
+		chains, err := c.client.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lists.Verify(chains, time.Now()); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", what, err, c.want)
+		}
+	}
+}
