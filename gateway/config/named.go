@@ -21,6 +21,7 @@ func FilesOf(path string) []string {
 	if root := d.parse(data); root != nil {
 		cfg := &Config{File: path, marks: d.marks}
 		d.decode(root, cfg)
+		d.fillDefaults(cfg) // also finds the sections of the listeners
 		names = append(names, namedBy(cfg)...)
 	}
 	slices.Sort(names)
