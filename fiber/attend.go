@@ -11,8 +11,9 @@ import (
 // returns true. This is cheaper because resuming a fiber that was parked for a while costs more than a short request: the
 // fiber's stack is in none of the processor's caches.
 //
-// A step waits for one event at a time, by TryRead, TryReadEither or Parker.TryPark. It must not call anything else that may wait,
-// such as Read, Write, or Close of connections that do not belong to an engine. The fiber itself makes the first call.
+// A step waits for one event at a time, by TryRead, TryReadEither or Parker.TryPark. It must not call anything else that
+// may wait, such as Read, Write, or Close of connections that do not belong to an engine. The fiber itself makes the first
+// call.
 // A panic of step is raised in the fiber; step must not end its goroutine (runtime.Goexit). Attend is for the fiber
 // that is the one user of c, on c's loop; elsewhere it returns false without calling step.
 func (c *Conn) Attend(step func() (over bool)) bool {

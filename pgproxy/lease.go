@@ -99,6 +99,7 @@ var errAllDead = errors.New("every server connection was dead")
 func (s *session) discard() {
 	s.endCancels()
 	s.machine.loseDefinition()
+	s.machine.vacated()
 	s.machine.unpin()
 	s.lease.Discard()
 	s.srv, s.machine.server = nil, nil

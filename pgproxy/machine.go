@@ -360,6 +360,7 @@ func (m *machine) lost() {
 		m.doubtful[name] = true
 	}
 	m.loseDefinition()
+	m.vacated()
 	m.unpin()
 	if m.usesSequences {
 		m.sequenceLeases++
@@ -412,7 +413,7 @@ func (m *machine) learned(name []byte, has bool) bool {
 	return m.canJudgeAgain() || m.st.canExecuteOwn() || m.canJudgeName(name, has)
 }
 
-// waited notes that caughtUp has come true for a message that had to wait.
+// waited notes that all is answered that a message had to wait for.
 func (m *machine) waited() {
 	m.pending, m.synced = m.pending[:0], 0
 	if m.st.empty() {

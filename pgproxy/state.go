@@ -175,7 +175,7 @@ func (s *state) single() bool {
 	return last == opExecute && s.tx == pgwire.TxIdle
 }
 
-// canExecuteOwnLater reports whether heard will be true once the client's messages are answered, and is not yet.
+// canExecuteOwnLater reports whether canExecuteOwn will be true once the client's messages are answered, and is not yet.
 func (s *state) canExecuteOwnLater() bool {
 	return !s.empty() && !s.canExecuteOwn() && !(s.unsynced && s.bound) && !s.skipping && !s.copyIn
 }
@@ -197,7 +197,7 @@ func (s *state) endsBetween() bool {
 // or COPY is open.
 func (s *state) reusable() bool { return s.settled() && !s.doubtful }
 
-// settled is free without regard to doubtful: the server has sent everything that is expected.
+// settled is reusable without regard to doubtful: the server has sent everything that is expected.
 func (s *state) settled() bool { return s.tx == pgwire.TxIdle && s.closed() }
 
 // closed reports whether nothing is open or unanswered, except perhaps a transaction.

@@ -46,9 +46,9 @@ func (m *machine) vacate(database string) {
 	}
 }
 
-// vacated is called when the server has answered.
+// vacated is called when the server has answered, or its connection is lost or given up.
 func (m *machine) vacated() {
-	if m.vacating != nil {
+	if m.work != nil && m.vacating != nil {
 		m.vacating()
 		m.vacating = nil
 	}

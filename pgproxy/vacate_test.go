@@ -166,3 +166,10 @@ func TestVacateForNobody(t *testing.T) {
 		}
 	}
 }
+
+// TestVacateEnds has the server connection be lost under the statement: nothing more is closed for it.
+func TestVacateEnds(t *testing.T) {
+	if began, ended := pgproxy.VacatesUntilLost("drop database shop"); began != 1 || ended != 1 {
+		t.Errorf("began %d times and ended %d times", began, ended)
+	}
+}

@@ -30,7 +30,7 @@ func (s *session) nextLeased(watches bool) (h pgwire.Header, again bool, err err
 func (s *session) watch() (again bool, err error) {
 	wait := patience
 	if s.x.late {
-		s.x.late, wait = false, 1
+		s.x.late, wait = false, 1 // the fast path has waited already
 	}
 	for s.c.Reader.Buffered() < headerSize {
 		ready, spoke, err := s.waitEither(wait)
