@@ -124,7 +124,16 @@ func (b *Postgres) connect(ctx context.Context, endpoint string) (*server, error
 
 func newServer(conn net.Conn, endpoint string) *server {
 	raw := fiber.StreamOf(conn)
-	return &server{conn: raw, raw: raw, serverState: serverState{endpoint: endpoint}}
+	return &server{conn: raw, raw: raw, serverState: serverState{endpoint: endpoint, peer: peerOf(conn, endpoint)}}
+}
+
+// peerOf returns the address that a connection to an endpoint leads to. The name of a host may lead to several servers, and
+// several names to one. The address of a connection through a tunnel names the tunnel, too.
+func peerOf(conn net.Conn, endpoint string) unique.Handle[string] {
+	if addr := conn.RemoteAddr(); addr != nil {
+		return unique.Make(addr.Network() + " " + addr.String())
+	}
+	return unique.Make(endpoint)
 }
 
 // releaseBuffers gives the buffers back. The connection will be idle.

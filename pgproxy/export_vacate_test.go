@@ -1,6 +1,10 @@
 package pgproxy
 
-import "github.com/headpond/headpond/pgwire"
+import (
+	"unique"
+
+	"github.com/headpond/headpond/pgwire"
+)
 
 // DatabaseAlone returns the database that a statement needs for itself, if the gateway sees that it is about databases.
 func DatabaseAlone(sql string) string {
@@ -16,7 +20,7 @@ func VacatesUntilLost(sql string) (began, ended int) {
 	pool := &FakePool{}
 	s, srv := newJudge(pool)
 	m := &s.machine
-	m.rules = &pinRules{vacate: func(string) func() { began++; return func() { ended++ } }}
+	m.rules = &pinRules{vacate: func(string, unique.Handle[string]) func() { began++; return func() { ended++ } }}
 	s.ensureWork()
 	m.begin(&srv.state)
 	_, _ = m.clientMessage(messageOf((&pgwire.Query{SQL: sql}).Append(nil)))

@@ -58,6 +58,7 @@ type tables struct {
 // serverState is the state of a server connection beyond its socket. It belongs to the session that has leased it.
 type serverState struct {
 	endpoint string
+	peer     unique.Handle[string] // the address that the connection leads to, which other names of the server share; see peerOf
 	params   trackedParams
 	view     unique.Handle[trackedParams] // of params
 	baseline []pgwire.Param               // everything reported at startup; see report

@@ -428,6 +428,16 @@ func (b *Postgres) expire(p *Postgres) {
 	}
 }
 
+// endUnused ends a pair if it has no sessions.
+func (b *Postgres) endUnused(p *Postgres) {
+	ps := &b.pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if !ps.closed && ps.all[p.number] == p && p.sessions == 0 {
+		b.endPair(p)
+	}
+}
+
 // endPair ends a pair without sessions. The caller holds pairs.mu, and pairs are not closed.
 func (b *Postgres) endPair(p *Postgres) {
 	ps := &b.pairs

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"unique"
 
 	"github.com/headpond/headpond/pgwire"
 )
@@ -53,7 +54,7 @@ type pinRules struct {
 
 	listening atomic.Int64 // clients that listen through the shared listening connection
 
-	vacate func(database string) (stop func()) // Proxy.vacate; nil = never; immutable
+	vacate func(database string, peer unique.Handle[string]) (stop func()) // Proxy.vacate; nil = never; immutable
 }
 
 // proxies numbers the Proxies of the process.

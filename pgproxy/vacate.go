@@ -4,13 +4,14 @@ import (
 	"context"
 	"strings"
 	"time"
+	"unique"
 
 	"github.com/headpond/headpond/pgwire"
 )
 
 // A server drops, renames, moves or copies a database only if nobody else is connected to it: it waits up to five seconds for
 // others to disconnect, and then refuses (55006). A direct connection ends with its client; one of a pool stays. So a pool
-// closes its idle connections to the database while the server waits.
+// closes its idle connections to the database on that server while the server waits.
 
 const (
 	// vacateAfter is how long a server has had such a statement when the database is vacated first. A client that lacks
@@ -42,7 +43,7 @@ func (m *machine) vacatesSynced() {
 func (m *machine) vacate(database string) {
 	if database != "" && m.rules.vacate != nil {
 		m.vacated()
-		m.vacating = m.rules.vacate(database)
+		m.vacating = m.rules.vacate(database, m.server.peer)
 	}
 }
 
@@ -54,15 +55,16 @@ func (m *machine) vacated() {
 	}
 }
 
-// vacate closes the idle connections of all backends to a database, repeatedly, until stop is called or a server gives up.
-func (p *Proxy) vacate(database string) (stop func()) {
+// vacate closes the idle connections of all backends to a database of one server, repeatedly, until stop is called or the
+// server gives up.
+func (p *Proxy) vacate(database string, peer unique.Handle[string]) (stop func()) {
 	ctx, stop := context.WithTimeout(context.Background(), vacateFor)
-	go p.keepVacating(ctx, database)
+	go p.keepVacating(ctx, database, peer)
 	return stop
 }
 
 // keepVacating is the goroutine of vacate.
-func (p *Proxy) keepVacating(ctx context.Context, database string) {
+func (p *Proxy) keepVacating(ctx context.Context, database string, peer unique.Handle[string]) {
 	for wait := vacateAfter; ; wait *= 2 {
 		select {
 		case <-time.After(wait):
@@ -71,47 +73,45 @@ func (p *Proxy) keepVacating(ctx context.Context, database string) {
 		}
 		for _, b := range p.settings.Load().Databases {
 			if pg := postgresOf(b); pg != nil {
-				pg.vacate(database)
+				pg.vacate(database, peer)
 			}
 		}
 	}
 }
 
-// vacate closes the idle connections to a database: those in use are closed when they are released. Pairs without sessions
-// end.
-func (b *Postgres) vacate(database string) {
+// vacate closes the idle connections to a database of one server: those in use are closed when they are released. Pairs
+// without sessions end, if they have connections to no other server.
+func (b *Postgres) vacate(database string, peer unique.Handle[string]) {
 	if b.cfg.LoginAs == AsUpstream {
 		if b.cfg.DBName == database {
-			b.renew()
+			b.leaveServer(peer)
 		}
 		return
 	}
-	var used []*Postgres // whose pools are not touched with mu held
-	b.pairs.mu.Lock()
-	for _, p := range b.pairs.all {
-		switch {
-		case p.database != database || b.pairs.closed:
-		case p.sessions == 0:
-			b.endPair(p)
-		default:
-			used = append(used, p)
+	var all []*Postgres // whose pools are not touched with mu held
+	b.eachPair(func(p *Postgres) {
+		if p.database == database {
+			all = append(all, p)
 		}
-	}
-	b.pairs.mu.Unlock()
-	for _, p := range used {
-		p.renew()
+	})
+	for _, p := range all {
+		if p.leaveServer(peer) {
+			b.endUnused(p)
+		}
 	}
 }
 
-// renew has the pools replace their connections, and closes the listening connection if no client listens.
-func (b *Postgres) renew() {
-	b.up.Renew()
+// leaveServer has the pools close their connections to a server, and closes the listening connection if that leads there and
+// no client listens. It reports whether the pools had connections there, and have none to other servers.
+func (b *Postgres) leaveServer(peer unique.Handle[string]) (only bool) {
+	expired, others := b.up.Expire(func(s *server) bool { return s.peer == peer })
 	b.listening.mu.Lock()
 	l := b.listening.conn
 	b.listening.mu.Unlock()
-	if l != nil {
+	if l != nil && l.srv.peer == peer {
 		l.closeUnused()
 	}
+	return expired > 0 && others == 0
 }
 
 // onDatabase reports whether DATABASE follows in a text.

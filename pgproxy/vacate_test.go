@@ -2,6 +2,9 @@ package pgproxy_test
 
 import (
 	"errors"
+	"net"
+	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -10,6 +13,7 @@ import (
 
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/upstream"
 )
 
 // TestDatabaseWithoutClients does what programs that test programs do: they make a database, use it, disconnect, and copy,
@@ -91,6 +95,53 @@ func TestDropDatabaseOfUpstream(t *testing.T) {
 	})
 	do(t, g.connect(t, "dbname=shop"), "select 1")
 	do(t, g.connect(t, "dbname=postgres"), "drop database shop")
+}
+
+// TestVacateOneServer drops a database of a server. Other servers have one of the same name, in other upstreams and in the same
+// one: their connections stay. Those to the server are closed, whatever name it has there.
+func TestVacateOneServer(t *testing.T) {
+	db, other := pgtest.Start(t), pgtest.Start(t)
+	for _, s := range []*pgtest.Cluster{db, other} {
+		s.Exec(t, "create database shop")
+	}
+	alias := net.JoinHostPort("localhost", strconv.Itoa(db.Port()))
+	for _, as := range []pgproxy.LoginAs{pgproxy.AsUpstream, pgproxy.AsClient} {
+		t.Run(as.String(), func(t *testing.T) {
+			g := start(t, db, func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+				all := map[string]pgproxy.Backend{}
+				for name, endpoints := range map[string][]string{
+					"postgres": {db.Addr()}, "shop": {alias}, "elsewhere": {other.Addr()}, "both": {other.Addr(), db.Addr()},
+				} {
+					of := *pc
+					of.LoginAs, of.Endpoints, of.DBName, of.Balance = as, upstream.Endpoints(endpoints...), "shop", upstream.RoundRobin
+					if name == "postgres" {
+						of.DBName = name
+					}
+					b, err := pgproxy.NewPostgres(of)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(b.Close)
+					all[name] = b
+				}
+				c.Databases = all
+			})
+			login := func(database string) *pgx.Conn { return g.login(t, db.Superuser(), "", database) }
+			do(t, login("shop"), "select 1")
+			elsewhere, both := login("elsewhere"), login("both")
+			const who = "select current_setting('port') || ' ' || pg_backend_pid()"
+			there := sees(t, elsewhere, who)
+			before := []string{sees(t, both, who), sees(t, both, who)}
+			do(t, login("postgres"), "drop database shop")
+			if now := sees(t, elsewhere, who); now != there {
+				t.Errorf("the other server's connection was %s and is %s", there, now)
+			}
+			if after := []string{sees(t, both, who), sees(t, both, who)}; !slices.ContainsFunc(after, func(s string) bool { return slices.Contains(before, s) }) {
+				t.Errorf("the connections of the upstream with both servers were %q and are %q", before, after)
+			}
+			db.Exec(t, "create database shop")
+		})
+	}
 }
 
 func TestDatabaseAlone(t *testing.T) {

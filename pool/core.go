@@ -82,6 +82,7 @@ type slot[T any] struct {
 	spared    bool    // while it is idle: acquires prefer others
 	direct    bool
 	claimed   bool     // it is closed for the Budget
+	outdated  bool     // Expire has ended its life
 	why       Reason   // set when it is to be closed
 	chain     *slot[T] // next in effects.close
 	prev, nxt *slot[T] // in core.all
@@ -462,6 +463,8 @@ func (c *core[T]) expiry(s *slot[T]) int64 {
 	switch {
 	case s.openingSince < c.renewed && !s.direct:
 		return c.renewed
+	case s.outdated:
+		return s.openedAt
 	case life == 0 || s.direct:
 		return never
 	}

@@ -1,5 +1,7 @@
 package pool
 
+import "slices"
+
 // Renew replaces what the pool has: for callers who can open better resources from now on, for example with a new password.
 // Idle resources are closed now, leased ones when they are released, and those that are being opened when they are open.
 // That opens have failed is forgotten: the next one does not wait for the back-off, and opens that waiters need start at
@@ -25,4 +27,46 @@ func (c *core[T]) renew(e *effects[T]) {
 		c.retire(c.popIdle(), ReasonLifetime, e)
 	}
 	c.retry(e)
+}
+
+// Expire closes resources early, those for which of returns true: idle ones now, leased ones when they are released. It
+// returns how many these are, and how many others there are. Resources that are being opened are none of them. of is called
+// with the pool's lock held: it must neither wait nor call the pool.
+func (p *Pool[T]) Expire(of func(T) bool) (expired, others int) {
+	var e effects[T]
+	p.mu.Lock()
+	if c := &p.core; !c.closed {
+		p.touch(p.now())
+		expired, others = c.expire(of, &e)
+	}
+	p.unlockAsync(&e)
+	return expired, others
+}
+
+// expire ends the life of the resources for which of returns true.
+func (c *core[T]) expire(of func(T) bool, e *effects[T]) (expired, others int) {
+	for s := c.all; s != nil; s = s.nxt {
+		if !of(s.value) {
+			others++
+			continue
+		}
+		expired++
+		s.outdated = true
+		s.expires = c.expiry(s)
+	}
+	isExpired := func(s *slot[T]) bool { return s.outdated }
+	for _, s := range c.lingering {
+		if s.outdated {
+			c.give(s, e)
+		}
+	}
+	c.lingering = slices.DeleteFunc(c.lingering, isExpired)
+	for _, s := range c.idle {
+		if s.outdated {
+			c.retire(s, ReasonLifetime, e)
+		}
+	}
+	c.idle = slices.DeleteFunc(c.idle, isExpired)
+	c.dispatch(e)
+	return expired, others
 }

@@ -74,3 +74,59 @@ func TestRenewReplacesAll(t *testing.T) {
 		p.Close()
 	})
 }
+
+// TestExpireSome expires some of the resources, idle, leased and lingering ones: these are not leased again, also after new
+// limits, and the others are.
+func TestExpireSome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opened, closed := 0, map[int]bool{}
+		limits := pool.Limits{MaxSize: 6, AcquireTimeout: time.Minute}
+		p, err := pool.New(pool.Config[int]{
+			Name: "p", Limits: limits,
+			Open:  func(context.Context) (int, error) { opened++; return opened, nil },
+			Close: func(n int) { closed[n] = true },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		acquire := func(n int) (all []pool.Lease[int]) {
+			for range n {
+				l, err := p.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, l)
+			}
+			return all
+		}
+		all := acquire(6)
+		all[0].Release()
+		all[1].Release()
+		for _, l := range all[2:4] {
+			if _, ok := l.Linger(time.Minute); !ok {
+				t.Fatal("it does not linger")
+			}
+		}
+		if expired, others := p.Expire(func(n int) bool { return n%2 == 0 }); expired != 3 || others != 3 {
+			t.Errorf("%d expired, %d others; want 3 and 3", expired, others)
+		}
+		if err := p.Update(limits); err != nil {
+			t.Error(err)
+		}
+		all[4].Release()
+		all[5].Release()
+		synctest.Wait()
+		if len(closed) != 3 || !closed[2] || !closed[4] || !closed[6] {
+			t.Errorf("closed: %v, want 2, 4 and 6", closed)
+		}
+		for _, l := range acquire(2) {
+			if v := l.Value(); v != 1 && v != 5 {
+				t.Errorf("resource %d was leased, want 1 and 5", v)
+			}
+			l.Release()
+		}
+		if err := p.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
