@@ -126,6 +126,8 @@ func noServerReason(err error) string {
 func exhaustedText(upstream string, err error) string {
 	e, ok := errors.AsType[*pool.Error](err)
 	switch {
+	case !ok && errors.Is(err, pool.ErrTooManyWaiters):
+		return fmt.Sprintf("upstream %q: too many clients wait for a server connection", upstream)
 	case !ok:
 		return fmt.Sprintf("upstream %q: every server connection is in use", upstream)
 	case errors.Is(e.Kind, pool.ErrTooManyWaiters):

@@ -7,11 +7,3 @@ func (b *Postgres) ExhaustRenewals() { b.renewals.full.Store(int64(clock() + tim
 
 // SetPinPatience has clients wait for a place among the pinned for at most d.
 func (b *Postgres) SetPinPatience(d time.Duration) { b.tables.pins.patience.Store(int64(d)) }
-
-// PinWaiters returns how many clients wait for a place among the pinned.
-func (b *Postgres) PinWaiters() int {
-	p := &b.tables.pins
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.waiters)
-}

@@ -537,6 +537,12 @@ func (b *Postgres) pinAlso(kinds uint32) {
 	b.eachPair(func(p *Postgres) { p.tables.also.Or(kinds) })
 }
 
+// servePins gives places to clients that wait to be pinned, after max_pinned has changed.
+func (b *Postgres) servePins() {
+	b.tables.pins.serve()
+	b.eachPair(func(p *Postgres) { p.tables.pins.serve() })
+}
+
 // eachPair calls do for every pair, with pairs.mu held.
 func (b *Postgres) eachPair(do func(p *Postgres)) {
 	b.pairs.mu.Lock()

@@ -23,25 +23,37 @@ type pinPlaces struct {
 
 	mu      sync.Mutex // held for a few instructions
 	waiters []*placeWaiter
+	changed chan struct{} // closed when patience changes; nil = nobody waits for that
 }
 
 // placeWaiter waits for a place.
 type placeWaiter struct {
-	limit   int64         // of the waiter's Proxy
+	rules   *pinRules     // of the waiter's Proxy
 	granted chan struct{} // closed once it has a place
 }
 
 // setLimits takes over the limits of the pool: half of its connections may be pinned by default, at least one.
 func (p *pinPlaces) setLimits(of pool.Limits) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.defaultLimit.Store(int64(max(of.MaxSize/2, 1)))
-	p.patience.Store(int64(of.AcquireTimeout))
+	if p.patience.Swap(int64(of.AcquireTimeout)) != int64(of.AcquireTimeout) && p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
+	p.serveLocked()
+}
+
+// limit returns how many places there are for the clients of a Proxy.
+func (p *pinPlaces) limit(of *pinRules) int64 {
+	return cmp.Or(of.max.Load(), p.defaultLimit.Load(), 1)
 }
 
 // take takes a place. It returns false if there is none.
-func (p *pinPlaces) take(limit int64) bool {
+func (p *pinPlaces) take(by *pinRules) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.n.Load() >= limit {
+	if p.n.Load() >= p.limit(by) {
 		return false
 	}
 	p.n.Add(1)
@@ -53,8 +65,20 @@ func (p *pinPlaces) giveBack() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.n.Add(-1)
+	p.serveLocked()
+}
+
+// serve gives places to waiters, after a limit has changed.
+func (p *pinPlaces) serve() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.serveLocked()
+}
+
+// serveLocked is serve with mu held.
+func (p *pinPlaces) serveLocked() {
 	p.waiters = slices.DeleteFunc(p.waiters, func(w *placeWaiter) bool {
-		if p.n.Load() >= w.limit {
+		if p.n.Load() >= p.limit(w.rules) {
 			return false
 		}
 		p.n.Add(1)
@@ -63,11 +87,11 @@ func (p *pinPlaces) giveBack() {
 	})
 }
 
-// await takes a place, and waits for it until ctx ends. It returns false if there was none.
-func (p *pinPlaces) await(ctx context.Context, limit int64) bool {
-	w := &placeWaiter{limit, make(chan struct{})}
+// await takes a place, and waits for it until ctx ends, or for as long as clients wait. It returns false if there was none.
+func (p *pinPlaces) await(ctx context.Context, by *pinRules) bool {
+	w := &placeWaiter{by, make(chan struct{})}
 	p.mu.Lock()
-	if p.n.Load() < limit {
+	if p.n.Load() < p.limit(by) {
 		p.n.Add(1)
 		p.mu.Unlock()
 		return true
@@ -75,9 +99,7 @@ func (p *pinPlaces) await(ctx context.Context, limit int64) bool {
 	p.waiters = append(p.waiters, w)
 	p.mu.Unlock()
 	fiber.Block(func() {
-		select {
-		case <-w.granted:
-		case <-ctx.Done():
+		for began := time.Now(); p.waitFor(ctx, w, began); {
 		}
 	})
 	p.mu.Lock()
@@ -87,6 +109,28 @@ func (p *pinPlaces) await(ctx context.Context, limit int64) bool {
 		p.waiters = slices.Delete(p.waiters, i, i+1)
 	}
 	return i < 0
+}
+
+// waitFor is one wait of await. It reports whether to wait again, because the limit of the time has changed.
+func (p *pinPlaces) waitFor(ctx context.Context, w *placeWaiter, began time.Time) (again bool) {
+	p.mu.Lock()
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	changed, limit := p.changed, time.Duration(p.patience.Load())
+	p.mu.Unlock()
+	if limit > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadline(ctx, began.Add(limit))
+		defer stop()
+	}
+	select {
+	case <-changed:
+		return true
+	case <-w.granted:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // placeWait says how a client's wait for a place has ended.
@@ -99,9 +143,7 @@ const (
 )
 
 // pinLimit returns how many server connections of the backend may be pinned.
-func (m *machine) pinLimit() int64 {
-	return cmp.Or(m.rules.max.Load(), m.shared.pins.defaultLimit.Load(), 1)
-}
+func (m *machine) pinLimit() int64 { return m.shared.pins.limit(m.rules) }
 
 // takePin counts the server connection as pinned. It reports false if the limit is reached.
 func (m *machine) takePin() bool {
@@ -110,7 +152,7 @@ func (m *machine) takePin() bool {
 		return true
 	case m.place == hasPlace:
 		m.place = notWaited
-	case !m.shared.pins.take(m.pinLimit()):
+	case !m.shared.pins.take(m.rules):
 		return false
 	}
 	m.server.counted = true
@@ -153,7 +195,7 @@ func (m *machine) leavePlace() {
 }
 
 // awaitPlace gives the server connection back and waits for a place, as long as for a server connection. If the client waits in
-// vain, or may not give its server connection back, the machine refuses its statement. An error other than errCanceled is the end
+// vain, too many wait already, or it may not give its server connection back, the machine refuses its statement. An error other than errCanceled is the end
 // of the session.
 func (s *session) awaitPlace() error {
 	m := &s.machine
@@ -174,17 +216,16 @@ func (s *session) awaitPlace() error {
 	if err := s.c.Writer.Flush(); err != nil {
 		return clientWriteError(err)
 	}
-	waits := s.beginWait()
-	ctx, stop := waits, func() {}
-	if limit := time.Duration(m.shared.pins.patience.Load()); limit > 0 {
-		ctx, stop = context.WithTimeout(ctx, limit)
+	if !s.b.up.BeginWait() {
+		return nil
 	}
-	defer stop()
+	waits := s.beginWait()
 	s.c.Working()
-	if m.shared.pins.await(ctx, m.pinLimit()) {
+	if m.shared.pins.await(waits, m.rules) {
 		m.place = hasPlace
 	}
 	s.c.Done()
+	s.b.up.EndWait()
 	s.cancelMu.Lock()
 	s.acquiring = nil
 	s.cancelMu.Unlock()

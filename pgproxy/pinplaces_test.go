@@ -1,6 +1,7 @@
 package pgproxy_test
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/upstream"
 )
 
 // startPlaces has three server connections, of which one may be pinned, and clients that wait for that. holder has it.
@@ -37,7 +39,7 @@ func (w *wire) wants(types, sql string) {
 // awaitPinWaiters waits until so many clients wait for a place.
 func (g *gateway) awaitPinWaiters(t *testing.T, n int) {
 	t.Helper()
-	conntest.Eventually(t, fmt.Sprintf("%d clients wait for a place", n), func() bool { return g.backend.PinWaiters() == n })
+	conntest.Eventually(t, fmt.Sprintf("%d clients wait for a place", n), func() bool { return g.backend.Status().Waiting == n })
 }
 
 // TestPinnedTakeTurns has more clients than places take a lock at once, as migrators do, by each form of the protocol. All of them get it, one
@@ -144,6 +146,64 @@ func TestPinWaitOfListener(t *testing.T) {
 		}
 	}
 	w.wants("TDCZ", "select pg_advisory_unlock(93)")
+}
+
+// TestPinWaitAndReload has reloads raise the limits of clients that wait: of places, the given and the default one, and of the
+// time.
+func TestPinWaitAndReload(t *testing.T) {
+	for name, raise := range map[string]func(t *testing.T, c *pgproxy.Config, s *upstream.Settings){
+		"max_pinned": func(_ *testing.T, c *pgproxy.Config, _ *upstream.Settings) { c.MaxPinned = 2 },
+		"max_size":   func(_ *testing.T, _ *pgproxy.Config, s *upstream.Settings) { s.Limits.MaxSize = 4 },
+		"acquire_timeout": func(_ *testing.T, c *pgproxy.Config, s *upstream.Settings) {
+			s.Limits.AcquireTimeout = time.Millisecond
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var cfg pgproxy.Config
+			var settings upstream.Settings
+			g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+				if name != "max_size" {
+					c.MaxPinned = 1
+				}
+				cfg, settings = *c, pc.Settings
+			})
+			cfg.Databases = map[string]pgproxy.Backend{"*": g.backend}
+			g.backend.SetPinPatience(conntest.Patience)
+			g.dial(t).wants("TDCZ", "select pg_advisory_lock(95)")
+			w := g.dial(t)
+			w.send(query("select pg_advisory_lock(96)"))
+			g.awaitPinWaiters(t, 1)
+			raise(t, &cfg, &settings)
+			if err := errors.Join(g.Update(cfg), g.backend.Update(settings)); err != nil {
+				t.Fatal(err)
+			}
+			want := "TDCZ"
+			if name == "acquire_timeout" {
+				want = "EZ"
+			}
+			if types, bodies := w.until(pgwire.TypeReadyForQuery); types != want {
+				t.Errorf("%s %q, want %s", types, bodies, want)
+			}
+		})
+	}
+}
+
+// TestPinWaitersAreWaiters has as many clients wait for a place as may wait: another one is refused at once.
+func TestPinWaitersAreWaiters(t *testing.T) {
+	g := start(t, pgtest.Shared(t), func(c *pgproxy.Config, pc *pgproxy.PostgresConfig) { c.MaxPinned, pc.Limits.MaxWaiters = 1, 1 })
+	g.backend.SetPinPatience(conntest.Patience)
+	holder, w, more := g.dial(t), g.dial(t), g.dial(t)
+	holder.wants("TDCZ", "select pg_advisory_lock(97)")
+	w.send(query("select pg_advisory_lock(97)"))
+	g.awaitPinWaiters(t, 1)
+	if types, bodies := more.ask(query("select pg_advisory_lock(98)")); types != "EZ" || !has(bodies, "53400") {
+		t.Errorf("%s %q", types, bodies)
+	}
+	holder.wants("TDCZ", "select pg_advisory_unlock(97)")
+	if types, bodies := w.until(pgwire.TypeReadyForQuery); types != "TDCZ" {
+		t.Errorf("%s %q", types, bodies)
+	}
+	g.awaitPinWaiters(t, 0)
 }
 
 // TestPinWaitInVain waits for as long as the pool lets clients wait, and leaves nothing behind.

@@ -171,11 +171,12 @@ func (p *Proxy) Update(cfg Config) error {
 	return nil
 }
 
-// notePins tells the backends what their clients are pinned for on request.
+// notePins tells the backends what their clients are pinned for on request, and that the number of places may have changed.
 func (p *Proxy) notePins(set *settings) {
 	for _, b := range set.Databases {
 		if pg := postgresOf(b); pg != nil {
 			pg.pinAlso(p.pins.also.Load())
+			pg.servePins()
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package pool
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // core is the pool's bookkeeping: resources, waiters, opens under way and
 // back-off. It is deterministic: it starts nothing, waits for nothing and reads
@@ -27,19 +30,20 @@ type core[T any] struct {
 
 	lingering []*slot[T] // neither leased nor idle
 
-	waiters  waiterList[T]
-	pace     pace
-	total    int
-	opening  int
-	closing  int
-	checking int
-	peak     int         // most leases out, without overflow resources
-	direct   int         // overflow resources out, not in total
-	affinity func(T) int // Config.Affinity; nil = no affinity
-	share    *share      // of Config.Budget; nil = no Budget
-	short    int         // the Budget's limit while that keeps a waiter's resource from being opened; 0 = it does not
-	denied   bool        // the Budget has denied an open that startable asked for, for a waiter or to keep one warm
-	limits   Limits      // defaults filled in
+	waiters   waiterList[T]
+	pace      pace
+	total     int
+	opening   int
+	closing   int
+	checking  int
+	peak      int           // most leases out, without overflow resources
+	direct    int           // overflow resources out, not in total
+	affinity  func(T) int   // Config.Affinity; nil = no affinity
+	share     *share        // of Config.Budget; nil = no Budget
+	elsewhere *atomic.Int64 // Config.Ahead; nil = nobody
+	short     int           // the Budget's limit while that keeps a waiter's resource from being opened; 0 = it does not
+	denied    bool          // the Budget has denied an open that startable asked for, for a waiter or to keep one warm
+	limits    Limits        // defaults filled in
 
 	name   string
 	jitter func() float64
@@ -409,8 +413,11 @@ func (c *core[T]) full() bool {
 	if most == 0 {
 		return false
 	}
-	free := c.room()
-	return c.waiters.n >= free+max(most, 0)
+	n, free := c.waiters.n, c.room()
+	if c.elsewhere != nil {
+		n += int(c.elsewhere.Load())
+	}
+	return n >= free+max(most, 0)
 }
 
 // begun returns the back-off round in which an open starts.

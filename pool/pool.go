@@ -57,6 +57,10 @@ type Config[T any] struct {
 	// Budget, optional, bounds the resources of this pool together with those of others.
 	Budget *Budget
 
+	// Ahead, optional, is the number of callers that wait for something else before they acquire. Limits.MaxWaiters bounds
+	// both together.
+	Ahead *atomic.Int64
+
 	// Hooks observe the pool, for tracing.
 	Hooks Hooks
 	// LeakAfter reports leases held for longer to OnLeak, once each, from one of
@@ -121,7 +125,7 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.waiters.New = func() any { return &waiter[T]{ready: make(chan struct{}, 1)} }
 	p.core = core[T]{
-		affinity: cfg.Affinity, name: cfg.Name, limits: cfg.Limits.withDefaults(), jitter: rand.Float64,
+		affinity: cfg.Affinity, elsewhere: cfg.Ahead, name: cfg.Name, limits: cfg.Limits.withDefaults(), jitter: rand.Float64,
 		calm: cfg.Hooks.Acquired == nil && cfg.LeakAfter == 0, leakAfter: int64(cfg.LeakAfter),
 	}
 	p.core.warm.target = p.core.limits.MinIdle

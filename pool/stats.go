@@ -217,6 +217,13 @@ func (p *Pool[T]) AllInUse() bool {
 	return c.paused || c.limits.Overflow != OverflowDirect && full
 }
 
+// Crowded reports whether an Acquire that has to wait would be refused: as many wait as Limits.MaxWaiters allows.
+func (p *Pool[T]) Crowded() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.core.full()
+}
+
 // Interrupt calls f with each resource that is leased, and returns their number. The leases continue, and some may have ended when f is
 // called: f must make the holders notice and be safe beside and after Close, as net.Conn's Close is.
 func (p *Pool[T]) Interrupt(f func(T)) int {

@@ -37,7 +37,7 @@ type Error struct {
 	Causes   []EndpointError // in the order of the attempts
 	Source   error           // why there are no endpoints, if the Source has failed
 	// Target, Roles and Ended are set if no endpoint had a role that the Target accepts: the endpoints' roles, and why the
-	// wait for one has ended, which is pool.ErrTimeout, pool.ErrClosed or the context's error.
+	// wait for one has ended, which is pool.ErrTimeout, pool.ErrTooManyWaiters, pool.ErrClosed or the context's error.
 	Target Target
 	Roles  []EndpointRole
 	Ended  error
@@ -134,6 +134,9 @@ func (e *Error) gone() bool {
 // queue too long for the caller's deadline, or a time-out while every connection was in use. The endpoints themselves
 // may be well.
 func Exhausted(err error) bool {
+	if e, ok := errors.AsType[*Error](err); ok && len(e.Causes) == 0 {
+		return errors.Is(e, pool.ErrTooManyWaiters)
+	}
 	pe, ok := errors.AsType[*pool.Error](err)
 	if !ok {
 		return false

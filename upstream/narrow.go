@@ -34,7 +34,7 @@ func (t *Tenant[T]) AcquireNarrow(ctx context.Context, key string, n Narrow) (Le
 	e := t.up.set.Load().pickAvoiding(key, n)
 	if e == nil {
 		var err error
-		if e, err = t.up.pickFirst(ctx, key); err != nil {
+		if e, err = t.pickFirst(ctx, key); err != nil {
 			return Lease[T]{}, err
 		}
 	}

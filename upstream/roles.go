@@ -388,18 +388,26 @@ func (u *Upstream[T]) shed(e *endpoint[T]) {
 
 // roleWait is the part of an acquire that waits for an endpoint with a role that the Target accepts.
 type roleWait struct {
-	limited bool
-	left    time.Duration // of pool.Limits.AcquireTimeout, without pauses; only if limited
+	used time.Duration // of pool.Limits.AcquireTimeout, without pauses
 }
 
-// newRoleWait begins a wait of an acquire that has taken some time already.
-func newRoleWait(p plan, waited time.Duration) *roleWait {
-	return &roleWait{limited: p.acquireTimeout > 0, left: max(p.acquireTimeout-waited, 1)}
+// left returns how much time the limit of the moment leaves; limited is false without a limit.
+func (w *roleWait) left(p plan) (d time.Duration, limited bool) {
+	return max(p.acquireTimeout-w.used, 1), p.acquireTimeout > 0
 }
 
 // until waits until is reports true for the present set, also is closed, ctx ends (the error is its error), the time is
-// used up (pool.ErrTimeout), or the Upstream is closed (pool.ErrClosed). Endpoints are asked more often meanwhile.
-func (u *Upstream[T]) until(ctx context.Context, w *roleWait, also <-chan struct{}, is func(*set[T]) bool) (err error) {
+// used up (pool.ErrTimeout), or the Upstream is closed (pool.ErrClosed). If too many wait already, it does not wait
+// (pool.ErrTooManyWaiters). Endpoints are asked more often meanwhile.
+func (t *Tenant[T]) until(ctx context.Context, w *roleWait, also <-chan struct{}, is func(*set[T]) bool) (err error) {
+	u := t.up
+	if is(u.set.Load()) {
+		return nil
+	}
+	if !t.BeginWait() {
+		return pool.ErrTooManyWaiters
+	}
+	defer t.EndWait()
 	if u.waiting.Add(1) == 1 {
 		u.askAll()
 	}
@@ -410,7 +418,8 @@ func (u *Upstream[T]) until(ctx context.Context, w *roleWait, also <-chan struct
 			if is(s) {
 				return
 			}
-			if ended, failed := w.wait(ctx, u.ctx, s.replaced, also, w.limited && !s.paused()); ended {
+			left, limited := w.left(s.plan)
+			if ended, failed := w.wait(ctx, u.ctx, s.replaced, also, left, limited && !s.paused()); ended {
 				err = failed
 				return
 			}
@@ -427,13 +436,13 @@ func (u *Upstream[T]) askAll() {
 }
 
 // wait is one wait of until; ended says that it is the last.
-func (w *roleWait) wait(ctx, life context.Context, replaced, also <-chan struct{}, limited bool) (ended bool, err error) {
+func (w *roleWait) wait(ctx, life context.Context, replaced, also <-chan struct{}, left time.Duration, limited bool) (ended bool, err error) {
 	var late <-chan time.Time
 	if limited {
-		began, timer := time.Now(), time.NewTimer(w.left)
+		began, timer := time.Now(), time.NewTimer(left)
 		defer func() {
 			timer.Stop()
-			w.left -= time.Since(began)
+			w.used += time.Since(began)
 		}()
 		late = timer.C
 	}
@@ -476,9 +485,10 @@ func (s *set[T]) refusals() (all []EndpointError) {
 
 // awaitRole waits for an endpoint with a role that the Target accepts. It does not wait if none says its role: what would have
 // to be changed is the login.
-func (u *Upstream[T]) awaitRole(ctx context.Context, key string, w *roleWait) (e *endpoint[T], err error) {
+func (t *Tenant[T]) awaitRole(ctx context.Context, key string, w *roleWait) (e *endpoint[T], err error) {
 	var refusals []EndpointError
-	err = u.until(ctx, w, nil, func(s *set[T]) bool {
+	u := t.up
+	err = t.until(ctx, w, nil, func(s *set[T]) bool {
 		e = s.pick(key)
 		if e == nil && s.target != TargetAny {
 			refusals = s.refusals()
@@ -516,18 +526,18 @@ const mostConfirmed = 2
 // then. All of it takes no longer than pool.Limits.AcquireTimeout.
 func (t *Tenant[T]) follow(ctx context.Context, key string, failed *Error, n Narrow) (Lease[T], error) {
 	u := t.up
-	w := newRoleWait(u.set.Load().plan, u.withoutPause(failed.waited()))
+	w := &roleWait{used: u.withoutPause(failed.waited())}
 	for tries := 0; ; tries++ {
 		if tries >= mostConfirmed || ctx.Err() != nil || !failed.gone() {
 			return Lease[T]{}, failed
 		}
-		e, err := u.confirm(ctx, key, failed, w)
+		e, err := t.confirm(ctx, key, failed, w)
 		switch {
 		case err != nil:
 			return Lease[T]{}, u.roleError(err)
 		case e == nil:
 			tries = -1
-			if e, err = u.awaitRole(ctx, key, w); err != nil {
+			if e, err = t.awaitRole(ctx, key, w); err != nil {
 				return Lease[T]{}, err
 			}
 		default:
@@ -545,11 +555,11 @@ func (t *Tenant[T]) follow(ctx context.Context, key string, failed *Error, n Nar
 
 // acquireIn is acquireFrom, without follow, in the time that is left.
 func (t *Tenant[T]) acquireIn(ctx context.Context, key string, e *endpoint[T], n Narrow, w *roleWait) (Lease[T], *Error) {
-	if w.limited && !e.paused.Load() {
+	if left, limited := w.left(t.up.set.Load().plan); limited && !e.paused.Load() {
 		began := time.Now()
-		defer func() { w.left = max(w.left-time.Since(began), 1) }()
+		defer func() { w.used += time.Since(began) }()
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, w.left)
+		ctx, cancel = context.WithTimeout(ctx, left)
 		defer cancel()
 	}
 	l, err := t.acquireWithin(ctx, e, n.Wait)
@@ -561,18 +571,18 @@ func (t *Tenant[T]) acquireIn(ctx context.Context, key string, e *endpoint[T], n
 
 // confirm waits until the endpoints that could not be connected to have been asked for their roles, or until there is
 // another one. It returns the endpoint to try then, nil = none has the role.
-func (u *Upstream[T]) confirm(ctx context.Context, key string, failed *Error, w *roleWait) (e *endpoint[T], err error) {
+func (t *Tenant[T]) confirm(ctx context.Context, key string, failed *Error, w *roleWait) (e *endpoint[T], err error) {
 	tried := func(e *endpoint[T]) bool {
 		return slices.ContainsFunc(failed.Causes, func(c EndpointError) bool { return c.Endpoint == e.addr })
 	}
 	var answers []<-chan struct{}
-	for _, e := range u.set.Load().fit {
+	for _, e := range t.up.set.Load().fit {
 		if tried(e) {
 			answers = append(answers, e.askAnew())
 		}
 	}
 	for _, answer := range answers {
-		err = u.until(ctx, w, answer, func(s *set[T]) bool {
+		err = t.until(ctx, w, answer, func(s *set[T]) bool {
 			e = s.pick(key)
 			return e == nil || !tried(e)
 		})
@@ -580,5 +590,5 @@ func (u *Upstream[T]) confirm(ctx context.Context, key string, failed *Error, w 
 			return e, err
 		}
 	}
-	return u.set.Load().pick(key), nil
+	return t.up.set.Load().pick(key), nil
 }

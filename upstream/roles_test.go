@@ -334,6 +334,77 @@ func TestNoEndpointHasTheRole(t *testing.T) {
 	})
 }
 
+// TestRoleWaitsAreBounded has clients wait for a role, and for something else. MaxWaiters bounds them together with those that
+// wait at pools, and Status shows them. New limits reach them.
+func TestRoleWaitsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newReplicas(map[string]upstream.Role{"a:1": upstream.Standby})
+		cfg := b.config(upstream.TargetPrimary, "a:1")
+		cfg.Limits = pool.Limits{MaxSize: 1, MaxWaiters: 2, AcquireTimeout: time.Minute}
+		u := start(t, cfg)
+		leased := make(chan upstream.Lease[*conn])
+		wait := func() {
+			go func() {
+				l, err := u.Acquire(context.Background())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				leased <- l
+			}()
+		}
+		refused := func(when string) {
+			t.Helper()
+			began := time.Now()
+			if _, err := u.Acquire(t.Context()); !errors.Is(err, pool.ErrTooManyWaiters) || !upstream.Exhausted(err) || time.Since(began) > 0 {
+				t.Errorf("%s: %v after %v", when, err, time.Since(began))
+			}
+		}
+		shows := func(when string, ahead, waiting int) {
+			t.Helper()
+			synctest.Wait()
+			s := u.Status()
+			if s.Waiting != ahead || s.Endpoints[0].Pool.Waiting != waiting || u.Own().Stats().Waiting != ahead+waiting {
+				t.Errorf("%s: %d wait, and %d at the pool; want %d and %d", when, s.Waiting, s.Endpoints[0].Pool.Waiting, ahead, waiting)
+			}
+		}
+		wait()
+		wait()
+		shows("for a role", 2, 0)
+		refused("for a role")
+		time.Sleep(50 * time.Second)
+		cfg.Limits.AcquireTimeout = time.Hour
+		if err := u.Update(cfg.Settings); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		shows("longer than the old limit", 2, 0)
+		b.become("a:1", upstream.Primary)
+		l := <-leased
+		shows("with the role", 0, 1)
+		if !u.Own().BeginWait() {
+			t.Error("BeginWait was refused")
+		}
+		shows("for something else", 1, 1)
+		refused("at the pool")
+		if u.Own().BeginWait() {
+			t.Error("BeginWait was not refused")
+		}
+		u.Own().EndWait()
+		wait()
+		shows("at the pool", 0, 2)
+		if u.Own().BeginWait() {
+			t.Error("BeginWait was not refused beside those at the pool")
+		}
+		for range 2 {
+			l.Release()
+			l = <-leased
+		}
+		l.Release()
+		u.Close()
+	})
+}
+
 // TestRoleIsKept has a server be slow, and full, for a time.
 func TestRoleIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,6 +26,7 @@ type plan struct {
 	balance        Balance
 	target         Target
 	slowStart      time.Duration
+	maxWaiters     int           // as in pool.Limits
 	acquireTimeout time.Duration // limit of waits for the first report of a Source, and for a role; 0 = none
 	decided        bool          // with TargetPreferStandby: an earlier set had endpoints for leases
 }
@@ -33,7 +34,7 @@ type plan struct {
 // planOf returns the plan of Settings that replace those of before.
 func planOf(s Settings, before plan) plan {
 	return plan{
-		balance: s.Balance, target: s.Target, slowStart: s.SlowStart, acquireTimeout: s.Limits.AcquireTimeout,
+		balance: s.Balance, target: s.Target, slowStart: s.SlowStart, acquireTimeout: s.Limits.AcquireTimeout, maxWaiters: s.Limits.MaxWaiters,
 		decided: before.decided && before.target == s.Target,
 	}
 }

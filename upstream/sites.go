@@ -72,6 +72,7 @@ func (t *Tenant[T]) newPool(e *endpoint[T], name string) (*pool.Pool[T], error) 
 		Reset:    t.cfg.Reset,
 		Limits:   first,
 		Budget:   e.pools.budget,
+		Ahead:    &t.ahead,
 	})
 	if err == nil && paused {
 		err = errors.Join(p.Pause(), p.Update(u.limits))

@@ -22,6 +22,9 @@ type Status struct {
 	// Endpoints are the endpoints in use, by priority, and then the removed ones until their leases are released. An
 	// endpoint that was removed and added again may be listed twice.
 	Endpoints []EndpointStatus
+	// Waiting is the number of callers that wait before they acquire, for none of the endpoints: see Tenant.BeginWait. Those
+	// that wait at pools are in EndpointStatus.Pool.
+	Waiting int
 	// Tenants are the first MaxTenantsListed tenants by name, without the Upstream's own connections, and MoreTenants is
 	// the number of the others.
 	Tenants     []TenantStatus
@@ -99,6 +102,7 @@ func (u *Upstream[T]) Status() Status {
 	if paused != nil {
 		st.PausedUntil = paused.until
 	}
+	st.Waiting = u.ahead()
 	st.Tenants, st.MoreTenants = u.tenantStatus()
 	st.Endpoints = make([]EndpointStatus, 0, len(s.all)+len(leaving))
 	for _, e := range s.all {

@@ -39,6 +39,7 @@ type Tenant[T any] struct {
 	up    *Upstream[T]
 	cfg   TenantConfig[T]
 	sites atomic.Pointer[[]site[T]] // of the endpoints in the set, by endpoint.number; never modified
+	ahead atomic.Int64              // callers that wait before they acquire; see BeginWait
 
 	// The fields below are guarded by up.tenancy.
 	all    []site[T]  // with those of removed endpoints; only appended to, or replaced
@@ -81,7 +82,7 @@ func (t *Tenant[T]) AcquireKey(ctx context.Context, key string) (Lease[T], error
 	e := t.up.set.Load().pick(key)
 	if e == nil {
 		var err error
-		if e, err = t.up.pickFirst(ctx, key); err != nil {
+		if e, err = t.pickFirst(ctx, key); err != nil {
 			return Lease[T]{}, err
 		}
 	}
@@ -175,15 +176,35 @@ func (t *Tenant[T]) EndpointNames() []string { return t.up.EndpointNames() }
 
 // Choose is Upstream.Choose.
 func (t *Tenant[T]) Choose(ctx context.Context, tried []string) (address string, err error) {
-	return t.up.Choose(ctx, tried)
+	set := t.up.set.Load()
+	e := set.pick("")
+	if len(tried) > 0 {
+		var before []*endpoint[T]
+		for _, known := range set.all {
+			if slices.Contains(tried, known.addr) {
+				before = append(before, known)
+			}
+		}
+		if e = set.pickOther("", before); e == nil {
+			return "", nil
+		}
+	}
+	if e == nil {
+		if e, err = t.pickFirst(ctx, ""); err != nil {
+			return "", err
+		}
+	}
+	return e.addr, nil
 }
 
 // Stats returns the sum of the tenant's pools, and of what pools at removed endpoints have counted; see pool.Stats.Add.
+// Waiting includes the callers of BeginWait.
 func (t *Tenant[T]) Stats() pool.Stats {
 	t.up.tenancy.Lock()
 	sum, all := t.past, t.all
 	t.up.tenancy.Unlock()
 	sum.Name = t.cfg.Name
+	sum.Waiting += int(t.ahead.Load())
 	return sumOf(sum, all)
 }
 

@@ -94,32 +94,15 @@ func (u *Upstream[T]) UsesKeys() bool { return u.set.Load().balance == RingHash 
 // other, for a connection that is in no pool. It waits only for the Source's first report, and for an endpoint with the
 // role that the Target wants.
 func (u *Upstream[T]) Choose(ctx context.Context, tried []string) (address string, err error) {
-	set := u.set.Load()
-	e := set.pick("")
-	if len(tried) > 0 {
-		var before []*endpoint[T]
-		for _, known := range set.all {
-			if slices.Contains(tried, known.addr) {
-				before = append(before, known)
-			}
-		}
-		if e = set.pickOther("", before); e == nil {
-			return "", nil
-		}
-	}
-	if e == nil {
-		if e, err = u.pickFirst(ctx, ""); err != nil {
-			return "", err
-		}
-	}
-	return e.addr, nil
+	return u.own.Choose(ctx, tried)
 }
 
 // pickFirst chooses an endpoint when there was none to choose, after a wait for the Source's first report, or for the
 // role that the Target wants.
-func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], error) {
+func (t *Tenant[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], error) {
+	u := t.up
 	if s := u.set.Load(); len(s.all) > 0 {
-		return u.awaitRole(ctx, key, newRoleWait(s.plan, 0))
+		return t.awaitRole(ctx, key, new(roleWait))
 	}
 	u.mu.Lock()
 	w := u.watch
@@ -132,14 +115,18 @@ func (u *Upstream[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], 
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
+	if !t.BeginWait() {
+		return nil, &Error{Upstream: u.cfg.Name, Source: fmt.Errorf("%s: %w", w.source, pool.ErrTooManyWaiters)}
+	}
 	fiber.Block(func() {
+		defer t.EndWait()
 		select {
 		case <-w.answered:
 		case <-ctx.Done():
 		}
 	})
 	if s := u.set.Load(); len(s.all) > 0 {
-		return u.awaitRole(ctx, key, newRoleWait(s.plan, 0))
+		return t.awaitRole(ctx, key, new(roleWait))
 	}
 	u.mu.Lock()
 	err := w.err
