@@ -67,5 +67,5 @@ func (b *backend) awaited() bool {
 		return false
 	}
 	s := b.impl.Status()
-	return !s.PausedUntil.IsZero() || slices.ContainsFunc(s.Endpoints, func(e upstream.EndpointStatus) bool { return e.Pool.Waiting > 0 })
+	return !s.PausedUntil.IsZero() || s.Waiting > 0 || slices.ContainsFunc(s.Endpoints, func(e upstream.EndpointStatus) bool { return e.Pool.Waiting > 0 })
 }

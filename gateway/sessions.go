@@ -180,10 +180,12 @@ func (h *holders) check(g *Gateway, backends []*backend, limit time.Duration, no
 			break
 		}
 		status := b.impl.Status()
+		waiting := status.Waiting
 		for _, e := range status.Endpoints {
-			if e.Pool.Waiting > 0 {
-				crowded[status.Name] += e.Pool.Waiting
-			}
+			waiting += e.Pool.Waiting
+		}
+		if waiting > 0 {
+			crowded[status.Name] += waiting
 		}
 	}
 	if len(crowded) == 0 {

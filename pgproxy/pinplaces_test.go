@@ -36,10 +36,10 @@ func (w *wire) wants(types, sql string) {
 	}
 }
 
-// awaitPinWaiters waits until so many clients wait for a place.
-func (g *gateway) awaitPinWaiters(t *testing.T, n int) {
+// awaitWaitersAhead waits until so many clients wait for a place among the pinned, or for a role.
+func (g *gateway) awaitWaitersAhead(t *testing.T, n int) {
 	t.Helper()
-	conntest.Eventually(t, fmt.Sprintf("%d clients wait for a place", n), func() bool { return g.backend.Status().Waiting == n })
+	conntest.Eventually(t, fmt.Sprintf("%d clients wait before they acquire", n), func() bool { return g.backend.Status().Waiting == n })
 }
 
 // TestPinnedTakeTurns has more clients than places take a lock at once, as migrators do, by each form of the protocol. All of them get it, one
@@ -79,7 +79,7 @@ func TestPinnedTakeTurns(t *testing.T) {
 			w.wants("TDCZ", "select pg_advisory_unlock(91)")
 		})
 	}
-	g.awaitPinWaiters(t, clients)
+	g.awaitWaitersAhead(t, clients)
 	g.dial(t).wants("TDCZ", "select 1")
 	holder.wants("TDCZ", "select pg_advisory_unlock(90)")
 	waits.Wait()
@@ -108,9 +108,9 @@ func TestPinWaitEnds(t *testing.T) {
 			g, holder := startPlaces(t)
 			w, next := g.named(t, "waits"), g.named(t, "next")
 			w.send(query("select pg_advisory_lock(92)"))
-			g.awaitPinWaiters(t, 1)
+			g.awaitWaitersAhead(t, 1)
 			next.send(query("select pg_advisory_lock(92)"))
-			g.awaitPinWaiters(t, 2)
+			g.awaitWaitersAhead(t, 2)
 			end(t, g, w)
 			holder.wants("TDCZ", "select pg_advisory_unlock(90)")
 			if types, bodies := next.until(pgwire.TypeReadyForQuery); types != "TDCZ" {
@@ -130,7 +130,7 @@ func TestPinWaitOfListener(t *testing.T) {
 	w.wants("CZ", "listen places")
 	g.awaitParked(t, "listens")
 	w.send(query("select pg_advisory_lock(93)"))
-	g.awaitPinWaiters(t, 1)
+	g.awaitWaitersAhead(t, 1)
 	told := pgtest.Shared(t).Connect(t)
 	simple(t, told, "notify places, 'before'")
 	holder.wants("TDCZ", "select pg_advisory_unlock(90)")
@@ -172,7 +172,7 @@ func TestPinWaitAndReload(t *testing.T) {
 			g.dial(t).wants("TDCZ", "select pg_advisory_lock(95)")
 			w := g.dial(t)
 			w.send(query("select pg_advisory_lock(96)"))
-			g.awaitPinWaiters(t, 1)
+			g.awaitWaitersAhead(t, 1)
 			raise(t, &cfg, &settings)
 			if err := errors.Join(g.Update(cfg), g.backend.Update(settings)); err != nil {
 				t.Fatal(err)
@@ -195,7 +195,7 @@ func TestPinWaitersAreWaiters(t *testing.T) {
 	holder, w, more := g.dial(t), g.dial(t), g.dial(t)
 	holder.wants("TDCZ", "select pg_advisory_lock(97)")
 	w.send(query("select pg_advisory_lock(97)"))
-	g.awaitPinWaiters(t, 1)
+	g.awaitWaitersAhead(t, 1)
 	if types, bodies := more.ask(query("select pg_advisory_lock(98)")); types != "EZ" || !has(bodies, "53400") {
 		t.Errorf("%s %q", types, bodies)
 	}
@@ -203,7 +203,7 @@ func TestPinWaitersAreWaiters(t *testing.T) {
 	if types, bodies := w.until(pgwire.TypeReadyForQuery); types != "TDCZ" {
 		t.Errorf("%s %q", types, bodies)
 	}
-	g.awaitPinWaiters(t, 0)
+	g.awaitWaitersAhead(t, 0)
 }
 
 // TestPinWaitInVain waits for as long as the pool lets clients wait, and leaves nothing behind.

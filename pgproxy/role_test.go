@@ -208,6 +208,26 @@ func promotionServesWaiters(t *testing.T, a, b *pgtest.Cluster, writes, reads, p
 	}
 }
 
+// TestRoleWaitersAreWaiters has as many clients wait for a standby as may wait: another one is refused at once.
+func TestRoleWaitersAreWaiters(t *testing.T) {
+	g := startTarget(t, upstream.TargetStandby, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxWaiters = 1 }, pgtest.Shared(t))
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, err := pgx.Connect(ctx, g.dsn(""))
+		ended <- err
+	}()
+	g.awaitWaitersAhead(t, 1)
+	if _, err := pgx.Connect(t.Context(), g.dsn("")); sqlstate(err) != "53300" || !has(err.Error(), "too many clients wait for a server connection") {
+		t.Error(err)
+	}
+	leave()
+	if err := <-ended; err == nil {
+		t.Error("there is a standby")
+	}
+	g.awaitWaitersAhead(t, 0)
+}
+
 // TestRefusedLogin has clients that need a primary get the error of servers that refuse the gateway's own login, at once, and
 // go on when they do not refuse it any more.
 func TestRefusedLogin(t *testing.T) {

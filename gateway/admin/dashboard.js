@@ -192,8 +192,8 @@ function poolCard() {
 function upstreamView() {
   const root = element("div", "upstream");
   const head = element("div", "row");
-  const name = element("h3"), protocol = element("span", "tag"), about = element("span", "quiet"), open = element("span", "tag warn", "every endpoint is out"), none = element("span", "tag bad", "no endpoint has the role");
-  head.append(name, protocol, about, open, none);
+  const name = element("h3"), protocol = element("span", "tag"), about = element("span", "quiet"), waiting = element("span", "tag warn"), open = element("span", "tag warn", "every endpoint is out"), none = element("span", "tag bad", "no endpoint has the role");
+  head.append(name, protocol, about, waiting, open, none);
   const source = element("p", "quiet"), grid = element("div", "grid");
   root.append(head, source, grid);
   const cards = new Map();
@@ -204,6 +204,8 @@ function upstreamView() {
       setText(protocol, u.protocol);
       const file = u.endpoints.some((e) => e.address.startsWith("sqlite:"));
       setText(about, file || u.endpoints.length === 1 ? "" : u.balance + " over " + u.endpoints.length + " endpoints" + (u.target === "any" ? "" : ", target " + u.target));
+      setText(waiting, u.waiting + " waiting");
+      waiting.hidden = !u.waiting;
       open.hidden = !u.fail_open;
       none.hidden = !u.no_role;
       source.className = u.source && u.source.failing_since ? "error" : "quiet";
@@ -400,7 +402,7 @@ function show(s) {
   const pools = s.upstreams.flatMap((u) => u.endpoints.map((e) => e.pool));
   const sum = (list, pick) => list.reduce((total, x) => total + pick(x), 0);
   setTotals(count(sum(s.listeners, (l) => l.active)), count(sum(pools, (p) => p.in_use + p.direct)), count(sum(pools, (p) => p.idle)),
-    count(sum(pools, (p) => p.waiting)), reuse(pools));
+    count(sum(pools, (p) => p.waiting) + sum(s.upstreams, (u) => u.waiting)), reuse(pools));
   byId("pools-section").hidden = s.upstreams.length + s.sizing.length === 0;
   keep(byId("upstreams"), upstreams, s.upstreams, (u) => u.name, upstreamView).forEach((v, i) => v.update(s.upstreams[i]));
   byId("retiring-section").hidden = s.retiring.length === 0;

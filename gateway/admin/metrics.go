@@ -117,6 +117,7 @@ var (
 	failOpenDesc      = desc("upstream_fail_open", "1 while every endpoint is out and all of them are used.", "upstream", "protocol")
 	roleDesc          = desc("upstream_endpoint_role", "1 for the role that the endpoint has; only of upstreams with a target.", append([]string{"role"}, poolLabels...)...)
 	noRoleDesc        = desc("upstream_no_role", "1 while no endpoint has the role that the upstream's target wants, and its clients wait.", "upstream", "protocol")
+	waitingDesc       = desc("upstream_waiting", "Callers that wait for no pool yet: for a role, to be pinned, or for the source's first report.", "upstream", "protocol")
 	pausedDesc        = desc("upstream_paused", "1 while an operator has paused the upstream, and its clients wait.", "upstream", "protocol")
 	errorsDesc        = desc("listener_errors_total", "Sessions and requests that failed, by reason.", append([]string{"reason"}, listenerLabels...)...)
 	expiryDesc        = desc("listener_certificate_expiry_timestamp_seconds", "When the certificate of a listener with TLS expires.", listenerLabels...)
@@ -202,6 +203,7 @@ func retiringByName(list []Retiring) map[[2]string]int {
 func collectUpstream(ch chan<- prometheus.Metric, u Upstream) {
 	send(ch, failOpenDesc, prometheus.GaugeValue, oneIf(u.FailOpen), u.Name, u.Protocol)
 	send(ch, noRoleDesc, prometheus.GaugeValue, oneIf(u.NoRole), u.Name, u.Protocol)
+	send(ch, waitingDesc, prometheus.GaugeValue, float64(u.Waiting), u.Name, u.Protocol)
 	send(ch, pausedDesc, prometheus.GaugeValue, oneIf(!u.PausedUntil.IsZero()), u.Name, u.Protocol)
 	send(ch, sourceFailingDesc, prometheus.GaugeValue, oneIf(u.Source.LastError != ""), u.Name, u.Protocol)
 	send(ch, sourceFailedDesc, prometheus.CounterValue, float64(u.Source.Failed), u.Name, u.Protocol)

@@ -12,7 +12,7 @@ import (
 
 // TestRoles shows the roles of an upstream with a target, and what is wrong with them.
 func TestRoles(t *testing.T) {
-	st := upstream.Status{Name: "pg", Target: upstream.TargetPrimary, NoRole: true, Endpoints: []upstream.EndpointStatus{
+	st := upstream.Status{Name: "pg", Target: upstream.TargetPrimary, NoRole: true, Waiting: 12, Endpoints: []upstream.EndpointStatus{
 		{Address: "a:1", Healthy: true, Role: upstream.Standby, LastError: "refused"}, // long ago
 		{Address: "b:1", Healthy: true, LastError: "refused"},
 	}}
@@ -25,7 +25,7 @@ func TestRoles(t *testing.T) {
 	if err := json.Unmarshal(get(h, "/api/v1/status").Body.Bytes(), &status); err != nil {
 		t.Fatal(err)
 	}
-	if u := status.Upstreams[0]; u.Target != "primary" || !u.NoRole || u.Endpoints[0].Role != "standby" || u.Endpoints[1].Role != "unknown" {
+	if u := status.Upstreams[0]; u.Target != "primary" || u.Waiting != 12 || !u.NoRole || u.Endpoints[0].Role != "standby" || u.Endpoints[1].Role != "unknown" {
 		t.Errorf("%+v", u)
 	}
 	if u := status.Upstreams[1]; u.Target != "any" || u.NoRole || u.Endpoints[0].Role != "" {
@@ -47,6 +47,7 @@ func TestRoles(t *testing.T) {
 		`headpond_upstream_endpoint_role{endpoint="a:1",protocol="postgres",role="primary",upstream="pg"} 0`:           true,
 		`headpond_upstream_endpoint_role{endpoint="b:1",protocol="postgres",role="unknown",upstream="pg"} 1`:           true,
 		`headpond_upstream_endpoint_role{endpoint="a:1",protocol="postgres",role="read-only primary",upstream="pg"} 0`: true,
+		`headpond_upstream_waiting{protocol="postgres",upstream="pg"} 12`:                                              true,
 		`role="unknown",upstream="any"`: false,
 	} {
 		if strings.Contains(metrics, line) != want {
@@ -54,7 +55,7 @@ func TestRoles(t *testing.T) {
 		}
 	}
 	s.Upstreams[0].PausedUntil = time.Now().Add(time.Hour)
-	if got := statusLines(t, s); strings.Contains(got, "role") {
+	if got := statusLines(t, s); strings.Contains(got, "role") || !strings.Contains(got, "sessions that wait: 12,") {
 		t.Errorf("in a pause: %s", got)
 	}
 }

@@ -144,6 +144,7 @@ type UpstreamStatus struct {
 	Target      string     `json:"target"`       // the role that endpoints must have, "any" or another word of libpq's target_session_attrs
 	NoRole      bool       `json:"no_role"`      // no endpoint has it, and clients wait
 	FailOpen    bool       `json:"fail_open"`    // every endpoint is out, those of the first priority are used
+	Waiting     int        `json:"waiting"`      // clients that wait for no pool yet: for a role, to be pinned, or for the source's first report
 	PausedUntil *time.Time `json:"paused_until"` // by an operator, who may also resume it; null: it is not paused
 	Source      *Source    `json:"source"`       // null: the endpoints are in the configuration
 	Endpoints   []Endpoint `json:"endpoints"`
@@ -360,7 +361,7 @@ func served(all []traffic.Snapshot, upstream string, histograms bool) *Served {
 }
 
 func upstreamStatus(u Upstream, now time.Time, histograms bool) UpstreamStatus {
-	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, Target: u.Target.String(), NoRole: u.NoRole, FailOpen: u.FailOpen, PausedUntil: timeOrNil(u.PausedUntil), Pairs: pairs(u.Tenants), MorePairs: u.MoreTenants, Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
+	out := UpstreamStatus{Name: u.Name, Protocol: u.Protocol, Balance: u.Balance, Target: u.Target.String(), NoRole: u.NoRole, FailOpen: u.FailOpen, Waiting: u.Waiting, PausedUntil: timeOrNil(u.PausedUntil), Pairs: pairs(u.Tenants), MorePairs: u.MoreTenants, Endpoints: make([]Endpoint, 0, len(u.Endpoints))}
 	if src := u.Status.Source; src.Name != "" {
 		out.Source = &Source{
 			Name: src.Name, Updated: timeOrNil(src.Updated), Changed: timeOrNil(src.Changed), FailingSince: timeOrNil(src.FailingSince),

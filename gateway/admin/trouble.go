@@ -125,6 +125,7 @@ func (u *UpstreamStatus) present() (n int) {
 
 // Connections counts the sessions that wait for a connection, and the connections that are in use or being opened.
 func (u *UpstreamStatus) Connections() (waiting, open int) {
+	waiting = u.Waiting
 	for _, e := range u.Endpoints {
 		waiting += e.Pool.Waiting
 		open += e.Pool.InUse + e.Pool.Opening + e.Pool.Direct

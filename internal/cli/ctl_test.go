@@ -51,7 +51,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 			{Name: "bad", LastMinute: &admin.LastMinute{Unit: "transactions", Done: 2, Failed: 3}},
 			{Name: "kube", Gone: 7, Moved: 12, MovesRefused: 1, Errors: map[string]uint64{"rebalanced": 40}},
 		},
-		Upstreams: []admin.UpstreamStatus{{Name: "pg", Endpoints: []admin.Endpoint{{Address: "a:1", State: "failing"}}}},
+		Upstreams: []admin.UpstreamStatus{{Name: "pg", Waiting: 12, Endpoints: []admin.Endpoint{{Address: "a:1", State: "failing"}}}},
 		Tables: []admin.Table{{
 			Columns: []admin.Heading{{Title: "tunnel", Format: "text"}, {Title: "streams", Format: "count"}, {Title: "error", Detail: true}, {Title: "peers", Format: "text"}},
 			Rows:    [][]admin.Cell{{{Text: "main"}, {Number: 12000}, {Text: "hidden"}, {Text: "branch\x1b[2J"}}},
@@ -69,7 +69,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 			"db           1234.6 transactions  1.2 %   ≤ 350µs  ≤ 13ms  ≤ 1.2s\nidle         0.0 requests         -       -        -       -\n" +
 			"bad          0.0 transactions     150 %   -        -       -\n\n",
 		"GONE  ERRORS\n", "7     rebalanced=40\n", "\nSESSIONS MOVED  AFTER A FAILURE  REFUSED  REBALANCED\nkube            12               1        40\n\n",
-		"a:1       failing", "\nTUNNEL  STREAMS  PEERS\nmain    12000    branch [2J\n", "\nTROUBLE\nendpoint a:1 is failing: refused [2J\nmore\n", "\nSIZING\nsmall\n",
+		"a:1       failing", "\npg        none yet                                    12       \n", "\nTUNNEL  STREAMS  PEERS\nmain    12000    branch [2J\n", "\nTROUBLE\nendpoint a:1 is failing: refused [2J\nmore\n", "\nSIZING\nsmall\n",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in\n%s", want, stdout)

@@ -37,6 +37,9 @@ func printStatus(w io.Writer, s admin.Status) {
 		t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		_, _ = fmt.Fprintln(t, "\nUPSTREAM\tENDPOINT\tHEALTH\tIN USE\tMAX\tIDLE\tWARM\tWAITING\tREUSE")
 		for _, u := range s.Upstreams {
+			if u.Waiting > 0 {
+				_, _ = fmt.Fprintf(t, "%s\tnone yet\t\t\t\t\t\t%d\t\n", u.Name, u.Waiting)
+			}
 			for _, ep := range u.Endpoints {
 				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n",
 					u.Name, ep.Address, health(ep), ep.Pool.InUse, ep.Pool.MaxSize, ep.Pool.Idle, ep.Pool.WarmTarget, ep.Pool.Waiting, reuse(ep.Pool))

@@ -149,7 +149,7 @@ func (m *Model) sums() Line {
 		u := &m.status.Upstreams[i]
 		used += sum(u, func(p *admin.Pool) int { return p.InUse + p.Direct })
 		idle += sum(u, func(p *admin.Pool) int { return p.Idle })
-		waiting += sum(u, func(p *admin.Pool) int { return p.Waiting })
+		waiting += waitersOf(u)
 	}
 	right.add(plain, fmt.Sprintf("  pools: %.0f in use, %.0f idle", used, idle))
 	if waiting > 0 {

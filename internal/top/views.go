@@ -105,6 +105,12 @@ func sum[N int | uint64 | float64](u *admin.UpstreamStatus, read func(*admin.Poo
 	return total
 }
 
+// waitersOf counts the clients that wait for a connection of the upstream.
+func waitersOf(u *admin.UpstreamStatus) float64 {
+	waiting, _ := u.Connections()
+	return float64(waiting)
+}
+
 // failures are the acquires of a pool that failed, and the connections that could not be opened.
 func failures(p *admin.Pool) uint64 { return p.OpenFailed + p.TimedOut + p.Rejected + p.GaveUp }
 
@@ -142,7 +148,7 @@ func poolTable(s *status, over span) (t table) {
 		t.rows = append(t.rows, row{id: u.Name, cells: []cell{
 			{text: u.Name}, {text: state, style: st}, count(sum(u, used)), count(sum(u, func(p *admin.Pool) int { return p.MaxSize })),
 			count(sum(u, func(p *admin.Pool) int { return p.Idle })), count(sum(u, func(p *admin.Pool) int { return p.Opening })),
-			alarming(count(sum(u, func(p *admin.Pool) int { return p.Waiting })), warn), waited(oldest),
+			alarming(count(waitersOf(u)), warn), waited(oldest),
 			quantile(acquires, 0.5), quantile(acquires, 0.99),
 			of(doneOf), alarming(of(failedOf), bad),
 		}, fields: func() []field { return upstreamFields(u) }})
