@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"sync"
 	"time"
@@ -98,13 +99,14 @@ func newAnswers(query AuthQuery, read func(user, text string) *answer) *answers 
 	return &answers{query: query, read: read, byUser: map[string]*answer{}, asking: map[string]chan struct{}{}}
 }
 
-// find returns the answer for a user, and asks the server unless there is one, until a time. Clients that log in as the
-// same user at the same time cause one query. On a fiber it does not hold the loop.
-func (a *answers) find(ctx context.Context, until time.Time, user string) (found *answer, err error) {
+// find returns the answer for a user, and asks the server unless there is one, until the client's time for the login is over.
+// Clients that log in as the same user at the same time cause one query. On a fiber it does not hold the loop.
+func (a *answers) find(ctx context.Context, client *startup, user string) (found *answer, err error) {
 	if found = a.known(user); found == nil {
 		fiber.Block(func() {
-			ctx, stop := context.WithDeadline(ctx, until)
+			ctx, stop := context.WithDeadline(ctx, client.accepted.Accepted().Add(client.set.LoginTimeout))
 			defer stop()
+			ctx = withSource(ctx, maphash.Comparable(client.proxy.failures.seed, client.source()))
 			found, err = a.ask(ctx, user)
 		})
 	}
@@ -244,7 +246,7 @@ func (g *startup) credentialOf(ctx context.Context, user string) (*credential, *
 	if listed || g.set.answers == nil || len(user) > maxUserName || !utf8.ValidString(user) {
 		return cred, nil, nil
 	}
-	found, err := g.set.answers.find(ctx, g.accepted.Accepted().Add(g.set.LoginTimeout), user)
+	found, err := g.set.answers.find(ctx, g, user)
 	if err != nil {
 		return nil, nil, &refusal{
 			code: pgwire.StateCannotConnectNow, reason: listener.ReasonUpstreamUnavailable, cause: err,

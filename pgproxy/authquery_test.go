@@ -3,6 +3,8 @@ package pgproxy_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -377,6 +379,46 @@ func TestAuthQueryTakesLong(t *testing.T) {
 		secret, err := g.backend.Secret(t.Context(), "SELECT name, secret FROM public.secrets WHERE name = $1", "somebody")
 		return secret == "x" && err == nil
 	})
+}
+
+// TestLookUpsTakeTurns has somebody flood the gateway with invented names, until no further look-up of theirs may wait. A client
+// from elsewhere logs in before most of them.
+func TestLookUpsTakeTurns(t *testing.T) {
+	const most, names = 100, 130 // most run or wait
+	db := pgtest.Start(t)
+	db.Exec(t, "CREATE ROLE ada LOGIN PASSWORD 'of ada'", "CREATE TABLE secrets AS SELECT rolname::text name, rolpassword secret FROM pg_authid WHERE rolname = 'ada'")
+	g, _ := startLookingUp(t, db, "SELECT name, secret FROM public.secrets WHERE name = $1", func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+		c.Listener.AcceptProxy, c.Listener.TrustedProxies = true, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
+	lock := db.Connect(t)
+	do(t, lock, "BEGIN")
+	do(t, lock, "LOCK TABLE secrets")
+	var flood sync.WaitGroup
+	var refused, unknown atomic.Int64
+	for i := range names {
+		flood.Go(func() {
+			switch code := g.fromAs(t, "10.0.0.1", fmt.Sprint("invented", i), "guess"); code {
+			case "57P03":
+				refused.Add(1)
+			case "28P01":
+				unknown.Add(1)
+			default:
+				t.Error(code)
+			}
+		})
+	}
+	conntest.Eventually(t, "the queue is full", func() bool { return refused.Load() == names-most })
+	done := make(chan string)
+	go func() { done <- g.fromAs(t, "10.0.0.2", "ada", "of ada") }()
+	conntest.Eventually(t, "ada has somebody's place", func() bool { return refused.Load() == names-most+1 })
+	do(t, lock, "COMMIT")
+	if code := <-done; code != "" {
+		t.Errorf("ada got %s", code)
+	}
+	flood.Wait()
+	if n := unknown.Load(); n != most-1 {
+		t.Errorf("%d of the flood were looked up, want %d", n, most-1)
+	}
 }
 
 // TestAuthQueryServerRestarts has the server end the connection of the queries, and stop.

@@ -65,20 +65,29 @@ type claim struct {
 
 // claimOf returns the claim of the client.
 func (g *startup) claimOf(user string) (c claim) {
-	from, _ := g.accepted.Client()
-	addr, ok := from.(*net.TCPAddr)
-	if !ok || g.set.FailedLogins.Attempts == 0 {
+	if g.set.FailedLogins.Attempts == 0 {
 		return c
 	}
-	ip, _ := netip.AddrFromSlice(addr.IP)
-	if c.source = ip.Unmap(); c.source.Is6() {
-		const network = 64
-		p, _ := c.source.Prefix(network)
-		c.source = p.Addr()
+	if c.source = g.source(); c.source.IsValid() {
+		c.user = maphash.String(g.proxy.failures.seed, c.source.String()+" "+user)
 	}
-	f := &g.proxy.failures
-	c.user = maphash.String(f.seed, c.source.String()+" "+user)
 	return c
+}
+
+// source returns the address of the client, that of its network for IPv6, the zero Addr if it has none.
+func (g *startup) source() netip.Addr {
+	from, _ := g.accepted.Client()
+	addr, ok := from.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	ip, _ := netip.AddrFromSlice(addr.IP)
+	if ip = ip.Unmap(); ip.Is6() {
+		const network = 64
+		p, _ := ip.Prefix(network)
+		ip = p.Addr()
+	}
+	return ip
 }
 
 // mayTry returns a refusal if too many logins have failed.

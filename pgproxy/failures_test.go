@@ -96,10 +96,16 @@ func TestFailedLoginsAtOnce(t *testing.T) {
 	}
 }
 
-// from logs in from an address, and returns the SQLSTATE of the error, "" for none.
+// from logs in from an address as ada, and returns the SQLSTATE of the error, "" for none.
 func (g *gateway) from(t *testing.T, addr, password string) string {
 	t.Helper()
-	cfg, err := pgx.ParseConfig(g.dsn("user=ada password='" + password + "'"))
+	return g.fromAs(t, addr, "ada", password)
+}
+
+// fromAs is from for any user.
+func (g *gateway) fromAs(t *testing.T, addr, user, password string) string {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(g.dsn("user=" + user + " password='" + password + "'"))
 	if err != nil {
 		t.Fatal(err)
 	}

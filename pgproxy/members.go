@@ -53,7 +53,7 @@ func (g *startup) rolesOf(ctx context.Context, user string) ([]string, error) {
 	if len(user) > maxUserName || !utf8.ValidString(user) {
 		return nil, nil
 	}
-	found, err := g.set.members.find(ctx, g.accepted.Accepted().Add(g.set.LoginTimeout), user)
+	found, err := g.set.members.find(ctx, g, user)
 	if err != nil {
 		return nil, &refusal{code: pgwire.StateCannotConnectNow, reason: listener.ReasonUpstreamUnavailable, cause: err,
 			message: fmt.Sprintf("the gateway cannot look up the roles of user %q", user),

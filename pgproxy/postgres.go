@@ -126,7 +126,7 @@ func NewPostgres(cfg PostgresConfig) (*Postgres, error) {
 	b := &Postgres{cfg: cfg, renewals: new(renewals)}
 	b.pairs.all, b.pairs.catalogs = map[uint64]*Postgres{}, map[string]*sharedCatalog{}
 	b.life, b.end = context.WithCancel(context.Background())
-	b.secrets.use, b.secrets.queue = make(chan struct{}, 1), make(chan struct{}, maxSecrets)
+	b.secrets.use, b.secrets.turns = make(chan struct{}, 1), newTurns()
 	context.AfterFunc(b.life, b.closeSecretServer)
 	b.tables.cannotListen, b.tables.readers.added = b.cannotListen, b.logReader
 	b.with = withMaxSize(cfg.Settings)

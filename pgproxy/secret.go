@@ -11,18 +11,19 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/pgwire"
+	"github.com/headpond/headpond/pool"
 )
 
 // secretConn is the server connection on which a backend runs its listeners' AuthQuery. It is in no pool, and has
 // settings of its own: no client must decide what the query reads.
 type secretConn struct {
-	use    chan struct{} // full while a query runs. Guards the fields below
-	queue  chan struct{} // has an element for each query that runs or waits
-	srv    *server       // nil = none is open
-	opened time.Duration // when srv was, by clock
-	expiry *time.Timer   // closes srv at its end
-	failed error         // why the server could not be asked at failedAt; nil = it could
-	when   time.Duration // of failed, by clock
+	turns  *pool.Pool[struct{}] // has one element, which a query that runs holds: the sources of clients take turns
+	use    chan struct{}        // full while a query runs. Guards the fields below
+	srv    *server              // nil = none is open
+	opened time.Duration        // when srv was, by clock
+	expiry *time.Timer          // closes srv at its end
+	failed error                // why the server could not be asked at failedAt; nil = it could
+	when   time.Duration        // of failed, by clock
 }
 
 // Bounds of the queries.
@@ -30,8 +31,50 @@ const (
 	secretLife    = time.Minute     // of a connection, so that the next one goes to an endpoint that is healthy then
 	secretTimeout = 5 * time.Second // for a query, with the login before it; the server ends a query after this time, too
 	secretPause   = time.Second     // after a failure, in which nobody waits for the server
-	maxSecrets    = 100             // that run or wait; beyond that they fail at once
+	maxSecrets    = 100             // that run or wait; beyond that those of the source with the most fail at once
 )
+
+// newTurns returns the turns of a secretConn.
+func newTurns() *pool.Pool[struct{}] {
+	turns, err := pool.New(pool.Config[struct{}]{
+		Name: "secrets", Open: func(context.Context) (none struct{}, err error) { return none, nil }, Close: func(struct{}) {},
+		Limits: pool.Limits{MaxSize: 1, MaxWaiters: maxSecrets - 1, IdleTimeout: -1},
+	})
+	if err != nil {
+		panic(err) // the Config is valid
+	}
+	return turns
+}
+
+// turnParker waits for the turn of a client of a source. Anybody can ask for users that do not exist, before any password is
+// checked: a source that asks for many delays its own clients, and no others.
+type turnParker struct {
+	source uint64
+	woken  chan struct{} // has room for one
+}
+
+var _ pool.FlowParker = turnParker{}
+
+// withSource returns a context for a Secret that a client of a source waits for.
+func withSource(ctx context.Context, source uint64) context.Context {
+	return pool.WithParker(ctx, turnParker{source, make(chan struct{}, 1)})
+}
+
+// Flow implements pool.FlowParker.
+func (p turnParker) Flow() (flow uint64, until time.Time) { return p.source, until }
+
+// Park implements pool.Parker.
+func (p turnParker) Park(ctx context.Context) error {
+	select {
+	case <-p.woken:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Unpark implements pool.Parker.
+func (p turnParker) Unpark() { p.woken <- struct{}{} }
 
 // errSecretsWait says nothing about the user.
 var errSecretsWait = fmt.Errorf("%d queries wait already", maxSecrets)
@@ -51,17 +94,15 @@ func (b *Postgres) Secret(ctx context.Context, sql, user string) (string, error)
 // waitForSecret runs the query when it is its turn. The query does not end with ctx: the next one needs the connection.
 func (b *Postgres) waitForSecret(ctx context.Context, sql, user string) (string, error) {
 	c := &b.secrets
-	select {
-	case c.queue <- struct{}{}:
-	default:
+	turn, err := c.turns.Acquire(ctx)
+	switch {
+	case errors.Is(err, pool.ErrTooManyWaiters):
 		return "", errSecretsWait
+	case err != nil:
+		return "", fmt.Errorf("no answer in time: %w", cmp.Or(context.Cause(ctx), err))
 	}
-	defer func() { <-c.queue }()
-	select {
-	case c.use <- struct{}{}:
-	case <-ctx.Done():
-		return "", fmt.Errorf("no answer in time: %w", context.Cause(ctx))
-	}
+	defer turn.Release()
+	c.use <- struct{}{}
 	defer func() { <-c.use }()
 	if c.failed != nil && clock()-c.when < secretPause {
 		return "", c.failed
