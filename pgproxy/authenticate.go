@@ -73,7 +73,7 @@ func (g *startup) authenticate(ctx context.Context, login *Login) error {
 // through the same steps.
 func (g *startup) provePassword(ctx context.Context, login *Login, method hba.Method) error {
 	user := login.User
-	if err := g.mayTry(user, g.claimOf(user)); err != nil {
+	if err := g.mayTry(user); err != nil {
 		return err
 	}
 	g.r.MaxBody = maxAuthBody
@@ -85,11 +85,11 @@ func (g *startup) provePassword(ctx context.Context, login *Login, method hba.Me
 	var keys pgwire.ScramKeys
 	switch {
 	case method == hba.Password:
-		keys, err = g.askCleartext(user, cred)
+		keys, err = g.askCleartext(ctx, user, cred)
 	case method == hba.MD5 && g.asksMD5(cred):
-		err = g.askMD5(user, cred)
+		err = g.askMD5(ctx, user, cred)
 	default:
-		keys, err = g.askSCRAM(user, cred)
+		keys, err = g.askSCRAM(ctx, user, cred)
 	}
 	switch {
 	case err == nil:
@@ -147,7 +147,7 @@ var requestCleartext = (&pgwire.Authentication{Kind: pgwire.AuthCleartext}).Appe
 
 // askCleartext returns the client's keys, zero if the user has an md5 secret. It computes as long for such a user, and for one
 // that does not exist.
-func (g *startup) askCleartext(user string, cred *credential) (keys pgwire.ScramKeys, err error) {
+func (g *startup) askCleartext(ctx context.Context, user string, cred *credential) (keys pgwire.ScramKeys, err error) {
 	body, err := g.ask(requestCleartext)
 	if err != nil {
 		return keys, err
@@ -161,7 +161,7 @@ func (g *startup) askCleartext(user string, cred *credential) (keys pgwire.Scram
 	if known {
 		verifier = cred.verifier()
 	}
-	err = g.trySlowly(user, func() error {
+	err = g.try(ctx, user, slowly, func() error {
 		found, err := verifier.Keys(m.Password)
 		switch {
 		case m.Password == "":
@@ -179,7 +179,7 @@ func (g *startup) askCleartext(user string, cred *credential) (keys pgwire.Scram
 	return keys, err
 }
 
-func (g *startup) askMD5(user string, cred *credential) error {
+func (g *startup) askMD5(ctx context.Context, user string, cred *credential) error {
 	request := &pgwire.Authentication{Kind: pgwire.AuthMD5}
 	_, _ = rand.Read(request.Salt[:])
 	body, err := g.ask(request.Append(nil))
@@ -194,7 +194,7 @@ func (g *startup) askMD5(user string, cred *credential) error {
 	if cred != nil {
 		secret = cred.md5
 	}
-	return g.try(user, func() error {
+	return g.try(ctx, user, quickly, func() error {
 		ok := pgwire.VerifyMD5(secret, request.Salt, m.Password)
 		switch {
 		case cred == nil:
@@ -208,7 +208,7 @@ func (g *startup) askMD5(user string, cred *credential) error {
 
 // askSCRAM goes through the whole exchange also for users that do not exist.
 // It returns the client's keys.
-func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys, err error) {
+func (g *startup) askSCRAM(ctx context.Context, user string, cred *credential) (keys pgwire.ScramKeys, err error) {
 	var verifier pgwire.ScramVerifier
 	known := cred.hasScram()
 	if known {
@@ -242,7 +242,7 @@ func (g *startup) askSCRAM(user string, cred *credential) (keys pgwire.ScramKeys
 		return keys, err
 	}
 	var final []byte
-	err = g.try(user, func() (err error) {
+	err = g.try(ctx, user, quickly, func() (err error) {
 		final, err = exchange.Final(body)
 		return err
 	})

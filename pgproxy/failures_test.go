@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,6 +139,45 @@ func (g *gateway) challenge(t *testing.T, user string) string {
 	w.send(&pgwire.SASLInitialResponse{Mechanism: pgwire.MechanismSCRAM, Data: []byte("n,,n=,r=abc")})
 	_, challenge := w.until(pgwire.TypeAuthentication)
 	return challenge
+}
+
+// TestFailedLoginsWait has somebody guess without a pause, on some connections at a time. Logins with the right password from the
+// same address wait for their turn, and succeed.
+func TestFailedLoginsWait(t *testing.T) {
+	for _, method := range []string{"scram-sha-256", "md5", "password"} {
+		t.Run(method, func(t *testing.T) {
+			g := ruled(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+				c.Users = pgproxy.Users{"ada": "of ada"}
+				c.FailedLogins = pgproxy.FailedLogins{Attempts: 2, Per: 200 * time.Millisecond}
+			}, "host all all all "+method)
+			var guesses atomic.Int64
+			var guessing sync.WaitGroup
+			stop := make(chan struct{})
+			for range 4 {
+				guessing.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						if got := g.logsIn(t, "ada", "guess"); got != "28P01" {
+							t.Errorf("a guess: %s", got)
+						}
+						guesses.Add(1)
+					}
+				})
+			}
+			conntest.Eventually(t, "the limit is reached", func() bool { return guesses.Load() > 4 })
+			for range 3 {
+				if got := g.logsIn(t, "ada", "of ada"); got != "" {
+					t.Errorf("the right password: %s", got)
+				}
+			}
+			close(stop)
+			guessing.Wait()
+		})
+	}
 }
 
 // TestFailedLoginsEnd waits for the next attempt. Nobody else is affected.
