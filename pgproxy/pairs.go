@@ -126,10 +126,18 @@ func (b *Postgres) configOf(l *Login) PostgresConfig {
 
 // enter returns the pair of a client for one session, which leave ends. Until then the pair does not end. On a fiber it
 // does not hold the loop.
-func (b *Postgres) enter(ctx context.Context, l *Login) (p *Postgres, err error) {
-	if p = b.entered(l); p == nil {
-		fiber.Block(func() { p, err = b.enterNew(ctx, l) })
+func (b *Postgres) enter(ctx context.Context, c *Client) (p *Postgres, err error) {
+	if p = b.entered(c.Login); p != nil {
+		return p, nil
 	}
+	ctx, end := c.Killable(ctx)
+	defer end()
+	ctx, cancel := context.WithCancel(ctx) // also when the client leaves
+	defer cancel()
+	c.OnCancel(func(context.Context) { cancel() })
+	c.Working()
+	defer c.Done()
+	fiber.Block(func() { p, err = b.enterNew(ctx, c.Login) })
 	return p, err
 }
 
@@ -235,7 +243,7 @@ func (b *Postgres) enterNew(ctx context.Context, l *Login) (*Postgres, error) {
 	p := b.outdated(l)
 	b.pairs.mu.Unlock()
 	if p != nil {
-		if err := p.changeSecret(ctx, l); err != nil {
+		if err := p.changeSecretLater(ctx, l); err != nil {
 			return nil, err
 		}
 	}
@@ -265,6 +273,19 @@ func (b *Postgres) enterNew(ctx context.Context, l *Login) (*Postgres, error) {
 		return nil, b.errClosed()
 	}
 	return p, nil
+}
+
+// changeSecretLater is changeSecret, in a pause at its end: the server may be stopped.
+func (b *Postgres) changeSecretLater(ctx context.Context, l *Login) error {
+	for {
+		if err := b.whole.AwaitResume(ctx); err != nil {
+			return err
+		}
+		err := b.changeSecret(ctx, l)
+		if err == nil || b.whole.Status().PausedUntil.IsZero() {
+			return err
+		}
+	}
 }
 
 // changeSecret gives the pair the secret that a client has proven, if a server accepts it: a secret that the gateway has

@@ -1,10 +1,12 @@
 package pgproxy_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
@@ -93,6 +95,47 @@ func TestSecretChangesInTurn(t *testing.T) {
 			return one[int](t, look, "select count(*) from pg_stat_activity where usename = 'ada' and pid::text = any(string_to_array($1, ' '))", before) == 0
 		})
 	}
+}
+
+// TestSecretChangedInPause has a user's password change while the server is stopped in a pause. Clients with the new one wait for
+// the end of the pause, as others do, unless they leave or are killed.
+func TestSecretChangedInPause(t *testing.T) {
+	db := pgtest.Start(t)
+	db.Exec(t, "create role ada login password 'old'", "create database shop")
+	g := startPairs(t, db, pgproxy.Users{"ada": "old"}, nil)
+	before := g.login(t, "ada", "old", "shop")
+	if err := g.backend.Pause(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, "alter role ada password 'new'")
+	db.Stop(t)
+	g.setUsers(t, pgproxy.Users{"ada": "new"})
+	const clients = 3
+	ended := make(chan error)
+	login := func(ctx context.Context) {
+		_, err := g.as(ctx, t, "ada", "new", "shop")
+		ended <- err
+	}
+	for range clients {
+		go login(t.Context())
+	}
+	g.awaitWaitersAhead(t, clients)
+	ctx, leave := context.WithCancel(t.Context())
+	go login(ctx)
+	g.awaitWaitersAhead(t, clients+1)
+	leave()
+	if err := <-ended; err == nil {
+		t.Error("it has logged in during the pause")
+	}
+	g.awaitWaitersAhead(t, clients)
+	db.Restart(t)
+	g.backend.Resume()
+	for range clients {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	isUser(t, before, "ada", "shop")
 }
 
 // TestSecretThatNoServerAccepts gives a listener a secret that is not the server's. Sessions of the pair have their server

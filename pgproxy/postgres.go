@@ -356,7 +356,7 @@ func (b *Postgres) Serve(ctx context.Context, c *Client) (err error) {
 	var p *Postgres
 	if c.Session != nil { // it was suspended, and has kept its pair
 		p = b.pairOf(c.Login)
-	} else if p, err = b.enter(ctx, c.Login); err != nil {
+	} else if p, err = b.enter(ctx, c); err != nil {
 		return (&session{b: b, c: c, ctx: ctx}).refuse(err)
 	}
 	defer func() {

@@ -134,12 +134,9 @@ func (e *Error) gone() bool {
 // queue too long for the caller's deadline, or a time-out while every connection was in use. The endpoints themselves
 // may be well.
 func Exhausted(err error) bool {
-	if e, ok := errors.AsType[*Error](err); ok && len(e.Causes) == 0 {
-		return errors.Is(e, pool.ErrTooManyWaiters)
-	}
 	pe, ok := errors.AsType[*pool.Error](err)
 	if !ok {
-		return false
+		return errors.Is(err, pool.ErrTooManyWaiters) // for another wait than a pool's
 	}
 	return errors.Is(pe.Kind, pool.ErrTooManyWaiters) || errors.Is(pe.Kind, pool.ErrNoTime) || errors.Is(pe.Kind, pool.ErrTimeout) && full(pe)
 }

@@ -97,6 +97,16 @@ func (u *Upstream[T]) resume(p *pause) bool {
 	return true
 }
 
+// AwaitResume waits while the Upstream is paused, as acquires do. The error is ctx's, or wraps pool.ErrClosed or
+// pool.ErrTooManyWaiters.
+func (u *Upstream[T]) AwaitResume(ctx context.Context) error {
+	err := u.own.until(ctx, new(roleWait), nil, func(s *set[T]) bool { return !s.paused() })
+	if err != nil {
+		return fmt.Errorf("upstream %q is paused: %w", u.cfg.Name, err)
+	}
+	return nil
+}
+
 // Follow has connections for u's own acquires opened as next opens them from now on. It is for an Upstream that another
 // one has replaced during a pause: those that wait for its end get connections as the new settings say. Update sets the
 // endpoints. Connections that are open already remain; a pause closes them.
