@@ -204,6 +204,35 @@ func TestNoFirstSet(t *testing.T) {
 	})
 }
 
+// TestFirstSetIsAwaited has clients wait for the first set, as many as may wait. New limits reach them.
+func TestFirstSetIsAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newPusher()
+		cfg := newBackends().config()
+		cfg.Source, cfg.Limits = src, pool.Limits{MaxSize: 1, MaxWaiters: 1, AcquireTimeout: 3 * time.Second}
+		u := start(t, cfg)
+		leased := make(chan upstream.Lease[*conn])
+		go func() { leased <- acquire(t, u) }()
+		time.Sleep(2 * time.Second)
+		if _, err := u.Acquire(t.Context()); !errors.Is(err, pool.ErrTooManyWaiters) || !upstream.Exhausted(err) {
+			t.Error(err)
+		}
+		cfg.Limits.AcquireTimeout = time.Hour
+		if err := u.Update(cfg.Settings); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if n := u.Status().Waiting; n != 1 {
+			t.Errorf("%d wait", n)
+		}
+		if err := src.push("a:1"); err != nil {
+			t.Error(err)
+		}
+		(<-leased).Release()
+		u.Close()
+	})
+}
+
 type panics struct{}
 
 func (*panics) String() string { return "panics" }

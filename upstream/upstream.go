@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/pool"
 )
 
@@ -110,28 +109,18 @@ func (t *Tenant[T]) pickFirst(ctx context.Context, key string) (*endpoint[T], er
 	if w == nil {
 		return nil, &Error{Upstream: u.cfg.Name}
 	}
-	if limit := u.set.Load().acquireTimeout; limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
-	}
-	if !t.BeginWait() {
-		return nil, &Error{Upstream: u.cfg.Name, Source: fmt.Errorf("%s: %w", w.source, pool.ErrTooManyWaiters)}
-	}
-	fiber.Block(func() {
-		defer t.EndWait()
-		select {
-		case <-w.answered:
-		case <-ctx.Done():
-		}
-	})
+	wait := new(roleWait)
+	ended := t.until(ctx, wait, w.answered, func(s *set[T]) bool { return len(s.all) > 0 })
 	if s := u.set.Load(); len(s.all) > 0 {
-		return t.awaitRole(ctx, key, new(roleWait))
+		return t.awaitRole(ctx, key, wait)
+	}
+	if errors.Is(ended, pool.ErrTimeout) { // no pool's
+		ended = context.DeadlineExceeded
 	}
 	u.mu.Lock()
 	err := w.err
 	u.mu.Unlock()
-	err = cmp.Or(err, ctx.Err(), errNoEndpoints)
+	err = cmp.Or(err, ended, errNoEndpoints)
 	return nil, &Error{Upstream: u.cfg.Name, Source: fmt.Errorf("%s: %w", w.source, err)}
 }
 
