@@ -38,7 +38,8 @@ type Settings struct {
 	// Balance chooses among the endpoints; the zero value is P2C.
 	Balance Balance
 	// Target says which roles endpoints must have to get leases; the zero value is TargetAny. The endpoints are asked for
-	// their roles, about once a second. Callers wait for an endpoint with the role up to Limits.AcquireTimeout.
+	// their roles, about once a second. Callers wait for an endpoint with the role up to Limits.AcquireTimeout; they count
+	// for Limits.MaxWaiters.
 	Target Target
 	// Limits are the limits of each endpoint's pool, for each tenant.
 	Limits pool.Limits
