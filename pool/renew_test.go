@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,12 +80,12 @@ func TestRenewReplacesAll(t *testing.T) {
 // limits, and the others are.
 func TestExpireSome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		opened, closed := 0, map[int]bool{}
+		opened, closed := 0, make(chan int, 6)
 		limits := pool.Limits{MaxSize: 6, AcquireTimeout: time.Minute}
 		p, err := pool.New(pool.Config[int]{
 			Name: "p", Limits: limits,
 			Open:  func(context.Context) (int, error) { opened++; return opened, nil },
-			Close: func(n int) { closed[n] = true },
+			Close: func(n int) { closed <- n },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -115,9 +116,9 @@ func TestExpireSome(t *testing.T) {
 		}
 		all[4].Release()
 		all[5].Release()
-		synctest.Wait()
-		if len(closed) != 3 || !closed[2] || !closed[4] || !closed[6] {
-			t.Errorf("closed: %v, want 2, 4 and 6", closed)
+		gone := []int{<-closed, <-closed, <-closed}
+		if slices.Sort(gone); !slices.Equal(gone, []int{2, 4, 6}) {
+			t.Errorf("closed: %v, want 2, 4 and 6", gone)
 		}
 		for _, l := range acquire(2) {
 			if v := l.Value(); v != 1 && v != 5 {
