@@ -80,6 +80,11 @@ func bodyFields(routes []Route) (fields []string) {
 	for _, r := range routes {
 		if r.LLM != nil {
 			add(modelField)
+			if r.LLM.IncludeUsage {
+				add(streamField)
+				add(optionsField)
+				add(usageField)
+			}
 		}
 		for _, f := range r.Body {
 			add(f.Name)

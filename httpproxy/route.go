@@ -21,6 +21,7 @@ type table struct {
 	plan     *jsonfield.Plan // the body fields that routes look at; nil = none
 	trusted  []netip.Prefix  // peers whose X-Forwarded-For counts
 	peek     int             // bytes of a body that may be read to find a route
+	asks     bool            // a route has LLM.IncludeUsage
 	refuse   bool            // refuse a body if those fields are not within peek
 
 	keyAuthorization func(token string) string // Config.KeyAuthorization; nil = none
