@@ -204,7 +204,25 @@ func (s *session) enter() (no refusal) {
 	if c := t.canary; c != nil && s.takes(c) {
 		s.ex.target = c.target
 	}
+	if s.tooLong(s.req.Length) {
+		return refusal{status: http.StatusRequestEntityTooLarge, reason: listener.ReasonProtocol, why: tooLongText(t.route.MaxBody)}
+	}
 	return s.shed()
+}
+
+// tooLong reports whether a body with n bytes of content is longer than the route allows.
+func (s *session) tooLong(n int64) bool {
+	most := s.ex.target.route.MaxBody
+	return most > 0 && n > most
+}
+
+func tooLongText(most int64) string {
+	return fmt.Sprintf("the body is longer than the %d bytes that the route allows", most)
+}
+
+// errTooLong is the error of a body without a length that is longer than the route allows.
+func (s *session) errTooLong() error {
+	return fmt.Errorf("%w: %w", httppool.ErrRequestBody, &http.MaxBytesError{Limit: s.ex.target.route.MaxBody})
 }
 
 // begin begins the exchange of a request that goes to an upstream or that its route answers. raw is the request's
