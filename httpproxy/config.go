@@ -192,6 +192,8 @@ type Route struct {
 	Canary Canary
 	// Compression compresses answers; nil = answers pass unchanged.
 	Compression *Compression
+	// CORS lets pages of other origins use the route; nil = the server decides.
+	CORS *CORS
 	// LLM counts the tokens of language models; nil = they are not counted.
 	LLM *LLM
 	// NoAccessLog leaves requests of the route out of Config.AccessLog and of the access log of listener.Config.
@@ -269,6 +271,9 @@ func (r Route) verify() error {
 		return err
 	}
 	if err := r.LLM.verify(r); err != nil {
+		return err
+	}
+	if err := r.CORS.verify(); err != nil {
 		return err
 	}
 	if err := r.RateLimit.verify(); err != nil {

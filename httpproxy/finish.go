@@ -268,6 +268,9 @@ func (s *session) newAnswer(closes bool) *answer {
 	if v := s.altSvc(); v != "" {
 		w.header[altSvcField] = []string{v}
 	}
+	if t := s.ex.target; t != nil && t.cors != nil {
+		t.cors.each(&s.req, w.header.Add)
+	}
 	return w
 }
 

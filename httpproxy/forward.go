@@ -172,6 +172,9 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	if no = s.addressDenied(); no.status != 0 {
 		return no, true
 	}
+	if no = s.preflight(); no.status != 0 {
+		return no, true
+	}
 	l := x.target.limiter
 	if l != nil && !l.shared {
 		if no = s.overRate(l); no.status != 0 {
@@ -208,21 +211,6 @@ func (s *session) enter() (no refusal) {
 		return refusal{status: http.StatusRequestEntityTooLarge, reason: listener.ReasonProtocol, why: tooLongText(t.route.MaxBody)}
 	}
 	return s.shed()
-}
-
-// tooLong reports whether a body with n bytes of content is longer than the route allows.
-func (s *session) tooLong(n int64) bool {
-	most := s.ex.target.route.MaxBody
-	return most > 0 && n > most
-}
-
-func tooLongText(most int64) string {
-	return fmt.Sprintf("the body is longer than the %d bytes that the route allows", most)
-}
-
-// errTooLong is the error of a body without a length that is longer than the route allows.
-func (s *session) errTooLong() error {
-	return fmt.Errorf("%w: %w", httppool.ErrRequestBody, &http.MaxBytesError{Limit: s.ex.target.route.MaxBody})
 }
 
 // begin begins the exchange of a request that goes to an upstream or that its route answers. raw is the request's

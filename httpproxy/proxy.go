@@ -119,7 +119,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 		cell := p.traffic.Cell(label, name)
 		tg := &target{
 			label: label, path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), groups: groupsOf(r, fields),
-			affinity: newAffinity(r.Affinity, lengths), access: newAccess(r), limiter: p.limiterOf(r, limiters), compress: newCompressing(r.Compression),
+			affinity: newAffinity(r.Affinity, lengths), access: newAccess(r), limiter: p.limiterOf(r, limiters), compress: newCompressing(r.Compression), cors: newCORS(r),
 			route: r, name: name, strip: strip,
 			traffic: cell, retries: newRetryPolicy(r.Retries), budget: p.budgetOf(name, cell),
 			trusted: trusted, forwarded: !cfg.NoForwarded, via: cfg.Via,

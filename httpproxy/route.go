@@ -45,6 +45,7 @@ type target struct {
 	llm            *llm           // nil = tokens are not counted
 	readsBody      bool           // the body is needed also if no condition looks at it
 	canary         *canary        // nil = none
+	cors           *cors          // nil = none
 	set            []*target      // all targets that differ only in groups and upstream; nil = it has no groups
 	compress       *compressing   // nil = answers are not compressed
 	access         *access        // nil = everybody may use the route
