@@ -33,9 +33,6 @@ func checkCORS(c *config.Checker, r *Route) {
 	if k == nil {
 		return
 	}
-	if len(k.Origins) == 0 && c.Written(&k.Origins) {
-		c.Report(c.Mark(&k.Origins), "origins: want at least one, such as https://app.example, or \"*\"")
-	}
 	for i := range k.Origins {
 		if err := httpproxy.CheckOrigin(k.Origins[i]); err != nil {
 			c.Report(c.Mark(&k.Origins[i]), "origins: %v", err)
