@@ -252,7 +252,7 @@ function listenerCard(first) {
 
 // rowCard shows a row of an extension's table: the first column is its name, the others go where their formats belong.
 function rowCard(columns) {
-  const written = { count, bytes };
+  const written = { count, bytes, seconds: duration };
   const places = (format) => columns.flatMap((c, i) => (i > 0 && c.format === format ? [i] : []));
   const values = columns.flatMap((c, i) => (written[c.format] ? [i] : []));
   const root = element("article", "card");

@@ -77,23 +77,15 @@ var modelReport = admin.Report[ModelStatus]{
 		admin.Count("answers", func(m ModelStatus) float64 { return float64(m.Answers) }),
 		admin.Count("input tokens", func(m ModelStatus) float64 { return float64(m.InputTokens) }),
 		admin.Count("output tokens", func(m ModelStatus) float64 { return float64(m.OutputTokens) }),
-		admin.Text("first token", func(m ModelStatus) string { return shownTime(m.FirstToken) }),
-		admin.Text("per token", func(m ModelStatus) string { return shownTime(m.PerToken) }),
+		admin.Seconds("first token", func(m ModelStatus) float64 { return m.FirstToken }),
+		admin.Seconds("per token", func(m ModelStatus) float64 { return m.PerToken }),
 	},
 	Details: []admin.Column[ModelStatus]{
 		admin.Text("route", func(m ModelStatus) string { return m.Route }),
 		admin.Count("cached tokens", func(m ModelStatus) float64 { return float64(m.CachedTokens) }),
-		admin.Count("tokens estimated", func(m ModelStatus) float64 { return float64(m.Estimated) }),
-		admin.Count("tokens unknown", func(m ModelStatus) float64 { return float64(m.Unknown) }),
+		admin.Count("estimated", func(m ModelStatus) float64 { return float64(m.Estimated) }),
+		admin.Count("unknown", func(m ModelStatus) float64 { return float64(m.Unknown) }),
 	},
-}
-
-// shownTime returns a time for a table, "" for none.
-func shownTime(seconds float64) string {
-	if seconds == 0 {
-		return ""
-	}
-	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Microsecond).String()
 }
 
 // showModels returns what all listeners have counted, the most used models first.
