@@ -143,7 +143,9 @@ func TestIncludeUsageSizes(t *testing.T) {
 				}
 			}
 		}
+		client.CloseIdleConnections()
 	}
+	eventually(t, "nothing is held any more", func() bool { return p.Stats().Buffered == 0 })
 }
 
 // TestIncludeUsageSigned: a body that has a digest or is encoded does not change, and neither does one that is pipelined

@@ -139,8 +139,8 @@ func (s *stream) cost() int {
 func (s *stream) shrink() {
 	b := bytes.Clone(s.bytes())
 	s.drop()
-	s.held.add(len(b))
 	s.buf, s.w = b, len(b)
+	s.held.add(s.cost())
 }
 
 // grow enlarges the buffer for a head that fills it; false = the buffer has reached limit.
@@ -151,8 +151,8 @@ func (s *stream) grow(limit int) bool {
 	larger := make([]byte, 2*len(s.buf))
 	n := copy(larger, s.bytes())
 	s.drop()
-	s.held.add(len(larger))
 	s.buf, s.w = larger, n
+	s.held.add(s.cost())
 	return true
 }
 
