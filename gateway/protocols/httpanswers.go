@@ -68,13 +68,16 @@ func checkAnswers(c *config.Checker, r *Route) {
 		c.Report(c.Mark(&r.Respond), "respond: the route has a \"redirect\" already")
 	}
 	if r.answersItself() {
-		for key, field := range map[string]any{"upstream": &r.Upstream, "groups": &r.Groups, "affinity": &r.Affinity, "canary": &r.Canary, "retries": &r.Retries, "max_body_kib": &r.MaxBody, "rewrite": &r.Rewrite} {
+		for key, field := range map[string]any{"upstream": &r.Upstream, "groups": &r.Groups, "affinity": &r.Affinity, "canary": &r.Canary, "retries": &r.Retries, "rewrite": &r.Rewrite} {
 			if c.Written(field) {
 				c.Report(c.Mark(field), "%s: a route with \"redirect\" or \"respond\" sends no request to an upstream", key)
 			}
 		}
 		if r.StripPrefix {
 			c.Report(c.Mark(&r.StripPrefix), "strip_prefix: a route with \"redirect\" or \"respond\" sends no request to an upstream")
+		}
+		if r.MaxBody != 0 {
+			c.Report(c.Mark(&r.MaxBody), "max_body_kib: a route with \"redirect\" or \"respond\" sends no request to an upstream")
 		}
 	}
 	if d := r.Redirect; d != nil {
