@@ -337,15 +337,13 @@ func (s *session) moreOfChunks(out []byte) error {
 		if err != nil && !errors.Is(err, httpwire.ErrIncomplete) {
 			return err
 		}
-		if len(out)+len(content)+chunkOverhead > cap(out) && len(out) > 0 {
+		if len(out)+len(content)+s.ex.tokens.overhead() > cap(out) && len(out) > 0 {
 			if err := s.toClient(out); err != nil {
 				return err
 			}
 			out = out[:0]
 		}
-		s.ex.tokens.read(content)
-		out = s.appendContent(out, content)
-		s.ex.result.BytesOut += int64(len(content))
+		out = s.appendAnswer(out, content)
 		if done {
 			out = s.appendEnd(out)
 			s.server.take(n)
@@ -388,6 +386,13 @@ func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
 	return out, err
 }
 
+// appendAnswer appends a piece of the answer, after its tokens were read.
+func (s *session) appendAnswer(dst, content []byte) []byte {
+	first, rest := s.ex.tokens.pass(content)
+	s.ex.result.BytesOut += int64(len(first) + len(rest))
+	return s.appendContent(s.appendContent(dst, first), rest)
+}
+
 // appendContent appends a piece of content in the framing of the client.
 func (s *session) appendContent(dst, content []byte) []byte {
 	if s.ex.unframed {
@@ -398,6 +403,10 @@ func (s *session) appendContent(dst, content []byte) []byte {
 
 // appendEnd appends the end of the content in that framing.
 func (s *session) appendEnd(dst []byte) []byte {
+	if last := s.ex.tokens.end(); len(last) > 0 {
+		s.ex.result.BytesOut += int64(len(last))
+		dst = s.appendContent(dst, last)
+	}
 	if s.ex.unframed {
 		return dst
 	}
@@ -424,15 +433,13 @@ func (s *session) moreUnframed(out []byte) error {
 	for {
 		for len(s.server.bytes()) > 0 {
 			content := s.server.upTo(bufferSize / 2)
-			if len(out)+len(content)+chunkOverhead > cap(out) {
+			if len(out)+len(content)+s.ex.tokens.overhead() > cap(out) {
 				if err := s.toClient(out); err != nil {
 					return err
 				}
 				out = out[:0]
 			}
-			s.ex.tokens.read(content)
-			out = s.appendContent(out, content)
-			s.ex.result.BytesOut += int64(len(content))
+			out = s.appendAnswer(out, content)
 			s.server.take(len(content))
 		}
 		if len(out) > 0 {

@@ -142,9 +142,9 @@ func (st *carried) admit() {
 	if limit == 0 {
 		return
 	}
-	need := 2 * bufferSize
+	need := 2 * bufferCost
 	if !st.ended.Load() {
-		need += 3 * bufferSize
+		need += 3 * bufferCost
 	}
 	s.overMemory = !s.held.reserve(need, limit, true)
 }

@@ -168,6 +168,10 @@ type Route struct {
 	// IdleTimeout bounds each wait for the client or the server within a body or an upgraded connection. 0 =
 	// DefaultIdleTimeout, negative = no limit.
 	IdleTimeout time.Duration
+	// MaxBody bounds the bodies of requests, in bytes without their framing: longer ones get 413. A request whose head tells
+	// the length does not reach the server. One without a length is sent as it comes, and broken off when it is too long.
+	// 0 = no limit.
+	MaxBody int64
 	// StrictBackend answers 502 if a response frames its body in two ways (see httpwire.Response.ParseLenient).
 	StrictBackend bool
 	// Retries are the rules for sending failed requests again.
@@ -188,6 +192,8 @@ type Route struct {
 	Canary Canary
 	// Compression compresses answers; nil = answers pass unchanged.
 	Compression *Compression
+	// CORS lets pages of other origins use the route; nil = the server decides.
+	CORS *CORS
 	// LLM counts the tokens of language models; nil = they are not counted.
 	LLM *LLM
 	// NoAccessLog leaves requests of the route out of Config.AccessLog and of the access log of listener.Config.
@@ -250,8 +256,8 @@ func (r Route) verify() error {
 		return fmt.Errorf("the new path: %w", CheckRewrite(r.Rewrite))
 	case !validHostPattern(r.Host):
 		return errors.New(`the host is not a name, "*.name" or empty (write no port)`)
-	case r.Timeout < 0 || r.ConnectTimeout < 0:
-		return errors.New("negative timeout")
+	case r.Timeout < 0 || r.ConnectTimeout < 0 || r.MaxBody < 0:
+		return errors.New("negative timeout, or limit of bodies")
 	case r.DeadlineHeader != "" && (!httpwire.ValidToken(r.DeadlineHeader) || len(r.DeadlineHeader) > maxMatchBytes):
 		return fmt.Errorf("the header %.40q for deadlines is not a token of up to %d bytes", r.DeadlineHeader, maxMatchBytes)
 	}
@@ -265,6 +271,9 @@ func (r Route) verify() error {
 		return err
 	}
 	if err := r.LLM.verify(r); err != nil {
+		return err
+	}
+	if err := r.CORS.verify(); err != nil {
 		return err
 	}
 	if err := r.RateLimit.verify(); err != nil {

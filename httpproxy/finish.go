@@ -89,7 +89,7 @@ func (s *session) failed(err error) {
 // refuse answers a request that goes to no upstream; false ends the session.
 func (s *session) refuse(no refusal) bool {
 	x := &s.ex
-	x.close = s.req.Close || s.req.Length != 0 || s.upgradeProtocol() != nil
+	x.close = s.req.Close || !s.skips(no.status) || s.upgradeProtocol() != nil
 	w := s.newAnswer(x.close)
 	if no.challenge != "" {
 		w.header["Www-Authenticate"] = []string{no.challenge}
@@ -119,7 +119,7 @@ func (s *session) refuse(no refusal) bool {
 	return s.keepAlive()
 }
 
-// keepAlive ends an exchange whose request was read and whose answer was sent completely. It reports whether the
+// keepAlive ends an exchange whose answer was sent completely, and whose body nobody has read. It reports whether the
 // connection can take another request.
 func (s *session) keepAlive() bool {
 	if s.ex.close {
@@ -127,6 +127,10 @@ func (s *session) keepAlive() bool {
 		return false
 	}
 	s.client.take(s.ex.size)
+	if s.req.Length != 0 && !s.skipBody() {
+		s.client.lingeringClose()
+		return false
+	}
 	s.client.release()
 	return true
 }
@@ -263,6 +267,9 @@ func (s *session) newAnswer(closes bool) *answer {
 	w.grpc = s.asksGRPC()
 	if v := s.altSvc(); v != "" {
 		w.header[altSvcField] = []string{v}
+	}
+	if t := s.ex.target; t != nil && t.cors != nil {
+		t.cors.each(&s.req, w.header.Add)
 	}
 	return w
 }

@@ -172,6 +172,9 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	if no = s.addressDenied(); no.status != 0 {
 		return no, true
 	}
+	if no = s.preflight(); no.status != 0 {
+		return no, true
+	}
 	l := x.target.limiter
 	if l != nil && !l.shared {
 		if no = s.overRate(l); no.status != 0 {
@@ -203,6 +206,9 @@ func (s *session) enter() (no refusal) {
 	}
 	if c := t.canary; c != nil && s.takes(c) {
 		s.ex.target = c.target
+	}
+	if s.tooLong(s.req.Length) {
+		return refusal{status: http.StatusRequestEntityTooLarge, reason: listener.ReasonProtocol, why: tooLongText(t.route.MaxBody)}
 	}
 	return s.shed()
 }

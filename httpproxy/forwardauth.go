@@ -311,7 +311,7 @@ func (w *answer) answerWith(no refusal, head bool) {
 		}
 	}
 	w.WriteHeader(no.status)
-	if no.status == http.StatusNotModified {
+	if no.status == http.StatusNotModified || no.status == http.StatusNoContent {
 		return
 	}
 	w.header["Content-Length"] = []string{fmt.Sprint(len(no.body))}

@@ -388,7 +388,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 			before = appendJoined(before, f.Value)
 			continue
 		}
-		if limits != nil && limits.replaces(f) || s.ex.compression.rewrites(&w, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
+		if limits != nil && limits.replaces(f) || s.ex.target.cors.replaces(f) || s.ex.compression.rewrites(&w, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
 			continue
 		}
 		names = names && !httpwire.EqualFold(f.Name, nodeField)
@@ -413,6 +413,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 		limits.write(&w, s.ex.target.responseRules)
 	}
 	s.ex.compression.write(&w)
+	s.ex.target.cors.write(&w, &s.req, s.ex.target.responseRules)
 	s.ex.target.responseRules.write(&w, s)
 	if !r.HasDate && !s.ex.target.responseRules.drops([]byte("Date")) {
 		w.line("Date", dateOf(s.now))

@@ -114,7 +114,7 @@ func (s *session) goHTTP2() {
 // holds starts the memory accounting of the connection, and takes over the session's.
 func (h *http2) holds(s *session) {
 	h.held.to, h.in.held = s.held.to, &h.held
-	h.held.add(len(h.in.buf))
+	h.held.add(h.in.cost())
 	s.held.end()
 }
 

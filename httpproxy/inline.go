@@ -13,7 +13,7 @@ func (s *session) checkForBody() {
 	switch length := s.req.Length; {
 	case length == httpwire.Chunked:
 		if st := s.stream; st != nil && len(s.client.bytes()) <= bufferSize {
-			if n, _, read := st.whole(); read {
+			if n, _, read := st.whole(); read && !s.tooLong(n) {
 				x.inline, x.body, x.content = true, int64(len(s.client.bytes())), n
 			}
 		}

@@ -63,7 +63,7 @@ func (s *session) keep(p []byte) bool {
 
 // claimKept claims memory for n kept bytes, including those that are kept already. mu is held.
 func (s *session) claimKept(n int) bool {
-	size := bufferSize
+	size := bufferCost
 	if n > bufferSize {
 		size = keptSize
 	}

@@ -18,9 +18,17 @@ import (
 // JSON body; see Config.PeekBytes) and the tokens in answers of status 2xx to requests with a body: whole ones (JSON) and
 // streamed ones (text/event-stream), as the APIs of OpenAI and Anthropic have them. Answers pass as they come.
 //
+// The tokens of a stream that does not tell them, because its client has not asked for that or has left, are estimated from
+// the text of the prompt, as far as it is within PeekBytes, and of the answer.
+//
 // Servers are asked for answers without Content-Encoding, unless Route.RequestHeaders sets Accept-Encoding. The tokens of
 // an answer with one are not known.
 type LLM struct {
+	// IncludeUsage makes the Proxy ask for the usage of streamed answers of OpenAI's completions in place of clients that
+	// do not: it adds "stream_options": {"include_usage": true} to the body of requests whose path ends in /completions,
+	// and leaves the event that has nothing but the usage out of the answer. The object must be within PeekBytes. A body
+	// in chunks gets a length instead. Bodies with a Content-Encoding, a digest or a signature do not change.
+	IncludeUsage bool
 	// Limits bound the tokens in a period. At most 8.
 	Limits []TokenLimit
 }
@@ -51,7 +59,8 @@ const modelField = "model"
 
 // llm is a route's LLM prepared for use. Sessions use it concurrently.
 type llm struct {
-	field           int // index of modelField in the table's plan
+	field           int          // index of modelField in the table's plan
+	ask             *usageFields // nil = the proxy does not ask for the usage
 	limits          []*limiter
 	set             *traffic.Set
 	route, upstream string // labels
@@ -80,14 +89,17 @@ func (l *llm) cell(model []byte) *traffic.Cell {
 
 // tokens is the state of an exchange on a route with LLM.
 type tokens struct {
-	model  []byte // as the request names it; empty = it does not, or not within the peeked part
-	reads  bool   // the answer is being read
-	begun  bool   // the answer has status 2xx
-	events bool   // it is streamed
-	known  bool   // usage is what it has told
-	usage  llmusage.Usage
-	first  time.Time // when the model's first text came in an event; zero = it has not
-	reader llmusage.Reader
+	model     []byte // as the request names it; empty = it does not, or not within the peeked part
+	prompt    int    // bytes of the prompt's text in that part
+	asked     bool   // the proxy asks for the usage, and the client does not
+	reads     bool   // the answer is being read
+	begun     bool   // the answer has status 2xx
+	events    bool   // it is streamed
+	known     bool   // usage is what it has told
+	estimated bool   // usage is in part an estimate
+	usage     llmusage.Usage
+	first     time.Time // when the model's first text came in an event; zero = it has not
+	reader    llmusage.Reader
 
 	keys    [maxTokenLimits]uint64 // what the request counts by, for each of the limits
 	checked bool                   // keys are set
@@ -115,13 +127,14 @@ func (s *session) dropTokens() {
 	}
 }
 
-// noteModel takes the model's name from the peeked body.
+// noteModel takes the model's name and the size of the prompt from the peeked body.
 func (s *session) noteModel(p *peek) {
 	if p.verdict != jsonfield.Complete && !p.beyond {
 		return
 	}
+	k := s.takeTokens()
+	k.prompt = p.scanner.TextSize()
 	if name, ok := p.scanner.Text(s.ex.target.llm.field); ok {
-		k := s.takeTokens()
 		k.model = append(k.model[:0], name...)
 	}
 }
@@ -162,14 +175,20 @@ func (k *tokens) read(content []byte) {
 	if !k.reading() {
 		return
 	}
-	if k.reader.Feed(content); k.first.IsZero() && k.reader.Began() {
+	k.reader.Feed(content)
+	k.begin()
+}
+
+// begin notes the time of the first text.
+func (k *tokens) begin() {
+	if k.first.IsZero() && k.reader.Began() {
 		k.first = time.Now()
 	}
 }
 
-// appendCount appends a number of tokens, if it is known. k may be nil.
+// appendCount appends a number of tokens, if it is known or estimated. k may be nil.
 func (k *tokens) appendCount(dst []byte, count int) []byte {
-	if k == nil || !k.known {
+	if k == nil || !k.known && !k.estimated {
 		return dst
 	}
 	n := [...]int64{inputTokens: k.usage.Input, cachedTokens: k.usage.Cached, outputTokens: k.usage.Output}[count]
@@ -183,19 +202,22 @@ func (s *session) countTokens(err error) {
 		return
 	}
 	if k.reads { // otherwise the reader has what an earlier answer has told
-		if k.usage, k.known = k.reader.Usage(); len(k.model) == 0 {
+		if k.usage, k.known = k.reader.Usage(); k.events {
+			if usage, ok := k.reader.Estimate(k.prompt); ok {
+				k.usage, k.known, k.estimated = usage, false, true
+			}
+		}
+		if len(k.model) == 0 {
 			k.model = append(k.model, k.reader.Model()...)
 		}
 	}
 	counts := l.cell(k.model).Shard(int(s.shard))
-	if !k.known {
-		counts.Add(answersUnknown, 1)
-	} else {
+	counts.Add(k.outcome(), 1)
+	if k.known || k.estimated {
 		s.spendTokens(k)
 		counts.Add(inputTokens, uint64(k.usage.Input))
 		counts.Add(cachedTokens, uint64(k.usage.Cached))
 		counts.Add(outputTokens, uint64(k.usage.Output))
-		counts.Add(answersKnown, 1)
 	}
 	if k.first.IsZero() {
 		return
@@ -204,4 +226,26 @@ func (s *session) countTokens(err error) {
 	if err == nil && k.usage.Output > 1 {
 		counts.Observe(perTokenTime, s.ended.Sub(k.first)/time.Duration(k.usage.Output-1))
 	}
+}
+
+// outcome returns the count of answers that the answer belongs to.
+func (k *tokens) outcome() int {
+	switch {
+	case k.known:
+		return answersKnown
+	case k.estimated:
+		return answersEstimated
+	}
+	return answersUnknown
+}
+
+// usageNames are the values of the label "usage", and of the variable "usage" of access logs.
+var usageNames = map[int]string{answersKnown: "known", answersEstimated: "estimated", answersUnknown: "unknown"}
+
+// appendUsage appends how the tokens are known. k may be nil.
+func (k *tokens) appendUsage(dst []byte) []byte {
+	if k == nil || !k.begun {
+		return dst
+	}
+	return append(dst, usageNames[k.outcome()]...)
 }

@@ -4,8 +4,9 @@ import "github.com/headpond/headpond/traffic"
 
 // Counts of a model.
 const (
-	answersKnown   = iota // that have told their tokens
-	answersUnknown        // that have not
+	answersKnown     = iota // that have told their tokens
+	answersEstimated        // whose tokens are estimated in part
+	answersUnknown          // others
 	inputTokens
 	cachedTokens // a part of inputTokens
 	outputTokens
@@ -32,6 +33,7 @@ var modelTraffic = &traffic.Schema{
 			{Name: "llm_tokens_total", Help: llmTokensHelp, Label: "kind", Value: "output", Read: traffic.Count(outputTokens)},
 			{Name: "llm_cached_tokens_total", Help: "The part of the input tokens that servers had in their caches.", Read: traffic.Count(cachedTokens)},
 			{Name: "llm_answers_total", Help: llmAnswersHelp, Label: "usage", Value: "known", Read: traffic.Count(answersKnown)},
+			{Name: "llm_answers_total", Help: llmAnswersHelp, Label: "usage", Value: "estimated", Read: traffic.Count(answersEstimated)},
 			{Name: "llm_answers_total", Help: llmAnswersHelp, Label: "usage", Value: "unknown", Read: traffic.Count(answersUnknown)},
 		},
 		Histograms: []traffic.Timer{
@@ -42,15 +44,17 @@ var modelTraffic = &traffic.Schema{
 }
 
 const (
-	llmTokensHelp  = "Tokens that language models have read (input, with cached ones) and made (output)."
-	llmAnswersHelp = "Answers of language models with status 2xx: whether they have told their tokens."
+	llmTokensHelp  = "Tokens that language models have read (input, with cached ones) and made (output), with estimated ones."
+	llmAnswersHelp = "Answers of language models with status 2xx: whether they have told their tokens, or these are estimated."
 )
 
 // ModelUse is what a Proxy has counted for a model, since its start.
 type ModelUse struct {
 	Route, Upstream string
 	Model           string // as clients name it; traffic.Other = further models
-	Known, Unknown  uint64 // answers that have told their tokens, and others
+	Known           uint64 // answers that have told their tokens
+	Estimated       uint64 // answers whose tokens are estimated: see LLM
+	Unknown         uint64 // others
 	Input, Output   uint64 // tokens
 	Cached          uint64 // a part of Input
 	// FirstToken is the time from a request to the first text of a streamed answer, and PerToken that of each further
@@ -64,7 +68,7 @@ func (p *Proxy) Models() []ModelUse {
 	uses := make([]ModelUse, 0, len(rows))
 	for _, r := range rows {
 		uses = append(uses, ModelUse{
-			Route: r.Labels[0], Upstream: r.Labels[1], Model: r.Labels[2], Known: r.Counts[answersKnown], Unknown: r.Counts[answersUnknown],
+			Route: r.Labels[0], Upstream: r.Labels[1], Model: r.Labels[2], Known: r.Counts[answersKnown], Estimated: r.Counts[answersEstimated], Unknown: r.Counts[answersUnknown],
 			Input: r.Counts[inputTokens], Cached: r.Counts[cachedTokens], Output: r.Counts[outputTokens],
 			FirstToken: r.Timings[firstTokenTime], PerToken: r.Timings[perTokenTime],
 		})

@@ -81,6 +81,7 @@ var logFields = []logField{
 	{name: "input_tokens", number: true, append: func(l *logLine, dst []byte) []byte { return l.tokens.appendCount(dst, inputTokens) }},
 	{name: "cached_tokens", number: true, append: func(l *logLine, dst []byte) []byte { return l.tokens.appendCount(dst, cachedTokens) }},
 	{name: "output_tokens", number: true, append: func(l *logLine, dst []byte) []byte { return l.tokens.appendCount(dst, outputTokens) }},
+	{name: "usage", append: func(l *logLine, dst []byte) []byte { return l.tokens.appendUsage(dst) }},
 	{name: "first_token_seconds", number: true, append: (*logLine).appendFirstToken},
 	{name: "user", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, l.user) }},
 	{name: "user_agent", append: func(l *logLine, dst []byte) []byte { return l.escape(dst, view(l.field(userAgent))) }},

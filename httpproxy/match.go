@@ -44,6 +44,7 @@ type conditions struct {
 	methods        []string
 	headers, query []condition
 	body           []condition
+	preflight      bool // a preflight request has the method that it is about
 }
 
 type condition struct {
@@ -61,6 +62,7 @@ func newConditions(r Route, fields []string) *conditions {
 	c := &conditions{
 		methods: slices.Clone(r.Methods), headers: conditionsOf(r.Headers), query: conditionsOf(r.Query), body: conditionsOf(r.Body),
 	}
+	c.preflight = r.CORS != nil
 	for i := range c.headers {
 		c.headers[i].name = strings.ToLower(c.headers[i].name)
 	}
@@ -80,6 +82,11 @@ func bodyFields(routes []Route) (fields []string) {
 	for _, r := range routes {
 		if r.LLM != nil {
 			add(modelField)
+			if r.LLM.IncludeUsage {
+				add(streamField)
+				add(optionsField)
+				add(usageField)
+			}
 		}
 		for _, f := range r.Body {
 			add(f.Name)
@@ -120,7 +127,7 @@ func (c *conditions) holdIn(body *peek) bool {
 
 // hold reports whether a request meets all conditions except those on its body.
 func (c *conditions) hold(r *httpwire.Request) bool {
-	if len(c.methods) > 0 && !slices.Contains(c.methods, view(r.Method)) {
+	if len(c.methods) > 0 && !slices.Contains(c.methods, view(r.Method)) && !(c.preflight && slices.Contains(c.methods, view(preflights(r)))) {
 		return false
 	}
 	for i := range c.headers {

@@ -179,13 +179,13 @@ func LeastBufferedPerConn(maxHeaderBytes, peekBytes int) int64 {
 
 // takeBuffer takes a buffer from buffers.
 func takeBuffer(t *tally) *[bufferSize]byte {
-	t.add(bufferSize)
+	t.add(bufferCost)
 	return buffers.Get().(*[bufferSize]byte)
 }
 
 // putBuffer returns a buffer to buffers.
 func putBuffer(t *tally, b *[bufferSize]byte) {
-	t.add(-bufferSize)
+	t.add(-bufferCost)
 	buffers.Put(b)
 }
 
@@ -209,7 +209,7 @@ func outFor(out []byte, n int) []byte {
 // putOut returns a buffer from takeBuffer or outFor.
 func putOut(t *tally, out []byte) {
 	recycle(out)
-	t.add(-bufferSize)
+	t.add(-bufferCost)
 }
 
 // recycle reuses a buffer, unless append has replaced it.

@@ -129,10 +129,10 @@ func (s *session) location() string {
 // answerItself sends the route's own answer; false ends the session.
 func (s *session) answerItself() bool {
 	x := &s.ex
-	x.close = s.closesAfter() || s.req.Length != 0 // the body is not read
+	own := x.target.route.Respond
+	x.close = s.closesAfter() || !s.skips(own.Status)
 	w := s.newAnswer(x.close)
 	w.grpc = false
-	own := x.target.route.Respond
 	if x.target.redirect != nil {
 		own = Respond{Status: x.target.redirectStatus}
 		w.header["Location"] = []string{s.location()}

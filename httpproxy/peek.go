@@ -26,6 +26,8 @@ type peek struct {
 	chunks  httpwire.Chunks
 	off     int  // bytes of the body parsed, framing included
 	whole   bool // the body ends there
+	full    bool // as much of the body has come as may be read
+	toEnd   bool // the body is read to its end, not only that of the object
 	beyond  bool // the object continues beyond the limit
 	lacks   bool // a field that a route looks at was not found within the limit
 }
@@ -74,6 +76,7 @@ func (s *session) routeByBody(t *table, path string) (status int, reason, why st
 	}()
 	*p = peek{scanner: p.scanner, chunks: httpwire.Chunks{Own: s.stream != nil}} // made from DATA frames
 	p.scanner.Reset(t.plan)
+	p.toEnd = t.asks && s.req.Length == httpwire.Chunked && strings.HasSuffix(path, completions) // see askForUsage
 	if status, reason, why = s.peekBody(t, p); status != 0 {
 		return status, reason, why
 	}
@@ -87,6 +90,7 @@ func (s *session) routeByBody(t *table, path string) (status int, reason, why st
 		s.findAffinityKey(p)
 		if x.target.llm != nil {
 			s.noteModel(p)
+			s.askForUsage(p, path)
 		}
 	}
 	switch {
@@ -133,7 +137,7 @@ func (s *session) peekBody(t *table, p *peek) (status int, reason, why string) {
 		switch {
 		case err != nil:
 			return http.StatusBadRequest, listener.ReasonProtocol, "the body's framing is malformed"
-		case p.verdict != jsonfield.More || p.whole || p.beyond || p.scanner.Enough():
+		case p.done():
 			return 0, "", ""
 		case s.expects() && !x.clientContinues && len(s.client.bytes()) == x.size:
 			x.clientContinues = true
@@ -160,12 +164,30 @@ func (s *session) moreToPeek(limit int) error {
 	if errors.Is(err, errFull) && s.client.grow(limit) {
 		moved, err = true, nil
 	}
-	if moved && s.stream == nil {
-		_, _ = s.req.Parse(s.client.bytes()) // no error, as the same head was parsed before
-		_, _, _ = s.canonical()
+	if moved {
+		s.parseAgain()
 	}
 	return err
 }
+
+// parseAgain parses the request's head again, which has moved.
+func (s *session) parseAgain() {
+	if s.stream == nil { // otherwise it came as fields
+		_, _ = s.req.Parse(s.client.bytes()) // no error, as the same head was parsed before
+		_, _, _ = s.canonical()
+	}
+}
+
+// done reports whether enough of the body was read.
+func (p *peek) done() bool {
+	if p.whole || p.full || p.scanner.Enough() {
+		return true
+	}
+	return p.verdict != jsonfield.More && !p.goesOn()
+}
+
+// goesOn reports whether the object is complete, and the end of the body is wanted.
+func (p *peek) goesOn() bool { return p.toEnd && p.verdict == jsonfield.Complete }
 
 // parse parses more of the received body, up to limit.
 func (p *peek) parse(s *session, limit int) error {
@@ -181,12 +203,13 @@ func (p *peek) parse(s *session, limit int) error {
 	} else if err := p.parseChunks(b); err != nil {
 		return err
 	}
-	p.beyond = p.verdict == jsonfield.More && !p.whole && len(b) >= limit
+	p.full = len(b) >= limit
+	p.beyond = p.verdict == jsonfield.More && !p.whole && p.full
 	return nil
 }
 
 func (p *peek) parseChunks(b []byte) error {
-	for p.verdict == jsonfield.More && !p.whole {
+	for (p.verdict == jsonfield.More || p.goesOn()) && !p.whole {
 		content, n, done, err := p.chunks.Next(b[p.off:])
 		switch {
 		case errors.Is(err, httpwire.ErrIncomplete):

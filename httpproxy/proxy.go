@@ -97,6 +97,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 	fields, lengths := bodyFields(cfg.Routes), promptLengths(cfg.Routes)
 	limiters := map[string]*limiter{}
 	trusted := listener.Addresses{Allow: cfg.TrustedProxies}.Plain().Allow
+	counts, asks := false, false // some route counts tokens, or asks for the usage
 	var ready func(r Route) *target
 	ready = func(r Route) *target {
 		strip := 0
@@ -118,7 +119,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 		cell := p.traffic.Cell(label, name)
 		tg := &target{
 			label: label, path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), groups: groupsOf(r, fields),
-			affinity: newAffinity(r.Affinity, lengths), access: newAccess(r), limiter: p.limiterOf(r, limiters), compress: newCompressing(r.Compression),
+			affinity: newAffinity(r.Affinity, lengths), access: newAccess(r), limiter: p.limiterOf(r, limiters), compress: newCompressing(r.Compression), cors: newCORS(r),
 			route: r, name: name, strip: strip,
 			traffic: cell, retries: newRetryPolicy(r.Retries), budget: p.budgetOf(name, cell),
 			trusted: trusted, forwarded: !cfg.NoForwarded, via: cfg.Via,
@@ -127,6 +128,9 @@ func (p *Proxy) newTable(cfg Config) *table {
 		}
 		if r.LLM != nil {
 			tg.llm = &llm{field: slices.Index(fields, modelField), limits: p.tokenLimitersOf(r, limiters), set: p.models, route: label, upstream: name, models: map[string]*traffic.Cell{}}
+			if counts = true; r.LLM.IncludeUsage {
+				tg.llm.ask, asks = newUsageFields(fields), true
+			}
 		}
 		tg.readsBody = tg.llm != nil || tg.affinity.readsBody()
 		tg.change(r)
@@ -144,10 +148,13 @@ func (p *Proxy) newTable(cfg Config) *table {
 	t := newTable(cfg.Routes, ready)
 	p.limiters = limiters
 	t.keyAuthorization, t.trusted = cfg.KeyAuthorization, trusted
+	t.asks = asks
 	t.peek, t.refuse = cmp.Or(cfg.PeekBytes, DefaultPeekBytes), cfg.RefuseBeyondPeek
 	if len(fields)+len(lengths) > 0 {
 		plan, _ := jsonfield.NewPlan(fields) // no error: Verify has made it
-		t.plan = plan.WithPrompts(lengths)
+		if t.plan = plan.WithPrompts(lengths); counts {
+			t.plan = t.plan.WithPromptSize()
+		}
 	}
 	return t
 }

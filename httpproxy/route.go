@@ -21,6 +21,7 @@ type table struct {
 	plan     *jsonfield.Plan // the body fields that routes look at; nil = none
 	trusted  []netip.Prefix  // peers whose X-Forwarded-For counts
 	peek     int             // bytes of a body that may be read to find a route
+	asks     bool            // a route has LLM.IncludeUsage
 	refuse   bool            // refuse a body if those fields are not within peek
 
 	keyAuthorization func(token string) string // Config.KeyAuthorization; nil = none
@@ -44,6 +45,7 @@ type target struct {
 	llm            *llm           // nil = tokens are not counted
 	readsBody      bool           // the body is needed also if no condition looks at it
 	canary         *canary        // nil = none
+	cors           *cors          // nil = none
 	set            []*target      // all targets that differ only in groups and upstream; nil = it has no groups
 	compress       *compressing   // nil = answers are not compressed
 	access         *access        // nil = everybody may use the route

@@ -19,7 +19,9 @@ import (
 // to Config.MaxHeaderBytes for a request and maxResponseHead for a response.
 const (
 	bufferSize      = 16 << 10
-	maxResponseHead = 256 << 10 // the limit of package httppool
+	bufferSpare     = 2688                     // see spaced; up to a size class of Go that is no multiple of a page
+	bufferCost      = bufferSize + bufferSpare // the memory of a buffer
+	maxResponseHead = 256 << 10                // the limit of package httppool
 )
 
 var buffers = sync.Pool{New: func() any { return &new(spaced).bytes }}
@@ -28,7 +30,7 @@ var buffers = sync.Pool{New: func() any { return &new(spaced).bytes }}
 // compete for the same few lines of the processor's caches.
 type spaced struct {
 	bytes [bufferSize]byte
-	_     [2688]byte // up to a size class of Go that is no multiple of a page
+	_     [bufferSpare]byte
 }
 
 // stream reads from one side of a session. While it waits it holds a buffer only if the connection cannot be waited for
@@ -112,11 +114,11 @@ func (s *stream) fill() (n int, err error) {
 	}
 	idle := s.holds && s.w == 0 // a buffer that only waits for data, perhaps for long, does not count
 	if idle {
-		s.held.add(-len(s.buf))
+		s.held.add(-s.cost())
 	}
 	n, err = s.conn.Read(s.buf[s.w:])
 	if idle {
-		s.held.add(len(s.buf))
+		s.held.add(s.cost())
 	}
 	s.w += n
 	if n > 0 {
@@ -125,12 +127,20 @@ func (s *stream) fill() (n int, err error) {
 	return n, err
 }
 
+// cost returns the memory of the buffer.
+func (s *stream) cost() int {
+	if len(s.buf) == bufferSize {
+		return bufferCost
+	}
+	return len(s.buf)
+}
+
 // shrink moves the read bytes into a buffer of their size.
 func (s *stream) shrink() {
 	b := bytes.Clone(s.bytes())
 	s.drop()
-	s.held.add(len(b))
 	s.buf, s.w = b, len(b)
+	s.held.add(s.cost())
 }
 
 // grow enlarges the buffer for a head that fills it; false = the buffer has reached limit.
@@ -141,8 +151,8 @@ func (s *stream) grow(limit int) bool {
 	larger := make([]byte, 2*len(s.buf))
 	n := copy(larger, s.bytes())
 	s.drop()
-	s.held.add(len(larger))
 	s.buf, s.w = larger, n
+	s.held.add(s.cost())
 	return true
 }
 

@@ -134,14 +134,14 @@ func (st *h2Stream) admit(s *session) {
 	if limit == 0 {
 		return
 	}
-	need := 2 * bufferSize
+	need := 2 * bufferCost
 	if !st.ended {
-		st.bodyReserved = h2Window/bufferSize*bufferSize + 2*bufferSize // the first buffer may be read in part
+		st.bodyReserved = (h2Window/bufferSize + 2) * bufferCost // the first buffer may be read in part
 		if st.left >= 0 && st.left <= h2Window {
-			st.bodyReserved = (int(st.left) + bufferSize - 1) / bufferSize * bufferSize
+			st.bodyReserved = (int(st.left) + bufferSize - 1) / bufferSize * bufferCost
 		}
-		if need += st.bodyReserved + 2*bufferSize; st.left < 0 {
-			need += bufferSize
+		if need += st.bodyReserved + 2*bufferCost; st.left < 0 {
+			need += bufferCost
 		}
 	}
 	if !s.held.reserve(need, limit, true) {
@@ -154,7 +154,7 @@ func (st *h2Stream) admit(s *session) {
 func (st *h2Stream) bodyArrived() {
 	if n := st.bodyReserved; n > 0 {
 		st.bodyReserved = 0
-		st.session.held.change(0, min(len(st.in.bufs)*bufferSize-n, 0))
+		st.session.held.change(0, min(len(st.in.bufs)*bufferCost-n, 0))
 	}
 }
 

@@ -243,6 +243,8 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 			continue
 		case err != nil:
 			return fmt.Errorf("%w: %w", httppool.ErrRequestBody, err)
+		case s.tooLong(up.n + int64(len(content))):
+			return s.errTooLong()
 		}
 		piece := appendChunk(out[:0], content)
 		if done {
@@ -266,6 +268,9 @@ func (s *session) moreChunks(up *uploading, out []byte) error {
 	left := s.upChunks.Left()
 	if left < longChunk {
 		return s.moreBody(up, func() (int, error) { return s.fillKept(up) })
+	}
+	if s.tooLong(up.n + left) {
+		return s.errTooLong()
 	}
 	up.in.release()
 	if err := s.toServer(up, appendChunkSize(out, left), false); err != nil {

@@ -50,7 +50,8 @@ no fallback InternalServerError 503 of the gateway
 
 // TestOpenAIClients: the clients of OpenAI work through the gateway with the configuration in examples/llm.yaml. They
 // get each word as soon as the model sends it. The model sees their disconnects, and errors of the model are exceptions
-// in the clients. A client that has used up its tokens is refused. The gateway knows the tokens of all answers that tell them.
+// in the clients. A client that has used up its tokens is refused. The gateway knows the
+// tokens of all answers, also of streams that do not tell them to the client, and estimates those of streams that break off.
 func TestOpenAIClients(t *testing.T) {
 	models := &openAIModels{held: map[string]chan struct{}{}}
 	for _, c := range openAIClients {
@@ -70,13 +71,13 @@ func TestOpenAIClients(t *testing.T) {
 			t.Errorf("%s: exit code %d, it prints\n%s\nwant\n%s", c.name, code, out, want)
 		}
 	}
-	for series, want := range map[[2]string]float64{
-		{"qwen3", "input"}: 3 + 2, {"qwen3", "output"}: 6 + 6, // a whole answer, and a stream with its usage
-		{"llama3", "output"}: 6 + 2 + 3 + 6, // a whole answer, the long one, the releases, and that of the service
+	for series, want := range map[[3]string]float64{
+		{"llm_tokens_total", "qwen3", `kind="input"`}: 3 + 3 + 2, {"llm_tokens_total", "qwen3", `kind="output"`}: 6 + 6 + 6, // a whole answer, and two streams
+		{"llm_answers_total", "llama3", `usage="estimated"`}: 3, {"llm_answers_total", "llama3", `usage="unknown"`}: 0, // the endless answer, and two that fail
 	} {
 		want *= float64(len(openAIClients))
-		eventually(t, fmt.Sprintf("tokens of %v", series), func() error {
-			if got := gw.scrape().sum("headpond_llm_tokens_total", `model="`+series[0]+`"`, `kind="`+series[1]+`"`, `route="/v1`); got != want {
+		eventually(t, fmt.Sprintf("sum of %v", series), func() error {
+			if got := gw.scrape().sum("headpond_"+series[0], `model="`+series[1]+`"`, series[2], `route="/v1`); got != want {
 				return fmt.Errorf("%v, want %v", got, want)
 			}
 			return nil

@@ -69,6 +69,22 @@ func TestDashboardShowsRatesInChromium(t *testing.T) {
 	}
 }
 
+// TestDashboardBoundsTablesInChromium: of a table with many rows the page has the first ones.
+func TestDashboardBoundsTablesInChromium(t *testing.T) {
+	dom := render(t, newHandler(t, admin.Config{Snapshot: func() admin.Snapshot {
+		s := snapshot()
+		many := make([]pond, 1000)
+		for i := range many {
+			many[i] = pond{Name: fmt.Sprintf("pond %d.", i), Water: 1, Frogs: 1}
+		}
+		s.Additions = []admin.Addition{ponds.Of(many)}
+		return s
+	}}), "pond 59.")
+	if !strings.Contains(dom, "the first 60 of 1000; headpond ctl status lists all") || strings.Contains(dom, "pond 60.") {
+		t.Errorf("the page is\n%.20000s", dom)
+	}
+}
+
 // manySessions are sessions with texts chosen by clients.
 func manySessions() []listener.Info {
 	const image, long = "<img src=x onerror=alert(1)>", "/a-path-without-an-end"

@@ -254,7 +254,7 @@ function listenerCard(first) {
 
 // rowCard shows a row of an extension's table: the first column is its name, the others go where their formats belong.
 function rowCard(columns) {
-  const written = { count, bytes };
+  const written = { count, bytes, seconds: duration };
   const places = (format) => columns.flatMap((c, i) => (i > 0 && c.format === format ? [i] : []));
   const values = columns.flatMap((c, i) => (written[c.format] ? [i] : []));
   const root = element("article", "card");
@@ -281,18 +281,24 @@ function rowCard(columns) {
   };
 }
 
+// MOST_ROWS bounds the cards of a table, which may have a thousand rows.
+const MOST_ROWS = 60;
+
 function tableSection(table) {
-  const root = element("section"), grid = element("div", "grid");
+  const root = element("section"), grid = element("div", "grid"), more = element("p", "quiet");
   const title = element("h2", "", table.title);
   title.id = "table-" + table.key;
   root.setAttribute("aria-labelledby", title.id);
-  root.append(title, grid);
+  root.append(title, grid, more);
   const cards = new Map();
   return {
     root,
     update(t) {
       root.hidden = t.rows.length === 0;
-      keep(grid, cards, t.rows.map((row, i) => i), (i) => i, () => rowCard(t.columns)).forEach((card, i) => card.update(t.rows[i]));
+      const rows = t.rows.slice(0, MOST_ROWS);
+      keep(grid, cards, rows.map((row, i) => i), (i) => i, () => rowCard(t.columns)).forEach((card, i) => card.update(rows[i]));
+      setText(more, "the first " + rows.length + " of " + count(t.rows.length) + "; headpond ctl status lists all");
+      more.hidden = rows.length === t.rows.length;
     },
   };
 }

@@ -37,8 +37,9 @@ type Column[T any] struct {
 // Formats of a column.
 const (
 	formatText  = "text"
-	formatState = "state" // a word and how good it is
-	formatError = "error" // empty: there is none
+	formatTime  = "seconds" // 0: there is none
+	formatState = "state"   // a word and how good it is
+	formatError = "error"   // empty: there is none
 	formatCount = "count"
 	formatBytes = "bytes"
 )
@@ -61,6 +62,11 @@ func State[T any](title string, read func(row T) (Level, string)) Column[T] {
 // Count is a column of whole numbers.
 func Count[T any](title string, read func(row T) float64) Column[T] {
 	return Column[T]{title, formatCount, func(row T) Cell { return Cell{Number: read(row)} }}
+}
+
+// Seconds is a column of times such as latencies, in seconds; 0 stands for none.
+func Seconds[T any](title string, read func(row T) float64) Column[T] {
+	return Column[T]{title, formatTime, func(row T) Cell { return Cell{Number: read(row)} }}
 }
 
 // Bytes is a column of sizes.
@@ -198,11 +204,11 @@ type Table struct {
 // Heading describes a column.
 type Heading struct {
 	Title  string `json:"title"`
-	Format string `json:"format"` // "text", "state", "error", "count" or "bytes"
+	Format string `json:"format"` // "text", "state", "error", "count", "seconds" or "bytes"
 	Detail bool   `json:"detail"` // left out where there is little room
 }
 
-// Cell is one value of a table: a number in columns of format "count" and "bytes", else a text.
+// Cell is one value of a table: a number in columns of format "count", "seconds" and "bytes", else a text.
 type Cell struct {
 	Text   string  `json:"text,omitempty"`
 	Number float64 `json:"number,omitempty"`
@@ -216,6 +222,11 @@ func (h Heading) String(c Cell) string {
 		return strconv.FormatFloat(c.Number, 'f', -1, 64)
 	case formatBytes:
 		return size(c.Number)
+	case formatTime:
+		if c.Number == 0 {
+			return ""
+		}
+		return time.Duration(c.Number * float64(time.Second)).Round(100 * time.Microsecond).String()
 	}
 	return c.Text
 }

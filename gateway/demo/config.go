@@ -33,7 +33,7 @@ listeners:
     listen: {http}
     upstream: web
     max_conns: 1000
-    http: {routes: [{path: /v1, upstream: llm}]}
+    http: {routes: [{path: /v1, upstream: llm, llm: {include_usage: true}}]}
   - name: echo
     protocol: tcp
     listen: {tcp}

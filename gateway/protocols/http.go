@@ -109,7 +109,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout, DeadlineHeader: r.DeadlineHeader,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
 			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
-			StrictBackend: r.StrictBackend, NoAccessLog: !r.AccessLog, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
+			MaxBody: int64(r.MaxBody) << 10, StrictBackend: r.StrictBackend, NoAccessLog: !r.AccessLog, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), CORS: r.CORS.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -145,6 +145,7 @@ type Route struct {
 	DeadlineHeader  string        `conf:"deadline_header"`                                                 // in which clients say how long a request may take
 	RequestTimeout  time.Duration `conf:"request_timeout" default:"never" min:"1ms" max:"168h" never:"0s"` // of a request as a whole, with both bodies; not of upgraded connections
 	Retries         *Retries      `conf:"retries"`                                                         // nil: the listener's
+	MaxBody         int           `conf:"max_body_kib" default:"0" min:"0" max:"1073741824"`               // of requests; 0: no bound
 	StrictBackend   bool          `conf:"strict_backend"`                                                  // refuse answers that frame their body twice
 	Rewrite         string        `conf:"rewrite"`                                                         // the path that the server gets
 	Redirect        *Redirect     `conf:"redirect" scalar:"To"`                                            // nil: none
@@ -160,6 +161,7 @@ type Route struct {
 	RateLimit   *RateLimit     `conf:"rate_limit"`                     // nil: none
 	LLM         *LLM           `conf:"llm" scalar:"Enabled"`           // nil: tokens are not counted
 	Canary      *Canary        `conf:"canary"`                         // nil: none
+	CORS        *CORS          `conf:"cors"`                           // nil: the backend decides
 	Compress    *Compress      `conf:"compress"`                       // nil: answers are not compressed
 	AccessLog   bool           `conf:"access_log" default:"true"`      // its requests are in the listener's access logs
 }
@@ -245,6 +247,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		checkAccess(c, l, r)
 		checkRateLimit(c, r.RateLimit)
 		checkLLM(c, r)
+		checkCORS(c, r)
 		checkCanary(c, r)
 		checkForwardAuth(c, r)
 		checkCompress(c, r)

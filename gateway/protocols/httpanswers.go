@@ -76,6 +76,9 @@ func checkAnswers(c *config.Checker, r *Route) {
 		if r.StripPrefix {
 			c.Report(c.Mark(&r.StripPrefix), "strip_prefix: a route with \"redirect\" or \"respond\" sends no request to an upstream")
 		}
+		if r.MaxBody != 0 {
+			c.Report(c.Mark(&r.MaxBody), "max_body_kib: a route with \"redirect\" or \"respond\" sends no request to an upstream")
+		}
 	}
 	if d := r.Redirect; d != nil {
 		if !slices.Contains(httpproxy.RedirectStatuses(), d.Status) && c.NoProblemAt(&d.Status) {

@@ -14,8 +14,9 @@ import (
 
 // LLM counts the tokens of language models; see httpproxy.LLM.
 type LLM struct {
-	Enabled     bool         `conf:"enabled" default:"true"`
-	TokenLimits []TokenLimit `conf:"token_limits" maxlen:"8"`
+	Enabled      bool         `conf:"enabled" default:"true"`
+	IncludeUsage bool         `conf:"include_usage"` // ask for the usage of streams in place of clients
+	TokenLimits  []TokenLimit `conf:"token_limits" maxlen:"8"`
 }
 
 // TokenLimit bounds the tokens of a route's requests; see httpproxy.TokenLimit.
@@ -31,7 +32,7 @@ func (l *LLM) settings() *httpproxy.LLM {
 	if l == nil || !l.Enabled {
 		return nil
 	}
-	s := &httpproxy.LLM{}
+	s := &httpproxy.LLM{IncludeUsage: l.IncludeUsage}
 	for _, t := range l.TokenLimits {
 		s.Limits = append(s.Limits, httpproxy.TokenLimit{Tokens: int64(t.Tokens), Per: t.Per, By: t.By, Header: t.Header})
 	}
@@ -56,9 +57,10 @@ type ModelStatus struct {
 	Listener     string  `json:"listener"`
 	Route        string  `json:"route"`
 	Upstream     string  `json:"upstream"`
-	Model        string  `json:"model"`   // as clients name it; "other": further ones
-	Answers      uint64  `json:"answers"` // with status 2xx
-	Unknown      uint64  `json:"unknown"` // of Answers, those that have not told their tokens
+	Model        string  `json:"model"`     // as clients name it; "other": further ones
+	Answers      uint64  `json:"answers"`   // with status 2xx
+	Estimated    uint64  `json:"estimated"` // of Answers, those whose tokens are estimated
+	Unknown      uint64  `json:"unknown"`   // and those of which they are not known
 	InputTokens  uint64  `json:"input_tokens"`
 	CachedTokens uint64  `json:"cached_tokens"` // a part of InputTokens
 	OutputTokens uint64  `json:"output_tokens"`
@@ -75,22 +77,15 @@ var modelReport = admin.Report[ModelStatus]{
 		admin.Count("answers", func(m ModelStatus) float64 { return float64(m.Answers) }),
 		admin.Count("input tokens", func(m ModelStatus) float64 { return float64(m.InputTokens) }),
 		admin.Count("output tokens", func(m ModelStatus) float64 { return float64(m.OutputTokens) }),
-		admin.Text("first token", func(m ModelStatus) string { return shownTime(m.FirstToken) }),
-		admin.Text("per token", func(m ModelStatus) string { return shownTime(m.PerToken) }),
+		admin.Seconds("first token", func(m ModelStatus) float64 { return m.FirstToken }),
+		admin.Seconds("per token", func(m ModelStatus) float64 { return m.PerToken }),
 	},
 	Details: []admin.Column[ModelStatus]{
 		admin.Text("route", func(m ModelStatus) string { return m.Route }),
 		admin.Count("cached tokens", func(m ModelStatus) float64 { return float64(m.CachedTokens) }),
-		admin.Count("tokens unknown", func(m ModelStatus) float64 { return float64(m.Unknown) }),
+		admin.Count("estimated", func(m ModelStatus) float64 { return float64(m.Estimated) }),
+		admin.Count("unknown", func(m ModelStatus) float64 { return float64(m.Unknown) }),
 	},
-}
-
-// shownTime returns a time for a table, "" for none.
-func shownTime(seconds float64) string {
-	if seconds == 0 {
-		return ""
-	}
-	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Microsecond).String()
 }
 
 // showModels returns what all listeners have counted, the most used models first.
@@ -101,7 +96,7 @@ func showModels(proxies []extend.Proxy) admin.Addition {
 		name := h.Stats().Name
 		for _, m := range h.Models() {
 			rows = append(rows, ModelStatus{
-				Listener: name, Route: m.Route, Upstream: m.Upstream, Model: m.Model, Answers: m.Known + m.Unknown, Unknown: m.Unknown,
+				Listener: name, Route: m.Route, Upstream: m.Upstream, Model: m.Model, Answers: m.Known + m.Estimated + m.Unknown, Estimated: m.Estimated, Unknown: m.Unknown,
 				InputTokens: m.Input, CachedTokens: m.Cached, OutputTokens: m.Output,
 				FirstToken: m.FirstToken.Quantile(0.5).Seconds(), PerToken: m.PerToken.Quantile(0.5).Seconds(),
 			})

@@ -165,6 +165,11 @@ func checkBodies(c *config.Checker, h *HTTPListener) {
 		r := &h.Routes[i]
 		if r.LLM != nil && r.LLM.Enabled {
 			add("model", &r.LLM)
+			if r.LLM.IncludeUsage {
+				for _, name := range []string{"stream", "stream_options", "stream_options.include_usage"} {
+					add(name, &r.LLM.IncludeUsage)
+				}
+			}
 		}
 		for j := range r.Body {
 			add(r.Body[j].Name, &r.Body[j].Name)

@@ -21,7 +21,8 @@ type Plan struct {
 	root    node
 	fields  int
 	prompts []int // lengths of prefixes of the prompt, rising
-	answers bool  // the text is that of an answer; prompts is one byte
+	answers bool  // the text is that of an answer
+	sized   bool  // the size of the text is wanted
 }
 
 // node is an object that may have wanted fields, or one of them.
@@ -79,12 +80,19 @@ func (p *Plan) WithPrompts(lengths []int) *Plan {
 	return &with
 }
 
+// WithPromptSize returns a copy of p that also wants the size of the prompt; see Scanner.TextSize.
+func (p *Plan) WithPromptSize() *Plan {
+	with := *p
+	with.sized = true
+	return &with
+}
+
 // WithAnswer returns a copy of p that also looks for text of the model in its answer, or in an event of a streamed one;
-// see Scanner.HasText. That is the content, reasoning, refusal or arguments of a tool in a choice ("choices"), or in a
+// see Scanner.TextSize. That is the content, reasoning, refusal or arguments of a tool in a choice ("choices"), or in a
 // piece of them ("delta"), as OpenAI and Anthropic name them.
 func (p *Plan) WithAnswer() *Plan {
 	with := *p
-	with.prompts, with.answers = []int{1}, true
+	with.prompts, with.answers, with.sized = nil, true, true
 	return &with
 }
 

@@ -41,10 +41,13 @@ func isAnswerText(name string) bool {
 	return false
 }
 
-// looksForPrompt reports whether a wanted prefix is not complete.
-func (s *Scanner) looksForPrompt() bool { return len(s.prompt.hashes) < len(s.plan.prompts) }
+// looksForPrompt reports whether a wanted prefix is not complete, or the size of the text is wanted.
+func (s *Scanner) looksForPrompt() bool { return s.plan.sized || s.hashes() }
 
-// endPromptKey is called for each key until all prefixes are complete.
+// hashes reports whether a wanted prefix is not complete.
+func (s *Scanner) hashes() bool { return len(s.prompt.hashes) < len(s.plan.prompts) }
+
+// endPromptKey is called for each key while looksForPrompt.
 func (s *Scanner) endPromptKey(name string) {
 	holds, isText := isPrompt, isPromptText
 	if s.plan.answers {
@@ -64,13 +67,16 @@ func (s *Scanner) beginString() { s.prompt.hashing = s.prompt.text && s.looksFor
 // hashText adds text of the prompt.
 func (s *Scanner) hashText(b []byte) {
 	p := &s.prompt
-	for _, c := range b {
+	for i, c := range b {
+		if !s.hashes() {
+			if p.hashing = s.plan.sized; p.hashing {
+				p.size += len(b) - i
+			}
+			return
+		}
 		p.hash = (p.hash ^ uint64(c)) * fnvPrime
 		if p.size++; p.size == s.plan.prompts[len(p.hashes)] {
-			if p.hashes = append(p.hashes, p.hash); !s.looksForPrompt() {
-				p.hashing = false
-				return
-			}
+			p.hashes = append(p.hashes, p.hash)
 		}
 	}
 }
@@ -94,8 +100,9 @@ func (s *Scanner) Prompt(i int) (hash uint64, ok bool) {
 	return s.prompt.hash, s.prompt.size > 0
 }
 
-// HasText reports whether a byte of the model's text was found: see Plan.WithAnswer.
-func (s *Scanner) HasText() bool { return s.prompt.size > 0 }
+// TextSize returns the bytes of the text found so far, as written: of the prompt (Plan.WithPromptSize; see Prompt for what
+// belongs to it), or of the model (Plan.WithAnswer).
+func (s *Scanner) TextSize() int { return s.prompt.size }
 
 // Enough reports whether all wanted data was found.
 func (s *Scanner) Enough() bool { return s.plan.fields == 0 && !s.looksForPrompt() }

@@ -69,6 +69,10 @@ type Scanner struct {
 
 	prompt prompt
 
+	at     int // offset of the byte that is being read
+	begin  int // offset of the object
+	opened int // the wanted field whose object or array was opened last; -1 = that one is not wanted
+
 	raw    []byte // bytes of a key or value, as written
 	values []value
 	texts  []byte
@@ -82,8 +86,14 @@ type frame struct {
 // value is the value of a wanted field.
 type value struct {
 	found, text bool
-	from, to    int // in texts
+	empty       bool // an object or array with nothing in it
+	from, to    int  // in texts
+	place       Place
 }
+
+// Place is where a value stands: offsets of its first byte and of the byte behind it, from the first byte that was fed. Of
+// an object or array, To is behind its first byte.
+type Place struct{ From, To int }
 
 // Reset prepares the scanner for an object.
 func (s *Scanner) Reset(p *Plan) {
@@ -106,8 +116,18 @@ func (s *Scanner) Text(i int) (string, bool) {
 
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
+// Place returns where the value of field i is. ok is false if the field was not found.
+func (s *Scanner) Place(i int) (p Place, ok bool) { return s.values[i].place, s.values[i].found }
+
+// Empty reports whether the value of field i is an object or array with nothing in it.
+func (s *Scanner) Empty(i int) bool { return s.values[i].empty }
+
+// Start returns the offset of the object's first byte.
+func (s *Scanner) Start() int { return s.begin }
+
 // Feed reads the next bytes of the object. It does not keep b. Once the verdict is not More it does not change.
 func (s *Scanner) Feed(b []byte) Verdict {
+	base := s.at
 	for i := 0; i < len(b) && s.verdict == More; {
 		if s.state == inString && !s.keeps {
 			n := plain(b[i:])
@@ -118,11 +138,13 @@ func (s *Scanner) Feed(b []byte) Verdict {
 				break
 			}
 		}
+		s.at = base + i
 		if !s.step(b[i]) {
 			continue // the byte ended a number: read it again
 		}
 		i++
 	}
+	s.at = base + len(b)
 	return s.verdict
 }
 
@@ -158,12 +180,15 @@ func (s *Scanner) step(c byte) bool {
 func (s *Scanner) between(c byte) {
 	switch {
 	case s.state == atTop && c == '{':
-		s.next = &s.plan.root
+		s.next, s.begin = &s.plan.root, s.at
 		s.open(c)
 	case (s.state == atFirstKey || s.state == atKey) && c == '"':
 		s.key, s.state = true, inString
 		s.keep(s.depth == s.wanted || s.looksForPrompt() && (s.depth == 1 || s.prompt.inside))
 	case s.state == atFirstKey && c == '}', s.state == atFirstItem && c == ']':
+		if s.opened >= 0 {
+			s.values[s.opened].empty = true
+		}
 		s.close()
 	case s.state == atColon && c == ':':
 		s.state = atValue
@@ -182,7 +207,9 @@ func (s *Scanner) between(c byte) {
 
 // value begins a value.
 func (s *Scanner) value(c byte) {
-	s.keep(s.next != nil && s.next.field >= 0)
+	if s.keep(s.next != nil && s.next.field >= 0); s.keeps {
+		s.values[s.next.field].place.From = s.at
+	}
 	switch c {
 	case '{', '[':
 		s.open(c)
@@ -232,9 +259,11 @@ func (s *Scanner) open(c byte) {
 		return
 	}
 	n := s.next
-	s.next = nil
+	s.next, s.opened = nil, -1
 	if n != nil && n.field >= 0 {
-		s.values[n.field].found = true
+		s.opened = n.field
+		v := &s.values[n.field]
+		v.found, v.place.To = true, s.at+1
 	}
 	bit := uint64(1) << (s.depth % 64)
 	s.arrays[s.depth/64] &^= bit
@@ -336,6 +365,7 @@ func (s *Scanner) inNumber(c byte) bool {
 	case (c == '+' || c == '-') && s.state == afterE:
 		s.state = afterESign
 	case s.state == afterZero || s.state == inInteger || s.state == inFraction || s.state == inExponent:
+		s.at-- // c is not a part of it
 		s.endValue(false)
 		return false
 	default:
@@ -382,7 +412,7 @@ func (s *Scanner) endValue(quoted bool) {
 		return
 	}
 	v := &s.values[n.field]
-	v.found, v.from = true, len(s.texts)
+	v.found, v.from, v.place.To = true, len(s.texts), s.at+1
 	text, ok := view(s.raw), len(s.raw) <= MaxText
 	if quoted {
 		text, ok = s.decoded()

@@ -83,7 +83,9 @@ func reasonOf(err error) string {
 	switch status := StatusOf(err); {
 	case status == http.StatusRequestTimeout:
 		return "the request body did not arrive in time"
-	case status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge:
+	case status == http.StatusRequestEntityTooLarge:
+		return "the request body is too long"
+	case status == http.StatusBadRequest:
 		return "the request cannot be forwarded as it is"
 	case errors.Is(err, pool.ErrClosed) || errors.Is(err, ErrClosed):
 		return "shutting down"

@@ -1,0 +1,104 @@
+package llmusage_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/internal/llmusage"
+)
+
+// filtered passes a stream in pieces of size bytes through r.
+func filtered(r *llmusage.Reader, stream string, size int) (out string, held int) {
+	r.Reset(true)
+	passed := 0
+	for b := []byte(stream); len(b) > 0; {
+		n := min(size, len(b))
+		first, rest := r.Filter(b[:n])
+		out += string(first) + string(rest)
+		b = b[n:]
+		passed += n
+		held = max(held, passed-len(out))
+	}
+	return out + string(r.Flush()), held
+}
+
+// TestFilter: the event that has the usage only is left out, in whatever pieces it comes, and nothing else changes.
+func TestFilter(t *testing.T) {
+	const azure = `{"choices":[],"prompt_filter_results":[{"prompt_index":0}],"usage":null}`
+	whole := events(azure, firstRole, chunk)
+	long := events(`{"choices":[{"delta":{"content":"` + strings.Repeat("x", 3*llmusage.MaxHeld) + `"}}]}`)
+	var r llmusage.Reader
+	for i, tc := range []struct{ stream, want string }{
+		{whole + events(lastUsage, "[DONE]"), whole + events("[DONE]")},
+		{events(lastUsage), ""},
+		{strings.TrimSpace(whole + events(lastUsage)), whole},
+		{whole + events(lastUsage) + whole, whole + whole},
+		{": comment\n\nevent: x\n" + long + events(lastUsage) + long, ": comment\n\nevent: x\n" + long + long},
+		{"data: {\"choices\":\ndata: [],\"usage\":{\"total_tokens\":1}}\n\n" + whole, whole},
+		{whole + `data: {"choices":[],"usage":{"prompt_tok`, whole + `data: {"choices":[],"usage":{"prompt_tok`},
+		{events(`{"choices":[],"usage":{}}`, `{"usage":{"total_tokens":1}}`), events(`{"choices":[],"usage":{}}`, `{"usage":{"total_tokens":1}}`)},
+		{events(`{"choices":[],"pad":"` + strings.Repeat("x", llmusage.MaxHeld) + `","usage":{"total_tokens":3}}`), "?"}, // too long to be kept
+		{"\xff\xfe\n\n\n\ndata\n\n" + whole, "\xff\xfe\n\n\n\ndata\n\n" + whole},
+	} {
+		for _, size := range []int{1, 2, 7, 100, 5000, len(tc.stream)} {
+			got, held := filtered(&r, tc.stream, max(size, 1))
+			usage, ok := r.Usage()
+			if want := tc.want; want == "?" && got != tc.stream && got != "" || want != "?" && got != want {
+				t.Errorf("%d, in pieces of %d bytes: %q, want %q", i, size, got, want)
+			}
+			if strings.Contains(tc.stream, lastUsage) && (!ok || usage.Output != 3) {
+				t.Errorf("%d: %+v, %v", i, usage, ok)
+			}
+			if held > llmusage.MaxHeld+len(lastUsage)+10 {
+				t.Errorf("%d: %d bytes are held", i, held)
+			}
+		}
+		crlf := strings.NewReplacer("\n", "\r\n")
+		if got, _ := filtered(&r, crlf.Replace(tc.stream), 5); tc.want != "?" && strings.Trim(got, "\r\n") != strings.Trim(crlf.Replace(tc.want), "\r\n") {
+			t.Errorf("%d, CRLF: %q", i, got)
+		}
+	}
+}
+
+// TestEstimate: what a stream has not told is estimated from its text.
+func TestEstimate(t *testing.T) {
+	start := events(`{"type":"message_start","message":{"model":"claude","usage":{"input_tokens":25,"output_tokens":1}}}`)
+	delta := events(`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hello"}}`)
+	long := events(`{"choices":[{"delta":{"content":"` + strings.Repeat("word", 50) + `"}}]}`)
+	var r llmusage.Reader
+	for i, tc := range []struct{ stream, want string }{
+		{events(firstRole, chunk, chunk, "[DONE]"), "{100 0 2} true"},
+		{events(firstRole, chunk) + `data: {"choices":[{"delta":{"content":"Hi`, "{100 0 2} true"},
+		{events(firstRole), "{0 0 0} false"},
+		{events(firstRole, chunk, lastUsage), "{9 4 3} false"},
+		{events(`{"error":{"message":"no"}}`), "{0 0 0} false"},
+		{long, "{100 0 50} true"},
+		{start + delta + delta + delta, "{25 0 3} true"},
+		{start, "{25 0 1} false"},
+		{start + delta + events(`{"type":"message_delta","usage":{"output_tokens":15}}`), "{25 0 15} false"},
+	} {
+		r.Reset(true)
+		r.Feed([]byte(tc.stream))
+		u, ok := r.Estimate(400)
+		if got := fmt.Sprint(u, ok); got != tc.want {
+			t.Errorf("%d: %s, want %s", i, got, tc.want)
+		}
+	}
+}
+
+// FuzzFilter: a stream without usage passes as it is, in whatever pieces.
+func FuzzFilter(f *testing.F) {
+	f.Add([]byte(events(firstRole, chunk, "[DONE]")), 3)
+	f.Add([]byte("data: {\"choices\":[]}\r\n\r\n\rdata:"), 1)
+	f.Fuzz(func(t *testing.T, stream []byte, size int) {
+		text := strings.ReplaceAll(string(stream), "usage", "usag")
+		if strings.Contains(text, `\u`) { // it may spell the name
+			return
+		}
+		var r llmusage.Reader
+		if got, _ := filtered(&r, text, max(size, 1)); got != text {
+			t.Errorf("%q, want %q", got, text)
+		}
+	})
+}
