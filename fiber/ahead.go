@@ -120,6 +120,10 @@ func (a *ahead) Attend(step func() (over bool)) bool {
 	return len(a.bytes) == 0 && a.Stream.Attend(step)
 }
 
+func (a *ahead) AttendThen(other net.Conn, step func() (over bool), then func(panicked any)) bool {
+	return len(a.bytes) == 0 && a.Stream.AttendThen(other, step, then)
+}
+
 func (a *ahead) Detach() (net.Conn, []byte, error) {
 	conn, more, err := a.Stream.Detach()
 	if err != nil {

@@ -27,6 +27,45 @@ func (c *Conn) Attend(step func() (over bool)) bool {
 	return true
 }
 
+// AttendThen is Attend without a fiber, whose stack would be most of the memory of a session that waits: it returns at
+// once. When step has returned true, then runs once, as a fiber of the loop, perhaps before AttendThen has returned;
+// panicked is what step has panicked with, or nil. It returns false, and calls nothing, unless Attendable(c, other) is true
+// and the caller is a fiber of their loop.
+func (c *Conn) AttendThen(other net.Conn, step func() (over bool), then func(panicked any)) bool {
+	l := c.loop.Load()
+	if !Attendable(c, other) || !l.isCaller() || l.current == nil {
+		return false
+	}
+	a := &attendance{tries: step, then: then}
+	a.own.loop, a.own.alone = l, a
+	caller := l.current
+	l.current = &a.own
+	over := a.own.callStep()
+	l.current = caller
+	if over {
+		l.ready(l.fiberFor(a))
+	}
+	return true
+}
+
+// Attendable reports whether a and b live on one loop, which can wait for both and read and write them by itself: they are
+// connections of an engine, without TLS.
+func Attendable(a, b net.Conn) bool {
+	c, ok := unwrapAhead(a).(*Conn)
+	d, both := unwrapAhead(b).(*Conn)
+	return ok && both && c.loop.Load() == d.loop.Load()
+}
+
+// attendance is the state of an AttendThen.
+type attendance struct {
+	tries func() (over bool)
+	then  func(panicked any)
+	own   coroutine // without a stack
+}
+
+func (a *attendance) step() (over bool) { return a.tries() }
+func (a *attendance) runFiber()         { a.then(a.own.fault) }
+
 // maxTry bounds the bytes that TryRead returns.
 const maxTry = 16 << 10
 

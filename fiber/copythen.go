@@ -44,7 +44,7 @@ func CopyThen(src Stream, dst net.Conn, moved, spliced func(n int), then func(re
 	k.fiber = &k.own
 	k.own.loop, k.own.alone = l, k
 	if !k.tryStep() {
-		l.ready(k.fiberOf())
+		l.ready(l.fiberFor(k))
 	}
 	return true
 }
@@ -92,13 +92,6 @@ type copyingAlone struct {
 	copying
 	then func(readErr, writeErr error)
 	own  coroutine // without a stack: the loop calls step, and then starts a fiber that calls runFiber
-}
-
-// fiberOf returns a fiber that runs proceed.
-func (k *copyingAlone) fiberOf() *coroutine {
-	f := k.loop.takeFiber()
-	f.alone = k
-	return f
 }
 
 // tryStep calls the first step, and reports whether the loop must call further ones.

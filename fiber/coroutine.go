@@ -9,8 +9,8 @@ import (
 )
 
 // coroutine is a fiber. It runs on its loop's thread, between resume and park. All fields belong to
-// the loop's thread. A coroutine without next has no stack: it belongs to a copyingAlone, whose
-// step the loop calls until the step returns true; then a fiber continues.
+// the loop's thread. A coroutine without next has no stack: the loop calls alone's step until the
+// step returns true; then a fiber continues.
 type coroutine struct {
 	loop     *loop
 	next     func() (struct{}, bool)
@@ -18,13 +18,26 @@ type coroutine struct {
 	yield    func(struct{}) bool
 	g        uintptr
 	fn       func()
-	alone    *copyingAlone      // runs in place of fn
+	alone    stackless          // runs in place of fn; nil = none
 	step     func() (over bool) // see parkUntil
 	fault    any                // panic of step
 	bulk     bool               // the fiber moves bulk or is in a TLS handshake, and runs after other fibers
 	kept     *Parker            // list of Parkers that watch a context between two waits
 	giveUpAt int64              // time-out of Conn.WaitReadableFor, WaitEither, TryRead or TryReadEither; 0 = none
 	either   [2]*side           // sides that Conn.WaitEither or TryReadEither waits for; nil = none
+}
+
+// stackless is work that needs a stack only at its end.
+type stackless interface {
+	step() (over bool)
+	runFiber() // runs on a fiber once step has returned true or has panicked
+}
+
+// fiberFor returns a fiber that runs runFiber.
+func (l *loop) fiberFor(s stackless) *coroutine {
+	f := l.takeFiber()
+	f.alone = s
+	return f
 }
 
 // maxSpareFibers bounds the ended coroutines that a loop keeps for reuse: making one costs a goroutine and five
@@ -143,8 +156,8 @@ func (f *coroutine) callStep() (over bool) {
 	return f.step()
 }
 
-// resume runs f until it parks or ends. For a fiber in parkUntil and a copyingAlone it runs the step first, and f only
-// when the step is over.
+// resume runs f until it parks or ends. For a fiber in parkUntil and for one without a stack it runs the step first, and
+// f only when the step is over.
 func (l *loop) resume(f *coroutine) {
 	if l.resumed++; l.resumed == 12 {
 		l.resumed = 0
@@ -157,7 +170,7 @@ func (l *loop) resume(f *coroutine) {
 			return
 		}
 		if f.step = nil; f.next == nil {
-			f = f.alone.fiberOf()
+			f = l.fiberFor(f.alone)
 			l.current = f
 		}
 	}

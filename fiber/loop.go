@@ -191,7 +191,7 @@ func (l *loop) run(kind Kind, ready chan<- error) {
 	for !l.finish() {
 		l.step()
 	}
-	l.trim()
+	l.trim(0)
 }
 
 // step runs one tick: posted functions, timers, fibers, then the kernel.
@@ -213,7 +213,7 @@ func (l *loop) step() {
 // poller.wait.
 func (l *loop) until() int64 {
 	until := l.timers.next()
-	if len(l.spare) > 0 && !keepFibers && (until == 0 || until > l.now+int64(idleAfter)) {
+	if len(l.spare) > keptFibers && !keepFibers && (until == 0 || until > l.now+int64(idleAfter)) {
 		until = l.now + int64(idleAfter) // to trim then
 	}
 	if len(l.queue) > 0 {
@@ -239,7 +239,7 @@ func (l *loop) wait(until int64) {
 	before := l.now
 	l.readClock()
 	if idle && l.now-before >= int64(idleAfter) && !keepFibers { // a busy system may take the processor away for longer
-		l.trim()
+		l.trim(keptFibers)
 	}
 }
 
@@ -249,17 +249,21 @@ func (l *loop) readClock() {
 	l.now = int64(l.began.Sub(epoch))
 }
 
-// idleAfter is how long a loop waits without an event before it frees spare coroutines and buffers.
+// idleAfter is how long a loop waits without an event before it frees spare coroutines.
 const idleAfter = 5 * time.Millisecond
 
-// trim ends the spare coroutines and frees the buffer of TryRead.
-func (l *loop) trim() {
-	l.scratch = nil
-	for i, f := range l.spare {
+// keptFibers is how many of them it keeps, so that single events after pauses find one.
+const keptFibers = 8
+
+// trim ends spare coroutines, until keep are left.
+func (l *loop) trim(keep int) {
+	for len(l.spare) > keep {
+		last := len(l.spare) - 1
+		f := l.spare[last]
+		l.spare[last] = nil
+		l.spare = l.spare[:last]
 		f.stop()
-		l.spare[i] = nil
 	}
-	l.spare = l.spare[:0]
 }
 
 // finish reports whether the loop has ended. If so, nothing more can be posted.

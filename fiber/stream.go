@@ -76,6 +76,8 @@ type Stream interface {
 	// [Conn.Attend]. Unless the caller is a fiber of that loop, it returns false without calling step. TryRead,
 	// TryReadEither and TryWrite are for use in step.
 	Attend(step func() (over bool)) bool
+	// AttendThen is Attend without a fiber; see [Conn.AttendThen].
+	AttendThen(other net.Conn, step func() (over bool), then func(panicked any)) bool
 	TryRead(patience time.Duration) (b []byte, over bool)
 	TryReadEither(other net.Conn, patience time.Duration) (b []byte, otherReady, over bool)
 	TryWrite(p []byte) (n int)
@@ -162,6 +164,9 @@ func (NoLoop) Acked() (n uint64, all bool) { return 0, true }
 
 // Attend returns false.
 func (NoLoop) Attend(func() bool) bool { return false }
+
+// AttendThen returns false.
+func (NoLoop) AttendThen(net.Conn, func() bool, func(any)) bool { return false }
 
 // TryRead has nothing to wait for.
 func (NoLoop) TryRead(time.Duration) (b []byte, over bool) { return nil, true }

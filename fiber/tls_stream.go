@@ -110,6 +110,9 @@ func (t *TLSConn) Acked() (n uint64, all bool) { return t.under.Acked() }
 // Attend returns false: cryptography in a step would hold the loop.
 func (t *TLSConn) Attend(func() bool) bool { return false }
 
+// AttendThen returns false, too.
+func (t *TLSConn) AttendThen(net.Conn, func() bool, func(any)) bool { return false }
+
 // TryRead is for Attend.
 func (t *TLSConn) TryRead(time.Duration) (b []byte, over bool) { return nil, true }
 

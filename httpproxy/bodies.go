@@ -163,14 +163,17 @@ func (s *session) toClient(p []byte) error {
 	return nil
 }
 
-// fromServer reads once within the idle limit, in the middle of a body, while the client stays. It
-// returns errRests if the session can rest; continueBody continues it then.
+// fromServer reads once within the idle limit, in the middle of a body, while the client stays. The buffer of outgoing
+// may be freed meanwhile. It returns errRests if the session can rest; continueBody continues it then.
 func (s *session) fromServer() error {
 	if s.ex.headPending {
 		s.ex.headPending = false
 		if err := s.flushHead(); err != nil {
 			return err
 		}
+	}
+	if s.ex.rest.trimmed {
+		s.releaseOut()
 	}
 	own := s.place() != nil
 	err := s.whileClientStays(!own && s.mayRest(), func() error {
@@ -191,7 +194,7 @@ func (s *session) whileClientStays(mayRest bool, receive func() error) error {
 	look := now.Add(checkInterval)
 	next := look
 	if mayRest {
-		next = now.Add(suspendAfter)
+		next = now.Add(s.restAfter())
 	}
 	for {
 		if !until.IsZero() && until.Before(next) {
@@ -205,8 +208,13 @@ func (s *session) whileClientStays(mayRest bool, receive func() error) error {
 		case !until.IsZero() && !now.Before(until):
 			return err
 		case mayRest && !s.ex.rest.never && s.canRest():
-			s.ex.rest.until = until
-			return errRests
+			if s.ex.rest.trimmed || s.attends() {
+				s.ex.rest.until = until
+				return errRests
+			}
+			s.trimBuffers()
+			next = now.Add(suspendAfter)
+			continue
 		case now.Before(look):
 		case s.clientGone():
 			return httppool.ErrClientGone
@@ -369,6 +377,7 @@ func (s *session) moreOfChunks(out []byte) error {
 		if err := s.fromServer(); err != nil {
 			return unexpected(err)
 		}
+		out = s.outgoing()
 	}
 }
 
@@ -449,10 +458,11 @@ func (s *session) moreUnframed(out []byte) error {
 			out = out[:0]
 		}
 		if err := s.fromServer(); err == io.EOF {
-			return s.toClient(s.appendEnd(out))
+			return s.toClient(s.appendEnd(s.outgoing()))
 		} else if err != nil {
 			return err
 		}
+		out = s.outgoing()
 	}
 }
 

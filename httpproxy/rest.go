@@ -16,6 +16,9 @@ import (
 // time limit; for HTTP/1.1 also data or the end from the client. The reset of an HTTP/2 stream closes the connection to
 // the server.
 //
+// With HTTP/1.1 on both sides and without TLS the loop itself passes on what arrives, see passEvents, and the rest lasts
+// until there is more to do than that.
+//
 // A session keeps its stack while it sends the request's body, if the answer is compressed, has a length or comes by
 // HTTP/2, and if its two connections do not live on one loop.
 
@@ -24,9 +27,29 @@ var errRests = errors.New("the answer pauses")
 
 // resting is the state of an exchange with regard to rests.
 type resting struct {
-	never bool      // the session cannot rest
-	again bool      // the next wait for the server continues the one before the rest
-	until time.Time // the end of that wait; zero = never
+	never    bool      // the session cannot rest
+	trimmed  bool      // trimBuffers has been called
+	again    bool      // the next wait for the server continues the one before the rest
+	until    time.Time // the end of that wait; zero = never
+	unsent   []byte    // for the client, which had no room for it during the rest
+	panicked any       // what passEvents has panicked with; nil = it has not
+}
+
+// quietAfter is how long a session waits for the server before it frees what it does not need for that. If the loop
+// passes on what arrives, it also rests then; otherwise after suspendAfter, as the end of a rest costs more.
+const quietAfter = 5 * time.Millisecond
+
+// restAfter is how long a session that may rest waits for the server as it is.
+func (s *session) restAfter() time.Duration {
+	if s.ex.rest.trimmed && !s.attends() {
+		return suspendAfter
+	}
+	return quietAfter
+}
+
+// attends reports whether the loop can pass on what arrives during a rest.
+func (s *session) attends() bool {
+	return s.stream == nil && fiber.Attendable(s.server.conn, s.client.conn)
 }
 
 // within returns the deadline of a wait for the server that begins or continues now.
@@ -88,7 +111,7 @@ func (s *session) beginRest() bool {
 	return s.rests
 }
 
-// suspend suspends the session until one of its connections can be read.
+// suspend suspends the session until one of its connections can be read, or until passEvents ends.
 func (s *session) suspend() bool {
 	resume := s.lc.SuspendUntil()
 	if resume == nil {
@@ -96,8 +119,14 @@ func (s *session) suspend() bool {
 	}
 	s.leases = nil // it belongs to the fiber
 	client, server := s.client.conn, s.server.conn
-	_ = client.SetReadDeadline(time.Time{}) // the deadline of the request's head may still be set
-	woken := false                          // only fibers of this loop use it
+	_ = client.SetDeadline(time.Time{}) // those of the request's head and of the last write may still be set
+	if s.attends() && server.AttendThen(client, s.passEvents, func(panicked any) {
+		s.ex.rest.panicked = panicked
+		resume()
+	}) {
+		return true
+	}
+	woken := false // only fibers of this loop use it
 	wake := func() {
 		if woken {
 			return
@@ -114,6 +143,67 @@ func (s *session) suspend() bool {
 	return true
 }
 
+// Bounds of what passEvents does at a time; a fiber is better for more.
+const (
+	maxEvent  = bufferSize / 2
+	maxEvents = 16
+)
+
+// passEvents is the step of a rest (see fiber.Conn.AttendThen): it passes on what arrives from the server. It returns true
+// if the session must continue on a fiber.
+func (s *session) passEvents() (over bool) {
+	for range maxEvents {
+		b, clientReady, over := s.server.conn.TryReadEither(s.client.conn, 0)
+		if len(b) == 0 {
+			return clientReady || over
+		}
+		if !s.passEvent(b) {
+			return true
+		}
+		s.ex.rest.until = s.within()
+		_ = s.server.conn.SetReadDeadline(s.ex.rest.until)
+	}
+	return true
+}
+
+// passEvent passes on a part of the body. It returns false if that is not all there is to do; then the fiber finds the
+// rest in the server's buffer and in unsent.
+func (s *session) passEvent(b []byte) bool {
+	if len(b) > maxEvent {
+		s.server.put(b)
+		return false
+	}
+	out := s.outgoing()
+	defer s.releaseOut()
+	if s.resp.Length != httpwire.Chunked {
+		out, b = s.appendEvent(out, b), nil
+	}
+	for len(b) > 0 {
+		before := s.chunks
+		content, n, done, err := s.chunks.Next(b)
+		if done || err != nil {
+			s.chunks = before
+			break
+		}
+		out = s.appendEvent(out, content)
+		b = b[n:]
+	}
+	s.server.put(b)
+	if n := s.client.conn.TryWrite(out); n < len(out) {
+		s.ex.rest.unsent = bytes.Clone(out[n:])
+		s.held.add(len(out) - n)
+		return false
+	}
+	return len(b) == 0
+}
+
+// appendEvent is appendContent; it also counts the content.
+func (s *session) appendEvent(dst, content []byte) []byte {
+	s.ex.tokens.read(content)
+	s.ex.result.BytesOut += int64(len(content))
+	return s.appendContent(dst, content)
+}
+
 // endRest continues the exchange after a rest. It returns false if the session ends or rests again.
 func (s *session) endRest() bool {
 	s.rests = false
@@ -128,6 +218,9 @@ func (s *session) continueBody() error {
 			_ = s.fail("", httppool.ErrClientGone)
 		}
 	}()
+	if p := s.ex.rest.panicked; p != nil {
+		panic(p)
+	}
 	err := s.restOfBody()
 	settled = true
 	return err
@@ -135,9 +228,16 @@ func (s *session) continueBody() error {
 
 // restOfBody passes on the rest of the body. It ends the lease, unless the session can rest again.
 func (s *session) restOfBody() (err error) {
-	switch {
-	case s.ex.upgraded:
+	if s.ex.upgraded {
 		return s.endTunnel()
+	}
+	if unsent := s.ex.rest.unsent; len(unsent) > 0 {
+		err = s.toClient(unsent)
+		s.ex.rest.unsent = nil
+		s.held.add(-len(unsent))
+	}
+	switch {
+	case err != nil:
 	case s.clientGone():
 		err = httppool.ErrClientGone
 	case s.resp.Length == httpwire.Chunked:
@@ -158,6 +258,7 @@ func (s *session) restOfBody() (err error) {
 // it, so it moves to a buffer of its size.
 func (s *session) trimBuffers() {
 	x := &s.ex
+	x.rest.trimmed = true
 	s.releaseOut()
 	s.resp.Fields, s.resp.Reason = nil, nil // they refer to the server's buffer
 	switch n := len(s.client.bytes()); {

@@ -189,6 +189,11 @@ func (c *Conn) OnReadable(fn func()) bool { return c.source().OnReadable(fn) }
 // Attend implements fiber.Stream.
 func (c *Conn) Attend(step func() (over bool)) bool { return c.source().Attend(step) }
 
+// AttendThen implements fiber.Stream.
+func (c *Conn) AttendThen(other net.Conn, step func() (over bool), then func(panicked any)) bool {
+	return c.source().AttendThen(other, step, then)
+}
+
 // State implements fiber.Stream.
 func (c *Conn) State() fiber.State { return c.source().State() }
 

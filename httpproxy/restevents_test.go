@@ -1,0 +1,155 @@
+package httpproxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/internal/enginetest"
+)
+
+// partsServer answers with the bytes that a test sends, after the head of a chunked answer. It counts connections.
+func partsServer(t *testing.T) (address string, parts chan<- string, conns *atomic.Int32) {
+	pieces, conns := make(chan string), new(atomic.Int32)
+	return serveRaw(t, func(c net.Conn) {
+		conns.Add(1)
+		br := bufio.NewReader(c)
+		for {
+			r, err := http.ReadRequest(br)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n")
+			for p := range pieces {
+				if p == "close" {
+					return
+				}
+				if _, _ = io.WriteString(c, p); strings.HasSuffix(p, "\r\n0\r\nX-Sum: 1\r\n\r\n") {
+					break
+				}
+			}
+		}
+	}), pieces, conns
+}
+
+// TestEventsWithoutAFiber: while events come one by one, the session has neither a fiber nor buffers, wherever the chunks
+// are cut. Their contents, the trailers and the next request are as without rests.
+func TestEventsWithoutAFiber(t *testing.T) {
+	backend, parts, conns := partsServer(t)
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	rest := rested(t, false)
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(client.CloseIdleConnections)
+	for range 2 {
+		resp, err := client.Get(p.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		within := false // the last part has ended within a line of the framing, whose rest a fiber waits for
+		for _, part := range []struct{ sent, want string }{
+			{"3\r\none\r\n", "one"},
+			{"3\r\ntwo\r\n5\r\nthree\r\n", "twothree"},
+			{"8\r\nfo", "fo"}, // in the content
+			{"urfiv", "urfiv"},
+			{"e\r", "e"},
+			{"\n", ""}, // between chunks
+			{"1", ""},  // in a size line
+			{"0;x=y\r\n0123456789abcdef", "0123456789abcdef"},
+			{"\r\n3\r\nsix\r\n", "six"},
+		} {
+			if !within {
+				rest()
+				if held := p.Stats().Buffered; enginetest.Kind() != fiber.Goroutine && held > 2<<10 {
+					t.Errorf("before %q %d bytes are held", part.sent, held)
+				}
+			}
+			parts <- part.sent
+			wantEvent(t, resp.Body, part.want)
+			within = part.sent == "e\r" || part.sent == "1"
+		}
+		rest()
+		parts <- "4\r\nlast\r\n0\r\nX-Sum: 1\r\n\r\n"
+		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "last" || resp.Trailer.Get("X-Sum") != "1" {
+			t.Errorf("at the end: %q, %v, trailers %v", b, err, resp.Trailer)
+		}
+		_ = resp.Body.Close()
+	}
+	if st := p.Stats(); st.Accepted != 1 || conns.Load() != 1 || len(st.Errors) > 0 {
+		t.Errorf("%d and %d connections, errors %v; want one each, and none", st.Accepted, conns.Load(), st.Errors)
+	}
+}
+
+// TestSlowReaderOfEvents: events for which the client has no room are kept, in order, and the server has to wait.
+func TestSlowReaderOfEvents(t *testing.T) {
+	backend, parts, _ := partsServer(t)
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	rest := rested(t, false)
+	c, br := dialRaw(t, p.addr)
+	_, _ = io.WriteString(c, getRoot)
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest()
+	var want bytes.Buffer
+	event := func(i int) string {
+		text := fmt.Sprintf("event %d %s\n", i, strings.Repeat("-", 4000))
+		want.WriteString(text)
+		return fmt.Sprintf("%x\r\n%s\r\n", len(text), text)
+	}
+	idle, fibers := p.Stats().Buffered, enginetest.Fibers()
+	blocked, sent := enginetest.Kind() == fiber.Goroutine, 0
+	for ; !blocked; sent++ {
+		parts <- event(sent)
+		busy := 0
+		eventually(t, "the session rests, or waits for the client to read", func() bool {
+			if p.Stats().Buffered == idle {
+				return enginetest.Fibers() == fibers
+			}
+			busy++
+			blocked = busy > 100 // on a slow machine it may be working, and the client begins to read early
+			return blocked
+		})
+	}
+	go func() {
+		for range 100 {
+			parts <- event(sent)
+			sent++
+		}
+		parts <- "4\r\nlast\r\n0\r\nX-Sum: 1\r\n\r\n"
+	}()
+	got, err := io.ReadAll(resp.Body)
+	if want.WriteString("last"); err != nil || !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("got %d bytes, want %d of %d events; error %v", len(got), want.Len(), sent, err)
+	}
+}
+
+// TestBadChunkDuringARest: an answer that breaks its framing after a rest is cut off, not passed on, and its connection
+// serves nobody else.
+func TestBadChunkDuringARest(t *testing.T) {
+	backend, parts, _ := partsServer(t)
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	rest := rested(t, false)
+	resp, err := http.Get(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	rest()
+	parts <- "5\r\nfirst\r\n"
+	wantEvent(t, resp.Body, "first")
+	rest()
+	parts <- "2\r\nok\r\nnone\r\nsecret\r\n"
+	if b, err := io.ReadAll(resp.Body); err == nil || !strings.HasPrefix("ok", string(b)) {
+		t.Errorf("the client got %q, %v; want at most ok, and an error", b, err)
+	}
+	parts <- "close"
+}
