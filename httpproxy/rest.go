@@ -176,7 +176,7 @@ func (s *session) passEvent(b []byte) bool {
 	out := s.outgoing()
 	defer s.releaseOut()
 	if s.resp.Length != httpwire.Chunked {
-		out, b = s.appendEvent(out, b), nil
+		out, b = s.appendAnswer(out, b), nil
 	}
 	for len(b) > 0 {
 		before := s.chunks
@@ -185,7 +185,7 @@ func (s *session) passEvent(b []byte) bool {
 			s.chunks = before
 			break
 		}
-		out = s.appendEvent(out, content)
+		out = s.appendAnswer(out, content)
 		b = b[n:]
 	}
 	s.server.put(b)
@@ -195,13 +195,6 @@ func (s *session) passEvent(b []byte) bool {
 		return false
 	}
 	return len(b) == 0
-}
-
-// appendEvent is appendContent; it also counts the content.
-func (s *session) appendEvent(dst, content []byte) []byte {
-	s.ex.tokens.read(content)
-	s.ex.result.BytesOut += int64(len(content))
-	return s.appendContent(dst, content)
 }
 
 // endRest continues the exchange after a rest. It returns false if the session ends or rests again.
