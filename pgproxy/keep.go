@@ -23,10 +23,11 @@ var errSettingsKept = errors.New("settings that cannot follow the client in tran
 // connection that has others.
 const maxSettingBytes = 64 << 10
 
-// due reports whether the transaction is over and may have left state, so that keep has to ask the
-// server.
+// due reports whether the transaction is over and may have left state, or more messages of the server than are known, so
+// that keep has to ask the server.
 func (m *machine) due() bool {
-	return m.work != nil && m.mode == Transaction && m.server != nil && !m.refusedReplay && (m.traces != 0 || m.server.flags&leftSettings != 0) && m.st.reusable()
+	return m.work != nil && m.mode == Transaction && m.server != nil && !m.refusedReplay &&
+		(m.traces != 0 || m.server.flags&leftSettings != 0 || m.st.doubtful) && m.st.settled()
 }
 
 // keep asks the server for the state that the transaction left, if it may have left any: settings,
@@ -45,7 +46,10 @@ func (s *session) keep() error {
 		s.endCancels() // release checks whether they have ended
 	}
 	srv.collects, srv.notified = true, nil
-	err := s.askRemains()
+	err := s.endDoubt()
+	if err == nil {
+		err = s.askRemains()
+	}
 	if err == nil {
 		err = s.handOverChannels()
 	}
@@ -60,6 +64,32 @@ func (s *session) keep() error {
 		return err
 	}
 	return s.tellNotified()
+}
+
+// endDoubt finds out how many ReadyForQuery messages the server has sent after a COPY that failed with a Sync in the COPY data: it
+// ignores the Sync, unless the COPY has failed before the server read it. Those before the answer to a query are the client's.
+func (s *session) endDoubt() error {
+	m, srv := &s.machine, s.srv
+	if !m.st.doubtful {
+		return nil
+	}
+	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
+	answered := false
+	mark := func(*pgwire.DataRow) { answered = true }
+	err := srv.query("SELECT 1", mark)
+	for err == nil && !answered || canceled(err) { // ends with the deadline
+		if err == nil {
+			s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+			err = srv.answer(mark)
+		} else {
+			err = srv.query("SELECT 1", mark)
+		}
+	}
+	if err != nil {
+		return s.serverFailed(fmt.Errorf("counting the answers to a COPY that failed: %w", err), false)
+	}
+	m.st.doubtful = false
+	return srv.conn.SetDeadline(time.Time{})
 }
 
 // handOverChannels hands the client's channels to the listening connection, or ends the listening if
