@@ -1,7 +1,10 @@
 package pgproxy_test
 
 import (
+	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
@@ -10,7 +13,7 @@ import (
 
 // TestFailedCopyKeepsState has COPYs fail that a client begins as tokio-postgres and libpq's PQexecParams do, with a Sync in front of the data.
 // The server ignores that Sync, unless the COPY has failed before the server reads it. The client gets all answers of the server, and keeps
-// its temporary table. Without one, it gets the same server connection again.
+// its temporary table. Without one, it gets the same server connection again, and it still listens.
 func TestFailedCopyKeepsState(t *testing.T) {
 	db := pgtest.Shared(t)
 	db.Exec(t, "create table if not exists copy_works (a int)", "create table if not exists copy_fails (a int)",
@@ -41,6 +44,16 @@ func TestFailedCopyKeepsState(t *testing.T) {
 				}
 				return seen, server
 			}
+			together := func(w *wire) (seen string) { // in one write, with later requests behind it
+				all := []pgwire.Message{&pgwire.Bind{Statement: "c"}, &pgwire.Execute{}, &pgwire.Sync{}}
+				w.send(append(append(all, c.rest...), query("select * from kept"), query("select 'last'"))...)
+				for body := ""; !strings.Contains(body, "last"); {
+					var types string
+					types, body = w.until(pgwire.TypeReadyForQuery)
+					seen += types + " "
+				}
+				return seen
+			}
 			straight, pinned, free := direct(t, db), g.dial(t), g.dial(t)
 			for _, w := range []*wire{straight, pinned} {
 				w.ask(query("create temp table kept (a int); insert into kept values (7)"))
@@ -49,10 +62,16 @@ func TestFailedCopyKeepsState(t *testing.T) {
 			if got, _ := play(pinned, "select * from kept"); got != want {
 				t.Errorf("straight on the server\n%s\nthrough the gateway\n%s", want, got)
 			}
+			if want, got := together(straight), together(pinned); got != want {
+				t.Errorf("in one write: straight on the server\n%s\nthrough the gateway\n%s", want, got)
+			}
+			free.ask(query("listen copy_fails"))
 			_, before := free.ask(query("select pg_backend_pid()"))
 			if _, after := play(free, "select pg_backend_pid()"); after != before {
 				t.Errorf("the server connection was %q, is %q", before, after)
 			}
+			do(t, other, "notify copy_fails", pgx.QueryExecModeSimpleProtocol)
+			free.until(pgwire.TypeNotificationResponse)
 		})
 	}
 }

@@ -1,7 +1,9 @@
 package pgproxy
 
 import (
+	"bytes"
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,11 +47,11 @@ func (s *session) keep() error {
 	if m.over() {
 		s.endCancels() // release checks whether they have ended
 	}
-	srv.collects, srv.notified = true, nil
-	err := s.endDoubt()
-	if err == nil {
-		err = s.askRemains()
+	if err := s.endDoubt(); err != nil || !m.due() {
+		return err
 	}
+	srv.collects, srv.notified = true, nil
+	err := s.askRemains()
 	if err == nil {
 		err = s.handOverChannels()
 	}
@@ -67,28 +69,37 @@ func (s *session) keep() error {
 }
 
 // endDoubt finds out how many ReadyForQuery messages the server has sent after a COPY that failed with a Sync in the COPY data: it
-// ignores the Sync, unless the COPY has failed before the server read it. Those before the answer to a query are the client's.
+// ignores the Sync, unless the COPY has failed before the server read it. What comes before the answer to a query is the client's.
 func (s *session) endDoubt() error {
 	m, srv := &s.machine, s.srv
 	if !m.st.doubtful {
 		return nil
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
-	answered := false
-	mark := func(*pgwire.DataRow) { answered = true }
-	err := srv.query("SELECT 1", mark)
-	for err == nil && !answered || canceled(err) { // ends with the deadline
-		if err == nil {
-			s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
-			err = srv.answer(mark)
-		} else {
-			err = srv.query("SELECT 1", mark)
+	mark := "headpond_" + rand.Text()
+	srv.w.Send(&pgwire.Query{SQL: `SELECT 1 AS "` + mark + `"`})
+	err := srv.w.Flush()
+	for own, over := false, false; err == nil && !over; {
+		var h pgwire.Header
+		var body []byte
+		if h, err = srv.r.Next(); err == nil && h.Type == pgwire.TypeRowDescription {
+			body, err = beginning(srv.r, min(h.Len, peekSize), pgwire.DefaultMaxBody)
+			own = own || bytes.Contains(body, []byte(mark))
+		}
+		switch {
+		case err != nil:
+		case !own && h.Type == pgwire.TypeErrorResponse: // of the client's message or of the query
+			err = errInDoubt
+		case !own, asynchronous(h.Type):
+			err = s.answer(h)
+		default:
+			over, err = h.Type == pgwire.TypeReadyForQuery, srv.r.Skip()
 		}
 	}
 	if err != nil {
 		return s.serverFailed(fmt.Errorf("counting the answers to a COPY that failed: %w", err), false)
 	}
-	m.st.doubtful = false
+	m.st.doubtful, srv.unnamed = false, 0
 	return srv.conn.SetDeadline(time.Time{})
 }
 
