@@ -150,13 +150,13 @@ func (m *manager) keep(ctx context.Context, name string) {
 
 // retries yields the times between attempts, endlessly.
 func retries(yield func(time.Duration) bool) {
-	for i, units := 0, time.Duration(0); ; i++ {
-		if first := [...]time.Duration{1, 2, 2, 5, 10}; i < len(first) {
+	for i, units := 0, 0; ; i++ {
+		if first := [...]int{1, 2, 2, 5, 10}; i < len(first) {
 			units = first[i]
 		} else {
-			units = min(2*units, maxRetry/time.Minute)
+			units = min(2*units, int(maxRetry/time.Minute))
 		}
-		if !yield(units * retryUnit) {
+		if !yield(time.Duration(units) * retryUnit) {
 			return
 		}
 	}

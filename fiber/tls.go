@@ -153,7 +153,7 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 	if f := currentFiber(); f == nil || t.verifies {
 		Block(func() { err = t.Conn.HandshakeContext(ctx) })
 	} else {
-		err = t.handshakeOn(f, ctx)
+		err = t.handshakeOn(ctx, f)
 	}
 	t.under.handshaking = false
 	if alert, ok := t.under.alert(); ok && err != nil {
@@ -168,7 +168,7 @@ func (t *TLSConn) HandshakeContext(ctx context.Context) error {
 
 // handshakeOn begins after the other fibers, too: the client's first message has often arrived, and is worth most of the
 // computations.
-func (t *TLSConn) handshakeOn(f *coroutine, ctx context.Context) error {
+func (t *TLSConn) handshakeOn(ctx context.Context, f *coroutine) error {
 	f.bulk = true
 	defer func() { f.bulk = false }()
 	f.loop.ready(f)

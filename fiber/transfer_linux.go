@@ -71,7 +71,7 @@ func (k *sockets) emptyInto(fd uintptr) bool {
 
 // splice receives by splicing if that is possible now; otherwise done is false and nothing has happened.
 func (t *Transfer) splice(src Stream, dst net.Conn, limit int64) (n int, err error, done bool) {
-	if n, err, done, known := t.spliceLoop(src, dst, limit); known {
+	if n, done, known, err := t.spliceLoop(src, dst, limit); known {
 		return n, err, done
 	}
 	from, to := socketOf(unwrapAhead(src)), socketOf(dst)
@@ -88,7 +88,7 @@ func (t *Transfer) spliceSocket(from, to *net.TCPConn, limit int) (n int, err er
 	if k.source == nil {
 		if k.source, err = from.SyscallConn(); err != nil {
 			k.source = nil
-			return 0, nil, false // Read reports the error
+			return 0, nil, false //nolint:nilerr // Read reports the error
 		}
 	}
 	k.limit, k.waited, k.pipe, k.n, k.err = limit, false, nil, 0, nil
@@ -197,7 +197,7 @@ func waitForSocket(src Stream) error {
 	}
 	raw, err := from.SyscallConn()
 	if err != nil {
-		return nil // Read reports the error
+		return nil //nolint:nilerr // Read reports the error
 	}
 	looked := false
 	err = raw.Read(func(fd uintptr) bool {

@@ -9,19 +9,19 @@ import (
 )
 
 // spliceLoop is splice from a connection of the caller's loop; known is false for any other.
-func (t *Transfer) spliceLoop(src Stream, dst net.Conn, limit int64) (n int, err error, done, known bool) {
+func (t *Transfer) spliceLoop(src Stream, dst net.Conn, limit int64) (n int, done, known bool, err error) {
 	c, ok := unwrapAhead(src).(*Conn)
 	if !ok {
-		return 0, nil, false, false
+		return 0, false, false, nil
 	}
 	l := c.loop.Load()
 	d, ok := written(dst).(*Conn)
 	if !ok || !l.isCaller() || d.loop.Load() != l || c.unix || d.unix {
 		t.next = transferCopied
-		return 0, nil, false, true
+		return 0, false, true, nil
 	}
 	n, err, done = t.spliceConn(l, c, int(min(limit, spliceLimit)))
-	return n, c.opError("read", err), done, true
+	return n, done, true, c.opError("read", err)
 }
 
 // spliceConn waits for bulk on c and splices once.

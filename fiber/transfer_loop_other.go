@@ -5,7 +5,7 @@ package fiber
 import "net"
 
 // spliceLoop knows no connection: there are no loops.
-func (t *Transfer) spliceLoop(Stream, net.Conn, int64) (n int, err error, done, known bool) {
+func (t *Transfer) spliceLoop(Stream, net.Conn, int64) (n int, done, known bool, err error) {
 	return 0, nil, false, false
 }
 

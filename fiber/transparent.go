@@ -22,7 +22,7 @@ func (e *Engine) DialFrom(ctx context.Context, from netip.Addr, network, address
 		return nil, &net.OpError{Op: "dial", Net: network, Err: &net.AddrError{Err: "no address to connect from or to", Addr: address}}
 	}
 	if e.kind == Goroutine {
-		return dialFrom(ctx, from, network, address)
+		return dialFrom(ctx, from, address)
 	}
 	targets, err := resolve(ctx, network, address)
 	if err != nil {
@@ -39,11 +39,10 @@ func (e *Engine) DialFrom(ctx context.Context, from netip.Addr, network, address
 var errFamilies = errors.New("IPv4 and IPv6 cannot be connected")
 
 // dialFrom is DialFrom on goroutines.
-func dialFrom(ctx context.Context, from netip.Addr, network, address string) (net.Conn, error) {
+func dialFrom(ctx context.Context, from netip.Addr, address string) (net.Conn, error) {
+	network := "tcp6"
 	if from.Is4() {
 		network = "tcp4"
-	} else {
-		network = "tcp6"
 	}
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error

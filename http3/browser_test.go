@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"crypto/sha1"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -106,4 +108,14 @@ func wantLogged(t *testing.T, file, protocol string, status int) {
 		}
 		return false
 	})
+}
+
+// leaf returns the certificate that is shown.
+func (w *world) leaf() *x509.Certificate {
+	w.t.Helper()
+	pair, err := tls.LoadX509KeyPair(w.pairs[len(w.pairs)-3], w.pairs[len(w.pairs)-1])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return pair.Leaf
 }

@@ -3,7 +3,6 @@ package http3_test
 import (
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/quic-go/quic-go"
@@ -58,7 +58,7 @@ func run(t testing.TB, text string, pairs ...string) *world {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	w.certificate(cert, key, "localhost", "127.0.0.1")
-	w.pairs = append(pairs, "{engine}", "auto", "{version}", "h1", "{server}", server.Listener.Addr().String(), "{cert}", cert, "{key}", key)
+	w.pairs = append(slices.Clip(pairs), "{engine}", "auto", "{version}", "h1", "{server}", server.Listener.Addr().String(), "{cert}", cert, "{key}", key)
 	w.gw = gatewaytest.Run(t, w.parse(text))
 	return w
 }
@@ -66,16 +66,6 @@ func run(t testing.TB, text string, pairs ...string) *world {
 func (w *world) parse(text string) *config.Config {
 	w.t.Helper()
 	return gatewaytest.Parse(w.t, text, w.pairs...)
-}
-
-// leaf returns the certificate that is shown.
-func (w *world) leaf() *x509.Certificate {
-	w.t.Helper()
-	pair, err := tls.LoadX509KeyPair(w.pairs[len(w.pairs)-3], w.pairs[len(w.pairs)-1])
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return pair.Leaf
 }
 
 // certificate writes a new one for these hosts to files.

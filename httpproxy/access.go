@@ -180,7 +180,7 @@ func clientOf(r *httpwire.Request, ip netip.Addr, trusted []netip.Prefix) (netip
 	if !listener.Within(trusted, ip) {
 		return ip, ip.IsValid()
 	}
-	ok := false
+	var ok bool
 	for i := len(r.Fields) - 1; i >= 0; i-- {
 		f := &r.Fields[i]
 		if f.Known != httpwire.XForwardedFor {

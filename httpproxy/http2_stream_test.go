@@ -157,7 +157,7 @@ func TestHTTP2HeadComesFirst(t *testing.T) {
 				}
 				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"+framing)
 				<-read
-				_, _ = io.WriteString(c, strings.TrimPrefix("5\r\nhello\r\n0\r\n\r\n", framing))
+				_, _ = io.WriteString(c, strings.TrimPrefix("5\r\nhello\r\n0\r\n\r\n", framing)) //nolint:gocritic // all that framing begins
 			})
 			p := startProxy(t, routeTo(newUpstream(t, backend)))
 			h := dialH2(t, p.addr)

@@ -227,7 +227,7 @@ func (b *h2Head) request(r *httpwire.Request, text *[]byte, ends bool) bool {
 // response makes the head of a response; the caller completes it. ends: no body follows. head: the response has none in
 // any case. Trailers need a body without a length; chunked reports that it has none. r and text are used as by request.
 func (b *h2Head) response(r *httpwire.Response, text *[]byte, ends, head bool) (chunked bool) {
-	fields := append(r.Fields[:0], b.fields...)
+	fields := append(r.Fields[:0], b.fields...) //nolint:gocritic // r gets them below
 	switch {
 	case b.status < 200:
 	case b.length >= 0 && (ends || head || !b.trailing):
@@ -243,9 +243,6 @@ func (b *h2Head) response(r *httpwire.Response, text *[]byte, ends, head bool) (
 	b.giveText(text)
 	return chunked
 }
-
-// moreFields is how many fields a request's head may have besides those in h2Head.fields.
-const moreFields = 4
 
 // Fields that frame a message, and their names. They must not be changed.
 var (

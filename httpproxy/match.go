@@ -176,10 +176,10 @@ func (c *condition) inQuery(query []byte) bool {
 func equalForm(encoded []byte, plain string) bool {
 	for ; len(encoded) > 0; encoded = encoded[1:] {
 		c := encoded[0]
-		switch {
-		case c == '+':
+		switch c {
+		case '+':
 			c = ' '
-		case c == '%':
+		case '%':
 			if len(encoded) < 3 {
 				return false
 			}

@@ -1,7 +1,6 @@
 package httpproxy_test
 
 import (
-	"context"
 	"io"
 	"net"
 	"net/http"
@@ -109,9 +108,7 @@ func (b *busy) queue(t *testing.T, client *http.Client, path string, n int) chan
 func from(t *testing.T, proto, address string) *http.Client {
 	client := clientFor(t, proto)
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
-	client.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, to string) (net.Conn, error) {
-		return d.DialContext(ctx, network, to)
-	}
+	client.Transport.(*http.Transport).DialContext = d.DialContext
 	return client
 }
 

@@ -48,7 +48,7 @@ func TestGRPCReloadLosesNoStream(t *testing.T) {
 	defer cancel()
 	var talks []*load
 	for range streams {
-		talks = append(talks, startLoad(t, 1, talk(t, ctx, service, "first")))
+		talks = append(talks, startLoad(t, 1, talk(ctx, t, service, "first")))
 	}
 	calls := startLoad(t, callers, func(ctx context.Context) error {
 		_, err := service.UnaryCall(ctx, &testgrpc.SimpleRequest{ResponseSize: 1000})
@@ -83,7 +83,7 @@ func TestGRPCReloadLosesNoStream(t *testing.T) {
 }
 
 // talk opens a stream to a server, on which each call sends a message and receives one.
-func talk(t *testing.T, ctx context.Context, service testgrpc.TestServiceClient, server string) func(context.Context) error {
+func talk(ctx context.Context, t *testing.T, service testgrpc.TestServiceClient, server string) func(context.Context) error {
 	t.Helper()
 	stream, err := service.FullDuplexCall(ctx)
 	if err != nil {

@@ -153,7 +153,7 @@ func (m *openAIModels) answer(r *mockllm.Request) iter.Seq2[string, error] {
 	case "middle":
 		return half(errors.New("out of memory"))
 	case "broken":
-		return half(mockllm.Break)
+		return half(mockllm.ErrBreak)
 	}
 	return mockllm.Introduce(r)
 }

@@ -64,7 +64,7 @@ func (n *Node) startRelay() error {
 		relayv2.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }), // private networks use addresses that the default refuses
 		relayv2.WithResources(relayv2.Resources{
 			ReservationTTL: reservationTime, MaxReservations: maxRelayed, MaxCircuits: maxCircuits, BufferSize: circuitBuffer,
-			MaxReservationsPerPeer: 1, MaxReservationsPerIP: maxRelayed, MaxReservationsPerASN: maxRelayed,
+			MaxReservationsPerIP: maxRelayed, MaxReservationsPerASN: maxRelayed,
 		}))
 	if err != nil {
 		return fmt.Errorf("peers: relay: %w", err)

@@ -162,8 +162,8 @@ func TestInventedNodes(t *testing.T) {
 	if n := len(victim.Host().Peerstore().PeersWithAddrs()); n > 10 {
 		t.Errorf("libp2p remembers the addresses of %d peers", n)
 	}
-	real, _ := start(t, peers.Config{Bootstrap: victim.Addrs(), Services: []peers.Service{echo(t)}})
-	knows(t, victim, "echo", real)
+	another, _ := start(t, peers.Config{Bootstrap: victim.Addrs(), Services: []peers.Service{echo(t)}})
+	knows(t, victim, "echo", another)
 }
 
 // TestStalledTables: a neighbour that does not tell its table is waited for once, and others are asked meanwhile.

@@ -212,7 +212,7 @@ func (s *server) readCatalog(ctx context.Context, evident bool) (*catalogReader,
 	}
 	r, err := s.readRows(sql, evident)
 	if err == nil && evident {
-		found := false
+		var found bool
 		if found, err = r.finds(ctx); err == nil && found {
 			r, err = s.readRows(catalogSQL(evident), evident)
 		}

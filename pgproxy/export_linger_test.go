@@ -1,6 +1,9 @@
 package pgproxy
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // LingerFirst, LingerLeast and LingerMost are times for which a server connection lingers.
 const (
@@ -26,7 +29,7 @@ func (d *Machine) take() {
 	d.lingering = fakeLingering{}
 	d.srv = free[at]
 	d.srv.leases++
-	d.Pool.Free = append(free[:at:at], free[at+1:]...)
+	d.Pool.Free = slices.Concat(free[:at], free[at+1:])
 }
 
 // leave ends the machine's lease, and says what is to linger for it.

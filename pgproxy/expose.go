@@ -290,9 +290,9 @@ func executedIn(names []string, text []byte, raw bool) []string {
 				first, do = false, isWord(word, "do")
 			}
 		case !raw && (c == '\'' || c == '"' || c == '$'):
-			n, clear := quotedAt(text, i)
+			n, certain := quotedAt(text, i)
 			switch {
-			case !clear:
+			case !certain:
 				return executedIn(names, text[i:], true)
 			case do && n > 1:
 				names = executedIn(names, text[i:i+n], true)
@@ -310,9 +310,9 @@ func executedIn(names []string, text []byte, raw bool) []string {
 	return names
 }
 
-// quotedAt returns the length of the quoted string or name at a place of a text; 1 for any other dollar sign. clear
+// quotedAt returns the length of the quoted string or name at a place of a text; 1 for any other dollar sign. certain
 // is false if a backslash may or may not hide the end.
-func quotedAt(text []byte, at int) (n int, clear bool) {
+func quotedAt(text []byte, at int) (n int, certain bool) {
 	switch rest := text[at:]; rest[0] {
 	case '$':
 		return dollarQuotedEnd(rest), true

@@ -365,7 +365,7 @@ func (s *session) forwardRequest(b []byte) (over bool) {
 	if asItIs {
 		_, _ = s.srv.w.Write(out[sent:]) // the Writer has room for it
 	} else {
-		m.toServer = append(out[:0], out[sent:]...)
+		m.toServer = slices.Delete(m.toServer, 0, sent)
 	}
 	s.unread(b[n:])
 	s.handOver()

@@ -185,11 +185,11 @@ func (k *knowledge) publish(o outcome, seen uint64, began, now time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.reading = false
-	soon, slack := catalogSoon, time.Duration(catalogSlack)
+	soon, slack := catalogSoon, catalogSlack
 	if k.evident && o.catalog != nil {
 		soon, slack = catalogCalm, catalogShare
 	}
-	k.earliest = int64(now + max(soon, slack*(now-began)))
+	k.earliest = int64(now + max(soon, time.Duration(slack)*(now-began)))
 	k.next.Store(k.earliest)
 	if o.catalog == nil && !o.hopeless { // try again soon, but a server that closes the connection, perhaps no PostgreSQL, is left alone for longer
 		if k.failed++; k.evident && k.failed >= failuresBeforeLog {

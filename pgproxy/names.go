@@ -198,7 +198,7 @@ func shownBy(text []byte) (s shown) {
 		case isWord(word, "show"):
 			name = customSet(rest)
 		case isWord(word, "current_setting"):
-			literal := false
+			var literal bool
 			name, literal = argument(rest)
 			s.computed = s.computed || !literal
 		case isWord(word, "temp_buffers"):

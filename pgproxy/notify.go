@@ -328,10 +328,10 @@ func (m *machine) ownNotification(body []byte) {
 		return
 	}
 	from, own := binary.BigEndian.Uint32(body), uint32(m.client)
-	switch {
-	case from == m.server.pid:
+	switch from {
+	case m.server.pid:
 		binary.BigEndian.PutUint32(body, own)
-	case from == own:
+	case own:
 		binary.BigEndian.PutUint32(body, from^1<<31) // no process has this ID
 	}
 }

@@ -22,12 +22,11 @@ import (
 
 // pinned is one kind of session state, for the tests of pins.
 type pinned struct {
-	name  string   // as the register of sessions has it
-	make  []string // statements that make it
-	see   string   // a query that tells of it
-	want  string   // what that returns to its client
-	alone bool     // others get an error of it
-	gone  string   // a statement that takes it away; "" = only the end of the client does
+	name string   // as the register of sessions has it
+	make []string // statements that make it
+	see  string   // a query that tells of it
+	want string   // what that returns to its client
+	gone string   // a statement that takes it away; "" = only the end of the client does
 }
 
 const pinFixture = `create schema if not exists pin; create sequence if not exists pin.q;

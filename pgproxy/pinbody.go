@@ -53,7 +53,7 @@ func (j *textJudge) createsPlain() bool {
 func (j *textJudge) createsAs() bool {
 	rest := string(j.text[j.at:min(len(j.text), j.at+maxSetName)])
 	rest, _, _ = strings.Cut(rest, "(")
-	for next := ""; rest != ""; {
+	for next := ""; rest != ""; { //nolint:wastedassign // it declares next
 		if next, rest = identifier(rest); next == "" || strings.EqualFold(next, "as") {
 			return next != ""
 		}

@@ -373,7 +373,8 @@ func (j *textJudge) runs(block []byte) {
 
 // word reads a word: a keyword, or a name with all its parts.
 func (j *textJudge) word() {
-	text, name, qualifier := j.text, word{}, word{}
+	text, qualifier := j.text, word{}
+	var name word
 	for {
 		name = word{j.at, j.at}
 		if text[j.at] == '"' {

@@ -72,7 +72,7 @@ func settingsIn(text []byte) (found textSettings) {
 		case isWord(word, "reset"):
 			name = customSet(rest) // RESET of an unknown name makes it known
 		case isWord(word, "set_config"):
-			known := false
+			var known bool
 			name, known = configured(rest)
 			session = !setsLocally(rest)
 			found.hidden = found.hidden || !known

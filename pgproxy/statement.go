@@ -168,9 +168,6 @@ func (t *sharedTexts) newServerStatement(text *sharedText) *serverStatement {
 	return &serverStatement{text: text, name: namePrefix + rand.Text(), at: at}
 }
 
-// maxServerName is the longest name of a serverStatement, in bytes.
-const maxServerName = len(namePrefix) + 26
-
 // prepared is the set of statements of a server connection, one of each text. The least recently used is the first to
 // be closed. The set belongs to one session at a time, as the connection does.
 type prepared struct {

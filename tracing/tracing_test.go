@@ -255,7 +255,6 @@ func TestSpansOfFailures(t *testing.T) {
 func TestReload(t *testing.T) {
 	address, got := collector(t)
 	gw := start(t, "")
-	web := "http://" + gw.Addr("web") + "/own"
 	for i, section := range []string{
 		`tracing: {endpoint: "http://` + address + `", sample: 1}`, `tracing: {endpoint: "http://` + address + `", sample: 0}`, "",
 		`tracing: {endpoint: "http://` + address + `", sample: 1, parents: sample}`,
@@ -263,7 +262,7 @@ func TestReload(t *testing.T) {
 		if err := gw.Reload(parse(t, section)); err != nil {
 			t.Fatal(err)
 		}
-		web = "http://" + gw.Addr("web") + "/own"
+		web := "http://" + gw.Addr("web") + "/own"
 		ask(t, web, "")
 		if want := []int{1, 1, 1, 2}[i]; want > 0 {
 			conntest.Eventually(t, fmt.Sprintf("%d spans after reload %d", want, i), func() bool { return got.SpanCount() == want })

@@ -150,8 +150,8 @@ func checkTemplate(c *config.Checker, key, text string, at any, check func(strin
 			continue
 		}
 		hint := "; known are " + strings.Join(known, ", ")
-		if close := config.Closest(name, known); close != "" {
-			hint = fmt.Sprintf("; did you mean {%s}?", close)
+		if closest := config.Closest(name, known); closest != "" {
+			hint = fmt.Sprintf("; did you mean {%s}?", closest)
 		}
 		c.Report(pos, "%s: there is no variable {%s} here%s", key, config.Clip(name), hint)
 		return

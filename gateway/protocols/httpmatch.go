@@ -79,8 +79,8 @@ func checkConditions(c *config.Checker, r *Route) {
 	for i := range r.Methods {
 		m := &r.Methods[i]
 		hint := ""
-		if close := config.Closest(*m, methods); close != "" {
-			hint = fmt.Sprintf("; did you mean %q?", close)
+		if closest := config.Closest(*m, methods); closest != "" {
+			hint = fmt.Sprintf("; did you mean %q?", closest)
 		}
 		switch {
 		case *m == http.MethodConnect:

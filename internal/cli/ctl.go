@@ -109,8 +109,8 @@ func ctlWords(args []string) []string {
 
 // unknownAction is the message for an action that there is not.
 func unknownAction(action string) string {
-	if close := config.Closest(action, ctlNames); close != "" {
-		return fmt.Sprintf("unknown action %q; did you mean %q?", action, close)
+	if closest := config.Closest(action, ctlNames); closest != "" {
+		return fmt.Sprintf("unknown action %q; did you mean %q?", action, closest)
 	}
 	return fmt.Sprintf("unknown action %q; want %s", action, ctlActions)
 }
@@ -261,7 +261,7 @@ func ctlReload(e env, address string) error {
 	s, _, err := askStatus(address)
 	if err != nil || s.Reloads.LastChanges == "" { // the reload may have moved the admin page, or the gateway is older
 		_, _ = fmt.Fprintln(e.stdout, "reloaded")
-		return nil
+		return nil //nolint:nilerr // it has reloaded
 	}
 	_, _ = fmt.Fprintf(e.stdout, "reloaded, changes: %s\n", printable(s.Reloads.LastChanges))
 	for _, why := range s.NotReady {

@@ -81,7 +81,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestFailuresInTheMiddle: an error after the first word is an event, Break ends the connection, and a client's
+// TestFailuresInTheMiddle: an error after the first word is an event, ErrBreak ends the connection, and a client's
 // disconnect is noticed.
 func TestFailuresInTheMiddle(t *testing.T) {
 	s := &mockllm.Server{Answer: func(r *mockllm.Request) iter.Seq2[string, error] {
@@ -93,7 +93,7 @@ func TestFailuresInTheMiddle(t *testing.T) {
 			case "error":
 				yield("", errors.New("failed"))
 			case "break":
-				yield("", mockllm.Break)
+				yield("", mockllm.ErrBreak)
 			default:
 				<-r.Context.Done()
 			}

@@ -26,7 +26,7 @@ type Server struct {
 	// Pause is the wait after each streamed word.
 	Pause time.Duration
 	// Answer returns the words of an answer, which are concatenated. An error ends the answer: before the first word it
-	// is the HTTP answer, later it is an event, as with real servers. Break breaks the connection. A word may take
+	// is the HTTP answer, later it is an event, as with real servers. ErrBreak breaks the connection. A word may take
 	// until the end of the request's Context. nil = Introduce.
 	Answer func(r *Request) iter.Seq2[string, error]
 
@@ -58,8 +58,8 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return fmt.Sprintf("%d %s: %s", e.Status, e.Type, e.Message) }
 
-// Break is an error for Answer. It breaks the client's connection in the middle of the answer.
-var Break = errors.New("mockllm: the connection is broken")
+// ErrBreak is an error for Answer. It breaks the client's connection in the middle of the answer.
+var ErrBreak = errors.New("mockllm: the connection is broken")
 
 // Introduce answers with the model's name.
 func Introduce(r *Request) iter.Seq2[string, error] {
@@ -148,7 +148,7 @@ func (s *Server) end(reply *reply, err error) {
 	switch {
 	case reply.req.Context.Err() != nil:
 		s.canceled.Add(1)
-	case errors.Is(err, Break):
+	case errors.Is(err, ErrBreak):
 		s.failed.Add(1)
 		panic(http.ErrAbortHandler)
 	case err != nil:

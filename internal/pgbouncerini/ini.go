@@ -262,7 +262,7 @@ func pairs(text string) (list []pair, err error) {
 		}
 		var value string
 		if rest = strings.TrimLeft(rest, " \t"); strings.HasPrefix(rest, "'") {
-			closed := false
+			var closed bool
 			if value, rest, closed = cutQuoted(rest, '\''); !closed {
 				return nil, fmt.Errorf("the value of %q has no closing quote; write quotes in it twice", clip(key))
 			}

@@ -89,7 +89,7 @@ func (m *mapping) count(uses map[string]int) {
 func (w *writer) write(m *mapping, indent string) {
 	for _, f := range m.fields {
 		for _, line := range f.above {
-			fmt.Fprintf(w, "%s# %s\n", indent, line)
+			_, _ = fmt.Fprintf(w, "%s# %s\n", indent, line)
 		}
 		switch {
 		case f.key == "":
@@ -97,7 +97,7 @@ func (w *writer) write(m *mapping, indent string) {
 		case f.sub != nil:
 			w.section(f, indent)
 		case f.items != nil:
-			fmt.Fprintf(w, "%s%s:\n", indent, f.key)
+			_, _ = fmt.Fprintf(w, "%s%s:\n", indent, f.key)
 			for _, item := range f.items {
 				begin := w.Len()
 				w.write(item, indent+"    ")
@@ -106,9 +106,9 @@ func (w *writer) write(m *mapping, indent string) {
 				w.WriteString(text[:begin] + indent + "  - " + strings.TrimPrefix(text[begin:], indent+"    "))
 			}
 		case f.comment != "":
-			fmt.Fprintf(w, "%s%s: %s # %s\n", indent, f.key, f.value, f.comment)
+			_, _ = fmt.Fprintf(w, "%s%s: %s # %s\n", indent, f.key, f.value, f.comment)
 		default:
-			fmt.Fprintf(w, "%s%s: %s\n", indent, f.key, f.value)
+			_, _ = fmt.Fprintf(w, "%s%s: %s\n", indent, f.key, f.value)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func (w *writer) section(f field, indent string) {
 	text, anchor := f.key+"\n"+f.sub.plain(), ""
 	if w.uses[text] > 1 {
 		if name := w.anchors[text]; name != "" {
-			fmt.Fprintf(w, "%s%s: *%s\n", indent, f.key, name)
+			_, _ = fmt.Fprintf(w, "%s%s: *%s\n", indent, f.key, name)
 			return
 		}
 		name := shared[f.key]
@@ -130,7 +130,7 @@ func (w *writer) section(f field, indent string) {
 		}
 		w.anchors[text], anchor = name, " &"+name
 	}
-	fmt.Fprintf(w, "%s%s:%s\n", indent, f.key, anchor)
+	_, _ = fmt.Fprintf(w, "%s%s:%s\n", indent, f.key, anchor)
 	w.write(f.sub, indent+"  ")
 }
 

@@ -64,7 +64,7 @@ func removeSegment(pidFile string) error {
 	}
 	var now unix.SysvShmDesc
 	if _, err := unix.SysvShmCtl(id, unix.IPC_STAT, &now); err != nil || now.Perm.Key != int32(key) {
-		return nil // the segment is gone, and its id may be in use by another
+		return nil //nolint:nilerr // the segment is gone, and its id may be in use by another
 	}
 	if _, err := unix.SysvShmCtl(id, unix.IPC_RMID, nil); err != nil {
 		return fmt.Errorf("remove the shared memory of a killed server: %w", err)

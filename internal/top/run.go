@@ -109,7 +109,7 @@ func writeFrames(ctx context.Context, m *Model, o Options) error {
 		}
 		p := Ask(ctx, o.Source, m.Query())
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the user has ended it
 		}
 		m.Update(p)
 		text := Text(m.Frame(time.Now()))

@@ -55,8 +55,8 @@ func command(stdout, stderr io.Writer, args []string) int {
 	switch want := map[string]int{"id": 2, "list": 1, "ping": 3, "connect": 3}[args[0]]; {
 	case want == 0:
 		hint := ""
-		if close := config.Closest(args[0], actionNames); close != "" {
-			hint = fmt.Sprintf("; did you mean %q?", close)
+		if closest := config.Closest(args[0], actionNames); closest != "" {
+			hint = fmt.Sprintf("; did you mean %q?", closest)
 		} else if args[0] == "demo" {
 			hint = `; did you mean "headpond demo -peers"?`
 		}

@@ -150,7 +150,7 @@ func (d *demo) gateway(name, text string) (*gateway.Gateway, error) {
 	go func() { ended <- g.Run(context.Background()) }()
 	d.closes = append(d.closes, func() {
 		g.Close()
-		<-ended
+		<-ended //nolint:errcheck // the demo is over
 	})
 	<-started
 	return g, nil

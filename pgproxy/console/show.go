@@ -121,8 +121,8 @@ type clientCount struct {
 
 func (c *clientCount) add(info *listener.Info) {
 	c.all++
-	switch {
-	case info.State == listener.StateWaiting:
+	switch info.State {
+	case listener.StateWaiting:
 		if c.waiting++; c.waiting == 1 || info.Since.Before(c.longest.Since) {
 			c.longest = *info
 		}

@@ -38,9 +38,6 @@ type token struct {
 	text string
 }
 
-// is reports whether the token is a word, in any case.
-func (t token) is(word string) bool { return t.kind == 'w' && strings.EqualFold(t.text, word) }
-
 // maxTokens bounds the tokens that are kept of a command: no command has as many, so that the others do not matter.
 const maxTokens = 32
 

@@ -35,15 +35,15 @@ func (m Maps) Allow(name, system, user string) bool {
 	return slices.ContainsFunc(m, func(l Mapping) bool { return l.Map == name && l.allows(system, user) })
 }
 
-func (l *Mapping) allows(system, user string) bool {
-	if !l.insert {
-		return l.system.is(system) && l.user.is(user)
+func (m *Mapping) allows(system, user string) bool {
+	if !m.insert {
+		return m.system.is(system) && m.user.is(user)
 	}
-	found := l.system.re.FindStringSubmatchIndex(system)
+	found := m.system.re.FindStringSubmatchIndex(system)
 	if found == nil || found[2] < 0 {
 		return false
 	}
-	before, after, _ := strings.Cut(l.user.text, inserted)
+	before, after, _ := strings.Cut(m.user.text, inserted)
 	return user == before+system[found[2]:found[3]]+after
 }
 

@@ -150,7 +150,7 @@ type stream struct {
 
 // watch requests all changes since version; the server ends the watch after life.
 func (s *Source) watch(ctx context.Context, c *client, version string, life time.Duration) (*stream, error) {
-	resp, err := s.get(ctx, c, url.Values{
+	resp, err := s.get(ctx, c, url.Values{ //nolint:bodyclose // the user of the stream closes it
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {version}, "timeoutSeconds": {strconv.Itoa(int(life / time.Second))},
 	})
 	if err != nil {
