@@ -20,8 +20,8 @@ import (
 	"github.com/headpond/headpond/upstream"
 )
 
-// ReloadHeader must be in every request that changes something: POST to /api/v1/reload, /api/v1/endpoints,
-// /api/v1/pause and /api/v1/resume, DELETE /api/v1/sessions/ID. A web page cannot send it to another origin without a
+// ReloadHeader must be in every request that changes or costs something: POST to /api/v1/reload, /api/v1/endpoints,
+// /api/v1/pause, /api/v1/resume and /api/v1/profile, DELETE /api/v1/sessions/ID. A web page cannot send it to another origin without a
 // preflight request, which is never permitted.
 const ReloadHeader = "X-Headpond-Reload"
 
@@ -110,6 +110,7 @@ func New(cfg Config) (http.Handler, error) {
 	if cfg.Reload != nil {
 		post("/api/v1/reload", "reload is possible", h.reload)
 	}
+	post("/api/v1/profile", "the program can be profiled", h.profile)
 	return h.guard(mux), nil
 }
 

@@ -28,7 +28,7 @@ const ctlTimeout = 30 * time.Second
 const maxAnswer = 16 << 20
 
 // ctlActions are the actions of `headpond ctl`.
-const ctlActions = "status|health|clients|kill ID…|" + endpointUse + "|" + pauseUse + "|reload"
+const ctlActions = "status|health|clients|kill ID…|" + endpointUse + "|" + pauseUse + "|reload|" + profileUse
 
 // ctlHelp is what `headpond help ctl` says about the actions.
 const ctlHelp = `Asks or changes the gateway whose admin page is at the address. ACTION is one of:
@@ -44,12 +44,13 @@ const ctlHelp = `Asks or changes the gateway whose admin page is at the address.
   pause UPSTREAM                      close its connections and let its clients wait, while its servers restart
   resume UPSTREAM                     end a pause
   reload                              read the configuration file again
+  profile cpu|heap|goroutine FILE     write a profile of the program for go tool pprof; cpu takes 10 s
 
 Changes of endpoints are in force until a reload, with -keep until the gateway ends.
 `
 
 // ctlNames are the first words of the actions.
-var ctlNames = []string{"status", "health", "clients", "kill", "endpoint", "pause", "resume", "reload"}
+var ctlNames = []string{"status", "health", "clients", "kill", "endpoint", "pause", "resume", "reload", "profile"}
 
 // ctl is `headpond ctl`.
 func ctl(e env, args []string) int {
@@ -64,7 +65,7 @@ func ctl(e env, args []string) int {
 		return code
 	}
 	action, rest := args[0], args[1:]
-	wrong := cmp.Or(pause.misused(action, rest), misused(action, rest, query, change, *given))
+	wrong := cmp.Or(pause.misused(action, rest), profileMisused(action, rest), misused(action, rest, query, change, *given))
 	var err error
 	switch {
 	case wrong != "":
@@ -84,6 +85,8 @@ func ctl(e env, args []string) int {
 		err = ctlResume(e, *address, rest[0])
 	case action == "reload":
 		err = ctlReload(e, *address)
+	case action == "profile":
+		err = ctlProfile(e, *address, rest[0], rest[1])
 	}
 	if wrong != "" {
 		_, _ = fmt.Fprintf(e.stderr, "headpond ctl: %s\n", wrong)
@@ -103,6 +106,8 @@ func ctlWords(args []string) []string {
 		return ctlNames
 	case len(args) == 1 && args[0] == "endpoint":
 		return endpointActions()
+	case len(args) == 1 && args[0] == "profile":
+		return admin.Profiles
 	}
 	return nil
 }
@@ -128,7 +133,7 @@ func misused(action string, rest []string, query url.Values, change *admin.Endpo
 		return fmt.Sprintf("-%s is for endpoint only", given[0])
 	case action == "kill" && len(rest) == 0:
 		return "kill wants the IDs that clients shows"
-	case len(rest) > 0 && action != "kill" && action != "pause" && action != "resume":
+	case len(rest) > 0 && !slices.Contains([]string{"kill", "pause", "resume", "profile"}, action):
 		return fmt.Sprintf("%s takes no argument", action)
 	}
 	return ""

@@ -153,7 +153,7 @@ func atLeast(version string, major, minor int) bool {
 }
 
 // newest are the current versions at the time of writing. Debian 12 has HAProxy 2.6, nginx 1.22 and PgBouncer 1.18.
-var newest = map[string][2]int{"haproxy": {3, 2}, "nginx": {1, 28}, "pgbouncer": {1, 24}}
+var newest = map[string][2]int{"haproxy": {3, 4}, "nginx": {1, 31}, "pgbouncer": {1, 25}}
 
 // dated returns a note for the reader if the version is older than newest.
 func (t Tool) dated() string {
