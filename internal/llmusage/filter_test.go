@@ -54,9 +54,55 @@ func TestFilter(t *testing.T) {
 				t.Errorf("%d: %d bytes are held", i, held)
 			}
 		}
-		crlf := strings.NewReplacer("\n", "\r\n")
-		if got, _ := filtered(&r, crlf.Replace(tc.stream), 5); tc.want != "?" && strings.Trim(got, "\r\n") != strings.Trim(crlf.Replace(tc.want), "\r\n") {
-			t.Errorf("%d, CRLF: %q", i, got)
+		for _, end := range []string{"\r\n", "\r"} {
+			lines := strings.NewReplacer("\n", end)
+			for size := 1; size <= 64; size++ {
+				if got, _ := filtered(&r, lines.Replace(tc.stream), size); tc.want != "?" && got != lines.Replace(tc.want) {
+					t.Errorf("%d, lines end with %q, in pieces of %d: %q", i, end, size, got)
+				}
+			}
+		}
+	}
+}
+
+// TestFilterKeepsNothing: an event passes with the last byte of its end, also if that is CR LF, which a client waits for.
+func TestFilterKeepsNothing(t *testing.T) {
+	for _, end := range []string{"\n", "\r\n", "\r"} {
+		for _, stream := range []string{chunk, chunk + "\ndata: ", "[DONE]"} {
+			event := strings.ReplaceAll(events(stream), "\n", end)
+			for cut := 1; cut <= len(event); cut++ {
+				var r llmusage.Reader
+				r.Reset(true)
+				out := ""
+				for _, piece := range []string{event[:cut], event[cut:], event} {
+					first, rest := r.Filter([]byte(piece))
+					out += string(first) + string(rest)
+				}
+				if out != event+event {
+					t.Errorf("lines end with %q: %q", end, out)
+				}
+			}
+		}
+	}
+}
+
+// TestFilterPads: with Pad the length stays, and clients see the same events.
+func TestFilterPads(t *testing.T) {
+	stream := events(firstRole, chunk, lastUsage, "[DONE]")
+	for _, stream := range []string{stream, strings.ReplaceAll(stream, "\n", "\r\n"), events(chunk, lastUsage), strings.TrimSpace(events(chunk, lastUsage))} {
+		for size := 1; size <= len(stream); size++ {
+			var r llmusage.Reader
+			r.Reset(true)
+			r.Pad()
+			out := ""
+			for b := []byte(stream); len(b) > 0; b = b[min(size, len(b)):] {
+				first, rest := r.Filter(b[:min(size, len(b))])
+				out += string(first) + string(rest)
+			}
+			out += string(r.Flush())
+			if len(out) != len(stream) || strings.Join(strings.Fields(out), " ") != strings.Join(strings.Fields(strings.Replace(stream, "data: "+lastUsage, "", 1)), " ") {
+				t.Errorf("in pieces of %d: %q of %q", size, out, stream)
+			}
 		}
 	}
 }
