@@ -92,6 +92,7 @@ type tokens struct {
 	model     []byte // as the request names it; empty = it does not, or not within the peeked part
 	prompt    int    // bytes of the prompt's text in that part
 	asked     bool   // the proxy asks for the usage, and the client does not
+	added     int64  // bytes that this adds to the body
 	reads     bool   // the answer is being read
 	begun     bool   // the answer has status 2xx
 	events    bool   // it is streamed

@@ -99,7 +99,7 @@ func (s *session) askForUsage(p *peek, path string) {
 	more := len(c.with) - (c.to - c.from)
 	b.w += more
 	s.req.Length += int64(more)
-	k.asked = true
+	k.asked, k.added = true, int64(more)
 }
 
 // makeRoom makes room for n more bytes in the client's buffer. It reports false if the connection has no memory for them.
@@ -146,6 +146,14 @@ func isSigned(fields []httpwire.Field) bool {
 		}
 	}
 	return false
+}
+
+// addition returns the bytes that the proxy has added to the request's body. k may be nil.
+func (k *tokens) addition() int64 {
+	if k == nil {
+		return 0
+	}
+	return k.added
 }
 
 // overhead bounds what goes to the client besides a piece of content: framing, and what pass has kept. k may be nil.
