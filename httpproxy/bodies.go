@@ -235,8 +235,10 @@ func unexpected(err error) error {
 
 // lengthBody sends the head and a body of known length, with what has arrived of the body in the same write.
 func (s *session) lengthBody(head []byte, left int64) error {
+	if s.ex.tokens.reading() {
+		return s.passRead(head, left)
+	}
 	if k := int(min(left, int64(len(s.server.bytes())), int64(cap(head)-len(head)))); k > 0 {
-		s.ex.tokens.read(s.server.bytes()[:k])
 		head = append(head, s.server.bytes()[:k]...)
 		s.server.take(k)
 		left -= int64(k)
@@ -247,7 +249,6 @@ func (s *session) lengthBody(head []byte, left int64) error {
 	}
 	for left > 0 && s.server.r < s.server.w { // more content behind a long head
 		k := int(min(left, int64(len(s.server.bytes()))))
-		s.ex.tokens.read(s.server.bytes()[:k])
 		if err := s.toClient(s.server.bytes()[:k]); err != nil {
 			return err
 		}
@@ -255,32 +256,50 @@ func (s *session) lengthBody(head []byte, left int64) error {
 		left -= int64(k)
 		s.ex.result.BytesOut += int64(k)
 	}
-	if s.ex.tokens.reading() {
-		return s.passRead(left)
-	}
 	return s.pass(left)
 }
 
-// passRead is pass for content whose tokens are counted.
-func (s *session) passRead(left int64) error {
+// passRead is lengthBody for content whose tokens are counted. Events that the client does not get leave their length.
+func (s *session) passRead(out []byte, left int64) error {
+	if s.ex.tokens.asked {
+		s.ex.tokens.reader.Pad()
+	}
 	for left > 0 {
-		err := s.whileClientStays(false, func() error {
-			_, err := s.server.fill()
-			return err
-		})
-		if err != nil {
-			return unexpected(err)
+		if s.server.r == s.server.w {
+			if err := s.toClient(out); err != nil {
+				return err
+			}
+			out = out[:0]
+			if s.ex.headPending {
+				s.ex.headPending = false
+				if err := s.flushHead(); err != nil {
+					return err
+				}
+			}
+			err := s.whileClientStays(false, func() error {
+				_, err := s.server.fill()
+				return err
+			})
+			if err != nil {
+				return unexpected(err)
+			}
 		}
-		content := s.server.upTo(int(min(left, bufferSize)))
-		s.ex.tokens.read(content)
-		if err := s.toClient(content); err != nil {
-			return err
+		content := s.server.upTo(int(min(left, bufferSize/2)))
+		if len(out)+len(content)+s.ex.tokens.overhead() > cap(out) {
+			if err := s.toClient(out); err != nil {
+				return err
+			}
+			out = out[:0]
 		}
+		first, rest := s.ex.tokens.pass(content)
+		out = append(append(out, first...), rest...)
 		s.server.take(len(content))
 		left -= int64(len(content))
-		s.ex.result.BytesOut += int64(len(content))
+		s.ex.result.BytesOut += int64(len(first) + len(rest))
 	}
-	return nil
+	last := s.ex.tokens.end()
+	s.ex.result.BytesOut += int64(len(last))
+	return s.toClient(append(out, last...))
 }
 
 // pass moves the next left bytes of content from the server to the client, and reads no further bytes.

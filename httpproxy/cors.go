@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -198,6 +199,13 @@ const (
 // replaces reports whether a field of the server's answer is replaced by the proxy's own.
 func (c *cors) replaces(f *httpwire.Field) bool {
 	return c != nil && len(f.Name) > len(corsPrefix) && httpwire.EqualFold(f.Name[:len(corsPrefix)], corsPrefix)
+}
+
+// replace drops the fields of an authentication server's answer that the proxy's own replace.
+func (c *cors) replace(h http.Header) {
+	if c != nil {
+		maps.DeleteFunc(h, func(name string, _ []string) bool { return strings.HasPrefix(strings.ToLower(name), corsPrefix) })
+	}
 }
 
 // each calls add for each field of an answer to r.

@@ -86,6 +86,38 @@ func TestCORS(t *testing.T) {
 	}
 }
 
+// TestCORSForwardAuth: the answer of an authentication server cannot open the route for other origins either.
+func TestCORSForwardAuth(t *testing.T) {
+	auth := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
+		w.Header().Set("Access-Control-Allow-Credentials", "true")
+		w.Header().Set("Vary", "Cookie")
+		w.Header().Set("Location", "/login")
+		w.WriteHeader(http.StatusFound)
+	}))
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{
+		Upstream: auth, ForwardAuth: &httpproxy.ForwardAuth{Upstream: auth, Timeout: patience}, CORS: &httpproxy.CORS{Origins: []string{"https://app.example"}},
+	}}})
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		for origin, want := range map[string]string{
+			"https://app.example": "302 /login [https://app.example] [] [Origin Cookie]", "https://evil.example": "302 /login [] [] [Origin Cookie]",
+		} {
+			req, err := http.NewRequest(http.MethodGet, p.url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Origin", origin)
+			client := clientFor(t, proto)
+			client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+			resp, _ := doWith(t, client, req)
+			h := resp.Header
+			if got := fmt.Sprint(resp.StatusCode, " ", h.Get("Location"), " ", h["Access-Control-Allow-Origin"], " ", h["Access-Control-Allow-Credentials"], " ", h["Vary"]); got != want {
+				t.Errorf("%s, %s: %s, want %s", proto, origin, got, want)
+			}
+		}
+	}
+}
+
 // TestCORSConfig: what cannot be is refused.
 func TestCORSConfig(t *testing.T) {
 	u := newUpstream(t, "127.0.0.1:1")

@@ -207,7 +207,7 @@ func (s *session) enter() (no refusal) {
 	if c := t.canary; c != nil && s.takes(c) {
 		s.ex.target = c.target
 	}
-	if s.tooLong(s.req.Length) {
+	if s.tooLong(s.req.Length - s.ex.tokens.addition()) {
 		return refusal{status: http.StatusRequestEntityTooLarge, reason: listener.ReasonProtocol, why: tooLongText(t.route.MaxBody)}
 	}
 	return s.shed()

@@ -175,6 +175,7 @@ func (s *session) ask(a *asker) refusal {
 		s.grant(a, resp.Header)
 		return refusal{}
 	}
+	s.ex.target.cors.replace(resp.Header)
 	no := refusal{status: resp.StatusCode, why: "refused by the authentication server", header: resp.Header, body: body}
 	switch {
 	case no.status == http.StatusUnauthorized || no.status == http.StatusForbidden:
@@ -302,6 +303,9 @@ func (w *answer) answerWith(no refusal, head bool) {
 	for name, values := range no.header {
 		if known := httpwire.Classify(name); known.Connectional() || known == httpwire.ContentLength || known == httpwire.Date {
 			continue
+		}
+		if name == "Vary" { // cors may have one
+			values = slices.Concat(w.header[name], values)
 		}
 		w.header[name] = values
 	}

@@ -26,8 +26,9 @@ import (
 type LLM struct {
 	// IncludeUsage makes the Proxy ask for the usage of streamed answers of OpenAI's completions in place of clients that
 	// do not: it adds "stream_options": {"include_usage": true} to the body of requests whose path ends in /completions,
-	// and leaves the event that has nothing but the usage out of the answer. The object must be within PeekBytes. A body
-	// in chunks gets a length instead. Bodies with a Content-Encoding, a digest or a signature do not change.
+	// and leaves the event that has nothing but the usage out of the answer (empty lines replace it in an answer with a
+	// length). The object must be within PeekBytes. A body in chunks gets a length instead. Bodies with a
+	// Content-Encoding, a digest or a signature do not change.
 	IncludeUsage bool
 	// Limits bound the tokens in a period. At most 8.
 	Limits []TokenLimit
@@ -92,6 +93,7 @@ type tokens struct {
 	model     []byte // as the request names it; empty = it does not, or not within the peeked part
 	prompt    int    // bytes of the prompt's text in that part
 	asked     bool   // the proxy asks for the usage, and the client does not
+	added     int64  // bytes that this adds to the body
 	reads     bool   // the answer is being read
 	begun     bool   // the answer has status 2xx
 	events    bool   // it is streamed

@@ -38,15 +38,11 @@ type splice struct {
 // ask returns the change by which a body asks for the usage. ok is false if it asks already, does not ask for a stream, or
 // is not valid.
 func (u *usageFields) ask(p *peek) (c splice, ok bool) {
-	if streams, _ := p.scanner.Text(u.stream); streams != "true" {
-		return c, false
-	}
 	usage, options := p.scanner.Found(u.usage), p.scanner.Found(u.options)
-	text, scalar := p.scanner.Text(u.usage)
-	if usage && (!scalar || text == "true") {
+	if !p.is(u.stream, "true") || usage && !p.is(u.usage, "false") && !p.is(u.usage, "null") {
 		return c, false
 	}
-	text, scalar = p.scanner.Text(u.options)
+	_, scalar := p.scanner.Text(u.options)
 	at, _ := p.scanner.Place(u.options)
 	switch {
 	case usage:
@@ -55,7 +51,7 @@ func (u *usageFields) ask(p *peek) (c splice, ok bool) {
 	case !options:
 		at := p.scanner.Start() + 1
 		return splice{at, at, `"stream_options":{"include_usage":true},`}, true
-	case scalar && text == "null":
+	case p.is(u.options, "null"):
 		return splice{at.From, at.To, `{"include_usage":true}`}, true
 	case scalar || at.To != at.From+1: // or a text that is too long
 		return c, false
@@ -63,6 +59,13 @@ func (u *usageFields) ask(p *peek) (c splice, ok bool) {
 		return splice{at.To, at.To, `"include_usage":true`}, true
 	}
 	return splice{at.To, at.To, `"include_usage":true,`}, true
+}
+
+// is reports whether field i of the body is a literal such as true, and not the string of the same text.
+func (p *peek) is(i int, literal string) bool {
+	text, _ := p.scanner.Text(i)
+	at, _ := p.scanner.Place(i)
+	return text == literal && at.To-at.From == len(literal)
 }
 
 // askForUsage makes the request ask for the usage if it is one for a streamed answer and does not. Its whole object must be
@@ -96,7 +99,7 @@ func (s *session) askForUsage(p *peek, path string) {
 	more := len(c.with) - (c.to - c.from)
 	b.w += more
 	s.req.Length += int64(more)
-	k.asked = true
+	k.asked, k.added = true, int64(more)
 }
 
 // makeRoom makes room for n more bytes in the client's buffer. It reports false if the connection has no memory for them.
@@ -143,6 +146,14 @@ func isSigned(fields []httpwire.Field) bool {
 		}
 	}
 	return false
+}
+
+// addition returns the bytes that the proxy has added to the request's body. k may be nil.
+func (k *tokens) addition() int64 {
+	if k == nil {
+		return 0
+	}
+	return k.added
 }
 
 // overhead bounds what goes to the client besides a piece of content: framing, and what pass has kept. k may be nil.

@@ -38,7 +38,11 @@ func usageBackend(t *testing.T) http.HandlerFunc {
 		if asked.StreamOptions != nil && asked.StreamOptions.IncludeUsage {
 			answer += "data: {\"choices\":[]," + llmUsage + "}\n\n"
 		}
-		for _, b := range []byte(answer + "data: [DONE]\n\n") {
+		answer += "data: [DONE]\n\n"
+		if strings.HasPrefix(r.URL.RawQuery, "length") {
+			w.Header().Set("Content-Length", fmt.Sprint(len(answer)))
+		}
+		for _, b := range []byte(answer) {
 			_, _ = w.Write([]byte{b})
 			if b == '\n' || b == 'u' {
 				_ = http.NewResponseController(w).Flush()
@@ -94,6 +98,31 @@ func TestIncludeUsage(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestIncludeUsageLength: the client does not see the usage in an answer with a length either, which stays true.
+func TestIncludeUsageLength(t *testing.T) {
+	backend := serveEither(t, usageBackend(t))
+	for _, protocol := range []httpproxy.Protocol{httpproxy.ProtocolH1, httpproxy.ProtocolH2C} {
+		u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: protocol}, backend)
+		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: u, LLM: &httpproxy.LLM{IncludeUsage: true}}}})
+		for i, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+			client := clientFor(t, proto)
+			resp, answer := askInPieces(t, client, p.url+"/completions?length", `{"stream":true}`, 0)
+			name := fmt.Sprint(proto, " to ", protocol)
+			if strings.Contains(answer, "usage") || strings.Join(strings.Fields(answer), " ") != strings.Join(strings.Fields(llmMessage+llmMessage+"data: [DONE]"), " ") {
+				t.Errorf("%s: %q", name, answer)
+			}
+			if resp.ContentLength != int64(len(answer)) {
+				t.Errorf("%s: %d bytes, with a length of %d", name, len(answer), resp.ContentLength)
+			}
+			eventually(t, name+" is counted", func() bool { return len(p.Models()) == 1 && p.Models()[0].Known == uint64(2*i+1) })
+			if _, answer := askInPieces(t, client, p.url+"/completions?length", `{"stream":true,"stream_options":{"include_usage":true}}`, 0); answer != llmStream {
+				t.Errorf("%s: asked for, %q", name, answer)
+			}
+			eventually(t, name+" is counted", func() bool { return p.Models()[0].Known == uint64(2*i+2) })
 		}
 	}
 }

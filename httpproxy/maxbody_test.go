@@ -53,3 +53,25 @@ func TestMaxBody(t *testing.T) {
 		t.Errorf("the body is asked for: %s", resp.Status)
 	}
 }
+
+// TestMaxBodyAsked: what the gateway adds to a body does not count.
+func TestMaxBodyAsked(t *testing.T) {
+	const body = `{"stream":true}`
+	backend := serveEither(t, usageBackend(t))
+	for _, protocol := range []httpproxy.Protocol{httpproxy.ProtocolH1, httpproxy.ProtocolH2C} {
+		u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: protocol}, backend)
+		llm := &httpproxy.LLM{IncludeUsage: true}
+		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
+			{Path: "/fits", Upstream: u, LLM: llm, MaxBody: int64(len(body))}, {Path: "/long", Upstream: u, LLM: llm, MaxBody: int64(len(body)) - 1},
+		}})
+		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+			for _, pieces := range []int{0, 4} {
+				for path, want := range map[string]int{"/fits": 200, "/long": 413} {
+					if resp, _ := askInPieces(t, clientFor(t, proto), p.url+path+"/completions", body, pieces); resp.StatusCode != want {
+						t.Errorf("%s to %s%s in pieces of %d: %s, want %d", proto, protocol, path, pieces, resp.Status, want)
+					}
+				}
+			}
+		}
+	}
+}

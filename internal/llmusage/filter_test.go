@@ -1,6 +1,7 @@
 package llmusage_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -54,9 +55,55 @@ func TestFilter(t *testing.T) {
 				t.Errorf("%d: %d bytes are held", i, held)
 			}
 		}
-		crlf := strings.NewReplacer("\n", "\r\n")
-		if got, _ := filtered(&r, crlf.Replace(tc.stream), 5); tc.want != "?" && strings.Trim(got, "\r\n") != strings.Trim(crlf.Replace(tc.want), "\r\n") {
-			t.Errorf("%d, CRLF: %q", i, got)
+		for _, end := range []string{"\r\n", "\r"} {
+			lines := strings.NewReplacer("\n", end)
+			for size := 1; size <= 64; size++ {
+				if got, _ := filtered(&r, lines.Replace(tc.stream), size); tc.want != "?" && got != lines.Replace(tc.want) {
+					t.Errorf("%d, lines end with %q, in pieces of %d: %q", i, end, size, got)
+				}
+			}
+		}
+	}
+}
+
+// TestFilterKeepsNothing: an event passes with the last byte of its end, also if that is CR LF, which a client waits for.
+func TestFilterKeepsNothing(t *testing.T) {
+	for _, end := range []string{"\n", "\r\n", "\r"} {
+		for _, stream := range []string{chunk, chunk + "\ndata: ", "[DONE]"} {
+			event := strings.ReplaceAll(events(stream), "\n", end)
+			for cut := 1; cut <= len(event); cut++ {
+				var r llmusage.Reader
+				r.Reset(true)
+				out := ""
+				for _, piece := range []string{event[:cut], event[cut:], event} {
+					first, rest := r.Filter([]byte(piece))
+					out += string(first) + string(rest)
+				}
+				if out != event+event {
+					t.Errorf("lines end with %q: %q", end, out)
+				}
+			}
+		}
+	}
+}
+
+// TestFilterPads: with Pad the length stays, and clients see the same events.
+func TestFilterPads(t *testing.T) {
+	stream := events(firstRole, chunk, lastUsage, "[DONE]")
+	for _, stream := range []string{stream, strings.ReplaceAll(stream, "\n", "\r\n"), events(chunk, lastUsage), strings.TrimSpace(events(chunk, lastUsage))} {
+		for size := 1; size <= len(stream); size++ {
+			var r llmusage.Reader
+			r.Reset(true)
+			r.Pad()
+			out := ""
+			for b := []byte(stream); len(b) > 0; b = b[min(size, len(b)):] {
+				first, rest := r.Filter(b[:min(size, len(b))])
+				out += string(first) + string(rest)
+			}
+			out += string(r.Flush())
+			if len(out) != len(stream) || strings.Join(strings.Fields(out), " ") != strings.Join(strings.Fields(strings.Replace(stream, "data: "+lastUsage, "", 1)), " ") {
+				t.Errorf("in pieces of %d: %q of %q", size, out, stream)
+			}
 		}
 	}
 }
@@ -101,4 +148,67 @@ func FuzzFilter(f *testing.F) {
 			t.Errorf("%q, want %q", got, text)
 		}
 	})
+}
+
+// FuzzFilterUsage compares Filter with a parser of whole streams. Each byte of picks is a line and how it ends.
+func FuzzFilterUsage(f *testing.F) {
+	lines := []string{
+		"", "data: " + lastUsage, "data:" + chunk, "data: [DONE]", ": comment", "event: x", `data: {"choices":`, `data: [],"usage":{"total_tokens":1}}`,
+		`data: {"choices":[],"usage":null}`, "dat", "data", `data: {"choices":[{}],"usage":{"total_tokens":1}}`, lastUsage, " data: " + lastUsage, "data: " + strings.Repeat("x", 900), "",
+	}
+	ends := []string{"\n", "\r\n", "\r", ""}
+	for _, size := range []int{1, 3, 1000} {
+		f.Add([]byte{0x01, 0x00, 0x13, 0x10, 0x21, 0x20, 0x03, 0x00}, size)
+		f.Add([]byte{0x06, 0x07, 0x00, 0x16, 0x17, 0x10, 0x01}, size)
+		f.Add([]byte{0x0e, 0x0e, 0x0e, 0x01, 0x00, 0x31, 0x20, 0x00, 0x01, 0x00}, size)
+	}
+	f.Fuzz(func(t *testing.T, picks []byte, size int) {
+		stream := ""
+		for _, p := range picks[:min(len(picks), 40)] {
+			stream += lines[p&15] + ends[p>>4&3]
+		}
+		var r llmusage.Reader
+		want, longest := withoutUsage(stream)
+		if got, _ := filtered(&r, stream, max(size, 1)); got != want && longest <= llmusage.MaxHeld {
+			t.Errorf("in pieces of %d: %q came as %q, want %q", size, stream, got, want)
+		}
+	})
+}
+
+// withoutUsage does what Filter does, for a whole stream. longest is the size of the longest event.
+func withoutUsage(stream string) (out string, longest int) {
+	event, data := "", ""
+	end := func() {
+		var o struct {
+			Choices *[]any
+			Usage   map[string]any
+		}
+		err := json.NewDecoder(strings.NewReader(data)).Decode(&o)
+		if err != nil || o.Choices == nil || len(*o.Choices) > 0 || len(o.Usage) == 0 {
+			out += event
+		}
+		longest = max(longest, len(event))
+		event, data = "", ""
+	}
+	for len(stream) > 0 {
+		n := strings.IndexAny(stream, "\r\n")
+		if n < 0 {
+			n = len(stream)
+		}
+		line, rest := stream[:n], stream[n:]
+		size := n + min(len(rest), 1)
+		if strings.HasPrefix(rest, "\r\n") {
+			size++
+		}
+		event += stream[:size]
+		stream = stream[size:]
+		if text, ok := strings.CutPrefix(line, "data:"); ok {
+			data += text + "\n"
+		}
+		if line == "" {
+			end()
+		}
+	}
+	end()
+	return out, longest
 }

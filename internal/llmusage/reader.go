@@ -111,6 +111,8 @@ type Reader struct {
 
 	only   bool   // the last event had the usage only
 	passed bool   // Filter has passed the beginning of the event on
+	left   bool   // Filter has left the last event out
+	pads   bool   // empty lines take the place of events that Filter leaves out
 	held   []byte // bytes that Filter has returned, and then those of the event that it has not
 	sent   int    // the bytes of held that it has returned
 }
@@ -176,16 +178,28 @@ func (r *Reader) Filter(b []byte) (first, rest []byte) {
 	r.sent = 0
 	kept, from := 0, 0 // b[:kept] passes; b[from:] has the current event
 	for at := 0; at < len(b); {
+		if b[at] == '\n' && r.cr && at == from && len(r.held) == r.sent && !r.passed { // the rest of the last event's end
+			r.cr = false
+			if at++; !r.left || r.pads {
+				kept += copy(b[kept:], b[from:at])
+			}
+			from = at
+			continue
+		}
 		n, ended := r.event(b[at:])
 		if at += n; !ended {
 			break
 		}
+		if r.left = r.only && !r.passed; r.left && r.pads {
+			blank(r.held[r.sent:])
+			blank(b[from:at])
+		}
 		switch {
-		case !r.only || r.passed:
+		case !r.left || r.pads:
 			kept += copy(b[kept:], b[from:at])
 			r.sent = len(r.held)
-		case from == 0:
-			r.held = r.held[:0]
+		case len(r.held) > r.sent:
+			r.held = r.held[:r.sent]
 		}
 		from, r.only, r.passed = at, false, false
 	}
@@ -206,10 +220,23 @@ func (r *Reader) Flush() []byte {
 	r.held, r.sent = r.held[:0], 0
 	if r.data {
 		if r.take(); r.only && !r.passed {
-			return nil
+			if !r.pads {
+				return nil
+			}
+			blank(last)
 		}
 	}
 	return last
+}
+
+// Pad makes Filter and Flush put empty lines, which mean nothing, in place of an event that they leave out, so that the
+// length of the answer does not change. Call it before the first Filter.
+func (r *Reader) Pad() { r.pads = true }
+
+func blank(b []byte) {
+	for i := range b {
+		b[i] = '\n'
+	}
 }
 
 // lineEnd returns the index of the byte that ends the line, or the length of b.
