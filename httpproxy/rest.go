@@ -158,6 +158,7 @@ func (s *session) passEvents() (over bool) {
 			return clientReady || over
 		}
 		if !s.passEvent(b) {
+			s.ex.rest.again = false // the wait has ended with b
 			return true
 		}
 		s.ex.rest.until = s.within()
@@ -189,7 +190,9 @@ func (s *session) passEvent(b []byte) bool {
 		b = b[n:]
 	}
 	s.server.put(b)
-	if n := s.client.conn.TryWrite(out); n < len(out) {
+	n := s.client.conn.TryWrite(out)
+	s.count(0, n)
+	if n < len(out) {
 		s.ex.rest.unsent = bytes.Clone(out[n:])
 		s.held.add(len(out) - n)
 		return false
