@@ -257,6 +257,7 @@ func (s *session) trimBuffers() {
 	x.rest.trimmed = true
 	s.releaseOut()
 	s.resp.Fields, s.resp.Reason = nil, nil // they refer to the server's buffer
+	s.server.release()                      // which a read has taken if data came in the moment that its time ended
 	switch n := len(s.client.bytes()); {
 	case n == 0 || len(s.client.buf) == x.size, x.inline && n > x.size+int(x.body): // nothing to gain, or the next request has arrived
 		return

@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -200,4 +202,46 @@ func TestIdleLimitOfEvents(t *testing.T) {
 			t.Errorf("got %q, %v", b, err)
 		}
 	})
+}
+
+// TestEventInALongTick: an event that a busy loop finds together with the end of the wait before the rest leaves no buffer
+// behind.
+func TestEventInALongTick(t *testing.T) {
+	backend, parts, _ := partsServer(t)
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	var stopped atomic.Bool
+	var busy sync.WaitGroup
+	for range 4 { // on both loops
+		c, err := enginetest.Dial(t.Context(), p.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		busy.Add(1)
+		fiber.Spawn(c, func() {
+			defer busy.Done()
+			defer c.Close()
+			for !stopped.Load() {
+				for began := time.Now(); time.Since(began) < 6*time.Millisecond; {
+					runtime.Gosched()
+				}
+				fiber.Sleep(time.Millisecond)
+			}
+		})
+	}
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(client.CloseIdleConnections)
+	for range 20 {
+		resp, err := client.Get(p.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts <- "4\r\nlast\r\n0\r\nX-Sum: 1\r\n\r\n"
+		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "last" {
+			t.Errorf("got %q, %v", b, err)
+		}
+		_ = resp.Body.Close()
+	}
+	stopped.Store(true)
+	busy.Wait()
+	eventually(t, "an idle session holds no buffer", func() bool { return p.Stats().Buffered == 0 })
 }
