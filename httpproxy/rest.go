@@ -158,6 +158,7 @@ func (s *session) passEvents() (over bool) {
 			return clientReady || over
 		}
 		if !s.passEvent(b) {
+			s.ex.rest.again = false // the wait has ended with b
 			return true
 		}
 		s.ex.rest.until = s.within()
@@ -189,7 +190,9 @@ func (s *session) passEvent(b []byte) bool {
 		b = b[n:]
 	}
 	s.server.put(b)
-	if n := s.client.conn.TryWrite(out); n < len(out) {
+	n := s.client.conn.TryWrite(out)
+	s.count(0, n)
+	if n < len(out) {
 		s.ex.rest.unsent = bytes.Clone(out[n:])
 		s.held.add(len(out) - n)
 		return false
@@ -254,6 +257,7 @@ func (s *session) trimBuffers() {
 	x.rest.trimmed = true
 	s.releaseOut()
 	s.resp.Fields, s.resp.Reason = nil, nil // they refer to the server's buffer
+	s.server.release()                      // which a read has taken if data came in the moment that its time ended
 	switch n := len(s.client.bytes()); {
 	case n == 0 || len(s.client.buf) == x.size, x.inline && n > x.size+int(x.body): // nothing to gain, or the next request has arrived
 		return

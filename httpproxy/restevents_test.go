@@ -7,16 +7,19 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/internal/enginetest"
 )
 
 // partsServer answers with the bytes that a test sends, after the head of a chunked answer. It counts connections.
-func partsServer(t *testing.T) (address string, parts chan<- string, conns *atomic.Int32) {
+func partsServer(t testing.TB) (address string, parts chan<- string, conns *atomic.Int32) {
 	pieces, conns := make(chan string), new(atomic.Int32)
 	return serveRaw(t, func(c net.Conn) {
 		conns.Add(1)
@@ -152,4 +155,93 @@ func TestBadChunkDuringARest(t *testing.T) {
 		t.Errorf("the client got %q, %v; want at most ok, and an error", b, err)
 	}
 	parts <- "close"
+}
+
+// TestBytesOfEvents: the listener's counters have the bytes of events, whether a fiber or the loop has passed them on.
+func TestBytesOfEvents(t *testing.T) {
+	backend, parts, _ := partsServer(t)
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	rest := rested(t, false)
+	c, br := dialRaw(t, p.addr)
+	var got bytes.Buffer
+	_, _ = io.WriteString(c, getRoot)
+	resp, err := http.ReadResponse(bufio.NewReader(io.TeeReader(br, &got)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		rest()
+		parts <- "5\r\nevent\r\n"
+		wantEvent(t, resp.Body, "event")
+	}
+	rest()
+	parts <- "4\r\nlast\r\n0\r\nX-Sum: 1\r\n\r\n"
+	if _, err := io.ReadAll(resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all bytes are counted", func() bool { return p.Stats().BytesOut == uint64(got.Len()) })
+}
+
+// TestIdleLimitOfEvents: a part of an event begins the idle limit anew, also if the rest of it comes later.
+func TestIdleLimitOfEvents(t *testing.T) {
+	paced(t, func(t testing.TB, unit time.Duration) {
+		backend, parts, _ := partsServer(t)
+		cfg := routeTo(newUpstream(t, backend))
+		cfg.Routes[0].IdleTimeout = 10 * unit
+		p := startProxy(t, cfg)
+		resp, err := http.Get(p.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		for _, part := range []string{"5\r\nfirst\r\n1", "0;x=y\r\n0123456789abcdef\r\n3", "\r\nend\r\n0\r\nX-Sum: 1\r\n\r\n"} {
+			<-time.After(6 * unit)
+			parts <- part
+		}
+		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "first0123456789abcdefend" {
+			t.Errorf("got %q, %v", b, err)
+		}
+	})
+}
+
+// TestEventInALongTick: an event that a busy loop finds together with the end of the wait before the rest leaves no buffer
+// behind.
+func TestEventInALongTick(t *testing.T) {
+	backend, parts, _ := partsServer(t)
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	var stopped atomic.Bool
+	var busy sync.WaitGroup
+	for range 4 { // on both loops
+		c, err := enginetest.Dial(t.Context(), p.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		busy.Add(1)
+		fiber.Spawn(c, func() {
+			defer busy.Done()
+			defer c.Close()
+			for !stopped.Load() {
+				for began := time.Now(); time.Since(began) < 6*time.Millisecond; {
+					runtime.Gosched()
+				}
+				fiber.Sleep(time.Millisecond)
+			}
+		})
+	}
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(client.CloseIdleConnections)
+	for range 20 {
+		resp, err := client.Get(p.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts <- "4\r\nlast\r\n0\r\nX-Sum: 1\r\n\r\n"
+		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "last" {
+			t.Errorf("got %q, %v", b, err)
+		}
+		_ = resp.Body.Close()
+	}
+	stopped.Store(true)
+	busy.Wait()
+	eventually(t, "an idle session holds no buffer", func() bool { return p.Stats().Buffered == 0 })
 }
