@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -92,11 +93,21 @@ type answers struct {
 
 	mu     sync.Mutex // held for a few instructions
 	byUser map[string]*answer
-	asking map[string]chan struct{} // closed when the query for a user has its answer
+	asking map[string]*question
 }
 
+// question is a query for a user that is under way. The sources of clients take turns: a client whose user somebody else asks for
+// already, behind many invented names perhaps, asks for it, too.
+type question struct {
+	by   []uint64      // the sources that ask
+	done chan struct{} // closed when one has an answer, or none asks any more
+}
+
+// mostAsk is how many sources ask for a user at a time. The others wait for them: when a server is back, all may come at once.
+const mostAsk = 2
+
 func newAnswers(query AuthQuery, read func(user, text string) *answer) *answers {
-	return &answers{query: query, read: read, byUser: map[string]*answer{}, asking: map[string]chan struct{}{}}
+	return &answers{query: query, read: read, byUser: map[string]*answer{}, asking: map[string]*question{}}
 }
 
 // find returns the answer for a user, and asks the server unless there is one, until the client's time for the login is over.
@@ -106,8 +117,8 @@ func (a *answers) find(ctx context.Context, client *startup, user string) (found
 		fiber.Block(func() {
 			ctx, stop := context.WithDeadline(ctx, client.accepted.Accepted().Add(client.set.LoginTimeout))
 			defer stop()
-			ctx = withSource(ctx, maphash.Comparable(client.proxy.failures.seed, client.source()))
-			found, err = a.ask(ctx, user)
+			source := maphash.Comparable(client.proxy.failures.seed, client.source())
+			found, err = a.ask(withSource(ctx, source), user, source)
 		})
 	}
 	if err == nil {
@@ -127,51 +138,58 @@ func (a *answers) known(user string) *answer {
 }
 
 // ask waits for an answer, of its own query or of one that is under way. The error is ctx's.
-func (a *answers) ask(ctx context.Context, user string) (*answer, error) {
+func (a *answers) ask(ctx context.Context, user string, source uint64) (*answer, error) {
 	for {
-		found, done, mine := a.begin(user)
+		found, q, mine := a.begin(user, source)
 		switch {
 		case found != nil:
 			return found, nil
 		case mine:
-			return a.run(ctx, user, done), nil
+			return a.run(ctx, user, source, q), nil
 		}
 		select {
-		case <-done:
+		case <-q.done:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: no answer in time: %w", ErrAuthQuery, context.Cause(ctx))
 		}
 	}
 }
 
-// begin returns a fresh answer, or the end of the query to wait for; mine means that the caller is to run it.
-func (a *answers) begin(user string) (found *answer, done chan struct{}, mine bool) {
+// begin returns a fresh answer, or the question to wait for; mine means that the caller is to ask the server, too.
+func (a *answers) begin(user string, source uint64) (found *answer, q *question, mine bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if found = a.byUser[user]; found != nil && found.usable() {
 		return found, nil, false
 	}
-	if done = a.asking[user]; done != nil {
-		return nil, done, false
+	switch q = a.asking[user]; {
+	case q == nil:
+		q = &question{done: make(chan struct{})}
+		a.asking[user] = q
+	case len(q.by) >= mostAsk || slices.Contains(q.by, source):
+		return nil, q, false
 	}
-	done = make(chan struct{})
-	a.asking[user] = done
-	return nil, done, true
+	q.by = append(q.by, source)
+	return nil, q, true
 }
 
 // run asks the server, and publishes the answer. If the caller's time is over, others ask again.
-func (a *answers) run(ctx context.Context, user string, done chan struct{}) *answer {
+func (a *answers) run(ctx context.Context, user string, source uint64, q *question) *answer {
 	found := &answer{err: fmt.Errorf("%w: panic", ErrAuthQuery)}
 	defer func() {
 		found.at = clock()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		delete(a.asking, user)
-		if ctx.Err() == nil && !errors.Is(found.err, errSecretsWait) {
+		answered := ctx.Err() == nil && !errors.Is(found.err, errSecretsWait)
+		if answered {
 			a.makeRoom()
 			a.byUser[user] = found
 		}
-		close(done)
+		q.by = slices.DeleteFunc(q.by, func(by uint64) bool { return by == source })
+		if a.asking[user] == q && (answered || len(q.by) == 0) {
+			delete(a.asking, user)
+			close(q.done)
+		}
 	}()
 	text, err := a.query.From.Secret(ctx, a.query.SQL, user)
 	if err != nil {

@@ -381,8 +381,8 @@ func TestAuthQueryTakesLong(t *testing.T) {
 	})
 }
 
-// TestLookUpsTakeTurns has somebody flood the gateway with invented names, until no further look-up of theirs may wait. A client
-// from elsewhere logs in before most of them.
+// TestLookUpsTakeTurns has somebody flood the gateway with invented names, and with that of ada, until no further look-up of theirs
+// may wait. ada, from elsewhere, logs in before most of them, and does not wait for their look-up of ada.
 func TestLookUpsTakeTurns(t *testing.T) {
 	const most, names = 100, 130 // most run or wait
 	db := pgtest.Start(t)
@@ -396,8 +396,15 @@ func TestLookUpsTakeTurns(t *testing.T) {
 	var flood sync.WaitGroup
 	var refused, unknown atomic.Int64
 	for i := range names {
+		name := fmt.Sprint("invented", i)
+		if i == 1 { // behind one that waits for the lock, and before those that are refused
+			name = "ada"
+		}
+		if i > 0 && i <= 2 {
+			conntest.Eventually(t, "a look-up waits", func() bool { return g.backend.SecretWaiters() == i-1 })
+		}
 		flood.Go(func() {
-			switch code := g.fromAs(t, "10.0.0.1", fmt.Sprint("invented", i), "guess"); code {
+			switch code := g.fromAs(t, "10.0.0.1", name, "guess"); code {
 			case "57P03":
 				refused.Add(1)
 			case "28P01":

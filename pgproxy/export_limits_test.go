@@ -7,3 +7,9 @@ func (b *Postgres) ExhaustRenewals() { b.renewals.full.Store(int64(clock() + tim
 
 // SetPinPatience has clients wait for a place among the pinned for at most d.
 func (b *Postgres) SetPinPatience(d time.Duration) { b.tables.pins.patience.Store(int64(d)) }
+
+// SecretWaiters returns how many look-ups of users wait for their turn, -1 if none runs.
+func (b *Postgres) SecretWaiters() int {
+	st := b.secrets.turns.Stats()
+	return st.Waiting + st.InUse - 1
+}

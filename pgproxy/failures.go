@@ -79,8 +79,8 @@ type loginQueue struct {
 const mostLoginWait = 5 * time.Second
 
 // enter waits until one more login of a key may fail, behind those that wait already. leave is called after the check. ok is
-// false if ctx has ended, or at once if the wait would be too long.
-func (a *attempts[K]) enter(ctx context.Context, key K, r ratelimit.Rate) (leave func(), ok bool) {
+// false if ctx has ended, or the time for the login, or at once if the wait would be too long.
+func (a *attempts[K]) enter(ctx context.Context, until time.Time, key K, r ratelimit.Rate) (leave func(), ok bool) {
 	a.mu.Lock()
 	q, wait := a.queues[key], a.failed.Level(key, r, clock()).Wait
 	if q == nil && wait == 0 {
@@ -100,7 +100,11 @@ func (a *attempts[K]) enter(ctx context.Context, key K, r ratelimit.Rate) (leave
 	a.queues[key] = q
 	q.n++
 	a.mu.Unlock()
-	fiber.Block(func() { ok = a.await(ctx, key, r, q) })
+	fiber.Block(func() {
+		ctx, stop := context.WithDeadline(ctx, until)
+		defer stop()
+		ok = a.await(ctx, key, r, q)
+	})
 	if !ok {
 		a.leave(key, q)
 		return nil, false
@@ -236,17 +240,18 @@ func (g *startup) try(ctx context.Context, user string, slow bool, check func() 
 	return err
 }
 
-// enter waits until a login of the user, and one of the address, may fail; see attempts.enter.
+// enter waits until a login of the user, and one of the address, may fail; see attempts.enter. The first in the queue of the
+// user may wait in that of the address, so the others behind it may wait for longer than they would by their own queue.
 func (g *startup) enter(ctx context.Context, c claim) (leave func(), ok bool) {
 	if !c.source.IsValid() {
 		return func() {}, true
 	}
-	f, limit := &g.proxy.failures, g.set.FailedLogins
-	leaveUser, ok := f.byUser.enter(ctx, c.user, limit.rate(1))
+	f, limit, until := &g.proxy.failures, g.set.FailedLogins, g.accepted.Accepted().Add(g.set.LoginTimeout)
+	leaveUser, ok := f.byUser.enter(ctx, until, c.user, limit.rate(1))
 	if !ok {
 		return nil, false
 	}
-	leaveSource, ok := f.bySource.enter(ctx, c.source, limit.rate(usersOfSource))
+	leaveSource, ok := f.bySource.enter(ctx, until, c.source, limit.rate(usersOfSource))
 	if !ok {
 		leaveUser()
 		return nil, false

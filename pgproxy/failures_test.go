@@ -180,6 +180,20 @@ func TestFailedLoginsWait(t *testing.T) {
 	}
 }
 
+// TestFailedLoginsInTime has a login wait for its turn, and for no longer than a login may take.
+func TestFailedLoginsInTime(t *testing.T) {
+	g := ruled(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {
+		c.Users, c.LoginTimeout = pgproxy.Users{"ada": "of ada"}, 2*time.Second
+		c.FailedLogins = pgproxy.FailedLogins{Attempts: 1, Per: 5 * time.Second}
+	}, "host all all all password")
+	if got := g.logsIn(t, "ada", "guess"); got != "28P01" {
+		t.Fatalf("a guess: %s", got)
+	}
+	if got := g.logsIn(t, "ada", "of ada"); got != "53300" {
+		t.Errorf("a login whose turn comes after its time: %q, want 53300", got)
+	}
+}
+
 // TestFailedLoginsEnd waits for the next attempt. Nobody else is affected.
 func TestFailedLoginsEnd(t *testing.T) {
 	g := ruled(t, pgtest.Shared(t), func(c *pgproxy.Config, _ *pgproxy.PostgresConfig) {

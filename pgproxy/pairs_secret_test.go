@@ -128,6 +128,13 @@ func TestSecretChangedInPause(t *testing.T) {
 		t.Error("it has logged in during the pause")
 	}
 	g.awaitWaitersAhead(t, clients)
+	go login(t.Context())
+	g.awaitWaitersAhead(t, clients+1)
+	g.kill(t, g.session(t, "", listener.StateActive))
+	if err := <-ended; sqlstate(err) != "57P01" {
+		t.Errorf("a client that was killed got %v", err)
+	}
+	g.awaitWaitersAhead(t, clients)
 	db.Restart(t)
 	g.backend.Resume()
 	for range clients {

@@ -357,7 +357,11 @@ func (b *Postgres) Serve(ctx context.Context, c *Client) (err error) {
 	if c.Session != nil { // it was suspended, and has kept its pair
 		p = b.pairOf(c.Login)
 	} else if p, err = b.enter(ctx, c); err != nil {
-		return (&session{b: b, c: c, ctx: ctx}).refuse(err)
+		s := &session{b: b, c: c, ctx: ctx}
+		if c.over(ctx) != nil { // it was killed, or the drain has ended, during the wait
+			return s.ended(err)
+		}
+		return s.refuse(err)
 	}
 	defer func() {
 		if err != ErrSuspended { //nolint:errorlint // returned as it is
