@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 )
 
@@ -84,6 +85,10 @@ upstreams:
 	if _, err := conn.Exec(t.Context(), "select 1"); err != nil {
 		t.Fatal(err)
 	}
+	conntest.Eventually(t, "all connections are idle", func() bool { // a reload closes those that are in use or being opened, once they are free
+		p := g.Snapshot().Upstreams[0].Endpoints[0].Pool
+		return p.Idle > 0 && p.InUse+p.Opening+p.Busy == 0
+	})
 	db.Exec(t, "alter role rotated password 'new'")
 	if err := g.Reload(parse(t, text, config("new")...)); err != nil {
 		t.Fatal(err)

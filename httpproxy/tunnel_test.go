@@ -606,11 +606,13 @@ func TestTunnelBackPressure(t *testing.T) {
 
 // TestTunnelStandsStill: a tunnel ends if nothing moves.
 func TestTunnelStandsStill(t *testing.T) {
-	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{IdleTimeout: 20 * time.Millisecond, Upstream: newUpstream(t, serveSocket(t, echo))}}})
-	if _, err := io.ReadAll(dialH2(t, p.addr).connect(1)); err != (http2.StreamError{StreamID: 1, Code: http2.ErrCodeCancel}) { //nolint:errorlint // it is the reader's own
-		t.Errorf("the client got %v", err)
-	}
-	eventually(t, "the time-out is counted", func() bool { return p.Stats().Errors["timeout"] == 1 })
+	paced(t, func(t testing.TB, unit time.Duration) {
+		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{IdleTimeout: unit, Upstream: newUpstream(t, serveSocket(t, echo))}}})
+		if _, err := io.ReadAll(dialH2(t, p.addr).connect(1)); err != (http2.StreamError{StreamID: 1, Code: http2.ErrCodeCancel}) { //nolint:errorlint // it is the reader's own
+			t.Fatalf("the client got %v", err)
+		}
+		eventually(t, "the time-out is counted", func() bool { return p.Stats().Errors["timeout"] == 1 })
+	})
 }
 
 // TestDrainWaitsForTunnels: a client is told to begin no more, and its tunnel goes on until it is cut off.
