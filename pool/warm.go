@@ -66,6 +66,7 @@ func (c *core[T]) resumeSample() {
 	w := &c.warm
 	if quiet := c.clock - w.since; quiet > 0 && w.rate > 0 {
 		w.rate *= math.Exp(-time.Duration(quiet).Seconds() / rateFalls.Seconds())
+		w.aim(c.limits, c.openTime) // samples may stay too short for follow, as long as expired resources are replaced
 	}
 	w.since, w.fresh, w.waited = c.clock, c.fresh, c.waited
 }
