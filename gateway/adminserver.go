@@ -35,6 +35,7 @@ func (g *Gateway) newAdmin(sock *socket, listen string) (*adminServer, error) {
 		cfg.Kill = g.Kill
 		cfg.ChangeEndpoint = g.ChangeEndpoint
 		cfg.Pause, cfg.Resume = g.PauseUpstream, g.ResumeUpstream
+		cfg.Profile = true
 	}
 	if local && sock.Addr().Network() == "unix" {
 		cfg.LocalOnly = false // clients of the socket are on this machine; their Host says nothing

@@ -21,8 +21,8 @@ import (
 )
 
 // ReloadHeader must be in every request that changes or costs something: POST to /api/v1/reload, /api/v1/endpoints,
-// /api/v1/pause, /api/v1/resume and /api/v1/profile, DELETE /api/v1/sessions/ID. A web page cannot send it to another origin without a
-// preflight request, which is never permitted.
+// /api/v1/pause, /api/v1/resume and /api/v1/profile, DELETE /api/v1/sessions/ID. A web page cannot send it to another
+// origin without a preflight request, which is never permitted.
 const ReloadHeader = "X-Headpond-Reload"
 
 // ErrConfig is wrapped by New's errors.
@@ -53,6 +53,8 @@ type Config struct {
 	// there is no such upstream, are shown to the client. nil: there is no pause. They are protected as Reload is.
 	Pause  func(upstream string, limit time.Duration) error
 	Resume func(upstream string) error
+	// Profile: the program can be profiled, see Profiles. It is protected as Reload is.
+	Profile bool
 	// LocalOnly says that the address is a loopback one: requests must then name a loopback host.
 	LocalOnly bool
 	// Logger gets scrape errors; nil = slog.Default().
@@ -110,7 +112,9 @@ func New(cfg Config) (http.Handler, error) {
 	if cfg.Reload != nil {
 		post("/api/v1/reload", "reload is possible", h.reload)
 	}
-	post("/api/v1/profile", "the program can be profiled", h.profile)
+	if cfg.Profile {
+		post("/api/v1/profile", "the program can be profiled", h.profile)
+	}
 	return h.guard(mux), nil
 }
 

@@ -13,7 +13,7 @@ import (
 
 // TestProfileRefused: an unknown kind, a second profile of processor time, and requests that a web page could send.
 func TestProfileRefused(t *testing.T) {
-	h, err := admin.New(admin.Config{Snapshot: func() admin.Snapshot { return admin.Snapshot{} }})
+	h, err := admin.New(admin.Config{Snapshot: func() admin.Snapshot { return admin.Snapshot{} }, Profile: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,8 @@ func ctlProfile(e env, address, kind, file string) error {
 	case code == http.StatusOK:
 	case refused.Error != "":
 		return &refusal{code, refused.Error}
+	case code == http.StatusNotFound || code == http.StatusMethodNotAllowed:
+		return fmt.Errorf("the admin page at %s makes no profiles%s", address, notLocal)
 	default:
 		return unexpected(address, code, body)
 	}
