@@ -44,4 +44,15 @@ func TestProfileRefused(t *testing.T) {
 			t.Errorf("%s: %d %.100q, want %d with %q", name, w.Code, w.Body, c.code, c.text)
 		}
 	}
+
+	h, err = admin.New(admin.Config{Snapshot: func() admin.Snapshot { return admin.Snapshot{} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/api/v1/profile?kind=heap", nil)
+	r.RemoteAddr = "127.0.0.1:1"
+	r.Header.Set(admin.ReloadHeader, "1")
+	if h.ServeHTTP(w, r); w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("without Config.Profile: %d", w.Code)
+	}
 }
