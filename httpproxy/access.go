@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/internal/jwt"
 	"github.com/headpond/headpond/listener"
 )
 
@@ -27,8 +29,11 @@ type BasicAuth struct {
 	Forward bool
 }
 
-// maxRealm bounds BasicAuth.Realm, in bytes.
-const maxRealm = 256
+// maxRealm bounds a realm, in bytes.
+const (
+	maxRealm     = 256
+	defaultRealm = "restricted"
+)
 
 // verifyAccess checks the fields about who may use the route.
 func (r Route) verifyAccess() error {
@@ -51,17 +56,30 @@ func (r Route) verifyAccess() error {
 	}
 	if b := r.BasicAuth; b != nil {
 		switch {
-		case r.ForwardAuth != nil:
-			return errors.New("BasicAuth and ForwardAuth exclude each other")
+		case r.ForwardAuth != nil || r.BearerAuth != nil:
+			return errors.New("BasicAuth, BearerAuth and ForwardAuth exclude each other")
 		case b.Users == nil:
 			return errors.New("BasicAuth without Users")
-		case len(b.Realm) > maxRealm || !httpwire.ValidValue(b.Realm) || strings.ContainsAny(b.Realm, `"\`):
-			return fmt.Errorf("the realm %.40q has quotes, backslashes, control characters or more than %d bytes", b.Realm, maxRealm)
-		case b.UserHeader != "":
-			if err := CheckIdentityHeader(b.UserHeader); err != nil {
-				return err
-			}
-			return r.writesToo(b.UserHeader)
+		}
+		return r.verifyIdentity(b.Realm, b.UserHeader)
+	}
+	return r.verifyBearer()
+}
+
+// verifyIdentity checks a realm, and the headers in which the server gets who the client is; "" = none.
+func (r Route) verifyIdentity(realm string, headers ...string) error {
+	if len(realm) > maxRealm || !httpwire.ValidValue(realm) || strings.ContainsAny(realm, `"\`) {
+		return fmt.Errorf("the realm %.40q has quotes, backslashes, control characters or more than %d bytes", realm, maxRealm)
+	}
+	for i, name := range headers {
+		if name == "" {
+			continue
+		}
+		if err := cmp.Or(CheckIdentityHeader(name), r.writesToo(name)); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(headers[:i], func(o string) bool { return SameHeader(o, name) }) {
+			return fmt.Errorf("the header %s twice", name)
 		}
 	}
 	return nil
@@ -97,26 +115,27 @@ func CheckIdentityHeader(name string) error {
 // access is the prepared access rules of a route. It is immutable.
 type access struct {
 	addresses  listener.Addresses
-	users      *Users // nil = all clients may
-	challenge  string // the value of WWW-Authenticate
+	users      *Users  // nil = no passwords
+	bearer     *bearer // nil = no keys and tokens
+	challenge  string  // the value of WWW-Authenticate
 	userHeader string
 	forward    bool
 	asker      *asker // nil = no authentication server
 }
 
 // newAccess returns nil if all clients may use r.
-func newAccess(r Route) *access {
-	if len(r.Allow)+len(r.Deny) == 0 && r.BasicAuth == nil && r.ForwardAuth == nil {
+func (p *Proxy) newAccess(r Route, keys map[string]*jwt.Keys) *access {
+	if len(r.Allow)+len(r.Deny) == 0 && r.BasicAuth == nil && r.ForwardAuth == nil && r.BearerAuth == nil {
 		return nil
 	}
 	a := &access{addresses: listener.Addresses{Allow: r.Allow, Deny: r.Deny}.Plain(), asker: newAsker(r.ForwardAuth)}
 	if b := r.BasicAuth; b != nil {
-		realm := b.Realm
-		if realm == "" {
-			realm = "restricted"
-		}
 		a.users, a.userHeader, a.forward = b.Users, b.UserHeader, b.Forward
-		a.challenge = `Basic realm="` + realm + `", charset="UTF-8"`
+		a.challenge = `Basic realm="` + cmp.Or(b.Realm, defaultRealm) + `", charset="UTF-8"`
+	}
+	if b := r.BearerAuth; b != nil {
+		a.bearer, a.userHeader, a.forward = p.newBearer(b, keys), b.UserHeader, b.Forward
+		a.challenge = `Bearer realm="` + cmp.Or(b.Realm, defaultRealm) + `"`
 	}
 	return a
 }
@@ -141,6 +160,8 @@ func (s *session) admit(a *access, mayWait bool) (no refusal, done bool) {
 		return no, false
 	case a.asker != nil:
 		return s.ask(a.asker), true
+	case a.bearer != nil:
+		return s.bearer(a, mayWait)
 	case a.users == nil:
 		return no, true
 	}
@@ -239,10 +260,15 @@ func (a *access) withholds(f *httpwire.Field) bool {
 	if a == nil {
 		return false
 	}
-	if a.users != nil && !a.forward && f.Known == httpwire.Authorization {
+	if !a.forward && (a.users != nil || a.bearer != nil) && f.Known == httpwire.Authorization || a.bearer != nil && !a.forward && keyHeader(f.Name) {
 		return true
 	}
-	return a.userHeader != "" && SameHeader(view(f.Name), a.userHeader) || a.asker != nil && a.asker.withholds(f.Name)
+	return a.writes(f.Name)
+}
+
+// writes reports whether the gateway itself tells the server who the client is in a field of this name.
+func (a *access) writes(name []byte) bool {
+	return a.userHeader != "" && SameHeader(view(name), a.userHeader) || a.asker != nil && a.asker.withholds(name) || a.bearer != nil && a.bearer.writes(name)
 }
 
 // withholdTrailers removes trailers of the request that a server might merge into the header, in place of fields that

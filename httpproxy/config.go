@@ -184,7 +184,9 @@ type Route struct {
 	Allow, Deny []netip.Prefix
 	// BasicAuth asks clients for a name and a password; nil = none.
 	BasicAuth *BasicAuth
-	// ForwardAuth asks another server about each request; nil = none. It excludes BasicAuth.
+	// BearerAuth asks clients for an API key or a token; nil = none. It excludes BasicAuth.
+	BearerAuth *BearerAuth
+	// ForwardAuth asks another server about each request; nil = none. It excludes BasicAuth and BearerAuth.
 	ForwardAuth *ForwardAuth
 	// RateLimit limits the requests of the route in a period.
 	RateLimit RateLimit

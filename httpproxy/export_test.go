@@ -185,7 +185,7 @@ func ComparedWithoutTurn(u *Users, cause error) (verdict string, left int) {
 	u.queue = newHashQueue(0, nil)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(cause)
-	v := u.compare(ctx, netip.Addr{}, u.list.Load(), credentials{name: []byte("bob")})
+	v := u.compare(ctx, netip.Addr{}, u.file.load(), credentials{name: []byte("bob")})
 	return map[verdictNumber]string{givenUp: "given up", clientLeft: "client left"}[v], len(u.flights) + u.queue.waiting
 }
 
@@ -199,7 +199,7 @@ type verdictNumber = verdict
 
 // ComparedWith is the hash that an unknown name is compared with.
 func ComparedWith(u *Users, name string) string {
-	return string(u.list.Load().another(u.identify([]byte(name), nil, nil)))
+	return string(u.file.load().another(u.identify([]byte(name), nil, nil)))
 }
 
 // LimitFiles lists where the limits of the process's control groups are.

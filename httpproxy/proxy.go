@@ -18,6 +18,7 @@ import (
 
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/internal/jsonfield"
+	"github.com/headpond/headpond/internal/jwt"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/traffic"
 )
@@ -42,6 +43,9 @@ type Proxy struct {
 	budgets map[string]*budget // by name of the upstream; guarded by tables
 	// limiters holds the limiters of the routes' RateLimits; guarded by tables.
 	limiters map[string]*limiter
+	// keys holds the keys of tokens, by JWT.Source; guarded by tables.
+	keys    map[string]*jwt.Keys
+	readers goroutines // read these keys
 }
 
 var _ listener.Handler = (*Proxy)(nil)
@@ -95,7 +99,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 	p.tables.Lock()
 	defer p.tables.Unlock()
 	fields, lengths := bodyFields(cfg.Routes), promptLengths(cfg.Routes)
-	limiters := map[string]*limiter{}
+	limiters, keys := map[string]*limiter{}, map[string]*jwt.Keys{}
 	trusted := listener.Addresses{Allow: cfg.TrustedProxies}.Plain().Allow
 	counts, asks := false, false // some route counts tokens, or asks for the usage
 	var ready func(r Route) *target
@@ -119,7 +123,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 		cell := p.traffic.Cell(label, name)
 		tg := &target{
 			label: label, path: path, match: r.PathMatch, expression: expression, when: newConditions(r, fields), groups: groupsOf(r, fields),
-			affinity: newAffinity(r.Affinity, lengths), access: newAccess(r), limiter: p.limiterOf(r, limiters), compress: newCompressing(r.Compression), cors: newCORS(r),
+			affinity: newAffinity(r.Affinity, lengths), access: p.newAccess(r, keys), limiter: p.limiterOf(r, limiters), compress: newCompressing(r.Compression), cors: newCORS(r),
 			route: r, name: name, strip: strip,
 			traffic: cell, retries: newRetryPolicy(r.Retries), budget: p.budgetOf(name, cell),
 			trusted: trusted, forwarded: !cfg.NoForwarded, via: cfg.Via,
@@ -136,6 +140,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 		tg.change(r)
 		if c := r.Canary; c.Upstream != nil {
 			r.Upstream, r.Canary, r.RateLimit, r.BasicAuth, r.ForwardAuth = c.Upstream, Canary{}, RateLimit{}, nil, nil
+			r.BearerAuth = nil
 			share := ready(r)
 			share.limiter, share.access = tg.limiter, tg.access // one for all targets of the route
 			if tg.llm != nil {
@@ -146,7 +151,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 		return tg
 	}
 	t := newTable(cfg.Routes, ready)
-	p.limiters = limiters
+	p.limiters, p.keys = limiters, keys
 	t.keyAuthorization, t.trusted = cfg.KeyAuthorization, trusted
 	t.asks = asks
 	t.peek, t.refuse = cmp.Or(cfg.PeekBytes, DefaultPeekBytes), cfg.RefuseBeyondPeek
@@ -259,6 +264,7 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	}()
 	err := p.srv.Drain(ctx)
 	<-interrupted
+	p.readers.stop()
 	p.ledger.memory.remove(&p.ledger)
 	return err
 }

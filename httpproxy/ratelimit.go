@@ -43,7 +43,8 @@ type RateLimit struct {
 	Per      time.Duration // 0 = one second
 	By       RateBy
 	// Header is a field by whose value requests count; requests without it count by By. If ForwardAuth adds a field of that
-	// name, its value counts, and never the client's own. With BasicAuth its UserHeader and Authorization stand for the user.
+	// name, its value counts, and never the client's own. With BasicAuth its UserHeader and Authorization stand for the user,
+	// with BearerAuth X-Api-Key, too.
 	Header string
 }
 
@@ -144,8 +145,8 @@ func (s *session) overShared(l *limiter) (no refusal) {
 func (s *session) rateKey(l *limiter) uint64 {
 	if l.header != "" {
 		a := s.ex.target.access
-		if a != nil && a.users != nil && (l.header == "authorization" || strings.EqualFold(a.userHeader, l.header)) {
-			return maphash.String(l.seed, s.ex.user) // a client may write its credentials in several ways
+		if a != nil && a.identifiesBy(l.header) {
+			return maphash.String(l.seed, s.ex.user) // a client may write its credentials in several ways, and have several keys
 		}
 		for _, g := range s.ex.grants {
 			if strings.EqualFold(g.name, l.header) {
@@ -153,7 +154,7 @@ func (s *session) rateKey(l *limiter) uint64 {
 			}
 		}
 		for i := range s.req.Fields {
-			if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, l.header) && (a == nil || a.asker == nil || !a.asker.withholds(f.Name)) {
+			if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, l.header) && (a == nil || !a.writes(f.Name)) {
 				if f.Known == httpwire.Authorization {
 					return hashCredentials(l.seed, f.Value)
 				}

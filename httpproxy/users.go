@@ -1,7 +1,6 @@
 package httpproxy
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/hmac"
 	"crypto/rand"
@@ -26,13 +25,10 @@ import (
 
 // Bounds of Users.
 const (
-	maxUsersBytes   = 1 << 20 // of a file, in bytes
 	maxUserName     = 256     // in bytes; common servers accept as much
 	maxPasswordCost = 15      // of bcrypt: about three seconds
 	maxChecked      = 1024    // remembered credentials, in each of two halves; right and wrong ones count apart
 	maxCredentials  = 4 << 10 // in bytes of base64
-	checkAgainAfter = time.Second
-	usersWriteTime  = 20 * time.Millisecond // after this time a file being written is complete
 )
 
 // Users are the names and passwords in a file, as htpasswd -B writes it: lines of a name, a colon and a bcrypt hash.
@@ -43,29 +39,24 @@ const (
 // Checked credentials are remembered as keyed hashes, so that bcrypt runs once for each of them and not for each
 // request. Methods are safe for concurrent use.
 type Users struct {
-	name   string
-	read   func() ([]byte, error)
-	logger *slog.Logger
-	key    [32]byte // key of the hashes in right and wrong
+	file textFile[*userList]
+	key  [32]byte // key of the hashes in right and wrong
 
-	list      atomic.Pointer[userList]
-	checkedAt atomic.Int64 // when the file was last read, in nanoseconds since the program began
-	hashed    atomic.Int64 // number of passwords for which bcrypt has run
-	reading   sync.Mutex   // held while the file is read; only taken without waiting
-	failures  int          // failed readings since the last success; guarded by reading
-	flying    sync.Mutex   // held for a few instructions; guards flights and their shared fields
-	queue     *hashQueue   // shared by all Users
-	flights   map[[sha256.Size]byte]*flight
-	right     remembered
-	wrong     remembered // separate, so that guesses do not displace right ones
+	hashed  atomic.Int64 // number of passwords for which bcrypt has run
+	flying  sync.Mutex   // held for a few instructions; guards flights and their shared fields
+	queue   *hashQueue   // shared by all Users
+	flights map[[sha256.Size]byte]*flight
+	right   remembered
+	wrong   remembered // separate, so that guesses do not displace right ones
 }
 
 // userList is the content of a file. It is immutable.
 type userList struct {
-	text   []byte
 	hashes map[string][]byte // by name
 	all    [][]byte          // the same hashes, to compare unknown names with
 }
+
+func (l *userList) size() int { return len(l.hashes) }
 
 // another returns the hash to compare an unknown name with. A name always gets the same one, so that unknown names cost
 // as much time as known ones; nil = there are no users. id is a keyed hash of the name.
@@ -78,18 +69,11 @@ func (l *userList) another(id [sha256.Size]byte) []byte {
 
 // NewUsers reads the users. name is the file's name in errors and logs; read returns the file's content.
 func NewUsers(name string, read func() ([]byte, error), logger *slog.Logger) (*Users, error) {
-	u := &Users{name: name, read: read, logger: logger, queue: hashing}
+	u := &Users{file: textFile[*userList]{what: "users", name: name, read: read, parse: parseUsers, logger: logger}, queue: hashing}
 	_, _ = rand.Read(u.key[:]) // never fails
-	text, err := read()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	if err := CheckUsers(name, text); err != nil {
+	if err := u.file.open(); err != nil {
 		return nil, err
 	}
-	list, _ := parseUsers(name, text)
-	u.list.Store(list)
-	u.checkedAt.Store(int64(sinceStart()))
 	return u, nil
 }
 
@@ -99,41 +83,25 @@ func sinceStart() time.Duration { return time.Since(started) }
 
 // CheckUsers returns the first mistake in a users file; nil = there is none.
 func CheckUsers(name string, text []byte) error {
-	list, mistakes := parseUsers(name, text)
-	switch {
-	case len(mistakes) > 0:
-		return mistakes[0]
-	case len(list.hashes) == 0:
-		return fmt.Errorf("%s has no users", name)
-	}
-	return nil
+	_, err := firstMistake("users", name, text, parseUsers)
+	return err
 }
 
 // parseUsers parses a users file. It ignores lines with a mistake, and all lines of a name that occurs twice. Mistakes
 // give the number of the line and nothing of its content.
 func parseUsers(name string, text []byte) (l *userList, mistakes []error) {
-	l = &userList{text: text, hashes: map[string][]byte{}}
-	if len(text) > maxUsersBytes {
-		return l, []error{fmt.Errorf("%s has more than %d bytes; it is not a file of users", name, maxUsersBytes)}
-	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, maxUsersBytes+1)
+	l = &userList{hashes: map[string][]byte{}}
 	twice := map[string]bool{}
-	for n := 1; lines.Scan(); n++ {
-		line := bytes.TrimSpace(lines.Bytes())
-		if len(line) == 0 || line[0] == '#' {
-			continue
-		}
-		user, hash, mistake := parseUser(string(line))
+	mistakes = parseLines("users", name, text, func(line string) string {
+		user, hash, mistake := parseUser(line)
 		if mistake == "" && l.hashes[user] != nil {
 			twice[user], mistake = true, "this user is there twice"
 		}
-		if mistake != "" {
-			mistakes = append(mistakes, fmt.Errorf("%s:%d: %s", name, n, mistake))
-			continue
+		if mistake == "" {
+			l.hashes[user] = hash
 		}
-		l.hashes[user] = hash
-	}
+		return mistake
+	})
 	for user := range twice {
 		delete(l.hashes, user)
 	}
@@ -149,8 +117,8 @@ func parseUser(line string) (user string, hash []byte, mistake string) {
 	if !ok {
 		return user, nil, `want a name, a colon and a bcrypt hash, as "htpasswd -nB NAME" prints`
 	}
-	if user == "" || len(user) > maxUserName || !httpwire.ValidValue(user) || !utf8.ValidString(user) {
-		return user, nil, fmt.Sprintf("the name is empty, longer than %d bytes, or has control characters", maxUserName)
+	if mistake = wrongName(user); mistake != "" {
+		return user, nil, mistake
 	}
 	switch cost, err := bcrypt.Cost([]byte(text)); {
 	case err != nil || len(text) != len("$2y$10$")+53:
@@ -159,6 +127,14 @@ func parseUser(line string) (user string, hash []byte, mistake string) {
 		return user, nil, fmt.Sprintf("the hash of this user has cost %d; at most %d is possible, each one more doubles the time", cost, maxPasswordCost)
 	}
 	return user, []byte(text), ""
+}
+
+// wrongName returns what is wrong with the name of a user; "" = nothing.
+func wrongName(user string) string {
+	if user == "" || len(user) > maxUserName || !httpwire.ValidValue(user) || !utf8.ValidString(user) {
+		return fmt.Sprintf("the name is empty, longer than %d bytes, or has control characters", maxUserName)
+	}
+	return ""
 }
 
 // verdict is the result of Users.check.
@@ -181,12 +157,11 @@ type credentials struct {
 
 // check checks base64 credentials of a session's request. Without mayWait it never waits, and may return unknownYet.
 func (u *Users) check(s *session, coded []byte, mayWait bool) (user string, v verdict) {
-	now := sinceStart()
-	if now-time.Duration(u.checkedAt.Load()) > checkAgainAfter {
+	if u.file.stale() {
 		if !mayWait {
 			return "", unknownYet
 		}
-		fiber.Block(func() { u.readAgain(now) })
+		fiber.Block(u.file.readAgain)
 	}
 	if len(coded) > maxCredentials {
 		return "", wrongPassword
@@ -197,7 +172,7 @@ func (u *Users) check(s *session, coded []byte, mayWait bool) (user string, v ve
 	if err != nil || !ok {
 		return "", wrongPassword
 	}
-	list := u.list.Load()
+	list := u.file.load()
 	c := credentials{name: name, password: password, hash: list.hashes[view(name)]}
 	c.id = u.identify(name, password, c.hash)
 	switch {
@@ -229,42 +204,6 @@ func (u *Users) identify(name, password, hash []byte) (id [sha256.Size]byte) {
 	}
 	mac.Sum(id[:0])
 	return id
-}
-
-// readAgain replaces the users if the file has changed. A file with mistakes is read a second time, because it may be
-// half-written.
-func (u *Users) readAgain(now time.Duration) {
-	if !u.reading.TryLock() {
-		return
-	}
-	defer u.reading.Unlock()
-	defer u.checkedAt.Store(int64(now))
-	text, err := u.read()
-	if err == nil && bytes.Equal(text, u.list.Load().text) {
-		u.failures = 0
-		return
-	}
-	list, mistakes := parseUsers(u.name, text)
-	if err != nil || len(mistakes) > 0 || len(list.hashes) == 0 {
-		time.Sleep(usersWriteTime)
-		if text, err = u.read(); err == nil {
-			list, mistakes = parseUsers(u.name, text)
-		}
-	}
-	if err != nil {
-		if u.failures++; u.failures == 1 {
-			u.logger.Warn("users file could not be reloaded; the old users stay in force", "file", u.name, "error", err)
-		}
-		return
-	}
-	u.failures = 0
-	u.list.Store(list)
-	if len(mistakes) > 0 {
-		u.logger.Warn("users file reloaded with mistakes; lines with mistakes are ignored", "file", u.name, "users", len(list.hashes),
-			"mistakes", len(mistakes), "error", mistakes[0])
-		return
-	}
-	u.logger.Info("users file reloaded", "file", u.name, "users", len(list.hashes))
 }
 
 // remembered is a set of the hashes added last, at least maxChecked and at most twice as many.

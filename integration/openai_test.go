@@ -1,12 +1,15 @@
 package integration
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"iter"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -44,14 +47,16 @@ before half
 broken %s
 tokens 5 5
 tokens RateLimitError 429 the limit of 5 tokens in 24h0m0s is used up; try again later
+key I am the model qwen3 . 
+key AuthenticationError 401 unknown API key
 no model NotFoundError 404 of the gateway
 no fallback InternalServerError 503 of the gateway
 `
 
 // TestOpenAIClients: the clients of OpenAI work through the gateway with the configuration in examples/llm.yaml. They
 // get each word as soon as the model sends it. The model sees their disconnects, and errors of the model are exceptions
-// in the clients. A client that has used up its tokens is refused. The gateway knows the
-// tokens of all answers, also of streams that do not tell them to the client, and estimates those of streams that break off.
+// in the clients. A client that has used up its tokens, or has a wrong key, is refused. The gateway knows
+// the tokens of all answers, also of streams that do not tell them to the client, and estimates those of streams that break off.
 func TestOpenAIClients(t *testing.T) {
 	models := &openAIModels{held: map[string]chan struct{}{}}
 	for _, c := range openAIClients {
@@ -109,7 +114,8 @@ func (m *openAIModels) config(t *testing.T, listen string) string {
 	}
 	replace("admin: 127.0.0.1:9090\n", "") // startGateway adds one
 	replace("127.0.0.1:8080", listen)
-	replace("      routes:\n", "      routes:\n        - {path: /limited, strip_prefix: true, upstream: qwen, llm: {token_limits: [{tokens: 5, per: 24h, header: Authorization}]}}\n")
+	replace("      routes:\n", "      routes:\n        - {path: /limited, strip_prefix: true, upstream: qwen, llm: {token_limits: [{tokens: 5, per: 24h, header: Authorization}]}}\n"+
+		fmt.Sprintf("        - {path: /keyed, strip_prefix: true, upstream: qwen, llm: true, bearer_auth: %q}\n", keysFile(t, "ann", "right")))
 	for i, served := range [][]string{{"llama3"}, {"llama3"}, nil} {
 		server := &mockllm.Server{Models: served, Answer: m.answer}
 		m.servers = append(m.servers, server)
@@ -118,6 +124,16 @@ func (m *openAIModels) config(t *testing.T, listen string) string {
 		replace(fmt.Sprintf("127.0.0.1:%d", 9001+i), web.Listener.Addr().String())
 	}
 	return text
+}
+
+// keysFile returns a file with the API key of a user.
+func keysFile(t *testing.T, user, key string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(path, fmt.Appendf(nil, "%s:%x\n", user, sha256.Sum256([]byte(key))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func (m *openAIModels) canceled() (n int) {

@@ -82,9 +82,13 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			cfg.Tracer = t.Tracer()
 		}
 	}
-	users := usersOf{}
+	users, keys := usersOf{}, keysOf{}
 	for _, r := range section.Routes {
 		basic, err := users.settings(r.BasicAuth, l.Gateway)
+		if err != nil {
+			return extend.Server{}, err
+		}
+		tokens, err := keys.settings(r.BearerAuth, l.Gateway)
 		if err != nil {
 			return extend.Server{}, err
 		}
@@ -105,7 +109,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		cfg.Routes = append(cfg.Routes, httpproxy.Route{
 			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
 			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body), Groups: r.Groups,
-			Allow: r.Allow, Deny: r.Deny, BasicAuth: basic, ForwardAuth: asks, Compression: r.Compress.settings(), Canary: canary,
+			Allow: r.Allow, Deny: r.Deny, BasicAuth: basic, BearerAuth: tokens, ForwardAuth: asks, Compression: r.Compress.settings(), Canary: canary,
 			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout, DeadlineHeader: r.DeadlineHeader,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
 			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
@@ -157,6 +161,7 @@ type Route struct {
 	Allow       []netip.Prefix `conf:"allow" maxlen:"1000"`            // clients that may use the route; empty: all
 	Deny        []netip.Prefix `conf:"deny" maxlen:"1000"`             // exceptions from Allow
 	BasicAuth   *BasicAuth     `conf:"basic_auth" scalar:"File"`       // nil: no password is needed
+	BearerAuth  *BearerAuth    `conf:"bearer_auth" scalar:"Keys"`      // nil: no key or token is needed
 	ForwardAuth *ForwardAuth   `conf:"forward_auth" scalar:"Upstream"` // nil: no other server is asked
 	RateLimit   *RateLimit     `conf:"rate_limit"`                     // nil: none
 	LLM         *LLM           `conf:"llm" scalar:"Enabled"`           // nil: tokens are not counted
@@ -249,6 +254,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		checkLLM(c, r)
 		checkCORS(c, r)
 		checkCanary(c, r)
+		checkBearer(c, l, r)
 		checkForwardAuth(c, r)
 		checkCompress(c, r)
 		key := r.key()

@@ -7,7 +7,6 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/httpproxy"
-	"github.com/headpond/headpond/httpwire"
 )
 
 // BasicAuth asks clients for a name and a password; see httpproxy.BasicAuth. The file may have just the path instead of
@@ -37,11 +36,17 @@ func (all usersOf) settings(b *BasicAuth, g extend.Gateway) (*httpproxy.BasicAut
 	return &httpproxy.BasicAuth{Users: users, Realm: b.Realm, UserHeader: b.UserHeader, Forward: b.Forward}, nil
 }
 
-// httpFiles lists the files of users.
+// httpFiles lists the files of users and keys.
 func httpFiles(l *config.Listener) (files []config.Path) {
 	for _, r := range config.SectionOf[HTTPListener](l).Routes {
 		if r.BasicAuth != nil {
 			files = append(files, r.BasicAuth.File)
+		}
+		if b := r.BearerAuth; b != nil {
+			files = append(files, b.Keys)
+			if b.JWT != nil {
+				files = append(files, b.JWT.JWKSFile, b.JWT.CA)
+			}
 		}
 	}
 	return files
@@ -62,15 +67,8 @@ func checkAccess(c *config.Checker, l *config.Listener, r *Route) {
 			c.Report(c.Mark(&b.File, &r.BasicAuth), "file: %v", err)
 		}
 	}
-	if strings.ContainsAny(b.Realm, `"\`) || !httpwire.ValidValue(b.Realm) || len(b.Realm) > 256 {
-		c.Report(c.Mark(&b.Realm), "realm: %q: want up to 256 bytes without quotes and backslashes", config.Clip(b.Realm))
-	}
-	if b.UserHeader != "" {
-		if err := httpproxy.CheckIdentityHeader(b.UserHeader); err != nil {
-			c.Report(c.Mark(&b.UserHeader), "user_header: %v; a usual name is X-Remote-User", err)
-		}
-		checkWrittenOnce(c, r, b.UserHeader)
-	}
+	checkRealm(c, &b.Realm)
+	checkUserHeader(c, r, &b.UserHeader)
 	if l.TLS == nil && !config.Loopback(l.Listen) && len(l.TrustedProxies) == 0 {
 		c.Warn(c.Mark(&r.BasicAuth), "basic_auth: passwords pass unencrypted, because this listener has no \"tls\"")
 	}

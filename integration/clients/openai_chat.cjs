@@ -71,6 +71,9 @@ async function main() {
   raw = await whole(limited, "qwen3", "who are you").withResponse();
   print("tokens", raw.response.headers.get("x-ratelimit-limit-tokens"), raw.response.headers.get("x-ratelimit-remaining-tokens"));
   await fails("tokens", limited, "qwen3", "again", true);
+  const keyed = (apiKey) => new OpenAI({ baseURL: `http://${address}/keyed/v1`, ...options, apiKey });
+  print("key", (await whole(keyed("right"), "qwen3", "who are you")).choices[0].message.content);
+  await fails("key", keyed("wrong"), "qwen3", "who are you");
   await fails("no model", client, "unknown", "who are you");
   await fails("no fallback", service, "unknown", "who are you", true);
 }

@@ -51,6 +51,7 @@ func init() {
 		{"import", "FILE", "write a configuration that does what a pgbouncer.ini does", importFile, nil},
 		{"ctl", "ACTION", "ask or change a running gateway: " + strings.Join(ctlNames, ", "), ctl, ctlWords},
 		{"top", "", "show what a running gateway does now, on a terminal", runTop, nil},
+		{"apikey", "NAME", "make an API key for a user of an HTTP route", apiKey, nil},
 		{"kube", "", "make the files with which a Kubernetes node reaches its API servers through a gateway", kube, nil},
 		{"bench", "SUITE…", "measure the gateway and its peers on this machine", bench, nil},
 		{"completion", "SHELL", "print a script for completion in " + strings.Join(shells, ", "), completion, firstOf(func() []string { return shells })},

@@ -27,6 +27,8 @@ var keyTables = []repotest.KeyTable{
 	{File: "docs/http.md", Header: "key of a route", Of: []any{protocols.Route{}}},
 	{File: "docs/http.md", Header: "key of a listener's `http`", Of: []any{protocols.HTTPListener{}}},
 	{File: "docs/http.md", Header: "key of `basic_auth`", Of: []any{protocols.BasicAuth{}}},
+	{File: "docs/http.md", Header: "key of `bearer_auth`", Of: []any{protocols.BearerAuth{}}},
+	{File: "docs/http.md", Header: "key of `jwt`", Of: []any{protocols.JWT{}}},
 	{File: "docs/http.md", Header: "key of `forward_auth`", Of: []any{protocols.ForwardAuth{}}},
 	{File: "docs/http.md", Header: "key of `access_log`", Of: []any{protocols.AccessLog{}}},
 	{File: "docs/http.md", Header: "key of `compress`", Of: []any{protocols.Compress{}}},

@@ -1,0 +1,219 @@
+package jwt
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// Bounds of Keys.
+const (
+	maxKeys    = 100
+	minRSABits = 2048 // RFC 7518, section 3.3
+	// readTime bounds one reading of the keys.
+	readTime = 10 * time.Second
+	// retryAfter is the least time between two readings because of a token whose key is unknown. Without it, invented
+	// tokens would be requests to the issuer.
+	retryAfter = 10 * time.Second
+)
+
+// algorithms are those that tokens may be signed with.
+var algorithms = []jose.SignatureAlgorithm{
+	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
+}
+
+// Keys are the public keys of an issuer, which change now and then. They are read when a token is to be verified: for the
+// first time, when they are older than Every, and when a token names a key that they do not have, at most every ten
+// seconds. Tokens wait for a reading only if their key is not known. If the keys cannot be read, the last ones remain. Both
+// are logged. Methods are safe for concurrent use.
+type Keys struct {
+	name   string
+	logger *slog.Logger
+	begin  func(func(context.Context)) bool
+	source atomic.Pointer[Source]
+
+	current atomic.Pointer[keySet]
+	readAt  atomic.Int64 // when the keys were last read, in nanoseconds since the program began; 0 = never
+
+	failed atomic.Bool // the last reading has failed
+
+	mu      sync.Mutex    // held for a few instructions; guards the following
+	reading chan struct{} // closed when the reading under way ends; nil = there is none
+	tried   bool          // a reading has begun
+	triedAt time.Duration // when the last one began
+}
+
+// Source is where keys are from.
+type Source struct {
+	// Read returns a JSON Web Key Set.
+	Read func(context.Context) ([]byte, error)
+	// Every is the age of keys at which they are read again.
+	Every time.Duration
+}
+
+// keySet is what a source has said. It is immutable.
+type keySet struct {
+	text []byte
+	keys []jose.JSONWebKey
+}
+
+// NewKeys makes Keys that have not been read. name is where the keys are from, in errors and logs. begin runs a function on a
+// goroutine of the caller's, with a context that ends when the caller stops; it reports false if it has stopped.
+func NewKeys(name string, s Source, logger *slog.Logger, begin func(func(context.Context)) bool) *Keys {
+	k := &Keys{name: name, logger: logger, begin: begin}
+	k.SetSource(s)
+	return k
+}
+
+// SetSource replaces the source. The keys that are known remain until the next reading.
+func (k *Keys) SetSource(s Source) { k.source.Store(&s) }
+
+// Refresh begins a reading if the keys are unknown or old.
+func (k *Keys) Refresh() {
+	at := time.Duration(k.readAt.Load())
+	if at != 0 && sinceStart()-at < k.source.Load().Every {
+		return
+	}
+	k.read(min(retryAfter, k.source.Load().Every))
+}
+
+var started = time.Now()
+
+func sinceStart() time.Duration { return time.Since(started) }
+
+// read begins a reading unless the last one began within apart. It returns a channel that is closed when a reading under way ends;
+// nil = there is none.
+func (k *Keys) read(apart time.Duration) <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := sinceStart()
+	if k.reading != nil || k.tried && now-k.triedAt < apart {
+		return k.reading
+	}
+	k.tried, k.triedAt = true, now
+	done := make(chan struct{})
+	begun := k.begin(func(ctx context.Context) {
+		defer func() {
+			k.mu.Lock()
+			k.reading = nil
+			k.mu.Unlock()
+			close(done)
+		}()
+		k.readNow(ctx)
+	})
+	if begun {
+		k.reading = done
+	}
+	return k.reading
+}
+
+// readNow replaces the keys by those of the source.
+func (k *Keys) readNow(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	text, err := k.source.Load().Read(ctx)
+	before := k.current.Load()
+	next := before
+	if err == nil && (before == nil || !bytes.Equal(before.text, text)) {
+		next, err = parseKeys(text)
+	}
+	if err == nil {
+		k.current.Store(next)
+		k.readAt.Store(int64(sinceStart()))
+	}
+	failed := k.failed.Swap(err != nil)
+	switch {
+	case err != nil && !failed && before == nil:
+		k.logger.Warn("the keys of tokens could not be read; tokens cannot be verified until they are", "keys", k.name, "error", err)
+	case err != nil && !failed:
+		k.logger.Warn("the keys of tokens could not be read again; the old keys stay in force", "keys", k.name, "error", err)
+	case err == nil && (failed || next != before):
+		k.logger.Info("keys of tokens read", "keys", k.name, "number", len(next.keys))
+	}
+}
+
+// CheckKeys returns what is wrong with a JSON Web Key Set; nil = nothing.
+func CheckKeys(text []byte) error {
+	_, err := parseKeys(text)
+	return err
+}
+
+// parseKeys parses a JSON Web Key Set. It ignores keys that cannot verify tokens (RFC 7517, section 5).
+func parseKeys(text []byte) (*keySet, error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(text, &set); err != nil {
+		return nil, fmt.Errorf("not a JSON Web Key Set: %w", err)
+	}
+	if len(set.Keys) > maxKeys {
+		return nil, fmt.Errorf("%d keys; at most %d are possible", len(set.Keys), maxKeys)
+	}
+	s := &keySet{text: text}
+	for _, raw := range set.Keys {
+		var key jose.JSONWebKey
+		if key.UnmarshalJSON(raw) == nil && key.IsPublic() && (key.Use == "" || key.Use == "sig") && suits(key.Key) {
+			s.keys = append(s.keys, key)
+		}
+	}
+	if len(s.keys) == 0 {
+		return nil, errors.New("no key that can verify tokens: want public keys of type RSA (2048 bits or more), EC (P-256, P-384, P-521) or OKP (Ed25519)")
+	}
+	return s, nil
+}
+
+// suits reports whether a key is of a kind that is used for tokens.
+func suits(key any) bool {
+	switch key := key.(type) {
+	case *rsa.PublicKey:
+		return key.N.BitLen() >= minRSABits
+	case *ecdsa.PublicKey, ed25519.PublicKey:
+		return true
+	}
+	return false
+}
+
+// find returns the keys that a token may be signed with: those with the id, or all if the token names none.
+func (s *keySet) find(id string, by jose.SignatureAlgorithm) (found []jose.JSONWebKey) {
+	for _, key := range s.keys {
+		if (id == "" || key.KeyID == id) && (key.Algorithm == "" || key.Algorithm == string(by)) && signs(key.Key, by) {
+			found = append(found, key)
+		}
+	}
+	return found
+}
+
+// signs reports whether an algorithm is for keys of this kind.
+func signs(key any, by jose.SignatureAlgorithm) bool {
+	switch key := key.(type) {
+	case *rsa.PublicKey:
+		switch by {
+		case jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512:
+			return true
+		}
+	case *ecdsa.PublicKey:
+		switch by {
+		case jose.ES256:
+			return key.Curve == elliptic.P256()
+		case jose.ES384:
+			return key.Curve == elliptic.P384()
+		case jose.ES512:
+			return key.Curve == elliptic.P521()
+		}
+	case ed25519.PublicKey:
+		return by == jose.EdDSA
+	}
+	return false
+}
