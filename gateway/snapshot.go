@@ -72,7 +72,7 @@ func (g *Gateway) additions(proxies map[config.Protocol][]extend.Proxy) (all []a
 	}
 	for _, p := range extend.Protocols() {
 		if p.Show != nil {
-			all = append(all, p.Show(proxies[p.Config.Name]))
+			all = append(all, p.Show(proxies[p.Config.Name])...)
 		}
 	}
 	return all

@@ -60,32 +60,45 @@ const modelField = "model"
 
 // llm is a route's LLM prepared for use. Sessions use it concurrently.
 type llm struct {
-	field           int          // index of modelField in the table's plan
-	ask             *usageFields // nil = the proxy does not ask for the usage
-	limits          []*limiter
-	set             *traffic.Set
-	route, upstream string // labels
-
-	mu     sync.RWMutex // held for a look-up
-	models map[string]*traffic.Cell
+	field         int          // index of modelField in the table's plan
+	ask           *usageFields // nil = the proxy does not ask for the usage
+	limits        []*limiter
+	models, users cells
 }
 
-// cell returns the counters of a model.
-func (l *llm) cell(model []byte) *traffic.Cell {
-	l.mu.RLock()
-	c := l.models[view(model)]
-	l.mu.RUnlock()
-	if c != nil {
-		return c
+func (p *Proxy) newLLM(field int, limits []*limiter, route, upstream string) *llm {
+	return &llm{
+		field: field, limits: limits,
+		models: cells{most: maxModels, known: map[string]*traffic.Cell{}, find: func(model string) *traffic.Cell { return p.models.Cell(route, upstream, model) }},
+		users:  cells{most: maxLLMUsers, known: map[string]*traffic.Cell{}, find: func(user string) *traffic.Cell { return p.users.Cell(route, user) }},
 	}
-	name := string(model)
-	c = l.set.Cell(l.route, l.upstream, name)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.models) < maxModels { // the set then has cells for all others
-		l.models[name] = c
+}
+
+// cells are counters by name. It is safe for concurrent use.
+type cells struct {
+	find func(name string) *traffic.Cell
+	most int // names to remember; the set has one cell for all further ones
+
+	mu    sync.RWMutex // held for a look-up
+	known map[string]*traffic.Cell
+}
+
+// of returns the counters of a name.
+func (c *cells) of(name []byte) *traffic.Cell {
+	c.mu.RLock()
+	found := c.known[view(name)]
+	c.mu.RUnlock()
+	if found != nil {
+		return found
 	}
-	return c
+	text := string(name)
+	found = c.find(text)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.known) < c.most {
+		c.known[text] = found
+	}
+	return found
 }
 
 // tokens is the state of an exchange on a route with LLM.
@@ -213,7 +226,7 @@ func (s *session) countTokens(err error) {
 			k.model = append(k.model, k.reader.Model()...)
 		}
 	}
-	counts := l.cell(k.model).Shard(int(s.shard))
+	counts := l.models.of(k.model).Shard(int(s.shard))
 	counts.Add(k.outcome(), 1)
 	if k.known || k.estimated {
 		s.spendTokens(k)
@@ -221,12 +234,26 @@ func (s *session) countTokens(err error) {
 		counts.Add(cachedTokens, uint64(k.usage.Cached))
 		counts.Add(outputTokens, uint64(k.usage.Output))
 	}
+	if s.ex.user != "" {
+		s.countUser(k, l)
+	}
 	if k.first.IsZero() {
 		return
 	}
 	counts.Observe(firstTokenTime, k.first.Sub(s.now))
 	if err == nil && k.usage.Output > 1 {
 		counts.Observe(perTokenTime, s.ended.Sub(k.first)/time.Duration(k.usage.Output-1))
+	}
+}
+
+// countUser counts what an authenticated user has used.
+func (s *session) countUser(k *tokens, l *llm) {
+	counts := l.users.of([]byte(s.ex.user)).Shard(int(s.shard))
+	counts.Add(userAnswers, 1)
+	if k.known || k.estimated {
+		counts.Add(userInput, uint64(k.usage.Input))
+		counts.Add(userCached, uint64(k.usage.Cached))
+		counts.Add(userOutput, uint64(k.usage.Output))
 	}
 }
 

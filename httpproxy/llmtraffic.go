@@ -43,7 +43,33 @@ var modelTraffic = &traffic.Schema{
 	}},
 }
 
+// Counts of a user. The first ones are those of tokens.
 const (
+	userInput = iota
+	userCached
+	userOutput
+	userAnswers
+	userCounts
+)
+
+// maxLLMUsers bounds the users that a listener counts by name, with their routes.
+const maxLLMUsers = 1000
+
+var userTraffic = &traffic.Schema{
+	Labels: []string{"route", "user"}, Limit: maxLLMUsers, Kept: 1, Counts: userCounts,
+	Views: []traffic.View{{
+		Labels: []string{"route", "user"},
+		Counters: []traffic.Counter{
+			{Name: "llm_user_tokens_total", Help: llmUserHelp, Label: "kind", Value: "input", Read: traffic.Count(userInput)},
+			{Name: "llm_user_tokens_total", Help: llmUserHelp, Label: "kind", Value: "output", Read: traffic.Count(userOutput)},
+			{Name: "llm_user_cached_tokens_total", Help: "The part of the input tokens that servers had in their caches, by user.", Read: traffic.Count(userCached)},
+			{Name: "llm_user_answers_total", Help: "Answers of language models with status 2xx, by user.", Read: traffic.Count(userAnswers)},
+		},
+	}},
+}
+
+const (
+	llmUserHelp    = "Tokens that language models have read (input, with cached ones) and made (output), by authenticated user, with estimated ones."
 	llmTokensHelp  = "Tokens that language models have read (input, with cached ones) and made (output), with estimated ones."
 	llmAnswersHelp = "Answers of language models with status 2xx: whether they have told their tokens, or these are estimated."
 )
@@ -71,6 +97,27 @@ func (p *Proxy) Models() []ModelUse {
 			Route: r.Labels[0], Upstream: r.Labels[1], Model: r.Labels[2], Known: r.Counts[answersKnown], Estimated: r.Counts[answersEstimated], Unknown: r.Counts[answersUnknown],
 			Input: r.Counts[inputTokens], Cached: r.Counts[cachedTokens], Output: r.Counts[outputTokens],
 			FirstToken: r.Timings[firstTokenTime], PerToken: r.Timings[perTokenTime],
+		})
+	}
+	return uses
+}
+
+// UserUse is what a Proxy has counted for an authenticated user of language models, since its start.
+type UserUse struct {
+	Route         string
+	User          string // of BasicAuth or BearerAuth; traffic.Other = further users
+	Answers       uint64 // with status 2xx
+	Input, Output uint64 // tokens
+	Cached        uint64 // a part of Input
+}
+
+// Users returns what the Proxy has counted for the users of routes with LLM, in no order.
+func (p *Proxy) Users() []UserUse {
+	rows := p.users.Snapshot().Rows
+	uses := make([]UserUse, 0, len(rows))
+	for _, r := range rows {
+		uses = append(uses, UserUse{
+			Route: r.Labels[0], User: r.Labels[1], Answers: r.Counts[userAnswers], Input: r.Counts[userInput], Cached: r.Counts[userCached], Output: r.Counts[userOutput],
 		})
 	}
 	return uses

@@ -33,6 +33,7 @@ type Proxy struct {
 	table    atomic.Pointer[table]
 	traffic  *traffic.Set
 	models   *traffic.Set              // of routes with LLM
+	users    *traffic.Set              // of routes with LLM: what authenticated users use
 	name     string                    // the listener's
 	log      atomic.Pointer[accessLog] // nil = none
 	tracer   Tracer                    // nil = none
@@ -62,7 +63,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	cfg.Listener.Protocol, cfg.Listener.ClientFirst = "http", true
-	p := &Proxy{name: cfg.Listener.Name, tracer: cfg.Tracer, traffic: traffic.NewSet(routeTraffic), models: traffic.NewSet(modelTraffic), budgets: map[string]*budget{}}
+	p := &Proxy{name: cfg.Listener.Name, tracer: cfg.Tracer, traffic: traffic.NewSet(routeTraffic), models: traffic.NewSet(modelTraffic), users: traffic.NewSet(userTraffic), budgets: map[string]*budget{}}
 	p.unrouted = p.traffic.Cell("", "")
 	var err error
 	if p.srv, err = listener.New(cfg.Listener, p); err != nil {
@@ -70,6 +71,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p.srv.Measure(p.traffic)
 	p.srv.Measure(p.models)
+	p.srv.Measure(p.users)
 	p.ledger.memory = cfg.Memory
 	if cfg.Memory == nil {
 		p.ledger.memory = SharedMemory()
@@ -131,7 +133,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 			response: max(cmp.Or(r.ResponseTimeout, defaultResponseTimeout), 0),
 		}
 		if r.LLM != nil {
-			tg.llm = &llm{field: slices.Index(fields, modelField), limits: p.tokenLimitersOf(r, limiters), set: p.models, route: label, upstream: name, models: map[string]*traffic.Cell{}}
+			tg.llm = p.newLLM(slices.Index(fields, modelField), p.tokenLimitersOf(r, limiters), label, name)
 			if counts = true; r.LLM.IncludeUsage {
 				tg.llm.ask, asks = newUsageFields(fields), true
 			}

@@ -88,6 +88,15 @@ func TestOpenAIClients(t *testing.T) {
 			return nil
 		})
 	}
+	for kind, want := range map[string]int{"input": 3, "output": 6} { // of one answer for each client
+		eventually(t, "tokens of ann: "+kind, func() error {
+			got := gw.scrape().sum("headpond_llm_user_tokens_total", `user="ann"`, `kind="`+kind+`"`, `route="/keyed"`)
+			if got != float64(want*len(openAIClients)) {
+				return fmt.Errorf("%v", got)
+			}
+			return nil
+		})
+	}
 	eventually(t, "each endless answer is canceled", func() error {
 		if n := models.canceled(); n != len(openAIClients) {
 			return fmt.Errorf("%d of %d", n, len(openAIClients))

@@ -30,7 +30,7 @@ func exported(t *testing.T) map[string]bool {
 	cfg, problems := config.Parse("headpond.yaml", []byte(`
 listeners:
   - {name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: raw}
-  - {name: web, protocol: http, listen: "127.0.0.1:0", upstream: web, http: {access_log: {path: /dev/null}, routes: [{path: /, llm: true}]}}
+  - {name: web, protocol: http, listen: "127.0.0.1:0", upstream: web, http: {access_log: {path: /dev/null}, routes: [{path: /, llm: true, bearer_auth: ../config/testdata/apikeys}]}}
   - {name: db, protocol: postgres, listen: "127.0.0.1:0", upstream: db}
   - {name: peers, protocol: tunnel, listen: "127.0.0.1:0"}
   - {name: datagrams, protocol: udp, listen: "127.0.0.1:0", upstream: datagrams}
@@ -57,7 +57,12 @@ upstreams:
 		}
 	}()
 	<-ready
-	answer, err := http.Post("http://"+gw.Addr("web"), "application/json", strings.NewReader(`{"model": "m"}`))
+	ask, err := http.NewRequest(http.MethodPost, "http://"+gw.Addr("web"), strings.NewReader(`{"model": "m"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask.Header = http.Header{"Content-Type": {"application/json"}, "X-Api-Key": {"right"}}
+	answer, err := http.DefaultClient.Do(ask)
 	if err != nil {
 		t.Fatal(err)
 	}

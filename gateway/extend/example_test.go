@@ -107,13 +107,13 @@ var quoteReport = admin.Report[QuoteStatus]{
 	},
 }
 
-func showQuotes(proxies []extend.Proxy) admin.Addition {
+func showQuotes(proxies []extend.Proxy) []admin.Addition {
 	var rows []QuoteStatus
 	for _, p := range proxies {
 		q := p.(*quotes) //nolint:forcetypeassert // made by newQuotes
 		rows = append(rows, QuoteStatus{Listener: q.Stats().Name, Text: *q.answer.Load(), Asked: q.asked.Load()})
 	}
-	return quoteReport.Of(rows)
+	return []admin.Addition{quoteReport.Of(rows)}
 }
 
 func Example() {

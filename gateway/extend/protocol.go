@@ -36,7 +36,7 @@ type Protocol struct {
 	Rebuilds func(old, changed *config.Upstream, files bool) bool
 	// Show returns the protocol's rows for the admin pages, beside its listeners and their traffic, made by an
 	// admin.Report. It gets the running proxies, in the order of the configuration, and may get none.
-	Show func(proxies []Proxy) admin.Addition
+	Show func(proxies []Proxy) []admin.Addition
 	// Reuses says that connections of its upstreams serve one session after the other, so that the share of reused
 	// connections is shown.
 	Reuses bool

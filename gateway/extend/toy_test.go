@@ -136,8 +136,8 @@ func init() {
 	extend.RegisterProtocol(extend.Protocol{
 		Config:  config.ListenerProtocol{Name: "twin", Section: &struct{}{}, NoUpstream: "a twin has none"},
 		Prepare: prepareQuote,
-		Show: func([]extend.Proxy) admin.Addition {
-			return (&admin.Report[QuoteStatus]{Key: twinKey.Load().(string), Title: "Twins"}).Of(nil)
+		Show: func([]extend.Proxy) []admin.Addition {
+			return []admin.Addition{(&admin.Report[QuoteStatus]{Key: twinKey.Load().(string), Title: "Twins"}).Of(nil)}
 		},
 	})
 }

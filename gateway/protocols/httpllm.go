@@ -88,12 +88,43 @@ var modelReport = admin.Report[ModelStatus]{
 	},
 }
 
-// showModels returns what all listeners have counted, the most used models first.
-func showModels(proxies []extend.Proxy) admin.Addition {
+// UserStatus is what a listener has counted for an authenticated user of language models, in /api/v1/status. Counters count since
+// the start.
+type UserStatus struct {
+	Listener     string `json:"listener"`
+	Route        string `json:"route"`
+	User         string `json:"user"`    // "other": further ones
+	Answers      uint64 `json:"answers"` // with status 2xx
+	InputTokens  uint64 `json:"input_tokens"`
+	CachedTokens uint64 `json:"cached_tokens"` // a part of InputTokens
+	OutputTokens uint64 `json:"output_tokens"`
+}
+
+var userReport = admin.Report[UserStatus]{
+	Key: "model_users", Title: "Users of language models",
+	Columns: []admin.Column[UserStatus]{
+		admin.Text("user", func(u UserStatus) string { return u.User }),
+		admin.Text("listener", func(u UserStatus) string { return u.Listener }),
+		admin.Text("route", func(u UserStatus) string { return u.Route }),
+		admin.Count("answers", func(u UserStatus) float64 { return float64(u.Answers) }),
+		admin.Count("input tokens", func(u UserStatus) float64 { return float64(u.InputTokens) }),
+		admin.Count("output tokens", func(u UserStatus) float64 { return float64(u.OutputTokens) }),
+	},
+	Details: []admin.Column[UserStatus]{
+		admin.Count("cached tokens", func(u UserStatus) float64 { return float64(u.CachedTokens) }),
+	},
+}
+
+// showModels returns what all listeners have counted, the most used models and users first.
+func showModels(proxies []extend.Proxy) []admin.Addition {
 	var rows []ModelStatus
+	var users []UserStatus
 	for _, p := range proxies {
 		h := p.(*httpproxy.Proxy) //nolint:forcetypeassert // made by prepareHTTP
 		name := h.Stats().Name
+		for _, u := range h.Users() {
+			users = append(users, UserStatus{Listener: name, Route: u.Route, User: u.User, Answers: u.Answers, InputTokens: u.Input, CachedTokens: u.Cached, OutputTokens: u.Output})
+		}
 		for _, m := range h.Models() {
 			rows = append(rows, ModelStatus{
 				Listener: name, Route: m.Route, Upstream: m.Upstream, Model: m.Model, Answers: m.Known + m.Estimated + m.Unknown, Estimated: m.Estimated, Unknown: m.Unknown,
@@ -106,5 +137,8 @@ func showModels(proxies []extend.Proxy) admin.Addition {
 		return cmp.Or(cmp.Compare(b.InputTokens+b.OutputTokens, a.InputTokens+a.OutputTokens), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Listener, b.Listener),
 			cmp.Compare(a.Route, b.Route), cmp.Compare(a.Upstream, b.Upstream))
 	})
-	return modelReport.Of(rows)
+	slices.SortFunc(users, func(a, b UserStatus) int {
+		return cmp.Or(cmp.Compare(b.InputTokens+b.OutputTokens, a.InputTokens+a.OutputTokens), cmp.Compare(a.User, b.User), cmp.Compare(a.Listener, b.Listener), cmp.Compare(a.Route, b.Route))
+	})
+	return []admin.Addition{modelReport.Of(rows), userReport.Of(users)}
 }

@@ -133,12 +133,12 @@ var udpReport = admin.Report[UDPStatus]{
 	},
 }
 
-func showUDP(proxies []extend.Proxy) admin.Addition {
+func showUDP(proxies []extend.Proxy) []admin.Addition {
 	var rows []UDPStatus
 	for _, p := range proxies {
 		u := p.(*udpproxy.Proxy) //nolint:forcetypeassert // made by prepareUDP
 		d := u.Datagrams()
 		rows = append(rows, UDPStatus{u.Stats().Name, d.Received, d.Forwarded, d.Sent, d.Unserved, d.Unsent, d.Failed})
 	}
-	return udpReport.Of(rows)
+	return []admin.Addition{udpReport.Of(rows)}
 }
