@@ -42,6 +42,11 @@ func (i *issuer) newAccount(ctx context.Context, client *acme.Client) (acme.Acco
 	if i.settings.Email != "" {
 		a.Contact = []string{"mailto:" + i.settings.Email}
 	}
+	if eab := i.settings.EAB; eab != nil && client.Directory == i.settings.Directory {
+		if err := a.SetExternalAccountBinding(ctx, client, acme.EAB{KeyID: eab.KeyID, MACKey: eab.key()}); err != nil {
+			return a, fmt.Errorf("make an account: eab: %w", err)
+		}
+	}
 	if a, err = client.NewAccount(ctx, a); err != nil {
 		return a, fmt.Errorf("make an account: %w", err)
 	}

@@ -17,6 +17,7 @@ import (
 const (
 	typeHTTP = acme.ChallengeTypeHTTP01
 	typeTLS  = acme.ChallengeTypeTLSALPN01
+	typeDNS  = acme.ChallengeTypeDNS01
 )
 
 // maxToken bounds tokens, which authorities make of some 22 to 43 characters.

@@ -2,13 +2,20 @@ package acme
 
 import (
 	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"net"
 	"net/mail"
+	"net/netip"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/certmagic"
+	"github.com/miekg/dns"
 
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/gateway/extend"
@@ -38,6 +45,54 @@ type Settings struct {
 	Staging   string      `conf:"staging"`                 // directory that is tried first after a failure; default: Let's Encrypt's with its directory, else none
 	CA        config.Path `conf:"ca"`                      // PEM, authorities for the directory's own certificate; empty: the system's
 	KeyType   KeyType     `conf:"key_type" default:"p256"` // of certificates
+	EAB       *EAB        `conf:"eab"`                     // the customer whom the account belongs to; nil: none
+	DNS       *DNS        `conf:"dns"`                     // nil: the authority connects to the gateway to check names
+}
+
+// EAB is an external account binding (RFC 8555, section 7.3.4): what an authority gives to its customers.
+type EAB struct {
+	KeyID string        `conf:"key_id" required:"true"`
+	Key   config.Secret `conf:"hmac_key" required:"true"` // base64url
+}
+
+// key returns the key without padding.
+func (e *EAB) key() string { return strings.TrimRight(e.Key.Reveal(), "=") }
+
+// DNS is how TXT records are set, by which the authority checks names.
+type DNS struct {
+	RFC2136   *RFC2136   `conf:"rfc2136"`              // by dynamic updates
+	Command   []string   `conf:"command" maxlen:"64"`  // by a program: it and its first arguments
+	Resolvers []Resolver `conf:"resolvers" maxlen:"8"` // that are asked for zones and their servers; empty: the machine's
+}
+
+// RFC2136 is a name server that takes dynamic updates.
+type RFC2136 struct {
+	Server    string        `conf:"server" required:"true"`          // host or host:port
+	Key       string        `conf:"key"`                             // name of the TSIG key; empty: updates are not signed
+	Secret    config.Secret `conf:"secret"`                          // of the key, in base64
+	Algorithm Algorithm     `conf:"algorithm" default:"hmac-sha256"` // of the key
+}
+
+// Algorithm is that of a TSIG key (RFC 8945, section 6).
+type Algorithm string
+
+// Values implements config.Enum.
+func (Algorithm) Values() []string {
+	return []string{"hmac-sha256", "hmac-sha384", "hmac-sha512", "hmac-sha224", "hmac-sha1"}
+}
+
+// Resolver is the address of a name server: an IP address, or one with a port.
+type Resolver string
+
+// Check implements config.Checked.
+func (Resolver) Check(text string) error {
+	if _, err := netip.ParseAddr(text); err == nil {
+		return nil
+	}
+	if a, err := netip.ParseAddrPort(text); err == nil && a.Port() != 0 {
+		return nil
+	}
+	return errors.New("want an IP address, or one with a port, such as 10.0.0.53")
 }
 
 // KeyType is the kind of a certificate's key.
@@ -91,6 +146,14 @@ func check(c *config.Checker) {
 		}
 	}
 	c.ClientFiles(&s.CA, new(config.Path), new(config.Path))
+	if s.EAB != nil {
+		if _, err := base64.RawURLEncoding.DecodeString(s.EAB.key()); err != nil {
+			c.Report(c.Mark(&s.EAB.Key), "hmac_key: want the key in base64url, as the authority gives it")
+		}
+	}
+	if s.DNS != nil {
+		checkDNS(c, s, s.DNS)
+	}
 	if len(listenersOf(c.Config)) == 0 {
 		c.Warn(c.Mark(s), "acme: no listener has \"acme\" under its \"tls\", so no certificate is obtained")
 	}
@@ -116,10 +179,68 @@ func checkListener(c *config.Checker, l *config.Listener) {
 		c.Report(c.Mark(names), "acme: the section \"acme\" is missing at the top of the file: {agree: true, storage: FOLDER, email: ADDRESS}")
 		return
 	}
+	if config.PartOf[FileKeys](c.Config).ACME.DNS == nil {
+		for i := range *names {
+			if name := &(*names)[i]; strings.HasPrefix(string(*name), "*.") {
+				c.Report(c.Mark(name, names), "acme: %q: a wildcard needs \"dns\" under \"acme\", by which the authority checks it; or list the names, or use \"cert\" and \"key\"", string(*name))
+			}
+		}
+	}
 	if len(challengeTypes(c.Config)) == 0 {
 		c.Report(c.Mark(names), "acme: nothing answers the authority when it checks these names; add an http listener without \"tls\","+
 			" which the authority reaches at port 80, or an http or tcp listener with \"acme\" and without \"client_ca\", which it reaches at port 443")
 	}
+}
+
+// checkDNS checks how records are set.
+func checkDNS(c *config.Checker, s *Settings, d *DNS) {
+	u := d.RFC2136
+	switch {
+	case u == nil && len(d.Command) == 0:
+		c.Report(c.Mark(&s.DNS), "dns: nothing sets records; give it \"rfc2136\", a name server that takes updates, or \"command\", a program")
+	case u != nil && len(d.Command) > 0:
+		c.Report(c.Mark(&d.Command), "dns: the records are already set by \"rfc2136\"")
+	case u == nil:
+		if _, err := exec.LookPath(d.Command[0]); err != nil {
+			c.Report(c.Mark(&d.Command), "command: %v", err)
+		}
+		return
+	}
+	if u == nil {
+		return
+	}
+	if u.Server != "" && !isServer(u.Server) {
+		c.Report(c.Mark(&u.Server), "server: %q: want a name or an address, perhaps with a port, such as ns1.example.com", config.Clip(u.Server))
+	}
+	switch secret := u.Secret.Reveal(); {
+	case u.Key == "" && secret != "":
+		c.Report(c.Mark(&u.Secret), "secret: \"key\" is missing, the name of the key")
+	case u.Key != "" && secret == "":
+		c.Report(c.Mark(&u.Key), "key: \"secret\" is missing")
+	case u.Key == "":
+		c.Warn(c.Mark(&d.RFC2136), "rfc2136: without \"key\" updates are not signed: the server must know the gateway by its address")
+	default:
+		if _, err := base64.StdEncoding.DecodeString(secret); err != nil {
+			c.Report(c.Mark(&u.Secret), "secret: want the key in base64, as tsig-keygen prints it")
+		}
+		if _, ok := dns.IsDomainName(u.Key); !ok {
+			c.Report(c.Mark(&u.Key), "key: %q: want the name of the key", config.Clip(u.Key))
+		}
+	}
+}
+
+// isServer reports whether a text is a name or an address, perhaps with a port.
+func isServer(text string) bool {
+	host, port, err := net.SplitHostPort(withPort(text))
+	if err != nil {
+		return false
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return false
+	}
+	_, err = netip.ParseAddr(host)
+	_, name := dns.IsDomainName(host)
+	return err == nil || host != "" && name && !strings.ContainsAny(host, "/ ")
 }
 
 // listenersOf returns the listeners that have names for which certificates are obtained.
@@ -143,10 +264,14 @@ func namesOf(cfg *config.Config) map[string]bool {
 	return names
 }
 
-// challengeTypes returns the kinds of challenge that a listener can answer. An authority sends either
-// clear HTTP or a TLS handshake.
+// challengeTypes returns the kinds of challenge that can be answered: by records of the DNS, or else by listeners, to which an
+// authority sends either clear HTTP or a TLS handshake.
 func challengeTypes(cfg *config.Config) map[string]bool {
 	types := map[string]bool{}
+	if s := config.PartOf[FileKeys](cfg).ACME; s != nil && s.DNS != nil {
+		types[typeDNS] = true
+		return types
+	}
 	for i := range cfg.Listeners {
 		switch l := &cfg.Listeners[i]; {
 		case strings.HasPrefix(l.Listen, "unix:"):

@@ -12,6 +12,36 @@ import (
 	"github.com/headpond/headpond/internal/repotest"
 )
 
+// problem is a file, and what is wrong with it; "" = nothing.
+type problem struct{ section, listeners, want string }
+
+const (
+	web   = `{name: w, protocol: http, listen: "127.0.0.1:0", upstream: u, tls: {acme: a.test}}`
+	good  = "{agree: true, storage: keys}"
+	plain = `{name: p, protocol: http, listen: "127.0.0.1:0", upstream: u}`
+)
+
+// dnsProblems are about "dns" and wildcards.
+var dnsProblems = []problem{
+	{good, strings.ReplaceAll(web, "a.test", `"*.a.test"`), `acme: "*.a.test": a wildcard needs "dns" under "acme"`},
+	{good, strings.ReplaceAll(web, "a.test", `"*.*.test"`), "letters, digits"},
+	{withDNS("{}"), web, "dns: nothing sets records"},
+	{withDNS("{command: [true]}"), strings.ReplaceAll(web, "a.test", `"*.a.test"`), ""},
+	{withDNS("{command: [true]}"), strings.ReplaceAll(web, "protocol: http", "protocol: postgres"), ""},
+	{withDNS("{command: [/no/such/program]}"), web, "command: "},
+	{withDNS("{command: [true], resolvers: [10.0.0.1, '10.0.0.1:53', '2001:db8::1']}"), web, ""},
+	{withDNS("{command: [true], resolvers: [ns.test]}"), web, `resolvers: "ns.test": want an IP address`},
+	{withDNS("{command: [true], rfc2136: {server: ns.test, key: k, secret: YQ==}}"), web, `dns: the records are already set by "rfc2136"`},
+	{withDNS("{rfc2136: {server: ns.test, key: k, secret: YQ==}}"), web, ""},
+	{withDNS("{rfc2136: {server: '[2001:db8::1]:53', key: k, secret: YQ==, algorithm: hmac-sha512}}"), web, ""},
+	{withDNS("{rfc2136: {server: ns.test}}"), web, "warning: rfc2136: without \"key\" updates are not signed"},
+	{withDNS("{rfc2136: {server: ns.test, key: k}}"), web, `key: "secret" is missing`},
+	{withDNS("{rfc2136: {server: ns.test, secret: YQ==}}"), web, `secret: "key" is missing`},
+	{withDNS("{rfc2136: {server: ns.test, key: k, secret: '!'}}"), web, "secret: want the key in base64"},
+	{withDNS("{rfc2136: {server: ns.test, key: k, secret: YQ==, algorithm: hmac-md5}}"), web, "algorithm"},
+	{withDNS("{rfc2136: {server: 'https://ns.test', key: k, secret: YQ==}}"), web, "server: "},
+}
+
 // TestProblems: what is wrong in a file is said with its place.
 func TestProblems(t *testing.T) {
 	dir := t.TempDir()
@@ -19,12 +49,7 @@ func TestProblems(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const (
-		web   = `{name: w, protocol: http, listen: "127.0.0.1:0", upstream: u, tls: {acme: a.test}}`
-		good  = "{agree: true, storage: keys}"
-		plain = `{name: p, protocol: http, listen: "127.0.0.1:0", upstream: u}`
-	)
-	for _, c := range []struct{ section, listeners, want string }{
+	for _, c := range append(dnsProblems, []problem{
 		{good, web, ""},
 		{"", web, `c.yaml:2:87: listener "w": acme: the section "acme" is missing at the top of the file`},
 		{"{storage: keys}", web, `c.yaml:1:7: "agree" is missing`},
@@ -42,7 +67,9 @@ func TestProblems(t *testing.T) {
 		{good, plain, `warning: acme: no listener has "acme" under its "tls"`},
 		{good, strings.ReplaceAll(web, "a.test", "[]"), "acme: the list is empty"},
 		{good, strings.ReplaceAll(web, "a.test", "[a.test, b.test, a.test]"), `acme: "a.test" is there already`},
-		{good, strings.ReplaceAll(web, "a.test", `"*.a.test"`), "a wildcard needs a challenge by DNS"},
+		{good, strings.ReplaceAll(web, "a.test", `"*"`), "letters, digits"},
+		{"{agree: true, storage: keys, eab: {key_id: x}}", web, `"hmac_key" is missing`},
+		{"{agree: true, storage: keys, eab: {key_id: x, hmac_key: 'a b'}}", web, "hmac_key: want the key in base64url"},
 		{good, strings.ReplaceAll(web, "a.test", "127.0.0.1"), "want a DNS name such as www.example.com, not an address"},
 		{good, strings.ReplaceAll(web, "a.test", "https://a.test"), "without scheme, port and path"},
 		{good, strings.ReplaceAll(web, "a.test", "A.test"), "in lower case"},
@@ -52,7 +79,7 @@ func TestProblems(t *testing.T) {
 		{good, strings.ReplaceAll(web, "a.test", "a.test, cert: none.crt"), `"key" is missing`},
 		{good, strings.ReplaceAll(web, "protocol: http", "protocol: postgres"), "acme: nothing answers the authority"},
 		{good, strings.ReplaceAll(web, "protocol: http", "protocol: postgres") + ", " + plain, ""},
-	} {
+	}...) {
 		upstream := `{endpoints: ["127.0.0.1:1"]}`
 		if strings.Contains(c.listeners, "postgres") {
 			upstream = `{endpoints: ["127.0.0.1:1"], postgres: {user: u}}`
@@ -71,6 +98,9 @@ func TestProblems(t *testing.T) {
 		}
 	}
 }
+
+// withDNS is a section with "dns".
+func withDNS(by string) string { return "{agree: true, storage: keys, dns: " + by + "}" }
 
 // TestMetricsAreDocumented compares the metrics of certificates with the table in docs/acme.md, both ways.
 func TestMetricsAreDocumented(t *testing.T) {
@@ -104,5 +134,9 @@ func TestDocumentedKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	repotest.CheckKeys(t, map[string]string{file: string(text)}, []repotest.KeyTable{{File: file, Header: "key of `acme`", Of: []any{acme.Settings{}}}})
+	repotest.CheckKeys(t, map[string]string{file: string(text)}, []repotest.KeyTable{
+		{File: file, Header: "key of `acme`", Of: []any{acme.Settings{}}},
+		{File: file, Header: "key of `dns`", Of: []any{acme.DNS{}}},
+		{File: file, Header: "key of `rfc2136`", Of: []any{acme.RFC2136{}}},
+	})
 }

@@ -44,4 +44,11 @@ func Retries(n int) (all []time.Duration) {
 func OfName(err error) bool { return ofName(err) }
 
 // HintOf is hintOf.
-func HintOf(err error) string { return hintOf(err) }
+func HintOf(err error) string { return (&issuer{}).hintOf(err) }
+
+// SetDNSPort changes the port of name servers, and what names the machine's resolvers, until undo.
+func SetDNSPort(port, resolv string) (undo func()) {
+	oldPort, oldConf := dnsPort, resolvConf
+	dnsPort, resolvConf = port, resolv
+	return func() { dnsPort, resolvConf = oldPort, oldConf }
+}

@@ -39,6 +39,7 @@ type issuer struct {
 	settings   *Settings
 	storage    certmagic.Storage
 	challenges *challenges
+	dns        *dnsSolver // nil = no records are set
 	client     *http.Client
 	log        *slog.Logger
 	ended      context.Context // ends all orders
@@ -64,10 +65,14 @@ func newIssuer(ended context.Context, s *Settings, storage certmagic.Storage, d 
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: requestTimeout}).DialContext, ForceAttemptHTTP2: true,
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, IdleConnTimeout: 10 * time.Second,
 	}
-	return &issuer{
+	i := &issuer{
 		settings: s, storage: storage, challenges: newChallenges(storage), log: log, ended: ended, domains: d,
 		client: &http.Client{Transport: transport, Timeout: requestTimeout}, slots: make(chan struct{}, maxOrders),
-	}, nil
+	}
+	if s.DNS != nil {
+		i.dns = newDNSSolver(s.DNS, log)
+	}
+	return i, nil
 }
 
 // directoryKey is the name of a directory in the storage.
@@ -102,6 +107,9 @@ func (i *issuer) clientOf(directory string) *acmez.Client {
 	defer i.mu.Unlock()
 	for kind := range i.types {
 		client.ChallengeSolvers[kind] = solver{i.challenges}
+		if kind == typeDNS {
+			client.ChallengeSolvers[kind] = i.dns
+		}
 	}
 	return client
 }
@@ -144,7 +152,7 @@ func (i *issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*cert
 	}
 	i.domains.end(name, err)
 	if err != nil {
-		i.log.Error("acme: no certificate was obtained; it is tried again later", "name", name, "error", err, "hint", hintOf(err))
+		i.log.Error("acme: no certificate was obtained; it is tried again later", "name", name, "error", err, "hint", i.hintOf(err))
 		return nil, orderError{err}
 	}
 	i.log.Info("acme: certificate obtained", "name", name, "directory", i.settings.Directory)
@@ -231,10 +239,12 @@ func (i *issuer) GetRenewalInfo(ctx context.Context, cert certmagic.Certificate)
 }
 
 // hintOf returns a hint on how to fix an error.
-func hintOf(err error) string {
+func (i *issuer) hintOf(err error) string {
 	var problem acme.Problem
 	var unknown x509.UnknownAuthorityError
 	switch {
+	case errors.As(err, new(recordError)):
+		return "look at \"dns\" under \"acme\", and at the log of the name server or program there"
 	case errors.As(err, &unknown):
 		return "the directory's own certificate is of an unknown authority: set \"ca\" under \"acme\""
 	case errors.As(err, new(*net.OpError)), errors.As(err, new(*net.DNSError)), errors.Is(err, context.DeadlineExceeded):
@@ -244,13 +254,16 @@ func hintOf(err error) string {
 	}
 	switch problem.Type {
 	case acme.ProblemTypeConnection, acme.ProblemTypeDNS, acme.ProblemTypeTLS, acme.ProblemTypeUnauthorized, acme.ProblemTypeIncorrectResponse:
+		if i.dns != nil {
+			return "the authority must see the record _acme-challenge.NAME: do all servers of the zone get it?"
+		}
 		return "the authority must reach this gateway under the name: at port 80 an http listener, or at port 443 the listener with \"acme\""
 	case acme.ProblemTypeRateLimited:
 		return "the authority's limits are used up: wait, and try a new configuration with its staging directory first"
 	case acme.ProblemTypeRejectedIdentifier, acme.ProblemTypeCAA, acme.ProblemTypeUnsupportedIdentifier:
 		return "the authority gives no certificate for this name: is it misspelt, and does a CAA record exclude the authority?"
 	case acme.ProblemTypeExternalAccountRequired:
-		return "this authority gives certificates to its customers only, whose accounts the gateway cannot use"
+		return "this authority gives certificates to its customers only, whose key is missing: set \"eab\" under \"acme\""
 	}
 	return "see docs/acme.md"
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -206,11 +207,12 @@ func (m *manager) drop(names []string) {
 	}
 }
 
-// best returns the certificate for a name that expires last, nil if there is none.
+// best returns the certificate for a name that expires last, nil if there is none. One for a wildcard is not for the names that it
+// matches.
 func (m *manager) best(name string) (best *certmagic.Certificate) {
 	all := m.cache.AllMatchingCertificates(name)
 	for i := range all {
-		if c := &all[i]; c.Leaf != nil && (best == nil || c.Leaf.NotAfter.After(best.Leaf.NotAfter)) {
+		if c := &all[i]; c.Leaf != nil && slices.Contains(c.Names, name) && (best == nil || c.Leaf.NotAfter.After(best.Leaf.NotAfter)) {
 			best = c
 		}
 	}

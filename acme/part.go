@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -117,17 +118,21 @@ type certificates struct {
 }
 
 // Certificate implements extend.Certificates. A client without server name gets the certificate for
-// the first name.
+// the first name. A name itself goes before a wildcard, which stands for one label.
 func (c *certificates) Certificate(hello *tls.ClientHelloInfo) *tls.Certificate {
 	m := c.part.now()
 	if m == nil {
 		return nil
 	}
 	wanted := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
-	for _, name := range c.names {
-		if wanted == "" || name == wanted {
-			return m.certificate(name, hello)
-		}
+	if wanted == "" {
+		return m.certificate(c.names[0], hello)
+	}
+	if slices.Contains(c.names, wanted) {
+		return m.certificate(wanted, hello)
+	}
+	if _, parent, ok := strings.Cut(wanted, "."); ok && slices.Contains(c.names, "*."+parent) {
+		return m.certificate("*."+parent, hello)
 	}
 	return nil
 }

@@ -35,6 +35,9 @@ func TestMain(m *testing.M) {
 		runPebble(text)
 		os.Exit(1)
 	}
+	if server := os.Getenv(recordVariable); server != "" {
+		os.Exit(changeRecord(server, os.Args[1:]))
+	}
 	leaktest.Main(m)
 }
 
@@ -44,21 +47,26 @@ type pebbleConfig struct {
 	Cert, Key string   // files of its own certificate
 	Validity  uint64   // of certificates, in seconds; 0: 90 days
 	Blocked   []string // names that it refuses
+	Resolver  string   // of names; "": all are at 127.0.0.1
+	EAB       string   // the key of its only customer, in base64url; "": everybody may have an account
 }
 
-// runPebble writes its address to file 3. All names are at 127.0.0.1.
+// runPebble writes its address to file 3.
 func runPebble(text string) {
 	var c pebbleConfig
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		log.Fatal(err)
 	}
-	names, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		log.Fatal(err)
+	if c.Resolver == "" {
+		names, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			log.Fatal(err)
+		}
+		go func() {
+			log.Fatal((&dns.Server{Listener: names, Handler: dns.HandlerFunc(resolve)}).ActivateAndServe())
+		}()
+		c.Resolver = names.Addr().String()
 	}
-	go func() {
-		log.Fatal((&dns.Server{Listener: names, Handler: dns.HandlerFunc(resolve)}).ActivateAndServe())
-	}()
 	logger := log.New(os.Stdout, "pebble ", 0)
 	store := db.NewMemoryStore()
 	for _, name := range c.Blocked {
@@ -66,9 +74,14 @@ func runPebble(text string) {
 			log.Fatal(err)
 		}
 	}
+	if c.EAB != "" {
+		if err := store.AddExternalAccountKeyByID("customer", c.EAB); err != nil {
+			log.Fatal(err)
+		}
+	}
 	authority := ca.New(logger, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {Description: "of tests", ValidityPeriod: c.Validity}})
-	validator := va.New(logger, c.HTTP, c.TLS, true, names.Addr().String(), store)
-	front := wfe.New(logger, store, validator, authority, nil, true, false, 0, 0)
+	validator := va.New(logger, c.HTTP, c.TLS, true, c.Resolver, store)
+	front := wfe.New(logger, store, validator, authority, nil, true, c.EAB != "", 0, 0)
 	both := http.NewServeMux()
 	both.Handle("/", front.Handler())
 	both.Handle(wfe.RootCertPath, front.ManagementHandler())

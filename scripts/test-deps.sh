@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what `make test` needs and this machine has not: a PostgreSQL server with psql
-# and pgbench, nginx, MariaDB, Exim, promtool of Prometheus, a C compiler (for -race), curl, openssl and nc; Python, Node.js, a JDK and Maven, and with them the
+# and pgbench, nginx, MariaDB, Exim, BIND, promtool of Prometheus, a C compiler (for -race), curl, openssl and nc; Python, Node.js, a JDK and Maven, and with them the
 # clients that integration/clients pins; Chromium too where it is packaged.
 # Does nothing when all is there. Starts no service: the tests run servers of their own.
 set -eu
@@ -39,6 +39,7 @@ has nc || missing="$missing nc"
 has nginx || [ -x /usr/sbin/nginx ] || missing="$missing nginx"
 has promtool || missing="$missing prometheus"
 has mariadb-install-db && has mariadb || missing="$missing mariadb"
+has named || [ -x /usr/sbin/named ] || missing="$missing named"
 has exim4 || has exim || [ -x /usr/sbin/exim4 ] || [ -x /usr/sbin/exim ] || missing="$missing exim"
 has_chromium || missing="$missing chromium"
 has_venv || missing="$missing python"
@@ -113,6 +114,7 @@ install_apt() {
 	[ -z "$pkgs" ] || apt install -y --no-install-recommends $pkgs
 	if lacks nginx; then apt_unstarted nginx-light; fi
 	if lacks exim; then apt_unstarted exim4-daemon-light; fi
+	if lacks named; then apt_unstarted bind9; fi
 	if lacks prometheus; then apt_unstarted prometheus; fi
 	optional chromium apt install -y --no-install-recommends chromium
 }
@@ -136,6 +138,7 @@ install_dnf() {
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
 	if lacks mariadb; then pkgs="$pkgs mariadb-server mariadb"; fi
 	if lacks exim; then pkgs="$pkgs exim"; fi
+	if lacks named; then pkgs="$pkgs bind"; fi
 	if lacks python; then pkgs="$pkgs python3"; fi
 	if lacks node; then pkgs="$pkgs nodejs npm"; fi
 	if lacks jdk; then pkgs="$pkgs java-devel"; fi
@@ -155,6 +158,7 @@ install_apk() {
 	if lacks nginx; then pkgs="$pkgs nginx"; fi
 	if lacks mariadb; then pkgs="$pkgs mariadb mariadb-client"; fi
 	if lacks exim; then pkgs="$pkgs exim"; fi
+	if lacks named; then pkgs="$pkgs bind"; fi
 	if lacks python; then pkgs="$pkgs python3"; fi
 	if lacks node; then pkgs="$pkgs nodejs npm"; fi
 	if lacks jdk; then pkgs="$pkgs openjdk17-jdk"; fi
@@ -171,6 +175,7 @@ install_brew() {
 	if lacks nginx; then brew install -q nginx; fi
 	if lacks mariadb; then brew install -q mariadb; fi
 	if lacks exim; then brew install -q exim; fi
+	if lacks named; then brew install -q bind; fi
 	if lacks prometheus; then brew install -q prometheus; fi
 	if lacks python; then brew install -q python; fi
 	if lacks node; then brew install -q node; fi

@@ -15,8 +15,6 @@ func (Domain) Check(text string) error {
 		return errors.New("want a DNS name such as www.example.com, not an address")
 	}
 	switch {
-	case strings.HasPrefix(text, "*."):
-		return errors.New("a wildcard needs a challenge by DNS, which the gateway does not answer; list the names, or use \"cert\" and \"key\"")
 	case strings.ContainsAny(text, ":/"):
 		return errors.New("want a DNS name such as www.example.com, without scheme, port and path")
 	case strings.ToLower(text) != text:
@@ -24,7 +22,7 @@ func (Domain) Check(text string) error {
 	case len(text) > 253:
 		return errors.New("longer than 253 characters")
 	}
-	for label := range strings.SplitSeq(text, ".") {
+	for label := range strings.SplitSeq(strings.TrimPrefix(text, "*."), ".") {
 		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
 			return errors.New("want a DNS name such as www.example.com: labels of 1 to 63 characters between single dots, none of which begins or ends with \"-\"")
 		}
