@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	chart = top + "/deploy/helm/headpond"
+	chart = chartFolder
 	base  = top + "/deploy/kubernetes/gateway"
 )
 
@@ -329,6 +329,33 @@ func TestChartRefuses(t *testing.T) {
 		}
 		if out, err := runProgram(t, "helm", args...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q, %s: want %q, got %v\n%s", c.config, c.set, c.want, err, out)
+		}
+	}
+}
+
+// TestChartOfARelease: helm takes the archive, whose version is semantic, and runs the image of that release.
+func TestChartOfARelease(t *testing.T) {
+	for version, want := range map[string]string{
+		"v1.2.3":                   "1.2.3",
+		"v1.2.3-rc1":               "1.2.3-rc.1",
+		"v1.2.3-12-g0123abc-dirty": "1.2.3+12.g0123abc.dirty",
+		"0154032":                  "0.0.0-g0154032",
+		"154ac032-dirty":           "0.0.0-g154ac032-dirty",
+	} {
+		o := options{version: version, out: t.TempDir()}
+		if err := makeChart(o); err != nil {
+			t.Fatal(err)
+		}
+		archive := filepath.Join(o.out, "headpond-chart-"+version+".tgz")
+		if out, err := runProgram(t, "helm", "show", "chart", archive); err != nil || !strings.Contains(out, "\nversion: "+want+"\n") {
+			t.Errorf("%s: want version %s, got %v\n%s", version, want, err, out)
+		}
+		if out, err := runProgram(t, "helm", "lint", "--strict", archive); err != nil {
+			t.Errorf("%s: %v\n%s", version, err, out)
+		}
+		out, err := runProgram(t, "helm", "template", "headpond", archive, "--kube-version", "1.35", "--set-file", "config="+base+"/headpond.yaml")
+		if image := "image: \"headpond:" + strings.TrimPrefix(version, "v") + "\"\n"; err != nil || !strings.Contains(out, image) {
+			t.Errorf("%s: no %s: %v\n%s", version, image, err, out)
 		}
 	}
 }

@@ -147,12 +147,12 @@ func makeImage(o options) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	tag := "headpond:" + strings.TrimPrefix(o.version, "v")
+	tag := "headpond:" + imageTag(o.version)
 	index, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
 	}
-	name := map[string]string{"org.opencontainers.image.ref.name": strings.TrimPrefix(o.version, "v"), "io.containerd.image.name": "docker.io/library/" + tag}
+	name := map[string]string{"org.opencontainers.image.ref.name": imageTag(o.version), "io.containerd.image.name": "docker.io/library/" + tag}
 	if err := index.AppendImage(image, layout.WithAnnotations(name), layout.WithPlatform(v1.Platform{OS: "linux", Architecture: o.arch})); err != nil {
 		return err
 	}

@@ -61,6 +61,9 @@ func TestSameFilesSameBytes(t *testing.T) {
 		if err := makeImage(o); err != nil {
 			t.Fatal(err)
 		}
+		if err := makeChart(o); err != nil {
+			t.Fatal(err)
+		}
 		files, err := folder(o.out)
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +74,7 @@ func TestSameFilesSameBytes(t *testing.T) {
 		}
 		made = append(made, content)
 	}
-	for _, name := range []string{"headpond_1.2.3-1_arm64.deb", "headpond-1.2.3-1.aarch64.rpm", "headpond-v1.2.3-linux-arm64.image.tar"} {
+	for _, name := range []string{"headpond_1.2.3-1_arm64.deb", "headpond-1.2.3-1.aarch64.rpm", "headpond-v1.2.3-linux-arm64.image.tar", "headpond-chart-v1.2.3.tgz"} {
 		if made[0][name] == "" || made[0][name] != made[1][name] {
 			t.Errorf("%s is not the same twice, or is not there", name)
 		}

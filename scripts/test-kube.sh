@@ -57,6 +57,7 @@ fi
 
 # Built outside of the namespace, which has no network.
 $GO test -tags kube -c -o "$tmp/integration.test" ./integration
+(cd packaging && GOWORK=off $GO build -o "$tmp/helm" helm.sh/helm/v3/cmd/helm)
 for engine in $ENGINES; do
 	echo "test-kube: $engine"
 	unshare -n sh -euc '
@@ -64,5 +65,5 @@ for engine in $ENGINES; do
 		for n in 1 2 3 10; do ip addr add 10.98.0.$n/32 dev lo; done
 		cd integration
 		exec "$@"
-	' sh env HEADPOND_ENGINE="$engine" HEADPOND_KUBE_APISERVER="$apiserver" "$tmp/integration.test" -test.v -test.timeout 30m -test.run "$RUN"
+	' sh env HEADPOND_HELM="$tmp/helm" HEADPOND_ENGINE="$engine" HEADPOND_KUBE_APISERVER="$apiserver" "$tmp/integration.test" -test.v -test.timeout 30m -test.run "$RUN"
 done
