@@ -346,7 +346,7 @@ upstreams:
 `, listen, strings.Join(endpoints, ", "), c.file("ca"), serviceName), plain)
 	proxies := []struct{ name, address string }{{"headpond", listen}, {"haproxy", c.startHAProxy()}}
 	rows := []string{"| fault | proxy | requests | failed | how far they had come | worst request | longest silent watch | missing events |", "|---|---|---|---|---|---|---|---|"}
-	for _, f := range kubeFaults {
+	inject := func(f fault) {
 		for _, p := range proxies {
 			l := c.startLoad(p.address, c.servers[0].address())
 			wait(3 * time.Second)
@@ -363,6 +363,9 @@ upstreams:
 				l.check(f.name)
 			}
 		}
+	}
+	for _, f := range kubeFaults {
+		t.Run(f.name, func(*testing.T) { inject(f) })
 	}
 	t.Logf("engine %s, %s, %d watches, %d workers:\n%s", os.Getenv("HEADPOND_ENGINE"), haproxyVersion(), faultWatches, faultWorkers, strings.Join(rows, "\n"))
 	g.awaitLog("endpoint unhealthy", c.servers[1].address(), "no answer within")
