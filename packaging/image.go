@@ -87,7 +87,10 @@ func pack(list []entry, at time.Time) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return b.Bytes(), w.Close()
+	if err := w.Close(); err != nil { // it writes the end of the archive
+		return nil, err
+	}
+	return b.Bytes(), nil
 }
 
 // buildImage makes the image. Dockerfile has the same settings; a test compares them.

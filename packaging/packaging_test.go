@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -47,6 +48,17 @@ func someFiles(t *testing.T) options {
 		}
 	}
 	return o
+}
+
+// TestArchivesAreWhole: tar reads images and layers to the end, which GNU tar and others insist on.
+func TestArchivesAreWhole(t *testing.T) {
+	archive, err := pack([]entry{{"a", 0o644, 0, []byte("text")}}, time.Unix(1796000000, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end := make([]byte, 1024); len(archive) != 512+512+len(end) || !bytes.HasSuffix(archive, end) {
+		t.Errorf("%d bytes: the last file is not padded, or the end is not marked", len(archive))
+	}
 }
 
 // TestSameFilesSameBytes makes packages and the image twice.

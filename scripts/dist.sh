@@ -68,6 +68,7 @@ for platform in "$@"; do
 		rm -rf "$work/files"
 		case $what/$GOOS in
 		archive/*) archive ;;
+		chart/*) ;; # below: it is the same for all
 		*/linux)
 			files "$work/$name/headpond" "$work/files" ./peers/cmd/headpond
 			packaging "$what" -files "$work/files" -arch "$GOARCH" -version "$VERSION" -out "$work/made"
@@ -75,6 +76,7 @@ for platform in "$@"; do
 		esac
 	done
 	for f in "$work/made"/*; do
+		[ -e "$f" ] || continue
 		echo "dist/${f##*/}"
 		mv "$f" dist/
 		echo "${f##*/}" >>"$work/list"
