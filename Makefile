@@ -36,7 +36,7 @@ SOAK     ?= 30m
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run build dist image test-package test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt crossed suites test-kube test-blackhole test-peers test-transparent clean
+.PHONY: help run build dist image test-package test-chart test test-deps test-report lint bench bench-quick bench-engine bench-libs bench-kube bench-flood bench-tunnel fuzz soak leakhunt crossed suites test-kube test-blackhole test-peers test-transparent clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -47,13 +47,16 @@ run: build ## Build and start the demo: SQLite :6432, HTTP :8080, TCP :7000, adm
 build: ## Build bin/headpond, static: the released program, which has peers, ACME, tracing and HTTP/3
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/headpond ./peers/cmd/headpond
 
-dist: ## Build a release into dist: archives, packages for dpkg and rpm, container images, checksums
+dist: ## Build a release into dist: archives, packages for dpkg and rpm, container images, the Helm chart, checksums
 	@GO='$(GO)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' sh scripts/dist.sh $(RELEASES)
 
 test-package: ## Test the module that makes packages, then build one, install, run, upgrade and purge it in a copy of this system (needs root, Debian)
 	cd packaging && GOWORK=off $(GO) test -count 1 ./...
 	@GO='$(GO)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' WHAT=package sh scripts/dist.sh linux/$(shell $(GO) env GOARCH)
 	sh scripts/test-package.sh "$$(ls -t dist/headpond_*.deb | head -n 1)"
+
+test-chart: ## Render the Helm chart, check its configuration and compare it with the base for kustomize (builds Helm once)
+	cd packaging && GOWORK=off $(GO) test -count 1 -run Chart .
 
 image: ## Build the container images alone: docker load -i dist/headpond-…-linux-amd64.image.tar
 	@GO='$(GO)' VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' WHAT=image sh scripts/dist.sh $(filter linux/%,$(RELEASES))

@@ -239,6 +239,14 @@ type fault struct {
 // wait lets the load run for a while.
 func wait(d time.Duration) { <-time.After(d) }
 
+// nft runs a command of nftables in the test's network namespace.
+func (c *kubeCluster) nft(command string) {
+	c.t.Helper()
+	if out, err := exec.Command("nft", command).CombinedOutput(); err != nil {
+		c.t.Fatalf("nft %s: %v\n%s", command, err, out)
+	}
+}
+
 var kubeFaults = []fault{
 	{"SIGSTOP", func(s *kubeServer) {
 		s.signal(syscall.SIGSTOP)
@@ -251,6 +259,19 @@ var kubeFaults = []fault{
 		s.start()
 		s.awaitReady()
 	}},
+	{"black hole", func(s *kubeServer) { // packets from and to it are dropped
+		for _, line := range []string{
+			"add table ip hole",
+			"add chain ip hole in { type filter hook input priority 0; }",
+			"add rule ip hole in ip saddr " + s.host + " drop",
+			"add rule ip hole in ip daddr " + s.host + " drop",
+		} {
+			s.cluster.nft(line)
+		}
+		wait(faultLasts)
+		s.cluster.nft("delete table ip hole")
+		s.awaitReady()
+	}},
 	{"graceful stop", func(s *kubeServer) {
 		s.signal(syscall.SIGTERM)
 		wait(faultLasts)
@@ -259,6 +280,20 @@ var kubeFaults = []fault{
 		s.start()
 		s.awaitReady()
 	}},
+}
+
+// haproxyProgram is HAProxy of PATH, or of the distribution.
+func haproxyProgram() string {
+	if path, err := exec.LookPath("haproxy"); err == nil {
+		return path
+	}
+	return "/usr/sbin/haproxy"
+}
+
+func haproxyVersion() string {
+	out, _ := exec.Command(haproxyProgram(), "-v").Output()
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line
 }
 
 // startHAProxy starts HAProxy with the configuration of the first study, and returns its address.
@@ -283,11 +318,7 @@ backend api
 	for i, s := range c.servers {
 		text += fmt.Sprintf("  server s%d %s\n", i, s.address())
 	}
-	haproxy := "haproxy"
-	if _, err := exec.LookPath(haproxy); err != nil {
-		haproxy = "/usr/sbin/haproxy"
-	}
-	p := start(c.t, exec.Command(haproxy, "-db", "-f", writeFile(c.t, c.file("haproxy.cfg"), []byte(text))))
+	p := start(c.t, exec.Command(haproxyProgram(), "-db", "-f", writeFile(c.t, c.file("haproxy.cfg"), []byte(text))))
 	c.t.Cleanup(func() {
 		if c.t.Failed() {
 			c.t.Logf("HAProxy says:\n%s", tail(p.out.String(), 20))
@@ -296,7 +327,7 @@ backend api
 	return listen
 }
 
-// TestKubeFaults hangs, kills and stops one of three servers, behind the gateway and behind HAProxy alternately. For
+// TestKubeFaults hangs, kills, cuts off and stops one of three servers, behind the gateway and behind HAProxy alternately. For
 // each it logs the failed requests, the longest request and the longest silence of a watch. No event may be missing,
 // and no watch may be silent at the end.
 func TestKubeFaults(t *testing.T) {
@@ -315,7 +346,7 @@ upstreams:
 `, listen, strings.Join(endpoints, ", "), c.file("ca"), serviceName), plain)
 	proxies := []struct{ name, address string }{{"headpond", listen}, {"haproxy", c.startHAProxy()}}
 	rows := []string{"| fault | proxy | requests | failed | how far they had come | worst request | longest silent watch | missing events |", "|---|---|---|---|---|---|---|---|"}
-	for _, f := range kubeFaults {
+	inject := func(f fault) {
 		for _, p := range proxies {
 			l := c.startLoad(p.address, c.servers[0].address())
 			wait(3 * time.Second)
@@ -333,6 +364,9 @@ upstreams:
 			}
 		}
 	}
-	t.Logf("engine %s, HAProxy of the distribution, %d watches, %d workers:\n%s", os.Getenv("HEADPOND_ENGINE"), faultWatches, faultWorkers, strings.Join(rows, "\n"))
+	for _, f := range kubeFaults {
+		t.Run(f.name, func(*testing.T) { inject(f) })
+	}
+	t.Logf("engine %s, %s, %d watches, %d workers:\n%s", os.Getenv("HEADPOND_ENGINE"), haproxyVersion(), faultWatches, faultWorkers, strings.Join(rows, "\n"))
 	g.awaitLog("endpoint unhealthy", c.servers[1].address(), "no answer within")
 }

@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// before starts a gateway before all servers of the cluster, with its health check.
+// before starts a gateway before all servers of the cluster, with its health check. Its checks wait for long: no server is hung in the
+// tests that use it, and servers that are only slow, on a busy machine, must keep their sessions.
 func (c *kubeCluster) before(listen string) (g *gateway, config string) {
 	var endpoints []string
 	for _, s := range c.servers {
@@ -29,7 +30,7 @@ func (c *kubeCluster) before(listen string) (g *gateway, config string) {
 upstreams:
   apiservers:
     endpoints: [%s]
-    health: {https: /readyz, ca: %q, server_name: %s, expect: [200, 401], interval: 1s, fall: 2}
+    health: {https: /readyz, ca: %q, server_name: %s, expect: [200, 401], interval: 1s, timeout: 30s, fall: 2}
 `, listen, strings.Join(endpoints, ", "), c.file("ca"), serviceName)
 	return startGateway(c.t, config), config
 }

@@ -87,7 +87,10 @@ func pack(list []entry, at time.Time) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return b.Bytes(), w.Close()
+	if err := w.Close(); err != nil { // it writes the end of the archive
+		return nil, err
+	}
+	return b.Bytes(), nil
 }
 
 // buildImage makes the image. Dockerfile has the same settings; a test compares them.
@@ -147,12 +150,12 @@ func makeImage(o options) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	tag := "headpond:" + strings.TrimPrefix(o.version, "v")
+	tag := "headpond:" + imageTag(o.version)
 	index, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
 	}
-	name := map[string]string{"org.opencontainers.image.ref.name": strings.TrimPrefix(o.version, "v"), "io.containerd.image.name": "docker.io/library/" + tag}
+	name := map[string]string{"org.opencontainers.image.ref.name": imageTag(o.version), "io.containerd.image.name": "docker.io/library/" + tag}
 	if err := index.AppendImage(image, layout.WithAnnotations(name), layout.WithPlatform(v1.Platform{OS: "linux", Architecture: o.arch})); err != nil {
 		return err
 	}

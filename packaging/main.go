@@ -1,10 +1,11 @@
 // Command packaging makes what `make dist` and `make image` add to the program: the folder with everything that belongs to an
-// installation, packages for Debian and RPM, and container images. It is a module outside of go.work, so that its dependencies
+// installation, packages for Debian and RPM, container images, and the Helm chart. It is a module outside of go.work, so that its dependencies
 // have no part in the versions that the program is built with:
 //
 //	GOWORK=off go run -C packaging . files -program ../bin/headpond -licenses LIST -out ../dist/files
 //	GOWORK=off go run -C packaging . package -files ../dist/files -arch amd64 -version v0.1.0 -out ../dist
 //	GOWORK=off go run -C packaging . image -files ../dist/files -arch amd64 -version v0.1.0 -out ../dist
+//	GOWORK=off go run -C packaging . chart -version v0.1.0 -out ../dist
 //
 // The same files give the same packages and images, byte for byte: all times in them are -time.
 package main
@@ -24,8 +25,8 @@ type options struct {
 	manual   string    // files: a program that runs here, for manual and completions; program if empty
 	licenses string    // files: the output of go list, see licenses
 	arch     string    // package, image: amd64 or arm64
-	version  string    // package, image: as git describe says
-	time     time.Time // package, image: of every file
+	version  string    // package, image, chart: as git describe says
+	time     time.Time // package, image, chart: of every file
 	out      string
 }
 
@@ -38,7 +39,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("want files, package or image")
+		return errors.New("want files, package, image or chart")
 	}
 	var o options
 	fs := flag.NewFlagSet(args[0], flag.ContinueOnError)
@@ -61,6 +62,8 @@ func run(args []string) error {
 		return makePackages(o)
 	case "image":
 		return makeImage(o)
+	case "chart":
+		return makeChart(o)
 	}
-	return fmt.Errorf("unknown action %q: want files, package or image", args[0])
+	return fmt.Errorf("unknown action %q: want files, package, image or chart", args[0])
 }

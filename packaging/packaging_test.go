@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -49,6 +50,17 @@ func someFiles(t *testing.T) options {
 	return o
 }
 
+// TestArchivesAreWhole: tar reads images and layers to the end, which GNU tar and others insist on.
+func TestArchivesAreWhole(t *testing.T) {
+	archive, err := pack([]entry{{"a", 0o644, 0, []byte("text")}}, time.Unix(1796000000, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end := make([]byte, 1024); len(archive) != 512+512+len(end) || !bytes.HasSuffix(archive, end) {
+		t.Errorf("%d bytes: the last file is not padded, or the end is not marked", len(archive))
+	}
+}
+
 // TestSameFilesSameBytes makes packages and the image twice.
 func TestSameFilesSameBytes(t *testing.T) {
 	o := someFiles(t)
@@ -61,6 +73,9 @@ func TestSameFilesSameBytes(t *testing.T) {
 		if err := makeImage(o); err != nil {
 			t.Fatal(err)
 		}
+		if err := makeChart(o); err != nil {
+			t.Fatal(err)
+		}
 		files, err := folder(o.out)
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +86,7 @@ func TestSameFilesSameBytes(t *testing.T) {
 		}
 		made = append(made, content)
 	}
-	for _, name := range []string{"headpond_1.2.3-1_arm64.deb", "headpond-1.2.3-1.aarch64.rpm", "headpond-v1.2.3-linux-arm64.image.tar"} {
+	for _, name := range []string{"headpond_1.2.3-1_arm64.deb", "headpond-1.2.3-1.aarch64.rpm", "headpond-v1.2.3-linux-arm64.image.tar", "headpond-chart-v1.2.3.tgz"} {
 		if made[0][name] == "" || made[0][name] != made[1][name] {
 			t.Errorf("%s is not the same twice, or is not there", name)
 		}

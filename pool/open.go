@@ -10,6 +10,9 @@ import (
 // started in.
 func (p *Pool[T]) open(round uint64) {
 	s := &slot[T]{pool: p, openingSince: p.now()}
+	p.mu.Lock()
+	timeout, opens := p.core.limits.OpenTimeout, p.opens
+	p.mu.Unlock()
 	finish := func(err error) {
 		var e effects[T]
 		p.mu.Lock()
@@ -18,12 +21,34 @@ func (p *Pool[T]) open(round uint64) {
 		p.settle()
 		p.unlock(&e)
 	}
-	p.mu.Lock()
-	timeout := p.core.limits.OpenTimeout
-	p.mu.Unlock()
-	err := p.callOpen(p.ctx, timeout, s, finish)
+	err := p.givenUp(opens, p.callOpen(opens, timeout, s, finish))
 	p.opened(err)
 	finish(err)
+}
+
+// GiveUp fails the callers that wait, with ErrOpen and the cause, which must not be nil, and cancels the opens that run: for a backend that
+// is known not to answer. It affects no lease, and no later acquire or open. A paused pool ignores it.
+func (p *Pool[T]) GiveUp(cause error) {
+	var e effects[T]
+	p.mu.Lock()
+	if p.core.closed || p.core.paused {
+		p.mu.Unlock()
+		return
+	}
+	end := p.endOpens
+	p.opens, p.endOpens = context.WithCancelCause(p.ctx)
+	p.touch(p.now())
+	p.core.failAll(ErrOpen, cause, &e)
+	p.unlock(&e)
+	end(cause)
+}
+
+// givenUp returns the cause of GiveUp in place of the error that it made.
+func (p *Pool[T]) givenUp(opens context.Context, err error) error {
+	if err != nil && opens.Err() != nil && p.ctx.Err() == nil {
+		return context.Cause(opens)
+	}
+	return err
 }
 
 // errExited is the error of an Open that ended its goroutine.
@@ -51,7 +76,10 @@ func (p *Pool[T]) callOpen(ctx context.Context, timeout time.Duration, s *slot[T
 func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], error) {
 	ctx, cancel := context.WithCancel(caller)
 	defer cancel()
-	defer context.AfterFunc(p.ctx, cancel)()
+	p.mu.Lock()
+	timeout, opens := min(p.core.limits.OpenTimeout, p.core.timeLeft(start)), p.opens
+	p.mu.Unlock()
+	defer context.AfterFunc(opens, cancel)()
 	s := &slot[T]{pool: p, direct: true}
 	var l Lease[T]
 	var failure error
@@ -73,14 +101,11 @@ func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], err
 		p.settle()
 		p.mu.Unlock()
 	}
-	p.mu.Lock()
-	timeout := min(p.core.limits.OpenTimeout, p.core.timeLeft(start))
-	p.mu.Unlock()
-	finish(p.callOpen(ctx, timeout, s, func(err error) {
+	finish(p.givenUp(opens, p.callOpen(ctx, timeout, s, func(err error) {
 		if finish(err); err == nil {
 			l.Release()
 		}
-	}))
+	})))
 	return l, failure
 }
 

@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -295,5 +296,73 @@ func TestOpenTime(t *testing.T) {
 		if got := p.Stats().OpenTime.Round(time.Millisecond); got != takes {
 			t.Errorf("after a hundred opens of %v the time is %v", takes, got)
 		}
+	})
+}
+
+// TestGiveUp: the callers that wait for an open or a release fail at once with the cause, which Open's own error does not replace. Leases and
+// later acquires are not affected.
+func TestGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 2, OpenTimeout: time.Hour, AcquireTimeout: time.Hour})
+		held := acquire(t, p)
+		b.set(func() { b.gate = make(chan struct{}) })
+		opening, queued := begin(ctx, p), begin(ctx, p)
+		synctest.Wait()
+		p.GiveUp(errDown)
+		synctest.Wait()
+		for name, r := range map[string]*result{"the first": opening, "the second": queued} {
+			if !r.done || !errors.Is(r.err, pool.ErrOpen) || !errors.Is(r.err, errDown) || errors.Is(r.err, context.Canceled) {
+				t.Errorf("%s: done %v: %v", name, r.done, r.err)
+			}
+		}
+		want(t, "opening", p.Stats().Opening, 0)
+		b.set(func() { b.gate = nil })
+		later := acquire(t, p)
+		later.Release()
+		held.Release()
+		b.end(p)
+	})
+}
+
+// TestGiveUpOfADirectOpen is the same for a caller that opens for itself.
+func TestGiveUpOfADirectOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1, Overflow: pool.OverflowDirect, OpenTimeout: time.Hour, AcquireTimeout: time.Hour})
+		held := acquire(t, p)
+		b.set(func() { b.gate = make(chan struct{}) })
+		direct := begin(ctx, p)
+		synctest.Wait()
+		p.GiveUp(errDown)
+		synctest.Wait()
+		if !direct.done || !errors.Is(direct.err, pool.ErrOpen) || !errors.Is(direct.err, errDown) || errors.Is(direct.err, context.Canceled) {
+			t.Errorf("done %v: %v", direct.done, direct.err)
+		}
+		held.Release()
+		b.end(p)
+	})
+}
+
+// TestGiveUpInAPause: the callers wait until its end, as in every pause.
+func TestGiveUpInAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1, AcquireTimeout: time.Hour})
+		if err := p.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		r := begin(ctx, p)
+		synctest.Wait()
+		p.GiveUp(errDown)
+		synctest.Wait()
+		want(t, "over", r.done, false)
+		p.Resume()
+		synctest.Wait()
+		if !r.done || r.err != nil {
+			t.Fatalf("done %v: %v", r.done, r.err)
+		}
+		r.lease.Release()
+		b.end(p)
 	})
 }

@@ -94,6 +94,9 @@ type Pool[T any] struct {
 	checker bool        // under mu: a background check is under way
 	parkers bool        // under mu: a Parker has waited, so callers may be fibers, whose thread must not yield
 
+	opens    context.Context // of opens, until GiveUp; under mu, as is endOpens
+	endOpens context.CancelCauseFunc
+
 	lingerTimer *time.Timer // under mu, as is lingerAt
 	lingerAt    int64       // when lingerTimer fires; 0 = it is not set
 }
@@ -123,6 +126,7 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 	}
 	p.hooks = &p.config.Hooks
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.opens, p.endOpens = context.WithCancelCause(p.ctx)
 	p.waiters.New = func() any { return &waiter[T]{ready: make(chan struct{}, 1)} }
 	p.core = core[T]{
 		affinity: cfg.Affinity, elsewhere: cfg.Ahead, name: cfg.Name, limits: cfg.Limits.withDefaults(), jitter: rand.Float64,

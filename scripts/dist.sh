@@ -1,12 +1,12 @@
 #!/bin/sh
 # Builds a release into dist/: for each platform an archive with headpond and, beside it where `headpond bench` looks, headpond-bench; for
-# Linux also packages for dpkg and rpm, and container images; and the checksums of all. WHAT names what to make of these.
+# Linux also packages for dpkg and rpm, and container images; the Helm chart; and the checksums of all. WHAT names what to make of these.
 #
-#	VERSION=v0.1.0 LDFLAGS='-s -w -X main.version=v0.1.0' WHAT='archive package image' scripts/dist.sh linux/amd64 linux/arm64
+#	VERSION=v0.1.0 LDFLAGS='-s -w -X main.version=v0.1.0' WHAT='archive package image chart' scripts/dist.sh linux/amd64 linux/arm64
 #
 # The times in them are that of the commit, or SOURCE_DATE_EPOCH.
 set -eu
-: "${GO:=go}" "${VERSION:=unknown}" "${LDFLAGS:=-s -w -X main.version=$VERSION}" "${WHAT:=archive package image}"
+: "${GO:=go}" "${VERSION:=unknown}" "${LDFLAGS:=-s -w -X main.version=$VERSION}" "${WHAT:=archive package image chart}"
 cd "$(dirname "$0")/.."
 top=$PWD
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || echo 0)}"
@@ -68,6 +68,7 @@ for platform in "$@"; do
 		rm -rf "$work/files"
 		case $what/$GOOS in
 		archive/*) archive ;;
+		chart/*) ;; # below: it is the same for all
 		*/linux)
 			files "$work/$name/headpond" "$work/files" ./peers/cmd/headpond
 			packaging "$what" -files "$work/files" -arch "$GOARCH" -version "$VERSION" -out "$work/made"
@@ -75,12 +76,20 @@ for platform in "$@"; do
 		esac
 	done
 	for f in "$work/made"/*; do
+		[ -e "$f" ] || continue
 		echo "dist/${f##*/}"
 		mv "$f" dist/
 		echo "${f##*/}" >>"$work/list"
 	done
 	rm -rf "${work:?}/$name"
 done
+case " $WHAT " in
+*" chart "*)
+	packaging chart -version "$VERSION" -out "$top/dist"
+	echo "dist/headpond-chart-$VERSION.tgz"
+	echo "headpond-chart-$VERSION.tgz" >>"$work/list"
+	;;
+esac
 cd dist
 # shellcheck disable=SC2046 # names without spaces
 sha256sum $(cat "$work/list") >"headpond-$VERSION.sha256"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tests the gateway before three real API servers: `make test-kube`. Needs root (a network namespace gives each server an address of its
-# own), the Go module proxy and, where etcd, HAProxy or iproute2 are missing, apt. kube-apiserver is built from its module once, which
+# own), the Go module proxy and, where etcd, HAProxy, iproute2 or nftables are missing, apt. kube-apiserver is built from its module once, which
 # takes two idle cores a quarter of an hour or more, and kept in CACHE. KUBE_VERSION, CACHE, GO, ENGINES and RUN (which tests) may be set.
 set -eu
 
@@ -23,6 +23,7 @@ missing=
 has etcd || missing="$missing etcd-server"
 has haproxy || [ -x /usr/sbin/haproxy ] || missing="$missing haproxy"
 has ip || missing="$missing iproute2"
+has nft || missing="$missing nftables"
 if [ -n "$missing" ]; then
 	echo "test-kube: installing$missing"
 	# No service is started: the tests run servers of their own.
@@ -57,6 +58,7 @@ fi
 
 # Built outside of the namespace, which has no network.
 $GO test -tags kube -c -o "$tmp/integration.test" ./integration
+(cd packaging && GOWORK=off $GO build -o "$tmp/helm" helm.sh/helm/v3/cmd/helm)
 for engine in $ENGINES; do
 	echo "test-kube: $engine"
 	unshare -n sh -euc '
@@ -64,5 +66,5 @@ for engine in $ENGINES; do
 		for n in 1 2 3 10; do ip addr add 10.98.0.$n/32 dev lo; done
 		cd integration
 		exec "$@"
-	' sh env HEADPOND_ENGINE="$engine" HEADPOND_KUBE_APISERVER="$apiserver" "$tmp/integration.test" -test.v -test.timeout 30m -test.run "$RUN"
+	' sh env HEADPOND_HELM="$tmp/helm" HEADPOND_ENGINE="$engine" HEADPOND_KUBE_APISERVER="$apiserver" "$tmp/integration.test" -test.v -test.timeout 30m -test.run "$RUN"
 done

@@ -251,7 +251,11 @@ func (e *endpoint[T]) probed(began time.Time, err error, silent bool) (soon bool
 		e.evicting = true
 		e.evictions.Go(e.evict)
 	}
+	since, unreachable := e.failingSince, e.health.down && e.health.silence >= e.health.fall
 	e.mu.Unlock()
+	if unreachable && e.proven(since) {
+		e.pools.giveUp(ErrUnhealthy) // the callers that wait there try another endpoint, long before OpenTimeout
+	}
 	switch {
 	case flipped && err != nil:
 		e.log.Warn("endpoint unhealthy", "error", err)

@@ -184,6 +184,13 @@ func (p *endpointPools[T]) interrupt(f func(T)) (n int) {
 	return n
 }
 
+// giveUp fails the callers that wait in the pools, and ends their opens; see pool.Pool.GiveUp.
+func (p *endpointPools[T]) giveUp(cause error) {
+	for _, s := range p.now() {
+		s.pool.GiveUp(cause)
+	}
+}
+
 // oldest returns the oldest leased connection of the pool with the most; ok is false if none is leased.
 func (p *endpointPools[T]) oldest() (v T, ok bool) {
 	most := 0

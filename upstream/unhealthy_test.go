@@ -200,3 +200,37 @@ func TestSilenceIsShort(t *testing.T) {
 		})
 	}
 }
+
+// TestSilentEndpointFailsNoCaller: those that wait for a connection to an endpoint that has vanished, sessions of which it still has, get one
+// of another endpoint when it is taken out, whatever happens to the sessions. Where no other endpoint is known to work, they wait on.
+func TestSilentEndpointFailsNoCaller(t *testing.T) {
+	for _, others := range []bool{true, false} {
+		ward(t, upstream.Health{OnUnhealthy: upstream.KeepUnhealthy}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+			b.set(silent, "a:1", true)
+			b.set(silent, "b:1", !others)
+			b.set(b.hanging, "a:1", true)
+			b.set(b.hanging, "b:1", !others)
+			var waiting sync.WaitGroup
+			for range 4 { // round robin: two come to a:1
+				waiting.Go(func() {
+					const patience = 8 * time.Second // more than three checks take
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					began := time.Now()
+					l, err := u.Acquire(ctx)
+					took := time.Since(began)
+					switch {
+					case others && (err != nil || l.Endpoint() != "b:1"):
+						t.Errorf("after %v: %v", took, err)
+					case !others && (err == nil || took < patience):
+						t.Errorf("without another endpoint, after %v: %v", took, err)
+					}
+					if err == nil {
+						l.Release()
+					}
+				})
+			}
+			waiting.Wait()
+		})
+	}
+}

@@ -26,6 +26,7 @@ var errRefused = errors.New("refused")
 type backends struct {
 	mu      sync.Mutex
 	down    map[string]bool // refuses connections
+	hanging map[string]bool // does not answer when a connection is opened
 	sick    map[string]bool // fails probes
 	opened  map[string]int
 	closed  atomic.Int64
@@ -39,7 +40,7 @@ type conn struct {
 }
 
 func newBackends() *backends {
-	return &backends{down: map[string]bool{}, sick: map[string]bool{}, opened: map[string]int{}}
+	return &backends{down: map[string]bool{}, hanging: map[string]bool{}, sick: map[string]bool{}, opened: map[string]int{}}
 }
 
 // allClosed checks that every connection that was opened has been closed.
@@ -72,9 +73,15 @@ func (b *backends) set(which map[string]bool, addr string, value bool) {
 	which[addr] = value
 }
 
-func (b *backends) open(_ context.Context, addr string) (*conn, error) {
+func (b *backends) open(ctx context.Context, addr string) (*conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.hanging[addr] {
+		b.mu.Unlock()
+		<-ctx.Done()
+		b.mu.Lock()
+		return nil, ctx.Err()
+	}
 	if b.down[addr] {
 		return nil, errRefused
 	}
