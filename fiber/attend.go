@@ -49,11 +49,19 @@ func (c *Conn) AttendThen(other net.Conn, step func() (over bool), then func(pan
 }
 
 // Attendable reports whether a and b live on one loop, which can wait for both and read and write them by itself: they are
-// connections of an engine, without TLS.
+// connections of an engine, or TLSConns over such ones. The other connection of AttendThen is the one below a TLSConn.
 func Attendable(a, b net.Conn) bool {
-	c, ok := unwrapAhead(a).(*Conn)
-	d, both := unwrapAhead(b).(*Conn)
-	return ok && both && c.loop.Load() == d.loop.Load()
+	c, d := socketBelow(a), socketBelow(b)
+	return c != nil && d != nil && c.loop.Load() == d.loop.Load()
+}
+
+// socketBelow returns the engine's connection that c is, or is TLS over; nil = none, or bytes are to be read before it.
+func socketBelow(c net.Conn) *Conn {
+	if t, ok := c.(*TLSConn); ok {
+		c = t.NetConn()
+	}
+	s, _ := unwrapAhead(c).(*Conn)
+	return s
 }
 
 // attendance is the state of an AttendThen.
