@@ -224,11 +224,17 @@ func TestCloseSendsWhatFoundNoRoom(t *testing.T) {
 // sendBuffer sets how many sent bytes the system keeps.
 func sendBuffer(t *testing.T, c net.Conn, size int) {
 	t.Helper()
+	setBuffer(t, c, unix.SO_SNDBUF, size)
+}
+
+// setBuffer sets the size of one of a socket's buffers.
+func setBuffer(t *testing.T, c net.Conn, which, size int) {
+	t.Helper()
 	rc, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := rc.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, size) }); err != nil {
+	if err := rc.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, which, size) }); err != nil {
 		t.Fatal(err)
 	}
 	if err != nil {

@@ -30,7 +30,7 @@ func (c *Conn) Attend(step func() (over bool)) bool {
 // AttendThen is Attend without a fiber, whose stack would be most of the memory of a session that waits: it returns at
 // once. When step has returned true, then runs once, as a fiber of the loop, perhaps before AttendThen has returned;
 // panicked is what step has panicked with, or nil. It returns false, and calls nothing, unless Attendable(c, other) is true
-// and the caller is a fiber of their loop.
+// and the caller is a fiber of their loop. A step may also write to a TLSConn, by TryWrite; other is the connection below it.
 func (c *Conn) AttendThen(other net.Conn, step func() (over bool), then func(panicked any)) bool {
 	l := c.loop.Load()
 	if !Attendable(c, other) || !l.isCaller() || l.current == nil {
@@ -49,11 +49,19 @@ func (c *Conn) AttendThen(other net.Conn, step func() (over bool), then func(pan
 }
 
 // Attendable reports whether a and b live on one loop, which can wait for both and read and write them by itself: they are
-// connections of an engine, without TLS.
+// connections of an engine, or TLSConns directly over such ones.
 func Attendable(a, b net.Conn) bool {
-	c, ok := unwrapAhead(a).(*Conn)
-	d, both := unwrapAhead(b).(*Conn)
-	return ok && both && c.loop.Load() == d.loop.Load()
+	c, d := socketBelow(a), socketBelow(b)
+	return c != nil && d != nil && c.loop.Load() == d.loop.Load()
+}
+
+// socketBelow returns the engine's connection that c is, or is TLS over; nil = none, or bytes are to be read before it.
+func socketBelow(c net.Conn) *Conn {
+	if t, ok := c.(*TLSConn); ok {
+		c = t.NetConn()
+	}
+	s, _ := unwrapAhead(c).(*Conn)
+	return s
 }
 
 // attendance is the state of an AttendThen.

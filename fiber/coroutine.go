@@ -198,6 +198,18 @@ func currentFiber() *coroutine {
 	return nil
 }
 
+// currentLoop returns the loop that the caller runs on: as a fiber, or as the loop itself. It is nil on other goroutines.
+func currentLoop() *loop {
+	if all := allLoops.Load(); all != nil {
+		for _, l := range *all {
+			if l.isCaller() {
+				return l
+			}
+		}
+	}
+	return nil
+}
+
 // onLoop reports whether the caller runs on the thread of a loop, which must not wait.
 func onLoop() bool {
 	all := allLoops.Load()

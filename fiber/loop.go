@@ -87,7 +87,8 @@ type loop struct {
 	held    atomic.Uint64  // times the watchdog has reported a fiber
 	conns   atomic.Int64   // connections of this loop; read by Go and Listener to place new ones
 
-	scratch *[maxTry]byte // for TryRead; nil = none
+	scratch   *[maxTry]byte // for TryRead; nil = none
+	decrypted *[tlsTry]byte // for a TLSConn's TryRead; nil = none
 
 	doing     requests // requests being served; swapped with asked
 	current   *coroutine

@@ -224,12 +224,14 @@ const (
 	readArrived                 // what has arrived, without waiting and without sending
 	readBuffered                // only data that crypto/tls has already
 	readOnce                    // what one read gives; then as readBuffered
+	readFed                     // only that data and fed, on the loop
 )
 
 // gathering is the connection that crypto/tls uses. On a fiber it keeps the data that crypto/tls writes until flush.
 type gathering struct {
 	Stream
 	how         reading // this and the fields up to emptied are the reader's
+	fed         []byte  // received by a step of AttendThen, and not given to crypto/tls yet
 	received    tlsRecords
 	emptied     bool              // crypto/tls has returned everything that was received
 	handshaking bool              // the handshake is under way
@@ -242,9 +244,9 @@ type gathering struct {
 	err     error      // of sending
 }
 
-// Write implements net.Conn. On a fiber it does not wait.
+// Write implements net.Conn. On a fiber, and in a step on a loop, it does not wait.
 func (g *gathering) Write(p []byte) (int, error) {
-	if !onFiber() {
+	if currentLoop() == nil {
 		return g.Stream.Write(p)
 	}
 	g.mu.Lock()
@@ -265,6 +267,14 @@ func (g *gathering) Write(p []byte) (int, error) {
 
 // Read implements net.Conn. It sends gathered data first, such as a handshake message.
 func (g *gathering) Read(p []byte) (int, error) {
+	if g.how == readFed {
+		n := copy(p, g.fed)
+		if g.fed = g.fed[n:]; n == 0 {
+			return 0, errNoData
+		}
+		g.pass(p[:n])
+		return n, nil
+	}
 	if g.how != readArrived && g.waits() && g.sending.tryLock() {
 		_ = g.send() // the next Write returns the error
 		g.sending.Unlock()
@@ -277,13 +287,18 @@ func (g *gathering) Read(p []byte) (int, error) {
 	}
 	n, err := g.Stream.Read(p)
 	if n > 0 {
-		g.emptied = false
-		g.received.pass(p[:n])
-		if g.handshaking {
-			g.keepTail(p[:n])
-		}
+		g.pass(p[:n])
 	}
 	return n, err
+}
+
+// pass notes b, which crypto/tls is given.
+func (g *gathering) pass(b []byte) {
+	g.emptied = false
+	g.received.pass(b)
+	if g.handshaking {
+		g.keepTail(b)
+	}
 }
 
 // keepTail keeps the last bytes of the stream, of which b are the newest.

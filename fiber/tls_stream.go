@@ -107,23 +107,6 @@ func (t *TLSConn) Sent() bool { return t.under.Sent() }
 // Acked is the underlying connection's, and counts records.
 func (t *TLSConn) Acked() (n uint64, all bool) { return t.under.Acked() }
 
-// Attend returns false: cryptography in a step would hold the loop.
-func (t *TLSConn) Attend(func() bool) bool { return false }
-
-// AttendThen returns false, too.
-func (t *TLSConn) AttendThen(net.Conn, func() bool, func(any)) bool { return false }
-
-// TryRead is for Attend.
-func (t *TLSConn) TryRead(time.Duration) (b []byte, over bool) { return nil, true }
-
-// TryReadEither is for Attend.
-func (t *TLSConn) TryReadEither(net.Conn, time.Duration) (b []byte, otherReady, over bool) {
-	return nil, false, true
-}
-
-// TryWrite is for Attend.
-func (t *TLSConn) TryWrite([]byte) int { return 0 }
-
 // Loop is the underlying connection's.
 func (t *TLSConn) Loop() int { return t.under.Loop() }
 

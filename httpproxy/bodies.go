@@ -1,11 +1,13 @@
 package httpproxy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -191,6 +193,10 @@ func (s *session) fromServer() error {
 func (s *session) whileClientStays(mayRest bool, receive func() error) error {
 	s.deadline = true
 	now, until := time.Now(), s.ex.rest.within(s)
+	if mayRest && s.restsAtOnce() {
+		s.ex.rest.until = until
+		return errRests
+	}
 	look := now.Add(checkInterval)
 	next := look
 	if mayRest {
@@ -309,7 +315,7 @@ func (s *session) pass(left int64) error {
 	}
 	s.server.release()
 	if s.passed == nil {
-		s.passed = s.clientTook
+		s.passed, s.down = s.clientTook, new(fiber.Transfer)
 	}
 	most, claimed := s.pieces()
 	defer s.unclaim(claimed)
@@ -324,7 +330,7 @@ func (s *session) pass(left int64) error {
 		}
 		left -= int64(n)
 		_ = s.client.conn.SetWriteDeadline(s.within())
-		if err := s.sendPiece(&s.down, s.client.conn, s.passed); err != nil {
+		if err := s.sendPiece(s.down, s.client.conn, s.passed); err != nil {
 			return fmt.Errorf("%w: %w", httppool.ErrClientGone, err)
 		}
 	}
@@ -352,6 +358,7 @@ const longChunk = 32 << 10
 
 // chunkedBody decodes a body and sends it in new chunks.
 func (s *session) chunkedBody(out []byte) error {
+	s.ex.rest.events = s.isEventStream()
 	s.chunks.Reset()
 	s.chunks.Own = s.place() != nil // the chunks were made from DATA frames
 	return s.moreOfChunks(out)
@@ -452,6 +459,7 @@ func next(c *httpwire.Chunks, from *stream) (content []byte, n int, done bool, e
 
 // unframedBody sends all data up to the end of the connection, in chunks.
 func (s *session) unframedBody(out []byte) error {
+	s.ex.rest.events = s.isEventStream()
 	s.chunks.Reset() // so that there are no trailers
 	return s.moreUnframed(out)
 }
@@ -524,6 +532,30 @@ func (s *stream) put(b []byte) {
 		s.buf = takeBuffer(s.held)[:]
 	}
 	s.r, s.w = 0, copy(s.buf, b)
+}
+
+// keep makes b, which is short, all the unread bytes, in a buffer of its size: fill needs widen before.
+func (s *stream) keep(b []byte) {
+	s.buf = bytes.Clone(b)
+	s.r, s.w = 0, len(b)
+	s.held.add(s.cost())
+}
+
+// before returns b behind the bytes of keep, and drops these.
+func (s *stream) before(b []byte) []byte {
+	if kept := s.bytes(); len(kept) > 0 {
+		b = slices.Concat(kept, b)
+		s.drop()
+	}
+	return b
+}
+
+// widen moves the bytes of keep to a buffer that fill can use.
+func (s *stream) widen() {
+	if kept := s.bytes(); len(kept) > 0 && len(s.buf) < bufferSize {
+		s.drop()
+		s.put(kept)
+	}
 }
 
 // upTo returns at most n of the unread bytes in the buffer.

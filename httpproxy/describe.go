@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"strings"
@@ -13,12 +14,12 @@ import (
 // about is the entry of a connection or stream in the register of sessions. Its mutex is held for a few instructions.
 type about struct {
 	mu       sync.Mutex
-	text     *[maxAbout]byte // method, host, path and user agent of the last request; nil = no request
-	ends     [4]uint8        // the ends of these four parts in text
-	idle     bool            // there is no request
-	waits    bool            // the request waits for a connection, until endpoint is set
-	upstream string          // empty = the request has no route yet
-	endpoint string          // endpoint whose connection the request uses; empty = none
+	text     []byte   // method, host, path and user agent of the last request, in an array of abouts or of their size; nil = no request
+	ends     [4]uint8 // the ends of these four parts in text
+	idle     bool     // there is no request
+	waits    bool     // the request waits for a connection, until endpoint is set
+	upstream string   // empty = the request has no route yet
+	endpoint string   // endpoint whose connection the request uses; empty = none
 	since    time.Time
 	held     time.Time
 }
@@ -38,8 +39,8 @@ var abouts = sync.Pool{New: func() any { return new([maxAbout]byte) }}
 func (a *about) set(since time.Time, waits bool, upstream, method, host, path, agent string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.text == nil {
-		a.text = abouts.Get().(*[maxAbout]byte)
+	if cap(a.text) < maxAbout {
+		a.text = abouts.Get().(*[maxAbout]byte)[:]
 	}
 	n := copy(a.text[:maxMethod], method)
 	a.ends[0] = uint8(n)
@@ -70,9 +71,25 @@ func (a *about) setIdle(since time.Time) {
 func (a *about) drop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.text != nil {
-		abouts.Put(a.text)
-		a.text = nil
+	a.free()
+}
+
+// free frees the memory. mu is held.
+func (a *about) free() {
+	if cap(a.text) == maxAbout {
+		abouts.Put((*[maxAbout]byte)(a.text))
+	}
+	a.text = nil
+}
+
+// shrink makes the entry of a request that may take long as small as it can be.
+func (a *about) shrink() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if cap(a.text) == maxAbout {
+		text := bytes.Clone(a.text[:a.ends[3]])
+		a.free()
+		a.text = text
 	}
 }
 

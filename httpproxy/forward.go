@@ -29,54 +29,57 @@ const checkInterval = time.Second
 // exchange is the state of the request that a session serves.
 type exchange struct {
 	finding
-	ahead           aheadOf // steps taken on the loop, without a fiber
-	judged          bool    // the request has a route; see judge
-	size            int     // of the request's head in the client's buffer
-	raw             []byte  // the request's target, as forwarded
-	lease           upstream.Lease[*httppool.Conn]
-	stale           httppool.Stale // results of the connections tried before this lease
-	retry           retry          // whether and how the request is to be sent again
-	tries           int            // failed tries, not counting stale connections
-	pauses          int            // pauses made before tries
-	spent           time.Duration  // time that earlier tries have waited for answers
-	avoid           []string       // endpoints where the request has failed
-	peeked          bool           // findAffinityKey has seen the body
-	affinityKey     affinityKey    // the affinity key of the request
-	tokens          *tokens        // nil = the route has no LLM, or nothing is known yet
-	cookieCanary    *canary        // sets its cookie for the client; nil = none
-	canaryCookie    [16]byte       // value of that cookie, in hexadecimal
-	id              []byte         // request id; in idBuf or in the head
-	user            string         // authenticated sender; "" = nobody was asked
-	grants          []grant        // fields from the authentication server's answer
-	idBuf           [20]byte       // backs id
-	body            int64          // bytes of the body in the client's buffer, with its framing
-	content         int64          // bytes of its content
-	inline          bool           // the whole body is in the client's buffer
-	up              *uploading     // nil unless a fiber sends the body
-	refusals        int            // times an HTTP/2 server has refused the request
-	refused         bool           // an HTTP/2 server refused the last try
-	kept            kept           // the part of the body that can be sent again
-	sent            time.Time      // when the head of the request was last sent
-	measured        bool           // the response's head has arrived and was measured
-	answered        bool           // a byte of the response has arrived
-	written         int            // bytes of the request that the first write accepted; see httppool.Conn.Unsent
-	serverContinues bool           // the server has sent 100 Continue
-	clientContinues bool           // the client has received a 100 Continue
-	compression     answerCompression
-	result          httppool.Result
-	until           time.Time     // deadline of the exchange; zero = none
-	asked           *http.Request // result of the method request; nil = not needed yet
-	trace           *trace        // nil = not traced
-	decided         bool          // trace is decided
-	first           time.Duration // time from the request to the head of its response; 0 = none yet, or no log wants it
-	unframed        bool          // the client speaks HTTP/1.0 and gets the body without framing
-	tunnel          *tunnel       // the upgrade that the request asks for; nil = none
-	upgraded        bool          // the connections speak another protocol
-	close           bool          // the client's connection ends with the response
-	logged          bool          // in the access log
-	wrote           bool          // a byte of the response went to the client
-	headPending     bool          // the client's stream has got the head, and may not have sent it
-	rest            resting       // of the session while the answer pauses
+	ahead        aheadOf // steps taken on the loop, without a fiber
+	size         int     // of the request's head in the client's buffer
+	raw          []byte  // the request's target, as forwarded
+	lease        upstream.Lease[*httppool.Conn]
+	stale        httppool.Stale // results of the connections tried before this lease
+	retry        retry          // whether and how the request is to be sent again
+	tries        int            // failed tries, not counting stale connections
+	pauses       int            // pauses made before tries
+	spent        time.Duration  // time that earlier tries have waited for answers
+	avoid        []string       // endpoints where the request has failed
+	tokens       *tokens        // nil = the route has no LLM, or nothing is known yet
+	cookieCanary *canary        // sets its cookie for the client; nil = none
+	canaryCookie [16]byte       // value of that cookie, in hexadecimal
+	id           []byte         // request id; in idBuf or in the head
+	user         string         // authenticated sender; "" = nobody was asked
+	grants       []grant        // fields from the authentication server's answer
+	body         int64          // bytes of the body in the client's buffer, with its framing
+	content      int64          // bytes of its content
+	up           *uploading     // nil unless a fiber sends the body
+	refusals     int            // times an HTTP/2 server has refused the request
+	kept         kept           // the part of the body that can be sent again
+	sent         time.Time      // when the head of the request was last sent
+	written      int            // bytes of the request that the first write accepted; see httppool.Conn.Unsent
+	compression  answerCompression
+	result       httppool.Result
+	until        time.Time     // deadline of the exchange; zero = none
+	asked        *http.Request // result of the method request; nil = not needed yet
+	trace        *trace        // nil = not traced
+	first        time.Duration // time from the request to the head of its response; 0 = none yet, or no log wants it
+	tunnel       *tunnel       // the upgrade that the request asks for; nil = none
+	rest         resting       // of the session while the answer pauses
+
+	// Fields of a few bytes are together, as there may be very many sessions.
+
+	affinityKey     affinityKey // the affinity key of the request
+	idBuf           [20]byte    // backs id
+	judged          bool        // the request has a route; see judge
+	peeked          bool        // findAffinityKey has seen the body
+	inline          bool        // the whole body is in the client's buffer
+	refused         bool        // an HTTP/2 server refused the last try
+	measured        bool        // the response's head has arrived and was measured
+	answered        bool        // a byte of the response has arrived
+	serverContinues bool        // the server has sent 100 Continue
+	clientContinues bool        // the client has received a 100 Continue
+	decided         bool        // trace is decided
+	unframed        bool        // the client speaks HTTP/1.0 and gets the body without framing
+	upgraded        bool        // the connections speak another protocol
+	close           bool        // the client's connection ends with the response
+	logged          bool        // in the access log
+	wrote           bool        // a byte of the response went to the client
+	headPending     bool        // the client's stream has got the head, and may not have sent it
 }
 
 // earlier returns t or the end of the exchange's time, whichever is first; the zero t stands for no time.

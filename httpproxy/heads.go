@@ -18,9 +18,9 @@ const crlf = "\r\n"
 
 // peer is the client's end of the connection of a session.
 type peer struct {
-	known bool
 	addr  netip.Addr // zero = the peer has no IP address
 	port  uint16
+	known bool
 	text  string // the address as text; "unknown" without one
 	cert  string // see clientCertField; "" = no verified certificate
 }

@@ -16,8 +16,8 @@ import (
 // time limit; for HTTP/1.1 also data or the end from the client. The reset of an HTTP/2 stream closes the connection to
 // the server.
 //
-// With HTTP/1.1 on both sides and without TLS the loop itself passes on what arrives, see passEvents, and the rest lasts
-// until there is more to do than that.
+// With HTTP/1.1 on both sides the loop itself passes on what arrives, see passEvents, and the rest lasts until there is more
+// to do than that.
 //
 // A session keeps its stack while it sends the request's body, if the answer is compressed, has a length or comes by
 // HTTP/2, and if its two connections do not live on one loop.
@@ -28,6 +28,7 @@ var errRests = errors.New("the answer pauses")
 // resting is the state of an exchange with regard to rests.
 type resting struct {
 	never    bool      // the session cannot rest
+	events   bool      // the answer is a stream of events
 	trimmed  bool      // trimBuffers has been called
 	again    bool      // the next wait for the server continues the one before the rest
 	until    time.Time // the end of that wait; zero = never
@@ -47,9 +48,27 @@ func (s *session) restAfter() time.Duration {
 	return quietAfter
 }
 
+// restsAtOnce reports whether the session need not wait before it rests, because events are about to come one by one, and
+// can. A rest that has ended was too early.
+func (s *session) restsAtOnce() bool {
+	r := &s.ex.rest
+	return r.events && !r.trimmed && !r.never && s.attends() && s.canRest()
+}
+
+// isEventStream reports whether the answer is a stream of events.
+func (s *session) isEventStream() bool {
+	for i := range s.resp.Fields {
+		if f := &s.resp.Fields[i]; f.Known == httpwire.Other && httpwire.EqualFold(f.Name, "content-type") {
+			media, _, _ := bytes.Cut(f.Value, []byte{';'})
+			return httpwire.EqualFold(bytes.TrimRight(media, " \t"), eventStream)
+		}
+	}
+	return false
+}
+
 // attends reports whether the loop can pass on what arrives during a rest.
 func (s *session) attends() bool {
-	return s.stream == nil && fiber.Attendable(s.server.conn, s.client.conn)
+	return s.stream == nil && fiber.Attendable(s.server.conn, s.lc.Raw())
 }
 
 // within returns the deadline of a wait for the server that begins or continues now.
@@ -117,10 +136,10 @@ func (s *session) suspend() bool {
 	if resume == nil {
 		return false
 	}
-	s.leases = nil // it belongs to the fiber
+	s.leases, s.ctx = nil, nil // they belong to the fiber
 	client, server := s.client.conn, s.server.conn
 	_ = client.SetDeadline(time.Time{}) // those of the request's head and of the last write may still be set
-	if s.attends() && server.AttendThen(client, s.passEvents, func(panicked any) {
+	if s.attends() && server.AttendThen(s.lc.Raw(), s.passEvents, func(panicked any) {
 		s.ex.rest.panicked = panicked
 		resume()
 	}) {
@@ -147,17 +166,23 @@ func (s *session) suspend() bool {
 const (
 	maxEvent  = bufferSize / 2
 	maxEvents = 16
+	maxPart   = 256 // of a line of the framing that is kept until the rest comes
 )
 
 // passEvents is the step of a rest (see fiber.Conn.AttendThen): it passes on what arrives from the server. It returns true
 // if the session must continue on a fiber.
 func (s *session) passEvents() (over bool) {
+	defer func() {
+		if over {
+			s.server.widen()
+		}
+	}()
 	for range maxEvents {
-		b, clientReady, over := s.server.conn.TryReadEither(s.client.conn, 0)
+		b, clientReady, over := s.server.conn.TryReadEither(s.lc.Raw(), 0)
 		if len(b) == 0 {
 			return clientReady || over
 		}
-		if !s.passEvent(b) {
+		if !s.passEvent(s.server.before(b)) {
 			s.ex.rest.again = false // the wait has ended with b
 			return true
 		}
@@ -174,7 +199,7 @@ func (s *session) passEvent(b []byte) bool {
 		s.server.put(b)
 		return false
 	}
-	out := s.outgoing()
+	out, incomplete := s.outgoing(), false
 	defer s.releaseOut()
 	if s.resp.Length != httpwire.Chunked {
 		out, b = s.appendAnswer(out, b), nil
@@ -183,13 +208,18 @@ func (s *session) passEvent(b []byte) bool {
 		before := s.chunks
 		content, n, done, err := s.chunks.Next(b)
 		if done || err != nil {
-			s.chunks = before
+			s.chunks, incomplete = before, errors.Is(err, httpwire.ErrIncomplete)
 			break
 		}
 		out = s.appendAnswer(out, content)
 		b = b[n:]
 	}
-	s.server.put(b)
+	isPart := incomplete && len(b) <= maxPart
+	if isPart {
+		s.server.keep(b)
+	} else {
+		s.server.put(b)
+	}
 	n := s.client.conn.TryWrite(out)
 	s.count(0, n)
 	if n < len(out) {
@@ -197,7 +227,7 @@ func (s *session) passEvent(b []byte) bool {
 		s.held.add(len(out) - n)
 		return false
 	}
-	return len(b) == 0
+	return isPart || len(b) == 0
 }
 
 // endRest continues the exchange after a rest. It returns false if the session ends or rests again.
@@ -255,6 +285,7 @@ func (s *session) restOfBody() (err error) {
 func (s *session) trimBuffers() {
 	x := &s.ex
 	x.rest.trimmed = true
+	s.about.shrink()
 	s.releaseOut()
 	s.resp.Fields, s.resp.Reason = nil, nil // they refer to the server's buffer
 	s.server.release()                      // which a read has taken if data came in the moment that its time ended

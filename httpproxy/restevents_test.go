@@ -3,6 +3,7 @@ package httpproxy_test
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -15,13 +16,22 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/enginetest"
 )
 
-// partsServer answers with the bytes that a test sends, after the head of a chunked answer. It counts connections.
+// partsServer answers with the bytes that a test sends, after the head of a chunked stream of events. It counts connections.
 func partsServer(t testing.TB) (address string, parts chan<- string, conns *atomic.Int32) {
+	return partsServerWith(t, nil)
+}
+
+// partsServerWith is partsServer with TLS, unless cfg is nil.
+func partsServerWith(t testing.TB, cfg *tls.Config) (address string, parts chan<- string, conns *atomic.Int32) {
 	pieces, conns := make(chan string), new(atomic.Int32)
 	return serveRaw(t, func(c net.Conn) {
+		if cfg != nil {
+			c = tls.Server(c, cfg)
+		}
 		conns.Add(1)
 		br := bufio.NewReader(c)
 		for {
@@ -30,12 +40,12 @@ func partsServer(t testing.TB) (address string, parts chan<- string, conns *atom
 				return
 			}
 			_, _ = io.Copy(io.Discard, r.Body)
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n")
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n")
 			for p := range pieces {
 				if p == "close" {
 					return
 				}
-				if _, _ = io.WriteString(c, p); strings.HasSuffix(p, "\r\n0\r\nX-Sum: 1\r\n\r\n") {
+				if _, _ = io.WriteString(c, p); strings.HasSuffix(p, ": 1\r\n\r\n") {
 					break
 				}
 			}
@@ -44,58 +54,83 @@ func partsServer(t testing.TB) (address string, parts chan<- string, conns *atom
 }
 
 // TestEventsWithoutAFiber: while events come one by one, the session has neither a fiber nor buffers, wherever the chunks
-// are cut. Their contents, the trailers and the next request are as without rests.
+// are cut, and with TLS, too. Their contents, the trailers and the next request are as without rests.
 func TestEventsWithoutAFiber(t *testing.T) {
-	backend, parts, conns := partsServer(t)
-	p := startProxy(t, routeTo(newUpstream(t, backend)))
-	rest := rested(t, false)
-	client := &http.Client{Transport: &http.Transport{}}
-	t.Cleanup(client.CloseIdleConnections)
-	for range 2 {
-		resp, err := client.Get(p.url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		within := false // the last part has ended within a line of the framing, whose rest a fiber waits for
-		for _, part := range []struct{ sent, want string }{
-			{"3\r\none\r\n", "one"},
-			{"3\r\ntwo\r\n5\r\nthree\r\n", "twothree"},
-			{"8\r\nfo", "fo"}, // in the content
-			{"urfiv", "urfiv"},
-			{"e\r", "e"},
-			{"\n", ""}, // between chunks
-			{"1", ""},  // in a size line
-			{"0;x=y\r\n0123456789abcdef", "0123456789abcdef"},
-			{"\r\n3\r\nsix\r\n", "six"},
-		} {
-			if !within {
-				rest()
-				if held := p.Stats().Buffered; enginetest.Kind() != fiber.Goroutine && held > 2<<10 {
-					t.Errorf("before %q %d bytes are held", part.sent, held)
-				}
+	for name, way := range map[string]struct{ client, server bool }{"plain": {}, "TLS": {client: true}, "TLS to the server": {server: true}, "TLS on both sides": {true, true}} {
+		t.Run(name, func(t *testing.T) {
+			serverTLS, o := (*tls.Config)(nil), httpproxy.UpstreamOptions{}
+			if way.server {
+				serverTLS, o.TLS = certificates(t)
 			}
-			parts <- part.sent
-			wantEvent(t, resp.Body, part.want)
-			within = part.sent == "e\r" || part.sent == "1"
-		}
-		rest()
-		parts <- "4\r\nlast\r\n0\r\nX-Sum: 1\r\n\r\n"
-		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "last" || resp.Trailer.Get("X-Sum") != "1" {
-			t.Errorf("at the end: %q, %v, trailers %v", b, err, resp.Trailer)
-		}
-		_ = resp.Body.Close()
+			backend, parts, conns := partsServerWith(t, serverTLS)
+			cfg, client := restClient(t, routeTo(newUpstreamWith(t, o, backend)), false, way.client)
+			p := startProxy(t, cfg)
+			rest := rested(t, false)
+			for range 2 {
+				eventsWithoutAFiber(t, p, client, parts, rest)
+			}
+			if st := p.Stats(); st.Accepted != 1 || conns.Load() != 1 || len(st.Errors) > 0 {
+				t.Errorf("%d and %d connections, errors %v; want one each, and none", st.Accepted, conns.Load(), st.Errors)
+			}
+		})
 	}
-	if st := p.Stats(); st.Accepted != 1 || conns.Load() != 1 || len(st.Errors) > 0 {
-		t.Errorf("%d and %d connections, errors %v; want one each, and none", st.Accepted, conns.Load(), st.Errors)
+}
+
+func eventsWithoutAFiber(t *testing.T, p running, client *http.Client, parts chan<- string, rest func()) {
+	resp, err := client.Get(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for _, part := range []struct{ sent, want string }{
+		{"3\r\none\r\n", "one"},
+		{"3\r\ntwo\r\n5\r\nthree\r\n", "twothree"},
+		{"8\r\nfo", "fo"}, // in the content
+		{"urfiv", "urfiv"},
+		{"e\r", "e"},
+		{"\n", ""}, // between chunks
+		{"1", ""},  // in a size line
+		{"0;x", ""},
+		{"=y\r\n0123456789abcdef", "0123456789abcdef"},
+		{"\r\n3\r\nsix\r\n", "six"},
+		{"4\r\nlast\r\n0", "last"}, // in the end
+	} {
+		rest()
+		if held := p.Stats().Buffered; enginetest.Kind() != fiber.Goroutine && held > 2<<10 {
+			t.Errorf("before %q %d bytes are held", part.sent, held)
+		}
+		parts <- part.sent
+		wantEvent(t, resp.Body, part.want)
+	}
+	rest()
+	parts <- "\r\nX-Sum"
+	rest()
+	parts <- ": 1\r\n\r\n"
+	if b, err := io.ReadAll(resp.Body); err != nil || len(b) > 0 || resp.Trailer.Get("X-Sum") != "1" {
+		t.Errorf("at the end: %q, %v, trailers %v", b, err, resp.Trailer)
 	}
 }
 
 // TestSlowReaderOfEvents: events for which the client has no room are kept, in order, and the server has to wait.
 func TestSlowReaderOfEvents(t *testing.T) {
+	t.Run("plain", func(t *testing.T) { slowReaderOfEvents(t, false) })
+	t.Run("TLS", func(t *testing.T) { slowReaderOfEvents(t, true) })
+}
+
+func slowReaderOfEvents(t *testing.T, withTLS bool) {
 	backend, parts, _ := partsServer(t)
-	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	cfg := routeTo(newUpstream(t, backend))
+	clientTLS := (*tls.Config)(nil)
+	if withTLS {
+		cfg.TLS, clientTLS = certificates(t)
+	}
+	p := startProxy(t, cfg)
 	rest := rested(t, false)
 	c, br := dialRaw(t, p.addr)
+	if withTLS {
+		c = tls.Client(c, clientTLS)
+		br.Reset(c)
+	}
 	_, _ = io.WriteString(c, getRoot)
 	resp, err := http.ReadResponse(br, nil)
 	if err != nil {

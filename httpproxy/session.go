@@ -183,23 +183,26 @@ const (
 // session is one client's connection. One fiber (or goroutine)
 // runs it; a second one sends a request's body while the first waits for the response.
 type session struct {
-	p       *Proxy
-	ctx     context.Context
-	leases  context.Context // see leasing
-	lc      *listener.Conn
-	client  stream
-	isTLS   *tls.ConnectionState // nil = not TLS
-	counts  bool                 // the session counts bytes, instead of the connection below TLS
-	state   atomic.Int32
-	serving bool  // a request is being served, on HTTP/1
-	served  bool  // a request has been answered
-	blank   bool  // and an empty line after it
-	shard   uint8 // its shard of traffic counters
+	p        *Proxy
+	ctx      context.Context
+	leases   context.Context // see leasing
+	lc       *listener.Conn
+	client   stream
+	isTLS    *tls.ConnectionState // nil = not TLS
+	state    atomic.Int32
+	awaiting atomic.Bool // the session waits for a response's head
+	deadline bool        // a deadline is set on the server's connection
+	counts   bool        // the session counts bytes, instead of the connection below TLS
+	serving  bool        // a request is being served, on HTTP/1
+	served   bool        // a request has been answered
+	blank    bool        // and an empty line after it
+	shard    uint8       // its shard of traffic counters
 	// overMemory: the connection has no memory for the stream's request.
 	overMemory bool
 	// suspended: the session of an idle client has given up its stack; Resume continues.
 	suspended bool
 	rests     bool      // the session has given up its stack while an answer pauses; see beginRest
+	outLent   bool      // out is a part of the client's buffer
 	now       time.Time // when the current request began
 	ended     time.Time // when the last request ended; zero = long ago
 	peer      peer
@@ -215,14 +218,11 @@ type session struct {
 	chunks   httpwire.Chunks
 	upChunks httpwire.Chunks
 	server   stream
-	down     fiber.Transfer // moves the response's content
-	passed   func(int)      // the method clientTook; nil = not needed yet
-	out      []byte         // the message being written
-	outLent  bool           // out is a part of the client's buffer
-	said     clientFields   // without a stream
+	down     *fiber.Transfer // moves the response's content; nil = not needed yet
+	passed   func(int)       // the method clientTook; nil = not needed yet
+	out      []byte          // the message being written
+	said     clientFields    // without a stream
 	held     tally
-	deadline bool        // a deadline is set on the server's connection
-	awaiting atomic.Bool // the session waits for a response's head
 	ex       exchange
 }
 
