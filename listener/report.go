@@ -10,18 +10,22 @@ import (
 // reportBurst is how many lines a second Report writes for one reason.
 const reportBurst = 10
 
-// Report counts a problem of a session with CountError, and logs msg with args, alternating keys
-// and values. It logs at most ten lines a second for each reason, because a dead backend can fail
-// thousands of clients a second. The first line after omitted ones has their number in
-// unlogged_before.
+// Report counts a problem of a session with CountError, and logs msg with the reason and args,
+// alternating keys and values. So whoever looks for the cause of a counter finds its lines. It logs at most ten
+// lines a second for each reason, because a dead backend can fail thousands of clients a second. The
+// first line after omitted ones has their number in unlogged_before.
 func (s *Server) Report(reason string, level slog.Level, msg string, args ...any) {
 	s.CountError(reason)
-	s.LogLimited(reason, level, msg, args...)
+	s.logLimited(reason, level, msg, []any{"reason", reason}, args)
 }
 
 // LogLimited is like Report, but does not count, for events that are not errors of a session.
 // reason is only the key of the rate limit.
 func (s *Server) LogLimited(reason string, level slog.Level, msg string, args ...any) {
+	s.logLimited(reason, level, msg, nil, args)
+}
+
+func (s *Server) logLimited(reason string, level slog.Level, msg string, first, args []any) {
 	log := s.config().Logger
 	if !log.Enabled(context.Background(), level) {
 		return
@@ -30,6 +34,7 @@ func (s *Server) LogLimited(reason string, level slog.Level, msg string, args ..
 	if !ok {
 		return
 	}
+	args = append(first, args...)
 	if skipped > 0 {
 		args = append(args, "unlogged_before", skipped)
 	}
