@@ -16,16 +16,16 @@ const reportBurst = 10
 // first line after omitted ones has their number in unlogged_before.
 func (s *Server) Report(reason string, level slog.Level, msg string, args ...any) {
 	s.CountError(reason)
-	s.logLimited(reason, level, msg, []any{"reason", reason}, args)
+	s.logLimited(reason, true, level, msg, args)
 }
 
 // LogLimited is like Report, but does not count, for events that are not errors of a session.
 // reason is only the key of the rate limit.
 func (s *Server) LogLimited(reason string, level slog.Level, msg string, args ...any) {
-	s.logLimited(reason, level, msg, nil, args)
+	s.logLimited(reason, false, level, msg, args)
 }
 
-func (s *Server) logLimited(reason string, level slog.Level, msg string, first, args []any) {
+func (s *Server) logLimited(reason string, show bool, level slog.Level, msg string, args []any) {
 	log := s.config().Logger
 	if !log.Enabled(context.Background(), level) {
 		return
@@ -34,7 +34,9 @@ func (s *Server) logLimited(reason string, level slog.Level, msg string, first, 
 	if !ok {
 		return
 	}
-	args = append(first, args...)
+	if show {
+		args = append([]any{"reason", reason}, args...)
+	}
 	if skipped > 0 {
 		args = append(args, "unlogged_before", skipped)
 	}
