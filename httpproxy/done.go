@@ -46,7 +46,7 @@ func (p *Proxy) failed(r *http.Request, upstream string, res httppool.Result) {
 	if reason == listener.ReasonClientGone {
 		level = slog.LevelInfo
 	}
-	p.srv.Report(reason, level, "request failed", "reason", reason, "client", r.RemoteAddr,
+	p.srv.Report(reason, level, "request failed", "client", r.RemoteAddr,
 		"method", r.Method, "path", r.URL.Path, "status", res.Status, "upstream", upstream, "endpoint", res.Endpoint,
 		"error", res.Err)
 }
@@ -75,7 +75,7 @@ func reasonOf(err error) string {
 // refuse answers a request that goes to no upstream, and counts and logs it. t is its route; nil = none.
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t *target, no refusal) {
 	if no.reason != "" {
-		p.srv.Report(no.reason, slog.LevelInfo, "request refused", "reason", no.reason, "client", r.RemoteAddr,
+		p.srv.Report(no.reason, slog.LevelInfo, "request refused", "client", r.RemoteAddr,
 			"method", r.Method, "host", r.Host, "path", r.URL.Path, "status", no.status, "error", no.why)
 	}
 	if no.header == nil {

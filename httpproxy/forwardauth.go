@@ -182,7 +182,7 @@ func (s *session) ask(a *asker) refusal {
 		no.reason = listener.ReasonAuthFailed
 	case no.status >= http.StatusInternalServerError:
 		s.p.srv.Report(listener.ReasonUpstreamUnavailable, slog.LevelWarn, "the authentication server answered with an error",
-			"reason", listener.ReasonUpstreamUnavailable, "client", s.lc.RemoteAddr().String(), "upstream", a.f.Upstream.Name(), "status", no.status)
+			"client", s.lc.RemoteAddr().String(), "upstream", a.f.Upstream.Name(), "status", no.status)
 	}
 	return no
 }
@@ -212,7 +212,7 @@ func (s *session) unanswered(ctx context.Context, a *asker, err error) refusal {
 		case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, httppool.ErrResponseTimeout):
 			reason = listener.ReasonTimeout
 		}
-		s.p.srv.Report(reason, slog.LevelWarn, "the authentication server did not answer", "reason", reason,
+		s.p.srv.Report(reason, slog.LevelWarn, "the authentication server did not answer",
 			"client", s.lc.RemoteAddr().String(), "upstream", a.f.Upstream.Name(), "error", err)
 	}
 	return refusal{status: http.StatusServiceUnavailable, why: "the authentication server does not answer", retryAfter: 1}

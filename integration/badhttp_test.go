@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -51,6 +52,8 @@ func TestHTTPBadInput(t *testing.T) {
 	})
 	bystander.awaitMore(t, 10)
 	check(t, g, "web", bystander, []badInput{
+		{"client gone before it is accepted", func(t *testing.T) { cutBeforeAccept(t, g, listen) },
+			"client_gone", []string{"client_gone", "before its connection was accepted"}},
 		{"unknown route", times(status(client, listen, "other.example", "/x", http.StatusNotFound, "no route")),
 			"unknown_route", []string{"404", "other.example"}},
 		{"backend down", times(status(client, listen, "dead.example", "/", http.StatusBadGateway, "dead")),
@@ -163,15 +166,38 @@ func cutResponse(t *testing.T, listen string, backend *httpBackend) {
 	}
 }
 
-// cutUpload announces a body, sends a part of it, and resets the connection.
+const uploadHead = "POST /upload HTTP/1.1\r\nHost: a.example\r\nContent-Length: 1000000\r\n"
+
+// cutUpload announces a body, sends a part of it once it is asked for, and resets the connection.
 func cutUpload(t *testing.T, listen string) {
 	t.Helper()
 	c := dial(t, listen)
-	head := "POST /upload HTTP/1.1\r\nHost: a.example\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", 70_000)
-	if _, err := io.WriteString(c, head); err != nil {
-		t.Fatal(err)
+	asked := make([]byte, len("HTTP/1.1 100 Continue\r\n\r\n"))
+	_, err := io.WriteString(c, uploadHead+"Expect: 100-continue\r\n\r\n")
+	if err == nil {
+		_, err = io.ReadFull(c, asked)
+	}
+	if err == nil {
+		_, err = io.WriteString(c, strings.Repeat("x", 70_000))
+	}
+	if err != nil || !strings.Contains(string(asked), " 100 ") {
+		t.Fatalf("%q, %v", asked, err)
 	}
 	reset(t, c)
+}
+
+// cutBeforeAccept resets connections with a part of a request while the gateway does not run.
+func cutBeforeAccept(t *testing.T, g *gateway, listen string) {
+	t.Helper()
+	g.signal(syscall.SIGSTOP)
+	defer g.signal(syscall.SIGCONT)
+	for range repeat {
+		c := dial(t, listen)
+		if _, err := io.WriteString(c, uploadHead+"\r\n"+strings.Repeat("x", 70_000)); err != nil {
+			t.Fatal(err)
+		}
+		reset(t, c)
+	}
 }
 
 // cutDownload reads the beginning of a large body and resets the connection.

@@ -86,16 +86,16 @@ func (s *soak) config(both bool) string {
 	text += fmt.Sprintf("tunnels:\n  far: {connect: \"%s\", as: near, psk: %s}\n", s.cut.addr, tunnelPSK)
 	return text + fmt.Sprintf(`upstreams:
   api: {endpoints: ["%[9]s"], pool: {max_size: 64, acquire_timeout: 5s}}
-  tapi: {endpoints: ["%[1]s"], tunnel: far, pool: {max_size: 8}}
-  techo: {endpoints: ["upstream:echo"], tunnel: far}
+  tapi: {endpoints: ["%[1]s"], tunnel: far, connect_timeout: 30s, pool: {max_size: 8, acquire_timeout: 30s}}
+  techo: {endpoints: ["upstream:echo"], tunnel: far, %[10]s}
   front: {endpoints: ["%[1]s", "%[2]s"], pool: {max_size: 64}}
-  echo: {endpoints: ["%[3]s"], pool: {max_size: 100}, connect_timeout: 30s}
+  echo: {endpoints: ["%[3]s"], connect_timeout: 30s, pool: {max_size: 100, acquire_timeout: 30s}}
   file: {endpoints: ["sqlite:%[4]s"], pool: {max_size: 3, acquire_timeout: 30s}}
   pg:
     endpoints: ["%[5]s"]
     pool: {max_size: 4, acquire_timeout: 30s}
     postgres: {user: %[6]s, password: %[7]s, dbname: %[8]s}
-`, s.web.addr(), s.mortal.addr, s.echo, filepath.Join(s.dir, "soak.db"), s.db.server.Addr(), s.db.user, s.db.password, s.db.name, api)
+`, s.web.addr(), s.mortal.addr, s.echo, filepath.Join(s.dir, "soak.db"), s.db.server.Addr(), s.db.user, s.db.password, s.db.name, api, patient)
 }
 
 // How long a client is idle after each operation: the test needs many faults, not many requests. In a single round every load only has to

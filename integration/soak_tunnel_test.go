@@ -34,8 +34,8 @@ func TestSoakTunnel(t *testing.T) {
 	near := startGateway(t, join(nearConfigListeners(raw), fmt.Sprintf(`listeners:
   - {name: web, protocol: http, listen: "%s", upstream: api}
 upstreams:
-  api: {endpoints: ["%s"], tunnel: far}
-`, web, backend.addr()))+fmt.Sprintf("tunnels:\n  far: {connect: \"%s\", as: near, psk: %s}\n", cut.addr, tunnelPSK))
+  api: {endpoints: ["%s"], tunnel: far, %s}
+`, web, backend.addr(), patient))+fmt.Sprintf("tunnels:\n  far: {connect: \"%s\", as: near, psk: %s}\n", cut.addr, tunnelPSK))
 	client := httpClient(t)
 	if err := echoSum(raw, 1); err != nil {
 		t.Fatal(err)

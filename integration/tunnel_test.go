@@ -78,6 +78,10 @@ func (c *cutter) cut() {
 	c.conns = nil
 }
 
+// patient are settings of an upstream for a machine so busy that making a connection takes longer than the defaults allow: tests
+// that use them ask that nothing is lost, not that it is fast.
+const patient = "connect_timeout: 30s, pool: {acquire_timeout: 30s}"
+
 // farConfig is a gateway whose peers may use the upstreams (name: endpoint) as the rules allow.
 func farConfig(listen, allow string, upstreams map[string]string) string {
 	var names, defs strings.Builder
@@ -85,7 +89,7 @@ func farConfig(listen, allow string, upstreams map[string]string) string {
 		fmt.Fprintf(&names, "%s, ", name)
 		fmt.Fprintf(&defs, "  %s: {endpoints: [\"%s\"]}\n", name, endpoint)
 	}
-	text := fmt.Sprintf("listeners:\n  - name: peers\n    protocol: tunnel\n    listen: %s\n    tunnel: {psk: %s, upstreams: [%s], allow: [%s]}\n",
+	text := fmt.Sprintf("listeners:\n  - name: peers\n    protocol: tunnel\n    listen: %s\n    tunnel: {psk: %s, upstreams: [%s], allow: [%s], dial_timeout: 30s}\n",
 		listen, tunnelPSK, strings.TrimSuffix(names.String(), ", "), allow)
 	if len(upstreams) > 0 {
 		text += "upstreams:\n" + defs.String()
@@ -216,8 +220,8 @@ func nearConfigListeners(listen string) string {
 	return fmt.Sprintf(`listeners:
   - {name: raw, protocol: tcp, listen: "%s", upstream: echo}
 upstreams:
-  echo: {endpoints: ["upstream:echo"], tunnel: far}
-`, listen)
+  echo: {endpoints: ["upstream:echo"], tunnel: far, %s}
+`, listen, patient)
 }
 
 // TestTunnelReverse: the site behind NAT connects, and dials out for the gateway it connects to.

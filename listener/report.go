@@ -10,18 +10,22 @@ import (
 // reportBurst is how many lines a second Report writes for one reason.
 const reportBurst = 10
 
-// Report counts a problem of a session with CountError, and logs msg with args, alternating keys
-// and values. It logs at most ten lines a second for each reason, because a dead backend can fail
-// thousands of clients a second. The first line after omitted ones has their number in
-// unlogged_before.
+// Report counts a problem of a session with CountError, and logs msg with the reason and args,
+// alternating keys and values. So whoever looks for the cause of a counter finds its lines. It logs at most ten
+// lines a second for each reason, because a dead backend can fail thousands of clients a second. The
+// first line after omitted ones has their number in unlogged_before.
 func (s *Server) Report(reason string, level slog.Level, msg string, args ...any) {
 	s.CountError(reason)
-	s.LogLimited(reason, level, msg, args...)
+	s.logLimited(reason, true, level, msg, args)
 }
 
 // LogLimited is like Report, but does not count, for events that are not errors of a session.
 // reason is only the key of the rate limit.
 func (s *Server) LogLimited(reason string, level slog.Level, msg string, args ...any) {
+	s.logLimited(reason, false, level, msg, args)
+}
+
+func (s *Server) logLimited(reason string, show bool, level slog.Level, msg string, args []any) {
 	log := s.config().Logger
 	if !log.Enabled(context.Background(), level) {
 		return
@@ -29,6 +33,9 @@ func (s *Server) LogLimited(reason string, level slog.Level, msg string, args ..
 	skipped, ok := s.reports.next(reason, time.Now())
 	if !ok {
 		return
+	}
+	if show {
+		args = append([]any{"reason", reason}, args...)
 	}
 	if skipped > 0 {
 		args = append(args, "unlogged_before", skipped)

@@ -228,7 +228,7 @@ func (s *Server) refuseSource(client string, err error) {
 	case ErrSourceRate:
 		reason = ReasonSourceRate
 	}
-	s.Report(reason, slog.LevelInfo, "connection refused", "client", client, "reason", reason, "error", err)
+	s.Report(reason, slog.LevelInfo, "connection refused", "client", client, "error", err)
 }
 
 // refuse calls refuseSource, and prepares the connection for Close: the client gets the reason, or

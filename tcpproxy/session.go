@@ -219,7 +219,7 @@ func (s *session) upstreamName() string {
 // refuse accounts for a session that never reached an endpoint.
 func (s *session) refuse(reason string, err error) {
 	s.proxy.srv.Report(reason, level(reason), "session failed", "client", s.client.RemoteAddr().String(),
-		"upstream", s.upstreamName(), "reason", reason, "error", err)
+		"upstream", s.upstreamName(), "error", err)
 	s.access("", err)
 }
 
@@ -249,7 +249,7 @@ func (s *session) broke(endpoint, reason string, err error) {
 	if err != nil {
 		s.proxy.srv.Report(reason, level(reason), "session broke off",
 			"client", s.client.RemoteAddr().String(), "upstream", s.upstreamName(),
-			"endpoint", endpoint, "reason", reason, "error", err)
+			"endpoint", endpoint, "error", err)
 	}
 	s.access(endpoint, err)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/internal/certs"
 	"github.com/headpond/headpond/internal/conntest"
@@ -27,6 +28,38 @@ func TestHelloAgainAndAgain(t *testing.T) {
 	}
 	if e.server.Tunnel().Sessions != 1 {
 		t.Error("a session that answers was ended")
+	}
+}
+
+// TestStreamsToASuccessor: once a peer's new process has connected, streams to the peer go there, and not to a session whose
+// process may be gone.
+func TestStreamsToASuccessor(t *testing.T) {
+	target := conntest.Serve(t, conntest.Echo)
+	var cfg tunnel.ClientConfig
+	e := start(t, options{
+		server: func(c *tunnel.ServerConfig) { c.KeepAlive = time.Hour },
+		client: func(c *tunnel.ClientConfig) {
+			c.KeepAlive, c.Policy = time.Hour, policy(target)
+			cfg = *c
+		},
+	})
+	conntest.Eventually(t, "the session", func() bool { return e.server.Tunnel().Sessions == 1 })
+	e.sockets.freeze()
+	e.server.Restarted("branch", [16]byte{1})
+	cfg.Dial = nil
+	successor, err := tunnel.NewClient(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(successor.Close)
+	conntest.Eventually(t, "the successor's session", func() bool { return e.server.Tunnel().Sessions == 2 })
+	for range 10 {
+		c, err := e.server.Dial(soon(t), "branch", target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conntest.Exchange(t, c, "hello")
+		t.Cleanup(func() { _ = c.Close() })
 	}
 }
 

@@ -229,7 +229,7 @@ func (s *Server) serveConn(ctx context.Context, lc *listener.Conn) {
 	if reason == listener.ReasonProtocol && errors.Is(err, mux.ErrSessionLost) {
 		level = slog.LevelInfo // the peer asked for a session that is over; it makes a new one
 	}
-	s.listener.Report(reason, level, "tunnel: no session with a peer", "peer", clip(h.name), "client", lc.RemoteAddr().String(), "reason", reason, "error", err)
+	s.listener.Report(reason, level, "tunnel: no session with a peer", "peer", clip(h.name), "client", lc.RemoteAddr().String(), "error", err)
 }
 
 // handshake is a connection whose peer is being authenticated.

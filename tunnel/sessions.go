@@ -294,7 +294,8 @@ type choice struct {
 }
 
 // pick finds the session of a peer that is best for one more stream: one that has a
-// socket, with the fewest streams.
+// socket, with the fewest streams. A session whose process may be gone, because another
+// one has connected, is only used if there is no other.
 func (t *sessions) pick(name string) (c choice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -312,7 +313,7 @@ func (t *sessions) pick(name string) (c choice) {
 			c.stale = true
 		case st.Suspended:
 			c.suspended = true
-		case c.best == nil || st.Channels < least:
+		case c.best == nil || c.best.probing && !s.probing || c.best.probing == s.probing && st.Channels < least:
 			c.best, least = s, st.Channels
 		}
 	}

@@ -330,7 +330,7 @@ func (s *session) report(reason string, err error, message string) {
 		level = slog.LevelInfo // happens in normal operation
 	}
 	client := s.client.RemoteAddr().String()
-	s.proxy.srv.Report(reason, level, message, "client", client, "upstream", s.cfg.Upstream.Name(), "endpoint", s.where, "reason", reason, "error", err)
+	s.proxy.srv.Report(reason, level, message, "client", client, "upstream", s.cfg.Upstream.Name(), "endpoint", s.where, "error", err)
 	s.access(s.where, err)
 }
 
