@@ -18,7 +18,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	if n := wanted(msg); len(msg.body) < n {
 		return action{do: more, n: n}, nil
 	}
-	if m.st.strays > 0 && !asynchronous(msg.typ) && m.st.stray(msg.typ) {
+	if m.st.stray(msg.typ) {
 		return action{do: pass}, nil
 	}
 	o := m.st.first()

@@ -385,10 +385,13 @@ func (s *state) readyForQuery(status pgwire.TxStatus) (forward bool, err error) 
 	return true, nil
 }
 
-// stray notes a message of the server, unless servers send it at any time, while strays is not 0. It reports whether it is
-// a ReadyForQuery that answers a Sync in the data of the COPY that has failed, and not the first op: every other op but
-// Sync is answered by something else before. After the first such answer no stray comes any more.
+// stray notes a message of the server, before answer. It reports whether that is a ReadyForQuery that answers a Sync in the
+// data of a COPY that has failed, and not the first op: every other op but Sync is answered by something else before. After
+// the first such answer no stray comes any more.
 func (s *state) stray(typ byte) bool {
+	if s.strays == 0 || asynchronous(typ) {
+		return false
+	}
 	if typ != pgwire.TypeReadyForQuery {
 		s.strays = 0
 		return false
