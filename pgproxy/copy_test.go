@@ -86,33 +86,10 @@ func TestPipelinedBehindFailedCopy(t *testing.T) {
 	db.Exec(t, "create table if not exists copy_works (a int)", "create table if not exists copy_fails (a int)",
 		"create or replace function copy_fails() returns trigger language plpgsql as $$ begin raise 'no'; end $$",
 		"create or replace trigger copy_fails before insert on copy_fails for each statement execute function copy_fails()")
-	const wait = "select pg_advisory_xact_lock(1812)"
-	row, fail := query(wait+"; select 'last'"), query(wait+"; select 'last'::int")
-	sync := &pgwire.Sync{}
-	ext := func(texts ...string) (all []pgwire.Message) {
-		for _, text := range texts {
-			all = append(all, &pgwire.Parse{Query: text}, &pgwire.Bind{}, &pgwire.Execute{}, sync)
-		}
-		return all
-	}
-	rest := map[string][]pgwire.Message{
-		"queries":              {query("select 1"), row},
-		"the last one fails":   {query("select 1"), fail},
-		"one":                  {fail},
-		"a failed transaction": {query("begin"), query("select 1/0"), query("select 2"), query("rollback"), row},
-		"isolation":            {query("begin"), query("set transaction isolation level serializable"), query("commit"), row},
-		"empty":                {query(""), query("--"), row},
-		"extended":             ext("select 1", wait, "select 'last'"),
-		"extended, fails":      ext("select 1", "select 1/0", "select 2", wait, "select 'last'::int"),
-		"syncs":                append([]pgwire.Message{sync, sync, query("select 1"), sync}, row),
-		"a block":              append(ext("begin"), append(ext("select 1/0"), append(ext("rollback"), row)...)...),
-		"named, and closed":    {&pgwire.Parse{Name: "n", Query: "select 1"}, sync, &pgwire.Bind{Statement: "n"}, &pgwire.Execute{}, sync, &pgwire.Close{Object: 'S', Name: "n"}, sync, row},
-		"copied":               append(copies("copy_fails", "1\n"), append(copies("copy_works", "x\n"), append(copies("copy_works", "1\n"), row)...)...),
-	}
-	holder := direct(t, db)
+	sync, holder := &pgwire.Sync{}, direct(t, db)
 	watcher := direct(t, db)
 	together := func(t *testing.T, w *wire, begin, messages []pgwire.Message) (seen string) {
-		holder.ask(query("begin; " + wait))
+		holder.ask(query("begin; " + lastWaits))
 		if len(begin) > 0 {
 			w.send(begin...)
 			seen, _ = w.until(pgwire.TypeCopyInResponse)
@@ -138,7 +115,7 @@ func TestPipelinedBehindFailedCopy(t *testing.T) {
 			"a Query, fails before it reads": {query("copy copy_fails from stdin"), sync, &pgwire.CopyDone{}},
 			"two Syncs":                      {&pgwire.Parse{Query: "copy copy_fails from stdin"}, &pgwire.Bind{}, &pgwire.Execute{}, sync, sync, &pgwire.CopyDone{}, sync},
 		} {
-			for behind, requests := range rest {
+			for behind, requests := range pipelined() {
 				t.Run(mode+"/"+name+"/"+behind, func(t *testing.T) {
 					messages := append(slices.Clone(first), requests...)
 					data := slices.IndexFunc(messages, func(m pgwire.Message) bool { _, ok := m.(*pgwire.Sync); return ok }) + 1
@@ -161,4 +138,34 @@ func TestPipelinedBehindFailedCopy(t *testing.T) {
 func copies(table, data string) []pgwire.Message {
 	return []pgwire.Message{&pgwire.Parse{Query: "copy " + table + " from stdin"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{},
 		&pgwire.CopyData{Data: []byte(data)}, &pgwire.CopyDone{}, &pgwire.Sync{}}
+}
+
+// lastWaits is what the last one of pipelined waits for.
+const lastWaits = "select pg_advisory_xact_lock(1812)"
+
+// pipelined are requests behind a COPY. The answer to the last one has the word "last".
+func pipelined() map[string][]pgwire.Message {
+	wait := lastWaits
+	row, fail := query(wait+"; select 'last'"), query(wait+"; select 'last'::int")
+	sync := &pgwire.Sync{}
+	ext := func(texts ...string) (all []pgwire.Message) {
+		for _, text := range texts {
+			all = append(all, &pgwire.Parse{Query: text}, &pgwire.Bind{}, &pgwire.Execute{}, sync)
+		}
+		return all
+	}
+	return map[string][]pgwire.Message{
+		"queries":              {query("select 1"), row},
+		"the last one fails":   {query("select 1"), fail},
+		"one":                  {fail},
+		"a failed transaction": {query("begin"), query("select 1/0"), query("select 2"), query("rollback"), row},
+		"isolation":            {query("begin"), query("set transaction isolation level serializable"), query("commit"), row},
+		"empty":                {query(""), query("--"), row},
+		"extended":             ext("select 1", wait, "select 'last'"),
+		"extended, fails":      ext("select 1", "select 1/0", "select 2", wait, "select 'last'::int"),
+		"syncs":                append([]pgwire.Message{sync, sync, query("select 1"), sync}, row),
+		"a block":              append(ext("begin"), append(ext("select 1/0"), append(ext("rollback"), row)...)...),
+		"named, and closed":    {&pgwire.Parse{Name: "n", Query: "select 1"}, sync, &pgwire.Bind{Statement: "n"}, &pgwire.Execute{}, sync, &pgwire.Close{Object: 'S', Name: "n"}, sync, row},
+		"copied":               append(copies("copy_fails", "1\n"), append(copies("copy_works", "x\n"), append(copies("copy_works", "1\n"), row)...)...),
+	}
 }

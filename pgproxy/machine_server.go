@@ -18,14 +18,13 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	if n := wanted(msg); len(msg.body) < n {
 		return action{do: more, n: n}, nil
 	}
-	if m.st.stray(msg.typ) {
-		return action{do: pass}, nil
-	}
 	o := m.st.first()
-	if o != nil && o.kind.isOwn() && (!asynchronous(msg.typ) || msg.typ == pgwire.TypeNoticeResponse) { // notices are then for the gateway
+	switch {
+	case m.st.stray(msg.typ):
+		return action{do: pass}, nil
+	case o != nil && o.kind.isOwn() && (!asynchronous(msg.typ) || msg.typ == pgwire.TypeNoticeResponse): // notices are then for the gateway
 		return m.ownAnswer(msg)
-	}
-	if m.st.replaying() && msg.typ != pgwire.TypeNotificationResponse {
+	case m.st.replaying() && msg.typ != pgwire.TypeNotificationResponse:
 		return m.replayAnswer(msg)
 	}
 	status := pgwire.TxStatus(0)
