@@ -1,11 +1,13 @@
 package pgproxy_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/pgtest"
 	"github.com/headpond/headpond/pgproxy"
 	"github.com/headpond/headpond/pgwire"
@@ -73,5 +75,97 @@ func TestFailedCopyKeepsState(t *testing.T) {
 			do(t, other, "notify copy_fails", pgx.QueryExecModeSimpleProtocol)
 			free.until(pgwire.TypeNotificationResponse)
 		})
+	}
+}
+
+// TestPipelinedBehindFailedCopy has COPYs fail, with Syncs in front of the data and requests behind it in the same write, or in that of the data, the last of
+// which waits for a lock. The client gets the messages of a direct connection, in their order: the gateway does not mistake an answer
+// to one of those Syncs for that to a later request, nor the later requests' rows and errors for those of its own.
+func TestPipelinedBehindFailedCopy(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "create table if not exists copy_works (a int)", "create table if not exists copy_fails (a int)",
+		"create or replace function copy_fails() returns trigger language plpgsql as $$ begin raise 'no'; end $$",
+		"create or replace trigger copy_fails before insert on copy_fails for each statement execute function copy_fails()")
+	sync, holder := &pgwire.Sync{}, direct(t, db)
+	watcher := direct(t, db)
+	together := func(t *testing.T, w *wire, begin, messages []pgwire.Message) (seen string) {
+		holder.ask(query("begin; " + lastWaits))
+		if len(begin) > 0 {
+			w.send(begin...)
+			seen, _ = w.until(pgwire.TypeCopyInResponse)
+		}
+		w.send(messages...)
+		conntest.Eventually(t, "the last request waits", func() bool {
+			_, n := watcher.ask(query("select 'waiting: ' || count(*) from pg_locks where locktype = 'advisory' and not granted"))
+			return strings.Contains(n, "waiting: 1")
+		})
+		holder.ask(query("rollback"))
+		for last := false; !last; {
+			types, bodies := w.until(pgwire.TypeReadyForQuery)
+			seen, last = seen+types+" ", strings.Contains(bodies, "last")
+		}
+		types, _ := w.ask(query("select 'after'"))
+		return seen + types
+	}
+	for mode, change := range map[string]func(*pgproxy.Config, *pgproxy.PostgresConfig){"transaction": transaction, "session": session} {
+		g := start(t, db, change)
+		for name, first := range map[string][]pgwire.Message{
+			"fails before it reads": copies("copy_fails", "1\n"), "bad data": copies("copy_works", "x\n"),
+			"a Query":                        {query("copy copy_works from stdin"), &pgwire.CopyData{Data: []byte("x\n")}, sync, &pgwire.CopyDone{}},
+			"a Query, fails before it reads": {query("copy copy_fails from stdin"), sync, &pgwire.CopyDone{}},
+			"two Syncs":                      {&pgwire.Parse{Query: "copy copy_fails from stdin"}, &pgwire.Bind{}, &pgwire.Execute{}, sync, sync, &pgwire.CopyDone{}, sync},
+		} {
+			for behind, requests := range pipelined() {
+				t.Run(mode+"/"+name+"/"+behind, func(t *testing.T) {
+					messages := append(slices.Clone(first), requests...)
+					data := slices.IndexFunc(messages, func(m pgwire.Message) bool { _, ok := m.(*pgwire.Sync); return ok }) + 1
+					if _, simple := messages[0].(*pgwire.Query); simple {
+						data = 1
+					}
+					for _, n := range []int{0, data} {
+						want, got := together(t, direct(t, db), messages[:n], messages[n:]), together(t, g.dial(t), messages[:n], messages[n:])
+						if got != want {
+							t.Errorf("straight on the server\n%s\nthrough the gateway, %d messages first\n%s", want, n, got)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// copies is a COPY as tokio-postgres and libpq's PQexecParams send it.
+func copies(table, data string) []pgwire.Message {
+	return []pgwire.Message{&pgwire.Parse{Query: "copy " + table + " from stdin"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{},
+		&pgwire.CopyData{Data: []byte(data)}, &pgwire.CopyDone{}, &pgwire.Sync{}}
+}
+
+// lastWaits is what the last one of pipelined waits for.
+const lastWaits = "select pg_advisory_xact_lock(1812)"
+
+// pipelined are requests behind a COPY. The answer to the last one has the word "last".
+func pipelined() map[string][]pgwire.Message {
+	wait := lastWaits
+	row, fail := query(wait+"; select 'last'"), query(wait+"; select 'last'::int")
+	sync := &pgwire.Sync{}
+	ext := func(texts ...string) (all []pgwire.Message) {
+		for _, text := range texts {
+			all = append(all, &pgwire.Parse{Query: text}, &pgwire.Bind{}, &pgwire.Execute{}, sync)
+		}
+		return all
+	}
+	return map[string][]pgwire.Message{
+		"queries":              {query("select 1"), row},
+		"the last one fails":   {query("select 1"), fail},
+		"one":                  {fail},
+		"a failed transaction": {query("begin"), query("select 1/0"), query("select 2"), query("rollback"), row},
+		"isolation":            {query("begin"), query("set transaction isolation level serializable"), query("commit"), row},
+		"empty":                {query(""), query("--"), row},
+		"extended":             ext("select 1", wait, "select 'last'"),
+		"extended, fails":      ext("select 1", "select 1/0", "select 2", wait, "select 'last'::int"),
+		"syncs":                append([]pgwire.Message{sync, sync, query("select 1"), sync}, row),
+		"a block":              append(ext("begin"), append(ext("select 1/0"), append(ext("rollback"), row)...)...),
+		"named, and closed":    {&pgwire.Parse{Name: "n", Query: "select 1"}, sync, &pgwire.Bind{Statement: "n"}, &pgwire.Execute{}, sync, &pgwire.Close{Object: 'S', Name: "n"}, sync, row},
+		"copied":               append(copies("copy_fails", "1\n"), append(copies("copy_works", "x\n"), append(copies("copy_works", "1\n"), row)...)...),
 	}
 }

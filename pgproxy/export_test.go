@@ -106,8 +106,10 @@ func (s *State) Client(typ byte) {
 }
 
 // Server records a message of the server.
-func (s *State) Server(typ byte, status pgwire.TxStatus) error {
-	_, err := s.st.answer(typ, status)
+func (s *State) Server(typ byte, status pgwire.TxStatus) (err error) {
+	if !s.st.stray(typ) {
+		_, err = s.st.answer(typ, status)
+	}
 	s.st.local()
 	return err
 }

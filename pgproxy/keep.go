@@ -1,9 +1,7 @@
 package pgproxy
 
 import (
-	"bytes"
 	"cmp"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,7 +27,7 @@ const maxSettingBytes = 64 << 10
 // that keep has to ask the server.
 func (m *machine) due() bool {
 	return m.work != nil && m.mode == Transaction && m.server != nil && !m.refusedReplay &&
-		(m.traces != 0 || m.server.flags&leftSettings != 0 || m.st.doubtful) && m.st.settled()
+		(m.traces != 0 || m.server.flags&leftSettings != 0 || m.st.strays > 0) && m.st.settled()
 }
 
 // keep asks the server for the state that the transaction left, if it may have left any: settings,
@@ -47,11 +45,11 @@ func (s *session) keep() error {
 	if m.over() {
 		s.endCancels() // release checks whether they have ended
 	}
-	if err := s.endDoubt(); err != nil || !m.due() {
-		return err
-	}
 	srv.collects, srv.notified = true, nil
-	err := s.askRemains()
+	err := s.endDoubt()
+	if err == nil {
+		err = s.askRemains()
+	}
 	if err == nil {
 		err = s.handOverChannels()
 	}
@@ -68,38 +66,29 @@ func (s *session) keep() error {
 	return s.tellNotified()
 }
 
-// endDoubt finds out how many ReadyForQuery messages the server has sent after a COPY that failed with a Sync in the COPY data: it
-// ignores the Sync, unless the COPY has failed before the server read it. What comes before the answer to a query is the client's.
+// endDoubt finds out whether the server still answers Syncs in the data of a COPY that has failed: what comes before the
+// answer to a query does, and is the client's.
 func (s *session) endDoubt() error {
 	m, srv := &s.machine, s.srv
-	if !m.st.doubtful {
+	if m.st.strays == 0 {
 		return nil
 	}
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
-	mark := "headpond_" + rand.Text()
-	srv.w.Send(&pgwire.Query{SQL: `SELECT 1 AS "` + mark + `"`})
-	err := srv.w.Flush()
-	for own, over := false, false; err == nil && !over; {
-		var h pgwire.Header
-		var body []byte
-		if h, err = srv.r.Next(); err == nil && h.Type == pgwire.TypeRowDescription {
-			body, err = beginning(srv.r, min(h.Len, peekSize), pgwire.DefaultMaxBody)
-			own = own || bytes.Contains(body, []byte(mark))
-		}
-		switch {
-		case err != nil:
-		case !own && h.Type == pgwire.TypeErrorResponse: // of the client's message or of the query
-			err = errInDoubt
-		case !own, asynchronous(h.Type):
-			err = s.answer(h)
-		default:
-			over, err = h.Type == pgwire.TypeReadyForQuery, srv.r.Skip()
+	answered := false
+	mark := func(*pgwire.DataRow) { answered = true }
+	err := srv.query("SELECT 1", mark)
+	for err == nil && !answered || canceled(err) { // ends with the deadline
+		if err == nil {
+			s.c.Writer.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
+			err = srv.answer(mark)
+		} else {
+			err = srv.query("SELECT 1", mark)
 		}
 	}
 	if err != nil {
 		return s.serverFailed(fmt.Errorf("counting the answers to a COPY that failed: %w", err), false)
 	}
-	m.st.doubtful, srv.unnamed = false, 0
+	m.st.strays = 0
 	return srv.conn.SetDeadline(time.Time{})
 }
 

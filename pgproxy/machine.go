@@ -275,7 +275,7 @@ func (m *machine) begin(server *serverState) {
 // over reports whether the lease can end: everything is answered, and nothing is known that the client needs the
 // server connection for.
 func (m *machine) over() bool {
-	return m.st.settled() && !m.pinned && (m.traces|m.server.pins == 0 || m.st.doubtful || m.refusedReplay)
+	return m.st.settled() && !m.pinned && (m.traces|m.server.pins == 0 || m.st.strays > 0 || m.refusedReplay)
 }
 
 // reusable reports whether another client may have the server connection now.
@@ -286,7 +286,7 @@ func (m *machine) reusable() bool {
 // staysLeased reports whether the server connection stays the client's when everything is answered, as now: its transaction
 // is open, or it keeps the connection, and the gateway has nothing to ask the server.
 func (m *machine) staysLeased() bool {
-	if !m.st.closed() || m.st.doubtful || m.refusedReplay || m.sub != nil {
+	if !m.st.closed() || m.st.strays > 0 || m.refusedReplay || m.sub != nil {
 		return false
 	}
 	return m.st.tx == pgwire.TxActive || m.st.tx == pgwire.TxIdle && m.keepsServer() && !m.server.parkLater && !m.due()

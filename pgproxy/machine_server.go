@@ -19,10 +19,12 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		return action{do: more, n: n}, nil
 	}
 	o := m.st.first()
-	if o != nil && o.kind.isOwn() && (!asynchronous(msg.typ) || msg.typ == pgwire.TypeNoticeResponse) { // notices are then for the gateway
+	switch {
+	case m.st.stray(msg.typ):
+		return action{do: pass}, nil
+	case o != nil && o.kind.isOwn() && (!asynchronous(msg.typ) || msg.typ == pgwire.TypeNoticeResponse): // notices are then for the gateway
 		return m.ownAnswer(msg)
-	}
-	if m.st.replaying() && msg.typ != pgwire.TypeNotificationResponse {
+	case m.st.replaying() && msg.typ != pgwire.TypeNotificationResponse:
 		return m.replayAnswer(msg)
 	}
 	status := pgwire.TxStatus(0)
@@ -144,17 +146,17 @@ func unchanging(inQuery bool, typ byte, body []byte) bool {
 // release.
 func (m *machine) inQuery() (is, ok bool) {
 	o := m.st.first()
-	if o == nil || o.kind.isOwn() || o.kind == opReplay {
+	if o == nil || o.kind.isOwn() || o.kind == opReplay || m.st.strays > 0 {
 		return false, false
 	}
-	return o.kind == opQuery && !o.deallocates() && !m.st.copyOut && !m.st.ignored, true
+	return o.kind == opQuery && !o.deallocates() && !m.st.copyOut && m.st.ignored == 0, true
 }
 
 // passesUnchanged reports whether serverMessage would pass a complete message on unchanged, without messages of the
 // machine. The fast path leaves all other messages, and what comes after them, to the session.
 func (m *machine) passesUnchanged(typ byte, body []byte) bool {
 	o := m.st.first()
-	if o == nil || o.kind.isOwn() || o.kind == opReplay {
+	if o == nil || o.kind.isOwn() || o.kind == opReplay || m.st.strays > 0 {
 		return false
 	}
 	switch typ {

@@ -97,8 +97,8 @@ type state struct {
 	skipping bool // the server ignores everything up to the next Sync
 	copyIn   bool // the client owes CopyData, CopyDone or CopyFail
 	copyOut  bool // the server is sending CopyData
-	ignored  bool // the COPY data contains a Sync: the server ignores it, unless the COPY fails before it
-	doubtful bool // the number of ReadyForQuery messages that the server will send is unknown
+	ignored  int  // Syncs in the COPY data: the server ignores them, unless the COPY fails before it reads them
+	strays   int  // at most so many of them, in a COPY that has failed, may still be answered by ReadyForQuery; see stray
 
 	undone []op // extended messages that the last error made the server skip
 	failed op   // the op that failed
@@ -195,9 +195,9 @@ func (s *state) endsBetween() bool {
 
 // reusable reports whether the server could serve another client: everything is answered, and no transaction, pipeline
 // or COPY is open.
-func (s *state) reusable() bool { return s.settled() && !s.doubtful }
+func (s *state) reusable() bool { return s.settled() && s.strays == 0 }
 
-// settled is reusable without regard to doubtful: the server has sent everything that is expected.
+// settled is reusable without regard to strays: the server has sent everything that is expected.
 func (s *state) settled() bool { return s.tx == pgwire.TxIdle && s.closed() }
 
 // closed reports whether nothing is open or unanswered, except perhaps a transaction.
@@ -206,7 +206,7 @@ func (s *state) closed() bool {
 }
 
 // clean reports whether the server connection would be free after a ROLLBACK.
-func (s *state) clean() bool { return s.closed() && s.tx.Valid() && !s.doubtful }
+func (s *state) clean() bool { return s.closed() && s.tx.Valid() && s.strays == 0 }
 
 // due reports whether the server will send something without further messages from the client.
 func (s *state) due() bool { return !s.copyIn && s.ends > 0 || s.copyOut }
@@ -219,7 +219,7 @@ func (s *state) serverSilent() bool { return s.empty() && !s.copyIn && !s.copyOu
 func (s *state) push(o op) bool {
 	switch {
 	case o.kind == opSync && s.copyIn:
-		s.ignored = true
+		s.ignored++
 		return false
 	case o.kind == opSync:
 		s.skipping, s.unsynced = false, false
@@ -329,7 +329,9 @@ func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err erro
 			return forward, nil
 		}
 	case pgwire.TypeCommandComplete, pgwire.TypeEmptyQueryResponse, pgwire.TypePortalSuspended:
-		s.copyOut, s.ignored = false, s.ignored && s.copyIn
+		if s.copyOut = false; !s.copyIn {
+			s.ignored = 0
+		}
 		switch o := s.first(); {
 		case o == nil:
 		case o.kind == opExecute:
@@ -371,26 +373,46 @@ func (s *state) readyForQuery(status pgwire.TxStatus) (forward bool, err error) 
 			if kind != opSync && !kind.isOwn() {
 				s.answered++
 			}
+			s.strays, s.ignored = s.strays+s.ignored, 0 // of a COPY by Query that has failed
 			return !silent, nil
 		}
 	}
-	if !s.doubtful {
+	if s.strays == 0 {
 		return true, fmt.Errorf("%w: ReadyForQuery that answers nothing", errBackendProtocol)
 	}
+	s.strays--
 	s.skipping, s.unsynced = false, false
 	return true, nil
+}
+
+// stray notes a message of the server, before answer. It reports whether that is a ReadyForQuery that answers a Sync in the
+// data of a COPY that has failed, and not the first op: every other op but Sync is answered by something else before. After
+// the first such answer no stray comes any more.
+func (s *state) stray(typ byte) bool {
+	if s.strays == 0 || asynchronous(typ) {
+		return false
+	}
+	if typ != pgwire.TypeReadyForQuery {
+		s.strays = 0
+		return false
+	}
+	if o := s.first(); o == nil || o.kind == opSync {
+		return false
+	}
+	s.strays--
+	return true
 }
 
 // fail notes ErrorResponse. After an error in the extended protocol the server ignores everything up to the next
 // Sync.
 func (s *state) fail() {
 	s.copyIn, s.copyOut = false, false
-	s.doubtful = s.doubtful || s.ignored
 	s.undone, s.failed = s.undone[:0], op{}
 	o := s.first()
 	if o == nil || !o.kind.extended() {
 		return
 	}
+	s.strays, s.ignored = s.ignored, 0
 	s.failed = *o
 	if !o.silent {
 		s.answered++
@@ -416,7 +438,7 @@ func (s *state) abandon() {
 func (s *state) copyStarts() {
 	s.copyIn = true
 	kept := s.queue[:s.head]
-	dropping := true
+	dropping, unsynced := true, false
 	for i, o := range s.queue[s.head:] {
 		switch {
 		case i > 0 && o.kind == opCopyEnd && dropping:
@@ -424,10 +446,15 @@ func (s *state) copyStarts() {
 			continue
 		case dropping && o.kind == opSync:
 			s.ends--
-			s.unsynced, s.bound, s.ignored = true, true, true
+			s.ignored++
+			unsynced = true
 			continue
 		}
+		unsynced = unsynced && !o.kind.ends()
 		kept = append(kept, o)
 	}
 	s.queue = kept
+	if unsynced {
+		s.unsynced, s.bound = true, true
+	}
 }
