@@ -143,7 +143,9 @@ type Route struct {
 	// StripPrefix removes Path from the forwarded path; only for prefixes.
 	StripPrefix bool
 	// Rewrite is the path that the server gets in place of the request's, with the variables {path} and {rest}, which
-	// is the part after Path. The query is kept. "" = the path is not changed.
+	// is the part after Path, and with PathRegexp the groups of the expression: $1, ${1}, $name or ${name}; "$$" stands for a
+	// dollar. A group inserts what the client wrote, escapes included. A request gets 400 if its new path would have a "."
+	// or ".." segment, or would be longer than Config.MaxHeaderBytes. The query is kept. "" = the path is not changed.
 	Rewrite string
 	// RequestHeaders changes the header of a request before it is sent, ResponseHeaders that of the final response.
 	RequestHeaders, ResponseHeaders HeaderRules
@@ -252,8 +254,8 @@ func (r Route) verify() error {
 	switch {
 	case r.Rewrite != "" && r.StripPrefix:
 		return errors.New("Rewrite and StripPrefix exclude each other")
-	case r.Rewrite != "" && CheckRewrite(r.Rewrite) != nil:
-		return fmt.Errorf("the new path: %w", CheckRewrite(r.Rewrite))
+	case r.Rewrite != "" && CheckRewrite(r.Rewrite, r.expression()) != nil:
+		return fmt.Errorf("the new path: %w", CheckRewrite(r.Rewrite, r.expression()))
 	case !validHostPattern(r.Host):
 		return errors.New(`the host is not a name, "*.name" or empty (write no port)`)
 	case r.Timeout < 0 || r.ConnectTimeout < 0 || r.MaxBody < 0:

@@ -29,10 +29,11 @@ const checkInterval = time.Second
 // exchange is the state of the request that a session serves.
 type exchange struct {
 	finding
-	ahead           aheadOf // steps taken on the loop, without a fiber
-	judged          bool    // the request has a route; see judge
-	size            int     // of the request's head in the client's buffer
-	raw             []byte  // the request's target, as forwarded
+	ahead           aheadOf   // steps taken on the loop, without a fiber
+	judged          bool      // the request has a route; see judge
+	size            int       // of the request's head in the client's buffer
+	raw             []byte    // the request's target, as forwarded
+	captured        *captured // nil = the route's texts have no groups
 	lease           upstream.Lease[*httppool.Conn]
 	stale           httppool.Stale // results of the connections tried before this lease
 	retry           retry          // whether and how the request is to be sent again
@@ -199,8 +200,13 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 // enter chooses between the upstreams of the request's route, and refuses the request if there is no memory for it. The
 // status is 0 if the request is admitted.
 func (s *session) enter() (no refusal) {
-	s.ex.cookieCanary = nil // of the previous table, if judge is called again
+	s.ex.cookieCanary, s.ex.captured = nil, nil // of the previous table, if judge is called again
 	t := s.ex.target
+	if t.captures {
+		if no = s.capture(); no.status != 0 {
+			return no
+		}
+	}
 	if t.route.Upstream == nil { // such an answer takes little memory, and may serve a check of the gateway's health
 		return no
 	}

@@ -168,8 +168,9 @@ func (t *target) change(r Route) {
 		t.requestRules = t.requestRules.withSet("Accept-Encoding", "identity")
 	}
 	t.responseRules, _ = newHeaderRules(r.ResponseHeaders, false)
-	t.rewrite, _ = newTemplate(r.Rewrite)
-	t.redirect, _ = newTemplate(r.Redirect.To)
+	t.rewrite, _ = parseTemplate(r.Rewrite, true, t.expression)
+	t.redirect, _ = parseTemplate(r.Redirect.To, true, t.expression)
+	t.captures = t.rewrite.groups()+t.redirect.groups() > 0
 	t.redirectStatus = cmp.Or(r.Redirect.Status, http.StatusPermanentRedirect)
 	if r.PathMatch == PathPrefix {
 		t.prefix = len(strings.TrimSuffix(r.Path, "/"))

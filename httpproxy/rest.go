@@ -254,7 +254,7 @@ func (s *session) restOfBody() (err error) {
 // it, so it moves to a buffer of its size.
 func (s *session) trimBuffers() {
 	x := &s.ex
-	x.rest.trimmed = true
+	x.rest.trimmed, x.captured = true, nil
 	s.releaseOut()
 	s.resp.Fields, s.resp.Reason = nil, nil // they refer to the server's buffer
 	s.server.release()                      // which a read has taken if data came in the moment that its time ended

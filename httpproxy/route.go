@@ -57,6 +57,7 @@ type target struct {
 	rewrite        template // nil = none
 	redirect       template // nil = none
 	redirectStatus int
+	captures       bool         // rewrite or redirect has groups of the expression
 	requestRules   *headerRules // nil = none
 	responseRules  *headerRules // nil = none
 	trusted        []netip.Prefix

@@ -147,7 +147,7 @@ type Route struct {
 	Retries         *Retries      `conf:"retries"`                                                         // nil: the listener's
 	MaxBody         int           `conf:"max_body_kib" default:"0" min:"0" max:"1073741824"`               // of requests; 0: no bound
 	StrictBackend   bool          `conf:"strict_backend"`                                                  // refuse answers that frame their body twice
-	Rewrite         string        `conf:"rewrite"`                                                         // the path that the server gets
+	Rewrite         string        `conf:"rewrite" groups:"true"`                                           // the path that the server gets
 	Redirect        *Redirect     `conf:"redirect" scalar:"To"`                                            // nil: none
 	Respond         *Respond      `conf:"respond"`                                                         // nil: none
 	RequestHeaders  *HeaderRules  `conf:"request_headers"`                                                 // nil: unchanged
