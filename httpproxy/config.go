@@ -43,7 +43,7 @@ var ErrConfig = errors.New("httpproxy: invalid configuration")
 type Upstream = upstream.Upstream[*httppool.Conn]
 
 // Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes,
-// RefuseBeyondPeek, KeyAuthorization, AccessLog, MaxBuffered, MaxBufferedPerConn, and ClientAuth and ClientCAs of TLS;
+// RefuseBeyondPeek, KeyAuthorization, AccessLog, ErrorPages, MaxBuffered, MaxBufferedPerConn, and ClientAuth and ClientCAs of TLS;
 // all other fields keep the values given to New.
 type Config struct {
 	// Listener configures admission, PROXY protocol, access log and logger.
@@ -86,6 +86,9 @@ type Config struct {
 	ResetSecret []byte
 	// Tracer gets the traces of requests; nil = no request is traced. Update does not change it.
 	Tracer Tracer
+
+	// ErrorPages are the pages of routes without their own, and of requests without a route.
+	ErrorPages []ErrorPage
 
 	// MaxBuffered is how many bytes the Proxy may hold for requests: their heads, and parts of bodies that the next
 	// connection has not accepted yet. Beyond it, new requests are answered 503 with Retry-After, as when Memory is
@@ -196,6 +199,8 @@ type Route struct {
 	Compression *Compression
 	// CORS lets pages of other origins use the route; nil = the server decides.
 	CORS *CORS
+	// ErrorPages replace Config.ErrorPages. nil = those of the Config; empty and not nil = none.
+	ErrorPages []ErrorPage
 	// LLM counts the tokens of language models; nil = they are not counted.
 	LLM *LLM
 	// NoAccessLog leaves requests of the route out of Config.AccessLog and of the access log of listener.Config.
@@ -232,6 +237,9 @@ func (c Config) Verify() error {
 	}
 	if _, err := jsonfield.NewPlan(bodyFields(c.Routes)); err != nil {
 		errs = append(errs, fmt.Errorf("%w: the fields of bodies: %w", ErrConfig, err))
+	}
+	if err := verifyErrorPages(c.ErrorPages); err != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
 	}
 	if err := c.AccessLog.Verify(); err != nil {
 		errs = append(errs, fmt.Errorf("%w: the access log: %w", ErrConfig, err))
@@ -287,7 +295,7 @@ func (r Route) verify() error {
 	if _, err := newHeaderRules(r.ResponseHeaders, false); err != nil {
 		return fmt.Errorf("the headers of answers: %w", err)
 	}
-	if err := r.verifyAccess(); err != nil {
+	if err := errors.Join(r.verifyAccess(), verifyErrorPages(r.ErrorPages)); err != nil {
 		return err
 	}
 	if err := r.Compression.verify(); err != nil {

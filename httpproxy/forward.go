@@ -64,6 +64,7 @@ type exchange struct {
 	serverContinues bool           // the server has sent 100 Continue
 	clientContinues bool           // the client has received a 100 Continue
 	compression     answerCompression
+	paged           bool // the answer has an error page in place of the server's content
 	result          httppool.Result
 	until           time.Time     // deadline of the exchange; zero = none
 	asked           *http.Request // result of the method request; nil = not needed yet
@@ -581,6 +582,9 @@ func (s *session) receive() error {
 			continue
 		case s.resp.Status >= 502 && s.rejected(n):
 			return nil
+		}
+		if p := s.pageForServer(); p != nil {
+			return s.respondPage(p, n)
 		}
 		return s.respond(n)
 	}

@@ -156,8 +156,13 @@ func (s *session) answerItself() bool {
 	if !s.asksHead() {
 		_, _ = w.Write([]byte(own.Body))
 	}
+	if own.Body == "" {
+		s.pageForOwn(w, true)
+	}
 	x.result = httppool.Result{Status: own.Status, BytesOut: int64(w.body.Len())}
+	s.held.add(2 * w.body.Len())
 	err := s.reply(w, s.replyTime())
+	s.held.add(-2 * w.body.Len())
 	s.served = true
 	s.measure(nil)
 	if err != nil {

@@ -97,6 +97,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 	fields, lengths := bodyFields(cfg.Routes), promptLengths(cfg.Routes)
 	limiters := map[string]*limiter{}
 	trusted := listener.Addresses{Allow: cfg.TrustedProxies}.Plain().Allow
+	pages := newErrorPages(cfg.ErrorPages)
 	counts, asks := false, false // some route counts tokens, or asks for the usage
 	var ready func(r Route) *target
 	ready = func(r Route) *target {
@@ -132,6 +133,9 @@ func (p *Proxy) newTable(cfg Config) *table {
 				tg.llm.ask, asks = newUsageFields(fields), true
 			}
 		}
+		if tg.pages = pages; r.ErrorPages != nil {
+			tg.pages = newErrorPages(r.ErrorPages)
+		}
 		tg.readsBody = tg.llm != nil || tg.affinity.readsBody()
 		tg.change(r)
 		if c := r.Canary; c.Upstream != nil {
@@ -148,7 +152,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 	t := newTable(cfg.Routes, ready)
 	p.limiters = limiters
 	t.keyAuthorization, t.trusted = cfg.KeyAuthorization, trusted
-	t.asks = asks
+	t.asks, t.pages = asks, pages
 	t.peek, t.refuse = cmp.Or(cfg.PeekBytes, DefaultPeekBytes), cfg.RefuseBeyondPeek
 	if len(fields)+len(lengths) > 0 {
 		plan, _ := jsonfield.NewPlan(fields) // no error: Verify has made it

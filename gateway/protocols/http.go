@@ -82,6 +82,10 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			cfg.Tracer = t.Tracer()
 		}
 	}
+	var err error
+	if cfg.ErrorPages, err = pagesOf(section.ErrorPages); err != nil {
+		return extend.Server{}, err
+	}
 	users := usersOf{}
 	for _, r := range section.Routes {
 		basic, err := users.settings(r.BasicAuth, l.Gateway)
@@ -93,6 +97,10 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			return extend.Server{}, err
 		}
 		canary, err := r.Canary.settings(l)
+		if err != nil {
+			return extend.Server{}, err
+		}
+		pages, err := pagesOf(r.ErrorPages)
 		if err != nil {
 			return extend.Server{}, err
 		}
@@ -109,7 +117,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout, DeadlineHeader: r.DeadlineHeader,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
 			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
-			MaxBody: int64(r.MaxBody) << 10, StrictBackend: r.StrictBackend, NoAccessLog: !r.AccessLog, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), CORS: r.CORS.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
+			MaxBody: int64(r.MaxBody) << 10, StrictBackend: r.StrictBackend, NoAccessLog: !r.AccessLog, ErrorPages: pages, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), CORS: r.CORS.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -117,14 +125,15 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 
 // HTTPListener is the section of an http listener.
 type HTTPListener struct {
-	Routes      []Route    `conf:"routes" maxlen:"10000"`                                                // empty: everything goes to the listener's upstream
-	PeekBytes   int        `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"`                  // of a body that may be read for routes with Body
-	PeekBeyond  Beyond     `conf:"peek_beyond" default:"default"`                                        // where that is not enough
-	MaxBuffered int        `conf:"max_buffered_mib" default:"0" min:"0" max:"1048576"`                   // memory for requests; 0: only the process's bound
-	MaxPerConn  int        `conf:"max_buffered_per_connection_kib" default:"0" min:"0" max:"1073741824"` // for the requests of one client's connection; 0: no separate bound
-	Retries     *Retries   `conf:"retries"`                                                              // of routes without their own; never nil when read from a file
-	AccessLog   *AccessLog `conf:"access_log"`                                                           // nil: none of its own
-	HTTP3       *HTTP3     `conf:"http3" scalar:"Enabled"`                                               // nil: none
+	Routes      []Route     `conf:"routes" maxlen:"10000"`                                                // empty: everything goes to the listener's upstream
+	PeekBytes   int         `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"`                  // of a body that may be read for routes with Body
+	PeekBeyond  Beyond      `conf:"peek_beyond" default:"default"`                                        // where that is not enough
+	MaxBuffered int         `conf:"max_buffered_mib" default:"0" min:"0" max:"1048576"`                   // memory for requests; 0: only the process's bound
+	MaxPerConn  int         `conf:"max_buffered_per_connection_kib" default:"0" min:"0" max:"1073741824"` // for the requests of one client's connection; 0: no separate bound
+	Retries     *Retries    `conf:"retries"`                                                              // of routes without their own; never nil when read from a file
+	ErrorPages  []ErrorPage `conf:"error_pages" maxlen:"64"`                                              // of routes without their own, and of requests without a route
+	AccessLog   *AccessLog  `conf:"access_log"`                                                           // nil: none of its own
+	HTTP3       *HTTP3      `conf:"http3" scalar:"Enabled"`                                               // nil: none
 }
 
 // Route sends requests to an upstream. The most specific route wins.
@@ -163,6 +172,7 @@ type Route struct {
 	Canary      *Canary        `conf:"canary"`                         // nil: none
 	CORS        *CORS          `conf:"cors"`                           // nil: the backend decides
 	Compress    *Compress      `conf:"compress"`                       // nil: answers are not compressed
+	ErrorPages  []ErrorPage    `conf:"error_pages" maxlen:"64"`        // in place of the listener's; nil: those, empty: none
 	AccessLog   bool           `conf:"access_log" default:"true"`      // its requests are in the listener's access logs
 }
 
@@ -227,6 +237,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 	}
 	checkRetries(c, h.Retries)
 	checkAccessLog(c, h.AccessLog)
+	checkErrorPages(c, h.ErrorPages)
 	checkHTTP3(c, l, h)
 	if least := httpproxy.LeastBufferedPerConn(0, h.PeekBytes) >> 10; h.MaxPerConn != 0 && int64(h.MaxPerConn) < least && c.NoProblemAt(&h.MaxPerConn, &h.PeekBytes) {
 		c.Report(c.Mark(&h.MaxPerConn), "max_buffered_per_connection_kib: %d: a single request may take %d KiB, with its head and peek_bytes; want that at least, or 0", h.MaxPerConn, least)
@@ -241,6 +252,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		}
 		checkRoute(c, r)
 		checkConditions(c, r)
+		checkErrorPages(c, r.ErrorPages)
 		checkRetries(c, r.Retries)
 		checkPause(c, r, h.Retries)
 		checkAffinity(c, r)
