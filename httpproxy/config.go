@@ -205,6 +205,9 @@ type Route struct {
 	LLM *LLM
 	// NoAccessLog leaves requests of the route out of Config.AccessLog and of the access log of listener.Config.
 	NoAccessLog bool
+	// LogFilter says which requests have a line in these logs. nil = in Config.AccessLog its own filter decides, in the other
+	// one all have one.
+	LogFilter *LogFilter
 }
 
 // Verify reports every problem of c, joined; each wraps ErrConfig or listener.ErrConfig. It does not change c.
@@ -295,7 +298,7 @@ func (r Route) verify() error {
 	if _, err := newHeaderRules(r.ResponseHeaders, false); err != nil {
 		return fmt.Errorf("the headers of answers: %w", err)
 	}
-	if err := errors.Join(r.verifyAccess(), verifyErrorPages(r.ErrorPages)); err != nil {
+	if err := errors.Join(r.verifyAccess(), verifyErrorPages(r.ErrorPages), r.LogFilter.verify()); err != nil {
 		return err
 	}
 	if err := r.Compression.verify(); err != nil {

@@ -111,7 +111,7 @@ func (s *session) refuse(no refusal) bool {
 	if no.header != nil {
 		w.answerWith(no, s.asksHead())
 	}
-	if s.p.refuse(w, s.request(), x.target, no); no.header == nil {
+	if s.p.refuse(w, s.request(), x.target, no, time.Since(s.now)); no.header == nil {
 		s.pageForOwn(w, true)
 	}
 	s.served = true

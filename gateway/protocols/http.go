@@ -117,7 +117,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout, DeadlineHeader: r.DeadlineHeader,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
 			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
-			MaxBody: int64(r.MaxBody) << 10, StrictBackend: r.StrictBackend, NoAccessLog: !r.AccessLog, ErrorPages: pages, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), CORS: r.CORS.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
+			MaxBody: int64(r.MaxBody) << 10, StrictBackend: r.StrictBackend, NoAccessLog: r.AccessLog != nil && !r.AccessLog.Enabled, LogFilter: r.AccessLog.filter(), ErrorPages: pages, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), CORS: r.CORS.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -173,7 +173,7 @@ type Route struct {
 	CORS        *CORS          `conf:"cors"`                           // nil: the backend decides
 	Compress    *Compress      `conf:"compress"`                       // nil: answers are not compressed
 	ErrorPages  []ErrorPage    `conf:"error_pages" maxlen:"64"`        // in place of the listener's; nil: those, empty: none
-	AccessLog   bool           `conf:"access_log" default:"true"`      // its requests are in the listener's access logs
+	AccessLog   *RouteLog      `conf:"access_log" scalar:"Enabled"`    // which requests are in the listener's access logs; nil: all that its own conditions take
 }
 
 // The time-outs of the route a listener's "upstream" key stands for; Route's tags have them too.
@@ -226,7 +226,7 @@ func routedTo(l *config.Listener) (names []*string) {
 func finishHTTP(_ *config.Config, l *config.Listener) {
 	h := config.SectionOf[HTTPListener](l)
 	if !slices.ContainsFunc(h.Routes, func(r Route) bool { return r.unconditional() }) {
-		h.Routes = append(h.Routes, Route{Path: "/", PathMatch: PathPrefix, Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout, AccessLog: true})
+		h.Routes = append(h.Routes, Route{Path: "/", PathMatch: PathPrefix, Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout})
 	}
 }
 
@@ -253,6 +253,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		checkRoute(c, r)
 		checkConditions(c, r)
 		checkErrorPages(c, r.ErrorPages)
+		checkRouteLog(c, r.AccessLog)
 		checkRetries(c, r.Retries)
 		checkPause(c, r, h.Retries)
 		checkAffinity(c, r)
