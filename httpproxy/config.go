@@ -195,6 +195,8 @@ type Route struct {
 	RateLimit RateLimit
 	// Canary sends a share of the requests to another upstream.
 	Canary Canary
+	// Mirror sends copies of requests to another upstream.
+	Mirror Mirror
 	// Compression compresses answers; nil = answers pass unchanged.
 	Compression *Compression
 	// CORS lets pages of other origins use the route; nil = the server decides.
@@ -298,7 +300,7 @@ func (r Route) verify() error {
 	if _, err := newHeaderRules(r.ResponseHeaders, false); err != nil {
 		return fmt.Errorf("the headers of answers: %w", err)
 	}
-	if err := errors.Join(r.verifyAccess(), verifyErrorPages(r.ErrorPages), r.LogFilter.verify()); err != nil {
+	if err := errors.Join(r.verifyAccess(), verifyErrorPages(r.ErrorPages), r.LogFilter.verify(), r.Mirror.verify(r)); err != nil {
 		return err
 	}
 	if err := r.Compression.verify(); err != nil {

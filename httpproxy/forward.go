@@ -56,6 +56,7 @@ type exchange struct {
 	up              *uploading     // nil unless a fiber sends the body
 	refusals        int            // times an HTTP/2 server has refused the request
 	refused         bool           // an HTTP/2 server refused the last try
+	copied          *requestCopy   // the copy for the route's Mirror, while its body comes; nil = none
 	kept            kept           // the part of the body that can be sent again
 	sent            time.Time      // when the head of the request was last sent
 	measured        bool           // the response's head has arrived and was measured
@@ -244,10 +245,6 @@ func (s *session) begin(path string, raw []byte) {
 	}
 	s.checkForBody()
 }
-
-// forward sends the request, passes the response on, and prepares for the next request. It returns
-// false if the session ends or rests.
-func (s *session) forward() bool { return s.forwarded(s.attempts(s.ex.raw)) }
 
 // canonical brings the target into origin form (RFC 9112, section 3.2), and makes the checks that all later code relies
 // on. The status is 0 unless the request is refused.

@@ -71,8 +71,13 @@ func (s *session) key() string {
 // appendRequest appends the request's head for the server (RFC 9112, section 3; RFC 9113, section 8.3.1): the
 // end-to-end fields as they were written, then the fields that the proxy sets.
 func (s *session) appendRequest(dst, raw []byte) []byte {
-	r, t, place := &s.req, s.ex.target, s.place()
-	w := headWriter{dst: dst, coded: place != nil}
+	return s.appendHead(dst, raw, s.place() != nil)
+}
+
+// appendHead is appendRequest; coded chooses HPACK for the session's place, and otherwise the text of HTTP/1.1.
+func (s *session) appendHead(dst, raw []byte, coded bool) []byte {
+	r, t := &s.req, s.ex.target
+	w := headWriter{dst: dst, coded: coded}
 	s.beginRequest(&w, raw)
 	trusted, trace, upgrade := s.trusted(), s.ex.trace, s.ex.tunnel
 	var received forwarded
@@ -102,7 +107,7 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 				continue
 			}
 		case httpwire.Trailer: // a server with net/http accepts only the trailers that are named
-			if place == nil {
+			if !coded {
 				continue
 			}
 		default:

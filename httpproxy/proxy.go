@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/internal/jsonfield"
 	"github.com/headpond/headpond/listener"
@@ -38,6 +39,10 @@ type Proxy struct {
 	unrouted *traffic.Cell             // counts requests without a route
 	ledger   ledger
 
+	copies     fiber.Group     // sends copies for Mirrors
+	copying    context.Context // of the copies
+	stopCopies context.CancelFunc
+
 	tables  sync.Mutex         // held while a table is made
 	budgets map[string]*budget // by name of the upstream; guarded by tables
 	// limiters holds the limiters of the routes' RateLimits; guarded by tables.
@@ -59,6 +64,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	cfg.Listener.Protocol, cfg.Listener.ClientFirst = "http", true
 	p := &Proxy{name: cfg.Listener.Name, tracer: cfg.Tracer, traffic: traffic.NewSet(routeTraffic), models: traffic.NewSet(modelTraffic), budgets: map[string]*budget{}}
+	p.copying, p.stopCopies = context.WithCancel(context.Background())
 	p.unrouted = p.traffic.Cell("", "")
 	var err error
 	if p.srv, err = listener.New(cfg.Listener, p); err != nil {
@@ -138,10 +144,11 @@ func (p *Proxy) newTable(cfg Config) *table {
 		}
 		tg.readsBody = tg.llm != nil || tg.affinity.readsBody()
 		tg.change(r)
+		tg.mirror = newMirror(r.Mirror, tg.response, tg.idle)
 		if c := r.Canary; c.Upstream != nil {
 			r.Upstream, r.Canary, r.RateLimit, r.BasicAuth, r.ForwardAuth = c.Upstream, Canary{}, RateLimit{}, nil, nil
 			share := ready(r)
-			share.limiter, share.access = tg.limiter, tg.access // one for all targets of the route
+			share.limiter, share.access, share.mirror = tg.limiter, tg.access, tg.mirror // one for all targets of the route
 			if tg.llm != nil {
 				share.llm.limits = tg.llm.limits
 			}
@@ -264,6 +271,7 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	}()
 	err := p.srv.Drain(ctx)
 	<-interrupted
+	p.endCopies()
 	p.ledger.memory.remove(&p.ledger)
 	return err
 }

@@ -79,6 +79,15 @@ func (s *session) canRest() bool {
 	return s.server.r == s.server.w && s.client.conn.State() == fiber.Silent
 }
 
+// forward sends the request, passes the response on, and prepares for the next request. It returns
+// false if the session ends or rests.
+func (s *session) forward() bool {
+	if m := s.ex.target.mirror; m != nil {
+		s.startCopy(m)
+	}
+	return s.forwarded(s.attempts(s.ex.raw))
+}
+
 // forwarded ends an exchange with the outcome err, or makes the session rest. It returns false if the session ends or
 // rests.
 func (s *session) forwarded(err error) bool {

@@ -50,6 +50,7 @@ type target struct {
 	set            []*target      // all targets that differ only in groups and upstream; nil = it has no groups
 	compress       *compressing   // nil = answers are not compressed
 	pages          *errorPages    // nil = none
+	mirror         *mirror        // nil = none
 	access         *access        // nil = everybody may use the route
 	route          Route
 	name           string // name of the upstream

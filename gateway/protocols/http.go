@@ -100,6 +100,10 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		if err != nil {
 			return extend.Server{}, err
 		}
+		mirror, err := r.Mirror.settings(l)
+		if err != nil {
+			return extend.Server{}, err
+		}
 		pages, err := pagesOf(r.ErrorPages)
 		if err != nil {
 			return extend.Server{}, err
@@ -117,7 +121,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout, DeadlineHeader: r.DeadlineHeader,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
 			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
-			MaxBody: int64(r.MaxBody) << 10, StrictBackend: r.StrictBackend, NoAccessLog: r.AccessLog != nil && !r.AccessLog.Enabled, LogFilter: r.AccessLog.filter(), ErrorPages: pages, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), CORS: r.CORS.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
+			MaxBody: int64(r.MaxBody) << 10, StrictBackend: r.StrictBackend, NoAccessLog: r.AccessLog != nil && !r.AccessLog.Enabled, LogFilter: r.AccessLog.filter(), ErrorPages: pages, Mirror: mirror, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), CORS: r.CORS.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -170,6 +174,7 @@ type Route struct {
 	RateLimit   *RateLimit     `conf:"rate_limit"`                     // nil: none
 	LLM         *LLM           `conf:"llm" scalar:"Enabled"`           // nil: tokens are not counted
 	Canary      *Canary        `conf:"canary"`                         // nil: none
+	Mirror      *Mirror        `conf:"mirror" scalar:"Upstream"`       // nil: none
 	CORS        *CORS          `conf:"cors"`                           // nil: the backend decides
 	Compress    *Compress      `conf:"compress"`                       // nil: answers are not compressed
 	ErrorPages  []ErrorPage    `conf:"error_pages" maxlen:"64"`        // in place of the listener's; nil: those, empty: none
@@ -218,6 +223,9 @@ func routedTo(l *config.Listener) (names []*string) {
 		if k := routes[i].Canary; k != nil {
 			names = append(names, &k.Upstream)
 		}
+		if m := routes[i].Mirror; m != nil {
+			names = append(names, &m.Upstream)
+		}
 	}
 	return names
 }
@@ -262,6 +270,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		checkLLM(c, r)
 		checkCORS(c, r)
 		checkCanary(c, r)
+		checkMirror(c, r)
 		checkForwardAuth(c, r)
 		checkCompress(c, r)
 		key := r.key()
