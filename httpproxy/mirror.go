@@ -276,10 +276,10 @@ func (m *mirror) send(ctx context.Context, head, body []byte) error {
 	return err
 }
 
-// endCopies waits for the copies under way, for a short time, and ends the others.
-func (p *Proxy) endCopies() {
-	timer := time.AfterFunc(lastCopies, p.stopCopies)
+// endCopies waits for the copies under way, for a short time and until ctx ends, and ends the others.
+func (p *Proxy) endCopies(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lastCopies)
+	defer cancel()
+	defer context.AfterFunc(ctx, p.stopCopies)()
 	p.copies.Wait()
-	timer.Stop()
-	p.stopCopies()
 }

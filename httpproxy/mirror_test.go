@@ -3,6 +3,7 @@ package httpproxy_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/rand"
 	"fmt"
 	"io"
@@ -176,7 +177,7 @@ func TestMirrorAtTheEnd(t *testing.T) {
 	get(t, p.url)
 	<-begun
 	http.DefaultClient.CloseIdleConnections()
-	if err := p.Drain(t.Context()); err != nil {
+	if err := p.Drain(context.Background()); err != nil {
 		t.Error(err)
 	}
 	if n := mirrorCount(p, "/", "failed"); n != 1 {

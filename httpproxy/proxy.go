@@ -271,7 +271,7 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	}()
 	err := p.srv.Drain(ctx)
 	<-interrupted
-	p.endCopies()
+	p.endCopies(ctx)
 	p.ledger.memory.remove(&p.ledger)
 	return err
 }
