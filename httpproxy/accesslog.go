@@ -27,6 +27,8 @@ type AccessLog struct {
 	Format string
 	// Query logs the queries of the request and of Referer, which may hold secrets.
 	Query bool
+	// Filter says which requests have a line, unless their route has a filter.
+	Filter LogFilter
 }
 
 // LogFormats returns the formats with a name.
@@ -41,7 +43,7 @@ func (a *AccessLog) Verify() error {
 		return errors.New("an access log needs a writer")
 	}
 	_, err := newLogFormat(a.Format, a.Query)
-	return err
+	return errors.Join(err, a.Filter.verify())
 }
 
 // accessLog is an AccessLog prepared for use. It is immutable.
@@ -50,6 +52,7 @@ type accessLog struct {
 	format   *logFormat
 	listener string
 	query    bool
+	filter   LogFilter
 }
 
 // newAccessLog returns nil if there is no log. Verify has found no error.
@@ -59,7 +62,7 @@ func newAccessLog(cfg Config) *accessLog {
 		return nil
 	}
 	format, _ := newLogFormat(a.Format, a.Query)
-	return &accessLog{to: a.To, format: format, listener: cfg.Listener.Name, query: a.Query}
+	return &accessLog{to: a.To, format: format, listener: cfg.Listener.Name, query: a.Query, filter: a.Filter}
 }
 
 // logged returns the log for the session's request, nil if none.
@@ -79,6 +82,7 @@ func (s *session) accesses() bool {
 // logLine is the source of a log line, or of a trace. All that it refers to belongs to the session.
 type logLine struct {
 	log      *accessLog // nil = only a trace is made
+	filter   *LogFilter // the route's; nil = the log's
 	trusted  []netip.Prefix
 	trace    TraceID           // zero = the request is not traced
 	req      *httpwire.Request // the zero Request if no head could be read
@@ -118,8 +122,15 @@ const (
 	statusClientGone = 499 // used in logs: the client left before it was answered; see httppool.Result
 )
 
-// write writes the line of a request.
+// write writes the line of a request, if the filter takes it.
 func (l *logLine) write(shard uint8) {
+	filter := l.filter
+	if filter == nil {
+		filter = &l.log.filter
+	}
+	if !filter.takes(l.status, l.reason != "", l.lasted) {
+		return
+	}
 	l.buf = l.log.format.append(l, l.buf[:0])
 	l.log.to.WriteLine(int(shard), l.buf)
 }
@@ -185,7 +196,7 @@ func (s *session) lineOf(log *accessLog) *logLine {
 		l.wait = max(x.sent.Sub(s.now), 0)
 	}
 	if t := x.target; t != nil {
-		l.route, l.upstream = t.label, t.name
+		l.route, l.upstream, l.filter = t.label, t.name, t.route.LogFilter
 	}
 	l.endpoint, l.retries, l.user, l.id, l.tokens = x.result.Endpoint, x.result.Retries, x.user, x.id, x.tokens
 	return l

@@ -114,7 +114,7 @@ func (s *session) beginResponse() []byte {
 	if x.target.llm != nil {
 		s.expectTokens()
 	}
-	if z := x.target.compress; z != nil {
+	if z := x.target.compress; z != nil && !x.paged {
 		s.considerCompression(z)
 	}
 	s.out = s.appendResponse(s.outgoing())

@@ -43,7 +43,7 @@ var ErrConfig = errors.New("httpproxy: invalid configuration")
 type Upstream = upstream.Upstream[*httppool.Conn]
 
 // Config describes a Proxy. Update may change Listener, Routes, TrustedProxies, Via, NoForwarded, PeekBytes,
-// RefuseBeyondPeek, KeyAuthorization, AccessLog, MaxBuffered, MaxBufferedPerConn, and ClientAuth and ClientCAs of TLS;
+// RefuseBeyondPeek, KeyAuthorization, AccessLog, ErrorPages, MaxBuffered, MaxBufferedPerConn, and ClientAuth and ClientCAs of TLS;
 // all other fields keep the values given to New.
 type Config struct {
 	// Listener configures admission, PROXY protocol, access log and logger.
@@ -86,6 +86,9 @@ type Config struct {
 	ResetSecret []byte
 	// Tracer gets the traces of requests; nil = no request is traced. Update does not change it.
 	Tracer Tracer
+
+	// ErrorPages are the pages of routes without their own, and of requests without a route.
+	ErrorPages []ErrorPage
 
 	// MaxBuffered is how many bytes the Proxy may hold for requests: their heads, and parts of bodies that the next
 	// connection has not accepted yet. Beyond it, new requests are answered 503 with Retry-After, as when Memory is
@@ -143,7 +146,9 @@ type Route struct {
 	// StripPrefix removes Path from the forwarded path; only for prefixes.
 	StripPrefix bool
 	// Rewrite is the path that the server gets in place of the request's, with the variables {path} and {rest}, which
-	// is the part after Path. The query is kept. "" = the path is not changed.
+	// is the part after Path, and with PathRegexp the groups of the expression: $1, ${1}, $name or ${name}; "$$" stands for a
+	// dollar. A group inserts what the client wrote, escapes included. A request gets 400 if its new path would have a "."
+	// or ".." segment, or would be longer than Config.MaxHeaderBytes. The query is kept. "" = the path is not changed.
 	Rewrite string
 	// RequestHeaders changes the header of a request before it is sent, ResponseHeaders that of the final response.
 	RequestHeaders, ResponseHeaders HeaderRules
@@ -192,14 +197,21 @@ type Route struct {
 	RateLimit RateLimit
 	// Canary sends a share of the requests to another upstream.
 	Canary Canary
+	// Mirror sends copies of requests to another upstream.
+	Mirror Mirror
 	// Compression compresses answers; nil = answers pass unchanged.
 	Compression *Compression
 	// CORS lets pages of other origins use the route; nil = the server decides.
 	CORS *CORS
+	// ErrorPages replace Config.ErrorPages. nil = those of the Config; empty and not nil = none.
+	ErrorPages []ErrorPage
 	// LLM counts the tokens of language models; nil = they are not counted.
 	LLM *LLM
 	// NoAccessLog leaves requests of the route out of Config.AccessLog and of the access log of listener.Config.
 	NoAccessLog bool
+	// LogFilter says which requests have a line in these logs. nil = in Config.AccessLog its own filter decides, in the other
+	// one all have one.
+	LogFilter *LogFilter
 }
 
 // Verify reports every problem of c, joined; each wraps ErrConfig or listener.ErrConfig. It does not change c.
@@ -233,6 +245,9 @@ func (c Config) Verify() error {
 	if _, err := jsonfield.NewPlan(bodyFields(c.Routes)); err != nil {
 		errs = append(errs, fmt.Errorf("%w: the fields of bodies: %w", ErrConfig, err))
 	}
+	if err := verifyErrorPages(c.ErrorPages); err != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
+	}
 	if err := c.AccessLog.Verify(); err != nil {
 		errs = append(errs, fmt.Errorf("%w: the access log: %w", ErrConfig, err))
 	}
@@ -254,8 +269,8 @@ func (r Route) verify() error {
 	switch {
 	case r.Rewrite != "" && r.StripPrefix:
 		return errors.New("Rewrite and StripPrefix exclude each other")
-	case r.Rewrite != "" && CheckRewrite(r.Rewrite) != nil:
-		return fmt.Errorf("the new path: %w", CheckRewrite(r.Rewrite))
+	case r.Rewrite != "" && CheckRewrite(r.Rewrite, r.expression()) != nil:
+		return fmt.Errorf("the new path: %w", CheckRewrite(r.Rewrite, r.expression()))
 	case !validHostPattern(r.Host):
 		return errors.New(`the host is not a name, "*.name" or empty (write no port)`)
 	case r.Timeout < 0 || r.ConnectTimeout < 0 || r.MaxBody < 0:
@@ -287,7 +302,7 @@ func (r Route) verify() error {
 	if _, err := newHeaderRules(r.ResponseHeaders, false); err != nil {
 		return fmt.Errorf("the headers of answers: %w", err)
 	}
-	if err := r.verifyAccess(); err != nil {
+	if err := errors.Join(r.verifyAccess(), verifyErrorPages(r.ErrorPages), r.LogFilter.verify(), r.Mirror.verify(r)); err != nil {
 		return err
 	}
 	if err := r.Compression.verify(); err != nil {

@@ -16,7 +16,7 @@ func (p *Proxy) done(r *http.Request, t *target, user string, res httppool.Resul
 	if res.Err != nil {
 		p.failed(r, upstream, res)
 	}
-	if !p.srv.AccessLog() || t.route.NoAccessLog {
+	if !p.srv.AccessLog() || t.route.NoAccessLog || !t.route.LogFilter.takes(res.Status, res.Err != nil, res.Duration) {
 		return
 	}
 	attrs := []slog.Attr{
@@ -72,8 +72,9 @@ func reasonOf(err error) string {
 	return listener.ReasonClientGone
 }
 
-// refuse answers a request that goes to no upstream, and counts and logs it. t is its route; nil = none.
-func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t *target, no refusal) {
+// refuse answers a request that goes to no upstream and has lasted so long, and counts and logs it. t is its route; nil =
+// none.
+func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t *target, no refusal, lasted time.Duration) {
 	if no.reason != "" {
 		p.srv.Report(no.reason, slog.LevelInfo, "request refused", "client", r.RemoteAddr,
 			"method", r.Method, "host", r.Host, "path", r.URL.Path, "status", no.status, "error", no.why)
@@ -82,7 +83,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t *target, no ref
 		httppool.WriteError(w, r, no.status, no.why)
 	}
 	p.countRefused(no.status)
-	if t != nil && t.route.NoAccessLog {
+	if t != nil && (t.route.NoAccessLog || !t.route.LogFilter.takes(no.status, no.reason != "", lasted)) {
 		return
 	}
 	p.srv.Access(r.Context(), slog.String("client", r.RemoteAddr), slog.String("method", r.Method),

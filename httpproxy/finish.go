@@ -32,6 +32,7 @@ func (s *session) finish(err error) bool {
 		s.p.done(s.request(), x.target, x.user, x.result)
 	}
 	s.dropTokens()
+	s.endCopy()
 	s.releaseOut()
 	if !x.inline {
 		s.dropKept()
@@ -80,6 +81,12 @@ func (s *session) failed(err error) {
 		x.close = true
 		return
 	}
+	if x.target.pages != nil {
+		s.pageForOwn(w, true)
+		x.result.BytesOut = int64(w.body.Len())
+		s.held.add(2 * w.body.Len())
+		defer s.held.add(-2 * w.body.Len())
+	}
 	x.until = time.Time{} // its passing may be why the request failed
 	if s.reply(w, s.within()) != nil {
 		x.close = true
@@ -105,7 +112,9 @@ func (s *session) refuse(no refusal) bool {
 	if no.header != nil {
 		w.answerWith(no, s.asksHead())
 	}
-	s.p.refuse(w, s.request(), x.target, no)
+	if s.p.refuse(w, s.request(), x.target, no, time.Since(s.now)); no.header == nil {
+		s.pageForOwn(w, true)
+	}
 	s.served = true
 	n := len(no.body) + 2*w.body.Len() // a page is held until the client has read it; the text of a message is copied
 	s.held.add(n)
@@ -152,6 +161,7 @@ func (s *session) refuseHead(err error) {
 	w := newAnswer(true)
 	why := strings.TrimPrefix(err.Error(), httpwire.ErrMalformed.Error()+": ")
 	httppool.WriteError(w, &http.Request{Header: http.Header{}}, status, why)
+	s.pageForOwn(w, false)
 	replied := s.reply(w, s.replyTime()) == nil
 	s.logUnread(w.status, int64(w.body.Len()), listener.ReasonProtocol, why)
 	if replied {

@@ -29,9 +29,10 @@ const checkInterval = time.Second
 // exchange is the state of the request that a session serves.
 type exchange struct {
 	finding
-	ahead        aheadOf // steps taken on the loop, without a fiber
-	size         int     // of the request's head in the client's buffer
-	raw          []byte  // the request's target, as forwarded
+	ahead        aheadOf   // steps taken on the loop, without a fiber
+	size         int       // of the request's head in the client's buffer
+	raw          []byte    // the request's target, as forwarded
+	captured     *captured // nil = the route's texts have no groups
 	lease        upstream.Lease[*httppool.Conn]
 	stale        httppool.Stale // results of the connections tried before this lease
 	retry        retry          // whether and how the request is to be sent again
@@ -49,6 +50,7 @@ type exchange struct {
 	content      int64          // bytes of its content
 	up           *uploading     // nil unless a fiber sends the body
 	refusals     int            // times an HTTP/2 server has refused the request
+	copied       *requestCopy   // the copy for the route's Mirror, while its body comes; nil = none
 	kept         kept           // the part of the body that can be sent again
 	sent         time.Time      // when the head of the request was last sent
 	written      int            // bytes of the request that the first write accepted; see httppool.Conn.Unsent
@@ -73,6 +75,7 @@ type exchange struct {
 	answered        bool        // a byte of the response has arrived
 	serverContinues bool        // the server has sent 100 Continue
 	clientContinues bool        // the client has received a 100 Continue
+	paged           bool        // the answer has an error page in place of the server's content
 	decided         bool        // trace is decided
 	unframed        bool        // the client speaks HTTP/1.0 and gets the body without framing
 	upgraded        bool        // the connections speak another protocol
@@ -202,8 +205,13 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 // enter chooses between the upstreams of the request's route, and refuses the request if there is no memory for it. The
 // status is 0 if the request is admitted.
 func (s *session) enter() (no refusal) {
-	s.ex.cookieCanary = nil // of the previous table, if judge is called again
+	s.ex.cookieCanary, s.ex.captured = nil, nil // of the previous table, if judge is called again
 	t := s.ex.target
+	if t.captures {
+		if no = s.capture(); no.status != 0 {
+			return no
+		}
+	}
 	if t.route.Upstream == nil { // such an answer takes little memory, and may serve a check of the gateway's health
 		return no
 	}
@@ -240,10 +248,6 @@ func (s *session) begin(path string, raw []byte) {
 	}
 	s.checkForBody()
 }
-
-// forward sends the request, passes the response on, and prepares for the next request. It returns
-// false if the session ends or rests.
-func (s *session) forward() bool { return s.forwarded(s.attempts(s.ex.raw)) }
 
 // canonical brings the target into origin form (RFC 9112, section 3.2), and makes the checks that all later code relies
 // on. The status is 0 unless the request is refused.
@@ -578,6 +582,9 @@ func (s *session) receive() error {
 			continue
 		case s.resp.Status >= 502 && s.rejected(n):
 			return nil
+		}
+		if p := s.pageForServer(); p != nil {
+			return s.respondPage(p, n)
 		}
 		return s.respond(n)
 	}

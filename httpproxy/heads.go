@@ -71,8 +71,13 @@ func (s *session) key() string {
 // appendRequest appends the request's head for the server (RFC 9112, section 3; RFC 9113, section 8.3.1): the
 // end-to-end fields as they were written, then the fields that the proxy sets.
 func (s *session) appendRequest(dst, raw []byte) []byte {
-	r, t, place := &s.req, s.ex.target, s.place()
-	w := headWriter{dst: dst, coded: place != nil}
+	return s.appendHead(dst, raw, s.place() != nil)
+}
+
+// appendHead is appendRequest; coded chooses HPACK for the session's place, and otherwise the text of HTTP/1.1.
+func (s *session) appendHead(dst, raw []byte, coded bool) []byte {
+	r, t := &s.req, s.ex.target
+	w := headWriter{dst: dst, coded: coded}
 	s.beginRequest(&w, raw)
 	trusted, trace, upgrade := s.trusted(), s.ex.trace, s.ex.tunnel
 	var received forwarded
@@ -102,7 +107,7 @@ func (s *session) appendRequest(dst, raw []byte) []byte {
 				continue
 			}
 		case httpwire.Trailer: // a server with net/http accepts only the trailers that are named
-			if place == nil {
+			if !coded {
 				continue
 			}
 		default:
@@ -475,13 +480,21 @@ func (s *session) appendTarget(dst, raw []byte) []byte {
 	if t.rewrite == nil || raw[0] != '/' { // not rewritten, or "*": OPTIONS for the whole server
 		return t.appendTarget(dst, raw)
 	}
+	if c := s.ex.captured; c != nil {
+		return append(append(dst, c.made...), raw[pathEnd(raw):]...)
+	}
+	return append(s.appendRewritten(dst), raw[pathEnd(raw):]...)
+}
+
+// appendRewritten appends the path that the route's Rewrite makes.
+func (s *session) appendRewritten(dst []byte) []byte {
 	start := len(dst)
-	dst = t.rewrite.append(dst, s)
+	dst = s.ex.target.rewrite.append(dst, s)
 	path := dst[start:]
 	for len(path) > 1 && path[1] == '/' { // of "/{rest}": servers might take "//" for the start of a host
 		path = path[1:]
 	}
-	return append(dst[:start+copy(dst[start:], path)], raw[pathEnd(raw):]...)
+	return dst[:start+copy(dst[start:], path)]
 }
 
 // appendTarget appends the request's target without the prefix to strip.
@@ -489,14 +502,8 @@ func (t *target) appendTarget(dst, raw []byte) []byte {
 	if t.strip == 0 {
 		return append(dst, raw...)
 	}
-	i, query := 0, pathEnd(raw)
-	for n := t.strip; n > 0 && i < query; n-- { // skip n bytes of the decoded path
-		if raw[i] == '%' {
-			i += 2
-		}
-		i++
-	}
-	i = min(i, query)
+	query := pathEnd(raw)
+	i := rawIndex(raw[:query], t.strip)
 	if i == query || raw[i] != '/' {
 		dst = append(dst, '/')
 	}

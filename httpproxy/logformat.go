@@ -121,7 +121,7 @@ func newLogFormat(text string, query bool) (*logFormat, error) {
 	if len(text) > maxTemplate || strings.ContainsFunc(text, control) {
 		return nil, fmt.Errorf("%.40q: want a text of up to %d bytes without line breaks; each line gets one", text, maxTemplate)
 	}
-	split, err := splitTemplate(text)
+	split, err := splitTemplate(text, false)
 	if err != nil {
 		return nil, err
 	}

@@ -208,6 +208,16 @@ func CompilePath(expression string) (*regexp.Regexp, error) {
 	return regexp.Compile(`\A(?s:` + expression + `)\z`) // so that `.*` also matches line breaks
 }
 
+// expression returns the compiled Path of a route with PathRegexp; nil = the route has another PathMatch, or Path is no
+// expression.
+func (r Route) expression() *regexp.Regexp {
+	if r.PathMatch != PathRegexp {
+		return nil
+	}
+	e, _ := CompilePath(r.Path) // verifyMatch reports the error
+	return e
+}
+
 // verifyMatch checks the path and the conditions.
 func (r Route) verifyMatch() error {
 	switch {

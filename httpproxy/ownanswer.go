@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,8 @@ import (
 
 // Redirect answers the requests of a route with a redirection.
 type Redirect struct {
-	// To is an absolute path or a URL, with variables: "https://{host}{uri}". "" = no redirection.
+	// To is an absolute path or a URL, with variables and, as in Route.Rewrite, groups: "https://{host}{uri}". A group is
+	// never a part of the host, and no parameter of the query beside that in which it is. "" = no redirection.
 	To string
 	// Status is 301, 302, 303, 307 or 308. 0 = 308: the client repeats the request unchanged.
 	Status int
@@ -54,7 +56,7 @@ func (r Route) verifyOwn() error {
 		if r.ResponseHeaders.names("location") {
 			return errors.New("the header Location of a redirect is Redirect.To")
 		}
-		return CheckRedirect(r.Redirect.To)
+		return CheckRedirect(r.Redirect.To, r.expression())
 	case status < 200 || status > 599:
 		return fmt.Errorf("an answer with status %d", status)
 	case !MayHaveBody(status) && r.Respond.Body != "":
@@ -78,8 +80,8 @@ func CheckContentType(text string) error {
 	return nil
 }
 
-// CheckRedirect reports what is wrong with Redirect.To.
-func CheckRedirect(to string) error {
+// CheckRedirect reports what is wrong with Redirect.To. expression is that of the route's path; nil = it has none.
+func CheckRedirect(to string, expression *regexp.Regexp) error {
 	scheme, _, ok := strings.Cut(to, "://")
 	if scheme = strings.ToLower(scheme); !strings.HasPrefix(to, "/") && (!ok || scheme != "http" && scheme != "https" && scheme != "{scheme}") {
 		return errors.New("want a path or a URL such as https://{host}{uri}")
@@ -87,12 +89,15 @@ func CheckRedirect(to string) error {
 	if strings.HasPrefix(to, "//") || strings.HasPrefix(to, `/\`) {
 		return errors.New("a redirect to another host begins with https:// or http://")
 	}
-	_, err := newTemplate(to)
+	t, err := parseTemplate(to, true, expression)
+	if err == nil {
+		err = t.checkGroups()
+	}
 	return err
 }
 
-// CheckRewrite reports what is wrong with Route.Rewrite.
-func CheckRewrite(text string) error {
+// CheckRewrite reports what is wrong with Route.Rewrite. expression is that of the route's path; nil = it has none.
+func CheckRewrite(text string, expression *regexp.Regexp) error {
 	notInPath := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`?#%\`, r) }
 	if !strings.HasPrefix(text, "/") || strings.ContainsFunc(text, notInPath) || hasDotSegment(text) {
 		return errors.New(`want a path that begins with /, without ?, #, %, \, spaces, other than ASCII characters and "." segments, such as /v2{rest}`)
@@ -102,14 +107,14 @@ func CheckRewrite(text string) error {
 			return errors.New(`a "." beside a variable may become a segment`)
 		}
 	}
-	names, err := TemplateVariables(text)
+	names, err := TemplateVariables(text, true)
 	for _, name := range names {
-		if name != "path" && name != "rest" { // the values of other variables need not be valid in a path
+		if name != "path" && name != "rest" && !strings.HasPrefix(name, "$") { // the values of other variables need not be valid in a path
 			return fmt.Errorf("the variables of a path are {path} and {rest}, not {%.40s}", name)
 		}
 	}
 	if err == nil {
-		_, err = newTemplate(text)
+		_, err = parseTemplate(text, true, expression)
 	}
 	return err
 }
@@ -117,6 +122,9 @@ func CheckRewrite(text string) error {
 // location returns the target of a redirection. A path from the client must not become the name of a host. Browsers
 // skip tabs.
 func (s *session) location() string {
+	if c := s.ex.captured; c != nil && c.made != nil {
+		return string(c.made)
+	}
 	to := bytes.ReplaceAll(s.ex.target.redirect.append(nil, s), []byte{'\t'}, nil)
 	slash := func(c byte) bool { return c == '/' || c == '\\' } // as browsers see it
 	for len(to) > 1 && slash(to[0]) && slash(to[1]) {
@@ -148,8 +156,13 @@ func (s *session) answerItself() bool {
 	if !s.asksHead() {
 		_, _ = w.Write([]byte(own.Body))
 	}
+	if own.Body == "" {
+		s.pageForOwn(w, true)
+	}
 	x.result = httppool.Result{Status: own.Status, BytesOut: int64(w.body.Len())}
+	s.held.add(2 * w.body.Len())
 	err := s.reply(w, s.replyTime())
+	s.held.add(-2 * w.body.Len())
 	s.served = true
 	s.measure(nil)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/internal/jsonfield"
 	"github.com/headpond/headpond/internal/jwt"
@@ -39,6 +40,10 @@ type Proxy struct {
 	tracer   Tracer                    // nil = none
 	unrouted *traffic.Cell             // counts requests without a route
 	ledger   ledger
+
+	copies     fiber.Group     // sends copies for Mirrors
+	copying    context.Context // of the copies
+	stopCopies context.CancelFunc
 
 	tables  sync.Mutex         // held while a table is made
 	budgets map[string]*budget // by name of the upstream; guarded by tables
@@ -64,6 +69,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	cfg.Listener.Protocol, cfg.Listener.ClientFirst = "http", true
 	p := &Proxy{name: cfg.Listener.Name, tracer: cfg.Tracer, traffic: traffic.NewSet(routeTraffic), models: traffic.NewSet(modelTraffic), users: traffic.NewSet(userTraffic), budgets: map[string]*budget{}}
+	p.copying, p.stopCopies = context.WithCancel(context.Background())
 	p.unrouted = p.traffic.Cell("", "")
 	var err error
 	if p.srv, err = listener.New(cfg.Listener, p); err != nil {
@@ -103,6 +109,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 	fields, lengths := bodyFields(cfg.Routes), promptLengths(cfg.Routes)
 	limiters, keys := map[string]*limiter{}, map[string]*jwt.Keys{}
 	trusted := listener.Addresses{Allow: cfg.TrustedProxies}.Plain().Allow
+	pages := newErrorPages(cfg.ErrorPages)
 	counts, asks := false, false // some route counts tokens, or asks for the usage
 	var ready func(r Route) *target
 	ready = func(r Route) *target {
@@ -138,13 +145,17 @@ func (p *Proxy) newTable(cfg Config) *table {
 				tg.llm.ask, asks = newUsageFields(fields), true
 			}
 		}
+		if tg.pages = pages; r.ErrorPages != nil {
+			tg.pages = newErrorPages(r.ErrorPages)
+		}
 		tg.readsBody = tg.llm != nil || tg.affinity.readsBody()
 		tg.change(r)
+		tg.mirror = newMirror(r.Mirror, tg.response, tg.idle)
 		if c := r.Canary; c.Upstream != nil {
 			r.Upstream, r.Canary, r.RateLimit, r.BasicAuth, r.ForwardAuth = c.Upstream, Canary{}, RateLimit{}, nil, nil
 			r.BearerAuth = nil
 			share := ready(r)
-			share.limiter, share.access = tg.limiter, tg.access // one for all targets of the route
+			share.limiter, share.access, share.mirror = tg.limiter, tg.access, tg.mirror // one for all targets of the route
 			if tg.llm != nil {
 				share.llm.limits = tg.llm.limits
 			}
@@ -155,7 +166,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 	t := newTable(cfg.Routes, ready)
 	p.limiters, p.keys = limiters, keys
 	t.keyAuthorization, t.trusted = cfg.KeyAuthorization, trusted
-	t.asks = asks
+	t.asks, t.pages = asks, pages
 	t.peek, t.refuse = cmp.Or(cfg.PeekBytes, DefaultPeekBytes), cfg.RefuseBeyondPeek
 	if len(fields)+len(lengths) > 0 {
 		plan, _ := jsonfield.NewPlan(fields) // no error: Verify has made it
@@ -175,8 +186,9 @@ func (t *target) change(r Route) {
 		t.requestRules = t.requestRules.withSet("Accept-Encoding", "identity")
 	}
 	t.responseRules, _ = newHeaderRules(r.ResponseHeaders, false)
-	t.rewrite, _ = newTemplate(r.Rewrite)
-	t.redirect, _ = newTemplate(r.Redirect.To)
+	t.rewrite, _ = parseTemplate(r.Rewrite, true, t.expression)
+	t.redirect, _ = parseTemplate(r.Redirect.To, true, t.expression)
+	t.captures = t.rewrite.groups()+t.redirect.groups() > 0
 	t.redirectStatus = cmp.Or(r.Redirect.Status, http.StatusPermanentRedirect)
 	if r.PathMatch == PathPrefix {
 		t.prefix = len(strings.TrimSuffix(r.Path, "/"))
@@ -267,6 +279,7 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	err := p.srv.Drain(ctx)
 	<-interrupted
 	p.readers.stop()
+	p.endCopies(ctx)
 	p.ledger.memory.remove(&p.ledger)
 	return err
 }

@@ -98,6 +98,15 @@ func (s *session) canRest() bool {
 	return s.server.r == s.server.w && s.client.conn.State() == fiber.Silent
 }
 
+// forward sends the request, passes the response on, and prepares for the next request. It returns
+// false if the session ends or rests.
+func (s *session) forward() bool {
+	if m := s.ex.target.mirror; m != nil {
+		s.startCopy(m)
+	}
+	return s.forwarded(s.attempts(s.ex.raw))
+}
+
 // forwarded ends an exchange with the outcome err, or makes the session rest. It returns false if the session ends or
 // rests.
 func (s *session) forwarded(err error) bool {
@@ -284,7 +293,7 @@ func (s *session) restOfBody() (err error) {
 // it, so it moves to a buffer of its size.
 func (s *session) trimBuffers() {
 	x := &s.ex
-	x.rest.trimmed = true
+	x.rest.trimmed, x.captured = true, nil
 	s.about.shrink()
 	s.releaseOut()
 	s.resp.Fields, s.resp.Reason = nil, nil // they refer to the server's buffer

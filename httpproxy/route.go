@@ -22,6 +22,7 @@ type table struct {
 	trusted  []netip.Prefix  // peers whose X-Forwarded-For counts
 	peek     int             // bytes of a body that may be read to find a route
 	asks     bool            // a route has LLM.IncludeUsage
+	pages    *errorPages     // of requests without a route
 	refuse   bool            // refuse a body if those fields are not within peek
 
 	keyAuthorization func(token string) string // Config.KeyAuthorization; nil = none
@@ -48,6 +49,8 @@ type target struct {
 	cors           *cors          // nil = none
 	set            []*target      // all targets that differ only in groups and upstream; nil = it has no groups
 	compress       *compressing   // nil = answers are not compressed
+	pages          *errorPages    // nil = none
+	mirror         *mirror        // nil = none
 	access         *access        // nil = everybody may use the route
 	route          Route
 	name           string // name of the upstream
@@ -57,6 +60,7 @@ type target struct {
 	rewrite        template // nil = none
 	redirect       template // nil = none
 	redirectStatus int
+	captures       bool         // rewrite or redirect has groups of the expression
 	requestRules   *headerRules // nil = none
 	responseRules  *headerRules // nil = none
 	trusted        []netip.Prefix

@@ -2,6 +2,7 @@ package httpproxy
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -21,16 +22,17 @@ func Variables() []string { return append(slices.Clone(variables), headerVariabl
 // template is a text with variables, such as "https://{host}{uri}". "{{" stands for a brace.
 type template []segment
 
-// segment is a text or a variable.
+// segment is a text, a variable or a group.
 type segment struct {
 	variable bool
-	text     string // the text, or the name of a variable, in lower case for a header
+	text     string // the text, or the name of a variable, in lower case for a header; of a group "$" and its name
+	group    int    // the number of a group of the route's expression, plus one; 0 = none
 }
 
-// TemplateVariables returns the names of the variables in a text, known or not. The error says what is wrong with the
-// text.
-func TemplateVariables(text string) (names []string, err error) {
-	t, err := splitTemplate(text)
+// TemplateVariables returns the names of the variables in a text, known or not. With groups, which Route.Rewrite and
+// Redirect have, there are also those of groups, such as "$1". The error says what is wrong with the text.
+func TemplateVariables(text string, groups bool) (names []string, err error) {
+	t, err := splitTemplate(text, groups)
 	for _, s := range t {
 		if s.variable {
 			names = append(names, s.text)
@@ -39,16 +41,29 @@ func TemplateVariables(text string) (names []string, err error) {
 	return names, err
 }
 
-// splitTemplate splits a text into segments; it does not check the names of variables.
-func splitTemplate(text string) (t template, err error) {
+// splitTemplate splits a text into segments; it does not check the names of variables. With groups a dollar begins the
+// name of a group.
+func splitTemplate(text string, groups bool) (t template, err error) {
+	special := "{"
+	if groups {
+		special = "{$"
+	}
 	for text != "" {
-		i := strings.IndexByte(text, '{')
+		i := strings.IndexAny(text, special)
 		if i != 0 {
 			if i < 0 {
 				i = len(text)
 			}
 			t = append(t, segment{text: text[:i]})
 			text = text[i:]
+			continue
+		}
+		if text[0] == '$' {
+			group, rest, err := cutGroup(text)
+			if err != nil {
+				return nil, err
+			}
+			t, text = append(t, group), rest
 			continue
 		}
 		if strings.HasPrefix(text, "{{") {
@@ -60,19 +75,28 @@ func splitTemplate(text string) (t template, err error) {
 		if !closed {
 			return nil, fmt.Errorf("%.40q: a brace is not closed; a plain one is written twice", text)
 		}
-		t = append(t, segment{true, name})
+		t = append(t, segment{variable: true, text: name})
 		text = rest
 	}
 	return t, nil
 }
 
 // newTemplate checks a text and makes a template of it.
-func newTemplate(text string) (template, error) {
+func newTemplate(text string) (template, error) { return parseTemplate(text, false, nil) }
+
+// parseTemplate is newTemplate; with groups it also knows those of a route's expression, nil = the route has none.
+func parseTemplate(text string, groups bool, expression *regexp.Regexp) (template, error) {
 	if !httpwire.ValidValue(text) || len(text) > maxTemplate {
 		return nil, fmt.Errorf("%.40q: want a text without line breaks of up to %d bytes", text, maxTemplate)
 	}
-	t, err := splitTemplate(text)
+	t, err := splitTemplate(text, groups)
 	for i, s := range t {
+		if groups && s.variable && s.text[:min(1, len(s.text))] == "$" {
+			if t[i].group, err = groupOf(s.text, expression); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		header, isHeader := strings.CutPrefix(s.text, headerVariable)
 		if s.variable && !slices.Contains(variables, s.text) && !(isHeader && httpwire.ValidToken(header)) {
 			return nil, fmt.Errorf("there is no variable {%.40s}; known are %s", s.text, strings.Join(Variables(), ", "))
@@ -80,6 +104,9 @@ func newTemplate(text string) (template, error) {
 		if s.variable && isHeader {
 			t[i].text = headerVariable + strings.ToLower(header)
 		}
+	}
+	if t.groups() > maxGroups {
+		return nil, fmt.Errorf("more than %d groups of the path", maxGroups)
 	}
 	return t, err
 }
@@ -89,8 +116,12 @@ const maxTemplate = 4 << 10
 
 // append appends the text for the session's request. No part of it has a line break.
 func (t template) append(dst []byte, s *session) []byte {
-	for _, part := range t {
-		if part.variable {
+	start := len(dst)
+	for i := range t {
+		part := &t[i]
+		if part.group > 0 {
+			dst = s.ex.captured.append(dst, start, part.group-1)
+		} else if part.variable {
 			dst = s.appendVariable(dst, part.text)
 		} else {
 			dst = append(dst, part.text...)
@@ -139,12 +170,17 @@ func (s *session) appendVariable(dst []byte, name string) []byte {
 
 // rest returns the part of a path, as written, after the route's prefix: empty, or beginning with a slash or "%2F".
 func (t *target) rest(raw []byte) []byte {
+	return raw[rawIndex(raw, t.prefix):]
+}
+
+// rawIndex returns where in a path, as written, the byte with index n of the decoded path begins.
+func rawIndex(raw []byte, n int) int {
 	i := 0
-	for n := t.prefix; n > 0 && i < len(raw); n-- { // skip n bytes of the decoded path
+	for ; n > 0 && i < len(raw); n-- {
 		if raw[i] == '%' {
 			i += 2
 		}
 		i++
 	}
-	return raw[min(i, len(raw)):]
+	return min(i, len(raw))
 }

@@ -26,7 +26,11 @@ const (
 	compressedFrom  = compressedBy + 2    // bytes of their content before compression
 	compressedTo    = compressedFrom + 1  // and after it
 	compressionBusy = compressedTo + 1    // answers not compressed because too many compressors were in use
-	routeCounts     = compressionBusy + 1
+	mirrorSent      = compressionBusy + 1 // copies for a Mirror that were answered
+	mirrorFailed    = mirrorSent + 1      // that were not
+	mirrorDropped   = mirrorFailed + 1    // that were not sent, because too many were under way
+	mirrorTooLarge  = mirrorDropped + 1   // that were not sent, because of the body
+	routeCounts     = mirrorTooLarge + 1
 )
 
 // Timings. A route has both, an endpoint the first.
@@ -46,7 +50,7 @@ var routeTraffic = &traffic.Schema{
 	Views: []traffic.View{{
 		Labels: []string{"route", "upstream"},
 		Counters: slices.Concat(byStatus("http_requests_total",
-			"Requests of clients, by the class of the answer's status; none: there was no answer. Without a route: refused."), retryCounters(), affinityCounters(), rateCounters(), compressionCounters()),
+			"Requests of clients, by the class of the answer's status; none: there was no answer. Without a route: refused."), retryCounters(), affinityCounters(), rateCounters(), compressionCounters(), mirrorCounters()),
 		Histograms: []traffic.Timer{
 			{Name: "http_request_seconds", Help: "Time from a request's head to the end of the response.", Read: traffic.Time(requestTime)},
 			{Name: "http_request_wait_seconds", Help: "The part of it until the request was sent to an upstream.", Read: traffic.Time(waitTime)},
@@ -163,6 +167,16 @@ func compressionCounters() []traffic.Counter {
 		{Name: "http_compressed_bytes_total", Help: bytes, Label: "side", Value: "after", Read: traffic.Count(compressedTo)},
 		{Name: "http_compression_busy_total", Help: "Answers that passed as they are because too many others were being compressed.", Read: traffic.Count(compressionBusy)},
 	}
+}
+
+func mirrorCounters() (list []traffic.Counter) {
+	for i, result := range []string{"sent", "failed", "dropped", "too_large"} {
+		list = append(list, traffic.Counter{
+			Name: "http_mirrored_total", Help: "Copies of requests for a mirror: answered, not answered, not sent because too many were under way, or because of their size.",
+			Label: "result", Value: result, Read: traffic.Count(mirrorSent + i),
+		})
+	}
+	return list
 }
 
 // measure counts the request, which has ended.

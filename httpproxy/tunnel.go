@@ -73,7 +73,7 @@ func (s *session) beginTunnel() error {
 // dropHeads frees the buffers of both sides, and returns what they have of the new protocol.
 func (s *session) dropHeads() (fromClient, fromServer []byte) {
 	x := &s.ex
-	x.id, x.raw, x.asked = bytes.Clone(x.id), nil, nil
+	x.id, x.raw, x.captured, x.asked = bytes.Clone(x.id), nil, nil, nil
 	if s.stream != nil {
 		x.tunnel.head = appendText(nil, &s.req)
 	} else {

@@ -81,7 +81,9 @@ func (s *session) startUpload() {
 	up.finished.Go(func() {
 		defer s.p.recovered(s.lc)
 		defer s.uploaded(up)
-		up.err = s.upload(up)
+		if up.err = s.upload(up); up.err == nil {
+			s.finishCopy()
+		}
 		up.in.release() // the response may take hours
 	})
 }
@@ -113,6 +115,7 @@ func (s *session) upload(up *uploading) error {
 		defer s.held.add(-len(ahead))
 	}
 	up.begun.Store(len(ahead) > 0)
+	s.restartCopy()
 	if s.req.Length == httpwire.Chunked {
 		return s.uploadChunks(up, ahead)
 	}
@@ -122,7 +125,8 @@ func (s *session) upload(up *uploading) error {
 		return err
 	}
 	up.n += n
-	if s.smallBody(up) {
+	s.copyBody(ahead[:n])
+	if s.smallBody(up) || s.ex.copied.wants() {
 		return s.uploadKept(up, s.req.Length-n)
 	}
 	return s.uploadContent(up, s.req.Length-n, true)
@@ -142,6 +146,7 @@ func (s *session) uploadKept(up *uploading, left int64) error {
 			return err
 		}
 		up.n += int64(len(piece))
+		s.copyBody(piece)
 		up.in.take(len(piece))
 	}
 	return nil
@@ -255,6 +260,7 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 			return err
 		}
 		up.n += int64(len(content))
+		s.copyBody(content)
 		up.in.take(n)
 		if done {
 			return nil
@@ -266,7 +272,7 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 // framing.
 func (s *session) moreChunks(up *uploading, out []byte) error {
 	left := s.upChunks.Left()
-	if left < longChunk {
+	if left < longChunk || s.ex.copied.wants() {
 		return s.moreBody(up, func() (int, error) { return s.fillKept(up) })
 	}
 	if s.tooLong(up.n + left) {

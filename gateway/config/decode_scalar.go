@@ -48,7 +48,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, key string, tag reflect.
 		return
 	}
 	secret := v.Type() == reflect.TypeFor[Secret]()
-	text, err := expand(n.Value, d.lookup)
+	text, err := expand(n.Value, tag.Get("groups") != "", d.lookup)
 	if err == nil && secret && text == "" && n.Value != "" && !strings.Contains(n.Value, ":-") {
 		err = fmt.Errorf("is empty; write ${NAME:-} if it may be")
 	}

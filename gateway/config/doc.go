@@ -37,6 +37,7 @@
 //   - single: a list of one element may be written as the element
 //   - key: a mapping is read as a list, its keys going to that field; names: a list of names is enough
 //   - scalar: the field for a plain value in place of a mapping
+//   - groups: ${1} in a string is no variable of the environment, but a group of a regular expression
 //   - reread: the gateway reads the file again by itself, see FilesOf
 //   - scope: a list of named things, whose problems begin with the name
 //

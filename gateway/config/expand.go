@@ -6,8 +6,9 @@ import (
 )
 
 // expand replaces ${NAME} and ${NAME:-default} in text with the environment's values; $${ stands for a plain ${.
-// Defaults are not expanded again. The error says what to change and never shows a value.
-func expand(text string, lookup func(string) (string, bool)) (string, error) {
+// Defaults are not expanded again. With groups, ${1} stays, as a group of a regular expression. The error says what to
+// change and never shows a value.
+func expand(text string, groups bool, lookup func(string) (string, bool)) (string, error) {
 	if !strings.Contains(text, "${") {
 		return text, nil
 	}
@@ -29,8 +30,16 @@ func expand(text string, lookup func(string) (string, bool)) (string, error) {
 		if !closed {
 			return "", fmt.Errorf(`"${" is never closed; write ${NAME}, or $${ for a plain "${"`)
 		}
+		if groups && ref != "" && strings.Trim(ref, "0123456789") == "" {
+			b.WriteString("${" + ref + "}")
+			text = rest
+			continue
+		}
 		value, err := variable(ref, lookup)
-		if err != nil {
+		switch {
+		case err != nil && groups:
+			return "", fmt.Errorf("%w; a group of the path is $%[2]s or $${%[2]s}", err, ref)
+		case err != nil:
 			return "", err
 		}
 		b.WriteString(value)

@@ -82,6 +82,10 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			cfg.Tracer = t.Tracer()
 		}
 	}
+	var err error
+	if cfg.ErrorPages, err = pagesOf(section.ErrorPages); err != nil {
+		return extend.Server{}, err
+	}
 	users, keys := usersOf{}, keysOf{}
 	for _, r := range section.Routes {
 		basic, err := users.settings(r.BasicAuth, l.Gateway)
@@ -100,6 +104,14 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		if err != nil {
 			return extend.Server{}, err
 		}
+		mirror, err := r.Mirror.settings(l)
+		if err != nil {
+			return extend.Server{}, err
+		}
+		pages, err := pagesOf(r.ErrorPages)
+		if err != nil {
+			return extend.Server{}, err
+		}
 		var runs *httpproxy.Upstream
 		if !r.answersItself() {
 			if runs, err = extend.Runs[*httpproxy.Upstream](l, r.Upstream); err != nil {
@@ -113,7 +125,7 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout, DeadlineHeader: r.DeadlineHeader,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
 			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
-			MaxBody: int64(r.MaxBody) << 10, StrictBackend: r.StrictBackend, NoAccessLog: !r.AccessLog, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), CORS: r.CORS.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
+			MaxBody: int64(r.MaxBody) << 10, StrictBackend: r.StrictBackend, NoAccessLog: r.AccessLog != nil && !r.AccessLog.Enabled, LogFilter: r.AccessLog.filter(), ErrorPages: pages, Mirror: mirror, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), CORS: r.CORS.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
 	return extend.Serve(cfg, httpproxy.New)
@@ -121,14 +133,15 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 
 // HTTPListener is the section of an http listener.
 type HTTPListener struct {
-	Routes      []Route    `conf:"routes" maxlen:"10000"`                                                // empty: everything goes to the listener's upstream
-	PeekBytes   int        `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"`                  // of a body that may be read for routes with Body
-	PeekBeyond  Beyond     `conf:"peek_beyond" default:"default"`                                        // where that is not enough
-	MaxBuffered int        `conf:"max_buffered_mib" default:"0" min:"0" max:"1048576"`                   // memory for requests; 0: only the process's bound
-	MaxPerConn  int        `conf:"max_buffered_per_connection_kib" default:"0" min:"0" max:"1073741824"` // for the requests of one client's connection; 0: no separate bound
-	Retries     *Retries   `conf:"retries"`                                                              // of routes without their own; never nil when read from a file
-	AccessLog   *AccessLog `conf:"access_log"`                                                           // nil: none of its own
-	HTTP3       *HTTP3     `conf:"http3" scalar:"Enabled"`                                               // nil: none
+	Routes      []Route     `conf:"routes" maxlen:"10000"`                                                // empty: everything goes to the listener's upstream
+	PeekBytes   int         `conf:"peek_bytes" default:"65536" min:"256" max:"16777216"`                  // of a body that may be read for routes with Body
+	PeekBeyond  Beyond      `conf:"peek_beyond" default:"default"`                                        // where that is not enough
+	MaxBuffered int         `conf:"max_buffered_mib" default:"0" min:"0" max:"1048576"`                   // memory for requests; 0: only the process's bound
+	MaxPerConn  int         `conf:"max_buffered_per_connection_kib" default:"0" min:"0" max:"1073741824"` // for the requests of one client's connection; 0: no separate bound
+	Retries     *Retries    `conf:"retries"`                                                              // of routes without their own; never nil when read from a file
+	ErrorPages  []ErrorPage `conf:"error_pages" maxlen:"64"`                                              // of routes without their own, and of requests without a route
+	AccessLog   *AccessLog  `conf:"access_log"`                                                           // nil: none of its own
+	HTTP3       *HTTP3      `conf:"http3" scalar:"Enabled"`                                               // nil: none
 }
 
 // Route sends requests to an upstream. The most specific route wins.
@@ -151,7 +164,7 @@ type Route struct {
 	Retries         *Retries      `conf:"retries"`                                                         // nil: the listener's
 	MaxBody         int           `conf:"max_body_kib" default:"0" min:"0" max:"1073741824"`               // of requests; 0: no bound
 	StrictBackend   bool          `conf:"strict_backend"`                                                  // refuse answers that frame their body twice
-	Rewrite         string        `conf:"rewrite"`                                                         // the path that the server gets
+	Rewrite         string        `conf:"rewrite" groups:"true"`                                           // the path that the server gets
 	Redirect        *Redirect     `conf:"redirect" scalar:"To"`                                            // nil: none
 	Respond         *Respond      `conf:"respond"`                                                         // nil: none
 	RequestHeaders  *HeaderRules  `conf:"request_headers"`                                                 // nil: unchanged
@@ -166,9 +179,11 @@ type Route struct {
 	RateLimit   *RateLimit     `conf:"rate_limit"`                     // nil: none
 	LLM         *LLM           `conf:"llm" scalar:"Enabled"`           // nil: tokens are not counted
 	Canary      *Canary        `conf:"canary"`                         // nil: none
+	Mirror      *Mirror        `conf:"mirror" scalar:"Upstream"`       // nil: none
 	CORS        *CORS          `conf:"cors"`                           // nil: the backend decides
 	Compress    *Compress      `conf:"compress"`                       // nil: answers are not compressed
-	AccessLog   bool           `conf:"access_log" default:"true"`      // its requests are in the listener's access logs
+	ErrorPages  []ErrorPage    `conf:"error_pages" maxlen:"64"`        // in place of the listener's; nil: those, empty: none
+	AccessLog   *RouteLog      `conf:"access_log" scalar:"Enabled"`    // which requests are in the listener's access logs; nil: all that its own conditions take
 }
 
 // The time-outs of the route a listener's "upstream" key stands for; Route's tags have them too.
@@ -213,6 +228,9 @@ func routedTo(l *config.Listener) (names []*string) {
 		if k := routes[i].Canary; k != nil {
 			names = append(names, &k.Upstream)
 		}
+		if m := routes[i].Mirror; m != nil {
+			names = append(names, &m.Upstream)
+		}
 	}
 	return names
 }
@@ -221,7 +239,7 @@ func routedTo(l *config.Listener) (names []*string) {
 func finishHTTP(_ *config.Config, l *config.Listener) {
 	h := config.SectionOf[HTTPListener](l)
 	if !slices.ContainsFunc(h.Routes, func(r Route) bool { return r.unconditional() }) {
-		h.Routes = append(h.Routes, Route{Path: "/", PathMatch: PathPrefix, Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout, AccessLog: true})
+		h.Routes = append(h.Routes, Route{Path: "/", PathMatch: PathPrefix, Upstream: l.Upstream, Timeout: defaultRouteTimeout, IdleTimeout: defaultRouteIdleTimeout})
 	}
 }
 
@@ -232,6 +250,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 	}
 	checkRetries(c, h.Retries)
 	checkAccessLog(c, h.AccessLog)
+	checkErrorPages(c, h.ErrorPages)
 	checkHTTP3(c, l, h)
 	if least := httpproxy.LeastBufferedPerConn(0, h.PeekBytes) >> 10; h.MaxPerConn != 0 && int64(h.MaxPerConn) < least && c.NoProblemAt(&h.MaxPerConn, &h.PeekBytes) {
 		c.Report(c.Mark(&h.MaxPerConn), "max_buffered_per_connection_kib: %d: a single request may take %d KiB, with its head and peek_bytes; want that at least, or 0", h.MaxPerConn, least)
@@ -246,6 +265,8 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		}
 		checkRoute(c, r)
 		checkConditions(c, r)
+		checkErrorPages(c, r.ErrorPages)
+		checkRouteLog(c, r.AccessLog)
 		checkRetries(c, r.Retries)
 		checkPause(c, r, h.Retries)
 		checkAffinity(c, r)
@@ -255,6 +276,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		checkCORS(c, r)
 		checkCanary(c, r)
 		checkBearer(c, l, r)
+		checkMirror(c, r)
 		checkForwardAuth(c, r)
 		checkCompress(c, r)
 		key := r.key()

@@ -36,8 +36,9 @@ func (all usersOf) settings(b *BasicAuth, g extend.Gateway) (*httpproxy.BasicAut
 	return &httpproxy.BasicAuth{Users: users, Realm: b.Realm, UserHeader: b.UserHeader, Forward: b.Forward}, nil
 }
 
-// httpFiles lists the files of users and keys.
-func httpFiles(l *config.Listener) (files []config.Path) {
+// httpFiles lists the files of users, keys and error pages.
+func httpFiles(l *config.Listener) []config.Path {
+	files := pageFiles(config.SectionOf[HTTPListener](l))
 	for _, r := range config.SectionOf[HTTPListener](l).Routes {
 		if r.BasicAuth != nil {
 			files = append(files, r.BasicAuth.File)

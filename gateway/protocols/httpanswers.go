@@ -2,6 +2,7 @@ package protocols
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 
 // Redirect is a route's answer with another address; see httpproxy.Redirect.
 type Redirect struct {
-	To     string `conf:"to" required:"true"` // a path or URL, with variables
+	To     string `conf:"to" required:"true" groups:"true"` // a path or URL, with variables
 	Status int    `conf:"status" default:"308" min:"301" max:"308"`
 }
 
@@ -85,7 +86,7 @@ func checkAnswers(c *config.Checker, r *Route) {
 			c.Report(c.Mark(&d.Status), "status: %d: want one of 301, 302, 303, 307 and 308", d.Status)
 		}
 		if c.NoProblemAt(&d.To, &r.Redirect) {
-			checkTemplate(c, "to", d.To, &d.To, httpproxy.CheckRedirect, httpproxy.Variables())
+			checkPathTemplate(c, r, "to", d.To, &d.To, httpproxy.CheckRedirect, httpproxy.Variables())
 		}
 	}
 	if o := r.Respond; o != nil {
@@ -100,7 +101,7 @@ func checkAnswers(c *config.Checker, r *Route) {
 		c.Report(c.Mark(&o.Body), "body: an answer with status %d has none", o.Status)
 	}
 	if r.Rewrite != "" {
-		checkTemplate(c, "rewrite", r.Rewrite, &r.Rewrite, httpproxy.CheckRewrite, []string{"path", "rest"})
+		checkPathTemplate(c, r, "rewrite", r.Rewrite, &r.Rewrite, httpproxy.CheckRewrite, []string{"path", "rest"})
 		if r.StripPrefix {
 			c.Report(c.Mark(&r.Rewrite), "rewrite: with strip_prefix there would be two new paths; /x{rest} begins behind the prefix")
 		}
@@ -141,10 +142,47 @@ func checkHeaderRules(c *config.Checker, h *HeaderRules, request bool) {
 	}
 }
 
+// checkPathTemplate is checkTemplate for a text that may have groups of the route's path.
+func checkPathTemplate(c *config.Checker, r *Route, key, text string, at any, check func(string, *regexp.Regexp) error, known []string) {
+	var expression *regexp.Regexp
+	if r.PathMatch == PathRegex {
+		var err error
+		if expression, err = httpproxy.CompilePath(r.Path); err != nil {
+			return // reported with the path
+		}
+	}
+	names, err := httpproxy.TemplateVariables(text, true)
+	groups := httpproxy.PathGroups(expression)
+	for i, name := range names {
+		if !strings.HasPrefix(name, "$") {
+			continue
+		}
+		hint := "; known are " + strings.Join(groups, ", ")
+		if closest := config.Closest(name, groups); closest != "" && strings.Trim(name, "$0123456789") != "" {
+			hint = fmt.Sprintf("; did you mean %s?", closest)
+		}
+		switch {
+		case expression == nil:
+			c.Report(c.Mark(at), "%s: %s: only a path with path_match: regex has groups; a plain dollar is written $$", key, config.Clip(name))
+			return
+		case !slices.Contains(groups, name):
+			c.Report(c.Mark(at), "%s: there is no group %s in the path%s", key, config.Clip(name), hint)
+			return
+		}
+		names[i] = ""
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
+	checkNames(c, key, names, err, c.Mark(at), func() error { return check(text, expression) }, known)
+}
+
 // checkTemplate reports unknown variables of a text, with similar known ones, and the error that check returns.
 func checkTemplate(c *config.Checker, key, text string, at any, check func(string) error, known []string, or ...any) {
-	pos := c.Mark(append([]any{at}, or...)...)
-	names, err := httpproxy.TemplateVariables(text)
+	names, err := httpproxy.TemplateVariables(text, false)
+	checkNames(c, key, names, err, c.Mark(append([]any{at}, or...)...), func() error { return check(text) }, known)
+}
+
+// checkNames reports the first name that is not known, err, or the error of check.
+func checkNames(c *config.Checker, key string, names []string, err error, pos config.Position, check func() error, known []string) {
 	for _, name := range names {
 		if slices.Contains(known, name) || strings.HasPrefix(name, "header.") && slices.Contains(known, "header.NAME") && len(name) > len("header.") {
 			continue
@@ -157,7 +195,7 @@ func checkTemplate(c *config.Checker, key, text string, at any, check func(strin
 		return
 	}
 	if err == nil {
-		err = check(text)
+		err = check()
 	}
 	if err != nil {
 		c.Report(pos, "%s: %v", key, err)

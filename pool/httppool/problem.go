@@ -197,7 +197,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, pr problem, idField, i
 	}
 	pr.Error = http.StatusText(pr.Status)
 	var body bytes.Buffer
-	if prefersJSON(r.Header["Accept"]) {
+	if PrefersJSON(r.Header["Accept"]) {
 		header["Content-Type"] = []string{"application/json; charset=utf-8"}
 		_ = json.NewEncoder(&body).Encode(pr) // a struct of strings and numbers always encodes
 	} else {
@@ -227,8 +227,8 @@ func (pr *problem) text(b *bytes.Buffer) {
 	b.WriteByte('\n')
 }
 
-// prefersJSON reports whether an Accept field ranks JSON above text (RFC 9110, section 12.5.1).
-func prefersJSON(accept []string) bool {
+// PrefersJSON reports whether Accept fields rank JSON above text (RFC 9110, section 12.5.1): then errors are JSON.
+func PrefersJSON(accept []string) bool {
 	var jsonQ, textQ float64
 	tokens(accept, func(item string) bool {
 		kind, params, _ := strings.Cut(strings.ToLower(item), ";")

@@ -1,0 +1,186 @@
+package httpproxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/httpproxy"
+)
+
+// mirrored is a request as a server got it.
+type mirrored struct {
+	line   string
+	header http.Header
+	body   []byte
+}
+
+// recording returns a handler that passes on each request that it gets, and answers with the given text.
+func recording(t *testing.T, answer string) (http.HandlerFunc, chan mirrored) {
+	got := make(chan mirrored, 1000)
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Errorf("%s: the body: %v", r.RequestURI, err)
+		}
+		got <- mirrored{fmt.Sprint(r.Method, " ", r.Host, r.RequestURI), r.Header, body}
+		_, _ = io.WriteString(w, answer)
+	}, got
+}
+
+// mirrorCount returns the count of copies with a result.
+func mirrorCount(p running, label, result string) uint64 {
+	return uint64(counted(p.Stats().Traffic[0])[label+" http_mirrored_total "+result])
+}
+
+// TestMirror: the mirror gets what the route's upstream gets, with one more header, whatever the body's size and framing.
+func TestMirror(t *testing.T) {
+	for _, protocol := range []httpproxy.Protocol{httpproxy.ProtocolH1, httpproxy.ProtocolH2C} {
+		toServer, served := recording(t, "answer")
+		toMirror, copies := recording(t, strings.Repeat("ignored", 100_000))
+		u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: protocol}, serveEither(t, toServer))
+		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{
+			Path: "/a", Rewrite: "/b{rest}", Upstream: u, Mirror: httpproxy.Mirror{Upstream: newUpstream(t, serveHTTP(t, toMirror)), Percent: 100},
+			RequestHeaders: httpproxy.HeaderRules{Set: []httpproxy.HeaderField{{"X-Set", "{method}"}}, Remove: []string{"Cookie"}},
+		}}})
+		sent := uint64(0)
+		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+			client := clientFor(t, proto)
+			for _, size := range []int{0, 5, 16 << 10, 40_000, 64 << 10, 64<<10 + 1, 300_000} {
+				for _, framed := range []bool{true, false} {
+					body := make([]byte, size)
+					_, _ = rand.Read(body)
+					var from io.Reader = bytes.NewReader(body)
+					if !framed {
+						from = io.MultiReader(from) // hides the length
+					}
+					req, err := http.NewRequest(http.MethodPost, p.url+"/a/%2f?q=1", from)
+					if err != nil {
+						t.Fatal(err)
+					}
+					req.Header.Set("Cookie", "a=b")
+					req.Header.Set("X-Request-Id", fmt.Sprint("r", size))
+					what := fmt.Sprintf("%d bytes, length %t, by %s to %s", size, framed, proto, protocol)
+					if resp, text := doWith(t, client, req); resp.StatusCode != 200 || text != "answer" {
+						t.Fatalf("%s: %s %q", what, resp.Status, text)
+					}
+					original := <-served
+					if !bytes.Equal(original.body, body) || original.header.Get(httpproxy.MirrorField) != "" {
+						t.Errorf("%s: the server got %d bytes, %v", what, len(original.body), original.header)
+					}
+					if size > httpproxy.DefaultMirrorBody {
+						continue
+					}
+					sent++
+					c := <-copies
+					if c.line != original.line || !bytes.Equal(c.body, body) || c.header.Get(httpproxy.MirrorField) != "1" {
+						t.Errorf("%s: the mirror got %q with %d bytes, the server %q; %v", what, c.line, len(c.body), original.line, c.header)
+					}
+					for _, name := range []string{"X-Set", "X-Request-Id", "X-Forwarded-For", "Cookie", "User-Agent"} {
+						if got, want := c.header.Get(name), original.header.Get(name); got != want {
+							t.Errorf("%s: %s is %q for the mirror, %q for the server", what, name, got, want)
+						}
+					}
+				}
+			}
+		}
+		eventually(t, "the copies are counted", func() bool {
+			return mirrorCount(p, "/a", "sent") == sent && mirrorCount(p, "/a", "too_large") == 8
+		})
+		if n := len(copies); n != 0 {
+			t.Errorf("%d copies too many", n)
+		}
+	}
+}
+
+// TestMirrorThatFails: a mirror that cannot be reached, or never answers, neither delays nor fails a request, and gets no
+// more copies than the bound.
+func TestMirrorThatFails(t *testing.T) {
+	toServer, _ := recording(t, "answer")
+	hangs, release := make(chan struct{}), make(chan struct{})
+	silent := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
+		hangs <- struct{}{}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	u := newUpstream(t, serveHTTP(t, toServer))
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
+		{Path: "/silent", Upstream: u, Mirror: httpproxy.Mirror{Upstream: newUpstream(t, silent), Percent: 100}},
+		{Path: "/down", Upstream: u, Mirror: httpproxy.Mirror{Upstream: newUpstream(t, "127.0.0.1:1"), Percent: 100}},
+		{Path: "/none", Upstream: u, Mirror: httpproxy.Mirror{Upstream: newUpstream(t, silent)}},
+	}})
+	client := clientFor(t, "HTTP/1.1")
+	fetch := func(path string) {
+		t.Helper()
+		req, err := http.NewRequest(http.MethodGet, p.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, body := doWith(t, client, req); resp.StatusCode != 200 || body != "answer" {
+			t.Fatalf("%s: %s %q", path, resp.Status, body)
+		}
+	}
+	fetch("/none")
+	fetch("/down")
+	eventually(t, "a failed copy", func() bool { return mirrorCount(p, "/down", "failed") == 1 })
+	for range httpproxy.MaxCopies {
+		fetch("/silent")
+		<-hangs
+	}
+	fetch("/silent")
+	if n := mirrorCount(p, "/silent", "dropped"); n != 1 {
+		t.Errorf("%d copies were dropped, want 1", n)
+	}
+	close(release)
+	eventually(t, "the copies end", func() bool { return mirrorCount(p, "/silent", "sent") == httpproxy.MaxCopies })
+	go func() { <-hangs }()
+	fetch("/silent")
+	eventually(t, "one more", func() bool { return mirrorCount(p, "/silent", "sent") == httpproxy.MaxCopies+1 })
+}
+
+// TestMirrorOfHalfARequest: without its whole body a request has no copy, and the client's end leaves nothing behind.
+func TestMirrorOfHalfARequest(t *testing.T) {
+	toMirror, copies := recording(t, "")
+	u := newUpstream(t, serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Path: "/", Upstream: u, Mirror: httpproxy.Mirror{Upstream: newUpstream(t, serveHTTP(t, toMirror)), Percent: 100}}}})
+	c, _ := dialRaw(t, p.addr)
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 30000\r\n\r\nhalf")
+	_ = c.Close()
+	eventually(t, "the end of the request", func() bool { return mirrorCount(p, "/", "dropped") == 1 })
+	c, br := dialRaw(t, p.addr)
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+	if resp, err := http.ReadResponse(bufio.NewReader(br), nil); err != nil || resp.StatusCode != 200 {
+		t.Errorf("%v %v", resp, err)
+	}
+	if len(copies) != 0 {
+		t.Error("half a request, or one for an upgrade, has a copy")
+	}
+}
+
+// TestMirrorAtTheEnd: a copy under way does not hold up a drain for long.
+func TestMirrorAtTheEnd(t *testing.T) {
+	begun := make(chan struct{}, 1)
+	silent := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
+		begun <- struct{}{}
+		<-r.Context().Done() // the connection ends
+	})
+	u := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Path: "/", Upstream: u, Mirror: httpproxy.Mirror{Upstream: newUpstream(t, silent), Percent: 100}}}})
+	get(t, p.url)
+	<-begun
+	http.DefaultClient.CloseIdleConnections()
+	if err := p.Drain(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if n := mirrorCount(p, "/", "failed"); n != 1 {
+		t.Errorf("%d copies have failed, want 1", n)
+	}
+}
