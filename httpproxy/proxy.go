@@ -152,8 +152,7 @@ func (p *Proxy) newTable(cfg Config) *table {
 		tg.change(r)
 		tg.mirror = newMirror(r.Mirror, tg.response, tg.idle)
 		if c := r.Canary; c.Upstream != nil {
-			r.Upstream, r.Canary, r.RateLimit, r.BasicAuth, r.ForwardAuth = c.Upstream, Canary{}, RateLimit{}, nil, nil
-			r.BearerAuth = nil
+			r.Upstream, r.Canary, r.RateLimit, r.BasicAuth, r.BearerAuth, r.ForwardAuth = c.Upstream, Canary{}, RateLimit{}, nil, nil, nil
 			share := ready(r)
 			share.limiter, share.access, share.mirror = tg.limiter, tg.access, tg.mirror // one for all targets of the route
 			if tg.llm != nil {
