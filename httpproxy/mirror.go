@@ -11,12 +11,14 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
+	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/pool/httppool"
 )
@@ -191,7 +193,7 @@ func (s *session) copyBody(p []byte) {
 	s.held.add(len(p))
 }
 
-// finishCopy sends the copy, whose body is complete. The caller is the upload, or the session without one.
+// finishCopy sends the copy, whose body is complete. The caller is the upload.
 func (s *session) finishCopy() {
 	c := s.ex.copied
 	switch {
@@ -231,6 +233,7 @@ func (s *session) sendCopy(c *requestCopy) {
 	p.copies.Go(func() {
 		defer m.running.Add(-1)
 		defer account.n.Add(-size)
+		defer p.copied()
 		count := mirrorFailed
 		if err := m.send(p.copying, c.head, c.body); err == nil {
 			count = mirrorSent
@@ -239,6 +242,13 @@ func (s *session) sendCopy(c *requestCopy) {
 		}
 		cell.Shard(shard).Add(count, 1)
 	})
+}
+
+// copied must be deferred by the fibers of copies.
+func (p *Proxy) copied() {
+	if v := recover(); v != nil {
+		p.srv.Report(listener.ReasonInternal, slog.LevelError, "the copy of a request panicked", "panic", v, "stack", string(debug.Stack()))
+	}
 }
 
 // send sends a copy and reads its answer to the end.

@@ -215,7 +215,7 @@ func TestChartAndBaseMakeTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append(values(t)["base"], "--set", "checkConfig=false,serviceMonitor.enabled=true")
+	args := slices.Concat(values(t)["base"], []string{"--set", "checkConfig=false,serviceMonitor.enabled=true"})
 	got, want := normal(t, render(t, args...)), normal(t, objects(t, string(text)))
 	delete(want, "Namespace <nil>/headpond") // of helm install --create-namespace
 	for name, text := range want {

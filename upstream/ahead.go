@@ -22,16 +22,16 @@ func (t *Tenant[T]) EndWait() { t.ahead.Add(-1) }
 
 // full reports whether each of the tenant's pools has more waiters than it may have.
 func (t *Tenant[T]) full() bool {
-	any := false
+	some := false
 	for _, s := range *t.sites.Load() {
 		if s.pool == nil {
 			continue
 		}
-		if any = true; !s.pool.Crowded() {
+		if some = true; !s.pool.Crowded() {
 			return false
 		}
 	}
-	return any
+	return some
 }
 
 // ahead is how many callers of all tenants wait before they acquire.
