@@ -20,9 +20,9 @@ import (
 
 // TestSoakTunnel moves connections through a tunnel between two gateways while its sockets are cut
 // and both gateways reload, for a second. With HEADPOND_SOAK (`make soak`) it runs that long, and
-// the far gateway is killed and restarted in each round. Cuts and reloads must not be visible, data
-// cut off by a kill must not look complete, and the near gateway must hold no more resources at the
-// end.
+// in each round the gateways stand still for a while and the far one is killed and restarted. Cuts,
+// standstills and reloads must not be visible, data cut off by a kill must not look complete, and
+// the near gateway must hold no more resources at the end.
 func TestSoakTunnel(t *testing.T) {
 	length, kill := conntest.SoakLength(t, time.Second)
 	echoAddr, _ := startEcho(t)
@@ -66,6 +66,10 @@ upstreams:
 		if !kill {
 			continue
 		}
+		for _, g := range []*gateway{near, far} {
+			g.freeze(t, 3*time.Second)
+			more()
+		}
 		kills.Add(1)
 		far.signal(syscall.SIGKILL)
 		<-far.Done
@@ -88,6 +92,13 @@ upstreams:
 	if code, body := near.get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
+}
+
+// freeze suspends the process, as a starved or paused machine does.
+func (g *gateway) freeze(t *testing.T, d time.Duration) {
+	g.signal(syscall.SIGSTOP)
+	pause(t.Context(), d)
+	g.signal(syscall.SIGCONT)
 }
 
 // unlessKilled wraps an operation that may fail only while the far gateway is killed, and then not
