@@ -482,7 +482,6 @@ func (s *session) moreUnframed(out []byte) error {
 			if err := s.toClient(out); err != nil {
 				return err
 			}
-			out = out[:0]
 		}
 		if err := s.fromServer(); err == io.EOF {
 			return s.toClient(s.appendEnd(s.outgoing()))

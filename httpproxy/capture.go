@@ -139,7 +139,7 @@ func inAuthority(text []byte) bool {
 		return false
 	}
 	_, authority, ok := bytes.Cut(text, []byte("://"))
-	return ok && bytes.IndexAny(authority, `/\`) < 0
+	return ok && !bytes.ContainsAny(authority, `/\`)
 }
 
 // appendParameter appends a part of a path to the value of a parameter. What ends a parameter, or means a space there, is

@@ -184,7 +184,7 @@ func TestBadChunkDuringARest(t *testing.T) {
 	wantEvent(t, resp.Body, "first")
 	rest()
 	parts <- "2\r\nok\r\nnone\r\nsecret\r\n"
-	if b, err := io.ReadAll(resp.Body); err == nil || !strings.HasPrefix("ok", string(b)) {
+	if b, err := io.ReadAll(resp.Body); err == nil || len(b) > 0 && string(b) != "o" && string(b) != "ok" {
 		t.Errorf("the client got %q, %v; want at most ok, and an error", b, err)
 	}
 	parts <- "close"
