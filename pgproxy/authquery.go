@@ -99,12 +99,17 @@ type answers struct {
 // question is a query for a user that is under way. The sources of clients take turns: a client whose user somebody else asks for
 // already, behind many invented names perhaps, asks for it, too.
 type question struct {
-	by   []uint64      // the sources that ask
-	done chan struct{} // closed when one has an answer, or none asks any more
+	by   []uint64        // the sources that ask
+	over context.Context //nolint:containedctx // ends when one has an answer, or none asks any more
+	end  context.CancelFunc
 }
 
-// mostAsk is how many sources ask for a user at a time. The others wait for them: when a server is back, all may come at once.
+// mostAsk is how many sources ask for a user at once. The others wait for them: when a server is back, all may come at a time.
+// Those that wait longer than askPatience ask, too, because the sources that ask may have invented names before that user.
 const mostAsk = 2
+
+// askPatience is shorter in tests.
+var askPatience = time.Second
 
 func newAnswers(query AuthQuery, read func(user, text string) *answer) *answers {
 	return &answers{query: query, read: read, byUser: map[string]*answer{}, asking: map[string]*question{}}
@@ -139,16 +144,22 @@ func (a *answers) known(user string) *answer {
 
 // ask waits for an answer, of its own query or of one that is under way. The error is ctx's.
 func (a *answers) ask(ctx context.Context, user string, source uint64) (*answer, error) {
-	for {
-		found, q, mine := a.begin(user, source)
-		switch {
-		case found != nil:
+	for late := false; ; {
+		found, q, mine := a.begin(user, source, late)
+		if mine {
+			found = a.run(ctx, user, source, q)
+			if found != nil && late && errors.Is(found.err, errSecretsWait) {
+				found = nil // others still ask
+			}
+		}
+		if found != nil {
 			return found, nil
-		case mine:
-			return a.run(ctx, user, source, q), nil
 		}
 		select {
-		case <-q.done:
+		case <-q.over.Done():
+			late = false
+		case <-time.After(askPatience):
+			late = true
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: no answer in time: %w", ErrAuthQuery, context.Cause(ctx))
 		}
@@ -156,7 +167,8 @@ func (a *answers) ask(ctx context.Context, user string, source uint64) (*answer,
 }
 
 // begin returns a fresh answer, or the question to wait for; mine means that the caller is to ask the server, too.
-func (a *answers) begin(user string, source uint64) (found *answer, q *question, mine bool) {
+// late means that it has waited for askPatience.
+func (a *answers) begin(user string, source uint64, late bool) (found *answer, q *question, mine bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if found = a.byUser[user]; found != nil && found.usable() {
@@ -164,23 +176,28 @@ func (a *answers) begin(user string, source uint64) (found *answer, q *question,
 	}
 	switch q = a.asking[user]; {
 	case q == nil:
-		q = &question{done: make(chan struct{})}
+		q = &question{}
+		q.over, q.end = context.WithCancel(context.Background())
 		a.asking[user] = q
-	case len(q.by) >= mostAsk || slices.Contains(q.by, source):
+	case len(q.by) >= mostAsk && !late || slices.Contains(q.by, source):
 		return nil, q, false
 	}
 	q.by = append(q.by, source)
 	return nil, q, true
 }
 
-// run asks the server, and publishes the answer. If the caller's time is over, others ask again.
+// run asks the server, and publishes the answer. If the caller's time is over, others ask again. The result is nil if
+// another source has asked meanwhile.
 func (a *answers) run(ctx context.Context, user string, source uint64, q *question) *answer {
 	found := &answer{err: fmt.Errorf("%w: panic", ErrAuthQuery)}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(q.over, stop)() // gives its turn up
 	defer func() {
 		found.at = clock()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		answered := ctx.Err() == nil && !errors.Is(found.err, errSecretsWait)
+		answered := ctx.Err() == nil && (found.err == nil || q.over.Err() == nil && !errors.Is(found.err, errSecretsWait))
 		if answered {
 			a.makeRoom()
 			a.byUser[user] = found
@@ -188,15 +205,17 @@ func (a *answers) run(ctx context.Context, user string, source uint64, q *questi
 		q.by = slices.DeleteFunc(q.by, func(by uint64) bool { return by == source })
 		if a.asking[user] == q && (answered || len(q.by) == 0) {
 			delete(a.asking, user)
-			close(q.done)
+			q.end()
 		}
 	}()
 	text, err := a.query.From.Secret(ctx, a.query.SQL, user)
-	if err != nil {
-		found = &answer{err: err}
+	if err == nil {
+		found = a.read(user, text)
 		return found
 	}
-	found = a.read(user, text)
+	if found = (&answer{err: err}); q.over.Err() != nil {
+		return nil
+	}
 	return found
 }
 

@@ -2,6 +2,8 @@ package pgproxy
 
 import "time"
 
+func init() { askPatience = 20 * time.Millisecond } // most queries of tests wait for locks, for a few seconds at most
+
 // ExhaustRenewals uses up the replacements of server connections, for an hour.
 func (b *Postgres) ExhaustRenewals() { b.renewals.full.Store(int64(clock() + time.Hour)) }
 
