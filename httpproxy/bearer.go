@@ -289,10 +289,11 @@ func (s *session) verifyLater(v *jwt.Verifier, token []byte) (*jwt.Identity, err
 	if goneIn(ctx) {
 		return nil, errClientLeft
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	identity, err := v.Verify(token)
+	if errors.Is(err, jwt.ErrUnknown) && ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
-	return v.Verify(token)
+	return identity, err
 }
 
 // errClientLeft is an error of verifyLater.

@@ -142,6 +142,13 @@ func TestAPIKeys(t *testing.T) {
 		resp, _ := ask(t, clientFor(t, "HTTP/1.1"), p.url, http.Header{"X-Api-Key": {ann}})
 		return resp.StatusCode == 401
 	})
+	write(bobLine + strings.Repeat("#", 1<<20))
+	eventually(t, "a file that has become too large is not used", func() bool {
+		if resp, _ := ask(t, clientFor(t, "HTTP/1.1"), p.url, http.Header{"X-Api-Key": {bob}}); resp.StatusCode != 200 {
+			t.Fatal(resp.Status)
+		}
+		return log.Line("could not be reloaded", "more than 1048576 bytes") != ""
+	})
 	if line := log.Line("user=ann"); line == "" {
 		t.Error("the access log has no user")
 	}
@@ -427,12 +434,13 @@ func TestJWTSlowIssuer(t *testing.T) {
 	var log conntest.Log
 	keys, _ := fileOfKeys(t, &log, line)
 	var hangs atomic.Bool
-	ended := make(chan struct{})
+	var reading atomic.Int32
 	accepts := &httpproxy.BearerAuth{Keys: keys, JWT: &httpproxy.JWT{
-		Issuer: "https://login.example", Source: "login", Logger: log.Logger(), ReadKeys: func(ctx context.Context) ([]byte, error) {
+		Issuer: "https://login.example", Source: "login", Refresh: time.Nanosecond, Logger: log.Logger(), ReadKeys: func(ctx context.Context) ([]byte, error) {
 			if hangs.Load() {
+				reading.Add(1)
+				defer reading.Add(-1)
 				<-ctx.Done()
-				close(ended)
 				return nil, ctx.Err()
 			}
 			return is.read(ctx)
@@ -452,13 +460,14 @@ func TestJWTSlowIssuer(t *testing.T) {
 	}
 	hangs.Store(true)
 	unknown := signed(t, jose.ES256, "new", known, nil)
-	eventually(t, "a token waits for its key until the request's time is over", func() bool { return status("/soon", unknown) == 503 })
+	eventually(t, "a token waits for its key until the request's time is over", func() bool { return status("/soon", unknown) == 503 && reading.Load() > 0 })
 	if got := status("/", signed(t, jose.ES256, "known", known, map[string]any{"sub": "eve"})); got != 200 {
 		t.Errorf("%d with a known key", got)
 	}
 	if got := status("/", key); got != 200 {
 		t.Errorf("%d with an API key", got)
 	}
+	accepted := p.Stats().Accepted
 	waits := make(chan struct{})
 	go func() {
 		defer close(waits)
@@ -468,10 +477,12 @@ func TestJWTSlowIssuer(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 	}()
-	eventually(t, "the request waits", func() bool { return p.Stats().Active > 0 })
+	eventually(t, "the request comes", func() bool { return p.Stats().Accepted > accepted })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_ = p.Drain(ctx) // it is cut off
 	<-waits
-	<-ended
+	if n := reading.Load(); n > 0 {
+		t.Errorf("%d readings of keys after the proxy has stopped", n)
+	}
 }
