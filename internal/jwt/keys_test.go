@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,10 +37,14 @@ func TestKeysAfterPause(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, fails := set, error(nil)
+		var answer atomic.Pointer[[]byte] // nil = none
+		answer.Store(&set)
 		keys := jwt.NewKeys("keys", jwt.Source{Every: time.Minute, Read: func(context.Context) ([]byte, error) {
 			time.Sleep(time.Second)
-			return text, fails
+			if text := answer.Load(); text != nil {
+				return *text, nil
+			}
+			return nil, errors.New("no answer")
 		}}, slog.New(slog.DiscardHandler), func(run func(context.Context)) bool { go run(context.Background()); return true })
 		v := jwt.New(jwt.Config{Issuer: "i", User: "sub"}, keys)
 		check := func(when string, want error) {
@@ -54,14 +59,15 @@ func TestKeysAfterPause(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		check("with old keys", nil)
 		time.Sleep(time.Hour)
-		fails = errors.New("no answer")
+		answer.Store(nil)
 		for range 2 {
 			check("after a pause", jwt.ErrUnknown)
 		}
 		v.Wait(t.Context())
 		check("without an answer", nil)
 		time.Sleep(time.Hour)
-		text, fails = []byte(keySet(t)), nil
+		others := []byte(keySet(t))
+		answer.Store(&others)
 		v.Wait(t.Context())
 		check("with another's key", jwt.ErrInvalid)
 	})
