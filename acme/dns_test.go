@@ -159,6 +159,18 @@ func TestDNSChallenge(t *testing.T) {
 	}
 }
 
+// TestWildcardMeanwhile: a wildcard serves a name that has no certificate of its own yet.
+func TestWildcardMeanwhile(t *testing.T) {
+	server := startNamed(t)
+	p := startPebble(t, pebbleConfig{Resolver: server})
+	g := run(t, filepath.Join(t.TempDir(), "acme"), p.withDNS(filepath.Join(t.TempDir(), "acme"), byUpdates(server, secret), `["*.pond.test", circle.pond.test]`))
+	g.certified("*.pond.test")
+	cert, err := shake(g.Addr("t"), "circle.pond.test", p.roots(t))
+	if err != nil || cert.DNSNames[0] != "*.pond.test" {
+		t.Errorf("%v, want that of *.pond.test", namesIn(cert, err))
+	}
+}
+
 func namesIn(c *x509.Certificate, err error) any {
 	if err != nil {
 		return err
