@@ -8,6 +8,7 @@ import (
 	"net"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/mholt/acmez/v3"
@@ -23,7 +24,7 @@ const (
 	propagationAsk = 2 * time.Second  // between two looks
 	recordTTL      = 60               // of records, in seconds
 	maxCNAMEs      = 8                // from the name of a challenge to that of the record
-	maxSaid        = 500              // bytes of a command's output in an error
+	maxSaid        = 500              // bytes of a command's output in an error; further ones are dropped
 )
 
 // dnsPort is the port of name servers, except in tests.
@@ -43,6 +44,7 @@ type dnsSolver struct {
 	records   records
 	resolvers []string // host:port; empty: the machine's
 	log       *slog.Logger
+	names     sync.Map // by value: the name of a record that is set, so that it is removed where it was set
 }
 
 var (
@@ -73,19 +75,30 @@ func withPort(address string) string {
 
 // Present implements acmez.Solver.
 func (d *dnsSolver) Present(ctx context.Context, c acme.Challenge) error {
-	name := d.recordOf(ctx, c)
-	if err := d.records.set(ctx, name, c.DNS01KeyAuthorization()); err != nil {
+	name, err := d.recordOf(ctx, c)
+	if err != nil {
+		return recordError{fmt.Errorf("dns: where does %s lead to: %w", c.DNS01TXTRecordName(), err)}
+	}
+	value := c.DNS01KeyAuthorization()
+	d.names.Store(value, name)
+	if err := d.records.set(ctx, name, value); err != nil {
 		return recordError{fmt.Errorf("dns: set the record %s: %w", name, err)}
 	}
 	return nil
 }
 
-// CleanUp implements acmez.Solver.
+// CleanUp implements acmez.Solver. It also removes a record that could not be set, as far as the gateway knows: the answer may
+// have been lost.
 func (d *dnsSolver) CleanUp(ctx context.Context, c acme.Challenge) error {
+	value := c.DNS01KeyAuthorization()
+	known, ok := d.names.LoadAndDelete(value)
+	if !ok {
+		return nil
+	}
+	name := known.(string) //nolint:forcetypeassert // of Present
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
 	defer cancel()
-	name := d.recordOf(ctx, c)
-	if err := d.records.unset(ctx, name, c.DNS01KeyAuthorization()); err != nil {
+	if err := d.records.unset(ctx, name, value); err != nil {
 		d.log.Warn("acme: the record of a challenge could not be removed", "record", name, "error", err)
 	}
 	return nil
@@ -98,7 +111,12 @@ func (e recordError) Unwrap() error { return e.error }
 
 // Wait implements acmez.Waiter: it waits until all servers of the zone have the record.
 func (d *dnsSolver) Wait(ctx context.Context, c acme.Challenge) error {
-	name, value := d.recordOf(ctx, c), c.DNS01KeyAuthorization()
+	value := c.DNS01KeyAuthorization()
+	known, ok := d.names.Load(value)
+	if !ok {
+		return nil
+	}
+	name := known.(string) //nolint:forcetypeassert // of Present
 	until := time.Now().Add(propagation)
 	for {
 		err := d.seen(ctx, name, value)
@@ -119,12 +137,13 @@ func (d *dnsSolver) Wait(ctx context.Context, c acme.Challenge) error {
 
 // recordOf returns the name of the record for a challenge: where CNAME records lead to from the name that the authority asks for. So
 // another zone can have the record.
-func (d *dnsSolver) recordOf(ctx context.Context, c acme.Challenge) string {
+func (d *dnsSolver) recordOf(ctx context.Context, c acme.Challenge) (string, error) {
 	name := dns.Fqdn(c.DNS01TXTRecordName())
 	for range maxCNAMEs {
 		answer, err := d.resolve(ctx, name, dns.TypeCNAME)
-		if err != nil {
-			break
+		if err != nil { // it may do without CNAME records; name servers ignore a record beside one, and say nothing
+			d.log.Warn("acme: no resolver says where the name of a challenge leads to; it is taken as it is", "record", name, "error", err)
+			return name, nil
 		}
 		next := ""
 		for _, rr := range answer.Answer {
@@ -133,11 +152,11 @@ func (d *dnsSolver) recordOf(ctx context.Context, c acme.Challenge) string {
 			}
 		}
 		if next == "" {
-			break
+			return name, nil
 		}
 		name = next
 	}
-	return name
+	return "", fmt.Errorf("more than %d CNAME records, or a circle of them", maxCNAMEs)
 }
 
 // seen returns an error unless all servers of the record's zone have it.
@@ -319,18 +338,25 @@ func (c command) run(ctx context.Context, do, name, value string) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	args := append(append([]string{}, c[1:]...), do, strings.TrimSuffix(name, "."), value)
+	var out said
 	cmd := exec.CommandContext(ctx, c[0], args...) //nolint:gosec // the configuration names it
-	cmd.WaitDelay = time.Second                    // of a process that it has left behind
-	out, err := cmd.CombinedOutput()
-	if err == nil {
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = time.Second // of a process that it has left behind
+	alone(cmd)
+	err := cmd.Run()
+	switch {
+	case err == nil, errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil: // the latter: it has left a process behind
 		return nil
-	}
-	if ctx.Err() != nil {
+	case ctx.Err() != nil:
 		err = ctx.Err()
 	}
-	said := strings.TrimSpace(string(out))
-	if len(said) > maxSaid {
-		said = said[:maxSaid] + "…"
-	}
-	return fmt.Errorf("%s %s: %w: %s", c[0], do, err, said)
+	return fmt.Errorf("%s %s: %w: %s", c[0], do, err, strings.ToValidUTF8(strings.TrimSpace(string(out)), "…"))
+}
+
+// said is the beginning of what a program prints.
+type said []byte
+
+func (s *said) Write(p []byte) (int, error) {
+	*s = append(*s, p[:min(len(p), maxSaid-len(*s))]...)
+	return len(p), nil
 }

@@ -68,7 +68,7 @@ func startNamed(t *testing.T) string {
 	dir := t.TempDir()
 	const zone = "$TTL 60\n@ SOA ns h 1 60 60 60 60\n NS ns\nns A 127.0.0.1\n"
 	for name, text := range map[string]string{
-		"pond.test":   zone + "_acme-challenge.alias CNAME record.other.test.\n",
+		"pond.test":   zone + "_acme-challenge.alias CNAME record.other.test.\n_acme-challenge.circle CNAME a.circle\na.circle CNAME _acme-challenge.circle\n",
 		"other.test":  zone,
 		"resolv.conf": "nameserver 127.0.0.1\n",
 		"named.conf": fmt.Sprintf(`options { directory %q; listen-on port %d { 127.0.0.1; }; listen-on-v6 { none; }; recursion yes; pid-file none; session-keyfile none; dnssec-validation no; };
@@ -159,6 +159,18 @@ func TestDNSChallenge(t *testing.T) {
 	}
 }
 
+// TestWildcardMeanwhile: a wildcard serves a name that has no certificate of its own yet.
+func TestWildcardMeanwhile(t *testing.T) {
+	server := startNamed(t)
+	p := startPebble(t, pebbleConfig{Resolver: server})
+	g := run(t, filepath.Join(t.TempDir(), "acme"), p.withDNS(filepath.Join(t.TempDir(), "acme"), byUpdates(server, secret), `["*.pond.test", circle.pond.test]`))
+	g.certified("*.pond.test")
+	cert, err := shake(g.Addr("t"), "circle.pond.test", p.roots(t))
+	if err != nil || cert.DNSNames[0] != "*.pond.test" {
+		t.Errorf("%v, want that of *.pond.test", namesIn(cert, err))
+	}
+}
+
 func namesIn(c *x509.Certificate, err error) any {
 	if err != nil {
 		return err
@@ -189,7 +201,8 @@ func TestDNSCommand(t *testing.T) {
 func TestDNSRefused(t *testing.T) {
 	server := startNamed(t)
 	p := startPebble(t, pebbleConfig{Resolver: server})
-	for name, want := range map[string]string{"www.pond.test": "dns: set the record _acme-challenge.www.pond.test.", "www.nowhere.test": "no zone has the name"} {
+	for name, want := range map[string]string{"www.pond.test": "dns: set the record _acme-challenge.www.pond.test.", "www.nowhere.test": "no zone has the name",
+		"circle.pond.test": "or a circle of them"} {
 		g := run(t, filepath.Join(t.TempDir(), "acme"), p.withDNS(filepath.Join(t.TempDir(), "acme"), byUpdates(server, strings.ToUpper(secret[:8])+secret[8:]), name))
 		conntest.Eventually(t, "the failure is in the log", func() bool {
 			return g.log.Line("no certificate was obtained", want, `look at \"dns\"`) != ""

@@ -52,3 +52,8 @@ func SetDNSPort(port, resolv string) (undo func()) {
 	dnsPort, resolvConf = port, resolv
 	return func() { dnsPort, resolvConf = oldPort, oldConf }
 }
+
+// RunCommand runs a program as "command" under "dns" does.
+func RunCommand(ctx context.Context, args []string) error {
+	return command(args).set(ctx, "a.test.", "value")
+}

@@ -118,7 +118,8 @@ type certificates struct {
 }
 
 // Certificate implements extend.Certificates. A client without server name gets the certificate for
-// the first name. A name itself goes before a wildcard, which stands for one label.
+// the first name. A name itself goes before a wildcard, which stands for one label, and serves while the name
+// has no certificate: a reload that adds the name must not cut off its clients.
 func (c *certificates) Certificate(hello *tls.ClientHelloInfo) *tls.Certificate {
 	m := c.part.now()
 	if m == nil {
@@ -129,7 +130,9 @@ func (c *certificates) Certificate(hello *tls.ClientHelloInfo) *tls.Certificate 
 		return m.certificate(c.names[0], hello)
 	}
 	if slices.Contains(c.names, wanted) {
-		return m.certificate(wanted, hello)
+		if cert := m.certificate(wanted, hello); cert != nil {
+			return cert
+		}
 	}
 	if _, parent, ok := strings.Cut(wanted, "."); ok && slices.Contains(c.names, "*."+parent) {
 		return m.certificate("*."+parent, hello)

@@ -194,8 +194,9 @@ func keyHeader(name []byte) bool {
 }
 
 // presented returns the key or token of the request; nil = it has none that can be used. sent reports whether it has a field
-// for one.
-func (s *session) presented() (key []byte, sent bool) {
+// for one. forward: the server gets the fields, so that all of them must be for the key: in another one the server might read
+// a token that nobody has verified.
+func (s *session) presented(forward bool) (key []byte, sent bool) {
 	const scheme = "bearer "
 	for i := range s.req.Fields {
 		f := &s.req.Fields[i]
@@ -203,7 +204,9 @@ func (s *session) presented() (key []byte, sent bool) {
 		switch {
 		case f.Known == httpwire.Authorization:
 			if len(value) <= len(scheme) || !httpwire.EqualFold(value[:len(scheme)], scheme) {
-				sent = true
+				if sent = true; forward {
+					return nil, true
+				}
 				continue
 			}
 			value = bytes.Trim(value[len(scheme):], " \t")
@@ -222,7 +225,7 @@ func (s *session) presented() (key []byte, sent bool) {
 // have to.
 func (s *session) bearer(a *access, mayWait bool) (no refusal, done bool) {
 	b := a.bearer
-	key, sent := s.presented()
+	key, sent := s.presented(a.forward)
 	if key == nil {
 		no = s.unauthorized(a.challenge, "an API key or a token is required")
 		if sent {
@@ -255,6 +258,8 @@ func (s *session) bearer(a *access, mayWait bool) (no refusal, done bool) {
 	switch {
 	case errors.Is(err, errClientLeft):
 		return refusal{status: http.StatusServiceUnavailable, clientGone: true}, true
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonTimeout, why: "the keys of tokens were not read in time", retryAfter: 1}, true
 	case err == nil:
 		s.ex.user = identity.User
 		for i, name := range b.headers {
@@ -275,7 +280,8 @@ func (s *session) bearer(a *access, mayWait bool) (no refusal, done bool) {
 	return s.denied(a, "the key of the token is not one of its issuer's"), true
 }
 
-// verifyLater verifies a token once the keys have been read. The error is errClientLeft if the client leaves before.
+// verifyLater verifies a token once the keys have been read. The error is errClientLeft if the client leaves before, and the
+// context's if the request's time ends before.
 func (s *session) verifyLater(v *jwt.Verifier, token []byte) (*jwt.Identity, error) {
 	ctx, stop := s.wanted()
 	defer stop()
@@ -283,7 +289,11 @@ func (s *session) verifyLater(v *jwt.Verifier, token []byte) (*jwt.Identity, err
 	if goneIn(ctx) {
 		return nil, errClientLeft
 	}
-	return v.Verify(token)
+	identity, err := v.Verify(token)
+	if errors.Is(err, jwt.ErrUnknown) && ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return identity, err
 }
 
 // errClientLeft is an error of verifyLater.

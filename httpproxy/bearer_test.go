@@ -92,6 +92,8 @@ func apiKeyCases(ann, again, bob, line string) []apiKeyCase {
 		{"empty", "/", http.Header{"Authorization": {"Bearer"}}, 401, challenge},
 		{"a name of the client's own", "/", http.Header{"X-Api-Key": {bob}, "X-User": {"ann"}, "X_user": {"ann"}}, 200, "[bob] groups=[]" + nothingElse},
 		{"forwarded", "/forward", http.Header{"Authorization": {"Bearer " + bob}}, 200, `[] groups=[] auth="Bearer ` + bob + `" key="" "" ""`},
+		{"forwarded beside what a server may read as another token", "/forward", http.Header{"X-Api-Key": {bob}, "Authorization": {"Bearer\t" + ann}}, 401, `Bearer realm="restricted"`},
+		{"forwarded beside another scheme", "/forward", http.Header{"Authorization": {"Bearer " + bob, "Basic cm9vdDo="}}, 401, `Bearer realm="restricted"`},
 		{"a language model", "/llm", http.Header{"Authorization": {"Bearer x"}}, 401, `Bearer realm="restricted", error="invalid_token"`},
 		{"limit", "/limit", http.Header{"Authorization": {"Bearer " + ann}}, 200, "[] groups=[]" + nothingElse},
 		{"limit by another key", "/limit", http.Header{"X-Api-Key": {again}}, 200, "[] groups=[]" + nothingElse},
@@ -139,6 +141,13 @@ func TestAPIKeys(t *testing.T) {
 	eventually(t, "a removed key is refused", func() bool {
 		resp, _ := ask(t, clientFor(t, "HTTP/1.1"), p.url, http.Header{"X-Api-Key": {ann}})
 		return resp.StatusCode == 401
+	})
+	write(bobLine + strings.Repeat("#", 1<<20))
+	eventually(t, "a file that has become too large is not used", func() bool {
+		if resp, _ := ask(t, clientFor(t, "HTTP/1.1"), p.url, http.Header{"X-Api-Key": {bob}}); resp.StatusCode != 200 {
+			t.Fatal(resp.Status)
+		}
+		return log.Line("could not be reloaded", "more than 1048576 bytes") != ""
 	})
 	if line := log.Line("user=ann"); line == "" {
 		t.Error("the access log has no user")
@@ -289,6 +298,8 @@ func jwtCases(t testing.TB, is *issuer, key string) []jwtCase {
 		{"no signature", "/", head(`{"alg":"none"}`) + "." + parts[1] + ".", 401, "it is malformed, or its algorithm"},
 		{"its signature cut off", "/", parts[0] + "." + parts[1] + ".", 401, "its signature is wrong"},
 		{"changed", "/", parts[0] + "." + head(`{"iss":"https://login.example","sub":"root","aud":"pond","exp":9999999999}`) + "." + parts[2], 401, "its signature is wrong"},
+		{"a name too long", "/", good(map[string]any{"sub": strings.Repeat("x", 300)}), 401, "it has no claim sub"},
+		{"a value that is two in a header", "/", good(map[string]any{"groups": []string{"eng,root"}}), 401, "its claim groups"},
 		{"no token", "/", "a.b.c", 401, "it is malformed"},
 		{"too long", "/", good(map[string]any{"x": strings.Repeat("x", 20000)}), 401, "it is too long"},
 	}
@@ -408,4 +419,70 @@ func TestJWTKeys(t *testing.T) {
 	is.down.Store(false)
 	eventually(t, "the new key counts", func() bool { return status("second", second) == 200 })
 	eventually(t, "the old one does not", func() bool { return status("first", first) == 401 })
+}
+
+// TestJWTSlowIssuer: while an issuer does not answer, only tokens with unknown keys wait, no longer than their request may take, and
+// not for a proxy that stops.
+func TestJWTSlowIssuer(t *testing.T) {
+	known, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var is issuer
+	is.add(t, "known", known)
+	key, line := apiKeyFor(t, "bob")
+	var log conntest.Log
+	keys, _ := fileOfKeys(t, &log, line)
+	var hangs atomic.Bool
+	var reading atomic.Int32
+	accepts := &httpproxy.BearerAuth{Keys: keys, JWT: &httpproxy.JWT{
+		Issuer: "https://login.example", Source: "login", Refresh: time.Nanosecond, Logger: log.Logger(), ReadKeys: func(ctx context.Context) ([]byte, error) {
+			if hangs.Load() {
+				reading.Add(1)
+				defer reading.Add(-1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return is.read(ctx)
+		},
+	}}
+	up := newUpstream(t, serveHTTP(t, tellsKeys))
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
+		{Path: "/", Upstream: up, BearerAuth: accepts},
+		{Path: "/soon", Upstream: up, BearerAuth: accepts, Timeout: 50 * time.Millisecond},
+	}})
+	status := func(path, token string) int {
+		resp, _ := ask(t, clientFor(t, "HTTP/2.0"), p.url+path, http.Header{"Authorization": {"Bearer " + token}})
+		return resp.StatusCode
+	}
+	if got := status("/", signed(t, jose.ES256, "known", known, nil)); got != 200 {
+		t.Fatal(got)
+	}
+	hangs.Store(true)
+	unknown := signed(t, jose.ES256, "new", known, nil)
+	eventually(t, "a token waits for its key until the request's time is over", func() bool { return status("/soon", unknown) == 503 && reading.Load() > 0 })
+	if got := status("/", signed(t, jose.ES256, "known", known, map[string]any{"sub": "eve"})); got != 200 {
+		t.Errorf("%d with a known key", got)
+	}
+	if got := status("/", key); got != 200 {
+		t.Errorf("%d with an API key", got)
+	}
+	accepted := p.Stats().Accepted
+	waits := make(chan struct{})
+	go func() {
+		defer close(waits)
+		req, _ := http.NewRequest(http.MethodGet, p.url, nil)
+		req.Header.Set("Authorization", "Bearer "+unknown)
+		if resp, err := http.DefaultTransport.RoundTrip(req); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+	eventually(t, "the request comes", func() bool { return p.Stats().Accepted > accepted })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = p.Drain(ctx) // it is cut off
+	<-waits
+	if n := reading.Load(); n > 0 {
+		t.Errorf("%d readings of keys after the proxy has stopped", n)
+	}
 }

@@ -81,7 +81,7 @@ func (f *textFile[T]) readAgain() {
 	}
 	defer f.reading.Unlock()
 	defer f.readAt.Store(int64(sinceStart()))
-	text, err := f.read()
+	text, err := f.readBounded()
 	if err == nil && bytes.Equal(text, f.text) {
 		f.failures = 0
 		return
@@ -89,7 +89,7 @@ func (f *textFile[T]) readAgain() {
 	now, mistakes := f.parse(f.name, text)
 	if err != nil || len(mistakes) > 0 || now.size() == 0 {
 		time.Sleep(textWriteTime)
-		if text, err = f.read(); err == nil {
+		if text, err = f.readBounded(); err == nil {
 			now, mistakes = f.parse(f.name, text)
 		}
 	}
@@ -109,11 +109,24 @@ func (f *textFile[T]) readAgain() {
 	f.logger.Info(f.what+" file reloaded", "file", f.name, f.what, now.size())
 }
 
+// readBounded reads the file. One that has grown too large is like one that cannot be read: nobody loses access by it.
+func (f *textFile[T]) readBounded() ([]byte, error) {
+	text, err := f.read()
+	if err == nil && len(text) > maxTextBytes {
+		err = tooLarge(f.what, f.name)
+	}
+	return text, err
+}
+
+func tooLarge(what, name string) error {
+	return fmt.Errorf("%s has more than %d bytes; it is not a file of %s", name, maxTextBytes, what)
+}
+
 // parseLines calls parse with each line that is neither empty nor a comment. A mistake has the number of the line, and
 // nothing of its content.
 func parseLines(what, name string, text []byte, parse func(line string) (mistake string)) (mistakes []error) {
 	if len(text) > maxTextBytes {
-		return []error{fmt.Errorf("%s has more than %d bytes; it is not a file of %s", name, maxTextBytes, what)}
+		return []error{tooLarge(what, name)}
 	}
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxTextBytes+1)

@@ -91,6 +91,9 @@ func (j *JWT) settings(logger *slog.Logger) (*httpproxy.JWT, error) {
 	if out.Source = j.Issuer; j.JWKSURL != "" {
 		out.Source, source = j.JWKSURL, jwt.FromURL(client, j.JWKSURL)
 	}
+	if j.CA != "" { // routes with other authorities have keys of their own
+		out.Source += " (ca: " + string(j.CA) + ")"
+	}
 	out.ReadKeys, out.Refresh = source.Read, source.Every
 	return out, nil
 }

@@ -27,6 +27,8 @@ const (
 	// retryAfter is the least time between two readings because of a token whose key is unknown. Without it, invented
 	// tokens would be requests to the issuer.
 	retryAfter = 10 * time.Second
+	// leastPause is the least time without a reading after which keys are outdated.
+	leastPause = 2 * time.Second
 )
 
 // algorithms are those that tokens may be signed with.
@@ -36,7 +38,8 @@ var algorithms = []jose.SignatureAlgorithm{
 
 // Keys are the public keys of an issuer, which change now and then. They are read when a token is to be verified: for the
 // first time, when they are older than Every, and when a token names a key that they do not have, at most every ten
-// seconds. Tokens wait for a reading only if their key is not known. If the keys cannot be read, the last ones remain. Both
+// seconds. Tokens wait for a reading only if their key is not known, or if none has been tried for twice as long: a key may have been
+// revoked since. If the keys cannot be read, the last ones remain. Both
 // are logged. Methods are safe for concurrent use.
 type Keys struct {
 	name   string
@@ -53,6 +56,8 @@ type Keys struct {
 	reading chan struct{} // closed when the reading under way ends; nil = there is none
 	tried   bool          // a reading has begun
 	triedAt time.Duration // when the last one began
+	endedAt time.Duration // when the last one ended
+	pause   bool          // the reading under way is the first after a pause
 }
 
 // Source is where keys are from.
@@ -80,13 +85,16 @@ func NewKeys(name string, s Source, logger *slog.Logger, begin func(func(context
 // SetSource replaces the source. The keys that are known remain until the next reading.
 func (k *Keys) SetSource(s Source) { k.source.Store(&s) }
 
-// Refresh begins a reading if the keys are unknown or old.
-func (k *Keys) Refresh() {
+// Refresh begins a reading if the keys are unknown or old. outdated: nobody has read them for long; wait for the reading.
+func (k *Keys) Refresh() (outdated bool) {
 	at := time.Duration(k.readAt.Load())
 	if at != 0 && sinceStart()-at < k.source.Load().Every {
-		return
+		return false
 	}
 	k.read(min(retryAfter, k.source.Load().Every))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.reading != nil && k.pause
 }
 
 var started = time.Now()
@@ -102,12 +110,13 @@ func (k *Keys) read(apart time.Duration) <-chan struct{} {
 	if k.reading != nil || k.tried && now-k.triedAt < apart {
 		return k.reading
 	}
+	k.pause = k.tried && now-k.endedAt > max(2*k.source.Load().Every, leastPause)
 	k.tried, k.triedAt = true, now
 	done := make(chan struct{})
 	begun := k.begin(func(ctx context.Context) {
 		defer func() {
 			k.mu.Lock()
-			k.reading = nil
+			k.reading, k.endedAt = nil, sinceStart()
 			k.mu.Unlock()
 			close(done)
 		}()

@@ -24,6 +24,7 @@ const (
 	maxRemembered = 1024    // tokens, in each of two halves
 	maxTried      = 4       // keys, for a token that names none
 	maxGiven      = 4 << 10 // a claim that is passed on, in bytes
+	maxUser       = 256     // a user's name, in bytes: logs and metrics have it
 )
 
 // Errors of Verify. The text of an error that wraps the first two is for the client.
@@ -80,9 +81,9 @@ func New(cfg Config, keys *Keys) *Verifier { return &Verifier{cfg: cfg, keys: ke
 
 // Verify returns what a token says. It does not wait.
 func (v *Verifier) Verify(token []byte) (*Identity, error) {
-	v.keys.Refresh()
+	outdated := v.keys.Refresh()
 	set := v.keys.current.Load()
-	if set == nil {
+	if set == nil || outdated {
 		return nil, ErrUnknown
 	}
 	if len(token) > MaxToken {
@@ -182,7 +183,7 @@ func (v *Verifier) accept(standard *registered, claims map[string]json.RawMessag
 	if user := values(claims[v.cfg.User]); len(user) == 1 {
 		known.identity.User = user[0]
 	}
-	if known.identity.User == "" || !printable(known.identity.User) {
+	if known.identity.User == "" || len(known.identity.User) > maxUser || !printable(known.identity.User) {
 		return known, invalid("it has no claim " + v.cfg.User + " with a name")
 	}
 	for _, need := range v.cfg.Require {
@@ -191,7 +192,12 @@ func (v *Verifier) accept(standard *registered, claims map[string]json.RawMessag
 		}
 	}
 	for _, name := range v.cfg.Give {
-		given := strings.Join(values(claims[name]), ",")
+		raw := claims[name]
+		all := values(raw)
+		if len(raw) > 0 && raw[0] == '[' && slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, ",") }) {
+			return known, invalid("its claim " + name + " has a comma in a value, which servers would take for two")
+		}
+		given := strings.Join(all, ",")
 		if !printable(given) {
 			return known, invalid("its claim " + name + " is too long, or has control characters")
 		}
