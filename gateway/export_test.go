@@ -11,6 +11,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/internal/netaddr"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -88,3 +89,6 @@ func Fitting(all []listener.Info) (answer any, n int) {
 	s := fitting(all)
 	return s, len(s.Sessions)
 }
+
+// WaitForLeases is waitForLeases.
+func WaitForLeases(s pool.Stats) int { return waitForLeases(s) }

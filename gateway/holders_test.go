@@ -7,6 +7,7 @@ import (
 
 	"github.com/headpond/headpond/gateway"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
 )
 
 // TestHoldersAreNamedOnce: and then when they have held twice as long, however often others begin and stop to wait meanwhile.
@@ -38,5 +39,24 @@ func TestHoldersAreNamedOnce(t *testing.T) {
 	}
 	if h.Due(nil, map[string]int{"a": 1}, 0, began); h.Remembered() != 0 {
 		t.Errorf("%d are remembered", h.Remembered())
+	}
+}
+
+// TestHoldersAreNotToBlame: nobody is named while those who wait get connections that are being opened, as when a server answers late,
+// or wait for the end of a pause.
+func TestHoldersAreNotToBlame(t *testing.T) {
+	for name, c := range map[string]struct {
+		pool pool.Stats
+		want int
+	}{
+		"full":                     {pool.Stats{MaxSize: 5, InUse: 5, Waiting: 3}, 3},
+		"a slow server":            {pool.Stats{MaxSize: 500, InUse: 5, Opening: 251, Waiting: 251}, 0},
+		"one more than are opened": {pool.Stats{MaxSize: 5, InUse: 3, Opening: 2, Waiting: 3}, 1},
+		"opened ahead of demand":   {pool.Stats{MaxSize: 5, InUse: 3, Opening: 2}, 0},
+		"paused":                   {pool.Stats{MaxSize: 5, InUse: 5, Waiting: 3, Paused: true}, 0},
+	} {
+		if got := gateway.WaitForLeases(c.pool); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/headpond/headpond/gateway/admin"
 	"github.com/headpond/headpond/gateway/extend"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
 	"github.com/headpond/headpond/traffic"
 )
 
@@ -182,7 +183,7 @@ func (h *holders) check(g *Gateway, backends []*backend, limit time.Duration, no
 		status := b.impl.Status()
 		waiting := status.Waiting
 		for _, e := range status.Endpoints {
-			waiting += e.Pool.Waiting
+			waiting += waitForLeases(e.Pool)
 		}
 		if waiting > 0 {
 			crowded[status.Name] += waiting
@@ -195,6 +196,15 @@ func (h *holders) check(g *Gateway, backends []*backend, limit time.Duration, no
 		g.logger.Warn("a session holds a connection that others wait for", append(sessionAttrs(s),
 			"held", now.Sub(s.Held).Round(time.Second), "waiting", crowded[s.Upstream], "hint", "headpond ctl kill "+g.idForOperators(s.ID))...)
 	}
+}
+
+// waitForLeases returns how many of a pool's waiters need a connection that somebody holds: others get those that are being
+// opened, and while the pool is paused all wait for its end.
+func waitForLeases(s pool.Stats) int {
+	if s.Paused {
+		return 0
+	}
+	return max(s.Waiting-s.Opening, 0)
 }
 
 // due returns the sessions to name in the log now, and records them. crowded has the number of waiters for each
