@@ -173,7 +173,7 @@ func (s *session) inlineContent() (content []byte) {
 func (s *session) restartCopy() {
 	if c := s.ex.copied; c != nil && c.head != nil {
 		s.held.add(-len(c.body))
-		c.body, c.tooLarge = c.body[:0], false
+		c.body = c.body[:0]
 	}
 }
 
@@ -185,8 +185,8 @@ func (s *session) copyBody(p []byte) {
 	}
 	if int64(len(c.body)+len(p)) > c.m.MaxBody {
 		s.restartCopy()
-		c.tooLarge = true
-		c.body = nil
+		c.body, c.tooLarge = nil, true
+		s.unclaimCopy(c)
 		return
 	}
 	c.body = append(c.body, p...)
@@ -206,6 +206,12 @@ func (s *session) finishCopy() {
 		s.sendCopy(&requestCopy{m: c.m, head: c.head, body: c.body})
 	}
 	c.head, c.body, c.tooLarge = nil, nil, true
+	s.unclaimCopy(c) // now, as the answer may take hours
+}
+
+func (s *session) unclaimCopy(c *requestCopy) {
+	s.unclaim(c.claimed)
+	c.claimed = 0
 }
 
 // endCopy ends the session's part of the copy. A body that did not come whole is not sent.
@@ -215,7 +221,7 @@ func (s *session) endCopy() {
 			s.countRoute(mirrorDropped, 1)
 		}
 		s.held.add(-len(c.body))
-		s.unclaim(c.claimed)
+		s.unclaimCopy(c)
 		s.ex.copied = nil
 	}
 }

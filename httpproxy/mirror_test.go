@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/headpond/headpond/httpproxy"
@@ -182,5 +183,45 @@ func TestMirrorAtTheEnd(t *testing.T) {
 	}
 	if n := mirrorCount(p, "/", "failed"); n != 1 {
 		t.Errorf("%d copies have failed, want 1", n)
+	}
+}
+
+// TestMirrorDuringLongAnswers: a copy that has been sent takes nothing of its connection's memory while the answer lasts,
+// so that the next requests on it have copies, too.
+func TestMirrorDuringLongAnswers(t *testing.T) {
+	hold := make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
+	defer release()
+	u := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = http.NewResponseController(w).Flush()
+		<-hold
+	}))
+	toMirror, copies := recording(t, "")
+	p := startProxy(t, httpproxy.Config{MaxBufferedPerConn: 4 << 20, Routes: []httpproxy.Route{{
+		Path: "/", Upstream: u, Mirror: httpproxy.Mirror{Upstream: newUpstream(t, serveHTTP(t, toMirror)), Percent: 100, MaxBody: 3 << 20},
+	}}})
+	client := clientFor(t, "HTTP/2.0")
+	body := strings.Repeat("x", 20_000)
+	var answers []*http.Response
+	for range 3 {
+		resp, err := client.Post(p.url, "text/plain", io.MultiReader(strings.NewReader(body))) // without a length
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answers = append(answers, resp); resp.StatusCode != 200 {
+			t.Fatal(resp.Status)
+		}
+		eventually(t, "the copy has been sent", func() bool {
+			return mirrorCount(p, "/", "sent")+mirrorCount(p, "/", "dropped") == uint64(len(answers))
+		})
+	}
+	if n := len(copies); n != 3 {
+		t.Errorf("%d copies, want 3", n)
+	}
+	release()
+	for _, resp := range answers {
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
 	}
 }
