@@ -225,3 +225,30 @@ func TestMirrorDuringLongAnswers(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 }
+
+// TestMirrorLeavesMemory: the copies for a mirror that never answers take only a part of the memory for requests, so that
+// no request is refused.
+func TestMirrorLeavesMemory(t *testing.T) {
+	u := newUpstream(t, serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	silent := newUpstream(t, serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	p := startProxy(t, httpproxy.Config{MaxBuffered: 2 << 20, Routes: []httpproxy.Route{{Path: "/", Upstream: u, Mirror: httpproxy.Mirror{Upstream: silent, Percent: 100}}}})
+	client := clientFor(t, "HTTP/1.1")
+	for _, size := range []int{60_000, 10_000} {
+		for i := range 100 {
+			resp, err := client.Post(p.url, "text/plain", strings.NewReader(strings.Repeat("x", size)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			if _ = resp.Body.Close(); resp.StatusCode != 200 {
+				t.Fatalf("request %d with %d bytes: %s", i, size, resp.Status)
+			}
+		}
+	}
+	if n := mirrorCount(p, "/", "dropped"); n == 0 || n > 200-8 {
+		t.Errorf("%d of 200 copies were dropped", n)
+	}
+}
