@@ -291,6 +291,9 @@ func (m *mirror) send(ctx context.Context, head, body []byte) error {
 	for _, name := range []string{"Expect", "Content-Length"} {
 		r.Header.Del(name)
 	}
+	if r.Header["Pragma"] != nil && !bytes.Contains(bytes.ToLower(head), []byte("\ncache-control:")) {
+		delete(r.Header, "Cache-Control") // http.ReadRequest has added it
+	}
 	r.Header[MirrorField] = []string{"1"}
 	r.RequestURI, r.TransferEncoding, r.Trailer, r.ContentLength, r.Body = "", nil, nil, int64(len(body)), http.NoBody
 	if len(body) > 0 {

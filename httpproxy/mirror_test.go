@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -250,5 +251,30 @@ func TestMirrorLeavesMemory(t *testing.T) {
 	}
 	if n := mirrorCount(p, "/", "dropped"); n == 0 || n > 200-8 {
 		t.Errorf("%d of 200 copies were dropped", n)
+	}
+}
+
+// TestMirrorAddsNoField: a copy has no field that the server does not get, other than MirrorField. Go's own parser adds one.
+func TestMirrorAddsNoField(t *testing.T) {
+	lines := make(chan string, 100)
+	mirror := serveRaw(t, func(c net.Conn) {
+		for br := bufio.NewReader(c); ; {
+			line, err := br.ReadString('\n')
+			if lines <- line; line == "\r\n" || err != nil {
+				return
+			}
+		}
+	})
+	toServer, _ := recording(t, "")
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Path: "/", Upstream: newUpstream(t, serveHTTP(t, toServer)), Mirror: httpproxy.Mirror{Upstream: newUpstream(t, mirror), Percent: 100}}}})
+	c, br := dialRaw(t, p.addr)
+	roundTrip(t, c, br, "GET / HTTP/1.1\r\nHost: a\r\nPragma: no-cache\r\n\r\n")
+	names := ""
+	for line := <-lines; line != "\r\n" && line != ""; line = <-lines {
+		name, _, _ := strings.Cut(line, ":")
+		names += name + " "
+	}
+	if !strings.Contains(names, "Pragma ") || strings.Contains(names, "Cache-Control ") {
+		t.Errorf("the copy has %s", names)
 	}
 }
