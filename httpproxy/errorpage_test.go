@@ -92,9 +92,11 @@ func TestErrorPages(t *testing.T) {
 	}
 }
 
-// TestErrorPagesLeaveGRPC: a client of gRPC gets its own form of an error.
+// TestErrorPagesLeaveGRPC: a client of gRPC gets its own form of an error, which has no content, also in the log.
 func TestErrorPagesLeaveGRPC(t *testing.T) {
+	lines := &logLines{t: t}
 	p := startProxy(t, httpproxy.Config{
+		AccessLog:  &httpproxy.AccessLog{To: lines, Format: "{status} {bytes_out}"},
 		Routes:     []httpproxy.Route{{Upstream: newUpstream(t, "127.0.0.1:1")}},
 		ErrorPages: []httpproxy.ErrorPage{page("page", htmlType, httpproxy.PageOfBoth, 5)},
 	})
@@ -105,6 +107,9 @@ func TestErrorPagesLeaveGRPC(t *testing.T) {
 	req.Header.Set("Content-Type", "application/grpc")
 	if resp, body := doWith(t, clientFor(t, "HTTP/2.0"), req); resp.StatusCode != 200 || resp.Header.Get("Grpc-Status") != "14" || body != "" {
 		t.Errorf("%s, %v, %q", resp.Status, resp.Header, body)
+	}
+	if line := lines.take(1)[0]; line != "502 0" {
+		t.Errorf("the log says %q", line)
 	}
 }
 

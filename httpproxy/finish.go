@@ -81,7 +81,7 @@ func (s *session) failed(err error) {
 		x.close = true
 		return
 	}
-	if x.target.pages != nil {
+	if x.target.pages != nil && !w.grpc {
 		s.pageForOwn(w, true)
 		x.result.BytesOut = int64(w.body.Len())
 		s.held.add(2 * w.body.Len())

@@ -483,6 +483,7 @@ func (s *session) exchange(raw []byte) error {
 	defer func() {
 		if !settled { // a panic; the pool must not lose a connection
 			_ = s.fail("", httppool.ErrClientGone)
+			s.endCopy()
 		}
 	}()
 	err := s.sendAndReceive(raw)

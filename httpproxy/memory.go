@@ -23,7 +23,8 @@ import (
 // with 503. All methods may be called from any goroutine.
 type Memory struct {
 	limit   int64
-	mu      sync.Mutex // held for a few instructions
+	copies  atomic.Int64 // the bytes of them that copies for Mirrors have
+	mu      sync.Mutex   // held for a few instructions
 	ledgers []*ledger
 }
 
@@ -119,6 +120,7 @@ type ledger struct {
 	perConn atomic.Int64 // of each client's connection; 0 = none
 	next    atomic.Int64 // when the sums are computed again, as time.Since(ledgerEpoch)
 	full    atomic.Bool  // result of the last sums
+	copies  atomic.Int64 // the bytes of copies for Mirrors
 	_       [128]byte    // separates these from the cache line of the first shard
 	shards  [ledgerShards]account
 }
@@ -152,6 +154,26 @@ func (l *ledger) exhausted(now time.Time) bool {
 		l.full.Store(limit > 0 && l.held() >= limit || l.memory.held() >= l.memory.limit)
 	}
 	return l.full.Load()
+}
+
+// copiesShare: copies may have this share of the memory. With more, a mirror that does not answer would make the Proxy refuse
+// requests.
+const copiesShare = 4
+
+// takeForCopy reports whether copies may have n more bytes, and counts them then. The bytes are held, too.
+func (l *ledger) takeForCopy(n int) bool {
+	limit := l.limit.Load()
+	own, all := l.copies.Add(int64(n)), l.memory.copies.Add(int64(n))
+	if (limit == 0 || own <= limit/copiesShare) && all <= l.memory.limit/copiesShare {
+		return true
+	}
+	l.giveBackOfCopy(n)
+	return false
+}
+
+func (l *ledger) giveBackOfCopy(n int) {
+	l.copies.Add(-int64(n))
+	l.memory.copies.Add(-int64(n))
 }
 
 // shed refuses the request if there is no memory for it. The status is 0 if it is not refused.

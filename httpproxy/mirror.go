@@ -26,7 +26,7 @@ import (
 // Mirror sends copies of a route's requests to another upstream, and drops the answers. A copy has the path and the header
 // that the route's upstream gets, and MirrorField. It is sent once the Proxy has the whole request, whatever becomes of the
 // request itself, and never sent again elsewhere. Nothing waits for it: when MaxCopies copies are under way, when the memory
-// for requests is used up, or when a body is longer than MaxBody, there is no copy. Requests for an upgrade and gRPC calls
+// for requests is used up or copies have a quarter of it, or when a body is longer than MaxBody, there is no copy. Requests for an upgrade and gRPC calls
 // have none.
 type Mirror struct {
 	// Upstream gets the copies, and must speak HTTP/1.1. nil = no copies. The Proxy does not close it.
@@ -110,15 +110,15 @@ func newMirror(m Mirror, response, idle time.Duration) *mirror {
 
 // requestCopy is the copy of a session's request while its body comes. Its upload adds the body.
 type requestCopy struct {
-	m        *mirror
-	head     []byte
-	body     []byte
-	tooLarge bool
-	claimed  int // for body; see session.claim
+	m       *mirror
+	head    []byte
+	body    []byte
+	lost    int // the count of copies that are not sent, for this reason; 0 = it is to be sent
+	claimed int // for body; see session.claim
 }
 
 // wants reports whether further parts of the body belong to the copy.
-func (c *requestCopy) wants() bool { return c != nil && !c.tooLarge }
+func (c *requestCopy) wants() bool { return c != nil && c.lost == 0 }
 
 // startCopy sends a copy of the request if its whole body has come, and otherwise prepares one.
 func (s *session) startCopy(m *mirror) {
@@ -172,8 +172,8 @@ func (s *session) inlineContent() (content []byte) {
 // restartCopy drops what the copy has of the body: the body is sent again.
 func (s *session) restartCopy() {
 	if c := s.ex.copied; c != nil && c.head != nil {
-		s.held.add(-len(c.body))
-		c.body, c.tooLarge = c.body[:0], false
+		s.freeCopy(c)
+		c.body = c.body[:0]
 	}
 }
 
@@ -183,14 +183,19 @@ func (s *session) copyBody(p []byte) {
 	if !c.wants() || len(p) == 0 {
 		return
 	}
-	if int64(len(c.body)+len(p)) > c.m.MaxBody {
-		s.restartCopy()
-		c.tooLarge = true
-		c.body = nil
+	switch {
+	case int64(len(c.body)+len(p)) > c.m.MaxBody:
+		c.lost = mirrorTooLarge
+	case !s.p.ledger.takeForCopy(len(p)):
+		c.lost = mirrorDropped
+	default:
+		c.body = append(c.body, p...)
+		s.held.add(len(p))
 		return
 	}
-	c.body = append(c.body, p...)
-	s.held.add(len(p))
+	s.freeCopy(c)
+	c.body = nil
+	s.unclaimCopy(c)
 }
 
 // finishCopy sends the copy, whose body is complete. The caller is the upload.
@@ -199,13 +204,25 @@ func (s *session) finishCopy() {
 	switch {
 	case c == nil || c.head == nil: // a retry: the copy was sent before
 		return
-	case c.tooLarge:
-		s.countRoute(mirrorTooLarge, 1)
+	case c.lost != 0:
+		s.countRoute(c.lost, 1)
 	default:
-		s.held.add(-len(c.body))
+		s.freeCopy(c)
 		s.sendCopy(&requestCopy{m: c.m, head: c.head, body: c.body})
 	}
-	c.head, c.body, c.tooLarge = nil, nil, true
+	c.head, c.body, c.lost = nil, nil, mirrorSent
+	s.unclaimCopy(c) // now, as the answer may take hours
+}
+
+// freeCopy counts the body no more.
+func (s *session) freeCopy(c *requestCopy) {
+	s.p.ledger.giveBackOfCopy(len(c.body))
+	s.held.add(-len(c.body))
+}
+
+func (s *session) unclaimCopy(c *requestCopy) {
+	s.unclaim(c.claimed)
+	c.claimed = 0
 }
 
 // endCopy ends the session's part of the copy. A body that did not come whole is not sent.
@@ -214,8 +231,8 @@ func (s *session) endCopy() {
 		if c.head != nil {
 			s.countRoute(mirrorDropped, 1)
 		}
-		s.held.add(-len(c.body))
-		s.unclaim(c.claimed)
+		s.freeCopy(c)
+		s.unclaimCopy(c)
 		s.ex.copied = nil
 	}
 }
@@ -223,16 +240,21 @@ func (s *session) endCopy() {
 // sendCopy sends a copy in a fiber of its own, which belongs to the Proxy.
 func (s *session) sendCopy(c *requestCopy) {
 	m, p, cell, shard := c.m, s.p, s.ex.target.traffic, int(s.shard)
-	if m.running.Add(1) > MaxCopies {
+	account, size := p.ledger.account(s.shard), len(c.head)+len(c.body)
+	taken := p.ledger.takeForCopy(size)
+	if m.running.Add(1) > MaxCopies || !taken {
 		m.running.Add(-1)
+		if taken {
+			p.ledger.giveBackOfCopy(size)
+		}
 		s.countRoute(mirrorDropped, 1)
 		return
 	}
-	account, size := p.ledger.account(s.shard), int64(len(c.head)+len(c.body))
-	account.n.Add(size)
+	account.n.Add(int64(size))
 	p.copies.Go(func() {
 		defer m.running.Add(-1)
-		defer account.n.Add(-size)
+		defer p.ledger.giveBackOfCopy(size)
+		defer account.n.Add(-int64(size))
 		defer p.copied()
 		count := mirrorFailed
 		if err := m.send(p.copying, c.head, c.body); err == nil {
@@ -268,6 +290,9 @@ func (m *mirror) send(ctx context.Context, head, body []byte) error {
 	}
 	for _, name := range []string{"Expect", "Content-Length"} {
 		r.Header.Del(name)
+	}
+	if r.Header["Pragma"] != nil && !bytes.Contains(bytes.ToLower(head), []byte("\ncache-control:")) {
+		delete(r.Header, "Cache-Control") // http.ReadRequest has added it
 	}
 	r.Header[MirrorField] = []string{"1"}
 	r.RequestURI, r.TransferEncoding, r.Trailer, r.ContentLength, r.Body = "", nil, nil, int64(len(body)), http.NoBody

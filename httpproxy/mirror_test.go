@@ -7,8 +7,10 @@ import (
 	"crypto/rand"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/headpond/headpond/httpproxy"
@@ -182,5 +184,97 @@ func TestMirrorAtTheEnd(t *testing.T) {
 	}
 	if n := mirrorCount(p, "/", "failed"); n != 1 {
 		t.Errorf("%d copies have failed, want 1", n)
+	}
+}
+
+// TestMirrorDuringLongAnswers: a copy that has been sent takes nothing of its connection's memory while the answer lasts,
+// so that the next requests on it have copies, too.
+func TestMirrorDuringLongAnswers(t *testing.T) {
+	hold := make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
+	defer release()
+	u := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = http.NewResponseController(w).Flush()
+		<-hold
+	}))
+	toMirror, copies := recording(t, "")
+	p := startProxy(t, httpproxy.Config{MaxBufferedPerConn: 4 << 20, Routes: []httpproxy.Route{{
+		Path: "/", Upstream: u, Mirror: httpproxy.Mirror{Upstream: newUpstream(t, serveHTTP(t, toMirror)), Percent: 100, MaxBody: 3 << 20},
+	}}})
+	client := clientFor(t, "HTTP/2.0")
+	body := strings.Repeat("x", 20_000)
+	var answers []*http.Response
+	for range 3 {
+		resp, err := client.Post(p.url, "text/plain", io.MultiReader(strings.NewReader(body))) // without a length
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answers = append(answers, resp); resp.StatusCode != 200 {
+			t.Fatal(resp.Status)
+		}
+		eventually(t, "the copy has been sent", func() bool {
+			return mirrorCount(p, "/", "sent")+mirrorCount(p, "/", "dropped") == uint64(len(answers))
+		})
+	}
+	if n := len(copies); n != 3 {
+		t.Errorf("%d copies, want 3", n)
+	}
+	release()
+	for _, resp := range answers {
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}
+}
+
+// TestMirrorLeavesMemory: the copies for a mirror that never answers take only a part of the memory for requests, so that
+// no request is refused.
+func TestMirrorLeavesMemory(t *testing.T) {
+	u := newUpstream(t, serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	silent := newUpstream(t, serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	p := startProxy(t, httpproxy.Config{MaxBuffered: 2 << 20, Routes: []httpproxy.Route{{Path: "/", Upstream: u, Mirror: httpproxy.Mirror{Upstream: silent, Percent: 100}}}})
+	client := clientFor(t, "HTTP/1.1")
+	for _, size := range []int{60_000, 10_000} {
+		for i := range 100 {
+			resp, err := client.Post(p.url, "text/plain", strings.NewReader(strings.Repeat("x", size)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			if _ = resp.Body.Close(); resp.StatusCode != 200 {
+				t.Fatalf("request %d with %d bytes: %s", i, size, resp.Status)
+			}
+		}
+	}
+	if n := mirrorCount(p, "/", "dropped"); n == 0 || n > 200-8 {
+		t.Errorf("%d of 200 copies were dropped", n)
+	}
+}
+
+// TestMirrorAddsNoField: a copy has no field that the server does not get, other than MirrorField. Go's own parser adds one.
+func TestMirrorAddsNoField(t *testing.T) {
+	lines := make(chan string, 100)
+	mirror := serveRaw(t, func(c net.Conn) {
+		for br := bufio.NewReader(c); ; {
+			line, err := br.ReadString('\n')
+			if lines <- line; line == "\r\n" || err != nil {
+				return
+			}
+		}
+	})
+	toServer, _ := recording(t, "")
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Path: "/", Upstream: newUpstream(t, serveHTTP(t, toServer)), Mirror: httpproxy.Mirror{Upstream: newUpstream(t, mirror), Percent: 100}}}})
+	c, br := dialRaw(t, p.addr)
+	roundTrip(t, c, br, "GET / HTTP/1.1\r\nHost: a\r\nPragma: no-cache\r\n\r\n")
+	names := ""
+	for line := <-lines; line != "\r\n" && line != ""; line = <-lines {
+		name, _, _ := strings.Cut(line, ":")
+		names += name + " "
+	}
+	if !strings.Contains(names, "Pragma ") || strings.Contains(names, "Cache-Control ") {
+		t.Errorf("the copy has %s", names)
 	}
 }
