@@ -79,7 +79,8 @@ func (t *TLSConn) decrypt() []byte {
 }
 
 // TryWrite is for AttendThen. It accepts p, or at most a record of it, or nothing. If the socket has no room for all of an
-// accepted record, a fiber sends the rest, and TryWrite accepts nothing until that is done.
+// accepted record, a fiber sends the rest, and TryWrite accepts nothing until that is done. A Write, also one without data,
+// waits for it; Close does not.
 func (t *TLSConn) TryWrite(p []byte) (n int) {
 	if !t.attended() || !t.writing.tryLock() {
 		return 0

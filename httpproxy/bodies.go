@@ -151,9 +151,10 @@ func (s *session) respond(n int) error {
 	return err
 }
 
-// toClient writes to the client within the idle limit.
+// toClient writes to the client within the idle limit. Where the connection's end is that of the body, it waits even with
+// nothing to write: a TLSConn may still hold a record of passEvents, which Close would cut off.
 func (s *session) toClient(p []byte) error {
-	if len(p) == 0 {
+	if len(p) == 0 && !s.ex.unframed {
 		return nil
 	}
 	_ = s.client.conn.SetWriteDeadline(s.within())

@@ -168,6 +168,60 @@ func slowReaderOfEvents(t *testing.T, withTLS bool) {
 	}
 }
 
+// TestEndOfEventsForASlowReader: a client of HTTP/1.0, whose answer ends with the connection, gets all of the events that it
+// had no room for when they ended.
+func TestEndOfEventsForASlowReader(t *testing.T) {
+	for name, withTLS := range map[string]bool{"plain": false, "TLS": true} {
+		t.Run(name, func(t *testing.T) { endOfEvents(t, withTLS) })
+	}
+}
+
+func endOfEvents(t *testing.T, withTLS bool) {
+	backend, parts, _ := partsServer(t)
+	cfg := routeTo(newUpstream(t, backend))
+	clientTLS := (*tls.Config)(nil)
+	if withTLS {
+		cfg.TLS, clientTLS = certificates(t)
+	}
+	p := startProxy(t, cfg)
+	rest := rested(t, false)
+	c, br := dialRaw(t, p.addr)
+	if withTLS {
+		c = tls.Client(c, clientTLS)
+		br.Reset(c)
+	}
+	_, _ = io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest()
+	var want bytes.Buffer
+	idle, fibers := p.Stats().Buffered, enginetest.Fibers()
+	waits := func(until func() bool) (passed bool) { // on a slow machine it may be working, and the client begins to read early
+		tries := 0
+		eventually(t, "the session has done what it can", func() bool {
+			fiber.Sleep(time.Millisecond)
+			tries++
+			passed = until()
+			return passed || tries > 100
+		})
+		return passed
+	}
+	for rests := enginetest.Kind() != fiber.Goroutine; rests; {
+		text := fmt.Sprintf("event %d %s\n", want.Len(), strings.Repeat("-", 8000))
+		want.WriteString(text)
+		parts <- fmt.Sprintf("%x\r\n%s\r\n", len(text), text)
+		rests = waits(func() bool { return p.Stats().Buffered == idle && enginetest.Fibers() == fibers })
+	}
+	parts <- "0\r\nX-Sum: 1\r\n\r\n"
+	waits(func() bool { return len(p.Sessions()) == 0 })
+	got, err := io.ReadAll(resp.Body)
+	if err != nil || !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("got %d bytes, want %d; error %v", len(got), want.Len(), err)
+	}
+}
+
 // TestBadChunkDuringARest: an answer that breaks its framing after a rest is cut off, not passed on, and its connection
 // serves nobody else.
 func TestBadChunkDuringARest(t *testing.T) {
