@@ -366,3 +366,56 @@ func TestGiveUpInAPause(t *testing.T) {
 		b.end(p)
 	})
 }
+
+// TestGiveUpFailsNoLaterCaller: an open that GiveUp has canceled, and that ends late, does not fail those that came after it.
+func TestGiveUpFailsNoLaterCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		first := true
+		p := b.start(pool.Limits{MaxSize: 1, OpenTimeout: time.Hour, AcquireTimeout: time.Hour}, func(c *pool.Config[*res]) {
+			c.Open = func(ctx context.Context) (*res, error) {
+				if first {
+					first = false
+					<-ctx.Done()
+					time.Sleep(time.Second)
+					return nil, ctx.Err()
+				}
+				return b.Open(ctx)
+			}
+		})
+		before := begin(ctx, p)
+		synctest.Wait()
+		p.GiveUp(errDown)
+		after := begin(ctx, p)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !before.done || !errors.Is(before.err, errDown) || !after.done || after.err != nil {
+			t.Fatalf("before: %v %v, after: %v %v", before.done, before.err, after.done, after.err)
+		}
+		after.lease.Release()
+		b.end(p)
+	})
+}
+
+// TestGiveUpOfAReplacement is TestGiveUp for a caller of Replace.
+func TestGiveUpOfAReplacement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1, OpenTimeout: time.Hour})
+		held := acquire(t, p)
+		b.set(func() { b.gate = make(chan struct{}) })
+		var err error
+		began := time.Now()
+		go func() {
+			time.Sleep(time.Second)
+			p.GiveUp(errDown)
+		}()
+		_, err = held.Replace(ctx)
+		if took := time.Since(began); took != time.Second || !errors.Is(err, errDown) || errors.Is(err, context.Canceled) {
+			t.Errorf("after %v: %v", took, err)
+		}
+		b.set(func() { b.gate = nil })
+		acquire(t, p).Release()
+		b.end(p)
+	})
+}
