@@ -27,7 +27,7 @@ func (p *Pool[T]) open(round uint64) {
 }
 
 // GiveUp fails the callers that wait, with ErrOpen and the cause, which must not be nil, and cancels the opens that run: for a backend that
-// is known not to answer, also those of Lease.Replace. It affects no lease, and no later acquire or open. A paused pool ignores it.
+// is known not to answer, also those of Lease.Replace, and Checks in Acquire. It affects no lease, and no later acquire or open. A paused pool ignores it.
 func (p *Pool[T]) GiveUp(cause error) {
 	var e effects[T]
 	p.mu.Lock()

@@ -419,3 +419,34 @@ func TestGiveUpOfAReplacement(t *testing.T) {
 		b.end(p)
 	})
 }
+
+// TestGiveUpOfACheck is TestGiveUp for a caller that waits for the Check of an idle resource.
+func TestGiveUpOfACheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		hangs := true
+		p := b.start(pool.Limits{MaxSize: 2, CheckAfter: time.Second, OpenTimeout: time.Hour, AcquireTimeout: time.Hour, IdleTimeout: -1}, func(c *pool.Config[*res]) {
+			c.Check = func(ctx context.Context, _ *res) error {
+				if hangs {
+					<-ctx.Done()
+				}
+				return ctx.Err()
+			}
+		})
+		first, second := acquire(t, p), acquire(t, p)
+		first.Release()
+		second.Release()
+		time.Sleep(time.Minute)
+		checks := begin(ctx, p)
+		synctest.Wait()
+		p.GiveUp(errDown)
+		synctest.Wait()
+		if !checks.done || !errors.Is(checks.err, pool.ErrOpen) || !errors.Is(checks.err, errDown) {
+			t.Fatalf("done %v: %v", checks.done, checks.err)
+		}
+		want(t, "idle, not checked", p.Stats().Idle, 1)
+		hangs = false
+		acquire(t, p).Release()
+		b.end(p)
+	})
+}
