@@ -137,6 +137,52 @@ func TestPipelinedBehindFailedCopy(t *testing.T) {
 	}
 }
 
+// TestRequestsInCopyData: whether a server answers requests in the data of a COPY depends on how far it has read when the COPY fails. No other
+// client gets the answers.
+func TestRequestsInCopyData(t *testing.T) {
+	db := pgtest.Shared(t)
+	db.Exec(t, "create table if not exists copy_fails (a int)",
+		"create or replace function copy_fails() returns trigger language plpgsql as $$ begin raise 'no'; end $$",
+		"create or replace trigger copy_fails before insert on copy_fails for each statement execute function copy_fails()")
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize, pc.Ejection.Failures = 1, 1 })
+	other := g.dial(t)
+	parts := map[string][]pgwire.Message{
+		"copy":     {query("copy copy_fails from stdin")},
+		"extended": {&pgwire.Parse{Query: "copy copy_fails from stdin"}, &pgwire.Bind{}, &pgwire.Execute{}},
+		"data":     {&pgwire.CopyData{Data: []byte("1\n")}}, "done": {&pgwire.CopyDone{}}, "sync": {&pgwire.Sync{}},
+		"mine": {query("select 'mine'")}, "set": {query("set timezone = 'Asia/Tokyo'")}, "flush": {&pgwire.Flush{}},
+		"prepared": {&pgwire.Bind{Statement: "mine"}, &pgwire.Execute{}}, "parsed": {&pgwire.Parse{Query: "select 'mine'"}, &pgwire.Bind{}, &pgwire.Execute{}},
+	}
+	for script, stays := range map[string]bool{
+		"extended sync mine done sync": false, "extended sync data sync set": false, "extended sync set mine done": false,
+		"extended sync done done set prepared": false, "extended sync parsed done": false, "extended sync parsed sync done sync": false,
+		"copy mine sync": false, "copy sync set done": false, "copy parsed done sync": false,
+		"extended mine sync": true, "extended parsed sync sync": true, "extended flush data done sync": true, "copy sync data done mine": true,
+	} {
+		t.Run(script, func(t *testing.T) {
+			w := g.dial(t)
+			w.ask(&pgwire.Parse{Name: "mine", Query: "select 'mine'"}, &pgwire.Sync{})
+			var messages []pgwire.Message
+			for part := range strings.FieldsSeq(script) {
+				messages = append(messages, parts[part]...)
+			}
+			w.send(messages...)
+			told, _ := w.answers(func(typ byte) bool { return typ == pgwire.TypeReadyForQuery })
+			if strings.Contains(told, "08006") == stays {
+				t.Errorf("told %q", told)
+			}
+			for range 3 {
+				if types, body := other.ask(query("select 'other', current_setting('timezone')")); types != "TDCZ" || !strings.Contains(body, "other") || strings.Contains(body, "Tokyo") {
+					t.Fatalf("another client gets %s %q", types, body)
+				}
+			}
+		})
+	}
+	if strings.Contains(g.log.String(), "endpoint ejected") {
+		t.Error("what a client sends ejects an endpoint")
+	}
+}
+
 // copies is a COPY as tokio-postgres and libpq's PQexecParams send it.
 func copies(table, data string) []pgwire.Message {
 	return []pgwire.Message{&pgwire.Parse{Query: "copy " + table + " from stdin"}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{},

@@ -159,6 +159,8 @@ func lostText(upstream string, cause error) string {
 		why = "the server closed it"
 	case errors.Is(cause, syscall.ECONNRESET):
 		why = "it was reset"
+	case errors.Is(cause, errUnclear):
+		why = "its client sent requests in the data of a COPY that failed, and which of them it answers is unknown"
 	case errors.Is(cause, errBackendProtocol):
 		why = "the server did not keep to the protocol"
 	case isTimeout(cause):

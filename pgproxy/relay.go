@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -517,6 +518,9 @@ func (s *session) answer(h pgwire.Header) error {
 		if msg.body, err = beginning(r, act.n, pgwire.DefaultMaxBody); err == nil {
 			act, err = m.serverMessage(msg)
 		}
+		if errors.Is(err, errUnclear) {
+			return cmp.Or(r.Skip(), err) // the client gets an error in place of the message
+		}
 		if err != nil {
 			return err
 		}
@@ -669,10 +673,13 @@ func sqlStateOfLost(cause error) string {
 }
 
 // endpointFailed reports whether the end of a connection says something about the server, and not only about the
-// session as with idle_in_transaction_session_timeout.
+// session as with idle_in_transaction_session_timeout, or about what the client has sent.
 func endpointFailed(cause error) bool {
 	m, ok := errors.AsType[*pgwire.ErrorResponse](cause)
-	return !ok || m.Code == pgwire.StateCrashShutdown || m.Code == pgwire.StateCannotConnectNow
+	if !ok {
+		return !errors.Is(cause, errUnclear)
+	}
+	return m.Code == pgwire.StateCrashShutdown || m.Code == pgwire.StateCannotConnectNow
 }
 
 // maxAlone is how many messages one statement of the extended protocol takes: an injected Parse (with Close before it

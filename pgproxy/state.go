@@ -83,6 +83,9 @@ func (k opKind) ends() bool { return k == opQuery || k == opFunction || k == opS
 // errBackendProtocol means that the server sent a message that answers no request.
 var errBackendProtocol = errors.New("pgproxy: unexpected message from the server")
 
+// errUnclear is the end of a server connection whose answers cannot be told apart: see state.unclear.
+var errUnclear = errors.New("pgproxy: there are requests in the data of a COPY that failed")
+
 // state keeps track of the session's requests that the server has not answered yet. It is pure: it gets each message
 // in either direction, and returns what to do with it. The caller's lock guards it.
 type state struct {
@@ -99,6 +102,7 @@ type state struct {
 	copyOut  bool // the server is sending CopyData
 	ignored  int  // Syncs in the COPY data: the server ignores them, unless the COPY fails before it reads them
 	strays   int  // at most so many of them, in a COPY that has failed, may still be answered by ReadyForQuery; see stray
+	unclear  bool // which of the messages in or behind the data of a failed COPY the server answers is unknown
 
 	undone []op // extended messages that the last error made the server skip
 	failed op   // the op that failed
@@ -217,6 +221,9 @@ func (s *state) serverSilent() bool { return s.empty() && !s.copyIn && !s.copyOu
 // push records a message that goes to the server, or an answer of the gateway's to be sent in order. It returns false
 // for a message that the server will ignore, and does not record it.
 func (s *state) push(o op) bool {
+	if s.copyIn && o.kind != opSync {
+		s.inCopyData()
+	}
 	switch {
 	case o.kind == opSync && s.copyIn:
 		s.ignored++
@@ -224,6 +231,7 @@ func (s *state) push(o op) bool {
 	case o.kind == opSync:
 		s.skipping, s.unsynced = false, false
 	case s.skipping:
+		s.unclear = s.unclear || s.strays > 0 // a Sync in the COPY data may have ended the skipping
 		return false
 	case o.kind.extended():
 		s.unsynced, s.bound = true, s.unsynced && s.bound || o.kind == opBind
@@ -305,11 +313,16 @@ func (s *state) hasLocalAnswer() bool {
 // answer notes a message of the server and reports whether to forward it to the client. status is that of
 // ReadyForQuery. Local answers may be due afterwards.
 func (s *state) answer(typ byte, status pgwire.TxStatus) (forward bool, err error) {
+	if s.unclear {
+		return false, errUnclear
+	}
 	switch typ {
 	case pgwire.TypeReadyForQuery:
 		return s.readyForQuery(status)
 	case pgwire.TypeErrorResponse:
-		s.fail()
+		if s.fail(); s.unclear {
+			return false, errUnclear
+		}
 		return true, nil
 	case pgwire.TypeParseComplete:
 		return s.complete(typ, opParse, opInjectedParse)
@@ -389,7 +402,7 @@ func (s *state) readyForQuery(status pgwire.TxStatus) (forward bool, err error) 
 // data of a COPY that has failed, and not the first op: every other op but Sync is answered by something else before. After
 // the first such answer no stray comes any more.
 func (s *state) stray(typ byte) bool {
-	if s.strays == 0 || asynchronous(typ) {
+	if s.strays == 0 || s.unclear || asynchronous(typ) {
 		return false
 	}
 	if typ != pgwire.TypeReadyForQuery {
@@ -417,13 +430,23 @@ func (s *state) fail() {
 	if !o.silent {
 		s.answered++
 	}
-	for !s.empty() {
-		if s.first().kind == opSync {
+	for i := 0; !s.empty(); i++ {
+		kind := s.first().kind
+		if kind == opSync {
 			return
 		}
+		s.unclear = s.unclear || s.strays > 0 && i > 0 && kind != opCopyEnd // executed if a Sync in the COPY data has ended the skipping
 		s.undone = append(s.undone, s.pop())
 	}
 	s.skipping = true
+}
+
+// inCopyData notes a message in the COPY data that is not Sync. The COPY fails: if the server reads the message there, without an answer to
+// it. If the COPY has failed before, the server answers the message, but for one of the extended protocol with no Sync in front.
+func (s *state) inCopyData() {
+	o := s.first()
+	s.copyIn = false
+	s.unclear = s.ignored > 0 || o == nil || !o.kind.extended()
 }
 
 // abandon moves all unanswered ops to undone: the server is gone.
@@ -449,6 +472,9 @@ func (s *state) copyStarts() {
 			s.ignored++
 			unsynced = true
 			continue
+		case i > 0 && dropping && o.kind != opSaidClose && o.kind != opSaidReady:
+			s.inCopyData()
+			dropping = false
 		}
 		unsynced = unsynced && !o.kind.ends()
 		kept = append(kept, o)

@@ -107,10 +107,11 @@ func (p *Pool[T]) try(ctx context.Context, t turn) (l Lease[T], handed, again bo
 		}
 		p.hold(s)
 		c.dispatch(&e)
-		until := p.start.Add(time.Duration(c.clock) + min(c.timeLeft(start), c.limits.OpenTimeout))
+		until, opens := p.start.Add(time.Duration(c.clock)+min(c.timeLeft(start), c.limits.OpenTimeout)), p.opens
 		p.unlock(&e)
-		if stale && !p.passes(ctx, l, start, until) {
-			return Lease[T]{}, false, true, nil
+		if stale && !p.passes(ctx, opens, l, start, until) {
+			err = p.failedCheck(opens, t)
+			return Lease[T]{}, false, err == nil, err
 		}
 		return l, false, false, nil
 	case c.limits.Overflow == OverflowDirect && c.total >= c.limits.MaxSize && !c.paused:
@@ -232,7 +233,8 @@ func (c *core[T]) timeLeft(start int64) time.Duration {
 
 // passes runs Check on a lease just taken, with the deadline until. A resource that
 // fails is closed: in this goroutine only if the caller still has time left.
-func (p *Pool[T]) passes(ctx context.Context, l Lease[T], start int64, until time.Time) bool {
+// GiveUp ends the Check.
+func (p *Pool[T]) passes(ctx, opens context.Context, l Lease[T], start int64, until time.Time) bool {
 	failed := func() {
 		var e effects[T]
 		p.mu.Lock()
@@ -251,7 +253,10 @@ func (p *Pool[T]) passes(ctx context.Context, l Lease[T], start int64, until tim
 		}
 	}
 	if err := p.guard("Check", func() error {
-		b := Bound(ctx, until)
+		within, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(opens, cancel)()
+		b := Bound(within, until)
 		defer b.End()
 		return p.config.Check(b, l.s.value)
 	}, failed); err != nil {
@@ -264,4 +269,14 @@ func (p *Pool[T]) passes(ctx context.Context, l Lease[T], start int64, until tim
 	p.mu.Unlock()
 	p.waits.observe(time.Duration(p.now() - start))
 	return true
+}
+
+// failedCheck returns the error of an acquire after a Check that has failed; nil = it begins again.
+func (p *Pool[T]) failedCheck(opens context.Context, t turn) error {
+	if opens.Err() == nil || p.ctx.Err() != nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.core.newError(ErrOpen, context.Cause(opens), p.core.clock-t.start, t.key)
 }

@@ -107,7 +107,7 @@ func (m *budgetModel) open(ctx context.Context, i int) (*int, error) {
 func (m *budgetModel) step() {
 	i := m.n(len(m.pools))
 	p := m.pools[i]
-	switch m.n(14) {
+	switch m.n(15) {
 	case 0, 1, 2, 3:
 		m.acquire(p)
 	case 4, 5, 6, 7:
@@ -127,6 +127,8 @@ func (m *budgetModel) step() {
 	case 11:
 		p.Renew()
 	case 12:
+		p.GiveUp(errDown)
+	case 13:
 		if m.n(2) == 0 {
 			_ = p.Pause()
 		} else {

@@ -358,3 +358,20 @@ func useBudget(t *testing.T, p *pool.Pool[*res], way int) {
 		l.Release()
 	}
 }
+
+// TestGiveUpNeedsNoBudget: once a pool's callers have been sent away, no other pool closes a resource for them.
+func TestGiveUpNeedsNoBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		shared, pools := b.shared(2, 1, pool.Limits{MaxSize: 1})
+		held := acquire(t, pools[0])
+		waiting := begin(ctx, pools[1])
+		synctest.Wait()
+		pools[1].GiveUp(errDown)
+		synctest.Wait()
+		want(t, "over", waiting.done, true)
+		held.Release()
+		want(t, "idle", pools[0].Stats().Idle, 1)
+		b.endAll(shared, pools)
+	})
+}

@@ -51,7 +51,7 @@ type core[T any] struct {
 	seen   uint64   // acquired + released at the last tick
 	// pausedAt is when the present pause began, and pausedFor how long all pauses before it took together.
 	pausedAt, pausedFor int64
-	pauseRound          uint64 // opens of an earlier round began before the last pause
+	pauseRound          uint64 // opens of an earlier round began before the last pause or GiveUp
 	renewed             int64  // resources whose open began earlier are closed when they are not leased
 
 	backoff backoff

@@ -117,8 +117,10 @@ func (w *world) step() {
 		c.cancel()
 		synctest.Wait()
 		w.ended(c, context.Canceled)
-	case k < 95:
+	case k < 94:
 		w.resize()
+	case k < 95:
+		w.giveUp()
 	case k < 97:
 		w.expire()
 	case k < 98:
@@ -238,6 +240,20 @@ func (w *world) expire() {
 	}
 	for _, c := range w.m.queue {
 		w.ended(c, pool.ErrTimeout)
+	}
+	w.m.queue = nil
+}
+
+// giveUp fails every waiter, unless the pool is paused.
+func (w *world) giveUp() {
+	w.note("give up")
+	w.p.GiveUp(errDown)
+	synctest.Wait()
+	if w.m.paused {
+		return
+	}
+	for _, c := range w.m.queue {
+		w.ended(c, errDown)
 	}
 	w.m.queue = nil
 }

@@ -27,7 +27,7 @@ func (p *Pool[T]) open(round uint64) {
 }
 
 // GiveUp fails the callers that wait, with ErrOpen and the cause, which must not be nil, and cancels the opens that run: for a backend that
-// is known not to answer. It affects no lease, and no later acquire or open. A paused pool ignores it.
+// is known not to answer, also those of Lease.Replace, and Checks in Acquire. It affects no lease, and no later acquire or open. A paused pool ignores it.
 func (p *Pool[T]) GiveUp(cause error) {
 	var e effects[T]
 	p.mu.Lock()
@@ -38,9 +38,17 @@ func (p *Pool[T]) GiveUp(cause error) {
 	end := p.endOpens
 	p.opens, p.endOpens = context.WithCancelCause(p.ctx)
 	p.touch(p.now())
-	p.core.failAll(ErrOpen, cause, &e)
+	p.core.giveUp(cause, &e)
 	p.unlock(&e)
 	end(cause)
+}
+
+// giveUp is GiveUp without the opens, whose failures say nothing to callers that come later.
+func (c *core[T]) giveUp(cause error, e *effects[T]) {
+	c.backoff.round++
+	c.pauseRound = c.backoff.round
+	c.failAll(ErrOpen, cause, e)
+	c.dispatch(e) // tells the Budget
 }
 
 // givenUp returns the cause of GiveUp in place of the error that it made.

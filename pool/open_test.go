@@ -366,3 +366,87 @@ func TestGiveUpInAPause(t *testing.T) {
 		b.end(p)
 	})
 }
+
+// TestGiveUpFailsNoLaterCaller: an open that GiveUp has canceled, and that ends late, does not fail those that came after it.
+func TestGiveUpFailsNoLaterCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		first := true
+		p := b.start(pool.Limits{MaxSize: 1, OpenTimeout: time.Hour, AcquireTimeout: time.Hour}, func(c *pool.Config[*res]) {
+			c.Open = func(ctx context.Context) (*res, error) {
+				if first {
+					first = false
+					<-ctx.Done()
+					time.Sleep(time.Second)
+					return nil, ctx.Err()
+				}
+				return b.Open(ctx)
+			}
+		})
+		before := begin(ctx, p)
+		synctest.Wait()
+		p.GiveUp(errDown)
+		after := begin(ctx, p)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !before.done || !errors.Is(before.err, errDown) || !after.done || after.err != nil {
+			t.Fatalf("before: %v %v, after: %v %v", before.done, before.err, after.done, after.err)
+		}
+		after.lease.Release()
+		b.end(p)
+	})
+}
+
+// TestGiveUpOfAReplacement is TestGiveUp for a caller of Replace.
+func TestGiveUpOfAReplacement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		p := b.start(pool.Limits{MaxSize: 1, OpenTimeout: time.Hour})
+		held := acquire(t, p)
+		b.set(func() { b.gate = make(chan struct{}) })
+		var err error
+		began := time.Now()
+		go func() {
+			time.Sleep(time.Second)
+			p.GiveUp(errDown)
+		}()
+		_, err = held.Replace(ctx)
+		if took := time.Since(began); took != time.Second || !errors.Is(err, errDown) || errors.Is(err, context.Canceled) {
+			t.Errorf("after %v: %v", took, err)
+		}
+		b.set(func() { b.gate = nil })
+		acquire(t, p).Release()
+		b.end(p)
+	})
+}
+
+// TestGiveUpOfACheck is TestGiveUp for a caller that waits for the Check of an idle resource.
+func TestGiveUpOfACheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		hangs := true
+		p := b.start(pool.Limits{MaxSize: 2, CheckAfter: time.Second, OpenTimeout: time.Hour, AcquireTimeout: time.Hour, IdleTimeout: -1}, func(c *pool.Config[*res]) {
+			c.Check = func(ctx context.Context, _ *res) error {
+				if hangs {
+					<-ctx.Done()
+				}
+				return ctx.Err()
+			}
+		})
+		first, second := acquire(t, p), acquire(t, p)
+		first.Release()
+		second.Release()
+		time.Sleep(time.Minute)
+		checks := begin(ctx, p)
+		synctest.Wait()
+		p.GiveUp(errDown)
+		synctest.Wait()
+		if !checks.done || !errors.Is(checks.err, pool.ErrOpen) || !errors.Is(checks.err, errDown) {
+			t.Fatalf("done %v: %v", checks.done, checks.err)
+		}
+		want(t, "idle, not checked", p.Stats().Idle, 1)
+		hangs = false
+		acquire(t, p).Release()
+		b.end(p)
+	})
+}

@@ -49,13 +49,13 @@ func (l Lease[T]) Replace(ctx context.Context) (Lease[T], error) {
 	}
 	start := p.core.clock
 	round := p.core.replace(old)
-	timeout := p.core.limits.OpenTimeout
+	timeout, opens := p.core.limits.OpenTimeout, p.opens
 	p.mu.Unlock()
-	return p.openReplacement(ctx, old, start, round, timeout)
+	return p.openReplacement(ctx, opens, old, start, round, timeout)
 }
 
 // openReplacement closes the resource of a slot, and opens the one that replaces it.
-func (p *Pool[T]) openReplacement(caller context.Context, old *slot[T], start int64, round uint64, timeout time.Duration) (l Lease[T], failure error) {
+func (p *Pool[T]) openReplacement(caller, opens context.Context, old *slot[T], start int64, round uint64, timeout time.Duration) (l Lease[T], failure error) {
 	s := &slot[T]{pool: p, openingSince: start}
 	finish := func(err error) {
 		var e effects[T]
@@ -76,12 +76,12 @@ func (p *Pool[T]) openReplacement(caller context.Context, old *slot[T], start in
 	}
 	ctx, cancel := context.WithCancel(caller)
 	defer cancel()
-	defer context.AfterFunc(p.ctx, cancel)()
-	err := p.callOpen(ctx, timeout, s, func(err error) {
+	defer context.AfterFunc(opens, cancel)()
+	err := p.givenUp(opens, p.callOpen(ctx, timeout, s, func(err error) {
 		if finish(err); failure == nil {
 			l.Release()
 		}
-	})
+	}))
 	p.opened(err)
 	finish(err)
 	return l, failure

@@ -253,9 +253,6 @@ func (e *endpoint[T]) probed(began time.Time, err error, silent bool) (soon bool
 	}
 	since, unreachable := e.failingSince, e.health.down && e.health.silence >= e.health.fall
 	e.mu.Unlock()
-	if unreachable && e.proven(since) {
-		e.pools.giveUp(ErrUnhealthy) // the callers that wait there try another endpoint, long before OpenTimeout
-	}
 	switch {
 	case flipped && err != nil:
 		e.log.Warn("endpoint unhealthy", "error", err)
@@ -264,6 +261,9 @@ func (e *endpoint[T]) probed(began time.Time, err error, silent bool) (soon bool
 	}
 	if changed {
 		e.changed()
+	}
+	if unreachable && e.proven(since) { // after changed, so that later callers do not wait here
+		e.pools.giveUp(ErrUnhealthy) // the callers that wait there try another endpoint, long before OpenTimeout
 	}
 	return soon
 }
