@@ -3,6 +3,8 @@ package integration
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,7 +56,7 @@ func TestSQLiteFileThatIsNone(t *testing.T) {
 func TestCorruptSQLiteFile(t *testing.T) {
 	file := filepath.Join(sharedDir(t), "app.db")
 	makeDatabase(t, file, "create table big (id integer primary key, pad text); "+
-		"insert into big (pad) select hex(zeroblob(500)) from (with recursive n(i) as (select 1 union all select i + 1 from n where i < 1000) select i from n); "+
+		"insert into big (pad) select hex(zeroblob(500)) from (with recursive n(i) as (select 1 union all select i + 1 from n where i < 6000) select i from n); "+
 		"create table small (n int); insert into small values (1)")
 	damage(t, file)
 	listen, web := address(t), address(t)
@@ -85,6 +87,11 @@ func damage(t *testing.T, file string) {
 	const page = 4096
 	if info.Size() < 10*page {
 		t.Fatalf("the database has %d bytes: its log was not written back", info.Size())
+	}
+	for _, log := range []string{"-wal", "-shm"} { // a gateway that had no time to close the file has left them
+		if err := os.Remove(file + log); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
 	}
 	if _, err := f.WriteAt(bytes.Repeat([]byte{0xa5}, int(info.Size())-page), page); err != nil {
 		t.Fatal(err)
