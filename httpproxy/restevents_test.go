@@ -147,10 +147,10 @@ func slowReaderOfEvents(t *testing.T, withTLS bool) {
 		parts <- event(sent)
 		busy := 0
 		eventually(t, "the session rests, or waits for the client to read", func() bool {
-			if p.Stats().Buffered == idle {
-				return enginetest.Fibers() == fibers
+			if p.Stats().Buffered == idle && enginetest.Fibers() <= fibers { // one of the handshake may have been among them
+				return true
 			}
-			busy++
+			busy++               // with TLS a fiber that sends the rest of a record may be all that waits
 			blocked = busy > 100 // on a slow machine it may be working, and the client begins to read early
 			return blocked
 		})
