@@ -109,6 +109,32 @@ func eventsWithoutAFiber(t *testing.T, p running, client *http.Client, parts cha
 	}
 }
 
+// restingStream sends a request to a proxy, and returns once the head of the answer is there and the session rests. The events of the
+// answer are what is sent to parts.
+func restingStream(t *testing.T, withTLS bool, request string) (p running, parts chan<- string, resp *http.Response) {
+	t.Helper()
+	backend, sends, _ := partsServer(t)
+	cfg := routeTo(newUpstream(t, backend))
+	clientTLS := (*tls.Config)(nil)
+	if withTLS {
+		cfg.TLS, clientTLS = certificates(t)
+	}
+	p = startProxy(t, cfg)
+	rest := rested(t, false)
+	c, br := dialRaw(t, p.addr)
+	if withTLS {
+		c = tls.Client(c, clientTLS)
+		br.Reset(c)
+	}
+	_, _ = io.WriteString(c, request)
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest()
+	return p, sends, resp
+}
+
 // TestSlowReaderOfEvents: events for which the client has no room are kept, in order, and the server has to wait.
 func TestSlowReaderOfEvents(t *testing.T) {
 	t.Run("plain", func(t *testing.T) { slowReaderOfEvents(t, false) })
@@ -116,25 +142,7 @@ func TestSlowReaderOfEvents(t *testing.T) {
 }
 
 func slowReaderOfEvents(t *testing.T, withTLS bool) {
-	backend, parts, _ := partsServer(t)
-	cfg := routeTo(newUpstream(t, backend))
-	clientTLS := (*tls.Config)(nil)
-	if withTLS {
-		cfg.TLS, clientTLS = certificates(t)
-	}
-	p := startProxy(t, cfg)
-	rest := rested(t, false)
-	c, br := dialRaw(t, p.addr)
-	if withTLS {
-		c = tls.Client(c, clientTLS)
-		br.Reset(c)
-	}
-	_, _ = io.WriteString(c, getRoot)
-	resp, err := http.ReadResponse(br, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rest()
+	p, parts, resp := restingStream(t, withTLS, getRoot)
 	var want bytes.Buffer
 	event := func(i int) string {
 		text := fmt.Sprintf("event %d %s\n", i, strings.Repeat("-", 4000))
@@ -177,25 +185,7 @@ func TestEndOfEventsForASlowReader(t *testing.T) {
 }
 
 func endOfEvents(t *testing.T, withTLS bool) {
-	backend, parts, _ := partsServer(t)
-	cfg := routeTo(newUpstream(t, backend))
-	clientTLS := (*tls.Config)(nil)
-	if withTLS {
-		cfg.TLS, clientTLS = certificates(t)
-	}
-	p := startProxy(t, cfg)
-	rest := rested(t, false)
-	c, br := dialRaw(t, p.addr)
-	if withTLS {
-		c = tls.Client(c, clientTLS)
-		br.Reset(c)
-	}
-	_, _ = io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
-	resp, err := http.ReadResponse(br, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rest()
+	p, parts, resp := restingStream(t, withTLS, "GET / HTTP/1.0\r\n\r\n")
 	var want bytes.Buffer
 	idle, fibers := p.Stats().Buffered, enginetest.Fibers()
 	waits := func(until func() bool) (passed bool) { // on a slow machine it may be working, and the client begins to read early

@@ -199,7 +199,7 @@ func (s *state) endsBetween() bool {
 
 // reusable reports whether the server could serve another client: everything is answered, and no transaction, pipeline
 // or COPY is open.
-func (s *state) reusable() bool { return s.settled() && s.strays == 0 }
+func (s *state) reusable() bool { return s.settled() && s.strays == 0 && !s.unclear }
 
 // settled is reusable without regard to strays: the server has sent everything that is expected.
 func (s *state) settled() bool { return s.tx == pgwire.TxIdle && s.closed() }
@@ -210,7 +210,7 @@ func (s *state) closed() bool {
 }
 
 // clean reports whether the server connection would be free after a ROLLBACK.
-func (s *state) clean() bool { return s.closed() && s.tx.Valid() && s.strays == 0 }
+func (s *state) clean() bool { return s.closed() && s.tx.Valid() && s.strays == 0 && !s.unclear }
 
 // due reports whether the server will send something without further messages from the client.
 func (s *state) due() bool { return !s.copyIn && s.ends > 0 || s.copyOut }

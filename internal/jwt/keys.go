@@ -39,8 +39,8 @@ var algorithms = []jose.SignatureAlgorithm{
 // Keys are the public keys of an issuer, which change now and then. They are read when a token is to be verified: for the
 // first time, when they are older than Every, and when a token names a key that they do not have, at most every ten
 // seconds. Tokens wait for a reading only if their key is not known, or if none has been tried for twice as long: a key may have been
-// revoked since. If the keys cannot be read, the last ones remain. Both
-// are logged. Methods are safe for concurrent use.
+// revoked since. If the keys cannot be read, the last ones remain. Readings that fail, and new keys, are logged. Methods are safe for
+// concurrent use.
 type Keys struct {
 	name   string
 	logger *slog.Logger
