@@ -61,10 +61,10 @@ func (o *Options) check() error {
 	if n := len(strings.Fields(o.Kubeconfig + " " + o.TokenFile + " " + o.Cert)); n > 1 {
 		return errors.New("-kubeconfig, -token-file and -cert: want one of them")
 	}
-	if o.ServerName != "" && !isName.MatchString(o.ServerName) {
+	if o.ServerName != "" && !isName(o.ServerName) {
 		return fmt.Errorf("-server-name %q: want a DNS name", o.ServerName)
 	}
-	if o.Image != "" && !isImage.MatchString(o.Image) {
+	if o.Image != "" && !isImage(o.Image) {
 		return fmt.Errorf("-pod %q: want the name of an image", o.Image)
 	}
 	if o.Image == "" && !within(o.State, stateRoot) {
@@ -80,12 +80,17 @@ func (o *Options) check() error {
 	return nil
 }
 
-// isName and isImage are stricter than Kubernetes: names that match need no quotes anywhere.
+// What matches is stricter than Kubernetes: names that match need no quotes anywhere. Lengths are checked apart: an
+// expression that counts to hundreds takes half a megabyte.
 var (
-	isName  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?$`)
-	isImage = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._:/@-]{0,500}$`)
-	isPath  = regexp.MustCompile(`^/[a-zA-Z0-9._/@+:-]*$`)
+	namePattern  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?$`)
+	imagePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$`)
+	isPath       = regexp.MustCompile(`^/[a-zA-Z0-9._/@+:-]*$`)
 )
+
+func isName(s string) bool { return len(s) <= 253 && namePattern.MatchString(s) }
+
+func isImage(s string) bool { return len(s) <= 501 && imagePattern.MatchString(s) }
 
 // checkPath refuses paths that would need different quotes in a unit, a manifest and a configuration.
 func checkPath(path string) error {
@@ -146,7 +151,7 @@ func serverOf(s string) (string, error) {
 	if err != nil {
 		host, port = s, strconv.Itoa(serverPort)
 	}
-	if _, err := netip.ParseAddr(host); (err != nil && !isName.MatchString(host)) || !isPort(port) {
+	if _, err := netip.ParseAddr(host); (err != nil && !isName(host)) || !isPort(port) {
 		return "", fmt.Errorf("-servers: %q: want host:port", s)
 	}
 	return net.JoinHostPort(host, port), nil
