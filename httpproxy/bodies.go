@@ -167,7 +167,7 @@ func (s *session) toClient(p []byte) error {
 }
 
 // fromServer reads once within the idle limit, in the middle of a body, while the client stays. The buffer of outgoing
-// may be freed meanwhile. It returns errRests if the session can rest; continueBody continues it then.
+// may be freed meanwhile. It returns errRests if the session can rest; restOfBody continues it then.
 func (s *session) fromServer() error {
 	if s.ex.headPending {
 		s.ex.headPending = false

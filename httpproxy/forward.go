@@ -346,38 +346,6 @@ func (s *session) identify() {
 	}
 }
 
-// attempts sends the request and passes the response on. It repeats this while connections are stale or the route's
-// Retries allow it.
-func (s *session) attempts(raw []byte) error {
-	x := &s.ex
-	var err error
-	if !x.ahead.sent {
-		err = s.acquire()
-	}
-	for err == nil {
-		err = s.exchange(raw)
-		how := x.retry
-		if how == noRetry {
-			return err
-		}
-		x.retry = noRetry
-		x.result.Retries++
-		if how == elsewhere {
-			x.spent = s.spent() // read it while x.up still knows when the server had the whole request
-		}
-		if x.up != nil {
-			x.up.in.drop()
-			x.up, x.close = nil, s.closesAfter()
-		}
-		if how == renewed {
-			err = s.renew()
-		} else {
-			err = s.tryElsewhere()
-		}
-	}
-	return err
-}
-
 // whole reports whether all that was read of the body can be sent again.
 func (s *session) whole() bool { return s.ex.up == nil || !s.ex.up.more }
 
@@ -476,9 +444,9 @@ func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
 	return nil
 }
 
-// exchange sends the request on the lease and passes the response on. It ends the lease. An error after the beginning of
-// the response means that the client must not take the response for complete.
-func (s *session) exchange(raw []byte) error {
+// exchange calls sendAndReceive, or a later part of it. It ends the lease, unless the session rests. An error after the
+// beginning of the response means that the client must not take the response for complete.
+func (s *session) exchange(part func() error) error {
 	settled := false
 	defer func() {
 		if !settled { // a panic; the pool must not lose a connection
@@ -486,12 +454,13 @@ func (s *session) exchange(raw []byte) error {
 			s.endCopy()
 		}
 	}()
-	err := s.sendAndReceive(raw)
+	err := part()
 	settled = true
 	return err
 }
 
-func (s *session) sendAndReceive(raw []byte) error {
+// sendAndReceive sends the request on the lease and passes the response on.
+func (s *session) sendAndReceive() error {
 	if ahead := s.ex.ahead; ahead.sent {
 		if s.ex.ahead = (aheadOf{}); ahead.err != nil {
 			return s.fail(ahead.step, ahead.err)
@@ -505,26 +474,31 @@ func (s *session) sendAndReceive(raw []byte) error {
 				return err
 			}
 		}
-		if err := s.send(raw); err != nil {
+		if err := s.send(); err != nil {
 			return s.fail("send", err)
 		}
 	}
 	if !s.ex.inline {
 		s.startUpload()
 	}
-	if err := s.receive(); err != nil || s.ex.upgraded { // the lease has ended then
+	return s.receiveAll()
+}
+
+// receiveAll passes the response on and ends the lease.
+func (s *session) receiveAll() error {
+	if err := s.receive(); err != nil || s.ex.upgraded { // the lease has ended then, or the session rests
 		return err
 	}
 	return s.endLease()
 }
 
 // send sends the head, with the body if that has arrived.
-func (s *session) send(raw []byte) (err error) {
+func (s *session) send() (err error) {
 	x := &s.ex
 	if x.trace != nil {
 		x.beginTry(time.Now())
 	}
-	s.out = s.appendRequest(s.outgoing(), raw)
+	s.out = s.appendRequest(s.outgoing(), x.raw)
 	x.sent = fiber.Now()
 	if !x.ahead.sent { // otherwise nothing may wait
 		s.limitSend()
@@ -567,7 +541,10 @@ func (s *session) asksHead() bool { return string(s.req.Method) == http.MethodHe
 func (s *session) receive() error {
 	for range httpwire.MaxInterim {
 		n, err := s.responseHead()
-		if err != nil {
+		switch {
+		case errors.Is(err, errRests):
+			return err
+		case err != nil:
 			return s.fail("receive", err)
 		}
 		if t := s.ex.tunnel; t != nil && t.alone {
@@ -641,14 +618,18 @@ func (s *session) parseResponse(head bool) (int, error) {
 	return s.resp.ParseLenient(s.server.bytes(), head)
 }
 
-// awaitServer reads once from the server, within the response time-out and only while the client stays.
+// awaitServer reads once from the server, within the response time-out and only while the client stays. It returns errRests
+// if the session can rest; continueExchange continues it then.
 func (s *session) awaitServer() error {
-	limit := s.responseLimit()
-	until, timed := s.ex.until, limit > 0 && s.ex.up == nil
-	if timed {
-		until = s.ex.earlier(s.ex.sent.Add(limit))
-	}
+	until := s.answerBy()
 	look := s.ex.sent.Add(checkInterval)
+	if s.ex.rest.again {
+		s.ex.rest.again = false
+		if s.clientGone() {
+			return httppool.ErrClientGone
+		}
+		look = time.Now().Add(checkInterval)
+	}
 	if s.ex.up != nil {
 		s.awaiting.Store(true)
 		defer s.awaiting.Store(false)
@@ -665,9 +646,7 @@ func (s *session) awaitServer() error {
 			return err
 		}
 		now := time.Now()
-		if up := s.ex.up; up != nil && !timed && limit > 0 && up.ended() {
-			until, timed = s.ex.earlier(up.time(up.at.Load()).Add(limit)), true
-		}
+		until = s.answerBy() // the upload may have ended
 		if err := s.proceed(); err != nil {
 			return err
 		}
@@ -678,9 +657,26 @@ func (s *session) awaitServer() error {
 			return httppool.ErrClientGone
 		case !until.IsZero() && !now.Before(until):
 			return err
+		case s.mayRestForHead():
+			s.ex.rest.head, s.ex.rest.until = true, until
+			return errRests
 		}
 		look = now.Add(checkInterval)
 	}
+}
+
+// answerBy returns the deadline of the response's head; zero = none, or none as long as the request's body is being sent.
+func (s *session) answerBy() time.Time {
+	x, limit := &s.ex, s.responseLimit()
+	switch {
+	case limit <= 0:
+		return x.until
+	case x.up == nil:
+		return x.earlier(x.sent.Add(limit))
+	case x.up.ended():
+		return x.earlier(x.up.time(x.up.at.Load()).Add(limit))
+	}
+	return x.until
 }
 
 // moreOfHead reads once from the server; with HTTP/2 it waits for a whole head.

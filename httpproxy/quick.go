@@ -126,7 +126,7 @@ func (st *h2Stream) trySend(s *session) bool {
 	x.ahead.sent = true
 	st.h.sendsTo(p.c)
 	p.c.borrow(s)
-	err := s.send(x.raw)
+	err := s.send()
 	p.c.returnBuffer(s)
 	if err != nil {
 		x.ahead.step, x.ahead.err = "send", err

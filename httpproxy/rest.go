@@ -4,23 +4,25 @@ import (
 	"bytes"
 	"errors"
 	"time"
+	"unsafe"
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/pool/httppool"
 )
 
-// A session rests while an answer pauses, such as a stream of events. Meanwhile it has neither a stack nor buffers, since
-// there may be many such sessions. fromServer detects the pause and returns errRests, and all functions return up to
-// forwarded. beginRest registers the events that continue the session: data or the end from the server, and the end of the
-// time limit; for HTTP/1.1 also data or the end from the client. The reset of an HTTP/2 stream closes the connection to
-// the server.
+// A session rests while an answer pauses, such as a stream of events, or does not begin for long, such as a language
+// model's. Meanwhile it has neither a stack nor buffers, since there may be many such sessions. fromServer or awaitServer
+// detects the pause and returns errRests, and all functions return up to forwarded. beginRest registers the events that
+// continue the session: data or the end from the server, and the end of the time limit; for HTTP/1.1 also data or the end
+// from the client. The reset of an HTTP/2 stream closes the connection to the server.
 //
 // With HTTP/1.1 on both sides the loop itself passes on what arrives, see passEvents, and the rest lasts until there is more
 // to do than that.
 //
 // A session keeps its stack while it sends the request's body, if the answer is compressed, has a length or comes by
-// HTTP/2, and if its two connections do not live on one loop.
+// HTTP/2, and if its two connections do not live on one loop. Before the answer begins it also keeps the request, as that
+// may have to be sent again.
 
 // errRests: the session can rest.
 var errRests = errors.New("the answer pauses")
@@ -28,6 +30,7 @@ var errRests = errors.New("the answer pauses")
 // resting is the state of an exchange with regard to rests.
 type resting struct {
 	never    bool      // the session cannot rest
+	head     bool      // the session rests before the answer's head has come
 	events   bool      // the answer is a stream of events
 	trimmed  bool      // trimBuffers has been called
 	again    bool      // the next wait for the server continues the one before the rest
@@ -86,6 +89,17 @@ func (s *session) mayRest() bool {
 	return !x.rest.never && x.compression.by == nil && (x.up == nil || x.up.sent())
 }
 
+// mayRestForHead reports whether the session can rest until the answer's head comes, after a read from the server found
+// nothing.
+func (s *session) mayRestForHead() bool {
+	x := &s.ex
+	sent := x.inline
+	if x.up != nil {
+		sent = x.up.sent() && x.up.ended()
+	}
+	return !x.rest.never && sent && x.tunnel == nil && s.place() == nil && s.canRest()
+}
+
 // canRest reports whether the session can rest now, after a read from the server found nothing.
 func (s *session) canRest() bool {
 	loop := s.client.conn.Loop()
@@ -104,7 +118,7 @@ func (s *session) forward() bool {
 	if m := s.ex.target.mirror; m != nil {
 		s.startCopy(m)
 	}
-	return s.forwarded(s.attempts(s.ex.raw))
+	return s.forwarded(s.attempts())
 }
 
 // forwarded ends an exchange with the outcome err, or makes the session rest. It returns false if the session ends or
@@ -114,7 +128,7 @@ func (s *session) forwarded(err error) bool {
 		if s.beginRest() {
 			return false
 		}
-		err = s.continueBody()
+		err = s.continueExchange()
 	}
 	again := s.finish(err)
 	s.served = true
@@ -127,7 +141,11 @@ func (s *session) beginRest() bool {
 	if s.ex.upgraded {
 		return s.restInTunnel()
 	}
-	s.trimBuffers()
+	if s.ex.rest.head {
+		s.trimRequest()
+	} else {
+		s.trimBuffers()
+	}
 	s.ex.rest.again = true
 	_ = s.server.conn.SetReadDeadline(s.ex.rest.until)
 	if s.stream != nil {
@@ -148,7 +166,7 @@ func (s *session) suspend() bool {
 	s.leases, s.ctx = nil, nil // they belong to the fiber
 	client, server := s.client.conn, s.server.conn
 	_ = client.SetDeadline(time.Time{}) // those of the request's head and of the last write may still be set
-	if s.attends() && server.AttendThen(s.lc.Raw(), s.passEvents, func(panicked any) {
+	if !s.ex.rest.head && s.attends() && server.AttendThen(s.lc.Raw(), s.passEvents, func(panicked any) {
 		s.ex.rest.panicked = panicked
 		resume()
 	}) {
@@ -242,27 +260,23 @@ func (s *session) passEvent(b []byte) bool {
 // endRest continues the exchange after a rest. It returns false if the session ends or rests again.
 func (s *session) endRest() bool {
 	s.rests = false
-	return s.forwarded(s.continueBody())
+	return s.forwarded(s.continueExchange())
 }
 
-// continueBody does the remaining work of exchange after a rest.
-func (s *session) continueBody() error {
-	settled := false
-	defer func() {
-		if !settled { // a panic
-			_ = s.fail("", httppool.ErrClientGone)
-		}
-	}()
-	if p := s.ex.rest.panicked; p != nil {
-		panic(p)
+// continueExchange does the remaining work of attempts after a rest.
+func (s *session) continueExchange() error {
+	if s.ex.rest.head {
+		s.ex.rest.head = false
+		return s.tryAgain(s.exchange(s.receiveAll))
 	}
-	err := s.restOfBody()
-	settled = true
-	return err
+	return s.exchange(s.restOfBody)
 }
 
 // restOfBody passes on the rest of the body. It ends the lease, unless the session can rest again.
 func (s *session) restOfBody() (err error) {
+	if p := s.ex.rest.panicked; p != nil {
+		panic(p)
+	}
 	if s.ex.upgraded {
 		return s.endTunnel()
 	}
@@ -304,13 +318,53 @@ func (s *session) trimBuffers() {
 	case s.stream != nil: // the head came as fields
 		s.client.drop()
 	default:
-		x.id, x.raw = bytes.Clone(x.id), nil
-		s.client.w = s.client.r + x.size
-		s.client.shrink()
-		closes, continues := s.req.Close, s.req.Continue
-		_, _ = s.req.Parse(s.client.bytes()) // no error: the same head was parsed before
-		_, _, _ = s.canonical()
-		s.req.Close, s.req.Continue = closes, continues
+		s.moveRequest(x.size)
 	}
 	x.body = 0
+}
+
+// trimRequest frees the buffers that the wait for an answer's head does not need. The request may have to be sent again:
+// all of it moves to a buffer of its size.
+func (s *session) trimRequest() {
+	x := &s.ex
+	s.about.shrink()
+	s.releaseOut()
+	s.server.release()
+	n := x.size + int(x.body)
+	if up := x.up; up != nil && !up.more {
+		n = len(s.client.bytes()) // what has arrived of the body with the head; the rest is kept elsewhere
+	}
+	switch {
+	case s.stream != nil || x.captured != nil: // the head is elsewhere, or more than moveRequest moves refers to the buffer
+	case len(s.client.buf) == n, x.inline && len(s.client.bytes()) > n: // nothing to gain, or the next request has arrived
+	default:
+		s.moveRequest(n)
+	}
+}
+
+// moveRequest moves the first n bytes of the request to a buffer of their size, and drops the others.
+func (s *session) moveRequest(n int) {
+	old := s.client.bytes()[:n]
+	s.client.w = s.client.r + n
+	s.client.shrink()
+	now, r := s.client.bytes(), &s.req
+	for _, part := range []*[]byte{&r.Method, &r.Target, &r.Host, &r.Upgrade, &s.ex.raw, &s.ex.id} {
+		*part = moved(*part, old, now)
+	}
+	for i := range r.Fields {
+		f := &r.Fields[i]
+		f.Name, f.Value = moved(f.Name, old, now), moved(f.Value, old, now)
+	}
+}
+
+// moved returns what part has become if it was a part of old, which was copied to now; otherwise it returns part.
+func moved(part, old, now []byte) []byte {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(old)))
+	switch {
+	case part == nil || at > uintptr(len(old)):
+		return part
+	case len(part) == 0:
+		return now[:0]
+	}
+	return now[at:][:len(part)]
 }

@@ -455,3 +455,43 @@ func requestsOf(c *traffic.Cell) (n uint64) {
 	}
 	return n
 }
+
+// attempts sends the request and passes the response on. It repeats this while connections are stale or the route's
+// Retries allow it.
+func (s *session) attempts() error {
+	x := &s.ex
+	var err error
+	if !x.ahead.sent {
+		err = s.acquire()
+	}
+	if err == nil {
+		err = s.exchange(s.sendAndReceive)
+	}
+	return s.tryAgain(err)
+}
+
+// tryAgain repeats tries like the one that had the outcome err.
+func (s *session) tryAgain(err error) error {
+	x := &s.ex
+	for x.retry != noRetry {
+		how := x.retry
+		x.retry = noRetry
+		x.result.Retries++
+		if how == elsewhere {
+			x.spent = s.spent() // read it while x.up still knows when the server had the whole request
+		}
+		if x.up != nil {
+			x.up.in.drop()
+			x.up, x.close = nil, s.closesAfter()
+		}
+		if how == renewed {
+			err = s.renew()
+		} else {
+			err = s.tryElsewhere()
+		}
+		if err == nil {
+			err = s.exchange(s.sendAndReceive)
+		}
+	}
+	return err
+}

@@ -12,7 +12,8 @@ import (
 // use.
 const (
 	tidyLook  = time.Second
-	tidyQuiet = 256 << 10        // at most this many bytes allocated between two checks of an idle process
+	tidyQuiet = 256 << 10        // at most this many bytes allocated between two checks of an idle process, or
+	tidyStill = 32               // this fraction of the live heap, as clients that wait for long are checked now and then
 	tidyWorth = 1 << 20          // at least this many bytes allocated since the last trim, and
 	tidyShare = 8                // at least this fraction of the live heap, which the collector must scan
 	tidyPause = 10 * time.Second // between two trims, so that alternating load does not trim each time
@@ -27,7 +28,7 @@ type tidier struct {
 // due reports whether to trim now. allocated is the total allocated so far; live is the memory in use at the last
 // collection.
 func (t *tidier) due(now time.Time, allocated, live uint64) bool {
-	quiet := allocated-t.last < tidyQuiet
+	quiet := allocated-t.last < max(tidyQuiet, live/tidyStill)
 	t.last = allocated
 	if !quiet || allocated-t.tidied < max(tidyWorth, live/tidyShare) || now.Sub(t.at) < tidyPause {
 		return false

@@ -1,0 +1,210 @@
+package httpproxy_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/listener"
+)
+
+// slowServer answers each request when a test says so, with its body.
+type slowServer struct {
+	address string
+	asked   chan string   // bodies of requests
+	answer  chan struct{} // each is for one request
+	gone    chan struct{} // a client has left
+}
+
+func newSlowServer(t testing.TB) *slowServer {
+	t.Helper()
+	s := &slowServer{asked: make(chan string, 9), answer: make(chan struct{}), gone: make(chan struct{}, 9)}
+	s.address = serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		s.asked <- string(body)
+		select {
+		case <-s.answer:
+			_, _ = io.WriteString(w, "answer to "+string(body))
+		case <-r.Context().Done():
+			s.gone <- struct{}{}
+		}
+	})
+	return s
+}
+
+// TestWaitRests: a session that waits long for an answer has no fiber, and no more than its request in memory.
+func TestWaitRests(t *testing.T) {
+	for name, way := range restClients {
+		t.Run(name, func(t *testing.T) {
+			s := newSlowServer(t)
+			cfg, client := restClient(t, routeTo(newUpstream(t, s.address)), way.http2, way.tls)
+			p := startProxy(t, cfg)
+			rest := rested(t, way.http2)
+			bodies := []string{"", "a body", strings.Repeat("1234567890", 800)}
+			for range 2 { // the second requests use the connections of the first
+				var clients sync.WaitGroup
+				for _, body := range bodies {
+					clients.Go(func() {
+						req, _ := http.NewRequest(http.MethodPost, p.url, strings.NewReader(body))
+						if resp, got := doWith(t, client, req); resp.StatusCode != http.StatusOK || got != "answer to "+body {
+							t.Errorf("%s %.40q for %.40q", resp.Status, got, body)
+						}
+					})
+				}
+				for range bodies {
+					if body := <-s.asked; !slices.Contains(bodies, body) {
+						t.Errorf("the server got %.40q", body)
+					}
+				}
+				rest()
+				if held := p.Stats().Buffered; !way.http2 && enginetest.Kind() != fiber.Goroutine && held > 10<<10 {
+					t.Errorf("%d bytes are held", held)
+				}
+				for range bodies {
+					s.answer <- struct{}{}
+				}
+				clients.Wait()
+			}
+		})
+	}
+}
+
+// TestRestingRequestIsSentAgain: a request that a server gave up while its session rested goes to another as it was,
+// although other requests have used its buffer.
+func TestRestingRequestIsSentAgain(t *testing.T) {
+	const head = "PUT http://first/a%20b/c?d=e HTTP/1.1\r\nHost: x\r\nUser-Agent: tester\r\nX-Request-Id: number-one\r\nX-Empty:\r\nContent-Length: 4\r\n\r\nbody"
+	for name, target := range map[string]string{"PUT": head, "GET": "GET /a HTTP/1.1\r\nHost: first\r\nCookie: a=b\r\n\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			requests, fail := make(chan string, 2), make(chan struct{}, 1)
+			backend := serveRaw(t, func(c net.Conn) {
+				b := make([]byte, 4<<10)
+				n, err := c.Read(b)
+				if err != nil {
+					return
+				}
+				requests <- string(b[:n])
+				if _, ok := <-fail; ok {
+					return // without an answer
+				}
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+			})
+			lines := &logLines{t: t}
+			cfg := routeTo(newUpstream(t, backend))
+			cfg.AccessLog = &httpproxy.AccessLog{To: lines}
+			other := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
+			cfg.Routes = append([]httpproxy.Route{{Path: "/other", Upstream: other, NoAccessLog: true}}, cfg.Routes...)
+			p := startProxy(t, cfg)
+			rest := rested(t, false)
+			c, br := dialRaw(t, p.addr)
+			_, _ = io.WriteString(c, target)
+			first := <-requests
+			rest()
+			for range 20 {
+				get(t, p.url+"/other/"+strings.Repeat("z", 2000))
+			}
+			fail <- struct{}{}
+			if second := <-requests; second != first {
+				t.Errorf("sent %q, and then %q", first, second)
+			}
+			close(fail)
+			if resp, body := readAnswer(t, br); resp.StatusCode != http.StatusOK || body != "ok" {
+				t.Errorf("%s %q", resp.Status, body)
+			}
+			wantFields(t, lines.fields(), map[string]any{"method": name, "host": "first", "retries": 1, "status": 200})
+		})
+	}
+}
+
+// TestWaitEnds: an event that ends the exchange while the session waits for an answer is noticed at once by both sides.
+func TestWaitEnds(t *testing.T) {
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	for name, tc := range map[string]struct {
+		end    func(t testing.TB, p running, s *slowServer, leave func())
+		limit  time.Duration
+		status int // 0 = there is no answer
+		reason string
+	}{
+		"the client leaves": {end: func(_ testing.TB, _ running, _ *slowServer, leave func()) { leave() }, reason: listener.ReasonClientGone},
+		"time-out":          {end: func(testing.TB, running, *slowServer, func()) {}, limit: 2 * checkInterval, status: 504, reason: listener.ReasonTimeout},
+		"drain":             {end: func(_ testing.TB, p running, _ *slowServer, _ func()) { _ = p.Drain(cancelled) }},
+		"kill": {end: func(t testing.TB, p running, _ *slowServer, _ func()) {
+			all := p.Sessions()
+			id, stream, _ := listener.ParseID(all[len(all)-1].ID)
+			if !p.Kill(id, stream) {
+				t.Errorf("%+v cannot be killed", all)
+			}
+		}, reason: listener.ReasonKilled},
+	} {
+		for way, with := range restClients {
+			t.Run(name+", "+way, func(t *testing.T) {
+				s := newSlowServer(t)
+				cfg := routeTo(newUpstream(t, s.address))
+				cfg.Routes[0].ResponseTimeout = tc.limit
+				cfg, client := restClient(t, cfg, with.http2, with.tls)
+				p := startProxy(t, cfg)
+				rest := rested(t, with.http2)
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				status := make(chan int, 1)
+				go func() {
+					req, _ := http.NewRequestWithContext(ctx, http.MethodPost, p.url, strings.NewReader("body"))
+					resp, err := client.Do(req)
+					if err != nil {
+						status <- 0
+						return
+					}
+					_ = resp.Body.Close()
+					status <- resp.StatusCode
+				}()
+				<-s.asked
+				rest()
+				tc.end(t, p, s, leave)
+				<-s.gone
+				if got := <-status; got != tc.status {
+					t.Errorf("the client gets %d, want %d", got, tc.status)
+				}
+				if tc.reason != "" {
+					eventually(t, "the error is counted", func() bool { return p.Stats().Errors[tc.reason] == 1 })
+				}
+				eventually(t, "the exchange is over", func() bool { return p.Stats().Buffered == 0 })
+			})
+		}
+	}
+}
+
+// checkInterval is how long a session waits for an answer before it rests.
+const checkInterval = time.Second
+
+// TestRequestDuringAWait: a client that sends its next request while its session rests gets both answers.
+func TestRequestDuringAWait(t *testing.T) {
+	s := newSlowServer(t)
+	p := startProxy(t, routeTo(newUpstream(t, s.address)))
+	rest := rested(t, false)
+	c, br := dialRaw(t, p.addr)
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nfirst")
+	<-s.asked
+	rest()
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nsecond")
+	s.answer <- struct{}{}
+	if _, body := readAnswer(t, br); body != "answer to first" {
+		t.Errorf("the first answer is %q", body)
+	}
+	if got := <-s.asked; got != "second" {
+		t.Errorf("the second request has the body %q", got)
+	}
+	rest()
+	s.answer <- struct{}{}
+	if _, body := readAnswer(t, br); body != "answer to second" {
+		t.Errorf("the second answer is %q", body)
+	}
+}
