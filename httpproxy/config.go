@@ -293,7 +293,7 @@ func (r Route) verify() error {
 	if err := r.CORS.verify(); err != nil {
 		return err
 	}
-	if err := r.RateLimit.verify(); err != nil {
+	if err := r.RateLimit.verify(r); err != nil {
 		return err
 	}
 	if _, err := newHeaderRules(r.RequestHeaders, true); err != nil {
