@@ -120,6 +120,42 @@ func TestTokenLimitByTeam(t *testing.T) {
 	})
 }
 
+// TestSharedTokenLimit: what a user has used on one route counts on another one, also after Update has removed the first.
+func TestSharedTokenLimit(t *testing.T) {
+	ann, annLine := apiKeyFor(t, "ann")
+	bob, bobLine := apiKeyFor(t, "bob")
+	var log conntest.Log
+	keys, _ := fileOfKeys(t, &log, annLine+bobLine)
+	auth := &httpproxy.BearerAuth{Keys: keys}
+	day := httpproxy.TokenLimit{Tokens: 30, Per: 24 * time.Hour, By: httpproxy.RateByUser, Shared: "day"}
+	own := day
+	own.Shared = ""
+	u := newUpstream(t, serveHTTP(t, llmBackend(t)))
+	route := func(path string, limit httpproxy.TokenLimit) httpproxy.Route {
+		return httpproxy.Route{Path: path, Upstream: u, BearerAuth: auth, LLM: &httpproxy.LLM{Limits: []httpproxy.TokenLimit{limit}}}
+	}
+	cfg := httpproxy.Config{Routes: []httpproxy.Route{route("/a", day), route("/b", day), route("/own", own)}}
+	cfg.Listener.Logger = slog.New(slog.DiscardHandler)
+	p := startProxy(t, cfg)
+	answered := 0
+	askInTurn(t, p, &answered, []budgetCase{
+		{"/a", "HTTP/1.1", ann, 200, "30", "30"},
+		{"/b", "HTTP/1.1", ann, 200, "30", "5"},
+		{"/a", "HTTP/1.1", ann, 429, "30", "0"},
+		{"/own", "HTTP/1.1", ann, 200, "30", "30"},
+		{"/b", "HTTP/1.1", bob, 200, "30", "30"},
+	})
+	cfg.Routes = append(cfg.Routes[1:], route("/c", day))
+	if err := p.Update(cfg); err != nil {
+		t.Fatal(err)
+	}
+	askInTurn(t, p, &answered, []budgetCase{{"/c", "HTTP/2.0", ann, 429, "30", "0"}, {"/c", "HTTP/2.0", bob, 200, "30", "5"}, {"/b", "HTTP/1.1", bob, 429, "30", "0"}})
+	cfg.Routes[0].LLM.Limits[0].Tokens = 31
+	if err := p.Update(cfg); err == nil || !strings.Contains(err.Error(), `that share the name "day" differ`) {
+		t.Errorf("two limits of one name: %v", err)
+	}
+}
+
 // TestRateLimitByUser: requests count by user, and those of strangers do not.
 func TestRateLimitByUser(t *testing.T) {
 	ann, annLine := apiKeyFor(t, "ann")

@@ -245,6 +245,9 @@ func (c Config) Verify() error {
 	if _, err := jsonfield.NewPlan(bodyFields(c.Routes)); err != nil {
 		errs = append(errs, fmt.Errorf("%w: the fields of bodies: %w", ErrConfig, err))
 	}
+	if err := verifyShared(c.Routes); err != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
+	}
 	if err := verifyErrorPages(c.ErrorPages); err != nil {
 		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -33,6 +34,9 @@ type TokenLimit struct {
 	// a Header that the Proxy writes or knows the user by, as clients could choose their budget otherwise. When
 	// they change, Update keeps the counts of those whose budget stays.
 	Budgets map[string]int64
+	// Shared is a name that limits of several routes have, which are then one: the requests of these routes count together.
+	// All of them must be the same. "" = the limit is the route's own.
+	Shared string
 }
 
 // Bounds of a TokenLimit.
@@ -83,6 +87,24 @@ func (t TokenLimit) key() string {
 	return fmt.Sprintf("%+v", t)
 }
 
+// verifyShared checks that shared limits are the same.
+func verifyShared(routes []Route) error {
+	seen := map[string]TokenLimit{}
+	for _, r := range routes {
+		if r.LLM == nil {
+			continue
+		}
+		for _, t := range r.LLM.Limits {
+			before, ok := seen[t.Shared]
+			if ok && t.Shared != "" && (t.key() != before.key() || !maps.Equal(t.Budgets, before.Budgets)) {
+				return fmt.Errorf("the limits of tokens that share the name %.40q differ", t.Shared)
+			}
+			seen[t.Shared] = t
+		}
+	}
+	return nil
+}
+
 // limit returns the limit with the fields that it shares with a RateLimit.
 func (t TokenLimit) limit() RateLimit {
 	per := t.Per
@@ -96,8 +118,14 @@ func (t TokenLimit) limit() RateLimit {
 // holds tables.
 func (p *Proxy) tokenLimitersOf(r Route, next map[string]*limiter) (list []*limiter) {
 	for _, t := range r.LLM.Limits {
-		key := fmt.Sprintf("tokens %s %q %s %s", r.key(), r.Groups, t.key(), r.Upstream.Name())
-		if next[key] != nil && slices.Contains(list, next[key]) { // the limit is there twice
+		key := "tokens shared " + t.key()
+		if t.Shared == "" {
+			key = fmt.Sprintf("tokens %s %q %s %s", r.key(), r.Groups, t.key(), r.Upstream.Name())
+		}
+		if l := next[key]; l != nil { // another route shares it, or the limit is there twice
+			if !slices.Contains(list, l) {
+				list = append(list, l)
+			}
 			continue
 		}
 		l := newLimiter(t.limit())

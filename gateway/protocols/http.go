@@ -286,6 +286,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		seen[key] = pos
 	}
 	checkBodies(c, h)
+	checkShared(c, h)
 }
 
 func checkRoute(c *config.Checker, r *Route) {

@@ -27,6 +27,7 @@ type TokenLimit struct {
 	Header string           `conf:"header"` // tokens are counted by this header's value; requests without the header by By
 	// Budgets are the tokens of users, or of values of Header, that have not the usual ones.
 	Budgets []Budget `conf:"budgets" key:"Name" scalar:"Tokens" maxlen:"1000"`
+	Shared  string   `conf:"shared"` // a name: limits that have it, of several routes, are one
 }
 
 // Budget is how many tokens a user may use, or a value of a header.
@@ -42,7 +43,7 @@ func (l *LLM) settings() *httpproxy.LLM {
 	}
 	s := &httpproxy.LLM{IncludeUsage: l.IncludeUsage}
 	for _, t := range l.TokenLimits {
-		limit := httpproxy.TokenLimit{Tokens: int64(t.Tokens), Per: t.Per, By: t.By, Header: t.Header, Budgets: map[string]int64{}}
+		limit := httpproxy.TokenLimit{Tokens: int64(t.Tokens), Per: t.Per, By: t.By, Header: t.Header, Budgets: map[string]int64{}, Shared: t.Shared}
 		for _, b := range t.Budgets {
 			limit.Budgets[b.Name] = int64(b.Tokens)
 		}
@@ -65,11 +66,36 @@ func checkLLM(c *config.Checker, r *Route) {
 		checkBudgets(c, r, t)
 		for j := range i {
 			o := &r.LLM.TokenLimits[j]
-			if t.Tokens == o.Tokens && t.Per == o.Per && t.By == o.By && strings.EqualFold(t.Header, o.Header) && len(t.Budgets)+len(o.Budgets) > 0 {
+			if t.Tokens == o.Tokens && t.Per == o.Per && t.By == o.By && strings.EqualFold(t.Header, o.Header) && t.Shared == o.Shared && len(t.Budgets)+len(o.Budgets) > 0 {
 				c.Report(c.Mark(t), "token_limits: this limit differs from an earlier one in its \"budgets\" only; write them together")
 			}
 		}
 	}
+}
+
+// checkShared reports limits of tokens that share a name, and are not the same.
+func checkShared(c *config.Checker, h *HTTPListener) {
+	seen := map[string]*TokenLimit{}
+	for i := range h.Routes {
+		if h.Routes[i].LLM == nil {
+			continue
+		}
+		limits := h.Routes[i].LLM.TokenLimits
+		for j := range limits {
+			t := &limits[j]
+			o := seen[t.Shared]
+			if o != nil && t.Shared != "" && (t.Tokens != o.Tokens || t.Per != o.Per || t.By != o.By || t.Header != o.Header || !sameBudgets(t.Budgets, o.Budgets)) {
+				c.Report(c.Mark(&t.Shared), "shared: the limit %q is another one in line %d; repeat it as it is, with all its keys", config.Clip(t.Shared), c.Mark(o).Line)
+			}
+			seen[t.Shared] = t
+		}
+	}
+}
+
+// sameBudgets reports whether two lists have the same budgets, in any order.
+func sameBudgets(a, b []Budget) bool {
+	byName := func(x, y Budget) int { return strings.Compare(x.Name, y.Name) }
+	return slices.Equal(slices.SortedFunc(slices.Values(a), byName), slices.SortedFunc(slices.Values(b), byName))
 }
 
 // checkBudgets reports problems of the budgets of a limit.
