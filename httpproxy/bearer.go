@@ -58,9 +58,9 @@ type JWT struct {
 	// Source names where the keys are from, in logs. It is required. JWTs with the same Source share their keys, which Update
 	// keeps.
 	Source string
-	// ReadKeys returns the issuer's keys as a JSON Web Key Set (RFC 7517). It is required, and runs on a goroutine of the Proxy,
-	// for ten seconds at most, when tokens come: at first, when the keys are older than Refresh, and for tokens that name an
-	// unknown key, at most every ten seconds.
+	// ReadKeys returns the issuer's keys as a JSON Web Key Set (RFC 7517); without a key in it, all tokens are refused. It is
+	// required, and runs on a goroutine of the Proxy, for ten seconds at most, when tokens come: at first, when the keys are older
+	// than Refresh, and for tokens with an unknown key, five times at once and then each second.
 	ReadKeys func(context.Context) ([]byte, error)
 	// Refresh is the age at which keys are read again. 0 = five minutes.
 	Refresh time.Duration
@@ -258,6 +258,8 @@ func (s *session) bearer(a *access, mayWait bool) (no refusal, done bool) {
 	switch {
 	case errors.Is(err, errClientLeft):
 		return refusal{status: http.StatusServiceUnavailable, clientGone: true}, true
+	case errors.Is(err, jwt.ErrUnread):
+		return refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonUpstreamUnavailable, why: err.Error(), retryAfter: 1}, true
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonTimeout, why: "the keys of tokens were not read in time", retryAfter: 1}, true
 	case err == nil:
@@ -268,30 +270,23 @@ func (s *session) bearer(a *access, mayWait bool) (no refusal, done bool) {
 			}
 		}
 		return no, true
-	case errors.Is(err, jwt.ErrInvalid):
-		return s.denied(a, err.Error()), true
 	case errors.Is(err, jwt.ErrInsufficient):
 		return refusal{
 			status: http.StatusForbidden, reason: listener.ReasonDenied, why: err.Error(), challenge: a.challenge + `, error="insufficient_scope"`,
 		}, true
-	case !b.verifier.Known():
-		return refusal{status: http.StatusServiceUnavailable, reason: listener.ReasonUpstreamUnavailable, why: "the keys of tokens are not known", retryAfter: 1}, true
 	}
-	return s.denied(a, "the key of the token is not one of its issuer's"), true
+	return s.denied(a, err.Error()), true
 }
 
 // verifyLater verifies a token once the keys have been read. The error is errClientLeft if the client leaves before, and the
 // context's if the request's time ends before.
-func (s *session) verifyLater(v *jwt.Verifier, token []byte) (*jwt.Identity, error) {
+func (s *session) verifyLater(v *jwt.Verifier, token []byte) (identity *jwt.Identity, err error) {
 	ctx, stop := s.wanted()
 	defer stop()
-	fiber.Block(func() { v.Wait(ctx) })
-	if goneIn(ctx) {
+	token = bytes.Clone(token) // the client's buffer may change meanwhile
+	fiber.Block(func() { identity, err = v.Await(ctx, token) })
+	if err != nil && goneIn(ctx) {
 		return nil, errClientLeft
-	}
-	identity, err := v.Verify(token)
-	if errors.Is(err, jwt.ErrUnknown) && ctx.Err() != nil {
-		return nil, ctx.Err()
 	}
 	return identity, err
 }

@@ -245,6 +245,9 @@ func (c Config) Verify() error {
 	if _, err := jsonfield.NewPlan(bodyFields(c.Routes)); err != nil {
 		errs = append(errs, fmt.Errorf("%w: the fields of bodies: %w", ErrConfig, err))
 	}
+	if err := verifyShared(c.Routes); err != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
+	}
 	if err := verifyErrorPages(c.ErrorPages); err != nil {
 		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
 	}
@@ -293,7 +296,7 @@ func (r Route) verify() error {
 	if err := r.CORS.verify(); err != nil {
 		return err
 	}
-	if err := r.RateLimit.verify(); err != nil {
+	if err := r.RateLimit.verify(r); err != nil {
 		return err
 	}
 	if _, err := newHeaderRules(r.RequestHeaders, true); err != nil {

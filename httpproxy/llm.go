@@ -3,6 +3,7 @@ package httpproxy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/internal/jsonfield"
 	"github.com/headpond/headpond/internal/llmusage"
+	"github.com/headpond/headpond/internal/ratelimit"
 	"github.com/headpond/headpond/traffic"
 )
 
@@ -47,9 +49,14 @@ func (l *LLM) verify(r Route) error {
 	if len(l.Limits) > maxTokenLimits {
 		return fmt.Errorf("LLM: more than %d limits", maxTokenLimits)
 	}
-	for _, limit := range l.Limits {
-		if err := limit.verify(); err != nil {
+	for i, limit := range l.Limits {
+		if err := limit.verify(r); err != nil {
 			return fmt.Errorf("LLM: %w", err)
+		}
+		for _, other := range l.Limits[:i] {
+			if limit.key() == other.key() && !maps.Equal(limit.Budgets, other.Budgets) {
+				return errors.New("LLM: two limits that differ only in their Budgets")
+			}
 		}
 	}
 	return nil
@@ -116,8 +123,9 @@ type tokens struct {
 	first     time.Time // when the model's first text came in an event; zero = it has not
 	reader    llmusage.Reader
 
-	keys    [maxTokenLimits]uint64 // what the request counts by, for each of the limits
-	checked bool                   // keys are set
+	keys    [maxTokenLimits]uint64         // what the request counts by, for each of the limits
+	rates   [maxTokenLimits]ratelimit.Rate // and the rates of these keys
+	checked bool                           // both are set
 	tight   tightest
 }
 

@@ -282,7 +282,7 @@ func TestLLMConfig(t *testing.T) {
 	for want, r := range map[string]httpproxy.Route{
 		"want 1 to 1000000000":                 {Upstream: u, LLM: &httpproxy.LLM{Limits: []httpproxy.TokenLimit{{}}}},
 		"tokens per 1ms":                       {Upstream: u, LLM: &httpproxy.LLM{Limits: []httpproxy.TokenLimit{{Tokens: 1, Per: time.Millisecond}}}},
-		`counted by "user"`:                    {Upstream: u, LLM: &httpproxy.LLM{Limits: []httpproxy.TokenLimit{{Tokens: 1, By: "user"}}}},
+		`counted by "key"`:                     {Upstream: u, LLM: &httpproxy.LLM{Limits: []httpproxy.TokenLimit{{Tokens: 1, By: "key"}}}},
 		"more than 8":                          {Upstream: u, LLM: &httpproxy.LLM{Limits: make([]httpproxy.TokenLimit, 9)}},
 		"answers itself has no language model": {Respond: httpproxy.Respond{Status: 200}, LLM: &httpproxy.LLM{}},
 	} {

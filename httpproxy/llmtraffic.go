@@ -49,6 +49,7 @@ const (
 	userCached
 	userOutput
 	userAnswers
+	userLimited // requests that a TokenLimit has refused
 	userCounts
 )
 
@@ -64,6 +65,7 @@ var userTraffic = &traffic.Schema{
 			{Name: "llm_user_tokens_total", Help: llmUserHelp, Label: "kind", Value: "output", Read: traffic.Count(userOutput)},
 			{Name: "llm_user_cached_tokens_total", Help: "The part of the input tokens that servers had in their caches, by user.", Read: traffic.Count(userCached)},
 			{Name: "llm_user_answers_total", Help: "Answers of language models with status 2xx, by user.", Read: traffic.Count(userAnswers)},
+			{Name: "llm_user_limited_total", Help: "Requests that were refused by a limit of tokens, by user.", Read: traffic.Count(userLimited)},
 		},
 	}},
 }
@@ -107,6 +109,7 @@ type UserUse struct {
 	Route         string
 	User          string // of BasicAuth or BearerAuth; traffic.Other = further users
 	Answers       uint64 // with status 2xx
+	Limited       uint64 // requests that a TokenLimit has refused
 	Input, Output uint64 // tokens
 	Cached        uint64 // a part of Input
 }
@@ -117,7 +120,7 @@ func (p *Proxy) Users() []UserUse {
 	uses := make([]UserUse, 0, len(rows))
 	for _, r := range rows {
 		uses = append(uses, UserUse{
-			Route: r.Labels[0], User: r.Labels[1], Answers: r.Counts[userAnswers], Input: r.Counts[userInput], Cached: r.Counts[userCached], Output: r.Counts[userOutput],
+			Route: r.Labels[0], User: r.Labels[1], Answers: r.Counts[userAnswers], Limited: r.Counts[userLimited], Input: r.Counts[userInput], Cached: r.Counts[userCached], Output: r.Counts[userOutput],
 		})
 	}
 	return uses

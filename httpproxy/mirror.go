@@ -297,7 +297,8 @@ func (m *mirror) send(ctx context.Context, head, body []byte) error {
 	r.Header[MirrorField] = []string{"1"}
 	r.RequestURI, r.TransferEncoding, r.Trailer, r.ContentLength, r.Body = "", nil, nil, int64(len(body)), http.NoBody
 	if len(body) > 0 {
-		r.Body = io.NopCloser(bytes.NewReader(body))
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil } // for stale connections
+		r.Body, _ = r.GetBody()
 	}
 	resp, err := m.transport.RoundTrip(r.WithContext(ctx))
 	if err != nil {

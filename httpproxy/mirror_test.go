@@ -278,3 +278,26 @@ func TestMirrorAddsNoField(t *testing.T) {
 		t.Errorf("the copy has %s", names)
 	}
 }
+
+// TestMirrorOnStaleConnections: a copy with a body that meets a connection which the mirror closes is sent again on another one.
+func TestMirrorOnStaleConnections(t *testing.T) {
+	toServer, _ := recording(t, "")
+	s := &onceServer{crowd: 1, waiting: make(chan struct{})}
+	to := newUpstream(t, serveRaw(t, s.serve))
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{
+		Path: "/", Upstream: newUpstream(t, serveHTTP(t, toServer)), Mirror: httpproxy.Mirror{Upstream: to, Percent: 100},
+	}}})
+	for n := range uint64(3) {
+		req, err := http.NewRequest(http.MethodPut, p.url, strings.NewReader("text"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, body := do(t, req); resp.StatusCode != 200 {
+			t.Fatal(resp.Status, body)
+		}
+		eventually(t, "the copy is answered", func() bool { return mirrorCount(p, "/", "sent")+mirrorCount(p, "/", "failed") == n+1 })
+	}
+	if sent, vain := mirrorCount(p, "/", "sent"), s.vain.Load(); sent != 3 || vain != 2 {
+		t.Errorf("%d copies are answered, %d were sent in vain", sent, vain)
+	}
+}

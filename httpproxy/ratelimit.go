@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,18 +26,22 @@ const (
 	RateByClient RateBy = "client"
 	// RateByRoute counts all requests of the route together.
 	RateByRoute RateBy = "route"
+	// RateByUser counts by the name of the user, whom Route.BasicAuth or Route.BearerAuth must know.
+	RateByUser RateBy = "user"
 )
 
 // Values lists all values that a configuration file may have.
-func (RateBy) Values() []string { return []string{string(RateByClient), string(RateByRoute)} }
+func (RateBy) Values() []string {
+	return []string{string(RateByClient), string(RateByRoute), string(RateByUser)}
+}
 
 // RateLimit is how many requests a route takes in a period. Further requests get 429 with Retry-After. The zero value has
 // no limit. Update keeps the counts of routes whose limits and conditions stay the same. The count of a client, or of a
 // value of Header, is dropped once some 32,000 others have come within Per.
 //
 // Requests refused by Route.Allow or Route.Deny do not count. A limit by client is checked before passwords and
-// ForwardAuth, so that it also bounds attempts at these. With Header or RateByRoute only admitted requests count, so
-// that strangers cannot use up a shared limit.
+// ForwardAuth, so that it also bounds attempts at these. With Header, RateByRoute or RateByUser only admitted requests
+// count, so that strangers cannot use up a shared limit.
 type RateLimit struct {
 	// Requests is how many requests pass at once after a pause; after them one passes each Per/Requests. 0 = no limit.
 	Requests int
@@ -54,7 +59,7 @@ const (
 	maxRatePer      = 24 * time.Hour
 )
 
-func (r RateLimit) verify() error {
+func (r RateLimit) verify(route Route) error {
 	switch {
 	case r == RateLimit{}:
 		return nil
@@ -62,8 +67,10 @@ func (r RateLimit) verify() error {
 		return fmt.Errorf("rate limit: %d requests; want 1 to %d", r.Requests, maxRateRequests)
 	case r.Per < 0 || r.Per > maxRatePer:
 		return fmt.Errorf("rate limit: requests per %v; want up to %v", r.Per, maxRatePer)
-	case r.By != "" && r.By != RateByClient && r.By != RateByRoute:
+	case r.By != "" && !slices.Contains(r.By.Values(), string(r.By)):
 		return fmt.Errorf("rate limit: requests cannot be counted by %q", string(r.By))
+	case r.By == RateByUser && route.BasicAuth == nil && route.BearerAuth == nil:
+		return errors.New("rate limit: by user, whom nothing tells; want BasicAuth or BearerAuth")
 	case r.Header != "" && (!httpwire.ValidToken(r.Header) || len(r.Header) > maxMatchBytes):
 		return fmt.Errorf("rate limit: the header %.40q is not a token of up to %d bytes", r.Header, maxMatchBytes)
 	case strings.EqualFold(r.Header, "host"):
@@ -74,12 +81,13 @@ func (r RateLimit) verify() error {
 
 // limiter enforces a RateLimit. Sessions use it concurrently.
 type limiter struct {
-	rate   ratelimit.Rate
-	all    bool   // all requests count together
-	header string // in lower case; "" = by client or route
-	shared bool   // requests of several clients count together
-	seed   maphash.Seed
-	table  ratelimit.Table[uint64] // by the hash of rateKey
+	rate    ratelimit.Rate
+	budgets map[string]int // Count of rate for these users, or values of header
+	by      RateBy
+	header  string // in lower case; "" = by client, route or user
+	shared  bool   // only admitted requests count
+	seed    maphash.Seed
+	table   *ratelimit.Table[uint64] // by the hash of rateKey
 }
 
 func newLimiter(r RateLimit) *limiter {
@@ -88,8 +96,8 @@ func newLimiter(r RateLimit) *limiter {
 		per = time.Second
 	}
 	return &limiter{
-		rate: ratelimit.Rate{Count: r.Requests, Per: per}, all: r.By == RateByRoute, header: strings.ToLower(r.Header), seed: maphash.MakeSeed(),
-		shared: r.By == RateByRoute || r.Header != "",
+		rate: ratelimit.Rate{Count: r.Requests, Per: per}, by: r.By, header: strings.ToLower(r.Header), seed: maphash.MakeSeed(),
+		shared: r.By == RateByRoute || r.By == RateByUser || r.Header != "", table: new(ratelimit.Table[uint64]),
 	}
 }
 
@@ -116,7 +124,8 @@ var began = time.Now()
 
 // overRate refuses the request if its route has had too many of its kind. The status is 0 if the request passes.
 func (s *session) overRate(l *limiter) (no refusal) {
-	wait := l.table.Take(s.rateKey(l), l.rate, time.Since(began)) // the current time, because the head may have begun long ago
+	key, rate := s.rateKey(l)
+	wait := l.table.Take(key, rate, time.Since(began)) // the current time, because the head may have begun long ago
 	if wait == 0 {
 		return no
 	}
@@ -141,32 +150,45 @@ func (s *session) overShared(l *limiter) (no refusal) {
 	return no
 }
 
-// rateKey returns the hash of what the request counts by.
-func (s *session) rateKey(l *limiter) uint64 {
+// of returns the key and the rate of a user, or of a header's value that the gateway knows.
+func (l *limiter) of(name string) (key uint64, rate ratelimit.Rate) {
+	key, rate = maphash.String(l.seed, name), l.rate
+	if own, ok := l.budgets[name]; ok {
+		rate.Count = own
+		key ^= uint64(own) // another budget begins full
+	}
+	return key, rate
+}
+
+// rateKey returns the hash of what the request counts by, and its rate.
+func (s *session) rateKey(l *limiter) (key uint64, rate ratelimit.Rate) {
 	if l.header != "" {
 		a := s.ex.target.access
 		if a != nil && a.identifiesBy(l.header) {
-			return maphash.String(l.seed, s.ex.user) // a client may write its credentials in several ways, and have several keys
+			return l.of(s.ex.user) // a client may write its credentials in several ways, and have several keys
 		}
 		for _, g := range s.ex.grants {
 			if strings.EqualFold(g.name, l.header) {
-				return maphash.String(l.seed, g.value)
+				return l.of(g.value)
 			}
 		}
 		for i := range s.req.Fields {
 			if f := &s.req.Fields[i]; httpwire.EqualFold(f.Name, l.header) && (a == nil || !a.writes(f.Name)) {
 				if f.Known == httpwire.Authorization {
-					return hashCredentials(l.seed, f.Value)
+					return hashCredentials(l.seed, f.Value), l.rate
 				}
-				return maphash.Bytes(l.seed, f.Value)
+				return maphash.Bytes(l.seed, f.Value), l.rate
 			}
 		}
 	}
-	if l.all {
-		return 0
+	switch l.by {
+	case RateByUser:
+		return l.of(s.ex.user)
+	case RateByRoute:
+		return 0, l.rate
 	}
 	from := s.source().As16()
-	return maphash.Bytes(l.seed, from[:])
+	return maphash.Bytes(l.seed, from[:]), l.rate
 }
 
 // hashCredentials returns the same hash for all ways to write the scheme and the spaces behind it, which servers ignore.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -20,8 +21,8 @@ import (
 // request over the limit gets 429 with Retry-After and an error in OpenAI's form. Answers tell what is left in
 // x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens and x-ratelimit-reset-tokens, for the limit of which least is left.
 //
-// Only requests that Route.BasicAuth and Route.ForwardAuth admit count, and only those with a body. Update keeps the
-// counts of routes whose limits and conditions stay the same.
+// Only requests that Route.BasicAuth, BearerAuth and ForwardAuth admit count, and only those with a body. Update keeps
+// the counts of routes whose limits and conditions stay the same.
 type TokenLimit struct {
 	// Tokens is how many may be used at once after a pause; they come back within Per, evenly.
 	Tokens int64
@@ -29,22 +30,79 @@ type TokenLimit struct {
 	By     RateBy
 	// Header is a field by whose value tokens count; see RateLimit.Header.
 	Header string
+	// Budgets are the Tokens of some users, or of some values of Header, in place of Tokens. They require RateByUser, or
+	// a Header that the Proxy writes or knows the user by, as clients could choose their budget otherwise. When
+	// they change, Update keeps the counts of those whose budget stays.
+	Budgets map[string]int64
+	// Shared is a name that limits of several routes have, which are then one: the requests of these routes count together.
+	// All of them must be the same. "" = the limit is the route's own.
+	Shared string
 }
 
 // Bounds of a TokenLimit.
 const (
 	maxLimitTokens = 1_000_000_000
+	maxBudgets     = 1000
 	minTokensPer   = time.Second
 )
 
-func (t TokenLimit) verify() error {
+func (t TokenLimit) verify(r Route) error {
 	switch {
+	case len(t.Budgets) > maxBudgets:
+		return fmt.Errorf("%d budgets; at most %d are possible", len(t.Budgets), maxBudgets)
+	case len(t.Budgets) > 0 && (t.Header == "" && t.By != RateByUser || t.Header != "" && !r.vouches(t.Header)):
+		return errors.New("Budgets without RateByUser or a Header that the Proxy vouches for")
 	case t.Tokens < 1 || t.Tokens > maxLimitTokens:
 		return fmt.Errorf("a limit of %d tokens; want 1 to %d", t.Tokens, maxLimitTokens)
 	case t.Per != 0 && (t.Per < minTokensPer || t.Per > maxRatePer):
 		return fmt.Errorf("a limit of tokens per %v; want %v to %v", t.Per, minTokensPer, maxRatePer)
 	}
-	return errors.Join(t.limit().verify())
+	for name, tokens := range t.Budgets {
+		if name == "" || tokens < 1 || tokens > maxLimitTokens {
+			return fmt.Errorf("a budget of %d tokens for %.40q; want a name, and 1 to %d", tokens, name, maxLimitTokens)
+		}
+	}
+	return t.limit().verify(r)
+}
+
+// vouches reports whether a header of a request tells who the client is by the word of the Proxy or of ForwardAuth.
+func (r Route) vouches(header string) bool {
+	is := func(name string) bool { return strings.EqualFold(name, header) }
+	switch {
+	case r.ForwardAuth != nil:
+		return slices.ContainsFunc(r.ForwardAuth.ResponseHeaders, is)
+	case r.BasicAuth != nil:
+		return is(r.BasicAuth.UserHeader) || is("authorization")
+	case r.BearerAuth != nil:
+		b := r.BearerAuth
+		return is(b.UserHeader) || is("authorization") || keyHeader([]byte(header)) ||
+			b.JWT != nil && slices.ContainsFunc(b.JWT.Headers, func(f HeaderField) bool { return is(f.Name) })
+	}
+	return false
+}
+
+// key tells limits apart by all but their Budgets.
+func (t TokenLimit) key() string {
+	t.Budgets = nil
+	return fmt.Sprintf("%+v", t)
+}
+
+// verifyShared checks that shared limits are the same.
+func verifyShared(routes []Route) error {
+	seen := map[string]TokenLimit{}
+	for _, r := range routes {
+		if r.LLM == nil {
+			continue
+		}
+		for _, t := range r.LLM.Limits {
+			before, ok := seen[t.Shared]
+			if ok && t.Shared != "" && (t.key() != before.key() || !maps.Equal(t.Budgets, before.Budgets)) {
+				return fmt.Errorf("the limits of tokens that share the name %.40q differ", t.Shared)
+			}
+			seen[t.Shared] = t
+		}
+	}
+	return nil
 }
 
 // limit returns the limit with the fields that it shares with a RateLimit.
@@ -60,15 +118,28 @@ func (t TokenLimit) limit() RateLimit {
 // holds tables.
 func (p *Proxy) tokenLimitersOf(r Route, next map[string]*limiter) (list []*limiter) {
 	for _, t := range r.LLM.Limits {
-		key := fmt.Sprintf("tokens %s %q %+v %s", r.key(), r.Groups, t, r.Upstream.Name())
-		l := p.limiters[key]
-		if l == nil {
-			l = newLimiter(t.limit())
-			l.rate.Count = int(t.Tokens)
+		key := "tokens shared " + t.key()
+		if t.Shared == "" {
+			key = fmt.Sprintf("tokens %s %q %s %s", r.key(), r.Groups, t.key(), r.Upstream.Name())
 		}
-		if next[key] = l; !slices.Contains(list, l) { // otherwise the limit is there twice
-			list = append(list, l)
+		if l := next[key]; l != nil { // another route shares it, or the limit is there twice
+			if !slices.Contains(list, l) {
+				list = append(list, l)
+			}
+			continue
 		}
+		l := newLimiter(t.limit())
+		l.rate.Count = int(t.Tokens)
+		for name, tokens := range t.Budgets {
+			if l.budgets == nil {
+				l.budgets = map[string]int{}
+			}
+			l.budgets[name] = int(tokens)
+		}
+		if old := p.limiters[key]; old != nil {
+			l.seed, l.table = old.seed, old.table
+		}
+		next[key], list = l, append(list, l)
 	}
 	return list
 }
@@ -89,16 +160,20 @@ func (s *session) overTokens() (no refusal) {
 	k, now := s.takeTokens(), time.Since(began)
 	k.checked = true
 	for i, l := range limits {
-		k.keys[i] = s.rateKey(l)
-		level := l.table.Level(k.keys[i], l.rate, now)
-		if i == 0 || level.Wait > k.tight.Wait || level.Wait == k.tight.Wait && float64(level.Left)/float64(l.rate.Count) < float64(k.tight.Left)/float64(k.tight.limit) {
-			k.tight = tightest{l.rate.Count, l.rate.Per, level}
+		k.keys[i], k.rates[i] = s.rateKey(l)
+		rate := k.rates[i]
+		level := l.table.Level(k.keys[i], rate, now)
+		if i == 0 || level.Wait > k.tight.Wait || level.Wait == k.tight.Wait && float64(level.Left)/float64(rate.Count) < float64(k.tight.Left)/float64(k.tight.limit) {
+			k.tight = tightest{rate.Count, rate.Per, level}
 		}
 	}
 	if k.tight.Wait == 0 {
 		return no
 	}
 	s.ex.target.traffic.Shard(int(s.shard)).Add(tokenLimited, 1)
+	if s.ex.user != "" {
+		s.ex.target.llm.users.of([]byte(s.ex.user)).Shard(int(s.shard)).Add(userLimited, 1)
+	}
 	seconds := int((k.tight.Wait + time.Second - 1) / time.Second)
 	no = refusal{
 		status: http.StatusTooManyRequests, reason: listener.ReasonRateLimited, retryAfter: seconds, header: http.Header{"Content-Type": {"application/json"}},
@@ -133,7 +208,7 @@ func (s *session) spendTokens(k *tokens) {
 	}
 	now := time.Since(began)
 	for i, l := range s.ex.target.llm.limits {
-		l.table.Spend(k.keys[i], l.rate, k.usage.Total(), now)
+		l.table.Spend(k.keys[i], k.rates[i], k.usage.Total(), now)
 	}
 }
 

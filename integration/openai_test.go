@@ -49,13 +49,15 @@ tokens 5 5
 tokens RateLimitError 429 the limit of 5 tokens in 24h0m0s is used up; try again later
 key I am the model qwen3 . 
 key AuthenticationError 401 unknown API key
+budget 7 7
+budget RateLimitError 429 the limit of 7 tokens in 24h0m0s is used up; try again later
 no model NotFoundError 404 of the gateway
 no fallback InternalServerError 503 of the gateway
 `
 
 // TestOpenAIClients: the clients of OpenAI work through the gateway with the configuration in examples/llm.yaml. They
 // get each word as soon as the model sends it. The model sees their disconnects, and errors of the model are exceptions
-// in the clients. A client that has used up its tokens, or has a wrong key, is refused. The gateway knows
+// in the clients. A client that has used up its tokens, or has a wrong key, is refused, and so is one whose user has used up the budget. The gateway knows
 // the tokens of all answers, also of streams that do not tell them to the client, and estimates those of streams that break off.
 func TestOpenAIClients(t *testing.T) {
 	models := &openAIModels{held: map[string]chan struct{}{}}
@@ -124,7 +126,9 @@ func (m *openAIModels) config(t *testing.T, listen string) string {
 	replace("admin: 127.0.0.1:9090\n", "") // startGateway adds one
 	replace("127.0.0.1:8080", listen)
 	replace("      routes:\n", "      routes:\n        - {path: /limited, strip_prefix: true, upstream: qwen, llm: {token_limits: [{tokens: 5, per: 24h, header: Authorization}]}}\n"+
-		fmt.Sprintf("        - {path: /keyed, strip_prefix: true, upstream: qwen, llm: true, bearer_auth: %q}\n", keysFile(t, "ann", "right")))
+		fmt.Sprintf("        - {path: /keyed, strip_prefix: true, upstream: qwen, llm: true, bearer_auth: %q}\n", keysFile(t, "ann", "right"))+
+		fmt.Sprintf("        - {path: /budget, strip_prefix: true, upstream: qwen, bearer_auth: %q, llm: {token_limits: [{tokens: 1000, per: 24h, by: user, budgets: {python: 7, node: 7}}]}}\n",
+			keysFile(t, "python", "of python", "node", "of node")))
 	for i, served := range [][]string{{"llama3"}, {"llama3"}, nil} {
 		server := &mockllm.Server{Models: served, Answer: m.answer}
 		m.servers = append(m.servers, server)
@@ -135,11 +139,15 @@ func (m *openAIModels) config(t *testing.T, listen string) string {
 	return text
 }
 
-// keysFile returns a file with the API key of a user.
-func keysFile(t *testing.T, user, key string) string {
+// keysFile returns a file with the API keys of users, each name before its key.
+func keysFile(t *testing.T, pairs ...string) string {
 	t.Helper()
+	var text []byte
+	for i := 0; i+1 < len(pairs); i += 2 {
+		text = fmt.Appendf(text, "%s:%x\n", pairs[i], sha256.Sum256([]byte(pairs[i+1])))
+	}
 	path := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(path, fmt.Appendf(nil, "%s:%x\n", user, sha256.Sum256([]byte(key))), 0o600); err != nil {
+	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path

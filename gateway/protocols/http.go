@@ -271,7 +271,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		checkPause(c, r, h.Retries)
 		checkAffinity(c, r)
 		checkAccess(c, l, r)
-		checkRateLimit(c, r.RateLimit)
+		checkRateLimit(c, r)
 		checkLLM(c, r)
 		checkCORS(c, r)
 		checkCanary(c, r)
@@ -286,6 +286,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		seen[key] = pos
 	}
 	checkBodies(c, h)
+	checkShared(c, h)
 }
 
 func checkRoute(c *config.Checker, r *Route) {

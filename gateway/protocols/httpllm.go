@@ -25,6 +25,15 @@ type TokenLimit struct {
 	Per    time.Duration    `conf:"per" default:"1m" min:"1s" max:"24h"`
 	By     httpproxy.RateBy `conf:"by" default:"client"`
 	Header string           `conf:"header"` // tokens are counted by this header's value; requests without the header by By
+	// Budgets are the tokens of users, or of values of Header, that have not the usual ones.
+	Budgets []Budget `conf:"budgets" key:"Name" scalar:"Tokens" maxlen:"1000"`
+	Shared  string   `conf:"shared"` // a name: limits that have it, of several routes, are one
+}
+
+// Budget is how many tokens a user may use, or a value of a header.
+type Budget struct {
+	Name   string `conf:"-"`
+	Tokens int    `conf:"tokens" required:"true" min:"1" max:"1000000000"`
 }
 
 // settings returns the proxy's form.
@@ -34,7 +43,11 @@ func (l *LLM) settings() *httpproxy.LLM {
 	}
 	s := &httpproxy.LLM{IncludeUsage: l.IncludeUsage}
 	for _, t := range l.TokenLimits {
-		s.Limits = append(s.Limits, httpproxy.TokenLimit{Tokens: int64(t.Tokens), Per: t.Per, By: t.By, Header: t.Header})
+		limit := httpproxy.TokenLimit{Tokens: int64(t.Tokens), Per: t.Per, By: t.By, Header: t.Header, Budgets: map[string]int64{}, Shared: t.Shared}
+		for _, b := range t.Budgets {
+			limit.Budgets[b.Name] = int64(b.Tokens)
+		}
+		s.Limits = append(s.Limits, limit)
 	}
 	return s
 }
@@ -48,8 +61,73 @@ func checkLLM(c *config.Checker, r *Route) {
 		c.Report(c.Mark(&r.LLM), "llm: a route with %s has no language model", strings.Join([]string{"redirect", "respond"}, " or "))
 	}
 	for i := range r.LLM.TokenLimits {
-		checkCountedBy(c, &r.LLM.TokenLimits[i].Header)
+		t := &r.LLM.TokenLimits[i]
+		checkCountedBy(c, r, &t.By, &t.Header)
+		checkBudgets(c, r, t)
+		for j := range i {
+			o := &r.LLM.TokenLimits[j]
+			if t.Tokens == o.Tokens && t.Per == o.Per && t.By == o.By && strings.EqualFold(t.Header, o.Header) && t.Shared == o.Shared && len(t.Budgets)+len(o.Budgets) > 0 {
+				c.Report(c.Mark(t), "token_limits: this limit differs from an earlier one in its \"budgets\" only; write them together")
+			}
+		}
 	}
+}
+
+// checkShared reports limits of tokens that share a name, and are not the same.
+func checkShared(c *config.Checker, h *HTTPListener) {
+	seen := map[string]*TokenLimit{}
+	for i := range h.Routes {
+		if h.Routes[i].LLM == nil {
+			continue
+		}
+		limits := h.Routes[i].LLM.TokenLimits
+		for j := range limits {
+			t := &limits[j]
+			o := seen[t.Shared]
+			if o != nil && t.Shared != "" && (t.Tokens != o.Tokens || t.Per != o.Per || t.By != o.By || t.Header != o.Header || !sameBudgets(t.Budgets, o.Budgets)) {
+				c.Report(c.Mark(&t.Shared), "shared: the limit %q is another one in line %d; repeat it as it is, with all its keys", config.Clip(t.Shared), c.Mark(o).Line)
+			}
+			seen[t.Shared] = t
+		}
+	}
+}
+
+// sameBudgets reports whether two lists have the same budgets, in any order.
+func sameBudgets(a, b []Budget) bool {
+	byName := func(x, y Budget) int { return strings.Compare(x.Name, y.Name) }
+	return slices.Equal(slices.SortedFunc(slices.Values(a), byName), slices.SortedFunc(slices.Values(b), byName))
+}
+
+// checkBudgets reports problems of the budgets of a limit.
+func checkBudgets(c *config.Checker, r *Route, t *TokenLimit) {
+	switch {
+	case len(t.Budgets) == 0 || !c.NoProblemAt(&t.By, &t.Header):
+	case t.Header == "" && t.By != httpproxy.RateByUser:
+		c.Report(c.Mark(&t.Budgets), "budgets: of whom? write \"by: user\", or \"header\" with a header that tells who the client is")
+	case t.Header != "" && !r.vouches(t.Header):
+		c.Report(c.Mark(&t.Budgets), "budgets: clients can write %s themselves, and choose a budget; want \"by: user\", or a header of \"bearer_auth\", \"basic_auth\" or \"forward_auth\"", t.Header)
+	}
+}
+
+// vouches reports whether a header tells who the client is by the word of the gateway or of the authentication server; see
+// httpproxy.TokenLimit.
+func (r *Route) vouches(header string) bool {
+	var names []string
+	if b := r.BearerAuth; b != nil {
+		names = append(names, b.UserHeader, "Authorization", "X-Api-Key", "Api-Key")
+		if b.JWT != nil {
+			for _, m := range b.JWT.Headers {
+				names = append(names, m.Name)
+			}
+		}
+	}
+	if b := r.BasicAuth; b != nil {
+		names = append(names, b.UserHeader, "Authorization")
+	}
+	if f := r.ForwardAuth; f != nil {
+		names = append(names, f.ResponseHeaders...)
+	}
+	return slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, header) })
 }
 
 // ModelStatus is what a listener has counted for a language model, in /api/v1/status. Counters count since the start.
@@ -98,6 +176,7 @@ type UserStatus struct {
 	InputTokens  uint64 `json:"input_tokens"`
 	CachedTokens uint64 `json:"cached_tokens"` // a part of InputTokens
 	OutputTokens uint64 `json:"output_tokens"`
+	Limited      uint64 `json:"limited"` // requests refused by a token limit
 }
 
 var userReport = admin.Report[UserStatus]{
@@ -112,6 +191,7 @@ var userReport = admin.Report[UserStatus]{
 	},
 	Details: []admin.Column[UserStatus]{
 		admin.Count("cached tokens", func(u UserStatus) float64 { return float64(u.CachedTokens) }),
+		admin.Count("limited", func(u UserStatus) float64 { return float64(u.Limited) }),
 	},
 }
 
@@ -123,7 +203,7 @@ func showModels(proxies []extend.Proxy) []admin.Addition {
 		h := p.(*httpproxy.Proxy) //nolint:forcetypeassert // made by prepareHTTP
 		name := h.Stats().Name
 		for _, u := range h.Users() {
-			users = append(users, UserStatus{Listener: name, Route: u.Route, User: u.User, Answers: u.Answers, InputTokens: u.Input, CachedTokens: u.Cached, OutputTokens: u.Output})
+			users = append(users, UserStatus{Listener: name, Route: u.Route, User: u.User, Answers: u.Answers, InputTokens: u.Input, CachedTokens: u.Cached, OutputTokens: u.Output, Limited: u.Limited})
 		}
 		for _, m := range h.Models() {
 			rows = append(rows, ModelStatus{

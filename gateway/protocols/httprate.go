@@ -26,14 +26,21 @@ func (r *RateLimit) settings() httpproxy.RateLimit {
 }
 
 // checkRateLimit reports problems of a route's rate limit.
-func checkRateLimit(c *config.Checker, r *RateLimit) {
-	if r != nil {
-		checkCountedBy(c, &r.Header)
+func checkRateLimit(c *config.Checker, r *Route) {
+	if limit := r.RateLimit; limit != nil {
+		checkCountedBy(c, r, &limit.By, &limit.Header)
 	}
 }
 
-// checkCountedBy reports problems of a header by whose value requests or tokens are counted.
-func checkCountedBy(c *config.Checker, header *string) {
+// checkCountedBy reports problems of what requests or tokens are counted by.
+func checkCountedBy(c *config.Checker, r *Route, by *httpproxy.RateBy, header *string) {
+	if *by == httpproxy.RateByUser && r.BasicAuth == nil && r.BearerAuth == nil {
+		help := `add "bearer_auth" or "basic_auth"`
+		if r.ForwardAuth != nil {
+			help = `with "forward_auth" count by a "header" of its "response_headers"`
+		}
+		c.Report(c.Mark(by), "by: the route does not know its users; %s", help)
+	}
 	switch {
 	case *header == "" || !c.NoProblemAt(header):
 	case !httpwire.ValidToken(*header) || len(*header) > 256:

@@ -74,6 +74,10 @@ async function main() {
   const keyed = (apiKey) => new OpenAI({ baseURL: `http://${address}/keyed/v1`, ...options, apiKey });
   print("key", (await whole(keyed("right"), "qwen3", "who are you")).choices[0].message.content);
   await fails("key", keyed("wrong"), "qwen3", "who are you");
+  const budget = new OpenAI({ baseURL: `http://${address}/budget/v1`, ...options, apiKey: "of node" });
+  raw = await whole(budget, "qwen3", "who are you").withResponse();
+  print("budget", raw.response.headers.get("x-ratelimit-limit-tokens"), raw.response.headers.get("x-ratelimit-remaining-tokens"));
+  await fails("budget", budget, "qwen3", "again");
   await fails("no model", client, "unknown", "who are you");
   await fails("no fallback", service, "unknown", "who are you", true);
 }

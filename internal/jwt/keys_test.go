@@ -54,7 +54,7 @@ func TestKeysAfterPause(t *testing.T) {
 			}
 		}
 		check("at first", jwt.ErrUnknown)
-		v.Wait(t.Context())
+		_, _ = v.Await(t.Context(), []byte(token))
 		check("with keys", nil)
 		time.Sleep(90 * time.Second)
 		check("with old keys", nil)
@@ -63,12 +63,12 @@ func TestKeysAfterPause(t *testing.T) {
 		for range 2 {
 			check("after a pause", jwt.ErrUnknown)
 		}
-		v.Wait(t.Context())
+		_, _ = v.Await(t.Context(), []byte(token))
 		check("without an answer", nil)
 		time.Sleep(time.Hour)
 		others := []byte(keySet(t))
 		answer.Store(&others)
-		v.Wait(t.Context())
+		_, _ = v.Await(t.Context(), []byte(token))
 		check("with another's key", jwt.ErrInvalid)
 	})
 }

@@ -97,7 +97,8 @@ func TestCheckKeys(t *testing.T) {
 		keySet(t):       "",
 		"":              "not a JSON Web Key Set",
 		"[]":            "not a JSON Web Key Set",
-		"{}":            "no key that can verify tokens",
+		"{}":            "not a JSON Web Key Set",
+		`{"keys":[]}`:   "no key that can verify tokens",
 		`{"keys":[{}]}`: "no key that can verify tokens",
 		`{"keys":[` + strings.Repeat("1,", 200) + `1]}`: "201 keys; at most 100 are possible",
 	} {

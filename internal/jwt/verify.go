@@ -33,8 +33,10 @@ var (
 	ErrInvalid = errors.New("the token is not valid")
 	// ErrInsufficient is the error of a valid token without a claim that is required.
 	ErrInsufficient = errors.New("the token does not permit this")
-	// ErrUnknown is the error of a token whose key is not known yet. Wait, and verify it again.
+	// ErrUnknown is the error of a token whose key is not known yet; see Await.
 	ErrUnknown = errors.New("the key of the token is not known")
+	// ErrUnread is the error of a token that may be valid: the keys could not be read.
+	ErrUnread = errors.New("the keys of tokens could not be read")
 )
 
 // Config is what a Verifier demands and returns.
@@ -82,56 +84,82 @@ func New(cfg Config, keys *Keys) *Verifier { return &Verifier{cfg: cfg, keys: ke
 // Verify returns what a token says. It does not wait.
 func (v *Verifier) Verify(token []byte) (*Identity, error) {
 	outdated := v.keys.Refresh()
-	set := v.keys.current.Load()
-	if set == nil || outdated {
+	identity, _, err := v.by(v.keys.current.Load(), token)
+	if err == nil && outdated {
 		return nil, ErrUnknown
 	}
+	return identity, err
+}
+
+// by verifies a token with the keys of set, which may be nil. If the error is ErrUnknown, by returns the name of the token's key.
+func (v *Verifier) by(set *keySet, token []byte) (_ *Identity, key string, _ error) {
 	if len(token) > MaxToken {
-		return nil, invalid("it is too long")
+		return nil, "", invalid("it is too long")
 	}
 	id, now := sha256.Sum256(token), time.Now()
 	if known, ok := v.recall(id); ok && known.by == set {
-		return known.identity, within(now, known.from, known.to)
+		return known.identity, "", within(now, known.from, known.to)
 	}
-	known, err := v.verify(string(token), set, now)
+	known, key, err := v.verify(string(token), set, now)
 	if err != nil {
-		return nil, err
+		return nil, key, err
 	}
 	v.remember(id, known)
-	return known.identity, nil
+	return known.identity, "", nil
 }
 
-// Wait waits until the keys have been read, if they are being read or it is time to read them because of an unknown key.
-func (v *Verifier) Wait(ctx context.Context) {
-	reading := v.keys.read(retryAfter)
-	if reading == nil {
-		return
+// Await verifies a token for which Verify has returned ErrUnknown, once the keys have been read. It waits for maxWait at most: after
+// that, and if the keys cannot be read, those that are known remain in force, and ErrUnread says that the token's is not one of them. The
+// error is that of ctx if it ends before.
+func (v *Verifier) Await(ctx context.Context, token []byte) (*Identity, error) {
+	limit, stop := context.WithTimeout(ctx, maxWait)
+	defer stop()
+	before, fresh := v.keys.readings(), false
+	for {
+		identity, key, err := v.by(v.keys.current.Load(), token)
+		unknown := errors.Is(err, ErrUnknown)
+		switch {
+		case !unknown && (err != nil || !v.keys.Refresh()):
+			return identity, err
+		case unknown && fresh:
+			v.keys.setAbsent(key)
+			fallthrough
+		case unknown && v.keys.isAbsent(key):
+			return nil, invalid("its key is not one of its issuer's")
+		}
+		if fresh, err = v.keys.wait(limit, before); err != nil {
+			break
+		}
 	}
-	select {
-	case <-reading:
-	case <-ctx.Done():
+	identity, _, err := v.by(v.keys.current.Load(), token)
+	switch {
+	case !errors.Is(err, ErrUnknown):
+		return identity, err
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
 	}
+	return nil, ErrUnread
 }
-
-// Known reports whether any keys are known.
-func (v *Verifier) Known() bool { return v.keys.current.Load() != nil }
 
 func invalid(why string) error { return fmt.Errorf("%w: %s", ErrInvalid, why) }
 
-// verify verifies a token that is not remembered.
-func (v *Verifier) verify(token string, set *keySet, now time.Time) (known verified, err error) {
+// verify verifies a token that is not remembered. key is the name of its key.
+func (v *Verifier) verify(token string, set *keySet, now time.Time) (known verified, key string, err error) {
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil || len(parsed.Headers) != 1 {
-		return known, invalid("it is malformed, or its algorithm is not one that is accepted")
+		return known, "", invalid("it is malformed, or its algorithm is not one that is accepted")
 	}
 	h := parsed.Headers[0]
 	keys := set.find(h.KeyID, jose.SignatureAlgorithm(h.Algorithm))
 	if len(keys) == 0 {
-		return known, ErrUnknown
+		return known, h.KeyID, ErrUnknown
 	}
 	var standard registered
 	var claims map[string]json.RawMessage
 	err = invalid("its signature is wrong")
+	if h.KeyID == "" {
+		err = ErrUnknown // by a key that is not known, for all that one can tell
+	}
 	for _, key := range keys[:min(len(keys), maxTried)] {
 		if parsed.Claims(key.Key, &json.RawMessage{}) == nil {
 			err = nil
@@ -141,14 +169,11 @@ func (v *Verifier) verify(token string, set *keySet, now time.Time) (known verif
 			break
 		}
 	}
-	if err != nil {
-		return known, err
-	}
-	if known, err = v.accept(&standard, claims, now); err != nil {
-		return known, err
+	if err == nil {
+		known, err = v.accept(&standard, claims, now)
 	}
 	known.by = set
-	return known, nil
+	return known, h.KeyID, err
 }
 
 // registered are the claims that say who has made a token, for whom, and when it is valid (RFC 7519, section 4.1).

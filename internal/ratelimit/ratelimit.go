@@ -35,8 +35,8 @@ type Table[K comparable] struct {
 }
 
 // Take counts an event of a key and returns 0, or returns how long the caller must wait and counts
-// nothing. now is by a clock of the caller's that never goes back far. All calls should use the same
-// rate. The algorithm is the generic cell rate algorithm: each event moves the time at which the key
+// nothing. now is by a clock of the caller's that never goes back far. All calls for a key
+// should use the same rate, and all keys the same Per. The algorithm is the generic cell rate algorithm: each event moves the time at which the key
 // has its full rate again one step further, but no further than r.Per away.
 func (t *Table[K]) Take(key K, r Rate, now time.Duration) (wait time.Duration) {
 	t.mu.Lock()
