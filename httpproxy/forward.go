@@ -83,6 +83,7 @@ type exchange struct {
 	logged          bool        // in the access log
 	wrote           bool        // a byte of the response went to the client
 	headPending     bool        // the client's stream has got the head, and may not have sent it
+	queued          bool        // the request waits for a connection
 }
 
 // earlier returns t or the end of the exchange's time, whichever is first; the zero t stands for no time.
@@ -420,6 +421,8 @@ func (s *session) lease(ctx context.Context) (upstream.Lease[*httppool.Conn], er
 		maxLoad = a.maxLoad
 	}
 	wait := x.target.route.ConnectTimeout
+	x.queued = true
+	defer func() { x.queued = false }()
 	if len(x.avoid) == 0 && connect && maxLoad == 0 && wait == 0 {
 		return u.AcquireKey(ctx, s.key())
 	}

@@ -323,16 +323,16 @@ func (s *session) trimBuffers() {
 	x.body = 0
 }
 
-// trimRequest frees the buffers that the wait for an answer's head does not need. The request may have to be sent again:
-// all of it moves to a buffer of its size.
+// trimRequest frees the buffers that a wait for a connection, or for an answer's head, does not need. The request is still
+// to be sent, perhaps again: all of it moves to a buffer of its size.
 func (s *session) trimRequest() {
 	x := &s.ex
 	s.about.shrink()
 	s.releaseOut()
 	s.server.release()
 	n := x.size + int(x.body)
-	if up := x.up; up != nil && !up.more {
-		n = len(s.client.bytes()) // what has arrived of the body with the head; the rest is kept elsewhere
+	if !x.inline && (x.up == nil || !x.up.more) {
+		n = len(s.client.bytes()) // with what has arrived of the body with the head; the rest is kept elsewhere
 	}
 	switch {
 	case s.stream != nil || x.captured != nil: // the head is elsewhere, or more than moveRequest moves refers to the buffer

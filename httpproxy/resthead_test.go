@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // slowServer answers each request when a test says so, with its body.
@@ -207,4 +210,45 @@ func TestRequestDuringAWait(t *testing.T) {
 	if _, body := readAnswer(t, br); body != "answer to second" {
 		t.Errorf("the second answer is %q", body)
 	}
+}
+
+// TestQueuedRequests: requests that wait long for a connection keep no more than themselves in memory, and are sent as they
+// were, although others have used their buffers.
+func TestQueuedRequests(t *testing.T) {
+	const n = 8
+	s := newSlowServer(t)
+	slow := newUpstreamWith(t, httpproxy.UpstreamOptions{Settings: upstream.Settings{Limits: pool.Limits{MaxSize: 1, AcquireTimeout: patience}}}, s.address)
+	cfg := routeTo(slow)
+	other := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
+	cfg.Routes = append([]httpproxy.Route{{Path: "/other", Upstream: other}}, cfg.Routes...)
+	p := startProxy(t, cfg)
+	var clients sync.WaitGroup
+	wanted := map[string]bool{}
+	for i := range n {
+		body := strings.Repeat(strconv.Itoa(i), 100+1000*i)
+		wanted[body] = true
+		clients.Go(func() {
+			c, br := dialRaw(t, p.addr)
+			_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body[:50])
+			_, _ = io.WriteString(c, body[50:])
+			if _, got := readAnswer(t, br); got != "answer to "+body {
+				t.Errorf("%.40q for %.40q", got, body)
+			}
+		})
+	}
+	eventually(t, "little is held", func() bool {
+		return len(s.asked) == 1 && slow.Status().Endpoints[0].Pool.Waiting == n-1 && p.Stats().Buffered < 60<<10
+	})
+	for range 20 {
+		get(t, p.url+"/other/"+strings.Repeat("z", 2000))
+	}
+	for range n {
+		body := <-s.asked
+		if !wanted[body] {
+			t.Errorf("the server got %.40q, or got it twice", body)
+		}
+		delete(wanted, body)
+		s.answer <- struct{}{}
+	}
+	clients.Wait()
 }

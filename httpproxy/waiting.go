@@ -69,6 +69,8 @@ func (w *waiting) Park(ctx context.Context) error {
 			return nil
 		case ctx.Done() != nil && looks && w.s.clientGone(): // without Done the lease is being granted
 			return httppool.ErrClientGone
+		case looks && w.s.stream == nil && w.s.ex.queued: // for longer than checkInterval
+			w.s.trimRequest()
 		}
 		switch err := w.inner.Park(ctx); {
 		case w.granted.Swap(false):
