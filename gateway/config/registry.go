@@ -14,7 +14,8 @@ type ListenerProtocol struct {
 	Section any
 	// Default sets defaults that tags cannot express. The tags have been applied.
 	Default func(l *Listener)
-	// Upstreams returns the fields that name the upstreams of a listener's sessions.
+	// Upstreams returns the fields that name the upstreams of a listener's sessions. nil: its key "upstream", unless there
+	// is NoUpstream.
 	Upstreams func(l *Listener) []*string
 	// Check reports problems of a listener, except those that every listener may have and unknown upstreams.
 	Check func(c *Checker, l *Listener)
@@ -79,8 +80,11 @@ func RegisterProtocol(p ListenerProtocol) {
 	if t := reflect.TypeOf(p.Section); p.Name == "" || t == nil || t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		panic(fmt.Sprintf("config: protocol %q needs a name, and a pointer to a struct as its section", p.Name))
 	}
+	if p.Upstreams == nil && p.NoUpstream == "" {
+		p.Upstreams = func(l *Listener) []*string { return []*string{&l.Upstream} }
+	}
 	if p.Upstreams != nil && p.Pool.MaxSize == 0 {
-		panic(fmt.Sprintf("config: protocol %q uses upstreams and has no limits for their pools", p.Name))
+		panic(fmt.Sprintf("config: protocol %q uses upstreams and has no limits for their pools: set Pool.MaxSize, or NoUpstream if its listeners have none", p.Name))
 	}
 	if protocolOf(p.Name) != nil || keysOf(reflect.TypeFor[Listener]())[string(p.Name)] {
 		panic(fmt.Sprintf("config: protocol %q is registered twice, or has the name of a key", p.Name))
