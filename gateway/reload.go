@@ -37,7 +37,7 @@ func (g *Gateway) ReloadFile() (err error) {
 		g.logger.Error("reload refused, the old configuration keeps running", "config", file, "problems", len(problems))
 		return err
 	}
-	return g.Reload(cfg)
+	return g.apply(cfg, problems)
 }
 
 // logProblems logs the problems of a configuration, a line each.
@@ -53,11 +53,20 @@ func (g *Gateway) logProblems(problems config.Problems) {
 
 // Reload applies cfg, all of it or nothing: on an error the old configuration keeps running. The package comment
 // describes the effects.
-func (g *Gateway) Reload(cfg *config.Config) error {
+func (g *Gateway) Reload(cfg *config.Config) error { return g.apply(cfg, nil) }
+
+// apply is Reload of a file that has warnings.
+func (g *Gateway) apply(cfg *config.Config, warnings config.Problems) error {
 	if err := g.reload(cfg); err != nil {
 		return g.refuse(err, cfg.File)
 	}
 	g.noteReload(nil)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reloads.LastWarnings = nil
+	for _, w := range warnings {
+		g.reloads.LastWarnings = append(g.reloads.LastWarnings, w.String())
+	}
 	return nil
 }
 

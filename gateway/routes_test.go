@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -116,5 +117,27 @@ func TestCertificatesByName(t *testing.T) {
 	expires := g.Snapshot().Certificates["tls"]
 	if left := time.Until(expires); left < 22*time.Hour || left > 25*time.Hour {
 		t.Errorf("the first certificate expires on %v", expires)
+	}
+}
+
+// TestGatewayWithoutUpstreams only answers by itself, as one that leads clients to https.
+func TestGatewayWithoutUpstreams(t *testing.T) {
+	g := run(t, parse(t, `
+listeners:
+  - {name: web, protocol: http, listen: "127.0.0.1:0", http: {routes: [{path: /, redirect: "https://www.example{uri}"}]}}
+`))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+g.Addr("web")+"/a?b", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if to := answer.Header.Get("Location"); answer.StatusCode != http.StatusPermanentRedirect || to != "https://www.example/a?b" {
+		t.Errorf("status %d, location %q", answer.StatusCode, to)
 	}
 }

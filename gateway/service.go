@@ -106,8 +106,9 @@ func needsNewProxy(a, b *config.Listener) bool {
 func usedBy(l *config.Listener, backends map[string]*backend) map[string]extend.Upstream {
 	used := map[string]extend.Upstream{}
 	for _, name := range l.Upstreams() {
-		b := backends[name]
-		used[name] = extend.Upstream{Config: &b.cfg, Runs: b.impl.Runs()}
+		if b := backends[name]; b != nil { // nil: an upstream that the listener need not have
+			used[name] = extend.Upstream{Config: &b.cfg, Runs: b.impl.Runs()}
+		}
 	}
 	return used
 }

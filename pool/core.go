@@ -66,6 +66,7 @@ type core[T any] struct {
 	lastRefused                             int64 // by clock; 0: never
 	openTime                                int64 // moving average of successful opens, nanoseconds; 0: none yet
 	leakAfter                               int64
+	wantSite                                bool // the last leaks had no call stack: take it for every acquire
 	warm                                    warmth
 }
 

@@ -9,7 +9,8 @@ import (
 
 const (
 	// The first leakEvery acquires have their call stack taken, and then one
-	// in leakEvery: a leak that matters happens again and again.
+	// in leakEvery: a leak that matters happens again and again. After a leak
+	// without a call stack all have it taken, until a leak is found with one.
 	leakEvery = 16
 	leakDepth = 16
 )
@@ -20,7 +21,9 @@ type Leak struct {
 	Held time.Duration
 	// Site is the call stack of the Acquire, one "function file:line" per
 	// line, innermost first. It is taken for a sample of the acquires (the
-	// first 16, then one in 16) and empty for the others.
+	// first 16, then one in 16), and empty for the others. After a leak with
+	// an empty Site it is taken for all acquires, until a leak has one: a leak
+	// that happens again is found, however rare it is.
 	Site string
 }
 
@@ -35,7 +38,7 @@ type hold struct {
 // hold records the call stack of an Acquire, for a sample. Under mu; called from Acquire.
 func (p *Pool[T]) hold(s *slot[T]) {
 	c := &p.core
-	if c.leakAfter == 0 || (c.acquired > leakEvery && c.acquired%leakEvery != 0) {
+	if c.leakAfter == 0 || (!c.wantSite && c.acquired > leakEvery && c.acquired%leakEvery != 0) {
 		return
 	}
 	pcs := make([]uintptr, leakDepth)
@@ -48,11 +51,18 @@ func (c *core[T]) findLeaks() []Leak {
 		return nil
 	}
 	var leaks []Leak
+	sites := 0
 	for s := c.all; s != nil; s = s.nxt {
 		if s.gen%2 == 1 && !s.hold.reported && c.clock-s.hold.since >= c.leakAfter {
 			s.hold.reported = true
 			leaks = append(leaks, Leak{c.name, time.Duration(c.clock - s.hold.since), site(s.hold.site)})
+			if len(s.hold.site) > 0 {
+				sites++
+			}
 		}
+	}
+	if len(leaks) > 0 {
+		c.wantSite = sites == 0
 	}
 	return leaks
 }

@@ -188,6 +188,36 @@ func TestLeaks(t *testing.T) {
 	})
 }
 
+// TestRareLeakIsFound: the call stacks of few acquires are taken, but a leak that happens a second time is found.
+func TestRareLeakIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t}
+		found := make(chan pool.Leak, 3)
+		p := b.start(pool.Limits{MaxSize: 5}, func(c *pool.Config[*res]) {
+			c.LeakAfter, c.OnLeak = time.Minute, func(l pool.Leak) { found <- l }
+		})
+		for range 17 { // further ones are sampled, the next at 32
+			acquire(t, p).Release()
+		}
+		first := acquire(t, p)
+		if l := <-found; l.Site != "" {
+			t.Fatalf("the first leak was to be one without a call stack: %+v", l)
+		}
+		second := acquire(t, p)
+		if l := <-found; !strings.Contains(l.Site, "pool_test.acquire") {
+			t.Errorf("the second leak has no call stack: %+v", l)
+		}
+		third := acquire(t, p)
+		if l := <-found; l.Site != "" {
+			t.Errorf("call stacks are still taken for all acquires: %+v", l)
+		}
+		for _, l := range []pool.Lease[*res]{first, second, third} {
+			l.Release()
+		}
+		b.end(p)
+	})
+}
+
 // A running pool keeps nothing of closed resources.
 func TestClosedResourcesAreForgotten(t *testing.T) {
 	b := &backend{t: t}

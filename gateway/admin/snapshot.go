@@ -82,4 +82,5 @@ type Reloads struct {
 	Last             time.Time // zero: none yet
 	LastError        string    // empty: the last one was applied
 	LastChanges      string    // what the last one that was applied has changed, such as "listener db changed"; "nothing" if nothing
+	LastWarnings     []string  // of the file that was applied last, with their positions
 }

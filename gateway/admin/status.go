@@ -73,6 +73,8 @@ type ReloadStatus struct {
 	LastError string     `json:"last_error"`
 	// LastChanges is what the last one that was applied has changed, "nothing" if nothing.
 	LastChanges string `json:"last_changes"`
+	// LastWarnings are the warnings of the file that was applied last, with their positions.
+	LastWarnings []string `json:"last_warnings"`
 }
 
 // LogStatus is the state of writing the log. Lines counts the missing lines since the start, by
@@ -252,7 +254,7 @@ func status(s Snapshot, now time.Time, histograms bool) Status {
 		ConfigFile: s.ConfigFile,
 		Started:    s.Started, UptimeSeconds: now.Sub(s.Started).Seconds(),
 		Ready: ready(s), Draining: s.Draining, NotReady: append([]string{}, s.NotReady...),
-		Reloads:   ReloadStatus{Applied: s.Reloads.Applied, Refused: s.Reloads.Refused, Last: timeOrNil(s.Reloads.Last), LastError: s.Reloads.LastError, LastChanges: s.Reloads.LastChanges},
+		Reloads:   ReloadStatus{Applied: s.Reloads.Applied, Refused: s.Reloads.Refused, Last: timeOrNil(s.Reloads.Last), LastError: s.Reloads.LastError, LastChanges: s.Reloads.LastChanges, LastWarnings: s.Reloads.LastWarnings},
 		Log:       LogStatus{SlowReader: s.Log.TooSlow, DiskFull: s.Log.DiskFull, WriteFailed: s.Log.Failed, Error: s.Log.Error},
 		Listeners: make([]Listener, 0, len(s.Listeners)),
 		Upstreams: make([]UpstreamStatus, 0, len(s.Upstreams)),

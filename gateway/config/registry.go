@@ -14,7 +14,8 @@ type ListenerProtocol struct {
 	Section any
 	// Default sets defaults that tags cannot express. The tags have been applied.
 	Default func(l *Listener)
-	// Upstreams returns the fields that name the upstreams of a listener's sessions.
+	// Upstreams returns the fields that name the upstreams of a listener's sessions. nil: its key "upstream", which is
+	// required then, unless there is NoUpstream.
 	Upstreams func(l *Listener) []*string
 	// Check reports problems of a listener, except those that every listener may have and unknown upstreams.
 	Check func(c *Checker, l *Listener)
@@ -43,6 +44,8 @@ type ListenerProtocol struct {
 	// Beside reports whether a listener also has a UDP socket, at the same address. nil: none has.
 	Beside       func(l *Listener) bool
 	EndsSessions bool // its sessions can be ended for what happens to their endpoint ("on_unhealthy", "rebalance")
+
+	one bool // a listener has one upstream, by its key "upstream"
 }
 
 // An Extension adds keys to the top of the file and to upstreams. Fields that are nil add nothing.
@@ -79,8 +82,11 @@ func RegisterProtocol(p ListenerProtocol) {
 	if t := reflect.TypeOf(p.Section); p.Name == "" || t == nil || t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		panic(fmt.Sprintf("config: protocol %q needs a name, and a pointer to a struct as its section", p.Name))
 	}
+	if p.Upstreams == nil && p.NoUpstream == "" {
+		p.Upstreams, p.one = func(l *Listener) []*string { return []*string{&l.Upstream} }, true
+	}
 	if p.Upstreams != nil && p.Pool.MaxSize == 0 {
-		panic(fmt.Sprintf("config: protocol %q uses upstreams and has no limits for their pools", p.Name))
+		panic(fmt.Sprintf("config: protocol %q uses upstreams and has no limits for their pools: set Pool.MaxSize, or NoUpstream if its listeners have none", p.Name))
 	}
 	if protocolOf(p.Name) != nil || keysOf(reflect.TypeFor[Listener]())[string(p.Name)] {
 		panic(fmt.Sprintf("config: protocol %q is registered twice, or has the name of a key", p.Name))

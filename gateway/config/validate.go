@@ -47,8 +47,12 @@ func (d *decoder) checkNeeds(cfg *Config) {
 	if !d.written(&cfg.Listeners) {
 		d.report(d.root, "\"listeners\" is missing")
 	}
-	withoutUpstream := func(l Listener) bool { p := protocolOf(l.Protocol); return p != nil && p.NoUpstream != "" }
-	if !d.written(&cfg.Upstreams) && !slices.ContainsFunc(cfg.Listeners, withoutUpstream) {
+	named := func(name string) bool { return name != "" }
+	none := func(l Listener) bool { // its protocol has none, or its routes answer by themselves
+		p := protocolOf(l.Protocol)
+		return p != nil && (p.NoUpstream != "" || !named(l.Upstream) && !slices.ContainsFunc(l.Upstreams(), named))
+	}
+	if !d.written(&cfg.Upstreams) && !slices.ContainsFunc(cfg.Listeners, none) {
 		d.report(d.root, "\"upstreams\" is missing")
 	}
 }

@@ -26,6 +26,9 @@ func (d *decoder) checkListener(cfg *Config, l *Listener) {
 	if p == nil {
 		p = &ListenerProtocol{}
 	}
+	if p.one && l.Upstream == "" {
+		d.report(d.mark(l), "\"upstream\" is missing")
+	}
 	if p.NoUpstream == "" {
 		d.reference(cfg, l.Protocol, &l.Upstream, l)
 	} else if d.written(&l.Upstream) {

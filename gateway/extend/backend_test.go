@@ -38,7 +38,6 @@ func init() {
 	extend.RegisterProtocol(extend.Protocol{
 		Config: config.ListenerProtocol{
 			Name: "brook", Section: &struct{}{}, Pool: config.Pool{MaxSize: 10, IdleTimeout: time.Minute},
-			Upstreams: func(l *config.Listener) []*string { return []*string{&l.Upstream} },
 		},
 		Backend:  newSpring,
 		Rebuilds: func(old, changed *config.Upstream, _ bool) bool { return old.Pool.MaxSize > changed.Pool.MaxSize },

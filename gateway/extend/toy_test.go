@@ -100,7 +100,6 @@ func init() {
 	extend.RegisterProtocol(extend.Protocol{
 		Config: config.ListenerProtocol{
 			Name: "relay", Section: &struct{}{}, Pool: config.Pool{MaxSize: 10, IdleTimeout: time.Minute},
-			Upstreams: func(l *config.Listener) []*string { return []*string{&l.Upstream} },
 		},
 		Prepare: func(l extend.Listener) (extend.Server, error) {
 			to, err := extend.Runs[*upstream.Upstream[net.Conn]](l, l.Upstream)

@@ -24,7 +24,6 @@ func init() {
 		MaxConns: func(*config.Listener) int { return 0 }, // its clients share the listener's socket
 		Config: config.ListenerProtocol{
 			Name: UDP, Section: &UDPListener{}, Datagrams: true, EndsSessions: true,
-			Upstreams: func(l *config.Listener) []*string { return []*string{&l.Upstream} },
 			// As for tcp, each session has its own socket. A socket that waits for a session stays good, but
 			// the endpoint's name may have another address meanwhile.
 			Pool: config.Pool{MaxSize: udpproxy.DefaultMaxSize, IdleTimeout: 5 * time.Minute, MaxLifetime: udpproxy.DefaultWarmAge, CheckAfter: -1},

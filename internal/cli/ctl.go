@@ -269,6 +269,9 @@ func ctlReload(e env, address string) error {
 		return nil //nolint:nilerr // it has reloaded
 	}
 	_, _ = fmt.Fprintf(e.stdout, "reloaded, changes: %s\n", printable(s.Reloads.LastChanges))
+	for _, warning := range s.Reloads.LastWarnings {
+		_, _ = fmt.Fprintln(e.stderr, "headpond:", printable(warning))
+	}
 	for _, why := range s.NotReady {
 		_, _ = fmt.Fprintln(e.stderr, "headpond: not ready:", printable(why))
 	}

@@ -48,7 +48,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 				Unit: "transactions", PerSecond: 1234.56, Done: 1000, Failed: 12.5, Seconds: admin.Quantiles{P50: 0.000345267, P90: 0.0131, P99: 1.18921},
 			}},
 			{Name: "idle", LastMinute: &admin.LastMinute{Unit: "requests"}}, {Name: "raw"},
-			{Name: "bad", LastMinute: &admin.LastMinute{Unit: "transactions", Done: 2, Failed: 3}},
+			{Name: "bad", LastMinute: &admin.LastMinute{Unit: "transactions", Done: 2, Failed: 3}}, {Name: "down", LastMinute: &admin.LastMinute{Unit: "transactions", Failed: 3}},
 			{Name: "kube", Gone: 7, Moved: 12, MovesRefused: 1, Errors: map[string]uint64{"rebalanced": 40}},
 		},
 		Upstreams: []admin.UpstreamStatus{{Name: "pg", Waiting: 12, Endpoints: []admin.Endpoint{{Address: "a:1", State: "failing"}}}},
@@ -67,7 +67,7 @@ func TestStatusSaysWhatIsWrong(t *testing.T) {
 		"auth_failed=1,timeout=2\n",
 		"\nLAST MINUTE  PER SECOND           FAILED  P50      P90     P99\n" +
 			"db           1234.6 transactions  1.2 %   ≤ 350µs  ≤ 13ms  ≤ 1.2s\nidle         0.0 requests         -       -        -       -\n" +
-			"bad          0.0 transactions     150 %   -        -       -\n\n",
+			"bad          0.0 transactions     100 %   -        -       -\ndown         0.0 transactions     100 %   -        -       -\n\n",
 		"GONE  ERRORS\n", "7     rebalanced=40\n", "\nSESSIONS MOVED  AFTER A FAILURE  REFUSED  REBALANCED\nkube            12               1        40\n\n",
 		"a:1       failing", "\npg        none yet                                    12       \n", "\nTUNNEL  STREAMS  PEERS\nmain    12000    branch [2J\n", "\nTROUBLE\nendpoint a:1 is failing: refused [2J\nmore\n", "\nSIZING\nsmall\n",
 	} {
@@ -168,19 +168,19 @@ func TestReloadIsNotReportedFalsely(t *testing.T) {
 // TestReloadAndClientsSayWhatIsWrong at a gateway that has a file: what a reload has changed, and which names do not exist.
 func TestReloadAndClientsSayWhatIsWrong(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "headpond.yaml")
-	write := func(limit string) {
+	write := func(limit, more string) {
 		text := strings.ReplaceAll(`
 admin: 127.0.0.1:0
 listeners:
   - {name: raw, protocol: tcp, listen: "127.0.0.1:0", upstream: echo, max_conns: {limit}}
 upstreams:
   echo: {endpoints: ["127.0.0.1:1"]}
-`, "{limit}", limit)
+`, "{limit}", limit) + more
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write("5")
+	write("5", "")
 	cfg, problems := config.Load(file)
 	if cfg == nil {
 		t.Fatal(problems)
@@ -194,11 +194,13 @@ upstreams:
 		}
 	}
 	ctl("reload", exitOK, "reloaded, changes: nothing\n", "")
-	write("6")
+	write("6", "")
 	ctl("reload", exitOK, "reloaded, changes: listener raw changed\n", "")
+	write("7", "  unused: {endpoints: [\"127.0.0.1:1\"]}\n")
+	ctl("reload", exitOK, "reloaded, changes: upstream unused added, listener raw changed\n", "headpond: "+file+":7:3: warning: upstream \"unused\": no listener uses it\n")
 	ctl("clients -listener raw -upstream echo", exitOK, "ID  LISTENER", "")
 	ctl("clients -listener rwa", exitProblem, "", "headpond: unknown listener \"rwa\"; there are raw\n")
-	ctl("clients -upstream ecko", exitProblem, "", "headpond: unknown upstream \"ecko\"; there are echo\n")
+	ctl("clients -upstream ecko", exitProblem, "", "headpond: unknown upstream \"ecko\"; there are echo, unused\n")
 	ctl("clients -held x", exitProblem, "", "headpond: parameter held: \"x\": want a duration such as 10s or 5m\n")
 	ctl("clients -limit x", exitProblem, "", "headpond: parameter limit: \"x\": want a whole number\n")
 }

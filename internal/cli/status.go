@@ -108,8 +108,8 @@ func printLastMinute(w io.Writer, listeners []admin.Listener) {
 			continue
 		}
 		failed := "-"
-		if m.Done > 0 {
-			failed = percent(100 * m.Failed / m.Done)
+		if all := max(m.Done, m.Failed); all > 0 { // a failure need not be a transaction: without a server there is none
+			failed = percent(100 * m.Failed / all)
 		}
 		_, _ = fmt.Fprintf(t, "%s%s\t%.1f %s\t%s\t%s\t%s\t%s\n", heading, l.Name, m.PerSecond, m.Unit, failed,
 			quantile(m.Seconds.P50), quantile(m.Seconds.P90), quantile(m.Seconds.P99))

@@ -6,11 +6,10 @@
 //	}
 //	defer db.Close()
 //	var n int
-//	err = db.With(ctx, func(conn *pgx.Conn) error {
-//		return conn.QueryRow(ctx, "select count(*) from users").Scan(&n)
-//	})
+//	err = db.QueryRow(ctx, "select count(*) from users").Scan(&n)
 //
-// For a transaction use pgx: pgx.BeginFunc(ctx, conn, fn) inside With.
+// For several statements on one connection use [Pool.With], and for a transaction pgx.BeginFunc(ctx, db, fn), or with
+// the connection of With in place of db. Code that sqlc makes for pgx takes a Pool.
 //
 // # Ownership of a connection
 //

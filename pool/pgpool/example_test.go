@@ -19,9 +19,7 @@ func Example() {
 	defer db.Close()
 	for range 3 {
 		var sum int
-		err = db.With(ctx, func(conn *pgx.Conn) error {
-			return conn.QueryRow(ctx, "select sum(n) from generate_series(1, 10) n").Scan(&sum)
-		})
+		err = db.QueryRow(ctx, "select sum(n) from generate_series(1, 10) n").Scan(&sum)
 		fmt.Println(sum, err)
 	}
 	// Output:
@@ -30,7 +28,27 @@ func Example() {
 	// 55 <nil>
 }
 
-func ExamplePool_With_transaction() {
+// Statements that depend on each other need one connection.
+func ExamplePool_With() {
+	ctx := context.Background()
+	db, err := pgpool.New(pgpool.Config{ConnString: databaseURL(), ResetSession: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer db.Close()
+	var zone string
+	err = db.With(ctx, func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, "set timezone = 'Europe/Zurich'"); err != nil {
+			return err
+		}
+		return conn.QueryRow(ctx, "show timezone").Scan(&zone)
+	})
+	fmt.Println(zone, err)
+	// Output: Europe/Zurich <nil>
+}
+
+func ExamplePool_Begin() {
 	ctx := context.Background()
 	db, err := pgpool.New(pgpool.Config{ConnString: databaseURL()})
 	if err != nil {
@@ -39,13 +57,11 @@ func ExamplePool_With_transaction() {
 	}
 	defer db.Close()
 	var balance int
-	err = db.With(ctx, func(conn *pgx.Conn) error {
-		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "create temp table account (balance int) on commit drop"); err != nil {
-				return err
-			}
-			return tx.QueryRow(ctx, "insert into account values ($1) returning balance", 100).Scan(&balance)
-		})
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "create temp table account (balance int) on commit drop"); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "insert into account values ($1) returning balance", 100).Scan(&balance)
 	})
 	fmt.Println(balance, err)
 	// Output: 100 <nil>

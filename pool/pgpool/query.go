@@ -1,0 +1,169 @@
+package pgpool
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// The methods in this file are those of pgx.Conn and pgxpool.Pool, so that code written for either, such as that of sqlc
+// and pgx.BeginFunc, takes a Pool. Each call leases a connection of its own: settings, temporary tables and
+// prepared statements of one are not those of the next. For these use [Pool.With].
+
+// Exec runs sql on a connection. See [Pool.With] for the errors: a BEGIN without its end is ErrUnfinished.
+func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	err = p.With(ctx, func(conn *pgx.Conn) error {
+		var err error
+		tag, err = conn.Exec(ctx, sql, args...)
+		return err
+	})
+	return tag, err
+}
+
+// CopyFrom copies rows into a table, as pgx.Conn.CopyFrom does, and returns their number.
+func (p *Pool) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (n int64, err error) {
+	err = p.With(ctx, func(conn *pgx.Conn) error {
+		var err error
+		n, err = conn.CopyFrom(ctx, table, columns, rows)
+		return err
+	})
+	return n, err
+}
+
+// Query runs a query. The rows hold a connection until they are closed, which pgx's functions that collect rows do,
+// and so does a Next that returns false. Like pgx's, they are never nil, and Err returns the error again.
+func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	l, err := p.Acquire(ctx)
+	if err != nil {
+		return failedRows{err: err}, err
+	}
+	rows, err := l.Conn().Query(ctx, sql, args...)
+	if err != nil {
+		l.Release()
+		return failedRows{err: err}, err
+	}
+	return &leasedRows{Rows: rows, held: held{l, false}}, nil
+}
+
+// QueryRow runs a query for one row. The row holds a connection until its Scan, which returns the errors, so Scan
+// must be called.
+func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	l, err := p.Acquire(ctx)
+	if err != nil {
+		return failedRows{err: err}
+	}
+	return &leasedRow{row: l.Conn().QueryRow(ctx, sql, args...), held: held{l, false}}
+}
+
+// Begin is BeginTx with the server's defaults.
+func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) { return p.BeginTx(ctx, pgx.TxOptions{}) }
+
+// BeginTx begins a transaction, which holds a connection until its Commit or Rollback. Use it by pgx.BeginFunc, which
+// calls one of them in any case:
+//
+//	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { … })
+func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	l, err := p.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := l.Conn().BeginTx(ctx, options)
+	if err != nil {
+		l.Release()
+		return nil, err
+	}
+	return &leasedTx{Tx: tx, held: held{l, false}}, nil
+}
+
+// held is a lease whose end may be reported more than once.
+type held struct {
+	lease Lease
+	over  bool
+}
+
+func (h *held) end() {
+	if !h.over {
+		h.over = true
+		h.lease.Release()
+	}
+}
+
+type leasedRows struct {
+	pgx.Rows
+	held
+}
+
+func (r *leasedRows) Close() {
+	r.Rows.Close()
+	r.end()
+}
+
+func (r *leasedRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+// Scan closes the rows after an error, as pgx does.
+func (r *leasedRows) Scan(dest ...any) error {
+	err := r.Rows.Scan(dest...)
+	if err != nil {
+		r.Close()
+	}
+	return err
+}
+
+// Values closes the rows after an error, as pgx does.
+func (r *leasedRows) Values() ([]any, error) {
+	values, err := r.Rows.Values()
+	if err != nil {
+		r.Close()
+	}
+	return values, err
+}
+
+type leasedRow struct {
+	row pgx.Row
+	held
+}
+
+func (r *leasedRow) Scan(dest ...any) error {
+	defer r.end() // also if it panics
+	return r.row.Scan(dest...)
+}
+
+type leasedTx struct {
+	pgx.Tx
+	held
+}
+
+func (t *leasedTx) Commit(ctx context.Context) error {
+	defer t.end()
+	return t.Tx.Commit(ctx)
+}
+
+func (t *leasedTx) Rollback(ctx context.Context) error {
+	defer t.end()
+	return t.Tx.Rollback(ctx)
+}
+
+// failedRows are the rows, or the row, of a query without a connection.
+type failedRows struct {
+	pgx.Rows // nil, for methods that newer versions of pgx add
+	err      error
+}
+
+func (failedRows) Close()                                       {}
+func (r failedRows) Err() error                                 { return r.err }
+func (failedRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (failedRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (failedRows) Next() bool                                   { return false }
+func (r failedRows) Scan(...any) error                          { return r.err }
+func (r failedRows) Values() ([]any, error)                     { return nil, r.err }
+func (failedRows) RawValues() [][]byte                          { return nil }
+func (failedRows) Conn() *pgx.Conn                              { return nil }
+func (failedRows) TypeMap() *pgtype.Map                         { return nil }
