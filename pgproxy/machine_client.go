@@ -273,7 +273,7 @@ func (m *machine) bind(msg message) (action, error) {
 	if !m.learned(statementKey(name), true) {
 		return action{do: wait}, nil
 	}
-	if m.st.skipping {
+	if m.st.skips() {
 		return action{do: take}, nil
 	}
 	left := m.tracesOfExecute(name)
@@ -350,7 +350,7 @@ func (m *machine) describe(msg message) (action, error) {
 	if act.do != pass || err != nil {
 		return act, err
 	}
-	if m.st.skipping {
+	if m.st.skips() {
 		return action{do: take}, nil
 	}
 	var st *statement
@@ -401,18 +401,24 @@ func (m *machine) closeObject(msg message) (action, error) {
 	if act.do != pass || err != nil {
 		return act, err
 	}
-	if m.st.skipping {
+	if m.st.skips() {
 		return action{do: take}, nil
 	}
 	name := string(statementKey(full))
 	st := m.stmts[name]
 	switch {
+	case m.st.copyIn: // the server ends its connection: no Close may come in the data
+		m.st.push(op{kind: opClose})
 	case object == pgwire.ObjectStatement && (st != nil || isGatewayName(full)):
 		if st != nil {
 			m.closeStandIn(name)
 			delete(m.stmts, name)
 			m.stmtBytes -= st.cost()
 			m.pending = append(m.pending, name)
+		}
+		if m.st.strays > 0 { // the answer comes after those
+			m.st.push(op{kind: opInjectedClose})
+			m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: namePrefix})
 		}
 		m.st.push(op{kind: opSaidClose, st: st, name: name})
 		m.sendLocalAnswers()
