@@ -277,7 +277,7 @@ func (m *machine) appendParameters(baseline []pgwire.Param) (messages []byte) {
 func (s *session) serve() error {
 	if !s.resumed {
 		s.began = time.Now()
-		if err := s.begin(); err != nil && s.c.killed() {
+		if err := s.begin(); err != nil && s.c.over(s.ctx) != nil {
 			return s.ended(err)
 		} else if err != nil {
 			return s.refuse(err)
