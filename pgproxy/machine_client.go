@@ -293,7 +293,11 @@ func (m *machine) bind(msg message) (action, error) {
 	}
 	if left&exposing != 0 {
 		names := m.executedBound(left, name)
-		if m.exposesLater(0, names) { // a list waits when it is parsed
+		lists := traces(0)
+		if m.st.ends > 0 {
+			lists = left & traceLists // otherwise the list has waited when it was parsed
+		}
+		if m.exposesLater(lists, names) {
 			return action{do: wait}, nil
 		}
 		switch waits, e := m.listInBlock(left); {
