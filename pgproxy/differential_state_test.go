@@ -164,6 +164,9 @@ func (s *stateScript) request(failed bool) []pgwire.Message {
 	if failed && s.r.IntN(2) == 0 {
 		text = "rollback"
 	}
+	if has(text, "\\") || has(text, "ä") {
+		return []pgwire.Message{query(text)} // a statement that is parsed again is read under later settings
+	}
 	sync := &pgwire.Sync{}
 	switch s.r.IntN(6) {
 	case 0, 1, 2:

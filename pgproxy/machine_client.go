@@ -293,11 +293,7 @@ func (m *machine) bind(msg message) (action, error) {
 	}
 	if left&exposing != 0 {
 		names := m.executedBound(left, name)
-		lists := traces(0)
-		if m.st.ends > 0 {
-			lists = left & traceLists // otherwise the list has waited when it was parsed
-		}
-		if m.exposesLater(lists, names) {
+		if m.exposesLater(m.listsBehind(left), names) {
 			return action{do: wait}, nil
 		}
 		switch waits, e := m.listInBlock(left); {
@@ -329,6 +325,15 @@ func (m *machine) bind(msg message) (action, error) {
 	m.toServer = append(append(m.toServer, portal...), 0)
 	m.toServer = append(append(m.toServer, server...), 0)
 	return action{do: passRest, n: n}, nil
+}
+
+// listsBehind returns whether a statement with these traces, which is bound, lists prepared statements behind another request. Otherwise it
+// has waited when it was parsed.
+func (m *machine) listsBehind(left traces) traces {
+	if m.st.ends == 0 {
+		return 0
+	}
+	return left & traceLists
 }
 
 // noteBound is noteSettings for a prepared statement, and notes the database that it needs for itself; st is nil for the unnamed one.
