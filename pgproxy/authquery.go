@@ -115,13 +115,16 @@ func newAnswers(query AuthQuery, read func(user, text string) *answer) *answers 
 	return &answers{query: query, read: read, byUser: map[string]*answer{}, asking: map[string]*question{}}
 }
 
-// find returns the answer for a user, and asks the server unless there is one, until the client's time for the login is over.
+// find returns the answer for a user, and asks the server unless there is one, until the client has left or its time for the login is over.
 // Clients that log in as the same user at the same time cause one query. On a fiber it does not hold the loop.
 func (a *answers) find(ctx context.Context, client *startup, user string) (found *answer, err error) {
 	if found = a.known(user); found == nil {
 		fiber.Block(func() {
 			ctx, stop := context.WithDeadline(ctx, client.accepted.Accepted().Add(client.set.LoginTimeout))
 			defer stop()
+			ctx, left := context.WithCancelCause(ctx)
+			defer left(nil)
+			client.noteLeft(ctx, left)
 			source := maphash.Comparable(client.proxy.failures.seed, client.source())
 			found, err = a.ask(withSource(ctx, source), user, source)
 		})
@@ -130,6 +133,22 @@ func (a *answers) find(ctx context.Context, client *startup, user string) (found
 		err = found.err
 	}
 	return found, err
+}
+
+// errLeft ends the wait for an answer: nobody needs that any more.
+var errLeft = errors.New("the client has left during the look-up")
+
+// noteLeft calls left once the client has left, until ctx ends. It looks every watchInterval: a look-up takes less, and costs a timer.
+func (g *startup) noteLeft(ctx context.Context, left context.CancelCauseFunc) {
+	time.AfterFunc(watchInterval, func() {
+		switch {
+		case ctx.Err() != nil:
+		case g.conn.PeerClosed():
+			left(errLeft)
+		default:
+			g.noteLeft(ctx, left)
+		}
+	})
 }
 
 // known returns a fresh answer, or nil.
@@ -285,11 +304,18 @@ func (g *startup) credentialOf(ctx context.Context, user string) (*credential, *
 	}
 	found, err := g.set.answers.find(ctx, g, user)
 	if err != nil {
-		return nil, nil, &refusal{
-			code: pgwire.StateCannotConnectNow, reason: listener.ReasonUpstreamUnavailable, cause: err,
-			message: fmt.Sprintf("the gateway cannot look up user %q", user),
-			hint:    "Try again; the gateway's log has the reason.",
-		}
+		return nil, nil, lookUpError(err, fmt.Sprintf("the gateway cannot look up user %q", user))
 	}
 	return found.cred, found, nil
+}
+
+// lookUpError returns the end of a login whose look-up has failed.
+func lookUpError(err error, message string) error {
+	if errors.Is(err, errLeft) {
+		return err
+	}
+	return &refusal{
+		code: pgwire.StateCannotConnectNow, reason: listener.ReasonUpstreamUnavailable, cause: err,
+		message: message, hint: "Try again; the gateway's log has the reason.",
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -429,6 +430,34 @@ func TestLookUpsTakeTurns(t *testing.T) {
 	if n := unknown.Load(); n != most-2 {
 		t.Errorf("%d of the flood were looked up, want %d", n, most-2)
 	}
+}
+
+// TestLookUpsOfThoseWhoLeft has a client leave while its look-up waits for another one, which waits for a lock.
+func TestLookUpsOfThoseWhoLeft(t *testing.T) {
+	db := pgtest.Start(t)
+	db.Exec(t, "CREATE TABLE secrets (name text, secret text)")
+	g, _ := startLookingUp(t, db, "SELECT name, secret FROM public.secrets WHERE name = $1", nil)
+	lock := db.Connect(t)
+	do(t, lock, "BEGIN")
+	do(t, lock, "LOCK TABLE secrets")
+	clients := map[string]net.Conn{}
+	for i, name := range []string{"first", "second"} {
+		conn, err := net.Dial("tcp", g.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newWire(t, conn).send(&pgwire.StartupMessage{Params: []pgwire.Param{{Name: "user", Value: name}}})
+		conntest.Eventually(t, "a look-up waits", func() bool { return g.backend.SecretWaiters() == i })
+		clients[name] = conn
+	}
+	_ = clients["second"].Close()
+	conntest.Eventually(t, "the client's end", func() bool {
+		return g.log.Line("client gone before its session began", "left during the look-up") != ""
+	})
+	if line := g.log.Line("left during the look-up", "first"); line != "" {
+		t.Error(line)
+	}
+	conntest.Eventually(t, "its place is free", func() bool { return g.backend.SecretWaiters() <= 0 })
 }
 
 // TestAuthQueryServerRestarts has the server end the connection of the queries, and stop.

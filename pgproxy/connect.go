@@ -32,10 +32,11 @@ type server struct {
 	shared bool          // used in transaction mode: it may have state that no flag tells of
 	idleAt time.Duration // when it was opened, or released last, by clock
 
-	notified  []byte // notifications that came while collects was set
-	collects  bool   // notifications are kept: the client may turn out to listen
-	heldSince uint32 // a tick; as statement, guarded by cancelMu of the session that has the connection
-	statement []byte // the beginning of the last statement, if it is to be shown
+	notices   *loginNotices // of the login; nil = none, or they are for no client
+	notified  []byte        // notifications that came while collects was set
+	collects  bool          // notifications are kept: the client may turn out to listen
+	heldSince uint32        // a tick; as statement, guarded by cancelMu of the session that has the connection
+	statement []byte        // the beginning of the last statement, if it is to be shown
 
 	// cancelInDoubt means that a cancel request was sent which the server may not have handled yet: it might hit the
 	// next statement.
@@ -172,6 +173,9 @@ func (s *server) login(ctx context.Context, cfg *PostgresConfig) error {
 		if err = s.readBaseline(); isTimeout(err) {
 			err = waitError{err}
 		}
+	}
+	if cfg.LoginAs == AsUpstream {
+		s.notices = nil // they are about the gateway's user
 	}
 	if m, ok := err.(*pgwire.ErrorResponse); ok { //nolint:errorlint // as readError returned it
 		return &loginError{ErrorResponse: m, as: cfg.LoginAs}
@@ -340,7 +344,11 @@ func (s *server) authRequest() (*pgwire.Authentication, error) {
 			return m, m.Decode(body)
 		case pgwire.TypeErrorResponse:
 			return nil, s.readError()
-		case pgwire.TypeNoticeResponse, pgwire.TypeNegotiateProtocolVersion:
+		case pgwire.TypeNoticeResponse:
+			if err := s.readNotice(h.Len); err != nil {
+				return nil, err
+			}
+		case pgwire.TypeNegotiateProtocolVersion:
 		default:
 			return nil, fmt.Errorf("%w: type %q during authentication", errBackendProtocol, h.Type)
 		}
@@ -367,8 +375,14 @@ func (s *server) readBaseline() error {
 		if err != nil {
 			return err
 		}
-		if h.Type == pgwire.TypeErrorResponse {
+		switch h.Type {
+		case pgwire.TypeErrorResponse:
 			return s.readError()
+		case pgwire.TypeNoticeResponse:
+			if err := s.readNotice(h.Len); err != nil {
+				return err
+			}
+			continue
 		}
 		body, err := s.r.Body()
 		if err != nil {
@@ -378,6 +392,9 @@ func (s *server) readBaseline() error {
 		case pgwire.TypeReadyForQuery:
 			s.releaseBuffers()
 			s.idleAt = clock()
+			if s.notices != nil {
+				s.notices.at = s.idleAt
+			}
 			s.view = unique.Make(s.params)
 			return nil
 		case pgwire.TypeParameterStatus:

@@ -16,7 +16,7 @@ import (
 // canAnswerQuery reports whether the gateway can answer a Query itself: everything that the client sent is complete and
 // answered, and no message to the client is incomplete.
 func (m *machine) canAnswerQuery() bool {
-	return m.st.serverSilent() && !m.st.unsynced && !m.st.skipping && !m.partial
+	return m.st.serverSilent() && !m.st.unsynced && !m.st.skipping && m.st.strays == 0 && !m.partial
 }
 
 // deallocate answers a Query that is a single DEALLOCATE of one of the client's statements. It returns false for any

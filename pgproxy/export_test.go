@@ -80,63 +80,6 @@ func (p *Proxy) Aliases() (n int) {
 	return n
 }
 
-// State exposes the queue of pending answers, by messages on the wire.
-type State struct{ st state }
-
-// NewState returns the state of a fresh lease.
-func NewState() *State {
-	s := &State{}
-	s.st.reset()
-	return s
-}
-
-var clientOps = map[byte]opKind{
-	pgwire.TypeQuery: opQuery, pgwire.TypeFunctionCall: opFunction, pgwire.TypeSync: opSync, pgwire.TypeParse: opParse,
-	pgwire.TypeBind: opBind, pgwire.TypeDescribe: opDescribe, pgwire.TypeExecute: opExecute, pgwire.TypeClose: opClose,
-}
-
-// Client records a message of the client.
-func (s *State) Client(typ byte) {
-	switch kind, ok := clientOps[typ]; {
-	case ok:
-		s.st.push(op{kind: kind})
-	case typ == pgwire.TypeCopyDone || typ == pgwire.TypeCopyFail:
-		s.st.copyDone()
-	}
-}
-
-// Server records a message of the server.
-func (s *State) Server(typ byte, status pgwire.TxStatus) (err error) {
-	if !s.st.stray(typ) {
-		_, err = s.st.answer(typ, status)
-	}
-	s.st.local()
-	return err
-}
-
-// Free reports whether the server connection could be given away.
-func (s *State) Free() bool { return s.st.reusable() }
-
-// Due reports whether the server owes an answer.
-func (s *State) Due() bool { return s.st.due() }
-
-// Check looks for contradictions inside.
-func (s *State) Check() string {
-	ends := 0
-	for _, o := range s.st.queue[s.st.head:] {
-		if o.kind.ends() {
-			ends++
-		}
-	}
-	switch {
-	case ends != s.st.ends:
-		return "the count of answers that end with ReadyForQuery is wrong"
-	case s.st.reusable() && s.st.due():
-		return "free although an answer is due"
-	}
-	return ""
-}
-
 // Machine is a driver of the protocol machine for tests: it moves bytes between a client and server connections that
 // exist in the test only. Steps and messages to the client and the servers collect in Log and in the queues.
 type Machine struct {
@@ -147,6 +90,7 @@ type Machine struct {
 	waiting   []message // of the client: the first one cannot be judged yet
 	told      bool      // Log knows
 	lingering fakeLingering
+	More      bool // the client has sent more: the driver reads that before it ends the lease
 }
 
 // FakePool holds the server connections of some Machines.
@@ -168,6 +112,7 @@ type FakeServer struct {
 	Gone    bool                  // it was discarded
 	Left    traces                // what a look finds
 	Rows    func() []pgwire.Param // the settings that it finds; nil = it asks for none
+	Doubt   func()                // has the server answer everything; its ReadyForQuery are the client's
 	state   serverState
 	leases  int
 }
@@ -386,12 +331,13 @@ func (d *Machine) Server(b []byte, toClient func([]byte)) error {
 // Settle releases the server connection if the machine allows it.
 func (d *Machine) Settle() {
 	m := &d.m
-	if d.srv == nil || m.st.due() {
+	if d.srv == nil || m.st.due() || d.More {
 		return
 	}
 	if m.st.serverSilent() {
 		m.allAnswered()
 	}
+	d.endDoubt()
 	if len(d.waiting) == 0 && m.due() && m.traces != 0 {
 		parts, _ := m.stateCheck()
 		d.Log("look for %v", parts)

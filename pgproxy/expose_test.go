@@ -480,3 +480,18 @@ func useNamed(t *testing.T, c *pgx.Conn, name string) {
 		t.Fatal(got.Err)
 	}
 }
+
+// TestListBehindARequest executes a statement that lists prepared statements in the same write behind another request: it lists the client's.
+func TestListBehindARequest(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	w, other := g.dial(t), g.dial(t)
+	w.ask(&pgwire.Parse{Name: "list", Query: "select string_agg(name, ' ' order by name) from pg_prepared_statements"}, &pgwire.Parse{Name: "one", Query: "select 1"}, &pgwire.Sync{})
+	for _, begin := range []string{"select 2", "begin"} {
+		other.ask(&pgwire.Parse{Name: "theirs", Query: "select 3"}, &pgwire.Bind{Statement: "theirs"}, &pgwire.Execute{}, &pgwire.Close{Object: 'S', Name: "theirs"}, &pgwire.Sync{})
+		w.send(query(begin), &pgwire.Bind{Statement: "list"}, &pgwire.Execute{}, &pgwire.Sync{})
+		w.until(pgwire.TypeReadyForQuery)
+		if _, bodies := w.until(pgwire.TypeReadyForQuery); !has(bodies, "list one") {
+			t.Errorf("behind %s: %q", begin, bodies)
+		}
+	}
+}

@@ -361,6 +361,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 			set |= 1 << i
 		case p.Name == "role" && p.Value == "none" && (m.settingsReset || !m.startsWithRole()): // otherwise SET ROLE NONE has undone the role of the startup
 		case slices.Contains(srv.baseline, p): // an unchanged session_authorization
+		case p.Value == "" && m.settingsReset && m.wasSet(p.Name): // a custom setting that RESET has emptied
 		default:
 			list = append(list, p)
 		}
@@ -405,6 +406,13 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 		srv.flags &^= leftSettings
 	}
 	return nil
+}
+
+// wasSet reports whether the client's value of a custom setting was not empty before the transaction.
+func (m *machine) wasSet(name string) bool {
+	return strings.Contains(name, ".") && slices.ContainsFunc(settingsOfKey(m.settingsKey), func(p pgwire.Param) bool {
+		return strings.EqualFold(p.Name, name) && p.Value != ""
+	})
 }
 
 // startsWithRole reports whether the client's startup settings have a role.

@@ -57,6 +57,39 @@ func TestSettingsFollow(t *testing.T) {
 	}
 }
 
+// TestDefaultsAreThoseOfTheStartup has a client return settings to those of its startup in every way. It is told of no other values in the end, and
+// has its own.
+func TestDefaultsAreThoseOfTheStartup(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	other := g.connect(t, "")
+	w := g.dial(t, pgwire.Param{Name: "TimeZone", Value: "Asia/Tokyo"}, pgwire.Param{Name: "options", Value: "-c app.x=started"})
+	for _, set := range []string{"", "set timezone = 'Asia/Seoul'; set app.x = 'set'"} {
+		for _, back := range []string{"reset all", "reset timezone; reset app.x", "set time zone default; set app.x to default", "set time zone local; set app.x = default", "set session timezone to default; reset app.x", "discard all"} {
+			for _, extended := range []bool{false, true} {
+				w.ask(query(set))
+				do(t, other, "select 1")
+				zone := ""
+				for part := range strings.SplitSeq(back, "; ") {
+					messages := []pgwire.Message{query(part)}
+					if extended {
+						messages = []pgwire.Message{&pgwire.Parse{Query: part}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Sync{}}
+					}
+					_, bodies := w.ask(messages...)
+					if i := strings.LastIndex(bodies, "TimeZone\x00"); i >= 0 {
+						zone, _, _ = strings.Cut(bodies[i+len("TimeZone\x00"):], "\x00")
+					}
+				}
+				if set == "" && zone != "" && zone != "Asia/Tokyo" || set != "" && zone != "Asia/Tokyo" {
+					t.Errorf("%q, %q, extended %t: told that the time zone is %q", set, back, extended, zone)
+				}
+				if _, bodies := w.ask(query("select current_setting('timezone') || ' ' || current_setting('app.x')")); !has(bodies, "Asia/Tokyo started") {
+					t.Errorf("%q, %q, extended %t: the settings are %q", set, back, extended, bodies)
+				}
+			}
+		}
+	}
+}
+
 // TestSettingsFollowUnderShortTimeout has a client set a timeout that is shorter than the look at its settings takes.
 func TestSettingsFollowUnderShortTimeout(t *testing.T) {
 	g := start(t, pgtest.Shared(t), small)

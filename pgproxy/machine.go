@@ -139,7 +139,7 @@ type work struct {
 	listing         listing               // of a list of prepared statements that waits
 	reset           bool                  // RESET or DISCARD ALL was answered since the transaction began; in session mode: since restoreStartup
 	resets          bool                  // session mode: a text with RESET, DISCARD or SET … TO DEFAULT may not be answered yet
-	defaults        bool                  // session mode: a text had SET … TO DEFAULT: any SET may execute it, if it was prepared
+	defaults        bool                  // a text of the transaction had SET … TO DEFAULT; in session mode, of the session: any SET may execute it, if it was prepared
 	customs         []string              // names of custom settings in texts since the server connection was leased
 	reports         uint16                // bits: the trackedNames with a value reported in this transaction
 	settingsReset   bool                  // RESET or DISCARD ALL was answered, or a text has DEFAULT, since the lease or the last keepSettings
@@ -380,6 +380,7 @@ func (m *machine) forgetUnanswered() {
 // allAnswered records that the server owes no answer, and drops what was kept for running requests.
 func (m *machine) allAnswered() {
 	m.pending, m.synced = m.pending[:0], 0
+	m.defaults = m.defaults && (m.mode == Session || m.st.tx != pgwire.TxIdle)
 	m.changesDone(lastOfAll)
 }
 

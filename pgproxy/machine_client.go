@@ -273,7 +273,7 @@ func (m *machine) bind(msg message) (action, error) {
 	if !m.learned(statementKey(name), true) {
 		return action{do: wait}, nil
 	}
-	if m.st.skipping {
+	if m.st.skips() {
 		return action{do: take}, nil
 	}
 	left := m.tracesOfExecute(name)
@@ -293,7 +293,7 @@ func (m *machine) bind(msg message) (action, error) {
 	}
 	if left&exposing != 0 {
 		names := m.executedBound(left, name)
-		if m.exposesLater(0, names) { // a list waits when it is parsed
+		if m.exposesLater(m.listsBehind(left), names) {
 			return action{do: wait}, nil
 		}
 		switch waits, e := m.listInBlock(left); {
@@ -327,6 +327,15 @@ func (m *machine) bind(msg message) (action, error) {
 	return action{do: passRest, n: n}, nil
 }
 
+// listsBehind returns whether a statement with these traces, which is bound, lists prepared statements behind another request. Otherwise it
+// has waited when it was parsed.
+func (m *machine) listsBehind(left traces) traces {
+	if m.st.ends == 0 {
+		return 0
+	}
+	return left & traceLists
+}
+
 // noteBound is noteSettings for a prepared statement, and notes the database that it needs for itself; st is nil for the unnamed one.
 func (m *machine) noteBound(name []byte, st *statement, left traces) {
 	m.alone = ""
@@ -350,7 +359,7 @@ func (m *machine) describe(msg message) (action, error) {
 	if act.do != pass || err != nil {
 		return act, err
 	}
-	if m.st.skipping {
+	if m.st.skips() {
 		return action{do: take}, nil
 	}
 	var st *statement
@@ -401,18 +410,24 @@ func (m *machine) closeObject(msg message) (action, error) {
 	if act.do != pass || err != nil {
 		return act, err
 	}
-	if m.st.skipping {
+	if m.st.skips() {
 		return action{do: take}, nil
 	}
 	name := string(statementKey(full))
 	st := m.stmts[name]
 	switch {
+	case m.st.copyIn: // the server ends its connection: no Close may come in the data
+		m.st.push(op{kind: opClose})
 	case object == pgwire.ObjectStatement && (st != nil || isGatewayName(full)):
 		if st != nil {
 			m.closeStandIn(name)
 			delete(m.stmts, name)
 			m.stmtBytes -= st.cost()
 			m.pending = append(m.pending, name)
+		}
+		if m.st.strays > 0 { // the answer comes after those
+			m.st.push(op{kind: opInjectedClose})
+			m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: namePrefix})
 		}
 		m.st.push(op{kind: opSaidClose, st: st, name: name})
 		m.sendLocalAnswers()

@@ -23,6 +23,9 @@ type backend struct {
 	busy     bool // extended messages came after the last Sync
 	bound    bool // one of them was Bind
 
+	copying *modelCopy // from the client; nil = none is under way
+	over    bool       // it has ended the connection
+
 	settings *modelSettings // nil = it has none
 	runs     func(text string)
 }
@@ -53,6 +56,14 @@ func (s *backend) deallocateAll() {
 func (s *backend) answer() []pgwire.Message {
 	b := s.queue[0]
 	s.queue = s.queue[1:]
+	switch {
+	case s.over:
+		return nil
+	case s.copying != nil:
+		return s.copied(b)
+	case ofCopy(b[0]):
+		return nil // the rest of one that has failed
+	}
 	if b[0] == pgwire.TypeSync {
 		s.skipping, s.busy, s.bound = false, false, false
 		return s.ready()
@@ -64,14 +75,24 @@ func (s *backend) answer() []pgwire.Message {
 		delete(s.stmts, "")
 		s.open, s.busy, s.bound = false, false, false
 		text := string(b[5 : len(b)-1])
-		return append(s.run(text, true), s.ready()...)
+		said := s.run(text, true)
+		if s.copying == nil {
+			said = append(said, s.ready()...)
+		}
+		return said
+	}
+	if b[0] == pgwire.TypeFlush {
+		return nil
 	}
 	s.busy = true
 	said := s.extended(b)
-	if len(said) > 0 {
-		_, s.skipping = said[0].(*pgwire.ErrorResponse)
-	}
+	s.skipping = slices.ContainsFunc(said, isError)
 	return said
+}
+
+func isError(m pgwire.Message) bool {
+	_, is := m.(*pgwire.ErrorResponse)
+	return is
 }
 
 func (s *backend) ready() (said []pgwire.Message) {
@@ -157,7 +178,7 @@ func (s *backend) extended(b []byte) []pgwire.Message {
 		}
 		return []pgwire.Message{&pgwire.CloseComplete{}}
 	}
-	return nil // Flush
+	return nil
 }
 
 func described(text string) pgwire.Message {
@@ -217,6 +238,8 @@ func (s *backend) run(text string, simple bool) []pgwire.Message {
 			return s.fails("0A000")
 		}
 		return s.run(of, simple)
+	case word == "copy":
+		return s.copyBegins(name, simple)
 	case word == "select":
 		tag = "SELECT 1"
 	}
@@ -248,6 +271,8 @@ type modelClient struct {
 	got      []string // its output through the machine
 	want     []string // and straight
 	refused  bool     // a server has refused its settings, or the machine currval: want is something else
+	copies   []*sentCopy
+	seen     int // of want, by noteCopy
 }
 
 // modelWorld are clients that share server connections.
@@ -259,6 +284,8 @@ type modelWorld struct {
 	history []string
 	texts   []string // that the clients send
 	lost    func()   // called when a server connection is discarded; nil = none may be
+	copies  bool     // clients COPY
+	unclear int      // how many server connections were lost because nobody knows what they answer
 }
 
 func newModelWorld(t testing.TB, servers, statements int) *modelWorld {
@@ -267,19 +294,23 @@ func newModelWorld(t testing.TB, servers, statements int) *modelWorld {
 		w.addServer(statements)
 	}
 	for i := range 3 {
-		c := &modelClient{name: fmt.Sprint("client ", i), straight: newBackend()}
-		c.machine = pgproxy.NewMachine(&w.pool, pgproxy.Transaction, func(format string, args ...any) {
-			w.history = append(w.history, "  "+c.name+": "+fmt.Sprintf(format, args...))
-			if strings.HasPrefix(format, "discard") {
-				if w.lost == nil {
-					w.fail("%s: %s", c.name, format)
-				}
-				w.lost()
-			}
-		})
-		w.clients = append(w.clients, c)
+		w.clients = append(w.clients, w.newClient(fmt.Sprint("client ", i)))
 	}
 	return w
+}
+
+func (w *modelWorld) newClient(name string) *modelClient {
+	c := &modelClient{name: name, straight: newBackend()}
+	c.machine = pgproxy.NewMachine(&w.pool, pgproxy.Transaction, func(format string, args ...any) {
+		w.history = append(w.history, "  "+c.name+": "+fmt.Sprintf(format, args...))
+		if strings.HasPrefix(format, "discard") {
+			if w.lost == nil {
+				w.fail("%s: %s", c.name, format)
+			}
+			w.lost()
+		}
+	})
+	return c
 }
 
 func (w *modelWorld) addServer(statements int) (*pgproxy.FakeServer, *backend) {
@@ -289,6 +320,7 @@ func (w *modelWorld) addServer(statements int) (*pgproxy.FakeServer, *backend) {
 		s.queue = append(s.queue, bytes.Clone(b))
 	}
 	srv := w.pool.NewServer(name, statements, in, s.undo)
+	srv.Doubt = func() { w.endDoubt(srv) }
 	w.servers[srv] = s
 	return srv, s
 }
@@ -312,13 +344,18 @@ func told(list []string, b []byte) []string {
 // send has a client send a message.
 func (w *modelWorld) send(c *modelClient, m pgwire.Message) {
 	b := bytesOf(m)
+	if c.straight.over || c.straight.copying != nil && b[0] == pgwire.TypeClose && !c.machine.InCopy() {
+		return // the gateway itself answers Close, and does not know of the COPY yet
+	}
 	w.history = append(w.history, fmt.Sprintf("%s sends %s", c.name, textOf(b, true)))
+	copying := c.straight.copying
 	c.straight.queue = append(c.straight.queue, b)
 	for len(c.straight.queue) > 0 {
 		for _, m := range c.straight.answer() {
 			c.want = told(c.want, bytesOf(m))
 		}
 	}
+	c.noteCopy(b[0], copying)
 	if _, err := c.machine.Client(b, func(b []byte) { c.got = told(c.got, b) }); err != nil {
 		w.fail("%s: %v", c.name, err)
 	}
@@ -335,9 +372,17 @@ func (w *modelWorld) serve(c *modelClient) bool {
 	for _, m := range s.answer() {
 		b := bytesOf(m)
 		w.history = append(w.history, fmt.Sprintf("    server %s says %s", srv.Name, textOf(b, false)))
-		if err := c.machine.Server(b, func(b []byte) { c.got = told(c.got, b) }); err != nil {
+		switch err := c.machine.Server(b, func(b []byte) { c.got = told(c.got, b) }); {
+		case pgproxy.IsUnclear(err):
+			w.isUnclear(c)
+			return true
+		case err != nil:
 			w.fail("%s: %v", c.name, err)
 		}
+	}
+	if s.over {
+		w.isOver(c, srv)
+		return true
 	}
 	c.machine.Settle()
 	w.resume()
@@ -360,7 +405,7 @@ func (w *modelWorld) resume() {
 // check tests the invariants.
 func (w *modelWorld) check() {
 	for srv, s := range w.servers {
-		if srv.Owner == nil && !srv.Gone && (len(s.queue) > 0 || s.tx != pgwire.TxIdle || s.skipping || s.busy) {
+		if srv.Owner == nil && !srv.Gone && (s.owes() || s.tx != pgwire.TxIdle || s.skipping || s.busy || s.copying != nil) {
 			w.fail("server %s is free, and has %d messages to answer, transaction %c", srv.Name, len(s.queue), s.tx)
 		}
 	}
@@ -389,7 +434,11 @@ func tail(list []string) string { return strings.Join(list[max(0, len(list)-6):]
 // free.
 func (w *modelWorld) end() {
 	for range 3 {
-		for _, c := range w.clients {
+		for i := range w.clients {
+			c := w.clients[i]
+			if c.machine.More = false; c.straight.copying != nil {
+				w.send(c, &pgwire.CopyFail{})
+			}
 			w.send(c, &pgwire.Sync{})
 			w.drain()
 			if c.straight.tx != pgwire.TxIdle || c.refused {
@@ -443,8 +492,14 @@ func (w *modelWorld) watchSequences() {
 func (w *modelWorld) step(op, arg byte) {
 	c := w.clients[int(op)%len(w.clients)]
 	name, text := []string{"", "a", "b"}[int(arg)%3], w.texts[int(arg)/3%len(w.texts)]
-	what := int(op) / len(w.clients) % 12
+	kinds := 12
+	if w.copies {
+		kinds = 19
+	}
+	what := int(op) / len(w.clients) % kinds
 	switch executes := strings.HasPrefix(text, "execute"); {
+	case what >= 12:
+		w.stepCopy(c, what, arg)
 	case what > 1:
 		w.extended(c, what, name, "SP"[int(arg)/3%2])
 	case executes && c.straight.bound:
@@ -454,6 +509,9 @@ func (w *modelWorld) step(op, arg byte) {
 	case executes: // at once: it finds those that there are when it is bound
 		for _, m := range []pgwire.Message{&pgwire.Parse{Query: text}, &pgwire.Bind{}, &pgwire.Execute{}, &pgwire.Close{Object: pgwire.ObjectPortal}} {
 			w.send(c, m)
+		}
+		if w.copies {
+			w.sendAll(c, &pgwire.Sync{}, &pgwire.Close{Object: pgwire.ObjectStatement}) // a later Bind would be another one
 		}
 	default:
 		w.send(c, &pgwire.Parse{Name: name, Query: text})
@@ -495,6 +553,7 @@ func FuzzMachine(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
 		w := newModelWorld(t, 2, 1+len(script)%3)
+		w.clientsCopy()
 		for i := 0; i+1 < len(script); i += 2 {
 			w.step(script[i], script[i+1])
 		}

@@ -227,7 +227,7 @@ func resets(text string) (back, byDefault bool) {
 		case "reset", "discard":
 			back = true
 		case "set":
-			if next, _ := identifier(rest); hintsOf([]byte(rest))&hintResets != 0 && !strings.EqualFold(next, "local") {
+			if setsDefault(rest) {
 				back, byDefault = true, true
 			}
 		}

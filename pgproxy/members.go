@@ -8,9 +8,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pgproxy/hba"
-	"github.com/headpond/headpond/pgwire"
 )
 
 // memberSQL returns the roles of a user in JSON: itself, and those that it is a member of, directly or not. It has no row for a
@@ -55,9 +53,7 @@ func (g *startup) rolesOf(ctx context.Context, user string) ([]string, error) {
 	}
 	found, err := g.set.members.find(ctx, g, user)
 	if err != nil {
-		return nil, &refusal{code: pgwire.StateCannotConnectNow, reason: listener.ReasonUpstreamUnavailable, cause: err,
-			message: fmt.Sprintf("the gateway cannot look up the roles of user %q", user),
-			hint:    "Try again; the gateway's log has the reason."}
+		return nil, lookUpError(err, fmt.Sprintf("the gateway cannot look up the roles of user %q", user))
 	}
 	return found.roles, nil
 }

@@ -23,6 +23,26 @@ func TestMachineModel(t *testing.T) {
 	}
 }
 
+// TestMachineModelOfCopies plays random scripts with COPY: its data may have Syncs and requests in it. A client loses its server connection only
+// if nobody can know what that answers, and nobody else gets that.
+func TestMachineModelOfCopies(t *testing.T) {
+	unclear := 0
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		w := newModelWorld(t, 2, 1+int(seed)%3)
+		w.clientsCopy()
+		for range 60 {
+			w.step(byte(r.Uint32()), byte(r.Uint32()))
+		}
+		w.end()
+		unclear += w.unclear
+	}
+	if unclear == 0 {
+		t.Error("no server connection was lost")
+	}
+	t.Logf("%d server connections were lost", unclear)
+}
+
 // TestMachineModelOfCaches plays random scripts with INSERT, where sequences have a CACHE.
 func TestMachineModelOfCaches(t *testing.T) {
 	for seed := range uint64(2000) {

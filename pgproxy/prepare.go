@@ -65,7 +65,7 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		m.forget(name, m.stmts[name])
 	}
 	switch size := len(body) + statementOverhead; {
-	case m.st.skipping:
+	case m.st.skips():
 		return take
 	case m.stmts[name] != nil:
 		m.reject(pgwire.StateDuplicatePrepared, fmt.Sprintf("prepared statement %q already exists", full))

@@ -2,6 +2,7 @@ package pgproxy_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -226,6 +227,40 @@ func TestRoleWaitersAreWaiters(t *testing.T) {
 		t.Error("there is a standby")
 	}
 	g.awaitWaitersAhead(t, 0)
+}
+
+// TestDrainEndsWaits: a client that waits for a role, or for a server connection of a full pool, waits no longer than a drain does, and gets the
+// reason.
+func TestDrainEndsWaits(t *testing.T) {
+	ask := func(g *gateway) error {
+		conn, err := pgx.Connect(t.Context(), g.dsn(""))
+		if err == nil {
+			defer conn.Close(context.Background())
+			_, err = conn.Exec(t.Context(), "select 1")
+		}
+		return err
+	}
+	full := start(t, pgtest.Shared(t), func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Limits.MaxSize, pc.Limits.AcquireTimeout = 1, time.Hour
+	})
+	do(t, full.connect(t, ""), "begin")
+	noStandby := startTarget(t, upstream.TargetStandby, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.AcquireTimeout = time.Hour }, pgtest.Shared(t))
+	for what, g := range map[string]*gateway{"a full pool": full, "a role": noStandby} {
+		ended := make(chan error, 1)
+		go func() { ended <- ask(g) }()
+		g.awaitWaiting(t, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := g.Drain(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: the drain: %v", what, err)
+		}
+		if err := <-ended; sqlstate(err) != "57P01" {
+			t.Errorf("%s: the client heard %v", what, err)
+		}
+		if g.log.Line("session ended", "cut off") == "" {
+			t.Errorf("%s: nothing in the log", what)
+		}
+	}
 }
 
 // TestRefusedLogin has clients that need a primary get the error of servers that refuse the gateway's own login, at once, and

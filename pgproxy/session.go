@@ -193,9 +193,10 @@ func (s *session) begin() error {
 	m := &s.machine
 	if w := s.c.welcome.Load(); w != nil && w.baseline == s.b.baseline.list.Load() {
 		m.clientView = w.view
-		s.addWelcome(w.parameters, s.c.Key())
+		s.addWelcome(w.parameters, s.c.Key(), loginNotices{})
 		return nil
 	}
+	asked := clock()
 	if s.b.baseline.get() == nil {
 		if err := s.acquire(nil); err != nil {
 			return err
@@ -215,6 +216,10 @@ func (s *session) begin() error {
 		}
 	}
 	m.settingsAccepted()
+	var notices loginNotices
+	if s.srv != nil {
+		notices = s.srv.takeNotices(asked)
+	}
 	switch {
 	case m.mode == Session:
 		baseline = s.srv.baseline
@@ -235,7 +240,7 @@ func (s *session) begin() error {
 	if known {
 		s.c.welcome.Store(&welcome{baseline: reported, view: m.clientView, parameters: parameters})
 	}
-	s.addWelcome(parameters, key)
+	s.addWelcome(parameters, key, notices)
 	return nil
 }
 
@@ -247,10 +252,12 @@ type welcome struct {
 }
 
 // addWelcome adds the messages between AuthenticationOk and the first command.
-func (s *session) addWelcome(parameters []byte, key pgwire.BackendKeyData) {
+func (s *session) addWelcome(parameters []byte, key pgwire.BackendKeyData, notices loginNotices) {
 	w := s.c.Writer
+	_, _ = w.Write(notices.before)
 	_, _ = w.Write(parameters)
 	w.Send(&key)
+	_, _ = w.Write(notices.after)
 	w.Send(&pgwire.ReadyForQuery{Status: pgwire.TxIdle})
 }
 
@@ -270,7 +277,7 @@ func (m *machine) appendParameters(baseline []pgwire.Param) (messages []byte) {
 func (s *session) serve() error {
 	if !s.resumed {
 		s.began = time.Now()
-		if err := s.begin(); err != nil && s.c.killed() {
+		if err := s.begin(); err != nil && s.c.over(s.ctx) != nil {
 			return s.ended(err)
 		} else if err != nil {
 			return s.refuse(err)

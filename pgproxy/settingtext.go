@@ -16,10 +16,11 @@ type textSettings struct {
 	unnamed bool     // the name of a changed setting is unknown: a parameter, or computed
 	customs []string // the names of custom settings in it
 	hidden  bool     // it changes a setting whose name is unknown, perhaps only for the transaction
+	resets  bool     // there is SET … TO DEFAULT, which has the tag of any SET
 }
 
 // any reports whether something was found.
-func (t textSettings) any() bool { return t.changes || len(t.customs) > 0 || t.hidden }
+func (t textSettings) any() bool { return t.changes || len(t.customs) > 0 || t.hidden || t.resets }
 
 // noteSettings records the settings that the text of the next statement may change. left is judge's result for it.
 func (m *machine) noteSettings(text []byte, left traces) {
@@ -31,7 +32,8 @@ func (m *machine) noteSettings(text []byte, left traces) {
 	if found.hidden || left&traceCustom != 0 && len(found.customs) == 0 {
 		m.noteUnknownName()
 	}
-	m.settingsReset = m.settingsReset || m.startsWithRole() && hintsOf(text)&hintResets != 0 // SET role TO DEFAULT
+	m.defaults = m.defaults || found.resets
+	m.settingsReset = m.settingsReset || found.resets || m.startsWithRole() && hintsOf(text)&hintResets != 0 // SET role TO DEFAULT
 	for _, name := range found.customs {
 		m.noteName(name)
 		switch {
@@ -69,6 +71,7 @@ func settingsIn(text []byte) (found textSettings) {
 			update = true
 		case isWord(word, "set"):
 			name, session = customSet(rest), do
+			found.resets = found.resets || setsDefault(string(rest))
 		case isWord(word, "reset"):
 			name = customSet(rest) // RESET of an unknown name makes it known
 		case isWord(word, "set_config"):
@@ -90,6 +93,22 @@ func settingsIn(text []byte) (found textSettings) {
 		}
 	}
 	return found
+}
+
+// setsDefault reports whether SET with these words behind it returns a setting to that of the session's start. SET LOCAL … TO DEFAULT does not
+// count: it ends with its transaction.
+func setsDefault(rest string) bool {
+	rest = rest[:statementEnd(rest)]
+	first, behind := identifier(rest)
+	if strings.EqualFold(first, "session") {
+		first, behind = identifier(behind)
+	}
+	if strings.EqualFold(first, "time") {
+		_, behind = identifier(behind)
+		zone, _ := identifier(behind)
+		return strings.EqualFold(zone, "default") || strings.EqualFold(zone, "local")
+	}
+	return !strings.EqualFold(first, "local") && hintsOf([]byte(rest))&hintResets != 0
 }
 
 // maySet reports whether settingsIn may find something: the text begins with SET, RESET or DO, has more than one statement,

@@ -230,8 +230,7 @@ func (s *state) push(o op) bool {
 		return false
 	case o.kind == opSync:
 		s.skipping, s.unsynced = false, false
-	case s.skipping:
-		s.unclear = s.unclear || s.strays > 0 // a Sync in the COPY data may have ended the skipping
+	case s.skips():
 		return false
 	case o.kind.extended():
 		s.unsynced, s.bound = true, s.unsynced && s.bound || o.kind == opBind
@@ -249,6 +248,13 @@ func (s *state) push(o op) bool {
 	}
 	s.add(o)
 	return true
+}
+
+// skips reports whether the server ignores the client's next message, unless that is Sync: its answer is unknown if a Sync in the data of a COPY
+// may have ended the skipping.
+func (s *state) skips() bool {
+	s.unclear = s.unclear || s.skipping && s.strays > 0
+	return s.skipping
 }
 
 // copyDone notes that the client ended its COPY data.
@@ -480,7 +486,7 @@ func (s *state) copyStarts() {
 		kept = append(kept, o)
 	}
 	s.queue = kept
-	if unsynced {
+	if o := s.first(); unsynced && o != nil && o.kind.extended() {
 		s.unsynced, s.bound = true, true
 	}
 }

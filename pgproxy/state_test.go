@@ -76,6 +76,7 @@ func TestState(t *testing.T) {
 		{"copy in fails, pipelines behind it are answered", ">PBESdcSPBESS <12GEZIZI12CZIZI", true, false},
 		{"copy in by Query fails, Syncs in its data may be answered", ">Q <G >SSc <EZIZI", false, false},
 		{"copy in by Query fails, Syncs in its data are answered", ">Q <G >SSc <EZIZIZI", true, false},
+		{"copy in by Query in one write, with a Sync in its data", ">QSdc <GCZI", true, false},
 		{"copy out", ">Q <Hddc", false, true},
 		{"copy out answered", ">Q <HddcCZI", true, false},
 		{"function call", ">F <VZI", true, false},
@@ -90,48 +91,73 @@ func TestState(t *testing.T) {
 
 // FuzzState plays clients' messages to a simple model of a server, in every interleaving, and
 // checks that the connection is never free while the server owes an answer or has a transaction
-// open, and is free once everything is answered.
+// open, and is free once everything is answered, or lost. Digits begin a COPY: see model.
 func FuzzState(f *testing.F) {
 	f.Add([]byte("Q.PBES...."), false)
 	f.Add([]byte("PB.ES.PBES..Q..."), true)
 	f.Add([]byte("PPS.QQ...F."), true)
+	f.Add([]byte("PB5SdcSQ..S.P."), false)
+	f.Add([]byte("1SScQ.0ddSc.2dS."), false)
+	f.Add([]byte("PB4SdHcS..PB6S.d.c.S"), true)
 	f.Fuzz(func(t *testing.T, script []byte, fails bool) {
 		s, srv := pgproxy.NewState(), &model{fails: fails}
+		send := func(c byte) {
+			s.Client(typeOf(c))
+			srv.queue = append(srv.queue, c)
+		}
 		for _, c := range script {
-			if strings.IndexByte("QFSPBDEC", c) >= 0 {
-				s.Client(c)
-				srv.queue = append(srv.queue, c)
+			if strings.IndexByte("QFSPBDECHdcf01234567", c) >= 0 {
+				send(c)
 			} else {
 				srv.answer(t, s)
 			}
-			if s.Free() && (srv.busy() || srv.open) {
+			if s.Free() && (srv.lost || srv.owes() || srv.open || srv.copying != 0) {
 				t.Fatalf("%q: free while the server is busy", script)
 			}
 		}
-		s.Client('S')
-		srv.queue = append(srv.queue, 'S')
+		send('f')
+		send('S')
 		for len(srv.queue) > 0 {
 			srv.answer(t, s)
 		}
-		if problem := s.Check(); problem != "" || !s.Free() {
+		if s.Silent() {
+			s.EndDoubt()
+		}
+		if problem := s.Check(); problem != "" || s.Free() == (srv.lost || srv.over) {
 			t.Fatalf("%q: free %v at the end, %s", script, s.Free(), problem)
 		}
 	})
 }
 
-// model answers messages as a server does, one at a time. With fails, every third fails.
+// typeOf returns the type of a message in a script for a model.
+func typeOf(c byte) byte {
+	switch {
+	case c >= '0' && c <= '3':
+		return pgwire.TypeQuery
+	case c >= '4' && c <= '7':
+		return pgwire.TypeExecute
+	}
+	return c
+}
+
+// model answers messages as a server does, one at a time. With fails, every third fails. The digits are COPY from the client by Query,
+// and, 4 higher, by Execute: 0 works, 1 fails before it reads data, 2 at the first data, 3 at the end.
 type model struct {
 	queue    []byte
 	fails    bool
 	n        int
 	skipping bool
 	open     bool // a pipeline is
+	copying  byte // the COPY under way; 0 = none
+	over     bool // it has ended the connection
+	lost     bool // nobody knows what it answers
 }
 
-// busy reports whether an answer is to come.
-func (m *model) busy() bool {
-	for _, c := range m.queue {
-		if c == 'S' || !m.skipping {
+// owes reports whether an answer is to come.
+func (m *model) owes() bool {
+	later := *m
+	for len(later.queue) > 0 {
+		if later.next() != "" {
 			return true
 		}
 	}
@@ -143,28 +169,74 @@ func (m *model) answer(t *testing.T, s *pgproxy.State) {
 	if len(m.queue) == 0 {
 		return
 	}
+	for _, r := range []byte(m.next()) {
+		if m.over || m.lost {
+			return
+		}
+		if err := s.Server(r, pgwire.TxIdle); pgproxy.IsUnclear(err) {
+			m.lost = true
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// next handles a message and returns the types of the answer.
+func (m *model) next() (reply string) {
 	c := m.queue[0]
 	m.queue = m.queue[1:]
-	if m.skipping && c != 'S' {
-		return
+	switch {
+	case m.over:
+		return ""
+	case m.copying != 0:
+		return m.copied(c)
+	case strings.IndexByte("dcfH", c) >= 0, m.skipping && c != 'S':
+		return ""
 	}
-	reply := map[byte]string{'Q': "TDCZ", 'F': "VZ", 'S': "Z", 'P': "1", 'B': "2", 'D': "tn", 'E': "DC", 'C': "3"}[c]
-	m.open = c != 'S' && c != 'Q' && c != 'F'
+	typ := typeOf(c)
+	reply = map[byte]string{'Q': "TDCZ", 'F': "VZ", 'S': "Z", 'P': "1", 'B': "2", 'D': "tn", 'E': "DC", 'C': "3"}[typ]
+	m.open = typ != 'S' && typ != 'Q' && typ != 'F'
 	if c == 'S' {
 		m.skipping = false
 	}
 	if m.n++; m.fails && m.n%3 == 0 && c != 'S' {
-		reply = "E"
-		if !m.open {
-			reply = "EZ"
-		}
-		m.skipping = m.open
+		return m.failed("")
 	}
-	for _, r := range []byte(reply) {
-		if err := s.Server(r, pgwire.TxIdle); err != nil {
-			t.Fatal(err)
+	if c >= '0' && c <= '7' {
+		if (c-'0')%4 == 1 {
+			return m.failed("G")
 		}
+		m.copying, reply = c, "G"
 	}
+	return reply
+}
+
+// failed is the answer to a message that fails, after something else.
+func (m *model) failed(before string) string {
+	if m.skipping = m.open; m.open {
+		return before + "E"
+	}
+	return before + "EZ"
+}
+
+// copied handles a message while a COPY is under way.
+func (m *model) copied(c byte) string {
+	how := (m.copying - '0') % 4
+	switch {
+	case c == 'S' || c == 'H' || c == 'd' && how != 2:
+		return ""
+	case c == 'd' || c == 'f' || c == 'c' && how == 3:
+		m.copying = 0
+		return m.failed("")
+	case c == 'c' && m.open:
+		m.copying = 0
+		return "C"
+	case c == 'c':
+		m.copying = 0
+		return "CZ"
+	}
+	m.over = true // FATAL
+	return "E"
 }
 
 func TestDeallocated(t *testing.T) {
