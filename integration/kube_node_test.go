@@ -73,13 +73,14 @@ func (n *kubeNode) startDaemon(name string, args ...string) *process {
 	return p
 }
 
-// startContainerd starts containerd with the images of the test.
+// startContainerd starts containerd with the images of the test. Root without CAP_SYS_RESOURCE must not lower oom_score_adj.
 func (n *kubeNode) startContainerd() {
 	n.t.Helper()
 	for name, text := range map[string]string{
 		"/etc/containerd/config.toml": `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "headpond.test/pause:1"
+  restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "/etc/cni/net.d"

@@ -55,8 +55,8 @@ func (n *kubeNode) staticPod() {
 
 	n.end(syscall.SIGKILL, 1)
 	n.end(syscall.SIGSTOP, 2) // the kubelet's probe fails
-	if out, _ := n.try("-n", "kube-system", "get", "events"); !strings.Contains(out, "Liveness probe failed") {
-		n.t.Errorf("restarted without a failed probe:\n%s", out)
+	if out := n.kubectl("-n", "kube-system", "get", "events"); strings.Contains(out, "NodeNotReady") {
+		n.t.Errorf("the gateway came too late for the node:\n%s", out)
 	}
 
 	old := n.field(".metadata.uid", "-n", "kube-system", nodeGateway)
@@ -212,6 +212,12 @@ func (n *kubeNode) pods(namespace string) string {
 	return n.kubectl("-n", namespace, "get", "pods", "--sort-by=.metadata.name", "-o", "name")
 }
 
+// awaitGone waits for the end of pods of the namespace headpond.
+func (n *kubeNode) awaitGone(pods string) {
+	n.t.Helper()
+	n.kubectl(append([]string{"-n", "headpond", "wait", "--for=delete", "--timeout=4m"}, strings.Fields(pods)...)...)
+}
+
 // withoutUring is a profile for seccomp that forbids io_uring, as those of newer versions of containerd do by default.
 const withoutUring = `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
   {"names": ["io_uring_setup", "io_uring_enter", "io_uring_register"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}]}`
@@ -256,6 +262,7 @@ func (n *kubeNode) base() {
 	n.writeNodeFile(dir+"/kustomization.yaml", overlay, 0o644)
 	n.kubectl("apply", "-k", dir)
 	n.kubectl("-n", "headpond", "rollout", "status", "deployment/headpond", "--timeout=4m")
+	n.awaitGone(pods)
 	n.awaitAnswer("http://"+address+"/", "from the backend")
 	if log := n.kubectl("-n", "headpond", "logs", "deployment/headpond"); !strings.Contains(log, "epoll") {
 		n.t.Errorf("without io_uring:\n%s", log)
@@ -327,7 +334,7 @@ func (n *kubeNode) chart() {
 	end := n.load(address)
 	n.kubectl("-n", "headpond", "rollout", "restart", "deployment/headpond")
 	n.kubectl("-n", "headpond", "rollout", "status", "deployment/headpond", "--timeout=4m")
-	n.kubectl("-n", "headpond", "wait", "--for=delete", "--timeout=4m", strings.Fields(pods)[0], strings.Fields(pods)[1])
+	n.awaitGone(pods)
 	end()
 	n.awaitAnswer("http://"+address+"/version", "two")
 

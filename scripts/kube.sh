@@ -40,7 +40,7 @@ build_programs() (
 	done
 	$GO mod edit -require "k8s.io/kubernetes@v$KUBE_VERSION"
 	for name in $missing; do
-		nice -n 19 $GO build -p "${BUILD_JOBS:-2}" -trimpath -ldflags '-s -w' -o "$name" "k8s.io/kubernetes/cmd/$name"
+		nice -n 19 $GO build -p "${BUILD_JOBS:-2}" -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$KUBE_VERSION" -o "$name" "k8s.io/kubernetes/cmd/$name"
 		mv "$name" "$CACHE/$name-$KUBE_VERSION"
 	done
 )

@@ -129,9 +129,11 @@ spec:
           host: {{quote .AdminHost}}
           port: {{.Port}}
           path: /livez
-        periodSeconds: 10
+        periodSeconds: 5
         timeoutSeconds: 6
         failureThreshold: 3
+        # Clients are without it for half a minute at most: a gateway that hangs does not drain.
+        terminationGracePeriodSeconds: 5
       volumeMounts:
 {{- range .Mounts}}
         - name: {{.Name}}
