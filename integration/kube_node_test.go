@@ -120,6 +120,7 @@ containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 staticPodPath: /etc/kubernetes/manifests
 fileCheckFrequency: 1s
 resolvConf: ""
+crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 evictionHard: {memory.available: 0%, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%, imagefs.inodesFree: 0%}
 imageGCHighThresholdPercent: 100
 localStorageCapacityIsolation: false
