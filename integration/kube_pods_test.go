@@ -314,7 +314,7 @@ func (n *kubeNode) chart() {
 	}
 	pods := n.pods("headpond")
 	for _, ip := range strings.Fields(n.field(".items[*].status.podIP", "-n", "headpond", "pods")) {
-		if metrics, err := fetchBody(http.DefaultClient, "http://"+ip+":9090/metrics"); err != nil || !strings.Contains(metrics, `headpond_upstream_endpoint_healthy{upstream="api"`) {
+		if metrics, err := fetchBody(http.DefaultClient, "http://"+ip+":9090/metrics"); err != nil || !strings.Contains(metrics, `headpond_upstream_endpoint_healthy{endpoint="`+nodeAddress+`:8080"`) {
 			n.t.Errorf("metrics of %s: %v", ip, err)
 		}
 	}

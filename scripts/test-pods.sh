@@ -64,6 +64,7 @@ CGO_ENABLED=0 $GO build -ldflags '-s -w' -o "$tmp/pause/pause" ./integration/tes
 )
 GO=$GO VERSION=$VERSION WHAT=image sh scripts/dist.sh "linux/$($GO env GOARCH)"
 mv "dist/headpond-$VERSION-linux-$($GO env GOARCH).image.tar" "$tmp/headpond.tar"
+rm -f "dist/headpond-$VERSION.sha256"
 
 # The node's groups are below this process's, so that limits of this process hold for it.
 for h in $hierarchies; do
