@@ -25,8 +25,16 @@ unshare --net sh -c 'ip link add veth0 type veth peer name veth1 && ip link add 
 
 tmp=$(mktemp -d)
 groups=
-# The groups are empty when the node has ended; those that kubelet and containerd made are below.
-trap 'for g in $groups; do find "$g" -depth -type d -exec rmdir {} + 2>/dev/null || true; done; rm -rf "$tmp" $policy' EXIT
+# remove_groups removes groups with those that kubelet and containerd have made below. They are empty once the node has ended; a node that was
+# killed may take a moment.
+remove_groups() {
+	for g in $groups; do
+		for _ in 1 2 3 4 5; do
+			find "$g" -depth -type d -exec rmdir {} + 2>/dev/null && break || sleep 1
+		done
+	done
+}
+trap 'remove_groups; rm -rf "$tmp" $policy' EXIT
 trap 'exit 1' INT TERM
 
 missing=
