@@ -26,6 +26,9 @@ const adminToken = "admin-of-the-test"
 // serviceName is a name in the certificates of API servers.
 const serviceName = "kubernetes.default.svc"
 
+// serviceAddress is the address of the Service of the API servers: the first of --service-cluster-ip-range.
+const serviceAddress = "10.99.0.1"
+
 // kubeCluster is three API servers with one etcd, each at its own address (scripts/test-kube.sh).
 type kubeCluster struct {
 	t       *testing.T
@@ -60,11 +63,11 @@ func startKube(t *testing.T) *kubeCluster {
 	t.Helper()
 	c := &kubeCluster{t: t, dir: sharedDir(t)}
 	authority := certs.New()
-	hosts := []string{"localhost", serviceName, "10.98.0.1", "10.98.0.2", "10.98.0.3", "127.0.0.1"}
+	hosts := []string{"localhost", serviceName, "10.98.0.1", "10.98.0.2", "10.98.0.3", "127.0.0.1", serviceAddress}
 	ca, _ := certs.PEM(authority.Certificate)
 	cert, key := certs.PEM(authority.Issue("kube-apiserver", hosts...))
 	accountCert, account := certs.PEM(authority.Issue("service-accounts"))
-	for name, data := range map[string][]byte{"ca": ca, "cert": cert, "key": key, "account": account, "account-cert": accountCert, "tokens": []byte(adminToken + `,admin,admin,"system:masters"`)} {
+	for name, data := range map[string][]byte{"ca": ca, "cert": cert, "key": key, "account": account, "account-cert": accountCert, "tokens": []byte(adminToken + `,admin,admin,"system:masters"` + "\n" + nodeToken + `,system:node:` + nodeName + `,node,"system:nodes"`)} {
 		writeFile(t, c.file(name), data)
 	}
 	c.tls = &tls.Config{RootCAs: authority.Pool, ServerName: serviceName}
@@ -105,7 +108,8 @@ func (s *kubeServer) start() {
 		"--etcd-servers="+c.etcd, "--bind-address="+s.host, "--advertise-address="+s.host, "--secure-port=6443",
 		"--tls-cert-file="+c.file("cert"), "--tls-private-key-file="+c.file("key"), "--client-ca-file="+c.file("ca"), "--cert-dir="+c.file("certs-"+s.host),
 		"--service-account-issuer=https://"+serviceName, "--service-account-key-file="+c.file("account-cert"),
-		"--service-account-signing-key-file="+c.file("account"), "--service-cluster-ip-range=10.99.0.0/16", "--authorization-mode=RBAC",
+		"--service-account-signing-key-file="+c.file("account"), "--service-cluster-ip-range=10.99.0.0/16", "--authorization-mode=Node,RBAC",
+		"--kubelet-preferred-address-types=InternalIP",
 		"--token-auth-file="+c.file("tokens"), "--shutdown-delay-duration=5s"))
 }
 

@@ -150,7 +150,12 @@ func checkPod(t *testing.T, pod *corev1.Pod) {
 	if len(volumes) > 0 {
 		t.Errorf("not mounted: %v", volumes)
 	}
-	if c.LivenessProbe == nil || c.LivenessProbe.HTTPGet == nil || c.LivenessProbe.HTTPGet.Port.IntValue() == 0 {
-		t.Errorf("probe %+v", c.LivenessProbe)
+	p := c.LivenessProbe
+	if p == nil || p.HTTPGet == nil || p.HTTPGet.Port.IntValue() == 0 || p.TerminationGracePeriodSeconds == nil {
+		t.Fatalf("probe %+v", p)
+	}
+	// A cluster takes a node for lost after 40 seconds, before Kubernetes 1.32.
+	if found := p.PeriodSeconds + p.FailureThreshold*p.TimeoutSeconds + int32(*p.TerminationGracePeriodSeconds); found > 35 {
+		t.Errorf("a gateway that hangs ends after %d seconds", found)
 	}
 }

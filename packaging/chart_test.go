@@ -281,6 +281,7 @@ func TestChartFollowsTheConfiguration(t *testing.T) {
 		{"the ports of the pod", pod.at("containers", 0, "ports"), "[map[containerPort:8443 name:site-with-a-lon protocol:TCP] map[containerPort:5353 name:dns protocol:UDP] map[containerPort:9091 name:admin protocol:TCP]]"},
 		{"those of the Service", find(t, all, "Service headpond/gate").at("spec", "ports"), "[map[name:site-with-a-lon port:443 protocol:TCP targetPort:site-with-a-lon] map[name:dns port:5353 protocol:UDP targetPort:dns]]"},
 		{"the time for the end", pod.at("terminationGracePeriodSeconds"), 10 + 90 + 10},
+		{"the time for one that hangs", pod.at("containers", 0, "livenessProbe", "terminationGracePeriodSeconds"), 10},
 		{"the limit of Go", pod.at("containers", 0, "env", 0, "value"), "1382MiB"},
 		{"the image", pod.at("containers", 0, "image"), "registry.example.org/headpond@sha256:" + strings.Repeat("0123456789abcdef", 4)},
 		{"the account", pod.at("serviceAccountName"), "gate"},

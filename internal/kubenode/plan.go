@@ -141,6 +141,17 @@ func (p *plan) StateName() string {
 	return name
 }
 
+// Drain is how long the gateway drains, in seconds, and Stop after how many it is killed.
+func (p *plan) Drain() int {
+	if p.Image != "" {
+		return drainSecondsPod
+	}
+	return drainSeconds
+}
+
+// Stop is twice as long: see Drain.
+func (p *plan) Stop() int { return 2 * p.Drain() }
+
 // quote writes a string for YAML.
 func quote(v any) (string, error) {
 	text, err := json.Marshal(v)

@@ -7,15 +7,19 @@ import (
 )
 
 // drainSeconds is how long a node's gateway drains. Watches never end by themselves, so most of this time is the
-// stagger.
-const drainSeconds = 10
+// stagger. A static pod is replaced only once it has ended, and the kubelet looks again only after 10 to 15 seconds:
+// nothing serves the node meanwhile, so a pod must have ended by then.
+const (
+	drainSeconds    = 10
+	drainSecondsPod = 3
+)
 
-var functions = template.FuncMap{"quote": quote, "drain": func() int { return drainSeconds }, "stop": func() int { return 2 * drainSeconds }}
+var functions = template.FuncMap{"quote": quote}
 
 // configTemplate is the gateway's configuration.
 const configTemplate = `# Made by "headpond kube": the API servers, for the clients on this node.
 admin: {{quote .Admin}}
-drain_timeout: {{drain}}s
+drain_timeout: {{.Drain}}s
 listeners:
   - name: kubernetes
     protocol: tcp
@@ -76,7 +80,7 @@ ExecReload=/bin/kill -HUP $MAINPID
 Restart=always
 RestartSec=1
 WatchdogSec=30
-TimeoutStopSec={{stop}}
+TimeoutStopSec={{.Stop}}
 LimitNOFILE=65536
 OOMScoreAdjust=-900
 CapabilityBoundingSet=
@@ -106,7 +110,7 @@ spec:
   dnsPolicy: Default
   priorityClassName: system-node-critical
   automountServiceAccountToken: false
-  terminationGracePeriodSeconds: {{stop}}
+  terminationGracePeriodSeconds: {{.Stop}}
   securityContext:
     seccompProfile:
       type: RuntimeDefault
@@ -129,9 +133,11 @@ spec:
           host: {{quote .AdminHost}}
           port: {{.Port}}
           path: /livez
-        periodSeconds: 10
+        periodSeconds: 5
         timeoutSeconds: 6
         failureThreshold: 3
+        # Clients are without it for half a minute at most: a gateway that hangs does not drain.
+        terminationGracePeriodSeconds: 5
       volumeMounts:
 {{- range .Mounts}}
         - name: {{.Name}}
