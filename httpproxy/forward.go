@@ -479,15 +479,15 @@ func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
 // exchange sends the request on the lease and passes the response on. It ends the lease. An error after the beginning of
 // the response means that the client must not take the response for complete.
 func (s *session) exchange(raw []byte) error {
-	settled := false
+	returned := false
 	defer func() {
-		if !settled { // a panic; the pool must not lose a connection
+		if !returned { // a panic; the pool must not lose a connection
 			_ = s.fail("", httppool.ErrClientGone)
 			s.endCopy()
 		}
 	}()
 	err := s.sendAndReceive(raw)
-	settled = true
+	returned = true
 	return err
 }
 

@@ -247,9 +247,9 @@ func (s *session) endRest() bool {
 
 // continueBody does the remaining work of exchange after a rest.
 func (s *session) continueBody() error {
-	settled := false
+	returned := false
 	defer func() {
-		if !settled { // a panic
+		if !returned { // a panic
 			_ = s.fail("", httppool.ErrClientGone)
 		}
 	}()
@@ -257,7 +257,7 @@ func (s *session) continueBody() error {
 		panic(p)
 	}
 	err := s.restOfBody()
-	settled = true
+	returned = true
 	return err
 }
 
