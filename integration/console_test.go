@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -244,20 +243,6 @@ func pgBouncerConsole(t *testing.T) string {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("pgbouncer", file)
-	if os.Getuid() == 0 { // it refuses to run as root
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody(t)}
-	}
-	p := start(t, cmd)
-	eventually(t, "PgBouncer listens", func() error {
-		if p.Ended() {
-			t.Fatalf("PgBouncer ended:\n%s", p.out)
-		}
-		conn, err := net.Dial("tcp", listen)
-		if err == nil {
-			err = conn.Close()
-		}
-		return err
-	})
+	startPgBouncer(t, file, listen)
 	return "postgres://shop@" + listen + "/pgbouncer?sslmode=disable"
 }
