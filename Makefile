@@ -69,10 +69,6 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, pro
 test: export GOFLAGS := $(GOFLAGS) -trimpath
 test: test-deps ## Vet and test everything, with -race wherever it can tell more, against real servers
 	$(GO) vet ./... ./acme/... ./bench/... ./cmd/routevet/... ./http3/... ./integration/... ./peers/... ./route/ginroute/... ./tracing/...
-	@set -e; for p in $(PLATFORMS); do echo "vet for $$p"; packages='./fiber/... ./cmd/... ./internal/cli/...'; \
-		case $$p in linux/*) packages='$(ARCHPKGS)';; esac; \
-		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) vet $$packages; \
-		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) test -c -o /dev/null ./fiber; done
 	@# bench/route compares answers, request by request; its servers are tested with the detector in route.
 	$(GO) test -vet=off ./bench/route
 	@# What reads the tree's files has no concurrency. The cache does not see that the README has changed: it is outside of bench.
@@ -80,7 +76,7 @@ test: test-deps ## Vet and test everything, with -race wherever it can tell more
 	@$(MAKE) --no-print-directory test-report
 	@# The packages that take longest begin first, so that none of them runs alone at the end.
 	@PACKAGES="./fiber ./bench/cmd/headpond-bench ./pgproxy/sqlite ./route ./peers ./http3 ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./http3/... ./peers/... ./route/ginroute/... ./tracing/..." \
-		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' RELEASED='$(RELEASED)' sh scripts/test.sh
+		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' RELEASED='$(RELEASED)' PLATFORMS='$(PLATFORMS)' ARCHPKGS='$(ARCHPKGS)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done

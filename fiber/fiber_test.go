@@ -345,19 +345,7 @@ func TestAdopt(t *testing.T) {
 func TestResetBehindData(t *testing.T) {
 	loops(t, func(t *testing.T, e *fiber.Engine) {
 		for _, used := range []bool{false, true} {
-			l, err := e.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := net.Dial("tcp", l.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = l.Close()
+			c, s := plainPair(t, e)
 			if used {
 				_, _ = c.Write([]byte("before"))
 				on(s, func() { _, _ = io.ReadFull(s, make([]byte, 6)) })

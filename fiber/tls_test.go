@@ -26,19 +26,7 @@ func serverConfig() *tls.Config {
 func TestTLSClientThatStopsReadingAndSendsRubbish(t *testing.T) {
 	cfg := serverConfig()
 	loops(t, func(t *testing.T, e *fiber.Engine) {
-		l, err := e.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		raw, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = l.Close()
+		raw, s := plainPair(t, e)
 		server := fiber.TLSServer(s, cfg)
 		shaken := make(chan error, 1)
 		fiber.Spawn(s, func() { shaken <- server.Handshake() })

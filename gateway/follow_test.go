@@ -53,54 +53,63 @@ func TestRequestsFollowAReplacedPausedUpstream(t *testing.T) {
 }
 
 // TestSessionsFollowAReplacedPausedUpstream: a PostgreSQL client whose statement waits for the end of a pause gets its
-// answer from the upstream that replaces the paused one, and stays connected.
+// answer from the upstream that replaces the paused one, also if it has to ask servers for their role, and stays connected.
 func TestSessionsFollowAReplacedPausedUpstream(t *testing.T) {
 	db := pgtest.Start(t)
 	db.CreateUser(t, "moved", "a new password")
 	db.CreateDatabase(t, "moved", "moved")
-	text := `
+	for _, target := range []string{"any", "primary"} {
+		t.Run(target, func(t *testing.T) {
+			text := `
 drain_timeout: 10s
 listeners:
   - {name: db, protocol: postgres, listen: "127.0.0.1:0", upstream: pg, postgres: {databases: {"*": pg}, auth: trust}}
 upstreams:
-  pg: {endpoints: ["{addr}"], postgres: {user: "{user}", dbname: "{name}", password: "{password}"}}
+  pg: {endpoints: ["{addr}"], pool: {acquire_timeout: 20s}, postgres: {user: "{user}", dbname: "{name}", password: "{password}", target: {target}}}
 `
-	cfg := func(addr, user, name, password string) []string {
-		return []string{"{addr}", addr, "{user}", user, "{name}", name, "{password}", password}
-	}
-	gw := run(t, parse(t, text, cfg(db.Addr(), db.Superuser(), "postgres", "")...))
-	conn, err := pgx.Connect(t.Context(), "postgres://u@"+gw.Addr("db")+"/any?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(context.Background()) }()
-	name := func() string {
-		var name string
-		if err := conn.QueryRow(t.Context(), "select current_database() || current_user").Scan(&name); err != nil {
-			return err.Error()
-		}
-		return name
-	}
-	if got := name(); !strings.HasPrefix(got, "postgres") {
-		t.Fatal(got)
-	}
-	pause(t, gw, "pg")
-	got := make(chan string, 1)
-	go func() { got <- name() }()
-	waitsInOld(t, gw)
-	if err := gw.Reload(parse(t, text, cfg(db.Addr(), "moved", "moved", "a new password")...)); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case name := <-got:
-		t.Errorf("%s during the pause", name)
-	default:
-	}
-	resume(t, gw, "pg")
-	if name := <-got; name != "movedmoved" {
-		t.Errorf("after the pause: %s", name)
-	}
-	if name := name(); name != "movedmoved" {
-		t.Errorf("the next statement: %s", name)
+			cfg := func(user, name, password string) []string {
+				return []string{"{addr}", db.Addr(), "{user}", user, "{name}", name, "{password}", password, "{target}", target}
+			}
+			gw := run(t, parse(t, text, cfg(db.Superuser(), "postgres", "")...))
+			conn, err := pgx.Connect(t.Context(), "postgres://u@"+gw.Addr("db")+"/any?sslmode=disable")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close(context.Background()) }()
+			name := func() string {
+				var name string
+				if err := conn.QueryRow(t.Context(), "select current_database() || current_user").Scan(&name); err != nil {
+					return err.Error()
+				}
+				return name
+			}
+			if got := name(); !strings.HasPrefix(got, "postgres") {
+				t.Fatal(got)
+			}
+			pause(t, gw, "pg")
+			got := make(chan string, 1)
+			go func() { got <- name() }()
+			waitsInOld(t, gw)
+			look := db.Connect(t)
+			conntest.Eventually(t, "the gateway has no connection to the server", func() bool {
+				var n int
+				return look.QueryRow(t.Context(), "select count(*) from pg_stat_activity where backend_type = 'client backend'").Scan(&n) == nil && n == 1
+			})
+			if err := gw.Reload(parse(t, text, cfg("moved", "moved", "a new password")...)); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case name := <-got:
+				t.Errorf("%s during the pause", name)
+			default:
+			}
+			resume(t, gw, "pg")
+			if name := <-got; name != "movedmoved" {
+				t.Errorf("after the pause: %s", name)
+			}
+			if name := name(); name != "movedmoved" {
+				t.Errorf("the next statement: %s", name)
+			}
+		})
 	}
 }

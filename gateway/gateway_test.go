@@ -58,6 +58,11 @@ upstreams:
 		_, _, err := get(client(t), "http://"+g.Addr("web")+"/")
 		return errors.Join(err, conn.QueryRow(ctx, "select 1").Scan(&n))
 	})
+	for _, u := range g.Snapshot().Upstreams { // what the status advises about depends on it
+		if u.Heavy != (u.Name == "lite") || u.Reuses != (u.Name != "echo") {
+			t.Errorf("upstream %s: heavy %v, reuses %v", u.Name, u.Heavy, u.Reuses)
+		}
+	}
 	if g.Addr("nobody") != "" {
 		t.Error("an address for a listener that does not exist")
 	}

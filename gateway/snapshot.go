@@ -36,7 +36,7 @@ func (g *Gateway) Snapshot() admin.Snapshot {
 	}
 	for _, b := range backends {
 		p := extend.ProtocolOf(b.cfg.Protocol)
-		s.Upstreams = append(s.Upstreams, admin.Upstream{Protocol: string(b.cfg.Protocol), Reuses: p != nil && p.Reuses})
+		s.Upstreams = append(s.Upstreams, admin.Upstream{Protocol: string(b.cfg.Protocol), Reuses: p != nil && p.Reuses, Heavy: p != nil && p.Heavy})
 	}
 	leavers := g.retiring
 	g.mu.Unlock()

@@ -450,15 +450,15 @@ func (s *session) hold(l upstream.Lease[*httppool.Conn]) error {
 // exchange calls sendAndReceive, or a later part of it. It ends the lease, unless the session rests. An error after the
 // beginning of the response means that the client must not take the response for complete.
 func (s *session) exchange(part func() error) error {
-	settled := false
+	returned := false
 	defer func() {
-		if !settled { // a panic; the pool must not lose a connection
+		if !returned { // a panic; the pool must not lose a connection
 			_ = s.fail("", httppool.ErrClientGone)
 			s.endCopy()
 		}
 	}()
 	err := part()
-	settled = true
+	returned = true
 	return err
 }
 

@@ -221,14 +221,7 @@ func (p *Proxy) Serve(l net.Listener) error {
 }
 
 // isDraining reports whether the proxy drains.
-func (p *Proxy) isDraining() bool {
-	select {
-	case <-p.srv.Draining():
-		return true
-	default:
-		return false
-	}
-}
+func (p *Proxy) isDraining() bool { return p.srv.IsDraining() }
 
 // errPanicked is the reason recorded for work that a panic has ended.
 var errPanicked = errors.New("a defect of the proxy")

@@ -14,43 +14,37 @@ import (
 // TestSQLiteWithClients runs typical programs of the most used clients: each creates tables, writes, reads and looks at
 // the schema. The same programs pass with PostgreSQL. Each has its own file.
 func TestSQLiteWithClients(t *testing.T) {
+	type command func(t *testing.T, at string) *exec.Cmd // most get a directory, too, whether they use it or not
+	node := func(program string) command {
+		return func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Node(t, clienttest.Program(t, program), "postgres://me@"+at, t.TempDir())
+		}
+	}
+	python := func(program, scheme, parameters string) command {
+		return func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Python(t, clienttest.Program(t, program), scheme+"://me@"+at+parameters, t.TempDir())
+		}
+	}
+	inParts := func(program string) command {
+		return func(t *testing.T, at string) *exec.Cmd {
+			return clienttest.Python(t, append([]string{clienttest.Program(t, program)}, parts(t, at)...)...)
+		}
+	}
 	clients := []struct {
 		name string
-		run  func(t *testing.T, at string) *exec.Cmd
+		run  command
 	}{
-		{"node-pg", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Node(t, clienttest.Program(t, "node_pg.cjs"), "postgres://me@"+at)
-		}},
-		{"drizzle", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Node(t, clienttest.Program(t, "drizzle.cjs"), "postgres://me@"+at, t.TempDir())
-		}},
-		{"knex", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Node(t, clienttest.Program(t, "knex.cjs"), "postgres://me@"+at)
-		}},
-		{"sequelize", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Node(t, clienttest.Program(t, "sequelize.cjs"), "postgres://me@"+at)
-		}},
-		{"pandas", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Python(t, clienttest.Program(t, "pandas_frames.py"), "postgresql+psycopg://me@"+at)
-		}},
-		{"alembic", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Python(t, clienttest.Program(t, "alembic_migrate.py"), "postgresql+psycopg://me@"+at, t.TempDir())
-		}},
-		{"sqlalchemy-asyncpg", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Python(t, clienttest.Program(t, "sqlalchemy_orm.py"), "postgresql+asyncpg://me@"+at)
-		}},
-		{"sqlalchemy-psycopg", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Python(t, clienttest.Program(t, "sqlalchemy_orm.py"), "postgresql+psycopg://me@"+at)
-		}},
-		{"django", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Python(t, append([]string{clienttest.Program(t, "django_app.py")}, parts(t, at)...)...)
-		}},
-		{"pgcli", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Python(t, append([]string{clienttest.Program(t, "pgcli_session.py")}, parts(t, at)...)...)
-		}},
-		{"asyncpg", func(t *testing.T, at string) *exec.Cmd {
-			return clienttest.Python(t, clienttest.Program(t, "asyncpg_pool.py"), "postgresql://me@"+at+"?sslmode=disable")
-		}},
+		{"node-pg", node("node_pg.cjs")},
+		{"drizzle", node("drizzle.cjs")},
+		{"knex", node("knex.cjs")},
+		{"sequelize", node("sequelize.cjs")},
+		{"pandas", python("pandas_frames.py", "postgresql+psycopg", "")},
+		{"alembic", python("alembic_migrate.py", "postgresql+psycopg", "")},
+		{"sqlalchemy-asyncpg", python("sqlalchemy_orm.py", "postgresql+asyncpg", "")},
+		{"sqlalchemy-psycopg", python("sqlalchemy_orm.py", "postgresql+psycopg", "")},
+		{"django", inParts("django_app.py")},
+		{"pgcli", inParts("pgcli_session.py")},
+		{"asyncpg", python("asyncpg_pool.py", "postgresql", "?sslmode=disable")},
 		{"jdbc", func(t *testing.T, at string) *exec.Cmd {
 			return clienttest.Java(t, clienttest.Program(t, "Jdbc.java"), "jdbc:postgresql://"+at+"?user=me&sslmode=disable")
 		}},

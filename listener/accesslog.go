@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"log/slog"
+	"time"
 )
 
 // AccessLog reports whether Access writes lines. If not, sessions need not collect attributes.
@@ -18,6 +19,21 @@ func (s *Server) Access(ctx context.Context, attrs ...slog.Attr) {
 		return
 	}
 	cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "access", attrs...)
+}
+
+// AccessConn writes the line of a session without requests: its duration, its bytes and, if not nil, the error that ended it.
+func (s *Server) AccessConn(c *Conn, upstream, endpoint string, err error) {
+	if !s.AccessLog() {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("client", c.RemoteAddr().String()), slog.String("upstream", upstream), slog.String("endpoint", endpoint),
+		slog.Duration("duration", time.Since(c.Accepted())), slog.Uint64("bytes_in", c.BytesIn()), slog.Uint64("bytes_out", c.BytesOut()),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("error", err.Error()))
+	}
+	s.Access(context.Background(), attrs...)
 }
 
 // Logger returns the logger of the last Update, with the listener's name and protocol as

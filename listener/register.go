@@ -159,7 +159,7 @@ func (s *Server) Each(fn func(Session)) {
 
 // Sessions describes all sessions, in no particular order.
 func (s *Server) Sessions() []Info {
-	table, cfg, draining := s.registered(), s.config(), s.isDraining()
+	table, cfg, draining := s.registered(), s.config(), s.IsDraining()
 	all := make([]Info, 0, len(table))
 	for _, r := range table {
 		c := r.conn

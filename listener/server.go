@@ -142,7 +142,8 @@ func (s *Server) Serve(l net.Listener) error {
 // next boundary.
 func (s *Server) Draining() <-chan struct{} { return s.draining }
 
-func (s *Server) isDraining() bool {
+// IsDraining reports whether a drain has begun.
+func (s *Server) IsDraining() bool {
 	select {
 	case <-s.draining:
 		return true

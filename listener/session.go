@@ -175,7 +175,7 @@ func (s *Server) rejectNoHeader(c *Conn, err error) {
 		return
 	}
 	s.rejected.Add(1)
-	if !s.isDraining() { // otherwise the drain has closed the connection
+	if !s.IsDraining() { // otherwise the drain has closed the connection
 		s.Report(ReasonProxyHeader, slog.LevelWarn, "connection rejected", "client", client, "error", err)
 	}
 }

@@ -76,7 +76,7 @@ func (s *Server) Stats() Stats {
 	cfg := s.config()
 	st := Stats{
 		Name: cfg.Name, Protocol: cfg.Protocol, MaxConns: cfg.MaxConns,
-		Draining: s.isDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(), Gone: s.gone.Load(),
+		Draining: s.IsDraining(), Accepted: s.accepted.Load(), Rejected: s.rejected.Load(), Gone: s.gone.Load(),
 	}
 	st.Errors, st.LastErrors = s.errors.snapshot()
 	for _, set := range s.measured() {

@@ -34,7 +34,6 @@ const (
 // come out. It has no goroutine, socket or clock and is not safe for concurrent use: the session's
 // lock guards it.
 type core struct {
-	client     bool
 	maxMessage int
 	chunk      int    // largest payload of a frame sent when others want to send
 	bulk       int    // and when nobody does
@@ -111,7 +110,7 @@ type counters struct {
 // newCore starts a session from both sides' Hello.
 func newCore(cfg Config, client bool, peer *frame.Hello, now func() int64) *core {
 	c := &core{
-		client: client, now: now, maxMessage: cfg.MaxMessage, maxFrame: offeredFrame(cfg),
+		now: now, maxMessage: cfg.MaxMessage, maxFrame: offeredFrame(cfg),
 		maxTheirs: cfg.MaxChannels, maxMine: int(peer.MaxChannels), backlog: cfg.AcceptBacklog,
 		window: uint64(cfg.ChannelWindow), maxWindow: uint64(cfg.MaxChannelWindow),
 		peerWindow: uint64(peer.ChannelWindow), channels: map[uint32]*channel{}, next: 2,

@@ -328,14 +328,7 @@ func (c *Client) carry(ctx context.Context, accepted *listener.Conn) {
 // isDraining reports whether the proxy drains.
 func (c *Client) isDraining() bool { return c.proxy.isDraining() }
 
-func (p *Proxy) isDraining() bool {
-	select {
-	case <-p.srv.Draining():
-		return true
-	default:
-		return false
-	}
-}
+func (p *Proxy) isDraining() bool { return p.srv.IsDraining() }
 
 // interrupt ends the wait of an idle client. Any goroutine may call it, once Draining is closed.
 func (c *Client) interrupt() {

@@ -50,9 +50,7 @@ func TestEvidentCatalogs(t *testing.T) {
 			"create trigger g before insert on %[1]s for each row execute function %[1]s_f()", table, trigger.body))
 	}
 	db, name := ownDatabase(t, fixtures...)
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsEvident, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 1))
 	judge, err := g.backend.JudgedByEvidence(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -91,9 +89,7 @@ func TestEvidentAlone(t *testing.T) {
 		"create table l (n int); create table t (n int); create rule r as on insert to t do also select " + set: "insert into t values (1)",
 	} {
 		db, name := ownDatabase(t, ddl)
-		g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-			pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsEvident, 1
-		})
+		g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 1))
 		judge, err := g.backend.JudgedByEvidence(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -138,9 +134,7 @@ func TestNothingEvident(t *testing.T) {
 // that was cached for the other one.
 func TestSequenceCaches(t *testing.T) {
 	db, name := ownDatabase(t, "create sequence q cache 10; create table numbered (id bigint default nextval('q'), n int)")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsHidden, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsHidden, 1))
 	rival := g.connect(t, "")
 	settle(t, g)
 	const takes, inserts = "select nextval('q')", "insert into numbered (n) values (1) returning id"
@@ -190,9 +184,7 @@ func TestSequenceCaches(t *testing.T) {
 // TestSequenceCachesAreUsedUp: with CatalogsEvident, the gateway's default, no value of a CACHE is lost.
 func TestSequenceCachesAreUsedUp(t *testing.T) {
 	db, name := ownDatabase(t, "create sequence q cache 10")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsEvident, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsEvident, 1))
 	next, other := g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
 	for want := 1; want < 12; want++ {

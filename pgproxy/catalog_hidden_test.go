@@ -34,9 +34,7 @@ create view plain as select harmless() as n;`
 // TestHiddenCatalogs has views and triggers leave something, and ask for others' sequences, where the catalogs only add to what texts say.
 func TestHiddenCatalogs(t *testing.T) {
 	db, name := ownDatabase(t, hidesBehind)
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsHidden, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsHidden, 1))
 	c, other := g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
 	for _, sql := range []string{"select * from by_view", "insert into by_trigger values (1)"} {
@@ -67,9 +65,7 @@ func TestHiddenCatalogs(t *testing.T) {
 // see: it is not believed to be harmless.
 func TestHiddenCatalogsTakeNothingAway(t *testing.T) {
 	db, name := ownDatabase(t, hidesBehind)
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsHidden, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsHidden, 1))
 	c, other := g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
 	straight, err := pgx.Connect(t.Context(), db.DSN(db.Superuser(), db.Password(), name))
@@ -102,9 +98,7 @@ func TestHiddenCatalogsTakeNothingAway(t *testing.T) {
 // TestHiddenCatalogsAndDDL has a client define something: other transactions are not checked for that, and the catalogs are read again.
 func TestHiddenCatalogsAndDDL(t *testing.T) {
 	db, name := ownDatabase(t, hidesBehind)
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsHidden, 2
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsHidden, 2))
 	c, other := g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
 	was := g.backend.CatalogVersion()

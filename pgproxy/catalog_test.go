@@ -175,6 +175,13 @@ func ownDatabaseNamed(t *testing.T, name string, fixtures ...string) (*pgtest.Cl
 	return db, name
 }
 
+// readingCatalogs has a gateway read the catalogs of a database, with up to maxSize server connections.
+func readingCatalogs(name string, what pgproxy.Catalogs, maxSize int) func(*pgproxy.Config, *pgproxy.PostgresConfig) {
+	return func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, what, maxSize
+	}
+}
+
 // TestCatalogOfUnseenCalls has operators, casts and event triggers call a function: what calls them cannot be seen.
 func TestCatalogOfUnseenCalls(t *testing.T) {
 	const sets = "create function sets(a point, b point) returns bool language plpgsql as $$ begin perform set_config('work_mem', '1MB', false); return true; end $$;"
@@ -271,9 +278,7 @@ func TestCatalogOfEventTriggers(t *testing.T) {
 // TestHiddenSettingsFollow has a trigger, a view and a default change a setting: it follows the client, and no other has it.
 func TestHiddenSettingsFollow(t *testing.T) {
 	db, name := ownDatabase(t, "create function locks2(a int, b int) returns int language sql as 'select locks(b)';", hiddenFixture)
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsTrusted, 1))
 	c, other := g.connect(t, ""), g.connect(t, "")
 	for range 2 { // before and after the catalogs have been read
 		for _, sql := range []string{"insert into by_trigger values (1024)", "select * from by_view", "insert into by_default (id) values (1)", "select sets('x')"} {
@@ -294,9 +299,7 @@ func settle(t *testing.T, g *gateway) {
 // TestDDLIsNoticed has a client make a function that was harmless set something, and another one call it.
 func TestDDLIsNoticed(t *testing.T) {
 	db, name := ownDatabase(t, "create function f() returns int language sql as 'select 1'; create view shown as select '1'::text as set_config")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsTrusted, 1))
 	c, other := g.connect(t, ""), g.connect(t, "")
 	for _, ddl := range []string{
 		"create or replace function f() returns int language plpgsql as $$ begin set work_mem = '1MB'; return 1; end $$",
@@ -322,9 +325,7 @@ func TestDDLIsNoticed(t *testing.T) {
 // transaction is followed by a check.
 func TestDDLIsNoticedAtItsEnd(t *testing.T) {
 	db, name := ownDatabase(t, "create view v as select '1'::text as set_config")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 3
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsTrusted, 3))
 	c, other, defines := g.connect(t, ""), g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
 	simple(t, defines, "begin")
@@ -344,9 +345,7 @@ func TestDDLIsNoticedAtItsEnd(t *testing.T) {
 func startWithUnseen(t *testing.T, fixture string) (g *gateway, unseen, c, other *pgx.Conn) {
 	t.Helper()
 	db, name := ownDatabase(t, fixture)
-	g = start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 3
-	})
+	g = start(t, db, readingCatalogs(name, pgproxy.CatalogsTrusted, 3))
 	session := start(t, db, func(cfg *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.DBName, cfg.Mode = name, pgproxy.Session })
 	unseen, c, other = session.connect(t, ""), g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
@@ -397,9 +396,7 @@ func TestCatalogOfManyNames(t *testing.T) {
 // TestCatalogOfAnotherServer has the catalogs read from one server, and clients use another one that differs: they are followed by a check.
 func TestCatalogOfAnotherServer(t *testing.T) {
 	db, name := ownDatabase(t, "create view v as select 1 as n")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsTrusted, 1))
 	c, other := g.connect(t, ""), g.connect(t, "")
 	past := start(t, db, func(cfg *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.DBName, cfg.Mode = name, pgproxy.Session }).connect(t, "")
 	settle(t, g)
@@ -529,9 +526,7 @@ func TestTextsThatDefine(t *testing.T) {
 // TestCatalogOfPastDDL has somebody else run DDL, past the gateway: it is noticed when the catalogs are read again.
 func TestCatalogOfPastDDL(t *testing.T) {
 	db, name := ownDatabase(t, "create view v as select 1")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsTrusted, 1))
 	c, other := g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
 	was := g.backend.CatalogVersion()
@@ -548,9 +543,7 @@ func TestCatalogOfPastDDL(t *testing.T) {
 func TestDDLInSessionMode(t *testing.T) {
 	const hides = "create or replace view v as select set_config('work_mem', '1MB', false)"
 	db, name := ownDatabase(t, "create view v as select '1'::text as set_config")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsTrusted, 1))
 	inSession := start(t, db, func(cfg *pgproxy.Config, _ *pgproxy.PostgresConfig) {
 		cfg.Mode, cfg.Databases = pgproxy.Session, map[string]pgproxy.Backend{"*": g.backend}
 	})
@@ -626,9 +619,7 @@ func TestDrainEndsCatalogReading(t *testing.T) {
 // TestRetiredBackendKnowsNothing has a backend be replaced: it does not hear of DDL any more, so that every transaction is followed by a check.
 func TestRetiredBackendKnowsNothing(t *testing.T) {
 	db, name := ownDatabase(t, "create view v as select 1")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 1
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsTrusted, 1))
 	c, other := g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
 	g.backend.Retire()
@@ -643,9 +634,7 @@ func TestRetiredBackendKnowsNothing(t *testing.T) {
 // TestTemporaryTableHides has a temporary table call a function by a default: what that sets follows its client, pinned or not.
 func TestTemporaryTableHides(t *testing.T) {
 	db, name := ownDatabase(t, "create function sets() returns text language plpgsql as $$ begin set work_mem = '1MB'; return 'x'; end $$")
-	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
-		pc.DBName, pc.ReadCatalogs, pc.Limits.MaxSize = name, pgproxy.CatalogsTrusted, 2
-	})
+	g := start(t, db, readingCatalogs(name, pgproxy.CatalogsTrusted, 2))
 	c, other := g.connect(t, ""), g.connect(t, "")
 	settle(t, g)
 	simple(t, c, "create temp table own (n int, v text default sets())")

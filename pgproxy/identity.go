@@ -37,22 +37,22 @@ func (g *startup) checkCertName(user string, r *hba.Rule) error {
 		return nil
 	}
 	name, err := nameIn(g.certificate(), r.ByDN)
-	if err == nil && !g.set.Maps.Allow(r.Map, name, user) {
-		err = notAllowed(r, name)
-	}
-	if err == nil {
-		return nil
-	}
-	return &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonAuthFailed, cause: err,
-		message: fmt.Sprintf("certificate authentication failed for user %q", user)}
+	return g.checkName("certificate", name, err, user, r)
 }
 
-// notAllowed is the reason, for the log, why the holder of a name cannot be a user.
-func notAllowed(r *hba.Rule, name string) error {
-	if r.Map == "" {
-		return fmt.Errorf("%s: the client is %q", r.Where, name)
+// checkName refuses a client whose name, which a method has found, must not be that user. err is why it has found none.
+func (g *startup) checkName(method, name string, err error, user string, r *hba.Rule) error {
+	switch {
+	case err != nil:
+	case g.set.Maps.Allow(r.Map, name, user):
+		return nil
+	case r.Map == "":
+		err = fmt.Errorf("%s: the client is %q", r.Where, name)
+	default:
+		err = fmt.Errorf("%s: map %q does not let %q be this user", r.Where, r.Map, name)
 	}
-	return fmt.Errorf("%s: map %q does not let %q be this user", r.Where, r.Map, name)
+	return &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonAuthFailed, cause: err,
+		message: fmt.Sprintf("%s authentication failed for user %q", method, user)}
 }
 
 // checkPeer refuses a client of a Unix socket whose operating system's user may not be the one that it asks for.
@@ -60,12 +60,5 @@ func (g *startup) checkPeer(user string, r *hba.Rule) (err error) {
 	var name string
 	conn := g.accepted                                 // so that g stays on the stack
 	fiber.Block(func() { name, err = peerUser(conn) }) // it reads a file
-	if err == nil && !g.set.Maps.Allow(r.Map, name, user) {
-		err = notAllowed(r, name)
-	}
-	if err == nil {
-		return nil
-	}
-	return &refusal{code: pgwire.StateInvalidAuthorization, reason: listener.ReasonAuthFailed, cause: err,
-		message: fmt.Sprintf("Peer authentication failed for user %q", user)}
+	return g.checkName("Peer", name, err, user, r)
 }

@@ -18,7 +18,7 @@ func (p *Pool[T]) open(round uint64) {
 		p.mu.Lock()
 		p.touch(p.now())
 		p.core.openDone(s, round, err, &e)
-		p.settle()
+		p.signalEmpty()
 		p.unlock(&e)
 	}
 	err := p.givenUp(opens, p.callOpen(opens, timeout, s, finish))
@@ -106,7 +106,7 @@ func (p *Pool[T]) openDirect(caller context.Context, start int64) (Lease[T], err
 			l = c.lease(s)
 			p.hold(s)
 		}
-		p.settle()
+		p.signalEmpty()
 		p.mu.Unlock()
 	}
 	finish(p.givenUp(opens, p.callOpen(ctx, timeout, s, func(err error) {

@@ -26,7 +26,7 @@ func (p *Pool[T]) Pause() error {
 		p.touch(p.now())
 		c.pause(&e)
 		p.quiet = make(chan struct{})
-		p.settle()
+		p.signalEmpty()
 	}
 	p.unlockAsync(&e)
 	return nil
@@ -76,14 +76,14 @@ func (p *Pool[T]) Resume() bool {
 
 // endPause wakes the callers of WaitPaused. Under mu.
 func (p *Pool[T]) endPause() {
-	if p.quiet != nil && !p.core.empty() { // settle has closed it otherwise
+	if p.quiet != nil && !p.core.empty() { // signalEmpty has closed it otherwise
 		close(p.quiet)
 	}
 	p.quiet = nil
 }
 
-// settle wakes Drain or WaitPaused when the last resource has been closed. Under mu.
-func (p *Pool[T]) settle() {
+// signalEmpty wakes Drain or WaitPaused when the last resource has been closed. Under mu.
+func (p *Pool[T]) signalEmpty() {
 	switch {
 	case !p.core.empty():
 	case p.core.closed:

@@ -204,7 +204,7 @@ func (p *Pool[T]) closeSlot(s, rest *slot[T]) {
 		p.mu.Lock()
 		p.touch(p.now())
 		p.core.closeDone(s, &e)
-		p.settle()
+		p.signalEmpty()
 		p.unlock(&e)
 	}
 	_ = p.guard("Close", func() error { p.config.Close(s.value); return nil }, func() {
@@ -327,6 +327,6 @@ func (p *Pool[T]) shutdown(e *effects[T]) bool {
 		p.timer.Stop()
 	}
 	p.endPause()
-	p.settle()
+	p.signalEmpty()
 	return true
 }

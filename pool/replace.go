@@ -67,7 +67,7 @@ func (p *Pool[T]) openReplacement(caller, opens context.Context, old *slot[T], s
 			p.waits.observe(time.Duration(p.core.clock - start))
 			p.hold(s)
 		}
-		p.settle()
+		p.signalEmpty()
 		p.unlock(&e)
 	}
 	_ = p.guard("Close", func() error { p.config.Close(old.value); return nil }, func() { finish(errExited) })

@@ -47,11 +47,11 @@ func (c *core[T]) follow() {
 	seconds := time.Duration(took).Seconds()
 	// An acquire whose resource fails its check is taken back, so fresh may have become less.
 	sample := max(float64(int64(c.fresh-w.fresh)), 0) / seconds //nolint:gosec // a small difference
-	settles := rateFalls
+	constant := rateFalls
 	if sample > w.rate {
-		settles = rateRises
+		constant = rateRises
 	}
-	w.rate += (sample - w.rate) * (1 - math.Exp(-seconds/settles.Seconds()))
+	w.rate += (sample - w.rate) * (1 - math.Exp(-seconds/constant.Seconds()))
 	if missed := c.waited - w.waited; missed > 0 && float64(missed)*missedMost > sample*seconds {
 		w.spread = min(max(w.spread, spreadLeast)*spreadGrows, spreadMost)
 	} else {

@@ -7,7 +7,7 @@
 # wait now and then. What a run printed is shown when all have ended, and at last the time and the CPU time that each took. PACKAGES come
 # from go's cache if they may; the rest does not, for the cache does not know the engine, nor that integration builds the gateway.
 set -eu
-: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}"
+: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${ARCHPKGS:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}"
 export CGO_ENABLED=1
 # A program with the race detector waits for a second when it ends, for races that other threads may still report. Hundreds of gateways end here.
 export GORACE="atexit_sleep_ms=100 ${GORACE:-}"
@@ -68,6 +68,17 @@ unraced() {
 	"$GO" test -vet=off -timeout 10m -run "^($(unracedNames .))\$|Alloc" $(unracedFiles . | sed 's|/[^/]*$||' | sort -u)
 }
 
+# platforms vets for PLATFORMS what may depend on them: on Linux ARCHPKGS.
+platforms() {
+	for p in $PLATFORMS; do
+		packages='./fiber/... ./cmd/... ./internal/cli/...'
+		case $p in linux/*) packages=$ARCHPKGS ;; esac
+		# shellcheck disable=SC2086 # words
+		GOOS=${p%/*} GOARCH=${p#*/} CGO_ENABLED=0 "$GO" vet $packages &&
+			GOOS=${p%/*} GOARCH=${p#*/} CGO_ENABLED=0 "$GO" test -c -o /dev/null ./fiber || return 1
+	done
+}
+
 build() {
 	# shellcheck disable=SC2046,SC2086 # words
 	"$GO" test $RACE -vet=off -ldflags=-w -c -o "$dir/" $(printf './%s ' $SESSIONS) &&
@@ -98,6 +109,7 @@ for e in $ENGINES; do
 done
 run integration-once integration auto -test.run
 run unraced measure unraced unraced
+[ -z "$PLATFORMS" ] || run platforms measure platforms platforms
 wait
 failed=0
 for job in $runs; do

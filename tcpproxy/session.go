@@ -220,7 +220,7 @@ func (s *session) upstreamName() string {
 func (s *session) refuse(reason string, err error) {
 	s.proxy.srv.Report(reason, level(reason), "session failed", "client", s.client.RemoteAddr().String(),
 		"upstream", s.upstreamName(), "error", err)
-	s.access("", err)
+	s.proxy.srv.AccessConn(s.client, s.upstreamName(), "", err)
 }
 
 // level returns the level of the log line about a session that ended for reason.
@@ -251,30 +251,11 @@ func (s *session) broke(endpoint, reason string, err error) {
 			"client", s.client.RemoteAddr().String(), "upstream", s.upstreamName(),
 			"endpoint", endpoint, "error", err)
 	}
-	s.access(endpoint, err)
+	s.proxy.srv.AccessConn(s.client, s.upstreamName(), endpoint, err)
 }
 
 // errSilent is the failure of an endpoint that ends its stream instead of answering a ClientHello.
 var errSilent = errors.New("the server has ended its stream without an answer to the ClientHello")
-
-// access writes the access log's line.
-func (s *session) access(endpoint string, err error) {
-	if !s.proxy.srv.AccessLog() {
-		return
-	}
-	attrs := []slog.Attr{
-		slog.String("client", s.client.RemoteAddr().String()),
-		slog.String("upstream", s.upstreamName()),
-		slog.String("endpoint", endpoint),
-		slog.Duration("duration", time.Since(s.client.Accepted())),
-		slog.Uint64("bytes_in", s.client.BytesIn()),
-		slog.Uint64("bytes_out", s.client.BytesOut()),
-	}
-	if err != nil {
-		attrs = append(attrs, slog.String("error", err.Error()))
-	}
-	s.proxy.srv.Access(context.Background(), attrs...)
-}
 
 // Reasons for which the proxy ends a session.
 var (

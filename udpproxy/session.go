@@ -230,12 +230,8 @@ func (s *session) until(now time.Time) (until time.Time, over bool, err error) {
 	if !answered {
 		patience = s.cfg.UnansweredTimeout
 	}
-	select {
-	case <-s.proxy.srv.Draining():
-		if answered || s.cfg.Answers == 0 { // otherwise the answer is on its way
-			patience = min(patience, s.cfg.DrainIdle)
-		}
-	default:
+	if s.proxy.srv.IsDraining() && (answered || s.cfg.Answers == 0) { // otherwise the answer is on its way
+		patience = min(patience, s.cfg.DrainIdle)
 	}
 	until = later(last, s.spoken).Add(patience)
 	if !now.Before(until) && s.flow.end(last) {
@@ -320,7 +316,7 @@ func (s *session) end(err error) {
 		s.report(reasonOf(err), err, "session broke off")
 		return
 	}
-	s.access(where, nil)
+	s.proxy.srv.AccessConn(s.client, s.cfg.Upstream.Name(), where, nil)
 }
 
 // report counts and logs a session that did not end by itself.
@@ -331,26 +327,7 @@ func (s *session) report(reason string, err error, message string) {
 	}
 	client := s.client.RemoteAddr().String()
 	s.proxy.srv.Report(reason, level, message, "client", client, "upstream", s.cfg.Upstream.Name(), "endpoint", s.where, "error", err)
-	s.access(s.where, err)
-}
-
-// access writes the access log's line.
-func (s *session) access(endpoint string, err error) {
-	if !s.proxy.srv.AccessLog() {
-		return
-	}
-	attrs := []slog.Attr{
-		slog.String("client", s.client.RemoteAddr().String()),
-		slog.String("upstream", s.cfg.Upstream.Name()),
-		slog.String("endpoint", endpoint),
-		slog.Duration("duration", time.Since(s.client.Accepted())),
-		slog.Uint64("bytes_in", s.client.BytesIn()),
-		slog.Uint64("bytes_out", s.client.BytesOut()),
-	}
-	if err != nil {
-		attrs = append(attrs, slog.String("error", err.Error()))
-	}
-	s.proxy.srv.Access(context.Background(), attrs...)
+	s.proxy.srv.AccessConn(s.client, s.cfg.Upstream.Name(), s.where, err)
 }
 
 // reasonOf returns the error counter for the error that ended a session.

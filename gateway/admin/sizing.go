@@ -28,21 +28,19 @@ const (
 	warmMissed = 0.1
 )
 
-// sizing returns sentences about pools of PostgreSQL connections whose counters show that max_size is
-// too small, or larger than needed, and about warm connections of tcp that do not pay. Connections of
-// other protocols cost a server little, and their limits only prevent accidents.
+// sizing returns sentences about pools of heavy connections whose counters show that max_size is too
+// small, or larger than needed, and about warm connections for one session each that do not pay. Other
+// connections cost a server little, and their limits only prevent accidents.
 func sizing(s *Status, now time.Time) []string {
 	lines := []string{}
 	for _, u := range s.Upstreams {
 		for _, e := range u.Endpoints {
 			text := ""
-			switch u.Protocol {
-			case "postgres": // max_size is that of one pair: their sum says nothing about it
-				if len(u.Pairs) == 0 && e.Pool.MaxSize > 0 {
-					text = e.Pool.advice(now.Sub(e.Pool.Since))
-				}
-			case "tcp":
+			switch {
+			case !e.Pool.Reuses:
 				text = e.Pool.warmAdvice()
+			case e.Pool.heavy && len(u.Pairs) == 0 && e.Pool.MaxSize > 0: // max_size is that of one pair: their sum says nothing about it
+				text = e.Pool.advice(now.Sub(e.Pool.Since))
 			}
 			if text != "" && !e.Removed {
 				lines = append(lines, fmt.Sprintf("upstream %s, endpoint %s: %s", u.Name, e.Address, text))

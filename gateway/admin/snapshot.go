@@ -63,8 +63,9 @@ type Retiring struct {
 
 // Upstream is an upstream's state and its users.
 type Upstream struct {
-	Protocol string // "tcp", "http", "postgres"
-	Reuses   bool   // its connections serve one session after the other
+	Protocol string
+	Reuses   bool // its connections serve one session after the other
+	Heavy    bool // its connections cost a server much, so that max_size should fit their use
 	upstream.Status
 }
 

@@ -55,7 +55,7 @@ type EngineStats struct {
 	Fibers      int    `json:"fibers"`
 	Panics      uint64 `json:"panics"` // panics that ended a fiber
 	Held        uint64 `json:"held"`   // times a fiber held its loop for more than 10 ms
-	Turns       uint64 `json:"turns"`
+	Ticks       uint64 `json:"ticks"`
 }
 
 // Process is what the process uses. What the system does not tell is 0.
@@ -196,6 +196,7 @@ type Pool struct {
 	Protocol   string  `json:"protocol"`
 	Endpoint   string  `json:"endpoint"`
 	Reuses     bool    `json:"reuses"` // false: a connection has one session, and there is no reuse_ratio to look at
+	heavy      bool    // see Upstream.Heavy
 	Idle       int     `json:"idle"`
 	InUse      int     `json:"in_use"`
 	Opening    int     `json:"opening"`
@@ -248,7 +249,7 @@ func status(s Snapshot, now time.Time, histograms bool) Status {
 		Version: s.Version, GoVersion: runtime.Version(), Engine: s.Engine, EngineReason: s.EngineReason,
 		EngineStats: EngineStats{
 			Loops: s.EngineStats.Loops, Connections: s.EngineStats.Conns, Fibers: s.EngineStats.Fibers,
-			Panics: s.EngineStats.Panics, Held: s.EngineStats.Held, Turns: s.EngineStats.Ticks,
+			Panics: s.EngineStats.Panics, Held: s.EngineStats.Held, Ticks: s.EngineStats.Ticks,
 		},
 		Process:    Process{CPUSeconds: s.Process.CPU.Seconds(), CPUs: s.Process.CPUs, ResidentBytes: s.Process.Resident},
 		ConfigFile: s.ConfigFile,
@@ -391,7 +392,7 @@ func upstreamStatus(u Upstream, now time.Time, histograms bool) UpstreamStatus {
 
 func poolStatus(u Upstream, address string, p pool.Stats) Pool {
 	out := Pool{
-		Name: u.Name, Protocol: u.Protocol, Endpoint: address, Reuses: u.Reuses,
+		Name: u.Name, Protocol: u.Protocol, Endpoint: address, Reuses: u.Reuses, heavy: u.Heavy,
 		Idle: p.Idle, InUse: p.InUse, Opening: p.Opening, Waiting: p.Waiting, OldestWait: p.OldestWait.Seconds(), MaxSize: p.MaxSize, MinIdle: p.MinIdle, WarmTarget: p.WarmTarget, MaxWarm: p.MaxWarm, Direct: p.Direct, OpenSeconds: p.OpenTime.Seconds(),
 		Acquired: p.Acquired, Reused: p.Reused, Opened: p.Opened, OpenFailed: p.OpenFailed,
 		Waited: p.Waited, TimedOut: p.TimedOut, Rejected: p.Rejected, GaveUp: p.GaveUp, Discarded: p.Discarded, LastOpenError: text(p.LastOpenError),

@@ -39,7 +39,7 @@ func TestTroubleIsWhatIsWrongNow(t *testing.T) {
 		},
 		Certificates:    map[string]time.Time{"web": since, "more": time.Now().AddDate(1, 0, 0)},
 		RevocationLists: map[string]time.Time{"db": since, "web": time.Now().AddDate(1, 0, 0)},
-		Upstreams: []admin.Upstream{{Protocol: "postgres", Status: upstream.Status{Name: "pg", FailOpen: true, Endpoints: []upstream.EndpointStatus{
+		Upstreams: []admin.Upstream{{Protocol: "postgres", Reuses: true, Heavy: true, Status: upstream.Status{Name: "pg", FailOpen: true, Endpoints: []upstream.EndpointStatus{
 			endpoint("a:1", upstream.EndpointStatus{Healthy: true, Failures: 2, LastError: "refused\x1b[2J", LastFailed: lately}),
 			endpoint("b:1", upstream.EndpointStatus{Healthy: true, LastError: "was b", LastFailed: lately, Pool: pool.Stats{InUse: 20, MaxSize: 20, PeakInUse: 20}}),
 			endpoint("c:1", upstream.EndpointStatus{LastError: "dead", LastFailed: long}),
@@ -103,7 +103,7 @@ func TestWarmConnectionsEarnTheirKeep(t *testing.T) {
 	}
 	got := statusLines(t, admin.Snapshot{Upstreams: []admin.Upstream{
 		{Protocol: "tcp", Status: upstream.Status{Name: "raw", Endpoints: endpoints}},
-		{Protocol: "http", Status: upstream.Status{Name: "web", Endpoints: endpoints}},
+		{Protocol: "http", Reuses: true, Status: upstream.Status{Name: "web", Endpoints: endpoints}},
 	}})
 	want := "upstream raw, endpoint near:1: min_idle 8 gains nothing: connecting takes 45µs, as long as what a connection kept ready costs; leave it out\n" +
 		"upstream raw, endpoint 127.0.0.1:7: min_idle 1 gains nothing: connecting takes 12.041ms, as long as what a connection kept ready costs; leave it out\n" +

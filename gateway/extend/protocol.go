@@ -40,6 +40,8 @@ type Protocol struct {
 	// Reuses says that connections of its upstreams serve one session after the other, so that the share of reused
 	// connections is shown.
 	Reuses bool
+	// Heavy says that a connection costs the server much, so that the status advises how many a pool should have.
+	Heavy bool
 	// Listen opens the socket of a listener at "host:port". nil: it is a TCP socket, or at "unix:/path" a
 	// Unix socket. Protocols with other sockets (config.ListenerProtocol.Datagrams) need it. The listener
 	// that it returns must have the methods of Handover, and sessions run on goroutines (OffLoop).

@@ -14,7 +14,7 @@ import (
 )
 
 func init() {
-	extend.RegisterProtocol(extend.Protocol{Prepare: preparePostgres, Backend: newPostgresBackend, Rebuilds: rebuildsPostgres, Files: authFiles, OffLoop: servesSQLite, Reuses: true, Config: config.ListenerProtocol{
+	extend.RegisterProtocol(extend.Protocol{Prepare: preparePostgres, Backend: newPostgresBackend, Rebuilds: rebuildsPostgres, Files: authFiles, OffLoop: servesSQLite, Reuses: true, Heavy: true, Config: config.ListenerProtocol{
 		Name: config.Postgres, Section: &PostgresListener{}, Default: defaultPostgres, Upstreams: databasesAt, Check: checkPostgres, Finish: finishPostgres, Named: authLists,
 		// Servers allow 100 connections by default, shared with other clients.
 		Pool: config.Pool{MaxSize: 20, IdleTimeout: 5 * time.Minute, CheckAfter: time.Second}, Limits: postgresLimits,

@@ -11,9 +11,9 @@ import (
 // The columns of the statistics: of all, of SHOW STATS with the prefixes total_ and avg_, and of SHOW TOTALS.
 const (
 	statNames = "server_assignment_count xact_count query_count bytes_received bytes_sent xact_time query_time wait_time"
-	totals    = "server_assignment_count xact_count query_count received sent xact_time query_time wait_time client_parse_count server_parse_count bind_count"
-	averages  = "server_assignment_count xact_count query_count recv sent xact_time query_time wait_time client_parse_count server_parse_count bind_count"
-	totalKeys = "server_assignment_count xact_count query_count client_bytes server_bytes xact_time query_time wait_time ps_client_parse_count ps_server_parse_count ps_bind_count"
+	totals    = "server_assignment_count xact_count query_count received sent xact_time query_time wait_time client_parse_count server_parse_count bind_count client_login_count"
+	averages  = "server_assignment_count xact_count query_count recv sent xact_time query_time wait_time client_parse_count server_parse_count bind_count client_login_count"
+	totalKeys = "server_assignment_count xact_count query_count client_bytes server_bytes xact_time query_time wait_time ps_client_parse_count ps_server_parse_count ps_bind_count client_login_count"
 )
 
 // prefixed returns names with a prefix each.
@@ -37,10 +37,10 @@ func (a *amount) add(u *pgproxy.Usage) {
 	a.inTransaction, a.inQuery, a.waited = a.inTransaction+u.TransactionTime, a.inQuery+u.QueryTime, a.waited+u.WaitTime
 }
 
-// total returns the values of the columns total_*. Messages that prepare statements are not counted.
+// total returns the values of the columns total_*. Messages that prepare statements, and logins, are not counted.
 func (a *amount) total() row {
 	return row{
-		a.leases, a.transactions, a.queries, a.in, a.out, a.inTransaction.Microseconds(), a.inQuery.Microseconds(), a.waited.Microseconds(), 0, 0, 0,
+		a.leases, a.transactions, a.queries, a.in, a.out, a.inTransaction.Microseconds(), a.inQuery.Microseconds(), a.waited.Microseconds(), 0, 0, 0, 0,
 	}
 }
 
@@ -62,7 +62,7 @@ func (a *amount) average(then *amount, ago time.Duration) row {
 	return row{
 		rate(a.leases, then.leases), rate(a.transactions, then.transactions), rate(a.queries, then.queries), rate(a.in, then.in), rate(a.out, then.out),
 		mean(a.inTransaction, then.inTransaction, a.transactions-then.transactions), mean(a.inQuery, then.inQuery, a.queries-then.queries),
-		mean(a.waited, then.waited, a.leases-then.leases), 0, 0, 0,
+		mean(a.waited, then.waited, a.leases-then.leases), 0, 0, 0, 0,
 	}
 }
 

@@ -82,13 +82,7 @@ func (s *session) copyRows(p *portal, c *copyStatement) (n int, err error) {
 		if err := s.copyRow(p, c, n); err != nil {
 			return n, err
 		}
-		if w := s.c.Writer.Written(); w != written {
-			written = w
-			if err := s.renewLimit(); err != nil {
-				return n, err
-			}
-		}
-		if p.run.pending, err = p.run.h.cs.step(p.run.c); err != nil {
+		if err := s.nextRow(p, &written); err != nil {
 			return n, err
 		}
 	}

@@ -319,17 +319,23 @@ func (s *session) sendRows(p *portal, limit int) (n int, err error) {
 		if err := s.sendRow(p, n); err != nil {
 			return n, err
 		}
-		if w := s.c.Writer.Written(); w != written {
-			written = w
-			if err := s.renewLimit(); err != nil {
-				return n, err
-			}
-		}
-		if p.run.pending, err = p.run.h.cs.step(p.run.c); err != nil {
+		if err := s.nextRow(p, &written); err != nil {
 			return n, err
 		}
 	}
 	return n, nil
+}
+
+// nextRow goes to the next row, after one was sent. written is what the client had got before that.
+func (s *session) nextRow(p *portal, written *uint64) (err error) {
+	if w := s.c.Writer.Written(); w != *written {
+		*written = w
+		if err := s.renewLimit(); err != nil {
+			return err
+		}
+	}
+	p.run.pending, err = p.run.h.cs.step(p.run.c)
+	return err
 }
 
 // renewLimit renews the client's time limit after it has taken some rows. It returns errClientGone if

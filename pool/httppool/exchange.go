@@ -27,7 +27,6 @@ type Lease interface {
 	Release()         // the connection is at a clean boundary
 	Discard()         // it is not; the endpoint is not to blame
 	Fail(cause error) // it is not, and the endpoint is to blame
-	Reused() bool     // it has been leased before
 	Endpoint() string // for messages
 }
 

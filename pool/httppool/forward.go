@@ -138,7 +138,6 @@ type passage struct {
 	id    string
 	began time.Time // when ServeHTTP was called
 	res   Result
-	wrote bool // the response's head was given to w
 
 	header     http.Header              // the client's, without the fields that Connection lists; shared with in, not to be changed
 	upgradeTo  string                   // the protocol to which the client may switch; "" for none
@@ -293,7 +292,7 @@ func (p *passage) reply(resp *http.Response) error {
 	announced := len(resp.Trailer)
 	p.addVia(dst, resp.ProtoMajor, resp.ProtoMinor)
 	p.closeIfUnread()
-	p.res.Status, p.wrote = resp.StatusCode, true
+	p.res.Status = resp.StatusCode
 	p.w.WriteHeader(resp.StatusCode)
 	if resp.Body == http.NoBody {
 		return nil

@@ -143,7 +143,6 @@ type problem struct {
 func (p *passage) answerError(err error) {
 	if StatusOf(err) != statusClientGone {
 		p.closeIfUnread()
-		p.wrote = true
 	}
 	p.res.Status, p.res.BytesOut = WriteFailure(p.w, p.in, err, Failure{
 		Upstream: p.h.cfg.Name, RequestIDField: p.h.cfg.RequestID, RequestID: p.id,
@@ -158,7 +157,6 @@ func (p *passage) refuse(status int, reason string) {
 
 func (p *passage) write(pr problem) {
 	p.closeIfUnread()
-	p.wrote = true
 	p.res.BytesOut = writeProblem(p.w, p.in, pr, p.h.cfg.RequestID, p.id)
 }
 

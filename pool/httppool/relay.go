@@ -25,7 +25,7 @@ func (p *passage) upgrade(resp *http.Response) {
 		return
 	}
 	defer client.Close()
-	p.res.Status, p.res.Upgraded, p.wrote = http.StatusSwitchingProtocols, true, true
+	p.res.Status, p.res.Upgraded = http.StatusSwitchingProtocols, true
 	if err := writeSwitching(client, resp); err != nil {
 		p.res.Err = fmt.Errorf("%w: %w", ErrClientGone, err)
 		return
