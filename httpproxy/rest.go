@@ -361,7 +361,7 @@ func (s *session) moveRequest(n int) {
 func moved(part, old, now []byte) []byte {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(old)))
 	switch {
-	case part == nil || at > uintptr(len(old)):
+	case part == nil || at > uintptr(len(old)) || at+uintptr(len(part)) > uintptr(len(old)): // also right behind old
 		return part
 	case len(part) == 0:
 		return now[:0]
