@@ -16,6 +16,7 @@ import (
 // end, and its request is sent again as it was.
 func TestUploadThenWait(t *testing.T) {
 	for name, tc := range map[string]struct {
+		http2   bool
 		chunked bool
 		size    int
 		again   bool // the body is kept
@@ -24,6 +25,9 @@ func TestUploadThenWait(t *testing.T) {
 		"kept, chunked":  {chunked: true, size: 40_000, again: true},
 		"large":          {size: 400_000},
 		"large, chunked": {chunked: true, size: 400_000},
+		"HTTP/2, small":  {http2: true, size: 100, again: true},
+		"HTTP/2, kept":   {http2: true, chunked: true, size: 40_000, again: true},
+		"HTTP/2, large":  {http2: true, size: 400_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, fail := make(chan string, 2), make(chan struct{}, 1)
@@ -35,11 +39,11 @@ func TestUploadThenWait(t *testing.T) {
 				}
 				_, _ = io.WriteString(w, "ok")
 			})
-			cfg := routeTo(newUpstream(t, backend))
+			cfg, client := restClient(t, routeTo(newUpstream(t, backend)), tc.http2, false)
 			other := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
 			cfg.Routes = append([]httpproxy.Route{{Path: "/other", Upstream: other}}, cfg.Routes...)
 			p := startProxy(t, cfg)
-			rest := rested(t, false)
+			rest := rested(t, tc.http2)
 			began := time.Now()
 			body := strings.Repeat("0123456789", tc.size/10)
 			req, _ := http.NewRequest(http.MethodPut, p.url, struct{ io.Reader }{strings.NewReader(body)})
@@ -48,7 +52,7 @@ func TestUploadThenWait(t *testing.T) {
 			}
 			answer := make(chan string, 1)
 			go func() {
-				resp, err := http.DefaultTransport.RoundTrip(req)
+				resp, err := client.Do(req)
 				if err != nil {
 					answer <- err.Error()
 					return
