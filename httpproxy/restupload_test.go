@@ -52,14 +52,8 @@ func TestUploadThenWait(t *testing.T) {
 			}
 			answer := make(chan string, 1)
 			go func() {
-				resp, err := client.Do(req)
-				if err != nil {
-					answer <- err.Error()
-					return
-				}
-				got, _ := io.ReadAll(resp.Body)
-				_ = resp.Body.Close()
-				answer <- resp.Status + " " + string(got)
+				resp, got := doWith(t, client, req)
+				answer <- resp.Status + " " + got
 			}()
 			if got := <-asked; got != body {
 				t.Errorf("the server got %d bytes, want %d", len(got), len(body))
