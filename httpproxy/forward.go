@@ -660,7 +660,7 @@ func (s *session) awaitServer() error {
 			return httppool.ErrClientGone
 		case !until.IsZero() && !now.Before(until):
 			return err
-		case s.mayRestForHead():
+		case !now.Before(look) && s.mayRestForHead(): // before, the upload has ended, and the answer may follow at once
 			s.ex.rest.head, s.ex.rest.until = true, until
 			return errRests
 		}

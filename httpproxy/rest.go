@@ -335,7 +335,11 @@ func (s *session) trimRequest() {
 		n = len(s.client.bytes()) // with what has arrived of the body with the head; the rest is kept elsewhere
 	}
 	switch {
-	case s.stream != nil || x.captured != nil: // the head is elsewhere, or more than moveRequest moves refers to the buffer
+	case s.stream != nil: // the head is elsewhere
+		if n = len(s.client.bytes()); n > 0 && n < len(s.client.buf) {
+			s.client.shrink()
+		}
+	case x.captured != nil: // more than moveRequest moves refers to the buffer
 	case len(s.client.buf) == n, x.inline && len(s.client.bytes()) > n: // nothing to gain, or the next request has arrived
 	default:
 		s.moveRequest(n)
@@ -361,7 +365,7 @@ func (s *session) moveRequest(n int) {
 func moved(part, old, now []byte) []byte {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(old)))
 	switch {
-	case part == nil || at > uintptr(len(old)):
+	case part == nil || at > uintptr(len(old)) || at+uintptr(len(part)) > uintptr(len(old)): // also right behind old
 		return part
 	case len(part) == 0:
 		return now[:0]

@@ -69,7 +69,7 @@ func TestWaitRests(t *testing.T) {
 					}
 				}
 				rest()
-				if held := p.Stats().Buffered; !way.http2 && enginetest.Kind() != fiber.Goroutine && held > 10<<10 {
+				if held := p.Stats().Buffered; enginetest.Kind() != fiber.Goroutine && held > 10<<10 {
 					t.Errorf("%d bytes are held", held)
 				}
 				for range bodies {

@@ -33,7 +33,8 @@ func releaseProgramPages() {
 }
 
 // unchangedMappings returns the ranges of smaps, as in proc(5), which show file, cannot be written to, and have no page
-// that differs from the file, as those with a debugger's breakpoint do: a page given back is read from the file again.
+// that differs from the file, in memory or swapped out, as those with a debugger's breakpoint or with relocated addresses
+// do: a page given back is read from the file again.
 func unchangedMappings(smaps []byte, file string) []mapping {
 	var all []mapping
 	var last *mapping // whose properties follow
@@ -45,14 +46,18 @@ func unchangedMappings(smaps []byte, file string) []mapping {
 			last = nil
 			if _, err := fmt.Sscanf(string(line), "%x-%x %s", &m.start, &m.end, &access); err == nil &&
 				bytes.HasSuffix(line, []byte(" "+file+"\n")) && strings.HasSuffix(access, "p") && !strings.Contains(access, "w") {
-				all = append(all, m)
-				last = &all[len(all)-1]
+				last = &m
 			}
 		case last == nil:
 		case bytes.HasPrefix(line, []byte("Rss:")):
 			last.resident = kibOf(line)
 		case bytes.HasPrefix(line, []byte("Anonymous:")) && kibOf(line) > 0:
-			all, last = all[:len(all)-1], nil
+			last = nil
+		case bytes.HasPrefix(line, []byte("Swap:")): // it follows the others
+			if kibOf(line) == 0 {
+				all = append(all, *last)
+			}
+			last = nil
 		}
 	}
 	return all

@@ -250,6 +250,35 @@ func TestIssuerIsAway(t *testing.T) {
 	})
 }
 
+// TestImpatientClient: after a pause, a token whose key has been revoked is not accepted because another client, which has waited for
+// the keys, has left.
+func TestImpatientClient(t *testing.T) {
+	inBubble(t, func(t *testing.T, is *issuer, v *jwt.Verifier, _ *conntest.Log) {
+		revoked := is.publish(t, "revoked")
+		if _, err := verify(v, revoked); err != nil {
+			t.Fatal(err)
+		}
+		is.publish(t, "new")
+		time.Sleep(time.Hour)
+		for _, leave := range []func() (context.Context, context.CancelFunc){
+			func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) },
+			func() (context.Context, context.CancelFunc) { return context.WithTimeout(context.Background(), 1) },
+		} {
+			ctx, cancel := leave()
+			if _, err := v.Verify(revoked); !errors.Is(err, jwt.ErrUnknown) {
+				t.Errorf("before the keys are read: %v", err)
+			}
+			go func() { _, _ = v.Await(ctx, revoked) }()
+			synctest.Wait()
+			cancel()
+			time.Sleep(time.Millisecond)
+		}
+		if _, err := verify(v, revoked); !errors.Is(err, jwt.ErrInvalid) {
+			t.Errorf("the revoked token: %v", err)
+		}
+	})
+}
+
 // TestNoKeys: an issuer that publishes no keys has revoked those that it had. One that answers something else has not.
 func TestNoKeys(t *testing.T) {
 	inBubble(t, func(t *testing.T, is *issuer, v *jwt.Verifier, log *conntest.Log) {

@@ -132,6 +132,9 @@ func (k *Keys) pending(before int) (reading <-chan struct{}, fresh bool, wait ti
 	return k.reading, k.begun > before, 0
 }
 
+// errWaited is the cause of the end of a wait for as long as maxWait.
+var errWaited = errors.New("the keys of tokens are not read in time")
+
 // wait waits for the reading that a token with an unknown key needs, or until one may begin; see pending. After an error none has told
 // whether the issuer has the key.
 func (k *Keys) wait(ctx context.Context, before int) (fresh bool, err error) {
@@ -152,9 +155,11 @@ func (k *Keys) wait(ctx context.Context, before int) (fresh bool, err error) {
 	case <-allowed:
 		return false, nil
 	case <-ctx.Done():
-		k.mu.Lock()
-		k.pause = false // tokens whose keys are known need not wait any more
-		k.mu.Unlock()
+		if errors.Is(context.Cause(ctx), errWaited) { // and not a client that has left, or was in a hurry
+			k.mu.Lock()
+			k.pause = false // tokens whose keys are known need not wait any more
+			k.mu.Unlock()
+		}
 		return false, ErrUnread
 	}
 }

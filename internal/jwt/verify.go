@@ -112,7 +112,7 @@ func (v *Verifier) by(set *keySet, token []byte) (_ *Identity, key string, _ err
 // that, and if the keys cannot be read, those that are known remain in force, and ErrUnread says that the token's is not one of them. The
 // error is that of ctx if it ends before.
 func (v *Verifier) Await(ctx context.Context, token []byte) (*Identity, error) {
-	limit, stop := context.WithTimeout(ctx, maxWait)
+	limit, stop := context.WithTimeoutCause(ctx, maxWait, errWaited)
 	defer stop()
 	before, fresh := v.keys.readings(), false
 	for {

@@ -1,0 +1,84 @@
+package httpproxy_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headpond/headpond/fiber"
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/enginetest"
+)
+
+// TestUploadThenWait: a session whose request's body came after the head rests a second after the end of the body, not at its
+// end, and its request is sent again as it was.
+func TestUploadThenWait(t *testing.T) {
+	for name, tc := range map[string]struct {
+		http2   bool
+		chunked bool
+		size    int
+		again   bool // the body is kept
+	}{
+		"kept":           {size: 40_000, again: true},
+		"kept, chunked":  {chunked: true, size: 40_000, again: true},
+		"large":          {size: 400_000},
+		"large, chunked": {chunked: true, size: 400_000},
+		"HTTP/2, small":  {http2: true, size: 100, again: true},
+		"HTTP/2, kept":   {http2: true, chunked: true, size: 40_000, again: true},
+		"HTTP/2, large":  {http2: true, size: 400_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked, fail := make(chan string, 2), make(chan struct{}, 1)
+			backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				asked <- string(body)
+				if _, ok := <-fail; ok {
+					panic(http.ErrAbortHandler)
+				}
+				_, _ = io.WriteString(w, "ok")
+			})
+			cfg, client := restClient(t, routeTo(newUpstream(t, backend)), tc.http2, false)
+			other := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
+			cfg.Routes = append([]httpproxy.Route{{Path: "/other", Upstream: other}}, cfg.Routes...)
+			p := startProxy(t, cfg)
+			rest := rested(t, tc.http2)
+			began := time.Now()
+			body := strings.Repeat("0123456789", tc.size/10)
+			req, _ := http.NewRequest(http.MethodPut, p.url, struct{ io.Reader }{strings.NewReader(body)})
+			if !tc.chunked {
+				req.ContentLength = int64(tc.size)
+			}
+			answer := make(chan string, 1)
+			go func() {
+				resp, got := doWith(t, client, req)
+				answer <- resp.Status + " " + got
+			}()
+			if got := <-asked; got != body {
+				t.Errorf("the server got %d bytes, want %d", len(got), len(body))
+			}
+			rest()
+			if took := time.Since(began); enginetest.Kind() != fiber.Goroutine && took < checkInterval {
+				t.Errorf("the session rests %v after the beginning of its request", took)
+			}
+			for range 20 {
+				get(t, p.url+"/other/"+strings.Repeat("z", 2000))
+			}
+			fail <- struct{}{}
+			if tc.again {
+				if got := <-asked; got != body {
+					t.Errorf("the server got %d bytes again, want %d", len(got), len(body))
+				}
+				close(fail)
+			}
+			want := "200 OK ok"
+			if !tc.again {
+				want = "502 Bad Gateway"
+			}
+			if got := <-answer; !strings.HasPrefix(got, want) {
+				t.Errorf("the client gets %q, want %q", got, want)
+			}
+		})
+	}
+}
