@@ -29,7 +29,7 @@ build_programs() (
 	mkdir -p "$CACHE"
 	build=$(mktemp -d "$CACHE/build.XXXXXX")
 	trap 'rm -rf "$build"' EXIT
-	trap 'exit 1' INT TERM
+	trap 'exit 1' HUP INT TERM
 	cd "$build"
 	export GOWORK=off GOFLAGS=-mod=mod CGO_ENABLED=0
 	$GO mod init example.org/kubernetes 2>/dev/null

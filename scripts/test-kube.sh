@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "test-kube: network namespaces need root" >&2; exit 1; }
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp" $policy' EXIT
-trap 'exit 1' INT TERM
+trap 'exit 1' HUP INT TERM
 
 missing=
 has etcd || missing="$missing etcd-server"

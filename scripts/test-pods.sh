@@ -35,7 +35,7 @@ remove_groups() {
 	done
 }
 trap 'remove_groups; rm -rf "$tmp" $policy' EXIT
-trap 'exit 1' INT TERM
+trap 'exit 1' HUP INT TERM
 
 missing=
 has etcd || missing="$missing etcd-server"

@@ -75,7 +75,7 @@ platforms() {
 		case $p in linux/*) packages=$ARCHPKGS ;; esac
 		# shellcheck disable=SC2086 # words
 		GOOS=${p%/*} GOARCH=${p#*/} CGO_ENABLED=0 "$GO" vet $packages &&
-			GOOS=${p%/*} GOARCH=${p#*/} CGO_ENABLED=0 "$GO" test -c -o /dev/null ./fiber || return 1
+			GOOS=${p%/*} GOARCH=${p#*/} CGO_ENABLED=0 "$GO" test -c -o /dev/null ./fiber || { echo "vet for $p has failed"; return 1; }
 	done
 }
 

@@ -255,7 +255,7 @@ func status(s Snapshot, now time.Time, histograms bool) Status {
 		ConfigFile: s.ConfigFile,
 		Started:    s.Started, UptimeSeconds: now.Sub(s.Started).Seconds(),
 		Ready: ready(s), Draining: s.Draining, NotReady: append([]string{}, s.NotReady...),
-		Reloads:   ReloadStatus{Applied: s.Reloads.Applied, Refused: s.Reloads.Refused, Last: timeOrNil(s.Reloads.Last), LastError: s.Reloads.LastError, LastChanges: s.Reloads.LastChanges, LastWarnings: s.Reloads.LastWarnings},
+		Reloads:   ReloadStatus{Applied: s.Reloads.Applied, Refused: s.Reloads.Refused, Last: timeOrNil(s.Reloads.Last), LastError: s.Reloads.LastError, LastChanges: s.Reloads.LastChanges, LastWarnings: append([]string{}, s.Reloads.LastWarnings...)},
 		Log:       LogStatus{SlowReader: s.Log.TooSlow, DiskFull: s.Log.DiskFull, WriteFailed: s.Log.Failed, Error: s.Log.Error},
 		Listeners: make([]Listener, 0, len(s.Listeners)),
 		Upstreams: make([]UpstreamStatus, 0, len(s.Upstreams)),

@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -112,5 +113,13 @@ func TestWarmConnectionsEarnTheirKeep(t *testing.T) {
 		"upstream raw, endpoint full:1: max_warm 32 is small: 31 % of the sessions found no connection ready and waited; connecting takes 12.041ms\n"
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// TestNoWarningsAreAnEmptyList: a program that reads the status need not expect null.
+func TestNoWarningsAreAnEmptyList(t *testing.T) {
+	body := get(newHandler(t, admin.Config{Snapshot: func() admin.Snapshot { return admin.Snapshot{} }}), "/api/v1/status").Body.String()
+	if !regexp.MustCompile(`"last_warnings":\s*\[\]`).MatchString(body) {
+		t.Error(body)
 	}
 }

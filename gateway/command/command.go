@@ -23,7 +23,7 @@ import (
 )
 
 // Main runs the command named by the arguments of the process and returns the exit code for os.Exit: 0 done, 1 a problem,
-// 2 wrong usage. It handles the process's signals. version is what logs and "headpond version" show; empty means that of
+// 2 wrong usage; import has a 3, too. It handles the process's signals. version is what logs and "headpond version" show; empty means that of
 // Go's build information. Call it once, from main.
 func Main(version string) int { return cli.Main(version) }
 

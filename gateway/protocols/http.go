@@ -245,7 +245,7 @@ func finishHTTP(_ *config.Config, l *config.Listener) {
 
 func checkHTTP(c *config.Checker, l *config.Listener) {
 	h := config.SectionOf[HTTPListener](l)
-	if len(h.Routes) == 0 && l.Upstream == "" && !c.Written(&l.Upstream) && !c.Written(&h.Routes) {
+	if len(h.Routes) == 0 && l.Upstream == "" && !c.Written(&l.Upstream) && c.NoProblemAt(&h.Routes) {
 		c.Report(c.Mark(l), "nothing to forward to; give it \"upstream\" or \"routes\" under \"http\"")
 	}
 	checkRetries(c, h.Retries)
