@@ -366,7 +366,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 			}
 		case p.Name == "role" && p.Value == "none" && (m.settingsReset || !m.startsWithRole()): // otherwise SET ROLE NONE has undone the role of the startup
 		case slices.Contains(srv.baseline, p): // an unchanged session_authorization
-		case p.Value == "" && m.settingsReset && !m.customGiven && m.wasSet(p.Name): // a custom setting that RESET has emptied
+		case p.Value == "" && m.settingsReset && m.wasSet(p.Name): // a custom setting that RESET has emptied
 		default:
 			list = append(list, p)
 		}
@@ -374,7 +374,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	hidden := m.unnamedSetting && (m.keepsServer() || m.channelsOnly) // the server connection may stay with the client
 	srv.hidden = srv.hidden || hidden
 	same := !m.startupUnconfirmed && (!m.unnamedSetting || hidden) // the server connection has exactly these
-	m.startupUnconfirmed, m.unnamedSetting, m.kept, m.settingsReset, m.customGiven = false, false, true, false, false
+	m.startupUnconfirmed, m.unnamedSetting, m.kept, m.settingsReset, m.customGiven = false, false, true, false, m.customGiven[:0]
 	for _, p := range m.params {
 		i := tracked(p.Name)
 		switch {
@@ -423,11 +423,11 @@ func (m *machine) tellChanged(told, view trackedParams) {
 	}
 }
 
-// wasSet reports whether the client's value of a custom setting was not empty before the transaction.
+// wasSet reports whether the client's value of a custom setting was not empty before the transaction, whose texts do not empty it.
 func (m *machine) wasSet(name string) bool {
-	return strings.Contains(name, ".") && slices.ContainsFunc(settingsOfKey(m.settingsKey), func(p pgwire.Param) bool {
-		return strings.EqualFold(p.Name, name) && p.Value != ""
-	})
+	same := func(other string) bool { return strings.EqualFold(other, name) }
+	return strings.Contains(name, ".") && !slices.ContainsFunc(m.customGiven, same) &&
+		slices.ContainsFunc(settingsOfKey(m.settingsKey), func(p pgwire.Param) bool { return same(p.Name) && p.Value != "" })
 }
 
 // startsWithRole reports whether the client's startup settings have a role.

@@ -23,6 +23,8 @@ func TestResetBesideValues(t *testing.T) {
 		{"reset role; set app.x = ''; set datestyle to default"},
 		{"begin", "select set_config('app.x', '', false)", "set datestyle to default", "commit"},
 		{"set app.x = 'x'; reset app.x"},
+		{"begin", "reset app.x", "set app.own = 'x'", "commit"},
+		{"begin", "set app.own = ''; set app.x = ''", "reset app.own", "commit"},
 		{"begin", "select set_config('app.x', 'x', false)", "reset all; set datestyle = 'ISO, MDY'", "commit and chain", "select 1/0", "rollback"},
 		{"begin", "select set_config('app.x', 'y', false)", "reset all; set datestyle = 'ISO, MDY'", "commit and chain", "set session time zone default", "release a", "commit and chain", "rollback"},
 		{"set timezone = 'UTC'", "do $$ begin set timezone to default; end $$"},

@@ -17,13 +17,13 @@ type textSettings struct {
 	customs []string // the names of custom settings in it
 	hidden  bool     // it changes a setting whose name is unknown, perhaps only for the transaction
 	resets  bool     // there is SET … TO DEFAULT, which has the tag of any SET
-	given   bool     // a custom setting gets a value, perhaps an empty one
-	back    bool     // custom settings return to those of the session's start
+	given   []string // the custom settings that get a value, perhaps an empty one, and are not reset behind it
+	back    []string // the custom settings that return to those of the session's start; "all" stands for all
 }
 
 // any reports whether something was found.
 func (t textSettings) any() bool {
-	return t.changes || len(t.customs) > 0 || t.hidden || t.resets || t.back
+	return t.changes || len(t.customs) > 0 || t.hidden || t.resets || len(t.back) > 0
 }
 
 // noteSettings records the settings that the text of the next statement may change. left is judge's result for it.
@@ -37,7 +37,12 @@ func (m *machine) noteSettings(text []byte, left traces) {
 		m.noteUnknownName()
 	}
 	m.defaults = m.defaults || found.resets
-	m.customGiven = found.given || m.customGiven && !found.back
+	for _, name := range found.back {
+		m.customGiven = without(m.customGiven, name)
+	}
+	if m.customGiven = append(m.customGiven, found.given...); len(m.customGiven) > maxSettings {
+		m.customGiven = m.customGiven[:maxSettings]
+	}
 	m.settingsReset = m.settingsReset || found.resets || m.startsWithRole() && hintsOf(text)&hintResets != 0 // SET role TO DEFAULT
 	for _, name := range found.customs {
 		m.noteName(name)
@@ -82,8 +87,8 @@ func settingsIn(text []byte) (found textSettings) {
 		case isWord(word, "reset"):
 			name = customSet(rest) // RESET of an unknown name makes it known
 			found.giveOrReset(name, true)
-			if firstWord(rest, "all") {
-				found.given, found.back = false, true
+			if strings.EqualFold(name, "all") {
+				found.given, found.back = nil, append(found.back, "all")
 			}
 		case isWord(word, "set_config"):
 			var known bool
@@ -109,9 +114,19 @@ func settingsIn(text []byte) (found textSettings) {
 
 // giveOrReset notes that a setting gets a value or, with back, that of the session's start. Only custom ones matter.
 func (t *textSettings) giveOrReset(name string, back bool) {
-	if strings.Contains(name, ".") {
-		t.given, t.back = !back, t.back || back
+	if !strings.Contains(name, ".") {
+		return
 	}
+	if t.given = without(t.given, name); back {
+		t.back = append(t.back, name)
+	} else {
+		t.given = append(t.given, name)
+	}
+}
+
+// without removes a name of a setting from names, or all.
+func without(names []string, name string) []string {
+	return slices.DeleteFunc(names, func(n string) bool { return name == "all" || strings.EqualFold(n, name) })
 }
 
 // setsDefault reports whether SET with these words behind it returns a setting to that of the session's start. SET LOCAL … TO DEFAULT does not
