@@ -494,4 +494,10 @@ func TestListBehindARequest(t *testing.T) {
 			t.Errorf("behind %s: %q", begin, bodies)
 		}
 	}
+	w.ask(query("rollback"))
+	w.send(query("select 2"), &pgwire.Parse{Name: "two", Query: "select 2"}, &pgwire.Bind{Statement: "list"}, &pgwire.Execute{}, &pgwire.Sync{})
+	w.until(pgwire.TypeReadyForQuery)
+	if _, bodies := w.until(pgwire.TypeReadyForQuery); !has(bodies, "list one two") {
+		t.Errorf("behind a request and a Parse: %q", bodies)
+	}
 }

@@ -163,7 +163,9 @@ func (s *session) askRemains() error {
 	}
 	switch {
 	case err == nil && settings:
-		return m.keepSettings(rows)
+		err = m.keepSettings(rows)
+		s.writeMachineMessages()
+		return err
 	case ordinary(err): // The server is not quite PostgreSQL: leftSettings has the client's settings undone.
 		if !s.b.unreadable.Swap(true) {
 			s.c.Logger().Warn("clients' settings cannot be read and do not follow them", "upstream", s.b.cfg.Name, "endpoint", srv.endpoint, "error", err)
@@ -359,6 +361,9 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 		switch {
 		case i >= 0 && view.known[i]:
 			set |= 1 << i
+			if m.settingsReset {
+				view.value[i] = p.Value // startOver takes it for reset if it is that of the gateway's login
+			}
 		case p.Name == "role" && p.Value == "none" && (m.settingsReset || !m.startsWithRole()): // otherwise SET ROLE NONE has undone the role of the startup
 		case slices.Contains(srv.baseline, p): // an unchanged session_authorization
 		case p.Value == "" && m.settingsReset && m.wasSet(p.Name): // a custom setting that RESET has emptied
@@ -369,7 +374,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	hidden := m.unnamedSetting && (m.keepsServer() || m.channelsOnly) // the server connection may stay with the client
 	srv.hidden = srv.hidden || hidden
 	same := !m.startupUnconfirmed && (!m.unnamedSetting || hidden) // the server connection has exactly these
-	m.startupUnconfirmed, m.unnamedSetting, m.kept, m.settingsReset = false, false, true, false
+	m.startupUnconfirmed, m.unnamedSetting, m.kept, m.settingsReset, m.customGiven = false, false, true, false, m.customGiven[:0]
 	for _, p := range m.params {
 		i := tracked(p.Name)
 		switch {
@@ -395,6 +400,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 		return cmp.Or(cmp.Compare(settingOrder(a.Name), settingOrder(b.Name)), cmp.Compare(a.Name, b.Name))
 	})
 	was, key := m.reported, m.settingsKey
+	m.tellChanged(was.Value(), view)
 	m.reported, m.settingsKey = unique.Make(view), keyOf(list)
 	m.replan()
 	if m.checked&traceUnknown != 0 && m.prepared && (m.reported != was || m.settingsKey != key) {
@@ -408,11 +414,20 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	return nil
 }
 
-// wasSet reports whether the client's value of a custom setting was not empty before the transaction.
+// tellChanged tells the client of its settings, which it was told other values of: a function or DO may have reset them.
+func (m *machine) tellChanged(told, view trackedParams) {
+	for i, name := range trackedNames {
+		if view.known[i] && view.value[i] != told.value[i] {
+			m.addToClient(&pgwire.ParameterStatus{Name: name, Value: view.value[i]})
+		}
+	}
+}
+
+// wasSet reports whether the client's value of a custom setting was not empty before the transaction, whose texts do not empty it.
 func (m *machine) wasSet(name string) bool {
-	return strings.Contains(name, ".") && slices.ContainsFunc(settingsOfKey(m.settingsKey), func(p pgwire.Param) bool {
-		return strings.EqualFold(p.Name, name) && p.Value != ""
-	})
+	same := func(other string) bool { return strings.EqualFold(other, name) }
+	return strings.Contains(name, ".") && !slices.ContainsFunc(m.customGiven, same) &&
+		slices.ContainsFunc(settingsOfKey(m.settingsKey), func(p pgwire.Param) bool { return same(p.Name) && p.Value != "" })
 }
 
 // startsWithRole reports whether the client's startup settings have a role.

@@ -293,7 +293,7 @@ func (m *machine) bind(msg message) (action, error) {
 	}
 	if left&exposing != 0 {
 		names := m.executedBound(left, name)
-		if m.exposesLater(m.listsBehind(left), names) {
+		if m.exposesLater(m.listsBehind(left, name), names) {
 			return action{do: wait}, nil
 		}
 		switch waits, e := m.listInBlock(left); {
@@ -327,10 +327,15 @@ func (m *machine) bind(msg message) (action, error) {
 	return action{do: passRest, n: n}, nil
 }
 
-// listsBehind returns whether a statement with these traces, which is bound, lists prepared statements behind another request. Otherwise it
-// has waited when it was parsed.
-func (m *machine) listsBehind(left traces) traces {
-	if m.st.ends == 0 {
+// listsBehind returns whether a statement with these traces, which is bound, lists prepared statements behind other messages. If only its own Parse
+// is not answered, it has waited when it was parsed.
+func (m *machine) listsBehind(left traces, name []byte) traces {
+	if m.st.ends > 0 || m.st.empty() {
+		return left & traceLists
+	}
+	switch last := m.st.queue[len(m.st.queue)-1]; {
+	case last.kind != opParse && last.kind != opInjectedParse:
+	case len(name) == 0 && last.on == nil, len(name) > 0 && last.st == m.stmts[string(statementKey(name))]:
 		return 0
 	}
 	return left & traceLists

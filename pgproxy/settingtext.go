@@ -17,10 +17,14 @@ type textSettings struct {
 	customs []string // the names of custom settings in it
 	hidden  bool     // it changes a setting whose name is unknown, perhaps only for the transaction
 	resets  bool     // there is SET … TO DEFAULT, which has the tag of any SET
+	given   []string // the custom settings that get a value, perhaps an empty one, and are not reset behind it
+	back    []string // the custom settings that return to those of the session's start; "all" stands for all
 }
 
 // any reports whether something was found.
-func (t textSettings) any() bool { return t.changes || len(t.customs) > 0 || t.hidden || t.resets }
+func (t textSettings) any() bool {
+	return t.changes || len(t.customs) > 0 || t.hidden || t.resets || len(t.back) > 0
+}
 
 // noteSettings records the settings that the text of the next statement may change. left is judge's result for it.
 func (m *machine) noteSettings(text []byte, left traces) {
@@ -33,6 +37,12 @@ func (m *machine) noteSettings(text []byte, left traces) {
 		m.noteUnknownName()
 	}
 	m.defaults = m.defaults || found.resets
+	for _, name := range found.back {
+		m.customGiven = without(m.customGiven, name)
+	}
+	if m.customGiven = append(m.customGiven, found.given...); len(m.customGiven) > maxSettings {
+		m.customGiven = m.customGiven[:maxSettings]
+	}
 	m.settingsReset = m.settingsReset || found.resets || m.startsWithRole() && hintsOf(text)&hintResets != 0 // SET role TO DEFAULT
 	for _, name := range found.customs {
 		m.noteName(name)
@@ -71,12 +81,19 @@ func settingsIn(text []byte) (found textSettings) {
 			update = true
 		case isWord(word, "set"):
 			name, session = customSet(rest), do
-			found.resets = found.resets || setsDefault(string(rest))
+			back := setsDefault(string(rest))
+			found.resets = found.resets || back
+			found.giveOrReset(name, back)
 		case isWord(word, "reset"):
 			name = customSet(rest) // RESET of an unknown name makes it known
+			found.giveOrReset(name, true)
+			if strings.EqualFold(name, "all") {
+				found.given, found.back = nil, append(found.back, "all")
+			}
 		case isWord(word, "set_config"):
 			var known bool
 			name, known = configured(rest)
+			found.giveOrReset(name, false)
 			session = !setsLocally(rest)
 			found.hidden = found.hidden || !known
 			found.unnamed = found.unnamed || session && !known
@@ -93,6 +110,23 @@ func settingsIn(text []byte) (found textSettings) {
 		}
 	}
 	return found
+}
+
+// giveOrReset notes that a setting gets a value or, with back, that of the session's start. Only custom ones matter.
+func (t *textSettings) giveOrReset(name string, back bool) {
+	if !strings.Contains(name, ".") {
+		return
+	}
+	if t.given = without(t.given, name); back {
+		t.back = append(t.back, name)
+	} else {
+		t.given = append(t.given, name)
+	}
+}
+
+// without removes a name of a setting from names, or all.
+func without(names []string, name string) []string {
+	return slices.DeleteFunc(names, func(n string) bool { return name == "all" || strings.EqualFold(n, name) })
 }
 
 // setsDefault reports whether SET with these words behind it returns a setting to that of the session's start. SET LOCAL … TO DEFAULT does not

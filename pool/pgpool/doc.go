@@ -9,7 +9,8 @@
 //	err = db.QueryRow(ctx, "select count(*) from users").Scan(&n)
 //
 // For several statements on one connection use [Pool.With], and for a transaction pgx.BeginFunc(ctx, db, fn), or with
-// the connection of With in place of db. Code that sqlc makes for pgx takes a Pool.
+// the connection of With in place of db. Code that sqlc makes for pgx takes a Pool, unless it has batches: these need
+// SendBatch, so pass it the connection of With.
 //
 // # Ownership of a connection
 //

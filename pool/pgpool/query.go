@@ -34,27 +34,29 @@ func (p *Pool) CopyFrom(ctx context.Context, table pgx.Identifier, columns []str
 
 // Query runs a query. The rows hold a connection until they are closed, which pgx's functions that collect rows do,
 // and so does a Next that returns false. Like pgx's, they are never nil, and Err returns the error again.
-func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	l, err := p.Acquire(ctx)
+func (p *Pool) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows, err error) {
+	h, err := p.hold(ctx, func(conn *pgx.Conn) (err error) {
+		rows, err = conn.Query(ctx, sql, args...)
+		return err
+	})
 	if err != nil {
 		return failedRows{err: err}, err
 	}
-	rows, err := l.Conn().Query(ctx, sql, args...)
-	if err != nil {
-		l.Release()
-		return failedRows{err: err}, err
-	}
-	return &leasedRows{Rows: rows, held: held{l, false}}, nil
+	return &leasedRows{Rows: rows, held: h}, nil
 }
 
 // QueryRow runs a query for one row. The row holds a connection until its Scan, which returns the errors, so Scan
 // must be called.
 func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	l, err := p.Acquire(ctx)
+	var row pgx.Row
+	h, err := p.hold(ctx, func(conn *pgx.Conn) error {
+		row = conn.QueryRow(ctx, sql, args...)
+		return nil
+	})
 	if err != nil {
 		return failedRows{err: err}
 	}
-	return &leasedRow{row: l.Conn().QueryRow(ctx, sql, args...), held: held{l, false}}
+	return &leasedRow{row: row, held: h}
 }
 
 // Begin is BeginTx with the server's defaults.
@@ -64,17 +66,35 @@ func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) { return p.BeginTx(ctx
 // calls one of them in any case:
 //
 //	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { … })
-func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (tx pgx.Tx, err error) {
+	h, err := p.hold(ctx, func(conn *pgx.Conn) (err error) {
+		tx, err = conn.BeginTx(ctx, options)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &leasedTx{Tx: tx, held: h}, nil
+}
+
+// hold leases a connection for what begin makes. It gives the connection back after an error, and closes it if begin panics, as code for
+// arguments and tracing may.
+func (p *Pool) hold(ctx context.Context, begin func(conn *pgx.Conn) error) (held, error) {
 	l, err := p.Acquire(ctx)
 	if err != nil {
-		return nil, err
+		return held{}, err
 	}
-	tx, err := l.Conn().BeginTx(ctx, options)
-	if err != nil {
+	returned := false
+	defer func() {
+		if !returned {
+			l.Discard()
+		}
+	}()
+	err = begin(l.Conn())
+	if returned = true; err != nil {
 		l.Release()
-		return nil, err
 	}
-	return &leasedTx{Tx: tx, held: held{l, false}}, nil
+	return held{l, false}, err
 }
 
 // held is a lease whose end may be reported more than once.
@@ -96,8 +116,8 @@ type leasedRows struct {
 }
 
 func (r *leasedRows) Close() {
+	defer r.end() // also if it panics
 	r.Rows.Close()
-	r.end()
 }
 
 func (r *leasedRows) Next() bool {

@@ -113,6 +113,33 @@ func TestTransactionsOfPool(t *testing.T) {
 	}
 }
 
+// panics is an argument that panics, as a bug in an application's type may.
+type panics struct{}
+
+func (panics) RewriteQuery(context.Context, *pgx.Conn, string, []any) (string, []any, error) {
+	panic("in an argument")
+}
+
+// TestPanicsKeepNoConnection: a server that recovers from panics, as net/http's does, goes on with all its connections.
+func TestPanicsKeepNoConnection(t *testing.T) {
+	db := open(t, pgpool.Config{Limits: one})
+	ctx := t.Context()
+	for what, call := range map[string]func(){
+		"Exec":     func() { _, _ = db.Exec(ctx, "select 1", panics{}) },
+		"Query":    func() { _, _ = db.Query(ctx, "select 1", panics{}) },
+		"QueryRow": func() { _ = db.QueryRow(ctx, "select 1", panics{}).Scan() },
+	} {
+		func() {
+			defer func() { _ = recover() }()
+			call()
+			t.Errorf("%s does not panic", what)
+		}()
+		if s := db.Stats(); s.InUse != 0 {
+			t.Fatalf("%s keeps its connection", what)
+		}
+	}
+}
+
 // TestQueryWithoutConnection: the error is that of Acquire, also where it is only asked for later.
 func TestQueryWithoutConnection(t *testing.T) {
 	db := open(t, pgpool.Config{Limits: one})
