@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/internal/conntest"
 )
@@ -41,7 +42,9 @@ func TestWebSocketInChromium(t *testing.T) {
 const ws = new WebSocket("wss://" + location.host + "/ws");
 ws.onmessage = e => { document.getElementById("p").textContent = "the answer is " + e.data; ws.close(); };
 ws.onopen = () => ws.send("question");
+fetch("/closed"); // the browser's virtual time waits for requests, but not for WebSockets
 </script>`
+	closed := make(chan struct{})
 	server := conntest.Serve(t, func(c *net.TCPConn) {
 		br := bufio.NewReader(c)
 		for {
@@ -49,15 +52,24 @@ ws.onopen = () => ws.send("question");
 			if err != nil {
 				return
 			}
-			if r.URL.Path != "/ws" {
+			switch r.URL.Path {
+			case "/ws":
+			case "/closed":
+				select {
+				case <-closed:
+				case <-time.After(conntest.Patience):
+				}
+				fallthrough
+			default:
 				_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n%s", len(page), page)
 				continue
 			}
 			sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(sum[:]))
-			_, _ = br.ReadByte() // of the question
+			_, _ = io.CopyN(io.Discard, br, int64(2+4+len("question"))) // a frame with its mask (RFC 6455, section 5.2)
 			_, _ = io.WriteString(c, "\x81\x0242")
-			_, _ = io.Copy(io.Discard, br)
+			_, _ = br.ReadByte() // of the frame that closes
+			close(closed)
 			return
 		}
 	})
