@@ -137,6 +137,16 @@ func TestAnswerRests(t *testing.T) {
 	}
 }
 
+// killLast kills the session that is listed last: that of the request, also if its connection is listed.
+func killLast(t testing.TB, p running) {
+	t.Helper()
+	all := p.Sessions()
+	id, stream, _ := listener.ParseID(all[len(all)-1].ID)
+	if !p.Kill(id, stream) {
+		t.Errorf("%+v cannot be killed", all)
+	}
+}
+
 // TestRestEnds: an event that ends the exchange while the session rests is noticed at once by both sides.
 func TestRestEnds(t *testing.T) {
 	cancelled, cancel := context.WithCancel(context.Background())
@@ -153,13 +163,7 @@ func TestRestEnds(t *testing.T) {
 		"idle":              {end: func(testing.TB, running, *eventServer, io.Closer) {}, idle: 10, reason: listener.ReasonTimeout},
 		"time-out":          {end: func(testing.TB, running, *eventServer, io.Closer) {}, limit: 10, reason: listener.ReasonTimeout},
 		"drain":             {end: func(_ testing.TB, p running, _ *eventServer, _ io.Closer) { _ = p.Drain(cancelled) }},
-		"kill": {end: func(t testing.TB, p running, _ *eventServer, _ io.Closer) {
-			all := p.Sessions()
-			id, stream, _ := listener.ParseID(all[len(all)-1].ID)
-			if !p.Kill(id, stream) {
-				t.Errorf("%+v cannot be killed", all)
-			}
-		}, reason: listener.ReasonKilled},
+		"kill":              {end: func(t testing.TB, p running, _ *eventServer, _ io.Closer) { killLast(t, p) }, reason: listener.ReasonKilled},
 	} {
 		for way, with := range restClients {
 			test := func(t testing.TB, unit time.Duration) {

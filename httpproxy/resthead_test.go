@@ -140,13 +140,7 @@ func TestWaitEnds(t *testing.T) {
 		"the client leaves": {end: func(_ testing.TB, _ running, _ *slowServer, leave func()) { leave() }, reason: listener.ReasonClientGone},
 		"time-out":          {end: func(testing.TB, running, *slowServer, func()) {}, limit: 2 * checkInterval, status: 504, reason: listener.ReasonTimeout},
 		"drain":             {end: func(_ testing.TB, p running, _ *slowServer, _ func()) { _ = p.Drain(cancelled) }},
-		"kill": {end: func(t testing.TB, p running, _ *slowServer, _ func()) {
-			all := p.Sessions()
-			id, stream, _ := listener.ParseID(all[len(all)-1].ID)
-			if !p.Kill(id, stream) {
-				t.Errorf("%+v cannot be killed", all)
-			}
-		}, reason: listener.ReasonKilled},
+		"kill":              {end: func(t testing.TB, p running, _ *slowServer, _ func()) { killLast(t, p) }, reason: listener.ReasonKilled},
 	} {
 		for way, with := range restClients {
 			t.Run(name+", "+way, func(t *testing.T) {

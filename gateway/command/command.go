@@ -23,8 +23,8 @@ import (
 )
 
 // Main runs the command named by the arguments of the process and returns the exit code for os.Exit: 0 done, 1 a problem,
-// 2 wrong usage; import has a 3, too. It handles the process's signals. version is what logs and "headpond version" show; empty means that of
-// Go's build information. Call it once, from main.
+// 2 wrong usage, and those that the help of a command lists. It handles the process's signals. version is what logs and
+// "headpond version" show; empty means that of Go's build information. Call it once, from main.
 func Main(version string) int { return cli.Main(version) }
 
 // Run runs the command that args name, such as "check" and a file, for tests of a program. It returns the exit code.
