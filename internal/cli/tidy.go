@@ -37,8 +37,14 @@ func (t *tidier) due(now time.Time, allocated, live uint64) bool {
 	return true
 }
 
-// tidy calls trim when it is due, until done is closed.
-func tidy(done <-chan struct{}, trim func()) {
+// tidy calls trim when the start is over, as ready tells, and then when it is due, until done is closed.
+func tidy(ready, done <-chan struct{}, trim func()) {
+	select {
+	case <-ready:
+		trim()
+	case <-done:
+		return
+	}
 	var t tidier
 	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	ticker := time.NewTicker(tidyLook)

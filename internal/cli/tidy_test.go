@@ -36,3 +36,17 @@ func TestMemoryIsGivenBackAfterARush(t *testing.T) {
 		}
 	}
 }
+
+// What only the start needs is returned when the start is over, before the first burst.
+func TestMemoryOfTheStartIsGivenBack(t *testing.T) {
+	ready, done, trimmed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tidy(ready, done, func() { close(trimmed) })
+	}()
+	close(ready)
+	<-trimmed
+	close(done)
+	<-ended
+}
