@@ -16,13 +16,15 @@ const (
 	tidyStill = 32               // this fraction of the live heap, as clients that wait for long are checked now and then
 	tidyWorth = 1 << 20          // at least this many bytes allocated since the last trim, and
 	tidyShare = 8                // at least this fraction of the live heap, which the collector must scan
-	tidyPause = 10 * time.Second // between two trims, so that alternating load does not trim each time
+	tidyCost  = 500              // between two trims pass this many times as long as the first took, and at most
+	tidyPause = 10 * time.Second // this long, so that alternating load does not spend its time on trims
 )
 
 // tidier decides when to return memory.
 type tidier struct {
-	last, tidied uint64 // bytes allocated at the last check, and at the last trim
-	at           time.Time
+	last, tidied uint64        // bytes allocated at the last check, and at the last trim
+	at           time.Time     // of the last trim
+	pause        time.Duration // until the next
 }
 
 // due reports whether to trim now. allocated is the total allocated so far; live is the memory in use at the last
@@ -30,12 +32,15 @@ type tidier struct {
 func (t *tidier) due(now time.Time, allocated, live uint64) bool {
 	quiet := allocated-t.last < max(tidyQuiet, live/tidyStill)
 	t.last = allocated
-	if !quiet || allocated-t.tidied < max(tidyWorth, live/tidyShare) || now.Sub(t.at) < tidyPause {
+	if !quiet || allocated-t.tidied < max(tidyWorth, live/tidyShare) || now.Sub(t.at) < t.pause {
 		return false
 	}
 	t.tidied, t.at = allocated, now
 	return true
 }
+
+// took notes how long the last trim took.
+func (t *tidier) took(d time.Duration) { t.pause = min(tidyCost*d, tidyPause) }
 
 // tidy calls trim when the start is over, as ready tells, and then when it is due, until done is closed.
 func tidy(ready, done <-chan struct{}, trim func()) {
@@ -56,7 +61,9 @@ func tidy(ready, done <-chan struct{}, trim func()) {
 		case now := <-ticker.C:
 			metrics.Read(samples)
 			if t.due(now, samples[0].Value.Uint64(), samples[1].Value.Uint64()) {
+				began := time.Now()
 				trim()
+				t.took(time.Since(began))
 			}
 		}
 	}

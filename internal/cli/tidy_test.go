@@ -8,6 +8,7 @@ import (
 // Memory is returned once after a burst, and not between two bursts that follow each other.
 func TestMemoryIsGivenBackAfterARush(t *testing.T) {
 	var tidier tidier
+	tidier.took(time.Second)
 	now := time.Now()
 	for i, look := range []struct {
 		after     time.Duration
@@ -33,6 +34,37 @@ func TestMemoryIsGivenBackAfterARush(t *testing.T) {
 		now = now.Add(look.after)
 		if got := tidier.due(now, tidier.last+look.allocated, look.live); got != look.want {
 			t.Errorf("look %d: %v, want %v", i, got, look.want)
+		}
+	}
+}
+
+// The cheaper a trim is, the sooner another one may follow.
+func TestCheapTrimsMayFollowEachOther(t *testing.T) {
+	var tidier tidier
+	now := time.Now()
+	for i, look := range []struct {
+		took time.Duration
+		want bool
+	}{
+		{10 * time.Millisecond, true}, // the first
+		{0, false},
+		{4 * time.Millisecond, true}, // 6 s later
+		{time.Minute, true},          // 3 s later
+		{0, false},
+		{0, false},
+		{0, false},
+		{time.Second, true}, // 12 s later, whatever the last one took
+	} {
+		now = now.Add(3 * time.Second)
+		if got := tidier.due(now, tidier.last+4<<20, 128<<20); got {
+			t.Errorf("look %d: a trim during a burst", i)
+		}
+		tidier.last = tidier.tidied + 20<<20 // the burst is over
+		if got := tidier.due(now, tidier.last, 1<<20); got != look.want {
+			t.Errorf("look %d: %v, want %v", i, got, look.want)
+		}
+		if look.want {
+			tidier.took(look.took)
 		}
 	}
 }
