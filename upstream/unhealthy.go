@@ -24,7 +24,7 @@ const (
 	// probes ran into their Timeout, neither for a user (Config.Heard, Lease.Heard) nor as a late answer to a probe, or to
 	// whose host they found no route. It keeps the leases of an endpoint that is only slow, because they would be too much
 	// for the others, too; and of one that answers, with a failure or by refusing connections, because that endpoint may be
-	// stopping and may let its connections finish. For a minute after an endpoint was slow, it takes four times Fall probes
+	// stopping and may let its connections finish. For a minute after an endpoint was slow, it takes three times Fall probes
 	// to count as silent. With this policy a Probe may run beside another of the same endpoint, and its context lasts
 	// Fall+1 times the Timeout.
 	CloseUnhealthy
@@ -47,10 +47,11 @@ const (
 )
 
 // An endpoint that was slow in the last slowMemory is silent after slowPatience times as many probes as others: one that is
-// overloaded is silent now and then, and its leases would overload the others.
+// overloaded is silent now and then, and its leases would overload the others. With the settings for API servers that is
+// eight seconds: less than a client that waits for its first byte has for moving to another endpoint.
 const (
 	slowMemory   = time.Minute
-	slowPatience = 4
+	slowPatience = 3
 )
 
 // silentAfter returns how many probes in a row show that the endpoint is silent. The caller holds mu.

@@ -191,7 +191,7 @@ func TestSlowEndpointHasTime(t *testing.T) {
 		p.delay("a:1", 1500*time.Millisecond)
 		time.Sleep(10 * time.Second)
 		b.set(silent, "a:1", true)
-		time.Sleep(8 * time.Second)
+		time.Sleep(6 * time.Second)
 		if n := p.count("a:1"); n != 0 {
 			t.Errorf("interrupted %d leases of an endpoint that was slow a moment ago", n)
 		}
