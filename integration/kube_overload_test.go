@@ -13,7 +13,7 @@ import (
 // The overload of TestKubeOverload: the server runs for a small part of each period.
 const (
 	overloadWatches = 200
-	overloadPeriod  = time.Second
+	overloadPeriod  = 200 * time.Millisecond
 	overloadStep    = 3 * time.Second
 	overloadLasts   = 15 * time.Second
 )
@@ -47,7 +47,7 @@ func TestKubeOverload(t *testing.T) {
 	})
 	began := l.begun.Load()
 	t.Logf("%d watches have begun, at %v", began, time.Now())
-	part := overloadPeriod / 50
+	part := overloadPeriod / 10
 	for ; healthy(slow) == 1; part = max(part/2, time.Millisecond) {
 		slow.slowDown(part, overloadStep)
 	}
