@@ -40,6 +40,7 @@ type faultLoad struct {
 	running sync.WaitGroup
 
 	requests, missing atomic.Int64
+	begun             atomic.Int64         // watches, each time anew
 	failed            [phases]atomic.Int64 // requests, by how far they had come
 	mu                sync.Mutex
 	worst, silent     time.Duration // longest request, longest silence of a watch
@@ -71,13 +72,13 @@ func (l *faultLoad) over() bool {
 	}
 }
 
-// startLoad starts a load. direct is a server without faults.
-func (c *kubeCluster) startLoad(proxy, direct string) *faultLoad {
+// startLoad starts a load with so many watches. direct is a server without faults.
+func (c *kubeCluster) startLoad(proxy, direct string, watches int) *faultLoad {
 	l := &faultLoad{c: c, proxy: proxy, stop: make(chan struct{})}
 	first := make(chan string)
 	l.running.Go(func() { l.change(direct, first) })
 	version := <-first
-	for range faultWatches {
+	for range watches {
 		l.running.Go(func() { l.watch(version) })
 	}
 	for range faultWorkers {
@@ -176,6 +177,7 @@ func (l *faultLoad) events(ctx context.Context, client *http.Client, version str
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("watch: %s", resp.Status)
 	}
+	l.begun.Add(1)
 	for decoder := json.NewDecoder(resp.Body); ; {
 		var event struct {
 			Type   string
@@ -348,7 +350,7 @@ upstreams:
 	rows := []string{"| fault | proxy | requests | failed | how far they had come | worst request | longest silent watch | missing events |", "|---|---|---|---|---|---|---|---|"}
 	inject := func(f fault) {
 		for _, p := range proxies {
-			l := c.startLoad(p.address, c.servers[0].address())
+			l := c.startLoad(p.address, c.servers[0].address(), faultWatches)
 			wait(3 * time.Second)
 			f.run(c.servers[1])
 			wait(5 * time.Second)

@@ -21,6 +21,11 @@ import (
 // before starts a gateway before all servers of the cluster, with its health check. Its checks wait for long: no server is hung in the
 // tests that use it, and servers that are only slow, on a busy machine, must keep their sessions.
 func (c *kubeCluster) before(listen string) (g *gateway, config string) {
+	return c.beforeWith(listen, "timeout: 30s")
+}
+
+// beforeWith is before with a part of the health check.
+func (c *kubeCluster) beforeWith(listen, check string, options ...option) (g *gateway, config string) {
 	var endpoints []string
 	for _, s := range c.servers {
 		endpoints = append(endpoints, s.address())
@@ -30,9 +35,9 @@ func (c *kubeCluster) before(listen string) (g *gateway, config string) {
 upstreams:
   apiservers:
     endpoints: [%s]
-    health: {https: /readyz, ca: %q, server_name: %s, expect: [200, 401], interval: 1s, timeout: 30s, fall: 2}
-`, listen, strings.Join(endpoints, ", "), c.file("ca"), serviceName)
-	return startGateway(c.t, config), config
+    health: {https: /readyz, ca: %q, server_name: %s, expect: [200, 401], interval: 1s, fall: 2, %s}
+`, listen, strings.Join(endpoints, ", "), c.file("ca"), serviceName, check)
+	return startGateway(c.t, config, options...), config
 }
 
 const configMaps = "/api/v1/namespaces/default/configmaps/"

@@ -182,7 +182,8 @@ func TestTunnelClientGetsReset(t *testing.T) {
 	echoAddr, _ := startEcho(t)
 	peers, raw, none, forbidden := address(t), address(t), address(t), address(t)
 	startGateway(t, strings.Replace(farConfig(peers, "", map[string]string{"echo": echoAddr}), "tunnel: {", "tunnel: {max_streams: 1, ", 1))
-	near := startGateway(t, join(nearConfigListeners(raw), fmt.Sprintf(`listeners:
+	soon := strings.Replace(nearConfigListeners(raw), patient, "connect_timeout: 5s", 1) // what is too much waits that long
+	near := startGateway(t, join(soon, fmt.Sprintf(`listeners:
   - {name: none, protocol: tcp, listen: "%s", upstream: none}
   - {name: forbidden, protocol: tcp, listen: "%s", upstream: forbidden}
 upstreams:

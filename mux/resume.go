@@ -56,6 +56,10 @@ const (
 	// redialFirst and redialMost bound the pause before another attempt to connect.
 	redialFirst = 20 * time.Millisecond
 	redialMost  = 5 * time.Second
+	// redialPatience bounds the first attempt, up to the end of the handshake, and doubles with each, up to HandshakeTimeout:
+	// what a path has swallowed when it failed brings no answer once it is back. Three seconds are a few round trips to the
+	// other side of the world.
+	redialPatience = 3 * time.Second
 )
 
 // with returns a new Resume for a session, with the settings of r.
@@ -367,7 +371,7 @@ func (s *Session) reconnect(ctx context.Context, lost *link, vain int) {
 			case <-timer.C:
 			}
 		}
-		final, err := s.redial(ctx)
+		final, err := s.redial(ctx, min(redialPatience<<min(try, 16), s.cfg.HandshakeTimeout))
 		if err == nil || ctx.Err() != nil {
 			return
 		}
@@ -381,11 +385,11 @@ func (s *Session) reconnect(ctx context.Context, lost *link, vain int) {
 	}
 }
 
-// redial tries to resume once. final means that the server has refused for good. Errors of Dial and
+// redial tries to resume once, for as long as patience. final means that the server has refused for good. Errors of Dial and
 // of the connection are never final, whatever they wrap: they may come from another session below
 // this one.
-func (s *Session) redial(ctx context.Context) (final bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.HandshakeTimeout)
+func (s *Session) redial(ctx context.Context, patience time.Duration) (final bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := s.ticket.cfg.Dial(ctx)
 	if err != nil {

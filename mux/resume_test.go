@@ -312,6 +312,42 @@ func TestSuspended(t *testing.T) {
 	})
 }
 
+// TestSwallowedAttempt: an attempt whose bytes the path swallows is given up long before the time-out of the handshake. A server that
+// takes longer than that to answer is waited for in the end.
+func TestSwallowedAttempt(t *testing.T) {
+	for name, takes := range map[string]time.Duration{"swallowed": 0, "slow server": 7 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := mux.Config{Resume: &mux.Resume{}, HandshakeTimeout: time.Minute, Authorize: func(_ context.Context, p mux.Peer) error {
+					if p.Resumes {
+						time.Sleep(takes)
+					}
+					return nil
+				}}
+				n := newLine(t, true, server)
+				c, s := n.join(mux.Config{HandshakeTimeout: time.Minute})
+				n.wrap = func(conn net.Conn) net.Conn {
+					if takes > 0 {
+						return conn
+					}
+					n.wrap = nil
+					hole := &swallow{Conn: conn}
+					hole.on.Store(true)
+					return hole
+				}
+				here, there := channels(t, c, s)
+				n.cut(0)
+				here.Send(bg, pattern(1000))
+				expect(t, there, pattern(1000))
+				if st := c.Stats(); st.Resumed != 1 || st.Gap > 30*time.Second {
+					t.Errorf("resumed %d times, after %v", st.Resumed, st.Gap)
+				}
+				n.end(c, s)
+			})
+		})
+	}
+}
+
 // TestNotResumedInTime: the session ends, and its error lists unacknowledged data.
 func TestNotResumedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,7 @@ cleanup() {
 	rm -rf "$dir"
 }
 trap cleanup EXIT
-trap 'exit 1' INT TERM
+trap 'exit 1' HUP INT TERM
 
 $GO build -o "$dir/tunnel-ttfb" ./bench/cmd/tunnel-ttfb
 

@@ -13,7 +13,7 @@ top=$PWD
 mkdir -p dist
 work=$(mktemp -d "$top/dist/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-trap 'exit 1' INT TERM
+trap 'exit 1' HUP INT TERM
 export CGO_ENABLED=0
 
 # program PACKAGE FILE builds a program for GOOS and GOARCH.

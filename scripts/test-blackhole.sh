@@ -17,7 +17,7 @@ if [ -n "$missing" ]; then
 fi
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-trap 'exit 1' INT TERM
+trap 'exit 1' HUP INT TERM
 
 # Built outside of the namespace, which has no network; the gateway at the first run, for all.
 $GO test -tags blackhole -c -o "$tmp/integration.test" ./integration

@@ -7,6 +7,7 @@ set -eu
 deb=$(readlink -f "$1")
 dir=$(mktemp -d)
 trap 'rmdir "$dir"' EXIT
+trap 'exit 1' HUP INT TERM
 export dir deb
 # A mount namespace for the copy, and one of the network, so that ports are free.
 unshare --mount --propagation private --net --pid --fork sh -euc '

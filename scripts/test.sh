@@ -13,6 +13,7 @@ export CGO_ENABLED=1
 export GORACE="atexit_sleep_ms=100 ${GORACE:-}"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' HUP INT TERM
 chmod 755 "$dir" # a test of integration runs the gateway as another user
 
 # measure NAME COMMAND… runs a command and says how it went, and in how many seconds and how much CPU time of user and system.

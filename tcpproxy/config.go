@@ -175,6 +175,7 @@ func NewUpstream(name string, o UpstreamOptions) (*upstream.Upstream[net.Conn], 
 		Try:       try,
 		Close:     func(c net.Conn) { _ = c.Close() },
 		Interrupt: interrupt,
+		Heard:     heard,
 		Logger:    o.Logger,
 	})
 }
@@ -219,6 +220,16 @@ func interrupt(c net.Conn, why error) {
 		}
 	}
 	_ = c.Close()
+}
+
+// heard reports whether the session that uses a connection has received something on it since the last call.
+func heard(c net.Conn) bool {
+	w, ok := c.(*warmConn)
+	if !ok {
+		return false
+	}
+	r := w.relay.Load()
+	return r != nil && r.heard()
 }
 
 // try tests an endpoint without a client.

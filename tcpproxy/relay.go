@@ -26,9 +26,10 @@ type side struct {
 type relay struct {
 	session        *session
 	client, server side
-	serverSent     atomic.Bool // the server has sent something
-	stalled        stall       // how long the client has waited for an answer, if that is limited
-	limits         []progress  // of the time-outs that are set, in first if there is one
+	serverSent     atomic.Bool   // the server has sent something
+	known          atomic.Uint64 // bytes sent to the client as of the last call of heard
+	stalled        stall         // how long the client has waited for an answer, if that is limited
+	limits         []progress    // of the time-outs that are set, in first if there is one
 	first          [1]progress
 	endpoint       string
 
@@ -55,7 +56,14 @@ func newRelay(s *session, client, server fiber.Stream, endpoint string) *relay {
 	r := &relay{session: s, client: side{"client", client}, server: side{"upstream", server}, endpoint: endpoint}
 	r.opening.spent = s.cfg.NoRetry || s.cfg.TLS != nil || s.target.tls != nil || !s.mayLeave(endpoint)
 	r.stalled.limit = s.cfg.StallTimeout
+	r.known.Store(s.client.BytesOut())
 	return r
+}
+
+// heard reports whether the client has got something from the server since the last call.
+func (r *relay) heard() bool {
+	n := r.session.client.BytesOut()
+	return r.known.Swap(n) != n
 }
 
 // run copies in both directions until they have ended or it is interrupted; then the caller calls relayed. It returns true

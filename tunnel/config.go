@@ -48,7 +48,8 @@ type Config struct {
 	// Policy decides which targets the other side may connect to.
 	Policy Policy
 	// MaxStreams bounds the streams one peer may have open to this side, in all of
-	// its sessions; 0 = DefaultMaxStreams, at most 8192. More are refused with ErrBusy.
+	// its sessions; 0 = DefaultMaxStreams, at most 8192. More wait for their turn, for Policy.Timeout at most, and are
+	// then refused with ErrBusy.
 	MaxStreams int
 	// ResumeWindow is how long a session that has lost its socket waits for another one; the smaller value of both
 	// sides applies. 0 = DefaultResumeWindow.

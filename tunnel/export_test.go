@@ -33,8 +33,24 @@ func (m Members) Add(name string, s *mux.Session) Member {
 	return Member{one}
 }
 
-// Enter is countStream.
-func (m Members) Enter(s Member) bool { return m.t.countStream(s.m.owner, s.m) }
+// Enter is countStream, and reports whether the stream's turn has come.
+func (m Members) Enter(s Member) bool { return m.Queue(s)() }
+
+// Queue is countStream. The result reports whether the stream's turn has come.
+func (m Members) Queue(s Member) (admitted func() bool) {
+	w := m.t.countStream(s.m.owner, s.m)
+	return func() bool {
+		select {
+		case <-w.comes:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// Leave is uncountStream.
+func (m Members) Leave(s Member) { m.t.uncountStream(s.m.owner, s.m) }
 
 // Drop is drop.
 func (m Members) Drop(s Member) {

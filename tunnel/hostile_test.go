@@ -3,11 +3,13 @@ package tunnel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/mux"
@@ -69,19 +71,45 @@ func TestDialDoesNotOutliveItsClient(t *testing.T) {
 	_ = c.Close()
 }
 
-// One peer has its streams, however many sessions it makes.
+// One peer has its streams, however many sessions it makes. Further ones wait until others end, for as long as connecting may take.
 func TestMaxStreams(t *testing.T) {
-	target := conntest.Serve(t, conntest.Echo)
-	e := start(t, options{
-		server: func(c *tunnel.ServerConfig) { allow(target)(c); c.MaxStreams = 4 },
-		client: func(c *tunnel.ClientConfig) { c.Sessions = 2 },
-	})
-	conntest.Eventually(t, "two sessions", func() bool { return e.server.Tunnel().Sessions == 2 })
-	for range 4 {
-		conntest.Exchange(t, open(t, e, target), "hello")
-	}
-	if _, err := e.client.Dial(soon(t), target); !errors.Is(err, tunnel.ErrBusy) {
-		t.Errorf("the fifth: %v", err)
+	for _, sessions := range []int{1, 2} { // with one, this side knows the limit; with two, the far side has them wait
+		t.Run(fmt.Sprint(sessions), func(t *testing.T) {
+			target := conntest.Serve(t, conntest.Echo)
+			e := start(t, options{
+				server: func(c *tunnel.ServerConfig) {
+					allow(target)(c)
+					c.MaxStreams, c.Policy.Timeout = 4, time.Second
+				},
+				client: func(c *tunnel.ClientConfig) { c.Sessions = sessions },
+			})
+			conntest.Eventually(t, "the sessions", func() bool { return e.server.Tunnel().Sessions == sessions })
+			var all []*tunnel.Conn
+			for range 4 {
+				all = append(all, open(t, e, target))
+				conntest.Exchange(t, all[len(all)-1], "hello")
+			}
+			ctx, cancel := context.WithTimeout(soon(t), 2*time.Second)
+			defer cancel()
+			if _, err := e.client.Dial(ctx, target); !errors.Is(err, tunnel.ErrBusy) {
+				t.Errorf("the fifth: %v", err)
+			}
+			for _, c := range all {
+				more := make(chan error, 1)
+				go func() {
+					c, err := e.client.Dial(soon(t), target)
+					if err == nil {
+						conntest.Exchange(t, c, "hello")
+						t.Cleanup(func() { _ = c.Close() })
+					}
+					more <- err
+				}()
+				_ = c.Close()
+				if err := <-more; err != nil {
+					t.Errorf("while another ends: %v", err)
+				}
+			}
+		})
 	}
 }
 

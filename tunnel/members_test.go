@@ -76,6 +76,25 @@ func TestStreamsOfASessionGivenUp(t *testing.T) {
 	}
 }
 
+// TestStreamsInTurn: streams above the limit are admitted in their order, those of all sessions of a peer together. A session that is given
+// up makes room for the others.
+func TestStreamsInTurn(t *testing.T) {
+	members, session := tunnel.NewMembers(2), anySession(t)
+	one, other := members.Add("branch", session), members.Add("branch", session)
+	if !members.Enter(one) || !members.Enter(one) {
+		t.Error("a stream is refused")
+	}
+	first, second, third := members.Queue(other), members.Queue(one), members.Queue(other)
+	members.Leave(one)
+	if !first() || second() || third() {
+		t.Errorf("with room for one: %v, %v, %v", first(), second(), third())
+	}
+	members.Drop(one)
+	if second() || !third() {
+		t.Error("not the stream of the session that remains")
+	}
+}
+
 // TestLateReleaseOfAnEndedSession: it does not change the limits of the next peer of its name.
 func TestLateReleaseOfAnEndedSession(t *testing.T) {
 	members, session := tunnel.NewMembers(2), anySession(t)

@@ -11,7 +11,8 @@ import (
 // Open opens a connection to a target at the server's side. It costs no round
 // trip: whether the target may and can be reached shows when the Conn is read. It
 // waits for a session only while an attempt to have one is under way, or one that has
-// lost its socket is to be resumed; ctx bounds that. The error is an *Error and wraps ErrNotConnected, ErrBusy, ErrClosed
+// lost its socket is to be resumed, and, first come first served, while this side has as many streams open as the server allows;
+// ctx bounds that. The error is an *Error and wraps ErrNotConnected, ErrBusy, ErrClosed
 // or ErrConfig.
 func (c *Client) Open(ctx context.Context, target string) (*Conn, error) {
 	return c.open(ctx, target, mux.ID{})

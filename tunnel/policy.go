@@ -49,11 +49,13 @@ func Caller(ctx context.Context) string {
 	return name
 }
 
+// patience bounds connecting.
+func (p *Policy) patience() time.Duration { return cmp.Or(p.Timeout, DefaultDialTimeout) }
+
 // connect connects to a target if the policy allows it. The error wraps ErrRefused,
 // ErrBusy or ErrUnreachable.
 func (p *Policy) connect(ctx context.Context, target string) (net.Conn, error) {
-	timeout := p.Timeout
-	timeout = cmp.Or(timeout, DefaultDialTimeout)
+	timeout := p.patience()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c, err := p.choose(ctx, target)

@@ -46,7 +46,14 @@ type sessions struct {
 type peer struct {
 	name     string
 	sessions []*member
-	streams  int // open streams of the peer, without those of dropped members
+	streams  int     // open streams of the peer, without those of dropped members
+	waiting  []*turn // further ones, in the order in which they came
+}
+
+// turn is a stream that waits until its peer has fewer streams open.
+type turn struct {
+	of    *member
+	comes chan struct{} // closed when the stream is counted
 }
 
 // member is a session of a peer.
@@ -80,6 +87,11 @@ func (t *sessions) apply(cfg *Config, peers []Peer) {
 	t.policy.Store(newPolicies(cfg.Policy, peers))
 	t.streams.Store(int64(cfg.MaxStreams))
 	t.silence.Store(int64(cfg.KeepAlive))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.peers {
+		t.admit(p)
+	}
 }
 
 // notifyLocked wakes the goroutines that wait for a change. mu is held.
@@ -145,13 +157,14 @@ func (t *sessions) acceptStreams(p *peer, s *member) {
 		if err != nil {
 			break
 		}
-		if !t.countStream(p, s) {
-			t.refuse(p, st, refuse(ErrBusy, "the peer has as many streams open as the far side allows"))
-			continue
-		}
-		t.counts.accepted.Add(1)
+		w := t.countStream(p, s)
 		t.work.Go(func() {
+			if err := t.await(p, w); err != nil {
+				t.refuse(p, st, err)
+				return
+			}
 			defer t.uncountStream(p, s)
+			t.counts.accepted.Add(1)
 			t.serve(p, s, st)
 		})
 	}
@@ -160,16 +173,50 @@ func (t *sessions) acceptStreams(p *peer, s *member) {
 	t.remove(p, s)
 }
 
-// countStream counts a stream that the peer has opened; false: the peer is at its limit, or its session was dropped.
-func (t *sessions) countStream(p *peer, s *member) bool {
+// countStream counts a stream that the peer has opened, when its turn comes: at once unless the peer is at its limit.
+func (t *sessions) countStream(p *peer, s *member) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.dropped != nil || int64(p.streams) >= t.streams.Load() {
-		return false
+	w := &turn{of: s, comes: make(chan struct{})}
+	p.waiting = append(p.waiting, w)
+	t.admit(p)
+	return w
+}
+
+// admit counts streams that wait, first come first served, up to the peer's limit. mu is held.
+func (t *sessions) admit(p *peer) {
+	for len(p.waiting) > 0 && int64(p.streams) < t.streams.Load() {
+		w := p.waiting[0]
+		p.waiting = p.waiting[1:]
+		if w.of.dropped != nil {
+			continue // its turn never comes: the session ends
+		}
+		p.streams++
+		w.of.streams++
+		close(w.comes)
 	}
-	p.streams++
-	s.streams++
-	return true
+}
+
+// await waits for the turn of a stream for as long as connecting to its target may take.
+func (t *sessions) await(p *peer, w *turn) error {
+	timer := time.NewTimer(t.policy.Load().of(p.name).patience())
+	defer timer.Stop()
+	select {
+	case <-w.comes:
+		return nil
+	case <-timer.C:
+	case <-w.of.Done():
+	case <-t.life.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	select {
+	case <-w.comes:
+		return nil
+	default:
+	}
+	p.waiting = slices.DeleteFunc(p.waiting, func(o *turn) bool { return o == w })
+	return refuse(ErrBusy, "the peer has as many streams open as the far side allows")
 }
 
 // uncountStream undoes countStream.
@@ -179,6 +226,7 @@ func (t *sessions) uncountStream(p *peer, s *member) {
 	if s.dropped == nil {
 		p.streams--
 		s.streams--
+		t.admit(p)
 	}
 }
 
@@ -187,6 +235,7 @@ func (t *sessions) uncountStream(p *peer, s *member) {
 func (t *sessions) drop(s *member, err error) {
 	s.dropped = err
 	s.owner.streams -= s.streams
+	t.admit(s.owner)
 }
 
 // closeDropped ends a session after drop, and the streams in it.
@@ -338,8 +387,8 @@ func awaitSocket(ctx context.Context, changed <-chan struct{}) error {
 	return nil
 }
 
-// open opens a stream in a session of the peer. Without one it asks idle, which
-// may wait for a change, or says why not to.
+// open opens a stream in a session of the peer, and waits while the other side allows no more of them. Without a session it
+// asks idle, which may wait for a change, or says why not to.
 func (t *sessions) open(ctx context.Context, name, target string, id mux.ID, idle func(stale bool, changed <-chan struct{}) error) (*mux.Stream, error) {
 	for {
 		c := t.pick(name)
@@ -357,7 +406,7 @@ func (t *sessions) open(ctx context.Context, name, target string, id mux.ID, idl
 			}
 			continue
 		}
-		st, err := s.OpenStream(ctx, target, mux.WithID(id), mux.NoWait())
+		st, err := s.OpenStream(ctx, target, mux.WithID(id))
 		switch {
 		case err == nil:
 			t.counts.opened.Add(1)

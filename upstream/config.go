@@ -34,6 +34,10 @@ type Config[T any] struct {
 	// ErrUnhealthy or ErrRebalanced. It is called from any goroutine, possibly during or after Close. Only
 	// RemovedTimeout, CloseRemoved, CloseUnhealthy, DrainUnhealthy and Rebalance require it.
 	Interrupt func(T, error)
+	// Heard, optional, reports whether something has come from the endpoint on a leased connection since the last call of
+	// Heard, or since the lease began. It is called as Interrupt is. CloseUnhealthy keeps the leases of an endpoint from
+	// which something comes.
+	Heard func(T) bool
 	// AskRole returns what asks an endpoint for its role; only a Target other than TargetAny requires it.
 	AskRole func(endpoint string) RoleAsker
 	// RoleOf, optional, returns the role of the server that a new connection leads to, where Primary stands for

@@ -27,6 +27,7 @@ type endpoint[T any] struct {
 	traffic  *traffic.Cell // nil without Config.Traffic
 	log      *slog.Logger
 	passed   atomic.Int64 // when it last passed its check, in sinceEpoch; 0: never
+	answered atomic.Int64 // when it last answered a check with CloseUnhealthy, however late, in sinceEpoch; 0: never
 	heard    atomic.Int64 // when a user was last answered, in Unix nanoseconds; 0: Heard was never called
 	distance distance
 	latency  latency
@@ -59,9 +60,11 @@ type endpoint[T any] struct {
 	stagger          time.Duration
 	failingSince     time.Time // start of the first of the current row of failed probes
 	downSince        time.Time // when the active check took it out
+	slowAt           time.Time // when it was last seen to be slow; see wasSlow
 	evicting         bool      // evict is running, or about to
 	evictions        sync.WaitGroup
 	interrupt        func(T, error)       // Config.Interrupt; immutable
+	hears            func(T) bool         // Config.Heard; immutable
 	proven           func(time.Time) bool // Upstream.proven; immutable
 	byDistance       func() bool          // reports whether the set depends on distance; immutable
 	judging          *sync.Mutex          // serializes ejections by answers; taken before mu; immutable
@@ -79,6 +82,7 @@ func newEndpoint[T any](u *Upstream[T], spec Endpoint, number int) *endpoint[T] 
 		log:        cfg.Logger.With("upstream", cfg.Name, "endpoint", addr),
 		changed:    u.refresh,
 		interrupt:  cfg.Interrupt,
+		hears:      cfg.Heard,
 		proven:     u.proven,
 		byDistance: func() bool { return u.set.Load().balance == Nearest },
 	}
@@ -221,9 +225,8 @@ func (e *endpoint[T]) trial() (err error) {
 	return err
 }
 
-// probed handles the result of an active check that began at a given time. silent says that there was no answer. soon
-// asks for an early next check.
-func (e *endpoint[T]) probed(began time.Time, err error, silent bool) (soon bool) {
+// probed handles the result of an active check that began at a given time. soon asks for an early next check.
+func (e *endpoint[T]) probed(began time.Time, err error, seen evidence) (soon bool) {
 	e.mu.Lock()
 	if err != nil {
 		e.lastError, e.lastFailed = err.Error(), time.Now()
@@ -233,8 +236,11 @@ func (e *endpoint[T]) probed(began time.Time, err error, silent bool) (soon bool
 		return false
 	}
 	e.track(began, err)
-	flipped := e.health.observe(err == nil, silent)
-	soon = silent && !e.health.down
+	flipped := e.health.observe(err == nil, seen.silent)
+	if seen.unanswered && !seen.silent {
+		e.wasSlow()
+	}
+	soon = seen.unanswered && (!e.health.down || e.health.silence > 0 && e.health.silence < e.silentAfter())
 	if flipped && err != nil {
 		e.downSince = time.Now()
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/headpond/headpond/pool"
@@ -44,15 +45,24 @@ func (e *endpoint[T]) configure(s Settings) {
 	}
 }
 
-// againSooner divides the pause before the next probe, after an unanswered probe that leaves the endpoint in: its
+// againSooner divides the pause before the next probe, after an unanswered probe that decides nothing: the endpoint's
 // clients wait for the Timeout already.
 const againSooner = 4
+
+// grace divides the Timeout of the first probe in a row: what comes from an endpoint in that part of the time does not show
+// that it is only slow. It may have been on its way when the endpoint began to hang.
+const grace = 8
 
 // probe checks the endpoint at once, and then once per interval until ctx ends.
 func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{}) {
 	defer close(over)
+	var late sync.WaitGroup // probes that have not returned
+	defer late.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var seen evidence
+	var since time.Time    // what comes after it shows that the endpoint is not silent
+	var listen *time.Timer // begins that time on leases
 	for {
 		select {
 		case <-timer.C:
@@ -60,12 +70,20 @@ func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{})
 			return
 		}
 		began := time.Now()
-		expired, err := probeOnce(ctx, h, e.addr)
+		if !seen.silent {
+			since = began.Add(h.Timeout / grace)
+			listen = time.AfterFunc(h.Timeout/grace, func() { e.heardOnLeases() })
+		}
+		expired, err := e.probeOnce(ctx, h, &late)
+		listen.Stop()
 		if ctx.Err() != nil {
 			return
 		}
+		seen.unanswered = silent(err, expired)
+		seen.silent = seen.unanswered && !(expired && e.heardSince(since))
+		since = time.Now()
 		pause := h.Interval
-		if e.probed(began, err, silent(err, expired)) {
+		if e.probed(began, err, seen) {
 			pause /= againSooner
 		}
 		jitter := (rand.Float64()*2 - 1) * float64(pause) / 10
@@ -73,20 +91,67 @@ func (e *endpoint[T]) probe(ctx context.Context, h Health, over chan<- struct{})
 	}
 }
 
-// probeOnce runs one probe; a panic counts as a failure. expired says that the probe's time had passed.
-func probeOnce(ctx context.Context, h Health, addr string) (expired bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
-	defer cancel()
+// evidence is what a failed probe shows beside its error.
+type evidence struct {
+	unanswered bool // the probe got no answer in time
+	silent     bool // and nothing else has come from the endpoint meanwhile
+}
+
+// probeOnce runs one probe. expired says that its time had passed. Where it matters whether the endpoint is silent or slow,
+// the probe waits on for an answer while others follow: until the endpoint's leases could have been interrupted.
+func (e *endpoint[T]) probeOnce(ctx context.Context, h Health, late *sync.WaitGroup) (expired bool, err error) {
+	if h.OnUnhealthy != CloseUnhealthy {
+		ctx, cancel := context.WithTimeout(ctx, h.Timeout)
+		defer cancel()
+		err = runProbe(ctx, h.Probe, e.addr)
+		if expired = ctx.Err() != nil; expired && err != nil {
+			err = fmt.Errorf("no answer within %v: %w", h.Timeout, err)
+		}
+		return expired, err
+	}
+	result := make(chan error, 1)
+	late.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, time.Duration(h.Fall+1)*h.Timeout)
+		defer cancel()
+		err := runProbe(ctx, h.Probe, e.addr)
+		if !silent(err, ctx.Err() != nil) {
+			e.answered.Store(sinceEpoch(time.Now()))
+		}
+		result <- err
+	})
+	timer := time.NewTimer(h.Timeout)
+	defer timer.Stop()
+	select {
+	case err = <-result:
+		return false, err
+	case <-timer.C:
+		return true, fmt.Errorf("no answer within %v", h.Timeout)
+	}
+}
+
+// runProbe runs a probe; a panic counts as a failure.
+func runProbe(ctx context.Context, probe Probe, addr string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("health probe panicked: %v", p)
 		}
 	}()
-	err = h.Probe(ctx, addr)
-	if expired = ctx.Err() != nil; expired && err != nil {
-		err = fmt.Errorf("no answer within %v: %w", h.Timeout, err)
+	return probe(ctx, addr)
+}
+
+// heardSince reports whether a user or a probe has got something from the endpoint since then, or a lease since the last
+// call of heardOnLeases.
+func (e *endpoint[T]) heardSince(t time.Time) bool {
+	onLeases, answered := e.heardOnLeases(), e.answered.Load()
+	return onLeases || e.heard.Load() > t.UnixNano() || answered != 0 && answered > sinceEpoch(t)
+}
+
+// heardOnLeases reports whether something has come on a lease since the last call.
+func (e *endpoint[T]) heardOnLeases() (heard bool) {
+	if e.hears != nil {
+		e.pools.interrupt(func(v T) { heard = e.hears(v) || heard })
 	}
-	return expired, err
+	return heard
 }
 
 // stopProbing ends the probe's goroutine and waits for it.

@@ -20,9 +20,13 @@ type UnhealthyPolicy int
 const (
 	// KeepUnhealthy keeps the leases. The default.
 	KeepUnhealthy UnhealthyPolicy = iota
-	// CloseUnhealthy interrupts the leases of a silent endpoint: one whose last Fall probes reached their Timeout, or
-	// found no route to its host. It keeps the leases of an endpoint that answers, with a failure or by refusing
-	// connections, because that endpoint may be stopping and may let its connections finish.
+	// CloseUnhealthy interrupts the leases of a silent endpoint: one from which nothing has come while its last Fall
+	// probes ran into their Timeout, neither for a user (Config.Heard, Lease.Heard) nor as a late answer to a probe, or to
+	// whose host they found no route. It keeps the leases of an endpoint that is only slow, because they would be too much
+	// for the others, too; and of one that answers, with a failure or by refusing connections, because that endpoint may be
+	// stopping and may let its connections finish. For a minute after an endpoint was slow, it takes three times Fall probes
+	// to count as silent. With this policy a Probe may run beside another of the same endpoint, and its context lasts
+	// Fall+1 times the Timeout.
 	CloseUnhealthy
 	// DrainUnhealthy keeps the leases for UnhealthyTimeout and then interrupts them.
 	DrainUnhealthy
@@ -42,6 +46,25 @@ const (
 	lateEvictStep = time.Second
 )
 
+// An endpoint that was slow in the last slowMemory is silent after slowPatience times as many probes as others: one that is
+// overloaded is silent now and then, and its leases would overload the others. With the settings for API servers that is
+// eight seconds: less than a client that waits for its first byte has for moving to another endpoint.
+const (
+	slowMemory   = time.Minute
+	slowPatience = 3
+)
+
+// silentAfter returns how many probes in a row show that the endpoint is silent. The caller holds mu.
+func (e *endpoint[T]) silentAfter() int {
+	if !e.slowAt.IsZero() && time.Since(e.slowAt) < slowMemory {
+		return slowPatience * e.health.fall
+	}
+	return e.health.fall
+}
+
+// wasSlow records that something has come from an endpoint that does not answer its probes in time. The caller holds mu.
+func (e *endpoint[T]) wasSlow() { e.slowAt, e.health.silence = time.Now(), 0 }
+
 // mustEmpty reports whether the endpoint's leases must be interrupted. The caller holds mu.
 func (e *endpoint[T]) mustEmpty() bool {
 	if e.closed || !e.health.down {
@@ -49,7 +72,7 @@ func (e *endpoint[T]) mustEmpty() bool {
 	}
 	switch e.onUnhealthy {
 	case CloseUnhealthy:
-		return e.health.silence >= e.health.fall
+		return e.health.silence >= e.silentAfter()
 	case DrainUnhealthy:
 		return e.unhealthyTimeout > 0 && time.Since(e.downSince) >= e.unhealthyTimeout
 	}
@@ -65,9 +88,14 @@ func (e *endpoint[T]) evict() {
 	step := max(stagger/evictSteps, leastEvictStep)
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
-	interrupted := 0
+	interrupted, looked := 0, time.Now()
 	for left := evictSteps; ; {
+		heard := e.heardSince(looked)
+		looked = time.Now()
 		e.mu.Lock()
+		if heard {
+			e.wasSlow()
+		}
 		since, on := e.failingSince, e.mustEmpty()
 		e.evicting = on
 		e.mu.Unlock()

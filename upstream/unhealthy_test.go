@@ -16,7 +16,41 @@ import (
 type patients struct {
 	mu    sync.Mutex
 	out   map[*conn]upstream.Lease[*conn]
-	ended map[string][]time.Time // when, by endpoint
+	ended map[string][]time.Time   // when, by endpoint
+	talks map[string]bool          // endpoints from which something comes
+	late  map[string]time.Duration // how late endpoints answer their checks
+}
+
+// heard is Config.Heard.
+func (p *patients) heard(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.talks[c.endpoint]
+}
+
+// talk says whether something comes from an endpoint.
+func (p *patients) talk(endpoint string, talks bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.talks[endpoint] = talks
+}
+
+// delay says how late an endpoint answers its checks.
+func (p *patients) delay(endpoint string, d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.late[endpoint] = d
+}
+
+// answer waits for an endpoint's answer to a check.
+func (p *patients) answer(ctx context.Context, endpoint string) {
+	p.mu.Lock()
+	d := p.late[endpoint]
+	p.mu.Unlock()
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 func (p *patients) interrupt(c *conn, why error) {
@@ -62,9 +96,9 @@ func ward(t *testing.T, h upstream.Health, test func(t *testing.T, u *upstream.U
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackends()
 		silent := map[string]bool{}
-		p := &patients{out: map[*conn]upstream.Lease[*conn]{}, ended: map[string][]time.Time{}}
+		p := &patients{out: map[*conn]upstream.Lease[*conn]{}, ended: map[string][]time.Time{}, talks: map[string]bool{}, late: map[string]time.Duration{}}
 		cfg := b.config("a:1", "b:1")
-		cfg.Balance, cfg.Interrupt, cfg.Health = upstream.RoundRobin, p.interrupt, h
+		cfg.Balance, cfg.Interrupt, cfg.Heard, cfg.Health = upstream.RoundRobin, p.interrupt, p.heard, h
 		cfg.Limits.MaxSize = 1000
 		cfg.Health.Interval, cfg.Health.Timeout, cfg.Health.Fall, cfg.Health.Rise = time.Second, time.Second, cmp.Or(h.Fall, 3), 2
 		cfg.Health.Probe = func(ctx context.Context, addr string) error {
@@ -75,6 +109,7 @@ func ward(t *testing.T, h upstream.Health, test func(t *testing.T, u *upstream.U
 				<-ctx.Done()
 				return ctx.Err()
 			}
+			p.answer(ctx, addr)
 			return b.probe(ctx, addr)
 		}
 		u := start(t, cfg)
@@ -113,6 +148,77 @@ func TestSilentEndpointIsEmptied(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		if n := p.count("a:1"); n != 21 {
 			t.Errorf("interrupted %d leases, want 21", n)
+		}
+	})
+}
+
+// TestSlowEndpointIsNotEmptied: an endpoint that answers too late, or that answers no check while something comes to its users, is out
+// and keeps its leases. When it hangs afterwards it loses them.
+func TestSlowEndpointIsNotEmptied(t *testing.T) {
+	for name, slow := range map[string]func(*patients, bool){
+		"late answers": func(p *patients, on bool) {
+			p.delay("a:1", 0)
+			if on {
+				p.delay("a:1", 1900*time.Millisecond)
+			}
+		},
+		"answers for others": func(p *patients, on bool) {
+			p.talk("a:1", on)
+			p.delay("a:1", time.Hour)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ward(t, upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Fall: 2}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+				slow(p, true)
+				time.Sleep(10 * time.Minute)
+				if u.Status().Endpoints[0].Healthy || p.count("a:1") != 0 {
+					t.Fatalf("interrupted %d leases of a slow endpoint; it is in: %v", p.count("a:1"), u.Status().Endpoints[0].Healthy)
+				}
+				b.set(silent, "a:1", true)
+				slow(p, false)
+				time.Sleep(20 * time.Second)
+				if n, other := p.count("a:1"), p.count("b:1"); n != 20 || other != 0 {
+					t.Errorf("interrupted %d and %d leases, want 20 and 0", n, other)
+				}
+			})
+		})
+	}
+}
+
+// TestSlowEndpointHasTime: an endpoint that was slow keeps its leases for some silent checks; another one does not.
+func TestSlowEndpointHasTime(t *testing.T) {
+	ward(t, upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Fall: 2}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+		p.delay("a:1", 1500*time.Millisecond)
+		time.Sleep(10 * time.Second)
+		b.set(silent, "a:1", true)
+		time.Sleep(6 * time.Second)
+		if n := p.count("a:1"); n != 0 {
+			t.Errorf("interrupted %d leases of an endpoint that was slow a moment ago", n)
+		}
+		b.set(silent, "a:1", false)
+		p.delay("a:1", 0)
+		time.Sleep(2 * time.Minute)
+		b.set(silent, "a:1", true)
+		time.Sleep(8 * time.Second)
+		if n := p.count("a:1"); n != 20 {
+			t.Errorf("interrupted %d leases of an endpoint that was quick for two minutes, want 20", n)
+		}
+	})
+}
+
+// TestEvictionEndsWithTheSilence: leases that are not interrupted yet stay when something comes from the endpoint.
+func TestEvictionEndsWithTheSilence(t *testing.T) {
+	h := closing
+	h.Stagger = 10 * time.Second
+	ward(t, h, func(t *testing.T, _ *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+		b.set(silent, "a:1", true)
+		for p.count("a:1") == 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		p.talk("a:1", true)
+		time.Sleep(10 * time.Minute)
+		if n := p.count("a:1"); n >= 20 {
+			t.Errorf("interrupted %d of 20", n)
 		}
 	})
 }
