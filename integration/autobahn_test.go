@@ -56,6 +56,14 @@ type autobahnOutcome struct {
 	BehaviorClose string `json:"behaviorClose"`
 }
 
+// strict is the outcome without what depends on how bytes arrive: whether a server answers a frame before it reads the wrong one behind it.
+func (o autobahnOutcome) strict() autobahnOutcome {
+	if o.Behavior == "NON-STRICT" {
+		o.Behavior = "OK"
+	}
+	return o
+}
+
 // TestAutobahn: a server of WebSockets does in each case the same through the gateway as straight.
 func TestAutobahn(t *testing.T) {
 	a := installAutobahn(t)
@@ -78,7 +86,7 @@ upstreams:
 	})
 	spec, err := json.Marshal(map[string]any{
 		"outdir": dir, "servers": []map[string]string{{"agent": "straight", "url": "ws://" + server}, {"agent": "gateway", "url": "ws://" + listen}},
-		"cases": []string{"*"}, "exclude-cases": []string{}, "exclude-agent-cases": map[string]any{},
+		"cases": []string{"*"}, "exclude-cases": []string{"9.7.*", "9.8.*"}, "exclude-agent-cases": map[string]any{}, // these measure speed
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +108,7 @@ upstreams:
 		t.Errorf("%d cases straight, %d through the gateway", len(straight), len(through))
 	}
 	for name, want := range straight {
-		if got := through[name]; got != want {
+		if got := through[name]; got.strict() != want.strict() {
 			t.Errorf("case %s: %+v, straight %+v", name, got, want)
 		}
 	}
