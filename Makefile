@@ -126,7 +126,7 @@ leakhunt: test-deps ## Try all cases of session state that could leak or get los
 crossed: test-deps ## Have fifty clients of each driver on five connections look for answers that are not their own
 	$(GO) test -count 1 -timeout 60m -v -run CrossedAnswers ./integration -crossed 400
 
-suites: test-deps ## Run PostgreSQL's and its drivers' own tests straight and through the gateway, and compare (needs PyPI, deb-src; SUITES=Suites/^pgx)
+suites: test-deps ## Run PostgreSQL's and its drivers' own tests straight and through the gateway, and compare (needs PyPI, deb-src; SUITES=Suites/^pgx; SUITES=Autobahn, WebSockets: needs Python 2.7)
 	$(GO) test -tags suites -count 1 -timeout 180m -v -run '$(or $(SUITES),Suites|Regress)' ./integration
 
 test-kube: ## Test before three real API servers, beside HAProxy, on each engine (needs root; builds kube-apiserver once, which takes long)

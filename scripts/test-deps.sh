@@ -245,6 +245,14 @@ install_java() {
 	mvn -B -f "$pins/pom.xml" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$1"
 }
 
+# install_go compiles programs: they are not required by a go.mod, where they would bring the gateway newer modules.
+install_go() {
+	while read -r program; do
+		GOBIN=$1 GOFLAGS=-trimpath GOWORK=off "${GO:-go}" install "$program" || return 1
+	done <"$pins/go.txt"
+}
+
 clients python requirements.txt
 clients node package-lock.json package.json
 clients java pom.xml
+clients go go.txt

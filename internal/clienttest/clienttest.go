@@ -1,6 +1,6 @@
 // Package clienttest runs the programs and tools of other projects that tests use as clients.
-// integration/clients pins them in requirements.txt (PyPI), package-lock.json (npm) and pom.xml
-// (Maven), and scripts/test-deps.sh (`make test-deps`) installs them outside of the tree:
+// integration/clients pins them in requirements.txt (PyPI), package-lock.json (npm), pom.xml
+// (Maven) and go.txt (Go modules), and scripts/test-deps.sh (`make test-deps`) installs them outside of the tree:
 //
 //	out, err := clienttest.Python(t, "-m", "schemathesis.cli", "run", url).CombinedOutput()
 //
@@ -47,6 +47,12 @@ func Java(t testing.TB, source string, args ...string) *exec.Cmd {
 	t.Helper()
 	jars := filepath.Join(installed(t, "java", "pom.xml"), "*")
 	return exec.CommandContext(t.Context(), "java", slices.Concat(briefJVM, []string{"-cp", jars, source}, args)...)
+}
+
+// GoTool returns a command that runs a program of go.txt, such as "grpcurl".
+func GoTool(t testing.TB, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	return exec.CommandContext(t.Context(), filepath.Join(installed(t, "go", "go.txt"), name), args...)
 }
 
 // Program returns the absolute path of a program in integration/clients.

@@ -28,6 +28,7 @@ func TestClientsOfEachKindRun(t *testing.T) {
 		{"python", "asyncpg", clienttest.Python(t, "-c", "import asyncpg; print(asyncpg.__name__)").CombinedOutput},
 		{"tool", "schemathesis", clienttest.PythonTool(t, "schemathesis", "--version").CombinedOutput},
 		{"node", "Client", clienttest.Node(t, node).CombinedOutput},
+		{"go", "grpcurl", clienttest.GoTool(t, "grpcurl", "-version").CombinedOutput},
 		{"java", "42", clienttest.Java(t, java).CombinedOutput},
 	} {
 		out, err := c.run()
