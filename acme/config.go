@@ -273,13 +273,14 @@ func challengeTypes(cfg *config.Config) map[string]bool {
 		return types
 	}
 	for i := range cfg.Listeners {
-		switch l := &cfg.Listeners[i]; {
-		case strings.HasPrefix(l.Listen, "unix:"):
+		l := &cfg.Listeners[i]
+		switch protocol := extend.ProtocolOf(l.Protocol); {
+		case strings.HasPrefix(l.Listen, "unix:") || protocol == nil:
 		case l.TLS == nil:
-			if l.Protocol == config.HTTP {
+			if protocol.Config.PlainHTTP {
 				types[typeHTTP] = true
 			}
-		case len(l.TLS.ACME) > 0 && l.TLS.ClientCA == "" && l.Protocol != config.Postgres:
+		case len(l.TLS.ACME) > 0 && l.TLS.ClientCA == "" && !protocol.Config.TLSWithin:
 			types[typeTLS] = true
 		}
 	}

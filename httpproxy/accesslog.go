@@ -6,9 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"net/http"
 	"net/netip"
-	"os"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -331,12 +329,4 @@ func (l *logLine) appendTraceID(dst []byte) []byte {
 		return dst
 	}
 	return hex.AppendEncode(dst, id[:])
-}
-
-// incomplete returns how to log a request whose head did not arrive completely.
-func incomplete(err error) (status int, content int64, reason, why string) {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return http.StatusRequestTimeout, 0, listener.ReasonTimeout, "the head did not come in time"
-	}
-	return statusClientGone, 0, listener.ReasonClientGone, "the client ended in the middle of a head"
 }

@@ -113,6 +113,9 @@ func (j *JWT) verify() error {
 	}
 	names := append([]string{j.Issuer, j.UserClaim}, j.Audiences...)
 	for _, m := range j.Require {
+		if m.Match != ValueExact {
+			return fmt.Errorf("the claim %.40q can only be compared as a whole", m.Name)
+		}
 		names = append(names, m.Name, m.Value)
 	}
 	for _, f := range j.Headers {

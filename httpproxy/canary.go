@@ -178,10 +178,8 @@ func (s *session) cookie(name string) []byte {
 			continue
 		}
 		for rest := f.Value; len(rest) > 0; {
-			var pair []byte
-			pair, rest, _ = bytes.Cut(rest, []byte{';'})
-			key, value, _ := bytes.Cut(bytes.TrimLeft(pair, " \t"), []byte{'='})
-			if value = bytes.TrimRight(value, " \t"); view(key) == name && len(value) > 0 {
+			var key, value []byte
+			if key, value, rest = nextCookie(rest); view(key) == name && len(value) > 0 {
 				return value
 			}
 		}

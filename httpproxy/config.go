@@ -113,7 +113,7 @@ type Config struct {
 // Of all matching routes, the one with the most specific host wins: an exact host before the longest "*.suffix" before
 // any host. Among routes of the same host an exact path wins before expressions, in their order, and these before the
 // longest prefix. Among paths of the same length the route with the most conditions wins: Methods are one condition,
-// Groups are one, and so is each entry of Headers, Query and Body. Between equals the order decides. If no route of a
+// Groups are one, and so is each entry of Headers, Cookies, Query and Body. Between equals the order decides. If no route of a
 // host matches, less specific hosts are tried.
 type Route struct {
 	// Host is "app.example", "*.example" (any name below example, at any depth, but not example itself), or "" for
@@ -126,9 +126,11 @@ type Route struct {
 	PathMatch PathMatch
 	// Methods are the methods of the route; case matters, and GET is not HEAD. Empty = all.
 	Methods []string
-	// Headers must all be present, each with a field whose whole value is the given one. Values are case-sensitive,
-	// names are not.
+	// Headers must all be present, each with a field whose whole value is the given one, or fits as FieldMatch.Match says.
+	// Values are case-sensitive, names are not.
 	Headers []FieldMatch
+	// Cookies must all be present, likewise. Their names are case-sensitive, too.
+	Cookies []FieldMatch
 	// Query are parameters that must all be present, each at least once with the given value. Names and values are
 	// compared decoded.
 	Query []FieldMatch
@@ -152,6 +154,9 @@ type Route struct {
 	Rewrite string
 	// RequestHeaders changes the header of a request before it is sent, ResponseHeaders that of the final response.
 	RequestHeaders, ResponseHeaders HeaderRules
+	// Locations changes addresses in answers of the upstream, SetCookies the attributes of its cookies.
+	Locations  LocationRewrite
+	SetCookies CookieRewrite
 	// Redirect and Respond answer requests without an upstream. At most one is set.
 	Redirect Redirect
 	Respond  Respond
@@ -305,7 +310,7 @@ func (r Route) verify() error {
 	if _, err := newHeaderRules(r.ResponseHeaders, false); err != nil {
 		return fmt.Errorf("the headers of answers: %w", err)
 	}
-	if err := errors.Join(r.verifyAccess(), verifyErrorPages(r.ErrorPages), r.LogFilter.verify(), r.Mirror.verify(r)); err != nil {
+	if err := errors.Join(r.verifyAccess(), verifyErrorPages(r.ErrorPages), r.LogFilter.verify(), r.Mirror.verify(r), r.verifyReverse()); err != nil {
 		return err
 	}
 	if err := r.Compression.verify(); err != nil {

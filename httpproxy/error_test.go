@@ -3,8 +3,10 @@ package httpproxy_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -151,11 +153,53 @@ func TestHeaderLimits(t *testing.T) {
 			t.Errorf("%s: statuses %v, want 431", name, got)
 		}
 	}
-	cfg.ReadHeaderTimeout = 50 * time.Millisecond
-	c, _ := dialRaw(t, startProxy(t, cfg).addr)
-	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost:")
-	if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a slow head is waited for: %v", err)
+}
+
+// TestLateHead: a client that has sent a part of a head in time gets 408, one that has sent nothing no answer.
+func TestLateHead(t *testing.T) { paced(t, lateHead) }
+
+func lateHead(t testing.TB, unit time.Duration) {
+	cfg := routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {})))
+	cfg.ErrorPages = []httpproxy.ErrorPage{{Statuses: []int{408}, Content: "late", ContentType: "text/plain"}}
+	cfg.ReadHeaderTimeout = unit
+	plain := startProxy(t, cfg)
+	server, client := certificates(t)
+	cfg.TLS = server
+	secure := startProxy(t, cfg)
+	const whole = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	for _, overTLS := range []bool{false, true} {
+		for sent, want := range map[string]string{"": "", "GET / HTTP/1.1\r\nHost:": "408 true late", "G": "408 true late", whole: "", whole + "GE": "408 true late"} {
+			c, br := dialRaw(t, plain.addr)
+			if overTLS {
+				if sent == "" {
+					continue // the time is that of the handshake then
+				}
+				raw, _ := dialRaw(t, secure.addr)
+				c = tls.Client(raw, client)
+				br = bufio.NewReader(c)
+			}
+			_, _ = io.WriteString(c, sent)
+			if strings.HasPrefix(sent, whole) {
+				resp, err := http.ReadResponse(br, nil)
+				if err != nil || resp.StatusCode != 200 {
+					t.Fatalf("%v, %v", resp, err)
+				}
+				if sent == whole { // the next head has a longer time
+					_ = c.Close()
+					continue
+				}
+			}
+			got := ""
+			if resp, err := http.ReadResponse(br, nil); err == nil {
+				body, _ := io.ReadAll(resp.Body)
+				got = fmt.Sprint(resp.StatusCode, " ", resp.Close, " ", string(body))
+			} else if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("TLS %t: the connection does not end after %q", overTLS, sent)
+			}
+			if got != want {
+				t.Errorf("TLS %t: after %q the client gets %q, want %q", overTLS, sent, got, want)
+			}
+		}
 	}
 }
 

@@ -67,8 +67,27 @@ func GRPCTimeout(value string) time.Duration { return grpcTimeout(value) }
 
 // QueryHas reports whether a query meets a route's condition.
 func QueryHas(query, name, value string) bool {
-	c := conditionsOf([]FieldMatch{{name, value}})[0]
+	c := conditionsOf([]FieldMatch{{Name: name, Value: value}})[0]
 	return c.inQuery([]byte(query))
+}
+
+// CookiesHave reports whether a Cookie field meets a route's condition.
+func CookiesHave(cookies string, f FieldMatch) bool {
+	c := conditionsOf([]FieldMatch{f})[0]
+	return c.inCookies(&httpwire.Request{Fields: []httpwire.Field{{Name: []byte("Cookie"), Value: []byte(cookies)}}})
+}
+
+// OwnLocation returns what becomes of a server's Location on a route with Locations.Own: the client has asked for host, and
+// the endpoint is the server's.
+func OwnLocation(r Route, host, endpoint, location string) string {
+	r.Locations.Own = true
+	tg := &target{route: r}
+	tg.change(r)
+	s := &session{}
+	s.ex.target, s.ex.result.Endpoint, s.req.Host = tg, endpoint, []byte(host)
+	w := headWriter{}
+	tg.reverse.location(&w, s, []byte(location))
+	return string(w.dst)
 }
 
 // HeldAfterReset reports whether a reset stream still holds the connection that it was about to use.
@@ -218,3 +237,22 @@ func AppendEscaped(dst []byte, value string, json bool) []byte {
 
 // StatedTime calls parseTimeout.
 func StatedTime(name, value string) time.Duration { return parseTimeout(name, value) }
+
+// RewriteFields returns a function that writes fields of an answer as a route does.
+func RewriteFields(r Route, host, endpoint string, fields ...string) func() {
+	tg := &target{route: r}
+	tg.change(r)
+	s := &session{}
+	s.ex.target, s.ex.result.Endpoint, s.req.Host = tg, endpoint, []byte(host)
+	w := headWriter{dst: make([]byte, 0, 4096)}
+	all := []httpwire.Field{}
+	for i := 0; i+1 < len(fields); i += 2 {
+		all = append(all, httpwire.Field{Name: []byte(fields[i]), Value: []byte(fields[i+1])})
+	}
+	return func() {
+		w.dst = w.dst[:0]
+		for i := range all {
+			tg.reverse.rewrites(&w, s, &all[i])
+		}
+	}
+}

@@ -144,7 +144,7 @@ func (s *session) keepAlive() bool {
 	return true
 }
 
-// refuseHead answers a request with an invalid or ambiguous head, and ends the connection.
+// refuseHead answers a request whose head is invalid, ambiguous or late, and ends the connection.
 func (s *session) refuseHead(err error) {
 	s.ex = exchange{}
 	if errors.Is(err, errHello) {
@@ -153,9 +153,12 @@ func (s *session) refuseHead(err error) {
 	} else {
 		s.p.noteRefused(s.lc)
 	}
-	status := http.StatusBadRequest
-	if errors.Is(err, errLarge) {
+	status, reason := http.StatusBadRequest, listener.ReasonProtocol
+	switch {
+	case errors.Is(err, errLarge):
 		status = http.StatusRequestHeaderFieldsTooLarge
+	case errors.Is(err, errLate):
+		status, reason = http.StatusRequestTimeout, listener.ReasonTimeout
 	}
 	s.p.countRefused(status)
 	w := newAnswer(true)
@@ -163,15 +166,15 @@ func (s *session) refuseHead(err error) {
 	httppool.WriteError(w, &http.Request{Header: http.Header{}}, status, why)
 	s.pageForOwn(w, false)
 	replied := s.reply(w, s.replyTime()) == nil
-	s.logUnread(w.status, int64(w.body.Len()), listener.ReasonProtocol, why)
+	s.logUnread(w.status, int64(w.body.Len()), reason, why)
 	if replied {
 		s.lingeringClose()
 	}
 }
 
-// headFailed counts and logs a request whose head did not arrive completely. It gets no answer.
+// headFailed counts and logs a request whose head did not arrive completely, as the client has gone. It gets no answer.
 func (s *session) headFailed(err error) {
-	s.logUnread(incomplete(err))
+	s.logUnread(statusClientGone, 0, listener.ReasonClientGone, "the client ended in the middle of a head")
 	if isTLSFailure(err) {
 		s.noteTLS("TLS error", err)
 		return

@@ -393,7 +393,7 @@ func (s *session) appendResponse(dst []byte) []byte {
 			before = appendJoined(before, f.Value)
 			continue
 		}
-		if limits != nil && limits.replaces(f) || s.ex.target.cors.replaces(f) || s.ex.compression.rewrites(&w, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
+		if limits != nil && limits.replaces(f) || s.ex.target.cors.replaces(f) || s.ex.compression.rewrites(&w, f) || s.ex.target.reverse.rewrites(&w, s, f) || instead && httpwire.EqualFold(f.Name, altSvcName) {
 			continue
 		}
 		names = names && !httpwire.EqualFold(f.Name, nodeField)

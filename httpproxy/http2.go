@@ -294,8 +294,8 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 		return by, h.err
 	case h.closing && len(h.streams) == 0:
 		return by, errH2Ended
-	case !h.started.IsZero() && !now.Before(by):
-		return by, os.ErrDeadlineExceeded
+	case !h.started.IsZero() && !now.Before(by): // the client may send again what comes after the last stream
+		return by, codeNone
 	case h.draining && !h.closing:
 		return h.drainBegan.Add(lingerTime), nil
 	case !h.started.IsZero():

@@ -596,7 +596,7 @@ func TestHTTP2OnlyByALPN(t *testing.T) {
 	}
 }
 
-// TestHTTP2IdleTimeouts: an idle connection ends with GOAWAY, one that stops within a frame without it.
+// TestHTTP2IdleTimeouts: an idle connection ends with GOAWAY, and so does one that stops within a frame or a head.
 func TestHTTP2IdleTimeouts(t *testing.T) {
 	paced(t, func(t testing.TB, unit time.Duration) {
 		cfg := routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {})))
@@ -613,8 +613,12 @@ func TestHTTP2IdleTimeouts(t *testing.T) {
 		for _, part := range []string{"\x00", "\x00\x00\x08\x06\x00\x00\x00\x00\x00ping", "\x00\x00\x00\x01\x01\x00\x00\x00\x01"} {
 			h := dialH2(t, p.addr)
 			h.do(io.WriteString(h.c, part))
-			if f, err := h.ReadFrame(); err != io.EOF {
+			f, err := h.ReadFrame()
+			if bye, ok := f.(*http2.GoAwayFrame); !ok || bye.LastStreamID != 0 || bye.ErrCode != http2.ErrCodeNo {
 				t.Errorf("%q: %v, %v", part, f, err)
+			}
+			if f, err := h.ReadFrame(); err != io.EOF {
+				t.Errorf("%q: after GOAWAY %v, %v", part, f, err)
 			}
 		}
 	})

@@ -123,10 +123,12 @@ type tokens struct {
 	first     time.Time // when the model's first text came in an event; zero = it has not
 	reader    llmusage.Reader
 
-	keys    [maxTokenLimits]uint64         // what the request counts by, for each of the limits
-	rates   [maxTokenLimits]ratelimit.Rate // and the rates of these keys
-	checked bool                           // both are set
-	tight   tightest
+	limiters []*limiter                     // the limits of the request
+	keys     [maxTokenLimits]uint64         // what it counts by, for each of them
+	rates    [maxTokenLimits]ratelimit.Rate // and the rates of these keys
+	reserved [maxTokenLimits]int64          // tokens that are taken for it, and that its usage replaces
+	checked  bool                           // all are set
+	tight    tightest
 }
 
 var spareTokens = sync.Pool{New: func() any { return new(tokens) }}
@@ -146,6 +148,7 @@ func (s *session) takeTokens() *tokens {
 func (s *session) dropTokens() {
 	if k := s.ex.tokens; k != nil {
 		s.ex.tokens = nil
+		k.giveBack()
 		spareTokens.Put(k)
 	}
 }
@@ -237,7 +240,7 @@ func (s *session) countTokens(err error) {
 	counts := l.models.of(k.model).Shard(int(s.shard))
 	counts.Add(k.outcome(), 1)
 	if k.known || k.estimated {
-		s.spendTokens(k)
+		k.spend()
 		counts.Add(inputTokens, uint64(k.usage.Input))
 		counts.Add(cachedTokens, uint64(k.usage.Cached))
 		counts.Add(outputTokens, uint64(k.usage.Output))

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -231,6 +232,50 @@ func TestTokenLimit(t *testing.T) {
 	}
 	want := map[string]float64{"/ http_token_limited_total ": 3, "/ http_requests_total 2xx": 6, "/ http_request_seconds": 6, "/ http_request_wait_seconds": 6, " http_requests_total 4xx": 3}
 	eventually(t, "all requests are counted", func() bool { return fmt.Sprint(counted(p.Stats().Traffic[0])) == fmt.Sprint(want) })
+}
+
+// TestTokenLimitOfParallelRequests: requests under way count as many tokens as those before them have used, until they end.
+func TestTokenLimitOfParallelRequests(t *testing.T) {
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		came, release := make(chan struct{}), make(chan struct{})
+		answer := llmBackend(t)
+		u := newUpstream(t, serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Has("wait") {
+				came <- struct{}{}
+				<-release
+			}
+			answer(w, r)
+		}))
+		limits := []httpproxy.TokenLimit{{Tokens: 60, Per: 24 * time.Hour, Header: "X-Team"}, {Tokens: 110, Per: 24 * time.Hour, By: httpproxy.RateByRoute}}
+		p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{{Upstream: u, LLM: &httpproxy.LLM{Limits: limits}}}})
+		client := clientFor(t, proto)
+		ask := func(query string, status int, left string) {
+			t.Helper()
+			resp, _ := askModel(t, client, p.url+query, "X-Team", "a")
+			if got := resp.Header.Get("x-ratelimit-remaining-tokens"); resp.StatusCode != status || got != left {
+				t.Errorf("%s: %s has %s, %s left; want %s", proto, query, resp.Status, got, left)
+			}
+		}
+		ask("?stream", 200, "60")
+		awaitAnswers(t, p, 1)
+		ask("?stream&status=500", 500, "35") // it has used nothing
+		eventually(t, "what was taken for the failed request is back", func() bool {
+			return p.Stats().Traffic != nil && counted(p.Stats().Traffic[0])["/ http_requests_total 5xx"] == 1
+		})
+		var parallel sync.WaitGroup
+		for _, left := range []string{"35", "10"} {
+			parallel.Go(func() { ask("?stream&wait", 200, left) })
+			<-came
+		}
+		ask("?stream", 429, "0")
+		close(release)
+		parallel.Wait()
+		awaitAnswers(t, p, 3)
+		ask("?stream", 429, "0")                                                                                                     // of 60 tokens 75 are used
+		if resp, _ := askModel(t, client, p.url+"?stream", "X-Team", "b"); resp.Header.Get("x-ratelimit-remaining-tokens") != "35" { // of 110
+			t.Errorf("%s: %s tokens are left for all", proto, resp.Header.Get("x-ratelimit-remaining-tokens"))
+		}
+	}
 }
 
 // TestTokenLimitByGrant: a header that the authentication server gives is counted by, and not the client's own.

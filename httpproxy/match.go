@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,9 +29,28 @@ const (
 // AnyValue as FieldMatch.Value matches any value.
 const AnyValue = "*"
 
-// FieldMatch is a condition on something with a name and a value. Value is compared byte by byte; AnyValue only
-// requires that the name exists.
-type FieldMatch struct{ Name, Value string }
+// ValueMatch is how FieldMatch.Value is compared.
+type ValueMatch int
+
+const (
+	// ValueExact: Value is the whole value, or AnyValue. The default.
+	ValueExact ValueMatch = iota
+	// ValuePrefix: the value begins with Value.
+	ValuePrefix
+	// ValueSuffix: the value ends with Value.
+	ValueSuffix
+	// ValueContains: Value is a part of the value.
+	ValueContains
+	// ValueRegexp: Value is a regular expression of package regexp (RE2) that matches the whole value.
+	ValueRegexp
+)
+
+// FieldMatch is a condition on something with a name and a value. Value is compared byte by byte, as Match says; AnyValue
+// only requires that the name exists.
+type FieldMatch struct {
+	Name, Value string
+	Match       ValueMatch
+}
 
 // Bounds of a route's conditions.
 const (
@@ -43,24 +63,41 @@ const (
 type conditions struct {
 	methods        []string
 	headers, query []condition
-	body           []condition
+	cookies, body  []condition
 	preflight      bool // a preflight request has the method that it is about
 }
 
 type condition struct {
 	name, value string
 	any         bool
-	field       int // for a body field: its index in the table's plan
+	match       ValueMatch
+	expression  *regexp.Regexp // of ValueRegexp
+	field       int            // for a body field: its index in the table's plan
+}
+
+// holds reports whether a value meets the condition.
+func (c *condition) holds(value string) bool {
+	switch c.match {
+	case ValuePrefix:
+		return strings.HasPrefix(value, c.value)
+	case ValueSuffix:
+		return strings.HasSuffix(value, c.value)
+	case ValueContains:
+		return strings.Contains(value, c.value)
+	case ValueRegexp:
+		return c.expression.MatchString(value)
+	}
+	return c.any || value == c.value
 }
 
 // newConditions returns nil if r has no conditions. fields lists the body fields of all routes; a condition on the body
 // refers to its field by index.
 func newConditions(r Route, fields []string) *conditions {
-	if len(r.Methods)+len(r.Headers)+len(r.Query)+len(r.Body) == 0 {
+	if len(r.Methods)+len(r.Headers)+len(r.Cookies)+len(r.Query)+len(r.Body) == 0 {
 		return nil
 	}
 	c := &conditions{
-		methods: slices.Clone(r.Methods), headers: conditionsOf(r.Headers), query: conditionsOf(r.Query), body: conditionsOf(r.Body),
+		methods: slices.Clone(r.Methods), headers: conditionsOf(r.Headers), cookies: conditionsOf(r.Cookies), query: conditionsOf(r.Query), body: conditionsOf(r.Body),
 	}
 	c.preflight = r.CORS != nil
 	for i := range c.headers {
@@ -102,7 +139,11 @@ func bodyFields(routes []Route) (fields []string) {
 
 func conditionsOf(fields []FieldMatch) (list []condition) {
 	for _, f := range fields {
-		list = append(list, condition{name: f.Name, value: f.Value, any: f.Value == AnyValue})
+		c := condition{name: f.Name, value: f.Value, any: f.Value == AnyValue && f.Match == ValueExact, match: f.Match}
+		if f.Match == ValueRegexp {
+			c.expression, _ = CompileWhole(f.Value) // verifyFields reports the error
+		}
+		list = append(list, c)
 	}
 	return list
 }
@@ -112,7 +153,7 @@ func (c *conditions) count() int {
 	if c == nil {
 		return 0
 	}
-	return min(len(c.methods), 1) + len(c.headers) + len(c.query) + len(c.body)
+	return min(len(c.methods), 1) + len(c.headers) + len(c.cookies) + len(c.query) + len(c.body)
 }
 
 // holdIn reports whether a body meets the conditions on it.
@@ -135,6 +176,11 @@ func (c *conditions) hold(r *httpwire.Request) bool {
 			return false
 		}
 	}
+	for i := range c.cookies {
+		if !c.cookies[i].inCookies(r) {
+			return false
+		}
+	}
 	if len(c.query) == 0 {
 		return true
 	}
@@ -151,11 +197,35 @@ func (c *conditions) hold(r *httpwire.Request) bool {
 func (c *condition) inHeader(r *httpwire.Request) bool {
 	for i := range r.Fields {
 		f := &r.Fields[i]
-		if len(f.Name) == len(c.name) && (c.any || view(f.Value) == c.value) && httpwire.EqualFold(f.Name, c.name) && !r.Listed(f) {
+		if len(f.Name) == len(c.name) && httpwire.EqualFold(f.Name, c.name) && c.holds(view(f.Value)) && !r.Listed(f) {
 			return true
 		}
 	}
 	return false
+}
+
+// inCookies reports whether a forwarded cookie meets the condition.
+func (c *condition) inCookies(r *httpwire.Request) bool {
+	for i := range r.Fields {
+		f := &r.Fields[i]
+		if !httpwire.EqualFold(f.Name, "cookie") || r.Listed(f) {
+			continue
+		}
+		for rest := f.Value; len(rest) > 0; {
+			var name, value []byte
+			if name, value, rest = nextCookie(rest); view(name) == c.name && c.holds(view(value)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// nextCookie returns the first cookie of a Cookie field's value, and the cookies behind it.
+func nextCookie(list []byte) (name, value, rest []byte) {
+	pair, rest, _ := bytes.Cut(list, []byte{';'})
+	name, value, _ = bytes.Cut(bytes.TrimLeft(pair, " \t"), []byte{'='})
+	return name, bytes.TrimRight(value, " \t"), rest
 }
 
 // inQuery reports whether a parameter of the query meets the condition. Parameters are decoded as forms are
@@ -165,11 +235,23 @@ func (c *condition) inQuery(query []byte) bool {
 		var parameter []byte
 		parameter, query, _ = bytes.Cut(query, []byte{'&'})
 		name, value, _ := bytes.Cut(parameter, []byte{'='})
-		if equalForm(name, c.name) && (c.any || equalForm(value, c.value)) {
+		if equalForm(name, c.name) && c.holdsForm(value) {
 			return true
 		}
 	}
 	return false
+}
+
+// holdsForm is holds for form-encoded text. Badly encoded text meets only AnyValue.
+func (c *condition) holdsForm(encoded []byte) bool {
+	switch {
+	case c.match == ValueExact:
+		return c.any || equalForm(encoded, c.value)
+	case bytes.IndexByte(encoded, '%') < 0 && bytes.IndexByte(encoded, '+') < 0:
+		return c.holds(view(encoded))
+	}
+	plain, err := url.QueryUnescape(string(encoded))
+	return err == nil && c.holds(plain)
 }
 
 // equalForm reports whether the form-encoded text equals plain. Badly encoded text equals nothing.
@@ -198,7 +280,10 @@ func equalForm(encoded []byte, plain string) bool {
 }
 
 // CompilePath compiles the expression of a route with PathRegexp so that it matches whole paths.
-func CompilePath(expression string) (*regexp.Regexp, error) {
+func CompilePath(expression string) (*regexp.Regexp, error) { return CompileWhole(expression) }
+
+// CompileWhole compiles the expression of a FieldMatch with ValueRegexp so that it matches whole values.
+func CompileWhole(expression string) (*regexp.Regexp, error) {
 	if len(expression) > maxRegexp {
 		return nil, fmt.Errorf("longer than %d bytes", maxRegexp)
 	}
@@ -245,8 +330,13 @@ func (r Route) verifyMatch() error {
 			return fmt.Errorf("the header %q is not a token", f.Name)
 		case strings.EqualFold(f.Name, "host"):
 			return errors.New("the header Host is what Route.Host is compared with")
-		case !httpwire.ValidValue(f.Value):
+		case f.Match != ValueRegexp && !httpwire.ValidValue(f.Value):
 			return fmt.Errorf("the value of header %s cannot be one", f.Name)
+		}
+	}
+	for _, f := range r.Cookies {
+		if !httpwire.ValidToken(f.Name) {
+			return fmt.Errorf("the cookie %.40q is not a token", f.Name)
 		}
 	}
 	for _, f := range r.Body {
@@ -254,7 +344,7 @@ func (r Route) verifyMatch() error {
 			return err
 		}
 	}
-	return errors.Join(r.verifyGroups(), verifyFields("header", r.Headers), verifyFields("query", r.Query), verifyFields("body", r.Body), tooMany(len(r.Methods)))
+	return errors.Join(r.verifyGroups(), verifyFields("header", r.Headers), verifyFields("cookie", r.Cookies), verifyFields("query", r.Query), verifyFields("body", r.Body), tooMany(len(r.Methods)))
 }
 
 func checkField(path string) error {
@@ -266,7 +356,19 @@ func checkField(path string) error {
 
 func verifyFields(kind string, fields []FieldMatch) error {
 	for _, f := range fields {
-		if f.Name == "" || len(f.Name) > maxMatchBytes || len(f.Value) > maxMatchBytes {
+		switch {
+		case f.Match < ValueExact || f.Match > ValueRegexp:
+			return fmt.Errorf("%s %.40q: unknown Match", kind, f.Name)
+		case f.Match == ValueRegexp && len(f.Name) <= maxMatchBytes:
+			if _, err := CompileWhole(f.Value); err != nil {
+				return fmt.Errorf("%s %.40q: %w", kind, f.Name, err)
+			}
+		case f.Match != ValueExact && f.Value == "":
+			return fmt.Errorf("%s %.40q: a Value is missing", kind, f.Name)
+		case len(f.Value) > maxMatchBytes:
+			return fmt.Errorf("%s %.40q: a name has 1 to %d bytes, a value at most as many", kind, f.Name, maxMatchBytes)
+		}
+		if f.Name == "" || len(f.Name) > maxMatchBytes {
 			return fmt.Errorf("%s %.40q: a name has 1 to %d bytes, a value at most as many", kind, f.Name, maxMatchBytes)
 		}
 	}
@@ -285,7 +387,7 @@ func (r Route) key() string {
 	sorted := func(fields []FieldMatch, name func(string) string) []string {
 		var all []string
 		for _, f := range fields {
-			all = append(all, fmt.Sprintf("%q=%q", name(f.Name), f.Value))
+			all = append(all, fmt.Sprintf("%q=%d%q", name(f.Name), f.Match, f.Value))
 		}
 		slices.Sort(all)
 		return slices.Compact(all)
@@ -295,6 +397,6 @@ func (r Route) key() string {
 		path = canonicalPath(path)
 	}
 	methods := slices.Sorted(slices.Values(r.Methods))
-	return fmt.Sprintf("%t %q %d %q %q %q %q %q", len(r.Groups) > 0, canonicalHost(r.Host), r.PathMatch, path, slices.Compact(methods),
-		sorted(r.Headers, strings.ToLower), sorted(r.Query, strings.Clone), sorted(r.Body, strings.Clone))
+	return fmt.Sprintf("%t %q %d %q %q %q %q %q %q", len(r.Groups) > 0, canonicalHost(r.Host), r.PathMatch, path, slices.Compact(methods),
+		sorted(r.Headers, strings.ToLower), sorted(r.Cookies, strings.Clone), sorted(r.Query, strings.Clone), sorted(r.Body, strings.Clone))
 }

@@ -1,6 +1,8 @@
 package httpproxy_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -95,6 +97,84 @@ func TestRouteConditions(t *testing.T) {
 	}
 }
 
+// TestPartsOfValues: headers, cookies, parameters and fields of a body are compared in the same ways.
+func TestPartsOfValues(t *testing.T) {
+	ways := []struct {
+		match  httpproxy.ValueMatch
+		value  string
+		fit    []string
+		others []string
+	}{
+		{httpproxy.ValueExact, "beta", []string{"beta"}, []string{"beta2", "Beta", ""}},
+		{httpproxy.ValueExact, "*", []string{"x", "*"}, nil},
+		{httpproxy.ValuePrefix, "be", []string{"be", "beta"}, []string{"abe", "Beta", "b"}},
+		{httpproxy.ValuePrefix, "*", []string{"*a"}, []string{"a"}},
+		{httpproxy.ValueSuffix, "ta", []string{"beta", "ta"}, []string{"tab", "TA"}},
+		{httpproxy.ValueContains, "e t", []string{"the tab", "e t"}, []string{"et", "e"}},
+		{httpproxy.ValueRegexp, "b+|c.*", []string{"bb", "c", "cxx"}, []string{"abb", "bba", ""}},
+		{httpproxy.ValueRegexp, "(?i).*firefox/1[2-9].*", []string{"Mozilla Firefox/12 x"}, []string{"Firefox/11"}},
+	}
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		client := clientFor(t, proto)
+		for _, way := range ways {
+			match := []httpproxy.FieldMatch{{Name: "x-a", Value: way.value, Match: way.match}}
+			p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
+				{Path: "/header", Headers: match, Upstream: says(t, "fits")}, {Path: "/cookie", Cookies: match, Upstream: says(t, "fits")},
+				{Path: "/query", Query: match, Upstream: says(t, "fits")}, {Path: "/body", Body: match, Upstream: says(t, "fits")}, {Upstream: says(t, "other")},
+			}})
+			for want, values := range map[string][]string{"fits": way.fit, "other": way.others} {
+				for _, value := range values {
+					req := func(path string) *http.Request {
+						body, _ := json.Marshal(map[string]string{"x-a": value})
+						req, _ := http.NewRequest(http.MethodPost, p.url+path, bytes.NewReader(body))
+						return req
+					}
+					header, cookie, query, body := req("/header"), req("/cookie"), req("/query?a=b&x-a="+url.QueryEscape(value)), req("/body")
+					header.Header.Set("X-A", value)
+					cookie.Header.Set("Cookie", "X-A=no; b=c; x-a="+value+"; d")
+					for _, one := range []*http.Request{header, cookie, query, body} {
+						if _, got := doWith(t, client, one); got != want {
+							t.Errorf("%s: %d %q: %q in %s goes to %q", proto, way.match, way.value, value, one.URL.Path, got)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestRoutesByCookie: a cookie counts wherever it is in the head, and a route with one is more specific.
+func TestRoutesByCookie(t *testing.T) {
+	cookie := func(name, value string) []httpproxy.FieldMatch {
+		return []httpproxy.FieldMatch{{Name: name, Value: value}}
+	}
+	p := startProxy(t, httpproxy.Config{Routes: []httpproxy.Route{
+		{Upstream: says(t, "old")}, {Cookies: cookie("canary", "always"), Upstream: says(t, "next")}, {Cookies: cookie("tester", "*"), Upstream: says(t, "test")},
+	}})
+	for fields, want := range map[string]string{
+		"":                                      "old",
+		"Cookie: canary=always":                 "next",
+		"Cookie: a=b;  canary = always":         "old", // another name
+		"Cookie: a=b|Cookie: canary=always":     "next",
+		"Cookie: canary=never;canary=always; c": "next",
+		"Cookie: canary=never":                  "old",
+		"Cookie: Canary=always":                 "old",
+		"Cookie: a=canary=always":               "old",
+		"Cookie: tester=":                       "test",
+		"Cookie: tester":                        "test",
+		"Cookie: tester=1|Connection: cookie":   "old", // the server does not get it
+	} {
+		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+			if proto == "HTTP/2.0" && strings.Contains(fields, "Connection") {
+				continue
+			}
+			if _, got := doWith(t, clientFor(t, proto), requestWith(t, http.MethodGet, p.url, fields)); got != want {
+				t.Errorf("%s: with %q a request goes to %q, want %q", proto, fields, got, want)
+			}
+		}
+	}
+}
+
 // requestWith makes a request with fields that are separated by "|".
 func requestWith(t *testing.T, method, url, fields string) *http.Request {
 	t.Helper()
@@ -129,6 +209,10 @@ func TestRouteConditionErrors(t *testing.T) {
 		"Route.Host":             {{Headers: match{{Name: "HOST", Value: "b"}}}},
 		"cannot be one":          {{Headers: match{{Name: "a", Value: "b\r\nc: d"}}}},
 		"a name has 1 to 256":    {{Query: match{{Value: "b"}}}},
+		"cookie \"a b\" is not":  {{Cookies: match{{Name: "a b", Value: "c"}}}},
+		"cookie \"a\": unknown":  {{Cookies: match{{Name: "a", Value: "c", Match: 7}}}},
+		"query \"a\": error par": {{Query: match{{Name: "a", Value: "(", Match: httpproxy.ValueRegexp}}}},
+		"a Value is missing":     {{Headers: match{{Name: "a", Match: httpproxy.ValuePrefix}}}},
 		"a value at most":        {{Headers: match{{Name: "a", Value: long}}}},
 		"33 conditions; at most": {{Query: slices.Repeat(match{{Name: "a", Value: "b"}}, 33)}},
 		"route 1 repeats": {
@@ -143,7 +227,7 @@ func TestRouteConditionErrors(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	two := []httpproxy.Route{{Upstream: u}, {Upstream: u, Methods: []string{"GET"}}, {Upstream: u, PathMatch: httpproxy.PathExact, Path: "/"}}
+	two := []httpproxy.Route{{Upstream: u}, {Upstream: u, Methods: []string{"GET"}}, {Upstream: u, Cookies: match{{Name: "a", Value: "b"}}}, {Upstream: u, Cookies: match{{Name: "a", Value: "b", Match: httpproxy.ValuePrefix}}}, {Upstream: u, PathMatch: httpproxy.PathExact, Path: "/"}}
 	if err := (httpproxy.Config{Routes: two}).Verify(); err != nil {
 		t.Errorf("routes that differ in conditions alone: %v", err)
 	}
@@ -166,6 +250,28 @@ func FuzzQueryCondition(f *testing.F) {
 		}
 		if got := httpproxy.QueryHas(query, name, value); got != want {
 			t.Errorf("%q in %q: %t, want %t", name+"="+value, query, got, want)
+		}
+	})
+}
+
+// FuzzCookieCondition compares the reading of cookies with package net/http, which leaves out names that are no tokens.
+func FuzzCookieCondition(f *testing.F) {
+	for _, cookies := range []string{"", "a=b", "a=c; a=b", "x; a=b", "a=", "a", ";;a=b;", " a=b ", "a=b=c", "A=b"} {
+		f.Add(cookies, "b")
+		f.Add(cookies, "*")
+	}
+	f.Fuzz(func(t *testing.T, cookies, value string) {
+		if strings.ContainsAny(cookies, "\"\t\v\f\r\n\x85\xa0") {
+			return // quotes are a part of the value here
+		}
+		want := false
+		for _, c := range (&http.Request{Header: http.Header{"Cookie": {cookies}}}).CookiesNamed("a") {
+			want = want || value == httpproxy.AnyValue || c.Value == value
+		}
+		if got := httpproxy.CookiesHave(cookies, httpproxy.FieldMatch{Name: "a", Value: value}); want && !got {
+			t.Errorf("%q does not have a=%q", cookies, value)
+		} else if got && !strings.Contains(cookies, "a") {
+			t.Errorf("%q has a=%q", cookies, value)
 		}
 	})
 }

@@ -40,7 +40,7 @@ var noFields = &peek{verdict: jsonfield.Malformed}
 // holds reports whether the body meets a condition.
 func (p *peek) holds(c *condition) bool {
 	text, found := p.field(c.field)
-	return found && (c.any || text == c.value)
+	return found && (c.any || len(text) <= maxMatchBytes && c.holds(text))
 }
 
 // field returns a field of the body. For an object, an array or a text that is too long it returns noText.

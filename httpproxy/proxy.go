@@ -186,6 +186,7 @@ func (t *target) change(r Route) {
 	}
 	t.responseRules, _ = newHeaderRules(r.ResponseHeaders, false)
 	t.rewrite, _ = parseTemplate(r.Rewrite, true, t.expression)
+	t.reverse = newReverse(r, t.rewrite)
 	t.redirect, _ = parseTemplate(r.Redirect.To, true, t.expression)
 	t.captures = t.rewrite.groups()+t.redirect.groups() > 0
 	t.redirectStatus = cmp.Or(r.Redirect.Status, http.StatusPermanentRedirect)

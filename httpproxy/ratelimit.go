@@ -88,6 +88,7 @@ type limiter struct {
 	shared  bool   // only admitted requests count
 	seed    maphash.Seed
 	table   *ratelimit.Table[uint64] // by the hash of rateKey
+	usual   *usualTokens             // of a TokenLimit
 }
 
 func newLimiter(r RateLimit) *limiter {
@@ -97,7 +98,7 @@ func newLimiter(r RateLimit) *limiter {
 	}
 	return &limiter{
 		rate: ratelimit.Rate{Count: r.Requests, Per: per}, by: r.By, header: strings.ToLower(r.Header), seed: maphash.MakeSeed(),
-		shared: r.By == RateByRoute || r.By == RateByUser || r.Header != "", table: new(ratelimit.Table[uint64]),
+		shared: r.By == RateByRoute || r.By == RateByUser || r.Header != "", table: new(ratelimit.Table[uint64]), usual: new(usualTokens),
 	}
 }
 

@@ -63,6 +63,7 @@ type target struct {
 	captures       bool         // rewrite or redirect has groups of the expression
 	requestRules   *headerRules // nil = none
 	responseRules  *headerRules // nil = none
+	reverse        *reverse     // nil = none
 	trusted        []netip.Prefix
 	forwarded      bool
 	via            string

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -347,6 +348,8 @@ func (s *session) noHead(err error) {
 		s.goHTTP2()
 	case errors.Is(err, httpwire.ErrMalformed):
 		s.refuseHead(err)
+	case errors.Is(err, os.ErrDeadlineExceeded) && len(s.client.bytes()) > 0:
+		s.refuseHead(errLate)
 	default:
 		s.headFailed(err)
 	}
@@ -424,6 +427,7 @@ var (
 	// errLarge is for a head with too many bytes or fields.
 	errLarge = fmt.Errorf("%w: the head is larger than allowed, or has more fields", httpwire.ErrMalformed)
 	errHTTP2 = errors.New("for HTTP/2") // the connection speaks HTTP/2
+	errLate  = fmt.Errorf("%w: the head did not come in time", httpwire.ErrMalformed)
 )
 
 // http2Preface is the first line of an HTTP/2 connection (RFC 9113, section 3.4).

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/httpwire"
@@ -17,7 +18,8 @@ import (
 )
 
 // TokenLimit is how many tokens, of prompts and answers, the requests of a route may use in a period. A request begins if a
-// token is left. What it has used is taken once that is known, so that the following requests may have to wait longer. A
+// token is left. Until its answer has ended, it counts as many tokens as requests of the limit use on average, and then
+// what it has used, so that the following requests may have to wait longer. A
 // request over the limit gets 429 with Retry-After and an error in OpenAI's form. Answers tell what is left in
 // x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens and x-ratelimit-reset-tokens, for the limit of which least is left.
 //
@@ -137,7 +139,7 @@ func (p *Proxy) tokenLimitersOf(r Route, next map[string]*limiter) (list []*limi
 			l.budgets[name] = int(tokens)
 		}
 		if old := p.limiters[key]; old != nil {
-			l.seed, l.table = old.seed, old.table
+			l.seed, l.table, l.usual = old.seed, old.table, old.usual
 		}
 		next[key], list = l, append(list, l)
 	}
@@ -158,11 +160,15 @@ func (s *session) overTokens() (no refusal) {
 		return no
 	}
 	k, now := s.takeTokens(), time.Since(began)
-	k.checked = true
+	k.giveBack()
+	k.checked, k.limiters = true, limits
 	for i, l := range limits {
 		k.keys[i], k.rates[i] = s.rateKey(l)
-		rate := k.rates[i]
-		level := l.table.Level(k.keys[i], rate, now)
+		rate, usual := k.rates[i], l.usual.get()
+		level := l.table.Reserve(k.keys[i], rate, usual, now)
+		if level.Wait == 0 {
+			k.reserved[i] = usual
+		}
 		if i == 0 || level.Wait > k.tight.Wait || level.Wait == k.tight.Wait && float64(level.Left)/float64(rate.Count) < float64(k.tight.Left)/float64(k.tight.limit) {
 			k.tight = tightest{rate.Count, rate.Per, level}
 		}
@@ -170,6 +176,7 @@ func (s *session) overTokens() (no refusal) {
 	if k.tight.Wait == 0 {
 		return no
 	}
+	k.giveBack()
 	s.ex.target.traffic.Shard(int(s.shard)).Add(tokenLimited, 1)
 	if s.ex.user != "" {
 		s.ex.target.llm.users.of([]byte(s.ex.user)).Shard(int(s.shard)).Add(userLimited, 1)
@@ -201,15 +208,40 @@ func openAIError(message, kind, code string) []byte {
 	return append(text, '\n')
 }
 
-// spendTokens takes what a request has used.
-func (s *session) spendTokens(k *tokens) {
-	if !k.checked {
-		return
-	}
+// spend takes what a request has used, in place of what was reserved for it.
+func (k *tokens) spend() {
 	now := time.Since(began)
-	for i, l := range s.ex.target.llm.limits {
-		l.table.Spend(k.keys[i], k.rates[i], k.usage.Total(), now)
+	for i, l := range k.limiters {
+		l.table.Spend(k.keys[i], k.rates[i], k.usage.Total()-k.reserved[i], now)
+		k.reserved[i] = 0
+		l.usual.add(k.usage.Total())
 	}
+}
+
+// giveBack ends the reservations of a request whose usage is not known.
+func (k *tokens) giveBack() {
+	now := time.Since(began)
+	for i, l := range k.limiters {
+		if n := k.reserved[i]; n > 0 {
+			k.reserved[i] = 0
+			l.table.Spend(k.keys[i], k.rates[i], -n, now)
+		}
+	}
+}
+
+// usualTokens is a moving average of what requests use, of which the last one is an eighth; in sixteenths of a token.
+type usualTokens struct{ sixteenths atomic.Int64 }
+
+// get returns the average; 0 = no request has ended yet.
+func (u *usualTokens) get() int64 { return u.sixteenths.Load() / 16 }
+
+// add counts a request. Of two at the same time one may be lost.
+func (u *usualTokens) add(tokens int64) {
+	tokens *= 16
+	if before := u.sixteenths.Load(); before != 0 {
+		tokens = before + (tokens-before)/8
+	}
+	u.sixteenths.Store(tokens)
 }
 
 // tokenLimitFields tell clients what is left of a limit, as OpenAI's API does.

@@ -91,7 +91,7 @@ func encodeNamed(v reflect.Value, key, short string) *yaml.Node {
 	for i := range v.Len() {
 		item := v.Index(i)
 		value := encodeStruct(item)
-		if short != "" && len(schemaOf(item.Type())) == 1 {
+		if f, ok := item.Type().FieldByName(short); ok && len(value.Content) == 2 && value.Content[0].Value == f.Tag.Get("conf") {
 			value = encodeScalar(item.FieldByName(short), "")
 		}
 		n.Content = append(n.Content, text(item.FieldByName(key).String(), true), value)

@@ -41,6 +41,8 @@ type ListenerProtocol struct {
 	ClientCerts    bool   // its listeners may ask for client certificates ("client_ca")
 	ForwardHeaders bool   // "trusted_proxies" says whose headers are believed, also without a PROXY header
 	Datagrams      bool   // its listeners are UDP sockets, without the settings of TCP and TLS
+	PlainHTTP      bool   // its listeners without TLS answer requests of HTTP, as authorities send them to check names
+	TLSWithin      bool   // clients begin in clear and ask for TLS then
 	// Beside reports whether a listener also has a UDP socket, at the same address. nil: none has.
 	Beside       func(l *Listener) bool
 	EndsSessions bool // its sessions can be ended for what happens to their endpoint ("on_unhealthy", "rebalance")

@@ -24,9 +24,6 @@ func (d *decoder) checkHealth(u *Upstream) {
 	}
 	d.checkHealthPath("http", &h.HTTP)
 	d.checkHealthPath("https", &h.HTTPS)
-	if h.Postgres && u.Protocol != Postgres {
-		d.report(d.mark(&h.Postgres), "postgres: this check is for PostgreSQL servers; this upstream's protocol is %q", u.Protocol)
-	}
 	d.checkHealthKeys(u)
 	d.checkClientFiles(&h.CA, &h.Cert, &h.Key)
 	d.checkHealthPort(u)

@@ -30,34 +30,9 @@ func (d *decoder) checkUpstream(u *Upstream) {
 	if u.Balance == "nearest" && u.Health == nil {
 		d.report(d.mark(&u.Balance), "balance: nearest goes by how long health checks take; there is no \"health\"")
 	}
-	if u.Protocol != HTTP {
-		d.checkAnswers(u)
-	}
 	d.checkEject(&u.Eject)
 	if u.Eject.Base > u.Eject.Max {
 		d.report(d.mark(&u.Eject.Base, &u.Eject.Max), "base: %v is more than max: %v", u.Eject.Base, u.Eject.Max)
-	}
-}
-
-// defaultMaxEjected is the default of Eject.MaxEjected.
-const defaultMaxEjected = 50
-
-// checkAnswers refuses settings that depend on answers, which only http upstreams have.
-func (d *decoder) checkAnswers(u *Upstream) {
-	only := func(key string, field any) {
-		d.report(d.mark(field), "%s: only http upstreams have answers to go by; this upstream's protocol is %q", key, u.Protocol)
-	}
-	if u.Balance == "peak_ewma" {
-		only("balance: peak_ewma", &u.Balance)
-	}
-	if u.Eject.ServerErrors {
-		only("server_errors", &u.Eject.ServerErrors)
-	}
-	if u.Eject.SlowerThan > 0 {
-		only("slower_than", &u.Eject.SlowerThan)
-	}
-	if u.Eject.MaxEjected != defaultMaxEjected && d.noProblemAt(&u.Eject.MaxEjected) {
-		only("max_ejected", &u.Eject.MaxEjected)
 	}
 }
 

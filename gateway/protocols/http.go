@@ -15,7 +15,7 @@ import (
 
 func init() {
 	extend.RegisterProtocol(extend.Protocol{Prepare: prepareHTTP, Backend: newHTTPBackend, Replaces: turnsTLS, Rebuilds: httpRebuilds, Files: httpFiles, Logs: httpLogs, Beside: besideHTTP, Show: showModels, Reuses: true, Config: config.ListenerProtocol{
-		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true, ClientCerts: true, Beside: servesHTTP3,
+		Name: config.HTTP, Keys: httpKeys(), Section: &HTTPListener{}, Default: defaultHTTP, Upstreams: routedTo, Check: checkHTTP, Finish: finishHTTP, ForwardHeaders: true, ClientCerts: true, PlainHTTP: true, Beside: servesHTTP3,
 		// A server takes thousands of connections; 60s is below the keep-alive time of common servers, so that our side closes first, and
 		// each exchange looks at its connection anyway.
 		Pool: config.Pool{MaxSize: 1024, IdleTimeout: time.Minute, CheckAfter: -1},
@@ -120,11 +120,11 @@ func prepareHTTP(l extend.Listener) (extend.Server, error) {
 		}
 		cfg.Routes = append(cfg.Routes, httpproxy.Route{
 			Host: r.Host, Path: r.Path, PathMatch: r.PathMatch.matchOf(), StripPrefix: r.StripPrefix, Upstream: runs,
-			Methods: r.Methods, Headers: matchesOf(r.Headers), Query: matchesOf(r.Query), Body: matchesOf(r.Body), Groups: r.Groups,
+			Methods: r.Methods, Headers: conditionsOf(r.Headers), Cookies: conditionsOf(r.Cookies), Query: conditionsOf(r.Query), Body: conditionsOf(r.Body), Groups: r.Groups,
 			Allow: r.Allow, Deny: r.Deny, BasicAuth: basic, BearerAuth: tokens, ForwardAuth: asks, Compression: r.Compress.settings(), Canary: canary,
 			ConnectTimeout: r.ConnectTimeout, ResponseTimeout: r.Timeout, IdleTimeout: r.IdleTimeout, Timeout: r.RequestTimeout, DeadlineHeader: r.DeadlineHeader,
 			Rewrite: r.Rewrite, Redirect: r.Redirect.settings(), Respond: r.Respond.settings(),
-			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(),
+			RequestHeaders: r.RequestHeaders.settings(), ResponseHeaders: r.ResponseHeaders.settings(), Locations: r.RewriteLocation.settings(), SetCookies: r.RewriteCookies.settings(),
 			MaxBody: int64(r.MaxBody) << 10, StrictBackend: r.StrictBackend, NoAccessLog: r.AccessLog != nil && !r.AccessLog.Enabled, LogFilter: r.AccessLog.filter(), ErrorPages: pages, Mirror: mirror, Affinity: r.Affinity.settings(), RateLimit: r.RateLimit.settings(), LLM: r.LLM.settings(), CORS: r.CORS.settings(), Retries: cmp.Or(r.Retries, section.Retries).settings(),
 		})
 	}
@@ -150,9 +150,10 @@ type Route struct {
 	Path            string        `conf:"path" default:"/"` // compared as PathMatch says, decoded
 	PathMatch       PathMatch     `conf:"path_match" default:"prefix"`
 	Methods         []string      `conf:"methods" maxlen:"32"`                                             // empty: all
-	Headers         []Match       `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                   // all must be there
-	Query           []Match       `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                     // all must be there
-	Body            []Match       `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                      // fields of a JSON object; all must be there
+	Headers         []Condition   `conf:"headers" key:"Name" scalar:"Value" maxlen:"32"`                   // all must be there
+	Cookies         []Condition   `conf:"cookies" key:"Name" scalar:"Value" maxlen:"32"`                   // all must be there
+	Query           []Condition   `conf:"query" key:"Name" scalar:"Value" maxlen:"32"`                     // all must be there
+	Body            []Condition   `conf:"body" key:"Name" scalar:"Value" maxlen:"32"`                      // fields of a JSON object; all must be there
 	Groups          []string      `conf:"groups" maxlen:"32"`                                              // groups that the upstream can answer: key=value, key=* or all
 	StripPrefix     bool          `conf:"strip_prefix"`                                                    // forward without config.Path
 	Upstream        string        `conf:"upstream"`                                                        // default: the listener's upstream
@@ -170,6 +171,9 @@ type Route struct {
 	RequestHeaders  *HeaderRules  `conf:"request_headers"`                                                 // nil: unchanged
 	ResponseHeaders *HeaderRules  `conf:"response_headers"`                                                // nil: unchanged
 	Affinity        *Affinity     `conf:"affinity"`                                                        // nil: only the upstream's balance decides
+
+	RewriteLocation *RewriteLocation `conf:"rewrite_location" scalar:"Own"` // nil: addresses in answers stay
+	RewriteCookies  *RewriteCookies  `conf:"rewrite_cookies" scalar:"Own"`  // nil: cookies stay
 
 	Allow       []netip.Prefix `conf:"allow" maxlen:"1000"`            // clients that may use the route; empty: all
 	Deny        []netip.Prefix `conf:"deny" maxlen:"1000"`             // exceptions from Allow
@@ -279,6 +283,7 @@ func checkHTTP(c *config.Checker, l *config.Listener) {
 		checkMirror(c, r)
 		checkForwardAuth(c, r)
 		checkCompress(c, r)
+		checkReverse(c, r)
 		key := r.key()
 		if before, ok := seen[key]; ok {
 			c.Report(pos, "duplicate route for host %q and path %q; it is already at line %d", config.Clip(r.Host), config.Clip(r.Path), before.Line)

@@ -31,10 +31,10 @@ func (m PathMatch) matchOf() httpproxy.PathMatch {
 	return map[PathMatch]httpproxy.PathMatch{PathExact: httpproxy.PathExact, PathRegex: httpproxy.PathRegexp}[m]
 }
 
-// Match is a condition on a header, query parameter or field. In the file its name is the key.
+// Match is a name with a value. In the file its name is the key.
 type Match struct {
 	Name  string `conf:"-"`
-	Value string `conf:"value"` // "*": any
+	Value string `conf:"value"` // of a condition "*": any
 }
 
 func matchesOf(all []Match) (fields []httpproxy.FieldMatch) {
@@ -44,18 +44,48 @@ func matchesOf(all []Match) (fields []httpproxy.FieldMatch) {
 	return fields
 }
 
+// Condition is a condition on a header, cookie, query parameter or field. In the file its name is the key. One of the other
+// fields is given.
+type Condition struct {
+	Name     string `conf:"-"`
+	Value    string `conf:"value"`    // the whole value; "*": any
+	Prefix   string `conf:"prefix"`   // its beginning
+	Suffix   string `conf:"suffix"`   // its end
+	Contains string `conf:"contains"` // a part
+	Regex    string `conf:"regex"`    // RE2, the whole value
+}
+
+// given returns the keys that have a value, and their fields.
+func (n *Condition) given() (keys []string, fields []*string, last httpproxy.FieldMatch) {
+	for i, field := range []*string{&n.Value, &n.Prefix, &n.Suffix, &n.Contains, &n.Regex} { // in the order of httpproxy.ValueMatch
+		if *field != "" {
+			keys, fields = append(keys, [...]string{"value", "prefix", "suffix", "contains", "regex"}[i]), append(fields, field)
+			last = httpproxy.FieldMatch{Name: n.Name, Value: *field, Match: httpproxy.ValueMatch(i)}
+		}
+	}
+	return keys, fields, last
+}
+
+func conditionsOf(all []Condition) (list []httpproxy.FieldMatch) {
+	for i := range all {
+		_, _, match := all[i].given()
+		list = append(list, match)
+	}
+	return list
+}
+
 // unconditional reports whether a route takes every request.
 func (r *Route) unconditional() bool {
-	return r.Host == "" && r.Path == "/" && (r.PathMatch == PathPrefix || r.PathMatch == "") && len(r.Methods)+len(r.Headers)+len(r.Query)+len(r.Body)+len(r.Groups) == 0
+	return r.Host == "" && r.Path == "/" && (r.PathMatch == PathPrefix || r.PathMatch == "") && len(r.Methods)+len(r.Headers)+len(r.Cookies)+len(r.Query)+len(r.Body)+len(r.Groups) == 0
 }
 
 // key identifies routes: of two with the same key only the first would be used. Routes with groups are a set, of
 // different upstreams.
 func (r *Route) key() string {
-	set := func(all []Match, name func(string) string) []string {
+	set := func(all []Condition, name func(string) string) []string {
 		var texts []string
-		for _, m := range all {
-			texts = append(texts, name(m.Name)+"="+m.Value)
+		for _, m := range conditionsOf(all) {
+			texts = append(texts, fmt.Sprintf("%s=%d%s", name(m.Name), m.Match, m.Value))
 		}
 		slices.Sort(texts)
 		return texts
@@ -64,8 +94,8 @@ func (r *Route) key() string {
 	if len(r.Groups) > 0 {
 		upstream = r.Upstream
 	}
-	return fmt.Sprintf("%q %q %q %q %q %q %q %q", upstream, strings.ToLower(r.Host), r.PathMatch, r.Path, slices.Sorted(slices.Values(r.Methods)),
-		set(r.Headers, strings.ToLower), set(r.Query, strings.Clone), set(r.Body, strings.Clone))
+	return fmt.Sprintf("%q %q %q %q %q %q %q %q %q", upstream, strings.ToLower(r.Host), r.PathMatch, r.Path, slices.Sorted(slices.Values(r.Methods)),
+		set(r.Headers, strings.ToLower), set(r.Cookies, strings.Clone), set(r.Query, strings.Clone), set(r.Body, strings.Clone))
 }
 
 // methods are the methods of RFC 9110 and WebDAV, for hints.
@@ -98,18 +128,24 @@ func checkConditions(c *config.Checker, r *Route) {
 			c.Report(c.Mark(&h.Name), "headers: a route has \"host\" for that")
 		case !httpwire.ValidToken(h.Name):
 			c.Report(c.Mark(&h.Name), "headers: %q: a header's name has letters, digits and \"-\"", config.Clip(h.Name))
-		case !httpwire.ValidValue(h.Value):
-			c.Report(c.Mark(&h.Value, &h.Name), "headers: %s: no header has such a value", config.Clip(h.Name))
+		case !httpwire.ValidValue(h.Value + h.Prefix + h.Suffix + h.Contains):
+			c.Report(c.Mark(&h.Value, &h.Prefix, &h.Suffix, &h.Contains, &h.Name), "headers: %s: no header has such a value", config.Clip(h.Name))
 		}
 	}
-	checkLengths(c, "headers", r.Headers)
-	checkLengths(c, "query", r.Query)
+	checkValues(c, "headers", r.Headers)
+	for i := range r.Cookies {
+		if k := &r.Cookies[i]; !httpwire.ValidToken(k.Name) {
+			c.Report(c.Mark(&k.Name), "cookies: %q: a cookie's name has letters, digits, \"-\" and \"_\"", config.Clip(k.Name))
+		}
+	}
+	checkValues(c, "cookies", r.Cookies)
+	checkValues(c, "query", r.Query)
 	for i := range r.Body {
 		if f := &r.Body[i]; jsonfield.CheckPath(f.Name) != nil {
 			c.Report(c.Mark(&f.Name), "body: %q: %v", config.Clip(f.Name), jsonfield.CheckPath(f.Name))
 		}
 	}
-	checkLengths(c, "body", r.Body)
+	checkValues(c, "body", r.Body)
 	for i := range r.Groups {
 		g, err := identity.Parse(r.Groups[i])
 		if err == nil && g.Key != "" {
@@ -121,19 +157,26 @@ func checkConditions(c *config.Checker, r *Route) {
 	}
 }
 
-// checkLengths reports names and values that no request could have, or that are missing.
-func checkLengths(c *config.Checker, key string, all []Match) {
+// checkValues reports names and values that no request could have, or that are missing.
+func checkValues(c *config.Checker, key string, all []Condition) {
 	const most = 256 // package httpproxy's
 	for i := range all {
 		m := &all[i]
+		keys, fields, match := m.given()
 		switch {
-		case !c.NoProblemAt(&m.Name):
+		case !c.NoProblemAt(&m.Name, &m.Value, &m.Prefix, &m.Suffix, &m.Contains, &m.Regex):
 		case m.Name == "" || len(m.Name) > most:
 			c.Report(c.Mark(&m.Name), "%s: a name has 1 to %d bytes", key, most)
-		case len(m.Value) > most:
-			c.Report(c.Mark(&m.Value, &m.Name), "%s: %s: a value has at most %d bytes", key, config.Clip(m.Name), most)
-		case m.Value == "" && c.NoProblemAt(&m.Value):
+		case len(keys) == 0:
 			c.Report(c.Mark(&m.Value, &m.Name), "%s: %s: want a value, or \"*\" for any", key, config.Clip(m.Name))
+		case len(keys) > 1:
+			c.Report(c.Mark(fields[1]), "%s: %s: %s and %s: want one of value, prefix, suffix, contains and regex", key, config.Clip(m.Name), keys[0], keys[1])
+		case match.Match == httpproxy.ValueRegexp:
+			if _, err := httpproxy.CompileWhole(match.Value); err != nil {
+				c.Report(c.Mark(&m.Regex), "%s: %s: regex: %q: %v; want a regular expression (RE2) for the whole value", key, config.Clip(m.Name), config.Clip(m.Regex), err)
+			}
+		case len(match.Value) > most:
+			c.Report(c.Mark(fields[0], &m.Name), "%s: %s: a value has at most %d bytes", key, config.Clip(m.Name), most)
 		}
 	}
 }

@@ -29,6 +29,7 @@ func httpKeys() *config.Extension {
 func checkHTTPUpstream(c *config.Checker, u *config.Upstream) {
 	keys := config.PartOf[HTTPUpstreamKeys](u)
 	if u.Protocol != config.HTTP {
+		checkNoAnswers(c, u)
 		if c.Written(&keys.Version) {
 			c.Report(c.Mark(&keys.Version), "\"protocol\" is the version of HTTP of an http listener's upstream; this one's listener is of protocol %q", u.Protocol)
 		}
@@ -50,6 +51,28 @@ func checkHTTPUpstream(c *config.Checker, u *config.Upstream) {
 		c.Report(c.Mark(&keys.Version), "protocol: h2 needs \"tls\": the server chooses it there by ALPN; without TLS did you mean \"h2c\"?")
 	case !tls && keys.Version == httpproxy.ProtocolAuto:
 		c.Report(c.Mark(&keys.Version), "protocol: auto needs \"tls\": the server chooses there by ALPN; without TLS write \"h2c\" or \"h1\"")
+	}
+}
+
+// defaultMaxEjected is the default of Eject.MaxEjected.
+const defaultMaxEjected = 50
+
+// checkNoAnswers refuses settings that depend on answers, which only http upstreams have.
+func checkNoAnswers(c *config.Checker, u *config.Upstream) {
+	only := func(key string, field any) {
+		c.Report(c.Mark(field), "%s: only http upstreams have answers to go by; this upstream's protocol is %q", key, u.Protocol)
+	}
+	if u.Balance == "peak_ewma" {
+		only("balance: peak_ewma", &u.Balance)
+	}
+	if u.Eject.ServerErrors {
+		only("server_errors", &u.Eject.ServerErrors)
+	}
+	if u.Eject.SlowerThan > 0 {
+		only("slower_than", &u.Eject.SlowerThan)
+	}
+	if u.Eject.MaxEjected != defaultMaxEjected && c.NoProblemAt(&u.Eject.MaxEjected) {
+		only("max_ejected", &u.Eject.MaxEjected)
 	}
 }
 

@@ -147,6 +147,9 @@ func checkSQLitePath(path string) error {
 // checkPostgresUpstream checks the keys and endpoints of the protocol, in upstreams of any protocol.
 func checkPostgresUpstream(c *config.Checker, u *config.Upstream) {
 	keys := config.PartOf[UpstreamKeys](u)
+	if u.Health != nil && u.Health.Postgres && u.Protocol != config.Postgres {
+		c.Report(c.Mark(&u.Health.Postgres), "postgres: this check is for PostgreSQL servers; this upstream's protocol is %q", u.Protocol)
+	}
 	if keys.Postgres != nil {
 		if u.Protocol != config.Postgres {
 			c.Report(c.Mark(&keys.Postgres), "\"postgres\": these settings are for another protocol; this upstream's is %q", u.Protocol)

@@ -52,14 +52,32 @@ func (t *Table[K]) Take(key K, r Rate, now time.Duration) (wait time.Duration) {
 	return 0
 }
 
-// Spend counts n events of a key at once, also beyond its rate: the key then owes them, up to a hundred times its rate.
+// Spend counts n events of a key at once, also beyond its rate: the key then owes them, up to a hundred times its rate. A
+// negative n gives back events that were counted too many.
 func (t *Table[K]) Spend(key K, r Rate, n int64, now time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.spend(key, r, n, now)
+}
+
+// spend is Spend. mu is held.
+func (t *Table[K]) spend(key K, r Rate, n int64, now time.Duration) {
 	at, per := int64(now), int64(r.Per)
 	t.turn(at, per)
-	cost := min(float64(n)*float64(per)/float64(r.Count), maxDebt*float64(per))
+	most := maxDebt * float64(per)
+	cost := min(max(float64(n)*float64(per)/float64(r.Count), -most), most)
 	t.set(key, min(t.dueOf(key, at)+int64(cost), at+maxDebt*per))
+}
+
+// Reserve returns what is left of a key's rate. If that is at least 1, it counts n events of the key, as Spend does.
+func (t *Table[K]) Reserve(key K, r Rate, n int64, now time.Duration) Level {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	level := t.level(key, r, now)
+	if level.Wait == 0 && n > 0 {
+		t.spend(key, r, n, now)
+	}
+	return level
 }
 
 // turn drops the entries that are due, or half of all if there are too many. mu is held.
@@ -102,6 +120,11 @@ type Level struct {
 func (t *Table[K]) Level(key K, r Rate, now time.Duration) Level {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.level(key, r, now)
+}
+
+// level is Level. mu is held.
+func (t *Table[K]) level(key K, r Rate, now time.Duration) Level {
 	full, per := t.dueOf(key, int64(now))-int64(now), int64(r.Per)
 	return Level{
 		Left: int64(math.Floor(float64(per-full)/float64(per)*float64(r.Count) + 1e-6) /* of rounding */),

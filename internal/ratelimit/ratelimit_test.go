@@ -138,3 +138,27 @@ func TestSpend(t *testing.T) {
 		t.Errorf("after all: %+v, want %d left", got, want)
 	}
 }
+
+// TestReserve: what is reserved and given back leaves nothing behind, and a key without anything left reserves nothing.
+func TestReserve(t *testing.T) {
+	rate := ratelimit.Rate{Count: 100, Per: time.Hour}
+	var table ratelimit.Table[int]
+	for i, left := range []int64{100, 60, 20, -20, -20} {
+		if got := table.Reserve(0, rate, 40, time.Minute).Left; got != left {
+			t.Errorf("before reservation %d %d are left, want %d", i, got, left)
+		}
+	}
+	table.Spend(0, rate, -40, time.Minute)
+	table.Spend(0, rate, 30-40, time.Minute)
+	table.Spend(0, rate, 50-40, time.Minute)
+	if got := table.Level(0, rate, time.Minute).Left; got != 20 {
+		t.Errorf("of 100 %d are left after 80", got)
+	}
+	table.Spend(0, rate, -1e9, time.Minute)
+	if got := table.Level(0, rate, time.Minute).Left; got != 100 {
+		t.Errorf("%d are left, more than there are", got)
+	}
+	if table.Reserve(0, rate, 1e9, time.Minute); table.Level(0, rate, time.Minute).Left != -9900 {
+		t.Errorf("%d are left after a reservation without bound", table.Level(0, rate, time.Minute).Left)
+	}
+}

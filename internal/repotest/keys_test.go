@@ -32,6 +32,8 @@ var keyTables = []repotest.KeyTable{
 	{File: "docs/http.md", Header: "key of `forward_auth`", Of: []any{protocols.ForwardAuth{}}},
 	{File: "docs/http.md", Header: "key of `access_log`", Of: []any{protocols.AccessLog{}}},
 	{File: "docs/http.md", Header: "key of `mirror`", Of: []any{protocols.Mirror{}}},
+	{File: "docs/http.md", Header: "key of `rewrite_location`", Of: []any{protocols.RewriteLocation{}}},
+	{File: "docs/http.md", Header: "key of `rewrite_cookies`", Of: []any{protocols.RewriteCookies{}}},
 	{File: "docs/http.md", Header: "key of `error_pages`", Of: []any{protocols.ErrorPage{}}},
 	{File: "docs/http.md", Header: "key of a route's `access_log`", Of: []any{protocols.RouteLog{}}},
 	{File: "docs/http.md", Header: "key of `compress`", Of: []any{protocols.Compress{}}},
