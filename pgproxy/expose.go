@@ -202,7 +202,13 @@ func (m *machine) exposeNamed(name string, listed bool) {
 		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 	}
 	m.setUnderClientName(name, st)
+	read := present
+	if !st.loose && m.canSet() {
+		read = m.readAs(st.plan, st.read, st.body, st.again)
+	}
+	m.beginReading(read, true)
 	m.sendParse(name, st.body)
+	m.endReading(read, true)
 	m.ask(&pgwire.Sync{})
 }
 

@@ -196,6 +196,7 @@ func (m *machine) query(msg message) action {
 
 // pushQuery records a Query that goes to the server.
 func (m *machine) pushQuery(o op) {
+	m.mayChange(true)
 	if !m.dropUnnamed(o) {
 		m.st.push(o)
 	}
@@ -217,6 +218,7 @@ func (m *machine) call(msg message) action {
 	} else {
 		m.note(traceUnknown | tracesOfCall(msg.body))
 	}
+	m.mayChange(true)
 	m.st.push(op{kind: opFunction})
 	return action{do: pass}
 }
@@ -276,6 +278,9 @@ func (m *machine) bind(msg message) (action, error) {
 	if m.st.skips() {
 		return action{do: take}, nil
 	}
+	if m.readsLater(name) {
+		return action{do: wait}, nil
+	}
 	left := m.tracesOfExecute(name)
 	if m.defersTo(left) {
 		return action{do: adapt}, nil
@@ -317,6 +322,7 @@ func (m *machine) bind(msg message) (action, error) {
 	m.noteSweep(portal, name, st)
 	m.noteBound(name, st, left)
 	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
+	m.mayChange(left&traceUnknown != 0 || st != nil && !st.steady || st == nil && !m.unnamed.steady)
 	m.st.push(op{kind: opBind, st: st, on: on})
 	if on == nil {
 		return action{do: pass}, nil // under the client's name
@@ -370,6 +376,8 @@ func (m *machine) describe(msg message) (action, error) {
 	var st *statement
 	var on *serverStatement
 	switch {
+	case object == pgwire.ObjectStatement && m.readsLater(name):
+		return action{do: wait}, nil
 	case object == pgwire.ObjectStatement:
 		m.alone = "" // the server may wait for a lock first
 		server, of, by, ok := m.ensure(name)

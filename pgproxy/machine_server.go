@@ -37,7 +37,15 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		if m.mode == Transaction {
 			m.ownNotification(msg.body)
 		}
+	case pgwire.TypeNoticeResponse:
+		if o != nil && o.kind.injected() && !o.first() {
+			return action{do: take}, nil
+		}
 	case pgwire.TypeParameterStatus:
+		if o != nil && o.kind == opInjectedExecute && m.mode == Transaction { // of setReading: servers before PostgreSQL 14 report at once
+			_, _, err := m.report(msg.body)
+			return action{do: take}, err
+		}
 		return m.parameter(msg.body)
 	case pgwire.TypeErrorResponse:
 		return m.failed(msg.body)
@@ -160,9 +168,9 @@ func (m *machine) passesUnchanged(typ byte, body []byte) bool {
 		return false
 	}
 	switch typ {
-	case pgwire.TypeDataRow, pgwire.TypeNoticeResponse, pgwire.TypeEmptyQueryResponse:
+	case pgwire.TypeDataRow, pgwire.TypeEmptyQueryResponse:
 		return true
-	case pgwire.TypeRowDescription, pgwire.TypeNoData, pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypePortalSuspended:
+	case pgwire.TypeRowDescription, pgwire.TypeNoData, pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypePortalSuspended, pgwire.TypeNoticeResponse:
 		return !o.kind.injected()
 	case pgwire.TypeCommandComplete:
 		return !tagLeavesState(body) && !o.kind.injected()
@@ -249,6 +257,8 @@ func (m *machine) commandDone(tag []byte) {
 		m.server.flags |= leftPrepare
 	case "DECLARE CURSOR\x00":
 		m.server.flags |= leftCursor
+	case "DISCARD PLANS\x00":
+		m.plansDiscarded()
 	case "DISCARD SEQUENCES\x00":
 		m.forgets()
 	case "DISCARD ALL\x00":

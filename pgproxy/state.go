@@ -72,6 +72,10 @@ func (k opKind) injected() bool {
 	return false
 }
 
+// first reports whether the op is the first Parse of a statement of which the gateway itself has answered the client's: its
+// notices are for the client. Those of later ones have been.
+func (o *op) first() bool { return o.st != nil && o.on != nil && o.st.own == o.on.at }
+
 // describesStatement reports whether the server will describe a statement's parameters and columns.
 func (o *op) describesStatement() bool {
 	return o != nil && o.on != nil && (o.kind == opDescribe || o.kind == opInjectedDescribe)
