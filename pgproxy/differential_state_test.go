@@ -112,7 +112,7 @@ var stateTexts = [][]string{
 	{"listen CHANNEL", "unlisten CHANNEL", "unlisten *", "select count(*) from pg_listening_channels()", "listen other_CHANNEL"},
 	{"select pg_advisory_xact_lock(hashtext('CHANNEL'))", "select pg_advisory_lock(hashtext('CHANNEL'))", "select pg_advisory_unlock(hashtext('CHANNEL'))", "select pg_advisory_unlock_all()"},
 	{"set statement_timeout = '1h'", "select pg_sleep(0.01)", "reset statement_timeout", "set local statement_timeout = 0", "set lock_timeout = '1h'", "show statement_timeout"},
-	{"load 'plpgsql'", "set constraints all deferred", "lock table differential in access share mode", "explain (costs off) select 1", "values (1), (2)", "table differential", "--", ""},
+	{"load 'plpgsql'", "set constraints all deferred", "lock table differential in access share mode", "explain (costs off) select 1", "values (1), (2)", "table public.differential", "--", ""},
 	{"copy differential to stdout", "copy (select current_setting('app.x', true)) to stdout"},
 }
 

@@ -203,8 +203,8 @@ func (m *machine) exposeNamed(name string, listed bool) {
 	}
 	m.setUnderClientName(name, st)
 	read := present
-	if !st.loose && m.canSet() {
-		read = m.readAs(st.plan, st.read, st.body, st.again)
+	if m.canSet() {
+		read = m.readingOf(st)
 	}
 	m.beginReading(read, true)
 	m.sendParse(name, st.body)

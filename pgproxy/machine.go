@@ -100,13 +100,12 @@ type clientView struct {
 
 // clientStatements are a client's prepared statements.
 type clientStatements struct {
-	doubtful      map[string]bool // names that may or may not exist for the client; nil = none
-	stmts         map[string]*statement
-	stmtBytes     int
-	settingsMoved bool // plan has changed while there were statements
-	unnamed       unnamed
-	undone        traces        // state that was taken from the client, of which it has not been told
-	sub           *subscription // the client's channels on the listening connection; nil = none
+	doubtful  map[string]bool // names that may or may not exist for the client; nil = none
+	stmts     map[string]*statement
+	stmtBytes int
+	unnamed   unnamed
+	undone    traces        // state that was taken from the client, of which it has not been told
+	sub       *subscription // the client's channels on the listening connection; nil = none
 }
 
 // none reports whether there is nothing to keep while the session is suspended.
@@ -150,8 +149,9 @@ type work struct {
 	restate       bool // the server has the settings by a replay, and has not reported them yet
 	refusedReplay bool // the server has refused the replay
 
-	settingsOpen   bool // something that may change settings is not answered, or the Sync behind it is not; see knowsSettings
-	unnamedSetting bool // a text changed a setting of unknown name
+	settingsOpen     bool // something that may change settings is not answered, or the Sync behind it is not; see knowsSettings
+	settingsUnsynced bool // no Sync came behind it
+	unnamedSetting   bool // a text changed a setting of unknown name
 
 	traces             traces // what statements may have left, since the last check or the lease
 	checked            traces // traces before the last check
@@ -263,7 +263,7 @@ func (m *machine) begin(server *serverState) {
 	m.awaits = m.awaits && server.sequencesOf == m.lastSequenceUse()
 	m.bound, m.boundOn, m.describedAgain, m.redescribed = nil, nil, nil, nil
 	m.customs, m.customGiven, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], m.customGiven[:0], false, nil, listing{}
-	m.replay, m.restate, m.refusedReplay, m.settingsOpen = false, false, false, false
+	m.replay, m.restate, m.refusedReplay, m.settingsOpen, m.settingsUnsynced = false, false, false, false, false
 	m.used, m.progress = 0, underWay
 	if m.mode == Transaction && m.sub == nil && server.left.any() {
 		m.progress = notBegun

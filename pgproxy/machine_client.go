@@ -56,7 +56,7 @@ func (m *machine) inTransaction(msg message) (action, error) {
 	case pgwire.TypeFunctionCall:
 		return m.call(msg), nil
 	case pgwire.TypeSync:
-		m.unnamedNew, m.synced = false, len(m.pending)
+		m.unnamedNew, m.synced, m.settingsUnsynced = false, len(m.pending), false
 		m.vacatesSynced()
 		m.st.push(op{kind: opSync})
 		return action{do: pass}, nil
@@ -196,7 +196,7 @@ func (m *machine) query(msg message) action {
 
 // pushQuery records a Query that goes to the server.
 func (m *machine) pushQuery(o op) {
-	m.mayChange(true)
+	m.mayChange(true, true)
 	if !m.dropUnnamed(o) {
 		m.st.push(o)
 	}
@@ -218,7 +218,7 @@ func (m *machine) call(msg message) action {
 	} else {
 		m.note(traceUnknown | tracesOfCall(msg.body))
 	}
-	m.mayChange(true)
+	m.mayChange(true, true)
 	m.st.push(op{kind: opFunction})
 	return action{do: pass}
 }
@@ -322,7 +322,7 @@ func (m *machine) bind(msg message) (action, error) {
 	m.noteSweep(portal, name, st)
 	m.noteBound(name, st, left)
 	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
-	m.mayChange(left&traceUnknown != 0 || st != nil && !st.steady || st == nil && !m.unnamed.steady)
+	m.mayChange(left&traceUnknown != 0 || st != nil && !st.steady || st == nil && !m.unnamed.steady, false)
 	m.st.push(op{kind: opBind, st: st, on: on})
 	if on == nil {
 		return action{do: pass}, nil // under the client's name

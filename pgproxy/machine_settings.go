@@ -168,7 +168,6 @@ func (m *machine) replan() {
 	}
 	b.WriteString(m.settingsKey)
 	m.plan = unique.Make(b.String())
-	m.settingsMoved = m.settingsMoved || len(m.stmts) > 0
 }
 
 // planned reports whether a tracked parameter can change the meaning of a text.

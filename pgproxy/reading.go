@@ -1,6 +1,7 @@
 package pgproxy
 
 import (
+	"bytes"
 	"crypto/rand"
 	"slices"
 	"strings"
@@ -23,8 +24,8 @@ const ofStrings = 2
 // reading has a value for each of readNames.
 type reading [len(readNames)]string
 
-// readingOf returns what replan has put into a plan: the reading, and the search_path.
-func readingOf(plan string) (r reading, path string) {
+// inPlan returns what replan has put into a plan: the reading, and the search_path.
+func inPlan(plan string) (r reading, path string) {
 	for _, name := range trackedNames {
 		if !planned(name) {
 			continue
@@ -48,19 +49,19 @@ var present unique.Handle[reading]
 
 // readAs returns the reading of a text that was parsed, or last bound, under the settings of a plan, and with a reading
 // if that is not present. again means that its literals are read again under the present settings.
-func (m *machine) readAs(plan unique.Handle[string], read unique.Handle[reading], body string, again bool) unique.Handle[reading] {
+func (m *machine) readAs(plan unique.Handle[string], read unique.Handle[reading], again bool) unique.Handle[reading] {
 	if plan == m.plan && !again {
 		return read
 	}
-	was, path := readingOf(plan.Value())
+	was, path := inPlan(plan.Value())
 	if read != present {
 		was = read.Value()
 	}
-	now, nowPath := readingOf(m.plan.Value())
+	now, nowPath := inPlan(m.plan.Value())
 	if path != nowPath || again {
 		copy(was[ofStrings:], now[ofStrings:])
 	}
-	if was == now || !hasLiterals(body) || slices.Contains(was[:], "") || !isASCII(strings.Join(was[:], "")) {
+	if was == now || slices.Contains(was[:], "") || !isASCII(strings.Join(was[:], "")) {
 		return present
 	}
 	return unique.Make(was)
@@ -76,10 +77,10 @@ func (m *machine) plansDiscarded() {
 }
 
 // hasLiterals reports whether the text in the body of a Parse has strings, or other characters than those of ASCII.
-func hasLiterals(body string) bool {
-	text, _, _ := strings.Cut(body, "\x00")
-	for i := range len(text) {
-		switch c := text[i]; {
+func hasLiterals(body []byte) bool {
+	text, _, _ := bytes.Cut(body, []byte{0})
+	for i, c := range text {
+		switch {
 		case c == '\'', c >= 0x80:
 			return true
 		case c == '$' && i+1 < len(text) && (text[i+1] < '0' || text[i+1] > '9'):
@@ -89,9 +90,11 @@ func hasLiterals(body string) bool {
 	return false
 }
 
-// mayChange notes that a message may change settings, or does not, before it is pushed.
-func (m *machine) mayChange(may bool) {
+// mayChange notes that a message may change settings, or does not, before it is pushed. synced means that its answer ends with
+// ReadyForQuery, before which the server reports them.
+func (m *machine) mayChange(may, synced bool) {
 	m.settingsOpen = may || m.settingsOpen && !m.st.canExecuteOwn()
+	m.settingsUnsynced = !synced && (may || m.settingsUnsynced)
 }
 
 // knowsSettings reports whether the settings with which the server will read the client's next message are known: nothing
@@ -109,14 +112,22 @@ func changesNoSetting(text []byte) bool {
 	return isOneOf(text[:n], "select", "insert", "update", "delete", "merge", "values", "with", "begin", "start")
 }
 
-// readsLater reports whether a message has to wait for the answers to earlier ones, because the client's statement of a name has
-// to be parsed under other settings than those that the server will have then.
+// readsLater reports whether a message has to wait for the answers to earlier ones, because the client's statement of a name
+// has to be parsed again, and they may change settings.
 func (m *machine) readsLater(name []byte) bool {
-	if !m.settingsMoved || m.knowsSettings() || !m.st.canExecuteOwnLater() {
+	if m.knowsSettings() || !m.st.canExecuteOwnLater() {
 		return false
 	}
 	st := m.stmts[string(statementKey(name))]
-	return st != nil && (st.plan != m.plan || st.read != present || st.again) && m.server.stmts.find(st.sharedText) == nil
+	return st != nil && st.literals && (st.plan != m.plan || st.again || m.server.stmts.find(st.sharedText) == nil)
+}
+
+// readingOf returns the reading for another Parse of a client's statement.
+func (m *machine) readingOf(st *statement) unique.Handle[reading] {
+	if st.loose || !st.literals {
+		return present
+	}
+	return m.readAs(st.plan, st.read, st.again)
 }
 
 // move gives a client's statement the text of its present settings, after they have changed, or for a Parse before which the
@@ -136,14 +147,14 @@ func (m *machine) canSet() bool {
 // beginReading sets a reading in front of a Parse, and endReading sets the client's behind it. They do nothing if it is present.
 func (m *machine) beginReading(read unique.Handle[reading], own bool) {
 	if read != present {
-		now, _ := readingOf(m.plan.Value())
+		now, _ := inPlan(m.plan.Value())
 		m.setReading(now, read.Value(), own)
 	}
 }
 
 func (m *machine) endReading(read unique.Handle[reading], own bool) {
 	if read != present {
-		now, _ := readingOf(m.plan.Value())
+		now, _ := inPlan(m.plan.Value())
 		m.setReading(read.Value(), now, own)
 	}
 }

@@ -38,7 +38,7 @@ type statement struct {
 	since uint64 // when the client's Parse was answered; before, notYet
 	// parameters and columns are the fingerprints (fingerprintOf) of the description that the client got; 0 = none.
 	parameters, columns uint64
-	loose               bool // the settings at its Parse are not known: it is read under the present ones
+	loose               bool // the settings at its Parse will not be known: it is read under the present ones
 	again               bool // a server would read its literals again, under the present settings
 }
 
@@ -64,6 +64,7 @@ type sharedText struct {
 	fetches  bool                    // it is a FETCH, see described
 	sets     bool                    // settingsIn finds something in it
 	steady   bool                    // changesNoSetting, and not sets
+	literals bool                    // hasLiterals
 	executes []string                // the names of statements that the text executes by SQL, see executedBy; not changed
 	judged   atomic.Pointer[verdict] // the last verdict; see leaves
 	accepted atomic.Bool             // the last server that was asked has accepted the text
@@ -104,7 +105,7 @@ func (t *sharedTexts) get(plan unique.Handle[string], read unique.Handle[reading
 		return text
 	}
 	made := &sharedText{textKey: textKey{plan, read, string(body)}, sweeps: sweeps(body), fetches: fetches(body), sets: settingsIn(body).any(), executes: executedBy(body)} // before mu is locked
-	made.steady = !made.sets && changesNoSetting(body)
+	made.steady, made.literals = !made.sets && changesNoSetting(body), hasLiterals(body)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := t.byKey[made.textKey]

@@ -23,10 +23,11 @@ type unnamed struct {
 	sweeps bool                  // as in sharedText
 	sets   bool                  // as in sharedText
 	steady bool                  // as in sharedText
+	loose  bool                  // as in statement
 	left   traces                // what it may leave
 	by     uint32                // catalog.version, as of left
 	text   []byte                // its Parse body after the name; nil = not kept
-	plan   unique.Handle[string] // machine.plan at its Parse; the zero value = not known
+	plan   unique.Handle[string] // machine.plan at its Parse, once that is answered; see unnamedRead
 }
 
 // change is a message on its way that replaces or removes the unnamed statement.
@@ -101,15 +102,11 @@ func (m *machine) parseUnnamed(msg message) action {
 		m.restoreNames(msg.body[1:])
 	}
 	m.guardReads(left)
-	known := m.knowsSettings()
 	id, ok := m.change(op{kind: opParse}, true)
 	if !ok {
 		return action{do: take}
 	}
-	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id, left: left, by: c.versionOf()}, id, true
-	if known {
-		m.unnamed.plan = m.plan
-	}
+	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id, left: left, by: c.versionOf(), loose: m.settingsUnsynced}, id, true
 	if kept {
 		m.unnamed.text = m.keep(msg.body[1:])
 		m.unnamed.steady = changesNoSetting(m.unnamed.text)
@@ -183,10 +180,10 @@ func (m *machine) ensureUnnamed() {
 
 // unnamedRead returns the reading for another Parse of the client's unnamed statement.
 func (m *machine) unnamedRead() unique.Handle[reading] {
-	if m.unnamed.plan == m.plan || m.unnamed.plan == (unique.Handle[string]{}) || !m.canSet() {
+	if m.unnamed.plan == m.plan || m.unnamed.plan == (unique.Handle[string]{}) || !m.canSet() || !hasLiterals(m.unnamed.text) {
 		return present
 	}
-	return m.readAs(m.unnamed.plan, present, string(m.unnamed.text), false)
+	return m.readAs(m.unnamed.plan, present, false)
 }
 
 // knowsUnnamed reports whether a message that uses the unnamed statement can be judged now: the pending messages have
@@ -200,11 +197,17 @@ func (m *machine) parsed() {
 	switch o := m.st.first(); {
 	case o == nil:
 	case o.id != 0:
+		if o.kind == opParse && o.id == m.unnamed.id && !m.unnamed.loose {
+			m.unnamed.plan = m.plan
+		}
 		m.changesDone(o.id)
 	case o.on != nil:
 		o.on.text.accepted.Store(true)
 		if o.kind == opParse {
 			o.st.since = m.shared.texts.last.Add(1)
+			if o.st.plan != m.plan { // settings were changed in front of it, in the same pipeline
+				m.move(o.st, present)
+			}
 		}
 	}
 }
