@@ -60,6 +60,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		m.vacated()
 		if status == pgwire.TxIdle {
 			m.startOver()
+			m.rolledBack = m.rolledBack && m.server.flags&leftSettings != 0
 		}
 		if o != nil && o.deallocates() {
 			m.notDeallocated(o.name)
@@ -257,6 +258,8 @@ func (m *machine) commandDone(tag []byte) {
 		m.server.flags |= leftPrepare
 	case "DECLARE CURSOR\x00":
 		m.server.flags |= leftCursor
+	case "ROLLBACK\x00":
+		m.rolledBack = true
 	case "DISCARD PLANS\x00":
 		m.plansDiscarded()
 	case "DISCARD SEQUENCES\x00":
@@ -264,6 +267,7 @@ func (m *machine) commandDone(tag []byte) {
 	case "DISCARD ALL\x00":
 		m.forgets()
 		m.settingChanged()
+		m.customBack = append(m.customBack, everything)
 		m.reset, m.settingsReset, m.reports = true, true, 1<<len(trackedNames)-1 // all of them, also those for which nothing is reported
 		m.deallocateAll()
 	case "DEALLOCATE ALL\x00":
@@ -282,6 +286,7 @@ func (m *machine) failed(b []byte) (action, error) {
 	if isFatal(b) {
 		return action{do: fatal}, nil
 	}
+	m.rolledBack = true
 	var instead *pgwire.ErrorResponse
 	if bytes.Contains(b, []byte("\x00C25006\x00")) {
 		m.server.refusedWrite()
