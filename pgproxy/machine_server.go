@@ -261,7 +261,7 @@ func (m *machine) commandDone(tag []byte) {
 	case "ROLLBACK\x00":
 		m.rolledBack = true
 	case "DISCARD PLANS\x00":
-		m.plansDiscarded()
+		m.readAgain()
 	case "DISCARD SEQUENCES\x00":
 		m.forgets()
 	case "DISCARD ALL\x00":

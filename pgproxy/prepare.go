@@ -220,7 +220,7 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 func (m *machine) ensureFor(name []byte, left traces) (server string, st *statement, on *serverStatement, ok bool) {
 	if left&traceLists != 0 && len(name) > 0 {
 		key := string(statementKey(name))
-		if st = m.stmts[key]; st != nil && m.underClientName[key] == st {
+		if st = m.stmts[key]; st != nil && (m.underClientName[key] == st || m.exposeInPipeline(key)) {
 			return key, st, nil, true
 		}
 	}
@@ -258,7 +258,10 @@ func (m *machine) undo() {
 		switch o.kind {
 		case opParse, opInjectedParse:
 			if o.on == nil {
-				continue // unnamed
+				if o.local {
+					m.setUnderClientName(o.name, nil)
+				}
+				continue // unnamed, or of exposeInPipeline
 			}
 			m.server.stmts.remove(o.on)
 			m.forget(o.name, o.st)

@@ -67,9 +67,9 @@ func (m *machine) readAs(plan unique.Handle[string], read unique.Handle[reading]
 	return unique.Make(was)
 }
 
-// plansDiscarded notes that the server reads the literals of all its statements again when they are used. Those of other clients
+// readAgain notes that the server reads the literals of all its statements again when they are used. Those of other clients
 // that have a reading are parsed again, because the server would not read them under that.
-func (m *machine) plansDiscarded() {
+func (m *machine) readAgain() {
 	for _, st := range m.stmts {
 		st.again = true
 	}

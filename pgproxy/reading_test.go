@@ -95,26 +95,27 @@ func TestParsedAgain(t *testing.T) {
 	db := pgtest.Shared(t)
 	const zoned = "select '2020-01-01 12:00'::timestamptz"
 	for name, requests := range map[string][][]pgwire.Message{
-		"zone":          {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), run("s"), ask("reset timezone"), run("s")},
-		"dates":         {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'"), run("s")},
-		"intervals":     {parse("s", "select extract(epoch from interval '-1 2:03')"), ask("set intervalstyle = 'sql_standard'"), run("s")},
-		"dollars":       {parse("s", "select $$01/02/2020$$::date"), ask("set datestyle = 'ISO, DMY'"), run("s")},
-		"strings":       {parse("s", `select 'a\\b', $1::text`), ask("set standard_conforming_strings = off"), {&pgwire.Bind{Statement: "s", Params: [][]byte{[]byte("x")}}, &pgwire.Execute{}, &pgwire.Sync{}}},
-		"encoding":      {parse("s", "select length('ä'), ascii('ä')"), ask("set client_encoding = 'LATIN1'"), run("s")},
-		"unnamed":       {{&pgwire.Parse{Name: "set", Query: "set timezone = 'Asia/Seoul'"}, &pgwire.Parse{Query: zoned}, &pgwire.Sync{}}, run("set"), run("")},
-		"described":     {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), {&pgwire.Describe{Object: 'S', Name: "s"}, &pgwire.Sync{}}, run("s")},
-		"in a block":    {parse("s", zoned), ask("begin", "set local timezone = 'Asia/Seoul'"), run("s"), ask("show timezone", "commit", "show timezone"), run("s")},
-		"rolled back":   {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), ask("begin"), run("s"), ask("rollback", "show timezone"), run("s")},
-		"an error":      {parse("s", "select date '01/02/2020', 1/0"), ask("set datestyle = 'ISO, DMY'"), run("s"), ask("show datestyle"), parse("n", "select date '01/02/2020'"), run("n")},
-		"a pipeline":    {parse("s", zoned), parse("d", "select date '01/02/2020'"), ask("set timezone = 'Asia/Seoul'", "set datestyle = 'ISO, DMY'"), run("s", "d", "s"), ask("show timezone")},
-		"begun with it": {parse("s", zoned), parse("begin", "begin"), ask("set timezone = 'Asia/Seoul'"), run("begin", "s"), ask("commit", "show timezone")},
-		"changed in it": {parse("s", zoned), parse("set", "set timezone = 'Asia/Seoul'"), run("set", "s"), ask("show timezone"), run("s")},
-		"at once":       {parse("s", zoned), append(ask("set timezone = 'Asia/Seoul'"), run("s")...), append(ask("begin", "set local timezone = 'Asia/Kabul'"), run("s")...), ask("commit")},
-		"path":          {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "set search_path = pg_catalog"), run("s"), ask("set datestyle = 'ISO, MDY'"), run("s")},
-		"plans":         {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "discard plans"), run("s")},
-		"by SQL":        {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), ask("execute s", "begin", "set local timezone = 'Asia/Kabul'", "execute s", "rollback")},
-		"no sync":       {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), {&pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Flush{}, &pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Sync{}}},
-		"gone":          {ask("create table CHANNEL (a int)"), parse("s", "select 'x' from CHANNEL"), ask("set timezone = 'Asia/Seoul'", "drop table CHANNEL"), run("s"), ask("select 1")},
+		"zone":              {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), run("s"), ask("reset timezone"), run("s")},
+		"dates":             {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'"), run("s")},
+		"intervals":         {parse("s", "select extract(epoch from interval '-1 2:03')"), ask("set intervalstyle = 'sql_standard'"), run("s")},
+		"dollars":           {parse("s", "select $$01/02/2020$$::date"), ask("set datestyle = 'ISO, DMY'"), run("s")},
+		"strings":           {parse("s", `select 'a\\b', $1::text`), ask("set standard_conforming_strings = off"), {&pgwire.Bind{Statement: "s", Params: [][]byte{[]byte("x")}}, &pgwire.Execute{}, &pgwire.Sync{}}},
+		"encoding":          {parse("s", "select length('ä'), ascii('ä')"), ask("set client_encoding = 'LATIN1'"), run("s")},
+		"unnamed":           {{&pgwire.Parse{Name: "set", Query: "set timezone = 'Asia/Seoul'"}, &pgwire.Parse{Query: zoned}, &pgwire.Sync{}}, run("set"), run("")},
+		"described":         {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), {&pgwire.Describe{Object: 'S', Name: "s"}, &pgwire.Sync{}}, run("s")},
+		"in a block":        {parse("s", zoned), ask("begin", "set local timezone = 'Asia/Seoul'"), run("s"), ask("show timezone", "commit", "show timezone"), run("s")},
+		"rolled back":       {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), ask("begin"), run("s"), ask("rollback", "show timezone"), run("s")},
+		"an error":          {parse("s", "select date '01/02/2020', 1/0"), ask("set datestyle = 'ISO, DMY'"), run("s"), ask("show datestyle"), parse("n", "select date '01/02/2020'"), run("n")},
+		"a pipeline":        {parse("s", zoned), parse("d", "select date '01/02/2020'"), ask("set timezone = 'Asia/Seoul'", "set datestyle = 'ISO, DMY'"), run("s", "d", "s"), ask("show timezone")},
+		"begun with it":     {parse("s", zoned), parse("begin", "begin"), ask("set timezone = 'Asia/Seoul'"), run("begin", "s"), ask("commit", "show timezone")},
+		"changed in it":     {parse("s", zoned), parse("set", "set timezone = 'Asia/Seoul'"), run("set", "s"), ask("show timezone"), run("s")},
+		"at once":           {parse("s", zoned), append(ask("set timezone = 'Asia/Seoul'"), run("s")...), append(ask("begin", "set local timezone = 'Asia/Kabul'"), run("s")...), ask("commit")},
+		"path":              {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "set search_path = pg_catalog"), run("s"), ask("set datestyle = 'ISO, MDY'"), run("s")},
+		"plans":             {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "discard plans"), run("s")},
+		"a temporary table": {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "create temp table CHANNEL (a int) on commit drop"), run("s"), ask("set datestyle = 'ISO, MDY'"), run("s")},
+		"by SQL":            {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), ask("execute s", "begin", "set local timezone = 'Asia/Kabul'", "execute s", "rollback")},
+		"no sync":           {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), {&pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Flush{}, &pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Sync{}}},
+		"gone":              {ask("create table CHANNEL (a int)"), parse("s", "select 'x' from CHANNEL"), ask("set timezone = 'Asia/Seoul'", "drop table CHANNEL"), run("s"), ask("select 1")},
 	} {
 		t.Run(name, func(t *testing.T) { sameAsDirect(t, db, requests...) })
 	}
@@ -127,4 +128,11 @@ func TestNoticesOnce(t *testing.T) {
 	if n := strings.Count(answers, "N SNOTICE"); n != 1 {
 		t.Errorf("%d notices in %s", n, answers)
 	}
+}
+
+// TestListInPipeline lists prepared statements behind a Bind that no Sync has followed. No name of the gateway's is seen.
+func TestListInPipeline(t *testing.T) {
+	list := parse("list", "select name, statement from pg_prepared_statements")
+	sameAsDirect(t, pgtest.Shared(t), parse("one", "select 1"), run("one"), list, run("list"), []pgwire.Message{&pgwire.Close{Object: 'S', Name: "one"}, &pgwire.Sync{}}, run("list", "list"),
+		ask("begin"), run("list", "list"), ask("select 1/0"), run("list", "list"), ask("rollback"), run("list", "list"), run("list"))
 }

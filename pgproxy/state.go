@@ -39,7 +39,7 @@ type op struct {
 	kind opKind
 	// silent means that the client does not get the ReadyForQuery, nor the error if the op is injected.
 	silent bool
-	// local means, for opQuery, a single SET LOCAL or SET TRANSACTION; for opInjectedClose, that name is in
+	// local means, for opQuery, a single SET LOCAL or SET TRANSACTION; for opInjectedParse and opInjectedClose, that name is in
 	// work.underClientName; for opOwn, that the statement is sent for a list.
 	local         bool
 	existedBefore bool             // of opOwn: the server had a statement under name before
