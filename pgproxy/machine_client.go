@@ -260,17 +260,8 @@ func (m *machine) parse(msg message) (action, error) {
 // bind judges Bind. It is passed on with the statement's name on the server.
 func (m *machine) bind(msg message) (action, error) {
 	portal, name, n, err := pgwire.BindNames(msg.body)
-	switch {
-	case err == nil:
-	case !msg.hasBody(peekSize):
-		return action{do: more, n: min(msg.size(), peekSize)}, nil
-	case !msg.hasBody(maxNames):
-		return action{do: more, n: min(msg.size(), maxNames)}, nil
-	case msg.size() > maxNames:
-		m.reject(pgwire.StateProgramLimitExceeded, fmt.Sprintf("the names in Bind take more than %d bytes", maxNames))
-		return action{do: take}, nil
-	default:
-		return action{}, err
+	if err != nil {
+		return m.unreadNames(msg, err)
 	}
 	if !m.learned(statementKey(name), true) {
 		return action{do: wait}, nil
@@ -331,6 +322,20 @@ func (m *machine) bind(msg message) (action, error) {
 	m.toServer = append(append(m.toServer, portal...), 0)
 	m.toServer = append(append(m.toServer, server...), 0)
 	return action{do: passRest, n: n}, nil
+}
+
+// unreadNames judges a Bind whose names are not all there.
+func (m *machine) unreadNames(msg message, err error) (action, error) {
+	switch {
+	case !msg.hasBody(peekSize):
+		return action{do: more, n: min(msg.size(), peekSize)}, nil
+	case !msg.hasBody(maxNames):
+		return action{do: more, n: min(msg.size(), maxNames)}, nil
+	case msg.size() > maxNames:
+		m.reject(pgwire.StateProgramLimitExceeded, fmt.Sprintf("the names in Bind take more than %d bytes", maxNames))
+		return action{do: take}, nil
+	}
+	return action{}, err
 }
 
 // listsBehind returns whether a statement with these traces, which is bound, lists prepared statements behind other messages. If only its own Parse

@@ -27,26 +27,13 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	case m.st.replaying() && msg.typ != pgwire.TypeNotificationResponse:
 		return m.replayAnswer(msg)
 	}
+	if asynchronous(msg.typ) {
+		if act, done, err := m.aside(o, msg); done {
+			return act, err
+		}
+	}
 	status := pgwire.TxStatus(0)
 	switch msg.typ {
-	case pgwire.TypeNotificationResponse:
-		if m.mode == Transaction && !m.listens && m.server.pins&traceChannels == 0 {
-			m.server.flags |= leftListen // a function listened: the notification may be for another client
-			return action{do: take}, nil
-		}
-		if m.mode == Transaction {
-			m.ownNotification(msg.body)
-		}
-	case pgwire.TypeNoticeResponse:
-		if o != nil && o.kind.injected() && !o.first() {
-			return action{do: take}, nil
-		}
-	case pgwire.TypeParameterStatus:
-		if o != nil && o.kind == opInjectedExecute && m.mode == Transaction { // of setReading: servers before PostgreSQL 14 report at once
-			_, _, err := m.report(msg.body)
-			return action{do: take}, err
-		}
-		return m.parameter(msg.body)
 	case pgwire.TypeErrorResponse:
 		return m.failed(msg.body)
 	case pgwire.TypeReadyForQuery:
@@ -94,6 +81,30 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		return action{do: take}, err
 	}
 	return action{do: pass}, err
+}
+
+// aside judges a message that a server may send at any time. If done is false, it is passed on, and answers nothing.
+func (m *machine) aside(o *op, msg message) (act action, done bool, err error) {
+	switch msg.typ {
+	case pgwire.TypeNotificationResponse:
+		if m.mode == Transaction && !m.listens && m.server.pins&traceChannels == 0 {
+			m.server.flags |= leftListen // a function listened: the notification may be for another client
+			return action{do: take}, true, nil
+		}
+		if m.mode == Transaction {
+			m.ownNotification(msg.body)
+		}
+	case pgwire.TypeNoticeResponse:
+		return action{do: take}, o != nil && o.kind.injected() && !o.first(), nil
+	case pgwire.TypeParameterStatus:
+		if o != nil && o.kind == opInjectedExecute && m.mode == Transaction { // of setReading: servers before PostgreSQL 14 report at once
+			_, _, err = m.report(msg.body)
+			return action{do: take}, true, err
+		}
+		act, err = m.parameter(msg.body)
+		return act, true, err
+	}
+	return action{}, false, nil
 }
 
 // answersOwn reports whether the server is answering a request of the gateway's own.
