@@ -202,8 +202,27 @@ func (m *machine) exposeNamed(name string, listed bool) {
 		m.ask(&pgwire.Close{Object: pgwire.ObjectStatement, Name: name})
 	}
 	m.setUnderClientName(name, st)
+	read := present
+	if m.canSet() {
+		read = m.readingOf(st)
+	}
+	m.beginReading(read, true)
 	m.sendParse(name, st.body)
+	m.endReading(read, true)
 	m.ask(&pgwire.Sync{})
+}
+
+// exposeInPipeline is exposeNamed for a statement that is about to be bound behind a Bind that no Sync has followed: an error is the
+// client's. It returns false, and has done nothing, in other places.
+func (m *machine) exposeInPipeline(name string) bool {
+	if m.mode != Transaction || m.st.canExecuteOwn() || m.st.skipping || m.st.copyIn || !m.needsExposing(name) {
+		return false
+	}
+	m.closeStandIn(name)
+	m.st.push(op{kind: opInjectedParse, name: name, local: true})
+	m.setUnderClientName(name, m.stmts[name])
+	m.sendParse(name, m.stmts[name].body)
+	return true
 }
 
 // notExposed notes the server's error about a statement that exposeNamed sent.

@@ -366,7 +366,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 			}
 		case p.Name == "role" && p.Value == "none" && (m.settingsReset || !m.startsWithRole()): // otherwise SET ROLE NONE has undone the role of the startup
 		case slices.Contains(srv.baseline, p): // an unchanged session_authorization
-		case p.Value == "" && m.settingsReset && m.wasSet(p.Name): // a custom setting that RESET has emptied
+		case p.Value == "" && m.isBack(p.Name):
 		default:
 			list = append(list, p)
 		}
@@ -375,6 +375,7 @@ func (m *machine) keepSettings(rows []pgwire.Param) error {
 	srv.hidden = srv.hidden || hidden
 	same := !m.startupUnconfirmed && (!m.unnamedSetting || hidden) // the server connection has exactly these
 	m.startupUnconfirmed, m.unnamedSetting, m.kept, m.settingsReset, m.customGiven = false, false, true, false, m.customGiven[:0]
+	m.customBack, m.rolledBack = m.customBack[:0], false
 	for _, p := range m.params {
 		i := tracked(p.Name)
 		switch {
@@ -423,11 +424,16 @@ func (m *machine) tellChanged(told, view trackedParams) {
 	}
 }
 
-// wasSet reports whether the client's value of a custom setting was not empty before the transaction, whose texts do not empty it.
-func (m *machine) wasSet(name string) bool {
+// isBack reports whether a custom setting that is empty now has returned to that of the client's startup: RESET looks like SET to
+// nothing on the server. So it does if the client had another value before, or if nothing of the transaction has been rolled back.
+func (m *machine) isBack(name string) bool {
 	same := func(other string) bool { return strings.EqualFold(other, name) }
-	return strings.Contains(name, ".") && !slices.ContainsFunc(m.customGiven, same) &&
-		slices.ContainsFunc(settingsOfKey(m.settingsKey), func(p pgwire.Param) bool { return same(p.Name) && p.Value != "" })
+	if !strings.Contains(name, ".") || slices.ContainsFunc(m.customGiven, same) {
+		return false
+	}
+	back := slices.ContainsFunc(m.customBack, func(b string) bool { return b == everything || same(b) })
+	value, _ := settingIn(m.settingsKey, name)
+	return (m.settingsReset || back) && value != "" || back && !m.rolledBack
 }
 
 // startsWithRole reports whether the client's startup settings have a role.

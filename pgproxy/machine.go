@@ -142,14 +142,18 @@ type work struct {
 	defaults        bool                  // a text of the transaction had SET … TO DEFAULT; in session mode, of the session: any SET may execute it, if it was prepared
 	customs         []string              // names of custom settings in texts since the server connection was leased
 	reports         uint16                // bits: the trackedNames with a value reported in this transaction
-	customGiven     []string              // custom settings that texts have given values since the lease or the last keepSettings, behind any RESET
+	customGiven     []string              // custom settings that texts may have emptied since the lease or the last keepSettings, behind any RESET
+	customBack      []string              // custom settings that texts, or DISCARD ALL, have reset since then; everything stands for all
+	rolledBack      bool                  // since then a statement has failed, or ROLLBACK was answered
 	settingsReset   bool                  // RESET or DISCARD ALL was answered, or a text has DEFAULT, since the lease or the last keepSettings
 
 	replay        bool // the client's settings go to the server with its next message: machine_replay.go
 	restate       bool // the server has the settings by a replay, and has not reported them yet
 	refusedReplay bool // the server has refused the replay
 
-	unnamedSetting bool // a text changed a setting of unknown name
+	settingsOpen     bool // something that may change settings is not answered, or the Sync behind it is not; see knowsSettings
+	settingsUnsynced bool // no Sync came behind it
+	unnamedSetting   bool // a text changed a setting of unknown name
 
 	traces             traces // what statements may have left, since the last check or the lease
 	checked            traces // traces before the last check
@@ -260,8 +264,9 @@ func (m *machine) begin(server *serverState) {
 	m.staleSequences = m.mode == Transaction && server.sequencesOf.staleFor(m)
 	m.awaits = m.awaits && server.sequencesOf == m.lastSequenceUse()
 	m.bound, m.boundOn, m.describedAgain, m.redescribed = nil, nil, nil, nil
+	m.customBack, m.rolledBack = m.customBack[:0], false
 	m.customs, m.customGiven, m.unnamedSetting, m.unexposed, m.listing = m.customs[:0], m.customGiven[:0], false, nil, listing{}
-	m.replay, m.restate, m.refusedReplay = false, false, false
+	m.replay, m.restate, m.refusedReplay, m.settingsOpen, m.settingsUnsynced = false, false, false, false, false
 	m.used, m.progress = 0, underWay
 	if m.mode == Transaction && m.sub == nil && server.left.any() {
 		m.progress = notBegun

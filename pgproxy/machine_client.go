@@ -56,7 +56,7 @@ func (m *machine) inTransaction(msg message) (action, error) {
 	case pgwire.TypeFunctionCall:
 		return m.call(msg), nil
 	case pgwire.TypeSync:
-		m.unnamedNew, m.synced = false, len(m.pending)
+		m.unnamedNew, m.synced, m.settingsUnsynced = false, len(m.pending), false
 		m.vacatesSynced()
 		m.st.push(op{kind: opSync})
 		return action{do: pass}, nil
@@ -196,6 +196,7 @@ func (m *machine) query(msg message) action {
 
 // pushQuery records a Query that goes to the server.
 func (m *machine) pushQuery(o op) {
+	m.mayChange(true, true)
 	if !m.dropUnnamed(o) {
 		m.st.push(o)
 	}
@@ -217,6 +218,7 @@ func (m *machine) call(msg message) action {
 	} else {
 		m.note(traceUnknown | tracesOfCall(msg.body))
 	}
+	m.mayChange(true, true)
 	m.st.push(op{kind: opFunction})
 	return action{do: pass}
 }
@@ -258,23 +260,17 @@ func (m *machine) parse(msg message) (action, error) {
 // bind judges Bind. It is passed on with the statement's name on the server.
 func (m *machine) bind(msg message) (action, error) {
 	portal, name, n, err := pgwire.BindNames(msg.body)
-	switch {
-	case err == nil:
-	case !msg.hasBody(peekSize):
-		return action{do: more, n: min(msg.size(), peekSize)}, nil
-	case !msg.hasBody(maxNames):
-		return action{do: more, n: min(msg.size(), maxNames)}, nil
-	case msg.size() > maxNames:
-		m.reject(pgwire.StateProgramLimitExceeded, fmt.Sprintf("the names in Bind take more than %d bytes", maxNames))
-		return action{do: take}, nil
-	default:
-		return action{}, err
+	if err != nil {
+		return m.unreadNames(msg, err)
 	}
 	if !m.learned(statementKey(name), true) {
 		return action{do: wait}, nil
 	}
 	if m.st.skips() {
 		return action{do: take}, nil
+	}
+	if m.readsLater(name) {
+		return action{do: wait}, nil
 	}
 	left := m.tracesOfExecute(name)
 	if m.defersTo(left) {
@@ -317,6 +313,7 @@ func (m *machine) bind(msg message) (action, error) {
 	m.noteSweep(portal, name, st)
 	m.noteBound(name, st, left)
 	m.bound, m.boundOn, m.portal = st, on, append(m.portal[:0], portal...)
+	m.mayChange(left&traceUnknown != 0 || st != nil && !st.steady || st == nil && !m.unnamed.steady, false)
 	m.st.push(op{kind: opBind, st: st, on: on})
 	if on == nil {
 		return action{do: pass}, nil // under the client's name
@@ -325,6 +322,20 @@ func (m *machine) bind(msg message) (action, error) {
 	m.toServer = append(append(m.toServer, portal...), 0)
 	m.toServer = append(append(m.toServer, server...), 0)
 	return action{do: passRest, n: n}, nil
+}
+
+// unreadNames judges a Bind whose names are not all there.
+func (m *machine) unreadNames(msg message, err error) (action, error) {
+	switch {
+	case !msg.hasBody(peekSize):
+		return action{do: more, n: min(msg.size(), peekSize)}, nil
+	case !msg.hasBody(maxNames):
+		return action{do: more, n: min(msg.size(), maxNames)}, nil
+	case msg.size() > maxNames:
+		m.reject(pgwire.StateProgramLimitExceeded, fmt.Sprintf("the names in Bind take more than %d bytes", maxNames))
+		return action{do: take}, nil
+	}
+	return action{}, err
 }
 
 // listsBehind returns whether a statement with these traces, which is bound, lists prepared statements behind other messages. If only its own Parse
@@ -370,6 +381,8 @@ func (m *machine) describe(msg message) (action, error) {
 	var st *statement
 	var on *serverStatement
 	switch {
+	case object == pgwire.ObjectStatement && m.readsLater(name):
+		return action{do: wait}, nil
 	case object == pgwire.ObjectStatement:
 		m.alone = "" // the server may wait for a lock first
 		server, of, by, ok := m.ensure(name)

@@ -27,18 +27,13 @@ func (m *machine) serverMessage(msg message) (action, error) {
 	case m.st.replaying() && msg.typ != pgwire.TypeNotificationResponse:
 		return m.replayAnswer(msg)
 	}
+	if asynchronous(msg.typ) {
+		if act, done, err := m.aside(o, msg); done {
+			return act, err
+		}
+	}
 	status := pgwire.TxStatus(0)
 	switch msg.typ {
-	case pgwire.TypeNotificationResponse:
-		if m.mode == Transaction && !m.listens && m.server.pins&traceChannels == 0 {
-			m.server.flags |= leftListen // a function listened: the notification may be for another client
-			return action{do: take}, nil
-		}
-		if m.mode == Transaction {
-			m.ownNotification(msg.body)
-		}
-	case pgwire.TypeParameterStatus:
-		return m.parameter(msg.body)
 	case pgwire.TypeErrorResponse:
 		return m.failed(msg.body)
 	case pgwire.TypeReadyForQuery:
@@ -52,6 +47,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		m.vacated()
 		if status == pgwire.TxIdle {
 			m.startOver()
+			m.rolledBack = m.rolledBack && m.server.flags&leftSettings != 0
 		}
 		if o != nil && o.deallocates() {
 			m.notDeallocated(o.name)
@@ -85,6 +81,30 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		return action{do: take}, err
 	}
 	return action{do: pass}, err
+}
+
+// aside judges a message that a server may send at any time. If done is false, it is passed on, and answers nothing.
+func (m *machine) aside(o *op, msg message) (act action, done bool, err error) {
+	switch msg.typ {
+	case pgwire.TypeNotificationResponse:
+		if m.mode == Transaction && !m.listens && m.server.pins&traceChannels == 0 {
+			m.server.flags |= leftListen // a function listened: the notification may be for another client
+			return action{do: take}, true, nil
+		}
+		if m.mode == Transaction {
+			m.ownNotification(msg.body)
+		}
+	case pgwire.TypeNoticeResponse:
+		return action{do: take}, o != nil && o.kind.injected() && !o.first(), nil
+	case pgwire.TypeParameterStatus:
+		if o != nil && o.kind == opInjectedExecute && m.mode == Transaction { // of setReading: servers before PostgreSQL 14 report at once
+			_, _, err = m.report(msg.body)
+			return action{do: take}, true, err
+		}
+		act, err = m.parameter(msg.body)
+		return act, true, err
+	}
+	return action{}, false, nil
 }
 
 // answersOwn reports whether the server is answering a request of the gateway's own.
@@ -160,9 +180,9 @@ func (m *machine) passesUnchanged(typ byte, body []byte) bool {
 		return false
 	}
 	switch typ {
-	case pgwire.TypeDataRow, pgwire.TypeNoticeResponse, pgwire.TypeEmptyQueryResponse:
+	case pgwire.TypeDataRow, pgwire.TypeEmptyQueryResponse:
 		return true
-	case pgwire.TypeRowDescription, pgwire.TypeNoData, pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypePortalSuspended:
+	case pgwire.TypeRowDescription, pgwire.TypeNoData, pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypePortalSuspended, pgwire.TypeNoticeResponse:
 		return !o.kind.injected()
 	case pgwire.TypeCommandComplete:
 		return !tagLeavesState(body) && !o.kind.injected()
@@ -249,11 +269,16 @@ func (m *machine) commandDone(tag []byte) {
 		m.server.flags |= leftPrepare
 	case "DECLARE CURSOR\x00":
 		m.server.flags |= leftCursor
+	case "ROLLBACK\x00":
+		m.rolledBack = true
+	case "DISCARD PLANS\x00":
+		m.readAgain()
 	case "DISCARD SEQUENCES\x00":
 		m.forgets()
 	case "DISCARD ALL\x00":
 		m.forgets()
 		m.settingChanged()
+		m.customBack = append(m.customBack, everything)
 		m.reset, m.settingsReset, m.reports = true, true, 1<<len(trackedNames)-1 // all of them, also those for which nothing is reported
 		m.deallocateAll()
 	case "DEALLOCATE ALL\x00":
@@ -272,6 +297,7 @@ func (m *machine) failed(b []byte) (action, error) {
 	if isFatal(b) {
 		return action{do: fatal}, nil
 	}
+	m.rolledBack = true
 	var instead *pgwire.ErrorResponse
 	if bytes.Contains(b, []byte("\x00C25006\x00")) {
 		m.server.refusedWrite()

@@ -168,9 +168,12 @@ func (g *givenNames) add(name string) {
 	}
 }
 
-// noteTemps records that the client has used temporary tables.
+// noteTemps records that the client has used temporary tables. The first one changes what a search_path stands for.
 func (m *machine) noteTemps() {
 	m.server.left.temps = m.server.left.temps.with(m.client)
+	if !m.temps {
+		m.readAgain()
+	}
 	m.temps = true
 }
 

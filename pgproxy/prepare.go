@@ -74,7 +74,7 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 		m.rejectTooLarge(name, size)
 		return take
 	}
-	text := m.shared.texts.get(m.plan, body)
+	text := m.shared.texts.get(m.plan, present, body)
 	left := text.tracesOf(m.shared.knowledge.now.Load())
 	names := m.executedByText(left, text)
 	switch {
@@ -110,7 +110,7 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 	if (m.server.pins|m.traces)&traceStatements != 0 {
 		m.probe(name, body)
 	}
-	st := &statement{sharedText: text, since: notYet}
+	st := &statement{sharedText: text, since: notYet, loose: m.settingsUnsynced}
 	m.addOwnStatement(name, st)
 	if len(m.fresh) < maxAlone {
 		m.fresh = append(m.fresh, name)
@@ -143,9 +143,10 @@ func (m *machine) addOwnStatement(name string, st *statement) {
 // skipping messages.
 func (m *machine) prepare(st *statement, o op) *serverStatement {
 	srv, on := m.server, m.shared.texts.newServerStatement(st.sharedText)
-	if st.since == notYet {
+	if st.own == 0 {
 		st.own = on.at
 	}
+	m.beginReading(st.read, false)
 	o.st, o.on = st, on
 	m.st.push(o)
 	m.prepared = true
@@ -155,6 +156,7 @@ func (m *machine) prepare(st *statement, o op) *serverStatement {
 	}
 	srv.stmts.add(on)
 	m.sendParse(on.name, st.body)
+	m.endReading(st.read, false)
 	if st.isDescribed() && m.st.push(op{kind: opInjectedDescribe, st: st, on: on}) {
 		m.ask(&pgwire.Describe{Object: pgwire.ObjectStatement, Name: on.name})
 	}
@@ -194,12 +196,14 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 	case st == nil:
 		m.closeStandIn(string(statementKey(name)))
 		return string(name), nil, nil, true // PREPARE in this transaction made it, or the server's error is the best answer
-	case st.plan != m.plan:
-		old := st.sharedText
-		st.sharedText = m.shared.texts.get(m.plan, []byte(old.body))
-		m.shared.texts.put(old)
+	case st.plan != m.plan, st.again:
+		m.move(st, m.readingOf(st))
 	}
-	if on = m.server.stmts.use(st); on == nil {
+	if on = m.server.stmts.use(st); on == nil && st.read != present && !m.canSet() {
+		m.move(st, present)
+		on = m.server.stmts.use(st)
+	}
+	if on == nil {
 		if m.redescribed == st {
 			m.redescribed = nil
 		}
@@ -216,7 +220,7 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 func (m *machine) ensureFor(name []byte, left traces) (server string, st *statement, on *serverStatement, ok bool) {
 	if left&traceLists != 0 && len(name) > 0 {
 		key := string(statementKey(name))
-		if st = m.stmts[key]; st != nil && m.underClientName[key] == st {
+		if st = m.stmts[key]; st != nil && (m.underClientName[key] == st || m.exposeInPipeline(key)) {
 			return key, st, nil, true
 		}
 	}
@@ -254,7 +258,10 @@ func (m *machine) undo() {
 		switch o.kind {
 		case opParse, opInjectedParse:
 			if o.on == nil {
-				continue // unnamed
+				if o.local {
+					m.setUnderClientName(o.name, nil)
+				}
+				continue // unnamed, or of exposeInPipeline
 			}
 			m.server.stmts.remove(o.on)
 			m.forget(o.name, o.st)

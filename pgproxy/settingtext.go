@@ -17,7 +17,7 @@ type textSettings struct {
 	customs []string // the names of custom settings in it
 	hidden  bool     // it changes a setting whose name is unknown, perhaps only for the transaction
 	resets  bool     // there is SET … TO DEFAULT, which has the tag of any SET
-	given   []string // the custom settings that get a value, perhaps an empty one, and are not reset behind it
+	given   []string // the custom settings that may get an empty value for the session, and are not reset behind it
 	back    []string // the custom settings that return to those of the session's start; "all" stands for all
 }
 
@@ -40,6 +40,7 @@ func (m *machine) noteSettings(text []byte, left traces) {
 	for _, name := range found.back {
 		m.customGiven = without(m.customGiven, name)
 	}
+	m.customBack = append(m.customBack[:min(len(m.customBack), maxSettings)], found.back...)
 	if m.customGiven = append(m.customGiven, found.given...); len(m.customGiven) > maxSettings {
 		m.customGiven = m.customGiven[:maxSettings]
 	}
@@ -83,18 +84,21 @@ func settingsIn(text []byte) (found textSettings) {
 			name, session = customSet(rest), do
 			back := setsDefault(string(rest))
 			found.resets = found.resets || back
-			found.giveOrReset(name, back)
+			if back || !setsSomething(rest) {
+				found.giveOrReset(name, back)
+			}
 		case isWord(word, "reset"):
 			name = customSet(rest) // RESET of an unknown name makes it known
 			found.giveOrReset(name, true)
 			if strings.EqualFold(name, "all") {
-				found.given, found.back = nil, append(found.back, "all")
+				found.given, found.back = nil, append(found.back, everything)
 			}
 		case isWord(word, "set_config"):
 			var known bool
 			name, known = configured(rest)
-			found.giveOrReset(name, false)
-			session = !setsLocally(rest)
+			if session = !setsLocally(rest); session && !configuresSomething(rest) {
+				found.giveOrReset(name, false)
+			}
 			found.hidden = found.hidden || !known
 			found.unnamed = found.unnamed || session && !known
 		case isWord(word, "pg_settings"):
@@ -112,6 +116,9 @@ func settingsIn(text []byte) (found textSettings) {
 	return found
 }
 
+// everything stands for all settings in textSettings.back.
+const everything = "all"
+
 // giveOrReset notes that a setting gets a value or, with back, that of the session's start. Only custom ones matter.
 func (t *textSettings) giveOrReset(name string, back bool) {
 	if !strings.Contains(name, ".") {
@@ -124,9 +131,38 @@ func (t *textSettings) giveOrReset(name string, back bool) {
 	}
 }
 
+// setsSomething reports whether SET with these words behind it cannot empty a setting for the session: it is SET LOCAL, or has a
+// literal that is not empty.
+func setsSomething(rest []byte) bool {
+	if firstWord(rest, "local") {
+		return true
+	}
+	behind := string(rest[:min(len(rest), maxSetName)])
+	for part := "."; part != ""; behind = strings.TrimPrefix(behind[spaceLength([]byte(behind), ' '):], ".") {
+		part, behind = identifier(behind) // the name, and TO
+	}
+	behind = strings.TrimPrefix(behind, "=")
+	behind = behind[spaceLength([]byte(behind), ' '):]
+	return len(behind) > 1 && (behind[0] == '\'' && behind[1] != '\'' || behind[0] >= '0' && behind[0] <= '9')
+}
+
+// configuresSomething reports whether the second argument of set_config is a literal that is not empty.
+func configuresSomething(rest []byte) bool {
+	if _, known := configured(rest); !known {
+		return false
+	}
+	_, behind, _ := bytes.Cut(rest, []byte{','})
+	behind = behind[spaceLength(behind, ' '):]
+	if len(behind) < 2 || behind[0] != '\'' || behind[1] == '\'' {
+		return false
+	}
+	behind = behind[quotedEnd(string(behind), false):]
+	return bytes.HasPrefix(behind[spaceLength(behind, ' '):], []byte{','})
+}
+
 // without removes a name of a setting from names, or all.
 func without(names []string, name string) []string {
-	return slices.DeleteFunc(names, func(n string) bool { return name == "all" || strings.EqualFold(n, name) })
+	return slices.DeleteFunc(names, func(n string) bool { return name == everything || strings.EqualFold(n, name) })
 }
 
 // setsDefault reports whether SET with these words behind it returns a setting to that of the session's start. SET LOCAL … TO DEFAULT does not

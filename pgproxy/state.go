@@ -39,7 +39,7 @@ type op struct {
 	kind opKind
 	// silent means that the client does not get the ReadyForQuery, nor the error if the op is injected.
 	silent bool
-	// local means, for opQuery, a single SET LOCAL or SET TRANSACTION; for opInjectedClose, that name is in
+	// local means, for opQuery, a single SET LOCAL or SET TRANSACTION; for opInjectedParse and opInjectedClose, that name is in
 	// work.underClientName; for opOwn, that the statement is sent for a list.
 	local         bool
 	existedBefore bool             // of opOwn: the server had a statement under name before
@@ -71,6 +71,10 @@ func (k opKind) injected() bool {
 	}
 	return false
 }
+
+// first reports whether the op is the first Parse of a statement of which the gateway itself has answered the client's: its
+// notices are for the client. Those of later ones have been.
+func (o *op) first() bool { return o.st != nil && o.on != nil && o.st.own == o.on.at }
 
 // describesStatement reports whether the server will describe a statement's parameters and columns.
 func (o *op) describesStatement() bool {

@@ -34,10 +34,12 @@ const namePrefix = "headpond_"
 // server's statement serves a client only if it was parsed for the client's own Parse, or after that.
 type statement struct {
 	*sharedText
-	own   uint64 // serverStatement.at of the statement last parsed for the client
+	own   uint64 // serverStatement.at of the statement parsed for the client's own Parse; 0 = none yet
 	since uint64 // when the client's Parse was answered; before, notYet
 	// parameters and columns are the fingerprints (fingerprintOf) of the description that the client got; 0 = none.
 	parameters, columns uint64
+	loose               bool // the settings at its Parse will not be known: it is read under the present ones
+	again               bool // a server would read its literals again, under the present settings
 }
 
 // notYet is later than every event.
@@ -61,6 +63,8 @@ type sharedText struct {
 	sweeps   bool                    // it removes named statements
 	fetches  bool                    // it is a FETCH, see described
 	sets     bool                    // settingsIn finds something in it
+	steady   bool                    // changesNoSetting, and not sets
+	literals bool                    // hasLiterals
 	executes []string                // the names of statements that the text executes by SQL, see executedBy; not changed
 	judged   atomic.Pointer[verdict] // the last verdict; see leaves
 	accepted atomic.Bool             // the last server that was asked has accepted the text
@@ -78,8 +82,9 @@ func (t *sharedText) tracesOf(c *catalog) traces {
 
 // textKey identifies equal texts.
 type textKey struct {
-	plan unique.Handle[string] // the settings that affect the meaning of the text
-	body string                // the body of Parse after the name: query, NUL, types
+	plan unique.Handle[string]  // the settings that affect the meaning of the text
+	read unique.Handle[reading] // other settings, under which the text is read; see reading.go
+	body string                 // the body of Parse after the name: query, NUL, types
 }
 
 // cost returns what a statement of the text counts towards maxClientStatements, in bytes.
@@ -95,11 +100,12 @@ type sharedTexts struct {
 }
 
 // get returns the text of a body under the settings of plan, made if necessary, and adds a reference.
-func (t *sharedTexts) get(plan unique.Handle[string], body []byte) *sharedText {
-	if text := t.find(plan, body); text != nil {
+func (t *sharedTexts) get(plan unique.Handle[string], read unique.Handle[reading], body []byte) *sharedText {
+	if text := t.find(plan, read, body); text != nil {
 		return text
 	}
-	made := &sharedText{textKey: textKey{plan, string(body)}, sweeps: sweeps(body), fetches: fetches(body), sets: settingsIn(body).any(), executes: executedBy(body)} // before mu is locked
+	made := &sharedText{textKey: textKey{plan, read, string(body)}, sweeps: sweeps(body), fetches: fetches(body), sets: settingsIn(body).any(), executes: executedBy(body)} // before mu is locked
+	made.steady, made.literals = !made.sets && changesNoSetting(body), hasLiterals(body)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := t.byKey[made.textKey]
@@ -115,10 +121,10 @@ func (t *sharedTexts) get(plan unique.Handle[string], body []byte) *sharedText {
 }
 
 // find is get for a text that exists, nil if there is none.
-func (t *sharedTexts) find(plan unique.Handle[string], body []byte) *sharedText {
+func (t *sharedTexts) find(plan unique.Handle[string], read unique.Handle[reading], body []byte) *sharedText {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	text := t.byKey[textKey{plan, string(body)}]
+	text := t.byKey[textKey{plan, read, string(body)}]
 	if text != nil {
 		text.refs++
 	}
@@ -129,7 +135,7 @@ func (t *sharedTexts) find(plan unique.Handle[string], body []byte) *sharedText 
 func (t *sharedTexts) getAccepted(plan unique.Handle[string], body []byte) *sharedText {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	text := t.byKey[textKey{plan, string(body)}]
+	text := t.byKey[textKey{plan, present, string(body)}]
 	if text == nil || !text.accepted.Load() {
 		return nil
 	}
@@ -259,6 +265,17 @@ func (p *prepared) retireAll(but map[*sharedText]bool) {
 		on := e.Value.(*serverStatement)
 		e = e.Next()
 		if !but[on.text] {
+			p.retire(on)
+		}
+	}
+}
+
+// retireRead retires the statements of texts that were read under other settings than those of their plan.
+func (p *prepared) retireRead() {
+	for e := p.order.Front(); e != nil; {
+		on := e.Value.(*serverStatement)
+		e = e.Next()
+		if on.text.read != present {
 			p.retire(on)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"sync/atomic"
+	"unique"
 
 	"github.com/headpond/headpond/pgwire"
 )
@@ -17,13 +18,16 @@ var lastChange atomic.Uint64
 
 // unnamed is a client's unnamed statement.
 type unnamed struct {
-	id     uint64 // of the change that made it; 0 = no unnamed statement
-	once   bool   // it was bound in the pipeline that parsed it
-	sweeps bool   // as in sharedText
-	sets   bool   // as in sharedText
-	left   traces // what it may leave
-	by     uint32 // catalog.version, as of left
-	text   []byte // its Parse body after the name; nil = not kept
+	id     uint64                // of the change that made it; 0 = no unnamed statement
+	once   bool                  // it was bound in the pipeline that parsed it
+	sweeps bool                  // as in sharedText
+	sets   bool                  // as in sharedText
+	steady bool                  // as in sharedText
+	loose  bool                  // as in statement
+	left   traces                // what it may leave
+	by     uint32                // catalog.version, as of left
+	text   []byte                // its Parse body after the name; nil = not kept
+	plan   unique.Handle[string] // machine.plan at its Parse, once that is answered; see unnamedRead
 }
 
 // change is a message on its way that replaces or removes the unnamed statement.
@@ -102,11 +106,13 @@ func (m *machine) parseUnnamed(msg message) action {
 	if !ok {
 		return action{do: take}
 	}
-	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id, left: left, by: c.versionOf()}, id, true
+	m.unnamed, m.server.unnamed, m.unnamedNew = unnamed{id: id, left: left, by: c.versionOf(), loose: m.settingsUnsynced}, id, true
 	if kept {
 		m.unnamed.text = m.keep(msg.body[1:])
+		m.unnamed.steady = changesNoSetting(m.unnamed.text)
 		if !quiet {
 			m.unnamed.sweeps, m.unnamed.sets = sweeps(msg.body[1:]), settingsIn(msg.body[1:]).any()
+			m.unnamed.steady = m.unnamed.steady && !m.unnamed.sets
 		}
 	}
 	return action{do: pass}
@@ -157,16 +163,27 @@ func (m *machine) ensureUnnamed() {
 	switch {
 	case srv.unnamed == m.unnamed.id && m.unnamed.id != 0:
 	case m.unnamed.id != 0 && m.unnamed.text != nil:
+		read := m.unnamedRead()
+		m.beginReading(read, false)
 		if id, ok := m.change(op{kind: opInjectedParse}, false); ok {
 			m.sendParse("", string(m.unnamed.text))
 			m.unnamed.id, srv.unnamed = id, id
 		}
+		m.endReading(read, false)
 	default: // The server's may be another client's. Without it, the server answers with an error.
 		if _, ok := m.change(op{kind: opInjectedClose}, false); ok {
 			m.ask(&pgwire.Close{Object: pgwire.ObjectStatement})
 			srv.unnamed = 0
 		}
 	}
+}
+
+// unnamedRead returns the reading for another Parse of the client's unnamed statement.
+func (m *machine) unnamedRead() unique.Handle[reading] {
+	if m.unnamed.plan == m.plan || m.unnamed.plan == (unique.Handle[string]{}) || !m.canSet() || !hasLiterals(m.unnamed.text) {
+		return present
+	}
+	return m.readAs(m.unnamed.plan, present, false)
 }
 
 // knowsUnnamed reports whether a message that uses the unnamed statement can be judged now: the pending messages have
@@ -180,11 +197,17 @@ func (m *machine) parsed() {
 	switch o := m.st.first(); {
 	case o == nil:
 	case o.id != 0:
+		if o.kind == opParse && o.id == m.unnamed.id && !m.unnamed.loose {
+			m.unnamed.plan = m.plan
+		}
 		m.changesDone(o.id)
 	case o.on != nil:
 		o.on.text.accepted.Store(true)
 		if o.kind == opParse {
 			o.st.since = m.shared.texts.last.Add(1)
+			if o.st.plan != m.plan { // settings were changed in front of it, in the same pipeline
+				m.move(o.st, present)
+			}
 		}
 	}
 }

@@ -66,3 +66,29 @@ func ExamplePool_Begin() {
 	fmt.Println(balance, err)
 	// Output: 100 <nil>
 }
+
+// Several statements take one round trip. The results hold the connection until they are closed.
+func ExamplePool_SendBatch() {
+	ctx := context.Background()
+	db, err := pgpool.New(pgpool.Config{ConnString: databaseURL()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer db.Close()
+	batch := &pgx.Batch{}
+	for n := range 3 {
+		batch.Queue("select $1::int * 2", n+1).QueryRow(func(row pgx.Row) error {
+			var twice int
+			err := row.Scan(&twice)
+			fmt.Println(twice, err)
+			return err
+		})
+	}
+	fmt.Println(db.SendBatch(ctx, batch).Close())
+	// Output:
+	// 2 <nil>
+	// 4 <nil>
+	// 6 <nil>
+	// <nil>
+}

@@ -59,6 +59,23 @@ func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return &leasedRow{row: row, held: h}
 }
 
+// SendBatch sends queries in one round trip, as pgx.Conn.SendBatch does. The results hold a connection until their Close, which
+// must be called, and which returns the first error; those of a batch that begins a transaction, until its Commit or Rollback.
+func (p *Pool) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	var results pgx.BatchResults
+	h, err := p.hold(ctx, func(conn *pgx.Conn) error {
+		results = conn.SendBatch(ctx, batch)
+		return nil
+	})
+	if err != nil {
+		return pgx.FailedBatchResults(batch, err)
+	}
+	if tx := results.Tx(); tx != nil {
+		return &begunBatch{BatchResults: results, tx: &leasedTx{Tx: tx, held: h}}
+	}
+	return &leasedBatch{BatchResults: results, held: h}
+}
+
 // Begin is BeginTx with the server's defaults.
 func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) { return p.BeginTx(ctx, pgx.TxOptions{}) }
 
@@ -155,6 +172,24 @@ func (r *leasedRow) Scan(dest ...any) error {
 	defer r.end() // also if it panics
 	return r.row.Scan(dest...)
 }
+
+type leasedBatch struct {
+	pgx.BatchResults
+	held
+}
+
+func (b *leasedBatch) Close() error {
+	defer b.end() // also if it panics: it calls functions of the batch
+	return b.BatchResults.Close()
+}
+
+// begunBatch are the results of a batch that begins a transaction.
+type begunBatch struct {
+	pgx.BatchResults
+	tx *leasedTx
+}
+
+func (b *begunBatch) Tx() pgx.Tx { return b.tx }
 
 type leasedTx struct {
 	pgx.Tx

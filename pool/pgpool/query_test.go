@@ -20,6 +20,7 @@ var _ interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
+	SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults
 	Begin(ctx context.Context) (pgx.Tx, error)
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 } = (*pgpool.Pool)(nil)
@@ -69,6 +70,72 @@ func TestPoolAsConnection(t *testing.T) {
 		t.Errorf("BEGIN by Exec: %v", err)
 	}
 	if s := db.Stats(); s.InUse != 0 || s.Discarded != 1 { // for the BEGIN
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// TestBatchesOfPool: the results of a batch have the one connection, until their Close.
+func TestBatchesOfPool(t *testing.T) {
+	db := open(t, pgpool.Config{Limits: one})
+	batch := func(sql ...string) (b pgx.Batch) {
+		for _, text := range sql {
+			b.Queue(text)
+		}
+		return b
+	}
+	good := batch("select 1", "select generate_series(2, 3)", "select 4")
+	results := db.SendBatch(t.Context(), &good)
+	if _, err := results.Exec(); err != nil {
+		t.Error(err)
+	}
+	rows, err := results.Query()
+	if ns, collected := pgx.CollectRows(rows, pgx.RowTo[int]); err != nil || collected != nil || !slices.Equal(ns, []int{2, 3}) {
+		t.Errorf("got %v: %v, %v", ns, err, collected)
+	}
+	if s := db.Stats(); s.InUse != 1 {
+		t.Errorf("stats before the Close %+v", s)
+	}
+	if err := errors.Join(results.Close(), results.Close()); err != nil {
+		t.Error(err)
+	}
+	bad := batch("select 1", "select from")
+	if err := db.SendBatch(t.Context(), &bad).Close(); !isSyntaxError(err) {
+		t.Errorf("a batch with an error: %v", err)
+	}
+	called := pgx.Batch{}
+	called.Queue("select 1").QueryRow(func(pgx.Row) error { panic("in a function") })
+	func() {
+		defer func() { _ = recover() }()
+		_ = db.SendBatch(t.Context(), &called).Close()
+	}()
+	if got := value[int](t, db, "select 5"); got != 5 {
+		t.Errorf("after a panic: %d", got)
+	}
+	begins := pgx.Batch{}
+	begins.BeginTx(pgx.TxOptions{})
+	begins.Queue("select 6")
+	results = db.SendBatch(t.Context(), &begins)
+	tx := results.Tx()
+	if err := results.Close(); err != nil {
+		t.Error(err)
+	}
+	if s := db.Stats(); s.InUse != 1 {
+		t.Errorf("stats before the Commit %+v", s)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	failed, n := db.SendBatch(over, &good), 0
+	_, err = failed.Exec()
+	_, queried := failed.Query()
+	for _, err := range []error{err, queried, failed.QueryRow().Scan(&n), failed.Close()} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("without a connection: %v", err)
+		}
+	}
+	if s := db.Stats(); s.InUse != 0 {
 		t.Errorf("stats %+v", s)
 	}
 }

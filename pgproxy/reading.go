@@ -1,0 +1,188 @@
+package pgproxy
+
+import (
+	"bytes"
+	"crypto/rand"
+	"slices"
+	"strings"
+	"unique"
+
+	"github.com/headpond/headpond/pgwire"
+)
+
+// A server reads the text of a statement when it parses it, under the settings of that moment: the encoding, the
+// backslashes in strings, and literals such as dates. Another search_path makes it read the literals again, from the
+// strings that it has. So a statement that is parsed again, after its client has changed such settings, is parsed under
+// those of before: the gateway sets them in front of the Parse, and the client's own behind it.
+
+// readNames are the settings under which a text is read, those of strings first. Servers report all of them.
+var readNames = [...]string{"client_encoding", "standard_conforming_strings", "DateStyle", "IntervalStyle", "TimeZone"}
+
+// ofStrings is how many of readNames are about strings, which are read once.
+const ofStrings = 2
+
+// reading has a value for each of readNames.
+type reading [len(readNames)]string
+
+// inPlan returns what replan has put into a plan: the reading, and the search_path.
+func inPlan(plan string) (r reading, path string) {
+	for _, name := range trackedNames {
+		if !planned(name) {
+			continue
+		}
+		value, rest, _ := strings.Cut(plan, "\x00")
+		if i := slices.Index(readNames[:], name); i >= 0 {
+			r[i] = value
+		} else {
+			path = value
+		}
+		plan = rest
+	}
+	if set, ok := settingIn(plan, "search_path"); ok {
+		path = set
+	}
+	return r, path
+}
+
+// present stands for the settings of a plan, where a reading is wanted.
+var present unique.Handle[reading]
+
+// readAs returns the reading of a text that was parsed, or last bound, under the settings of a plan, and with a reading
+// if that is not present. again means that its literals are read again under the present settings.
+func (m *machine) readAs(plan unique.Handle[string], read unique.Handle[reading], again bool) unique.Handle[reading] {
+	if plan == m.plan && !again {
+		return read
+	}
+	was, path := inPlan(plan.Value())
+	if read != present {
+		was = read.Value()
+	}
+	now, nowPath := inPlan(m.plan.Value())
+	if path != nowPath || again {
+		copy(was[ofStrings:], now[ofStrings:])
+	}
+	if was == now || slices.Contains(was[:], "") || !isASCII(strings.Join(was[:], "")) {
+		return present
+	}
+	return unique.Make(was)
+}
+
+// readAgain notes that the server reads the literals of all its statements again when they are used. Those of other clients
+// that have a reading are parsed again, because the server would not read them under that.
+func (m *machine) readAgain() {
+	for _, st := range m.stmts {
+		st.again = true
+	}
+	m.server.stmts.retireRead()
+}
+
+// hasLiterals reports whether the text in the body of a Parse has strings, or other characters than those of ASCII.
+func hasLiterals(body []byte) bool {
+	text, _, _ := bytes.Cut(body, []byte{0})
+	for i, c := range text {
+		switch {
+		case c == '\'', c >= 0x80:
+			return true
+		case c == '$' && i+1 < len(text) && (text[i+1] < '0' || text[i+1] > '9'):
+			return true
+		}
+	}
+	return false
+}
+
+// mayChange notes that a message may change settings, or does not, before it is pushed. synced means that its answer ends with
+// ReadyForQuery, before which the server reports them.
+func (m *machine) mayChange(may, synced bool) {
+	m.settingsOpen = may || m.settingsOpen && !m.st.canExecuteOwn()
+	m.settingsUnsynced = !synced && (may || m.settingsUnsynced)
+}
+
+// knowsSettings reports whether the settings with which the server will read the client's next message are known: nothing
+// before it may change them that is not answered and synced.
+func (m *machine) knowsSettings() bool { return !m.settingsOpen || m.st.canExecuteOwn() }
+
+// changesNoSetting reports whether a text certainly changes no settings, if it calls no unknown function. The words that end a
+// transaction are not among those with which it may begin: they undo SET.
+func changesNoSetting(text []byte) bool {
+	text = text[spaceLength(text, ';'):]
+	n := 0
+	for n < len(text) && inIdentifier(text[n]) {
+		n++
+	}
+	return isOneOf(text[:n], "select", "insert", "update", "delete", "merge", "values", "with", "begin", "start")
+}
+
+// readsLater reports whether a message has to wait for the answers to earlier ones, because the client's statement of a name
+// has to be parsed again, and they may change settings.
+func (m *machine) readsLater(name []byte) bool {
+	if m.knowsSettings() || !m.st.canExecuteOwnLater() {
+		return false
+	}
+	st := m.stmts[string(statementKey(name))]
+	return st != nil && st.literals && (st.plan != m.plan || st.again || m.server.stmts.find(st.sharedText) == nil)
+}
+
+// readingOf returns the reading for another Parse of a client's statement.
+func (m *machine) readingOf(st *statement) unique.Handle[reading] {
+	if st.loose || !st.literals {
+		return present
+	}
+	return m.readAs(st.plan, st.read, st.again)
+}
+
+// move gives a client's statement the text of its present settings, after they have changed, or for a Parse before which the
+// reading cannot be set.
+func (m *machine) move(st *statement, read unique.Handle[reading]) {
+	old := st.sharedText
+	st.sharedText = m.shared.texts.get(m.plan, read, []byte(old.body))
+	m.shared.texts.put(old)
+	st.again = false
+}
+
+// canSet reports whether the reading can be set in front of a Parse.
+func (m *machine) canSet() bool {
+	return m.knowsSettings() && !m.st.copyIn && m.st.tx != pgwire.TxFailed && !m.refusedReplay
+}
+
+// beginReading sets a reading in front of a Parse, and endReading sets the client's behind it. They do nothing if it is present.
+func (m *machine) beginReading(read unique.Handle[reading], own bool) {
+	if read != present {
+		now, _ := inPlan(m.plan.Value())
+		m.setReading(now, read.Value(), own)
+	}
+}
+
+func (m *machine) endReading(read unique.Handle[reading], own bool) {
+	if read != present {
+		now, _ := inPlan(m.plan.Value())
+		m.setReading(read.Value(), now, own)
+	}
+}
+
+// setReading has the server change settings for the transaction, in which they have known values. With own it does so in a
+// request of the gateway's own. It uses neither the unnamed statement nor the unnamed portal, and returns no rows.
+func (m *machine) setReading(from, to reading, own bool) {
+	var sql strings.Builder
+	sep := "SELECT WHERE "
+	for i, name := range readNames {
+		if from[i] != to[i] {
+			sql.WriteString(sep + "pg_catalog.set_config(" + quote(name) + "," + quote(to[i]) + ",true) IS NULL")
+			sep = " OR "
+		}
+	}
+	name := namePrefix + rand.Text() // an error leaves the statement, until it is closed as a stale one
+	for _, step := range []struct {
+		op  op
+		msg pgwire.Message
+	}{
+		{op{kind: opInjectedParse}, &pgwire.Parse{Name: name, Query: sql.String()}},
+		{op{kind: opInjectedBind}, &pgwire.Bind{Portal: name, Statement: name}},
+		{op{kind: opInjectedExecute}, &pgwire.Execute{Portal: name}},
+		{op{kind: opInjectedClose}, &pgwire.Close{Object: pgwire.ObjectPortal, Name: name}},
+		{op{kind: opInjectedClose, name: name}, &pgwire.Close{Object: pgwire.ObjectStatement, Name: name}},
+	} {
+		if own || m.st.push(step.op) {
+			m.ask(step.msg)
+		}
+	}
+}

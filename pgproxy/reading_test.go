@@ -1,0 +1,146 @@
+package pgproxy_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/internal/pgtest"
+	"github.com/headpond/headpond/pgproxy"
+	"github.com/headpond/headpond/pgwire"
+)
+
+// parse is Parse with Sync, run a Bind and Execute with Sync.
+func parse(name, sql string) []pgwire.Message {
+	return []pgwire.Message{&pgwire.Parse{Name: name, Query: sql}, &pgwire.Sync{}}
+}
+
+func run(names ...string) (ms []pgwire.Message) {
+	for _, name := range names {
+		ms = append(ms, &pgwire.Bind{Statement: name}, &pgwire.Execute{})
+	}
+	return append(ms, &pgwire.Sync{})
+}
+
+func ask(texts ...string) (ms []pgwire.Message) {
+	for _, sql := range texts {
+		ms = append(ms, query(sql))
+	}
+	return ms
+}
+
+// sameAsDirect sends requests on a direct connection and through a gateway with one server connection, which another client, of other
+// settings, uses in between where it can. The answers must be the same, notices too. They are returned as one text.
+func sameAsDirect(t *testing.T, db *pgtest.Cluster, requests ...[]pgwire.Message) (answers string) {
+	t.Helper()
+	g := start(t, db, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxSize = 1 })
+	direct := &stateScript{w: dialDirect(t, db), values: map[string]string{}, channel: "directly"}
+	through := &stateScript{w: g.dial(t), values: map[string]string{}, channel: "through_it"}
+	other := g.dial(t, zoneTokyo, pgwire.Param{Name: "DateStyle", Value: "German"})
+	idle := true
+	for i, request := range requests {
+		ends := 0
+		for _, m := range request {
+			switch m.(type) {
+			case *pgwire.Query, *pgwire.Sync:
+				ends++
+			}
+		}
+		if idle {
+			other.send(query("set application_name = 'other'"))
+			other.until(pgwire.TypeReadyForQuery)
+		}
+		direct.send(request)
+		want, err := direct.answer(ends)
+		if err != nil {
+			t.Fatal(err)
+		}
+		through.send(request)
+		got, err := through.answer(ends)
+		if got != want || err != nil {
+			t.Errorf("request %d, %+v: through the gateway and directly\n%s\n%s\n%v", i, request, got, want, err)
+		}
+		idle = strings.HasSuffix(got, "Z I ")
+		answers += got
+	}
+	return answers
+}
+
+// send sends a request. CHANNEL in its texts is the script's own.
+func (s *stateScript) send(request []pgwire.Message) {
+	for _, m := range request {
+		switch m := m.(type) {
+		case *pgwire.Query:
+			s.w.send(query(strings.ReplaceAll(m.SQL, "CHANNEL", s.channel)))
+		case *pgwire.Parse:
+			s.w.send(&pgwire.Parse{Name: m.Name, Query: strings.ReplaceAll(m.Query, "CHANNEL", s.channel)})
+		default:
+			s.w.send(m)
+		}
+	}
+}
+
+func dialDirect(t *testing.T, db *pgtest.Cluster) *wire {
+	t.Helper()
+	conn, err := net.Dial("tcp", db.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return newWire(t, conn).login(pgwire.Param{Name: "user", Value: db.Superuser()}, pgwire.Param{Name: "database", Value: "postgres"})
+}
+
+// TestParsedAgain has statements parsed again after their client has changed the settings under which they were read.
+func TestParsedAgain(t *testing.T) {
+	db := pgtest.Shared(t)
+	const zoned = "select '2020-01-01 12:00'::timestamptz"
+	for name, requests := range map[string][][]pgwire.Message{
+		"zone":              {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), run("s"), ask("reset timezone"), run("s")},
+		"dates":             {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'"), run("s")},
+		"intervals":         {parse("s", "select extract(epoch from interval '-1 2:03')"), ask("set intervalstyle = 'sql_standard'"), run("s")},
+		"dollars":           {parse("s", "select $$01/02/2020$$::date"), ask("set datestyle = 'ISO, DMY'"), run("s")},
+		"strings":           {parse("s", `select 'a\\b', $1::text`), ask("set standard_conforming_strings = off"), {&pgwire.Bind{Statement: "s", Params: [][]byte{[]byte("x")}}, &pgwire.Execute{}, &pgwire.Sync{}}},
+		"encoding":          {parse("s", "select length('ä'), ascii('ä')"), ask("set client_encoding = 'LATIN1'"), run("s")},
+		"unnamed":           {{&pgwire.Parse{Name: "set", Query: "set timezone = 'Asia/Seoul'"}, &pgwire.Parse{Query: zoned}, &pgwire.Sync{}}, run("set"), run("")},
+		"described":         {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), {&pgwire.Describe{Object: 'S', Name: "s"}, &pgwire.Sync{}}, run("s")},
+		"in a block":        {parse("s", zoned), ask("begin", "set local timezone = 'Asia/Seoul'"), run("s"), ask("show timezone", "commit", "show timezone"), run("s")},
+		"rolled back":       {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), ask("begin"), run("s"), ask("rollback", "show timezone"), run("s")},
+		"an error":          {parse("s", "select date '01/02/2020', 1/0"), ask("set datestyle = 'ISO, DMY'"), run("s"), ask("show datestyle"), parse("n", "select date '01/02/2020'"), run("n")},
+		"a pipeline":        {parse("s", zoned), parse("d", "select date '01/02/2020'"), ask("set timezone = 'Asia/Seoul'", "set datestyle = 'ISO, DMY'"), run("s", "d", "s"), ask("show timezone")},
+		"begun with it":     {parse("s", zoned), parse("begin", "begin"), ask("set timezone = 'Asia/Seoul'"), run("begin", "s"), ask("commit", "show timezone")},
+		"changed in it":     {parse("s", zoned), parse("set", "set timezone = 'Asia/Seoul'"), run("set", "s"), ask("show timezone"), run("s")},
+		"at once":           {parse("s", zoned), append(ask("set timezone = 'Asia/Seoul'"), run("s")...), append(ask("begin", "set local timezone = 'Asia/Kabul'"), run("s")...), ask("commit")},
+		"path":              {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "set search_path = pg_catalog"), run("s"), ask("set datestyle = 'ISO, MDY'"), run("s")},
+		"plans":             {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "discard plans"), run("s")},
+		"a temporary table": {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "create temp table CHANNEL (a int) on commit drop"), run("s"), ask("set datestyle = 'ISO, MDY'"), run("s")},
+		"by SQL":            {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), ask("execute s", "begin", "set local timezone = 'Asia/Kabul'", "execute s", "rollback")},
+		"no sync":           {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), {&pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Flush{}, &pgwire.Bind{Statement: "s"}, &pgwire.Execute{}, &pgwire.Sync{}}},
+		"gone":              {ask("create table CHANNEL (a int)"), parse("s", "select 'x' from CHANNEL"), ask("set timezone = 'Asia/Seoul'", "drop table CHANNEL"), run("s"), ask("select 1")},
+	} {
+		t.Run(name, func(t *testing.T) { sameAsDirect(t, db, requests...) })
+	}
+}
+
+// TestNoticesOnce has statements whose Parse brings a notice parsed again: the client has the notice.
+func TestNoticesOnce(t *testing.T) {
+	long := strings.Repeat("x", 70)
+	answers := sameAsDirect(t, pgtest.Shared(t), parse("s", "select 1 as "+long), ask("set timezone = 'Asia/Seoul'"), run("s"), ask("set timezone = 'Asia/Kabul'", "begin"), run("s"), ask("commit"))
+	if n := strings.Count(answers, "N SNOTICE"); n != 1 {
+		t.Errorf("%d notices in %s", n, answers)
+	}
+}
+
+// TestListInPipeline lists prepared statements behind a Bind that no Sync has followed: the client sees no name of the gateway's.
+func TestListInPipeline(t *testing.T) {
+	g := start(t, pgtest.Shared(t), small)
+	w, other := g.dial(t), g.connect(t, "")
+	w.ask(parse("one", "select 1")...)
+	w.ask(parse("list", "select name from pg_prepared_statements where name = 'list' or name like 'headpond%'")...)
+	for range 2 {
+		do(t, other, "select 1")
+		types, bodies := w.ask(run("one", "list")...)
+		if types != "2DC2DCZ" || !has(bodies, "list") || has(bodies, "headpond_") {
+			t.Errorf("%s %q", types, bodies)
+		}
+	}
+}
