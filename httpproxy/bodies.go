@@ -179,7 +179,7 @@ func (s *session) fromServer() error {
 		s.releaseOut()
 	}
 	own := s.place() != nil
-	err := s.whileClientStays(!own && s.mayRest(), func() error {
+	err := s.whileClientStays(s.mayRest(), func() error {
 		_, err := s.server.fillFramed(own)
 		return err
 	})

@@ -1,6 +1,7 @@
 package httpproxy
 
 import (
+	"bytes"
 	"errors"
 	"sync"
 	"time"
@@ -22,7 +23,7 @@ var keptBuffers = sync.Pool{New: func() any { return new([keptSize]byte) }}
 // adds to it, until the session drops it.
 type kept struct {
 	mu      sync.Mutex // held for a few instructions and a copy
-	b       []byte     // from buffers or keptBuffers, depending on its capacity; nil = nothing is kept
+	b       []byte     // from buffers, keptBuffers or shrink, depending on its capacity; nil = nothing is kept
 	dropped bool       // the request cannot be sent again
 
 	claimed int // for b; see session.claim
@@ -83,16 +84,32 @@ func (s *session) dropKept() {
 	k.claimed = 0
 }
 
+// shrink moves the kept body, which is complete, to memory of its size.
+func (k *kept) shrink(held *tally) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := len(k.b)
+	if n == cap(k.b) || n == bufferSize { // nothing to gain, or free would take it for a buffer
+		return
+	}
+	b := bytes.Clone(k.b)[:n:n]
+	k.free(held)
+	k.b = b
+	held.add(n)
+}
+
 // free frees the memory. mu is held.
 func (k *kept) free(held *tally) {
-	switch cap(k.b) {
+	switch n := cap(k.b); n {
 	case 0:
 		return
 	case bufferSize:
 		putBuffer(held, (*[bufferSize]byte)(k.b[:bufferSize]))
-	default:
+	case keptSize:
 		held.add(-keptSize)
 		keptBuffers.Put((*[keptSize]byte)(k.b[:keptSize]))
+	default:
+		held.add(-n)
 	}
 	k.b = nil
 }

@@ -89,21 +89,24 @@ func (s *session) mayRest() bool {
 	return !x.rest.never && x.compression.by == nil && (x.up == nil || x.up.sent())
 }
 
-// mayRestForHead reports whether the session can rest until the answer's head comes, after a read from the server found
-// nothing.
-func (s *session) mayRestForHead() bool {
+// waitsOnly reports whether the session has sent all of the request, and does nothing but wait for the answer's head.
+func (s *session) waitsOnly() bool {
 	x := &s.ex
 	sent := x.inline
 	if x.up != nil {
 		sent = x.up.sent() && x.up.ended()
 	}
-	return !x.rest.never && sent && x.tunnel == nil && s.place() == nil && s.canRest()
+	return sent && x.tunnel == nil
 }
+
+// mayRestForHead reports whether the session, which waits only, can rest until the answer's head comes, after a read from
+// the server found nothing.
+func (s *session) mayRestForHead() bool { return !s.ex.rest.never && s.canRest() }
 
 // canRest reports whether the session can rest now, after a read from the server found nothing.
 func (s *session) canRest() bool {
 	loop := s.client.conn.Loop()
-	if loop == 0 || s.server.conn.Loop() != loop {
+	if loop == 0 || s.server.conn.Loop() != loop && s.place() == nil {
 		s.ex.rest.never = true
 		return false
 	}
@@ -149,12 +152,22 @@ func (s *session) beginRest() bool {
 	s.ex.rest.again = true
 	_ = s.server.conn.SetReadDeadline(s.ex.rest.until)
 	if s.stream != nil {
-		s.rests = s.server.conn.OnReadable(s.stream.resumes())
+		s.rests = s.onServerReadable(s.stream.resumes())
 	} else {
 		s.rests = s.suspend()
 	}
 	s.ex.rest.never = s.ex.rest.never || !s.rests
 	return s.rests
+}
+
+// onServerReadable runs fn as a fiber of the client's loop, once, as soon as there is something to read from the server; see
+// fiber.Stream.OnReadable. The connection of a place may live on another loop.
+func (s *session) onServerReadable(fn func()) bool {
+	if client := s.client.conn; s.server.conn.Loop() != client.Loop() {
+		run := fn
+		fn = func() { client.Go(run) }
+	}
+	return s.server.conn.OnReadable(fn)
 }
 
 // suspend suspends the session until one of its connections can be read, or until passEvents ends.
@@ -182,7 +195,7 @@ func (s *session) suspend() bool {
 		client.OnReadable(nil)
 		resume()
 	}
-	if !server.OnReadable(wake) || !client.OnReadable(wake) {
+	if !s.onServerReadable(wake) || !client.OnReadable(wake) {
 		s.ex.rest.never = true
 		wake()
 	}
@@ -330,6 +343,7 @@ func (s *session) trimRequest() {
 	s.about.shrink()
 	s.releaseOut()
 	s.server.release()
+	x.kept.shrink(&s.held)
 	n := x.size + int(x.body)
 	if !x.inline && (x.up == nil || !x.up.more) {
 		n = len(s.client.bytes()) // with what has arrived of the body with the head; the rest is kept elsewhere

@@ -10,13 +10,14 @@ import (
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
 	"github.com/headpond/headpond/internal/enginetest"
+	"github.com/headpond/headpond/pool"
 )
 
 // TestUploadThenWait: a session whose request's body came after the head rests a second after the end of the body, not at its
 // end, and its request is sent again as it was.
 func TestUploadThenWait(t *testing.T) {
 	for name, tc := range map[string]struct {
-		http2   bool
+		restWay
 		chunked bool
 		size    int
 		again   bool // the body is kept
@@ -25,13 +26,17 @@ func TestUploadThenWait(t *testing.T) {
 		"kept, chunked":  {chunked: true, size: 40_000, again: true},
 		"large":          {size: 400_000},
 		"large, chunked": {chunked: true, size: 400_000},
-		"HTTP/2, small":  {http2: true, size: 100, again: true},
-		"HTTP/2, kept":   {http2: true, chunked: true, size: 40_000, again: true},
-		"HTTP/2, large":  {http2: true, size: 400_000},
+		"HTTP/2, small":  {restWay: restWay{http2: true}, size: 100, again: true},
+		"HTTP/2, kept":   {restWay: restWay{http2: true}, chunked: true, size: 40_000, again: true},
+		"HTTP/2, large":  {restWay: restWay{http2: true}, size: 400_000},
+		"to h2c, kept":   {restWay: restWay{server: httpproxy.ProtocolH2C}, size: 40_000, again: true},
+		"to h2c, large":  {restWay: restWay{server: httpproxy.ProtocolH2C}, chunked: true, size: 400_000},
+		"both, small":    {restWay: restWay{http2: true, server: httpproxy.ProtocolH2C}, size: 100, again: true},
+		"both, kept":     {restWay: restWay{http2: true, server: httpproxy.ProtocolH2C}, chunked: true, size: 40_000, again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, fail := make(chan string, 2), make(chan struct{}, 1)
-			backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+			backend := tc.serve(t, pool.Limits{}, func(w http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				asked <- string(body)
 				if _, ok := <-fail; ok {
@@ -39,11 +44,11 @@ func TestUploadThenWait(t *testing.T) {
 				}
 				_, _ = io.WriteString(w, "ok")
 			})
-			cfg, client := restClient(t, routeTo(newUpstream(t, backend)), tc.http2, false)
+			cfg, client := tc.client(t, routeTo(backend))
 			other := newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
 			cfg.Routes = append([]httpproxy.Route{{Path: "/other", Upstream: other}}, cfg.Routes...)
 			p := startProxy(t, cfg)
-			rest := rested(t, tc.http2)
+			rest := rested(t, tc.restWay)
 			began := time.Now()
 			body := strings.Repeat("0123456789", tc.size/10)
 			req, _ := http.NewRequest(http.MethodPut, p.url, struct{ io.Reader }{strings.NewReader(body)})

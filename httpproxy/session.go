@@ -102,6 +102,9 @@ func (s *stream) fill() (n int, err error) {
 		}
 	}
 	s.ready = false
+	if len(s.buf) < bufferSize {
+		s.release() // an empty one of shrink
+	}
 	if s.buf == nil {
 		s.buf = takeBuffer(s.held)[:]
 	}
