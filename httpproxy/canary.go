@@ -177,9 +177,9 @@ func (s *session) cookie(name string) []byte {
 		if !httpwire.EqualFold(f.Name, "cookie") {
 			continue
 		}
-		for rest := f.Value; len(rest) > 0; {
+		for tail := f.Value; len(tail) > 0; {
 			var pair []byte
-			pair, rest, _ = bytes.Cut(rest, []byte{';'})
+			pair, tail, _ = bytes.Cut(tail, []byte{';'})
 			key, value, _ := bytes.Cut(bytes.TrimLeft(pair, " \t"), []byte{'='})
 			if value = bytes.TrimRight(value, " \t"); view(key) == name && len(value) > 0 {
 				return value

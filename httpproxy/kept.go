@@ -1,7 +1,6 @@
 package httpproxy
 
 import (
-	"bytes"
 	"errors"
 	"sync"
 	"time"
@@ -50,13 +49,10 @@ func (s *session) keep(p []byte) bool {
 	case s.p.ledger.exhausted(time.Now()) || !s.claimKept(n):
 		return false
 	case n <= bufferSize:
-		k.b = takeBuffer(&s.held)[:0]
+		k.move(takeBuffer(&s.held)[:], &s.held)
 	default:
 		s.held.add(keptSize)
-		larger := keptBuffers.Get().(*[keptSize]byte)
-		have := copy(larger[:], k.b)
-		k.free(&s.held)
-		k.b = larger[:have]
+		k.move(keptBuffers.Get().(*[keptSize]byte)[:], &s.held)
 	}
 	k.b = append(k.b, p...)
 	return true
@@ -84,7 +80,14 @@ func (s *session) dropKept() {
 	k.claimed = 0
 }
 
-// shrink moves the kept body, which is complete, to memory of its size.
+// move moves what is kept to other memory. mu is held.
+func (k *kept) move(to []byte, held *tally) {
+	n := copy(to, k.b)
+	k.free(held)
+	k.b = to[:n]
+}
+
+// shrink moves what is kept to memory of its size.
 func (k *kept) shrink(held *tally) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -92,10 +95,8 @@ func (k *kept) shrink(held *tally) {
 	if n == cap(k.b) || n == bufferSize { // nothing to gain, or free would take it for a buffer
 		return
 	}
-	b := bytes.Clone(k.b)[:n:n]
-	k.free(held)
-	k.b = b
 	held.add(n)
+	k.move(make([]byte, n), held)
 }
 
 // free frees the memory. mu is held.

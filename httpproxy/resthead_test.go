@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/httpwire"
 	"github.com/headpond/headpond/listener"
 	"github.com/headpond/headpond/pool"
 )
@@ -21,18 +22,21 @@ type slowServer struct {
 	*httpproxy.Upstream
 	asked  chan string   // bodies of requests
 	answer chan struct{} // each is for one request
+	abort  chan struct{} // likewise
 	gone   chan struct{} // a client has left
 }
 
 func newSlowServer(t testing.TB, way restWay, limits pool.Limits) *slowServer {
 	t.Helper()
-	s := &slowServer{asked: make(chan string, 9), answer: make(chan struct{}), gone: make(chan struct{}, 9)}
+	s := &slowServer{asked: make(chan string, 9), answer: make(chan struct{}), abort: make(chan struct{}), gone: make(chan struct{}, 9)}
 	s.Upstream = way.serve(t, limits, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		s.asked <- string(body)
 		select {
 		case <-s.answer:
 			_, _ = io.WriteString(w, "answer to "+string(body))
+		case <-s.abort:
+			panic(http.ErrAbortHandler)
 		case <-r.Context().Done():
 			s.gone <- struct{}{}
 		}
@@ -50,7 +54,7 @@ func TestWaitRests(t *testing.T) {
 			p := startProxy(t, cfg)
 			rest := rested(t, way)
 			bodies := []string{"", "a body", strings.Repeat("1234567890", 800)} // the last one may come behind its head
-			for range 2 { // the second requests use the connections of the first
+			for range 2 {                                                       // the second requests use the connections of the first
 				var clients sync.WaitGroup
 				for _, body := range bodies {
 					clients.Go(func() {
@@ -134,6 +138,7 @@ func TestWaitEnds(t *testing.T) {
 	}{
 		"the client leaves": {end: func(_ testing.TB, _ running, _ *slowServer, leave func()) { leave() }, reason: listener.ReasonClientGone},
 		"time-out":          {end: func(testing.TB, running, *slowServer, func()) {}, limit: 2 * checkInterval, status: 504, reason: listener.ReasonTimeout},
+		"the server resets": {end: func(_ testing.TB, _ running, s *slowServer, _ func()) { s.abort <- struct{}{} }, status: 502, reason: listener.ReasonBackendGone},
 		"drain":             {end: func(_ testing.TB, p running, _ *slowServer, _ func()) { _ = p.Drain(cancelled) }},
 		"kill":              {end: func(t testing.TB, p running, _ *slowServer, _ func()) { killLast(t, p) }, reason: listener.ReasonKilled},
 	} {
@@ -161,7 +166,9 @@ func TestWaitEnds(t *testing.T) {
 				<-s.asked
 				rest()
 				tc.end(t, p, s, leave)
-				<-s.gone
+				if name != "the server resets" {
+					<-s.gone
+				}
 				if got := <-status; got != tc.status {
 					t.Errorf("the client gets %d, want %d", got, tc.status)
 				}
@@ -171,6 +178,33 @@ func TestWaitEnds(t *testing.T) {
 				eventually(t, "the exchange is over", func() bool { return p.Stats().Buffered == 0 })
 			})
 		}
+	}
+}
+
+// TestInterimResponsesOfAWait: a request gets no more interim responses than are allowed, also if its session rests between
+// them.
+func TestInterimResponsesOfAWait(t *testing.T) {
+	early := strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", httpwire.MaxInterim/2+1)
+	more := make(chan struct{})
+	backend := serveRaw(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 4<<10))
+		_, _ = io.WriteString(c, early)
+		<-more
+		_, _ = io.WriteString(c, early+"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	})
+	p := startProxy(t, routeTo(newUpstream(t, backend)))
+	rest := rested(t, restWay{})
+	c, br := dialRaw(t, p.addr)
+	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+	_, _ = br.Peek(1)
+	rest()
+	close(more)
+	resp, err := http.ReadResponse(br, nil)
+	for err == nil && resp.StatusCode < 200 {
+		resp, err = http.ReadResponse(br, nil)
+	}
+	if err != nil || resp.StatusCode != http.StatusBadGateway {
+		t.Errorf("%+v, %v; want 502", resp, err)
 	}
 }
 
