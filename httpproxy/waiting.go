@@ -98,7 +98,7 @@ func (w *waiting) check() {
 	}
 }
 
-// checkSoon makes Park check the client once more.
+// checkSoon makes Park look again after checkInterval: at the client, and for what the request does not need.
 func (w *waiting) checkSoon() {
 	if w.timer == nil {
 		w.timer = time.AfterFunc(checkInterval, w.check)
