@@ -350,7 +350,7 @@ func (s *session) trimRequest() {
 	}
 	switch {
 	case s.stream != nil: // the head is elsewhere
-		if st, ok := s.stream.(*h2Stream); ok && x.up == nil {
+		if st, ok := s.stream.(*h2Stream); ok && x.up == nil && x.kept.b == nil { // what is kept comes before what preread reads
 			st.preread() // what has come of the body while the request was in the queue
 		}
 		if n = len(s.client.bytes()); n > 0 && n < len(s.client.buf) {
