@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -83,6 +84,66 @@ func TestUploadThenWait(t *testing.T) {
 			}
 			if got := <-answer; !strings.HasPrefix(got, want) {
 				t.Errorf("the client gets %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// TestQueuedAgain: a request that waits long for a connection, because its first one failed in the middle of its body, is sent
+// with its body in order.
+func TestQueuedAgain(t *testing.T) {
+	for name, way := range restWays {
+		if way.server == "" || !way.http2 {
+			continue // over HTTP/1.1, net/http reads the body before it fails
+		}
+		t.Run(name, func(t *testing.T) {
+			const part = 1000
+			asked, read, fail, second := make(chan string, 2), make(chan struct{}), make(chan struct{}), make(chan string, 1)
+			tries := 0 // of the upload; one at a time
+			u := way.serve(t, pool.Limits{MaxSize: 1, AcquireTimeout: patience}, func(_ http.ResponseWriter, r *http.Request) {
+				asked <- r.URL.Path
+				if tries++; tries == 1 {
+					_, _ = io.ReadFull(r.Body, make([]byte, part))
+					close(read)
+					<-fail
+					panic(http.ErrAbortHandler)
+				}
+				if r.URL.Path == "/between" {
+					<-fail
+					return
+				}
+				body, _ := io.ReadAll(r.Body)
+				second <- string(body)
+			})
+			cfg, client := way.client(t, routeTo(u))
+			p := startProxy(t, cfg)
+			from, to := io.Pipe()
+			req, _ := http.NewRequest(http.MethodPut, p.url+"/upload", from)
+			req.ContentLength = 3 * part
+			var clients sync.WaitGroup
+			defer clients.Wait()
+			clients.Go(func() { doWith(t, client, req) })
+			<-asked // so that the body comes behind the head
+			_, _ = io.WriteString(to, strings.Repeat("1", part))
+			<-read
+			clients.Go(func() {
+				r, _ := http.NewRequest(http.MethodGet, p.url+"/between", nil)
+				doWith(t, client, r)
+			})
+			waiting := func() bool { return u.Status().Endpoints[0].Pool.Waiting == 1 }
+			eventually(t, "the other request waits", waiting)
+			fail <- struct{}{}
+			if got := <-asked; got != "/between" {
+				t.Fatalf("the server is asked for %s", got)
+			}
+			eventually(t, "the upload waits", waiting)
+			_, _ = io.WriteString(to, strings.Repeat("2", part))
+			eventually(t, "little is held", func() bool { return p.Stats().Buffered < 42<<10 })
+			_, _ = io.WriteString(to, strings.Repeat("3", part))
+			_ = to.Close()
+			fail <- struct{}{}
+			if got := <-second; got != strings.Repeat("1", part)+strings.Repeat("2", part)+strings.Repeat("3", part) {
+				t.Errorf("the server got %d bytes: %.20q … %q", len(got), got, got[max(len(got)-20, 0):])
 			}
 		})
 	}
