@@ -48,6 +48,38 @@ func (w *world) events(tr http.RoundTripper) (next func(event string), end func(
 	}
 }
 
+// TestWaitingRequestsHoldLittle: a request that has waited for its answer for a second holds no buffers.
+func TestWaitingRequestsHoldLittle(t *testing.T) {
+	w := run(t, standard)
+	const n = 50
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	tr := w.transport()
+	failed := make(chan error, n)
+	for range n {
+		go func() {
+			r, _ := http.NewRequestWithContext(ctx, http.MethodPost, w.url("/wait"), strings.NewReader("a question"))
+			resp, err := tr.RoundTrip(r)
+			if err == nil {
+				resp.Body.Close()
+			}
+			failed <- err
+		}()
+	}
+	for range n {
+		<-w.started
+	}
+	conntest.Eventually(t, "little is held", func() bool { return w.gw.Snapshot().Listeners[0].Buffered < n<<12 })
+	leave()
+	for range n {
+		if err := <-failed; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		<-w.gone
+	}
+	conntest.Eventually(t, "nothing is held", func() bool { return w.gw.Snapshot().Listeners[0].Buffered == 0 })
+}
+
 // sessions returns the register's entries for HTTP/3: those of the connections, and those of their requests.
 func (w *world) sessions() (conns, requests []listener.Info) {
 	for _, s := range w.gw.Sessions() {

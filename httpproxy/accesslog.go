@@ -290,22 +290,22 @@ func (l *logLine) target() (path, query []byte) {
 
 // referer returns the parts of the Referer field before and after a user name and password, without the query unless
 // queries are logged.
-func (l *logLine) referer() (scheme, rest []byte) {
-	rest = l.field("referer")
-	if i := bytes.IndexAny(rest, "?#"); i >= 0 && !l.log.query {
-		rest = rest[:i]
+func (l *logLine) referer() (scheme, tail []byte) {
+	tail = l.field("referer")
+	if i := bytes.IndexAny(tail, "?#"); i >= 0 && !l.log.query {
+		tail = tail[:i]
 	}
-	authority := rest
-	if i := bytes.IndexAny(rest, "?#"); i >= 0 {
-		authority = rest[:i]
+	authority := tail
+	if i := bytes.IndexAny(tail, "?#"); i >= 0 {
+		authority = tail[:i]
 	}
 	if i := bytes.Index(authority, []byte("://")); i >= 0 {
-		scheme, rest, authority = rest[:i+3], rest[i+3:], authority[i+3:]
+		scheme, tail, authority = tail[:i+3], tail[i+3:], authority[i+3:]
 		if i = bytes.IndexByte(authority, '/'); i >= 0 {
 			authority = authority[:i]
 		}
 	}
-	return scheme, rest[bytes.LastIndexByte(authority, '@')+1:]
+	return scheme, tail[bytes.LastIndexByte(authority, '@')+1:]
 }
 
 // field returns the value of the request's first field with a name, which is in lower case; nil = there is none.

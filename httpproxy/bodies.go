@@ -105,7 +105,7 @@ func (s *session) beginResponse() []byte {
 	x.result.Status = s.resp.Status
 	s.noteFirst()
 	s.measureAnswer()
-	if s.p.isDraining() || x.up != nil && !x.up.read() { // the session does not wait for the rest of the body
+	if s.p.isDraining() || x.up != nil && !x.up.read() { // the session does not wait for the remainder of the body
 		x.close = true
 	}
 	if s.req.Minor == 0 && s.resp.Length < 0 { // without a length, only the end of the connection ends the body
@@ -167,7 +167,7 @@ func (s *session) toClient(p []byte) error {
 }
 
 // fromServer reads once within the idle limit, in the middle of a body, while the client stays. The buffer of outgoing
-// may be freed meanwhile. It returns errRests if the session can rest; restOfBody continues it then.
+// may be freed meanwhile. It returns errRests if the session can rest; remainingBody continues it then.
 func (s *session) fromServer() error {
 	if s.ex.headPending {
 		s.ex.headPending = false
@@ -179,7 +179,7 @@ func (s *session) fromServer() error {
 		s.releaseOut()
 	}
 	own := s.place() != nil
-	err := s.whileClientStays(!own && s.mayRest(), func() error {
+	err := s.whileClientStays(s.mayRest(), func() error {
 		_, err := s.server.fillFramed(own)
 		return err
 	})
@@ -298,11 +298,11 @@ func (s *session) passRead(out []byte, left int64) error {
 			}
 			out = out[:0]
 		}
-		first, rest := s.ex.tokens.pass(content)
-		out = append(append(out, first...), rest...)
+		first, last := s.ex.tokens.pass(content)
+		out = append(append(out, first...), last...)
 		s.server.take(len(content))
 		left -= int64(len(content))
-		s.ex.result.BytesOut += int64(len(first) + len(rest))
+		s.ex.result.BytesOut += int64(len(first) + len(last))
 	}
 	last := s.ex.tokens.end()
 	s.ex.result.BytesOut += int64(len(last))
@@ -408,7 +408,7 @@ func (s *session) moreOfChunks(out []byte) error {
 	}
 }
 
-// passChunk passes on the rest of a long chunk as one chunk. It returns out, which is empty, with the bytes that follow
+// passChunk passes on the remainder of a long chunk as one chunk. It returns out, which is empty, with the bytes that follow
 // the chunk.
 func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
 	if !s.ex.unframed {
@@ -424,9 +424,9 @@ func (s *session) passChunk(out []byte, left int64) ([]byte, error) {
 
 // appendAnswer appends a piece of the answer, after its tokens were read.
 func (s *session) appendAnswer(dst, content []byte) []byte {
-	first, rest := s.ex.tokens.pass(content)
-	s.ex.result.BytesOut += int64(len(first) + len(rest))
-	return s.appendContent(s.appendContent(dst, first), rest)
+	first, last := s.ex.tokens.pass(content)
+	s.ex.result.BytesOut += int64(len(first) + len(last))
+	return s.appendContent(s.appendContent(dst, first), last)
 }
 
 // appendContent appends a piece of content in the framing of the client.

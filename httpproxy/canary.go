@@ -177,9 +177,9 @@ func (s *session) cookie(name string) []byte {
 		if !httpwire.EqualFold(f.Name, "cookie") {
 			continue
 		}
-		for rest := f.Value; len(rest) > 0; {
+		for tail := f.Value; len(tail) > 0; {
 			var key, value []byte
-			if key, value, rest = nextCookie(rest); view(key) == name && len(value) > 0 {
+			if key, value, tail = nextCookie(tail); view(key) == name && len(value) > 0 {
 				return value
 			}
 		}

@@ -17,29 +17,29 @@ const maxGroups = 16
 
 // cutGroup cuts the name of a group from the start of a text that begins with a dollar. "$$" stands for a dollar. A name
 // without braces is a number, or ends before the first byte that no name has: "$1x" is the group 1 before an "x".
-func cutGroup(text string) (group segment, rest string, err error) {
+func cutGroup(text string) (group segment, tail string, err error) {
 	const digits = "0123456789"
 	name := text[1:]
 	switch {
 	case strings.HasPrefix(name, "$"):
 		return segment{text: "$"}, name[1:], nil
 	case strings.HasPrefix(name, "{"):
-		name, rest, closed := strings.Cut(name[1:], "}")
+		name, tail, closed := strings.Cut(name[1:], "}")
 		if !closed || name == "" {
 			return segment{}, "", fmt.Errorf("%.40q: want the name of a group between braces, such as ${1}; a plain dollar is written twice", text)
 		}
-		return segment{variable: true, text: "$" + name}, rest, nil
+		return segment{variable: true, text: "$" + name}, tail, nil
 	}
-	rest = strings.TrimLeft(name, digits)
-	if rest == name {
-		rest = strings.TrimLeftFunc(name, func(r rune) bool {
+	tail = strings.TrimLeft(name, digits)
+	if tail == name {
+		tail = strings.TrimLeftFunc(name, func(r rune) bool {
 			return r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 		})
 	}
-	if rest == name {
+	if tail == name {
 		return segment{}, "", fmt.Errorf("%.40q: a group is written $1, ${1} or $name, and a plain dollar $$", text)
 	}
-	return segment{variable: true, text: "$" + strings.TrimSuffix(name, rest)}, rest, nil
+	return segment{variable: true, text: "$" + strings.TrimSuffix(name, tail)}, tail, nil
 }
 
 // PathGroups returns the names by which texts refer to the groups of a route's expression: "$0" for the whole path, "$1"

@@ -21,7 +21,7 @@
 // A request passes these steps: accept and admit (package listener), read the head (session.go), find the route
 // (route.go, match.go, peek.go), check who the client is (access.go, bearer.go, forwardauth.go), copy the request for a
 // mirror (mirror.go), lease a connection and send (forward.go), send again (retry.go), pass the body and the response
-// (upload.go, bodies.go, rest.go) or switch protocols (upgrade.go), count and log (finish.go, done.go). The gateway's own
+// (await.go, upload.go, bodies.go, rest.go) or switch protocols (upgrade.go), count and log (finish.go, done.go). The gateway's own
 // answers are in ownanswer.go and errorpage.go.
 //
 // # Forwarding

@@ -68,7 +68,7 @@ func (s *session) failed(err error) {
 		return
 	}
 	if !x.inline && (x.up == nil || !x.up.sent()) {
-		x.close = true // the rest of the body would be taken for a request
+		x.close = true // the remainder of the body would be taken for a request
 	}
 	w := s.newAnswer(x.close)
 	x.result.Status, x.result.BytesOut = httppool.WriteFailure(w, s.request(), err, httppool.Failure{

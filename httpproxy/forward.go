@@ -50,6 +50,7 @@ type exchange struct {
 	content      int64          // bytes of its content
 	up           *uploading     // nil unless a fiber sends the body
 	refusals     int            // times an HTTP/2 server has refused the request
+	interims     int            // interim responses to it
 	copied       *requestCopy   // the copy for the route's Mirror, while its body comes; nil = none
 	kept         kept           // the part of the body that can be sent again
 	sent         time.Time      // when the head of the request was last sent
@@ -542,7 +543,7 @@ func (s *session) asksHead() bool { return string(s.req.Method) == http.MethodHe
 
 // receive reads interim responses and the final one, and passes them on.
 func (s *session) receive() error {
-	for range httpwire.MaxInterim {
+	for s.ex.interims < httpwire.MaxInterim {
 		n, err := s.responseHead()
 		switch {
 		case errors.Is(err, errRests):
@@ -557,6 +558,7 @@ func (s *session) receive() error {
 		case s.switched():
 			return s.upgrade(n)
 		case s.resp.Status < 200:
+			s.ex.interims++
 			if err := s.interim(n); err != nil {
 				return s.fail("receive", err)
 			}
@@ -570,125 +572,6 @@ func (s *session) receive() error {
 		return s.respond(n)
 	}
 	return s.fail("receive", fmt.Errorf("%w: more than %d interim responses", httpwire.ErrMalformed, httpwire.MaxInterim))
-}
-
-// responseHead reads the head of a response and returns its size in the server's buffer.
-func (s *session) responseHead() (int, error) {
-	for {
-		n, there, err := s.nextHead()
-		if there || err != nil {
-			return n, err
-		}
-		err = s.awaitServer()
-		switch {
-		case err == nil:
-		case !errors.Is(err, errFull):
-			return 0, err
-		case !s.server.grow(maxResponseHead):
-			return 0, fmt.Errorf("%w: head longer than %d bytes", httpwire.ErrMalformed, maxResponseHead)
-		}
-	}
-}
-
-// nextHead parses the head of a response if it has arrived, and returns its size in the server's buffer.
-func (s *session) nextHead() (n int, there bool, err error) {
-	x := &s.ex
-	if p := s.place(); p != nil {
-		if there, err = p.takeHead(&s.resp, &s.respText); there {
-			x.answered = true
-		}
-		if there && err == nil && p.hasContent() {
-			_, err = s.server.fill() // now, so that head and content are sent together
-		}
-		return 0, there, err
-	}
-	if s.server.r == s.server.w {
-		return 0, false, nil
-	}
-	x.answered = true
-	n, err = s.parseResponse(s.asksHead())
-	if errors.Is(err, httpwire.ErrIncomplete) {
-		return 0, false, nil
-	}
-	return n, true, err
-}
-
-// parseResponse reads a response's head at the start of the server's data.
-func (s *session) parseResponse(head bool) (int, error) {
-	if s.ex.target.route.StrictBackend {
-		return s.resp.Parse(s.server.bytes(), head)
-	}
-	return s.resp.ParseLenient(s.server.bytes(), head)
-}
-
-// awaitServer reads once from the server, within the response time-out and only while the client stays. It returns errRests
-// if the session can rest; continueExchange continues it then.
-func (s *session) awaitServer() error {
-	until := s.answerBy()
-	look := s.ex.sent.Add(checkInterval)
-	if s.ex.rest.again {
-		s.ex.rest.again = false
-		if s.clientGone() {
-			return httppool.ErrClientGone
-		}
-		look = time.Now().Add(checkInterval)
-	}
-	if s.ex.up != nil {
-		s.awaiting.Store(true)
-		defer s.awaiting.Store(false)
-	}
-	for {
-		next := look
-		if !until.IsZero() && until.Before(look) {
-			next = until
-		}
-		s.deadline = true
-		_ = s.server.conn.SetReadDeadline(next)
-		err := s.moreOfHead()
-		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
-		}
-		now := time.Now()
-		until = s.answerBy() // the upload may have ended
-		if err := s.proceed(); err != nil {
-			return err
-		}
-		switch {
-		case s.ctx.Err() != nil:
-			return context.Cause(s.ctx)
-		case s.clientGone():
-			return httppool.ErrClientGone
-		case !until.IsZero() && !now.Before(until):
-			return err
-		case !now.Before(look) && s.mayRestForHead(): // before, the upload has ended, and the answer may follow at once
-			s.ex.rest.head, s.ex.rest.until = true, until
-			return errRests
-		}
-		look = now.Add(checkInterval)
-	}
-}
-
-// answerBy returns the deadline of the response's head; zero = none, or none as long as the request's body is being sent.
-func (s *session) answerBy() time.Time {
-	x, limit := &s.ex, s.responseLimit()
-	switch {
-	case limit <= 0:
-		return x.until
-	case x.up == nil:
-		return x.earlier(x.sent.Add(limit))
-	case x.up.ended():
-		return x.earlier(x.up.time(x.up.at.Load()).Add(limit))
-	}
-	return x.until
-}
-
-// moreOfHead reads once from the server; with HTTP/2 it waits for a whole head.
-func (s *session) moreOfHead() error {
-	if p := s.place(); p != nil {
-		return p.WaitReadable()
-	}
-	_, err := s.server.fill()
-	return err
 }
 
 // clientHasLeft reports whether the client has gone before anything was sent for it, so that its request needs no upstream

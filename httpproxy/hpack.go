@@ -314,7 +314,7 @@ func appendHuffman(dst, raw []byte) ([]byte, error) {
 		window <<= length
 		have -= length
 	}
-	// The rest must be a prefix of the end-of-string code, which has ones only, and less than a byte.
+	// The remainder must be a prefix of the end-of-string code, which has ones only, and less than a byte.
 	if have >= 8 || bits.LeadingZeros64(^window) < have {
 		return dst, errHpack
 	}

@@ -200,7 +200,7 @@ func staticName(name string) byte {
 	return laterStaticName(name)
 }
 
-// laterStaticName is staticName for the rest of the alphabet.
+// laterStaticName is staticName for the remainder of the alphabet.
 func laterStaticName(name string) byte {
 	switch name {
 	case "content-disposition":

@@ -29,7 +29,7 @@ type h2Head struct {
 	h2Block
 }
 
-// h2Block is the rest of an h2Head's state for one block.
+// h2Block is the remainder of an h2Head's state for one block.
 type h2Block struct {
 	size    int
 	large   bool   // larger than limit
@@ -170,8 +170,8 @@ const contentType = "content-type"
 
 // isGRPC reports whether a Content-Type is one of gRPC's.
 func isGRPC(value string) bool {
-	rest, ok := strings.CutPrefix(value, "application/grpc")
-	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';' || rest[0] == ' ')
+	tail, ok := strings.CutPrefix(value, "application/grpc")
+	return ok && (tail == "" || tail[0] == '+' || tail[0] == ';' || tail[0] == ' ')
 }
 
 // bytesOf returns the bytes of a string. They must not be changed. An append moves them.

@@ -9,10 +9,10 @@ import (
 
 // h2Outgoing makes frames of a body that is written as in HTTP/1.1.
 type h2Outgoing struct {
-	length int64 // of the rest of the body; or httpwire.Chunked
+	length int64 // of the remainder of the body; or httpwire.Chunked
 	done   bool  // the message is complete
 	chunks httpwire.Chunks
-	rest   []byte // an incomplete piece of what was written
+	tail   []byte // an incomplete piece of what was written
 }
 
 // h2Sink takes the content. last: nothing follows.
@@ -28,18 +28,18 @@ func (o *h2Outgoing) begin(length int64) {
 	o.chunks.Own = true
 }
 
-// write passes content on until p is used up, or its rest is incomplete. n is how many bytes of p were used.
+// write passes content on until p is used up, or its tail is incomplete. n is how many bytes of p were used.
 func (o *h2Outgoing) write(p []byte, to h2Sink) (n int, err error) {
-	kept := len(o.rest)
+	kept := len(o.tail)
 	if kept > 0 {
-		p = append(o.rest, p...)
-		o.rest = nil
+		p = append(o.tail, p...)
+		o.tail = nil
 	}
 	for n < len(p) {
 		k, err := o.pass(p[n:], to)
 		n += k
 		if errors.Is(err, httpwire.ErrIncomplete) {
-			o.rest = bytes.Clone(p[n:])
+			o.tail = bytes.Clone(p[n:])
 			n = len(p)
 			break
 		}

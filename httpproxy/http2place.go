@@ -36,7 +36,7 @@ type h2Place struct {
 	sentEnd   bool                // the request is complete
 	answered  bool                // the final head has arrived
 	ended     bool                // the response is complete
-	cut       bool                // the server does not want the rest of the request
+	cut       bool                // the server does not want the remainder of the request
 	tunnels   bool                // it asks for a tunnel, or is one: see sendConnect
 	left      int64               // of the response's body; -1 = unknown
 	spent     int64               // of the stream's window; credit not returned yet
@@ -353,7 +353,7 @@ func (st *h2Place) sendTrailers(fields []httpwire.Field) error {
 	return nil
 }
 
-// refuses reports whether the rest of the request must not be sent. The error is nil if the server has answered without
+// refuses reports whether the remainder of the request must not be sent. The error is nil if the server has answered without
 // it. mu is held.
 func (st *h2Place) refuses() (bool, error) {
 	switch {

@@ -11,7 +11,7 @@ import (
 
 // h2Sides holds the two waiters of a stream: of the fiber that reads it and of the one that writes it.
 type h2Sides struct {
-	mu             *sync.Mutex // the connection's, which guards the rest
+	mu             *sync.Mutex // the connection's, which guards the other fields
 	reader, writer h2Waiter
 }
 

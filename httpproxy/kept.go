@@ -22,7 +22,7 @@ var keptBuffers = sync.Pool{New: func() any { return new([keptSize]byte) }}
 // adds to it, until the session drops it.
 type kept struct {
 	mu      sync.Mutex // held for a few instructions and a copy
-	b       []byte     // from buffers or keptBuffers, depending on its capacity; nil = nothing is kept
+	b       []byte     // from buffers, keptBuffers or shrink, depending on its capacity; nil = nothing is kept
 	dropped bool       // the request cannot be sent again
 
 	claimed int // for b; see session.claim
@@ -49,13 +49,10 @@ func (s *session) keep(p []byte) bool {
 	case s.p.ledger.exhausted(time.Now()) || !s.claimKept(n):
 		return false
 	case n <= bufferSize:
-		k.b = takeBuffer(&s.held)[:0]
+		k.move(takeBuffer(&s.held)[:], &s.held)
 	default:
 		s.held.add(keptSize)
-		larger := keptBuffers.Get().(*[keptSize]byte)
-		have := copy(larger[:], k.b)
-		k.free(&s.held)
-		k.b = larger[:have]
+		k.move(keptBuffers.Get().(*[keptSize]byte)[:], &s.held)
 	}
 	k.b = append(k.b, p...)
 	return true
@@ -83,16 +80,37 @@ func (s *session) dropKept() {
 	k.claimed = 0
 }
 
+// move moves what is kept to other memory. mu is held.
+func (k *kept) move(to []byte, held *tally) {
+	n := copy(to, k.b)
+	k.free(held)
+	k.b = to[:n]
+}
+
+// shrink moves what is kept to memory of its size.
+func (k *kept) shrink(held *tally) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := len(k.b)
+	if n == cap(k.b) || n == bufferSize { // nothing to gain, or free would take it for a buffer
+		return
+	}
+	held.add(n)
+	k.move(make([]byte, n), held)
+}
+
 // free frees the memory. mu is held.
 func (k *kept) free(held *tally) {
-	switch cap(k.b) {
+	switch n := cap(k.b); n {
 	case 0:
 		return
 	case bufferSize:
 		putBuffer(held, (*[bufferSize]byte)(k.b[:bufferSize]))
-	default:
+	case keptSize:
 		held.add(-keptSize)
 		keptBuffers.Put((*[keptSize]byte)(k.b[:keptSize]))
+	default:
+		held.add(-n)
 	}
 	k.b = nil
 }

@@ -166,7 +166,7 @@ func (k *tokens) overhead() int {
 
 // pass reads content of the answer and returns what of it goes to the client, in two pieces: see
 // llmusage.Reader.Filter. k may be nil.
-func (k *tokens) pass(content []byte) (first, rest []byte) {
+func (k *tokens) pass(content []byte) (first, last []byte) {
 	switch {
 	case !k.reading():
 		return nil, content
@@ -174,9 +174,9 @@ func (k *tokens) pass(content []byte) (first, rest []byte) {
 		k.read(content)
 		return nil, content
 	}
-	first, rest = k.reader.Filter(content)
+	first, last = k.reader.Filter(content)
 	k.begin()
-	return first, rest
+	return first, last
 }
 
 // end returns what pass has kept, at the end of the answer. k may be nil.

@@ -313,8 +313,8 @@ func (l *logLine) appendRetries(dst []byte) []byte {
 }
 
 func (l *logLine) appendReferer(dst []byte) []byte {
-	scheme, rest := l.referer()
-	return l.escape(l.escape(dst, view(scheme)), view(rest))
+	scheme, tail := l.referer()
+	return l.escape(l.escape(dst, view(scheme)), view(tail))
 }
 
 func (l *logLine) appendTLS(dst []byte) []byte {

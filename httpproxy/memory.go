@@ -64,8 +64,8 @@ func available() int64 {
 // the own group may not exist; its root has the limit then.
 func limitFiles(groups string) (files []string) {
 	for line := range strings.Lines(groups) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		controllers, group, _ := strings.Cut(rest, ":")
+		_, tail, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, group, _ := strings.Cut(tail, ":")
 		root, name := "/sys/fs/cgroup", "memory.max"
 		if slices.Contains(strings.Split(controllers, ","), "memory") {
 			root, name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"

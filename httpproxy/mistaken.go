@@ -38,10 +38,10 @@ func (s *session) noHandshake(err error) {
 	if _, err := s.lc.Write(w.bytes()); err != nil {
 		return
 	}
-	rest := stream{}
-	rest.use(s.lc)
-	rest.lingeringClose()
-	rest.drop()
+	unread := stream{}
+	unread.use(s.lc)
+	unread.lingeringClose()
+	unread.drop()
 }
 
 // noteTLS counts a failure of TLS, and logs it at debug level because any client can cause it.

@@ -102,8 +102,8 @@ func CheckRewrite(text string, expression *regexp.Regexp) error {
 	if !strings.HasPrefix(text, "/") || strings.ContainsFunc(text, notInPath) || hasDotSegment(text) {
 		return errors.New(`want a path that begins with /, without ?, #, %, \, spaces, other than ASCII characters and "." segments, such as /v2{rest}`)
 	}
-	for _, rest := range []string{"", "/"} {
-		if hasDotSegment(strings.NewReplacer("{rest}", rest, "{path}", rest).Replace(text)) {
+	for _, tail := range []string{"", "/"} {
+		if hasDotSegment(strings.NewReplacer("{rest}", tail, "{path}", tail).Replace(text)) {
 			return errors.New(`a "." beside a variable may become a segment`)
 		}
 	}

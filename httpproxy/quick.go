@@ -278,7 +278,7 @@ func (st *h2Stream) sendWhole(head, content, trailers []byte) bool {
 	return true
 }
 
-// flushAhead sends the frames collected for the client, as far as its socket accepts them; a fiber sends the rest.
+// flushAhead sends the frames collected for the client, as far as its socket accepts them; a fiber sends the others.
 func (h *http2) flushAhead() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -317,7 +317,7 @@ func (h *http2) flushUnsent() {
 	}
 }
 
-// flushAhead sends the frames collected for the server, as far as its socket accepts them; the writer sends the rest.
+// flushAhead sends the frames collected for the server, as far as its socket accepts them; the writer sends the others.
 func (c *h2Server) flushAhead() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,9 +20,9 @@ import (
 // With HTTP/1.1 on both sides the loop itself passes on what arrives, see passEvents, and the rest lasts until there is more
 // to do than that.
 //
-// A session keeps its stack while it sends the request's body, if the answer is compressed, has a length or comes by
-// HTTP/2, and if its two connections do not live on one loop. Before the answer begins it also keeps the request, as that
-// may have to be sent again.
+// A session keeps its stack while it sends the request's body, if the answer is compressed or has a length, without a loop,
+// as requests of HTTP/3 are, and if its connection to an HTTP/1.1 server lives on another one. Before the answer begins it
+// also keeps the request, as that may have to be sent again.
 
 // errRests: the session can rest.
 var errRests = errors.New("the answer pauses")
@@ -89,21 +89,24 @@ func (s *session) mayRest() bool {
 	return !x.rest.never && x.compression.by == nil && (x.up == nil || x.up.sent())
 }
 
-// mayRestForHead reports whether the session can rest until the answer's head comes, after a read from the server found
-// nothing.
-func (s *session) mayRestForHead() bool {
+// waitsOnly reports whether the session has sent all of the request, and does nothing but wait for the answer's head.
+func (s *session) waitsOnly() bool {
 	x := &s.ex
 	sent := x.inline
 	if x.up != nil {
 		sent = x.up.sent() && x.up.ended()
 	}
-	return !x.rest.never && sent && x.tunnel == nil && s.place() == nil && s.canRest()
+	return sent && x.tunnel == nil
 }
+
+// mayRestForHead reports whether the session, which waits only, can rest until the answer's head comes, after a read from
+// the server found nothing.
+func (s *session) mayRestForHead() bool { return !s.ex.rest.never && s.canRest() }
 
 // canRest reports whether the session can rest now, after a read from the server found nothing.
 func (s *session) canRest() bool {
 	loop := s.client.conn.Loop()
-	if loop == 0 || s.server.conn.Loop() != loop {
+	if loop == 0 || s.server.conn.Loop() != loop && s.place() == nil {
 		s.ex.rest.never = true
 		return false
 	}
@@ -149,12 +152,22 @@ func (s *session) beginRest() bool {
 	s.ex.rest.again = true
 	_ = s.server.conn.SetReadDeadline(s.ex.rest.until)
 	if s.stream != nil {
-		s.rests = s.server.conn.OnReadable(s.stream.resumes())
+		s.rests = s.onServerReadable(s.stream.resumes())
 	} else {
 		s.rests = s.suspend()
 	}
 	s.ex.rest.never = s.ex.rest.never || !s.rests
 	return s.rests
+}
+
+// onServerReadable runs fn as a fiber of the client's loop, once, as soon as there is something to read from the server; see
+// fiber.Stream.OnReadable. The connection of a place may live on another loop.
+func (s *session) onServerReadable(fn func()) bool {
+	if client := s.client.conn; s.server.conn.Loop() != client.Loop() {
+		run := fn
+		fn = func() { client.Go(run) }
+	}
+	return s.server.conn.OnReadable(fn)
 }
 
 // suspend suspends the session until one of its connections can be read, or until passEvents ends.
@@ -182,7 +195,7 @@ func (s *session) suspend() bool {
 		client.OnReadable(nil)
 		resume()
 	}
-	if !server.OnReadable(wake) || !client.OnReadable(wake) {
+	if !s.onServerReadable(wake) || !client.OnReadable(wake) {
 		s.ex.rest.never = true
 		wake()
 	}
@@ -193,7 +206,7 @@ func (s *session) suspend() bool {
 const (
 	maxEvent  = bufferSize / 2
 	maxEvents = 16
-	maxPart   = 256 // of a line of the framing that is kept until the rest comes
+	maxPart   = 256 // of a line of the framing that is kept until more comes
 )
 
 // passEvents is the step of a rest (see fiber.Conn.AttendThen): it passes on what arrives from the server. It returns true
@@ -219,8 +232,8 @@ func (s *session) passEvents() (over bool) {
 	return true
 }
 
-// passEvent passes on a part of the body. It returns false if that is not all there is to do; then the fiber finds the
-// rest in the server's buffer and in unsent.
+// passEvent passes on a part of the body. It returns false if that is not all there is to do; then the fiber finds
+// what remains in the server's buffer and in unsent.
 func (s *session) passEvent(b []byte) bool {
 	if len(b) > maxEvent {
 		s.server.put(b)
@@ -269,11 +282,11 @@ func (s *session) continueExchange() error {
 		s.ex.rest.head = false
 		return s.tryAgain(s.exchange(s.receiveAll))
 	}
-	return s.exchange(s.restOfBody)
+	return s.exchange(s.remainingBody)
 }
 
-// restOfBody passes on the rest of the body. It ends the lease, unless the session can rest again.
-func (s *session) restOfBody() (err error) {
+// remainingBody passes on the remainder of the body. It ends the lease, unless the session can rest again.
+func (s *session) remainingBody() (err error) {
 	if p := s.ex.rest.panicked; p != nil {
 		panic(p)
 	}
@@ -303,7 +316,7 @@ func (s *session) restOfBody() (err error) {
 	return s.fail("body", err)
 }
 
-// trimBuffers frees the buffers that the rest of the answer does not need. The request's head has been sent, but logs need
+// trimBuffers frees the buffers that the remainder of the answer does not need. The request's head has been sent, but logs need
 // it, so it moves to a buffer of its size.
 func (s *session) trimBuffers() {
 	x := &s.ex
@@ -330,12 +343,16 @@ func (s *session) trimRequest() {
 	s.about.shrink()
 	s.releaseOut()
 	s.server.release()
+	x.kept.shrink(&s.held)
 	n := x.size + int(x.body)
 	if !x.inline && (x.up == nil || !x.up.more) {
-		n = len(s.client.bytes()) // with what has arrived of the body with the head; the rest is kept elsewhere
+		n = len(s.client.bytes()) // with what has arrived of the body with the head; more is kept elsewhere
 	}
 	switch {
 	case s.stream != nil: // the head is elsewhere
+		if st, ok := s.stream.(*h2Stream); ok && x.up == nil && x.kept.b == nil { // what is kept comes before what preread reads
+			st.preread() // what has come of the body while the request was in the queue
+		}
 		if n = len(s.client.bytes()); n > 0 && n < len(s.client.buf) {
 			s.client.shrink()
 		}

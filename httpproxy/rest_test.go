@@ -16,20 +16,22 @@ import (
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/internal/tlstest"
 	"github.com/headpond/headpond/listener"
+	"github.com/headpond/headpond/pool"
+	"github.com/headpond/headpond/upstream"
 )
 
 // eventServer answers every request with a stream of the events that a test sends. "end" ends it, "abort" breaks it off.
 type eventServer struct {
-	address string
-	events  chan string
-	gone    chan struct{} // a client has left
-	asked   chan string   // bodies of requests
+	*httpproxy.Upstream
+	events chan string
+	gone   chan struct{} // a client has left
+	asked  chan string   // bodies of requests
 }
 
-func newEventServer(t testing.TB) *eventServer {
+func newEventServer(t testing.TB, way restWay) *eventServer {
 	t.Helper()
 	s := &eventServer{events: make(chan string), gone: make(chan struct{}, 1), asked: make(chan string, 9)}
-	s.address = serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+	s.Upstream = way.serve(t, pool.Limits{}, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		s.asked <- string(body)
 		_ = http.NewResponseController(w).Flush()
@@ -53,12 +55,15 @@ func newEventServer(t testing.TB) *eventServer {
 	return s
 }
 
-// rested returns a function that waits until no answer has a fiber, except the reader of an HTTP/2 connection. Call it
-// before there are any.
-func rested(t testing.TB, http2 bool) func() {
+// rested returns a function that waits until no answer has a fiber, except the reader of an HTTP/2 connection, and the writer
+// of one to a server. Call it before there are any.
+func rested(t testing.TB, way restWay) func() {
 	before := max(enginetest.Fibers(), 1) // one of them accepts
-	if http2 {
+	if way.http2 {
 		before++
+	}
+	if way.server != "" {
+		before += 2
 	}
 	return func() {
 		t.Helper()
@@ -69,21 +74,45 @@ func rested(t testing.TB, http2 bool) func() {
 	}
 }
 
-// restClients are the kinds of clients: the protocol, and whether with TLS.
-var restClients = map[string]struct{ http2, tls bool }{"HTTP/1.1": {}, "HTTP/1.1 with TLS": {tls: true}, "HTTP/2": {http2: true}, "HTTP/2 with TLS": {true, true}}
+// restWay is how a request comes and is passed on.
+type restWay struct {
+	http2, tls bool               // of the client
+	server     httpproxy.Protocol // "" = HTTP/1.1
+}
 
-// restClient returns the configuration of such a listener, and a client of it.
-func restClient(t testing.TB, cfg httpproxy.Config, http2, withTLS bool) (httpproxy.Config, *http.Client) {
+var restWays = map[string]restWay{
+	"HTTP/1.1": {}, "HTTP/1.1 with TLS": {tls: true}, "HTTP/2": {http2: true}, "HTTP/2 with TLS": {http2: true, tls: true},
+	"HTTP/1.1 to h2c": {server: httpproxy.ProtocolH2C}, "HTTP/1.1 with TLS to h2": {tls: true, server: httpproxy.ProtocolH2},
+	"HTTP/2 to h2c": {http2: true, server: httpproxy.ProtocolH2C}, "HTTP/2 with TLS to h2": {http2: true, tls: true, server: httpproxy.ProtocolH2},
+}
+
+// client returns the configuration of a listener for such clients, and one of them.
+func (w restWay) client(t testing.TB, cfg httpproxy.Config) (httpproxy.Config, *http.Client) {
 	tr := &http.Transport{Protocols: new(http.Protocols)}
-	if withTLS {
+	if w.tls {
 		cfg.TLS, tr.TLSClientConfig = certificates(t)
 		cfg.TLS.NextProtos = []string{"h2", "http/1.1"}
 	}
-	tr.Protocols.SetHTTP1(!http2)
-	tr.Protocols.SetHTTP2(http2 && withTLS)
-	tr.Protocols.SetUnencryptedHTTP2(http2 && !withTLS)
+	tr.Protocols.SetHTTP1(!w.http2)
+	tr.Protocols.SetHTTP2(w.http2 && w.tls)
+	tr.Protocols.SetUnencryptedHTTP2(w.http2 && !w.tls)
 	t.Cleanup(tr.CloseIdleConnections)
 	return cfg, &http.Client{Transport: tr}
+}
+
+// serve returns an upstream whose server is h.
+func (w restWay) serve(t testing.TB, limits pool.Limits, h http.HandlerFunc) *httpproxy.Upstream {
+	t.Helper()
+	o := httpproxy.UpstreamOptions{Protocol: w.server, Settings: upstream.Settings{Limits: limits}}
+	switch w.server {
+	case "":
+		return newUpstreamWith(t, o, serveHTTP(t, h))
+	case httpproxy.ProtocolH2C:
+		return newUpstreamWith(t, o, serveHTTP2(t, h).addr)
+	}
+	b := serveHTTP2(t, h, "h2")
+	o.TLS = b.tls
+	return newUpstreamWith(t, o, b.addr)
 }
 
 func wantEvent(t testing.TB, r io.Reader, text string) {
@@ -97,12 +126,12 @@ func wantEvent(t testing.TB, r io.Reader, text string) {
 // TestAnswerRests: a session whose answer pauses has no fiber and no buffer. Later data goes to the client, and its
 // connection serves the next request.
 func TestAnswerRests(t *testing.T) {
-	for name, way := range restClients {
+	for name, way := range restWays {
 		t.Run(name, func(t *testing.T) {
-			s := newEventServer(t)
-			cfg, client := restClient(t, routeTo(newUpstream(t, s.address)), way.http2, way.tls)
+			s := newEventServer(t, way)
+			cfg, client := way.client(t, routeTo(s.Upstream))
 			p := startProxy(t, cfg)
-			rest := rested(t, way.http2)
+			rest := rested(t, way)
 			for _, body := range []string{"", "a body", strings.Repeat("a long body", 10_000)} {
 				resp, err := client.Post(p.url, "text/plain", strings.NewReader(body))
 				if err != nil {
@@ -165,14 +194,14 @@ func TestRestEnds(t *testing.T) {
 		"drain":             {end: func(_ testing.TB, p running, _ *eventServer, _ io.Closer) { _ = p.Drain(cancelled) }},
 		"kill":              {end: func(t testing.TB, p running, _ *eventServer, _ io.Closer) { killLast(t, p) }, reason: listener.ReasonKilled},
 	} {
-		for way, with := range restClients {
+		for way, with := range restWays {
 			test := func(t testing.TB, unit time.Duration) {
-				s := newEventServer(t)
-				cfg := routeTo(newUpstream(t, s.address))
+				s := newEventServer(t, with)
+				cfg := routeTo(s.Upstream)
 				cfg.Routes[0].IdleTimeout, cfg.Routes[0].Timeout = tc.idle*unit, tc.limit*unit
-				cfg, client := restClient(t, cfg, with.http2, with.tls)
+				cfg, client := with.client(t, cfg)
 				p := startProxy(t, cfg)
-				rest := rested(t, with.http2)
+				rest := rested(t, with)
 				resp, err := client.Get(p.url)
 				if err != nil {
 					t.Fatal(err)
@@ -209,9 +238,9 @@ func TestRestEnds(t *testing.T) {
 
 // TestRequestDuringARest: a client that sends its next request during a pause gets its answer, too.
 func TestRequestDuringARest(t *testing.T) {
-	s := newEventServer(t)
-	p := startProxy(t, routeTo(newUpstream(t, s.address)))
-	rest := rested(t, false)
+	s := newEventServer(t, restWay{})
+	p := startProxy(t, routeTo(s.Upstream))
+	rest := rested(t, restWay{})
 	c, br := dialRaw(t, p.addr)
 	_, _ = io.WriteString(c, getRoot)
 	<-s.asked
@@ -250,7 +279,7 @@ func TestUnframedAnswerRests(t *testing.T) {
 		}
 	})
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
-	rest := rested(t, false)
+	rest := rested(t, restWay{})
 	resp, err := http.Get(p.url)
 	if err != nil {
 		t.Fatal(err)
@@ -270,15 +299,15 @@ func TestUnframedAnswerRests(t *testing.T) {
 
 // TestKeyUpdateDuringARest: TLS's own messages from a client do not end the rest for long, and the client's next request may use new keys.
 func TestKeyUpdateDuringARest(t *testing.T) {
-	s := newEventServer(t)
-	cfg := routeTo(newUpstream(t, s.address))
+	s := newEventServer(t, restWay{})
+	cfg := routeTo(s.Upstream)
 	server, client := certificates(t)
 	server.SessionTicketsDisabled = true
 	cfg.TLS = server
 	var keyLog bytes.Buffer
 	client.KeyLogWriter = &keyLog
 	p := startProxy(t, cfg)
-	rest := rested(t, false)
+	rest := rested(t, restWay{})
 	raw, _ := dialRaw(t, p.addr)
 	c := tls.Client(raw, client)
 	if err := c.Handshake(); err != nil {
@@ -319,12 +348,12 @@ func TestKeyUpdateDuringARest(t *testing.T) {
 // TestLogOfARest: the log line of a request whose session has rested is right, although others have used its buffer.
 func TestLogOfARest(t *testing.T) {
 	lines := &logLines{t: t}
-	s, other := newEventServer(t), newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
-	cfg := routeTo(newUpstream(t, s.address))
+	s, other := newEventServer(t, restWay{}), newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
+	cfg := routeTo(s.Upstream)
 	cfg.AccessLog = &httpproxy.AccessLog{To: lines, Query: true}
 	cfg.Routes = append([]httpproxy.Route{{Path: "/other", Upstream: other, NoAccessLog: true}}, cfg.Routes...)
 	p := startProxy(t, cfg)
-	rest := rested(t, false)
+	rest := rested(t, restWay{})
 	c, br := dialRaw(t, p.addr)
 	for _, request := range []string{
 		"GET /a/b?c=d HTTP/1.1\r\nHost: first\r\nUser-Agent: tester\r\nX-Request-Id: number-one\r\n\r\n",

@@ -63,9 +63,9 @@ func TestEventsWithoutAFiber(t *testing.T) {
 				serverTLS, o.TLS = certificates(t)
 			}
 			backend, parts, conns := partsServerWith(t, serverTLS)
-			cfg, client := restClient(t, routeTo(newUpstreamWith(t, o, backend)), false, way.client)
+			cfg, client := restWay{tls: way.client}.client(t, routeTo(newUpstreamWith(t, o, backend)))
 			p := startProxy(t, cfg)
-			rest := rested(t, false)
+			rest := rested(t, restWay{})
 			for range 2 {
 				eventsWithoutAFiber(t, p, client, parts, rest)
 			}
@@ -120,7 +120,7 @@ func restingStream(t *testing.T, withTLS bool, request string) (p running, parts
 		cfg.TLS, clientTLS = certificates(t)
 	}
 	p = startProxy(t, cfg)
-	rest := rested(t, false)
+	rest := rested(t, restWay{})
 	c, br := dialRaw(t, p.addr)
 	if withTLS {
 		c = tls.Client(c, clientTLS)
@@ -217,7 +217,7 @@ func endOfEvents(t *testing.T, withTLS bool) {
 func TestBadChunkDuringARest(t *testing.T) {
 	backend, parts, _ := partsServer(t)
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
-	rest := rested(t, false)
+	rest := rested(t, restWay{})
 	resp, err := http.Get(p.url)
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func TestBadChunkDuringARest(t *testing.T) {
 func TestBytesOfEvents(t *testing.T) {
 	backend, parts, _ := partsServer(t)
 	p := startProxy(t, routeTo(newUpstream(t, backend)))
-	rest := rested(t, false)
+	rest := rested(t, restWay{})
 	c, br := dialRaw(t, p.addr)
 	var got bytes.Buffer
 	_, _ = io.WriteString(c, getRoot)

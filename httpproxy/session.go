@@ -103,6 +103,9 @@ func (s *stream) fill() (n int, err error) {
 		}
 	}
 	s.ready = false
+	if len(s.buf) < bufferSize {
+		s.release() // an empty one of shrink
+	}
 	if s.buf == nil {
 		s.buf = takeBuffer(s.held)[:]
 	}
@@ -482,7 +485,7 @@ func (s *session) count(in, out int) {
 }
 
 // outgoing returns an empty buffer for building a message. Behind a short request, which stays in the client's buffer
-// while it is served, it is the rest of that buffer.
+// while it is served, it is the end of that buffer.
 func (s *session) outgoing() []byte {
 	if s.out == nil {
 		if b := &s.client; s.stream == nil && s.ex.inline && len(b.buf)-b.w >= leastLent {

@@ -13,7 +13,7 @@ import (
 const maxSkipped = 64 << 10
 
 // skips reports whether the connection of a request that gets an answer of the proxy with that status can go on after its
-// body. Otherwise it ends, as the rest of the body would be taken for a request. The end of a stream ends no connection.
+// body. Otherwise it ends, as the remainder of the body would be taken for a request. The end of a stream ends no connection.
 func (s *session) skips(status int) bool {
 	length, come := s.req.Length, int64(len(s.client.bytes())-s.ex.size)
 	switch {

@@ -59,11 +59,11 @@ func splitTemplate(text string, groups bool) (t template, err error) {
 			continue
 		}
 		if text[0] == '$' {
-			group, rest, err := cutGroup(text)
+			group, tail, err := cutGroup(text)
 			if err != nil {
 				return nil, err
 			}
-			t, text = append(t, group), rest
+			t, text = append(t, group), tail
 			continue
 		}
 		if strings.HasPrefix(text, "{{") {
@@ -71,12 +71,12 @@ func splitTemplate(text string, groups bool) (t template, err error) {
 			text = text[2:]
 			continue
 		}
-		name, rest, closed := strings.Cut(text[1:], "}")
+		name, tail, closed := strings.Cut(text[1:], "}")
 		if !closed {
 			return nil, fmt.Errorf("%.40q: a brace is not closed; a plain one is written twice", text)
 		}
 		t = append(t, segment{variable: true, text: name})
-		text = rest
+		text = tail
 	}
 	return t, nil
 }
@@ -146,11 +146,11 @@ func (s *session) appendVariable(dst []byte, name string) []byte {
 	case "request_id":
 		return append(dst, s.ex.id...)
 	case "rest":
-		rest := s.ex.target.rest(raw[:pathEnd(raw)])
-		if len(rest) > 0 && rest[0] != '/' { // of "%2F", which does not end a host in a URL
+		tail := s.ex.target.tail(raw[:pathEnd(raw)])
+		if len(tail) > 0 && tail[0] != '/' { // of "%2F", which does not end a host in a URL
 			dst = append(dst, '/')
 		}
-		return append(dst, rest...)
+		return append(dst, tail...)
 	case "scheme":
 		if s.isTLS != nil {
 			return append(dst, "https"...)
@@ -168,8 +168,8 @@ func (s *session) appendVariable(dst []byte, name string) []byte {
 	return dst
 }
 
-// rest returns the part of a path, as written, after the route's prefix: empty, or beginning with a slash or "%2F".
-func (t *target) rest(raw []byte) []byte {
+// tail returns the part of a path, as written, after the route's prefix: empty, or beginning with a slash or "%2F".
+func (t *target) tail(raw []byte) []byte {
 	return raw[rawIndex(raw, t.prefix):]
 }
 

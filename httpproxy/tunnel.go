@@ -219,7 +219,7 @@ func (t *tunnel) unwatch() {
 }
 
 // reset is fail after one side has failed. The other one must not take what it got for the whole, unless it is: then a
-// reset could cost it the rest that it has not read.
+// reset could cost it what it has not read.
 func (t *tunnel) reset(err error) { t.end(err, true) }
 
 // fail ends both directions; the first call, or that of reset, sets the error.

@@ -268,7 +268,7 @@ func (s *session) uploadChunks(up *uploading, ahead []byte) error {
 	}
 }
 
-// moreChunks reads more of a chunked body, or moves the rest of a long chunk unchanged. out is a buffer for its
+// moreChunks reads more of a chunked body, or moves the remainder of a long chunk unchanged. out is a buffer for its
 // framing.
 func (s *session) moreChunks(up *uploading, out []byte) error {
 	left := s.upChunks.Left()
@@ -290,7 +290,7 @@ func (s *session) moreChunks(up *uploading, out []byte) error {
 }
 
 // endUpload ends the upload with the exchange, and reports whether the body was sent completely. If it was not, the
-// client's connection ends too, because the rest of the body would be taken for a request.
+// client's connection ends too, because the remainder of the body would be taken for a request.
 func (s *session) endUpload() bool {
 	x := &s.ex
 	up := x.up

@@ -56,20 +56,20 @@ func newParker() pool.Parker {
 // Park implements pool.Parker. It gives up when the client has left: a stream reports that, and a
 // connection is checked at intervals.
 func (w *waiting) Park(ctx context.Context) error {
-	if w.s.stream == nil {
-		w.checkSoon()
-		defer w.timer.Stop()
-	} else {
+	streams := w.s.stream != nil
+	if streams {
 		w.setInner(newParker()) // from here on Unpark and look have an effect
 		defer w.setInner(nil)
 	}
-	for looks := w.s.stream != nil; ; looks = true {
+	w.checkSoon()
+	defer w.timer.Stop()
+	for first := true; ; first = false {
 		switch {
 		case w.granted.Swap(false):
 			return nil
-		case ctx.Done() != nil && looks && w.s.clientGone(): // without Done the lease is being granted
+		case ctx.Done() != nil && (streams || !first) && w.s.clientGone(): // without Done the lease is being granted
 			return httppool.ErrClientGone
-		case looks && w.s.stream == nil && w.s.ex.queued: // for longer than checkInterval
+		case !first && w.s.ex.queued: // for longer than checkInterval
 			w.s.trimRequest()
 		}
 		switch err := w.inner.Park(ctx); {
@@ -77,7 +77,7 @@ func (w *waiting) Park(ctx context.Context) error {
 			return nil
 		case err != nil:
 			return err
-		case w.s.stream == nil && ctx.Done() != nil:
+		case !streams && ctx.Done() != nil:
 			w.checkSoon()
 		}
 	}
@@ -98,10 +98,10 @@ func (w *waiting) check() {
 	}
 }
 
-// checkSoon makes Park check the client once more.
+// checkSoon makes Park look again after checkInterval: at the client, and for what the request does not need.
 func (w *waiting) checkSoon() {
 	if w.timer == nil {
-		w.timer = time.AfterFunc(checkInterval, w.inner.Unpark)
+		w.timer = time.AfterFunc(checkInterval, w.check)
 	} else {
 		w.timer.Reset(checkInterval)
 	}

@@ -195,6 +195,21 @@ func TestForgedKeys(t *testing.T) {
 	})
 }
 
+// TestForgedTokenWithoutAName: a forged token that names no key does not keep those with a new key without a name out.
+func TestForgedTokenWithoutAName(t *testing.T) {
+	inBubble(t, func(t *testing.T, is *issuer, v *jwt.Verifier, _ *conntest.Log) {
+		_, forged := sign(t, "")
+		for n := range 3 {
+			if took, err := verify(v, forged); !errors.Is(err, jwt.ErrInvalid) || n > 0 && took != 0 {
+				t.Errorf("the forged token: %v after %v", err, took)
+			}
+		}
+		if took, err := verify(v, is.publish(t, "")); err != nil || took != readingTakes {
+			t.Errorf("a good token: %v after %v", err, took)
+		}
+	})
+}
+
 // TestOldToken: a client that repeats a token of a key that is gone is refused at once, and the issuer is not asked each time.
 func TestOldToken(t *testing.T) {
 	inBubble(t, func(t *testing.T, is *issuer, v *jwt.Verifier, _ *conntest.Log) {

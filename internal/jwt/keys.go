@@ -7,6 +7,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rsa"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,15 +63,22 @@ type Keys struct {
 
 	failed atomic.Bool // the last reading has failed
 
-	mu      sync.Mutex               // held for a few instructions; guards the following
-	reading chan struct{}            // closed when the reading under way ends; nil = there is none
-	tried   bool                     // a reading has begun
-	triedAt time.Duration            // when the last one began
-	endedAt time.Duration            // when the last one ended
-	pause   bool                     // the reading under way is the first after a pause
-	begun   int                      // readings so far
-	due     time.Duration            // when unknownBurst readings because of unknown keys are allowed again
-	absent  map[string]time.Duration // keys that the last readings did not have, until when that counts; "" = of tokens without a name
+	mu      sync.Mutex                   // held for a few instructions; guards the following
+	reading chan struct{}                // closed when the reading under way ends; nil = there is none
+	tried   bool                         // a reading has begun
+	triedAt time.Duration                // when the last one began
+	endedAt time.Duration                // when the last one ended
+	pause   bool                         // the reading under way is the first after a pause
+	begun   int                          // readings so far
+	due     time.Duration                // when unknownBurst readings because of unknown keys are allowed again
+	absent  map[unknownKey]time.Duration // keys that the last readings did not have, until when that counts
+}
+
+// unknownKey is a key that is not known. A token that names none stands for its key, of which nothing else is known: otherwise one that
+// is forged would keep out all others.
+type unknownKey struct {
+	name  string
+	token [sha256.Size]byte // if name is ""
 }
 
 // Source is where keys are from.
@@ -172,23 +180,23 @@ func (k *Keys) readings() int {
 }
 
 // setAbsent notes that the issuer does not have a key.
-func (k *Keys) setAbsent(id string) {
+func (k *Keys) setAbsent(key unknownKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(id) > maxKeyID {
+	if len(key.name) > maxKeyID {
 		return
 	}
 	if k.absent == nil || len(k.absent) >= maxAbsent {
-		k.absent = map[string]time.Duration{}
+		k.absent = map[unknownKey]time.Duration{}
 	}
-	k.absent[id] = k.now() + absentFor
+	k.absent[key] = k.now() + absentFor
 }
 
 // isAbsent reports whether the issuer has been found not to have a key, a short while ago.
-func (k *Keys) isAbsent(id string) bool {
+func (k *Keys) isAbsent(key unknownKey) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.now() < k.absent[id]
+	return k.now() < k.absent[key]
 }
 
 // read begins a reading. The caller holds mu, and there is no reading under way.

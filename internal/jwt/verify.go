@@ -91,21 +91,24 @@ func (v *Verifier) Verify(token []byte) (*Identity, error) {
 	return identity, err
 }
 
-// by verifies a token with the keys of set, which may be nil. If the error is ErrUnknown, by returns the name of the token's key.
-func (v *Verifier) by(set *keySet, token []byte) (_ *Identity, key string, _ error) {
+// by verifies a token with the keys of set, which may be nil. If the error is ErrUnknown, key is the token's.
+func (v *Verifier) by(set *keySet, token []byte) (_ *Identity, key unknownKey, _ error) {
 	if len(token) > MaxToken {
-		return nil, "", invalid("it is too long")
+		return nil, key, invalid("it is too long")
 	}
 	id, now := sha256.Sum256(token), time.Now()
 	if known, ok := v.recall(id); ok && known.by == set {
-		return known.identity, "", within(now, known.from, known.to)
+		return known.identity, key, within(now, known.from, known.to)
 	}
-	known, key, err := v.verify(string(token), set, now)
+	known, name, err := v.verify(string(token), set, now)
 	if err != nil {
+		if key.name = name; name == "" {
+			key.token = id
+		}
 		return nil, key, err
 	}
 	v.remember(id, known)
-	return known.identity, "", nil
+	return known.identity, key, nil
 }
 
 // Await verifies a token for which Verify has returned ErrUnknown, once the keys have been read. It waits for maxWait at most: after
