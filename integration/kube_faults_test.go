@@ -101,7 +101,7 @@ func (l *faultLoad) change(direct string, first chan<- string) {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	for n := 0; !l.over(); n++ {
-		body := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ticker}\ndata: {n: %q}\n", strconv.Itoa(n))
+		body := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ticker}\ndata: {\"n\": %q}\n", strconv.Itoa(n))
 		data, err := l.c.request(client, http.MethodPatch, tickerPath+"?fieldManager=test&force=true", "application/apply-patch+yaml", []byte(body))
 		if err != nil {
 			l.c.t.Errorf("changing the object: %v", err)
@@ -145,7 +145,11 @@ func (l *faultLoad) watch(version string) {
 			now := time.Now()
 			l.note(&l.silent, now.Sub(heard))
 			heard, version = now, object.Metadata.ResourceVersion
-			n, _ := strconv.Atoi(object.Data.N)
+			n, err := strconv.Atoi(object.Data.N)
+			if err != nil {
+				l.noteError(err)
+				l.missing.Add(1)
+			}
 			if n > last+1 {
 				l.missing.Add(int64(n - last - 1))
 			}

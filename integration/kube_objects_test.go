@@ -58,7 +58,7 @@ func TestKubeObjects(t *testing.T) {
 					client.CloseIdleConnections()
 				}
 				path := fmt.Sprintf("%sapply-%d", configMaps, n%100) // ten applies each
-				object := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: apply-%d}\ndata: {n: %q}\n", n%100, fmt.Sprint(n))
+				object := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: apply-%d}\ndata: {\"n\": %q}\n", n%100, fmt.Sprint(n))
 				if _, err := c.request(client, http.MethodPatch, path+"?fieldManager=test&force=true", "application/apply-patch+yaml", []byte(object)); err != nil {
 					t.Errorf("apply %d: %v", n, err)
 					return

@@ -19,8 +19,12 @@ var rewrite = flag.Bool("rewrite", false, "write the machine's behaviour into te
 // TestMachineScripts plays the conversations in testdata/machine. A line "client> Message" is a message of the client, "b> Message" of
 // the client b, "server> Message" of the server connection that client has leased, "b< Message" of the one that b has. The indented lines
 // below say what the machine does. Directives: "mode session", "server NAME [STATEMENTS]", and "left CLIENT [KIND]": what looks find in the server
-// connection that a client has leased; "also": all of Config.PinAlso; and "set CLIENT NAME=VALUE …": which settings looks find there.
+// connection that a client has leased; "also": all of Config.PinAlso; "set CLIENT NAME=VALUE …": which settings looks find there; and "others":
+// other clients and server connections follow.
 func TestMachineScripts(t *testing.T) {
+	if *record {
+		recordConversations(t)
+	}
 	files, err := filepath.Glob("testdata/machine/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no scripts", err)
@@ -68,13 +72,13 @@ func firstDifference(want, got string) string {
 type player struct {
 	t       *testing.T
 	out     strings.Builder
-	pool    pgproxy.FakePool
+	pool    *pgproxy.FakePool
 	mode    pgproxy.Mode
 	clients map[string]*pgproxy.Machine
 }
 
 func playMachine(t *testing.T, script string) string {
-	p := &player{t: t, clients: map[string]*pgproxy.Machine{}}
+	p := &player{t: t, pool: new(pgproxy.FakePool), clients: map[string]*pgproxy.Machine{}}
 	for line := range strings.Lines(script) {
 		line = strings.TrimSuffix(line, "\n")
 		if strings.HasPrefix(line, "  ") {
@@ -86,6 +90,8 @@ func playMachine(t *testing.T, script string) string {
 		case line == "" || strings.HasPrefix(line, "#"):
 		case word == "mode":
 			p.mode = pgproxy.Session
+		case line == "others":
+			p.pool, p.clients = new(pgproxy.FakePool), map[string]*pgproxy.Machine{}
 		case line == "also":
 			p.pool.PinAlso(pinAll)
 		case word == "left":
@@ -126,7 +132,7 @@ func (p *player) addServer(line string) {
 func (p *player) machine(name string) (*pgproxy.Machine, func([]byte)) {
 	m := p.clients[name]
 	if m == nil {
-		m = pgproxy.NewMachine(&p.pool, p.mode, p.say)
+		m = pgproxy.NewMachine(p.pool, p.mode, p.say)
 		p.clients[name] = m
 	}
 	return m, func(b []byte) { p.say("to %s: %s", name, textOf(b, false)) }

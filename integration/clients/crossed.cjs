@@ -1,5 +1,5 @@
-// Clients that check that each answer is their own; see crossed.py. node-postgres alone has no COPY; its queries are a pipeline when
-// nobody waits in between. Arguments: the URL of the database, clients, operations of each, "calm" or "killed".
+// Clients that check that each answer is their own; see crossed.py. node-postgres leaves COPY to programs like this one; its queries are
+// a pipeline when nobody waits in between. Arguments: the URL of the database, clients, operations of each, "calm" or "killed".
 const { Client } = require("pg");
 
 const [url, clients, operations, mode] = [process.argv[2], +process.argv[3], +process.argv[4], process.argv[5]];
@@ -30,6 +30,23 @@ async function connect() {
 }
 
 const rows = async (c, text, values, name) => (await c.query({ text, values, name, rowMode: "array" })).rows;
+
+// Copy is a COPY in either direction, as a query of node-postgres.
+class Copy {
+  constructor(text, data) {
+    Object.assign(this, { text, data, out: "" });
+    this.end = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
+  }
+  submit(connection) { connection.query(this.text); }
+  handleCopyInResponse(connection) {
+    for (const row of this.data) connection.sendCopyFromChunk(Buffer.from(row));
+    connection.endCopyFrom();
+  }
+  handleCopyData(message) { this.out += message.chunk; }
+  handleCommandComplete() {}
+  handleError(e) { this.reject(e); }
+  handleReadyForQuery() { this.resolve(this.out); }
+}
 
 const can = {
   async ask(c, tag) {
@@ -82,6 +99,11 @@ const can = {
     await asked; // a request that comes later would cancel what follows
     await can.ask(c, tag);
   },
+  async copy(c, tag) {
+    const data = Array.from({ length: 50 }, (_, n) => `${tag}\t${n}\n`);
+    await c.query(new Copy("copy crossed from stdin", data)).end;
+    check(await c.query(new Copy(`copy (select tag, n from crossed where tag = '${tag}' order by n) to stdout`)).end, data.join(""));
+  },
   async pipeline(c, tag) {
     const answers = await Promise.all([0, 1, 2, 3, 4].map((n) => rows(c, "select $1::text, $2::int", [tag, n])));
     check(answers, [0, 1, 2, 3, 4].map((n) => [[tag, n]]));
@@ -92,7 +114,7 @@ async function client(number) {
   let c = null;
   const names = [...Object.keys(can), "disconnect"];
   for (let n = 0; n < operations; n++) {
-    const name = names[(number * 7 + n * 5) % names.length];
+    const name = names[(number * 7 + n * 3) % names.length];
     const tag = `${number}.${n}.${name}`;
     let timer;
     const patience = new Promise((_, reject) => { timer = setTimeout(() => reject(new Error("stuck")), PATIENCE); });
