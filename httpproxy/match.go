@@ -211,9 +211,9 @@ func (c *condition) inCookies(r *httpwire.Request) bool {
 		if !httpwire.EqualFold(f.Name, "cookie") || r.Listed(f) {
 			continue
 		}
-		for rest := f.Value; len(rest) > 0; {
+		for tail := f.Value; len(tail) > 0; {
 			var name, value []byte
-			if name, value, rest = nextCookie(rest); view(name) == c.name && c.holds(view(value)) {
+			if name, value, tail = nextCookie(tail); view(name) == c.name && c.holds(view(value)) {
 				return true
 			}
 		}
@@ -222,10 +222,10 @@ func (c *condition) inCookies(r *httpwire.Request) bool {
 }
 
 // nextCookie returns the first cookie of a Cookie field's value, and the cookies behind it.
-func nextCookie(list []byte) (name, value, rest []byte) {
-	pair, rest, _ := bytes.Cut(list, []byte{';'})
+func nextCookie(list []byte) (name, value, tail []byte) {
+	pair, tail, _ := bytes.Cut(list, []byte{';'})
 	name, value, _ = bytes.Cut(bytes.TrimLeft(pair, " \t"), []byte{'='})
-	return name, bytes.TrimRight(value, " \t"), rest
+	return name, bytes.TrimRight(value, " \t"), tail
 }
 
 // inQuery reports whether a parameter of the query meets the condition. Parameters are decoded as forms are
