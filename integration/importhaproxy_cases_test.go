@@ -114,8 +114,10 @@ defaults base
 defaults site from base
     http-request set-header X-From site
     balance leastconn
-listen www from site
+frontend www from base
     bind LISTEN(web)
+    default_backend web
+backend web from site
     option httpchk
     http-check send meth GET uri /healthz
     http-check expect status 200

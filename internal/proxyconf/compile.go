@@ -73,7 +73,7 @@ func (c *compiler) run(rules []*Rule, k *Known, s State) {
 			}
 			rules = rules[1:]
 		default:
-			yes, ok := k.and(*a)
+			yes, ok := k.And(*a)
 			if !ok {
 				c.miss(r, "no route can have its condition together with those of other rules that hold for the same requests; write a route with an expression (path_match: regex) for both")
 				rules = rules[1:]

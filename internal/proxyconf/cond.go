@@ -161,6 +161,7 @@ type Known struct {
 	Paths   Paths  // nil: any
 	Methods []string
 	Fields  []Atom // of Header, Query and ALPN, that hold
+	held    []Atom // all atoms that hold, as an intersection of paths does not tell of which
 	not     []Atom // atoms that do not hold, because requests with them have been taken by routes before
 }
 
@@ -191,6 +192,9 @@ func hostImplies(a, b string) bool {
 func (k *Known) decides(a Atom) (holds, known bool) {
 	if slices.ContainsFunc(k.not, a.implies) {
 		return false, true
+	}
+	if slices.ContainsFunc(k.held, func(h Atom) bool { return h.implies(a) }) {
+		return true, true
 	}
 	switch a.Kind {
 	case Host:
@@ -226,10 +230,10 @@ func (k *Known) decides(a Atom) (holds, known bool) {
 	return false, false
 }
 
-// and returns what is known if the atom holds, too; false if no route can have both.
-func (k *Known) and(a Atom) (*Known, bool) {
+// And returns what is known if the atom holds, too; false if no route can have both.
+func (k *Known) And(a Atom) (*Known, bool) {
 	next := *k
-	next.Fields, next.not = slices.Clone(k.Fields), slices.Clone(k.not)
+	next.Fields, next.held = slices.Clone(k.Fields), append(slices.Clone(k.held), a)
 	switch a.Kind {
 	case Host:
 		next.Host = a.Value

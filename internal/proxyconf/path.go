@@ -118,7 +118,7 @@ func (p Path) Valid() error {
 	if _, err := regexp.Compile(p.Text); err != nil {
 		return err
 	}
-	_, err := httpproxy.CompilePath(Paths{p}.expression())
+	_, err := httpproxy.CompilePath(Paths{p}.Expression())
 	return err
 }
 
@@ -308,8 +308,8 @@ func (all Paths) intersect(others Paths) (Paths, bool) {
 	return both, true
 }
 
-// expression returns the paths as an expression for the whole path.
-func (all Paths) expression() string {
+// Expression returns the paths as an expression for the whole path.
+func (all Paths) Expression() string {
 	if all == nil {
 		return "(?s).*"
 	}
@@ -326,9 +326,29 @@ func (all Paths) expression() string {
 
 // CheckRewrite reports what is wrong with a new path for the route of the paths, which may have groups of their expression.
 func (all Paths) CheckRewrite(text string) error {
-	expression, err := httpproxy.CompilePath(all.expression())
+	expression, err := httpproxy.CompilePath(all.Expression())
 	if err != nil {
 		return err
 	}
 	return httpproxy.CheckRewrite(text, expression)
+}
+
+// Grouped returns the paths as one expression with the group of another one, such as "^/api/(.*)", if they are a part of it.
+func (all Paths) Grouped(p Path) (Path, bool) {
+	begin := p.literal()
+	if end := strings.TrimPrefix(p.Text, "^"+regexp.QuoteMeta(begin)); begin == "" || end != "(.*)" && end != "(.*)$" || len(all) == 0 {
+		return p, false
+	}
+	var texts []string
+	for _, q := range all {
+		if q.Fold || q.Kind != Exact && q.Kind != Affix || !strings.HasPrefix(q.Text, begin) || overlap(q.Text, q.Tail) {
+			return p, false
+		}
+		text := regexp.QuoteMeta(q.Text[len(begin):])
+		if q.Kind == Affix {
+			text += ".*" + regexp.QuoteMeta(q.Tail)
+		}
+		texts = append(texts, text)
+	}
+	return Path{Kind: Regexp, Text: "^" + regexp.QuoteMeta(begin) + "(" + strings.Join(texts, "|") + ")$"}, true
 }

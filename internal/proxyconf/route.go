@@ -250,7 +250,7 @@ func (s step) route(host string) Route {
 		put("path", yamltext.Quote(s.paths[0].Text))
 		put("path_match", "exact")
 	case 1:
-		put("path", yamltext.Quote(s.paths.expression()))
+		put("path", yamltext.Quote(s.paths.Expression()))
 		put("path_match", "regex")
 	default:
 		put("path", yamltext.Quote(s.paths[0].Text))

@@ -479,7 +479,12 @@ func (p *place) replacePath(r *proxyconf.Rule, l line, words []word) bool {
 			return "the path has been changed before; write one rewrite for both"
 		case len(k.Paths) == 1 && (proxyconf.Paths{path}).Same(k.Paths):
 			k.Paths = all
-		case true:
+		default:
+			part, ok := k.Paths.Grouped(path)
+			if ok {
+				k.Paths = proxyconf.Paths{part}
+				break
+			}
 			return fmt.Sprintf("the groups of %q are known only where the route's path is that expression, and this route is for a part of it", words[0])
 		}
 		s.Moved, s.Groups = true, true
