@@ -32,6 +32,10 @@ func (p *proxy) binds() (all []bind, err error) {
 		}
 		b := bind{at: l.at}
 		p.bindOptions(l, &b)
+		if b.tls && b.set.Get("tls/cert") == "" {
+			p.c.out.Reports.Add(l.at, "bind ssl", proxyconf.Missing, "it is left out: there is no certificate that can be read; tls: {cert, key} of the listener names it")
+			continue
+		}
 		for _, text := range strings.Split(l.arg(1), ",") {
 			addresses, why := bindAddresses(text)
 			if why != "" {
@@ -123,9 +127,6 @@ func (p *proxy) bindOptions(l line, b *bind) {
 			value = l.words[i]
 		}
 		p.bindOption(l, b, w, value)
-	}
-	if b.tls && b.set.Get("tls/cert") == "" {
-		p.c.out.Reports.Add(l.at, "bind ssl", proxyconf.Missing, "there is no certificate; tls: {cert, key} of the listener names it")
 	}
 	if !b.tls {
 		b.set = slices.DeleteFunc(b.set, func(s proxyconf.Setting) bool { return strings.HasPrefix(s.Key, "tls/") })

@@ -220,6 +220,13 @@ func (p *proxy) limits(at *place, s *proxyconf.Settings) {
 	}
 	if l, ok := p.last("log-format"); ok {
 		s.Set("access_log", "true", l.at)
+		p.c.out.Reports.Add(l.at, l.name(), proxyconf.Differs, "access_log: true writes all fields to the gateway's log; http: {access_log: {path: …, format: …}} has a format")
+	}
+	if l, ok := p.last("timeout", "client-fin"); ok && p.http() {
+		p.c.out.Reports.Add(l.at, l.name(), proxyconf.Itself, "requests of clients that have left end within a second")
+	}
+	if l, ok := p.last("retries"); ok {
+		p.c.out.Reports.Add(l.at, l.name(), proxyconf.Itself, "each endpoint is tried once when a connection cannot be opened")
 	}
 	state := proxyconf.State{}
 	for _, l := range p.lines {

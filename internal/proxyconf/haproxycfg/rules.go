@@ -23,6 +23,11 @@ func (p *place) rules(after []*proxyconf.Rule) []*proxyconf.Rule {
 			if r := p.request(l, after, rules); r != nil {
 				rules = append([]*proxyconf.Rule{r}, rules...)
 			}
+		case l.words[0] == "tcp-request" && l.arg(1) == "content":
+			if r := p.content(l); r != nil {
+				p.deny(r, l, nil)
+				first = append([]*proxyconf.Rule{r}, first...)
+			}
 		case l.words[0] == "redirect":
 			words, cond, err := p.cut(l.words[1:])
 			if r := p.rule(l, cond, err); r != nil && p.redirect(r, words) {
@@ -129,7 +134,7 @@ func (p *place) request(l line, allowed, next []*proxyconf.Rule) *proxyconf.Rule
 // notOfRoutes are rules that no route has, and what to do.
 var notOfRoutes = map[string]string{
 	"capture": "access logs can have headers: `{header.NAME}` in `access_log: {format: …}`", "set-log-level": "a route's `access_log` has conditions: min_status, slower_than, sample",
-	"set-var": "", "set-nice": "", "set-tos": "", "set-mark": "",
+	"set-var": "no condition or value that is carried looks at it", "unset-var": "no condition or value that is carried looks at it", "set-nice": "requests have no priority", "set-tos": "packets are not marked", "set-mark": "packets are not marked",
 }
 
 // untouched reports a rule that does nothing to requests by itself.
@@ -169,7 +174,7 @@ func (p *place) deny(r *proxyconf.Rule, l line, words []word) {
 			}
 		}
 	}
-	if l.arg(1) == "silent-drop" || l.arg(1) == "reject" || l.arg(1) == "tarpit" {
+	if l.arg(1) == "silent-drop" || l.arg(1) == "reject" || l.words[0] == "tcp-request" || l.arg(1) == "tarpit" {
 		p.differs(l, "the client gets %d at once", status)
 	}
 	r.End, r.Do = true, answer(l, status, "", "", "")
@@ -192,6 +197,9 @@ func (p *place) deny(r *proxyconf.Rule, l line, words []word) {
 func (p *place) limit(s *proxyconf.State, l line, limit proxyconf.Limit) string {
 	if limit.Kind != "http_req_rate" {
 		return "connections are limited by the listener: max_connections_per_source, and connection_rate" + danger(l)
+	}
+	if s.Settings.Under("rate_limit") {
+		return "a route has one rate_limit, and another rule has set it" + danger(l)
 	}
 	s.Settings.Set("rate_limit/requests", strconv.Itoa(limit.Count), l.at)
 	s.Settings.Set("rate_limit/per", limit.Per, l.at)

@@ -78,7 +78,12 @@ func (c *converter) upstream(p *proxy) *proxyconf.Upstream {
 	u := &proxyconf.Upstream{Of: p.kind + " " + p.name, From: p.at}
 	c.upstreams[p] = nil
 	first, backups := server{}, 0
+	if off, ok := p.last("disabled"); ok {
+		c.out.Reports.Add(off.at, p.kind+" "+p.name, proxyconf.Itself, "it is disabled: its requests get 503")
+		return nil
+	}
 	for _, s := range p.servers() {
+		p.reportOptions(s)
 		if why := p.unfit(s, first); why != "" {
 			c.out.Reports.Add(s.l.at, s.l.name(), proxyconf.Missing, "%s", why)
 			continue
@@ -198,8 +203,7 @@ func (p *proxy) balance(u *proxyconf.Upstream) {
 	case !ok && p.cookie() != "":
 		l, _ = p.last("cookie")
 	case !ok:
-		u.Settings.Default("balance", "round_robin", "HAProxy's default")
-		return
+		balance = "round_robin"
 	case name == "hdr" && !headerName(balanceHeader(l)):
 		balance = ""
 	}
@@ -212,6 +216,12 @@ func (p *proxy) balance(u *proxyconf.Upstream) {
 	}
 	if p.cookie() != "" {
 		balance = "ring_hash"
+	} else if l, ok := p.last("cookie"); ok {
+		p.c.out.Reports.Add(l.at, "cookie", proxyconf.Missing, "affinity of an http route goes by a cookie that the gateway or the server sets (cookie: NAME), and leaves it as it is")
+	}
+	if l.words == nil {
+		u.Settings.Default("balance", balance, "HAProxy's default")
+		return
 	}
 	u.Settings.Set("balance", balance, l.at)
 }
@@ -225,7 +235,7 @@ func balanceHeader(l line) string {
 // cookie returns the name of the cookie that HAProxy inserts, "" if it does not.
 func (p *proxy) cookie() string {
 	l, ok := p.last("cookie")
-	if ok && slices.Contains(l.words[2:], "insert") && headerName(l.arg(1)) {
+	if ok && p.http() && len(l.words) > 2 && slices.Contains(l.words[2:], "insert") && headerName(l.arg(1)) {
 		return l.arg(1)
 	}
 	return ""
@@ -265,13 +275,17 @@ func (p *proxy) serverSettings(u *proxyconf.Upstream, s server) {
 	if p.http() && (s.has("send-proxy") || s.has("send-proxy-v2")) {
 		c.out.Reports.Add(at, "server send-proxy", proxyconf.Missing, "http upstreams get X-Forwarded-For, and no PROXY header")
 	}
+}
+
+// reportOptions reports the options of a server that are not carried.
+func (p *proxy) reportOptions(s server) {
 	for _, name := range slices.Sorted(maps.Keys(s.options)) {
 		if !slices.Contains(carriedOptions, name) {
 			fate, note := proxyconf.Missing, "the gateway has no such option"
 			if n, ok := quietOptions[name]; ok {
 				fate, note = proxyconf.Itself, n
 			}
-			c.out.Reports.Add(at, "server "+name, fate, "%s", note)
+			p.c.out.Reports.Add(s.l.at, "server "+name, fate, "%s", note)
 		}
 	}
 }

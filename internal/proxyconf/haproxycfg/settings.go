@@ -2,6 +2,7 @@ package haproxycfg
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,7 +80,11 @@ func (p *proxy) affinity(s *proxyconf.Settings) {
 func (p *proxy) compression(s *proxyconf.Settings, front *proxy) {
 	for _, from := range []*proxy{p, front} {
 		l, ok := from.last("compression", "algo")
-		if !ok || !slices.Contains(l.words[2:], "gzip") {
+		if !ok {
+			continue
+		}
+		if !slices.Contains(l.words[2:], "gzip") {
+			p.c.out.Reports.Add(l.at, l.name(), proxyconf.Missing, "compress of a route has gzip and zstd")
 			continue
 		}
 		text := "encodings: [gzip], min_bytes: 1"
@@ -139,10 +144,7 @@ func (p *proxy) errorPages() (text string, at proxyconf.Position) {
 		pages[status] = fmt.Sprintf("content_type: %s, body: %s", yamltext.Quote(contentType), yamltext.Quote(body))
 	}
 	var all []string
-	for _, status := range []int{400, 401, 403, 404, 405, 408, 410, 413, 421, 422, 425, 429, 500, 501, 502, 503, 504} {
-		if pages[status] == "" {
-			continue
-		}
+	for _, status := range slices.Sorted(maps.Keys(pages)) {
 		list := strconv.Itoa(status)
 		if status == 503 && pages[502] == "" { // where no server can be reached the gateway answers 502
 			list = "502, 503"

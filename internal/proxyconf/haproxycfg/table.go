@@ -176,6 +176,14 @@ func (p *proxy) reportLines() {
 		if len(l.words) > 1 {
 			two += " " + l.words[1]
 		}
+		if elsewhere := !p.http() && strings.HasPrefix(first, "http-re") || p.kind == "backend" && first == "tcp-request"; elsewhere {
+			p.c.out.Reports.Add(l.at, l.name(), missing, "there is no such rule for what is forwarded here%s", danger(l))
+			continue
+		}
+		if first == "tcp-request" && !slices.Contains([]string{"connection", "session", "content"}, l.arg(1)) {
+			p.c.out.Reports.Add(l.at, l.name(), itself, "where there are routes the gateway waits for what they look at")
+			continue
+		}
 		if slices.Contains(handled, first) || slices.Contains(handled, two) {
 			continue
 		}
