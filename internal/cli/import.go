@@ -21,7 +21,7 @@ const exitNoEqual = 3
 // importFile is `headpond import FILE`.
 func importFile(e env, args []string) int {
 	fs := flags("import", "["+strings.Join(importKinds, "|")+"] FILE", "Prints a configuration that does what that of another program does, and on stderr each setting that is not in it, with what to do. "+
-		"Without a program the name of FILE says it: pgbouncer.ini, haproxy.cfg. "+
+		"Without a program the name of FILE says it: pgbouncer.ini, haproxy.cfg, nginx.conf. "+
 		"Exits with 3 if something has no equal, and with 1 if the file is broken or the result does not pass check.")
 	out := fs.String("o", "", "write the configuration to this `file`, which must not exist, instead of stdout")
 	passwords := fs.String("passwords", "", "write the passwords of connection strings, or of userlists, to files in this `directory`, which only their owner can read; without it the configuration takes those of PgBouncer from the environment")
@@ -71,7 +71,7 @@ func importFile(e env, args []string) int {
 }
 
 // importKinds are the programs whose configurations can be imported.
-var importKinds = []string{"pgbouncer", "haproxy"}
+var importKinds = []string{"pgbouncer", "haproxy", "nginx"}
 
 // importKind returns the program and the file that arguments name, or what is wrong with them.
 func importKind(args []string) (kind, path, why string) {

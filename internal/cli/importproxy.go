@@ -12,6 +12,7 @@ import (
 	"github.com/headpond/headpond/gateway/config"
 	"github.com/headpond/headpond/internal/proxyconf"
 	"github.com/headpond/headpond/internal/proxyconf/haproxycfg"
+	"github.com/headpond/headpond/internal/proxyconf/nginxconf"
 )
 
 // importProxy is importFile for the configuration of another proxy.
@@ -68,7 +69,9 @@ func convertProxy(kind, path, passwords string) (*proxyconf.Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = kind
+	if kind == "nginx" {
+		return nginxconf.Convert(path, text, nginxconf.Options{Dir: filepath.Dir(full), Read: readBounded, Glob: filepath.Glob})
+	}
 	return haproxycfg.Convert(path, text, haproxycfg.Options{Dir: filepath.Dir(full), Read: readBounded, List: listFolder, Env: os.LookupEnv, Passwords: passwords})
 }
 

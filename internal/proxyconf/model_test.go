@@ -49,7 +49,7 @@ func holds(c *proxyconf.Cond, r request) bool {
 // inPath reports whether a path is in a set.
 func inPath(p proxyconf.Path, path string) bool {
 	if p.Kind == proxyconf.Regexp {
-		return regexp.MustCompile(p.Text).MatchString(path)
+		return regexp.MustCompile(map[bool]string{true: "(?i)"}[p.Fold] + p.Text).MatchString(path)
 	}
 	text, tail := p.Text, p.Tail
 	if p.Fold {

@@ -352,3 +352,26 @@ func (all Paths) Grouped(p Path) (Path, bool) {
 	}
 	return Path{Kind: Regexp, Text: "^" + regexp.QuoteMeta(begin) + "(" + strings.Join(texts, "|") + ")$"}, true
 }
+
+// CheckRedirect is CheckRewrite for the address of a redirect.
+func (all Paths) CheckRedirect(text string) error {
+	expression, err := httpproxy.CompilePath(all.Expression())
+	if err != nil {
+		return err
+	}
+	return httpproxy.CheckRedirect(text, expression)
+}
+
+// Narrow makes the known paths an expression with the groups of p, which holds; false if they are only a part of it.
+func (k *Known) Narrow(p Path) bool {
+	all := Paths{p}
+	if len(k.Paths) == 1 && all.Same(k.Paths) {
+		k.Paths = all
+		return true
+	}
+	part, ok := k.Paths.Grouped(p)
+	if ok {
+		k.Paths = Paths{part}
+	}
+	return ok
+}

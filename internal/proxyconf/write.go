@@ -1,7 +1,9 @@
 package proxyconf
 
 import (
+	"cmp"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/headpond/headpond/internal/yamltext"
@@ -53,7 +55,11 @@ func comment(of string, from Position) string {
 func (l *Listener) write(m *yamltext.Mapping) {
 	m.Put("name", yamltext.Quote(l.Name), comment(l.Of, l.From))
 	section := l.Settings.Get("protocol")
-	l.Settings.write(m)
+	settings := slices.Clone(l.Settings)
+	slices.SortStableFunc(settings, func(a, b Setting) int { // what is beside the routes comes last
+		return cmp.Compare(btoi(head(a.Key) == section), btoi(head(b.Key) == section))
+	})
+	settings.write(m)
 	if len(l.Routes) == 0 {
 		return
 	}
@@ -106,4 +112,11 @@ func (s Settings) write(m *yamltext.Mapping) {
 		}
 		at.Put(yamltext.Quote(names[len(names)-1]), set.Text, why)
 	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

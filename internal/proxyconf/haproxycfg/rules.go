@@ -2,7 +2,6 @@ package haproxycfg
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -413,7 +412,7 @@ func (p *place) field(l line, to *proxyconf.Fields, op, name, value string, requ
 	if httpproxy.CheckHeaderRule(name, request) != nil && (!request || op != "set" || !strings.EqualFold(name, "host")) {
 		return false
 	}
-	to.Do(proxyconf.Change{Op: op, Name: http.CanonicalHeaderKey(name), Value: text, From: l.at})
+	to.Do(proxyconf.Change{Op: op, Name: name, Value: text, From: l.at})
 	return true
 }
 
@@ -482,17 +481,10 @@ func (p *place) replacePath(r *proxyconf.Rule, l line, words []word) bool {
 	}
 	r.When = proxyconf.Both(r.When, proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: all}))
 	r.Do = func(s *proxyconf.State, k *proxyconf.Known) string {
-		switch {
-		case s.Moved:
+		if s.Moved {
 			return "the path has been changed before; write one rewrite for both"
-		case len(k.Paths) == 1 && (proxyconf.Paths{path}).Same(k.Paths):
-			k.Paths = all
-		default:
-			part, ok := k.Paths.Grouped(path)
-			if ok {
-				k.Paths = proxyconf.Paths{part}
-				break
-			}
+		}
+		if !k.Narrow(path) {
 			return fmt.Sprintf("the groups of %q are known only where the route's path is that expression, and this route is for a part of it", words[0])
 		}
 		s.Moved, s.Groups = true, true
