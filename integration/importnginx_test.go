@@ -66,7 +66,7 @@ var nginxCases = map[string]string{
 		location ~* \.js$ { proxy_pass http://spare; }
 		location /users/ { rewrite ^/users/([0-9]+)/(.*)$ /u/$1-$2 break; proxy_pass http://SERVER(users); }
 		location = /x { return 200 "fine"; }
-		location /v1/api { proxy_pass http://SERVER(v)/; }
+		location /v1/api { proxy_pass http://SERVER(v)/w; }
 	}
 `,
 	"names": `

@@ -3,6 +3,7 @@ package haproxycfg
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -395,7 +396,11 @@ func plainText(text string) bool {
 
 // isHost reports whether a text may be the name of a host in a route.
 func isHost(text string) bool {
-	return text != "" && len(text) < 254 && !strings.HasPrefix(text, ".") && !strings.ContainsFunc(text, func(c rune) bool {
+	last := text[strings.LastIndexByte(text, '.')+1:]
+	if _, err := netip.ParseAddr(text); err != nil && strings.Trim(last, "0123456789") == "" { // neither an address nor a name
+		return false
+	}
+	return text != "unix" && len(text) < 254 && !strings.HasPrefix(text, ".") && !strings.ContainsFunc(text, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '_'
 	})
 }

@@ -4,6 +4,7 @@ package nginxconf
 import (
 	"cmp"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -164,7 +165,11 @@ func plain(text string) bool {
 
 // isHost reports whether a text may be the name of a host in a route.
 func isHost(text string) bool {
-	return text != "" && len(text) < 254 && !strings.HasPrefix(text, ".") && !strings.ContainsFunc(text, func(c rune) bool {
+	last := text[strings.LastIndexByte(text, '.')+1:]
+	if _, err := netip.ParseAddr(text); err != nil && strings.Trim(last, "0123456789") == "" { // neither an address nor a name
+		return false
+	}
+	return text != "unix" && len(text) < 254 && !strings.HasPrefix(text, ".") && !strings.ContainsFunc(text, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '_'
 	})
 }

@@ -197,7 +197,8 @@ func (v *view) location(l location) []*proxyconf.Rule {
 		if httpproxy.CheckRedirect(to, nil) != nil || !plain(to) {
 			return nil
 		}
-		return []*proxyconf.Rule{{From: l.d.at, When: proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: paths}), End: true, Do: redirect(l.d, to, 301)}}
+		r := &proxyconf.Rule{From: l.d.at, When: proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: paths}), End: true, Do: redirect(l.d, to, 301)}
+		return []*proxyconf.Rule{v.adding(l.scope, l.d, r)}
 	}
 	v.report(l.d, "location")
 	for _, inner := range l.d.all("location") {
@@ -225,14 +226,14 @@ func (v *view) rewrites(s scope) (rules []*proxyconf.Rule) {
 	for _, d := range s[len(s)-1].block {
 		switch d.name() {
 		case "return":
-			rules = append(rules, v.returns(s, d))
+			rules = append(rules, v.adding(s, d, v.returns(s, d)))
 		case "rewrite":
 			if r := v.rewrite(s, d); r != nil {
-				rules = append(rules, r)
+				rules = append(rules, v.adding(s, d, r))
 			}
 		case "if":
 			cond, ok := v.condition(d)
-			for _, r := range v.rewrites(scope{d}) {
+			for _, r := range v.rewrites(s.within(d)) {
 				r.When = proxyconf.Both(cond, r.When)
 				if ok {
 					rules = append(rules, r)
@@ -246,6 +247,21 @@ func (v *view) rewrites(s scope) (rules []*proxyconf.Rule) {
 		}
 	}
 	return rules
+}
+
+// adding adds the headers of add_header to a rule that answers.
+func (v *view) adding(s scope, d *directive, r *proxyconf.Rule) *proxyconf.Rule {
+	if !r.End {
+		return r
+	}
+	do, fields := r.Do, v.responseHeaders(s, d.name() == "return" && d.arg(1) >= "4")
+	r.Do = func(st *proxyconf.State, k *proxyconf.Known) string {
+		for _, f := range fields {
+			st.Response.Do(f)
+		}
+		return do(st, k)
+	}
+	return r
 }
 
 // condition returns the condition of an if.
@@ -375,7 +391,7 @@ func (v *view) rewrite(s scope, d *directive) *proxyconf.Rule {
 		r.Do = v.withGroups(path, strings.Contains(to, "$"), redirect(d, to, status))
 		return r
 	}
-	if flag != "break" || len(s) < 4 || noArgs || strings.Contains(target, "?") || !ok || all.CheckRewrite(to) != nil {
+	if flag != "break" || !slices.ContainsFunc(s, func(d *directive) bool { return d.name() == "location" }) || noArgs || strings.Contains(target, "?") || !ok || all.CheckRewrite(to) != nil {
 		v.missing(d, "rewrite of a route changes the path that its server gets, as break in a location does; it chooses no other route")
 		return nil
 	}

@@ -23,6 +23,10 @@ func (c *converter) path(name string) string {
 
 // last returns the rules at the end of a location: who may use it, and where its requests go.
 func (v *view) last(l location) (rules []*proxyconf.Rule) {
+	if d := v.closed(l.scope); d != nil { // whoever asks
+		r := &proxyconf.Rule{From: d.at, When: proxyconf.Const(true), End: true, Do: answer(d, 403, "", "")}
+		return append(rules, v.adding(l.scope, &directive{words: []string{"return", "403"}}, r))
+	}
 	rules = append(rules, &proxyconf.Rule{From: l.d.at, When: proxyconf.Const(true), Do: v.access(l.scope)})
 	end := &proxyconf.Rule{From: l.d.at, Name: "location " + l.path, When: proxyconf.Const(true), End: true}
 	var pass *directive
@@ -49,6 +53,24 @@ func (v *view) last(l location) (rules []*proxyconf.Rule) {
 	return append(rules, end)
 }
 
+// closed returns the directive that refuses all clients, nil if there is none.
+func (v *view) closed(s scope) *directive {
+	for _, block := range slices.Backward(s) {
+		for _, d := range block.block {
+			switch {
+			case d.name() == "allow":
+				return nil
+			case d.name() == "deny" && d.arg(1) == "all":
+				return d
+			}
+		}
+		if len(block.all("deny")) > 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
 // pass returns what sends requests to the server of a proxy_pass.
 func (v *view) pass(l location, d *directive) func(*proxyconf.State, *proxyconf.Known) string {
 	scheme, rest, ok := strings.Cut(d.arg(1), "://")
@@ -71,7 +93,7 @@ func (v *view) pass(l location, d *directive) func(*proxyconf.State, *proxyconf.
 		return answer(d, 502, "", "")
 	}
 	settings := v.routeSettings(l.scope, u)
-	fields, response := v.requestHeaders(l.scope, server), v.responseHeaders(l.scope)
+	fields, response := v.requestHeaders(l.scope, server), v.responseHeaders(l.scope, false)
 	moves := v.moves(l, d, "/"+uri, hasURI)
 	return func(s *proxyconf.State, k *proxyconf.Known) string {
 		s.From = d.at
@@ -368,6 +390,8 @@ func (v *view) requestHeaders(s scope, server string) (fields proxyconf.Fields) 
 				v.missing(d, "the gateway writes %s itself, with what it knows of the client; behind another proxy name that in trusted_proxies", name)
 			}
 			continue
+		case strings.EqualFold(text, "{header."+name+"}"):
+			continue // as the client sent it
 		case value == "" && httpproxy.CheckHeaderRule(name, true) == nil:
 			fields.Do(proxyconf.Change{Op: "remove", Name: name, From: d.at})
 			continue
@@ -386,8 +410,8 @@ func (v *view) requestHeaders(s scope, server string) (fields proxyconf.Fields) 
 	return fields
 }
 
-// responseHeaders returns the changes of answers.
-func (v *view) responseHeaders(s scope) (fields proxyconf.Fields) {
+// responseHeaders returns the changes of answers; with failed those of errors.
+func (v *view) responseHeaders(s scope, failed bool) (fields proxyconf.Fields) {
 	for _, d := range s.list("proxy_hide_header") {
 		if httpproxy.CheckHeaderRule(d.arg(1), false) == nil {
 			fields.Do(proxyconf.Change{Op: "remove", Name: d.arg(1), From: d.at})
@@ -395,6 +419,9 @@ func (v *view) responseHeaders(s scope) (fields proxyconf.Fields) {
 	}
 	for _, d := range s.list("add_header") {
 		text, ok := v.template(d.arg(2), false)
+		if failed && d.arg(3) != "always" {
+			continue
+		}
 		if strings.EqualFold(d.arg(1), "alt-svc") {
 			v.itself(d, "http3 of a listener sends it")
 			continue
