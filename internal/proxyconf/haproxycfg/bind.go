@@ -172,8 +172,8 @@ func (p *proxy) bindOption(l line, b *bind, w, value string) {
 		b.set.Set("trusted_proxies", `["0.0.0.0/0", "::/0"]`, l.at)
 		report(proxyconf.Differs, "HAProxy trusts every client with a PROXY header: name the load balancers in trusted_proxies in place of all addresses")
 	case "mode":
-		if _, err := strconv.ParseUint(value, 8, 9); err != nil {
-			report(proxyconf.Missing, "the mode of a socket is octal, such as 660")
+		if n, err := strconv.ParseUint(value, 8, 9); err != nil || n&0o200 == 0 {
+			report(proxyconf.Missing, "the mode of a socket is octal, and lets the owner write, such as 660")
 			return
 		}
 		b.set.Set("socket/mode", yamltext.Quote(value), l.at)
