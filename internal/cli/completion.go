@@ -85,7 +85,7 @@ func candidates(words []string) []string {
 		return startingWith(last, flagLines(flagsOf(c)))
 	case c.words != nil:
 		return startingWith(last, c.words(args))
-	case strings.Contains(c.args, "FILE") && len(args) == 0:
+	case strings.Contains(c.args, "FILE") && len(args) <= strings.Count(c.args, " "):
 		return []string{filesWanted}
 	}
 	return nil

@@ -20,20 +20,32 @@ const exitNoEqual = 3
 
 // importFile is `headpond import FILE`.
 func importFile(e env, args []string) int {
-	fs := flags("import", "pgbouncer.ini", "Prints a configuration that does what a PgBouncer's does, and on stderr each setting that is not in it, with what to do. "+
+	fs := flags("import", "["+strings.Join(importKinds, "|")+"] FILE", "Prints a configuration that does what that of another program does, and on stderr each setting that is not in it, with what to do. "+
+		"Without a program the name of FILE says it: pgbouncer.ini, haproxy.cfg, nginx.conf. "+
 		"Exits with 3 if something has no equal, and with 1 if the file is broken or the result does not pass check.")
 	out := fs.String("o", "", "write the configuration to this `file`, which must not exist, instead of stdout")
-	passwords := fs.String("passwords", "", "write the passwords of connection strings to files in this `directory`, which only their owner can read; without it the configuration takes them from the environment")
-	port := fs.Int("port", 0, "listen on this `port` instead of listen_port, to run beside PgBouncer")
-	args, code, ok := parse(e, fs, args, 1, "want one pgbouncer.ini")
+	passwords := fs.String("passwords", "", "write the passwords of connection strings, or of userlists, to files in this `directory`, which only their owner can read; without it the configuration takes those of PgBouncer from the environment")
+	port := fs.Int("port", 0, "of PgBouncer: listen on this `port` instead of listen_port, to run beside it")
+	args, code, ok := parse(e, fs, args, -1, "want one file")
 	if !ok {
 		return code
+	}
+	kind, path, why := importKind(args)
+	switch {
+	case why == "" && kind != "pgbouncer" && *port != 0:
+		why = "-port is for PgBouncer, which has one port"
+	case why == "" && kind != "pgbouncer":
+		return importProxy(e, kind, path, *out, *passwords)
+	}
+	if why != "" {
+		_, _ = fmt.Fprintln(e.stderr, "headpond import:", why)
+		return exitUsage
 	}
 	if *port < 0 || *port > 65535 {
 		_, _ = fmt.Fprintf(e.stderr, "headpond import: -port %d: want a port from 1 to 65535\n", *port)
 		return exitUsage
 	}
-	result, err := convert(args[0], *port, *passwords)
+	result, err := convert(path, *port, *passwords)
 	if err != nil {
 		_, _ = fmt.Fprintln(e.stderr, err)
 		return exitProblem
@@ -47,7 +59,7 @@ func importFile(e env, args []string) int {
 	}
 	advise(e.stderr, result)
 	count := result.Count
-	_, _ = fmt.Fprintf(e.stderr, "%s: %d settings: %d differ, %d not supported, %d need nothing, all others are carried\n", args[0], result.Settings,
+	_, _ = fmt.Fprintf(e.stderr, "%s: %d settings: %d differ, %d not supported, %d need nothing, all others are carried\n", path, result.Settings,
 		count(pgbouncerini.Differs), count(pgbouncerini.Missing), count(pgbouncerini.Itself)+count(pgbouncerini.Ignored))
 	if !importPasses(e.stderr, result, *out) {
 		return exitProblem
@@ -56,6 +68,31 @@ func importFile(e env, args []string) int {
 		return exitNoEqual
 	}
 	return exitOK
+}
+
+// importKinds are the programs whose configurations can be imported.
+var importKinds = []string{"pgbouncer", "haproxy", "nginx"}
+
+// importKind returns the program and the file that arguments name, or what is wrong with them.
+func importKind(args []string) (kind, path, why string) {
+	switch {
+	case len(args) == 2 && slices.Contains(importKinds, args[0]):
+		return args[0], args[1], ""
+	case len(args) != 1:
+		return "", "", "want one file, after the name of its program: " + strings.Join(importKinds, ", ")
+	}
+	for _, kind := range importKinds {
+		if strings.Contains(filepath.Base(args[0]), kind) {
+			return kind, args[0], ""
+		}
+	}
+	switch filepath.Ext(args[0]) {
+	case ".ini":
+		return "pgbouncer", args[0], ""
+	case ".cfg":
+		return "haproxy", args[0], ""
+	}
+	return "", "", fmt.Sprintf("%s: whose configuration is this? Write the program before it: %s", args[0], strings.Join(importKinds, ", "))
 }
 
 // convert reads a pgbouncer.ini and converts it.

@@ -21,6 +21,12 @@ func TestImport(t *testing.T) {
 	write("pgbouncer.ini", ini)
 	write("lossy.ini", ini+"disable_pqexec = 1\nmax_user_connections = 0\nlog_stats = 1\n")
 	write("broken.ini", ini+"listen_prot = 1\n")
+	const cfg = "frontend f\n mode http\n bind 127.0.0.1:8080\n default_backend b\nbackend b\n mode http\n server s 127.0.0.1:9000\n"
+	write("haproxy.cfg", cfg)
+	write("nginx.conf", "http { server { listen 127.0.0.1:8080; location / { proxy_pass http://127.0.0.1:9000; } } }\n")
+	write("lossy.conf", cfg+" filter x\n nonsense\n")
+	write("login.cfg", cfg+" http-request auth unless { http_auth(u) }\nuserlist u\n user ann insecure-password of-ann\n")
+	write("tls.cfg", strings.Replace(cfg, "8080", "8080 ssl crt nowhere.pem", 1))
 	write("nousers.ini", strings.Replace(ini, "userlist", "nowhere", 1))
 	for _, c := range []struct {
 		args   string
@@ -36,6 +42,17 @@ func TestImport(t *testing.T) {
 		{"nousers.ini", 1, "users_file", "cannot read"},
 		{"nowhere.ini", 1, "", "no such file"},
 		{"-port 70000 pgbouncer.ini", 2, "", "want a port"},
+		{"haproxy.cfg", 0, "upstream: b", "0 not supported"},
+		{"haproxy haproxy.cfg", 0, "# haproxy.cfg:3", "0 not supported"},
+		{"nginx.conf", 0, "upstream: \"127.0.0.1-9000\"", "0 not supported"},
+		{"nginx haproxy.cfg", 1, "", path("haproxy.cfg") + ":"},
+		{"-port 7000 haproxy.cfg", 2, "", "-port is for PgBouncer"},
+		{"lossy.conf", 2, "", "whose configuration is this?"},
+		{"haproxy lossy.conf", 3, "# - lossy.conf:8: filter: ", path("lossy.conf") + ":8: filter: NOT SUPPORTED: "},
+		{"haproxy pgbouncer.ini", 1, "", path("pgbouncer.ini") + ":1: "},
+		{"tls.cfg", 1, "cert: ", "nowhere.pem"},
+		{"login.cfg", 3, `deny: ["0.0.0.0/0", "::/0"]`, "-passwords DIR"},
+		{"-passwords " + path("lists") + " login.cfg", 0, "file: " + path("lists/u"), "the passwords of userlist u"},
 		{"-passwords " + path("secrets") + " -o " + path("new.yaml") + " pgbouncer.ini", 0, "", path("secrets/app") + `: the password of user "app" of database "app"`},
 		{"-o " + path("new.yaml") + " pgbouncer.ini", 1, "", "new.yaml exists, and is not replaced"},
 		{"-passwords " + path("secrets") + " pgbouncer.ini", 1, "", "secrets/app exists, and is not replaced"},

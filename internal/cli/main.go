@@ -48,7 +48,7 @@ func init() {
 		{"serve", "FILE", "run the gateway that FILE describes", serve, nil},
 		{"demo", "", "run a gateway with sample backends, without a file", runDemo, nil},
 		{"check", "FILE", "print every problem of a configuration file", check, nil},
-		{"import", "FILE", "write a configuration that does what a pgbouncer.ini does", importFile, nil},
+		{"import", "[PROGRAM] FILE", "write a configuration that does what one of " + strings.Join(importKinds, ", ") + " does", importFile, nil},
 		{"ctl", "ACTION", "ask or change a running gateway: " + strings.Join(ctlNames, ", "), ctl, ctlWords},
 		{"top", "", "show what a running gateway does now, on a terminal", runTop, nil},
 		{"apikey", "NAME", "make an API key for a user of an HTTP route", apiKey, nil},

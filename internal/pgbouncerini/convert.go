@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headpond/headpond/internal/yamltext"
 	"github.com/headpond/headpond/pgproxy"
 )
 
@@ -84,7 +85,7 @@ type converter struct {
 	reports   []Report
 	reported  map[Report]bool
 	passwords []Password
-	out       mapping
+	out       yamltext.Mapping
 }
 
 // named is a line of section [users] or [peers].
@@ -105,23 +106,23 @@ func Convert(file *File, opt Options) (*Result, error) {
 	c.readUsers()
 	c.mode = c.poolMode()
 	c.note("From %s by `headpond import`. Comments say where a value comes from.", filepath.Base(file.Path))
-	c.out.note("admin: 127.0.0.1:9090 # for headpond ctl, metrics and a dashboard; PgBouncer has no such page")
+	c.out.Note("admin: 127.0.0.1:9090 # for headpond ctl, metrics and a dashboard; PgBouncer has no such page")
 	if c.set["verbose"].on() {
-		c.out.in("log").put("level", "debug", "verbose")
+		c.out.In("log").Put("level", "debug", "verbose")
 	}
-	listeners := &mapping{}
-	upstreams := &mapping{}
+	listeners := &yamltext.Mapping{}
+	upstreams := &yamltext.Mapping{}
 	targets := c.addUpstreams(upstreams)
 	c.addListeners(listeners, targets, c.authentication(upstreams))
-	c.out.fields = append(c.out.fields, listeners.fields...)
-	c.out.fields = append(c.out.fields, field{key: "upstreams", sub: upstreams})
+	c.out.Fields = append(c.out.Fields, listeners.Fields...)
+	c.out.Fields = append(c.out.Fields, yamltext.Field{Key: "upstreams", Sub: upstreams})
 	c.reportOthers()
 	slices.SortStableFunc(c.reports, func(a, b Report) int { return cmp.Compare(a.seq, b.seq) })
-	return &Result{YAML: []byte(c.out.render()), Reports: c.reports, Passwords: c.passwords, Settings: len(file.Entries) + len(file.Lost)}, nil
+	return &Result{YAML: []byte(c.out.Render(anchor)), Reports: c.reports, Passwords: c.passwords, Settings: len(file.Entries) + len(file.Lost)}, nil
 }
 
 func (c *converter) note(format string, args ...any) {
-	c.out.note("%s", strings.ReplaceAll(fmt.Sprintf(format, args...), "`", `"`))
+	c.out.Note("%s", strings.ReplaceAll(fmt.Sprintf(format, args...), "`", `"`))
 }
 
 // load checks the settings of the file.
@@ -321,10 +322,10 @@ func (c *converter) duration(v value, name string, atLeast, atMost time.Duration
 		return "never"
 	}
 	if bound := min(max(d, atLeast), atMost); bound != d {
-		c.report(v.at, name, Differs, "it is %s, from a range of %s to %s", short(bound), short(atLeast), short(atMost))
+		c.report(v.at, name, Differs, "it is %s, from a range of %s to %s", yamltext.Short(bound), yamltext.Short(atLeast), yamltext.Short(atMost))
 		d = bound
 	}
-	return short(d.Round(time.Millisecond))
+	return yamltext.Short(d.Round(time.Millisecond))
 }
 
 // upstreamName returns a name for an upstream that no other one has.
@@ -352,7 +353,7 @@ func (c *converter) secret(upstream, of, password string) string {
 	if c.opt.Passwords != "" {
 		p.File = filepath.Join(c.opt.Passwords, upstream)
 		c.passwords = append(c.passwords, p)
-		return quote("file:" + p.File)
+		return yamltext.Quote("file:" + p.File)
 	}
 	p.Variable = "HEADPOND_PASSWORD_" + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(upstream))
 	base := p.Variable
@@ -366,4 +367,12 @@ func (c *converter) secret(upstream, of, password string) string {
 
 func isLoopback(host string) bool {
 	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
+}
+
+// anchor gives equal mappings of these keys an anchor of YAML.
+func anchor(key string, sub *yamltext.Mapping) string {
+	if key == "postgres" && len(sub.Fields) > 0 && sub.Fields[0].Key != "mode" {
+		return "login" // of an upstream
+	}
+	return map[string]string{"postgres": "clients", "pool": "pool", "params": "params"}[key]
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headpond/headpond/internal/yamltext"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -24,7 +25,7 @@ type authentication struct {
 }
 
 // authentication decides how clients log in, and adds the upstream of auth_query.
-func (c *converter) authentication(upstreams *mapping) (auth authentication) {
+func (c *converter) authentication(upstreams *yamltext.Mapping) (auth authentication) {
 	kind := c.set["auth_type"]
 	auth.method = strings.ToLower(kind.text)
 	file := c.set["auth_file"]
@@ -87,7 +88,7 @@ func (c *converter) trust(kind string) {
 var unqualified = regexp.MustCompile(`(?i)\bfrom\s+([a-z_][a-z0-9_]*)\s*\(`)
 
 // authQuery adds the upstream that runs auth_query.
-func (c *converter) authQuery(auth *authentication, upstreams *mapping) {
+func (c *converter) authQuery(auth *authentication, upstreams *yamltext.Mapping) {
 	var from *database // that says who asks
 	var user, query value
 	for _, d := range c.databases {
@@ -122,16 +123,16 @@ func (c *converter) authQuery(auth *authentication, upstreams *mapping) {
 	}
 	auth.query = query.text
 	auth.upstream = c.upstreamName("auth")
-	u := upstreams.in(auth.upstream)
+	u := upstreams.In(auth.upstream)
 	at.connection(u, endpoints)
-	pg := u.in("postgres")
-	pg.put("user", quote(user.text), "auth_user")
+	pg := u.In("postgres")
+	pg.Put("user", yamltext.Quote(user.text), "auth_user")
 	c.password(pg, auth.upstream, cmp.Or(user.at, from.Entry), at.Key, "auth_user", user.text, value{})
 	name := cmp.Or(at.set["dbname"].text, at.Key)
 	if name == "*" {
 		name = cmp.Or(c.authDatabase(from), "postgres")
 	}
-	pg.put("dbname", quote(name), "where auth_query runs")
+	pg.Put("dbname", yamltext.Quote(name), "where auth_query runs")
 }
 
 func (c *converter) authDatabase(d *database) string {
@@ -164,7 +165,7 @@ func (c *converter) console() bool {
 }
 
 // addListeners writes a listener for each address.
-func (c *converter) addListeners(out *mapping, targets []target, auth authentication) {
+func (c *converter) addListeners(out *yamltext.Mapping, targets []target, auth authentication) {
 	port := c.set["listen_port"].text
 	if c.opt.Port != 0 {
 		port = strconv.Itoa(c.opt.Port)
@@ -183,23 +184,23 @@ func (c *converter) addListeners(out *mapping, targets []target, auth authentica
 		total++
 	}
 	for i, address := range addresses {
-		l := out.add("listeners")
+		l := out.Add("listeners")
 		name := "db"
 		if i > 0 {
 			name = fmt.Sprintf("db-%d", i+1)
 		}
-		l.put("name", name, "")
-		l.put("protocol", "postgres", "")
-		l.put("listen", quote(net.JoinHostPort(strings.Trim(address, "[]"), port)), c.heard(address))
+		l.Put("name", name, "")
+		l.Put("protocol", "postgres", "")
+		l.Put("listen", yamltext.Quote(net.JoinHostPort(strings.Trim(address, "[]"), port)), c.heard(address))
 		c.clientTLS(l)
 		c.keepAlive(l)
 		c.serve(l, targets, auth, total, true)
 	}
 	if dir.text != "" {
-		l := out.add("listeners")
-		l.put("name", "db-unix", "")
-		l.put("protocol", "postgres", "")
-		l.put("listen", quote(fmt.Sprintf("unix:%s/.s.PGSQL.%s", strings.TrimRight(c.path(dir.text), "/"), port)), origin("unix_socket_dir", dir))
+		l := out.Add("listeners")
+		l.Put("name", "db-unix", "")
+		l.Put("protocol", "postgres", "")
+		l.Put("listen", yamltext.Quote(fmt.Sprintf("unix:%s/.s.PGSQL.%s", strings.TrimRight(c.path(dir.text), "/"), port)), origin("unix_socket_dir", dir))
 		c.socket(l)
 		c.serve(l, targets, auth, total, false)
 	}
@@ -217,34 +218,34 @@ func (c *converter) heard(address string) string {
 }
 
 // socket writes who may connect to the socket of a file.
-func (c *converter) socket(l *mapping) {
+func (c *converter) socket(l *yamltext.Mapping) {
 	mode, group := c.set["unix_socket_mode"], c.set["unix_socket_group"]
-	s := l.in("socket")
-	s.put("mode", fmt.Sprintf(`"%04o"`, mode.number()&0o777|0o200), origin("unix_socket_mode", mode))
+	s := l.In("socket")
+	s.Put("mode", fmt.Sprintf(`"%04o"`, mode.number()&0o777|0o200), origin("unix_socket_mode", mode))
 	if group.text == "" {
 		return
 	}
 	if user := c.set["user"].text; user != "" {
-		s.put("owner", quote(user+":"+group.text), "user, unix_socket_group")
+		s.Put("owner", yamltext.Quote(user+":"+group.text), "user, unix_socket_group")
 		return
 	}
 	c.report(group.at, "unix_socket_group", Missing, "a socket has an owner and a group: write `owner: USER:%s` below `socket`, with the user of the gateway", group.text)
 }
 
 // clientTLS writes the TLS of a listener.
-func (c *converter) clientTLS(l *mapping) {
+func (c *converter) clientTLS(l *yamltext.Mapping) {
 	mode := strings.ToLower(c.set["client_tls_sslmode"].text)
 	if mode == "disable" {
 		return
 	}
-	t := l.in("tls")
-	t.put("cert", quote(c.path(c.set["client_tls_cert_file"].text)), "client_tls_cert_file")
-	t.put("key", quote(c.path(c.set["client_tls_key_file"].text)), "client_tls_key_file")
+	t := l.In("tls")
+	t.Put("cert", yamltext.Quote(c.path(c.set["client_tls_cert_file"].text)), "client_tls_cert_file")
+	t.Put("key", yamltext.Quote(c.path(c.set["client_tls_key_file"].text)), "client_tls_key_file")
 	ca, kind := c.set["client_tls_ca_file"].text, strings.ToLower(c.set["auth_type"].text)
 	if verify := strings.HasPrefix(mode, "verify"); ca != "" && (verify || kind == "hba" || kind == "cert") {
-		t.put("client_ca", quote(c.path(ca)), "client_tls_ca_file")
+		t.Put("client_ca", yamltext.Quote(c.path(ca)), "client_tls_ca_file")
 		if !verify {
-			t.put("client_auth", "request", "client_tls_sslmode = "+mode)
+			t.Put("client_auth", "request", "client_tls_sslmode = "+mode)
 		}
 	} else if verify {
 		c.report(c.set["client_tls_sslmode"].at, "client_tls_sslmode", Missing, "there is no client_tls_ca_file: write `client_ca` below `tls`, the authorities of clients' certificates")
@@ -259,31 +260,31 @@ func (c *converter) requiresTLS() bool {
 }
 
 // keepAlive writes how vanished peers are found, if the file says so.
-func (c *converter) keepAlive(out *mapping) {
+func (c *converter) keepAlive(out *yamltext.Mapping) {
 	const longest = 9 * time.Hour
-	k := &mapping{}
+	k := &yamltext.Mapping{}
 	if !c.set["tcp_keepalive"].on() {
 		c.reportOf("tcp_keepalive", Ignored, "connections are always probed")
 	} else {
 		for _, t := range []struct{ from, to string }{{"tcp_keepidle", "idle"}, {"tcp_keepintvl", "interval"}} {
 			if v := c.set[t.from]; v.number() > 0 {
-				k.put(t.to, c.duration(v, t.from, time.Second, longest, false), t.from)
+				k.Put(t.to, c.duration(v, t.from, time.Second, longest, false), t.from)
 			}
 		}
 		if v := c.set["tcp_keepcnt"]; v.number() > 0 {
-			k.put("count", strconv.Itoa(min(v.number(), 127)), "tcp_keepcnt")
+			k.Put("count", strconv.Itoa(min(v.number(), 127)), "tcp_keepcnt")
 		}
 	}
 	if v := c.set["tcp_user_timeout"]; v.number() > 0 {
-		k.put("tcp_user_timeout", short(min(max(time.Duration(v.number())*time.Millisecond, time.Second), 24*time.Hour)), "tcp_user_timeout, milliseconds")
+		k.Put("tcp_user_timeout", yamltext.Short(min(max(time.Duration(v.number())*time.Millisecond, time.Second), 24*time.Hour)), "tcp_user_timeout, milliseconds")
 	}
-	if len(k.fields) > 0 {
-		out.in("keep_alive").fields = k.fields
+	if len(k.Fields) > 0 {
+		out.In("keep_alive").Fields = k.Fields
 	}
 }
 
 // serve writes what a listener does with its clients.
-func (c *converter) serve(l *mapping, targets []target, auth authentication, listeners int, tcp bool) {
+func (c *converter) serve(l *yamltext.Mapping, targets []target, auth authentication, listeners int, tcp bool) {
 	most := c.set["max_client_conn"]
 	comment := origin("max_client_conn", most)
 	if !most.written() {
@@ -292,51 +293,51 @@ func (c *converter) serve(l *mapping, targets []target, auth authentication, lis
 	if listeners > 1 {
 		comment += fmt.Sprintf(", here for each of %d listeners", listeners)
 	}
-	l.put("max_conns", strconv.Itoa(max(1, min(most.number(), 10_000_000))), comment)
-	pg := l.in("postgres")
+	l.Put("max_conns", strconv.Itoa(max(1, min(most.number(), 10_000_000))), comment)
+	pg := l.In("postgres")
 	comment = ""
 	if !c.set["pool_mode"].written() && c.mode == "session" {
 		comment = "PgBouncer's default; transaction serves more clients with fewer connections"
 	}
-	pg.put("mode", c.mode, comment)
-	pg.put("auth", auth.method, "auth_type = "+c.set["auth_type"].text)
+	pg.Put("mode", c.mode, comment)
+	pg.Put("auth", auth.method, "auth_type = "+c.set["auth_type"].text)
 	switch {
 	case auth.method != "rules":
 	case auth.hba == "":
-		rule := pg.add("auth_rules")
-		rule.put("type", "hostssl", "")
-		rule.put("database", "all", "")
-		rule.put("user", "all", "")
-		rule.put("address", "all", "")
-		rule.put("method", "cert", "the common name is the user")
+		rule := pg.Add("auth_rules")
+		rule.Put("type", "hostssl", "")
+		rule.Put("database", "all", "")
+		rule.Put("user", "all", "")
+		rule.Put("address", "all", "")
+		rule.Put("method", "cert", "the common name is the user")
 	default:
-		pg.put("auth_hba_file", quote(auth.hba), "auth_hba_file")
+		pg.Put("auth_hba_file", yamltext.Quote(auth.hba), "auth_hba_file")
 		if auth.ident != "" {
-			pg.put("auth_ident_file", quote(auth.ident), "auth_ident_file")
+			pg.Put("auth_ident_file", yamltext.Quote(auth.ident), "auth_ident_file")
 		}
 	}
 	if auth.usersFile != "" {
-		pg.put("users_file", quote(auth.usersFile), "auth_file")
+		pg.Put("users_file", yamltext.Quote(auth.usersFile), "auth_file")
 	}
 	if auth.query != "" {
-		pg.put("auth_query", quote(auth.query), "")
-		pg.put("auth_upstream", auth.upstream, "auth_user")
+		pg.Put("auth_query", yamltext.Quote(auth.query), "")
+		pg.Put("auth_upstream", auth.upstream, "auth_user")
 	}
 	if tcp && c.requiresTLS() {
-		pg.put("require_tls", "true", "client_tls_sslmode = "+strings.ToLower(c.set["client_tls_sslmode"].text))
+		pg.Put("require_tls", "true", "client_tls_sslmode = "+strings.ToLower(c.set["client_tls_sslmode"].text))
 	}
 	if c.console() {
-		console := pg.in("console")
+		console := pg.In("console")
 		if admins := c.set["admin_users"].list(); len(admins) > 0 {
-			console.put("admins", list(admins), "admin_users")
+			console.Put("admins", yamltext.List(admins), "admin_users")
 		}
 		if viewers := c.set["stats_users"].list(); len(viewers) > 0 {
-			console.put("viewers", list(viewers), "stats_users")
+			console.Put("viewers", yamltext.List(viewers), "stats_users")
 		}
 	}
-	databases := pg.in("databases")
+	databases := pg.In("databases")
 	for _, t := range targets {
-		databases.put(quote(t.Key), quote(t.upstream), "")
+		databases.Put(yamltext.Quote(t.Key), yamltext.Quote(t.upstream), "")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headpond/headpond/internal/yamltext"
 	"github.com/headpond/headpond/pgwire"
 )
 
@@ -48,7 +49,7 @@ const maxLimit = 100_000
 
 // addUpstreams writes an upstream for each database, and returns what clients can reach. Upstreams are not shared, since
 // PAUSE and limits are for one database.
-func (c *converter) addUpstreams(out *mapping) (targets []target) {
+func (c *converter) addUpstreams(out *yamltext.Mapping) (targets []target) {
 	for _, d := range c.databases {
 		endpoints := d.endpoints()
 		if len(endpoints) == 0 {
@@ -63,7 +64,7 @@ func (c *converter) addUpstreams(out *mapping) (targets []target) {
 			wish = "any"
 		}
 		name := c.upstreamName(wish)
-		d.write(out.in(quote(name)), name, endpoints)
+		d.write(out.In(yamltext.Quote(name)), name, endpoints)
 		targets = append(targets, target{d, name})
 	}
 	return targets
@@ -100,37 +101,37 @@ func local(endpoints []string) bool {
 }
 
 // write writes the upstream.
-func (d *database) write(u *mapping, name string, endpoints []string) {
+func (d *database) write(u *yamltext.Mapping, name string, endpoints []string) {
 	d.connection(u, endpoints)
 	divide := len(endpoints)
 	if divide > 1 {
 		if strings.ToLower(d.set["load_balance_hosts"].text) == "disable" {
-			u.put("balance", "first", "load_balance_hosts: the others when it is out")
+			u.Put("balance", "first", "load_balance_hosts: the others when it is out")
 			divide = 1
 		} else {
-			u.put("balance", "round_robin", "")
+			u.Put("balance", "round_robin", "")
 		}
 	}
-	d.pool(u.in("pool"), divide)
-	pg := u.in("postgres")
+	d.pool(u.In("pool"), divide)
+	pg := u.In("postgres")
 	d.login(pg, name)
 	if limit, from := d.own("max_db_connections", "max_db_connections"); limit.number() > 0 && !d.set["user"].written() {
-		pg.put("max_connections", strconv.Itoa(min(share(limit.number(), divide), maxLimit)), from+perHost(divide))
+		pg.Put("max_connections", strconv.Itoa(min(share(limit.number(), divide), maxLimit)), from+perHost(divide))
 		if d.isFallback() {
 			d.c.report(cmp.Or(limit.at, d.Entry), from, Differs, "for `*` it limits the connections of all its databases together, to each host")
 		}
 	}
-	d.params(pg.in("params"))
+	d.params(pg.In("params"))
 }
 
 // connection writes how servers are connected to.
-func (d *database) connection(u *mapping, endpoints []string) {
-	u.put("endpoints", list(endpoints), "")
+func (d *database) connection(u *yamltext.Mapping, endpoints []string) {
+	u.Put("endpoints", yamltext.List(endpoints), "")
 	timeout := d.c.set["server_connect_timeout"]
 	if timeout.seconds() == 0 {
 		timeout.text = "3600" // none, which is reported
 	}
-	u.put("connect_timeout", d.c.duration(timeout, "server_connect_timeout", time.Millisecond, 10*time.Minute, false), origin("server_connect_timeout", timeout))
+	u.Put("connect_timeout", d.c.duration(timeout, "server_connect_timeout", time.Millisecond, 10*time.Minute, false), origin("server_connect_timeout", timeout))
 	if local(endpoints) {
 		return
 	}
@@ -139,50 +140,50 @@ func (d *database) connection(u *mapping, endpoints []string) {
 }
 
 // tls writes the upstream's TLS.
-func (d *database) tls(u *mapping, endpoints []string) {
+func (d *database) tls(u *yamltext.Mapping, endpoints []string) {
 	c, mode := d.c, strings.ToLower(d.c.set["server_tls_sslmode"].text)
 	comment := "server_tls_sslmode = " + mode
-	var tls mapping
+	var tls yamltext.Mapping
 	switch mode {
 	case "disable":
 		return
 	case "allow", "prefer":
 		if !slices.ContainsFunc(endpoints, func(e string) bool { host, _, _ := net.SplitHostPort(e); return !isLoopback(host) }) {
-			u.note("server_tls_sslmode = %s: clear text to this machine. For TLS: tls: {insecure_skip_verify: true}", mode)
+			u.Note("server_tls_sslmode = %s: clear text to this machine. For TLS: tls: {insecure_skip_verify: true}", mode)
 			return
 		}
-		u.note("server_tls_sslmode = %s falls back to clear text if the server has no TLS; here TLS is used always or never. "+
+		u.Note("server_tls_sslmode = %s falls back to clear text if the server has no TLS; here TLS is used always or never. "+
 			"Remove tls if the server has none. Better: tls: {ca: FILE}, which knows the server.", mode)
 		c.report(c.set["server_tls_sslmode"].at, "server_tls_sslmode", Differs,
 			"%s falls back to clear text; here connections to other machines always use TLS: remove `tls` of upstreams whose server has none", mode)
-		tls.put("insecure_skip_verify", "true", "")
+		tls.Put("insecure_skip_verify", "true", "")
 	case "require":
-		tls.put("insecure_skip_verify", "true", comment)
+		tls.Put("insecure_skip_verify", "true", comment)
 	case "verify-ca", "verify-full":
 		ca := c.set["server_tls_ca_file"]
 		if ca.text != "" {
-			tls.put("ca", quote(c.path(ca.text)), "server_tls_ca_file")
+			tls.Put("ca", yamltext.Quote(c.path(ca.text)), "server_tls_ca_file")
 		}
 		switch {
 		case mode == "verify-ca" && ca.text == "":
 			c.report(c.set["server_tls_sslmode"].at, "server_tls_sslmode", Differs, "without server_tls_ca_file the name in the server's certificate is checked too: the system's authorities sign for anybody")
 		case mode == "verify-ca":
-			tls.put("verify", "ca", comment)
+			tls.Put("verify", "ca", comment)
 		}
 	}
 	if cert := c.set["server_tls_cert_file"].text; cert != "" {
-		tls.put("cert", quote(c.path(cert)), "server_tls_cert_file")
-		tls.put("key", quote(c.path(c.set["server_tls_key_file"].text)), "server_tls_key_file")
+		tls.Put("cert", yamltext.Quote(c.path(cert)), "server_tls_cert_file")
+		tls.Put("key", yamltext.Quote(c.path(c.set["server_tls_key_file"].text)), "server_tls_key_file")
 	}
-	if len(tls.fields) == 0 {
-		u.put("tls", "{}", comment+", by the system's authorities")
+	if len(tls.Fields) == 0 {
+		u.Put("tls", "{}", comment+", by the system's authorities")
 		return
 	}
-	u.in("tls").fields = tls.fields
+	u.In("tls").Fields = tls.Fields
 }
 
 // pool writes the pool's limits, of one of n hosts.
-func (d *database) pool(pool *mapping, n int) {
+func (d *database) pool(pool *yamltext.Mapping, n int) {
 	size, from := d.own("pool_size", "default_pool_size")
 	most, comment := size.number(), origin(from, size)
 	reserve, reserveFrom := d.own("reserve_pool_size", "reserve_pool_size")
@@ -200,21 +201,21 @@ func (d *database) pool(pool *mapping, n int) {
 		most, comment = unlimited, from+": no limit"
 	}
 	most = min(share(most, n), maxLimit)
-	pool.put("max_size", strconv.Itoa(most), comment+perHost(n))
+	pool.Put("max_size", strconv.Itoa(most), comment+perHost(n))
 	if least, from := d.own("min_pool_size", "min_pool_size"); least.number() > 0 {
 		if d.set["user"].written() {
-			pool.put("min_idle", strconv.Itoa(min(share(least.number(), n), most)), from+": here of idle connections"+perHost(n))
+			pool.Put("min_idle", strconv.Itoa(min(share(least.number(), n), most)), from+": here of idle connections"+perHost(n))
 		} else {
 			d.c.report(cmp.Or(least.at, d.Entry), from, Differs, "pools of users (`login_as: client`) open connections when clients need them")
 		}
 	}
 	wait, from := d.own("query_wait_timeout", "query_wait_timeout")
-	pool.put("acquire_timeout", d.c.duration(wait, from, time.Millisecond, 24*time.Hour, true), origin(from, wait))
+	pool.Put("acquire_timeout", d.c.duration(wait, from, time.Millisecond, 24*time.Hour, true), origin(from, wait))
 	const year = 8760 * time.Hour
 	idle := d.c.set["server_idle_timeout"]
-	pool.put("idle_timeout", d.c.duration(idle, "server_idle_timeout", time.Millisecond, year, true), origin("server_idle_timeout", idle))
+	pool.Put("idle_timeout", d.c.duration(idle, "server_idle_timeout", time.Millisecond, year, true), origin("server_idle_timeout", idle))
 	life, from := d.own("server_lifetime", "server_lifetime")
-	pool.put("max_lifetime", d.c.duration(nonZero(life), from, time.Millisecond, year, false), origin(from, life))
+	pool.Put("max_lifetime", d.c.duration(nonZero(life), from, time.Millisecond, year, false), origin(from, life))
 	d.check(pool)
 }
 
@@ -227,13 +228,13 @@ func nonZero(v value) value {
 }
 
 // check writes after which time an idle connection is checked.
-func (d *database) check(pool *mapping) {
+func (d *database) check(pool *yamltext.Mapping) {
 	query, delay := d.c.set["server_check_query"], d.c.set["server_check_delay"]
 	if query.text == "" {
-		pool.put("check_after", "never", "server_check_query is empty")
+		pool.Put("check_after", "never", "server_check_query is empty")
 		return
 	}
-	pool.put("check_after", d.c.duration(nonZero(delay), "server_check_delay", time.Millisecond, 24*time.Hour, false), origin("server_check_delay", delay))
+	pool.Put("check_after", d.c.duration(nonZero(delay), "server_check_delay", time.Millisecond, 24*time.Hour, false), origin("server_check_delay", delay))
 }
 
 // share returns what each of n hosts gets of a limit.
@@ -247,44 +248,44 @@ func perHost(n int) string {
 }
 
 // login writes as whom the gateway logs in.
-func (d *database) login(pg *mapping, name string) {
+func (d *database) login(pg *yamltext.Mapping, name string) {
 	user := d.set["user"]
 	if !user.written() {
-		pg.put("login_as", "client", "the database has no user=")
+		pg.Put("login_as", "client", "the database has no user=")
 		if db := d.set["dbname"]; db.written() && db.text != d.Key {
-			pg.put("dbname", quote(db.text), "")
+			pg.Put("dbname", yamltext.Quote(db.text), "")
 		}
 		return
 	}
-	pg.put("user", quote(user.text), "")
+	pg.Put("user", yamltext.Quote(user.text), "")
 	d.c.password(pg, name, d.Entry, d.Key, "user", user.text, d.set["password"])
-	pg.put("dbname", quote(cmp.Or(d.set["dbname"].text, d.Key)), "")
+	pg.Put("dbname", yamltext.Quote(cmp.Or(d.set["dbname"].text, d.Key)), "")
 }
 
 // password writes the password of an upstream's user, which the configuration has, or else auth_file.
-func (c *converter) password(pg *mapping, upstream string, at *Entry, database, key, user string, own value) {
+func (c *converter) password(pg *yamltext.Mapping, upstream string, at *Entry, database, key, user string, own value) {
 	of := fmt.Sprintf("user %q of database %q", user, database)
 	secret := c.secrets[user]
 	switch {
 	case own.written():
-		pg.put("password", c.secret(upstream, of, own.text), "")
+		pg.Put("password", c.secret(upstream, of, own.text), "")
 	case secret == "":
-		pg.note("no password: neither the database nor auth_file has one of this user")
+		pg.Note("no password: neither the database nor auth_file has one of this user")
 	case pgwire.IsMD5Secret(secret) || strings.HasPrefix(secret, pgwire.MechanismSCRAM+"$"):
-		pg.put("password", c.secret(upstream, of, ""), "auth_file has only its hash")
+		pg.Put("password", c.secret(upstream, of, ""), "auth_file has only its hash")
 		c.report(at, database+": "+key, Missing, "auth_file has only a hash of the password of %q, with which the gateway cannot log in: give it the password", user)
 	default:
-		pg.put("password", c.secret(upstream, of, secret), "from auth_file")
+		pg.Put("password", c.secret(upstream, of, secret), "from auth_file")
 	}
 }
 
 // params writes the settings of server connections.
-func (d *database) params(out *mapping) {
+func (d *database) params(out *yamltext.Mapping) {
 	seen := map[string]bool{}
 	put := func(name, text, comment string) {
 		if lower := strings.ToLower(name); !seen[lower] {
 			seen[lower] = true
-			out.put(quote(name), quote(text), comment)
+			out.Put(yamltext.Quote(name), yamltext.Quote(text), comment)
 		}
 	}
 	if query := d.set["connect_query"]; query.written() {

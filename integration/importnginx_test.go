@@ -1,0 +1,167 @@
+package integration
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// startNginx runs nginx.
+func startNginx(t *testing.T) func(file string) {
+	bin, err := exec.LookPath("nginx")
+	if err != nil {
+		if bin, err = exec.LookPath("/usr/sbin/nginx"); err != nil {
+			t.Fatalf("this test needs nginx (install the package nginx or nginx-light): %v", err)
+		}
+	}
+	return func(file string) {
+		dir := filepath.Dir(file)
+		if out, code := run(t, patience, bin, "-p", dir, "-t", "-c", file); code != 0 {
+			t.Fatalf("nginx does not accept the configuration: %s", out)
+		}
+		start(t, exec.Command(bin, "-p", dir, "-c", file))
+	}
+}
+
+const nginxMain = `
+daemon off; master_process off; pid DIR/pid; error_log DIR/error.log;
+events { worker_connections 256; }
+http {
+	access_log off; client_body_temp_path DIR/body; proxy_temp_path DIR/proxy; fastcgi_temp_path DIR/f; uwsgi_temp_path DIR/u; scgi_temp_path DIR/s;
+%s
+}
+`
+
+// nginxCases are configurations of nginx, each with a server at "web".
+var nginxCases = map[string]string{
+	"locations": `
+	upstream pool { server SERVER(a) weight=3; keepalive 8; }
+	upstream spare { server DOWN; server SERVER(spare) backup; }
+	map $http_upgrade $connection_upgrade { default upgrade; '' close; }
+	server {
+		listen LISTEN(web);
+		proxy_set_header Host $host;
+		proxy_set_header Upgrade $http_upgrade;
+		proxy_set_header Connection $connection_upgrade;
+		proxy_set_header X-Real-IP $remote_addr;
+		proxy_set_header X-Secret "";
+		proxy_http_version 1.1;
+		add_header X-Site main always;
+		location / { proxy_pass http://pool; }
+		location = /old { return 301 https://www.example/new$is_args$args; }
+		location /old/ { rewrite ^/old/(.*)$ /moved/$1 permanent; }
+		location /api/ { proxy_pass http://SERVER(api)/v2/; }
+		location /api { proxy_pass http://SERVER(apis); }
+		location /static/ { proxy_pass http://SERVER(static); }
+		location ^~ /admin/ { deny all; }
+		location ~ \.css$ { proxy_pass http://SERVER(css); }
+		location ~* \.js$ { proxy_pass http://spare; }
+		location /users/ { rewrite ^/users/([0-9]+)/(.*)$ /u/$1-$2 break; proxy_pass http://SERVER(users); }
+		location = /x { return 200 "fine"; }
+		location /v1/api { proxy_pass http://SERVER(v)/w; }
+	}
+`,
+	"names": `
+	server { listen LISTEN(web) default_server; server_name _; return 404; }
+	server {
+		listen LISTEN(web);
+		server_name www.example;
+		if ($request_method = DELETE) { return 405; }
+		location / { proxy_pass http://SERVER(www); proxy_set_header X-Beta $http_x_beta; }
+		location /admin { proxy_pass http://SERVER(admin); allow 10.0.0.0/8; deny all; }
+	}
+	server {
+		listen LISTEN(web);
+		server_name .shop.example other.test;
+		if ($host = other.test) { return 302 http://shop.example$request_uri; }
+		location / { proxy_pass http://SERVER(shop); }
+	}
+	server { listen LISTEN(web); server_name a.shop.example; location / { proxy_pass http://SERVER(a); proxy_hide_header X-Powered-By; } }
+`,
+	"tls": `
+	server { listen LISTEN(plain); return 301 https://$host$request_uri; }
+	server {
+		listen LISTEN(web) ssl;
+		ssl_certificate DIR/site.pem; ssl_certificate_key DIR/site.pem;
+		location / { proxy_pass http://SERVER(web); proxy_set_header X-Scheme $scheme; }
+	}
+`,
+}
+
+// TestImportedFromNginx: with the configuration that `headpond import` makes, the same server answers each request, with the same
+// path and headers.
+func TestImportedFromNginx(t *testing.T) {
+	methods := []string{"GET", "DELETE"}
+	hosts := []string{"www.example", "shop.example", "a.shop.example", "b.a.shop.example", "other.test"}
+	targets := []string{"/", "/api", "/api/", "/api/x?q=1", "/apix", "/static/a.css", "/static/b", "/a.css", "/a.cssx", "/a.JS?v=2", "/admin", "/admin/x", "/admin/x.css", "/administer", "/old?a=b", "/old/", "/old/x/y?z=1", "/users/7/edit?a=b", "/users/x", "/x", "/v1/api/x", "/v1/apix"}
+	for name, config := range nginxCases {
+		t.Run(name, func(t *testing.T) {
+			p := startPeer(t, "nginx", fmt.Sprintf(nginxMain, config), startNginx(t))
+			if strings.Contains(config, "site.pem") {
+				p.same("web", "https", methods[:1], hosts[:2], targets[:6])
+				p.same("plain", "http", methods[:1], hosts[:2], targets[:6])
+			} else {
+				p.same("web", "http", methods, hosts, targets, http.Header{"X-Beta": {"1"}, "X-Secret": {"s"}})
+			}
+		})
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// TestImportedStreamFromNginx: clients of TLS reach the same server by the name that they ask for.
+func TestImportedStreamFromNginx(t *testing.T) {
+	bin := startNginx(t)
+	load := ""
+	if module := "/usr/lib/nginx/modules/ngx_stream_module.so"; exists(module) { // Debian's libnginx-mod-stream
+		load = "load_module " + module + ";"
+	}
+	config := load + `
+daemon off; master_process off; pid DIR/pid; error_log DIR/error.log;
+events { worker_connections 64; }
+stream {
+	map $ssl_preread_server_name $to { hostnames; one.example ONE; .two.example two; default REST; }
+	upstream two { server DOWN backup; server TWO; }
+	server { listen LISTEN(tls); ssl_preread on; proxy_pass $to; }
+}
+`
+	for _, name := range []string{"ONE", "TWO", "REST"} {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		config = strings.ReplaceAll(config, name, s.Listener.Addr().String())
+	}
+	p := startPeer(t, "nginx", config, bin)
+	addr := p.servers["LISTEN(tls)"]
+	for _, name := range []string{"one.example", "x.one.example", "two.example", "y.x.two.example", "three.example", ""} {
+		var answers []string
+		for _, at := range []string{addr, p.addrs[addr]} {
+			c, err := tls.Dial("tcp", at, &tls.Config{InsecureSkipVerify: true, ServerName: name})
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			_ = c.SetDeadline(time.Now().Add(patience))
+			_, _ = io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
+			text, err := io.ReadAll(c)
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			_ = c.Close()
+			answers = append(answers, string(text[strings.LastIndexByte(string(text), '\n')+1:]))
+		}
+		if answers[0] != answers[1] || answers[0] == "" {
+			t.Errorf("%q: %q, and nginx %q", name, answers[1], answers[0])
+		}
+	}
+}

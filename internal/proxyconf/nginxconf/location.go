@@ -1,0 +1,420 @@
+package nginxconf
+
+import (
+	"cmp"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/proxyconf"
+	"github.com/headpond/headpond/internal/yamltext"
+)
+
+// view is one listener, from which conditions and variables are seen.
+type view struct {
+	*converter
+	tls  bool
+	port string
+}
+
+// servers returns the rules of all servers of a listener: by name, then by the longest wildcard, then the default one.
+func (v *view) servers(hosts []host, main host) (rules []*proxyconf.Rule) {
+	type named struct {
+		name string
+		host
+	}
+	var all []named
+	seen := map[string]bool{}
+	for _, h := range hosts {
+		for _, d := range h.server.all("server_name") {
+			for _, name := range d.words[1:] {
+				for _, n := range v.hostNames(d, name) {
+					if !seen[n] {
+						seen[n] = true
+						all = append(all, named{n, h})
+					}
+				}
+			}
+		}
+	}
+	wild := func(n named) int {
+		if strings.HasPrefix(n.name, "*") {
+			return 1000 - len(n.name)
+		}
+		return 0
+	}
+	slices.SortStableFunc(all, func(a, b named) int { return wild(a) - wild(b) })
+	locations := map[*directive][]*proxyconf.Rule{}
+	for _, h := range hosts {
+		locations[h.server] = v.server(h)
+	}
+	for _, n := range all {
+		rules = append(rules, &proxyconf.Rule{From: n.server.at, When: proxyconf.When(proxyconf.Atom{Kind: proxyconf.Host, Value: n.name}), Then: locations[n.server]})
+	}
+	return append(rules, &proxyconf.Rule{From: main.server.at, When: proxyconf.Const(true), Then: locations[main.server]})
+}
+
+// hostNames returns the hosts of routes for a server's name.
+func (v *view) hostNames(d *directive, name string) []string {
+	name = strings.ToLower(name)
+	switch {
+	case name == "_" || name == "" || name == "--":
+		return nil // for no request: such a server is the default one
+	case strings.HasPrefix(name, "*.") && isHost(name[2:]):
+		return []string{name}
+	case strings.HasPrefix(name, ".") && isHost(name[1:]):
+		return []string{name[1:], "*" + name}
+	case isHost(name):
+		return []string{name}
+	}
+	v.missing(d, "%q: a route has a host, or *.host for all below; requests for it get the default server", name)
+	return nil
+}
+
+// location is one, with its path.
+type location struct {
+	scope
+	d        *directive
+	modifier string
+	path     string
+}
+
+// server returns the rules of a server.
+func (v *view) server(h host) (rules []*proxyconf.Rule) {
+	v.report(h.server, "server")
+	rules = v.rewrites(h.scope)
+	if slices.ContainsFunc(rules, func(r *proxyconf.Rule) bool { return r.End && r.When.Op == proxyconf.True }) {
+		return rules
+	}
+	var all []location
+	for _, d := range h.server.all("location") {
+		l := location{scope: h.within(d), d: d, path: d.arg(1)}
+		if len(d.words) > 2 {
+			l.modifier, l.path = d.arg(1), d.arg(2)
+		} else if strings.HasPrefix(l.path, "@") {
+			v.missing(d, "named locations are for what no route has: error_page, try_files")
+			continue
+		}
+		all = append(all, l)
+	}
+	for _, l := range v.ordered(all) {
+		rules = append(rules, v.location(l)...)
+	}
+	return append(rules, v.last(location{scope: h.scope, d: h.server, path: "/"})...)
+}
+
+// ordered returns locations in the order in which nginx chooses them: exact ones, prefixes that no expression replaces,
+// expressions in their order, the longest prefix.
+func (v *view) ordered(all []location) []location {
+	rank := func(l location) (int, int) {
+		switch l.modifier {
+		case "=":
+			return 0, 0
+		case "^~":
+			return 1, -len(l.path)
+		case "~", "~*":
+			return 2, 0
+		}
+		for _, o := range all { // a longer prefix below one with ^~ comes before that
+			if o.modifier == "^~" && len(l.path) > len(o.path) && strings.HasPrefix(l.path, o.path) {
+				if slices.ContainsFunc(all, func(r location) bool { return strings.HasPrefix(r.modifier, "~") }) {
+					v.differs(l.d, "expressions of other locations do not replace it, as it is below %q", o.path)
+				}
+				return 1, -len(l.path)
+			}
+		}
+		return 3, -len(l.path)
+	}
+	sorted := slices.Clone(all)
+	slices.SortStableFunc(sorted, func(a, b location) int {
+		ra, la := rank(a)
+		rb, lb := rank(b)
+		return cmp.Or(ra-rb, la-lb)
+	})
+	var slashes []location // requests for /path are sent to /path/, before expressions are looked at
+	for _, l := range all {
+		if (l.modifier == "" || l.modifier == "^~") && len(l.path) > 1 && strings.HasSuffix(l.path, "/") && len(l.d.all("proxy_pass")) > 0 {
+			slashes = append(slashes, location{l.scope, l.d, "slash", strings.TrimSuffix(l.path, "/")})
+		}
+	}
+	n := slices.IndexFunc(sorted, func(l location) bool { return l.modifier != "=" })
+	if n < 0 {
+		n = len(sorted)
+	}
+	slashes = slices.DeleteFunc(slashes, func(s location) bool {
+		return slices.ContainsFunc(all, func(l location) bool { return l.path == s.path && (l.modifier == "" || l.modifier == "^~") })
+	})
+	return slices.Insert(sorted, n, slashes...)
+}
+
+// paths returns the paths of a location.
+func (v *view) paths(l location) (proxyconf.Paths, bool) {
+	text := l.path
+	if !strings.HasPrefix(l.modifier, "~") {
+		if decoded, err := url.PathUnescape(text); err == nil {
+			text = decoded
+		}
+	}
+	path := proxyconf.Path{Text: text}
+	switch l.modifier {
+	case "=", "slash":
+	case "", "^~":
+		path = proxyconf.Prefix(text)
+	case "~", "~*":
+		path.Kind, path.Fold = proxyconf.Regexp, l.modifier == "~*"
+	default:
+		v.missing(l.d, "%q is not a modifier of locations", l.modifier)
+		return nil, false
+	}
+	if err := path.Valid(); err != nil || len(text) > 2000 {
+		lost := ""
+		if slices.ContainsFunc(l.d.block, func(d *directive) bool {
+			return d.name() == "deny" || strings.HasPrefix(d.name(), "auth_") || d.name() == "return" && strings.HasPrefix(d.arg(1), "4")
+		}) {
+			lost = "; requests that it refused are LET THROUGH"
+		}
+		v.missing(l.d, "the expression is not one of RE2, which the gateway has: %v; its requests go to the other locations%s", err, lost)
+		return nil, false
+	}
+	return proxyconf.Paths{path}, true
+}
+
+// location returns the rules of a location.
+func (v *view) location(l location) []*proxyconf.Rule {
+	when := hidden(l)
+	paths, ok := proxyconf.Paths(nil), when != nil
+	if !ok {
+		paths, ok = v.paths(l)
+		when = proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: paths})
+	}
+	if !ok {
+		return nil
+	}
+	if l.modifier == "slash" {
+		to := proxyconf.Escape(l.path+"/", true) + "{query}"
+		if httpproxy.CheckRedirect(to, nil) != nil || !plain(to) {
+			return nil
+		}
+		r := &proxyconf.Rule{From: l.d.at, When: proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: paths}), End: true, Do: redirect(l.d, to, 301)}
+		return []*proxyconf.Rule{v.adding(l.scope, l.d, r)}
+	}
+	v.report(l.d, "location")
+	for _, inner := range l.d.all("location") {
+		v.missing(inner, "write the location beside the other one, not in it")
+	}
+	then := append(v.rewrites(l.scope), v.last(l)...)
+	return []*proxyconf.Rule{{From: l.d.at, Name: "location " + l.path, When: when, Then: then}}
+}
+
+// hidden returns the condition of a common location that RE2 has no expression for, nil for others: hidden files, but for
+// those of /.well-known.
+func hidden(l location) *proxyconf.Cond {
+	text := strings.TrimPrefix(strings.TrimSuffix(strings.ReplaceAll(l.path, `\/`, "/"), ".*"), "^")
+	if !strings.HasPrefix(l.modifier, "~") || text != `/\.(?!well-known)` && text != `/\.(?!well-known/)` || strings.HasPrefix(l.path, "^") {
+		return nil
+	}
+	part := func(text string) *proxyconf.Cond {
+		return proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: proxyconf.Paths{{Kind: proxyconf.Part, Text: text}}})
+	}
+	return proxyconf.Both(part("/."), proxyconf.Unless(part("/.well-known")))
+}
+
+// rewrites returns the rules of return, rewrite and if in the innermost block, in their order.
+func (v *view) rewrites(s scope) (rules []*proxyconf.Rule) {
+	for _, d := range s[len(s)-1].block {
+		switch d.name() {
+		case "return":
+			rules = append(rules, v.adding(s, d, v.returns(s, d)))
+		case "rewrite":
+			if r := v.rewrite(s, d); r != nil {
+				rules = append(rules, v.adding(s, d, r))
+			}
+		case "if":
+			cond, ok := v.condition(d)
+			for _, r := range v.rewrites(s.within(d)) {
+				r.When = proxyconf.Both(cond, r.When)
+				if ok {
+					rules = append(rules, r)
+				}
+			}
+			for _, inner := range d.block {
+				if !slices.Contains([]string{"return", "rewrite", "break"}, inner.name()) {
+					v.missing(inner, "a condition has return or rewrite only")
+				}
+			}
+		}
+	}
+	return rules
+}
+
+// adding adds the headers of add_header to a rule that answers.
+func (v *view) adding(s scope, d *directive, r *proxyconf.Rule) *proxyconf.Rule {
+	if !r.End {
+		return r
+	}
+	do, fields := r.Do, v.responseHeaders(s, d.name() == "return" && d.arg(1) >= "4")
+	r.Do = func(st *proxyconf.State, k *proxyconf.Known) string {
+		for _, f := range fields {
+			st.Response.Do(f)
+		}
+		return do(st, k)
+	}
+	return r
+}
+
+// condition returns the condition of an if.
+func (v *view) condition(d *directive) (*proxyconf.Cond, bool) {
+	text := strings.TrimSpace(strings.Join(d.words[1:], " "))
+	text = strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(text, "("), ")"))
+	words := strings.Fields(text)
+	lost := ""
+	if slices.ContainsFunc(d.all("return"), func(r *directive) bool { return strings.HasPrefix(r.arg(1), "4") }) {
+		lost = "; requests that it refused are LET THROUGH"
+	}
+	if len(words) != 3 || !slices.Contains([]string{"=", "!="}, words[1]) {
+		v.missing(d, "no route can have this condition%s", lost)
+		return proxyconf.Const(false), false
+	}
+	value := strings.Trim(words[2], `"'`)
+	var c *proxyconf.Cond
+	header, isHeader := strings.CutPrefix(words[0], "$http_")
+	arg, isArg := strings.CutPrefix(words[0], "$arg_")
+	switch {
+	case words[0] == "$scheme":
+		c = proxyconf.Const(value == map[bool]string{true: "https", false: "http"}[v.tls])
+	case (words[0] == "$host" || words[0] == "$http_host") && isHost(strings.ToLower(value)):
+		c = proxyconf.When(proxyconf.Atom{Kind: proxyconf.Host, Value: strings.ToLower(value)})
+	case words[0] == "$request_method" && strings.ToUpper(value) == value && isHost(strings.ToLower(value)) && value != "CONNECT" && !strings.ContainsAny(value, "-._0123456789"):
+		c = proxyconf.When(proxyconf.Atom{Kind: proxyconf.Method, Set: []string{value}})
+	case (words[0] == "$uri" || words[0] == "$document_uri") && strings.HasPrefix(value, "/"):
+		c = proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: proxyconf.Paths{{Text: value}}})
+	case isHeader && value != "" && value != "*" && plain(value) && len(value) < 200 && isHost(header):
+		c = proxyconf.When(proxyconf.Atom{Kind: proxyconf.Header, Name: strings.ReplaceAll(header, "_", "-"), Value: value})
+	case isArg && value != "" && value != "*" && plain(value) && len(value) < 200 && isHost(strings.ToLower(arg)):
+		c = proxyconf.When(proxyconf.Atom{Kind: proxyconf.Query, Name: arg, Value: value})
+	default:
+		v.missing(d, "no route can have this condition%s", lost)
+		return proxyconf.Const(false), false
+	}
+	if words[1] == "!=" {
+		c = proxyconf.Unless(c)
+	}
+	return c, true
+}
+
+func redirect(d *directive, to string, status int) func(*proxyconf.State, *proxyconf.Known) string {
+	return func(s *proxyconf.State, _ *proxyconf.Known) string {
+		s.From = d.at
+		s.Settings.Set("redirect/to", yamltext.Quote(to), d.at)
+		s.Settings.Set("redirect/status", strconv.Itoa(status), d.at)
+		return ""
+	}
+}
+
+// answer returns what gives requests an answer of the route.
+func answer(d *directive, status int, contentType, body string) func(*proxyconf.State, *proxyconf.Known) string {
+	return func(s *proxyconf.State, _ *proxyconf.Known) string {
+		s.From = d.at
+		s.Settings.Set("respond/status", strconv.Itoa(status), d.at)
+		if body != "" && httpproxy.MayHaveBody(status) {
+			s.Settings.Set("respond/body", yamltext.Quote(body), d.at)
+			s.Settings.Set("respond/content_type", yamltext.Quote(contentType), d.at)
+		}
+		return ""
+	}
+}
+
+// returns returns the rule of a return.
+func (v *view) returns(s scope, d *directive) *proxyconf.Rule {
+	r := &proxyconf.Rule{From: d.at, Name: "return", When: proxyconf.Const(true), End: true}
+	code, text := d.arg(1), d.arg(2)
+	if len(d.words) == 2 && strings.Contains(code, "://") {
+		code, text = "302", code
+	}
+	status, err := strconv.Atoi(code)
+	if slices.Contains(httpproxy.RedirectStatuses(), status) && text != "" {
+		to, ok := v.template(text, true)
+		if ok && plain(to) && httpproxy.CheckRedirect(to, nil) == nil {
+			r.Do = redirect(d, to, status)
+			return r
+		}
+	}
+	fine := err == nil && status >= 200 && status <= 599 && (status < 300 || status >= 400) && !strings.Contains(text, "$") && len(text) <= httpproxy.MaxOwnBody
+	contentType := "text/plain"
+	if t := s.find("default_type"); t != nil {
+		contentType = t.arg(1)
+	}
+	if status == 444 || !fine || httpproxy.CheckContentType(contentType) != nil {
+		v.missing(d, "respond of a route has a status, a text without variables and a content_type, and redirect some variables; its requests get %d", 503-100*btoi(status >= 400 && status < 500))
+		r.Do = answer(d, 503-100*btoi(status >= 400 && status < 500), "", "")
+		return r
+	}
+	r.Do = answer(d, status, contentType, text)
+	return r
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// rewrite returns the rule of a rewrite, nil if there is none.
+func (v *view) rewrite(s scope, d *directive) *proxyconf.Rule {
+	path := proxyconf.Path{Kind: proxyconf.Regexp, Text: d.arg(1)}
+	if strings.HasPrefix(path.Text, "(?i)") {
+		path.Text, path.Fold = path.Text[4:], true
+	}
+	if err := path.Valid(); err != nil || len(path.Text) > 2000 {
+		v.missing(d, "the expression is not one of RE2, which the gateway has: %v", err)
+		return nil
+	}
+	all := proxyconf.Paths{path}
+	r := &proxyconf.Rule{From: d.at, Name: "rewrite", When: proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: all})}
+	target, flag := d.arg(2), d.arg(3)
+	target, noArgs := strings.CutSuffix(target, "?")
+	to, ok := v.groups(target)
+	external := strings.HasPrefix(target, "http://") || strings.HasPrefix(target, "https://") || strings.HasPrefix(target, "$scheme")
+	if flag == "permanent" || flag == "redirect" || external {
+		status := map[bool]int{true: 301, false: 302}[flag == "permanent"]
+		if !noArgs && !strings.Contains(to, "?") {
+			to += "{query}"
+		}
+		if !ok || !plain(to) || all.CheckRedirect(to) != nil {
+			v.missing(d, "redirect of a route has text, variables and groups of its expression; this has no equal")
+			return nil
+		}
+		r.End = true
+		r.Do = v.withGroups(path, strings.Contains(to, "$"), redirect(d, to, status))
+		return r
+	}
+	if flag != "break" || !slices.ContainsFunc(s, func(d *directive) bool { return d.name() == "location" }) || noArgs || strings.Contains(target, "?") || !ok || all.CheckRewrite(to) != nil {
+		v.missing(d, "rewrite of a route changes the path that its server gets, as break in a location does; it chooses no other route")
+		return nil
+	}
+	r.Do = v.withGroups(path, strings.Contains(to, "$"), func(s *proxyconf.State, _ *proxyconf.Known) string {
+		if s.Moved {
+			return "the path has been changed before; write one rewrite for both"
+		}
+		s.Moved = true
+		s.Settings.Set("rewrite", yamltext.Quote(to), d.at)
+		return ""
+	})
+	return r
+}
+
+// withGroups makes the route's path the expression whose groups something has.
+func (v *view) withGroups(path proxyconf.Path, groups bool, do func(*proxyconf.State, *proxyconf.Known) string) func(*proxyconf.State, *proxyconf.Known) string {
+	return func(s *proxyconf.State, k *proxyconf.Known) string {
+		if groups {
+			if !k.Narrow(path) {
+				return "the groups of its expression are known only where the route's path is that expression, and this route is for a part of it"
+			}
+			s.Groups = true
+		}
+		return do(s, k)
+	}
+}

@@ -1,0 +1,189 @@
+package nginxconf_test
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/headpond/headpond/gateway"
+	"github.com/headpond/headpond/gateway/config"
+	_ "github.com/headpond/headpond/gateway/protocols"
+	"github.com/headpond/headpond/internal/proxyconf"
+	"github.com/headpond/headpond/internal/proxyconf/nginxconf"
+)
+
+// options know two files, and read none of this machine.
+var options = nginxconf.Options{
+	Dir: "/no/such/etc",
+	Read: func(path string) ([]byte, error) {
+		switch path {
+		case "/no/such/etc/conf.d/a.conf":
+			return []byte("server {\n listen 81;\n location / { proxy_pass http://10.0.0.81; }\n}\n"), nil
+		case "/no/such/etc/loop.conf":
+			return []byte("include loop.conf;\n"), nil
+		}
+		return nil, fs.ErrNotExist
+	},
+	Glob: func(string) ([]string, error) { return []string{"/no/such/etc/conf.d/a.conf"}, nil },
+}
+
+// rejected is the error of a result that the gateway does not accept.
+type rejected struct{ error }
+
+// checked converts a configuration, and checks the result as `headpond check` does, but for files that are not there.
+func checked(text string) (*proxyconf.Gateway, error) {
+	g, err := nginxconf.Convert("nginx.conf", []byte(text), options)
+	if err != nil {
+		return nil, err
+	}
+	cfg, problems := config.Parse("result", g.YAML("nginx.conf"))
+	if cfg != nil {
+		problems = append(problems, gateway.Check(cfg)...)
+	}
+	var bad []error
+	for _, p := range problems {
+		if !p.Warning && !strings.Contains(p.Message, "/no/such/etc") {
+			bad = append(bad, errors.New(p.String()))
+		}
+	}
+	if len(bad) > 0 {
+		return g, rejected{errors.Join(bad...)}
+	}
+	return g, nil
+}
+
+// FuzzConvert: whatever is read without an error gives a configuration that the gateway accepts.
+func FuzzConvert(f *testing.F) {
+	for _, d := range directives {
+		f.Add(d.config())
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		g, err := checked(text)
+		if bad := (rejected{}); errors.As(err, &bad) {
+			t.Errorf("%v\n%s", err, g.YAML("nginx.conf"))
+		}
+	})
+}
+
+// directive is a test of some directives: of a location, of its server, and of http.
+type directive struct {
+	location, server, http, main string
+	want                         []string // of the configuration, or of the lines on stderr
+	not                          string
+}
+
+func (d directive) config() string {
+	location := d.location
+	if !strings.Contains(location, "_pass") && !strings.Contains(location, "return") && !strings.Contains(location, "root") {
+		location += " proxy_pass http://10.0.0.9:80;"
+	}
+	server := d.server
+	if !strings.Contains(server, "listen") {
+		server += " listen 8080;"
+	}
+	return d.main + "\nhttp {\n" + d.http + "\nserver {\n" + server + "\nlocation /p/ {\n" + location + "\n}\n}\n}\n"
+}
+
+var directives = []directive{
+	{server: "listen 127.0.0.1:80;", want: []string{`listen: "127.0.0.1:80"`}},
+	{server: "listen [::]:80 ipv6only=on; listen 80;", want: []string{`listen: ":80"`, "listen ipv6only: not needed"}},
+	{server: "listen unix:/run/n.sock;", want: []string{`"unix:/run/n.sock"`}},
+	{server: "listen 443 ssl http2; ssl_certificate a.pem; ssl_certificate_key a.key; ssl_client_certificate ca; ssl_verify_client optional;", want: []string{"cert: /no/such/etc/a.pem", "key: /no/such/etc/a.key", "client_ca:", "client_auth: request"}},
+	{server: "listen 443 ssl;", http: "server { listen 80; return 204; }", want: []string{"there is no certificate"}, not: `":443"`},
+	{server: "listen 80 proxy_protocol;", want: []string{"accept_proxy: true", "listen proxy_protocol: differs"}},
+	{server: "listen 80; listen 81 quic;", want: []string{"listen quic: NOT SUPPORTED"}},
+	{server: "server_name a.example *.b.example .c.example;", want: []string{"host: a.example", `host: "*.b.example"`, "host: c.example", `host: "*.c.example"`}},
+	{server: `server_name ~^a\.;`, want: []string{"server_name ~^a\\.: NOT SUPPORTED"}},
+	{location: "proxy_pass http://up;", http: "upstream up { server 10.0.0.1:81 weight=2 max_fails=3 fail_timeout=20s; server 10.0.0.2 backup; server 10.0.0.3 down; least_conn; keepalive 9; }", want: []string{`"10.0.0.1:81"`, "weight: 2", "priority: 1", "balance: p2c", "base: 20s", "it is down", "keepalive: not needed"}},
+	{location: "proxy_pass http://up;", http: "upstream up { ip_hash; server unix:/run/a max_conns=7; }", want: []string{"balance: ring_hash", "unix:/run/a", "max_size: 7"}},
+	{location: "proxy_pass http://up;", http: "upstream up { hash $http_x_tenant consistent; server 10.0.0.1; }", want: []string{"balance: ring_hash", "affinity: {header: x-tenant, max_load: 0}"}},
+	{location: "proxy_pass http://up;", http: "upstream up { hash $request_uri; server 10.0.0.1; }", want: []string{"hash $request_uri: NOT SUPPORTED"}},
+	{location: "proxy_pass https://10.0.0.1;", want: []string{`"10.0.0.1:443"`, "insecure_skip_verify: true"}},
+	{location: "proxy_pass https://a.example; proxy_ssl_verify on; proxy_ssl_trusted_certificate ca.pem;", want: []string{"ca: /no/such/etc/ca.pem", "server_name: a.example"}},
+	{location: "proxy_pass http://$host;", want: []string{"proxy_pass http://$host: NOT SUPPORTED", "status: 502"}},
+	{location: "proxy_pass http://10.0.0.1/v2/;", want: []string{`path: "(?s)/p/(.*)"`, `rewrite: "/v2/$${1}"`}},
+	{location: "grpc_pass grpc://10.0.0.1:50051;", want: []string{"protocol: h2c"}},
+	{want: []string{`Host: "10.0.0.9:80"`, "timeout: 60s # nginx's default", "max_body_kib: 1024", "path: /p", "status: 301"}},
+	{location: "proxy_set_header Host $host; proxy_set_header X-Real-IP $remote_addr; proxy_set_header X-A \"\";", want: []string{`X-Real-IP: "{client_ip}"`, "remove: [X-A]"}, not: "Host:"},
+	{location: "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header Connection $c;", want: []string{"proxy_set_header: not needed: the gateway always sends X-Forwarded-For"}, not: "NOT SUPPORTED"},
+	{location: "proxy_set_header X-A $ssl_client_s_dn;", want: []string{"proxy_set_header X-A: NOT SUPPORTED"}},
+	{location: "proxy_connect_timeout 3; proxy_read_timeout 1m30s; client_max_body_size 10m;", want: []string{"connect_timeout: 3s", "timeout: 1m30s", "max_body_kib: 10240"}},
+	{location: "proxy_next_upstream error http_503; proxy_next_upstream_tries 2;", want: []string{"retries: {on: [connect, reset, 503], attempts: 2}"}},
+	{location: "gzip on; gzip_types text/css; gzip_min_length 1k;", want: []string{"compress: {encodings: [gzip], types: [text/html, text/css], min_bytes: 1024}"}},
+	{location: "add_header X-A b; proxy_hide_header X-B;", want: []string{"X-A: b", "remove: [X-B]"}},
+	{location: "allow 10.0.0.0/8; deny all;", want: []string{`allow: ["10.0.0.0/8"]`}},
+	{location: "deny 10.0.0.1; allow all;", want: []string{`deny: ["10.0.0.1/32"]`}},
+	{location: "deny 10.0.0.1; allow 10.0.0.0/8; deny all;", want: []string{`deny: ["10.0.0.1/32"]`, `allow: ["10.0.0.0/8"]`}},
+	{location: "allow 10.0.0.1; deny 10.0.0.0/8;", want: []string{"NOT SUPPORTED", `deny: ["0.0.0.0/0", "::/0"]`}},
+	{location: "auth_basic x; auth_basic_user_file users;", want: []string{"auth_basic_user_file users: NOT SUPPORTED", `deny: ["0.0.0.0/0", "::/0"]`}},
+	{location: "auth_request /auth;", want: []string{"auth_request /auth: NOT SUPPORTED", `deny: ["0.0.0.0/0", "::/0"]`}},
+	{location: "limit_req zone=z burst=9 nodelay;", http: "limit_req_zone $binary_remote_addr zone=z:10m rate=5r/s;", want: []string{"requests: 10", "per: 2s"}},
+	{location: "limit_conn c 5;", want: []string{"limit_conn: NOT SUPPORTED: max_connections_per_source"}},
+	{location: "return 204;", want: []string{"status: 204"}, not: "NOT SUPPORTED"},
+	{location: "return 301 https://$host$request_uri;", want: []string{`to: "https://{host}{uri}"`, "status: 301"}},
+	{location: "return 444;", want: []string{"return 444: NOT SUPPORTED"}},
+	{location: "rewrite ^/p/(.*)$ /q/$1 permanent;", want: []string{`path: "(?s)/p/(.*)"`, `to: "/q/$1{query}"`}},
+	{location: "rewrite ^/p/(.*)$ /q/$1 break;", want: []string{`rewrite: "/q/$1"`}},
+	{location: "rewrite ^/p/(.*)$ /q/$1 last;", want: []string{"rewrite ^/p/(.*)$: NOT SUPPORTED"}},
+	{location: "if ($request_method = POST) { return 405; }", want: []string{"methods: [POST]", "status: 405"}},
+	{location: "if ($cookie_a ~ b) { return 403; }", want: []string{"no route can have this condition", "LET THROUGH"}},
+	{location: "root /srv;", want: []string{"location /p/: NOT SUPPORTED: the gateway serves no files"}},
+	{location: "proxy_redirect off; proxy_cache z;", want: []string{"proxy_redirect: NOT SUPPORTED", "proxy_cache: NOT SUPPORTED"}},
+	{location: "frobnicate;", want: []string{"frobnicate: NOT SUPPORTED: this is not known"}},
+	{server: `location ~ (?=x) { return 200; }`, want: []string{"RE2"}, not: "LET THROUGH"},
+	{server: `location ~ (?=x) { deny all; }`, want: []string{"LET THROUGH"}},
+	{server: `location ~ /\.(?!well-known).* { return 403; }`, want: []string{`path: "(?s).*/\\..*"`, `path: "(?s).*/\\.well-known.*"`, "status: 403"}, not: "LET THROUGH"},
+	{server: "access_log /x;", want: []string{"access_log: true"}},
+	{main: "user www; worker_processes auto; events { }", want: []string{"user: not needed", "worker_processes: not needed", "events: not needed"}},
+	{http: "map $http_upgrade $c { default upgrade; }", want: []string{"map: not needed"}},
+	{http: "include conf.d/*.conf;", want: []string{`listen: ":81"`, "a.conf:1"}},
+	{main: "stream { server { listen 3306; proxy_pass 10.0.0.1:3306; proxy_timeout 5m; proxy_protocol on; } }", want: []string{"protocol: tcp", "idle_timeout: 5m", "send_proxy: v1"}},
+	{main: "stream { map $ssl_preread_server_name $n { a.example 10.0.0.1:443; default 10.0.0.2:443; } server { listen 444; ssl_preread on; proxy_pass $n; } }", want: []string{"sni: a.example"}},
+	{location: `add_header X-A "a \"b\" {";`, want: []string{`X-A: "a \"b\" {{"`}},
+}
+
+// TestDirectives: each is in the result, or in a report.
+func TestDirectives(t *testing.T) {
+	for _, d := range directives {
+		g, err := checked(d.config())
+		if err != nil {
+			t.Errorf("%v\n%s", err, d.config())
+			continue
+		}
+		text := string(g.YAML("nginx.conf"))
+		if _, yaml, ok := strings.Cut(text, "\nlisteners:"); ok {
+			text = yaml
+		}
+		for _, r := range g.Reports.Sorted() {
+			text += r.String() + "\n"
+		}
+		for _, want := range d.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q is missing: %s\n%s", want, d.config(), text)
+			}
+		}
+		if d.not != "" && strings.Contains(text, d.not) {
+			t.Errorf("%q is in the result of %s\n%s", d.not, d.config(), text)
+		}
+	}
+}
+
+// TestRefused: what nginx refuses, or cannot be read, is an error with its line.
+func TestRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                        "no server",
+		"http {\n":                "nginx.conf:2: the file ends",
+		"http {\n}\n}\n":          `nginx.conf:3: "}" is not expected`,
+		"a \"b":                   "a quote is not closed",
+		"a 'b'c;":                 "goes on after its quote",
+		"include nowhere.conf;":   "nginx.conf:1: cannot read",
+		"include loop.conf;":      "files include each other",
+		strings.Repeat("a {", 50): "too many blocks",
+		"server {\n listen 80;\n": "the file ends",
+	} {
+		if _, err := checked(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package nginxconf
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/headpond/headpond/internal/proxyconf"
+)
+
+// note is what becomes of a directive that has no handler.
+type note struct {
+	fate proxyconf.Fate
+	text string
+}
+
+const (
+	itself  = proxyconf.Itself
+	differs = proxyconf.Differs
+	missing = proxyconf.Missing
+)
+
+// handled are the directives that other files read, and report if they cannot carry them.
+var handled = strings.Fields(`http stream server location upstream listen server_name return rewrite if proxy_pass grpc_pass proxy_set_header grpc_set_header add_header proxy_hide_header
+	proxy_connect_timeout proxy_read_timeout grpc_connect_timeout grpc_read_timeout proxy_next_upstream proxy_next_upstream_tries client_max_body_size gzip gzip_types gzip_min_length
+	ssl_certificate ssl_certificate_key ssl_client_certificate ssl_verify_client ssl_crl allow deny satisfy auth_basic auth_basic_user_file auth_request limit_req limit_req_zone access_log default_type
+	proxy_ssl_verify proxy_ssl_trusted_certificate proxy_ssl_name proxy_ssl_certificate proxy_ssl_certificate_key proxy_timeout proxy_protocol ssl_preread proxy_ssl`)
+
+// notes are the others.
+var notes = map[string]note{}
+
+func init() {
+	for fate, texts := range map[proxyconf.Fate]map[string]string{
+		itself: {
+			"systemd starts the gateway": "user daemon master_process pid lock_file",
+			"loops follows the cores, and max_conns of each listener bounds connections": "worker_processes worker_connections worker_rlimit_nofile worker_cpu_affinity worker_priority worker_shutdown_timeout thread_pool events multi_accept use accept_mutex pcre_jit timer_resolution",
+			"a matter of nginx itself":                                 "load_module include types types_hash_max_size types_hash_bucket_size server_names_hash_bucket_size server_names_hash_max_size variables_hash_max_size variables_hash_bucket_size map_hash_bucket_size map_hash_max_size server_tokens env debug_connection charset index autoindex source_charset log_not_found log_subrequest open_file_cache open_file_cache_valid open_file_cache_min_uses open_file_cache_errors sendfile sendfile_max_chunk tcp_nopush directio aio etag if_modified_since absolute_redirect port_in_redirect server_name_in_redirect proxy_headers_hash_max_size proxy_headers_hash_bucket_size limit_req_log_level limit_conn_log_level proxy_socket_keepalive",
+			"always, where it is safe":                                 "tcp_nodelay proxy_http_version keepalive_requests keepalive_disable proxy_ssl_session_reuse http2 http2_max_concurrent_streams chunked_transfer_encoding reset_timedout_connection lingering_close lingering_time lingering_timeout ssl_session_cache ssl_session_timeout ssl_session_tickets ssl_session_ticket_key ssl_prefer_server_ciphers ssl_buffer_size ssl_dhparam proxy_ssl_server_name proxy_ssl_protocols proxy_ssl_ciphers gzip_vary gzip_proxied gzip_comp_level gzip_http_version gzip_disable gzip_buffers gzip_static",
+			"bodies are streamed, in bounded memory":                   "proxy_buffering proxy_request_buffering proxy_buffers proxy_buffer_size proxy_busy_buffers_size proxy_max_temp_file_size proxy_temp_path proxy_temp_file_write_size client_body_buffer_size client_body_temp_path fastcgi_temp_path uwsgi_temp_path scgi_temp_path client_body_in_file_only client_header_buffer_size large_client_header_buffers output_buffers postpone_output grpc_buffer_size preread_buffer_size proxy_pass_request_headers proxy_pass_request_body",
+			"idle_timeout of a route bounds both sides":                "proxy_send_timeout send_timeout client_body_timeout grpc_send_timeout",
+			"the gateway looks names up as often as their answers say": "resolver resolver_timeout",
+		},
+		differs: {
+			"the log goes to standard error: let systemd pass it on":              "error_log rewrite_log",
+			"http: {access_log: {path: …, format: …}} of a listener has a format": "log_format",
+			"fixed: a head has 10 s, the next request 2 min, a ClientHello 10 s":  "keepalive_timeout client_header_timeout preread_timeout ssl_handshake_timeout keepalive_time",
+			"TLS 1.2 and 1.3, with the ciphers of Go's crypto/tls, always":        "ssl_protocols ssl_ciphers ssl_ecdh_curve ssl_conf_command ssl_stapling ssl_stapling_verify ssl_trusted_certificate ssl_verify_depth ssl_early_data ssl_reject_handshake ssl_alpn",
+			"a route with root has no server; where that matters it is reported":  "root",
+			"the addresses of other proxies are trusted_proxies of the listener":  "set_real_ip_from real_ip_header real_ip_recursive",
+			"the numbers are on the admin page: admin: 127.0.0.1:9090":            "stub_status status_zone api",
+			"paths are compared as they are decoded, without merging slashes":     "merge_slashes",
+			"names of headers with other signs than letters, digits and - pass":   "underscores_in_headers ignore_invalid_headers",
+		},
+		missing: {
+			"the gateway serves no files":                                                   "try_files alias expires internal autoindex_format sub_filter sub_filter_once sub_filter_types ssi addition_types mp4 flv dav_methods image_filter xslt_stylesheet random_index secure_link secure_link_md5",
+			"error_pages of a listener or route have texts and files":                       "error_page proxy_intercept_errors recursive_error_pages",
+			"max_connections_per_source of a listener bounds the connections of an address": "limit_conn limit_conn_zone limit_conn_status",
+			"clients that are over a limit get 429":                                         "limit_req_status limit_req_dry_run",
+			"the gateway does not limit the rate of bytes":                                  "limit_rate limit_rate_after proxy_limit_rate proxy_download_rate proxy_upload_rate",
+			"Location passes as the server wrote it":                                        "proxy_redirect",
+			"cookies pass as the server wrote them":                                         "proxy_cookie_path proxy_cookie_domain proxy_cookie_flags userid",
+			"the gateway has no cache":                                                      "proxy_cache proxy_cache_path proxy_cache_valid proxy_cache_key proxy_cache_bypass proxy_no_cache proxy_cache_use_stale proxy_cache_lock proxy_cache_methods proxy_cache_min_uses proxy_cache_revalidate proxy_store slice",
+			"the gateway speaks HTTP, and no FastCGI, uwsgi, SCGI and memcached":            "fastcgi_pass uwsgi_pass scgi_pass memcached_pass fastcgi_param fastcgi_index fastcgi_split_path_info uwsgi_param scgi_param fastcgi_read_timeout fastcgi_buffers fastcgi_buffer_size",
+			"values and conditions that use the variable are reported":                      "set geo geoip_country geoip_city split_clients auth_request_set js_import js_set perl_set",
+			"mirror of a route names an upstream":                                           "mirror mirror_request_body",
+			"HTTP/3 is a key of the listener: http: {http3: true}":                          "http3 quic_retry quic_gso http3_hq quic_host_key",
+			"transparent: true of a tcp upstream connects from the client's address":        "proxy_bind",
+			"send_proxy of a tcp listener has v1 and v2":                                    "proxy_protocol_version",
+			"the gateway forwards no mail":                                                  "mail",
+			"method and body pass as the client sent them":                                  "proxy_method proxy_set_body",
+		},
+	} {
+		for text, names := range texts {
+			for name := range strings.FieldsSeq(names) {
+				notes[name] = note{fate, text}
+			}
+		}
+	}
+}
+
+// report reports the directives of a block that no other part of the package reads.
+func (c *converter) report(block *directive, _ string) {
+	for _, d := range block.block {
+		n, known := notes[d.name()]
+		switch {
+		case slices.Contains(handled, d.name()):
+			continue
+		case d.name() == "map" && d.arg(1) == "$http_upgrade":
+			n = note{itself, "WebSockets and other upgrades pass, always"}
+		case d.name() == "map" && d.arg(1) == "$ssl_preread_server_name":
+			continue
+		case d.name() == "map":
+			n = note{missing, "values and conditions that use the variable are reported"}
+		case d.name() == "break":
+			continue // after rewrites that have been carried it has no effect
+		case !known:
+			n = note{missing, "this is not known to the importer; see whether a route, listener or upstream has an equal"}
+		}
+		c.out.Reports.Add(d.at, d.name(), n.fate, "%s", n.text)
+	}
+}
