@@ -117,6 +117,13 @@ func LookUp(rows int) Workload {
 	}, Whole: wholeQuery}
 }
 
+// CallLookUp is LookUp by a function that takes the key.
+func CallLookUp(function string, rows int) Workload {
+	return Workload{Next: func(dst []byte, r *rand.Rand) []byte {
+		return appendQuery(dst, "SELECT "+function+"("+strconv.Itoa(1+r.IntN(rows))+");")
+	}, Whole: wholeQuery}
+}
+
 // PreparedLookUp is LookUp with a prepared statement, see Prepare.
 func PreparedLookUp(rows int) Workload {
 	return Workload{Next: func(dst []byte, r *rand.Rand) []byte {

@@ -133,8 +133,21 @@ func (pg *Postgres) fill(ctx context.Context, cred *syscall.Credential, port str
 		return fmt.Errorf("postgres: read the password's secret: %w", err)
 	}
 	pg.Secret = string(rows[0].Rows[0][0])
-	return tool(ctx, cred, pg.Bin("pgbench"), "-h", pg.Socket, "-p", port, "-U", DBUser, "-i", "-q", "-s", fmt.Sprint(scale), DB)
+	err = tool(ctx, cred, pg.Bin("pgbench"), "-h", pg.Socket, "-p", port, "-U", DBUser, "-i", "-q", "-s", fmt.Sprint(scale), DB)
+	if err != nil {
+		return err
+	}
+	return tool(ctx, cred, pg.Bin("psql"), "-h", pg.Socket, "-p", port, "-U", DBUser, "-q", "-v", "ON_ERROR_STOP=1", "-c", lookUpFunctions, DB)
 }
+
+// lookUpFunctions are functions that look an account up. A pooler that knows what functions do can see that plain_balance leaves no state
+// in a session, while any_balance could, because it executes a text.
+const lookUpFunctions = `
+CREATE FUNCTION plain_balance(int) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN RETURN (SELECT abalance FROM pgbench_accounts WHERE aid = $1); END $$;
+CREATE FUNCTION any_balance(int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE balance int;
+BEGIN EXECUTE 'SELECT abalance FROM pgbench_accounts WHERE aid = ' || $1 INTO balance; RETURN balance; END $$;`
 
 // Counter returns a function that reads how many sessions the database has had. It is nil before PostgreSQL 14, which
 // does not count them. It is for one goroutine at a time.

@@ -139,7 +139,8 @@ const stateClients = 8
 
 // sessionState returns W3c in the simple protocol for clients with session state: settings that
 // differ, which the pooler sets on a server connection that another client has used, and advisory
-// locks, which pin. W3c/unpinned is the same number of clients without state, to compare with.
+// locks, which pin. W3c/unpinned is the same number of clients without state, to compare with. In W3c/checked they call
+// a function that may leave state, after which the gateway looks for it; in W3c/function one that leaves none.
 func (e *Env) sessionState() []run.Case {
 	zones := dialEach(func(addr string, n int64) func(context.Context) (net.Conn, error) {
 		return dialAndRun(addr, "sslmode=disable&timezone="+[]string{"UTC", "Asia%2FTokyo"}[n%2], "")
@@ -155,19 +156,26 @@ func (e *Env) sessionState() []run.Case {
 	}
 	plain := func(addr string) func(context.Context) (net.Conn, error) { return dialPostgres(addr, "disable") }
 	all, ours := namesOf(e.poolers()[1:]), gatewayNames(e.poolers())
+	lookUp := func() load.Workload { return load.LookUp(e.pg.Rows) }
+	call := func(function string) func() load.Workload {
+		return func() load.Workload { return load.CallLookUp(function, e.pg.Rows) }
+	}
 	var cases []run.Case
 	for _, c := range []struct {
 		id, what string
 		conns    int
 		arms     []string
 		dial     func(addr string) func(context.Context) (net.Conn, error)
+		workload func() load.Workload
 	}{
-		{"W3c/zones", "half of them in another time zone", 32, all, zones},
-		{"W3c/names", "each with another name of its application", 32, all, names},
-		{"W3c/settings", "each with another work_mem", 32, ours, settings},
-		{"W3c/unpinned", "without state in their sessions", 32, all, plain},
-		{"W3c/unpinned", "without state in their sessions", stateClients, all, plain},
-		{"W3c/pinned", "pinned by a lock", stateClients, ours, locked},
+		{"W3c/zones", "half of them in another time zone", 32, all, zones, lookUp},
+		{"W3c/names", "each with another name of its application", 32, all, names, lookUp},
+		{"W3c/settings", "each with another work_mem", 32, ours, settings, lookUp},
+		{"W3c/unpinned", "without state in their sessions", 32, all, plain, lookUp},
+		{"W3c/unpinned", "without state in their sessions", stateClients, all, plain, lookUp},
+		{"W3c/pinned", "pinned by a lock", stateClients, ours, locked, lookUp},
+		{"W3c/function", "by a function that leaves no state", 32, all, plain, call("plain_balance")},
+		{"W3c/checked", "by a function that may leave state", 32, all, plain, call("any_balance")},
 	} {
 		cases = append(cases, run.Case{
 			Info: result.Case{
@@ -175,7 +183,7 @@ func (e *Env) sessionState() []run.Case {
 				Title: fmt.Sprintf("PostgreSQL, look-up by key (pgbench -S), %s on 20 server connections, %s", clients(c.conns), c.what),
 			},
 			Baselines: []string{"pgbouncer", "gateway-goroutine"}, Arms: c.arms,
-			Open: e.openStatements(c.dial, func() load.Workload { return load.LookUp(e.pg.Rows) }, c.conns),
+			Open: e.openStatements(c.dial, c.workload, c.conns),
 		})
 	}
 	return cases
