@@ -60,6 +60,7 @@ type Stats struct {
 	// Counted since the start: all accepted connections, those that were rejected, and those
 	// without a session because the client had disconnected.
 	Accepted, Rejected, Gone uint64
+	StateChecks              uint64               // PostgreSQL transactions after which the server was asked for state of any kind that they may have left
 	Moved                    uint64               // moves of TCP sessions to another endpoint before the endpoint's first byte
 	MovesRefused             uint64               // moves that the retry budget did not allow
 	Errors                   map[string]uint64    // by reason

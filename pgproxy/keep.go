@@ -137,6 +137,9 @@ func (s *session) askRemains() error {
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
 	defer func() { _ = srv.conn.SetDeadline(time.Time{}) }()
 	parts, settings := m.stateCheck()
+	if m.checked&traceUnknown != 0 {
+		s.noteCheck()
+	}
 	rows, err := s.queryRemains(parts, settings)
 	used := traces(0)
 	if ordinary(err) && parts&traceSequences != 0 { // perhaps the client's role must not use PL/pgSQL

@@ -51,6 +51,7 @@ type pinRules struct {
 	max    atomic.Int64  // server connections of a backend that may be pinned; 0 = the backend's pinCount.defaultLimit
 	also   atomic.Uint32 // traces: those of Config.PinAlso
 	pinned atomic.Int64
+	checks atomic.Uint64 // see session.noteCheck
 
 	listening atomic.Int64 // clients that listen through the shared listening connection
 

@@ -90,6 +90,7 @@ type Postgres struct {
 	end        context.CancelFunc
 	unreadable atomic.Bool // keep could not read a client's settings, and has logged that
 	unseen     atomic.Bool // lookAt could not read what a client has left, and has logged that
+	checks     checks
 
 	updating sync.Mutex // also held by Retire; guards the fields below, up's last settings
 	with     upstream.Settings

@@ -185,6 +185,7 @@ func (p *Proxy) notePins(set *settings) {
 func (p *Proxy) Stats() listener.Stats {
 	st := p.srv.Stats()
 	st.Pinned, st.Listening = int(p.pins.pinned.Load()), int(p.pins.listening.Load())
+	st.StateChecks = p.pins.checks.Load()
 	return st
 }
 

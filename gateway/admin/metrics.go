@@ -85,6 +85,7 @@ var listenerMetrics = []metric[listener.Stats]{
 	counter("listener_connections_accepted_total", "Connections accepted.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Accepted) }),
 	counter("listener_connections_rejected_total", "Connections rejected because of a limit, their address or a missing PROXY header.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Rejected) }),
 	counter("listener_connections_gone_total", "Connections whose client had left before their session began: none reached a backend.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Gone) }),
+	counter("listener_state_checks_total", "PostgreSQL transactions after which the server was asked for session state of any kind: they called functions that may leave some.", listenerLabels, func(l listener.Stats) float64 { return float64(l.StateChecks) }),
 	counter("listener_sessions_moved_total", "Times that a session has left an endpoint that broke off before its first byte, for another one. tcp only.", listenerLabels, func(l listener.Stats) float64 { return float64(l.Moved) }),
 	counter("listener_moves_refused_total", "Times that a session would have left its endpoint, had the retry budget allowed it. tcp only.", listenerLabels, func(l listener.Stats) float64 { return float64(l.MovesRefused) }),
 	counter("listener_received_bytes_total", "Bytes received from clients.", listenerLabels, func(l listener.Stats) float64 { return float64(l.BytesIn) }),
