@@ -146,6 +146,7 @@ type reverse struct {
 	sameSite           string // "; SameSite=…"; "" = as the server says
 	mapped             bool   // client and server are what begins paths of the route, and what they become for the server
 	client, server     string // both without a slash at the end
+	below              bool   // the route has only what is below client
 }
 
 type replacement struct {
@@ -170,6 +171,7 @@ func newReverse(r Route, rewrite template) *reverse {
 		return nil
 	}
 	b.client, b.server, b.mapped = pathsOf(r, rewrite)
+	b.below = b.client != "" && strings.HasSuffix(r.Path, "/")
 	return b
 }
 
@@ -291,6 +293,9 @@ func (b *reverse) location(w *headWriter, s *session, address []byte) {
 	}
 	prefix, n := b.back(path)
 	w.dst = append(w.dst, prefix...)
+	if b.below && prefix != "" && (n == len(path) || path[n] != '/') {
+		w.dst = append(w.dst, '/')
+	}
 	appendRest(w, start, path[n:])
 }
 

@@ -113,11 +113,16 @@ func TestOwnLocationsElsewhere(t *testing.T) {
 	checkReverse(t, []reverseCase{
 		{"rewrite", "/api/", httpproxy.Route{Path: "/api/", Rewrite: "/v2{rest}", Locations: own}, []string{
 			"Location: /v2/x", "/api/x",
-			"Location: /v2", "/api",
-			"Location: http://{self}/v2?x", "/api?x",
+			"Location: /v2", "/api/", // the route does not have /api
+			"Location: http://{self}/v2?x", "/api/?x",
 			"Location: /v2x", "/v2x",
 			"Location: /api/x", "/api/x",
 			"Location: http://{self}/other", "/other",
+		}},
+		{"strip with a slash", "/shop/", httpproxy.Route{Path: "/shop/", StripPrefix: true, Locations: own}, []string{
+			"Location: http://{self}", "/shop/",
+			"Location: http://{self}?x", "/shop/?x",
+			"Location: http://{self}/x", "/shop/x",
 		}},
 		{"rewrite to what is below the route", "/api", httpproxy.Route{Path: "/api", Rewrite: "/api/v2{rest}", Locations: own}, []string{
 			"Location: /api/v2/x", "/api/x",
