@@ -16,28 +16,32 @@ import (
 	"github.com/headpond/headpond/internal/enginetest"
 )
 
+// endsInManyWays answers, or does not, as the path says.
+func endsInManyWays(answer http.HandlerFunc, came chan<- struct{}) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/waits":
+			_, _ = io.Copy(io.Discard, r.Body)
+			came <- struct{}{}
+			<-r.Context().Done()
+		case "/dies":
+			panic(http.ErrAbortHandler)
+		case "/breaks":
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, llmWhole[:10])
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		default:
+			answer(w, r)
+		}
+	}
+}
+
 // TestTokenLimitGivesBack: what was taken for a request comes back however the request ends, unless its usage is known.
 func TestTokenLimitGivesBack(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		came := make(chan struct{}, 1)
-		answer := llmBackend(t)
-		backend := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
-			switch r.URL.Path {
-			case "/waits":
-				_, _ = io.Copy(io.Discard, r.Body)
-				came <- struct{}{}
-				<-r.Context().Done()
-			case "/dies":
-				panic(http.ErrAbortHandler)
-			case "/breaks":
-				w.Header().Set("Content-Type", "application/json")
-				_, _ = io.WriteString(w, llmWhole[:10])
-				_ = http.NewResponseController(w).Flush()
-				panic(http.ErrAbortHandler)
-			default:
-				answer(w, r)
-			}
-		})
+		backend := serveHTTP(t, endsInManyWays(llmBackend(t), came))
 		var left atomic.Int64
 		u := newUpstreamWith(t, httpproxy.UpstreamOptions{Dial: func(ctx context.Context, endpoint string) (net.Conn, error) {
 			c, err := enginetest.Dial(ctx, endpoint)
