@@ -81,14 +81,18 @@ func (w *adapted) ReadFrom(r io.Reader) (n int64, err error) {
 	return io.Copy(w.Conn, r)
 }
 
-func (w *adapted) Close() (err error) {
+// Close does not wait in a fiber, which may hold a lock that other fibers of its loop wait for.
+func (w *adapted) Close() error {
 	c := io.Closer(w.Conn)
 	if w.resets.Load() {
 		c = below[lingering](w.Conn)
 	}
 	if w.waits() {
-		Block(func() { err = c.Close() })
-		return err
+		go func() {
+			defer func() { _ = recover() }() // no more than the error is it anybody's to handle
+			_ = c.Close()
+		}()
+		return nil
 	}
 	return c.Close()
 }

@@ -39,6 +39,29 @@ func TestStreamOfWaitsElsewhere(t *testing.T) {
 	})
 }
 
+// TestStreamOfClosesWithoutWaiting: a fiber may hold a lock while it closes a connection.
+func TestStreamOfClosesWithoutWaiting(t *testing.T) {
+	engines(t, func(t *testing.T, e *fiber.Engine) {
+		if e.Kind() == fiber.Goroutine {
+			return // others run meanwhile anyway
+		}
+		c, s := pair(t, e, "tcp")
+		defer c.Close()
+		defer s.Close()
+		near, far := net.Pipe()
+		on(c, func() {
+			others := false
+			fiber.Spawn(c, func() { others = true })
+			if _ = fiber.StreamOf(near).Close(); others {
+				t.Error("another fiber has run meanwhile")
+			}
+		})
+		if _, err := far.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the other end reads %v", err)
+		}
+	})
+}
+
 func TestStreamOfLeavesTheEnginesOwn(t *testing.T) {
 	engines(t, func(t *testing.T, e *fiber.Engine) {
 		c, s := pair(t, e, "tcp")

@@ -151,9 +151,13 @@ func (s *session) finishLog(l *logLine) {
 	l.free()
 }
 
-// logPanic logs the request whose serving has panicked. A deferred function calls it before the session's memory is freed.
+// logPanic logs the request whose serving has panicked, and ends what limits hold for it. A deferred function calls it before the
+// session's memory is freed.
 func (s *session) logPanic() {
 	x, req, route, upstream := &s.ex, &s.req, "", ""
+	if x.tokens != nil {
+		x.tokens.giveBack()
+	}
 	if x.target != nil {
 		route, upstream = x.target.label, x.target.name
 	}

@@ -2,6 +2,7 @@ package httpproxy_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -151,6 +152,37 @@ func TestHeaderLimits(t *testing.T) {
 	} {
 		if got := sendRaw(t, p.addr, raw); len(got) != 1 || got[0] != 431 {
 			t.Errorf("%s: statuses %v, want 431", name, got)
+		}
+	}
+}
+
+// TestSilentHTTP2: a client of HTTP/2 that sends nothing has not sent a bad request.
+func TestSilentHTTP2(t *testing.T) { paced(t, silentHTTP2) }
+
+func silentHTTP2(t testing.TB, unit time.Duration) {
+	cfg := routeTo(newUpstream(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {})))
+	cfg.ReadHeaderTimeout = unit
+	server, client := certificates(t)
+	cfg.TLS = server
+	p := startProxy(t, cfg)
+	client = client.Clone()
+	client.NextProtos = []string{"h2"}
+	for sent, refused := range map[string]uint64{"": 0, "PRI * HT": 1} {
+		before := p.Stats().Errors[listener.ReasonProtocol]
+		raw, _ := dialRaw(t, p.addr)
+		c := tls.Client(raw, client)
+		_, _ = io.WriteString(c, sent)
+		if err := c.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		frames, err := io.ReadAll(c)
+		if bytes.Contains(frames, []byte("\x00\x00\x08\x07\x00")) != (refused > 0) || err != nil {
+			t.Errorf("after %q the client gets %q, %v", sent, frames, err)
+		}
+		_ = c.Close()
+		eventually(t, "the connection has ended", func() bool { return p.Stats().Active == 0 })
+		if n := p.Stats().Errors[listener.ReasonProtocol] - before; n != refused {
+			t.Errorf("after %q %d requests are refused", sent, n)
 		}
 	}
 }

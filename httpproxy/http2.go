@@ -294,8 +294,11 @@ func (h *http2) deadline(now time.Time) (time.Time, error) {
 		return by, h.err
 	case h.closing && len(h.streams) == 0:
 		return by, errH2Ended
-	case !h.started.IsZero() && !now.Before(by): // the client may send again what comes after the last stream
-		return by, codeNone
+	case !h.started.IsZero() && !now.Before(by):
+		if !h.handshaken && len(h.in.bytes()) == 0 { // the client has sent nothing
+			return by, os.ErrDeadlineExceeded
+		}
+		return by, codeNone // the client may send again what comes after the last stream
 	case h.draining && !h.closing:
 		return h.drainBegan.Add(lingerTime), nil
 	case !h.started.IsZero():

@@ -224,8 +224,8 @@ func (c *condition) inCookies(r *httpwire.Request) bool {
 // nextCookie returns the first cookie of a Cookie field's value, and the cookies behind it.
 func nextCookie(list []byte) (name, value, tail []byte) {
 	pair, tail, _ := bytes.Cut(list, []byte{';'})
-	name, value, _ = bytes.Cut(bytes.TrimLeft(pair, " \t"), []byte{'='})
-	return name, bytes.TrimRight(value, " \t"), tail
+	name, value, _ = bytes.Cut(pair, []byte{'='})
+	return bytes.Trim(name, " \t"), bytes.TrimRight(value, " \t"), tail
 }
 
 // inQuery reports whether a parameter of the query meets the condition. Parameters are decoded as forms are

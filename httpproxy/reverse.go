@@ -146,6 +146,7 @@ type reverse struct {
 	sameSite           string // "; SameSite=…"; "" = as the server says
 	mapped             bool   // client and server are what begins paths of the route, and what they become for the server
 	client, server     string // both without a slash at the end
+	below              bool   // the route has only what is below client
 }
 
 type replacement struct {
@@ -170,6 +171,7 @@ func newReverse(r Route, rewrite template) *reverse {
 		return nil
 	}
 	b.client, b.server, b.mapped = pathsOf(r, rewrite)
+	b.below = b.client != "" && strings.HasSuffix(r.Path, "/")
 	return b
 }
 
@@ -284,13 +286,16 @@ func (b *reverse) location(w *headWriter, s *session, address []byte) {
 	if b.own {
 		path = s.withoutOrigin(w, address)
 	}
-	within := len(path) > 0 && path[0] == '/' && (len(path) == 1 || !isSlash(path[1])) // an absolute path, and no name of a host
+	within := len(path) > 0 && path[0] == '/' && !namesHost(path) // an absolute path
 	if len(path) == len(address) && !(b.own && b.mapped && within) {
 		w.dst = append(w.dst, address...)
 		return
 	}
 	prefix, n := b.back(path)
 	w.dst = append(w.dst, prefix...)
+	if b.below && prefix != "" && (n == len(path) || path[n] != '/') {
+		w.dst = append(w.dst, '/')
+	}
 	appendRest(w, start, path[n:])
 }
 
@@ -313,8 +318,12 @@ func beginsWith(address []byte, from string) bool {
 	return from == "" || len(address) == len(from) || from[len(from)-1] == '/' || strings.IndexByte("/?#", address[len(from)]) >= 0
 }
 
-// isSlash reports whether c is a slash to browsers.
-func isSlash(c byte) bool { return c == '/' || c == '\\' }
+// namesHost reports whether what begins with a slash is the name of a host to browsers: they leave out tabs, and a backslash
+// is a slash to them.
+func namesHost(path []byte) bool {
+	rest := bytes.TrimLeft(path[1:], "\t")
+	return len(rest) > 0 && (rest[0] == '/' || rest[0] == '\\')
+}
 
 // appendRest appends the rest of an address to what w has from start on, with one slash between the two. What it makes of
 // a path is no name of a host.
@@ -328,7 +337,7 @@ func appendRest(w *headWriter, start int, rest []byte) {
 		w.dst = append(w.dst, '/')
 	}
 	w.dst = append(w.dst, rest...)
-	if made := w.dst[start:]; len(made) > 1 && made[0] == '/' && isSlash(made[1]) {
+	if made := w.dst[start:]; made[0] == '/' && namesHost(made) {
 		w.dst = append(w.dst, "/."...) // the dot is removed when the address is resolved
 		copy(w.dst[start+2:], w.dst[start:])
 		copy(w.dst[start:], "/.")
@@ -402,11 +411,14 @@ func (s *session) cameByTLS() bool {
 	return s.isTLS != nil
 }
 
+// hostPrefix begins names of cookies for which clients want Path=/.
+const hostPrefix = "__host-"
+
 // cookie appends a value of Set-Cookie with the attributes that the client needs.
 func (b *reverse) cookie(w *headWriter, s *session, value []byte) {
 	pair, rest, _ := bytes.Cut(value, []byte{';'})
 	w.dst = append(w.dst, bytes.TrimRight(pair, " \t")...)
-	fixed := bytes.HasPrefix(pair, []byte("__Host-")) // clients want Path=/ for it
+	fixed := len(pair) >= len(hostPrefix) && httpwire.EqualFold(pair[:len(hostPrefix)], hostPrefix)
 	secure, httpOnly := false, false
 	for len(rest) > 0 {
 		var attribute []byte

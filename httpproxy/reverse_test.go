@@ -95,6 +95,7 @@ func TestOwnLocations(t *testing.T) {
 			"Location: //other.example/x", "//other.example/x",
 			`Location: /\other.example/x`, `/\other.example/x`,
 			"Location: http://{self}//other.example/", "/shop//other.example/",
+			"Content-Location: /\t/other.example/x", "/\t/other.example/x", // a host to browsers
 			"Content-Location: http://{self}/a", "/shop/a",
 			"Refresh: 5; url=http://{self}/a", "5; url=/shop/a",
 			`Refresh: 5;URL = "/a"; x`, `5;URL = "/shop/a"; x`,
@@ -112,11 +113,16 @@ func TestOwnLocationsElsewhere(t *testing.T) {
 	checkReverse(t, []reverseCase{
 		{"rewrite", "/api/", httpproxy.Route{Path: "/api/", Rewrite: "/v2{rest}", Locations: own}, []string{
 			"Location: /v2/x", "/api/x",
-			"Location: /v2", "/api",
-			"Location: http://{self}/v2?x", "/api?x",
+			"Location: /v2", "/api/", // the route does not have /api
+			"Location: http://{self}/v2?x", "/api/?x",
 			"Location: /v2x", "/v2x",
 			"Location: /api/x", "/api/x",
 			"Location: http://{self}/other", "/other",
+		}},
+		{"strip with a slash", "/shop/", httpproxy.Route{Path: "/shop/", StripPrefix: true, Locations: own}, []string{
+			"Location: http://{self}", "/shop/",
+			"Location: http://{self}?x", "/shop/?x",
+			"Location: http://{self}/x", "/shop/x",
 		}},
 		{"rewrite to what is below the route", "/api", httpproxy.Route{Path: "/api", Rewrite: "/api/v2{rest}", Locations: own}, []string{
 			"Location: /api/v2/x", "/api/x",
@@ -129,11 +135,13 @@ func TestOwnLocationsElsewhere(t *testing.T) {
 			"Location: /v2//other.example", "/.//other.example",
 			`Location: http://{self}/v2/\other.example`, `/./\other.example`,
 			`Location: http://{self}\other.example`, `/./\other.example`,
+			"Content-Location: /v2/\t/other.example", "/./\t/other.example", // browsers leave out the tab
 		}},
 		{"rewrite that cannot be undone", "/x/a", httpproxy.Route{Path: "/x/(.*)", PathMatch: httpproxy.PathRegexp, Rewrite: "/$1", Locations: own}, []string{
 			"Location: http://{self}/a", "/a",
 			"Location: /a", "/a",
 			"Location: http://{self}//other.example/", "/.//other.example/",
+			"Content-Location: http://{self}/\t\t\\other.example/", "/./\t\t\\other.example/",
 		}},
 		{"another Host", "/", httpproxy.Route{RequestHeaders: inner, Locations: own}, []string{
 			"Location: http://inner.example:81/a", "/a",
@@ -168,6 +176,7 @@ func TestReplacedLocations(t *testing.T) {
 		"Location: /d//evil.example", "/evil.example",
 		"Location: /d///evil.example", "/.//evil.example",
 		`Location: /d/\evil.example`, `/./\evil.example`,
+		"Content-Location: /d/\t/evil.example", "/./\t/evil.example",
 		"Refresh: 0; url='http://old.example/'", "0; url='/old/'",
 	}
 	own := httpproxy.Route{Path: "/shop", StripPrefix: true, Locations: httpproxy.LocationRewrite{Own: true, Replace: replace}}
@@ -282,7 +291,7 @@ func TestReverseAllocatesNothing(t *testing.T) {
 // FuzzOwnLocation: an address of the server's becomes one of the client's, with nothing left of the server, and no other
 // address changes its host.
 func FuzzOwnLocation(f *testing.F) {
-	for _, l := range []string{"/", "//x", `/\x`, "http://inner:81/a", "http://inner:81//x", "http://inner:81?q", `http://inner:81\x`, "https://www/x", "http://www", "a/b", "", "/v2//x", "//inner:81/v2/..//x"} {
+	for _, l := range []string{"/", "//x", `/\x`, "http://inner:81/a", "http://inner:81//x", "http://inner:81?q", `http://inner:81\x`, "https://www/x", "http://www", "a/b", "", "/v2//x", "//inner:81/v2/..//x", "http://inner:81/\t/x", "/v2/\t/x", "/\t/x"} {
 		for kind := range byte(4) {
 			f.Add(l, kind)
 		}
@@ -291,25 +300,40 @@ func FuzzOwnLocation(f *testing.F) {
 	f.Fuzz(func(t *testing.T, l string, kind byte) {
 		route := [...]httpproxy.Route{{Path: "/api", StripPrefix: true}, {Path: "/api", Rewrite: "/v2{rest}"}, {Rewrite: "/v2{path}"}, {}}[kind%4]
 		got := httpproxy.OwnLocation(route, "www", "inner:81", l)
-		before, err := base.Parse(l)
-		if err != nil {
-			return
+		for _, read := range []func(string) string{strings.Clone, asBrowsers} {
+			before, err := base.Parse(read(l))
+			if err != nil {
+				continue
+			}
+			after, err := base.Parse(read(got))
+			if err != nil {
+				t.Fatalf("%q becomes %q: %v", l, got, err)
+			}
+			host := before.Host
+			if got != l && strings.EqualFold(host, "inner:81") && before.User == nil && (before.Scheme == "http" || before.Scheme == "https") {
+				host = base.Host
+			}
+			if !strings.EqualFold(withoutHTTPPort(after.Host), withoutHTTPPort(host)) {
+				t.Errorf("%q becomes %q, at %q instead of %q", l, got, after.Host, host)
+			}
+			if before.RawQuery != after.RawQuery || before.EscapedFragment() != after.EscapedFragment() {
+				t.Errorf("%q becomes %q, with another query or fragment", l, got)
+			}
 		}
-		after, err := base.Parse(got)
-		if err != nil {
-			t.Fatalf("%q becomes %q: %v", l, got, err)
-		}
-		host := before.Host
-		if strings.EqualFold(host, "inner:81") && before.User == nil && (before.Scheme == "http" || before.Scheme == "https") {
-			host = base.Host
-		}
-		if !strings.EqualFold(withoutHTTPPort(after.Host), withoutHTTPPort(host)) {
-			t.Errorf("%q becomes %q, at %q instead of %q", l, got, after.Host, host)
-		}
-		if before.RawQuery != after.RawQuery || before.EscapedFragment() != after.EscapedFragment() {
-			t.Errorf("%q becomes %q, with another query or fragment", l, got)
+		if u, err := url.Parse(l); err == nil && u.Scheme == "http" && u.Host == "inner:81" && u.User == nil && got == l {
+			t.Errorf("%q stays", l)
 		}
 	})
+}
+
+// asBrowsers returns an address with what browsers leave out and replace in it (https://url.spec.whatwg.org).
+func asBrowsers(address string) string {
+	address = strings.ReplaceAll(address, "\t", "")
+	end := strings.IndexAny(address, "?#")
+	if end < 0 {
+		end = len(address)
+	}
+	return strings.ReplaceAll(address[:end], `\`, "/") + address[end:]
 }
 
 func withoutHTTPPort(host string) string {

@@ -164,7 +164,8 @@ func (s *session) overTokens() (no refusal) {
 	k.checked, k.limiters = true, limits
 	for i, l := range limits {
 		k.keys[i], k.rates[i] = s.rateKey(l)
-		rate, usual := k.rates[i], l.usual.get()
+		rate := k.rates[i]
+		usual := min(l.usual.get(), int64(rate.Count)) // more would make others wait for longer than until it is given back
 		level := l.table.Reserve(k.keys[i], rate, usual, now)
 		if level.Wait == 0 {
 			k.reserved[i] = usual
