@@ -16,6 +16,7 @@ func (s *session) responseHead() (int, error) {
 	for {
 		n, there, err := s.nextHead()
 		if there || err != nil {
+			s.ex.rest.again = false // a place may have the head right after a rest
 			return n, err
 		}
 		err = s.awaitServer()

@@ -482,6 +482,7 @@ func (s *session) tryAgain(err error) error {
 		}
 		if x.up != nil {
 			x.up.in.drop()
+			_ = s.client.conn.SetReadDeadline(time.Time{}) // endUpload's: a check of the client would take it for the client's end
 			x.up, x.close = nil, s.closesAfter()
 		}
 		if how == renewed {

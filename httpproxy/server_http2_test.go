@@ -222,20 +222,26 @@ func TestLargeTrailers(t *testing.T) {
 // TestServerHTTP2Many requests at once share few connections, and each gets its own answer.
 func TestServerHTTP2Many(t *testing.T) {
 	const requests, streams = 120, 50
-	var here sync.WaitGroup
-	here.Add(requests)
+	var here atomic.Int64
+	together := make(chan struct{})
+	answer := sync.OnceFunc(func() { close(together) })
 	b := serveHTTP2(t, func(w http.ResponseWriter, r *http.Request) {
-		here.Done()
-		here.Wait() // all are under way
+		if here.Add(1) == requests { // all are under way
+			answer()
+		}
+		<-together
 		_, _ = io.Copy(w, r.Body)
 	})
-	u := newUpstreamWith(t, httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C, MaxConnStreams: streams}, b.addr)
+	o := httpproxy.UpstreamOptions{Protocol: httpproxy.ProtocolH2C, MaxConnStreams: streams, ConnectTimeout: patience}
+	o.Limits.AcquireTimeout = patience
+	u := newUpstreamWith(t, o, b.addr)
 	p := startProxy(t, routeTo(u))
 	client := clientFor(t, "HTTP/2.0")
 	var all sync.WaitGroup
 	for i := range requests {
 		all.Go(func() {
 			want := bytes.Repeat([]byte{byte(i)}, 1000*i)
+			defer answer() // if it failed, the others need not wait for it
 			resp, err := client.Post(p.url, "", bytes.NewReader(want))
 			if err != nil {
 				t.Error(err)
@@ -243,7 +249,7 @@ func TestServerHTTP2Many(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			if got, err := io.ReadAll(resp.Body); err != nil || !bytes.Equal(got, want) {
-				t.Errorf("request %d: %d bytes, %v", i, len(got), err)
+				t.Errorf("request %d: %s, %d bytes %.100q, %v", i, resp.Status, len(got), got, err)
 			}
 		})
 	}
