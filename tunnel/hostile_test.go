@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -69,6 +70,35 @@ func TestDialDoesNotOutliveItsClient(t *testing.T) {
 	e.client.Close()
 	<-ended
 	_ = c.Close()
+}
+
+// A peer that opens streams above its limit, and leaves each at once, leaves few that wait.
+func TestLeavingTheQueue(t *testing.T) {
+	for name, leave := range map[string]func(*mux.Stream){
+		"reset": func(st *mux.Stream) { st.Reset(1, "leaves") },
+		"close": func(st *mux.Stream) { _ = st.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := conntest.Serve(t, conntest.Echo)
+			e := start(t, options{server: func(c *tunnel.ServerConfig) {
+				allow(target)(c)
+				c.MaxStreams, c.Policy.Timeout = 4, conntest.Patience*10
+			}})
+			for range 4 {
+				conntest.Exchange(t, open(t, e, target), "hello")
+			}
+			s := raw(t, e.address, mux.Config{Name: "branch"})
+			before := runtime.NumGoroutine()
+			for n := range 500 {
+				st, err := s.OpenStream(soon(t), target)
+				if err != nil {
+					t.Fatalf("stream %d: %v", n, err)
+				}
+				leave(st)
+			}
+			conntest.Eventually(t, "few wait", func() bool { return runtime.NumGoroutine() < before+50 })
+		})
+	}
 }
 
 // One peer has its streams, however many sessions it makes. Further ones wait until others end, for as long as connecting may take.
