@@ -25,6 +25,9 @@ func (e *endpoint[T]) configure(s Settings) {
 		e.stopReadmit()
 	}
 	e.health.rise, e.health.fall = h.Rise, h.Fall
+	if e.onUnhealthy != h.OnUnhealthy {
+		e.health.silence = 0 // other policies do not wait for late answers
+	}
 	e.onUnhealthy, e.unhealthyTimeout, e.stagger = h.OnUnhealthy, h.UnhealthyTimeout, h.Stagger
 	if h.Probe == nil {
 		e.health = health{}
