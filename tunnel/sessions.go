@@ -428,7 +428,11 @@ func (t *sessions) open(ctx context.Context, name, target string, id mux.ID, idl
 			}
 			continue
 		}
-		st, err := s.OpenStream(ctx, target, mux.WithID(id))
+		options := []mux.Option{mux.WithID(id)}
+		if ctx.Value(noWaitKey{}) != nil {
+			options = append(options, mux.NoWait())
+		}
+		st, err := s.OpenStream(ctx, target, options...)
 		switch {
 		case err == nil:
 			t.counts.opened.Add(1)

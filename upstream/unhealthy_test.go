@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -253,9 +254,10 @@ func TestSecondSilentEndpointHasTime(t *testing.T) {
 
 // TestPolicyChangesWhileSlow: a server that was slow while another policy applied keeps its leases when it becomes CloseUnhealthy.
 func TestPolicyChangesWhileSlow(t *testing.T) {
-	ward(t, upstream.Health{Fall: 3}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, _ map[string]bool, p *patients) {
-		p.delay("a:1", 1500*time.Millisecond)
+	ward(t, upstream.Health{Fall: 3}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+		b.set(silent, "a:1", true)
 		time.Sleep(time.Minute)
+		p.delay("a:1", 1500*time.Millisecond)
 		h := upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Interval: time.Second, Timeout: time.Second, Fall: 3, Rise: 2}
 		h.Probe = func(ctx context.Context, addr string) error {
 			p.answer(ctx, addr)
@@ -269,6 +271,21 @@ func TestPolicyChangesWhileSlow(t *testing.T) {
 			t.Errorf("interrupted %d leases of a slow endpoint", n)
 		}
 	})
+}
+
+// TestStageOfAnUnansweredCheck: the error says how far a check has come that is still waited for.
+func TestStageOfAnUnansweredCheck(t *testing.T) {
+	addr := conntest.Listen(t).Addr().String() // the kernel accepts, and nobody answers
+	for want, probe := range map[string]upstream.Probe{
+		"no answer within 50ms: in the TLS handshake":          upstream.HTTPSProbe("/readyz", nil),
+		"no answer within 50ms: to the request of GET /readyz": upstream.HTTPProbe("/readyz"),
+	} {
+		cfg := newBackends().config(addr)
+		cfg.Health = upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Interval: time.Millisecond, Timeout: 50 * time.Millisecond, Probe: probe}
+		cfg.Interrupt = func(*conn, error) {}
+		u := start(t, cfg)
+		conntest.Eventually(t, want, func() bool { return u.Status().Endpoints[0].LastError == want })
+	}
 }
 
 // TestEvictionEndsWithTheSilence: leases that are not interrupted yet stay when something comes from the endpoint.
