@@ -124,7 +124,7 @@ func TestMaxStreams(t *testing.T) {
 			if _, err := e.client.Dial(ctx, target); !errors.Is(err, tunnel.ErrBusy) {
 				t.Errorf("the fifth: %v", err)
 			}
-			if _, err := e.client.Dial(tunnel.NoWait(ctx), target); sessions == 1 && (!errors.Is(err, tunnel.ErrBusy) || errors.Is(err, context.DeadlineExceeded)) {
+			if _, err := e.client.Dial(tunnel.NoWait(soon(t)), target); sessions == 1 && (!errors.Is(err, tunnel.ErrBusy) || errors.Is(err, context.DeadlineExceeded)) {
 				t.Errorf("one that does not wait: %v", err)
 			}
 			for _, c := range all {
