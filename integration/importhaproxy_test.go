@@ -94,7 +94,7 @@ func startPeer(t *testing.T, kind, config string, start func(file string)) *peer
 	known := map[string]string{"DOWN": address(t), "DIR": dir}
 	if strings.Contains(config, "site.pem") {
 		cert, key := certs.PEM(certs.New().Issue("site", "www.example", "shop.example"))
-		writeFile(t, filepath.Join(dir, "site.pem"), string(cert)+string(key))
+		writeText(t, filepath.Join(dir, "site.pem"), string(cert)+string(key))
 	}
 	config = place.ReplaceAllStringFunc(config, func(name string) string {
 		if known[name] == "" {
@@ -105,7 +105,7 @@ func startPeer(t *testing.T, kind, config string, start func(file string)) *peer
 		return known[name]
 	})
 	file := filepath.Join(dir, kind+".conf")
-	writeFile(t, file, config)
+	writeText(t, file, config)
 	start(file)
 	var out, errs bytes.Buffer
 	cmd := exec.Command(built(t, gatewayBinary), "import", kind, file)
@@ -133,7 +133,7 @@ func startPeer(t *testing.T, kind, config string, start func(file string)) *peer
 	return p
 }
 
-func writeFile(t *testing.T, path, text string) {
+func writeText(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)

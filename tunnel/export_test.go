@@ -39,14 +39,7 @@ func (m Members) Enter(s Member) bool { return m.Queue(s)() }
 // Queue is countStream. The result reports whether the stream's turn has come.
 func (m Members) Queue(s Member) (admitted func() bool) {
 	w := m.t.countStream(s.m.owner, s.m)
-	return func() bool {
-		select {
-		case <-w.comes:
-			return true
-		default:
-			return false
-		}
-	}
+	return func() bool { return w.counted }
 }
 
 // Leave is uncountStream.

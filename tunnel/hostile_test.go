@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -71,6 +72,35 @@ func TestDialDoesNotOutliveItsClient(t *testing.T) {
 	_ = c.Close()
 }
 
+// A peer that opens streams above its limit, and leaves each at once, leaves few that wait.
+func TestLeavingTheQueue(t *testing.T) {
+	for name, leave := range map[string]func(*mux.Stream){
+		"reset": func(st *mux.Stream) { st.Reset(1, "leaves") },
+		"close": func(st *mux.Stream) { _ = st.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := conntest.Serve(t, conntest.Echo)
+			e := start(t, options{server: func(c *tunnel.ServerConfig) {
+				allow(target)(c)
+				c.MaxStreams, c.Policy.Timeout = 4, conntest.Patience*10
+			}})
+			for range 4 {
+				conntest.Exchange(t, open(t, e, target), "hello")
+			}
+			s := raw(t, e.address, mux.Config{Name: "branch"})
+			before := runtime.NumGoroutine()
+			for n := range 500 {
+				st, err := s.OpenStream(soon(t), target)
+				if err != nil {
+					t.Fatalf("stream %d: %v", n, err)
+				}
+				leave(st)
+			}
+			conntest.Eventually(t, "few wait", func() bool { return runtime.NumGoroutine() < before+50 })
+		})
+	}
+}
+
 // One peer has its streams, however many sessions it makes. Further ones wait until others end, for as long as connecting may take.
 func TestMaxStreams(t *testing.T) {
 	for _, sessions := range []int{1, 2} { // with one, this side knows the limit; with two, the far side has them wait
@@ -93,6 +123,9 @@ func TestMaxStreams(t *testing.T) {
 			defer cancel()
 			if _, err := e.client.Dial(ctx, target); !errors.Is(err, tunnel.ErrBusy) {
 				t.Errorf("the fifth: %v", err)
+			}
+			if _, err := e.client.Dial(tunnel.NoWait(soon(t)), target); sessions == 1 && (!errors.Is(err, tunnel.ErrBusy) || errors.Is(err, context.DeadlineExceeded)) {
+				t.Errorf("one that does not wait: %v", err)
 			}
 			for _, c := range all {
 				more := make(chan error, 1)

@@ -8,6 +8,13 @@ import (
 	"github.com/headpond/headpond/mux"
 )
 
+// noWaitKey is the key of NoWait in contexts.
+type noWaitKey struct{}
+
+// NoWait returns a context with which Open and Dial fail with ErrBusy at once where they would wait because this side has as many streams
+// open as the other one allows: for checks, whose time says something about the target.
+func NoWait(ctx context.Context) context.Context { return context.WithValue(ctx, noWaitKey{}, true) }
+
 // Open opens a connection to a target at the server's side. It costs no round
 // trip: whether the target may and can be reached shows when the Conn is read. It
 // waits for a session only while an attempt to have one is under way, or one that has

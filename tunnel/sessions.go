@@ -50,10 +50,11 @@ type peer struct {
 	waiting  []*turn // further ones, in the order in which they came
 }
 
-// turn is a stream that waits until its peer has fewer streams open.
+// turn is a stream that waits until its peer has fewer streams open. sessions.mu guards it.
 type turn struct {
-	of    *member
-	comes chan struct{} // closed when the stream is counted
+	of      *member
+	counted bool
+	comes   func() // called when the stream is counted; nil: nobody waits yet
 }
 
 // member is a session of a peer.
@@ -158,8 +159,16 @@ func (t *sessions) acceptStreams(p *peer, s *member) {
 			break
 		}
 		w := t.countStream(p, s)
+		if w == nil {
+			t.refuse(p, st, refuse(ErrBusy, "too many streams of the peer wait"))
+			continue
+		}
 		t.work.Go(func() {
-			if err := t.await(p, w); err != nil {
+			switch gone, err := t.await(p, w, st); {
+			case gone:
+				_ = st.Close()
+				return
+			case err != nil:
 				t.refuse(p, st, err)
 				return
 			}
@@ -173,11 +182,15 @@ func (t *sessions) acceptStreams(p *peer, s *member) {
 	t.remove(p, s)
 }
 
-// countStream counts a stream that the peer has opened, when its turn comes: at once unless the peer is at its limit.
+// countStream counts a stream that the peer has opened, when its turn comes: at once unless the peer is at its limit. The
+// result is nil if more wait than the sessions allow to be open: the peer has closed those again, and could add any number.
 func (t *sessions) countStream(p *peer, s *member) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w := &turn{of: s, comes: make(chan struct{})}
+	if int64(len(p.waiting)) >= max(1, int64(len(p.sessions)))*t.streams.Load() {
+		return nil
+	}
+	w := &turn{of: s}
 	p.waiting = append(p.waiting, w)
 	t.admit(p)
 	return w
@@ -193,30 +206,39 @@ func (t *sessions) admit(p *peer) {
 		}
 		p.streams++
 		w.of.streams++
-		close(w.comes)
+		w.counted = true
+		if w.comes != nil {
+			w.comes()
+		}
 	}
 }
 
-// await waits for the turn of a stream for as long as connecting to its target may take.
-func (t *sessions) await(p *peer, w *turn) error {
-	timer := time.NewTimer(t.policy.Load().of(p.name).patience())
-	defer timer.Stop()
-	select {
-	case <-w.comes:
-		return nil
-	case <-timer.C:
-	case <-w.of.Done():
-	case <-t.life.Done():
+// await waits for the turn of a stream for as long as connecting to its target may take. gone: its opener has left, and is
+// not waited for: a peer that opens and resets streams in a loop would leave any number of them.
+func (t *sessions) await(p *peer, w *turn, st *mux.Stream) (gone bool, err error) {
+	ctx, cancel := context.WithTimeout(t.life, t.policy.Load().of(p.name).patience())
+	defer cancel()
+	t.mu.Lock()
+	w.comes = cancel
+	counted := w.counted
+	t.mu.Unlock()
+	if counted {
+		return false, nil
+	}
+	err = st.WaitStopped(ctx)
+	if errors.Is(err, mux.ErrPeerClosed) { // it reads no more, and may still write
+		select {
+		case <-ctx.Done():
+		case <-w.of.Done():
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	select {
-	case <-w.comes:
-		return nil
-	default:
+	if w.counted {
+		return false, nil
 	}
 	p.waiting = slices.DeleteFunc(p.waiting, func(o *turn) bool { return o == w })
-	return refuse(ErrBusy, "the peer has as many streams open as the far side allows")
+	return errors.Is(err, mux.ErrReset), refuse(ErrBusy, "the peer has as many streams open as the far side allows")
 }
 
 // uncountStream undoes countStream.
@@ -406,7 +428,11 @@ func (t *sessions) open(ctx context.Context, name, target string, id mux.ID, idl
 			}
 			continue
 		}
-		st, err := s.OpenStream(ctx, target, mux.WithID(id))
+		options := []mux.Option{mux.WithID(id)}
+		if ctx.Value(noWaitKey{}) != nil {
+			options = append(options, mux.NoWait())
+		}
+		st, err := s.OpenStream(ctx, target, options...)
 		switch {
 		case err == nil:
 			t.counts.opened.Add(1)

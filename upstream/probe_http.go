@@ -86,6 +86,7 @@ func (h *HTTPCheck) run(ctx context.Context, endpoint string) error {
 			return err
 		}
 	}
+	setStage(ctx, "connecting")
 	raw, err := h.Dial(ctx, endpoint)
 	if err != nil {
 		return err
@@ -99,12 +100,14 @@ func (h *HTTPCheck) run(ctx context.Context, endpoint string) error {
 		if h.Host != "" {
 			name = req.Host
 		}
+		setStage(ctx, "in the TLS handshake")
 		tc := tls.Client(raw, tlsclient.For(cfg, name))
 		if err := tc.HandshakeContext(ctx); err != nil {
 			return explainHandshake(err)
 		}
 		c = tc
 	}
+	setStage(ctx, "to the request of GET "+h.Path)
 	return h.exchange(c, req) // closing c ends the body
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headpond/headpond/pool"
@@ -25,6 +26,9 @@ func (e *endpoint[T]) configure(s Settings) {
 		e.stopReadmit()
 	}
 	e.health.rise, e.health.fall = h.Rise, h.Fall
+	if e.onUnhealthy != h.OnUnhealthy {
+		e.health.silence = 0 // other policies do not wait for late answers
+	}
 	e.onUnhealthy, e.unhealthyTimeout, e.stagger = h.OnUnhealthy, h.UnhealthyTimeout, h.Stagger
 	if h.Probe == nil {
 		e.health = health{}
@@ -110,9 +114,11 @@ func (e *endpoint[T]) probeOnce(ctx context.Context, h Health, late *sync.WaitGr
 		return expired, err
 	}
 	result := make(chan error, 1)
+	var at atomic.Value
 	late.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(h.Fall+1)*h.Timeout)
 		defer cancel()
+		ctx = context.WithValue(ctx, stageKey{}, &at)
 		err := runProbe(ctx, h.Probe, e.addr)
 		if !silent(err, ctx.Err() != nil) {
 			e.answered.Store(sinceEpoch(time.Now()))
@@ -125,7 +131,21 @@ func (e *endpoint[T]) probeOnce(ctx context.Context, h Health, late *sync.WaitGr
 	case err = <-result:
 		return false, err
 	case <-timer.C:
+		if stage, ok := at.Load().(string); ok {
+			return true, fmt.Errorf("no answer within %v: %s", h.Timeout, stage)
+		}
 		return true, fmt.Errorf("no answer within %v", h.Timeout)
+	}
+}
+
+// stageKey is the key of an *atomic.Value in contexts of probes: how far the probe has come, for the error of one that is
+// still waited for.
+type stageKey struct{}
+
+// setStage says how far a probe has come.
+func setStage(ctx context.Context, stage string) {
+	if at, ok := ctx.Value(stageKey{}).(*atomic.Value); ok {
+		at.Store(stage)
 	}
 }
 

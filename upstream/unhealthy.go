@@ -24,8 +24,8 @@ const (
 	// probes ran into their Timeout, neither for a user (Config.Heard, Lease.Heard) nor as a late answer to a probe, or to
 	// whose host they found no route. It keeps the leases of an endpoint that is only slow, because they would be too much
 	// for the others, too; and of one that answers, with a failure or by refusing connections, because that endpoint may be
-	// stopping and may let its connections finish. For a minute after an endpoint was slow, it takes three times Fall probes
-	// to count as silent. With this policy a Probe may run beside another of the same endpoint, and its context lasts
+	// stopping and may let its connections finish. For a minute after an endpoint was slow, or another one lost its leases to
+	// this policy, it takes three times Fall probes to count as silent. With this policy a Probe may run beside another of the same endpoint, and its context lasts
 	// Fall+1 times the Timeout.
 	CloseUnhealthy
 	// DrainUnhealthy keeps the leases for UnhealthyTimeout and then interrupts them.
@@ -54,9 +54,10 @@ const (
 	slowPatience = 3
 )
 
-// silentAfter returns how many probes in a row show that the endpoint is silent. The caller holds mu.
+// silentAfter returns how many probes in a row show that the endpoint is silent. One that fell silent after another was
+// emptied, whose users it may have got, has as much time as one that was slow. The caller holds mu.
 func (e *endpoint[T]) silentAfter() int {
-	if !e.slowAt.IsZero() && time.Since(e.slowAt) < slowMemory {
+	if !e.slowAt.IsZero() && time.Since(e.slowAt) < slowMemory || e.burdened(e.failingSince) {
 		return slowPatience * e.health.fall
 	}
 	return e.health.fall
@@ -103,7 +104,11 @@ func (e *endpoint[T]) evict() {
 			break
 		}
 		if e.proven(since) {
-			interrupted += e.interruptSome(left)
+			n := e.interruptSome(left)
+			if n > 0 && interrupted == 0 {
+				e.emptiedAt.Store(sinceEpoch(time.Now()))
+			}
+			interrupted += n
 			if left--; left == 0 {
 				left = 1
 				ticker.Reset(max(step, lateEvictStep))
@@ -137,5 +142,13 @@ func (e *endpoint[T]) interruptSome(parts int) int {
 func (u *Upstream[T]) proven(t time.Time) bool {
 	return slices.ContainsFunc(u.set.Load().all, func(e *endpoint[T]) bool {
 		return e.usable.Load() && e.passed.Load() > sinceEpoch(t)
+	})
+}
+
+// burdened reports whether another endpoint was emptied in the slowMemory before t.
+func (u *Upstream[T]) burdened(e *endpoint[T], t time.Time) bool {
+	return slices.ContainsFunc(u.set.Load().all, func(o *endpoint[T]) bool {
+		at := o.emptiedAt.Load()
+		return o != e && at != 0 && at < sinceEpoch(t) && sinceEpoch(t)-at < int64(slowMemory)
 	})
 }

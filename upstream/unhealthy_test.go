@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/upstream"
 )
 
@@ -204,6 +205,87 @@ func TestSlowEndpointHasTime(t *testing.T) {
 			t.Errorf("interrupted %d leases of an endpoint that was quick for two minutes, want 20", n)
 		}
 	})
+}
+
+// TestSecondSilentEndpointHasTime: an endpoint that falls silent after another one was emptied may only be overloaded by the other's users. One
+// that was silent before has no more time.
+func TestSecondSilentEndpointHasTime(t *testing.T) {
+	for name, at := range map[string]struct {
+		again time.Duration // when b:1 falls silent, after a:1
+		early int           // leases that it has lost soon after
+	}{"together": {0, 20}, "after": {6 * time.Second, 0}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackends()
+				silent := map[string]bool{}
+				p := &patients{out: map[*conn]upstream.Lease[*conn]{}, ended: map[string][]time.Time{}}
+				cfg := b.config("a:1", "b:1", "c:1")
+				cfg.Balance, cfg.Interrupt, cfg.Limits.MaxSize = upstream.RoundRobin, p.interrupt, 1000
+				cfg.Health = upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Interval: time.Second, Timeout: time.Second, Fall: 2, Rise: 2}
+				cfg.Health.Probe = func(ctx context.Context, addr string) error {
+					b.mu.Lock()
+					hangs := silent[addr]
+					b.mu.Unlock()
+					if hangs {
+						<-ctx.Done()
+					}
+					return ctx.Err()
+				}
+				u := start(t, cfg)
+				synctest.Wait()
+				p.admit(t, u, 30)
+				b.set(silent, "a:1", true)
+				time.Sleep(at.again)
+				b.set(silent, "b:1", true)
+				time.Sleep(6 * time.Second)
+				if n, second := p.count("a:1"), p.count("b:1"); n != 20 || second != at.early {
+					t.Errorf("interrupted %d and %d leases, want 20 and %d", n, second, at.early)
+				}
+				time.Sleep(6 * time.Second)
+				if second, third := p.count("b:1"), p.count("c:1"); second != 20 || third != 0 {
+					t.Errorf("interrupted %d and %d leases in the end, want 20 and 0", second, third)
+				}
+				u.Close()
+				p.release()
+			})
+		})
+	}
+}
+
+// TestPolicyChangesWhileSlow: a server that was slow while another policy applied keeps its leases when it becomes CloseUnhealthy.
+func TestPolicyChangesWhileSlow(t *testing.T) {
+	ward(t, upstream.Health{Fall: 3}, func(t *testing.T, u *upstream.Upstream[*conn], b *backends, silent map[string]bool, p *patients) {
+		b.set(silent, "a:1", true)
+		time.Sleep(time.Minute)
+		p.delay("a:1", 1500*time.Millisecond)
+		h := upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Interval: time.Second, Timeout: time.Second, Fall: 3, Rise: 2}
+		h.Probe = func(ctx context.Context, addr string) error {
+			p.answer(ctx, addr)
+			return b.probe(ctx, addr)
+		}
+		if err := u.Update(upstream.Settings{Endpoints: upstream.Endpoints("a:1", "b:1"), Balance: upstream.RoundRobin, Health: h}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if n := p.count("a:1"); n != 0 {
+			t.Errorf("interrupted %d leases of a slow endpoint", n)
+		}
+	})
+}
+
+// TestStageOfAnUnansweredCheck: the error says how far a check has come that is still waited for.
+func TestStageOfAnUnansweredCheck(t *testing.T) {
+	addr := conntest.Listen(t).Addr().String() // the kernel accepts, and nobody answers
+	for want, probe := range map[string]upstream.Probe{
+		"no answer within 50ms: in the TLS handshake":          upstream.HTTPSProbe("/readyz", nil),
+		"no answer within 50ms: to the request of GET /readyz": upstream.HTTPProbe("/readyz"),
+	} {
+		cfg := newBackends().config(addr)
+		cfg.Health = upstream.Health{OnUnhealthy: upstream.CloseUnhealthy, Interval: time.Millisecond, Timeout: 50 * time.Millisecond, Probe: probe}
+		cfg.Interrupt = func(*conn, error) {}
+		u := start(t, cfg)
+		conntest.Eventually(t, want, func() bool { return u.Status().Endpoints[0].LastError == want })
+	}
 }
 
 // TestEvictionEndsWithTheSilence: leases that are not interrupted yet stay when something comes from the endpoint.

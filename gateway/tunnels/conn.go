@@ -26,7 +26,7 @@ func (p *part) Dialer(u *config.Upstream) (extend.Dialer, bool) {
 			return tunnel.Pooled(c), nil
 		},
 		Probe: func(ctx context.Context, endpoint string) (net.Conn, error) {
-			return p.through(ctx, name, endpoint, true)
+			return p.through(tunnel.NoWait(ctx), name, endpoint, true) // a full tunnel is no silent endpoint
 		},
 	}, true
 }
