@@ -175,9 +175,10 @@ func (m *machine) move(st *statement, read unique.Handle[reading]) {
 	st.moment = m.moments.now
 }
 
-// canSet reports whether the reading can be set in front of a Parse.
+// canSet reports whether the reading can be set in front of a Parse. In a failed transaction both get the error that the client
+// expects, and the reading stays.
 func (m *machine) canSet() bool {
-	return m.knowsSettings() && !m.st.copyIn && m.st.tx != pgwire.TxFailed && !m.refusedReplay
+	return m.knowsSettings() && !m.st.copyIn && !m.refusedReplay
 }
 
 // beginReading sets a reading in front of a Parse, and endReading sets the client's behind it. They do nothing if it is present.

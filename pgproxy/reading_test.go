@@ -116,6 +116,7 @@ func TestParsedAgain(t *testing.T) {
 		"perhaps a temporary table": {parse("s", "select date '01/02/2020'"), ask("set datestyle = 'ISO, DMY'", "do $$ begin execute 'select 1'; end $$"), run("s"), ask("select 1/0", "create temp table CHANNEL (a int) on commit drop"), run("s")},
 		"temporary and undone":      {parse("s", "select date '01/02/2020'"), parse("n", "select date '01/02/2020', 1"), ask("set datestyle = 'ISO, DMY'", "begin", "create temp table CHANNEL (a int) on commit drop"), run("s"), ask("rollback", "set datestyle = 'ISO, MDY'"), run("s", "n"), ask("set datestyle = 'ISO, DMY'"), run("s", "n")},
 		"set before a query":        {parse("s", "set work_mem = '2MB'"), ask("set timezone = 'Asia/Seoul'", "begin"), run("s"), ask("set transaction isolation level serializable", "commit")},
+		"in a failed block":         {parse("s", zoned), ask("set timezone = 'Asia/Seoul'", "begin", "select 1/0"), run("s"), ask("rollback", "set timezone = 'Asia/Kabul'"), run("s")},
 		"behind a Parse":            {parse("s", zoned), append(ask("set timezone = 'Asia/Seoul'"), append([]pgwire.Message{&pgwire.Parse{Name: "n", Query: "select 1"}}, run("s", "n")...)...)},
 		"described behind a Parse":  {parse("s", zoned), append(ask("set timezone = 'Asia/Seoul'"), append([]pgwire.Message{&pgwire.Parse{Name: "n", Query: "select 1"}, &pgwire.Describe{Object: 'S', Name: "s"}}, run("s", "n")...)...)},
 		"by SQL":                    {parse("s", zoned), ask("set timezone = 'Asia/Seoul'"), ask("execute s", "begin", "set local timezone = 'Asia/Kabul'", "execute s", "rollback")},
