@@ -32,6 +32,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 			return act, err
 		}
 	}
+	m.completedTemps(o, msg.typ)
 	status := pgwire.TxStatus(0)
 	switch msg.typ {
 	case pgwire.TypeErrorResponse:
@@ -45,9 +46,6 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		}
 		m.restated()
 		m.vacated()
-		if o != nil && o.temps {
-			m.madeTemps()
-		}
 		if status == pgwire.TxIdle {
 			m.endTemps(false)
 			m.startOver()
@@ -58,9 +56,6 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		}
 		m.unexposed = nil
 	case pgwire.TypeCommandComplete:
-		if o != nil && o.temps && o.kind == opExecute {
-			m.madeTemps()
-		}
 		if tagLeavesState(msg.body) {
 			m.commandDone(msg.body)
 		}

@@ -91,6 +91,16 @@ func (m *machine) madeTemps() {
 	m.tempsOpen = true
 }
 
+// completedTemps calls madeTemps if a message is the end of the answer to such a statement.
+func (m *machine) completedTemps(o *op, typ byte) {
+	if o == nil || !o.temps || m.refusedReplay {
+		return
+	}
+	if typ == pgwire.TypeReadyForQuery || typ == pgwire.TypeCommandComplete && o.kind == opExecute {
+		m.madeTemps()
+	}
+}
+
 // endTemps notes that the transaction is over, or undone.
 func (m *machine) endTemps(undone bool) {
 	if undone && m.server.left.temps != nobody { // perhaps its temporary schema is gone again
