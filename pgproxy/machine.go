@@ -94,7 +94,8 @@ type clientView struct {
 	plan               unique.Handle[string]        // the settings that affect the meaning of a text
 	kept               bool                         // the client has settings besides those of its startup; see keepSettings
 	applySettingsFirst bool                         // a server refused the settings in a replay: apply them before the next request
-	temps              bool                         // the client has used temporary tables
+	temps              bool                         // the client may have used temporary tables
+	tempSchema         bool                         // it has certainly made one: its session would have a temporary schema
 	customsMade        string                       // the names of custom settings that it has ever set, each with a zero behind it; see noteName
 }
 
@@ -103,6 +104,7 @@ type clientStatements struct {
 	doubtful  map[string]bool // names that may or may not exist for the client; nil = none
 	stmts     map[string]*statement
 	stmtBytes int
+	moments   moments // see reading.go
 	unnamed   unnamed
 	undone    traces        // state that was taken from the client, of which it has not been told
 	sub       *subscription // the client's channels on the listening connection; nil = none
@@ -153,6 +155,9 @@ type work struct {
 
 	settingsOpen     bool // something that may change settings is not answered, or the Sync behind it is not; see knowsSettings
 	settingsUnsynced bool // no Sync came behind it
+	tempsNoted       bool // the statement being judged makes a temporary table, by its text
+	tempsBound       bool // as tempsNoted, of the last Bind
+	tempsOpen        bool // the open transaction has made one
 	unnamedSetting   bool // a text changed a setting of unknown name
 
 	traces             traces // what statements may have left, since the last check or the lease
@@ -254,6 +259,7 @@ func (m *machine) begin(server *serverState) {
 	m.endDefinition()
 	m.vacated()
 	m.alone = ""
+	m.tempsNoted, m.tempsBound, m.tempsOpen = false, false, false
 	m.server, m.epoch, m.unread = server, m.shared.knowledge.epochOn(server), false
 	m.st.reset()
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false

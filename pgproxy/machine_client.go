@@ -197,6 +197,7 @@ func (m *machine) query(msg message) action {
 // pushQuery records a Query that goes to the server.
 func (m *machine) pushQuery(o op) {
 	m.mayChange(true, true)
+	o.temps, m.tempsNoted = m.tempsNoted, false
 	if !m.dropUnnamed(o) {
 		m.st.push(o)
 	}
@@ -302,7 +303,9 @@ func (m *machine) bind(msg message) (action, error) {
 		m.exposeNames(names)
 	}
 	m.restoreNames(shows)
+	m.tempsNoted = false
 	m.note(left)
+	m.tempsBound, m.tempsNoted = m.tempsNoted, false
 	server, st, on, ok := m.ensureFor(name, left)
 	if !ok {
 		return action{do: take}, nil
@@ -486,7 +489,7 @@ func (m *machine) execute(msg message) action {
 			drop = m.prepareStandIns([]string{name})
 		}
 	}
-	m.st.push(op{kind: opExecute, name: drop, on: m.boundOn})
+	m.st.push(op{kind: opExecute, name: drop, on: m.boundOn, temps: m.tempsBound})
 	return action{do: pass}
 }
 
@@ -504,7 +507,7 @@ func (m *machine) parseLater(msg message) (done bool) {
 	if text == nil {
 		return false
 	}
-	m.addOwnStatement(name, &statement{sharedText: text, since: m.shared.texts.last.Add(1)})
+	m.addOwnStatement(name, &statement{sharedText: text, since: m.shared.texts.last.Add(1), moment: m.moments.now})
 	m.addToClient(&pgwire.ParseComplete{})
 	return true
 }

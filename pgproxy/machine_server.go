@@ -32,6 +32,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 			return act, err
 		}
 	}
+	m.completedTemps(o, msg.typ)
 	status := pgwire.TxStatus(0)
 	switch msg.typ {
 	case pgwire.TypeErrorResponse:
@@ -46,6 +47,7 @@ func (m *machine) serverMessage(msg message) (action, error) {
 		m.restated()
 		m.vacated()
 		if status == pgwire.TxIdle {
+			m.endTemps(false)
 			m.startOver()
 			m.rolledBack = m.rolledBack && m.server.flags&leftSettings != 0
 		}
@@ -185,9 +187,9 @@ func (m *machine) passesUnchanged(typ byte, body []byte) bool {
 	case pgwire.TypeRowDescription, pgwire.TypeNoData, pgwire.TypeParseComplete, pgwire.TypeBindComplete, pgwire.TypePortalSuspended, pgwire.TypeNoticeResponse:
 		return !o.kind.injected()
 	case pgwire.TypeCommandComplete:
-		return !tagLeavesState(body) && !o.kind.injected()
+		return !tagLeavesState(body) && !o.kind.injected() && !o.temps
 	case pgwire.TypeReadyForQuery:
-		if len(body) != 1 || o.deallocates() || o.silent || m.refusedReplay || m.vacating != nil || m.restate && m.server.view != m.reported {
+		if len(body) != 1 || o.deallocates() || o.silent || o.temps || m.tempsOpen || m.refusedReplay || m.vacating != nil || m.restate && m.server.view != m.reported {
 			return false
 		}
 		status := pgwire.TxStatus(body[0])
@@ -271,6 +273,10 @@ func (m *machine) commandDone(tag []byte) {
 		m.server.flags |= leftCursor
 	case "ROLLBACK\x00":
 		m.rolledBack = true
+		if o := m.st.first(); o != nil {
+			o.temps = false
+		}
+		m.endTemps(true)
 	case "DISCARD PLANS\x00":
 		m.readAgain()
 	case "DISCARD SEQUENCES\x00":
@@ -298,11 +304,15 @@ func (m *machine) failed(b []byte) (action, error) {
 		return action{do: fatal}, nil
 	}
 	m.rolledBack = true
+	if m.st.tx == pgwire.TxIdle {
+		m.endTemps(true)
+	}
 	var instead *pgwire.ErrorResponse
 	if bytes.Contains(b, []byte("\x00C25006\x00")) {
 		m.server.refusedWrite()
 	}
 	if o := m.st.first(); o != nil {
+		o.temps = false
 		if o.deallocates() {
 			m.notDeallocated(o.name)
 		}

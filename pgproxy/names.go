@@ -168,12 +168,11 @@ func (g *givenNames) add(name string) {
 	}
 }
 
-// noteTemps records that the client has used temporary tables. The first one changes what a search_path stands for.
+// noteTemps records that the client may use temporary tables. The server connection's first one changes what a search_path stands
+// for, so that the server reads literals again.
 func (m *machine) noteTemps() {
 	m.server.left.temps = m.server.left.temps.with(m.client)
-	if !m.temps {
-		m.readAgain()
-	}
+	m.server.stmts.retireRead()
 	m.temps = true
 }
 

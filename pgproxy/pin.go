@@ -177,6 +177,7 @@ func (m *machine) note(left traces) {
 	m.guardReads(left)
 	if left&traceTemps != 0 {
 		m.noteTemps()
+		m.tempsNoted = left&traceObjects != 0
 	}
 	m.noteValues(left)
 	m.usesSequences = m.usesSequences || left&(traceWrites|traceSequences|traceUnknown) != 0
@@ -505,6 +506,8 @@ func (m *machine) handleState(seen traces, blind bool) {
 	srv := m.server
 	if seen&traceObjects != 0 {
 		m.noteTemps()
+		m.madeTemps()
+		m.endTemps(false)
 	}
 	if blind {
 		seen = srv.pins

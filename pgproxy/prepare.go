@@ -110,7 +110,7 @@ func (m *machine) parseNamed(name string, full, body []byte) verb {
 	if (m.server.pins|m.traces)&traceStatements != 0 {
 		m.probe(name, body)
 	}
-	st := &statement{sharedText: text, since: notYet, loose: m.settingsUnsynced}
+	st := &statement{sharedText: text, since: notYet, loose: m.settingsUnsynced, moment: m.moments.now}
 	m.addOwnStatement(name, st)
 	if len(m.fresh) < maxAlone {
 		m.fresh = append(m.fresh, name)
@@ -196,7 +196,7 @@ func (m *machine) ensure(name []byte) (server string, st *statement, on *serverS
 	case st == nil:
 		m.closeStandIn(string(statementKey(name)))
 		return string(name), nil, nil, true // PREPARE in this transaction made it, or the server's error is the best answer
-	case st.plan != m.plan, st.again:
+	case st.plan != m.plan, st.moment != m.moments.now:
 		m.move(st, m.readingOf(st))
 	}
 	if on = m.server.stmts.use(st); on == nil && st.read != present && !m.canSet() {

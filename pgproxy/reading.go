@@ -67,21 +67,67 @@ func (m *machine) readAs(plan unique.Handle[string], read unique.Handle[reading]
 	return unique.Make(was)
 }
 
+// moments tell which statements of a client a server would read again when they are used: those of another moment than now.
+type moments struct {
+	now, last uint32
+	before    uint32 // now, if the open transaction, which has made the client's temporary schema, is undone
+}
+
 // readAgain notes that the server reads the literals of all its statements again when they are used. Those of other clients
 // that have a reading are parsed again, because the server would not read them under that.
 func (m *machine) readAgain() {
-	for _, st := range m.stmts {
-		st.again = true
-	}
+	m.moments.last += 2
+	m.moments.now, m.moments.before = m.moments.last, m.moments.last-1
 	m.server.stmts.retireRead()
 }
 
-// hasLiterals reports whether the text in the body of a Parse has strings, or other characters than those of ASCII.
+// madeTemps notes that the server has completed a statement that makes a temporary table. The client's first one makes its
+// temporary schema, which changes what a search_path stands for.
+func (m *machine) madeTemps() {
+	if !m.tempsOpen && !m.tempSchema {
+		m.moments.last++
+		m.moments.before, m.moments.now = m.moments.now, m.moments.last
+	}
+	m.tempsOpen = true
+}
+
+// completedTemps calls madeTemps if a message is the end of the answer to such a statement.
+func (m *machine) completedTemps(o *op, typ byte) {
+	if o == nil || !o.temps || m.refusedReplay {
+		return
+	}
+	if typ == pgwire.TypeReadyForQuery || typ == pgwire.TypeCommandComplete && o.kind == opExecute {
+		m.madeTemps()
+	}
+}
+
+// endTemps notes that the transaction is over, or undone.
+func (m *machine) endTemps(undone bool) {
+	if undone && m.server.left.temps != nobody { // perhaps its temporary schema is gone again
+		m.server.stmts.retireRead()
+	}
+	if !m.tempsOpen {
+		return
+	}
+	m.tempsOpen = false
+	switch {
+	case m.tempSchema:
+	case undone:
+		m.moments.now = m.moments.before
+	default:
+		m.tempSchema = true
+	}
+}
+
+// hasLiterals reports whether the text in the body of a Parse has strings that are read there, or other characters than those of
+// ASCII. Those of SET are read when it is executed, unless the settings of strings matter: and a query for the reading would have
+// servers refuse SET TRANSACTION behind it.
 func hasLiterals(body []byte) bool {
 	text, _, _ := bytes.Cut(body, []byte{0})
+	set := firstWord(text, "set") && !bytes.ContainsRune(text, '\\')
 	for i, c := range text {
 		switch {
-		case c == '\'', c >= 0x80:
+		case c >= 0x80, c == '\'' && !set:
 			return true
 		case c == '$' && i+1 < len(text) && (text[i+1] < '0' || text[i+1] > '9'):
 			return true
@@ -119,7 +165,7 @@ func (m *machine) readsLater(name []byte) bool {
 		return false
 	}
 	st := m.stmts[string(statementKey(name))]
-	return st != nil && st.literals && (st.plan != m.plan || st.again || m.server.stmts.find(st.sharedText) == nil)
+	return st != nil && st.literals && (st.plan != m.plan || st.moment != m.moments.now || m.server.stmts.find(st.sharedText) == nil)
 }
 
 // readingOf returns the reading for another Parse of a client's statement.
@@ -127,7 +173,7 @@ func (m *machine) readingOf(st *statement) unique.Handle[reading] {
 	if st.loose || !st.literals {
 		return present
 	}
-	return m.readAs(st.plan, st.read, st.again)
+	return m.readAs(st.plan, st.read, st.moment != m.moments.now)
 }
 
 // move gives a client's statement the text of its present settings, after they have changed, or for a Parse before which the
@@ -136,12 +182,13 @@ func (m *machine) move(st *statement, read unique.Handle[reading]) {
 	old := st.sharedText
 	st.sharedText = m.shared.texts.get(m.plan, read, []byte(old.body))
 	m.shared.texts.put(old)
-	st.again = false
+	st.moment = m.moments.now
 }
 
-// canSet reports whether the reading can be set in front of a Parse.
+// canSet reports whether the reading can be set in front of a Parse. In a failed transaction both get the error that the client
+// expects, and the reading stays.
 func (m *machine) canSet() bool {
-	return m.knowsSettings() && !m.st.copyIn && m.st.tx != pgwire.TxFailed && !m.refusedReplay
+	return m.knowsSettings() && !m.st.copyIn && !m.refusedReplay
 }
 
 // beginReading sets a reading in front of a Parse, and endReading sets the client's behind it. They do nothing if it is present.

@@ -42,6 +42,7 @@ type op struct {
 	// local means, for opQuery, a single SET LOCAL or SET TRANSACTION; for opInjectedParse and opInjectedClose, that name is in
 	// work.underClientName; for opOwn, that the statement is sent for a list.
 	local         bool
+	temps         bool             // of opQuery and opExecute: it makes a temporary table, by its text
 	existedBefore bool             // of opOwn: the server had a statement under name before
 	lists         bool             // of opOwn: a request of machine.list
 	st            *statement       // the client's statement that is prepared, used or closed; may be nil

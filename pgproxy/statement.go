@@ -38,8 +38,8 @@ type statement struct {
 	since uint64 // when the client's Parse was answered; before, notYet
 	// parameters and columns are the fingerprints (fingerprintOf) of the description that the client got; 0 = none.
 	parameters, columns uint64
-	loose               bool // the settings at its Parse will not be known: it is read under the present ones
-	again               bool // a server would read its literals again, under the present settings
+	loose               bool   // the settings at its Parse will not be known: it is read under the present ones
+	moment              uint32 // when a server would have read it last; see moments
 }
 
 // notYet is later than every event.
@@ -182,6 +182,7 @@ type prepared struct {
 	texts *sharedTexts
 	order list.List // of *serverStatement, most recent first
 	at    map[*sharedText]*list.Element
+	read  bool     // there may be statements of texts with a reading
 	stale []string // names of retired statements that the server may still have
 
 	replay *replayStatements // the gateway's own, see machine_replay.go; they do not count for the limits; nil = none
@@ -219,6 +220,7 @@ func (p *prepared) add(on *serverStatement) {
 		p.at = make(map[*sharedText]*list.Element)
 	}
 	p.at[on.text] = p.order.PushFront(on)
+	p.read = p.read || on.text.read != present
 	p.size += len(on.text.body)
 	p.texts.addRef(on.text)
 }
@@ -272,6 +274,10 @@ func (p *prepared) retireAll(but map[*sharedText]bool) {
 
 // retireRead retires the statements of texts that were read under other settings than those of their plan.
 func (p *prepared) retireRead() {
+	if !p.read {
+		return
+	}
+	p.read = false
 	for e := p.order.Front(); e != nil; {
 		on := e.Value.(*serverStatement)
 		e = e.Next()

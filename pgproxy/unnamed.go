@@ -28,6 +28,7 @@ type unnamed struct {
 	by     uint32                // catalog.version, as of left
 	text   []byte                // its Parse body after the name; nil = not kept
 	plan   unique.Handle[string] // machine.plan at its Parse, once that is answered; see unnamedRead
+	moment uint32                // as in statement, likewise
 }
 
 // change is a message on its way that replaces or removes the unnamed statement.
@@ -183,7 +184,7 @@ func (m *machine) unnamedRead() unique.Handle[reading] {
 	if m.unnamed.plan == m.plan || m.unnamed.plan == (unique.Handle[string]{}) || !m.canSet() || !hasLiterals(m.unnamed.text) {
 		return present
 	}
-	return m.readAs(m.unnamed.plan, present, false)
+	return m.readAs(m.unnamed.plan, present, m.unnamed.moment != m.moments.now)
 }
 
 // knowsUnnamed reports whether a message that uses the unnamed statement can be judged now: the pending messages have
@@ -198,13 +199,13 @@ func (m *machine) parsed() {
 	case o == nil:
 	case o.id != 0:
 		if o.kind == opParse && o.id == m.unnamed.id && !m.unnamed.loose {
-			m.unnamed.plan = m.plan
+			m.unnamed.plan, m.unnamed.moment = m.plan, m.moments.now
 		}
 		m.changesDone(o.id)
 	case o.on != nil:
 		o.on.text.accepted.Store(true)
 		if o.kind == opParse {
-			o.st.since = m.shared.texts.last.Add(1)
+			o.st.since, o.st.moment = m.shared.texts.last.Add(1), m.moments.now
 			if o.st.plan != m.plan { // settings were changed in front of it, in the same pipeline
 				m.move(o.st, present)
 			}
