@@ -187,6 +187,9 @@ func (p *proxy) reportLines() {
 		if slices.Contains(handled, first) || slices.Contains(handled, two) {
 			continue
 		}
+		if first == "option" && slices.Contains(checks, l.arg(1)) && slices.ContainsFunc(p.lines, func(s line) bool { return slices.Contains(s.words, "check") }) {
+			continue // see check
+		}
 		n, ok := proxyNotes[two]
 		if !ok {
 			n, ok = proxyNotes[first]
