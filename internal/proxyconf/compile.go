@@ -107,7 +107,7 @@ func (c *compiler) miss(r *Rule, why string) {
 
 // lost returns what is to be said of a rule that some requests miss.
 func (r *Rule) lost(why string) string {
-	if strings.HasSuffix(why, r.Lost) {
+	if strings.HasSuffix(why, r.Lost) || strings.Contains(why, "nobody may use") {
 		return ""
 	}
 	return r.Lost

@@ -226,8 +226,12 @@ func (p *place) test(words []word) (*proxyconf.Cond, error) {
 			return proxyconf.Const(slices.Contains(f.values, p.port)), nil
 		}
 	case "method":
-		if len(f.converters) == 0 && (f.match == "" || f.match == "str") && len(f.values) > 0 && !slices.ContainsFunc(f.values, badToken) {
-			return proxyconf.When(proxyconf.Atom{Kind: proxyconf.Method, Set: f.values}), nil
+		set := slices.DeleteFunc(slices.Clone(f.values), func(m string) bool { return m == "CONNECT" }) // which is always refused
+		if len(f.converters) == 0 && (f.match == "" || f.match == "str") && len(f.values) > 0 && !slices.ContainsFunc(set, badToken) {
+			if len(set) == 0 {
+				return proxyconf.Const(false), nil
+			}
+			return proxyconf.When(proxyconf.Atom{Kind: proxyconf.Method, Set: set}), nil
 		}
 	case "path":
 		return f.paths(unknown)
@@ -261,7 +265,7 @@ func sources(values []string) *proxyconf.Cond {
 }
 
 func badToken(text string) bool {
-	return text == "" || len(text) > 32 || strings.ContainsFunc(text, func(c rune) bool { return c < 'A' || c > 'Z' }) || text == "CONNECT"
+	return text == "" || len(text) > 32 || strings.ContainsFunc(text, func(c rune) bool { return c < 'A' || c > 'Z' })
 }
 
 // paths returns the condition on a path.

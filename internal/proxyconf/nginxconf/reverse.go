@@ -34,7 +34,7 @@ func (v *view) redirects(l location, pass *directive, server, uri string, hasURI
 	own, at := false, pass
 	var replace []string
 	add := func(from, to string) bool {
-		if httpproxy.CheckLocation(httpproxy.Replacement{From: from, To: to}) != nil || strings.Contains(to, "}:") || !plain(from+to) || len(replace) > 60 {
+		if httpproxy.CheckLocation(httpproxy.Replacement{From: from, To: to}) != nil || strings.Contains(to, "{host}:") || !plain(from+to) || len(replace) > 60 {
 			return false
 		}
 		replace = append(replace, yamltext.Quote(from)+": "+yamltext.Quote(to))
