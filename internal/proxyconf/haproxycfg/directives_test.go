@@ -117,6 +117,7 @@ var directives = []directive{
 	{back: "retry-on conn-failure 503; retries 2", want: []string{"retries: {on: [connect, 503], attempts: 3}"}},
 	// what needs nothing, and what is lost
 	{front: "option forwardfor; option http-server-close; option dontlognull", want: []string{"option forwardfor: not needed", "option http-server-close: not needed"}, not: "NOT SUPPORTED"},
+	{front: "option forwardfor header X-Client", want: []string{"option forwardfor: NOT SUPPORTED"}},
 	{front: "option httplog", want: []string{"access_log: true"}},
 	{front: "no option httplog", not: "access_log: true"},
 	{front: "filter spoe engine x", want: []string{"filter: NOT SUPPORTED"}},

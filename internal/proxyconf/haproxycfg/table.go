@@ -191,6 +191,9 @@ func (p *proxy) reportLines() {
 			continue // see check
 		}
 		n, ok := proxyNotes[two]
+		if two == "option forwardfor" && slices.Contains(l.words, "header") {
+			n = note{missing, "the client's address is in X-Forwarded-For; request_headers of a route can set another one: {client_ip}"}
+		}
 		if !ok {
 			n, ok = proxyNotes[first]
 		}

@@ -124,7 +124,10 @@ func (v *view) ordered(all []location) []location {
 		}
 		for _, o := range all { // a longer prefix below one with ^~ comes before that
 			if o.modifier == "^~" && len(l.path) > len(o.path) && strings.HasPrefix(l.path, o.path) {
-				if slices.ContainsFunc(all, func(r location) bool { return strings.HasPrefix(r.modifier, "~") }) {
+				switch {
+				case slices.ContainsFunc(all, func(r location) bool { return strings.HasPrefix(r.modifier, "~") && refuses(r.d) != "" }):
+					v.missing(l.d, "expressions of other locations do not replace it, as it is below %q; requests that they refused are LET THROUGH", o.path)
+				case slices.ContainsFunc(all, func(r location) bool { return strings.HasPrefix(r.modifier, "~") }):
 					v.differs(l.d, "expressions of other locations do not replace it, as it is below %q", o.path)
 				}
 				return 1, -len(l.path)

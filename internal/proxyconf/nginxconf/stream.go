@@ -39,7 +39,12 @@ func (c *converter) stream(s scope) {
 		if !c.listenSettings(l, []host{h}, h, h.has("ssl")) {
 			continue
 		}
-		l.Settings = slices.DeleteFunc(l.Settings, func(s proxyconf.Setting) bool { return strings.HasPrefix(s.Key, "http/") })
+		if l.Settings.Under("tls/client_ca") {
+			c.missing(h.find2("ssl_verify_client", h.server), "tcp listeners ask for no client certificates; CLIENTS WITHOUT ONE ARE LET IN")
+		}
+		l.Settings = slices.DeleteFunc(l.Settings, func(s proxyconf.Setting) bool {
+			return strings.HasPrefix(s.Key, "http/") || strings.HasPrefix(s.Key, "tls/client_")
+		})
 		if taken := cmp.Or(proxyconf.Overlap(slices.Values(order), address), proxyconf.Overlap(maps.Keys(c.listening), address)); taken != "" && (!strings.HasPrefix(address, ":") || c.listening[taken]) {
 			c.missing(h.listen, "the gateway listens at %s, and that is for this address, too: its clients get what the server there does", taken)
 			continue
