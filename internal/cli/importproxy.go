@@ -23,12 +23,6 @@ func importProxy(e env, kind, path, out, passwords string) int {
 		return exitProblem
 	}
 	yaml := result.YAML(path)
-	cfg, problems := config.Parse(cmp.Or(out, "stdout"), yaml)
-	if err := problems.Err(); err != nil { // not about files that are not there, but a fault of the importer
-		_, _ = fmt.Fprint(e.stderr, problems)
-		_, _ = fmt.Fprintln(e.stderr, "headpond import: nothing is written, as the result does not pass check")
-		return exitProblem
-	}
 	if err := writeNewFiles(e.stdout, result.Files, yaml, out); err != nil {
 		_, _ = fmt.Fprintln(e.stderr, "headpond import:", err)
 		return exitProblem
@@ -48,7 +42,10 @@ func importProxy(e env, kind, path, out, passwords string) int {
 	lost := len(result.Reports.Sorted(proxyconf.Missing))
 	_, _ = fmt.Fprintf(e.stderr, "%s: %d differ, %d not supported, %d need nothing, all other directives are carried\n", path,
 		len(result.Reports.Sorted(proxyconf.Differs)), lost, len(result.Reports.Sorted(proxyconf.Itself)))
-	problems = append(problems, gateway.Check(cfg)...)
+	cfg, problems := config.Parse(cmp.Or(out, "stdout"), yaml)
+	if cfg != nil {
+		problems = append(problems, gateway.Check(cfg)...)
+	}
 	_, _ = fmt.Fprint(e.stderr, problems)
 	switch {
 	case problems.Err() != nil:
@@ -60,7 +57,7 @@ func importProxy(e env, kind, path, out, passwords string) int {
 	return exitOK
 }
 
-// notReady is said of a result that has been written and that check refuses, because of files that it names.
+// notReady is said of a result that check refuses, most often because a file that it names is not there.
 const notReady = "headpond import: the result does not pass check yet: mend what the lines above name, then run headpond check"
 
 // convertProxy reads the configuration of another proxy and converts it.

@@ -79,10 +79,12 @@ func Routes(leaves []Leaf) (routes []Route) {
 		}
 		seen := map[string]bool{}
 		for _, s := range ordered {
-			r := s.route(host)
-			if key := keyOf(r); !seen[key] {
-				seen[key] = true
-				routes = append(routes, r)
+			for _, one := range s.split() {
+				r := one.route(host)
+				if key := keyOf(r); !seen[key] {
+					seen[key] = true
+					routes = append(routes, r)
+				}
 			}
 		}
 	}
@@ -187,6 +189,15 @@ func spread(steps []step) (all []step) {
 		}
 	}
 	return all
+}
+
+// split returns steps for the paths of one, whose expressions are not too long for a route.
+func (s step) split() (all []step) {
+	if !s.expression || len(s.paths) < 2 || len(s.paths.Expression()) <= maxExpression {
+		return []step{s}
+	}
+	n := len(s.paths) / 2
+	return append(step{s.leaf, s.paths[:n:n], true}.split(), step{s.leaf, s.paths[n:], true}.split()...)
 }
 
 // maxSpread bounds the routes for a list of paths: more are easier to read as one expression.

@@ -325,7 +325,7 @@ func pathOf(match, v string, fold bool) (proxyconf.Paths, error) {
 	default:
 		return nil, nil
 	}
-	if len(v) > maxPath {
+	if len(v) > maxPath || path.Valid() != nil {
 		return nil, nil
 	}
 	return proxyconf.Paths{path}, nil

@@ -164,7 +164,10 @@ func (p *proxy) listeners() error {
 			}
 			continue
 		}
-		if taken := proxyconf.Overlap(maps.Keys(p.c.listening), b.address); taken != "" {
+		if taken := proxyconf.Overlap(maps.Keys(p.c.listening), b.address); taken != "" && p.c.listening[taken] == p.name {
+			p.c.out.Reports.Add(b.at, "bind", proxyconf.Itself, "the listener of %s is for this address, too", taken)
+			continue
+		} else if taken != "" {
 			p.c.out.Reports.Add(b.at, "bind", proxyconf.Missing, "the gateway listens at %s already, and that is for this address, too: these clients get what %q does", taken, p.c.listening[taken])
 			continue
 		}

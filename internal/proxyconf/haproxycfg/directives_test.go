@@ -118,6 +118,9 @@ var directives = []directive{
 	// what needs nothing, and what is lost
 	{front: "option forwardfor; option http-server-close; option dontlognull", want: []string{"option forwardfor: not needed", "option http-server-close: not needed"}, not: "NOT SUPPORTED"},
 	{front: "option forwardfor header X-Client", want: []string{"option forwardfor: NOT SUPPORTED"}},
+	{front: "bind :8080; bind 127.0.0.1:8080", want: []string{"bind: not needed: the listener of :8080 is for this address, too"}, not: `"127.0.0.1:8080"`},
+	{front: "http-request deny if { path_beg" + strings.Repeat(" /a-rather-long-path", 30) + " /the-last }", want: []string{"/the-last", "status: 403"}, not: "NOT SUPPORTED"},
+	{front: "http-request deny if { path_beg /" + strings.Repeat("a", 1100) + " }", want: []string{"no route can have a condition on path_beg", "LET THROUGH"}},
 	{front: "option httplog", want: []string{"access_log: true"}},
 	{front: "no option httplog", not: "access_log: true"},
 	{front: "filter spoe engine x", want: []string{"filter: NOT SUPPORTED"}},
