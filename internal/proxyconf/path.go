@@ -286,7 +286,9 @@ func (all Paths) disjoint(others Paths) bool {
 // maxExpression bounds an expression, as the gateway does, less what is around it.
 const maxExpression = 1000
 
-func (p Path) long() bool { return len(p.Text)+len(p.Tail) > maxExpression/4 && len(p.expression()) > maxExpression }
+func (p Path) long() bool {
+	return len(p.Text)+len(p.Tail) > maxExpression/4 && len(p.expression()) > maxExpression
+}
 
 // maxPaths bounds the sets of an intersection, which may multiply.
 const maxPaths = 64

@@ -209,7 +209,7 @@ func (p *place) test(words []word) (*proxyconf.Cond, error) {
 	if err != nil {
 		return nil, err
 	}
-	unknown := cannot(fmt.Sprintf("no route can have a condition on %s", strings.Join(words[:min(len(words), 4)], " ")))
+	unknown := cannot(fmt.Sprintf("no route can have a condition on %.200s", strings.Join(words[:min(len(words), 4)], " ")))
 	switch name := strings.TrimPrefix(f.name, "req."); name {
 	case "always_true":
 		return proxyconf.Const(true), nil
