@@ -95,7 +95,7 @@ var nginxCases = map[string]string{
 		server_name .shop.example;
 		if ($http_user_agent ~* (CURL|wget)) { return 403; }
 		if ($cookie_stage = "beta") { return 302 https://beta.example$request_uri; }
-		if ($arg_q !~ ^1?$) { return 405; }
+		if ($arg_a ~ ^b) { return 405; }
 		if ($uri ~ ^/users/[0-9]+) { return 410; }
 		proxy_set_header Host $host;
 		location / { proxy_pass http://SERVER(shop); }
