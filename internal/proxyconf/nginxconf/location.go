@@ -209,7 +209,11 @@ func (v *view) location(l location) []*proxyconf.Rule {
 	if d := l.d.all("internal"); len(d) > 0 { // no client may ask for it
 		return []*proxyconf.Rule{{From: l.d.at, When: when, End: true, Do: answer(d[0], 404, "", "")}}
 	}
-	then := append(v.rewrites(l.scope), v.last(l)...)
+	var first []*proxyconf.Rule // before rewrite and return, which are not for these methods
+	for _, d := range l.d.all("limit_except") {
+		first = append(first, v.except(l, d)...)
+	}
+	then := slices.Concat(first, v.rewrites(l.scope), v.last(l))
 	return []*proxyconf.Rule{{From: l.d.at, Name: "location " + l.path, When: when, Then: then}}
 }
 
