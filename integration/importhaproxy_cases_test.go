@@ -125,4 +125,32 @@ backend web from site
     server down DOWN
     server up SERVER(up)
 `},
+	"parts of values": {config: `
+frontend www
+    bind LISTEN(web)
+    http-request allow if { path_beg /api/v1/ }
+    http-request deny if { hdr_beg(user-agent) -i BOT }
+    redirect prefix https://other.example if { hdr(host) other.test } { path_beg /api/ }
+    use_backend a if { req.cook(stage) beta } { path_beg /api }
+    use_backend b if { req.cook(stage) -m beg be }
+    use_backend c if { hdr_sub(user-agent) -i CURL } !{ path_end .css }
+    use_backend d if { req.cook(team) -m found } METH_POST
+    use_backend e if { url_param(v) -m reg ^[2-9] }
+    use_backend f if { hdr_reg(x-secret) ^s+$ } { hdr_end(x-beta) 1 }
+    default_backend web
+backend a
+    server s SERVER(a)
+backend b
+    server s SERVER(b)
+backend c
+    server s SERVER(c)
+backend d
+    server s SERVER(d)
+backend e
+    server s SERVER(e)
+backend f
+    server s SERVER(f)
+backend web
+    server s SERVER(web)
+`},
 }

@@ -34,7 +34,8 @@ type observed struct {
 // told are the headers of answers that matter.
 var told = []string{"Location", "X-Site", "Server", "Set-Cookie", "Strict-Transport-Security"}
 
-// startNamed starts a server that says who it is and what it got.
+// startNamed starts a server that says who it is and what it got, and has the headers in its answer that it is asked for, with
+// its address in place of OWN.
 func startNamed(t *testing.T, name string) string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got := http.Header{}
@@ -44,6 +45,12 @@ func startNamed(t *testing.T, name string) string {
 			}
 		}
 		w.Header().Set("Server", "named")
+		for header, as := range map[string]string{"X-Answer-Location": "Location", "X-Answer-Cookie": "Set-Cookie"} {
+			if value := r.Header.Get(header); value != "" {
+				addr, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+				w.Header().Set(as, strings.ReplaceAll(value, "OWN", addr.String()))
+			}
+		}
 		_ = json.NewEncoder(w).Encode(observed{Name: name, Target: r.RequestURI, Request: got})
 	}))
 	t.Cleanup(server.Close)
@@ -234,7 +241,7 @@ func TestImportedFromHAProxy(t *testing.T) {
 			if strings.Contains(c.config, "site.pem") {
 				p.same("web", "https", methods[:1], hosts[:3], targets)
 			} else {
-				p.same("web", "http", methods, hosts, targets, beta)
+				p.same("web", "http", methods, hosts, targets, beta, http.Header{"Cookie": {"a=b; stage=beta; team=0"}, "User-Agent": {"curl/8"}})
 			}
 			if c.plain {
 				p.same("plain", "http", methods[:1], hosts[:1], targets)

@@ -6,9 +6,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +88,28 @@ var nginxCases = map[string]string{
 	}
 	server { listen LISTEN(web); server_name a.shop.example; location / { proxy_pass http://SERVER(a); proxy_hide_header X-Powered-By; } }
 `,
+	"conditions": `
+	server { listen LISTEN(web) default_server; server_name www.example; return 301 http://$server_name.test$request_uri; }
+	server {
+		listen LISTEN(web);
+		server_name .shop.example;
+		if ($http_user_agent ~* (CURL|wget)) { return 403; }
+		if ($cookie_stage = "beta") { return 302 https://beta.example$request_uri; }
+		if ($arg_a ~ ^b) { return 405; }
+		if ($uri ~ ^/users/[0-9]+) { return 410; }
+		proxy_set_header Host $host;
+		location / { proxy_pass http://SERVER(shop); }
+		location = /x { internal; proxy_pass http://SERVER(internal); }
+		location /api/ { if ($http_x_secret = "") { return 401; } limit_except GET { deny all; } proxy_pass http://SERVER(api); }
+	}
+	server {
+		listen LISTEN(web);
+		server_name other.test;
+		if ($request_method !~ ^(GET|HEAD)$) { return 405; }
+		if ($cookie_team) { return 204; }
+		location / { proxy_pass http://SERVER(other); proxy_set_header Host $proxy_host; }
+	}
+`,
 	"tls": `
 	server { listen LISTEN(plain); return 301 https://$host$request_uri; }
 	server {
@@ -109,9 +133,69 @@ func TestImportedFromNginx(t *testing.T) {
 				p.same("web", "https", methods[:1], hosts[:2], targets[:6])
 				p.same("plain", "http", methods[:1], hosts[:2], targets[:6])
 			} else {
-				p.same("web", "http", methods, hosts, targets, http.Header{"X-Beta": {"1"}, "X-Secret": {"s"}})
+				p.same("web", "http", methods, hosts, targets, http.Header{"X-Beta": {"1"}, "X-Secret": {"s"}}, http.Header{"Cookie": {"a=b; stage=beta; team=0"}}, http.Header{"User-Agent": {"curl/8"}, "Cookie": {"team=1"}})
 			}
 		})
+	}
+}
+
+// TestImportedAnswersFromNginx: clients see the same addresses and cookies of servers.
+func TestImportedAnswersFromNginx(t *testing.T) {
+	p := startPeer(t, "nginx", fmt.Sprintf(nginxMain, `
+	server {
+		listen LISTEN(web);
+		proxy_set_header Host $host;
+		location / { proxy_pass http://SERVER(a); }
+		location /one/ { proxy_pass http://SERVER(b)/two/; }
+		location /own/ { proxy_pass http://SERVER(c); proxy_set_header Host $proxy_host; }
+		location /off/ { proxy_pass http://SERVER(d); proxy_redirect off; }
+		location /to/ {
+			proxy_pass http://SERVER(e)/;
+			proxy_redirect default;
+			proxy_redirect http://old.example/ $scheme://$host/to/;
+			proxy_cookie_domain old.example new.example;
+			proxy_cookie_path /app/ /to/;
+			proxy_cookie_flags ~ httponly samesite=lax;
+		}
+	}
+`), startNginx(t))
+	addr := p.servers["LISTEN(web)"]
+	seen := func(at, path, location, cookie string) string {
+		r, err := http.NewRequest("GET", "http://"+at+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "www.example"
+		r.Header.Set("X-Answer-Location", location)
+		r.Header.Set("X-Answer-Cookie", cookie)
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		base := url.URL{Scheme: "http", Host: "www.example", Path: path}
+		to, err := base.Parse(resp.Header.Get("Location"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if to.Hostname() == base.Host {
+			to.Host = base.Host
+		}
+		attributes := strings.Split(strings.ToLower(resp.Header.Get("Set-Cookie")), "; ")
+		slices.Sort(attributes)
+		return fmt.Sprint(to, attributes)
+	}
+	for _, path := range []string{"/x", "/one/x", "/own/x", "/off/x", "/to/x"} {
+		for _, location := range []string{"http://OWN/y?a=b", "http://OWN/two/y", "/y", "y", "http://old.example/y", "https://other.example/y"} {
+			for _, cookie := range []string{"a=b; Path=/app/x; Domain=old.example", "a=b; Path=/; Secure", "a=b"} {
+				if want, got := seen(addr, path, location, cookie), seen(p.addrs[addr], path, location, cookie); want != got {
+					t.Errorf("%s: %s, %s: %s, and nginx %s", path, location, cookie, got, want)
+				}
+			}
+		}
+	}
+	if t.Failed() {
+		t.Log(p.stderr, p.yaml)
 	}
 }
 

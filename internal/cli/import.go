@@ -188,5 +188,9 @@ func importPasses(stderr io.Writer, result *pgbouncerini.Result, out string) boo
 		problems = append(problems, gateway.Check(cfg)...)
 	}
 	_, _ = fmt.Fprint(stderr, problems)
-	return problems.Err() == nil
+	if problems.Err() != nil {
+		_, _ = fmt.Fprintln(stderr, notReady)
+		return false
+	}
+	return true
 }

@@ -51,6 +51,7 @@ func TestImport(t *testing.T) {
 		{"haproxy lossy.conf", 3, "# - lossy.conf:8: filter: ", path("lossy.conf") + ":8: filter: NOT SUPPORTED: "},
 		{"haproxy pgbouncer.ini", 1, "", path("pgbouncer.ini") + ":1: "},
 		{"tls.cfg", 1, "cert: ", "nowhere.pem"},
+		{"tls.cfg", 1, "cert: ", "the result does not pass check yet"},
 		{"login.cfg", 3, `deny: ["0.0.0.0/0", "::/0"]`, "-passwords DIR"},
 		{"-passwords " + path("lists") + " login.cfg", 0, "file: " + path("lists/u"), "the passwords of userlist u"},
 		{"-passwords " + path("secrets") + " -o " + path("new.yaml") + " pgbouncer.ini", 0, "", path("secrets/app") + `: the password of user "app" of database "app"`},

@@ -49,12 +49,16 @@ func importProxy(e env, kind, path, out, passwords string) int {
 	_, _ = fmt.Fprint(e.stderr, problems)
 	switch {
 	case problems.Err() != nil:
+		_, _ = fmt.Fprintln(e.stderr, notReady)
 		return exitProblem
 	case lost > 0:
 		return exitNoEqual
 	}
 	return exitOK
 }
+
+// notReady is said of a result that check refuses, most often because a file that it names is not there.
+const notReady = "headpond import: the result does not pass check yet: mend what the lines above name, then run headpond check"
 
 // convertProxy reads the configuration of another proxy and converts it.
 func convertProxy(kind, path, passwords string) (*proxyconf.Gateway, error) {

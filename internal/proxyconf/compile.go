@@ -12,6 +12,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 type Rule struct {
 	From Position
 	Name string // for reports
+	Lost string // what is added to a report that it does not hold for some requests
 	When *Cond
 	// Do changes the state of requests for which the rule holds. It returns why it cannot, and "" if it has.
 	Do func(s *State, k *Known) string
@@ -100,7 +101,17 @@ func (c *compiler) apply(r *Rule, rules []*Rule, k *Known, s *State) ([]*Rule, b
 	return rules[1:], false
 }
 
-func (c *compiler) miss(r *Rule, why string) { c.reports.Add(r.From, r.Name, Missing, "%s", why) }
+func (c *compiler) miss(r *Rule, why string) {
+	c.reports.Add(r.From, r.Name, Missing, "%s%s", why, r.lost(why))
+}
+
+// lost returns what is to be said of a rule that some requests miss.
+func (r *Rule) lost(why string) string {
+	if strings.HasSuffix(why, r.Lost) || strings.Contains(why, "nobody may use") {
+		return ""
+	}
+	return r.Lost
+}
 
 // guard is Rule.Guard, if there is one.
 func (r *Rule) guard(s *State, left *Cond) string {
@@ -120,6 +131,8 @@ func (s *State) obscures(c *Cond) bool {
 			return s.Request.touches(a.Name)
 		case Host:
 			return s.Request.touches("host")
+		case Cookie:
+			return s.Request.touches("cookie")
 		}
 		return false
 	})

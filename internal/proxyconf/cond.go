@@ -2,8 +2,12 @@ package proxyconf
 
 import (
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/yamltext"
 )
 
 // Op is the kind of a condition.
@@ -49,16 +53,72 @@ const (
 	Method
 	Header
 	Query
+	Cookie
 	ALPN
 )
 
-// Atom is a condition that a route can have. Atoms of Host, Header and Query have one value.
+// Atom is a condition that a route can have. Atoms of Host, Header, Query and Cookie have one value.
 type Atom struct {
 	Kind  Kind
-	Name  string // of Header and Query
-	Value string // Host: a name, or "*.name"; Header and Query: "*" is any
+	Name  string // of Header, Query and Cookie
+	Value string // Host: a name, or "*.name"; Header, Query and Cookie: "*" is any, without Match
+	Match string // of Header, Query and Cookie: prefix, suffix, contains or regex; "" = Value is the whole value
 	Paths Paths  // of InPath
 	Set   []string
+}
+
+// Hop reports whether a header is one that requests have for one connection: routes do not see it.
+func Hop(name string) bool {
+	return slices.Contains([]string{"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}, strings.ToLower(name))
+}
+
+// Part returns the atom about a part of a value, with or without regard to case; false if a route cannot have it. An
+// expression may match anywhere in the value.
+func (a Atom) Part(match, value string, fold bool) (Atom, bool) {
+	text := regexp.QuoteMeta(value)
+	switch {
+	case match == "regex":
+		p := Path{Kind: Regexp, Text: value, Fold: fold}
+		if p.Valid() != nil {
+			return a, false
+		}
+		text = p.anywhere()
+	case !fold:
+		a.Match, a.Value = match, value
+		return a, value != "" && (match != "" || value != "*") && len(value) <= maxValue && plain(value) && strings.TrimSpace(value) == value
+	default:
+		text = "(?i:" + map[string]string{"suffix": ".*", "contains": ".*"}[match] + text + map[string]string{"prefix": ".*", "contains": ".*"}[match] + ")"
+	}
+	a.Match, a.Value = "regex", text
+	_, err := httpproxy.CompileWhole(a.Value)
+	return a, err == nil && value != "" && plain(value)
+}
+
+// maxValue bounds a value of a condition, as the gateway does.
+const maxValue = 200
+
+// has reports whether a value meets the condition on it.
+func (a Atom) has(value string) bool {
+	switch a.Match {
+	case "prefix":
+		return strings.HasPrefix(value, a.Value)
+	case "suffix":
+		return strings.HasSuffix(value, a.Value)
+	case "contains":
+		return strings.Contains(value, a.Value)
+	case "regex":
+		e, err := httpproxy.CompileWhole(a.Value)
+		return err == nil && e.MatchString(value)
+	}
+	return a.Value == "*" || a.Value == value
+}
+
+// text returns the condition on the value as YAML.
+func (a Atom) text() string {
+	if a.Match == "" {
+		return yamltext.Quote(a.Value)
+	}
+	return "{" + a.Match + ": " + yamltext.Quote(a.Value) + "}"
 }
 
 // When returns the condition that an atom holds.
@@ -160,7 +220,7 @@ type Known struct {
 	Host    string // "": any
 	Paths   Paths  // nil: any
 	Methods []string
-	Fields  []Atom // of Header, Query and ALPN, that hold
+	Fields  []Atom // of Header, Query, Cookie and ALPN, that hold
 	held    []Atom // all atoms that hold, as an intersection of paths does not tell of which
 	not     []Atom // atoms that do not hold, because requests with them have been taken by routes before
 }
@@ -178,7 +238,7 @@ func (a Atom) implies(b Atom) bool {
 	case Method, ALPN:
 		return !slices.ContainsFunc(a.Set, func(m string) bool { return !slices.Contains(b.Set, m) })
 	}
-	return a.Value == b.Value || b.Value == "*"
+	return a.Value == b.Value && a.Match == b.Match || b.Match == "" && b.Value == "*" || a.Match == "" && a.Value != "*" && b.has(a.Value)
 }
 
 func hostImplies(a, b string) bool {
@@ -251,7 +311,7 @@ func (k *Known) And(a Atom) (*Known, bool) {
 	default:
 		for i, f := range next.Fields {
 			if f.Kind == a.Kind && f.Name == a.Name {
-				if f.Value == "*" { // and now it is known which
+				if a.implies(f) { // and now more is known
 					next.Fields[i] = a
 					return &next, true
 				}

@@ -177,6 +177,11 @@ func (f *Fields) Do(c Change) {
 	*f = append(kept, c)
 }
 
+// Adds reports whether a value is to be added, and another one is added already.
+func (f Fields) Adds(c Change) bool {
+	return c.Op == "add" && slices.ContainsFunc(f, func(o Change) bool { return o.Op == "add" && strings.EqualFold(o.Name, c.Name) })
+}
+
 // touches reports whether a header is changed.
 func (f Fields) touches(name string) bool {
 	return slices.ContainsFunc(f, func(c Change) bool { return strings.EqualFold(c.Name, name) })

@@ -40,6 +40,9 @@ func holds(c *proxyconf.Cond, r request) bool {
 		case proxyconf.Method:
 			return slices.Contains(a.Set, r.method)
 		case proxyconf.Header:
+			if a.Match == "prefix" {
+				return strings.HasPrefix(r.beta, a.Value)
+			}
 			return r.beta == a.Value || a.Value == "*" && r.beta != ""
 		}
 	}
@@ -116,7 +119,13 @@ func routed(routes []proxyconf.Route, r request) string {
 			fits = fits && strings.HasPrefix(r.path, path)
 		}
 		fits = fits && (methods == "" || slices.Contains(strings.Split(strings.Trim(methods, "[]"), ", "), r.method))
-		if beta := get(o, "headers/x-beta"); fits && (beta == "" || beta == r.beta || beta == "*" && r.beta != "") {
+		beta := get(o, "headers/x-beta")
+		if prefix, ok := strings.CutPrefix(beta, "{prefix: "); ok {
+			if beta = "none"; strings.HasPrefix(r.beta, strings.Trim(prefix, `"}`)) {
+				beta = r.beta
+			}
+		}
+		if fits && (beta == "" || beta == r.beta || beta == "*" && r.beta != "") {
 			return o.Settings.Get("upstream")
 		}
 	}
@@ -146,6 +155,9 @@ func (r random) cond(depth int) *proxyconf.Cond {
 	case 1:
 		return proxyconf.When(proxyconf.Atom{Kind: proxyconf.Method, Set: pick(r, []string{"GET", "HEAD"}, []string{"POST"}, []string{"GET"})})
 	case 2:
+		if r.IntN(3) == 0 {
+			return proxyconf.When(proxyconf.Atom{Kind: proxyconf.Header, Name: "x-beta", Match: "prefix", Value: pick(r, "1", "12")})
+		}
 		return proxyconf.When(proxyconf.Atom{Kind: proxyconf.Header, Name: "x-beta", Value: pick(r, "1", "2", "*")})
 	case 3:
 		return proxyconf.Const(true)
@@ -177,7 +189,7 @@ func TestRoutesFollowRules(t *testing.T) {
 		compared++
 		routes := proxyconf.Routes(leaves)
 		for range 60 {
-			q := request{pick(r, "GET", "HEAD", "POST"), pick(r, "a.x", "b.a.x", "x", "c.x", "other"), r.path(), pick(r, "", "1", "2", "3")}
+			q := request{pick(r, "GET", "HEAD", "POST"), pick(r, "a.x", "b.a.x", "x", "c.x", "other"), r.path(), pick(r, "", "1", "2", "3", "12", "13")}
 			if want, got := follow(rules, q), routed(routes, q); want != got {
 				t.Fatalf("seed %d: %+v: %q, want %q\n%s", seed, q, got, want, show(rules, routes))
 			}

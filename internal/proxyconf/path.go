@@ -110,13 +110,12 @@ func whole(expression string) bool {
 	return depth == 0
 }
 
-// Valid reports what is wrong with an expression. Expressions of PCRE that RE2 lacks are errors.
+// Valid reports what is wrong with a path, or an expression, as one of a route. Expressions of PCRE that RE2 lacks are errors.
 func (p Path) Valid() error {
-	if p.Kind != Regexp {
-		return nil
-	}
-	if _, err := regexp.Compile(p.Text); err != nil {
-		return err
+	if p.Kind == Regexp {
+		if _, err := regexp.Compile(p.Text); err != nil {
+			return err
+		}
 	}
 	_, err := httpproxy.CompilePath(Paths{p}.Expression())
 	return err
@@ -284,6 +283,13 @@ func (all Paths) disjoint(others Paths) bool {
 	return true
 }
 
+// maxExpression bounds an expression, as the gateway does, less what is around it.
+const maxExpression = 1000
+
+func (p Path) long() bool {
+	return len(p.Text)+len(p.Tail) > maxExpression/4 && len(p.expression()) > maxExpression
+}
+
 // maxPaths bounds the sets of an intersection, which may multiply.
 const maxPaths = 64
 
@@ -295,7 +301,7 @@ func (all Paths) intersect(others Paths) (Paths, bool) {
 	for _, p := range all {
 		for _, q := range others {
 			r, ok := p.intersect(q)
-			if !ok || len(both) > maxPaths {
+			if !ok || len(both) > maxPaths || slices.ContainsFunc(r, Path.long) {
 				return nil, false
 			}
 			for _, path := range r {
@@ -370,7 +376,7 @@ func (k *Known) Narrow(p Path) bool {
 		return true
 	}
 	part, ok := k.Paths.Grouped(p)
-	if ok {
+	if ok = ok && !part.long(); ok {
 		k.Paths = Paths{part}
 	}
 	return ok

@@ -2,6 +2,8 @@ package proxyconf
 
 import (
 	"cmp"
+	"iter"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -31,6 +33,25 @@ func prefixOf(text string) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
+// PrivateNetworks are the addresses of private networks, where load balancers are.
+const PrivateNetworks = `["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "::1/128", "fc00::/7"]`
+
+// Overlap returns the one of several addresses that has the port of another one, of which one is for all addresses of the
+// machine; "" if there is none.
+func Overlap(all iter.Seq[string], address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if strings.HasPrefix(address, "unix:") || err != nil {
+		return ""
+	}
+	for other := range all {
+		h, p, err := net.SplitHostPort(other)
+		if err == nil && !strings.HasPrefix(other, "unix:") && p == port && (h == "" || host == "") && other != address {
+			return other
+		}
+	}
+	return ""
+}
+
 // step is a leaf below one host, with the conditions that a route there has.
 type step struct {
 	leaf       *Leaf
@@ -58,10 +79,12 @@ func Routes(leaves []Leaf) (routes []Route) {
 		}
 		seen := map[string]bool{}
 		for _, s := range ordered {
-			r := s.route(host)
-			if key := keyOf(r); !seen[key] {
-				seen[key] = true
-				routes = append(routes, r)
+			for _, one := range s.split() {
+				r := one.route(host)
+				if key := keyOf(r); !seen[key] {
+					seen[key] = true
+					routes = append(routes, r)
+				}
 			}
 		}
 	}
@@ -168,6 +191,15 @@ func spread(steps []step) (all []step) {
 	return all
 }
 
+// split returns steps for the paths of one, whose expressions are not too long for a route.
+func (s step) split() (all []step) {
+	if !s.expression || len(s.paths) < 2 || len(s.paths.Expression()) <= maxExpression {
+		return []step{s}
+	}
+	n := len(s.paths) / 2
+	return append(step{s.leaf, s.paths[:n:n], true}.split(), step{s.leaf, s.paths[n:], true}.split()...)
+}
+
 // maxSpread bounds the routes for a list of paths: more are easier to read as one expression.
 const maxSpread = 8
 
@@ -259,7 +291,7 @@ func (s step) route(host string) Route {
 		put("methods", yamltext.List(k.Methods))
 	}
 	for _, f := range k.Fields {
-		put(map[Kind]string{Header: "headers/", Query: "query/"}[f.Kind]+f.Name, yamltext.Quote(f.Value))
+		put(map[Kind]string{Header: "headers/", Query: "query/", Cookie: "cookies/"}[f.Kind]+f.Name, f.text())
 	}
 	r.Settings = s.leaf.State.settings()
 	return r
@@ -305,10 +337,10 @@ func head(key string) string {
 }
 
 // ofUpstream are the settings of a route that only requests to upstreams need.
-var ofUpstream = []string{"upstream", "affinity", "retries", "rewrite", "strip_prefix", "max_body_kib", "timeout", "idle_timeout", "request_headers"}
+var ofUpstream = []string{"upstream", "affinity", "retries", "rewrite", "strip_prefix", "max_body_kib", "timeout", "idle_timeout", "request_headers", "rewrite_location", "rewrite_cookies"}
 
 // keys is the order in which a route's settings are written.
-var keys = []string{"redirect", "respond", "upstream", "strip_prefix", "rewrite", "affinity", "timeout", "idle_timeout", "request_timeout", "max_body_kib", "retries", "allow", "deny", "basic_auth", "forward_auth", "rate_limit", "compress", "request_headers", "response_headers", "error_pages", "access_log"}
+var keys = []string{"redirect", "respond", "upstream", "strip_prefix", "rewrite", "affinity", "timeout", "idle_timeout", "request_timeout", "max_body_kib", "retries", "allow", "deny", "basic_auth", "forward_auth", "rate_limit", "compress", "request_headers", "response_headers", "rewrite_location", "rewrite_cookies", "error_pages", "access_log"}
 
 // keyOf identifies a route by its conditions.
 func keyOf(r Route) string {
@@ -339,7 +371,7 @@ func TCPRoutes(leaves []Leaf, reports *Reports) (routes []Route, rest *State) {
 				r.When.Set("alpn", yamltext.List(f.Set), Position{})
 			}
 			if s.leaf.State.Settings.Get("upstream") == "" {
-				reports.Add(s.leaf.State.From, "reject", Missing, "a route cannot refuse clients: those for %q go to the upstream of the listener", host)
+				reports.Add(s.leaf.State.From, "reject", Missing, "a route cannot refuse clients: those for %q go to the upstream of the listener; they are LET THROUGH", host)
 				continue
 			}
 			r.Settings = s.leaf.State.Settings

@@ -209,7 +209,7 @@ func (p *place) test(words []word) (*proxyconf.Cond, error) {
 	if err != nil {
 		return nil, err
 	}
-	unknown := cannot(fmt.Sprintf("no route can have a condition on %s", strings.Join(words[:min(len(words), 4)], " ")))
+	unknown := cannot(fmt.Sprintf("no route can have a condition on %.200s", strings.Join(words[:min(len(words), 4)], " ")))
 	switch name := strings.TrimPrefix(f.name, "req."); name {
 	case "always_true":
 		return proxyconf.Const(true), nil
@@ -226,12 +226,16 @@ func (p *place) test(words []word) (*proxyconf.Cond, error) {
 			return proxyconf.Const(slices.Contains(f.values, p.port)), nil
 		}
 	case "method":
-		if len(f.converters) == 0 && (f.match == "" || f.match == "str") && len(f.values) > 0 && !slices.ContainsFunc(f.values, badToken) {
-			return proxyconf.When(proxyconf.Atom{Kind: proxyconf.Method, Set: f.values}), nil
+		set := slices.DeleteFunc(slices.Clone(f.values), func(m string) bool { return m == "CONNECT" }) // which is always refused
+		if len(f.converters) == 0 && (f.match == "" || f.match == "str") && len(f.values) > 0 && !slices.ContainsFunc(set, badToken) {
+			if len(set) == 0 {
+				return proxyconf.Const(false), nil
+			}
+			return proxyconf.When(proxyconf.Atom{Kind: proxyconf.Method, Set: set}), nil
 		}
 	case "path":
 		return f.paths(unknown)
-	case "hdr", "fhdr", "shdr", "ssl_fc_sni", "ssl_sni", "req_ssl_sni", "ssl_alpn", "req_ssl_alpn", "url_param", "urlp":
+	case "hdr", "fhdr", "shdr", "ssl_fc_sni", "ssl_sni", "req_ssl_sni", "ssl_alpn", "req_ssl_alpn", "url_param", "urlp", "cook":
 		return f.named(name, p, unknown)
 	case "ssl_hello_type", "req_ssl_hello_type", "ssl_ver", "req_ssl_ver", "proto_http":
 		return proxyconf.Const(true), nil
@@ -261,7 +265,7 @@ func sources(values []string) *proxyconf.Cond {
 }
 
 func badToken(text string) bool {
-	return text == "" || len(text) > 32 || strings.ContainsFunc(text, func(c rune) bool { return c < 'A' || c > 'Z' }) || text == "CONNECT"
+	return text == "" || len(text) > 32 || strings.ContainsFunc(text, func(c rune) bool { return c < 'A' || c > 'Z' })
 }
 
 // paths returns the condition on a path.
@@ -321,7 +325,7 @@ func pathOf(match, v string, fold bool) (proxyconf.Paths, error) {
 	default:
 		return nil, nil
 	}
-	if len(v) > maxPath {
+	if len(v) > maxPath || path.Valid() != nil {
 		return nil, nil
 	}
 	return proxyconf.Paths{path}, nil
@@ -346,10 +350,14 @@ func (f fetch) named(name string, p *place, unknown error) (*proxyconf.Cond, err
 		}
 	case strings.HasPrefix(name, "url"):
 		atom.Kind, atom.Name = proxyconf.Query, f.arg
+	case name == "cook":
+		atom.Kind, atom.Name = proxyconf.Cookie, f.arg
 	case strings.EqualFold(f.arg, "host") || strings.HasPrefix(strings.ToLower(f.arg), "host,"):
 		atom.Kind, atom.Name = proxyconf.Host, ""
+	case proxyconf.Hop(f.arg):
+		return nil, cannot(fmt.Sprintf("no route can have a condition on %s, which is for one connection; WebSockets pass on every route: choose theirs by its path", f.arg))
 	}
-	if !p.http() && atom.Kind != proxyconf.Host || atom.Kind != proxyconf.Host && (f.arg == "" || strings.ContainsAny(f.arg, ",/ ") || f.fold || len(f.arg) > 200 || len(f.converters) > 0) {
+	if !p.http() && atom.Kind != proxyconf.Host || atom.Kind != proxyconf.Host && (!headerName(f.arg) || len(f.converters) > 0 && !slices.Equal(f.converters, []string{"lower"})) {
 		return nil, unknown
 	}
 	var all []*proxyconf.Cond
@@ -358,22 +366,32 @@ func (f fetch) named(name string, p *place, unknown error) (*proxyconf.Cond, err
 		values = []string{"*"}
 	}
 	for _, v := range values {
-		if atom.Value = f.value(atom.Kind, v); atom.Value == "" {
+		a, ok := f.valued(atom, v)
+		if !ok {
 			return nil, unknown
 		}
-		all = append(all, proxyconf.When(atom))
+		all = append(all, proxyconf.When(a))
 	}
 	return proxyconf.Either(all...), nil
 }
 
-// value returns the value of a condition, "" if a route cannot have it.
-func (f fetch) value(kind proxyconf.Kind, v string) string {
-	if kind != proxyconf.Host {
-		if f.match == "found" || (f.match == "" || f.match == "str") && v != "*" && len(v) <= 200 && plainText(v) {
-			return v
-		}
-		return ""
+// valued returns the atom for a value; false if a route cannot have it.
+func (f fetch) valued(atom proxyconf.Atom, v string) (proxyconf.Atom, bool) {
+	match, known := map[string]string{"": "", "str": "", "found": "", "beg": "prefix", "end": "suffix", "sub": "contains", "reg": "regex"}[f.match]
+	switch {
+	case atom.Kind == proxyconf.Host:
+		atom.Value = f.host(v)
+		return atom, atom.Value != ""
+	case f.match == "found":
+		atom.Value = "*"
+		return atom, true
 	}
+	atom, ok := atom.Part(match, v, f.fold || len(f.converters) > 0)
+	return atom, ok && known
+}
+
+// host returns the host of a condition, "" if a route cannot have it.
+func (f fetch) host(v string) string {
 	for _, conv := range f.converters {
 		if conv != "lower" && conv != "host_only" && conv != "field(1" && conv != ":)" && conv != "field(1,:)" {
 			return ""

@@ -169,8 +169,8 @@ func (p *proxy) bindOption(l line, b *bind, w, value string) {
 		}
 	case "accept-proxy":
 		b.set.Set("accept_proxy", "true", l.at)
-		b.set.Set("trusted_proxies", `["0.0.0.0/0", "::/0"]`, l.at)
-		report(proxyconf.Differs, "HAProxy trusts every client with a PROXY header: name the load balancers in trusted_proxies in place of all addresses")
+		b.set.Set("trusted_proxies", proxyconf.PrivateNetworks, l.at)
+		report(proxyconf.Differs, "HAProxy trusts the PROXY header of every client, and the gateway that of trusted_proxies, and their X-Forwarded-For: name the load balancers in place of all private networks")
 	case "mode":
 		if n, err := strconv.ParseUint(value, 8, 9); err != nil || n&0o200 == 0 {
 			report(proxyconf.Missing, "the mode of a socket is octal, and lets the owner write, such as 660")

@@ -3,6 +3,7 @@ package haproxycfg
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -161,6 +162,13 @@ func (p *proxy) listeners() error {
 			} else {
 				p.c.out.Reports.Add(b.at, "bind", proxyconf.Missing, "%q listens at %s, too, and one listener has an address: put the routes of both together", by, b.address)
 			}
+			continue
+		}
+		if taken := proxyconf.Overlap(maps.Keys(p.c.listening), b.address); taken != "" && p.c.listening[taken] == p.name {
+			p.c.out.Reports.Add(b.at, "bind", proxyconf.Itself, "the listener of %s is for this address, too", taken)
+			continue
+		} else if taken != "" {
+			p.c.out.Reports.Add(b.at, "bind", proxyconf.Missing, "the gateway listens at %s already, and that is for this address, too: these clients get what %q does", taken, p.c.listening[taken])
 			continue
 		}
 		if p.listener(b, len(binds) == 1) {
@@ -453,7 +461,7 @@ func (p *place) content(l line) *proxyconf.Rule {
 		p.missing(l, "%s%s", err, danger(l))
 		return nil
 	}
-	return &proxyconf.Rule{From: l.at, Name: l.name(), When: cond, End: true, Do: func(s *proxyconf.State, _ *proxyconf.Known) string {
+	return &proxyconf.Rule{From: l.at, Name: l.name(), Lost: danger(l), When: cond, End: true, Do: func(s *proxyconf.State, _ *proxyconf.Known) string {
 		s.From = l.at
 		return ""
 	}}

@@ -66,6 +66,12 @@ var checks = []string{"tcp-check", "ssl-hello-chk", "pgsql-check", "mysql-check"
 // check sets the kind of check.
 func (p *proxy) check(u *proxyconf.Upstream, s server) {
 	l, ok := p.last("option", "httpchk")
+	for _, o := range p.lines { // the last one counts
+		if o.words[0] == "option" && slices.Contains(checks, o.arg(1)) && !o.no && ok && slices.IndexFunc(p.lines, func(t line) bool { return t.at == o.at }) > slices.IndexFunc(p.lines, func(t line) bool { return t.at == l.at }) && o.arg(1) != "tcp-check" {
+			p.c.out.Reports.Add(l.at, l.name(), proxyconf.Itself, "%s follows, and is the check", o.name())
+			ok = false
+		}
+	}
 	if !ok {
 		for _, name := range checks {
 			if o, ok := p.last("option", name); ok && (name != "tcp-check" || p.hasTCPCheck()) {

@@ -15,6 +15,15 @@ import (
 // rules returns the rules of a proxy of mode http, followed by those in after.
 func (p *place) rules(after []*proxyconf.Rule) []*proxyconf.Rule {
 	var first, redirects []*proxyconf.Rule
+	for _, l := range p.lines { // these come after the rules of http-request, also after an allow
+		if l.words[0] == "redirect" {
+			words, cond, err := p.cut(l.words[1:])
+			if r := p.rule(l, cond, err); r != nil && p.redirect(r, words) {
+				redirects = append(redirects, r)
+			}
+		}
+	}
+	after = slices.Concat(redirects, after)
 	rules := slices.Clone(after)
 	for i := len(p.lines) - 1; i >= 0; i-- {
 		switch l := p.lines[i]; {
@@ -27,11 +36,6 @@ func (p *place) rules(after []*proxyconf.Rule) []*proxyconf.Rule {
 				p.deny(r, l, nil)
 				first = append([]*proxyconf.Rule{r}, first...)
 			}
-		case l.words[0] == "redirect":
-			words, cond, err := p.cut(l.words[1:])
-			if r := p.rule(l, cond, err); r != nil && p.redirect(r, words) {
-				redirects = append([]*proxyconf.Rule{r}, redirects...)
-			}
 		case l.words[0] == "http-after-response":
 			if r := p.response(l); r != nil {
 				first = append([]*proxyconf.Rule{r}, first...)
@@ -40,10 +44,6 @@ func (p *place) rules(after []*proxyconf.Rule) []*proxyconf.Rule {
 			first = append(first, &proxyconf.Rule{From: l.at, Name: l.name(), End: true, Do: answer(l, 200, "", "", ""),
 				When: proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: proxyconf.Paths{{Text: l.arg(1)}}})})
 		}
-	}
-	if len(redirects) > 0 { // these come after the rules of http-request
-		n := len(rules) - len(after)
-		rules = slices.Concat(rules[:n], redirects, rules[n:])
 	}
 	return append(first, rules...)
 }
@@ -66,7 +66,7 @@ func (p *place) rule(l line, cond *proxyconf.Cond, err error) *proxyconf.Rule {
 		p.missing(l, "%s%s", err, danger(l))
 		return nil
 	}
-	return &proxyconf.Rule{From: l.at, Name: l.name(), When: cond}
+	return &proxyconf.Rule{From: l.at, Name: l.name(), Lost: danger(l), When: cond}
 }
 
 // danger warns of rules whose loss opens something.
@@ -396,6 +396,9 @@ func (p *place) change(r *proxyconf.Rule, l line, action string, words []word, r
 			if s.Moved && strings.Contains(value, "path") {
 				return "the path has been changed before, and variables have the client's"
 			}
+		}
+		if to.Adds(fields[0]) {
+			return words[0] + ": a rule before adds another value, and a route adds one of each name; this one is left out"
 		}
 		to.Do(fields[0])
 		return ""

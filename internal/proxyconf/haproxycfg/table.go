@@ -187,7 +187,13 @@ func (p *proxy) reportLines() {
 		if slices.Contains(handled, first) || slices.Contains(handled, two) {
 			continue
 		}
+		if first == "option" && slices.Contains(checks, l.arg(1)) && slices.ContainsFunc(p.lines, func(s line) bool { return slices.Contains(s.words, "check") }) {
+			continue // see check
+		}
 		n, ok := proxyNotes[two]
+		if two == "option forwardfor" && slices.Contains(l.words, "header") {
+			n = note{missing, "the client's address is in X-Forwarded-For; request_headers of a route can set another one: {client_ip}"}
+		}
 		if !ok {
 			n, ok = proxyNotes[first]
 		}

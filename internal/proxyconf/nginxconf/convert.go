@@ -3,6 +3,7 @@ package nginxconf
 
 import (
 	"cmp"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -186,10 +187,14 @@ func (c *converter) web(s scope) {
 				main = h
 			}
 		}
+		if taken := cmp.Or(proxyconf.Overlap(slices.Values(order), address), proxyconf.Overlap(maps.Keys(c.listening), address)); taken != "" && !strings.HasPrefix(address, ":") {
+			c.missing(main.listen, "the gateway listens at %s, and that is for this address, too: its clients get what the servers there do", taken)
+			continue
+		}
 		l := &proxyconf.Listener{Of: "server", From: main.server.at}
 		l.Settings.Set("protocol", "http", main.server.at)
 		l.Settings.Set("listen", yamltext.Quote(address), main.listen.at)
-		v := &view{converter: c, tls: slices.ContainsFunc(hosts, func(h host) bool { return h.has("ssl") }), port: portOf(address)}
+		v := &view{converter: c, tls: slices.ContainsFunc(hosts, host.encrypted), port: portOf(address)}
 		if !c.listenSettings(l, hosts, main, v.tls) {
 			continue
 		}
@@ -203,6 +208,12 @@ func (c *converter) web(s scope) {
 		c.out.Listeners = append(c.out.Listeners, l)
 		c.listening[address] = true
 	}
+}
+
+// encrypted reports whether clients speak TLS to a server.
+func (h host) encrypted() bool {
+	on := h.find("ssl") // of old versions
+	return h.has("ssl") || on != nil && on.arg(1) == "on"
 }
 
 func portOf(address string) string {
@@ -220,6 +231,7 @@ func (c *converter) listenSettings(l *proxyconf.Listener, hosts []host, main hos
 			c.listenWord(l, h, w)
 		}
 	}
+	c.realIP(l, hosts)
 	l.Settings.Default("http/retries", "{on: [connect, reset]}", "nginx's default: error, timeout")
 	if log := main.find("access_log"); log != nil && log.arg(1) != "off" {
 		l.Settings.Set("access_log", "true", log.at)
@@ -257,6 +269,41 @@ func (c *converter) listenSettings(l *proxyconf.Listener, hosts []host, main hos
 	}
 	c.clientCerts(l, hosts, main)
 	return true
+}
+
+// realIP sets whose X-Forwarded-For, or PROXY header, says who the client is.
+func (c *converter) realIP(l *proxyconf.Listener, hosts []host) {
+	var all []string
+	var at *directive
+	for _, h := range hosts {
+		header := "X-Real-IP"
+		d := h.find("real_ip_header")
+		if d != nil {
+			header = d.arg(1)
+		}
+		own := h.list("set_real_ip_from")
+		if len(own) > 0 && !strings.EqualFold(header, "X-Forwarded-For") && header != "proxy_protocol" {
+			c.missing(cmp.Or(d, own[0]), "the gateway finds the client in X-Forwarded-For or a PROXY header of trusted_proxies: in allow, deny and {client_ip} it is the other proxy")
+			continue
+		}
+		for _, from := range own {
+			p := proxyconf.ParsePrefix(from.arg(1))
+			if p == nil {
+				c.missing(from, "trusted_proxies has addresses")
+				continue
+			}
+			if text := p.Prefixes[0].String(); !slices.Contains(all, text) {
+				all, at = append(all, text), from
+			}
+		}
+	}
+	if at == nil {
+		return
+	}
+	l.Settings.Set("trusted_proxies", yamltext.List(all), at.at)
+	if slices.ContainsFunc(hosts, func(h host) bool { return len(h.list("set_real_ip_from")) == 0 }) {
+		c.differs(at, "trusted_proxies is for all servers of the listener")
+	}
 }
 
 // clientCerts sets whether clients need certificates.
@@ -301,8 +348,8 @@ func (c *converter) listenWord(l *proxyconf.Listener, h host, w string) {
 	case "ssl", "default_server", "default", "http2", "spdy":
 	case "proxy_protocol":
 		l.Settings.Set("accept_proxy", "true", h.listen.at)
-		l.Settings.Set("trusted_proxies", `["0.0.0.0/0", "::/0"]`, h.listen.at)
-		c.out.Reports.Add(h.listen.at, "listen proxy_protocol", proxyconf.Differs, "nginx takes the header of every client: name the load balancers in trusted_proxies in place of all addresses")
+		l.Settings.Set("trusted_proxies", proxyconf.PrivateNetworks, h.listen.at)
+		c.out.Reports.Add(h.listen.at, "listen proxy_protocol", proxyconf.Differs, "nginx takes the header of every client, and the gateway that of trusted_proxies, and their X-Forwarded-For: name the load balancers in place of all private networks")
 	case "quic":
 		c.out.Reports.Add(h.listen.at, "listen quic", proxyconf.Missing, "HTTP/3 is a key of the listener: http: {http3: true}")
 	case "reuseport", "backlog", "rcvbuf", "sndbuf", "fastopen", "deferred", "bind", "ipv6only", "so_keepalive", "setfib", "accept_filter", "multipath":

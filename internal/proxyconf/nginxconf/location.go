@@ -17,6 +17,7 @@ type view struct {
 	*converter
 	tls  bool
 	port string
+	name string // $server_name of the server whose rules are read
 }
 
 // servers returns the rules of all servers of a listener: by name, then by the longest wildcard, then the default one.
@@ -84,6 +85,10 @@ type location struct {
 // server returns the rules of a server.
 func (v *view) server(h host) (rules []*proxyconf.Rule) {
 	v.report(h.server, "server")
+	v.name = ""
+	if d := h.find("server_name"); d != nil && isHost(strings.ToLower(d.arg(1))) && d.arg(1) != "_" {
+		v.name = d.arg(1)
+	}
 	rules = v.rewrites(h.scope)
 	if slices.ContainsFunc(rules, func(r *proxyconf.Rule) bool { return r.End && r.When.Op == proxyconf.True }) {
 		return rules
@@ -119,7 +124,10 @@ func (v *view) ordered(all []location) []location {
 		}
 		for _, o := range all { // a longer prefix below one with ^~ comes before that
 			if o.modifier == "^~" && len(l.path) > len(o.path) && strings.HasPrefix(l.path, o.path) {
-				if slices.ContainsFunc(all, func(r location) bool { return strings.HasPrefix(r.modifier, "~") }) {
+				switch {
+				case slices.ContainsFunc(all, func(r location) bool { return strings.HasPrefix(r.modifier, "~") && refuses(r.d) != "" }):
+					v.missing(l.d, "expressions of other locations do not replace it, as it is below %q; requests that they refused are LET THROUGH", o.path)
+				case slices.ContainsFunc(all, func(r location) bool { return strings.HasPrefix(r.modifier, "~") }):
 					v.differs(l.d, "expressions of other locations do not replace it, as it is below %q", o.path)
 				}
 				return 1, -len(l.path)
@@ -169,13 +177,7 @@ func (v *view) paths(l location) (proxyconf.Paths, bool) {
 		return nil, false
 	}
 	if err := path.Valid(); err != nil || len(text) > 2000 {
-		lost := ""
-		if slices.ContainsFunc(l.d.block, func(d *directive) bool {
-			return d.name() == "deny" || strings.HasPrefix(d.name(), "auth_") || d.name() == "return" && strings.HasPrefix(d.arg(1), "4")
-		}) {
-			lost = "; requests that it refused are LET THROUGH"
-		}
-		v.missing(l.d, "the expression is not one of RE2, which the gateway has: %v; its requests go to the other locations%s", err, lost)
+		v.missing(l.d, "the expression is not one of RE2, which the gateway has: %v; its requests go to the other locations%s", err, refuses(l.d))
 		return nil, false
 	}
 	return proxyconf.Paths{path}, true
@@ -202,10 +204,27 @@ func (v *view) location(l location) []*proxyconf.Rule {
 	}
 	v.report(l.d, "location")
 	for _, inner := range l.d.all("location") {
-		v.missing(inner, "write the location beside the other one, not in it")
+		v.missing(inner, "write the location beside the other one, not in it; its requests get what the other one does%s", refuses(inner))
 	}
-	then := append(v.rewrites(l.scope), v.last(l)...)
+	if d := l.d.all("internal"); len(d) > 0 { // no client may ask for it
+		return []*proxyconf.Rule{{From: l.d.at, When: when, End: true, Do: answer(d[0], 404, "", "")}}
+	}
+	var first []*proxyconf.Rule // before rewrite and return, which are not for these methods
+	for _, d := range l.d.all("limit_except") {
+		first = append(first, v.except(l, d)...)
+	}
+	then := slices.Concat(first, v.rewrites(l.scope), v.last(l))
 	return []*proxyconf.Rule{{From: l.d.at, Name: "location " + l.path, When: when, Then: then}}
+}
+
+// refuses warns of a block that is lost, if it has refused something.
+func refuses(block *directive) string {
+	if slices.ContainsFunc(block.block, func(d *directive) bool {
+		return slices.Contains([]string{"deny", "internal", "limit_except"}, d.name()) || strings.HasPrefix(d.name(), "auth_") || d.name() == "return" && strings.HasPrefix(d.arg(1), "4") || refuses(d) != ""
+	}) {
+		return "; requests that it refused are LET THROUGH"
+	}
+	return ""
 }
 
 // hidden returns the condition of a common location that RE2 has no expression for, nil for others: hidden files, but for
@@ -234,7 +253,7 @@ func (v *view) rewrites(s scope) (rules []*proxyconf.Rule) {
 		case "if":
 			cond, ok := v.condition(d)
 			for _, r := range v.rewrites(s.within(d)) {
-				r.When = proxyconf.Both(cond, r.When)
+				r.When, r.Lost = proxyconf.Both(cond, r.When), cmp.Or(r.Lost, refuses(d))
 				if ok {
 					rules = append(rules, r)
 				}
@@ -262,46 +281,6 @@ func (v *view) adding(s scope, d *directive, r *proxyconf.Rule) *proxyconf.Rule 
 		return do(st, k)
 	}
 	return r
-}
-
-// condition returns the condition of an if.
-func (v *view) condition(d *directive) (*proxyconf.Cond, bool) {
-	text := strings.TrimSpace(strings.Join(d.words[1:], " "))
-	text = strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(text, "("), ")"))
-	words := strings.Fields(text)
-	lost := ""
-	if slices.ContainsFunc(d.all("return"), func(r *directive) bool { return strings.HasPrefix(r.arg(1), "4") }) {
-		lost = "; requests that it refused are LET THROUGH"
-	}
-	if len(words) != 3 || !slices.Contains([]string{"=", "!="}, words[1]) {
-		v.missing(d, "no route can have this condition%s", lost)
-		return proxyconf.Const(false), false
-	}
-	value := strings.Trim(words[2], `"'`)
-	var c *proxyconf.Cond
-	header, isHeader := strings.CutPrefix(words[0], "$http_")
-	arg, isArg := strings.CutPrefix(words[0], "$arg_")
-	switch {
-	case words[0] == "$scheme":
-		c = proxyconf.Const(value == map[bool]string{true: "https", false: "http"}[v.tls])
-	case (words[0] == "$host" || words[0] == "$http_host") && isHost(strings.ToLower(value)):
-		c = proxyconf.When(proxyconf.Atom{Kind: proxyconf.Host, Value: strings.ToLower(value)})
-	case words[0] == "$request_method" && strings.ToUpper(value) == value && isHost(strings.ToLower(value)) && value != "CONNECT" && !strings.ContainsAny(value, "-._0123456789"):
-		c = proxyconf.When(proxyconf.Atom{Kind: proxyconf.Method, Set: []string{value}})
-	case (words[0] == "$uri" || words[0] == "$document_uri") && strings.HasPrefix(value, "/"):
-		c = proxyconf.When(proxyconf.Atom{Kind: proxyconf.InPath, Paths: proxyconf.Paths{{Text: value}}})
-	case isHeader && value != "" && value != "*" && plain(value) && len(value) < 200 && isHost(header):
-		c = proxyconf.When(proxyconf.Atom{Kind: proxyconf.Header, Name: strings.ReplaceAll(header, "_", "-"), Value: value})
-	case isArg && value != "" && value != "*" && plain(value) && len(value) < 200 && isHost(strings.ToLower(arg)):
-		c = proxyconf.When(proxyconf.Atom{Kind: proxyconf.Query, Name: arg, Value: value})
-	default:
-		v.missing(d, "no route can have this condition%s", lost)
-		return proxyconf.Const(false), false
-	}
-	if words[1] == "!=" {
-		c = proxyconf.Unless(c)
-	}
-	return c, true
 }
 
 func redirect(d *directive, to string, status int) func(*proxyconf.State, *proxyconf.Known) string {
@@ -346,7 +325,12 @@ func (v *view) returns(s scope, d *directive) *proxyconf.Rule {
 	if t := s.find("default_type"); t != nil {
 		contentType = t.arg(1)
 	}
-	if status == 444 || !fine || httpproxy.CheckContentType(contentType) != nil {
+	if status == 444 {
+		v.differs(d, "the connection stays open: its requests get 403")
+		r.Do = answer(d, 403, "", "")
+		return r
+	}
+	if !fine || httpproxy.CheckContentType(contentType) != nil {
 		v.missing(d, "respond of a route has a status, a text without variables and a content_type, and redirect some variables; its requests get %d", 503-100*btoi(status >= 400 && status < 500))
 		r.Do = answer(d, 503-100*btoi(status >= 400 && status < 500), "", "")
 		return r

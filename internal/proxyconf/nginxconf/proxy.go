@@ -24,10 +24,16 @@ func (c *converter) path(name string) string {
 // last returns the rules at the end of a location: who may use it, and where its requests go.
 func (v *view) last(l location) (rules []*proxyconf.Rule) {
 	if d := v.closed(l.scope); d != nil { // whoever asks
+		if sat := l.find("satisfy"); sat != nil && sat.arg(1) == "any" && (l.find("auth_basic") != nil || l.find("auth_request") != nil) {
+			v.missing(sat, "a route asks clients of allowed addresses for passwords, too: nobody may use it; take the addresses away to let passwords do")
+		}
 		r := &proxyconf.Rule{From: d.at, When: proxyconf.Const(true), End: true, Do: answer(d, 403, "", "")}
 		return append(rules, v.adding(l.scope, &directive{words: []string{"return", "403"}}, r))
 	}
 	rules = append(rules, &proxyconf.Rule{From: l.d.at, When: proxyconf.Const(true), Do: v.access(l.scope)})
+	for _, d := range l.d.all("limit_except") {
+		rules = append(rules, v.except(l, d)...)
+	}
 	end := &proxyconf.Rule{From: l.d.at, Name: "location " + l.path, When: proxyconf.Const(true), End: true}
 	var pass *directive
 	for _, d := range l.d.block {
@@ -51,6 +57,26 @@ func (v *view) last(l location) (rules []*proxyconf.Rule) {
 	}
 	end.Do = v.pass(l, pass)
 	return append(rules, end)
+}
+
+// except returns the rules of limit_except, who may use methods that are not in it.
+func (v *view) except(l location, d *directive) []*proxyconf.Rule {
+	set := slices.Clone(d.words[1:])
+	if slices.Contains(set, "GET") && !slices.Contains(set, "HEAD") {
+		set = append(set, "HEAD")
+	}
+	if slices.ContainsFunc(set, func(m string) bool { return !methodsOf.MatchString("^"+m+"$") || m == "CONNECT" }) || len(set) == 0 {
+		v.missing(d, "a route has methods in upper case%s", refuses(d))
+		return nil
+	}
+	for _, inner := range d.block {
+		if inner.name() == "proxy_pass" {
+			v.missing(inner, "write a location for it")
+		}
+	}
+	slices.Sort(set)
+	other := proxyconf.Unless(proxyconf.When(proxyconf.Atom{Kind: proxyconf.Method, Set: slices.Compact(set)}))
+	return []*proxyconf.Rule{{From: d.at, Name: "limit_except", Lost: refuses(d), When: other, Do: v.access(l.scope.within(d))}}
 }
 
 // closed returns the directive that refuses all clients, nil if there is none.
@@ -92,7 +118,7 @@ func (v *view) pass(l location, d *directive) func(*proxyconf.State, *proxyconf.
 		v.missing(d, "%s: its requests get 502", why)
 		return answer(d, 502, "", "")
 	}
-	settings := v.routeSettings(l.scope, u)
+	settings := append(v.routeSettings(l.scope, u), v.reverse(l, d, scheme+"://"+server, "/"+uri, hasURI)...)
 	fields, response := v.requestHeaders(l.scope, server), v.responseHeaders(l.scope, false)
 	moves := v.moves(l, d, "/"+uri, hasURI)
 	return func(s *proxyconf.State, k *proxyconf.Known) string {
@@ -377,8 +403,12 @@ func (v *view) requestHeaders(s scope, server string) (fields proxyconf.Fields) 
 		switch {
 		case lower == "host":
 			hostSet = true
-			if value == "$host" || value == "$http_host" || value == "$host:$server_port" {
+			switch value {
+			case "$host", "$http_host", "$host:$server_port":
 				continue // as the client sent it
+			case "$proxy_host":
+				hostSet = false // nginx's default
+				continue
 			}
 		case lower == "connection" || lower == "upgrade" || lower == "te" || lower == "keep-alive":
 			v.itself(d, "the gateway writes %s itself; WebSockets pass", name)
@@ -430,17 +460,12 @@ func (v *view) responseHeaders(s scope, failed bool) (fields proxyconf.Fields) {
 			v.missing(d, "values have text and variables such as {client_ip}, {host}, {path}, {scheme}, {header.NAME}; this one, or this header, has no equal")
 			continue
 		}
-		fields = append(fields, proxyconf.Change{Op: "add", Name: d.arg(1), Value: text, From: d.at})
-	}
-	return unique(fields)
-}
-
-// unique leaves out a second value of a header, which a mapping of YAML cannot have.
-func unique(all proxyconf.Fields) (fields proxyconf.Fields) {
-	for _, f := range all {
-		if !slices.ContainsFunc(fields, func(o proxyconf.Change) bool { return o.Op == f.Op && strings.EqualFold(o.Name, f.Name) }) {
-			fields = append(fields, f)
+		field := proxyconf.Change{Op: "add", Name: d.arg(1), Value: text, From: d.at}
+		if fields.Adds(field) {
+			v.missing(d, "a route adds one value of each name: write both in one")
+			continue
 		}
+		fields = append(fields, field)
 	}
 	return fields
 }

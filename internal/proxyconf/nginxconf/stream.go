@@ -1,6 +1,8 @@
 package nginxconf
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -37,11 +39,35 @@ func (c *converter) stream(s scope) {
 		if !c.listenSettings(l, []host{h}, h, h.has("ssl")) {
 			continue
 		}
-		l.Settings = slices.DeleteFunc(l.Settings, func(s proxyconf.Setting) bool { return strings.HasPrefix(s.Key, "http/") })
+		if l.Settings.Under("tls/client_ca") {
+			c.missing(h.find2("ssl_verify_client", h.server), "tcp listeners ask for no client certificates; CLIENTS WITHOUT ONE ARE LET IN")
+		}
+		l.Settings = slices.DeleteFunc(l.Settings, func(s proxyconf.Setting) bool {
+			return strings.HasPrefix(s.Key, "http/") || strings.HasPrefix(s.Key, "tls/client_")
+		})
+		if taken := cmp.Or(proxyconf.Overlap(slices.Values(order), address), proxyconf.Overlap(maps.Keys(c.listening), address)); taken != "" && (!strings.HasPrefix(address, ":") || c.listening[taken]) {
+			c.missing(h.listen, "the gateway listens at %s, and that is for this address, too: its clients get what the server there does", taken)
+			continue
+		}
 		if c.forward(l, h) {
+			c.clients(l, h)
 			l.Name = c.out.Name("listener", "tcp-"+portOf(address))
 			c.out.Listeners = append(c.out.Listeners, l)
 			c.listening[address] = true
+		}
+	}
+}
+
+// clients sets who may connect.
+func (c *converter) clients(l *proxyconf.Listener, h host) {
+	var s proxyconf.State
+	(&view{converter: c}).access(h.scope)(&s, nil)
+	for _, list := range []struct {
+		key string
+		all []string
+	}{{"allow", s.Allow}, {"deny", s.Deny}} {
+		if len(list.all) > 0 {
+			l.Settings.Set(list.key, yamltext.List(list.all), s.Guards[list.key])
 		}
 	}
 }

@@ -22,7 +22,7 @@ const (
 // handled are the directives that other files read, and report if they cannot carry them.
 var handled = strings.Fields(`http stream server location upstream listen server_name return rewrite if proxy_pass grpc_pass proxy_set_header grpc_set_header add_header proxy_hide_header
 	proxy_connect_timeout proxy_read_timeout grpc_connect_timeout grpc_read_timeout proxy_next_upstream proxy_next_upstream_tries client_max_body_size gzip gzip_types gzip_min_length
-	ssl_certificate ssl_certificate_key ssl_client_certificate ssl_verify_client ssl_crl allow deny satisfy auth_basic auth_basic_user_file auth_request limit_req limit_req_zone access_log default_type
+	ssl_certificate ssl_certificate_key ssl_client_certificate ssl_verify_client ssl_crl allow deny satisfy auth_basic auth_basic_user_file auth_request limit_req limit_req_zone limit_except internal set_real_ip_from real_ip_header proxy_redirect proxy_cookie_path proxy_cookie_domain proxy_cookie_flags ssl access_log default_type
 	proxy_ssl_verify proxy_ssl_trusted_certificate proxy_ssl_name proxy_ssl_certificate proxy_ssl_certificate_key proxy_timeout proxy_protocol ssl_preread proxy_ssl`)
 
 // notes are the others.
@@ -43,21 +43,21 @@ func init() {
 			"the log goes to standard error: let systemd pass it on":              "error_log rewrite_log",
 			"http: {access_log: {path: …, format: …}} of a listener has a format": "log_format",
 			"fixed: a head has 10 s, the next request 2 min, a ClientHello 10 s":  "keepalive_timeout client_header_timeout preread_timeout ssl_handshake_timeout keepalive_time",
-			"TLS 1.2 and 1.3, with the ciphers of Go's crypto/tls, always":        "ssl_protocols ssl_ciphers ssl_ecdh_curve ssl_conf_command ssl_stapling ssl_stapling_verify ssl_trusted_certificate ssl_verify_depth ssl_early_data ssl_reject_handshake ssl_alpn",
+			"TLS 1.2 and 1.3, with the ciphers of Go's crypto/tls, always":        "ssl_protocols ssl_ciphers ssl_ecdh_curve ssl_conf_command ssl_stapling ssl_stapling_verify ssl_trusted_certificate ssl_verify_depth ssl_early_data ssl_alpn",
 			"a route with root has no server; where that matters it is reported":  "root",
-			"the addresses of other proxies are trusted_proxies of the listener":  "set_real_ip_from real_ip_header real_ip_recursive",
+			"the client is the last address that is not one of trusted_proxies":   "real_ip_recursive",
+			"clients that ask for another name get a certificate, and an answer":  "ssl_reject_handshake",
 			"the numbers are on the admin page: admin: 127.0.0.1:9090":            "stub_status status_zone api",
 			"paths are compared as they are decoded, without merging slashes":     "merge_slashes",
 			"names of headers with other signs than letters, digits and - pass":   "underscores_in_headers ignore_invalid_headers",
 		},
 		missing: {
-			"the gateway serves no files":                                                   "try_files alias expires internal autoindex_format sub_filter sub_filter_once sub_filter_types ssi addition_types mp4 flv dav_methods image_filter xslt_stylesheet random_index secure_link secure_link_md5",
+			"the gateway serves no files":                                                   "try_files alias expires autoindex_format sub_filter sub_filter_once sub_filter_types ssi addition_types mp4 flv dav_methods image_filter xslt_stylesheet random_index secure_link secure_link_md5",
 			"error_pages of a listener or route have texts and files":                       "error_page proxy_intercept_errors recursive_error_pages",
 			"max_connections_per_source of a listener bounds the connections of an address": "limit_conn limit_conn_zone limit_conn_status",
 			"clients that are over a limit get 429":                                         "limit_req_status limit_req_dry_run",
 			"the gateway does not limit the rate of bytes":                                  "limit_rate limit_rate_after proxy_limit_rate proxy_download_rate proxy_upload_rate",
-			"Location passes as the server wrote it":                                        "proxy_redirect",
-			"cookies pass as the server wrote them":                                         "proxy_cookie_path proxy_cookie_domain proxy_cookie_flags userid",
+			"the gateway names no visitors":                                                 "userid",
 			"the gateway has no cache":                                                      "proxy_cache proxy_cache_path proxy_cache_valid proxy_cache_key proxy_cache_bypass proxy_no_cache proxy_cache_use_stale proxy_cache_lock proxy_cache_methods proxy_cache_min_uses proxy_cache_revalidate proxy_store slice",
 			"the gateway speaks HTTP, and no FastCGI, uwsgi, SCGI and memcached":            "fastcgi_pass uwsgi_pass scgi_pass memcached_pass fastcgi_param fastcgi_index fastcgi_split_path_info uwsgi_param scgi_param fastcgi_read_timeout fastcgi_buffers fastcgi_buffer_size",
 			"values and conditions that use the variable are reported":                      "set geo geoip_country geoip_city split_clients auth_request_set js_import js_set perl_set",

@@ -78,6 +78,8 @@ func (v *view) variable(name string, groups bool) (string, bool) {
 	switch header, isHeader := strings.CutPrefix(name, "http_"); {
 	case isHeader && header != "" && !strings.ContainsAny(header, "{}"):
 		return "{header." + strings.ReplaceAll(header, "_", "-") + "}", true
+	case name == "server_name":
+		return v.name, v.name != ""
 	case name == "server_port":
 		return v.port, v.port != ""
 	case groups && len(name) == 1 && name[0] >= '0' && name[0] <= '9':
