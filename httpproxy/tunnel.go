@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net"
 	"sync"
@@ -41,7 +42,11 @@ type tunnel struct {
 	resume  func()       // continues the resting session; called by the last part
 
 	clientWhole, serverWhole atomic.Bool // each has got the other one's end, after all that came before it
+	endedBy                  atomic.Pointer[string]
 }
+
+// Sides of a tunnel, for endedBy: the one that ended its stream first.
+var sideClient, sideServer = "client", "server"
 
 // beginTunnel starts both directions. It returns errRests, after which restOfTunnel continues, or else the tunnel's outcome.
 func (s *session) beginTunnel() error {
@@ -65,6 +70,7 @@ func (s *session) beginTunnel() error {
 	})
 	if client.Loop() == 0 {
 		t.running.Wait()
+		t.parts.Add(-1)
 		return s.endTunnel()
 	}
 	return errRests
@@ -95,6 +101,7 @@ func (s *session) restInTunnel() bool {
 	if s.stream == nil {
 		if t.resume = s.lc.SuspendUntil(); t.resume == nil {
 			t.running.Wait()
+			t.parts.Add(-1)
 			return false
 		}
 		s.leases = nil // it belongs to the fiber
@@ -123,6 +130,7 @@ func (s *session) endTunnel() error {
 		_, _, _ = s.canonical()
 	}
 	x.result.BytesIn, x.result.BytesOut = t.in.Load(), t.out.Load()
+	t.logEnd()
 	if s.stream != nil {
 		s.stream.uses(nil)
 		s.stream.cancels(nil)
@@ -136,6 +144,23 @@ func (s *session) endTunnel() error {
 	return nil
 }
 
+// logEnd logs why the tunnel ends: an access log shows neither which side ended a stream that has no error, nor how long
+// both were silent before.
+func (t *tunnel) logEnd() {
+	s, log := t.s, t.s.p.srv.Logger()
+	if !log.Enabled(s.ctx, slog.LevelDebug) {
+		return
+	}
+	by := ""
+	if side := t.endedBy.Load(); side != nil {
+		by = *side
+	}
+	lasted := time.Since(t.began)
+	log.Debug("upgraded connection ended", "client", s.lc.RemoteAddr().String(), "endpoint", s.ex.result.Endpoint, "ended_by", by,
+		"bytes_in", t.in.Load(), "bytes_out", t.out.Load(), "duration", lasted, "silent", lasted-time.Duration(t.moved.Load()),
+		"unended", t.parts.Load(), "error", t.err)
+}
+
 // start starts one direction: it copies src to dst until src ends, and passes the end on. srcGone and dstGone are the
 // errors that wrap failures of src and dst. whole is set when dst has got the end.
 func (t *tunnel) start(src, dst fiber.Stream, srcGone, dstGone error, moved func(int), whole *atomic.Bool) {
@@ -146,7 +171,11 @@ func (t *tunnel) start(src, dst fiber.Stream, srcGone, dstGone error, moved func
 		case errors.Is(writeErr, fiber.ErrPanicked):
 			t.fail(errPanicked)
 		case readErr == io.EOF:
-			whole.Store(true)
+			if whole.Store(true); whole == &t.serverWhole {
+				t.endedBy.CompareAndSwap(nil, &sideClient)
+			} else {
+				t.endedBy.CompareAndSwap(nil, &sideServer)
+			}
 			if err := dst.CloseWrite(); errors.Is(err, errors.ErrUnsupported) {
 				_ = src.CloseWrite()
 				t.fail(nil) // dst cannot be half-closed

@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/headpond/headpond/fiber"
 	"github.com/headpond/headpond/httpproxy"
+	"github.com/headpond/headpond/internal/conntest"
 	"github.com/headpond/headpond/internal/enginetest"
 	"github.com/headpond/headpond/listener"
 )
@@ -677,5 +679,35 @@ func TestTunnelsAreReset(t *testing.T) {
 	}()
 	if f := h.next(func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }).(*http2.GoAwayFrame); f.ErrCode != http2.ErrCodeEnhanceYourCalm {
 		t.Errorf("GOAWAY with %v", f.ErrCode)
+	}
+}
+
+// TestTunnelEndIsLogged: the log on level debug says which side has ended a tunnel, and how long both were silent before.
+func TestTunnelEndIsLogged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		server func(net.Conn, *bufio.Reader)
+		client func(c *net.TCPConn)
+		want   string
+	}{
+		"the client": {echo, func(c *net.TCPConn) { _ = c.CloseWrite() }, "ended_by=client bytes_in=0 bytes_out=9 "},
+		"the server": {func(net.Conn, *bufio.Reader) {}, func(*net.TCPConn) {}, "ended_by=server bytes_in=0 bytes_out=9 "},
+		"neither":    {echo, func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() }, `ended_by="" bytes_in=0 bytes_out=9 `},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log conntest.Log
+			cfg := routeTo(newUpstream(t, serveUpgrade(t, tc.server)))
+			cfg.Listener.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			p := startProxy(t, cfg)
+			c, br := dialUpgrade(t, p.addr, "")
+			if _, err := io.ReadFull(br, make([]byte, len("greeting "))); err != nil {
+				t.Fatal(err)
+			}
+			tc.client(c)
+			_, _ = io.Copy(io.Discard, br)
+			_ = c.Close()
+			eventually(t, "the log says so", func() bool {
+				return log.Line("upgraded connection ended", "client="+c.LocalAddr().String(), tc.want, "silent=", " unended=0 ") != ""
+			})
+		})
 	}
 }

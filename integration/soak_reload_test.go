@@ -11,6 +11,8 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,22 +22,23 @@ import (
 
 // TestSoakReloads changes the configuration each second while answers come late, event streams pause and upgraded connections are idle:
 // sessions that wait without a stack. None of them may fail or get a wrong byte, and nothing is left of them. It has three reloads, or
-// those of HEADPOND_SOAK (`make soak`).
+// those of HEADPOND_SOAK (`make soak`). A lost session is shown with what its server and the gateway say of its end.
 func TestSoakReloads(t *testing.T) {
 	length, _ := conntest.SoakLength(t, 3*time.Second)
-	backend := httptest.NewServer(pausing())
+	echoes := &echoEnds{}
+	backend := httptest.NewServer(pausing(echoes))
 	t.Cleanup(backend.Close)
 	web := address(t)
 	config := func(i int) string {
 		return fmt.Sprintf(`listeners:
-  - {name: web, protocol: http, listen: %q, http: {routes: [{path: /, upstream: api%s}]}}
+  - {name: web, protocol: http, listen: %q, http: {routes: [{path: /, upstream: api%s%s}]}}
 upstreams:
   api: {endpoints: [%q], pool: {max_size: %d}}
-`, web, []string{"", ", compress: {}"}[i%2], backend.Listener.Addr(), 64+i%3)
+`, web, []string{"", ", compress: {}"}[i%2], []string{"", ", mirror: api"}[i/2%2], backend.Listener.Addr(), 64+i%3)
 	}
-	g := startGateway(t, config(0))
+	g := startGateway(t, config(0), verbose)
 	before := g.footprint()
-	loads := map[string]*load{"upgraded": startLoad(t, 8, noFailure(t, talkUpgraded(web)))}
+	loads := map[string]*load{"upgraded": startLoad(t, 8, noFailure(t, echoes.talking(g, web)))}
 	var ends []func()
 	for _, proto := range []string{"http1", "h2c"} {
 		client, end := webClient(proto)
@@ -69,8 +72,34 @@ func noFailure(t *testing.T, op func(context.Context) error) func(context.Contex
 	}
 }
 
+// echoEnds has how the echo of each upgraded session has ended for the server, by the session's number.
+type echoEnds struct{ of sync.Map }
+
+// talking is an operation of upgraded sessions. Its error has how the session ended for the server and for the gateway.
+func (e *echoEnds) talking(g *gateway, addr string) func(context.Context) error {
+	var n atomic.Int64
+	return func(ctx context.Context) error {
+		name := strconv.FormatInt(n.Add(1), 10)
+		from, err := talkUpgraded(ctx, addr, name)
+		at := time.Now()
+		defer e.of.Delete(name)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		pause(ctx, patience/10) // for the others to notice the end
+		server, _ := e.of.Load(name)
+		gateway := "nothing"
+		for line := range strings.Lines(g.out.String()) { // the last one, as others may have had the port before
+			if strings.Contains(line, "upgraded connection ended") && strings.Contains(line, fmt.Sprintf("client=%v ", from)) {
+				gateway = line
+			}
+		}
+		return fmt.Errorf("session %s from %v at %v: %w; its server: %v; the gateway: %s", name, from, at.UTC(), err, server, gateway)
+	}
+}
+
 // pausing answers /n/pieces/ms with n pieces of 1,000 bytes, each after a pause, and echoes what comes on upgraded connections.
-func pausing() http.Handler {
+func pausing(echoes *echoEnds) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{n}/pieces/{ms}", func(w http.ResponseWriter, r *http.Request) {
 		n, _ := strconv.Atoi(r.PathValue("n"))
@@ -82,14 +111,15 @@ func pausing() http.Handler {
 			_ = http.NewResponseController(w).Flush()
 		}
 	})
-	mux.HandleFunc("GET /echo", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /echo/{name}", func(w http.ResponseWriter, r *http.Request) {
 		c, buffered, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			return
 		}
 		defer c.Close()
 		_, _ = io.WriteString(c, upgraded)
-		_, _ = io.Copy(c, buffered)
+		n, err := io.Copy(c, buffered)
+		echoes.of.Store(r.PathValue("name"), fmt.Sprintf("%d bytes until %v, %v", n, time.Now().UTC(), err))
 	})
 	return mux
 }
@@ -118,42 +148,41 @@ func readPausing(client *http.Client, at string) func(context.Context) error {
 }
 
 // talkUpgraded upgrades a connection, and sends pieces of all sizes with pauses, which the server echoes.
-func talkUpgraded(addr string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		c, err := net.DialTimeout("tcp", addr, opTimeout)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		say := func(what string, want int) ([]byte, error) {
-			_ = c.SetDeadline(time.Now().Add(opTimeout))
-			got := make([]byte, want)
-			_, err := io.WriteString(c, what)
-			if err == nil {
-				_, err = io.ReadFull(c, got)
-			}
-			return got, err
-		}
-		answer, err := say("GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", len("HTTP/1.1 101"))
-		if err != nil || string(answer) != "HTTP/1.1 101" {
-			return fmt.Errorf("upgrade: %q, %w", answer, err)
-		}
-		for one := make([]byte, 1); !bytes.HasSuffix(answer, []byte("\r\n\r\n")); answer = append(answer, one...) {
-			if _, err := io.ReadFull(c, one); err != nil {
-				return fmt.Errorf("the head of an upgrade: %w", err)
-			}
-		}
-		for i := range 5 {
-			piece := strings.Repeat(string(rune('a'+i)), 1+rand.IntN(60_000))
-			got, err := say(piece, len(piece))
-			if err == nil && string(got) != piece {
-				err = errWrong
-			}
-			if err != nil {
-				return fmt.Errorf("piece %d of %d bytes from %v: %w", i, len(piece), c.LocalAddr(), err)
-			}
-			pause(ctx, time.Duration(rand.IntN(500))*time.Millisecond)
-		}
-		return nil
+func talkUpgraded(ctx context.Context, addr, name string) (from net.Addr, err error) {
+	c, err := net.DialTimeout("tcp", addr, opTimeout)
+	if err != nil {
+		return nil, err
 	}
+	defer c.Close()
+	from = c.LocalAddr()
+	say := func(what string, want int) ([]byte, error) {
+		_ = c.SetDeadline(time.Now().Add(opTimeout))
+		got := make([]byte, want)
+		_, err := io.WriteString(c, what)
+		if err == nil {
+			_, err = io.ReadFull(c, got)
+		}
+		return got, err
+	}
+	answer, err := say("GET /echo/"+name+" HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", len("HTTP/1.1 101"))
+	if err != nil || string(answer) != "HTTP/1.1 101" {
+		return from, fmt.Errorf("upgrade: %q, %w", answer, err)
+	}
+	for one := make([]byte, 1); !bytes.HasSuffix(answer, []byte("\r\n\r\n")); answer = append(answer, one...) {
+		if _, err := io.ReadFull(c, one); err != nil {
+			return from, fmt.Errorf("the head of an upgrade: %w", err)
+		}
+	}
+	for i := range 5 {
+		piece := strings.Repeat(string(rune('a'+i)), 1+rand.IntN(60_000))
+		got, err := say(piece, len(piece))
+		if err == nil && string(got) != piece {
+			err = errWrong
+		}
+		if err != nil {
+			return from, fmt.Errorf("piece %d of %d bytes: %w", i, len(piece), err)
+		}
+		pause(ctx, time.Duration(rand.IntN(500))*time.Millisecond)
+	}
+	return from, nil
 }
