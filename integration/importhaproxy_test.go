@@ -89,9 +89,9 @@ type peer struct {
 	servers map[string]string
 }
 
-// place matches the names in configurations: SERVER(a) is the address of a server, DOWN one without a server, LISTEN(a) one of
+// placeholder matches the names in configurations: SERVER(a) is the address of a server, DOWN one without a server, LISTEN(a) one of
 // the proxy, and DIR a folder.
-var place = regexp.MustCompile(`(SERVER|LISTEN)\(\w+\)|DOWN|DIR`)
+var placeholder = regexp.MustCompile(`(SERVER|LISTEN)\(\w+\)|DOWN|DIR`)
 
 // startPeer starts a proxy and a gateway with the same configuration.
 func startPeer(t *testing.T, kind, config string, start func(file string)) *peer {
@@ -103,7 +103,7 @@ func startPeer(t *testing.T, kind, config string, start func(file string)) *peer
 		cert, key := certs.PEM(certs.New().Issue("site", "www.example", "shop.example"))
 		writeText(t, filepath.Join(dir, "site.pem"), string(cert)+string(key))
 	}
-	config = place.ReplaceAllStringFunc(config, func(name string) string {
+	config = placeholder.ReplaceAllStringFunc(config, func(name string) string {
 		if known[name] == "" {
 			if known[name] = address(t); strings.HasPrefix(name, "SERVER") {
 				known[name] = startNamed(t, name[7:len(name)-1])

@@ -70,8 +70,9 @@ unraced() {
 	"$GO" test -vet=off -timeout 10m -run "^($(unracedNames .))\$|Alloc" $(unracedFiles . | sed 's|/[^/]*$||' | sort -u)
 }
 
-# platforms vets for PLATFORMS what may depend on them: on Linux ARCHPKGS.
+# platforms vets for PLATFORMS what may depend on them: on Linux ARCHPKGS; and for this one the tests that have make targets of their own.
 platforms() {
+	"$GO" vet -tags kube,suites,blackhole,netns ./integration || return 1
 	for p in $PLATFORMS; do
 		packages='./fiber/... ./cmd/... ./internal/cli/...'
 		case $p in linux/*) packages=$ARCHPKGS ;; esac
