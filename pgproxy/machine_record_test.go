@@ -127,7 +127,8 @@ func (t *tape) pass(to, from net.Conn, i int, ofClient bool, begun chan struct{}
 		if _, err := io.ReadFull(from, header); err != nil {
 			return
 		}
-		message := append(header[:5:5], make([]byte, binary.BigEndian.Uint32(header[1:])-4)...)
+		message := make([]byte, 1+binary.BigEndian.Uint32(header[1:]))
+		copy(message, header)
 		if _, err := io.ReadFull(from, message[5:]); err != nil {
 			return
 		}

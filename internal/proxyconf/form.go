@@ -174,7 +174,8 @@ func (f *Fields) Do(c Change) {
 			}
 		}
 	}
-	*f = append(kept, c)
+	kept = append(kept, c)
+	*f = kept
 }
 
 // Adds reports whether a value is to be added, and another one is added already.

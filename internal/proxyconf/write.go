@@ -63,7 +63,7 @@ func (l *Listener) write(m *yamltext.Mapping) {
 	if len(l.Routes) == 0 {
 		return
 	}
-	under := &yamltext.Mapping{}
+	var under *yamltext.Mapping
 	if n := len(m.Fields); n > 0 && m.Fields[n-1].Key == section {
 		under = m.Fields[n-1].Sub
 	} else {

@@ -325,10 +325,10 @@ func pathOf(match, v string, fold bool) (proxyconf.Paths, error) {
 	default:
 		return nil, nil
 	}
-	if len(v) > maxPath || path.Valid() != nil {
-		return nil, nil
+	if len(v) <= maxPath && path.Valid() == nil {
+		return proxyconf.Paths{path}, nil
 	}
-	return proxyconf.Paths{path}, nil
+	return nil, nil
 }
 
 // maxPath bounds a text of a path.

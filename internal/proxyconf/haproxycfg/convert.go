@@ -402,9 +402,7 @@ func (p *place) to(b *proxy, l line) *proxyconf.Rule {
 	r.Do = func(s *proxyconf.State, _ *proxyconf.Known) string {
 		s.From = l.at
 		s.Settings.Set("upstream", yamltext.Quote(u.Name), proxyconf.Position{})
-		for _, set := range settings {
-			s.Settings = append(s.Settings, set)
-		}
+		s.Settings = append(s.Settings, settings...)
 		return ""
 	}
 	return r
@@ -430,8 +428,8 @@ func (p *proxy) tcpRoutes(at *place, l *proxyconf.Listener) bool {
 		return false
 	}
 	routes, rest := proxyconf.TCPRoutes(leaves, &p.c.out.Reports)
-	if name := ""; rest != nil {
-		if name = rest.Settings.Get("upstream"); name != "" {
+	if rest != nil {
+		if name := rest.Settings.Get("upstream"); name != "" {
 			l.Settings.Set("upstream", name, rest.From)
 		}
 	}

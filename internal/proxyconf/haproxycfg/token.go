@@ -106,7 +106,8 @@ func (s *splitter) escape() error {
 // variable reads the name of a variable, and inserts its value.
 func (s *splitter) variable() error {
 	rest := s.text[s.i:]
-	name, def, hasDef := "", "", false
+	var name, def string
+	var hasDef bool
 	if strings.HasPrefix(rest, "{") {
 		inner, _, ok := strings.Cut(rest[1:], "}")
 		if !ok {

@@ -32,7 +32,7 @@ func (v *view) expand(text string, dollars, groups bool) (string, bool) {
 			break
 		}
 		text = text[1:]
-		name := ""
+		var name string
 		if strings.HasPrefix(text, "{") {
 			inner, rest, ok := strings.Cut(text[1:], "}")
 			if !ok {
