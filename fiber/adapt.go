@@ -81,7 +81,8 @@ func (w *adapted) ReadFrom(r io.Reader) (n int64, err error) {
 	return io.Copy(w.Conn, r)
 }
 
-// Close does not wait in a fiber, which may hold a lock that other fibers of its loop wait for.
+// Close does not wait in a fiber, which may hold a lock that other fibers of its loop wait for. There the connection is
+// closed by a goroutine that lives as long as its Close takes, and the error is lost.
 func (w *adapted) Close() error {
 	c := io.Closer(w.Conn)
 	if w.resets.Load() {
@@ -89,7 +90,7 @@ func (w *adapted) Close() error {
 	}
 	if w.waits() {
 		go func() {
-			defer func() { _ = recover() }() // no more than the error is it anybody's to handle
+			defer func() { _ = recover() }() // a panic there would end the program, not a session
 			_ = c.Close()
 		}()
 		return nil

@@ -131,23 +131,22 @@ func TestQueuedAgain(t *testing.T) {
 				doWith(t, client, r)
 			})
 			waiting := func() bool { return u.Status().Endpoints[0].Pool.Waiting == 1 }
-			eventually(t, "the other request waits", waiting)
+			eventually(t, "the other request waits, for longer than others may overtake it", func() bool {
+				return waiting() && u.Status().Endpoints[0].Pool.OldestWait > 10*time.Millisecond
+			})
 			fail <- struct{}{}
-			between := <-asked == "/between" // else the second try was quicker than the other request, and does not wait
-			if between {
-				eventually(t, "the upload waits", waiting)
+			if got := <-asked; got != "/between" {
+				t.Errorf("the server is asked for %s", got)
+				close(fail)
+				_ = to.CloseWithError(io.ErrUnexpectedEOF) // or the clients are waited for in vain
+				return
 			}
+			eventually(t, "the upload waits", waiting)
 			_, _ = io.WriteString(to, strings.Repeat("2", part))
-			if between {
-				eventually(t, "little is held", func() bool { return p.Stats().Buffered < 42<<10 })
-			}
+			eventually(t, "little is held", func() bool { return p.Stats().Buffered < 42<<10 })
 			_, _ = io.WriteString(to, strings.Repeat("3", part))
 			_ = to.Close()
-			if between {
-				fail <- struct{}{}
-			} else {
-				defer func() { fail <- struct{}{} }()
-			}
+			fail <- struct{}{}
 			if got := <-second; got != strings.Repeat("1", part)+strings.Repeat("2", part)+strings.Repeat("3", part) {
 				t.Errorf("the server got %d bytes: %.20q … %q", len(got), got, got[max(len(got)-20, 0):])
 			}

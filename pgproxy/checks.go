@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// checks counts the transactions of a backend's clients after which the gateway looked for state that they may have left anywhere.
-// Each takes the server more than a small transaction does, so that a program whose functions leave no state pays for nothing.
+// checks counts the transactions after which the gateway asked the server of a backend for session state of any kind. Such a
+// check may take the server more than the transaction. If the functions that were called leave no state, it is for nothing.
 type checks struct {
 	n      atomic.Int64
 	began  atomic.Int64 // when the first of the last checksToWarn was, by clock
