@@ -25,6 +25,8 @@ type catalog struct {
 	types   bool              // types may leave state: perhaps those of a statement's parameters
 	words   map[string]bool   // the first word in each name, in lower case
 	sieve   sieve             // filters words before they are looked up
+	callees *callees          // with adds: the functions whose calls a question can follow instead of a check; nil = unknown
+	groups  *callGroups       // for callees
 }
 
 // outdatedCatalog is the catalog to use while the last one is out of date.
@@ -44,7 +46,7 @@ func (c *catalog) trusted() bool { return c != nil && !c.adds }
 // equal reports whether both catalogs have the same content.
 func (c *catalog) equal(o *catalog) bool {
 	return c != nil && o != nil && c.adds == o.adds && c.caches == o.caches && c.always == o.always && c.ddl == o.ddl && c.odd == o.odd && c.types == o.types &&
-		maps.Equal(c.names, o.names) && maps.Equal(c.calls, o.calls)
+		maps.Equal(c.names, o.names) && maps.Equal(c.calls, o.calls) && c.callees.equal(o.callees)
 }
 
 // ofEveryStatement returns the traces of every statement.
@@ -87,13 +89,15 @@ func (j *textJudge) known(name word) traces {
 	return 0
 }
 
-// called returns the traces of a function that is not PostgreSQL's own.
+// called returns the traces of a function that is not PostgreSQL's own. known is false if it may leave any state.
 func (j *textJudge) called(name word) (left traces, known bool) {
 	switch {
 	case j.graph != nil:
 		return 0, j.graph.has(string(j.object(name))) // known has mentioned the name
 	case j.catalog.trusted():
 		left, known = j.catalog.calls[string(j.object(name))]
+	case j.catalog != nil && j.catalog.callees != nil:
+		left, known = j.catalog.callees.call(string(j.object(name)), j.catalog.groups)
 	}
 	return left, known
 }
@@ -135,6 +139,7 @@ type node struct {
 	datatype bool
 	view     bool
 	left     traces
+	row      uint64   // of a function, see rowKey
 	uses     []string // keys of nodes
 	words    []string // of its source text: each may be the name of a node
 	users    []*node  // the reverse of uses, see propagate

@@ -58,6 +58,9 @@ func (b *Postgres) learn(seen uint64) {
 	began = clock() // the wait has used no server
 	from, standby := srv.endpoint, srv.standby()
 	rows, err := b.readRows(srv, lease)
+	if err == nil && rows != nil {
+		b.noteCallees(rows, from)
+	}
 	if rows == nil && err == nil { // the lease was on a standby: a later reading asks another server
 		return
 	}
@@ -90,7 +93,7 @@ func (b *Postgres) readRows(srv *server, lease upstream.Lease[*server]) (rows *c
 		fit = true
 		return nil, nil
 	}
-	rows, err = srv.readCatalog(b.life, b.tables.knowledge.evident)
+	rows, err = srv.readCatalog(b.life, b.tables.knowledge)
 	fit = err == nil || srv.rolledBack(b.life, err)
 	return rows, err
 }
@@ -117,7 +120,9 @@ func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Durat
 	if failed >= failuresBeforeLog || given {
 		b.cfg.Logger.Info("the catalogs can be read again", "upstream", b.cfg.Name, "endpoint", from)
 	}
-	c.adds = k.adds
+	if c.adds, c.groups = k.adds, &k.calls; !c.adds {
+		c.callees = nil
+	}
 	if c.ofEveryStatement() != 0 && !k.everything.Swap(true) {
 		b.cfg.Logger.Warn("an operator, a cast or an operator class of the database calls a function that may leave state in sessions: the gateway checks every session after every transaction",
 			"upstream", b.cfg.Name)
@@ -127,6 +132,27 @@ func (b *Postgres) outcomeOf(c *catalog, err error, from string, took time.Durat
 		c = last // verdicts has results for this one
 	}
 	return outcome{catalog: c}
+}
+
+// noteCallees counts readings of the callees that fail, and logs it once when they are given up.
+func (b *Postgres) noteCallees(rows *catalogReader, from string) {
+	k := b.tables.knowledge
+	switch {
+	case rows.callees != nil:
+		k.tries.Store(0)
+		k.setDigest(rows.callees.digest)
+	case rows.digest != "":
+		k.setDigest(rows.digest)
+	case rows.unread == nil:
+	case !canceled(rows.unread):
+		k.tries.Store(catalogTries - 1)
+		fallthrough
+	default:
+		if k.tries.Add(1) == catalogTries {
+			b.cfg.Logger.Log(b.life, k.logLevel(), "the functions of the database cannot be read: the server is asked for session state after each transaction that calls one",
+				"upstream", b.cfg.Name, "endpoint", from, "error", rows.unread)
+		}
+	}
 }
 
 // failuresBeforeLog is the number of consecutive readings that fail before the failure is logged: a single
@@ -202,21 +228,11 @@ var (
 	errCatalogSize = fmt.Errorf("there are more than %d functions, relations and dependencies", maxCatalogRows)
 )
 
-// readCatalog reads the rows from the server, none if evident is true and nothing evidently leaves state. After an error
-// of the server, a transaction may be open.
-func (s *server) readCatalog(ctx context.Context, evident bool) (*catalogReader, error) {
+// readCatalog reads the rows from the server, as many as a reading needs. After an error of the server, a transaction may
+// be open.
+func (s *server) readCatalog(ctx context.Context, k *knowledge) (*catalogReader, error) {
 	done := s.bounded(ctx, catalogTimeout)
-	sql := catalogSQL(evident)
-	if evident {
-		sql = probeSQL()
-	}
-	r, err := s.readRows(sql, evident)
-	if err == nil && evident {
-		var found bool
-		if found, err = r.finds(ctx); err == nil && found {
-			r, err = s.readRows(catalogSQL(evident), evident)
-		}
-	}
+	r, err := s.readParts(ctx, k)
 	if !done() && err == nil {
 		err = ctx.Err()
 	}
@@ -224,6 +240,27 @@ func (s *server) readCatalog(ctx context.Context, evident bool) (*catalogReader,
 		return nil, err
 	}
 	return r, nil
+}
+
+// readParts reads the rows of a catalog, with CatalogsEvident none if nothing evidently leaves state, and then those of
+// callees if they are wanted.
+func (s *server) readParts(ctx context.Context, k *knowledge) (r *catalogReader, err error) {
+	if !k.evident {
+		return s.readRows(catalogSQL(), false)
+	}
+	if r, err = s.readRows(probeSQL(), true); err != nil {
+		return nil, err
+	}
+	found, err := r.finds(ctx)
+	if err == nil && found {
+		r, err = s.readRows(evidentCatalogSQL(), true)
+	}
+	if err == nil && k.wantsCallees() {
+		if r.callees, err = s.readRows(calleesSQL(), false); ordinary(err) || canceled(err) || errors.Is(err, errCatalogSize) {
+			r.callees, r.unread, err = nil, err, s.exec("ROLLBACK")
+		}
+	}
+	return r, err
 }
 
 // readRows runs the queries of a reading.
@@ -262,6 +299,11 @@ type catalogReader struct {
 	size    int // of the sources, in bytes
 
 	suspicious bool // an object without a text evidently leaves state
+
+	callees *catalogReader // with CatalogsEvident: rows for callees; nil = they have not been read
+	unread  error          // why they could not be read
+
+	digest string // the statement that asks for a digest
 }
 
 // build returns the catalog of all rows. It may take a second; no server connection is leased
@@ -270,7 +312,18 @@ func (r *catalogReader) build(ctx context.Context) (*catalog, error) {
 	if err := r.graph.judgeBodies(ctx, r.sources); err != nil {
 		return nil, err
 	}
-	return r.graph.build(), nil
+	c := r.graph.build()
+	switch {
+	case !r.graph.evident:
+		c.callees = r.graph.callees()
+	case r.callees != nil:
+		of, err := r.callees.build(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c.callees = of.callees
+	}
+	return c, nil
 }
 
 // maxSources bounds the source texts that are judged, in bytes. This much takes the server and the
@@ -293,10 +346,12 @@ func (r *catalogReader) row(values [][]byte) error {
 	case 's': // see plansSQL
 	case 'e': // see evidentTreeSQL
 		r.suspicious = true
+	case 'd':
+		r.digest = digestOf(value)
 	case 'q':
 		r.graph.caches = value == "w"
 	case 'f':
-		r.function(r.graph.add(key, value, true), string(values[3]), values[4])
+		r.function(key, r.graph.add(key, value, true), string(values[3]), values[4])
 	case 'n':
 		n := r.graph.add(key, value, false)
 		n.datatype, n.view = key[0] == 'y', string(values[3]) == "v"
@@ -329,10 +384,12 @@ func (r *catalogReader) addBuiltinCall(key, oid string) {
 // Users are told to rename them.
 var runsText = map[string]bool{"crosstab": true, "crosstab_hash": true, "connectby_text": true, "connectby_text_serial": true, "xpath_table": true}
 
-// function records the traces of a function by its language and volatility, such as "plpgsql v", and
-// its source. The source of a function in C is its name there.
-func (r *catalogReader) function(n *node, kind string, text []byte) {
+// function records the row of a function, and its traces by its language and volatility, which a kind such as "plpgsql v
+// 742" has, and its source. The source of a function in C is its name there.
+func (r *catalogReader) function(key string, n *node, kind string, text []byte) {
 	language, volatility, _ := strings.Cut(kind, " ")
+	volatility, xmin, _ := strings.Cut(volatility, " ")
+	n.row = rowKey([]byte(key[1:]), []byte(xmin))
 	builtin, known := functions[n.name]
 	if _, inC := functionsInC[n.name]; inC {
 		builtin, known = 0, true

@@ -2,14 +2,23 @@ package pgproxy
 
 import "strings"
 
-// catalogSQL returns the queries for all rows of a catalog. evident is as in knowledge.
-func catalogSQL(evident bool) string {
-	all := functionsSQL + namesSQL + usesSQL
-	if evident {
-		return readingSQL(all + treesOf(evidentSQL) + suspectTreesSQL)
-	}
-	suspects := strings.Replace(suspectsSQL, "{harmless}", strings.Join(strings.Fields(harmlessFunctions+" nextval setval"), ","), 1)
-	return readingSQL(cachesSQL + all + treesOf(suspects) + suspectTreesSQL)
+// catalogSQL returns the queries for all rows of a catalog.
+func catalogSQL() string {
+	return readingSQL(cachesSQL + settingNamesSQL + objectsSQL + suspectedTrees())
+}
+
+// evidentCatalogSQL is catalogSQL for CatalogsEvident, and calleesSQL returns the queries for the rows of callees.
+func evidentCatalogSQL() string {
+	return readingSQL(objectsSQL + treesOf(evidentSQL) + suspectTreesSQL)
+}
+func calleesSQL() string { return readingSQL(settingNamesSQL + objectsSQL + suspectedTrees()) }
+
+const objectsSQL = functionsSQL + namesSQL + usesSQL
+
+// suspectedTrees returns the query for objects without a text whose trees may leave state.
+func suspectedTrees() string {
+	harmless := strings.Join(strings.Fields(harmlessFunctions+" nextval setval"), ",")
+	return treesOf(strings.Replace(suspectsSQL, "{harmless}", harmless, 1)) + suspectTreesSQL
 }
 
 // probeSQL returns the queries that find out whether anything evidently leaves state in sessions: functions whose source
@@ -42,8 +51,15 @@ SELECT 's', name, set_config(name, CASE WHEN name LIKE '%timeout' THEN '0' ELSE 
 WHERE name IN ('enable_nestloop', 'jit', 'lock_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout');
 `
 
-// functionsSQL asks for all functions that are not PostgreSQL's own: key, name, language and
-// volatility, and the source unless that is long. 16384 is FirstNormalObjectId. The functions of
+// settingNamesSQL asks for the names of the settings for a digest: those that clients can change, without those of a
+// transaction, and those that servers of all versions report and that differ from client to client.
+const settingNamesSQL = `
+SELECT 'd', '', string_agg(name, ',' ORDER BY name), NULL, NULL FROM pg_settings WHERE context IN ('user', 'superuser') AND name ~ '^[A-Za-z_.]+$'
+  AND name <> ALL ('{transaction_isolation,transaction_read_only,transaction_deferrable,application_name,client_encoding,DateStyle,IntervalStyle,TimeZone}'::text[]);
+`
+
+// functionsSQL asks for all functions that are not PostgreSQL's own: key, name, language,
+// volatility and xmin of the row, and the source unless that is long. 16384 is FirstNormalObjectId. The functions of
 // information_schema are included. The numbers are OIDs of types: internal and handlers, since no
 // statement calls a function with these; and void, since such a function is called for its effects,
 // whatever its volatility.
@@ -52,7 +68,7 @@ SELECT 'f', 'p' || p.oid, p.proname,
   CASE WHEN EXISTS (SELECT FROM pg_aggregate AS a WHERE a.aggfnoid = p.oid) THEN 'aggregate'
     WHEN p.prorettype IN (2281, 269, 325, 2280, 3115, 3310) OR 2281 = ANY (p.proargtypes) THEN 'internals'
     WHEN l.lanname = 'sql' AND p.prosrc = '' THEN 'atomic' ELSE l.lanname::text END || ' ' ||
-  CASE WHEN p.prorettype = 2278 THEN 'v' ELSE p.provolatile::text END,
+  CASE WHEN p.prorettype = 2278 THEN 'v' ELSE p.provolatile::text END || ' ' || p.xmin::text,
   CASE WHEN l.lanname IN ('sql', 'plpgsql', 'c') AND octet_length(p.prosrc) <= 262144 THEN p.prosrc END
 FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
 WHERE p.oid >= 16384 OR p.pronamespace <> 'pg_catalog'::regnamespace;

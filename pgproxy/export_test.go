@@ -504,7 +504,7 @@ func (b *Postgres) JudgedByEvidence(ctx context.Context) (judge func(sql string)
 		return nil, err
 	}
 	defer lease.Discard()
-	rows, err := lease.Value().readCatalog(ctx, true)
+	rows, err := lease.Value().readCatalog(ctx, &knowledge{evident: true})
 	if err != nil {
 		return nil, err
 	}
@@ -534,7 +534,7 @@ func (b *Postgres) catalogBehind(ctx context.Context, setup []string) (*catalog,
 			return nil, err
 		}
 	}
-	rows, err := lease.Value().readCatalog(ctx, false)
+	rows, err := lease.Value().readCatalog(ctx, &knowledge{})
 	if err != nil {
 		return nil, err
 	}

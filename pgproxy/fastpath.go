@@ -349,6 +349,9 @@ func (s *session) send(b []byte, cut bool) (over bool) {
 func (s *session) forwardRequest(b []byte) (over bool) {
 	x, m := &s.x, &s.machine
 	n, asItIs := s.judgeRequest(b)
+	if n == len(b) && m.traces&called != 0 {
+		asItIs = s.askBehind(b, asItIs)
+	}
 	s.writeMachineMessages()
 	out, sent := b[:n], 0
 	if !asItIs {
@@ -370,6 +373,20 @@ func (s *session) forwardRequest(b []byte) (over bool) {
 	s.unread(b[n:])
 	s.handOver()
 	return true
+}
+
+// askBehind adds a question behind a request, see machine.askBehind. The result says whether the request still is to be sent
+// unchanged.
+func (s *session) askBehind(b []byte, asItIs bool) bool {
+	m := &s.machine
+	behind := len(m.toServer)
+	if !m.askBehind() {
+		return asItIs
+	}
+	if asItIs {
+		m.toServer = slices.Insert(m.toServer, behind, b...)
+	}
+	return false
 }
 
 // maxGathered is how many bytes judgeRequest gathers before it leaves the remaining messages to the session, which
@@ -435,8 +452,8 @@ func (s *session) receiveAnswer() (waits, over bool) {
 		return true, false
 	}
 	out, n, now := s.judgeAnswer(b)
-	done, stays := s.machine.over(), s.machine.staysLeased()
-	if n < len(b) || !done && !stays || len(s.machine.toClient) > 0 {
+	done, stays, asks := s.machine.over(), s.machine.staysLeased(), s.machine.st.answersQuestion()
+	if n < len(b) || !done && !stays && !asks || len(s.machine.toClient) > 0 {
 		_, _ = c.Writer.Write(out) // the Writer has room for it; exchange, which may wait for room, sends the machine's messages behind it
 		if n < len(b) {
 			srv.r.Unread(b[n:])
@@ -449,6 +466,11 @@ func (s *session) receiveAnswer() (waits, over bool) {
 		_, _ = c.Writer.Write(out[sent:])
 	}
 	switch {
+	case asks && sent == len(out): // the client has its answer
+		return false, false
+	case asks:
+		s.handOver()
+		return false, true
 	case stays:
 		s.dropAnswered()
 		x.stage = fromClientLeased
@@ -474,14 +496,15 @@ func (s *session) judgeAnswer(b []byte) (out []byte, n int, now time.Duration) {
 	}
 	from, end := n, n // of out in b
 	inQuery, _ := m.inQuery()
+	asks := m.st.answersQuestion()
 	for n < len(b) {
 		size := messageSize(b[n:])
 		if size == 0 {
 			break
 		}
 		msg := messageOf(b[n : n+size])
-		if !unchanging(inQuery, msg.typ, msg.body) {
-			if !m.passesUnchanged(msg.typ, msg.body) && !m.restates(msg.typ) {
+		if asks || !unchanging(inQuery, msg.typ, msg.body) {
+			if !asks && !m.passesUnchanged(msg.typ, msg.body) && !m.restates(msg.typ) {
 				break
 			}
 			act, err := m.serverMessage(msg)
@@ -498,6 +521,7 @@ func (s *session) judgeAnswer(b []byte) (out []byte, n int, now time.Duration) {
 				now = s.measure(m.st.tx)
 			}
 			m.sendLocalAnswers()
+			asks = m.st.answersQuestion()
 		}
 		if end += size; end < n+size {
 			copy(b[end-size:end], b[n:n+size])

@@ -48,6 +48,9 @@ func (s *session) keep() error {
 	srv.collects, srv.notified = true, nil
 	err := s.endDoubt()
 	if err == nil {
+		err = s.askCalls()
+	}
+	if err == nil {
 		err = s.askRemains()
 	}
 	if err == nil {
@@ -134,11 +137,18 @@ func (s *session) handleRemains() error {
 // askRemains asks the server for the state that the transaction left, and records the answer.
 func (s *session) askRemains() error {
 	m, srv := &s.machine, s.srv
+	if m.traces&(traceUnknown|called) != 0 {
+		m.rules.checks.Add(1)
+	}
+	if nothing, err := s.digestLeaves(); nothing || err != nil {
+		return err
+	}
 	_ = srv.conn.SetDeadline(time.Now().Add(syncTimeout))
 	defer func() { _ = srv.conn.SetDeadline(time.Time{}) }()
+	learns, key, view := m.digestible(), m.settingsKey, m.reported
 	parts, settings := m.stateCheck()
 	if m.checked&traceUnknown != 0 {
-		s.noteCheck()
+		s.noteWholeCheck()
 	}
 	rows, err := s.queryRemains(parts, settings)
 	used := traces(0)
@@ -168,6 +178,9 @@ func (s *session) askRemains() error {
 	case err == nil && settings:
 		err = m.keepSettings(rows)
 		s.writeMachineMessages()
+		if learns && err == nil && parts == 0 && m.settingsKey == key && m.reported == view && srv.settings == key {
+			err = s.learnDigest()
+		}
 		return err
 	case ordinary(err): // The server is not quite PostgreSQL: leftSettings has the client's settings undone.
 		if !s.b.unreadable.Swap(true) {

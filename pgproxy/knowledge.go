@@ -21,16 +21,16 @@ const (
 	// CatalogsEvident reads which relations, types and functions evidently leave state: by the text of a function in SQL
 	// or PL/pgSQL, or as a view, a default, a check or the like that calls one of PostgreSQL's own functions. What a
 	// function runs by EXECUTE, and functions in other languages, do not count. A check follows transactions that mention
-	// one of them, and all transactions that CatalogsNever checks. Where nothing is evident, a reading is two queries.
+	// one of them, and all transactions that CatalogsNever checks, except after calls of functions whose source shows that
+	// they leave no state: these are asked for by name, and a check follows only if they have changed since they were read.
+	// Where nothing is evident, a reading is two queries, and those about functions once a client has called one.
 	CatalogsEvident
-	// CatalogsHidden reads which relations, types and functions call functions that may leave state. A
-	// check follows transactions that mention one of them, and all transactions that CatalogsNever checks.
-	// So DDL that the gateway does not see never removes a check; nor does it with CatalogsEvident.
+	// CatalogsHidden is CatalogsEvident for relations, types and functions that call functions that may leave state.
 	//
 	// CatalogsHidden and CatalogsTrusted also read whether sequences have a CACHE. If so, no client gets values that
 	// another one's CACHE has left, see catalog.caches; such values are lost, and most users set a CACHE to save them.
 	CatalogsHidden
-	// CatalogsTrusted omits the check after functions whose source shows that they leave no state. While
+	// CatalogsTrusted omits the check after functions whose source shows that they leave no state, and does not ask for them. While
 	// DDL may have changed the catalogs, a check follows every transaction.
 	CatalogsTrusted
 )
@@ -55,8 +55,8 @@ func (c Catalogs) String() string {
 // after that transaction. In between, and until the catalogs have been read again, now is
 // outdatedCatalog: a check follows every transaction. Both changes of now increase epoch, so that a
 // check also follows a transaction that was judged earlier and ends later because it waited for a lock
-// of the DDL. With adds, now keeps the last catalog instead, and epoch is 0: such a catalog only adds
-// to the traces of texts.
+// of the DDL. With adds, now keeps the last catalog instead, and epoch is 0: such a catalog adds to the
+// traces of texts, and what it says of calls is asked for again, see calls.go.
 type knowledge struct {
 	on      bool
 	adds    bool                    // CatalogsEvident or CatalogsHidden: the catalog only adds checks
@@ -67,6 +67,10 @@ type knowledge struct {
 	next    atomic.Int64            // when the next reading is due, by clock
 	slow    atomic.Int32            // consecutive readings that took too long
 	caches  atomic.Bool             // catalog.caches of the last catalog
+	calls   callGroups              // for catalog.callees
+	wanted  atomic.Bool             // with evident: clients call functions for which callees are needed
+	tries   atomic.Int32            // with evident: readings of callees that have failed
+	digest  atomic.Pointer[string]  // the statement that asks for a digest; nil = none yet
 
 	unknown    atomic.Bool  // it has been logged that the catalogs cannot be read
 	unread     atomic.Int32 // readings that have failed, but for hopeless ones, since the last success
@@ -107,6 +111,41 @@ func (k *knowledge) logLevel() slog.Level {
 		return slog.LevelInfo
 	}
 	return slog.LevelWarn
+}
+
+// wantsCallees reports whether a reading includes callees.
+func (k *knowledge) wantsCallees() bool { return k.wanted.Load() && k.tries.Load() < catalogTries }
+
+// want makes a reading of the callees due, if they have not been read yet: a check of any kind has followed a transaction.
+// soon means that they will have been read soon.
+func (k *knowledge) want() (soon bool) {
+	if !k.evident {
+		return false
+	}
+	if k.wanted.Load() || k.wanted.Swap(true) {
+		c := k.now.Load()
+		return (c == nil || c.callees == nil) && k.wantsCallees()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.earliest = 0; !k.hopeless { // clients are waiting for checks
+		k.markOutdated()
+	}
+	return !k.hopeless
+}
+
+// setDigest sets the statement that asks for a digest.
+func (k *knowledge) setDigest(sql string) {
+	if was := k.digest.Load(); was == nil || *was != sql {
+		k.digest.Store(&sql)
+	}
+}
+
+// changedUnseen makes a reading due, after DDL that the gateway has not seen.
+func (k *knowledge) changedUnseen() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.markOutdated()
 }
 
 // due reports whether a reading is due.

@@ -85,6 +85,7 @@ type serverState struct {
 	// a CACHE. The zero value means nobody's.
 	sequencesOf sequenceUse
 	left        remnants // what clients have left that no statement removes
+	digest      digest
 }
 
 // clientView has a client's settings, and what is known of them. Idle clients with the same settings share it.
@@ -160,16 +161,18 @@ type work struct {
 	tempsOpen        bool // the open transaction has made one
 	unnamedSetting   bool // a text changed a setting of unknown name
 
-	traces             traces // what statements may have left, since the last check or the lease
-	checked            traces // traces before the last check
-	listens            bool   // LISTEN was answered since the server connection was leased
-	channelsOnly       bool   // the last check found channels and nothing else: the listening connection can take over
-	listenUndone       bool   // the client's LISTEN has been undone
-	used               traces // use of sequences in this transaction; see noteUse
-	sequencesDiscarded bool   // DISCARD SEQUENCES or DISCARD ALL was answered since the last check
-	defines            bool   // a statement that may define something may still run: knowledge.defining counts it
-	unread             bool   // there was a text too long to be judged, and its transaction may not be over
-	epoch              uint64 // knowledge.epoch, before any statement since the last check or the lease was judged
+	traces             traces   // what statements may have left, since the last check or the lease
+	checked            traces   // traces before the last check
+	calledBy           *callees // what was known when the first call in traces was judged
+	asking             asking   // of askBehind; without a callQuestion, there is none
+	listens            bool     // LISTEN was answered since the server connection was leased
+	channelsOnly       bool     // the last check found channels and nothing else: the listening connection can take over
+	listenUndone       bool     // the client's LISTEN has been undone
+	used               traces   // use of sequences in this transaction; see noteUse
+	sequencesDiscarded bool     // DISCARD SEQUENCES or DISCARD ALL was answered since the last check
+	defines            bool     // a statement that may define something may still run: knowledge.defining counts it
+	unread             bool     // there was a text too long to be judged, and its transaction may not be over
+	epoch              uint64   // knowledge.epoch, before any statement since the last check or the lease was judged
 
 	staleSequences bool   // the server connection has sequence state that is not the client's latest; see sequenceUse
 	usesSequences  bool   // statements since the lease may have used sequences
@@ -265,6 +268,7 @@ func (m *machine) begin(server *serverState) {
 	m.toServer, m.toClient, m.partial = m.toServer[:0], m.toClient[:0], false
 	m.prepared, m.fresh, m.pending, m.synced = false, m.fresh[:0], m.pending[:0], 0
 	m.unnamedNew, m.sweeping, m.reset, m.resets, m.defaults, m.reports = false, false, false, false, false, 0
+	m.calledBy, m.asking = nil, asking{}
 	m.traces, m.checked, m.listens, m.usesSequences, m.channelsOnly, m.listenUndone, m.settingsReset, m.sequencesDiscarded = 0, 0, false, false, false, false, false, false
 	m.selecting, m.draws, m.reads = false, 0, false
 	m.staleSequences = m.mode == Transaction && server.sequencesOf.staleFor(m)

@@ -172,7 +172,7 @@ func (m *machine) query(msg message) action {
 		if left&traceCustom != 0 {
 			m.noteUnknownName()
 		}
-		m.pushQuery(op{kind: opQuery})
+		m.pushQuery(op{kind: opQuery, ends: m.endsTransaction(msg.body)})
 		return action{do: pass}
 	}
 	text, act := m.deallocating(msg)
@@ -190,7 +190,7 @@ func (m *machine) query(msg message) action {
 	}
 	m.note(left)
 	m.noteSettings(msg.body, left)
-	m.pushQuery(op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body)})
+	m.pushQuery(op{kind: opQuery, name: drop, local: onlyForTransaction(msg.body), ends: m.endsTransaction(msg.body)})
 	return action{do: pass}
 }
 

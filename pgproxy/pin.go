@@ -51,7 +51,7 @@ type pinRules struct {
 	max    atomic.Int64  // server connections of a backend that may be pinned; 0 = the backend's pinCount.defaultLimit
 	also   atomic.Uint32 // traces: those of Config.PinAlso
 	pinned atomic.Int64
-	checks atomic.Uint64 // see session.noteCheck
+	checks atomic.Uint64 // see session.askRemains
 
 	listening atomic.Int64 // clients that listen through the shared listening connection
 
@@ -188,10 +188,13 @@ func (m *machine) note(left traces) {
 	if left&(traceUnknown|traceStatements) != 0 {
 		m.server.stmts.retireReplay() // the statement may deallocate the replay's
 	}
-	if left &= suspicious | traceLess | traceSpoils | m.notedPinAlso(); left == traceLess && m.server.pins == 0 {
+	if left &= suspicious | traceLess | traceSpoils | called | m.notedPinAlso(); left == traceLess && m.server.pins == 0 {
 		return
 	}
 	m.traces |= left
+	if left&called != 0 {
+		m.noteCalls()
+	}
 }
 
 // notedPinAlso returns the traces that note records because of Config.PinAlso. It omits those for which
@@ -399,6 +402,11 @@ func (m *machine) refuseQuery(e *pgwire.ErrorResponse) action {
 // and whether it asks for settings, too.
 func (m *machine) stateCheck() (parts traces, settings bool) {
 	srv := m.server
+	if m.traces&called != 0 { // keep has not asked, or not got the answer that it hoped for
+		m.forgetCalls()
+		m.traces |= traceUnknown
+		srv.stmts.retireReplay()
+	}
 	parts = m.traces & checkable
 	if m.traces&traceUnknown != 0 || m.traces != 0 && srv.pins != 0 {
 		parts = checkable
@@ -472,6 +480,9 @@ func seenIn(row pgwire.Param) traces {
 
 // ownAnswer handles a message of the server's answer to one of the gateway's own Queries.
 func (m *machine) ownAnswer(msg message) (action, error) {
+	if m.st.first().asks {
+		return m.questionAnswer(msg)
+	}
 	lists := m.st.first().lists
 	if lists {
 		m.listAnswer(msg)

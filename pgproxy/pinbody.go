@@ -113,6 +113,7 @@ func (m *machine) define() {
 	if k := m.shared.knowledge; k.on && !m.defines && !m.server.standby() {
 		m.defines = true
 		k.defining()
+		m.doubtCalls()
 	}
 }
 

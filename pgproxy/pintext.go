@@ -9,7 +9,7 @@ import (
 // traces is a set of kinds of state that a statement may leave in its session after its transaction,
 // without the gateway seeing it: see judge. Settings made by SET and set_config are not in the set:
 // see settingsIn.
-type traces uint32
+type traces uint64
 
 const (
 	// A state check of the server connection reports these, see stateChecks.
@@ -47,6 +47,8 @@ const (
 	traceEarlier // with traceReads: no earlier statement of the text has used the sequence
 
 	traceAlone // the statement may need a database for itself, see vacates; never in machine.traces
+
+	// The bits from callShift on are those of called.
 )
 
 const (
@@ -479,7 +481,7 @@ func (j *textJudge) begins(name word) traces {
 	if j.is(name, "show") && strings.Contains(customSet(j.text[j.at:]), ".") {
 		left |= traceShows
 	}
-	if j.catalog.trusted() && j.is(name, "call") {
+	if j.is(name, "call") && (j.catalog.trusted() || j.catalog != nil && j.catalog.callees != nil) {
 		left = 0 // judged by the name of the procedure
 	}
 	left |= j.defines(name)

@@ -384,6 +384,7 @@ func (s *session) writeFailed(err error) error {
 func (s *session) exchange() error {
 	if s.forwarding && s.srv != nil {
 		s.mu.Lock()
+		s.machine.askBehind()
 		s.writeMachineMessages() // the fast path may have left messages, also for the server
 		s.mu.Unlock()
 		err := s.sendOwn()

@@ -45,6 +45,8 @@ type op struct {
 	temps         bool             // of opQuery and opExecute: it makes a temporary table, by its text
 	existedBefore bool             // of opOwn: the server had a statement under name before
 	lists         bool             // of opOwn: a request of machine.list
+	asks          bool             // of opOwn: a question, see askBehind
+	ends          bool             // of opQuery: it is one statement, behind which no transaction is open
 	st            *statement       // the client's statement that is prepared, used or closed; may be nil
 	on            *serverStatement // the server's statement that is prepared or used; may be nil
 	// name is the client's name of st while st is being prepared or closed; for opQuery and opExecute, the names of
@@ -182,6 +184,36 @@ func (s *state) single() bool {
 		last = kind
 	}
 	return last == opExecute && s.tx == pgwire.TxIdle
+}
+
+// endsAlone reports whether the messages on their way are one request, behind which no transaction is open: one statement
+// outside a transaction, or COMMIT.
+func (s *state) endsAlone() bool {
+	if s.copyIn || s.copyOut || s.skipping || s.unsynced || s.strays > 0 {
+		return false
+	}
+	requests, executed := 0, 0
+	for i := s.head; i < len(s.queue); i++ {
+		o := &s.queue[i]
+		switch {
+		case o.kind == opOwn:
+		case requests > 0 || o.kind == opRejected || o.kind == opReplay: // a server that refuses the replay skips everything up to a Sync
+			return false
+		case o.kind == opExecute:
+			executed++
+		case o.kind == opQuery && o.ends, o.kind == opSync && s.tx == pgwire.TxIdle:
+			requests++
+		case o.kind.ends():
+			return false
+		}
+	}
+	return requests == 1 && executed <= 1
+}
+
+// answersQuestion reports whether the server is answering a question.
+func (s *state) answersQuestion() bool {
+	o := s.first()
+	return o != nil && o.asks
 }
 
 // canExecuteOwnLater reports whether canExecuteOwn will be true once the client's messages are answered, and is not yet.

@@ -185,7 +185,10 @@ type prepared struct {
 	read  bool     // there may be statements of texts with a reading
 	stale []string // names of retired statements that the server may still have
 
-	replay *replayStatements // the gateway's own, see machine_replay.go; they do not count for the limits; nil = none
+	// The gateway's own, which do not count for the limits.
+	replay   *replayStatements // see machine_replay.go; nil = none
+	question string            // of questionSQL; "" = none
+	digest   string            // see digest.go; "" = none
 }
 
 // find returns the server's statement of a text, nil if there is none.
@@ -252,6 +255,15 @@ func (p *prepared) retire(on *serverStatement) {
 	}
 }
 
+// retireQuestions retires the statements of questions about what clients have left.
+func (p *prepared) retireQuestions() {
+	for _, name := range []*string{&p.question, &p.digest} {
+		if *name != "" {
+			p.stale, *name = append(p.stale, *name), ""
+		}
+	}
+}
+
 // retireReplay retires the statements of the replay.
 func (p *prepared) retireReplay() {
 	if p.replay != nil {
@@ -263,6 +275,7 @@ func (p *prepared) retireReplay() {
 // retireAll retires all statements except for those of the texts in but.
 func (p *prepared) retireAll(but map[*sharedText]bool) {
 	p.retireReplay()
+	p.retireQuestions()
 	for e := p.order.Front(); e != nil; {
 		on := e.Value.(*serverStatement)
 		e = e.Next()
@@ -300,5 +313,5 @@ func (p *prepared) clear() {
 	for p.order.Len() > 0 {
 		p.remove(p.order.Front().Value.(*serverStatement))
 	}
-	p.stale, p.replay = nil, nil
+	p.stale, p.replay, p.question, p.digest = nil, nil, "", ""
 }

@@ -195,7 +195,7 @@ func (s *session) measure(status pgwire.TxStatus) (now time.Duration) {
 	s.meter.queries += uint64(st.answered)
 	st.answered = 0
 	asked := s.meter.asked
-	if now = s.meter.ready(status, st.ends > 0); now > 0 {
+	if now = s.meter.ready(status, st.ends > 0 && !(st.ends == 1 && st.answersQuestion())); now > 0 {
 		s.lease.Traffic().Shard(s.meter.index).Observe(timeAlone, now-max(asked, s.leasedAt))
 	}
 	return now
