@@ -19,7 +19,7 @@ TESTFLAGS := $(RACE) -vet=off -timeout 20m
 # integration in which the engine has no part, PURE the longest of those in SESSIONS, which run on the first engine only.
 ENGINES   := uring epoll goroutine
 SESSIONS  := tcpproxy httpproxy pgproxy
-ONCE      := QUIC|Demo|Version|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
+ONCE      := QUIC|Demo|Version|Imported|ConsoleFor|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
 PURE      := ^TestNamesInServerCertificates$$
 # The runs without the race detector, and of integration with the program as it is released. Each package has it on two engines.
 RELEASED  := sessions-epoll integration-epoll integration-goroutine
@@ -67,6 +67,8 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, pro
 # Without the tree's path in them, a new clone takes what another has compiled from go's cache, and the results of packages that read
 # no file of the tree. Programs that tests build are compiled likewise.
 test: export GOFLAGS := $(GOFLAGS) -trimpath
+# Only the race detector needs cgo, for which scripts/test.sh has it on: what vet compiles serves the released program, too.
+test: export CGO_ENABLED := 0
 test: test-deps ## Vet and test everything, with -race wherever it can tell more, against real servers
 	$(GO) vet ./... ./acme/... ./bench/... ./cmd/routevet/... ./http3/... ./integration/... ./peers/... ./route/ginroute/... ./tracing/...
 	@# bench/route compares answers, request by request; its servers are tested with the detector in route.
