@@ -1,12 +1,13 @@
 #!/bin/sh
 # Tests PACKAGES, and on each of ENGINES what depends on the I/O engine: the packages in SESSIONS and integration. Tests of integration
 # that do not depend on the engine (ONCE) run once, and such tests of SESSIONS (PURE) on the first engine only. The runs in
-# RELEASED, such as sessions-epoll, are without the race detector, integration with the program as it is released: the detector makes a
-# test twice as long or more, what it finds in sessions it finds on another engine too, and fiber's own tests have it on each. Tests in
-# files for builds without the race detector run once and without it. All of it runs side by side, and more of it than there are processors: most tests
-# wait now and then, those of SESSIONS more often than not, so that SHARES processes share the tests of each of its packages. What a run
-# printed is shown when all have ended, and at last the time and the CPU time that each took. PACKAGES come from go's cache if they may;
-# the rest does not, for the cache does not know the engine, nor that integration builds the gateway.
+# RELEASED, such as sessions-epoll or the share sessions-uring-1, are without the race detector, integration with the program as it is
+# released: the detector makes a test twice as long or more, what it finds in sessions it finds on another engine too, and fiber's own
+# tests have it on each. Tests in files for builds without the race detector run once and without it. All of it runs side by side, and
+# more of it than there are processors: most tests wait now and then, those of SESSIONS more often than not, so that SHARES processes
+# share the tests of each of its packages. What a run printed is shown when all have ended, and at last the time and the CPU time that
+# each took. PACKAGES come from go's cache if they may; the rest does not, for the cache does not know the engine, nor that integration
+# builds the gateway.
 set -eu
 : "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${ARCHPKGS:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}"
 # Only the race detector needs cgo. All else is compiled without it, as the released program is, so that nothing is compiled twice.
@@ -41,8 +42,9 @@ package() (
 	measure "$name on $HEADPOND_ENGINE" "$program" -test.timeout 20m "$@"
 )
 
-# share PROGRAM N makes a pattern of the tests whose turn it is when N is the remainder.
-share() { "$1" -test.list '^(Test|Example|Fuzz)' | awk -v n="$2" -v of="$SHARES" 'NR % of == n' | paste -s -d '|' - | sed 's/.*/^(&)$/'; }
+# share PACKAGE N makes a pattern of the tests of one of SESSIONS whose number modulo SHARES is N. All builds share the list of the one
+# with the race detector.
+share() { (cd "$1" && "$dir/$1.test" -test.list '^(Test|Example|Fuzz)') | awk -v n="$2" -v of="$SHARES" 'NR % of == n' | paste -s -d '|' - | sed 's/.*/^(&)$/'; }
 
 # integration ENGINE FLAG runs the tests of integration that FLAG makes of ONCE.
 integration() {
@@ -51,16 +53,11 @@ integration() {
 	package "$1" integration integration "$dir/integration.test" -binaries "$dir/bin" $gateways "$2" "$ONCE"
 }
 
-# sessions ENGINE SKIP N PACKAGE… runs share N of the tests of some of SESSIONS one after the other, without those that match SKIP.
-sessions() {
-	engine=$1 without=$2 n=$3 failed=0
-	shift 3
-	for s; do
-		program=$dir/$s.test skip=$without
-		if released "sessions-$engine"; then program=$dir/released/$s.test skip="$without|^($(unracedNames "./$s"))\$"; fi
-		package "$engine" "$s" "$s, share $n" "$program" -test.run "$(cd "$s" && share "$program" "$n")" -test.skip "$skip" || failed=1
-	done
-	return $failed
+# session ENGINE SKIP PACKAGE N runs share N of the tests of one of SESSIONS, without those that match SKIP.
+session() {
+	program=$dir/$3.test
+	if released "sessions-$1" || released "sessions-$1-$4"; then program=$dir/released/$3.test; fi
+	package "$1" "$3" "$3, share $4" "$program" -test.run "$(share "$3" "$4")" -test.skip "$2"
 }
 
 # unracedFiles and unracedNames list the files in a folder for builds without the race detector, and their tests with "|" between them.
@@ -112,13 +109,8 @@ measure build build
 skip='^$'
 for e in $ENGINES; do
 	run "integration-$e" integration "$e" -test.skip
-	for n in $(seq 0 $((SHARES - 1))); do
-		if released "sessions-$e"; then
-			# shellcheck disable=SC2086 # words
-			run "sessions-$e-$n" sessions "$e" "$skip" "$n" $SESSIONS
-		else # one after the other, those with the race detector would take longer than all else
-			for s in $SESSIONS; do run "$s-$e-$n" sessions "$e" "$skip" "$n" "$s"; done
-		fi
+	for s in $SESSIONS; do
+		for n in $(seq 0 $((SHARES - 1))); do run "$s-$e-$n" session "$e" "$skip" "$s" "$n"; done
 	done
 	skip=$PURE
 done
