@@ -19,10 +19,13 @@ TESTFLAGS := $(RACE) -vet=off -timeout 20m
 # integration in which the engine has no part, PURE the longest of those in SESSIONS, which run on the first engine only.
 ENGINES   := uring epoll goroutine
 SESSIONS  := tcpproxy httpproxy pgproxy
-ONCE      := QUIC|Demo|Version|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
+ONCE      := QUIC|Demo|Version|Imported|ConsoleFor|Check|NodeFiles|PortInUse|MuxFromPython|UsersService|SQLite|Psycopg|LeakHunt|CrossedAnswers
 PURE      := ^TestNamesInServerCertificates$$
-# The runs without the race detector, and of integration with the program as it is released. Each package has it on two engines.
-RELEASED  := sessions-epoll integration-epoll integration-goroutine
+# The runs without the race detector, and of integration with the program as it is released. Each test of a session has it on uring or on
+# goroutine: SHARES processes share the tests of a package, the first has it on the one engine, the second on the other. With RELEASED=
+# everything has it.
+SHARES    := 2
+RELEASED  := sessions-epoll sessions-uring-1 sessions-goroutine-0 integration-epoll integration-goroutine
 PLATFORMS := darwin/arm64 windows/amd64 linux/arm64
 # What may depend on the processor: the packages with system calls, without those that have SQLite, which takes a minute to compile for a platform.
 ARCHPKGS  := ./fiber/... ./listener ./mux/... ./pgproxy ./pool/httppool ./tcpproxy ./tunnel ./udpproxy ./upstream/... ./internal/freeport ./internal/kubenode ./internal/splice
@@ -67,6 +70,8 @@ test-deps: ## Install what the tests need and is missing: PostgreSQL, nginx, pro
 # Without the tree's path in them, a new clone takes what another has compiled from go's cache, and the results of packages that read
 # no file of the tree. Programs that tests build are compiled likewise.
 test: export GOFLAGS := $(GOFLAGS) -trimpath
+# Only the race detector needs cgo, for which scripts/test.sh has it on: what vet compiles serves the released program, too.
+test: export CGO_ENABLED := 0
 test: test-deps ## Vet and test everything, with -race wherever it can tell more, against real servers
 	$(GO) vet ./... ./acme/... ./bench/... ./cmd/routevet/... ./http3/... ./integration/... ./peers/... ./route/ginroute/... ./tracing/...
 	@# bench/route compares answers, request by request; its servers are tested with the detector in route.
@@ -76,7 +81,7 @@ test: test-deps ## Vet and test everything, with -race wherever it can tell more
 	@$(MAKE) --no-print-directory test-report
 	@# The packages that take longest begin first, so that none of them runs alone at the end.
 	@PACKAGES="./fiber ./bench/cmd/headpond-bench ./pgproxy/sqlite ./route ./peers ./http3 ./mux $$($(GO) list ./... | grep -vx -e '.*/internal/repotest' $(SESSIONS:%=-e '.*/headpond/%')) $$($(GO) list ./bench/... | grep -v '/bench/route$$') ./acme/... ./cmd/routevet/... ./http3/... ./peers/... ./route/ginroute/... ./tracing/..." \
-		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' RELEASED='$(RELEASED)' PLATFORMS='$(PLATFORMS)' ARCHPKGS='$(ARCHPKGS)' sh scripts/test.sh
+		GO='$(GO)' RACE='$(RACE)' TESTFLAGS='$(TESTFLAGS)' ENGINES='$(ENGINES)' SESSIONS='$(SESSIONS)' ONCE='$(ONCE)' PURE='$(PURE)' SHARES='$(SHARES)' RELEASED='$(RELEASED)' PLATFORMS='$(PLATFORMS)' ARCHPKGS='$(ARCHPKGS)' sh scripts/test.sh
 
 lint: ## Run golangci-lint on every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(GO) run $(GOLANGCI) run --config '$(CURDIR)/.golangci.yml' ./...); done

@@ -56,6 +56,7 @@ func release(t *testing.T) *released {
 		log: &conntest.Log{},
 	}
 	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", r.program, "../peers/cmd/headpond")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile builds it
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

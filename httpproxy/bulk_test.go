@@ -27,11 +27,18 @@ const bulkSize = 2<<20 + 12345
 // content returns n bytes that differ by tag.
 func content(tag byte, n int) []byte {
 	b := make([]byte, n)
-	for i := range b {
+	for i := range min(n, contentPeriod) {
 		b[i] = byte(i>>8) ^ byte(i*7) ^ tag
+	}
+	for made := contentPeriod; made < n; made *= 2 {
+		copy(b[made:], b[:made])
 	}
 	return b
 }
+
+// contentPeriod is the length after which content repeats itself. Larger contents are copies: the race detector makes each
+// byte that a loop writes expensive.
+const contentPeriod = 64 << 10
 
 // framed is a body with its framing fields.
 func framed(framing string, body []byte) string {

@@ -140,7 +140,7 @@ func TestConsoleForPsql(t *testing.T) {
 	db := newDatabase(t, pgtest.Start(t, pgtest.WithAuth(pgtest.SCRAM)), "shop")
 	g, listen, url := consoleGateway(t, db)
 	db.pgbenchInit(t)
-	bench := start(t, exec.Command(program(t, "pgbench"), "-n", "-c", "8", "-T", "8", db.dsn(listen)))
+	bench := start(t, exec.Command(program(t, "pgbench"), "-n", "-c", "8", "-R", "200", "-T", "8", db.dsn(listen)))
 	eventually(t, "pgbench runs", func() error {
 		if out, _ := psql(t, url, "SHOW POOLS"); !strings.Contains(out, "shop|shop|") || strings.Contains(out, "shop|shop|0|0") {
 			return fmt.Errorf("%s", out)

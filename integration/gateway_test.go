@@ -194,18 +194,15 @@ func (g *gateway) awaitLog(words ...string) string {
 // eventually polls until the condition holds. It fails the test after patience.
 func eventually(t testing.TB, what string, condition func() error) {
 	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for began := time.Now(); ; {
 		err := condition()
 		if err == nil {
 			return
 		}
-		select {
-		case <-deadline:
+		waited := time.Since(began)
+		if waited > patience {
 			t.Fatalf("not within %s: %s: %v", patience, what, err)
-		case <-tick.C:
 		}
+		<-time.After(min(max(waited/10, 20*time.Millisecond), 200*time.Millisecond))
 	}
 }

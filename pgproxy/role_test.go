@@ -209,9 +209,12 @@ func promotionServesWaiters(t *testing.T, a, b *pgtest.Cluster, writes, reads, p
 	}
 }
 
-// TestRoleWaitersAreWaiters has as many clients wait for a standby as may wait: another one is refused at once.
+// TestRoleWaitersAreWaiters has as many clients wait for a standby as may wait: another one is refused at once. A client
+// that leaves makes room long before its wait would have ended.
 func TestRoleWaitersAreWaiters(t *testing.T) {
-	g := startTarget(t, upstream.TargetStandby, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) { pc.Limits.MaxWaiters = 1 }, pgtest.Shared(t))
+	g := startTarget(t, upstream.TargetStandby, func(_ *pgproxy.Config, pc *pgproxy.PostgresConfig) {
+		pc.Limits.MaxWaiters, pc.Limits.AcquireTimeout = 1, time.Hour
+	}, pgtest.Shared(t))
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() {

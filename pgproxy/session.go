@@ -198,7 +198,7 @@ func (s *session) begin() error {
 	}
 	asked := clock()
 	if s.b.baseline.get() == nil {
-		if err := s.acquire(nil); err != nil {
+		if err := s.acquireForLogin(); err != nil {
 			return err
 		}
 	}
@@ -207,7 +207,7 @@ func (s *session) begin() error {
 	m.startupUnconfirmed = m.takeSettings(baseline)
 	known := !m.startupUnconfirmed && s.srv == nil && m.mode == Transaction
 	if (m.startupUnconfirmed || m.mode == Session) && s.srv == nil {
-		if err := s.acquire(nil); err != nil {
+		if err := s.acquireForLogin(); err != nil {
 			return err
 		}
 	} else if s.srv != nil {
@@ -242,6 +242,13 @@ func (s *session) begin() error {
 	}
 	s.addWelcome(parameters, key, notices)
 	return nil
+}
+
+// acquireForLogin is acquire before the client's first request. The wait ends if the client leaves.
+func (s *session) acquireForLogin() error {
+	s.c.Working()
+	defer s.c.activity.n.Store(0)
+	return s.acquire(nil)
 }
 
 // welcome is how sessions of a Login begin in transaction mode, as long as servers report the same baseline.

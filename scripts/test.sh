@@ -1,14 +1,17 @@
 #!/bin/sh
 # Tests PACKAGES, and on each of ENGINES what depends on the I/O engine: the packages in SESSIONS and integration. Tests of integration
 # that do not depend on the engine (ONCE) run once, and such tests of SESSIONS (PURE) on the first engine only. The runs in
-# RELEASED, such as sessions-epoll, are without the race detector, integration with the program as it is released: the detector makes a
-# test twice as long or more, what it finds in sessions it finds on another engine too, and fiber's own tests have it on each. Tests in
-# files for builds without the race detector run once and without it. All of it runs side by side, and more of it than there are processors: most tests
-# wait now and then. What a run printed is shown when all have ended, and at last the time and the CPU time that each took. PACKAGES come
-# from go's cache if they may; the rest does not, for the cache does not know the engine, nor that integration builds the gateway.
+# RELEASED, such as sessions-epoll or the share sessions-uring-1, are without the race detector, integration with the program as it is
+# released: the detector makes a test twice as long or more, what it finds in sessions it finds on another engine too, and fiber's own
+# tests have it on each. Tests in files for builds without the race detector run once and without it. All of it runs side by side, and
+# more of it than there are processors: most tests wait now and then, those of SESSIONS more often than not, so that SHARES processes
+# share the tests of each of its packages. What a run printed is shown when all have ended, and at last the time and the CPU time that
+# each took. PACKAGES come from go's cache if they may; the rest does not, for the cache does not know the engine, nor that integration
+# builds the gateway.
 set -eu
-: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${ARCHPKGS:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}"
-export CGO_ENABLED=1
+: "${GO:=go}" "${PACKAGES:=}" "${ENGINES:=uring epoll goroutine}" "${SESSIONS:=tcpproxy httpproxy pgproxy}" "${ONCE:=^$}" "${PURE:=^$}" "${RELEASED:=}" "${PLATFORMS:=}" "${ARCHPKGS:=}" "${TESTFLAGS:=-race}" "${RACE:=-race}" "${SHARES:=2}"
+# Only the race detector needs cgo. All else is compiled without it, as the released program is, so that nothing is compiled twice.
+export CGO_ENABLED=0
 # A program with the race detector waits for a second when it ends, for races that other threads may still report. Hundreds of gateways end here.
 export GORACE="atexit_sleep_ms=100 ${GORACE:-}"
 dir=$(mktemp -d)
@@ -30,32 +33,31 @@ measure() (
 # released RUN reports whether a run is one of RELEASED.
 released() { case " $RELEASED " in *" $1 "*) ;; *) return 1 ;; esac }
 
-# package ENGINE PACKAGE PROGRAM FLAGS… runs a package's tests in its folder.
+# package ENGINE PACKAGE NAME PROGRAM FLAGS… runs tests of a package in its folder.
 package() (
 	export HEADPOND_ENGINE="$1"
-	package=$2 program=$3
-	shift 3
+	package=$2 name=$3 program=$4
+	shift 4
 	cd "$package" || exit 1
-	measure "$package on $HEADPOND_ENGINE" "$program" -test.timeout 20m "$@"
+	measure "$name on $HEADPOND_ENGINE" "$program" -test.timeout 20m "$@"
 )
+
+# share PACKAGE N makes a pattern of the tests of one of SESSIONS whose number modulo SHARES is N. All builds share the list of the one
+# with the race detector.
+share() { (cd "$1" && "$dir/$1.test" -test.list '^(Test|Example|Fuzz)') | awk -v n="$2" -v of="$SHARES" 'NR % of == n' | paste -s -d '|' - | sed 's/.*/^(&)$/'; }
 
 # integration ENGINE FLAG runs the tests of integration that FLAG makes of ONCE.
 integration() {
 	gateways=
 	if released "integration-$1"; then gateways=-released; fi
-	package "$1" integration "$dir/integration.test" -binaries "$dir/bin" $gateways "$2" "$ONCE"
+	package "$1" integration integration "$dir/integration.test" -binaries "$dir/bin" $gateways "$2" "$ONCE"
 }
 
-# sessions ENGINE SKIP PACKAGE… runs the tests of some of SESSIONS one after the other, without those that match SKIP.
-sessions() {
-	engine=$1 without=$2 failed=0
-	shift 2
-	for s; do
-		program=$dir/$s.test skip=$without
-		if released "sessions-$engine"; then program=$dir/released/$s.test skip="$without|^($(unracedNames "./$s"))\$"; fi
-		package "$engine" "$s" "$program" -test.skip "$skip" || failed=1
-	done
-	return $failed
+# session ENGINE SKIP PACKAGE N runs share N of the tests of one of SESSIONS, without those that match SKIP.
+session() {
+	program=$dir/$3.test
+	if released "sessions-$1" || released "sessions-$1-$4"; then program=$dir/released/$3.test; fi
+	package "$1" "$3" "$3, share $4" "$program" -test.run "$(share "$3" "$4")" -test.skip "$2"
 }
 
 # unracedFiles and unracedNames list the files in a folder for builds without the race detector, and their tests with "|" between them.
@@ -77,14 +79,14 @@ platforms() {
 		packages='./fiber/... ./cmd/... ./internal/cli/...'
 		case $p in linux/*) packages=$ARCHPKGS ;; esac
 		# shellcheck disable=SC2086 # words
-		GOOS=${p%/*} GOARCH=${p#*/} CGO_ENABLED=0 "$GO" vet $packages &&
-			GOOS=${p%/*} GOARCH=${p#*/} CGO_ENABLED=0 "$GO" test -c -o /dev/null ./fiber || { echo "vet for $p has failed"; return 1; }
+		GOOS=${p%/*} GOARCH=${p#*/} "$GO" vet $packages &&
+			GOOS=${p%/*} GOARCH=${p#*/} "$GO" test -c -o /dev/null ./fiber || { echo "vet for $p has failed"; return 1; }
 	done
 }
 
 build() {
 	# shellcheck disable=SC2046,SC2086 # words
-	"$GO" test $RACE -vet=off -ldflags=-w -c -o "$dir/" $(printf './%s ' $SESSIONS) &&
+	CGO_ENABLED=1 "$GO" test $RACE -vet=off -ldflags=-w -c -o "$dir/" $(printf './%s ' $SESSIONS) &&
 		mkdir "$dir/released" &&
 		"$GO" test -vet=off -ldflags=-w -c -o "$dir/released/" $(printf './%s ' $SESSIONS) &&
 		"$GO" test -vet=off -ldflags=-w -c -o "$dir/" ./integration && # the gateways that it starts have the race detector, or not
@@ -103,16 +105,13 @@ run() {
 
 measure build build
 # shellcheck disable=SC2086 # words
-[ -z "$PACKAGES" ] || run packages measure packages "$GO" test -p 3 $TESTFLAGS $PACKAGES
+[ -z "$PACKAGES" ] || run packages measure packages env CGO_ENABLED=1 "$GO" test -p 3 $TESTFLAGS $PACKAGES
 skip='^$'
 for e in $ENGINES; do
 	run "integration-$e" integration "$e" -test.skip
-	if released "sessions-$e"; then
-		# shellcheck disable=SC2086 # words
-		run "sessions-$e" sessions "$e" "$skip" $SESSIONS
-	else # one after the other, those with the race detector would take longer than all else
-		for s in $SESSIONS; do run "$s-$e" sessions "$e" "$skip" "$s"; done
-	fi
+	for s in $SESSIONS; do
+		for n in $(seq 0 $((SHARES - 1))); do run "$s-$e-$n" session "$e" "$skip" "$s" "$n"; done
+	done
 	skip=$PURE
 done
 run integration-once integration auto -test.run

@@ -268,15 +268,16 @@ func WantRefused(t testing.TB, address string) (from string) {
 	return from
 }
 
-// Eventually polls until the condition holds. It fails the test after Patience.
+// Eventually polls until the condition holds: each millisecond at first, and less often the longer it takes, because a
+// condition may be a request. It fails the test after Patience.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for until := time.Now().Add(Patience); !condition(); <-tick.C {
-		if time.Now().After(until) {
+	for began := time.Now(); !condition(); {
+		waited := time.Since(began)
+		if waited > Patience {
 			t.Fatalf("not within %v: %s", Patience, what)
 		}
+		<-time.After(min(max(waited/10, time.Millisecond), 20*time.Millisecond))
 	}
 }
 

@@ -27,6 +27,7 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	programs = dir
+	_ = os.Setenv("CGO_ENABLED", "0") // programs are built as the Makefile builds them, benchmarks too
 	build := exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", "github.com/headpond/headpond/cmd/headpond", ".")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
