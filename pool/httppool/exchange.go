@@ -42,6 +42,8 @@ type Options struct {
 	IdleTimeout time.Duration
 	// MaxHeaderBytes bounds the response head. 0 = 256 KiB.
 	MaxHeaderBytes int
+	// StrictBackend refuses a response that frames its body in two ways (see httpwire.Response.ParseLenient).
+	StrictBackend bool
 }
 
 const (
@@ -323,13 +325,13 @@ func (x *exchange) receive() (*http.Response, error) {
 		limit = defaultMaxHeaderBytes
 	}
 	for range httpwire.MaxInterim {
-		block, err := x.block(limit)
+		block, err := x.rd.block(limit)
 		x.answered = x.answered || err == nil || x.rd.buffered() > 0
 		if err != nil {
 			return nil, x.fail("receive", err)
 		}
-		if err = x.head.parse(&x.rd.head, block, x.req.Method, x.p); err != nil {
-			return nil, x.fail("receive", malformed{err})
+		if err = x.head.parse(&x.rd.head, block, x.req.Method, x.opt.StrictBackend, x.p); err != nil {
+			return nil, x.fail("receive", err)
 		}
 		if x.head.status >= 200 || x.head.status == http.StatusSwitchingProtocols {
 			return x.respond()
@@ -338,20 +340,7 @@ func (x *exchange) receive() (*http.Response, error) {
 			return nil, x.fail("receive", err)
 		}
 	}
-	return nil, x.fail("receive", malformed{fmt.Errorf("more than %d interim responses", httpwire.MaxInterim)})
-}
-
-// block reads a response head. Input that is not HTTP/1 is refused at its first wrong byte: its sender may never send
-// an empty line.
-func (x *exchange) block(limit int) ([]byte, error) {
-	http1, err := x.rd.startsWith("HTTP/1.")
-	if err != nil {
-		return nil, err
-	}
-	if !http1 {
-		return nil, malformed{errors.New("not an HTTP/1 response")}
-	}
-	return x.rd.block(limit)
+	return nil, x.fail("receive", fmt.Errorf("%w: more than %d interim responses", httpwire.ErrMalformed, httpwire.MaxInterim))
 }
 
 // handleInterim handles a 1xx response other than 101.
@@ -520,13 +509,6 @@ func contextError(ctx context.Context) error {
 	}
 	return fmt.Errorf("%w: %w", err, cause)
 }
-
-// malformed marks an error of the framing as httpwire.ErrMalformed.
-type malformed struct{ error }
-
-func (m malformed) Unwrap() error { return m.error }
-
-func (malformed) Is(target error) bool { return target == httpwire.ErrMalformed }
 
 func (x *exchange) wrap(step string, err error) error {
 	return &Error{Endpoint: x.lease.Endpoint(), Step: step, Reused: x.idled, Err: err}

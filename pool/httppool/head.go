@@ -2,7 +2,6 @@ package httppool
 
 import (
 	"bytes"
-	"fmt"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -27,13 +26,17 @@ type head struct {
 // parse reads a response head as returned by reader.block. method is the request's, because the answer to HEAD has no
 // body. r provides memory, and holds no references afterwards. The fields of a final response are added to p unless it is
 // nil.
-func (h *head) parse(r *httpwire.Response, block []byte, method string, p *passage) error {
+func (h *head) parse(r *httpwire.Response, block []byte, method string, strict bool, p *passage) error {
 	defer func() {
 		clear(r.Fields)
 		*r = httpwire.Response{Fields: r.Fields[:0]}
 	}()
 	block = bytes.Clone(block) // the only copy: every string of the head is a part of it
-	if _, err := r.Parse(block, method == http.MethodHead); err != nil {
+	parse := (*httpwire.Response).ParseLenient
+	if strict {
+		parse = (*httpwire.Response).Parse
+	}
+	if _, err := parse(r, block, method == http.MethodHead); err != nil {
 		return err
 	}
 	*h = head{status: r.Status, reason: view(r.Reason), minor: r.Minor, length: r.Length, declared: -1, keepAlive: r.Reusable}
@@ -90,19 +93,6 @@ func (h *head) announceTrailers(list string) {
 // connectionAuth reports whether a challenge or credential authenticates the connection.
 func connectionAuth(values []string) bool {
 	return slices.ContainsFunc(values, httpwire.ConnectionAuth[string])
-}
-
-// parseTrailers parses the lines after the last chunk, without forbidden fields.
-func parseTrailers(block []byte) (http.Header, error) {
-	if bytes.Equal(block, crlf) {
-		return nil, nil
-	}
-	fields, _, err := httpwire.ParseFields(nil, bytes.Clone(block))
-	if err != nil {
-		return nil, fmt.Errorf("trailers: %w", err)
-	}
-	fields = slices.DeleteFunc(fields, func(f httpwire.Field) bool { return httpwire.ForbiddenTrailer(f.Name) })
-	return headerOf(fields), nil
 }
 
 var crlf = []byte("\r\n")

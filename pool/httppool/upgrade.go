@@ -22,10 +22,10 @@ var _ io.ReadWriteCloser = (*upgraded)(nil)
 // switchProtocols hands the connection out if the server agrees to the requested protocol.
 func (x *exchange) switchProtocols() (*http.Response, error) {
 	if err := httpwire.CheckSwitch(askedFor(x.req, x.p), upgradeOf(x.head.header), hasToken(x.head.header["Connection"], "upgrade")); err != nil {
-		return nil, x.fail("receive", malformed{err})
+		return nil, x.fail("receive", err)
 	}
 	if !x.uploadFinished() {
-		return nil, x.fail("receive", malformed{fmt.Errorf("101 before the request's body was read")})
+		return nil, x.fail("receive", fmt.Errorf("%w: 101 before the request's body was read", httpwire.ErrMalformed))
 	}
 	if x.stop != nil && !x.stop() {
 		return nil, x.fail("receive", net.ErrClosed) // the context has ended
