@@ -72,7 +72,8 @@ type exchange struct {
 	by      time.Time // deadline of the response's head; zero = not set yet, or no limit
 	early   error     // of reading, found by ask; returned by the next Read
 
-	p *passage // the forwarded request; nil in a RoundTrip
+	p     *passage // the forwarded request; nil in a RoundTrip
+	asked asks     // what the request asks for
 
 	head     head
 	resp     http.Response
@@ -119,7 +120,7 @@ func (x *exchange) run() (*http.Response, error) {
 		return nil, x.wrap("send", contextError(ctx))
 	}
 	buf := headPool.Get().(*[]byte)
-	block, length, err := appendRequest((*buf)[:0], x.req, x.p)
+	block, length, err := x.writeHead((*buf)[:0])
 	if err != nil {
 		headPool.Put(buf)
 		x.lease.Release()
@@ -153,6 +154,21 @@ func (x *exchange) run() (*http.Response, error) {
 		x.startUpload(length)
 	}
 	return x.receive()
+}
+
+// writeHead appends the request's head, and returns the length of the body as httpwire.Request.Length is.
+func (x *exchange) writeHead(dst []byte) (head []byte, length int64, err error) {
+	var r *httpwire.Request
+	if x.p != nil {
+		r = x.p.wire
+	} else if r, err = describe(x.req, 1); err != nil {
+		return dst, 0, err
+	} else {
+		defer freeRequest(r)
+	}
+	x.asked = x.asks(r)
+	head, err = x.appendRequest(dst, r)
+	return head, r.Length, err
 }
 
 // watch makes the end of the context close the connection.
@@ -410,10 +426,7 @@ func (x *exchange) finish() {
 	clean := x.rd.buffered() == 0
 	putReader(x.rd)
 	x.rd = nil
-	ok := x.head.keepAlive && clean && !x.missing100 && !connectionAuth(x.req.Header["Authorization"]) && x.uploadFinished()
-	if x.p == nil { // a forwarded request is sent without these fields
-		ok = ok && !wantsClose(x.req) && !connectionAuth(x.req.Header["Proxy-Authorization"])
-	}
+	ok := x.head.keepAlive && clean && !x.missing100 && !x.asked.auth && !x.asked.closes && x.uploadFinished()
 	if x.stop != nil && !x.stop() {
 		ok = false // the context has ended, and the connection is being closed
 	}
@@ -519,7 +532,7 @@ func (x *exchange) lost() httpwire.Lost {
 	answered := x.answered || x.headRead
 	return httpwire.Lost{
 		Idled: x.idled, Answered: answered, Whole: x.bodyIsOurs() || x.req.GetBody != nil,
-		Unsent: x.idled && !answered && x.conn.unsent(x.written), Idempotent: idempotent(x.req), // unsent is not needed in other cases, and may wait for a loop
+		Unsent: x.idled && !answered && x.conn.unsent(x.written), Idempotent: x.asked.idempotent, // unsent is not needed in other cases, and may wait for a loop
 	}
 }
 

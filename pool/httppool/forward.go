@@ -139,8 +139,7 @@ type passage struct {
 	began time.Time // when ServeHTTP was called
 	res   Result
 
-	header     http.Header              // the client's, without the fields that Connection lists; shared with in, not to be changed
-	upgradeTo  string                   // the protocol to which the client may switch; "" for none
+	wire       *httpwire.Request        // what in asks for; nil before outgoing
 	controller *http.ResponseController // made by rc
 }
 
@@ -181,6 +180,7 @@ func (p *passage) serve() (cut bool) {
 		return false
 	}
 	err := p.outgoing(ctx)
+	defer func() { freeRequest(p.wire) }()
 	defer p.endUpload()
 	var resp *http.Response
 	if err == nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net/http"
 	"net/textproto"
-	"slices"
 	"strconv"
 	"unsafe"
 
@@ -61,6 +60,9 @@ func (h *head) parse(r *httpwire.Response, block []byte, method string, strict b
 // view returns b as a string; b must not change afterwards.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
+// bytesOf returns s as bytes, which must not be changed.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
+
 // headerOf makes a header with canonical names. Values share the fields' memory, which must not change afterwards.
 func headerOf(fields []httpwire.Field) http.Header {
 	header := make(http.Header, len(fields))
@@ -88,11 +90,6 @@ func (h *head) announceTrailers(list string) {
 		}
 		return len(h.trailer) < httpwire.MaxFields
 	})
-}
-
-// connectionAuth reports whether a challenge or credential authenticates the connection.
-func connectionAuth(values []string) bool {
-	return slices.ContainsFunc(values, httpwire.ConnectionAuth[string])
 }
 
 var crlf = []byte("\r\n")

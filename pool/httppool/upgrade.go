@@ -21,7 +21,7 @@ var _ io.ReadWriteCloser = (*upgraded)(nil)
 
 // switchProtocols hands the connection out if the server agrees to the requested protocol.
 func (x *exchange) switchProtocols() (*http.Response, error) {
-	if err := httpwire.CheckSwitch(askedFor(x.req, x.p), upgradeOf(x.head.header), hasToken(x.head.header["Connection"], "upgrade")); err != nil {
+	if err := httpwire.CheckSwitch(x.asked.upgrade, upgradeOf(x.head.header), hasToken(x.head.header["Connection"], "upgrade")); err != nil {
 		return nil, x.fail("receive", err)
 	}
 	if !x.uploadFinished() {

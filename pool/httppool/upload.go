@@ -40,7 +40,7 @@ var errAbandoned = errors.New("the exchange is over")
 func (x *exchange) startUpload(length int64) {
 	x.uploaded = make(chan struct{})
 	var proceed chan bool
-	if hasToken(x.req.Header["Expect"], "100-continue") {
+	if x.asked.waits {
 		proceed = make(chan bool, 1)
 		x.proceed, x.missing100 = proceed, true
 	}
