@@ -145,7 +145,7 @@ func (s *session) judge(mayWait bool) (no refusal, done bool) {
 	switch {
 	case !ok:
 		return refusal{status: 400, reason: listener.ReasonProtocol, why: "the path has an invalid escape"}, true
-	case hasDotSegment(path):
+	case httpwire.HasDotSegment(path):
 		return refusal{status: 400, reason: listener.ReasonProtocol, why: "the path has a . or .. segment"}, true
 	case s.req.Demands:
 		return refusal{status: 417, reason: listener.ReasonProtocol, why: "only 100-continue can be expected"}, true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -186,6 +187,21 @@ func CheckSwitch[S ~string | ~[]byte](asked, to S, upgrades bool) error {
 		return fmt.Errorf("%w: 101 to protocol %.40q, %.40q was asked for", ErrMalformed, to, asked)
 	}
 	return nil
+}
+
+// HasDotSegment reports whether a decoded path has a segment that servers resolve: "/api/../admin" is routed as written
+// and served as "/admin", so a forwarder refuses it. Some servers also take backslashes for separators.
+func HasDotSegment(path string) bool {
+	if !strings.Contains(path, "/.") && !strings.Contains(path, `\`) {
+		return false
+	}
+	for segment := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
+		segment, _, _ = strings.Cut(segment, ";") // parameters, which some servers remove before they resolve segments
+		if segment == "." || segment == ".." {
+			return true
+		}
+	}
+	return false
 }
 
 // AppendForwarded appends a forwarder's element of the Forwarded field (RFC 7239): the client, which

@@ -489,6 +489,8 @@ func (x *exchange) fail(step string, err error) error {
 		err = contextError(ctx)
 	case errors.Is(upload, ErrRequestBody):
 		err = upload
+	case errors.Is(upload, os.ErrDeadlineExceeded): // see runUpload
+		err = ErrIdleTimeout
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		if err = ErrResponseTimeout; x.body.open || step == "send" {
 			err = ErrIdleTimeout

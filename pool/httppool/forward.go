@@ -65,7 +65,8 @@ type Result struct {
 // It forwards end-to-end fields (RFC 9110, section 7.6.1) and drops fields of the connection and those that Connection
 // lists. Responses of unknown length, event streams and those with "X-Accel-Buffering: no" are flushed as they arrive.
 // Trailers and 103 responses pass. The server decides about "Expect: 100-continue". WebSockets and other upgrades pass,
-// except to HTTP/2 (which could carry requests past this proxy's rules) and for requests with a body. CONNECT is refused.
+// except to HTTP/2 (which could carry requests past this proxy's rules) and for requests with a body. CONNECT is refused, as are
+// paths with "." or ".." segments: a server resolves them, and would serve what is outside of the Target's base.
 // When a response breaks off, the client's connection (HTTP/2: stream) is cut off too, so that the client does not take it
 // for complete.
 //
@@ -177,6 +178,10 @@ func (p *passage) serve() (cut bool) {
 	}
 	if p.in.Method == http.MethodConnect {
 		p.refuse(http.StatusMethodNotAllowed, "CONNECT is not supported")
+		return false
+	}
+	if httpwire.HasDotSegment(p.in.URL.Path) {
+		p.refuse(http.StatusBadRequest, "the path has a . or .. segment")
 		return false
 	}
 	err := p.outgoing(ctx)

@@ -180,3 +180,20 @@ func TestForwardedUpgrades(t *testing.T) {
 		}
 	}
 }
+
+// TestDotSegments: a server would resolve them, and serve what is outside of the target's base.
+func TestDotSegments(t *testing.T) {
+	s := serveAnswers(t, func(int64, int) string { return ok })
+	h, err := httppool.NewHandler(httppool.HandlerConfig{Target: s.url + "/base", StripPrefix: "/api"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for path, want := range map[string]int{"/api/..a/.b": 200, "/api/../secret": 400, "/api/a/%2e%2E/..;x/secret": 400, `/api/..\secret`: 400, "/api/.": 400} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != want {
+			t.Errorf("%s is answered %d, want %d", path, w.Code, want)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -65,8 +66,8 @@ func (x *exchange) runUpload(length int64, proceed <-chan bool) {
 		x.upload = uploadFailed
 	}
 	x.mu.Unlock()
-	if errors.Is(err, ErrRequestBody) {
-		_ = x.conn.close() // the request cannot be completed
+	if errors.Is(err, ErrRequestBody) || errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = x.conn.close() // the request cannot be completed, or the server reads nothing
 		return
 	}
 	if err == nil {
