@@ -193,8 +193,7 @@ func (s *session) upgrade(n int) error {
 	s.releaseOut()
 	s.server.take(n)
 	if err != nil {
-		x.tunnel.err = err
-		return s.endTunnel()
+		return s.endTunnel(err)
 	}
 	return s.beginTunnel()
 }

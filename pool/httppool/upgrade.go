@@ -1,6 +1,7 @@
 package httppool
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -58,6 +59,17 @@ func (u *upgraded) Read(p []byte) (int, error) {
 		return u.x.conn.nc.Read(p)
 	}
 	return n, nil
+}
+
+// ahead takes the bytes that came with the head.
+func (u *upgraded) ahead() []byte {
+	if u.rd == nil {
+		return nil
+	}
+	b := bytes.Clone(u.rd.bytes())
+	putReader(u.rd)
+	u.rd = nil
+	return b
 }
 
 func (u *upgraded) Write(p []byte) (int, error) { return u.x.conn.nc.Write(p) }
