@@ -225,9 +225,11 @@ func (p *passage) endUpload() {
 }
 
 // closeIfUnread announces the end of the connection to a client that is answered before its body was read: the rest of the
-// body is not read, and a client that reused the connection would find it closed.
+// body is not read, and a client that reused the connection would find it closed. It ends, too, after a request for an
+// upgrade that is answered otherwise: what the client may have sent for the new protocol must not be read as requests.
 func (p *passage) closeIfUnread() {
-	if p.up != nil && p.in.ProtoMajor == 1 && !p.up.whole.Load() {
+	unread := p.up != nil && !p.up.whole.Load()
+	if p.in.ProtoMajor == 1 && (unread || p.wire != nil && p.upgradeTo() != "") {
 		p.w.Header()["Connection"] = []string{"close"}
 	}
 }

@@ -181,6 +181,22 @@ func TestForwardedUpgrades(t *testing.T) {
 	}
 }
 
+// TestRefusedUpgradeEndsTheConnection: what the client may have sent for the new protocol is not read as a request.
+func TestRefusedUpgradeEndsTheConnection(t *testing.T) {
+	s := serveAnswers(t, func(int64, int) string { return ok })
+	c, err := net.Dial("tcp", strings.TrimPrefix(serveForward(t, httppool.HandlerConfig{Target: s.url}), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nGET /new-protocol HTTP/1.1\r\nHost: a\r\n\r\n")
+	all, _ := io.ReadAll(c)
+	if n := strings.Count(string(all), "HTTP/1.1 200"); n != 1 {
+		t.Errorf("%d answers: %q", n, all)
+	}
+}
+
 // TestDotSegments: a server would resolve them, and serve what is outside of the target's base.
 func TestDotSegments(t *testing.T) {
 	s := serveAnswers(t, func(int64, int) string { return ok })
