@@ -21,7 +21,8 @@ var requests = sync.Pool{New: func() any { return &httpwire.Request{} }}
 // it back.
 func describe(req *http.Request, minor int) (*httpwire.Request, error) {
 	r := requests.Get().(*httpwire.Request)
-	*r = httpwire.Request{Method: bytesOf(cmp.Or(req.Method, http.MethodGet)), Target: bytesOf("/"), Minor: minor, Fields: r.Fields[:0]}
+	method := cmp.Or(req.Method, http.MethodGet)
+	*r = httpwire.Request{Method: bytesOf(method), Target: bytesOf("/"), Minor: minor, Fields: r.Fields[:0]}
 	for name, values := range req.Header {
 		switch known := httpwire.Classify(name); {
 		case known == httpwire.Host, known == httpwire.ContentLength, known == httpwire.TransferEncoding:
@@ -75,7 +76,8 @@ func (x *exchange) asks(r *httpwire.Request) asks {
 	return a
 }
 
-// appendRequest appends the exchange's request head in the form for an origin server (RFC 9112, section 3). It refuses values that would become headers.
+// appendRequest appends the exchange's request head in the form for an origin server (RFC 9112, section 3). It refuses
+// values that would become headers.
 //
 // Fields of the connection are written from r, which describes the request, and never copied from its Header: Host,
 // Content-Length, Transfer-Encoding, Trailer, Connection, Keep-Alive, Proxy-Connection, TE and Upgrade. As with net/http,
